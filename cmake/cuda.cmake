@@ -1,0 +1,18 @@
+# Finds the CUDA toolkit. Sets EDGEWISE_HAVE_CUDA and says in one line what was found.
+set(EDGEWISE_HAVE_CUDA OFF)
+if(NOT EDGEWISE_CUDA)
+  message(STATUS "CUDA: off (EDGEWISE_CUDA=OFF)")
+  return()
+endif()
+
+include(CheckLanguage)
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND EXISTS /usr/local/cuda/bin/nvcc)
+  set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)
+endif()
+find_program(EDGEWISE_NVCC nvcc HINTS /usr/local/cuda/bin)
+if(EDGEWISE_NVCC)
+  set(EDGEWISE_HAVE_CUDA ON)
+  message(STATUS "CUDA: found ${EDGEWISE_NVCC}; this version has no CUDA kernels yet, the server runs on the CPU")
+else()
+  message(STATUS "CUDA: nvcc not found; building for the CPU only")
+endif()
