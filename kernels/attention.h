@@ -1,0 +1,103 @@
+// The one value in which attention kinds (model/) and devices (kernels/) meet: AttentionPattern says which pairs attend,
+// a backend says how the arithmetic is done.
+#ifndef EDGEWISE_KERNELS_ATTENTION_H_
+#define EDGEWISE_KERNELS_ATTENTION_H_
+
+#include <cstdint>
+#include <limits>
+#include <variant>
+#include <vector>
+
+#include "kernels/draw.h"
+#include "kernels/tensor.h"
+
+namespace edgewise {
+
+// Every pair of valid tokens.
+struct AllPairs {};
+
+// Rows drawn from memberships: p_ij = min(1, <x_i, y_j> + exploration). Drawn while attending; never stored unless an
+// edge cap needs ages.
+struct DrawnRows {
+  Law law = Law::kBernoulli;
+  float exploration = 0.0f;  // delta
+  bool self_loops = false;   // force the diagonal
+  int32_t local_window = 0;  // force |i - j| <= local_window / 2, by position; 0: none
+  RandomKey key;
+};
+
+// The edges of one head, as compressed sparse rows over valid tokens 0..n-1 of one sequence. Keys ascend strictly.
+struct HeadEdges {
+  std::vector<int64_t> row_offsets;    // [n + 1], the first 0
+  std::vector<int32_t> keys;           // [row_offsets.back()], in [0, n)
+  std::vector<int32_t> multiplicity;   // as keys, >= 1; empty: all 1
+  std::vector<float> weights;          // as keys: softmax weights; output only
+};
+
+// Given edges. Host memory that outlives the call, one entry per head.
+struct ExplicitEdges {
+  const std::vector<HeadEdges>* heads = nullptr;
+};
+
+using AttentionPattern = std::variant<AllPairs, DrawnRows, ExplicitEdges>;
+
+// Memberships after the factorisation of S: p_ij = <x_i, y_j> before exploration (kernels.md T0). Head-major, in the
+// backend's memory. Also holds bounds: p_ij <= query_bound[i] * key_bound[j].
+struct Memberships {
+  const float* x = nullptr;            // [heads, rows, rank]
+  const float* y = nullptr;            // [heads, rows, rank]
+  const float* query_bound = nullptr;  // [heads, rows]
+  const float* key_bound = nullptr;    // [heads, rows]
+  int64_t rows = 0;                    // of the whole batch
+  int32_t rank = 0;                    // multiple of 16, zero-padded
+};
+
+// What all sequences of one call share. Row r of q, k, v is one token; columns h*head_dim..(h+1)*head_dim-1 are head h.
+struct AttentionInputs {
+  ConstMatrix q, k, v;  // [rows, heads * head_dim]
+  Memberships memberships;  // empty unless a pattern is DrawnRows
+  int32_t num_heads = 0;
+  int32_t head_dim = 0;
+  float scale = 1.0f;  // of the scores: 1 / sqrt(head_dim)
+};
+
+inline constexpr uint64_t kNoCap = std::numeric_limits<uint64_t>::max();
+
+// An allowance of edges shared by the sequences and heads that name it (one sample of one input, in one layer). The
+// edges kept are the forced ones and the youngest drawn ones: ascending in (age, index in `problems`, head, query, key).
+struct EdgeCap {
+  uint64_t max_edges = kNoCap;  // >= the forced edges of its sequences
+  bool capped = false;          // out: edges were dropped
+};
+
+struct HeadReport {
+  uint64_t edges = 0;          // distinct attended pairs
+  uint64_t isolated = 0;       // queries without an edge
+  double expected = 0.0;       // mean distinct edges of the uncapped law, forced ones included; when asked for
+  std::vector<uint32_t> key_degrees;  // [n] how many queries attend to each key; when asked for
+  HeadEdges graph;             // when asked for
+};
+
+// What an attention call reports of one sequence. Edges and isolated queries are always counted.
+struct AttentionReport {
+  bool want_expected = false;
+  bool want_key_degrees = false;
+  bool want_graph = false;
+  std::vector<HeadReport> heads;  // out: [num_heads]
+};
+
+// One sequence of one sample. Several problems may share input rows (samples share what lies before the first draw);
+// their output rows are disjoint.
+struct AttentionProblem {
+  int64_t first_row = 0;               // of the sequence in q, k, v and the memberships
+  int32_t tokens = 0;                  // n >= 1
+  int64_t out_row = 0;                 // first row in the output
+  const int32_t* positions = nullptr;  // [n] ascending places in the sequence as sent, host; null: 0..n-1
+  AttentionPattern pattern;
+  int32_t cap = -1;                    // index into the caps; -1: none
+  AttentionReport* report = nullptr;   // never null
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_KERNELS_ATTENTION_H_

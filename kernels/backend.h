@@ -1,0 +1,103 @@
+// The operations that a model needs, on one device.
+#ifndef EDGEWISE_KERNELS_BACKEND_H_
+#define EDGEWISE_KERNELS_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/attention.h"
+#include "kernels/tensor.h"
+
+namespace edgewise {
+
+enum class Activation { kNone, kRelu, kGelu };  // GELU is the exact one: x * (1 + erf(x / sqrt 2)) / 2
+
+// y = activation(x W^T + b), W in the layout that the backend likes. Made by Backend::PrepareLinear; immutable.
+class LinearWeights {
+ public:
+  virtual ~LinearWeights() = default;
+};
+
+// The membership network of one layer in folded form; made by Backend::PrepareMemberships; immutable.
+class MembershipWeights {
+ public:
+  virtual ~MembershipWeights() = default;
+  virtual int32_t rank() const = 0;  // of x and y
+};
+
+// Host data of one layer's membership network (docs/model-format.md). Row-major.
+struct MembershipParameters {
+  int32_t num_heads = 0, head_dim = 0, num_clusters = 0;
+  std::span<const float> weight0, bias0;   // [d, d], [d]
+  std::span<const float> weight1, bias1;   // [d, d], [d]
+  std::span<const float> clusters;         // [heads, k, d]
+  std::span<const float> block_matrix;     // [heads, k, k], or empty: softmax over all entries of C C^T
+};
+
+struct BackendOptions {
+  std::string device = "cpu";  // auto | cpu | cuda[:N]
+  int num_threads = 0;         // CPU: 0 means one per core
+  std::string isa = "auto";    // CPU: auto | avx512 | avx2 | generic
+  std::string precision = "fp32";
+};
+
+// Matrices passed in lie in this backend's memory; spans are host memory. Work is enqueued in order and may still run
+// when a call returns; Download and Synchronize wait. One thread at a time per backend; prepared weights may be shared
+// by threads. Errors: RESOURCE_EXHAUSTED out of memory, INTERNAL a kernel failed.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // Backend, instruction set and precision, as answers name it: "cpu/avx512/fp32".
+  virtual const std::string& device() const = 0;
+
+  virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
+  virtual absl::Status Upload(std::span<const float> host, float* device) = 0;
+  virtual absl::Status Download(const float* device, std::span<float> host) = 0;
+  virtual absl::Status Synchronize() = 0;
+
+  // weight [out, in], bias [out] or empty.
+  virtual absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
+                                                                       std::span<const float> bias, int64_t out,
+                                                                       int64_t in, Activation activation) = 0;
+  // y = activation(x W^T + b), or y += x W^T + b with `accumulate`. x [rows, in], y [rows, out]. A row of y depends on
+  // the same row of x and nothing else, bit for bit.
+  virtual absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate) = 0;
+
+  // y[r] = word[token_ids[r]] + position[positions[r]]; position may be empty. y [rows, hidden].
+  virtual absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
+                             std::span<const int32_t> positions, Matrix y) = 0;
+  // y = (x - mean) / sqrt(variance + epsilon) * weight + bias, per row; biased variance. y may be x.
+  virtual absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) = 0;
+  // y[i] = x[rows[i]].
+  virtual absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) = 0;
+  // y[s] = sum of rows offsets[s]..offsets[s+1]-1 of x, divided by divisors[s]. offsets [sequences + 1].
+  virtual absl::Status PoolMean(ConstMatrix x, std::span<const int64_t> offsets, std::span<const float> divisors,
+                                Matrix y) = 0;
+  // y = (x0, x1, x0 * x1, x0 - x1), side by side. x0, x1 [rows, hidden], y [rows, 4 * hidden].
+  virtual absl::Status PairFeatures(ConstMatrix x0, ConstMatrix x1, Matrix y) = 0;
+
+  virtual absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
+      const MembershipParameters& parameters) = 0;
+  // Memberships of queries and keys: q, k [rows, heads * head_dim]. `out` points into this backend's memory, sized by
+  // rows and weights.rank().
+  virtual absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
+                                          const Memberships& out) = 0;
+
+  // softmax over each query's edges, times v; a query without edges gets zeros. out [.., heads * head_dim]. Fills every
+  // problem's report and every cap's `capped`.
+  virtual absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                              std::span<EdgeCap> caps, Matrix out) = 0;
+};
+
+// INVALID_ARGUMENT: unknown device, instruction set or precision; UNIMPLEMENTED: not in this build; UNAVAILABLE: not on
+// this machine.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options);
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_KERNELS_BACKEND_H_

@@ -1,0 +1,49 @@
+// A fixed set of threads that share the items of one loop at a time.
+#ifndef EDGEWISE_KERNELS_CPU_THREAD_POOL_H_
+#define EDGEWISE_KERNELS_CPU_THREAD_POOL_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace edgewise {
+
+// Items are handed out by an atomic counter, so which thread runs an item is not fixed; a loop body writes only what
+// belongs to its item, and results do not depend on the number of threads.
+class ThreadPool {
+ public:
+  // body(item, worker): worker in [0, num_threads()) names the calling thread, for scratch memory.
+  using Body = std::function<void(int64_t item, int worker)>;
+
+  explicit ThreadPool(int num_threads);  // >= 1, the caller's thread included
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
+
+  // Runs body for items 0..count-1 and returns when all are done. One caller at a time; not from inside a body.
+  void For(int64_t count, const Body& body);
+
+ private:
+  void Work(int worker);
+  void RunItems(int worker);
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable start_, finished_;
+  const Body* body_ = nullptr;
+  int64_t count_ = 0;
+  std::atomic<int64_t> next_{0};
+  uint64_t generation_ = 0;
+  int busy_ = 0;
+  bool stop_ = false;
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_KERNELS_CPU_THREAD_POOL_H_

@@ -1,0 +1,43 @@
+// Readable float64 versions of every operation: the oracle that fast kernels are tested against. Slow, single-threaded,
+// host memory, no limits checked.
+#ifndef EDGEWISE_KERNELS_REFERENCE_H_
+#define EDGEWISE_KERNELS_REFERENCE_H_
+
+#include <span>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/backend.h"
+#include "kernels/tensor.h"
+
+namespace edgewise::reference {
+
+void Linear(ConstMatrix x, std::span<const float> weight, std::span<const float> bias, Activation activation,
+            bool accumulate, Matrix y);
+void LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y);
+
+// S [k, k] of one head, float64: softmax over all entries of C C^T, C [k, d].
+std::vector<double> BlockMatrix(std::span<const float> clusters, int num_clusters, int head_dim);
+
+// Edge rates q_i S k_j^T of one head without exploration, [n, n] float64, straight from the definition
+// (docs/model-format.md). q, k [n, head_dim]: the columns of the head.
+std::vector<double> EdgeRates(const MembershipParameters& parameters, int head, ConstMatrix q, ConstMatrix k);
+
+// Every edge of one head of one problem under its pattern, uncapped, ascending in (query, key).
+struct Edge {
+  int32_t query, key;  // packed
+  bool forced;
+  double age;          // 0 where forced
+  int multiplicity;    // at tau = 1
+  uint64_t uniform;    // of the pair; 0 for patterns that draw nothing
+  float rate;
+};
+std::vector<Edge> DrawEdges(const AttentionInputs& inputs, const AttentionProblem& problem, int head);
+
+// As Backend::Attend.
+void Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
+            Matrix out);
+
+}  // namespace edgewise::reference
+
+#endif  // EDGEWISE_KERNELS_REFERENCE_H_
