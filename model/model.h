@@ -1,0 +1,70 @@
+// A loaded model: configuration, tokenizer and weights on one backend. Immutable; its methods may be called from any
+// thread.
+#ifndef EDGEWISE_MODEL_MODEL_H_
+#define EDGEWISE_MODEL_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "model/config.h"
+#include "model/input.h"
+#include "model/tokenizer.h"
+
+namespace edgewise {
+
+struct ModelWeights;
+
+enum class TruncateMode { kRefuse, kHead, kTail };
+
+class Model {
+ public:
+  // Loads <directory>/config.json and model.safetensors onto `backend`, which must outlive the model, and runs a
+  // self-test. INVALID_ARGUMENT: a file says something that is not allowed; the message names field or tensor, what was
+  // found and what was expected. NOT_FOUND: a file is missing. Must not run while another thread uses the backend.
+  static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, Backend& backend);
+  ~Model();
+
+  const ModelConfig& config() const { return config_; }
+  const ModelWeights& weights() const { return *weights_; }
+  Backend& backend() const { return backend_; }
+  uint64_t parameters() const { return parameters_; }
+  const std::string& sha256() const { return sha256_; }  // of model.safetensors, lower-case hex
+
+  // Text to token ids. INVALID_ARGUMENT: no tokenizer, or text outside its vocabulary. Messages start with "text".
+  absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text) const;
+
+  // Checks, truncates and puts the CLS token in front. INVALID_ARGUMENT: an id out of the vocabulary, too long, no valid
+  // token. Messages start with "token_ids".
+  absl::StatusOr<ModelSequence> Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const;
+
+  // Checks the input's graph against its sequences: layers, heads, row offsets, ascending keys, pads. INVALID_ARGUMENT;
+  // messages start with "graph".
+  absl::Status CheckGraph(const ModelInput& input) const;
+
+  // Sum over layers and heads of valid queries x valid keys, both sequences of a pair.
+  uint64_t Pairs(const ModelInput& input) const;
+  // The least cap that this input can keep: its forced edges (every pair where `dense` or the layer is dense; the given
+  // graph's edges).
+  uint64_t LeastEdges(const ModelInput& input) const;
+  // Whether two samples can differ: some layer draws edges.
+  bool Samples(const ModelInput& input) const;
+
+ private:
+  Model(ModelConfig config, Backend& backend);
+
+  ModelConfig config_;
+  Backend& backend_;
+  std::unique_ptr<const Tokenizer> tokenizer_;
+  std::unique_ptr<const ModelWeights> weights_;
+  uint64_t parameters_ = 0;
+  std::string sha256_;
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_MODEL_H_

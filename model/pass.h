@@ -1,0 +1,52 @@
+// The forward pass of a batch, one layer at a time. The caller decides after every layer what goes on: deadlines,
+// cancellation, early stop and batching all live on this seam.
+#ifndef EDGEWISE_MODEL_PASS_H_
+#define EDGEWISE_MODEL_PASS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/input.h"
+#include "model/model.h"
+#include "model/result.h"
+
+namespace edgewise {
+
+// Sequences are packed end to end without padding. Every sample of an input is a member of the batch of its own from the
+// first layer that draws edges; what lies before it is computed once. Samples run in waves of at most `max_wave_tokens`
+// valid tokens (always at least one sample of one input), so memory does not grow with the ensemble. An input's result
+// depends on the model and the input only: not on the other inputs, nor on the waves.
+//
+// One thread at a time; the model's backend is used only inside Step().
+class Pass {
+ public:
+  struct Options {
+    int64_t max_wave_tokens = 65536;
+  };
+
+  // `model` and `inputs` must outlive the pass.
+  Pass(const Model& model, const std::vector<ModelInput>& inputs, Options options);
+  ~Pass();
+
+  // All inputs have their result.
+  bool done() const;
+  // Runs the next layer of the current wave. An error concerns all inputs without a result: the device failed.
+  absl::Status Step();
+  // Drops an input before the next step; its result becomes `reason` unless it is complete.
+  void Drop(int64_t input, absl::Status reason);
+  // Rows the next step works on: valid tokens over members.
+  int64_t live_tokens() const;
+
+  // Valid when done(); moves the result out.
+  InputResult TakeResult(int64_t input);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_PASS_H_

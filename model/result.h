@@ -1,0 +1,67 @@
+// What a forward pass says of one input.
+#ifndef EDGEWISE_MODEL_RESULT_H_
+#define EDGEWISE_MODEL_RESULT_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/input.h"
+
+namespace edgewise {
+
+// Counts of one (layer, head) in one sample.
+struct HeadCounts {
+  uint64_t edges = 0;
+  uint64_t isolated = 0;
+  double expected = 0.0;
+  std::vector<uint32_t> key_degrees;  // [length], by position
+};
+
+// One forward pass. Rows: 1, or every position for token-classification (rows of pads are zero).
+struct SampleResult {
+  std::vector<float> logits;         // [rows, labels]
+  std::vector<float> probabilities;  // [rows, labels]
+  std::vector<std::vector<HeadCounts>> layers;  // [layers, a pair's second sequence after the first][heads]
+  uint64_t edges = 0;      // over all layers and heads
+  uint64_t isolated = 0;   // likewise
+  bool capped = false;
+};
+
+// The self-ensemble of one input (DESIGN promise 3).
+struct InputResult {
+  absl::Status status;  // INTERNAL: the model gave a number that is not finite; CANCELLED: dropped. Else OK.
+
+  int32_t rows = 0;    // 1, or positions for token-classification
+  int32_t labels = 0;
+  std::vector<float> probabilities;        // [rows, labels] mean over samples
+  std::vector<float> logits;               // [rows, labels] mean over samples
+  std::vector<float> stddev;               // [rows, labels] of the probabilities, unbiased
+  std::vector<int32_t> label_id;           // [rows]; -1 at pads
+  std::vector<double> predictive_entropy;  // [rows] nats
+  std::vector<double> mutual_information;  // [rows] nats
+
+  uint32_t samples = 0;  // that the answer is made of
+  double edges = 0.0;    // mean per sample
+  uint64_t max_sample_edges = 0;
+  uint64_t pairs = 0;
+  double density = 0.0;
+  bool capped = false;
+  double isolated_queries = 0.0;   // mean per sample
+  double expected_edges = 0.0;     // when asked for, mean per sample
+  std::vector<SampleResult> sample_results;  // [samples], in order
+  std::optional<Graph> graph;                // when asked for
+};
+
+// Mean, spread and information of the first `result.samples` entries of result.sample_results, whose number and layout
+// are set; fills everything derived from them. Arithmetic: docs/ensembles.md.
+void CombineSamples(InputResult& result);
+
+// The first k in [4, samples.size()] whose standard error s_k / sqrt(k) of the leading label of the first k samples is
+// below `tolerance` (for token-classification: of every token's); 0: none yet.
+uint32_t ConvergedSamples(const std::vector<SampleResult>& samples, int32_t rows, int32_t labels, double tolerance);
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_RESULT_H_
