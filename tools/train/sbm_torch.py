@@ -179,8 +179,8 @@ class SbmTransformer(nn.Module):
         if hidden:
             self.classifier["hidden"] = nn.Linear(width, hidden)
 
-    def encode(self, ids, how):
-        """ids [B, n] -> x [B, n, D] after the final norm, valid [B, n]."""
+    def encode(self, ids, how, shift=None):
+        """ids [B, n] -> x [B, n, D] after the final norm, valid [B, n]. `shift` [B, n, D] moves the embeddings."""
         config = self.config
         if config.get("pooling", {}).get("kind") == "cls":
             first = torch.full_like(ids[:, :1], config["cls_token_id"])
@@ -189,6 +189,8 @@ class SbmTransformer(nn.Module):
         x = self.embeddings["word"](ids)
         if self.positions == "learned":
             x = x + self.embeddings["position"].weight[:ids.shape[1]]
+        if shift is not None:
+            x = x + shift
         x = F.dropout(x, self.dropout, self.training)
         how.pairs = len(self.layers) * config["num_attention_heads"] * valid.sum(1).double() ** 2
         for layer in self.layers:
@@ -201,9 +203,9 @@ class SbmTransformer(nn.Module):
             x = F.relu(self.classifier["hidden"](x))
         return self.classifier["output"](x)
 
-    def forward(self, ids, how=None):
+    def forward(self, ids, how=None, shift=None):
         """ids [B, n] -> logits [B, C], or [B, n, C] for token-classification."""
-        x, valid = self.encode(ids, how or Pass())
+        x, valid = self.encode(ids, how or Pass(), shift)
         if self.config["task"] != "token-classification":
             pooling = self.config["pooling"]
             if pooling["kind"] == "cls":
