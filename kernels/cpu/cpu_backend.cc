@@ -1,0 +1,191 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/memberships.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace edgewise {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr int64_t kRowsPerItem = 64;  // of the row-wise loops
+constexpr int kMaxThreads = 1024;
+
+Epilogue EpilogueOf(Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return Epilogue::kRelu;
+    case Activation::kGelu:
+      return Epilogue::kGelu;
+    case Activation::kNone:
+      break;
+  }
+  return Epilogue::kNone;
+}
+
+class CpuBackend : public Backend {
+ public:
+  CpuBackend(Isa isa, int num_threads)
+      : isa_(isa), pool_(num_threads), device_(absl::StrCat("cpu/", IsaName(isa), "/fp32")) {}
+
+  const std::string& device() const override { return device_; }
+
+  absl::StatusOr<Buffer> Allocate(int64_t floats) override {
+    const size_t bytes = (static_cast<size_t>(std::max<int64_t>(floats, 1)) * sizeof(float) + kAlignment - 1) /
+                         kAlignment * kAlignment;
+    void* memory = std::aligned_alloc(kAlignment, bytes);
+    if (memory == nullptr) {
+      return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", bytes, " bytes asked for on the CPU"));
+    }
+    return Buffer(static_cast<float*>(memory), floats, [](float* data) { std::free(data); });
+  }
+
+  absl::Status Upload(std::span<const float> host, float* device) override {
+    if (!host.empty()) std::memcpy(device, host.data(), host.size_bytes());
+    return absl::OkStatus();
+  }
+
+  absl::Status Download(const float* device, std::span<float> host) override {
+    if (!host.empty()) std::memcpy(host.data(), device, host.size_bytes());
+    return absl::OkStatus();
+  }
+
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+
+  absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
+                                                               std::span<const float> bias, int64_t out, int64_t in,
+                                                               Activation activation) override {
+    auto block = LinearBlock::Create(weight, bias, out, in, EpilogueOf(activation));
+    if (!block.ok()) return block.status();
+    return std::make_unique<CpuLinearWeights>(*std::move(block));
+  }
+
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate) override {
+    CpuLinear(pool_, *static_cast<const CpuLinearWeights&>(weights).block, x, y, accumulate);
+    return absl::OkStatus();
+  }
+
+  absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
+                     std::span<const int32_t> positions, Matrix y) override {
+    ForRows(y.rows, [&](int64_t r) {
+      const float* token = word.row(token_ids[r]);
+      float* out = y.row(r);
+      if (position.data == nullptr) {
+        std::copy_n(token, y.columns, out);
+        return;
+      }
+      const float* place = position.row(positions[r]);
+      for (int64_t c = 0; c < y.columns; ++c) out[c] = token[c] + place[c];
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
+    ForRows(x.rows, [&](int64_t r) {
+      const float* in = x.row(r);
+      float* out = y.row(r);
+      double mean = 0.0, variance = 0.0;
+      for (int64_t c = 0; c < x.columns; ++c) mean += in[c];
+      mean /= static_cast<double>(x.columns);
+      for (int64_t c = 0; c < x.columns; ++c) variance += (in[c] - mean) * (in[c] - mean);
+      variance /= static_cast<double>(x.columns);
+      const float scale = static_cast<float>(1.0 / std::sqrt(variance + epsilon));
+      const float center = static_cast<float>(mean);
+      for (int64_t c = 0; c < x.columns; ++c) out[c] = (in[c] - center) * scale * weight[c] + bias[c];
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) override {
+    for (size_t r = 0; r < rows.size(); ++r) std::copy_n(x.row(rows[r]), x.columns, y.row(static_cast<int64_t>(r)));
+    return absl::OkStatus();
+  }
+
+  absl::Status PoolMean(ConstMatrix x, std::span<const int64_t> offsets, std::span<const float> divisors,
+                        Matrix y) override {
+    pool_.For(y.rows, [&](int64_t s, int) {
+      std::vector<double> sum(x.columns, 0.0);
+      for (int64_t r = offsets[s]; r < offsets[s + 1]; ++r) {
+        for (int64_t c = 0; c < x.columns; ++c) sum[c] += x.row(r)[c];
+      }
+      for (int64_t c = 0; c < x.columns; ++c) y.row(s)[c] = static_cast<float>(sum[c] / divisors[s]);
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status PairFeatures(ConstMatrix x0, ConstMatrix x1, Matrix y) override {
+    const int64_t n = x0.columns;
+    for (int64_t r = 0; r < y.rows; ++r) {
+      for (int64_t c = 0; c < n; ++c) {
+        const float a = x0.row(r)[c], b = x1.row(r)[c];
+        float* out = y.row(r) + c;
+        out[0] = a;
+        out[n] = b;
+        out[2 * n] = a * b;
+        out[3 * n] = a - b;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
+      const MembershipParameters& parameters) override {
+    return CpuMembershipWeights::Create(parameters);
+  }
+
+  absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
+                                  const Memberships& out) override {
+    static_cast<const CpuMembershipWeights&>(weights).Run(pool_, q, k, out);
+    return absl::OkStatus();
+  }
+
+  absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                      std::span<EdgeCap> caps, Matrix out) override {
+    return CpuAttend(isa_, pool_, inputs, problems, caps, out);
+  }
+
+ private:
+  template <typename Body>
+  void ForRows(int64_t rows, const Body& body) {
+    pool_.For((rows + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
+      const int64_t end = std::min(rows, (item + 1) * kRowsPerItem);
+      for (int64_t r = item * kRowsPerItem; r < end; ++r) body(r);
+    });
+  }
+
+  const Isa isa_;
+  ThreadPool pool_;
+  const std::string device_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& options) {
+  if (options.precision != "fp32") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("precision is \"", options.precision, "\"; the CPU backend of this build serves fp32"));
+  }
+  if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("threads is ", options.num_threads, "; allowed: 0 (one per core) to ", kMaxThreads));
+  }
+  absl::StatusOr<Isa> isa = SelectIsa(options.isa);
+  if (!isa.ok()) return isa.status();
+  LimitLinearIsa(*isa);
+  const int threads = options.num_threads > 0 ? options.num_threads
+                                              : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return std::make_unique<CpuBackend>(*isa, threads);
+}
+
+}  // namespace edgewise

@@ -1,0 +1,162 @@
+#include "kernels/cpu/linear.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstring>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace edgewise {
+namespace {
+
+using dnnl::memory;
+
+const dnnl::engine& Engine() {
+  static const dnnl::engine* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *engine;
+}
+
+// Each of our threads runs its own products alone.
+dnnl::stream& ThreadStream() {
+  thread_local dnnl::stream stream = [] {
+    omp_set_num_threads(1);
+    return dnnl::stream(Engine());
+  }();
+  return stream;
+}
+
+dnnl::matmul::primitive_desc Describe(int64_t out, int64_t in, bool bias, Epilogue epilogue, bool accumulate) {
+  const memory::desc x({kLinearRows, in}, memory::data_type::f32, memory::format_tag::ab);
+  const memory::desc w({in, out}, memory::data_type::f32, memory::format_tag::any);
+  const memory::desc y({kLinearRows, out}, memory::data_type::f32, memory::format_tag::ab);
+  const memory::desc b({1, out}, memory::data_type::f32, memory::format_tag::ab);
+  dnnl::post_ops post_ops;
+  if (accumulate) post_ops.append_sum(1.0f);
+  if (epilogue == Epilogue::kRelu) post_ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+  if (epilogue == Epilogue::kGelu) post_ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_gelu_erf, 0.0f, 0.0f);
+  if (epilogue == Epilogue::kSigmoid) post_ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_logistic, 0.0f, 0.0f);
+  dnnl::primitive_attr attributes;
+  attributes.set_post_ops(post_ops);
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::matmul::desc desc = bias ? dnnl::matmul::desc(x, w, b, y) : dnnl::matmul::desc(x, w, y);
+  return {desc, attributes, Engine()};
+}
+
+}  // namespace
+
+struct LinearBlock::Primitives {
+  // One product with its weights in the layout that it likes.
+  struct Product {
+    Product(int64_t out, int64_t in, bool has_bias, Epilogue epilogue, bool accumulate)
+        : desc(Describe(out, in, has_bias, epilogue, accumulate)), primitive(desc) {}
+    dnnl::matmul::primitive_desc desc;
+    dnnl::matmul primitive;
+  };
+  Primitives(int64_t out, int64_t in, bool has_bias, Epilogue epilogue)
+      : assign(out, in, has_bias, epilogue, false), add(out, in, has_bias, Epilogue::kNone, true) {}
+
+  Product assign, add;
+  memory weight_assign, weight_add, bias;
+};
+
+LinearBlock::LinearBlock(int64_t out, int64_t in) : out_(out), in_(in) {}
+LinearBlock::~LinearBlock() = default;
+
+absl::StatusOr<std::unique_ptr<LinearBlock>> LinearBlock::Create(std::span<const float> weight,
+                                                                 std::span<const float> bias, int64_t out, int64_t in,
+                                                                 Epilogue epilogue) {
+  try {
+    std::unique_ptr<LinearBlock> block(new LinearBlock(out, in));
+    block->primitives_ = std::make_unique<Primitives>(out, in, !bias.empty(), epilogue);
+    Primitives& p = *block->primitives_;
+    // [out, in] row-major is [in, out] with columns contiguous.
+    const memory::desc given({in, out}, memory::data_type::f32, memory::format_tag::ba);
+    memory source(given, Engine(), const_cast<float*>(weight.data()));
+    dnnl::stream& stream = ThreadStream();
+    auto place = [&](const memory::desc& wanted) {
+      memory placed(wanted, Engine());
+      dnnl::reorder(source, placed).execute(stream, source, placed);
+      stream.wait();
+      return placed;
+    };
+    p.weight_assign = place(p.assign.desc.weights_desc());
+    p.weight_add = p.add.desc.weights_desc() == p.assign.desc.weights_desc() ? p.weight_assign
+                                                                             : place(p.add.desc.weights_desc());
+    if (!bias.empty()) {
+      p.bias = memory({{1, out}, memory::data_type::f32, memory::format_tag::ab}, Engine());
+      std::memcpy(p.bias.get_data_handle(), bias.data(), bias.size_bytes());
+    }
+    return block;
+  } catch (const dnnl::error& error) {
+    return absl::InternalError(absl::StrCat("oneDNN: product of ", in, " by ", out, ": ", error.what()));
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(absl::StrCat("out of memory for weights of ", in, " by ", out));
+  }
+}
+
+void LinearBlock::Run(const float* x, float* y, bool accumulate) const {
+  const Primitives& p = *primitives_;
+  const Primitives::Product& product = accumulate ? p.add : p.assign;
+  dnnl::stream& stream = ThreadStream();
+  thread_local std::vector<float> scratchpad;
+  const memory::desc scratchpad_desc = product.desc.scratchpad_desc();
+  if (scratchpad.size() * sizeof(float) < scratchpad_desc.get_size()) {
+    scratchpad.resize(scratchpad_desc.get_size() / sizeof(float) + 1);
+  }
+  std::unordered_map<int, memory> arguments = {
+      {DNNL_ARG_SRC, memory(product.desc.src_desc(), Engine(), const_cast<float*>(x))},
+      {DNNL_ARG_WEIGHTS, accumulate ? p.weight_add : p.weight_assign},
+      {DNNL_ARG_DST, memory(product.desc.dst_desc(), Engine(), y)},
+      {DNNL_ARG_SCRATCHPAD, memory(scratchpad_desc, Engine(), scratchpad.data())}};
+  if (p.bias) arguments.insert({DNNL_ARG_BIAS, p.bias});
+  product.primitive.execute(stream, arguments);
+  stream.wait();
+}
+
+void CpuLinear(ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
+  const int64_t blocks = (x.rows + kLinearRows - 1) / kLinearRows;
+  pool.For(blocks, [&](int64_t item, int) {
+    const int64_t first = item * kLinearRows;
+    const int64_t rows = std::min(kLinearRows, x.rows - first);
+    const bool whole = rows == kLinearRows;
+    thread_local std::vector<float> x_scratch, y_scratch;
+    const float* source = x.row(first);
+    if (!whole || x.stride != block.in()) {
+      x_scratch.assign(kLinearRows * block.in(), 0.0f);
+      for (int64_t r = 0; r < rows; ++r) {
+        std::copy_n(x.row(first + r), block.in(), x_scratch.data() + r * block.in());
+      }
+      source = x_scratch.data();
+    }
+    if (whole && y.stride == block.out()) {
+      block.Run(source, y.row(first), accumulate);
+      return;
+    }
+    y_scratch.assign(kLinearRows * block.out(), 0.0f);
+    for (int64_t r = 0; accumulate && r < rows; ++r) {
+      std::copy_n(y.row(first + r), block.out(), y_scratch.data() + r * block.out());
+    }
+    block.Run(source, y_scratch.data(), accumulate);
+    for (int64_t r = 0; r < rows; ++r) {
+      std::copy_n(y_scratch.data() + r * block.out(), block.out(), y.row(first + r));
+    }
+  });
+}
+
+void LimitLinearIsa(Isa isa) {
+#if defined(__x86_64__)
+  const dnnl::cpu_isa limit = isa == Isa::kAvx512 ? dnnl::cpu_isa::avx512_core
+                              : isa == Isa::kAvx2 ? dnnl::cpu_isa::avx2
+                                                  : dnnl::cpu_isa::sse41;
+  dnnl::set_max_cpu_isa(limit);  // refused after the first use: then the first limit stays
+#else
+  (void)isa;
+#endif
+}
+
+}  // namespace edgewise

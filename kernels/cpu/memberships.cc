@@ -1,0 +1,124 @@
+#include "kernels/cpu/memberships.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/factorization.h"
+
+namespace edgewise {
+namespace {
+
+// Bounds are computed in float32 and must stay bounds.
+constexpr float kRoundUp = 1.0f + 1e-5f;
+
+// Rows of [rows, columns] as columns of a [out, rows] weight, zero-padded to `out`.
+std::vector<float> TransposePadded(const std::vector<float>& matrix, int64_t rows, int64_t columns, int64_t out) {
+  std::vector<float> weight(out * rows, 0.0f);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) weight[c * rows + r] = matrix[r * columns + c];
+  }
+  return weight;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Create(
+    const MembershipParameters& parameters) {
+  const int64_t d = parameters.head_dim;
+  const int64_t k = parameters.num_clusters;
+  auto weights = std::make_unique<CpuMembershipWeights>();
+  weights->head_dim_ = parameters.head_dim;
+  weights->num_clusters_ = parameters.num_clusters;
+
+  auto hidden = LinearBlock::Create(parameters.weight0, parameters.bias0, d, d, Epilogue::kRelu);
+  if (!hidden.ok()) return hidden.status();
+  weights->hidden_ = *std::move(hidden);
+
+  std::vector<BlockFactor> factors;
+  for (const std::vector<double>& s : BlockMatrices(parameters)) {
+    factors.push_back(FactorBlockMatrix(s, parameters.num_clusters));
+    weights->rank_ = std::max(weights->rank_, (factors.back().rank + kDotLanes - 1) / kDotLanes * kDotLanes);
+  }
+
+  for (int64_t head = 0; head < parameters.num_heads; ++head) {
+    std::vector<float> folded(k * d), folded_bias(k);
+    for (int64_t c = 0; c < k; ++c) {
+      const float* cluster = parameters.clusters.data() + (head * k + c) * d;
+      double bias = 0.0;
+      for (int64_t o = 0; o < d; ++o) bias += static_cast<double>(cluster[o]) * parameters.bias1[o];
+      folded_bias[c] = static_cast<float>(bias);
+      for (int64_t i = 0; i < d; ++i) {
+        double sum = 0.0;
+        for (int64_t o = 0; o < d; ++o) sum += static_cast<double>(cluster[o]) * parameters.weight1[o * d + i];
+        folded[c * d + i] = static_cast<float>(sum);
+      }
+    }
+    Head entry;
+    auto clusters = LinearBlock::Create(folded, folded_bias, k, d, Epilogue::kSigmoid);
+    if (!clusters.ok()) return clusters.status();
+    entry.clusters = *std::move(clusters);
+    const BlockFactor& factor = factors[head];
+    auto query = LinearBlock::Create(TransposePadded(factor.query, k, factor.rank, weights->rank_), {}, weights->rank_,
+                                     k, Epilogue::kNone);
+    if (!query.ok()) return query.status();
+    entry.query_factor = *std::move(query);
+    if (!factor.semidefinite) {
+      auto key = LinearBlock::Create(TransposePadded(factor.key, k, factor.rank, weights->rank_), {}, weights->rank_, k,
+                                     Epilogue::kNone);
+      if (!key.ok()) return key.status();
+      entry.key_factor = *std::move(key);
+      entry.column_sums = factor.column_sums;
+    }
+    weights->heads_.push_back(std::move(entry));
+  }
+  return weights;
+}
+
+void CpuMembershipWeights::Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, const Memberships& out) const {
+  const int64_t heads = static_cast<int64_t>(heads_.size());
+  const int64_t blocks = (q.rows + kLinearRows - 1) / kLinearRows;
+  pool.For(blocks * heads * 2, [&](int64_t item, int) {
+    const bool query_side = item % 2 == 0;
+    const int64_t head = item / 2 % heads;
+    const int64_t first = item / 2 / heads * kLinearRows;
+    const int64_t rows = std::min(kLinearRows, q.rows - first);
+    const ConstMatrix z = (query_side ? q : k).Rows(first, rows).Columns(head * head_dim_, head_dim_);
+    const int64_t row = head * out.rows + first;
+    float* values = const_cast<float*>(query_side ? out.x : out.y) + row * rank_;
+    float* bounds = const_cast<float*>(query_side ? out.query_bound : out.key_bound) + row;
+    RunBlock(heads_[head], query_side, z, rows, values, bounds);
+  });
+}
+
+void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, float* out,
+                                    float* bound) const {
+  thread_local std::vector<float> input, hidden, memberships, result;
+  input.assign(kLinearRows * head_dim_, 0.0f);
+  hidden.resize(kLinearRows * head_dim_);
+  memberships.resize(kLinearRows * num_clusters_);
+  result.resize(kLinearRows * rank_);
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(z.row(r), head_dim_, input.data() + r * head_dim_);
+  hidden_->Run(input.data(), hidden.data(), false);
+  head.clusters->Run(hidden.data(), memberships.data(), false);
+  const LinearBlock& factor = query_side || head.key_factor == nullptr ? *head.query_factor : *head.key_factor;
+  factor.Run(memberships.data(), result.data(), false);
+
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = result.data() + r * rank_;
+    std::copy_n(row, rank_, out + r * rank_);
+    float value = 0.0f;
+    if (head.column_sums.empty()) {
+      for (int32_t t = 0; t < rank_; ++t) value += row[t] * row[t];
+      value = std::sqrt(value);
+    } else {
+      for (int32_t v = 0; v < num_clusters_; ++v) {
+        const float sum = head.column_sums[v];
+        if (query_side && sum > 0.0f) value = std::max(value, row[v] / sum);
+        if (!query_side) value += row[v] * sum;
+      }
+    }
+    bound[r] = value * kRoundUp;
+  }
+}
+
+}  // namespace edgewise

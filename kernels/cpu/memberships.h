@@ -1,0 +1,42 @@
+// The membership network of an SBM layer on the CPU, folded: kernels.md 3.1.
+#ifndef EDGEWISE_KERNELS_CPU_MEMBERSHIPS_H_
+#define EDGEWISE_KERNELS_CPU_MEMBERSHIPS_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace edgewise {
+
+// Per row and head: h = ReLU(W0 z + b0); m = sigmoid(C W1 h + C b1), the second layer folded into the clusters; then x or
+// y = the factor of S times m.
+class CpuMembershipWeights : public MembershipWeights {
+ public:
+  static absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> Create(const MembershipParameters& parameters);
+
+  int32_t rank() const override { return rank_; }
+  // Backend::ComputeMemberships on the host.
+  void Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, const Memberships& out) const;
+
+ private:
+  struct Head {
+    std::unique_ptr<LinearBlock> clusters;      // d -> k, sigmoid
+    std::unique_ptr<LinearBlock> query_factor;  // k -> rank
+    std::unique_ptr<LinearBlock> key_factor;    // null: as query_factor
+    std::vector<float> column_sums;             // empty: bounds are norms
+  };
+  // Rows first..first+rows-1 (at most 64) of one side of one head.
+  void RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, float* out, float* bound) const;
+
+  int32_t head_dim_ = 0, num_clusters_ = 0, rank_ = 0;
+  std::unique_ptr<LinearBlock> hidden_;  // d -> d, ReLU; shared by heads and sides
+  std::vector<Head> heads_;
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_KERNELS_CPU_MEMBERSHIPS_H_

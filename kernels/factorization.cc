@@ -1,0 +1,75 @@
+#include "kernels/factorization.h"
+
+#include <Eigen/Eigenvalues>
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/reference.h"
+
+namespace edgewise {
+namespace {
+
+// Below this a rate's error moves no edge that a 24-bit rate would not move as well.
+constexpr double kRateTolerance = 1.0 / (1 << 20);
+constexpr double kSymmetryTolerance = 1e-9;
+
+using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+}  // namespace
+
+BlockFactor FactorBlockMatrix(const std::vector<double>& s, int32_t num_clusters) {
+  const int32_t k = num_clusters;
+  const Eigen::Map<const RowMajor> matrix(s.data(), k, k);
+  BlockFactor factor;
+  factor.num_clusters = k;
+
+  if ((matrix - matrix.transpose()).cwiseAbs().maxCoeff() * k <= kSymmetryTolerance) {
+    const Eigen::SelfAdjointEigenSolver<Eigen::MatrixXd> solver(matrix);  // eigenvalues ascend
+    const Eigen::VectorXd& values = solver.eigenvalues();
+    // Dropping eigenvalues changes a rate by at most max|lambda| * |q_hat| * |k_hat| < max|lambda| * k.
+    int32_t rank = k;
+    while (rank > 1 && std::max(values[k - rank], -values[0]) * k <= kRateTolerance) --rank;
+    const double dropped = rank < k ? std::max(values[k - rank - 1], -values[0]) : -std::min(values[0], 0.0);
+    if (std::max(dropped, -values[0]) * k <= kRateTolerance) {
+      factor.semidefinite = true;
+      factor.rank = rank;
+      factor.error = std::max(dropped, 0.0) * k;
+      factor.query.resize(static_cast<size_t>(k) * rank);
+      for (int32_t c = 0; c < k; ++c) {
+        for (int32_t r = 0; r < rank; ++r) {
+          const int32_t column = k - 1 - r;  // largest eigenvalue first
+          factor.query[c * rank + r] =
+              static_cast<float>(solver.eigenvectors()(c, column) * std::sqrt(std::max(values[column], 0.0)));
+        }
+      }
+      factor.key = factor.query;
+      return factor;
+    }
+  }
+
+  factor.rank = k;
+  factor.query.assign(s.begin(), s.end());
+  factor.key.assign(static_cast<size_t>(k) * k, 0.0f);
+  for (int32_t c = 0; c < k; ++c) factor.key[c * k + c] = 1.0f;
+  factor.column_sums.assign(k, 0.0f);
+  for (int32_t c = 0; c < k; ++c) factor.column_sums[c] = static_cast<float>(matrix.col(c).sum());
+  return factor;
+}
+
+std::vector<std::vector<double>> BlockMatrices(const MembershipParameters& parameters) {
+  const int64_t k = parameters.num_clusters;
+  std::vector<std::vector<double>> matrices;
+  for (int64_t head = 0; head < parameters.num_heads; ++head) {
+    if (parameters.block_matrix.empty()) {
+      matrices.push_back(reference::BlockMatrix(
+          parameters.clusters.subspan(head * k * parameters.head_dim, k * parameters.head_dim), parameters.num_clusters,
+          parameters.head_dim));
+    } else {
+      const auto given = parameters.block_matrix.subspan(head * k * k, k * k);
+      matrices.emplace_back(given.begin(), given.end());
+    }
+  }
+  return matrices;
+}
+
+}  // namespace edgewise

@@ -1,0 +1,35 @@
+// The block matrix S of an SBM head, factored once at load so that an edge rate is a short inner product.
+#ifndef EDGEWISE_KERNELS_FACTORIZATION_H_
+#define EDGEWISE_KERNELS_FACTORIZATION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace edgewise {
+
+// q_hat S k_hat^T = <query^T q_hat, key^T k_hat> to within `error`, for memberships in (0, 1)^k.
+//
+// S = softmax(C C^T) is an entrywise exponential of a Gram matrix, hence positive semidefinite (kernels.md T0): then
+// query = key = U sqrt(Lambda), cut to the least rank whose error is certified, and |p| <= |x| |y| bounds a rate. Any
+// other S falls back to query = S, key = I, and the bound is max_v (x_v / w_v) * <y, w> with w the column sums of S.
+struct BlockFactor {
+  int32_t num_clusters = 0;  // k
+  int32_t rank = 0;          // columns of the factors; not padded
+  bool semidefinite = false;
+  std::vector<float> query;        // [k, rank] row-major
+  std::vector<float> key;          // [k, rank]
+  std::vector<float> column_sums;  // [k] w; only where not semidefinite
+  double error = 0.0;              // certified |delta p|
+};
+
+// `s` [k, k] row-major float64, entries >= 0.
+BlockFactor FactorBlockMatrix(const std::vector<double>& s, int32_t num_clusters);
+
+// S of every head of a layer, [heads] of [k, k].
+std::vector<std::vector<double>> BlockMatrices(const MembershipParameters& parameters);
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_KERNELS_FACTORIZATION_H_

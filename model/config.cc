@@ -1,0 +1,246 @@
+#include "model/config.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "model/json_object.h"
+
+namespace edgewise {
+namespace {
+
+using nlohmann::json;
+
+const std::vector<std::string> kTasks = {"sequence-classification", "pair-classification", "token-classification"};
+const std::vector<std::string> kTokenizers = {"none", "byte", "char", "word"};
+const std::vector<std::string> kLaws = {"bernoulli", "poisson_set", "poisson_multi"};
+
+constexpr int64_t kMaxWidth = 1 << 16;
+constexpr int64_t kMaxPositions = 1 << 20;
+constexpr int64_t kMaxIds = 1 << 24;
+
+// Code points of a UTF-8 string; 0 where it is not valid (nlohmann has checked the file, so only "" gives 0).
+size_t Characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject& parent) {
+  TokenizerConfig tokenizer;
+  JsonObject object(value, "tokenizer");
+  tokenizer.kind = static_cast<TokenizerKind>(object.Choice("kind", kTokenizers));
+  if (tokenizer.kind == TokenizerKind::kByte) {
+    tokenizer.offset = static_cast<int32_t>(object.Integer("offset", 0, kMaxIds, 1));
+    if (tokenizer.offset + 256 > vocab_size) {
+      object.Fail(absl::StrCat("tokenizer.offset is ", tokenizer.offset, ": byte 255 would be token ",
+                               tokenizer.offset + 255, "; vocab_size is ", vocab_size));
+    }
+  }
+  if (tokenizer.kind == TokenizerKind::kChar || tokenizer.kind == TokenizerKind::kWord) {
+    const json& vocabulary = object.Value("vocabulary", true);
+    if (!vocabulary.is_array()) object.Fail("tokenizer.vocabulary: a list of strings is expected");
+    std::set<std::string> seen;
+    for (size_t i = 0; vocabulary.is_array() && i < vocabulary.size(); ++i) {
+      const json& entry = vocabulary[i];
+      const bool character = tokenizer.kind == TokenizerKind::kChar;
+      if (!entry.is_string()) {
+        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] is ", ShowJson(entry), "; a string is expected"));
+        break;
+      }
+      tokenizer.vocabulary.push_back(entry.get<std::string>());
+      // Entries in angle brackets (<pad>) hold a place and match no text.
+      const bool special = tokenizer.vocabulary.back().size() > 1 && tokenizer.vocabulary.back().front() == '<';
+      if (character && !special && Characters(tokenizer.vocabulary.back()) != 1) {
+        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] is ", ShowJson(entry), "; one character is expected"));
+      }
+      if (!seen.insert(tokenizer.vocabulary.back()).second) {
+        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] repeats ", ShowJson(entry)));
+      }
+    }
+    const int64_t size = static_cast<int64_t>(tokenizer.vocabulary.size());
+    if (size > vocab_size) {
+      object.Fail(absl::StrCat("tokenizer.vocabulary has ", size, " entries; vocab_size is ", vocab_size));
+    }
+    tokenizer.unknown_token_id =
+        static_cast<int32_t>(object.Integer("unknown_token_id", 0, std::max<int64_t>(vocab_size - 1, 0), -1));
+  }
+  if (tokenizer.kind == TokenizerKind::kWord) {
+    tokenizer.lowercase = object.Boolean("lowercase", false);
+    const json& substitutions = object.Value("substitutions", false);
+    if (!substitutions.is_null() && !substitutions.is_object()) {
+      object.Fail("tokenizer.substitutions: an object is expected");
+    }
+    for (const auto& [word, becomes] : substitutions.items()) {
+      if (!becomes.is_string()) {
+        object.Fail(absl::StrCat("tokenizer.substitutions: ", ShowJson(json(word)), " becomes ", ShowJson(becomes),
+                                 "; a string is expected"));
+        break;
+      }
+      tokenizer.substitutions[word] = becomes.get<std::string>();
+    }
+  }
+  const absl::Status status = object.Finish();
+  if (!status.ok()) parent.Fail(std::string(status.message()));
+  return tokenizer;
+}
+
+AttentionConfig ParseAttention(const json& value, const std::string& path, JsonObject& parent) {
+  AttentionConfig attention;
+  JsonObject object(value, path);
+  attention.kind = static_cast<AttentionKind>(object.Choice("kind", {"dense", "sbm"}));
+  if (attention.kind == AttentionKind::kSbm) {
+    attention.num_clusters = static_cast<int32_t>(object.Integer("num_clusters", 1, 4096));
+    attention.law = static_cast<Law>(object.Choice("law", kLaws));
+    attention.exploration = static_cast<float>(object.Number("exploration", 0.0, 1.0, 0.0));
+    attention.self_loops = object.Boolean("self_loops", false);
+    attention.local_window = static_cast<int32_t>(object.Integer("local_window", 0, 2 * kMaxPositions, 0));
+  }
+  const absl::Status status = object.Finish();
+  if (!status.ok()) parent.Fail(std::string(status.message()));
+  return attention;
+}
+
+void ParseAttentionList(JsonObject& object, ModelConfig& config) {
+  const json& value = object.Value("attention", true);
+  const size_t layers = config.num_hidden_layers;
+  if (value.is_object()) {
+    config.attention.assign(layers, ParseAttention(value, "attention", object));
+    return;
+  }
+  if (!value.is_array() || value.size() != layers) {
+    object.Fail(absl::StrCat("attention: an object, or a list of ", layers, " objects (one per layer) is expected"));
+    config.attention.assign(layers, {});
+    return;
+  }
+  for (size_t l = 0; l < layers; ++l) {
+    config.attention.push_back(ParseAttention(value[l], absl::StrCat("attention[", l, "]"), object));
+    if (config.tied_layers && value[l] != value[0]) {
+      object.Fail(absl::StrCat("attention[", l, "] differs from attention[0]; tied layers share theirs"));
+    }
+  }
+}
+
+void ParsePooling(JsonObject& object, ModelConfig& config) {
+  const json& value = object.Value("pooling", config.task != Task::kTokenClassification);
+  if (config.task == Task::kTokenClassification) {
+    if (!value.is_null()) object.Fail("pooling: token-classification has none");
+    return;
+  }
+  if (value.is_null()) return;
+  JsonObject pooling(value, "pooling");
+  if (pooling.Choice("kind", {"mean", "cls"}) == 1) {
+    config.pooling = Pooling::kCls;
+    if (config.cls_token_id < 0) object.Fail("cls_token_id is missing; pooling.kind \"cls\" needs it");
+  } else {
+    config.pooling =
+        pooling.Choice("divisor", {"valid", "max_length"}) == 0 ? Pooling::kMeanValid : Pooling::kMeanMaxLength;
+  }
+  const absl::Status status = pooling.Finish();
+  if (!status.ok()) object.Fail(std::string(status.message()));
+}
+
+void ParseLabels(JsonObject& object, ModelConfig& config) {
+  const json& value = object.Value("id2label", false);
+  if (value.is_null()) return;
+  config.labels.assign(config.num_labels, "");
+  if (!value.is_object() || value.size() != config.labels.size()) {
+    object.Fail(absl::StrCat("id2label: an object with the keys \"0\" to \"", config.num_labels - 1, "\" is expected"));
+    return;
+  }
+  for (int32_t id = 0; id < config.num_labels; ++id) {
+    const auto found = value.find(std::to_string(id));
+    if (found == value.end() || !found->is_string()) {
+      object.Fail(absl::StrCat("id2label: the label of \"", id, "\" is missing or no string"));
+      return;
+    }
+    config.labels[id] = found->get<std::string>();
+  }
+}
+
+void ParseBudgetShares(JsonObject& object, ModelConfig& config) {
+  config.budget_shares.assign(config.num_hidden_layers, 1.0);
+  const json& value = object.Value("budget_shares", false);
+  if (value.is_null()) return;
+  if (!value.is_array() || value.size() != config.budget_shares.size()) {
+    object.Fail(absl::StrCat("budget_shares: a list of ", config.num_hidden_layers, " numbers is expected"));
+    return;
+  }
+  for (size_t l = 0; l < config.budget_shares.size(); ++l) {
+    if (!value[l].is_number() || !(value[l].get<double>() > 0.0) || !(value[l].get<double>() <= 1e9)) {
+      object.Fail(absl::StrCat("budget_shares[", l, "] is ", ShowJson(value[l]), "; allowed: above 0, to 1e9"));
+      return;
+    }
+    config.budget_shares[l] = value[l].get<double>();
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
+  absl::StatusOr<json> parsed = ParseStrictJson(text);
+  if (!parsed.ok()) return parsed.status();
+  JsonObject object(*parsed, "");
+  ModelConfig config;
+  auto integer = [&](const char* field, int64_t least, int64_t most) {
+    return static_cast<int32_t>(object.Integer(field, least, most));
+  };
+  config.task = static_cast<Task>(object.Choice("task", kTasks));
+  config.description = object.String("description", "");
+  config.vocab_size = integer("vocab_size", 1, kMaxIds);
+  config.hidden_size = integer("hidden_size", 1, kMaxWidth);
+  config.num_hidden_layers = integer("num_hidden_layers", 1, 4096);
+  config.tied_layers = object.Boolean("tied_layers", false);
+  config.num_attention_heads = integer("num_attention_heads", 1, 4096);
+  config.head_dim = static_cast<int32_t>(object.Integer("head_dim", 1, 4096, 0));
+  if (config.head_dim == 0) {
+    if (config.hidden_size % config.num_attention_heads != 0) {
+      object.Fail(absl::StrCat("num_attention_heads is ", config.num_attention_heads, ", hidden_size is ",
+                               config.hidden_size, ": it does not divide; give head_dim"));
+    }
+    config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
+  }
+  config.intermediate_size = integer("intermediate_size", 1, kMaxWidth);
+  config.max_position_embeddings = integer("max_position_embeddings", 1, kMaxPositions);
+  config.layer_norm_eps = static_cast<float>(object.Number("layer_norm_eps", 1e-12, 1.0, 1e-5));
+  config.hidden_act = static_cast<HiddenAct>(object.Choice("hidden_act", {"gelu", "relu"}, 0));
+  config.norm_position = static_cast<NormPosition>(object.Choice("norm_position", {"pre", "post"}, 0));
+  config.position_embedding =
+      static_cast<PositionEmbedding>(object.Choice("position_embedding", {"learned", "sinusoidal", "none"}, 0));
+  if (object.Boolean("causal", false)) {
+    object.Fail(absl::StrCat("causal is true; task ", TaskName(config.task), " is not causal"));
+  }
+  config.pad_token_id = static_cast<int32_t>(object.Integer("pad_token_id", -1, config.vocab_size - 1, 0));
+  config.cls_token_id = static_cast<int32_t>(object.Integer("cls_token_id", 0, config.vocab_size - 1, -1));
+  if (config.cls_token_id >= 0 && config.cls_token_id == config.pad_token_id) {
+    object.Fail(absl::StrCat("cls_token_id is ", config.cls_token_id, ", the pad token"));
+  }
+  config.num_labels = integer("num_labels", 1, 1 << 20);
+  config.classifier_hidden_size = static_cast<int32_t>(object.Integer("classifier_hidden_size", 0, kMaxWidth, 0));
+  ParsePooling(object, config);
+  ParseLabels(object, config);
+  const json& tokenizer = object.Value("tokenizer", false);
+  if (!tokenizer.is_null()) config.tokenizer = ParseTokenizer(tokenizer, config.vocab_size, object);
+  ParseAttentionList(object, config);
+  ParseBudgetShares(object, config);
+  const absl::Status status = object.Finish();
+  if (!status.ok()) return status;
+  return config;
+}
+
+const char* TaskName(Task task) { return kTasks[static_cast<size_t>(task)].c_str(); }
+
+const char* TokenizerName(TokenizerKind kind) { return kTokenizers[static_cast<size_t>(kind)].c_str(); }
+
+std::string AttentionName(const ModelConfig& config) {
+  std::vector<std::string> names;
+  for (const AttentionConfig& attention : config.attention) {
+    const std::string name =
+        attention.kind == AttentionKind::kDense ? "dense" : absl::StrCat("sbm/", kLaws[static_cast<size_t>(attention.law)]);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return absl::StrJoin(names, ",");
+}
+
+}  // namespace edgewise

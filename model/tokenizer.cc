@@ -1,0 +1,104 @@
+#include "model/tokenizer.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace edgewise {
+namespace {
+
+constexpr size_t kShownBytes = 32;
+
+std::string Show(const std::string& text) { return absl::StrCat("\"", absl::Utf8SafeCHexEscape(text.substr(0, kShownBytes)), "\""); }
+
+bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+// Bytes of the UTF-8 character at `text[i]`; 0 where there is none.
+size_t CharacterBytes(const std::string& text, size_t i) {
+  const unsigned char first = static_cast<unsigned char>(text[i]);
+  const size_t bytes = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : (first & 0xF0) == 0xE0 ? 3
+                       : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+  if (bytes == 0 || i + bytes > text.size()) return 0;
+  for (size_t b = 1; b < bytes; ++b) {
+    if ((static_cast<unsigned char>(text[i + b]) & 0xC0) != 0x80) return 0;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
+  for (size_t i = 0; i < config_.vocabulary.size(); ++i) ids_[config_.vocabulary[i]] = static_cast<int32_t>(i);
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text) const {
+  switch (config_.kind) {
+    case TokenizerKind::kNone:
+      return absl::InvalidArgumentError("text: this model has no tokenizer; send token_ids");
+    case TokenizerKind::kByte: {
+      std::vector<int32_t> ids;
+      for (char c : text) ids.push_back(static_cast<unsigned char>(c) + config_.offset);
+      return ids;
+    }
+    case TokenizerKind::kChar:
+      return EncodeCharacters(text);
+    case TokenizerKind::kWord:
+      return EncodeWords(text);
+  }
+  return absl::InternalError("text: unknown tokenizer");
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::string& text) const {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < text.size();) {
+    const size_t bytes = CharacterBytes(text, i);
+    if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat("text: byte ", i, " is not valid UTF-8"));
+    const std::string character = text.substr(i, bytes);
+    const auto found = ids_.find(character);
+    if (found != ids_.end()) {
+      ids.push_back(found->second);
+    } else if (config_.unknown_token_id >= 0) {
+      ids.push_back(config_.unknown_token_id);
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("text: character ", Show(character), " at byte ", i,
+                                                     " is not in the vocabulary of ", ids_.size()));
+    }
+    i += bytes;
+  }
+  return ids;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeWords(const std::string& text) const {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < text.size();) {
+    if (IsSpace(text[i])) {
+      ++i;
+      continue;
+    }
+    const size_t begin = i;
+    while (i < text.size() && !IsSpace(text[i])) ++i;
+    std::string word = text.substr(begin, i - begin);
+    if (config_.lowercase) {
+      for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    }
+    const auto substitution = config_.substitutions.find(word);
+    if (substitution != config_.substitutions.end()) {
+      word = substitution->second;
+      if (word.empty()) continue;
+    }
+    const auto found = ids_.find(word);
+    if (found != ids_.end()) {
+      ids.push_back(found->second);
+    } else if (config_.unknown_token_id >= 0) {
+      ids.push_back(config_.unknown_token_id);
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("text: word ", Show(word), " at byte ", begin,
+                                                     " is not in the vocabulary of ", ids_.size()));
+    }
+  }
+  return ids;
+}
+
+}  // namespace edgewise
