@@ -76,7 +76,7 @@ def read_pickle(data: bytes, where: str) -> object:
     except ConvertError:
         raise
     except (ValueError, IndexError, OverflowError) as error:
-        raise ConvertError(f"{where}: not a complete pickle: {quoted(str(error))}") from None
+        raise ConvertError(f"{where}: not a readable pickle: {quoted(str(error))}") from None
     raise ConvertError(f"{where}: ends before the STOP opcode")
 
 

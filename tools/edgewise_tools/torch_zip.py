@@ -3,6 +3,7 @@
 The container is a zip of stored members `<archive>/data.pkl`, `<archive>/data/<key>`, `<archive>/version`.
 """
 
+import math
 import os
 import struct
 import zipfile
@@ -12,6 +13,7 @@ import numpy as np
 
 from .dtypes import decode_float32, item_size, require_finite
 from .errors import ConvertError, mismatch, quoted
+from .files import open_regular
 from .torch_pickle import Tensor, read_pickle
 
 _MAX_MEMBERS = 100_000
@@ -35,20 +37,14 @@ class TorchZip:
 
     def __init__(self, path: str):
         self.path = path
-        try:
-            self._file = open(path, "rb")
-        except OSError as error:
-            raise ConvertError(f"{path}: {error.strerror}") from None
+        self._file = open_regular(path)
         try:
             self._open()
         except BaseException:
             self._file.close()
             raise
 
-    def __enter__(self) -> "TorchZip":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._file.close()
 
     def _open(self) -> None:
@@ -105,12 +101,20 @@ class TorchZip:
             )
         _check_view(tensor, where)
         flat = decode_float32(self._read(member, expected), storage.dtype, where, self._byte_order)
-        index = np.array(tensor.offset, dtype=np.int64)
-        for length, stride in zip(tensor.shape, tensor.stride):
-            index = index[..., None] + np.arange(length, dtype=np.int64) * stride
-        values = np.ascontiguousarray(flat[index], dtype=np.float32).reshape(tensor.shape)
+        if tensor.stride == _c_order(tensor.shape):
+            values = flat[tensor.offset : tensor.offset + math.prod(tensor.shape)].reshape(tensor.shape)
+        else:
+            index = np.array(tensor.offset, dtype=np.int64)
+            for length, stride in zip(tensor.shape, tensor.stride):
+                index = index[..., None] + np.arange(length, dtype=np.int64) * stride
+            values = flat[index]
         require_finite(values, where)
         return values
+
+
+def _c_order(shape: tuple) -> tuple:
+    """The strides, in elements, of a row-major array."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def _check_view(tensor: Tensor, where: str) -> None:
@@ -144,11 +148,12 @@ class TorchStateDict:
             if len(found) == 1:
                 root = root[found[0]]
         if not isinstance(root, dict) or not any(isinstance(value, Tensor) for value in root.values()):
+            self.close()
             raise ConvertError(f"{path}: no state dict at the top of the file or under {', '.join(keys)}")
         self._tensors = {name: value for name, value in root.items() if isinstance(value, Tensor)}
 
     def close(self) -> None:
-        self._zip.__exit__()
+        self._zip.close()
 
     def names(self) -> list:
         return list(self._tensors)

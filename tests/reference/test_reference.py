@@ -1,0 +1,238 @@
+"""The oracle itself: Philox against its known answers, the forward against small sums done by hand, and the test data."""
+
+import filecmp
+import json
+import math
+import os
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import make_testdata  # noqa: E402
+from edgewise_reference import Reference, edge_counts  # noqa: E402
+from philox import philox4x32  # noqa: E402
+
+TESTDATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testdata")
+
+
+def model(case: str) -> Reference:
+    return Reference(os.path.join(TESTDATA, case, "1"))
+
+
+def golden(case: str) -> list:
+    with open(os.path.join(TESTDATA, case, "golden.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def full_graph(layers: int, heads: int, ids: list, pad: int = 0) -> dict:
+    """Every valid pair."""
+    valid = [i for i, token in enumerate(ids) if token != pad]
+    offsets, keys = [0], []
+    for token in ids:
+        keys += valid if token != pad else []
+        offsets.append(len(keys))
+    return {"layers": [{"heads": [{"row_offsets": offsets, "keys": keys}] * heads}] * layers}
+
+
+class PhiloxTest(unittest.TestCase):
+    ONES = 0xFFFFFFFF
+    KNOWN = (  # Random123's kat_vectors for philox4x32, 10 rounds: counter, key, result
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((ONES,) * 4, (ONES,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    )
+
+    def test_known_answers(self):
+        for counter, key, expected in self.KNOWN:
+            self.assertEqual(tuple(int(word) for word in philox4x32(counter, key)), expected)
+
+    def test_arrays_are_many_single_calls(self):
+        counters = np.arange(24, dtype=np.uint32).reshape(3, 2, 4) * np.uint32(0x9E3779B9)
+        together = philox4x32(counters, (1, 2))
+        self.assertEqual((together.shape, together.dtype), ((3, 2, 4), np.uint32))
+        for i in range(3):
+            for j in range(2):
+                np.testing.assert_array_equal(together[i, j], philox4x32(counters[i, j], (1, 2)))
+
+
+class ForwardTest(unittest.TestCase):
+    def test_trailing_pads_change_nothing(self):
+        for case in ("dense", "dense-classifier-hidden", "dense-tied-cls"):
+            reference = model(case)
+            alone = reference.logits([5, 0, 7, 9])
+            np.testing.assert_allclose(reference.logits([5, 0, 7, 9] + [0] * 20), alone, rtol=0, atol=1e-12)
+            self.assertGreater(np.abs(reference.logits([5, 7, 9]) - alone).max(), 1e-3)  # interior pads count
+
+    def test_a_full_graph_is_dense_attention(self):
+        reference, ids = model("dense"), [3, 9, 0, 4, 4, 1]
+        given = reference.logits(ids, graph=full_graph(2, 2, ids))
+        np.testing.assert_allclose(given, reference.logits(ids), rtol=0, atol=1e-12)
+
+    def test_rows_without_edges_give_zero(self):
+        reference, ids = model("dense"), [3, 9, 4]
+        none = {"layers": [{"heads": [{"row_offsets": [0, 0, 0, 0], "keys": []}] * 2}] * 2}
+        zeroed = model("dense")
+        for layer in range(2):
+            for part in ("weight", "bias"):
+                zeroed.tensors[f"layers.{layer}.attention.value.{part}"] *= 0
+        np.testing.assert_allclose(reference.logits(ids, graph=none), zeroed.logits(ids), rtol=0, atol=1e-12)
+
+    def test_multiplicity_counts_in_the_softmax(self):
+        head = {"row_offsets": [0, 3, 4], "keys": [0, 1, 1, 0]}
+        np.testing.assert_array_equal(edge_counts(head, np.array([True, True])), [[1, 2], [1, 0]])
+
+    def test_one_token_by_hand(self):
+        """With one token attention is the value itself; the rest is written out here with plain sums."""
+        reference = model("dense")
+        weights, token = reference.tensors, 11
+
+        def linear(x, name):
+            rows, bias = weights[name + ".weight"], weights[name + ".bias"]
+            return [sum(float(w) * v for w, v in zip(row, x)) + float(b) for row, b in zip(rows, bias)]
+
+        def norm(x, name):
+            mean = sum(x) / len(x)
+            variance = sum((v - mean) ** 2 for v in x) / len(x)
+            scaled = [(v - mean) / math.sqrt(variance + 1e-5) for v in x]
+            return [v * float(w) + float(b) for v, w, b in zip(scaled, weights[name + ".weight"], weights[name + ".bias"])]
+
+        x = [float(a + b) for a, b in zip(weights["embeddings.word.weight"][token], weights["embeddings.position.weight"][0])]
+        for layer in range(2):
+            prefix = f"layers.{layer}."
+            value = linear(norm(x, prefix + "attention_norm"), prefix + "attention.value")
+            x = [a + b for a, b in zip(x, linear(value, prefix + "attention.output"))]
+            inner = linear(norm(x, prefix + "mlp_norm"), prefix + "mlp.up")
+            inner = [v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in inner]
+            x = [a + b for a, b in zip(x, linear(inner, prefix + "mlp.down"))]
+        logits = linear(norm(x, "final_norm"), "classifier.output")
+        np.testing.assert_allclose(reference.logits([token]), logits, rtol=0, atol=1e-11)
+
+    def test_edge_probability_by_hand(self):
+        reference = model("sbm")
+        weights, ids = reference.tensors, [4, 0, 9, 17]
+        found = reference.probabilities_of_edges(ids)
+        self.assertEqual(len(found), 1)  # the second layer's input depends on the draw
+        x = weights["embeddings.word.weight"][ids] + weights["embeddings.position.weight"][:4]
+        x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+        x = x * weights["layers.0.attention_norm.weight"] + weights["layers.0.attention_norm.bias"]
+
+        def membership(part, row, head):
+            name = "layers.0.attention."
+            z = (weights[name + part + ".weight"] @ x[row] + weights[name + part + ".bias"])[head * 8 : head * 8 + 8]
+            z = np.maximum(weights[name + "membership.0.weight"] @ z + weights[name + "membership.0.bias"], 0)
+            z = weights[name + "membership.1.weight"] @ z + weights[name + "membership.1.bias"]
+            return [1 / (1 + math.exp(-float(z @ c))) for c in weights[name + "clusters"][head]]
+
+        for head in range(2):
+            clusters = weights["layers.0.attention.clusters"][head]
+            block = [[math.exp(a @ b) for b in clusters] for a in clusters]
+            total = sum(map(sum, block))
+            for i in range(4):
+                for j in range(4):
+                    q, k = membership("query", i, head), membership("key", j, head)
+                    p = sum(q[s] * block[s][t] * k[t] for s in range(12) for t in range(12)) / total + 0.01
+                    p = 0.0 if 0 in (ids[i], ids[j]) else min(p, 1.0)
+                    self.assertAlmostEqual(found[0][head, i, j], p, places=12)
+
+    def test_laws_and_forced_edges(self):
+        ids = list(range(1, 20))
+        rates = model("sbm-padded-mean").probabilities_of_edges(ids, rates=True)[0]
+        np.testing.assert_allclose(model("sbm-padded-mean").probabilities_of_edges(ids)[0], 1 - np.exp(-rates), atol=1e-12)
+        p = model("sbm-tied").probabilities_of_edges(ids)[0]
+        self.assertTrue(np.all(p[:, np.arange(19), np.arange(19)] == 1.0))
+        self.assertTrue(np.all(p[:, 0, 1] < 1.0))
+        p = model("sbm-cls").probabilities_of_edges(ids)[0]  # local_window 5: two to each side
+        self.assertEqual(p.shape, (2, 20, 20))
+        self.assertTrue(np.all(p[:, 4, 2:7] == 1.0) and np.all(p[:, 4, [1, 7]] < 1.0))
+
+    def test_cls_is_put_in_front_and_drops_the_last_position_at_full_length(self):
+        reference = model("dense-tied-cls")
+        np.testing.assert_array_equal(reference.as_seen([5, 6]), [39, 5, 6])
+        long = list(range(1, 39)) + list(range(1, 11))
+        self.assertEqual(len(long), 48)
+        np.testing.assert_array_equal(reference.as_seen(long), [39] + long[:-1])
+        np.testing.assert_array_equal(reference.logits(long), reference.logits(long[:-1]))
+
+    def test_sinusoidal_positions(self):
+        positions = model("dense-tokens")._positions(4)
+        for p in range(4):
+            for i in range(8):
+                angle = p / 10000 ** (2 * i / 16)
+                self.assertAlmostEqual(positions[p, 2 * i], math.sin(angle), places=14)
+                self.assertAlmostEqual(positions[p, 2 * i + 1], math.cos(angle), places=14)
+
+    def test_what_has_no_answer_is_an_error(self):
+        reference = model("sbm")
+        for ids, graph in (
+            ([], None),
+            ([0, 0], None),
+            ([40], None),
+            ([-1], None),
+            ([1] * 49, None),
+            ([1, 2], None),  # sampled, no graph
+            ([1, 2], full_graph(1, 2, [1, 2])),
+            ([1, 2], full_graph(2, 1, [1, 2])),
+            ([1, 2], full_graph(2, 2, [1, 2, 3])),
+            ([1, 0], full_graph(2, 2, [1, 2])),  # an edge from or to a pad
+        ):
+            with self.subTest(ids=ids), self.assertRaises(ValueError):
+                reference.logits(ids, graph=graph)
+
+
+class TestdataTest(unittest.TestCase):
+    def test_is_what_the_generator_makes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            make_testdata.main(folder)
+            self.assertEqual(sorted(os.listdir(folder)), sorted(make_testdata.CASES))
+            for case in make_testdata.CASES:
+                for name in ("config.json", "model.safetensors"):
+                    files = [os.path.join(root, case, "1", name) for root in (folder, TESTDATA)]
+                    self.assertTrue(filecmp.cmp(*files, shallow=False), f"{case}/1/{name}")
+                with open(os.path.join(folder, case, "golden.json"), encoding="utf-8") as file:
+                    made = json.load(file)
+                self._same(made, golden(case), case)
+
+    def _same(self, made: object, committed: object, where: str) -> None:
+        """Equal, numbers to 1e-9 (another BLAS may sum in another order)."""
+        self.assertIs(type(made), type(committed), where)
+        if isinstance(made, float):
+            self.assertLessEqual(abs(made - committed), 1e-9, where)
+        elif isinstance(made, (list, dict)):
+            self.assertEqual(len(made), len(committed), where)
+            for key in made if isinstance(made, dict) else range(len(made)):
+                self._same(made[key], committed[key], f"{where}/{key}")
+        else:
+            self.assertEqual(made, committed, where)
+
+    def test_every_case_can_tell_inputs_apart(self):
+        for case in make_testdata.CASES:
+            first = [entry["logits"] for entry in golden(case)]
+            if model(case).config["task"] == "token-classification":
+                first = [next(row for row in rows if row is not None) for rows in first]
+            values = np.array(first)
+            self.assertLess(np.abs(values).max(), 20, case)
+            self.assertGreater(values.std(axis=0).min(), 0.05, case)
+
+    def test_the_lengths_and_graphs_that_are_promised(self):
+        for case in make_testdata.CASES:
+            lengths = [len(entry["token_ids"]) for entry in golden(case)]
+            self.assertTrue({1, 48} <= set(lengths), case)
+        heads = [head for entry in golden("sbm") for layer in entry["graph"]["layers"] for head in layer["heads"]]
+        self.assertTrue(any(0 in np.diff(head["row_offsets"]) for head in heads))
+        self.assertEqual(len(golden("sbm-pair")[0]["graph"]["layers"]), 4)
+
+    def test_is_small(self):
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(TESTDATA) for name in names]
+        self.assertLess(sum(os.path.getsize(path) for path in files), 1 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
