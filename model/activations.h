@@ -1,0 +1,56 @@
+// The activations of a set of rows (valid tokens, packed), and what a layer does to them.
+#ifndef EDGEWISE_MODEL_ACTIVATIONS_H_
+#define EDGEWISE_MODEL_ACTIVATIONS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace edgewise {
+
+// Rows of one sequence at the end of the encoder.
+struct PooledSequence {
+  int64_t first_row;
+  int64_t rows;
+};
+
+// Owns one buffer per activation on the backend, all [rows, .]; they grow and are reused. One thread at a time.
+class Activations {
+ public:
+  explicit Activations(Backend& backend) : backend_(backend) {}
+
+  // Sets the number of rows; contents are undefined afterwards.
+  absl::Status Resize(const ModelConfig& config, const ModelWeights& weights, int64_t rows);
+  // Keeps the given rows of the residual stream, in this order.
+  absl::Status Compact(const std::vector<int64_t>& rows);
+
+  int64_t rows() const { return rows_; }
+  Matrix hidden() const { return hidden_.AsMatrix(rows_, hidden_size_); }       // residual stream
+  Matrix attended() const { return attended_.AsMatrix(rows_, width_); }         // heads side by side
+  AttentionInputs AttentionView(const ModelConfig& config) const;
+
+  // Query, key and value of every row, and memberships where the layer draws.
+  absl::Status ProjectAttention(const LayerWeights& weights, const ModelConfig& config, bool pre_norm, bool memberships);
+  // What follows attention: output projection, residual, feed-forward, norms.
+  absl::Status FinishLayer(const LayerWeights& weights, const ModelConfig& config, bool pre_norm);
+  // Final norm, pooling and classifier: logits [sequences or pairs, labels], or [rows of all sequences, labels] for
+  // token-classification, on the host.
+  absl::Status Classify(const ModelConfig& config, const ModelWeights& weights,
+                        const std::vector<PooledSequence>& sequences, std::vector<float>& logits) const;
+
+ private:
+  absl::Status Reserve(Buffer& buffer, int64_t floats) const;
+
+  Backend& backend_;
+  int64_t rows_ = 0, hidden_size_ = 0, width_ = 0, intermediate_ = 0, heads_ = 0, rank_ = 0;
+  Buffer hidden_, normed_, query_key_value_, attended_, feed_forward_;
+  Buffer x_, y_, query_bound_, key_bound_;  // memberships
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_ACTIVATIONS_H_

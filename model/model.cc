@@ -1,0 +1,156 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/pass.h"
+#include "model/patterns.h"
+#include "model/safetensors.h"
+#include "model/weights.h"
+
+namespace edgewise {
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 64 << 20;
+
+// Puts the file's name before a message.
+absl::Status In(const std::string& file, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
+}
+
+// One forward pass of a short input: finite weights can still give numbers that are not.
+absl::Status SelfTest(const Model& model) {
+  const ModelConfig& config = model.config();
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < config.vocab_size && ids.size() < 4; ++id) {
+    if (id != config.pad_token_id && id != config.cls_token_id) ids.push_back(id);
+  }
+  if (ids.empty()) return absl::InvalidArgumentError("the vocabulary has no token that is neither pad nor CLS");
+  absl::StatusOr<ModelSequence> sequence = model.Prepare(ids, TruncateMode::kTail);
+  if (!sequence.ok()) return sequence.status();
+  std::vector<ModelInput> inputs(1);
+  inputs[0].sequences.assign(config.task == Task::kPairClassification ? 2 : 1, *sequence);
+  Pass pass(model, inputs, {});
+  while (!pass.done()) {
+    const absl::Status status = pass.Step();
+    if (!status.ok()) return status;
+  }
+  return pass.TakeResult(0).status;
+}
+
+}  // namespace
+
+Model::Model(ModelConfig config, Backend& backend)
+    : config_(std::move(config)), backend_(backend), tokenizer_(std::make_unique<Tokenizer>(config_.tokenizer)) {}
+
+Model::~Model() = default;
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory, Backend& backend) {
+  const absl::StatusOr<std::string> text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
+  if (!text.ok()) return In("config.json", text.status());
+  absl::StatusOr<ModelConfig> config = ParseModelConfig(*text);
+  if (!config.ok()) return In("config.json", config.status());
+
+  auto file = SafetensorsFile::Open(directory + "/model.safetensors");
+  if (!file.ok()) return In("model.safetensors", file.status());
+  std::unique_ptr<Model> model(new Model(*std::move(config), backend));
+  auto weights = LoadWeights(model->config_, **file, backend);
+  if (!weights.ok()) return In("model.safetensors", weights.status());
+  model->weights_ = *std::move(weights);
+  model->sha256_ = (*file)->sha256();
+  model->parameters_ = (*file)->data_bytes() / sizeof(float);
+
+  const absl::Status status = SelfTest(*model);
+  if (!status.ok()) return In("model.safetensors", absl::InvalidArgumentError(absl::StrCat(
+                                                       "self-test: ", std::string(status.message()))));
+  return model;
+}
+
+absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text) const { return tokenizer_->Encode(text); }
+
+absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const {
+  if (token_ids.empty()) return absl::InvalidArgumentError("token_ids is empty; at least one token is expected");
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    if (token_ids[i] < 0 || token_ids[i] >= config_.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token_ids[", i, "] is ", token_ids[i], "; the vocabulary has ", config_.vocab_size, " entries"));
+    }
+  }
+  ModelSequence sequence;
+  const size_t most = config_.max_position_embeddings;
+  if (token_ids.size() > most) {
+    const size_t surplus = token_ids.size() - most;
+    switch (truncate) {
+      case TruncateMode::kRefuse:
+        return absl::InvalidArgumentError(absl::StrCat("token_ids has ", token_ids.size(), " tokens; the model takes ",
+                                                       most, "; set truncate to HEAD or TAIL to cut it"));
+      case TruncateMode::kHead:
+        token_ids.erase(token_ids.begin(), token_ids.begin() + static_cast<int64_t>(surplus));
+        break;
+      case TruncateMode::kTail:
+        token_ids.resize(most);
+        break;
+    }
+    sequence.truncated_tokens = static_cast<uint32_t>(surplus);
+  }
+  if (config_.task != Task::kTokenClassification && config_.pooling == Pooling::kCls) {
+    // At full length the last position makes room, as the published models were trained.
+    if (token_ids.size() == most) token_ids.pop_back();
+    token_ids.insert(token_ids.begin(), config_.cls_token_id);
+  }
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    if (token_ids[i] != config_.pad_token_id) sequence.positions.push_back(static_cast<int32_t>(i));
+  }
+  if (sequence.positions.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_ids has ", token_ids.size(), " tokens, all of them pads (", config_.pad_token_id, ")"));
+  }
+  sequence.token_ids = std::move(token_ids);
+  return sequence;
+}
+
+absl::Status Model::CheckGraph(const ModelInput& input) const {
+  if (!input.graph.has_value()) return absl::OkStatus();
+  const Graph& graph = *input.graph;
+  const size_t layers = config_.num_hidden_layers;
+  const size_t heads = config_.num_attention_heads;
+  if (graph.layers.size() != layers * input.sequences.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("graph.layers has ", graph.layers.size(), " entries; ",
+                                                   layers * input.sequences.size(), " are expected"));
+  }
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    const ModelSequence& sequence = input.sequences[l / layers];
+    if (graph.layers[l].size() != heads) {
+      return absl::InvalidArgumentError(absl::StrCat("graph.layers[", l, "].heads has ", graph.layers[l].size(),
+                                                     " entries; ", heads, " are expected"));
+    }
+    const AttentionConfig& attention = config_.attention[l % layers];
+    const bool multi = attention.kind == AttentionKind::kSbm && attention.law == Law::kPoissonMulti;
+    for (size_t h = 0; h < heads; ++h) {
+      const absl::Status status = CheckHeadEdges(graph.layers[l][h], sequence, multi);
+      if (!status.ok()) return In(absl::StrCat("graph.layers[", l, "].heads[", h, "]"), status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+uint64_t Model::Pairs(const ModelInput& input) const {
+  uint64_t pairs = 0;
+  for (const ModelSequence& sequence : input.sequences) {
+    const uint64_t valid = sequence.valid();
+    pairs += valid * valid * config_.num_attention_heads * config_.num_hidden_layers;
+  }
+  return pairs;
+}
+
+uint64_t Model::LeastEdges(const ModelInput& input) const {
+  uint64_t edges = 0;
+  for (int32_t l = 0; l < config_.num_hidden_layers; ++l) edges += ForcedEdges(config_, input, l);
+  return edges;
+}
+
+bool Model::Samples(const ModelInput& input) const { return Draws(input) && FirstDrawnLayer(config_) < config_.num_hidden_layers; }
+
+}  // namespace edgewise

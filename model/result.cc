@@ -1,0 +1,113 @@
+#include "model/result.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace edgewise {
+namespace {
+
+double Entropy(const double* q, int32_t count) {
+  double entropy = 0.0;
+  for (int32_t c = 0; c < count; ++c) {
+    if (q[c] > 0.0) entropy -= q[c] * std::log(q[c]);
+  }
+  return entropy;
+}
+
+// Mean over the first `count` samples of element `index` of a field: double sums in sample order.
+template <typename Field>
+double Mean(const std::vector<SampleResult>& samples, uint32_t count, Field field, size_t index) {
+  double sum = 0.0;
+  for (uint32_t s = 0; s < count; ++s) sum += (samples[s].*field)[index];
+  return sum / count;
+}
+
+double StandardDeviation(const std::vector<SampleResult>& samples, uint32_t count, size_t index, double mean) {
+  if (count < 2) return 0.0;
+  double squares = 0.0;
+  for (uint32_t s = 0; s < count; ++s) {
+    const double difference = samples[s].probabilities[index] - mean;
+    squares += difference * difference;
+  }
+  return std::sqrt(squares / (count - 1));
+}
+
+void CombineRow(InputResult& result, int32_t row) {
+  const int32_t labels = result.labels;
+  const size_t first = static_cast<size_t>(row) * labels;
+  std::vector<double> mean(labels);
+  for (int32_t c = 0; c < labels; ++c) {
+    mean[c] = Mean(result.sample_results, result.samples, &SampleResult::probabilities, first + c);
+    result.probabilities[first + c] = static_cast<float>(mean[c]);
+    result.logits[first + c] =
+        static_cast<float>(Mean(result.sample_results, result.samples, &SampleResult::logits, first + c));
+    result.stddev[first + c] =
+        static_cast<float>(StandardDeviation(result.sample_results, result.samples, first + c, mean[c]));
+  }
+  const auto largest = std::max_element(mean.begin(), mean.end());
+  if (!(*largest > 0.0)) return;  // a pad
+  result.label_id[row] = static_cast<int32_t>(largest - mean.begin());
+  result.predictive_entropy[row] = Entropy(mean.data(), labels);
+  double sample_entropy = 0.0;
+  for (uint32_t s = 0; s < result.samples; ++s) {
+    const auto begin = result.sample_results[s].probabilities.begin() + static_cast<int64_t>(first);
+    const std::vector<double> probabilities(begin, begin + labels);
+    sample_entropy += Entropy(probabilities.data(), labels);
+  }
+  result.mutual_information[row] = std::max(0.0, result.predictive_entropy[row] - sample_entropy / result.samples);
+}
+
+}  // namespace
+
+void CombineSamples(InputResult& result) {
+  const size_t size = static_cast<size_t>(result.rows) * result.labels;
+  result.probabilities.assign(size, 0.0f);
+  result.logits.assign(size, 0.0f);
+  result.stddev.assign(size, 0.0f);
+  result.label_id.assign(result.rows, -1);
+  result.predictive_entropy.assign(result.rows, 0.0);
+  result.mutual_information.assign(result.rows, 0.0);
+  for (int32_t row = 0; row < result.rows; ++row) CombineRow(result, row);
+
+  uint64_t edges = 0, isolated = 0;
+  double expected = 0.0;
+  result.max_sample_edges = 0;
+  result.capped = false;
+  for (uint32_t s = 0; s < result.samples; ++s) {
+    const SampleResult& sample = result.sample_results[s];
+    edges += sample.edges;
+    isolated += sample.isolated;
+    result.max_sample_edges = std::max(result.max_sample_edges, sample.edges);
+    result.capped |= sample.capped;
+    for (const auto& layer : sample.layers) {
+      for (const HeadCounts& head : layer) expected += head.expected;
+    }
+  }
+  result.edges = static_cast<double>(edges) / result.samples;
+  result.isolated_queries = static_cast<double>(isolated) / result.samples;
+  result.expected_edges = expected / result.samples;
+  result.density = result.edges / static_cast<double>(result.pairs);
+}
+
+uint32_t ConvergedSamples(const std::vector<SampleResult>& samples, int32_t rows, int32_t labels, double tolerance) {
+  for (uint32_t k = 4; k <= samples.size(); ++k) {
+    double worst = 0.0;
+    for (int32_t row = 0; row < rows; ++row) {
+      size_t leading = static_cast<size_t>(row) * labels;
+      double leading_mean = -1.0;
+      for (int32_t c = 0; c < labels; ++c) {
+        const size_t index = static_cast<size_t>(row) * labels + c;
+        const double mean = Mean(samples, k, &SampleResult::probabilities, index);
+        if (mean > leading_mean) {
+          leading_mean = mean;
+          leading = index;
+        }
+      }
+      worst = std::max(worst, StandardDeviation(samples, k, leading, leading_mean) / std::sqrt(static_cast<double>(k)));
+    }
+    if (worst < tolerance) return k;
+  }
+  return 0;
+}
+
+}  // namespace edgewise

@@ -1,0 +1,50 @@
+// The weights of a model on its backend, and how they come from a checkpoint.
+#ifndef EDGEWISE_MODEL_WEIGHTS_H_
+#define EDGEWISE_MODEL_WEIGHTS_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+
+namespace edgewise {
+
+struct Norm {
+  Buffer weight, bias;  // [hidden]
+};
+
+struct LayerWeights {
+  Norm attention_norm, mlp_norm;
+  std::unique_ptr<LinearWeights> query_key_value;  // [3 * heads * head_dim, hidden]: query rows, then key, then value
+  std::unique_ptr<LinearWeights> output, up, down;
+  std::unique_ptr<MembershipWeights> memberships;  // null unless some application of the layer is sbm
+};
+
+struct ModelWeights {
+  Buffer word;      // [vocab_size, hidden]
+  Buffer position;  // [max_position_embeddings, hidden]; empty: none
+  std::vector<LayerWeights> layers;  // [num_hidden_layers], or one where they are tied
+  Norm final_norm;  // empty where norms follow
+  std::unique_ptr<LinearWeights> classifier_hidden;  // null: none
+  std::unique_ptr<LinearWeights> classifier_output;
+
+  const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }
+};
+
+// Name and shape of every tensor that the configuration wants, in the order of docs/model-format.md. `block_matrix` is
+// optional and not part of it.
+std::vector<std::pair<std::string, std::vector<int64_t>>> ExpectedTensors(const ModelConfig& config);
+
+// INVALID_ARGUMENT: a tensor is missing, superfluous, of the wrong dtype or shape, or not finite; the message names it.
+// Reads the file's data.
+absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,
+                                                          Backend& backend);
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_WEIGHTS_H_
