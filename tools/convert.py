@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     for source in SOURCES:
         command = commands.add_parser(source.NAME, help=source.HELP, description=source.HELP, allow_abbrev=False)
         source.add_arguments(command)
-        command.add_argument("--output", required=True, metavar="DIR/name/version", help="the repository entry to write")
+        command.add_argument("--output", required=True, metavar="DIR/name/version", help="the entry to write")
         command.add_argument("--overwrite", action="store_true", help="replace the model that is there")
         command.set_defaults(convert=source.convert)
     return parser

@@ -157,7 +157,7 @@ def write_model(directory: str, config: dict, tensors: dict) -> None:
 
 
 def make_inputs(config: dict, rng: np.random.Generator) -> list:
-    """Token ids: full length, short, length 1, interior pads, trailing pads, both, a leading pad, a lone valid token."""
+    """Token ids: full length, short, length 1, interior, trailing, both kinds of and leading pads, a lone token."""
     length, pad = config["max_position_embeddings"], config.get("pad_token_id", 0)
     words = [i for i in range(config["vocab_size"]) if i not in (pad, config.get("cls_token_id"))]
 

@@ -1,4 +1,4 @@
-"""convert.py sbm-transformer: what comes out of well-formed checkpoints, and what it says where config and tensors differ."""
+"""convert.py sbm-transformer: what well-formed checkpoints become, and what it says where config and tensors differ."""
 
 import json
 import os
@@ -132,7 +132,8 @@ class SbmTransformerTest(unittest.TestCase):
     def test_law_and_exploration(self):
         options = ("--law", "poisson_set", "--exploration", "0", "--description", "a test")
         model, _ = self.converted(state_dict(SMALL), SMALL, *options)
-        self.assertEqual(model["attention"], {"kind": "sbm", "num_clusters": 4, "law": "poisson_set", "exploration": 0.0})
+        expected = {"kind": "sbm", "num_clusters": 4, "law": "poisson_set", "exploration": 0.0}
+        self.assertEqual(model["attention"], expected)
         self.assertEqual(model["description"], "a test")
 
     def test_missing_keys_come_from_the_tensors(self):
@@ -179,7 +180,8 @@ class SbmTransformerTest(unittest.TestCase):
             ("vocab_size", True, "expected a positive integer"),
         ):
             with self.subTest(key=key, value=value):
-                self.refused(tensors, {**SMALL, key: value}, "task_sbm_output.json: " + key, f"found {value!r}", expected)
+                where = "task_sbm_output.json: " + key
+                self.refused(tensors, {**SMALL, key: value}, where, f"found {value!r}", expected)
 
     def test_tied_needs_the_number_of_layers(self):
         config = {**SMALL, "tied_weights": True}

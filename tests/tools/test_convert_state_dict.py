@@ -26,7 +26,7 @@ CONFIG = {
     "num_labels": 3,
     "attention": {"kind": "dense"},
 }
-# A source in the style of GPT-2: q, k and v in one [in, out] matrix, positions with two rows in front, no biases in norms.
+# A source like GPT-2: q, k and v in one [in, out] matrix, two rows before the positions, norms without biases.
 MAPPING = {
     "embeddings.word.weight": "wte",
     "embeddings.position.weight": {"name": "wpe", "rows": [2, 10]},
@@ -57,7 +57,8 @@ def source() -> dict:
     rng = np.random.default_rng(5)
     shapes = {"wte": (10, 4), "wpe": (10, 4), "ln_f": (4,), "head": (3, 4), "unused": (2,)}
     for layer in range(2):
-        own = {"ln_1": (4,), "qkv": (4, 12), "qkv_bias": (12,), "out": (4, 4), "ln_2": (4,), "up": (24,), "down": (4, 6)}
+        own = {"ln_1": (4,), "qkv": (4, 12), "qkv_bias": (12,), "out": (4, 4)}
+        own.update({"ln_2": (4,), "up": (24,), "down": (4, 6)})
         shapes.update({f"h.{layer}.{name}": shape for name, shape in own.items()})
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
@@ -123,6 +124,8 @@ class StateDictTest(unittest.TestCase):
 
     def test_safetensors(self):
         self.check(self.converted())
+        self.output = os.path.join(os.path.dirname(self.output), "2")
+        self.assertIn("1 tensors are not used: 'unused'", self.run_convert().stdout)
 
     def test_safetensors_with_metadata(self):
         pathlib.Path(self.checkpoint).write_bytes(safetensors(source(), __metadata__={"format": "pt"}))
@@ -130,7 +133,8 @@ class StateDictTest(unittest.TestCase):
 
     def test_torch_at_the_top_or_under_a_key(self):
         for key in (None, "model_state_dict", "state_dict", "model"):
-            value = source() if key is None else {key: source(), "iter_num": 5, "best": np.float32([1.0]), "list": [1.5, "x"]}
+            others = {"iter_num": 5, "best": np.float32([1.0]), "list": [1.5, "x"]}
+            value = source() if key is None else {key: source(), **others}
             TorchFile(value).write(self.checkpoint)
             self.output = os.path.join(os.path.dirname(self.output), "1" if key is None else str(len(key)))
             with self.subTest(key=key):

@@ -76,7 +76,8 @@ def check_config(config: object, where: str) -> None:
     _check_pooling(config, where)
     attention = config.get("attention")
     if isinstance(attention, list) and len(attention) != config["num_hidden_layers"]:
-        raise mismatch(f"{where}: attention: entries", len(attention), f"num_hidden_layers {config['num_hidden_layers']}")
+        expected = f"num_hidden_layers {config['num_hidden_layers']}"
+        raise mismatch(f"{where}: attention: entries", len(attention), expected)
     for kind in attention if isinstance(attention, list) else [attention]:
         _check_attention(kind, where)
 

@@ -170,8 +170,8 @@ class _Source:
         names = self._state.names()
         tied = any(name.startswith(_TIED_PREFIX) for name in names)
         if "tied_weights" in self._table and self._table["tied_weights"] is not tied:
-            found = f"{'tied' if tied else 'untied'} layers in {self._checkpoint}"
-            raise mismatch(f"{self._config}: tied_weights", quoted(self._table["tied_weights"]), f"{tied} ({found})")
+            expected = f"{tied} ({'tied' if tied else 'untied'} layers in {self._checkpoint})"
+            raise mismatch(f"{self._config}: tied_weights", quoted(self._table["tied_weights"]), expected)
         if tied:
             if "num_layers" not in self._table:
                 raise mismatch(f"{self._config}: num_layers", "nothing", "a number: tied layers do not tell it")
@@ -191,8 +191,9 @@ class _Source:
         if "attn_type" in self._table:
             kind = self._choice("attn_type", ("softmax", "sbm"))
             if (kind == "sbm") != sampled:
-                found = f"{self._checkpoint} has {'a' if sampled else 'no'} tensor {clusters}"
-                raise mismatch(f"{self._config}: attn_type", quoted(kind), f"{'sbm' if sampled else 'softmax'} ({found})")
+                reason = f"{self._checkpoint} has {'a' if sampled else 'no'} tensor {clusters}"
+                expected = f"{'sbm' if sampled else 'softmax'} ({reason})"
+                raise mismatch(f"{self._config}: attn_type", quoted(kind), expected)
         if sampled:
             heads, k, head_dim = self._shape(clusters, 3)
             self._agree("num_head", heads)
@@ -204,7 +205,8 @@ class _Source:
         given = "num_head" if "num_head" in self._table else "head_dim"
         first = self._count(given)
         if inner % first:
-            raise mismatch(f"{self._config}: {given}", first, f"a divisor of {inner}, the rows of {prefix}mha.W_q.weight")
+            expected = f"a divisor of {inner}, the rows of {prefix}mha.W_q.weight"
+            raise mismatch(f"{self._config}: {given}", first, expected)
         heads, head_dim = (first, inner // first) if given == "num_head" else (inner // first, first)
         self._agree("head_dim", head_dim)
         return heads, head_dim, {"kind": "dense"}
@@ -227,13 +229,15 @@ class _Source:
     def _choice(self, key: str, choices: tuple) -> str:
         value = self._table.get(key)
         if value not in choices:
-            raise mismatch(f"{self._config}: {key}", quoted(value) if key in self._table else "nothing", " or ".join(choices))
+            found = quoted(value) if key in self._table else "nothing"
+            raise mismatch(f"{self._config}: {key}", found, " or ".join(choices))
         return value
 
     def _agree(self, key: str, expected: int) -> None:
         """A key that is given must be what the tensors say."""
         if key in self._table and self._count(key) != expected:
-            raise mismatch(f"{self._config}: {key}", self._count(key), f"{expected} (the tensors of {self._checkpoint})")
+            reason = f"the tensors of {self._checkpoint}"
+            raise mismatch(f"{self._config}: {key}", self._count(key), f"{expected} ({reason})")
 
     def _agree_length(self, positions: int) -> None:
         """max_seq_len may be the length before the authors' rounding: up to a power of two, 4096 to 3072 for text."""

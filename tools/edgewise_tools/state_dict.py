@@ -28,7 +28,7 @@ HELP = "any torch (zip) or safetensors state dict, through a mapping file"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, metavar="F")
-    parser.add_argument("--mapping", required=True, metavar="M.json", help="our config and where each tensor comes from")
+    parser.add_argument("--mapping", required=True, metavar="M.json", help="our config, and our tensors from theirs")
 
 
 def convert(args: argparse.Namespace) -> tuple:
@@ -49,11 +49,15 @@ def convert(args: argparse.Namespace) -> tuple:
             raise ConvertError(f"{args.mapping}: tensor {quoted(name)} is no part of a model with this config")
     state = open_state_dict(args.checkpoint)
     try:
-        return config, {
+        tensors = {
             name: _build(state, sources[name], shape, f"{args.mapping}: tensor {quoted(name)}")
             for name, shape in shapes.items()
             if name in sources
         }
+        unused = sorted(set(state.names()) - {entry.get("name") for entry in sources.values()})
+        if unused:
+            print(f"{args.checkpoint}: {len(unused)} tensors are not used: {quoted(', '.join(unused))}")
+        return config, tensors
     finally:
         state.close()
 
@@ -69,13 +73,14 @@ def _expand(tensors: object, config: dict, where: str) -> dict:
     """our name -> entry, {l} replaced by the layers, every entry an object."""
     if not isinstance(tensors, dict):
         raise ConvertError(f"{where}: tensors is not an object")
+    layers = 1 if config.get("tied_layers") else config["num_hidden_layers"]
     result = {}
     for ours, entry in tensors.items():
         entry = {"name": entry} if isinstance(entry, str) else entry
         _check_entry(entry, f"{where}: tensor {quoted(ours)}")
-        for layer in range(1 if config.get("tied_layers") else config["num_hidden_layers"]) if "{l}" in ours else (None,):
+        for layer in range(layers if "{l}" in ours else 1):
             name, source = ours, entry
-            if layer is not None:
+            if "{l}" in ours:
                 name = ours.replace("{l}", str(layer))
                 if "name" in entry:
                     source = {**entry, "name": entry["name"].replace("{l}", str(layer))}
