@@ -10,8 +10,12 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from edgewise_tools import model_format, sbm_transformer, state_dict  # noqa: E402
-from edgewise_tools.errors import ConvertError  # noqa: E402
+try:
+    from edgewise_tools import model_format, sbm_transformer, state_dict
+    from edgewise_tools.errors import ConvertError
+except ModuleNotFoundError as missing:
+    print(f"convert.py: {sys.executable} lacks {missing.name}: apt install python3-numpy", file=sys.stderr)
+    sys.exit(2)
 
 # A source format is a module with NAME, HELP, add_arguments(parser) and convert(args) -> (config, tensors),
 # where config is our config.json and tensors maps our names to float32 arrays.
