@@ -1,0 +1,82 @@
+#include "tests/model/model_builder.h"
+
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace edgewise::testing {
+
+using nlohmann::json;
+
+TemporaryFolder::TemporaryFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "edgewise-test-XXXXXX").string();
+  path_ = mkdtemp(name.data());
+}
+
+TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
+
+json SmallConfig() {
+  return json::parse(R"({
+    "task": "sequence-classification", "vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "intermediate_size": 48, "max_position_embeddings": 64, "pad_token_id": 0,
+    "pooling": {"kind": "mean", "divisor": "valid"}, "num_labels": 3, "classifier_hidden_size": 24,
+    "attention": {"kind": "sbm", "num_clusters": 16, "law": "bernoulli", "exploration": 0.01}
+  })");
+}
+
+std::map<std::string, TestTensor> RandomTensors(const json& config, uint64_t seed) {
+  const auto parsed = ParseModelConfig(config.dump());
+  if (!parsed.ok()) throw std::runtime_error(std::string(parsed.status().message()));
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal;
+  std::map<std::string, TestTensor> tensors;
+  for (const auto& [name, shape] : ExpectedTensors(*parsed)) {
+    int64_t size = 1;
+    for (int64_t dimension : shape) size *= dimension;
+    const bool norm = name.find("norm.weight") != std::string::npos;
+    const bool clusters = name.find("clusters") != std::string::npos;
+    // The last layer of the membership network is biased towards the clusters' mean: rates near one half that vary.
+    const float scale = shape.size() == 1 ? 0.1f : clusters ? 0.3f : 1.0f / std::sqrt(static_cast<float>(shape.back()));
+    TestTensor& tensor = tensors[name];
+    tensor.shape = shape;
+    for (int64_t i = 0; i < size; ++i) {
+      tensor.values.push_back((norm ? 1.0f : clusters ? 0.25f : 0.0f) + scale * normal(random));
+    }
+    if (name.find("membership.1.bias") != std::string::npos) {
+      for (float& value : tensor.values) value += 0.25f;
+    }
+  }
+  return tensors;
+}
+
+std::string SafetensorsBytes(const std::map<std::string, TestTensor>& tensors) {
+  json header = json::object();
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(tensor.values.data()), tensor.values.size() * sizeof(float));
+    header[name] = {{"dtype", "F32"}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+  }
+  const std::string text = header.dump();
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text + data;
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+std::string WriteModel(const std::string& folder, const json& config, uint64_t seed) {
+  WriteFile(folder + "/config.json", config.dump(1));
+  WriteFile(folder + "/model.safetensors", SafetensorsBytes(RandomTensors(config, seed)));
+  return folder;
+}
+
+}  // namespace edgewise::testing

@@ -1,0 +1,101 @@
+#include "tests/model/run_model.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+namespace edgewise::testing {
+namespace {
+
+void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::abort();
+}
+
+template <typename T>
+bool SameVector(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+bool SameHead(const HeadEdges& a, const HeadEdges& b) {
+  return SameVector(a.row_offsets, b.row_offsets) && SameVector(a.keys, b.keys) &&
+         SameVector(a.multiplicity, b.multiplicity) && SameVector(a.weights, b.weights);
+}
+
+}  // namespace
+
+LoadedModel LoadModel(const std::string& folder, int threads) {
+  LoadedModel loaded;
+  BackendOptions options;
+  options.num_threads = threads;
+  auto backend = CreateBackend(options);
+  Check(backend.status());
+  loaded.backend = *std::move(backend);
+  auto model = Model::Load(folder, *loaded.backend);
+  Check(model.status());
+  loaded.model = *std::move(model);
+  return loaded;
+}
+
+ModelInput MakeInput(const Model& model, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& second) {
+  ModelInput input;
+  for (const auto* ids : {&token_ids, &second}) {
+    if (ids == &second && second.empty()) continue;
+    auto sequence = model.Prepare(*ids, TruncateMode::kRefuse);
+    Check(sequence.status());
+    input.sequences.push_back(*std::move(sequence));
+  }
+  return input;
+}
+
+std::vector<InputResult> Run(const Model& model, const std::vector<ModelInput>& inputs, Pass::Options options) {
+  Pass pass(model, inputs, options);
+  while (!pass.done()) Check(pass.Step());
+  std::vector<InputResult> results;
+  for (size_t i = 0; i < inputs.size(); ++i) results.push_back(pass.TakeResult(static_cast<int64_t>(i)));
+  return results;
+}
+
+InputResult RunOne(const Model& model, const ModelInput& input) { return std::move(Run(model, {input})[0]); }
+
+std::vector<int32_t> RandomTokens(int32_t count, int32_t vocab_size, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < count; ++i) ids.push_back(static_cast<int32_t>(1 + random() % (vocab_size - 1)));
+  return ids;
+}
+
+bool SameBytes(const InputResult& a, const InputResult& b) {
+  bool same = a.status == b.status && a.samples == b.samples && a.edges == b.edges && a.density == b.density &&
+              a.capped == b.capped && a.max_sample_edges == b.max_sample_edges && a.isolated_queries == b.isolated_queries &&
+              SameVector(a.probabilities, b.probabilities) && SameVector(a.logits, b.logits) &&
+              SameVector(a.stddev, b.stddev) && SameVector(a.label_id, b.label_id) &&
+              SameVector(a.predictive_entropy, b.predictive_entropy) &&
+              SameVector(a.mutual_information, b.mutual_information) &&
+              a.sample_results.size() == b.sample_results.size() && a.graph.has_value() == b.graph.has_value();
+  for (size_t s = 0; same && s < a.sample_results.size(); ++s) {
+    same = SameVector(a.sample_results[s].probabilities, b.sample_results[s].probabilities) &&
+           a.sample_results[s].edges == b.sample_results[s].edges;
+  }
+  if (!same || !a.graph.has_value()) return same;
+  same = a.graph->layers.size() == b.graph->layers.size();
+  for (size_t l = 0; same && l < a.graph->layers.size(); ++l) {
+    same = a.graph->layers[l].size() == b.graph->layers[l].size();
+    for (size_t h = 0; same && h < a.graph->layers[l].size(); ++h) {
+      same = SameHead(a.graph->layers[l][h], b.graph->layers[l][h]);
+    }
+  }
+  return same;
+}
+
+uint64_t CountEdges(const Graph& graph) {
+  uint64_t edges = 0;
+  for (const auto& layer : graph.layers) {
+    for (const HeadEdges& head : layer) edges += head.keys.size();
+  }
+  return edges;
+}
+
+}  // namespace edgewise::testing
