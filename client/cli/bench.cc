@@ -1,0 +1,207 @@
+// edgewise bench: latency and throughput of a running server.
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/commands.h"
+#include "client/cli/format.h"
+#include "client/cli/load.h"
+#include "client/cli/options.h"
+
+namespace edgewise::cli {
+namespace {
+
+constexpr double kPercentiles[] = {0.5, 0.9, 0.99, 0.999};
+constexpr uint32_t kOpenLoopConcurrency = 256;  // enough that the server is the limit, not we
+
+struct BenchFlags {
+  RequestFlags request;
+  ConnectionFlags connection;
+  std::optional<uint32_t> concurrency;
+  uint64_t requests = 0;
+  std::optional<absl::Duration> duration;
+  double rate = 0;
+  uint32_t inputs_per_request = 1;
+  uint32_t warmup = 8;
+  std::string json;
+
+  void Register(FlagSet& flags) {
+    request.Register(flags);
+    flags.Section("Load");
+    flags.Add("concurrency", "N", "calls at a time (default 4; with --rate: at most, default 256)", &concurrency);
+    flags.Add("requests", "N", "stop after so many", &requests);
+    flags.Add("duration", "DURATION", "stop after this long (default 10s; with --requests 10m)", &duration);
+    flags.Add("rate", "R", "open loop: R requests per second, arriving at random (Poisson)", &rate);
+    flags.Add("inputs_per_request", "N", "inputs of each request", &inputs_per_request);
+    flags.Add("warmup", "N", "requests before, not measured", &warmup);
+    flags.Section("Output");
+    flags.Add("json", "FILE", "also write the result as JSON", &json);
+    connection.Register(flags);
+  }
+
+  absl::StatusOr<LoadOptions> MakeLoad() const {
+    LoadOptions load;
+    load.rate = rate;
+    load.requests = requests;
+    load.concurrency = concurrency.value_or(rate > 0 ? kOpenLoopConcurrency : 4);
+    load.duration = duration.value_or(requests > 0 ? absl::Minutes(10) : absl::Seconds(10));
+    if (load.concurrency < 1 || load.concurrency > 4096) {
+      return absl::InvalidArgumentError(absl::StrCat("--concurrency is ", load.concurrency, "; expected 1 to 4096"));
+    }
+    if (!(rate >= 0) || std::isinf(rate)) {
+      return absl::InvalidArgumentError(absl::StrCat("--rate is ", rate, "; expected >= 0"));
+    }
+    if (load.duration <= absl::ZeroDuration() || load.duration > absl::Hours(24 * 7)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--duration is ", absl::FormatDuration(load.duration), "; expected above 0, at most 168h"));
+    }
+    if (inputs_per_request < 1 || inputs_per_request > 65536) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--inputs_per_request is ", inputs_per_request, "; expected 1 to 65536"));
+    }
+    return load;
+  }
+};
+
+// The requests to send in turn: each input is part of one of them.
+std::vector<v1::PredictRequest> MakeRequests(const v1::PredictRequest& base, const std::vector<LabelledInput>& inputs,
+                                             uint32_t per_request) {
+  std::vector<v1::PredictRequest> requests;
+  const size_t count = (inputs.size() + per_request - 1) / per_request;
+  for (size_t r = 0; r < count; ++r) {
+    requests.push_back(base);
+    for (size_t i = 0; i < per_request; ++i) {
+      *requests.back().add_inputs() = inputs[(r * per_request + i) % inputs.size()].input;
+    }
+  }
+  return requests;
+}
+
+std::string LoopText(const LoadOptions& load) {
+  if (load.rate > 0)
+    return absl::StrFormat("open loop, %g requests/s, at most %d at a time", load.rate, load.concurrency);
+  return absl::StrFormat("closed loop, %d at a time", load.concurrency);
+}
+
+std::string PercentileName(double share) { return absl::StrFormat("p%g", 100.0 * share); }
+
+uint64_t Failed(const LoadResult& result) {
+  uint64_t failed = 0;
+  for (const auto& [code, count] : result.errors) failed += count;
+  return failed;
+}
+
+void Print(const LoadOptions& load, const LoadResult& result, std::ostream& out) {
+  const double ok = static_cast<double>(result.latency_ms.size());
+  const double seconds = std::max(result.seconds, 1e-9);
+  out << "load         " << LoopText(load) << absl::StrFormat(", %.2f s\n", result.seconds);
+  out << "requests     " << WithCommas(result.latency_ms.size()) << " answered, " << WithCommas(Failed(result))
+      << " failed\n";
+  for (const auto& [code, count] : result.errors)
+    out << "             " << CodeName(code) << " " << WithCommas(count) << "\n";
+  if (!result.first_error.ok()) out << "             first: " << std::string(result.first_error.message()) << "\n";
+  if (ok == 0) return;
+  out << absl::StrFormat("throughput   %.1f requests/s, %.1f inputs/s\n", ok / seconds,
+                         static_cast<double>(result.predictions) / seconds);
+  out << "latency      ";
+  for (double share : kPercentiles) {
+    out << absl::StrFormat("%s %.2f  ", PercentileName(share), Percentile(result.latency_ms, share));
+  }
+  out << absl::StrFormat("max %.2f  mean %.2f ms\n", result.latency_ms.back(), Mean(result.latency_ms));
+  out << absl::StrFormat("server       mean queue %s, compute %s\n", Milliseconds(result.queue_us / ok),
+                         Milliseconds(result.compute_us / ok));
+  const double predictions = std::max<double>(1.0, static_cast<double>(result.predictions));
+  out << absl::StrFormat("density      mean %s, %s edges an input\n", Percent(result.density / predictions),
+                         MeanWithCommas(result.edges / predictions));
+  if (result.late > 0) {
+    out << absl::StrFormat(
+        "late         %s requests began over 1 ms after they were due; their latency counts the wait\n",
+        WithCommas(result.late));
+  }
+}
+
+nlohmann::json ToJson(const BenchFlags& flags, const LoadOptions& load, const LoadResult& result) {
+  const double ok = static_cast<double>(result.latency_ms.size());
+  const double seconds = std::max(result.seconds, 1e-9);
+  nlohmann::json latency = {{"max", result.latency_ms.empty() ? 0.0 : result.latency_ms.back()},
+                            {"mean", Mean(result.latency_ms)}};
+  for (double share : kPercentiles) latency[PercentileName(share)] = Percentile(result.latency_ms, share);
+  nlohmann::json errors = nlohmann::json::object();
+  for (const auto& [code, count] : result.errors) errors[CodeName(code)] = count;
+  const double calls = std::max(1.0, ok);
+  const double predictions = std::max<double>(1.0, static_cast<double>(result.predictions));
+  return {{"model", flags.request.model},
+          {"loop", load.rate > 0 ? "open" : "closed"},
+          {"rate", load.rate},
+          {"concurrency", load.concurrency},
+          {"inputs_per_request", flags.inputs_per_request},
+          {"samples", flags.request.samples},
+          {"seconds", result.seconds},
+          {"answered", result.latency_ms.size()},
+          {"failed", Failed(result)},
+          {"errors", errors},
+          {"requests_per_second", ok / seconds},
+          {"inputs_per_second", static_cast<double>(result.predictions) / seconds},
+          {"latency_ms", latency},
+          {"server_ms", {{"queue", result.queue_us / calls / 1000.0}, {"compute", result.compute_us / calls / 1000.0}}},
+          {"density", result.density / predictions},
+          {"edges", result.edges / predictions},
+          {"late", result.late}};
+}
+
+}  // namespace
+
+int RunBench(Arguments arguments, std::ostream& out, std::ostream& err) {
+  BenchFlags values;
+  FlagSet flags("bench --model NAME (--text TEXT | --token_ids 1,2,3 | --input FILE.jsonl) [flags]",
+                "Measures a running server: latency percentiles, throughput, edges, errors.");
+  values.Register(flags);
+  int exit_code = kExitOk;
+  if (!ParseOrHelp(flags, "bench", arguments, out, err, exit_code)) return exit_code;
+  absl::StatusOr<LoadOptions> load = values.MakeLoad();
+  if (!load.ok()) return ReportUsageError(load.status(), "bench", err);
+  absl::StatusOr<v1::PredictRequest> base = values.request.MakeRequest();
+  if (!base.ok()) return ReportUsageError(base.status(), "bench", err);
+  absl::StatusOr<std::vector<LabelledInput>> inputs = values.request.ReadInputs();
+  if (!inputs.ok()) return ReportUsageError(inputs.status(), "bench", err);
+  absl::StatusOr<std::unique_ptr<Client>> client = values.connection.Connect();
+  if (!client.ok()) return ReportUsageError(client.status(), "bench", err);
+  std::ofstream json_file;
+  if (!values.json.empty()) {
+    json_file.open(values.json);
+    if (!json_file) {
+      return ReportUsageError(absl::NotFoundError(absl::StrCat("--json: cannot write \"", values.json, "\"")), "bench",
+                              err);
+    }
+  }
+
+  const std::vector<v1::PredictRequest> requests = MakeRequests(*base, *inputs, values.inputs_per_request);
+  for (uint32_t w = 0; w < values.warmup; ++w) {
+    absl::StatusOr<v1::PredictResponse> response = (*client)->Predict(requests[w % requests.size()]);
+    if (!response.ok()) return ReportServerError(response.status(), values.connection.server, err);
+  }
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  double last_line = 0;
+  LoadResult result = RunLoad(
+      *load, [&](uint64_t index) { return (*client)->Predict(requests[index % requests.size()]); },
+      [&](uint64_t ok, uint64_t failed, double seconds) {
+        if (!terminal && seconds - last_line < 5) return;  // a log wants fewer lines
+        last_line = seconds;
+        err << (terminal ? "\r" : "")
+            << absl::StrFormat("%6.1f s  %s answered, %s failed, %.1f requests/s", seconds, WithCommas(ok),
+                               WithCommas(failed), static_cast<double>(ok) / seconds)
+            << (terminal ? "   " : "\n") << std::flush;
+      });
+  if (terminal) err << "\n";
+  Print(*load, result, out);
+  if (json_file.is_open()) json_file << ToJson(values, *load, result).dump(2) << "\n";
+  return result.latency_ms.empty() || Failed(result) > 0 ? kExitServer : kExitOk;
+}
+
+}  // namespace edgewise::cli

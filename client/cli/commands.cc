@@ -1,0 +1,142 @@
+#include "client/cli/commands.h"
+
+#include <ostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/flag_set.h"
+#include "client/cli/format.h"
+#include "client/cli/options.h"
+
+namespace edgewise::cli {
+namespace {
+
+constexpr char kHelp[] =
+    "Usage: edgewise COMMAND [flags]\n"
+    "\n"
+    "Talks to an Edgewise server.\n"
+    "\n"
+    "  predict   ask a model; shows prediction, edges, uncertainty and time\n"
+    "  models    list the models of the server\n"
+    "  health    say whether the server, or one model, serves\n"
+    "  bench     measure latency and throughput\n"
+    "  version   print the version of this program\n"
+    "  help      print this\n"
+    "\n"
+    "`edgewise COMMAND --help` shows the flags of a command.\n"
+    "Exit status: 0 done, 1 the server failed or refused, 2 wrong usage.\n";
+
+std::string ModelTable(const v1::ListModelsResponse& response) {
+  std::string text = absl::StrFormat("%-20s %7s  %-9s %-24s %-18s %6s %5s %10s %12s\n", "name", "version", "state",
+                                     "task", "attention", "layers", "heads", "max tokens", "parameters");
+  for (const v1::ModelInfo& model : response.models()) {
+    absl::StrAppendFormat(&text, "%-20s %7d  %-9s %-24s %-18s %6d %5d %10s %12s\n", model.name(), model.version(),
+                          v1::ModelInfo::State_Name(model.state()), model.task(), model.attention(), model.layers(),
+                          model.heads(), WithCommas(model.max_tokens()), WithCommas(model.parameters()));
+    if (!model.error().empty()) absl::StrAppend(&text, "  ", model.error(), "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+int ReportServerError(const absl::Status& status, const std::string& server, std::ostream& err) {
+  err << "edgewise: " << CodeName(status.code()) << ": " << std::string(status.message()) << "\n";
+  if (status.code() == absl::StatusCode::kUnavailable) {
+    err << "Is edgewise-server running at " << server << "? --server=HOST:PORT names another.\n";
+  }
+  return kExitServer;
+}
+
+int ReportUsageError(const absl::Status& status, const std::string& command, std::ostream& err) {
+  err << "edgewise " << command << ": " << std::string(status.message()) << "\n`edgewise " << command
+      << " --help` shows the flags.\n";
+  return kExitUsage;
+}
+
+bool ParseOrHelp(FlagSet& flags, const std::string& command, Arguments arguments, std::ostream& out, std::ostream& err,
+                 int& exit_code) {
+  for (const std::string& argument : arguments) {
+    if (argument != "--help" && argument != "-h") continue;
+    out << flags.Help();
+    exit_code = kExitOk;
+    return false;
+  }
+  absl::Status status = flags.Parse(arguments);
+  if (!status.ok()) exit_code = ReportUsageError(status, command, err);
+  return status.ok();
+}
+
+int RunModels(Arguments arguments, std::ostream& out, std::ostream& err) {
+  ConnectionFlags connection;
+  bool json = false;
+  FlagSet flags("models [flags]", "Lists the models of the server, their state and shape.");
+  flags.Section("Output");
+  flags.AddSwitch("json", "print the answer as JSON", &json);
+  connection.Register(flags);
+  int exit_code = kExitOk;
+  if (!ParseOrHelp(flags, "models", arguments, out, err, exit_code)) return exit_code;
+  absl::StatusOr<std::unique_ptr<Client>> client = connection.Connect();
+  if (!client.ok()) return ReportUsageError(client.status(), "models", err);
+  absl::StatusOr<v1::ListModelsResponse> response = (*client)->ListModels();
+  if (!response.ok()) return ReportServerError(response.status(), connection.server, err);
+  out << (json ? ToJson(*response, true) : ModelTable(*response));
+  return kExitOk;
+}
+
+int RunHealth(Arguments arguments, std::ostream& out, std::ostream& err) {
+  ConnectionFlags connection;
+  std::string model;
+  bool watch = false;
+  FlagSet flags("health [--model NAME] [--watch] [flags]",
+                "Asks grpc.health.v1. Prints SERVING and ends with 0, or another state and ends with 1.");
+  flags.Section("What to ask");
+  flags.Add("model", "NAME", "one model; without it, the server as a whole", &model);
+  flags.AddSwitch("watch", "print each change until interrupted", &watch);
+  connection.Register(flags);
+  int exit_code = kExitOk;
+  if (!ParseOrHelp(flags, "health", arguments, out, err, exit_code)) return exit_code;
+  absl::StatusOr<std::unique_ptr<Client>> client = connection.Connect();
+  if (!client.ok()) return ReportUsageError(client.status(), "health", err);
+  if (watch) {
+    absl::Status status = (*client)->WatchHealth(model, [&out](HealthState state) {
+      out << absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::Now(), absl::LocalTimeZone()) << " " << HealthStateName(state)
+          << std::endl;
+      return out.good();
+    });
+    return status.ok() ? kExitOk : ReportServerError(status, connection.server, err);
+  }
+  absl::StatusOr<HealthState> state = (*client)->Health(model);
+  if (!state.ok()) return ReportServerError(state.status(), connection.server, err);
+  out << HealthStateName(*state) << "\n";
+  return *state == HealthState::kServing ? kExitOk : kExitServer;
+}
+
+int RunCommand(Arguments arguments, std::ostream& out, std::ostream& err) {
+  if (arguments.empty()) {
+    err << kHelp;
+    return kExitUsage;
+  }
+  const std::string& command = arguments[0];
+  const Arguments rest = arguments.subspan(1);
+  if (command == "predict") return RunPredict(rest, out, err);
+  if (command == "models") return RunModels(rest, out, err);
+  if (command == "health") return RunHealth(rest, out, err);
+  if (command == "bench") return RunBench(rest, out, err);
+  if (command == "version" || command == "--version") {
+    out << "edgewise " << EDGEWISE_VERSION << "\n";
+    return kExitOk;
+  }
+  if (command == "help" && !rest.empty()) {
+    const std::string again[] = {rest[0], "--help"};
+    return RunCommand(again, out, err);
+  }
+  if (command == "help" || command == "--help" || command == "-h") {
+    out << kHelp;
+    return kExitOk;
+  }
+  err << "edgewise: unknown command \"" << command << "\"\n\n" << kHelp;
+  return kExitUsage;
+}
+
+}  // namespace edgewise::cli

@@ -1,0 +1,37 @@
+// Inputs as people write them: flags and JSON lines.
+#ifndef EDGEWISE_CLIENT_CLI_INPUTS_H_
+#define EDGEWISE_CLIENT_CLI_INPUTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "edgewise/v1/inference.pb.h"
+
+namespace edgewise::cli {
+
+// One input, and the answer that it should have where that is known.
+struct LabelledInput {
+  v1::Input input;
+  std::optional<int32_t> label;
+  std::vector<std::optional<int32_t>> labels;  // token-classification, by position; null: not counted
+};
+
+// "1, 2,3". InvalidArgument names the entry.
+absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const std::string& text);
+
+// From --text or --token_ids, whichever is there.
+absl::StatusOr<v1::Sequence> MakeSequence(const std::optional<std::string>& text,
+                                          const std::optional<std::string>& token_ids);
+
+// One line of a JSONL file. InvalidArgument names the field.
+absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line);
+
+// All lines; blank ones are skipped. path "-": standard input. NotFound, or InvalidArgument with "FILE:LINE: ".
+absl::StatusOr<std::vector<LabelledInput>> ReadInputFile(const std::string& path);
+
+}  // namespace edgewise::cli
+
+#endif  // EDGEWISE_CLIENT_CLI_INPUTS_H_

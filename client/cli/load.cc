@@ -1,0 +1,140 @@
+#include "client/cli/load.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <thread>
+
+namespace edgewise::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// Hands out calls and takes their results. Thread-safe.
+class Load {
+ public:
+  explicit Load(const LoadOptions& options)
+      : options_(options), start_(Clock::now()), random_(options.arrival_seed), gap_(std::max(options.rate, 1e-9)) {}
+
+  struct Ticket {
+    uint64_t index;
+    std::optional<Clock::time_point> due;  // open loop
+  };
+
+  // The next call; none when a limit is reached.
+  std::optional<Ticket> Next() {
+    std::lock_guard lock(mutex_);
+    if (options_.requests > 0 && issued_ == options_.requests) return std::nullopt;
+    Ticket ticket{issued_, std::nullopt};
+    double at = Seconds(Clock::now() - start_);
+    if (options_.rate > 0) {
+      arrival_ += gap_(random_);
+      at = arrival_;
+      ticket.due = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(arrival_));
+    }
+    if (at >= absl::ToDoubleSeconds(options_.duration)) return std::nullopt;
+    ++issued_;
+    return ticket;
+  }
+
+  void Add(Clock::time_point due, Clock::time_point begun, const absl::StatusOr<v1::PredictResponse>& response) {
+    const Clock::time_point end = Clock::now();
+    std::lock_guard lock(mutex_);
+    result_.seconds = std::max(result_.seconds, Seconds(end - start_));
+    result_.late += options_.rate > 0 && begun - due > std::chrono::milliseconds(1);
+    if (!response.ok()) {
+      ++failed_;
+      ++result_.errors[response.status().code()];
+      result_.first_error.Update(response.status());
+      return;
+    }
+    result_.latency_ms.push_back(1000.0 * Seconds(end - due));
+    result_.queue_us += static_cast<double>(response->timing().queue_us());
+    result_.compute_us += static_cast<double>(response->timing().compute_us());
+    for (const v1::Prediction& prediction : response->predictions()) {
+      ++result_.predictions;
+      result_.density += prediction.edges().density();
+      result_.edges += prediction.edges().edges();
+    }
+  }
+
+  void WorkerEnded() {
+    std::lock_guard lock(mutex_);
+    ++ended_;
+    all_ended_.notify_all();
+  }
+
+  // Until `workers` have ended.
+  void Await(uint32_t workers, const LoadProgress& progress) {
+    std::unique_lock lock(mutex_);
+    while (!all_ended_.wait_for(lock, std::chrono::milliseconds(500), [&] { return ended_ == workers; })) {
+      const uint64_t ok = result_.latency_ms.size();
+      const uint64_t failed = failed_;
+      lock.unlock();
+      if (progress) progress(ok, failed, Seconds(Clock::now() - start_));
+      lock.lock();
+    }
+  }
+
+  LoadResult Take() {
+    std::sort(result_.latency_ms.begin(), result_.latency_ms.end());
+    return std::move(result_);
+  }
+
+ private:
+  const LoadOptions options_;
+  const Clock::time_point start_;
+  std::mutex mutex_;
+  std::condition_variable all_ended_;
+  std::mt19937_64 random_;  // this and all below: guarded by mutex_
+  std::exponential_distribution<double> gap_;
+  double arrival_ = 0;  // seconds after start_
+  uint64_t issued_ = 0;
+  uint64_t failed_ = 0;
+  uint32_t ended_ = 0;
+  LoadResult result_;
+};
+
+}  // namespace
+
+LoadResult RunLoad(const LoadOptions& options, const LoadCall& call, const LoadProgress& progress) {
+  Load load(options);
+  {
+    std::vector<std::jthread> workers;
+    for (uint32_t w = 0; w < options.concurrency; ++w) {
+      workers.emplace_back([&] {
+        while (std::optional<Load::Ticket> ticket = load.Next()) {
+          if (ticket->due) std::this_thread::sleep_until(*ticket->due);
+          const Clock::time_point begun = Clock::now();
+          const absl::StatusOr<v1::PredictResponse> response = call(ticket->index);
+          load.Add(ticket->due.value_or(begun), begun, response);
+        }
+        load.WorkerEnded();
+      });
+    }
+    load.Await(options.concurrency, progress);
+  }
+  return load.Take();
+}
+
+double Percentile(std::span<const double> ascending, double share) {
+  if (ascending.empty()) return 0.0;
+  // The small term keeps 0.9 * 10, which is a little above 9 in binary, at rank 9.
+  const double rank = std::ceil(share * static_cast<double>(ascending.size()) - 1e-9);
+  const auto index = static_cast<size_t>(std::clamp(rank, 1.0, static_cast<double>(ascending.size())));
+  return ascending[index - 1];
+}
+
+double Mean(std::span<const double> values) {
+  if (values.empty()) return 0.0;
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+}  // namespace edgewise::cli

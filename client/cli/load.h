@@ -1,0 +1,59 @@
+// A load generator: calls a function many times, closed or open loop, and measures.
+//
+// Closed loop: `concurrency` callers, each calling again as soon as it is answered; latency from the start of the call.
+// Open loop (rate > 0): calls are due at the points of a Poisson process, whatever the answers do; at most
+// `concurrency` run at a time, and a call that has to wait for a free caller is late: latency counts from when it was
+// due, so a slow server cannot hide behind a client that waits for it.
+#ifndef EDGEWISE_CLIENT_CLI_LOAD_H_
+#define EDGEWISE_CLIENT_CLI_LOAD_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "edgewise/v1/inference.pb.h"
+
+namespace edgewise::cli {
+
+struct LoadOptions {
+  uint32_t concurrency = 4;
+  uint64_t requests = 0;                               // stop after so many; 0: no such limit
+  absl::Duration duration = absl::InfiniteDuration();  // start none after this; calls under way are awaited
+  double rate = 0;                                     // calls per second; 0: closed loop
+  uint64_t arrival_seed = 1;                           // of the Poisson process
+};
+
+struct LoadResult {
+  std::vector<double> latency_ms;               // of the calls that succeeded, ascending
+  std::map<absl::StatusCode, uint64_t> errors;  // by code
+  absl::Status first_error;
+  double seconds = 0;        // from the first call due to the last answer
+  uint64_t late = 0;         // open loop: calls begun more than 1 ms after they were due
+  uint64_t predictions = 0;  // sums over the predictions of the calls that succeeded
+  double density = 0;
+  double edges = 0;
+  double queue_us = 0;  // sums over these calls
+  double compute_us = 0;
+};
+
+using LoadCall = std::function<absl::StatusOr<v1::PredictResponse>(uint64_t index)>;
+// Called about twice a second, in the calling thread, with what is done so far.
+using LoadProgress = std::function<void(uint64_t ok, uint64_t failed, double seconds)>;
+
+// Calls `call` with indexes 0, 1, ... from `concurrency` threads; returns when all have ended. Either limit must be
+// set.
+LoadResult RunLoad(const LoadOptions& options, const LoadCall& call, const LoadProgress& progress);
+
+// The smallest value that at least `share` (0 to 1) of the values do not exceed (nearest rank). 0 for none.
+double Percentile(std::span<const double> ascending, double share);
+
+double Mean(std::span<const double> values);
+
+}  // namespace edgewise::cli
+
+#endif  // EDGEWISE_CLIENT_CLI_LOAD_H_

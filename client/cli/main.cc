@@ -1,0 +1,11 @@
+// The command line of Edgewise. See commands.h.
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "client/cli/commands.h"
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  return edgewise::cli::RunCommand(arguments, std::cout, std::cerr);
+}

@@ -1,0 +1,213 @@
+// edgewise predict: one input in full, or a file of inputs line by line.
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <ostream>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/commands.h"
+#include "client/cli/format.h"
+#include "client/cli/options.h"
+#include "client/cli/plot_draw.h"
+#include "client/cli/render.h"
+
+namespace edgewise::cli {
+namespace {
+
+struct PredictFlags {
+  RequestFlags request;
+  ConnectionFlags connection;
+  bool logits = false;
+  bool each_sample = false;
+  bool layer_stats = false;
+  bool key_degrees = false;
+  bool graph = false;
+  bool json = false;
+  std::string plot;
+  std::string request_id;
+  uint32_t concurrency = 4;
+
+  void Register(FlagSet& flags) {
+    request.Register(flags);
+    flags.Section("Output");
+    flags.AddSwitch("logits", "also the logits", &logits);
+    flags.AddSwitch("each_sample", "also the answer of each sample", &each_sample);
+    flags.AddSwitch("layer_stats", "also edges and expected edges of every layer and head", &layer_stats);
+    flags.AddSwitch("key_degrees", "also how often each token is attended to (with --json)", &key_degrees);
+    flags.AddSwitch("graph", "also what was attended to, with weights; one sample only", &graph);
+    flags.AddSwitch("json", "print the answer as JSON, for a file one line per input", &json);
+    flags.Add("plot", "FILE.png", "draw which tokens are attended to, per layer and head", &plot);
+    flags.Add("request_id", "ID", "returned as it came, and logged by the server", &request_id);
+    flags.Add("concurrency", "N", "calls at a time, for a file", &concurrency);
+    connection.Register(flags);
+  }
+
+  absl::StatusOr<v1::PredictRequest> MakeRequest() const {
+    if (concurrency < 1 || concurrency > 1024) {
+      return absl::InvalidArgumentError(absl::StrCat("--concurrency is ", concurrency, "; expected 1 to 1024"));
+    }
+    if (!plot.empty() && request.input) {
+      return absl::InvalidArgumentError("--plot draws one input: give --text or --token_ids");
+    }
+    absl::StatusOr<v1::PredictRequest> made = request.MakeRequest();
+    if (!made.ok()) return made;
+    v1::OutputOptions* outputs = made->mutable_outputs();
+    outputs->set_logits(logits);
+    outputs->set_each_sample(each_sample);
+    outputs->set_layer_stats(layer_stats);
+    outputs->set_key_degrees(key_degrees || !plot.empty());
+    outputs->set_graph(graph);
+    made->set_request_id(request_id);
+    return made;
+  }
+};
+
+absl::Status CheckAnswer(const absl::StatusOr<v1::PredictResponse>& response) {
+  if (!response.ok()) return response.status();
+  if (response->predictions_size() == 1) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the answer has ", response->predictions_size(), " predictions for 1 input"));
+}
+
+int PredictOne(const PredictFlags& flags, Client& client, v1::PredictRequest& request, const LabelledInput& input,
+               std::ostream& out, std::ostream& err) {
+  *request.add_inputs() = input.input;
+  absl::StatusOr<v1::PredictResponse> response = client.Predict(request);
+  if (absl::Status status = CheckAnswer(response); !status.ok()) {
+    return ReportServerError(status, flags.connection.server, err);
+  }
+  out << (flags.json ? ToJson(*response, true) : RenderAnswer(*response)) << std::flush;
+  if (flags.plot.empty()) return kExitOk;
+  absl::StatusOr<v1::ModelInfo> model = client.GetModel(response->model(), response->version());
+  absl::StatusOr<Plot> plot = LayOutPlot(input.input, *response, model.ok() ? model->tokenizer() : "");
+  absl::Status drawn = plot.ok() ? DrawPlot(*plot, flags.plot) : plot.status();
+  if (!drawn.ok()) return ReportServerError(drawn, flags.connection.server, err);
+  if (response->predictions(0).has_graph() && plot->matrices.empty()) {
+    err << "--plot: graphs of more than " << kMaxMatrixPositions << " positions are left out\n";
+  }
+  err << "plot in " << flags.plot << "\n";
+  return kExitOk;
+}
+
+// What a file of inputs comes to.
+struct Summary {
+  uint64_t answered = 0;
+  uint64_t failed = 0;
+  Accuracy accuracy;
+  double density = 0, density_squares = 0, edges = 0;
+  double queue_us = 0, compute_us = 0, total_us = 0;
+
+  void Add(const v1::PredictResponse& response, const LabelledInput& input) {
+    const v1::Prediction& prediction = response.predictions(0);
+    ++answered;
+    accuracy.Add(prediction, input);
+    density += prediction.edges().density();
+    density_squares += prediction.edges().density() * prediction.edges().density();
+    edges += prediction.edges().edges();
+    queue_us += static_cast<double>(response.timing().queue_us());
+    compute_us += static_cast<double>(response.timing().compute_us());
+    total_us += static_cast<double>(response.timing().total_us());
+  }
+
+  void Print(double seconds, uint32_t concurrency, std::ostream& out) const {
+    out << absl::StrFormat("inputs       %s answered, %s failed, in %.2f s (%.1f inputs/s, %s at a time)\n",
+                           WithCommas(answered), WithCommas(failed), seconds,
+                           static_cast<double>(answered) / std::max(seconds, 1e-9), WithCommas(concurrency));
+    if (accuracy.known > 0) {
+      out << absl::StrFormat("accuracy     %s (%s of %s)\n",
+                             Percent(static_cast<double>(accuracy.right) / static_cast<double>(accuracy.known)),
+                             WithCommas(accuracy.right), WithCommas(accuracy.known));
+    }
+    if (answered == 0) return;
+    const double n = static_cast<double>(answered);
+    const double variance = n > 1 ? std::max(0.0, density_squares - density * density / n) / (n - 1) : 0.0;
+    out << absl::StrFormat("density      mean %s, standard deviation over inputs %s\n", Percent(density / n),
+                           Percent(std::sqrt(variance)));
+    out << absl::StrFormat("edges        mean %s\n", MeanWithCommas(edges / n));
+    out << absl::StrFormat("time         mean queue %s, compute %s, total %s\n", Milliseconds(queue_us / n),
+                           Milliseconds(compute_us / n), Milliseconds(total_us / n));
+  }
+};
+
+// After one of these the next input would fare no better.
+bool IsHopeless(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kUnauthenticated ||
+         code == absl::StatusCode::kPermissionDenied || code == absl::StatusCode::kNotFound ||
+         code == absl::StatusCode::kUnimplemented;
+}
+
+// One call per input, several at a time, so that the server batches them and an input that it refuses costs no other.
+// Answers are printed in the order of the inputs.
+int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequest& request,
+                const std::vector<LabelledInput>& inputs, std::ostream& out, std::ostream& err) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<size_t, absl::StatusOr<v1::PredictResponse>> finished;  // guarded by mutex; not printed yet
+  std::atomic<size_t> next = 0;
+  auto work = [&] {
+    for (size_t i = next++; i < inputs.size(); i = next++) {
+      v1::PredictRequest one = request;
+      *one.add_inputs() = inputs[i].input;
+      absl::StatusOr<v1::PredictResponse> response = client.Predict(one);
+      std::lock_guard lock(mutex);
+      finished.emplace(i, std::move(response));
+      changed.notify_one();
+    }
+  };
+  const absl::Time start = absl::Now();
+  std::vector<std::jthread> workers;
+  for (size_t w = 0; w < std::min<size_t>(flags.concurrency, inputs.size()); ++w) workers.emplace_back(work);
+
+  Summary summary;
+  if (!flags.json) out << RenderHeading();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return finished.count(i) > 0; });
+    const absl::StatusOr<v1::PredictResponse> response = std::move(finished.extract(i).mapped());
+    lock.unlock();
+    const absl::Status status = CheckAnswer(response);
+    if (status.ok()) {
+      summary.Add(*response, inputs[i]);
+      out << (flags.json ? ToJson(*response, false) + "\n" : RenderLine(i + 1, *response, inputs[i])) << std::flush;
+      continue;
+    }
+    ++summary.failed;
+    if (IsHopeless(status.code())) {
+      next = inputs.size();
+      return ReportServerError(status, flags.connection.server, err);
+    }
+    if (flags.json) {
+      out << "{\"input\":" << i + 1 << ",\"error\":" << StatusToJson(status) << "}\n" << std::flush;
+    } else {
+      out << absl::StrFormat("%5d  ", i + 1) << CodeName(status.code()) << ": " << std::string(status.message())
+          << std::endl;
+    }
+  }
+  summary.Print(absl::ToDoubleSeconds(absl::Now() - start), flags.concurrency, flags.json ? err : out << "\n");
+  return summary.failed == 0 ? kExitOk : kExitServer;
+}
+
+}  // namespace
+
+int RunPredict(Arguments arguments, std::ostream& out, std::ostream& err) {
+  PredictFlags values;
+  FlagSet flags("predict --model NAME (--text TEXT | --token_ids 1,2,3 | --input FILE.jsonl) [flags]",
+                "Asks a model. Shows the prediction, what it cost in edges, how sure it is and how long it took.");
+  values.Register(flags);
+  int exit_code = kExitOk;
+  if (!ParseOrHelp(flags, "predict", arguments, out, err, exit_code)) return exit_code;
+  absl::StatusOr<v1::PredictRequest> request = values.MakeRequest();
+  if (!request.ok()) return ReportUsageError(request.status(), "predict", err);
+  absl::StatusOr<std::vector<LabelledInput>> inputs = values.request.ReadInputs();
+  if (!inputs.ok()) return ReportUsageError(inputs.status(), "predict", err);
+  absl::StatusOr<std::unique_ptr<Client>> client = values.connection.Connect();
+  if (!client.ok()) return ReportUsageError(client.status(), "predict", err);
+  if (!values.request.input) return PredictOne(values, **client, *request, inputs->front(), out, err);
+  return PredictFile(values, **client, *request, *inputs, out, err);
+}
+
+}  // namespace edgewise::cli

@@ -1,0 +1,213 @@
+#include "client/cli/render.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/format.h"
+
+namespace edgewise::cli {
+namespace {
+
+constexpr int kMaxRows = 20;  // of a list, before it is cut short
+
+void Line(std::string& text, const char* name, const std::string& value) {
+  absl::StrAppendFormat(&text, "%-13s%s\n", name, value);
+}
+
+std::string More(int total) {
+  return total > kMaxRows ? absl::StrCat(PadRight("", 13), "... ", total - kMaxRows, " more; --json shows all\n") : "";
+}
+
+// "0.9312", and " ± 0.0210" where several samples say so.
+std::string WithDeviation(float mean, float deviation, uint32_t samples) {
+  return samples > 1 ? absl::StrFormat("%.4f ± %.4f", mean, deviation) : absl::StrFormat("%.4f", mean);
+}
+
+// "positive (label 1)", or "label 1" where the model names none.
+std::string LabelText(const std::string& label, int id) {
+  const std::string number = absl::StrCat("label ", id);
+  return label.empty() || label == absl::StrCat(id) ? number : absl::StrCat(label, " (", number, ")");
+}
+
+void AddTokens(const v1::Prediction& prediction, std::string& text) {
+  const auto pads = std::count_if(prediction.tokens().begin(), prediction.tokens().end(),
+                                  [](const v1::TokenPrediction& token) { return token.pad(); });
+  Line(text, "tokens", absl::StrCat(Plural(prediction.tokens_size(), "position"), ", ", Plural(pads, "pad")));
+  for (int t = 0; t < std::min(prediction.tokens_size(), kMaxRows); ++t) {
+    const v1::TokenPrediction& token = prediction.tokens(t);
+    std::string row = absl::StrFormat("%6d  ", t);
+    if (token.pad() || token.label_id() >= token.probabilities_size()) {
+      row += "pad";
+    } else {
+      const int id = token.label_id();
+      const float deviation = id < token.stddev_size() ? token.stddev(id) : 0.0f;
+      absl::StrAppend(&row, PadRight(LabelText(token.label(), id), 24),
+                      WithDeviation(token.probabilities(id), deviation, prediction.samples()));
+    }
+    Line(text, "", row);
+  }
+  text += More(prediction.tokens_size());
+}
+
+void AddOutcome(const v1::Prediction& prediction, std::string& text) {
+  if (prediction.tokens_size() > 0) {
+    AddTokens(prediction, text);
+    return;
+  }
+  for (int v = 0; v < std::min(prediction.values_size(), kMaxRows); ++v) {
+    const float deviation = v < prediction.stddev_size() ? prediction.stddev(v) : 0.0f;
+    Line(text, v == 0 ? "values" : "", WithDeviation(prediction.values(v), deviation, prediction.samples()));
+  }
+  text += More(prediction.values_size());
+  const int id = prediction.label_id();
+  if (id < 0 || id >= prediction.probabilities_size()) return;
+  const float deviation = id < prediction.stddev_size() ? prediction.stddev(id) : 0.0f;
+  Line(text, "prediction", LabelText(prediction.label(), id));
+  Line(text, "probability", WithDeviation(prediction.probabilities(id), deviation, prediction.samples()));
+  for (int t = 0; t < std::min(prediction.top_size(), kMaxRows); ++t) {
+    const v1::Prediction::Top& top = prediction.top(t);
+    Line(text, t == 0 ? "top" : "",
+         absl::StrFormat("%.4f  %s", top.probability(), LabelText(top.label(), top.label_id())));
+  }
+  text += More(prediction.top_size());
+  std::string logits;
+  for (int l = 0; l < std::min(prediction.logits_size(), kMaxRows); ++l) {
+    absl::StrAppendFormat(&logits, "%s%.4f", l == 0 ? "" : "  ", prediction.logits(l));
+  }
+  if (!logits.empty()) Line(text, "logits", logits);
+  Line(text, "uncertainty",
+       absl::StrFormat("entropy %.4f nats, mutual information %.4f nats", prediction.predictive_entropy(),
+                       prediction.mutual_information()));
+}
+
+void AddEdges(const v1::Prediction& prediction, std::string& text) {
+  const v1::EdgeReport& edges = prediction.edges();
+  std::string line = absl::StrCat(MeanWithCommas(edges.edges()), " of ", WithCommas(edges.pairs()), " pairs");
+  if (prediction.samples() > 1) absl::StrAppend(&line, ", at most ", WithCommas(edges.max_sample_edges()), " a sample");
+  Line(text, "edges", line);
+  Line(text, "density", Percent(edges.density()));
+  Line(text, "budget",
+       edges.budget() == 0
+           ? "none"
+           : absl::StrCat(Plural(edges.budget(), "edge"), edges.capped() ? ", capped" : ", not reached"));
+  if (edges.expected_edges() > 0) {
+    Line(text, "expected", absl::StrFormat("%s edges without a budget", MeanWithCommas(edges.expected_edges())));
+  }
+  if (edges.isolated_queries() > 0) Line(text, "isolated", MeanWithCommas(edges.isolated_queries()) + " queries");
+  if (edges.layers_size() == 0) return;
+  Line(text, "layers", "layer  head         edges      expected");
+  for (int l = 0; l < edges.layers_size(); ++l) {
+    for (int h = 0; h < edges.layers(l).heads_size(); ++h) {
+      const v1::EdgeReport::HeadEdges& head = edges.layers(l).heads(h);
+      Line(text, "",
+           absl::StrFormat("%5d %5d  %12s  %12s", l, h, MeanWithCommas(head.edges()),
+                           head.expected() > 0 ? MeanWithCommas(head.expected()) : "-"));
+    }
+  }
+}
+
+void AddSamples(const v1::Prediction& prediction, std::string& text) {
+  const int id = prediction.label_id();
+  for (int s = 0; s < std::min(prediction.sample_outputs_size(), kMaxRows); ++s) {
+    const v1::SampleOutput& sample = prediction.sample_outputs(s);
+    std::string row = absl::StrFormat("%6d  ", s);
+    if (prediction.tokens_size() == 0 && id < sample.probabilities_size()) {
+      absl::StrAppendFormat(&row, "%.4f  ", sample.probabilities(id));
+    } else if (sample.values_size() > 0) {
+      absl::StrAppendFormat(&row, "%.4f  ", sample.values(0));
+    }
+    Line(text, s == 0 ? "each sample" : "", absl::StrCat(row, Plural(sample.edges(), "edge")));
+  }
+  text += More(prediction.sample_outputs_size());
+}
+
+void AddGraph(const v1::Prediction& prediction, std::string& text) {
+  if (!prediction.has_graph()) return;
+  uint64_t edges = 0;
+  for (const v1::Graph::Layer& layer : prediction.graph().layers()) {
+    for (const v1::Graph::Head& head : layer.heads()) edges += head.keys_size();
+  }
+  Line(text, "graph", absl::StrCat(Plural(edges, "edge"), "; --json shows it, --plot draws it"));
+}
+
+double AnswerProbability(const v1::Prediction& prediction) {
+  const int id = prediction.label_id();
+  return id >= 0 && id < prediction.probabilities_size() ? prediction.probabilities(id) : 0.0;
+}
+
+}  // namespace
+
+std::string RenderAnswer(const v1::PredictResponse& response) {
+  std::string text;
+  Line(text, "model", absl::StrCat(response.model(), ", version ", response.version()));
+  if (response.predictions_size() != 1) return text;
+  const v1::Prediction& prediction = response.predictions(0);
+  AddOutcome(prediction, text);
+  Line(text, "samples", absl::StrCat(prediction.samples()));
+  AddSamples(prediction, text);
+  AddEdges(prediction, text);
+  AddGraph(prediction, text);
+  if (prediction.truncated_tokens() > 0) Line(text, "truncated", Plural(prediction.truncated_tokens(), "token"));
+  const v1::Timing& timing = response.timing();
+  Line(text, "time",
+       absl::StrCat("queue ", Milliseconds(timing.queue_us()), ", compute ", Milliseconds(timing.compute_us()),
+                    ", total ", Milliseconds(timing.total_us())));
+  Line(text, "batch",
+       absl::StrCat(Plural(timing.batch_inputs(), "input"), ", ", Plural(timing.batch_tokens(), "token")));
+  Line(text, "device", response.device());
+  Line(text, "seed", absl::StrCat(response.seed()));
+  return text;
+}
+
+std::string RenderHeading() {
+  return "    #  prediction              prob       sd  entropy       edges   density  capped  samples  total ms\n";
+}
+
+std::string RenderLine(size_t number, const v1::PredictResponse& response, const LabelledInput& input) {
+  const v1::Prediction& prediction = response.predictions(0);
+  const v1::EdgeReport& edges = prediction.edges();
+  const int id = prediction.label_id();
+  std::string outcome = prediction.label();
+  double entropy = prediction.predictive_entropy();
+  if (prediction.tokens_size() > 0) {
+    outcome = Plural(prediction.tokens_size(), "token");
+  } else if (prediction.values_size() > 0) {
+    outcome = absl::StrFormat("%.4f", prediction.values(0));
+  }
+  const double deviation = id >= 0 && id < prediction.stddev_size() ? prediction.stddev(id) : 0.0;
+  const double probability = AnswerProbability(prediction);
+  const bool has_probability = prediction.probabilities_size() > 0;
+  std::string line = absl::StrFormat(
+      "%5d  %s  %6s  %7s  %7s  %10s  %8s  %6s  %7d  %8.2f", number, PadRight(outcome, 20),
+      has_probability ? absl::StrFormat("%.4f", probability) : "-",
+      prediction.tokens_size() > 0 ? "-" : absl::StrFormat("%.4f", deviation),
+      has_probability ? absl::StrFormat("%.4f", entropy) : "-", MeanWithCommas(edges.edges()), Percent(edges.density()),
+      edges.capped() ? "yes" : "no", prediction.samples(), static_cast<double>(response.timing().total_us()) / 1000.0);
+  if (input.label) absl::StrAppend(&line, *input.label == id ? "  right" : absl::StrCat("  wrong: ", *input.label));
+  if (!input.labels.empty()) {
+    Accuracy accuracy;
+    const bool fits = accuracy.Add(prediction, input);
+    absl::StrAppend(&line, "  ", accuracy.right, "/", accuracy.known, " right");
+    if (!fits) {
+      absl::StrAppend(&line, " (", input.labels.size(), " labels for ", prediction.tokens_size(), " tokens)");
+    }
+  }
+  return line + "\n";
+}
+
+bool Accuracy::Add(const v1::Prediction& prediction, const LabelledInput& input) {
+  if (input.label) {
+    ++known;
+    right += prediction.label_id() == *input.label;
+  }
+  const bool fits = input.labels.empty() || input.labels.size() == static_cast<size_t>(prediction.tokens_size());
+  for (size_t t = 0; t < input.labels.size(); ++t) {
+    if (!input.labels[t] || (fits && prediction.tokens(static_cast<int>(t)).pad())) continue;
+    ++known;
+    right += fits && prediction.tokens(static_cast<int>(t)).label_id() == *input.labels[t];
+  }
+  return fits;
+}
+
+}  // namespace edgewise::cli

@@ -1,0 +1,98 @@
+#include "edgewise/client/client.h"
+
+#include <utility>
+
+#include "client/channel.h"
+#include "client/health.h"
+#include "edgewise/v1/inference.grpc.pb.h"
+
+namespace edgewise {
+
+struct Client::Impl {
+  ClientOptions options;
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::InferenceService::Stub> stub;
+
+  // One unary call of the service.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (v1::InferenceService::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                                   Response*),
+                                const Request& request, const CallOptions& call) {
+    grpc::ClientContext context;
+    internal::PrepareContext(options, call.timeout.value_or(options.timeout), context);
+    Response response;
+    grpc::Status status = (stub.get()->*method)(&context, request, &response);
+    if (!status.ok()) return internal::ToAbslStatus(status);
+    return response;
+  }
+};
+
+const char* HealthStateName(HealthState state) {
+  switch (state) {
+    case HealthState::kServing:
+      return "SERVING";
+    case HealthState::kNotServing:
+      return "NOT_SERVING";
+    case HealthState::kServiceUnknown:
+      return "SERVICE_UNKNOWN";
+    case HealthState::kUnknown:
+      break;
+  }
+  return "UNKNOWN";
+}
+
+Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Client::~Client() = default;
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = internal::CreateChannel(options);
+  if (!channel.ok()) return channel.status();
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  impl->channel = *std::move(channel);
+  impl->stub = v1::InferenceService::NewStub(impl->channel);
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
+}
+
+absl::Status Client::WaitForConnected(absl::Duration timeout) {
+  if (impl_->channel->WaitForConnected(absl::ToChronoTime(absl::Now() + std::min(timeout, absl::Hours(24 * 365))))) {
+    return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError("no connection to " + impl_->options.address + " after " +
+                                     absl::FormatDuration(timeout));
+}
+
+absl::StatusOr<v1::PredictResponse> Client::Predict(const v1::PredictRequest& request, const CallOptions& call) {
+  return impl_->Call(&v1::InferenceService::Stub::Predict, request, call);
+}
+
+absl::StatusOr<v1::ListModelsResponse> Client::ListModels(const CallOptions& call) {
+  return impl_->Call(&v1::InferenceService::Stub::ListModels, v1::ListModelsRequest(), call);
+}
+
+absl::StatusOr<v1::ModelInfo> Client::GetModel(const std::string& model, int64_t version, const CallOptions& call) {
+  v1::GetModelRequest request;
+  request.set_model(model);
+  request.set_version(version);
+  absl::StatusOr<v1::GetModelResponse> response = impl_->Call(&v1::InferenceService::Stub::GetModel, request, call);
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_model());
+}
+
+absl::StatusOr<HealthState> Client::Health(const std::string& service, const CallOptions& call) {
+  grpc::ClientContext context;
+  internal::PrepareContext(impl_->options, call.timeout.value_or(impl_->options.timeout), context);
+  HealthState state = HealthState::kUnknown;
+  grpc::Status status = internal::CheckHealth(impl_->channel, context, service, state);
+  if (!status.ok()) return internal::ToAbslStatus(status);
+  return state;
+}
+
+absl::Status Client::WatchHealth(const std::string& service, const std::function<bool(HealthState)>& on_state,
+                                 const CallOptions& call) {
+  grpc::ClientContext context;
+  internal::PrepareContext(impl_->options, call.timeout.value_or(absl::InfiniteDuration()), context);
+  return internal::ToAbslStatus(internal::WatchHealth(impl_->channel, context, service, on_state));
+}
+
+}  // namespace edgewise

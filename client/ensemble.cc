@@ -1,0 +1,75 @@
+#include "edgewise/client/ensemble.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/merge_prediction.h"
+
+namespace edgewise {
+namespace {
+
+template <typename T>
+absl::Status Compare(size_t part, const char* field, const T& found, const T& expected) {
+  if (found == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("parts[", part, "].", field, " is ", found, ", but parts[0] has ", expected));
+}
+
+absl::Status CheckPart(const v1::PredictResponse& part, size_t index, const v1::PredictResponse& first) {
+  const absl::Status statuses[] = {
+      Compare(index, "model", part.model(), first.model()),
+      Compare(index, "version", part.version(), first.version()),
+      Compare(index, "seed", part.seed(), first.seed()),
+      Compare(index, "device", part.device(), first.device()),
+      Compare(index, "predictions: their number", part.predictions_size(), first.predictions_size()),
+  };
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+v1::Timing MergeTimings(std::span<const v1::PredictResponse> parts) {
+  v1::Timing merged;
+  for (const v1::PredictResponse& part : parts) {
+    const v1::Timing& timing = part.timing();
+    merged.set_queue_us(std::max(merged.queue_us(), timing.queue_us()));
+    merged.set_compute_us(merged.compute_us() + timing.compute_us());
+    merged.set_total_us(std::max(merged.total_us(), timing.total_us()));
+    merged.set_batch_inputs(std::max(merged.batch_inputs(), timing.batch_inputs()));
+    merged.set_batch_tokens(std::max(merged.batch_tokens(), timing.batch_tokens()));
+  }
+  return merged;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::PredictResponse> MergeEnsembleParts(std::span<const v1::PredictResponse> parts,
+                                                       std::span<const std::string> label_names) {
+  if (parts.empty()) return absl::InvalidArgumentError("parts is empty; expected at least one");
+  const v1::PredictResponse& first = parts[0];
+  for (size_t i = 1; i < parts.size(); ++i) {
+    if (absl::Status status = CheckPart(parts[i], i, first); !status.ok()) return status;
+  }
+  v1::PredictResponse merged;
+  merged.set_model(first.model());
+  merged.set_version(first.version());
+  merged.set_seed(first.seed());
+  merged.set_device(first.device());
+  merged.set_request_id(first.request_id());
+  if (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part.has_timing(); })) {
+    *merged.mutable_timing() = MergeTimings(parts);
+  }
+  for (int input = 0; input < first.predictions_size(); ++input) {
+    std::vector<const v1::Prediction*> predictions;
+    for (const v1::PredictResponse& part : parts) predictions.push_back(&part.predictions(input));
+    absl::StatusOr<v1::Prediction> prediction = internal::MergePrediction(predictions, input, label_names);
+    if (!prediction.ok()) return prediction.status();
+    *merged.add_predictions() = *std::move(prediction);
+  }
+  return merged;
+}
+
+}  // namespace edgewise

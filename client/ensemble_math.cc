@@ -1,0 +1,62 @@
+#include "client/ensemble_math.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace edgewise::internal {
+
+Moments ComputeMoments(std::span<const float* const> samples, size_t width) {
+  const double count = static_cast<double>(samples.size());
+  Moments moments;
+  moments.mean.assign(width, 0.0);
+  moments.stddev.assign(width, 0.0f);
+  for (size_t c = 0; c < width; ++c) {
+    double sum = 0.0;
+    for (const float* row : samples) sum += static_cast<double>(row[c]);
+    moments.mean[c] = sum / count;
+    if (samples.size() < 2) continue;
+    double squares = 0.0;
+    for (const float* row : samples) {
+      const double difference = static_cast<double>(row[c]) - moments.mean[c];
+      squares += difference * difference;
+    }
+    moments.stddev[c] = static_cast<float>(std::sqrt(squares / (count - 1.0)));
+  }
+  return moments;
+}
+
+double Entropy(std::span<const double> distribution) {
+  double sum = 0.0;
+  for (double q : distribution) {
+    if (q > 0.0) sum += q * std::log(q);
+  }
+  return sum == 0.0 ? 0.0 : -sum;  // never -0
+}
+
+double MutualInformation(double predictive_entropy, std::span<const float* const> samples, size_t width) {
+  double sum = 0.0;
+  std::vector<double> wide(width);
+  for (const float* row : samples) {
+    std::copy(row, row + width, wide.begin());
+    sum += Entropy(wide);
+  }
+  return std::max(0.0, predictive_entropy - sum / static_cast<double>(samples.size()));
+}
+
+int ArgMax(std::span<const double> values) {
+  if (values.empty()) return 0;
+  return static_cast<int>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+std::vector<int> LargestFirst(std::span<const double> values, size_t count) {
+  std::vector<int> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return values[a] > values[b]; });
+  order.resize(std::min(count, order.size()));
+  return order;
+}
+
+double SumFromMean(double mean, uint32_t samples, double unit) { return std::round(mean * samples / unit) * unit; }
+
+}  // namespace edgewise::internal

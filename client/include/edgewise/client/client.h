@@ -1,0 +1,96 @@
+// A connection to an Edgewise server.
+//
+//   absl::StatusOr<std::unique_ptr<edgewise::Client>> client = edgewise::Client::Create({.address = "127.0.0.1:8001"});
+//   edgewise::v1::PredictRequest request;
+//   request.set_model("sentiment");
+//   request.add_inputs()->mutable_sequence()->set_text("a warm and funny film");
+//   absl::StatusOr<edgewise::v1::PredictResponse> response = (*client)->Predict(request);
+//
+// Errors: every call returns the status code and the message of the server, as absl::Status. No exceptions. What the
+// server attached to the status (google.rpc.Status, e.g. with a RetryInfo) is the payload kStatusDetailsUrl,
+// serialised.
+#ifndef EDGEWISE_CLIENT_CLIENT_H_
+#define EDGEWISE_CLIENT_CLIENT_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "edgewise/v1/inference.pb.h"
+
+namespace edgewise {
+
+inline constexpr char kStatusDetailsUrl[] = "type.googleapis.com/google.rpc.Status";
+
+// How to encrypt. Paths name PEM files, read once, when the client is created.
+struct TlsOptions {
+  std::string ca_file;      // who may sign the server's certificate; empty: the system's roots
+  std::string cert_file;    // mutual TLS: our certificate, with key_file
+  std::string key_file;     // mutual TLS: its private key
+  std::string server_name;  // the name to expect in the server's certificate; empty: the host of the address
+};
+
+struct ClientOptions {
+  std::string address = "127.0.0.1:8001";  // HOST:PORT, or unix:PATH
+  std::optional<TlsOptions> tls;           // absent: plain text
+  // Sent as "authorization: Bearer TOKEN". Refused on plain text to another machine unless allow_plain_token.
+  std::string bearer_token;
+  bool allow_plain_token = false;
+  absl::Duration timeout = absl::InfiniteDuration();  // of each call that names none
+  bool wait_for_ready = false;  // while the server cannot be reached: wait until the timeout, do not fail
+  size_t max_message_bytes = size_t{64} << 20;  // both ways
+};
+
+struct CallOptions {
+  std::optional<absl::Duration> timeout;  // absent: ClientOptions::timeout
+};
+
+// States of grpc.health.v1.
+enum class HealthState { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
+
+// "SERVING", ...
+const char* HealthStateName(HealthState state);
+
+// Thread-safe: any thread may call any method at any time; calls share one connection. All calls block. The destructor
+// must wait until they have returned. Clients of the same address and options may share a socket.
+class Client {
+ public:
+  // Reads the files that the options name. Does not connect: the first call does. InvalidArgument, or NotFound for a
+  // file that cannot be read.
+  static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
+
+  ~Client();
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Connects now. DeadlineExceeded when there is no connection after `timeout`.
+  absl::Status WaitForConnected(absl::Duration timeout);
+
+  absl::StatusOr<v1::PredictResponse> Predict(const v1::PredictRequest& request, const CallOptions& call = {});
+  absl::StatusOr<v1::ListModelsResponse> ListModels(const CallOptions& call = {});
+  // version 0: the latest.
+  absl::StatusOr<v1::ModelInfo> GetModel(const std::string& model, int64_t version = 0, const CallOptions& call = {});
+
+  // State of one service of the server: a model's name, or "" for the server as a whole. NotFound when the server does
+  // not know the service.
+  absl::StatusOr<HealthState> Health(const std::string& service = "", const CallOptions& call = {});
+  // Calls `on_state` in the calling thread with the state now and then with each change, until it returns false (Ok) or
+  // the stream ends (its status). An unknown service is kServiceUnknown here, and may become known. The client's
+  // default timeout does not apply; one in `call` does.
+  absl::Status WatchHealth(const std::string& service, const std::function<bool(HealthState)>& on_state,
+                           const CallOptions& call = {});
+
+ private:
+  struct Impl;
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_CLIENT_CLIENT_H_

@@ -1,0 +1,42 @@
+// Merging the parts of a self-ensemble.
+//
+// A large ensemble can be computed in parts, by several calls or several servers: give every part the same request, the
+// same seed, `ensemble.first_sample` (where the part starts) and `outputs.each_sample`. MergeEnsembleParts() then gives
+// the `predictions` of the whole, byte for byte. The arithmetic, which the server follows too (docs of v1.Prediction):
+//
+//   k samples, p_sc the float that sample s gives label c. All sums in double, in sample order, labels in order.
+//   sum_c = (p_0c + p_1c) + p_2c + ...    mean_c = sum_c / k    probabilities[c] = float(mean_c)
+//   stddev[c] = float(sqrt(sum over s of (p_sc - mean_c)^2 / (k - 1))), 0 for k = 1
+//   H(q) = - sum over c of q_c * log(q_c), where q_c > 0; +0, never -0, where that sum is 0
+//   predictive_entropy = H(mean)    mutual_information = max(0, H(mean) - (sum over s of H(p_s)) / k)
+//   label_id = the first c with the largest mean_c; `top` by falling mean_c, ties by rising c
+//   logits and values as probabilities; tokens likewise, each on its own, pads empty
+//   edges = (sum of the samples' edges, as integers) / k    density = edges / pairs
+//   heads' edges and isolated queries likewise; key degrees are summed
+//   expected edges: the mean of the samples', each a multiple of 2^-16 (exact where the server rounds so; otherwise the
+//   merged value is within 2^-17 of the true mean)
+#ifndef EDGEWISE_CLIENT_ENSEMBLE_H_
+#define EDGEWISE_CLIENT_ENSEMBLE_H_
+
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "edgewise/v1/inference.pb.h"
+
+namespace edgewise {
+
+// Parts in sample order: part i + 1 must have been asked to start where part i ended. Answers do not carry their first
+// sample, so that is the caller's word. InvalidArgument, naming what differs, unless all parts agree in model, version,
+// seed, device, number of inputs and what depends only on the input (pairs, budget, shapes), and each carries all its
+// samples. Graphs (one sample only) and the likelihood of a text cannot be merged and are refused.
+//
+// `label_names` (ModelInfo.labels) names labels that are nowhere a part's own best or in its `top`; a label that has no
+// known name goes by its number. Timing: the longest wait and total, the sum of the compute times, the largest batch.
+// request_id: the first part's. Stateless: any thread.
+absl::StatusOr<v1::PredictResponse> MergeEnsembleParts(std::span<const v1::PredictResponse> parts,
+                                                       std::span<const std::string> label_names = {});
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_CLIENT_ENSEMBLE_H_

@@ -1,0 +1,208 @@
+#include "client/merge_prediction.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/ensemble_math.h"
+
+namespace edgewise::internal {
+namespace {
+
+using Parts = std::span<const v1::Prediction* const>;
+using Rows = std::vector<const float*>;
+using Floats = google::protobuf::RepeatedField<float>;
+
+absl::Status Refuse(size_t part, int input, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("parts[", part, "].predictions[", input, "]", what));
+}
+
+// Label texts that are known: the caller's, then whatever the parts name.
+class LabelNames {
+ public:
+  LabelNames(Parts parts, std::span<const std::string> names) {
+    for (size_t id = 0; id < names.size(); ++id) names_.emplace(static_cast<int>(id), names[id]);
+    for (const v1::Prediction* part : parts) {
+      names_.emplace(part->label_id(), part->label());
+      for (const v1::Prediction::Top& top : part->top()) names_.emplace(top.label_id(), top.label());
+      for (const v1::TokenPrediction& token : part->tokens()) {
+        if (!token.pad()) names_.emplace(token.label_id(), token.label());
+      }
+    }
+  }
+  std::string Name(int id) const {
+    auto found = names_.find(id);
+    return found == names_.end() || found->second.empty() ? absl::StrCat(id) : found->second;
+  }
+
+ private:
+  std::map<int, std::string> names_;
+};
+
+// Labels (or values) per position of one sample; positions is 1 but for token classification.
+struct Shape {
+  size_t positions = 1;
+  size_t labels = 0;
+  size_t values = 0;
+  bool logits = false;
+};
+
+Shape ShapeOf(const v1::Prediction& part) {
+  Shape shape;
+  shape.labels = part.probabilities_size();
+  shape.values = part.values_size();
+  shape.logits = part.logits_size() > 0;
+  if (part.tokens_size() > 0) {
+    shape.positions = part.tokens_size();
+    for (const v1::TokenPrediction& token : part.tokens()) {
+      if (token.pad()) continue;
+      shape.labels = token.probabilities_size();
+      shape.logits = token.logits_size() > 0;
+      break;
+    }
+  }
+  return shape;
+}
+
+absl::Status CheckPart(const v1::Prediction& part, size_t index, int input, const Shape& shape) {
+  if (part.samples() == 0 || part.sample_outputs_size() != static_cast<int>(part.samples())) {
+    return Refuse(index, input,
+                  absl::StrCat(" has ", part.sample_outputs_size(), " sample_outputs for ", part.samples(),
+                               " samples; ask for outputs.each_sample"));
+  }
+  if (part.perplexity() != 0.0) return Refuse(index, input, ".perplexity: the likelihood of a text cannot be merged");
+  const Shape own = ShapeOf(part);
+  if (own.positions != shape.positions || own.labels != shape.labels || own.values != shape.values) {
+    return Refuse(
+        index, input,
+        absl::StrCat(" has ", own.positions, " positions of ", own.labels, " labels and ", own.values,
+                     " values, but parts[0] has ", shape.positions, ", ", shape.labels, " and ", shape.values));
+  }
+  for (int s = 0; s < part.sample_outputs_size(); ++s) {
+    const v1::SampleOutput& sample = part.sample_outputs(s);
+    const size_t expected = shape.positions * shape.labels;
+    auto wrong = [&](const char* field, int found, size_t want) {
+      return Refuse(index, input,
+                    absl::StrCat(".sample_outputs[", s, "].", field, " has ", found, " entries, expected ", want));
+    };
+    if (static_cast<size_t>(sample.probabilities_size()) != expected) {
+      return wrong("probabilities", sample.probabilities_size(), expected);
+    }
+    if (static_cast<size_t>(sample.values_size()) != shape.values) {
+      return wrong("values", sample.values_size(), shape.values);
+    }
+    const size_t logits = shape.logits ? expected : 0;
+    if (static_cast<size_t>(sample.logits_size()) != logits) return wrong("logits", sample.logits_size(), logits);
+  }
+  return absl::OkStatus();
+}
+
+// Agreement in what depends on the input alone.
+absl::Status CheckParts(Parts parts, int input, const Shape& shape) {
+  const v1::Prediction& first = *parts[0];
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const v1::Prediction& part = *parts[i];
+    if (absl::Status status = CheckPart(part, i, input, shape); !status.ok()) return status;
+    if (part.truncated_tokens() != first.truncated_tokens()) {
+      return Refuse(i, input,
+                    absl::StrCat(".truncated_tokens is ", part.truncated_tokens(), ", but parts[0] has ",
+                                 first.truncated_tokens()));
+    }
+    if (part.top_size() != first.top_size()) {
+      return Refuse(i, input,
+                    absl::StrCat(".top has ", part.top_size(), " labels, but parts[0] has ", first.top_size()));
+    }
+    for (int t = 0; t < part.tokens_size(); ++t) {
+      if (part.tokens(t).pad() != first.tokens(t).pad()) {
+        return Refuse(i, input, absl::StrCat(".tokens[", t, "].pad differs from parts[0]"));
+      }
+    }
+    if (part.has_graph() && parts.size() + part.samples() > 2) {
+      return Refuse(i, input, ".graph: graphs are of one sample and cannot be merged");
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Round(const std::vector<double>& from, Floats* to) {
+  to->Reserve(static_cast<int>(from.size()));
+  for (double value : from) to->Add(static_cast<float>(value));
+}
+
+// Fills what Prediction and TokenPrediction share. rows: one per sample, `labels` probabilities each.
+template <typename Message>
+Moments FillLabels(const Rows& rows, const Rows& logits, size_t labels, const LabelNames& names, Message* merged) {
+  Moments moments = ComputeMoments(rows, labels);
+  Round(moments.mean, merged->mutable_probabilities());
+  merged->mutable_stddev()->Add(moments.stddev.begin(), moments.stddev.end());
+  merged->set_predictive_entropy(Entropy(moments.mean));
+  merged->set_mutual_information(MutualInformation(merged->predictive_entropy(), rows, labels));
+  merged->set_label_id(ArgMax(moments.mean));
+  merged->set_label(names.Name(merged->label_id()));
+  if (!logits.empty()) Round(ComputeMoments(logits, labels).mean, merged->mutable_logits());
+  return moments;
+}
+
+// Row pointers of all samples: `field` of each, from `offset` on.
+template <typename Field>
+Rows SampleRows(const v1::Prediction& merged, size_t offset, Field field) {
+  Rows rows;
+  for (const v1::SampleOutput& sample : merged.sample_outputs()) rows.push_back(field(sample).data() + offset);
+  return rows;
+}
+
+}  // namespace
+
+absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span<const std::string> label_names) {
+  const Shape shape = ShapeOf(*parts[0]);
+  if (absl::Status status = CheckParts(parts, input, shape); !status.ok()) return status;
+  absl::StatusOr<v1::EdgeReport> edges = MergeEdges(parts, input);
+  if (!edges.ok()) return edges.status();
+
+  v1::Prediction merged;
+  *merged.mutable_edges() = *std::move(edges);
+  merged.set_truncated_tokens(parts[0]->truncated_tokens());
+  if (parts[0]->has_graph()) *merged.mutable_graph() = parts[0]->graph();
+  uint32_t samples = 0;
+  for (const v1::Prediction* part : parts) {
+    samples += part->samples();
+    merged.mutable_sample_outputs()->MergeFrom(part->sample_outputs());
+  }
+  merged.set_samples(samples);
+
+  auto probabilities = [](const v1::SampleOutput& s) -> const Floats& { return s.probabilities(); };
+  auto logits = [](const v1::SampleOutput& s) -> const Floats& { return s.logits(); };
+  auto values = [](const v1::SampleOutput& s) -> const Floats& { return s.values(); };
+  auto logit_rows = [&](size_t offset) { return shape.logits ? SampleRows(merged, offset, logits) : Rows(); };
+  const LabelNames names(parts, label_names);
+
+  if (shape.values > 0) {
+    const Moments moments = ComputeMoments(SampleRows(merged, 0, values), shape.values);
+    Round(moments.mean, merged.mutable_values());
+    merged.mutable_stddev()->Add(moments.stddev.begin(), moments.stddev.end());
+  }
+  if (parts[0]->tokens_size() > 0) {
+    for (size_t t = 0; t < shape.positions; ++t) {
+      v1::TokenPrediction* token = merged.add_tokens();
+      if (parts[0]->tokens(static_cast<int>(t)).pad()) {
+        token->set_pad(true);
+        continue;
+      }
+      const size_t offset = t * shape.labels;
+      FillLabels(SampleRows(merged, offset, probabilities), logit_rows(offset), shape.labels, names, token);
+    }
+  } else if (shape.labels > 0) {
+    const Moments moments =
+        FillLabels(SampleRows(merged, 0, probabilities), logit_rows(0), shape.labels, names, &merged);
+    for (int id : LargestFirst(moments.mean, parts[0]->top_size())) {
+      v1::Prediction::Top* top = merged.add_top();
+      top->set_label_id(id);
+      top->set_label(names.Name(id));
+      top->set_probability(static_cast<float>(moments.mean[id]));
+    }
+  }
+  return merged;
+}
+
+}  // namespace edgewise::internal

@@ -1,0 +1,23 @@
+// One input's prediction out of the predictions of the ensemble's parts. Internal to the library.
+#ifndef EDGEWISE_CLIENT_MERGE_PREDICTION_H_
+#define EDGEWISE_CLIENT_MERGE_PREDICTION_H_
+
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "edgewise/v1/inference.pb.h"
+
+namespace edgewise::internal {
+
+// parts: the same input's prediction in every part, in sample order; at least one. Error messages start with
+// "parts[i].predictions[`input`]". See edgewise/client/ensemble.h.
+absl::StatusOr<v1::Prediction> MergePrediction(std::span<const v1::Prediction* const> parts, int input,
+                                               std::span<const std::string> label_names);
+
+// Edges of the parts, whose sample outputs are complete.
+absl::StatusOr<v1::EdgeReport> MergeEdges(std::span<const v1::Prediction* const> parts, int input);
+
+}  // namespace edgewise::internal
+
+#endif  // EDGEWISE_CLIENT_MERGE_PREDICTION_H_

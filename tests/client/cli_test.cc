@@ -1,0 +1,242 @@
+// The commands as a user runs them, against a server in the same process: output and exit status.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "client/cli/commands.h"
+#include "client/cli/format.h"
+#include "tests/client/fake_service.h"
+
+namespace edgewise::cli {
+namespace {
+
+using testing::CallInfo;
+using testing::FakeServer;
+using testing::PlausibleAnswer;
+
+struct Outcome {
+  int status;
+  std::string out;
+  std::string err;
+};
+
+Outcome RunCli(const std::vector<std::string>& arguments) {
+  std::ostringstream out, err;
+  const int status = RunCommand(arguments, out, err);
+  return {status, out.str(), err.str()};
+}
+
+#define EXPECT_HAS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << (text)
+
+class CliTest : public ::testing::Test {
+ protected:
+  CliTest() : server_([this](const v1::PredictRequest& request, const CallInfo&) { return Predict(request); }) {}
+
+  absl::StatusOr<v1::PredictResponse> Predict(const v1::PredictRequest& request) {
+    std::lock_guard lock(mutex_);
+    ++calls_;
+    last_ = request;
+    if (request.model() == "ghost") return absl::NotFoundError("model: no model is named \"ghost\"");
+    if (request.inputs(0).sequence().text() == "too long") {
+      return absl::InvalidArgumentError("inputs[0].sequence has 9 tokens; the model takes 8");
+    }
+    return PlausibleAnswer(request);
+  }
+  Outcome RunHere(std::vector<std::string> arguments) {
+    arguments.push_back("--server=" + server_.address());
+    return RunCli(arguments);
+  }
+  std::string WriteFile(const std::string& lines) {
+    const std::string path = ::testing::TempDir() + "edgewise_cli_" +
+                             ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".jsonl";
+    std::ofstream(path) << lines;
+    return path;
+  }
+
+  std::mutex mutex_;
+  int calls_ = 0;
+  v1::PredictRequest last_;
+  FakeServer server_;
+};
+
+TEST_F(CliTest, PredictShowsEverythingAPersonAsksFor) {
+  const Outcome run = RunHere({"predict", "--model=toy", "--text=odd", "--samples=8", "--seed=5", "--max_edges=39"});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  for (const char* part :
+       {"prediction   positive (label 1)", "probability  0.7500 ± 0.0200", "entropy 0.5623 nats",
+        "mutual information 0.0123 nats", "edges        40 of 256 pairs", "density      15.62 %",
+        "budget       39 edges, capped", "samples      8", "queue 0.12 ms, compute 3.10 ms, total 3.30 ms",
+        "device       cpu/test/fp32", "seed         5"}) {
+    EXPECT_HAS(run.out, part);
+  }
+  EXPECT_EQ(last_.ensemble().seed(), 5u);
+  EXPECT_EQ(last_.budget().max_edges(), 39u);
+}
+
+TEST_F(CliTest, JsonHasTheFieldNamesOfTheProtoFileAndItsDefaults) {
+  const Outcome run = RunHere({"predict", "--model=toy", "--token_ids=1,2", "--json"});
+  ASSERT_EQ(run.status, kExitOk) << run.err;
+  const nlohmann::json json = nlohmann::json::parse(run.out, nullptr, false);
+  ASSERT_FALSE(json.is_discarded()) << run.out;
+  EXPECT_EQ(json["predictions"][0]["label_id"], 0);
+  EXPECT_EQ(json["predictions"][0]["edges"]["capped"], false);
+  EXPECT_EQ(json["predictions"][0]["edges"]["pairs"], "256");
+  EXPECT_EQ(json["seed"], "7");
+}
+
+TEST_F(CliTest, OutputSwitchesReachTheServer) {
+  ASSERT_EQ(RunHere({"predict", "--model=toy", "--text=a", "--logits", "--each_sample", "--layer_stats",
+                     "--key_degrees", "--graph", "--request_id=r1", "--dense"})
+                .status,
+            kExitOk);
+  const v1::OutputOptions& outputs = last_.outputs();
+  EXPECT_TRUE(outputs.logits() && outputs.each_sample() && outputs.layer_stats() && outputs.key_degrees() &&
+              outputs.graph());
+  EXPECT_EQ(last_.request_id(), "r1");
+  EXPECT_EQ(last_.attention(), v1::DENSE);
+}
+
+TEST_F(CliTest, FileIsAnsweredInOrderWithItsAccuracy) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i) {  // right but for every fourth
+    lines += "{\"text\": \"" + std::string(i + 1, 'x') +
+             "\", \"label\": " + std::to_string((i + 1 + (i % 4 == 0)) % 2) + "}\n";
+  }
+  const Outcome run = RunHere({"predict", "--model=toy", "--input=" + WriteFile(lines), "--concurrency=7"});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  EXPECT_HAS(run.out, "inputs       40 answered, 0 failed");
+  EXPECT_HAS(run.out, "accuracy     75.00 % (30 of 40)");
+  std::istringstream stream(run.out);
+  std::string line;
+  std::getline(stream, line);  // heading
+  for (int i = 1; i <= 40; ++i) {
+    std::getline(stream, line);
+    EXPECT_EQ(line.substr(0, 5), PadLeft(std::to_string(i), 5));
+    EXPECT_HAS(line, i % 2 == 1 ? "positive" : "negative");
+  }
+  EXPECT_EQ(calls_, 40);
+}
+
+TEST_F(CliTest, RefusedInputOfAFileCostsNoOther) {
+  const std::string path = WriteFile("{\"text\": \"a\"}\n{\"text\": \"too long\"}\n{\"text\": \"b\"}\n");
+  const Outcome run = RunHere({"predict", "--model=toy", "--input=" + path, "--json"});
+  EXPECT_EQ(run.status, kExitServer);
+  EXPECT_HAS(run.err, "inputs       2 answered, 1 failed");
+  std::istringstream stream(run.out);
+  std::vector<nlohmann::json> answers;
+  for (std::string line; std::getline(stream, line);) answers.push_back(nlohmann::json::parse(line, nullptr, false));
+  ASSERT_EQ(answers.size(), 3u);
+  EXPECT_EQ(answers[1]["input"], 2);
+  EXPECT_EQ(answers[1]["error"]["code"], "INVALID_ARGUMENT");
+  EXPECT_EQ(answers[2]["predictions"].size(), 1u);
+}
+
+TEST_F(CliTest, FileEndsAtAnErrorThatEveryInputWouldMeet) {
+  std::string lines;
+  for (int i = 0; i < 500; ++i) lines += "{\"text\": \"a\"}\n";
+  const Outcome run = RunHere({"predict", "--model=ghost", "--input=" + WriteFile(lines), "--concurrency=2"});
+  EXPECT_EQ(run.status, kExitServer);
+  EXPECT_HAS(run.err, "NOT_FOUND: model: no model is named \"ghost\"");
+  EXPECT_LT(calls_, 500);
+}
+
+TEST_F(CliTest, PlotIsWritten) {
+  const std::string path = ::testing::TempDir() + "edgewise_cli_plot.png";
+  const Outcome run = RunHere({"predict", "--model=toy", "--text=a b c d e f g h", "--plot=" + path});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  EXPECT_TRUE(last_.outputs().key_degrees());
+  EXPECT_TRUE(std::ifstream(path).good());
+  std::remove(path.c_str());
+}
+
+TEST_F(CliTest, ServerErrorIsOneAndWrongUsageIsTwo) {
+  const Outcome refused = RunHere({"predict", "--model=ghost", "--text=a"});
+  EXPECT_EQ(refused.status, kExitServer);
+  EXPECT_EQ(refused.err, "edgewise: NOT_FOUND: model: no model is named \"ghost\"\n");
+  EXPECT_EQ(refused.out, "");
+  const Outcome absent = RunCli({"predict", "--model=toy", "--text=a", "--server=127.0.0.1:1"});
+  EXPECT_EQ(absent.status, kExitServer);
+  EXPECT_HAS(absent.err, "Is edgewise-server running at 127.0.0.1:1?");
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"predcit"},
+                                             {"predict"},
+                                             {"predict", "--model=toy"},
+                                             {"predict", "--model=toy", "--text=a", "--max_density=2"},
+                                             {"predict", "--model=toy", "--text=a", "--timeout=0s"},
+                                             {"predict", "--model=toy", "--text=\xff"},
+                                             {"predict", "--model=toy", "--input=/nonexistent"},
+                                             {"predict", "--model=toy", "--input=x", "--plot=y"},
+                                             {"predict", "--model=toy", "--text=a", "--token_file=/nonexistent"},
+                                             {"models", "--samples=3"},
+                                             {"bench", "--model=toy", "--text=a", "--rate=-1"},
+                                             {"bench", "--model=toy", "--text=a", "--concurrency=0"}}) {
+    const Outcome run = RunCli(arguments);
+    EXPECT_EQ(run.status, kExitUsage) << ::testing::PrintToString(arguments);
+    EXPECT_NE(run.err, "") << ::testing::PrintToString(arguments);
+  }
+}
+
+TEST_F(CliTest, HelpIsOnStandardOutputForEveryCommand) {
+  EXPECT_HAS(RunCli({"help"}).out, "predict");
+  for (const char* command : {"predict", "models", "health", "bench"}) {
+    const Outcome run = RunCli({command, "--help"});
+    EXPECT_EQ(run.status, kExitOk);
+    EXPECT_HAS(run.out, std::string("Usage: edgewise ") + command);
+    EXPECT_EQ(RunCli({"help", command}).out, run.out);
+  }
+  EXPECT_HAS(RunCli({"version"}).out, "edgewise ");
+}
+
+TEST_F(CliTest, ModelsAreListedWithTheErrorOfTheFailed) {
+  const Outcome run = RunHere({"models"});
+  EXPECT_EQ(run.status, kExitOk);
+  EXPECT_HAS(run.out, "1,234,567");
+  EXPECT_HAS(run.out, "config.json: hidden_size is missing");
+  EXPECT_HAS(RunHere({"models", "--json"}).out, "\"max_tokens\": 512");
+}
+
+TEST_F(CliTest, HealthTellsByItsExitStatus) {
+  EXPECT_EQ(RunHere({"health"}).out, "SERVING\n");
+  EXPECT_EQ(RunHere({"health", "--model=toy"}).status, kExitOk);
+  const Outcome down = RunHere({"health", "--model=other"});
+  EXPECT_EQ(down.status, kExitServer);
+  EXPECT_EQ(down.out, "NOT_SERVING\n");
+  EXPECT_HAS(RunHere({"health", "--model=ghost"}).err, "NOT_FOUND");
+}
+
+TEST_F(CliTest, BenchMeasuresAsManyRequestsAsAskedFor) {
+  const std::string json_path = ::testing::TempDir() + "edgewise_bench.json";
+  const Outcome run = RunHere({"bench", "--model=toy", "--text=abc", "--requests=50", "--warmup=3",
+                               "--inputs_per_request=2", "--json=" + json_path});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  EXPECT_HAS(run.out, "requests     50 answered, 0 failed");
+  EXPECT_HAS(run.out, "server       mean queue 0.12 ms, compute 3.10 ms");
+  EXPECT_HAS(run.out, "density      mean 15.62 %, 40 edges an input");
+  EXPECT_EQ(calls_, 53);
+  std::ifstream file(json_path);
+  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_FALSE(json.is_discarded());
+  EXPECT_EQ(json["answered"], 50);
+  EXPECT_NEAR(json["inputs_per_second"].get<double>() / json["requests_per_second"].get<double>(), 2.0, 1e-9);
+  EXPECT_LE(json["latency_ms"]["p50"].get<double>(), json["latency_ms"]["p99.9"].get<double>());
+  std::remove(json_path.c_str());
+}
+
+TEST_F(CliTest, BenchOpenLoopRunsForItsDuration) {
+  const Outcome run = RunHere({"bench", "--model=toy", "--text=abc", "--rate=200", "--duration=500ms", "--warmup=0"});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  EXPECT_HAS(run.out, "open loop, 200 requests/s");
+  EXPECT_GT(calls_, 50);  // 100 expected, standard deviation 10
+  EXPECT_LT(calls_, 150);
+}
+
+}  // namespace
+}  // namespace edgewise::cli

@@ -1,0 +1,45 @@
+// An InferenceService inside the test, on a port of its own, that answers whatever the test says.
+#ifndef EDGEWISE_TESTS_CLIENT_FAKE_SERVICE_H_
+#define EDGEWISE_TESTS_CLIENT_FAKE_SERVICE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "edgewise/v1/inference.pb.h"
+
+namespace edgewise::testing {
+
+// What the server saw of a call beside its message.
+struct CallInfo {
+  std::string authorization;
+  bool has_deadline = false;
+};
+
+class FakeServer {
+ public:
+  using Predict = std::function<absl::StatusOr<v1::PredictResponse>(const v1::PredictRequest&, const CallInfo&)>;
+
+  // Serves on 127.0.0.1 until destroyed. `predict` may be called from several threads at a time. Two models exist:
+  // "toy" (word tokenizer, labels negative and positive) and "other". Health: the server and "toy" serve, "other" does
+  // not.
+  explicit FakeServer(Predict predict);
+  ~FakeServer();
+
+  const std::string& address() const { return address_; }
+  void SetServing(const std::string& service, bool serving);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  std::string address_;
+};
+
+// A plausible answer with one prediction per input: label = (number of tokens or bytes of the input) modulo 2, its
+// probability 0.75; 40 edges of 160 pairs over 2 layers and 2 heads, with key degrees and the graph where asked for.
+v1::PredictResponse PlausibleAnswer(const v1::PredictRequest& request);
+
+}  // namespace edgewise::testing
+
+#endif  // EDGEWISE_TESTS_CLIENT_FAKE_SERVICE_H_

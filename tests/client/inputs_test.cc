@@ -1,0 +1,187 @@
+// Flags and JSON lines: what is wrong is named, what is right arrives.
+#include "client/cli/inputs.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "client/cli/flag_set.h"
+#include "client/cli/options.h"
+
+namespace edgewise::cli {
+namespace {
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(InputLineTest, TextAndLabelArrive) {
+  absl::StatusOr<LabelledInput> input = ParseInputLine(R"({"text": "gr\u00fcn", "second_text": "b", "label": 1})");
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(input->input.sequence().text(), "grün");
+  EXPECT_EQ(input->input.second().text(), "b");
+  EXPECT_EQ(input->label, 1);
+}
+
+TEST(InputLineTest, TokenIdsAndTokenLabelsArrive) {
+  absl::StatusOr<LabelledInput> input = ParseInputLine(R"({"token_ids": [5, -1, 2147483647], "labels": [0, null, 2]})");
+  ASSERT_TRUE(input.ok()) << input.status();
+  ASSERT_EQ(input->input.sequence().token_ids().values_size(), 3);
+  EXPECT_EQ(input->input.sequence().token_ids().values(2), 2147483647);
+  ASSERT_EQ(input->labels.size(), 3u);
+  EXPECT_FALSE(input->labels[1].has_value());
+  EXPECT_FALSE(input->label.has_value());
+}
+
+TEST(InputLineTest, EachFaultIsNamed) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"{\"text\": ", "not valid JSON"},
+      {"[1]", "not a JSON object"},
+      {"{}", "neither text nor token_ids"},
+      {R"({"second_text": "b"})", "neither text nor token_ids"},
+      {R"({"text": 1})", "text is not a string"},
+      {R"({"text": "a", "token_ids": [1]})", "text and token_ids exclude each other"},
+      {R"({"text": "a", "second_text": "b", "second_token_ids": [1]})", "second_text and second_token_ids exclude"},
+      {R"({"token_ids": 7})", "token_ids is not a list of integers"},
+      {R"({"token_ids": [1, 2.5]})", "token_ids[1] is 2.5; expected an integer"},
+      {R"({"token_ids": ["1"]})", "token_ids[0] is \"1\"; expected an integer"},
+      {R"({"token_ids": [2147483648]})", "token_ids[0] is 2147483648; expected a 32-bit integer"},
+      {R"({"token_ids": [-2147483649]})", "token_ids[0] is -2147483649; expected a 32-bit integer"},
+      {R"({"text": "a", "label": "positive"})", "label is \"positive\"; expected an integer"},
+      {R"({"text": "a", "label": 1, "labels": [1]})", "label and labels exclude each other"},
+      {R"({"text": "a", "labels": [true]})", "labels[0] is true; expected an integer"},
+      {R"({"txet": "a"})", "txet is no field"},
+      {"{\"text\": \"\xff\"}", "not valid UTF-8"},
+      {"{\"text\": \"\xed\xa0\x80\"}", "not valid UTF-8"},
+  };
+  for (const auto& [line, message] : kCases) {
+    absl::StatusOr<LabelledInput> input = ParseInputLine(line);
+    EXPECT_EQ(input.status().code(), absl::StatusCode::kInvalidArgument) << line;
+    EXPECT_NE(Message(input.status()).find(message), std::string::npos) << line << "\n" << input.status();
+  }
+}
+
+TEST(InputFileTest, FaultIsNamedWithItsLineAndBlankLinesAreSkipped) {
+  const std::string path = ::testing::TempDir() + "edgewise_inputs.jsonl";
+  std::ofstream(path) << "{\"text\": \"a\"}\n\n  \n{\"text\": \"b\"}\n";
+  absl::StatusOr<std::vector<LabelledInput>> inputs = ReadInputFile(path);
+  ASSERT_TRUE(inputs.ok()) << inputs.status();
+  EXPECT_EQ(inputs->size(), 2u);
+  std::ofstream(path, std::ios::app) << "{\"text\": 3}\n";
+  EXPECT_EQ(Message(ReadInputFile(path).status()), path + ":5: text is not a string");
+  std::ofstream(path, std::ios::trunc) << "\n";
+  EXPECT_EQ(Message(ReadInputFile(path).status()), "--input: no input in \"" + path + "\"");
+  std::remove(path.c_str());
+  EXPECT_EQ(ReadInputFile(path).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(TokenIdsTest, SpacesAreAllowedAndOtherTextIsNot) {
+  EXPECT_EQ(*ParseTokenIds("1, 2,3"), (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(Message(ParseTokenIds("1,x,3").status()), "token_ids[1] is \"x\"; expected an integer");
+  EXPECT_FALSE(ParseTokenIds("").ok());
+  EXPECT_FALSE(ParseTokenIds("99999999999").ok());
+}
+
+class FlagTest : public ::testing::Test {
+ protected:
+  FlagTest() {
+    request_.Register(flags_);
+    connection_.Register(flags_);
+  }
+  std::string ParseError(const std::vector<std::string>& arguments) { return Message(flags_.Parse(arguments)); }
+
+  RequestFlags request_;
+  ConnectionFlags connection_;
+  FlagSet flags_{"test", "A test."};
+};
+
+TEST_F(FlagTest, BothSpellingsOfAValueArrive) {
+  ASSERT_EQ(ParseError({"--model=m", "--samples", "8", "--seed=18446744073709551615", "--dense", "--timeout=250ms",
+                        "--text", "--a=b"}),
+            "");
+  EXPECT_EQ(request_.model, "m");
+  EXPECT_EQ(request_.samples, 8u);
+  EXPECT_EQ(request_.seed, 18446744073709551615u);
+  EXPECT_TRUE(request_.dense);
+  EXPECT_EQ(connection_.timeout, absl::Milliseconds(250));
+  EXPECT_EQ(request_.text, "--a=b");
+}
+
+TEST_F(FlagTest, UnknownFlagIsRefusedWithTheNearestName) {
+  EXPECT_EQ(ParseError({"--sample=3"}), "unknown flag --sample; did you mean --samples?");
+  EXPECT_EQ(ParseError({"--token-ids=3"}), "unknown flag --token-ids; did you mean --token_ids?");
+  EXPECT_EQ(ParseError({"--something_else_altogether"}), "unknown flag --something_else_altogether");
+}
+
+TEST_F(FlagTest, BadValuesAreRefusedByName) {
+  EXPECT_NE(ParseError({"--samples=-1"}).find("--samples: \"-1\" is no value of the form N"), std::string::npos);
+  EXPECT_NE(ParseError({"--timeout=soon"}).find("--timeout: \"soon\" is no value of the form DURATION"),
+            std::string::npos);
+  EXPECT_EQ(ParseError({"--seed"}), "--seed needs a value: S");
+  EXPECT_NE(ParseError({"--dense=perhaps"}).find("--dense"), std::string::npos);
+  EXPECT_NE(ParseError({"predict"}).find("unexpected argument \"predict\""), std::string::npos);
+  EXPECT_NE(ParseError({"-m"}).find("unexpected argument"), std::string::npos);
+}
+
+TEST_F(FlagTest, FlagGivenTwiceIsRefused) { EXPECT_EQ(ParseError({"--dense", "--dense"}), "--dense is given twice"); }
+
+TEST_F(FlagTest, HelpNamesEveryFlagAndItsDefault) {
+  const std::string help = flags_.Help();
+  for (const char* name : {"--model NAME", "--max_density D", "--seed S", "--tls_ca_file PEM", "--dense"}) {
+    EXPECT_NE(help.find(name), std::string::npos) << name;
+  }
+  EXPECT_NE(help.find("(default 127.0.0.1:8001)"), std::string::npos);
+  EXPECT_NE(help.find("(default 1m)"), std::string::npos);
+}
+
+TEST_F(FlagTest, RequestCarriesWhatTheFlagsSay) {
+  ASSERT_EQ(ParseError({"--model=m", "--version=2", "--max_density=0.25", "--samples=16", "--first_sample=4",
+                        "--tolerance=0.5", "--dense", "--top_k=3", "--priority=1", "--allow_degraded"}),
+            "");
+  absl::StatusOr<v1::PredictRequest> request = request_.MakeRequest();
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->version(), 2);
+  EXPECT_EQ(request->budget().max_density(), 0.25);
+  EXPECT_TRUE(request->budget().allow_degraded());
+  EXPECT_EQ(request->ensemble().samples(), 16u);
+  EXPECT_EQ(request->ensemble().first_sample(), 4u);
+  EXPECT_EQ(request->ensemble().tolerance(), 0.5);
+  EXPECT_FALSE(request->ensemble().has_seed());
+  EXPECT_EQ(request->attention(), v1::DENSE);
+  EXPECT_EQ(request->outputs().top_k(), 3u);
+  EXPECT_EQ(request->priority(), 1u);
+}
+
+TEST_F(FlagTest, ImpossibleRequestsAreRefusedBeforeTheyAreSent) {
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--model is missing");
+  request_.model = "m";
+  EXPECT_TRUE(request_.MakeRequest().ok());
+  for (double density : {0.0, -0.1, 1.0001, std::nan("")}) {
+    request_.max_density = density;
+    EXPECT_NE(Message(request_.MakeRequest().status()).find("expected in (0, 1]"), std::string::npos) << density;
+  }
+  request_.max_density = 1.0;
+  EXPECT_TRUE(request_.MakeRequest().ok());
+  request_.max_edges = 5;
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--max_edges and --max_density exclude each other");
+  request_.max_density.reset();
+  request_.max_edges = 0;
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--max_edges is 0; expected >= 1");
+}
+
+TEST_F(FlagTest, ExactlyOneSourceOfInputIsAccepted) {
+  EXPECT_EQ(Message(request_.ReadInputs().status()), "no input: give --text, --token_ids or --input");
+  request_.text = "a";
+  request_.truncate = "head";
+  request_.second_token_ids = "1,2";
+  absl::StatusOr<std::vector<LabelledInput>> inputs = request_.ReadInputs();
+  ASSERT_TRUE(inputs.ok()) << inputs.status();
+  EXPECT_EQ(inputs->front().input.sequence().truncate(), v1::HEAD);
+  EXPECT_EQ(inputs->front().input.second().token_ids().values_size(), 2);
+  request_.truncate = "middle";
+  EXPECT_EQ(Message(request_.ReadInputs().status()), "--truncate is \"middle\"; expected head or tail");
+  request_.token_ids = "1";
+  EXPECT_EQ(Message(request_.ReadInputs().status()), "--text, --token_ids and --input exclude each other");
+}
+
+}  // namespace
+}  // namespace edgewise::cli

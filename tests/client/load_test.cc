@@ -1,0 +1,127 @@
+// The load generator counts what it does and measures from when a call was due.
+#include "client/cli/load.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+
+namespace edgewise::cli {
+namespace {
+
+TEST(PercentileTest, IsTheNearestRank) {
+  const std::vector<double> ten = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  EXPECT_EQ(Percentile(ten, 0.5), 5);
+  EXPECT_EQ(Percentile(ten, 0.9), 9);
+  EXPECT_EQ(Percentile(ten, 0.91), 10);
+  EXPECT_EQ(Percentile(ten, 0.999), 10);
+  EXPECT_EQ(Percentile(ten, 0.0), 1);
+  EXPECT_EQ(Percentile(ten, 1.0), 10);
+  EXPECT_EQ(Percentile(std::vector<double>{3}, 0.5), 3);
+  EXPECT_EQ(Percentile({}, 0.5), 0);
+}
+
+TEST(PercentileTest, OfAThousandValuesP999IsTheLastButOne) {
+  std::vector<double> values(1000);
+  for (int i = 0; i < 1000; ++i) values[i] = i + 1;
+  EXPECT_EQ(Percentile(values, 0.999), 999);
+  EXPECT_EQ(Percentile(values, 0.99), 990);
+}
+
+v1::PredictResponse Answer() {
+  v1::PredictResponse response;
+  response.mutable_timing()->set_queue_us(100);
+  response.mutable_timing()->set_compute_us(300);
+  for (int i = 0; i < 2; ++i) {
+    response.add_predictions()->mutable_edges()->set_edges(50);
+    response.mutable_predictions(i)->mutable_edges()->set_density(0.25);
+  }
+  return response;
+}
+
+TEST(LoadTest, EveryIndexIsCalledOnceAndCounted) {
+  std::mutex mutex;
+  std::multiset<uint64_t> seen;
+  const LoadResult result = RunLoad(
+      {.concurrency = 8, .requests = 200},
+      [&](uint64_t index) -> absl::StatusOr<v1::PredictResponse> {
+        std::lock_guard lock(mutex);
+        seen.insert(index);
+        if (index % 10 == 0) return absl::ResourceExhaustedError("queue full");
+        return Answer();
+      },
+      nullptr);
+  EXPECT_EQ(seen.size(), 200u);
+  EXPECT_EQ(std::set<uint64_t>(seen.begin(), seen.end()).size(), 200u);
+  EXPECT_EQ(result.latency_ms.size(), 180u);
+  EXPECT_EQ(result.errors.at(absl::StatusCode::kResourceExhausted), 20u);
+  EXPECT_EQ(result.first_error.message(), "queue full");
+  EXPECT_EQ(result.predictions, 360u);
+  EXPECT_EQ(result.edges, 360 * 50.0);
+  EXPECT_EQ(result.density, 360 * 0.25);
+  EXPECT_EQ(result.queue_us, 180 * 100.0);
+  EXPECT_EQ(result.compute_us, 180 * 300.0);
+  EXPECT_TRUE(std::is_sorted(result.latency_ms.begin(), result.latency_ms.end()));
+}
+
+TEST(LoadTest, ClosedLoopHasNoMoreCallsAtATimeThanAskedFor) {
+  std::atomic<int> now = 0, most = 0;
+  RunLoad(
+      {.concurrency = 3, .requests = 60},
+      [&](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
+        const int running = ++now;
+        for (int seen = most; running > seen && !most.compare_exchange_weak(seen, running);) {
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        --now;
+        return Answer();
+      },
+      nullptr);
+  EXPECT_EQ(most, 3);
+}
+
+TEST(LoadTest, DurationEndsIt) {
+  int progress = 0;
+  const LoadResult result = RunLoad(
+      {.concurrency = 2, .duration = absl::Milliseconds(700)},
+      [](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        return Answer();
+      },
+      [&](uint64_t ok, uint64_t failed, double) {
+        ++progress;
+        EXPECT_GT(ok, 0u);
+        EXPECT_EQ(failed, 0u);
+      });
+  EXPECT_GE(result.seconds, 0.5);
+  EXPECT_LT(result.seconds, 5.0);
+  EXPECT_GE(progress, 1);
+}
+
+TEST(LoadTest, OpenLoopCountsTheWaitForAFreeCaller) {
+  // 50 calls due within about 50 ms, one at a time, 10 ms each: the last waits about 450 ms. Measured from its start it
+  // would seem to take 10 ms.
+  const LoadResult result = RunLoad(
+      {.concurrency = 1, .requests = 50, .rate = 1000},
+      [](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        return Answer();
+      },
+      nullptr);
+  EXPECT_GT(result.latency_ms.back(), 250.0);
+  EXPECT_GT(result.late, 30u);
+}
+
+TEST(LoadTest, OpenLoopArrivesAtTheRateAskedFor) {
+  // 400 arrivals at 1000 a second: 400 ms, standard deviation 20 ms. Late is allowed on a busy machine, early is not.
+  const LoadResult result = RunLoad(
+      {.concurrency = 16, .requests = 400, .rate = 1000},
+      [](uint64_t) -> absl::StatusOr<v1::PredictResponse> { return Answer(); }, nullptr);
+  EXPECT_EQ(result.latency_ms.size(), 400u);
+  EXPECT_GT(result.seconds, 0.3);
+}
+
+}  // namespace
+}  // namespace edgewise::cli
