@@ -1,0 +1,93 @@
+// The counters and histograms that Prometheus sees (docs/metrics.md). Every series exists from the moment its model is
+// known. Any thread may update; an update costs tens of nanoseconds and takes no lock of ours.
+#ifndef EDGEWISE_SERVER_METRICS_H_
+#define EDGEWISE_SERVER_METRICS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "model/input.h"
+#include "model/model.h"
+#include "model/result.h"
+
+namespace edgewise::server {
+
+enum class Rejection { kQueueFull, kDeadline, kCancelled, kDraining, kInvalid, kBudget, kOutOfMemory, kNotReady };
+enum class Stage { kInput, kForward, kOutput };
+enum class BudgetKind { kNone, kEdges, kDensity };
+enum class Rpc { kPredict, kPredictStream, kGenerate, kListModels, kGetModel };
+
+struct MetricFamilies;
+
+// The series of one loaded version. Made anew by every load; the numbers go on.
+class LoadedMetrics {
+ public:
+  LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version, const Model& loaded);
+  ~LoadedMetrics();
+
+  void CountBudget(BudgetKind kind);
+  void ObserveStage(Stage stage, double seconds);
+  void ObserveQueue(uint32_t priority, double seconds);
+  void ObserveInput(const Model& model, const ModelInput& input, const InputResult& result);
+  void AddInFlight(int requests);
+  void AddQueued(int requests, int64_t tokens);
+  void ObserveBatch(uint32_t inputs, uint64_t tokens);
+  void AddCancelledCompute(double seconds);
+
+ private:
+  struct Series;
+  std::unique_ptr<Series> series_;
+};
+
+// The series of one version of one model, loaded or not. Lives as long as its Metrics.
+class ModelMetrics {
+ public:
+  ModelMetrics(MetricFamilies& families, std::string model, std::string version);
+  ~ModelMetrics();
+
+  // One thread at a time: the engine.
+  std::unique_ptr<LoadedMetrics> Loaded(const Model& model);
+  void CountLoad(bool ok, double seconds);
+  void SetReady(bool ready);
+
+  // Once for every request.
+  void CountRequest(absl::StatusCode code, double seconds);
+  void CountRejection(Rejection reason);
+
+ private:
+  struct Series;
+  MetricFamilies& families_;
+  const std::string model_;
+  const std::string version_;
+  std::unique_ptr<Series> series_;
+};
+
+class Metrics {
+ public:
+  Metrics();
+  ~Metrics();
+
+  // The series of a model that the repository has; made at the first call, kept until the end.
+  ModelMetrics& ForModel(const std::string& model, int64_t version);
+  // Requests for models that the repository lacks: labels `_other`.
+  ModelMetrics& other() { return *other_; }
+  void CountRpc(Rpc rpc, absl::StatusCode code, int calls = 1);
+
+  // The exposition text, process_* metrics included.
+  std::string Render() const;
+
+ private:
+  std::unique_ptr<MetricFamilies> families_;
+  std::unique_ptr<ModelMetrics> other_;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_METRICS_H_

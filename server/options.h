@@ -1,0 +1,55 @@
+// Everything that can be chosen about a server. main.cc fills this from flags; nothing else reads a flag or the
+// environment.
+#ifndef EDGEWISE_SERVER_OPTIONS_H_
+#define EDGEWISE_SERVER_OPTIONS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/backend.h"
+
+namespace edgewise::server {
+
+// What one request may ask for.
+struct RequestLimits {
+  uint32_t max_inputs = 1024;
+  uint32_t max_samples = 256;
+  bool allow_graphs = false;
+  uint64_t max_graph_edges = uint64_t{4} << 20;  // given, or returned, over layers and heads
+  uint64_t max_response_bytes = uint64_t{64} << 20;
+  uint64_t max_result_bytes = uint64_t{1} << 30;  // held for the samples of one request while it is computed
+};
+
+// What may wait. An empty queue takes any request.
+struct QueueLimits {
+  size_t max_requests = 256;
+  uint64_t max_tokens = uint64_t{8} << 20;
+};
+
+struct SecurityOptions {
+  std::string tls_certificate;  // files, PEM; empty: plain text
+  std::string tls_key;
+  std::string tls_client_ca;    // clients must show a certificate that this signs
+  std::string auth_token_file;  // one bearer token a line; empty: no token is asked for
+  bool insecure_bind = false;   // allow an address other than loopback without TLS
+};
+
+struct ServerOptions {
+  std::string model_repository;
+  std::string listen = "127.0.0.1:8001";
+  std::string metrics_listen = "127.0.0.1:8002";  // empty: no HTTP port
+  BackendOptions backend;
+  RequestLimits limits;
+  QueueLimits queue;
+  SecurityOptions security;
+  int max_message_bytes = 64 << 20;
+  uint32_t stream_in_flight = 32;  // requests computed or queued at once for one stream; beyond it reads wait
+  bool reflection = false;
+  std::chrono::milliseconds drain_timeout{25000};
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_OPTIONS_H_

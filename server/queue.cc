@@ -1,0 +1,116 @@
+#include "server/queue.h"
+
+#include <utility>
+
+namespace edgewise::server {
+namespace {
+
+void AnswerAll(std::vector<DeadTask> dead, Time now) {
+  for (DeadTask& entry : dead) AnswerUncomputed(std::move(entry.task), std::move(entry.reason), now);
+}
+
+}  // namespace
+
+void AnswerUncomputed(TaskPtr task, absl::Status reason, Time now) {
+  TaskResult result;
+  result.status = std::move(reason);
+  result.queue_seconds = Seconds(now - task->queued);
+  task->done(std::move(result));
+}
+
+TaskQueue::TaskQueue(QueueLimits limits, std::function<Time()> clock) : clock_(std::move(clock)), batcher_(limits) {}
+
+absl::Status TaskQueue::Push(TaskPtr task) {
+  const Time now = clock_();
+  task->queued = now;
+  std::vector<DeadTask> dead;
+  absl::Status status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return absl::UnavailableError("the server is shutting down");
+    status = batcher_.Add(task, now);
+    if (absl::IsResourceExhausted(status)) {  // the dead make room
+      dead = batcher_.TakeDead(now);
+      if (!dead.empty()) status = batcher_.Add(task, now);
+    }
+  }
+  if (status.ok()) changed_.notify_one();
+  AnswerAll(std::move(dead), now);
+  return status;
+}
+
+void TaskQueue::Post(std::function<void()> job) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (closed_) return;
+    jobs_.push_back(std::move(job));
+  }
+  changed_.notify_one();
+}
+
+Work TaskQueue::Next() {
+  while (true) {
+    Work work;
+    std::vector<DeadTask> dead;
+    bool end = false;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return closed_ || !jobs_.empty() || batcher_.size() > 0; });
+      if (!jobs_.empty()) {
+        work.job = std::move(jobs_.front());
+        jobs_.pop_front();
+      } else {
+        dead = batcher_.TakeDead(clock_());
+        work.batch = batcher_.NextBatch();
+        end = closed_ && work.batch.empty();
+      }
+    }
+    AnswerAll(std::move(dead), clock_());
+    if (end || !work.end()) return work;
+  }
+}
+
+void TaskQueue::AnswerDead() {
+  std::vector<DeadTask> dead;
+  const Time now = clock_();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    dead = batcher_.TakeDead(now);
+  }
+  AnswerAll(std::move(dead), now);
+}
+
+void TaskQueue::RecordBatch(size_t requests, double seconds) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  batcher_.RecordBatch(requests, seconds);
+}
+
+void TaskQueue::Close() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closed_ = true;
+    jobs_.clear();
+  }
+  changed_.notify_all();
+}
+
+void TaskQueue::Abort() {
+  aborted_.store(true, std::memory_order_relaxed);
+  Close();
+  std::vector<TaskPtr> waiting;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waiting = batcher_.TakeAll();
+  }
+  const Time now = clock_();
+  for (TaskPtr& task : waiting) {
+    AnswerUncomputed(std::move(task), absl::UnavailableError("the server is shutting down"), now);
+  }
+}
+
+size_t TaskQueue::size() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return batcher_.size();
+}
+
+}  // namespace edgewise::server

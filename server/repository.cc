@@ -1,0 +1,245 @@
+#include "server/repository.h"
+
+#include <sys/stat.h>
+
+#include <charconv>
+#include <filesystem>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "server/log.h"
+#include "server/status_details.h"
+#include "server/task.h"
+
+namespace edgewise::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+// 1, 2, ...: no sign, no leading zero. 0: not a version.
+int64_t ParseVersion(const std::string& text) {
+  int64_t version = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
+  if (error != std::errc() || end != text.data() + text.size() || version <= 0 || text[0] == '0') return 0;
+  return version;
+}
+
+std::string Fingerprint(const std::string& directory) {
+  std::string fingerprint;
+  for (const char* file : {"/config.json", "/model.safetensors"}) {
+    struct stat info {};
+    if (lstat((directory + file).c_str(), &info) != 0) {
+      absl::StrAppend(&fingerprint, "missing;");
+      continue;
+    }
+    absl::StrAppend(&fingerprint, info.st_ino, ":", info.st_size, ":", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec,
+                    ";");
+  }
+  return fingerprint;
+}
+
+// Folders in `parent`, symbolic links not followed. Others are reported once a scan.
+std::vector<fs::path> Folders(const fs::path& parent, std::error_code& error) {
+  std::vector<fs::path> folders;
+  for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (it->symlink_status(ignored).type() == fs::file_type::directory) {
+      folders.push_back(it->path());
+    } else if (it->is_symlink(ignored)) {
+      Log(LogLevel::kWarning, "repository entry ignored",
+          {{"entry", it->path().filename().string()}, {"reason", "a symbolic link"}});
+    }
+  }
+  return folders;
+}
+
+std::string Named(const std::string& name, int64_t version) {
+  return absl::StrCat("model \"", name, "\" version ", version);
+}
+
+}  // namespace
+
+bool IsModelName(const std::string& name) {
+  if (name.empty() || name.size() > 64) return false;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    const bool alphanumeric = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+    if (!alphanumeric && (i == 0 || (c != '_' && c != '.' && c != '-'))) return false;
+  }
+  return true;
+}
+
+std::vector<LoadJob> Repository::ListFolder(absl::Status& status) const {
+  std::vector<LoadJob> found;
+  std::error_code error;
+  const std::vector<fs::path> names = Folders(root_, error);
+  if (error) {
+    status = absl::NotFoundError(absl::StrCat("model repository ", root_, ": ", error.message()));
+    return found;
+  }
+  for (const fs::path& path : names) {
+    const std::string name = path.filename().string();
+    if (!IsModelName(name)) {
+      Log(LogLevel::kWarning, "repository entry ignored", {{"entry", name}, {"reason", "not a model name"}});
+      continue;
+    }
+    std::error_code version_error;
+    for (const fs::path& folder : Folders(path, version_error)) {
+      const int64_t version = ParseVersion(folder.filename().string());
+      if (version == 0) {
+        Log(LogLevel::kWarning, "repository entry ignored",
+            {{"entry", name + "/" + folder.filename().string()}, {"reason", "not a version number"}});
+        continue;
+      }
+      found.push_back({name, version, folder.string(), Fingerprint(folder.string())});
+    }
+  }
+  return found;
+}
+
+absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
+  absl::Status status;
+  std::vector<LoadJob> found = ListFolder(status);
+  if (!status.ok()) return status;
+  std::vector<LoadJob> jobs;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::set<std::pair<std::string, int64_t>> present;
+    for (LoadJob& job : found) {
+      present.insert({job.name, job.version});
+      Entry& entry = models_[job.name][job.version];
+      if (!entry.metrics) entry.metrics = &metrics_.ForModel(job.name, job.version);
+      if (entry.fingerprint == job.fingerprint && entry.state != ModelState::kFailed) continue;
+      entry.fingerprint = job.fingerprint;
+      if (!entry.loaded) entry.state = ModelState::kLoading;
+      jobs.push_back(std::move(job));
+    }
+    for (auto model = models_.begin(); model != models_.end();) {
+      for (auto version = model->second.begin(); version != model->second.end();) {
+        if (present.count({model->first, version->first})) {
+          ++version;
+          continue;
+        }
+        Log(LogLevel::kInfo, "model removed", {{"model", model->first}, {"version", version->first}});
+        version->second.metrics->SetReady(false);
+        version = model->second.erase(version);
+      }
+      model = model->second.empty() ? models_.erase(model) : std::next(model);
+    }
+  }
+  if (listener_) listener_();
+  return jobs;
+}
+
+void Repository::Load(const LoadJob& job, Backend& backend) {
+  const Time start = Clock::now();
+  absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(job.directory, backend);
+  const double seconds = Seconds(Clock::now() - start);
+  ModelMetrics& metrics = metrics_.ForModel(job.name, job.version);
+  metrics.CountLoad(model.ok(), seconds);
+  std::shared_ptr<const LoadedModel> previous;  // freed after the lock
+  std::string error;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto versions = models_.find(job.name);
+    if (versions == models_.end() || !versions->second.count(job.version)) return;  // gone since
+    Entry& entry = versions->second[job.version];
+    if (model.ok()) {
+      auto loaded = std::make_shared<LoadedModel>();
+      loaded->name = job.name;
+      loaded->version = job.version;
+      loaded->metrics = metrics.Loaded(**model);
+      loaded->model = *std::move(model);
+      previous = std::exchange(entry.loaded, std::move(loaded));
+      entry.state = ModelState::kReady;
+      entry.error.clear();
+    } else {
+      // Clients read this: no paths.
+      error = absl::StrReplaceAll(std::string(model.status().message()), {{job.directory + "/", ""}, {root_, ""}});
+      entry.error = error;
+      if (entry.loaded) {
+        entry.fingerprint.clear();  // the next scan tries again
+      } else {
+        entry.state = ModelState::kFailed;
+      }
+    }
+    metrics.SetReady(entry.loaded != nullptr);
+  }
+  if (error.empty()) {
+    Log(LogLevel::kInfo, "model loaded", {{"model", job.name}, {"version", job.version}, {"seconds", seconds}});
+  } else {
+    Log(LogLevel::kError, "model failed to load", {{"model", job.name}, {"version", job.version}, {"error", error}});
+  }
+  if (listener_) listener_();
+}
+
+Resolved Repository::ResolveVersion(const std::string& name, int64_t version, const Entry& entry) const {
+  Resolved resolved;
+  resolved.metrics = entry.metrics;
+  if (entry.loaded) {
+    resolved.loaded = entry.loaded;
+  } else if (entry.state == ModelState::kLoading) {
+    resolved.status = absl::UnavailableError(absl::StrCat(Named(name, version), " is loading"));
+    SetRetryDelay(resolved.status, 1.0);
+  } else {
+    resolved.status =
+        absl::FailedPreconditionError(absl::StrCat(Named(name, version), " failed to load: ", entry.error));
+  }
+  return resolved;
+}
+
+Resolved Repository::Resolve(const std::string& name, int64_t version) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Resolved resolved;
+  resolved.metrics = &metrics_.other();
+  const auto versions = models_.find(name);
+  if (versions == models_.end()) {
+    resolved.status = absl::NotFoundError(absl::StrCat("model \"", name, "\" is not in the repository"));
+    return resolved;
+  }
+  if (version != 0) {
+    const auto entry = versions->second.find(version);
+    if (entry != versions->second.end()) return ResolveVersion(name, version, entry->second);
+    resolved.status = absl::NotFoundError(absl::StrCat(Named(name, version), " is not in the repository"));
+    return resolved;
+  }
+  // The highest that is ready; else one that loads; else the highest, for its reason.
+  const std::pair<const int64_t, Entry>* best = nullptr;
+  auto rank = [](const Entry& entry) { return entry.loaded ? 2 : entry.state == ModelState::kLoading ? 1 : 0; };
+  for (const auto& candidate : versions->second) {
+    if (!best || rank(candidate.second) >= rank(best->second)) best = &candidate;
+  }
+  return ResolveVersion(name, best->first, best->second);
+}
+
+std::vector<ModelStatus> Repository::List() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<ModelStatus> list;
+  for (const auto& [name, versions] : models_) {
+    for (const auto& [version, entry] : versions) {
+      const ModelState state = draining_ && entry.loaded ? ModelState::kDraining : entry.state;
+      list.push_back({name, version, state, entry.error, entry.loaded});
+    }
+  }
+  return list;
+}
+
+bool Repository::settled() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [name, versions] : models_) {
+    for (const auto& [version, entry] : versions) {
+      if (entry.state == ModelState::kLoading) return false;
+    }
+  }
+  return true;
+}
+
+void Repository::SetDraining() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  draining_ = true;
+}
+
+}  // namespace edgewise::server

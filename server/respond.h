@@ -1,0 +1,22 @@
+// What the model found becomes the answer. Any thread.
+#ifndef EDGEWISE_SERVER_RESPOND_H_
+#define EDGEWISE_SERVER_RESPOND_H_
+
+#include "edgewise/v1/inference.pb.h"
+#include "model/config.h"
+#include "model/input.h"
+#include "model/result.h"
+#include "server/repository.h"
+#include "server/validate.h"
+
+namespace edgewise::server {
+
+// One input's prediction. `result.status` is OK.
+void FillPrediction(const ModelConfig& config, const ModelInput& input, const InputResult& result,
+                    const OutputSelection& outputs, v1::Prediction& prediction);
+
+void FillModelInfo(const ModelStatus& status, v1::ModelInfo& info);
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_RESPOND_H_

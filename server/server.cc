@@ -1,0 +1,227 @@
+#include "server/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "server/auth.h"
+#include "server/engine.h"
+#include "server/http.h"
+#include "server/log.h"
+#include "server/metrics.h"
+#include "server/predictor.h"
+#include "server/queue.h"
+#include "server/repository.h"
+#include "server/service.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr auto kPoll = std::chrono::milliseconds(5);
+constexpr auto kFlushAnswers = std::chrono::milliseconds(500);
+
+// Linking the reflection library switches it on for every server; this makes it follow the option.
+class ReflectionOption final : public grpc::ServerBuilderOption {
+ public:
+  explicit ReflectionOption(bool enabled) : enabled_(enabled) {}
+
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    auto is_reflection = [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; };
+    plugins->erase(std::remove_if(plugins->begin(), plugins->end(), is_reflection), plugins->end());
+    if (enabled_) plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
+  }
+
+ private:
+  const bool enabled_;
+};
+
+void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(options.max_message_bytes);
+  builder.SetMaxSendMessageSize(options.max_message_bytes);
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  const std::pair<const char*, int> arguments[] = {
+      {GRPC_ARG_ALLOW_REUSEPORT, 0},  // a second server on the port must fail, not share it
+      {GRPC_ARG_ENABLE_CHANNELZ, 0},
+      {GRPC_ARG_MAX_METADATA_SIZE, 8192},
+      {GRPC_ARG_MAX_CONCURRENT_STREAMS, 100},
+      {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000},
+      {GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000},
+      {GRPC_ARG_KEEPALIVE_TIME_MS, 30000},
+      {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000},
+      {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000},
+      {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2}};
+  for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
+  builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
+}
+
+const char* StateName(ModelState state) {
+  static constexpr const char* kNames[] = {"loading", "ready", "failed", "draining"};
+  return kNames[static_cast<int>(state)];
+}
+
+}  // namespace
+
+// In order of construction; torn down in reverse.
+struct Server::Parts {
+  explicit Parts(const ServerOptions& given)
+      : options(given),
+        queue(options.queue),
+        repository(options.model_repository, metrics),
+        predictor(options, repository, queue, metrics),
+        service(options, predictor, repository, metrics) {}
+
+  const ServerOptions options;
+  Metrics metrics;
+  std::unique_ptr<Backend> backend;
+  TaskQueue queue;
+  Repository repository;
+  Predictor predictor;
+  InferenceServiceImpl service;
+  int port = 0;
+  std::unique_ptr<grpc::Server> grpc;
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<HttpServer> http;
+  std::atomic<bool> settled = false;  // every version was tried once
+  std::atomic<bool> ready = false;
+  bool drained = false;
+
+  // After every change in the repository.
+  void UpdateHealth() {
+    if (repository.settled()) settled = true;
+    std::map<std::string, bool> serving;
+    bool any = false;
+    for (const ModelStatus& status : repository.List()) {
+      serving[status.name] |= status.loaded != nullptr;
+      any |= status.loaded != nullptr;
+    }
+    ready = settled && any && !predictor.draining();
+    grpc::HealthCheckServiceInterface* health = grpc->GetHealthCheckService();
+    if (predictor.draining()) return;
+    for (const auto& [name, up] : serving) health->SetServingStatus(name, up);
+    health->SetServingStatus("", ready);
+  }
+
+  bool Healthz(std::string* json) {
+    const char* status = predictor.draining() ? "draining" : !settled ? "loading" : ready ? "ready" : "no model";
+    absl::StrAppend(json, "{\"status\":\"", status, "\",\"models\":[");
+    const char* comma = "";
+    for (const ModelStatus& model : repository.List()) {
+      absl::StrAppend(json, comma, "{\"name\":", JsonString(model.name), ",\"version\":", model.version,
+                      ",\"state\":\"", StateName(model.state), "\"}");
+      comma = ",";
+    }
+    absl::StrAppend(json, "]}\n");
+    return ready && !predictor.draining();
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options);
+  if (!credentials.ok()) return credentials.status();
+  if (!options.metrics_listen.empty() && !IsLoopback(options.metrics_listen) && !options.security.insecure_bind) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics_listen=", options.metrics_listen, " is not a loopback address: give --insecure_bind"));
+  }
+  auto parts = std::make_unique<Parts>(options);
+  absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(options.backend);
+  if (!backend.ok()) return backend.status();
+  parts->backend = *std::move(backend);
+  absl::StatusOr<std::vector<LoadJob>> jobs = parts->repository.Scan();
+  if (!jobs.ok()) return jobs.status();
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  Configure(options, builder);
+  builder.AddListeningPort(options.listen, *credentials, &parts->port);
+  builder.RegisterService(&parts->service);
+  parts->grpc = builder.BuildAndStart();
+  if (!parts->grpc || parts->port == 0) {
+    parts->grpc.reset();
+    return absl::AlreadyExistsError(absl::StrCat(
+        "--listen=", options.listen, ": the port is taken, or the address or the TLS files are not usable"));
+  }
+  parts->grpc->GetHealthCheckService()->SetServingStatus(false);
+  Parts* raw = parts.get();
+  parts->repository.SetListener([raw] { raw->UpdateHealth(); });
+  parts->engine = std::make_unique<Engine>(parts->queue);
+  parts->engine->Start();
+  std::unique_ptr<Server> server(new Server(std::move(parts)));
+  if (!options.metrics_listen.empty()) {
+    HttpHandlers handlers{[raw] { return raw->metrics.Render(); },
+                          [raw](std::string* json) { return raw->Healthz(json); }};
+    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(options.metrics_listen, std::move(handlers));
+    if (!http.ok()) return http.status();
+    raw->http = *std::move(http);
+  }
+  Log(LogLevel::kInfo, "serving",
+      {{"port", raw->port},
+       {"metrics_port", server->metrics_port()},
+       {"device", raw->backend->device()},
+       {"versions", static_cast<int64_t>(jobs->size())}});
+  for (const LoadJob& job : *jobs) {
+    raw->queue.Post([raw, job] { raw->repository.Load(job, *raw->backend); });
+  }
+  raw->UpdateHealth();
+  return server;
+}
+
+Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Server::~Server() { Drain(std::chrono::milliseconds(0)); }
+
+int Server::port() const { return parts_->port; }
+int Server::metrics_port() const { return parts_->http ? parts_->http->port() : 0; }
+
+absl::Status Server::Reload() {
+  absl::StatusOr<std::vector<LoadJob>> jobs = parts_->repository.Scan();
+  if (!jobs.ok()) return jobs.status();
+  Log(LogLevel::kInfo, "repository read again", {{"versions_to_load", static_cast<int64_t>(jobs->size())}});
+  Parts* raw = parts_.get();
+  for (const LoadJob& job : *jobs) {
+    raw->queue.Post([raw, job] { raw->repository.Load(job, *raw->backend); });
+  }
+  return absl::OkStatus();
+}
+
+bool Server::WaitUntilLoaded(std::chrono::milliseconds timeout) {
+  const Time end = Clock::now() + timeout;
+  while (!parts_->repository.settled()) {
+    if (Clock::now() >= end) return false;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return true;
+}
+
+void Server::Drain(std::chrono::milliseconds timeout) {
+  if (std::exchange(parts_->drained, true)) return;
+  Log(LogLevel::kInfo, "draining", {{"in_flight", parts_->predictor.in_flight()}});
+  parts_->grpc->GetHealthCheckService()->Shutdown();
+  parts_->repository.SetDraining();
+  parts_->predictor.Drain();
+  parts_->service.DrainStreams();
+  auto busy = [this] { return parts_->predictor.in_flight() > 0 || parts_->service.open_streams() > 0; };
+  const Time end = Clock::now() + timeout;
+  while (busy() && Clock::now() < end) std::this_thread::sleep_for(kPoll);
+  const int64_t cancelled = parts_->predictor.in_flight();
+  parts_->queue.Abort();
+  parts_->grpc->Shutdown(std::chrono::system_clock::now() + kFlushAnswers);
+  parts_->engine->Join();
+  parts_->http.reset();
+  Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}});
+}
+
+}  // namespace edgewise::server

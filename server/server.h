@@ -1,0 +1,43 @@
+// The whole server: builds everything in order, loads the models, drains. main.cc and the tests own one.
+#ifndef EDGEWISE_SERVER_SERVER_H_
+#define EDGEWISE_SERVER_SERVER_H_
+
+#include <chrono>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/options.h"
+
+namespace edgewise::server {
+
+class Server {
+ public:
+  // Opens the ports and returns; models load behind it, health is NOT_SERVING until all were tried. Errors:
+  // INVALID_ARGUMENT options; NOT_FOUND a file or the repository; ALREADY_EXISTS a port is taken; UNAVAILABLE,
+  // UNIMPLEMENTED the device.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  // Drains with no patience unless Drain() was called.
+  ~Server();
+
+  int port() const;          // of gRPC
+  int metrics_port() const;  // of HTTP; 0: none
+
+  // Looks at the repository again; loads happen behind it. One thread at a time. NOT_FOUND: it cannot be read.
+  absl::Status Reload();
+  // Waits until every version was tried. False: not within `timeout`.
+  bool WaitUntilLoaded(std::chrono::milliseconds timeout);
+
+  // Health becomes NOT_SERVING, new requests UNAVAILABLE; requests in flight finish, at most `timeout`; the rest is
+  // cancelled. Returns when everything has stopped. Once.
+  void Drain(std::chrono::milliseconds timeout);
+
+ private:
+  struct Parts;
+  explicit Server(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_SERVER_H_

@@ -1,0 +1,106 @@
+#include "server/service.h"
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "server/grpc_status.h"
+#include "server/respond.h"
+#include "server/stream.h"
+
+namespace edgewise::server {
+namespace {
+
+// One Predict call. Deletes itself when the call is over.
+class PredictReactor final : public grpc::ServerUnaryReactor {
+ public:
+  PredictReactor(Predictor& predictor, Metrics& metrics, grpc::CallbackServerContext* context,
+                 const v1::PredictRequest& request, v1::PredictResponse* response) {
+    predictor.Predict(request, ToSteady(context->deadline()), cancelled_, response,
+                      [this, &metrics](const absl::Status& status) {
+                        metrics.CountRpc(Rpc::kPredict, status.code());
+                        Finish(ToGrpc(status));
+                      });
+  }
+
+  void OnCancel() override { cancelled_->store(true); }
+  void OnDone() override { delete this; }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+// A stream that ends at once.
+class EndedGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
+ public:
+  explicit EndedGenerate(const absl::Status& status) { Finish(ToGrpc(status)); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::Predict(grpc::CallbackServerContext* context,
+                                                        const v1::PredictRequest* request,
+                                                        v1::PredictResponse* response) {
+  return new PredictReactor(predictor_, metrics_, context, *request, response);
+}
+
+grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* InferenceServiceImpl::PredictStream(
+    grpc::CallbackServerContext* context) {
+  return new StreamReactor(*this, context);
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceServiceImpl::Generate(grpc::CallbackServerContext*,
+                                                                               const v1::GenerateRequest*) {
+  metrics_.CountRpc(Rpc::kGenerate, absl::StatusCode::kUnimplemented);
+  return new EndedGenerate(absl::UnimplementedError("Generate needs a causal language model; this server has none"));
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::ListModels(grpc::CallbackServerContext* context,
+                                                           const v1::ListModelsRequest*,
+                                                           v1::ListModelsResponse* response) {
+  for (const ModelStatus& status : repository_.List()) FillModelInfo(status, *response->add_models());
+  metrics_.CountRpc(Rpc::kListModels, absl::StatusCode::kOk);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::GetModel(grpc::CallbackServerContext* context,
+                                                         const v1::GetModelRequest* request,
+                                                         v1::GetModelResponse* response) {
+  absl::Status status = CheckModelName(request->model());
+  if (status.ok()) status = CheckVersion(request->version());
+  if (status.ok()) {
+    // Whatever its state: the version asked for, else the highest that serves, else the highest.
+    std::vector<ModelStatus> list = repository_.List();
+    const ModelStatus* found = nullptr;
+    for (const ModelStatus& candidate : list) {
+      if (candidate.name != request->model()) continue;
+      if (request->version() != 0 && candidate.version != request->version()) continue;
+      if (!found || candidate.loaded || !found->loaded) found = &candidate;
+    }
+    if (found) {
+      FillModelInfo(*found, *response->mutable_model());
+    } else {
+      status = repository_.Resolve(request->model(), request->version()).status;
+      if (status.ok()) status = absl::UnavailableError("the repository is changing");
+    }
+  }
+  metrics_.CountRpc(Rpc::kGetModel, status.code());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+void InferenceServiceImpl::DrainStreams() {
+  std::lock_guard<std::mutex> lock(streams_mutex_);
+  for (StreamReactor* stream : streams_) stream->Drain();
+}
+
+int64_t InferenceServiceImpl::open_streams() {
+  std::lock_guard<std::mutex> lock(streams_mutex_);
+  return static_cast<int64_t>(streams_.size());
+}
+
+}  // namespace edgewise::server

@@ -1,0 +1,53 @@
+// InferenceService on gRPC's callback API: messages in, messages out. Handlers never block; answers are sent from the
+// engine's thread.
+#ifndef EDGEWISE_SERVER_SERVICE_H_
+#define EDGEWISE_SERVER_SERVICE_H_
+
+#include <mutex>
+#include <set>
+
+#include "edgewise/v1/inference.grpc.pb.h"
+#include "server/metrics.h"
+#include "server/predictor.h"
+#include "server/repository.h"
+
+namespace edgewise::server {
+
+class StreamReactor;
+
+class InferenceServiceImpl final : public v1::InferenceService::CallbackService {
+ public:
+  // All must outlive the service.
+  InferenceServiceImpl(const ServerOptions& options, Predictor& predictor, const Repository& repository,
+                       Metrics& metrics)
+      : options_(options), predictor_(predictor), repository_(repository), metrics_(metrics) {}
+
+  grpc::ServerUnaryReactor* Predict(grpc::CallbackServerContext* context, const v1::PredictRequest* request,
+                                    v1::PredictResponse* response) override;
+  grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* PredictStream(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
+                                                           const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context, const v1::ListModelsRequest* request,
+                                       v1::ListModelsResponse* response) override;
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context, const v1::GetModelRequest* request,
+                                     v1::GetModelResponse* response) override;
+
+  // Ends the open streams when what they have in flight is answered. After Predictor::Drain().
+  void DrainStreams();
+  int64_t open_streams();
+
+ private:
+  friend class StreamReactor;
+
+  const ServerOptions& options_;
+  Predictor& predictor_;
+  const Repository& repository_;
+  Metrics& metrics_;
+  std::mutex streams_mutex_;
+  std::set<StreamReactor*> streams_;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_SERVICE_H_

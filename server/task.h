@@ -1,0 +1,62 @@
+// One accepted request on its way to the engine and back.
+#ifndef EDGEWISE_SERVER_TASK_H_
+#define EDGEWISE_SERVER_TASK_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/input.h"
+#include "model/result.h"
+
+namespace edgewise::server {
+
+using Clock = std::chrono::steady_clock;
+using Time = Clock::time_point;
+
+inline double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+struct LoadedModel;
+
+// Requests of level 1 go first, then 2, then 3; 0 in a request means 2.
+inline constexpr uint32_t kPriorityLevels = 3;
+inline constexpr uint32_t kDefaultPriority = 2;
+
+struct TaskResult {
+  absl::Status status;
+  std::vector<ModelInput> inputs;    // the task's, handed back, when OK
+  std::vector<InputResult> results;  // one per input, when OK
+  double queue_seconds = 0.0;
+  double compute_seconds = 0.0;
+  uint32_t batch_inputs = 0;  // of the batch that it was part of; 0: it never reached the device
+  uint64_t batch_tokens = 0;  // valid tokens of that batch
+};
+
+// Owned by the queue, then by the engine. `done` is called exactly once, on any thread; it must not block.
+struct Task {
+  std::shared_ptr<const LoadedModel> model;
+  std::vector<ModelInput> inputs;
+  uint64_t tokens = 0;                   // valid tokens of all inputs, one sample
+  uint32_t priority = kDefaultPriority;  // 1..kPriorityLevels
+  Time queued;
+  Time deadline = Time::max();
+  std::shared_ptr<const std::atomic<bool>> cancelled;  // set when the client has gone; null: never
+  std::function<void(TaskResult)> done;
+};
+
+// OK while the task is worth working on; else CANCELLED or DEADLINE_EXCEEDED.
+inline absl::Status Alive(const Task& task, Time now) {
+  if (task.cancelled && task.cancelled->load(std::memory_order_relaxed)) {
+    return absl::CancelledError("the client cancelled the request");
+  }
+  if (now >= task.deadline) return absl::DeadlineExceededError("the deadline has passed");
+  return absl::OkStatus();
+}
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_TASK_H_

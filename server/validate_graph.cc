@@ -1,0 +1,154 @@
+#include "server/validate_graph.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "server/status_details.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr uint32_t kMaxIndex = std::numeric_limits<int32_t>::max();
+constexpr float kMaxMultiplicity = 1 << 20;
+
+// a * b and a + b that stay at the top instead of wrapping.
+uint64_t Times(uint64_t a, uint64_t b) {
+  uint64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<uint64_t>::max() : product;
+}
+uint64_t Plus(uint64_t a, uint64_t b) {
+  uint64_t sum;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<uint64_t>::max() : sum;
+}
+
+Law LayerLaw(const ModelConfig& config, int layer) {
+  const AttentionConfig& attention = config.attention[static_cast<size_t>(layer % config.num_hidden_layers)];
+  return attention.kind == AttentionKind::kSbm ? attention.law : Law::kBernoulli;
+}
+
+absl::StatusOr<HeadEdges> ParseHead(const v1::Graph::Head& head, Law law, const std::string& field) {
+  HeadEdges edges;
+  edges.row_offsets.assign(head.row_offsets().begin(), head.row_offsets().end());
+  edges.keys.reserve(static_cast<size_t>(head.keys_size()));
+  for (int i = 0; i < head.keys_size(); ++i) {
+    if (head.keys(i) > kMaxIndex) {
+      return InvalidField(absl::StrCat(field, ".keys[", i, "]"),
+                          absl::StrCat("is ", head.keys(i), "; no position is so large"));
+    }
+    edges.keys.push_back(static_cast<int32_t>(head.keys(i)));
+  }
+  if (law != Law::kPoissonMulti || head.weights_size() == 0) return edges;
+  if (head.weights_size() != head.keys_size()) {
+    return InvalidField(absl::StrCat(field, ".weights"),
+                        absl::StrCat("has ", head.weights_size(), " entries; its keys have ", head.keys_size()));
+  }
+  for (int i = 0; i < head.weights_size(); ++i) {
+    const float weight = head.weights(i);
+    if (!(weight >= 1.0f && weight <= kMaxMultiplicity) || weight != std::floor(weight)) {
+      return InvalidField(
+          absl::StrCat(field, ".weights[", i, "]"),
+          absl::StrCat("is ", weight, "; by law poisson_multi it is a multiplicity, a whole number in [1, ",
+                       kMaxMultiplicity, "]"));
+    }
+    edges.multiplicity.push_back(static_cast<int32_t>(weight));
+  }
+  return edges;
+}
+
+// Upper bound of the bytes that the answer to one input takes on the wire.
+uint64_t ResponseBytes(const ModelInput& input, const OutputSelection& outputs, const Model& model, uint64_t rows,
+                       uint64_t positions) {
+  const ModelConfig& config = model.config();
+  const uint64_t labels = static_cast<uint64_t>(config.num_labels);
+  uint64_t label_bytes = 16;
+  for (const std::string& label : config.labels) label_bytes = std::max<uint64_t>(label_bytes, label.size());
+  const uint64_t heads = Times(Times(static_cast<uint64_t>(config.num_hidden_layers), input.sequences.size()),
+                               static_cast<uint64_t>(config.num_attention_heads));
+  const uint64_t per_row = Plus(Times(labels, outputs.logits ? 12 : 8), label_bytes + 64);
+  uint64_t bytes = Plus(256, Times(rows, per_row));
+  bytes = Plus(bytes, Times(outputs.top_k, label_bytes + 24));
+  if (outputs.each_sample) {
+    bytes = Plus(bytes, Times(input.samples, Plus(64, Times(Times(rows, labels), outputs.logits ? 8 : 4))));
+  }
+  if (outputs.layer_stats || outputs.key_degrees) bytes = Plus(bytes, Times(heads, 40));
+  if (outputs.key_degrees) bytes = Plus(bytes, Times(Times(heads, positions), 5));
+  if (outputs.graph) {
+    bytes = Plus(bytes, Times(heads, Plus(32, Times(positions + 1, 5))));
+    bytes = Plus(bytes, Times(std::min(input.max_edges, model.Pairs(input)), 9));
+  }
+  return bytes;
+}
+
+// What the samples of one input hold until they are combined.
+uint64_t ResultBytes(const ModelInput& input, const OutputSelection& outputs, const Model& model, uint64_t rows,
+                     uint64_t positions) {
+  const ModelConfig& config = model.config();
+  const uint64_t heads = Times(Times(static_cast<uint64_t>(config.num_hidden_layers), input.sequences.size()),
+                               static_cast<uint64_t>(config.num_attention_heads));
+  uint64_t per_head = sizeof(HeadCounts);
+  if (outputs.key_degrees) per_head = Plus(per_head, Times(positions, sizeof(uint32_t)));
+  const uint64_t numbers = Times(Times(rows, static_cast<uint64_t>(config.num_labels)), 2 * sizeof(float));
+  return Times(input.samples, Plus(numbers, Times(heads, per_head)));
+}
+
+}  // namespace
+
+absl::StatusOr<Graph> ParseGraph(const v1::Graph& graph, const Model& model, const RequestLimits& limits,
+                                 const std::string& field) {
+  uint64_t edges = 0, heads = 0;
+  for (const v1::Graph::Layer& layer : graph.layers()) {
+    heads += static_cast<uint64_t>(layer.heads_size());
+    for (const v1::Graph::Head& head : layer.heads()) edges += static_cast<uint64_t>(head.keys_size());
+  }
+  if (edges > limits.max_graph_edges) {
+    return InvalidField(field,
+                        absl::StrCat("has ", edges, " edges; the server takes at most ", limits.max_graph_edges));
+  }
+  if (heads == 0) return InvalidField(field, "has no heads; give one entry for every layer and head");
+  Graph parsed;
+  parsed.layers.resize(static_cast<size_t>(graph.layers_size()));
+  for (int l = 0; l < graph.layers_size(); ++l) {
+    for (int h = 0; h < graph.layers(l).heads_size(); ++h) {
+      absl::StatusOr<HeadEdges> head = ParseHead(graph.layers(l).heads(h), LayerLaw(model.config(), l),
+                                                 absl::StrCat(field, ".layers[", l, "].heads[", h, "]"));
+      if (!head.ok()) return head.status();
+      parsed.layers[static_cast<size_t>(l)].push_back(*std::move(head));
+    }
+  }
+  return parsed;
+}
+
+absl::Status CheckResultSize(const ParsedRequest& request, const Model& model, const RequestLimits& limits) {
+  uint64_t response = 1024, result = 0;
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
+    const ModelInput& input = request.inputs[i];
+    uint64_t positions = 0;
+    for (const ModelSequence& sequence : input.sequences) positions += static_cast<uint64_t>(sequence.length());
+    const uint64_t rows = model.config().task == edgewise::Task::kTokenClassification ? positions : 1;
+    if (request.outputs.graph) {
+      const uint64_t edges = std::min(input.max_edges, model.Pairs(input));
+      if (edges > limits.max_graph_edges) {
+        return InvalidField("outputs.graph",
+                            absl::StrCat("of inputs[", i, "] may have ", edges, " edges; the server returns at most ",
+                                         limits.max_graph_edges, " (lower the budget)"));
+      }
+    }
+    response = Plus(response, ResponseBytes(input, request.outputs, model, rows, positions));
+    result = Plus(result, ResultBytes(input, request.outputs, model, rows, positions));
+  }
+  if (response > limits.max_response_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("outputs would take up to ", response,
+                                                     " bytes; the server sends at most ", limits.max_response_bytes,
+                                                     " in one answer"));
+  }
+  if (result > limits.max_result_bytes) {
+    return InvalidField("ensemble.samples",
+                        absl::StrCat("times inputs would hold ", result, " bytes of results; the server holds at most ",
+                                     limits.max_result_bytes, " for one request"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace edgewise::server
