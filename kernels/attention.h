@@ -30,7 +30,7 @@ struct DrawnRows {
 struct HeadEdges {
   std::vector<int64_t> row_offsets;    // [n + 1], the first 0
   std::vector<int32_t> keys;           // [row_offsets.back()], in [0, n)
-  std::vector<int32_t> multiplicity;   // as keys, >= 1; empty: all 1
+  std::vector<int32_t> multiplicity;   // as keys, >= 1; empty: all 1. Output: law poisson_multi, or given so
   std::vector<float> weights;          // as keys: softmax weights; output only
 };
 

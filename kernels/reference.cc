@@ -145,7 +145,9 @@ void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, 
   const int d = inputs.head_dim;
   const int64_t column = static_cast<int64_t>(head) * d;
   const auto* drawn = std::get_if<DrawnRows>(&problem.pattern);
-  const bool multi = drawn != nullptr && drawn->law == Law::kPoissonMulti;
+  const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
+  const bool multi = (drawn != nullptr && drawn->law == Law::kPoissonMulti) ||
+                     (given != nullptr && !(*given->heads)[head].multiplicity.empty());
   report.edges = edges.size();
   report.isolated = 0;
   if (problem.report->want_expected) report.expected = ExpectedEdges(inputs, problem, head, edges.size());

@@ -50,7 +50,7 @@ ModelInput MakeInput(const Model& model, const std::vector<int32_t>& token_ids, 
   return input;
 }
 
-std::vector<InputResult> Run(const Model& model, const std::vector<ModelInput>& inputs, Pass::Options options) {
+std::vector<InputResult> RunAll(const Model& model, const std::vector<ModelInput>& inputs, Pass::Options options) {
   Pass pass(model, inputs, options);
   while (!pass.done()) Check(pass.Step());
   std::vector<InputResult> results;
@@ -58,7 +58,7 @@ std::vector<InputResult> Run(const Model& model, const std::vector<ModelInput>& 
   return results;
 }
 
-InputResult RunOne(const Model& model, const ModelInput& input) { return std::move(Run(model, {input})[0]); }
+InputResult RunOne(const Model& model, const ModelInput& input) { return std::move(RunAll(model, {input})[0]); }
 
 std::vector<int32_t> RandomTokens(int32_t count, int32_t vocab_size, uint64_t seed) {
   std::mt19937_64 random(seed);

@@ -25,7 +25,7 @@ LoadedModel LoadModel(const std::string& folder, int threads = 1);
 ModelInput MakeInput(const Model& model, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& second = {});
 
 // Runs all inputs in one pass.
-std::vector<InputResult> Run(const Model& model, const std::vector<ModelInput>& inputs, Pass::Options options = {});
+std::vector<InputResult> RunAll(const Model& model, const std::vector<ModelInput>& inputs, Pass::Options options = {});
 InputResult RunOne(const Model& model, const ModelInput& input);
 
 // Token ids below `vocab_size`, none a pad, by `seed`.

@@ -1,0 +1,32 @@
+#include "kernels/cpu/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+namespace edgewise {
+namespace {
+
+TEST(ThreadPoolTest, RunsEveryItemOnceAndWaits) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.num_threads(), threads);
+    for (int64_t count : {0, 1, 3, 1000}) {
+      std::vector<std::atomic<int>> runs(count);
+      pool.For(count, [&](int64_t item, int worker) {
+        EXPECT_GE(worker, 0);
+        EXPECT_LT(worker, threads);
+        ++runs[item];
+      });
+      for (const auto& run : runs) EXPECT_EQ(run.load(), 1);
+    }
+  }
+}
+
+TEST(ThreadPoolTest, ManyShortLoopsLoseNothing) {
+  ThreadPool pool(4);
+  std::atomic<int64_t> sum{0};
+  for (int loop = 0; loop < 2000; ++loop) pool.For(7, [&](int64_t item, int) { sum += item; });
+  EXPECT_EQ(sum.load(), 2000 * 21);
+}
+
+}  // namespace
+}  // namespace edgewise

@@ -1,0 +1,107 @@
+// Configuration files (reliability.md 3.3): what is wrong is named, with what was found and what is allowed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/config.h"
+#include "tests/model/model_builder.h"
+
+namespace edgewise::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using nlohmann::json;
+
+struct Case {
+  const char* name;
+  const char* patch;    // merged into SmallConfig; null removes a field
+  const char* message;  // part of the error
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class BadConfigTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(BadConfigTest, IsRefusedWithTheFieldTheValueAndTheLimit) {
+  json config = SmallConfig();
+  config.merge_patch(json::parse(GetParam().patch));
+  const auto parsed = ParseModelConfig(config.dump());
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, BadConfigTest,
+    ::testing::Values(
+        Case{"typo", R"({"hidden_sise": 3})", "unknown field \"hidden_sise\"; did you mean hidden_size?"},
+        Case{"missing", R"({"vocab_size": null})", "vocab_size is missing"},
+        Case{"string_for_int", R"({"vocab_size": "50"})", "vocab_size is \"50\"; allowed: an integer"},
+        Case{"float_for_int", R"({"vocab_size": 50.0})", "vocab_size is 50.0"},
+        Case{"zero_heads", R"({"num_attention_heads": 0})", "num_attention_heads is 0; allowed: an integer from 1"},
+        Case{"billion_layers", R"({"num_hidden_layers": 1000000000})", "num_hidden_layers is 1000000000"},
+        Case{"huge_vocabulary", R"({"vocab_size": 2147483648})", "vocab_size is 2147483648"},
+        Case{"beyond_64_bits", R"({"vocab_size": 18446744073709551615})", "vocab_size is 18446744073709551615"},
+        Case{"negative", R"({"intermediate_size": -1})", "intermediate_size is -1"},
+        Case{"not_divisible", R"({"num_attention_heads": 5})", "it does not divide; give head_dim"},
+        Case{"unknown_task", R"({"task": "classify"})", "task is \"classify\"; allowed: sequence-classification"},
+        Case{"zero_clusters", R"({"attention": {"num_clusters": 0}})", "attention.num_clusters is 0"},
+        Case{"unknown_law", R"({"attention": {"law": "poisson"}})", "attention.law is \"poisson\"; allowed: bernoulli"},
+        Case{"law_missing", R"({"attention": {"law": null}})", "attention.law is missing"},
+        Case{"exploration", R"({"attention": {"exploration": 1.5}})", "attention.exploration is 1.5"},
+        Case{"attention_typo", R"({"attention": {"self_loop": true}})", "attention.\"self_loop\"; did you mean self_loops?"},
+        Case{"attention_layers", R"({"attention": [{"kind": "dense"}]})", "a list of 2 objects"},
+        Case{"causal", R"({"causal": true})", "causal is true"},
+        Case{"cls_without_token", R"({"pooling": {"kind": "cls", "divisor": null}})", "cls_token_id is missing"},
+        Case{"pad_outside", R"({"pad_token_id": 50})", "pad_token_id is 50; allowed: an integer from -1 to 49"},
+        Case{"cls_is_pad", R"({"cls_token_id": 0})", "cls_token_id is 0, the pad token"},
+        Case{"pooling_divisor", R"({"pooling": {"divisor": "all"}})", "pooling.divisor is \"all\"; allowed: valid, max_length"},
+        Case{"labels", R"({"id2label": {"0": "a", "2": "b", "1": 3}})", "id2label: the label of \"1\""},
+        Case{"labels_count", R"({"id2label": {"0": "a"}})", "\"0\" to \"2\""},
+        Case{"shares", R"({"budget_shares": [1, 0]})", "budget_shares[1] is 0; allowed: above 0"},
+        Case{"shares_count", R"({"budget_shares": [1]})", "a list of 2 numbers"},
+        Case{"byte_offset", R"({"tokenizer": {"kind": "byte"}})", "byte 255 would be token 256; vocab_size is 50"},
+        Case{"word_vocabulary", R"({"tokenizer": {"kind": "word"}})", "tokenizer.vocabulary is missing"},
+        Case{"word_repeats", R"({"tokenizer": {"kind": "word", "vocabulary": ["a", "a"]}})", "vocabulary[1] repeats \"a\""},
+        Case{"char_long", R"({"tokenizer": {"kind": "char", "vocabulary": ["a", "bc"]}})", "one character is expected"},
+        Case{"epsilon", R"({"layer_norm_eps": 0})", "layer_norm_eps is 0"}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ConfigTest, TextThatIsNoJsonIsRefused) {
+  for (const char* text : {"", "[]", "null", "{", "{\"task\": }", "{} trailing", "\xff\xfe", "{\"a\": 1e400}"}) {
+    EXPECT_EQ(ParseModelConfig(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(ConfigTest, DuplicateKeysAreRefused) {
+  std::string text = SmallConfig().dump();
+  text.insert(1, "\"vocab_size\": 50,");
+  EXPECT_THAT(std::string(ParseModelConfig(text).status().message()), HasSubstr("\"vocab_size\" stands twice"));
+}
+
+TEST(ConfigTest, DeepNestingIsRefused) {
+  std::string text = "{\"task\": ";
+  for (int i = 0; i < 10000; ++i) text += "[";
+  EXPECT_FALSE(ParseModelConfig(text).ok());
+  EXPECT_THAT(std::string(ParseModelConfig("{\"a\":" + std::string(20, '[') + std::string(20, ']') + "}").status().message()),
+              HasSubstr("nested deeper than 16"));
+}
+
+TEST(ConfigTest, FieldsArriveAsWritten) {
+  json config = SmallConfig();
+  config["attention"] = {{{"kind", "dense"}},
+                         {{"kind", "sbm"}, {"num_clusters", 8}, {"law", "poisson_multi"}, {"exploration", 0.5},
+                          {"self_loops", true}, {"local_window", 4}}};
+  config["id2label"] = {{"0", "a"}, {"1", "b"}, {"2", "c"}};
+  const auto parsed = ParseModelConfig(config.dump());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->head_dim, 16);
+  EXPECT_EQ(parsed->attention[0].kind, AttentionKind::kDense);
+  EXPECT_EQ(parsed->attention[1].law, Law::kPoissonMulti);
+  EXPECT_EQ(parsed->attention[1].exploration, 0.5f);
+  EXPECT_EQ(parsed->attention[1].local_window, 4);
+  EXPECT_EQ(parsed->labels[2], "c");
+  EXPECT_EQ(AttentionName(*parsed), "dense,sbm/poisson_multi");
+}
+
+}  // namespace
+}  // namespace edgewise::testing

@@ -1,0 +1,150 @@
+// DESIGN promise 3: self-ensembles.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/model/model_builder.h"
+#include "tests/model/run_model.h"
+
+namespace edgewise::testing {
+namespace {
+
+using nlohmann::json;
+
+class EnsembleTest : public ::testing::Test {
+ protected:
+  EnsembleTest() : loaded_(LoadModel(WriteModel(folder_.path(), SmallConfig(), 3))) {}
+
+  ModelInput Input(uint32_t samples) const {
+    ModelInput input = MakeInput(*loaded_, RandomTokens(25, 50, 4));
+    input.seed = 77;
+    input.samples = samples;
+    return input;
+  }
+
+  TemporaryFolder folder_;
+  LoadedModel loaded_;
+};
+
+TEST_F(EnsembleTest, TheAnswerIsTheMeanAndSpreadOfItsSamples) {
+  const InputResult result = RunOne(*loaded_, Input(7));
+  ASSERT_EQ(result.samples, 7u);
+  double entropy_of_mean = 0.0, mean_entropy = 0.0;
+  for (int32_t c = 0; c < result.labels; ++c) {
+    double sum = 0.0, squares = 0.0, logits = 0.0;
+    for (const SampleResult& sample : result.sample_results) {
+      sum += sample.probabilities[c];
+      logits += sample.logits[c];
+    }
+    const double mean = sum / 7;
+    for (const SampleResult& sample : result.sample_results) squares += std::pow(sample.probabilities[c] - mean, 2);
+    EXPECT_EQ(result.probabilities[c], static_cast<float>(mean));
+    EXPECT_EQ(result.logits[c], static_cast<float>(logits / 7));
+    EXPECT_FLOAT_EQ(result.stddev[c], static_cast<float>(std::sqrt(squares / 6)));
+    entropy_of_mean -= mean * std::log(mean);
+    for (const SampleResult& sample : result.sample_results) {
+      mean_entropy -= sample.probabilities[c] * std::log(static_cast<double>(sample.probabilities[c])) / 7;
+    }
+  }
+  EXPECT_GT(result.stddev[0], 0.0f);
+  EXPECT_NEAR(result.predictive_entropy[0], entropy_of_mean, 1e-12);
+  EXPECT_NEAR(result.mutual_information[0], entropy_of_mean - mean_entropy, 1e-12);
+  EXPECT_GT(result.mutual_information[0], 0.0);
+}
+
+TEST_F(EnsembleTest, SamplesDrawDifferentEdges) {
+  const InputResult result = RunOne(*loaded_, Input(4));
+  EXPECT_NE(result.sample_results[0].probabilities, result.sample_results[1].probabilities);
+  EXPECT_NE(result.sample_results[2].probabilities, result.sample_results[3].probabilities);
+}
+
+TEST_F(EnsembleTest, OneSampleHasNoSpread) {
+  const InputResult result = RunOne(*loaded_, Input(1));
+  for (float deviation : result.stddev) EXPECT_EQ(deviation, 0.0f);
+  EXPECT_EQ(result.mutual_information[0], 0.0);
+}
+
+TEST_F(EnsembleTest, PartsAreTheSamplesOfTheWhole) {
+  const InputResult whole = RunOne(*loaded_, Input(9));
+  uint32_t next = 0;
+  for (const uint32_t count : {4u, 1u, 4u}) {
+    ModelInput part = Input(count);
+    part.first_sample = next;
+    const InputResult result = RunOne(*loaded_, part);
+    for (const SampleResult& sample : result.sample_results) {
+      EXPECT_EQ(sample.probabilities, whole.sample_results[next].probabilities);
+      EXPECT_EQ(sample.edges, whole.sample_results[next].edges);
+      ++next;
+    }
+  }
+}
+
+TEST_F(EnsembleTest, WavesChangeNoByte) {
+  const ModelInput input = Input(9);
+  const InputResult whole = RunOne(*loaded_, input);
+  for (const int64_t tokens : {1, 25, 60, 130}) {
+    Pass::Options options;
+    options.max_wave_tokens = tokens;
+    EXPECT_TRUE(SameBytes(whole, RunAll(*loaded_, {input}, options)[0])) << tokens << " tokens a wave";
+  }
+}
+
+TEST_F(EnsembleTest, ToleranceStopsAtTheFirstSampleThatMeetsIt) {
+  const InputResult all = RunOne(*loaded_, Input(64));
+  for (const double tolerance : {0.1, 0.01, 0.003, 1e-9}) {
+    uint32_t expected = 0;
+    for (uint32_t k = 4; k <= 64 && expected == 0; ++k) {
+      std::vector<double> mean(all.labels, 0.0);
+      for (uint32_t s = 0; s < k; ++s) {
+        for (int32_t c = 0; c < all.labels; ++c) mean[c] += all.sample_results[s].probabilities[c] / k;
+      }
+      const size_t leading = std::max_element(mean.begin(), mean.end()) - mean.begin();
+      double squares = 0.0;
+      for (uint32_t s = 0; s < k; ++s) {
+        squares += std::pow(all.sample_results[s].probabilities[leading] - mean[leading], 2);
+      }
+      if (std::sqrt(squares / (k - 1) / k) < tolerance) expected = k;
+    }
+    ModelInput input = Input(64);
+    input.tolerance = tolerance;
+    const InputResult result = RunOne(*loaded_, input);
+    EXPECT_EQ(result.samples, expected == 0 ? 64u : expected) << "tolerance " << tolerance;
+    InputResult same = RunOne(*loaded_, Input(result.samples));
+    EXPECT_TRUE(SameBytes(same, result)) << "surplus samples leave no trace";
+  }
+}
+
+TEST_F(EnsembleTest, DenseSamplesAreAllAlike) {
+  ModelInput input = Input(5);
+  input.dense = true;
+  const InputResult result = RunOne(*loaded_, input);
+  ASSERT_EQ(result.sample_results.size(), 5u);
+  for (float deviation : result.stddev) EXPECT_EQ(deviation, 0.0f);
+}
+
+TEST_F(EnsembleTest, LayersBelowTheFirstDrawnOneAreSharedAndCounted) {
+  json config = SmallConfig();
+  const json sbm = config["attention"];
+  config["num_hidden_layers"] = 3;
+  config["attention"] = {{{"kind", "dense"}}, sbm, {{"kind", "dense"}}};
+  const TemporaryFolder folder;
+  const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config));
+  ModelInput input = MakeInput(*loaded, RandomTokens(10, 50, 5));
+  input.samples = 5;
+  const InputResult result = RunOne(*loaded, input);
+  for (const SampleResult& sample : result.sample_results) {
+    ASSERT_EQ(sample.layers.size(), 3u);
+    EXPECT_EQ(sample.layers[0][0].edges, 100u);
+    EXPECT_EQ(sample.layers[2][1].edges, 100u);
+    EXPECT_LT(sample.layers[1][0].edges, 100u);
+  }
+  for (uint32_t s = 0; s < 5; ++s) {
+    ModelInput one = input;
+    one.samples = 1;
+    one.first_sample = s;
+    EXPECT_EQ(RunOne(*loaded, one).logits, result.sample_results[s].logits) << "as computed alone";
+  }
+}
+
+}  // namespace
+}  // namespace edgewise::testing

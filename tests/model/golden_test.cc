@@ -1,0 +1,129 @@
+// The model against the float64 reference of tests/reference, on the logits that it wrote to tests/testdata.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/model/run_model.h"
+
+namespace edgewise::testing {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kLogitTolerance = 1e-4;
+
+std::vector<std::string> Cases() {
+  std::vector<std::string> cases;
+  for (const auto& entry : std::filesystem::directory_iterator(EDGEWISE_TESTDATA)) {
+    if (std::filesystem::exists(entry.path() / "golden.json")) cases.push_back(entry.path().filename().string());
+  }
+  std::sort(cases.begin(), cases.end());
+  return cases;
+}
+
+Graph ReadGraph(const json& value) {
+  Graph graph;
+  for (const json& layer : value["layers"]) {
+    auto& heads = graph.layers.emplace_back();
+    for (const json& head : layer["heads"]) {
+      HeadEdges& edges = heads.emplace_back();
+      edges.row_offsets = head["row_offsets"].get<std::vector<int64_t>>();
+      edges.keys = head["keys"].get<std::vector<int32_t>>();
+    }
+  }
+  return graph;
+}
+
+class GoldenTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    const std::string folder = std::string(EDGEWISE_TESTDATA) + "/" + GetParam();
+    loaded_ = LoadModel(folder + "/1");
+    std::ifstream file(folder + "/golden.json");
+    golden_ = json::parse(file);
+    ASSERT_FALSE(golden_.empty());
+  }
+
+  ModelInput Input(const json& entry) const {
+    return MakeInput(*loaded_, entry["token_ids"].get<std::vector<int32_t>>(),
+                     entry.value("second", std::vector<int32_t>()));
+  }
+
+  LoadedModel loaded_;
+  json golden_;
+};
+
+TEST_P(GoldenTest, LogitsAgreeWithTheFloat64Reference) {
+  for (const json& entry : golden_) {
+    ModelInput input = Input(entry);
+    if (entry.contains("graph")) input.graph = ReadGraph(entry["graph"]);
+    ASSERT_TRUE(loaded_->CheckGraph(input).ok()) << loaded_->CheckGraph(input);
+    const InputResult result = RunOne(*loaded_, input);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    const json& logits = entry["logits"];
+    const bool per_token = loaded_->config().task == Task::kTokenClassification;
+    const int32_t rows = per_token ? static_cast<int32_t>(logits.size()) : 1;
+    ASSERT_EQ(result.rows, rows);
+    for (int32_t row = 0; row < rows; ++row) {
+      const json& expected = per_token ? logits[row] : logits;
+      if (expected.is_null()) {
+        EXPECT_EQ(result.label_id[row], -1) << "a pad has no prediction";
+        continue;
+      }
+      ASSERT_EQ(static_cast<size_t>(result.labels), expected.size());
+      for (int32_t c = 0; c < result.labels; ++c) {
+        EXPECT_NEAR(result.logits[row * result.labels + c], expected[c].get<double>(), kLogitTolerance);
+      }
+    }
+    if (entry.contains("graph")) {
+      EXPECT_EQ(result.edges, static_cast<double>(CountEdges(*input.graph)));
+    }
+  }
+}
+
+// The first layer's input does not depend on what was drawn, so its expectation is the reference's.
+TEST_P(GoldenTest, ExpectedEdgesOfTheFirstLayerAgreeWithTheReference) {
+  for (const json& entry : golden_) {
+    if (!entry.contains("expected_edges")) continue;
+    ModelInput input = Input(entry);
+    input.want_expected = true;
+    const InputResult result = RunOne(*loaded_, input);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    const auto& layers = result.sample_results[0].layers;
+    ASSERT_EQ(layers.size(), entry["expected_edges"].size());
+    for (size_t l = 0; l < layers.size(); l += loaded_->config().num_hidden_layers) {
+      for (size_t h = 0; h < layers[l].size(); ++h) {
+        const double expected = entry["expected_edges"][l][h].get<double>();
+        EXPECT_NEAR(layers[l][h].expected, expected, 1e-3 * expected + 1e-6) << "layer " << l << " head " << h;
+      }
+    }
+  }
+}
+
+TEST_P(GoldenTest, TrailingPadsChangeNoByte) {
+  const ModelConfig& config = loaded_->config();
+  if (config.pad_token_id < 0 || config.task == Task::kTokenClassification) GTEST_SKIP() << "no pads, or one row each";
+  for (const json& entry : golden_) {
+    std::vector<int32_t> ids = entry["token_ids"].get<std::vector<int32_t>>();
+    // The CLS token makes a full sequence lose its last position, so leave room for it.
+    const size_t most = config.max_position_embeddings - (config.pooling == Pooling::kCls ? 1 : 0);
+    if (ids.size() >= most) continue;
+    const std::vector<int32_t> second = entry.value("second", std::vector<int32_t>());
+    const InputResult plain = RunOne(*loaded_, MakeInput(*loaded_, ids, second));
+    ids.resize(most, config.pad_token_id);
+    const InputResult padded = RunOne(*loaded_, MakeInput(*loaded_, ids, second));
+    EXPECT_TRUE(SameBytes(plain, padded));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenTest, ::testing::ValuesIn(Cases()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace edgewise::testing

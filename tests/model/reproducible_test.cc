@@ -1,0 +1,160 @@
+// DESIGN promises 4 and 7: an answer depends on the model, the input, the seed and the budget, and on nothing else.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tests/model/model_builder.h"
+#include "tests/model/run_model.h"
+
+namespace edgewise::testing {
+namespace {
+
+using nlohmann::json;
+
+class ReproducibleTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  ReproducibleTest() {
+    json config = SmallConfig();
+    config["task"] = GetParam();
+    if (config["task"] == "token-classification") config.erase("pooling");
+    pair_ = config["task"] == "pair-classification";
+    WriteModel(folder_.path(), config, 5);
+  }
+
+  std::vector<ModelInput> Inputs(const Model& model) const {
+    std::vector<ModelInput> inputs;
+    std::mt19937_64 random(11);
+    for (int i = 0; i < 12; ++i) {
+      std::vector<int32_t> ids = RandomTokens(1 + random() % 60, 50, random());
+      if (i % 3 == 0 && ids.size() < 60) ids.insert(ids.begin() + ids.size() / 2, 2, 0);
+      inputs.push_back(MakeInput(model, ids, pair_ ? RandomTokens(1 + random() % 60, 50, random()) : std::vector<int32_t>()));
+      inputs.back().seed = random() % 3;  // strangers may share a seed
+      inputs.back().samples = 1 + i % 4;
+      inputs.back().dense = i % 5 == 4;
+      if (i % 4 == 1) inputs.back().max_edges = model.Pairs(inputs.back()) / 3 + 1;
+    }
+    return inputs;
+  }
+
+  TemporaryFolder folder_;
+  bool pair_ = false;
+};
+
+TEST_P(ReproducibleTest, AloneAndAmongStrangersTheBytesAreTheSame) {
+  const LoadedModel loaded = LoadModel(folder_.path());
+  const std::vector<ModelInput> inputs = Inputs(*loaded);
+  std::vector<InputResult> alone;
+  for (const ModelInput& input : inputs) alone.push_back(RunOne(*loaded, input));
+  std::mt19937_64 random(12);
+  for (int trial = 0; trial < 20; ++trial) {
+    std::vector<size_t> order;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (random() % 2 == 0) order.push_back(i);
+    }
+    std::shuffle(order.begin(), order.end(), random);
+    std::vector<ModelInput> batch;
+    for (size_t i : order) batch.push_back(inputs[i]);
+    const std::vector<InputResult> results = RunAll(*loaded, batch);
+    for (size_t i = 0; i < order.size(); ++i) ASSERT_TRUE(SameBytes(results[i], alone[order[i]])) << "input " << order[i];
+  }
+}
+
+TEST_P(ReproducibleTest, ThreadsAndRestartsChangeNoByte) {
+  std::vector<InputResult> first;
+  for (const int threads : {1, 2, 4, 1}) {
+    const LoadedModel loaded = LoadModel(folder_.path(), threads);
+    const std::vector<InputResult> results = RunAll(*loaded, Inputs(*loaded));
+    if (first.empty()) {
+      for (const InputResult& result : results) first.push_back(result);
+    }
+    for (size_t i = 0; i < results.size(); ++i) ASSERT_TRUE(SameBytes(first[i], results[i])) << threads << " threads";
+  }
+}
+
+TEST_P(ReproducibleTest, ADroppedInputLeavesTheOthersAlone) {
+  const LoadedModel loaded = LoadModel(folder_.path());
+  const std::vector<ModelInput> inputs = Inputs(*loaded);
+  const std::vector<InputResult> whole = RunAll(*loaded, inputs);
+  for (int steps = 0; steps < 3; ++steps) {
+    Pass pass(*loaded, inputs, {});
+    for (int s = 0; s < steps && !pass.done(); ++s) ASSERT_TRUE(pass.Step().ok());
+    const int64_t before = pass.live_tokens();
+    for (int64_t i = 0; i < static_cast<int64_t>(inputs.size()); i += 2) pass.Drop(i, absl::CancelledError("gone"));
+    ASSERT_TRUE(pass.Step().ok());
+    if (!pass.done() && steps > 0) {
+      EXPECT_LT(pass.live_tokens(), before);
+    }
+    while (!pass.done()) ASSERT_TRUE(pass.Step().ok());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const InputResult result = pass.TakeResult(static_cast<int64_t>(i));
+      if (i % 2 == 1) {
+        EXPECT_TRUE(SameBytes(result, whole[i])) << "input " << i << " after " << steps << " steps";
+      } else if (result.sample_results.empty()) {
+        EXPECT_EQ(result.status, absl::CancelledError("gone"));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tasks, ReproducibleTest,
+                         ::testing::Values("sequence-classification", "pair-classification", "token-classification"),
+                         [](const auto& info) { return std::string(info.param).substr(0, 4); });
+
+TEST(PairTest, TheTwoSequencesDrawIndependently) {
+  json config = SmallConfig();
+  config["task"] = "pair-classification";
+  config["num_hidden_layers"] = 1;
+  const TemporaryFolder folder;
+  const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config));
+  const std::vector<int32_t> ids = RandomTokens(40, 50, 1);
+  ModelInput input = MakeInput(*loaded, ids, ids);
+  input.want_graph = true;
+  uint64_t both = 0, first = 0, second = 0, pairs = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    input.seed = seed;
+    const InputResult result = RunOne(*loaded, input);
+    for (size_t h = 0; h < 2; ++h) {
+      const HeadEdges& a = result.graph->layers[0][h];
+      const HeadEdges& b = result.graph->layers[1][h];
+      std::vector<int> hits(1600, 0);
+      for (size_t i = 0; i < 40; ++i) {
+        for (int64_t e = a.row_offsets[i]; e < a.row_offsets[i + 1]; ++e) hits[i * 40 + a.keys[e]] |= 1;
+        for (int64_t e = b.row_offsets[i]; e < b.row_offsets[i + 1]; ++e) hits[i * 40 + b.keys[e]] |= 2;
+      }
+      for (int hit : hits) {
+        both += hit == 3;
+        first += hit & 1;
+        second += hit >> 1;
+        ++pairs;
+      }
+    }
+  }
+  // Equal sequences have equal rates r; independent draws meet in sum r^2, equal draws in sum r. The rates of this model
+  // spread little, so independence shows as both / pairs close to the product of the two densities.
+  const double product = static_cast<double>(first) / pairs * (static_cast<double>(second) / pairs);
+  const double met = static_cast<double>(both) / pairs;
+  EXPECT_GT(met, product * 0.98);
+  EXPECT_LT(met, 0.5 * (product + static_cast<double>(first) / pairs));
+}
+
+TEST(NonFiniteTest, AnInputThatOverflowsFailsAloneAndTheOthersKeepTheirBytes) {
+  json config = SmallConfig();
+  const TemporaryFolder folder;
+  auto tensors = RandomTensors(config, 1);
+  // Only token 49 at position 10 overflows; the self-test does not see it.
+  tensors["embeddings.word.weight"].values[49 * 32] = 3e38f;
+  tensors["embeddings.position.weight"].values[10 * 32] = 3e38f;
+  WriteFile(folder.path() + "/config.json", config.dump());
+  WriteFile(folder.path() + "/model.safetensors", SafetensorsBytes(tensors));
+  const LoadedModel loaded = LoadModel(folder.path());
+  const ModelInput good = MakeInput(*loaded, {1, 2, 3, 4, 5});
+  const ModelInput bad = MakeInput(*loaded, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 49, 3});
+  const std::vector<InputResult> results = RunAll(*loaded, {good, bad, good});
+  EXPECT_EQ(results[1].status.code(), absl::StatusCode::kInternal);
+  EXPECT_NE(std::string(results[1].status.message()).find("NON_FINITE_OUTPUT"), std::string::npos);
+  EXPECT_TRUE(SameBytes(results[0], RunOne(*loaded, good)));
+  EXPECT_TRUE(SameBytes(results[0], results[2]));
+}
+
+}  // namespace
+}  // namespace edgewise::testing

@@ -1,0 +1,46 @@
+#include "model/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace edgewise {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(TokenizerTest, BytesAreShiftedByTheOffset) {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kByte;
+  config.offset = 1;
+  EXPECT_THAT(*Tokenizer(config).Encode(std::string("\0a\xff", 3)), ElementsAre(1, 98, 256));
+}
+
+TEST(TokenizerTest, CharactersAreUnicode) {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kChar;
+  config.vocabulary = {"<pad>", "a", "é", "語"};
+  EXPECT_THAT(*Tokenizer(config).Encode("é語a"), ElementsAre(2, 3, 1));
+  EXPECT_THAT(std::string(Tokenizer(config).Encode("ab").status().message()), HasSubstr("\"b\" at byte 1"));
+  EXPECT_THAT(std::string(Tokenizer(config).Encode("a\xc3").status().message()), HasSubstr("byte 1 is not valid UTF-8"));
+  config.unknown_token_id = 0;
+  EXPECT_THAT(*Tokenizer(config).Encode("ab"), ElementsAre(1, 0));
+}
+
+TEST(TokenizerTest, WordsAreSplitLoweredAndSubstituted) {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kWord;
+  config.vocabulary = {"<pad>", "<unk>", "good", "X"};
+  config.lowercase = true;
+  config.substitutions = {{"]", "X"}, {"(", ""}};
+  EXPECT_THAT(std::string(Tokenizer(config).Encode("good film").status().message()), HasSubstr("\"film\" at byte 5"));
+  config.unknown_token_id = 1;
+  EXPECT_THAT(*Tokenizer(config).Encode("  GOOD\t( film\n]"), ElementsAre(2, 1, 3));
+}
+
+TEST(TokenizerTest, AModelWithoutOneSaysSo) {
+  EXPECT_THAT(std::string(Tokenizer(TokenizerConfig()).Encode("a").status().message()), HasSubstr("send token_ids"));
+}
+
+}  // namespace
+}  // namespace edgewise
