@@ -2,10 +2,13 @@
 #include "edgewise/client/client.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
-#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -183,6 +186,53 @@ TEST(ClientTest, ManyThreadsShareOneClient) {
     }
   }
   EXPECT_EQ(wrong, 0);
+}
+
+class TlsTest : public ::testing::Test {
+ protected:
+  // A certificate for localhost that signs itself.
+  void SetUp() override {
+    const std::string command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 " +
+                                std::string("-subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout '") +
+                                key_ + "' -out '" + certificate_ + "' > /dev/null 2>&1";
+    if (std::system(command.c_str()) != 0) GTEST_SKIP() << "no openssl program";
+  }
+  void TearDown() override {
+    std::remove(key_.c_str());
+    std::remove(certificate_.c_str());
+  }
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path);
+    return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  testing::ServerTls ServerFiles(bool mutual) const { return {Read(certificate_), Read(key_), mutual}; }
+  absl::StatusCode Ask(const FakeServer& server, std::optional<TlsOptions> tls) {
+    return Connect({.address = server.address(), .tls = std::move(tls), .timeout = absl::Seconds(20)})
+        ->Predict(Request("a"))
+        .status()
+        .code();
+  }
+
+  // Tests run at the same time, each in a process of its own.
+  const std::string base_ = ::testing::TempDir() + "edgewise_tls_" + std::to_string(getpid());
+  const std::string key_ = base_ + ".key";
+  const std::string certificate_ = base_ + ".pem";
+};
+
+TEST_F(TlsTest, ServerMustShowATrustedCertificateOfTheNameExpected) {
+  FakeServer server(Answer, ServerFiles(false));
+  EXPECT_EQ(Ask(server, TlsOptions{.ca_file = certificate_, .server_name = "localhost"}), absl::StatusCode::kOk);
+  EXPECT_EQ(Ask(server, TlsOptions{.ca_file = certificate_, .server_name = "elsewhere"}),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Ask(server, TlsOptions{.server_name = "localhost"}), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Ask(server, std::nullopt), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(TlsTest, MutualTlsShowsOurCertificate) {
+  FakeServer server(Answer, ServerFiles(true));
+  EXPECT_EQ(Ask(server, TlsOptions{certificate_, certificate_, key_, "localhost"}), absl::StatusCode::kOk);
+  EXPECT_EQ(Ask(server, TlsOptions{.ca_file = certificate_, .server_name = "localhost"}),
+            absl::StatusCode::kUnavailable);
 }
 
 TEST(HealthTest, StateOfServerAndModels) {

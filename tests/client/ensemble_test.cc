@@ -30,12 +30,16 @@ std::vector<v1::PredictResponse> MakeParts(Task task, const std::vector<int>& co
   return parts;
 }
 
+constexpr int kSamples = 30;
+
+// 7, 11, 13, 14, 19, 23 and 29 are sizes by which a count cannot be divided and multiplied again without an error
+// (29.0 / 7 * 7 is not 29).
 std::vector<std::vector<int>> Splits() {
-  return {{9}, {4, 5}, {1, 8}, {8, 1}, {3, 3, 3}, {1, 1, 1, 1, 1, 1, 1, 1, 1}, {2, 6, 1}};
+  return {{30}, {7, 23}, {1, 29}, {29, 1}, {11, 19}, {10, 10, 10}, {14, 3, 13}, std::vector<int>(kSamples, 1)};
 }
 
 void ExpectWhole(Task task, bool logits) {
-  const v1::PredictResponse whole = MakeResponse(task, 0, 9, logits);
+  const v1::PredictResponse whole = MakeResponse(task, 0, kSamples, logits);
   for (const std::vector<int>& counts : Splits()) {
     const std::vector<v1::PredictResponse> parts = MakeParts(task, counts, logits);
     absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts(parts, Names());
@@ -56,6 +60,27 @@ TEST(EnsembleTest, OneSampleHasNoDeviationAndNoMutualInformation) {
   ASSERT_TRUE(merged.ok()) << merged.status();
   for (float deviation : merged->predictions(0).stddev()) EXPECT_EQ(deviation, 0.0f);
   EXPECT_EQ(merged->predictions(0).mutual_information(), 0.0);
+}
+
+TEST(EnsembleTest, MutualInformationIsNeverNegative) {
+  int negative = 0;  // before it is clamped
+  for (int first = 0; first < 50; ++first) {
+    v1::PredictResponse part = MakeResponse(Task::kClassification, first, 1, false);
+    part.mutable_predictions()->RemoveLast();
+    v1::Prediction* prediction = part.mutable_predictions(0);
+    for (int copy = 1; copy < 7; ++copy) *prediction->add_sample_outputs() = prediction->sample_outputs(0);
+    prediction->set_samples(7);
+    absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts({&part, 1}, Names());
+    ASSERT_TRUE(merged.ok()) << merged.status();
+    // Seven equal samples: the mean is each of them, but the mean of their entropies is rounded.
+    const double entropy = merged->predictions(0).predictive_entropy();
+    double sum = 0;
+    for (int copy = 0; copy < 7; ++copy) sum += entropy;
+    negative += entropy - sum / 7 < 0;
+    EXPECT_GE(merged->predictions(0).mutual_information(), 0.0);
+    EXPECT_LT(merged->predictions(0).mutual_information(), 1e-12);
+  }
+  EXPECT_GT(negative, 0) << "this test tests nothing";
 }
 
 TEST(EnsembleTest, MeanIsRoundedOnceAndNotPartByPart) {

@@ -4,10 +4,16 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "edgewise/v1/inference.grpc.pb.h"
+
+// Read by the leak sanitizer, where a build has it: fontconfig keeps its cache of fonts until the process ends.
+extern "C" const char* __lsan_default_suppressions();
+extern "C" const char* __lsan_default_suppressions() { return "leak:libfontconfig\n"; }
 
 namespace edgewise::testing {
 namespace {
@@ -86,17 +92,30 @@ class Service final : public v1::InferenceService::Service {
 
 }  // namespace
 
+namespace {
+
+std::shared_ptr<grpc::ServerCredentials> Credentials(const ServerTls& tls) {
+  if (tls.key.empty()) return grpc::InsecureServerCredentials();
+  grpc::SslServerCredentialsOptions options(tls.mutual ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                                       : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  options.pem_key_cert_pairs.push_back({tls.key, tls.certificate});
+  if (tls.mutual) options.pem_root_certs = tls.certificate;
+  return grpc::SslServerCredentials(options);
+}
+
+}  // namespace
+
 struct FakeServer::Impl {
   std::unique_ptr<Service> service;
   std::unique_ptr<grpc::Server> server;
 };
 
-FakeServer::FakeServer(Predict predict) : impl_(std::make_unique<Impl>()) {
+FakeServer::FakeServer(Predict predict, const ServerTls& tls) : impl_(std::make_unique<Impl>()) {
   grpc::EnableDefaultHealthCheckService(true);
   impl_->service = std::make_unique<Service>(std::move(predict));
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort("127.0.0.1:0", Credentials(tls), &port);
   builder.RegisterService(impl_->service.get());
   builder.SetMaxReceiveMessageSize(64 << 20);
   impl_->server = builder.BuildAndStart();

@@ -17,6 +17,13 @@ struct CallInfo {
   bool has_deadline = false;
 };
 
+// PEM. Clients must show a certificate that `certificate` signed where `mutual` says so.
+struct ServerTls {
+  std::string certificate;
+  std::string key;
+  bool mutual = false;
+};
+
 class FakeServer {
  public:
   using Predict = std::function<absl::StatusOr<v1::PredictResponse>(const v1::PredictRequest&, const CallInfo&)>;
@@ -24,7 +31,7 @@ class FakeServer {
   // Serves on 127.0.0.1 until destroyed. `predict` may be called from several threads at a time. Two models exist:
   // "toy" (word tokenizer, labels negative and positive) and "other". Health: the server and "toy" serve, "other" does
   // not.
-  explicit FakeServer(Predict predict);
+  explicit FakeServer(Predict predict, const ServerTls& tls = {});
   ~FakeServer();
 
   const std::string& address() const { return address_; }
