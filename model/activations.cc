@@ -134,6 +134,9 @@ absl::Status Activations::Classify(const ModelConfig& config, const ModelWeights
     status = backend_.PairFeatures(first, second, out);
     features = out;
   }
+  // A ReLU turns NaN into 0, so numbers that are not finite are looked for before the classifier.
+  std::vector<float> checked(static_cast<size_t>(features.rows * features.columns));
+  if (status.ok()) status = backend_.Download(features.data, checked);
   if (status.ok() && weights.classifier_hidden != nullptr) {
     status = Reserve(hidden_layer, features.rows * config.classifier_hidden_size);
     if (!status.ok()) return status;
@@ -146,8 +149,16 @@ absl::Status Activations::Classify(const ModelConfig& config, const ModelWeights
   const Matrix out = output.AsMatrix(features.rows, config.num_labels);
   status = backend_.Linear(*weights.classifier_output, features, out, false);
   if (!status.ok()) return status;
-  logits.resize(static_cast<size_t>(features.rows) * config.num_labels);
-  return backend_.Download(out.data, logits);
+  const size_t labels = config.num_labels;
+  const size_t width = checked.size() / features.rows;
+  logits.resize(features.rows * labels);
+  status = backend_.Download(out.data, logits);
+  for (size_t r = 0; r * width < checked.size(); ++r) {
+    const auto row = checked.begin() + static_cast<int64_t>(r * width);
+    if (std::all_of(row, row + static_cast<int64_t>(width), [](float x) { return std::isfinite(x); })) continue;
+    std::fill_n(logits.begin() + static_cast<int64_t>(r * labels), labels, std::nanf(""));
+  }
+  return status;
 }
 
 }  // namespace edgewise

@@ -38,7 +38,7 @@ class Activations {
   // What follows attention: output projection, residual, feed-forward, norms.
   absl::Status FinishLayer(const LayerWeights& weights, const ModelConfig& config, bool pre_norm);
   // Final norm, pooling and classifier: logits [sequences or pairs, labels], or [rows of all sequences, labels] for
-  // token-classification, on the host.
+  // token-classification, on the host. Logits are NaN where the encoder's output was not finite.
   absl::Status Classify(const ModelConfig& config, const ModelWeights& weights,
                         const std::vector<PooledSequence>& sequences, std::vector<float>& logits) const;
 
