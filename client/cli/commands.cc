@@ -1,9 +1,12 @@
 #include "client/cli/commands.h"
 
+#include <algorithm>
+#include <array>
+#include <memory>
 #include <ostream>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "client/cli/flag_set.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
@@ -27,13 +30,29 @@ constexpr char kHelp[] =
     "Exit status: 0 done, 1 the server failed or refused, 2 wrong usage.\n";
 
 std::string ModelTable(const v1::ListModelsResponse& response) {
-  std::string text = absl::StrFormat("%-20s %7s  %-9s %-24s %-18s %6s %5s %10s %12s\n", "name", "version", "state",
-                                     "task", "attention", "layers", "heads", "max tokens", "parameters");
+  using Cells = std::array<std::string, 9>;
+  std::vector<Cells> rows = {
+      {"name", "version", "state", "task", "attention", "layers", "heads", "max tokens", "parameters"}};
   for (const v1::ModelInfo& model : response.models()) {
-    absl::StrAppendFormat(&text, "%-20s %7d  %-9s %-24s %-18s %6d %5d %10s %12s\n", model.name(), model.version(),
-                          v1::ModelInfo::State_Name(model.state()), model.task(), model.attention(), model.layers(),
-                          model.heads(), WithCommas(model.max_tokens()), WithCommas(model.parameters()));
-    if (!model.error().empty()) absl::StrAppend(&text, "  ", model.error(), "\n");
+    rows.push_back({model.name(), absl::StrCat(model.version()), v1::ModelInfo::State_Name(model.state()), model.task(),
+                    model.attention(), absl::StrCat(model.layers()), absl::StrCat(model.heads()),
+                    WithCommas(model.max_tokens()), WithCommas(model.parameters())});
+  }
+  std::array<size_t, 9> widths = {};
+  for (const Cells& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (size_t c = 0; c < rows[r].size(); ++c) {
+      const bool number = c == 1 || c >= 5;
+      absl::StrAppend(&text, c == 0 ? "" : "  ",
+                      number ? PadLeft(rows[r][c], widths[c]) : PadRight(rows[r][c], widths[c]));
+    }
+    text += "\n";
+    if (r > 0 && !response.models(static_cast<int>(r) - 1).error().empty()) {
+      absl::StrAppend(&text, "  ", response.models(static_cast<int>(r) - 1).error(), "\n");
+    }
   }
   return text;
 }

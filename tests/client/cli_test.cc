@@ -195,6 +195,18 @@ TEST_F(CliTest, HelpIsOnStandardOutputForEveryCommand) {
   EXPECT_HAS(RunCli({"version"}).out, "edgewise ");
 }
 
+TEST(FormatTest, NumbersReadWell) {
+  EXPECT_EQ(WithCommas(0), "0");
+  EXPECT_EQ(WithCommas(999), "999");
+  EXPECT_EQ(WithCommas(1000), "1,000");
+  EXPECT_EQ(WithCommas(18446744073709551615u), "18,446,744,073,709,551,615");
+  EXPECT_EQ(MeanWithCommas(1234.5), "1,234.5");
+  EXPECT_EQ(MeanWithCommas(999.96), "1,000.0");
+  EXPECT_EQ(MeanWithCommas(40), "40");
+  EXPECT_EQ(Percent(0.15625), "15.62 %");
+  EXPECT_EQ(PadRight("\u00fc", 3), "\u00fc  ");
+}
+
 TEST_F(CliTest, ModelsAreListedWithTheErrorOfTheFailed) {
   const Outcome run = RunHere({"models"});
   EXPECT_EQ(run.status, kExitOk);

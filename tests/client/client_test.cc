@@ -75,13 +75,13 @@ TEST(ClientTest, EveryErrorCodeArrivesAsItWas) {
 
 TEST(ClientTest, DeadlineEndsACallThatTheServerSitsOn) {
   FakeServer server([](const v1::PredictRequest& request, const CallInfo&) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    std::this_thread::sleep_for(std::chrono::seconds(2));
     return PlausibleAnswer(request);
   });
   std::unique_ptr<Client> client = Connect({.address = server.address(), .timeout = absl::Milliseconds(100)});
   const absl::Time start = absl::Now();
   EXPECT_EQ(client->Predict(Request("a")).status().code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_LT(absl::Now() - start, absl::Milliseconds(550));
+  EXPECT_LT(absl::Now() - start, absl::Milliseconds(1800));
   EXPECT_TRUE(client->Predict(Request("a"), {.timeout = absl::Seconds(20)}).ok()) << "a call's own timeout wins";
 }
 

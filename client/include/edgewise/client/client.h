@@ -13,6 +13,7 @@
 #define EDGEWISE_CLIENT_CLIENT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
