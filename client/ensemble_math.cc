@@ -49,7 +49,7 @@ int ArgMax(std::span<const double> values) {
   return static_cast<int>(std::max_element(values.begin(), values.end()) - values.begin());
 }
 
-std::vector<int> LargestFirst(std::span<const double> values, size_t count) {
+std::vector<int> LargestFirst(std::span<const float> values, size_t count) {
   std::vector<int> order(values.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return values[a] > values[b]; });

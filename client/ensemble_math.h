@@ -28,7 +28,7 @@ double MutualInformation(double predictive_entropy, std::span<const float* const
 int ArgMax(std::span<const double> values);
 
 // The first `count` indexes by falling value, ties by rising index.
-std::vector<int> LargestFirst(std::span<const double> values, size_t count);
+std::vector<int> LargestFirst(std::span<const float> values, size_t count);
 
 // A sum that is a multiple of `unit`, recovered from its mean over `samples` values: rounding undoes the division
 // exactly while the sum is below 2^51 units.

@@ -132,8 +132,8 @@ void Round(const std::vector<double>& from, Floats* to) {
 
 // Fills what Prediction and TokenPrediction share. rows: one per sample, `labels` probabilities each.
 template <typename Message>
-Moments FillLabels(const Rows& rows, const Rows& logits, size_t labels, const LabelNames& names, Message* merged) {
-  Moments moments = ComputeMoments(rows, labels);
+void FillLabels(const Rows& rows, const Rows& logits, size_t labels, const LabelNames& names, Message* merged) {
+  const Moments moments = ComputeMoments(rows, labels);
   Round(moments.mean, merged->mutable_probabilities());
   merged->mutable_stddev()->Add(moments.stddev.begin(), moments.stddev.end());
   merged->set_predictive_entropy(Entropy(moments.mean));
@@ -141,7 +141,6 @@ Moments FillLabels(const Rows& rows, const Rows& logits, size_t labels, const La
   merged->set_label_id(ArgMax(moments.mean));
   merged->set_label(names.Name(merged->label_id()));
   if (!logits.empty()) Round(ComputeMoments(logits, labels).mean, merged->mutable_logits());
-  return moments;
 }
 
 // Row pointers of all samples: `field` of each, from `offset` on.
@@ -193,13 +192,13 @@ absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span
       FillLabels(SampleRows(merged, offset, probabilities), logit_rows(offset), shape.labels, names, token);
     }
   } else if (shape.labels > 0) {
-    const Moments moments =
-        FillLabels(SampleRows(merged, 0, probabilities), logit_rows(0), shape.labels, names, &merged);
-    for (int id : LargestFirst(moments.mean, parts[0]->top_size())) {
+    FillLabels(SampleRows(merged, 0, probabilities), logit_rows(0), shape.labels, names, &merged);
+    const std::span<const float> rounded(merged.probabilities().data(), shape.labels);
+    for (int id : LargestFirst(rounded, parts[0]->top_size())) {
       v1::Prediction::Top* top = merged.add_top();
       top->set_label_id(id);
       top->set_label(names.Name(id));
-      top->set_probability(static_cast<float>(moments.mean[id]));
+      top->set_probability(merged.probabilities(id));
     }
   }
   return merged;

@@ -196,7 +196,8 @@ v1::Prediction MakePrediction(Task task, int input, int first, int count, bool l
     Fill(statistics, &prediction);
     add_logits(0, &prediction);
     std::vector<int> order = {0, 1, 2, 3, 4};
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return statistics.mean[a] > statistics.mean[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return prediction.probabilities(a) > prediction.probabilities(b); });
     for (int t = 0; t < 3; ++t) {
       v1::Prediction::Top* top = prediction.add_top();
       top->set_label_id(order[t]);

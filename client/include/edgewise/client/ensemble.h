@@ -9,7 +9,7 @@
 //   stddev[c] = float(sqrt(sum over s of (p_sc - mean_c)^2 / (k - 1))), 0 for k = 1
 //   H(q) = - sum over c of q_c * log(q_c), where q_c > 0; +0, never -0, where that sum is 0
 //   predictive_entropy = H(mean)    mutual_information = max(0, H(mean) - (sum over s of H(p_s)) / k)
-//   label_id = the first c with the largest mean_c; `top` by falling mean_c, ties by rising c
+//   label_id = the first c with the largest mean_c; `top` by falling probabilities[c], ties by rising c
 //   logits and values as probabilities; tokens likewise, each on its own, pads empty
 //   edges = (sum of the samples' edges, as integers) / k    density = edges / pairs
 //   heads' edges and isolated queries likewise; key degrees are summed
