@@ -1,0 +1,122 @@
+// What the attention driver (attention.cc) asks of an instruction set: blocks of query rows drawn, scored and summed.
+// Plain data and function pointers: the files behind them are compiled with flags of their own and share no code.
+#ifndef EDGEWISE_KERNELS_CPU_ATTENTION_KERNELS_H_
+#define EDGEWISE_KERNELS_CPU_ATTENTION_KERNELS_H_
+
+#include <cstdint>
+
+namespace edgewise {
+
+inline constexpr int kBlockRows = 96;    // query rows that share a decision between gathering and dense tiles
+inline constexpr int kTileKeys = 64;     // keys of a dense tile; one word of an edge mask
+inline constexpr int kTileRows = 6;       // query rows of a draw tile
+inline constexpr int kMaxRank = 512;      // of memberships drawn by tiles
+inline constexpr int kDrawColumns = 128; // key positions that one step of the random generator covers
+
+// One head of one sequence, as draws see it: keys by position, a multiple of 128 of them, pads included.
+struct DrawTables {
+  int64_t words = 0;                  // of 64 positions; even
+  const uint64_t* valid = nullptr;    // [words] bit per position: a token is there
+  const uint16_t* bound = nullptr;    // [64 * words] key bound / key_scale * 65535, rounded up; BoundPlace order
+  const uint64_t* philox = nullptr;   // [words / 2, 4, 8] the first rounds of kStreamBytes, which no query changes
+  const float* y = nullptr;           // [n, rank]
+  const float* y_tiles = nullptr;     // [words, rank, 64] in TilePlace order, zero for pads; null: not packed
+  const int32_t* packed = nullptr;    // [64 * words] index of a position among tokens; null: the position itself
+  int rank = 0;                       // of x and y, a multiple of 16
+  float key_scale = 0.0f;             // largest key bound
+  float key_norm = 0.0f;              // largest |y|
+  float exploration = 0.0f;
+  uint32_t seed[2] = {};              // low word first
+  uint32_t bytes_word = 0;            // third counter word of kStreamBytes
+  uint32_t low_word = 0;              // and of kStreamLow
+  uint32_t sample = 0;
+};
+
+// Where position c of 64 lies among the key bounds: what an in-lane byte pack puts back in order.
+static constexpr int BoundPlace(int c) { return (c >> 4) * 8 + (c & 7) + (c & 8) * 4; }
+// Where position c of 64 lies in a row of y_tiles.
+static constexpr int TilePlace(int c) { return (c >> 2 & 3) * 16 + (c >> 4) * 4 + (c & 3); }
+
+// How far 256 p~ of a draw tile may be from 256 p, where the product of the norms of x and y is at most `norms`: two sums
+// of `rank` products, each off by rank * 2^-24 at most, and the rounding of values up to 512.
+static constexpr float TileEpsilon(int rank, float norms) {
+  return 256.0f * 2.0f * static_cast<float>(rank + 8) * 6.0e-8f * norms + 1.0e-3f;
+}
+
+struct DrawRow {
+  uint32_t position = 0;     // of the query
+  const float* x = nullptr;  // [rank]
+  float bound = 0.0f;        // of the query
+};
+
+// Scratch of one thread, sized for columns = 64 * words.
+struct DrawScratch {
+  uint32_t* column = nullptr;  // [kTileRows, columns + 64] key positions
+  uint8_t* byte = nullptr;     // [kTileRows, columns + 64] high byte of the pair's uniform
+  uint16_t* accept = nullptr;  // [columns / 16 + 4]
+  uint32_t* tie = nullptr;     // [columns + 64] index of a candidate whose byte decides nothing
+  uint32_t* tie_low = nullptr; // [columns + 64] it is an edge iff its low word is below this
+};
+
+// A pair that may be an edge.
+struct Candidate {
+  uint32_t position;  // of the key
+  float rate;         // p, as EdgeRate gives it
+  uint64_t uniform;   // as PairUniform gives it
+};
+
+struct AttendBlock {
+  int rows = 0;                     // <= kBlockRows
+  int depth = 0;                    // of q, k, v: head_dim padded with zeros to a multiple of 16
+  int64_t keys = 0;                 // n
+  const float* q = nullptr;         // [rows, depth] times scale / ln 2
+  const float* k = nullptr;         // [n, depth], rows k_stride apart
+  const float* v = nullptr;         // [n, depth], rows v_stride apart
+  int64_t k_stride = 0, v_stride = 0;
+  float* sums = nullptr;            // out: [rows, depth] sum of weights times v
+  float* weight_sum = nullptr;      // out: [rows]
+  float* max_score = nullptr;       // out: [rows], base-2 logarithm of the unit of the weights
+  // Dense tiles.
+  const float* k_tiles = nullptr;   // [ceil(n / 64), depth, 64]; null: packed on the way
+  const uint64_t* bits = nullptr;   // [rows, bit_words] edges; null: all
+  int64_t bit_words = 0;
+  // Gathered edges.
+  const int64_t* offsets = nullptr; // [rows + 1] into edges; null: the edges are `bits`
+  const int32_t* edges = nullptr;   // keys, ascending within a row
+  const float* multiplicity = nullptr;  // as edges; null: all 1
+  int64_t segment = 0;              // keys that are finished for all rows before the next; a multiple of 64
+  float* scratch = nullptr;         // [AttendScratchFloats]
+};
+
+static constexpr int64_t AttendScratchFloats(int depth, int64_t keys) {
+  const int64_t dense = (static_cast<int64_t>(depth) + 12) * kTileKeys + kBlockRows * 16;
+  const int64_t gather = 2 * (keys + 192);
+  return dense > gather ? dense : gather;
+}
+
+struct AttentionKernels {
+  // Law bernoulli: the edges of a row as ascending key positions; returns how many. [columns + 64] of room.
+  int64_t (*draw_row)(const DrawTables&, const DrawRow&, const DrawScratch&, int32_t* positions);
+  // The same for `rows` <= kTileRows rows, from y_tiles: as bits by position, [rows, words].
+  void (*draw_tile)(const DrawTables&, const DrawRow* rows, int count, const DrawScratch&, uint64_t* bits);
+  // Pairs among which all with uniform < 2^40 * min(1, tau * p) are, ascending. [columns] of room.
+  int64_t (*list_row)(const DrawTables&, const DrawRow&, float tau, const DrawScratch&, Candidate* out);
+  // Sum over valid positions of p (kind 0) or 1 - exp(-p) (kind 1).
+  double (*expected_row)(const DrawTables&, const DrawRow&, int kind);
+  void (*attend_dense)(const AttendBlock&);
+  void (*attend_gather)(const AttendBlock&);
+  // Base-2 scores of one query's edges, as attend_gather computes them.
+  void (*scores)(const AttendBlock&, int row, float* out);
+  // Set bits as numbers from `first` on, ascending; returns how many. Room for 64 more.
+  int64_t (*list_bits)(const uint64_t* bits, int64_t words, int32_t first, int32_t* out);
+};
+
+const AttentionKernels& GenericAttentionKernels();
+#if defined(__x86_64__)
+const AttentionKernels& Avx2AttentionKernels();
+const AttentionKernels& Avx512AttentionKernels();
+#endif
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_KERNELS_CPU_ATTENTION_KERNELS_H_

@@ -1,0 +1,298 @@
+// What is done once per head of a sequence before its blocks of rows: operands in the layout that the kernels read, and
+// the tables of the random generator.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "kernels/cpu/attention_work.h"
+
+namespace edgewise::cpu_attention {
+namespace {
+
+constexpr int64_t kChunk = 512;       // columns that one item of work prepares; a multiple of kDrawColumns
+constexpr size_t kHugePage = 2 << 20;
+// Keys are packed in advance where the bounds allow this share of edges (where not, tiles pack them as they go).
+constexpr double kPackKeysShare = 0.35;
+constexpr double kPackRatesShare = 0.05;
+
+// The part of Philox4x32 on {column counter, query, bytes_word, sample} that does not depend on the query: after three
+// rounds, c0 = high(M1 * (high(M0 * w) ^ t0)) ^ t1, c2 = low(M0 * w) ^ t2, c3 = t3 with w the query's word of round 0.
+void FillPhilox(const DrawTables& tables, uint32_t counter, uint64_t* table, int lane) {
+  const auto high = [](uint64_t a) { return static_cast<uint32_t>(a >> 32); };
+  const auto low = [](uint64_t a) { return static_cast<uint32_t>(a); };
+  const uint64_t m0 = kPhiloxMultiplier0, m1 = kPhiloxMultiplier1;
+  const uint32_t k0 = tables.seed[0], k1 = tables.seed[1];
+  // Round 0.
+  const uint64_t product = m0 * counter;
+  const uint32_t a1 = low(m1 * tables.bytes_word);
+  const uint32_t a2 = high(product) ^ tables.sample ^ k1;
+  const uint32_t a3 = low(product);
+  // Round 1.
+  const uint64_t product1 = m1 * a2;
+  const uint32_t b0 = high(product1) ^ a1 ^ (k0 + kPhiloxWeyl0);
+  const uint32_t b1 = low(product1);
+  // Round 2.
+  const uint64_t product2 = m0 * b0;
+  table[lane] = a3 ^ (k1 + kPhiloxWeyl1);
+  table[8 + lane] = b1 ^ (k0 + 2 * kPhiloxWeyl0);
+  table[16 + lane] = high(product2) ^ (k1 + 2 * kPhiloxWeyl1);
+  table[24 + lane] = low(product2);
+}
+
+void CopyRows(const float* from, int64_t stride, int64_t rows, int columns, int padded, float* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(to + r * padded, from + r * stride, static_cast<size_t>(columns) * sizeof(float));
+    for (int c = columns; c < padded; ++c) to[r * padded + c] = 0.0f;
+  }
+}
+
+// [depth, 64] from up to 64 rows of `from`.
+void Transpose(const float* from, int64_t stride, int64_t count, int columns, int depth, float* tile) {
+  for (int t0 = 0; t0 < columns; t0 += 4) {
+    const int t1 = std::min(t0 + 4, columns);
+    for (int64_t key = 0; key < count; ++key) {
+      for (int t = t0; t < t1; ++t) tile[t * kTileKeys + key] = from[key * stride + t];
+    }
+  }
+  for (int t = 0; t < depth; ++t) {
+    for (int64_t key = t < columns ? count : 0; key < kTileKeys; ++key) tile[t * kTileKeys + key] = 0.0f;
+  }
+}
+
+// What a head needs decides how much memory; run once to count bytes (memory == nullptr) and once to take them.
+class Layout {
+ public:
+  explicit Layout(Memory* memory) : memory_(memory) {}
+  template <typename T>
+  void operator()(T*& pointer, int64_t count) {
+    bytes_ += Memory::Rounded(static_cast<size_t>(count) * sizeof(T));
+    if (memory_ != nullptr) pointer = memory_->Take<T>(count);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Memory* memory_;
+  size_t bytes_ = 0;
+};
+
+struct Needs {
+  bool copy_k = false, copy_v = false, k_tiles = false, y_tiles = false;
+};
+
+Needs NeedsOf(const Call& call, const HeadWork& head) {
+  const AttentionInputs& inputs = *call.inputs;
+  Needs needs;
+  const bool padded = head.depth != inputs.head_dim;
+  // Rows of several heads lie far apart and would fall into few sets of the caches.
+  needs.copy_k = padded || inputs.k.stride != head.depth;
+  needs.copy_v = padded || inputs.v.stride != head.depth;
+  if (head.given != nullptr) {
+    const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
+    needs.k_tiles = static_cast<double>(head.given->keys.size()) >= kPackKeysShare * pairs;
+  } else if (head.drawn != nullptr) {
+    double rows = 0.0;
+    for (int64_t r = 0; r < head.n; ++r) rows += head.query_bound[r];
+    const double n = static_cast<double>(head.n);
+    const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
+    needs.k_tiles = share >= kPackKeysShare;
+    needs.y_tiles = head.problem->report->want_expected ||
+                    (share >= kPackRatesShare && !head.capped && head.drawn->law == Law::kBernoulli);
+  } else {
+    needs.k_tiles = true;
+  }
+  return needs;
+}
+
+void Place(const Needs& needs, HeadWork& head, Layout& layout) {
+  const int64_t tiles = (head.n + kTileKeys - 1) / kTileKeys;
+  if (needs.copy_k) layout(head.k_copy, head.n * head.depth);
+  if (needs.copy_v) layout(head.v_copy, head.n * head.depth);
+  if (needs.k_tiles) layout(head.k_tiles, tiles * head.depth * kTileKeys);
+  if (head.drawn == nullptr) return;
+  layout(head.valid, head.tables.words);
+  layout(head.bound, head.columns);
+  layout(head.philox, head.columns / kDrawColumns * 32);
+  if (needs.y_tiles) layout(head.y_tiles, head.columns * head.tables.rank);
+  if (head.gaps) layout(head.packed, head.columns);
+}
+
+void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
+  DrawTables& tables = head.tables;
+  const int rank = tables.rank;
+  for (int64_t column = begin; column < end; column += 16) {
+    const int64_t block = column / 16;
+    FillPhilox(tables, static_cast<uint32_t>(block), head.philox + block / 8 * 32, static_cast<int>(block % 8));
+  }
+  // Tokens whose positions lie in the chunk.
+  const auto position_before = [&](int64_t token, int64_t position) { return head.position(token) < position; };
+  const auto first_at = [&](int64_t position) {
+    int64_t low = 0, high = head.n;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (position_before(middle, position)) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  };
+  std::fill(head.valid + begin / 64, head.valid + end / 64, 0);
+  std::fill(head.bound + begin, head.bound + end, 0);
+  if (head.y_tiles != nullptr) std::fill(head.y_tiles + begin * rank, head.y_tiles + end * rank, 0.0f);
+  if (head.packed != nullptr) std::fill(head.packed + begin, head.packed + end, 0);
+  const float scale = tables.key_scale > 0.0f ? 65535.0f / tables.key_scale : 0.0f;
+  const int64_t last = first_at(end);
+  for (int64_t token = first_at(begin); token < last; ++token) {
+    const int64_t position = head.position(token);
+    const int64_t word = position / 64;
+    const int column = static_cast<int>(position % 64);
+    head.valid[word] |= uint64_t{1} << column;
+    const float bound = std::ceil(head.key_bound[token] * scale);
+    head.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
+    if (head.packed != nullptr) head.packed[position] = static_cast<int32_t>(token);
+    if (head.y_tiles != nullptr) {
+      float* tile = head.y_tiles + word * rank * 64 + TilePlace(column);
+      for (int t = 0; t < rank; ++t) tile[t * 64] = tables.y[token * rank + t];
+    }
+  }
+}
+
+void FillChunk(const Call& call, HeadWork& head, int64_t chunk) {
+  const AttentionInputs& inputs = *call.inputs;
+  const int head_dim = inputs.head_dim;
+  const int64_t begin = chunk * kChunk;
+  const int64_t end = std::min(begin + kChunk, head.n);
+  const int64_t row = head.problem->first_row + begin;
+  if (begin < end) {
+    const float* k = inputs.k.row(row) + head.head * head_dim;
+    const float* v = inputs.v.row(row) + head.head * head_dim;
+    if (head.k_copy != nullptr) {
+      CopyRows(k, inputs.k.stride, end - begin, head_dim, head.depth, head.k_copy + begin * head.depth);
+    }
+    if (head.v_copy != nullptr) {
+      CopyRows(v, inputs.v.stride, end - begin, head_dim, head.depth, head.v_copy + begin * head.depth);
+    }
+    if (head.k_tiles != nullptr) {
+      for (int64_t key = begin; key < end; key += kTileKeys) {
+        Transpose(k + (key - begin) * inputs.k.stride, inputs.k.stride, std::min<int64_t>(kTileKeys, end - key), head_dim,
+                  head.depth, head.k_tiles + key * head.depth);
+      }
+    }
+  }
+  if (head.drawn != nullptr && begin < head.columns) {
+    FillDrawChunk(head, begin, std::min(begin + kChunk, head.columns));
+  }
+}
+
+void Measure(const AttentionInputs& inputs, HeadWork& head) {
+  const Memberships& m = inputs.memberships;
+  const int64_t first = head.head * m.rows + head.problem->first_row;
+  DrawTables& tables = head.tables;
+  tables.rank = m.rank;
+  tables.y = m.y + first * m.rank;
+  head.x = m.x + first * m.rank;
+  head.query_bound = m.query_bound + first;
+  head.key_bound = m.key_bound + first;
+  tables.exploration = head.drawn->exploration;
+  const RandomKey& key = head.drawn->key;
+  tables.seed[0] = static_cast<uint32_t>(key.seed);
+  tables.seed[1] = static_cast<uint32_t>(key.seed >> 32);
+  tables.bytes_word = CounterWord(key, static_cast<uint32_t>(head.head), kStreamBytes);
+  tables.low_word = CounterWord(key, static_cast<uint32_t>(head.head), kStreamLow);
+  tables.sample = key.sample;
+  float scale = 0.0f, norm = 0.0f;
+  for (int64_t j = 0; j < head.n; ++j) {
+    scale = std::max(scale, head.key_bound[j]);
+    head.bound_sum += head.key_bound[j];
+    float lane[16] = {};
+    const float* y = tables.y + j * m.rank;
+    for (int t = 0; t < m.rank; t += 16) {
+      for (int l = 0; l < 16; ++l) lane[l] += y[t + l] * y[t + l];
+    }
+    float square = 0.0f;
+    for (float part : lane) square += part;
+    norm = std::max(norm, square);
+  }
+  tables.key_scale = scale;
+  tables.key_norm = std::sqrt(norm) * 1.0001f;
+}
+
+}  // namespace
+
+Memory::~Memory() { std::free(data_); }
+
+void Memory::Reserve(size_t bytes) {
+  used_ = 0;
+  if (bytes <= size_) return;
+  std::free(data_);
+  data_ = nullptr;
+  size_ = 0;
+  const bool huge = bytes >= kHugePage;
+  const size_t unit = huge ? kHugePage : 64;
+  const size_t rounded = (bytes + unit - 1) / unit * unit;
+  data_ = static_cast<std::byte*>(std::aligned_alloc(unit, rounded));
+  if (data_ == nullptr) throw std::bad_alloc();
+  size_ = rounded;
+  // Gathers touch many pages; advice only, so a refusal is no error.
+  if (huge) (void)madvise(data_, rounded, MADV_HUGEPAGE);
+}
+
+void Memory::ReleaseAbove(size_t bytes) {
+  if (size_ <= bytes) return;
+  std::free(data_);
+  data_ = nullptr;
+  size_ = used_ = 0;
+}
+
+void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
+  const AttentionInputs& inputs = *call.inputs;
+  pool.For(static_cast<int64_t>(call.heads.size()), [&](int64_t i, int) {
+    HeadWork& head = call.heads[i];
+    const AttentionProblem& problem = *head.problem;
+    head.n = problem.tokens;
+    head.depth = (inputs.head_dim + 15) / 16 * 16;
+    const int64_t last = head.position(head.n - 1);
+    head.gaps = last != head.n - 1;
+    head.columns = (last + kDrawColumns) / kDrawColumns * kDrawColumns;
+    head.tables.words = head.columns / 64;
+    head.q = inputs.q.row(problem.first_row) + head.head * inputs.head_dim;
+    head.q_stride = inputs.q.stride;
+    if (head.drawn != nullptr) Measure(inputs, head);
+  });
+  std::vector<Needs> needs;
+  Layout count(nullptr), take(&memory);
+  for (HeadWork& head : call.heads) {
+    needs.push_back(NeedsOf(call, head));
+    Place(needs.back(), head, count);
+  }
+  memory.Reserve(count.bytes());
+  std::vector<std::pair<int32_t, int32_t>> chunks;
+  for (size_t i = 0; i < call.heads.size(); ++i) {
+    HeadWork& head = call.heads[i];
+    Place(needs[i], head, take);
+    const float* k = inputs.k.row(head.problem->first_row) + head.head * inputs.head_dim;
+    const float* v = inputs.v.row(head.problem->first_row) + head.head * inputs.head_dim;
+    head.k = head.k_copy != nullptr ? head.k_copy : k;
+    head.v = head.v_copy != nullptr ? head.v_copy : v;
+    head.k_stride = head.k_copy != nullptr ? head.depth : inputs.k.stride;
+    head.v_stride = head.v_copy != nullptr ? head.depth : inputs.v.stride;
+    head.tables.valid = head.valid;
+    head.tables.bound = head.bound;
+    head.tables.philox = head.philox;
+    head.tables.y_tiles = head.y_tiles;
+    head.tables.packed = head.packed;
+    const int64_t span = head.drawn != nullptr ? head.columns : head.n;
+    for (int64_t chunk = 0; chunk * kChunk < span; ++chunk) {
+      chunks.emplace_back(static_cast<int32_t>(i), static_cast<int32_t>(chunk));
+    }
+  }
+  pool.For(static_cast<int64_t>(chunks.size()),
+           [&](int64_t i, int) { FillChunk(call, call.heads[chunks[i].first], chunks[i].second); });
+}
+
+}  // namespace edgewise::cpu_attention

@@ -1,0 +1,167 @@
+// One call of CpuAttend taken apart: heads of sequences, their blocks of query rows, and what threads need to work on
+// them. Internal to attention*.cc.
+#ifndef EDGEWISE_KERNELS_CPU_ATTENTION_WORK_H_
+#define EDGEWISE_KERNELS_CPU_ATTENTION_WORK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace edgewise::cpu_attention {
+
+// 64-byte aligned memory that grows and is kept between calls; contents are lost when it grows.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory();
+
+  // Throws std::bad_alloc.
+  void Reserve(size_t bytes);
+  void ReleaseAbove(size_t bytes);
+  // Next `count` objects of the reserved bytes, 64-byte aligned.
+  template <typename T>
+  T* Take(int64_t count) {
+    T* taken = reinterpret_cast<T*>(data_ + used_);
+    used_ += Rounded(count * sizeof(T));
+    return taken;
+  }
+  static constexpr size_t Rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+ private:
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  size_t used_ = 0;
+};
+
+// Edges of one block of query rows, rows and keys as packed indices.
+struct BlockEdges {
+  bool all = false;                   // every pair
+  const uint64_t* bits = nullptr;     // [rows, bit_words], or
+  int64_t bit_words = 0;
+  const int64_t* offsets = nullptr;   // [rows + 1] into
+  const int32_t* keys = nullptr;      // ascending within a row
+  const float* multiplicity = nullptr;  // as keys; null: all 1
+  uint64_t count = 0;
+};
+
+// What a block leaves for its head's report.
+struct BlockResult {
+  uint64_t edges = 0;
+  uint64_t isolated = 0;
+  double expected = 0.0;
+  std::vector<int64_t> row_edges;  // for the graph: [rows]
+  std::vector<int32_t> keys, multiplicity;
+  std::vector<float> weights;
+};
+
+// Edges that an edge cap lets pass, of one block.
+struct KeptEdges {
+  std::vector<int64_t> offsets;  // [rows + 1]
+  std::vector<int32_t> keys;
+  std::vector<float> multiplicity;  // as keys, or empty
+};
+
+// One head of one sequence.
+struct HeadWork {
+  const AttentionProblem* problem = nullptr;
+  int head = 0;
+  const DrawnRows* drawn = nullptr;    // the pattern, or
+  const HeadEdges* given = nullptr;    // or neither: all pairs
+  int64_t n = 0;                       // tokens
+  int64_t columns = 0;                 // positions, rounded up to kDrawColumns
+  bool gaps = false;                   // positions are not 0..n-1
+  bool capped = false;                 // edges come from `kept`
+  double bound_sum = 0.0;              // sum of key bounds
+
+  // Operands of this head, rows padded to `depth`.
+  int depth = 0;
+  const float* q = nullptr;            // [n, head_dim] as given
+  int64_t q_stride = 0;
+  const float* k = nullptr;            // [n, depth]
+  const float* v = nullptr;
+  int64_t k_stride = 0, v_stride = 0;
+  float* k_copy = nullptr;             // where k and v are copied to, if they are
+  float* v_copy = nullptr;
+  float* k_tiles = nullptr;            // [n / 64 up, depth, 64], if packed
+  const float* x = nullptr;            // [n, rank]
+  const float* query_bound = nullptr;  // [n]
+  const float* key_bound = nullptr;    // [n]
+
+  DrawTables tables;
+  uint64_t* valid = nullptr;
+  uint16_t* bound = nullptr;
+  uint64_t* philox = nullptr;
+  float* y_tiles = nullptr;
+  int32_t* packed = nullptr;
+
+  int64_t blocks() const { return (n + kBlockRows - 1) / kBlockRows; }
+  int64_t first_block = 0;             // among the blocks of the call
+  uint32_t position(int64_t row) const {
+    return problem->positions == nullptr ? static_cast<uint32_t>(row) : static_cast<uint32_t>(problem->positions[row]);
+  }
+};
+
+struct Call {
+  const AttentionKernels* kernels = nullptr;
+  const AttentionInputs* inputs = nullptr;
+  std::span<const AttentionProblem> problems;
+  Matrix out;
+  std::vector<HeadWork> heads;         // problem by problem
+  std::vector<int32_t> block_head;     // [blocks] index into heads
+  std::vector<BlockResult> results;    // [blocks]
+  std::vector<KeptEdges> kept;         // [blocks], of heads under a cap
+};
+
+// Buffers of one thread, for the longest sequence of a call.
+struct Worker {
+  Memory memory;
+  DrawScratch draw;
+  uint64_t* position_bits = nullptr;   // [kBlockRows, words]
+  uint64_t* packed_bits = nullptr;     // [kBlockRows, words]
+  int32_t* row_keys = nullptr;         // [columns + 64]
+  Candidate* candidates = nullptr;     // [columns]
+  float* q = nullptr;                  // [kBlockRows, depth]
+  float* sums = nullptr;               // [kBlockRows, depth]
+  float* weight_sum = nullptr;         // [kBlockRows]
+  float* max_score = nullptr;          // [kBlockRows]
+  float* attend = nullptr;             // [AttendScratchFloats]
+  int64_t offsets[kBlockRows + 1];
+  std::vector<int32_t> keys;           // edges of one block
+  std::vector<float> multiplicity;     // as keys, or empty
+
+  void Prepare(const Call& call);
+};
+
+// Lays out `call.heads` (problem, pattern and head set) in `memory` and fills it.
+void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call);
+
+// Draws the edges of rows row0.. of one block; they lie in `worker`.
+BlockEdges DrawBlock(const Call& call, const HeadWork& head, int64_t row0, int rows, Worker& worker);
+
+// Sets the forced edges of a row, as bits by position.
+void AddForced(const HeadWork& head, int64_t row, uint64_t* bits);
+int64_t CountForced(const HeadWork& head);
+bool HasForced(const HeadWork& head);
+// Bits by position to bits by packed index. [words] both; may be the same memory.
+void PackBits(const HeadWork& head, const uint64_t* by_position, uint64_t* by_index);
+
+// u < p of the law, as EdgeThreshold defines it.
+bool IsEdge(Law law, uint64_t uniform, float rate);
+float RateOf(const HeadWork& head, int64_t row, int64_t key);
+DrawRow RowOf(const HeadWork& head, int64_t row);
+
+// Decides what each cap keeps, sets `capped` and fills call.kept. True: the heads of slack caps were left to be drawn as
+// if they had none.
+void ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, std::span<EdgeCap> caps, Call& call);
+
+}  // namespace edgewise::cpu_attention
+
+#endif  // EDGEWISE_KERNELS_CPU_ATTENTION_WORK_H_

@@ -1,0 +1,252 @@
+// Drawing edges with AVX-512: exactly the graph of kernels/draw.h. Included by attention_avx512.cc.
+//
+// Most pairs are settled by one random byte against a bound: 64 columns a step. Pairs that pass it get their exact p, 16
+// at a time; only when the byte equals floor(256 p) is the low word of the uniform drawn, 16 at a time as well.
+
+namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+using V = __m512i;
+
+EDGEWISE_INLINE V Set64(uint64_t a) { return _mm512_set1_epi64(static_cast<long long>(a)); }
+EDGEWISE_INLINE V Xor3(V a, V b, V c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
+// High halves of 64-bit lanes into their low halves; the new high halves mean nothing.
+EDGEWISE_INLINE V HighHalf(V a) { return _mm512_shuffle_epi32(a, static_cast<_MM_PERM_ENUM>(0xF5)); }
+
+// Philox counters of eight blocks in the low halves of 64-bit lanes. High halves are garbage that the 32-bit multiplier
+// does not read.
+struct Counters {
+  V c0, c1, c2, c3;
+};
+
+EDGEWISE_INLINE void PhiloxRound(Counters& c, uint32_t k0, uint32_t k1) {
+  const V product0 = _mm512_mul_epu32(c.c0, Set64(kPhiloxMultiplier0));
+  const V product1 = _mm512_mul_epu32(c.c2, Set64(kPhiloxMultiplier1));
+  c.c0 = Xor3(HighHalf(product1), c.c1, Set64(k0));
+  c.c2 = Xor3(HighHalf(product0), c.c3, Set64(k1));
+  c.c1 = product1;
+  c.c3 = product0;
+}
+
+// What one query adds to the tables of DrawTables::philox: rounds 0 and 1 on the words that no column changes.
+struct QueryWords {
+  V high, low;
+};
+EDGEWISE_INLINE QueryWords MixQuery(const DrawTables& tables, uint32_t position) {
+  const uint32_t constant = static_cast<uint32_t>(static_cast<uint64_t>(kPhiloxMultiplier1) * tables.bytes_word >> 32);
+  const uint32_t word = constant ^ position ^ tables.seed[0];
+  const uint64_t product = static_cast<uint64_t>(kPhiloxMultiplier0) * word;
+  return {Set64(product >> 32), Set64(product & 0xFFFFFFFFu)};
+}
+
+// The high bytes of 128 positions, in order. Rounds 0 to 2 use what DrawTables::philox holds.
+EDGEWISE_INLINE void HighBytes(const DrawTables& tables, const uint64_t* table, QueryWords query, V order, V* first,
+                               V* second) {
+  Counters c;
+  const V product = _mm512_mul_epu32(_mm512_xor_si512(query.high, _mm512_loadu_si512(table)), Set64(kPhiloxMultiplier1));
+  c.c0 = _mm512_xor_si512(HighHalf(product), _mm512_loadu_si512(table + 8));
+  c.c1 = product;
+  c.c2 = _mm512_xor_si512(query.low, _mm512_loadu_si512(table + 16));
+  c.c3 = _mm512_loadu_si512(table + 24);
+  uint32_t k0 = tables.seed[0] + 3 * kPhiloxWeyl0, k1 = tables.seed[1] + 3 * kPhiloxWeyl1;
+#define EDGEWISE_ROUND           \
+  PhiloxRound(c, k0, k1);        \
+  k0 += kPhiloxWeyl0;            \
+  k1 += kPhiloxWeyl1;
+  EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND
+#undef EDGEWISE_ROUND
+  // Words 0, 1 and words 2, 3 of each block side by side, then blocks 0..3 and 4..7 together, then bytes into place.
+  const __mmask16 odd = 0xAAAA;
+  const auto low_to_high = static_cast<_MM_PERM_ENUM>(0xA0);
+  const V word01 = _mm512_mask_shuffle_epi32(c.c0, odd, c.c1, low_to_high);
+  const V word23 = _mm512_mask_shuffle_epi32(c.c2, odd, c.c3, low_to_high);
+  *first = _mm512_permutexvar_epi8(order, _mm512_shuffle_i64x2(word01, word23, 0x44));
+  *second = _mm512_permutexvar_epi8(order, _mm512_shuffle_i64x2(word01, word23, 0xEE));
+}
+
+// Column 8e + 2t + b takes byte 2e + b of block t; the first 32 bytes hold words 0, 1 of the four blocks.
+alignas(64) static const uint8_t kByteOrder[64] = {
+#define EDGEWISE_PAIR(t, byte) (byte < 8 ? 8 * t + byte : 24 + 8 * t + byte), (byte < 8 ? 8 * t + byte : 24 + 8 * t + byte) + 1
+#define EDGEWISE_EIGHT(byte) EDGEWISE_PAIR(0, byte), EDGEWISE_PAIR(1, byte), EDGEWISE_PAIR(2, byte), EDGEWISE_PAIR(3, byte)
+    EDGEWISE_EIGHT(0), EDGEWISE_EIGHT(2),  EDGEWISE_EIGHT(4),  EDGEWISE_EIGHT(6),
+    EDGEWISE_EIGHT(8), EDGEWISE_EIGHT(10), EDGEWISE_EIGHT(12), EDGEWISE_EIGHT(14)
+#undef EDGEWISE_EIGHT
+#undef EDGEWISE_PAIR
+};
+alignas(64) static const uint8_t kIota[64] = {
+    0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+    32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+
+// Appends base + the places of the set bits of `mask`, and their bytes. No branch on what is rare: compresses go to
+// registers, whole vectors are stored and the end moves on.
+EDGEWISE_INLINE int64_t Append(uint64_t mask, uint32_t base, V bytes, uint32_t* column, uint8_t* byte, int64_t size) {
+  const V ids = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kIota));
+  const int count = static_cast<int>(_mm_popcnt_u64(mask));
+  _mm512_storeu_si512(byte + size, _mm512_maskz_compress_epi8(mask, bytes));
+  const V from = _mm512_set1_epi32(static_cast<int>(base));
+  _mm512_storeu_si512(column + size, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(ids))));
+  if (__builtin_expect(count > 16, 0)) {
+    _mm512_storeu_si512(column + size + 16, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
+    _mm512_storeu_si512(column + size + 32, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 2))));
+    _mm512_storeu_si512(column + size + 48, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 3))));
+  }
+  return size + count;
+}
+
+// Pairs whose byte is at most floor(256 * min(1, tau * bound)): all edges of the row and few others. The bound is
+// computed in 16 bits, rounded up: t = a * c + margin in units of 2^(shift - 16).
+static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte) {
+  const float top = tau * row.bound * tables.key_scale;
+  int shift = 0;  // the bound may exceed 1
+  while (shift < 7 && !(top <= 0.999f * static_cast<float>(1 << shift))) ++shift;
+  const float unit = 65536.0f / static_cast<float>(1 << shift);
+  const float a = top * unit * 1.00001f + 2.0f;
+  const float margin = tau * tables.exploration * unit * 1.00001f + 4.0f;
+  // A row beyond what 16 bits hold: everything is a candidate.
+  const bool all = !(a < 65536.0f) || !(margin < 65536.0f);
+  const V a16 = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(a < 65535.0f ? a : 65535.0f)));
+  const V margin16 = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(margin)));
+  const V shift16 = _mm512_set1_epi16(static_cast<short>(8 - shift));
+  const V order = _mm512_load_si512(kByteOrder);
+  const QueryWords query = MixQuery(tables, row.position);
+  int64_t size = 0;
+  for (int64_t word = 0; word < tables.words; word += 2) {
+    V bytes[2];
+    HighBytes(tables, tables.philox + word * 16, query, order, &bytes[0], &bytes[1]);
+    for (int half = 0; half < 2; ++half) {
+      const uint16_t* bound = tables.bound + (word + half) * 64;
+      const V low = _mm512_adds_epu16(_mm512_mulhi_epu16(a16, _mm512_loadu_si512(bound)), margin16);
+      const V high = _mm512_adds_epu16(_mm512_mulhi_epu16(a16, _mm512_loadu_si512(bound + 32)), margin16);
+      const V limit = _mm512_packus_epi16(_mm512_srlv_epi16(low, shift16), _mm512_srlv_epi16(high, shift16));
+      const uint64_t mask = _mm512_mask_cmple_epu8_mask(tables.valid[word + half], bytes[half], limit);
+      size = Append(mask, static_cast<uint32_t>(word + half) * 64, bytes[half], column, byte, size);
+    }
+  }
+  return size;
+}
+
+// Low words of the uniforms of one query and 16 key positions.
+EDGEWISE_INLINE V LowWords(const DrawTables& tables, uint32_t position, V keys) {
+  const V block = _mm512_srli_epi32(keys, 2);
+  Counters even = {block, Set64(position), Set64(tables.low_word), Set64(tables.sample)};
+  Counters odd = {_mm512_srli_epi64(block, 32), even.c1, even.c2, even.c3};
+  uint32_t k0 = tables.seed[0], k1 = tables.seed[1];
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    PhiloxRound(even, k0, k1);
+    PhiloxRound(odd, k0, k1);
+    k0 += kPhiloxWeyl0;
+    k1 += kPhiloxWeyl1;
+  }
+  const auto low_to_high = static_cast<_MM_PERM_ENUM>(0xA0);
+  const V word0 = _mm512_mask_shuffle_epi32(even.c0, 0xAAAA, odd.c0, low_to_high);
+  const V word1 = _mm512_mask_shuffle_epi32(even.c1, 0xAAAA, odd.c1, low_to_high);
+  const V word2 = _mm512_mask_shuffle_epi32(even.c2, 0xAAAA, odd.c2, low_to_high);
+  const V word3 = _mm512_mask_shuffle_epi32(even.c3, 0xAAAA, odd.c3, low_to_high);
+  const __mmask16 bit0 = _mm512_test_epi32_mask(keys, _mm512_set1_epi32(1));
+  const __mmask16 bit1 = _mm512_test_epi32_mask(keys, _mm512_set1_epi32(2));
+  return _mm512_mask_blend_epi32(bit1, _mm512_mask_blend_epi32(bit0, word0, word1),
+                                 _mm512_mask_blend_epi32(bit0, word2, word3));
+}
+
+// p of 16 candidates, bit for bit EdgeRate(MembershipDot(x, y), exploration).
+template <int kVectors>
+EDGEWISE_INLINE F Rates(const DrawTables& tables, const float* x, const uint32_t* column) {
+  const float* rows[16];
+  const int64_t rank = kVectors > 0 ? 16 * kVectors : tables.rank;
+  if (tables.packed == nullptr) {
+    for (int k = 0; k < 16; ++k) rows[k] = tables.y + column[k] * rank;
+  } else {
+    for (int k = 0; k < 16; ++k) rows[k] = tables.y + tables.packed[column[k]] * rank;
+  }
+  const F dot = DotRows16<kVectors>(x, rows, tables.rank / 16);
+  return _mm512_min_ps(_mm512_max_ps(dot, Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));  // max: NaN gives 0
+}
+
+// Decides candidates under law bernoulli: u < p with u = (byte + low / 2^32) / 256. One bit per candidate in `accept`.
+template <int kVectors>
+static void Decide(const DrawTables& tables, const DrawRow& row, const DrawScratch& scratch, int64_t size) {
+  for (int64_t e = size; e < (size + 15) / 16 * 16; ++e) {
+    scratch.column[e] = size > 0 ? scratch.column[size - 1] : 0;
+    scratch.byte[e] = 255;
+  }
+  int64_t ties = 0;
+  for (int64_t e = 0; e < size; e += 16) {
+    const F scaled = Rates<kVectors>(tables, row.x, scratch.column + e) * Broadcast(256.0f);
+    const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    const F bytes = _mm512_cvtepi32_ps(
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
+    scratch.accept[e / 16] = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ);
+    const __mmask16 tie = _mm512_cmp_ps_mask(bytes, whole, _CMP_EQ_OQ);
+    // low < fraction * 2^32, and low is whole: low < the ceiling. All exact: p has 24 significant bits.
+    const V limit = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
+                                             _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)),
+                                     _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota))));
+    _mm512_storeu_si512(scratch.tie + ties, _mm512_maskz_compress_epi32(tie, index));
+    _mm512_storeu_si512(scratch.tie_low + ties, _mm512_maskz_compress_epi32(tie, limit));
+    ties += _mm_popcnt_u32(tie);
+  }
+  for (int64_t t = 0; t < ties; t += 16) {
+    const __mmask16 present = ties - t < 16 ? static_cast<__mmask16>((1u << (ties - t)) - 1) : 0xFFFF;
+    const V index = _mm512_maskz_loadu_epi32(present, scratch.tie + t);
+    const V keys = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), present, index, scratch.column, 4);
+    const V low = LowWords(tables, row.position, keys);
+    uint32_t edges = _mm512_mask_cmplt_epu32_mask(present, low, _mm512_maskz_loadu_epi32(present, scratch.tie_low + t));
+    for (; edges != 0; edges &= edges - 1) {
+      const uint32_t e = scratch.tie[t + __builtin_ctz(edges)];
+      scratch.accept[e / 16] |= static_cast<uint16_t>(1u << (e % 16));
+    }
+  }
+  if (size % 16 != 0) scratch.accept[size / 16] &= static_cast<uint16_t>((1u << (size % 16)) - 1);
+}
+
+EDGEWISE_INLINE void DecideAny(const DrawTables& tables, const DrawRow& row, const DrawScratch& scratch, int64_t size) {
+  if (tables.rank == 32) return Decide<2>(tables, row, scratch, size);
+  Decide<0>(tables, row, scratch, size);
+}
+
+static int64_t DrawOneRow(const DrawTables& tables, const DrawRow& row, const DrawScratch& scratch, int32_t* positions) {
+  const int64_t size = Scan(tables, row, 1.0f, scratch.column, scratch.byte);
+  DecideAny(tables, row, scratch, size);
+  int64_t edges = 0;
+  for (int64_t e = 0; e < size; e += 16) {
+    const __mmask16 accept = scratch.accept[e / 16];
+    _mm512_storeu_si512(positions + edges,
+                        _mm512_maskz_compress_epi32(accept, _mm512_loadu_si512(scratch.column + e)));
+    edges += _mm_popcnt_u32(accept);
+  }
+  return edges;
+}
+
+static int64_t ListOneRow(const DrawTables& tables, const DrawRow& row, float tau, const DrawScratch& scratch,
+                          Candidate* out) {
+  const int64_t size = Scan(tables, row, tau, scratch.column, scratch.byte);
+  for (int64_t e = size; e < (size + 15) / 16 * 16; ++e) {
+    scratch.column[e] = scratch.column[size - 1];
+    scratch.byte[e] = 0;
+  }
+  int64_t kept = 0;
+  alignas(64) float rates[16];
+  alignas(64) uint32_t low[16];
+  const F tau256 = Broadcast(256.0f * tau * 1.00001f);
+  for (int64_t e = 0; e < size; e += 16) {
+    const F rate = tables.rank == 32 ? Rates<2>(tables, row.x, scratch.column + e)
+                                     : Rates<0>(tables, row.x, scratch.column + e);
+    const F bytes = _mm512_cvtepi32_ps(
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
+    uint32_t maybe = _mm512_cmp_ps_mask(bytes, rate * tau256, _CMP_LE_OQ);
+    if (size - e < 16) maybe &= (1u << (size - e)) - 1;
+    if (maybe == 0) continue;
+    _mm512_store_ps(rates, rate);
+    _mm512_store_si512(low, LowWords(tables, row.position, _mm512_loadu_si512(scratch.column + e)));
+    for (; maybe != 0; maybe &= maybe - 1) {
+      const int k = __builtin_ctz(maybe);
+      out[kept].position = scratch.column[e + k];
+      out[kept].rate = rates[k];
+      out[kept].uniform = static_cast<uint64_t>(scratch.byte[e + k]) << 32 | low[k];
+      ++kept;
+    }
+  }
+  return kept;
+}
+
+}  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

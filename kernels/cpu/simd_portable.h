@@ -1,0 +1,106 @@
+// simd_avx512.h for every other machine: GCC vector types of the machine's width. Included only by the files of one
+// instruction set, inside namespace EDGEWISE_SIMD_NAMESPACE.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_PORTABLE_H_
+#define EDGEWISE_KERNELS_CPU_SIMD_PORTABLE_H_
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+
+#define EDGEWISE_INLINE static inline __attribute__((always_inline))
+
+namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+#if defined(__AVX2__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+typedef float F __attribute__((vector_size(4 * kLanes)));
+typedef float UnalignedF __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t I __attribute__((vector_size(4 * kLanes)));
+inline constexpr int kScoreVectors = 2;  // a register tile of scores: 6 rows x 2 vectors
+inline constexpr int kScoreRows = 6;
+
+EDGEWISE_INLINE F Broadcast(float a) { return a - F{}; }
+EDGEWISE_INLINE F Zero() { return F{}; }
+EDGEWISE_INLINE F Load(const float* p) { return *reinterpret_cast<const UnalignedF*>(p); }
+EDGEWISE_INLINE void Store(float* p, F a) { *reinterpret_cast<UnalignedF*>(p) = a; }
+EDGEWISE_INLINE F Fma(F a, F b, F c) {
+#if defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+EDGEWISE_INLINE F Max(F a, F b) { return a > b ? a : b; }
+EDGEWISE_INLINE F Min(F a, F b) { return a < b ? a : b; }
+EDGEWISE_INLINE float ReduceAdd(F a) {
+  float sum = a[0];
+  for (int l = 1; l < kLanes; ++l) sum += a[l];
+  return sum;
+}
+EDGEWISE_INLINE float ReduceMax(F a) {
+  float max = a[0];
+  for (int l = 1; l < kLanes; ++l) max = a[l] > max ? a[l] : max;
+  return max;
+}
+EDGEWISE_INLINE bool AnyGreater(F a, F b) {
+  const I greater = a > b;
+  int any = 0;
+  for (int l = 0; l < kLanes; ++l) any |= greater[l];
+  return any != 0;
+}
+EDGEWISE_INLINE I LaneNumbers() {
+  I lanes = {};
+  for (int l = 0; l < kLanes; ++l) lanes[l] = l;
+  return lanes;
+}
+// Lane l of a where bit l is set, else of b.
+EDGEWISE_INLINE F Select(uint32_t bits, F a, F b) {
+  const I mask = (static_cast<int32_t>(bits) & (1 << LaneNumbers())) != 0;
+  return mask ? a : b;
+}
+EDGEWISE_INLINE F LoadFirst(const float* p, int count) {
+  F a = {};
+  for (int l = 0; l < kLanes; ++l) {
+    if (l < count) a[l] = p[l];
+  }
+  return a;
+}
+
+// 2^a for a <= 0, -inf included; below 2^-126 flushed there; error below 1.5 ulp; exactly 1 at 0.
+EDGEWISE_INLINE F Exp2(F a) {
+  const F magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to integers, which lie in the low bits
+  a = Max(a, Broadcast(-126.0f));
+  const F shifted = a + magic;
+  const F f = a - (shifted - magic);
+  F p = Broadcast(1.32647285e-3f);
+  p = Fma(p, f, Broadcast(9.67151299e-3f));
+  p = Fma(p, f, Broadcast(5.55073358e-2f));
+  p = Fma(p, f, Broadcast(2.40222424e-1f));
+  p = Fma(p, f, Broadcast(6.93147004e-1f));
+  p = Fma(p, f, Broadcast(1.0f));
+  const I bits = reinterpret_cast<I>(p) + (reinterpret_cast<I>(shifted) << 23);
+  return reinterpret_cast<F>(bits);
+}
+
+// out[k] = <x, rows[k]>, k = 0..15, in the order of MembershipDot. `vectors`: row length / 16.
+EDGEWISE_INLINE void StoreDots16(const float* x, const float* const* rows, int vectors, float* out) {
+  for (int k = 0; k < 16; ++k) {
+    float lane[16] = {};
+    for (int t = 0; t < vectors; ++t) {
+      for (int l = 0; l < 16; ++l) lane[l] = __builtin_fmaf(x[16 * t + l], rows[k][16 * t + l], lane[l]);
+    }
+    for (int step = 8; step > 0; step /= 2) {
+      for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
+    }
+    out[k] = lane[0];
+  }
+}
+
+}  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_PORTABLE_H_

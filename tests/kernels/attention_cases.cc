@@ -1,0 +1,136 @@
+#include "tests/kernels/attention_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/reference.h"
+
+namespace edgewise::testing {
+
+Case::Case(const Shape& shape) : lengths(shape.lengths) {
+  std::mt19937 random(shape.seed);
+  std::normal_distribution<float> normal;
+  int64_t rows = 0;
+  for (int length : lengths) {
+    first_rows.push_back(rows);
+    rows += length;
+    std::vector<int32_t> places;
+    int32_t next = 0;
+    for (int t = 0; t < length; ++t) {
+      while (std::uniform_real_distribution<>()(random) < shape.gap_share) ++next;
+      places.push_back(next++);
+    }
+    positions.push_back(places);
+  }
+  const int64_t width = static_cast<int64_t>(shape.heads) * shape.head_dim;
+  data.resize(static_cast<size_t>(rows * width * 3));
+  for (float& value : data) value = normal(random);
+  inputs.num_heads = shape.heads;
+  inputs.head_dim = shape.head_dim;
+  inputs.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  if (shape.one_matrix) {
+    inputs.q = ConstMatrix(data.data(), rows, width, 3 * width);
+    inputs.k = ConstMatrix(data.data() + width, rows, width, 3 * width);
+    inputs.v = ConstMatrix(data.data() + 2 * width, rows, width, 3 * width);
+  } else {
+    inputs.q = ConstMatrix(data.data(), rows, width);
+    inputs.k = ConstMatrix(data.data() + rows * width, rows, width);
+    inputs.v = ConstMatrix(data.data() + 2 * rows * width, rows, width);
+  }
+  // Half normal entries around a common direction: inner products of about mean_rate.
+  const double unit = std::sqrt(shape.mean_rate / shape.rank);
+  for (std::vector<float>* side : {&x, &y}) {
+    for (int64_t i = 0; i < shape.heads * rows; ++i) {
+      const double size = unit * std::exp(0.5 * shape.spread * normal(random));
+      for (int t = 0; t < shape.rank; ++t) {
+        side->push_back(static_cast<float>(size * (1.0 + shape.spread * normal(random))));
+      }
+    }
+  }
+  const auto norms = [&](const std::vector<float>& side, std::vector<float>& out) {
+    for (size_t i = 0; i < side.size(); i += shape.rank) {
+      double square = 0.0;
+      for (int t = 0; t < shape.rank; ++t) square += static_cast<double>(side[i + t]) * side[i + t];
+      out.push_back(static_cast<float>(std::sqrt(square) * 1.000001));
+    }
+  };
+  norms(x, query_bound);
+  norms(y, key_bound);
+  inputs.memberships = {x.data(), y.data(), query_bound.data(), key_bound.data(), rows, shape.rank};
+}
+
+void Case::AddProblems(const AttentionPattern& pattern, int32_t cap) {
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    AttentionProblem problem;
+    problem.first_row = first_rows[s];
+    problem.tokens = lengths[s];
+    problem.out_row = out_rows;
+    problem.positions = positions[s].data();
+    problem.pattern = pattern;
+    problem.cap = cap;
+    reports.push_back(std::make_unique<AttentionReport>());
+    problem.report = reports.back().get();
+    problems.push_back(problem);
+    out_rows += lengths[s];
+  }
+}
+
+void Case::AskForAll() {
+  for (auto& report : reports) report->want_expected = report->want_key_degrees = report->want_graph = true;
+}
+
+namespace {
+
+template <typename Run>
+Outcome RunWith(const Case& attention_case, std::vector<EdgeCap> caps, const Run& run) {
+  Outcome outcome;
+  const int64_t width = static_cast<int64_t>(attention_case.inputs.num_heads) * attention_case.inputs.head_dim;
+  outcome.out.assign(static_cast<size_t>(attention_case.out_rows * width), NAN);
+  outcome.caps = std::move(caps);
+  run(Matrix(outcome.out.data(), attention_case.out_rows, width), outcome.caps);
+  for (const AttentionProblem& problem : attention_case.problems) outcome.reports.push_back(*problem.report);
+  return outcome;
+}
+
+}  // namespace
+
+Outcome RunCpu(const Case& attention_case, Isa isa, int threads, std::vector<EdgeCap> caps) {
+  ThreadPool pool(threads);
+  return RunWith(attention_case, std::move(caps), [&](Matrix out, std::span<EdgeCap> caps) {
+    const absl::Status status = CpuAttend(isa, pool, attention_case.inputs, attention_case.problems, caps, out);
+    if (!status.ok()) std::abort();
+  });
+}
+
+Outcome RunReference(const Case& attention_case, std::vector<EdgeCap> caps) {
+  return RunWith(attention_case, std::move(caps), [&](Matrix out, std::span<EdgeCap> caps) {
+    reference::Attend(attention_case.inputs, attention_case.problems, caps, out);
+  });
+}
+
+std::vector<Isa> AvailableIsas() {
+  std::vector<Isa> isas;
+  for (const char* name : {"generic", "avx2", "avx512"}) {
+    const absl::StatusOr<Isa> isa = SelectIsa(name);
+    if (isa.ok()) isas.push_back(*isa);
+  }
+  return isas;
+}
+
+double LargestDifference(std::span<const float> a, std::span<const float> b) {
+  if (a.size() != b.size()) return INFINITY;
+  double largest = 0.0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a[i]) - b[i]);
+    largest = difference <= largest ? largest : difference;  // NaN counts
+  }
+  return largest;
+}
+
+bool SameBytes(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+}  // namespace edgewise::testing

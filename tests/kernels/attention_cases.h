@@ -1,0 +1,66 @@
+// Random attention calls for tests: operands, memberships with true bounds, sequences with and without interior pads.
+#ifndef EDGEWISE_TESTS_KERNELS_ATTENTION_CASES_H_
+#define EDGEWISE_TESTS_KERNELS_ATTENTION_CASES_H_
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/cpu/isa.h"
+
+namespace edgewise::testing {
+
+// What the inputs of a case look like.
+struct Shape {
+  std::vector<int> lengths = {40};  // tokens of each sequence
+  int heads = 2;
+  int head_dim = 16;
+  int rank = 32;
+  double mean_rate = 0.1;  // of p_ij before exploration
+  double spread = 0.5;     // how far p_ij varies: 0 gives equal memberships
+  double gap_share = 0.0;  // chance of a pad before a token
+  bool one_matrix = false; // q, k, v side by side in one matrix, as a fused projection leaves them
+  uint32_t seed = 1;
+};
+
+// Owns everything that its AttentionInputs and problems point to.
+struct Case {
+  explicit Case(const Shape& shape);
+  Case(const Case&) = delete;
+
+  // One problem per sequence with this pattern and cap; samples after each other write to rows of their own.
+  void AddProblems(const AttentionPattern& pattern, int32_t cap = -1);
+  // Reports ask for the graph, key degrees and expected edges.
+  void AskForAll();
+
+  std::vector<float> data, x, y, query_bound, key_bound;
+  std::vector<std::vector<int32_t>> positions;
+  std::vector<std::unique_ptr<AttentionReport>> reports;
+  std::vector<int64_t> first_rows;
+  std::vector<int> lengths;
+  AttentionInputs inputs;
+  std::vector<AttentionProblem> problems;
+  int64_t out_rows = 0;
+};
+
+struct Outcome {
+  std::vector<float> out;
+  std::vector<AttentionReport> reports;  // by problem
+  std::vector<EdgeCap> caps;
+};
+
+Outcome RunCpu(const Case& attention_case, Isa isa, int threads, std::vector<EdgeCap> caps = {});
+Outcome RunReference(const Case& attention_case, std::vector<EdgeCap> caps = {});
+
+// The instruction sets of this machine.
+std::vector<Isa> AvailableIsas();
+
+double LargestDifference(std::span<const float> a, std::span<const float> b);
+bool SameBytes(std::span<const float> a, std::span<const float> b);
+
+}  // namespace edgewise::testing
+
+#endif  // EDGEWISE_TESTS_KERNELS_ATTENTION_CASES_H_
