@@ -71,6 +71,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(const ClientOptions
   arguments.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   arguments.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);  // a restarted server is found again soon
+  if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   if (IsLocal(options.address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   if (options.tls && !options.tls->server_name.empty()) {
     arguments.SetSslTargetNameOverride(options.tls->server_name);

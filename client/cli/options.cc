@@ -24,7 +24,7 @@ void ConnectionFlags::Register(FlagSet& flags) {
   flags.AddSwitch("allow_plain_token", "send the token to another machine without TLS", &allow_plain_token);
 }
 
-absl::StatusOr<std::unique_ptr<Client>> ConnectionFlags::Connect() const {
+absl::StatusOr<std::unique_ptr<Client>> ConnectionFlags::Connect(bool own_connection) const {
   if (timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("--timeout is ", absl::FormatDuration(timeout), "; expected > 0"));
   }
@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectionFlags::Connect() const {
   options.timeout = timeout;
   options.wait_for_ready = wait_for_ready;
   options.allow_plain_token = allow_plain_token;
+  options.own_connection = own_connection;
   if (tls || !tls_ca_file.empty() || !tls_cert_file.empty() || !tls_key_file.empty() || !tls_server_name.empty()) {
     options.tls = TlsOptions{tls_ca_file, tls_cert_file, tls_key_file, tls_server_name};
   }

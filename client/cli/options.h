@@ -32,7 +32,7 @@ struct ConnectionFlags {
 
   void Register(FlagSet& flags);
   // InvalidArgument or NotFound for a wrong flag or file; never talks to the server.
-  absl::StatusOr<std::unique_ptr<Client>> Connect() const;
+  absl::StatusOr<std::unique_ptr<Client>> Connect(bool own_connection = false) const;
 };
 
 // What to ask: predict and bench.

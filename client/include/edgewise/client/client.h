@@ -44,6 +44,7 @@ struct ClientOptions {
   bool allow_plain_token = false;
   absl::Duration timeout = absl::InfiniteDuration();  // of each call that names none
   bool wait_for_ready = false;  // while the server cannot be reached: wait until the timeout, do not fail
+  bool own_connection = false;  // share no socket with other clients; a server bounds the calls at a time on each
   size_t max_message_bytes = size_t{64} << 20;  // both ways
 };
 
@@ -58,7 +59,7 @@ enum class HealthState { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUn
 const char* HealthStateName(HealthState state);
 
 // Thread-safe: any thread may call any method at any time; calls share one connection. All calls block. The destructor
-// must wait until they have returned. Clients of the same address and options may share a socket.
+// must wait until they have returned. Clients of the same address and options may share a socket (see own_connection).
 class Client {
  public:
   // Reads the files that the options name. Does not connect: the first call does. InvalidArgument, or NotFound for a
