@@ -65,10 +65,14 @@ double RetryDelay(const absl::Status& status) {
 }
 
 absl::Status InvalidField(const std::string& field, const std::string& what) {
-  absl::Status status = absl::InvalidArgumentError(absl::StrCat(field, " ", what));
+  return InvalidFieldMessage(field, absl::StrCat(field, " ", what));
+}
+
+absl::Status InvalidFieldMessage(const std::string& field, const std::string& message) {
+  absl::Status status = absl::InvalidArgumentError(message);
   std::string violation;
   AppendBytes(violation, 1, field);
-  AppendBytes(violation, 2, what);
+  AppendBytes(violation, 2, message);
   std::string bad_request;
   AppendBytes(bad_request, 1, violation);
   status.SetPayload(kBadRequestUrl, absl::Cord(bad_request));

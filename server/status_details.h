@@ -20,6 +20,8 @@ double RetryDelay(const absl::Status& status);
 
 // INVALID_ARGUMENT "<field> <what>", with google.rpc.BadRequest naming the field.
 absl::Status InvalidField(const std::string& field, const std::string& what);
+// The same with a message of its own.
+absl::Status InvalidFieldMessage(const std::string& field, const std::string& message);
 
 // google.rpc.Status with the payloads as details; empty where there are none.
 std::string EncodeStatus(const absl::Status& status);

@@ -19,14 +19,12 @@ namespace {
 constexpr size_t kMaxQuoted = 64;
 constexpr size_t kMaxRequestId = 128;
 
-// A message of the model, "token_ids[3] is ...", as one of the field that it stands in.
+// A message of the model, "token_ids[3] is ..." or "text: ...", as one of the field that it stands in.
 absl::Status Within(const std::string& parent, const absl::Status& status) {
   const std::string message(status.message());
-  const size_t space = message.find(' ');
-  if (!absl::IsInvalidArgument(status) || space == std::string::npos) {
-    return absl::Status(status.code(), absl::StrCat(parent, ": ", message));
-  }
-  return InvalidField(absl::StrCat(parent, ".", message.substr(0, space)), message.substr(space + 1));
+  if (!absl::IsInvalidArgument(status)) return absl::Status(status.code(), absl::StrCat(parent, ": ", message));
+  const std::string part = message.substr(0, message.find_first_of(": "));
+  return InvalidFieldMessage(absl::StrCat(parent, ".", part), absl::StrCat(parent, ".", message));
 }
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field) {

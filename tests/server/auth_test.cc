@@ -1,0 +1,62 @@
+#include "server/auth.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/server/test_models.h"
+
+namespace edgewise::server {
+namespace {
+
+TEST(TokenSetTest, AllowsExactlyTheTokensOfTheFile) {
+  TestFolder folder;
+  folder.Write("tokens", "# comment\n\n0123456789abcdef\nsecond-token-of-the-file\r\n");
+  absl::StatusOr<TokenSet> tokens = TokenSet::Read(folder.path() + "/tokens");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_TRUE(tokens->Allows("Bearer 0123456789abcdef"));
+  EXPECT_TRUE(tokens->Allows("Bearer second-token-of-the-file"));
+  for (const char* wrong : {"", "Bearer", "Bearer ", "0123456789abcdef", "bearer 0123456789abcdef",
+                            "Bearer 0123456789ABCDEF", "Bearer 0123456789abcde", "Bearer 0123456789abcdef ",
+                            "Bearer  0123456789abcdef", "Bearer # comment", "Basic 0123456789abcdef"}) {
+    EXPECT_FALSE(tokens->Allows(wrong)) << wrong;
+  }
+}
+
+TEST(TokenSetTest, ShortTokensAndEmptyFilesAreRefused) {
+  TestFolder folder;
+  folder.Write("short", "secret\n");
+  folder.Write("none", "# only a comment\n");
+  EXPECT_EQ(TokenSet::Read(folder.path() + "/short").status().message(),
+            "--auth_token_file: a token has 6 characters; allowed are 16 to 1024");
+  EXPECT_TRUE(absl::IsInvalidArgument(TokenSet::Read(folder.path() + "/none").status()));
+  EXPECT_TRUE(absl::IsNotFound(TokenSet::Read(folder.path() + "/missing").status()));
+}
+
+TEST(CredentialsTest, LoopbackIsRecognised) {
+  for (const char* address : {"127.0.0.1:8001", "127.9.9.9:1", "localhost:8001", "[::1]:8001"}) {
+    EXPECT_TRUE(IsLoopback(address)) << address;
+  }
+  for (const char* address : {"0.0.0.0:8001", "[::]:8001", "10.0.0.1:8001", "example.org:8001", "1270.0.0.1:1"}) {
+    EXPECT_FALSE(IsLoopback(address)) << address;
+  }
+}
+
+TEST(CredentialsTest, OpenAddressNeedsTlsOrAnExplicitWord) {
+  ServerOptions options;
+  options.listen = "0.0.0.0:8001";
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
+  options.security.insecure_bind = true;
+  EXPECT_TRUE(MakeCredentials(options).ok());
+  options.security.auth_token_file = "tokens";
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));  // a token in the clear
+}
+
+TEST(CredentialsTest, HalfATlsPairIsRefused) {
+  ServerOptions options;
+  options.security.tls_certificate = "certificate.pem";
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
+  options.security.tls_key = "/nonexistent/key.pem";
+  EXPECT_TRUE(absl::IsNotFound(MakeCredentials(options).status()));
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,130 @@
+#include "server/batcher.h"
+
+#include <gtest/gtest.h>
+
+#include "server/status_details.h"
+
+namespace edgewise::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const Time kStart = Time() + seconds(100);
+
+TaskPtr MakeTask(uint64_t tokens = 1, uint32_t priority = kDefaultPriority, Time deadline = Time::max()) {
+  auto task = std::make_unique<Task>();
+  task->tokens = tokens;
+  task->priority = priority;
+  task->deadline = deadline;
+  return task;
+}
+
+// Adds and returns the task's address, which is its identity.
+const Task* Add(Batcher& batcher, TaskPtr task) {
+  const Task* address = task.get();
+  EXPECT_TRUE(batcher.Add(task, kStart).ok());
+  EXPECT_EQ(task, nullptr);
+  return address;
+}
+
+TEST(BatcherTest, OneRequestIsOneBatchInOrderOfArrival) {
+  Batcher batcher({});
+  const Task* first = Add(batcher, MakeTask());
+  const Task* second = Add(batcher, MakeTask());
+  std::vector<TaskPtr> batch = batcher.NextBatch();
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].get(), first);
+  EXPECT_EQ(batcher.NextBatch()[0].get(), second);
+  EXPECT_TRUE(batcher.NextBatch().empty());
+}
+
+TEST(BatcherTest, PriorityOneGoesFirstAndThreeLast) {
+  Batcher batcher({});
+  const Task* last = Add(batcher, MakeTask(1, 3));
+  const Task* middle = Add(batcher, MakeTask(1, 2));
+  const Task* first = Add(batcher, MakeTask(1, 1));
+  EXPECT_EQ(batcher.NextBatch()[0].get(), first);
+  EXPECT_EQ(batcher.NextBatch()[0].get(), middle);
+  EXPECT_EQ(batcher.NextBatch()[0].get(), last);
+}
+
+TEST(BatcherTest, FullQueueRefusesWithRetryInfoAndLeavesTheTask) {
+  Batcher batcher({.max_requests = 2});
+  Add(batcher, MakeTask());
+  Add(batcher, MakeTask());
+  TaskPtr third = MakeTask();
+  const absl::Status status = batcher.Add(third, kStart);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "the queue is full: 2 requests wait; the limit is 2");
+  EXPECT_GE(RetryDelay(status), 0.05);
+  EXPECT_LE(RetryDelay(status), 5.0);
+  EXPECT_NE(third, nullptr);
+  EXPECT_EQ(batcher.size(), 2u);
+  batcher.NextBatch();
+  EXPECT_TRUE(batcher.Add(third, kStart).ok());
+}
+
+TEST(BatcherTest, TokensBoundTheQueueToo) {
+  Batcher batcher({.max_requests = 100, .max_tokens = 10});
+  Add(batcher, MakeTask(6));
+  Add(batcher, MakeTask(4));
+  TaskPtr more = MakeTask(1);
+  EXPECT_TRUE(absl::IsResourceExhausted(batcher.Add(more, kStart)));
+  batcher.NextBatch();
+  EXPECT_EQ(batcher.tokens(), 4u);
+  EXPECT_TRUE(batcher.Add(more, kStart).ok());
+  EXPECT_EQ(batcher.tokens(), 5u);
+}
+
+TEST(BatcherTest, EmptyQueueTakesARequestOfAnySize) {
+  Batcher batcher({.max_requests = 1, .max_tokens = 10});
+  Add(batcher, MakeTask(1000000));
+  EXPECT_EQ(batcher.NextBatch().size(), 1u);
+  EXPECT_EQ(batcher.tokens(), 0u);
+}
+
+TEST(BatcherTest, LateOrCancelledTasksAreRefusedAtTheDoor) {
+  Batcher batcher({});
+  TaskPtr late = MakeTask(1, 2, kStart);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(batcher.Add(late, kStart)));
+  TaskPtr cancelled = MakeTask();
+  cancelled->cancelled = std::make_shared<std::atomic<bool>>(true);
+  EXPECT_TRUE(absl::IsCancelled(batcher.Add(cancelled, kStart)));
+  EXPECT_EQ(batcher.size(), 0u);
+}
+
+TEST(BatcherTest, TakeDeadRemovesExactlyTheDeadAndKeepsTheOrder) {
+  Batcher batcher({});
+  auto flag = std::make_shared<std::atomic<bool>>(false);
+  const Task* first = Add(batcher, MakeTask(1));
+  const Task* late = Add(batcher, MakeTask(2, 2, kStart + seconds(1)));
+  TaskPtr cancellable = MakeTask(4);
+  cancellable->cancelled = flag;
+  const Task* cancelled = Add(batcher, std::move(cancellable));
+  const Task* last = Add(batcher, MakeTask(8));
+  EXPECT_TRUE(batcher.TakeDead(kStart + milliseconds(999)).empty());
+  flag->store(true);
+  std::vector<DeadTask> dead = batcher.TakeDead(kStart + seconds(1));
+  ASSERT_EQ(dead.size(), 2u);
+  EXPECT_EQ(dead[0].task.get(), late);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(dead[0].reason));
+  EXPECT_EQ(dead[1].task.get(), cancelled);
+  EXPECT_TRUE(absl::IsCancelled(dead[1].reason));
+  EXPECT_EQ(batcher.tokens(), 9u);
+  EXPECT_EQ(batcher.NextBatch()[0].get(), first);
+  EXPECT_EQ(batcher.NextBatch()[0].get(), last);
+}
+
+TEST(BatcherTest, RetryAdviceGrowsWithTheQueueAndTheServiceTime) {
+  Batcher batcher({});
+  for (int i = 0; i < 50; ++i) batcher.RecordBatch(1, 0.1);
+  EXPECT_NEAR(batcher.RetryDelaySeconds(), 0.05, 1e-9);
+  for (int i = 0; i < 10; ++i) Add(batcher, MakeTask());
+  EXPECT_NEAR(batcher.RetryDelaySeconds(), 1.0, 0.02);
+  for (int i = 0; i < 90; ++i) Add(batcher, MakeTask());
+  EXPECT_EQ(batcher.RetryDelaySeconds(), 5.0);
+}
+
+}  // namespace
+}  // namespace edgewise::server

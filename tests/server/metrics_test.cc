@@ -1,0 +1,135 @@
+#include "server/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+#include "model/pass.h"
+#include "tests/server/test_models.h"
+
+namespace edgewise::server {
+namespace {
+
+// The value of the series whose line starts with `series`; -1: there is none.
+double Value(const std::string& text, const std::string& series) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind(series + " ", 0) == 0) return std::stod(line.substr(series.size() + 1));
+  }
+  return -1.0;
+}
+
+size_t Lines(const std::string& text) {
+  size_t lines = 0;
+  for (char c : text) lines += c == '\n';
+  return lines;
+}
+
+class MetricsTest : public testing::Test {
+ protected:
+  Metrics metrics_;
+  std::unique_ptr<Model> model_ = LoadTestModel("sbm");
+};
+
+TEST_F(MetricsTest, EverySeriesIsThereAtZeroBeforeTheFirstRequest) {
+  std::unique_ptr<LoadedMetrics> loaded = metrics_.ForModel("m", 3).Loaded(*model_);
+  const std::string text = metrics_.Render();
+  for (const char* series :
+       {R"(edgewise_requests_total{code="OK",model="m",version="3"})",
+        R"(edgewise_requests_total{code="RESOURCE_EXHAUSTED",model="m",version="3"})",
+        R"(edgewise_requests_total{code="NOT_FOUND",model="_other",version="_other"})",
+        R"(edgewise_rejections_total{model="m",reason="queue_full",version="3"})",
+        R"(edgewise_items_total{model="m",version="3"})",
+        R"(edgewise_attention_edges_total{layer="1",model="m",version="3"})",
+        R"(edgewise_attention_pairs_total{layer="0",model="m",version="3"})",
+        R"(edgewise_isolated_queries_total{layer="0",model="m",version="3"})",
+        R"(edgewise_input_density_ratio_count{model="m",version="3"})",
+        R"(edgewise_ensemble_disagreement_ratio_count{model="m",version="3"})",
+        R"(edgewise_queue_duration_seconds_count{model="m",priority="1",version="3"})",
+        R"(edgewise_stage_duration_seconds_count{model="m",stage="forward",version="3"})",
+        R"(edgewise_cancelled_compute_seconds_total{model="m",version="3"})",
+        R"(edgewise_rpc_requests_total{code="OK",method="Predict",service="edgewise.v1.InferenceService"})"}) {
+    EXPECT_EQ(Value(text, series), 0.0) << series;
+  }
+  EXPECT_EQ(Value(text, R"(edgewise_attention_edges_total{layer="2",model="m",version="3"})"), -1.0);
+}
+
+TEST_F(MetricsTest, PromtoolFindsNothingToSay) {
+  if (std::system("command -v promtool > /dev/null 2>&1") != 0) GTEST_SKIP() << "promtool is not installed";
+  std::unique_ptr<LoadedMetrics> loaded = metrics_.ForModel("m", 1).Loaded(*model_);
+  FILE* promtool = popen("promtool check metrics", "w");
+  ASSERT_NE(promtool, nullptr);
+  const std::string text = metrics_.Render();
+  std::fwrite(text.data(), 1, text.size(), promtool);
+  EXPECT_EQ(pclose(promtool), 0);
+}
+
+TEST_F(MetricsTest, RequestsMoveTheCountersByExactlyTheirNumber) {
+  ModelMetrics& model = metrics_.ForModel("m", 1);
+  for (int i = 0; i < 7; ++i) model.CountRequest(absl::StatusCode::kOk, 0.01);
+  model.CountRequest(absl::StatusCode::kInvalidArgument, 0.01);
+  model.CountRequest(absl::StatusCode::kDataLoss, 0.01);  // not one of the codes: a fault of ours
+  const std::string text = metrics_.Render();
+  EXPECT_EQ(Value(text, R"(edgewise_requests_total{code="OK",model="m",version="1"})"), 7.0);
+  EXPECT_EQ(Value(text, R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="m",version="1"})"), 1.0);
+  EXPECT_EQ(Value(text, R"(edgewise_requests_total{code="INTERNAL",model="m",version="1"})"), 1.0);
+  EXPECT_EQ(Value(text, R"(edgewise_request_duration_seconds_count{model="m",version="1"})"), 9.0);
+}
+
+TEST_F(MetricsTest, EdgesAndPairsAreThoseOfTheResult) {
+  std::unique_ptr<LoadedMetrics> loaded = metrics_.ForModel("m", 1).Loaded(*model_);
+  std::vector<ModelInput> inputs(1);
+  inputs[0].sequences.push_back(model_->Prepare({1, 2, 0, 3, 4, 5}, TruncateMode::kRefuse).value());
+  inputs[0].samples = 3;
+  inputs[0].max_edges = 20;
+  Pass pass(*model_, inputs, {});
+  while (!pass.done()) ASSERT_TRUE(pass.Step().ok());
+  const InputResult result = pass.TakeResult(0);
+  ASSERT_TRUE(result.status.ok());
+  loaded->ObserveInput(*model_, inputs[0], result);
+  const std::string text = metrics_.Render();
+  double edges = 0.0, pairs = 0.0;
+  for (const char* layer : {"0", "1"}) {
+    const std::string labels = std::string(R"({layer=")") + layer + R"(",model="m",version="1"})";
+    edges += Value(text, "edgewise_attention_edges_total" + labels);
+    pairs += Value(text, "edgewise_attention_pairs_total" + labels);
+  }
+  EXPECT_DOUBLE_EQ(edges, result.edges * 3);
+  EXPECT_EQ(pairs, 2 * 2 * 25 * 3);
+  EXPECT_EQ(result.pairs, 100u);
+  EXPECT_EQ(Value(text, R"(edgewise_tokens_total{model="m",version="1"})"), 5.0);
+  EXPECT_NEAR(Value(text, R"(edgewise_input_density_ratio_sum{model="m",version="1"})"), result.density, 1e-6);
+  EXPECT_NEAR(Value(text, R"(edgewise_edge_budget_utilization_ratio_sum{model="m",version="1"})"),
+              static_cast<double>(result.max_sample_edges) / 20.0, 1e-6);
+}
+
+TEST_F(MetricsTest, SeriesDoNotGrowWithTraffic) {
+  std::unique_ptr<LoadedMetrics> loaded = metrics_.ForModel("m", 1).Loaded(*model_);
+  const size_t before = Lines(metrics_.Render());
+  for (int i = 0; i < 100; ++i) {
+    metrics_.other().CountRequest(absl::StatusCode::kNotFound, 0.001);
+    metrics_.CountRpc(Rpc::kPredict, absl::StatusCode::kOutOfRange);
+    loaded->ObserveQueue(static_cast<uint32_t>(i), 0.1);
+  }
+  EXPECT_EQ(Lines(metrics_.Render()), before);
+}
+
+TEST_F(MetricsTest, LoadingAgainKeepsTheNumbers) {
+  ModelMetrics& model = metrics_.ForModel("m", 1);
+  std::unique_ptr<LoadedMetrics> loaded = model.Loaded(*model_);
+  loaded->CountBudget(BudgetKind::kEdges);
+  loaded = model.Loaded(*model_);
+  loaded->CountBudget(BudgetKind::kEdges);
+  const std::string text = metrics_.Render();
+  EXPECT_EQ(Value(text, R"(edgewise_edge_budget_requests_total{kind="edges",model="m",version="1"})"), 2.0);
+  size_t infos = 0;
+  for (size_t at = text.find("edgewise_model_info{"); at != std::string::npos;
+       at = text.find("edgewise_model_info{", at + 1))
+    ++infos;
+  EXPECT_EQ(infos, 1u);
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,150 @@
+#include "server/queue.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+namespace edgewise::server {
+namespace {
+
+// A clock that moves when told.
+struct FakeClock {
+  std::atomic<int64_t> milliseconds{1000};
+  std::function<Time()> read() {
+    return [this] { return Time() + std::chrono::milliseconds(milliseconds.load()); };
+  }
+  Time at(int64_t when) { return Time() + std::chrono::milliseconds(when); }
+};
+
+// Counts how often a task was answered, and keeps the last answer.
+struct Answers {
+  std::atomic<int> count = 0;
+  absl::Status last;
+  double queue_seconds = 0.0;
+
+  TaskPtr MakeTask(Time deadline = Time::max()) {
+    auto task = std::make_unique<Task>();
+    task->tokens = 1;
+    task->deadline = deadline;
+    task->done = [this](TaskResult result) {
+      last = result.status;
+      queue_seconds = result.queue_seconds;
+      ++count;
+    };
+    return task;
+  }
+};
+
+TEST(TaskQueueTest, JobsGoBeforeTasks) {
+  TaskQueue queue({});
+  Answers answers;
+  ASSERT_TRUE(queue.Push(answers.MakeTask()).ok());
+  int ran = 0;
+  queue.Post([&ran] { ++ran; });
+  Work work = queue.Next();
+  ASSERT_TRUE(work.job);
+  work.job();
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(queue.Next().batch.size(), 1u);
+}
+
+TEST(TaskQueueTest, TaskThatExpiresWaitingIsAnsweredOnceAndNeverComputed) {
+  FakeClock clock;
+  TaskQueue queue({}, clock.read());
+  Answers late, live;
+  ASSERT_TRUE(queue.Push(late.MakeTask(clock.at(1500))).ok());
+  ASSERT_TRUE(queue.Push(live.MakeTask()).ok());
+  clock.milliseconds = 1500;
+  Work work = queue.Next();
+  ASSERT_EQ(work.batch.size(), 1u);
+  work.batch[0]->done({});
+  EXPECT_EQ(live.count, 1);
+  EXPECT_EQ(late.count, 1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late.last));
+  EXPECT_DOUBLE_EQ(late.queue_seconds, 0.5);
+  EXPECT_EQ(queue.size(), 0u);
+}
+
+TEST(TaskQueueTest, DeadTasksMakeRoomForALiveOne) {
+  FakeClock clock;
+  TaskQueue queue({.max_requests = 1}, clock.read());
+  Answers late, live, refused;
+  ASSERT_TRUE(queue.Push(late.MakeTask(clock.at(1100))).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(queue.Push(refused.MakeTask())));
+  EXPECT_EQ(refused.count, 0);  // a refused task is answered by who pushed it
+  clock.milliseconds = 1100;
+  EXPECT_TRUE(queue.Push(live.MakeTask()).ok());
+  EXPECT_EQ(late.count, 1);
+  EXPECT_EQ(queue.size(), 1u);
+}
+
+TEST(TaskQueueTest, AnswerDeadWorksWhileTheEngineIsBusy) {
+  FakeClock clock;
+  TaskQueue queue({}, clock.read());
+  Answers late;
+  ASSERT_TRUE(queue.Push(late.MakeTask(clock.at(1100))).ok());
+  queue.AnswerDead();
+  EXPECT_EQ(late.count, 0);
+  clock.milliseconds = 1101;
+  queue.AnswerDead();
+  EXPECT_EQ(late.count, 1);
+}
+
+TEST(TaskQueueTest, CloseServesWhatWaitsAndRefusesTheRest) {
+  TaskQueue queue({});
+  Answers waiting, refused;
+  ASSERT_TRUE(queue.Push(waiting.MakeTask()).ok());
+  queue.Close();
+  EXPECT_TRUE(absl::IsUnavailable(queue.Push(refused.MakeTask())));
+  EXPECT_EQ(queue.Next().batch.size(), 1u);
+  EXPECT_TRUE(queue.Next().end());
+}
+
+TEST(TaskQueueTest, AbortAnswersWhatWaits) {
+  TaskQueue queue({});
+  Answers waiting;
+  ASSERT_TRUE(queue.Push(waiting.MakeTask()).ok());
+  queue.Abort();
+  EXPECT_EQ(waiting.count, 1);
+  EXPECT_TRUE(absl::IsUnavailable(waiting.last));
+  EXPECT_TRUE(queue.aborted());
+  EXPECT_TRUE(queue.Next().end());
+}
+
+TEST(TaskQueueTest, EveryTaskOfManyThreadsIsAnsweredExactlyOnce) {
+  constexpr int kThreads = 4, kTasks = 500;
+  TaskQueue queue({.max_requests = 64});
+  std::atomic<int> accepted = 0, refused = 0, answered = 0;
+  std::thread engine([&] {
+    for (Work work = queue.Next(); !work.end(); work = queue.Next()) {
+      for (TaskPtr& task : work.batch) task->done({});
+    }
+  });
+  std::vector<std::thread> clients;
+  for (int t = 0; t < kThreads; ++t) {
+    clients.emplace_back([&, t] {
+      for (int i = 0; i < kTasks; ++i) {
+        auto task = std::make_unique<Task>();
+        task->tokens = 1;
+        auto flag = std::make_shared<std::atomic<bool>>(false);
+        task->cancelled = flag;
+        task->done = [&answered](TaskResult) { ++answered; };
+        if (queue.Push(std::move(task)).ok()) {
+          ++accepted;
+          if ((i + t) % 3 == 0) flag->store(true);
+        } else {
+          ++refused;
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  queue.Close();
+  engine.join();
+  EXPECT_EQ(accepted + refused, kThreads * kTasks);
+  EXPECT_EQ(answered, accepted);
+}
+
+}  // namespace
+}  // namespace edgewise::server

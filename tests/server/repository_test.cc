@@ -1,0 +1,126 @@
+#include "server/repository.h"
+
+#include <gtest/gtest.h>
+
+#include "server/status_details.h"
+#include "tests/server/test_models.h"
+
+namespace edgewise::server {
+namespace {
+
+class RepositoryTest : public testing::Test {
+ protected:
+  // Scans and loads what there is to load; returns how many that were.
+  size_t Update() {
+    std::vector<LoadJob> jobs = repository_.Scan().value();
+    for (const LoadJob& job : jobs) repository_.Load(job, TestBackend());
+    return jobs.size();
+  }
+
+  TestFolder folder_;
+  Metrics metrics_;
+  Repository repository_{folder_.path(), metrics_};
+};
+
+TEST_F(RepositoryTest, LatestIsTheHighestReadyVersionAsANumber) {
+  folder_.AddModel("sbm", "m", 2);
+  folder_.AddModel("dense", "m", 10);
+  folder_.AddModel("sbm", "m", 11);
+  folder_.Write("m/11/config.json", "{\"task\": 3}");
+  EXPECT_EQ(Update(), 3u);
+  EXPECT_EQ(repository_.Resolve("m", 0).loaded->version, 10);
+  EXPECT_EQ(repository_.Resolve("m", 2).loaded->version, 2);
+  EXPECT_TRUE(absl::IsFailedPrecondition(repository_.Resolve("m", 11).status));
+  EXPECT_TRUE(absl::IsNotFound(repository_.Resolve("m", 3).status));
+  EXPECT_TRUE(absl::IsNotFound(repository_.Resolve("other", 0).status));
+}
+
+TEST_F(RepositoryTest, LoadingIsUnavailableWithRetryInfo) {
+  folder_.AddModel("sbm", "m", 1);
+  ASSERT_EQ(repository_.Scan().value().size(), 1u);
+  EXPECT_FALSE(repository_.settled());
+  const Resolved resolved = repository_.Resolve("m", 0);
+  EXPECT_TRUE(absl::IsUnavailable(resolved.status));
+  EXPECT_EQ(resolved.status.message(), "model \"m\" version 1 is loading");
+  EXPECT_GT(RetryDelay(resolved.status), 0.0);
+}
+
+TEST_F(RepositoryTest, FailedReloadKeepsTheOldVersionAndIsTriedAgain) {
+  folder_.AddModel("sbm", "m", 1);
+  Update();
+  const std::shared_ptr<const LoadedModel> old = repository_.Resolve("m", 1).loaded;
+  ASSERT_NE(old, nullptr);
+  folder_.Write("m/1/model.safetensors", "broken");
+  EXPECT_EQ(Update(), 1u);
+  EXPECT_EQ(repository_.Resolve("m", 0).loaded, old);
+  EXPECT_EQ(repository_.List()[0].state, ModelState::kReady);
+  EXPECT_NE(repository_.List()[0].error, "");
+  EXPECT_EQ(Update(), 1u);
+  folder_.AddModel("sbm", "m", 1);
+  EXPECT_EQ(Update(), 1u);
+  EXPECT_NE(repository_.Resolve("m", 0).loaded, old);
+  EXPECT_EQ(repository_.List()[0].error, "");
+  EXPECT_EQ(Update(), 0u);
+}
+
+TEST_F(RepositoryTest, BrokenModelIsFailedWithTheReasonAndNoPath) {
+  folder_.AddModel("sbm", "good", 1);
+  folder_.AddModel("sbm", "bad", 1);
+  folder_.Write("bad/1/config.json", "{\"task\": \"sequence-classification\", \"vocab_sise\": 3}");
+  Update();
+  EXPECT_TRUE(repository_.settled());
+  EXPECT_TRUE(repository_.Resolve("good", 0).status.ok());
+  const absl::Status status = repository_.Resolve("bad", 0).status;
+  EXPECT_TRUE(absl::IsFailedPrecondition(status));
+  EXPECT_NE(status.message().find("vocab_sise"), absl::string_view::npos) << status;
+  EXPECT_EQ(status.message().find(folder_.path()), absl::string_view::npos) << status;
+}
+
+TEST_F(RepositoryTest, RemovedVersionIsNotFoundAndLivesOnForItsRequests) {
+  folder_.AddModel("sbm", "m", 1);
+  folder_.AddModel("sbm", "m", 2);
+  Update();
+  const std::shared_ptr<const LoadedModel> in_use = repository_.Resolve("m", 0).loaded;
+  EXPECT_EQ(in_use->version, 2);
+  std::filesystem::remove_all(folder_.path() + "/m/2");
+  EXPECT_EQ(Update(), 0u);
+  EXPECT_TRUE(absl::IsNotFound(repository_.Resolve("m", 2).status));
+  EXPECT_EQ(repository_.Resolve("m", 0).loaded->version, 1);
+  EXPECT_EQ(in_use->model->config().vocab_size, 40);
+}
+
+TEST_F(RepositoryTest, EntriesThatAreNotModelsAreLeftAlone) {
+  folder_.AddModel("sbm", "m", 1);
+  folder_.Write("README", "text");
+  folder_.Write(".git/1/config.json", "{}");
+  folder_.Write("Upper/1/config.json", "{}");
+  folder_.Write("m/01/config.json", "{}");
+  folder_.Write("m/-1/config.json", "{}");
+  folder_.Write("m/latest/config.json", "{}");
+  folder_.Write("m/9223372036854775808/config.json", "{}");
+  std::filesystem::create_directory_symlink(folder_.path() + "/m", folder_.path() + "/link");
+  std::filesystem::create_directory_symlink(folder_.path() + "/m/1", folder_.path() + "/m/7");
+  EXPECT_EQ(Update(), 1u);
+  EXPECT_EQ(repository_.List().size(), 1u);
+}
+
+TEST_F(RepositoryTest, EmptyFolderIsFineAndAMissingOneIsNot) {
+  EXPECT_EQ(Update(), 0u);
+  EXPECT_TRUE(repository_.settled());
+  Repository missing(folder_.path() + "/missing", metrics_);
+  EXPECT_TRUE(absl::IsNotFound(missing.Scan().status()));
+}
+
+TEST(ModelNameTest, AllowListHolds) {
+  for (const char* good : {"a", "0", "sbm-lra_text.v2", "a.."}) EXPECT_TRUE(IsModelName(good)) << good;
+  EXPECT_TRUE(IsModelName(std::string(64, 'a')));
+  EXPECT_FALSE(IsModelName(std::string(65, 'a')));
+  for (const char* bad :
+       {"", " ", ".", "..", "../x", "a/b", "/etc", "%2e%2e", "..\\", "A", "-a", "_a", "a b", "a\n", "\uff0e\uff0e"}) {
+    EXPECT_FALSE(IsModelName(bad)) << bad;
+  }
+  EXPECT_FALSE(IsModelName(std::string("a\0b", 3)));
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,171 @@
+// The program itself: flags, exit codes, signals, log lines.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/server/test_models.h"
+
+namespace edgewise::server {
+namespace {
+
+using testing::HasSubstr;
+
+class Process {
+ public:
+  explicit Process(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), EDGEWISE_SERVER_BINARY);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    int ends[2];
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], STDERR_FILENO);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    close(ends[1]);
+    errors_ = ends[0];
+    fcntl(errors_, F_SETFL, O_NONBLOCK);
+  }
+  ~Process() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    close(errors_);
+  }
+
+  void Signal(int signal) { kill(pid_, signal); }
+
+  // Waits until stderr holds `text`; 20 seconds at most.
+  bool WaitFor(const std::string& text) {
+    for (int i = 0; i < 2000; ++i) {
+      Drain();
+      if (output_.find(text) != std::string::npos) return true;
+      usleep(10000);
+    }
+    return false;
+  }
+
+  // The exit code; -1: it did not exit of its own accord within 20 seconds.
+  int Wait() {
+    for (int i = 0; i < 2000; ++i) {
+      Drain();
+      int status = 0;
+      if (waitpid(pid_, &status, WNOHANG) == pid_) {
+        pid_ = -1;
+        Drain();
+        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+      }
+      usleep(10000);
+    }
+    return -1;
+  }
+
+  const std::string& output() const { return output_; }
+
+ private:
+  void Drain() {
+    char buffer[4096];
+    for (ssize_t n; (n = read(errors_, buffer, sizeof buffer)) > 0;) output_.append(buffer, static_cast<size_t>(n));
+  }
+
+  pid_t pid_ = -1;
+  int errors_ = -1;
+  std::string output_;
+};
+
+std::vector<std::string> Serving(const std::string& repository) {
+  return {"--model_repository=" + repository, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--device=cpu",
+          "--threads=1"};
+}
+
+TEST(BinaryTest, BadFlagsExitWith2AndOneClearLine) {
+  const std::string repository = std::string("--model_repository=") + EDGEWISE_TESTDATA;
+  const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
+      {{}, "--model_repository is missing"},
+      {{"--model_repositry=x"}, "--model_repositry is not a flag"},
+      {{"models"}, "\"models\" is not a flag"},
+      {{repository, "--threads=many"}, "--threads=many:"},
+      {{repository, "--threads"}, "--threads needs a value"},
+      {{repository, "--nothreads"}, "--nothreads"},
+      {{repository, "--threads=-1"}, "--threads is negative"},
+      {{repository, "--max_samples=0"}, "--max_samples is 0"},
+      {{repository, "--max_queue_requests=0"}, "--max_queue_requests is 0"},
+      {{repository, "--drain_timeout=-1s"}, "--drain_timeout is negative"},
+      {{repository, "--log_level=loud"}, "--log_level=loud: allowed are"},
+      {{repository, "--device=tpu"}, "device is \"tpu\""},
+      {{repository, "--listen=0.0.0.0:0"}, "is not a loopback address"},
+      {{repository, "--metrics_listen=0.0.0.0:0"}, "is not a loopback address"},
+      {{repository, "--tls_certificate=x"}, "--tls_certificate and --tls_key belong together"},
+      {{repository, "--auth_token_file=/nonexistent"}, "--auth_token_file /nonexistent: cannot be read"},
+      {{"--model_repository=/nonexistent"}, "model repository /nonexistent: No such file or directory"},
+  };
+  for (const auto& [arguments, message] : cases) {
+    Process process(arguments);
+    EXPECT_EQ(process.Wait(), 2) << message;
+    EXPECT_THAT(process.output(), HasSubstr(message));
+  }
+}
+
+TEST(BinaryTest, MissingDeviceExitsWith4) {
+  std::vector<std::string> arguments = Serving(EDGEWISE_TESTDATA);
+  arguments.push_back("--device=cuda:99");
+  Process process(arguments);
+  EXPECT_EQ(process.Wait(), 4);
+}
+
+TEST(BinaryTest, SigtermDrainsAndExitsWith0) {
+  Process process(Serving(EDGEWISE_TESTDATA));
+  ASSERT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_THAT(process.output(), HasSubstr("\"event\":\"stopped\""));
+}
+
+TEST(BinaryTest, SighupReadsTheRepositoryAgain) {
+  TestFolder folder;
+  Process process(Serving(folder.path()));
+  ASSERT_TRUE(process.WaitFor("\"event\":\"serving\""));
+  folder.AddModel("sbm", "late", 1);
+  process.Signal(SIGHUP);
+  EXPECT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"late\"")) << process.output();
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 0);
+}
+
+TEST(BinaryTest, EveryLogLineIsOneJsonObject) {
+  TestFolder folder;
+  folder.AddModel("sbm", "good", 1);
+  folder.Write("bad/1/config.json", "{\"task\": \"\\u001b[31m\\n\"}");
+  folder.Write("we\"ird\nname/1/config.json", "{}");
+  Process process(Serving(folder.path()));
+  ASSERT_TRUE(process.WaitFor("\"model failed to load\"")) << process.output();
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  size_t lines = 0;
+  for (size_t begin = 0; begin < process.output().size();) {
+    const size_t end = process.output().find('\n', begin);
+    const std::string line = process.output().substr(begin, end - begin);
+    const nlohmann::json parsed = nlohmann::json::parse(line, nullptr, false);
+    EXPECT_TRUE(parsed.is_object()) << line;
+    if (parsed.is_object()) {
+      EXPECT_TRUE(parsed.contains("time") && parsed.contains("level") && parsed.contains("event")) << line;
+    }
+    ++lines;
+    begin = end + 1;
+  }
+  EXPECT_GE(lines, 6u);
+}
+
+}  // namespace
+}  // namespace edgewise::server

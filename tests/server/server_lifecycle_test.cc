@@ -1,0 +1,231 @@
+// Loading, reloading, health, draining and the gate, over real ports.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "tests/server/test_server.h"
+
+namespace edgewise::server {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(LifecycleTest, ReloadServesTheNewVersionAndKeepsTheOldWhenItIsBroken) {
+  TestFolder folder;
+  folder.AddModel("sbm", "m", 1);
+  TestServer server(TestOptions(folder.path()));
+  v1::PredictResponse response;
+  ASSERT_TRUE(server.Predict(SmallRequest("m"), response).ok());
+  EXPECT_EQ(response.version(), 1);
+  folder.AddModel("dense", "m", 2);
+  ASSERT_TRUE(server.server().Reload().ok());
+  ASSERT_TRUE(server.server().WaitUntilLoaded(seconds(10)));
+  ASSERT_TRUE(server.Predict(SmallRequest("m"), response).ok());
+  EXPECT_EQ(response.version(), 2);
+  folder.AddModel("sbm", "m", 3);
+  folder.Write("m/3/model.safetensors", "not a model");
+  ASSERT_TRUE(server.server().Reload().ok());
+  ASSERT_TRUE(server.server().WaitUntilLoaded(seconds(10)));
+  ASSERT_TRUE(server.Predict(SmallRequest("m"), response).ok());
+  EXPECT_EQ(response.version(), 2);
+  v1::PredictRequest broken = SmallRequest("m");
+  broken.set_version(3);
+  const grpc::Status status = server.Predict(broken, response);
+  EXPECT_EQ(status.error_code(), grpc::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(), HasSubstr("model \"m\" version 3 failed to load: model.safetensors"));
+  EXPECT_EQ(server.Health("m"), 1);
+  EXPECT_EQ(server.Metric(R"(edgewise_model_loads_total{model="m",result="error",version="3"})"), 1.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_model_ready{model="m",version="2"})"), 1.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_model_ready{model="m",version="3"})"), 0.0);
+}
+
+TEST(LifecycleTest, ReloadUnderLoadFailsNoRequest) {
+  TestFolder folder;
+  folder.AddModel("sbm", "m", 1);
+  TestServer server(TestOptions(folder.path()));
+  std::atomic<bool> stop = false;
+  std::atomic<int> answered = 0, failed = 0;
+  std::thread client([&] {
+    v1::PredictResponse response;
+    while (!stop) (server.Predict(SmallRequest("m"), response).ok() ? answered : failed) += 1;
+  });
+  for (int i = 0; i < 10; ++i) {
+    folder.AddModel(i % 2 == 0 ? "dense" : "sbm", "m", 1);
+    ASSERT_TRUE(server.server().Reload().ok());
+    usleep(50000);
+  }
+  stop = true;
+  client.join();
+  EXPECT_GT(answered, 10);
+  EXPECT_EQ(failed, 0);
+}
+
+TEST(LifecycleTest, EmptyRepositoryIsNotReadyUntilAModelCame) {
+  TestFolder folder;
+  TestServer server(TestOptions(folder.path()));
+  EXPECT_EQ(server.Health(""), 2);
+  EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("503"));
+  EXPECT_EQ(server.Health("m"), -grpc::NOT_FOUND);
+  folder.AddModel("sbm", "m", 1);
+  ASSERT_TRUE(server.server().Reload().ok());
+  ASSERT_TRUE(server.server().WaitUntilLoaded(seconds(10)));
+  usleep(20000);
+  EXPECT_EQ(server.Health(""), 1);
+  EXPECT_EQ(server.Health("m"), 1);
+  EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("\"status\":\"ready\""));
+}
+
+TEST(LifecycleTest, OneBrokenModelLeavesTheOthersServing) {
+  TestFolder folder;
+  folder.AddModel("sbm", "good", 1);
+  folder.Write("broken/1/config.json", "{}");
+  TestServer server(TestOptions(folder.path()));
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest("good"), response).ok());
+  EXPECT_EQ(server.Predict(SmallRequest("broken"), response).error_code(), grpc::FAILED_PRECONDITION);
+  usleep(20000);
+  EXPECT_EQ(server.Health(""), 1);
+  EXPECT_EQ(server.Health("broken"), 2);
+}
+
+// Reads states of a Watch until it ends.
+class Watcher {
+ public:
+  Watcher(const std::shared_ptr<grpc::Channel>& channel, const std::string& service) : stub_(channel) {
+    call_ = stub_.PrepareCall(&context_, "/grpc.health.v1.Health/Watch", &queue_);
+    call_->StartCall(nullptr);
+    Next();
+    const std::string bytes = service.empty() ? "" : std::string("\x0a") + static_cast<char>(service.size()) + service;
+    grpc::Slice slice(bytes);
+    call_->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+    Next();
+  }
+
+  // The next state: 1 SERVING, 2 NOT_SERVING, 3 SERVICE_UNKNOWN; -1: the stream ended.
+  int Read() {
+    grpc::ByteBuffer message;
+    call_->Read(&message, nullptr);
+    std::vector<grpc::Slice> slices;
+    if (!Next() || !message.Dump(&slices).ok()) return -1;
+    std::string bytes;
+    for (const grpc::Slice& s : slices) bytes.append(reinterpret_cast<const char*>(s.begin()), s.size());
+    return bytes.size() == 2 ? bytes[1] : 0;
+  }
+
+ private:
+  bool Next() {
+    void* tag;
+    bool ok = false;
+    return queue_.Next(&tag, &ok) && ok;
+  }
+
+  grpc::GenericStub stub_;
+  grpc::CompletionQueue queue_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+};
+
+TEST(LifecycleTest, WatchSeesServingThenNotServingAndDoesNotHoldUpTheDrain) {
+  TestServer server;
+  usleep(20000);
+  Watcher model(server.channel(), "sbm");
+  EXPECT_EQ(model.Read(), 1);
+  const auto start = SteadyClock::now();
+  std::thread drain([&] { server.server().Drain(seconds(20)); });
+  EXPECT_EQ(model.Read(), 2);
+  drain.join();
+  EXPECT_LT(SecondsSince(start), 5.0);
+  EXPECT_EQ(model.Read(), -1);
+}
+
+TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
+  TestServer server;
+  v1::PredictRequest request = SlowRequest();
+  request.mutable_inputs()->DeleteSubrange(100, request.inputs_size() - 100);  // a second or two
+  grpc::Status running_status(grpc::UNKNOWN, "");
+  std::thread running([&] {
+    v1::PredictResponse answer;
+    running_status = server.Predict(request, answer);
+  });
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  grpc::ClientContext stream_context;
+  auto stream = server.stub().PredictStream(&stream_context);
+  v1::PredictStreamResponse streamed;
+  v1::PredictRequest first = SmallRequest();
+  first.set_priority(1);
+  ASSERT_TRUE(stream->Write(first));
+  std::thread drain([&] { server.server().Drain(seconds(60)); });
+  while (server.Health("") == 1) usleep(1000);
+  v1::PredictResponse response;
+  const grpc::Status refused = server.Predict(SmallRequest(), response);
+  EXPECT_EQ(refused.error_code(), grpc::UNAVAILABLE);
+  EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("draining"));
+  EXPECT_TRUE(stream->Read(&streamed));  // in flight when the drain began
+  EXPECT_FALSE(stream->Read(&streamed));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
+  running.join();
+  drain.join();
+  EXPECT_TRUE(running_status.ok()) << running_status.error_message();
+}
+
+TEST(LifecycleTest, DrainThatTakesTooLongGivesEveryCallItsStatus) {
+  TestServer server;
+  std::vector<grpc::Status> statuses(4);
+  std::vector<std::thread> clients;
+  for (grpc::Status& status : statuses) {
+    clients.emplace_back([&] {
+      v1::PredictResponse answer;
+      status = server.Predict(SlowRequest(), answer);
+    });
+  }
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 3));
+  const auto start = SteadyClock::now();
+  server.server().Drain(milliseconds(200));
+  EXPECT_LT(SecondsSince(start), 10.0);
+  for (std::thread& client : clients) client.join();
+  for (const grpc::Status& status : statuses)
+    EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE) << status.error_message();
+}
+
+TEST(LifecycleTest, EveryMethodNeedsTheTokenWhenThereIsOne) {
+  TestFolder folder;
+  folder.Write("tokens", "a-token-of-the-test\n");
+  ServerOptions options = TestOptions();
+  options.security.auth_token_file = folder.path() + "/tokens";
+  options.reflection = true;
+  TestServer server(options);
+  std::vector<std::string> paths = {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch",
+                                    "/no.such.Service/Method",
+                                    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
+  const google::protobuf::ServiceDescriptor* service =
+      v1::PredictRequest::descriptor()->file()->FindServiceByName("InferenceService");
+  for (int i = 0; i < service->method_count(); ++i) {
+    paths.push_back("/" + service->full_name() + "/" + service->method(i)->name());
+  }
+  EXPECT_EQ(paths.size(), 9u);
+  for (const std::string& path : paths) {
+    EXPECT_EQ(server.Call(path, "").error_code(), grpc::UNAUTHENTICATED) << path;
+    EXPECT_EQ(server.Call(path, "", nullptr, "a-token-of-the-tesT").error_code(), grpc::UNAUTHENTICATED) << path;
+  }
+  EXPECT_TRUE(server.Call("/grpc.health.v1.Health/Check", "", nullptr, "a-token-of-the-test").ok());
+  std::string answer;
+  EXPECT_TRUE(server
+                  .Call("/edgewise.v1.InferenceService/Predict", SmallRequest().SerializeAsString(), &answer,
+                        "a-token-of-the-test")
+                  .ok());
+  EXPECT_EQ(server.Call("/no.such.Service/Method", "", nullptr, "a-token-of-the-test").error_code(),
+            grpc::UNIMPLEMENTED);
+}
+
+TEST(LifecycleTest, TakenPortIsAnErrorNotAShare) {
+  TestServer server;
+  ServerOptions options = TestOptions();
+  options.listen = "127.0.0.1:" + std::to_string(server.server().port());
+  EXPECT_EQ(Server::Start(options).status().code(), absl::StatusCode::kAlreadyExists);
+  options = TestOptions();
+  options.metrics_listen = "127.0.0.1:" + std::to_string(server.server().metrics_port());
+  EXPECT_EQ(Server::Start(options).status().code(), absl::StatusCode::kAlreadyExists);
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,339 @@
+// Unary calls over a real port.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "tests/server/test_server.h"
+
+namespace edgewise::server {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ServerTest, PredictFillsTheAnswer) {
+  TestServer server;
+  v1::PredictRequest request = SmallRequest();
+  *request.add_inputs() = request.inputs(0);
+  request.set_request_id("id-1");
+  request.mutable_ensemble()->set_samples(3);
+  request.mutable_ensemble()->set_seed(7);
+  request.mutable_budget()->set_max_edges(20);
+  v1::OutputOptions* outputs = request.mutable_outputs();
+  outputs->set_logits(true);
+  outputs->set_layer_stats(true);
+  outputs->set_key_degrees(true);
+  outputs->set_each_sample(true);
+  outputs->set_top_k(2);
+  v1::PredictResponse response;
+  const grpc::Status status = server.Predict(request, response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response.model(), "sbm");
+  EXPECT_EQ(response.version(), 1);
+  EXPECT_EQ(response.request_id(), "id-1");
+  EXPECT_EQ(response.seed(), 7u);
+  EXPECT_EQ(response.device().substr(0, 4), "cpu/");
+  EXPECT_EQ(response.timing().batch_inputs(), 2u);
+  EXPECT_EQ(response.timing().batch_tokens(), 8u);
+  EXPECT_GE(response.timing().total_us(), response.timing().compute_us());
+  ASSERT_EQ(response.predictions_size(), 2);
+  EXPECT_EQ(response.predictions(0).SerializeAsString(), response.predictions(1).SerializeAsString());
+  const v1::Prediction& prediction = response.predictions(0);
+  EXPECT_EQ(prediction.probabilities_size(), 5);
+  EXPECT_EQ(prediction.stddev_size(), 5);
+  EXPECT_EQ(prediction.logits_size(), 5);
+  EXPECT_EQ(prediction.label(), std::to_string(prediction.label_id()));
+  EXPECT_EQ(prediction.samples(), 3u);
+  ASSERT_EQ(prediction.top_size(), 2);
+  EXPECT_EQ(prediction.top(0).label_id(), prediction.label_id());
+  EXPECT_GE(prediction.top(0).probability(), prediction.top(1).probability());
+  ASSERT_EQ(prediction.sample_outputs_size(), 3);
+  const v1::EdgeReport& edges = prediction.edges();
+  EXPECT_EQ(edges.pairs(), 64u);
+  EXPECT_EQ(edges.budget(), 20u);
+  EXPECT_LE(edges.max_sample_edges(), 20u);
+  EXPECT_DOUBLE_EQ(edges.density(), edges.edges() / 64.0);
+  double samples = 0, heads = 0, degrees = 0, expected = 0;
+  for (const v1::SampleOutput& sample : prediction.sample_outputs()) samples += static_cast<double>(sample.edges());
+  ASSERT_EQ(edges.layers_size(), 2);
+  for (const auto& layer : edges.layers()) {
+    ASSERT_EQ(layer.heads_size(), 2);
+    for (const auto& head : layer.heads()) {
+      heads += head.edges();
+      expected += head.expected();
+      ASSERT_EQ(head.key_degrees_size(), 4);
+      for (const uint32_t degree : head.key_degrees()) degrees += degree;
+    }
+  }
+  EXPECT_NEAR(samples / 3, edges.edges(), 1e-9);
+  EXPECT_NEAR(heads, edges.edges(), 1e-9);
+  EXPECT_NEAR(degrees / 3, edges.edges(), 1e-9);
+  EXPECT_NEAR(expected, edges.expected_edges(), 1e-6);
+}
+
+TEST(ServerTest, ReturnedSeedGivesTheSameBytes) {
+  TestServer server;
+  v1::PredictRequest request = SmallRequest();
+  v1::PredictResponse first, second;
+  ASSERT_TRUE(server.Predict(request, first).ok());
+  request.mutable_ensemble()->set_seed(first.seed());
+  ASSERT_TRUE(server.Predict(request, second).ok());
+  EXPECT_EQ(first.predictions(0).SerializeAsString(), second.predictions(0).SerializeAsString());
+}
+
+TEST(ServerTest, EveryTaskAnswers) {
+  TestServer server;
+  v1::PredictResponse response;
+  v1::PredictRequest pair = SmallRequest("sbm-pair");
+  *pair.mutable_inputs(0)->mutable_second() = pair.inputs(0).sequence();
+  ASSERT_TRUE(server.Predict(pair, response).ok());
+  EXPECT_EQ(response.predictions(0).probabilities_size(), 2);
+  EXPECT_EQ(response.predictions(0).edges().pairs(), 128u);
+  v1::PredictRequest tokens = SmallRequest("sbm-tokens");
+  tokens.mutable_inputs(0)->mutable_sequence()->mutable_token_ids()->set_values(1, 0);
+  ASSERT_TRUE(server.Predict(tokens, response).ok());
+  ASSERT_EQ(response.predictions(0).tokens_size(), 4);
+  EXPECT_TRUE(response.predictions(0).tokens(1).pad());
+  EXPECT_EQ(response.predictions(0).tokens(1).probabilities_size(), 0);
+  EXPECT_EQ(response.predictions(0).tokens(2).probabilities_size(), 5);
+  v1::PredictRequest dense = SmallRequest();
+  dense.set_attention(v1::DENSE);
+  ASSERT_TRUE(server.Predict(dense, response).ok());
+  EXPECT_EQ(response.predictions(0).edges().density(), 1.0);
+}
+
+TEST(ServerTest, ReturnedGraphFedBackGivesTheSameNumbers) {
+  ServerOptions options = TestOptions();
+  options.limits.allow_graphs = true;
+  TestServer server(options);
+  v1::PredictRequest request = SmallRequest();
+  request.mutable_outputs()->set_graph(true);
+  v1::PredictResponse drawn, given;
+  ASSERT_TRUE(server.Predict(request, drawn).ok());
+  const v1::Graph& graph = drawn.predictions(0).graph();
+  ASSERT_EQ(graph.layers_size(), 2);
+  int edges = 0;
+  for (const auto& layer : graph.layers()) {
+    for (const auto& head : layer.heads()) edges += head.keys_size();
+  }
+  EXPECT_EQ(edges, drawn.predictions(0).edges().edges());
+  *request.mutable_inputs(0)->mutable_graph() = graph;
+  const grpc::Status status = server.Predict(request, given);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(drawn.predictions(0).SerializeAsString(), given.predictions(0).SerializeAsString());
+}
+
+TEST(ServerTest, BadRequestsHaveTheirCodeAndTheServerServesTheNext) {
+  TestServer server;
+  struct Bad {
+    std::function<void(v1::PredictRequest&)> change;
+    grpc::StatusCode code;
+    const char* message;
+  };
+  const Bad cases[] = {
+      {[](auto& r) { r.Clear(); }, grpc::INVALID_ARGUMENT, "model is empty"},
+      {[](auto& r) { r.set_model("../sbm"); }, grpc::INVALID_ARGUMENT, "model is \"../sbm\""},
+      {[](auto& r) { r.set_model("/etc/passwd"); }, grpc::INVALID_ARGUMENT, "model is"},
+      {[](auto& r) { r.set_model(std::string("sbm\0", 4)); }, grpc::INVALID_ARGUMENT, "model is"},
+      {[](auto& r) { r.set_model(std::string(1 << 20, 'a')); }, grpc::INVALID_ARGUMENT, "(1048576 bytes)"},
+      {[](auto& r) { r.set_model("SBM"); }, grpc::INVALID_ARGUMENT, "model is \"SBM\""},
+      {[](auto& r) { r.set_model("unknown"); }, grpc::NOT_FOUND, "model \"unknown\" is not in the repository"},
+      {[](auto& r) { r.set_version(-1); }, grpc::INVALID_ARGUMENT, "version is -1"},
+      {[](auto& r) { r.set_version(9223372036854775807); }, grpc::NOT_FOUND, "version 9223372036854775807"},
+      {[](auto& r) { r.set_request_id("a\nb"); }, grpc::INVALID_ARGUMENT, "request_id is \"a\\nb\""},
+      {[](auto& r) { r.mutable_inputs(0)->mutable_sequence()->mutable_token_ids()->add_values(40); },
+       grpc::INVALID_ARGUMENT, "inputs[0].sequence.token_ids[4] is 40; the vocabulary has 40 entries"},
+  };
+  v1::PredictResponse response;
+  for (const Bad& bad : cases) {
+    v1::PredictRequest request = SmallRequest();
+    bad.change(request);
+    const grpc::Status status = server.Predict(request, response);
+    EXPECT_EQ(status.error_code(), bad.code) << bad.message;
+    EXPECT_THAT(status.error_message(), HasSubstr(bad.message));
+    EXPECT_EQ(status.error_message().find(EDGEWISE_TESTDATA), std::string::npos);
+    if (bad.code == grpc::INVALID_ARGUMENT) {
+      EXPECT_THAT(status.error_details(), HasSubstr("google.rpc.BadRequest"));
+    }
+    EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  }
+}
+
+TEST(ServerTest, R31toR34MessagesThatAreNoMessages) {
+  TestServer server;
+  const std::string path = "/edgewise.v1.InferenceService/Predict";
+  EXPECT_FALSE(server.Call(path, "\xff\xff\xff\xff").ok());                           // random bytes
+  EXPECT_FALSE(server.Call(path, SmallRequest().SerializeAsString() + "\x1a").ok());  // truncated
+  EXPECT_FALSE(server.Call(path, std::string("\x0a\x02\xff\xfe")).ok());              // a name that is not UTF-8
+  std::string nested;
+  for (int i = 0; i < 200; ++i) nested += "\x7b";  // start of group 15, 200 deep
+  EXPECT_FALSE(server.Call(path, nested).ok());
+  std::string unknown = SmallRequest().SerializeAsString();
+  for (int i = 0; i < 1000; ++i) unknown += std::string("\xfa\x7d\x01x", 4);  // field 2015: ignored
+  EXPECT_TRUE(server.Call(path, unknown).ok());
+}
+
+TEST(ServerTest, R35MessageOverTheLimitIsRefused) {
+  ServerOptions options = TestOptions();
+  options.max_message_bytes = 100000;
+  TestServer server(options);
+  v1::PredictRequest request = SmallRequest();
+  for (int i = 0; i < 200000; ++i) request.mutable_inputs(0)->mutable_sequence()->mutable_token_ids()->add_values(1);
+  v1::PredictResponse response;
+  EXPECT_EQ(server.Predict(request, response).error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+}
+
+TEST(ServerTest, R37CompressedMessagesAreRefused) {
+  TestServer server;
+  grpc::ClientContext context;
+  context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
+  v1::PredictRequest request = SmallRequest();
+  for (int i = 0; i < 100; ++i) *request.add_inputs() = request.inputs(0);
+  v1::PredictResponse response;
+  EXPECT_EQ(server.stub().Predict(&context, request, &response).error_code(), grpc::UNIMPLEMENTED);
+}
+
+TEST(ServerTest, R39R40WhatIsNotServedIsUnimplemented) {
+  TestServer server;
+  EXPECT_EQ(server.Call("/edgewise.v1.InferenceService/Nothing", "").error_code(), grpc::UNIMPLEMENTED);
+  EXPECT_EQ(server.Call("/grpc.channelz.v1.Channelz/GetServers", "").error_code(), grpc::UNIMPLEMENTED);
+  const grpc::Status reflection = server.Call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a");
+  EXPECT_EQ(reflection.error_code(), grpc::UNIMPLEMENTED);
+  const grpc::Status generate = server.Call("/edgewise.v1.InferenceService/Generate", "");
+  EXPECT_EQ(generate.error_code(), grpc::UNIMPLEMENTED);
+  EXPECT_THAT(generate.error_message(), HasSubstr("causal language model"));
+}
+
+TEST(ServerTest, ReflectionListsTheServicesWhenSwitchedOn) {
+  ServerOptions options = TestOptions();
+  options.reflection = true;
+  TestServer server(options);
+  std::string answer;
+  const std::string list_services("\x3a\x00", 2);
+  const grpc::Status status =
+      server.Call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", list_services, &answer);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_THAT(answer, HasSubstr("edgewise.v1.InferenceService"));
+  EXPECT_THAT(answer, HasSubstr("grpc.health.v1.Health"));
+}
+
+TEST(ServerTest, CancelStopsTheWorkBetweenSteps) {
+  TestServer server;
+  grpc::ClientContext context;
+  std::thread canceller([&] {
+    EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+    context.TryCancel();
+  });
+  v1::PredictResponse response;
+  const grpc::Status status = server.stub().Predict(&context, SlowRequest(), &response);
+  canceller.join();
+  EXPECT_EQ(status.error_code(), grpc::CANCELLED);
+  const auto start = SteadyClock::now();
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  EXPECT_LT(SecondsSince(start), 3.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="CANCELLED",model="sbm",version="1"})"), 1.0);
+  EXPECT_GT(server.Metric(OfSbm("cancelled_compute_seconds_total")), 0.0);
+}
+
+TEST(ServerTest, DeadlineStopsTheWorkRunningAndWaiting) {
+  TestServer server;
+  v1::PredictResponse response;
+  std::thread running([&] {
+    v1::PredictResponse answer;
+    EXPECT_EQ(server.Predict(SlowRequest(), answer, milliseconds(1500)).error_code(), grpc::DEADLINE_EXCEEDED);
+  });
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  EXPECT_EQ(server.Predict(SmallRequest(), response, milliseconds(300)).error_code(), grpc::DEADLINE_EXCEEDED);
+  running.join();
+  EXPECT_TRUE(server.Predict(SmallRequest(), response, seconds(10)).ok());
+  // The server's own count, not the client's; the waiting one never became a batch.
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="DEADLINE_EXCEEDED",model="sbm",version="1"})") +
+                server.Metric(R"(edgewise_requests_total{code="CANCELLED",model="sbm",version="1"})"),
+            2.0);
+  EXPECT_EQ(server.Metric(OfSbm("batch_items_count")), 2.0);
+}
+
+TEST(ServerTest, FullQueueIsResourceExhaustedWithRetryInfo) {
+  ServerOptions options = TestOptions();
+  options.queue.max_requests = 1;
+  TestServer server(options);
+  grpc::ClientContext running_context, waiting_context;
+  std::thread running([&] {
+    v1::PredictResponse answer;
+    server.stub().Predict(&running_context, SlowRequest(), &answer);
+  });
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  std::thread waiting([&] {
+    v1::PredictResponse answer;
+    server.stub().Predict(&waiting_context, SmallRequest(), &answer);
+  });
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
+  v1::PredictResponse response;
+  const grpc::Status status = server.Predict(SmallRequest(), response);
+  EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(status.error_message(), "the queue is full: 1 requests wait; the limit is 1");
+  EXPECT_THAT(status.error_details(), HasSubstr("google.rpc.RetryInfo"));
+  EXPECT_EQ(server.Metric(R"(edgewise_rejections_total{model="sbm",reason="queue_full",version="1"})"), 1.0);
+  running_context.TryCancel();
+  waiting_context.TryCancel();
+  running.join();
+  waiting.join();
+  EXPECT_TRUE(server.Predict(SmallRequest(), response, seconds(20)).ok());
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("requests_in_flight"), 0));
+  EXPECT_EQ(server.Metric(OfSbm("queue_requests")), 0.0);
+  EXPECT_EQ(server.Metric(OfSbm("queue_tokens")), 0.0);
+}
+
+TEST(ServerTest, CountersMoveByExactlyTheRequestsMade) {
+  TestServer server;
+  v1::PredictResponse response;
+  double edges = 0.0;
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(server.Predict(SmallRequest(), response).ok());
+    edges += response.predictions(0).edges().edges();
+  }
+  v1::PredictRequest bad = SmallRequest();
+  bad.mutable_ensemble()->set_samples(1000);
+  for (int i = 0; i < 3; ++i) server.Predict(bad, response);
+  for (int i = 0; i < 2; ++i) server.Predict(SmallRequest("unknown" + std::to_string(i)), response);
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="OK",model="sbm",version="1"})"), 5.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="sbm",version="1"})"), 3.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="NOT_FOUND",model="_other",version="_other"})"), 2.0);
+  const std::string predict = R"(",method="Predict",service="edgewise.v1.InferenceService"})";
+  EXPECT_EQ(server.Metric(R"(edgewise_rpc_requests_total{code="OK)" + predict), 5.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_rpc_requests_total{code="INVALID_ARGUMENT)" + predict), 3.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_attention_edges_total{layer="0",model="sbm",version="1"})") +
+                server.Metric(R"(edgewise_attention_edges_total{layer="1",model="sbm",version="1"})"),
+            edges);
+  EXPECT_EQ(server.Metric(OfSbm("request_duration_seconds_count")), 8.0);
+  EXPECT_EQ(server.Metric(OfSbm("items_total")), 5.0);
+  EXPECT_EQ(server.HttpGet("/metrics").find("unknown0"), std::string::npos);
+}
+
+TEST(ServerTest, ModelsAreListedWithWhatTheyAre) {
+  TestServer server;
+  grpc::ClientContext context;
+  v1::ListModelsResponse list;
+  ASSERT_TRUE(server.stub().ListModels(&context, {}, &list).ok());
+  EXPECT_GE(list.models_size(), 16);
+  for (int i = 1; i < list.models_size(); ++i) EXPECT_LT(list.models(i - 1).name(), list.models(i).name());
+  v1::GetModelRequest request;
+  request.set_model("sbm-pair");
+  v1::GetModelResponse model;
+  grpc::ClientContext second;
+  ASSERT_TRUE(server.stub().GetModel(&second, request, &model).ok());
+  EXPECT_EQ(model.model().state(), v1::ModelInfo::READY);
+  EXPECT_EQ(model.model().task(), "pair-classification");
+  EXPECT_EQ(model.model().attention(), "sbm/bernoulli");
+  EXPECT_EQ(model.model().max_tokens(), 48u);
+  EXPECT_EQ(model.model().sha256().size(), 64u);
+  EXPECT_GT(model.model().parameters(), 0u);
+  request.set_model("..");
+  grpc::ClientContext third, fourth;
+  EXPECT_EQ(server.stub().GetModel(&third, request, &model).error_code(), grpc::INVALID_ARGUMENT);
+  request.set_model("unknown");
+  EXPECT_EQ(server.stub().GetModel(&fourth, request, &model).error_code(), grpc::NOT_FOUND);
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,364 @@
+// The request cases of the catalogue of bad inputs (R1 to R52) that apply: code, field, value and limit.
+#include "server/validate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "server/status_details.h"
+#include "tests/server/test_models.h"
+
+namespace edgewise::server {
+namespace {
+
+using testing::HasSubstr;
+
+std::string Message(const absl::Status& status) { return std::string(status.message()); }
+
+v1::PredictRequest GoodRequest(bool pair = false) {
+  v1::PredictRequest request;
+  request.set_model("m");
+  v1::Input* input = request.add_inputs();
+  for (int id : {1, 2, 3, 4}) input->mutable_sequence()->mutable_token_ids()->add_values(id);
+  if (pair) *input->mutable_second() = input->sequence();
+  return request;
+}
+
+v1::TokenIds& Ids(v1::PredictRequest& request) {
+  return *request.mutable_inputs(0)->mutable_sequence()->mutable_token_ids();
+}
+
+struct Case {
+  const char* name;
+  std::function<void(v1::PredictRequest&)> change;
+  const char* message;  // part of it
+  const char* model = "sbm";
+};
+
+const double kNan = std::nan("");
+const double kInf = std::numeric_limits<double>::infinity();
+
+const Case kRefused[] = {
+    {"R30_no_inputs", [](auto& r) { r.clear_inputs(); }, "inputs is empty; at least one is needed"},
+    {"R30_too_many_inputs",
+     [](auto& r) {
+       for (int i = 0; i < 1024; ++i) r.add_inputs();
+     },
+     "inputs has 1025 entries; the server takes at most 1024"},
+    {"R29_no_sequence", [](auto& r) { r.mutable_inputs(0)->clear_sequence(); }, "inputs[0].sequence is missing"},
+    {"R29_no_content", [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->clear_content(); },
+     "inputs[0].sequence has no content"},
+    {"R29_second_not_taken", [](auto& r) { *r.mutable_inputs(0)->mutable_second() = r.inputs(0).sequence(); },
+     "inputs[0].second is for pair-classification"},
+    {"R29_second_missing", [](auto& r) { r.mutable_inputs(0)->clear_second(); }, "inputs[0].second is missing",
+     "sbm-pair"},
+    {"R7_empty", [](auto& r) { Ids(r).clear_values(); }, "inputs[0].sequence.token_ids is empty"},
+    {"R7_only_pads",
+     [](auto& r) {
+       Ids(r).clear_values();
+       Ids(r).add_values(0);
+     },
+     "inputs[0].sequence.token_ids has 1 tokens, all of them pads"},
+    {"R9_too_long",
+     [](auto& r) {
+       for (int i = 0; i < 45; ++i) Ids(r).add_values(1);
+     },
+     "inputs[0].sequence.token_ids has 49 tokens; the model takes"},
+    {"R10_negative_id", [](auto& r) { Ids(r).set_values(2, -1); },
+     "inputs[0].sequence.token_ids[2] is -1; the vocabulary has 40 entries"},
+    {"R10_id_40", [](auto& r) { Ids(r).set_values(3, 40); },
+     "inputs[0].sequence.token_ids[3] is 40; the vocabulary has 40 entries"},
+    {"R10_id_max", [](auto& r) { Ids(r).set_values(0, 2147483647); }, "token_ids[0] is 2147483647"},
+    {"R10_second_input",
+     [](auto& r) {
+       *r.add_inputs() = r.inputs(0);
+       r.mutable_inputs(1)->mutable_sequence()->mutable_token_ids()->set_values(0, 99);
+     },
+     "inputs[1].sequence.token_ids[0] is 99"},
+    {"R11_features", [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->mutable_features()->set_rows(1); },
+     "inputs[0].sequence.features is reserved"},
+    {"bias", [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->mutable_bias(); },
+     "inputs[0].sequence.bias is reserved"},
+    {"text_without_tokenizer", [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->set_text("hello"); },
+     "inputs[0].sequence.text: this model has no tokenizer"},
+    {"R27_truncate",
+     [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->set_truncate(static_cast<v1::Truncate>(7)); },
+     "inputs[0].sequence.truncate is 7; allowed are REFUSE, HEAD and TAIL"},
+    {"R27_attention", [](auto& r) { r.set_attention(static_cast<v1::AttentionMode>(99)); },
+     "attention is 99; allowed are MODEL_DEFAULT and DENSE"},
+    {"R27_priority", [](auto& r) { r.set_priority(4); }, "priority is 4; allowed are 0 (default) to 3"},
+    {"R17_max_edges_0", [](auto& r) { r.mutable_budget()->set_max_edges(0); },
+     "budget.max_edges is 0; allowed are 1 and more"},
+    {"R18_density_0", [](auto& r) { r.mutable_budget()->set_max_density(0.0); },
+     "budget.max_density is 0; allowed is (0, 1]"},
+    {"R18_density_negative", [](auto& r) { r.mutable_budget()->set_max_density(-0.5); },
+     "budget.max_density is -0.5; allowed is (0, 1]"},
+    {"R18_density_nan", [](auto& r) { r.mutable_budget()->set_max_density(kNan); },
+     "budget.max_density is nan; allowed is (0, 1]"},
+    {"R18_density_inf", [](auto& r) { r.mutable_budget()->set_max_density(kInf); },
+     "budget.max_density is inf; allowed is (0, 1]"},
+    {"R18_density_above_1", [](auto& r) { r.mutable_budget()->set_max_density(1.0000001); }, "allowed is (0, 1]"},
+    {"density_of_no_edge", [](auto& r) { r.mutable_budget()->set_max_density(0.01); },
+     "budget.max_density is 0.01, which is 0 of the 64 pairs of inputs[0]; it needs at least 1 edges"},
+    {"R17_dense_below_pairs",
+     [](auto& r) {
+       r.mutable_budget()->set_max_edges(63);
+       r.set_attention(v1::DENSE);
+     },
+     "budget.max_edges is 63; inputs[0] needs at least 64 edges"},
+    {"R17_dense_model", [](auto& r) { r.mutable_budget()->set_max_density(0.99); }, "it needs at least 64 edges",
+     "dense"},
+    {"R22_samples", [](auto& r) { r.mutable_ensemble()->set_samples(257); },
+     "ensemble.samples is 257; the server takes at most 256"},
+    {"R22_samples_max", [](auto& r) { r.mutable_ensemble()->set_samples(4294967295u); },
+     "ensemble.samples is 4294967295"},
+    {"tolerance_negative", [](auto& r) { r.mutable_ensemble()->set_tolerance(-1); },
+     "ensemble.tolerance is -1; allowed are finite numbers"},
+    {"tolerance_nan", [](auto& r) { r.mutable_ensemble()->set_tolerance(kNan); }, "ensemble.tolerance is nan"},
+    {"tolerance_inf", [](auto& r) { r.mutable_ensemble()->set_tolerance(kInf); }, "ensemble.tolerance is inf"},
+    {"tolerance_of_a_part",
+     [](auto& r) {
+       r.mutable_ensemble()->set_tolerance(0.1);
+       r.mutable_ensemble()->set_first_sample(4);
+     },
+     "ensemble.tolerance is 0.1 with first_sample 4"},
+    {"first_sample_overflow",
+     [](auto& r) {
+       r.mutable_ensemble()->set_samples(2);
+       r.mutable_ensemble()->set_first_sample(4294967295u);
+     },
+     "ensemble.first_sample is 4294967295 with 2 samples"},
+    {"R28_top_k", [](auto& r) { r.mutable_outputs()->set_top_k(6); }, "outputs.top_k is 6; the model has 5 labels"},
+    {"R28_top_k_of_tokens", [](auto& r) { r.mutable_outputs()->set_top_k(1); },
+     "outputs.top_k is 1; a token-classification model", "sbm-tokens"},
+    {"stride", [](auto& r) { r.mutable_outputs()->set_stride(1); }, "outputs.stride is 1; it is reserved"},
+    {"graph_of_samples",
+     [](auto& r) {
+       r.mutable_outputs()->set_graph(true);
+       r.mutable_ensemble()->set_samples(2);
+     },
+     "outputs.graph is set with 2 samples"},
+    {"override", [](auto& r) { r.mutable_override()->set_kind("ssa"); }, "override is reserved"},
+    {"graph_not_allowed", [](auto& r) { r.mutable_inputs(0)->mutable_graph(); },
+     "inputs[0].graph is not taken by this server; start it with --allow_graphs"},
+};
+
+class RefusedTest : public testing::TestWithParam<Case> {};
+
+TEST_P(RefusedTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
+  const Case& c = GetParam();
+  const std::unique_ptr<Model> model = LoadTestModel(c.model);
+  v1::PredictRequest request = GoodRequest(std::string(c.model) == "sbm-pair");
+  ASSERT_TRUE(ParseRequest(request, *model, {}).ok()) << ParseRequest(request, *model, {}).status();
+  c.change(request);
+  const absl::StatusOr<ParsedRequest> parsed = ParseRequest(request, *model, {});
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(Message(parsed.status()), HasSubstr(c.message));
+  EXPECT_TRUE(parsed.status().GetPayload(kBadRequestUrl)) << "no google.rpc.BadRequest";
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedTest, testing::ValuesIn(kRefused),
+                         [](const auto& info) { return info.param.name; });
+
+class ValidateTest : public testing::Test {
+ protected:
+  std::unique_ptr<Model> model_ = LoadTestModel("sbm");
+  v1::PredictRequest request_ = GoodRequest();
+};
+
+TEST_F(ValidateTest, R1toR5NamesAndVersions) {
+  EXPECT_THAT(Message(CheckModelName("")), HasSubstr("model is empty"));
+  EXPECT_THAT(Message(CheckModelName("../x")), HasSubstr("model is \"../x\"; allowed are 1 to 64"));
+  EXPECT_THAT(Message(CheckModelName("a\n\x1b[0m")), HasSubstr("a\\n\\x1b[0m"));
+  EXPECT_LT(Message(CheckModelName(std::string(1 << 20, 'A'))).size(), 300u);
+  EXPECT_TRUE(CheckModelName("sentiment").ok());
+  EXPECT_THAT(Message(CheckVersion(-1)), HasSubstr("version is -1"));
+  EXPECT_TRUE(CheckVersion(0).ok());
+  EXPECT_TRUE(CheckVersion(std::numeric_limits<int64_t>::max()).ok());
+}
+
+TEST_F(ValidateTest, R6RequestIdIsPrintableAndShort) {
+  EXPECT_TRUE(CheckRequestId("").ok());
+  EXPECT_TRUE(CheckRequestId(std::string(128, '~')).ok());
+  for (const std::string& bad : {std::string(129, 'a'), std::string("a\nb"), std::string("\x1b[31m"),
+                                 std::string("a\0b", 3), std::string("\x7f"), std::string("\xc3\xa9")}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(CheckRequestId(bad)));
+    EXPECT_EQ(Message(CheckRequestId(bad)).find('\n'), std::string::npos);
+  }
+}
+
+TEST_F(ValidateTest, R8R9OneTokenAndTheLongestInputAreTaken) {
+  Ids(request_).clear_values();
+  Ids(request_).add_values(5);
+  EXPECT_TRUE(ParseRequest(request_, *model_, {}).ok());
+  while (Ids(request_).values_size() < 48) Ids(request_).add_values(5);
+  EXPECT_TRUE(ParseRequest(request_, *model_, {}).ok());
+}
+
+TEST_F(ValidateTest, TruncationIsCountedAndKeepsTheSideAskedFor) {
+  Ids(request_).clear_values();
+  for (int i = 0; i < 50; ++i) Ids(request_).add_values(i < 25 ? 1 : 2);
+  request_.mutable_inputs(0)->mutable_sequence()->set_truncate(v1::HEAD);
+  ParsedRequest head = ParseRequest(request_, *model_, {}).value();
+  EXPECT_EQ(head.inputs[0].sequences[0].truncated_tokens, 2u);
+  EXPECT_EQ(head.inputs[0].sequences[0].token_ids[22], 1);
+  EXPECT_EQ(head.inputs[0].sequences[0].token_ids[23], 2);
+  request_.mutable_inputs(0)->mutable_sequence()->set_truncate(v1::TAIL);
+  ParsedRequest tail = ParseRequest(request_, *model_, {}).value();
+  EXPECT_EQ(tail.inputs[0].sequences[0].token_ids[24], 1);
+  EXPECT_EQ(tail.inputs[0].sequences[0].token_ids[25], 2);
+}
+
+TEST_F(ValidateTest, R19R20BudgetsFromOneEdgeToMoreThanAllPairs) {
+  for (const uint64_t edges : {uint64_t{1}, uint64_t{64}, std::numeric_limits<uint64_t>::max()}) {
+    request_.mutable_budget()->set_max_edges(edges);
+    ASSERT_TRUE(ParseRequest(request_, *model_, {}).ok());
+    EXPECT_EQ(ParseRequest(request_, *model_, {})->inputs[0].max_edges, edges);
+  }
+  request_.mutable_budget()->set_max_density(1.0);
+  EXPECT_EQ(ParseRequest(request_, *model_, {})->inputs[0].max_edges, 64u);
+  request_.mutable_budget()->set_max_density(0.5);
+  EXPECT_EQ(ParseRequest(request_, *model_, {})->inputs[0].max_edges, 32u);
+}
+
+TEST_F(ValidateTest, DensityIsTheLargestWholeShareThatItAllows) {
+  EXPECT_EQ(EdgesOfDensity(0.29, 100), 29u);  // 0.29 * 100 is 28.999999999999996
+  EXPECT_EQ(EdgesOfDensity(0.57, 100), 57u);
+  EXPECT_EQ(EdgesOfDensity(0.7, 10), 7u);
+  EXPECT_EQ(EdgesOfDensity(std::nextafter(0.7, 0.0), 10), 6u);
+  EXPECT_EQ(EdgesOfDensity(1.0, 12345), 12345u);
+  EXPECT_EQ(EdgesOfDensity(1e-300, 12345), 0u);
+  for (uint64_t pairs = 1; pairs < 400; ++pairs) {
+    for (uint64_t edges = 0; edges <= pairs; ++edges) {
+      ASSERT_EQ(EdgesOfDensity(static_cast<double>(edges) / static_cast<double>(pairs), pairs), edges);
+    }
+  }
+}
+
+TEST_F(ValidateTest, R24SeedIsTakenAsItComesOrDrawn) {
+  for (const uint64_t seed : {uint64_t{0}, std::numeric_limits<uint64_t>::max()}) {
+    request_.mutable_ensemble()->set_seed(seed);
+    EXPECT_EQ(ParseRequest(request_, *model_, {})->seed, seed);
+    EXPECT_EQ(ParseRequest(request_, *model_, {})->inputs[0].seed, seed);
+  }
+  request_.mutable_ensemble()->clear_seed();
+  EXPECT_NE(ParseRequest(request_, *model_, {})->seed, ParseRequest(request_, *model_, {})->seed);
+}
+
+TEST_F(ValidateTest, NoSamplesMeansOneAndTheLimitIsInclusive) {
+  EXPECT_EQ(ParseRequest(request_, *model_, {})->inputs[0].samples, 1u);
+  request_.mutable_ensemble()->set_samples(256);
+  EXPECT_EQ(ParseRequest(request_, *model_, {})->inputs[0].samples, 256u);
+  request_.mutable_ensemble()->set_samples(1);
+  request_.mutable_ensemble()->set_first_sample(4294967295u);
+  EXPECT_TRUE(ParseRequest(request_, *model_, {}).ok());
+}
+
+TEST_F(ValidateTest, R47AnswerTooLargeIsRefusedBeforeCompute) {
+  RequestLimits limits;
+  limits.max_response_bytes = 10000;
+  EXPECT_TRUE(ParseRequest(request_, *model_, limits).ok());
+  request_.mutable_ensemble()->set_samples(256);
+  EXPECT_TRUE(ParseRequest(request_, *model_, limits).ok());
+  request_.mutable_outputs()->set_each_sample(true);
+  const absl::Status status = ParseRequest(request_, *model_, limits).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Message(status), HasSubstr("the server sends at most 10000 in one answer"));
+}
+
+TEST_F(ValidateTest, R23SamplesTimesInputsAreBounded) {
+  RequestLimits limits;
+  limits.max_result_bytes = 100000;
+  request_.mutable_ensemble()->set_samples(256);
+  EXPECT_TRUE(ParseRequest(request_, *model_, limits).ok());
+  *request_.add_inputs() = request_.inputs(0);
+  const absl::Status status = ParseRequest(request_, *model_, limits).status();
+  EXPECT_THAT(Message(status), HasSubstr("ensemble.samples times inputs would hold"));
+}
+
+TEST_F(ValidateTest, ReturnedGraphIsBoundedByTheBudgetOrThePairs) {
+  RequestLimits limits;
+  limits.max_graph_edges = 63;
+  request_.mutable_outputs()->set_graph(true);
+  EXPECT_THAT(Message(ParseRequest(request_, *model_, limits).status()),
+              HasSubstr("outputs.graph of inputs[0] may have 64 edges; the server returns at most 63"));
+  request_.mutable_budget()->set_max_edges(63);
+  EXPECT_TRUE(ParseRequest(request_, *model_, limits).ok());
+}
+
+// One edge for every row, itself, in every layer and head.
+void SetDiagonal(v1::Graph& graph, int layers, int heads, uint32_t positions) {
+  for (int l = 0; l < layers; ++l) {
+    v1::Graph::Layer* layer = graph.add_layers();
+    for (int h = 0; h < heads; ++h) {
+      v1::Graph::Head* head = layer->add_heads();
+      for (uint32_t i = 0; i <= positions; ++i) head->add_row_offsets(i);
+      for (uint32_t i = 0; i < positions; ++i) head->add_keys(i);
+    }
+  }
+}
+
+TEST_F(ValidateTest, GivenGraphIsTakenCheckedAndItsEdgesAreTheLeastBudget) {
+  RequestLimits limits;
+  limits.allow_graphs = true;
+  v1::Graph& graph = *request_.mutable_inputs(0)->mutable_graph();
+  EXPECT_THAT(Message(ParseRequest(request_, *model_, limits).status()), HasSubstr("inputs[0].graph has no heads"));
+  SetDiagonal(graph, 2, 2, 4);
+  ASSERT_TRUE(ParseRequest(request_, *model_, limits).ok()) << ParseRequest(request_, *model_, limits).status();
+  request_.mutable_budget()->set_max_edges(15);
+  EXPECT_THAT(Message(ParseRequest(request_, *model_, limits).status()),
+              HasSubstr("inputs[0] needs at least 16 edges"));
+  request_.clear_budget();
+  limits.max_graph_edges = 15;
+  EXPECT_THAT(Message(ParseRequest(request_, *model_, limits).status()),
+              HasSubstr("inputs[0].graph has 16 edges; the server takes at most 15"));
+  limits.max_graph_edges = 16;
+  request_.set_attention(v1::DENSE);
+  EXPECT_THAT(Message(ParseRequest(request_, *model_, limits).status()),
+              HasSubstr("inputs[0].graph cannot go with attention DENSE"));
+  request_.set_attention(v1::MODEL_DEFAULT);
+  graph.mutable_layers(1)->mutable_heads(0)->set_keys(2, 4294967295u);
+  EXPECT_THAT(Message(ParseRequest(request_, *model_, limits).status()),
+              HasSubstr("inputs[0].graph.layers[1].heads[0].keys[2] is 4294967295"));
+  graph.mutable_layers(1)->mutable_heads(0)->set_keys(2, 4);
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseRequest(request_, *model_, limits).status()));
+  graph.mutable_layers(1)->mutable_heads(0)->set_keys(2, 2);
+  graph.mutable_layers(1)->mutable_heads(0)->set_row_offsets(2, 4000000000u);
+  EXPECT_TRUE(absl::IsInvalidArgument(ParseRequest(request_, *model_, limits).status()));
+}
+
+TEST_F(ValidateTest, MultiplicitiesOfPoissonMultiAreWholeAndPositive) {
+  const std::unique_ptr<Model> model = LoadTestModel("sbm-tokens");
+  RequestLimits limits;
+  limits.allow_graphs = true;
+  SetDiagonal(*request_.mutable_inputs(0)->mutable_graph(), 1, 2, 4);
+  v1::Graph::Head& head = *request_.mutable_inputs(0)->mutable_graph()->mutable_layers(0)->mutable_heads(0);
+  for (int i = 0; i < 4; ++i) head.add_weights(static_cast<float>(i + 1));
+  const ParsedRequest parsed = ParseRequest(request_, *model, limits).value();
+  EXPECT_EQ(parsed.inputs[0].graph->layers[0][0].multiplicity, (std::vector<int32_t>{1, 2, 3, 4}));
+  for (const float bad : {0.0f, 0.5f, -1.0f, 1e9f, std::nanf("")}) {
+    head.set_weights(1, bad);
+    EXPECT_THAT(Message(ParseRequest(request_, *model, limits).status()), HasSubstr("heads[0].weights[1] is")) << bad;
+  }
+  head.mutable_weights()->RemoveLast();
+  EXPECT_THAT(Message(ParseRequest(request_, *model, limits).status()),
+              HasSubstr("weights has 3 entries; its keys have 4"));
+}
+
+TEST_F(ValidateTest, BudgetRefusalsAreToldApart) {
+  bool budget = false;
+  request_.mutable_ensemble()->set_samples(1000);
+  EXPECT_FALSE(ParseRequest(request_, *model_, {}, &budget).ok());
+  EXPECT_FALSE(budget);
+  request_.mutable_ensemble()->set_samples(1);
+  request_.set_attention(v1::DENSE);
+  request_.mutable_budget()->set_max_edges(5);
+  EXPECT_FALSE(ParseRequest(request_, *model_, {}, &budget).ok());
+  EXPECT_TRUE(budget);
+}
+
+}  // namespace
+}  // namespace edgewise::server
