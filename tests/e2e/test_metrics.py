@@ -1,0 +1,117 @@
+"""Metrics are valid from the first scrape, and a real Prometheus counts exactly the requests that were made."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.parse
+import urllib.request
+
+from edgewise_process import TESTDATA, Server, series, total
+
+PROMTOOL = shutil.which("promtool")
+PROMETHEUS = shutil.which("prometheus")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class MetricsTest(unittest.TestCase):
+    @unittest.skipUnless(PROMTOOL, "promtool (package prometheus) is missing")
+    def test_promtool_accepts_the_first_scrape_and_a_later_one(self):
+        with Server(TESTDATA) as server:
+            for _ in range(2):
+                check = subprocess.run([PROMTOOL, "check", "metrics"], input=server.metrics(), capture_output=True,
+                                       text=True, timeout=60, check=False)
+                self.assertEqual((check.returncode, check.stdout + check.stderr), (0, ""))
+                server.predict("--model", "sbm", "--token_ids", "1,2,3")
+
+    def test_every_series_of_a_model_exists_before_its_first_request(self):
+        with Server(TESTDATA) as server:
+            before = server.metrics()
+            server.predict("--model", "sbm", "--token_ids", "1,2,3", "--samples", "4", "--max_density", "0.5")
+            server.cli("predict", "--model", "sbm", "--token_ids", "999999")
+            after = server.metrics()
+        names = {line.split("{")[0].split(" ")[0] for line in after.splitlines() if not line.startswith("#")}
+        for name in sorted(names):
+            if name.startswith("edgewise_"):
+                self.assertEqual(set(series(before, name)), set(series(after, name)), name)
+
+    def test_counters_move_by_exactly_the_requests_made(self):
+        with Server(TESTDATA) as server:
+            self.make_requests(server)
+            self.check(server.metrics())
+
+    def make_requests(self, server: Server) -> None:
+        """7 good requests on `sbm`, 3 on `sbm-pair`, 4 bad ones on `sbm`, 2 on a model that does not exist."""
+        self.edges = self.pairs = 0.0
+        for _ in range(7):
+            edges = server.predict("--model", "sbm", "--token_ids", "1,2,3,4")["predictions"][0]["edges"]
+            self.edges += float(edges["edges"])
+            self.pairs += float(edges["pairs"])
+        for _ in range(3):
+            server.predict("--model", "sbm-pair", "--token_ids", "1,2", "--second_token_ids", "3")
+        for _ in range(4):
+            self.assertEqual(server.cli("predict", "--model", "sbm", "--token_ids", "999999").returncode, 1)
+        for _ in range(2):
+            self.assertEqual(server.cli("predict", "--model", "nobody", "--token_ids", "1").returncode, 1)
+
+    def check(self, text: str) -> None:
+        self.assertEqual(total(text, "edgewise_requests_total", model="sbm", code="OK"), 7)
+        self.assertEqual(total(text, "edgewise_requests_total", model="sbm", code="INVALID_ARGUMENT"), 4)
+        self.assertEqual(total(text, "edgewise_requests_total", model="sbm-pair", code="OK"), 3)
+        self.assertEqual(total(text, "edgewise_requests_total", model="_other", code="NOT_FOUND"), 2)
+        self.assertEqual(total(text, "edgewise_requests_total"), 16)
+        self.assertEqual(total(text, "edgewise_attention_edges_total", model="sbm"), self.edges)
+        self.assertEqual(total(text, "edgewise_attention_pairs_total", model="sbm"), self.pairs)
+        self.assertEqual(total(text, "edgewise_input_density_ratio_count", model="sbm"), 7)
+
+    @unittest.skipUnless(PROMETHEUS, "prometheus is missing")
+    def test_a_real_prometheus_sees_the_same_numbers(self):
+        with Server(TESTDATA) as server, tempfile.TemporaryDirectory() as folder:
+            self.make_requests(server)
+            port = free_port()
+            config = os.path.join(folder, "prometheus.yml")
+            with open(config, "w") as file:
+                file.write("global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
+                           "scrape_configs:\n"
+                           "- job_name: edgewise\n"
+                           f"  static_configs: [{{targets: ['{server.metrics_address}']}}]\n")
+            prometheus = subprocess.Popen(
+                [PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+                 f"--web.listen-address=127.0.0.1:{port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                def query(expression: str) -> float:
+                    url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+                    try:
+                        with urllib.request.urlopen(url, timeout=5) as response:
+                            result = json.load(response)["data"]["result"]
+                    except OSError:
+                        return -1.0
+                    return float(result[0]["value"][1]) if result else -1.0
+
+                deadline = time.monotonic() + 60
+                while query("up") != 1.0 or query("sum(edgewise_requests_total)") < 0:
+                    self.assertLess(time.monotonic(), deadline, "Prometheus did not scrape the server in time")
+                    time.sleep(0.2)
+                self.assertEqual(query("sum(edgewise_requests_total)"), 16)
+                self.assertEqual(query('sum(edgewise_requests_total{model="sbm",code="OK"})'), 7)
+                self.assertEqual(query('sum(edgewise_requests_total{code="INVALID_ARGUMENT"})'), 4)
+                self.assertEqual(query('sum(edgewise_attention_edges_total{model="sbm"})'), self.edges)
+                density = query('sum(edgewise_attention_edges_total{model="sbm"})'
+                                ' / sum(edgewise_attention_pairs_total{model="sbm"})')
+                self.assertAlmostEqual(density, self.edges / self.pairs)
+            finally:
+                prometheus.terminate()
+                prometheus.wait(timeout=30)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,65 @@
+"""docs/convert.md as a newcomer follows it: an authors' checkpoint, converted, served, asked; the answers are those of
+the float64 reference."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import numpy as np
+
+from edgewise_process import EXAMPLES, ROOT, Server
+
+sys.path.insert(0, os.path.join(ROOT, "tests", "reference"))
+from edgewise_reference import Reference  # noqa: E402
+
+DATA = os.path.join(ROOT, "tests", "tools", "data")
+
+
+class NewcomerTest(unittest.TestCase):
+    def test_a_converted_checkpoint_is_served(self):
+        with tempfile.TemporaryDirectory() as repository:
+            output = os.path.join(repository, "mine", "1")
+            subprocess.run([sys.executable, os.path.join(ROOT, "tools", "convert.py"), "sbm-transformer", "--checkpoint",
+                            os.path.join(DATA, "pair_sbm.model"), "--config", os.path.join(DATA, "pair_sbm.json"),
+                            "--output", output], check=True, timeout=60, capture_output=True)
+            reference = Reference(output)
+            first, second = [3, 5, 0, 7], [2, 4, 6, 1, 3]
+            arguments = ("--model", "mine", "--token_ids", "3,5,0,7", "--second_token_ids", "2,4,6,1,3")
+            with open(os.path.join(output, "config.json")) as file:
+                config = json.load(file)
+            with Server(repository) as server:
+                dense = server.predict(*arguments, "--dense", "--logits")["predictions"][0]
+                sampled = server.predict(*arguments, "--samples", "16", "--seed", "1", "--layer_stats")["predictions"][0]
+        everything = {"layers": [{"heads": [complete(ids)] * config["num_attention_heads"]}
+                                 for ids in (first, second) for _ in range(config["num_hidden_layers"])]}
+        np.testing.assert_allclose(dense["logits"], reference.logits(first, second, everything), atol=1e-4)
+        self.assertEqual(sampled["samples"], 16)
+        self.assertGreater(float(sampled["edges"]["expected_edges"]), 0)
+        self.assertLess(sampled["edges"]["density"], 1)
+
+    def test_every_bundled_model_answers(self):
+        names = sorted(os.listdir(EXAMPLES))
+        self.assertTrue(names)
+        with Server(EXAMPLES) as server:
+            listed = json.loads(server.cli("models", "--json").stdout)["models"]
+            self.assertEqual(sorted(model["name"] for model in listed), names)
+            for name in names:
+                answer = server.predict("--model", name, "--token_ids", "1,2,3,4,5", "--samples", "2")["predictions"][0]
+                self.assertGreater(float(answer["edges"]["edges"]), 0, name)
+
+
+def complete(ids: list) -> dict:
+    """Every pair of valid tokens, as a graph head."""
+    valid = [i for i, token in enumerate(ids) if token != 0]
+    offsets, keys = [0], []
+    for token in ids:
+        keys += valid if token != 0 else []
+        offsets.append(len(keys))
+    return {"row_offsets": offsets, "keys": keys}
+
+
+if __name__ == "__main__":
+    unittest.main()

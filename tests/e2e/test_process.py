@@ -1,0 +1,121 @@
+"""The process: flags, ports, signals, reloads, and bad requests that leave it standing."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+from edgewise_process import BIN, EXAMPLES, ROOT, TESTDATA, Server
+
+
+def run_server(*flags: str) -> subprocess.CompletedProcess:
+    return subprocess.run([os.path.join(BIN, "edgewise-server"), *flags], capture_output=True, text=True, timeout=30,
+                          check=False)
+
+
+class ProcessTest(unittest.TestCase):
+    def test_bad_flags_are_told_in_one_line(self):
+        for flags, words in [
+            ((), "model_repository"),
+            ((f"--model_repository={TESTDATA}", "--listen=nonsense"), "listen"),
+            ((f"--model_repository={TESTDATA}", "--device=tpu"), "device"),
+            ((f"--model_repository={TESTDATA}", "--listen=0.0.0.0:0"), "insecure_bind"),
+            ((f"--model_repository={TESTDATA}", "--no_such_flag=1"), "no_such_flag"),
+        ]:
+            result = run_server(*flags, *(() if any("listen" in f for f in flags) else ("--listen=127.0.0.1:0",)),
+                                "--metrics_listen=127.0.0.1:0")
+            self.assertIn(result.returncode, (1, 2, 4), flags)
+            self.assertIn(words, result.stderr, flags)
+
+    def test_cuda_without_a_device_is_a_clear_error(self):
+        result = run_server(f"--model_repository={TESTDATA}", "--device=cuda:0", "--listen=127.0.0.1:0",
+                            "--metrics_listen=127.0.0.1:0")
+        self.assertEqual(result.returncode, 4)
+        self.assertIn("cuda", result.stderr)
+
+    def test_a_port_in_use_is_exit_code_3(self):
+        with Server(TESTDATA) as server:
+            result = run_server(f"--model_repository={TESTDATA}", f"--listen={server.address}",
+                                "--metrics_listen=127.0.0.1:0")
+        self.assertEqual(result.returncode, 3, result.stderr)
+
+    def test_sigterm_drains_and_exits_0(self):
+        with Server(TESTDATA) as server:
+            load = subprocess.Popen([os.path.join(BIN, "edgewise"), "bench", "--server", server.address, "--model", "sbm",
+                                     "--token_ids", "1,2,3,4,5,6,7,8", "--concurrency", "4", "--duration", "3s"],
+                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(1)
+            self.assertEqual(server.stop(), 0)
+            load.wait(timeout=60)
+
+    def test_bad_requests_name_field_value_and_limit_and_the_next_one_works(self):
+        cases = [
+            (("--model", "../etc", "--token_ids", "1"), "model"),
+            (("--model", "nobody", "--token_ids", "1"), "nobody"),
+            (("--model", "sbm", "--version", "7", "--token_ids", "1"), "7"),
+            (("--model", "sbm", "--token_ids", "1,999999"), "inputs[0].sequence.token_ids[1] is 999999; the vocabulary"),
+            (("--model", "sbm", "--token_ids", ",".join(["1"] * 100)), "100 tokens"),
+            (("--model", "sbm", "--text", "hello"), "no tokenizer"),
+            (("--model", "sbm", "--token_ids", "0,0"), "pads"),
+            (("--model", "sbm", "--token_ids", "1", "--samples", "100000"), "100000"),
+            (("--model", "sbm", "--token_ids", "1,2", "--dense", "--max_edges", "3"), "least"),
+            (("--model", "sbm", "--token_ids", "1", "--second_token_ids", "1"), "second"),
+            (("--model", "sbm-pair", "--token_ids", "1"), "second"),
+            (("--model", "sbm", "--token_ids", "1", "--graph", "--samples", "2"), "graph"),
+        ]
+        with Server(TESTDATA) as server:
+            for arguments, words in cases:
+                result = server.cli("predict", *arguments)
+                self.assertEqual(result.returncode, 1, arguments)
+                self.assertIn(words, result.stderr, arguments)
+                server.predict("--model", "sbm", "--token_ids", "1,2,3")
+
+    def test_a_reload_takes_new_versions_and_keeps_the_old_when_they_are_broken(self):
+        with tempfile.TemporaryDirectory() as repository:
+            shutil.copytree(os.path.join(TESTDATA, "sbm", "1"), os.path.join(repository, "m", "1"))
+            with Server(repository) as server:
+                shutil.copytree(os.path.join(TESTDATA, "sbm", "1"), os.path.join(repository, "m", "2"))
+                self.reload_until(server, "2")
+                os.makedirs(os.path.join(repository, "m", "3"))
+                with open(os.path.join(repository, "m", "3", "config.json"), "w") as file:
+                    file.write("{}")
+                server.process.send_signal(signal.SIGHUP)
+                deadline = time.monotonic() + 20
+                while '"FAILED"' not in server.cli("models", "--json").stdout:
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.05)
+                self.assertEqual(server.predict("--model", "m", "--token_ids", "1,2")["version"], "2")
+
+    def reload_until(self, server: Server, version: str) -> None:
+        server.process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 20
+        while server.predict("--model", "m", "--token_ids", "1,2")["version"] != version:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
+
+    def test_healthz_answers(self):
+        with Server(TESTDATA) as server:
+            with urllib.request.urlopen(f"http://{server.metrics_address}/healthz", timeout=10) as response:
+                self.assertEqual(response.status, 200)
+
+    def test_a_prediction_can_be_plotted(self):
+        with Server(EXAMPLES) as server, tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "density.png")
+            result = server.cli("predict", "--model", "sentiment", "--text", "a warm and funny film", "--plot", path)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            with open(path, "rb") as file:
+                self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
+
+    def test_the_demo_runs(self):
+        result = subprocess.run([os.path.join(ROOT, "tools", "demo.sh"), BIN], capture_output=True, text=True,
+                                timeout=120, check=False, cwd=ROOT)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("edgewise_", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
