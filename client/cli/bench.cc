@@ -20,7 +20,7 @@ namespace edgewise::cli {
 namespace {
 
 constexpr double kPercentiles[] = {0.5, 0.9, 0.99, 0.999};
-constexpr uint32_t kOpenLoopConcurrency = 256;  // enough that the server is the limit, not we
+constexpr uint32_t kOpenLoopConcurrency = 512;  // enough that the server is the limit, not we
 // Calls at a time on one connection. Servers allow about 100; above, calls would wait in our own library, unseen by the
 // server's queue.
 constexpr uint32_t kCallsPerConnection = 64;
@@ -39,7 +39,7 @@ struct BenchFlags {
   void Register(FlagSet& flags) {
     request.Register(flags);
     flags.Section("Load");
-    flags.Add("concurrency", "N", "calls at a time (default 4; with --rate: at most, default 256)", &concurrency);
+    flags.Add("concurrency", "N", "calls at a time (default 4; with --rate: at most, default 512)", &concurrency);
     flags.Add("requests", "N", "stop after so many", &requests);
     flags.Add("duration", "DURATION", "stop after this long (default 10s; with --requests 10m)", &duration);
     flags.Add("rate", "R", "open loop: R requests per second, arriving at random (Poisson)", &rate);
@@ -124,6 +124,10 @@ void Print(const LoadOptions& load, const LoadResult& result, std::ostream& out)
   const double predictions = std::max<double>(1.0, static_cast<double>(result.predictions));
   out << absl::StrFormat("density      mean %s, %s edges an input\n", Percent(result.density / predictions),
                          MeanWithCommas(result.edges / predictions));
+  if (result.unsent > 0) {
+    out << absl::StrFormat("unsent       %s requests were due while all %d callers waited; latency would be higher\n",
+                           WithCommas(result.unsent), load.concurrency);
+  }
   if (result.late > 0) {
     out << absl::StrFormat(
         "late         %s requests began over 1 ms after they were due; their latency counts the wait\n",
@@ -157,7 +161,8 @@ nlohmann::json ToJson(const BenchFlags& flags, const LoadOptions& load, const Lo
           {"server_ms", {{"queue", result.queue_us / calls / 1000.0}, {"compute", result.compute_us / calls / 1000.0}}},
           {"density", result.density / predictions},
           {"edges", result.edges / predictions},
-          {"late", result.late}};
+          {"late", result.late},
+          {"unsent", result.unsent}};
 }
 
 }  // namespace

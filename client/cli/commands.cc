@@ -107,14 +107,20 @@ int RunHealth(Arguments arguments, std::ostream& out, std::ostream& err) {
   ConnectionFlags connection;
   std::string model;
   bool watch = false;
-  FlagSet flags("health [--model NAME] [--watch] [flags]",
+  bool wait = false;
+  FlagSet flags("health [--model NAME] [--wait | --watch] [flags]",
                 "Asks grpc.health.v1. Prints SERVING and ends with 0, or another state and ends with 1.");
   flags.Section("What to ask");
   flags.Add("model", "NAME", "one model; without it, the server as a whole", &model);
   flags.AddSwitch("watch", "print each change until interrupted", &watch);
+  flags.AddSwitch("wait", "wait until it serves, up to the timeout", &wait);
   connection.Register(flags);
   int exit_code = kExitOk;
   if (!ParseOrHelp(flags, "health", arguments, out, err, exit_code)) return exit_code;
+  if (watch && wait) {
+    return ReportUsageError(absl::InvalidArgumentError("--watch and --wait exclude each other"), "health", err);
+  }
+  connection.wait_for_ready = connection.wait_for_ready || wait;
   absl::StatusOr<std::unique_ptr<Client>> client = connection.Connect();
   if (!client.ok()) return ReportUsageError(client.status(), "health", err);
   if (watch) {
@@ -124,6 +130,11 @@ int RunHealth(Arguments arguments, std::ostream& out, std::ostream& err) {
       return out.good();
     });
     return status.ok() ? kExitOk : ReportServerError(status, connection.server, err);
+  }
+  if (wait) {
+    absl::Status status = (*client)->WatchHealth(
+        model, [](HealthState state) { return state != HealthState::kServing; }, {.timeout = connection.timeout});
+    if (!status.ok()) return ReportServerError(status, connection.server, err);
   }
   absl::StatusOr<HealthState> state = (*client)->Health(model);
   if (!state.ok()) return ReportServerError(state.status(), connection.server, err);

@@ -31,17 +31,23 @@ class Load {
   // The next call; none when a limit is reached.
   std::optional<Ticket> Next() {
     std::lock_guard lock(mutex_);
-    if (options_.requests > 0 && issued_ == options_.requests) return std::nullopt;
-    Ticket ticket{issued_, std::nullopt};
-    double at = Seconds(Clock::now() - start_);
-    if (options_.rate > 0) {
-      arrival_ += gap_(random_);
-      at = arrival_;
-      ticket.due = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(arrival_));
+    const double limit = absl::ToDoubleSeconds(options_.duration);
+    const double now = Seconds(Clock::now() - start_);
+    if (options_.rate <= 0) {
+      if (now >= limit || Exhausted()) return std::nullopt;
+      return Ticket{issued_++, std::nullopt};
     }
-    if (at >= absl::ToDoubleSeconds(options_.duration)) return std::nullopt;
-    ++issued_;
-    return ticket;
+    while (!Exhausted() && arrival_ < limit) {
+      arrival_ += gap_(random_);
+      if (arrival_ >= limit) break;
+      const uint64_t index = issued_++;
+      if (now < limit) {
+        const auto after = std::chrono::duration<double>(arrival_);
+        return Ticket{index, start_ + std::chrono::duration_cast<Clock::duration>(after)};
+      }
+      ++result_.unsent;
+    }
+    return std::nullopt;
   }
 
   void Add(Clock::time_point due, Clock::time_point begun, const absl::StatusOr<v1::PredictResponse>& response) {
@@ -89,6 +95,8 @@ class Load {
   }
 
  private:
+  bool Exhausted() const { return options_.requests > 0 && issued_ == options_.requests; }
+
   const LoadOptions options_;
   const Clock::time_point start_;
   std::mutex mutex_;

@@ -3,7 +3,8 @@
 // Closed loop: `concurrency` callers, each calling again as soon as it is answered; latency from the start of the call.
 // Open loop (rate > 0): calls are due at the points of a Poisson process, whatever the answers do; at most
 // `concurrency` run at a time, and a call that has to wait for a free caller is late: latency counts from when it was
-// due, so a slow server cannot hide behind a client that waits for it.
+// due, so a slow server cannot hide behind a client that waits for it. Calls that found no free caller before the
+// duration was over are not made, and counted.
 #ifndef EDGEWISE_CLIENT_CLI_LOAD_H_
 #define EDGEWISE_CLIENT_CLI_LOAD_H_
 
@@ -34,6 +35,7 @@ struct LoadResult {
   absl::Status first_error;
   double seconds = 0;        // from the first call due to the last answer
   uint64_t late = 0;         // open loop: calls begun more than 1 ms after they were due
+  uint64_t unsent = 0;       // open loop: calls that were due and never made
   uint64_t predictions = 0;  // sums over the predictions of the calls that succeeded
   double density = 0;
   double edges = 0;

@@ -224,6 +224,21 @@ TEST_F(CliTest, HealthTellsByItsExitStatus) {
   EXPECT_HAS(RunHere({"health", "--model=ghost"}).err, "NOT_FOUND");
 }
 
+TEST_F(CliTest, HealthWaitsUntilItServes) {
+  std::jthread later([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    server_.SetServing("other", true);
+  });
+  const absl::Time start = absl::Now();
+  const Outcome run = RunHere({"health", "--model=other", "--wait", "--timeout=20s"});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  EXPECT_EQ(run.out, "SERVING\n");
+  EXPECT_GE(absl::Now() - start, absl::Milliseconds(190));
+  const Outcome never = RunHere({"health", "--model=ghost", "--wait", "--timeout=200ms"});
+  EXPECT_EQ(never.status, kExitServer);
+  EXPECT_HAS(never.err, "DEADLINE_EXCEEDED");
+}
+
 TEST_F(CliTest, BenchMeasuresAsManyRequestsAsAskedFor) {
   const std::string json_path = ::testing::TempDir() + "edgewise_bench.json";
   const Outcome run = RunHere({"bench", "--model=toy", "--text=abc", "--requests=50", "--warmup=3",

@@ -114,6 +114,22 @@ TEST(LoadTest, OpenLoopCountsTheWaitForAFreeCaller) {
   EXPECT_GT(result.late, 30u);
 }
 
+TEST(LoadTest, OpenLoopEndsInTimeAndCountsWhatItCouldNotSend) {
+  // About 300 calls due in 300 ms, of which one caller makes 6 or so.
+  const LoadResult result = RunLoad(
+      {.concurrency = 1, .duration = absl::Milliseconds(300), .rate = 1000},
+      [](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        return Answer();
+      },
+      nullptr);
+  EXPECT_LE(result.latency_ms.size(), 7u);
+  EXPECT_LT(result.seconds, 2.0);
+  const uint64_t due = result.latency_ms.size() + result.unsent;
+  EXPECT_GT(due, 200u);
+  EXPECT_LT(due, 400u);
+}
+
 TEST(LoadTest, OpenLoopArrivesAtTheRateAskedFor) {
   // 400 arrivals at 1000 a second: 400 ms, standard deviation 20 ms. Late is allowed on a busy machine, early is not.
   const LoadResult result = RunLoad(
