@@ -2,11 +2,16 @@
 
 #include <grpc/grpc_security_constants.h>
 #include <grpcpp/security/auth_metadata_processor.h>
+#include <openssl/bio.h>
 #include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/sha.h>
+#include <openssl/x509.h>
 
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +33,31 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, const char* flag) 
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file || text.empty()) return absl::NotFoundError(absl::StrCat(flag, " ", path, ": cannot be read, or is empty"));
   return text;
+}
+
+int NoPassword(char*, int, int, void*) { return 0; }
+
+// The certificate can be read, is in its time, and the key is its own.
+absl::Status CheckPair(const std::string& certificate, const std::string& key) {
+  using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
+  const Bio certificate_bytes(BIO_new_mem_buf(certificate.data(), static_cast<int>(certificate.size())), BIO_free);
+  const Bio key_bytes(BIO_new_mem_buf(key.data(), static_cast<int>(key.size())), BIO_free);
+  const std::unique_ptr<X509, decltype(&X509_free)> parsed(
+      PEM_read_bio_X509(certificate_bytes.get(), nullptr, NoPassword, nullptr), X509_free);
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> parsed_key(
+      PEM_read_bio_PrivateKey(key_bytes.get(), nullptr, NoPassword, nullptr), EVP_PKEY_free);
+  absl::Status status;
+  if (!parsed) {
+    status = absl::InvalidArgumentError("--tls_certificate: not a certificate in PEM form");
+  } else if (!parsed_key) {
+    status = absl::InvalidArgumentError("--tls_key: not a private key in PEM form without a password");
+  } else if (X509_check_private_key(parsed.get(), parsed_key.get()) != 1) {
+    status = absl::InvalidArgumentError("--tls_key is not the key of --tls_certificate");
+  } else if (X509_cmp_current_time(X509_get0_notAfter(parsed.get())) <= 0) {
+    status = absl::InvalidArgumentError("--tls_certificate has expired");
+  }
+  ERR_clear_error();
+  return status;
 }
 
 class TokenProcessor final : public grpc::AuthMetadataProcessor {
@@ -110,6 +140,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const S
     if (!key.ok()) return key.status();
     absl::StatusOr<std::string> certificate = ReadFile(security.tls_certificate, "--tls_certificate");
     if (!certificate.ok()) return certificate.status();
+    if (absl::Status pair = CheckPair(*certificate, *key); !pair.ok()) return pair;
     ssl.pem_key_cert_pairs.push_back({*key, *certificate});
     if (!security.tls_client_ca.empty()) {
       absl::StatusOr<std::string> ca = ReadFile(security.tls_client_ca, "--tls_client_ca");

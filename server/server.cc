@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -29,6 +30,7 @@ namespace edgewise::server {
 namespace {
 
 constexpr auto kPoll = std::chrono::milliseconds(5);
+constexpr auto kStopWork = std::chrono::seconds(5);  // the layer that runs, at most
 constexpr auto kFlushAnswers = std::chrono::milliseconds(500);
 
 // Linking the reflection library switches it on for every server; this makes it follow the option.
@@ -97,21 +99,24 @@ struct Server::Parts {
   std::unique_ptr<HttpServer> http;
   std::atomic<bool> settled = false;  // every version was tried once
   std::atomic<bool> ready = false;
+  std::mutex health_mutex;
+  std::map<std::string, bool> serving;  // by model name, those that are gone too
   bool drained = false;
 
-  // After every change in the repository.
+  // After every change in the repository, on the thread that made it.
   void UpdateHealth() {
+    std::lock_guard<std::mutex> lock(health_mutex);
+    if (predictor.draining()) return;
     if (repository.settled()) settled = true;
-    std::map<std::string, bool> serving;
+    for (auto& [name, serves] : serving) serves = false;
     bool any = false;
     for (const ModelStatus& status : repository.List()) {
       serving[status.name] |= status.loaded != nullptr;
       any |= status.loaded != nullptr;
     }
-    ready = settled && any && !predictor.draining();
+    ready = settled && any;
     grpc::HealthCheckServiceInterface* health = grpc->GetHealthCheckService();
-    if (predictor.draining()) return;
-    for (const auto& [name, up] : serving) health->SetServingStatus(name, up);
+    for (const auto& [name, serves] : serving) health->SetServingStatus(name, serves);
     health->SetServingStatus("", ready);
   }
 
@@ -152,7 +157,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!parts->grpc || parts->port == 0) {
     parts->grpc.reset();
     return absl::AlreadyExistsError(absl::StrCat(
-        "--listen=", options.listen, ": the port is taken, or the address or the TLS files are not usable"));
+        "--listen=", options.listen, ": the port is taken, or the address is not usable"));
   }
   parts->grpc->GetHealthCheckService()->SetServingStatus(false);
   Parts* raw = parts.get();
@@ -218,6 +223,8 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   while (busy() && Clock::now() < end) std::this_thread::sleep_for(kPoll);
   const int64_t cancelled = parts_->predictor.in_flight();
   parts_->queue.Abort();
+  const Time stopped = Clock::now() + kStopWork;
+  while (busy() && Clock::now() < stopped) std::this_thread::sleep_for(kPoll);
   parts_->grpc->Shutdown(std::chrono::system_clock::now() + kFlushAnswers);
   parts_->engine->Join();
   parts_->http.reset();

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "tests/server/test_models.h"
 
 namespace edgewise::server {
@@ -56,6 +58,23 @@ TEST(CredentialsTest, HalfATlsPairIsRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
   options.security.tls_key = "/nonexistent/key.pem";
   EXPECT_TRUE(absl::IsNotFound(MakeCredentials(options).status()));
+}
+
+TEST(CredentialsTest, CertificateAndKeyMustBelongTogether) {
+  TestFolder folder;
+  const std::string make =
+      "cd " + folder.path() +
+      " && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key.pem -out "
+      "certificate.pem 2> /dev/null && openssl genrsa -out other.pem 2048 2> /dev/null";
+  if (std::system(make.c_str()) != 0) GTEST_SKIP() << "openssl is not installed";
+  ServerOptions options;
+  options.security.tls_certificate = folder.path() + "/certificate.pem";
+  options.security.tls_key = folder.path() + "/key.pem";
+  EXPECT_TRUE(MakeCredentials(options).ok());
+  options.security.tls_key = folder.path() + "/other.pem";
+  EXPECT_EQ(MakeCredentials(options).status().message(), "--tls_key is not the key of --tls_certificate");
+  options.security.tls_key = folder.path() + "/certificate.pem";
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
 }
 
 }  // namespace

@@ -69,10 +69,22 @@ TEST(LifecycleTest, EmptyRepositoryIsNotReadyUntilAModelCame) {
   folder.AddModel("sbm", "m", 1);
   ASSERT_TRUE(server.server().Reload().ok());
   ASSERT_TRUE(server.server().WaitUntilLoaded(seconds(10)));
-  usleep(20000);
-  EXPECT_EQ(server.Health(""), 1);
+  EXPECT_TRUE(server.WaitForHealth("", 1));
   EXPECT_EQ(server.Health("m"), 1);
   EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("\"status\":\"ready\""));
+}
+
+TEST(LifecycleTest, RemovedModelIsNotServingAnyMore) {
+  TestFolder folder;
+  folder.AddModel("sbm", "m", 1);
+  TestServer server(TestOptions(folder.path()));
+  ASSERT_TRUE(server.WaitForHealth("m", 1));
+  std::filesystem::remove_all(folder.path() + "/m");
+  ASSERT_TRUE(server.server().Reload().ok());
+  EXPECT_TRUE(server.WaitForHealth("m", 2));
+  EXPECT_TRUE(server.WaitForHealth("", 2));
+  v1::PredictResponse response;
+  EXPECT_EQ(server.Predict(SmallRequest("m"), response).error_code(), grpc::NOT_FOUND);
 }
 
 TEST(LifecycleTest, OneBrokenModelLeavesTheOthersServing) {
@@ -83,8 +95,7 @@ TEST(LifecycleTest, OneBrokenModelLeavesTheOthersServing) {
   v1::PredictResponse response;
   EXPECT_TRUE(server.Predict(SmallRequest("good"), response).ok());
   EXPECT_EQ(server.Predict(SmallRequest("broken"), response).error_code(), grpc::FAILED_PRECONDITION);
-  usleep(20000);
-  EXPECT_EQ(server.Health(""), 1);
+  EXPECT_TRUE(server.WaitForHealth("", 1));
   EXPECT_EQ(server.Health("broken"), 2);
 }
 
@@ -127,7 +138,7 @@ class Watcher {
 
 TEST(LifecycleTest, WatchSeesServingThenNotServingAndDoesNotHoldUpTheDrain) {
   TestServer server;
-  usleep(20000);
+  ASSERT_TRUE(server.WaitForHealth("sbm", 1));
   Watcher model(server.channel(), "sbm");
   EXPECT_EQ(model.Read(), 1);
   const auto start = SteadyClock::now();
@@ -155,7 +166,7 @@ TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   first.set_priority(1);
   ASSERT_TRUE(stream->Write(first));
   std::thread drain([&] { server.server().Drain(seconds(60)); });
-  while (server.Health("") == 1) usleep(1000);
+  EXPECT_TRUE(server.WaitForHealth("", 2));
   v1::PredictResponse response;
   const grpc::Status refused = server.Predict(SmallRequest(), response);
   EXPECT_EQ(refused.error_code(), grpc::UNAVAILABLE);

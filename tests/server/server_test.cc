@@ -1,8 +1,6 @@
 // Unary calls over a real port.
 #include <gmock/gmock.h>
 
-#include <thread>
-
 #include "tests/server/test_server.h"
 
 namespace edgewise::server {
@@ -215,99 +213,6 @@ TEST(ServerTest, ReflectionListsTheServicesWhenSwitchedOn) {
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_THAT(answer, HasSubstr("edgewise.v1.InferenceService"));
   EXPECT_THAT(answer, HasSubstr("grpc.health.v1.Health"));
-}
-
-TEST(ServerTest, CancelStopsTheWorkBetweenSteps) {
-  TestServer server;
-  grpc::ClientContext context;
-  std::thread canceller([&] {
-    EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
-    context.TryCancel();
-  });
-  v1::PredictResponse response;
-  const grpc::Status status = server.stub().Predict(&context, SlowRequest(), &response);
-  canceller.join();
-  EXPECT_EQ(status.error_code(), grpc::CANCELLED);
-  const auto start = SteadyClock::now();
-  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
-  EXPECT_LT(SecondsSince(start), 3.0);
-  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="CANCELLED",model="sbm",version="1"})"), 1.0);
-  EXPECT_GT(server.Metric(OfSbm("cancelled_compute_seconds_total")), 0.0);
-}
-
-TEST(ServerTest, DeadlineStopsTheWorkRunningAndWaiting) {
-  TestServer server;
-  v1::PredictResponse response;
-  std::thread running([&] {
-    v1::PredictResponse answer;
-    EXPECT_EQ(server.Predict(SlowRequest(), answer, milliseconds(1500)).error_code(), grpc::DEADLINE_EXCEEDED);
-  });
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
-  EXPECT_EQ(server.Predict(SmallRequest(), response, milliseconds(300)).error_code(), grpc::DEADLINE_EXCEEDED);
-  running.join();
-  EXPECT_TRUE(server.Predict(SmallRequest(), response, seconds(10)).ok());
-  // The server's own count, not the client's; the waiting one never became a batch.
-  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="DEADLINE_EXCEEDED",model="sbm",version="1"})") +
-                server.Metric(R"(edgewise_requests_total{code="CANCELLED",model="sbm",version="1"})"),
-            2.0);
-  EXPECT_EQ(server.Metric(OfSbm("batch_items_count")), 2.0);
-}
-
-TEST(ServerTest, FullQueueIsResourceExhaustedWithRetryInfo) {
-  ServerOptions options = TestOptions();
-  options.queue.max_requests = 1;
-  TestServer server(options);
-  grpc::ClientContext running_context, waiting_context;
-  std::thread running([&] {
-    v1::PredictResponse answer;
-    server.stub().Predict(&running_context, SlowRequest(), &answer);
-  });
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
-  std::thread waiting([&] {
-    v1::PredictResponse answer;
-    server.stub().Predict(&waiting_context, SmallRequest(), &answer);
-  });
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
-  v1::PredictResponse response;
-  const grpc::Status status = server.Predict(SmallRequest(), response);
-  EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(status.error_message(), "the queue is full: 1 requests wait; the limit is 1");
-  EXPECT_THAT(status.error_details(), HasSubstr("google.rpc.RetryInfo"));
-  EXPECT_EQ(server.Metric(R"(edgewise_rejections_total{model="sbm",reason="queue_full",version="1"})"), 1.0);
-  running_context.TryCancel();
-  waiting_context.TryCancel();
-  running.join();
-  waiting.join();
-  EXPECT_TRUE(server.Predict(SmallRequest(), response, seconds(20)).ok());
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("requests_in_flight"), 0));
-  EXPECT_EQ(server.Metric(OfSbm("queue_requests")), 0.0);
-  EXPECT_EQ(server.Metric(OfSbm("queue_tokens")), 0.0);
-}
-
-TEST(ServerTest, CountersMoveByExactlyTheRequestsMade) {
-  TestServer server;
-  v1::PredictResponse response;
-  double edges = 0.0;
-  for (int i = 0; i < 5; ++i) {
-    ASSERT_TRUE(server.Predict(SmallRequest(), response).ok());
-    edges += response.predictions(0).edges().edges();
-  }
-  v1::PredictRequest bad = SmallRequest();
-  bad.mutable_ensemble()->set_samples(1000);
-  for (int i = 0; i < 3; ++i) server.Predict(bad, response);
-  for (int i = 0; i < 2; ++i) server.Predict(SmallRequest("unknown" + std::to_string(i)), response);
-  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="OK",model="sbm",version="1"})"), 5.0);
-  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="sbm",version="1"})"), 3.0);
-  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="NOT_FOUND",model="_other",version="_other"})"), 2.0);
-  const std::string predict = R"(",method="Predict",service="edgewise.v1.InferenceService"})";
-  EXPECT_EQ(server.Metric(R"(edgewise_rpc_requests_total{code="OK)" + predict), 5.0);
-  EXPECT_EQ(server.Metric(R"(edgewise_rpc_requests_total{code="INVALID_ARGUMENT)" + predict), 3.0);
-  EXPECT_EQ(server.Metric(R"(edgewise_attention_edges_total{layer="0",model="sbm",version="1"})") +
-                server.Metric(R"(edgewise_attention_edges_total{layer="1",model="sbm",version="1"})"),
-            edges);
-  EXPECT_EQ(server.Metric(OfSbm("request_duration_seconds_count")), 8.0);
-  EXPECT_EQ(server.Metric(OfSbm("items_total")), 5.0);
-  EXPECT_EQ(server.HttpGet("/metrics").find("unknown0"), std::string::npos);
 }
 
 TEST(ServerTest, ModelsAreListedWithWhatTheyAre) {

@@ -114,6 +114,16 @@ class TestServer {
     return answer.size() == 2 ? answer[1] : 0;
   }
 
+  // Waits until Health(service) is `state`; 10 seconds at most.
+  bool WaitForHealth(const std::string& service, int state) {
+    const auto start = SteadyClock::now();
+    while (Health(service) != state) {
+      if (SecondsSince(start) > 10) return false;
+      usleep(2000);
+    }
+    return true;
+  }
+
   // The answer to GET, header and body.
   std::string HttpGet(const std::string& path) {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
