@@ -25,7 +25,7 @@ def sweep(model, ids, labels, size, **how):
     layers = torch.zeros(len(ids), len(model.layers), dtype=torch.double)
     cap = how.pop("cap", None)
     for rows, batch, target in batches(ids, labels, size):
-        run = Pass(measure=True, cap=None if cap is None else cap[rows], **how)
+        run = Pass(measure=not how.get("dense"), cap=None if cap is None else cap[rows], **how)
         guess = model(batch, run).argmax(-1)
         target = target[:, :guess.shape[1]] if target.dim() == 2 else target
         hits += ((guess == target) & (target >= 0)).sum().item()
@@ -37,8 +37,8 @@ def sweep(model, ids, labels, size, **how):
     return hits / total, edges, expected, pairs, layers
 
 
-def statistics(model, ids, labels, seeds=5, size=32, few=None):
-    """-> (dict of results, budget shares). `few` inputs suffice for the variation within one input.
+def statistics(model, ids, labels, seeds=5, size=32, capped_seeds=5):
+    """-> (dict of results, budget shares).
 
     between: standard deviation over inputs of the mean of their expected density.
     within: root mean square over inputs of the standard deviation of the sampled density over draws.
@@ -55,15 +55,15 @@ def statistics(model, ids, labels, seeds=5, size=32, few=None):
     shares = [round(x, 4) for x in (layers / layers.mean()).clamp(min=1e-3).tolist()]
     half, capped = [], []
     mean_edges = torch.stack([r[1] for r in runs]).mean(0)
-    for seed in range(seeds):
+    for seed in range(capped_seeds):
         torch.manual_seed(2000 + seed)
         half.append(sweep(model, ids, labels, size, keep=0.5)[0])
         capped.append(sweep(model, ids, labels, size, cap=(mean_edges / 2).floor(), shares=shares)[0])
     mean = lambda values: sum(values) / len(values)
-    between, within = expected.mean(0).std().item(), density.var(0).mean().sqrt().item()
+    between, within = expected.mean(0).std().item(), density.var(0).mean().sqrt().item() if seeds > 1 else 0.0
     return {
         "inputs": len(ids), "evaluation_seeds": [1000 + s for s in range(seeds)],
-        "accuracy_sampled": accuracy.mean().item(), "accuracy_sampled_sd": accuracy.std().item(),
+        "accuracy_sampled": accuracy.mean().item(), "accuracy_sampled_sd": accuracy.std().item() if seeds > 1 else 0.0,
         "accuracy_half_of_edges": mean(half), "accuracy_server_cap_half": mean(capped),
         "accuracy_dense_pattern": sweep(model, ids, labels, size, dense=True)[0],
         "density_mean": density.mean().item(), "density_min": density.mean(0).min().item(),

@@ -26,37 +26,49 @@ class SampledAttention(torch.autograd.Function):
     The gradient of the output with respect to the log-score of edge (i, j) is
     g_ij = A_ij (dA_ij - sum_j A_ij dA_ij), and it is also the gradient with respect to a mask entry of value 1.
     The straight-through estimator hands hardtanh(mask * gradient of the mask) = clamp(g, -1, 1) to p.
+
+    With `reach`, pairs in `allowed` that were not drawn get a gradient too: what the edge would have changed, its weight
+    being e / (e + sum of e over the drawn edges) = sigmoid(score - logsumexp). Edges that a row lacks can then be learned.
     """
 
     @staticmethod
-    def forward(ctx, q, k, v, p, mask):
-        """q, k, v [B, h, n, d]; p [B, h, n, n] or None; mask [B, h, n, n] bool -> [B, h, n, d]."""
+    def forward(ctx, q, k, v, p, mask, reach, allowed):
+        """q, k, v [B, h, n, d]; p [B, h, n, n] or None; mask [B, h, n, n] bool; allowed [B, 1, n, n] -> [B, h, n, d]."""
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
         scores.masked_fill_(~mask, -math.inf)
         top = scores.amax(-1, keepdim=True).clamp_(min=-1e30)
         weights = scores.sub_(top).exp_()
-        weights /= weights.sum(-1, keepdim=True).clamp_(min=1e-30)   # a row without edges stays zero
+        total = weights.sum(-1, keepdim=True).clamp_(min=1e-30)
+        weights /= total                                    # a row without edges stays zero
         out = weights @ v
-        ctx.save_for_backward(q, k, v, weights, out)
-        ctx.wants_p = p is not None
+        ctx.reach, ctx.wants_p = reach, p is not None
+        ctx.save_for_backward(q, k, v, weights, out, *((top + total.log(), mask, allowed) if reach else ()))
         return out
 
     @staticmethod
     def backward(ctx, grad):
-        q, k, v, weights, out = ctx.saved_tensors
+        q, k, v, weights, out = ctx.saved_tensors[:5]
+        scale = q.shape[-1] ** -0.5
         g = grad @ v.transpose(-1, -2)
         g -= (grad * out).sum(-1, keepdim=True)
+        dp = None
+        if ctx.reach and ctx.wants_p:
+            logsum, mask, allowed = ctx.saved_tensors[5:]
+            would = ((q * scale) @ k.transpose(-1, -2)).sub_(logsum).sigmoid_()
+            dp = would.mul_(g).masked_fill_(mask | ~allowed, 0)
         g *= weights
-        scale = q.shape[-1] ** -0.5
         dq, dk = (g @ k) * scale, (g.transpose(-1, -2) @ q) * scale
         dv = weights.transpose(-1, -2) @ grad
-        return dq, dk, dv, g.clamp_(-1, 1) if ctx.wants_p else None, None
+        if ctx.wants_p:
+            dp = (g if dp is None else dp.add_(g)).clamp_(-1, 1)
+        return dq, dk, dv, dp, None, None, None
 
 
 @dataclass
 class Pass:
     """How a forward attends, and what it measured."""
     dense: bool = False              # all valid pairs instead of drawn edges
+    reach: bool = False              # gradients for edges that were not drawn, see SampledAttention
     keep: object = 1.0               # each drawn edge survives with this probability: a number or [B]
     cap: object = None               # [B] edges allowed over all layers and heads, shared as the server shares them
     shares: object = None            # L numbers for `cap`
@@ -103,41 +115,68 @@ class Attention(nn.Module):
         logits = self.clusters @ self.clusters.transpose(-1, -2)
         return logits.flatten(1).softmax(-1).view_as(logits)
 
-    def allowance(self, p, how):
-        """Survival probability [B, 1, 1, 1] that meets this layer's part of `how.cap` in the mean."""
+    def chances(self, p, both):
+        """Probabilities p [B, h, m, n] -> those of the draw."""
+        return ((p + self.exploration) if self.exploration else p).clamp(max=1) * both
+
+    def allowance(self, expected, how):
+        """Survival probability [B] that meets this layer's part of `how.cap` in the mean."""
         spent = sum(how.edges) if how.edges else torch.zeros_like(how.cap)
         share = how.shares[self.layer] / sum(how.shares[self.layer:])
-        allowed = ((how.cap - spent).clamp(min=0) * share).floor()
-        return (allowed / p.sum((1, 2, 3)).clamp(min=1e-9)).clamp(max=1).view(-1, 1, 1, 1)
+        return (((how.cap - spent).clamp(min=0) * share).floor() / expected.clamp(min=1e-9)).clamp(max=1).float()
+
+    def survive(self, chance, keep):
+        """chance [B, h, m, n], keep a number or [B] -> the mask that is drawn, bool."""
+        if torch.is_tensor(keep):
+            chance = chance * keep.view(-1, 1, 1, 1)
+        return uniform(chance.shape) < (chance * keep if isinstance(keep, float) and keep < 1 else chance)
+
+    def attend_blocks(self, q, k, v, left, columns, valid, how):
+        """The forward without gradients, a block of rows at a time so that it stays in the cache -> [B, h, n, d]."""
+        n = q.shape[2]
+        size = max(1, 2**18 // (n * q.shape[0] * self.h))
+        out, edges, keep = torch.empty_like(q), 0, how.keep
+        bounds = [slice(start, start + size) for start in range(0, n, size)]
+        both = lambda rows: valid[:, None, rows, None] & valid[:, None, None, :]
+        chance = lambda rows: self.chances(left[:, :, rows] @ columns.transpose(-1, -2), both(rows))
+        if how.measure or how.cap is not None:
+            expected = sum(chance(rows).sum((1, 2, 3)).double() for rows in bounds)
+            if how.cap is not None:
+                keep = self.allowance(expected, how)
+            how.expected.append(expected)
+        for rows in bounds:
+            mask = both(rows).expand(-1, self.h, -1, -1) if how.dense else self.survive(chance(rows), keep)
+            if how.measure or how.cap is not None:
+                edges = edges + mask.sum((1, 2, 3)).double()
+            out[:, :, rows] = SampledAttention.apply(q[:, :, rows], k, v, None, mask, False, None)
+        if how.measure or how.cap is not None:
+            how.edges.append(edges)
+        return out
 
     def forward(self, x, valid, how):
         """x [B, n, D], valid [B, n] bool -> [B, n, D]; pads are neither queries nor keys."""
         q, k, v = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
         both = valid[:, None, :, None] & valid[:, None, None, :]
-        if not self.sbm or how.dense:
-            out = SampledAttention.apply(q, k, v, None, both.expand(-1, self.h, -1, -1))
+        if torch.is_grad_enabled() and (how.dense or not self.sbm):
+            out = SampledAttention.apply(q, k, v, None, both.expand(-1, self.h, -1, -1), False, None)
             return self.output(out.transpose(1, 2).flatten(2))
 
-        rows = self.memberships(q) * valid[:, None, :, None]
-        columns = self.memberships(k) * valid[:, None, :, None]
+        rows, columns = (self.memberships(z) * valid[:, None, :, None] for z in (q, k))
         left = rows @ self.block_matrix()
-        count = valid.sum(1)
-        if torch.is_grad_enabled():
-            total = (left.sum(2) * columns.sum(2)).sum((1, 2))
-            how.density.append(total / (self.h * count * count))
+        if not torch.is_grad_enabled():
+            out = self.attend_blocks(q, k, v, left, columns, valid, how)
+            return self.output(out.transpose(1, 2).flatten(2))
+
+        pairs = self.h * valid.sum(1) ** 2
+        how.density.append((left.sum(2) * columns.sum(2)).sum((1, 2)) / pairs)
         p = left @ columns.transpose(-1, -2)
         if how.doubtful:
-            how.doubt.append((p * (1 - p)).sum((1, 2, 3)) / (self.h * count * count))
+            how.doubt.append((p * (1 - p)).sum((1, 2, 3)) / pairs)
         with torch.no_grad():
-            chance = ((p + self.exploration) if self.exploration else p).clamp(max=1) * both
-            keep = how.keep.view(-1, 1, 1, 1) if torch.is_tensor(how.keep) else how.keep
-            if how.cap is not None:
-                keep = self.allowance(chance, how)
-            mask = uniform(p.shape) < (chance if isinstance(keep, float) and keep == 1.0 else chance * keep)
-            if how.measure or how.cap is not None:
+            mask = self.survive(self.chances(p, both), how.keep)
+            if how.measure:
                 how.edges.append(mask.sum((1, 2, 3)).double())
-                how.expected.append(chance.double().sum((1, 2, 3)))
-        out = SampledAttention.apply(q, k, v, p, mask)
+        out = SampledAttention.apply(q, k, v, p, mask, how.reach, both)
         return self.output(out.transpose(1, 2).flatten(2))
 
 
