@@ -1,0 +1,38 @@
+# The server for CPUs, with the command line and the example models. docs/deploy.md says how to run it.
+#
+#   docker build --target cpu -t edgewise .
+#
+# The image holds the two programs, the shared libraries they load and nothing else of Debian: no shell, no package
+# manager. deploy/collect-runtime.sh finds the libraries, so there is one list of packages: that of ./dev.
+
+# A mirror's name, or a digest to pin: --build-arg BASE=debian@sha256:...
+ARG BASE=debian:bookworm-slim
+
+FROM $BASE AS build
+WORKDIR /src
+COPY . .
+# Compile jobs; all cores where it is not given.
+ARG JOBS
+# What is built, for the label and edgewise_build_info: git rev-parse --short HEAD.
+ARG REVISION=unknown
+RUN EDGEWISE_JOBS="${JOBS:-$(nproc)}" EDGEWISE_REVISION="$REVISION" ./dev build
+RUN deploy/collect-runtime.sh /rootfs build/bin/edgewise-server build/bin/edgewise \
+ && cp -r examples/models /rootfs/models && chmod -R u=rwX,go=rX /rootfs/models
+
+FROM scratch AS cpu
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="edgewise" \
+      org.opencontainers.image.description="Inference server for Transformers with adaptive sparse attention (CPU)" \
+      org.opencontainers.image.revision="$REVISION"
+COPY --from=build /rootfs /
+ENV PATH=/usr/local/bin
+USER 65532:65532
+# gRPC; /metrics and /healthz.
+EXPOSE 8001 8002
+# SIGTERM drains: requests in flight are answered, for at most 25 s (--drain_timeout), then the exit code is 0.
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["edgewise", "health", "--timeout=3s"]
+# A container has its own loopback, so the server must listen on all its addresses; which of them can be reached from
+# outside is decided by what is published. Flags given after the image's name come last and win.
+ENTRYPOINT ["edgewise-server", "--model_repository=/models", "--listen=0.0.0.0:8001", \
+            "--metrics_listen=0.0.0.0:8002", "--insecure_bind"]
