@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Measures the bundled models through the server: the tables and plots of examples/README.md.
+
+Starts `edgewise-server` on examples/models, asks it through `edgewise predict`, and writes examples/results.json (raw
+numbers), examples/plots/*.png and the marked tables of examples/README.md. Needs NumPy and matplotlib (Debian's).
+
+    ./dev evaluate                          builds first; a part of the test inputs, minutes
+    ./dev evaluate --full                   all test inputs
+    ./dev evaluate --models listops,long    these only; the others keep their numbers
+    ./dev evaluate --render                 tables and plots again, from results.json
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+from evaluation import examples, measure, plots, tables
+from evaluation.server import Server
+from evaluation.statistics import baselines
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "examples"
+
+# Test inputs: what the recipe makes, and how many of them are used without and with --full.
+INPUTS = {"duplicates": (500, 40, 500), "sentiment": (1821, 1821, 1821), "long": (200, 40, 200),
+          "listops": (1000, 500, 1000)}
+SOURCE = {"duplicates": "generated", "sentiment": "SST-2 test split", "long": "generated over tiny Shakespeare",
+          "listops": "generated"}
+TIMES_LENGTHS = (2047, 4095)    # words; with the CLS token 2,048 and 4,096
+TIMES_INPUTS, TIMES_ROUNDS = 4, 8
+TIMES_CAPS = (0.1, 0.05, 0.02, 0.01)
+
+
+def say(text):
+    print(f"[evaluate] {text}", file=sys.stderr, flush=True)
+
+
+def time_long(server, folder, data):
+    """Milliseconds of `long`, dense against drawn against capped, at each length -> {tokens: {mode: ...}}"""
+    result = {}
+    for words in TIMES_LENGTHS:
+        inputs = examples.make("long", folder, data, TIMES_INPUTS, TIMES_INPUTS, ("--length", str(words)))
+        sweep = measure.Sweep(server, "long", inputs, folder, [1], say)
+        half = sweep.ask()[0]
+        half = sum(a.edges / a.pairs for a in half) / len(half) / 2
+        modes = {"dense": ("--dense",), "as drawn": (), "half of its own": (f"--max_density={half!r}",),
+                 **{f"cap {100 * cap:g} %": (f"--max_density={cap}",) for cap in TIMES_CAPS}}
+        result[str(words + 1)] = sweep.times(modes, TIMES_ROUNDS, TIMES_INPUTS)
+        say(f"long: {words + 1} tokens, " +
+            ", ".join(f"{mode} {t['compute_ms']:.1f} ms" for mode, t in result[str(words + 1)].items()))
+    return result
+
+
+def evaluate(name, server, folder, args, command):
+    """-> the model's entry in results.json"""
+    made, some, everything = INPUTS[name]
+    try:
+        inputs = examples.make(name, folder, args.data, made, everything if args.full else some)
+    except examples.Missing as missing:
+        return {"skipped": str(missing)}
+    start = time.monotonic()
+    sweep = measure.Sweep(server, name, inputs, folder, list(range(1, args.seeds + 1)), say)
+    result = measure.tokens(sweep) if name == "duplicates" else measure.classification(sweep)
+    if name == "long":
+        try:
+            result["times"] = time_long(server, folder, args.data)
+        except examples.Missing as missing:
+            say(f"long: no times, {missing}")
+    trained = ROOT / "tools" / "train" / "results" / f"{name}.json"
+    return {"inputs": len(inputs), "inputs_made": made, "source": SOURCE[name], "seeds": sweep.seeds,
+            "date": datetime.date.today().isoformat(), "command": command, "device": result["dense"].pop("device"),
+            "cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 2),
+            "seconds": round(time.monotonic() - start, 1),
+            "baselines": baselines(json.loads(trained.read_text())) if trained.exists() else {}, **result}
+
+
+def rounded(value):
+    """Numbers to nine digits: more is noise."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def render(models):
+    readme = FOLDER / "README.md"
+    readme.write_text(tables.fill(readme.read_text(encoding="utf-8"), models), encoding="utf-8")
+    for name in plots.draw(models, FOLDER / "plots"):
+        say(f"examples/plots/{name}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build" / "bin"), help="folder of edgewise-server and edgewise")
+    parser.add_argument("--data", default=str(ROOT.parent / "shared" / "data"),
+                        help="folder with sst2/test.tsv and tinyshakespeare.txt")
+    parser.add_argument("--models", default=",".join(tables.NAMES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--full", action="store_true", help="all test inputs")
+    parser.add_argument("--render", action="store_true", help="measure nothing")
+    args = parser.parse_args()
+    names = [name for name in tables.NAMES if name in args.models.split(",")]
+    if unknown := set(args.models.split(",")) - set(tables.NAMES):
+        parser.error(f"--models: {', '.join(sorted(unknown))}; known are {', '.join(tables.NAMES)}")
+    if args.seeds < 2:
+        parser.error("--seeds: an interval needs at least 2")
+
+    path = FOLDER / "results.json"
+    models = json.loads(path.read_text())["models"] if path.exists() else {}
+    if not args.render:
+        command = "./dev evaluate" + (" --full" if args.full else "") + \
+            (f" --seeds {args.seeds}" if args.seeds != 5 else "")
+        with tempfile.TemporaryDirectory() as folder, Server(args.bin, FOLDER / "models", folder) as server:
+            ready = server.models()
+            for name in names:
+                models[name] = rounded(evaluate(name, server, folder, args, command)) if name in ready else \
+                    {"skipped": f"examples/models/{name} is not there or does not load"}
+                say(f"{name}: {models[name].get('skipped', 'done')}")
+        models = {name: models[name] for name in tables.NAMES if name in models}
+        path.write_text(json.dumps({"models": models}, indent=1) + "\n")
+    render(models)
+
+
+if __name__ == "__main__":
+    main()

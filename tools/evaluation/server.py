@@ -1,0 +1,108 @@
+"""A server of our own, and answers through the command line: the real path, gRPC included."""
+import dataclasses
+import json
+import pathlib
+import subprocess
+import time
+
+import numpy as np
+
+START_SECONDS = 60
+CALL_SECONDS = 600
+
+
+@dataclasses.dataclass
+class Answer:
+    """One input's answer. Fields of samples are empty unless each_sample was asked for."""
+    labels: np.ndarray         # [1], or [tokens] with -1 at pads
+    samples: np.ndarray        # [samples, labels] probabilities
+    sample_edges: np.ndarray   # [samples]
+    edges: float               # mean per sample
+    pairs: int
+    expected: float            # 0 unless layer_stats was asked for
+    capped: bool
+    compute_us: int
+    total_us: int
+    device: str
+
+
+def parse(line):
+    """One line of `edgewise predict --input FILE --json` -> Answer. Protobuf's JSON writes 64-bit integers as text."""
+    response = json.loads(line)
+    if "error" in response:
+        raise RuntimeError(f"input {response['input']}: {response['error']['code']}: {response['error']['message']}")
+    prediction, = response["predictions"]
+    tokens, edges, outputs = prediction["tokens"], prediction["edges"], prediction["sample_outputs"]
+    labels = [-1 if t["pad"] else t["label_id"] for t in tokens] if tokens else [prediction["label_id"]]
+    return Answer(
+        labels=np.array(labels), samples=np.array([o["probabilities"] for o in outputs], float),
+        sample_edges=np.array([float(o["edges"]) for o in outputs]), edges=float(edges["edges"]),
+        pairs=int(edges["pairs"]), expected=float(edges["expected_edges"]), capped=edges["capped"],
+        compute_us=int(response["timing"]["compute_us"]), total_us=int(response["timing"]["total_us"]),
+        device=response["device"])
+
+
+class Server:
+    """edgewise-server on free ports of the loopback; as a context manager. Its log goes to a file in `folder`."""
+
+    def __init__(self, binaries, repository, folder):
+        self.binaries = pathlib.Path(binaries)
+        self.log = pathlib.Path(folder) / "server.log"
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [self.binaries / "edgewise-server", f"--model_repository={repository}", "--listen=127.0.0.1:0",
+                 "--metrics_listen="], stdout=log, stderr=log)
+        self.address = ""
+
+    def __enter__(self):
+        try:
+            self._wait()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _wait(self):
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                break
+            self.address = self.address or self._announced()
+            if self.address and self._run(["health"], 10).returncode == 0:
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"the server did not start:\n{self.log.read_text()}")
+
+    def _announced(self):
+        for line in self.log.read_text().splitlines():
+            if '"event":"serving"' in line:
+                return f"127.0.0.1:{json.loads(line)['port']}"
+        return ""
+
+    def _run(self, arguments, seconds):
+        return subprocess.run([self.binaries / "edgewise", *arguments, f"--server={self.address}"],
+                              capture_output=True, text=True, timeout=seconds)
+
+    def models(self):
+        """{name: ModelInfo as a dict} of the models that serve"""
+        done = self._run(["models", "--json"], 30)
+        if done.returncode != 0:
+            raise RuntimeError(f"edgewise models: {done.stderr}")
+        return {m["name"]: m for m in json.loads(done.stdout)["models"] if m["state"] == "READY"}
+
+    def predict(self, model, path, *flags, concurrency=4):
+        """One Answer per line of the file at `path`."""
+        done = self._run(["predict", f"--model={model}", f"--input={path}", "--truncate=tail", "--json",
+                          f"--concurrency={concurrency}", "--timeout=120s", *flags], CALL_SECONDS)
+        lines = done.stdout.splitlines()
+        if done.returncode != 0 and not any('"error"' in line[:40] for line in lines):
+            raise RuntimeError(f"edgewise predict {' '.join(flags)}: {done.stderr}")
+        return [parse(line) for line in lines]

@@ -1,0 +1,174 @@
+"""The tables of examples/README.md, made of results.json. Pure: text in, text out."""
+import re
+
+NAMES = ("duplicates", "sentiment", "long", "listops")
+TARGET_LOSS, TARGET_ADAPTIVITY = 0.01, 3.0
+
+
+def percent(share, digits=1):
+    return f"{100 * share:.{digits}f} %"
+
+
+def cap_text(cap):
+    return f"{100 * cap:g} %"
+
+
+def accuracy_text(row):
+    """"82.1 ± 0.3 %", or "82.1 %" where there is one value only"""
+    return f"{100 * row['accuracy']:.1f} ± {100 * row['ci95']:.1f} %" if row.get("ci95") is not None else \
+        percent(row["accuracy"])
+
+
+def count_text(value):
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def table(heading, rows):
+    """Markdown; the first column to the left, the others to the right."""
+    lines = ["| " + " | ".join(heading) + " |", "|---|" + "--:|" * (len(heading) - 1)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def skipped(entry):
+    return f"Not measured: {entry['skipped']}."
+
+
+def free_point(entry):
+    """Without a cap, one sample."""
+    return entry["free"].get("one_sample", entry["free"])
+
+
+def best_baseline(entry):
+    """(what, accuracy), or None"""
+    return max(entry["baselines"].items(), key=lambda item: item[1]) if entry.get("baselines") else None
+
+
+def summary(models):
+    rows = []
+    for name in NAMES:
+        entry = models.get(name)
+        if entry is None or "skipped" in entry:
+            rows.append([f"`{name}`", "not measured", "", "", "", "", ""])
+            continue
+        best = best_baseline(entry)
+        rows.append([f"`{name}`", f"{entry['inputs']:,}", accuracy_text(free_point(entry)),
+                     percent(entry["dense"]["accuracy"]), f"{percent(best[1])} ({best[0]})" if best else "–",
+                     percent(entry["free"]["density"]), count_text(entry["free"]["edges"])])
+    return table(["model", "test inputs", "accuracy", "over all pairs", "baseline", "mean density", "mean edges"], rows)
+
+
+def verdict(met):
+    return "met" if met else "**missed**"
+
+
+def targets(models):
+    """What was asked of each model, and what came out."""
+    rows = []
+
+    def row(name, what, value, met):
+        rows.append([f"`{name}`: {what}", value, verdict(met)])
+
+    measured = {n: models[n] for n in NAMES if n in models and "skipped" not in models[n]}
+    for name, entry in measured.items():
+        accuracy, best = free_point(entry)["accuracy"], best_baseline(entry)
+        if name == "duplicates":
+            row(name, "≥ 99 % of tokens right", percent(accuracy), accuracy >= 0.99)
+        elif name == "sentiment":
+            row(name, "≥ 80 % right", percent(accuracy), accuracy >= 0.8)
+            if best:
+                rows.append([f"`{name}`: better than {best[0]}, a wish", f"{100 * (accuracy - best[1]):+.1f} points",
+                             "came true" if accuracy > best[1] else "did not come true"])
+        elif best:
+            row(name, f"≥ 10 points over {best[0]}", f"{100 * (accuracy - best[1]):+.1f} points",
+                accuracy - best[1] >= 0.1)
+        if "half" in entry:
+            half = entry["half"]
+            row(name, "≤ 1 point lost at half of its own edges",
+                f"{100 * half['lost']:.1f} ± {100 * half['lost_ci95']:.1f} points", half["lost"] <= TARGET_LOSS)
+        ratio = entry["free"].get("adaptivity", 0)
+        if "adaptivity" in entry["free"]:
+            row(name, "density varies ≥ 3 times as much between inputs as between draws",
+                "no draws differ" if ratio is None else f"{ratio:.1f} times",
+                ratio is None or ratio >= TARGET_ADAPTIVITY)
+    return table(["target", "measured", ""], rows)
+
+
+def caps(entry):
+    points = [("none", free_point(entry)), *((cap_text(row["cap"]), row) for row in entry["caps"])]
+    if "half" in entry:
+        points.append(("half of its own", entry["half"]))
+    rows = []
+    for cap, row in points:
+        rows.append([cap, accuracy_text(row), percent(row["density"], 2), count_text(row["edges"]),
+                     percent(row["capped_share"], 0)])
+    rows.append(["dense attention", percent(entry["dense"]["accuracy"]), "100.00 %",
+                 count_text(entry["dense"]["edges"]), "–"])
+    return table(["cap, share of all pairs", "accuracy", "density used", "edges used", "inputs capped"], rows)
+
+
+def samples(entry):
+    return table(["samples", "accuracy"],
+                 [[str(row["samples"]), accuracy_text(row)] for row in entry["free"]["samples"]])
+
+
+def conditions(entry):
+    low, high = entry["dense"]["wilson95"]
+    seeds = entry["seeds"]
+    return (f"{entry['inputs']:,} test inputs ({entry['source']}), seeds {seeds[0]} to {seeds[-1]}; ± is the 95 % "
+            f"confidence interval over the seeds. The size of the test set leaves open more than that: the accuracy "
+            f"over all pairs lies between {percent(low)} and {percent(high)} (95 %, Wilson). "
+            f"Measured {entry['date']} on `{entry['device']}` by `{entry['command']}`.")
+
+
+def density(models):
+    rows = []
+    for name in NAMES:
+        entry = models.get(name, {})
+        free = entry.get("free", {})
+        if "adaptivity" not in free:
+            continue
+        ratio = free["adaptivity"]
+        rows.append([f"`{name}`", percent(free["density"], 2), percent(free["density_min"], 2),
+                     percent(free["density_max"], 2), percent(free["between_inputs_sd"], 3),
+                     percent(free["within_input_sd"], 3), "–" if ratio is None else f"{ratio:.1f}"])
+    return table(["model", "mean density", "lowest", "highest", "sd between inputs", "sd between draws", "ratio"], rows)
+
+
+def times(entry):
+    """Milliseconds: one block of columns per length."""
+    lengths = list(entry["times"])
+    if not lengths:
+        return ""
+    heading = ["attention"]
+    for length in lengths:
+        heading += [f"{int(length):,} tokens: density", "compute", "speed-up"]
+    rows = []
+    for mode in entry["times"][lengths[0]]:
+        row = [mode]
+        for length in lengths:
+            here = entry["times"][length][mode]
+            row += [percent(here["density"], 2), f"{here['compute_ms']:.1f} ms", f"{here['speedup']:.1f}×"]
+        rows.append(row)
+    calls = entry["times"][lengths[0]]["dense"]["calls"]
+    return table(heading, rows) + (f"\n\nMedians of {calls} calls each (speed-up: of the quotients of neighbours), on {entry['cores']} cores that other programs "
+                                   f"used too (load average {entry['load_average']:.1f}). Measured {entry['date']} on "
+                                   f"`{entry['device']}` by `{entry['command']}`.")
+
+
+def block(name, models):
+    """The text of one marked block."""
+    if name in ("summary", "targets", "density"):
+        return {"summary": summary, "targets": targets, "density": density}[name](models)
+    kind, _, what = name.partition("-")
+    entry = models.get(kind, {"skipped": "run ./dev evaluate"})
+    if "skipped" in entry:
+        return skipped(entry)
+    return {"caps": caps, "samples": samples, "times": times, "conditions": conditions}[what](entry)
+
+
+MARKED = re.compile(r"(<!-- evaluate: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill(text, models):
+    """`text` with every marked block replaced; unknown names raise KeyError."""
+    return MARKED.sub(lambda m: f"{m[1]}{block(m[2], models)}\n{m[3]}", text)
