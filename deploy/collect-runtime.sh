@@ -33,17 +33,21 @@ while IFS= read -r library; do
   remember_package "$(realpath "$library")"
 done < <(ldd "$@" | grep -oE '/[^ ]+\.so[^ ]*' | sort -u)
 
-# Plots draw text with cairo, which asks fontconfig for a font.
+# Plots draw text with cairo, which asks fontconfig for a font. Its cache is made here, since the root is read-only later;
+# it is valid while the times of the folders stay, which archives keep to the second.
+command -v fc-cache >/dev/null || apt-get install -y -qq --no-install-recommends fontconfig >/dev/null
 cp -r --parents /usr/share/fonts/truetype/dejavu "$root"
-mkdir -p "$root/etc/fonts"
+mkdir -p "$root"/{etc/fonts,var/cache/fontconfig}
 cat >"$root/etc/fonts/fonts.conf" <<'XML'
 <?xml version="1.0"?>
 <!DOCTYPE fontconfig SYSTEM "fonts.dtd">
 <fontconfig>
   <dir>/usr/share/fonts</dir>
-  <cachedir>/tmp</cachedir>
+  <cachedir>/var/cache/fontconfig</cachedir>
 </fontconfig>
 XML
+find "$root/usr/share/fonts" -exec touch -d 2020-01-01T00:00:00Z {} +
+fc-cache --sysroot="$root" --system-only
 remember_package /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf
 
 echo 'edgewise:x:65532:65532:edgewise:/nonexistent:/usr/sbin/nologin' >"$root/etc/passwd"
@@ -61,3 +65,4 @@ done < <(printf '%s\n' "${packages[@]}" | sort -u)
 
 echo /usr/local/lib >"$root/etc/ld.so.conf"
 ldconfig -r "$root"
+rm -r "$root/var/cache/ldconfig"
