@@ -17,7 +17,11 @@ keep=0
 case ${1:-} in
   '') ;;
   --keep) keep=1 ;;
-  *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 1 ;;
+  *)
+    sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"
+    [[ $1 == --help ]] && exit 0
+    exit 1
+    ;;
 esac
 
 say() { printf '\033[1m[container-test]\033[0m %s\n' "$*"; }
@@ -53,7 +57,7 @@ locked_down=(--read-only --cap-drop ALL --security-opt no-new-privileges --memor
 if docker info >/dev/null 2>&1; then
   kind=docker
   engine() { docker "$@"; }
-  build_image() { docker build -q --target cpu "$@" . >/dev/null; }
+  build_image() { docker build --target cpu "$@" .; }
 else
   kind=podman
   # runc: crun refuses the mixed cgroups of some machines. The limits: raising them may not be permitted.
@@ -65,7 +69,7 @@ else
       podman --runtime runc "$@"
     fi
   }
-  build_image() { buildah bud --isolation chroot --format docker --pull-never --target cpu "$@" . >/dev/null; }
+  build_image() { buildah bud --isolation chroot --format docker --pull-never --target cpu "$@" .; }
   locked_down+=(--read-only-tmpfs=false) # Docker's behaviour: no writable /tmp either
   ((EUID == 0)) || skip "no Docker engine answers, and podman is used as root only"
 fi
@@ -137,7 +141,7 @@ make_base() {
   base=localhost/$ID-base
   tar -C "$root" --exclude='./var/cache/apt/archives/*.deb' --exclude='./var/lib/apt/lists/*' --exclude=./usr/share/man \
     --exclude=./usr/share/locale --exclude='./dev/*' --exclude='./proc/*' --exclude='./sys/*' -c . |
-    engine import - "$base" >/dev/null
+    engine import - "$base" >"$work/import.log" 2>&1 || { tail -5 "$work/import.log"; die "the base image cannot be imported"; }
   images+=("$base")
   rm -rf --one-file-system "$work/base"
   say "base image made in $(seconds "$start")"
@@ -161,8 +165,8 @@ image=localhost/$ID
 start=$EPOCHREALTIME
 say "building the image; this compiles everything"
 revision=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
-build_image --build-arg BASE="$base" --build-arg JOBS="${EDGEWISE_JOBS:-}" --build-arg REVISION="$revision" -t "$image" ||
-  die "the image does not build"
+build_image --build-arg BASE="$base" --build-arg JOBS="${EDGEWISE_JOBS:-}" --build-arg REVISION="$revision" -t "$image" \
+  >"$work/build.log" 2>&1 || { tail -40 "$work/build.log"; die "the image does not build"; }
 ((keep)) || images+=("$image")
 say "built in $(seconds "$start")"
 
@@ -250,7 +254,7 @@ if [[ -r /proc/$pid/root/usr/local/bin/edgewise-server ]]; then
   field() { awk -v name="$1:" '$1 == name { $1 = ""; print substr($0, 2) }' "/proc/$pid/status"; }
   listening() { awk '$4 == "0A" { n++ } END { print n + 0 }' "/proc/$pid/net/tcp" "/proc/$pid/net/tcp6"; }
   writable() { # file systems that are mounted for writing, and not made by the kernel or the engine
-    awk '$4 ~ /^rw/ && $3 !~ /^(proc|sysfs|cgroup|cgroup2|mqueue|devpts)$/ && $2 !~ /^\/(dev|proc|etc\/(hosts|hostname|resolv.conf)|run\/\.containerenv)(\/|$)/ { print $2 }' \
+    awk '$4 ~ /^rw/ && $3 !~ /^(proc|sysfs|cgroup|cgroup2|mqueue|devpts)$/ && $2 !~ /^\/(dev|proc|sys|etc\/(hosts|hostname|resolv.conf)|run\/\.containerenv)(\/|$)/ { print $2 }' \
       "/proc/$pid/mounts"
   }
   check "runs as uid and gid 65532" equals "$(field Uid) $(field Gid)" '65532 65532 65532 65532 65532 65532 65532 65532'
