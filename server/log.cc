@@ -4,6 +4,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -13,8 +14,8 @@ namespace {
 
 constexpr size_t kQueuedLines = 8192;
 
-// Set by StartLog before other threads start, cleared by StopLog after they ended.
-std::shared_ptr<spdlog::logger> g_logger;
+// Set by StartLog, cleared by StopLog; never freed, since threads of libraries may log to the end.
+std::atomic<spdlog::logger*> g_logger = nullptr;
 
 spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   switch (level) {
@@ -54,22 +55,24 @@ bool ParseLogLevel(const std::string& name, LogLevel& level) {
 
 void StartLog(LogLevel least) {
   spdlog::init_thread_pool(kQueuedLines, 1);
-  g_logger =
-      std::make_shared<spdlog::async_logger>("edgewise", std::make_shared<spdlog::sinks::stderr_sink_mt>(),
-                                             spdlog::thread_pool(), spdlog::async_overflow_policy::overrun_oldest);
-  g_logger->set_level(SpdlogLevel(least));
-  g_logger->set_pattern("{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}", spdlog::pattern_time_type::utc);
-  g_logger->flush_on(spdlog::level::info);
+  auto& logger = *new std::shared_ptr<spdlog::async_logger>(
+      new spdlog::async_logger("edgewise", std::make_shared<spdlog::sinks::stderr_sink_mt>(), spdlog::thread_pool(),
+                               spdlog::async_overflow_policy::overrun_oldest));
+  logger->set_level(SpdlogLevel(least));
+  logger->set_pattern("{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}", spdlog::pattern_time_type::utc);
+  logger->flush_on(spdlog::level::info);
+  g_logger = logger.get();
 }
 
 void StopLog() {
-  g_logger.reset();
+  g_logger = nullptr;
   spdlog::shutdown();
 }
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
-  if (!g_logger || !g_logger->should_log(SpdlogLevel(level))) return;
-  g_logger->log(SpdlogLevel(level), spdlog::string_view_t(LogBody(event, fields)));
+  spdlog::logger* logger = g_logger;
+  if (!logger || !logger->should_log(SpdlogLevel(level))) return;
+  logger->log(SpdlogLevel(level), spdlog::string_view_t(LogBody(event, fields)));
 }
 
 std::string LogBody(std::string_view event, std::initializer_list<LogField> fields) {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "server/library_log.h"
 #include "server/log.h"
 #include "server/options.h"
 #include "server/server.h"
@@ -222,6 +223,7 @@ int Main(int argc, char** argv) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   StartLog(level);
+  RouteLibraryLogs();
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) {
     StopLog();

@@ -1,0 +1,42 @@
+#include "server/library_log.h"
+
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
+
+#include <chrono>
+#include <mutex>
+#include <string>
+
+#include "server/log.h"
+
+namespace edgewise::server {
+namespace {
+
+void Write(const char* library, bool error, const std::string& message) {
+  static std::mutex& mutex = *new std::mutex;
+  static LogLimiter& limiter = *new LogLimiter;
+  uint64_t suppressed = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!limiter.Allow(library, std::chrono::steady_clock::now(), suppressed)) return;
+  }
+  Log(error ? LogLevel::kWarning : LogLevel::kDebug, "library message",
+      {{"library", library}, {"message", message}, {"suppressed", suppressed}});
+}
+
+void OnGrpcMessage(gpr_log_func_args* arguments) {
+  Write("grpc", arguments->severity == GPR_LOG_SEVERITY_ERROR, arguments->message);
+}
+
+void OnProtobufMessage(google::protobuf::LogLevel level, const char*, int, const std::string& message) {
+  Write("protobuf", level >= google::protobuf::LOGLEVEL_WARNING, message);
+}
+
+}  // namespace
+
+void RouteLibraryLogs() {
+  gpr_set_log_function(OnGrpcMessage);
+  google::protobuf::SetLogHandler(OnProtobufMessage);
+}
+
+}  // namespace edgewise::server
