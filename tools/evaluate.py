@@ -26,13 +26,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples"
 
 # Test inputs: what the recipe makes, and how many of them are used without and with --full.
-INPUTS = {"duplicates": (500, 40, 500), "sentiment": (1821, 1821, 1821), "long": (200, 40, 200),
+INPUTS = {"duplicates": (500, 40, 200), "sentiment": (1821, 1821, 1821), "long": (200, 48, 200),
           "listops": (1000, 500, 1000)}
 SOURCE = {"duplicates": "generated", "sentiment": "SST-2 test split", "long": "generated over tiny Shakespeare",
           "listops": "generated"}
 TIMES_LENGTHS = (2047, 4095)    # words; with the CLS token 2,048 and 4,096
 TIMES_INPUTS, TIMES_ROUNDS = 4, 8
 TIMES_CAPS = (0.1, 0.05, 0.02, 0.01)
+
+
+# One plot of what a model attends to; the caption in README.md has the command.
+PLOTTED = ("sentiment", "--text=a warm , funny and beautifully acted film that never wastes a minute", "--samples=16",
+           "--seed=1")
 
 
 def say(text):
@@ -121,6 +126,9 @@ def main():
                 models[name] = rounded(evaluate(name, server, folder, args, command)) if name in ready else \
                     {"skipped": f"examples/models/{name} is not there or does not load"}
                 say(f"{name}: {models[name].get('skipped', 'done')}")
+            if PLOTTED[0] in ready and PLOTTED[0] in names:
+                (FOLDER / "plots").mkdir(exist_ok=True)
+                server.plot(PLOTTED[0], FOLDER / "plots" / f"{PLOTTED[0]}-attention.png", *PLOTTED[1:])
         models = {name: models[name] for name in tables.NAMES if name in models}
         path.write_text(json.dumps({"models": models}, indent=1) + "\n")
     render(models)

@@ -86,6 +86,9 @@ class DensityCapsTest(unittest.TestCase):
     def test_few_caps_serve_many_inputs(self):
         self.assertLess(len(set(statistics.density_caps(np.linspace(0.1, 0.3, 1000)))), 60)
 
+    def test_an_input_without_edges_has_a_cap_above_zero(self):
+        self.assertGreater(statistics.density_caps([0.0])[0], 0.0)
+
     def test_one_is_allowed(self):
         self.assertEqual(statistics.density_caps([1.0]), [1.0])
 

@@ -75,12 +75,23 @@ class Sweep:
                 "edges": mean_of(answers, "edges"), "device": answers[0].device}
 
     def caps(self):
-        rows = []
-        for cap in CAPS:
-            row = {"cap": cap, **point(self.ask_capped([cap] * len(self.examples)), self.known)}
-            self.say(f"{self.model}: cap {cap:.0%} accuracy {row['accuracy']:.4f} ± {row['ci95']:.4f}")
+        """Rows of CAPS, from the tightest up. Once a cap bites nowhere, wider ones cannot either, and the server
+        promises the same answers: they repeat the row of 100 %, which is measured, as is the first that did not bite.
+        """
+        everything = self.cap_row(1.0)
+        rows, open_ended = [], False
+        for cap in sorted(CAPS)[:-1]:
+            row = {**everything, "cap": cap, "repeats": 1.0} if open_ended else self.cap_row(cap)
+            if row["capped_share"] == 0 and row["accuracy_by_seed"] != everything["accuracy_by_seed"]:
+                raise RuntimeError(f"{self.model}: a cap of {cap} drops no edge but changes answers")
+            open_ended = row["capped_share"] == 0
             rows.append(row)
-        return rows
+        return [everything, *reversed(rows)]
+
+    def cap_row(self, cap):
+        row = {"cap": cap, **point(self.ask_capped([cap] * len(self.examples)), self.known)}
+        self.say(f"{self.model}: cap {cap:.0%} accuracy {row['accuracy']:.4f} ± {row['ci95']:.4f}")
+        return row
 
     def half(self, own_density, free):
         """Each input capped at half of its own mean density, rounded down by at most 2 %.

@@ -106,3 +106,9 @@ class Server:
         if done.returncode != 0 and not any('"error"' in line[:40] for line in lines):
             raise RuntimeError(f"edgewise predict {' '.join(flags)}: {done.stderr}")
         return [parse(line) for line in lines]
+
+    def plot(self, model, path, *flags):
+        """Which tokens one input attends to, as `edgewise predict --plot` draws it."""
+        done = self._run(["predict", f"--model={model}", f"--plot={path}", *flags], 60)
+        if done.returncode != 0:
+            raise RuntimeError(f"edgewise predict --plot: {done.stderr}")

@@ -50,7 +50,7 @@ def adaptivity(expected, sampled):
 
 def density_caps(densities, step=0.02):
     """`densities` rounded down by at most `step`, so that few different caps serve many inputs."""
-    powers = [math.floor(math.log(density) / math.log1p(step) + 1e-9) for density in densities]
+    powers = [math.floor(math.log(max(density, 1e-9)) / math.log1p(step) + 1e-9) for density in densities]
     return [min(1.0, (1 + step) ** power) for power in powers]
 
 

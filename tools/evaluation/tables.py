@@ -150,9 +150,10 @@ def times(entry):
             row += [percent(here["density"], 2), f"{here['compute_ms']:.1f} ms", f"{here['speedup']:.1f}×"]
         rows.append(row)
     calls = entry["times"][lengths[0]]["dense"]["calls"]
-    return table(heading, rows) + (f"\n\nMedians of {calls} calls each (speed-up: of the quotients of neighbours), on {entry['cores']} cores that other programs "
-                                   f"used too (load average {entry['load_average']:.1f}). Measured {entry['date']} on "
-                                   f"`{entry['device']}` by `{entry['command']}`.")
+    note = (f"Medians of {calls} calls each (speed-up: of the quotients of neighbours), on {entry['cores']} cores that "
+            f"other programs used too (load average {entry['load_average']:.1f}). Measured {entry['date']} on "
+            f"`{entry['device']}` by `{entry['command']}`.")
+    return table(heading, rows) + "\n\n" + note
 
 
 def block(name, models):
