@@ -1,0 +1,331 @@
+// attention_bench [--json FILE] [--memory] [--threads N] [--isa NAME] [--heads H] [--repeats R] [--n N] [--d D]
+//
+// Sparse attention, drawing included, against dense attention of the same backend: the calls that Predict makes, timed in
+// turns, medians. With --memory: how peak memory grows with the length at 64 edges a row.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/attention_bench_data.h"
+#include "bench/fma_peak.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/isa.h"
+
+namespace edgewise::bench {
+namespace {
+
+struct Options {
+  std::string json;
+  std::string isa = "auto";
+  bool memory = false;
+  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  int heads = 1;
+  int repeats = 15;
+  int only_n = 0, only_d = 0;  // 0: all
+};
+
+struct Row {
+  int64_t n;
+  int d;
+  double target_density, density;
+  double milliseconds, dense_milliseconds, membership_milliseconds;
+  double dense_peak_share, error;
+};
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+template <typename Function>
+double Seconds(const Function& function) {
+  const auto start = std::chrono::steady_clock::now();
+  function();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "attention_bench: %s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+// One sequence of n tokens through Backend::Attend.
+struct AttendCall {
+  AttendCall(Backend& backend, const Operands& operands, const Memberships& memberships, const AttentionPattern& pattern)
+      : backend(&backend), inputs(operands.inputs), out(operands.q.size()) {
+    inputs.memberships = memberships;
+    problem.tokens = static_cast<int32_t>(inputs.q.rows);
+    problem.pattern = pattern;
+    problem.report = &report;
+  }
+  AttendCall(const AttendCall&) = delete;
+  void Run() {
+    Check(backend->Attend(inputs, {&problem, 1}, {}, Matrix(out.data(), inputs.q.rows, inputs.q.columns)));
+    Check(backend->Synchronize());
+  }
+  uint64_t edges() const {
+    uint64_t sum = 0;
+    for (const HeadReport& head : report.heads) sum += head.edges;
+    return sum;
+  }
+
+  Backend* backend;
+  AttentionInputs inputs;
+  AttentionReport report;
+  AttentionProblem problem;
+  std::vector<float> out;
+};
+
+// Memberships of both sides from q and k with 128 clusters, as a trained layer computes them.
+class MembershipCall {
+ public:
+  static constexpr int kClusters = 128;
+
+  MembershipCall(Backend& backend, const Operands& operands) : backend_(&backend), operands_(&operands) {
+    std::mt19937 random(29);
+    std::normal_distribution<float> normal;
+    const int d = operands.inputs.head_dim, heads = operands.inputs.num_heads;
+    const auto fill = [&](std::vector<float>& values, size_t size, float scale) {
+      values.resize(size);
+      for (float& value : values) value = scale * normal(random);
+    };
+    const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+    fill(weight0_, static_cast<size_t>(d) * d, scale);
+    fill(weight1_, static_cast<size_t>(d) * d, scale);
+    fill(bias_, static_cast<size_t>(d), 0.0f);
+    // Small clusters, as initialised: S is then almost of rank 32.
+    fill(clusters_, static_cast<size_t>(heads) * kClusters * d, 0.3f * scale);
+    MembershipParameters parameters{heads, d, kClusters, weight0_, bias_, weight1_, bias_, clusters_, {}};
+    auto weights = backend.PrepareMemberships(parameters);
+    Check(weights.status());
+    weights_ = std::move(*weights);
+    const size_t rows = static_cast<size_t>(operands.inputs.q.rows) * heads;
+    x_.resize(rows * weights_->rank());
+    y_.resize(rows * weights_->rank());
+    query_bound_.resize(rows);
+    key_bound_.resize(rows);
+  }
+  void Run() {
+    Check(backend_->ComputeMemberships(*weights_, operands_->inputs.q, operands_->inputs.k,
+                                       {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(),
+                                        operands_->inputs.q.rows, weights_->rank()}));
+    Check(backend_->Synchronize());
+  }
+
+ private:
+  Backend* backend_;
+  const Operands* operands_;
+  std::unique_ptr<MembershipWeights> weights_;
+  std::vector<float> weight0_, weight1_, bias_, clusters_, x_, y_, query_bound_, key_bound_;
+};
+
+std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& options, double peak) {
+  const double densities[] = {0.01, 0.025, 0.10, 0.25, 0.999};
+  const Operands operands(n, options.heads, d);
+  AttendCall dense(backend, operands, {}, AllPairs{});
+  MembershipCall memberships(backend, operands);
+  DrawnRows drawn;
+  drawn.key.seed = 2026;
+  std::vector<std::unique_ptr<SyntheticMemberships>> synthetic;
+  std::vector<std::unique_ptr<AttendCall>> sparse;
+  for (double density : densities) {
+    synthetic.push_back(std::make_unique<SyntheticMemberships>(n, options.heads, density));
+    sparse.push_back(std::make_unique<AttendCall>(backend, operands, synthetic.back()->memberships, drawn));
+  }
+  std::vector<double> dense_times, membership_times;
+  std::vector<std::vector<double>> sparse_times(sparse.size());
+  for (int repeat = -1; repeat < options.repeats; ++repeat) {  // the first warms up
+    // Dense between the sparse calls, so that a slow moment of the machine meets both.
+    for (size_t i = 0; i < sparse.size(); ++i) {
+      const double seconds = Seconds([&] { sparse[i]->Run(); });
+      const double dense_seconds = i % 2 == 0 ? Seconds([&] { dense.Run(); }) : -1.0;
+      if (repeat < 0) continue;
+      sparse_times[i].push_back(seconds);
+      if (dense_seconds > 0.0) dense_times.push_back(dense_seconds);
+    }
+    const double seconds = Seconds([&] { memberships.Run(); });
+    if (repeat >= 0) membership_times.push_back(seconds);
+  }
+  std::vector<Row> rows;
+  const double pairs = static_cast<double>(n) * static_cast<double>(n) * options.heads;
+  for (size_t i = 0; i < sparse.size(); ++i) {
+    Row row;
+    row.n = n;
+    row.d = d;
+    row.target_density = densities[i];
+    row.density = static_cast<double>(sparse[i]->edges()) / pairs;
+    row.milliseconds = 1e3 * Median(sparse_times[i]);
+    row.dense_milliseconds = 1e3 * Median(dense_times);
+    row.membership_milliseconds = 1e3 * Median(membership_times);
+    row.dense_peak_share = 4.0 * pairs * d / Median(dense_times) / peak;
+    row.error = LargestError(sparse[i]->inputs, &drawn,
+                             ConstMatrix(sparse[i]->out.data(), n, static_cast<int64_t>(options.heads) * d));
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+void PrintRow(const Row& row) {
+  std::printf("%5ld %3d %8.3f %8.4f  fp32 %9.2f %9.2f %10.2f %10.2f %9.2f %9.1e\n", static_cast<long>(row.n), row.d,
+              row.target_density, row.density, row.dense_milliseconds, row.milliseconds,
+              row.dense_milliseconds / row.milliseconds,
+              row.dense_milliseconds / (row.milliseconds + row.membership_milliseconds), row.dense_peak_share, row.error);
+  std::fflush(stdout);
+}
+
+void WriteJson(const std::string& path, const std::vector<Row>& rows, const Options& options, const std::string& device,
+               double peak) {
+  std::ofstream file(path);
+  file << "{\"device\": \"" << device << "\", \"threads\": " << options.threads << ", \"heads\": " << options.heads
+       << ", \"fma_peak_flops\": " << peak << ", \"rows\": [";
+  const char* separator = "\n";
+  for (const Row& row : rows) {
+    file << separator << "  {\"n\": " << row.n << ", \"d\": " << row.d << ", \"target_density\": " << row.target_density
+         << ", \"density\": " << row.density << ", \"precision\": \"fp32\", \"speedup_over_dense\": "
+         << row.dense_milliseconds / row.milliseconds << ", \"speedup_with_memberships\": "
+         << row.dense_milliseconds / (row.milliseconds + row.membership_milliseconds)
+         << ", \"dense_peak_share\": " << row.dense_peak_share << ", \"error\": " << row.error
+         << ", \"milliseconds\": " << row.milliseconds << ", \"dense_milliseconds\": " << row.dense_milliseconds
+         << ", \"membership_milliseconds\": " << row.membership_milliseconds << "}";
+    separator = ",\n";
+  }
+  file << "\n]}\n";
+  if (!file) {
+    std::fprintf(stderr, "attention_bench: cannot write %s\n", path.c_str());
+    std::exit(1);
+  }
+}
+
+// Kilobytes of a field of /proc/self/status.
+int64_t StatusKilobytes(const char* field) {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.rfind(field, 0) == 0) return std::atoll(line.c_str() + std::strlen(field) + 1);
+  }
+  return 0;
+}
+
+// Peak memory above the inputs of one capped call at 64 edges a row, in a process of its own.
+int64_t PeakKilobytes(int64_t n, const Options& options) {
+  int fds[2];
+  if (pipe(fds) != 0) std::exit(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto backend = CreateBackend({"cpu", options.threads, options.isa, "fp32"});
+    Check(backend.status());
+    const Operands operands(n, 1, 64);
+    const SyntheticMemberships synthetic(n, 1, 64.0 / static_cast<double>(n));
+    AttendCall call(**backend, operands, synthetic.memberships, DrawnRows{});
+    const int64_t before = StatusKilobytes("VmRSS:");
+    call.Run();
+    const int64_t kilobytes = StatusKilobytes("VmHWM:") - before;
+    if (write(fds[1], &kilobytes, sizeof(kilobytes)) != sizeof(kilobytes)) _exit(1);
+    _exit(0);
+  }
+  int64_t kilobytes = 0;
+  if (read(fds[0], &kilobytes, sizeof(kilobytes)) != sizeof(kilobytes)) std::exit(1);
+  waitpid(child, nullptr, 0);
+  close(fds[0]);
+  close(fds[1]);
+  return kilobytes;
+}
+
+int RunMemory(const Options& options) {
+  std::printf("Peak memory above the inputs, 64 edges a row, d = 64, one head\n\n%7s %10s %7s\n", "n", "kB", "ratio");
+  int64_t previous = 0;
+  for (const int64_t n : {8192, 16384, 32768}) {
+    const int64_t kilobytes = PeakKilobytes(n, options);
+    std::printf("%7ld %10ld %7.2f\n", static_cast<long>(n), static_cast<long>(kilobytes),
+                previous > 0 ? static_cast<double>(kilobytes) / static_cast<double>(previous) : 0.0);
+    previous = kilobytes;
+  }
+  return 0;
+}
+
+int Run(const Options& options) {
+  auto backend = CreateBackend({"cpu", options.threads, options.isa, "fp32"});
+  Check(backend.status());
+  const auto isa = SelectIsa(options.isa);
+  Check(isa.status());
+  const double peak = FmaPeak(*isa, options.threads);
+  std::printf("%s, %d threads, %d head%s, multiply-add peak %.1f GFLOP/s; medians of %d runs; law bernoulli, rank %d\n\n",
+              (*backend)->device().c_str(), options.threads, options.heads, options.heads == 1 ? "" : "s", peak / 1e9,
+              options.repeats, kRank);
+  std::printf("%5s %3s %8s %8s %5s %9s %9s %10s %10s %9s %9s\n", "", "", "target", "", "", "dense", "sparse", "speedup",
+              "with mem-", "dense", "");
+  std::printf("%5s %3s %8s %8s %5s %9s %9s %10s %10s %9s %9s\n", "n", "d", "density", "density", "prec", "ms", "ms", "",
+              "berships", "of peak", "error");
+  std::vector<Row> rows;
+  for (const int64_t n : {1024, 2048, 4096}) {
+    for (const int d : {32, 64}) {
+      if ((options.only_n != 0 && options.only_n != n) || (options.only_d != 0 && options.only_d != d)) continue;
+      for (const Row& row : RunShape(**backend, n, d, options, peak)) {
+        PrintRow(row);
+        rows.push_back(row);
+      }
+    }
+  }
+  if (!options.json.empty()) WriteJson(options.json, rows, options, (*backend)->device(), peak);
+  return 0;
+}
+
+[[noreturn]] void Usage() {
+  std::fprintf(stderr,
+               "usage: attention_bench [--json FILE] [--memory] [--threads N] [--isa NAME] [--heads H] [--repeats R] "
+               "[--n N] [--d D]\n");
+  std::exit(2);
+}
+
+Options Parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--memory") {
+      options.memory = true;
+      continue;
+    }
+    if (i + 1 == argc) Usage();
+    const char* value = argv[++i];
+    if (flag == "--json") {
+      options.json = value;
+    } else if (flag == "--isa") {
+      options.isa = value;
+    } else if (flag == "--threads") {
+      options.threads = std::max(1, std::atoi(value));
+    } else if (flag == "--heads") {
+      options.heads = std::max(1, std::atoi(value));
+    } else if (flag == "--repeats") {
+      options.repeats = std::max(1, std::atoi(value));
+    } else if (flag == "--n") {
+      options.only_n = std::atoi(value);
+    } else if (flag == "--d") {
+      options.only_d = std::atoi(value);
+    } else {
+      Usage();
+    }
+  }
+  return options;
+}
+
+}  // namespace
+}  // namespace edgewise::bench
+
+int main(int argc, char** argv) {
+  const edgewise::bench::Options options = edgewise::bench::Parse(argc, argv);
+  return options.memory ? edgewise::bench::RunMemory(options) : edgewise::bench::Run(options);
+}

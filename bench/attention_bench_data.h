@@ -1,0 +1,34 @@
+// Inputs of the attention benchmark and the float64 check of its outputs.
+#ifndef EDGEWISE_BENCH_ATTENTION_BENCH_DATA_H_
+#define EDGEWISE_BENCH_ATTENTION_BENCH_DATA_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention.h"
+
+namespace edgewise::bench {
+
+inline constexpr int kRank = 32;
+inline constexpr double kMeanCosine = 0.9;
+
+// Normal q, k, v of one sequence, one matrix each, [n, heads * head_dim].
+struct Operands {
+  Operands(int64_t n, int heads, int head_dim);
+  std::vector<float> q, k, v;
+  AttentionInputs inputs;
+};
+
+// Memberships around one common direction with the mean cosine above, scaled so that the mean of min(1, p) is `density`.
+struct SyntheticMemberships {
+  SyntheticMemberships(int64_t n, int heads, double density);
+  std::vector<float> x, y, query_bound, key_bound;
+  Memberships memberships;
+};
+
+// Largest |out - float64 attention| over some rows, on the graph that kernels/draw.h defines (all pairs without `drawn`).
+double LargestError(const AttentionInputs& inputs, const DrawnRows* drawn, ConstMatrix out);
+
+}  // namespace edgewise::bench
+
+#endif  // EDGEWISE_BENCH_ATTENTION_BENCH_DATA_H_
