@@ -285,7 +285,8 @@ void Pass::State::Record(Member& member, uint32_t side, const AttentionReport& r
     HeadCounts& counts = heads.emplace_back();
     counts.edges = head.edges;
     counts.isolated = head.isolated;
-    counts.expected = head.expected;
+    // A multiple of 2^-16, so that sums over samples are exact and parts of an ensemble merge to the whole.
+    counts.expected = std::round(head.expected * 65536.0) / 65536.0;
     member.result.edges += head.edges;
     member.result.isolated += head.isolated;
     if (member.remaining != kNoCap) member.remaining -= head.edges;
