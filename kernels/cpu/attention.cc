@@ -139,7 +139,8 @@ void RecordGraph(const Call& call, const HeadWork& head, const AttendBlock& atte
         sum += scores[e];
       }
       for (int64_t e = 0; e < count; ++e) result.weights.push_back(static_cast<float>(scores[e] / sum));
-      if (head.drawn != nullptr && head.drawn->law == Law::kPoissonMulti) {
+      if (head.drawn != nullptr ? head.drawn->law == Law::kPoissonMulti
+                                : head.given != nullptr && !head.given->multiplicity.empty()) {
         for (int64_t e = 0; e < count; ++e) {
           result.multiplicity.push_back(multiplicity == nullptr ? 1 : static_cast<int32_t>(multiplicity[e]));
         }
