@@ -152,7 +152,7 @@ TEST(LifecycleTest, WatchSeesServingThenNotServingAndDoesNotHoldUpTheDrain) {
 TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   TestServer server;
   v1::PredictRequest request = SlowRequest();
-  request.mutable_inputs()->DeleteSubrange(100, request.inputs_size() - 100);  // a second or two
+  request.mutable_inputs()->DeleteSubrange(100, request.inputs_size() - 100);  // seconds
   grpc::Status running_status(grpc::UNKNOWN, "");
   std::thread running([&] {
     v1::PredictResponse answer;
@@ -165,6 +165,7 @@ TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   v1::PredictRequest first = SmallRequest();
   first.set_priority(1);
   ASSERT_TRUE(stream->Write(first));
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
   std::thread drain([&] { server.server().Drain(seconds(60)); });
   EXPECT_TRUE(server.WaitForHealth("", 2));
   v1::PredictResponse response;

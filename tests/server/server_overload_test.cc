@@ -71,8 +71,8 @@ TEST(OverloadTest, FullQueueIsResourceExhaustedWithRetryInfo) {
   waiting_context.TryCancel();
   running.join();
   waiting.join();
-  EXPECT_TRUE(server.Predict(SmallRequest(), response, seconds(20)).ok());
   EXPECT_TRUE(server.WaitForMetric(OfSbm("requests_in_flight"), 0));
+  EXPECT_TRUE(server.Predict(SmallRequest(), response, seconds(20)).ok());
   EXPECT_EQ(server.Metric(OfSbm("queue_requests")), 0.0);
   EXPECT_EQ(server.Metric(OfSbm("queue_tokens")), 0.0);
 }
