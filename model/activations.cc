@@ -6,7 +6,7 @@
 
 namespace edgewise {
 
-absl::Status Activations::Reserve(Buffer& buffer, int64_t floats) const {
+absl::Status Activations::Grow(Buffer& buffer, int64_t floats) const {
   if (buffer.size() >= floats) return absl::OkStatus();
   buffer = Buffer();  // give back before asking for more
   absl::StatusOr<Buffer> larger = backend_.Allocate(floats);
@@ -15,32 +15,28 @@ absl::Status Activations::Reserve(Buffer& buffer, int64_t floats) const {
   return absl::OkStatus();
 }
 
-absl::Status Activations::Resize(const ModelConfig& config, const ModelWeights& weights, int64_t rows) {
-  rows_ = rows;
-  hidden_size_ = config.hidden_size;
-  heads_ = config.num_attention_heads;
-  width_ = heads_ * config.head_dim;
-  intermediate_ = config.intermediate_size;
-  rank_ = 0;
-  for (const LayerWeights& layer : weights.layers) {
-    if (layer.memberships != nullptr) rank_ = std::max<int64_t>(rank_, layer.memberships->rank());
-  }
-  for (const auto& [buffer, floats] : {std::pair<Buffer*, int64_t>{&hidden_, rows * hidden_size_},
-                                       {&normed_, rows * hidden_size_},
-                                       {&query_key_value_, rows * 3 * width_},
-                                       {&attended_, rows * width_},
-                                       {&feed_forward_, rows * intermediate_},
-                                       {&x_, rows * heads_ * rank_},
-                                       {&y_, rows * heads_ * rank_},
-                                       {&query_bound_, rank_ > 0 ? rows * heads_ : 0},
-                                       {&key_bound_, rank_ > 0 ? rows * heads_ : 0}}) {
-    const absl::Status status = Reserve(*buffer, floats);
+absl::Status Activations::Reserve(std::initializer_list<std::pair<Buffer*, int64_t>> buffers) const {
+  for (const auto& [buffer, columns] : buffers) {
+    const absl::Status status = Grow(*buffer, rows_ * columns);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
+absl::Status Activations::Resize(const ModelConfig& config, int64_t rows) {
+  rows_ = rows;
+  hidden_size_ = config.hidden_size;
+  heads_ = config.num_attention_heads;
+  width_ = heads_ * config.head_dim;
+  intermediate_ = config.intermediate_size;
+  return Reserve({{&hidden_, hidden_size_}});
+}
+
+absl::Status Activations::ReserveAttended() { return Reserve({{&attended_, width_}}); }
+
 absl::Status Activations::Compact(const std::vector<int64_t>& rows) {
+  const absl::Status reserved = Reserve({{&normed_, hidden_size_}});
+  if (!reserved.ok()) return reserved;
   const Matrix kept = normed_.AsMatrix(static_cast<int64_t>(rows.size()), hidden_size_);
   const absl::Status status = backend_.GatherRows(hidden(), rows, kept);
   std::swap(hidden_, normed_);
@@ -64,7 +60,8 @@ AttentionInputs Activations::AttentionView(const ModelConfig& config) const {
 
 absl::Status Activations::ProjectAttention(const LayerWeights& weights, const ModelConfig& config, bool pre_norm,
                                            bool memberships) {
-  absl::Status status;
+  absl::Status status = Reserve({{&normed_, hidden_size_}, {&query_key_value_, 3 * width_}});
+  if (!status.ok()) return status;
   Matrix source = hidden();
   if (pre_norm) {
     source = normed_.AsMatrix(rows_, hidden_size_);
@@ -75,17 +72,21 @@ absl::Status Activations::ProjectAttention(const LayerWeights& weights, const Mo
   status = backend_.Linear(*weights.query_key_value, source, query_key_value_.AsMatrix(rows_, 3 * width_), false);
   if (!status.ok() || !memberships) return status;
   rank_ = weights.memberships->rank();
+  status = Reserve({{&x_, heads_ * rank_}, {&y_, heads_ * rank_}, {&query_bound_, heads_}, {&key_bound_, heads_}});
+  if (!status.ok()) return status;
   const AttentionInputs view = AttentionView(config);
   return backend_.ComputeMemberships(*weights.memberships, view.q, view.k, view.memberships);
 }
 
 absl::Status Activations::FinishLayer(const LayerWeights& weights, const ModelConfig& config, bool pre_norm) {
+  absl::Status status = Reserve({{&normed_, hidden_size_}, {&feed_forward_, intermediate_}});
+  if (!status.ok()) return status;
   const Matrix normed = normed_.AsMatrix(rows_, hidden_size_);
   const Matrix wide = feed_forward_.AsMatrix(rows_, intermediate_);
   const auto norm = [&](const Norm& parameters, Matrix out) {
     return backend_.LayerNorm(hidden(), parameters.weight.data(), parameters.bias.data(), config.layer_norm_eps, out);
   };
-  absl::Status status = backend_.Linear(*weights.output, attended(), hidden(), true);
+  status = backend_.Linear(*weights.output, attended(), hidden(), true);
   if (status.ok()) status = pre_norm ? norm(weights.mlp_norm, normed) : norm(weights.attention_norm, hidden());
   if (status.ok()) status = backend_.Linear(*weights.up, pre_norm ? normed : hidden(), wide, false);
   if (status.ok()) status = backend_.Linear(*weights.down, wide, hidden(), true);
@@ -94,9 +95,10 @@ absl::Status Activations::FinishLayer(const LayerWeights& weights, const ModelCo
 }
 
 absl::Status Activations::Classify(const ModelConfig& config, const ModelWeights& weights,
-                                   const std::vector<PooledSequence>& sequences, std::vector<float>& logits) const {
+                                   const std::vector<PooledSequence>& sequences, std::vector<float>& logits) {
   Matrix features = hidden();
-  absl::Status status;
+  absl::Status status = Reserve({{&normed_, hidden_size_}});
+  if (!status.ok()) return status;
   if (config.norm_position == NormPosition::kPre) {
     features = normed_.AsMatrix(rows_, hidden_size_);
     status = backend_.LayerNorm(hidden(), weights.final_norm.weight.data(), weights.final_norm.bias.data(),
@@ -106,7 +108,7 @@ absl::Status Activations::Classify(const ModelConfig& config, const ModelWeights
   Buffer pooled, paired, hidden_layer, output;
   const int64_t count = static_cast<int64_t>(sequences.size());
   if (config.task != Task::kTokenClassification) {
-    status = Reserve(pooled, count * hidden_size_);
+    status = Grow(pooled, count * hidden_size_);
     if (!status.ok()) return status;
     const Matrix out = pooled.AsMatrix(count, hidden_size_);
     std::vector<int64_t> offsets;
@@ -125,7 +127,7 @@ absl::Status Activations::Classify(const ModelConfig& config, const ModelWeights
     features = out;
   }
   if (status.ok() && config.task == Task::kPairClassification) {
-    status = Reserve(paired, count / 2 * 4 * hidden_size_);
+    status = Grow(paired, count / 2 * 4 * hidden_size_);
     if (!status.ok()) return status;
     // Sequences alternate: first and second of each pair.
     const ConstMatrix first(features.data, count / 2, hidden_size_, 2 * hidden_size_);
@@ -138,13 +140,13 @@ absl::Status Activations::Classify(const ModelConfig& config, const ModelWeights
   std::vector<float> checked(static_cast<size_t>(features.rows * features.columns));
   if (status.ok()) status = backend_.Download(features.data, checked);
   if (status.ok() && weights.classifier_hidden != nullptr) {
-    status = Reserve(hidden_layer, features.rows * config.classifier_hidden_size);
+    status = Grow(hidden_layer, features.rows * config.classifier_hidden_size);
     if (!status.ok()) return status;
     const Matrix out = hidden_layer.AsMatrix(features.rows, config.classifier_hidden_size);
     status = backend_.Linear(*weights.classifier_hidden, features, out, false);
     features = out;
   }
-  if (status.ok()) status = Reserve(output, features.rows * config.num_labels);
+  if (status.ok()) status = Grow(output, features.rows * config.num_labels);
   if (!status.ok()) return status;
   const Matrix out = output.AsMatrix(features.rows, config.num_labels);
   status = backend_.Linear(*weights.classifier_output, features, out, false);

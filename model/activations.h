@@ -3,6 +3,8 @@
 #define EDGEWISE_MODEL_ACTIVATIONS_H_
 
 #include <cstdint>
+#include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,13 +20,16 @@ struct PooledSequence {
   int64_t rows;
 };
 
-// Owns one buffer per activation on the backend, all [rows, .]; they grow and are reused. One thread at a time.
+// Owns one buffer per activation on the backend, all [rows, .]; each is made when it is first needed, grows and is
+// reused. One thread at a time.
 class Activations {
  public:
   explicit Activations(Backend& backend) : backend_(backend) {}
 
   // Sets the number of rows; contents are undefined afterwards.
-  absl::Status Resize(const ModelConfig& config, const ModelWeights& weights, int64_t rows);
+  absl::Status Resize(const ModelConfig& config, int64_t rows);
+  // Makes room for attended(), which ProjectAttention and others leave alone.
+  absl::Status ReserveAttended();
   // Keeps the given rows of the residual stream, in this order.
   absl::Status Compact(const std::vector<int64_t>& rows);
 
@@ -40,10 +45,12 @@ class Activations {
   // Final norm, pooling and classifier: logits [sequences or pairs, labels], or [rows of all sequences, labels] for
   // token-classification, on the host. Logits are NaN where the encoder's output was not finite.
   absl::Status Classify(const ModelConfig& config, const ModelWeights& weights,
-                        const std::vector<PooledSequence>& sequences, std::vector<float>& logits) const;
+                        const std::vector<PooledSequence>& sequences, std::vector<float>& logits);
 
  private:
-  absl::Status Reserve(Buffer& buffer, int64_t floats) const;
+  absl::Status Grow(Buffer& buffer, int64_t floats) const;
+  // Room for rows() rows of so many columns.
+  absl::Status Reserve(std::initializer_list<std::pair<Buffer*, int64_t>> buffers) const;
 
   Backend& backend_;
   int64_t rows_ = 0, hidden_size_ = 0, width_ = 0, intermediate_ = 0, heads_ = 0, rank_ = 0;

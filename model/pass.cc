@@ -74,7 +74,7 @@ struct Pass::State {
   void Record(Member& member, uint32_t side, const AttentionReport& report);
   absl::Status DropDeadMembers();
   absl::Status FinishWave();
-  absl::Status Classify(const Activations& rows, std::vector<Member>& members);
+  absl::Status Classify(Activations& rows, std::vector<Member>& members);
   void FinishInput(int64_t input);
   bool Done() const {
     return std::all_of(states.begin(), states.end(), [](const InputState& state) { return state.complete; });
@@ -109,6 +109,10 @@ Pass::State::State(const Model& model, const std::vector<ModelInput>& inputs, Op
 // Packs all inputs and embeds them.
 absl::Status Pass::State::StartPrefix() {
   std::vector<int32_t> ids, positions;
+  int64_t tokens = 0;
+  for (const InputState& state : states) tokens += state.complete ? 0 : state.tokens;
+  ids.reserve(tokens);
+  positions.reserve(tokens);
   for (size_t i = 0; i < inputs.size(); ++i) {
     InputState& state = states[i];
     if (state.complete) continue;
@@ -126,7 +130,7 @@ absl::Status Pass::State::StartPrefix() {
     member.result.layers.resize(config.num_hidden_layers * inputs[i].sequences.size());
     member.graph.resize(inputs[i].want_graph ? member.result.layers.size() : 0);
   }
-  const absl::Status status = shared.Resize(config, model.weights(), static_cast<int64_t>(ids.size()));
+  const absl::Status status = shared.Resize(config, static_cast<int64_t>(ids.size()));
   if (!status.ok()) return status;
   const ModelWeights& weights = model.weights();
   const ConstMatrix position = weights.position.data() == nullptr
@@ -155,7 +159,7 @@ absl::Status Pass::State::StartWave() {
       for (int64_t r = 0; r < state.tokens; ++r) rows.push_back(state.shared_row + r);
     }
   }
-  const absl::Status status = active.Resize(config, model.weights(), static_cast<int64_t>(rows.size()));
+  const absl::Status status = active.Resize(config, static_cast<int64_t>(rows.size()));
   if (!status.ok()) return status;
   return model.backend().GatherRows(shared.hidden(), rows, active.hidden());
 }
@@ -218,7 +222,8 @@ absl::Status Pass::State::RunLayer(std::vector<Member>& members, Activations& ro
     if (!status.ok()) return status;
     shared_scores_ready |= from_shared;
   }
-  status = Attend(members, source, rows, from_shared);
+  status = rows.ReserveAttended();
+  if (status.ok()) status = Attend(members, source, rows, from_shared);
   if (!status.ok()) return status;
   return rows.FinishLayer(weights, config, pre);
 }
@@ -285,8 +290,8 @@ void Pass::State::Record(Member& member, uint32_t side, const AttentionReport& r
     HeadCounts& counts = heads.emplace_back();
     counts.edges = head.edges;
     counts.isolated = head.isolated;
-    // A multiple of 2^-16, so that sums over samples are exact and parts of an ensemble merge to the whole.
-    counts.expected = std::round(head.expected * 65536.0) / 65536.0;
+    // A multiple of 2^-20, so that sums over samples are exact and parts of an ensemble merge to the whole.
+    counts.expected = std::round(head.expected * 1048576.0) / 1048576.0;
     member.result.edges += head.edges;
     member.result.isolated += head.isolated;
     if (member.remaining != kNoCap) member.remaining -= head.edges;
@@ -325,7 +330,7 @@ absl::Status Pass::State::FinishWave() {
   return absl::OkStatus();
 }
 
-absl::Status Pass::State::Classify(const Activations& rows, std::vector<Member>& members) {
+absl::Status Pass::State::Classify(Activations& rows, std::vector<Member>& members) {
   std::vector<PooledSequence> sequences;
   for (const Member& member : members) {
     int64_t row = member.row;

@@ -93,6 +93,7 @@ void FillGraph(const Graph& graph, v1::Graph& message) {
       edges->mutable_row_offsets()->Add(head.row_offsets.begin(), head.row_offsets.end());
       edges->mutable_keys()->Add(head.keys.begin(), head.keys.end());
       edges->mutable_weights()->Add(head.weights.begin(), head.weights.end());
+      edges->mutable_multiplicities()->Add(head.multiplicity.begin(), head.multiplicity.end());
     }
   }
 }

@@ -1,7 +1,6 @@
 #include "server/validate_graph.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -11,7 +10,7 @@ namespace edgewise::server {
 namespace {
 
 constexpr uint32_t kMaxIndex = std::numeric_limits<int32_t>::max();
-constexpr float kMaxMultiplicity = 1 << 20;
+constexpr uint32_t kMaxMultiplicity = 1 << 20;
 
 // a * b and a + b that stay at the top instead of wrapping.
 uint64_t Times(uint64_t a, uint64_t b) {
@@ -39,20 +38,21 @@ absl::StatusOr<HeadEdges> ParseHead(const v1::Graph::Head& head, Law law, const 
     }
     edges.keys.push_back(static_cast<int32_t>(head.keys(i)));
   }
-  if (law != Law::kPoissonMulti || head.weights_size() == 0) return edges;
-  if (head.weights_size() != head.keys_size()) {
-    return InvalidField(absl::StrCat(field, ".weights"),
-                        absl::StrCat("has ", head.weights_size(), " entries; its keys have ", head.keys_size()));
+  if (head.multiplicities_size() == 0) return edges;
+  if (law != Law::kPoissonMulti) {
+    return InvalidField(absl::StrCat(field, ".multiplicities"), "is set; only law poisson_multi has parallel edges");
   }
-  for (int i = 0; i < head.weights_size(); ++i) {
-    const float weight = head.weights(i);
-    if (!(weight >= 1.0f && weight <= kMaxMultiplicity) || weight != std::floor(weight)) {
-      return InvalidField(
-          absl::StrCat(field, ".weights[", i, "]"),
-          absl::StrCat("is ", weight, "; by law poisson_multi it is a multiplicity, a whole number in [1, ",
-                       kMaxMultiplicity, "]"));
+  if (head.multiplicities_size() != head.keys_size()) {
+    return InvalidField(absl::StrCat(field, ".multiplicities"),
+                        absl::StrCat("has ", head.multiplicities_size(), " entries; its keys have ", head.keys_size()));
+  }
+  for (int i = 0; i < head.multiplicities_size(); ++i) {
+    const uint32_t multiplicity = head.multiplicities(i);
+    if (multiplicity < 1 || multiplicity > kMaxMultiplicity) {
+      return InvalidField(absl::StrCat(field, ".multiplicities[", i, "]"),
+                          absl::StrCat("is ", multiplicity, "; allowed: 1 to ", kMaxMultiplicity));
     }
-    edges.multiplicity.push_back(static_cast<int32_t>(weight));
+    edges.multiplicity.push_back(static_cast<int32_t>(multiplicity));
   }
   return edges;
 }
@@ -76,7 +76,7 @@ uint64_t ResponseBytes(const ModelInput& input, const OutputSelection& outputs, 
   if (outputs.key_degrees) bytes = Plus(bytes, Times(Times(heads, positions), 5));
   if (outputs.graph) {
     bytes = Plus(bytes, Times(heads, Plus(32, Times(positions + 1, 5))));
-    bytes = Plus(bytes, Times(std::min(input.max_edges, model.Pairs(input)), 9));
+    bytes = Plus(bytes, Times(std::min(input.max_edges, model.Pairs(input)), 10));
   }
   return bytes;
 }

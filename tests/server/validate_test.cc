@@ -330,22 +330,23 @@ TEST_F(ValidateTest, GivenGraphIsTakenCheckedAndItsEdgesAreTheLeastBudget) {
   EXPECT_TRUE(absl::IsInvalidArgument(ParseRequest(request_, *model_, limits).status()));
 }
 
-TEST_F(ValidateTest, MultiplicitiesOfPoissonMultiAreWholeAndPositive) {
+TEST_F(ValidateTest, MultiplicitiesOfPoissonMultiAreCheckedAndTaken) {
   const std::unique_ptr<Model> model = LoadTestModel("sbm-tokens");
   RequestLimits limits;
   limits.allow_graphs = true;
   SetDiagonal(*request_.mutable_inputs(0)->mutable_graph(), 1, 2, 4);
   v1::Graph::Head& head = *request_.mutable_inputs(0)->mutable_graph()->mutable_layers(0)->mutable_heads(0);
-  for (int i = 0; i < 4; ++i) head.add_weights(static_cast<float>(i + 1));
+  for (int i = 0; i < 4; ++i) head.add_multiplicities(static_cast<uint32_t>(i + 1));
   const ParsedRequest parsed = ParseRequest(request_, *model, limits).value();
   EXPECT_EQ(parsed.inputs[0].graph->layers[0][0].multiplicity, (std::vector<int32_t>{1, 2, 3, 4}));
-  for (const float bad : {0.0f, 0.5f, -1.0f, 1e9f, std::nanf("")}) {
-    head.set_weights(1, bad);
-    EXPECT_THAT(Message(ParseRequest(request_, *model, limits).status()), HasSubstr("heads[0].weights[1] is")) << bad;
+  for (const uint32_t bad : {0u, 1048577u, 4294967295u}) {
+    head.set_multiplicities(1, bad);
+    EXPECT_THAT(Message(ParseRequest(request_, *model, limits).status()), HasSubstr("heads[0].multiplicities[1] is"))
+        << bad;
   }
-  head.mutable_weights()->RemoveLast();
+  head.mutable_multiplicities()->RemoveLast();
   EXPECT_THAT(Message(ParseRequest(request_, *model, limits).status()),
-              HasSubstr("weights has 3 entries; its keys have 4"));
+              HasSubstr("multiplicities has 3 entries; its keys have 4"));
 }
 
 TEST_F(ValidateTest, BudgetRefusalsAreToldApart) {

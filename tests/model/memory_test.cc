@@ -1,0 +1,93 @@
+// DESIGN promise 5: memory is O(edges + n). At 64 edges a row a doubling of the length may not cost more than 2.2 times the
+// memory above the weights, with and without a cap.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "tests/model/model_builder.h"
+#include "tests/model/run_model.h"
+
+namespace edgewise::testing {
+namespace {
+
+constexpr double kEdgesPerRow = 64.0;
+constexpr double kMostGrowth = 2.2;
+
+// A field of /proc/self/status in KiB: "VmRSS", "VmHWM".
+double StatusKib(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.compare(0, field.size() + 1, field + ":") == 0) return std::stod(line.substr(field.size() + 1));
+  }
+  return 0.0;
+}
+
+struct Usage {
+  double peak_kib = 0.0;  // above the loaded model
+  double edges_per_row = 0.0;
+};
+
+// Runs one input of n tokens in a process of its own.
+Usage Measure(int n, bool capped) {
+  int channel[2];
+  if (pipe(channel) != 0) return {};
+  const pid_t child = fork();
+  if (child == 0) {
+    auto config = SmallConfig();
+    config["max_position_embeddings"] = 32768;
+    config["num_hidden_layers"] = 1;
+    config["position_embedding"] = "none";
+    // Rates near zero plus this exploration; a cap has twice as many edges to choose from.
+    config["attention"]["exploration"] = (capped ? 2.0 : 1.0) * kEdgesPerRow / n;
+    const TemporaryFolder folder;
+    auto tensors = RandomTensors(config, 1);
+    for (float& value : tensors["layers.0.attention.membership.1.bias"].values) value = -8.0f;
+    for (float& value : tensors["layers.0.attention.clusters"].values) value = 0.25f;
+    WriteFile(folder.path() + "/config.json", config.dump());
+    WriteFile(folder.path() + "/model.safetensors", SafetensorsBytes(tensors));
+    const LoadedModel loaded = LoadModel(folder.path(), 2);
+    ModelInput input = MakeInput(*loaded, RandomTokens(n, 50, 1));
+    if (capped) input.max_edges = static_cast<uint64_t>(kEdgesPerRow * n * 2);
+    const double before = StatusKib("VmRSS");
+    const InputResult result = RunOne(*loaded, input);
+    const Usage usage{StatusKib("VmHWM") - before, result.edges / (2.0 * n)};
+    const bool written = write(channel[1], &usage, sizeof usage) == sizeof usage;
+    _exit(written && result.capped == capped ? 0 : 1);
+  }
+  close(channel[1]);
+  Usage usage;
+  const bool got = read(channel[0], &usage, sizeof usage) == sizeof usage;
+  close(channel[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(got && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  return usage;
+}
+
+class MemoryTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(MemoryTest, GrowsWithEdgesAndTokensOnly) {
+  double previous = 0.0;
+  for (const int n : {8192, 16384, 32768}) {
+    const Usage usage = Measure(n, GetParam());
+    std::printf("n = %d: %.1f edges a row, peak %.1f MiB above the model\n", n, usage.edges_per_row,
+                usage.peak_kib / 1024);
+    EXPECT_NEAR(usage.edges_per_row, kEdgesPerRow, 1.0);
+    EXPECT_GT(usage.peak_kib, 0.0);
+    if (previous > 0.0) {
+      EXPECT_LE(usage.peak_kib, kMostGrowth * previous) << "n = " << n;
+    }
+    previous = usage.peak_kib;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Budgets, MemoryTest, ::testing::Bool(),
+                         [](const auto& info) { return std::string(info.param ? "capped" : "free"); });
+
+}  // namespace
+}  // namespace edgewise::testing
