@@ -197,7 +197,6 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
   attend.sums = worker.sums;
   attend.weight_sum = worker.weight_sum;
   attend.max_score = worker.max_score;
-  attend.scratch = worker.attend;
   const float scale = inputs.scale * 1.44269504088896340736f;  // weights are powers of 2
   std::fill(worker.q, worker.q + kBlockRows * depth, 0.0f);
   for (int r = 0; r < rows; ++r) {
@@ -207,6 +206,8 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
   const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
   if (edges.multiplicity == nullptr && static_cast<double>(edges.count) >= kDenseShare * pairs) {
     if (edges.offsets != nullptr) MarkBits(head, rows, edges, worker);
+    worker.GrowAttend(DenseScratchFloats(depth), 0);
+    attend.scratch = worker.attend.get();
     attend.k_tiles = head.k_tiles;
     attend.bits = edges.bits;
     attend.bit_words = edges.bit_words;
@@ -218,6 +219,11 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
     attend.multiplicity = edges.multiplicity;
     attend.bits = edges.bits;
     attend.bit_words = edges.bit_words;
+    // A segment holds no more edges than the block, and no more than its pairs.
+    const int64_t most = std::min<int64_t>(static_cast<int64_t>(edges.count), rows * attend.segment);
+    worker.GrowAttend(most + 16 * rows, edges.offsets == nullptr ? most + 64 : 0);
+    attend.scratch = worker.attend.get();
+    attend.keys_scratch = worker.attend_keys.get();
     call.kernels->attend_gather(attend);
   }
   for (int r = 0; r < rows; ++r) {
@@ -282,6 +288,20 @@ Call MakeCall(Isa isa, const AttentionInputs& inputs, std::span<const AttentionP
 
 }  // namespace
 
+void Worker::GrowAttend(int64_t floats, int64_t keys) {
+  const auto grow = [](auto& memory, int64_t& size, int64_t count) {
+    if (count <= size) return;
+    memory.reset();
+    size = 0;
+    using T = std::remove_reference_t<decltype(*memory)>;
+    memory.reset(static_cast<T*>(std::aligned_alloc(64, Memory::Rounded(static_cast<size_t>(count) * sizeof(T)))));
+    if (memory == nullptr) throw std::bad_alloc();
+    size = count;
+  };
+  grow(attend, attend_floats, floats);
+  grow(attend_keys, attend_key_count, keys);
+}
+
 void Worker::Prepare(const Call& call) {
   int64_t columns = 0;
   int depth = 0;
@@ -290,27 +310,26 @@ void Worker::Prepare(const Call& call) {
     depth = std::max(depth, head.depth);
   }
   const int64_t words = columns / 64;
-  const int64_t attend_floats = AttendScratchFloats(depth, columns);
+  draw.capacity = std::max(kTileRows * (columns + 64), columns + kDrawGroup + 64);
   for (const bool take : {false, true}) {
     size_t bytes = 0;
     const auto place = [&](auto*& pointer, int64_t count) {
       bytes += Memory::Rounded(static_cast<size_t>(count) * sizeof(*pointer));
       if (take) pointer = memory.Take<std::remove_reference_t<decltype(*pointer)>>(count);
     };
-    place(draw.column, kTileRows * (columns + 64));
-    place(draw.byte, kTileRows * (columns + 64));
-    place(draw.accept, columns / 16 + 4);
+    place(draw.column, draw.capacity + 16);
+    place(draw.byte, draw.capacity + 64);
+    place(draw.accept, draw.capacity + 64);
     place(draw.tie, columns + 64);
     place(draw.tie_low, columns + 64);
     place(position_bits, kBlockRows * words);
     place(packed_bits, kBlockRows * words);
-    place(row_keys, columns + 64);
+    place(row_keys, columns + kDrawGroup + 64);
     place(candidates, columns);
     place(q, static_cast<int64_t>(kBlockRows) * depth);
     place(sums, static_cast<int64_t>(kBlockRows) * depth);
     place(weight_sum, kBlockRows);
     place(max_score, kBlockRows);
-    place(attend, attend_floats);
     if (!take) memory.Reserve(bytes);
   }
 }

@@ -75,11 +75,11 @@ void ListBlock(const Call& call, const HeadWork& head, int rows, const std::vect
   }
 }
 
-BlockEdges FromBits(const HeadWork& head, int rows, const uint64_t* bits) {
+BlockEdges FromBits(const Call& call, const HeadWork& head, int rows, const uint64_t* bits) {
   BlockEdges edges;
   edges.bits = bits;
   edges.bit_words = head.tables.words;
-  for (int64_t word = 0; word < rows * head.tables.words; ++word) edges.count += std::popcount(bits[word]);
+  edges.count = static_cast<uint64_t>(call.kernels->count_bits(bits, rows * head.tables.words));
   return edges;
 }
 
@@ -168,15 +168,18 @@ BlockEdges DrawBlock(const Call& call, const HeadWork& head, int64_t row0, int r
   const int64_t words = tables.words;
   const bool tiles = DrawsByTiles(head, row0, rows);
   const bool plain = !head.gaps && !HasForced(head) && head.drawn->law == Law::kBernoulli;
+  DrawRow block_rows[kBlockRows];
+  for (int r = 0; r < rows; ++r) block_rows[r] = RowOf(head, row0 + r);
   if (plain && !tiles) {
     worker.offsets[0] = 0;
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < rows;) {
       const int64_t used = worker.offsets[r];
-      if (static_cast<int64_t>(worker.keys.size()) < used + head.columns + 64) {
-        worker.keys.resize(static_cast<size_t>(2 * used + head.columns + 64));
-      }
-      worker.offsets[r + 1] =
-          used + call.kernels->draw_row(tables, RowOf(head, row0 + r), worker.draw, worker.keys.data() + used);
+      const int64_t room = used + head.columns + kDrawGroup + 64;
+      if (static_cast<int64_t>(worker.keys.size()) < room) worker.keys.resize(static_cast<size_t>(room + used));
+      const int drawn = call.kernels->draw_rows(tables, block_rows + r, rows - r, worker.draw, worker.keys.data() + used,
+                                                worker.offsets + r + 1);
+      for (int i = 0; i < drawn; ++i) worker.offsets[r + 1 + i] += used;
+      r += drawn;
     }
     BlockEdges edges;
     edges.offsets = worker.offsets;
@@ -188,23 +191,25 @@ BlockEdges DrawBlock(const Call& call, const HeadWork& head, int64_t row0, int r
   std::vector<Multiple> multiples;
   if (tiles) {
     for (int r = 0; r < rows; r += kTileRows) {
-      DrawRow tile[kTileRows];
-      const int count = std::min(kTileRows, rows - r);
-      for (int i = 0; i < count; ++i) tile[i] = RowOf(head, row0 + r + i);
-      call.kernels->draw_tile(tables, tile, count, worker.draw, bits + r * words);
+      call.kernels->draw_tile(tables, block_rows + r, std::min(kTileRows, rows - r), worker.draw, bits + r * words);
     }
-    if (plain) return FromBits(head, rows, bits);
+    if (plain) return FromBits(call, head, rows, bits);
   } else {
     std::fill(bits, bits + rows * words, 0);
-    for (int r = 0; r < rows; ++r) {
-      uint64_t* row_bits = bits + r * words;
+    for (int r = 0; r < rows;) {
       if (head.drawn->law != Law::kBernoulli) {
-        DrawPoissonRow(call, head, row0 + r, r, worker, row_bits, multiples);
+        DrawPoissonRow(call, head, row0 + r, r, worker, bits + r * words, multiples);
+        ++r;
         continue;
       }
-      const int64_t count = call.kernels->draw_row(tables, RowOf(head, row0 + r), worker.draw, worker.row_keys);
-      for (int64_t e = 0; e < count; ++e) {
-        row_bits[worker.row_keys[e] / 64] |= uint64_t{1} << (worker.row_keys[e] % 64);
+      int64_t ends[kBlockRows];
+      const int drawn =
+          call.kernels->draw_rows(tables, block_rows + r, rows - r, worker.draw, worker.row_keys, ends);
+      int64_t e = 0;
+      for (int i = 0; i < drawn; ++i, ++r) {
+        for (; e < ends[i]; ++e) {
+          bits[r * words + worker.row_keys[e] / 64] |= uint64_t{1} << (worker.row_keys[e] % 64);
+        }
       }
     }
   }
@@ -212,7 +217,7 @@ BlockEdges DrawBlock(const Call& call, const HeadWork& head, int64_t row0, int r
     if (HasForced(head)) AddForced(head, row0 + r, bits + r * words);
     PackBits(head, bits + r * words, worker.packed_bits + r * words);
   }
-  BlockEdges edges = FromBits(head, rows, worker.packed_bits);
+  BlockEdges edges = FromBits(call, head, rows, worker.packed_bits);
   if (multiples.empty()) return edges;
   ListBlock(call, head, rows, multiples, worker);
   edges.bits = nullptr;

@@ -11,6 +11,7 @@ inline constexpr int kBlockRows = 96;    // query rows that share a decision bet
 inline constexpr int kTileKeys = 64;     // keys of a dense tile; one word of an edge mask
 inline constexpr int kTileRows = 6;       // query rows of a draw tile
 inline constexpr int kMaxRank = 512;      // of memberships drawn by tiles
+inline constexpr int kDrawGroup = 4096;   // candidates of rows that are decided together
 inline constexpr int kDrawColumns = 128; // key positions that one step of the random generator covers
 
 // One head of one sequence, as draws see it: keys by position, a multiple of 128 of them, pads included.
@@ -49,13 +50,14 @@ struct DrawRow {
   float bound = 0.0f;        // of the query
 };
 
-// Scratch of one thread, sized for columns = 64 * words.
+// Scratch of one thread, for capacity = max(kTileRows * (columns + 64), columns + kDrawGroup + 64) candidates.
 struct DrawScratch {
-  uint32_t* column = nullptr;  // [kTileRows, columns + 64] key positions
-  uint8_t* byte = nullptr;     // [kTileRows, columns + 64] high byte of the pair's uniform
-  uint16_t* accept = nullptr;  // [columns / 16 + 4]
-  uint32_t* tie = nullptr;     // [columns + 64] index of a candidate whose byte decides nothing
-  uint32_t* tie_low = nullptr; // [columns + 64] it is an edge iff its low word is below this
+  int64_t capacity = 0;
+  uint32_t* column = nullptr;   // [capacity + 16] key positions
+  uint8_t* byte = nullptr;      // [capacity + 64] high byte of the pair's uniform
+  uint8_t* accept = nullptr;    // [capacity + 64] high bit set: an edge
+  uint32_t* tie = nullptr;      // [columns + 64] index of a candidate of one row whose byte decides nothing
+  uint32_t* tie_low = nullptr;  // [columns + 64] it is an edge iff its low word is below this
 };
 
 // A pair that may be an edge.
@@ -85,18 +87,19 @@ struct AttendBlock {
   const int32_t* edges = nullptr;   // keys, ascending within a row
   const float* multiplicity = nullptr;  // as edges; null: all 1
   int64_t segment = 0;              // keys that are finished for all rows before the next; a multiple of 64
-  float* scratch = nullptr;         // [AttendScratchFloats]
+  int32_t* keys_scratch = nullptr;  // [edges of a segment + 64], when edges are bits
+  float* scratch = nullptr;         // dense: [DenseScratchFloats]; gathered: edges of a segment, rows rounded up to 16
 };
 
-static constexpr int64_t AttendScratchFloats(int depth, int64_t keys) {
-  const int64_t dense = (static_cast<int64_t>(depth) + 12) * kTileKeys + kBlockRows * 16;
-  const int64_t gather = 2 * (keys + 192);
-  return dense > gather ? dense : gather;
+static constexpr int64_t DenseScratchFloats(int depth) {
+  return (static_cast<int64_t>(depth) + 12) * kTileKeys + kBlockRows * 16;
 }
 
 struct AttentionKernels {
-  // Law bernoulli: the edges of a row as ascending key positions; returns how many. [columns + 64] of room.
-  int64_t (*draw_row)(const DrawTables&, const DrawRow&, const DrawScratch&, int32_t* positions);
+  // Law bernoulli: the edges of the first few of `count` rows as ascending key positions, row after row; ends[r] is where
+  // row r ends. Returns how many rows, at least one. Room for columns + kDrawGroup + 64 positions.
+  int (*draw_rows)(const DrawTables&, const DrawRow* rows, int count, const DrawScratch&, int32_t* positions,
+                   int64_t* ends);
   // The same for `rows` <= kTileRows rows, from y_tiles: as bits by position, [rows, words].
   void (*draw_tile)(const DrawTables&, const DrawRow* rows, int count, const DrawScratch&, uint64_t* bits);
   // Pairs among which all with uniform < 2^40 * min(1, tau * p) are, ascending. [columns] of room.
@@ -107,6 +110,7 @@ struct AttentionKernels {
   void (*attend_gather)(const AttendBlock&);
   // Base-2 scores of one query's edges, as attend_gather computes them.
   void (*scores)(const AttendBlock&, int row, float* out);
+  int64_t (*count_bits)(const uint64_t* bits, int64_t words);
   // Set bits as numbers from `first` on, ascending; returns how many. Room for 64 more.
   int64_t (*list_bits)(const uint64_t* bits, int64_t words, int32_t first, int32_t* out);
 };

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <vector>
@@ -126,18 +127,25 @@ struct Worker {
   DrawScratch draw;
   uint64_t* position_bits = nullptr;   // [kBlockRows, words]
   uint64_t* packed_bits = nullptr;     // [kBlockRows, words]
-  int32_t* row_keys = nullptr;         // [columns + 64]
+  int32_t* row_keys = nullptr;         // [columns + kDrawGroup + 64]
   Candidate* candidates = nullptr;     // [columns]
   float* q = nullptr;                  // [kBlockRows, depth]
   float* sums = nullptr;               // [kBlockRows, depth]
   float* weight_sum = nullptr;         // [kBlockRows]
   float* max_score = nullptr;          // [kBlockRows]
-  float* attend = nullptr;             // [AttendScratchFloats]
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<float, Free> attend;        // AttendBlock::scratch
+  std::unique_ptr<int32_t, Free> attend_keys; // AttendBlock::keys_scratch
+  int64_t attend_floats = 0, attend_key_count = 0;
   int64_t offsets[kBlockRows + 1];
   std::vector<int32_t> keys;           // edges of one block
   std::vector<float> multiplicity;     // as keys, or empty
 
   void Prepare(const Call& call);
+  // Room of at least so many; contents are lost. Throws std::bad_alloc.
+  void GrowAttend(int64_t floats, int64_t keys);
 };
 
 // Lays out `call.heads` (problem, pattern and head set) in `memory` and fills it.

@@ -18,7 +18,7 @@ struct Counters {
   V c0, c1, c2, c3;
 };
 
-EDGEWISE_INLINE void PhiloxRound(Counters& c, uint32_t k0, uint32_t k1) {
+EDGEWISE_INLINE void PhiloxRound(Counters& c, uint64_t k0, uint64_t k1) {
   const V product0 = _mm512_mul_epu32(c.c0, Set64(kPhiloxMultiplier0));
   const V product1 = _mm512_mul_epu32(c.c2, Set64(kPhiloxMultiplier1));
   c.c0 = Xor3(HighHalf(product1), c.c1, Set64(k0));
@@ -38,29 +38,56 @@ EDGEWISE_INLINE QueryWords MixQuery(const DrawTables& tables, uint32_t position)
   return {Set64(product >> 32), Set64(product & 0xFFFFFFFFu)};
 }
 
-// The high bytes of 128 positions, in order. Rounds 0 to 2 use what DrawTables::philox holds.
-EDGEWISE_INLINE void HighBytes(const DrawTables& tables, const uint64_t* table, QueryWords query, V order, V* first,
-                               V* second) {
-  Counters c;
+// Round keys 3..9, broadcast by the instructions that use them.
+struct RoundKeys {
+  uint64_t k0[7], k1[7];
+};
+EDGEWISE_INLINE void FillRoundKeys(const DrawTables& tables, RoundKeys& keys) {
+  for (uint32_t round = 0; round < 7; ++round) {
+    keys.k0[round] = tables.seed[0] + (round + 3) * kPhiloxWeyl0;
+    keys.k1[round] = tables.seed[1] + (round + 3) * kPhiloxWeyl1;
+  }
+}
+
+// Rounds 0 to 2 of eight blocks, from what DrawTables::philox holds.
+EDGEWISE_INLINE Counters FirstRounds(const uint64_t* table, QueryWords query) {
   const V product = _mm512_mul_epu32(_mm512_xor_si512(query.high, _mm512_loadu_si512(table)), Set64(kPhiloxMultiplier1));
-  c.c0 = _mm512_xor_si512(HighHalf(product), _mm512_loadu_si512(table + 8));
-  c.c1 = product;
-  c.c2 = _mm512_xor_si512(query.low, _mm512_loadu_si512(table + 16));
-  c.c3 = _mm512_loadu_si512(table + 24);
-  uint32_t k0 = tables.seed[0] + 3 * kPhiloxWeyl0, k1 = tables.seed[1] + 3 * kPhiloxWeyl1;
-#define EDGEWISE_ROUND           \
-  PhiloxRound(c, k0, k1);        \
-  k0 += kPhiloxWeyl0;            \
-  k1 += kPhiloxWeyl1;
-  EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND EDGEWISE_ROUND
-#undef EDGEWISE_ROUND
-  // Words 0, 1 and words 2, 3 of each block side by side, then blocks 0..3 and 4..7 together, then bytes into place.
+  return {_mm512_xor_si512(HighHalf(product), _mm512_loadu_si512(table + 8)), product,
+          _mm512_xor_si512(query.low, _mm512_loadu_si512(table + 16)), _mm512_loadu_si512(table + 24)};
+}
+
+// Words 0, 1 and words 2, 3 of each block side by side, then blocks 0..3 and 4..7 together, then bytes into place.
+EDGEWISE_INLINE void OrderBytes(const Counters& c, V order, V* first, V* second) {
   const __mmask16 odd = 0xAAAA;
   const auto low_to_high = static_cast<_MM_PERM_ENUM>(0xA0);
   const V word01 = _mm512_mask_shuffle_epi32(c.c0, odd, c.c1, low_to_high);
   const V word23 = _mm512_mask_shuffle_epi32(c.c2, odd, c.c3, low_to_high);
   *first = _mm512_permutexvar_epi8(order, _mm512_shuffle_i64x2(word01, word23, 0x44));
   *second = _mm512_permutexvar_epi8(order, _mm512_shuffle_i64x2(word01, word23, 0xEE));
+}
+
+// The high bytes of 128 positions, in order.
+EDGEWISE_INLINE void HighBytes128(const uint64_t* table, QueryWords query, const RoundKeys& keys, V order, V* bytes) {
+  Counters c = FirstRounds(table, query);
+#define EDGEWISE_ROUND(r) PhiloxRound(c, keys.k0[r], keys.k1[r]);
+  EDGEWISE_ROUND(0) EDGEWISE_ROUND(1) EDGEWISE_ROUND(2) EDGEWISE_ROUND(3) EDGEWISE_ROUND(4) EDGEWISE_ROUND(5)
+  EDGEWISE_ROUND(6)
+#undef EDGEWISE_ROUND
+  OrderBytes(c, order, bytes, bytes + 1);
+}
+
+// Of 256 positions: two chains of rounds side by side, because one waits for itself.
+EDGEWISE_INLINE void HighBytes256(const uint64_t* table, QueryWords query, const RoundKeys& keys, V order, V* bytes) {
+  Counters a = FirstRounds(table, query);
+  Counters b = FirstRounds(table + 32, query);
+#define EDGEWISE_ROUND(r)                  \
+  PhiloxRound(a, keys.k0[r], keys.k1[r]);  \
+  PhiloxRound(b, keys.k0[r], keys.k1[r]);
+  EDGEWISE_ROUND(0) EDGEWISE_ROUND(1) EDGEWISE_ROUND(2) EDGEWISE_ROUND(3) EDGEWISE_ROUND(4) EDGEWISE_ROUND(5)
+  EDGEWISE_ROUND(6)
+#undef EDGEWISE_ROUND
+  OrderBytes(a, order, bytes, bytes + 1);
+  OrderBytes(b, order, bytes + 2, bytes + 3);
 }
 
 // Column 8e + 2t + b takes byte 2e + b of block t; the first 32 bytes hold words 0, 1 of the four blocks.
@@ -94,7 +121,9 @@ EDGEWISE_INLINE int64_t Append(uint64_t mask, uint32_t base, V bytes, uint32_t* 
 
 // Pairs whose byte is at most floor(256 * min(1, tau * bound)): all edges of the row and few others. The bound is
 // computed in 16 bits, rounded up: t = a * c + margin in units of 2^(shift - 16).
-static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte) {
+// Appends to `column` and `byte` from `size` on and returns the new size.
+static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte,
+                    int64_t size) {
   const float top = tau * row.bound * tables.key_scale;
   int shift = 0;  // the bound may exceed 1
   while (shift < 7 && !(top <= 0.999f * static_cast<float>(1 << shift))) ++shift;
@@ -108,18 +137,29 @@ static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uin
   const V shift16 = _mm512_set1_epi16(static_cast<short>(8 - shift));
   const V order = _mm512_load_si512(kByteOrder);
   const QueryWords query = MixQuery(tables, row.position);
-  int64_t size = 0;
-  for (int64_t word = 0; word < tables.words; word += 2) {
-    V bytes[2];
-    HighBytes(tables, tables.philox + word * 16, query, order, &bytes[0], &bytes[1]);
-    for (int half = 0; half < 2; ++half) {
-      const uint16_t* bound = tables.bound + (word + half) * 64;
-      const V low = _mm512_adds_epu16(_mm512_mulhi_epu16(a16, _mm512_loadu_si512(bound)), margin16);
-      const V high = _mm512_adds_epu16(_mm512_mulhi_epu16(a16, _mm512_loadu_si512(bound + 32)), margin16);
-      const V limit = _mm512_packus_epi16(_mm512_srlv_epi16(low, shift16), _mm512_srlv_epi16(high, shift16));
-      const uint64_t mask = _mm512_mask_cmple_epu8_mask(tables.valid[word + half], bytes[half], limit);
-      size = Append(mask, static_cast<uint32_t>(word + half) * 64, bytes[half], column, byte, size);
-    }
+  RoundKeys keys;
+  FillRoundKeys(tables, keys);
+  const auto test = [&](int64_t word, V bytes) __attribute__((always_inline)) {
+    const uint16_t* bound = tables.bound + word * 64;
+    const V low = _mm512_adds_epu16(_mm512_mulhi_epu16(a16, _mm512_loadu_si512(bound)), margin16);
+    const V high = _mm512_adds_epu16(_mm512_mulhi_epu16(a16, _mm512_loadu_si512(bound + 32)), margin16);
+    const V limit = _mm512_packus_epi16(_mm512_srlv_epi16(low, shift16), _mm512_srlv_epi16(high, shift16));
+    const uint64_t mask = _mm512_mask_cmple_epu8_mask(tables.valid[word], bytes, limit);
+    size = Append(mask, static_cast<uint32_t>(word) * 64, bytes, column, byte, size);
+  };
+  int64_t word = 0;
+  V bytes[4];
+  for (; word + 4 <= tables.words; word += 4) {
+    HighBytes256(tables.philox + word * 16, query, keys, order, bytes);
+    test(word, bytes[0]);
+    test(word + 1, bytes[1]);
+    test(word + 2, bytes[2]);
+    test(word + 3, bytes[3]);
+  }
+  if (word < tables.words) {
+    HighBytes128(tables.philox + word * 16, query, keys, order, bytes);
+    test(word, bytes[0]);
+    test(word + 1, bytes[1]);
   }
   return size;
 }
@@ -161,69 +201,99 @@ EDGEWISE_INLINE F Rates(const DrawTables& tables, const float* x, const uint32_t
   return _mm512_min_ps(_mm512_max_ps(dot, Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));  // max: NaN gives 0
 }
 
-// Decides candidates under law bernoulli: u < p with u = (byte + low / 2^32) / 256. One bit per candidate in `accept`.
+// Candidates of one row among those of a group.
+struct RowList {
+  int64_t begin, count;  // begin is a multiple of 16, and places up to the next one are filled
+};
+
+// Fills up to the next multiple of 16 with candidates that no p below 1 accepts; returns it.
+EDGEWISE_INLINE int64_t FillUp(const DrawScratch& scratch, int64_t size) {
+  _mm512_storeu_si512(scratch.column + size, _mm512_set1_epi32(static_cast<int>(scratch.column[size > 0 ? size - 1 : 0])));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.byte + size), _mm_set1_epi8(-1));
+  return (size + 15) & ~int64_t{15};
+}
+
+// Decides candidates under law bernoulli: u < p with u = (byte + low / 2^32) / 256. A byte per candidate in `accept`,
+// its high bit set for an edge. Rows are taken together and nothing branches on what was drawn: every pass runs at the
+// speed of its arithmetic.
 template <int kVectors>
-static void Decide(const DrawTables& tables, const DrawRow& row, const DrawScratch& scratch, int64_t size) {
-  for (int64_t e = size; e < (size + 15) / 16 * 16; ++e) {
-    scratch.column[e] = size > 0 ? scratch.column[size - 1] : 0;
-    scratch.byte[e] = 255;
-  }
-  int64_t ties = 0;
-  for (int64_t e = 0; e < size; e += 16) {
-    const F scaled = Rates<kVectors>(tables, row.x, scratch.column + e) * Broadcast(256.0f);
-    const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    const F bytes = _mm512_cvtepi32_ps(
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
-    scratch.accept[e / 16] = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ);
-    const __mmask16 tie = _mm512_cmp_ps_mask(bytes, whole, _CMP_EQ_OQ);
-    // low < fraction * 2^32, and low is whole: low < the ceiling. All exact: p has 24 significant bits.
-    const V limit = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
-                                             _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-    const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)),
-                                     _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota))));
-    _mm512_storeu_si512(scratch.tie + ties, _mm512_maskz_compress_epi32(tie, index));
-    _mm512_storeu_si512(scratch.tie_low + ties, _mm512_maskz_compress_epi32(tie, limit));
-    ties += _mm_popcnt_u32(tie);
-  }
-  for (int64_t t = 0; t < ties; t += 16) {
-    const __mmask16 present = ties - t < 16 ? static_cast<__mmask16>((1u << (ties - t)) - 1) : 0xFFFF;
-    const V index = _mm512_maskz_loadu_epi32(present, scratch.tie + t);
-    const V keys = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), present, index, scratch.column, 4);
-    const V low = LowWords(tables, row.position, keys);
-    uint32_t edges = _mm512_mask_cmplt_epu32_mask(present, low, _mm512_maskz_loadu_epi32(present, scratch.tie_low + t));
-    for (; edges != 0; edges &= edges - 1) {
-      const uint32_t e = scratch.tie[t + __builtin_ctz(edges)];
-      scratch.accept[e / 16] |= static_cast<uint16_t>(1u << (e % 16));
+static void Decide(const DrawTables& tables, const DrawRow* rows, const RowList* lists, int count,
+                   const DrawScratch& scratch) {
+  const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
+  for (int r = 0; r < count; ++r) {
+    int64_t ties = 0;
+    const int64_t end = lists[r].begin + lists[r].count;
+    for (int64_t e = lists[r].begin; e < end; e += 16) {
+      const F scaled = Rates<kVectors>(tables, rows[r].x, scratch.column + e) * Broadcast(256.0f);
+      const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+      const F bytes = _mm512_cvtepi32_ps(
+          _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
+      const __mmask16 less = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ);
+      const __mmask16 tie = _mm512_cmp_ps_mask(bytes, whole, _CMP_EQ_OQ);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.accept + e), _mm_movm_epi8(less));
+      // low < fraction * 2^32, and low is whole: low < the ceiling. All exact: p has 24 significant bits.
+      const V limit = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
+                                               _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+      const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
+      _mm512_storeu_si512(scratch.tie + ties, _mm512_maskz_compress_epi32(tie, index));
+      _mm512_storeu_si512(scratch.tie_low + ties, _mm512_maskz_compress_epi32(tie, limit));
+      ties += _mm_popcnt_u32(tie);
+    }
+    // Lanes beyond the ties point at the place after the last candidate of all.
+    _mm512_storeu_si512(scratch.tie + ties, _mm512_set1_epi32(static_cast<int>(scratch.capacity)));
+    for (int64_t t = 0; t < ties; t += 16) {
+      const V index = _mm512_loadu_si512(scratch.tie + t);
+      const V keys = _mm512_i32gather_epi32(index, scratch.column, 4);
+      const V low = LowWords(tables, rows[r].position, keys);
+      const __mmask16 edges = _mm512_cmplt_epu32_mask(low, _mm512_loadu_si512(scratch.tie_low + t));
+      alignas(16) uint8_t accept[16];
+      _mm_store_si128(reinterpret_cast<__m128i*>(accept), _mm_movm_epi8(edges));
+      for (int k = 0; k < 16; ++k) scratch.accept[scratch.tie[t + k]] = accept[k];
     }
   }
-  if (size % 16 != 0) scratch.accept[size / 16] &= static_cast<uint16_t>((1u << (size % 16)) - 1);
 }
 
-EDGEWISE_INLINE void DecideAny(const DrawTables& tables, const DrawRow& row, const DrawScratch& scratch, int64_t size) {
-  if (tables.rank == 32) return Decide<2>(tables, row, scratch, size);
-  Decide<0>(tables, row, scratch, size);
+EDGEWISE_INLINE void DecideAny(const DrawTables& tables, const DrawRow* rows, const RowList* lists, int count,
+                               const DrawScratch& scratch) {
+  if (tables.rank == 32) return Decide<2>(tables, rows, lists, count, scratch);
+  Decide<0>(tables, rows, lists, count, scratch);
 }
 
-static int64_t DrawOneRow(const DrawTables& tables, const DrawRow& row, const DrawScratch& scratch, int32_t* positions) {
-  const int64_t size = Scan(tables, row, 1.0f, scratch.column, scratch.byte);
-  DecideAny(tables, row, scratch, size);
-  int64_t edges = 0;
-  for (int64_t e = 0; e < size; e += 16) {
-    const __mmask16 accept = scratch.accept[e / 16];
-    _mm512_storeu_si512(positions + edges,
-                        _mm512_maskz_compress_epi32(accept, _mm512_loadu_si512(scratch.column + e)));
-    edges += _mm_popcnt_u32(accept);
+// Which of 16 candidates are edges; `left`: candidates of the row from e on.
+EDGEWISE_INLINE uint32_t Accepted(const DrawScratch& scratch, int64_t e, int64_t left) {
+  const uint32_t mask = _mm_movepi8_mask(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.accept + e)));
+  return left < 16 ? mask & ((1u << left) - 1) : mask;
+}
+
+static int DrawRows(const DrawTables& tables, const DrawRow* rows, int count, const DrawScratch& scratch,
+                    int32_t* positions, int64_t* ends) {
+  RowList lists[kBlockRows];
+  int64_t size = 0;
+  int drawn = 0;
+  for (; drawn < count && size <= kDrawGroup; ++drawn) {
+    const int64_t end = Scan(tables, rows[drawn], 1.0f, scratch.column, scratch.byte, size);
+    lists[drawn] = {size, end - size};
+    size = FillUp(scratch, end);
   }
-  return edges;
+  DecideAny(tables, rows, lists, drawn, scratch);
+  int64_t edges = 0;
+  for (int r = 0; r < drawn; ++r) {
+    const int64_t end = lists[r].begin + lists[r].count;
+    for (int64_t e = lists[r].begin; e < end; e += 16) {
+      const uint32_t accept = Accepted(scratch, e, end - e);
+      _mm512_storeu_si512(positions + edges, _mm512_maskz_compress_epi32(static_cast<__mmask16>(accept),
+                                                                         _mm512_loadu_si512(scratch.column + e)));
+      edges += _mm_popcnt_u32(accept);
+    }
+    ends[r] = edges;
+  }
+  return drawn;
 }
 
 static int64_t ListOneRow(const DrawTables& tables, const DrawRow& row, float tau, const DrawScratch& scratch,
                           Candidate* out) {
-  const int64_t size = Scan(tables, row, tau, scratch.column, scratch.byte);
-  for (int64_t e = size; e < (size + 15) / 16 * 16; ++e) {
-    scratch.column[e] = scratch.column[size - 1];
-    scratch.byte[e] = 0;
-  }
+  const int64_t size = Scan(tables, row, tau, scratch.column, scratch.byte, 0);
+  FillUp(scratch, size);
   int64_t kept = 0;
   alignas(64) float rates[16];
   alignas(64) uint32_t low[16];

@@ -87,7 +87,7 @@ EDGEWISE_INLINE void Rates(const DrawTables& tables, const float* x, const uint3
     const uint32_t c = column[k < count ? k : 0];
     rows[k] = tables.y + static_cast<int64_t>(tables.packed == nullptr ? static_cast<int32_t>(c) : tables.packed[c]) * tables.rank;
   }
-  StoreDots16(x, rows, tables.rank / 16, rates);
+  StoreDots16<0>(x, rows, tables.rank / 16, rates);
   for (int k = 0; k < 16; ++k) {
     const float p = (rates[k] > 0.0f ? rates[k] : 0.0f) + tables.exploration;
     rates[k] = p < 1.0f ? p : 1.0f;
@@ -114,6 +114,12 @@ static int64_t DrawOneRow(const DrawTables& tables, const DrawRow& row, const Dr
     edges += IsEdge(tables, row.position, scratch.column[e], scratch.byte[e], rates[e % 16]) ? 1 : 0;
   }
   return edges;
+}
+
+static int DrawRows(const DrawTables& tables, const DrawRow* rows, int, const DrawScratch& scratch, int32_t* positions,
+                    int64_t* ends) {
+  ends[0] = DrawOneRow(tables, rows[0], scratch, positions);
+  return 1;
 }
 
 static int64_t ListOneRow(const DrawTables& tables, const DrawRow& row, float tau, const DrawScratch& scratch,
@@ -171,6 +177,12 @@ static double ExpectedRow(const DrawTables& tables, const DrawRow& row, int kind
     sum += static_cast<double>(total);
   }
   return sum;
+}
+
+static int64_t CountBits(const uint64_t* bits, int64_t words) {
+  int64_t count = 0;
+  for (int64_t word = 0; word < words; ++word) count += __builtin_popcountll(bits[word]);
+  return count;
 }
 
 // Set bits as numbers from `first` on, ascending. Room for 64 more than there are.

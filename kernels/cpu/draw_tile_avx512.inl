@@ -39,8 +39,8 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
   float x256[kTileRows * kMaxRank];
   float epsilon[kTileRows];
   QueryWords query[kTileRows];
-  DrawScratch lists[kTileRows];
-  int64_t size[kTileRows] = {};
+  const int64_t stride = tables.words * 64 + 64;  // room of a row's candidates: a multiple of 16
+  RowList lists[kTileRows];
   for (int r = 0; r < kTileRows; ++r) {
     const DrawRow& row = rows[r < count ? r : 0];
     float square = 0.0f;
@@ -50,16 +50,16 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
     }
     epsilon[r] = TileEpsilon(rank, __builtin_sqrtf(square) * tables.key_norm);
     query[r] = MixQuery(tables, row.position);
-    lists[r] = scratch;
-    lists[r].column += r * (tables.words * 64 + 64);
-    lists[r].byte += r * (tables.words * 64 + 64);
+    lists[r] = {r * stride, 0};
   }
+  RoundKeys keys;
+  FillRoundKeys(tables, keys);
   const V order = _mm512_load_si512(kByteOrder);
   const V one = _mm512_set1_epi8(1);
   for (int64_t word = 0; word < tables.words; word += 2) {
     V bytes[kTileRows][2];
     for (int r = 0; r < kTileRows; ++r) {
-      HighBytes(tables, tables.philox + word * 16, query[r], order, &bytes[r][0], &bytes[r][1]);
+      HighBytes128(tables.philox + word * 16, query[r], keys, order, bytes[r]);
     }
     for (int half = 0; half < 2; ++half) {
       RateTile tile;
@@ -70,16 +70,18 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
         const uint64_t sure = _mm512_mask_cmplt_epu8_mask(valid, bytes[r][half], floor);
         const uint64_t maybe = _mm512_mask_cmple_epu8_mask(valid & ~sure, bytes[r][half], _mm512_adds_epu8(floor, one));
         bits[r * tables.words + word + half] = sure;
-        size[r] = Append(maybe, static_cast<uint32_t>(word + half) * 64, bytes[r][half], lists[r].column, lists[r].byte,
-                         size[r]);
+        lists[r].count = Append(maybe, static_cast<uint32_t>(word + half) * 64, bytes[r][half],
+                                scratch.column + lists[r].begin, scratch.byte + lists[r].begin, lists[r].count);
       }
     }
   }
+  for (int r = 0; r < count; ++r) FillUp(scratch, lists[r].begin + lists[r].count);
+  DecideAny(tables, rows, lists, count, scratch);
   for (int r = 0; r < count; ++r) {
-    DecideAny(tables, rows[r], lists[r], size[r]);
-    for (int64_t e = 0; e < size[r]; e += 16) {
-      for (uint32_t accept = scratch.accept[e / 16]; accept != 0; accept &= accept - 1) {
-        const uint32_t column = lists[r].column[e + __builtin_ctz(accept)];
+    const int64_t end = lists[r].begin + lists[r].count;
+    for (int64_t e = lists[r].begin; e < end; e += 16) {
+      for (uint32_t accept = Accepted(scratch, e, end - e); accept != 0; accept &= accept - 1) {
+        const uint32_t column = scratch.column[e + __builtin_ctz(accept)];
         bits[r * tables.words + column / 64] |= uint64_t{1} << (column % 64);
       }
     }
@@ -113,6 +115,12 @@ static double ExpectedRow(const DrawTables& tables, const DrawRow& row, int kind
     sum += static_cast<double>(ReduceAdd(total));
   }
   return sum;
+}
+
+static int64_t CountBits(const uint64_t* bits, int64_t words) {
+  int64_t count = 0;
+  for (int64_t word = 0; word < words; ++word) count += _mm_popcnt_u64(bits[word]);
+  return count;
 }
 
 // Set bits as numbers from `first` on, ascending. Room for 64 more than there are.

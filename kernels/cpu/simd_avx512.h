@@ -86,15 +86,9 @@ EDGEWISE_INLINE F DotRows16(const float* x, const float* const* rows, int vector
   return Halve1(Halve2(s0, s1), Halve2(s2, s3));
 }
 
+template <int kVectors>
 EDGEWISE_INLINE void StoreDots16(const float* x, const float* const* rows, int vectors, float* out) {
-  switch (vectors) {
-    case 2:
-      return Store(out, DotRows16<2>(x, rows, vectors));
-    case 4:
-      return Store(out, DotRows16<4>(x, rows, vectors));
-    default:
-      return Store(out, DotRows16<0>(x, rows, vectors));
-  }
+  Store(out, DotRows16<kVectors>(x, rows, vectors));
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

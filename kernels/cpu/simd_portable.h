@@ -88,6 +88,7 @@ EDGEWISE_INLINE F Exp2(F a) {
 }
 
 // out[k] = <x, rows[k]>, k = 0..15, in the order of MembershipDot. `vectors`: row length / 16.
+template <int kVectors>
 EDGEWISE_INLINE void StoreDots16(const float* x, const float* const* rows, int vectors, float* out) {
   for (int k = 0; k < 16; ++k) {
     float lane[16] = {};
