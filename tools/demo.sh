@@ -30,6 +30,7 @@ die() { printf 'demo: %s\n' "$*" >&2; exit 1; }
 announced() { sed -nE "s/.*\"event\":\"serving\".*\"$1\":([0-9]+).*/\1/p" "$WORK/log"; }
 
 start_server() {
+  : >"$WORK/log"
   "$BIN/edgewise-server" --model_repository=examples/models --listen=127.0.0.1:0 --metrics_listen=127.0.0.1:0 \
     2>"$WORK/log" &
   SERVER=$!
