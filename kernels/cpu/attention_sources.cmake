@@ -11,5 +11,5 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND EDGEWISE_CPU_ATTENTION_SOURCES cpu/attention_avx2.cc cpu/attention_avx512.cc)
   set_source_files_properties(cpu/attention_avx2.cc PROPERTIES COMPILE_OPTIONS "-O3;-mavx2;-mfma;-mbmi;-mbmi2;-mpopcnt")
   set_source_files_properties(cpu/attention_avx512.cc PROPERTIES COMPILE_OPTIONS
-    "-O3;-mavx2;-mfma;-mbmi;-mbmi2;-mpopcnt;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vbmi;-mavx512vbmi2;-mprefer-vector-width=512;-fno-math-errno;-Wno-maybe-uninitialized")
+    "-O3;-mavx2;-mfma;-mbmi;-mbmi2;-mpopcnt;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vbmi;-mavx512vbmi2;-mprefer-vector-width=512;-fno-math-errno;-Wno-maybe-uninitialized;-Wno-uninitialized")
 endif()
