@@ -128,16 +128,23 @@ def train(args):
             layer.attention.clusters.add_(direction)
             layer.attention.membership[1].bias.copy_(3 * direction)
     parameters = [*model.parameters(), *heads.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=args.rate, weight_decay=0.01, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.rate, total_steps=args.steps, pct_start=0.05)
+    if args.resume:     # the exported model has no heads for the inner values: they are learned again
+        model.load_state_dict({name: torch.from_numpy(value)
+                               for name, value in export.read(export.entry("listops"))[1].items()})
     start, right, densities, part = time.time(), [], [], 0.0
     source = stream(rng, args.batch, lambda: 2 if part < 0.12 else 3 if part < 0.25 else MAX_DEPTH,
                     lambda: 4 if part < 0.25 else SHORTEST)
-    for step in range(args.steps):
+    for step in range(args.steps if args.resume else 0, args.steps + args.finish):
+        if step in (0, args.steps):     # the finish has a schedule of its own
+            rate, steps = (args.rate, args.steps) if step < args.steps else (args.rate / 2, args.finish)
+            optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.01, betas=(0.9, 0.98))
+            schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.05)
         part = step / args.steps
         ids, labels, values, depths = (torch.from_numpy(a) for a in next(source))
         dense = part < args.dense or step % 8 == 0
         keep = 1 - (0.65 * torch.rand(args.batch)) * min(1, max(0, 4 * (part - args.dense)))
+        if part >= 1:       # half of the edges is then what the model is used to
+            keep = 0.15 + 0.45 * torch.rand(args.batch)
         how = Pass(dense=dense, keep=keep, reach=True)
         x, valid = model.encode(ids, how)
         pooled = (x * valid[..., None]).sum(1) / valid.sum(1, keepdim=True)
@@ -162,6 +169,7 @@ def train(args):
                   f"{np.mean(densities or [1]):.3f} {time.time() - start:.0f} s", flush=True)
             right, densities = [], []
     minutes = (time.time() - start) / 60
+    export.write(model, CONFIG, export.entry("listops"))
 
     test, labels, _, _ = generate(random.Random(HELD_OUT), 1000)
     rules = heuristics(generate(random.Random(HELD_OUT + 1), 5000)[:2], (test, labels))
@@ -169,6 +177,7 @@ def train(args):
     export.write(model, {**CONFIG, "budget_shares": shares}, export.entry("listops"))
     result = {"name": "listops", "date": datetime.date.today().isoformat(),
               "command": "python tools/train/listops.py", "seed": args.seed, "steps": args.steps,
+              "finish": args.finish, "resumed": args.resume,
               "longest": LENGTH, "max_arguments": MAX_ARGUMENTS, "max_depth": MAX_DEPTH, "baselines": rules,
               **result, "training_minutes": minutes}
     export.write_result("listops", result)
@@ -182,6 +191,8 @@ def main():
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=13000)
+    parser.add_argument("--finish", type=int, default=2000, help="further steps with few of the drawn edges")
+    parser.add_argument("--resume", action="store_true", help="only the finish, from the exported model")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--dense", type=float, default=0.5, help="part of the steps that learn over all pairs")
