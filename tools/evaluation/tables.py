@@ -112,12 +112,13 @@ def samples(entry):
 
 
 def conditions(entry):
-    low, high = entry["dense"]["wilson95"]
-    seeds = entry["seeds"]
-    return (f"{entry['inputs']:,} test inputs ({entry['source']}), seeds {seeds[0]} to {seeds[-1]}; ± is the 95 % "
-            f"confidence interval over the seeds. The size of the test set leaves open more than that: the accuracy "
-            f"over all pairs lies between {percent(low)} and {percent(high)} (95 %, Wilson). "
-            f"Measured {entry['date']} on `{entry['device']}` by `{entry['command']}`.")
+    seeds, text = entry["seeds"], f"{entry['inputs']:,} test inputs ({entry['source']})"
+    text += f", seeds {seeds[0]} to {seeds[-1]}; ± is the 95 % confidence interval over the seeds. "
+    if "samples" in entry["free"]:      # tokens of one input are not independent
+        low, high = entry["dense"]["wilson95"]
+        text += (f"The size of the test set leaves open more: the accuracy over all pairs lies between {percent(low)} "
+                 f"and {percent(high)} (95 %, Wilson). ")
+    return text + f"Measured {entry['date']} on `{entry['device']}` by `{entry['command']}`."
 
 
 def density(models):
