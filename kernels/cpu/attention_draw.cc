@@ -9,7 +9,7 @@ namespace edgewise::cpu_attention {
 namespace {
 
 // Blocks whose bounds allow at least this share of edges are drawn by tiles; the graph is the same.
-constexpr double kTileShare = 0.09;
+constexpr double kTileShare = 0.22;
 
 bool DrawsByTiles(const HeadWork& head, int64_t row0, int rows) {
   const DrawTables& tables = head.tables;

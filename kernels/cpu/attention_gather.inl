@@ -21,15 +21,15 @@ template <int kVectors>
 EDGEWISE_INLINE void GatherScores(const float* q, const AttendBlock& block, const RowEdges& row) {
   const int vectors = kVectors > 0 ? kVectors : block.depth / 16;
   const int64_t stride = kVectors > 0 ? 16 * kVectors : block.k_stride;  // depths that are compiled in lie packed
-  const float* rows[16];
+  const DotOperand<kVectors> query = LoadOperand<kVectors>(q);
   int64_t e = 0;
   for (; e + 16 <= row.count; e += 16) {
-    for (int i = 0; i < 16; ++i) rows[i] = block.k + row.keys[e + i] * stride;
-    StoreDots16<kVectors>(q, rows, vectors, row.scores + e);
+    StoreDots16<kVectors>(query, vectors, block.k, stride, row.keys + e, row.scores + e);
   }
   if (e == row.count) return;
-  for (int i = 0; i < 16; ++i) rows[i] = block.k + row.keys[e + i < row.count ? e + i : row.count - 1] * stride;
-  StoreDots16<kVectors>(q, rows, vectors, row.scores + e);
+  alignas(64) int32_t padded[16];
+  PadKeys(row.keys + e, row.count - e, padded);
+  StoreDots16<kVectors>(query, vectors, block.k, stride, padded, row.scores + e);
 }
 
 // Turns scores into weights under the row's running maximum and adds them up. Returns what earlier sums shrink by.
@@ -83,6 +83,14 @@ EDGEWISE_INLINE void AddEdges(const AttendBlock& block, int r, const RowEdges& r
   const int depth = block.depth;
   float* sums = block.sums + r * depth;
   int t = 0;
+  if (depth == 64 && block.v_stride == 64) {
+    for (; t < 64; t += 4 * kLanes) AddGathered<4>(row, block.v + t, 64, shrink, sums + t);
+    return;
+  }
+  if (depth == 32 && block.v_stride == 32) {
+    for (; t < 32; t += 2 * kLanes) AddGathered<2>(row, block.v + t, 32, shrink, sums + t);
+    return;
+  }
   for (; t + 4 * kLanes <= depth; t += 4 * kLanes) AddGathered<4>(row, block.v + t, block.v_stride, shrink, sums + t);
   for (; t + 2 * kLanes <= depth; t += 2 * kLanes) AddGathered<2>(row, block.v + t, block.v_stride, shrink, sums + t);
   for (; t < depth; t += kLanes) AddGathered<1>(row, block.v + t, block.v_stride, shrink, sums + t);

@@ -17,7 +17,7 @@ constexpr int64_t kChunk = 512;       // columns that one item of work prepares;
 constexpr size_t kHugePage = 2 << 20;
 // Keys are packed in advance where the bounds allow this share of edges (where not, tiles pack them as they go).
 constexpr double kPackKeysShare = 0.35;
-constexpr double kPackRatesShare = 0.05;
+constexpr double kPackRatesShare = 0.18;
 
 // The part of Philox4x32 on {column counter, query, bytes_word, sample} that does not depend on the query: after three
 // rounds, c0 = high(M1 * (high(M0 * w) ^ t0)) ^ t1, c2 = low(M0 * w) ^ t2, c3 = t3 with w the query's word of round 0.

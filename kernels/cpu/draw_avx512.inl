@@ -189,15 +189,15 @@ EDGEWISE_INLINE V LowWords(const DrawTables& tables, uint32_t position, V keys) 
 
 // p of 16 candidates, bit for bit EdgeRate(MembershipDot(x, y), exploration).
 template <int kVectors>
-EDGEWISE_INLINE F Rates(const DrawTables& tables, const float* x, const uint32_t* column) {
-  const float* rows[16];
+EDGEWISE_INLINE F Rates(const DrawTables& tables, const DotOperand<kVectors>& x, const uint32_t* column) {
   const int64_t rank = kVectors > 0 ? 16 * kVectors : tables.rank;
-  if (tables.packed == nullptr) {
-    for (int k = 0; k < 16; ++k) rows[k] = tables.y + column[k] * rank;
-  } else {
-    for (int k = 0; k < 16; ++k) rows[k] = tables.y + tables.packed[column[k]] * rank;
+  const int32_t* keys = reinterpret_cast<const int32_t*>(column);
+  alignas(64) int32_t packed[16];
+  if (__builtin_expect(tables.packed != nullptr, 0)) {
+    _mm512_store_si512(packed, _mm512_i32gather_epi32(_mm512_loadu_si512(column), tables.packed, 4));
+    keys = packed;
   }
-  const F dot = DotRows16<kVectors>(x, rows, tables.rank / 16);
+  const F dot = DotRows16<kVectors>(x, tables.rank / 16, tables.y, rank, keys);
   return _mm512_min_ps(_mm512_max_ps(dot, Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));  // max: NaN gives 0
 }
 
@@ -221,10 +221,11 @@ static void Decide(const DrawTables& tables, const DrawRow* rows, const RowList*
                    const DrawScratch& scratch) {
   const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
   for (int r = 0; r < count; ++r) {
+    const DotOperand<kVectors> x = LoadOperand<kVectors>(rows[r].x);
     int64_t ties = 0;
     const int64_t end = lists[r].begin + lists[r].count;
     for (int64_t e = lists[r].begin; e < end; e += 16) {
-      const F scaled = Rates<kVectors>(tables, rows[r].x, scratch.column + e) * Broadcast(256.0f);
+      const F scaled = Rates<kVectors>(tables, x, scratch.column + e) * Broadcast(256.0f);
       const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
       const F bytes = _mm512_cvtepi32_ps(
           _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
@@ -294,13 +295,13 @@ static int64_t ListOneRow(const DrawTables& tables, const DrawRow& row, float ta
                           Candidate* out) {
   const int64_t size = Scan(tables, row, tau, scratch.column, scratch.byte, 0);
   FillUp(scratch, size);
+  const DotOperand<0> x = LoadOperand<0>(row.x);
   int64_t kept = 0;
   alignas(64) float rates[16];
   alignas(64) uint32_t low[16];
   const F tau256 = Broadcast(256.0f * tau * 1.00001f);
   for (int64_t e = 0; e < size; e += 16) {
-    const F rate = tables.rank == 32 ? Rates<2>(tables, row.x, scratch.column + e)
-                                     : Rates<0>(tables, row.x, scratch.column + e);
+    const F rate = Rates<0>(tables, x, scratch.column + e);
     const F bytes = _mm512_cvtepi32_ps(
         _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
     uint32_t maybe = _mm512_cmp_ps_mask(bytes, rate * tau256, _CMP_LE_OQ);

@@ -82,12 +82,12 @@ EDGEWISE_INLINE int64_t Scan(const DrawTables& tables, const DrawRow& row, float
 
 // rates[k] = p of candidate k of 16.
 EDGEWISE_INLINE void Rates(const DrawTables& tables, const float* x, const uint32_t* column, int count, float* rates) {
-  const float* rows[16];
+  int32_t keys[16];
   for (int k = 0; k < 16; ++k) {
     const uint32_t c = column[k < count ? k : 0];
-    rows[k] = tables.y + static_cast<int64_t>(tables.packed == nullptr ? static_cast<int32_t>(c) : tables.packed[c]) * tables.rank;
+    keys[k] = tables.packed == nullptr ? static_cast<int32_t>(c) : tables.packed[c];
   }
-  StoreDots16<0>(x, rows, tables.rank / 16, rates);
+  StoreDots16<0>(LoadOperand<0>(x), tables.rank / 16, tables.y, tables.rank, keys, rates);
   for (int k = 0; k < 16; ++k) {
     const float p = (rates[k] > 0.0f ? rates[k] : 0.0f) + tables.exploration;
     rates[k] = p < 1.0f ? p : 1.0f;

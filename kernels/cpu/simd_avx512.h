@@ -34,10 +34,12 @@ EDGEWISE_INLINE F LoadFirst(const float* p, int count) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
 }
 
-// 2^a for a <= 0, -inf included; error below 1.5 ulp; exactly 1 at 0. Degree-5 minimax polynomial on [-1/2, 1/2].
+// 2^a for a <= 0, -inf included; error below 1.5 ulp; exactly 1 at 0. Never below 2^-100: that is nothing in a sum that
+// holds a 1, and results that are no normal numbers would cost a hundred cycles each. Degree-5 minimax polynomial on
+// [-1/2, 1/2].
 EDGEWISE_INLINE F Exp2(F a) {
   const F magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to integers
-  a = Max(a, Broadcast(-200.0f));
+  a = Max(a, Broadcast(-100.0f));
   const F whole = (a + magic) - magic;
   const F f = a - whole;
   F p = Broadcast(1.32647285e-3f);
@@ -58,37 +60,62 @@ EDGEWISE_INLINE F Halve2(F a, F b) {
 }
 EDGEWISE_INLINE F Halve1(F a, F b) { return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xDD); }
 
-// Sums of lanes of the 16 products <x, rows[k]>, k = 0..15. `vectors`: row length / 16. Rows may repeat.
+// <x, row k> for 16 rows: row k begins at base + keys[k] * stride. x and rows have 16 * kVectors elements, or 16 * vectors
+// where kVectors is 0. Keys are read again for every four rows: GCC would keep 16 pointers in vector registers.
 template <int kVectors>
-EDGEWISE_INLINE F DotRows16(const float* x, const float* const* rows, int vectors) {
-  const int count = kVectors > 0 ? kVectors : vectors;
-#define EDGEWISE_DOT4(name, r0, r1, r2, r3)                                                       \
-  F name;                                                                                         \
-  {                                                                                               \
-    F x0 = Load(x);                                                                               \
-    F a = x0 * Load(rows[r0]), b = x0 * Load(rows[r1]), c = x0 * Load(rows[r2]), d = x0 * Load(rows[r3]); \
-    for (int t = 1; t < count; ++t) {                                                             \
-      x0 = Load(x + 16 * t);                                                                      \
-      a = Fma(x0, Load(rows[r0] + 16 * t), a);                                                    \
-      b = Fma(x0, Load(rows[r1] + 16 * t), b);                                                    \
-      c = Fma(x0, Load(rows[r2] + 16 * t), c);                                                    \
-      d = Fma(x0, Load(rows[r3] + 16 * t), d);                                                    \
-    }                                                                                             \
-    name = Halve4(Halve8(a, b), Halve8(c, d));                                                    \
+EDGEWISE_INLINE F DotRows4(const F* x, const float* x_rest, int vectors, const float* base, int64_t stride,
+                           const int32_t* keys) {
+  const float* r0 = base + keys[0] * stride;
+  const float* r1 = base + keys[4] * stride;
+  const float* r2 = base + keys[8] * stride;
+  const float* r3 = base + keys[12] * stride;
+  F a = x[0] * Load(r0), b = x[0] * Load(r1), c = x[0] * Load(r2), d = x[0] * Load(r3);
+  for (int t = 1; t < (kVectors > 0 ? kVectors : vectors); ++t) {
+    const F part = kVectors > 0 ? x[t] : Load(x_rest + 16 * t);
+    a = Fma(part, Load(r0 + 16 * t), a);
+    b = Fma(part, Load(r1 + 16 * t), b);
+    c = Fma(part, Load(r2 + 16 * t), c);
+    d = Fma(part, Load(r3 + 16 * t), d);
   }
-  // Lane group g of the result of Halve4 belongs to its g-th row; Halve2 and Halve1 interleave the four results, so that
-  // lane 4g + s comes from row g of result s.
-  EDGEWISE_DOT4(s0, 0, 4, 8, 12)
-  EDGEWISE_DOT4(s2, 2, 6, 10, 14)
-  EDGEWISE_DOT4(s1, 1, 5, 9, 13)
-  EDGEWISE_DOT4(s3, 3, 7, 11, 15)
-#undef EDGEWISE_DOT4
-  return Halve1(Halve2(s0, s1), Halve2(s2, s3));
+  return Halve4(Halve8(a, b), Halve8(c, d));
 }
 
 template <int kVectors>
-EDGEWISE_INLINE void StoreDots16(const float* x, const float* const* rows, int vectors, float* out) {
-  Store(out, DotRows16<kVectors>(x, rows, vectors));
+struct DotOperand {
+  F part[kVectors > 0 ? kVectors : 1];
+  const float* all;
+};
+template <int kVectors>
+EDGEWISE_INLINE DotOperand<kVectors> LoadOperand(const float* x) {
+  DotOperand<kVectors> operand;
+  for (int t = 0; t < (kVectors > 0 ? kVectors : 1); ++t) operand.part[t] = Load(x + 16 * t);
+  operand.all = x;
+  return operand;
+}
+
+template <int kVectors>
+EDGEWISE_INLINE F DotRows16(const DotOperand<kVectors>& x, int vectors, const float* base, int64_t stride,
+                            const int32_t* keys) {
+  // Lane group g of the result of Halve4 belongs to its g-th row; Halve2 and Halve1 interleave the four results, so that
+  // lane 4g + s comes from row g of result s.
+  const F s0 = DotRows4<kVectors>(x.part, x.all, vectors, base, stride, keys);
+  const F s1 = DotRows4<kVectors>(x.part, x.all, vectors, base, stride, keys + 1);
+  const F s01 = Halve2(s0, s1);
+  const F s2 = DotRows4<kVectors>(x.part, x.all, vectors, base, stride, keys + 2);
+  const F s3 = DotRows4<kVectors>(x.part, x.all, vectors, base, stride, keys + 3);
+  return Halve1(s01, Halve2(s2, s3));
+}
+
+template <int kVectors>
+EDGEWISE_INLINE void StoreDots16(const DotOperand<kVectors>& x, int vectors, const float* base, int64_t stride,
+                                 const int32_t* keys, float* out) {
+  Store(out, DotRows16<kVectors>(x, vectors, base, stride, keys));
+}
+
+// keys[0..count-1], then the last one again, 16 in all.
+EDGEWISE_INLINE void PadKeys(const int32_t* keys, int64_t count, int32_t* padded) {
+  const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1);
+  _mm512_store_si512(padded, _mm512_mask_loadu_epi32(_mm512_set1_epi32(keys[count - 1]), mask, keys));
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

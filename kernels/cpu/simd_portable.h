@@ -71,10 +71,10 @@ EDGEWISE_INLINE F LoadFirst(const float* p, int count) {
   return a;
 }
 
-// 2^a for a <= 0, -inf included; below 2^-126 flushed there; error below 1.5 ulp; exactly 1 at 0.
+// 2^a for a <= 0, -inf included; never below 2^-100; error below 1.5 ulp; exactly 1 at 0.
 EDGEWISE_INLINE F Exp2(F a) {
   const F magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to integers, which lie in the low bits
-  a = Max(a, Broadcast(-126.0f));
+  a = Max(a, Broadcast(-100.0f));
   const F shifted = a + magic;
   const F f = a - (shifted - magic);
   F p = Broadcast(1.32647285e-3f);
@@ -87,19 +87,35 @@ EDGEWISE_INLINE F Exp2(F a) {
   return reinterpret_cast<F>(bits);
 }
 
-// out[k] = <x, rows[k]>, k = 0..15, in the order of MembershipDot. `vectors`: row length / 16.
 template <int kVectors>
-EDGEWISE_INLINE void StoreDots16(const float* x, const float* const* rows, int vectors, float* out) {
+struct DotOperand {
+  const float* all;
+};
+template <int kVectors>
+EDGEWISE_INLINE DotOperand<kVectors> LoadOperand(const float* x) {
+  return {x};
+}
+
+// out[k] = <x, base + keys[k] * stride>, k = 0..15, of 16 * vectors elements, in the order of MembershipDot.
+template <int kVectors>
+EDGEWISE_INLINE void StoreDots16(const DotOperand<kVectors>& x, int vectors, const float* base, int64_t stride,
+                                 const int32_t* keys, float* out) {
   for (int k = 0; k < 16; ++k) {
+    const float* row = base + keys[k] * stride;
     float lane[16] = {};
     for (int t = 0; t < vectors; ++t) {
-      for (int l = 0; l < 16; ++l) lane[l] = __builtin_fmaf(x[16 * t + l], rows[k][16 * t + l], lane[l]);
+      for (int l = 0; l < 16; ++l) lane[l] = __builtin_fmaf(x.all[16 * t + l], row[16 * t + l], lane[l]);
     }
     for (int step = 8; step > 0; step /= 2) {
       for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
     }
     out[k] = lane[0];
   }
+}
+
+// keys[0..count-1], then the last one again, 16 in all.
+EDGEWISE_INLINE void PadKeys(const int32_t* keys, int64_t count, int32_t* padded) {
+  for (int k = 0; k < 16; ++k) padded[k] = keys[k < count ? k : count - 1];
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
