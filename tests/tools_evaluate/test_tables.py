@@ -66,6 +66,9 @@ class BlocksTest(unittest.TestCase):
         text = "<!-- evaluate: sentiment-caps -->\nold\n<!-- end -->"
         self.assertIn("Not measured: no text.", tables.fill(text, {"sentiment": {"skipped": "no text"}}))
 
+    def test_without_the_text_there_are_no_times(self):
+        self.assertIn("Not measured:", tables.fill("<!-- evaluate: long-times -->\n<!-- end -->", {"long": entry()}))
+
     def test_an_unknown_block_is_an_error(self):
         with self.assertRaises(KeyError):
             tables.fill("<!-- evaluate: sentiment-colour -->\n<!-- end -->", {"sentiment": entry()})
