@@ -1,0 +1,71 @@
+// The inside of a Pass: pass.cc decides what runs next, pass_layer.cc runs it. Included by these two only.
+#ifndef EDGEWISE_MODEL_PASS_STATE_H_
+#define EDGEWISE_MODEL_PASS_STATE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/activations.h"
+#include "model/pass.h"
+
+namespace edgewise {
+
+// One forward pass of one input: a member of the wave.
+struct PassMember {
+  int64_t input = 0;
+  uint32_t sample = 0;       // index within the ensemble, first_sample included
+  int64_t row = 0;           // first row of its first sequence among the wave's
+  uint64_t remaining = kNoCap;
+  SampleResult result;
+  std::vector<std::vector<HeadEdges>> graph;  // [sides * layers][heads], when asked for
+};
+
+// What is known of one input across waves.
+struct PassInput {
+  InputResult result;
+  bool complete = false;
+  uint32_t wanted = 0;           // forward passes to run
+  int64_t shared_row = 0;        // first row of its first sequence among the shared rows
+  int64_t tokens = 0;            // valid, over its sequences
+  std::vector<std::vector<HeadEdges>> given;  // over valid tokens; empty: none
+  PassMember prefix;                 // counts of the layers that the samples share
+};
+
+struct Pass::State {
+  State(const Model& model, const std::vector<ModelInput>& inputs, Options options);
+
+  const Model& model;
+  const ModelConfig& config;
+  const std::vector<ModelInput>& inputs;
+  const Options options;
+  const int32_t first_drawn;  // layers before it are shared by an input's samples
+
+  std::vector<PassInput> states;
+  Activations shared;            // rows of all inputs, once each
+  std::vector<PassMember> prefixes;  // one per input while the shared layers run
+  bool prefix_done = false;      // the shared layers have run
+  bool shared_scores_ready = false;  // query, key, value and memberships of the first drawn layer
+  std::vector<PassMember> wave;
+  Activations active;            // rows of the wave
+  int32_t layer = 0;             // next
+
+  absl::Status Step();
+  absl::Status StartPrefix();
+  absl::Status StartWave();
+  absl::Status RunLayer(std::vector<PassMember>& members, Activations& rows, bool from_shared);
+  absl::Status Attend(std::vector<PassMember>& members, const Activations& source, Activations& rows, bool from_shared);
+  void Record(PassMember& member, uint32_t side, const AttentionReport& report);
+  absl::Status DropDeadMembers();
+  absl::Status FinishWave();
+  absl::Status Classify(Activations& rows, std::vector<PassMember>& members);
+  void FinishInput(int64_t input);
+  bool Done() const {
+    return std::all_of(states.begin(), states.end(), [](const PassInput& state) { return state.complete; });
+  }
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_PASS_STATE_H_
