@@ -100,6 +100,34 @@ INSTANTIATE_TEST_SUITE_P(Tasks, ReproducibleTest,
                          ::testing::Values("sequence-classification", "pair-classification", "token-classification"),
                          [](const auto& info) { return std::string(info.param).substr(0, 4); });
 
+// How often two heads' draws of the same n x n pairs met, against what independence and equality of the random numbers
+// would give, over many seeds.
+struct Overlap {
+  explicit Overlap(int n) : n(n) {}
+  void Add(const HeadEdges& a, const HeadEdges& b) {
+    std::vector<int> hits(static_cast<size_t>(n) * n, 0);
+    for (int i = 0; i < n; ++i) {
+      for (int64_t e = a.row_offsets[i]; e < a.row_offsets[i + 1]; ++e) hits[i * n + a.keys[e]] |= 1;
+      for (int64_t e = b.row_offsets[i]; e < b.row_offsets[i + 1]; ++e) hits[i * n + b.keys[e]] |= 2;
+    }
+    for (int hit : hits) {
+      both += hit == 3;
+      first += hit & 1;
+      second += hit >> 1;
+    }
+    pairs += static_cast<double>(n) * n;
+  }
+  // Rates of these models spread little, so independent draws meet in close to the product of their densities; equal
+  // random numbers would meet in close to the smaller density.
+  void ExpectIndependent() const {
+    const double product = first / pairs * (second / pairs);
+    EXPECT_GT(both / pairs, product * 0.98);
+    EXPECT_LT(both / pairs, 0.5 * (product + std::min(first, second) / pairs));
+  }
+  int n;
+  double both = 0.0, first = 0.0, second = 0.0, pairs = 0.0;
+};
+
 TEST(PairTest, TheTwoSequencesDrawIndependently) {
   json config = SmallConfig();
   config["task"] = "pair-classification";
@@ -109,32 +137,34 @@ TEST(PairTest, TheTwoSequencesDrawIndependently) {
   const std::vector<int32_t> ids = RandomTokens(40, 50, 1);
   ModelInput input = MakeInput(*loaded, ids, ids);
   input.want_graph = true;
-  uint64_t both = 0, first = 0, second = 0, pairs = 0;
-  for (uint64_t seed = 0; seed < 20; ++seed) {
-    input.seed = seed;
+  Overlap overlap(40);
+  for (input.seed = 0; input.seed < 20; ++input.seed) {
     const InputResult result = RunOne(*loaded, input);
+    for (size_t h = 0; h < 2; ++h) overlap.Add(result.graph->layers[0][h], result.graph->layers[1][h]);
+  }
+  overlap.ExpectIndependent();
+}
+
+TEST(TiedLayersTest, ApplicationsOfOneLayerDrawIndependently) {
+  json config = SmallConfig();
+  config["tied_layers"] = true;
+  const TemporaryFolder folder;
+  const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config));
+  ModelInput input = MakeInput(*loaded, RandomTokens(40, 50, 1));
+  input.want_graph = true;
+  Overlap layers(40), samples(40);
+  for (input.seed = 0; input.seed < 20; ++input.seed) {
+    input.first_sample = 0;
+    const InputResult result = RunOne(*loaded, input);
+    input.first_sample = 1;
+    const InputResult next = RunOne(*loaded, input);
     for (size_t h = 0; h < 2; ++h) {
-      const HeadEdges& a = result.graph->layers[0][h];
-      const HeadEdges& b = result.graph->layers[1][h];
-      std::vector<int> hits(1600, 0);
-      for (size_t i = 0; i < 40; ++i) {
-        for (int64_t e = a.row_offsets[i]; e < a.row_offsets[i + 1]; ++e) hits[i * 40 + a.keys[e]] |= 1;
-        for (int64_t e = b.row_offsets[i]; e < b.row_offsets[i + 1]; ++e) hits[i * 40 + b.keys[e]] |= 2;
-      }
-      for (int hit : hits) {
-        both += hit == 3;
-        first += hit & 1;
-        second += hit >> 1;
-        ++pairs;
-      }
+      layers.Add(result.graph->layers[0][h], result.graph->layers[1][h]);
+      samples.Add(result.graph->layers[0][h], next.graph->layers[0][h]);
     }
   }
-  // Equal sequences have equal rates r; independent draws meet in sum r^2, equal draws in sum r. The rates of this model
-  // spread little, so independence shows as both / pairs close to the product of the two densities.
-  const double product = static_cast<double>(first) / pairs * (static_cast<double>(second) / pairs);
-  const double met = static_cast<double>(both) / pairs;
-  EXPECT_GT(met, product * 0.98);
-  EXPECT_LT(met, 0.5 * (product + static_cast<double>(first) / pairs));
+  layers.ExpectIndependent();
+  samples.ExpectIndependent();
 }
 
 TEST(NonFiniteTest, AnInputThatOverflowsFailsAloneAndTheOthersKeepTheirBytes) {
