@@ -87,7 +87,7 @@ struct AttendCall {
   AttentionInputs inputs;
   AttentionReport report;
   AttentionProblem problem;
-  std::vector<float> out;
+  Floats out;
 };
 
 // Memberships of both sides from q and k with 128 clusters, as a trained layer computes them.
@@ -99,7 +99,7 @@ class MembershipCall {
     std::mt19937 random(29);
     std::normal_distribution<float> normal;
     const int d = operands.inputs.head_dim, heads = operands.inputs.num_heads;
-    const auto fill = [&](std::vector<float>& values, size_t size, float scale) {
+    const auto fill = [&](Floats& values, size_t size, float scale) {
       values.resize(size);
       for (float& value : values) value = scale * normal(random);
     };
@@ -130,7 +130,7 @@ class MembershipCall {
   Backend* backend_;
   const Operands* operands_;
   std::unique_ptr<MembershipWeights> weights_;
-  std::vector<float> weight0_, weight1_, bias_, clusters_, x_, y_, query_bound_, key_bound_;
+  Floats weight0_, weight1_, bias_, clusters_, x_, y_, query_bound_, key_bound_;
 };
 
 std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& options, double peak) {

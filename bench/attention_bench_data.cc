@@ -10,7 +10,7 @@ Operands::Operands(int64_t n, int heads, int head_dim) {
   std::mt19937 random(17);
   std::normal_distribution<float> normal;
   const int64_t width = static_cast<int64_t>(heads) * head_dim;
-  for (std::vector<float>* matrix : {&q, &k, &v}) {
+  for (Floats* matrix : {&q, &k, &v}) {
     matrix->resize(static_cast<size_t>(n * width));
     for (float& value : *matrix) value = normal(random);
   }
@@ -28,7 +28,7 @@ SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density)
   // x = u + noise, |u| = 1: the cosine of two such is about 1 / (1 + |noise|^2).
   const double noise = std::sqrt((1.0 / kMeanCosine - 1.0) / kRank);
   const double common = 1.0 / std::sqrt(static_cast<double>(kRank));
-  for (std::vector<float>* side : {&x, &y}) {
+  for (Floats* side : {&x, &y}) {
     for (int64_t i = 0; i < heads * n * kRank; ++i) side->push_back(static_cast<float>(common + noise * normal(random)));
   }
   // The scale that gives the density, by bisection on a sample of pairs.
@@ -50,7 +50,7 @@ SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density)
   const float root = static_cast<float>(std::sqrt(low));
   for (float& value : x) value *= root;
   for (float& value : y) value *= root;
-  const auto norms = [](const std::vector<float>& side, std::vector<float>& out) {
+  const auto norms = [](const Floats& side, Floats& out) {
     for (size_t i = 0; i < side.size(); i += kRank) {
       double square = 0.0;
       for (int t = 0; t < kRank; ++t) square += static_cast<double>(side[i + t]) * side[i + t];

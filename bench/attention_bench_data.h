@@ -3,11 +3,22 @@
 #define EDGEWISE_BENCH_ATTENTION_BENCH_DATA_H_
 
 #include <cstdint>
+#include <new>
 #include <vector>
 
 #include "kernels/attention.h"
 
 namespace edgewise::bench {
+
+// Floats aligned as the buffers of a backend are.
+template <typename T>
+struct CacheLineAllocator {
+  using value_type = T;
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{64})); }
+  void deallocate(T* memory, size_t) { ::operator delete(memory, std::align_val_t{64}); }
+  bool operator==(const CacheLineAllocator&) const { return true; }
+};
+using Floats = std::vector<float, CacheLineAllocator<float>>;
 
 inline constexpr int kRank = 32;
 inline constexpr double kMeanCosine = 0.9;
@@ -15,14 +26,14 @@ inline constexpr double kMeanCosine = 0.9;
 // Normal q, k, v of one sequence, one matrix each, [n, heads * head_dim].
 struct Operands {
   Operands(int64_t n, int heads, int head_dim);
-  std::vector<float> q, k, v;
+  Floats q, k, v;
   AttentionInputs inputs;
 };
 
 // Memberships around one common direction with the mean cosine above, scaled so that the mean of min(1, p) is `density`.
 struct SyntheticMemberships {
   SyntheticMemberships(int64_t n, int heads, double density);
-  std::vector<float> x, y, query_bound, key_bound;
+  Floats x, y, query_bound, key_bound;
   Memberships memberships;
 };
 

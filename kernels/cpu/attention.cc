@@ -179,8 +179,8 @@ void Report(const Call& call, const HeadWork& head, const AttendBlock& attended,
 void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
   const HeadWork& head = call.heads[call.block_head[block]];
   const AttentionInputs& inputs = *call.inputs;
-  const int64_t row0 = (block - head.first_block) * kBlockRows;
-  const int rows = static_cast<int>(std::min<int64_t>(kBlockRows, head.n - row0));
+  const int64_t row0 = (block - head.first_block) * head.block_rows;
+  const int rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0));
   const int head_dim = inputs.head_dim;
   const int depth = head.depth;
 
@@ -198,10 +198,11 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
   attend.weight_sum = worker.weight_sum;
   attend.max_score = worker.max_score;
   const float scale = inputs.scale * 1.44269504088896340736f;  // weights are powers of 2
-  std::fill(worker.q, worker.q + kBlockRows * depth, 0.0f);
+  std::fill(worker.q + rows * depth, worker.q + std::min(rows + 12, kBlockRows) * depth, 0.0f);  // a strip's end
   for (int r = 0; r < rows; ++r) {
     const float* q = head.q + (row0 + r) * head.q_stride;
     for (int t = 0; t < head_dim; ++t) worker.q[r * depth + t] = q[t] * scale;
+    for (int t = head_dim; t < depth; ++t) worker.q[r * depth + t] = 0.0f;
   }
   const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
   if (edges.multiplicity == nullptr && static_cast<double>(edges.count) >= kDenseShare * pairs) {
@@ -221,9 +222,13 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
     attend.bit_words = edges.bit_words;
     // A segment holds no more edges than the block, and no more than its pairs.
     const int64_t most = std::min<int64_t>(static_cast<int64_t>(edges.count), rows * attend.segment);
-    worker.GrowAttend(most + 16 * rows, edges.offsets == nullptr ? most + 64 : 0);
+    const int64_t padded = most + 16 * rows;
+    worker.GrowAttend(padded + 64, padded + padded / 16 + 2 * (padded / 8) + 4 * 64);
     attend.scratch = worker.attend.get();
     attend.keys_scratch = worker.attend_keys.get();
+    attend.batch_rows = attend.keys_scratch + padded + 64;
+    attend.unit_rows = attend.batch_rows + padded / 16 + 64;
+    attend.unit_begins = attend.unit_rows + padded / 8 + 64;
     call.kernels->attend_gather(attend);
   }
   for (int r = 0; r < rows; ++r) {
@@ -270,6 +275,8 @@ Call MakeCall(Isa isa, const AttentionInputs& inputs, std::span<const AttentionP
       head.problem = &problem;
       head.head = h;
       head.n = problem.tokens;
+      head.depth = (inputs.head_dim + 15) / 16 * 16;
+      head.block_rows = BlockRows(head.n, head.depth);
       head.drawn = std::get_if<DrawnRows>(&problem.pattern);
       if (const auto* given = std::get_if<ExplicitEdges>(&problem.pattern)) head.given = &(*given->heads)[h];
       head.capped = problem.cap >= 0 && head.drawn != nullptr;
@@ -317,11 +324,14 @@ void Worker::Prepare(const Call& call) {
       bytes += Memory::Rounded(static_cast<size_t>(count) * sizeof(*pointer));
       if (take) pointer = memory.Take<std::remove_reference_t<decltype(*pointer)>>(count);
     };
-    place(draw.column, draw.capacity + 16);
+    place(draw.column, draw.capacity + 64);
     place(draw.byte, draw.capacity + 64);
     place(draw.accept, draw.capacity + 64);
-    place(draw.tie, columns + 64);
-    place(draw.tie_low, columns + 64);
+    place(draw.batch_row, draw.capacity / 16 + 64);
+    place(draw.batch_lanes, draw.capacity / 16 + 64);
+    place(draw.tie_query, draw.capacity + 64);
+    place(draw.tie, draw.capacity + 64);
+    place(draw.tie_low, draw.capacity + 64);
     place(position_bits, kBlockRows * words);
     place(packed_bits, kBlockRows * words);
     place(row_keys, columns + kDrawGroup + 64);

@@ -82,9 +82,9 @@ std::vector<std::vector<AgedEdge>> DrawCap(ThreadPool& pool, std::vector<std::un
   std::atomic<bool> failed = false;
   pool.For(static_cast<int64_t>(work.blocks.size()), [&](int64_t i, int worker) {
     const HeadWork& head = call.heads[work.blocks[i].first];
-    const int64_t row0 = (work.blocks[i].second - head.first_block) * kBlockRows;
+    const int64_t row0 = (work.blocks[i].second - head.first_block) * head.block_rows;
     try {
-      DrawAged(call, head, row0, static_cast<int>(std::min<int64_t>(kBlockRows, head.n - row0)), tau, *workers[worker],
+      DrawAged(call, head, row0, static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0)), tau, *workers[worker],
                edges[i]);
     } catch (const std::bad_alloc&) {
       failed = true;
@@ -129,8 +129,8 @@ void Keep(const Call& call, const CapWork& work, const std::vector<std::vector<A
           std::vector<KeptEdges>& kept) {
   for (size_t i = 0; i < work.blocks.size(); ++i) {
     const HeadWork& head = call.heads[work.blocks[i].first];
-    const int64_t row0 = (work.blocks[i].second - head.first_block) * kBlockRows;
-    const int rows = static_cast<int>(std::min<int64_t>(kBlockRows, head.n - row0));
+    const int64_t row0 = (work.blocks[i].second - head.first_block) * head.block_rows;
+    const int rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0));
     KeptEdges& block = kept[work.blocks[i].second];
     block.offsets.assign(static_cast<size_t>(rows) + 1, 0);
     const bool multi = head.drawn->law == Law::kPoissonMulti;

@@ -7,7 +7,7 @@
 
 namespace edgewise {
 
-inline constexpr int kBlockRows = 96;    // query rows that share a decision between gathering and dense tiles
+inline constexpr int kBlockRows = 384;   // most query rows of a block, which share what is decided for it
 inline constexpr int kTileKeys = 64;     // keys of a dense tile; one word of an edge mask
 inline constexpr int kTileRows = 6;       // query rows of a draw tile
 inline constexpr int kMaxRank = 512;      // of memberships drawn by tiles
@@ -50,14 +50,18 @@ struct DrawRow {
   float bound = 0.0f;        // of the query
 };
 
-// Scratch of one thread, for capacity = max(kTileRows * (columns + 64), columns + kDrawGroup + 64) candidates.
+// Scratch of one thread, for capacity = max(kTileRows * (columns + 64), columns + kDrawGroup + 64) candidates, of rows one
+// after the other in batches of 16.
 struct DrawScratch {
   int64_t capacity = 0;
-  uint32_t* column = nullptr;   // [capacity + 16] key positions
-  uint8_t* byte = nullptr;      // [capacity + 64] high byte of the pair's uniform
-  uint8_t* accept = nullptr;    // [capacity + 64] high bit set: an edge
-  uint32_t* tie = nullptr;      // [columns + 64] index of a candidate of one row whose byte decides nothing
-  uint32_t* tie_low = nullptr;  // [columns + 64] it is an edge iff its low word is below this
+  uint32_t* column = nullptr;       // [capacity + 64] key positions
+  uint8_t* byte = nullptr;          // [capacity + 64] high byte of the pair's uniform
+  uint8_t* accept = nullptr;        // [capacity + 64] high bit set: an edge
+  int32_t* batch_row = nullptr;     // [capacity / 16 + 64]
+  uint16_t* batch_lanes = nullptr;  // [capacity / 16 + 64] which of the 16 are candidates
+  uint32_t* tie = nullptr;          // [capacity + 64] index of a candidate whose byte decides nothing
+  uint32_t* tie_low = nullptr;      // [capacity + 64] it is an edge iff its low word is below this
+  uint32_t* tie_query = nullptr;    // [capacity + 64] position of its query
 };
 
 // A pair that may be an edge.
@@ -87,8 +91,12 @@ struct AttendBlock {
   const int32_t* edges = nullptr;   // keys, ascending within a row
   const float* multiplicity = nullptr;  // as edges; null: all 1
   int64_t segment = 0;              // keys that are finished for all rows before the next; a multiple of 64
-  int32_t* keys_scratch = nullptr;  // [edges of a segment + 64], when edges are bits
-  float* scratch = nullptr;         // dense: [DenseScratchFloats]; gathered: edges of a segment, rows rounded up to 16
+  float* scratch = nullptr;         // dense: [DenseScratchFloats]; gathered: [padded + 64] with padded the edges of a
+                                    // segment, rows rounded up to 16
+  int32_t* keys_scratch = nullptr;  // gathered: [padded + 64]
+  int32_t* batch_rows = nullptr;    // gathered: [padded / 16 + 64]
+  int32_t* unit_rows = nullptr;     // gathered: [padded / 8 + 64]
+  int32_t* unit_begins = nullptr;   // gathered: [padded / 8 + 64]
 };
 
 static constexpr int64_t DenseScratchFloats(int depth) {

@@ -254,8 +254,6 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
   pool.For(static_cast<int64_t>(call.heads.size()), [&](int64_t i, int) {
     HeadWork& head = call.heads[i];
     const AttentionProblem& problem = *head.problem;
-    head.n = problem.tokens;
-    head.depth = (inputs.head_dim + 15) / 16 * 16;
     const int64_t last = head.position(head.n - 1);
     head.gaps = last != head.n - 1;
     head.columns = (last + kDrawColumns) / kDrawColumns * kDrawColumns;

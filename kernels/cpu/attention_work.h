@@ -70,6 +70,13 @@ struct KeptEdges {
   std::vector<float> multiplicity;  // as keys, or empty
 };
 
+// Query rows of a block: more where keys and values outgrow a core's cache, so that fetching them is shared by more rows.
+// Depends on the sequence alone, because a block's edges decide how it is computed.
+inline int BlockRows(int64_t n, int depth) {
+  const int64_t bytes = n * depth * 2 * static_cast<int64_t>(sizeof(float));
+  return bytes <= 1 << 20 ? 96 : bytes <= 2 << 20 ? 288 : kBlockRows;
+}
+
 // One head of one sequence.
 struct HeadWork {
   const AttentionProblem* problem = nullptr;
@@ -103,7 +110,8 @@ struct HeadWork {
   float* y_tiles = nullptr;
   int32_t* packed = nullptr;
 
-  int64_t blocks() const { return (n + kBlockRows - 1) / kBlockRows; }
+  int block_rows = 0;                  // of every block but the last
+  int64_t blocks() const { return (n + block_rows - 1) / block_rows; }
   int64_t first_block = 0;             // among the blocks of the call
   uint32_t position(int64_t row) const {
     return problem->positions == nullptr ? static_cast<uint32_t>(row) : static_cast<uint32_t>(problem->positions[row]);

@@ -164,11 +164,11 @@ static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uin
   return size;
 }
 
-// Low words of the uniforms of one query and 16 key positions.
-EDGEWISE_INLINE V LowWords(const DrawTables& tables, uint32_t position, V keys) {
+// Low words of the uniforms of 16 pairs of positions.
+EDGEWISE_INLINE V LowWords(const DrawTables& tables, V queries, V keys) {
   const V block = _mm512_srli_epi32(keys, 2);
-  Counters even = {block, Set64(position), Set64(tables.low_word), Set64(tables.sample)};
-  Counters odd = {_mm512_srli_epi64(block, 32), even.c1, even.c2, even.c3};
+  Counters even = {block, queries, Set64(tables.low_word), Set64(tables.sample)};
+  Counters odd = {_mm512_srli_epi64(block, 32), _mm512_srli_epi64(queries, 32), even.c2, even.c3};
   uint32_t k0 = tables.seed[0], k1 = tables.seed[1];
   for (int round = 0; round < kPhiloxRounds; ++round) {
     PhiloxRound(even, k0, k1);
@@ -201,92 +201,89 @@ EDGEWISE_INLINE F Rates(const DrawTables& tables, const DotOperand<kVectors>& x,
   return _mm512_min_ps(_mm512_max_ps(dot, Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));  // max: NaN gives 0
 }
 
-// Candidates of one row among those of a group.
-struct RowList {
-  int64_t begin, count;  // begin is a multiple of 16, and places up to the next one are filled
-};
-
-// Fills up to the next multiple of 16 with candidates that no p below 1 accepts; returns it.
-EDGEWISE_INLINE int64_t FillUp(const DrawScratch& scratch, int64_t size) {
-  _mm512_storeu_si512(scratch.column + size, _mm512_set1_epi32(static_cast<int>(scratch.column[size > 0 ? size - 1 : 0])));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.byte + size), _mm_set1_epi8(-1));
-  return (size + 15) & ~int64_t{15};
+// Ends a row's candidates: fills up to the next multiple of 16 (at least one batch), and notes the row and the lanes
+// that count of its batches. Returns where the next row begins.
+EDGEWISE_INLINE int64_t EndRow(const DrawScratch& scratch, int row, int64_t begin, int64_t end) {
+  _mm512_storeu_si512(scratch.column + end, _mm512_setzero_si512());
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.byte + end), _mm_set1_epi8(-1));
+  const int64_t batches = end > begin ? (end - begin + 15) / 16 : 1;
+  for (int64_t b = begin / 16; b < begin / 16 + batches; b += 16) {
+    _mm512_storeu_si512(scratch.batch_row + b, _mm512_set1_epi32(row));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(scratch.batch_lanes + b), _mm256_set1_epi16(-1));
+  }
+  const int64_t last = begin / 16 + batches - 1;
+  scratch.batch_lanes[last] = static_cast<uint16_t>((1u << (end - 16 * last)) - 1);
+  return 16 * (last + 1);
 }
 
-// Decides candidates under law bernoulli: u < p with u = (byte + low / 2^32) / 256. A byte per candidate in `accept`,
-// its high bit set for an edge. Rows are taken together and nothing branches on what was drawn: every pass runs at the
-// speed of its arithmetic.
+// Decides batches first..last-1 of candidates under law bernoulli: u < p with u = (byte + low / 2^32) / 256. A byte per
+// candidate in `accept`, its high bit set for an edge. Rows are taken together and nothing branches on what was drawn:
+// every pass runs at the speed of its arithmetic.
 template <int kVectors>
-static void Decide(const DrawTables& tables, const DrawRow* rows, const RowList* lists, int count,
-                   const DrawScratch& scratch) {
+static void Decide(const DrawTables& tables, const DrawRow* rows, const DrawScratch& scratch, int64_t first,
+                   int64_t last) {
   const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
-  for (int r = 0; r < count; ++r) {
-    const DotOperand<kVectors> x = LoadOperand<kVectors>(rows[r].x);
-    int64_t ties = 0;
-    const int64_t end = lists[r].begin + lists[r].count;
-    for (int64_t e = lists[r].begin; e < end; e += 16) {
-      const F scaled = Rates<kVectors>(tables, x, scratch.column + e) * Broadcast(256.0f);
-      const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-      const F bytes = _mm512_cvtepi32_ps(
-          _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
-      const __mmask16 less = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ);
-      const __mmask16 tie = _mm512_cmp_ps_mask(bytes, whole, _CMP_EQ_OQ);
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.accept + e), _mm_movm_epi8(less));
-      // low < fraction * 2^32, and low is whole: low < the ceiling. All exact: p has 24 significant bits.
-      const V limit = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
-                                               _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-      const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
-      _mm512_storeu_si512(scratch.tie + ties, _mm512_maskz_compress_epi32(tie, index));
-      _mm512_storeu_si512(scratch.tie_low + ties, _mm512_maskz_compress_epi32(tie, limit));
-      ties += _mm_popcnt_u32(tie);
-    }
-    // Lanes beyond the ties point at the place after the last candidate of all.
-    _mm512_storeu_si512(scratch.tie + ties, _mm512_set1_epi32(static_cast<int>(scratch.capacity)));
-    for (int64_t t = 0; t < ties; t += 16) {
-      const V index = _mm512_loadu_si512(scratch.tie + t);
-      const V keys = _mm512_i32gather_epi32(index, scratch.column, 4);
-      const V low = LowWords(tables, rows[r].position, keys);
-      const __mmask16 edges = _mm512_cmplt_epu32_mask(low, _mm512_loadu_si512(scratch.tie_low + t));
-      alignas(16) uint8_t accept[16];
-      _mm_store_si128(reinterpret_cast<__m128i*>(accept), _mm_movm_epi8(edges));
-      for (int k = 0; k < 16; ++k) scratch.accept[scratch.tie[t + k]] = accept[k];
-    }
+  int64_t ties = 0;
+  for (int64_t b = first; b < last; ++b) {
+    const DrawRow& row = rows[scratch.batch_row[b]];
+    const int64_t e = 16 * b;
+    const F rates = Rates<kVectors>(tables, LoadOperand<kVectors>(row.x), scratch.column + e);
+    const F scaled = rates * Broadcast(256.0f);
+    const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    const F bytes = _mm512_cvtepi32_ps(
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
+    const __mmask16 less = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ);
+    const __mmask16 tie = _mm512_mask_cmp_ps_mask(scratch.batch_lanes[b], bytes, whole, _CMP_EQ_OQ);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.accept + e), _mm_movm_epi8(less));
+    // low < fraction * 2^32, and low is whole: low < the ceiling. All exact: p has 24 significant bits.
+    const V limit = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
+                                             _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
+    _mm512_storeu_si512(scratch.tie + ties, _mm512_maskz_compress_epi32(tie, index));
+    _mm512_storeu_si512(scratch.tie_low + ties, _mm512_maskz_compress_epi32(tie, limit));
+    _mm512_storeu_si512(scratch.tie_query + ties, _mm512_set1_epi32(static_cast<int>(row.position)));
+    ties += _mm_popcnt_u32(tie);
+  }
+  // Lanes beyond the ties point at the place after the last candidate of all.
+  _mm512_storeu_si512(scratch.tie + ties, _mm512_set1_epi32(static_cast<int>(scratch.capacity)));
+  for (int64_t t = 0; t < ties; t += 16) {
+    const V keys = _mm512_i32gather_epi32(_mm512_loadu_si512(scratch.tie + t), scratch.column, 4);
+    const V low = LowWords(tables, _mm512_loadu_si512(scratch.tie_query + t), keys);
+    const __mmask16 edges = _mm512_cmplt_epu32_mask(low, _mm512_loadu_si512(scratch.tie_low + t));
+    alignas(16) uint8_t accept[16];
+    _mm_store_si128(reinterpret_cast<__m128i*>(accept), _mm_movm_epi8(edges));
+    for (int k = 0; k < 16; ++k) scratch.accept[scratch.tie[t + k]] = accept[k];
   }
 }
 
-EDGEWISE_INLINE void DecideAny(const DrawTables& tables, const DrawRow* rows, const RowList* lists, int count,
-                               const DrawScratch& scratch) {
-  if (tables.rank == 32) return Decide<2>(tables, rows, lists, count, scratch);
-  Decide<0>(tables, rows, lists, count, scratch);
+EDGEWISE_INLINE void DecideAny(const DrawTables& tables, const DrawRow* rows, const DrawScratch& scratch, int64_t first,
+                               int64_t last) {
+  if (tables.rank == 32) return Decide<2>(tables, rows, scratch, first, last);
+  Decide<0>(tables, rows, scratch, first, last);
 }
 
-// Which of 16 candidates are edges; `left`: candidates of the row from e on.
-EDGEWISE_INLINE uint32_t Accepted(const DrawScratch& scratch, int64_t e, int64_t left) {
-  const uint32_t mask = _mm_movepi8_mask(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.accept + e)));
-  return left < 16 ? mask & ((1u << left) - 1) : mask;
+// Which of a batch's candidates are edges.
+EDGEWISE_INLINE uint32_t Accepted(const DrawScratch& scratch, int64_t batch) {
+  return _mm_movepi8_mask(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.accept + 16 * batch))) &
+         scratch.batch_lanes[batch];
 }
 
 static int DrawRows(const DrawTables& tables, const DrawRow* rows, int count, const DrawScratch& scratch,
                     int32_t* positions, int64_t* ends) {
-  RowList lists[kBlockRows];
   int64_t size = 0;
   int drawn = 0;
   for (; drawn < count && size <= kDrawGroup; ++drawn) {
     const int64_t end = Scan(tables, rows[drawn], 1.0f, scratch.column, scratch.byte, size);
-    lists[drawn] = {size, end - size};
-    size = FillUp(scratch, end);
+    size = EndRow(scratch, drawn, size, end);
   }
-  DecideAny(tables, rows, lists, drawn, scratch);
+  DecideAny(tables, rows, scratch, 0, size / 16);
   int64_t edges = 0;
-  for (int r = 0; r < drawn; ++r) {
-    const int64_t end = lists[r].begin + lists[r].count;
-    for (int64_t e = lists[r].begin; e < end; e += 16) {
-      const uint32_t accept = Accepted(scratch, e, end - e);
-      _mm512_storeu_si512(positions + edges, _mm512_maskz_compress_epi32(static_cast<__mmask16>(accept),
-                                                                         _mm512_loadu_si512(scratch.column + e)));
-      edges += _mm_popcnt_u32(accept);
-    }
-    ends[r] = edges;
+  for (int64_t b = 0; b < size / 16; ++b) {
+    const uint32_t accept = Accepted(scratch, b);
+    _mm512_storeu_si512(positions + edges, _mm512_maskz_compress_epi32(static_cast<__mmask16>(accept),
+                                                                       _mm512_loadu_si512(scratch.column + 16 * b)));
+    edges += _mm_popcnt_u32(accept);
+    ends[scratch.batch_row[b]] = edges;
   }
   return drawn;
 }
@@ -294,12 +291,13 @@ static int DrawRows(const DrawTables& tables, const DrawRow* rows, int count, co
 static int64_t ListOneRow(const DrawTables& tables, const DrawRow& row, float tau, const DrawScratch& scratch,
                           Candidate* out) {
   const int64_t size = Scan(tables, row, tau, scratch.column, scratch.byte, 0);
-  FillUp(scratch, size);
+  (void)EndRow(scratch, 0, 0, size);
   const DotOperand<0> x = LoadOperand<0>(row.x);
   int64_t kept = 0;
   alignas(64) float rates[16];
   alignas(64) uint32_t low[16];
   const F tau256 = Broadcast(256.0f * tau * 1.00001f);
+  const V queries = _mm512_set1_epi32(static_cast<int>(row.position));
   for (int64_t e = 0; e < size; e += 16) {
     const F rate = Rates<0>(tables, x, scratch.column + e);
     const F bytes = _mm512_cvtepi32_ps(
@@ -308,7 +306,7 @@ static int64_t ListOneRow(const DrawTables& tables, const DrawRow& row, float ta
     if (size - e < 16) maybe &= (1u << (size - e)) - 1;
     if (maybe == 0) continue;
     _mm512_store_ps(rates, rate);
-    _mm512_store_si512(low, LowWords(tables, row.position, _mm512_loadu_si512(scratch.column + e)));
+    _mm512_store_si512(low, LowWords(tables, queries, _mm512_loadu_si512(scratch.column + e)));
     for (; maybe != 0; maybe &= maybe - 1) {
       const int k = __builtin_ctz(maybe);
       out[kept].position = scratch.column[e + k];

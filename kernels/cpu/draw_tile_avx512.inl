@@ -40,7 +40,7 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
   float epsilon[kTileRows];
   QueryWords query[kTileRows];
   const int64_t stride = tables.words * 64 + 64;  // room of a row's candidates: a multiple of 16
-  RowList lists[kTileRows];
+  int64_t size[kTileRows] = {};
   for (int r = 0; r < kTileRows; ++r) {
     const DrawRow& row = rows[r < count ? r : 0];
     float square = 0.0f;
@@ -50,7 +50,6 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
     }
     epsilon[r] = TileEpsilon(rank, __builtin_sqrtf(square) * tables.key_norm);
     query[r] = MixQuery(tables, row.position);
-    lists[r] = {r * stride, 0};
   }
   RoundKeys keys;
   FillRoundKeys(tables, keys);
@@ -70,18 +69,18 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
         const uint64_t sure = _mm512_mask_cmplt_epu8_mask(valid, bytes[r][half], floor);
         const uint64_t maybe = _mm512_mask_cmple_epu8_mask(valid & ~sure, bytes[r][half], _mm512_adds_epu8(floor, one));
         bits[r * tables.words + word + half] = sure;
-        lists[r].count = Append(maybe, static_cast<uint32_t>(word + half) * 64, bytes[r][half],
-                                scratch.column + lists[r].begin, scratch.byte + lists[r].begin, lists[r].count);
+        size[r] = Append(maybe, static_cast<uint32_t>(word + half) * 64, bytes[r][half], scratch.column + r * stride,
+                         scratch.byte + r * stride, size[r]);
       }
     }
   }
-  for (int r = 0; r < count; ++r) FillUp(scratch, lists[r].begin + lists[r].count);
-  DecideAny(tables, rows, lists, count, scratch);
   for (int r = 0; r < count; ++r) {
-    const int64_t end = lists[r].begin + lists[r].count;
-    for (int64_t e = lists[r].begin; e < end; e += 16) {
-      for (uint32_t accept = Accepted(scratch, e, end - e); accept != 0; accept &= accept - 1) {
-        const uint32_t column = scratch.column[e + __builtin_ctz(accept)];
+    const int64_t begin = r * stride;
+    const int64_t end = EndRow(scratch, r, begin, begin + size[r]);
+    DecideAny(tables, rows, scratch, begin / 16, end / 16);
+    for (int64_t b = begin / 16; b < end / 16; ++b) {
+      for (uint32_t accept = Accepted(scratch, b); accept != 0; accept &= accept - 1) {
+        const uint32_t column = scratch.column[16 * b + __builtin_ctz(accept)];
         bits[r * tables.words + column / 64] |= uint64_t{1} << (column % 64);
       }
     }

@@ -112,11 +112,30 @@ EDGEWISE_INLINE void StoreDots16(const DotOperand<kVectors>& x, int vectors, con
   Store(out, DotRows16<kVectors>(x, vectors, base, stride, keys));
 }
 
-// keys[0..count-1], then the last one again, 16 in all.
-EDGEWISE_INLINE void PadKeys(const int32_t* keys, int64_t count, int32_t* padded) {
-  const __mmask16 mask = static_cast<__mmask16>((1u << count) - 1);
-  _mm512_store_si512(padded, _mm512_mask_loadu_epi32(_mm512_set1_epi32(keys[count - 1]), mask, keys));
+EDGEWISE_INLINE void StoreIf(bool condition, float* p, F a) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>(-static_cast<int>(condition)), a);
 }
+
+// Copies keys below `end` from `count` ascending ones; end - 1 up to the next multiple of 16, and further up to 32.
+// Returns how many. No branch but for more than 32.
+EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end, int32_t* out) {
+  const __m512i limit = _mm512_set1_epi32(end);
+  const __m512i last = _mm512_set1_epi32(end - 1);
+  int64_t taken = 0;
+  for (;; keys += 32, count -= 32, out += 32) {
+    const uint32_t present = count >= 32 ? 0xFFFFFFFFu : (1u << count) - 1;
+    const __m512i first = _mm512_mask_loadu_epi32(limit, static_cast<__mmask16>(present), keys);
+    const __m512i second = _mm512_mask_loadu_epi32(limit, static_cast<__mmask16>(present >> 16), keys + 16);
+    _mm512_storeu_si512(out, _mm512_min_epi32(first, last));
+    _mm512_storeu_si512(out + 16, _mm512_min_epi32(second, last));
+    const uint32_t below = _mm512_cmplt_epi32_mask(first, limit) |
+                           static_cast<uint32_t>(_mm512_cmplt_epi32_mask(second, limit)) << 16;
+    taken += __builtin_popcount(below);
+    if (__builtin_expect(below != 0xFFFFFFFFu, 1)) return taken;
+  }
+}
+
+EDGEWISE_INLINE void FillKeys(int32_t* out, int32_t key) { _mm512_storeu_si512(out, _mm512_set1_epi32(key)); }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
 

@@ -113,9 +113,23 @@ EDGEWISE_INLINE void StoreDots16(const DotOperand<kVectors>& x, int vectors, con
   }
 }
 
-// keys[0..count-1], then the last one again, 16 in all.
-EDGEWISE_INLINE void PadKeys(const int32_t* keys, int64_t count, int32_t* padded) {
-  for (int k = 0; k < 16; ++k) padded[k] = keys[k < count ? k : count - 1];
+EDGEWISE_INLINE void StoreIf(bool condition, float* p, F a) {
+  if (condition) Store(p, a);
+}
+
+// Copies keys below `end` from `count` ascending ones, and end - 1 up to the next multiple of 16. Returns how many.
+EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end, int32_t* out) {
+  int64_t taken = 0;
+  while (taken < count && keys[taken] < end) {
+    out[taken] = keys[taken];
+    ++taken;
+  }
+  for (int64_t e = taken; e % 16 != 0; ++e) out[e] = end - 1;
+  return taken;
+}
+
+EDGEWISE_INLINE void FillKeys(int32_t* out, int32_t key) {
+  for (int i = 0; i < 16; ++i) out[i] = key;
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
