@@ -26,6 +26,7 @@ FULL = 2047             # words of a test text; with the CLS token 2,048
 CITIES = ("athens cairo delhi geneva havana lima madrid milan oslo paris prague quito rome sofia tunis vienna").split()
 COLOURS = ("black", "blue", "green", "red")
 WORDS = 800             # filler words with a token of their own
+FINISH = 5              # stages from here on are run again by --resume
 HELD_OUT = 20_000       # seed of the test set
 CONFIG = {
     "task": "sequence-classification", "description": "The colour noted for the city a long text asks for",
@@ -60,11 +61,11 @@ def read(path):
 def generate(rng, count, length, filler):
     """-> ids [count, length], labels [count]; filler: token ids of the running text.
 
-    From 512 words on: 4 to 8 cities with 6 to 24 mentions each, 6 to 32 questions; less in shorter texts.
+    From 512 words on: 4 to 8 cities with 8 to 24 mentions each, 8 to 32 questions; less in shorter texts.
     """
     ids, labels = np.zeros((count, length), np.int64), np.zeros(count, np.int64)
     most = max(3, min(24, length // 24))
-    least = min(6, most)
+    least = min(8, most)
     for row in range(count):
         start = rng.integers(0, len(filler) - length)
         ids[row] = filler[start:start + length]
@@ -115,7 +116,7 @@ def train(args):
 
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    rng = np.random.default_rng(args.seed)
+    rng = np.random.default_rng(args.seed + args.resume)
     _, vocabulary, text = read(Path(args.data) / "tinyshakespeare.txt")
     cut = int(0.9 * len(text))
     config = {**CONFIG, "vocab_size": len(vocabulary),
@@ -126,6 +127,10 @@ def train(args):
             direction = F.normalize(torch.randn(layer.attention.d), dim=0)
             layer.attention.clusters.add_(direction)
             layer.attention.membership[1].bias.copy_(3 * direction)
+        if args.resume:
+            model.load_state_dict({name: torch.from_numpy(value)
+                                   for name, value in export.read(export.entry("long"))[1].items()})
+            args.stages = args.stages[FINISH:]
     start = time.time()
     for length, batch, steps, rate, exploration, penalty, dense in args.stages:
         for layer in model.layers:
@@ -134,7 +139,7 @@ def train(args):
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
         for step in range(steps):
             ids, labels = (torch.from_numpy(a) for a in generate(rng, batch, length, text[:cut]))
-            how = Pass(dense=step % 8 < dense, measure=step % 50 == 49, reach=True, keep=torch.from_numpy(rng.uniform(0.3, 1, batch)).float())
+            how = Pass(dense=step % 8 < dense, measure=step % 25 == 24, reach=True, keep=torch.from_numpy(rng.uniform(0.25, 1, batch)).float())
             logits = model(ids, how)
             loss = F.cross_entropy(logits, labels)
             if not how.dense:
@@ -149,13 +154,13 @@ def train(args):
                 density = [round((e / how.pairs * len(model.layers)).mean().item(), 5) for e in how.edges]
                 print(f"length {length} step {step} loss {loss.item():.4f} right {right:.3f} density {density} "
                       f"{time.time() - start:.0f} s", flush=True)
+        export.write(model, config, export.entry("long"))
     minutes = (time.time() - start) / 60
-    export.write(model, config, export.entry("long"))
 
     test = generate(np.random.default_rng(HELD_OUT), args.test, FULL, text[cut:])
     counted = regression(generate(np.random.default_rng(HELD_OUT + 1), 8000, FULL, text[:cut]), test, len(vocabulary))
-    result, shares = statistics(model, *map(torch.from_numpy, test), size=4, capped_seeds=2)
-    longest = generate(np.random.default_rng(HELD_OUT + 2), 40, LENGTH - 1, text[cut:])
+    result, shares = statistics(model, *map(torch.from_numpy, test), size=4, capped_seeds=1)
+    longest = generate(np.random.default_rng(HELD_OUT + 2), 16, LENGTH - 1, text[cut:])
     beyond, _ = statistics(model, *map(torch.from_numpy, longest), seeds=1, size=2, capped_seeds=1)
     export.write(model, {**config, "budget_shares": shares}, export.entry("long"))
     result = {"name": "long", "date": datetime.date.today().isoformat(), "command": "python tools/train/long.py",
@@ -174,13 +179,15 @@ def main():
     parser.add_argument("--write-examples", metavar="FILE")
     parser.add_argument("--count", type=int, default=24)
     parser.add_argument("--length", type=int, default=FULL, help="words of an example")
+    parser.add_argument("--resume", action="store_true", help="only the last stages, from the exported model")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--test", type=int, default=200)
+    parser.add_argument("--test", type=int, default=100)
     args = parser.parse_args()
     # Text length, batch, steps, learning rate, exploration, weight of the density, batches in 8 over all pairs. The
     # comparison is learned over all pairs; then edges are drawn and their price rises.
     args.stages = [(63, 64, 500, 2e-3, 0.01, 0.0, 8), (127, 32, 300, 1e-3, 0.01, 0.1, 1),
-                   (127, 32, 400, 1e-3, 0.01, 0.7, 1), (511, 8, 300, 1e-3, 0.01, 3.0, 1), (FULL, 2, 120, 5e-4, 0.0, 10.0, 1)]
+                   (127, 32, 400, 1e-3, 0.01, 0.7, 1), (511, 8, 300, 1e-3, 0.01, 3.0, 1), (FULL, 2, 120, 5e-4, 0.0, 10.0, 1),
+                   (511, 8, 500, 1e-3, 0.0, 0.2, 1), (1023, 4, 100, 5e-4, 0.0, 0.3, 2), (FULL, 2, 50, 3e-4, 0.0, 0.5, 2)]
     if args.write_examples:
         _, vocabulary, text = read(Path(args.data) / "tinyshakespeare.txt")
         ids, labels = generate(np.random.default_rng(HELD_OUT), args.count, args.length, text[int(0.9 * len(text)):])
