@@ -39,14 +39,21 @@ Pass::State::State(const Model& model, const std::vector<ModelInput>& inputs, Op
   }
 }
 
-// Packs all inputs and embeds them.
-absl::Status Pass::State::StartPrefix() {
-  std::vector<int32_t> ids, positions;
+// Takes the next inputs that fit together, packs and embeds them.
+absl::Status Pass::State::StartGroup() {
+  layer = 0;
+  prefix_done = shared_scores_ready = false;
+  group_begin = group_end;
   int64_t tokens = 0;
-  for (const PassInput& state : states) tokens += state.complete ? 0 : state.tokens;
+  for (; group_end < states.size(); ++group_end) {
+    const int64_t more = states[group_end].complete ? 0 : states[group_end].tokens;
+    if (tokens > 0 && tokens + more > options.max_wave_tokens) break;
+    tokens += more;
+  }
+  std::vector<int32_t> ids, positions;
   ids.reserve(tokens);
   positions.reserve(tokens);
-  for (size_t i = 0; i < inputs.size(); ++i) {
+  for (size_t i = group_begin; i < group_end; ++i) {
     PassInput& state = states[i];
     if (state.complete) continue;
     state.shared_row = static_cast<int64_t>(ids.size());
@@ -73,11 +80,11 @@ absl::Status Pass::State::StartPrefix() {
                                shared.hidden());
 }
 
-// Picks the next samples of every input that still wants some, and gives them rows that start as the shared ones.
+// Picks the next samples of every input of the group that still wants some, and gives them rows that start as the shared ones.
 absl::Status Pass::State::StartWave() {
   wave.clear();
   std::vector<int64_t> rows;
-  for (size_t i = 0; i < inputs.size(); ++i) {
+  for (size_t i = group_begin; i < group_end; ++i) {
     PassInput& state = states[i];
     if (state.complete) continue;
     const uint32_t done = static_cast<uint32_t>(state.result.sample_results.size());
@@ -98,8 +105,8 @@ absl::Status Pass::State::StartWave() {
 }
 
 absl::Status Pass::State::Step() {
-  if (layer == 0 && prefixes.empty() && !prefix_done) {
-    const absl::Status status = StartPrefix();
+  if (GroupDone()) {
+    const absl::Status status = StartGroup();
     if (!status.ok()) return status;
   }
   if (!prefix_done && layer < first_drawn) {
@@ -154,7 +161,7 @@ absl::Status Pass::State::FinishWave() {
     if (inputs[member.input].want_graph) state.result.graph = Graph{std::move(member.graph)};
     state.result.sample_results.push_back(std::move(member.result));
   }
-  for (size_t i = 0; i < states.size(); ++i) {
+  for (size_t i = group_begin; i < group_end; ++i) {
     PassInput& state = states[i];
     if (state.complete) continue;
     std::vector<SampleResult>& samples = state.result.sample_results;

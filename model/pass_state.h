@@ -43,7 +43,9 @@ struct Pass::State {
   const int32_t first_drawn;  // layers before it are shared by an input's samples
 
   std::vector<PassInput> states;
-  Activations shared;            // rows of all inputs, once each
+  size_t group_begin = 0;        // inputs that run together: from here
+  size_t group_end = 0;          // to before here
+  Activations shared;            // rows of the group's inputs, once each
   std::vector<PassMember> prefixes;  // one per input while the shared layers run
   bool prefix_done = false;      // the shared layers have run
   bool shared_scores_ready = false;  // query, key, value and memberships of the first drawn layer
@@ -52,7 +54,7 @@ struct Pass::State {
   int32_t layer = 0;             // next
 
   absl::Status Step();
-  absl::Status StartPrefix();
+  absl::Status StartGroup();
   absl::Status StartWave();
   absl::Status RunLayer(std::vector<PassMember>& members, Activations& rows, bool from_shared);
   absl::Status Attend(std::vector<PassMember>& members, const Activations& source, Activations& rows, bool from_shared);
@@ -61,8 +63,11 @@ struct Pass::State {
   absl::Status FinishWave();
   absl::Status Classify(Activations& rows, std::vector<PassMember>& members);
   void FinishInput(int64_t input);
-  bool Done() const {
-    return std::all_of(states.begin(), states.end(), [](const PassInput& state) { return state.complete; });
+  bool GroupDone() const { return Complete(group_begin, group_end); }
+  bool Done() const { return Complete(0, states.size()); }
+  bool Complete(size_t begin, size_t end) const {
+    return std::all_of(states.begin() + static_cast<int64_t>(begin), states.begin() + static_cast<int64_t>(end),
+                       [](const PassInput& state) { return state.complete; });
   }
 };
 

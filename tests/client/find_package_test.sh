@@ -14,7 +14,7 @@ if grep -rn -F -e "$build" "$work/prefix/lib/cmake/edgewise"; then
   exit 1
 fi
 launcher=$(command -v ccache || true)
-"$cmake" -S "$here/find_package" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+"$cmake" -G Ninja -S "$here/find_package" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
   -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher"
 "$cmake" --build "$work/build"
 "$work/build/stranger"

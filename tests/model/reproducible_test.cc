@@ -56,6 +56,10 @@ TEST_P(ReproducibleTest, AloneAndAmongStrangersTheBytesAreTheSame) {
     for (size_t i : order) batch.push_back(inputs[i]);
     const std::vector<InputResult> results = RunAll(*loaded, batch);
     for (size_t i = 0; i < order.size(); ++i) ASSERT_TRUE(SameBytes(results[i], alone[order[i]])) << "input " << order[i];
+    Pass::Options options;
+    options.max_wave_tokens = 1 + static_cast<int64_t>(random() % 200);  // groups and waves cut anywhere
+    const std::vector<InputResult> cut = RunAll(*loaded, batch, options);
+    for (size_t i = 0; i < order.size(); ++i) ASSERT_TRUE(SameBytes(cut[i], alone[order[i]])) << "input " << order[i];
   }
 }
 
