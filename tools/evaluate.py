@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples"
 
 # Test inputs: what the recipe makes, and how many of them are used without and with --full.
-INPUTS = {"duplicates": (500, 40, 200), "sentiment": (1821, 1821, 1821), "long": (200, 48, 200),
+INPUTS = {"duplicates": (500, 40, 200), "sentiment": (1821, 1821, 1821), "long": (100, 48, 100),
           "listops": (1000, 500, 1000)}
 SOURCE = {"duplicates": "generated", "sentiment": "SST-2 test split", "long": "generated over tiny Shakespeare",
           "listops": "generated"}

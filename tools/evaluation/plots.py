@@ -76,7 +76,8 @@ def model(entry, name, path):
         for one in axes[0]:
             low, high = one.get_ylim()
             if high - low < LEAST_RANGE:
-                one.set_ylim((low + high - LEAST_RANGE) / 2, (low + high + LEAST_RANGE) / 2)
+                low, high = (low + high - LEAST_RANGE) / 2, (low + high + LEAST_RANGE) / 2
+            one.set_ylim(low, min(high, 1.005))
             one.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=2 if several else 1, columnspacing=1.0,
                        handlelength=1.8)
         save(figure, path)
