@@ -7,12 +7,15 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <future>
 #include <memory>
+#include <thread>
 
 namespace edgewise::server {
 namespace {
 
 constexpr size_t kQueuedLines = 8192;
+constexpr auto kLastLines = std::chrono::seconds(1);
 
 // Set by StartLog, cleared by StopLog; never freed, since threads of libraries may log to the end.
 std::atomic<spdlog::logger*> g_logger = nullptr;
@@ -64,9 +67,15 @@ void StartLog(LogLevel least) {
   g_logger = logger.get();
 }
 
-void StopLog() {
+bool StopLog() {
   g_logger = nullptr;
-  spdlog::shutdown();
+  auto stopped = std::make_shared<std::promise<void>>();
+  std::future<void> done = stopped->get_future();
+  std::thread([stopped] {
+    spdlog::shutdown();
+    stopped->set_value();
+  }).detach();
+  return done.wait_for(kLastLines) == std::future_status::ready;
 }
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {

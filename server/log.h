@@ -32,9 +32,10 @@ struct LogField {
   std::variant<std::string, int64_t, uint64_t, double> value;
 };
 
-// Before the first line; without it nothing is written. StopLog writes what is left.
+// Before the first line; without it nothing is written. StopLog writes what is left; false: stderr did not take it
+// within a second, and the thread that writes still waits: leave with _exit.
 void StartLog(LogLevel least);
-void StopLog();
+bool StopLog();
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 

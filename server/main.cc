@@ -137,7 +137,8 @@ std::string FillOptions(ServerOptions& options) {
   options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
   options.queue.max_requests = absl::GetFlag(FLAGS_max_queue_requests);
   options.reflection = absl::GetFlag(FLAGS_reflection);
-  options.drain_timeout = absl::ToChronoMilliseconds(absl::GetFlag(FLAGS_drain_timeout));
+  const absl::Duration drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  options.drain_timeout = absl::ToChronoMilliseconds(drain_timeout);
   options.security = {absl::GetFlag(FLAGS_tls_certificate), absl::GetFlag(FLAGS_tls_key),
                       absl::GetFlag(FLAGS_tls_client_ca), absl::GetFlag(FLAGS_auth_token_file),
                       absl::GetFlag(FLAGS_insecure_bind)};
@@ -147,7 +148,8 @@ std::string FillOptions(ServerOptions& options) {
   if (options.limits.max_samples == 0) return "--max_samples is 0; at least 1 is needed";
   if (options.queue.max_requests == 0) return "--max_queue_requests is 0; at least 1 is needed";
   if (options.max_message_bytes < 1024) return "--max_message_bytes is below 1024";
-  if (options.drain_timeout.count() < 0) return "--drain_timeout is negative";
+  if (drain_timeout < absl::ZeroDuration()) return "--drain_timeout is negative";
+  if (drain_timeout > absl::Hours(24)) return "--drain_timeout is above 24h";
   options.limits.max_response_bytes = static_cast<uint64_t>(options.max_message_bytes);
   return "";
 }
@@ -226,12 +228,14 @@ int Main(int argc, char** argv) {
   RouteLibraryLogs();
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) {
-    StopLog();
-    return Fail(CodeOf(server.status()), std::string(server.status().message()));
+    const ExitCode code = CodeOf(server.status());
+    if (!StopLog()) _exit(code);
+    return Fail(code, std::string(server.status().message()));
   }
   Serve(**server, signals, options.drain_timeout);
   server->reset();
-  StopLog();
+  std::fflush(stdout);
+  if (!StopLog()) _exit(kOk);  // nobody reads stderr
   return kOk;
 }
 
