@@ -1,5 +1,7 @@
 #include "client/channel.h"
 
+#include <arpa/inet.h>
+
 #include <cctype>
 #include <fstream>
 #include <iterator>
@@ -21,9 +23,13 @@ absl::StatusOr<std::string> ReadPem(const char* option, const std::string& path)
   return bytes;
 }
 
+// A socket file, an IPv4 address in 127/8, ::1 or localhost; a name that only begins like one is not.
 bool IsLocal(const std::string& address) {
-  return absl::StartsWith(address, "unix:") || absl::StartsWith(address, "127.") ||
-         absl::StartsWith(address, "localhost:") || absl::StartsWith(address, "[::1]:");
+  if (absl::StartsWith(address, "unix:")) return true;
+  const std::string host = address.substr(0, address.rfind(':'));
+  in_addr ipv4;
+  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == 127;
+  return host == "localhost" || host == "[::1]";
 }
 
 // gRPC aborts the process on a header that HTTP/2 forbids, so such a token must not get that far.

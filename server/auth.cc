@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/address.h"
 
 namespace edgewise::server {
 namespace {
@@ -109,11 +110,6 @@ bool TokenSet::Allows(const std::string& authorization) const {
   bool known = false;
   for (const Digest& allowed : digests_) known |= CRYPTO_memcmp(digest.data(), allowed.data(), digest.size()) == 0;
   return bearer && known;
-}
-
-bool IsLoopback(const std::string& address) {
-  const std::string host = address.substr(0, address.rfind(':'));
-  return host.rfind("127.", 0) == 0 || host == "localhost" || host == "[::1]" || host == "ipv4:127.0.0.1";
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const ServerOptions& options) {

@@ -31,9 +31,6 @@ class TokenSet {
   std::vector<Digest> digests_;
 };
 
-// Whether "host:port" can be reached from this machine only.
-bool IsLoopback(const std::string& address);
-
 // Credentials for options.listen. INVALID_ARGUMENT: the options contradict each other; NOT_FOUND: a file cannot be
 // read.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const ServerOptions& options);

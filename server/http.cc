@@ -7,12 +7,12 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#include <charconv>
 #include <chrono>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/address.h"
 
 namespace edgewise::server {
 namespace {
@@ -124,21 +124,18 @@ struct HttpServer::State {
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, HttpHandlers handlers) {
-  const size_t colon = address.rfind(':');
-  std::string host = colon == std::string::npos ? "" : address.substr(0, colon);
-  if (host == "localhost") host = "127.0.0.1";
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  absl::StatusOr<HostPort> parsed = ParseHostPort("--metrics_listen", address);
+  if (!parsed.ok()) return parsed.status();
+  if (parsed->host == "localhost") parsed->host = "127.0.0.1";
   beast::error_code error;
-  const asio::ip::address ip = asio::ip::make_address(host, error);
-  uint16_t port = 0;
-  const char* begin = address.data() + (colon == std::string::npos ? address.size() : colon + 1);
-  const auto [end, parse_error] = std::from_chars(begin, address.data() + address.size(), port);
-  if (error || parse_error != std::errc() || end != address.data() + address.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("--metrics_listen=", address, ": an address is IP:PORT"));
+  const asio::ip::address ip = asio::ip::make_address(parsed->host, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--metrics_listen=", address, ": the host is an IP address or localhost"));
   }
   auto state = std::make_unique<State>();
   state->handlers = std::move(handlers);
-  const tcp::endpoint endpoint(ip, port);
+  const tcp::endpoint endpoint(ip, parsed->port);
   state->acceptor.open(endpoint.protocol(), error);
   if (!error) state->acceptor.set_option(asio::socket_base::reuse_address(true), error);
   if (!error) state->acceptor.bind(endpoint, error);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "server/address.h"
 #include "server/auth.h"
 #include "server/engine.h"
 #include "server/http.h"
@@ -135,6 +136,11 @@ struct Server::Parts {
 };
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+  absl::Status addresses = ParseHostPort("--listen", options.listen).status();
+  if (!options.metrics_listen.empty()) {
+    addresses.Update(ParseHostPort("--metrics_listen", options.metrics_listen).status());
+  }
+  if (!addresses.ok()) return addresses;
   absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options);
   if (!credentials.ok()) return credentials.status();
   if (!options.metrics_listen.empty() && !IsLoopback(options.metrics_listen) && !options.security.insecure_bind) {
@@ -219,16 +225,18 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->predictor.Drain();
   parts_->service.DrainStreams();
   auto busy = [this] { return parts_->predictor.in_flight() > 0 || parts_->service.open_streams() > 0; };
+  auto sending = [this] { return parts_->service.open_calls() > 0; };
   const Time end = Clock::now() + timeout;
-  while (busy() && Clock::now() < end) std::this_thread::sleep_for(kPoll);
+  while ((busy() || sending()) && Clock::now() < end) std::this_thread::sleep_for(kPoll);
   const int64_t cancelled = parts_->predictor.in_flight();
   parts_->queue.Abort();
   const Time stopped = Clock::now() + kStopWork;
   while (busy() && Clock::now() < stopped) std::this_thread::sleep_for(kPoll);
+  const int64_t unsent = parts_->service.open_calls();
   parts_->grpc->Shutdown(std::chrono::system_clock::now() + kFlushAnswers);
   parts_->engine->Join();
   parts_->http.reset();
-  Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}});
+  Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}, {"unsent", unsent}});
 }
 
 }  // namespace edgewise::server

@@ -14,8 +14,11 @@ namespace {
 // One Predict call. Deletes itself when the call is over.
 class PredictReactor final : public grpc::ServerUnaryReactor {
  public:
-  PredictReactor(Predictor& predictor, Metrics& metrics, grpc::CallbackServerContext* context,
-                 const v1::PredictRequest& request, v1::PredictResponse* response) {
+  // Counts in `open` until the answer is out. A drain waits for that, so what it refuses does not count.
+  PredictReactor(Predictor& predictor, Metrics& metrics, std::atomic<int64_t>& open,
+                 grpc::CallbackServerContext* context, const v1::PredictRequest& request, v1::PredictResponse* response)
+      : open_(predictor.draining() ? nullptr : &open) {
+    if (open_) open_->fetch_add(1);
     predictor.Predict(request, ToSteady(context->deadline()), cancelled_, response,
                       [this, &metrics](const absl::Status& status) {
                         metrics.CountRpc(Rpc::kPredict, status.code());
@@ -24,9 +27,13 @@ class PredictReactor final : public grpc::ServerUnaryReactor {
   }
 
   void OnCancel() override { cancelled_->store(true); }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    if (open_) open_->fetch_sub(1);
+    delete this;
+  }
 
  private:
+  std::atomic<int64_t>* const open_;
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 };
 
@@ -42,7 +49,7 @@ class EndedGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse
 grpc::ServerUnaryReactor* InferenceServiceImpl::Predict(grpc::CallbackServerContext* context,
                                                         const v1::PredictRequest* request,
                                                         v1::PredictResponse* response) {
-  return new PredictReactor(predictor_, metrics_, context, *request, response);
+  return new PredictReactor(predictor_, metrics_, open_calls_, context, *request, response);
 }
 
 grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* InferenceServiceImpl::PredictStream(

@@ -3,6 +3,7 @@
 #ifndef EDGEWISE_SERVER_SERVICE_H_
 #define EDGEWISE_SERVER_SERVICE_H_
 
+#include <atomic>
 #include <mutex>
 #include <set>
 
@@ -36,6 +37,8 @@ class InferenceServiceImpl final : public v1::InferenceService::CallbackService 
   // Ends the open streams when what they have in flight is answered. After Predictor::Drain().
   void DrainStreams();
   int64_t open_streams();
+  // Predict calls that began before the drain and whose answer is not out.
+  int64_t open_calls() const { return open_calls_.load(); }
 
  private:
   friend class StreamReactor;
@@ -44,6 +47,7 @@ class InferenceServiceImpl final : public v1::InferenceService::CallbackService 
   Predictor& predictor_;
   const Repository& repository_;
   Metrics& metrics_;
+  std::atomic<int64_t> open_calls_ = 0;
   std::mutex streams_mutex_;
   std::set<StreamReactor*> streams_;
 };

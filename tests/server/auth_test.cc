@@ -33,15 +33,6 @@ TEST(TokenSetTest, ShortTokensAndEmptyFilesAreRefused) {
   EXPECT_TRUE(absl::IsNotFound(TokenSet::Read(folder.path() + "/missing").status()));
 }
 
-TEST(CredentialsTest, LoopbackIsRecognised) {
-  for (const char* address : {"127.0.0.1:8001", "127.9.9.9:1", "localhost:8001", "[::1]:8001"}) {
-    EXPECT_TRUE(IsLoopback(address)) << address;
-  }
-  for (const char* address : {"0.0.0.0:8001", "[::]:8001", "10.0.0.1:8001", "example.org:8001", "1270.0.0.1:1"}) {
-    EXPECT_FALSE(IsLoopback(address)) << address;
-  }
-}
-
 TEST(CredentialsTest, OpenAddressNeedsTlsOrAnExplicitWord) {
   ServerOptions options;
   options.listen = "0.0.0.0:8001";

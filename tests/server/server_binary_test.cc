@@ -56,14 +56,23 @@ class Process {
     return false;
   }
 
+  // Fills the pipe of stderr: the next line blocks until somebody reads.
+  void FillErrors() const {
+    const int fd = open(("/proc/self/fd/" + std::to_string(errors_)).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    while (write(fd, "\n", 1) == 1) {
+    }
+    close(fd);
+  }
+
   // The exit code; -1: it did not exit of its own accord within 20 seconds.
-  int Wait() {
+  int Wait(bool read_errors = true) {
     for (int i = 0; i < 2000; ++i) {
-      Drain();
+      if (read_errors) Drain();
       int status = 0;
       if (waitpid(pid_, &status, WNOHANG) == pid_) {
         pid_ = -1;
-        Drain();
+        if (read_errors) Drain();
         return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
       }
       usleep(10000);
@@ -102,6 +111,14 @@ TEST(BinaryTest, BadFlagsExitWith2AndOneClearLine) {
       {{repository, "--max_samples=0"}, "--max_samples is 0"},
       {{repository, "--max_queue_requests=0"}, "--max_queue_requests is 0"},
       {{repository, "--drain_timeout=-1s"}, "--drain_timeout is negative"},
+      {{repository, "--drain_timeout=inf"}, "--drain_timeout is above 24h"},
+      {{repository, "--drain_timeout=24h1ms"}, "--drain_timeout is above 24h"},
+      {{repository, "--listen=127.0.0.1:99999"}, "--listen=127.0.0.1:99999: an address is HOST:PORT"},
+      {{repository, "--listen=127.0.0.1"}, "--listen=127.0.0.1: an address is HOST:PORT"},
+      {{repository, "--listen=:abc"}, "--listen=:abc: an address is HOST:PORT"},
+      {{repository, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:65536"},
+       "--metrics_listen=127.0.0.1:65536: an address is HOST:PORT"},
+      {{repository, "--listen=127.evil.example:0"}, "is not a loopback address"},
       {{repository, "--log_level=loud"}, "--log_level=loud: allowed are"},
       {{repository, "--device=tpu"}, "device is \"tpu\""},
       {{repository, "--listen=0.0.0.0:0"}, "is not a loopback address"},
@@ -130,6 +147,14 @@ TEST(BinaryTest, SigtermDrainsAndExitsWith0) {
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
   EXPECT_THAT(process.output(), HasSubstr("\"event\":\"stopped\""));
+}
+
+TEST(BinaryTest, StderrThatNobodyReadsDoesNotHoldUpTheExit) {
+  Process process(Serving(EDGEWISE_TESTDATA));
+  ASSERT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();
+  process.FillErrors();
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(false), 0);
 }
 
 TEST(BinaryTest, SighupReadsTheRepositoryAgain) {
