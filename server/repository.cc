@@ -45,10 +45,15 @@ std::string Fingerprint(const std::string& directory) {
 std::vector<fs::path> Folders(const fs::path& parent, std::error_code& error) {
   std::vector<fs::path> folders;
   for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    if (it->symlink_status(ignored).type() == fs::file_type::directory) {
+    std::error_code entry_error;
+    const fs::file_type type = it->symlink_status(entry_error).type();
+    if (type == fs::file_type::none) {
+      error = entry_error;
+      break;
+    }
+    if (type == fs::file_type::directory) {
       folders.push_back(it->path());
-    } else if (it->is_symlink(ignored)) {
+    } else if (type == fs::file_type::symlink) {
       Log(LogLevel::kWarning, "repository entry ignored",
           {{"entry", it->path().filename().string()}, {"reason", "a symbolic link"}});
     }
@@ -72,7 +77,7 @@ bool IsModelName(const std::string& name) {
   return true;
 }
 
-std::vector<LoadJob> Repository::ListFolder(absl::Status& status) const {
+std::vector<LoadJob> Repository::ListFolder(absl::Status& status, std::set<std::string>& unreadable) const {
   std::vector<LoadJob> found;
   std::error_code error;
   const std::vector<fs::path> names = Folders(root_, error);
@@ -96,13 +101,18 @@ std::vector<LoadJob> Repository::ListFolder(absl::Status& status) const {
       }
       found.push_back({name, version, folder.string(), Fingerprint(folder.string())});
     }
+    if (version_error) {
+      unreadable.insert(name);
+      Log(LogLevel::kError, "model folder not read", {{"model", name}, {"error", version_error.message()}});
+    }
   }
   return found;
 }
 
 absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
   absl::Status status;
-  std::vector<LoadJob> found = ListFolder(status);
+  std::set<std::string> unreadable;
+  std::vector<LoadJob> found = ListFolder(status, unreadable);
   if (!status.ok()) return status;
   std::vector<LoadJob> jobs;
   {
@@ -119,7 +129,7 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
     }
     for (auto model = models_.begin(); model != models_.end();) {
       for (auto version = model->second.begin(); version != model->second.end();) {
-        if (present.count({model->first, version->first})) {
+        if (unreadable.count(model->first) || present.count({model->first, version->first})) {
           ++version;
           continue;
         }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -66,8 +67,8 @@ class Repository {
   void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
 
   // Lists the folder: forgets versions that are gone, and returns what is new, changed, or failed before. Names and
-  // entries that are not models are logged and left alone, symbolic links too. One thread at a time. NOT_FOUND: the
-  // folder cannot be read.
+  // entries that are not models are logged and left alone, symbolic links too. A model whose folder cannot be read is
+  // logged and keeps the versions it has. One thread at a time. NOT_FOUND: the folder itself cannot be read.
   absl::StatusOr<std::vector<LoadJob>> Scan();
   // Loads one version; only on the thread that uses `backend`.
   void Load(const LoadJob& job, Backend& backend);
@@ -91,7 +92,8 @@ class Repository {
   };
   using Versions = std::map<int64_t, Entry>;
 
-  std::vector<LoadJob> ListFolder(absl::Status& status) const;
+  // `unreadable`: models whose folder could not be listed whole.
+  std::vector<LoadJob> ListFolder(absl::Status& status, std::set<std::string>& unreadable) const;
   Resolved ResolveVersion(const std::string& name, int64_t version, const Entry& entry) const;
 
   const std::string root_;

@@ -1,6 +1,8 @@
 #include "server/repository.h"
 
 #include <gtest/gtest.h>
+#include <sys/fsuid.h>
+#include <unistd.h>
 
 #include "server/status_details.h"
 #include "tests/server/test_models.h"
@@ -87,6 +89,29 @@ TEST_F(RepositoryTest, RemovedVersionIsNotFoundAndLivesOnForItsRequests) {
   EXPECT_TRUE(absl::IsNotFound(repository_.Resolve("m", 2).status));
   EXPECT_EQ(repository_.Resolve("m", 0).loaded->version, 1);
   EXPECT_EQ(in_use->model->config().vocab_size, 40);
+}
+
+TEST_F(RepositoryTest, ModelWhoseFolderCannotBeReadGoesOn) {
+  folder_.AddModel("sbm", "m", 1);
+  folder_.AddModel("sbm", "other", 1);
+  Update();
+  const std::shared_ptr<const LoadedModel> loaded = repository_.Resolve("m", 1).loaded;
+  ASSERT_NE(loaded, nullptr);
+  const std::filesystem::path model = folder_.path() + "/m";
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(model, std::filesystem::perms::none);
+  const bool root = geteuid() == 0;
+  if (root) setfsuid(65534);  // this thread may not override permissions any more
+  std::error_code denied;
+  std::filesystem::directory_iterator probe(model, denied);
+  const absl::StatusOr<std::vector<LoadJob>> jobs = repository_.Scan();
+  if (root) setfsuid(0);
+  std::filesystem::permissions(model, std::filesystem::perms::owner_all);
+  if (!denied) GTEST_SKIP() << "this user may read everything";
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  EXPECT_EQ(jobs->size(), 0u);
+  EXPECT_EQ(repository_.Resolve("m", 1).loaded, loaded);
+  EXPECT_EQ(Update(), 0u);
 }
 
 TEST_F(RepositoryTest, EntriesThatAreNotModelsAreLeftAlone) {
