@@ -17,7 +17,8 @@ namespace {
 
 // Blocks with at least this share of their pairs as edges are computed by dense tiles, the others edge by edge. Decided
 // by the realised edges alone, so that equal edges give equal bytes however they came about.
-constexpr double kDenseShare = 0.40;
+constexpr double kDenseShare = 0.34;
+constexpr double kDenseShareShallow = 0.29;  // up to 32 columns, where an edge costs more next to a dense pair
 // Scratch memory that a thread keeps between calls.
 constexpr size_t kKeptBytes = size_t{64} << 20;
 
@@ -30,12 +31,14 @@ const AttentionKernels& KernelsOf(Isa isa) {
   return GenericAttentionKernels();
 }
 
-// Keys that all rows of a block finish before the next. Depends on the block's edges, n and the depth, nothing else.
-int64_t SegmentOf(uint64_t edges, int rows, int64_t n, int depth) {
-  const double share = static_cast<double>(edges) / (static_cast<double>(rows) * static_cast<double>(n));
+// Keys that all rows of a block finish before the next: some fifty edges of a row, which is enough to fill batches of 16
+// and, where edges are many, few enough keys to stay in the fastest cache. Depends on the block's edges alone.
+int64_t SegmentOf(uint64_t edges, int rows, int64_t n) {
+  constexpr double kEdges = 52.0;
   const int64_t whole = (n + 63) / 64 * 64;
-  if (share < 0.04) return whole;
-  return std::min<int64_t>(whole, depth <= 32 ? 256 : 128);
+  const double share = static_cast<double>(edges) / (static_cast<double>(rows) * static_cast<double>(n));
+  if (share * static_cast<double>(n) <= kEdges) return whole;
+  return std::min(whole, (static_cast<int64_t>(kEdges / share) + 63) / 64 * 64);
 }
 
 BlockEdges GivenEdges(const HeadEdges& given, int64_t row0, int rows, Worker& worker) {
@@ -205,7 +208,7 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
     for (int t = head_dim; t < depth; ++t) worker.q[r * depth + t] = 0.0f;
   }
   const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
-  if (edges.multiplicity == nullptr && static_cast<double>(edges.count) >= kDenseShare * pairs) {
+  if (edges.multiplicity == nullptr && static_cast<double>(edges.count) >= (depth <= 32 ? kDenseShareShallow : kDenseShare) * pairs) {
     if (edges.offsets != nullptr) MarkBits(head, rows, edges, worker);
     worker.GrowAttend(DenseScratchFloats(depth), 0);
     attend.scratch = worker.attend.get();
@@ -214,7 +217,7 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
     attend.bit_words = edges.bit_words;
     call.kernels->attend_dense(attend);
   } else {
-    attend.segment = SegmentOf(edges.count, rows, head.n, depth);
+    attend.segment = SegmentOf(edges.count, rows, head.n);
     attend.offsets = edges.offsets;
     attend.edges = edges.keys;
     attend.multiplicity = edges.multiplicity;

@@ -18,6 +18,7 @@ inline constexpr int kDrawColumns = 128; // key positions that one step of the r
 struct DrawTables {
   int64_t words = 0;                  // of 64 positions; even
   const uint64_t* valid = nullptr;    // [words] bit per position: a token is there
+  int64_t full_words = 0;             // so many of the first have every token
   const uint16_t* bound = nullptr;    // [64 * words] key bound / key_scale * 65535, rounded up; BoundPlace order
   const uint64_t* philox = nullptr;   // [words / 2, 4, 8] the first rounds of kStreamBytes, which no query changes
   const float* y = nullptr;           // [n, rank]
@@ -33,8 +34,8 @@ struct DrawTables {
   uint32_t sample = 0;
 };
 
-// Where position c of 64 lies among the key bounds: what an in-lane byte pack puts back in order.
-static constexpr int BoundPlace(int c) { return (c >> 4) * 8 + (c & 7) + (c & 8) * 4; }
+// Where position c of 64 lies among the key bounds: even ones first, so that the high bytes of 16-bit products merge.
+static constexpr int BoundPlace(int c) { return (c & 1) * 32 + (c >> 1); }
 // Where position c of 64 lies in a row of y_tiles.
 static constexpr int TilePlace(int c) { return (c >> 2 & 3) * 16 + (c >> 4) * 4 + (c & 3); }
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kChunk = 512;       // columns that one item of work prepares; a multiple of kDrawColumns
 constexpr size_t kHugePage = 2 << 20;
 // Keys are packed in advance where the bounds allow this share of edges (where not, tiles pack them as they go).
-constexpr double kPackKeysShare = 0.35;
+constexpr double kPackKeysShare = 0.27;
 constexpr double kPackRatesShare = 0.18;
 
 // The part of Philox4x32 on {column counter, query, bytes_word, sample} that does not depend on the query: after three
@@ -88,8 +88,12 @@ Needs NeedsOf(const Call& call, const HeadWork& head) {
   Needs needs;
   const bool padded = head.depth != inputs.head_dim;
   // Rows of several heads lie far apart and would fall into few sets of the caches.
-  needs.copy_k = padded || inputs.k.stride != head.depth;
-  needs.copy_v = padded || inputs.v.stride != head.depth;
+  // Rows across two cache lines would be read twice.
+  const auto copied = [&](ConstMatrix m) {
+    return padded || m.stride != head.depth || reinterpret_cast<uintptr_t>(m.data) % 64 != 0;
+  };
+  needs.copy_k = copied(inputs.k);
+  needs.copy_v = copied(inputs.v);
   if (head.given != nullptr) {
     const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
     needs.k_tiles = static_cast<double>(head.given->keys.size()) >= kPackKeysShare * pairs;
@@ -280,6 +284,7 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
     head.k_stride = head.k_copy != nullptr ? head.depth : inputs.k.stride;
     head.v_stride = head.v_copy != nullptr ? head.depth : inputs.v.stride;
     head.tables.valid = head.valid;
+    head.tables.full_words = head.gaps ? 0 : head.n / 64;
     head.tables.bound = head.bound;
     head.tables.philox = head.philox;
     head.tables.y_tiles = head.y_tiles;

@@ -9,8 +9,9 @@ using V = __m512i;
 
 EDGEWISE_INLINE V Set64(uint64_t a) { return _mm512_set1_epi64(static_cast<long long>(a)); }
 EDGEWISE_INLINE V Xor3(V a, V b, V c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
-// High halves of 64-bit lanes into their low halves; the new high halves mean nothing.
+// High halves of 64-bit lanes into their low halves; the new high halves mean nothing. Two ways, for two ports.
 EDGEWISE_INLINE V HighHalf(V a) { return _mm512_shuffle_epi32(a, static_cast<_MM_PERM_ENUM>(0xF5)); }
+EDGEWISE_INLINE V HighHalfShifted(V a) { return _mm512_srli_epi64(a, 32); }
 
 // Philox counters of eight blocks in the low halves of 64-bit lanes. High halves are garbage that the 32-bit multiplier
 // does not read.
@@ -22,7 +23,7 @@ EDGEWISE_INLINE void PhiloxRound(Counters& c, uint64_t k0, uint64_t k1) {
   const V product0 = _mm512_mul_epu32(c.c0, Set64(kPhiloxMultiplier0));
   const V product1 = _mm512_mul_epu32(c.c2, Set64(kPhiloxMultiplier1));
   c.c0 = Xor3(HighHalf(product1), c.c1, Set64(k0));
-  c.c2 = Xor3(HighHalf(product0), c.c3, Set64(k1));
+  c.c2 = Xor3(HighHalfShifted(product0), c.c3, Set64(k1));
   c.c1 = product1;
   c.c3 = product0;
 }
@@ -103,13 +104,12 @@ alignas(64) static const uint8_t kIota[64] = {
     0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
     32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
-// Appends base + the places of the set bits of `mask`, and their bytes. No branch on what is rare: compresses go to
+// Appends `from` + the places of the set bits of `mask`, and their bytes. No branch on what is rare: compresses go to
 // registers, whole vectors are stored and the end moves on.
-EDGEWISE_INLINE int64_t Append(uint64_t mask, uint32_t base, V bytes, uint32_t* column, uint8_t* byte, int64_t size) {
+EDGEWISE_INLINE int64_t Append(uint64_t mask, V from, V bytes, uint32_t* column, uint8_t* byte, int64_t size) {
   const V ids = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kIota));
   const int count = static_cast<int>(_mm_popcnt_u64(mask));
   _mm512_storeu_si512(byte + size, _mm512_maskz_compress_epi8(mask, bytes));
-  const V from = _mm512_set1_epi32(static_cast<int>(base));
   _mm512_storeu_si512(column + size, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(ids))));
   if (__builtin_expect(count > 16, 0)) {
     _mm512_storeu_si512(column + size + 16, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
@@ -119,49 +119,85 @@ EDGEWISE_INLINE int64_t Append(uint64_t mask, uint32_t base, V bytes, uint32_t* 
   return size + count;
 }
 
-// Pairs whose byte is at most floor(256 * min(1, tau * bound)): all edges of the row and few others. The bound is
-// computed in 16 bits, rounded up: t = a * c + margin in units of 2^(shift - 16).
-// Appends to `column` and `byte` from `size` on and returns the new size.
-static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte,
-                    int64_t size) {
+// What a row is tested with: in units of 2^-16, t = a * c + margin, rounded up; where bounds exceed 1, in units of
+// 2^(shift - 16).
+struct RowTest {
+  V a, margin, limit, shift;
+};
+
+EDGEWISE_INLINE RowTest MakeTest(const DrawTables& tables, const DrawRow& row, float tau, int* shift) {
   const float top = tau * row.bound * tables.key_scale;
-  int shift = 0;  // the bound may exceed 1
-  while (shift < 7 && !(top <= 0.999f * static_cast<float>(1 << shift))) ++shift;
-  const float unit = 65536.0f / static_cast<float>(1 << shift);
+  *shift = 0;
+  while (*shift < 7 && !(top <= 0.999f * static_cast<float>(1 << *shift))) ++*shift;
+  const float unit = 65536.0f / static_cast<float>(1 << *shift);
   const float a = top * unit * 1.00001f + 2.0f;
   const float margin = tau * tables.exploration * unit * 1.00001f + 4.0f;
   // A row beyond what 16 bits hold: everything is a candidate.
   const bool all = !(a < 65536.0f) || !(margin < 65536.0f);
-  const V a16 = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(a < 65535.0f ? a : 65535.0f)));
-  const V margin16 = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(margin)));
-  const V shift16 = _mm512_set1_epi16(static_cast<short>(8 - shift));
+  RowTest test;
+  test.a = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(a < 65535.0f ? a : 65535.0f)));
+  test.margin = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(margin)));
+  test.limit = _mm512_set1_epi16(static_cast<short>(65535 >> *shift));
+  test.shift = _mm512_set1_epi16(static_cast<short>(*shift));
+  return test;
+}
+
+// Which of 64 positions pass: byte <= floor(256 * min(1, bound)).
+template <bool kShifted>
+EDGEWISE_INLINE uint64_t Passes(const RowTest& test, const uint16_t* bound, uint64_t valid, bool full, V bytes) {
+  V even = _mm512_adds_epu16(_mm512_mulhi_epu16(test.a, _mm512_loadu_si512(bound)), test.margin);
+  V odd = _mm512_adds_epu16(_mm512_mulhi_epu16(test.a, _mm512_loadu_si512(bound + 32)), test.margin);
+  if (kShifted) {
+    even = _mm512_sllv_epi16(_mm512_min_epu16(even, test.limit), test.shift);
+    odd = _mm512_sllv_epi16(_mm512_min_epu16(odd, test.limit), test.shift);
+    even = _mm512_or_si512(even, _mm512_maskz_set1_epi16(_mm512_cmpge_epu16_mask(even, _mm512_sllv_epi16(test.limit, test.shift)), -1));
+    odd = _mm512_or_si512(odd, _mm512_maskz_set1_epi16(_mm512_cmpge_epu16_mask(odd, _mm512_sllv_epi16(test.limit, test.shift)), -1));
+  }
+  // Bytes of column order: the high one of `even` below the high one of `odd`.
+  const V limit = _mm512_ternarylogic_epi32(_mm512_srli_epi16(even, 8), odd, _mm512_set1_epi16(static_cast<short>(0xFF00)),
+                                            0xF8);  // a | (b & c)
+  return full ? _mm512_cmple_epu8_mask(bytes, limit) : _mm512_mask_cmple_epu8_mask(valid, bytes, limit);
+}
+
+template <bool kShifted>
+static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTest& test, uint32_t* column, uint8_t* byte,
+                       int64_t size) {
   const V order = _mm512_load_si512(kByteOrder);
   const QueryWords query = MixQuery(tables, row.position);
   RoundKeys keys;
   FillRoundKeys(tables, keys);
-  const auto test = [&](int64_t word, V bytes) __attribute__((always_inline)) {
-    const uint16_t* bound = tables.bound + word * 64;
-    const V low = _mm512_adds_epu16(_mm512_mulhi_epu16(a16, _mm512_loadu_si512(bound)), margin16);
-    const V high = _mm512_adds_epu16(_mm512_mulhi_epu16(a16, _mm512_loadu_si512(bound + 32)), margin16);
-    const V limit = _mm512_packus_epi16(_mm512_srlv_epi16(low, shift16), _mm512_srlv_epi16(high, shift16));
-    const uint64_t mask = _mm512_mask_cmple_epu8_mask(tables.valid[word], bytes, limit);
-    size = Append(mask, static_cast<uint32_t>(word) * 64, bytes, column, byte, size);
+  V from = _mm512_setzero_si512();
+  const auto take = [&](int64_t word, bool full, V bytes) __attribute__((always_inline)) {
+    const uint64_t mask =
+        Passes<kShifted>(test, tables.bound + word * 64, full ? 0 : tables.valid[word], full, bytes);
+    size = Append(mask, from, bytes, column, byte, size);
+    from = _mm512_add_epi32(from, _mm512_set1_epi32(64));
   };
   int64_t word = 0;
   V bytes[4];
-  for (; word + 4 <= tables.words; word += 4) {
+  for (; word + 4 <= tables.full_words; word += 4) {
     HighBytes256(tables.philox + word * 16, query, keys, order, bytes);
-    test(word, bytes[0]);
-    test(word + 1, bytes[1]);
-    test(word + 2, bytes[2]);
-    test(word + 3, bytes[3]);
+    take(word, true, bytes[0]);
+    take(word + 1, true, bytes[1]);
+    take(word + 2, true, bytes[2]);
+    take(word + 3, true, bytes[3]);
   }
-  if (word < tables.words) {
+  for (; word < tables.words; word += 2) {
     HighBytes128(tables.philox + word * 16, query, keys, order, bytes);
-    test(word, bytes[0]);
-    test(word + 1, bytes[1]);
+    take(word, false, bytes[0]);
+    take(word + 1, false, bytes[1]);
   }
   return size;
+}
+
+// Pairs whose byte is at most floor(256 * min(1, tau * bound)): all edges of the row and few others. Appends to `column`
+// and `byte` from `size` on and returns the new size.
+static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte,
+                    int64_t size) {
+  int shift;
+  const RowTest test = MakeTest(tables, row, tau, &shift);
+  return shift == 0 ? ScanRow<false>(tables, row, test, column, byte, size)
+                    : ScanRow<true>(tables, row, test, column, byte, size);
 }
 
 // Low words of the uniforms of 16 pairs of positions.

@@ -69,7 +69,7 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
         const uint64_t sure = _mm512_mask_cmplt_epu8_mask(valid, bytes[r][half], floor);
         const uint64_t maybe = _mm512_mask_cmple_epu8_mask(valid & ~sure, bytes[r][half], _mm512_adds_epu8(floor, one));
         bits[r * tables.words + word + half] = sure;
-        size[r] = Append(maybe, static_cast<uint32_t>(word + half) * 64, bytes[r][half], scratch.column + r * stride,
+        size[r] = Append(maybe, _mm512_set1_epi32(static_cast<int>(word + half) * 64), bytes[r][half], scratch.column + r * stride,
                          scratch.byte + r * stride, size[r]);
       }
     }
