@@ -67,28 +67,21 @@ EDGEWISE_INLINE void OrderBytes(const Counters& c, V order, V* first, V* second)
   *second = _mm512_permutexvar_epi8(order, _mm512_shuffle_i64x2(word01, word23, 0xEE));
 }
 
-// The high bytes of 128 positions, in order.
-EDGEWISE_INLINE void HighBytes128(const uint64_t* table, QueryWords query, const RoundKeys& keys, V order, V* bytes) {
-  Counters c = FirstRounds(table, query);
-#define EDGEWISE_ROUND(r) PhiloxRound(c, keys.k0[r], keys.k1[r]);
-  EDGEWISE_ROUND(0) EDGEWISE_ROUND(1) EDGEWISE_ROUND(2) EDGEWISE_ROUND(3) EDGEWISE_ROUND(4) EDGEWISE_ROUND(5)
-  EDGEWISE_ROUND(6)
-#undef EDGEWISE_ROUND
-  OrderBytes(c, order, bytes, bytes + 1);
-}
-
-// Of 256 positions: two chains of rounds side by side, because one waits for itself.
-EDGEWISE_INLINE void HighBytes256(const uint64_t* table, QueryWords query, const RoundKeys& keys, V order, V* bytes) {
-  Counters a = FirstRounds(table, query);
-  Counters b = FirstRounds(table + 32, query);
-#define EDGEWISE_ROUND(r)                  \
-  PhiloxRound(a, keys.k0[r], keys.k1[r]);  \
-  PhiloxRound(b, keys.k0[r], keys.k1[r]);
-  EDGEWISE_ROUND(0) EDGEWISE_ROUND(1) EDGEWISE_ROUND(2) EDGEWISE_ROUND(3) EDGEWISE_ROUND(4) EDGEWISE_ROUND(5)
-  EDGEWISE_ROUND(6)
-#undef EDGEWISE_ROUND
-  OrderBytes(a, order, bytes, bytes + 1);
-  OrderBytes(b, order, bytes + 2, bytes + 3);
+// The high bytes of 128 positions for each of kChains pairs of a table and a query, in order: bytes [2 * kChains]. Chains
+// run side by side, because one waits for itself: a round is seven cycles and three instructions long.
+template <int kChains>
+EDGEWISE_INLINE void HighBytes(const uint64_t* const* table, const QueryWords* query, const RoundKeys& keys, V order,
+                               V* bytes) {
+  Counters c[kChains];
+#pragma GCC unroll 4
+  for (int i = 0; i < kChains; ++i) c[i] = FirstRounds(table[i], query[i]);
+#pragma GCC unroll 7
+  for (int round = 0; round < 7; ++round) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kChains; ++i) PhiloxRound(c[i], keys.k0[round], keys.k1[round]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < kChains; ++i) OrderBytes(c[i], order, bytes + 2 * i, bytes + 2 * i + 1);
 }
 
 // Column 8e + 2t + b takes byte 2e + b of block t; the first 32 bytes hold words 0, 1 of the four blocks.
@@ -174,16 +167,24 @@ static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTe
     from = _mm512_add_epi32(from, _mm512_set1_epi32(64));
   };
   int64_t word = 0;
-  V bytes[4];
-  for (; word + 4 <= tables.full_words; word += 4) {
-    HighBytes256(tables.philox + word * 16, query, keys, order, bytes);
+  const QueryWords queries[4] = {query, query, query, query};
+  V bytes[8];
+  for (; word + 8 <= tables.full_words; word += 8) {
+    const uint64_t* table = tables.philox + word * 16;
+    const uint64_t* chains[4] = {table, table + 32, table + 64, table + 96};
+    HighBytes<4>(chains, queries, keys, order, bytes);
     take(word, true, bytes[0]);
     take(word + 1, true, bytes[1]);
     take(word + 2, true, bytes[2]);
     take(word + 3, true, bytes[3]);
+    take(word + 4, true, bytes[4]);
+    take(word + 5, true, bytes[5]);
+    take(word + 6, true, bytes[6]);
+    take(word + 7, true, bytes[7]);
   }
   for (; word < tables.words; word += 2) {
-    HighBytes128(tables.philox + word * 16, query, keys, order, bytes);
+    const uint64_t* table = tables.philox + word * 16;
+    HighBytes<1>(&table, queries, keys, order, bytes);
     take(word, false, bytes[0]);
     take(word + 1, false, bytes[1]);
   }

@@ -57,9 +57,10 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
   const V one = _mm512_set1_epi8(1);
   for (int64_t word = 0; word < tables.words; word += 2) {
     V bytes[kTileRows][2];
-    for (int r = 0; r < kTileRows; ++r) {
-      HighBytes128(tables.philox + word * 16, query[r], keys, order, bytes[r]);
-    }
+    const uint64_t* table = tables.philox + word * 16;
+    const uint64_t* chains[3] = {table, table, table};
+    HighBytes<3>(chains, query, keys, order, bytes[0]);
+    HighBytes<3>(chains, query + 3, keys, order, bytes[3]);
     for (int half = 0; half < 2; ++half) {
       RateTile tile;
       MultiplyTile(x256, rank, tables.y_tiles + (word + half) * rank * 64, tile);
