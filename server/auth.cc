@@ -56,9 +56,26 @@ absl::Status CheckPair(const std::string& certificate, const std::string& key) {
     status = absl::InvalidArgumentError("--tls_key is not the key of --tls_certificate");
   } else if (X509_cmp_current_time(X509_get0_notAfter(parsed.get())) <= 0) {
     status = absl::InvalidArgumentError("--tls_certificate has expired");
+  } else if (X509_cmp_current_time(X509_get0_notBefore(parsed.get())) > 0) {
+    status = absl::InvalidArgumentError("--tls_certificate is not valid yet");
   }
   ERR_clear_error();
   return status;
+}
+
+// One certificate or more, and nothing broken behind them.
+absl::Status CheckClientCa(const std::string& certificates) {
+  const std::unique_ptr<BIO, decltype(&BIO_free)> bytes(
+      BIO_new_mem_buf(certificates.data(), static_cast<int>(certificates.size())), BIO_free);
+  size_t found = 0;
+  while (X509* certificate = PEM_read_bio_X509(bytes.get(), nullptr, NoPassword, nullptr)) {
+    X509_free(certificate);
+    ++found;
+  }
+  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (found > 0 && at_end) return absl::OkStatus();
+  return absl::InvalidArgumentError("--tls_client_ca: not certificates in PEM form");
 }
 
 class TokenProcessor final : public grpc::AuthMetadataProcessor {
@@ -141,6 +158,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const S
     if (!security.tls_client_ca.empty()) {
       absl::StatusOr<std::string> ca = ReadFile(security.tls_client_ca, "--tls_client_ca");
       if (!ca.ok()) return ca.status();
+      if (absl::Status status = CheckClientCa(*ca); !status.ok()) return status;
       ssl.pem_root_certs = *ca;
     }
     credentials = grpc::SslServerCredentials(ssl);

@@ -62,6 +62,15 @@ TEST(CredentialsTest, CertificateAndKeyMustBelongTogether) {
   options.security.tls_certificate = folder.path() + "/certificate.pem";
   options.security.tls_key = folder.path() + "/key.pem";
   EXPECT_TRUE(MakeCredentials(options).ok());
+  options.security.tls_client_ca = folder.path() + "/certificate.pem";
+  EXPECT_TRUE(MakeCredentials(options).ok());
+  folder.Write("half.pem", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n");
+  for (const char* broken : {"/key.pem", "/half.pem"}) {
+    options.security.tls_client_ca = folder.path() + broken;
+    EXPECT_EQ(MakeCredentials(options).status(),
+              absl::InvalidArgumentError("--tls_client_ca: not certificates in PEM form"));
+  }
+  options.security.tls_client_ca.clear();
   options.security.tls_key = folder.path() + "/other.pem";
   EXPECT_EQ(MakeCredentials(options).status().message(), "--tls_key is not the key of --tls_certificate");
   options.security.tls_key = folder.path() + "/certificate.pem";
