@@ -52,8 +52,6 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   Series& s = *series_;
   const std::string device = loaded.backend().device();
   const Labels base = {{"model", model}, {"version", version}};
-  families.memory.Add(With(With(base, "device", device), "kind", "weights"))
-      .Set(static_cast<double>(loaded.parameters()) * sizeof(float));
 
   s.items = &families.items.Add(base);
   s.executions = &families.executions.Add(With(base, "device", device));

@@ -28,7 +28,8 @@ struct ModelMetrics::Series {
   prometheus::Counter* loads_error = nullptr;
   prometheus::Gauge* load_duration = nullptr;
   prometheus::Gauge* ready = nullptr;
-  prometheus::Gauge* info = nullptr;
+  prometheus::Gauge* info = nullptr;    // while it is loaded
+  prometheus::Gauge* memory = nullptr;  // from the first load on
 };
 
 ModelMetrics::ModelMetrics(MetricFamilies& families, std::string model, std::string version)
@@ -63,10 +64,19 @@ std::unique_ptr<LoadedMetrics> ModelMetrics::Loaded(const Model& model) {
   if (series_->info) families_.model_info.Remove(series_->info);
   series_->info = &families_.model_info.Add(info);
   series_->info->Set(1.0);
+  series_->memory = &families_.memory.Add(With(With(series_->labels, "device", device), "kind", "weights"));
+  series_->memory->Set(static_cast<double>(model.parameters()) * sizeof(float));
   return std::make_unique<LoadedMetrics>(families_, model_, version_, model);
 }
 
 void ModelMetrics::SetReady(bool ready) { series_->ready->Set(ready ? 1.0 : 0.0); }
+
+void ModelMetrics::Removed() {
+  SetReady(false);
+  if (series_->memory) series_->memory->Set(0.0);
+  if (series_->info) families_.model_info.Remove(series_->info);
+  series_->info = nullptr;
+}
 
 void ModelMetrics::CountLoad(bool ok, double seconds) {
   (ok ? series_->loads_ok : series_->loads_error)->Increment();

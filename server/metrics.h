@@ -54,6 +54,8 @@ class ModelMetrics {
   std::unique_ptr<LoadedMetrics> Loaded(const Model& model);
   void CountLoad(bool ok, double seconds);
   void SetReady(bool ready);
+  // The version has gone from the repository: not ready, no memory, no model_info. A later load brings them back.
+  void Removed();
 
   // Once for every request.
   void CountRequest(absl::StatusCode code, double seconds);

@@ -134,7 +134,7 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
           continue;
         }
         Log(LogLevel::kInfo, "model removed", {{"model", model->first}, {"version", version->first}});
-        version->second.metrics->SetReady(false);
+        version->second.metrics->Removed();
         version = model->second.erase(version);
       }
       model = model->second.empty() ? models_.erase(model) : std::next(model);

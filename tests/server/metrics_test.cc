@@ -116,6 +116,21 @@ TEST_F(MetricsTest, SeriesDoNotGrowWithTraffic) {
   EXPECT_EQ(Lines(metrics_.Render()), before);
 }
 
+TEST_F(MetricsTest, RemovedVersionHoldsNoMemoryAndHasNoInfo) {
+  const std::string memory = R"(edgewise_memory_bytes{device=")" + model_->backend().device() +
+                             R"(",kind="weights",model="m",version="1"})";
+  ModelMetrics& model = metrics_.ForModel("m", 1);
+  model.Removed();  // before any load
+  std::unique_ptr<LoadedMetrics> loaded = model.Loaded(*model_);
+  EXPECT_GT(Value(metrics_.Render(), memory), 0.0);
+  model.Removed();
+  EXPECT_EQ(Value(metrics_.Render(), memory), 0.0);
+  EXPECT_EQ(metrics_.Render().find("edgewise_model_info{"), std::string::npos);
+  loaded = model.Loaded(*model_);
+  EXPECT_GT(Value(metrics_.Render(), memory), 0.0);
+  EXPECT_NE(metrics_.Render().find("edgewise_model_info{"), std::string::npos);
+}
+
 TEST_F(MetricsTest, LoadingAgainKeepsTheNumbers) {
   ModelMetrics& model = metrics_.ForModel("m", 1);
   std::unique_ptr<LoadedMetrics> loaded = model.Loaded(*model_);
