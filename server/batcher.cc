@@ -14,8 +14,8 @@ absl::Status Batcher::Add(TaskPtr& task, Time now) {
   std::string full;
   if (requests >= limits_.max_requests && requests > 0) {
     full = absl::StrCat("the queue is full: ", requests, " requests wait; the limit is ", limits_.max_requests);
-  } else if (requests > 0 && tokens_ + task->tokens > limits_.max_tokens) {
-    full = absl::StrCat("the queue is full: ", tokens_, " tokens wait and this request has ", task->tokens,
+  } else if (requests > 0 && cost_ + task->cost > limits_.max_tokens) {
+    full = absl::StrCat("the queue is full: ", cost_, " positions and edges wait and this request has ", task->cost,
                         "; the limit is ", limits_.max_tokens);
   }
   if (!full.empty()) {
@@ -23,7 +23,7 @@ absl::Status Batcher::Add(TaskPtr& task, Time now) {
     SetRetryDelay(status, RetryDelaySeconds());
     return status;
   }
-  tokens_ += task->tokens;
+  cost_ += task->cost;
   const uint32_t level = std::clamp(task->priority, 1u, kPriorityLevels);
   waiting_[level - 1].push_back(std::move(task));
   return absl::OkStatus();
@@ -37,7 +37,7 @@ std::vector<DeadTask> Batcher::TakeDead(Time now) {
     for (TaskPtr& task : waiting) {
       absl::Status alive = Alive(*task, now);
       if (alive.ok()) continue;
-      tokens_ -= task->tokens;
+      cost_ -= task->cost;
       dead.push_back({std::move(task), std::move(alive)});
       changed = true;
     }
@@ -56,7 +56,7 @@ std::vector<TaskPtr> Batcher::TakeAll() {
     for (TaskPtr& task : waiting) all.push_back(std::move(task));
     waiting.clear();
   }
-  tokens_ = 0;
+  cost_ = 0;
   return all;
 }
 
@@ -64,7 +64,7 @@ std::vector<TaskPtr> Batcher::NextBatch() {
   std::vector<TaskPtr> batch;
   for (std::deque<TaskPtr>& waiting : waiting_) {
     if (waiting.empty()) continue;
-    tokens_ -= waiting.front()->tokens;
+    cost_ -= waiting.front()->cost;
     batch.push_back(std::move(waiting.front()));
     waiting.pop_front();
     break;

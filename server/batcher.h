@@ -46,12 +46,12 @@ class Batcher {
   double RetryDelaySeconds() const;
 
   size_t size() const;
-  uint64_t tokens() const { return tokens_; }
+  uint64_t cost() const { return cost_; }
 
  private:
   QueueLimits limits_;
   std::array<std::deque<TaskPtr>, kPriorityLevels> waiting_;  // by priority - 1
-  uint64_t tokens_ = 0;
+  uint64_t cost_ = 0;
   double seconds_per_request_ = 0.01;  // moving average
 };
 

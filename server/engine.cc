@@ -9,6 +9,7 @@
 #include "server/log.h"
 #include "server/metrics.h"
 #include "server/repository.h"
+#include "server/status_details.h"
 
 namespace edgewise::server {
 namespace {
@@ -122,8 +123,7 @@ void Engine::RunBatch(std::vector<TaskPtr> batch) {
     const Time now = queue_.now();
     for (Running::Member& member : running.members) {
       if (!member.task) continue;
-      absl::Status alive =
-          queue_.aborted() ? absl::UnavailableError("the server is shutting down") : Alive(*member.task, now);
+      absl::Status alive = queue_.aborted() ? ShuttingDown() : Alive(*member.task, now);
       if (alive.ok()) continue;
       for (int64_t i = 0; i < member.num_inputs; ++i) pass.Drop(member.first_input + i, alive);
       const double share = static_cast<double>(member.task->tokens) / static_cast<double>(running.tokens);

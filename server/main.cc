@@ -35,6 +35,7 @@ ABSL_FLAG(int, max_message_bytes, 64 << 20, "Largest message, in and out.");
 ABSL_FLAG(uint32_t, max_queue_requests, 256, "Requests that may wait; more get RESOURCE_EXHAUSTED.");
 ABSL_FLAG(bool, allow_graphs, false, "Take graphs in requests, to use instead of the model's edges.");
 ABSL_FLAG(uint64_t, max_graph_edges, 4 << 20, "Most edges of a graph given or returned.");
+ABSL_FLAG(uint64_t, max_result_bytes, 256 << 20, "Most bytes held for the samples of one request while computed.");
 ABSL_FLAG(bool, reflection, false, "Serve gRPC reflection.");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25), "How long SIGTERM waits for requests in flight.");
 ABSL_FLAG(std::string, log_level, "info", "debug | info | warning | error | off.");
@@ -47,7 +48,10 @@ ABSL_FLAG(bool, insecure_bind, false, "Allow an address other than loopback with
 namespace edgewise::server {
 namespace {
 
-enum ExitCode { kOk = 0, kBadFlags = 2, kPortTaken = 3, kNoDevice = 4 };
+enum ExitCode { kOk = 0, kNotDrained = 1, kBadFlags = 2, kPortTaken = 3, kNoDevice = 4 };
+
+constexpr int64_t kPollMilliseconds = 20;
+constexpr int kLoadGracePolls = 2000 / kPollMilliseconds;  // how long an exit waits for a model that loads
 
 constexpr const char* kFlagNames[] = {"model_repository",
                                       "listen",
@@ -61,6 +65,7 @@ constexpr const char* kFlagNames[] = {"model_repository",
                                       "allow_graphs",
                                       "max_graph_edges",
                                       "max_message_bytes",
+                                      "max_result_bytes",
                                       "reflection",
                                       "drain_timeout",
                                       "max_queue_requests",
@@ -92,7 +97,8 @@ void PrintHelp() {
   }
   std::printf(
       "\nSIGTERM and SIGINT drain (a second one exits at once), SIGHUP reads the repository again.\n"
-      "Exit codes: 0 drained, 2 bad flags or files, 3 a port is taken, 4 the device cannot be used.\n");
+      "Exit codes: 0 drained, 1 a second signal, 2 bad flags or files, 3 a port is taken, 4 the device cannot be\n"
+      "used.\n");
 }
 
 // --name=value, --name value, --bool, --nobool. absl's own parser would exit with 1 and read flag files.
@@ -134,6 +140,7 @@ std::string FillOptions(ServerOptions& options) {
   options.limits.max_samples = absl::GetFlag(FLAGS_max_samples);
   options.limits.allow_graphs = absl::GetFlag(FLAGS_allow_graphs);
   options.limits.max_graph_edges = absl::GetFlag(FLAGS_max_graph_edges);
+  options.limits.max_result_bytes = absl::GetFlag(FLAGS_max_result_bytes);
   options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
   options.queue.max_requests = absl::GetFlag(FLAGS_max_queue_requests);
   options.reflection = absl::GetFlag(FLAGS_reflection);
@@ -147,6 +154,7 @@ std::string FillOptions(ServerOptions& options) {
   if (options.limits.max_inputs == 0) return "--max_inputs is 0; at least 1 is needed";
   if (options.limits.max_samples == 0) return "--max_samples is 0; at least 1 is needed";
   if (options.queue.max_requests == 0) return "--max_queue_requests is 0; at least 1 is needed";
+  if (options.limits.max_result_bytes == 0) return "--max_result_bytes is 0; at least 1 is needed";
   if (options.max_message_bytes < 1024) return "--max_message_bytes is below 1024";
   if (drain_timeout < absl::ZeroDuration()) return "--drain_timeout is negative";
   if (drain_timeout > absl::Hours(24)) return "--drain_timeout is above 24h";
@@ -184,15 +192,21 @@ void PrepareProcess() {
 void Serve(Server& server, const sigset_t& signals, std::chrono::milliseconds drain_timeout) {
   std::atomic<bool> drained = false;
   std::thread drain;
+  int polls_since_end = 0;
   while (!drained) {
-    const timespec poll{0, 20 * 1000 * 1000};
+    if (server.calls_ended() && ++polls_since_end > kLoadGracePolls) {
+      Log(LogLevel::kWarning, "left while a model loads");
+      StopLog();
+      _exit(kOk);
+    }
+    const timespec poll{0, kPollMilliseconds * 1000 * 1000};
     const int signal = drain.joinable() ? sigtimedwait(&signals, nullptr, &poll) : sigwaitinfo(&signals, nullptr);
     if (signal == SIGHUP) {
       if (drain.joinable()) continue;
       const absl::Status status = server.Reload();
       if (!status.ok()) Log(LogLevel::kError, "repository not read", {{"error", std::string(status.message())}});
     } else if (signal > 0 && drain.joinable()) {
-      _exit(kOk);
+      _exit(kNotDrained);
     } else if (signal > 0) {
       drain = std::thread([&] {
         server.Drain(drain_timeout);

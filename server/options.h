@@ -19,13 +19,13 @@ struct RequestLimits {
   bool allow_graphs = false;
   uint64_t max_graph_edges = uint64_t{4} << 20;  // given, or returned, over layers and heads
   uint64_t max_response_bytes = uint64_t{64} << 20;
-  uint64_t max_result_bytes = uint64_t{1} << 30;  // held for the samples of one request while it is computed
+  uint64_t max_result_bytes = uint64_t{256} << 20;  // held for the samples of one request while it is computed
 };
 
 // What may wait. An empty queue takes any request.
 struct QueueLimits {
   size_t max_requests = 256;
-  uint64_t max_tokens = uint64_t{8} << 20;
+  uint64_t max_tokens = uint64_t{8} << 20;  // sum of Task::cost
 };
 
 struct SecurityOptions {

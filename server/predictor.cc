@@ -1,5 +1,6 @@
 #include "server/predictor.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -44,8 +45,13 @@ void Predictor::Predict(const v1::PredictRequest& request, Time deadline,
   call->arrival = queue_.now();
   call->response = response;
   call->done = std::move(done);
-  call->metrics = &metrics_.other();
+  call->metrics = &MetricsOf(request);
   Start(request, deadline, std::move(cancelled), std::move(call));
+}
+
+ModelMetrics& Predictor::MetricsOf(const v1::PredictRequest& request) const {
+  if (!IsModelName(request.model())) return metrics_.other();
+  return *repository_.Resolve(request.model(), std::max<int64_t>(0, request.version())).metrics;
 }
 
 void Predictor::Start(const v1::PredictRequest& request, Time deadline,
@@ -58,11 +64,7 @@ void Predictor::Start(const v1::PredictRequest& request, Time deadline,
   call->model = request.model();
   Resolved resolved = repository_.Resolve(request.model(), request.version());
   call->metrics = resolved.metrics;
-  if (draining()) {
-    absl::Status status = absl::UnavailableError("the server is shutting down");
-    SetRetryDelay(status, 1.0);
-    return End(*call, status);
-  }
+  if (draining()) return End(*call, ShuttingDown());
   if (!resolved.status.ok()) return End(*call, resolved.status);
   call->loaded = std::move(resolved.loaded);
   if (call->arrival >= deadline) return End(*call, absl::DeadlineExceededError("the deadline has passed"));
@@ -84,6 +86,7 @@ void Predictor::Start(const v1::PredictRequest& request, Time deadline,
   task->model = call->loaded;
   task->inputs = std::move(parsed->inputs);
   task->tokens = parsed->tokens;
+  task->cost = parsed->cost;
   task->priority = parsed->priority;
   task->deadline = deadline;
   task->cancelled = std::move(cancelled);

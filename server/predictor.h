@@ -35,6 +35,10 @@ class Predictor {
   void Predict(const v1::PredictRequest& request, Time deadline, std::shared_ptr<const std::atomic<bool>> cancelled,
                v1::PredictResponse* response, PredictDone done);
 
+  // Where a request counts: the version it asks for, the latest when that is no version; `_other` for what the
+  // repository lacks.
+  ModelMetrics& MetricsOf(const v1::PredictRequest& request) const;
+
   // From now on every request is UNAVAILABLE.
   void Drain() { draining_.store(true); }
   bool draining() const { return draining_.load(); }

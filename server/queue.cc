@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "server/status_details.h"
+
 namespace edgewise::server {
 namespace {
 
@@ -27,7 +29,7 @@ absl::Status TaskQueue::Push(TaskPtr task) {
   absl::Status status;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_) return absl::UnavailableError("the server is shutting down");
+    if (closed_) return ShuttingDown();
     status = batcher_.Add(task, now);
     if (absl::IsResourceExhausted(status)) {  // the dead make room
       dead = batcher_.TakeDead(now);
@@ -104,7 +106,7 @@ void TaskQueue::Abort() {
   }
   const Time now = clock_();
   for (TaskPtr& task : waiting) {
-    AnswerUncomputed(std::move(task), absl::UnavailableError("the server is shutting down"), now);
+    AnswerUncomputed(std::move(task), ShuttingDown(), now);
   }
 }
 

@@ -103,6 +103,7 @@ struct Server::Parts {
   std::mutex health_mutex;
   std::map<std::string, bool> serving;  // by model name, those that are gone too
   bool drained = false;
+  std::atomic<bool> calls_ended = false;
 
   // After every change in the repository, on the thread that made it.
   void UpdateHealth() {
@@ -208,6 +209,8 @@ absl::Status Server::Reload() {
   return absl::OkStatus();
 }
 
+bool Server::calls_ended() const { return parts_->calls_ended; }
+
 bool Server::WaitUntilLoaded(std::chrono::milliseconds timeout) {
   const Time end = Clock::now() + timeout;
   while (!parts_->repository.settled()) {
@@ -234,6 +237,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   while (busy() && Clock::now() < stopped) std::this_thread::sleep_for(kPoll);
   const int64_t unsent = parts_->service.open_calls();
   parts_->grpc->Shutdown(std::chrono::system_clock::now() + kFlushAnswers);
+  parts_->calls_ended = true;
   parts_->engine->Join();
   parts_->http.reset();
   Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}, {"unsent", unsent}});

@@ -31,6 +31,8 @@ class Server {
   // Health becomes NOT_SERVING, new requests UNAVAILABLE; requests in flight finish, at most `timeout`; the rest is
   // cancelled. Returns when everything has stopped. Once.
   void Drain(std::chrono::milliseconds timeout);
+  // Whether Drain() has ended every call and only waits for the device, which may be loading a model. Any thread.
+  bool calls_ended() const;
 
  private:
   struct Parts;

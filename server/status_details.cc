@@ -64,6 +64,12 @@ double RetryDelay(const absl::Status& status) {
   return seconds;
 }
 
+absl::Status ShuttingDown() {
+  absl::Status status = absl::UnavailableError("the server is shutting down");
+  SetRetryDelay(status, 1.0);
+  return status;
+}
+
 absl::Status InvalidField(const std::string& field, const std::string& what) {
   return InvalidFieldMessage(field, absl::StrCat(field, " ", what));
 }

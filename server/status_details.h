@@ -18,6 +18,9 @@ void SetRetryDelay(absl::Status& status, double seconds);
 // The delay that SetRetryDelay put in; < 0: none.
 double RetryDelay(const absl::Status& status);
 
+// UNAVAILABLE with RetryInfo: what a drain answers.
+absl::Status ShuttingDown();
+
 // INVALID_ARGUMENT "<field> <what>", with google.rpc.BadRequest naming the field.
 absl::Status InvalidField(const std::string& field, const std::string& what);
 // The same with a message of its own.

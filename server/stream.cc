@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/grpc_status.h"
+#include "server/status_details.h"
 
 namespace edgewise::server {
 
@@ -20,7 +21,7 @@ StreamReactor::StreamReactor(InferenceServiceImpl& service, grpc::CallbackServer
 
 void StreamReactor::Advance(std::unique_lock<std::mutex> lock) {
   while (true) {
-    if (broken_) {
+    if (broken_ || finished_) {
       in_flight_ -= static_cast<uint32_t>(ready_.size());
       ready_.clear();
     }
@@ -48,7 +49,7 @@ void StreamReactor::Advance(std::unique_lock<std::mutex> lock) {
   if (cancelled_->load()) {
     status = absl::CancelledError("the client cancelled the stream");
   } else if (draining_) {
-    status = absl::UnavailableError("the server is shutting down");
+    status = ShuttingDown();
   }
   lock.unlock();
   service_.metrics_.CountRpc(Rpc::kPredictStream, status.code());
@@ -62,6 +63,10 @@ void StreamReactor::OnReadDone(bool ok) {
     half_closed_ = true;
     return Advance(std::move(lock));
   }
+  if (finished_) {  // the status is on its way: nothing may be written any more
+    reading_ = false;
+    return;
+  }
   ++in_flight_;  // reading_ stays set until request_ is free again
   const std::string id = request_.request_id();
   const bool duplicate = !ids_.insert(id).second;
@@ -72,8 +77,9 @@ void StreamReactor::OnReadDone(bool ok) {
     response->mutable_error()->set_code(static_cast<int32_t>(absl::StatusCode::kInvalidArgument));
     response->mutable_error()->set_message(
         absl::StrCat("request_id is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
-    service_.metrics_.other().CountRequest(absl::StatusCode::kInvalidArgument, 0.0);
-    service_.metrics_.other().CountRejection(Rejection::kInvalid);
+    ModelMetrics& metrics = service_.predictor_.MetricsOf(request_);
+    metrics.CountRequest(absl::StatusCode::kInvalidArgument, 0.0);
+    metrics.CountRejection(Rejection::kInvalid);
     lock.lock();
     reading_ = false;
     ready_.push_back(std::move(response));

@@ -41,6 +41,7 @@ struct Task {
   std::shared_ptr<const LoadedModel> model;
   std::vector<ModelInput> inputs;
   uint64_t tokens = 0;                   // valid tokens of all inputs, one sample
+  uint64_t cost = 0;                     // for the queue's limit: positions, pads too, and edges of given graphs
   uint32_t priority = kDefaultPriority;  // 1..kPriorityLevels
   Time queued;
   Time deadline = Time::max();

@@ -98,6 +98,14 @@ absl::Status ParseInput(const v1::Input& input, const Model& model, const Reques
   return absl::OkStatus();
 }
 
+uint64_t GivenEdges(const Graph& graph) {
+  uint64_t edges = 0;
+  for (const std::vector<HeadEdges>& layer : graph.layers) {
+    for (const HeadEdges& head : layer) edges += head.keys.size();
+  }
+  return edges;
+}
+
 // The cap of one input, in edges.
 absl::Status ApplyBudget(const v1::Budget& budget, const Model& model, size_t index, ModelInput& input) {
   if (budget.cap_case() == v1::Budget::CAP_NOT_SET) return absl::OkStatus();
@@ -265,7 +273,11 @@ absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, co
       if (budget_refused) *budget_refused = true;
       return status;
     }
-    for (const ModelSequence& sequence : input.sequences) parsed.tokens += static_cast<uint64_t>(sequence.valid());
+    for (const ModelSequence& sequence : input.sequences) {
+      parsed.tokens += static_cast<uint64_t>(sequence.valid());
+      parsed.cost += static_cast<uint64_t>(sequence.length());
+    }
+    if (input.graph) parsed.cost += GivenEdges(*input.graph);
     parsed.inputs.push_back(std::move(input));
   }
   if (absl::Status status = CheckResultSize(parsed, model, limits); !status.ok()) return status;

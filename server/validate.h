@@ -32,6 +32,7 @@ struct ParsedRequest {
   BudgetKind budget = BudgetKind::kNone;
   uint64_t seed = 0;
   uint64_t tokens = 0;  // valid tokens of all inputs
+  uint64_t cost = 0;    // positions of all inputs, pads too, and edges of given graphs
   uint32_t priority = 0;
 };
 

@@ -12,9 +12,9 @@ using std::chrono::seconds;
 
 const Time kStart = Time() + seconds(100);
 
-TaskPtr MakeTask(uint64_t tokens = 1, uint32_t priority = kDefaultPriority, Time deadline = Time::max()) {
+TaskPtr MakeTask(uint64_t cost = 1, uint32_t priority = kDefaultPriority, Time deadline = Time::max()) {
   auto task = std::make_unique<Task>();
-  task->tokens = tokens;
+  task->cost = cost;
   task->priority = priority;
   task->deadline = deadline;
   return task;
@@ -72,16 +72,16 @@ TEST(BatcherTest, TokensBoundTheQueueToo) {
   TaskPtr more = MakeTask(1);
   EXPECT_TRUE(absl::IsResourceExhausted(batcher.Add(more, kStart)));
   batcher.NextBatch();
-  EXPECT_EQ(batcher.tokens(), 4u);
+  EXPECT_EQ(batcher.cost(), 4u);
   EXPECT_TRUE(batcher.Add(more, kStart).ok());
-  EXPECT_EQ(batcher.tokens(), 5u);
+  EXPECT_EQ(batcher.cost(), 5u);
 }
 
 TEST(BatcherTest, EmptyQueueTakesARequestOfAnySize) {
   Batcher batcher({.max_requests = 1, .max_tokens = 10});
   Add(batcher, MakeTask(1000000));
   EXPECT_EQ(batcher.NextBatch().size(), 1u);
-  EXPECT_EQ(batcher.tokens(), 0u);
+  EXPECT_EQ(batcher.cost(), 0u);
 }
 
 TEST(BatcherTest, LateOrCancelledTasksAreRefusedAtTheDoor) {
@@ -111,7 +111,7 @@ TEST(BatcherTest, TakeDeadRemovesExactlyTheDeadAndKeepsTheOrder) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(dead[0].reason));
   EXPECT_EQ(dead[1].task.get(), cancelled);
   EXPECT_TRUE(absl::IsCancelled(dead[1].reason));
-  EXPECT_EQ(batcher.tokens(), 9u);
+  EXPECT_EQ(batcher.cost(), 9u);
   EXPECT_EQ(batcher.NextBatch()[0].get(), first);
   EXPECT_EQ(batcher.NextBatch()[0].get(), last);
 }

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <thread>
 
+#include "server/status_details.h"
+
 namespace edgewise::server {
 namespace {
 
@@ -25,7 +27,7 @@ struct Answers {
 
   TaskPtr MakeTask(Time deadline = Time::max()) {
     auto task = std::make_unique<Task>();
-    task->tokens = 1;
+    task->cost = 1;
     task->deadline = deadline;
     task->done = [this](TaskResult result) {
       last = result.status;
@@ -108,6 +110,7 @@ TEST(TaskQueueTest, AbortAnswersWhatWaits) {
   queue.Abort();
   EXPECT_EQ(waiting.count, 1);
   EXPECT_TRUE(absl::IsUnavailable(waiting.last));
+  EXPECT_GT(RetryDelay(waiting.last), 0.0);
   EXPECT_TRUE(queue.aborted());
   EXPECT_TRUE(queue.Next().end());
 }
@@ -126,7 +129,7 @@ TEST(TaskQueueTest, EveryTaskOfManyThreadsIsAnsweredExactlyOnce) {
     clients.emplace_back([&, t] {
       for (int i = 0; i < kTasks; ++i) {
         auto task = std::make_unique<Task>();
-        task->tokens = 1;
+        task->cost = 1;
         auto flag = std::make_shared<std::atomic<bool>>(false);
         task->cancelled = flag;
         task->done = [&answered](TaskResult) { ++answered; };

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/server/test_models.h"
+#include "tests/server/test_server.h"
 
 namespace edgewise::server {
 namespace {
@@ -155,6 +155,31 @@ TEST(BinaryTest, StderrThatNobodyReadsDoesNotHoldUpTheExit) {
   process.FillErrors();
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(false), 0);
+}
+
+TEST(BinaryTest, SecondSignalLeavesAtOnceWith1) {
+  Process process(Serving(EDGEWISE_TESTDATA));
+  ASSERT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"sbm\"")) << process.output();
+  const size_t port = process.output().find("\"port\":") + 7;
+  const std::string address = "127.0.0.1:" + process.output().substr(port, process.output().find(',', port) - port);
+  auto stub = v1::InferenceService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  auto stream = stub->PredictStream(&context);
+  v1::PredictRequest slow = SlowRequest();
+  slow.set_request_id("x");
+  v1::PredictRequest same = SmallRequest();
+  same.set_request_id("x");
+  v1::PredictStreamResponse response;
+  ASSERT_TRUE(stream->Write(slow));
+  ASSERT_TRUE(stream->Write(same));
+  ASSERT_TRUE(stream->Read(&response));  // x is in flight
+  ASSERT_EQ(response.error().code(), grpc::INVALID_ARGUMENT);
+  process.Signal(SIGTERM);
+  ASSERT_TRUE(process.WaitFor("\"event\":\"draining\",\"in_flight\":1")) << process.output();
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 1);
+  context.TryCancel();
+  stream->Finish();
 }
 
 TEST(BinaryTest, SighupReadsTheRepositoryAgain) {

@@ -180,6 +180,34 @@ TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   EXPECT_TRUE(running_status.ok()) << running_status.error_message();
 }
 
+TEST(LifecycleTest, DrainWaitsForAnswersThatAreBeingSent) {
+  TestServer server;
+  v1::PredictRequest request = SmallRequest();
+  for (int i = 1; i < 512; ++i) *request.add_inputs() = request.inputs(0);
+  request.mutable_ensemble()->set_samples(64);
+  request.mutable_outputs()->set_each_sample(true);
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  void* tag;
+  bool ok;
+  auto call = server.stub().PrepareAsyncPredict(&context, request, &queue);
+  call->StartCall();
+  call->ReadInitialMetadata(nullptr);  // and not the message: most of it stays at the server
+  ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
+  const auto start = SteadyClock::now();
+  std::thread drain([&] { server.server().Drain(seconds(20)); });
+  usleep(1500000);
+  v1::PredictResponse response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  drain.join();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_GT(response.ByteSizeLong(), 500000u);
+  EXPECT_EQ(response.predictions_size(), 512);
+  EXPECT_LT(SecondsSince(start), 10.0);
+}
+
 TEST(LifecycleTest, DrainThatTakesTooLongGivesEveryCallItsStatus) {
   TestServer server;
   std::vector<grpc::Status> statuses(4);

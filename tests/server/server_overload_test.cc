@@ -88,17 +88,23 @@ TEST(OverloadTest, CountersMoveByExactlyTheRequestsMade) {
   v1::PredictRequest bad = SmallRequest();
   bad.mutable_ensemble()->set_samples(1000);
   for (int i = 0; i < 3; ++i) server.Predict(bad, response);
+  bad = SmallRequest();
+  bad.set_request_id("\n");
+  server.Predict(bad, response);
+  bad = SmallRequest();
+  bad.set_version(-1);
+  server.Predict(bad, response);
   for (int i = 0; i < 2; ++i) server.Predict(SmallRequest("unknown" + std::to_string(i)), response);
   EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="OK",model="sbm",version="1"})"), 5.0);
-  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="sbm",version="1"})"), 3.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="sbm",version="1"})"), 5.0);
   EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="NOT_FOUND",model="_other",version="_other"})"), 2.0);
   const std::string predict = R"(",method="Predict",service="edgewise.v1.InferenceService"})";
   EXPECT_EQ(server.Metric(R"(edgewise_rpc_requests_total{code="OK)" + predict), 5.0);
-  EXPECT_EQ(server.Metric(R"(edgewise_rpc_requests_total{code="INVALID_ARGUMENT)" + predict), 3.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_rpc_requests_total{code="INVALID_ARGUMENT)" + predict), 5.0);
   EXPECT_EQ(server.Metric(R"(edgewise_attention_edges_total{layer="0",model="sbm",version="1"})") +
                 server.Metric(R"(edgewise_attention_edges_total{layer="1",model="sbm",version="1"})"),
             edges);
-  EXPECT_EQ(server.Metric(OfSbm("request_duration_seconds_count")), 8.0);
+  EXPECT_EQ(server.Metric(OfSbm("request_duration_seconds_count")), 10.0);
   EXPECT_EQ(server.Metric(OfSbm("items_total")), 5.0);
   EXPECT_EQ(server.HttpGet("/metrics").find("unknown0"), std::string::npos);
 }

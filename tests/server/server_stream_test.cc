@@ -105,6 +105,7 @@ TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.error().code(), static_cast<int>(grpc::INVALID_ARGUMENT));
   EXPECT_THAT(response.error().message(), testing::HasSubstr("request_id is \"x\", which is in flight"));
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="sbm",version="1"})"), 1.0);
   slow_context.TryCancel();
   slow.join();
   ASSERT_TRUE(stream->Read(&response));
@@ -114,6 +115,30 @@ TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
   EXPECT_TRUE(response.has_response());
   stream->WritesDone();
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST(StreamTest, RequestsThatMeetTheDrainNeverFollowTheStatus) {
+  for (int i = 0; i < 10; ++i) {
+    TestServer server;
+    grpc::ClientContext context;
+    std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
+    v1::PredictStreamResponse response;
+    ASSERT_TRUE(stream->Write(SmallRequest()));
+    ASSERT_TRUE(stream->Read(&response));
+    std::thread reader([&] {
+      while (stream->Read(&response)) {
+      }
+    });
+    std::thread writer([&] {
+      while (stream->Write(SmallRequest())) {
+      }
+    });
+    usleep(static_cast<useconds_t>(500 * i));
+    server.server().Drain(seconds(10));
+    writer.join();
+    reader.join();
+    EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
+  }
 }
 
 TEST(StreamTest, CancelledStreamStopsAllItsWork) {

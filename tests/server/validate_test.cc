@@ -330,6 +330,18 @@ TEST_F(ValidateTest, GivenGraphIsTakenCheckedAndItsEdgesAreTheLeastBudget) {
   EXPECT_TRUE(absl::IsInvalidArgument(ParseRequest(request_, *model_, limits).status()));
 }
 
+TEST_F(ValidateTest, PadsAndGivenEdgesCostRoomInTheQueue) {
+  for (int i = 0; i < 3; ++i) Ids(request_).add_values(0);
+  ParsedRequest parsed = ParseRequest(request_, *model_, {}).value();
+  EXPECT_EQ(parsed.tokens, 4u);
+  EXPECT_EQ(parsed.cost, 7u);
+  RequestLimits limits;
+  limits.allow_graphs = true;
+  request_ = GoodRequest();
+  SetDiagonal(*request_.mutable_inputs(0)->mutable_graph(), 2, 2, 4);
+  EXPECT_EQ(ParseRequest(request_, *model_, limits).value().cost, 4u + 16u);
+}
+
 TEST_F(ValidateTest, MultiplicitiesOfPoissonMultiAreCheckedAndTaken) {
   const std::unique_ptr<Model> model = LoadTestModel("sbm-tokens");
   RequestLimits limits;
