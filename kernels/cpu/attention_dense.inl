@@ -10,10 +10,25 @@ inline constexpr int kStripRows = 2 * kScoreRows;
 inline constexpr int kTileVectors = kTileKeys / kLanes;
 inline constexpr float kLowest = -3.0e38f;  // below every score, and its differences are finite
 
-// tile [depth, 64] from up to 64 keys; zeros beyond `count`.
-static void PackKeyTile(const float* k, int64_t stride, int count, int depth, float* tile) {
-  for (int key = 0; key < kTileKeys; ++key) {
-    for (int t = 0; t < depth; ++t) tile[t * kTileKeys + key] = key < count ? k[key * stride + t] : 0.0f;
+// tile [depth, 64] from up to 64 keys of `columns` elements; zeros beyond.
+static void PackKeyTile(const float* k, int64_t stride, int count, int columns, int depth, float* tile) {
+  int first = 0;
+#if defined(EDGEWISE_HAS_TRANSPOSE16)
+  for (; count == kTileKeys && first + 16 <= columns; first += 16) {
+    for (int key = 0; key < kTileKeys; key += 16) {
+      F rows[16];
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) rows[i] = Load(k + (key + i) * stride + first);
+      Transpose16(rows);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) Store(tile + (first + i) * kTileKeys + key, rows[i]);
+    }
+  }
+#endif
+  for (int t = first; t < depth; ++t) {
+    for (int key = 0; key < kTileKeys; ++key) {
+      tile[t * kTileKeys + key] = key < count && t < columns ? k[key * stride + t] : 0.0f;
+    }
   }
 }
 
@@ -117,7 +132,7 @@ static void AttendDense(const AttendBlock& block) {
     if (block.k_tiles != nullptr) {
       tile = block.k_tiles + first_key * depth;
     } else {
-      PackKeyTile(block.k + first_key * block.k_stride, block.k_stride, count, depth, packed);
+      PackKeyTile(block.k + first_key * block.k_stride, block.k_stride, count, depth, depth, packed);
     }
     for (int strip = 0; strip < strips; ++strip) {
       const int row0 = strip * kStripRows;

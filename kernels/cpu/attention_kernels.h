@@ -7,7 +7,7 @@
 
 namespace edgewise {
 
-inline constexpr int kBlockRows = 384;   // most query rows of a block, which share what is decided for it
+inline constexpr int kBlockRows = 1032;   // most query rows of a block, which share what is decided for it
 inline constexpr int kTileKeys = 64;     // keys of a dense tile; one word of an edge mask
 inline constexpr int kTileRows = 6;       // query rows of a draw tile
 inline constexpr int kMaxRank = 512;      // of memberships drawn by tiles
@@ -115,6 +115,8 @@ struct AttentionKernels {
   int64_t (*list_row)(const DrawTables&, const DrawRow&, float tau, const DrawScratch&, Candidate* out);
   // Sum over valid positions of p (kind 0) or 1 - exp(-p) (kind 1).
   double (*expected_row)(const DrawTables&, const DrawRow&, int kind);
+  // tile [depth, 64] from up to 64 keys of `columns` elements, `stride` apart; zeros beyond.
+  void (*pack_keys)(const float* keys, int64_t stride, int count, int columns, int depth, float* tile);
   void (*attend_dense)(const AttendBlock&);
   void (*attend_gather)(const AttendBlock&);
   // Base-2 scores of one query's edges, as attend_gather computes them.

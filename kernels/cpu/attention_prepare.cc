@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@ namespace edgewise::cpu_attention {
 namespace {
 
 constexpr int64_t kChunk = 512;       // columns that one item of work prepares; a multiple of kDrawColumns
+constexpr int64_t kSerialChunks = 12;  // so few are done before a second thread would be awake
 constexpr size_t kHugePage = 2 << 20;
 // Keys are packed in advance where the bounds allow this share of edges (where not, tiles pack them as they go).
 constexpr double kPackKeysShare = 0.27;
@@ -47,19 +49,6 @@ void CopyRows(const float* from, int64_t stride, int64_t rows, int columns, int 
   for (int64_t r = 0; r < rows; ++r) {
     std::memcpy(to + r * padded, from + r * stride, static_cast<size_t>(columns) * sizeof(float));
     for (int c = columns; c < padded; ++c) to[r * padded + c] = 0.0f;
-  }
-}
-
-// [depth, 64] from up to 64 rows of `from`.
-void Transpose(const float* from, int64_t stride, int64_t count, int columns, int depth, float* tile) {
-  for (int t0 = 0; t0 < columns; t0 += 4) {
-    const int t1 = std::min(t0 + 4, columns);
-    for (int64_t key = 0; key < count; ++key) {
-      for (int t = t0; t < t1; ++t) tile[t * kTileKeys + key] = from[key * stride + t];
-    }
-  }
-  for (int t = 0; t < depth; ++t) {
-    for (int64_t key = t < columns ? count : 0; key < kTileKeys; ++key) tile[t * kTileKeys + key] = 0.0f;
   }
 }
 
@@ -151,6 +140,7 @@ void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
   if (head.packed != nullptr) std::fill(head.packed + begin, head.packed + end, 0);
   const float scale = tables.key_scale > 0.0f ? 65535.0f / tables.key_scale : 0.0f;
   const int64_t last = first_at(end);
+  float norm = 0.0f;
   for (int64_t token = first_at(begin); token < last; ++token) {
     const int64_t position = head.position(token);
     const int64_t word = position / 64;
@@ -161,7 +151,20 @@ void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
     if (head.packed != nullptr) head.packed[position] = static_cast<int32_t>(token);
     if (head.y_tiles != nullptr) {
       float* tile = head.y_tiles + word * rank * 64 + TilePlace(column);
-      for (int t = 0; t < rank; ++t) tile[t * 64] = tables.y[token * rank + t];
+      const float* y = tables.y + token * rank;
+      float square = 0.0f;
+      for (int t = 0; t < rank; ++t) {
+        tile[t * 64] = y[t];
+        square += y[t] * y[t];
+      }
+      norm = std::max(norm, square);
+    }
+  }
+  if (norm > 0.0f) {  // a maximum does not depend on who comes first
+    norm = std::sqrt(norm) * 1.0001f;
+    std::atomic_ref<float> largest(tables.key_norm);
+    float seen = largest.load();
+    while (seen < norm && !largest.compare_exchange_weak(seen, norm)) {
     }
   }
 }
@@ -183,8 +186,9 @@ void FillChunk(const Call& call, HeadWork& head, int64_t chunk) {
     }
     if (head.k_tiles != nullptr) {
       for (int64_t key = begin; key < end; key += kTileKeys) {
-        Transpose(k + (key - begin) * inputs.k.stride, inputs.k.stride, std::min<int64_t>(kTileKeys, end - key), head_dim,
-                  head.depth, head.k_tiles + key * head.depth);
+        call.kernels->pack_keys(k + (key - begin) * inputs.k.stride, inputs.k.stride,
+                                static_cast<int>(std::min<int64_t>(kTileKeys, end - key)), head_dim, head.depth,
+                                head.k_tiles + key * head.depth);
       }
     }
   }
@@ -209,21 +213,10 @@ void Measure(const AttentionInputs& inputs, HeadWork& head) {
   tables.bytes_word = CounterWord(key, static_cast<uint32_t>(head.head), kStreamBytes);
   tables.low_word = CounterWord(key, static_cast<uint32_t>(head.head), kStreamLow);
   tables.sample = key.sample;
-  float scale = 0.0f, norm = 0.0f;
   for (int64_t j = 0; j < head.n; ++j) {
-    scale = std::max(scale, head.key_bound[j]);
+    tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
     head.bound_sum += head.key_bound[j];
-    float lane[16] = {};
-    const float* y = tables.y + j * m.rank;
-    for (int t = 0; t < m.rank; t += 16) {
-      for (int l = 0; l < 16; ++l) lane[l] += y[t + l] * y[t + l];
-    }
-    float square = 0.0f;
-    for (float part : lane) square += part;
-    norm = std::max(norm, square);
   }
-  tables.key_scale = scale;
-  tables.key_norm = std::sqrt(norm) * 1.0001f;
 }
 
 }  // namespace
@@ -294,8 +287,10 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
       chunks.emplace_back(static_cast<int32_t>(i), static_cast<int32_t>(chunk));
     }
   }
-  pool.For(static_cast<int64_t>(chunks.size()),
-           [&](int64_t i, int) { FillChunk(call, call.heads[chunks[i].first], chunks[i].second); });
+  const auto fill = [&](int64_t i, int) { FillChunk(call, call.heads[chunks[i].first], chunks[i].second); };
+  const auto count_chunks = static_cast<int64_t>(chunks.size());
+  if (count_chunks > kSerialChunks) return pool.For(count_chunks, fill);
+  for (int64_t i = 0; i < count_chunks; ++i) fill(i, 0);
 }
 
 }  // namespace edgewise::cpu_attention

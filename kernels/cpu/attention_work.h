@@ -70,11 +70,11 @@ struct KeptEdges {
   std::vector<float> multiplicity;  // as keys, or empty
 };
 
-// Query rows of a block, a multiple of 12: more where keys and values outgrow a core's cache, so that fetching them is shared by more rows.
-// Depends on the sequence alone, because a block's edges decide how it is computed.
+// Query rows of a block, a multiple of 12: more where keys and values outgrow a core's cache, so that more rows share the
+// cost of fetching them. Depends on the sequence alone, because a block's edges decide how it is computed.
 inline int BlockRows(int64_t n, int depth) {
   const int64_t bytes = n * depth * 2 * static_cast<int64_t>(sizeof(float));
-  return bytes <= 1 << 20 ? 84 : bytes <= 2 << 20 ? 288 : kBlockRows;
+  return bytes <= 1 << 20 ? 60 : bytes <= 2 << 20 ? 516 : kBlockRows;
 }
 
 // One head of one sequence.

@@ -35,8 +35,8 @@ absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Crea
   weights->hidden_ = *std::move(hidden);
 
   std::vector<BlockFactor> factors;
-  for (const std::vector<double>& s : BlockMatrices(parameters)) {
-    factors.push_back(FactorBlockMatrix(s, parameters.num_clusters));
+  for (int32_t head = 0; head < parameters.num_heads; ++head) {
+    factors.push_back(FactorBlockMatrix(BlockMatrix(parameters, head), parameters.num_clusters));
     weights->rank_ = std::max(weights->rank_, (factors.back().rank + kDotLanes - 1) / kDotLanes * kDotLanes);
   }
 

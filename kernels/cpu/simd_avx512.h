@@ -13,6 +13,7 @@ namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
 using F = __m512;                         // kLanes floats
 inline constexpr int kLanes = 16;
+#define EDGEWISE_HAS_TRANSPOSE16 1
 inline constexpr int kScoreVectors = 4;   // a register tile of scores: 6 rows x 4 vectors
 inline constexpr int kScoreRows = 6;
 
@@ -49,6 +50,34 @@ EDGEWISE_INLINE F Exp2(F a) {
   p = Fma(p, f, Broadcast(6.93147004e-1f));
   p = Fma(p, f, Broadcast(1.0f));
   return _mm512_scalef_ps(p, whole);
+}
+
+// rows[i][j] -> rows[j][i].
+EDGEWISE_INLINE void Transpose16(F* rows) {
+  F pairs[16], quads[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    for (int half = 0; half < 2; ++half) {
+      const __m512d a = _mm512_castps_pd(pairs[i + half]), b = _mm512_castps_pd(pairs[i + half + 2]);
+      quads[i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+      quads[i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+    }
+  }
+  // quads[4g + c] holds column c of each 4-column group, rows 4g..4g+3.
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const F low01 = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0x44), high01 = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0xEE);
+    const F low23 = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0x44), high23 = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0xEE);
+    rows[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
+    rows[4 + c] = _mm512_shuffle_f32x4(low01, low23, 0xDD);
+    rows[8 + c] = _mm512_shuffle_f32x4(high01, high23, 0x88);
+    rows[12 + c] = _mm512_shuffle_f32x4(high01, high23, 0xDD);
+  }
 }
 
 // Steps of a transposing sum of 16 vectors in the order of MembershipDot: lanes l + 8, l + 4, l + 2, l + 1 of each.

@@ -1,5 +1,7 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <utility>
+
 namespace edgewise {
 
 ThreadPool::ThreadPool(int num_threads) {
@@ -35,6 +37,7 @@ void ThreadPool::For(int64_t count, const Body& body) {
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [this] { return busy_ == 0; });
   body_ = nullptr;
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void ThreadPool::Work(int worker) {
@@ -53,7 +56,13 @@ void ThreadPool::Work(int worker) {
 }
 
 void ThreadPool::RunItems(int worker) {
-  for (int64_t item = next_.fetch_add(1); item < count_; item = next_.fetch_add(1)) (*body_)(item, worker);
+  try {
+    for (int64_t item = next_.fetch_add(1); item < count_; item = next_.fetch_add(1)) (*body_)(item, worker);
+  } catch (...) {
+    next_.store(count_);
+    std::lock_guard lock(mutex_);
+    if (failure_ == nullptr) failure_ = std::current_exception();
+  }
 }
 
 }  // namespace edgewise

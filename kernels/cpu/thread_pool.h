@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -26,7 +27,8 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // Runs body for items 0..count-1 and returns when all are done. One caller at a time; not from inside a body.
+  // Runs body for items 0..count-1 and returns when all are done. One caller at a time; not from inside a body. Where a
+  // body throws, the remaining items are left out and the first exception is thrown again here.
   void For(int64_t count, const Body& body);
 
  private:
@@ -41,6 +43,7 @@ class ThreadPool {
   std::atomic<int64_t> next_{0};
   uint64_t generation_ = 0;
   int busy_ = 0;
+  std::exception_ptr failure_;
   bool stop_ = false;
 };
 
