@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/reference.h"
-
 namespace edgewise {
 namespace {
 
@@ -56,20 +54,22 @@ BlockFactor FactorBlockMatrix(const std::vector<double>& s, int32_t num_clusters
   return factor;
 }
 
-std::vector<std::vector<double>> BlockMatrices(const MembershipParameters& parameters) {
+std::vector<double> BlockMatrix(const MembershipParameters& parameters, int32_t head) {
   const int64_t k = parameters.num_clusters;
-  std::vector<std::vector<double>> matrices;
-  for (int64_t head = 0; head < parameters.num_heads; ++head) {
-    if (parameters.block_matrix.empty()) {
-      matrices.push_back(reference::BlockMatrix(
-          parameters.clusters.subspan(head * k * parameters.head_dim, k * parameters.head_dim), parameters.num_clusters,
-          parameters.head_dim));
-    } else {
-      const auto given = parameters.block_matrix.subspan(head * k * k, k * k);
-      matrices.emplace_back(given.begin(), given.end());
-    }
+  if (!parameters.block_matrix.empty()) {
+    const auto given = parameters.block_matrix.subspan(head * k * k, k * k);
+    return {given.begin(), given.end()};
   }
-  return matrices;
+  const int64_t size = k * parameters.head_dim;
+  using FloatRows = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  const Eigen::MatrixXd clusters =
+      Eigen::Map<const FloatRows>(parameters.clusters.data() + head * size, k, parameters.head_dim).cast<double>();
+  std::vector<double> s(static_cast<size_t>(k) * k);
+  Eigen::Map<RowMajor> matrix(s.data(), k, k);
+  matrix = clusters * clusters.transpose();
+  matrix = (matrix.array() - matrix.maxCoeff()).exp();
+  matrix /= matrix.sum();
+  return s;
 }
 
 }  // namespace edgewise

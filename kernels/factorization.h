@@ -27,8 +27,8 @@ struct BlockFactor {
 // `s` [k, k] row-major float64, entries >= 0.
 BlockFactor FactorBlockMatrix(const std::vector<double>& s, int32_t num_clusters);
 
-// S of every head of a layer, [heads] of [k, k].
-std::vector<std::vector<double>> BlockMatrices(const MembershipParameters& parameters);
+// S of one head, [k, k] row-major: the one given, or softmax over all entries of C C^T.
+std::vector<double> BlockMatrix(const MembershipParameters& parameters, int32_t head);
 
 }  // namespace edgewise
 

@@ -51,7 +51,8 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
       }
       tokenizer.vocabulary.push_back(entry.get<std::string>());
       // Entries in angle brackets (<pad>) hold a place and match no text.
-      const bool special = tokenizer.vocabulary.back().size() > 1 && tokenizer.vocabulary.back().front() == '<';
+      const std::string& text = tokenizer.vocabulary.back();
+      const bool special = text.size() > 2 && text.front() == '<' && text.back() == '>';
       if (character && !special && Characters(tokenizer.vocabulary.back()) != 1) {
         object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] is ", ShowJson(entry), "; one character is expected"));
       }

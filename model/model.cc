@@ -63,9 +63,11 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
   model->parameters_ = (*file)->data_bytes() / sizeof(float);
 
   const absl::Status status = SelfTest(*model);
-  if (!status.ok()) return In("model.safetensors", absl::InvalidArgumentError(absl::StrCat(
-                                                       "self-test: ", std::string(status.message()))));
-  return model;
+  if (status.ok()) return model;
+  // Numbers that are not finite are the file's fault; running out of memory is not.
+  const absl::StatusCode code =
+      status.code() == absl::StatusCode::kInternal ? absl::StatusCode::kInvalidArgument : status.code();
+  return In("model.safetensors", absl::Status(code, absl::StrCat("self-test: ", std::string(status.message()))));
 }
 
 absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text) const { return tokenizer_->Encode(text); }
@@ -79,8 +81,10 @@ absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, Tru
     }
   }
   ModelSequence sequence;
-  const size_t most = config_.max_position_embeddings;
+  const bool cls = config_.task != Task::kTokenClassification && config_.pooling == Pooling::kCls;
+  size_t most = config_.max_position_embeddings;
   if (token_ids.size() > most) {
+    if (cls && truncate != TruncateMode::kRefuse && most > 1) --most;  // the CLS token takes a place
     const size_t surplus = token_ids.size() - most;
     switch (truncate) {
       case TruncateMode::kRefuse:
@@ -95,9 +99,12 @@ absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, Tru
     }
     sequence.truncated_tokens = static_cast<uint32_t>(surplus);
   }
-  if (config_.task != Task::kTokenClassification && config_.pooling == Pooling::kCls) {
+  if (cls) {
     // At full length the last position makes room, as the published models were trained.
-    if (token_ids.size() == most) token_ids.pop_back();
+    if (token_ids.size() == static_cast<size_t>(config_.max_position_embeddings)) {
+      token_ids.pop_back();
+      ++sequence.truncated_tokens;
+    }
     token_ids.insert(token_ids.begin(), config_.cls_token_id);
   }
   for (size_t i = 0; i < token_ids.size(); ++i) {

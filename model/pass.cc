@@ -1,8 +1,11 @@
 #include "model/pass.h"
 
 #include <algorithm>
+#include <exception>
+#include <new>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "model/pass_state.h"
 #include "model/patterns.h"
 #include "model/weights.h"
@@ -135,8 +138,7 @@ absl::Status Pass::State::Step() {
   return absl::OkStatus();
 }
 
-// Rows of dropped inputs leave the wave. Not before the first drawn layer has run: until then rows still equal the
-// shared ones, and the next layer skips what has no member.
+// Rows of dropped inputs leave the wave.
 absl::Status Pass::State::DropDeadMembers() {
   const auto dead = [&](const PassMember& member) { return states[member.input].complete; };
   if (std::none_of(wave.begin(), wave.end(), dead)) return absl::OkStatus();
@@ -196,7 +198,16 @@ Pass::~Pass() = default;
 
 bool Pass::done() const { return state_->Done(); }
 
-absl::Status Pass::Step() { return state_->Done() ? absl::OkStatus() : state_->Step(); }
+absl::Status Pass::Step() {
+  if (state_->Done()) return absl::OkStatus();
+  try {
+    return state_->Step();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory in the forward pass");
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("the forward pass failed: ", error.what()));
+  }
+}
 
 void Pass::Drop(int64_t input, absl::Status reason) {
   PassInput& state = state_->states[input];

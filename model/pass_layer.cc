@@ -149,7 +149,8 @@ absl::Status Pass::State::Classify(Activations& rows, std::vector<PassMember>& m
         member.result.logits[out + c] = row[c];
         member.result.probabilities[out + c] = static_cast<float>(std::exp(row[c] - largest) / total);
       }
-      if (!std::isfinite(total) && state.result.status.ok()) {
+      const bool finite = std::all_of(row, row + labels, [](float logit) { return std::isfinite(logit); });
+      if (!finite && state.result.status.ok()) {
         state.result.status = absl::InternalError("the model gave a number that is not finite (NON_FINITE_OUTPUT)");
       }
     }

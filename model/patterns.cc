@@ -74,6 +74,13 @@ absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequenc
     return absl::InvalidArgumentError(absl::StrCat("row_offsets has ", edges.row_offsets.size(), " entries; ", length + 1,
                                                    " (positions + 1) are expected"));
   }
+  if (!edges.multiplicity.empty() && edges.multiplicity.size() != edges.keys.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("multiplicities has ", edges.multiplicity.size(),
+                                                   " entries; its keys have ", edges.keys.size()));
+  }
+  if (std::any_of(edges.multiplicity.begin(), edges.multiplicity.end(), [](int32_t m) { return m < 1; })) {
+    return absl::InvalidArgumentError("multiplicities has an entry below 1");
+  }
   if (edges.row_offsets[0] != 0) {
     return absl::InvalidArgumentError(absl::StrCat("row_offsets[0] is ", edges.row_offsets[0], "; 0 is expected"));
   }

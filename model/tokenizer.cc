@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kShownBytes = 32;
 
-std::string Show(const std::string& text) { return absl::StrCat("\"", absl::Utf8SafeCHexEscape(text.substr(0, kShownBytes)), "\""); }
+std::string Show(const std::string& text) { return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownBytes)), "\""); }
 
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
@@ -30,7 +30,11 @@ size_t CharacterBytes(const std::string& text, size_t i) {
 }  // namespace
 
 Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
-  for (size_t i = 0; i < config_.vocabulary.size(); ++i) ids_[config_.vocabulary[i]] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < config_.vocabulary.size(); ++i) {
+    const std::string& entry = config_.vocabulary[i];
+    const bool holds_a_place = entry.size() > 2 && entry.front() == '<' && entry.back() == '>';
+    if (!holds_a_place) ids_[entry] = static_cast<int32_t>(i);
+  }
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text) const {

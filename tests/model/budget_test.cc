@@ -204,6 +204,19 @@ TEST_P(BudgetTest, ForcedEdgesAreTheLeastAndStay) {
     input.max_edges = forced;
     const InputResult result = RunOne(*loaded_, input);
     ASSERT_EQ(result.edges, static_cast<double>(forced));
+    const size_t layers = loaded_->config().num_hidden_layers;
+    for (size_t l = 0; l < result.graph->layers.size(); ++l) {
+      const AttentionConfig& attention = loaded_->config().attention[l % layers];
+      if (attention.kind == AttentionKind::kDense) continue;
+      for (const HeadEdges& head : result.graph->layers[l]) {
+        for (size_t i = 0; i + 1 < head.row_offsets.size(); ++i) {
+          for (int64_t e = head.row_offsets[i]; e < head.row_offsets[i + 1]; ++e) {
+            const int distance = std::abs(static_cast<int>(i) - head.keys[e]);
+            ASSERT_LE(distance, attention.local_window / 2) << "only forced edges are left";
+          }
+        }
+      }
+    }
   }
 }
 

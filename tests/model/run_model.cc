@@ -76,8 +76,16 @@ bool SameBytes(const InputResult& a, const InputResult& b) {
               SameVector(a.mutual_information, b.mutual_information) &&
               a.sample_results.size() == b.sample_results.size() && a.graph.has_value() == b.graph.has_value();
   for (size_t s = 0; same && s < a.sample_results.size(); ++s) {
-    same = SameVector(a.sample_results[s].probabilities, b.sample_results[s].probabilities) &&
-           a.sample_results[s].edges == b.sample_results[s].edges;
+    const SampleResult& x = a.sample_results[s];
+    const SampleResult& y = b.sample_results[s];
+    same = SameVector(x.probabilities, y.probabilities) && SameVector(x.logits, y.logits) && x.edges == y.edges &&
+           x.isolated == y.isolated && x.layers.size() == y.layers.size();
+    for (size_t l = 0; same && l < x.layers.size(); ++l) {
+      for (size_t h = 0; same && h < x.layers[l].size(); ++h) {
+        same = x.layers[l][h].edges == y.layers[l][h].edges && x.layers[l][h].isolated == y.layers[l][h].isolated &&
+               SameVector(x.layers[l][h].key_degrees, y.layers[l][h].key_degrees);
+      }
+    }
   }
   if (!same || !a.graph.has_value()) return same;
   same = a.graph->layers.size() == b.graph->layers.size();

@@ -36,6 +36,17 @@ TEST(TokenizerTest, WordsAreSplitLoweredAndSubstituted) {
   EXPECT_THAT(std::string(Tokenizer(config).Encode("good film").status().message()), HasSubstr("\"film\" at byte 5"));
   config.unknown_token_id = 1;
   EXPECT_THAT(*Tokenizer(config).Encode("  GOOD\t( film\n]"), ElementsAre(2, 1, 3));
+  EXPECT_THAT(*Tokenizer(config).Encode("<pad> good"), ElementsAre(1, 2)) << "text cannot name a pad";
+}
+
+TEST(TokenizerTest, MessagesAreWholeCharacters) {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kWord;
+  config.vocabulary = {"a"};
+  std::string word = "x";
+  for (int i = 0; i < 40; ++i) word += "é";
+  const std::string message(Tokenizer(config).Encode(word).status().message());
+  for (char c : message) EXPECT_TRUE(c >= ' ' && c < 0x7F) << message;
 }
 
 TEST(TokenizerTest, AModelWithoutOneSaysSo) {
