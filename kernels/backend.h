@@ -88,7 +88,8 @@ class Backend {
   virtual absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                           const Memberships& out) = 0;
 
-  // softmax over each query's edges, times v; a query without edges gets zeros. out [.., heads * head_dim]. Fills every
+  // softmax over each query's edges, times v; a query without edges gets zeros, one whose scores overflow float32 gets
+  // NaN. out [.., heads * head_dim]. Fills every
   // problem's report and every cap's `capped`.
   virtual absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                               std::span<EdgeCap> caps, Matrix out) = 0;

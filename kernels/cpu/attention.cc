@@ -9,6 +9,7 @@
 #include <new>
 
 #include "absl/status/status.h"
+#include "kernels/cpu/attention_report.h"
 #include "kernels/cpu/attention_work.h"
 
 namespace edgewise {
@@ -31,8 +32,8 @@ const AttentionKernels& KernelsOf(Isa isa) {
   return GenericAttentionKernels();
 }
 
-// Keys that all rows of a block finish before the next: some fifty edges of a row, which is enough to fill batches of 16
-// and, where edges are many, few enough keys to stay in the fastest cache. Depends on the block's edges alone.
+// Keys that all rows of a block finish before the next: some fifty edges of a row, which is enough to fill batches of
+// 16 and, where edges are many, few enough keys to stay in the fastest cache. Depends on the block's edges alone.
 int64_t SegmentOf(uint64_t edges, int rows, int64_t n) {
   constexpr double kEdges = 52.0;
   const int64_t whole = (n + 63) / 64 * 64;
@@ -49,7 +50,8 @@ BlockEdges GivenEdges(const HeadEdges& given, int64_t row0, int rows, Worker& wo
   edges.keys = given.keys.data() + base;
   edges.count = static_cast<uint64_t>(worker.offsets[rows]);
   const int32_t* multiplicity = given.multiplicity.empty() ? nullptr : given.multiplicity.data() + base;
-  if (multiplicity != nullptr && std::any_of(multiplicity, multiplicity + edges.count, [](int32_t m) { return m > 1; })) {
+  if (multiplicity != nullptr &&
+      std::any_of(multiplicity, multiplicity + edges.count, [](int32_t m) { return m > 1; })) {
     worker.multiplicity.assign(multiplicity, multiplicity + edges.count);
     edges.multiplicity = worker.multiplicity.data();
   }
@@ -86,99 +88,6 @@ void MarkBits(const HeadWork& head, int rows, BlockEdges& edges, Worker& worker)
   edges.bit_words = words;
 }
 
-// Calls visit(keys, count, multiplicity or null) for one row.
-template <typename Visit>
-void VisitRow(const Call& call, const HeadWork& head, const BlockEdges& edges, int row, Worker& worker,
-              const Visit& visit) {
-  if (edges.offsets != nullptr) {
-    const int64_t begin = edges.offsets[row];
-    visit(edges.keys + begin, edges.offsets[row + 1] - begin,
-          edges.multiplicity == nullptr ? nullptr : edges.multiplicity + begin);
-  } else if (edges.all) {
-    for (int64_t key = 0; key < head.n; ++key) worker.row_keys[key] = static_cast<int32_t>(key);
-    visit(worker.row_keys, head.n, static_cast<const float*>(nullptr));
-  } else {
-    const int64_t count =
-        call.kernels->list_bits(edges.bits + row * edges.bit_words, edges.bit_words, 0, worker.row_keys);
-    visit(worker.row_keys, count, static_cast<const float*>(nullptr));
-  }
-}
-
-double ExpectedEdges(const Call& call, const HeadWork& head, int64_t row0, int rows, const BlockEdges& edges,
-                     Worker& worker) {
-  if (head.drawn == nullptr) return static_cast<double>(edges.count);
-  const Law law = head.drawn->law;
-  double sum = 0.0;
-  for (int64_t row = row0; row < row0 + rows; ++row) {
-    sum += call.kernels->expected_row(head.tables, RowOf(head, row), law == Law::kBernoulli ? 0 : 1);
-    if (!HasForced(head)) continue;
-    std::fill(worker.position_bits, worker.position_bits + head.tables.words, 0);
-    AddForced(head, row, worker.position_bits);
-    PackBits(head, worker.position_bits, worker.packed_bits);
-    const int64_t count = call.kernels->list_bits(worker.packed_bits, head.tables.words, 0, worker.row_keys);
-    for (int64_t e = 0; e < count; ++e) sum += 1.0 - EdgeProbability(law, RateOf(head, row, worker.row_keys[e]));
-  }
-  return sum;
-}
-
-// Keeps one block's edges and softmax weights for the report.
-void RecordGraph(const Call& call, const HeadWork& head, const AttendBlock& attended, const BlockEdges& edges,
-                 Worker& worker, BlockResult& result) {
-  std::vector<float> scores;
-  for (int r = 0; r < attended.rows; ++r) {
-    VisitRow(call, head, edges, r, worker, [&](const int32_t* keys, int64_t count, const float* multiplicity) {
-      result.row_edges.push_back(count);
-      result.keys.insert(result.keys.end(), keys, keys + count);
-      scores.resize(static_cast<size_t>(count) + 16);
-      const int64_t offsets[2] = {0, count};
-      AttendBlock row = attended;
-      row.q = attended.q + r * attended.depth;
-      row.offsets = offsets;
-      row.edges = keys;
-      if (count > 0) call.kernels->scores(row, 0, scores.data());
-      double sum = 0.0;
-      for (int64_t e = 0; e < count; ++e) {
-        scores[e] = std::exp2(scores[e] - attended.max_score[r]) * (multiplicity == nullptr ? 1.0f : multiplicity[e]);
-        sum += scores[e];
-      }
-      for (int64_t e = 0; e < count; ++e) result.weights.push_back(static_cast<float>(scores[e] / sum));
-      if (head.drawn != nullptr ? head.drawn->law == Law::kPoissonMulti
-                                : head.given != nullptr && !head.given->multiplicity.empty()) {
-        for (int64_t e = 0; e < count; ++e) {
-          result.multiplicity.push_back(multiplicity == nullptr ? 1 : static_cast<int32_t>(multiplicity[e]));
-        }
-      }
-    });
-  }
-}
-
-void Report(const Call& call, const HeadWork& head, const AttendBlock& attended, const BlockEdges& edges, int64_t row0,
-            Worker& worker, BlockResult& result) {
-  result.edges = edges.count;
-  AttentionReport& report = *head.problem->report;
-  for (int r = 0; r < attended.rows; ++r) {
-    bool any = edges.all;
-    if (edges.offsets != nullptr) {
-      any = edges.offsets[r + 1] > edges.offsets[r];
-    } else if (!edges.all) {
-      for (int64_t word = 0; word < edges.bit_words && !any; ++word) any = edges.bits[r * edges.bit_words + word] != 0;
-    }
-    if (!any) ++result.isolated;
-  }
-  if (report.want_key_degrees) {
-    uint32_t* degrees = report.heads[head.head].key_degrees.data();
-    for (int r = 0; r < attended.rows; ++r) {
-      VisitRow(call, head, edges, r, worker, [&](const int32_t* keys, int64_t count, const float*) {
-        for (int64_t e = 0; e < count; ++e) {
-          std::atomic_ref<uint32_t>(degrees[keys[e]]).fetch_add(1, std::memory_order_relaxed);
-        }
-      });
-    }
-  }
-  if (report.want_graph) RecordGraph(call, head, attended, edges, worker, result);
-  if (report.want_expected) result.expected = ExpectedEdges(call, head, row0, attended.rows, edges, worker);
-}
-
 void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
   const HeadWork& head = call.heads[call.block_head[block]];
   const AttentionInputs& inputs = *call.inputs;
@@ -208,7 +117,8 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
     for (int t = head_dim; t < depth; ++t) worker.q[r * depth + t] = 0.0f;
   }
   const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
-  if (edges.multiplicity == nullptr && static_cast<double>(edges.count) >= (depth <= 32 ? kDenseShareShallow : kDenseShare) * pairs) {
+  if (edges.multiplicity == nullptr &&
+      static_cast<double>(edges.count) >= (depth <= 32 ? kDenseShareShallow : kDenseShare) * pairs) {
     if (edges.offsets != nullptr) MarkBits(head, rows, edges, worker);
     worker.GrowAttend(DenseScratchFloats(depth), 0);
     attend.scratch = worker.attend.get();
@@ -237,31 +147,16 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
   for (int r = 0; r < rows; ++r) {
     float* out = call.out.row(head.problem->out_row + row0 + r) + head.head * head_dim;
     const float sum = worker.weight_sum[r];
-    const float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+    float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+    if (!(sum > 0.0f) || !std::isfinite(worker.max_score[r])) {
+      // No edges, which gives zeros; or scores beyond float32, which must not pass for an answer.
+      VisitRow(call, head, edges, r, worker, [&](const int32_t*, int64_t count, const float*) {
+        if (count > 0) inverse = std::nanf("");
+      });
+    }
     for (int t = 0; t < head_dim; ++t) out[t] = worker.sums[r * depth + t] * inverse;
   }
   Report(call, head, attend, edges, row0, worker, call.results[block]);
-}
-
-void CollectReports(Call& call) {
-  for (const HeadWork& head : call.heads) {
-    AttentionReport& report = *head.problem->report;
-    HeadReport& out = report.heads[head.head];
-    HeadEdges& graph = out.graph;
-    if (report.want_graph) graph.row_offsets.push_back(0);
-    for (int64_t b = head.first_block; b < head.first_block + head.blocks(); ++b) {
-      BlockResult& result = call.results[b];
-      out.edges += result.edges;
-      out.isolated += result.isolated;
-      out.expected += result.expected;
-      if (!report.want_graph) continue;
-      for (int64_t count : result.row_edges) graph.row_offsets.push_back(graph.row_offsets.back() + count);
-      graph.keys.insert(graph.keys.end(), result.keys.begin(), result.keys.end());
-      graph.multiplicity.insert(graph.multiplicity.end(), result.multiplicity.begin(), result.multiplicity.end());
-      graph.weights.insert(graph.weights.end(), result.weights.begin(), result.weights.end());
-      result = BlockResult();
-    }
-  }
 }
 
 Call MakeCall(Isa isa, const AttentionInputs& inputs, std::span<const AttentionProblem> problems, Matrix out) {

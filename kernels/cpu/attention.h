@@ -11,8 +11,8 @@
 
 namespace edgewise {
 
-// Backend::Attend on the host. All pointers of `inputs` and `out` are host memory. Scratch memory is O(edges + n) and no
-// more than the caps allow where there are caps. RESOURCE_EXHAUSTED: out of memory.
+// Backend::Attend on the host. All pointers of `inputs` and `out` are host memory. Scratch memory is O(edges + n) and
+// no more than the caps allow where there are caps. RESOURCE_EXHAUSTED: out of memory.
 absl::Status CpuAttend(Isa isa, ThreadPool& pool, const AttentionInputs& inputs,
                        std::span<const AttentionProblem> problems, std::span<EdgeCap> caps, Matrix out);
 

@@ -1,13 +1,16 @@
-// Attention kernels for one instruction set; compiled with its flags (attention_sources.cmake). Only internal functions:
-// an inline function shared with other files could be linked in from here and run where the instructions are missing.
+// Attention kernels for one instruction set; compiled with its flags (attention_sources.cmake). Only internal
+// functions: an inline function shared with other files could be linked in from here and run where the instructions are
+// missing.
 #define EDGEWISE_SIMD_NAMESPACE avx512_kernels
 
 #include "kernels/cpu/attention_kernels.h"
 #include "kernels/cpu/simd_avx512.h"
 #include "kernels/philox.h"  // constants only
 
-// clang-format off: order matters
+// In this order: each uses what lies before it.
+// clang-format off
 #include "kernels/cpu/attention_dense.inl"
+#include "kernels/cpu/draw_philox_avx512.inl"
 #include "kernels/cpu/draw_avx512.inl"
 #include "kernels/cpu/draw_tile_avx512.inl"
 #include "kernels/cpu/attention_gather.inl"
@@ -17,8 +20,9 @@ namespace edgewise {
 
 const AttentionKernels& Avx512AttentionKernels() {
   namespace k = avx512_kernels;
-  static constexpr AttentionKernels kernels = {k::DrawRows,    k::DrawTile,     k::ListOneRow, k::ExpectedRow, k::PackKeyTile,
-                                               k::AttendDense, k::AttendGather, k::EdgeScores, k::CountBits,   k::ListBits};
+  static constexpr AttentionKernels kernels = {k::DrawRows,    k::DrawTile,    k::ListOneRow,   k::ExpectedRow,
+                                               k::PackKeyTile, k::AttendDense, k::AttendGather, k::EdgeScores,
+                                               k::CountBits,   k::ListBits};
   return kernels;
 }
 

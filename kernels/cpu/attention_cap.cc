@@ -1,6 +1,6 @@
-// Edge caps: which drawn edges an allowance keeps (kernels.md T6). Only edges younger than an age tau0 at which a little
-// more than the allowance is expected are drawn and stored, so memory follows the allowance; where that turns out to be
-// too young, it is drawn again with more.
+// Edge caps: which drawn edges an allowance keeps (kernels.md T6). Only edges younger than an age tau0 at which a
+// little more than the allowance is expected are drawn and stored, so memory follows the allowance; where that turns
+// out to be too young, it is drawn again with more.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 struct AgedEdge {
   int32_t row;  // in its block
   int32_t key;
-  double age;   // 0: forced
+  double age;  // -1: forced
 };
 
 // The heads under one cap.
@@ -84,8 +84,8 @@ std::vector<std::vector<AgedEdge>> DrawCap(ThreadPool& pool, std::vector<std::un
     const HeadWork& head = call.heads[work.blocks[i].first];
     const int64_t row0 = (work.blocks[i].second - head.first_block) * head.block_rows;
     try {
-      DrawAged(call, head, row0, static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0)), tau, *workers[worker],
-               edges[i]);
+      DrawAged(call, head, row0, static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0)), tau,
+               *workers[worker], edges[i]);
     } catch (const std::bad_alloc&) {
       failed = true;
     }
@@ -145,8 +145,8 @@ void Keep(const Call& call, const CapWork& work, const std::vector<std::vector<A
       if (!multi) continue;
       const int64_t row = row0 + edge.row;
       const RandomKey& key = head.drawn->key;
-      const uint64_t uniform = PairUniform(key, static_cast<uint32_t>(head.head), head.position(row),
-                                           head.position(edge.key));
+      const uint64_t uniform =
+          PairUniform(key, static_cast<uint32_t>(head.head), head.position(row), head.position(edge.key));
       const double rate = limit.tau * static_cast<double>(RateOf(head, row, edge.key));
       const int count = rate > 0.0 ? std::max(1, EdgeMultiplicity(uniform, rate)) : 1;
       parallel |= count > 1;
@@ -164,8 +164,9 @@ void ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, 
   for (size_t i = 0; i < call.heads.size(); ++i) {
     HeadWork& head = call.heads[i];
     if (head.problem->cap >= 0 && head.drawn == nullptr) {  // drops nothing, but uses the allowance
-      works[head.problem->cap].forced += head.given != nullptr ? head.given->keys.size()
-                                                               : static_cast<uint64_t>(head.n) * static_cast<uint64_t>(head.n);
+      works[head.problem->cap].forced += head.given != nullptr
+                                             ? head.given->keys.size()
+                                             : static_cast<uint64_t>(head.n) * static_cast<uint64_t>(head.n);
     }
     if (!head.capped) continue;
     if (caps[head.problem->cap].max_edges == kNoCap) {
@@ -191,8 +192,9 @@ void ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, 
         // Too few are this young, so that older ones may stay as well: the estimate was too high.
         uint64_t found = 0;
         for (const auto& block : edges) found += block.size();
-        tau = found > 0 && 2.0 * tau < 1.0 ? std::min(1.0, 1.25 * tau * std::max(1.0, wanted / static_cast<double>(found)))
-                                           : 1.0;
+        tau = found > 0 && 2.0 * tau < 1.0
+                  ? std::min(1.0, 1.25 * tau * std::max(1.0, wanted / static_cast<double>(found)))
+                  : 1.0;
         continue;
       }
       Keep(call, work, edges, limit, call.kept);

@@ -104,8 +104,8 @@ EDGEWISE_INLINE void AddStripValues(const float* weights, const AttendBlock& blo
   for (; t + 4 * kLanes <= depth; t += 4 * kLanes) {
     const float* v = block.v + first_key * block.v_stride + t;
     AddValues<kScoreRows, 4>(weights, v, block.v_stride, count, sums + t, depth);
-    AddValues<kScoreRows, 4>(weights + kScoreRows * kTileKeys, v, block.v_stride, count,
-                             sums + kScoreRows * depth + t, depth);
+    AddValues<kScoreRows, 4>(weights + kScoreRows * kTileKeys, v, block.v_stride, count, sums + kScoreRows * depth + t,
+                             depth);
   }
   for (; t + 2 * kLanes <= depth; t += 2 * kLanes) {
     AddValues<kStripRows, 2>(weights, block.v + first_key * block.v_stride + t, block.v_stride, count, sums + t, depth);
@@ -117,9 +117,9 @@ EDGEWISE_INLINE void AddStripValues(const float* weights, const AttendBlock& blo
 
 static void AttendDense(const AttendBlock& block) {
   const int depth = block.depth;
-  float* packed = block.scratch;                              // [depth, 64] when keys come unpacked
-  float* scores = packed + depth * kTileKeys;                 // [12, 64]
-  float* weight_sum = scores + kStripRows * kTileKeys;        // [96, kLanes]
+  float* packed = block.scratch;                        // [depth, 64] when keys come unpacked
+  float* scores = packed + depth * kTileKeys;           // [12, 64]
+  float* weight_sum = scores + kStripRows * kTileKeys;  // [96, kLanes]
   const int strips = (block.rows + kStripRows - 1) / kStripRows;
   for (int i = 0; i < strips * kStripRows * depth; ++i) block.sums[i] = 0.0f;
   for (int i = 0; i < strips * kStripRows * kLanes; ++i) weight_sum[i] = 0.0f;

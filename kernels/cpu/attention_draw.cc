@@ -39,8 +39,7 @@ struct Multiple {
 void DrawPoissonRow(const Call& call, const HeadWork& head, int64_t row, int32_t row_in_block, Worker& worker,
                     uint64_t* bits, std::vector<Multiple>& multiples) {
   const Law law = head.drawn->law;
-  const int64_t count =
-      call.kernels->list_row(head.tables, RowOf(head, row), 1.0f, worker.draw, worker.candidates);
+  const int64_t count = call.kernels->list_row(head.tables, RowOf(head, row), 1.0f, worker.draw, worker.candidates);
   for (int64_t c = 0; c < count; ++c) {
     const Candidate& pair = worker.candidates[c];
     if (!IsEdge(law, pair.uniform, pair.rate)) continue;
@@ -54,7 +53,8 @@ void DrawPoissonRow(const Call& call, const HeadWork& head, int64_t row, int32_t
 }
 
 // Lists of the block's bits, with multiplicities.
-void ListBlock(const Call& call, const HeadWork& head, int rows, const std::vector<Multiple>& multiples, Worker& worker) {
+void ListBlock(const Call& call, const HeadWork& head, int rows, const std::vector<Multiple>& multiples,
+               Worker& worker) {
   worker.keys.clear();
   worker.multiplicity.clear();
   size_t next = 0;
@@ -176,8 +176,8 @@ BlockEdges DrawBlock(const Call& call, const HeadWork& head, int64_t row0, int r
       const int64_t used = worker.offsets[r];
       const int64_t room = used + head.columns + kDrawGroup + 64;
       if (static_cast<int64_t>(worker.keys.size()) < room) worker.keys.resize(static_cast<size_t>(room + used));
-      const int drawn = call.kernels->draw_rows(tables, block_rows + r, rows - r, worker.draw, worker.keys.data() + used,
-                                                worker.offsets + r + 1);
+      const int drawn = call.kernels->draw_rows(tables, block_rows + r, rows - r, worker.draw,
+                                                worker.keys.data() + used, worker.offsets + r + 1);
       for (int i = 0; i < drawn; ++i) worker.offsets[r + 1 + i] += used;
       r += drawn;
     }
@@ -203,8 +203,7 @@ BlockEdges DrawBlock(const Call& call, const HeadWork& head, int64_t row0, int r
         continue;
       }
       int64_t ends[kBlockRows];
-      const int drawn =
-          call.kernels->draw_rows(tables, block_rows + r, rows - r, worker.draw, worker.row_keys, ends);
+      const int drawn = call.kernels->draw_rows(tables, block_rows + r, rows - r, worker.draw, worker.row_keys, ends);
       int64_t e = 0;
       for (int i = 0; i < drawn; ++i, ++r) {
         for (; e < ends[i]; ++e) {

@@ -1,10 +1,10 @@
 // Attention of a block of query rows over lists of edges. Included by the file of each instruction set after its
 // simd_*.h and draw_*.inl.
 //
-// Keys are taken in segments that all rows finish before the next, so that a segment of k and v stays in the cache while
-// the rows of the block use it; a row carries its maximum and sums from segment to segment. Within a segment all rows are
-// scored, then weighed, then summed, in flat loops over batches of 16 edges of one row: how many edges a row has in a
-// segment is chance, and a loop per row would end in a mispredicted branch.
+// Keys are taken in segments that all rows finish before the next, so that a segment of k and v stays in the cache
+// while the rows of the block use it; a row carries its maximum and sums from segment to segment. Within a segment all
+// rows are scored, then weighed, then summed, in flat loops over batches of 16 edges of one row: how many edges a row
+// has in a segment is chance, and a loop per row would end in a mispredicted branch.
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 

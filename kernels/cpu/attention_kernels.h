@@ -8,29 +8,29 @@
 namespace edgewise {
 
 inline constexpr int kBlockRows = 1032;   // most query rows of a block, which share what is decided for it
-inline constexpr int kTileKeys = 64;     // keys of a dense tile; one word of an edge mask
+inline constexpr int kTileKeys = 64;      // keys of a dense tile; one word of an edge mask
 inline constexpr int kTileRows = 6;       // query rows of a draw tile
 inline constexpr int kMaxRank = 512;      // of memberships drawn by tiles
-inline constexpr int kDrawGroup = 4096;   // candidates of rows that are decided together
-inline constexpr int kDrawColumns = 128; // key positions that one step of the random generator covers
+inline constexpr int kDrawGroup = 2048;   // candidates of rows that are decided together
+inline constexpr int kDrawColumns = 128;  // key positions that one step of the random generator covers
 
 // One head of one sequence, as draws see it: keys by position, a multiple of 128 of them, pads included.
 struct DrawTables {
-  int64_t words = 0;                  // of 64 positions; even
-  const uint64_t* valid = nullptr;    // [words] bit per position: a token is there
-  int64_t full_words = 0;             // so many of the first have every token
-  const uint16_t* bound = nullptr;    // [64 * words] key bound / key_scale * 65535, rounded up; BoundPlace order
-  const uint64_t* philox = nullptr;   // [words / 2, 4, 8] the first rounds of kStreamBytes, which no query changes
-  const float* y = nullptr;           // [n, rank]
-  const float* y_tiles = nullptr;     // [words, rank, 64] in TilePlace order, zero for pads; null: not packed
-  const int32_t* packed = nullptr;    // [64 * words] index of a position among tokens; null: the position itself
-  int rank = 0;                       // of x and y, a multiple of 16
-  float key_scale = 0.0f;             // largest key bound
-  float key_norm = 0.0f;              // largest |y|
+  int64_t words = 0;                 // of 64 positions; even
+  const uint64_t* valid = nullptr;   // [words] bit per position: a token is there
+  int64_t full_words = 0;            // so many of the first have every token
+  const uint16_t* bound = nullptr;   // [64 * words] key bound / key_scale * 65535, rounded up; BoundPlace order
+  const uint64_t* philox = nullptr;  // [words / 2, 4, 8] the first rounds of kStreamBytes, which no query changes
+  const float* y = nullptr;          // [n, rank]
+  const float* y_tiles = nullptr;    // [words, rank, 64] in TilePlace order, zero for pads; null: not packed
+  const int32_t* packed = nullptr;   // [64 * words] index of a position among tokens; null: the position itself
+  int rank = 0;                      // of x and y, a multiple of 16
+  float key_scale = 0.0f;            // largest key bound
+  float key_norm = 0.0f;             // largest |y|
   float exploration = 0.0f;
-  uint32_t seed[2] = {};              // low word first
-  uint32_t bytes_word = 0;            // third counter word of kStreamBytes
-  uint32_t low_word = 0;              // and of kStreamLow
+  uint32_t seed[2] = {};    // low word first
+  uint32_t bytes_word = 0;  // third counter word of kStreamBytes
+  uint32_t low_word = 0;    // and of kStreamLow
   uint32_t sample = 0;
 };
 
@@ -39,8 +39,8 @@ static constexpr int BoundPlace(int c) { return (c & 1) * 32 + (c >> 1); }
 // Where position c of 64 lies in a row of y_tiles.
 static constexpr int TilePlace(int c) { return (c >> 2 & 3) * 16 + (c >> 4) * 4 + (c & 3); }
 
-// How far 256 p~ of a draw tile may be from 256 p, where the product of the norms of x and y is at most `norms`: two sums
-// of `rank` products, each off by rank * 2^-24 at most, and the rounding of values up to 512.
+// How far 256 p~ of a draw tile may be from 256 p, where the product of the norms of x and y is at most `norms`: two
+// sums of `rank` products, each off by rank * 2^-24 at most, and the rounding of values up to 512.
 static constexpr float TileEpsilon(int rank, float norms) {
   return 256.0f * 2.0f * static_cast<float>(rank + 8) * 6.0e-8f * norms + 1.0e-3f;
 }
@@ -51,8 +51,8 @@ struct DrawRow {
   float bound = 0.0f;        // of the query
 };
 
-// Scratch of one thread, for capacity = max(kTileRows * (columns + 64), columns + kDrawGroup + 64) candidates, of rows one
-// after the other in batches of 16.
+// Scratch of one thread, for capacity = max(kTileRows * (columns + 64), columns + kDrawGroup + 64) candidates, of rows
+// one after the other in batches of 16.
 struct DrawScratch {
   int64_t capacity = 0;
   uint32_t* column = nullptr;       // [capacity + 64] key positions
@@ -73,25 +73,25 @@ struct Candidate {
 };
 
 struct AttendBlock {
-  int rows = 0;                     // <= kBlockRows
-  int depth = 0;                    // of q, k, v: head_dim padded with zeros to a multiple of 16
-  int64_t keys = 0;                 // n
-  const float* q = nullptr;         // [rows, depth] times scale / ln 2
-  const float* k = nullptr;         // [n, depth], rows k_stride apart
-  const float* v = nullptr;         // [n, depth], rows v_stride apart
+  int rows = 0;              // <= kBlockRows
+  int depth = 0;             // of q, k, v: head_dim padded with zeros to a multiple of 16
+  int64_t keys = 0;          // n
+  const float* q = nullptr;  // [rows, depth] times scale / ln 2
+  const float* k = nullptr;  // [n, depth], rows k_stride apart
+  const float* v = nullptr;  // [n, depth], rows v_stride apart
   int64_t k_stride = 0, v_stride = 0;
-  float* sums = nullptr;            // out: [rows, depth] sum of weights times v
-  float* weight_sum = nullptr;      // out: [rows]
-  float* max_score = nullptr;       // out: [rows], base-2 logarithm of the unit of the weights
+  float* sums = nullptr;        // out: [rows, depth] sum of weights times v
+  float* weight_sum = nullptr;  // out: [rows]
+  float* max_score = nullptr;   // out: [rows], base-2 logarithm of the unit of the weights
   // Dense tiles.
-  const float* k_tiles = nullptr;   // [ceil(n / 64), depth, 64]; null: packed on the way
-  const uint64_t* bits = nullptr;   // [rows, bit_words] edges; null: all
+  const float* k_tiles = nullptr;  // [ceil(n / 64), depth, 64]; null: packed on the way
+  const uint64_t* bits = nullptr;  // [rows, bit_words] edges; null: all
   int64_t bit_words = 0;
   // Gathered edges.
-  const int64_t* offsets = nullptr; // [rows + 1] into edges; null: the edges are `bits`
-  const int32_t* edges = nullptr;   // keys, ascending within a row
+  const int64_t* offsets = nullptr;     // [rows + 1] into edges; null: the edges are `bits`
+  const int32_t* edges = nullptr;       // keys, ascending within a row
   const float* multiplicity = nullptr;  // as edges; null: all 1
-  int64_t segment = 0;              // keys that are finished for all rows before the next; a multiple of 64
+  int64_t segment = 0;                  // keys that are finished for all rows before the next; a multiple of 64
   float* scratch = nullptr;         // dense: [DenseScratchFloats]; gathered: [padded + 64] with padded the edges of a
                                     // segment, rows rounded up to 16
   int32_t* keys_scratch = nullptr;  // gathered: [padded + 64]
@@ -105,8 +105,8 @@ static constexpr int64_t DenseScratchFloats(int depth) {
 }
 
 struct AttentionKernels {
-  // Law bernoulli: the edges of the first few of `count` rows as ascending key positions, row after row; ends[r] is where
-  // row r ends. Returns how many rows, at least one. Room for columns + kDrawGroup + 64 positions.
+  // Law bernoulli: the edges of the first few of `count` rows as ascending key positions, row after row; ends[r] is
+  // where row r ends. Returns how many rows, at least one. Room for columns + kDrawGroup + 64 positions.
   int (*draw_rows)(const DrawTables&, const DrawRow* rows, int count, const DrawScratch&, int32_t* positions,
                    int64_t* ends);
   // The same for `rows` <= kTileRows rows, from y_tiles: as bits by position, [rows, words].

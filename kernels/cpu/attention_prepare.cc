@@ -14,7 +14,7 @@
 namespace edgewise::cpu_attention {
 namespace {
 
-constexpr int64_t kChunk = 512;       // columns that one item of work prepares; a multiple of kDrawColumns
+constexpr int64_t kChunk = 512;        // columns that one item of work prepares; a multiple of kDrawColumns
 constexpr int64_t kSerialChunks = 12;  // so few are done before a second thread would be awake
 constexpr size_t kHugePage = 2 << 20;
 // Keys are packed in advance where the bounds allow this share of edges (where not, tiles pack them as they go).
@@ -146,7 +146,7 @@ void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
     const int64_t word = position / 64;
     const int column = static_cast<int>(position % 64);
     head.valid[word] |= uint64_t{1} << column;
-    const float bound = std::ceil(head.key_bound[token] * scale);
+    const float bound = head.key_bound[token] * scale + 1.0f;  // rounded up, or further
     head.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
     if (head.packed != nullptr) head.packed[position] = static_cast<int32_t>(token);
     if (head.y_tiles != nullptr) {

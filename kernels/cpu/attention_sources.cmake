@@ -5,6 +5,7 @@ set(EDGEWISE_CPU_ATTENTION_SOURCES
   cpu/attention_cap.cc
   cpu/attention_draw.cc
   cpu/attention_prepare.cc
+  cpu/attention_report.cc
   cpu/attention_generic.cc)
 set_source_files_properties(cpu/attention_generic.cc PROPERTIES COMPILE_OPTIONS "-O3")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

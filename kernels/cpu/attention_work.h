@@ -44,11 +44,11 @@ class Memory {
 
 // Edges of one block of query rows, rows and keys as packed indices.
 struct BlockEdges {
-  bool all = false;                   // every pair
-  const uint64_t* bits = nullptr;     // [rows, bit_words], or
+  bool all = false;                // every pair
+  const uint64_t* bits = nullptr;  // [rows, bit_words], or
   int64_t bit_words = 0;
-  const int64_t* offsets = nullptr;   // [rows + 1] into
-  const int32_t* keys = nullptr;      // ascending within a row
+  const int64_t* offsets = nullptr;     // [rows + 1] into
+  const int32_t* keys = nullptr;        // ascending within a row
   const float* multiplicity = nullptr;  // as keys; null: all 1
   uint64_t count = 0;
 };
@@ -70,8 +70,8 @@ struct KeptEdges {
   std::vector<float> multiplicity;  // as keys, or empty
 };
 
-// Query rows of a block, a multiple of 12: more where keys and values outgrow a core's cache, so that more rows share the
-// cost of fetching them. Depends on the sequence alone, because a block's edges decide how it is computed.
+// Query rows of a block, a multiple of 12: more where keys and values outgrow a core's cache, so that more rows share
+// the cost of fetching them. Depends on the sequence alone, because a block's edges decide how it is computed.
 inline int BlockRows(int64_t n, int depth) {
   const int64_t bytes = n * depth * 2 * static_cast<int64_t>(sizeof(float));
   return bytes <= 1 << 20 ? 60 : bytes <= 2 << 20 ? 516 : kBlockRows;
@@ -81,22 +81,22 @@ inline int BlockRows(int64_t n, int depth) {
 struct HeadWork {
   const AttentionProblem* problem = nullptr;
   int head = 0;
-  const DrawnRows* drawn = nullptr;    // the pattern, or
-  const HeadEdges* given = nullptr;    // or neither: all pairs
-  int64_t n = 0;                       // tokens
-  int64_t columns = 0;                 // positions, rounded up to kDrawColumns
-  bool gaps = false;                   // positions are not 0..n-1
-  bool capped = false;                 // edges come from `kept`
-  double bound_sum = 0.0;              // sum of key bounds
+  const DrawnRows* drawn = nullptr;  // the pattern, or
+  const HeadEdges* given = nullptr;  // or neither: all pairs
+  int64_t n = 0;                     // tokens
+  int64_t columns = 0;               // positions, rounded up to kDrawColumns
+  bool gaps = false;                 // positions are not 0..n-1
+  bool capped = false;               // edges come from `kept`
+  double bound_sum = 0.0;            // sum of key bounds
 
   // Operands of this head, rows padded to `depth`.
   int depth = 0;
-  const float* q = nullptr;            // [n, head_dim] as given
+  const float* q = nullptr;  // [n, head_dim] as given
   int64_t q_stride = 0;
-  const float* k = nullptr;            // [n, depth]
+  const float* k = nullptr;  // [n, depth]
   const float* v = nullptr;
   int64_t k_stride = 0, v_stride = 0;
-  float* k_copy = nullptr;             // where k and v are copied to, if they are
+  float* k_copy = nullptr;  // where k and v are copied to, if they are
   float* v_copy = nullptr;
   float* k_tiles = nullptr;            // [n / 64 up, depth, 64], if packed
   const float* x = nullptr;            // [n, rank]
@@ -110,9 +110,9 @@ struct HeadWork {
   float* y_tiles = nullptr;
   int32_t* packed = nullptr;
 
-  int block_rows = 0;                  // of every block but the last
+  int block_rows = 0;  // of every block but the last
   int64_t blocks() const { return (n + block_rows - 1) / block_rows; }
-  int64_t first_block = 0;             // among the blocks of the call
+  int64_t first_block = 0;  // among the blocks of the call
   uint32_t position(int64_t row) const {
     return problem->positions == nullptr ? static_cast<uint32_t>(row) : static_cast<uint32_t>(problem->positions[row]);
   }
@@ -123,33 +123,33 @@ struct Call {
   const AttentionInputs* inputs = nullptr;
   std::span<const AttentionProblem> problems;
   Matrix out;
-  std::vector<HeadWork> heads;         // problem by problem
-  std::vector<int32_t> block_head;     // [blocks] index into heads
-  std::vector<BlockResult> results;    // [blocks]
-  std::vector<KeptEdges> kept;         // [blocks], of heads under a cap
+  std::vector<HeadWork> heads;       // problem by problem
+  std::vector<int32_t> block_head;   // [blocks] index into heads
+  std::vector<BlockResult> results;  // [blocks]
+  std::vector<KeptEdges> kept;       // [blocks], of heads under a cap
 };
 
 // Buffers of one thread, for the longest sequence of a call.
 struct Worker {
   Memory memory;
   DrawScratch draw;
-  uint64_t* position_bits = nullptr;   // [kBlockRows, words]
-  uint64_t* packed_bits = nullptr;     // [kBlockRows, words]
-  int32_t* row_keys = nullptr;         // [columns + kDrawGroup + 64]
-  Candidate* candidates = nullptr;     // [columns]
-  float* q = nullptr;                  // [kBlockRows, depth]
-  float* sums = nullptr;               // [kBlockRows, depth]
-  float* weight_sum = nullptr;         // [kBlockRows]
-  float* max_score = nullptr;          // [kBlockRows]
+  uint64_t* position_bits = nullptr;  // [kBlockRows, words]
+  uint64_t* packed_bits = nullptr;    // [kBlockRows, words]
+  int32_t* row_keys = nullptr;        // [columns + kDrawGroup + 64]
+  Candidate* candidates = nullptr;    // [columns]
+  float* q = nullptr;                 // [kBlockRows, depth]
+  float* sums = nullptr;              // [kBlockRows, depth]
+  float* weight_sum = nullptr;        // [kBlockRows]
+  float* max_score = nullptr;         // [kBlockRows]
   struct Free {
     void operator()(void* memory) const { std::free(memory); }
   };
-  std::unique_ptr<float, Free> attend;        // AttendBlock::scratch
-  std::unique_ptr<int32_t, Free> attend_keys; // AttendBlock::keys_scratch
+  std::unique_ptr<float, Free> attend;         // AttendBlock::scratch
+  std::unique_ptr<int32_t, Free> attend_keys;  // AttendBlock::keys_scratch
   int64_t attend_floats = 0, attend_key_count = 0;
   int64_t offsets[kBlockRows + 1];
-  std::vector<int32_t> keys;           // edges of one block
-  std::vector<float> multiplicity;     // as keys, or empty
+  std::vector<int32_t> keys;        // edges of one block
+  std::vector<float> multiplicity;  // as keys, or empty
 
   void Prepare(const Call& call);
   // Room of at least so many; contents are lost. Throws std::bad_alloc.
@@ -174,8 +174,7 @@ bool IsEdge(Law law, uint64_t uniform, float rate);
 float RateOf(const HeadWork& head, int64_t row, int64_t key);
 DrawRow RowOf(const HeadWork& head, int64_t row);
 
-// Decides what each cap keeps, sets `capped` and fills call.kept. True: the heads of slack caps were left to be drawn as
-// if they had none.
+// Decides what each cap keeps, sets `capped` and fills call.kept.
 void ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, std::span<EdgeCap> caps, Call& call);
 
 }  // namespace edgewise::cpu_attention

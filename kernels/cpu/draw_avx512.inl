@@ -1,101 +1,15 @@
-// Drawing edges with AVX-512: exactly the graph of kernels/draw.h. Included by attention_avx512.cc.
+// Drawing edges with AVX-512: exactly the graph of kernels/draw.h. Included by attention_avx512.cc
+// after draw_philox_avx512.inl.
 //
-// Most pairs are settled by one random byte against a bound: 64 columns a step. Pairs that pass it get their exact p, 16
-// at a time; only when the byte equals floor(256 p) is the low word of the uniform drawn, 16 at a time as well.
+// Most pairs are settled by one random byte against a bound: 64 columns a step. Pairs that pass it get their exact p,
+// 16 at a time; only when the byte equals floor(256 p) is the low word of the uniform drawn, 16 at a time as well.
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
-using V = __m512i;
-
-EDGEWISE_INLINE V Set64(uint64_t a) { return _mm512_set1_epi64(static_cast<long long>(a)); }
-EDGEWISE_INLINE V Xor3(V a, V b, V c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
-// High halves of 64-bit lanes into their low halves; the new high halves mean nothing. Two ways, for two ports.
-EDGEWISE_INLINE V HighHalf(V a) { return _mm512_shuffle_epi32(a, static_cast<_MM_PERM_ENUM>(0xF5)); }
-EDGEWISE_INLINE V HighHalfShifted(V a) { return _mm512_srli_epi64(a, 32); }
-
-// Philox counters of eight blocks in the low halves of 64-bit lanes. High halves are garbage that the 32-bit multiplier
-// does not read.
-struct Counters {
-  V c0, c1, c2, c3;
-};
-
-EDGEWISE_INLINE void PhiloxRound(Counters& c, uint64_t k0, uint64_t k1) {
-  const V product0 = _mm512_mul_epu32(c.c0, Set64(kPhiloxMultiplier0));
-  const V product1 = _mm512_mul_epu32(c.c2, Set64(kPhiloxMultiplier1));
-  c.c0 = Xor3(HighHalf(product1), c.c1, Set64(k0));
-  c.c2 = Xor3(HighHalfShifted(product0), c.c3, Set64(k1));
-  c.c1 = product1;
-  c.c3 = product0;
-}
-
-// What one query adds to the tables of DrawTables::philox: rounds 0 and 1 on the words that no column changes.
-struct QueryWords {
-  V high, low;
-};
-EDGEWISE_INLINE QueryWords MixQuery(const DrawTables& tables, uint32_t position) {
-  const uint32_t constant = static_cast<uint32_t>(static_cast<uint64_t>(kPhiloxMultiplier1) * tables.bytes_word >> 32);
-  const uint32_t word = constant ^ position ^ tables.seed[0];
-  const uint64_t product = static_cast<uint64_t>(kPhiloxMultiplier0) * word;
-  return {Set64(product >> 32), Set64(product & 0xFFFFFFFFu)};
-}
-
-// Round keys 3..9, broadcast by the instructions that use them.
-struct RoundKeys {
-  uint64_t k0[7], k1[7];
-};
-EDGEWISE_INLINE void FillRoundKeys(const DrawTables& tables, RoundKeys& keys) {
-  for (uint32_t round = 0; round < 7; ++round) {
-    keys.k0[round] = tables.seed[0] + (round + 3) * kPhiloxWeyl0;
-    keys.k1[round] = tables.seed[1] + (round + 3) * kPhiloxWeyl1;
-  }
-}
-
-// Rounds 0 to 2 of eight blocks, from what DrawTables::philox holds.
-EDGEWISE_INLINE Counters FirstRounds(const uint64_t* table, QueryWords query) {
-  const V product = _mm512_mul_epu32(_mm512_xor_si512(query.high, _mm512_loadu_si512(table)), Set64(kPhiloxMultiplier1));
-  return {_mm512_xor_si512(HighHalf(product), _mm512_loadu_si512(table + 8)), product,
-          _mm512_xor_si512(query.low, _mm512_loadu_si512(table + 16)), _mm512_loadu_si512(table + 24)};
-}
-
-// Words 0, 1 and words 2, 3 of each block side by side, then blocks 0..3 and 4..7 together, then bytes into place.
-EDGEWISE_INLINE void OrderBytes(const Counters& c, V order, V* first, V* second) {
-  const __mmask16 odd = 0xAAAA;
-  const auto low_to_high = static_cast<_MM_PERM_ENUM>(0xA0);
-  const V word01 = _mm512_mask_shuffle_epi32(c.c0, odd, c.c1, low_to_high);
-  const V word23 = _mm512_mask_shuffle_epi32(c.c2, odd, c.c3, low_to_high);
-  *first = _mm512_permutexvar_epi8(order, _mm512_shuffle_i64x2(word01, word23, 0x44));
-  *second = _mm512_permutexvar_epi8(order, _mm512_shuffle_i64x2(word01, word23, 0xEE));
-}
-
-// The high bytes of 128 positions for each of kChains pairs of a table and a query, in order: bytes [2 * kChains]. Chains
-// run side by side, because one waits for itself: a round is seven cycles and three instructions long.
-template <int kChains>
-EDGEWISE_INLINE void HighBytes(const uint64_t* const* table, const QueryWords* query, const RoundKeys& keys, V order,
-                               V* bytes) {
-  Counters c[kChains];
-#pragma GCC unroll 4
-  for (int i = 0; i < kChains; ++i) c[i] = FirstRounds(table[i], query[i]);
-#pragma GCC unroll 7
-  for (int round = 0; round < 7; ++round) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kChains; ++i) PhiloxRound(c[i], keys.k0[round], keys.k1[round]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < kChains; ++i) OrderBytes(c[i], order, bytes + 2 * i, bytes + 2 * i + 1);
-}
-
-// Column 8e + 2t + b takes byte 2e + b of block t; the first 32 bytes hold words 0, 1 of the four blocks.
-alignas(64) static const uint8_t kByteOrder[64] = {
-#define EDGEWISE_PAIR(t, byte) (byte < 8 ? 8 * t + byte : 24 + 8 * t + byte), (byte < 8 ? 8 * t + byte : 24 + 8 * t + byte) + 1
-#define EDGEWISE_EIGHT(byte) EDGEWISE_PAIR(0, byte), EDGEWISE_PAIR(1, byte), EDGEWISE_PAIR(2, byte), EDGEWISE_PAIR(3, byte)
-    EDGEWISE_EIGHT(0), EDGEWISE_EIGHT(2),  EDGEWISE_EIGHT(4),  EDGEWISE_EIGHT(6),
-    EDGEWISE_EIGHT(8), EDGEWISE_EIGHT(10), EDGEWISE_EIGHT(12), EDGEWISE_EIGHT(14)
-#undef EDGEWISE_EIGHT
-#undef EDGEWISE_PAIR
-};
-alignas(64) static const uint8_t kIota[64] = {
-    0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
-    32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+alignas(64) static const uint8_t kIota[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                              16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                              32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                              48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
 // Appends `from` + the places of the set bits of `mask`, and their bytes. No branch on what is rare: compresses go to
 // registers, whole vectors are stored and the end moves on.
@@ -105,9 +19,12 @@ EDGEWISE_INLINE int64_t Append(uint64_t mask, V from, V bytes, uint32_t* column,
   _mm512_storeu_si512(byte + size, _mm512_maskz_compress_epi8(mask, bytes));
   _mm512_storeu_si512(column + size, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(ids))));
   if (__builtin_expect(count > 16, 0)) {
-    _mm512_storeu_si512(column + size + 16, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
-    _mm512_storeu_si512(column + size + 32, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 2))));
-    _mm512_storeu_si512(column + size + 48, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 3))));
+    _mm512_storeu_si512(column + size + 16,
+                        _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
+    _mm512_storeu_si512(column + size + 32,
+                        _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 2))));
+    _mm512_storeu_si512(column + size + 48,
+                        _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 3))));
   }
   return size + count;
 }
@@ -143,26 +60,28 @@ EDGEWISE_INLINE uint64_t Passes(const RowTest& test, const uint16_t* bound, uint
   if (kShifted) {
     even = _mm512_sllv_epi16(_mm512_min_epu16(even, test.limit), test.shift);
     odd = _mm512_sllv_epi16(_mm512_min_epu16(odd, test.limit), test.shift);
-    even = _mm512_or_si512(even, _mm512_maskz_set1_epi16(_mm512_cmpge_epu16_mask(even, _mm512_sllv_epi16(test.limit, test.shift)), -1));
-    odd = _mm512_or_si512(odd, _mm512_maskz_set1_epi16(_mm512_cmpge_epu16_mask(odd, _mm512_sllv_epi16(test.limit, test.shift)), -1));
+    even = _mm512_or_si512(
+        even, _mm512_maskz_set1_epi16(_mm512_cmpge_epu16_mask(even, _mm512_sllv_epi16(test.limit, test.shift)), -1));
+    odd = _mm512_or_si512(
+        odd, _mm512_maskz_set1_epi16(_mm512_cmpge_epu16_mask(odd, _mm512_sllv_epi16(test.limit, test.shift)), -1));
   }
   // Bytes of column order: the high one of `even` below the high one of `odd`.
-  const V limit = _mm512_ternarylogic_epi32(_mm512_srli_epi16(even, 8), odd, _mm512_set1_epi16(static_cast<short>(0xFF00)),
-                                            0xF8);  // a | (b & c)
+  const V limit =
+      _mm512_ternarylogic_epi32(_mm512_srli_epi16(even, 8), odd, _mm512_set1_epi16(static_cast<short>(0xFF00)),
+                                0xF8);  // a | (b & c)
   return full ? _mm512_cmple_epu8_mask(bytes, limit) : _mm512_mask_cmple_epu8_mask(valid, bytes, limit);
 }
 
 template <bool kShifted>
-static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTest& test, uint32_t* column, uint8_t* byte,
-                       int64_t size) {
+static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTest& test, uint32_t* column,
+                       uint8_t* byte, int64_t size) {
   const V order = _mm512_load_si512(kByteOrder);
   const QueryWords query = MixQuery(tables, row.position);
   RoundKeys keys;
   FillRoundKeys(tables, keys);
   V from = _mm512_setzero_si512();
   const auto take = [&](int64_t word, bool full, V bytes) __attribute__((always_inline)) {
-    const uint64_t mask =
-        Passes<kShifted>(test, tables.bound + word * 64, full ? 0 : tables.valid[word], full, bytes);
+    const uint64_t mask = Passes<kShifted>(test, tables.bound + word * 64, full ? 0 : tables.valid[word], full, bytes);
     size = Append(mask, from, bytes, column, byte, size);
     from = _mm512_add_epi32(from, _mm512_set1_epi32(64));
   };
@@ -191,37 +110,14 @@ static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTe
   return size;
 }
 
-// Pairs whose byte is at most floor(256 * min(1, tau * bound)): all edges of the row and few others. Appends to `column`
-// and `byte` from `size` on and returns the new size.
+// Pairs whose byte is at most floor(256 * min(1, tau * bound)): all edges of the row and few others. Appends to
+// `column` and `byte` from `size` on and returns the new size.
 static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte,
                     int64_t size) {
   int shift;
   const RowTest test = MakeTest(tables, row, tau, &shift);
   return shift == 0 ? ScanRow<false>(tables, row, test, column, byte, size)
                     : ScanRow<true>(tables, row, test, column, byte, size);
-}
-
-// Low words of the uniforms of 16 pairs of positions.
-EDGEWISE_INLINE V LowWords(const DrawTables& tables, V queries, V keys) {
-  const V block = _mm512_srli_epi32(keys, 2);
-  Counters even = {block, queries, Set64(tables.low_word), Set64(tables.sample)};
-  Counters odd = {_mm512_srli_epi64(block, 32), _mm512_srli_epi64(queries, 32), even.c2, even.c3};
-  uint32_t k0 = tables.seed[0], k1 = tables.seed[1];
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    PhiloxRound(even, k0, k1);
-    PhiloxRound(odd, k0, k1);
-    k0 += kPhiloxWeyl0;
-    k1 += kPhiloxWeyl1;
-  }
-  const auto low_to_high = static_cast<_MM_PERM_ENUM>(0xA0);
-  const V word0 = _mm512_mask_shuffle_epi32(even.c0, 0xAAAA, odd.c0, low_to_high);
-  const V word1 = _mm512_mask_shuffle_epi32(even.c1, 0xAAAA, odd.c1, low_to_high);
-  const V word2 = _mm512_mask_shuffle_epi32(even.c2, 0xAAAA, odd.c2, low_to_high);
-  const V word3 = _mm512_mask_shuffle_epi32(even.c3, 0xAAAA, odd.c3, low_to_high);
-  const __mmask16 bit0 = _mm512_test_epi32_mask(keys, _mm512_set1_epi32(1));
-  const __mmask16 bit1 = _mm512_test_epi32_mask(keys, _mm512_set1_epi32(2));
-  return _mm512_mask_blend_epi32(bit1, _mm512_mask_blend_epi32(bit0, word0, word1),
-                                 _mm512_mask_blend_epi32(bit0, word2, word3));
 }
 
 // p of 16 candidates, bit for bit EdgeRate(MembershipDot(x, y), exploration).
@@ -235,7 +131,8 @@ EDGEWISE_INLINE F Rates(const DrawTables& tables, const DotOperand<kVectors>& x,
     keys = packed;
   }
   const F dot = DotRows16<kVectors>(x, tables.rank / 16, tables.y, rank, keys);
-  return _mm512_min_ps(_mm512_max_ps(dot, Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));  // max: NaN gives 0
+  return _mm512_min_ps(_mm512_max_ps(dot, Zero()) + Broadcast(tables.exploration),
+                       Broadcast(1.0f));  // max: NaN gives 0
 }
 
 // Ends a row's candidates: fills up to the next multiple of 16 (at least one batch), and notes the row and the lanes
@@ -267,8 +164,8 @@ static void Decide(const DrawTables& tables, const DrawRow* rows, const DrawScra
     const F rates = Rates<kVectors>(tables, LoadOperand<kVectors>(row.x), scratch.column + e);
     const F scaled = rates * Broadcast(256.0f);
     const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-    const F bytes = _mm512_cvtepi32_ps(
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
+    const F bytes =
+        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
     const __mmask16 less = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ);
     const __mmask16 tie = _mm512_mask_cmp_ps_mask(scratch.batch_lanes[b], bytes, whole, _CMP_EQ_OQ);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.accept + e), _mm_movm_epi8(less));
@@ -337,8 +234,8 @@ static int64_t ListOneRow(const DrawTables& tables, const DrawRow& row, float ta
   const V queries = _mm512_set1_epi32(static_cast<int>(row.position));
   for (int64_t e = 0; e < size; e += 16) {
     const F rate = Rates<0>(tables, x, scratch.column + e);
-    const F bytes = _mm512_cvtepi32_ps(
-        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
+    const F bytes =
+        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
     uint32_t maybe = _mm512_cmp_ps_mask(bytes, rate * tau256, _CMP_LE_OQ);
     if (size - e < 16) maybe &= (1u << (size - e)) - 1;
     if (maybe == 0) continue;

@@ -1,5 +1,5 @@
-// Drawing edges in plain C++: exactly the graph of kernels/draw.h, in the same steps as draw_avx512.inl. Included by the
-// files of instruction sets that have no kernel of their own.
+// Drawing edges in plain C++: exactly the graph of kernels/draw.h, in the same steps as draw_avx512.inl. Included by
+// the files of instruction sets that have no kernel of their own.
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
@@ -102,7 +102,8 @@ EDGEWISE_INLINE bool IsEdge(const DrawTables& tables, uint32_t query, uint32_t p
   return static_cast<double>(LowWordOf(tables, query, position)) < limit;
 }
 
-static int64_t DrawOneRow(const DrawTables& tables, const DrawRow& row, const DrawScratch& scratch, int32_t* positions) {
+static int64_t DrawOneRow(const DrawTables& tables, const DrawRow& row, const DrawScratch& scratch,
+                          int32_t* positions) {
   const int64_t size = Scan(tables, row, 1.0f, scratch.column, scratch.byte);
   int64_t edges = 0;
   float rates[16];

@@ -1,5 +1,6 @@
-// Drawing rows that hold many edges, with AVX-512: p~ of 6 rows x 64 columns from a register tile, then one byte decides
-// all but about one pair in a hundred, which are decided exactly. Same graph as draw_avx512.inl, which comes first.
+// Drawing rows that hold many edges, with AVX-512: p~ of 6 rows x 64 columns from a register tile, then one byte
+// decides all but about one pair in a hundred, which are decided exactly. Same graph as draw_avx512.inl, which comes
+// first.
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
@@ -70,8 +71,8 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
         const uint64_t sure = _mm512_mask_cmplt_epu8_mask(valid, bytes[r][half], floor);
         const uint64_t maybe = _mm512_mask_cmple_epu8_mask(valid & ~sure, bytes[r][half], _mm512_adds_epu8(floor, one));
         bits[r * tables.words + word + half] = sure;
-        size[r] = Append(maybe, _mm512_set1_epi32(static_cast<int>(word + half) * 64), bytes[r][half], scratch.column + r * stride,
-                         scratch.byte + r * stride, size[r]);
+        size[r] = Append(maybe, _mm512_set1_epi32(static_cast<int>(word + half) * 64), bytes[r][half],
+                         scratch.column + r * stride, scratch.byte + r * stride, size[r]);
       }
     }
   }
@@ -105,7 +106,8 @@ static double ExpectedRow(const DrawTables& tables, const DrawRow& row, int kind
       F p = _mm512_min_ps(_mm512_max_ps(s[c], Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));
       if (kind == 1) {
         F series = Broadcast(1.0f);
-        for (int term = 11; term >= 2; --term) series = Broadcast(1.0f) - p * Broadcast(1.0f / static_cast<float>(term)) * series;
+        for (int term = 11; term >= 2; --term)
+          series = Broadcast(1.0f) - p * Broadcast(1.0f / static_cast<float>(term)) * series;
         p = p * series;
       }
       // Column of lane l of vector c: 16 (l / 4) + 4 c + l % 4, so these bits are every fourth nibble.
@@ -133,10 +135,13 @@ static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int3
     const V from = _mm512_set1_epi32(first + static_cast<int>(word * 64));
     _mm512_storeu_si512(out + size, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(ids))));
     if (count > 16) {
-      _mm512_storeu_si512(out + size + 16, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
+      _mm512_storeu_si512(out + size + 16,
+                          _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
       if (count > 32) {
-        _mm512_storeu_si512(out + size + 32, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 2))));
-        _mm512_storeu_si512(out + size + 48, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 3))));
+        _mm512_storeu_si512(out + size + 32,
+                            _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 2))));
+        _mm512_storeu_si512(out + size + 48,
+                            _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 3))));
       }
     }
     size += count;

@@ -1,5 +1,5 @@
-// The few vector operations that the attention kernels need, for AVX-512. Included only by files compiled for it, inside
-// namespace EDGEWISE_SIMD_NAMESPACE; simd_portable.h has the same names.
+// The few vector operations that the attention kernels need, for AVX-512. Included only by files compiled for it,
+// inside namespace EDGEWISE_SIMD_NAMESPACE; simd_portable.h has the same names.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_AVX512_H_
 #define EDGEWISE_KERNELS_CPU_SIMD_AVX512_H_
 
@@ -11,10 +11,10 @@
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
-using F = __m512;                         // kLanes floats
+using F = __m512;  // kLanes floats
 inline constexpr int kLanes = 16;
 #define EDGEWISE_HAS_TRANSPOSE16 1
-inline constexpr int kScoreVectors = 4;   // a register tile of scores: 6 rows x 4 vectors
+inline constexpr int kScoreVectors = 4;  // a register tile of scores: 6 rows x 4 vectors
 inline constexpr int kScoreRows = 6;
 
 EDGEWISE_INLINE F Zero() { return _mm512_setzero_ps(); }
@@ -28,9 +28,7 @@ EDGEWISE_INLINE float ReduceAdd(F a) { return _mm512_reduce_add_ps(a); }
 EDGEWISE_INLINE float ReduceMax(F a) { return _mm512_reduce_max_ps(a); }
 EDGEWISE_INLINE bool AnyGreater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
 // Lane l of a where bit l is set, else of b.
-EDGEWISE_INLINE F Select(uint32_t bits, F a, F b) {
-  return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), b, a);
-}
+EDGEWISE_INLINE F Select(uint32_t bits, F a, F b) { return _mm512_mask_blend_ps(static_cast<__mmask16>(bits), b, a); }
 EDGEWISE_INLINE F LoadFirst(const float* p, int count) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
 }
@@ -71,8 +69,10 @@ EDGEWISE_INLINE void Transpose16(F* rows) {
   // quads[4g + c] holds column c of each 4-column group, rows 4g..4g+3.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    const F low01 = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0x44), high01 = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0xEE);
-    const F low23 = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0x44), high23 = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0xEE);
+    const F low01 = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0x44),
+            high01 = _mm512_shuffle_f32x4(quads[c], quads[4 + c], 0xEE);
+    const F low23 = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0x44),
+            high23 = _mm512_shuffle_f32x4(quads[8 + c], quads[12 + c], 0xEE);
     rows[c] = _mm512_shuffle_f32x4(low01, low23, 0x88);
     rows[4 + c] = _mm512_shuffle_f32x4(low01, low23, 0xDD);
     rows[8 + c] = _mm512_shuffle_f32x4(high01, high23, 0x88);
@@ -89,8 +89,8 @@ EDGEWISE_INLINE F Halve2(F a, F b) {
 }
 EDGEWISE_INLINE F Halve1(F a, F b) { return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xDD); }
 
-// <x, row k> for 16 rows: row k begins at base + keys[k] * stride. x and rows have 16 * kVectors elements, or 16 * vectors
-// where kVectors is 0. Keys are read again for every four rows: GCC would keep 16 pointers in vector registers.
+// <x, row k> for 16 rows: row k begins at base + keys[k] * stride. x and rows have 16 * kVectors elements, or 16 *
+// vectors where kVectors is 0. Keys are read again for every four rows: GCC would keep 16 pointers in vector registers.
 template <int kVectors>
 EDGEWISE_INLINE F DotRows4(const F* x, const float* x_rest, int vectors, const float* base, int64_t stride,
                            const int32_t* keys) {
@@ -125,8 +125,8 @@ EDGEWISE_INLINE DotOperand<kVectors> LoadOperand(const float* x) {
 template <int kVectors>
 EDGEWISE_INLINE F DotRows16(const DotOperand<kVectors>& x, int vectors, const float* base, int64_t stride,
                             const int32_t* keys) {
-  // Lane group g of the result of Halve4 belongs to its g-th row; Halve2 and Halve1 interleave the four results, so that
-  // lane 4g + s comes from row g of result s.
+  // Lane group g of the result of Halve4 belongs to its g-th row; Halve2 and Halve1 interleave the four results, so
+  // that lane 4g + s comes from row g of result s.
   const F s0 = DotRows4<kVectors>(x.part, x.all, vectors, base, stride, keys);
   const F s1 = DotRows4<kVectors>(x.part, x.all, vectors, base, stride, keys + 1);
   const F s01 = Halve2(s0, s1);
@@ -157,8 +157,8 @@ EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end
     const __m512i second = _mm512_mask_loadu_epi32(limit, static_cast<__mmask16>(present >> 16), keys + 16);
     _mm512_storeu_si512(out, _mm512_min_epi32(first, last));
     _mm512_storeu_si512(out + 16, _mm512_min_epi32(second, last));
-    const uint32_t below = _mm512_cmplt_epi32_mask(first, limit) |
-                           static_cast<uint32_t>(_mm512_cmplt_epi32_mask(second, limit)) << 16;
+    const uint32_t below =
+        _mm512_cmplt_epi32_mask(first, limit) | static_cast<uint32_t>(_mm512_cmplt_epi32_mask(second, limit)) << 16;
     taken += __builtin_popcount(below);
     if (__builtin_expect(below != 0xFFFFFFFFu, 1)) return taken;
   }

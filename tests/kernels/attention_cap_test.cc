@@ -129,7 +129,8 @@ TEST(CapTest, RaisingTheCapOnlyAddsEdges) {
         for (size_t h = 0; h < outcome.reports[p].heads.size(); ++h) {
           const HeadEdges& graph = outcome.reports[p].heads[h].graph;
           for (size_t i = 0; i + 1 < graph.row_offsets.size(); ++i) {
-            for (int64_t e = graph.row_offsets[i]; e < graph.row_offsets[i + 1]; ++e) edges.insert({p, h, i, graph.keys[e]});
+            for (int64_t e = graph.row_offsets[i]; e < graph.row_offsets[i + 1]; ++e)
+              edges.insert({p, h, i, graph.keys[e]});
           }
         }
       }

@@ -19,10 +19,10 @@ struct Shape {
   int heads = 2;
   int head_dim = 16;
   int rank = 32;
-  double mean_rate = 0.1;  // of p_ij before exploration
-  double spread = 0.5;     // how far p_ij varies: 0 gives equal memberships
-  double gap_share = 0.0;  // chance of a pad before a token
-  bool one_matrix = false; // q, k, v side by side in one matrix, as a fused projection leaves them
+  double mean_rate = 0.1;   // of p_ij before exploration
+  double spread = 0.5;      // how far p_ij varies: 0 gives equal memberships
+  double gap_share = 0.0;   // chance of a pad before a token
+  bool one_matrix = false;  // q, k, v side by side in one matrix, as a fused projection leaves them
   uint32_t seed = 1;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/backend.h"
 #include "tests/kernels/attention_cases.h"
 
 namespace edgewise {
@@ -191,7 +192,8 @@ TEST(AttentionTest, BatchMatesChangeNoByte) {
         const int64_t row = alone.problems[0].out_row;
         const Outcome one = RunCpu(alone, isa, 2);
         const size_t count = static_cast<size_t>(shape.lengths[p] * width);
-        EXPECT_TRUE(SameBytes(std::span(all.out).subspan(row * width, count), std::span(one.out).subspan(row * width, count)))
+        EXPECT_TRUE(
+            SameBytes(std::span(all.out).subspan(row * width, count), std::span(one.out).subspan(row * width, count)))
             << p << " " << IsaName(isa);
       }
     }
@@ -267,6 +269,42 @@ TEST(AttentionTest, ExpectedEdgesAreTheMeanOfManyDraws) {
     const double mean = sum / samples;
     const double error = std::sqrt((square / samples - mean * mean) / samples);
     EXPECT_NEAR(mean, outcome.reports[0].heads[0].expected, 4.0 * error);
+  }
+}
+
+TEST(AttentionTest, ScoresBeyondFloat32AreNaNAndNotAnAnswer) {
+  for (const char* isa : {"generic", "avx2", "avx512"}) {
+    BackendOptions options;
+    options.isa = isa;
+    const auto backend = CreateBackend(options);
+    if (!backend.ok()) continue;  // not on this machine
+    const int n = 100, d = 16;
+    std::vector<float> q(n * d, 1.0f), v(n * d, 1.0f), out(n * d);
+    for (int t = 0; t < d; ++t) q[5 * d + t] = 3e38f;  // row 5 overflows as a query, and as a key for every query
+    AttentionInputs inputs;
+    inputs.q = inputs.k = ConstMatrix(q.data(), n, d);
+    inputs.v = ConstMatrix(v.data(), n, d);
+    inputs.num_heads = 1;
+    inputs.head_dim = d;
+    HeadEdges edges;  // row 5 sees row 6; other rows see themselves, but row 7 nothing
+    edges.row_offsets = {0};
+    for (int i = 0; i < n; ++i) {
+      if (i != 7) edges.keys.push_back(i == 5 ? 6 : i);
+      edges.row_offsets.push_back(static_cast<int64_t>(edges.keys.size()));
+    }
+    const std::vector<HeadEdges> heads = {edges};
+    for (const bool dense : {false, true}) {
+      AttentionReport report;
+      AttentionProblem problem;
+      problem.tokens = n;
+      if (!dense) problem.pattern = ExplicitEdges{&heads};
+      problem.report = &report;
+      ASSERT_TRUE((*backend)->Attend(inputs, {&problem, 1}, {}, Matrix(out.data(), n, d)).ok());
+      EXPECT_TRUE(std::isnan(out[5 * d])) << isa;
+      if (dense) continue;
+      EXPECT_EQ(out[7 * d], 0.0f) << isa;
+      EXPECT_EQ(out[8 * d], 1.0f) << isa;
+    }
   }
 }
 
