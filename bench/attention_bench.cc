@@ -1,7 +1,7 @@
 // attention_bench [--json FILE] [--memory] [--threads N] [--isa NAME] [--heads H] [--repeats R] [--n N] [--d D]
 //
-// Sparse attention, drawing included, against dense attention of the same backend: the calls that Predict makes, timed in
-// turns, medians. With --memory: how peak memory grows with the length at 64 edges a row.
+// Sparse attention, drawing included, against dense attention of the same backend: the calls that Predict makes, timed
+// in turns, medians. With --memory: how peak memory grows with the length at 64 edges a row.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,7 +65,8 @@ void Check(const absl::Status& status) {
 
 // One sequence of n tokens through Backend::Attend.
 struct AttendCall {
-  AttendCall(Backend& backend, const Operands& operands, const Memberships& memberships, const AttentionPattern& pattern)
+  AttendCall(Backend& backend, const Operands& operands, const Memberships& memberships,
+             const AttentionPattern& pattern)
       : backend(&backend), inputs(operands.inputs), out(operands.q.size()) {
     inputs.memberships = memberships;
     problem.tokens = static_cast<int32_t>(inputs.q.rows);
@@ -120,9 +121,9 @@ class MembershipCall {
     key_bound_.resize(rows);
   }
   void Run() {
-    Check(backend_->ComputeMemberships(*weights_, operands_->inputs.q, operands_->inputs.k,
-                                       {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(),
-                                        operands_->inputs.q.rows, weights_->rank()}));
+    Check(backend_->ComputeMemberships(
+        *weights_, operands_->inputs.q, operands_->inputs.k,
+        {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), operands_->inputs.q.rows, weights_->rank()}));
     Check(backend_->Synchronize());
   }
 
@@ -183,7 +184,8 @@ void PrintRow(const Row& row) {
   std::printf("%5ld %3d %8.3f %8.4f  fp32 %9.2f %9.2f %10.2f %10.2f %9.2f %9.1e\n", static_cast<long>(row.n), row.d,
               row.target_density, row.density, row.dense_milliseconds, row.milliseconds,
               row.dense_milliseconds / row.milliseconds,
-              row.dense_milliseconds / (row.milliseconds + row.membership_milliseconds), row.dense_peak_share, row.error);
+              row.dense_milliseconds / (row.milliseconds + row.membership_milliseconds), row.dense_peak_share,
+              row.error);
   std::fflush(stdout);
 }
 
@@ -195,8 +197,9 @@ void WriteJson(const std::string& path, const std::vector<Row>& rows, const Opti
   const char* separator = "\n";
   for (const Row& row : rows) {
     file << separator << "  {\"n\": " << row.n << ", \"d\": " << row.d << ", \"target_density\": " << row.target_density
-         << ", \"density\": " << row.density << ", \"precision\": \"fp32\", \"speedup_over_dense\": "
-         << row.dense_milliseconds / row.milliseconds << ", \"speedup_with_memberships\": "
+         << ", \"density\": " << row.density
+         << ", \"precision\": \"fp32\", \"speedup_over_dense\": " << row.dense_milliseconds / row.milliseconds
+         << ", \"speedup_with_memberships\": "
          << row.dense_milliseconds / (row.milliseconds + row.membership_milliseconds)
          << ", \"dense_peak_share\": " << row.dense_peak_share << ", \"error\": " << row.error
          << ", \"milliseconds\": " << row.milliseconds << ", \"dense_milliseconds\": " << row.dense_milliseconds
@@ -263,9 +266,10 @@ int Run(const Options& options) {
   const auto isa = SelectIsa(options.isa);
   Check(isa.status());
   const double peak = FmaPeak(*isa, options.threads);
-  std::printf("%s, %d threads, %d head%s, multiply-add peak %.1f GFLOP/s; medians of %d runs; law bernoulli, rank %d\n\n",
-              (*backend)->device().c_str(), options.threads, options.heads, options.heads == 1 ? "" : "s", peak / 1e9,
-              options.repeats, kRank);
+  std::printf(
+      "%s, %d threads, %d head%s, multiply-add peak %.1f GFLOP/s; medians of %d runs; law bernoulli, rank %d\n\n",
+      (*backend)->device().c_str(), options.threads, options.heads, options.heads == 1 ? "" : "s", peak / 1e9,
+      options.repeats, kRank);
   std::printf("%5s %3s %8s %8s %5s %9s %9s %10s %10s %9s %9s\n", "", "", "target", "", "", "dense", "sparse", "speedup",
               "with mem-", "dense", "");
   std::printf("%5s %3s %8s %8s %5s %9s %9s %10s %10s %9s %9s\n", "n", "d", "density", "density", "prec", "ms", "ms", "",

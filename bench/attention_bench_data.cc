@@ -29,7 +29,8 @@ SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density)
   const double noise = std::sqrt((1.0 / kMeanCosine - 1.0) / kRank);
   const double common = 1.0 / std::sqrt(static_cast<double>(kRank));
   for (Floats* side : {&x, &y}) {
-    for (int64_t i = 0; i < heads * n * kRank; ++i) side->push_back(static_cast<float>(common + noise * normal(random)));
+    for (int64_t i = 0; i < heads * n * kRank; ++i)
+      side->push_back(static_cast<float>(common + noise * normal(random)));
   }
   // The scale that gives the density, by bisection on a sample of pairs.
   std::vector<double> products;
@@ -75,12 +76,13 @@ double LargestError(const AttentionInputs& inputs, const DrawnRows* drawn, Const
         if (drawn != nullptr) {
           const float rate = EdgeRate(MembershipDot(m.x + (h * n + i) * m.rank, m.y + (h * n + j) * m.rank, m.rank),
                                       drawn->exploration);
-          const uint64_t uniform = PairUniform(drawn->key, static_cast<uint32_t>(h), static_cast<uint32_t>(i),
-                                               static_cast<uint32_t>(j));
+          const uint64_t uniform =
+              PairUniform(drawn->key, static_cast<uint32_t>(h), static_cast<uint32_t>(i), static_cast<uint32_t>(j));
           if (uniform >= EdgeThreshold(EdgeProbability(drawn->law, rate))) continue;
         }
         double score = 0.0;
-        for (int t = 0; t < d; ++t) score += static_cast<double>(inputs.q.row(i)[h * d + t]) * inputs.k.row(j)[h * d + t];
+        for (int t = 0; t < d; ++t)
+          score += static_cast<double>(inputs.q.row(i)[h * d + t]) * inputs.k.row(j)[h * d + t];
         scores[j] = score * inputs.scale;
         top = std::max(top, scores[j]);
       }

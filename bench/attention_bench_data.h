@@ -14,8 +14,8 @@ namespace edgewise::bench {
 template <typename T>
 struct CacheLineAllocator {
   using value_type = T;
-  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{64})); }
-  void deallocate(T* memory, size_t) { ::operator delete(memory, std::align_val_t{64}); }
+  T* allocate(size_t count) { return static_cast<T*>(::operator new (count * sizeof(T), std::align_val_t{64})); }
+  void deallocate(T* memory, size_t) { ::operator delete (memory, std::align_val_t{64}); }
   bool operator==(const CacheLineAllocator&) const { return true; }
 };
 using Floats = std::vector<float, CacheLineAllocator<float>>;
@@ -30,14 +30,16 @@ struct Operands {
   AttentionInputs inputs;
 };
 
-// Memberships around one common direction with the mean cosine above, scaled so that the mean of min(1, p) is `density`.
+// Memberships around one common direction with the mean cosine above, scaled so that the mean of min(1, p) is
+// `density`.
 struct SyntheticMemberships {
   SyntheticMemberships(int64_t n, int heads, double density);
   Floats x, y, query_bound, key_bound;
   Memberships memberships;
 };
 
-// Largest |out - float64 attention| over some rows, on the graph that kernels/draw.h defines (all pairs without `drawn`).
+// Largest |out - float64 attention| over some rows, on the graph that kernels/draw.h defines (all pairs without
+// `drawn`).
 double LargestError(const AttentionInputs& inputs, const DrawnRows* drawn, ConstMatrix out);
 
 }  // namespace edgewise::bench

@@ -14,17 +14,17 @@
 namespace edgewise::bench {
 namespace {
 
-// Twelve chains, all different lest they be computed once: enough to cover four cycles of latency on two pipes, few enough for 16 registers. Returns what depends
-// on every step, so that nothing is left out.
-#define EDGEWISE_FMA_CHAINS(type, set1, fma, first)                                                             \
-  type a0 = set1(1.0f), a1 = set1(2.0f), a2 = set1(3.0f), a3 = set1(4.0f), a4 = set1(5.0f), a5 = set1(6.0f),    \
-       a6 = set1(7.0f), a7 = set1(8.0f), a8 = set1(9.0f), a9 = set1(10.0f), a10 = set1(11.0f), a11 = set1(12.0f); \
-  const type b = set1(0.5f), c = set1(0.25f);                                                                   \
-  for (int64_t i = 0; i < steps; ++i) {                                                                         \
-    a0 = fma(a0, b, c), a1 = fma(a1, b, c), a2 = fma(a2, b, c), a3 = fma(a3, b, c);                             \
-    a4 = fma(a4, b, c), a5 = fma(a5, b, c), a6 = fma(a6, b, c), a7 = fma(a7, b, c);                             \
-    a8 = fma(a8, b, c), a9 = fma(a9, b, c), a10 = fma(a10, b, c), a11 = fma(a11, b, c);                         \
-  }                                                                                                             \
+// Twelve chains, all different lest they be computed once: enough to cover four cycles of latency on two pipes, few
+// enough for 16 registers. Returns what depends on every step, so that nothing is left out.
+#define EDGEWISE_FMA_CHAINS(type, set1, fma, first)                                                                  \
+  type a0 = set1(1.0f), a1 = set1(2.0f), a2 = set1(3.0f), a3 = set1(4.0f), a4 = set1(5.0f), a5 = set1(6.0f),         \
+       a6 = set1(7.0f), a7 = set1(8.0f), a8 = set1(9.0f), a9 = set1(10.0f), a10 = set1(11.0f), a11 = set1(12.0f);    \
+  const type b = set1(0.5f), c = set1(0.25f);                                                                        \
+  for (int64_t i = 0; i < steps; ++i) {                                                                              \
+    a0 = fma(a0, b, c), a1 = fma(a1, b, c), a2 = fma(a2, b, c), a3 = fma(a3, b, c);                                  \
+    a4 = fma(a4, b, c), a5 = fma(a5, b, c), a6 = fma(a6, b, c), a7 = fma(a7, b, c);                                  \
+    a8 = fma(a8, b, c), a9 = fma(a9, b, c), a10 = fma(a10, b, c), a11 = fma(a11, b, c);                              \
+  }                                                                                                                  \
   return first(a0) + first(a1) + first(a2) + first(a3) + first(a4) + first(a5) + first(a6) + first(a7) + first(a8) + \
          first(a9) + first(a10) + first(a11);
 
