@@ -190,7 +190,11 @@ TEST(LifecycleTest, DrainWaitsForAnswersThatAreBeingSent) {
   grpc::CompletionQueue queue;
   void* tag;
   bool ok;
-  auto call = server.stub().PrepareAsyncPredict(&context, request, &queue);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // the window stays at 64 KiB
+  auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+      "127.0.0.1:" + std::to_string(server.server().port()), grpc::InsecureChannelCredentials(), arguments));
+  auto call = stub->PrepareAsyncPredict(&context, request, &queue);
   call->StartCall();
   call->ReadInitialMetadata(nullptr);  // and not the message: most of it stays at the server
   ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
