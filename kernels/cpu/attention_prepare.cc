@@ -14,8 +14,8 @@
 namespace edgewise::cpu_attention {
 namespace {
 
-constexpr int64_t kChunk = 512;        // columns that one item of work prepares; a multiple of kDrawColumns
-constexpr int64_t kSerialChunks = 12;  // so few are done before a second thread would be awake
+constexpr int64_t kChunk = 512;      // columns that one item of work prepares; a multiple of kDrawColumns
+constexpr int64_t kSerialCost = 12;  // so many chunks are done before a second thread would be awake
 constexpr size_t kHugePage = 2 << 20;
 // Keys are packed in advance where the bounds allow this share of edges (where not, tiles pack them as they go).
 constexpr double kPackKeysShare = 0.27;
@@ -68,6 +68,19 @@ class Layout {
   size_t bytes_ = 0;
 };
 
+// In eight chains: one would wait for itself.
+double Sum(const float* values, int64_t count) {
+  double sum[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
+    for (int lane = 0; lane < 8; ++lane) sum[lane] += values[i + lane];
+  }
+  for (; i < count; ++i) sum[0] += values[i];
+  double total = 0.0;
+  for (double part : sum) total += part;
+  return total;
+}
+
 struct Needs {
   bool copy_k = false, copy_v = false, k_tiles = false, y_tiles = false;
 };
@@ -87,8 +100,7 @@ Needs NeedsOf(const Call& call, const HeadWork& head) {
     const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
     needs.k_tiles = static_cast<double>(head.given->keys.size()) >= kPackKeysShare * pairs;
   } else if (head.drawn != nullptr) {
-    double rows = 0.0;
-    for (int64_t r = 0; r < head.n; ++r) rows += head.query_bound[r];
+    const double rows = Sum(head.query_bound, head.n);
     const double n = static_cast<double>(head.n);
     const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
@@ -120,44 +132,41 @@ void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
     const int64_t block = column / 16;
     FillPhilox(tables, static_cast<uint32_t>(block), head.philox + block / 8 * 32, static_cast<int>(block % 8));
   }
-  // Tokens whose positions lie in the chunk.
-  const auto position_before = [&](int64_t token, int64_t position) { return head.position(token) < position; };
-  const auto first_at = [&](int64_t position) {
-    int64_t low = 0, high = head.n;
-    while (low < high) {
-      const int64_t middle = (low + high) / 2;
-      if (position_before(middle, position)) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  };
   std::fill(head.valid + begin / 64, head.valid + end / 64, 0);
   std::fill(head.bound + begin, head.bound + end, 0);
   if (head.y_tiles != nullptr) std::fill(head.y_tiles + begin * rank, head.y_tiles + end * rank, 0.0f);
   if (head.packed != nullptr) std::fill(head.packed + begin, head.packed + end, 0);
   const float scale = tables.key_scale > 0.0f ? 65535.0f / tables.key_scale : 0.0f;
-  const int64_t last = first_at(end);
   float norm = 0.0f;
-  for (int64_t token = first_at(begin); token < last; ++token) {
-    const int64_t position = head.position(token);
+  const auto place = [&](int64_t token, int64_t position) {
+    const float bound = head.key_bound[token] * scale + 1.0f;  // rounded up, or further
     const int64_t word = position / 64;
     const int column = static_cast<int>(position % 64);
-    head.valid[word] |= uint64_t{1} << column;
-    const float bound = head.key_bound[token] * scale + 1.0f;  // rounded up, or further
     head.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
-    if (head.packed != nullptr) head.packed[position] = static_cast<int32_t>(token);
-    if (head.y_tiles != nullptr) {
-      float* tile = head.y_tiles + word * rank * 64 + TilePlace(column);
-      const float* y = tables.y + token * rank;
-      float square = 0.0f;
-      for (int t = 0; t < rank; ++t) {
-        tile[t * 64] = y[t];
-        square += y[t] * y[t];
-      }
-      norm = std::max(norm, square);
+    if (head.y_tiles == nullptr) return;
+    float* tile = head.y_tiles + word * rank * 64 + TilePlace(column);
+    const float* y = tables.y + token * rank;
+    float square = 0.0f;
+    for (int t = 0; t < rank; ++t) {
+      tile[t * 64] = y[t];
+      square += y[t] * y[t];
+    }
+    norm = std::max(norm, square);
+  };
+  if (!head.gaps) {
+    const int64_t last = std::min(end, head.n);
+    for (int64_t token = begin; token < last; ++token) place(token, token);
+    for (int64_t word = begin / 64; word * 64 < last; ++word) {
+      head.valid[word] = ~uint64_t{0} >> (64 - std::min<int64_t>(64, last - word * 64));
+    }
+  } else {
+    const int32_t* positions = head.problem->positions;
+    const auto first = std::lower_bound(positions, positions + head.n, begin);
+    for (int64_t token = first - positions; token < head.n && positions[token] < end; ++token) {
+      const int64_t position = positions[token];
+      place(token, position);
+      head.valid[position / 64] |= uint64_t{1} << (position % 64);
+      head.packed[position] = static_cast<int32_t>(token);
     }
   }
   if (norm > 0.0f) {  // a maximum does not depend on who comes first
@@ -213,10 +222,8 @@ void Measure(const AttentionInputs& inputs, HeadWork& head) {
   tables.bytes_word = CounterWord(key, static_cast<uint32_t>(head.head), kStreamBytes);
   tables.low_word = CounterWord(key, static_cast<uint32_t>(head.head), kStreamLow);
   tables.sample = key.sample;
-  for (int64_t j = 0; j < head.n; ++j) {
-    tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
-    head.bound_sum += head.key_bound[j];
-  }
+  for (int64_t j = 0; j < head.n; ++j) tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
+  head.bound_sum = Sum(head.key_bound, head.n);
 }
 
 }  // namespace
@@ -267,6 +274,7 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
   }
   memory.Reserve(count.bytes());
   std::vector<std::pair<int32_t, int32_t>> chunks;
+  int64_t cost = 0;
   for (size_t i = 0; i < call.heads.size(); ++i) {
     HeadWork& head = call.heads[i];
     Place(needs[i], head, take);
@@ -285,11 +293,13 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
     const int64_t span = head.drawn != nullptr ? head.columns : head.n;
     for (int64_t chunk = 0; chunk * kChunk < span; ++chunk) {
       chunks.emplace_back(static_cast<int32_t>(i), static_cast<int32_t>(chunk));
+      cost += 1 + (needs[i].copy_k ? 2 : 0) + (needs[i].copy_v ? 2 : 0) + (needs[i].k_tiles ? 4 : 0) +
+              (needs[i].y_tiles ? 8 : 0);
     }
   }
   const auto fill = [&](int64_t i, int) { FillChunk(call, call.heads[chunks[i].first], chunks[i].second); };
   const auto count_chunks = static_cast<int64_t>(chunks.size());
-  if (count_chunks > kSerialChunks) return pool.For(count_chunks, fill);
+  if (cost > kSerialCost) return pool.For(count_chunks, fill);
   for (int64_t i = 0; i < count_chunks; ++i) fill(i, 0);
 }
 
