@@ -17,10 +17,26 @@ TEST(AddressTest, HostAndPortAreParted) {
 }
 
 TEST(AddressTest, AnythingElseIsRefusedWithTheFlag) {
-  for (const char* address :
-       {"", ":", "127.0.0.1", "127.0.0.1:", ":8001", ":abc", "127.0.0.1:abc", "127.0.0.1:65536", "127.0.0.1:99999",
-        "127.0.0.1:-1", "127.0.0.1:+1", "127.0.0.1: 1", "127.0.0.1:1 ", "::1:8001", "[::1]", "[::1:8001", "[x]:1",
-        "unix:/tmp/socket", "dns:///localhost:1", "ipv4:127.0.0.1:1"}) {
+  for (const char* address : {"",
+                              ":",
+                              "127.0.0.1",
+                              "127.0.0.1:",
+                              ":8001",
+                              ":abc",
+                              "127.0.0.1:abc",
+                              "127.0.0.1:65536",
+                              "127.0.0.1:99999",
+                              "127.0.0.1:-1",
+                              "127.0.0.1:+1",
+                              "127.0.0.1: 1",
+                              "127.0.0.1:1 ",
+                              "::1:8001",
+                              "[::1]",
+                              "[::1:8001",
+                              "[x]:1",
+                              "unix:/tmp/socket",
+                              "dns:///localhost:1",
+                              "ipv4:127.0.0.1:1"}) {
     const absl::Status status = ParseHostPort("--listen", address).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << address;
     EXPECT_EQ(status.message().find("--listen="), 0u) << status;

@@ -117,8 +117,8 @@ TEST_F(MetricsTest, SeriesDoNotGrowWithTraffic) {
 }
 
 TEST_F(MetricsTest, RemovedVersionHoldsNoMemoryAndHasNoInfo) {
-  const std::string memory = R"(edgewise_memory_bytes{device=")" + model_->backend().device() +
-                             R"(",kind="weights",model="m",version="1"})";
+  const std::string memory =
+      R"(edgewise_memory_bytes{device=")" + model_->backend().device() + R"(",kind="weights",model="m",version="1"})";
   ModelMetrics& model = metrics_.ForModel("m", 1);
   model.Removed();  // before any load
   std::unique_ptr<LoadedMetrics> loaded = model.Loaded(*model_);
