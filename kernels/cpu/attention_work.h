@@ -74,7 +74,7 @@ struct KeptEdges {
 // the cost of fetching them. Depends on the sequence alone, because a block's edges decide how it is computed.
 inline int BlockRows(int64_t n, int depth) {
   const int64_t bytes = n * depth * 2 * static_cast<int64_t>(sizeof(float));
-  return bytes <= 1 << 20 ? 60 : bytes <= 2 << 20 ? 516 : kBlockRows;
+  return bytes <= 1 << 20 ? 60 : bytes <= 2 << 20 ? 684 : kBlockRows;
 }
 
 // One head of one sequence.

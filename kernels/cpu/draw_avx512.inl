@@ -86,24 +86,35 @@ static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTe
     from = _mm512_add_epi32(from, _mm512_set1_epi32(64));
   };
   int64_t word = 0;
-  const QueryWords queries[4] = {query, query, query, query};
   V bytes[8];
-  for (; word + 8 <= tables.full_words; word += 8) {
-    const uint64_t* table = tables.philox + word * 16;
+  if (tables.full_words >= 8) {
+    // 512 columns a step: their rounds take turns with the tests of the 512 before, which wait for nothing.
+    const QueryWords queries[4] = {query, query, query, query};
+    const uint64_t* table = tables.philox;
     const uint64_t* chains[4] = {table, table + 32, table + 64, table + 96};
     HighBytes<4>(chains, queries, keys, order, bytes);
-    take(word, true, bytes[0]);
-    take(word + 1, true, bytes[1]);
-    take(word + 2, true, bytes[2]);
-    take(word + 3, true, bytes[3]);
-    take(word + 4, true, bytes[4]);
-    take(word + 5, true, bytes[5]);
-    take(word + 6, true, bytes[6]);
-    take(word + 7, true, bytes[7]);
+    for (; word + 16 <= tables.full_words; word += 8) {
+      table += 128;
+      Counters c[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) c[i] = FirstRounds(table + 32 * i, query);
+      take(word, true, bytes[0]);
+#pragma GCC unroll 7
+      for (int round = 0; round < 7; ++round) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) PhiloxRound(c[i], keys.k0[round], keys.k1[round]);
+        take(word + 1 + round, true, bytes[1 + round]);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) OrderBytes(c[i], order, bytes + 2 * i, bytes + 2 * i + 1);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) take(word + i, true, bytes[i]);
+    word += 8;
   }
   for (; word < tables.words; word += 2) {
     const uint64_t* table = tables.philox + word * 16;
-    HighBytes<1>(&table, queries, keys, order, bytes);
+    HighBytes<1>(&table, &query, keys, order, bytes);
     take(word, false, bytes[0]);
     take(word + 1, false, bytes[1]);
   }
