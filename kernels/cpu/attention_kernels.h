@@ -19,13 +19,14 @@ struct DrawTables {
   int64_t words = 0;                 // of 64 positions; even
   const uint64_t* valid = nullptr;   // [words] bit per position: a token is there
   int64_t full_words = 0;            // so many of the first have every token
-  const uint16_t* bound = nullptr;   // [64 * words] key bound / key_scale * 65535, rounded up; BoundPlace order
+  const uint16_t* bound = nullptr;   // [64 * words] key bounds as 16-bit numbers, BoundPlace order
   const uint64_t* philox = nullptr;  // [words / 2, 4, 8] the first rounds of kStreamBytes, which no query changes
   const float* y = nullptr;          // [n, rank]
   const float* y_tiles = nullptr;    // [words, rank, 64] in TilePlace order, zero for pads; null: not packed
   const int32_t* packed = nullptr;   // [64 * words] index of a position among tokens; null: the position itself
   int rank = 0;                      // of x and y, a multiple of 16
   float key_scale = 0.0f;            // largest key bound
+  int bound_lift = 0;                // added to every number of `bound`
   float key_norm = 0.0f;             // largest |y|
   float exploration = 0.0f;
   uint32_t seed[2] = {};    // low word first
@@ -44,6 +45,13 @@ static constexpr int TilePlace(int c) { return (c >> 2 & 3) * 16 + (c >> 4) * 4 
 static constexpr float TileEpsilon(int rank, float norms) {
   return 256.0f * 2.0f * static_cast<float>(rank + 8) * 6.0e-8f * norms + 1.0e-3f;
 }
+
+// A pair's bound is tested as the high half of a product of two 16-bit numbers, which must not come out too small. The
+// key's number is bound / key_scale * (65535 - bound_lift), rounded up, + bound_lift. The lift makes good what the
+// product rounds off where the query's number times the lift is kBoundMargin * 2^16 or more; other rows add the margin
+// themselves.
+static constexpr int kBoundMargin = 4;
+static constexpr int kMaxBoundLift = 4096;
 
 struct DrawRow {
   uint32_t position = 0;     // of the query

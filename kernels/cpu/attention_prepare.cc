@@ -136,10 +136,12 @@ void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
   std::fill(head.bound + begin, head.bound + end, 0);
   if (head.y_tiles != nullptr) std::fill(head.y_tiles + begin * rank, head.y_tiles + end * rank, 0.0f);
   if (head.packed != nullptr) std::fill(head.packed + begin, head.packed + end, 0);
-  const float scale = tables.key_scale > 0.0f ? 65535.0f / tables.key_scale : 0.0f;
+  const float range = static_cast<float>(65535 - tables.bound_lift);
+  const float scale = tables.key_scale > 0.0f ? range / tables.key_scale : 0.0f;
+  const float lift = static_cast<float>(tables.bound_lift) + 1.0f;
   float norm = 0.0f;
   const auto place = [&](int64_t token, int64_t position) {
-    const float bound = head.key_bound[token] * scale + 1.0f;  // rounded up, or further
+    const float bound = head.key_bound[token] * scale + lift;  // rounded up, or further
     const int64_t word = position / 64;
     const int column = static_cast<int>(position % 64);
     head.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
@@ -224,6 +226,10 @@ void Measure(const AttentionInputs& inputs, HeadWork& head) {
   tables.sample = key.sample;
   for (int64_t j = 0; j < head.n; ++j) tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
   head.bound_sum = Sum(head.key_bound, head.n);
+  // Serves rows down to half the mean bound.
+  const double number = 65536.0 * tables.key_scale * Sum(head.query_bound, head.n) / static_cast<double>(head.n);
+  const double lift = 2.0 * kBoundMargin * 65536.0 / number;
+  tables.bound_lift = lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;
 }
 
 }  // namespace

@@ -33,30 +33,40 @@ EDGEWISE_INLINE int64_t Append(uint64_t mask, V from, V bytes, uint32_t* column,
 // 2^(shift - 16).
 struct RowTest {
   V a, margin, limit, shift;
+  bool shifted;
+  bool lifted;  // the margin is in the keys' numbers already
 };
 
-EDGEWISE_INLINE RowTest MakeTest(const DrawTables& tables, const DrawRow& row, float tau, int* shift) {
+EDGEWISE_INLINE RowTest MakeTest(const DrawTables& tables, const DrawRow& row, float tau) {
   const float top = tau * row.bound * tables.key_scale;
-  *shift = 0;
-  while (*shift < 7 && !(top <= 0.999f * static_cast<float>(1 << *shift))) ++*shift;
-  const float unit = 65536.0f / static_cast<float>(1 << *shift);
-  const float a = top * unit * 1.00001f + 2.0f;
-  const float margin = tau * tables.exploration * unit * 1.00001f + 4.0f;
+  int shift = 0;
+  while (shift < 7 && !(top <= 0.9f * static_cast<float>(1 << shift))) ++shift;
+  const float unit = 65536.0f / static_cast<float>(1 << shift);
+  const float stretch = 65535.0f / static_cast<float>(65535 - tables.bound_lift);
+  const float a = top * unit * stretch * 1.00001f + 2.0f;
+  const float margin = tau * tables.exploration * unit * 1.00001f + static_cast<float>(kBoundMargin);
   // A row beyond what 16 bits hold: everything is a candidate.
   const bool all = !(a < 65536.0f) || !(margin < 65536.0f);
   RowTest test;
   test.a = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(a < 65535.0f ? a : 65535.0f)));
   test.margin = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(margin)));
-  test.limit = _mm512_set1_epi16(static_cast<short>(65535 >> *shift));
-  test.shift = _mm512_set1_epi16(static_cast<short>(*shift));
+  test.limit = _mm512_set1_epi16(static_cast<short>(65535 >> shift));
+  test.shift = _mm512_set1_epi16(static_cast<short>(shift));
+  test.shifted = shift != 0;
+  test.lifted = !all && shift == 0 && tables.exploration == 0.0f &&
+                (a - 1.0f) * static_cast<float>(tables.bound_lift) >= static_cast<float>(kBoundMargin) * 65536.0f;
   return test;
 }
 
 // Which of 64 positions pass: byte <= floor(256 * min(1, bound)).
-template <bool kShifted>
+template <bool kShifted, bool kLifted>
 EDGEWISE_INLINE uint64_t Passes(const RowTest& test, const uint16_t* bound, uint64_t valid, bool full, V bytes) {
-  V even = _mm512_adds_epu16(_mm512_mulhi_epu16(test.a, _mm512_loadu_si512(bound)), test.margin);
-  V odd = _mm512_adds_epu16(_mm512_mulhi_epu16(test.a, _mm512_loadu_si512(bound + 32)), test.margin);
+  V even = _mm512_mulhi_epu16(test.a, _mm512_loadu_si512(bound));
+  V odd = _mm512_mulhi_epu16(test.a, _mm512_loadu_si512(bound + 32));
+  if (!kLifted) {
+    even = _mm512_adds_epu16(even, test.margin);
+    odd = _mm512_adds_epu16(odd, test.margin);
+  }
   if (kShifted) {
     even = _mm512_sllv_epi16(_mm512_min_epu16(even, test.limit), test.shift);
     odd = _mm512_sllv_epi16(_mm512_min_epu16(odd, test.limit), test.shift);
@@ -72,7 +82,7 @@ EDGEWISE_INLINE uint64_t Passes(const RowTest& test, const uint16_t* bound, uint
   return full ? _mm512_cmple_epu8_mask(bytes, limit) : _mm512_mask_cmple_epu8_mask(valid, bytes, limit);
 }
 
-template <bool kShifted>
+template <bool kShifted, bool kLifted>
 static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTest& test, uint32_t* column,
                        uint8_t* byte, int64_t size) {
   const V order = _mm512_load_si512(kByteOrder);
@@ -81,7 +91,8 @@ static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTe
   FillRoundKeys(tables, keys);
   V from = _mm512_setzero_si512();
   const auto take = [&](int64_t word, bool full, V bytes) __attribute__((always_inline)) {
-    const uint64_t mask = Passes<kShifted>(test, tables.bound + word * 64, full ? 0 : tables.valid[word], full, bytes);
+    const uint64_t mask =
+        Passes<kShifted, kLifted>(test, tables.bound + word * 64, full ? 0 : tables.valid[word], full, bytes);
     size = Append(mask, from, bytes, column, byte, size);
     from = _mm512_add_epi32(from, _mm512_set1_epi32(64));
   };
@@ -125,10 +136,10 @@ static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTe
 // `column` and `byte` from `size` on and returns the new size.
 static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte,
                     int64_t size) {
-  int shift;
-  const RowTest test = MakeTest(tables, row, tau, &shift);
-  return shift == 0 ? ScanRow<false>(tables, row, test, column, byte, size)
-                    : ScanRow<true>(tables, row, test, column, byte, size);
+  const RowTest test = MakeTest(tables, row, tau);
+  if (test.shifted) return ScanRow<true, false>(tables, row, test, column, byte, size);
+  return test.lifted ? ScanRow<false, true>(tables, row, test, column, byte, size)
+                     : ScanRow<false, false>(tables, row, test, column, byte, size);
 }
 
 // p of 16 candidates, bit for bit EdgeRate(MembershipDot(x, y), exploration).

@@ -61,7 +61,8 @@ EDGEWISE_INLINE uint32_t LowWordOf(const DrawTables& tables, uint32_t query, uin
 
 // Pairs whose byte is at most 256 * min(1, tau * bound), ascending.
 EDGEWISE_INLINE int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte) {
-  const float slope = 256.0f * 1.00001f * tau * row.bound * tables.key_scale / 65535.0f;
+  const float slope =
+      256.0f * 1.00001f * tau * row.bound * tables.key_scale / static_cast<float>(65535 - tables.bound_lift);
   const float base = 256.0f * 1.00001f * tau * tables.exploration + 0.001f;
   const int64_t columns = tables.words * 64;
   int64_t size = 0;
