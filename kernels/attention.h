@@ -1,5 +1,5 @@
-// The one value in which attention kinds (model/) and devices (kernels/) meet: AttentionPattern says which pairs attend,
-// a backend says how the arithmetic is done.
+// The one value in which attention kinds (model/) and devices (kernels/) meet: AttentionPattern says which pairs
+// attend, a backend says how the arithmetic is done.
 #ifndef EDGEWISE_KERNELS_ATTENTION_H_
 #define EDGEWISE_KERNELS_ATTENTION_H_
 
@@ -28,10 +28,10 @@ struct DrawnRows {
 
 // The edges of one head, as compressed sparse rows over valid tokens 0..n-1 of one sequence. Keys ascend strictly.
 struct HeadEdges {
-  std::vector<int64_t> row_offsets;    // [n + 1], the first 0
-  std::vector<int32_t> keys;           // [row_offsets.back()], in [0, n)
-  std::vector<int32_t> multiplicity;   // as keys, >= 1; empty: all 1. Output: law poisson_multi, or given so
-  std::vector<float> weights;          // as keys: softmax weights; output only
+  std::vector<int64_t> row_offsets;   // [n + 1], the first 0
+  std::vector<int32_t> keys;          // [row_offsets.back()], in [0, n)
+  std::vector<int32_t> multiplicity;  // as keys, >= 1; empty: all 1. Output: law poisson_multi, or given so
+  std::vector<float> weights;         // as keys: softmax weights; output only
 };
 
 // Given edges. Host memory that outlives the call, one entry per head.
@@ -54,7 +54,7 @@ struct Memberships {
 
 // What all sequences of one call share. Row r of q, k, v is one token; columns h*head_dim..(h+1)*head_dim-1 are head h.
 struct AttentionInputs {
-  ConstMatrix q, k, v;  // [rows, heads * head_dim]
+  ConstMatrix q, k, v;      // [rows, heads * head_dim]
   Memberships memberships;  // empty unless a pattern is DrawnRows
   int32_t num_heads = 0;
   int32_t head_dim = 0;
@@ -64,18 +64,19 @@ struct AttentionInputs {
 inline constexpr uint64_t kNoCap = std::numeric_limits<uint64_t>::max();
 
 // An allowance of edges shared by the sequences and heads that name it (one sample of one input, in one layer). The
-// edges kept are the forced ones and the youngest drawn ones: ascending in (age, index in `problems`, head, query, key).
+// edges kept are the forced ones and the youngest drawn ones: ascending in (age, index in `problems`, head, query,
+// key).
 struct EdgeCap {
   uint64_t max_edges = kNoCap;  // >= the forced edges of its sequences
   bool capped = false;          // out: edges were dropped
 };
 
 struct HeadReport {
-  uint64_t edges = 0;          // distinct attended pairs
-  uint64_t isolated = 0;       // queries without an edge
-  double expected = 0.0;       // mean distinct edges of the uncapped law, forced ones included; when asked for
+  uint64_t edges = 0;                 // distinct attended pairs
+  uint64_t isolated = 0;              // queries without an edge
+  double expected = 0.0;              // mean distinct edges of the uncapped law, forced ones included; when asked for
   std::vector<uint32_t> key_degrees;  // [n] how many queries attend to each key; when asked for
-  HeadEdges graph;             // when asked for
+  HeadEdges graph;                    // when asked for
 };
 
 // What an attention call reports of one sequence. Edges and isolated queries are always counted.
@@ -94,8 +95,8 @@ struct AttentionProblem {
   int64_t out_row = 0;                 // first row in the output
   const int32_t* positions = nullptr;  // [n] ascending places in the sequence as sent, host; null: 0..n-1
   AttentionPattern pattern;
-  int32_t cap = -1;                    // index into the caps; -1: none
-  AttentionReport* report = nullptr;   // never null
+  int32_t cap = -1;                   // index into the caps; -1: none
+  AttentionReport* report = nullptr;  // never null
 };
 
 }  // namespace edgewise

@@ -32,10 +32,10 @@ class MembershipWeights {
 // Host data of one layer's membership network (docs/model-format.md). Row-major.
 struct MembershipParameters {
   int32_t num_heads = 0, head_dim = 0, num_clusters = 0;
-  std::span<const float> weight0, bias0;   // [d, d], [d]
-  std::span<const float> weight1, bias1;   // [d, d], [d]
-  std::span<const float> clusters;         // [heads, k, d]
-  std::span<const float> block_matrix;     // [heads, k, k], or empty: softmax over all entries of C C^T
+  std::span<const float> weight0, bias0;  // [d, d], [d]
+  std::span<const float> weight1, bias1;  // [d, d], [d]
+  std::span<const float> clusters;        // [heads, k, d]
+  std::span<const float> block_matrix;    // [heads, k, k], or empty: softmax over all entries of C C^T
 };
 
 struct BackendOptions {

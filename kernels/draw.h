@@ -48,14 +48,16 @@ EDGEWISE_HOST_DEVICE inline ByteAddress HighByteAddress(uint32_t position) {
   return {(position >> 6) * 4 + ((column >> 1) & 3u), (column >> 3) * 2 + (column & 1u)};
 }
 
-EDGEWISE_HOST_DEVICE inline uint32_t PairHighByte(const RandomKey& key, uint32_t head, uint32_t query, uint32_t position) {
+EDGEWISE_HOST_DEVICE inline uint32_t PairHighByte(const RandomKey& key, uint32_t head, uint32_t query,
+                                                  uint32_t position) {
   const ByteAddress address = HighByteAddress(position);
   const PhiloxBlock block =
       Philox4x32(key.seed, {{address.counter, query, CounterWord(key, head, kStreamBytes), key.sample}});
   return block.word[address.index >> 2] >> (8 * (address.index & 3u)) & 0xFFu;
 }
 
-EDGEWISE_HOST_DEVICE inline uint32_t PairLowWord(const RandomKey& key, uint32_t head, uint32_t query, uint32_t position) {
+EDGEWISE_HOST_DEVICE inline uint32_t PairLowWord(const RandomKey& key, uint32_t head, uint32_t query,
+                                                 uint32_t position) {
   const PhiloxBlock block =
       Philox4x32(key.seed, {{position >> 2, query, CounterWord(key, head, kStreamLow), key.sample}});
   return block.word[position & 3u];
@@ -65,8 +67,10 @@ inline constexpr double kPairUniformScale = 1099511627776.0;  // 2^40
 
 // The uniform number u of a pair, as u * 2^40: high byte, then low word. `query` and `position` are places in the
 // sequence as sent, pads included.
-EDGEWISE_HOST_DEVICE inline uint64_t PairUniform(const RandomKey& key, uint32_t head, uint32_t query, uint32_t position) {
-  return static_cast<uint64_t>(PairHighByte(key, head, query, position)) << 32 | PairLowWord(key, head, query, position);
+EDGEWISE_HOST_DEVICE inline uint64_t PairUniform(const RandomKey& key, uint32_t head, uint32_t query,
+                                                 uint32_t position) {
+  return static_cast<uint64_t>(PairHighByte(key, head, query, position)) << 32 |
+         PairLowWord(key, head, query, position);
 }
 
 inline constexpr int kDotLanes = 16;
@@ -129,7 +133,8 @@ EDGEWISE_HOST_DEVICE inline double EdgeAge(Law law, uint64_t uniform, float p) {
   return (law == Law::kBernoulli ? u : NegLogOneMinus(u)) / static_cast<double>(p);
 }
 
-// Parallel edges of law poisson_multi at rate `rate` = tau * p <= 1: the number of k >= 1 with P(Poisson(rate) >= k) > u.
+// Parallel edges of law poisson_multi at rate `rate` = tau * p <= 1: the number of k >= 1 with P(Poisson(rate) >= k) >
+// u.
 EDGEWISE_HOST_DEVICE inline int EdgeMultiplicity(uint64_t uniform, double rate) {
   const double u = static_cast<double>(uniform) / kPairUniformScale;
   const double zero = 1.0 - OneMinusExp(rate);  // P(Poisson = 0)

@@ -62,8 +62,8 @@ std::vector<Edge> DrawRows(const AttentionInputs& inputs, const AttentionProblem
     const int32_t query = Position(problem, i);
     for (int32_t j = 0; j < problem.tokens; ++j) {
       const int32_t key = Position(problem, j);
-      const bool forced = (drawn.self_loops && i == j) ||
-                          (drawn.local_window > 0 && std::abs(query - key) <= drawn.local_window / 2);
+      const bool forced =
+          (drawn.self_loops && i == j) || (drawn.local_window > 0 && std::abs(query - key) <= drawn.local_window / 2);
       const float dot = MembershipDot(MembershipRow(m, m.x, head, problem.first_row + i),
                                       MembershipRow(m, m.y, head, problem.first_row + j), m.rank);
       const float rate = EdgeRate(dot, drawn.exploration);
@@ -71,8 +71,7 @@ std::vector<Edge> DrawRows(const AttentionInputs& inputs, const AttentionProblem
       const bool hit = uniform < EdgeThreshold(EdgeProbability(drawn.law, rate));
       if (!forced && !hit) continue;
       const double age = forced ? 0.0 : EdgeAge(drawn.law, uniform, rate);
-      const int multiplicity =
-          drawn.law == Law::kPoissonMulti ? std::max(1, EdgeMultiplicity(uniform, rate)) : 1;
+      const int multiplicity = drawn.law == Law::kPoissonMulti ? std::max(1, EdgeMultiplicity(uniform, rate)) : 1;
       edges.push_back({i, j, forced, age, multiplicity, uniform, rate});
     }
   }

@@ -27,9 +27,9 @@ std::vector<double> EdgeRates(const MembershipParameters& parameters, int head, 
 struct Edge {
   int32_t query, key;  // packed
   bool forced;
-  double age;          // 0 where forced
-  int multiplicity;    // at tau = 1
-  uint64_t uniform;    // of the pair; 0 for patterns that draw nothing
+  double age;        // 0 where forced
+  int multiplicity;  // at tau = 1
+  uint64_t uniform;  // of the pair; 0 for patterns that draw nothing
   float rate;
 };
 std::vector<Edge> DrawEdges(const AttentionInputs& inputs, const AttentionProblem& problem, int head);

@@ -50,8 +50,8 @@ AttentionInputs Activations::AttentionView(const ModelConfig& config) const {
   inputs.q = all.Columns(0, width_);
   inputs.k = all.Columns(width_, width_);
   inputs.v = all.Columns(2 * width_, width_);
-  inputs.memberships = {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), rows_,
-                        static_cast<int32_t>(rank_)};
+  inputs.memberships = {x_.data(),         y_.data(), query_bound_.data(),
+                        key_bound_.data(), rows_,     static_cast<int32_t>(rank_)};
   inputs.num_heads = static_cast<int32_t>(heads_);
   inputs.head_dim = config.head_dim;
   inputs.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));

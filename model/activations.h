@@ -34,12 +34,13 @@ class Activations {
   absl::Status Compact(const std::vector<int64_t>& rows);
 
   int64_t rows() const { return rows_; }
-  Matrix hidden() const { return hidden_.AsMatrix(rows_, hidden_size_); }       // residual stream
-  Matrix attended() const { return attended_.AsMatrix(rows_, width_); }         // heads side by side
+  Matrix hidden() const { return hidden_.AsMatrix(rows_, hidden_size_); }  // residual stream
+  Matrix attended() const { return attended_.AsMatrix(rows_, width_); }    // heads side by side
   AttentionInputs AttentionView(const ModelConfig& config) const;
 
   // Query, key and value of every row, and memberships where the layer draws.
-  absl::Status ProjectAttention(const LayerWeights& weights, const ModelConfig& config, bool pre_norm, bool memberships);
+  absl::Status ProjectAttention(const LayerWeights& weights, const ModelConfig& config, bool pre_norm,
+                                bool memberships);
   // What follows attention: output projection, residual, feed-forward, norms.
   absl::Status FinishLayer(const LayerWeights& weights, const ModelConfig& config, bool pre_norm);
   // Final norm, pooling and classifier: logits [sequences or pairs, labels], or [rows of all sequences, labels] for

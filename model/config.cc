@@ -237,8 +237,9 @@ const char* TokenizerName(TokenizerKind kind) { return kTokenizers[static_cast<s
 std::string AttentionName(const ModelConfig& config) {
   std::vector<std::string> names;
   for (const AttentionConfig& attention : config.attention) {
-    const std::string name =
-        attention.kind == AttentionKind::kDense ? "dense" : absl::StrCat("sbm/", kLaws[static_cast<size_t>(attention.law)]);
+    const std::string name = attention.kind == AttentionKind::kDense
+                                 ? "dense"
+                                 : absl::StrCat("sbm/", kLaws[static_cast<size_t>(attention.law)]);
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return absl::StrJoin(names, ",");

@@ -22,10 +22,10 @@ enum class AttentionKind { kDense, kSbm };
 
 struct TokenizerConfig {
   TokenizerKind kind = TokenizerKind::kNone;
-  int32_t offset = 1;                    // byte
-  std::vector<std::string> vocabulary;   // char, word
-  int32_t unknown_token_id = -1;         // -1: unknown text is an error
-  bool lowercase = false;                // word
+  int32_t offset = 1;                                // byte
+  std::vector<std::string> vocabulary;               // char, word
+  int32_t unknown_token_id = -1;                     // -1: unknown text is an error
+  bool lowercase = false;                            // word
   std::map<std::string, std::string> substitutions;  // word
 };
 
@@ -58,7 +58,7 @@ struct ModelConfig {
   int32_t cls_token_id = -1;  // -1: none
   Pooling pooling = Pooling::kMeanValid;
   int32_t num_labels = 0;
-  std::vector<std::string> labels;  // [num_labels] or empty
+  std::vector<std::string> labels;     // [num_labels] or empty
   int32_t classifier_hidden_size = 0;  // 0: one linear layer
   TokenizerConfig tokenizer;
   std::vector<AttentionConfig> attention;  // [num_hidden_layers]

@@ -32,8 +32,8 @@ struct ModelInput {
 
   uint64_t seed = 0;
   uint32_t first_sample = 0;
-  uint32_t samples = 1;     // >= 1
-  double tolerance = 0.0;   // > 0: stop at the first k >= 4 samples whose standard error is below it
+  uint32_t samples = 1;         // >= 1
+  double tolerance = 0.0;       // > 0: stop at the first k >= 4 samples whose standard error is below it
   uint64_t max_edges = kNoCap;  // per sample; >= Model::LeastEdges
   bool dense = false;           // every allowed pair, whatever the model's kind
 

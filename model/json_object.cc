@@ -170,8 +170,9 @@ absl::Status JsonObject::Finish() {
   for (const auto& [name, value] : object_.items()) {
     if (known_.count(name) != 0) continue;
     const std::string nearest = NearestName(name, known_);
-    return absl::InvalidArgumentError(absl::StrCat("unknown field ", Path(ShowJson(json(name))),
-                                                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown field ", Path(ShowJson(json(name))),
+                     nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
   }
   return absl::OkStatus();
 }

@@ -76,8 +76,8 @@ absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, Tru
   if (token_ids.empty()) return absl::InvalidArgumentError("token_ids is empty; at least one token is expected");
   for (size_t i = 0; i < token_ids.size(); ++i) {
     if (token_ids[i] < 0 || token_ids[i] >= config_.vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token_ids[", i, "] is ", token_ids[i], "; the vocabulary has ", config_.vocab_size, " entries"));
+      return absl::InvalidArgumentError(absl::StrCat("token_ids[", i, "] is ", token_ids[i], "; the vocabulary has ",
+                                                     config_.vocab_size, " entries"));
     }
   }
   ModelSequence sequence;
@@ -158,6 +158,8 @@ uint64_t Model::LeastEdges(const ModelInput& input) const {
   return edges;
 }
 
-bool Model::Samples(const ModelInput& input) const { return Draws(input) && FirstDrawnLayer(config_) < config_.num_hidden_layers; }
+bool Model::Samples(const ModelInput& input) const {
+  return Draws(input) && FirstDrawnLayer(config_) < config_.num_hidden_layers;
+}
 
 }  // namespace edgewise

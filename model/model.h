@@ -38,8 +38,8 @@ class Model {
   // Text to token ids. INVALID_ARGUMENT: no tokenizer, or text outside its vocabulary. Messages start with "text".
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text) const;
 
-  // Checks, truncates and puts the CLS token in front; counts every token that is left out. INVALID_ARGUMENT: an id out of the vocabulary, too long, no valid
-  // token. Messages start with "token_ids".
+  // Checks, truncates and puts the CLS token in front; counts every token that is left out. INVALID_ARGUMENT: an id out
+  // of the vocabulary, too long, no valid token. Messages start with "token_ids".
   absl::StatusOr<ModelSequence> Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const;
 
   // Checks the input's graph against its sequences: layers, heads, row offsets, ascending keys, pads. INVALID_ARGUMENT;

@@ -83,7 +83,8 @@ absl::Status Pass::State::StartGroup() {
                                shared.hidden());
 }
 
-// Picks the next samples of every input of the group that still wants some, and gives them rows that start as the shared ones.
+// Picks the next samples of every input of the group that still wants some, and gives them rows that start as the
+// shared ones.
 absl::Status Pass::State::StartWave() {
   wave.clear();
   std::vector<int64_t> rows;

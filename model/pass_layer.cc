@@ -56,8 +56,8 @@ absl::Status Pass::State::Attend(std::vector<PassMember>& members, const Activat
       uint64_t forced_later = 0;
       for (int32_t l = layer + 1; l < config.num_hidden_layers; ++l) forced_later += ForcedEdges(config, input, l);
       cap = static_cast<int32_t>(caps.size());
-      caps.push_back({Allowance(member.remaining, config.budget_shares, layer, ForcedEdges(config, input, layer),
-                                forced_later)});
+      caps.push_back(
+          {Allowance(member.remaining, config.budget_shares, layer, ForcedEdges(config, input, layer), forced_later)});
     }
     int64_t offset = 0;
     for (uint32_t side = 0; side < input.sequences.size(); ++side) {
@@ -77,8 +77,7 @@ absl::Status Pass::State::Attend(std::vector<PassMember>& members, const Activat
       offset += sequence.valid();
     }
   }
-  const absl::Status status =
-      model.backend().Attend(source.AttentionView(config), problems, caps, rows.attended());
+  const absl::Status status = model.backend().Attend(source.AttentionView(config), problems, caps, rows.attended());
   if (!status.ok()) return status;
 
   size_t problem = 0;

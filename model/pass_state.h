@@ -15,8 +15,8 @@ namespace edgewise {
 // One forward pass of one input: a member of the wave.
 struct PassMember {
   int64_t input = 0;
-  uint32_t sample = 0;       // index within the ensemble, first_sample included
-  int64_t row = 0;           // first row of its first sequence among the wave's
+  uint32_t sample = 0;  // index within the ensemble, first_sample included
+  int64_t row = 0;      // first row of its first sequence among the wave's
   uint64_t remaining = kNoCap;
   SampleResult result;
   std::vector<std::vector<HeadEdges>> graph;  // [sides * layers][heads], when asked for
@@ -26,11 +26,11 @@ struct PassMember {
 struct PassInput {
   InputResult result;
   bool complete = false;
-  uint32_t wanted = 0;           // forward passes to run
-  int64_t shared_row = 0;        // first row of its first sequence among the shared rows
-  int64_t tokens = 0;            // valid, over its sequences
+  uint32_t wanted = 0;                        // forward passes to run
+  int64_t shared_row = 0;                     // first row of its first sequence among the shared rows
+  int64_t tokens = 0;                         // valid, over its sequences
   std::vector<std::vector<HeadEdges>> given;  // over valid tokens; empty: none
-  PassMember prefix;                 // counts of the layers that the samples share
+  PassMember prefix;                          // counts of the layers that the samples share
 };
 
 struct Pass::State {
@@ -43,15 +43,15 @@ struct Pass::State {
   const int32_t first_drawn;  // layers before it are shared by an input's samples
 
   std::vector<PassInput> states;
-  size_t group_begin = 0;        // inputs that run together: from here
-  size_t group_end = 0;          // to before here
-  Activations shared;            // rows of the group's inputs, once each
+  size_t group_begin = 0;            // inputs that run together: from here
+  size_t group_end = 0;              // to before here
+  Activations shared;                // rows of the group's inputs, once each
   std::vector<PassMember> prefixes;  // one per input while the shared layers run
-  bool prefix_done = false;      // the shared layers have run
+  bool prefix_done = false;          // the shared layers have run
   bool shared_scores_ready = false;  // query, key, value and memberships of the first drawn layer
   std::vector<PassMember> wave;
-  Activations active;            // rows of the wave
-  int32_t layer = 0;             // next
+  Activations active;  // rows of the wave
+  int32_t layer = 0;   // next
 
   absl::Status Step();
   absl::Status StartGroup();

@@ -71,12 +71,12 @@ AttentionPattern MakePattern(const ModelConfig& config, const ModelInput& input,
 absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequence, bool multi) {
   const int64_t length = sequence.length();
   if (static_cast<int64_t>(edges.row_offsets.size()) != length + 1) {
-    return absl::InvalidArgumentError(absl::StrCat("row_offsets has ", edges.row_offsets.size(), " entries; ", length + 1,
-                                                   " (positions + 1) are expected"));
+    return absl::InvalidArgumentError(absl::StrCat("row_offsets has ", edges.row_offsets.size(), " entries; ",
+                                                   length + 1, " (positions + 1) are expected"));
   }
   if (!edges.multiplicity.empty() && edges.multiplicity.size() != edges.keys.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("multiplicities has ", edges.multiplicity.size(),
-                                                   " entries; its keys have ", edges.keys.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("multiplicities has ", edges.multiplicity.size(), " entries; its keys have ", edges.keys.size()));
   }
   if (std::any_of(edges.multiplicity.begin(), edges.multiplicity.end(), [](int32_t m) { return m < 1; })) {
     return absl::InvalidArgumentError("multiplicities has an entry below 1");
@@ -89,13 +89,13 @@ absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequenc
     return absl::InvalidArgumentError("keys repeats an edge; only law poisson_multi has parallel edges");
   }
   if (edges.row_offsets.back() != count) {
-    return absl::InvalidArgumentError(absl::StrCat("row_offsets ends with ", edges.row_offsets.back(), "; keys has ",
-                                                   count, " entries"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("row_offsets ends with ", edges.row_offsets.back(), "; keys has ", count, " entries"));
   }
   for (int64_t i = 0; i < length; ++i) {
     if (edges.row_offsets[i + 1] < edges.row_offsets[i] || edges.row_offsets[i + 1] > count) {
-      return absl::InvalidArgumentError(absl::StrCat("row_offsets[", i + 1, "] is ", edges.row_offsets[i + 1],
-                                                     "; offsets ascend from 0 to ", count));
+      return absl::InvalidArgumentError(
+          absl::StrCat("row_offsets[", i + 1, "] is ", edges.row_offsets[i + 1], "; offsets ascend from 0 to ", count));
     }
   }
   std::vector<bool> valid(length, false);
@@ -104,7 +104,8 @@ absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequenc
     for (int64_t e = edges.row_offsets[i]; e < edges.row_offsets[i + 1]; ++e) {
       const int64_t key = edges.keys[e];
       if (key < 0 || key >= length) {
-        return absl::InvalidArgumentError(absl::StrCat("keys[", e, "] is ", key, "; positions go from 0 to ", length - 1));
+        return absl::InvalidArgumentError(
+            absl::StrCat("keys[", e, "] is ", key, "; positions go from 0 to ", length - 1));
       }
       if (!valid[i] || !valid[key]) {
         return absl::InvalidArgumentError(

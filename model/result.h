@@ -21,11 +21,11 @@ struct HeadCounts {
 
 // One forward pass. Rows: 1, or every position for token-classification (rows of pads are zero).
 struct SampleResult {
-  std::vector<float> logits;         // [rows, labels]
-  std::vector<float> probabilities;  // [rows, labels]
+  std::vector<float> logits;                    // [rows, labels]
+  std::vector<float> probabilities;             // [rows, labels]
   std::vector<std::vector<HeadCounts>> layers;  // [layers, a pair's second sequence after the first][heads]
-  uint64_t edges = 0;      // over all layers and heads
-  uint64_t isolated = 0;   // likewise
+  uint64_t edges = 0;                           // over all layers and heads
+  uint64_t isolated = 0;                        // likewise
   bool capped = false;
 };
 
@@ -33,7 +33,7 @@ struct SampleResult {
 struct InputResult {
   absl::Status status;  // INTERNAL: the model gave a number that is not finite; CANCELLED: dropped. Else OK.
 
-  int32_t rows = 0;    // 1, or positions for token-classification
+  int32_t rows = 0;  // 1, or positions for token-classification
   int32_t labels = 0;
   std::vector<float> probabilities;        // [rows, labels] mean over samples
   std::vector<float> logits;               // [rows, labels] mean over samples
@@ -48,8 +48,8 @@ struct InputResult {
   uint64_t pairs = 0;
   double density = 0.0;
   bool capped = false;
-  double isolated_queries = 0.0;   // mean per sample
-  double expected_edges = 0.0;     // when asked for, mean per sample
+  double isolated_queries = 0.0;             // mean per sample
+  double expected_edges = 0.0;               // when asked for, mean per sample
   std::vector<SampleResult> sample_results;  // [samples], in order
   std::optional<Graph> graph;                // when asked for
 };

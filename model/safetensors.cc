@@ -64,10 +64,9 @@ absl::Status ReadExactly(int descriptor, char* data, uint64_t size, uint64_t off
 
 // Bits of one element; 0 for an unknown dtype.
 uint64_t DtypeBits(const std::string& dtype) {
-  static const std::map<std::string, uint64_t> kBits = {{"BOOL", 8}, {"U8", 8},    {"I8", 8},    {"F8_E4M3", 8},
-                                                        {"F8_E5M2", 8}, {"U16", 16}, {"I16", 16}, {"F16", 16},
-                                                        {"BF16", 16}, {"U32", 32},  {"I32", 32},  {"F32", 32},
-                                                        {"U64", 64},  {"I64", 64},  {"F64", 64}};
+  static const std::map<std::string, uint64_t> kBits = {
+      {"BOOL", 8},  {"U8", 8},   {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"U16", 16}, {"I16", 16}, {"F16", 16},
+      {"BF16", 16}, {"U32", 32}, {"I32", 32}, {"F32", 32},    {"U64", 64},    {"I64", 64}, {"F64", 64}};
   const auto found = kBits.find(dtype);
   return found == kBits.end() ? 0 : found->second;
 }
@@ -89,7 +88,8 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& valu
   entry.dtype = dtype.get<std::string>();
   const json& shape = value["shape"];
   if (!shape.is_array() || shape.size() > kMaxDimensions) {
-    return Invalid(absl::StrCat(who, ": shape ", ShowJson(shape), "; a list of at most ", kMaxDimensions, " sizes is expected"));
+    return Invalid(
+        absl::StrCat(who, ": shape ", ShowJson(shape), "; a list of at most ", kMaxDimensions, " sizes is expected"));
   }
   uint64_t bytes = DtypeBits(entry.dtype) / 8;
   bool overflow = false;
@@ -193,8 +193,8 @@ absl::Status SafetensorsFile::ParseHeader(const std::string& header) {
   std::vector<std::pair<uint64_t, std::string>> order;  // by offset
   for (const auto& [name, value] : parsed->items()) {
     if (name == "__metadata__") {
-      const bool strings = value.is_object() && std::all_of(value.begin(), value.end(),
-                                                            [](const json& entry) { return entry.is_string(); });
+      const bool strings = value.is_object() &&
+                           std::all_of(value.begin(), value.end(), [](const json& entry) { return entry.is_string(); });
       if (!strings) return Invalid("__metadata__: an object of strings is expected");
       continue;
     }
@@ -213,7 +213,8 @@ absl::Status SafetensorsFile::ParseHeader(const std::string& header) {
   uint64_t position = 0;
   for (const auto& [begin, name] : order) {
     if (begin != position) {
-      return Invalid(absl::StrCat("tensor ", name, " begins at byte ", begin, " of the data; ", position, " is expected"));
+      return Invalid(
+          absl::StrCat("tensor ", name, " begins at byte ", begin, " of the data; ", position, " is expected"));
     }
     position = tensors_[name].end;
   }

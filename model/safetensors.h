@@ -14,9 +14,9 @@
 namespace edgewise {
 
 struct TensorEntry {
-  std::string dtype;           // "F32", ...
+  std::string dtype;  // "F32", ...
   std::vector<int64_t> shape;
-  uint64_t begin = 0;          // bytes from the start of the data
+  uint64_t begin = 0;  // bytes from the start of the data
   uint64_t end = 0;
 };
 

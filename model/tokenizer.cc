@@ -11,15 +11,20 @@ namespace {
 
 constexpr size_t kShownBytes = 32;
 
-std::string Show(const std::string& text) { return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownBytes)), "\""); }
+std::string Show(const std::string& text) {
+  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownBytes)), "\"");
+}
 
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // Bytes of the UTF-8 character at `text[i]`; 0 where there is none.
 size_t CharacterBytes(const std::string& text, size_t i) {
   const unsigned char first = static_cast<unsigned char>(text[i]);
-  const size_t bytes = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : (first & 0xF0) == 0xE0 ? 3
-                       : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+  const size_t bytes = first < 0x80                    ? 1
+                       : first >= 0xC2 && first < 0xE0 ? 2
+                       : (first & 0xF0) == 0xE0        ? 3
+                       : first >= 0xF0 && first < 0xF5 ? 4
+                                                       : 0;
   if (bytes == 0 || i + bytes > text.size()) return 0;
   for (size_t b = 1; b < bytes; ++b) {
     if ((static_cast<unsigned char>(text[i + b]) & 0xC0) != 0x80) return 0;
@@ -98,8 +103,8 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeWords(const std::string& t
     } else if (config_.unknown_token_id >= 0) {
       ids.push_back(config_.unknown_token_id);
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("text: word ", Show(word), " at byte ", begin,
-                                                     " is not in the vocabulary of ", ids_.size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("text: word ", Show(word), " at byte ", begin, " is not in the vocabulary of ", ids_.size()));
     }
   }
   return ids;

@@ -92,8 +92,8 @@ class Loader {
       for (size_t i = 0; i < square; ++i) {
         const float value = parameters.block_matrix[head * square + i];
         if (value < 0.0f) {
-          return absl::InvalidArgumentError(absl::StrCat("tensor ", name, ": entry ", i, " of head ", head, " is ", value,
-                                                         "; at least 0 is expected"));
+          return absl::InvalidArgumentError(absl::StrCat("tensor ", name, ": entry ", i, " of head ", head, " is ",
+                                                         value, "; at least 0 is expected"));
         }
         sum += value;
       }
@@ -138,8 +138,9 @@ absl::Status CheckTensors(const ModelConfig& config, const SafetensorsFile& file
   for (const auto& [name, entry] : file.tensors()) {
     if (expected.count(name) != 0) continue;
     const std::string nearest = NearestName(name, names);
-    return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " is not part of this model",
-                                                   nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", name, " is not part of this model",
+                     nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
   }
   return absl::OkStatus();
 }
@@ -251,7 +252,8 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
     load([&] { return loader.LoadLinear({prefix + "mlp.up"}, hidden_act, layer.up); });
     load([&] { return loader.LoadLinear({prefix + "mlp.down"}, Activation::kNone, layer.down); });
   }
-  if (config.norm_position == NormPosition::kPre) load([&] { return loader.LoadNorm("final_norm", weights->final_norm); });
+  if (config.norm_position == NormPosition::kPre)
+    load([&] { return loader.LoadNorm("final_norm", weights->final_norm); });
   if (config.classifier_hidden_size > 0) {
     load([&] { return loader.LoadLinear({"classifier.hidden"}, Activation::kRelu, weights->classifier_hidden); });
   }

@@ -26,10 +26,10 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  Buffer word;      // [vocab_size, hidden]
-  Buffer position;  // [max_position_embeddings, hidden]; empty: none
-  std::vector<LayerWeights> layers;  // [num_hidden_layers], or one where they are tied
-  Norm final_norm;  // empty where norms follow
+  Buffer word;                                       // [vocab_size, hidden]
+  Buffer position;                                   // [max_position_embeddings, hidden]; empty: none
+  std::vector<LayerWeights> layers;                  // [num_hidden_layers], or one where they are tied
+  Norm final_norm;                                   // empty where norms follow
   std::unique_ptr<LinearWeights> classifier_hidden;  // null: none
   std::unique_ptr<LinearWeights> classifier_output;
 

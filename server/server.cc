@@ -163,8 +163,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   parts->grpc = builder.BuildAndStart();
   if (!parts->grpc || parts->port == 0) {
     parts->grpc.reset();
-    return absl::AlreadyExistsError(absl::StrCat(
-        "--listen=", options.listen, ": the port is taken, or the address is not usable"));
+    return absl::AlreadyExistsError(
+        absl::StrCat("--listen=", options.listen, ": the port is taken, or the address is not usable"));
   }
   parts->grpc->GetHealthCheckService()->SetServingStatus(false);
   Parts* raw = parts.get();

@@ -42,8 +42,8 @@ class CpuBackend : public Backend {
   const std::string& device() const override { return device_; }
 
   absl::StatusOr<Buffer> Allocate(int64_t floats) override {
-    const size_t bytes = (static_cast<size_t>(std::max<int64_t>(floats, 1)) * sizeof(float) + kAlignment - 1) /
-                         kAlignment * kAlignment;
+    const size_t bytes =
+        (static_cast<size_t>(std::max<int64_t>(floats, 1)) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
     void* memory = std::aligned_alloc(kAlignment, bytes);
     if (memory == nullptr) {
       return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", bytes, " bytes asked for on the CPU"));

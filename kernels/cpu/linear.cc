@@ -85,8 +85,8 @@ absl::StatusOr<std::unique_ptr<LinearBlock>> LinearBlock::Create(std::span<const
       return placed;
     };
     p.weight_assign = place(p.assign.desc.weights_desc());
-    p.weight_add = p.add.desc.weights_desc() == p.assign.desc.weights_desc() ? p.weight_assign
-                                                                             : place(p.add.desc.weights_desc());
+    p.weight_add =
+        p.add.desc.weights_desc() == p.assign.desc.weights_desc() ? p.weight_assign : place(p.add.desc.weights_desc());
     if (!bias.empty()) {
       p.bias = memory({{1, out}, memory::data_type::f32, memory::format_tag::ab}, Engine());
       std::memcpy(p.bias.get_data_handle(), bias.data(), bias.size_bytes());

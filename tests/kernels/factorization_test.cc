@@ -46,7 +46,8 @@ double WorstError(const BlockFactor& factor, const std::vector<double>& s) {
 }
 
 TEST(FactorizationTest, ASoftmaxOfAGramMatrixIsFactoredWithinItsCertificate) {
-  for (const auto& [k, d, scale] : {std::tuple{128, 32, 0.022f}, {128, 32, 0.2f}, {64, 64, 0.3f}, {16, 8, 1.0f}, {1, 4, 1.0f}}) {
+  for (const auto& [k, d, scale] :
+       {std::tuple{128, 32, 0.022f}, {128, 32, 0.2f}, {64, 64, 0.3f}, {16, 8, 1.0f}, {1, 4, 1.0f}}) {
     const std::vector<double> s = reference::BlockMatrix(Clusters(k, d, scale, 1), k, d);
     const BlockFactor factor = FactorBlockMatrix(s, k);
     EXPECT_TRUE(factor.semidefinite);

@@ -177,7 +177,8 @@ TEST_P(LawTest, HeadsLayersSidesAndSamplesDrawIndependently) {
   }
 }
 
-// With four keys the expectation of the output is a sum over all 2^4 edge sets (over multiplicities for the multigraph).
+// With four keys the expectation of the output is a sum over all 2^4 edge sets (over multiplicities for the
+// multigraph).
 TEST_P(LawTest, TheMeanOutputOfManySamplesIsTheExpectationOverAllGraphs) {
   const int n = 4, samples = 4000, most = drawn_.law == Law::kPoissonMulti ? 6 : 2;  // multiplicities 0..most-1
   const Problem problem(n, GetParam().most, 3);
@@ -195,7 +196,8 @@ TEST_P(LawTest, TheMeanOutputOfManySamplesIsTheExpectationOverAllGraphs) {
       std::vector<double> score(n, 0.0);
       for (int j = 0; j < n; ++j) {
         for (int t = 0; t < kHeadDim; ++t) {
-          score[j] += 0.25 * problem.q[(i * kHeads + head) * kHeadDim + t] * problem.k[(j * kHeads + head) * kHeadDim + t];
+          score[j] +=
+              0.25 * problem.q[(i * kHeads + head) * kHeadDim + t] * problem.k[(j * kHeads + head) * kHeadDim + t];
         }
       }
       for (int graph = 0; graph < most * most * most * most; ++graph) {

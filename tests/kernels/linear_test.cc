@@ -30,9 +30,9 @@ struct Shape {
 };
 
 const Shape kShapes[] = {
-    {64, 64}, {192, 64},  // the published models
-    {1, 1},   {3, 17},    // not a multiple of any vector
-    {128, 32}, {2, 256},  // clusters, classifier
+    {64, 64},  {192, 64},  // the published models
+    {1, 1},    {3, 17},    // not a multiple of any vector
+    {128, 32}, {2, 256},   // clusters, classifier
 };
 
 TEST(LinearTest, AgreesWithTheReference) {
@@ -45,7 +45,8 @@ TEST(LinearTest, AgreesWithTheReference) {
           if (accumulate && activation != Activation::kNone) continue;
           const auto linear = *backend->PrepareLinear(weight, bias, shape.out, shape.in, activation);
           std::vector<float> y = Random(rows * shape.out, 4), expected = y;
-          ASSERT_TRUE(backend->Linear(*linear, {x.data(), rows, shape.in}, {y.data(), rows, shape.out}, accumulate).ok());
+          ASSERT_TRUE(
+              backend->Linear(*linear, {x.data(), rows, shape.in}, {y.data(), rows, shape.out}, accumulate).ok());
           reference::Linear({x.data(), rows, shape.in}, weight, bias, activation, accumulate,
                             {expected.data(), rows, shape.out});
           for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-5 * std::sqrt(shape.in) + 1e-5);

@@ -50,7 +50,7 @@ void CheckMemberships(int heads, int d, int k, int64_t rows, const std::vector<f
 
 TEST(MembershipsTest, InnerProductsAreTheEdgeRates) {
   CheckMemberships(2, 32, 128, 70, {});
-  CheckMemberships(1, 16, 10, 5, {});   // clusters not a multiple of the lanes
+  CheckMemberships(1, 16, 10, 5, {});  // clusters not a multiple of the lanes
   CheckMemberships(3, 8, 16, 130, {});
 }
 

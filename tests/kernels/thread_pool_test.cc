@@ -31,7 +31,11 @@ TEST(ThreadPoolTest, ManyShortLoopsLoseNothing) {
 TEST(ThreadPoolTest, AnExceptionReachesTheCallerAndThePoolLivesOn) {
   for (const int threads : {1, 4}) {
     ThreadPool pool(threads);
-    EXPECT_THROW(pool.For(100, [](int64_t item, int) { if (item == 37) throw std::bad_alloc(); }), std::bad_alloc);
+    EXPECT_THROW(pool.For(100,
+                          [](int64_t item, int) {
+                            if (item == 37) throw std::bad_alloc();
+                          }),
+                 std::bad_alloc);
     std::atomic<int> runs{0};
     pool.For(50, [&](int64_t, int) { ++runs; });
     EXPECT_EQ(runs.load(), 50);

@@ -20,8 +20,8 @@ struct Kind {
 std::ostream& operator<<(std::ostream& out, const Kind& kind) { return out << kind.name; }
 
 json Sbm(const char* law, bool self_loops, int window) {
-  return {{"kind", "sbm"}, {"num_clusters", 16}, {"law", law}, {"exploration", 0.01}, {"self_loops", self_loops},
-          {"local_window", window}};
+  return {{"kind", "sbm"},       {"num_clusters", 16},       {"law", law},
+          {"exploration", 0.01}, {"self_loops", self_loops}, {"local_window", window}};
 }
 
 std::vector<Kind> Kinds() {
@@ -30,11 +30,13 @@ std::vector<Kind> Kinds() {
       {"bernoulli", json::object()},
       {"poisson_set", {{"attention", Sbm("poisson_set", false, 0)}}},
       {"poisson_multi", {{"attention", Sbm("poisson_multi", true, 0)}}},
-      {"self_loops_three_heads", {{"attention", Sbm("bernoulli", true, 0)}, {"num_attention_heads", 3}, {"head_dim", 16}}},
+      {"self_loops_three_heads",
+       {{"attention", Sbm("bernoulli", true, 0)}, {"num_attention_heads", 3}, {"head_dim", 16}}},
       {"window_four_layers", {{"attention", Sbm("bernoulli", true, 6)}, {"num_hidden_layers", 4}}},
       {"pair", {{"task", "pair-classification"}}},
       {"tied_pair", {{"task", "pair-classification"}, {"tied_layers", true}, {"num_hidden_layers", 3}}},
-      {"dense_below", {{"attention", {dense, Sbm("bernoulli", false, 0), Sbm("poisson_set", true, 0)}}, {"num_hidden_layers", 3}}},
+      {"dense_below",
+       {{"attention", {dense, Sbm("bernoulli", false, 0), Sbm("poisson_set", true, 0)}}, {"num_hidden_layers", 3}}},
       {"shares", {{"num_hidden_layers", 3}, {"budget_shares", {1.0, 4.0, 0.5}}}},
       {"cls", {{"pooling", {{"kind", "cls"}, {"divisor", nullptr}}}, {"cls_token_id", 49}}},
   };

@@ -1,15 +1,16 @@
 // Configuration files (reliability.md 3.3): what is wrong is named, with what was found and what is allowed.
+#include "model/config.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/config.h"
 #include "tests/model/model_builder.h"
 
 namespace edgewise::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 struct Case {
   const char* name;
@@ -48,20 +49,23 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"unknown_law", R"({"attention": {"law": "poisson"}})", "attention.law is \"poisson\"; allowed: bernoulli"},
         Case{"law_missing", R"({"attention": {"law": null}})", "attention.law is missing"},
         Case{"exploration", R"({"attention": {"exploration": 1.5}})", "attention.exploration is 1.5"},
-        Case{"attention_typo", R"({"attention": {"self_loop": true}})", "attention.\"self_loop\"; did you mean self_loops?"},
+        Case{"attention_typo", R"({"attention": {"self_loop": true}})",
+             "attention.\"self_loop\"; did you mean self_loops?"},
         Case{"attention_layers", R"({"attention": [{"kind": "dense"}]})", "a list of 2 objects"},
         Case{"causal", R"({"causal": true})", "causal is true"},
         Case{"cls_without_token", R"({"pooling": {"kind": "cls", "divisor": null}})", "cls_token_id is missing"},
         Case{"pad_outside", R"({"pad_token_id": 50})", "pad_token_id is 50; allowed: an integer from -1 to 49"},
         Case{"cls_is_pad", R"({"cls_token_id": 0})", "cls_token_id is 0, the pad token"},
-        Case{"pooling_divisor", R"({"pooling": {"divisor": "all"}})", "pooling.divisor is \"all\"; allowed: valid, max_length"},
+        Case{"pooling_divisor", R"({"pooling": {"divisor": "all"}})",
+             "pooling.divisor is \"all\"; allowed: valid, max_length"},
         Case{"labels", R"({"id2label": {"0": "a", "2": "b", "1": 3}})", "id2label: the label of \"1\""},
         Case{"labels_count", R"({"id2label": {"0": "a"}})", "\"0\" to \"2\""},
         Case{"shares", R"({"budget_shares": [1, 0]})", "budget_shares[1] is 0; allowed: above 0"},
         Case{"shares_count", R"({"budget_shares": [1]})", "a list of 2 numbers"},
         Case{"byte_offset", R"({"tokenizer": {"kind": "byte"}})", "byte 255 would be token 256; vocab_size is 50"},
         Case{"word_vocabulary", R"({"tokenizer": {"kind": "word"}})", "tokenizer.vocabulary is missing"},
-        Case{"word_repeats", R"({"tokenizer": {"kind": "word", "vocabulary": ["a", "a"]}})", "vocabulary[1] repeats \"a\""},
+        Case{"word_repeats", R"({"tokenizer": {"kind": "word", "vocabulary": ["a", "a"]}})",
+             "vocabulary[1] repeats \"a\""},
         Case{"char_long", R"({"tokenizer": {"kind": "char", "vocabulary": ["a", "bc"]}})", "one character is expected"},
         Case{"epsilon", R"({"layer_norm_eps": 0})", "layer_norm_eps is 0"}),
     [](const auto& info) { return info.param.name; });
@@ -82,15 +86,20 @@ TEST(ConfigTest, DeepNestingIsRefused) {
   std::string text = "{\"task\": ";
   for (int i = 0; i < 10000; ++i) text += "[";
   EXPECT_FALSE(ParseModelConfig(text).ok());
-  EXPECT_THAT(std::string(ParseModelConfig("{\"a\":" + std::string(20, '[') + std::string(20, ']') + "}").status().message()),
-              HasSubstr("nested deeper than 16"));
+  EXPECT_THAT(
+      std::string(ParseModelConfig("{\"a\":" + std::string(20, '[') + std::string(20, ']') + "}").status().message()),
+      HasSubstr("nested deeper than 16"));
 }
 
 TEST(ConfigTest, FieldsArriveAsWritten) {
   json config = SmallConfig();
   config["attention"] = {{{"kind", "dense"}},
-                         {{"kind", "sbm"}, {"num_clusters", 8}, {"law", "poisson_multi"}, {"exploration", 0.5},
-                          {"self_loops", true}, {"local_window", 4}}};
+                         {{"kind", "sbm"},
+                          {"num_clusters", 8},
+                          {"law", "poisson_multi"},
+                          {"exploration", 0.5},
+                          {"self_loops", true},
+                          {"local_window", 4}}};
   config["id2label"] = {{"0", "a"}, {"1", "b"}, {"2", "c"}};
   const auto parsed = ParseModelConfig(config.dump());
   ASSERT_TRUE(parsed.ok()) << parsed.status();

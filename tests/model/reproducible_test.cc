@@ -27,7 +27,8 @@ class ReproducibleTest : public ::testing::TestWithParam<const char*> {
     for (int i = 0; i < 12; ++i) {
       std::vector<int32_t> ids = RandomTokens(1 + random() % 60, 50, random());
       if (i % 3 == 0 && ids.size() < 60) ids.insert(ids.begin() + ids.size() / 2, 2, 0);
-      inputs.push_back(MakeInput(model, ids, pair_ ? RandomTokens(1 + random() % 60, 50, random()) : std::vector<int32_t>()));
+      inputs.push_back(
+          MakeInput(model, ids, pair_ ? RandomTokens(1 + random() % 60, 50, random()) : std::vector<int32_t>()));
       inputs.back().seed = random() % 3;  // strangers may share a seed
       inputs.back().samples = 1 + i % 4;
       inputs.back().dense = i % 5 == 4;
@@ -55,7 +56,8 @@ TEST_P(ReproducibleTest, AloneAndAmongStrangersTheBytesAreTheSame) {
     std::vector<ModelInput> batch;
     for (size_t i : order) batch.push_back(inputs[i]);
     const std::vector<InputResult> results = RunAll(*loaded, batch);
-    for (size_t i = 0; i < order.size(); ++i) ASSERT_TRUE(SameBytes(results[i], alone[order[i]])) << "input " << order[i];
+    for (size_t i = 0; i < order.size(); ++i)
+      ASSERT_TRUE(SameBytes(results[i], alone[order[i]])) << "input " << order[i];
     Pass::Options options;
     options.max_wave_tokens = 1 + static_cast<int64_t>(random() % 200);  // groups and waves cut anywhere
     const std::vector<InputResult> cut = RunAll(*loaded, batch, options);

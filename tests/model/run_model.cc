@@ -30,6 +30,7 @@ LoadedModel LoadModel(const std::string& folder, int threads) {
   LoadedModel loaded;
   BackendOptions options;
   options.num_threads = threads;
+  if (const char* isa = std::getenv("EDGEWISE_TEST_ISA")) options.isa = isa;  // set by tests/model/CMakeLists.txt
   auto backend = CreateBackend(options);
   Check(backend.status());
   loaded.backend = *std::move(backend);
@@ -69,9 +70,9 @@ std::vector<int32_t> RandomTokens(int32_t count, int32_t vocab_size, uint64_t se
 
 bool SameBytes(const InputResult& a, const InputResult& b) {
   bool same = a.status == b.status && a.samples == b.samples && a.edges == b.edges && a.density == b.density &&
-              a.capped == b.capped && a.max_sample_edges == b.max_sample_edges && a.isolated_queries == b.isolated_queries &&
-              SameVector(a.probabilities, b.probabilities) && SameVector(a.logits, b.logits) &&
-              SameVector(a.stddev, b.stddev) && SameVector(a.label_id, b.label_id) &&
+              a.capped == b.capped && a.max_sample_edges == b.max_sample_edges &&
+              a.isolated_queries == b.isolated_queries && SameVector(a.probabilities, b.probabilities) &&
+              SameVector(a.logits, b.logits) && SameVector(a.stddev, b.stddev) && SameVector(a.label_id, b.label_id) &&
               SameVector(a.predictive_entropy, b.predictive_entropy) &&
               SameVector(a.mutual_information, b.mutual_information) &&
               a.sample_results.size() == b.sample_results.size() && a.graph.has_value() == b.graph.has_value();

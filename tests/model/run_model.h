@@ -22,7 +22,8 @@ struct LoadedModel {
 LoadedModel LoadModel(const std::string& folder, int threads = 1);
 
 // An input of one or two sequences of token ids.
-ModelInput MakeInput(const Model& model, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& second = {});
+ModelInput MakeInput(const Model& model, const std::vector<int32_t>& token_ids,
+                     const std::vector<int32_t>& second = {});
 
 // Runs all inputs in one pass.
 std::vector<InputResult> RunAll(const Model& model, const std::vector<ModelInput>& inputs, Pass::Options options = {});

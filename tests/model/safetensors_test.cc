@@ -15,8 +15,8 @@
 namespace edgewise::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 // A file with this header, and `data_bytes` zero bytes behind it.
 std::string FileOf(const std::string& header, size_t data_bytes) {
@@ -57,8 +57,10 @@ std::vector<Case> BadFiles() {
       {"html", "<!DOCTYPE html><html><body>Sign in</body></html>", "header length is"},
       {"not_utf8", FileOf("{\"\xff\":1}", 0), "not valid JSON"},
       {"deep", FileOf("{\"a\":" + std::string(10000, '[') + "}", 0), "nested deeper"},
-      {"duplicate_tensor", FileOf("{\"a\":" + Tensor("[1]", 0, 4) + ",\"a\":" + Tensor("[1]", 0, 4) + "}", 4), "\"a\" stands twice"},
-      {"duplicate_field", FileOf(R"({"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4), "\"dtype\" stands twice"},
+      {"duplicate_tensor", FileOf("{\"a\":" + Tensor("[1]", 0, 4) + ",\"a\":" + Tensor("[1]", 0, 4) + "}", 4),
+       "\"a\" stands twice"},
+      {"duplicate_field", FileOf(R"({"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", 4),
+       "\"dtype\" stands twice"},
       {"metadata_number", FileOf(R"({"__metadata__":{"x":1}})", 0), "__metadata__"},
       {"metadata_tensor", FileOf("{\"__metadata__\":" + Tensor("[1]", 0, 4) + "}", 4), "__metadata__"},
       {"unknown_dtype", FileOf("{\"a\":" + Tensor("[1]", 0, 4, "F12") + "}", 4), "unknown dtype \"F12\""},
@@ -70,8 +72,10 @@ std::vector<Case> BadFiles() {
       {"overflow_then_zero", FileOf("{\"a\":" + Tensor("[4611686018427387904,4,0]", 0, 0) + "}", 0), "is too large"},
       {"zero_then_overflow", FileOf("{\"a\":" + Tensor("[0,4611686018427387904,4]", 0, 0) + "}", 0), "is too large"},
       {"offsets_reversed", FileOf("{\"a\":" + Tensor("[1]", 4, 0) + "}", 4), "data_offsets [4,0]"},
-      {"offsets_gap", FileOf("{\"a\":" + Tensor("[1]", 0, 4) + ",\"b\":" + Tensor("[1]", 8, 12) + "}", 12), "tensor b begins at byte 8"},
-      {"offsets_overlap", FileOf("{\"a\":" + Tensor("[2]", 0, 8) + ",\"b\":" + Tensor("[2]", 4, 12) + "}", 12), "tensor b begins at byte 4"},
+      {"offsets_gap", FileOf("{\"a\":" + Tensor("[1]", 0, 4) + ",\"b\":" + Tensor("[1]", 8, 12) + "}", 12),
+       "tensor b begins at byte 8"},
+      {"offsets_overlap", FileOf("{\"a\":" + Tensor("[2]", 0, 8) + ",\"b\":" + Tensor("[2]", 4, 12) + "}", 12),
+       "tensor b begins at byte 4"},
       {"offsets_start", FileOf("{\"a\":" + Tensor("[1]", 4, 8) + "}", 8), "tensor a begins at byte 4"},
       {"size_mismatch", FileOf("{\"a\":" + Tensor("[2]", 0, 4) + "}", 4), "takes 8 bytes; data_offsets hold 4"},
       {"trailing_bytes", FileOf(good, 25), "describes 24 bytes of data; the file has 25"},
@@ -100,7 +104,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, BadFileTest, ::testing::ValuesIn(BadFiles()),
 
 TEST(SafetensorsTest, ReadsWhatWasWritten) {
   const TemporaryFolder folder;
-  WriteFile(folder.path() + "/x", SafetensorsBytes({{"b", {{2, 2}, {1, 2, 3, 4}}}, {"a", {{1}, {-5}}}, {"e", {{0}, {}}}}));
+  WriteFile(folder.path() + "/x",
+            SafetensorsBytes({{"b", {{2, 2}, {1, 2, 3, 4}}}, {"a", {{1}, {-5}}}, {"e", {{0}, {}}}}));
   auto file = SafetensorsFile::Open(folder.path() + "/x");
   ASSERT_TRUE(file.ok()) << file.status();
   ASSERT_TRUE((*file)->ReadData().ok());
@@ -159,18 +164,34 @@ INSTANTIATE_TEST_SUITE_P(
     Cases, BadWeightsTest,
     ::testing::Values(
         WeightCase{"missing", [](Tensors& t) { t.erase("final_norm.bias"); }, "tensor final_norm.bias [32] is missing"},
-        WeightCase{"superfluous", [](Tensors& t) { t["final_norm.gain"] = {{1}, {1}}; }, "tensor final_norm.gain is not part of this model"},
-        WeightCase{"shape", [](Tensors& t) { t["layers.0.mlp.up.weight"].shape = {32, 48}; },
+        WeightCase{"superfluous",
+                   [](Tensors& t) {
+                     t["final_norm.gain"] = {{1}, {1}};
+                   },
+                   "tensor final_norm.gain is not part of this model"},
+        WeightCase{"shape",
+                   [](Tensors& t) {
+                     t["layers.0.mlp.up.weight"].shape = {32, 48};
+                   },
                    "tensor layers.0.mlp.up.weight has shape [32, 48]; config.json expects [48, 32]"},
         WeightCase{"nan", [](Tensors& t) { t["layers.1.attention.clusters"].values[3] = NAN; },
                    "tensor layers.1.attention.clusters: element 3 is nan"},
-        WeightCase{"infinite", [](Tensors& t) { t["classifier.output.bias"].values[2] = INFINITY; }, "classifier.output.bias: element 2 is inf"},
-        WeightCase{"self_test", [](Tensors& t) { for (float& v : t["classifier.output.weight"].values) v = 3e38f; }, "self-test"},
+        WeightCase{"infinite", [](Tensors& t) { t["classifier.output.bias"].values[2] = INFINITY; },
+                   "classifier.output.bias: element 2 is inf"},
+        WeightCase{"self_test",
+                   [](Tensors& t) {
+                     for (float& v : t["classifier.output.weight"].values) v = 3e38f;
+                   },
+                   "self-test"},
         WeightCase{"block_matrix_negative",
-                   [](Tensors& t) { t["layers.0.attention.block_matrix"] = {{2, 16, 16}, std::vector<float>(512, -0.001f)}; },
+                   [](Tensors& t) {
+                     t["layers.0.attention.block_matrix"] = {{2, 16, 16}, std::vector<float>(512, -0.001f)};
+                   },
                    "layers.0.attention.block_matrix: entry 0 of head 0 is -0.001"},
         WeightCase{"block_matrix_sum",
-                   [](Tensors& t) { t["layers.0.attention.block_matrix"] = {{2, 16, 16}, std::vector<float>(512, 0.01f)}; },
+                   [](Tensors& t) {
+                     t["layers.0.attention.block_matrix"] = {{2, 16, 16}, std::vector<float>(512, 0.01f)};
+                   },
                    "head 0 sums to 2.56"}),
     [](const auto& info) { return info.param.name; });
 

@@ -22,7 +22,8 @@ TEST(TokenizerTest, CharactersAreUnicode) {
   config.vocabulary = {"<pad>", "a", "é", "語"};
   EXPECT_THAT(*Tokenizer(config).Encode("é語a"), ElementsAre(2, 3, 1));
   EXPECT_THAT(std::string(Tokenizer(config).Encode("ab").status().message()), HasSubstr("\"b\" at byte 1"));
-  EXPECT_THAT(std::string(Tokenizer(config).Encode("a\xc3").status().message()), HasSubstr("byte 1 is not valid UTF-8"));
+  EXPECT_THAT(std::string(Tokenizer(config).Encode("a\xc3").status().message()),
+              HasSubstr("byte 1 is not valid UTF-8"));
   config.unknown_token_id = 0;
   EXPECT_THAT(*Tokenizer(config).Encode("ab"), ElementsAre(1, 0));
 }
