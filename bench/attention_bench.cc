@@ -223,7 +223,7 @@ int64_t StatusKilobytes(const char* field) {
   return 0;
 }
 
-// Peak memory above the inputs of one capped call at 64 edges a row, in a process of its own.
+// Peak memory above the inputs of one call at 64 edges a row, in a process of its own.
 int64_t PeakKilobytes(int64_t n, const Options& options) {
   int fds[2];
   if (pipe(fds) != 0) std::exit(1);
