@@ -191,6 +191,19 @@ Call MakeCall(Isa isa, const AttentionInputs& inputs, std::span<const AttentionP
   return call;
 }
 
+// Whether the edges reported stay within every cap.
+bool WithinCaps(std::span<const AttentionProblem> problems, std::span<const EdgeCap> caps) {
+  std::vector<uint64_t> edges(caps.size(), 0);
+  for (const AttentionProblem& problem : problems) {
+    if (problem.cap < 0) continue;
+    for (const HeadReport& head : problem.report->heads) edges[problem.cap] += head.edges;
+  }
+  for (size_t c = 0; c < caps.size(); ++c) {
+    if (edges[c] > caps[c].max_edges) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void Worker::GrowAttend(int64_t floats, int64_t keys) {
@@ -252,22 +265,25 @@ absl::Status CpuAttend(Isa isa, ThreadPool& pool, const AttentionInputs& inputs,
   thread_local std::vector<std::unique_ptr<Worker>> workers;
   std::atomic<bool> failed = false;
   try {
-    for (EdgeCap& cap : caps) cap.capped = false;
-    Call call = MakeCall(isa, inputs, problems, out);
-    PrepareHeads(pool, shared, call);
-    while (static_cast<int>(workers.size()) < pool.num_threads()) workers.push_back(std::make_unique<Worker>());
-    for (int w = 0; w < pool.num_threads(); ++w) workers[w]->Prepare(call);
-    if (!caps.empty()) ApplyCaps(pool, workers, caps, call);
-    std::vector<std::unique_ptr<Worker>>& scratch = workers;  // thread_local: named here, used by the pool's threads
-    pool.For(static_cast<int64_t>(call.block_head.size()), [&](int64_t block, int worker) {
-      try {
-        AttendOneBlock(call, block, *scratch[worker]);
-      } catch (const std::bad_alloc&) {
-        failed = true;
-      }
-    });
-    if (failed) throw std::bad_alloc();
-    CollectReports(call);
+    for (const bool hopeful : {true, false}) {
+      for (EdgeCap& cap : caps) cap.capped = false;
+      Call call = MakeCall(isa, inputs, problems, out);
+      PrepareHeads(pool, shared, call);
+      while (static_cast<int>(workers.size()) < pool.num_threads()) workers.push_back(std::make_unique<Worker>());
+      for (int w = 0; w < pool.num_threads(); ++w) workers[w]->Prepare(call);
+      const bool hoped = !caps.empty() && ApplyCaps(pool, workers, caps, hopeful, call);
+      std::vector<std::unique_ptr<Worker>>& scratch = workers;  // thread_local: named here, used by the pool's threads
+      pool.For(static_cast<int64_t>(call.block_head.size()), [&](int64_t block, int worker) {
+        try {
+          AttendOneBlock(call, block, *scratch[worker]);
+        } catch (const std::bad_alloc&) {
+          failed = true;
+        }
+      });
+      if (failed) throw std::bad_alloc();
+      CollectReports(call);
+      if (!hoped || WithinCaps(problems, caps)) break;
+    }
     shared.ReleaseAbove(kKeptBytes);
     for (auto& worker : workers) worker->memory.ReleaseAbove(kKeptBytes);
   } catch (const std::bad_alloc&) {

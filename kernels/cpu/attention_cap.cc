@@ -159,7 +159,9 @@ void Keep(const Call& call, const CapWork& work, const std::vector<std::vector<A
 
 }  // namespace
 
-void ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, std::span<EdgeCap> caps, Call& call) {
+bool ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, std::span<EdgeCap> caps, bool hopeful,
+               Call& call) {
+  bool hoped = false;
   std::vector<CapWork> works(caps.size());
   for (size_t i = 0; i < call.heads.size(); ++i) {
     HeadWork& head = call.heads[i];
@@ -183,6 +185,11 @@ void ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, 
     const CapWork& work = works[c];
     if (work.heads.empty()) continue;
     const uint64_t allowed = caps[c].max_edges > work.forced ? caps[c].max_edges - work.forced : 0;
+    if (hopeful && work.expected + 8.0 * std::sqrt(work.expected) + 64.0 <= static_cast<double>(allowed)) {
+      for (int32_t head : work.heads) call.heads[head].capped = false;
+      hoped = true;
+      continue;
+    }
     const double wanted = static_cast<double>(allowed) + 6.0 * std::sqrt(static_cast<double>(allowed)) + 64.0;
     double tau = work.expected > wanted ? wanted / work.expected : 1.0;
     while (true) {
@@ -202,6 +209,7 @@ void ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, 
       break;
     }
   }
+  return hoped;
 }
 
 }  // namespace edgewise::cpu_attention

@@ -105,7 +105,7 @@ Needs NeedsOf(const Call& call, const HeadWork& head) {
     const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
     needs.y_tiles = head.problem->report->want_expected ||
-                    (share >= kPackRatesShare && !head.capped && head.drawn->law == Law::kBernoulli);
+                    (share >= kPackRatesShare && head.drawn->law == Law::kBernoulli);
   } else {
     needs.k_tiles = true;
   }

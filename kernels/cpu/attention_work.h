@@ -174,8 +174,11 @@ bool IsEdge(Law law, uint64_t uniform, float rate);
 float RateOf(const HeadWork& head, int64_t row, int64_t key);
 DrawRow RowOf(const HeadWork& head, int64_t row);
 
-// Decides what each cap keeps, sets `capped` and fills call.kept.
-void ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, std::span<EdgeCap> caps, Call& call);
+// Decides what each cap keeps, sets `capped` and fills call.kept. With `hopeful`, heads under a cap that is far above what
+// is expected are left to be drawn as if they had none, which spares their edges being kept; true: some were, and the
+// caller has to look whether they stayed below.
+bool ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, std::span<EdgeCap> caps, bool hopeful,
+               Call& call);
 
 }  // namespace edgewise::cpu_attention
 
