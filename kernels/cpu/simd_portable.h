@@ -21,6 +21,7 @@ inline constexpr int kLanes = 4;
 typedef float F __attribute__((vector_size(4 * kLanes)));
 typedef float UnalignedF __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef int32_t I __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t U __attribute__((vector_size(4 * kLanes)));
 inline constexpr int kScoreVectors = 2;  // a register tile of scores: 6 rows x 2 vectors
 inline constexpr int kScoreRows = 6;
 
@@ -83,7 +84,7 @@ EDGEWISE_INLINE F Exp2(F a) {
   p = Fma(p, f, Broadcast(2.40222424e-1f));
   p = Fma(p, f, Broadcast(6.93147004e-1f));
   p = Fma(p, f, Broadcast(1.0f));
-  const I bits = reinterpret_cast<I>(p) + (reinterpret_cast<I>(shifted) << 23);
+  const U bits = reinterpret_cast<U>(p) + (reinterpret_cast<U>(shifted) << 23);  // wraps
   return reinterpret_cast<F>(bits);
 }
 
