@@ -13,8 +13,10 @@
 
 namespace edgewise {
 
-// Every pair of valid tokens.
-struct AllPairs {};
+// Every pair of valid tokens; `causal`: a key does not come after its query.
+struct AllPairs {
+  bool causal = false;
+};
 
 // Rows drawn from memberships: p_ij = min(1, <x_i, y_j> + exploration). Drawn while attending; never stored unless an
 // edge cap needs ages.
@@ -37,9 +39,30 @@ struct HeadEdges {
 // Given edges. Host memory that outlives the call, one entry per head.
 struct ExplicitEdges {
   const std::vector<HeadEdges>* heads = nullptr;
+  // Edges that came from DrawnRows, and those that came from AllPairs or GroupedKeys, are summed in different orders: with
+  // `compact` the result has the bytes of the latter, without it those of the former.
+  bool compact = false;
 };
 
-using AttentionPattern = std::variant<AllPairs, DrawnRows, ExplicitEdges>;
+// Runs of neighbouring queries that share their keys, alike for all heads: windows of a permutation (SSA), rows of
+// blocks (block-sparse). Tokens are packed indices 0..n-1.
+struct GroupedKeys {
+  std::vector<int32_t> group_begin;  // [groups + 1] ascending: group g has the queries group_begin[g]..[g + 1] - 1. The
+                                     // first is the problem's first_query, the last its tokens
+  std::vector<int64_t> key_offsets;  // [groups + 1], the first 0
+  std::vector<int32_t> keys;         // [key_offsets.back()], ascending strictly within a group
+  bool causal = false;               // a query attends to those keys of its group that do not come after it
+};
+
+using AttentionPattern = std::variant<AllPairs, DrawnRows, ExplicitEdges, GroupedKeys>;
+
+// Added to the scaled scores of one sequence, by positions as sent. Host memory that outlives the call.
+struct PairwiseBias {
+  int32_t length = 0;                // positions
+  const float* values = nullptr;     // [length, length], the same for all heads; or
+  const uint8_t* buckets = nullptr;  // [length, length], which index the rows of
+  const float* table = nullptr;      // [heads, 256]
+};
 
 // Memberships after the factorisation of S: p_ij = <x_i, y_j> before exploration (kernels.md T0). Head-major, in the
 // backend's memory. Also holds bounds: p_ij <= query_bound[i] * key_bound[j].
@@ -54,18 +77,24 @@ struct Memberships {
 
 // What all sequences of one call share. Row r of q, k, v is one token; columns h*head_dim..(h+1)*head_dim-1 are head h.
 struct AttentionInputs {
-  ConstMatrix q, k, v;      // [rows, heads * head_dim]
+  ConstMatrix q, k;         // [rows, heads * head_dim]
+  ConstMatrix v;            // [rows, heads * value_dim]
   Memberships memberships;  // empty unless a pattern is DrawnRows
   int32_t num_heads = 0;
   int32_t head_dim = 0;
-  float scale = 1.0f;  // of the scores: 1 / sqrt(head_dim)
+  int32_t value_dim = 0;  // of v and the output; 0: head_dim
+  float scale = 1.0f;     // of the scores: 1 / sqrt(head_dim)
+  // Added to the scaled scores by distance (ALiBi, learned relative positions), in the backend's memory: query position i
+  // and key position j take distance_bias[head * (2 * distance_span - 1) + j - i + distance_span - 1]. Null: none.
+  const float* distance_bias = nullptr;  // [heads, 2 * distance_span - 1]
+  int32_t distance_span = 0;             // > every position
 };
 
 inline constexpr uint64_t kNoCap = std::numeric_limits<uint64_t>::max();
 
 // An allowance of edges shared by the sequences and heads that name it (one sample of one input, in one layer). The
 // edges kept are the forced ones and the youngest drawn ones: ascending in (age, index in `problems`, head, query,
-// key).
+// key). Only DrawnRows can drop edges; other patterns are within their allowance as they come.
 struct EdgeCap {
   uint64_t max_edges = kNoCap;  // >= the forced edges of its sequences
   bool capped = false;          // out: edges were dropped
@@ -90,10 +119,13 @@ struct AttentionReport {
 // One sequence of one sample. Several problems may share input rows (samples share what lies before the first draw);
 // their output rows are disjoint.
 struct AttentionProblem {
-  int64_t first_row = 0;               // of the sequence in q, k, v and the memberships
-  int32_t tokens = 0;                  // n >= 1
-  int64_t out_row = 0;                 // first row in the output
+  int64_t first_row = 0;    // of the sequence in k, v and the memberships
+  int32_t tokens = 0;       // n >= 1
+  int32_t first_query = 0;  // tokens first_query..n-1 are queries; > 0 not with DrawnRows. Reports are of these rows
+  int64_t query_shift = 0;  // token i's query is in row first_row + query_shift + i of q
+  int64_t out_row = 0;      // row of the first query in the output
   const int32_t* positions = nullptr;  // [n] ascending places in the sequence as sent, host; null: 0..n-1
+  const PairwiseBias* bias = nullptr;  // null: none
   AttentionPattern pattern;
   int32_t cap = -1;                   // index into the caps; -1: none
   AttentionReport* report = nullptr;  // never null

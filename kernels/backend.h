@@ -16,6 +16,13 @@ namespace edgewise {
 
 enum class Activation { kNone, kRelu, kGelu };  // GELU is the exact one: x * (1 + erf(x / sqrt 2)) / 2
 
+// How many rows a product is made for. A row's result is the same for any number of rows of the same kind; the two kinds
+// may round differently (relative difference 1e-5 at most).
+enum class RowCount {
+  kMany,  // whole texts
+  kFew    // one token at a time: bound by reading the weights
+};
+
 // y = activation(x W^T + b), W in the layout that the backend likes. Made by Backend::PrepareLinear; immutable.
 class LinearWeights {
  public:
@@ -66,7 +73,8 @@ class Backend {
                                                                        int64_t in, Activation activation) = 0;
   // y = activation(x W^T + b), or y += x W^T + b with `accumulate`. x [rows, in], y [rows, out]. A row of y depends on
   // the same row of x and nothing else, bit for bit.
-  virtual absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate) = 0;
+  virtual absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate,
+                              RowCount count = RowCount::kMany) = 0;
 
   // y[r] = word[token_ids[r]] + position[positions[r]]; position may be empty. y [rows, hidden].
   virtual absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,

@@ -30,6 +30,9 @@ struct RandomKey {
 
 inline constexpr uint32_t kStreamBytes = 0;  // the high 8 bits of a pair's uniform, 16 keys a block
 inline constexpr uint32_t kStreamLow = 1;    // its low 32 bits, 4 keys a block
+inline constexpr uint32_t kStreamOrder = 2;  // permutation.h: normal and uniform numbers of sources
+inline constexpr uint32_t kStreamRows = 3;   // permutation.h: normal numbers that shuffle the rows of a grid
+inline constexpr uint32_t kStreamToken = 4;  // permutation.h: the choice of a generated token
 
 // Third counter word: layer (12 bits) | head (12) | side (1) | stream (7).
 EDGEWISE_HOST_DEVICE inline uint32_t CounterWord(const RandomKey& key, uint32_t head, uint32_t stream) {

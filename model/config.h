@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,13 +13,15 @@
 
 namespace edgewise {
 
-enum class Task { kSequenceClassification, kPairClassification, kTokenClassification };
+enum class Task { kSequenceClassification, kPairClassification, kTokenClassification, kRegression, kCausalLm };
 enum class NormPosition { kPre, kPost };
-enum class PositionEmbedding { kLearned, kSinusoidal, kNone };
+enum class PositionEmbedding { kLearned, kSinusoidal, kNone, kAlibi, kRelative };
 enum class Pooling { kMeanValid, kMeanMaxLength, kCls };
 enum class HiddenAct { kGelu, kRelu };
 enum class TokenizerKind { kNone, kByte, kChar, kWord };
-enum class AttentionKind { kDense, kSbm };
+enum class AttentionKind { kDense, kSbm, kSsa, kBlock };
+enum class BlockPattern { kDiagonal, kLocal, kStrided, kFirstAndDiagonal, kList, kLearned };
+enum class PairwiseBiasKind { kNone, kValues, kBuckets };
 
 struct TokenizerConfig {
   TokenizerKind kind = TokenizerKind::kNone;
@@ -37,12 +40,29 @@ struct AttentionConfig {
   float exploration = 0.0f;
   bool self_loops = false;
   int32_t local_window = 0;
+  // ssa
+  bool local = true;                       // bias: local, else none
+  int32_t windows = 0;                     // w; 0: `keep` decides
+  int32_t keep = 0;                        // k of bias none
+  double sigma = 0.0;                      // of this layer, as a fraction of the length
+  int32_t grid_rows = 0, grid_columns = 0;  // 0: one-dimensional
+  // block
+  int32_t block_size = 0;                       // 0: min(max(min_block, floor(alpha * length)), max_block)
+  int32_t min_block = 0, max_block = 0;
+  double alpha = 0.0;
+  BlockPattern pattern = BlockPattern::kDiagonal;
+  int32_t width = 1;                                   // local
+  int32_t stride = 1;                                  // strided
+  std::vector<std::pair<int32_t, int32_t>> blocks;     // list: (row, column), sorted
+  double threshold = 0.5;                              // learned
 };
 
 struct ModelConfig {
   Task task = Task::kSequenceClassification;
   std::string description;
-  int32_t vocab_size = 0;
+  bool causal = false;
+  int32_t vocab_size = 0;    // 0: the input is rows of features
+  int32_t feature_size = 0;  // 0: the input is tokens
   int32_t hidden_size = 0;
   int32_t num_hidden_layers = 0;
   bool tied_layers = false;
@@ -57,7 +77,10 @@ struct ModelConfig {
   int32_t pad_token_id = 0;   // -1: none
   int32_t cls_token_id = -1;  // -1: none
   Pooling pooling = Pooling::kMeanValid;
-  int32_t num_labels = 0;
+  PairwiseBiasKind pairwise_bias = PairwiseBiasKind::kNone;
+  int32_t num_buckets = 0;        // of pairwise_bias kBuckets
+  bool tie_word_embeddings = true;  // causal-lm
+  int32_t num_labels = 0;           // causal-lm: vocab_size; regression: values
   std::vector<std::string> labels;     // [num_labels] or empty
   int32_t classifier_hidden_size = 0;  // 0: one linear layer
   TokenizerConfig tokenizer;
@@ -72,7 +95,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json);
 // As config.json and ListModels write them.
 const char* TaskName(Task task);
 const char* TokenizerName(TokenizerKind kind);
-// "dense", "sbm/bernoulli", ...; kinds that differ between layers are joined by commas, in order of first use.
+// "dense", "sbm/bernoulli", "ssa/local", "ssa/none", "block/learned", ...; kinds that differ between layers are joined by commas, in order of first use.
 std::string AttentionName(const ModelConfig& config);
 
 }  // namespace edgewise

@@ -136,7 +136,7 @@ absl::Status Model::CheckGraph(const ModelInput& input) const {
     const AttentionConfig& attention = config_.attention[l % layers];
     const bool multi = attention.kind == AttentionKind::kSbm && attention.law == Law::kPoissonMulti;
     for (size_t h = 0; h < heads; ++h) {
-      const absl::Status status = CheckHeadEdges(graph.layers[l][h], sequence, multi);
+      const absl::Status status = CheckHeadEdges(graph.layers[l][h], sequence, multi, config_.causal);
       if (!status.ok()) return In(absl::StrCat("graph.layers[", l, "].heads[", h, "]"), status);
     }
   }
@@ -145,21 +145,30 @@ absl::Status Model::CheckGraph(const ModelInput& input) const {
 
 uint64_t Model::Pairs(const ModelInput& input) const {
   uint64_t pairs = 0;
-  for (const ModelSequence& sequence : input.sequences) {
-    const uint64_t valid = sequence.valid();
-    pairs += valid * valid * config_.num_attention_heads * config_.num_hidden_layers;
-  }
-  return pairs;
+  for (const ModelSequence& sequence : input.sequences) pairs += PairsOf(config_, {&sequence});
+  return pairs * config_.num_attention_heads * config_.num_hidden_layers;
 }
 
 uint64_t Model::LeastEdges(const ModelInput& input) const {
+  std::vector<QueryRange> ranges;
+  for (const ModelSequence& sequence : input.sequences) ranges.push_back({&sequence});
   uint64_t edges = 0;
-  for (int32_t l = 0; l < config_.num_hidden_layers; ++l) edges += ForcedEdges(config_, input, l);
+  for (int32_t l = 0; l < config_.num_hidden_layers; ++l) edges += edgewise::LeastEdges(Choose(input, l), ranges);
   return edges;
 }
 
+LayerChoice Model::Choose(const ModelInput& input, int32_t layer) const {
+  LayerChoice choice;
+  choice.config = &config_;
+  choice.attention = input.dense ? nullptr : &AttentionOf(config_, input)[static_cast<size_t>(layer)];
+  choice.given = input.graph.has_value() && !input.dense ? &input.graph->layers : nullptr;
+  choice.layer = layer;
+  choice.seed = input.seed;
+  return choice;
+}
+
 bool Model::Samples(const ModelInput& input) const {
-  return Draws(input) && FirstDrawnLayer(config_) < config_.num_hidden_layers;
+  return Draws(input) && FirstDrawnLayer(AttentionOf(config_, input)) < config_.num_hidden_layers;
 }
 
 }  // namespace edgewise

@@ -13,6 +13,7 @@
 #include "kernels/backend.h"
 #include "model/config.h"
 #include "model/input.h"
+#include "model/patterns.h"
 #include "model/tokenizer.h"
 
 namespace edgewise {
@@ -51,6 +52,9 @@ class Model {
   // The least cap that this input can keep: its forced edges (every pair where `dense` or the layer is dense; the given
   // graph's edges).
   uint64_t LeastEdges(const ModelInput& input) const;
+  // What decides the edges of `layer` for this input: its own graph, override or DENSE, else the model's attention. The
+  // graph is taken as it is in the input, by position. Points into this model and the input.
+  LayerChoice Choose(const ModelInput& input, int32_t layer) const;
   // Whether two samples can differ: some layer draws edges.
   bool Samples(const ModelInput& input) const;
 

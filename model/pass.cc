@@ -15,6 +15,13 @@ namespace {
 
 constexpr uint32_t kFirstToleranceWave = 4;  // no ensemble with a tolerance is smaller
 
+// The first layer that draws for any input: what lies before it is shared by the samples of every input.
+int32_t FirstDrawn(const ModelConfig& config, const std::vector<ModelInput>& inputs) {
+  int32_t first = config.num_hidden_layers;
+  for (const ModelInput& input : inputs) first = std::min(first, FirstDrawnLayer(AttentionOf(config, input)));
+  return first;
+}
+
 }  // namespace
 
 Pass::State::State(const Model& model, const std::vector<ModelInput>& inputs, Options options)
@@ -22,7 +29,7 @@ Pass::State::State(const Model& model, const std::vector<ModelInput>& inputs, Op
       config(model.config()),
       inputs(inputs),
       options(options),
-      first_drawn(FirstDrawnLayer(model.config())),
+      first_drawn(FirstDrawn(model.config(), inputs)),
       shared(model.backend()),
       active(model.backend()) {
   for (const ModelInput& input : inputs) {

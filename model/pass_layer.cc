@@ -44,21 +44,31 @@ absl::Status Pass::State::Attend(std::vector<PassMember>& members, const Activat
                                  bool from_shared) {
   std::vector<AttentionProblem> problems;
   std::vector<EdgeCap> caps;
-  std::vector<uint64_t> forced;  // of each cap
+  std::vector<double> expected;  // of each problem; 0: as reported
   size_t sides = 0;
   for (const PassMember& member : members) sides += inputs[member.input].sequences.size();
   std::vector<AttentionReport> reports(sides);
   for (PassMember& member : members) {
     const ModelInput& input = inputs[member.input];
     const PassInput& state = states[member.input];
+    std::vector<QueryRange> ranges;
+    for (const ModelSequence& sequence : input.sequences) ranges.push_back({&sequence});
+    LayerChoice choice = model.Choose(input, layer);
+    if (choice.given != nullptr) choice.given = &state.given;
+    choice.sample = member.sample;
     int32_t cap = -1;
+    uint64_t allowance = kNoCap;
     if (member.remaining != kNoCap) {
-      uint64_t forced_later = 0;
-      for (int32_t l = layer + 1; l < config.num_hidden_layers; ++l) forced_later += ForcedEdges(config, input, l);
+      uint64_t least_later = 0;
+      for (int32_t l = layer + 1; l < config.num_hidden_layers; ++l) {
+        least_later += LeastEdges(model.Choose(input, l), ranges);
+      }
+      allowance = Allowance(member.remaining, config.budget_shares, layer, LeastEdges(choice, ranges), least_later);
       cap = static_cast<int32_t>(caps.size());
-      caps.push_back(
-          {Allowance(member.remaining, config.budget_shares, layer, ForcedEdges(config, input, layer), forced_later)});
+      caps.push_back({allowance});
     }
+    LayerPatterns made = MakePatterns(choice, ranges, allowance);
+    member.result.capped |= made.capped;
     int64_t offset = 0;
     for (uint32_t side = 0; side < input.sequences.size(); ++side) {
       const ModelSequence& sequence = input.sequences[side];
@@ -71,9 +81,10 @@ absl::Status Pass::State::Attend(std::vector<PassMember>& members, const Activat
       problem.tokens = sequence.valid();
       problem.out_row = member.row + offset;
       problem.positions = sequence.valid() == sequence.length() ? nullptr : sequence.positions.data();
-      problem.pattern = MakePattern(config, input, state.given, layer, side, member.sample);
+      problem.pattern = std::move(made.patterns[side]);
       problem.cap = cap;
       problem.report = &report;
+      expected.push_back(made.expected[side]);
       offset += sequence.valid();
     }
   }
@@ -84,8 +95,11 @@ absl::Status Pass::State::Attend(std::vector<PassMember>& members, const Activat
   for (PassMember& member : members) {
     const bool budgeted = member.remaining != kNoCap;
     if (budgeted) member.result.capped |= caps[problems[problem].cap].capped;
-    for (uint32_t side = 0; side < inputs[member.input].sequences.size(); ++side) {
-      Record(member, side, reports[problem++]);
+    for (uint32_t side = 0; side < inputs[member.input].sequences.size(); ++side, ++problem) {
+      for (HeadReport& head : reports[problem].heads) {
+        if (reports[problem].want_expected && expected[problem] > 0.0) head.expected = expected[problem];
+      }
+      Record(member, side, reports[problem]);
     }
   }
   return absl::OkStatus();

@@ -24,51 +24,62 @@ uint64_t BandEdges(const ModelSequence& sequence, int32_t reach) {
 
 bool Draws(const ModelInput& input) { return !input.dense && !input.graph.has_value(); }
 
-int32_t FirstDrawnLayer(const ModelConfig& config) {
-  int32_t layer = 0;
-  while (layer < config.num_hidden_layers && config.attention[layer].kind != AttentionKind::kSbm) ++layer;
-  return layer;
+int32_t FirstDrawnLayer(const std::vector<AttentionConfig>& attention) {
+  const auto draws = [](const AttentionConfig& layer) {
+    return layer.kind == AttentionKind::kSbm || layer.kind == AttentionKind::kSsa;
+  };
+  return static_cast<int32_t>(std::find_if(attention.begin(), attention.end(), draws) - attention.begin());
 }
 
-uint64_t ForcedEdges(const ModelConfig& config, const ModelInput& input, int32_t layer) {
-  const AttentionConfig& attention = config.attention[layer];
-  const uint64_t heads = config.num_attention_heads;
+uint64_t PairsOf(const ModelConfig& config, const QueryRange& range) {
+  const uint64_t keys = range.sequence->valid();
+  const uint64_t queries = keys - range.first_query;
+  return config.causal ? queries * (keys + range.first_query + 1) / 2 : queries * keys;
+}
+
+uint64_t LeastEdges(const LayerChoice& choice, std::span<const QueryRange> ranges) {
+  const uint64_t heads = choice.config->num_attention_heads;
   uint64_t edges = 0;
-  for (size_t side = 0; side < input.sequences.size(); ++side) {
-    const ModelSequence& sequence = input.sequences[side];
-    const uint64_t valid = sequence.valid();
-    if (input.graph.has_value() && !input.dense) {
-      for (const HeadEdges& head : input.graph->layers[side * config.num_hidden_layers + layer]) {
+  for (size_t side = 0; side < ranges.size(); ++side) {
+    const ModelSequence& sequence = *ranges[side].sequence;
+    if (choice.given != nullptr) {
+      for (const HeadEdges& head : (*choice.given)[side * choice.config->num_hidden_layers + choice.layer]) {
         edges += head.keys.size();
       }
-    } else if (input.dense || attention.kind == AttentionKind::kDense) {
-      edges += heads * valid * valid;
-    } else if (attention.local_window > 0) {
-      edges += heads * BandEdges(sequence, attention.local_window / 2);
-    } else if (attention.self_loops) {
-      edges += heads * valid;
+    } else if (choice.attention == nullptr || choice.attention->kind == AttentionKind::kDense) {
+      edges += heads * PairsOf(*choice.config, ranges[side]);
+    } else if (choice.attention->local_window > 0) {
+      edges += heads * BandEdges(sequence, choice.attention->local_window / 2);
+    } else if (choice.attention->self_loops) {
+      edges += heads * sequence.valid();
     }
   }
   return edges;
 }
 
-AttentionPattern MakePattern(const ModelConfig& config, const ModelInput& input,
-                             const std::vector<std::vector<HeadEdges>>& given, int32_t layer, uint32_t side,
-                             uint32_t sample) {
-  const AttentionConfig& attention = config.attention[layer];
-  if (input.dense) return AllPairs{};
-  if (!given.empty()) return ExplicitEdges{&given[side * config.num_hidden_layers + layer]};
-  if (attention.kind == AttentionKind::kDense) return AllPairs{};
-  DrawnRows drawn;
-  drawn.law = attention.law;
-  drawn.exploration = attention.exploration;
-  drawn.self_loops = attention.self_loops;
-  drawn.local_window = attention.local_window;
-  drawn.key = {input.seed, sample, static_cast<uint32_t>(layer), side};
-  return drawn;
+LayerPatterns MakePatterns(const LayerChoice& choice, std::span<const QueryRange> ranges, uint64_t) {
+  LayerPatterns made;
+  for (size_t side = 0; side < ranges.size(); ++side) {
+    made.expected.push_back(0.0);
+    if (choice.given != nullptr) {
+      const size_t index = side * choice.config->num_hidden_layers + choice.layer;
+      made.patterns.push_back(ExplicitEdges{&(*choice.given)[index]});
+    } else if (choice.attention == nullptr || choice.attention->kind == AttentionKind::kDense) {
+      made.patterns.push_back(AllPairs{choice.config->causal});
+    } else {
+      DrawnRows drawn;
+      drawn.law = choice.attention->law;
+      drawn.exploration = choice.attention->exploration;
+      drawn.self_loops = choice.attention->self_loops;
+      drawn.local_window = choice.attention->local_window;
+      drawn.key = {choice.seed, choice.sample, static_cast<uint32_t>(choice.layer), static_cast<uint32_t>(side)};
+      made.patterns.push_back(drawn);
+    }
+  }
+  return made;
 }
 
-absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequence, bool multi) {
+absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequence, bool multi, bool causal) {
   const int64_t length = sequence.length();
   if (static_cast<int64_t>(edges.row_offsets.size()) != length + 1) {
     return absl::InvalidArgumentError(absl::StrCat("row_offsets has ", edges.row_offsets.size(), " entries; ",
@@ -110,6 +121,10 @@ absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequenc
       if (!valid[i] || !valid[key]) {
         return absl::InvalidArgumentError(
             absl::StrCat("keys[", e, "] is ", key, " of query ", i, ": position ", valid[i] ? key : i, " is a pad"));
+      }
+      if (causal && key > i) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("keys[", e, "] is ", key, " of query ", i, "; on a causal model keys do not come after"));
       }
       if (e > edges.row_offsets[i] && key <= edges.keys[e - 1]) {
         return absl::InvalidArgumentError(

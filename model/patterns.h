@@ -1,8 +1,9 @@
-// From attention kinds to attention patterns: which pairs of one sequence attend in one layer.
+// From attention kinds to attention patterns: which pairs attend in one layer, and what a budget leaves of them.
 #ifndef EDGEWISE_MODEL_PATTERNS_H_
 #define EDGEWISE_MODEL_PATTERNS_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,23 +16,49 @@ namespace edgewise {
 // Whether the model's kinds decide the edges: neither DENSE nor a given graph does.
 bool Draws(const ModelInput& input);
 
-// The first layer whose edges are drawn; num_hidden_layers where none is.
-int32_t FirstDrawnLayer(const ModelConfig& config);
+// The first layer whose edges are random (sbm, ssa); attention.size() where none is.
+int32_t FirstDrawnLayer(const std::vector<AttentionConfig>& attention);
 
-// Edges of `layer` that no cap drops, over heads and both sequences of a pair.
-uint64_t ForcedEdges(const ModelConfig& config, const ModelInput& input, int32_t layer);
+// The queries of one sequence that attend: all, or the last ones where earlier rows are cached.
+struct QueryRange {
+  const ModelSequence* sequence = nullptr;
+  int32_t first_query = 0;  // packed
+};
 
-// The pattern of sequence `side` in `layer` for one sample. `given`: the input's graph over valid tokens, as
-// ToValidTokens makes it, [layers, a pair's second sequence after the first][heads]; empty: none. It must outlive the
-// pattern.
-AttentionPattern MakePattern(const ModelConfig& config, const ModelInput& input,
-                             const std::vector<std::vector<HeadEdges>>& given, int32_t layer, uint32_t side,
-                             uint32_t sample);
+// Pairs of one head in one layer: queries x valid keys, of causal models those that do not come after the query.
+uint64_t PairsOf(const ModelConfig& config, const QueryRange& range);
 
-// One head of a given graph, by position: offsets, bounds, strictly ascending keys, no pads, no
-// multiplicity unless `multi`.
-// INVALID_ARGUMENT; messages begin with the field's name.
-absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequence, bool multi);
+// Everything that decides a layer's edges but the budget.
+struct LayerChoice {
+  const ModelConfig* config = nullptr;
+  const AttentionConfig* attention = nullptr;  // null: dense
+  // The input's graph over valid tokens, as ToValidTokens makes it, [layers, a pair's second sequence after the
+  // first][heads]; null: none.
+  const std::vector<std::vector<HeadEdges>>* given = nullptr;
+  int32_t layer = 0;
+  uint64_t seed = 0;
+  uint32_t sample = 0;
+  std::span<const float> block_scores;  // pattern learned: [blocks, blocks], host
+};
+
+// Edges of the layer that no cap drops, over heads and sequences: forced edges of sbm, one source per window of ssa, the
+// blocks on the diagonal, all of a dense layer or a given graph. Does not depend on what is drawn.
+uint64_t LeastEdges(const LayerChoice& choice, std::span<const QueryRange> ranges);
+
+struct LayerPatterns {
+  std::vector<AttentionPattern> patterns;  // one per sequence
+  bool capped = false;  // sources or blocks were dropped; what sbm drops is in EdgeCap::capped
+  // Edges of one head before anything was dropped, one per sequence; 0 where the backend reports what is expected (sbm).
+  std::vector<double> expected;
+};
+
+// The patterns of all sequences of one input, within `allowance` edges (kNoCap: no budget; else >= LeastEdges) except
+// where a pattern is DrawnRows, which the backend caps. `choice.given` must outlive the patterns.
+LayerPatterns MakePatterns(const LayerChoice& choice, std::span<const QueryRange> ranges, uint64_t allowance);
+
+// One head of a given graph, by position: offsets, bounds, strictly ascending keys, no pads, no multiplicity unless
+// `multi`, no key after its query if `causal`. INVALID_ARGUMENT; messages begin with the field's name.
+absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequence, bool multi, bool causal);
 
 // Between positions as sent and valid tokens 0..n-1. `edges` has been checked, or came from a backend.
 HeadEdges ToValidTokens(const HeadEdges& edges, const ModelSequence& sequence);

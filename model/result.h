@@ -19,10 +19,12 @@ struct HeadCounts {
   std::vector<uint32_t> key_degrees;  // [length], by position
 };
 
-// One forward pass. Rows: 1, or every position for token-classification (rows of pads are zero).
+// One forward pass. Rows: 1, or every position for token-classification (rows of pads are zero). causal-lm: the one row
+// is the distribution of the token that follows the text.
 struct SampleResult {
   std::vector<float> logits;                    // [rows, labels]
-  std::vector<float> probabilities;             // [rows, labels]
+  std::vector<float> probabilities;             // [rows, labels]; regression: the values
+  std::vector<double> token_probabilities;      // causal-lm: p(x_t | x_<t) of the scored tokens of all windows, in order
   std::vector<std::vector<HeadCounts>> layers;  // [layers, a pair's second sequence after the first][heads]
   uint64_t edges = 0;                           // over all layers and heads
   uint64_t isolated = 0;                        // likewise
@@ -35,12 +37,17 @@ struct InputResult {
 
   int32_t rows = 0;  // 1, or positions for token-classification
   int32_t labels = 0;
-  std::vector<float> probabilities;        // [rows, labels] mean over samples
+  std::vector<float> probabilities;        // [rows, labels] mean over samples; regression: of the values
   std::vector<float> logits;               // [rows, labels] mean over samples
   std::vector<float> stddev;               // [rows, labels] of the probabilities, unbiased
   std::vector<int32_t> label_id;           // [rows]; -1 at pads
   std::vector<double> predictive_entropy;  // [rows] nats
   std::vector<double> mutual_information;  // [rows] nats
+
+  // causal-lm: sum over scored tokens of ln(mean over samples of p(x_t | x_<t)), and exp of minus its mean; 0 scored
+  // tokens: 0 and 1.
+  double log_likelihood = 0.0;
+  double perplexity = 1.0;
 
   uint32_t samples = 0;  // that the answer is made of
   double edges = 0.0;    // mean per sample

@@ -21,6 +21,10 @@ class Tokenizer {
   // and where it stands. Every byte sequence is taken; `char` wants valid UTF-8.
   absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text) const;
 
+  // The text of one generated token; `first`: nothing was generated before it (words are joined by a space). Empty for
+  // tokens that stand for no text. `byte` and `char` tokens concatenate to the text; `byte` may split a character.
+  std::string Decode(int32_t token_id, bool first) const;
+
  private:
   absl::StatusOr<std::vector<int32_t>> EncodeCharacters(const std::string& text) const;
   absl::StatusOr<std::vector<int32_t>> EncodeWords(const std::string& text) const;

@@ -71,7 +71,7 @@ class CpuBackend : public Backend {
     return std::make_unique<CpuLinearWeights>(*std::move(block));
   }
 
-  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate) override {
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, RowCount) override {
     CpuLinear(pool_, *static_cast<const CpuLinearWeights&>(weights).block, x, y, accumulate);
     return absl::OkStatus();
   }

@@ -1,0 +1,86 @@
+// Text generation with a causal language model, token by token, with a cache of keys and values.
+#ifndef EDGEWISE_MODEL_GENERATION_H_
+#define EDGEWISE_MODEL_GENERATION_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/attention.h"
+#include "model/config.h"
+#include "model/input.h"
+#include "model/model.h"
+
+namespace edgewise {
+
+struct GenerationOptions {
+  uint32_t max_new_tokens = 0;  // >= 1
+  double temperature = 0.0;     // 0: the most probable token, the lower id among equals
+  uint32_t top_k = 0;           // 0: off
+  double top_p = 0.0;           // 0: off
+  std::vector<std::string> stop;  // generation ends before the first of these; needs a tokenizer
+  uint64_t seed = 0;
+  uint32_t samples = 1;         // the next token is drawn from the mean of their distributions
+  uint64_t max_edges = kNoCap;  // of one new token's row, over all layers and heads, in one sample
+  double max_density = 0.0;     // > 0: likewise, floor(max_density * pairs of the row) (EdgesOfDensity)
+  bool dense = false;
+  std::shared_ptr<const std::vector<AttentionConfig>> attention;  // as ModelInput::attention
+};
+
+// Edges of the row that predicted a token, per sample.
+struct RowEdges {
+  double edges = 0.0;             // mean over samples
+  uint64_t max_sample_edges = 0;  // the most expensive sample
+  uint64_t pairs = 0;             // keys that the row may attend to, over layers and heads
+  uint64_t budget = 0;            // 0: none
+  bool capped = false;
+};
+
+struct GeneratedToken {
+  int32_t token_id = 0;
+  // What is sure to belong to the generated text and was not given before: stop strings are left out, so text that may be
+  // the begin of one is held back.
+  std::string text;
+  double log_probability = 0.0;  // ln of the mean probability over samples, before temperature, top_k and top_p
+  RowEdges edges;
+};
+
+enum class FinishReason { kNone, kLength, kStop };
+
+// One generation. A draw belongs to (seed, sample, layer, window). The samples share what lies before the first sampled
+// layer; above it each has its own cache. The row of the prompt's last token is the first that the budget caps. Beyond
+// the context the text is cropped to its last max_position_embeddings tokens, with positions from 0, and recomputed for
+// every token.
+//
+// One thread at a time; the model's backend is used only inside Step().
+class Generation {
+ public:
+  // `model` must outlive the generation; `prompt` comes from Model::Prepare and has at least one token. Allocates the
+  // caches. INVALID_ARGUMENT: the budget is below what a row needs (the message begins with "max_edges" or
+  // "max_density" and says the least); RESOURCE_EXHAUSTED: no memory.
+  static absl::StatusOr<std::unique_ptr<Generation>> Create(const Model& model, ModelSequence prompt,
+                                                            GenerationOptions options);
+  ~Generation();
+
+  bool done() const { return finish_reason() != FinishReason::kNone; }
+  FinishReason finish_reason() const;
+
+  // Runs one layer of the rows that come before the next new token (the prompt), or all layers of one new token. An
+  // error ends the generation: INTERNAL where the model gave a number that is not finite or the device failed.
+  absl::Status Step();
+  // The token of the last Step(), if that gave one.
+  std::optional<GeneratedToken> TakeToken();
+  uint32_t generated_tokens() const;
+
+ private:
+  struct State;
+  explicit Generation(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_GENERATION_H_
