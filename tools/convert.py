@@ -11,7 +11,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 try:
-    from edgewise_tools import model_format, sbm_transformer, state_dict
+    from edgewise_tools import model_format, nanogpt, sbm_transformer, state_dict
     from edgewise_tools.errors import ConvertError
 except ModuleNotFoundError as missing:
     print(f"convert.py: {sys.executable} lacks {missing.name}: apt install python3-numpy", file=sys.stderr)
@@ -19,7 +19,7 @@ except ModuleNotFoundError as missing:
 
 # A source format is a module with NAME, HELP, add_arguments(parser) and convert(args) -> (config, tensors),
 # where config is our config.json and tensors maps our names to float32 arrays.
-SOURCES = (sbm_transformer, state_dict)
+SOURCES = (sbm_transformer, nanogpt, state_dict)
 
 
 class _Parser(argparse.ArgumentParser):

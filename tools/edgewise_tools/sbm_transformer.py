@@ -9,9 +9,10 @@ import argparse
 import re
 
 from . import tokenizer
+from .config_checks import check_config
 from .errors import ConvertError, mismatch, quoted
 from .files import read_json
-from .model_format import check_config, tensor_shapes
+from .model_format import tensor_shapes
 from .torch_zip import TorchStateDict
 
 NAME = "sbm-transformer"

@@ -16,9 +16,10 @@ import argparse
 
 import numpy as np
 
+from .config_checks import check_config
 from .errors import ConvertError, mismatch, quoted
 from .files import open_regular, read_json
-from .model_format import check_config, optional_tensor_shapes, tensor_shapes
+from .model_format import optional_tensor_shapes, tensor_shapes
 from .safetensors_io import SafetensorsStateDict
 from .torch_zip import TorchStateDict
 

@@ -142,7 +142,7 @@ class TorchStateDict:
     def __init__(self, path: str, keys: tuple = ("model_state_dict", "state_dict", "model")):
         self.path = path
         self._zip = TorchZip(path)
-        root = self._zip.root
+        self.root = root = self._zip.root  # all that the file holds, its tensors as `Tensor` records
         if isinstance(root, dict):
             found = [key for key in keys if isinstance(root.get(key), dict)]
             if len(found) == 1:
@@ -151,6 +151,10 @@ class TorchStateDict:
             self.close()
             raise ConvertError(f"{path}: no state dict at the top of the file or under {', '.join(keys)}")
         self._tensors = {name: value for name, value in root.items() if isinstance(value, Tensor)}
+        numbers = [name for name in self._tensors if type(name) is not str]
+        if numbers:
+            self.close()
+            raise ConvertError(f"{path}: a tensor has the number {numbers[0]} for a name")
 
     def close(self) -> None:
         self._zip.close()
@@ -160,6 +164,10 @@ class TorchStateDict:
 
     def shape(self, name: str) -> tuple:
         return self._tensors[name].shape
+
+    def same_values(self, one: str, other: str) -> bool:
+        """Whether two names are the same view of one storage, as tied weights are."""
+        return self._tensors[one] == self._tensors[other]
 
     def load(self, name: str) -> np.ndarray:
         """float32 values of shape `shape(name)`."""
