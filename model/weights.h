@@ -23,15 +23,22 @@ struct LayerWeights {
   std::unique_ptr<LinearWeights> query_key_value;  // [3 * heads * head_dim, hidden]: query rows, then key, then value
   std::unique_ptr<LinearWeights> output, up, down;
   std::unique_ptr<MembershipWeights> memberships;  // null unless some application of the layer is sbm
+  std::vector<float> block_scores;                 // host [blocks, blocks], of learned block patterns; else empty
 };
 
 struct ModelWeights {
-  Buffer word;                                       // [vocab_size, hidden]
-  Buffer position;                                   // [max_position_embeddings, hidden]; empty: none
+  Buffer word;                              // [vocab_size, hidden]; empty: rows of features
+  std::unique_ptr<LinearWeights> features;  // [hidden, feature_size]; null: tokens
+  Buffer position;                          // [max_position_embeddings, hidden]; empty: none
+  // Relative positions or ALiBi, as AttentionInputs::distance_bias with the span max_position_embeddings
+  // [heads, 2 * max_position_embeddings - 1]; empty: none.
+  Buffer distance_bias;
+  std::vector<float> pairwise_table;                 // host [heads, 256], zero beyond num_buckets; empty: none
   std::vector<LayerWeights> layers;                  // [num_hidden_layers], or one where they are tied
   Norm final_norm;                                   // empty where norms follow
+  std::unique_ptr<LinearWeights> lm_head;            // causal-lm [vocab_size, hidden], no bias; null: a classifier
   std::unique_ptr<LinearWeights> classifier_hidden;  // null: none
-  std::unique_ptr<LinearWeights> classifier_output;
+  std::unique_ptr<LinearWeights> classifier_output;  // null: causal-lm
 
   const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }
 };
