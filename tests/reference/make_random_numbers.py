@@ -1,14 +1,22 @@
 #!/usr/bin/env python3
-"""Writes tests/testdata/random-numbers-v1.txt: golden pair uniforms of docs/random-numbers.md, from this folder's own Philox."""
+"""Writes the golden values of docs/random-numbers.md to tests/testdata, from this folder's own Philox.
+
+    /usr/bin/python3 tests/reference/make_random_numbers.py [folder]
+
+random-numbers-v1.txt has the uniform numbers of pairs; orders-v1.txt the normal numbers and the 64-bit sort keys of
+what is drawn once per layer. A sort key belongs to stream 2 and window 0 and is 0 in other rows.
+"""
 
 import os
 import sys
 
 import numpy as np
 
+from permutation import GRID_ROWS, ORDER, Draw
 from philox import philox4x32
 
-HEADER = "# seed sample layer head side query_position key_position uniform (times 2^40)\n"
+PAIRS = "# seed sample layer head side query_position key_position uniform (times 2^40)\n"
+ORDERS = "# seed sample layer side stream window element normal sort_key\n"
 
 
 def _block(seed: int, sample: int, word2: int, query: int, block: int) -> np.ndarray:
@@ -26,20 +34,40 @@ def pair_uniform(seed: int, sample: int, layer: int, head: int, side: int, query
     return high_bytes[2 * e + b] << 32 | low
 
 
-def main() -> None:
-    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testdata")
-    path = sys.argv[1] if len(sys.argv) > 1 else os.path.join(folder, "random-numbers-v1.txt")
+def pair_lines() -> list:
     rng = np.random.default_rng(20240901)
-    lines = [HEADER]
+    lines = [PAIRS]
     keys = list(range(64)) + [int(k) for k in rng.integers(0, 1 << 20, 200)]
     for key in keys:
         seed = int(rng.integers(0, 1 << 64, dtype=np.uint64)) if key % 3 else key
         fields = (seed, int(rng.integers(0, 300)), int(rng.integers(0, 4096)), int(rng.integers(0, 4096)),
                   int(rng.integers(0, 2)), int(rng.integers(0, 1 << 20)), key)
         lines.append(" ".join(str(f) for f in fields) + f" {pair_uniform(*fields)}\n")
-    with open(path, "w") as file:
-        file.writelines(lines)
+    return lines
+
+
+def order_lines() -> list:
+    rng = np.random.default_rng(20261120)
+    lines = [ORDERS]
+    for row in range(200):
+        seed = int(rng.integers(0, 1 << 64, dtype=np.uint64)) if row % 4 else row
+        sample, layer, side = int(rng.integers(0, 300)), int(rng.integers(0, 4096)), int(rng.integers(0, 2))
+        stream = GRID_ROWS if row % 5 == 4 else ORDER
+        window = int(rng.integers(0, 1 << 16)) if row % 3 else 0
+        element = int(rng.integers(0, 1 << 12))
+        draw = Draw(seed, sample, side)
+        normal = draw.normals(layer, window, element + 1, stream)[element]
+        uniform = draw.sort_keys(layer, element + 1)[element] if stream == ORDER and window == 0 else 0
+        lines.append(f"{seed} {sample} {layer} {side} {stream} {window} {element} {normal:.17g} {uniform}\n")
+    return lines
+
+
+def main(folder: str) -> None:
+    for name, lines in (("random-numbers-v1.txt", pair_lines()), ("orders-v1.txt", order_lines())):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.writelines(lines)
 
 
 if __name__ == "__main__":
-    main()
+    here = os.path.dirname(os.path.abspath(__file__))
+    main(sys.argv[1] if len(sys.argv) > 1 else os.path.join(here, "..", "testdata"))

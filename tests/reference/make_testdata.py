@@ -40,9 +40,8 @@ from model_files import graph_head  # noqa: E402
 
 
 def make_inputs(config: dict, rng: np.random.Generator) -> dict:
-    """name -> token ids: full length, short, length 1, interior, trailing, both kinds of and leading pads, a lone token.
-
-    Where there are no pads: full length, short, two, nine, one.
+    """name -> token ids: full length, short, length 1, interior, trailing and both kinds of pads, leading pads (nine),
+    a lone token. Where there are no pads: full length, short, two, one.
     """
     length, pad = config["max_position_embeddings"], config.get("pad_token_id", 0)
     words = [i for i in range(config["vocab_size"]) if i not in (pad, config.get("cls_token_id"))]
@@ -111,7 +110,8 @@ def make_bias(config: dict, n: int, rng: np.random.Generator) -> tuple:
 def make_golden(model: Reference, names: tuple, rng: np.random.Generator) -> list:
     """The inputs of a case with their logits, rounded to 12 significant digits."""
     config = model.config
-    kinds = {one["kind"] for one in (config["attention"] if isinstance(config["attention"], list) else [config["attention"]])}
+    attention = config["attention"]
+    kinds = {one["kind"] for one in (attention if isinstance(attention, list) else [attention])}
     field = "features" if "feature_size" in config else "token_ids"
     inputs = (make_features if field == "features" else make_inputs)(config, rng)
     inputs = [inputs[name] for name in names or inputs]

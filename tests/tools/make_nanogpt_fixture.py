@@ -110,7 +110,8 @@ def make(name: str, args: dict, tied: bool, buffer: bool, prefix: str) -> None:
         with torch.no_grad():
             logits = model(ids)
         chosen = logits[:-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
-        expected.append({"token_ids": ids.tolist(), "logits": logits[-1].tolist(), "log_probabilities": chosen.tolist()})
+        case = {"token_ids": ids.tolist(), "logits": logits[-1].tolist(), "log_probabilities": chosen.tolist()}
+        expected.append(case)
     with open(os.path.join(FOLDER, f"{name}.expected.json"), "w", encoding="utf-8") as file:
         file.write("[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in expected) + "\n]\n")
 

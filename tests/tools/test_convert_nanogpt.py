@@ -18,6 +18,7 @@ from nanogpt_checkpoints import ARGS, checkpoint, state_dict  # noqa: E402
 from torch_file import Raw, TorchFile, View  # noqa: E402
 
 CHARACTERS = ["\n", " ", "a", "b", "ä"]
+META = {"vocab_size": 5, "itos": dict(enumerate(CHARACTERS)), "stoi": {c: i for i, c in enumerate(CHARACTERS)}}
 DATA = os.path.join(ROOT, "tests", "tools", "data")
 
 
@@ -107,7 +108,7 @@ class NanogptTest(unittest.TestCase):
         np.testing.assert_array_equal(converted["layers.0.attention.query.bias"], fused[:8])
         np.testing.assert_array_equal(converted["layers.0.attention.value.bias"], fused[16:])
         np.testing.assert_array_equal(converted["final_norm.bias"], tensors["transformer.ln_f.bias"])
-        old = {name: value for name, value in args.items() if name not in ("bias", "dropout")}  # as first versions wrote
+        old = {name: args[name] for name in args if name not in ("bias", "dropout")}  # as the first versions wrote
         self.assertEqual(self.run_convert(checkpoint(tensors, old)).returncode, 0)
         np.testing.assert_array_equal(read_model(self.output)[1]["final_norm.bias"], tensors["transformer.ln_f.bias"])
 
@@ -144,12 +145,11 @@ class NanogptTest(unittest.TestCase):
         self.converted(None)
 
     def test_character_vocabularies(self):
-        meta = {"vocab_size": 5, "itos": dict(enumerate(CHARACTERS)), "stoi": {c: i for i, c in enumerate(CHARACTERS)}}
         for option, name, data in (
             ("--vocab", "vocab.txt", "".join(CHARACTERS)),
             ("--vocab", "vocab.txt", "".join(CHARACTERS) + "\n"),
             ("--vocab", "vocab.json", json.dumps(CHARACTERS)),
-            *(("--meta", "meta.pkl", pickle.dumps(meta, protocol)) for protocol in (2, 3, 4, 5)),
+            *(("--meta", "meta.pkl", pickle.dumps(META, protocol)) for protocol in (2, 3, 4, 5)),
         ):
             with self.subTest(name=name, data=data):
                 config, _ = self.converted(checkpoint(state_dict()), option, self.file(name, data))
@@ -157,8 +157,7 @@ class NanogptTest(unittest.TestCase):
 
     def test_vocabularies_that_are_refused(self):
         def meta(**changes: object) -> bytes:
-            good = {"vocab_size": 5, "itos": dict(enumerate(CHARACTERS)), "stoi": {c: i for i, c in enumerate(CHARACTERS)}}
-            return pickle.dumps({**good, **changes}, 4)
+            return pickle.dumps({**META, **changes}, 4)
 
         reduce = b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R."
         for option, name, data, part in (

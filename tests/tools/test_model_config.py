@@ -1,4 +1,4 @@
-"""The checks of config.json and the list of tensors: faults by name, and agreement with the models of tests/testdata."""
+"""The checks of config.json and the list of tensors: faults by name, agreement with the models of tests/testdata."""
 
 import json
 import os
@@ -111,7 +111,7 @@ class ConfigTest(unittest.TestCase):
             ({**LOCAL, "sigma": [0.1]}, "attention.sigma: found [0.1]"),
             ({**LOCAL, "sigma": [0.1, "x"]}, "attention.sigma: found 'x'"),
             ({**LOCAL, "keep": 3}, "attention.keep is given, but belongs to bias none"),
-            ({**LOCAL, "grid": [3, 5]}, "grid: found 3 * 5 = 15, expected as many places as max_position_embeddings 12"),
+            ({**LOCAL, "grid": [3, 5]}, "grid: found 3 * 5 = 15, expected as many places as max_position_embeddings"),
             ({**LOCAL, "grid": [12]}, "attention.grid: found [12], expected [rows, columns]"),
             ({**LOCAL, "last_layers": 3}, "attention.last_layers: found 3, expected an integer from 1 to 2"),
             ({**NONE, "windows": 3}, "needs keep or windows, and not both"),

@@ -25,8 +25,8 @@ def tokenizer_config(args: argparse.Namespace, vocab_size: int) -> dict:
         return {"kind": "none"}
     if vocab_size in _BYTE_PAIRS:
         raise ConvertError(
-            f"{path}: the model has {vocab_size} tokens, the byte pairs of GPT-2, not characters: leave out --vocab and "
-            "--meta, the model then takes token ids"
+            f"{path}: the model has {vocab_size} tokens, the byte pairs of GPT-2, not characters: without --vocab and "
+            "--meta it takes token ids"
         )
     characters = _from_meta(path) if args.meta else _from_list(path)
     if len(characters) != vocab_size:
