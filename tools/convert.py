@@ -44,9 +44,10 @@ def _parser() -> argparse.ArgumentParser:
 def _summary(config: dict, tensors: dict) -> str:
     attention = config["attention"]
     kinds = sorted({kind["kind"] for kind in (attention if isinstance(attention, list) else [attention])})
+    unit = "rows" if "feature_size" in config else "tokens"
     return (
         f"{config['task']}, {config['num_hidden_layers']} layers, {config['num_attention_heads']} heads, "
-        f"{' and '.join(kinds)} attention, up to {config['max_position_embeddings']} tokens, "
+        f"{' and '.join(kinds)} attention, up to {config['max_position_embeddings']} {unit}, "
         f"{sum(values.size for values in tensors.values())} weights"
     )
 

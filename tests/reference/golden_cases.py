@@ -169,6 +169,11 @@ _LANGUAGE = {
     "lm-block-local": {**_LM_WITH_PADS, "attention": _block(10, "local")},
     "lm-block-adaptive": {**_LM, "attention": _block({"min": 2, "max": 40, "alpha": 0.29}, "first_and_diagonal")},
     "lm-block-list": {**_LM, "attention": _block(12, "list", blocks=[[0, 1], [1, 0], [2, 2], [3, 1], [3, 3]])},
+    "lm-block-layers": {
+        **_LM,
+        "attention": [_block(10, "diagonal"), _block(6, "strided", stride=2)],
+        "tied_layers": False,
+    },
     "lm-block-learned": {**_LM, "attention": _block(7, "learned", threshold=0.5)},
     "lm-ssa-local": {**_LM, "attention": _ssa("local", windows=5, sigma=0.2), "position_embedding": "alibi"},
     "lm-ssa-pads": {**_LM_WITH_PADS, "attention": _ssa("local", windows=6, sigma=0.3)},

@@ -12,7 +12,7 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from checkpoints import convert, read_model  # noqa: E402
+from checkpoints import ROOT, convert, read_model  # noqa: E402
 from torch_file import TorchFile  # noqa: E402
 
 CONFIG = {
@@ -146,6 +146,25 @@ class StateDictTest(unittest.TestCase):
         pathlib.Path(self.checkpoint).write_bytes(safetensors({**tensors, "ln_f": upper}))
         expected = (upper.astype(np.uint32) << 16).view(np.float32)
         np.testing.assert_array_equal(self.converted()["final_norm.weight"], expected)
+
+    def test_every_kind_of_tensor(self):
+        """The models of tests/testdata, mapped name by name, come out as they are."""
+        folder = os.path.join(ROOT, "tests", "testdata")
+        for case in ("lm-untied", "lm-relative", "lm-block-learned", "pairwise-buckets", "features", "sbm-block-matrix"):
+            config, tensors = read_model(os.path.join(folder, case, "1"))
+            value = {"config": config, "tensors": {name: "their." + name for name in tensors}}
+            pathlib.Path(self.mapping).write_text(json.dumps(value), encoding="utf-8")
+            stored = {"their." + name: values for name, values in tensors.items()}
+            pathlib.Path(self.checkpoint).write_bytes(safetensors(stored))
+            self.output = os.path.join(os.path.dirname(os.path.dirname(self.output)), case, "1")
+            with self.subTest(case=case):
+                result = self.run_convert()
+                self.assertEqual((result.returncode, result.stderr), (0, ""))
+                self.assertIn("up to 48 rows" if case == "features" else "up to 48 tokens", result.stdout)
+                found, written = read_model(self.output)
+                self.assertEqual((found, sorted(written)), (config, sorted(tensors)))
+                for name, values in tensors.items():
+                    np.testing.assert_array_equal(written[name], values, name)
 
     def test_faults_of_the_mapping(self):
         for changes, parts in (
