@@ -77,6 +77,7 @@ class ConfigTest(unittest.TestCase):
             ({**CLASSIFIER, "tie_word_embeddings": True}, "tie_word_embeddings", "only causal-lm"),
             ({**LANGUAGE, "tie_word_embeddings": "yes"}, "tie_word_embeddings: found 'yes'"),
             ({**LANGUAGE, "pooling": {"kind": "mean", "divisor": "valid"}}, "pooling", "causal-lm has none"),
+            ({**LANGUAGE, "classifier_hidden_size": 0}, "classifier_hidden_size", "causal-lm has no classifier"),
             ({**LANGUAGE, "num_labels": 3}, "num_labels", "causal-lm has no classifier"),
             ({**LANGUAGE, "classifier_hidden_size": 3}, "classifier_hidden_size", "causal-lm has no classifier"),
             (without(CLASSIFIER, "num_labels"), "num_labels: found 'nothing'"),
@@ -106,7 +107,7 @@ class ConfigTest(unittest.TestCase):
             (without(LOCAL, "windows"), "attention.windows: found 'nothing'"),
             (without(LOCAL, "sigma"), "attention.sigma: found 'nothing'"),
             ({**LOCAL, "windows": 0}, "attention.windows: found 0"),
-            ({**LOCAL, "sigma": -0.1}, "attention.sigma: found -0.1, expected a number of at least 0"),
+            ({**LOCAL, "sigma": -0.1}, "attention.sigma: found -0.1, expected a number from 0 to 1e+06"),
             ({**LOCAL, "sigma": float("inf")}, "attention.sigma: found inf"),
             ({**LOCAL, "sigma": [0.1]}, "attention.sigma: found [0.1]"),
             ({**LOCAL, "sigma": [0.1, "x"]}, "attention.sigma: found 'x'"),
@@ -137,8 +138,11 @@ class ConfigTest(unittest.TestCase):
                 "attention.block_size: found",
             ),
             ({"kind": "sbm", "num_clusters": 4, "law": "bernoulli", "exploration": 2}, "exploration: found 2"),
+            ({**LOCAL, "windows": 1 << 21}, "attention.windows: found 2097152, expected an integer from 1 to 1048576"),
         ):
             self.refused({**CLASSIFIER, "attention": attention}, part)
+        listed = {**CLASSIFIER, "attention": [LOCAL, NONE], "tied_layers": True}
+        self.refused(listed, "attention[1] differs from attention[0]")
         self.refused({**LANGUAGE, "attention": {"kind": "sbm", "num_clusters": 4, "law": "bernoulli"}}, "causal-lm")
 
 

@@ -20,7 +20,8 @@ _PATTERNS = {
     "list": ("blocks",),
     "learned": ("threshold",),
 }
-_MAX_COUNT = (1 << 31) - 1
+_MAX_COUNT = 1 << 20  # as many windows, sources or blocks as a model may have positions
+_MAX_SIGMA = 1e6
 
 
 def check_attention(config: dict, where: str) -> None:
@@ -32,6 +33,8 @@ def check_attention(config: dict, where: str) -> None:
     for index, entry in enumerate(attention if isinstance(attention, list) else [attention]):
         place = f"{where}: attention[{index}]" if isinstance(attention, list) else f"{where}: attention"
         _check_entry(entry, config, isinstance(attention, list), place)
+        if config.get("tied_layers") and isinstance(attention, list) and entry != attention[0]:
+            raise ConvertError(f"{place} differs from attention[0]: tied layers share theirs")
 
 
 def _check_entry(entry: object, config: dict, listed: bool, where: str) -> None:
@@ -57,10 +60,9 @@ def _integer(table: dict, name: str, where: str, least: int = 1, most: int = _MA
     return value
 
 
-def _number(value: object, name: str, where: str, least: float, most: float = math.inf) -> None:
+def _number(value: object, name: str, where: str, least: float, most: float) -> None:
     if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
-        limit = f"a number of at least {least:g}" if most == math.inf else f"a number from {least:g} to {most:g}"
-        raise mismatch(f"{where}.{name}", quoted(value), limit)
+        raise mismatch(f"{where}.{name}", quoted(value), f"a number from {least:g} to {most:g}")
 
 
 def _check_sbm(entry: dict, config: dict, where: str) -> None:
@@ -102,14 +104,14 @@ def _check_ssa(entry: dict, config: dict, listed: bool, where: str) -> None:
 def _check_sigma(entry: dict, listed: bool, where: str) -> None:
     sigma = entry.get("sigma", "nothing")
     if not isinstance(sigma, list):
-        _number(sigma, "sigma", where, 0)
+        _number(sigma, "sigma", where, 0, _MAX_SIGMA)
         return
     if listed:
         raise mismatch(f"{where}.sigma", quoted(sigma), "one number, as attention is a list")
     if len(sigma) != 2:
         raise mismatch(f"{where}.sigma", quoted(sigma), "a number, or [first layer, last layer]")
     for value in sigma:
-        _number(value, "sigma", where, 0)
+        _number(value, "sigma", where, 0, _MAX_SIGMA)
 
 
 def _check_grid(entry: dict, length: int, where: str) -> None:
@@ -136,7 +138,7 @@ def _check_block(entry: dict, where: str) -> None:
             raise mismatch(f"{where}.block_size", quoted(size), "an integer, or an object of min, max and alpha")
         least = _integer(size, "min", f"{where}.block_size")
         _integer(size, "max", f"{where}.block_size", least)
-        _number(size["alpha"], "alpha", f"{where}.block_size", 0)
+        _number(size["alpha"], "alpha", f"{where}.block_size", 0, 1)
     else:
         _integer(entry, "block_size", where)
     if pattern == "local" and "width" in entry:

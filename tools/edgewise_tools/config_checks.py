@@ -113,7 +113,7 @@ def _check_task(config: dict, where: str) -> None:
             require_count(config, "classifier_hidden_size", where)
         return
     for name in ("num_labels", "id2label", "classifier_hidden_size"):
-        if config.get(name, 0) != 0:
+        if name in config:
             raise ConvertError(f"{where}: {name} is given, but causal-lm has no classifier")
 
 
