@@ -22,6 +22,9 @@ number of positions as sent, plus 1 where the model puts a CLS token in front.
     expected_edges    sbm: the expected number of distinct edges per layer and head, each layer's input being what the
                       graph makes of it
 
+Trailing pads are no part of the length from which an adaptive block size comes. A language model's token is scored at
+the valid token before it, whatever pads lie between.
+
 The output depends on nothing but the files of this folder: a test makes it again and compares.
 """
 
