@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "model/attention_config.h"
 #include "model/json_object.h"
 
 namespace edgewise {
@@ -14,9 +14,10 @@ namespace {
 
 using nlohmann::json;
 
-const std::vector<std::string> kTasks = {"sequence-classification", "pair-classification", "token-classification"};
+const std::vector<std::string> kTasks = {"sequence-classification", "pair-classification", "token-classification",
+                                         "regression", "causal-lm"};
 const std::vector<std::string> kTokenizers = {"none", "byte", "char", "word"};
-const std::vector<std::string> kLaws = {"bernoulli", "poisson_set", "poisson_multi"};
+const std::vector<std::string> kPositions = {"learned", "sinusoidal", "none", "alibi", "relative"};
 
 constexpr int64_t kMaxWidth = 1 << 16;
 constexpr int64_t kMaxPositions = 1 << 20;
@@ -87,53 +88,88 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
   return tokenizer;
 }
 
-AttentionConfig ParseAttention(const json& value, const std::string& path, JsonObject& parent) {
-  AttentionConfig attention;
-  JsonObject object(value, path);
-  attention.kind = static_cast<AttentionKind>(object.Choice("kind", {"dense", "sbm"}));
-  if (attention.kind == AttentionKind::kSbm) {
-    attention.num_clusters = static_cast<int32_t>(object.Integer("num_clusters", 1, 4096));
-    attention.law = static_cast<Law>(object.Choice("law", kLaws));
-    attention.exploration = static_cast<float>(object.Number("exploration", 0.0, 1.0, 0.0));
-    attention.self_loops = object.Boolean("self_loops", false);
-    attention.local_window = static_cast<int32_t>(object.Integer("local_window", 0, 2 * kMaxPositions, 0));
+// Tokens of a vocabulary, or rows of features.
+void ParseInputKind(JsonObject& object, ModelConfig& config) {
+  if (!object.Has("feature_size")) {
+    config.vocab_size = static_cast<int32_t>(object.Integer("vocab_size", 1, kMaxIds));
+    config.pad_token_id = static_cast<int32_t>(object.Integer("pad_token_id", -1, config.vocab_size - 1, 0));
+    config.cls_token_id = static_cast<int32_t>(object.Integer("cls_token_id", 0, config.vocab_size - 1, -1));
+    if (config.cls_token_id >= 0 && config.cls_token_id == config.pad_token_id) {
+      object.Fail(absl::StrCat("cls_token_id is ", config.cls_token_id, ", the pad token"));
+    }
+    const json& tokenizer = object.Value("tokenizer", false);
+    if (!tokenizer.is_null()) config.tokenizer = ParseTokenizer(tokenizer, config.vocab_size, object);
+    return;
   }
-  const absl::Status status = object.Finish();
-  if (!status.ok()) parent.Fail(std::string(status.message()));
-  return attention;
+  config.feature_size = static_cast<int32_t>(object.Integer("feature_size", 1, kMaxWidth));
+  if (config.task == Task::kCausalLm) object.Fail("feature_size is given; task causal-lm takes tokens");
+  if (object.Has("vocab_size")) object.Fail("vocab_size is given beside feature_size; a model has one of them");
+  config.pad_token_id = static_cast<int32_t>(object.Integer("pad_token_id", -1, -1, -1));
+  if (object.Has("cls_token_id")) object.Fail("cls_token_id is given; rows of features (feature_size) have no tokens");
+  const json& tokenizer = object.Value("tokenizer", false);
+  if (tokenizer.is_null()) return;
+  JsonObject none(tokenizer, "tokenizer");
+  none.Choice("kind", {"none"});
+  const absl::Status status = none.Finish();
+  if (!status.ok()) object.Fail(absl::StrCat(std::string(status.message()), ", as there is a feature_size"));
 }
 
-void ParseAttentionList(JsonObject& object, ModelConfig& config) {
-  const json& value = object.Value("attention", true);
-  const size_t layers = config.num_hidden_layers;
-  if (value.is_object()) {
-    config.attention.assign(layers, ParseAttention(value, "attention", object));
+void ParseCausal(JsonObject& object, ModelConfig& config) {
+  const bool language = config.task == Task::kCausalLm;
+  config.causal = language;
+  if (object.Boolean("causal", language) != language) {
+    object.Fail(absl::StrCat("causal is ", language ? "false" : "true", "; task ", TaskName(config.task), " is ",
+                             language ? "causal" : "not causal"));
+  }
+  if (!language && object.Has("tie_word_embeddings")) {
+    object.Fail(
+        absl::StrCat("tie_word_embeddings is given; task ", TaskName(config.task), " has no output layer to tie"));
+  }
+  config.tie_word_embeddings = object.Boolean("tie_word_embeddings", true);
+}
+
+// What the outputs are: labels, values, or the vocabulary.
+void ParseOutputs(JsonObject& object, ModelConfig& config) {
+  if (config.task != Task::kCausalLm) {
+    config.num_labels = static_cast<int32_t>(object.Integer("num_labels", 1, 1 << 20));
+    config.classifier_hidden_size = static_cast<int32_t>(object.Integer("classifier_hidden_size", 0, kMaxWidth, 0));
     return;
   }
-  if (!value.is_array() || value.size() != layers) {
-    object.Fail(absl::StrCat("attention: an object, or a list of ", layers, " objects (one per layer) is expected"));
-    config.attention.assign(layers, {});
-    return;
+  config.num_labels = config.vocab_size;
+  for (const char* field : {"num_labels", "id2label", "classifier_hidden_size"}) {
+    if (object.Has(field)) object.Fail(absl::StrCat(field, " is given; task causal-lm has no classifier"));
   }
-  for (size_t l = 0; l < layers; ++l) {
-    config.attention.push_back(ParseAttention(value[l], absl::StrCat("attention[", l, "]"), object));
-    if (config.tied_layers && value[l] != value[0]) {
-      object.Fail(absl::StrCat("attention[", l, "] differs from attention[0]; tied layers share theirs"));
-    }
+}
+
+void ParsePairwiseBias(JsonObject& object, ModelConfig& config) {
+  const json& value = object.Value("pairwise_bias", false);
+  if (value.is_null()) return;
+  JsonObject bias(value, "pairwise_bias");
+  config.pairwise_bias =
+      bias.Choice("kind", {"values", "buckets"}) == 0 ? PairwiseBiasKind::kValues : PairwiseBiasKind::kBuckets;
+  if (config.pairwise_bias == PairwiseBiasKind::kBuckets) {
+    config.num_buckets = static_cast<int32_t>(bias.Integer("num_buckets", 1, 256));  // a bucket is one byte
   }
+  const absl::Status status = bias.Finish();
+  if (!status.ok()) object.Fail(std::string(status.message()));
 }
 
 void ParsePooling(JsonObject& object, ModelConfig& config) {
-  const json& value = object.Value("pooling", config.task != Task::kTokenClassification);
-  if (config.task == Task::kTokenClassification) {
-    if (!value.is_null()) object.Fail("pooling: token-classification has none");
+  const bool none = config.task == Task::kTokenClassification || config.task == Task::kCausalLm;
+  const json& value = object.Value("pooling", !none);
+  if (none) {
+    if (!value.is_null()) object.Fail(absl::StrCat("pooling: task ", TaskName(config.task), " has none"));
     return;
   }
   if (value.is_null()) return;
   JsonObject pooling(value, "pooling");
   if (pooling.Choice("kind", {"mean", "cls"}) == 1) {
     config.pooling = Pooling::kCls;
-    if (config.cls_token_id < 0) object.Fail("cls_token_id is missing; pooling.kind \"cls\" needs it");
+    if (config.feature_size > 0) {
+      object.Fail("pooling.kind is \"cls\"; allowed beside feature_size: mean");
+    } else if (config.cls_token_id < 0) {
+      object.Fail("cls_token_id is missing; pooling.kind \"cls\" needs it");
+    }
   } else {
     config.pooling =
         pooling.Choice("divisor", {"valid", "max_length"}) == 0 ? Pooling::kMeanValid : Pooling::kMeanMaxLength;
@@ -189,7 +225,6 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
   };
   config.task = static_cast<Task>(object.Choice("task", kTasks));
   config.description = object.String("description", "");
-  config.vocab_size = integer("vocab_size", 1, kMaxIds);
   config.hidden_size = integer("hidden_size", 1, kMaxWidth);
   config.num_hidden_layers = integer("num_hidden_layers", 1, 4096);
   config.tied_layers = object.Boolean("tied_layers", false);
@@ -207,23 +242,15 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
   config.layer_norm_eps = static_cast<float>(object.Number("layer_norm_eps", 1e-12, 1.0, 1e-5));
   config.hidden_act = static_cast<HiddenAct>(object.Choice("hidden_act", {"gelu", "relu"}, 0));
   config.norm_position = static_cast<NormPosition>(object.Choice("norm_position", {"pre", "post"}, 0));
-  config.position_embedding =
-      static_cast<PositionEmbedding>(object.Choice("position_embedding", {"learned", "sinusoidal", "none"}, 0));
-  if (object.Boolean("causal", false)) {
-    object.Fail(absl::StrCat("causal is true; task ", TaskName(config.task), " is not causal"));
-  }
-  config.pad_token_id = static_cast<int32_t>(object.Integer("pad_token_id", -1, config.vocab_size - 1, 0));
-  config.cls_token_id = static_cast<int32_t>(object.Integer("cls_token_id", 0, config.vocab_size - 1, -1));
-  if (config.cls_token_id >= 0 && config.cls_token_id == config.pad_token_id) {
-    object.Fail(absl::StrCat("cls_token_id is ", config.cls_token_id, ", the pad token"));
-  }
-  config.num_labels = integer("num_labels", 1, 1 << 20);
-  config.classifier_hidden_size = static_cast<int32_t>(object.Integer("classifier_hidden_size", 0, kMaxWidth, 0));
+  // In the order of PositionEmbedding; `learned` is the default.
+  config.position_embedding = static_cast<PositionEmbedding>(object.Choice("position_embedding", kPositions, 0));
+  ParseInputKind(object, config);
+  ParseCausal(object, config);
+  ParseOutputs(object, config);
+  ParsePairwiseBias(object, config);
   ParsePooling(object, config);
   ParseLabels(object, config);
-  const json& tokenizer = object.Value("tokenizer", false);
-  if (!tokenizer.is_null()) config.tokenizer = ParseTokenizer(tokenizer, config.vocab_size, object);
-  ParseAttentionList(object, config);
+  ParseAttention(object, config);
   ParseBudgetShares(object, config);
   const absl::Status status = object.Finish();
   if (!status.ok()) return status;
@@ -233,16 +260,5 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
 const char* TaskName(Task task) { return kTasks[static_cast<size_t>(task)].c_str(); }
 
 const char* TokenizerName(TokenizerKind kind) { return kTokenizers[static_cast<size_t>(kind)].c_str(); }
-
-std::string AttentionName(const ModelConfig& config) {
-  std::vector<std::string> names;
-  for (const AttentionConfig& attention : config.attention) {
-    const std::string name = attention.kind == AttentionKind::kDense
-                                 ? "dense"
-                                 : absl::StrCat("sbm/", kLaws[static_cast<size_t>(attention.law)]);
-    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-  }
-  return absl::StrJoin(names, ",");
-}
 
 }  // namespace edgewise

@@ -41,20 +41,20 @@ struct AttentionConfig {
   bool self_loops = false;
   int32_t local_window = 0;
   // ssa
-  bool local = true;                       // bias: local, else none
-  int32_t windows = 0;                     // w; 0: `keep` decides
-  int32_t keep = 0;                        // k of bias none
-  double sigma = 0.0;                      // of this layer, as a fraction of the length
+  bool local = true;                        // bias: local, else none
+  int32_t windows = 0;                      // w; 0: `keep` decides
+  int32_t keep = 0;                         // k of bias none
+  double sigma = 0.0;                       // of this layer, as a fraction of the length
   int32_t grid_rows = 0, grid_columns = 0;  // 0: one-dimensional
   // block
-  int32_t block_size = 0;                       // 0: min(max(min_block, floor(alpha * length)), max_block)
+  int32_t block_size = 0;  // B; 0: min(max(min_block, floor(alpha * length)), max_block)
   int32_t min_block = 0, max_block = 0;
   double alpha = 0.0;
   BlockPattern pattern = BlockPattern::kDiagonal;
-  int32_t width = 1;                                   // local
-  int32_t stride = 1;                                  // strided
-  std::vector<std::pair<int32_t, int32_t>> blocks;     // list: (row, column), sorted
-  double threshold = 0.5;                              // learned
+  int32_t width = 1;                                // local
+  int32_t stride = 1;                               // strided
+  std::vector<std::pair<int32_t, int32_t>> blocks;  // list: (row, column), sorted, each once
+  double threshold = 0.5;                           // learned
 };
 
 struct ModelConfig {
@@ -78,9 +78,9 @@ struct ModelConfig {
   int32_t cls_token_id = -1;  // -1: none
   Pooling pooling = Pooling::kMeanValid;
   PairwiseBiasKind pairwise_bias = PairwiseBiasKind::kNone;
-  int32_t num_buckets = 0;        // of pairwise_bias kBuckets
-  bool tie_word_embeddings = true;  // causal-lm
-  int32_t num_labels = 0;           // causal-lm: vocab_size; regression: values
+  int32_t num_buckets = 0;             // of pairwise_bias kBuckets
+  bool tie_word_embeddings = true;     // causal-lm
+  int32_t num_labels = 0;              // causal-lm: vocab_size; regression: values
   std::vector<std::string> labels;     // [num_labels] or empty
   int32_t classifier_hidden_size = 0;  // 0: one linear layer
   TokenizerConfig tokenizer;
@@ -92,10 +92,19 @@ struct ModelConfig {
 // what was found and what is allowed; an unknown field is an error with the nearest known name.
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json);
 
+// The attention of every layer of a request that asks for SSA on a model whose layers are dense or SSA. It replaces the
+// model's: with `windows` the bias is local (`sigma`: one number, or those of the first and the last layer;
+// one-dimensional), with `keep` there is none; 0: not given. The layers below the last `last_layers` are dense; 0: none
+// is. INVALID_ARGUMENT: the message begins with the name of the argument and says what is allowed.
+absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig& config, const std::string& kind,
+                                                               uint32_t windows, uint32_t keep,
+                                                               const std::vector<double>& sigma, uint32_t last_layers);
+
 // As config.json and ListModels write them.
 const char* TaskName(Task task);
 const char* TokenizerName(TokenizerKind kind);
-// "dense", "sbm/bernoulli", "ssa/local", "ssa/none", "block/learned", ...; kinds that differ between layers are joined by commas, in order of first use.
+// "dense", "sbm/bernoulli", "ssa/local", "ssa/none", "block/learned", ...; kinds that differ between layers are joined
+// by commas, in order of first use.
 std::string AttentionName(const ModelConfig& config);
 
 }  // namespace edgewise

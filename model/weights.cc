@@ -1,26 +1,15 @@
 #include "model/weights.h"
 
-#include <cmath>
-#include <map>
-#include <set>
 #include <span>
 
 #include "absl/status/status.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "model/json_object.h"
+#include "model/weight_tables.h"
 
 namespace edgewise {
 namespace {
 
 constexpr double kBlockSumTolerance = 1e-4;
-
-bool UsesMemberships(const ModelConfig& config, size_t layer) {
-  if (!config.tied_layers) return config.attention[layer].kind == AttentionKind::kSbm;
-  return config.attention[0].kind == AttentionKind::kSbm;
-}
-
-std::string LayerPrefix(size_t layer) { return absl::StrCat("layers.", layer, "."); }
 
 // Reads tensors by name; every shape has been checked.
 class Loader {
@@ -43,6 +32,15 @@ class Loader {
   absl::Status LoadNorm(const std::string& name, Norm& out) {
     const absl::Status status = LoadBuffer(Values(name + ".weight"), out.weight);
     return status.ok() ? LoadBuffer(Values(name + ".bias"), out.bias) : status;
+  }
+
+  // A product without bias: tensor `name` itself.
+  absl::Status LoadMatrix(const std::string& name, std::unique_ptr<LinearWeights>& out) {
+    const std::vector<int64_t>& shape = file_.tensors().at(name).shape;
+    auto linear = backend_.PrepareLinear(Values(name), {}, shape[0], shape[1], Activation::kNone);
+    if (!linear.ok()) return linear.status();
+    out = *std::move(linear);
+    return absl::OkStatus();
   }
 
   // The layers `names` stacked into one product.
@@ -84,6 +82,36 @@ class Loader {
     return absl::OkStatus();
   }
 
+  // What is added to the embedding, or to the scores by distance.
+  absl::Status LoadPositions(ModelWeights& weights) {
+    const int64_t positions = config_.max_position_embeddings;
+    switch (config_.position_embedding) {
+      case PositionEmbedding::kLearned:
+        return LoadBuffer(Values("embeddings.position.weight"), weights.position);
+      case PositionEmbedding::kSinusoidal:
+        return LoadBuffer(SinusoidalPositions(positions, config_.hidden_size), weights.position);
+      case PositionEmbedding::kRelative:
+        return LoadBuffer(Values("embeddings.relative.weight"), weights.distance_bias);
+      case PositionEmbedding::kAlibi:
+        return LoadBuffer(AlibiBias(config_.num_attention_heads, positions), weights.distance_bias);
+      case PositionEmbedding::kNone:
+        break;
+    }
+    return absl::OkStatus();
+  }
+
+  // The classifier, or the output layer of a language model.
+  absl::Status LoadOutput(ModelWeights& weights) {
+    if (config_.task == Task::kCausalLm) {
+      return LoadMatrix(config_.tie_word_embeddings ? "embeddings.word.weight" : "lm_head.weight", weights.lm_head);
+    }
+    if (config_.classifier_hidden_size > 0) {
+      const absl::Status status = LoadLinear({"classifier.hidden"}, Activation::kRelu, weights.classifier_hidden);
+      if (!status.ok()) return status;
+    }
+    return LoadLinear({"classifier.output"}, Activation::kNone, weights.classifier_output);
+  }
+
  private:
   static absl::Status CheckBlockMatrix(const std::string& name, const MembershipParameters& parameters) {
     const size_t square = static_cast<size_t>(parameters.num_clusters) * parameters.num_clusters;
@@ -110,108 +138,7 @@ class Loader {
   Backend& backend_;
 };
 
-// Names, shapes and dtypes, before any data is read.
-absl::Status CheckTensors(const ModelConfig& config, const SafetensorsFile& file) {
-  std::map<std::string, std::vector<int64_t>> expected;
-  std::set<std::string> names;
-  for (auto& [name, shape] : ExpectedTensors(config)) expected[name] = shape;
-  for (const auto& [name, shape] : expected) {
-    if (!absl::EndsWith(name, ".clusters")) continue;
-    const std::string block = name.substr(0, name.size() - std::string("clusters").size()) + "block_matrix";
-    if (file.tensors().count(block) != 0) expected[block] = {shape[0], shape[1], shape[1]};
-  }
-  for (const auto& [name, shape] : expected) {
-    names.insert(name);
-    const auto found = file.tensors().find(name);
-    if (found == file.tensors().end()) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " ", ShowShape(shape), " is missing"));
-    }
-    if (found->second.shape != shape) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " has shape ", ShowShape(found->second.shape),
-                                                     "; config.json expects ", ShowShape(shape)));
-    }
-    if (found->second.dtype != "F32") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor ", name, " has dtype ", found->second.dtype, "; F32 is expected"));
-    }
-  }
-  for (const auto& [name, entry] : file.tensors()) {
-    if (expected.count(name) != 0) continue;
-    const std::string nearest = NearestName(name, names);
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", name, " is not part of this model",
-                     nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckFinite(const SafetensorsFile& file) {
-  for (const auto& [name, entry] : file.tensors()) {
-    const float* values = file.Values(name);
-    const size_t count = (entry.end - entry.begin) / sizeof(float);
-    for (size_t i = 0; i < count; ++i) {
-      if (!std::isfinite(values[i])) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tensor ", name, ": element ", i, " is ", values[i], "; weights must be finite"));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-// sin and cos of position / 10000^(2i / hidden), interleaved; [positions, hidden].
-std::vector<float> SinusoidalPositions(int64_t positions, int64_t hidden) {
-  std::vector<float> table(positions * hidden);
-  for (int64_t p = 0; p < positions; ++p) {
-    for (int64_t c = 0; c < hidden; ++c) {
-      const double exponent = static_cast<double>(c / 2 * 2) / static_cast<double>(hidden);
-      const double angle = static_cast<double>(p) / std::pow(10000.0, exponent);
-      table[p * hidden + c] = static_cast<float>(c % 2 == 0 ? std::sin(angle) : std::cos(angle));
-    }
-  }
-  return table;
-}
-
 }  // namespace
-
-std::vector<std::pair<std::string, std::vector<int64_t>>> ExpectedTensors(const ModelConfig& config) {
-  std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
-  const int64_t hidden = config.hidden_size;
-  const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
-  auto add = [&](const std::string& name, std::vector<int64_t> shape) { tensors.emplace_back(name, std::move(shape)); };
-  auto add_affine = [&](const std::string& name, std::vector<int64_t> shape) {
-    add(name + ".bias", {shape[0]});
-    add(name + ".weight", std::move(shape));
-  };
-  add("embeddings.word.weight", {config.vocab_size, hidden});
-  if (config.position_embedding == PositionEmbedding::kLearned) {
-    add("embeddings.position.weight", {config.max_position_embeddings, hidden});
-  }
-  const size_t layers = config.tied_layers ? 1 : config.num_hidden_layers;
-  for (size_t l = 0; l < layers; ++l) {
-    const std::string prefix = LayerPrefix(l);
-    add_affine(prefix + "attention_norm", {hidden});
-    for (const char* name : {"query", "key", "value"}) add_affine(prefix + "attention." + name, {width, hidden});
-    add_affine(prefix + "attention.output", {hidden, width});
-    if (UsesMemberships(config, l)) {
-      const int64_t d = config.head_dim;
-      add(prefix + "attention.clusters", {config.num_attention_heads, config.attention[l].num_clusters, d});
-      add_affine(prefix + "attention.membership.0", {d, d});
-      add_affine(prefix + "attention.membership.1", {d, d});
-    }
-    add_affine(prefix + "mlp_norm", {hidden});
-    add_affine(prefix + "mlp.up", {config.intermediate_size, hidden});
-    add_affine(prefix + "mlp.down", {hidden, config.intermediate_size});
-  }
-  if (config.norm_position == NormPosition::kPre) add_affine("final_norm", {hidden});
-  int64_t features = config.task == Task::kPairClassification ? 4 * hidden : hidden;
-  if (config.classifier_hidden_size > 0) {
-    add_affine("classifier.hidden", {config.classifier_hidden_size, features});
-    features = config.classifier_hidden_size;
-  }
-  add_affine("classifier.output", {config.num_labels, features});
-  return tensors;
-}
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,
                                                           Backend& backend) {
@@ -226,14 +153,15 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
   auto load = [&](const auto& step) {
     if (status.ok()) status = step();
   };
-  load([&] { return loader.LoadBuffer(loader.Values("embeddings.word.weight"), weights->word); });
-  if (config.position_embedding == PositionEmbedding::kLearned) {
-    load([&] { return loader.LoadBuffer(loader.Values("embeddings.position.weight"), weights->position); });
-  } else if (config.position_embedding == PositionEmbedding::kSinusoidal) {
-    load([&] {
-      return loader.LoadBuffer(SinusoidalPositions(config.max_position_embeddings, config.hidden_size),
-                               weights->position);
-    });
+  if (config.feature_size > 0) {
+    load([&] { return loader.LoadLinear({"embeddings.features"}, Activation::kNone, weights->features); });
+  } else {
+    load([&] { return loader.LoadBuffer(loader.Values("embeddings.word.weight"), weights->word); });
+  }
+  load([&] { return loader.LoadPositions(*weights); });
+  if (config.pairwise_bias == PairwiseBiasKind::kBuckets) {
+    weights->pairwise_table =
+        PairwiseTable(loader.Values("embeddings.pairwise.weight"), config.num_attention_heads, config.num_buckets);
   }
   const Activation hidden_act = config.hidden_act == HiddenAct::kRelu ? Activation::kRelu : Activation::kGelu;
   const size_t layers = config.tied_layers ? 1 : config.num_hidden_layers;
@@ -248,16 +176,18 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
     });
     load([&] { return loader.LoadLinear({prefix + "attention.output"}, Activation::kNone, layer.output); });
     if (UsesMemberships(config, l)) load([&] { return loader.LoadMemberships(l, layer.memberships); });
+    if (UsesBlockScores(config, l)) {
+      const std::span<const float> scores = loader.Values(prefix + "attention.block_scores");
+      layer.block_scores.assign(scores.begin(), scores.end());
+    }
     load([&] { return loader.LoadNorm(prefix + "mlp_norm", layer.mlp_norm); });
     load([&] { return loader.LoadLinear({prefix + "mlp.up"}, hidden_act, layer.up); });
     load([&] { return loader.LoadLinear({prefix + "mlp.down"}, Activation::kNone, layer.down); });
   }
-  if (config.norm_position == NormPosition::kPre)
+  if (config.norm_position == NormPosition::kPre) {
     load([&] { return loader.LoadNorm("final_norm", weights->final_norm); });
-  if (config.classifier_hidden_size > 0) {
-    load([&] { return loader.LoadLinear({"classifier.hidden"}, Activation::kRelu, weights->classifier_hidden); });
   }
-  load([&] { return loader.LoadLinear({"classifier.output"}, Activation::kNone, weights->classifier_output); });
+  load([&] { return loader.LoadOutput(*weights); });
   if (!status.ok()) return status;
   return weights;
 }

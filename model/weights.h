@@ -4,13 +4,13 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "model/config.h"
 #include "model/safetensors.h"
+#include "model/tensor_checks.h"
 
 namespace edgewise {
 
@@ -42,10 +42,6 @@ struct ModelWeights {
 
   const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }
 };
-
-// Name and shape of every tensor that the configuration wants, in the order of docs/model-format.md. `block_matrix` is
-// optional and not part of it.
-std::vector<std::pair<std::string, std::vector<int64_t>>> ExpectedTensors(const ModelConfig& config);
 
 // INVALID_ARGUMENT: a tensor is missing, superfluous, of the wrong dtype or shape, or not finite; the message names it.
 // Reads the file's data.
