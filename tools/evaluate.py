@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Measures the bundled models through the server: the tables and plots of examples/README.md.
 
-Starts `edgewise-server` on examples/models, asks it through `edgewise predict`, and writes examples/results.json (raw
-numbers), examples/plots/*.png and the marked tables of examples/README.md. Needs NumPy and matplotlib (Debian's).
+Starts `edgewise-server` on examples/models, asks it through `edgewise predict` or through Python stubs, and writes
+examples/results.json (raw numbers), examples/plots/*.png and the marked tables of examples/README.md. Needs NumPy and
+matplotlib (Debian's), and python3-grpcio and python3-protobuf for the models of SSA and blocks.
 
     ./dev evaluate                          builds first; a part of the test inputs, minutes
     ./dev evaluate --full                   all test inputs
     ./dev evaluate --models listops,long    these only; the others keep their numbers
+    ./dev evaluate --models shakespeare-ssa,shakespeare-words    loss against samples and caps; with the entries of
+                                            build/train/models, where the recipes left some, as in Figure 7 of the SSA
+                                            paper
     ./dev evaluate --render                 tables and plots again, from results.json
 """
 import argparse
@@ -18,7 +22,7 @@ import sys
 import tempfile
 import time
 
-from evaluation import examples, measure, plots, tables
+from evaluation import ensembles, examples, measure, plots, stubs, tables
 from evaluation.server import Server
 from evaluation.statistics import baselines
 
@@ -30,6 +34,7 @@ INPUTS = {"duplicates": (500, 40, 200), "sentiment": (1821, 1821, 1821), "long":
           "listops": (1000, 500, 1000)}
 SOURCE = {"duplicates": "generated", "sentiment": "SST-2 test split", "long": "generated over tiny Shakespeare",
           "listops": "generated"}
+VARIANTS = ROOT / "build" / "train" / "models"     # what the recipes make beside the bundled models
 TIMES_LENGTHS = (2047, 4095)    # words; with the CLS token 2,048 and 4,096
 TIMES_INPUTS, TIMES_ROUNDS = 4, 8
 TIMES_CAPS = (0.1, 0.05, 0.02, 0.01)
@@ -83,6 +88,48 @@ def evaluate(name, server, folder, args, command):
             "baselines": baselines(json.loads(trained.read_text())) if trained.exists() else {}, **result}
 
 
+def evaluate_ensembles(name, clients, folder, args, command):
+    """-> the entry in results.json of a model of SSA or blocks. clients: of the bundled models, and of VARIANTS"""
+    metric, made, some, everything, few = ensembles.MODELS[name]
+    start = time.monotonic()
+    try:
+        inputs = examples.make(name, folder, args.data, made, everything if args.full else some)
+    except examples.Missing as missing:
+        return {"skipped": str(missing)}
+    seeds = list(range(1, args.seeds + 1)) if few else [1]      # blocks are not drawn
+    sweep = lambda client, model: ensembles.Sweep(client, model, metric, inputs, few, seeds, say)
+    result = ensembles.evaluate(sweep(clients[0], name))
+    for client in clients[1:]:
+        found = [kind for kind in ensembles.VARIANTS if f"{name}-{kind}" in client.models()]
+        result["variants"] = {kind: sweep(client, f"{name}-{kind}").ensemble() for kind in found}
+    return {"inputs": len(inputs), "inputs_made": made,
+            "source": ensembles.SOURCE.get(name, "pieces of the last tenth of tiny Shakespeare"), "seeds": seeds,
+            "date": datetime.date.today().isoformat(), "command": command, "cores": os.cpu_count(),
+            "load_average": round(os.getloadavg()[0], 2), "seconds": round(time.monotonic() - start, 1), **result}
+
+
+def with_ensembles(names, models, server, folder, args, command):
+    """Fills the entries of `names`."""
+    try:
+        made = stubs.make(folder)
+    except stubs.Missing as missing:
+        models.update((name, {"skipped": str(missing)}) for name in names)
+        return
+    clients, others = [stubs.Client(server.address, made)], None
+    try:
+        if VARIANTS.is_dir():
+            (pathlib.Path(folder) / "variants").mkdir()
+            others = Server(args.bin, VARIANTS, pathlib.Path(folder) / "variants").__enter__()
+            clients.append(stubs.Client(others.address, made))
+        for name in names:
+            models[name] = rounded(evaluate_ensembles(name, clients, folder, args, command)) \
+                if name in clients[0].models() else {"skipped": f"examples/models/{name} is not there or does not load"}
+            say(f"{name}: {models[name].get('skipped', 'done')}")
+    finally:
+        if others:
+            others.__exit__()
+
+
 def rounded(value):
     """Numbers to nine digits: more is noise."""
     if isinstance(value, float):
@@ -100,18 +147,19 @@ def render(models):
 
 
 def main():
+    known = (*tables.NAMES, *ensembles.MODELS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "bin"), help="folder of edgewise-server and edgewise")
     parser.add_argument("--data", default=str(ROOT.parent / "shared" / "data"),
                         help="folder with sst2/test.tsv and tinyshakespeare.txt")
-    parser.add_argument("--models", default=",".join(tables.NAMES))
+    parser.add_argument("--models", default=",".join(known))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--full", action="store_true", help="all test inputs")
     parser.add_argument("--render", action="store_true", help="measure nothing")
     args = parser.parse_args()
     names = [name for name in tables.NAMES if name in args.models.split(",")]
-    if unknown := set(args.models.split(",")) - set(tables.NAMES):
-        parser.error(f"--models: {', '.join(sorted(unknown))}; known are {', '.join(tables.NAMES)}")
+    if unknown := set(args.models.split(",")) - set(known):
+        parser.error(f"--models: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     if args.seeds < 2:
         parser.error("--seeds: an interval needs at least 2")
 
@@ -129,7 +177,9 @@ def main():
             if PLOTTED[0] in ready and PLOTTED[0] in names:
                 (FOLDER / "plots").mkdir(exist_ok=True)
                 server.plot(PLOTTED[0], FOLDER / "plots" / f"{PLOTTED[0]}-attention.png", *PLOTTED[1:])
-        models = {name: models[name] for name in tables.NAMES if name in models}
+            if drawn := [name for name in ensembles.MODELS if name in args.models.split(",")]:
+                with_ensembles(drawn, models, server, folder, args, command)
+        models = {name: models[name] for name in known if name in models}
         path.write_text(json.dumps({"models": models}, indent=1) + "\n")
     render(models)
 

@@ -22,8 +22,12 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
+# Recipes that make several models, and what they are told.
+RECIPES = {f"shakespeare-{part}": ("shakespeare.py", part) for part in ("block", "ssa", "words")}
+
 # Of the folder --data; the other recipes generate what they need.
-SOURCES = {"sentiment": "sst2/test.tsv", "long": "tinyshakespeare.txt"}
+SOURCES = {"sentiment": "sst2/test.tsv", "long": "tinyshakespeare.txt",
+           **dict.fromkeys(RECIPES, "tinyshakespeare.txt")}
 
 # What stands in where that folder is not there: held-out examples too, but few.
 BUNDLED = {"long": "examples/data/long.jsonl"}
@@ -47,9 +51,11 @@ def make(name, folder, data, made, most, options=()):
     """Examples of one recipe.
 
     folder: where the recipe may write; data: a folder with SOURCES; made: how many the recipe makes, of which `most`
-    are kept, evenly spread. -> list of {"text" or "token_ids", "label" or "labels"}
+    are kept, evenly spread. -> list of {"text", "token_ids" or "features", "label", "labels" or "value"}, and what
+    else the recipe writes
     """
-    recipe = ROOT / "tools" / "train" / f"{name}.py"
+    script, *options_of_model = RECIPES.get(name, (f"{name}.py",))
+    recipe = ROOT / "tools" / "train" / script
     if not recipe.exists():
         raise Missing(f"no recipe {recipe.relative_to(ROOT)}")
     source = SOURCES.get(name)
@@ -59,7 +65,7 @@ def make(name, folder, data, made, most, options=()):
         examples = read(ROOT / BUNDLED[name])
     else:
         path = pathlib.Path(folder) / f"{name}-all.jsonl"
-        arguments = [str(recipe), "--write-examples", str(path), "--count", str(made), *options]
+        arguments = [str(recipe), *options_of_model, "--write-examples", str(path), "--count", str(made), *options]
         if source:
             arguments += ["--data", str(data)]
         done = subprocess.run([sys.executable, "-c", RUN_RECIPE, *arguments], capture_output=True, text=True,

@@ -159,10 +159,15 @@ def times(entry):
 
 def block(name, models):
     """The text of one marked block."""
-    if name in ("summary", "targets", "density"):
-        return {"summary": summary, "targets": targets, "density": density}[name](models)
-    kind, _, what = name.partition("-")
+    from evaluation import ensemble_tables, ensembles   # they use this module
+
+    if name in ("summary", "targets", "density", "ensembles"):
+        return {"summary": summary, "targets": targets, "density": density,
+                "ensembles": ensemble_tables.summary}[name](models)
+    kind, _, what = name.rpartition("-")
     entry = models.get(kind, {"skipped": "run ./dev evaluate"})
+    if kind in ensembles.MODELS:
+        return ensemble_tables.block(what, entry)
     if "skipped" in entry:
         return skipped(entry)
     return {"caps": caps, "samples": samples, "times": times, "conditions": conditions}[what](entry)

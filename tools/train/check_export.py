@@ -1,7 +1,8 @@
 """Checks an exported entry against docs/model-format.md and against the twin.
 
 Every tensor the format asks for must be there with its shape, and no other. A forward written in NumPy from the format's
-text must give the twin's logits over all pairs, and the twin's expected density in the first layer.
+text must give the twin's logits over all pairs, and the twin's expected density in the first layer. Models without
+memberships (SSA, blocks) are compared with the float64 reference of tests/reference, over the pairs that it draws.
 
     python tools/train/check_export.py [examples/models/NAME/1 ...]
 """
@@ -95,11 +96,56 @@ def forward(config, t, ids):
     return linear(x, "classifier.output"), density
 
 
+def sampled_by_memberships(config):
+    kinds = config["attention"] if isinstance(config["attention"], list) else [config["attention"]]
+    return any(kind["kind"] == "sbm" for kind in kinds)
+
+
+def check_drawn(folder):
+    """SSA and blocks: the twin, given the pairs that the reference draws, gives the reference's logits."""
+    import torch
+    from edgewise_torch import EdgewiseTransformer
+    sys.path.insert(0, str(export.ROOT / "tests" / "reference"))
+    from edgewise_reference import Reference
+
+    config, tensors = export.read(folder)
+    model = EdgewiseTransformer(config).eval()
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in tensors.items()})   # names and shapes
+    reference, rng, worst = Reference(str(folder)), np.random.default_rng(0), 0.0
+    longest = config["max_position_embeddings"]
+    for length in (1, 7, longest) if config["attention"].get("grid") is None else (longest,):
+        given, bias = {"draw": (3, 1)}, None
+        if "feature_size" in config:
+            one = rng.standard_normal((length, config["feature_size"])).astype(np.float32)
+        else:
+            one = rng.integers(0, config["vocab_size"], length)
+        if "pairwise_bias" in config:
+            bias = rng.integers(0, config["pairwise_bias"]["num_buckets"], (length, length))
+            given["bias"] = bias.ravel().tolist()
+        graph = reference.attended(one.tolist(), **given)
+        for layer, drawn in zip(model.layers, graph["layers"]):
+            mask = torch.zeros(length, length, dtype=torch.bool)
+            offsets, keys = drawn["heads"][0]["row_offsets"], drawn["heads"][0]["keys"]
+            for row, (begin, end) in enumerate(zip(offsets, offsets[1:])):
+                mask[row, keys[begin:end]] = True
+            layer.attention.draw = lambda valid, how, mask=mask: mask
+        wanted = reference.token_logits(one.tolist(), **given) if config["task"] == "causal-lm" else \
+            reference.logits(one.tolist(), **given)
+        with torch.no_grad():
+            twin = model(torch.from_numpy(one)[None], None, None, None if bias is None else torch.from_numpy(bias)[None])
+        worst = max(worst, np.abs(twin[0].numpy() - wanted).max())
+    assert worst < 1e-3, worst
+    print(f"{folder}: {len(tensors)} tensors, {sum(v.size for v in tensors.values()):,} numbers, "
+          f"logits within {worst:.1e} of the reference")
+
+
 def check(folder):
     import torch
     from sbm_torch import Pass, SbmTransformer
 
     config, tensors = export.read(folder)
+    if not sampled_by_memberships(config):
+        return check_drawn(folder)
     found = {name: value.shape for name, value in tensors.items()}
     wanted = expected_shapes(config)
     assert found == wanted, {name: (found.get(name), wanted.get(name)) for name in {*found, *wanted}
