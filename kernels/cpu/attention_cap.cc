@@ -1,159 +1,175 @@
-// Edge caps: which drawn edges an allowance keeps (kernels.md T6). Only edges younger than an age tau0 at which a
-// little more than the allowance is expected are drawn and stored, so memory follows the allowance; where that turns
-// out to be too young, it is drawn again with more.
+// Edge caps: which drawn edges an allowance keeps (kernels.md T6). The age of the first edge that is dropped is known
+// to within a percent or so before anything is drawn. Edges that are surely younger are kept as they are drawn, only
+// the few whose age is near it are compared; so memory follows the allowance. Where the guess was wrong, the next one
+// is.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <new>
+#include <tuple>
 
+#include "kernels/cpu/attention_split.h"
 #include "kernels/cpu/attention_work.h"
+#include "kernels/cpu/edge_estimate.h"
 
 namespace edgewise::cpu_attention {
 namespace {
 
-struct AgedEdge {
-  int32_t row;  // in its block
-  int32_t key;
-  double age;  // -1: forced
+// Bits of a block take no more memory than lists where a word has so many edges.
+constexpr int64_t kManyPerWord = 2;
+
+// One block of rows under a cap.
+struct CapBlock {
+  const HeadWork* head = nullptr;
+  int64_t row0 = 0;
+  int rows = 0;
+  KeptEdges* kept = nullptr;
+  uint64_t settled = 0;        // edges younger than the span, forced ones included: listed in `kept`, or
+  std::vector<uint64_t> bits;  // [rows, words], where they are many
+  std::vector<ParallelEdge> parallel;
+  std::vector<OpenPair> open;
+  std::vector<double> ages;  // as open; -1: forced
 };
 
-// The heads under one cap.
+// The blocks under one cap, in the order in which edges of one age are kept.
 struct CapWork {
-  std::vector<int32_t> heads;
-  std::vector<std::pair<int32_t, int64_t>> blocks;  // head, block of the call
+  std::vector<HeadWork*> heads;
+  std::vector<CapBlock> blocks;
   uint64_t forced = 0;
-  double expected = 0.0;  // edges, about
+  EdgeEstimate estimate;
 };
 
-// <sum of x, sum of y> + exploration * n^2: the mean number of edges where no rate is clamped.
-double MeanEdges(const HeadWork& head) {
-  const int rank = head.tables.rank;
-  std::vector<double> x(static_cast<size_t>(rank)), y(static_cast<size_t>(rank));
-  for (int64_t r = 0; r < head.n; ++r) {
-    for (int t = 0; t < rank; ++t) {
-      x[t] += head.x[r * rank + t];
-      y[t] += head.tables.y[r * rank + t];
-    }
-  }
-  double sum = 0.0;
-  for (int t = 0; t < rank; ++t) sum += x[t] * y[t];
-  const double n = static_cast<double>(head.n);
-  return std::max(sum, 0.0) + static_cast<double>(head.tables.exploration) * n * n;
+// Moves on the lists of the worker.
+void TakeLists(const Worker& worker, int rows, KeptEdges& kept) {
+  kept.offsets.assign(worker.offsets, worker.offsets + rows + 1);
+  kept.keys.assign(worker.keys.begin(), worker.keys.begin() + worker.offsets[rows]);
 }
 
-// Edges of a block younger than tau, ascending by row and key, forced ones included.
-void DrawAged(const Call& call, const HeadWork& head, int64_t row0, int rows, double tau, Worker& worker,
-              std::vector<AgedEdge>& out) {
-  const Law law = head.drawn->law;
-  const bool forced = HasForced(head);
-  const int64_t words = head.tables.words;
-  for (int r = 0; r < rows; ++r) {
-    uint64_t* bits = worker.position_bits;
-    if (forced) {
-      std::fill(bits, bits + words, 0);
-      AddForced(head, row0 + r, bits);
-    }
-    const size_t first = out.size();
-    const int64_t count = call.kernels->list_row(head.tables, RowOf(head, row0 + r), static_cast<float>(tau),
-                                                 worker.draw, worker.candidates);
-    for (int64_t c = 0; c < count; ++c) {
-      const Candidate& pair = worker.candidates[c];
-      const uint32_t position = pair.position;
-      if (forced && (bits[position / 64] >> (position % 64) & 1) != 0) continue;
+void DrawCapBlock(const Call& call, float low, float high, Worker& worker, CapBlock& block) {
+  const Law law = block.head->drawn->law;
+  SplitEdges split = SplitBlock(call, *block.head, block.row0, block.rows, SpanOf(law, low, high), worker);
+  const auto count = static_cast<int64_t>(split.count);
+  const int64_t words = block.head->tables.words;
+  const bool many = split.bits != nullptr && count >= block.rows * words * kManyPerWord;
+  block.settled = split.count;
+  block.parallel = std::move(split.parallel);
+  block.open.clear();
+  block.ages.clear();
+  for (const OpenPair& pair : split.open) {
+    double age = -1.0;
+    if (!pair.forced) {
       if (!IsEdge(law, pair.uniform, pair.rate)) continue;
-      const double age = EdgeAge(law, pair.uniform, pair.rate);
-      if (tau < 1.0 && !(age < tau)) continue;
-      out.push_back({r, head.gaps ? head.packed[position] : static_cast<int32_t>(position), age});
+      age = EdgeAge(law, pair.uniform, pair.rate);
+      if (high < 1.0f && !(age < static_cast<double>(high))) continue;  // not all of that age are here
     }
-    if (!forced) continue;
-    PackBits(head, bits, worker.packed_bits);
-    const size_t drawn = out.size();
-    const int64_t kept = call.kernels->list_bits(worker.packed_bits, words, 0, worker.row_keys);
-    for (int64_t e = 0; e < kept; ++e) out.push_back({r, worker.row_keys[e], -1.0});
-    std::inplace_merge(out.begin() + static_cast<int64_t>(first), out.begin() + static_cast<int64_t>(drawn), out.end(),
-                       [](const AgedEdge& a, const AgedEdge& b) { return a.key < b.key; });
+    block.open.push_back(pair);
+    block.ages.push_back(age);
   }
+  block.bits.clear();
+  if (many) {
+    block.bits.assign(split.bits, split.bits + block.rows * words);
+    return;
+  }
+  if (split.bits != nullptr) ListBits(call, *block.head, block.rows, split.bits, worker);
+  block.kept->keys.reserve(static_cast<size_t>(count) + block.open.size());
+  TakeLists(worker, block.rows, *block.kept);
 }
 
-// Edges of one cap, block by block.
-std::vector<std::vector<AgedEdge>> DrawCap(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers,
-                                           const CapWork& work, double tau, const Call& call) {
-  std::vector<std::vector<AgedEdge>> edges(work.blocks.size());
-  std::atomic<bool> failed = false;
-  pool.For(static_cast<int64_t>(work.blocks.size()), [&](int64_t i, int worker) {
-    const HeadWork& head = call.heads[work.blocks[i].first];
-    const int64_t row0 = (work.blocks[i].second - head.first_block) * head.block_rows;
-    try {
-      DrawAged(call, head, row0, static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0)), tau,
-               *workers[worker], edges[i]);
-    } catch (const std::bad_alloc&) {
-      failed = true;
+// A drawn edge in the order in which edges are kept.
+using AgedEdge = std::tuple<double, size_t, int32_t, int32_t>;  // age, block, row, key
+
+// Open edges that are not forced.
+std::vector<AgedEdge> OpenEdges(const CapWork& work) {
+  std::vector<AgedEdge> edges;
+  for (size_t b = 0; b < work.blocks.size(); ++b) {
+    const CapBlock& block = work.blocks[b];
+    for (size_t i = 0; i < block.open.size(); ++i) {
+      if (!block.open[i].forced) edges.emplace_back(block.ages[i], b, block.open[i].row, block.open[i].key);
     }
-  });
-  if (failed) throw std::bad_alloc();
+  }
   return edges;
 }
 
-// Which edges stay: those younger than `age`, and the first `ties` of exactly that age in order.
-struct Limit {
-  bool dropped = false;
-  double age = 0.0;
-  uint64_t ties = 0;
-  double tau = 1.0;  // age of the first edge dropped
-};
-
-Limit FindLimit(const std::vector<std::vector<AgedEdge>>& edges, uint64_t allowed) {
-  std::vector<double> ages;
-  size_t total = 0;
-  for (const auto& block : edges) total += block.size();
-  ages.reserve(total);
-  for (const auto& block : edges) {
-    for (const AgedEdge& edge : block) {
-      if (edge.age >= 0.0) ages.push_back(edge.age);
-    }
+// Adds the open edges before `first_dropped` to those that are kept already. `tau`: its age.
+void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
+                 CapBlock& block) {
+  const Law law = block.head->drawn->law;
+  std::vector<ParallelEdge> added;
+  for (size_t i = 0; i < block.open.size(); ++i) {
+    const OpenPair& pair = block.open[i];
+    if (!pair.forced && !(AgedEdge(block.ages[i], index, pair.row, pair.key) < first_dropped)) continue;
+    const ParallelEdge edge = {pair.row, pair.key, OpenMultiplicity(law, pair, tau)};
+    if (!pair.forced) added.push_back(edge);
+    if (edge.count > 1) block.parallel.push_back(edge);
   }
-  Limit limit;
-  if (ages.size() <= allowed) return limit;
-  // The first dropped edge is number `allowed` in the order; those before it stay.
-  const auto first_dropped = ages.begin() + static_cast<int64_t>(allowed);
-  std::nth_element(ages.begin(), first_dropped, ages.end());
-  limit.dropped = true;
-  limit.age = limit.tau = *first_dropped;
-  uint64_t younger = 0;
-  for (auto it = ages.begin(); it != first_dropped; ++it) younger += *it < limit.age ? 1 : 0;
-  limit.ties = allowed - younger;
-  return limit;
+  KeptEdges& kept = *block.kept;
+  const int64_t words = block.head->tables.words;
+  const bool many = !block.bits.empty();
+  if (many) {
+    InsertEdges(added, words, block.bits.data());
+    ListBits(call, *block.head, block.rows, block.bits.data(), worker);
+    TakeLists(worker, block.rows, kept);
+  } else {
+    InsertEdges(added, block.rows, kept.offsets.data(), kept.keys);
+  }
+  if (!block.parallel.empty()) {
+    kept.multiplicity.assign(kept.keys.size(), 1.0f);
+    SetMultiplicity(block.parallel, kept.offsets.data(), kept.keys.data(), many ? block.bits.data() : nullptr, words,
+                    kept.multiplicity.data());
+  }
+  block = CapBlock();  // what is needed no longer makes room for the next
 }
 
-void Keep(const Call& call, const CapWork& work, const std::vector<std::vector<AgedEdge>>& edges, Limit limit,
-          std::vector<KeptEdges>& kept) {
-  for (size_t i = 0; i < work.blocks.size(); ++i) {
-    const HeadWork& head = call.heads[work.blocks[i].first];
-    const int64_t row0 = (work.blocks[i].second - head.first_block) * head.block_rows;
-    const int rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0));
-    KeptEdges& block = kept[work.blocks[i].second];
-    block.offsets.assign(static_cast<size_t>(rows) + 1, 0);
-    const bool multi = head.drawn->law == Law::kPoissonMulti;
-    bool parallel = false;
-    for (const AgedEdge& edge : edges[i]) {
-      if (limit.dropped && edge.age >= limit.age) {
-        if (edge.age > limit.age || limit.ties == 0) continue;
-        --limit.ties;
-      }
-      block.keys.push_back(edge.key);
-      ++block.offsets[static_cast<size_t>(edge.row) + 1];
-      if (!multi) continue;
-      const int64_t row = row0 + edge.row;
-      const RandomKey& key = head.drawn->key;
-      const uint64_t uniform =
-          PairUniform(key, static_cast<uint32_t>(head.head), head.position(row), head.position(edge.key));
-      const double rate = limit.tau * static_cast<double>(RateOf(head, row, edge.key));
-      const int count = rate > 0.0 ? std::max(1, EdgeMultiplicity(uniform, rate)) : 1;
-      parallel |= count > 1;
-      block.multiplicity.push_back(static_cast<float>(count));
+// Between which ages the first dropped edge is looked for.
+struct AgeSpan {
+  float low = 0.0f, high = 1.0f;
+};
+
+AgeSpan GuessSpan(const EdgeEstimate& estimate, uint64_t allowed) {
+  const double edges = static_cast<double>(allowed);
+  const double all = estimate.Edges(1.0);
+  const double error = all > edges ? edges / all * std::sqrt(estimate.variance()) : std::sqrt(estimate.variance());
+  const double room = 5.0 * (std::sqrt(edges) + error) + 32.0;
+  return {static_cast<float>(estimate.TauOf(edges - room)), static_cast<float>(estimate.TauOf(edges + room))};
+}
+
+// Sets what the cap keeps; true: edges were dropped.
+bool KeepYoungest(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, uint64_t allowed, const Call& call,
+                  CapWork& work) {
+  const auto blocks = static_cast<int64_t>(work.blocks.size());
+  AgeSpan span = GuessSpan(work.estimate, allowed);
+  while (true) {
+    pool.For(blocks,
+             [&](int64_t b, int worker) { DrawCapBlock(call, span.low, span.high, *workers[worker], work.blocks[b]); });
+    uint64_t settled = 0;
+    for (const CapBlock& block : work.blocks) settled += block.settled;
+    settled -= work.forced;
+    std::vector<AgedEdge> open = OpenEdges(work);
+    const bool drops = settled + open.size() > allowed;
+    const double edges = static_cast<double>(allowed);
+    AgedEdge first_dropped(INFINITY, 0, 0, 0);
+    if (drops && settled <= allowed) {
+      const auto place = open.begin() + static_cast<int64_t>(allowed - settled);
+      std::nth_element(open.begin(), place, open.end());
+      first_dropped = *place;
     }
-    for (int r = 0; r < rows; ++r) block.offsets[r + 1] += block.offsets[r];
-    if (!parallel) block.multiplicity.clear();  // as a block drawn without a cap has it
+    const double tau = drops ? std::get<0>(first_dropped) : 1.0;
+    if (drops && (settled > allowed || tau < static_cast<double>(span.low))) {
+      // More are younger than `low` than may stay.
+      const double wanted = std::max(0.0, edges - 6.0 * std::sqrt(edges) - 64.0);
+      const double share = std::min(0.8, wanted / static_cast<double>(std::max<uint64_t>(settled, 1)));
+      span = {static_cast<float>(share * static_cast<double>(span.low)), span.low};
+      continue;
+    }
+    if (!drops && span.high < 1.0f) {
+      // Too few are this young, so that older ones may stay as well.
+      const double wanted = 1.1 * (edges + 6.0 * std::sqrt(edges) + 64.0);
+      const double share = std::max(1.25, wanted / static_cast<double>(settled + open.size() + 1));
+      span = {span.high, static_cast<float>(std::min(1.0, share * static_cast<double>(span.high)))};
+      continue;
+    }
+    pool.For(blocks, [&](int64_t b, int worker) {
+      FinishBlock(call, first_dropped, tau, static_cast<size_t>(b), *workers[worker], work.blocks[b]);
+    });
+    return drops;
   }
 }
 
@@ -163,8 +179,7 @@ bool ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, 
                Call& call) {
   bool hoped = false;
   std::vector<CapWork> works(caps.size());
-  for (size_t i = 0; i < call.heads.size(); ++i) {
-    HeadWork& head = call.heads[i];
+  for (HeadWork& head : call.heads) {
     if (head.problem->cap >= 0 && head.drawn == nullptr) {  // drops nothing, but uses the allowance
       works[head.problem->cap].forced += head.given != nullptr
                                              ? head.given->keys.size()
@@ -175,39 +190,41 @@ bool ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, 
       head.capped = false;
       continue;
     }
-    CapWork& work = works[head.problem->cap];
-    work.heads.push_back(static_cast<int32_t>(i));
-    for (int64_t b = 0; b < head.blocks(); ++b) work.blocks.emplace_back(static_cast<int32_t>(i), head.first_block + b);
-    work.forced += static_cast<uint64_t>(CountForced(head));
-    work.expected += MeanEdges(head);
+    works[head.problem->cap].heads.push_back(&head);
   }
   for (size_t c = 0; c < caps.size(); ++c) {
-    const CapWork& work = works[c];
+    CapWork& work = works[c];
     if (work.heads.empty()) continue;
-    const uint64_t allowed = caps[c].max_edges > work.forced ? caps[c].max_edges - work.forced : 0;
-    if (hopeful && work.expected + 8.0 * std::sqrt(work.expected) + 64.0 <= static_cast<double>(allowed)) {
-      for (int32_t head : work.heads) call.heads[head].capped = false;
+    const uint64_t others = work.forced;
+    std::vector<EdgeEstimate> estimates(work.heads.size());
+    pool.For(static_cast<int64_t>(work.heads.size()),
+             [&](int64_t h, int) { estimates[h] = EdgeEstimate(*work.heads[h]); });
+    work.forced = 0;
+    for (size_t h = 0; h < work.heads.size(); ++h) {
+      work.estimate.Add(estimates[h]);
+      work.forced += static_cast<uint64_t>(CountForced(*work.heads[h]));
+    }
+    const uint64_t taken = others + work.forced;
+    const uint64_t allowed = caps[c].max_edges > taken ? caps[c].max_edges - taken : 0;
+    const double expected = work.estimate.Edges(1.0);
+    const double error = std::sqrt(expected) + std::sqrt(work.estimate.variance());
+    if (hopeful && expected + 8.0 * error + 64.0 <= static_cast<double>(allowed)) {
+      for (HeadWork* head : work.heads) head->capped = false;
       hoped = true;
       continue;
     }
-    const double wanted = static_cast<double>(allowed) + 6.0 * std::sqrt(static_cast<double>(allowed)) + 64.0;
-    double tau = work.expected > wanted ? wanted / work.expected : 1.0;
-    while (true) {
-      const std::vector<std::vector<AgedEdge>> edges = DrawCap(pool, workers, work, tau, call);
-      const Limit limit = FindLimit(edges, allowed);
-      if (!limit.dropped && tau < 1.0) {
-        // Too few are this young, so that older ones may stay as well: the estimate was too high.
-        uint64_t found = 0;
-        for (const auto& block : edges) found += block.size();
-        tau = found > 0 && 2.0 * tau < 1.0
-                  ? std::min(1.0, 1.25 * tau * std::max(1.0, wanted / static_cast<double>(found)))
-                  : 1.0;
-        continue;
+    for (HeadWork* head : work.heads) {
+      for (int64_t b = 0; b < head->blocks(); ++b) {
+        const int64_t row0 = b * head->block_rows;
+        CapBlock block;
+        block.head = head;
+        block.row0 = row0;
+        block.rows = static_cast<int>(std::min<int64_t>(head->block_rows, head->n - row0));
+        block.kept = &call.kept[head->first_block + b];
+        work.blocks.push_back(std::move(block));
       }
-      Keep(call, work, edges, limit, call.kept);
-      caps[c].capped = limit.dropped;
-      break;
     }
+    caps[c].capped = KeepYoungest(pool, workers, allowed, call, work);
   }
   return hoped;
 }

@@ -80,6 +80,37 @@ struct Candidate {
   uint64_t uniform;   // as PairUniform gives it
 };
 
+// Draws at rates tau * p, for a tau that is only known to lie in [low, high]; 1 where nothing caps the edges.
+struct DrawSpan {
+  bool poisson = false;   // multiplicities are those of Poisson(tau * p); else 1 with probability tau * p
+  bool parallel = false;  // whether multiplicities above 1 matter
+  float low = 1.0f, high = 1.0f;
+};
+
+// A pair of multiplicity above 1.
+struct ParallelEdge {
+  int32_t row;  // in its block
+  int32_t key;  // its position as the kernels give it, its index among the tokens as the driver keeps it
+  int32_t count;
+};
+
+// A pair whose multiplicity depends on where in its span tau lies, or is closer to the next than float32 can tell.
+struct OpenPair {
+  int32_t row;       // in its block
+  int32_t key;       // as that of ParallelEdge
+  float rate;        // p, as EdgeRate gives it
+  bool forced;       // an edge whatever the draw; false as the kernels give it
+  uint64_t uniform;  // as PairUniform gives it
+};
+
+// What split draws append to, ascending by row and key. Room for DrawScratch::capacity of each.
+struct SplitLists {
+  ParallelEdge* parallel = nullptr;
+  int64_t parallels = 0;
+  OpenPair* open = nullptr;
+  int64_t opens = 0;
+};
+
 struct AttendBlock {
   int rows = 0;              // <= kBlockRows
   int depth = 0;             // of q, k, v: head_dim padded with zeros to a multiple of 16
@@ -138,6 +169,21 @@ const AttentionKernels& GenericAttentionKernels();
 #if defined(__x86_64__)
 const AttentionKernels& Avx2AttentionKernels();
 const AttentionKernels& Avx512AttentionKernels();
+#endif
+
+// Draws of any law and span: as draw_rows and draw_tile, but only the edges that are settled for all of the span. The
+// rest goes to `lists`, with rows counted from `first_row`.
+struct SplitKernels {
+  int (*split_rows)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
+                    int32_t* positions, int64_t* ends, int32_t first_row, SplitLists& lists);
+  void (*split_tile)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
+                     uint64_t* bits, int32_t first_row, SplitLists& lists);
+};
+
+const SplitKernels& GenericSplitKernels();
+#if defined(__x86_64__)
+const SplitKernels& Avx2SplitKernels();
+const SplitKernels& Avx512SplitKernels();
 #endif
 
 }  // namespace edgewise

@@ -163,6 +163,62 @@ TEST(CapTest, IsExactWhereRatesAreClamped) {
   }
 }
 
+// Enough edges that blocks are drawn by tiles and kept as bits, with guesses of the age that are near and far off.
+TEST(CapTest, IsExactWhereEdgesAreMany) {
+  for (const double rate : {0.3, 0.9, 3.0}) {
+    for (const double spread : {0.1, 2.0}) {
+      for (const Law law : {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti}) {
+        Shape shape;
+        shape.lengths = {330};
+        shape.heads = 2;
+        shape.mean_rate = rate;
+        shape.spread = spread;
+        shape.gap_share = spread > 1.0 ? 0.1 : 0.0;
+        Case attention_case(shape);
+        DrawnRows drawn;
+        drawn.law = law;
+        drawn.self_loops = spread > 1.0;
+        attention_case.AddProblems(drawn, 0);
+        attention_case.AskForAll();
+        const uint64_t edges = EdgesOf(RunReference(attention_case, {EdgeCap{}}));
+        for (const double share : {0.03, 0.5, 0.97}) {
+          const EdgeCap cap{660 + static_cast<uint64_t>(share * static_cast<double>(edges - 660))};
+          const Outcome want = RunReference(attention_case, {cap});
+          for (Isa isa : AvailableIsas()) {
+            const Outcome got = RunCpu(attention_case, isa, 2, {cap});
+            ExpectSameGraphs(got, want, std::to_string(rate) + " " + std::to_string(share) + " " + IsaName(isa));
+            if (HasFatalFailure()) return;
+            EXPECT_LE(LargestDifference(got.out, want.out), 1e-5) << rate << " " << share << " " << IsaName(isa);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CapTest, ThreadsChangeNoByte) {
+  for (const Law law : {Law::kBernoulli, Law::kPoissonMulti}) {
+    for (const double rate : {0.02, 0.9}) {
+      Shape shape;
+      shape.lengths = {500, 333, 1, 96};
+      shape.mean_rate = rate;
+      Case attention_case(shape);
+      DrawnRows drawn;
+      drawn.law = law;
+      attention_case.AddProblems(drawn, 0);
+      const uint64_t edges = EdgesOf(RunReference(attention_case, {EdgeCap{}}));
+      for (Isa isa : AvailableIsas()) {
+        const Outcome one = RunCpu(attention_case, isa, 1, {EdgeCap{edges / 2}});
+        EXPECT_TRUE(one.caps[0].capped);
+        for (const int threads : {2, 4}) {
+          const Outcome many = RunCpu(attention_case, isa, threads, {EdgeCap{edges / 2}});
+          EXPECT_TRUE(SameBytes(one.out, many.out)) << threads << " " << rate << " " << IsaName(isa);
+        }
+      }
+    }
+  }
+}
+
 TEST(CapTest, GivenAndDenseSequencesUseTheAllowanceButDropNothing) {
   Shape shape;
   shape.lengths = {30};
