@@ -19,7 +19,8 @@ EDGEWISE_HOST_DEVICE inline PhiloxBlock OrderBlock(const RandomKey& key, uint32_
   return Philox4x32(key.seed, {{index, window, CounterWord(key, 0, stream), key.sample}});
 }
 
-// cos(2 pi u) for u in [0, 1), a multiple of 2^-32: u to the nearest quarter turn, then a Taylor series of cosine or sine.
+// cos(2 pi u) for u in [0, 1), a multiple of 2^-32: u to the nearest quarter turn, then a Taylor series of cosine or
+// sine.
 EDGEWISE_HOST_DEVICE inline double CosineOfTurn(double u) {
   const double turns = 4.0 * u;
   const double quarter = floor(turns + 0.5);
@@ -38,11 +39,19 @@ EDGEWISE_HOST_DEVICE inline double CosineOfTurn(double u) {
 
 // A standard normal number by the method of Box and Muller: sqrt(-2 ln u1) cos(2 pi u2), u1 = (word 0 + 1/2) / 2^32,
 // u2 = word 1 / 2^32.
-EDGEWISE_HOST_DEVICE inline double OrderNormal(const RandomKey& key, uint32_t window, uint32_t index, uint32_t stream) {
-  const PhiloxBlock block = OrderBlock(key, window, index, stream);
+EDGEWISE_HOST_DEVICE inline double NormalOf(const PhiloxBlock& block) {
   const double u1 = (static_cast<double>(block.word[0]) + 0.5) / 4294967296.0;
   const double u2 = static_cast<double>(block.word[1]) / 4294967296.0;
   return sqrt(2.0 * NegLogOneMinus(1.0 - u1)) * CosineOfTurn(u2);
+}
+
+EDGEWISE_HOST_DEVICE inline double OrderNormal(const RandomKey& key, uint32_t window, uint32_t index, uint32_t stream) {
+  return NormalOf(OrderBlock(key, window, index, stream));
+}
+
+// What the places of a shuffle are sorted by, ties to the lower index: `scale` is sigma times the length.
+EDGEWISE_HOST_DEVICE inline double OrderKey(uint32_t index, double scale, double normal) {
+  return static_cast<double>(index) + scale * normal;
 }
 
 // What a uniform permutation sorts by.

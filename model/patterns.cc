@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
+#include "model/blocks.h"
+#include "model/ssa.h"
 
 namespace edgewise {
 namespace {
@@ -18,6 +19,53 @@ uint64_t BandEdges(const ModelSequence& sequence, int32_t reach) {
     pairs += high - low;
   }
   return pairs;
+}
+
+AttentionKind KindOf(const LayerChoice& choice) {
+  return choice.attention == nullptr ? AttentionKind::kDense : choice.attention->kind;
+}
+
+// The given edges of one sequence; null: none are given.
+const std::vector<HeadEdges>* GivenEdges(const LayerChoice& choice, size_t side) {
+  if (choice.given == nullptr) return nullptr;
+  return &(*choice.given)[side * choice.config->num_hidden_layers + choice.layer];
+}
+
+DrawnRows MakeDrawnRows(const LayerChoice& choice, size_t side) {
+  DrawnRows drawn;
+  drawn.law = choice.attention->law;
+  drawn.exploration = choice.attention->exploration;
+  drawn.self_loops = choice.attention->self_loops;
+  drawn.local_window = choice.attention->local_window;
+  drawn.key = {choice.seed, choice.sample, static_cast<uint32_t>(choice.layer), static_cast<uint32_t>(side)};
+  return drawn;
+}
+
+LayerPatterns MakeSsaPatterns(const LayerChoice& choice, std::span<const QueryRange> ranges, uint64_t allowance) {
+  LayerPatterns made;
+  std::vector<GroupedKeys> sequences;
+  for (size_t side = 0; side < ranges.size(); ++side) {
+    sequences.push_back(SsaGroups(choice, static_cast<uint32_t>(side), ranges[side]));
+    made.expected.push_back(static_cast<double>(EdgesOf(sequences.back())));
+  }
+  if (allowance != kNoCap) made.capped = DropSources(sequences, choice.config->num_attention_heads, allowance);
+  for (GroupedKeys& groups : sequences) made.patterns.push_back(std::move(groups));
+  return made;
+}
+
+LayerPatterns MakeBlockPatterns(const LayerChoice& choice, std::span<const QueryRange> ranges, uint64_t allowance) {
+  LayerPatterns made;
+  std::vector<BlockLayout> layouts;
+  std::vector<std::vector<Block>> sequences;
+  for (const QueryRange& range : ranges) {
+    layouts.emplace_back(choice, range);
+    sequences.push_back(layouts.back().Blocks());
+    double& edges = made.expected.emplace_back(0.0);
+    for (const Block& block : sequences.back()) edges += static_cast<double>(block.edges);
+  }
+  if (allowance != kNoCap) made.capped = DropBlocks(sequences, choice.config->num_attention_heads, allowance);
+  for (size_t s = 0; s < ranges.size(); ++s) made.patterns.push_back(layouts[s].Groups(sequences[s]));
+  return made;
 }
 
 }  // namespace
@@ -41,120 +89,50 @@ uint64_t LeastEdges(const LayerChoice& choice, std::span<const QueryRange> range
   const uint64_t heads = choice.config->num_attention_heads;
   uint64_t edges = 0;
   for (size_t side = 0; side < ranges.size(); ++side) {
-    const ModelSequence& sequence = *ranges[side].sequence;
-    if (choice.given != nullptr) {
-      for (const HeadEdges& head : (*choice.given)[side * choice.config->num_hidden_layers + choice.layer]) {
-        edges += head.keys.size();
-      }
-    } else if (choice.attention == nullptr || choice.attention->kind == AttentionKind::kDense) {
-      edges += heads * PairsOf(*choice.config, ranges[side]);
-    } else if (choice.attention->local_window > 0) {
-      edges += heads * BandEdges(sequence, choice.attention->local_window / 2);
-    } else if (choice.attention->self_loops) {
-      edges += heads * sequence.valid();
+    const QueryRange& range = ranges[side];
+    const uint64_t queries = range.sequence->valid() - range.first_query;
+    if (const std::vector<HeadEdges>* given = GivenEdges(choice, side)) {
+      for (const HeadEdges& head : *given) edges += head.keys.size();
+      continue;
+    }
+    switch (KindOf(choice)) {
+      case AttentionKind::kDense:
+        edges += heads * PairsOf(*choice.config, range);
+        break;
+      case AttentionKind::kSbm:
+        if (choice.attention->local_window > 0) {
+          edges += heads * BandEdges(*range.sequence, choice.attention->local_window / 2);
+        } else if (choice.attention->self_loops) {
+          edges += heads * queries;
+        }
+        break;
+      case AttentionKind::kSsa:  // one source per window
+        edges += heads * queries;
+        break;
+      case AttentionKind::kBlock:
+        edges += heads * BlockLayout(choice, range).DiagonalEdges();
+        break;
     }
   }
   return edges;
 }
 
-LayerPatterns MakePatterns(const LayerChoice& choice, std::span<const QueryRange> ranges, uint64_t) {
+LayerPatterns MakePatterns(const LayerChoice& choice, std::span<const QueryRange> ranges, uint64_t allowance) {
+  const AttentionKind kind = KindOf(choice);
+  if (choice.given == nullptr && kind == AttentionKind::kSsa) return MakeSsaPatterns(choice, ranges, allowance);
+  if (choice.given == nullptr && kind == AttentionKind::kBlock) return MakeBlockPatterns(choice, ranges, allowance);
   LayerPatterns made;
+  made.expected.assign(ranges.size(), 0.0);
   for (size_t side = 0; side < ranges.size(); ++side) {
-    made.expected.push_back(0.0);
-    if (choice.given != nullptr) {
-      const size_t index = side * choice.config->num_hidden_layers + choice.layer;
-      made.patterns.push_back(ExplicitEdges{&(*choice.given)[index]});
-    } else if (choice.attention == nullptr || choice.attention->kind == AttentionKind::kDense) {
+    if (const std::vector<HeadEdges>* given = GivenEdges(choice, side)) {
+      made.patterns.push_back(ExplicitEdges{given, kind != AttentionKind::kSbm});
+    } else if (kind == AttentionKind::kDense) {
       made.patterns.push_back(AllPairs{choice.config->causal});
     } else {
-      DrawnRows drawn;
-      drawn.law = choice.attention->law;
-      drawn.exploration = choice.attention->exploration;
-      drawn.self_loops = choice.attention->self_loops;
-      drawn.local_window = choice.attention->local_window;
-      drawn.key = {choice.seed, choice.sample, static_cast<uint32_t>(choice.layer), static_cast<uint32_t>(side)};
-      made.patterns.push_back(drawn);
+      made.patterns.push_back(MakeDrawnRows(choice, side));
     }
   }
   return made;
-}
-
-absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequence, bool multi, bool causal) {
-  const int64_t length = sequence.length();
-  if (static_cast<int64_t>(edges.row_offsets.size()) != length + 1) {
-    return absl::InvalidArgumentError(absl::StrCat("row_offsets has ", edges.row_offsets.size(), " entries; ",
-                                                   length + 1, " (positions + 1) are expected"));
-  }
-  if (!edges.multiplicity.empty() && edges.multiplicity.size() != edges.keys.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("multiplicities has ", edges.multiplicity.size(), " entries; its keys have ", edges.keys.size()));
-  }
-  if (std::any_of(edges.multiplicity.begin(), edges.multiplicity.end(), [](int32_t m) { return m < 1; })) {
-    return absl::InvalidArgumentError("multiplicities has an entry below 1");
-  }
-  if (edges.row_offsets[0] != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("row_offsets[0] is ", edges.row_offsets[0], "; 0 is expected"));
-  }
-  const int64_t count = static_cast<int64_t>(edges.keys.size());
-  if (!multi && std::any_of(edges.multiplicity.begin(), edges.multiplicity.end(), [](int32_t m) { return m != 1; })) {
-    return absl::InvalidArgumentError("keys repeats an edge; only law poisson_multi has parallel edges");
-  }
-  if (edges.row_offsets.back() != count) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("row_offsets ends with ", edges.row_offsets.back(), "; keys has ", count, " entries"));
-  }
-  for (int64_t i = 0; i < length; ++i) {
-    if (edges.row_offsets[i + 1] < edges.row_offsets[i] || edges.row_offsets[i + 1] > count) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("row_offsets[", i + 1, "] is ", edges.row_offsets[i + 1], "; offsets ascend from 0 to ", count));
-    }
-  }
-  std::vector<bool> valid(length, false);
-  for (int32_t position : sequence.positions) valid[position] = true;
-  for (int64_t i = 0; i < length; ++i) {
-    for (int64_t e = edges.row_offsets[i]; e < edges.row_offsets[i + 1]; ++e) {
-      const int64_t key = edges.keys[e];
-      if (key < 0 || key >= length) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("keys[", e, "] is ", key, "; positions go from 0 to ", length - 1));
-      }
-      if (!valid[i] || !valid[key]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("keys[", e, "] is ", key, " of query ", i, ": position ", valid[i] ? key : i, " is a pad"));
-      }
-      if (causal && key > i) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("keys[", e, "] is ", key, " of query ", i, "; on a causal model keys do not come after"));
-      }
-      if (e > edges.row_offsets[i] && key <= edges.keys[e - 1]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("keys[", e, "] is ", key, " after ", edges.keys[e - 1], "; keys ascend within a row"));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-HeadEdges ToValidTokens(const HeadEdges& edges, const ModelSequence& sequence) {
-  std::vector<int32_t> token(sequence.length(), -1);
-  for (int32_t i = 0; i < sequence.valid(); ++i) token[sequence.positions[i]] = i;
-  HeadEdges out = edges;
-  out.row_offsets.assign(1, 0);
-  for (int32_t position : sequence.positions) out.row_offsets.push_back(edges.row_offsets[position + 1]);
-  for (int32_t& key : out.keys) key = token[key];
-  return out;
-}
-
-HeadEdges ToPositions(const HeadEdges& edges, const ModelSequence& sequence) {
-  HeadEdges out = edges;
-  out.row_offsets.assign(1, 0);
-  int32_t next = 0;  // valid token whose row comes next
-  for (int32_t position = 0; position < sequence.length(); ++position) {
-    if (next < sequence.valid() && sequence.positions[next] == position) ++next;
-    out.row_offsets.push_back(edges.row_offsets[next]);
-  }
-  for (int32_t& key : out.keys) key = sequence.positions[key];
-  return out;
 }
 
 }  // namespace edgewise

@@ -6,12 +6,14 @@
 #include <span>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "kernels/attention.h"
 #include "model/config.h"
+#include "model/given_graph.h"
 #include "model/input.h"
 
 namespace edgewise {
+
+class SourceCache;  // model/ssa.h
 
 // Whether the model's kinds decide the edges: neither DENSE nor a given graph does.
 bool Draws(const ModelInput& input);
@@ -39,30 +41,24 @@ struct LayerChoice {
   uint64_t seed = 0;
   uint32_t sample = 0;
   std::span<const float> block_scores;  // pattern learned: [blocks, blocks], host
+  SourceCache* sources = nullptr;       // causal ssa: what a growing text asks for again and again; null: drawn anew
 };
 
-// Edges of the layer that no cap drops, over heads and sequences: forced edges of sbm, one source per window of ssa, the
-// blocks on the diagonal, all of a dense layer or a given graph. Does not depend on what is drawn.
+// Edges of the layer that no cap drops, over heads and sequences: forced edges of sbm, one source per window of ssa,
+// the blocks on the diagonal, all of a dense layer or a given graph. Does not depend on what is drawn.
 uint64_t LeastEdges(const LayerChoice& choice, std::span<const QueryRange> ranges);
 
 struct LayerPatterns {
   std::vector<AttentionPattern> patterns;  // one per sequence
-  bool capped = false;  // sources or blocks were dropped; what sbm drops is in EdgeCap::capped
-  // Edges of one head before anything was dropped, one per sequence; 0 where the backend reports what is expected (sbm).
+  bool capped = false;                     // sources or blocks were dropped; what sbm drops is in EdgeCap::capped
+  // Edges of one head before anything was dropped, one per sequence; 0 where the backend reports what is expected
+  // (sbm).
   std::vector<double> expected;
 };
 
 // The patterns of all sequences of one input, within `allowance` edges (kNoCap: no budget; else >= LeastEdges) except
 // where a pattern is DrawnRows, which the backend caps. `choice.given` must outlive the patterns.
 LayerPatterns MakePatterns(const LayerChoice& choice, std::span<const QueryRange> ranges, uint64_t allowance);
-
-// One head of a given graph, by position: offsets, bounds, strictly ascending keys, no pads, no multiplicity unless
-// `multi`, no key after its query if `causal`. INVALID_ARGUMENT; messages begin with the field's name.
-absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequence, bool multi, bool causal);
-
-// Between positions as sent and valid tokens 0..n-1. `edges` has been checked, or came from a backend.
-HeadEdges ToValidTokens(const HeadEdges& edges, const ModelSequence& sequence);
-HeadEdges ToPositions(const HeadEdges& edges, const ModelSequence& sequence);
 
 }  // namespace edgewise
 
