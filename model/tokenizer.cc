@@ -15,6 +15,9 @@ std::string Show(const std::string& text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownBytes)), "\"");
 }
 
+// Entries in angle brackets (<pad>) hold a place and stand for no text.
+bool HoldsAPlace(const std::string& entry) { return entry.size() > 2 && entry.front() == '<' && entry.back() == '>'; }
+
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // Bytes of the UTF-8 character at `text[i]`; 0 where there is none.
@@ -37,8 +40,7 @@ size_t CharacterBytes(const std::string& text, size_t i) {
 Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
   for (size_t i = 0; i < config_.vocabulary.size(); ++i) {
     const std::string& entry = config_.vocabulary[i];
-    const bool holds_a_place = entry.size() > 2 && entry.front() == '<' && entry.back() == '>';
-    if (!holds_a_place) ids_[entry] = static_cast<int32_t>(i);
+    if (!HoldsAPlace(entry)) ids_[entry] = static_cast<int32_t>(i);
   }
 }
 
@@ -57,6 +59,17 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text) 
       return EncodeWords(text);
   }
   return absl::InternalError("text: unknown tokenizer");
+}
+
+std::string Tokenizer::Decode(int32_t token_id, bool first) const {
+  if (config_.kind == TokenizerKind::kByte) {
+    const int32_t byte = token_id - config_.offset;
+    return byte >= 0 && byte < 256 ? std::string(1, static_cast<char>(byte)) : "";
+  }
+  if (token_id < 0 || static_cast<size_t>(token_id) >= config_.vocabulary.size()) return "";
+  const std::string& entry = config_.vocabulary[token_id];
+  if (HoldsAPlace(entry)) return "";
+  return config_.kind == TokenizerKind::kWord && !first ? " " + entry : entry;
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::string& text) const {

@@ -50,6 +50,45 @@ TEST(TokenizerTest, MessagesAreWholeCharacters) {
   for (char c : message) EXPECT_TRUE(c >= ' ' && c < 0x7F) << message;
 }
 
+// Encode(text), put together again.
+std::string Back(const Tokenizer& tokenizer, const std::string& text) {
+  std::string back;
+  const auto ids = tokenizer.Encode(text);
+  for (int32_t id : *ids) back += tokenizer.Decode(id, back.empty());
+  return back;
+}
+
+TEST(TokenizerTest, TokensAreTheirTextAgain) {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kByte;
+  config.offset = 3;
+  std::string bytes;
+  for (int b = 0; b < 256; ++b) bytes += static_cast<char>(b);
+  EXPECT_EQ(Back(Tokenizer(config), bytes), bytes);
+  config.kind = TokenizerKind::kChar;
+  config.vocabulary = {"<pad>", "a", "é", "語", "<", " ", "\n"};
+  EXPECT_EQ(Back(Tokenizer(config), "a語 <é\na"), "a語 <é\na");
+  config.kind = TokenizerKind::kWord;
+  config.vocabulary = {"<pad>", "good", "film"};
+  EXPECT_EQ(Back(Tokenizer(config), " film\n good  good"), "film good good");
+}
+
+TEST(TokenizerTest, TokensThatStandForNoTextAreEmpty) {
+  TokenizerConfig config;
+  EXPECT_EQ(Tokenizer(config).Decode(5, true), "");
+  config.kind = TokenizerKind::kByte;
+  config.offset = 3;
+  EXPECT_EQ(Tokenizer(config).Decode(2, true), "");
+  EXPECT_EQ(Tokenizer(config).Decode(259, true), "");
+  EXPECT_EQ(Tokenizer(config).Decode(258, true), "\xff");
+  config.vocabulary = {"<pad>", "a"};
+  for (const TokenizerKind kind : {TokenizerKind::kChar, TokenizerKind::kWord}) {
+    config.kind = kind;
+    for (const int32_t id : {-1, 0, 2, 1 << 30}) EXPECT_EQ(Tokenizer(config).Decode(id, false), "") << id;
+    EXPECT_EQ(Tokenizer(config).Decode(1, true), "a");
+  }
+}
+
 TEST(TokenizerTest, AModelWithoutOneSaysSo) {
   EXPECT_THAT(std::string(Tokenizer(TokenizerConfig()).Encode("a").status().message()), HasSubstr("send token_ids"));
 }
