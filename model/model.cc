@@ -20,15 +20,24 @@ absl::Status In(const std::string& file, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
 }
 
-// One forward pass of a short input: finite weights can still give numbers that are not.
-absl::Status SelfTest(const Model& model) {
+absl::StatusOr<ModelSequence> ShortSequence(const Model& model) {
   const ModelConfig& config = model.config();
+  if (config.feature_size > 0) {
+    const uint32_t columns = static_cast<uint32_t>(config.feature_size);
+    return model.PrepareFeatures(4, columns, std::vector<float>(4 * columns, 0.5f), TruncateMode::kTail);
+  }
   std::vector<int32_t> ids;
   for (int32_t id = 0; id < config.vocab_size && ids.size() < 4; ++id) {
     if (id != config.pad_token_id && id != config.cls_token_id) ids.push_back(id);
   }
   if (ids.empty()) return absl::InvalidArgumentError("the vocabulary has no token that is neither pad nor CLS");
-  absl::StatusOr<ModelSequence> sequence = model.Prepare(ids, TruncateMode::kTail);
+  return model.Prepare(ids, TruncateMode::kTail);
+}
+
+// One forward pass of a short input: finite weights can still give numbers that are not.
+absl::Status SelfTest(const Model& model) {
+  const ModelConfig& config = model.config();
+  absl::StatusOr<ModelSequence> sequence = ShortSequence(model);
   if (!sequence.ok()) return sequence.status();
   std::vector<ModelInput> inputs(1);
   inputs[0].sequences.assign(config.task == Task::kPairClassification ? 2 : 1, *sequence);
@@ -72,51 +81,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
 
 absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text) const { return tokenizer_->Encode(text); }
 
-absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const {
-  if (token_ids.empty()) return absl::InvalidArgumentError("token_ids is empty; at least one token is expected");
-  for (size_t i = 0; i < token_ids.size(); ++i) {
-    if (token_ids[i] < 0 || token_ids[i] >= config_.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("token_ids[", i, "] is ", token_ids[i], "; the vocabulary has ",
-                                                     config_.vocab_size, " entries"));
-    }
-  }
-  ModelSequence sequence;
-  const bool cls = config_.task != Task::kTokenClassification && config_.pooling == Pooling::kCls;
-  size_t most = config_.max_position_embeddings;
-  if (token_ids.size() > most) {
-    if (cls && truncate != TruncateMode::kRefuse && most > 1) --most;  // the CLS token takes a place
-    const size_t surplus = token_ids.size() - most;
-    switch (truncate) {
-      case TruncateMode::kRefuse:
-        return absl::InvalidArgumentError(absl::StrCat("token_ids has ", token_ids.size(), " tokens; the model takes ",
-                                                       most, "; set truncate to HEAD or TAIL to cut it"));
-      case TruncateMode::kHead:
-        token_ids.erase(token_ids.begin(), token_ids.begin() + static_cast<int64_t>(surplus));
-        break;
-      case TruncateMode::kTail:
-        token_ids.resize(most);
-        break;
-    }
-    sequence.truncated_tokens = static_cast<uint32_t>(surplus);
-  }
-  if (cls) {
-    // At full length the last position makes room, as the published models were trained.
-    if (token_ids.size() == static_cast<size_t>(config_.max_position_embeddings)) {
-      token_ids.pop_back();
-      ++sequence.truncated_tokens;
-    }
-    token_ids.insert(token_ids.begin(), config_.cls_token_id);
-  }
-  for (size_t i = 0; i < token_ids.size(); ++i) {
-    if (token_ids[i] != config_.pad_token_id) sequence.positions.push_back(static_cast<int32_t>(i));
-  }
-  if (sequence.positions.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token_ids has ", token_ids.size(), " tokens, all of them pads (", config_.pad_token_id, ")"));
-  }
-  sequence.token_ids = std::move(token_ids);
-  return sequence;
-}
+std::string Model::Decode(int32_t token_id, bool first) const { return tokenizer_->Decode(token_id, first); }
 
 absl::Status Model::CheckGraph(const ModelInput& input) const {
   if (!input.graph.has_value()) return absl::OkStatus();
@@ -163,6 +128,7 @@ LayerChoice Model::Choose(const ModelInput& input, int32_t layer) const {
   choice.attention = input.dense ? nullptr : &AttentionOf(config_, input)[static_cast<size_t>(layer)];
   choice.given = input.graph.has_value() && !input.dense ? &input.graph->layers : nullptr;
   choice.layer = layer;
+  choice.block_scores = weights_->layer(static_cast<size_t>(layer)).block_scores;
   choice.seed = input.seed;
   return choice;
 }

@@ -45,6 +45,7 @@ Pass::State::State(const Model& model, const std::vector<ModelInput>& inputs, Op
     }
     state.result.pairs = model.Pairs(input);
     state.result.labels = config.num_labels;
+    state.result.regression = config.task == Task::kRegression;
     state.result.rows = config.task == Task::kTokenClassification ? input.sequences[0].length() : 1;
   }
 }
@@ -60,19 +61,12 @@ absl::Status Pass::State::StartGroup() {
     if (tokens > 0 && tokens + more > options.max_wave_tokens) break;
     tokens += more;
   }
-  std::vector<int32_t> ids, positions;
-  ids.reserve(tokens);
-  positions.reserve(tokens);
+  PackedRows packed;
   for (size_t i = group_begin; i < group_end; ++i) {
     PassInput& state = states[i];
     if (state.complete) continue;
-    state.shared_row = static_cast<int64_t>(ids.size());
-    for (const ModelSequence& sequence : inputs[i].sequences) {
-      for (int32_t position : sequence.positions) {
-        ids.push_back(sequence.token_ids[position]);
-        positions.push_back(position);
-      }
-    }
+    state.shared_row = packed.rows();
+    for (const ModelSequence& sequence : inputs[i].sequences) packed.Add(sequence, 0);
     PassMember& member = prefixes.emplace_back();
     member.input = static_cast<int64_t>(i);
     member.row = state.shared_row;
@@ -80,14 +74,7 @@ absl::Status Pass::State::StartGroup() {
     member.result.layers.resize(config.num_hidden_layers * inputs[i].sequences.size());
     member.graph.resize(inputs[i].want_graph ? member.result.layers.size() : 0);
   }
-  const absl::Status status = shared.Resize(config, static_cast<int64_t>(ids.size()));
-  if (!status.ok()) return status;
-  const ModelWeights& weights = model.weights();
-  const ConstMatrix position = weights.position.data() == nullptr
-                                   ? ConstMatrix()
-                                   : weights.position.AsMatrix(config.max_position_embeddings, config.hidden_size);
-  return model.backend().Embed(weights.word.AsMatrix(config.vocab_size, config.hidden_size), position, ids, positions,
-                               shared.hidden());
+  return shared.Embed(config, model.weights(), packed);
 }
 
 // Picks the next samples of every input of the group that still wants some, and gives them rows that start as the
@@ -176,8 +163,7 @@ absl::Status Pass::State::FinishWave() {
     if (state.complete) continue;
     std::vector<SampleResult>& samples = state.result.sample_results;
     const double tolerance = inputs[i].tolerance;
-    const uint32_t converged =
-        tolerance > 0.0 ? ConvergedSamples(samples, state.result.rows, state.result.labels, tolerance) : 0;
+    const uint32_t converged = tolerance > 0.0 ? ConvergedSamples(state.result, tolerance) : 0;
     if (converged > 0) samples.resize(converged);
     if (converged > 0 || samples.size() == state.wanted) FinishInput(static_cast<int64_t>(i));
   }

@@ -30,6 +30,7 @@ struct PassInput {
   int64_t shared_row = 0;                     // first row of its first sequence among the shared rows
   int64_t tokens = 0;                         // valid, over its sequences
   std::vector<std::vector<HeadEdges>> given;  // over valid tokens; empty: none
+  std::vector<uint64_t> least_later;          // [layers] edges that no cap drops in later layers; made when needed
   PassMember prefix;                          // counts of the layers that the samples share
 };
 
@@ -58,10 +59,14 @@ struct Pass::State {
   absl::Status StartWave();
   absl::Status RunLayer(std::vector<PassMember>& members, Activations& rows, bool from_shared);
   absl::Status Attend(std::vector<PassMember>& members, const Activations& source, Activations& rows, bool from_shared);
+  bool NeedsMemberships() const;
+  LayerChoice Choose(int64_t input, int32_t of_layer) const;
   void Record(PassMember& member, uint32_t side, const AttentionReport& report);
   absl::Status DropDeadMembers();
   absl::Status FinishWave();
   absl::Status Classify(Activations& rows, std::vector<PassMember>& members);
+  absl::Status Score(Activations& rows, std::vector<PassMember>& members);
+  void CheckFinite(PassMember& member, const float* row);
   void FinishInput(int64_t input);
   bool GroupDone() const { return Complete(group_begin, group_end); }
   bool Done() const { return Complete(0, states.size()); }

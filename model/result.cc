@@ -32,6 +32,17 @@ double StandardDeviation(const std::vector<SampleResult>& samples, uint32_t coun
   return std::sqrt(squares / (count - 1));
 }
 
+// ln of the mean probability of every scored token, summed in order.
+void CombineTokens(InputResult& result) {
+  const size_t scored = result.sample_results[0].token_probabilities.size();
+  result.log_likelihood = 0.0;
+  for (size_t t = 0; t < scored; ++t) {
+    result.log_likelihood +=
+        std::log(Mean(result.sample_results, result.samples, &SampleResult::token_probabilities, t));
+  }
+  result.perplexity = scored == 0 ? 1.0 : std::exp(-result.log_likelihood / static_cast<double>(scored));
+}
+
 void CombineRow(InputResult& result, int32_t row) {
   const int32_t labels = result.labels;
   const size_t first = static_cast<size_t>(row) * labels;
@@ -44,6 +55,7 @@ void CombineRow(InputResult& result, int32_t row) {
     result.stddev[first + c] =
         static_cast<float>(StandardDeviation(result.sample_results, result.samples, first + c, mean[c]));
   }
+  if (result.regression) return;
   const auto largest = std::max_element(mean.begin(), mean.end());
   if (!(*largest > 0.0)) return;  // a pad
   result.label_id[row] = static_cast<int32_t>(largest - mean.begin());
@@ -68,6 +80,7 @@ void CombineSamples(InputResult& result) {
   result.predictive_entropy.assign(result.rows, 0.0);
   result.mutual_information.assign(result.rows, 0.0);
   for (int32_t row = 0; row < result.rows; ++row) CombineRow(result, row);
+  CombineTokens(result);
 
   uint64_t edges = 0, isolated = 0;
   double expected = 0.0;
@@ -89,23 +102,30 @@ void CombineSamples(InputResult& result) {
   result.density = result.edges / static_cast<double>(result.pairs);
 }
 
-uint32_t ConvergedSamples(const std::vector<SampleResult>& samples, int32_t rows, int32_t labels, double tolerance) {
-  for (uint32_t k = 4; k <= samples.size(); ++k) {
-    double worst = 0.0;
-    for (int32_t row = 0; row < rows; ++row) {
-      size_t leading = static_cast<size_t>(row) * labels;
-      double leading_mean = -1.0;
-      for (int32_t c = 0; c < labels; ++c) {
-        const size_t index = static_cast<size_t>(row) * labels + c;
-        const double mean = Mean(samples, k, &SampleResult::probabilities, index);
-        if (mean > leading_mean) {
-          leading_mean = mean;
-          leading = index;
+uint32_t ConvergedSamples(const InputResult& result, double tolerance) {
+  const std::vector<SampleResult>& samples = result.sample_results;
+  // The sums of Mean, in the same order, carried from k to k + 1.
+  std::vector<double> sums(static_cast<size_t>(result.rows) * result.labels, 0.0);
+  for (uint32_t k = 1; k <= samples.size(); ++k) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += samples[k - 1].probabilities[i];
+    if (k < 4) continue;
+    bool converged = true;
+    const auto check = [&](size_t index) {
+      const double deviation = StandardDeviation(samples, k, index, sums[index] / k);
+      converged &= deviation / std::sqrt(static_cast<double>(k)) < tolerance;
+    };
+    for (size_t first = 0; converged && first < sums.size(); first += result.labels) {
+      if (result.regression) {
+        for (int32_t c = 0; converged && c < result.labels; ++c) check(first + c);
+      } else {
+        size_t leading = first;
+        for (size_t i = first + 1; i < first + result.labels; ++i) {
+          if (sums[i] / k > sums[leading] / k) leading = i;
         }
+        check(leading);
       }
-      worst = std::max(worst, StandardDeviation(samples, k, leading, leading_mean) / std::sqrt(static_cast<double>(k)));
     }
-    if (worst < tolerance) return k;
+    if (converged) return k;
   }
   return 0;
 }

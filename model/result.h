@@ -22,9 +22,9 @@ struct HeadCounts {
 // One forward pass. Rows: 1, or every position for token-classification (rows of pads are zero). causal-lm: the one row
 // is the distribution of the token that follows the text.
 struct SampleResult {
-  std::vector<float> logits;                    // [rows, labels]
-  std::vector<float> probabilities;             // [rows, labels]; regression: the values
-  std::vector<double> token_probabilities;      // causal-lm: p(x_t | x_<t) of the scored tokens of all windows, in order
+  std::vector<float> logits;                // [rows, labels]
+  std::vector<float> probabilities;         // [rows, labels]; regression: the values
+  std::vector<double> token_probabilities;  // causal-lm: p(x_t | x_<t) of the scored tokens of all windows, in order
   std::vector<std::vector<HeadCounts>> layers;  // [layers, a pair's second sequence after the first][heads]
   uint64_t edges = 0;                           // over all layers and heads
   uint64_t isolated = 0;                        // likewise
@@ -37,6 +37,7 @@ struct InputResult {
 
   int32_t rows = 0;  // 1, or positions for token-classification
   int32_t labels = 0;
+  bool regression = false;                 // the labels are values: no label_id (-1), no entropies (0)
   std::vector<float> probabilities;        // [rows, labels] mean over samples; regression: of the values
   std::vector<float> logits;               // [rows, labels] mean over samples
   std::vector<float> stddev;               // [rows, labels] of the probabilities, unbiased
@@ -65,9 +66,10 @@ struct InputResult {
 // are set; fills everything derived from them. Arithmetic: docs/ensembles.md.
 void CombineSamples(InputResult& result);
 
-// The first k in [4, samples.size()] whose standard error s_k / sqrt(k) of the leading label of the first k samples is
-// below `tolerance` (for token-classification: of every token's); 0: none yet.
-uint32_t ConvergedSamples(const std::vector<SampleResult>& samples, int32_t rows, int32_t labels, double tolerance);
+// The first k in [4, result.sample_results.size()] whose standard error s_k / sqrt(k) of the leading label of the first
+// k samples is below `tolerance` (for token-classification: of every token's; for regression: of every value); 0: none
+// yet. rows, labels and regression are set.
+uint32_t ConvergedSamples(const InputResult& result, double tolerance);
 
 }  // namespace edgewise
 
