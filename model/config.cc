@@ -104,7 +104,11 @@ void ParseInputKind(JsonObject& object, ModelConfig& config) {
   config.feature_size = static_cast<int32_t>(object.Integer("feature_size", 1, kMaxWidth));
   if (config.task == Task::kCausalLm) object.Fail("feature_size is given; task causal-lm takes tokens");
   if (object.Has("vocab_size")) object.Fail("vocab_size is given beside feature_size; a model has one of them");
-  config.pad_token_id = static_cast<int32_t>(object.Integer("pad_token_id", -1, -1, -1));
+  config.pad_token_id = -1;
+  const json& pad = object.Value("pad_token_id", false);
+  if (!pad.is_null() && pad != -1) {
+    object.Fail(absl::StrCat("pad_token_id is ", ShowJson(pad), "; allowed beside feature_size: -1 (none)"));
+  }
   if (object.Has("cls_token_id")) object.Fail("cls_token_id is given; rows of features (feature_size) have no tokens");
   const json& tokenizer = object.Value("tokenizer", false);
   if (tokenizer.is_null()) return;

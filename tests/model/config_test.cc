@@ -53,6 +53,35 @@ INSTANTIATE_TEST_SUITE_P(
              "attention.\"self_loop\"; did you mean self_loops?"},
         Case{"attention_layers", R"({"attention": [{"kind": "dense"}]})", "a list of 2 objects"},
         Case{"causal", R"({"causal": true})", "causal is true"},
+        Case{"not_causal", R"({"task": "causal-lm", "causal": false})", "causal is false; task causal-lm is causal"},
+        Case{"labels_of_a_language_model", R"({"task": "causal-lm", "pooling": null})",
+             "num_labels is given; task causal-lm has no classifier"},
+        Case{"pooling_of_a_language_model",
+             R"({"task": "causal-lm", "num_labels": null, "classifier_hidden_size": null})",
+             "pooling: task causal-lm has none"},
+        Case{"tie_elsewhere", R"({"tie_word_embeddings": false})",
+             "tie_word_embeddings is given; task sequence-classification has no output layer"},
+        Case{"position", R"({"position_embedding": "rotary"})",
+             "position_embedding is \"rotary\"; allowed: learned, sinusoidal, none, alibi, relative"},
+        Case{"features_and_tokens", R"({"feature_size": 4})", "vocab_size is given beside feature_size"},
+        Case{"no_features", R"({"feature_size": 0})", "feature_size is 0; allowed: an integer from 1"},
+        Case{"language_of_features", R"({"feature_size": 4, "task": "causal-lm"})",
+             "feature_size is given; task causal-lm"},
+        Case{"pads_of_features", R"({"feature_size": 4, "vocab_size": null})",
+             "pad_token_id is 0; allowed beside feature_size: -1"},
+        Case{
+            "cls_of_features",
+            R"({"feature_size": 4, "vocab_size": null, "pad_token_id": null, "pooling": {"kind": "cls", "divisor": null}})",
+            "pooling.kind is \"cls\"; allowed beside feature_size: mean"},
+        Case{"tokenizer_of_features",
+             R"({"feature_size": 4, "vocab_size": null, "pad_token_id": null, "tokenizer": {"kind": "byte"}})",
+             "tokenizer.kind is \"byte\"; allowed: none, as there is a feature_size"},
+        Case{"bias_kind", R"({"pairwise_bias": {"kind": "table"}})",
+             "pairwise_bias.kind is \"table\"; allowed: values, buckets"},
+        Case{"buckets", R"({"pairwise_bias": {"kind": "buckets", "num_buckets": 257}})",
+             "pairwise_bias.num_buckets is 257; allowed: an integer from 1 to 256"},
+        Case{"buckets_of_values", R"({"pairwise_bias": {"kind": "values", "num_buckets": 5}})",
+             "unknown field pairwise_bias.\"num_buckets\""},
         Case{"cls_without_token", R"({"pooling": {"kind": "cls", "divisor": null}})", "cls_token_id is missing"},
         Case{"pad_outside", R"({"pad_token_id": 50})", "pad_token_id is 50; allowed: an integer from -1 to 49"},
         Case{"cls_is_pad", R"({"cls_token_id": 0})", "cls_token_id is 0, the pad token"},
@@ -110,6 +139,37 @@ TEST(ConfigTest, FieldsArriveAsWritten) {
   EXPECT_EQ(parsed->attention[1].local_window, 4);
   EXPECT_EQ(parsed->labels[2], "c");
   EXPECT_EQ(AttentionName(*parsed), "dense,sbm/poisson_multi");
+}
+
+TEST(ConfigTest, ALanguageModelPredictsItsVocabulary) {
+  const auto parsed = ParseModelConfig(R"({
+    "task": "causal-lm", "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": 64, "position_embedding": "alibi",
+    "tie_word_embeddings": false, "attention": {"kind": "dense"}})");
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->task, Task::kCausalLm);
+  EXPECT_STREQ(TaskName(parsed->task), "causal-lm");
+  EXPECT_TRUE(parsed->causal);
+  EXPECT_FALSE(parsed->tie_word_embeddings);
+  EXPECT_EQ(parsed->num_labels, 60);
+  EXPECT_EQ(parsed->position_embedding, PositionEmbedding::kAlibi);
+}
+
+TEST(ConfigTest, RowsOfFeaturesHaveNoTokens) {
+  json config = SmallConfig();
+  config.merge_patch(json::parse(R"({"task": "regression", "feature_size": 7, "vocab_size": null, "pad_token_id": null,
+    "position_embedding": "relative", "pairwise_bias": {"kind": "buckets", "num_buckets": 12},
+    "tokenizer": {"kind": "none"}})"));
+  const auto parsed = ParseModelConfig(config.dump());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->task, Task::kRegression);
+  EXPECT_FALSE(parsed->causal);
+  EXPECT_EQ(parsed->feature_size, 7);
+  EXPECT_EQ(parsed->vocab_size, 0);
+  EXPECT_EQ(parsed->pad_token_id, -1);
+  EXPECT_EQ(parsed->position_embedding, PositionEmbedding::kRelative);
+  EXPECT_EQ(parsed->pairwise_bias, PairwiseBiasKind::kBuckets);
+  EXPECT_EQ(parsed->num_buckets, 12);
 }
 
 }  // namespace
