@@ -19,6 +19,7 @@ def write(model, config, folder):
     tensors = {name: np.ascontiguousarray(t.detach().numpy(), dtype=np.float32)
                for name, t in model.state_dict().items()}
     save_file(tensors, str(folder / "model.safetensors"))
+    (folder / "model.safetensors").chmod(0o644)     # a server may run as another user
     vocabulary = config.get("tokenizer", {}).get("vocabulary")
     text = json.dumps(config if vocabulary is None else
                       {**config, "tokenizer": {**config["tokenizer"], "vocabulary": "@"}}, indent=2)
