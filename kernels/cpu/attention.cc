@@ -16,10 +16,6 @@ namespace edgewise {
 namespace cpu_attention {
 namespace {
 
-// Blocks with at least this share of their pairs as edges are computed by dense tiles, the others edge by edge. Decided
-// by the realised edges alone, so that equal edges give equal bytes however they came about.
-constexpr double kDenseShare = 0.34;
-constexpr double kDenseShareShallow = 0.29;  // up to 32 columns, where an edge costs more next to a dense pair
 // Scratch memory that a thread keeps between calls.
 constexpr size_t kKeptBytes = size_t{64} << 20;
 
@@ -32,131 +28,41 @@ const AttentionKernels& KernelsOf(Isa isa) {
   return GenericAttentionKernels();
 }
 
-// Keys that all rows of a block finish before the next: some fifty edges of a row, which is enough to fill batches of
-// 16 and, where edges are many, few enough keys to stay in the fastest cache. Depends on the block's edges alone.
-int64_t SegmentOf(uint64_t edges, int rows, int64_t n) {
-  constexpr double kEdges = 52.0;
-  const int64_t whole = (n + 63) / 64 * 64;
-  const double share = static_cast<double>(edges) / (static_cast<double>(rows) * static_cast<double>(n));
-  if (share * static_cast<double>(n) <= kEdges) return whole;
-  return std::min(whole, (static_cast<int64_t>(kEdges / share) + 63) / 64 * 64);
+// Heads of one problem come one after the other.
+void SetPattern(const AttentionProblem& problem, Call& call, HeadWork& head) {
+  head.drawn = std::get_if<DrawnRows>(&problem.pattern);
+  if (head.drawn != nullptr) return;
+  const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
+  if (given == nullptr) {
+    if (head.head == 0) call.plans.push_back(PlanProblem(problem, head.depth));
+    head.plan = call.plans.back().get();
+    return;
+  }
+  const HeadEdges& edges = (*given->heads)[head.head];
+  const bool single =
+      std::all_of(edges.multiplicity.begin(), edges.multiplicity.end(), [](int32_t count) { return count == 1; });
+  if (!given->compact || !single) {
+    head.given = &edges;
+    return;
+  }
+  call.plans.push_back(PlanGiven(problem, edges));
+  head.plan = call.plans.back().get();
 }
 
-BlockEdges GivenEdges(const HeadEdges& given, int64_t row0, int rows, Worker& worker) {
-  const int64_t base = given.row_offsets[row0];
-  for (int r = 0; r <= rows; ++r) worker.offsets[r] = given.row_offsets[row0 + r] - base;
-  BlockEdges edges;
-  edges.offsets = worker.offsets;
-  edges.keys = given.keys.data() + base;
-  edges.count = static_cast<uint64_t>(worker.offsets[rows]);
-  const int32_t* multiplicity = given.multiplicity.empty() ? nullptr : given.multiplicity.data() + base;
-  if (multiplicity != nullptr &&
-      std::any_of(multiplicity, multiplicity + edges.count, [](int32_t m) { return m > 1; })) {
-    worker.multiplicity.assign(multiplicity, multiplicity + edges.count);
-    edges.multiplicity = worker.multiplicity.data();
+void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, HeadWork& head) {
+  BiasView& bias = head.bias;
+  bias.key_positions = problem.positions;
+  if (inputs.distance_bias != nullptr) {
+    const int64_t span = inputs.distance_span;
+    bias.distance = inputs.distance_bias + head.head * (2 * span - 1) + span - 1;
   }
-  return edges;
-}
-
-BlockEdges EdgesOf(const Call& call, const HeadWork& head, int64_t block, int64_t row0, int rows, Worker& worker) {
-  if (head.given != nullptr) return GivenEdges(*head.given, row0, rows, worker);
-  BlockEdges edges;
-  if (head.drawn == nullptr) {
-    edges.all = true;
-    edges.count = static_cast<uint64_t>(rows) * static_cast<uint64_t>(head.n);
-    return edges;
+  if (problem.bias != nullptr) {
+    bias.length = problem.bias->length;
+    bias.values = problem.bias->values;
+    bias.buckets = problem.bias->buckets;
+    bias.table = problem.bias->table + head.head * 256;
   }
-  if (!head.capped) return DrawBlock(call, head, row0, rows, worker);
-  const KeptEdges& kept = call.kept[block];
-  edges.offsets = kept.offsets.data();
-  edges.keys = kept.keys.data();
-  edges.multiplicity = kept.multiplicity.empty() ? nullptr : kept.multiplicity.data();
-  edges.count = kept.keys.size();
-  return edges;
-}
-
-// Lists to bits, for dense tiles.
-void MarkBits(const HeadWork& head, int rows, BlockEdges& edges, Worker& worker) {
-  const int64_t words = head.tables.words;
-  std::fill(worker.packed_bits, worker.packed_bits + rows * words, 0);
-  for (int r = 0; r < rows; ++r) {
-    for (int64_t e = edges.offsets[r]; e < edges.offsets[r + 1]; ++e) {
-      worker.packed_bits[r * words + edges.keys[e] / 64] |= uint64_t{1} << (edges.keys[e] % 64);
-    }
-  }
-  edges.bits = worker.packed_bits;
-  edges.bit_words = words;
-}
-
-void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
-  const HeadWork& head = call.heads[call.block_head[block]];
-  const AttentionInputs& inputs = *call.inputs;
-  const int64_t row0 = (block - head.first_block) * head.block_rows;
-  const int rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0));
-  const int head_dim = inputs.head_dim;
-  const int depth = head.depth;
-
-  BlockEdges edges = EdgesOf(call, head, block, row0, rows, worker);
-  AttendBlock attend;
-  attend.rows = rows;
-  attend.depth = depth;
-  attend.keys = head.n;
-  attend.k = head.k;
-  attend.v = head.v;
-  attend.k_stride = head.k_stride;
-  attend.v_stride = head.v_stride;
-  attend.q = worker.q;
-  attend.sums = worker.sums;
-  attend.weight_sum = worker.weight_sum;
-  attend.max_score = worker.max_score;
-  const float scale = inputs.scale * 1.44269504088896340736f;  // weights are powers of 2
-  std::fill(worker.q + rows * depth, worker.q + std::min(rows + 12, kBlockRows) * depth, 0.0f);  // a strip's end
-  for (int r = 0; r < rows; ++r) {
-    const float* q = head.q + (row0 + r) * head.q_stride;
-    for (int t = 0; t < head_dim; ++t) worker.q[r * depth + t] = q[t] * scale;
-    for (int t = head_dim; t < depth; ++t) worker.q[r * depth + t] = 0.0f;
-  }
-  const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
-  if (edges.multiplicity == nullptr &&
-      static_cast<double>(edges.count) >= (depth <= 32 ? kDenseShareShallow : kDenseShare) * pairs) {
-    if (edges.offsets != nullptr) MarkBits(head, rows, edges, worker);
-    worker.GrowAttend(DenseScratchFloats(depth), 0);
-    attend.scratch = worker.attend.get();
-    attend.k_tiles = head.k_tiles;
-    attend.bits = edges.bits;
-    attend.bit_words = edges.bit_words;
-    call.kernels->attend_dense(attend);
-  } else {
-    attend.segment = SegmentOf(edges.count, rows, head.n);
-    attend.offsets = edges.offsets;
-    attend.edges = edges.keys;
-    attend.multiplicity = edges.multiplicity;
-    attend.bits = edges.bits;
-    attend.bit_words = edges.bit_words;
-    // A segment holds no more edges than the block, and no more than its pairs.
-    const int64_t most = std::min<int64_t>(static_cast<int64_t>(edges.count), rows * attend.segment);
-    const int64_t padded = most + 16 * rows;
-    worker.GrowAttend(padded + 64, padded + padded / 16 + 2 * (padded / 8) + 4 * 64);
-    attend.scratch = worker.attend.get();
-    attend.keys_scratch = worker.attend_keys.get();
-    attend.batch_rows = attend.keys_scratch + padded + 64;
-    attend.unit_rows = attend.batch_rows + padded / 16 + 64;
-    attend.unit_begins = attend.unit_rows + padded / 8 + 64;
-    call.kernels->attend_gather(attend);
-  }
-  for (int r = 0; r < rows; ++r) {
-    float* out = call.out.row(head.problem->out_row + row0 + r) + head.head * head_dim;
-    const float sum = worker.weight_sum[r];
-    float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
-    if (!(sum > 0.0f) || !std::isfinite(worker.max_score[r])) {
-      // No edges, which gives zeros; or scores beyond float32, which must not pass for an answer.
-      VisitRow(call, head, edges, r, worker, [&](const int32_t*, int64_t count, const float*) {
-        if (count > 0) inverse = std::nanf("");
-      });
-    }
-    for (int t = 0; t < head_dim; ++t) out[t] = worker.sums[r * depth + t] * inverse;
-  }
-  Report(call, head, attend, edges, row0, worker, call.results[block]);
+  head.biased = bias.distance != nullptr || bias.values != nullptr || bias.buckets != nullptr;
 }
 
 Call MakeCall(Isa isa, const AttentionInputs& inputs, std::span<const AttentionProblem> problems, Matrix out) {
@@ -173,10 +79,11 @@ Call MakeCall(Isa isa, const AttentionInputs& inputs, std::span<const AttentionP
       head.problem = &problem;
       head.head = h;
       head.n = problem.tokens;
-      head.depth = (inputs.head_dim + 15) / 16 * 16;
+      head.first_query = problem.first_query;
+      head.depth = (std::max(inputs.head_dim, inputs.value_dim) + 15) / 16 * 16;
       head.block_rows = BlockRows(head.n, head.depth);
-      head.drawn = std::get_if<DrawnRows>(&problem.pattern);
-      if (const auto* given = std::get_if<ExplicitEdges>(&problem.pattern)) head.given = &(*given->heads)[h];
+      SetPattern(problem, call, head);
+      SetBias(inputs, problem, head);
       head.capped = problem.cap >= 0 && head.drawn != nullptr;
       head.first_block = blocks;
       blocks += head.blocks();
@@ -189,6 +96,17 @@ Call MakeCall(Isa isa, const AttentionInputs& inputs, std::span<const AttentionP
   call.results.resize(static_cast<size_t>(blocks));
   call.kept.resize(static_cast<size_t>(blocks));
   return call;
+}
+
+// Whether the call is done before a second thread would be awake.
+bool IsSmall(const Call& call) {
+  int64_t cost = 0;
+  for (const HeadWork& head : call.heads) {
+    if (head.plan == nullptr) return false;
+    for (const KeyGroup& group : head.plan->groups) cost += CostOf(group);
+    if (cost >= kItemCost) return false;
+  }
+  return true;
 }
 
 // Whether the edges reported stay within every cap.
@@ -273,13 +191,24 @@ absl::Status CpuAttend(Isa isa, ThreadPool& pool, const AttentionInputs& inputs,
       for (int w = 0; w < pool.num_threads(); ++w) workers[w]->Prepare(call);
       const bool hoped = !caps.empty() && ApplyCaps(pool, workers, caps, hopeful, call);
       std::vector<std::unique_ptr<Worker>>& scratch = workers;  // thread_local: named here, used by the pool's threads
-      pool.For(static_cast<int64_t>(call.block_head.size()), [&](int64_t block, int worker) {
+      const auto blocks = static_cast<int64_t>(call.block_head.size());
+      const auto attend = [&](int64_t item, int worker) {
+        const int64_t block = blocks - 1 - item;  // causal patterns: the longest rows first
         try {
-          AttendOneBlock(call, block, *scratch[worker]);
+          if (call.heads[call.block_head[block]].plan != nullptr) {
+            AttendItem(call, block, *scratch[worker]);
+          } else {
+            AttendOneBlock(call, block, *scratch[worker]);
+          }
         } catch (const std::bad_alloc&) {
           failed = true;
         }
-      });
+      };
+      if (IsSmall(call)) {
+        for (int64_t item = 0; item < blocks; ++item) attend(item, 0);
+      } else {
+        pool.For(blocks, attend);
+      }
       if (failed) throw std::bad_alloc();
       CollectReports(call);
       if (!hoped || WithinCaps(problems, caps)) break;

@@ -175,6 +175,9 @@ static void AttendGather(const AttendBlock& block) {
       units += (row.count + 7) / 8;
     }
     ScoreAll(block, batches, block.batch_rows, keys, scores);
+    for (int r = 0; block.bias != nullptr && r < block.rows; ++r) {
+      AddEdgeBias(block, r, keys + rows[r].begin, rows[r].count, scores + rows[r].begin);
+    }
     for (int r = 0; r < block.rows; ++r) WeighRowEdges(block, r, rows[r], scores);
     AddAll(block, units, block.unit_rows, block.unit_begins, keys, scores);
   }
@@ -189,6 +192,7 @@ static void EdgeScores(const AttendBlock& block, int row, float* out) {
     for (int64_t i = count - e; i < 16; ++i) padded[i] = keys[e];
     const int32_t batch_row = row;
     ScoreAll(block, 1, &batch_row, padded, out + e);
+    if (block.bias != nullptr) AddEdgeBias(block, row, padded, 16, out + e);
   }
 }
 

@@ -111,20 +111,35 @@ struct SplitLists {
   int64_t opens = 0;
 };
 
+// Added to scores. Pointers into what the call was given, set to one head.
+struct BiasView {
+  const float* distance = nullptr;   // [key position - query position]
+  const float* values = nullptr;     // [query position * length + key position]
+  const uint8_t* buckets = nullptr;  // likewise, into
+  const float* table = nullptr;      // [256]
+  int64_t length = 0;
+  const int32_t* key_positions = nullptr;  // by key; null: the key itself
+};
+
 struct AttendBlock {
   int rows = 0;              // <= kBlockRows
-  int depth = 0;             // of q, k, v: head_dim padded with zeros to a multiple of 16
-  int64_t keys = 0;          // n
-  const float* q = nullptr;  // [rows, depth] times scale / ln 2
-  const float* k = nullptr;  // [n, depth], rows k_stride apart
-  const float* v = nullptr;  // [n, depth], rows v_stride apart
+  int depth = 0;             // of q and sums: head_dim or value_dim, the larger, padded to a multiple of 16
+  int64_t keys = 0;          // n; with `list`, its length
+  const float* q = nullptr;  // [rows, depth] times scale / ln 2, padded with zeros
+  const float* k = nullptr;  // [n, k_columns], rows k_stride apart
+  const float* v = nullptr;  // [n, v_columns], rows v_stride apart
   int64_t k_stride = 0, v_stride = 0;
-  float* sums = nullptr;        // out: [rows, depth] sum of weights times v
-  float* weight_sum = nullptr;  // out: [rows]
-  float* max_score = nullptr;   // out: [rows], base-2 logarithm of the unit of the weights
+  int k_columns = 0, v_columns = 0;          // depth, and the columns beyond are zero; or fewer, for dense tiles alone
+  const BiasView* bias = nullptr;            // null: none
+  const int32_t* query_positions = nullptr;  // [rows], with a bias
+  float* sums = nullptr;                     // out: [rows, depth] sum of weights times v
+  float* weight_sum = nullptr;               // out: [rows]
+  float* max_score = nullptr;                // out: [rows], base-2 logarithm of the unit of the weights
   // Dense tiles.
-  const float* k_tiles = nullptr;  // [ceil(n / 64), depth, 64]; null: packed on the way
-  const uint64_t* bits = nullptr;  // [rows, bit_words] edges; null: all
+  const float* k_tiles = nullptr;   // [ceil(n / 64), depth, 64]; null: packed on the way
+  const int32_t* list = nullptr;    // [keys] ascending keys that tiles are made of; null: all
+  const int32_t* limits = nullptr;  // [rows] a row sees so many of the first of them; null: all, or
+  const uint64_t* bits = nullptr;   // [rows, bit_words] edges, without `list`
   int64_t bit_words = 0;
   // Gathered edges.
   const int64_t* offsets = nullptr;     // [rows + 1] into edges; null: the edges are `bits`
@@ -140,7 +155,7 @@ struct AttendBlock {
 };
 
 static constexpr int64_t DenseScratchFloats(int depth) {
-  return (static_cast<int64_t>(depth) + 12) * kTileKeys + kBlockRows * 16;
+  return (2 * static_cast<int64_t>(depth) + 12) * kTileKeys + kBlockRows * 16;
 }
 
 struct AttentionKernels {

@@ -88,15 +88,18 @@ struct Needs {
 Needs NeedsOf(const Call& call, const HeadWork& head) {
   const AttentionInputs& inputs = *call.inputs;
   Needs needs;
-  const bool padded = head.depth != inputs.head_dim;
   // Rows of several heads lie far apart and would fall into few sets of the caches.
   // Rows across two cache lines would be read twice.
-  const auto copied = [&](ConstMatrix m) {
-    return padded || m.stride != head.depth || reinterpret_cast<uintptr_t>(m.data) % 64 != 0;
+  const auto copied = [&](ConstMatrix m, int columns) {
+    return head.depth != columns || m.stride != head.depth || reinterpret_cast<uintptr_t>(m.data) % 64 != 0;
   };
-  needs.copy_k = copied(inputs.k);
-  needs.copy_v = copied(inputs.v);
-  if (head.given != nullptr) {
+  needs.copy_k = copied(inputs.k, inputs.head_dim);
+  needs.copy_v = copied(inputs.v, ValueDim(inputs));
+  if (head.plan != nullptr) {
+    needs.copy_k = head.problem->report->want_graph && head.depth != inputs.head_dim;
+    needs.copy_v = needs.copy_v && head.plan->whole;
+    needs.k_tiles = head.plan->whole;
+  } else if (head.given != nullptr) {
     const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
     needs.k_tiles = static_cast<double>(head.given->keys.size()) >= kPackKeysShare * pairs;
   } else if (head.drawn != nullptr) {
@@ -104,10 +107,8 @@ Needs NeedsOf(const Call& call, const HeadWork& head) {
     const double n = static_cast<double>(head.n);
     const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
-    needs.y_tiles = head.problem->report->want_expected ||
-                    (share >= kPackRatesShare && head.drawn->law == Law::kBernoulli);
-  } else {
-    needs.k_tiles = true;
+    needs.y_tiles =
+        head.problem->report->want_expected || (share >= kPackRatesShare && head.drawn->law == Law::kBernoulli);
   }
   return needs;
 }
@@ -188,12 +189,13 @@ void FillChunk(const Call& call, HeadWork& head, int64_t chunk) {
   const int64_t row = head.problem->first_row + begin;
   if (begin < end) {
     const float* k = inputs.k.row(row) + head.head * head_dim;
-    const float* v = inputs.v.row(row) + head.head * head_dim;
+    const int value_dim = ValueDim(inputs);
+    const float* v = inputs.v.row(row) + head.head * value_dim;
     if (head.k_copy != nullptr) {
       CopyRows(k, inputs.k.stride, end - begin, head_dim, head.depth, head.k_copy + begin * head.depth);
     }
     if (head.v_copy != nullptr) {
-      CopyRows(v, inputs.v.stride, end - begin, head_dim, head.depth, head.v_copy + begin * head.depth);
+      CopyRows(v, inputs.v.stride, end - begin, value_dim, head.depth, head.v_copy + begin * head.depth);
     }
     if (head.k_tiles != nullptr) {
       for (int64_t key = begin; key < end; key += kTileKeys) {
@@ -261,17 +263,23 @@ void Memory::ReleaseAbove(size_t bytes) {
 
 void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
   const AttentionInputs& inputs = *call.inputs;
-  pool.For(static_cast<int64_t>(call.heads.size()), [&](int64_t i, int) {
+  const auto measure = [&](int64_t i, int) {
     HeadWork& head = call.heads[i];
     const AttentionProblem& problem = *head.problem;
     const int64_t last = head.position(head.n - 1);
     head.gaps = last != head.n - 1;
     head.columns = (last + kDrawColumns) / kDrawColumns * kDrawColumns;
     head.tables.words = head.columns / 64;
-    head.q = inputs.q.row(problem.first_row) + head.head * inputs.head_dim;
+    head.q = inputs.q.row(problem.first_row + problem.query_shift) + head.head * inputs.head_dim;
     head.q_stride = inputs.q.stride;
     if (head.drawn != nullptr) Measure(inputs, head);
-  });
+  };
+  const auto heads = static_cast<int64_t>(call.heads.size());
+  if (std::any_of(call.heads.begin(), call.heads.end(), [](const HeadWork& head) { return head.drawn != nullptr; })) {
+    pool.For(heads, measure);
+  } else {
+    for (int64_t i = 0; i < heads; ++i) measure(i, 0);
+  }
   std::vector<Needs> needs;
   Layout count(nullptr), take(&memory);
   for (HeadWork& head : call.heads) {
@@ -285,17 +293,20 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
     HeadWork& head = call.heads[i];
     Place(needs[i], head, take);
     const float* k = inputs.k.row(head.problem->first_row) + head.head * inputs.head_dim;
-    const float* v = inputs.v.row(head.problem->first_row) + head.head * inputs.head_dim;
+    const float* v = inputs.v.row(head.problem->first_row) + head.head * ValueDim(inputs);
     head.k = head.k_copy != nullptr ? head.k_copy : k;
     head.v = head.v_copy != nullptr ? head.v_copy : v;
     head.k_stride = head.k_copy != nullptr ? head.depth : inputs.k.stride;
     head.v_stride = head.v_copy != nullptr ? head.depth : inputs.v.stride;
+    head.k_columns = head.k_copy != nullptr ? head.depth : inputs.head_dim;
+    head.v_columns = head.v_copy != nullptr ? head.depth : ValueDim(inputs);
     head.tables.valid = head.valid;
     head.tables.full_words = head.gaps ? 0 : head.n / 64;
     head.tables.bound = head.bound;
     head.tables.philox = head.philox;
     head.tables.y_tiles = head.y_tiles;
     head.tables.packed = head.packed;
+    if (head.drawn == nullptr && !needs[i].copy_k && !needs[i].copy_v && !needs[i].k_tiles) continue;
     const int64_t span = head.drawn != nullptr ? head.columns : head.n;
     for (int64_t chunk = 0; chunk * kChunk < span; ++chunk) {
       chunks.emplace_back(static_cast<int32_t>(i), static_cast<int32_t>(chunk));

@@ -27,45 +27,48 @@ double ExpectedEdges(const Call& call, const HeadWork& head, int64_t row0, int r
 // Keeps one block's edges and softmax weights for the report.
 void RecordGraph(const Call& call, const HeadWork& head, const AttendBlock& attended, const BlockEdges& edges,
                  Worker& worker, BlockResult& result) {
-  std::vector<float> scores;
+  const bool multi = head.drawn != nullptr ? head.drawn->law == Law::kPoissonMulti : !head.given->multiplicity.empty();
   for (int r = 0; r < attended.rows; ++r) {
     VisitRow(call, head, edges, r, worker, [&](const int32_t* keys, int64_t count, const float* multiplicity) {
-      result.row_edges.push_back(count);
-      result.keys.insert(result.keys.end(), keys, keys + count);
-      scores.resize(static_cast<size_t>(count) + 16);
-      const int64_t offsets[2] = {0, count};
-      AttendBlock row = attended;
-      row.q = attended.q + r * attended.depth;
-      row.offsets = offsets;
-      row.edges = keys;
-      if (count > 0) call.kernels->scores(row, 0, scores.data());
-      double sum = 0.0;
-      for (int64_t e = 0; e < count; ++e) {
-        scores[e] = std::exp2(scores[e] - attended.max_score[r]) * (multiplicity == nullptr ? 1.0f : multiplicity[e]);
-        sum += scores[e];
-      }
-      for (int64_t e = 0; e < count; ++e) result.weights.push_back(static_cast<float>(scores[e] / sum));
-      if (head.drawn != nullptr ? head.drawn->law == Law::kPoissonMulti
-                                : head.given != nullptr && !head.given->multiplicity.empty()) {
-        for (int64_t e = 0; e < count; ++e) {
-          result.multiplicity.push_back(multiplicity == nullptr ? 1 : static_cast<int32_t>(multiplicity[e]));
-        }
-      }
+      RecordRow(call, attended, r, {keys, count, multiplicity, multi}, result);
     });
   }
 }
 
 }  // namespace
 
+void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowKeys& row, BlockResult& result) {
+  result.row_edges.push_back(row.count);
+  result.keys.insert(result.keys.end(), row.keys, row.keys + row.count);
+  std::vector<float> scores(static_cast<size_t>(row.count) + 16);
+  const int64_t offsets[2] = {0, row.count};
+  AttendBlock one = attended;
+  one.q = attended.q + r * attended.depth;
+  if (attended.bias != nullptr) one.query_positions = attended.query_positions + r;
+  one.offsets = offsets;
+  one.edges = row.keys;
+  if (row.count > 0) call.kernels->scores(one, 0, scores.data());
+  double sum = 0.0;
+  for (int64_t e = 0; e < row.count; ++e) {
+    scores[e] =
+        std::exp2(scores[e] - attended.max_score[r]) * (row.multiplicity == nullptr ? 1.0f : row.multiplicity[e]);
+    sum += scores[e];
+  }
+  for (int64_t e = 0; e < row.count; ++e) result.weights.push_back(static_cast<float>(scores[e] / sum));
+  for (int64_t e = 0; row.multi && e < row.count; ++e) {
+    result.multiplicity.push_back(row.multiplicity == nullptr ? 1 : static_cast<int32_t>(row.multiplicity[e]));
+  }
+}
+
 void Report(const Call& call, const HeadWork& head, const AttendBlock& attended, const BlockEdges& edges, int64_t row0,
             Worker& worker, BlockResult& result) {
   result.edges = edges.count;
   AttentionReport& report = *head.problem->report;
   for (int r = 0; r < attended.rows; ++r) {
-    bool any = edges.all;
+    bool any = false;
     if (edges.offsets != nullptr) {
       any = edges.offsets[r + 1] > edges.offsets[r];
-    } else if (!edges.all) {
+    } else {
       for (int64_t word = 0; word < edges.bit_words && !any; ++word) any = edges.bits[r * edges.bit_words + word] != 0;
     }
     if (!any) ++result.isolated;

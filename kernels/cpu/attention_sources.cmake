@@ -3,9 +3,11 @@
 set(EDGEWISE_CPU_ATTENTION_SOURCES
   cpu/attention.cc
   cpu/attention_cap.cc
+  cpu/attention_compact.cc
   cpu/attention_draw.cc
   cpu/attention_prepare.cc
   cpu/attention_report.cc
+  cpu/attention_rows.cc
   cpu/attention_split.cc
   cpu/edge_estimate.cc
   cpu/attention_generic.cc

@@ -25,19 +25,22 @@ Case::Case(const Shape& shape) : lengths(shape.lengths) {
     positions.push_back(places);
   }
   const int64_t width = static_cast<int64_t>(shape.heads) * shape.head_dim;
-  data.resize(static_cast<size_t>(rows * width * 3));
+  const int64_t value_width = shape.value_dim > 0 ? static_cast<int64_t>(shape.heads) * shape.value_dim : width;
+  const int64_t all = 2 * width + value_width;
+  data.resize(static_cast<size_t>(rows * all));
   for (float& value : data) value = normal(random);
   inputs.num_heads = shape.heads;
   inputs.head_dim = shape.head_dim;
+  inputs.value_dim = shape.value_dim;
   inputs.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   if (shape.one_matrix) {
-    inputs.q = ConstMatrix(data.data(), rows, width, 3 * width);
-    inputs.k = ConstMatrix(data.data() + width, rows, width, 3 * width);
-    inputs.v = ConstMatrix(data.data() + 2 * width, rows, width, 3 * width);
+    inputs.q = ConstMatrix(data.data(), rows, width, all);
+    inputs.k = ConstMatrix(data.data() + width, rows, width, all);
+    inputs.v = ConstMatrix(data.data() + 2 * width, rows, value_width, all);
   } else {
     inputs.q = ConstMatrix(data.data(), rows, width);
     inputs.k = ConstMatrix(data.data() + rows * width, rows, width);
-    inputs.v = ConstMatrix(data.data() + 2 * rows * width, rows, width);
+    inputs.v = ConstMatrix(data.data() + 2 * rows * width, rows, value_width);
   }
   // Half normal entries around a common direction: inner products of about mean_rate.
   const double unit = std::sqrt(shape.mean_rate / shape.rank);
@@ -86,7 +89,7 @@ namespace {
 template <typename Run>
 Outcome RunWith(const Case& attention_case, std::vector<EdgeCap> caps, const Run& run) {
   Outcome outcome;
-  const int64_t width = static_cast<int64_t>(attention_case.inputs.num_heads) * attention_case.inputs.head_dim;
+  const int64_t width = attention_case.inputs.v.columns;
   outcome.out.assign(static_cast<size_t>(attention_case.out_rows * width), NAN);
   outcome.caps = std::move(caps);
   run(Matrix(outcome.out.data(), attention_case.out_rows, width), outcome.caps);

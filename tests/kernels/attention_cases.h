@@ -18,6 +18,7 @@ struct Shape {
   std::vector<int> lengths = {40};  // tokens of each sequence
   int heads = 2;
   int head_dim = 16;
+  int value_dim = 0;  // 0: head_dim
   int rank = 32;
   double mean_rate = 0.1;   // of p_ij before exploration
   double spread = 0.5;      // how far p_ij varies: 0 gives equal memberships
