@@ -103,6 +103,9 @@ absl::Status Pass::State::StartWave() {
 }
 
 absl::Status Pass::State::Step() {
+  for (size_t i = group_begin; i < group_end; ++i) {
+    if (!states[i].complete && states[i].padded.has_value()) return CountPadded(static_cast<int64_t>(i));
+  }
   if (GroupDone()) {
     const absl::Status status = StartGroup();
     if (!status.ok()) return status;
@@ -165,9 +168,24 @@ absl::Status Pass::State::FinishWave() {
     const double tolerance = inputs[i].tolerance;
     const uint32_t converged = tolerance > 0.0 ? ConvergedSamples(state.result, tolerance) : 0;
     if (converged > 0) samples.resize(converged);
-    if (converged > 0 || samples.size() == state.wanted) FinishInput(static_cast<int64_t>(i));
+    if (converged == 0 && samples.size() < state.wanted) continue;
+    if (inputs[i].want_padded_density && PaddedCount::Applies(config) && Draws(inputs[i])) {
+      state.padded.emplace(model, inputs[i], static_cast<uint32_t>(samples.size()));
+    } else {
+      FinishInput(static_cast<int64_t>(i));
+    }
   }
   wave.clear();
+  return absl::OkStatus();
+}
+
+absl::Status Pass::State::CountPadded(int64_t input) {
+  PassInput& state = states[input];
+  const absl::Status status = state.padded->Step();
+  if (!status.ok() || !state.padded->done()) return status;
+  state.result.padded_density = state.padded->density();
+  state.padded.reset();
+  FinishInput(input);
   return absl::OkStatus();
 }
 

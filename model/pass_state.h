@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "model/activations.h"
+#include "model/padded_count.h"
 #include "model/pass.h"
 
 namespace edgewise {
@@ -32,6 +34,7 @@ struct PassInput {
   std::vector<std::vector<HeadEdges>> given;  // over valid tokens; empty: none
   std::vector<uint64_t> least_later;          // [layers] edges that no cap drops in later layers; made when needed
   PassMember prefix;                          // counts of the layers that the samples share
+  std::optional<PaddedCount> padded;          // while it runs, after the samples
 };
 
 struct Pass::State {
@@ -67,6 +70,7 @@ struct Pass::State {
   absl::Status Classify(Activations& rows, std::vector<PassMember>& members);
   absl::Status Score(Activations& rows, std::vector<PassMember>& members);
   void CheckFinite(PassMember& member, const float* row);
+  absl::Status CountPadded(int64_t input);
   void FinishInput(int64_t input);
   bool GroupDone() const { return Complete(group_begin, group_end); }
   bool Done() const { return Complete(0, states.size()); }
