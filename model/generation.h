@@ -17,10 +17,10 @@
 namespace edgewise {
 
 struct GenerationOptions {
-  uint32_t max_new_tokens = 0;  // >= 1
-  double temperature = 0.0;     // 0: the most probable token, the lower id among equals
-  uint32_t top_k = 0;           // 0: off
-  double top_p = 0.0;           // 0: off
+  uint32_t max_new_tokens = 0;    // >= 1
+  double temperature = 0.0;       // 0: the most probable token, the lower id among equals
+  uint32_t top_k = 0;             // 0: off
+  double top_p = 0.0;             // 0: off
   std::vector<std::string> stop;  // generation ends before the first of these; needs a tokenizer
   uint64_t seed = 0;
   uint32_t samples = 1;         // the next token is drawn from the mean of their distributions
@@ -41,8 +41,8 @@ struct RowEdges {
 
 struct GeneratedToken {
   int32_t token_id = 0;
-  // What is sure to belong to the generated text and was not given before: stop strings are left out, so text that may be
-  // the begin of one is held back.
+  // What is sure to belong to the generated text and was not given before: stop strings are left out, so text that may
+  // be the begin of one is held back.
   std::string text;
   double log_probability = 0.0;  // ln of the mean probability over samples, before temperature, top_k and top_p
   RowEdges edges;
@@ -50,10 +50,17 @@ struct GeneratedToken {
 
 enum class FinishReason { kNone, kLength, kStop };
 
+// How far the probabilities of a generated token may be from those of a forward pass over the text so far, relative to
+// them: the row of a new token runs with RowCount::kFew and cached keys and values, a pass with RowCount::kMany
+// (tests/model/generation_test.cc measures it).
+inline constexpr double kCachedTolerance = 1e-4;
+
 // One generation. A draw belongs to (seed, sample, layer, window). The samples share what lies before the first sampled
-// layer; above it each has its own cache. The row of the prompt's last token is the first that the budget caps. Beyond
-// the context the text is cropped to its last max_position_embeddings tokens, with positions from 0, and recomputed for
-// every token.
+// layer, and its keys and values; above it each has its own cache. The row of the prompt's last token is the first that
+// the budget caps. Beyond the context the text is cropped to its last max_position_embeddings tokens, with positions
+// from 0, and recomputed for every token.
+//
+// Pads at the end of a prompt are taken off; a pad is never chosen.
 //
 // One thread at a time; the model's backend is used only inside Step().
 class Generation {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/model/model_builder.h"
+#include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
 
 namespace edgewise::testing {
@@ -64,28 +65,100 @@ TEST_F(EnsembleTest, OneSampleHasNoSpread) {
   EXPECT_EQ(result.mutual_information[0], 0.0);
 }
 
-TEST_F(EnsembleTest, PartsAreTheSamplesOfTheWhole) {
-  const InputResult whole = RunOne(*loaded_, Input(9));
-  uint32_t next = 0;
-  for (const uint32_t count : {4u, 1u, 4u}) {
-    ModelInput part = Input(count);
-    part.first_sample = next;
-    const InputResult result = RunOne(*loaded_, part);
-    for (const SampleResult& sample : result.sample_results) {
-      EXPECT_EQ(sample.probabilities, whole.sample_results[next].probabilities);
-      EXPECT_EQ(sample.edges, whole.sample_results[next].edges);
-      ++next;
-    }
+class EnsembleOfEveryKind : public ::testing::TestWithParam<ModelKind> {
+ protected:
+  EnsembleOfEveryKind() : loaded_(LoadModel(WriteModel(folder_.path(), ConfigOf(GetParam()), 3))) {
+    std::mt19937_64 random(4);
+    do {
+      input_ = RandomInput(GetParam(), *loaded_, random);
+    } while (input_.sequences[0].valid() < 15);
+    input_.samples = 9;
   }
+
+  TemporaryFolder folder_;
+  LoadedModel loaded_;
+  ModelInput input_;
+};
+
+TEST_P(EnsembleOfEveryKind, PartsAreTheSamplesOfTheWhole) {
+  const InputResult whole = RunOne(*loaded_, input_);
+  InputResult merged = whole;
+  merged.sample_results.clear();
+  ModelInput part = input_;
+  for (const uint32_t count : {4u, 1u, 4u}) {
+    part.samples = count;
+    const InputResult result = RunOne(*loaded_, part);
+    for (const SampleResult& sample : result.sample_results) merged.sample_results.push_back(sample);
+    part.first_sample += count;
+  }
+  CombineSamples(merged);
+  EXPECT_TRUE(SameBytes(whole, merged));
 }
 
-TEST_F(EnsembleTest, WavesChangeNoByte) {
-  const ModelInput input = Input(9);
-  const InputResult whole = RunOne(*loaded_, input);
+TEST_P(EnsembleOfEveryKind, WavesChangeNoByte) {
+  const InputResult whole = RunOne(*loaded_, input_);
   for (const int64_t tokens : {1, 25, 60, 130}) {
     Pass::Options options;
     options.max_wave_tokens = tokens;
-    EXPECT_TRUE(SameBytes(whole, RunAll(*loaded_, {input}, options)[0])) << tokens << " tokens a wave";
+    EXPECT_TRUE(SameBytes(whole, RunAll(*loaded_, {input_}, options)[0])) << tokens << " tokens a wave";
+  }
+}
+
+TEST_P(EnsembleOfEveryKind, TheSamplesDifferWhereSomethingIsDrawn) {
+  const InputResult result = RunOne(*loaded_, input_);
+  const bool differ =
+      std::any_of(result.sample_results.begin(), result.sample_results.end(),
+                  [&](const SampleResult& sample) { return sample.logits != result.sample_results[0].logits; });
+  EXPECT_EQ(differ, loaded_->Samples(input_));
+  for (float deviation : result.stddev) EXPECT_TRUE(differ || deviation == 0.0f);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, EnsembleOfEveryKind, ::testing::ValuesIn(ModelKinds()),
+                         [](const auto& info) { return info.param.name; });
+
+// The likelihood of a text is made of the samples' mean probabilities, not of their mean likelihoods.
+TEST(LanguageEnsembleTest, TheLikelihoodIsOfTheMeanProbabilityOfEveryToken) {
+  const TemporaryFolder folder;
+  const ModelKind kind = LanguageModelKinds()[3];
+  const LoadedModel loaded = LoadModel(WriteModel(folder.path(), ConfigOf(kind), 3));
+  ModelInput input = MakeInput(*loaded, RandomTokens(40, 50, 4));
+  input.samples = 5;
+  const InputResult result = RunOne(*loaded, input);
+  double sum = 0.0;
+  for (size_t t = 0; t < 39; ++t) {
+    double mean = 0.0;
+    for (const SampleResult& sample : result.sample_results) mean += sample.token_probabilities[t];
+    sum += std::log(mean / 5);
+  }
+  EXPECT_DOUBLE_EQ(result.log_likelihood, sum);
+  EXPECT_DOUBLE_EQ(result.perplexity, std::exp(-sum / 39));
+}
+
+// A regression stops when the worst of its values is known well enough.
+TEST(RegressionEnsembleTest, ToleranceHoldsForEveryValue) {
+  json config = SmallConfig();
+  config["task"] = "regression";
+  const TemporaryFolder folder;
+  const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config, 3));
+  ModelInput input = MakeInput(*loaded, RandomTokens(25, 50, 4));
+  input.samples = 64;
+  const InputResult all = RunOne(*loaded, input);
+  EXPECT_EQ(all.label_id[0], -1);
+  EXPECT_EQ(all.predictive_entropy[0], 0.0);
+  for (const double tolerance : {0.1, 0.03, 0.01, 1e-9}) {
+    uint32_t expected = 64;
+    for (uint32_t k = 4; k < expected; ++k) {
+      double worst = 0.0;
+      for (int32_t c = 0; c < all.labels; ++c) {
+        double mean = 0.0, squares = 0.0;
+        for (uint32_t s = 0; s < k; ++s) mean += all.sample_results[s].probabilities[c] / k;
+        for (uint32_t s = 0; s < k; ++s) squares += std::pow(all.sample_results[s].probabilities[c] - mean, 2);
+        worst = std::max(worst, std::sqrt(squares / (k - 1) / k));
+      }
+      if (worst < tolerance) expected = k;
+    }
+    input.tolerance = tolerance;
+    EXPECT_EQ(RunOne(*loaded, input).samples, expected) << "tolerance " << tolerance;
   }
 }
 

@@ -1,0 +1,218 @@
+// The layers of a generation: rows that come before the next new token, many at a time, and the row of one token, with
+// the keys and values of all rows before it from the caches.
+#include <algorithm>
+#include <utility>
+
+#include "model/generation_state.h"
+#include "model/softmax.h"
+#include "model/weights.h"
+
+namespace edgewise {
+namespace {
+
+constexpr int64_t kMaxWaveTokens = 16384;  // rows of a wave of samples, as in a pass
+
+}  // namespace
+
+Matrix Generation::State::Cache(int32_t of_layer) const {
+  const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
+  return caches[of_layer].AsMatrix(Copies(of_layer) * capacity, 2 * width);
+}
+
+// Puts the keys and values of `rows`, those of one copy behind those of another, into the caches from `first_copy` on.
+absl::Status Generation::State::Store(const Activations& rows, uint32_t first_copy, uint32_t copies,
+                                      int32_t first_token) {
+  const Matrix cache = Cache(layer);
+  const int64_t count = rows.rows() / copies;
+  std::vector<int64_t> places(count);
+  for (uint32_t copy = 0; copy < copies; ++copy) {
+    for (int64_t r = 0; r < count; ++r) places[r] = copy * count + r;
+    const absl::Status status = model.backend().GatherRows(
+        rows.keys_and_values(), places, cache.Rows((first_copy + copy) * capacity + first_token, count));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+LayerMember Generation::State::Member(uint32_t sample, const QueryRange& range) const {
+  LayerMember member;
+  member.choice = model.Choose(choices, layer);
+  member.choice.sample = sample;
+  member.ranges = {range};
+  return member;
+}
+
+absl::Status Generation::State::Replicate(uint32_t copies) {
+  std::vector<int64_t> rows;
+  for (uint32_t copy = 0; copy < copies; ++copy) {
+    for (int64_t r = 0; r < shared.rows(); ++r) rows.push_back(r);
+  }
+  const absl::Status status = active.Resize(config, static_cast<int64_t>(rows.size()));
+  return status.ok() ? model.backend().GatherRows(shared.hidden(), rows, active.hidden()) : status;
+}
+
+absl::Status Generation::State::StartBefore() {
+  before = context;
+  before.positions.pop_back();
+  layer = 0;
+  wave_end = 0;
+  PackedRows packed;
+  packed.Add(before, 0);
+  return shared.Embed(config, model.weights(), packed);
+}
+
+// One layer of the rows before the last token: of the shared ones, or of a wave of samples.
+absl::Status Generation::State::StepBefore() {
+  absl::Status status;
+  if (layer == 0 && wave_end == 0) status = StartBefore();
+  const LayerWeights& weights = model.weights().layer(layer);
+  const bool pre = config.norm_position == NormPosition::kPre;
+  const bool last = layer + 1 == config.num_hidden_layers;  // only its keys and values are needed
+  if (status.ok() && layer <= first_drawn && wave_end == 0) {
+    status = shared.ProjectAttention(weights, config, pre, false);
+    if (status.ok()) status = Store(shared, 0, 1, 0);
+  }
+  if (!status.ok()) return status;
+  if (last && wave_end == 0) {
+    cached = before.valid();
+    return absl::OkStatus();
+  }
+  if (layer < first_drawn) {
+    status = AttendBefore(shared, shared, 0, 1);
+    if (status.ok()) status = shared.FinishLayer(weights, config, pre);
+    ++layer;
+    return status;
+  }
+  if (layer == first_drawn) {
+    wave_begin = wave_end;
+    const uint32_t fit = static_cast<uint32_t>(std::max<int64_t>(1, kMaxWaveTokens / before.valid()));
+    wave_end = std::min(samples, wave_begin + fit);
+    status = Replicate(wave_end - wave_begin);
+  } else {
+    status = active.ProjectAttention(weights, config, pre, false);
+    if (status.ok()) status = Store(active, wave_begin, wave_end - wave_begin, 0);
+  }
+  if (status.ok() && !last) {
+    status = AttendBefore(layer == first_drawn ? shared : active, active, wave_begin, wave_end - wave_begin);
+    if (status.ok()) status = active.FinishLayer(weights, config, pre);
+  }
+  if (!status.ok()) return status;
+  if (!last) {
+    ++layer;
+  } else if (wave_end < samples) {
+    layer = first_drawn;
+  } else {
+    cached = before.valid();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Generation::State::AttendBefore(const Activations& source, Activations& rows, uint32_t first_sample,
+                                             uint32_t members) {
+  std::vector<LayerMember> attending;
+  attending.reserve(members);
+  for (uint32_t m = 0; m < members; ++m) {
+    LayerMember& member = attending.emplace_back(Member(first_sample + m, {&before}));
+    member.out_row = static_cast<int64_t>(m) * before.valid();
+    member.first_row = source.rows() == rows.rows() ? member.out_row : 0;
+  }
+  const absl::Status status = rows.ReserveAttended();
+  if (!status.ok()) return status;
+  return AttendLayer(model, source.AttentionView(config, model.weights()), attending, rows.attended());
+}
+
+// All layers of the last token of the context, whose earlier tokens are cached; its own keys and values become so.
+// `mean`: the mean over samples of the next token's distribution.
+absl::Status Generation::State::RunRow(RowEdges& edges, std::vector<double>& mean) {
+  const int32_t token = context.valid() - 1;
+  edges = {};
+  edges.pairs = RowPairs(context);
+  edges.budget = RowBudget(edges.pairs);
+  RowUse start;
+  std::vector<uint64_t> least_later(config.num_hidden_layers, 0);
+  if (edges.budget > 0 && edges.budget < edges.pairs) {
+    start.remaining = edges.budget;
+    const QueryRange range{&context, token};
+    std::vector<LayerChoice> of_layers;
+    for (int32_t l = 0; l < config.num_hidden_layers; ++l) of_layers.push_back(model.Choose(choices, l));
+    least_later = LeastEdgesLater(of_layers, {&range, 1});
+  }
+  PackedRows packed;
+  packed.Add(context, token);
+  absl::Status status = shared.Embed(config, model.weights(), packed, RowCount::kFew);
+  std::vector<RowUse> use(1, start);
+  const bool pre = config.norm_position == NormPosition::kPre;
+  for (layer = 0; status.ok() && layer < config.num_hidden_layers; ++layer) {
+    const LayerWeights& weights = model.weights().layer(layer);
+    Activations& source = layer <= first_drawn ? shared : active;
+    Activations& rows = layer < first_drawn ? shared : active;
+    status = source.ProjectAttention(weights, config, pre, false, RowCount::kFew);
+    if (status.ok()) status = Store(source, 0, Copies(layer), token);
+    if (status.ok() && layer == first_drawn) {
+      status = Replicate(samples);
+      use.assign(samples, use[0]);
+    }
+    if (status.ok()) status = rows.ReserveAttended();
+    if (status.ok()) status = AttendRow(source, rows, use, least_later);
+    if (status.ok()) status = rows.FinishLayer(weights, config, pre, RowCount::kFew);
+  }
+  if (!status.ok()) return status;
+  cached = context.valid();
+  layer = 0;
+  wave_end = 0;
+
+  for (const RowUse& sample : use) {
+    edges.edges += static_cast<double>(sample.edges);
+    edges.max_sample_edges = std::max(edges.max_sample_edges, sample.edges);
+    edges.capped |= sample.capped;
+  }
+  edges.edges /= static_cast<double>(use.size());
+  std::vector<int64_t> places(use.size());
+  for (size_t s = 0; s < places.size(); ++s) places[s] = static_cast<int64_t>(s);
+  const size_t vocabulary = config.vocab_size;
+  mean.assign(vocabulary, 0.0);
+  bool finite = true;
+  Activations& rows = first_drawn < config.num_hidden_layers ? active : shared;
+  status = rows.NextTokenLogits(config, model.weights(), places, RowCount::kFew, [&](size_t, const float* logits) {
+    finite &= AllFinite(logits, vocabulary);
+    const std::vector<double> probabilities = Softmax(logits, vocabulary);
+    for (size_t c = 0; c < vocabulary; ++c) mean[c] += probabilities[c];
+  });
+  for (double& probability : mean) probability /= static_cast<double>(use.size());
+  return status.ok() && !finite ? NonFiniteOutput() : status;
+}
+
+absl::Status Generation::State::AttendRow(const Activations& source, Activations& rows, std::vector<RowUse>& use,
+                                          const std::vector<uint64_t>& least_later) {
+  const QueryRange range{&context, context.valid() - 1};
+  std::vector<LayerMember> members;
+  members.reserve(use.size());
+  for (uint32_t s = 0; s < use.size(); ++s) {
+    LayerMember& member = members.emplace_back(Member(s, range));
+    member.choice.sources = &sources;
+    member.first_row = Copies(layer) == 1 ? 0 : s * capacity;
+    // The one query of this sequence is in row `query` of the source, not beside its keys.
+    const int64_t query = source.rows() == 1 ? 0 : s;
+    member.query_shift = query - member.first_row - range.first_query;
+    member.out_row = s;
+    if (use[s].remaining == kNoCap) continue;
+    member.allowance = LayerAllowance(use[s].remaining, config.budget_shares, layer,
+                                      LeastEdges(member.choice, {&range, 1}), least_later[layer]);
+  }
+  AttentionInputs inputs = source.AttentionView(config, model.weights());
+  const ConstMatrix cache = Cache(layer);
+  inputs.k = cache.Columns(0, cache.columns / 2);
+  inputs.v = cache.Columns(cache.columns / 2, cache.columns / 2);
+  const absl::Status status = AttendLayer(model, inputs, members, rows.attended());
+  if (!status.ok()) return status;
+  for (size_t s = 0; s < use.size(); ++s) {
+    use[s].capped |= members[s].capped;
+    for (const HeadReport& head : members[s].reports[0].heads) {
+      use[s].edges += head.edges;
+      if (use[s].remaining != kNoCap) use[s].remaining -= head.edges;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace edgewise

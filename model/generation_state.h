@@ -1,0 +1,86 @@
+// The inside of a Generation: generation.cc decides what runs next and chooses tokens, generation_rows.cc runs layers
+// and keeps the caches. Included by these two only.
+#ifndef EDGEWISE_MODEL_GENERATION_STATE_H_
+#define EDGEWISE_MODEL_GENERATION_STATE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/activations.h"
+#include "model/generated_text.h"
+#include "model/generation.h"
+#include "model/layer_attention.h"
+#include "model/ssa.h"
+
+namespace edgewise {
+
+// What one sample has used of the budget of the row that runs.
+struct RowUse {
+  uint64_t remaining = kNoCap;
+  uint64_t edges = 0;
+  bool capped = false;
+};
+
+struct Generation::State {
+  State(const Model& model, ModelSequence prompt, GenerationOptions options);
+
+  const Model& model;
+  const ModelConfig& config;
+  const GenerationOptions options;
+  const ModelInput choices;  // what Model::Choose wants to know; it has no sequences
+  const int32_t
+      first_drawn;         // the samples share the layers before it, and its keys and values; layers: nothing is drawn
+  const uint32_t samples;  // that differ
+  const int64_t capacity;  // tokens of a cache
+
+  std::vector<int32_t> tokens;  // prompt and what was generated
+  ModelSequence context;        // the end of it that the model sees
+  int32_t cached = 0;  // tokens of `context` whose keys and values are cached, all of them once the rows have run
+  std::vector<Buffer> caches;  // [layers], each [copies, capacity, keys and values]
+  SourceCache sources;         // of the window that the last row was in
+
+  // The rows before the last token of the context.
+  ModelSequence before;
+  int32_t layer = 0;           // next
+  uint32_t wave_begin = 0;     // samples that run together: from here
+  uint32_t wave_end = 0;       // to before here; 0: the shared layers run
+  Activations shared, active;  // rows that the samples share, and those of each
+
+  GeneratedText text;
+  uint32_t generated = 0;
+  FinishReason finish = FinishReason::kNone;
+  std::optional<GeneratedToken> token;
+
+  absl::Status Allocate();
+  absl::Status CheckBudget() const;
+  absl::Status Step();
+
+  // generation_rows.cc
+  absl::Status StepBefore();
+  absl::Status RunRow(RowEdges& edges, std::vector<double>& mean);
+
+  // Caches of a layer: one where its keys and values do not depend on what was drawn.
+  uint32_t Copies(int32_t of_layer) const { return of_layer <= first_drawn ? 1 : samples; }
+  // Edges that one sample of a row may use, and its pairs.
+  uint64_t RowPairs(const ModelSequence& sequence) const;
+  uint64_t RowBudget(uint64_t pairs) const;  // 0: none
+  uint64_t RowLeast(const ModelSequence& sequence) const;
+  void Append(ModelSequence& sequence, int32_t token_id) const;
+
+ private:
+  Matrix Cache(int32_t of_layer) const;
+  absl::Status Store(const Activations& rows, uint32_t first_copy, uint32_t copies, int32_t first_token);
+  LayerMember Member(uint32_t sample, const QueryRange& range) const;
+  // Rows of `active`: the shared ones, once for every copy.
+  absl::Status Replicate(uint32_t copies);
+  absl::Status StartBefore();
+  absl::Status AttendBefore(const Activations& source, Activations& rows, uint32_t first_sample, uint32_t members);
+  absl::Status AttendRow(const Activations& source, Activations& rows, std::vector<RowUse>& use,
+                         const std::vector<uint64_t>& least_later);
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_GENERATION_STATE_H_

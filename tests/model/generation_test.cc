@@ -1,0 +1,311 @@
+// Generation against forward passes over the text so far: the same edges, the same probabilities, with caches,
+// ensembles, budgets and beyond the context.
+#include "model/generation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/model/model_kinds.h"
+
+namespace edgewise::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+using Tokens = std::vector<int32_t>;
+
+std::vector<GeneratedToken> Generate(const Model& model, const Tokens& prompt, const GenerationOptions& options,
+                                     FinishReason* reason = nullptr) {
+  auto generation = Generation::Create(model, *model.Prepare(prompt, TruncateMode::kRefuse), options);
+  EXPECT_TRUE(generation.ok()) << generation.status();
+  std::vector<GeneratedToken> tokens;
+  while (generation.ok() && !(*generation)->done()) {
+    const absl::Status status = (*generation)->Step();
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) break;
+    if (auto token = (*generation)->TakeToken()) tokens.push_back(*std::move(token));
+  }
+  if (reason != nullptr) *reason = (*generation)->finish_reason();
+  return tokens;
+}
+
+Tokens IdsOf(const std::vector<GeneratedToken>& tokens) {
+  Tokens ids;
+  for (const GeneratedToken& token : tokens) ids.push_back(token.token_id);
+  return ids;
+}
+
+bool SameTokens(const std::vector<GeneratedToken>& a, const std::vector<GeneratedToken>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const GeneratedToken& x, const GeneratedToken& y) {
+    return x.token_id == y.token_id && x.text == y.text && x.log_probability == y.log_probability &&
+           x.edges.edges == y.edges.edges && x.edges.capped == y.edges.capped;
+  });
+}
+
+class GenerationTest : public ::testing::TestWithParam<ModelKind> {
+ protected:
+  GenerationTest() : loaded_(LoadModel(WriteModel(folder_.path(), ConfigOf(GetParam()), 9))) {
+    options_.max_new_tokens = 24;
+    options_.temperature = 0.8;
+    options_.seed = 5;
+    if (!GetParam().override_with.is_null()) {
+      options_.attention = Override(ConfigOf(GetParam()), GetParam().override_with);
+    }
+  }
+
+  Tokens Prompt(int32_t count, uint64_t seed) const {
+    Tokens prompt = RandomTokens(count, 49, seed);
+    if (loaded_->config().pad_token_id == 0 && count > 4) prompt[2] = prompt[3] = 0;
+    return prompt;
+  }
+
+  // A forward pass over a text, cut to its last tokens; the row of its last token is what predicts the next.
+  InputResult Predict(const Tokens& text) const {
+    ModelInput input;
+    input.sequences.push_back(*loaded_->Prepare(text, TruncateMode::kHead));
+    input.seed = options_.seed;
+    input.samples = options_.samples;
+    input.attention = options_.attention;
+    input.dense = options_.dense;
+    input.want_graph = options_.samples == 1;
+    return RunOne(*loaded_, input);
+  }
+
+  // Probabilities and edges of every generated token against those of passes over what stands before it. Returns the
+  // largest relative difference.
+  double ExpectAsRecomputed(const Tokens& prompt, const std::vector<GeneratedToken>& tokens) const {
+    double worst = 0.0;
+    Tokens text = prompt;
+    for (const GeneratedToken& token : tokens) {
+      const InputResult result = Predict(text);
+      EXPECT_TRUE(result.status.ok()) << result.status;
+      double expected = 0.0;
+      for (const SampleResult& sample : result.sample_results) {
+        double total = 0.0;
+        for (float logit : sample.logits) total += std::exp(static_cast<double>(logit));
+        expected += std::exp(static_cast<double>(sample.logits[token.token_id])) / total / result.samples;
+      }
+      worst = std::max(worst, std::abs(std::exp(token.log_probability) / expected - 1.0));
+      if (result.graph.has_value()) {
+        uint64_t edges = 0;
+        for (const auto& layer : result.graph->layers) {
+          for (const HeadEdges& head : layer) edges += head.row_offsets.back() - head.row_offsets.end()[-2];
+        }
+        EXPECT_EQ(token.edges.edges, static_cast<double>(edges)) << "after " << text.size() << " tokens";
+      }
+      text.push_back(token.token_id);
+    }
+    EXPECT_LE(worst, kCachedTolerance);
+    return worst;
+  }
+
+  TemporaryFolder folder_;
+  LoadedModel loaded_;
+  GenerationOptions options_;
+};
+
+TEST_P(GenerationTest, CachedRowsAreThoseOfAForwardPass) {
+  double worst = 0.0;
+  for (const int32_t length : {1, 2, 17, 39}) {
+    const Tokens prompt = Prompt(length, static_cast<uint64_t>(length));
+    worst = std::max(worst, ExpectAsRecomputed(prompt, Generate(*loaded_, prompt, options_)));
+  }
+  RecordProperty("largest_relative_difference", std::to_string(worst));
+}
+
+TEST_P(GenerationTest, AnEnsembleDrawsFromTheMeanOfItsSamples) {
+  options_.samples = 3;
+  const Tokens prompt = Prompt(11, 3);
+  const auto tokens = Generate(*loaded_, prompt, options_);
+  ExpectAsRecomputed(prompt, tokens);
+  options_.samples = 1;
+  const auto one = Generate(*loaded_, prompt, options_);
+  const bool drawn = !SameTokens(one, tokens);
+  ModelInput input;
+  input.attention = options_.attention;
+  EXPECT_EQ(drawn, loaded_->Samples(input));
+}
+
+TEST_P(GenerationTest, BeyondTheContextTheTextIsCroppedAndRecomputed) {
+  const Tokens prompt = Prompt(60, 4);
+  options_.max_new_tokens = 12;  // the context is 64
+  options_.samples = 2;
+  ExpectAsRecomputed(prompt, Generate(*loaded_, prompt, options_));
+}
+
+TEST_P(GenerationTest, GreedyTakesTheMostProbableToken) {
+  options_.temperature = 0.0;
+  options_.max_new_tokens = 10;
+  Tokens text = Prompt(9, 6);
+  for (const GeneratedToken& token : Generate(*loaded_, text, options_)) {
+    std::vector<float> probabilities = Predict(text).probabilities;
+    if (loaded_->config().pad_token_id == 0) probabilities[0] = -1.0f;  // never chosen
+    const auto best = std::max_element(probabilities.begin(), probabilities.end());
+    ASSERT_EQ(token.token_id, best - probabilities.begin());
+    text.push_back(token.token_id);
+  }
+}
+
+TEST_P(GenerationTest, TheBudgetCapsEveryRow) {
+  const Tokens prompt = Prompt(13, 7);
+  const auto free = Generate(*loaded_, prompt, options_);
+  // A cap of one edge is refused with the least that is possible.
+  options_.max_edges = 1;
+  const auto refused =
+      Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options_).status();
+  ASSERT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  const std::string message(refused.message());
+  ASSERT_THAT(message, StartsWith("max_edges is 1; a row of this text needs up to "));
+  const uint64_t least = std::stoull(message.substr(message.find("up to ") + 6));
+  options_.max_edges = least - 1;
+  EXPECT_FALSE(Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options_).ok());
+  uint64_t most = 0;
+  for (const GeneratedToken& token : free) most = std::max(most, token.edges.max_sample_edges);
+  for (const uint64_t cap : {least, least + (most - std::min(most, least)) / 3, most, uint64_t{1} << 40}) {
+    if (cap < least) continue;
+    options_.max_edges = cap;
+    const auto tokens = Generate(*loaded_, prompt, options_);
+    bool capped = false;
+    for (const GeneratedToken& token : tokens) {
+      ASSERT_LE(token.edges.max_sample_edges, cap);
+      ASSERT_LE(token.edges.max_sample_edges, token.edges.pairs);
+      ASSERT_EQ(token.edges.budget, cap);
+      capped |= token.edges.capped;
+    }
+    EXPECT_TRUE(capped || SameTokens(free, tokens));
+    EXPECT_TRUE(capped || cap >= most);
+    EXPECT_FALSE(capped && cap == uint64_t{1} << 40);
+  }
+}
+
+TEST_P(GenerationTest, ADensityIsACapOfEveryRow) {
+  const Tokens prompt = Prompt(13, 7);
+  options_.max_density = 1e-9;
+  const auto refused =
+      Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options_).status();
+  ASSERT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), StartsWith("max_density is 1e-09, which is 0 of the "));
+  options_.max_density = 1.0;
+  const auto whole = Generate(*loaded_, prompt, options_);
+  for (const GeneratedToken& token : whole) {
+    EXPECT_EQ(token.edges.budget, token.edges.pairs);
+    EXPECT_FALSE(token.edges.capped);
+  }
+  options_.max_density = 0.4;
+  const auto generation = Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options_);
+  if (!generation.ok()) return;  // a kind that cannot do with less
+  for (const GeneratedToken& token : Generate(*loaded_, prompt, options_)) {
+    EXPECT_LE(static_cast<double>(token.edges.max_sample_edges) / static_cast<double>(token.edges.pairs), 0.4);
+  }
+}
+
+TEST_P(GenerationTest, ThreadsAndOthersInBetweenChangeNoByte) {
+  options_.samples = 3;
+  options_.max_new_tokens = 10;
+  const Tokens prompt = Prompt(21, 8);
+  const auto alone = Generate(*loaded_, prompt, options_);
+  const LoadedModel threaded = LoadModel(folder_.path(), 3);
+  EXPECT_TRUE(SameTokens(alone, Generate(*threaded, prompt, options_)));
+
+  const auto create = [&](const Tokens& text, GenerationOptions options) {
+    return *Generation::Create(*loaded_, *loaded_->Prepare(text, TruncateMode::kRefuse), std::move(options));
+  };
+  GenerationOptions other = options_;
+  other.seed = 99;
+  other.samples = 1;
+  const auto first = create(prompt, options_), second = create(Prompt(50, 9), other);
+  std::vector<GeneratedToken> tokens;
+  while (!first->done()) {
+    ASSERT_TRUE(first->Step().ok());
+    if (auto token = first->TakeToken()) tokens.push_back(*std::move(token));
+    ASSERT_TRUE(second->Step().ok());
+    Predict(prompt);
+  }
+  EXPECT_TRUE(SameTokens(alone, tokens));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, GenerationTest, ::testing::ValuesIn(LanguageModelKinds()),
+                         [](const auto& info) { return info.param.name; });
+
+class BytesTest : public ::testing::Test {
+ protected:
+  BytesTest() {
+    auto config = ConfigOf(LanguageModelKinds()[1]);  // pads have id 0
+    config["vocab_size"] = 257;
+    config["tokenizer"] = {{"kind", "byte"}};
+    loaded_ = LoadModel(WriteModel(folder_.path(), config, 9));
+    options_.max_new_tokens = 40;
+    options_.temperature = 1.0;
+  }
+
+  TemporaryFolder folder_;
+  LoadedModel loaded_;
+  GenerationOptions options_;
+};
+
+TEST_F(BytesTest, StopStringsEndTheTextBeforeThem) {
+  const auto free = Generate(*loaded_, {5, 6, 7}, options_);
+  std::string all;
+  for (const GeneratedToken& token : free) all += token.text;
+  ASSERT_GT(all.size(), 20u);
+  size_t cut = 10;
+  while ((static_cast<unsigned char>(all[cut]) & 0xC0) == 0x80) ++cut;
+  options_.stop = {"never", all.substr(cut, all.size() / 4)};
+  FinishReason reason = FinishReason::kNone;
+  const auto stopped = Generate(*loaded_, {5, 6, 7}, options_, &reason);
+  EXPECT_EQ(reason, FinishReason::kStop);
+  EXPECT_LT(stopped.size(), free.size());
+  std::string text;
+  for (const GeneratedToken& token : stopped) text += token.text;
+  EXPECT_EQ(text, all.substr(0, all.find(options_.stop[1])));
+  for (size_t i = 0; i < stopped.size(); ++i) EXPECT_EQ(stopped[i].token_id, free[i].token_id);
+}
+
+TEST_F(BytesTest, PadsAreNeverChosenAndThoseBehindThePromptChangeNothing) {
+  options_.temperature = 50.0;
+  const auto tokens = Generate(*loaded_, {5, 6, 7}, options_);
+  EXPECT_THAT(IdsOf(tokens), ::testing::Not(::testing::Contains(0)));
+  EXPECT_TRUE(SameTokens(tokens, Generate(*loaded_, {5, 6, 7, 0, 0}, options_)));
+}
+
+TEST_F(BytesTest, RefusalsNameTheField) {
+  const auto message = [&](const GenerationOptions& options) {
+    return std::string(
+        Generation::Create(*loaded_, *loaded_->Prepare({5}, TruncateMode::kRefuse), options).status().message());
+  };
+  GenerationOptions options = options_;
+  options.max_new_tokens = 0;
+  EXPECT_THAT(message(options), StartsWith("max_new_tokens is 0"));
+  options = options_;
+  options.stop = {"a", ""};
+  EXPECT_THAT(message(options), StartsWith("stop[1] is empty"));
+  options = options_;
+  options.temperature = -1.0;
+  EXPECT_THAT(message(options), StartsWith("temperature is -1"));
+}
+
+TEST(GenerationFailureTest, ANumberThatIsNotFiniteEndsItWithInternal) {
+  const auto config = ConfigOf(LanguageModelKinds()[0]);
+  const TemporaryFolder folder;
+  auto tensors = RandomTensors(config, 1);
+  tensors["embeddings.word.weight"].values[49 * 32] = 3e38f;  // token 49 at position 10
+  tensors["embeddings.position.weight"].values[10 * 32] = 3e38f;
+  WriteFile(folder.path() + "/config.json", config.dump());
+  WriteFile(folder.path() + "/model.safetensors", SafetensorsBytes(tensors));
+  const LoadedModel loaded = LoadModel(folder.path());
+  GenerationOptions options;
+  options.max_new_tokens = 2;
+  const Tokens prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 49, 3};
+  auto generation = Generation::Create(*loaded, *loaded->Prepare(prompt, TruncateMode::kRefuse), options);
+  ASSERT_TRUE(generation.ok());
+  absl::Status status;
+  for (int step = 0; step < 10 && status.ok(); ++step) status = (*generation)->Step();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("NON_FINITE_OUTPUT"));
+}
+
+}  // namespace
+}  // namespace edgewise::testing

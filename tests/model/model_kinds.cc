@@ -1,0 +1,197 @@
+#include "tests/model/model_kinds.h"
+
+#include <algorithm>
+#include <ostream>
+#include <stdexcept>
+
+namespace edgewise::testing {
+namespace {
+
+using nlohmann::json;
+
+json Sbm(const char* law, bool self_loops, int window) {
+  return {{"kind", "sbm"},       {"num_clusters", 16},       {"law", law},
+          {"exploration", 0.01}, {"self_loops", self_loops}, {"local_window", window}};
+}
+
+json Local(int windows, json sigma) {
+  return {{"kind", "ssa"}, {"bias", "local"}, {"windows", windows}, {"sigma", std::move(sigma)}};
+}
+
+json Keep(int keep) { return {{"kind", "ssa"}, {"bias", "none"}, {"keep", keep}}; }
+
+json Grid(int windows) {
+  return {{"kind", "ssa"}, {"bias", "local"}, {"windows", windows}, {"sigma", 0.3}, {"grid", {8, 8}}};
+}
+
+json Blocks(json size, const char* pattern, const json& more = json::object()) {
+  json attention = {{"kind", "block"}, {"block_size", std::move(size)}, {"pattern", pattern}};
+  attention.update(more);
+  return attention;
+}
+
+const json kDense = {{"kind", "dense"}};
+
+// A merge patch: the attention of SmallConfig goes as a whole, because a list replaces and an object would be merged.
+json Attention(const json& attention, json changes = json::object()) {
+  if (!attention.is_object()) {
+    changes["attention"] = attention;
+    return changes;
+  }
+  const size_t layers = changes.value("num_hidden_layers", 2);
+  const bool spread =
+      attention.contains("last_layers") || (attention.contains("sigma") && attention["sigma"].is_array());
+  if (!spread) {
+    changes["attention"] = std::vector<json>(layers, attention);
+    return changes;
+  }
+  changes["attention"] = attention;  // of one object for all layers: take away what SmallConfig has
+  for (const char* field : {"num_clusters", "law", "exploration"}) changes["attention"][field] = nullptr;
+  return changes;
+}
+
+json Language(const json& attention, json changes = json::object()) {
+  changes.update(
+      {{"task", "causal-lm"}, {"pooling", nullptr}, {"num_labels", nullptr}, {"classifier_hidden_size", nullptr}});
+  if (!changes.contains("pad_token_id")) changes["pad_token_id"] = -1;
+  return Attention(attention, std::move(changes));
+}
+
+json Features(const json& attention, json changes = json::object()) {
+  changes.update({{"vocab_size", nullptr}, {"feature_size", 5}, {"pad_token_id", nullptr}});
+  return Attention(attention, std::move(changes));
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const ModelKind& kind) { return out << kind.name; }
+
+std::vector<ModelKind> LanguageModelKinds() {
+  const json adaptive = {{"min", 3}, {"max", 16}, {"alpha", 0.1}};
+  const json blocks = {{0, 0}, {1, 0}, {1, 1}, {2, 1}, {3, 0}, {3, 3}};
+  return {
+      {"lm_dense", Language(kDense)},
+      {"lm_dense_pads_alibi", Language(kDense, {{"pad_token_id", 0}, {"position_embedding", "alibi"}})},
+      {"lm_untied_post_relative",
+       Language(kDense,
+                {{"tie_word_embeddings", false}, {"norm_position", "post"}, {"position_embedding", "relative"}})},
+      {"lm_ssa_local", Language(Local(6, 0.2))},
+      {"lm_ssa_pads", Language(Local(5, 0.3), {{"pad_token_id", 0}})},
+      {"lm_ssa_none", Language(Keep(9))},
+      {"lm_ssa_grid", Language(Grid(4))},
+      {"lm_ssa_schedule_dense_below",
+       Language({{"kind", "ssa"}, {"bias", "local"}, {"windows", 4}, {"sigma", {0.1, 0.4}}, {"last_layers", 2}},
+                {{"num_hidden_layers", 4}})},
+      {"lm_block_local", Language(Blocks(6, "local"), {{"pad_token_id", 0}})},
+      {"lm_block_adaptive", Language(Blocks(adaptive, "first_and_diagonal"))},
+      {"lm_block_list", Language(Blocks(16, "list", {{"blocks", blocks}}))},
+      {"lm_block_learned", Language(Blocks(8, "learned", {{"threshold", 0.5}}))},
+      {"lm_mixed", Language({kDense, Local(4, 0.2), Blocks(8, "local")}, {{"num_hidden_layers", 3}})},
+      {"lm_override", Language(kDense, {{"num_hidden_layers", 3}}), Local(4, 0.2)},
+  };
+}
+
+std::vector<ModelKind> ModelKinds() {
+  std::vector<ModelKind> kinds = {
+      {"bernoulli", json::object()},
+      {"poisson_set", Attention(Sbm("poisson_set", false, 0))},
+      {"poisson_multi", Attention(Sbm("poisson_multi", true, 0))},
+      {"self_loops_three_heads", Attention(Sbm("bernoulli", true, 0), {{"num_attention_heads", 3}, {"head_dim", 16}})},
+      {"window_four_layers", Attention(Sbm("bernoulli", true, 6), {{"num_hidden_layers", 4}})},
+      {"pair", {{"task", "pair-classification"}}},
+      {"tied_pair", {{"task", "pair-classification"}, {"tied_layers", true}, {"num_hidden_layers", 3}}},
+      {"dense_below",
+       Attention({kDense, Sbm("bernoulli", false, 0), Sbm("poisson_set", true, 0)}, {{"num_hidden_layers", 3}})},
+      {"shares", {{"num_hidden_layers", 3}, {"budget_shares", {1.0, 4.0, 0.5}}}},
+      {"cls", {{"pooling", {{"kind", "cls"}, {"divisor", nullptr}}}, {"cls_token_id", 49}}},
+      {"tokens", {{"task", "token-classification"}, {"pooling", nullptr}}},
+      {"dense", Attention(kDense)},
+      {"ssa_local", Attention(Local(4, 0.2))},
+      {"ssa_schedule",
+       Attention({{"kind", "ssa"}, {"bias", "local"}, {"windows", 3}, {"sigma", {0.1, 0.5}}, {"last_layers", 2}},
+                 {{"num_hidden_layers", 3}})},
+      {"ssa_none_keep", Attention(Keep(7))},
+      {"ssa_none_windows", Attention({{"kind", "ssa"}, {"bias", "none"}, {"windows", 4}})},
+      {"ssa_grid", Attention(Grid(4))},
+      {"ssa_pair", Attention(Local(3, 0.2), {{"task", "pair-classification"}})},
+      {"ssa_tokens", Attention(Local(3, 0.2), {{"task", "token-classification"}, {"pooling", nullptr}})},
+      {"ssa_and_sbm", Attention({Local(3, 0.2), Sbm("bernoulli", false, 0)})},
+      {"ssa_over_dense", Attention(kDense), Local(4, 0.2)},
+      {"ssa_over_sbm", json::object(), Keep(6)},
+      {"block_diagonal", Attention(Blocks(7, "diagonal"))},
+      {"block_local", Attention(Blocks(4, "local", {{"width", 2}}))},
+      {"block_strided", Attention(Blocks(4, "strided", {{"stride", 3}}))},
+      {"block_adaptive", Attention(Blocks({{"min", 2}, {"max", 16}, {"alpha", 0.29}}, "first_and_diagonal"))},
+      {"block_list", Attention(Blocks(10, "list", {{"blocks", {{0, 0}, {0, 1}, {1, 1}, {2, 0}, {2, 2}}}}))},
+      {"block_learned", Attention(Blocks(6, "learned", {{"threshold", 0.5}}))},
+      {"block_cls",
+       Attention(Blocks(6, "local"), {{"pooling", {{"kind", "cls"}, {"divisor", nullptr}}}, {"cls_token_id", 49}})},
+      {"alibi", {{"position_embedding", "alibi"}}},
+      {"relative_dense", Attention(kDense, {{"position_embedding", "relative"}})},
+      {"relative_ssa", Attention(Local(4, 0.2), {{"position_embedding", "relative"}})},
+      {"bias_values_sbm", {{"pairwise_bias", {{"kind", "values"}}}}},
+      {"bias_buckets_ssa", Attention(Local(3, 0.2), {{"pairwise_bias", {{"kind", "buckets"}, {"num_buckets", 12}}}})},
+      {"bias_values_block", Attention(Blocks(5, "local"), {{"pairwise_bias", {{"kind", "values"}}}})},
+      {"features_sbm", Features(Sbm("bernoulli", false, 0))},
+      {"features_dense", Features(kDense)},
+      {"features_grid", Features(Grid(4))},
+      {"regression_sbm", {{"task", "regression"}}},
+      {"regression_features", Features(Local(4, 0.2), {{"task", "regression"}})},
+  };
+  for (const ModelKind& kind : LanguageModelKinds()) kinds.push_back(kind);
+  kinds.push_back({"lm_windows_dense", Language(kDense, {{"max_position_embeddings", 16}}), {}, true});
+  kinds.push_back(
+      {"lm_windows_ssa", Language(Local(4, 0.2), {{"max_position_embeddings", 16}, {"pad_token_id", 0}}), {}, true});
+  kinds.push_back({"lm_windows_block", Language(Blocks(4, "local"), {{"max_position_embeddings", 16}}), {}, true});
+  return kinds;
+}
+
+json ConfigOf(const ModelKind& kind) {
+  json config = SmallConfig();
+  config.merge_patch(kind.changes);
+  return config;
+}
+
+std::shared_ptr<const std::vector<AttentionConfig>> Override(const json& config, const json& attention) {
+  json changed = config;
+  changed["attention"] = attention;
+  const auto parsed = ParseModelConfig(changed.dump());
+  if (!parsed.ok()) throw std::runtime_error(std::string(parsed.status().message()));
+  return std::make_shared<const std::vector<AttentionConfig>>(parsed->attention);
+}
+
+ModelInput RandomInput(const ModelKind& kind, const Model& model, std::mt19937_64& random, int32_t most) {
+  const ModelConfig& config = model.config();
+  ModelInput input;
+  const auto tokens = [&](int32_t longest) {
+    std::vector<int32_t> ids = RandomTokens(static_cast<int32_t>(1 + random() % longest), 49, random());
+    if (config.pad_token_id == 0 && random() % 2 == 0) ids.insert(ids.begin() + random() % ids.size(), 3, 0);
+    return ids;
+  };
+  if (config.feature_size > 0) {
+    const auto rows = static_cast<uint32_t>(1 + random() % most);
+    std::vector<float> values;
+    for (uint32_t i = 0; i < rows * 5; ++i) values.push_back(static_cast<float>(random() % 2001) / 1000.0f - 1.0f);
+    input.sequences.push_back(*model.PrepareFeatures(rows, 5, values, TruncateMode::kRefuse));
+  } else if (kind.windows) {
+    input.sequences = *model.PrepareWindows(tokens(2 * most), TruncateMode::kRefuse, 1 + random() % 15);
+  } else {
+    const std::vector<int32_t> first = tokens(most);
+    const bool pair = config.task == Task::kPairClassification;
+    input = MakeInput(model, first, pair ? RandomTokens(1 + random() % 20, 49, random()) : std::vector<int32_t>());
+  }
+  ModelSequence& sequence = input.sequences[0];
+  const size_t square = static_cast<size_t>(sequence.length()) * sequence.length();
+  for (size_t i = 0; i < square && config.pairwise_bias != PairwiseBiasKind::kNone; ++i) {
+    if (config.pairwise_bias == PairwiseBiasKind::kValues) {
+      sequence.bias_values.push_back(static_cast<float>(random() % 2001) / 500.0f - 2.0f);
+    } else {
+      sequence.bias_buckets.push_back(static_cast<uint8_t>(random() % config.num_buckets));
+    }
+  }
+  if (!kind.override_with.is_null()) input.attention = Override(ConfigOf(kind), kind.override_with);
+  input.seed = random();
+  return input;
+}
+
+}  // namespace edgewise::testing
