@@ -1,5 +1,7 @@
 #include "edgewise/client/client.h"
 
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "client/channel.h"
@@ -7,6 +9,47 @@
 #include "edgewise/v1/inference.grpc.pb.h"
 
 namespace edgewise {
+
+struct Cancellation::Impl {
+  std::mutex mutex;
+  bool cancelled = false;
+  std::set<grpc::ClientContext*> calls;  // under way
+};
+
+Cancellation::Cancellation() : impl_(std::make_unique<Impl>()) {}
+Cancellation::~Cancellation() = default;
+
+void Cancellation::Cancel() {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->cancelled = true;
+  for (grpc::ClientContext* context : impl_->calls) context->TryCancel();
+}
+
+bool Cancellation::cancelled() const {
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->cancelled;
+}
+
+// Puts a call under the cancellation of its options, if there is one, for as long as this lives.
+class Client::Cancellable {
+ public:
+  Cancellable(const CallOptions& call, grpc::ClientContext& context)
+      : impl_(call.cancellation == nullptr ? nullptr : call.cancellation->impl_.get()), context_(context) {
+    if (impl_ == nullptr) return;
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->calls.insert(&context_);
+    if (impl_->cancelled) context_.TryCancel();
+  }
+  ~Cancellable() {
+    if (impl_ == nullptr) return;
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->calls.erase(&context_);
+  }
+
+ private:
+  Cancellation::Impl* const impl_;
+  grpc::ClientContext& context_;
+};
 
 struct Client::Impl {
   ClientOptions options;
@@ -20,6 +63,7 @@ struct Client::Impl {
                                 const Request& request, const CallOptions& call) {
     grpc::ClientContext context;
     internal::PrepareContext(options, call.timeout.value_or(options.timeout), context);
+    const Cancellable cancellable(call, context);
     Response response;
     grpc::Status status = (stub.get()->*method)(&context, request, &response);
     if (!status.ok()) return internal::ToAbslStatus(status);
@@ -64,6 +108,21 @@ absl::Status Client::WaitForConnected(absl::Duration timeout) {
 
 absl::StatusOr<v1::PredictResponse> Client::Predict(const v1::PredictRequest& request, const CallOptions& call) {
   return impl_->Call(&v1::InferenceService::Stub::Predict, request, call);
+}
+
+absl::Status Client::Generate(const v1::GenerateRequest& request,
+                              const std::function<bool(const v1::GenerateResponse&)>& on_token,
+                              const CallOptions& call) {
+  grpc::ClientContext context;
+  internal::PrepareContext(impl_->options, call.timeout.value_or(absl::InfiniteDuration()), context);
+  const Cancellable cancellable(call, context);
+  const std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = impl_->stub->Generate(&context, request);
+  bool wanted = true;
+  v1::GenerateResponse message;
+  while (wanted && reader->Read(&message)) wanted = on_token(message);
+  if (!wanted) context.TryCancel();
+  const grpc::Status status = reader->Finish();
+  return wanted ? internal::ToAbslStatus(status) : absl::OkStatus();
 }
 
 absl::StatusOr<v1::ListModelsResponse> Client::ListModels(const CallOptions& call) {

@@ -44,6 +44,20 @@ double MutualInformation(double predictive_entropy, std::span<const float* const
   return std::max(0.0, predictive_entropy - sum / static_cast<double>(samples.size()));
 }
 
+double LogLikelihood(std::span<const double* const> samples, size_t tokens) {
+  double likelihood = 0.0;
+  for (size_t t = 0; t < tokens; ++t) {
+    double sum = 0.0;
+    for (const double* sample : samples) sum += sample[t];
+    likelihood += std::log(sum / static_cast<double>(samples.size()));
+  }
+  return likelihood;
+}
+
+double Perplexity(double log_likelihood, size_t tokens) {
+  return tokens == 0 ? 1.0 : std::exp(-log_likelihood / static_cast<double>(tokens));
+}
+
 int ArgMax(std::span<const double> values) {
   if (values.empty()) return 0;
   return static_cast<int>(std::max_element(values.begin(), values.end()) - values.begin());

@@ -24,6 +24,11 @@ double Entropy(std::span<const double> distribution);
 // max(0, predictive_entropy - mean entropy of the samples), nats.
 double MutualInformation(double predictive_entropy, std::span<const float* const> samples, size_t width);
 
+// Sum over tokens of ln(mean over samples of their probability). samples[s] is the row of sample s, `tokens` doubles.
+double LogLikelihood(std::span<const double* const> samples, size_t tokens);
+// exp of minus its mean; 1 for no tokens.
+double Perplexity(double log_likelihood, size_t tokens);
+
 // The first index of the largest value; 0 for none.
 int ArgMax(std::span<const double> values);
 

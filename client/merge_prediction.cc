@@ -45,6 +45,7 @@ struct Shape {
   size_t positions = 1;
   size_t labels = 0;
   size_t values = 0;
+  size_t scored = 0;  // tokens of a text, for language models
   bool logits = false;
 };
 
@@ -52,6 +53,7 @@ Shape ShapeOf(const v1::Prediction& part) {
   Shape shape;
   shape.labels = part.probabilities_size();
   shape.values = part.values_size();
+  shape.scored = part.scored_tokens();
   shape.logits = part.logits_size() > 0;
   if (part.tokens_size() > 0) {
     shape.positions = part.tokens_size();
@@ -71,8 +73,10 @@ absl::Status CheckPart(const v1::Prediction& part, size_t index, int input, cons
                   absl::StrCat(" has ", part.sample_outputs_size(), " sample_outputs for ", part.samples(),
                                " samples; ask for outputs.each_sample"));
   }
-  if (part.perplexity() != 0.0) return Refuse(index, input, ".perplexity: the likelihood of a text cannot be merged");
   const Shape own = ShapeOf(part);
+  if (own.scored != shape.scored) {
+    return Refuse(index, input, absl::StrCat(".scored_tokens is ", own.scored, ", but parts[0] has ", shape.scored));
+  }
   if (own.positions != shape.positions || own.labels != shape.labels || own.values != shape.values) {
     return Refuse(
         index, input,
@@ -91,6 +95,9 @@ absl::Status CheckPart(const v1::Prediction& part, size_t index, int input, cons
     }
     if (static_cast<size_t>(sample.values_size()) != shape.values) {
       return wrong("values", sample.values_size(), shape.values);
+    }
+    if (static_cast<size_t>(sample.token_probabilities_size()) != shape.scored) {
+      return wrong("token_probabilities", sample.token_probabilities_size(), shape.scored);
     }
     const size_t logits = shape.logits ? expected : 0;
     if (static_cast<size_t>(sample.logits_size()) != logits) return wrong("logits", sample.logits_size(), logits);
@@ -176,6 +183,13 @@ absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span
   auto logit_rows = [&](size_t offset) { return shape.logits ? SampleRows(merged, offset, logits) : Rows(); };
   const LabelNames names(parts, label_names);
 
+  if (parts[0]->perplexity() != 0.0) {  // a language model
+    std::vector<const double*> rows;
+    for (const v1::SampleOutput& sample : merged.sample_outputs()) rows.push_back(sample.token_probabilities().data());
+    merged.set_scored_tokens(static_cast<uint32_t>(shape.scored));
+    merged.set_log_likelihood(LogLikelihood(rows, shape.scored));
+    merged.set_perplexity(Perplexity(merged.log_likelihood(), shape.scored));
+  }
   if (shape.values > 0) {
     const Moments moments = ComputeMoments(SampleRows(merged, 0, values), shape.values);
     Round(moments.mean, merged.mutable_values());

@@ -20,6 +20,8 @@ constexpr char kHelp[] =
     "Talks to an Edgewise server.\n"
     "\n"
     "  predict   ask a model; shows prediction, edges, uncertainty and time\n"
+    "  generate  let a language model write; prints the text as it comes\n"
+    "  score     how well a language model predicts a text: loss, perplexity, bits per byte\n"
     "  models    list the models of the server\n"
     "  health    say whether the server, or one model, serves\n"
     "  bench     measure latency and throughput\n"
@@ -27,7 +29,7 @@ constexpr char kHelp[] =
     "  help      print this\n"
     "\n"
     "`edgewise COMMAND --help` shows the flags of a command.\n"
-    "Exit status: 0 done, 1 the server failed or refused, 2 wrong usage.\n";
+    "Exit status: 0 done, 1 the server failed or refused, 2 wrong usage, 130 interrupted.\n";
 
 std::string ModelTable(const v1::ListModelsResponse& response) {
   using Cells = std::array<std::string, 9>;
@@ -150,6 +152,8 @@ int RunCommand(Arguments arguments, std::ostream& out, std::ostream& err) {
   const std::string& command = arguments[0];
   const Arguments rest = arguments.subspan(1);
   if (command == "predict") return RunPredict(rest, out, err);
+  if (command == "generate") return RunGenerate(rest, out, err);
+  if (command == "score") return RunScore(rest, out, err);
   if (command == "models") return RunModels(rest, out, err);
   if (command == "health") return RunHealth(rest, out, err);
   if (command == "bench") return RunBench(rest, out, err);

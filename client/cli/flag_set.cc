@@ -32,6 +32,15 @@ void FlagSet::AddSwitch(const char* name, const char* help, bool* variable) {
            [variable](const std::string& text, std::string* error) { return ParseValue(text, variable, error); }});
 }
 
+void FlagSet::AddList(const char* name, const char* placeholder, const char* help, std::vector<std::string>* variable) {
+  Flag flag{name, placeholder, help, "", section_, [variable](const std::string& text, std::string*) {
+              variable->push_back(text);
+              return true;
+            }};
+  flag.repeated = true;
+  AddFlag(std::move(flag));
+}
+
 FlagSet::Flag* FlagSet::Find(const std::string& name) {
   auto found = std::find_if(flags_.begin(), flags_.end(), [&](const Flag& flag) { return flag.name == name; });
   return found == flags_.end() ? nullptr : &*found;
@@ -64,7 +73,7 @@ absl::Status FlagSet::Parse(std::span<const std::string> arguments) {
       return absl::InvalidArgumentError(
           absl::StrCat("unknown flag --", name, nearest.empty() ? "" : "; did you mean --" + nearest + "?"));
     }
-    if (flag->seen) return absl::InvalidArgumentError(absl::StrCat("--", name, " is given twice"));
+    if (flag->seen && !flag->repeated) return absl::InvalidArgumentError(absl::StrCat("--", name, " is given twice"));
     flag->seen = true;
     std::string value = "true";
     if (equals != std::string::npos) {

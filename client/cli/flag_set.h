@@ -59,6 +59,8 @@ class FlagSet {
                return ParseValue(text, &variable->emplace(), error);
              }});
   }
+  // May be given more than once.
+  void AddList(const char* name, const char* placeholder, const char* help, std::vector<std::string>* variable);
   // Takes no value (--name), or --name=false.
   void AddSwitch(const char* name, const char* help, bool* variable);
 
@@ -75,6 +77,7 @@ class FlagSet {
     std::string initial;  // shown as the default unless empty
     std::string section;
     std::function<bool(const std::string&, std::string*)> parse;
+    bool repeated = false;
     bool seen = false;
   };
   void AddFlag(Flag flag) { flags_.push_back(std::move(flag)); }

@@ -12,11 +12,7 @@
 #include "absl/strings/str_split.h"
 
 namespace edgewise::cli {
-namespace {
 
-using nlohmann::json;
-
-// Protobuf strings are UTF-8; the server cannot even parse others.
 bool IsUtf8(const std::string& text) {
   size_t i = 0;
   auto continues = [&](size_t at) { return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xc0) == 0x80; };
@@ -43,6 +39,10 @@ bool IsUtf8(const std::string& text) {
   return true;
 }
 
+namespace {
+
+using nlohmann::json;
+
 absl::Status FieldError(const std::string& field, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(field, " ", what));
 }
@@ -55,24 +55,101 @@ absl::StatusOr<int32_t> ToInt32(const std::string& field, const json& value) {
   return static_cast<int32_t>(value.get<int64_t>());
 }
 
-// The fields `text` and `ids` of a line; at most one may be there.
-absl::StatusOr<std::optional<v1::Sequence>> ReadSequence(const json& object, const char* text, const char* ids) {
-  const bool has_text = object.contains(text);
-  const bool has_ids = object.contains(ids);
-  if (has_text && has_ids) return FieldError(text, absl::StrCat("and ", ids, " exclude each other"));
-  if (!has_text && !has_ids) return std::optional<v1::Sequence>();
-  v1::Sequence sequence;
-  if (has_text) {
-    if (!object[text].is_string()) return FieldError(text, "is not a string");
-    sequence.set_text(object[text].get<std::string>());
-    return std::optional<v1::Sequence>(std::move(sequence));
+// A list of rows of numbers, all of one length; `add` takes them one by one and says what is wrong with one.
+struct Shape {
+  size_t rows = 0;
+  size_t columns = 0;
+};
+template <typename AddNumber>
+absl::StatusOr<Shape> ReadRows(const std::string& field, const json& value, AddNumber add) {
+  if (!value.is_array()) return FieldError(field, "is not a list of rows");
+  Shape shape{value.size(), 0};
+  for (size_t r = 0; r < value.size(); ++r) {
+    const std::string row = absl::StrCat(field, "[", r, "]");
+    if (!value[r].is_array()) return FieldError(row, "is not a list of numbers");
+    if (r == 0) shape.columns = value[r].size();
+    if (value[r].size() != shape.columns) {
+      return FieldError(row, absl::StrCat("has ", value[r].size(), " numbers; ", field, "[0] has ", shape.columns));
+    }
+    for (size_t c = 0; c < value[r].size(); ++c) {
+      if (absl::Status status = add(absl::StrCat(row, "[", c, "]"), value[r][c]); !status.ok()) return status;
+    }
   }
-  if (!object[ids].is_array()) return FieldError(ids, "is not a list of integers");
-  sequence.mutable_token_ids();
-  for (size_t i = 0; i < object[ids].size(); ++i) {
-    absl::StatusOr<int32_t> id = ToInt32(absl::StrCat(ids, "[", i, "]"), object[ids][i]);
-    if (!id.ok()) return id.status();
-    sequence.mutable_token_ids()->add_values(*id);
+  return shape;
+}
+
+absl::Status AddFloat(const std::string& field, const json& value, google::protobuf::RepeatedField<float>* to) {
+  if (!value.is_number()) return FieldError(field, absl::StrCat("is ", value.dump(), "; expected a number"));
+  to->Add(value.get<float>());
+  return absl::OkStatus();
+}
+
+absl::Status ReadFeatures(const std::string& field, const json& value, v1::Features& features) {
+  absl::StatusOr<Shape> shape = ReadRows(field, value, [&](const std::string& at, const json& number) {
+    return AddFloat(at, number, features.mutable_values());
+  });
+  if (!shape.ok()) return shape.status();
+  features.set_rows(static_cast<uint32_t>(shape->rows));
+  features.set_columns(static_cast<uint32_t>(shape->columns));
+  return absl::OkStatus();
+}
+
+// The fields bias_values and bias_buckets, with `prefix` in front; at most one may be there.
+absl::Status ReadBias(const json& object, const std::string& prefix, v1::Sequence& sequence) {
+  const std::string values = prefix + "bias_values", buckets = prefix + "bias_buckets";
+  if (object.contains(values) && object.contains(buckets)) {
+    return FieldError(values, absl::StrCat("and ", buckets, " exclude each other"));
+  }
+  if (object.contains(values)) {
+    return ReadRows(values, object[values],
+                    [&](const std::string& at, const json& number) {
+                      return AddFloat(at, number, sequence.mutable_bias()->mutable_values());
+                    })
+        .status();
+  }
+  if (!object.contains(buckets)) return absl::OkStatus();
+  return ReadRows(buckets, object[buckets],
+                  [&](const std::string& at, const json& number) {
+                    absl::StatusOr<int32_t> bucket = ToInt32(at, number);
+                    if (!bucket.ok()) return bucket.status();
+                    if (*bucket < 0 || *bucket > 255)
+                      return FieldError(at, absl::StrCat("is ", *bucket, "; expected 0 to 255"));
+                    sequence.mutable_bias()->mutable_buckets()->push_back(static_cast<char>(*bucket));
+                    return absl::OkStatus();
+                  })
+      .status();
+}
+
+// The fields text, token_ids and features of a line, with `prefix` in front, and a bias. At most one of the three.
+absl::StatusOr<std::optional<v1::Sequence>> ReadSequence(const json& object, const std::string& prefix) {
+  const std::string fields[] = {prefix + "text", prefix + "token_ids", prefix + "features"};
+  const std::string* found = nullptr;
+  for (const std::string& field : fields) {
+    if (!object.contains(field)) continue;
+    if (found) return FieldError(*found, absl::StrCat("and ", field, " exclude each other"));
+    found = &field;
+  }
+  v1::Sequence sequence;
+  if (absl::Status status = ReadBias(object, prefix, sequence); !status.ok()) return status;
+  if (!found) {
+    if (sequence.has_bias()) return FieldError(prefix + "bias", "stands without a sequence");
+    return std::optional<v1::Sequence>();
+  }
+  const json& value = object[*found];
+  if (found == &fields[0]) {
+    if (!value.is_string()) return FieldError(*found, "is not a string");
+    sequence.set_text(value.get<std::string>());
+  } else if (found == &fields[1]) {
+    if (!value.is_array()) return FieldError(*found, "is not a list of integers");
+    sequence.mutable_token_ids();
+    for (size_t i = 0; i < value.size(); ++i) {
+      absl::StatusOr<int32_t> id = ToInt32(absl::StrCat(*found, "[", i, "]"), value[i]);
+      if (!id.ok()) return id.status();
+      sequence.mutable_token_ids()->add_values(*id);
+    }
+  } else {
+    absl::Status status = ReadFeatures(*found, value, *sequence.mutable_features());
+    if (!status.ok()) return status;
   }
   return std::optional<v1::Sequence>(std::move(sequence));
 }
@@ -135,20 +212,22 @@ absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line) {
   const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (object.is_discarded()) return absl::InvalidArgumentError("not valid JSON");
   if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
-  constexpr const char* kFields[] = {"text", "token_ids", "second_text", "second_token_ids", "label", "labels"};
+  constexpr const char* kFields[] = {"text", "token_ids", "features", "bias_values", "bias_buckets"};
   for (const auto& [name, value] : object.items()) {
-    bool known = false;
-    for (const char* field : kFields) known = known || name == field;
+    bool known = name == "label" || name == "labels";
+    for (const char* field : kFields) known = known || name == field || name == absl::StrCat("second_", field);
     if (!known) {
-      return FieldError(name, "is no field; expected text, token_ids, second_text, second_token_ids, label or labels");
+      return FieldError(name,
+                        "is no field; expected text, token_ids, features, bias_values, bias_buckets, the same with "
+                        "second_ in front, label or labels");
     }
   }
   LabelledInput input;
-  absl::StatusOr<std::optional<v1::Sequence>> first = ReadSequence(object, "text", "token_ids");
+  absl::StatusOr<std::optional<v1::Sequence>> first = ReadSequence(object, "");
   if (!first.ok()) return first.status();
-  if (!*first) return absl::InvalidArgumentError("neither text nor token_ids");
+  if (!*first) return absl::InvalidArgumentError("none of text, token_ids and features");
   *input.input.mutable_sequence() = **std::move(first);
-  absl::StatusOr<std::optional<v1::Sequence>> second = ReadSequence(object, "second_text", "second_token_ids");
+  absl::StatusOr<std::optional<v1::Sequence>> second = ReadSequence(object, "second_");
   if (!second.ok()) return second.status();
   if (*second) *input.input.mutable_second() = **std::move(second);
   if (absl::Status status = ReadLabels(object, input); !status.ok()) return status;

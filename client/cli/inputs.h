@@ -19,6 +19,9 @@ struct LabelledInput {
   std::vector<std::optional<int32_t>> labels;  // token-classification, by position; null: not counted
 };
 
+// Protobuf strings are UTF-8; the server cannot even parse others.
+bool IsUtf8(const std::string& text);
+
 // "1, 2,3". InvalidArgument names the entry.
 absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const std::string& text);
 

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace edgewise::cli {
 
@@ -48,33 +50,25 @@ absl::StatusOr<std::unique_ptr<Client>> ConnectionFlags::Connect(bool own_connec
   return Client::Create(options);
 }
 
-void RequestFlags::Register(FlagSet& flags) {
-  flags.Section("Input (one of --text, --token_ids, --input)");
+void CostFlags::RegisterModel(FlagSet& flags) {
   flags.Add("model", "NAME", "the model to ask; `edgewise models` lists them", &model);
   flags.Add("version", "N", "the model's version; 0: the latest", &version);
-  flags.Add("text", "TEXT", "text, through the model's tokenizer", &text);
-  flags.Add("token_ids", "1,2,3", "token ids", &token_ids);
-  flags.Add("input", "FILE",
-            "JSON lines (- for standard input): {\"text\": ...} or {\"token_ids\": [...]}, and\n"
-            "                              optional \"second_text\" or \"second_token_ids\", \"label\", \"labels\"",
-            &input);
-  flags.Add("second_text", "TEXT", "the second text of a pair", &second_text);
-  flags.Add("second_token_ids", "1,2,3", "the second sequence of a pair", &second_token_ids);
-  flags.Add("truncate", "head|tail", "drop tokens there where the input is too long; otherwise refused", &truncate);
-  flags.Section("Cost and uncertainty");
-  flags.Add("max_edges", "N", "hard cap on attended pairs per input and sample", &max_edges);
+}
+
+void CostFlags::RegisterCost(FlagSet& flags) {
+  flags.Add("max_edges", "N", "hard cap on attended pairs per input (generate: per token) and sample", &max_edges);
   flags.Add("max_density", "D", "the same as a share of all pairs, in (0, 1]", &max_density);
-  flags.AddSwitch("allow_degraded", "under pressure the server may lower samples, then the cap", &allow_degraded);
   flags.Add("samples", "N", "forward passes to average over", &samples);
   flags.Add("seed", "S", "makes the answer repeatable; without it the server draws one", &seed);
-  flags.Add("tolerance", "T", "stop sampling at this standard error of the leading label", &tolerance);
-  flags.Add("first_sample", "K", "index of the first sample: a part of a larger ensemble", &first_sample);
   flags.AddSwitch("dense", "attend to every pair, whatever the model does", &dense);
-  flags.Add("top_k", "K", "the K most probable labels", &top_k);
+  flags.Add("windows", "W", "attend by SSA, in W windows with sources near them; with --sigma", &windows);
+  flags.Add("sigma", "A[,B]", "how far sources may come from, as a share of the length; first and last layer", &sigma);
+  flags.Add("keep", "K", "attend by SSA, to K sources for all queries of a layer", &keep);
+  flags.Add("last_layers", "L", "SSA in the last L layers only", &last_layers);
   flags.Add("priority", "P", "0: default; 1: highest", &priority);
 }
 
-absl::StatusOr<v1::PredictRequest> RequestFlags::MakeRequest() const {
+absl::Status CostFlags::Check() const {
   if (model.empty()) return absl::InvalidArgumentError("--model is missing");
   if (version < 0) return absl::InvalidArgumentError(absl::StrCat("--version is ", version, "; expected >= 0"));
   if (max_edges && max_density) {
@@ -85,24 +79,76 @@ absl::StatusOr<v1::PredictRequest> RequestFlags::MakeRequest() const {
     return absl::InvalidArgumentError(absl::StrCat("--max_density is ", *max_density, "; expected in (0, 1]"));
   }
   if (samples == 0) return absl::InvalidArgumentError("--samples is 0; expected >= 1");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<v1::AttentionOverride>> CostFlags::MakeOverride() const {
+  if (windows == 0 && keep == 0) {
+    if (sigma.empty() && last_layers == 0) return std::optional<v1::AttentionOverride>();
+    return absl::InvalidArgumentError(
+        absl::StrCat(sigma.empty() ? "--last_layers" : "--sigma", " goes with --windows or --keep"));
+  }
+  if (windows > 0 && keep > 0) return absl::InvalidArgumentError("--windows and --keep exclude each other");
+  if (dense) return absl::InvalidArgumentError("--dense and --windows or --keep exclude each other");
+  if (windows > 0 && sigma.empty()) return absl::InvalidArgumentError("--windows needs --sigma, such as --sigma=0.1");
+  v1::AttentionOverride override;
+  override.set_kind("ssa");
+  override.set_windows(windows);
+  override.set_keep(keep);
+  override.set_last_layers(last_layers);
+  for (const auto& piece : absl::StrSplit(sigma, ',', absl::SkipWhitespace())) {
+    double value = 0.0;
+    if (!absl::SimpleAtod(piece, &value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--sigma is \"", sigma, "\"; expected numbers, as 0.1 or 0.1,0.3"));
+    }
+    override.add_sigma(value);
+  }
+  return std::optional<v1::AttentionOverride>(std::move(override));
+}
+
+void RequestFlags::Register(FlagSet& flags) {
+  flags.Section("Input (one of --text, --token_ids, --input)");
+  RegisterModel(flags);
+  flags.Add("text", "TEXT", "text, through the model's tokenizer", &text);
+  flags.Add("token_ids", "1,2,3", "token ids", &token_ids);
+  flags.Add(
+      "input", "FILE",
+      "JSON lines (- for standard input): {\"text\": ...}, {\"token_ids\": [...]} or {\"features\": [[...], ...]},\n"
+      "                              and optional \"bias_values\" or \"bias_buckets\" ([[...], ...]), the same\n"
+      "                              with \"second_\" in front, \"label\", \"labels\"",
+      &input);
+  flags.Add("second_text", "TEXT", "the second text of a pair", &second_text);
+  flags.Add("second_token_ids", "1,2,3", "the second sequence of a pair", &second_token_ids);
+  flags.Add("truncate", "head|tail", "drop tokens there where the input is too long; otherwise refused", &truncate);
+  flags.Section("Cost and uncertainty");
+  RegisterCost(flags);
+  flags.AddSwitch("allow_degraded", "under pressure the server may lower samples, then the cap", &allow_degraded);
+  flags.Add("tolerance", "T", "stop sampling at this standard error of the leading label", &tolerance);
+  flags.Add("first_sample", "K", "index of the first sample: a part of a larger ensemble", &first_sample);
+  flags.Add("top_k", "K", "the K most probable labels, or next tokens", &top_k);
+  flags.Add("stride", "N", "language models: from window to window of a long text; 0: half the context", &stride);
+}
+
+absl::StatusOr<v1::PredictRequest> RequestFlags::MakeRequest() const {
+  v1::PredictRequest request;
+  if (absl::Status status = Apply(request); !status.ok()) return status;
   if (!(tolerance >= 0.0)) {
     return absl::InvalidArgumentError(absl::StrCat("--tolerance is ", tolerance, "; expected >= 0"));
   }
-  v1::PredictRequest request;
-  request.set_model(model);
-  request.set_version(version);
-  if (max_edges) request.mutable_budget()->set_max_edges(*max_edges);
-  if (max_density) request.mutable_budget()->set_max_density(*max_density);
   if (allow_degraded) request.mutable_budget()->set_allow_degraded(true);
-  v1::Ensemble* ensemble = request.mutable_ensemble();
-  ensemble->set_samples(samples);
-  if (seed) ensemble->set_seed(*seed);
-  ensemble->set_tolerance(tolerance);
-  ensemble->set_first_sample(first_sample);
-  if (dense) request.set_attention(v1::DENSE);
+  request.mutable_ensemble()->set_tolerance(tolerance);
+  request.mutable_ensemble()->set_first_sample(first_sample);
   request.mutable_outputs()->set_top_k(top_k);
-  request.set_priority(priority);
+  request.mutable_outputs()->set_stride(stride);
   return request;
+}
+
+absl::StatusOr<v1::Truncate> ParseTruncate(const std::string& truncate) {
+  if (truncate.empty()) return v1::REFUSE;
+  if (truncate == "head") return v1::HEAD;
+  if (truncate == "tail") return v1::TAIL;
+  return absl::InvalidArgumentError(absl::StrCat("--truncate is \"", truncate, "\"; expected head or tail"));
 }
 
 absl::StatusOr<std::vector<LabelledInput>> RequestFlags::ReadInputs() const {
@@ -114,14 +160,8 @@ absl::StatusOr<std::vector<LabelledInput>> RequestFlags::ReadInputs() const {
   if (second_text && second_token_ids) {
     return absl::InvalidArgumentError("--second_text and --second_token_ids exclude each other");
   }
-  v1::Truncate how = v1::REFUSE;
-  if (truncate == "head") {
-    how = v1::HEAD;
-  } else if (truncate == "tail") {
-    how = v1::TAIL;
-  } else if (!truncate.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--truncate is \"", truncate, "\"; expected head or tail"));
-  }
+  const absl::StatusOr<v1::Truncate> how = ParseTruncate(truncate);
+  if (!how.ok()) return how.status();
   std::vector<LabelledInput> inputs;
   if (input) {
     if (second_text || second_token_ids) {
@@ -145,8 +185,8 @@ absl::StatusOr<std::vector<LabelledInput>> RequestFlags::ReadInputs() const {
     inputs.push_back(std::move(one));
   }
   for (LabelledInput& one : inputs) {
-    one.input.mutable_sequence()->set_truncate(how);
-    if (one.input.has_second()) one.input.mutable_second()->set_truncate(how);
+    one.input.mutable_sequence()->set_truncate(*how);
+    if (one.input.has_second()) one.input.mutable_second()->set_truncate(*how);
   }
   return inputs;
 }

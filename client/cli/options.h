@@ -35,26 +35,49 @@ struct ConnectionFlags {
   absl::StatusOr<std::unique_ptr<Client>> Connect(bool own_connection = false) const;
 };
 
-// What to ask: predict and bench.
-struct RequestFlags {
+// Which model, at what cost: every command that computes. PredictRequest and GenerateRequest have the same fields for
+// it.
+struct CostFlags {
   std::string model;
   int64_t version = 0;
+  std::optional<uint64_t> max_edges;
+  std::optional<double> max_density;
+  uint32_t samples = 1;
+  std::optional<uint64_t> seed;
+  bool dense = false;
+  uint32_t windows = 0;
+  uint32_t keep = 0;
+  std::string sigma;
+  uint32_t last_layers = 0;
+  uint32_t priority = 0;
+
+  void RegisterModel(FlagSet& flags);
+  void RegisterCost(FlagSet& flags);
+  template <typename Request>
+  absl::Status Apply(Request& request) const;
+
+ private:
+  absl::Status Check() const;
+  // Empty: no override was asked for.
+  absl::StatusOr<std::optional<v1::AttentionOverride>> MakeOverride() const;
+};
+
+// "head", "tail" or "".
+absl::StatusOr<v1::Truncate> ParseTruncate(const std::string& truncate);
+
+// What to ask: predict and bench.
+struct RequestFlags : CostFlags {
   std::optional<std::string> text;
   std::optional<std::string> token_ids;
   std::optional<std::string> input;
   std::optional<std::string> second_text;
   std::optional<std::string> second_token_ids;
   std::string truncate;
-  std::optional<uint64_t> max_edges;
-  std::optional<double> max_density;
   bool allow_degraded = false;
-  uint32_t samples = 1;
-  std::optional<uint64_t> seed;
   double tolerance = 0;
   uint32_t first_sample = 0;
-  bool dense = false;
   uint32_t top_k = 0;
-  uint32_t priority = 0;
+  uint32_t stride = 0;
 
   void Register(FlagSet& flags);
   // Everything but the inputs.
@@ -62,6 +85,23 @@ struct RequestFlags {
   // At least one; from --text, --token_ids or the file of --input.
   absl::StatusOr<std::vector<LabelledInput>> ReadInputs() const;
 };
+
+template <typename Request>
+absl::Status CostFlags::Apply(Request& request) const {
+  if (absl::Status status = Check(); !status.ok()) return status;
+  absl::StatusOr<std::optional<v1::AttentionOverride>> override = MakeOverride();
+  if (!override.ok()) return override.status();
+  request.set_model(model);
+  request.set_version(version);
+  if (max_edges) request.mutable_budget()->set_max_edges(*max_edges);
+  if (max_density) request.mutable_budget()->set_max_density(*max_density);
+  request.mutable_ensemble()->set_samples(samples);
+  if (seed) request.mutable_ensemble()->set_seed(*seed);
+  if (dense) request.set_attention(v1::DENSE);
+  if (*override) *request.mutable_override() = **std::move(override);
+  request.set_priority(priority);
+  return absl::OkStatus();
+}
 
 }  // namespace edgewise::cli
 

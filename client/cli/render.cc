@@ -24,10 +24,25 @@ std::string WithDeviation(float mean, float deviation, uint32_t samples) {
   return samples > 1 ? absl::StrFormat("%.4f ± %.4f", mean, deviation) : absl::StrFormat("%.4f", mean);
 }
 
+// A name as one line: tokens may be line ends.
+std::string Visible(const std::string& name) {
+  std::string text;
+  for (const char c : name) {
+    if (c == '\n') {
+      text += "\\n";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      absl::StrAppendFormat(&text, "\\x%02x", c);
+    } else {
+      text += c;
+    }
+  }
+  return text == " " ? "' '" : text;
+}
+
 // "positive (label 1)", or "label 1" where the model names none.
 std::string LabelText(const std::string& label, int id) {
   const std::string number = absl::StrCat("label ", id);
-  return label.empty() || label == absl::StrCat(id) ? number : absl::StrCat(label, " (", number, ")");
+  return label.empty() || label == absl::StrCat(id) ? number : absl::StrCat(Visible(label), " (", number, ")");
 }
 
 void AddTokens(const v1::Prediction& prediction, std::string& text) {
@@ -63,7 +78,8 @@ void AddOutcome(const v1::Prediction& prediction, std::string& text) {
   const int id = prediction.label_id();
   if (id < 0 || id >= prediction.probabilities_size()) return;
   const float deviation = id < prediction.stddev_size() ? prediction.stddev(id) : 0.0f;
-  Line(text, "prediction", LabelText(prediction.label(), id));
+  const bool language = prediction.perplexity() > 0;
+  Line(text, language ? "next token" : "prediction", LabelText(prediction.label(), id));
   Line(text, "probability", WithDeviation(prediction.probabilities(id), deviation, prediction.samples()));
   for (int t = 0; t < std::min(prediction.top_size(), kMaxRows); ++t) {
     const v1::Prediction::Top& top = prediction.top(t);
@@ -76,6 +92,11 @@ void AddOutcome(const v1::Prediction& prediction, std::string& text) {
     absl::StrAppendFormat(&logits, "%s%.4f", l == 0 ? "" : "  ", prediction.logits(l));
   }
   if (!logits.empty()) Line(text, "logits", logits);
+  if (language) {
+    Line(text, "text",
+         absl::StrFormat("%s scored, log likelihood %.4f, perplexity %.4f", Plural(prediction.scored_tokens(), "token"),
+                         prediction.log_likelihood(), prediction.perplexity()));
+  }
   Line(text, "uncertainty",
        absl::StrFormat("entropy %.4f nats, mutual information %.4f nats", prediction.predictive_entropy(),
                        prediction.mutual_information()));
@@ -168,14 +189,15 @@ std::string RenderLine(size_t number, const v1::PredictResponse& response, const
   const v1::Prediction& prediction = response.predictions(0);
   const v1::EdgeReport& edges = prediction.edges();
   const int id = prediction.label_id();
-  std::string outcome = prediction.label();
+  std::string outcome = Visible(prediction.label());
   double entropy = prediction.predictive_entropy();
   if (prediction.tokens_size() > 0) {
     outcome = Plural(prediction.tokens_size(), "token");
   } else if (prediction.values_size() > 0) {
     outcome = absl::StrFormat("%.4f", prediction.values(0));
   }
-  const double deviation = id >= 0 && id < prediction.stddev_size() ? prediction.stddev(id) : 0.0;
+  const int deviating = prediction.values_size() > 0 ? 0 : id;
+  const double deviation = deviating >= 0 && deviating < prediction.stddev_size() ? prediction.stddev(deviating) : 0.0;
   const double probability = AnswerProbability(prediction);
   const bool has_probability = prediction.probabilities_size() > 0;
   std::string line = absl::StrFormat(

@@ -52,6 +52,7 @@ void ExpectWhole(Task task, bool logits) {
 TEST(EnsembleTest, PartsOfAClassificationMergeToTheBytesOfTheWhole) { ExpectWhole(Task::kClassification, true); }
 TEST(EnsembleTest, PartsOfTokenClassificationMergeToTheBytesOfTheWhole) { ExpectWhole(Task::kTokens, true); }
 TEST(EnsembleTest, PartsOfARegressionMergeToTheBytesOfTheWhole) { ExpectWhole(Task::kRegression, false); }
+TEST(EnsembleTest, PartsOfALanguageModelMergeToTheBytesOfTheWhole) { ExpectWhole(Task::kLanguage, true); }
 TEST(EnsembleTest, LogitsStayAbsentWhereNoneWereAskedFor) { ExpectWhole(Task::kClassification, false); }
 
 TEST(EnsembleTest, OneSampleHasNoDeviationAndNoMutualInformation) {
@@ -99,6 +100,30 @@ TEST(EnsembleTest, MeanIsRoundedOnceAndNotPartByPart) {
     }
   }
   EXPECT_GT(differ, 0);
+}
+
+TEST(EnsembleTest, LikelihoodIsOfTheMeanProbabilityAndNotTheMeanLikelihood) {
+  const std::vector<v1::PredictResponse> parts = MakeParts(Task::kLanguage, {1, 1});
+  const double first = parts[0].predictions(0).log_likelihood(), second = parts[1].predictions(0).log_likelihood();
+  absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts(parts, Names());
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_GT(merged->predictions(0).log_likelihood(), (first + second) / 2 + 0.01);
+}
+
+TEST(EnsembleTest, TextOfOneTokenHasNoLikelihood) {
+  std::vector<v1::PredictResponse> parts = MakeParts(Task::kLanguage, {2, 2});
+  for (v1::PredictResponse& part : parts) {
+    for (v1::Prediction& prediction : *part.mutable_predictions()) {
+      prediction.set_scored_tokens(0);
+      prediction.set_log_likelihood(0);
+      prediction.set_perplexity(1);
+      for (v1::SampleOutput& sample : *prediction.mutable_sample_outputs()) sample.clear_token_probabilities();
+    }
+  }
+  absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts(parts, Names());
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_EQ(merged->predictions(0).perplexity(), 1.0);
+  EXPECT_EQ(merged->predictions(0).log_likelihood(), 0.0);
 }
 
 TEST(EnsembleTest, OrderOfThePartsIsTheOrderOfTheSamples) {
@@ -187,7 +212,12 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"Truncated", [](auto* part) { part->mutable_predictions(0)->set_truncated_tokens(4); },
                 "truncated_tokens is 4, but parts[0] has 3"},
         Refusal{"Graph", [](auto* part) { part->mutable_predictions(0)->mutable_graph()->add_layers(); }, ".graph"},
-        Refusal{"Likelihood", [](auto* part) { part->mutable_predictions(0)->set_perplexity(3.5); }, ".perplexity"}),
+        Refusal{"Scored", [](auto* part) { part->mutable_predictions(0)->set_scored_tokens(3); },
+                "parts[1].predictions[0].scored_tokens is 3, but parts[0] has 0"},
+        Refusal{
+            "TokenProbabilities",
+            [](auto* part) { part->mutable_predictions(0)->mutable_sample_outputs(0)->add_token_probabilities(0.5); },
+            "sample_outputs[0].token_probabilities has 1 entries, expected 0"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(EnsembleTest, TimingIsTheLongestWaitAndTheSumOfTheComputeTimes) {

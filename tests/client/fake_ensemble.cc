@@ -18,6 +18,7 @@ struct Sample {
   Row probabilities;  // [positions, labels]
   Row logits;
   Row values;
+  std::vector<double> token_probabilities;
   uint64_t head_edges[kLayers][kHeads];
   double head_expected[kLayers][kHeads];
   uint32_t degrees[kLayers][kHeads][kPositions];
@@ -47,6 +48,7 @@ Sample DrawSample(int index, Task task, int input) {
     sample.logits.clear();
     sample.values = {static_cast<float>(10 * uniform() - 5), static_cast<float>(uniform())};
   }
+  for (int t = 0; task == Task::kLanguage && t < kScored; ++t) sample.token_probabilities.push_back(uniform());
   for (int l = 0; l < kLayers; ++l) {
     for (int h = 0; h < kHeads; ++h) {
       sample.head_edges[l][h] = random() % 37;
@@ -167,6 +169,7 @@ v1::Prediction MakePrediction(Task task, int input, int first, int count, bool l
     v1::SampleOutput* output = prediction.add_sample_outputs();
     for (float p : sample.probabilities) output->add_probabilities(p);
     for (float value : sample.values) output->add_values(value);
+    for (double p : sample.token_probabilities) output->add_token_probabilities(p);
     if (logits) output->mutable_logits()->Add(sample.logits.begin(), sample.logits.end());
     for (const auto& layer : sample.head_edges) {
       for (uint64_t edges : layer) output->set_edges(output->edges() + edges);
@@ -179,6 +182,17 @@ v1::Prediction MakePrediction(Task task, int input, int first, int count, bool l
     if (!logits) return;
     for (double mean : Compute(logit_rows, offset, kLabels).mean) message->add_logits(static_cast<float>(mean));
   };
+  if (task == Task::kLanguage) {
+    double likelihood = 0;
+    for (int t = 0; t < kScored; ++t) {
+      double sum = 0;
+      for (const Sample& sample : samples) sum += sample.token_probabilities[t];
+      likelihood += std::log(sum / count);
+    }
+    prediction.set_scored_tokens(kScored);
+    prediction.set_log_likelihood(likelihood);
+    prediction.set_perplexity(std::exp(-likelihood / kScored));
+  }
   if (task == Task::kRegression) {
     const Statistics statistics = Compute(values, 0, 2);
     for (double mean : statistics.mean) prediction.add_values(static_cast<float>(mean));

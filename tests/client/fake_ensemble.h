@@ -9,11 +9,12 @@
 
 namespace edgewise::testing {
 
-enum class Task { kClassification, kTokens, kRegression };
+enum class Task { kClassification, kTokens, kRegression, kLanguage };
 
 inline constexpr int kLabels = 5;
 inline constexpr int kPositions = 6;
-inline constexpr int kPad = 2;  // this position is a pad
+inline constexpr int kPad = 2;     // this position is a pad
+inline constexpr int kScored = 7;  // tokens of a text
 
 // Of the labels.
 const std::vector<std::string>& Names();

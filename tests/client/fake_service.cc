@@ -42,6 +42,14 @@ class Service final : public v1::InferenceService::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    if (!generate) return grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "the test says nothing of Generate");
+    return ToGrpc(generate(*request, [writer](const v1::GenerateResponse& message) { return writer->Write(message); }));
+  }
+
+  FakeServer::Generate generate;
+
   grpc::Status ListModels(grpc::ServerContext*, const v1::ListModelsRequest*,
                           v1::ListModelsResponse* response) override {
     *response->add_models() = Other();
@@ -53,6 +61,10 @@ class Service final : public v1::InferenceService::Service {
                         v1::GetModelResponse* response) override {
     if (request->model() == "toy") {
       *response->mutable_model() = Toy();
+    } else if (request->model() == "ids") {
+      *response->mutable_model() = Toy();
+      response->mutable_model()->set_name("ids");
+      response->mutable_model()->set_tokenizer("none");
     } else if (request->model() == "other") {
       *response->mutable_model() = Other();
     } else {
@@ -125,6 +137,8 @@ FakeServer::FakeServer(Predict predict, const ServerTls& tls) : impl_(std::make_
 }
 
 FakeServer::~FakeServer() { impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2)); }
+
+void FakeServer::SetGenerate(Generate generate) { impl_->service->generate = std::move(generate); }
 
 void FakeServer::SetServing(const std::string& service, bool serving) {
   impl_->server->GetHealthCheckService()->SetServingStatus(service, serving);

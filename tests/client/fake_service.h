@@ -26,15 +26,20 @@ struct ServerTls {
 
 class FakeServer {
  public:
+  // Gives a message; false: the client has gone.
+  using Emit = std::function<bool(const v1::GenerateResponse&)>;
+  using Generate = std::function<absl::Status(const v1::GenerateRequest&, const Emit&)>;
   using Predict = std::function<absl::StatusOr<v1::PredictResponse>(const v1::PredictRequest&, const CallInfo&)>;
 
-  // Serves on 127.0.0.1 until destroyed. `predict` may be called from several threads at a time. Two models exist:
-  // "toy" (word tokenizer, labels negative and positive) and "other". Health: the server and "toy" serve, "other" does
-  // not.
+  // Serves on 127.0.0.1 until destroyed. `predict` may be called from several threads at a time. Three models exist:
+  // "toy" (word tokenizer, labels negative and positive), "ids" (no tokenizer) and "other". Health: the server and
+  // "toy" serve, "other" does not.
   explicit FakeServer(Predict predict, const ServerTls& tls = {});
   ~FakeServer();
 
   const std::string& address() const { return address_; }
+  // What Generate does; without it UNIMPLEMENTED. May be called from several threads at a time.
+  void SetGenerate(Generate generate);
   void SetServing(const std::string& service, bool serving);
 
  private:

@@ -32,12 +32,38 @@ TEST(InputLineTest, TokenIdsAndTokenLabelsArrive) {
   EXPECT_FALSE(input->label.has_value());
 }
 
+TEST(InputLineTest, FeaturesAndBiasesArriveRowByRow) {
+  absl::StatusOr<LabelledInput> input = ParseInputLine(
+      R"({"features": [[1, 2.5, -3], [4, 5, 6e-1]], "bias_values": [[0, 1], [2, 3.5]],
+          "second_features": [[7]], "second_bias_buckets": [[255]]})");
+  ASSERT_TRUE(input.ok()) << input.status();
+  const v1::Sequence& first = input->input.sequence();
+  EXPECT_EQ(first.features().rows(), 2u);
+  EXPECT_EQ(first.features().columns(), 3u);
+  ASSERT_EQ(first.features().values_size(), 6);
+  EXPECT_EQ(first.features().values(1), 2.5f);
+  EXPECT_EQ(first.features().values(5), 0.6f);
+  ASSERT_EQ(first.bias().values_size(), 4);
+  EXPECT_EQ(first.bias().values(3), 3.5f);
+  EXPECT_EQ(input->input.second().features().values(0), 7.0f);
+  EXPECT_EQ(input->input.second().bias().buckets(), "\xff");
+}
+
 TEST(InputLineTest, EachFaultIsNamed) {
   const std::pair<const char*, const char*> kCases[] = {
       {"{\"text\": ", "not valid JSON"},
       {"[1]", "not a JSON object"},
-      {"{}", "neither text nor token_ids"},
-      {R"({"second_text": "b"})", "neither text nor token_ids"},
+      {"{}", "none of text, token_ids and features"},
+      {R"({"second_text": "b"})", "none of text, token_ids and features"},
+      {R"({"features": 1})", "features is not a list of rows"},
+      {R"({"features": [1, 2]})", "features[0] is not a list of numbers"},
+      {R"({"features": [[1, 2], [3]]})", "features[1] has 1 numbers; features[0] has 2"},
+      {R"({"features": [[1, "2"]]})", "features[0][1] is \"2\"; expected a number"},
+      {R"({"features": [[1]], "text": "a"})", "text and features exclude each other"},
+      {R"({"text": "a", "bias_values": [[1]], "bias_buckets": [[1]]})", "bias_values and bias_buckets exclude"},
+      {R"({"text": "a", "bias_buckets": [[1, 256]]})", "bias_buckets[0][1] is 256; expected 0 to 255"},
+      {R"({"text": "a", "bias_buckets": [[1.5]]})", "bias_buckets[0][0] is 1.5; expected an integer"},
+      {R"({"text": "a", "second_bias_values": [[1]]})", "second_bias stands without a sequence"},
       {R"({"text": 1})", "text is not a string"},
       {R"({"text": "a", "token_ids": [1]})", "text and token_ids exclude each other"},
       {R"({"text": "a", "second_text": "b", "second_token_ids": [1]})", "second_text and second_token_ids exclude"},
@@ -149,6 +175,35 @@ TEST_F(FlagTest, RequestCarriesWhatTheFlagsSay) {
   EXPECT_EQ(request->attention(), v1::DENSE);
   EXPECT_EQ(request->outputs().top_k(), 3u);
   EXPECT_EQ(request->priority(), 1u);
+}
+
+TEST_F(FlagTest, OverrideIsMadeOfItsFlags) {
+  ASSERT_EQ(ParseError({"--model=m", "--windows=8", "--sigma=0.1,0.25", "--last_layers=2", "--stride=64"}), "");
+  absl::StatusOr<v1::PredictRequest> request = request_.MakeRequest();
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->override().kind(), "ssa");
+  EXPECT_EQ(request->override().windows(), 8u);
+  ASSERT_EQ(request->override().sigma_size(), 2);
+  EXPECT_EQ(request->override().sigma(1), 0.25);
+  EXPECT_EQ(request->override().last_layers(), 2u);
+  EXPECT_EQ(request->outputs().stride(), 64u);
+  request_.sigma = "a";
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--sigma is \"a\"; expected numbers, as 0.1 or 0.1,0.3");
+  request_.sigma.clear();
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--windows needs --sigma, such as --sigma=0.1");
+  request_.windows = 0;
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--last_layers goes with --windows or --keep");
+  request_.keep = 16;
+  EXPECT_TRUE(request_.MakeRequest().ok());
+  request_.dense = true;
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--dense and --windows or --keep exclude each other");
+}
+
+TEST_F(FlagTest, ListFlagsTakeEveryValue) {
+  std::vector<std::string> values;
+  flags_.AddList("stop", "TEXT", "ends here", &values);
+  ASSERT_EQ(ParseError({"--stop=a", "--stop", "b,c"}), "");
+  EXPECT_EQ(values, (std::vector<std::string>{"a", "b,c"}));
 }
 
 TEST_F(FlagTest, ImpossibleRequestsAreRefusedBeforeTheyAreSent) {

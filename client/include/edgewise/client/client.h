@@ -48,8 +48,27 @@ struct ClientOptions {
   size_t max_message_bytes = size_t{64} << 20;  // both ways
 };
 
+// Ends calls from outside. Any thread may call Cancel(), at any time and more than once: calls under way end with
+// Cancelled, and so does every later one that is given this. Must outlive the calls.
+class Cancellation {
+ public:
+  Cancellation();
+  ~Cancellation();
+  Cancellation(const Cancellation&) = delete;
+  Cancellation& operator=(const Cancellation&) = delete;
+
+  void Cancel();
+  bool cancelled() const;
+
+ private:
+  friend class Client;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 struct CallOptions {
   std::optional<absl::Duration> timeout;  // absent: ClientOptions::timeout
+  Cancellation* cancellation = nullptr;   // null: nobody cancels
 };
 
 // States of grpc.health.v1.
@@ -74,6 +93,11 @@ class Client {
   absl::Status WaitForConnected(absl::Duration timeout);
 
   absl::StatusOr<v1::PredictResponse> Predict(const v1::PredictRequest& request, const CallOptions& call = {});
+  // Calls `on_token` in the calling thread with every message, in order, until it returns false (Ok; the generation is
+  // cancelled) or the stream ends (its status). The client's default timeout does not apply; one in `call` does, and is
+  // for the whole generation.
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        const std::function<bool(const v1::GenerateResponse&)>& on_token, const CallOptions& call = {});
   absl::StatusOr<v1::ListModelsResponse> ListModels(const CallOptions& call = {});
   // version 0: the latest.
   absl::StatusOr<v1::ModelInfo> GetModel(const std::string& model, int64_t version = 0, const CallOptions& call = {});
@@ -88,6 +112,7 @@ class Client {
                            const CallOptions& call = {});
 
  private:
+  class Cancellable;
   struct Impl;
   explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

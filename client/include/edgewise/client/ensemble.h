@@ -11,6 +11,8 @@
 //   predictive_entropy = H(mean)    mutual_information = max(0, H(mean) - (sum over s of H(p_s)) / k)
 //   label_id = the first c with the largest mean_c; `top` by falling probabilities[c], ties by rising c
 //   logits and values as probabilities; tokens likewise, each on its own, pads empty
+//   log_likelihood = sum over the scored tokens t, in order, of log(((q_0t + q_1t) + q_2t + ...) / k), q_st the double
+//   of sample s; perplexity = exp(-log_likelihood / tokens), 1 for no tokens
 //   edges = (sum of the samples' edges, as integers) / k    density = edges / pairs
 //   heads' edges and isolated queries likewise; key degrees are summed
 //   expected edges: the mean of the samples', each a multiple of 2^-16 (exact where the server rounds so; otherwise the
@@ -29,7 +31,7 @@ namespace edgewise {
 // Parts in sample order: part i + 1 must have been asked to start where part i ended. Answers do not carry their first
 // sample, so that is the caller's word. InvalidArgument, naming what differs, unless all parts agree in model, version,
 // seed, device, number of inputs and what depends only on the input (pairs, budget, shapes), and each carries all its
-// samples. Graphs (one sample only) and the likelihood of a text cannot be merged and are refused.
+// samples. Graphs (one sample only) cannot be merged and are refused.
 //
 // `label_names` (ModelInfo.labels) names labels that are nowhere a part's own best or in its `top`; a label that has no
 // known name goes by its number. Timing: the longest wait and total, the sum of the compute times, the largest batch.

@@ -1,0 +1,189 @@
+// edgewise generate: the text of a language model, as it comes.
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <ctime>
+#include <memory>
+#include <ostream>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/cli/commands.h"
+#include "client/cli/format.h"
+#include "client/cli/options.h"
+
+namespace edgewise::cli {
+namespace {
+
+struct GenerateFlags {
+  CostFlags cost;
+  ConnectionFlags connection;
+  std::optional<std::string> prompt;
+  std::optional<std::string> token_ids;
+  std::string truncate;
+  uint32_t max_new_tokens = 128;
+  double temperature = 0.8;
+  uint32_t top_k = 0;
+  double top_p = 0;
+  std::vector<std::string> stop;
+  std::string request_id;
+  bool json = false;
+
+  void Register(FlagSet& flags) {
+    flags.Section("Prompt (one of --prompt, --token_ids)");
+    cost.RegisterModel(flags);
+    flags.Add("prompt", "TEXT", "the text to go on from, through the model's tokenizer", &prompt);
+    flags.Add("token_ids", "1,2,3", "the tokens to go on from", &token_ids);
+    flags.Add("truncate", "head|tail", "drop tokens there where the prompt is too long; otherwise refused", &truncate);
+    flags.Section("Which tokens");
+    flags.Add("max_new_tokens", "N", "stop after so many", &max_new_tokens);
+    flags.Add("temperature", "T", "0: always the most probable token", &temperature);
+    flags.Add("top_k", "K", "draw among the K most probable tokens", &top_k);
+    flags.Add("top_p", "P", "draw among the fewest tokens whose probabilities sum to P", &top_p);
+    flags.AddList("stop", "TEXT", "end before this text; may be given more than once", &stop);
+    flags.Section("Cost and uncertainty");
+    cost.RegisterCost(flags);
+    flags.Section("Output");
+    flags.AddSwitch("json", "print every message as a line of JSON", &json);
+    flags.Add("request_id", "ID", "returned as it came, and logged by the server", &request_id);
+    connection.timeout = absl::InfiniteDuration();
+    connection.Register(flags);
+  }
+
+  absl::StatusOr<v1::GenerateRequest> MakeRequest() const {
+    v1::GenerateRequest request;
+    if (absl::Status status = cost.Apply(request); !status.ok()) return status;
+    if (prompt.has_value() == token_ids.has_value()) {
+      return absl::InvalidArgumentError(prompt ? "--prompt and --token_ids exclude each other"
+                                               : "no prompt: give --prompt or --token_ids");
+    }
+    absl::StatusOr<v1::Sequence> sequence = MakeSequence(prompt, token_ids);
+    if (!sequence.ok()) return sequence.status();
+    *request.mutable_prompt() = *std::move(sequence);
+    absl::StatusOr<v1::Truncate> how = ParseTruncate(truncate);
+    if (!how.ok()) return how.status();
+    request.mutable_prompt()->set_truncate(*how);
+    if (max_new_tokens == 0) return absl::InvalidArgumentError("--max_new_tokens is 0; expected >= 1");
+    if (!(temperature >= 0.0)) {
+      return absl::InvalidArgumentError(absl::StrCat("--temperature is ", temperature, "; expected >= 0"));
+    }
+    if (!(top_p >= 0.0 && top_p <= 1.0)) {
+      return absl::InvalidArgumentError(absl::StrCat("--top_p is ", top_p, "; expected 0 to 1"));
+    }
+    request.set_max_new_tokens(max_new_tokens);
+    request.set_temperature(temperature);
+    request.set_top_k(top_k);
+    request.set_top_p(top_p);
+    for (const std::string& text : stop) {
+      if (!IsUtf8(text)) return absl::InvalidArgumentError("--stop is not valid UTF-8");
+      request.add_stop(text);
+    }
+    request.set_request_id(request_id);
+    return request;
+  }
+};
+
+// Ctrl-C cancels the call instead of ending the program. Must be made before any other thread: SIGINT is blocked in
+// this thread, and in those that it starts.
+class CancelOnInterrupt {
+ public:
+  CancelOnInterrupt() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+    waiter_ = std::thread([this] {
+      const timespec poll{0, 50 * 1000 * 1000};
+      while (!over_) {
+        if (sigtimedwait(&signals_, nullptr, &poll) == SIGINT) cancellation_.Cancel();
+      }
+    });
+  }
+  ~CancelOnInterrupt() {
+    over_ = true;
+    waiter_.join();
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+  Cancellation& cancellation() { return cancellation_; }
+
+ private:
+  Cancellation cancellation_;
+  sigset_t signals_{}, before_{};
+  std::atomic<bool> over_ = false;
+  std::thread waiter_;
+};
+
+// What has come so far.
+struct Progress {
+  uint64_t tokens = 0;
+  double edges = 0, pairs = 0;
+  v1::GenerateResponse last;
+
+  void Add(const v1::GenerateResponse& message) {
+    ++tokens;
+    edges += message.edges().edges();
+    pairs += static_cast<double>(message.edges().pairs());
+    last = message;
+  }
+
+  std::string Line(double seconds) const {
+    std::string line = absl::StrFormat("%s in %.2f s, %.1f tokens/s", Plural(tokens, "token"), seconds,
+                                       static_cast<double>(tokens) / std::max(seconds, 1e-9));
+    if (pairs > 0) absl::StrAppend(&line, ", density ", Percent(edges / pairs));
+    if (!last.done()) return line + "\n";
+    return absl::StrCat(line, ", ended by ", last.finish_reason(), ", seed ", last.seed(), "\n");
+  }
+};
+
+}  // namespace
+
+int RunGenerate(Arguments arguments, std::ostream& out, std::ostream& err) {
+  GenerateFlags values;
+  FlagSet flags(
+      "generate --model NAME --prompt TEXT [flags]",
+      "Lets a language model write. Prints the text as it comes, then tokens, tokens per second and density.\n"
+      "Models without a tokenizer: token ids. Ctrl-C ends the generation.");
+  values.Register(flags);
+  int exit_code = kExitOk;
+  if (!ParseOrHelp(flags, "generate", arguments, out, err, exit_code)) return exit_code;
+  absl::StatusOr<v1::GenerateRequest> request = values.MakeRequest();
+  if (!request.ok()) return ReportUsageError(request.status(), "generate", err);
+  CancelOnInterrupt interrupt;
+  absl::StatusOr<std::unique_ptr<Client>> client = values.connection.Connect();
+  if (!client.ok()) return ReportUsageError(client.status(), "generate", err);
+  const CallOptions call{values.connection.timeout, &interrupt.cancellation()};
+  absl::StatusOr<v1::ModelInfo> model = (*client)->GetModel(request->model(), request->version(), call);
+  if (!model.ok()) return ReportServerError(model.status(), values.connection.server, err);
+
+  const bool as_ids = model->tokenizer() == "none";
+  Progress progress;
+  const absl::Time start = absl::Now();
+  const absl::Status status = (*client)->Generate(
+      *request,
+      [&](const v1::GenerateResponse& message) {
+        if (values.json) {
+          out << ToJson(message, false) << "\n";
+        } else if (as_ids) {
+          out << (progress.tokens == 0 ? "" : " ") << message.token_id();
+        } else {
+          out << message.text();
+        }
+        out << std::flush;
+        progress.Add(message);
+        return out.good();
+      },
+      call);
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  if (!values.json && progress.tokens > 0) out << "\n" << std::flush;
+  const bool interrupted = interrupt.cancellation().cancelled();
+  if (!status.ok() && !interrupted) return ReportServerError(status, values.connection.server, err);
+  (values.json ? err : out) << (interrupted && !progress.last.done() ? "interrupted: " : "") << progress.Line(seconds)
+                            << std::flush;
+  return interrupted ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace edgewise::cli

@@ -1,0 +1,33 @@
+#include "client/cli/split_text.h"
+
+#include <algorithm>
+
+namespace edgewise::cli {
+namespace {
+
+// Where a piece of at most `bytes` at the front of `text` ends.
+size_t EndOfPiece(std::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return text.size();
+  const size_t earliest = bytes - bytes / 4;
+  for (const std::string_view separators : {std::string_view("\n"), std::string_view(" \t\n")}) {
+    const size_t found = text.find_last_of(separators, bytes - 1);
+    if (found != std::string_view::npos && found + 1 >= earliest) return found + 1;
+  }
+  size_t end = bytes;
+  while (end > 1 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return end;
+}
+
+}  // namespace
+
+std::vector<std::string_view> SplitText(std::string_view text, size_t bytes) {
+  std::vector<std::string_view> pieces;
+  while (!text.empty()) {
+    const size_t end = EndOfPiece(text, std::max<size_t>(bytes, 4));
+    pieces.push_back(text.substr(0, end));
+    text.remove_prefix(end);
+  }
+  return pieces;
+}
+
+}  // namespace edgewise::cli
