@@ -64,7 +64,7 @@ static void FindPositions(const AttendBlock& block, int64_t first_place, int cou
         block.bias->key_positions == nullptr ? static_cast<int32_t>(key) : block.bias->key_positions[key];
   }
   positions->runs = 0;
-  for (int v = 0; v < kTileKeys / kLanes; ++v) {
+  for (int v = 0; v < count / kLanes; ++v) {  // vectors without repeats, which ascend strictly
     if (positions->at[(v + 1) * kLanes - 1] - positions->at[v * kLanes] == kLanes - 1) positions->runs |= 1u << v;
   }
 }
