@@ -24,7 +24,9 @@ import export
 
 BUILD = export.ROOT / "build" / "train"
 SSA = {"kind": "ssa", "bias": "local", "windows": 4, "sigma": [0.1, 0.225]}
-ATTENTION = {"block": {"kind": "block", "block_size": 16, "pattern": "local", "width": 1}, "ssa": SSA, "words": SSA}
+ATTENTION = {"block": {"kind": "block", "block_size": 16, "pattern": "local", "width": 1},
+             "ssa": {**SSA, "last_layers": 3},      # characters need their nearest neighbours: the first layer is dense
+             "words": SSA}
 LINES = {"block": "Continues Shakespeare by the character; attends to its block and the one before",
          "ssa": "Continues Shakespeare by the character; attends to sources drawn by chance",
          "words": "Continues Shakespeare by the word; attends to sources drawn by chance"}
@@ -35,7 +37,7 @@ WORDS_SHAPE = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads":
 WORDS = 2048        # entries of the vocabulary of words, <unk> included
 BATCH = 32
 TRUNK_STEPS = 1800  # dense, at a steady rate
-STEPS = {"block": 400, "ssa": 500, "words": 500, "tuned": 100}
+STEPS = {"block": 400, "ssa": 500, "words": 1000, "tuned": 100}
 SAMPLES = (1, 2, 5, 10, 20, 50)
 
 
@@ -167,7 +169,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=0, help="of the last part; 0: as bundled")
     parser.add_argument("--trunk-steps", type=int, default=TRUNK_STEPS)
-    parser.add_argument("--dropout", type=float, default=0.2, help="words only")
+    parser.add_argument("--dropout", type=float, default=0.1, help="words only")
     parser.add_argument("--ensemble-tokens", type=int, default=8192)
     args = parser.parse_args()
     if args.write_examples:
