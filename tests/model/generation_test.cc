@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "tests/model/model_kinds.h"
 
 namespace edgewise::testing {
@@ -113,7 +114,7 @@ TEST_P(GenerationTest, CachedRowsAreThoseOfAForwardPass) {
     const Tokens prompt = Prompt(length, static_cast<uint64_t>(length));
     worst = std::max(worst, ExpectAsRecomputed(prompt, Generate(*loaded_, prompt, options_)));
   }
-  RecordProperty("largest_relative_difference", std::to_string(worst));
+  RecordProperty("largest_relative_difference", absl::StrCat(worst));
 }
 
 TEST_P(GenerationTest, AnEnsembleDrawsFromTheMeanOfItsSamples) {

@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <numeric>
+
 #include "tests/model/model_builder.h"
+#include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
 
 namespace edgewise::testing {
@@ -83,6 +87,131 @@ TEST_P(PrepareTest, PadsKeepTheirPlaces) {
 
 INSTANTIATE_TEST_SUITE_P(Cls, PrepareTest, ::testing::Bool(),
                          [](const auto& info) { return std::string(info.param ? "with_cls" : "without"); });
+
+class WindowsTest : public ::testing::Test {
+ protected:
+  WindowsTest() {
+    auto config = ConfigOf(LanguageModelKinds()[1]);  // pads have id 0
+    config["max_position_embeddings"] = 8;
+    loaded_ = LoadModel(WriteModel(folder_.path(), config));
+  }
+
+  TemporaryFolder folder_;
+  LoadedModel loaded_;
+};
+
+// Every token but the first is scored once, by the first window that holds it: the one with the most context.
+TEST_F(WindowsTest, EveryTokenIsScoredOnceWithTheMostContext) {
+  for (int32_t length = 1; length <= 40; ++length) {
+    for (uint32_t stride = 0; stride <= 7; ++stride) {
+      const auto windows = loaded_->PrepareWindows(Counting(1, length), TruncateMode::kRefuse, stride);
+      ASSERT_TRUE(windows.ok()) << windows.status();
+      const int32_t step = stride == 0 ? 4 : static_cast<int32_t>(stride);
+      std::vector<int32_t> scored;
+      int32_t begin = 0;
+      for (const ModelSequence& window : *windows) {
+        ASSERT_LE(window.length(), 8);
+        ASSERT_EQ(window.token_ids.front(), begin + 1) << "windows are a stride apart";
+        for (int32_t i = window.first_scored; i < window.valid(); ++i) {
+          scored.push_back(window.token_ids[window.positions[i]]);
+          ASSERT_TRUE(begin == 0 || begin - step + 8 <= begin + i) << "the window before did not hold it";
+        }
+        begin += step;
+      }
+      ASSERT_EQ(scored, Counting(2, length));
+    }
+  }
+}
+
+TEST_F(WindowsTest, PadsAreNeitherScoredNorAWindow) {
+  std::vector<int32_t> ids = Counting(1, 6);
+  ids.resize(30, 0);
+  ids[9] = 7;
+  const auto windows = loaded_->PrepareWindows(ids, TruncateMode::kRefuse, 4);
+  ASSERT_TRUE(windows.ok());
+  ASSERT_EQ(windows->size(), 2u) << "behind the last token there are pads only";
+  EXPECT_EQ((*windows)[0].valid(), 6);
+  EXPECT_EQ((*windows)[1].first_scored, 2) << "5 and 6 were scored by the first window";
+  EXPECT_EQ((*windows)[1].valid(), 3);
+}
+
+TEST_F(WindowsTest, ATextThatIsCutIsOneSequence) {
+  const auto head = loaded_->PrepareWindows(Counting(1, 12), TruncateMode::kHead, 0);
+  ASSERT_TRUE(head.ok());
+  ASSERT_EQ(head->size(), 1u);
+  EXPECT_EQ((*head)[0].token_ids, Counting(5, 12));
+}
+
+TEST_F(WindowsTest, AStrideIsBelowTheContext) {
+  const auto refused = loaded_->PrepareWindows(Counting(1, 12), TruncateMode::kRefuse, 8).status();
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("stride is 8; allowed are 1 to 7"));
+}
+
+// The likelihood of a long text is that of its windows, each scored on its own.
+TEST_F(WindowsTest, TheLikelihoodOfATextIsThatOfItsWindows) {
+  ModelInput input;
+  input.sequences = *loaded_->PrepareWindows(Counting(1, 30), TruncateMode::kRefuse, 3);
+  const InputResult whole = RunOne(*loaded_, input);
+  double sum = 0.0;
+  uint64_t edges = 0;
+  for (const ModelSequence& window : input.sequences) {
+    ModelInput alone;
+    alone.sequences = {window};
+    const InputResult result = RunOne(*loaded_, alone);
+    sum += result.log_likelihood;
+    edges += result.max_sample_edges;
+  }
+  EXPECT_NEAR(whole.log_likelihood, sum, 1e-9);
+  EXPECT_DOUBLE_EQ(whole.perplexity, std::exp(-whole.log_likelihood / 29));
+  EXPECT_EQ(whole.max_sample_edges, edges);
+  EXPECT_EQ(whole.sample_results[0].token_probabilities.size(), 29u);
+}
+
+TEST(FeaturesTest, RefusalsNameTheField) {
+  const TemporaryFolder folder;
+  auto config = SmallConfig();
+  config.merge_patch(
+      {{"vocab_size", nullptr}, {"feature_size", 3}, {"pad_token_id", nullptr}, {"max_position_embeddings", 4}});
+  const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config));
+  const auto message = [&](uint32_t rows, uint32_t columns, std::vector<float> values) {
+    return std::string(
+        loaded->PrepareFeatures(rows, columns, std::move(values), TruncateMode::kRefuse).status().message());
+  };
+  EXPECT_EQ(message(1, 2, {1, 2}), "features.columns is 2; the model takes 3");
+  EXPECT_EQ(message(0, 3, {}), "features.rows is 0; at least one row is expected");
+  EXPECT_EQ(message(2, 3, {1, 2, 3}), "features.values has 3 entries; 2 rows of 3 are 6");
+  EXPECT_EQ(message(1, 3, {1, NAN, 3}), "features.values[1] is nan; finite numbers are expected");
+  EXPECT_THAT(message(5, 3, std::vector<float>(15)), HasSubstr("features.rows is 5; the model takes 4"));
+  EXPECT_THAT(std::string(loaded->Prepare({1}, TruncateMode::kRefuse).status().message()),
+              HasSubstr("token_ids: this model takes rows of features"));
+  std::vector<float> values(15);
+  std::iota(values.begin(), values.end(), 0.0f);
+  const auto head = loaded->PrepareFeatures(5, 3, values, TruncateMode::kHead);
+  const auto tail = loaded->PrepareFeatures(5, 3, values, TruncateMode::kTail);
+  EXPECT_EQ(head->features.front(), 3.0f);
+  EXPECT_EQ(tail->features.back(), 11.0f);
+  EXPECT_EQ(head->truncated_tokens, 1u);
+  EXPECT_EQ(tail->valid(), 4);
+}
+
+TEST(BiasTest, RefusalsNameTheField) {
+  const TemporaryFolder folder;
+  auto config = SmallConfig();
+  config["pairwise_bias"] = {{"kind", "buckets"}, {"num_buckets", 7}};
+  const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config));
+  ModelSequence sequence = *loaded->Prepare({1, 0, 2}, TruncateMode::kRefuse);
+  const auto message = [&] { return std::string(loaded->CheckBias(sequence).message()); };
+  EXPECT_EQ(message(), "") << "a bias may be left out";
+  sequence.bias_buckets.assign(9, 6);
+  EXPECT_EQ(message(), "");
+  sequence.bias_buckets[4] = 7;
+  EXPECT_EQ(message(), "bias.buckets[4] is 7; the model has 7 buckets");
+  sequence.bias_buckets.resize(8);
+  EXPECT_EQ(message(), "bias.buckets has 8 entries; 3 x 3 positions are 9");
+  sequence.bias_buckets.clear();
+  sequence.bias_values.assign(9, 0.0f);
+  EXPECT_EQ(message(), "bias.values: this model takes bias.buckets");
+}
 
 }  // namespace
 }  // namespace edgewise::testing

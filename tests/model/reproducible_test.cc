@@ -75,13 +75,17 @@ TEST_P(ReproducibleTest, ADroppedInputLeavesTheOthersAlone) {
   const LoadedModel loaded = LoadModel(folder_.path());
   const std::vector<ModelInput> inputs = Inputs(*loaded);
   const std::vector<InputResult> whole = RunAll(*loaded, inputs);
+  int wave_starts = loaded->config().num_hidden_layers;  // after so many steps; then samples are counted
+  for (const ModelInput& input : inputs) {
+    wave_starts = std::min(wave_starts, FirstDrawnLayer(AttentionOf(loaded->config(), input)));
+  }
   for (int steps = 0; steps < 3; ++steps) {
     Pass pass(*loaded, inputs, {});
     for (int s = 0; s < steps && !pass.done(); ++s) ASSERT_TRUE(pass.Step().ok());
     const int64_t before = pass.live_tokens();
     for (int64_t i = 0; i < static_cast<int64_t>(inputs.size()); i += 2) pass.Drop(i, absl::CancelledError("gone"));
     ASSERT_TRUE(pass.Step().ok());
-    if (!pass.done() && steps > 0) {
+    if (!pass.done() && steps != wave_starts) {
       EXPECT_LT(pass.live_tokens(), before);
     }
     while (!pass.done()) ASSERT_TRUE(pass.Step().ok());
