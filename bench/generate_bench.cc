@@ -1,0 +1,222 @@
+// generate_bench [--threads N] [--isa NAME] [--tokens T] [--samples S] [--repeats R] [--torch PYTHON] [--json FILE]
+//
+// Generation of T tokens within the context by a model of nanoGPT's shakespeare_char size (6 layers, 6 heads, 384,
+// context 256, 65 characters; 10.6 million random weights) at batch 1: tokens a second, and their share of the bound
+// that reading the weights sets, at the read bandwidth measured in this run. With --torch: nanoGPT's way of generating,
+// in that Python's PyTorch, on as many threads, in turns with ours.
+#include <stdlib.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "model/generation.h"
+#include "model/model.h"
+#include "model/weights.h"
+
+namespace edgewise::bench {
+namespace {
+
+struct Options {
+  std::string json, torch;
+  std::string isa = "auto";
+  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  int tokens = 255;
+  int samples = 1;
+  int repeats = 5;
+};
+
+constexpr char kConfig[] = R"({
+  "task": "causal-lm", "vocab_size": 65, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6,
+  "intermediate_size": 1536, "max_position_embeddings": 256, "pad_token_id": -1, "attention": {"kind": "dense"}
+})";
+constexpr int64_t kReadBytes = int64_t{1} << 29;  // beyond any cache
+
+void Check(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// The model on disk, as any model is; `weight_bytes`: what every token reads, the embedding tables left out.
+void WriteModel(const std::string& folder, int64_t& weight_bytes) {
+  const auto config = ParseModelConfig(kConfig);
+  Check(config.status());
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  std::string header = "{", data;
+  weight_bytes = 0;
+  for (const auto& [name, shape] : ExpectedTensors(*config)) {
+    int64_t size = 1;
+    std::string dimensions;
+    for (int64_t dimension : shape) {
+      size *= dimension;
+      dimensions += (dimensions.empty() ? "" : ",") + std::to_string(dimension);
+    }
+    std::vector<float> values(size, name.find("norm.weight") == std::string::npos ? 0.0f : 1.0f);
+    if (shape.size() == 2) {
+      for (float& value : values) value = normal(random);
+      if (name.find("position") == std::string::npos)
+        weight_bytes += size * 4;  // the word embedding is the output layer
+    }
+    header += (header.size() > 1 ? ",\"" : "\"") + name + "\":{\"dtype\":\"F32\",\"shape\":[" + dimensions +
+              "],\"data_offsets\":[" + std::to_string(data.size()) + "," + std::to_string(data.size() + size * 4) +
+              "]}";
+    data.append(reinterpret_cast<const char*>(values.data()), size * 4);
+  }
+  header += "}";
+  const uint64_t length = header.size();
+  std::ofstream(folder + "/config.json") << kConfig;
+  std::ofstream file(folder + "/model.safetensors", std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&length), sizeof length);
+  file << header << data;
+}
+
+// Bytes a second that `threads` threads read from `bytes` in turns, best of a few.
+double ReadBandwidth(int threads, int64_t bytes) {
+  const int64_t each = bytes / 4 / threads / 64 * 64;
+  std::vector<std::vector<float>> parts(threads);
+  double best = 0.0;
+  std::vector<float> sums(threads * 16, 0.0f);
+  const auto on_all = [&](const auto& body) {
+    std::vector<std::thread> workers;
+    for (int t = 0; t < threads; ++t) workers.emplace_back(body, t);
+    for (std::thread& worker : workers) worker.join();
+  };
+  on_all([&](int t) { parts[t].assign(each, 1.0f); });
+  const int rounds = static_cast<int>(std::max<int64_t>(1, kReadBytes / bytes));
+  for (int repeat = 0; repeat < 7; ++repeat) {
+    const double start = Now();
+    on_all([&](int t) {
+      float lanes[64] = {};
+      for (int round = 0; round < rounds; ++round) {
+        for (int64_t i = 0; i < each; i += 64) {
+          for (int l = 0; l < 64; ++l) lanes[l] += parts[t][i + l];
+        }
+      }
+      for (float lane : lanes) sums[t * 16] += lane;
+    });
+    best = std::max(best, static_cast<double>(each * 4 * threads) * rounds / (Now() - start));
+  }
+  if (sums[0] == 0.0f) std::printf(" ");  // so that the reads are not for nothing
+  return best;
+}
+
+double GenerateSeconds(const Model& model, const Options& options) {
+  GenerationOptions generation_options;
+  generation_options.max_new_tokens = options.tokens;
+  generation_options.temperature = 0.8;
+  generation_options.top_k = 65;
+  generation_options.samples = options.samples;
+  const auto prompt = model.Prepare({0}, TruncateMode::kRefuse);
+  Check(prompt.status());
+  const double start = Now();
+  auto generation = Generation::Create(model, *prompt, generation_options);
+  Check(generation.status());
+  while (!(*generation)->done()) Check((*generation)->Step());
+  return Now() - start;
+}
+
+// Seconds of one run of the peer.
+double PeerSeconds(const Options& options) {
+  const std::string script = std::filesystem::path(__FILE__).parent_path() / "nanogpt_peer.py";
+  const std::string command = options.torch + " " + script + " --threads " + std::to_string(options.threads) +
+                              " --tokens " + std::to_string(options.tokens) + " --repeats 1";
+  FILE* pipe = popen(command.c_str(), "r");
+  double seconds = 0.0;
+  if (pipe == nullptr || std::fscanf(pipe, "[%lf]", &seconds) != 1 || pclose(pipe) != 0) {
+    std::fprintf(stderr, "the peer failed: %s\n", command.c_str());
+    std::exit(1);
+  }
+  return seconds;
+}
+
+int Run(const Options& options) {
+  std::string folder = (std::filesystem::temp_directory_path() / "edgewise-bench-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) return 1;
+  int64_t weight_bytes = 0;
+  WriteModel(folder, weight_bytes);
+  BackendOptions backend_options;
+  backend_options.isa = options.isa;
+  backend_options.num_threads = options.threads;
+  auto backend = CreateBackend(backend_options);
+  Check(backend.status());
+  auto model = Model::Load(folder, **backend);
+  std::filesystem::remove_all(folder);
+  Check(model.status());
+
+  const double memory = ReadBandwidth(options.threads, kReadBytes);
+  const double resident = ReadBandwidth(options.threads, weight_bytes);
+  GenerateSeconds(**model, options);  // warm up
+  std::vector<double> ours, peers;
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    ours.push_back(options.tokens / GenerateSeconds(**model, options));
+    if (!options.torch.empty()) peers.push_back(options.tokens / PeerSeconds(options));
+  }
+  const double rate = Median(ours);
+  const double bound = memory / static_cast<double>(weight_bytes);
+  std::printf("%s, %d threads, %d tokens, %d samples, %.1f M parameters\n", (*backend)->device().c_str(),
+              options.threads, options.tokens, options.samples, static_cast<double>((*model)->parameters()) / 1e6);
+  std::printf("tokens/s               %10.1f\n", rate);
+  std::printf("weights read a token   %10.1f MB\n", static_cast<double>(weight_bytes) / 1e6);
+  std::printf("read bandwidth         %10.2f GB/s from memory, %.2f GB/s of as much as the weights\n", memory / 1e9,
+              resident / 1e9);
+  std::printf("share of the bound     %10.2f of %.1f tokens/s\n", rate / bound, bound);
+  const double peer = peers.empty() ? 0.0 : Median(peers);
+  if (!peers.empty()) std::printf("nanoGPT in PyTorch     %10.1f tokens/s, ratio %.2f\n", peer, rate / peer);
+  if (!options.json.empty()) {
+    std::ofstream(options.json) << "{\"device\": \"" << (*backend)->device() << "\", \"threads\": " << options.threads
+                                << ", \"tokens\": " << options.tokens << ", \"samples\": " << options.samples
+                                << ", \"tokens_per_second\": " << rate << ", \"weight_bytes\": " << weight_bytes
+                                << ", \"memory_read_bytes_per_second\": " << memory
+                                << ", \"resident_read_bytes_per_second\": " << resident
+                                << ", \"share_of_bound\": " << rate / bound << ", \"peer_tokens_per_second\": " << peer
+                                << "}\n";
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace edgewise::bench
+
+int main(int argc, char** argv) {
+  edgewise::bench::Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i], value = argv[i + 1];
+    if (name == "--threads")
+      options.threads = std::max(1, std::atoi(value.c_str()));
+    else if (name == "--isa")
+      options.isa = value;
+    else if (name == "--tokens")
+      options.tokens = std::max(1, std::atoi(value.c_str()));
+    else if (name == "--samples")
+      options.samples = std::max(1, std::atoi(value.c_str()));
+    else if (name == "--repeats")
+      options.repeats = std::max(1, std::atoi(value.c_str()));
+    else if (name == "--torch")
+      options.torch = value;
+    else if (name == "--json")
+      options.json = value;
+    else
+      return std::fprintf(stderr, "unknown option: %s\n", argv[i]), 2;
+  }
+  if (argc % 2 == 0) return std::fprintf(stderr, "%s wants a value\n", argv[argc - 1]), 2;
+  return edgewise::bench::Run(options);
+}
