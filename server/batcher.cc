@@ -8,68 +8,97 @@
 
 namespace edgewise::server {
 
+size_t Batcher::Line::size() const {
+  size_t tasks = 0;
+  for (const std::deque<TaskPtr>& level : levels) tasks += level.size();
+  return tasks;
+}
+
+size_t Batcher::Line::first() const {
+  size_t level = 0;
+  while (level < levels.size() && levels[level].empty()) ++level;
+  return level;
+}
+
+TaskPtr Batcher::Line::Pop() {
+  std::deque<TaskPtr>& level = levels[first()];
+  TaskPtr task = std::move(level.front());
+  level.pop_front();
+  cost -= task->cost;
+  return task;
+}
+
+void Batcher::Line::TakeDead(Time now, std::vector<DeadTask>& dead) {
+  for (std::deque<TaskPtr>& level : levels) {
+    std::deque<TaskPtr> live;
+    bool changed = false;
+    for (TaskPtr& task : level) {
+      absl::Status alive = Alive(*task, now);
+      if (alive.ok()) continue;
+      cost -= task->cost;
+      dead.push_back({std::move(task), std::move(alive)});
+      changed = true;
+    }
+    if (!changed) continue;
+    for (TaskPtr& task : level) {
+      if (task) live.push_back(std::move(task));
+    }
+    level = std::move(live);
+  }
+}
+
 absl::Status Batcher::Add(TaskPtr& task, Time now) {
   if (absl::Status alive = Alive(*task, now); !alive.ok()) return alive;
-  const size_t requests = size();
+  Line& line = task->generation ? generations_ : requests_;
+  const char* what = task->generation ? " generations wait" : " requests wait";
+  const size_t waiting = line.size();
   std::string full;
-  if (requests >= limits_.max_requests && requests > 0) {
-    full = absl::StrCat("the queue is full: ", requests, " requests wait; the limit is ", limits_.max_requests);
-  } else if (requests > 0 && cost_ + task->cost > limits_.max_tokens) {
-    full = absl::StrCat("the queue is full: ", cost_, " positions and edges wait and this request has ", task->cost,
+  if (waiting >= limits_.max_requests && waiting > 0) {
+    full = absl::StrCat("the queue is full: ", waiting, what, "; the limit is ", limits_.max_requests);
+  } else if (waiting > 0 && line.cost + task->cost > limits_.max_tokens) {
+    full = absl::StrCat("the queue is full: ", line.cost, " positions and edges wait and this request has ", task->cost,
                         "; the limit is ", limits_.max_tokens);
   }
   if (!full.empty()) {
     absl::Status status = absl::ResourceExhaustedError(full);
-    SetRetryDelay(status, RetryDelaySeconds());
+    SetRetryDelay(status, RetryDelaySeconds(line));
     return status;
   }
-  cost_ += task->cost;
+  line.cost += task->cost;
   const uint32_t level = std::clamp(task->priority, 1u, kPriorityLevels);
-  waiting_[level - 1].push_back(std::move(task));
+  line.levels[level - 1].push_back(std::move(task));
   return absl::OkStatus();
 }
 
 std::vector<DeadTask> Batcher::TakeDead(Time now) {
   std::vector<DeadTask> dead;
-  for (std::deque<TaskPtr>& waiting : waiting_) {
-    std::deque<TaskPtr> live;
-    bool changed = false;
-    for (TaskPtr& task : waiting) {
-      absl::Status alive = Alive(*task, now);
-      if (alive.ok()) continue;
-      cost_ -= task->cost;
-      dead.push_back({std::move(task), std::move(alive)});
-      changed = true;
-    }
-    if (!changed) continue;
-    for (TaskPtr& task : waiting) {
-      if (task) live.push_back(std::move(task));
-    }
-    waiting = std::move(live);
-  }
+  requests_.TakeDead(now, dead);
+  generations_.TakeDead(now, dead);
   return dead;
 }
 
 std::vector<TaskPtr> Batcher::TakeAll() {
   std::vector<TaskPtr> all;
-  for (std::deque<TaskPtr>& waiting : waiting_) {
-    for (TaskPtr& task : waiting) all.push_back(std::move(task));
-    waiting.clear();
+  for (Line* line : {&requests_, &generations_}) {
+    while (line->first() < kPriorityLevels) all.push_back(line->Pop());
   }
-  cost_ = 0;
   return all;
 }
 
 std::vector<TaskPtr> Batcher::NextBatch() {
   std::vector<TaskPtr> batch;
-  for (std::deque<TaskPtr>& waiting : waiting_) {
-    if (waiting.empty()) continue;
-    cost_ -= waiting.front()->cost;
-    batch.push_back(std::move(waiting.front()));
-    waiting.pop_front();
-    break;
-  }
+  if (HasBatch()) batch.push_back(requests_.Pop());
   return batch;
+}
+
+bool Batcher::HasGeneration(const GenerationRoom& room) const {
+  const size_t first = generations_.first();
+  return first < kPriorityLevels && room.generations > 0 &&
+         generations_.levels[first].front()->generation->cache_bytes <= room.cache_bytes;
+}
+
+TaskPtr Batcher::NextGeneration(const GenerationRoom& room) {
+  return HasGeneration(room) ? generations_.Pop() : nullptr;
 }
 
 void Batcher::RecordBatch(size_t requests, double seconds) {
@@ -77,14 +106,10 @@ void Batcher::RecordBatch(size_t requests, double seconds) {
   seconds_per_request_ += 0.1 * (seconds / static_cast<double>(requests) - seconds_per_request_);
 }
 
-double Batcher::RetryDelaySeconds() const {
-  return std::clamp(static_cast<double>(size()) * seconds_per_request_, 0.05, 5.0);
-}
+double Batcher::RetryDelaySeconds() const { return RetryDelaySeconds(requests_); }
 
-size_t Batcher::size() const {
-  size_t requests = 0;
-  for (const std::deque<TaskPtr>& waiting : waiting_) requests += waiting.size();
-  return requests;
+double Batcher::RetryDelaySeconds(const Line& line) const {
+  return std::clamp(static_cast<double>(line.size()) * seconds_per_request_, 0.05, 5.0);
 }
 
 }  // namespace edgewise::server

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "model/pass.h"
-#include "server/log.h"
+#include "server/device_failure.h"
 #include "server/metrics.h"
 #include "server/repository.h"
 #include "server/status_details.h"
@@ -26,7 +26,7 @@ struct Running {
   std::vector<Member> members;
   std::vector<ModelInput> inputs;
   uint64_t tokens = 0;
-  Time start;
+  double compute_seconds = 0.0;  // in its own layers: generations take their steps between them
 
   bool AnyLive() const {
     for (const Member& member : members) {
@@ -35,7 +35,7 @@ struct Running {
     return false;
   }
 
-  void Answer(Member& member, absl::Status status, std::vector<InputResult> results, Time now) {
+  void Answer(Member& member, absl::Status status, std::vector<InputResult> results) {
     TaskResult result;
     if (status.ok()) {
       const auto first = inputs.begin() + member.first_input;
@@ -44,20 +44,12 @@ struct Running {
     result.status = std::move(status);
     result.results = std::move(results);
     result.queue_seconds = member.queue_seconds;
-    result.compute_seconds = Seconds(now - start);
+    result.compute_seconds = compute_seconds;
     result.batch_inputs = static_cast<uint32_t>(inputs.size());
     result.batch_tokens = tokens;
     std::exchange(member.task, nullptr)->done(std::move(result));
   }
 };
-
-// What a client is told when the device failed; what failed is logged only.
-absl::Status DeviceFailure(const absl::Status& status) {
-  Log(LogLevel::kError, "device failed",
-      {{"code", absl::StatusCodeToString(status.code())}, {"error", std::string(status.message())}});
-  if (absl::IsResourceExhausted(status)) return absl::ResourceExhaustedError("out of device memory");
-  return absl::InternalError("the device failed while computing; the server's log says how");
-}
 
 // OK, or the first input that has no result.
 absl::Status TakeResults(Pass& pass, const Running::Member& member, std::vector<InputResult>& results) {
@@ -87,26 +79,31 @@ void Engine::Join() {
 
 void Engine::Run() {
   while (true) {
-    Work work = queue_.Next();
-    if (work.end()) return;
-    if (work.job) {
-      work.job();
-    } else {
-      RunBatch(std::move(work.batch));
-    }
+    const Wait wait = generations_.empty() ? Wait::kForWork : generations_.stalled() ? Wait::kAWhile : Wait::kNot;
+    Work work = queue_.Next(wait, generations_.room());
+    if (work.end() && generations_.empty()) return;
+    if (work.job) work.job();
+    if (work.generation) generations_.Start(std::move(work.generation));
+    if (!work.batch.empty()) RunBatch(std::move(work.batch));
+    generations_.Step();
   }
+}
+
+void Engine::StepGenerations() {
+  while (TaskPtr task = queue_.NextGeneration(generations_.room())) generations_.Start(std::move(task));
+  generations_.Step();
 }
 
 void Engine::RunBatch(std::vector<TaskPtr> batch) {
   Running running;
-  running.start = queue_.now();
+  const Time start = queue_.now();
   const std::shared_ptr<const LoadedModel> model = batch.front()->model;
   const size_t requests = batch.size();
   for (TaskPtr& task : batch) {
     Running::Member member;
     member.first_input = static_cast<int64_t>(running.inputs.size());
     member.num_inputs = static_cast<int64_t>(task->inputs.size());
-    member.queue_seconds = Seconds(running.start - task->queued);
+    member.queue_seconds = Seconds(start - task->queued);
     running.tokens += task->tokens;
     for (ModelInput& input : task->inputs) running.inputs.push_back(std::move(input));
     member.task = std::move(task);
@@ -127,26 +124,30 @@ void Engine::RunBatch(std::vector<TaskPtr> batch) {
       if (alive.ok()) continue;
       for (int64_t i = 0; i < member.num_inputs; ++i) pass.Drop(member.first_input + i, alive);
       const double share = static_cast<double>(member.task->tokens) / static_cast<double>(running.tokens);
-      metrics.AddCancelledCompute(Seconds(now - running.start) * share);
-      running.Answer(member, std::move(alive), {}, now);
+      metrics.AddCancelledCompute(running.compute_seconds * share);
+      running.Answer(member, std::move(alive), {});
     }
     if (!running.AnyLive()) return;
     queue_.AnswerDead();
+    const Time step_start = queue_.now();
     absl::Status step = pass.Step();
-    if (step.ok()) continue;
+    running.compute_seconds += Seconds(queue_.now() - step_start);
+    if (step.ok()) {
+      StepGenerations();
+      continue;
+    }
     step = DeviceFailure(step);
     for (Running::Member& member : running.members) {
-      if (member.task) running.Answer(member, step, {}, queue_.now());
+      if (member.task) running.Answer(member, step, {});
     }
     return;
   }
-  const Time now = queue_.now();
-  queue_.RecordBatch(requests, Seconds(now - running.start));
+  queue_.RecordBatch(requests, Seconds(queue_.now() - start));
   for (Running::Member& member : running.members) {
     if (!member.task) continue;
     std::vector<InputResult> results;
     absl::Status status = TakeResults(pass, member, results);
-    running.Answer(member, std::move(status), std::move(results), now);
+    running.Answer(member, std::move(status), std::move(results));
   }
 }
 

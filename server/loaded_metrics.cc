@@ -1,9 +1,11 @@
 // What the requests of a loaded model count.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
 #include <vector>
 
+#include "model/patterns.h"
 #include "server/metric_families.h"
 #include "server/metrics.h"
 #include "server/task.h"
@@ -14,7 +16,7 @@ namespace {
 constexpr const char* kStages[] = {"input", "forward", "output"};
 constexpr const char* kBudgetKinds[] = {"none", "edges", "density"};
 
-// Samples, or tokens of samples, whose most probable label is not the answer's.
+// Samples, or tokens of samples, whose most probable label is not the answer's. Values have no labels.
 double Disagreement(const InputResult& result) {
   uint64_t differ = 0, total = 0;
   for (const SampleResult& sample : result.sample_results) {
@@ -36,14 +38,15 @@ struct LoadedMetrics::Series {
   };
 
   prometheus::Counter *items, *executions, *cancelled_compute, *tokens, *padding_tokens, *capped, *flops_executed,
-      *flops_dense;
+      *flops_dense, *generated_tokens, *prompt_tokens;
   prometheus::Histogram *batch_items, *batch_tokens, *input_length, *density, *edges, *isolated, *utilization, *samples,
-      *disagreement;
-  prometheus::Gauge *in_flight, *queue_requests, *queue_tokens;
+      *disagreement, *first_token, *token;
+  prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *generations_running;
   std::array<prometheus::Histogram*, kPriorityLevels> queue{};
   std::array<prometheus::Histogram*, std::size(kStages)> stages{};
   std::array<prometheus::Counter*, std::size(kBudgetKinds)> budgets{};
   std::vector<Layer> layers;  // [num_hidden_layers]
+  Layer generated{};          // rows of generated tokens, all layers together; null: the model generates nothing
 };
 
 LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version,
@@ -70,6 +73,11 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   s.utilization = &families.budget_utilization.Add(base, kUtilizationBuckets);
   s.samples = &families.ensemble_samples.Add(base, PowersOf(2, 0, 6));
   s.disagreement = &families.ensemble_disagreement.Add(base, kRatioBuckets);
+  s.generated_tokens = &families.generated_tokens.Add(base);
+  s.prompt_tokens = &families.prompt_tokens.Add(base);
+  s.first_token = &families.first_token_duration.Add(base, kDurationBuckets);
+  s.token = &families.token_duration.Add(base, kDurationBuckets);
+  s.generations_running = &families.generations_running.Add(base);
   s.in_flight = &families.in_flight.Add(base);
   s.queue_requests = &families.queue_requests.Add(base);
   s.queue_tokens = &families.queue_tokens.Add(base);
@@ -86,6 +94,10 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   for (int32_t layer = 0; layer < loaded.config().num_hidden_layers; ++layer) {
     const Labels labels = With(base, "layer", std::to_string(layer));
     s.layers.push_back({&families.edges.Add(labels), &families.pairs.Add(labels), &families.isolated.Add(labels)});
+  }
+  if (loaded.config().task == edgewise::Task::kCausalLm) {
+    const Labels labels = With(base, "layer", "generated");
+    s.generated = {&families.edges.Add(labels), &families.pairs.Add(labels), nullptr};
   }
 }
 
@@ -106,9 +118,8 @@ void LoadedMetrics::ObserveInput(const Model& model, const ModelInput& input, co
   const ModelConfig& config = model.config();
   uint64_t valid = 0, pairs_per_layer = 0;
   for (const ModelSequence& sequence : input.sequences) {
-    const uint64_t n = static_cast<uint64_t>(sequence.valid());
-    valid += n;
-    pairs_per_layer += n * n * static_cast<uint64_t>(config.num_attention_heads);
+    valid += static_cast<uint64_t>(sequence.valid());
+    pairs_per_layer += PairsOf(config, {&sequence, 0}) * static_cast<uint64_t>(config.num_attention_heads);
   }
   const double queries = static_cast<double>(valid) * config.num_attention_heads * config.num_hidden_layers;
   uint64_t edges = 0;
@@ -143,6 +154,28 @@ void LoadedMetrics::ObserveInput(const Model& model, const ModelInput& input, co
   s.flops_executed->Increment(flops_per_pair * static_cast<double>(edges));
   s.flops_dense->Increment(flops_per_pair * static_cast<double>(result.pairs) * result.samples);
 }
+
+void LoadedMetrics::ObserveToken(const Model& model, const RowEdges& row, uint32_t samples, bool first,
+                                 double seconds) {
+  Series& s = *series_;
+  (first ? s.first_token : s.token)->Observe(seconds);
+  s.generated_tokens->Increment();
+  const double edges = std::round(row.edges * samples), pairs = static_cast<double>(row.pairs) * samples;
+  const double flops_per_pair = 4.0 * model.config().head_dim;
+  s.generated.edges->Increment(edges);
+  s.generated.pairs->Increment(pairs);
+  s.flops_executed->Increment(flops_per_pair * edges);
+  s.flops_dense->Increment(flops_per_pair * pairs);
+}
+
+void LoadedMetrics::ObserveGeneration(uint64_t prompt_tokens, uint32_t samples, double utilization, bool capped) {
+  series_->prompt_tokens->Increment(static_cast<double>(prompt_tokens));
+  series_->samples->Observe(samples);
+  if (utilization >= 0.0) series_->utilization->Observe(utilization);
+  if (capped) series_->capped->Increment();
+}
+
+void LoadedMetrics::AddGenerations(int running) { series_->generations_running->Increment(running); }
 
 void LoadedMetrics::AddInFlight(int requests) { series_->in_flight->Increment(requests); }
 

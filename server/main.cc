@@ -36,6 +36,9 @@ ABSL_FLAG(uint32_t, max_queue_requests, 256, "Requests that may wait; more get R
 ABSL_FLAG(bool, allow_graphs, false, "Take graphs in requests, to use instead of the model's edges.");
 ABSL_FLAG(uint64_t, max_graph_edges, 4 << 20, "Most edges of a graph given or returned.");
 ABSL_FLAG(uint64_t, max_result_bytes, 256 << 20, "Most bytes held for the samples of one request while computed.");
+ABSL_FLAG(uint32_t, max_generations, 16, "Generations that run side by side; others wait.");
+ABSL_FLAG(uint32_t, max_new_tokens, 4096, "Most tokens of one generation.");
+ABSL_FLAG(uint64_t, max_cache_bytes, uint64_t{2} << 30, "Most bytes of keys and values of the generations that run.");
 ABSL_FLAG(bool, reflection, false, "Serve gRPC reflection.");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(25), "How long SIGTERM waits for requests in flight.");
 ABSL_FLAG(std::string, log_level, "info", "debug | info | warning | error | off.");
@@ -66,6 +69,9 @@ constexpr const char* kFlagNames[] = {"model_repository",
                                       "max_graph_edges",
                                       "max_message_bytes",
                                       "max_result_bytes",
+                                      "max_generations",
+                                      "max_new_tokens",
+                                      "max_cache_bytes",
                                       "reflection",
                                       "drain_timeout",
                                       "max_queue_requests",
@@ -141,6 +147,9 @@ std::string FillOptions(ServerOptions& options) {
   options.limits.allow_graphs = absl::GetFlag(FLAGS_allow_graphs);
   options.limits.max_graph_edges = absl::GetFlag(FLAGS_max_graph_edges);
   options.limits.max_result_bytes = absl::GetFlag(FLAGS_max_result_bytes);
+  options.limits.max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
+  options.limits.max_cache_bytes = absl::GetFlag(FLAGS_max_cache_bytes);
+  options.max_generations = absl::GetFlag(FLAGS_max_generations);
   options.max_message_bytes = absl::GetFlag(FLAGS_max_message_bytes);
   options.queue.max_requests = absl::GetFlag(FLAGS_max_queue_requests);
   options.reflection = absl::GetFlag(FLAGS_reflection);
@@ -155,6 +164,9 @@ std::string FillOptions(ServerOptions& options) {
   if (options.limits.max_samples == 0) return "--max_samples is 0; at least 1 is needed";
   if (options.queue.max_requests == 0) return "--max_queue_requests is 0; at least 1 is needed";
   if (options.limits.max_result_bytes == 0) return "--max_result_bytes is 0; at least 1 is needed";
+  if (options.limits.max_new_tokens == 0) return "--max_new_tokens is 0; at least 1 is needed";
+  if (options.limits.max_cache_bytes == 0) return "--max_cache_bytes is 0; at least 1 is needed";
+  if (options.max_generations == 0) return "--max_generations is 0; at least 1 is needed";
   if (options.max_message_bytes < 1024) return "--max_message_bytes is below 1024";
   if (drain_timeout < absl::ZeroDuration()) return "--drain_timeout is negative";
   if (drain_timeout > absl::Hours(24)) return "--drain_timeout is above 24h";

@@ -85,6 +85,17 @@ MetricFamilies::MetricFamilies()
       padding_tokens(EDGEWISE_COUNTER("padding_tokens_total",
                                       "Padding computed; sequences are packed end to end, so it stays 0.")),
       input_length(EDGEWISE_HISTOGRAM("input_length_tokens", "Valid tokens of an input.")),
+      generations(EDGEWISE_COUNTER("generations_total", "Generate requests ended, by status code.")),
+      generation_duration(
+          EDGEWISE_HISTOGRAM("generation_duration_seconds", "From the arrival of a Generate request to its end.")),
+      generations_running(EDGEWISE_GAUGE("generations_running", "Generations that run now.")),
+      generated_tokens(EDGEWISE_COUNTER("generated_tokens_total", "Tokens generated.")),
+      prompt_tokens(
+          EDGEWISE_COUNTER("prompt_tokens_total", "Valid tokens of the prompts of generations that ended OK.")),
+      first_token_duration(EDGEWISE_HISTOGRAM("first_token_duration_seconds",
+                                              "From the arrival of a Generate request to its first token.")),
+      token_duration(
+          EDGEWISE_HISTOGRAM("token_duration_seconds", "From one generated token to the next, first ones left out.")),
       edges(EDGEWISE_COUNTER("attention_edges_total", "Attended pairs, summed over heads and samples.")),
       pairs(EDGEWISE_COUNTER("attention_pairs_total",
                              "Pairs of valid tokens, summed over heads and samples; edges / pairs is the density.")),

@@ -54,6 +54,14 @@ struct MetricFamilies {
   Counters& padding_tokens;
   Histograms& input_length;
 
+  Counters& generations;
+  Histograms& generation_duration;
+  Gauges& generations_running;
+  Counters& generated_tokens;
+  Counters& prompt_tokens;
+  Histograms& first_token_duration;
+  Histograms& token_duration;
+
   Counters& edges;
   Counters& pairs;
   Counters& isolated;

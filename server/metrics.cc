@@ -24,6 +24,8 @@ struct ModelMetrics::Series {
   std::array<prometheus::Counter*, kCodes.size()> requests{};
   std::array<prometheus::Counter*, std::size(kReasons)> rejections{};
   prometheus::Histogram* request_duration = nullptr;
+  std::array<prometheus::Counter*, kCodes.size()> generations{};
+  prometheus::Histogram* generation_duration = nullptr;
   prometheus::Counter* loads_ok = nullptr;
   prometheus::Counter* loads_error = nullptr;
   prometheus::Gauge* load_duration = nullptr;
@@ -36,12 +38,15 @@ ModelMetrics::ModelMetrics(MetricFamilies& families, std::string model, std::str
     : families_(families), model_(std::move(model)), version_(std::move(version)), series_(std::make_unique<Series>()) {
   Series& s = *series_;
   s.labels = {{"model", model_}, {"version", version_}};
-  for (size_t i = 0; i < kCodes.size(); ++i)
+  for (size_t i = 0; i < kCodes.size(); ++i) {
     s.requests[i] = &families_.requests.Add(With(s.labels, "code", CodeName(i)));
+    s.generations[i] = &families_.generations.Add(With(s.labels, "code", CodeName(i)));
+  }
   for (size_t i = 0; i < std::size(kReasons); ++i) {
     s.rejections[i] = &families_.rejections.Add(With(s.labels, "reason", kReasons[i]));
   }
   s.request_duration = &families_.request_duration.Add(s.labels, kDurationBuckets);
+  s.generation_duration = &families_.generation_duration.Add(s.labels, kDurationBuckets);
   if (version_ == "_other") return;
   s.loads_ok = &families_.model_loads.Add(With(s.labels, "result", "ok"));
   s.loads_error = &families_.model_loads.Add(With(s.labels, "result", "error"));
@@ -86,6 +91,11 @@ void ModelMetrics::CountLoad(bool ok, double seconds) {
 void ModelMetrics::CountRequest(absl::StatusCode code, double seconds) {
   series_->requests[CodeIndex(code)]->Increment();
   series_->request_duration->Observe(seconds);
+}
+
+void ModelMetrics::CountGeneration(absl::StatusCode code, double seconds) {
+  series_->generations[CodeIndex(code)]->Increment();
+  series_->generation_duration->Observe(seconds);
 }
 
 void ModelMetrics::CountRejection(Rejection reason) { series_->rejections[static_cast<size_t>(reason)]->Increment(); }

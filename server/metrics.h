@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "model/generation.h"
 #include "model/input.h"
 #include "model/model.h"
 #include "model/result.h"
@@ -34,6 +35,11 @@ class LoadedMetrics {
   void ObserveStage(Stage stage, double seconds);
   void ObserveQueue(uint32_t priority, double seconds);
   void ObserveInput(const Model& model, const ModelInput& input, const InputResult& result);
+  // A generated token: its row, and how long it took since the last one (`first`: since the call arrived).
+  void ObserveToken(const Model& model, const RowEdges& row, uint32_t samples, bool first, double seconds);
+  // A generation that came to its end. utilization: of its most expensive row; < 0: no budget.
+  void ObserveGeneration(uint64_t prompt_tokens, uint32_t samples, double utilization, bool capped);
+  void AddGenerations(int running);
   void AddInFlight(int requests);
   void AddQueued(int requests, int64_t tokens);
   void ObserveBatch(uint32_t inputs, uint64_t tokens);
@@ -57,8 +63,10 @@ class ModelMetrics {
   // The version has gone from the repository: not ready, no memory, no model_info. A later load brings them back.
   void Removed();
 
-  // Once for every request.
+  // Once for every Predict request.
   void CountRequest(absl::StatusCode code, double seconds);
+  // Once for every Generate request.
+  void CountGeneration(absl::StatusCode code, double seconds);
   void CountRejection(Rejection reason);
 
  private:

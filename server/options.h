@@ -20,9 +20,11 @@ struct RequestLimits {
   uint64_t max_graph_edges = uint64_t{4} << 20;  // given, or returned, over layers and heads
   uint64_t max_response_bytes = uint64_t{64} << 20;
   uint64_t max_result_bytes = uint64_t{256} << 20;  // held for the samples of one request while it is computed
+  uint32_t max_new_tokens = 4096;
+  uint64_t max_cache_bytes = uint64_t{2} << 30;  // keys and values of one generation, and of all that run together
 };
 
-// What may wait. An empty queue takes any request.
+// What may wait: each of Predict requests and of generations. An empty queue takes any request.
 struct QueueLimits {
   size_t max_requests = 256;
   uint64_t max_tokens = uint64_t{8} << 20;  // sum of Task::cost
@@ -43,9 +45,11 @@ struct ServerOptions {
   BackendOptions backend;
   RequestLimits limits;
   QueueLimits queue;
+  size_t max_generations = 16;  // that run side by side
   SecurityOptions security;
   int max_message_bytes = 64 << 20;
   uint32_t stream_in_flight = 32;  // requests computed or queued at once for one stream; beyond it reads wait
+  uint32_t unsent_tokens = 32;     // of one generation; at so many it waits until the client has read some
   bool reflection = false;
   std::chrono::milliseconds drain_timeout{25000};
 };

@@ -7,6 +7,8 @@
 namespace edgewise::server {
 namespace {
 
+constexpr auto kAWhile = std::chrono::milliseconds(20);
+
 void AnswerAll(std::vector<DeadTask> dead, Time now) {
   for (DeadTask& entry : dead) AnswerUncomputed(std::move(entry.task), std::move(entry.reason), now);
 }
@@ -50,26 +52,44 @@ void TaskQueue::Post(std::function<void()> job) {
   changed_.notify_one();
 }
 
-Work TaskQueue::Next() {
+Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
   while (true) {
     Work work;
     std::vector<DeadTask> dead;
-    bool end = false;
+    bool closed = false;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] { return closed_ || !jobs_.empty() || batcher_.size() > 0; });
+      auto waits = [&] { return !jobs_.empty() || batcher_.HasBatch() || batcher_.HasGeneration(room); };
+      if (wait == Wait::kForWork) changed_.wait(lock, [&] { return closed_ || waits(); });
+      if (wait == Wait::kAWhile) changed_.wait_for(lock, kAWhile, [&] { return woken_ || aborted() || waits(); });
+      woken_ = false;
+      dead = batcher_.TakeDead(clock_());
       if (!jobs_.empty()) {
         work.job = std::move(jobs_.front());
         jobs_.pop_front();
       } else {
-        dead = batcher_.TakeDead(clock_());
+        work.generation = batcher_.NextGeneration(room);
         work.batch = batcher_.NextBatch();
-        end = closed_ && work.batch.empty();
       }
+      closed = closed_;
+      work.closed = closed_ && batcher_.size() == 0;
     }
     AnswerAll(std::move(dead), clock_());
-    if (end || !work.end()) return work;
+    if (wait != Wait::kForWork || !work.none() || closed) return work;
   }
+}
+
+TaskPtr TaskQueue::NextGeneration(const GenerationRoom& room) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return batcher_.NextGeneration(room);
+}
+
+void TaskQueue::Wake() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    woken_ = true;
+  }
+  changed_.notify_one();
 }
 
 void TaskQueue::AnswerDead() {

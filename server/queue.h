@@ -14,11 +14,22 @@
 
 namespace edgewise::server {
 
-// What the engine does next: a job on its own thread, a batch, or (neither) the end.
+// What the engine does next: a job on its own thread, a generation to start, a batch, or nothing.
 struct Work {
   std::function<void()> job;
+  TaskPtr generation;
   std::vector<TaskPtr> batch;
-  bool end() const { return !job && batch.empty(); }
+  bool closed = false;  // nothing waits, and nothing will
+
+  bool none() const { return !job && !generation && batch.empty(); }
+  bool end() const { return none() && closed; }
+};
+
+// What Next() does when nothing waits.
+enum class Wait {
+  kForWork,  // waits for work, or for the end
+  kAWhile,   // waits 20 ms at most, also for Wake()
+  kNot       // returns at once
 };
 
 // All methods may be called from any thread, except that one thread calls Next(). Nothing but Next() blocks; `done` of
@@ -32,10 +43,14 @@ class TaskQueue {
   // Runs on the engine's thread, before any task. Dropped after Close.
   void Post(std::function<void()> job);
 
-  // The next work; waits for it. Tasks that died waiting are answered here. Ends when closed and nothing is left.
-  Work Next();
+  // The next work; a generation only if it fits into `room`. Tasks that died waiting are answered here.
+  Work Next(Wait wait = Wait::kForWork, const GenerationRoom& room = {});
   // Answers the tasks that are cancelled or late; the engine calls it between layers.
   void AnswerDead();
+  // A generation to start between the layers of a batch; null: none waits that fits.
+  TaskPtr NextGeneration(const GenerationRoom& room);
+  // Ends a wait of kind kAWhile: a client took tokens, or went.
+  void Wake();
   void RecordBatch(size_t requests, double seconds);
 
   // Push refuses from now on; what waits is still served.
@@ -54,6 +69,7 @@ class TaskQueue {
   Batcher batcher_;
   std::deque<std::function<void()>> jobs_;
   bool closed_ = false;
+  bool woken_ = false;
   std::atomic<bool> aborted_ = false;
 };
 

@@ -8,8 +8,19 @@
 namespace edgewise::server {
 namespace {
 
+// The text of a token where it is printable: the label of what a language model predicts.
+std::string TokenName(const TokenizerConfig& tokenizer, int32_t id) {
+  if (static_cast<size_t>(id) < tokenizer.vocabulary.size()) return tokenizer.vocabulary[static_cast<size_t>(id)];
+  const int32_t byte = id - tokenizer.offset;
+  if (tokenizer.kind == TokenizerKind::kByte && byte >= 0x20 && byte < 0x7f) {
+    return std::string(1, static_cast<char>(byte));
+  }
+  return std::to_string(id);
+}
+
 std::string LabelName(const ModelConfig& config, int32_t id) {
   if (id < 0) return "";
+  if (config.task == edgewise::Task::kCausalLm) return TokenName(config.tokenizer, id);
   return config.labels.empty() ? std::to_string(id) : config.labels[static_cast<size_t>(id)];
 }
 
@@ -111,16 +122,27 @@ void FillPrediction(const ModelConfig& config, const ModelInput& input, const In
         FillRow(config, result, row, outputs.logits, *token);
       }
     }
+  } else if (config.task == edgewise::Task::kRegression) {
+    AddRow(result.probabilities, 0, result.labels, prediction.mutable_values());
+    AddRow(result.stddev, 0, result.labels, prediction.mutable_stddev());
   } else {
     FillRow(config, result, 0, outputs.logits, prediction);
     if (outputs.top_k > 0) FillTop(config, result, outputs.top_k, prediction);
+  }
+  if (config.task == edgewise::Task::kCausalLm) {
+    prediction.set_log_likelihood(result.log_likelihood);
+    prediction.set_perplexity(result.perplexity);
+    prediction.set_scored_tokens(static_cast<uint32_t>(result.sample_results.front().token_probabilities.size()));
   }
   prediction.set_samples(result.samples);
   FillEdges(input, result, outputs, *prediction.mutable_edges());
   if (outputs.each_sample) {
     for (const SampleResult& sample : result.sample_results) {
       v1::SampleOutput* output = prediction.add_sample_outputs();
-      output->mutable_probabilities()->Add(sample.probabilities.begin(), sample.probabilities.end());
+      auto* numbers =
+          config.task == edgewise::Task::kRegression ? output->mutable_values() : output->mutable_probabilities();
+      numbers->Add(sample.probabilities.begin(), sample.probabilities.end());
+      output->mutable_token_probabilities()->Add(sample.token_probabilities.begin(), sample.token_probabilities.end());
       if (outputs.logits) output->mutable_logits()->Add(sample.logits.begin(), sample.logits.end());
       output->set_edges(sample.edges);
     }
@@ -131,7 +153,16 @@ void FillPrediction(const ModelConfig& config, const ModelInput& input, const In
   prediction.set_truncated_tokens(truncated);
 }
 
-void FillModelInfo(const ModelStatus& status, v1::ModelInfo& info) {
+void FillRowEdges(const RowEdges& row, v1::EdgeReport& report) {
+  report.set_edges(row.edges);
+  report.set_pairs(row.pairs);
+  report.set_density(row.pairs == 0 ? 0.0 : row.edges / static_cast<double>(row.pairs));
+  report.set_budget(row.budget);
+  report.set_capped(row.capped);
+  report.set_max_sample_edges(row.max_sample_edges);
+}
+
+void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& info) {
   info.set_name(status.name);
   info.set_version(status.version);
   info.set_error(status.error);
@@ -161,10 +192,19 @@ void FillModelInfo(const ModelStatus& status, v1::ModelInfo& info) {
   info.set_max_tokens(static_cast<uint32_t>(config.max_position_embeddings));
   info.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
   for (const std::string& label : config.labels) info.add_labels(label);
+  const bool tokens =
+      vocabulary && config.task == edgewise::Task::kCausalLm && config.tokenizer.kind != TokenizerKind::kNone;
+  for (int32_t id = 0; tokens && id < config.vocab_size; ++id) info.add_labels(TokenName(config.tokenizer, id));
   info.set_tokenizer(TokenizerName(config.tokenizer.kind));
   info.set_parameters(model.parameters());
   info.set_sha256(model.sha256());
   info.set_device(model.backend().device());
+  info.set_feature_size(static_cast<uint32_t>(config.feature_size));
+  info.set_pairwise_bias(config.pairwise_bias == PairwiseBiasKind::kNone     ? "none"
+                         : config.pairwise_bias == PairwiseBiasKind::kValues ? "values"
+                                                                             : "buckets");
+  info.set_num_buckets(static_cast<uint32_t>(config.num_buckets));
+  info.set_causal(config.causal);
 }
 
 }  // namespace edgewise::server

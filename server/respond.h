@@ -4,6 +4,7 @@
 
 #include "edgewise/v1/inference.pb.h"
 #include "model/config.h"
+#include "model/generation.h"
 #include "model/input.h"
 #include "model/result.h"
 #include "server/repository.h"
@@ -15,7 +16,11 @@ namespace edgewise::server {
 void FillPrediction(const ModelConfig& config, const ModelInput& input, const InputResult& result,
                     const OutputSelection& outputs, v1::Prediction& prediction);
 
-void FillModelInfo(const ModelStatus& status, v1::ModelInfo& info);
+// `vocabulary`: the tokens of a language model too, as its labels.
+void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& info);
+
+// The row that predicted a generated token.
+void FillRowEdges(const RowEdges& row, v1::EdgeReport& report);
 
 }  // namespace edgewise::server
 

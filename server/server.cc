@@ -18,7 +18,9 @@
 #include "absl/strings/str_cat.h"
 #include "server/address.h"
 #include "server/auth.h"
+#include "server/calls.h"
 #include "server/engine.h"
+#include "server/generator.h"
 #include "server/http.h"
 #include "server/log.h"
 #include "server/metrics.h"
@@ -84,15 +86,19 @@ struct Server::Parts {
       : options(given),
         queue(options.queue),
         repository(options.model_repository, metrics),
-        predictor(options, repository, queue, metrics),
-        service(options, predictor, repository, metrics) {}
+        calls(repository, queue, metrics),
+        predictor(options, calls),
+        generator(options, calls),
+        service(options, calls, predictor, generator, repository, metrics) {}
 
   const ServerOptions options;
   Metrics metrics;
   std::unique_ptr<Backend> backend;
   TaskQueue queue;
   Repository repository;
+  Calls calls;
   Predictor predictor;
+  Generator generator;
   InferenceServiceImpl service;
   int port = 0;
   std::unique_ptr<grpc::Server> grpc;
@@ -108,7 +114,7 @@ struct Server::Parts {
   // After every change in the repository, on the thread that made it.
   void UpdateHealth() {
     std::lock_guard<std::mutex> lock(health_mutex);
-    if (predictor.draining()) return;
+    if (calls.draining()) return;
     if (repository.settled()) settled = true;
     for (auto& [name, serves] : serving) serves = false;
     bool any = false;
@@ -123,7 +129,7 @@ struct Server::Parts {
   }
 
   bool Healthz(std::string* json) {
-    const char* status = predictor.draining() ? "draining" : !settled ? "loading" : ready ? "ready" : "no model";
+    const char* status = calls.draining() ? "draining" : !settled ? "loading" : ready ? "ready" : "no model";
     absl::StrAppend(json, "{\"status\":\"", status, "\",\"models\":[");
     const char* comma = "";
     for (const ModelStatus& model : repository.List()) {
@@ -132,7 +138,7 @@ struct Server::Parts {
       comma = ",";
     }
     absl::StrAppend(json, "]}\n");
-    return ready && !predictor.draining();
+    return ready && !calls.draining();
   }
 };
 
@@ -169,7 +175,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   parts->grpc->GetHealthCheckService()->SetServingStatus(false);
   Parts* raw = parts.get();
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
-  parts->engine = std::make_unique<Engine>(parts->queue);
+  parts->engine = std::make_unique<Engine>(parts->queue, options.max_generations, options.limits.max_cache_bytes);
   parts->engine->Start();
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   if (!options.metrics_listen.empty()) {
@@ -222,16 +228,16 @@ bool Server::WaitUntilLoaded(std::chrono::milliseconds timeout) {
 
 void Server::Drain(std::chrono::milliseconds timeout) {
   if (std::exchange(parts_->drained, true)) return;
-  Log(LogLevel::kInfo, "draining", {{"in_flight", parts_->predictor.in_flight()}});
+  Log(LogLevel::kInfo, "draining", {{"in_flight", parts_->calls.in_flight()}});
   parts_->grpc->GetHealthCheckService()->Shutdown();
   parts_->repository.SetDraining();
-  parts_->predictor.Drain();
+  parts_->calls.Drain();
   parts_->service.DrainStreams();
-  auto busy = [this] { return parts_->predictor.in_flight() > 0 || parts_->service.open_streams() > 0; };
+  auto busy = [this] { return parts_->calls.in_flight() > 0 || parts_->service.open_streams() > 0; };
   auto sending = [this] { return parts_->service.open_calls() > 0; };
   const Time end = Clock::now() + timeout;
   while ((busy() || sending()) && Clock::now() < end) std::this_thread::sleep_for(kPoll);
-  const int64_t cancelled = parts_->predictor.in_flight();
+  const int64_t cancelled = parts_->calls.in_flight();
   parts_->queue.Abort();
   const Time stopped = Clock::now() + kStopWork;
   while (busy() && Clock::now() < stopped) std::this_thread::sleep_for(kPoll);

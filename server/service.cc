@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "server/generate_stream.h"
 #include "server/grpc_status.h"
 #include "server/respond.h"
 #include "server/stream.h"
@@ -15,9 +16,9 @@ namespace {
 class PredictReactor final : public grpc::ServerUnaryReactor {
  public:
   // Counts in `open` until the answer is out. A drain waits for that, so what it refuses does not count.
-  PredictReactor(Predictor& predictor, Metrics& metrics, std::atomic<int64_t>& open,
+  PredictReactor(Calls& calls, Predictor& predictor, Metrics& metrics, std::atomic<int64_t>& open,
                  grpc::CallbackServerContext* context, const v1::PredictRequest& request, v1::PredictResponse* response)
-      : open_(predictor.draining() ? nullptr : &open) {
+      : open_(calls.draining() ? nullptr : &open) {
     if (open_) open_->fetch_add(1);
     predictor.Predict(request, ToSteady(context->deadline()), cancelled_, response,
                       [this, &metrics](const absl::Status& status) {
@@ -37,19 +38,12 @@ class PredictReactor final : public grpc::ServerUnaryReactor {
   const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
 };
 
-// A stream that ends at once.
-class EndedGenerate final : public grpc::ServerWriteReactor<v1::GenerateResponse> {
- public:
-  explicit EndedGenerate(const absl::Status& status) { Finish(ToGrpc(status)); }
-  void OnDone() override { delete this; }
-};
-
 }  // namespace
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Predict(grpc::CallbackServerContext* context,
                                                         const v1::PredictRequest* request,
                                                         v1::PredictResponse* response) {
-  return new PredictReactor(predictor_, metrics_, open_calls_, context, *request, response);
+  return new PredictReactor(calls_, predictor_, metrics_, open_calls_, context, *request, response);
 }
 
 grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* InferenceServiceImpl::PredictStream(
@@ -57,16 +51,15 @@ grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* Inferenc
   return new StreamReactor(*this, context);
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceServiceImpl::Generate(grpc::CallbackServerContext*,
-                                                                               const v1::GenerateRequest*) {
-  metrics_.CountRpc(Rpc::kGenerate, absl::StatusCode::kUnimplemented);
-  return new EndedGenerate(absl::UnimplementedError("Generate needs a causal language model; this server has none"));
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* context,
+                                                                               const v1::GenerateRequest* request) {
+  return new GenerateReactor(*this, context, *request);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::ListModels(grpc::CallbackServerContext* context,
                                                            const v1::ListModelsRequest*,
                                                            v1::ListModelsResponse* response) {
-  for (const ModelStatus& status : repository_.List()) FillModelInfo(status, *response->add_models());
+  for (const ModelStatus& status : repository_.List()) FillModelInfo(status, false, *response->add_models());
   metrics_.CountRpc(Rpc::kListModels, absl::StatusCode::kOk);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
@@ -88,7 +81,7 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::GetModel(grpc::CallbackServerCon
       if (!found || candidate.loaded || !found->loaded) found = &candidate;
     }
     if (found) {
-      FillModelInfo(*found, *response->mutable_model());
+      FillModelInfo(*found, true, *response->mutable_model());
     } else {
       status = repository_.Resolve(request->model(), request->version()).status;
       if (status.ok()) status = absl::UnavailableError("the repository is changing");

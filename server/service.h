@@ -8,20 +8,28 @@
 #include <set>
 
 #include "edgewise/v1/inference.grpc.pb.h"
+#include "server/calls.h"
+#include "server/generator.h"
 #include "server/metrics.h"
 #include "server/predictor.h"
 #include "server/repository.h"
 
 namespace edgewise::server {
 
+class GenerateReactor;
 class StreamReactor;
 
 class InferenceServiceImpl final : public v1::InferenceService::CallbackService {
  public:
   // All must outlive the service.
-  InferenceServiceImpl(const ServerOptions& options, Predictor& predictor, const Repository& repository,
-                       Metrics& metrics)
-      : options_(options), predictor_(predictor), repository_(repository), metrics_(metrics) {}
+  InferenceServiceImpl(const ServerOptions& options, Calls& calls, Predictor& predictor, Generator& generator,
+                       const Repository& repository, Metrics& metrics)
+      : options_(options),
+        calls_(calls),
+        predictor_(predictor),
+        generator_(generator),
+        repository_(repository),
+        metrics_(metrics) {}
 
   grpc::ServerUnaryReactor* Predict(grpc::CallbackServerContext* context, const v1::PredictRequest* request,
                                     v1::PredictResponse* response) override;
@@ -34,17 +42,20 @@ class InferenceServiceImpl final : public v1::InferenceService::CallbackService 
   grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context, const v1::GetModelRequest* request,
                                      v1::GetModelResponse* response) override;
 
-  // Ends the open streams when what they have in flight is answered. After Predictor::Drain().
+  // Ends the open streams when what they have in flight is answered. After Calls::Drain().
   void DrainStreams();
   int64_t open_streams();
-  // Predict calls that began before the drain and whose answer is not out.
+  // Predict and Generate calls that began before the drain and whose answer is not out.
   int64_t open_calls() const { return open_calls_.load(); }
 
  private:
+  friend class GenerateReactor;
   friend class StreamReactor;
 
   const ServerOptions& options_;
+  Calls& calls_;
   Predictor& predictor_;
+  Generator& generator_;
   const Repository& repository_;
   Metrics& metrics_;
   std::atomic<int64_t> open_calls_ = 0;

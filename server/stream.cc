@@ -15,7 +15,7 @@ StreamReactor::StreamReactor(InferenceServiceImpl& service, grpc::CallbackServer
     service_.streams_.insert(this);
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  if (service_.predictor_.draining()) draining_ = half_closed_ = true;
+  if (service_.calls_.draining()) draining_ = half_closed_ = true;
   Advance(std::move(lock));
 }
 
@@ -77,7 +77,7 @@ void StreamReactor::OnReadDone(bool ok) {
     response->mutable_error()->set_code(static_cast<int32_t>(absl::StatusCode::kInvalidArgument));
     response->mutable_error()->set_message(
         absl::StrCat("request_id is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
-    ModelMetrics& metrics = service_.predictor_.MetricsOf(request_);
+    ModelMetrics& metrics = service_.calls_.MetricsOf(request_.model(), request_.version());
     metrics.CountRequest(absl::StatusCode::kInvalidArgument, 0.0);
     metrics.CountRejection(Rejection::kInvalid);
     lock.lock();

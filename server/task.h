@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "model/generation.h"
 #include "model/input.h"
 #include "model/result.h"
 
@@ -32,17 +33,35 @@ struct TaskResult {
   std::vector<InputResult> results;  // one per input, when OK
   double queue_seconds = 0.0;
   double compute_seconds = 0.0;
-  uint32_t batch_inputs = 0;  // of the batch that it was part of; 0: it never reached the device
+  uint32_t batch_inputs = 0;  // of the batch that it was part of (generations: that ran then); 0: it never ran
   uint64_t batch_tokens = 0;  // valid tokens of that batch
+};
+
+// How far a generation is when it gives a token.
+struct GenerationProgress {
+  FinishReason finish = FinishReason::kNone;  // other: this token is the last
+  double queue_seconds = 0.0;
+  double compute_seconds = 0.0;  // spent on this generation alone
+  uint32_t running = 0;          // generations side by side, this one included
+};
+
+// What a generation wants. The functions are called on the engine's thread, before `Task::done`; none may block.
+struct GenerationWork {
+  ModelSequence prompt;
+  GenerationOptions options;
+  uint64_t cache_bytes = 0;                                                     // the most that it holds while it runs
+  std::function<bool()> ready;                                                  // whether the client takes a token now
+  std::function<void(const GeneratedToken&, const GenerationProgress&)> token;  // every token, in order
 };
 
 // Owned by the queue, then by the engine. `done` is called exactly once, on any thread; it must not block.
 struct Task {
   std::shared_ptr<const LoadedModel> model;
   std::vector<ModelInput> inputs;
-  uint64_t tokens = 0;                   // valid tokens of all inputs, one sample
-  uint64_t cost = 0;                     // for the queue's limit: positions, pads too, and edges of given graphs
-  uint32_t priority = kDefaultPriority;  // 1..kPriorityLevels
+  std::unique_ptr<GenerationWork> generation;  // null: a Predict request; else `inputs` is empty
+  uint64_t tokens = 0;                         // valid tokens of all inputs, one sample
+  uint64_t cost = 0;                           // for the queue's limit: positions, pads too, and edges of given graphs
+  uint32_t priority = kDefaultPriority;        // 1..kPriorityLevels
   Time queued;
   Time deadline = Time::max();
   std::shared_ptr<const std::atomic<bool>> cancelled;  // set when the client has gone; null: never

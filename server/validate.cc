@@ -1,17 +1,16 @@
 #include "server/validate.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <random>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "model/layer_attention.h"
 #include "server/repository.h"
 #include "server/status_details.h"
-#include "server/task.h"
 #include "server/validate_graph.h"
+#include "server/validate_parts.h"
 
 namespace edgewise::server {
 namespace {
@@ -19,57 +18,7 @@ namespace {
 constexpr size_t kMaxQuoted = 64;
 constexpr size_t kMaxRequestId = 128;
 
-// A message of the model, "token_ids[3] is ..." or "text: ...", as one of the field that it stands in.
-absl::Status Within(const std::string& parent, const absl::Status& status) {
-  const std::string message(status.message());
-  if (!absl::IsInvalidArgument(status)) return absl::Status(status.code(), absl::StrCat(parent, ": ", message));
-  const std::string part = message.substr(0, message.find_first_of(": "));
-  return InvalidFieldMessage(absl::StrCat(parent, ".", part), absl::StrCat(parent, ".", message));
-}
-
-absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field) {
-  switch (truncate) {
-    case v1::REFUSE:
-      return TruncateMode::kRefuse;
-    case v1::HEAD:
-      return TruncateMode::kHead;
-    case v1::TAIL:
-      return TruncateMode::kTail;
-    default:
-      return InvalidField(field,
-                          absl::StrCat("is ", static_cast<int>(truncate), "; allowed are REFUSE, HEAD and TAIL"));
-  }
-}
-
-absl::StatusOr<ModelSequence> ParseSequence(const v1::Sequence& sequence, const Model& model,
-                                            const std::string& field) {
-  if (sequence.has_bias()) return InvalidField(field + ".bias", "is reserved: no model of this server takes a bias");
-  absl::StatusOr<TruncateMode> truncate = ParseTruncate(sequence.truncate(), field + ".truncate");
-  if (!truncate.ok()) return truncate.status();
-  std::vector<int32_t> token_ids;
-  switch (sequence.content_case()) {
-    case v1::Sequence::kText: {
-      absl::StatusOr<std::vector<int32_t>> tokens = model.Tokenize(sequence.text());
-      if (!tokens.ok()) return Within(field, tokens.status());
-      token_ids = *std::move(tokens);
-      if (token_ids.empty()) return InvalidField(field + ".text", "has no tokens; at least one is needed");
-      break;
-    }
-    case v1::Sequence::kTokenIds:
-      token_ids.assign(sequence.token_ids().values().begin(), sequence.token_ids().values().end());
-      if (token_ids.empty()) return InvalidField(field + ".token_ids", "is empty; at least one token is needed");
-      break;
-    case v1::Sequence::kFeatures:
-      return InvalidField(field + ".features", "is reserved: no model of this server takes rows of features");
-    default:
-      return InvalidField(field, "has no content; give text or token_ids");
-  }
-  absl::StatusOr<ModelSequence> prepared = model.Prepare(std::move(token_ids), *truncate);
-  if (!prepared.ok()) return Within(field, prepared.status());
-  return prepared;
-}
-
-absl::Status ParseInput(const v1::Input& input, const Model& model, const RequestLimits& limits,
+absl::Status ParseInput(const v1::Input& input, const Model& model, const RequestLimits& limits, uint32_t stride,
                         const std::string& field, ModelInput& parsed) {
   const bool pair = model.config().task == edgewise::Task::kPairClassification;
   if (!input.has_sequence()) return InvalidField(field + ".sequence", "is missing");
@@ -79,18 +28,20 @@ absl::Status ParseInput(const v1::Input& input, const Model& model, const Reques
     return InvalidField(field + ".second", absl::StrCat("is for pair-classification models; this one does ",
                                                         TaskName(model.config().task)));
   }
-  absl::StatusOr<ModelSequence> sequence = ParseSequence(input.sequence(), model, field + ".sequence");
-  if (!sequence.ok()) return sequence.status();
-  parsed.sequences.push_back(*std::move(sequence));
+  absl::StatusOr<std::vector<ModelSequence>> sequences =
+      ParseSequence(input.sequence(), model, stride, field + ".sequence");
+  if (!sequences.ok()) return sequences.status();
+  parsed.sequences = *std::move(sequences);
   if (pair) {
-    absl::StatusOr<ModelSequence> second = ParseSequence(input.second(), model, field + ".second");
+    absl::StatusOr<std::vector<ModelSequence>> second = ParseSequence(input.second(), model, stride, field + ".second");
     if (!second.ok()) return second.status();
-    parsed.sequences.push_back(*std::move(second));
+    parsed.sequences.push_back(std::move(second->front()));
   }
   if (!input.has_graph()) return absl::OkStatus();
   if (!limits.allow_graphs)
     return InvalidField(field + ".graph", "is not taken by this server; start it with --allow_graphs");
   if (parsed.dense) return InvalidField(field + ".graph", "cannot go with attention DENSE: choose one of them");
+  if (parsed.attention) return InvalidField(field + ".graph", "cannot go with an override: choose one of them");
   absl::StatusOr<Graph> graph = ParseGraph(input.graph(), model, limits, field + ".graph");
   if (!graph.ok()) return graph.status();
   parsed.graph = *std::move(graph);
@@ -125,44 +76,20 @@ absl::Status ApplyBudget(const v1::Budget& budget, const Model& model, size_t in
                                    " pairs of ", of_input, "; it needs at least ", least, " edges"));
 }
 
-absl::Status CheckBudget(const v1::Budget& budget) {
-  if (budget.cap_case() == v1::Budget::kMaxEdges && budget.max_edges() == 0) {
-    return InvalidField("budget.max_edges", "is 0; allowed are 1 and more (leave it out for no cap)");
-  }
-  if (budget.cap_case() == v1::Budget::kMaxDensity && !(budget.max_density() > 0.0 && budget.max_density() <= 1.0)) {
-    return InvalidField("budget.max_density", absl::StrCat("is ", budget.max_density(), "; allowed is (0, 1]"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckEnsemble(const v1::Ensemble& ensemble, const RequestLimits& limits) {
-  const uint32_t samples = std::max<uint32_t>(1, ensemble.samples());
-  if (samples > limits.max_samples) {
-    return InvalidField("ensemble.samples",
-                        absl::StrCat("is ", samples, "; the server takes at most ", limits.max_samples));
-  }
-  if (!(ensemble.tolerance() >= 0.0) || std::isinf(ensemble.tolerance())) {
-    return InvalidField("ensemble.tolerance",
-                        absl::StrCat("is ", ensemble.tolerance(), "; allowed are finite numbers, 0 and more"));
-  }
-  if (ensemble.tolerance() > 0.0 && ensemble.first_sample() != 0) {
-    return InvalidField("ensemble.tolerance",
-                        absl::StrCat("is ", ensemble.tolerance(), " with first_sample ", ensemble.first_sample(),
-                                     "; a part of an ensemble cannot stop early"));
-  }
-  if (uint64_t{ensemble.first_sample()} + samples > uint64_t{std::numeric_limits<uint32_t>::max()} + 1) {
-    return InvalidField("ensemble.first_sample", absl::StrCat("is ", ensemble.first_sample(), " with ", samples,
-                                                              " samples; the last sample may be 4294967295"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ParseOutputs(const v1::PredictRequest& request, const Model& model, OutputSelection& outputs) {
   const v1::OutputOptions& options = request.outputs();
   const ModelConfig& config = model.config();
-  if (options.stride() != 0)
+  if (options.stride() != 0 && config.task != edgewise::Task::kCausalLm) {
     return InvalidField("outputs.stride",
-                        absl::StrCat("is ", options.stride(), "; it is reserved for causal language models"));
+                        absl::StrCat("is ", options.stride(), "; it is for causal language models, this one does ",
+                                     TaskName(config.task)));
+  }
+  if (options.logits() && config.task == edgewise::Task::kRegression) {
+    return InvalidField("outputs.logits", "is set; the values of a regression model are its outputs as they are");
+  }
+  if (options.top_k() > 0 && config.task == edgewise::Task::kRegression) {
+    return InvalidField("outputs.top_k", absl::StrCat("is ", options.top_k(), "; a regression model has no labels"));
+  }
   if (options.top_k() > 0 && config.task == edgewise::Task::kTokenClassification) {
     return InvalidField("outputs.top_k", absl::StrCat("is ", options.top_k(),
                                                       "; a token-classification model gives all labels of each token"));
@@ -183,33 +110,19 @@ absl::Status ParseOutputs(const v1::PredictRequest& request, const Model& model,
 // The parts of a request that do not depend on its inputs.
 absl::Status ParseShared(const v1::PredictRequest& request, const Model& model, const RequestLimits& limits,
                          ParsedRequest& parsed) {
-  if (request.has_override())
-    return InvalidField("override", "is reserved: this server runs models with their own attention");
-  if (request.attention() != v1::MODEL_DEFAULT && request.attention() != v1::DENSE) {
-    return InvalidField("attention", absl::StrCat("is ", static_cast<int>(request.attention()),
-                                                  "; allowed are MODEL_DEFAULT and DENSE"));
+  for (const absl::Status& status : {CheckAttention(request.attention()), CheckPriority(request.priority()),
+                                     CheckBudget(request.budget()), CheckEnsemble(request.ensemble(), limits)}) {
+    if (!status.ok()) return status;
   }
-  if (request.priority() > kPriorityLevels) {
-    return InvalidField("priority",
-                        absl::StrCat("is ", request.priority(), "; allowed are 0 (default) to ", kPriorityLevels));
-  }
-  if (absl::Status status = CheckBudget(request.budget()); !status.ok()) return status;
-  if (absl::Status status = CheckEnsemble(request.ensemble(), limits); !status.ok()) return status;
   if (absl::Status status = ParseOutputs(request, model, parsed.outputs); !status.ok()) return status;
   if (request.inputs_size() == 0) return InvalidField("inputs", "is empty; at least one is needed");
   if (static_cast<uint32_t>(request.inputs_size()) > limits.max_inputs) {
     return InvalidField("inputs", absl::StrCat("has ", request.inputs_size(), " entries; the server takes at most ",
                                                limits.max_inputs));
   }
-  parsed.priority = request.priority() == 0 ? kDefaultPriority : request.priority();
-  if (request.budget().cap_case() == v1::Budget::kMaxEdges) parsed.budget = BudgetKind::kEdges;
-  if (request.budget().cap_case() == v1::Budget::kMaxDensity) parsed.budget = BudgetKind::kDensity;
-  if (request.ensemble().has_seed()) {
-    parsed.seed = request.ensemble().seed();
-  } else {
-    std::random_device device;
-    parsed.seed = uint64_t{device()} << 32 | device();
-  }
+  parsed.priority = PriorityOf(request.priority());
+  parsed.budget = KindOf(request.budget());
+  parsed.seed = SeedOf(request.ensemble());
   return absl::OkStatus();
 }
 
@@ -240,20 +153,17 @@ absl::Status CheckRequestId(const std::string& id) {
                                                  " printable ASCII characters"));
 }
 
-uint64_t EdgesOfDensity(double density, uint64_t pairs) {
-  constexpr uint64_t kExact = uint64_t{1} << 53;  // whole numbers up to here are doubles
-  uint64_t edges = std::min(pairs, static_cast<uint64_t>(density * static_cast<double>(pairs)));
-  if (pairs > kExact) return edges;
-  const double all = static_cast<double>(pairs);
-  while (edges < pairs && static_cast<double>(edges + 1) / all <= density) ++edges;
-  while (edges > 0 && static_cast<double>(edges) / all > density) --edges;
-  return edges;
-}
-
 absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, const Model& model,
                                            const RequestLimits& limits, bool* budget_refused) {
   ParsedRequest parsed;
   if (absl::Status status = ParseShared(request, model, limits, parsed); !status.ok()) return status;
+  std::shared_ptr<const std::vector<AttentionConfig>> attention;  // null: the model's
+  if (request.has_override()) {
+    auto overridden = ParseOverride(request.override(), request.attention(), model);
+    if (!overridden.ok()) return overridden.status();
+    attention = *std::move(overridden);
+  }
+  const uint32_t stride = request.outputs().stride();
   parsed.inputs.reserve(static_cast<size_t>(request.inputs_size()));
   for (int i = 0; i < request.inputs_size(); ++i) {
     ModelInput input;
@@ -262,11 +172,12 @@ absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, co
     input.samples = std::max<uint32_t>(1, request.ensemble().samples());
     input.tolerance = request.ensemble().tolerance();
     input.dense = request.attention() == v1::DENSE;
+    input.attention = attention;
     input.want_expected = parsed.outputs.layer_stats;
     input.want_key_degrees = parsed.outputs.key_degrees;
     input.want_graph = parsed.outputs.graph;
-    if (absl::Status status = ParseInput(request.inputs(i), model, limits, absl::StrCat("inputs[", i, "]"), input);
-        !status.ok()) {
+    const std::string field = absl::StrCat("inputs[", i, "]");
+    if (absl::Status status = ParseInput(request.inputs(i), model, limits, stride, field, input); !status.ok()) {
       return status;
     }
     if (absl::Status status = ApplyBudget(request.budget(), model, static_cast<size_t>(i), input); !status.ok()) {
@@ -276,6 +187,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, co
     for (const ModelSequence& sequence : input.sequences) {
       parsed.tokens += static_cast<uint64_t>(sequence.valid());
       parsed.cost += static_cast<uint64_t>(sequence.length());
+      parsed.cost += sequence.bias_values.size() + sequence.bias_buckets.size();
     }
     if (input.graph) parsed.cost += GivenEdges(*input.graph);
     parsed.inputs.push_back(std::move(input));

@@ -32,7 +32,7 @@ struct ParsedRequest {
   BudgetKind budget = BudgetKind::kNone;
   uint64_t seed = 0;
   uint64_t tokens = 0;  // valid tokens of all inputs
-  uint64_t cost = 0;    // positions of all inputs, pads too, and edges of given graphs
+  uint64_t cost = 0;    // positions of all inputs, pads too, edges of given graphs and entries of biases
   uint32_t priority = 0;
 };
 
@@ -45,10 +45,6 @@ absl::Status CheckRequestId(const std::string& id);
 // `budget_refused` (may be null) is set when it is the edge budget that cannot be kept.
 absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, const Model& model,
                                            const RequestLimits& limits, bool* budget_refused = nullptr);
-
-// floor(density * pairs) with the density as it was written: the most edges whose share of the pairs, as a double, is
-// at most `density`. (0.29 of 100 is 29, though 0.29 * 100 is 28.999... in doubles.)
-uint64_t EdgesOfDensity(double density, uint64_t pairs);
 
 // `text` in quotes, escaped, at most 64 characters of it: for messages.
 std::string Quoted(const std::string& text);

@@ -57,20 +57,40 @@ absl::StatusOr<HeadEdges> ParseHead(const v1::Graph::Head& head, Law law, const 
   return edges;
 }
 
+// The longest name that an answer can give a label.
+uint64_t LabelBytes(const ModelConfig& config) {
+  uint64_t bytes = 16;
+  for (const std::string& label : config.labels) bytes = std::max<uint64_t>(bytes, label.size());
+  if (config.task == edgewise::Task::kCausalLm) {
+    for (const std::string& token : config.tokenizer.vocabulary) bytes = std::max<uint64_t>(bytes, token.size());
+  }
+  return bytes;
+}
+
+// Tokens whose probability a language model gives.
+uint64_t ScoredTokens(const ModelConfig& config, const ModelInput& input) {
+  uint64_t scored = 0;
+  if (config.task != edgewise::Task::kCausalLm) return scored;
+  for (const ModelSequence& sequence : input.sequences) {
+    scored += static_cast<uint64_t>(std::max(0, sequence.valid() - sequence.first_scored));
+  }
+  return scored;
+}
+
 // Upper bound of the bytes that the answer to one input takes on the wire.
 uint64_t ResponseBytes(const ModelInput& input, const OutputSelection& outputs, const Model& model, uint64_t rows,
-                       uint64_t positions) {
+                       uint64_t positions, uint64_t label_bytes) {
   const ModelConfig& config = model.config();
   const uint64_t labels = static_cast<uint64_t>(config.num_labels);
-  uint64_t label_bytes = 16;
-  for (const std::string& label : config.labels) label_bytes = std::max<uint64_t>(label_bytes, label.size());
   const uint64_t heads = Times(Times(static_cast<uint64_t>(config.num_hidden_layers), input.sequences.size()),
                                static_cast<uint64_t>(config.num_attention_heads));
   const uint64_t per_row = Plus(Times(labels, outputs.logits ? 12 : 8), label_bytes + 64);
   uint64_t bytes = Plus(256, Times(rows, per_row));
   bytes = Plus(bytes, Times(outputs.top_k, label_bytes + 24));
   if (outputs.each_sample) {
-    bytes = Plus(bytes, Times(input.samples, Plus(64, Times(Times(rows, labels), outputs.logits ? 8 : 4))));
+    const uint64_t per_sample =
+        Plus(Times(Times(rows, labels), outputs.logits ? 8 : 4), Times(ScoredTokens(config, input), sizeof(double)));
+    bytes = Plus(bytes, Times(input.samples, Plus(64, per_sample)));
   }
   if (outputs.layer_stats || outputs.key_degrees) bytes = Plus(bytes, Times(heads, 40));
   if (outputs.key_degrees) bytes = Plus(bytes, Times(Times(heads, positions), 5));
@@ -89,7 +109,8 @@ uint64_t ResultBytes(const ModelInput& input, const OutputSelection& outputs, co
                                static_cast<uint64_t>(config.num_attention_heads));
   uint64_t per_head = sizeof(HeadCounts);
   if (outputs.key_degrees) per_head = Plus(per_head, Times(positions, sizeof(uint32_t)));
-  const uint64_t numbers = Times(Times(rows, static_cast<uint64_t>(config.num_labels)), 2 * sizeof(float));
+  const uint64_t numbers = Plus(Times(Times(rows, static_cast<uint64_t>(config.num_labels)), 2 * sizeof(float)),
+                                Times(ScoredTokens(config, input), sizeof(double)));
   return Times(input.samples, Plus(numbers, Times(heads, per_head)));
 }
 
@@ -122,6 +143,7 @@ absl::StatusOr<Graph> ParseGraph(const v1::Graph& graph, const Model& model, con
 
 absl::Status CheckResultSize(const ParsedRequest& request, const Model& model, const RequestLimits& limits) {
   uint64_t response = 1024, result = 0;
+  const uint64_t label_bytes = LabelBytes(model.config());
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     const ModelInput& input = request.inputs[i];
     uint64_t positions = 0;
@@ -135,7 +157,7 @@ absl::Status CheckResultSize(const ParsedRequest& request, const Model& model, c
                                          limits.max_graph_edges, " (lower the budget)"));
       }
     }
-    response = Plus(response, ResponseBytes(input, request.outputs, model, rows, positions));
+    response = Plus(response, ResponseBytes(input, request.outputs, model, rows, positions, label_bytes));
     result = Plus(result, ResultBytes(input, request.outputs, model, rows, positions));
   }
   if (response > limits.max_response_bytes) {

@@ -126,5 +126,58 @@ TEST(BatcherTest, RetryAdviceGrowsWithTheQueueAndTheServiceTime) {
   EXPECT_EQ(batcher.RetryDelaySeconds(), 5.0);
 }
 
+TaskPtr MakeGeneration(uint64_t cache_bytes = 1, uint32_t priority = kDefaultPriority) {
+  TaskPtr task = MakeTask(1, priority);
+  task->generation = std::make_unique<GenerationWork>();
+  task->generation->cache_bytes = cache_bytes;
+  return task;
+}
+
+TEST(BatcherTest, GenerationsAndRequestsWaitInLinesOfTheirOwn) {
+  Batcher batcher({.max_requests = 2});
+  const Task* generation = Add(batcher, MakeGeneration());
+  Add(batcher, MakeGeneration());
+  TaskPtr third = MakeGeneration();
+  const absl::Status full = batcher.Add(third, kStart);
+  EXPECT_TRUE(absl::IsResourceExhausted(full));
+  EXPECT_NE(std::string(full.message()).find("2 generations wait; the limit is 2"), std::string::npos);
+  const Task* request = Add(batcher, MakeTask());
+  EXPECT_EQ(batcher.size(), 3u);
+  EXPECT_EQ(batcher.cost(), 3u);
+  EXPECT_EQ(batcher.NextBatch()[0].get(), request);
+  EXPECT_TRUE(batcher.NextBatch().empty());
+  EXPECT_EQ(batcher.NextGeneration({1, 1}).get(), generation);
+  EXPECT_EQ(batcher.cost(), 1u);
+  EXPECT_EQ(batcher.TakeAll().size(), 1u);
+}
+
+TEST(BatcherTest, GenerationStartsWhenThereIsRoomAndNoneOvertakesItButByPriority) {
+  Batcher batcher({});
+  const Task* large = Add(batcher, MakeGeneration(100));
+  const Task* small = Add(batcher, MakeGeneration(1));
+  EXPECT_EQ(batcher.NextGeneration({0, 1000}), nullptr);
+  EXPECT_EQ(batcher.NextGeneration({1, 99}), nullptr) << "the small one would fit, but has to wait";
+  EXPECT_FALSE(batcher.HasGeneration({1, 99}));
+  EXPECT_TRUE(batcher.HasGeneration({1, 100}));
+  const Task* urgent = Add(batcher, MakeGeneration(2, 1));
+  EXPECT_EQ(batcher.NextGeneration({1, 99}).get(), urgent);
+  EXPECT_EQ(batcher.NextGeneration({1, 100}).get(), large);
+  EXPECT_EQ(batcher.NextGeneration({1, 100}).get(), small);
+  EXPECT_EQ(batcher.NextGeneration({1, 100}), nullptr);
+}
+
+TEST(BatcherTest, CancelledGenerationsAreTakenOut) {
+  Batcher batcher({});
+  TaskPtr task = MakeGeneration();
+  const auto flag = std::make_shared<std::atomic<bool>>(false);
+  task->cancelled = flag;
+  Add(batcher, std::move(task));
+  flag->store(true);
+  const std::vector<DeadTask> dead = batcher.TakeDead(kStart);
+  ASSERT_EQ(dead.size(), 1u);
+  EXPECT_TRUE(absl::IsCancelled(dead[0].reason));
+  EXPECT_FALSE(batcher.HasGeneration({1, 1}));
+}
+
 }  // namespace
 }  // namespace edgewise::server

@@ -149,5 +149,41 @@ TEST(TaskQueueTest, EveryTaskOfManyThreadsIsAnsweredExactlyOnce) {
   EXPECT_EQ(answered, accepted);
 }
 
+TEST(TaskQueueTest, NextGivesAGenerationOnlyWhereThereIsRoom) {
+  TaskQueue queue({});
+  Answers request, generation;
+  TaskPtr task = generation.MakeTask();
+  task->generation = std::make_unique<GenerationWork>();
+  ASSERT_TRUE(queue.Push(std::move(task)).ok());
+  EXPECT_TRUE(queue.Next(Wait::kNot, {0, 100}).none());
+  EXPECT_EQ(queue.NextGeneration({0, 100}), nullptr);
+  ASSERT_TRUE(queue.Push(request.MakeTask()).ok());
+  const Work work = queue.Next(Wait::kForWork, {1, 100});
+  EXPECT_NE(work.generation, nullptr);
+  EXPECT_EQ(work.batch.size(), 1u);
+  EXPECT_FALSE(work.end());
+}
+
+TEST(TaskQueueTest, WaitForAClientEndsByItselfOrWhenItIsWoken) {
+  TaskQueue queue({});
+  EXPECT_TRUE(queue.Next(Wait::kAWhile).none());
+  std::atomic<bool> over = false;
+  std::thread waker([&] {
+    while (!over) queue.Wake();
+  });
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(queue.Next(Wait::kAWhile).none());
+  over = true;
+  waker.join();
+}
+
+TEST(TaskQueueTest, ClosedQueueWaitsForGenerationsThatRun) {
+  TaskQueue queue({});
+  queue.Close();
+  const Work work = queue.Next(Wait::kNot, {1, 1});
+  EXPECT_TRUE(work.none());
+  EXPECT_TRUE(work.closed);
+  EXPECT_TRUE(queue.Next(Wait::kAWhile, {1, 1}).end());
+}
+
 }  // namespace
 }  // namespace edgewise::server

@@ -74,7 +74,7 @@ TEST_F(RepositoryTest, BrokenModelIsFailedWithTheReasonAndNoPath) {
   EXPECT_TRUE(repository_.Resolve("good", 0).status.ok());
   const absl::Status status = repository_.Resolve("bad", 0).status;
   EXPECT_TRUE(absl::IsFailedPrecondition(status));
-  EXPECT_NE(status.message().find("config.json: vocab_size is missing"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("config.json: hidden_size is missing"), absl::string_view::npos) << status;
   EXPECT_EQ(status.message().find(folder_.path()), absl::string_view::npos) << status;
 }
 

@@ -202,8 +202,8 @@ TEST(ServerTest, R39R40WhatIsNotServedIsUnimplemented) {
   const grpc::Status reflection = server.Call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a");
   EXPECT_EQ(reflection.error_code(), grpc::UNIMPLEMENTED);
   const grpc::Status generate = server.Call("/edgewise.v1.InferenceService/Generate", "");
-  EXPECT_EQ(generate.error_code(), grpc::UNIMPLEMENTED);
-  EXPECT_THAT(generate.error_message(), HasSubstr("causal language model"));
+  EXPECT_EQ(generate.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(generate.error_message(), HasSubstr("model is empty"));
 }
 
 TEST(ServerTest, ReflectionListsTheServicesWhenSwitchedOn) {

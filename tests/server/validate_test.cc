@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 
+#include "model/layer_attention.h"
 #include "server/status_details.h"
 #include "tests/server/test_models.h"
 
@@ -78,10 +79,13 @@ const Case kRefused[] = {
        r.mutable_inputs(1)->mutable_sequence()->mutable_token_ids()->set_values(0, 99);
      },
      "inputs[1].sequence.token_ids[0] is 99"},
-    {"R11_features", [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->mutable_features()->set_rows(1); },
-     "inputs[0].sequence.features is reserved"},
-    {"bias", [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->mutable_bias(); },
-     "inputs[0].sequence.bias is reserved"},
+    {"R29_features_to_a_model_of_tokens",
+     [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->mutable_features()->set_rows(1); },
+     "inputs[0].sequence.features: this model takes tokens"},
+    {"bias_empty", [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->mutable_bias(); },
+     "inputs[0].sequence.bias is empty; give values or buckets"},
+    {"bias_not_taken", [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->mutable_bias()->add_values(1); },
+     "inputs[0].sequence.bias.values: this model takes no pairwise bias"},
     {"text_without_tokenizer", [](auto& r) { r.mutable_inputs(0)->mutable_sequence()->set_text("hello"); },
      "inputs[0].sequence.text: this model has no tokenizer"},
     {"R27_truncate",
@@ -134,14 +138,16 @@ const Case kRefused[] = {
     {"R28_top_k", [](auto& r) { r.mutable_outputs()->set_top_k(6); }, "outputs.top_k is 6; the model has 5 labels"},
     {"R28_top_k_of_tokens", [](auto& r) { r.mutable_outputs()->set_top_k(1); },
      "outputs.top_k is 1; a token-classification model", "sbm-tokens"},
-    {"stride", [](auto& r) { r.mutable_outputs()->set_stride(1); }, "outputs.stride is 1; it is reserved"},
+    {"stride_of_a_classifier", [](auto& r) { r.mutable_outputs()->set_stride(1); },
+     "outputs.stride is 1; it is for causal language models, this one does sequence-classification"},
     {"graph_of_samples",
      [](auto& r) {
        r.mutable_outputs()->set_graph(true);
        r.mutable_ensemble()->set_samples(2);
      },
      "outputs.graph is set with 2 samples"},
-    {"override", [](auto& r) { r.mutable_override()->set_kind("ssa"); }, "override is reserved"},
+    {"override_on_sbm", [](auto& r) { r.mutable_override()->set_kind("ssa"); },
+     "override.kind is \"ssa\"; this model's attention is sbm/bernoulli"},
     {"graph_not_allowed", [](auto& r) { r.mutable_inputs(0)->mutable_graph(); },
      "inputs[0].graph is not taken by this server; start it with --allow_graphs"},
 };

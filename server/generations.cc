@@ -1,0 +1,102 @@
+#include "server/generations.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/softmax.h"
+#include "server/device_failure.h"
+#include "server/metrics.h"
+#include "server/repository.h"
+#include "server/status_details.h"
+
+namespace edgewise::server {
+namespace {
+
+// "max_edges is ..." of the model, as the request's field.
+absl::Status OfBudget(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return DeviceFailure(status);
+  const std::string message(status.message());
+  return InvalidFieldMessage(absl::StrCat("budget.", message.substr(0, message.find(' '))),
+                             absl::StrCat("budget.", message));
+}
+
+}  // namespace
+
+bool Generations::stalled() const {
+  return std::none_of(running_.begin(), running_.end(),
+                      [](const Running& running) { return running.task->generation->ready(); });
+}
+
+GenerationRoom Generations::room() const {
+  return {max_generations_ - std::min(max_generations_, running_.size()),
+          max_cache_bytes_ - std::min(max_cache_bytes_, cache_bytes_)};
+}
+
+void Generations::Start(TaskPtr task) {
+  const Time start = queue_.now();
+  Running running;
+  running.queue_seconds = Seconds(start - task->queued);
+  running.task = std::move(task);
+  Task& started = *running.task;
+  started.model->metrics->AddQueued(-1, -static_cast<int64_t>(started.tokens));
+  started.model->metrics->AddGenerations(1);
+  cache_bytes_ += started.generation->cache_bytes;
+  absl::StatusOr<std::unique_ptr<Generation>> generation = Generation::Create(
+      *started.model->model, std::move(started.generation->prompt), std::move(started.generation->options));
+  running.compute_seconds = Seconds(queue_.now() - start);
+  if (!generation.ok()) return Answer(running, OfBudget(generation.status()));
+  running.generation = *std::move(generation);
+  running_.push_back(std::move(running));
+}
+
+void Generations::Step() {
+  for (size_t i = 0; i < running_.size();) {
+    if (Advance(running_[i])) {
+      ++i;
+    } else {
+      running_.erase(running_.begin() + static_cast<int64_t>(i));
+    }
+  }
+}
+
+bool Generations::Advance(Running& running) {
+  const Task& task = *running.task;
+  const Time start = queue_.now();
+  absl::Status alive = queue_.aborted() ? ShuttingDown() : Alive(task, start);
+  if (!alive.ok()) {
+    task.model->metrics->AddCancelledCompute(running.compute_seconds);
+    Answer(running, std::move(alive));
+    return false;
+  }
+  if (!task.generation->ready()) return true;
+  const absl::Status step = running.generation->Step();
+  running.compute_seconds += Seconds(queue_.now() - start);
+  if (!step.ok()) {
+    Answer(running, step == NonFiniteOutput() ? step : DeviceFailure(step));
+    return false;
+  }
+  const FinishReason finish = running.generation->finish_reason();
+  if (const std::optional<GeneratedToken> token = running.generation->TakeToken()) {
+    task.generation->token(
+        *token, {finish, running.queue_seconds, running.compute_seconds, static_cast<uint32_t>(running_.size())});
+  }
+  if (finish == FinishReason::kNone) return true;
+  Answer(running, absl::OkStatus());
+  return false;
+}
+
+void Generations::Answer(Running& running, absl::Status status) {
+  TaskResult result;
+  result.status = std::move(status);
+  result.queue_seconds = running.queue_seconds;
+  result.compute_seconds = running.compute_seconds;
+  result.batch_inputs = static_cast<uint32_t>(std::max<size_t>(1, running_.size()));
+  running.generation.reset();  // its memory is free before the client hears of the end
+  cache_bytes_ -= running.task->generation->cache_bytes;
+  running.task->model->metrics->AddGenerations(-1);
+  running.task->done(std::move(result));
+}
+
+}  // namespace edgewise::server

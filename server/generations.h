@@ -1,0 +1,54 @@
+// The generations that run, side by side, one step each in turn. A state machine without thread or lock: the engine
+// drives it, between the layers of its batches too, so that neither waits for the other longer than a step.
+#ifndef EDGEWISE_SERVER_GENERATIONS_H_
+#define EDGEWISE_SERVER_GENERATIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/generation.h"
+#include "server/queue.h"
+
+namespace edgewise::server {
+
+class Generations {
+ public:
+  // `queue` gives the time and says when to stop; it must outlive this.
+  Generations(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes)
+      : queue_(queue), max_generations_(max_generations), max_cache_bytes_(max_cache_bytes) {}
+
+  bool empty() const { return running_.empty(); }
+  // Whether none of those that run can go on: their clients have not taken what was sent.
+  bool stalled() const;
+  GenerationRoom room() const;
+
+  // Starts a task that fits into room(); answers it at once where the model refuses it.
+  void Start(TaskPtr task);
+  // Ends those that are cancelled, late or shut down, then takes one step of every one whose client keeps up: a layer
+  // of its prompt, or a token. Answers those that have come to their end.
+  void Step();
+
+ private:
+  struct Running {
+    TaskPtr task;
+    std::unique_ptr<Generation> generation;
+    double queue_seconds = 0.0;
+    double compute_seconds = 0.0;
+  };
+
+  // Takes a step; true: it goes on.
+  bool Advance(Running& running);
+  void Answer(Running& running, absl::Status status);
+
+  TaskQueue& queue_;
+  const size_t max_generations_;
+  const uint64_t max_cache_bytes_;
+  uint64_t cache_bytes_ = 0;
+  std::vector<Running> running_;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_GENERATIONS_H_

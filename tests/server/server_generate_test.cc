@@ -1,0 +1,415 @@
+// Generate over a real port: tokens, their place beside Predict, limits, cancellation, back-pressure and drain.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <thread>
+
+#include "tests/model/model_builder.h"
+#include "tests/server/test_server.h"
+
+namespace edgewise::server {
+namespace {
+
+using Stream = grpc::ClientReader<v1::GenerateResponse>;
+
+v1::GenerateRequest ShortRequest(const std::string& model = "lm-dense", uint32_t tokens = 8) {
+  v1::GenerateRequest request;
+  request.set_model(model);
+  for (int id : {3, 1, 4, 1, 5}) request.mutable_prompt()->mutable_token_ids()->add_values(id);
+  request.set_max_new_tokens(tokens);
+  request.set_temperature(1.0);
+  request.mutable_ensemble()->set_seed(7);
+  return request;
+}
+
+// Seconds of work: beyond the context every token computes all of it anew.
+v1::GenerateRequest LongRequest() {
+  v1::GenerateRequest request = ShortRequest("lm-ssa-local", 4096);
+  request.mutable_ensemble()->set_samples(16);
+  return request;
+}
+
+struct Generated {
+  std::vector<v1::GenerateResponse> messages;
+  grpc::Status status;
+
+  std::vector<int32_t> tokens() const {
+    std::vector<int32_t> ids;
+    for (const v1::GenerateResponse& message : messages) ids.push_back(message.token_id());
+    return ids;
+  }
+  std::string text() const {
+    std::string all;
+    for (const v1::GenerateResponse& message : messages) all += message.text();
+    return all;
+  }
+};
+
+Generated Generate(TestServer& server, const v1::GenerateRequest& request, milliseconds timeout = seconds(60)) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + timeout);
+  std::unique_ptr<Stream> stream = server.stub().Generate(&context, request);
+  Generated generated;
+  for (v1::GenerateResponse message; stream->Read(&message);) generated.messages.push_back(message);
+  generated.status = stream->Finish();
+  return generated;
+}
+
+std::string Of(const std::string& model, const std::string& name) {
+  return "edgewise_" + name + R"({model=")" + model + R"(",version="1"})";
+}
+std::string Ended(const std::string& model, const std::string& code) {
+  return R"(edgewise_generations_total{code=")" + code + R"(",model=")" + model + R"(",version="1"})";
+}
+
+TEST(GenerateTest, EveryTokenIsAMessageAndTheLastOneSaysHowItWent) {
+  TestServer server;
+  v1::GenerateRequest request = ShortRequest();
+  request.set_request_id("id-9");
+  const Generated generated = Generate(server, request);
+  ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
+  ASSERT_EQ(generated.messages.size(), 8u);
+  double edges = 0.0, pairs = 0.0;
+  for (size_t t = 0; t < 8; ++t) {
+    const v1::GenerateResponse& message = generated.messages[t];
+    EXPECT_EQ(message.edges().pairs(), 2u * 2u * (5 + t));
+    EXPECT_EQ(message.edges().density(), 1.0);
+    EXPECT_LT(message.log_probability(), 0.0);
+    EXPECT_EQ(message.done(), t == 7);
+    EXPECT_EQ(message.has_timing(), t == 7);
+    edges += message.edges().edges();
+    pairs += static_cast<double>(message.edges().pairs());
+  }
+  const v1::GenerateResponse& last = generated.messages.back();
+  EXPECT_EQ(last.finish_reason(), "length");
+  for (const v1::GenerateResponse* message : {&generated.messages.front(), &last}) {
+    EXPECT_EQ(message->seed(), 7u);
+    EXPECT_EQ(message->model(), "lm-dense");
+    EXPECT_EQ(message->version(), 1);
+    EXPECT_EQ(message->device().substr(0, 4), "cpu/");
+    EXPECT_EQ(message->request_id(), "id-9");
+  }
+  EXPECT_EQ(last.prompt_tokens(), 5u);
+  EXPECT_EQ(last.generated_tokens(), 8u);
+  EXPECT_GT(last.timing().compute_us(), 0u);
+  EXPECT_GE(last.timing().total_us(), last.timing().compute_us());
+  EXPECT_EQ(last.timing().batch_inputs(), 1u);
+  EXPECT_EQ(last.timing().batch_tokens(), 13u);
+  EXPECT_EQ(server.Metric(Ended("lm-dense", "OK")), 1.0);
+  EXPECT_EQ(server.Metric(Of("lm-dense", "generated_tokens_total")), 8.0);
+  EXPECT_EQ(server.Metric(Of("lm-dense", "prompt_tokens_total")), 5.0);
+  EXPECT_EQ(server.Metric(Of("lm-dense", "first_token_duration_seconds_count")), 1.0);
+  EXPECT_EQ(server.Metric(Of("lm-dense", "token_duration_seconds_count")), 7.0);
+  const std::string row = R"({layer="generated",model="lm-dense",version="1"})";
+  EXPECT_EQ(server.Metric("edgewise_attention_edges_total" + row), edges);
+  EXPECT_EQ(server.Metric("edgewise_attention_pairs_total" + row), pairs);
+  EXPECT_EQ(server.Metric(Of("lm-dense", "generations_running")), 0.0);
+  EXPECT_EQ(server.Metric(Of("lm-dense", "requests_in_flight")), 0.0);
+  EXPECT_EQ(server.Metric(
+                R"(edgewise_rpc_requests_total{code="OK",method="Generate",service="edgewise.v1.InferenceService"})"),
+            1.0);
+}
+
+TEST(GenerateTest, SameSeedGivesTheSameTokensWhateverElseRunsAndNoSeedIsReturned) {
+  TestServer server;
+  for (const char* model : {"lm-dense", "lm-ssa-local", "lm-block-local"}) {
+    v1::GenerateRequest request = ShortRequest(model, 60);  // beyond the context of 48
+    request.mutable_ensemble()->set_samples(3);
+    const Generated alone = Generate(server, request);
+    ASSERT_EQ(alone.messages.size(), 60u) << alone.status.error_message();
+    std::vector<Generated> beside(4);
+    std::vector<std::thread> clients;
+    for (Generated& one : beside) clients.emplace_back([&] { one = Generate(server, request); });
+    for (std::thread& client : clients) client.join();
+    for (const Generated& one : beside) {
+      ASSERT_EQ(one.tokens(), alone.tokens()) << model;
+      for (size_t t = 0; t < 60; ++t) {
+        EXPECT_EQ(one.messages[t].log_probability(), alone.messages[t].log_probability());
+        EXPECT_EQ(one.messages[t].edges().SerializeAsString(), alone.messages[t].edges().SerializeAsString());
+      }
+    }
+    request.mutable_ensemble()->clear_seed();
+    const Generated drawn = Generate(server, request);
+    request.mutable_ensemble()->set_seed(drawn.messages.back().seed());
+    EXPECT_EQ(Generate(server, request).tokens(), drawn.tokens());
+  }
+}
+
+TEST(GenerateTest, ProbabilitiesAreThoseThatPredictGivesTheText) {
+  TestServer server;
+  for (const char* model : {"lm-dense", "lm-ssa-local", "lm-relative"}) {
+    const Generated generated = Generate(server, ShortRequest(model, 20));
+    ASSERT_EQ(generated.messages.size(), 20u) << generated.status.error_message();
+    v1::PredictRequest score;
+    score.set_model(model);
+    *score.add_inputs()->mutable_sequence() = ShortRequest().prompt();
+    for (const int32_t id : generated.tokens()) {
+      score.mutable_inputs(0)->mutable_sequence()->mutable_token_ids()->add_values(id);
+    }
+    score.mutable_ensemble()->set_seed(7);
+    score.mutable_outputs()->set_each_sample(true);
+    v1::PredictResponse response;
+    ASSERT_TRUE(server.Predict(score, response).ok());
+    for (int t = 0; t < 20; ++t) {
+      const double p = response.predictions(0).sample_outputs(0).token_probabilities(4 + t);
+      EXPECT_NEAR(std::exp(generated.messages[static_cast<size_t>(t)].log_probability()) / p, 1.0, 2e-4) << model;
+    }
+  }
+}
+
+TEST(GenerateTest, BudgetCapsEveryRowAndOneBelowTheLeastIsRefused) {
+  TestServer server;
+  v1::GenerateRequest request = ShortRequest("lm-ssa-local", 30);
+  request.mutable_budget()->set_max_edges(12);
+  request.mutable_ensemble()->set_samples(2);
+  const Generated generated = Generate(server, request);
+  ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
+  bool capped = false;
+  for (const v1::GenerateResponse& message : generated.messages) {
+    EXPECT_EQ(message.edges().budget(), 12u);
+    EXPECT_LE(message.edges().max_sample_edges(), 12u);
+    capped |= message.edges().capped();
+  }
+  EXPECT_TRUE(capped);
+  request.set_attention(v1::DENSE);
+  const Generated refused = Generate(server, request);
+  EXPECT_EQ(refused.status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(refused.status.error_message(), ::testing::HasSubstr("budget.max_edges is 12; a row of this text needs"));
+  EXPECT_THAT(refused.status.error_details(), ::testing::HasSubstr("budget.max_edges"));
+  EXPECT_TRUE(refused.messages.empty());
+  EXPECT_EQ(server.Metric(R"(edgewise_rejections_total{model="lm-ssa-local",reason="budget",version="1"})"), 1.0);
+  EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 0.0);
+}
+
+TEST(GenerateTest, StopStringEndsTheTextBeforeItAndTextIsWholeCharacters) {
+  TestFolder folder;
+  nlohmann::json config = edgewise::testing::SmallConfig();
+  for (const char* field : {"pooling", "num_labels", "classifier_hidden_size"}) config.erase(field);
+  config["task"] = "causal-lm";
+  config["vocab_size"] = 257;
+  config["attention"] = {{"kind", "dense"}};
+  config["tokenizer"] = {{"kind", "byte"}};
+  edgewise::testing::WriteModel(folder.path() + "/bytes/1", config);
+  TestServer server(TestOptions(folder.path()));
+  v1::GenerateRequest request;
+  request.set_model("bytes");
+  request.mutable_prompt()->set_text("begin");
+  request.set_max_new_tokens(200);
+  request.set_temperature(1.5);
+  request.mutable_ensemble()->set_seed(2);
+  const Generated whole = Generate(server, request);  // random bytes: most are no characters
+  ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
+  ASSERT_EQ(whole.messages.size(), 200u);
+  std::string stop;  // something that comes in the middle
+  for (const v1::GenerateResponse& message : whole.messages) {
+    for (const char c : message.text()) {
+      if (c >= 0x21 && c < 0x7f && stop.empty() && whole.text().find(c) > 5) stop = std::string(1, c);
+    }
+  }
+  ASSERT_FALSE(stop.empty());
+  request.add_stop(stop);
+  const Generated stopped = Generate(server, request);
+  ASSERT_TRUE(stopped.status.ok()) << stopped.status.error_message();
+  EXPECT_EQ(stopped.messages.back().finish_reason(), "stop");
+  EXPECT_TRUE(stopped.messages.back().done());
+  EXPECT_EQ(stopped.text(), whole.text().substr(0, whole.text().find(stop)));
+}
+
+TEST(GenerateTest, BadRequestsHaveTheirCodeAndCountAsGenerations) {
+  TestServer server;
+  EXPECT_EQ(Generate(server, ShortRequest("unknown")).status.error_code(), grpc::NOT_FOUND);
+  EXPECT_EQ(Generate(server, ShortRequest("../x")).status.error_code(), grpc::INVALID_ARGUMENT);
+  const Generated sbm = Generate(server, ShortRequest("sbm"));
+  EXPECT_EQ(sbm.status.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_THAT(sbm.status.error_details(), ::testing::HasSubstr("google.rpc.BadRequest"));
+  EXPECT_EQ(server.Metric(Ended("sbm", "INVALID_ARGUMENT")), 1.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_generations_total{code="NOT_FOUND",model="_other",version="_other"})"), 1.0);
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="sbm",version="1"})"), 0.0);
+  EXPECT_TRUE(Generate(server, ShortRequest()).status.ok());
+}
+
+TEST(GenerateTest, LongBatchDoesNotStopAGenerationAndALongGenerationDoesNotStopABatch) {
+  TestServer server;
+  grpc::ClientContext slow_context;
+  grpc::Status slow_status;
+  std::thread slow([&] {
+    v1::PredictResponse answer;
+    slow_status = server.stub().Predict(&slow_context, SlowRequest(), &answer);
+  });
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  const Generated beside = Generate(server, ShortRequest());
+  EXPECT_TRUE(beside.status.ok()) << beside.status.error_message();
+  EXPECT_EQ(beside.messages.size(), 8u);
+  slow_context.TryCancel();
+  slow.join();
+  EXPECT_EQ(slow_status.error_code(), grpc::CANCELLED) << "the batch was over first: this test tests nothing";
+
+  grpc::ClientContext long_context;
+  std::unique_ptr<Stream> stream = server.stub().Generate(&long_context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0) << "this test tests nothing";
+  long_context.TryCancel();
+  while (stream->Read(&message)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
+}
+
+TEST(GenerateTest, CancelledGenerationStops) {
+  TestServer server;
+  grpc::ClientContext context;
+  std::unique_ptr<Stream> stream = server.stub().Generate(&context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  context.TryCancel();
+  while (stream->Read(&message)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
+  EXPECT_TRUE(server.WaitForMetric(Ended("lm-ssa-local", "CANCELLED"), 1));
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "requests_in_flight"), 0));
+  EXPECT_GT(server.Metric(Of("lm-ssa-local", "cancelled_compute_seconds_total")), 0.0);
+}
+
+TEST(GenerateTest, DeadlineEndsAGenerationThatRunsAndOneThatWaits) {
+  ServerOptions options = TestOptions();
+  options.max_generations = 1;
+  TestServer server(options);
+  std::thread first([&] {
+    const Generated late = Generate(server, LongRequest(), milliseconds(600));
+    EXPECT_EQ(late.status.error_code(), grpc::DEADLINE_EXCEEDED);
+  });
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 1));
+  const Generated waited = Generate(server, ShortRequest(), milliseconds(100));
+  EXPECT_EQ(waited.status.error_code(), grpc::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(waited.messages.empty());
+  first.join();
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "requests_in_flight"), 0));
+  EXPECT_EQ(server.Metric(Of("lm-dense", "generated_tokens_total")), 0.0);
+}
+
+TEST(GenerateTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefusesButLetsPredictIn) {
+  ServerOptions options = TestOptions();
+  options.max_generations = 1;
+  options.queue.max_requests = 2;
+  TestServer server(options);
+  grpc::ClientContext running_context;
+  std::unique_ptr<Stream> running = server.stub().Generate(&running_context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(running->Read(&message));
+  std::vector<int> order;
+  std::mutex mutex;
+  std::vector<std::thread> clients;
+  for (const int priority : {3, 1}) {
+    clients.emplace_back([&, priority] {
+      v1::GenerateRequest request = ShortRequest();
+      request.set_priority(static_cast<uint32_t>(priority));
+      EXPECT_TRUE(Generate(server, request).status.ok());
+      std::lock_guard<std::mutex> lock(mutex);
+      order.push_back(priority);
+    });
+    EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "queue_requests"), priority == 3 ? 1 : 2));
+  }
+  const Generated refused = Generate(server, ShortRequest());
+  EXPECT_EQ(refused.status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), ::testing::HasSubstr("2 generations wait; the limit is 2"));
+  EXPECT_THAT(refused.status.error_details(), ::testing::HasSubstr("google.rpc.RetryInfo"));
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  running_context.TryCancel();
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(order, (std::vector<int>{1, 3}));
+}
+
+TEST(GenerateTest, CachesThatDoNotFitTogetherWaitForEachOther) {
+  ServerOptions options = TestOptions();
+  options.limits.max_cache_bytes = 300000;  // 48 positions of 128 bytes: 17 caches are 104,448 bytes, 41 are 251,904
+  TestServer server(options);
+  grpc::ClientContext context;
+  std::unique_ptr<Stream> stream = server.stub().Generate(&context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  v1::GenerateRequest other = LongRequest();
+  other.mutable_ensemble()->set_samples(40);
+  std::thread second(
+      [&] { EXPECT_EQ(Generate(server, other, milliseconds(300)).status.error_code(), grpc::DEADLINE_EXCEEDED); });
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 1));
+  EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0);
+  second.join();
+  context.TryCancel();
+}
+
+TEST(GenerateTest, ClientThatDoesNotReadHoldsUpItsOwnGenerationOnly) {
+  ServerOptions options = TestOptions();
+  options.unsent_tokens = 4;
+  TestServer server(options);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // the window stays at 64 KiB
+  auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+      "127.0.0.1:" + std::to_string(server.server().port()), grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  std::unique_ptr<Stream> stream = stub->Generate(&context, ShortRequest("lm-dense", 4096));
+  double before = -1.0, now = 0.0;
+  for (int polls = 0; polls < 100 && (now == 0.0 || now != before); ++polls) {
+    usleep(300000);
+    before = std::exchange(now, server.Metric(Of("lm-dense", "generated_tokens_total")));
+  }
+  EXPECT_EQ(now, before);
+  EXPECT_GT(now, 0.0);
+  EXPECT_LT(now, 4000.0) << "all of it was sent";
+  EXPECT_TRUE(Generate(server, ShortRequest()).status.ok());
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  int messages = 0;
+  v1::GenerateResponse message;
+  while (stream->Read(&message)) ++messages;
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(messages, 4096);
+  EXPECT_TRUE(message.done());
+}
+
+TEST(GenerateTest, DrainLetsGenerationsEnd) {
+  TestServer server;
+  grpc::ClientContext context;
+  std::unique_ptr<Stream> stream = server.stub().Generate(&context, ShortRequest("lm-dense", 500));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  std::thread drain([&] { server.server().Drain(seconds(60)); });
+  EXPECT_TRUE(server.WaitForHealth("", 2));
+  EXPECT_EQ(Generate(server, ShortRequest()).status.error_code(), grpc::UNAVAILABLE);
+  int messages = 1;
+  while (stream->Read(&message)) ++messages;
+  const grpc::Status status = stream->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(messages, 500);
+  drain.join();
+}
+
+TEST(GenerateTest, DrainThatTakesTooLongEndsThoseThatRunThoseThatWaitAndThoseThatAreNotRead) {
+  ServerOptions options = TestOptions();
+  options.max_generations = 2;
+  TestServer server(options);
+  grpc::ClientContext unread_context;
+  std::unique_ptr<Stream> unread = server.stub().Generate(&unread_context, LongRequest());
+  std::vector<grpc::Status> statuses(3);
+  std::vector<std::thread> clients;
+  for (grpc::Status& status : statuses) {
+    clients.emplace_back([&] { status = Generate(server, LongRequest()).status; });
+  }
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 2));
+  const auto start = SteadyClock::now();
+  server.server().Drain(milliseconds(200));
+  EXPECT_LT(SecondsSince(start), 10.0);
+  for (std::thread& client : clients) client.join();
+  for (const grpc::Status& status : statuses) EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
+  v1::GenerateResponse message;
+  while (unread->Read(&message)) {
+  }
+  EXPECT_EQ(unread->Finish().error_code(), grpc::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace edgewise::server

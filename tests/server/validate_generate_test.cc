@@ -1,0 +1,175 @@
+// What Generate requests get wrong: code, field, value and limit.
+#include "server/validate_generate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "server/status_details.h"
+#include "tests/model/model_builder.h"
+#include "tests/server/test_models.h"
+
+namespace edgewise::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+const double kNan = std::nan("");
+const double kInf = std::numeric_limits<double>::infinity();
+
+v1::GenerateRequest GoodRequest() {
+  v1::GenerateRequest request;
+  request.set_model("m");
+  for (int id : {1, 2, 3}) request.mutable_prompt()->mutable_token_ids()->add_values(id);
+  request.set_max_new_tokens(5);
+  return request;
+}
+
+struct Case {
+  const char* name;
+  std::function<void(v1::GenerateRequest&)> change;
+  const char* message;  // part of it
+  const char* model = "lm-dense";
+};
+
+const Case kRefused[] = {
+    {"not_a_language_model", [](auto&) {},
+     "model is \"m\", which does sequence-classification; Generate needs one that does causal-lm", "sbm"},
+    {"no_prompt", [](auto& r) { r.clear_prompt(); }, "prompt is missing"},
+    {"R29_no_content", [](auto& r) { r.mutable_prompt()->clear_content(); }, "prompt has no content"},
+    {"R7_empty", [](auto& r) { r.mutable_prompt()->mutable_token_ids()->clear_values(); },
+     "prompt.token_ids is empty; at least one token is needed"},
+    {"R10_id", [](auto& r) { r.mutable_prompt()->mutable_token_ids()->set_values(1, 24); },
+     "prompt.token_ids[1] is 24; the vocabulary has 24 entries"},
+    {"R9_too_long",
+     [](auto& r) {
+       for (int i = 0; i < 46; ++i) r.mutable_prompt()->mutable_token_ids()->add_values(1);
+     },
+     "prompt.token_ids has 49 tokens; the model takes 48"},
+    {"text_without_tokenizer", [](auto& r) { r.mutable_prompt()->set_text("hello"); },
+     "prompt.text: this model has no tokenizer"},
+    {"features", [](auto& r) { r.mutable_prompt()->mutable_features()->set_rows(1); }, "prompt.features is set"},
+    {"bias", [](auto& r) { r.mutable_prompt()->mutable_bias()->add_values(1); }, "prompt.bias is set"},
+    {"truncate", [](auto& r) { r.mutable_prompt()->set_truncate(static_cast<v1::Truncate>(9)); },
+     "prompt.truncate is 9; allowed are REFUSE, HEAD and TAIL"},
+    {"max_new_tokens_0", [](auto& r) { r.set_max_new_tokens(0); }, "max_new_tokens is 0; allowed are 1 to 4096"},
+    {"max_new_tokens_beyond", [](auto& r) { r.set_max_new_tokens(4097); },
+     "max_new_tokens is 4097; allowed are 1 to 4096"},
+    {"temperature_negative", [](auto& r) { r.set_temperature(-0.1); }, "temperature is -0.1; allowed are finite"},
+    {"temperature_nan", [](auto& r) { r.set_temperature(kNan); }, "temperature is nan"},
+    {"temperature_inf", [](auto& r) { r.set_temperature(kInf); }, "temperature is inf"},
+    {"top_p_negative", [](auto& r) { r.set_top_p(-0.01); }, "top_p is -0.01; allowed are 0 (off) to 1"},
+    {"top_p_above_1", [](auto& r) { r.set_top_p(1.5); }, "top_p is 1.5"},
+    {"top_p_nan", [](auto& r) { r.set_top_p(kNan); }, "top_p is nan"},
+    {"stop_without_tokenizer", [](auto& r) { r.add_stop("x"); }, "stop is set; this model has no tokenizer"},
+    {"tolerance", [](auto& r) { r.mutable_ensemble()->set_tolerance(0.1); },
+     "ensemble.tolerance is 0.1; Generate uses all samples"},
+    {"first_sample", [](auto& r) { r.mutable_ensemble()->set_first_sample(3); }, "ensemble.first_sample is 3; a part"},
+    {"samples", [](auto& r) { r.mutable_ensemble()->set_samples(257); },
+     "ensemble.samples is 257; the server takes at most 256"},
+    {"max_edges_0", [](auto& r) { r.mutable_budget()->set_max_edges(0); }, "budget.max_edges is 0"},
+    {"density", [](auto& r) { r.mutable_budget()->set_max_density(1.5); }, "budget.max_density is 1.5"},
+    {"attention", [](auto& r) { r.set_attention(static_cast<v1::AttentionMode>(5)); }, "attention is 5"},
+    {"priority", [](auto& r) { r.set_priority(4); }, "priority is 4"},
+    {"override_kind", [](auto& r) { r.mutable_override()->set_kind("dense"); }, "override.kind is \"dense\""},
+    {"override_and_dense",
+     [](auto& r) {
+       r.mutable_override()->set_kind("ssa");
+       r.set_attention(v1::DENSE);
+     },
+     "override cannot go with attention DENSE"},
+};
+
+class RefusedGenerationTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RefusedGenerationTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
+  const Case& c = GetParam();
+  const std::unique_ptr<Model> model = LoadTestModel(c.model);
+  v1::GenerateRequest request = GoodRequest();
+  c.change(request);
+  const absl::StatusOr<ParsedGeneration> parsed = ParseGeneration(request, *model, {});
+  EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(c.message));
+  EXPECT_TRUE(parsed.status().GetPayload(kBadRequestUrl)) << "no google.rpc.BadRequest";
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedGenerationTest, ::testing::ValuesIn(kRefused),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ValidateGenerateTest, WhatIsAskedArrives) {
+  const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
+  v1::GenerateRequest request = GoodRequest();
+  request.set_temperature(0.5);
+  request.set_top_k(3);
+  request.set_top_p(0.9);
+  request.set_priority(1);
+  request.mutable_ensemble()->set_seed(7);
+  request.mutable_budget()->set_max_density(0.5);
+  ParsedGeneration parsed = ParseGeneration(request, *model, {}).value();
+  EXPECT_EQ(parsed.seed, 7u);
+  EXPECT_EQ(parsed.tokens, 3u);
+  EXPECT_EQ(parsed.cost, 3u);
+  EXPECT_EQ(parsed.priority, 1u);
+  EXPECT_EQ(parsed.budget, BudgetKind::kDensity);
+  const GenerationOptions& options = parsed.work->options;
+  EXPECT_EQ(options.max_new_tokens, 5u);
+  EXPECT_EQ(options.temperature, 0.5);
+  EXPECT_EQ(options.top_k, 3u);
+  EXPECT_EQ(options.top_p, 0.9);
+  EXPECT_EQ(options.seed, 7u);
+  EXPECT_EQ(options.samples, 1u);
+  EXPECT_EQ(options.max_edges, kNoCap);
+  EXPECT_EQ(options.max_density, 0.5);
+}
+
+TEST(ValidateGenerateTest, MoreThanTheVocabularyIsNoLimitOfTopK) {
+  const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
+  v1::GenerateRequest request = GoodRequest();
+  request.set_top_k(200);
+  EXPECT_EQ(ParseGeneration(request, *model, {})->work->options.top_k, 0u);
+}
+
+TEST(ValidateGenerateTest, StopStringsAreFewAndShort) {
+  const edgewise::testing::TemporaryFolder folder;
+  nlohmann::json config = edgewise::testing::SmallConfig();
+  for (const char* field : {"pooling", "num_labels", "classifier_hidden_size"}) config.erase(field);
+  config["task"] = "causal-lm";
+  config["vocab_size"] = 257;
+  config["attention"] = {{"kind", "dense"}};
+  config["tokenizer"] = {{"kind", "byte"}};
+  absl::StatusOr<std::unique_ptr<Model>> model =
+      Model::Load(edgewise::testing::WriteModel(folder.path() + "/lm", config), TestBackend());
+  ASSERT_TRUE(model.ok()) << model.status();
+  v1::GenerateRequest request = GoodRequest();
+  for (int i = 0; i < 16; ++i) request.add_stop(std::string(256, 'x'));
+  EXPECT_TRUE(ParseGeneration(request, **model, {}).ok()) << ParseGeneration(request, **model, {}).status();
+  request.set_stop(3, "");
+  EXPECT_THAT(std::string(ParseGeneration(request, **model, {}).status().message()),
+              HasSubstr("stop[3] has 0 bytes; allowed are 1 to 256"));
+  request.set_stop(3, std::string(257, 'x'));
+  EXPECT_THAT(std::string(ParseGeneration(request, **model, {}).status().message()),
+              HasSubstr("stop[3] has 257 bytes"));
+  request.set_stop(3, "x");
+  request.add_stop("y");
+  EXPECT_THAT(std::string(ParseGeneration(request, **model, {}).status().message()),
+              HasSubstr("stop has 17 strings; allowed are at most 16"));
+}
+
+TEST(ValidateGenerateTest, KeysAndValuesOfAllSamplesAreBoundedButSharedLayersCountOnce) {
+  RequestLimits limits;
+  limits.max_cache_bytes = 20000;
+  v1::GenerateRequest request = GoodRequest();
+  request.mutable_ensemble()->set_samples(100);
+  // 8 positions, 2 heads of 8, keys and values: 1024 bytes a layer; what the first layer draws is in the second.
+  EXPECT_EQ(ParseGeneration(request, *LoadTestModel("lm-dense"), limits)->work->cache_bytes, 2048u);
+  EXPECT_THAT(
+      std::string(ParseGeneration(request, *LoadTestModel("lm-ssa-local"), limits).status().message()),
+      HasSubstr("ensemble.samples is 100, whose keys and values would take up to 103424 bytes; the server holds "
+                "at most 20000"));
+}
+
+}  // namespace
+}  // namespace edgewise::server
