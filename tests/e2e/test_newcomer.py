@@ -46,8 +46,12 @@ class NewcomerTest(unittest.TestCase):
         with Server(EXAMPLES) as server:
             listed = json.loads(server.cli("models", "--json").stdout)["models"]
             self.assertEqual(sorted(model["name"] for model in listed), names)
-            for name in names:
-                answer = server.predict("--model", name, "--token_ids", "1,2,3,4,5", "--samples", "2")["predictions"][0]
+            for model in listed:
+                name, features = model["name"], model["feature_size"]
+                with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+                    json.dump({"features": [[1.0] * features] * 5} if features else {"token_ids": [1, 2, 3, 4, 5]}, file)
+                    file.flush()
+                    answer = server.predict("--model", name, "--input", file.name, "--samples", "2")["predictions"][0]
                 self.assertGreater(float(answer["edges"]["edges"]), 0, name)
 
 

@@ -1,0 +1,117 @@
+"""Language models from outside: generating, scoring, interrupting, metrics."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from edgewise_process import BIN, EXAMPLES, TESTDATA, Server, series, total
+
+MODEL = "shakespeare-block"
+PROMPT = "ROMEO:\nWhat light through yonder"
+
+
+class LanguageTest(unittest.TestCase):
+    def generate(self, server: Server, *arguments: str, status: int = 0) -> subprocess.CompletedProcess:
+        result = server.cli("generate", *arguments)
+        self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+        return result
+
+    def test_text_is_the_same_with_the_same_seed_and_ends_with_its_cost(self):
+        arguments = ("--model", MODEL, "--prompt", PROMPT, "--max_new_tokens", "150", "--seed", "3")
+        with Server(EXAMPLES) as server:
+            first = self.generate(server, *arguments).stdout
+            again = self.generate(server, *arguments).stdout
+            messages = [json.loads(line) for line in self.generate(server, *arguments, "--json").stdout.splitlines()]
+            metrics = server.metrics()
+        text, line = first.rstrip("\n").rsplit("\n", 1)
+        self.assertEqual(again.rstrip("\n").rsplit("\n", 1)[0], text)
+        self.assertRegex(line, r"^150 tokens in [0-9.]+ s, [0-9.]+ tokens/s, density [0-9.]+ %, ended by length, seed 3$")
+        self.assertEqual("".join(message["text"] for message in messages).rstrip("\n"), text.rstrip("\n"))
+        self.assertEqual(len(messages), 150)
+        self.assertEqual(messages[-1]["generated_tokens"], 150)
+        self.assertEqual(messages[-1]["prompt_tokens"], len(PROMPT))
+        self.assertEqual(total(metrics, "edgewise_generations_total", model=MODEL, code="OK"), 3)
+        self.assertEqual(total(metrics, "edgewise_generated_tokens_total", model=MODEL), 450)
+        edges = sum(float(message["edges"]["edges"]) for message in messages)
+        self.assertEqual(total(metrics, "edgewise_attention_edges_total", model=MODEL), 3 * edges)
+
+    def test_a_stop_string_ends_the_text_before_it(self):
+        arguments = ("--model", MODEL, "--prompt", PROMPT, "--max_new_tokens", "300", "--seed", "5")
+        with Server(EXAMPLES) as server:
+            whole = self.generate(server, *arguments).stdout
+            stopped = self.generate(server, *arguments, "--stop", " the", "--stop", "no such text").stdout
+        self.assertIn("ended by stop", stopped)
+        self.assertEqual(stopped.split("\n")[0], whole[:whole.index(" the")].split("\n")[0])
+
+    def test_ctrl_c_cancels_the_generation(self):
+        with Server(TESTDATA) as server:
+            client = subprocess.Popen(
+                [os.path.join(BIN, "edgewise"), "generate", "--server", server.address, "--model", "lm-ssa-local",
+                 "--token_ids", "1,2,3", "--max_new_tokens", "4096", "--samples", "64"], stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True)
+            client.stdout.read(4)  # it has begun
+            client.send_signal(signal.SIGINT)
+            out, err = client.communicate(timeout=60)
+            self.assertEqual(client.returncode, 130, out + err)
+            self.assertIn("interrupted: ", out)
+            self.assertIn("tokens/s", out)
+            server.predict("--model", "sbm", "--token_ids", "1,2")
+            self.assertEqual(total(server.metrics(), "edgewise_generations_total", code="CANCELLED"), 1)
+            self.assertEqual(total(server.metrics(), "edgewise_generations_running"), 0)
+
+    def test_sigterm_ends_generations_with_unavailable(self):
+        with Server(TESTDATA, "--drain_timeout=200ms") as server:
+            client = subprocess.Popen(
+                [os.path.join(BIN, "edgewise"), "generate", "--server", server.address, "--model", "lm-ssa-local",
+                 "--token_ids", "1,2,3", "--max_new_tokens", "4096", "--samples", "128"], stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, text=True)
+            client.stdout.read(4)
+            self.assertEqual(server.stop(), 0)
+            _, err = client.communicate(timeout=60)
+            self.assertEqual(client.returncode, 1)
+            self.assertIn("UNAVAILABLE", err)
+
+    def test_score_is_the_likelihood_that_predict_gives(self):
+        text = "First Citizen:\nBefore we proceed any further, hear me speak.\n" * 9
+        with Server(EXAMPLES) as server, tempfile.NamedTemporaryFile("w") as file:
+            file.write(text)
+            file.flush()
+            score = json.loads(server.cli("score", "--model", MODEL, "--file", file.name, "--json").stdout)
+            shown = server.cli("score", "--model", MODEL, "--file", file.name).stdout
+            dense = json.loads(server.cli("score", "--model", MODEL, "--file", file.name, "--dense", "--json").stdout)
+            pieces = json.loads(server.cli("score", "--model", MODEL, "--file", file.name, "--piece_bytes", "120",
+                                           "--json").stdout)
+            prediction = server.predict("--model", MODEL, "--text", text, "--top_k", "3")["predictions"][0]
+        self.assertEqual(score["tokens"], len(text) - 1)
+        self.assertEqual(score["requests"], 1)
+        self.assertAlmostEqual(score["log_likelihood"], prediction["log_likelihood"], places=9)
+        self.assertAlmostEqual(score["perplexity"], prediction["perplexity"], places=9)
+        self.assertAlmostEqual(score["bits_per_byte"], score["loss"] * (len(text) - 1) / len(text) / math.log(2))
+        self.assertLess(score["loss"], math.log(65))  # better than a guess
+        self.assertIn(f"loss         {score['loss']:.4f} nats/token", shown)
+        self.assertLess(score["density"], 0.6)
+        self.assertEqual(dense["density"], 1.0)
+        self.assertGreater(pieces["requests"], 1)
+        self.assertEqual(pieces["tokens"], len(text) - pieces["requests"])
+        self.assertEqual(len(prediction["top"]), 3)
+        self.assertEqual(len(prediction["top"][0]["label"]), 1)  # a character
+
+    def test_every_series_of_generation_exists_from_the_start(self):
+        with Server(EXAMPLES) as server:
+            before = server.metrics()
+            self.generate(server, "--model", MODEL, "--prompt", "A", "--max_new_tokens", "3", "--max_density", "0.9")
+            self.generate(server, "--model", MODEL, "--prompt", "A", "--max_new_tokens", "999999", status=1)
+            after = server.metrics()
+        names = set(re.findall(r"^(edgewise_[a-z_]+)", after, re.M))
+        for name in sorted(names):
+            self.assertEqual(set(series(before, name)), set(series(after, name)), name)
+        self.assertEqual(total(after, "edgewise_generations_total", model=MODEL, code="INVALID_ARGUMENT"), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
