@@ -39,9 +39,9 @@ std::string Visible(const std::string& name) {
   return text == " " ? "' '" : text;
 }
 
-// "positive (label 1)", or "label 1" where the model names none.
-std::string LabelText(const std::string& label, int id) {
-  const std::string number = absl::StrCat("label ", id);
+// "positive (label 1)", or "label 1" where the model names none. kind: "label", or "token" of a language model.
+std::string LabelText(const std::string& label, int id, const char* kind = "label") {
+  const std::string number = absl::StrCat(kind, " ", id);
   return label.empty() || label == absl::StrCat(id) ? number : absl::StrCat(Visible(label), " (", number, ")");
 }
 
@@ -79,12 +79,13 @@ void AddOutcome(const v1::Prediction& prediction, std::string& text) {
   if (id < 0 || id >= prediction.probabilities_size()) return;
   const float deviation = id < prediction.stddev_size() ? prediction.stddev(id) : 0.0f;
   const bool language = prediction.perplexity() > 0;
-  Line(text, language ? "next token" : "prediction", LabelText(prediction.label(), id));
+  const char* kind = language ? "token" : "label";
+  Line(text, language ? "next token" : "prediction", LabelText(prediction.label(), id, kind));
   Line(text, "probability", WithDeviation(prediction.probabilities(id), deviation, prediction.samples()));
   for (int t = 0; t < std::min(prediction.top_size(), kMaxRows); ++t) {
     const v1::Prediction::Top& top = prediction.top(t);
     Line(text, t == 0 ? "top" : "",
-         absl::StrFormat("%.4f  %s", top.probability(), LabelText(top.label(), top.label_id())));
+         absl::StrFormat("%.4f  %s", top.probability(), LabelText(top.label(), top.label_id(), kind)));
   }
   text += More(prediction.top_size());
   std::string logits;
