@@ -22,9 +22,8 @@ import sys
 import tempfile
 import time
 
-from evaluation import ensembles, examples, measure, plots, stubs, tables
+from evaluation import ensembles, examples, measure, plots, statistics, stubs, tables
 from evaluation.server import Server
-from evaluation.statistics import baselines
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples"
@@ -85,7 +84,7 @@ def evaluate(name, server, folder, args, command):
             "date": datetime.date.today().isoformat(), "command": command, "device": result["dense"].pop("device"),
             "cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 2),
             "seconds": round(time.monotonic() - start, 1),
-            "baselines": baselines(json.loads(trained.read_text())) if trained.exists() else {}, **result}
+            "baselines": statistics.baselines(json.loads(trained.read_text())) if trained.exists() else {}, **result}
 
 
 def evaluate_ensembles(name, clients, folder, args, command):
@@ -93,12 +92,15 @@ def evaluate_ensembles(name, clients, folder, args, command):
     metric, made, some, everything, few = ensembles.MODELS[name]
     start = time.monotonic()
     try:
-        inputs = examples.make(name, folder, args.data, made, everything if args.full else some)
+        whole = examples.make(name, folder, args.data, made, everything)
     except examples.Missing as missing:
         return {"skipped": str(missing)}
+    inputs = whole if args.full else [whole[i] for i in statistics.evenly(len(whole), some)]
     seeds = list(range(1, args.seeds + 1)) if few else [1]      # blocks are not drawn
     sweep = lambda client, model: ensembles.Sweep(client, model, metric, inputs, few, seeds, say)
     result = ensembles.evaluate(sweep(clients[0], name))
+    if metric == "loss":
+        result["whole"] = ensembles.Sweep(clients[0], name, metric, whole, 0, [1], say).whole()
     for client in clients[1:]:
         found = [kind for kind in ensembles.VARIANTS if f"{name}-{kind}" in client.models()]
         result["variants"] = {kind: sweep(client, f"{name}-{kind}").ensemble() for kind in found}

@@ -28,7 +28,9 @@ def summary(models):
             rows.append([f"`{name}`", "not measured", "", "", "", ""])
             continue
         metric, best = entry["metric"], best_of(entry)
-        rows.append([f"`{name}`", TITLES[metric], score_text(metric, entry["dense"]), row_text(metric, entry["free"]),
+        whole = entry.get("whole")      # language models: on all of the held-out text
+        one = score_text(metric, whole["one_sample"]) if whole else row_text(metric, entry["free"])
+        rows.append([f"`{name}`", TITLES[metric], score_text(metric, (whole or entry)["dense"]), one,
                      f"{row_text(metric, best)} ({best['samples']})" if best else "–",
                      percent(entry["free"]["density"])])
     return table(["model", "measured", "over all pairs", "one sample", "most samples", "density"], rows)
@@ -62,7 +64,7 @@ def conditions(entry):
     seeds = entry["seeds"]
     text = f"{entry['inputs']:,} test inputs ({entry['source']})"
     if entry["tokens"]:
-        text += f", {entry['tokens']:,} scored tokens"
+        text += f", {entry['tokens']:,} scored tokens; in the summary all {entry['whole']['tokens']:,}"
     if "ensemble" in entry and entry["ensemble"]["inputs"] != entry["inputs"]:
         text += f"; for the table of samples the first {entry['ensemble']['inputs']} of them"
     if len(seeds) > 1:

@@ -83,7 +83,8 @@ class Sweep:
             capped += [p.edges.capped for p in predictions]
         found = row(by_seed, cap=cap, edges=float(np.mean(edges)), density=float(np.mean(densities)),
                     capped_share=float(np.mean(capped)))
-        self.say(f"{self.model}: cap {cap:.0%} {self.metric} {found['score']:.4f}, density {found['density']:.3f}")
+        self.say(f"{self.model}: {f'cap {cap:.0%}' if cap else 'no cap'} {self.metric} {found['score']:.4f}, "
+                 f"density {found['density']:.3f}")
         return found
 
     def samples(self):
@@ -97,6 +98,11 @@ class Sweep:
         rows = [row(by_seed, samples=count) for count, by_seed in by_count.items()]
         self.say(f"{self.model}: " + ", ".join(f"{r['samples']} samples {r['score']:.4f}" for r in rows))
         return rows
+
+    def whole(self):
+        """All inputs, dense and with one sample of the first seed: the loss on all of the held-out text."""
+        dense = self.dense()
+        return {"dense": dense, "one_sample": self.capped(0.0)["score"], "tokens": self.tokens}
 
     def ensemble(self):
         """The curve of Figure 7: samples, and dense attention on the same inputs."""

@@ -199,7 +199,10 @@ class EdgewiseTransformer(nn.Module):
         if self.positions == "learned":
             self.embeddings["position"] = nn.Embedding(config["max_position_embeddings"], width)
             nn.init.normal_(self.embeddings["position"].weight, std=0.1)
-        assert self.positions in ("learned", "alibi", "none")
+        elif self.positions == "relative":
+            self.embeddings["relative"] = nn.Embedding(heads, 2 * config["max_position_embeddings"] - 1)
+            nn.init.zeros_(self.embeddings["relative"].weight)
+        assert self.positions in ("learned", "alibi", "relative", "none")
         if "pairwise_bias" in config:
             self.embeddings["pairwise"] = nn.Embedding(config["pairwise_bias"]["num_buckets"], heads)
             self.embeddings["pairwise"].weight = nn.Parameter(torch.zeros(heads, config["pairwise_bias"]["num_buckets"]))
@@ -215,9 +218,11 @@ class EdgewiseTransformer(nn.Module):
 
     def score_bias(self, n, buckets):
         """What is added to the scores of all layers: [1 or B, h, n, n] or None."""
-        bias = None
+        bias, place = None, torch.arange(n)
+        if self.positions == "relative":
+            bias = self.embeddings["relative"].weight[:, place - place[:, None]
+                                                      + self.config["max_position_embeddings"] - 1][None]
         if self.positions == "alibi":
-            place = torch.arange(n)
             bias = (-alibi_slopes(self.config["num_attention_heads"])[:, None, None]
                     * (place[:, None] - place).abs())[None]
         if buckets is not None:

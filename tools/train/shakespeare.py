@@ -37,7 +37,7 @@ WORDS_SHAPE = {"hidden_size": 96, "num_hidden_layers": 4, "num_attention_heads":
 WORDS = 2048        # entries of the vocabulary of words, <unk> included
 BATCH = 32
 TRUNK_STEPS = 1800  # dense, at a steady rate
-STEPS = {"block": 400, "ssa": 500, "words": 1000, "tuned": 100}
+STEPS = {"block": 400, "ssa": 500, "words": 800, "tuned": 100}
 SAMPLES = (1, 2, 5, 10, 20, 50)
 
 
