@@ -72,7 +72,9 @@ def conditions(entry):
     return f"{text}. Measured {entry['date']} on `{entry['device']}` by `{entry['command']}`."
 
 
-def block(what, entry):
+def block(name, what, entry):
     if "skipped" in entry:
         return skipped(entry)
-    return {"caps": caps, "samples": samples, "conditions": conditions}[what](entry)
+    if what == "conditions":
+        return f"{conditions(entry)}\n\n![Against the edge budget and against samples](plots/{name}.png)"
+    return {"caps": caps, "samples": samples}[what](entry)

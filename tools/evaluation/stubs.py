@@ -47,7 +47,7 @@ class Client:
         return {m.name for m in answer.models if m.state == self.messages.ModelInfo.READY}
 
     def input(self, example):
-        """{"text"} or {"features" [rows][columns], "buckets" [rows][rows] optional} -> Input"""
+        """{"text"} or {"features" [rows][columns], "bias_buckets" [rows][rows] optional} -> Input"""
         sequence = self.messages.Sequence()
         if "text" in example:
             sequence.text = example["text"]
@@ -55,8 +55,8 @@ class Client:
             rows = example["features"]
             sequence.features.rows, sequence.features.columns = len(rows), len(rows[0])
             sequence.features.values.extend(value for row in rows for value in row)
-        if "buckets" in example:
-            sequence.bias.buckets = bytes(bucket for row in example["buckets"] for bucket in row)
+        if "bias_buckets" in example:
+            sequence.bias.buckets = bytes(bucket for row in example["bias_buckets"] for bucket in row)
         return self.messages.Input(sequence=sequence)
 
     def predict(self, model, examples, seed, samples=1, dense=False, max_density=0.0, each_sample=False):

@@ -167,7 +167,7 @@ def block(name, models):
     kind, _, what = name.rpartition("-")
     entry = models.get(kind, {"skipped": "run ./dev evaluate"})
     if kind in ensembles.MODELS:
-        return ensemble_tables.block(what, entry)
+        return ensemble_tables.block(kind, what, entry)
     if "skipped" in entry:
         return skipped(entry)
     return {"caps": caps, "samples": samples, "times": times, "conditions": conditions}[what](entry)

@@ -106,16 +106,17 @@ def train(args):
     print(result)
 
 
-def examples(count):
+def examples(count, values):
     rng = np.random.default_rng(HELD_OUT)
     for features, buckets, target in (graph(rng) for _ in range(count)):
-        yield {"features": features.tolist(), "buckets": buckets.tolist(), "value": target}
+        yield {"features": features.tolist(), "bias_buckets": buckets.tolist(), **({"value": target} if values else {})}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write-examples", metavar="FILE")
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--inputs-only", action="store_true", help="examples without their values")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=32)
@@ -123,7 +124,7 @@ def main():
     parser.add_argument("--test", type=int, default=1000)
     args = parser.parse_args()
     if args.write_examples:
-        export.write_examples(args.write_examples, examples(args.count))
+        export.write_examples(args.write_examples, examples(args.count, not args.inputs_only))
     else:
         train(args)
 
