@@ -71,8 +71,13 @@ class CpuBackend : public Backend {
     return std::make_unique<CpuLinearWeights>(*std::move(block));
   }
 
-  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, RowCount) override {
-    CpuLinear(pool_, *static_cast<const CpuLinearWeights&>(weights).block, x, y, accumulate);
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, RowCount count) override {
+    const LinearBlock& block = *static_cast<const CpuLinearWeights&>(weights).block;
+    if (count == RowCount::kFew) {
+      CpuFewLinear(isa_, pool_, block, x, y, accumulate);
+    } else {
+      CpuLinear(pool_, block, x, y, accumulate);
+    }
     return absl::OkStatus();
   }
 

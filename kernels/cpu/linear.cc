@@ -21,6 +21,10 @@ const dnnl::engine& Engine() {
   return *engine;
 }
 
+constexpr int64_t kPanelColumns = 64;
+// Multiply-adds that are done before a second thread would be awake.
+constexpr int64_t kSerialWork = 60000;
+
 // Each of our threads runs its own products alone.
 dnnl::stream& ThreadStream() {
   thread_local dnnl::stream stream = [] {
@@ -47,6 +51,22 @@ dnnl::matmul::primitive_desc Describe(int64_t out, int64_t in, bool bias, Epilog
   return {desc, attributes, Engine()};
 }
 
+// Panels of 64 columns (BA16a64b, for AVX-512), or [in, out] row-major.
+LinearBlock::Panels PanelsOf(const memory& weight) {
+  const dnnl_memory_desc_t& desc = weight.get_desc().data;
+  if (desc.format_kind != dnnl_blocked || desc.offset0 != 0) return {};
+  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
+  const auto* data = static_cast<const float*>(weight.get_data_handle());
+  if (blocking.inner_nblks == 0 && (blocking.strides[1] == 1 || desc.dims[1] == 1)) {
+    return {data, kPanelColumns, kPanelColumns, blocking.strides[0], false};
+  }
+  const bool panels = blocking.inner_nblks == 2 && blocking.inner_idxs[0] == 0 && blocking.inner_idxs[1] == 1 &&
+                      blocking.inner_blks[1] == kPanelColumns &&
+                      blocking.strides[0] == blocking.inner_blks[0] * kPanelColumns;
+  if (!panels) return {};
+  return {data, kPanelColumns, blocking.strides[1], kPanelColumns, true};
+}
+
 }  // namespace
 
 struct LinearBlock::Primitives {
@@ -64,14 +84,18 @@ struct LinearBlock::Primitives {
   memory weight_assign, weight_add, bias;
 };
 
-LinearBlock::LinearBlock(int64_t out, int64_t in) : out_(out), in_(in) {}
+LinearBlock::LinearBlock(int64_t out, int64_t in, Epilogue epilogue) : out_(out), in_(in), epilogue_(epilogue) {}
 LinearBlock::~LinearBlock() = default;
+
+const float* LinearBlock::bias() const {
+  return primitives_->bias ? static_cast<const float*>(primitives_->bias.get_data_handle()) : nullptr;
+}
 
 absl::StatusOr<std::unique_ptr<LinearBlock>> LinearBlock::Create(std::span<const float> weight,
                                                                  std::span<const float> bias, int64_t out, int64_t in,
                                                                  Epilogue epilogue) {
   try {
-    std::unique_ptr<LinearBlock> block(new LinearBlock(out, in));
+    std::unique_ptr<LinearBlock> block(new LinearBlock(out, in, epilogue));
     block->primitives_ = std::make_unique<Primitives>(out, in, !bias.empty(), epilogue);
     Primitives& p = *block->primitives_;
     // [out, in] row-major is [in, out] with columns contiguous.
@@ -91,6 +115,7 @@ absl::StatusOr<std::unique_ptr<LinearBlock>> LinearBlock::Create(std::span<const
       p.bias = memory({{1, out}, memory::data_type::f32, memory::format_tag::ab}, Engine());
       std::memcpy(p.bias.get_data_handle(), bias.data(), bias.size_bytes());
     }
+    block->panels_ = PanelsOf(p.weight_assign);
     return block;
   } catch (const dnnl::error& error) {
     return absl::InternalError(absl::StrCat("oneDNN: product of ", in, " by ", out, ": ", error.what()));
@@ -146,6 +171,44 @@ void CpuLinear(ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix
       std::copy_n(y_scratch.data() + r * block.out(), block.out(), y.row(first + r));
     }
   });
+}
+
+void CpuFewLinear(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
+  const LinearBlock::Panels& panels = block.panels();
+  if (panels.data == nullptr || block.epilogue() == Epilogue::kSigmoid) {
+    return CpuLinear(pool, block, x, y, accumulate);
+  }
+  FewRowsKernel kernel = GenericFewRows();
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) kernel = Avx512FewRows();
+  if (isa == Isa::kAvx2) kernel = Avx2FewRows();
+#endif
+  (void)isa;
+  // Each column is computed alike however the columns are shared out, as long as parts begin at multiples of 16.
+  int64_t columns = kPanelColumns;
+  while (columns > 32 && block.out() < 2 * pool.num_threads() * columns) columns /= 2;
+  const auto run = [&](int64_t item, int) {
+    const int64_t first = item * columns;
+    FewRows few;
+    few.rows = x.rows;
+    few.in = block.in();
+    few.columns = static_cast<int>(std::min(columns, block.out() - first));
+    few.x = x.data;
+    few.x_stride = x.stride;
+    few.weight = panels.data + first / kPanelColumns * panels.panel_stride + first % kPanelColumns;
+    few.weight_stride = panels.row_stride;
+    few.readable = panels.padded ? static_cast<int>(columns) : few.columns;
+    few.bias = block.bias() == nullptr ? nullptr : block.bias() + first;
+    few.y = y.data + first;
+    few.y_stride = y.stride;
+    few.accumulate = accumulate;
+    if (!accumulate && block.epilogue() == Epilogue::kRelu) few.activation = FewActivation::kRelu;
+    if (!accumulate && block.epilogue() == Epilogue::kGelu) few.activation = FewActivation::kGelu;
+    kernel(few);
+  };
+  const int64_t items = (block.out() + columns - 1) / columns;
+  if (x.rows * block.in() * block.out() > kSerialWork) return pool.For(items, run);
+  for (int64_t item = 0; item < items; ++item) run(item, 0);
 }
 
 void LimitLinearIsa(Isa isa) {

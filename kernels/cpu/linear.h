@@ -1,5 +1,5 @@
 // Matrix products by oneDNN, always in blocks of exactly 64 rows, so that a row's result does not depend on how many
-// rows there are.
+// rows there are. Products of few rows read the same copy of the weights with kernels of our own (linear_kernels.h).
 #ifndef EDGEWISE_KERNELS_CPU_LINEAR_H_
 #define EDGEWISE_KERNELS_CPU_LINEAR_H_
 
@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/linear_kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
@@ -32,11 +33,24 @@ class LinearBlock {
   // x [64, in], y [64, out], both contiguous. With `accumulate`, y += x W^T + b (only without an epilogue).
   void Run(const float* x, float* y, bool accumulate) const;
 
+  // The weights as oneDNN keeps them: panels of columns, panel p [in, panel_columns] from data + p * panel_stride, rows
+  // row_stride apart. Null where it keeps them otherwise.
+  struct Panels {
+    const float* data = nullptr;
+    int64_t panel_columns = 0, panel_stride = 0, row_stride = 0;
+    bool padded = false;  // the last panel is as wide as the others
+  };
+  const Panels& panels() const { return panels_; }
+  const float* bias() const;  // [out] or null
+  Epilogue epilogue() const { return epilogue_; }
+
  private:
   struct Primitives;
-  LinearBlock(int64_t out, int64_t in);
+  LinearBlock(int64_t out, int64_t in, Epilogue epilogue);
 
   int64_t out_, in_;
+  Epilogue epilogue_;
+  Panels panels_;
   std::unique_ptr<Primitives> primitives_;
 };
 
@@ -48,6 +62,10 @@ class CpuLinearWeights : public LinearWeights {
 
 // Backend::Linear on the host.
 void CpuLinear(ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate);
+
+// The same for few rows: any number of threads shares the columns. A row's bytes depend on the row alone, but may
+// differ from those of CpuLinear.
+void CpuFewLinear(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate);
 
 // Keeps oneDNN to `isa`. Before the first product, once per process; later calls have no effect.
 void LimitLinearIsa(Isa isa);
