@@ -107,8 +107,7 @@ Needs NeedsOf(const Call& call, const HeadWork& head) {
     const double n = static_cast<double>(head.n);
     const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
-    needs.y_tiles =
-        head.problem->report->want_expected || (share >= kPackRatesShare && head.drawn->law == Law::kBernoulli);
+    needs.y_tiles = head.problem->report->want_expected || share >= kPackRatesShare;
   }
   return needs;
 }

@@ -8,8 +8,8 @@
 namespace edgewise {
 namespace {
 
-// Bounds are computed in float32 and must stay bounds.
-constexpr float kRoundUp = 1.0f + 1e-5f;
+// Products of bounds must stay bounds of inner products that are summed in float32, whose error grows with the rank.
+double RoundUp(int32_t rank) { return 1.0 + 1e-5 + 2e-9 * rank; }
 
 // Rows of [rows, columns] as columns of a [out, rows] weight, zero-padded to `out`.
 std::vector<float> TransposePadded(const std::vector<float>& matrix, int64_t rows, int64_t columns, int64_t out) {
@@ -106,18 +106,18 @@ void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatr
   for (int64_t r = 0; r < rows; ++r) {
     const float* row = result.data() + r * rank_;
     std::copy_n(row, rank_, out + r * rank_);
-    float value = 0.0f;
+    double value = 0.0;
     if (head.column_sums.empty()) {
-      for (int32_t t = 0; t < rank_; ++t) value += row[t] * row[t];
+      for (int32_t t = 0; t < rank_; ++t) value += static_cast<double>(row[t]) * static_cast<double>(row[t]);
       value = std::sqrt(value);
     } else {
       for (int32_t v = 0; v < num_clusters_; ++v) {
-        const float sum = head.column_sums[v];
-        if (query_side && sum > 0.0f) value = std::max(value, row[v] / sum);
-        if (!query_side) value += row[v] * sum;
+        const auto sum = static_cast<double>(head.column_sums[v]);
+        if (query_side && sum > 0.0) value = std::max(value, static_cast<double>(row[v]) / sum);
+        if (!query_side) value += static_cast<double>(row[v]) * sum;
       }
     }
-    bound[r] = value * kRoundUp;
+    bound[r] = static_cast<float>(value * RoundUp(rank_));
   }
 }
 

@@ -219,20 +219,30 @@ TEST(CapTest, ThreadsChangeNoByte) {
   }
 }
 
-TEST(CapTest, GivenAndDenseSequencesUseTheAllowanceButDropNothing) {
+TEST(CapTest, PatternsThatAreNotDrawnUseTheAllowanceButDropNothing) {
   Shape shape;
   shape.lengths = {30};
   shape.heads = 1;
   shape.mean_rate = 0.5;
-  Case attention_case(shape);
-  attention_case.AddProblems(AllPairs{}, 0);
-  attention_case.AddProblems(DrawnRows{}, 0);
-  attention_case.AskForAll();
-  const Outcome want = RunReference(attention_case, {EdgeCap{1000}});
-  for (Isa isa : AvailableIsas()) {
-    const Outcome got = RunCpu(attention_case, isa, 1, {EdgeCap{1000}});
-    ExpectSameGraphs(got, want, IsaName(isa));
-    EXPECT_EQ(EdgesOf(got), 1000u);
+  HeadEdges edges;
+  for (int32_t i = 0; i <= 30; ++i) edges.row_offsets.push_back(2 * i);
+  for (int32_t i = 0; i < 30; ++i) edges.keys.insert(edges.keys.end(), {i / 2, 29});
+  const std::vector<HeadEdges> heads = {edges};
+  GroupedKeys grouped{{0, 10, 30}, {0, 3, 8}, {0, 5, 9, 2, 4, 12, 20, 29}, true};
+  const std::pair<AttentionPattern, uint64_t> patterns[] = {
+      {AllPairs{}, 900}, {AllPairs{true}, 465}, {ExplicitEdges{&heads}, 60}, {grouped, 85}};
+  for (const auto& [pattern, count] : patterns) {
+    Case attention_case(shape);
+    attention_case.AddProblems(pattern, 0);
+    attention_case.AddProblems(DrawnRows{}, 0);
+    attention_case.AskForAll();
+    const EdgeCap cap{count + 100};
+    const Outcome want = RunReference(attention_case, {cap});
+    for (Isa isa : AvailableIsas()) {
+      const Outcome got = RunCpu(attention_case, isa, 1, {cap});
+      ExpectSameGraphs(got, want, std::to_string(count) + IsaName(isa));
+      EXPECT_EQ(EdgesOf(got), cap.max_edges);
+    }
   }
 }
 
