@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Makes data/nanogpt*.pt: checkpoints by the real torch.save, and the logits of a PyTorch forward. Run by hand.
+"""Makes data/nanogpt*.pt: checkpoints by the real torch.save, and what a PyTorch forward answers. Run by hand.
 
-Needs PyTorch; the tests do not. The module below has the parameter names and the forward of nanoGPT's GPT. It is
-trained for a few steps, so that the checkpoint holds an optimizer with its own tensors, as a real one does.
+Needs PyTorch; the tests do not. The module below has the parameter names and the forward of nanoGPT's GPT. nanogpt and
+nanogpt_bias are trained for a few steps, so that the checkpoint holds an optimizer with its own tensors, as a real one
+does; they have the logits of random tokens. nanogpt_verse and nanogpt_verse_bias know a verse, so that what they write
+is text and its tokens are well apart; they have greedy continuations and the likelihoods of a text, both far beyond the
+context.
 """
 
 import json
@@ -16,6 +19,10 @@ from torch import nn
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 CHARACTERS = "\n !,.:abcdefghinorstuwä"
+VERSE = "the sun arose: who has it been,\nbig stones and birds, the road seen.\nhe ate a wäte, had nothing on!\n"
+PROMPTS = ("t", "who ", "\nbig stones and ", "sun, no wä! birds at the road he ate: no")
+CONTINUED = 40
+STEPS = 400
 
 
 class Norm(nn.Module):
@@ -116,6 +123,77 @@ def make(name: str, args: dict, tied: bool, buffer: bool, prefix: str) -> None:
         file.write("[\n" + ",\n".join(json.dumps(case, separators=(",", ":")) for case in expected) + "\n]\n")
 
 
+def learn_verse(model: nn.Module, size: int) -> None:
+    """Until the model knows most of what comes next in the verse, so that few of its choices are close."""
+    verse = torch.tensor([CHARACTERS.index(character) for character in VERSE * 2])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        for _ in range(8):
+            at = int(torch.randint(0, len(VERSE), ()))
+            ids = verse[at:at + size + 1]
+            nn.functional.cross_entropy(model(ids[:-1]), ids[1:]).div(8).backward()
+        optimizer.step()
+
+
+def continue_greedily(model: nn.Module, size: int, prompt: list) -> dict:
+    """As nanoGPT's generate with the most probable token; `margins` are from the first logit to the second."""
+    ids, margins, chosen = list(prompt), [], []
+    with torch.no_grad():
+        for _ in range(CONTINUED):
+            logits = model(torch.tensor(ids[-size:]))[-1]
+            best = logits.topk(2)
+            margins.append(float(best.values[0] - best.values[1]))
+            chosen.append(float(logits.log_softmax(-1)[best.indices[0]]))
+            ids.append(int(best.indices[0]))
+    tokens = ids[len(prompt):]
+    return {"prompt": prompt, "tokens": tokens, "margins": rounded(margins), "log_probabilities": rounded(chosen)}
+
+
+def score(model: nn.Module, size: int, ids: list, stride: int) -> dict:
+    """ln p of every token but the first, each from the first window of `size` tokens, `stride` apart, that has it."""
+    chosen = []
+    with torch.no_grad():
+        for begin in range(0, len(ids), stride):
+            window = torch.tensor(ids[begin:begin + size])
+            logs = model(window)[:-1].log_softmax(-1).gather(1, window[1:, None])[:, 0].tolist()
+            chosen += logs[len(chosen) - begin:]
+    return {"token_ids": ids, "stride": stride, "log_probabilities": rounded(chosen)}
+
+
+def rounded(values: list) -> list:
+    return [float(f"{value:.10g}") for value in values]
+
+
+def make_verse(name: str, args: dict, tied: bool, buffer: bool, prefix: str) -> None:
+    model = Gpt(args, tied, buffer)
+    with torch.no_grad():
+        model.transformer.wpe.weight.mul_(0.2)  # as small as tied word embeddings are, which begin as a linear layer
+    learn_verse(model, args["block_size"])
+    checkpoint = {
+        "model": {prefix + key: value for key, value in model.state_dict().items()},
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1).state_dict(),
+        "model_args": args,
+        "iter_num": STEPS,
+        "best_val_loss": torch.tensor(0.5),
+        "config": {"out_dir": "out"},
+    }
+    torch.save(checkpoint, os.path.join(FOLDER, f"{name}.pt"))
+    size, expected = args["block_size"], {}
+    text = [CHARACTERS.index(character) for character in PROMPTS[-1] + VERSE]
+    for dtype in (torch.float32, torch.float64):
+        model.to(dtype)
+        expected[str(dtype).removeprefix("torch.")] = {
+            "continuations": [continue_greedily(model, size, [CHARACTERS.index(c) for c in p]) for p in PROMPTS],
+            "texts": [score(model, size, text[:n], stride) for n, stride in ((size, 1), (60, 1), (73, 8), (73, 13))],
+        }
+    lines = [f'"{dtype}":{{\n' + ",\n".join(f'"{kind}":[\n' + ",\n".join(
+        json.dumps(case, separators=(",", ":")) for case in cases) + "\n]" for kind, cases in kinds.items()) + "\n}"
+        for dtype, kinds in expected.items()]
+    with open(os.path.join(FOLDER, f"{name}.expected.json"), "w", encoding="utf-8") as file:
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def main() -> None:
     torch.manual_seed(21)
     # As saved from a GPU: every storage is tagged cuda:0.
@@ -127,6 +205,10 @@ def main() -> None:
     meta = {"vocab_size": len(stoi), "itos": {index: c for c, index in stoi.items()}, "stoi": stoi}
     with open(os.path.join(FOLDER, "nanogpt.meta.pkl"), "wb") as file:
         pickle.dump(meta, file)
+    torch.set_num_threads(1)  # small products are slower with more
+    args.update(n_embd=16, block_size=16)
+    make_verse("nanogpt_verse", {**args, "dropout": 0.2}, tied=True, buffer=False, prefix="_orig_mod.")
+    make_verse("nanogpt_verse_bias", {**args, "bias": True, "dropout": 0.0}, tied=False, buffer=True, prefix="")
 
 
 if __name__ == "__main__":
