@@ -84,14 +84,28 @@ void Engine::Run() {
     if (work.end() && generations_.empty()) return;
     if (work.job) work.job();
     if (work.generation) generations_.Start(std::move(work.generation));
-    if (!work.batch.empty()) RunBatch(std::move(work.batch));
-    generations_.Step();
+    generations_.EndDead();
+    if (!work.batch.empty()) {
+      RunBatch(std::move(work.batch));
+    } else {
+      generations_.Step();
+      owed_seconds_ = 0.0;  // nobody competes
+    }
   }
 }
 
-void Engine::StepGenerations() {
+void Engine::ShareWithGenerations(double seconds) {
   while (TaskPtr task = queue_.NextGeneration(generations_.room())) generations_.Start(std::move(task));
-  generations_.Step();
+  generations_.EndDead();
+  owed_seconds_ += seconds;
+  while (owed_seconds_ > 0.0) {
+    const Time start = queue_.now();
+    if (!generations_.Step()) {
+      owed_seconds_ = 0.0;
+    } else {
+      owed_seconds_ -= Seconds(queue_.now() - start);
+    }
+  }
 }
 
 void Engine::RunBatch(std::vector<TaskPtr> batch) {
@@ -131,9 +145,10 @@ void Engine::RunBatch(std::vector<TaskPtr> batch) {
     queue_.AnswerDead();
     const Time step_start = queue_.now();
     absl::Status step = pass.Step();
-    running.compute_seconds += Seconds(queue_.now() - step_start);
+    const double step_seconds = Seconds(queue_.now() - step_start);
+    running.compute_seconds += step_seconds;
     if (step.ok()) {
-      StepGenerations();
+      ShareWithGenerations(step_seconds);
       continue;
     }
     step = DeviceFailure(step);

@@ -1,6 +1,6 @@
 // The one thread that uses the backend: it takes work from the queue, loads models, runs batches layer by layer and
 // generations step by step, and answers every task exactly once. Between layers it looks at deadlines, cancellation and
-// shutdown, and gives every generation a step.
+// shutdown. A batch and the generations that compete with it get the device for equal times, by turns.
 #ifndef EDGEWISE_SERVER_ENGINE_H_
 #define EDGEWISE_SERVER_ENGINE_H_
 
@@ -26,11 +26,12 @@ class Engine {
  private:
   void Run();
   void RunBatch(std::vector<TaskPtr> batch);
-  // Between the layers of a batch: starts generations that wait, and gives all their step.
-  void StepGenerations();
+  // After a layer of a batch that took `seconds`: starts generations that wait, and gives them as much time.
+  void ShareWithGenerations(double seconds);
 
   TaskQueue& queue_;
-  Generations generations_;  // used by thread_ only
+  Generations generations_;    // this and the next are used by thread_ only
+  double owed_seconds_ = 0.0;  // to the generations; < 0: their last step took more than was owed
   std::thread thread_;
 };
 

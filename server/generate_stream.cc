@@ -57,7 +57,10 @@ void GenerateReactor::OnWriteDone(bool ok) {
   std::unique_lock<std::mutex> lock(mutex_);
   writing_.reset();
   const bool was_full = unsent_.fetch_sub(1) >= limit_;
-  if (!ok) broken_ = true;
+  if (!ok) {
+    broken_ = true;
+    cancelled_->store(true);
+  }
   if (was_full || !ok) service_.calls_.Wake();
   if (!starting_) Advance(std::move(lock));
 }

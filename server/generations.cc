@@ -51,26 +51,36 @@ void Generations::Start(TaskPtr task) {
   running_.push_back(std::move(running));
 }
 
-void Generations::Step() {
-  for (size_t i = 0; i < running_.size();) {
-    if (Advance(running_[i])) {
-      ++i;
-    } else {
-      running_.erase(running_.begin() + static_cast<int64_t>(i));
+void Generations::EndDead() {
+  const Time now = queue_.now();
+  const bool aborted = queue_.aborted();
+  for (size_t left = running_.size(); left > 0; --left) {
+    Running running = std::move(running_.front());
+    running_.pop_front();
+    absl::Status alive = aborted ? ShuttingDown() : Alive(*running.task, now);
+    if (alive.ok()) {
+      running_.push_back(std::move(running));
+      continue;
     }
+    running.task->model->metrics->AddCancelledCompute(running.compute_seconds);
+    Answer(running, std::move(alive));
   }
+}
+
+bool Generations::Step() {
+  for (size_t left = running_.size(); left > 0; --left) {
+    Running running = std::move(running_.front());
+    running_.pop_front();
+    const bool ready = running.task->generation->ready();
+    if (!ready || Advance(running)) running_.push_back(std::move(running));
+    if (ready) return true;
+  }
+  return false;
 }
 
 bool Generations::Advance(Running& running) {
   const Task& task = *running.task;
   const Time start = queue_.now();
-  absl::Status alive = queue_.aborted() ? ShuttingDown() : Alive(task, start);
-  if (!alive.ok()) {
-    task.model->metrics->AddCancelledCompute(running.compute_seconds);
-    Answer(running, std::move(alive));
-    return false;
-  }
-  if (!task.generation->ready()) return true;
   const absl::Status step = running.generation->Step();
   running.compute_seconds += Seconds(queue_.now() - start);
   if (!step.ok()) {
@@ -80,7 +90,7 @@ bool Generations::Advance(Running& running) {
   const FinishReason finish = running.generation->finish_reason();
   if (const std::optional<GeneratedToken> token = running.generation->TakeToken()) {
     task.generation->token(
-        *token, {finish, running.queue_seconds, running.compute_seconds, static_cast<uint32_t>(running_.size())});
+        *token, {finish, running.queue_seconds, running.compute_seconds, static_cast<uint32_t>(running_.size() + 1)});
   }
   if (finish == FinishReason::kNone) return true;
   Answer(running, absl::OkStatus());
@@ -92,7 +102,7 @@ void Generations::Answer(Running& running, absl::Status status) {
   result.status = std::move(status);
   result.queue_seconds = running.queue_seconds;
   result.compute_seconds = running.compute_seconds;
-  result.batch_inputs = static_cast<uint32_t>(std::max<size_t>(1, running_.size()));
+  result.batch_inputs = static_cast<uint32_t>(running_.size() + 1);
   running.generation.reset();  // its memory is free before the client hears of the end
   cache_bytes_ -= running.task->generation->cache_bytes;
   running.task->model->metrics->AddGenerations(-1);

@@ -1,12 +1,12 @@
 // The generations that run, side by side, one step each in turn. A state machine without thread or lock: the engine
-// drives it, between the layers of its batches too, so that neither waits for the other longer than a step.
+// drives it, between the layers of its batches too.
 #ifndef EDGEWISE_SERVER_GENERATIONS_H_
 #define EDGEWISE_SERVER_GENERATIONS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
-#include <vector>
 
 #include "model/generation.h"
 #include "server/queue.h"
@@ -26,9 +26,11 @@ class Generations {
 
   // Starts a task that fits into room(); answers it at once where the model refuses it.
   void Start(TaskPtr task);
-  // Ends those that are cancelled, late or shut down, then takes one step of every one whose client keeps up: a layer
-  // of its prompt, or a token. Answers those that have come to their end.
-  void Step();
+  // Ends those that are cancelled, late or shut down.
+  void EndDead();
+  // Takes one step, a layer of a prompt or a token, of the next in turn whose client keeps up; answers it if that was
+  // its last. False: there is none.
+  bool Step();
 
  private:
   struct Running {
@@ -38,7 +40,7 @@ class Generations {
     double compute_seconds = 0.0;
   };
 
-  // Takes a step; true: it goes on.
+  // Takes a step; true: it goes on. Neither of these may be called with an entry of running_.
   bool Advance(Running& running);
   void Answer(Running& running, absl::Status status);
 
@@ -46,7 +48,7 @@ class Generations {
   const size_t max_generations_;
   const uint64_t max_cache_bytes_;
   uint64_t cache_bytes_ = 0;
-  std::vector<Running> running_;
+  std::deque<Running> running_;  // the next in turn first
 };
 
 }  // namespace edgewise::server

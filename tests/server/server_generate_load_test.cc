@@ -1,0 +1,197 @@
+// Generate over a real port, beside others: Predict, limits, deadlines, cancellation, slow readers and drains.
+#include <gmock/gmock.h>
+
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "tests/server/generate_calls.h"
+
+namespace edgewise::server {
+namespace {
+
+TEST(GenerateLoadTest, LongBatchDoesNotStopAGenerationAndALongGenerationDoesNotStopABatch) {
+  TestServer server;
+  grpc::ClientContext slow_context;
+  grpc::Status slow_status;
+  std::thread slow([&] {
+    v1::PredictResponse answer;
+    slow_status = server.stub().Predict(&slow_context, SlowRequest(), &answer);
+  });
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  const Generated beside = Generate(server, ShortRequest());
+  EXPECT_TRUE(beside.status.ok()) << beside.status.error_message();
+  EXPECT_EQ(beside.messages.size(), 8u);
+  slow_context.TryCancel();
+  slow.join();
+  EXPECT_EQ(slow_status.error_code(), grpc::CANCELLED) << "the batch was over first: this test tests nothing";
+
+  grpc::ClientContext long_context;
+  std::unique_ptr<GenerateStream> stream = server.stub().Generate(&long_context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0) << "this test tests nothing";
+  long_context.TryCancel();
+  while (stream->Read(&message)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
+}
+
+TEST(GenerateLoadTest, CancelledGenerationStops) {
+  TestServer server;
+  grpc::ClientContext context;
+  std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  context.TryCancel();
+  while (stream->Read(&message)) {
+  }
+  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
+  EXPECT_TRUE(server.WaitForMetric(Ended("lm-ssa-local", "CANCELLED"), 1));
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "requests_in_flight"), 0));
+  EXPECT_GT(server.Metric(Of("lm-ssa-local", "cancelled_compute_seconds_total")), 0.0);
+}
+
+TEST(GenerateLoadTest, DeadlineEndsAGenerationThatRunsAndOneThatWaits) {
+  ServerOptions options = TestOptions();
+  options.max_generations = 1;
+  TestServer server(options);
+  std::thread first([&] {
+    const Generated late = Generate(server, LongRequest(), milliseconds(600));
+    EXPECT_EQ(late.status.error_code(), grpc::DEADLINE_EXCEEDED);
+  });
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 1));
+  const Generated waited = Generate(server, ShortRequest(), milliseconds(100));
+  EXPECT_EQ(waited.status.error_code(), grpc::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(waited.messages.empty());
+  first.join();
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "requests_in_flight"), 0));
+  EXPECT_EQ(server.Metric(Of("lm-dense", "generated_tokens_total")), 0.0);
+}
+
+TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefusesButLetsPredictIn) {
+  ServerOptions options = TestOptions();
+  options.max_generations = 1;
+  options.queue.max_requests = 2;
+  TestServer server(options);
+  grpc::ClientContext running_context;
+  std::unique_ptr<GenerateStream> running = server.stub().Generate(&running_context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(running->Read(&message));
+  std::vector<int> order;
+  std::mutex mutex;
+  std::vector<std::thread> clients;
+  for (const int priority : {3, 1}) {
+    clients.emplace_back([&, priority] {
+      v1::GenerateRequest request = ShortRequest();
+      request.set_priority(static_cast<uint32_t>(priority));
+      EXPECT_TRUE(Generate(server, request).status.ok());
+      std::lock_guard<std::mutex> lock(mutex);
+      order.push_back(priority);
+    });
+    EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "queue_requests"), priority == 3 ? 1 : 2));
+  }
+  const Generated refused = Generate(server, ShortRequest());
+  EXPECT_EQ(refused.status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.status.error_message(), ::testing::HasSubstr("2 generations wait; the limit is 2"));
+  EXPECT_THAT(refused.status.error_details(), ::testing::HasSubstr("google.rpc.RetryInfo"));
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  running_context.TryCancel();
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(order, (std::vector<int>{1, 3}));
+}
+
+TEST(GenerateLoadTest, CachesThatDoNotFitTogetherWaitForEachOther) {
+  ServerOptions options = TestOptions();
+  options.limits.max_cache_bytes = 300000;  // 48 positions of 128 bytes: 17 caches are 104,448 bytes, 41 are 251,904
+  TestServer server(options);
+  grpc::ClientContext context;
+  std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  v1::GenerateRequest other = LongRequest();
+  other.mutable_ensemble()->set_samples(40);
+  std::thread second(
+      [&] { EXPECT_EQ(Generate(server, other, milliseconds(300)).status.error_code(), grpc::DEADLINE_EXCEEDED); });
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 1));
+  EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0);
+  second.join();
+  context.TryCancel();
+}
+
+TEST(GenerateLoadTest, ClientThatDoesNotReadHoldsUpItsOwnGenerationOnly) {
+  ServerOptions options = TestOptions();
+  options.unsent_tokens = 4;
+  TestServer server(options);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // the window stays at 64 KiB
+  auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+      "127.0.0.1:" + std::to_string(server.server().port()), grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  std::unique_ptr<GenerateStream> stream = stub->Generate(&context, ShortRequest("lm-dense", 4096));
+  double before = -1.0, now = 0.0;
+  for (int polls = 0; polls < 100 && (now == 0.0 || now != before); ++polls) {
+    usleep(300000);
+    before = std::exchange(now, server.Metric(Of("lm-dense", "generated_tokens_total")));
+  }
+  EXPECT_EQ(now, before);
+  EXPECT_GT(now, 0.0);
+  EXPECT_LT(now, 4000.0) << "all of it was sent";
+  EXPECT_TRUE(Generate(server, ShortRequest()).status.ok());
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  int messages = 0;
+  v1::GenerateResponse message;
+  while (stream->Read(&message)) ++messages;
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_EQ(messages, 4096);
+  EXPECT_TRUE(message.done());
+}
+
+TEST(GenerateLoadTest, DrainLetsGenerationsEnd) {
+  TestServer server;
+  grpc::ClientContext context;
+  std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, ShortRequest("lm-dense", 500));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  std::thread drain([&] { server.server().Drain(seconds(60)); });
+  EXPECT_TRUE(server.WaitForHealth("", 2));
+  EXPECT_EQ(Generate(server, ShortRequest()).status.error_code(), grpc::UNAVAILABLE);
+  int messages = 1;
+  while (stream->Read(&message)) ++messages;
+  const grpc::Status status = stream->Finish();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(messages, 500);
+  drain.join();
+}
+
+TEST(GenerateLoadTest, DrainThatTakesTooLongEndsThoseThatRunThoseThatWaitAndThoseThatAreNotRead) {
+  ServerOptions options = TestOptions();
+  options.max_generations = 2;
+  TestServer server(options);
+  grpc::ClientContext unread_context;
+  std::unique_ptr<GenerateStream> unread = server.stub().Generate(&unread_context, LongRequest());
+  std::vector<grpc::Status> statuses(3);
+  std::vector<std::thread> clients;
+  for (grpc::Status& status : statuses) {
+    clients.emplace_back([&] { status = Generate(server, LongRequest()).status; });
+  }
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 2));
+  const auto start = SteadyClock::now();
+  server.server().Drain(milliseconds(200));
+  EXPECT_LT(SecondsSince(start), 10.0);
+  for (std::thread& client : clients) client.join();
+  for (const grpc::Status& status : statuses) EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
+  v1::GenerateResponse message;
+  while (unread->Read(&message)) {
+  }
+  EXPECT_EQ(unread->Finish().error_code(), grpc::UNAVAILABLE);
+}
+
+}  // namespace
+}  // namespace edgewise::server
