@@ -37,8 +37,8 @@ def sweep(model, ids, labels, size, **how):
     return hits / total, edges, expected, pairs, layers
 
 
-def statistics(model, ids, labels, seeds=5, size=32, capped_seeds=5):
-    """-> (dict of results, budget shares).
+def statistics(model, ids, labels, seeds=5, size=32, capped_seeds=5, shares=None):
+    """-> (dict of results, budget shares: `shares`, or the mean edges of the layers).
 
     between: standard deviation over inputs of the mean of their expected density.
     within: root mean square over inputs of the standard deviation of the sampled density over draws.
@@ -52,7 +52,7 @@ def statistics(model, ids, labels, seeds=5, size=32, capped_seeds=5):
     density = torch.stack([r[1] for r in runs]) / pairs
     expected = torch.stack([r[2] for r in runs]) / pairs
     layers = torch.stack([r[4] for r in runs]).mean((0, 1))
-    shares = [round(x, 4) for x in (layers / layers.mean()).clamp(min=1e-3).tolist()]
+    shares = shares or [round(x, 4) for x in (layers / layers.mean()).clamp(min=1e-3).tolist()]
     half, capped = [], []
     mean_edges = torch.stack([r[1] for r in runs]).mean(0)
     for seed in range(capped_seeds):

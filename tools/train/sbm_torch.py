@@ -69,7 +69,9 @@ class Pass:
     """How a forward attends, and what it measured."""
     dense: bool = False              # all valid pairs instead of drawn edges
     reach: bool = False              # gradients for edges that were not drawn, see SampledAttention
-    keep: object = 1.0               # each drawn edge survives with this probability: a number or [B]
+    keep: object = 1.0               # each drawn edge survives with this probability: a number, [B], or a list of L of
+                                     # these, where None leaves a layer without edges
+    fixed: bool = False              # no gradients for edge probabilities: memberships and clusters stay as they are
     cap: object = None               # [B] edges allowed over all layers and heads, shared as the server shares them
     shares: object = None            # L numbers for `cap`
     measure: bool = False            # fill `edges` and `expected`
@@ -136,6 +138,7 @@ class Attention(nn.Module):
         n = q.shape[2]
         size = max(1, 2**18 // (n * q.shape[0] * self.h))
         out, edges, keep = torch.empty_like(q), 0, how.keep
+        keep = keep[self.layer] if isinstance(keep, list) else keep
         bounds = [slice(start, start + size) for start in range(0, n, size)]
         both = lambda rows: valid[:, None, rows, None] & valid[:, None, None, :]
         chance = lambda rows: self.chances(left[:, :, rows] @ columns.transpose(-1, -2), both(rows))
@@ -161,8 +164,12 @@ class Attention(nn.Module):
             out = SampledAttention.apply(q, k, v, None, both.expand(-1, self.h, -1, -1), False, None)
             return self.output(out.transpose(1, 2).flatten(2))
 
-        rows, columns = (self.memberships(z) * valid[:, None, :, None] for z in (q, k))
-        left = rows @ self.block_matrix()
+        keep = how.keep[self.layer] if isinstance(how.keep, list) else how.keep
+        if keep is None:
+            return self.output(torch.zeros_like(q).transpose(1, 2).flatten(2))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not how.fixed):
+            rows, columns = (self.memberships(z) * valid[:, None, :, None] for z in (q, k))
+            left = rows @ self.block_matrix()
         if not torch.is_grad_enabled():
             out = self.attend_blocks(q, k, v, left, columns, valid, how)
             return self.output(out.transpose(1, 2).flatten(2))
@@ -173,10 +180,13 @@ class Attention(nn.Module):
         if how.doubtful:
             how.doubt.append((p * (1 - p)).sum((1, 2, 3)) / pairs)
         with torch.no_grad():
-            mask = self.survive(self.chances(p, both), how.keep)
+            mask = self.survive(self.chances(p, both), keep)
             if how.measure:
                 how.edges.append(mask.sum((1, 2, 3)).double())
-        out = SampledAttention.apply(q, k, v, p, mask, how.reach, both)
+        if how.fixed:       # the same and faster; rows without edges are zero from PyTorch 2.5 on
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        else:
+            out = SampledAttention.apply(q, k, v, p, mask, how.reach, both)
         return self.output(out.transpose(1, 2).flatten(2))
 
 
@@ -254,3 +264,25 @@ class SbmTransformer(nn.Module):
                     else self.config["max_position_embeddings"]
                 x = (x * valid[..., None]).sum(1) / count
         return self.classify(x)
+
+
+def widen(model, times, noise):
+    """A model with every head `times` times, which answers the same over all pairs; `noise` tells the copies apart.
+
+    Each copy draws edges of its own: what one has lost the other may have. `noise` is relative to the spread of a matrix
+    of the attention; memberships and clusters are copied exactly, and so is what a copy draws in the mean.
+    """
+    heads = model.config["num_attention_heads"]
+    wide = SbmTransformer({**model.config, "num_attention_heads": heads * times}, model.dropout)
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        part = name.rpartition("attention.")[2]
+        if part.split(".")[0] in ("query", "key", "value", "clusters"):
+            tensor = torch.cat([tensor] * times)
+        elif part == "output.weight":
+            tensor = torch.cat([tensor / times] * times, 1)
+        if "attention." in name and tensor.dim() == 2 and "membership" not in part:
+            tensor = tensor + noise * tensor.std() * torch.randn_like(tensor)
+        tensors[name] = tensor
+    wide.load_state_dict(tensors)
+    return wide
