@@ -10,12 +10,18 @@
 namespace edgewise::cpu_attention {
 namespace {
 
-// Rows that share the packing of a tile, where tiles are not prepared; a multiple of 12.
-constexpr int kGroupRows = 252;
+// Most rows that share the packing of a tile, where tiles are not prepared; a multiple of 12.
+constexpr int kGroupRows = 516;
+// Most rows of causal pairs: their cost differs from block to block, and threads should end together.
+constexpr int kCausalRows = 348;
 
+// Rows first..end - 1 with their list, in equal parts of at most `most_rows`.
 void AddGroup(int64_t first, int64_t end, const int32_t* keys, int64_t count, int most_rows, CompactPlan& plan) {
-  for (int64_t row = first; row < end; row += most_rows) {
-    const int64_t rows = std::min<int64_t>(most_rows, end - row);
+  const int64_t parts = (end - first + most_rows - 1) / most_rows;
+  if (parts == 0) return;
+  const int64_t part = ((end - first + parts - 1) / parts + 11) / 12 * 12;  // whole strips
+  for (int64_t row = first; row < end; row += part) {
+    const int64_t rows = std::min<int64_t>(part, end - row);
     plan.groups.push_back({static_cast<int32_t>(row), static_cast<int32_t>(rows), keys, count});
   }
 }
@@ -100,7 +106,7 @@ std::unique_ptr<CompactPlan> PlanProblem(const AttentionProblem& problem, int de
     plan->causal = std::get<AllPairs>(problem.pattern).causal;
     const int64_t n = problem.tokens;
     const int block_rows = BlockRows(n, depth);
-    AddGroup(problem.first_query, n, nullptr, n, plan->causal ? std::min(block_rows, kGroupRows) : block_rows, *plan);
+    AddGroup(problem.first_query, n, nullptr, n, plan->causal ? std::min(block_rows, kCausalRows) : block_rows, *plan);
     plan->whole = plan->groups.size() > 1;
   }
   MakeItems(*plan);

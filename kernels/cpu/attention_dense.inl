@@ -146,10 +146,12 @@ EDGEWISE_INLINE void WeighRow(uint64_t mask, float* scores, float* sums, int dep
   for (int c = 1; c < kTileVectors; ++c) top = Max(top, s[c]);
   if (AnyGreater(top, Broadcast(*max))) {
     const float grown = ReduceMax(top);
-    const F shrink = Exp2(Broadcast(*max - grown));
+    if (*max != kLowest) {  // else the sums are zero
+      const F shrink = Exp2(Broadcast(*max - grown));
+      for (int t = 0; t < depth; t += kLanes) Store(sums + t, Load(sums + t) * shrink);
+      Store(weight_sum, Load(weight_sum) * shrink);
+    }
     *max = grown;
-    for (int t = 0; t < depth; t += kLanes) Store(sums + t, Load(sums + t) * shrink);
-    Store(weight_sum, Load(weight_sum) * shrink);
   }
   const F unit = Broadcast(*max);
   F total = Zero();
@@ -203,6 +205,22 @@ static TileView MakeTile(const AttendBlock& block, int64_t first_place, int coun
   return tile;
 }
 
+// Asks for the rows of the tile at first_place while the one before is computed: scattered rows are no stream that the
+// processor would follow by itself. A few queries are done too soon for it to be worth the instructions.
+static void FetchNext(const AttendBlock& block, int64_t first_place, int64_t keys) {
+  if (block.rows < 64 || first_place >= keys) return;
+  const int64_t count = keys - first_place < kTileKeys ? keys - first_place : kTileKeys;
+  const int32_t* list = block.list + first_place;
+  if (list[count - 1] - list[0] == count - 1) return;
+  constexpr int kLine = 16;  // floats
+  for (int64_t key = 0; key < count; ++key) {
+    const float* k = block.k + list[key] * block.k_stride;
+    const float* v = block.v + list[key] * block.v_stride;
+    for (int t = 0; t < block.k_columns; t += kLine) __builtin_prefetch(k + t, 0, 2);
+    for (int t = 0; t < block.v_columns; t += kLine) __builtin_prefetch(v + t, 0, 2);
+  }
+}
+
 static void AttendDense(const AttendBlock& block) {
   const int depth = block.depth;
   float* packed = block.scratch;                        // [depth, 64] when keys come unpacked
@@ -222,6 +240,7 @@ static void AttendDense(const AttendBlock& block) {
     const int count = left < kTileKeys ? static_cast<int>(left) : kTileKeys;
     const uint64_t present = ~uint64_t{0} >> (kTileKeys - count);
     const TileView tile = MakeTile(block, first_place, count, packed, values);
+    if (block.list != nullptr) FetchNext(block, first_place + kTileKeys, keys);
     TilePositions positions;
     if (block.bias != nullptr) FindPositions(block, first_place, count, &positions);
     for (int row0 = 0; row0 < block.rows; row0 += kStripRows) {
