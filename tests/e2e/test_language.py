@@ -104,7 +104,8 @@ class LanguageTest(unittest.TestCase):
     def test_every_series_of_generation_exists_from_the_start(self):
         with Server(EXAMPLES) as server:
             before = server.metrics()
-            self.generate(server, "--model", MODEL, "--prompt", "A", "--max_new_tokens", "3", "--max_density", "0.9")
+            self.generate(server, "--model", MODEL, "--prompt", PROMPT, "--max_new_tokens", "3", "--max_density",
+                          "0.9")
             self.generate(server, "--model", MODEL, "--prompt", "A", "--max_new_tokens", "999999", status=1)
             after = server.metrics()
         names = set(re.findall(r"^(edgewise_[a-z_]+)", after, re.M))
