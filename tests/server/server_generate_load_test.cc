@@ -59,16 +59,16 @@ TEST(GenerateLoadTest, DeadlineEndsAGenerationThatRunsAndOneThatWaits) {
   ServerOptions options = TestOptions();
   options.max_generations = 1;
   TestServer server(options);
-  std::thread first([&] {
-    const Generated late = Generate(server, LongRequest(), milliseconds(600));
-    EXPECT_EQ(late.status.error_code(), grpc::DEADLINE_EXCEEDED);
-  });
-  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 1));
+  EXPECT_EQ(Generate(server, LongRequest(), milliseconds(300)).status.error_code(), grpc::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
+  grpc::ClientContext context;
+  std::unique_ptr<GenerateStream> running = server.stub().Generate(&context, LongRequest());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(running->Read(&message));
   const Generated waited = Generate(server, ShortRequest(), milliseconds(100));
   EXPECT_EQ(waited.status.error_code(), grpc::DEADLINE_EXCEEDED);
   EXPECT_TRUE(waited.messages.empty());
-  first.join();
-  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
+  context.TryCancel();
   EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "requests_in_flight"), 0));
   EXPECT_EQ(server.Metric(Of("lm-dense", "generated_tokens_total")), 0.0);
 }
@@ -116,12 +116,13 @@ TEST(GenerateLoadTest, CachesThatDoNotFitTogetherWaitForEachOther) {
   ASSERT_TRUE(stream->Read(&message));
   v1::GenerateRequest other = LongRequest();
   other.mutable_ensemble()->set_samples(40);
-  std::thread second(
-      [&] { EXPECT_EQ(Generate(server, other, milliseconds(300)).status.error_code(), grpc::DEADLINE_EXCEEDED); });
+  grpc::ClientContext other_context;
+  std::unique_ptr<GenerateStream> waits = server.stub().Generate(&other_context, other);
   EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 1));
   EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0);
-  second.join();
   context.TryCancel();
+  EXPECT_TRUE(waits->Read(&message)) << "it starts once there is room";
+  other_context.TryCancel();
 }
 
 TEST(GenerateLoadTest, ClientThatDoesNotReadHoldsUpItsOwnGenerationOnly) {
