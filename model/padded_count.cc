@@ -1,6 +1,7 @@
 #include "model/padded_count.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -9,6 +10,8 @@
 
 namespace edgewise {
 namespace {
+
+constexpr double kUnits = 1099511627776.0;  // 2^40
 
 // The edges of `drawn` whose key is a token.
 HeadEdges WithoutPads(const HeadEdges& drawn, const std::vector<bool>& valid) {
@@ -68,7 +71,9 @@ absl::Status PaddedCount::Step() {
   if (status.ok()) status = rows_.FinishLayer(weights, config, pre);
   if (!status.ok()) return status;
   if (++layer_ == config.num_hidden_layers) {
+    sum_ += std::round(static_cast<double>(edges_) / static_cast<double>(pairs_) * kUnits) / kUnits;
     layer_ = 0;
+    edges_ = pairs_ = 0;
     ++sample_;
   }
   return absl::OkStatus();
@@ -122,6 +127,6 @@ absl::Status PaddedCount::Attend(bool draws) {
   return model_.backend().Attend(view, problems, {}, rows_.attended());
 }
 
-double PaddedCount::density() const { return static_cast<double>(edges_) / static_cast<double>(pairs_); }
+double PaddedCount::density() const { return sum_ / samples_; }
 
 }  // namespace edgewise

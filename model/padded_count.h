@@ -43,8 +43,9 @@ class PaddedCount {
   Activations rows_;
   uint32_t sample_ = 0;
   int32_t layer_ = 0;
-  uint64_t edges_ = 0;
+  uint64_t edges_ = 0;  // of the current sample
   uint64_t pairs_ = 0;
+  double sum_ = 0.0;  // of the samples' densities, each a multiple of 2^-40: parts of an ensemble merge to the whole
 };
 
 }  // namespace edgewise

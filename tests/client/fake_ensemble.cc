@@ -23,6 +23,7 @@ struct Sample {
   double head_expected[kLayers][kHeads];
   uint32_t degrees[kLayers][kHeads][kPositions];
   uint64_t isolated;
+  double padded_density;
   bool capped;
 };
 
@@ -52,11 +53,12 @@ Sample DrawSample(int index, Task task, int input) {
   for (int l = 0; l < kLayers; ++l) {
     for (int h = 0; h < kHeads; ++h) {
       sample.head_edges[l][h] = random() % 37;
-      sample.head_expected[l][h] = std::round(36 * uniform() * 65536) / 65536;
+      sample.head_expected[l][h] = std::round(36 * uniform() * 1048576) / 1048576;
       for (uint32_t& degree : sample.degrees[l][h]) degree = random() % 7;
     }
   }
   sample.isolated = random() % 5;
+  sample.padded_density = std::round(uniform() * 0x1p40) / 0x1p40;
   sample.capped = index == 5;
   return sample;
 }
@@ -119,7 +121,7 @@ void FillEdges(const std::vector<Sample>& samples, v1::Prediction* prediction) {
   edges->set_pairs(kLayers * kHeads * 36);
   edges->set_budget(120);
   uint64_t all = 0, isolated = 0;
-  double all_expected = 0;
+  double all_expected = 0, padded = 0;
   for (const Sample& sample : samples) {
     uint64_t own = 0;
     for (const auto& layer : sample.head_edges) {
@@ -130,12 +132,14 @@ void FillEdges(const std::vector<Sample>& samples, v1::Prediction* prediction) {
     }
     all += own;
     isolated += sample.isolated;
+    padded += sample.padded_density;
     edges->set_max_sample_edges(std::max<uint64_t>(edges->max_sample_edges(), own));
     edges->set_capped(edges->capped() || sample.capped);
   }
   edges->set_edges(static_cast<double>(all) / k);
   edges->set_density(edges->edges() / static_cast<double>(edges->pairs()));
   edges->set_expected_edges(all_expected / k);
+  edges->set_padded_density(padded / k);
   edges->set_isolated_queries(static_cast<double>(isolated) / k);
   for (int l = 0; l < kLayers; ++l) {
     v1::EdgeReport::LayerEdges* layer = edges->add_layers();
