@@ -1,8 +1,31 @@
 #include "kernels/cpu/thread_pool.h"
 
+#include <chrono>
 #include <utility>
 
 namespace edgewise {
+namespace {
+
+constexpr std::chrono::microseconds kLook{40};  // about what waking a thread takes
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Whether `done` came true within kLook.
+template <typename Done>
+bool Look(const Done& done) {
+  const auto end = std::chrono::steady_clock::now() + kLook;
+  do {
+    if (done()) return true;
+    Pause();
+  } while (std::chrono::steady_clock::now() < end);
+  return done();
+}
+
+}  // namespace
 
 ThreadPool::ThreadPool(int num_threads) {
   for (int worker = 1; worker < num_threads; ++worker) {
@@ -24,18 +47,21 @@ void ThreadPool::For(int64_t count, const Body& body) {
     for (int64_t item = 0; item < count; ++item) body(item, 0);
     return;
   }
+  body_ = &body;
+  count_ = count;
+  next_.store(0);
+  busy_.store(static_cast<int>(threads_.size()));
   {
     std::lock_guard lock(mutex_);
-    body_ = &body;
-    count_ = count;
-    next_.store(0, std::memory_order_relaxed);
-    busy_ = static_cast<int>(threads_.size());
-    ++generation_;
+    generation_.fetch_add(1);
   }
   start_.notify_all();
   RunItems(0);
-  std::unique_lock lock(mutex_);
-  finished_.wait(lock, [this] { return busy_ == 0; });
+  const auto finished = [this] { return busy_.load() == 0; };
+  if (!Look(finished)) {
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, finished);
+  }
   body_ = nullptr;
   if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
@@ -43,15 +69,18 @@ void ThreadPool::For(int64_t count, const Body& body) {
 void ThreadPool::Work(int worker) {
   uint64_t seen = 0;
   while (true) {
-    {
+    const auto called = [&] { return generation_.load() != seen; };
+    if (!Look(called)) {
       std::unique_lock lock(mutex_);
-      start_.wait(lock, [&] { return stop_ || generation_ != seen; });
-      if (stop_) return;
-      seen = generation_;
+      start_.wait(lock, [&] { return stop_ || called(); });
+      if (!called()) return;
     }
+    seen = generation_.load();
     RunItems(worker);
-    std::lock_guard lock(mutex_);
-    if (--busy_ == 0) finished_.notify_one();
+    if (busy_.fetch_sub(1) == 1) {
+      std::lock_guard lock(mutex_);  // the caller either sees the zero or is already waiting
+      finished_.notify_one();
+    }
   }
 }
 

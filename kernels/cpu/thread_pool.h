@@ -13,6 +13,9 @@
 
 namespace edgewise {
 
+// Threads that have nothing to do look for work for some microseconds before they sleep: the loops of a layer follow
+// each other closely, and to wake a thread takes longer than many of them.
+//
 // Items are handed out by an atomic counter, so which thread runs an item is not fixed; a loop body writes only what
 // belongs to its item, and results do not depend on the number of threads.
 class ThreadPool {
@@ -41,8 +44,8 @@ class ThreadPool {
   const Body* body_ = nullptr;
   int64_t count_ = 0;
   std::atomic<int64_t> next_{0};
-  uint64_t generation_ = 0;
-  int busy_ = 0;
+  std::atomic<uint64_t> generation_{0};  // of the loop; written under mutex_
+  std::atomic<int> busy_{0};             // threads that have not finished it
   std::exception_ptr failure_;
   bool stop_ = false;
 };
