@@ -22,6 +22,10 @@ struct ModelWeights;
 
 enum class TruncateMode { kRefuse, kHead, kTail };
 
+// Positions of all windows of one scored text. They run together; at a width of 384 a position holds about 17 KB, so
+// this many hold about 1.1 GB.
+inline constexpr uint64_t kMaxScoredPositions = 65536;
+
 class Model {
  public:
   // Loads <directory>/config.json and model.safetensors onto `backend`, which must outlive the model, and runs a
@@ -48,7 +52,7 @@ class Model {
   // causal-lm: a text to score. One that fits the context, or is cut to it, is one sequence; a longer one becomes
   // windows of the context's length, `stride` positions apart (0: half the context), which score every token once, with
   // the most context that a window gives it. INVALID_ARGUMENT as Prepare; or a message that starts with "stride": it is
-  // not below the context.
+  // not below the context. RESOURCE_EXHAUSTED: the windows have more than kMaxScoredPositions positions together.
   absl::StatusOr<std::vector<ModelSequence>> PrepareWindows(std::vector<int32_t> token_ids, TruncateMode truncate,
                                                             uint32_t stride) const;
 

@@ -93,6 +93,14 @@ absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int
   const absl::Status checked = CheckTokens(config_, token_ids);
   if (!checked.ok()) return checked;
   const size_t step = stride > 0 ? stride : context / 2;
+  // All windows of an input run together, so what they hold is bounded here, before any is built.
+  const uint64_t count = (token_ids.size() - context + step - 1) / step + 1;
+  if (count > kMaxScoredPositions / context) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("token_ids has ", token_ids.size(), " tokens, which makes ", count, " windows of ", context,
+                     " positions, ", step, " apart; at most ", kMaxScoredPositions,
+                     " positions are scored in one input (a larger stride or several inputs need fewer)"));
+  }
   size_t scored_to = 0;  // positions before it have had their window
   for (size_t begin = 0; scored_to < token_ids.size(); begin += step) {
     const size_t end = std::min(begin + context, token_ids.size());

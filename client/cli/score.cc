@@ -18,7 +18,7 @@ namespace edgewise::cli {
 namespace {
 
 constexpr size_t kLargestPiece = size_t{4} << 20;
-constexpr size_t kSmallestPiece = size_t{4} << 10;
+constexpr size_t kSmallestPiece = 256;
 
 struct ScoreFlags {
   CostFlags cost;

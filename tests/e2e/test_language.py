@@ -101,6 +101,22 @@ class LanguageTest(unittest.TestCase):
         self.assertEqual(len(prediction["top"]), 3)
         self.assertEqual(len(prediction["top"][0]["label"]), 1)  # a character
 
+    def test_a_text_that_the_server_does_not_score_at_once_goes_in_pieces(self):
+        text = "Before we proceed any further, hear me speak.\n" * 1600  # a stride of 127 makes 580 windows of 128
+        with Server(EXAMPLES) as server, tempfile.NamedTemporaryFile("w") as file:
+            file.write(text)
+            file.flush()
+            scored = server.cli("score", "--model", MODEL, "--file", file.name, "--stride", "127", "--json")
+            refused = server.cli("predict", "--model", MODEL, "--text", text, "--stride", "127")
+        self.assertEqual(scored.returncode, 0, scored.stderr)
+        self.assertIn("trying pieces of 36,800 bytes", scored.stderr)
+        self.assertEqual(json.loads(scored.stdout)["requests"], 2)
+        self.assertEqual(json.loads(scored.stdout)["tokens"], len(text) - 2)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("RESOURCE_EXHAUSTED", refused.stderr)
+        self.assertIn("token_ids has 73600 tokens, which makes 580 windows of 128 positions, 127 apart; at most 65536",
+                      refused.stderr)
+
     def test_every_series_of_generation_exists_from_the_start(self):
         with Server(EXAMPLES) as server:
             before = server.metrics()
