@@ -39,21 +39,23 @@ int32_t BlockSize(const AttentionConfig& attention, int32_t length) {
 }
 
 BlockLayout::BlockLayout(const LayerChoice& choice, const QueryRange& range)
-    : choice_(choice), first_query_(range.first_query) {
-  const std::vector<int32_t>& positions = range.sequence->positions;
+    : choice_(choice), positions_(range.sequence->positions), first_query_(range.first_query) {
   // Pads behind the last token are no part of the length.
-  const int32_t length = choice.config->causal ? choice.config->max_position_embeddings : positions.back() + 1;
+  const int32_t length = choice.config->causal ? choice.config->max_position_embeddings : positions_.back() + 1;
   size_ = BlockSize(*choice.attention, length);
-  rows_ = positions.back() / size_ + 1;
-  first_row_ = positions[first_query_] / size_;
-  token_.reserve(rows_ + 1);
-  for (int32_t token = 0; static_cast<int32_t>(token_.size()) < rows_; ++token) {
-    while (static_cast<int32_t>(token_.size()) <= positions[token] / size_) token_.push_back(token);
-  }
-  token_.push_back(range.sequence->valid());
+  rows_ = positions_.back() / size_ + 1;
+  first_row_ = positions_[first_query_] / size_;
 }
 
-int32_t BlockLayout::QueriesBegin(int32_t row) const { return std::max(first_query_, token_[row]); }
+int32_t BlockLayout::TokenAt(int32_t block) const {
+  const int32_t tokens = static_cast<int32_t>(positions_.size());
+  const int64_t position = static_cast<int64_t>(block) * size_;
+  if (position > positions_.back()) return tokens;
+  if (positions_.back() + 1 == tokens) return static_cast<int32_t>(position);  // no pads
+  return static_cast<int32_t>(std::lower_bound(positions_.begin(), positions_.end(), position) - positions_.begin());
+}
+
+int32_t BlockLayout::QueriesBegin(int32_t row) const { return std::max(first_query_, TokenAt(row)); }
 
 double BlockLayout::Score(int32_t row, int32_t column) const {
   const int64_t all = (choice_.config->max_position_embeddings + size_ - 1) / size_;
@@ -80,12 +82,12 @@ bool BlockLayout::Has(int32_t row, int32_t column) const {
 }
 
 uint64_t BlockLayout::Edges(int32_t row, int32_t column) const {
-  const uint64_t queries = token_[row + 1] - QueriesBegin(row);
-  const uint64_t keys = token_[column + 1] - token_[column];
+  const uint64_t queries = TokenAt(row + 1) - QueriesBegin(row);
+  const uint64_t keys = TokenAt(column + 1) - TokenAt(column);
   if (!choice_.config->causal || column < row) return queries * keys;
   if (column > row || queries == 0) return 0;
   // The first query attends to those up to itself, the last one to all.
-  const uint64_t first = QueriesBegin(row) - token_[row] + 1;
+  const uint64_t first = QueriesBegin(row) - TokenAt(row) + 1;
   return queries * (first + keys) / 2;
 }
 
@@ -145,10 +147,11 @@ GroupedKeys BlockLayout::Groups(std::span<const Block> blocks) const {
     for (; next < blocks.size() && blocks[next].row == row; ++next) {
       if (!blocks[next].kept) continue;
       const int32_t column = blocks[next].column;
-      for (int32_t token = token_[column]; token < token_[column + 1]; ++token) groups.keys.push_back(token);
+      const int32_t end = TokenAt(column + 1);
+      for (int32_t token = TokenAt(column); token < end; ++token) groups.keys.push_back(token);
     }
-    if (token_[row + 1] <= groups.group_begin.back()) continue;  // pads only
-    groups.group_begin.push_back(token_[row + 1]);
+    if (TokenAt(row + 1) <= groups.group_begin.back()) continue;  // pads only
+    groups.group_begin.push_back(TokenAt(row + 1));
     groups.key_offsets.push_back(static_cast<int64_t>(groups.keys.size()));
   }
   return groups;

@@ -23,7 +23,8 @@ struct Block {
   uint64_t edges = 0;  // of one head
 };
 
-// One sequence cut into blocks of positions.
+// One sequence cut into blocks of positions. Nothing is kept of every token, so the row of one token costs what its
+// keys cost.
 class BlockLayout {
  public:
   BlockLayout(const LayerChoice& choice, const QueryRange& range);
@@ -39,13 +40,14 @@ class BlockLayout {
   bool Has(int32_t row, int32_t column) const;  // in the pattern
   double Score(int32_t row, int32_t column) const;
   uint64_t Edges(int32_t row, int32_t column) const;  // of one head
+  int32_t TokenAt(int32_t block) const;               // valid tokens before it
   int32_t QueriesBegin(int32_t row) const;
 
   const LayerChoice& choice_;
+  const std::vector<int32_t>& positions_;
   const int32_t first_query_;
   int32_t size_ = 0;                  // B
   int32_t first_row_ = 0, rows_ = 0;  // rows with queries: first_row_ .. rows_ - 1
-  std::vector<int32_t> token_;        // [rows_ + 1] valid tokens before block b
 };
 
 // Drops blocks until `heads` heads of all sequences have at most `allowance` edges; those on the diagonal stay. Returns

@@ -24,6 +24,12 @@ ModelInput ChoicesOf(const GenerationOptions& options) {
   return input;
 }
 
+std::vector<LayerChoice> LayersOf(const Model& model, const ModelInput& choices) {
+  std::vector<LayerChoice> layers;
+  for (int32_t l = 0; l < model.config().num_hidden_layers; ++l) layers.push_back(model.Choose(choices, l));
+  return layers;
+}
+
 // Pads at the end of a prompt are no part of the text that goes on.
 std::vector<int32_t> WithoutTrailingPads(const ModelSequence& prompt) {
   const auto begin = prompt.token_ids.begin();
@@ -72,6 +78,7 @@ Generation::State::State(const Model& model, ModelSequence prompt, GenerationOpt
       config(model.config()),
       options(std::move(given)),
       choices(ChoicesOf(options)),
+      layers(LayersOf(model, choices)),
       first_drawn(options.dense ? config.num_hidden_layers : FirstDrawnLayer(AttentionOf(config, choices))),
       samples(model.Samples(choices) ? options.samples : 1),
       capacity(std::min<int64_t>(config.max_position_embeddings,
@@ -97,16 +104,17 @@ uint64_t Generation::State::RowPairs(const ModelSequence& sequence) const {
   return of_head * config.num_attention_heads * config.num_hidden_layers;
 }
 
-uint64_t Generation::State::RowBudget(uint64_t pairs) const {
-  if (options.max_edges != kNoCap) return options.max_edges;
-  return options.max_density > 0.0 ? EdgesOfDensity(options.max_density, pairs) : 0;
-}
-
 uint64_t Generation::State::RowLeast(const ModelSequence& sequence) const {
   const QueryRange range{&sequence, sequence.valid() - 1};
   uint64_t least = 0;
-  for (int32_t l = 0; l < config.num_hidden_layers; ++l) least += LeastEdges(model.Choose(choices, l), {&range, 1});
+  for (const LayerChoice& layer_choice : layers) least += LeastEdges(layer_choice, {&range, 1});
   return std::max<uint64_t>(1, least);
+}
+
+uint64_t Generation::State::RowBudget(const ModelSequence& sequence) const {
+  if (options.max_edges != kNoCap) return options.max_edges;
+  if (!(options.max_density > 0.0)) return 0;
+  return std::max(EdgesOfDensity(options.max_density, RowPairs(sequence)), RowLeast(sequence));
 }
 
 void Generation::State::Append(ModelSequence& sequence, int32_t token_id) const {
@@ -114,22 +122,16 @@ void Generation::State::Append(ModelSequence& sequence, int32_t token_id) const 
   sequence.token_ids.push_back(token_id);
 }
 
-// Every row that may come keeps what is never dropped. What a row needs depends on where tokens stand, not on which.
+// Every row that may come keeps what is never dropped. What a row needs depends on where tokens stand, not on which. A
+// density never asks for less (RowBudget).
 absl::Status Generation::State::CheckBudget() const {
-  const bool by_edges = options.max_edges != kNoCap;
-  if (!by_edges && !(options.max_density > 0.0)) return absl::OkStatus();
+  if (options.max_edges == kNoCap) return absl::OkStatus();
   const int32_t any_token = config.pad_token_id == 0 ? 1 : 0;
   std::vector<int32_t> coming = tokens;
   ModelSequence row = context;
   uint64_t most = 0;
   for (uint32_t t = 0; t < options.max_new_tokens; ++t) {
-    const uint64_t least = RowLeast(row), pairs = RowPairs(row), budget = RowBudget(pairs);
-    most = std::max(most, least);
-    if (!by_edges && budget < least) {
-      return absl::InvalidArgumentError(absl::StrCat("max_density is ", options.max_density, ", which is ", budget,
-                                                     " of the ", pairs, " pairs of the row at position ",
-                                                     coming.size() - 1, "; it needs at least ", least, " edges"));
-    }
+    most = std::max(most, RowLeast(row));
     coming.push_back(any_token);
     if (row.length() < config.max_position_embeddings) {
       Append(row, any_token);
@@ -139,7 +141,7 @@ absl::Status Generation::State::CheckBudget() const {
       row = ContextOf(config, coming);
     }
   }
-  if (!by_edges || options.max_edges >= most) return absl::OkStatus();
+  if (options.max_edges >= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("max_edges is ", options.max_edges,
                                                  "; a row of this text needs up to ", most,
                                                  " edges (those that are never dropped)"));

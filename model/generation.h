@@ -25,7 +25,9 @@ struct GenerationOptions {
   uint64_t seed = 0;
   uint32_t samples = 1;         // the next token is drawn from the mean of their distributions
   uint64_t max_edges = kNoCap;  // of one new token's row, over all layers and heads, in one sample
-  double max_density = 0.0;     // > 0: likewise, floor(max_density * pairs of the row) (EdgesOfDensity)
+  // > 0: likewise, floor(max_density * pairs of the row) (EdgesOfDensity), but at least what is never dropped: a row
+  // that has one key has nothing to drop.
+  double max_density = 0.0;
   bool dense = false;
   std::shared_ptr<const std::vector<AttentionConfig>> attention;  // as ModelInput::attention
 };
@@ -66,8 +68,8 @@ inline constexpr double kCachedTolerance = 1e-4;
 class Generation {
  public:
   // `model` must outlive the generation; `prompt` comes from Model::Prepare and has at least one token. Allocates the
-  // caches. INVALID_ARGUMENT: the budget is below what a row needs (the message begins with "max_edges" or
-  // "max_density" and says the least); RESOURCE_EXHAUSTED: no memory.
+  // caches. INVALID_ARGUMENT: max_edges is below what a row that may come needs (the message begins with "max_edges"
+  // and says the least); RESOURCE_EXHAUSTED: no memory.
   static absl::StatusOr<std::unique_ptr<Generation>> Create(const Model& model, ModelSequence prompt,
                                                             GenerationOptions options);
   ~Generation();

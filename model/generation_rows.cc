@@ -127,15 +127,13 @@ absl::Status Generation::State::RunRow(RowEdges& edges, std::vector<double>& mea
   const int32_t token = context.valid() - 1;
   edges = {};
   edges.pairs = RowPairs(context);
-  edges.budget = RowBudget(edges.pairs);
+  edges.budget = RowBudget(context);
   RowUse start;
   std::vector<uint64_t> least_later(config.num_hidden_layers, 0);
   if (edges.budget > 0 && edges.budget < edges.pairs) {
     start.remaining = edges.budget;
     const QueryRange range{&context, token};
-    std::vector<LayerChoice> of_layers;
-    for (int32_t l = 0; l < config.num_hidden_layers; ++l) of_layers.push_back(model.Choose(choices, l));
-    least_later = LeastEdgesLater(of_layers, {&range, 1});
+    least_later = LeastEdgesLater(layers, {&range, 1});
   }
   PackedRows packed;
   packed.Add(context, token);

@@ -29,7 +29,8 @@ struct Generation::State {
   const Model& model;
   const ModelConfig& config;
   const GenerationOptions options;
-  const ModelInput choices;  // what Model::Choose wants to know; it has no sequences
+  const ModelInput choices;               // what Model::Choose wants to know; it has no sequences
+  const std::vector<LayerChoice> layers;  // of sample 0
   const int32_t
       first_drawn;         // the samples share the layers before it, and its keys and values; layers: nothing is drawn
   const uint32_t samples;  // that differ
@@ -63,10 +64,10 @@ struct Generation::State {
 
   // Caches of a layer: one where its keys and values do not depend on what was drawn.
   uint32_t Copies(int32_t of_layer) const { return of_layer <= first_drawn ? 1 : samples; }
-  // Edges that one sample of a row may use, and its pairs.
+  // The row of the last token: its pairs, the edges that no cap drops, and those that one sample may use.
   uint64_t RowPairs(const ModelSequence& sequence) const;
-  uint64_t RowBudget(uint64_t pairs) const;  // 0: none
   uint64_t RowLeast(const ModelSequence& sequence) const;
+  uint64_t RowBudget(const ModelSequence& sequence) const;  // 0: none
   void Append(ModelSequence& sequence, int32_t token_id) const;
 
  private:
