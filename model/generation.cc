@@ -10,6 +10,7 @@
 #include "kernels/permutation.h"
 #include "model/generation_state.h"
 #include "model/patterns.h"
+#include "model/softmax.h"
 #include "model/token_choice.h"
 
 namespace edgewise {
@@ -158,6 +159,7 @@ absl::Status Generation::State::Step() {
   next.token_id = ChooseToken(mean, {options.temperature, options.top_k, options.top_p, config.pad_token_id},
                               TokenUniform(options.seed, position));
   next.log_probability = std::log(mean[next.token_id]);
+  if (!std::isfinite(next.log_probability)) return NonFiniteOutput();  // all of it was the pad's
   next.text = text.Add(model.Decode(next.token_id, generated == 0));
   ++generated;
   if (text.stopped()) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/softmax.h"
+
 namespace edgewise {
 namespace {
 
@@ -41,6 +43,8 @@ void CombineTokens(InputResult& result) {
         std::log(Mean(result.sample_results, result.samples, &SampleResult::token_probabilities, t));
   }
   result.perplexity = scored == 0 ? 1.0 : std::exp(-result.log_likelihood / static_cast<double>(scored));
+  // Logits far apart, though finite, leave a token a probability of 0.
+  if (!std::isfinite(result.log_likelihood) || !std::isfinite(result.perplexity)) result.status = NonFiniteOutput();
 }
 
 void CombineRow(InputResult& result, int32_t row) {

@@ -46,7 +46,7 @@ struct InputResult {
   std::vector<double> mutual_information;  // [rows] nats
 
   // causal-lm: sum over scored tokens of ln(mean over samples of p(x_t | x_<t)), and exp of minus its mean; 0 scored
-  // tokens: 0 and 1.
+  // tokens: 0 and 1. Always finite where the status is OK.
   double log_likelihood = 0.0;
   double perplexity = 1.0;
 
@@ -64,7 +64,7 @@ struct InputResult {
 };
 
 // Mean, spread and information of the first `result.samples` entries of result.sample_results, whose number and layout
-// are set; fills everything derived from them. Arithmetic: docs/ensembles.md.
+// are set; fills everything derived from them, the status where that is not finite. Arithmetic: docs/ensembles.md.
 void CombineSamples(InputResult& result);
 
 // The first k in [4, result.sample_results.size()] whose standard error s_k / sqrt(k) of the leading label of the first

@@ -219,5 +219,27 @@ TEST_F(EnsembleTest, LayersBelowTheFirstDrawnOneAreSharedAndCounted) {
   }
 }
 
+// A likelihood of 0 has no finite logarithm; one that is small enough has no finite perplexity.
+TEST(ScoredTokensTest, AnImpossibleTextFailsAndSaysWhy) {
+  const auto combined = [](std::vector<double> first, std::vector<double> second) {
+    InputResult result;
+    result.rows = result.labels = 1;
+    result.pairs = 1;
+    result.samples = 2;
+    for (std::vector<double>* probabilities : {&first, &second}) {
+      SampleResult& sample = result.sample_results.emplace_back();
+      sample.logits = sample.probabilities = {1.0f};
+      sample.token_probabilities = *probabilities;
+    }
+    CombineSamples(result);
+    return result;
+  };
+  EXPECT_EQ(combined({0.0, 0.5}, {0.0, 0.5}).status.code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(combined({5e-324}, {5e-324}).status.code(), absl::StatusCode::kInternal);
+  const InputResult possible = combined({0.0, 0.5}, {0.5, 0.5});
+  EXPECT_TRUE(possible.status.ok());
+  EXPECT_DOUBLE_EQ(possible.log_likelihood, std::log(0.25) + std::log(0.5));
+}
+
 }  // namespace
 }  // namespace edgewise::testing
