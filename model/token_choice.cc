@@ -8,12 +8,16 @@ namespace edgewise {
 namespace {
 
 struct Candidate {
-  double weight;
+  double probability;
+  double weight;  // probability ^ (1 / temperature), over the largest
   int32_t id;
 };
 
-// Heap order: the largest weight on top, of equal ones the lowest id.
-bool Below(const Candidate& a, const Candidate& b) { return a.weight != b.weight ? a.weight < b.weight : a.id > b.id; }
+// Heap order: the largest probability on top, of equal ones the lowest id. Weights may be equal, by rounding or as
+// zeros, where probabilities are not.
+bool Below(const Candidate& a, const Candidate& b) {
+  return a.probability != b.probability ? a.probability < b.probability : a.id > b.id;
+}
 
 // Takes candidates in descending order, as far as they are needed: a vocabulary is rarely sorted to its end.
 class Descending {
@@ -48,7 +52,7 @@ int32_t ChooseToken(const std::vector<double>& probabilities, const TokenChoice&
   for (int32_t id = 0; id < count; ++id) {
     if (id == choice.excluded) continue;
     const double ratio = std::log(probabilities[id] / probabilities[best]);
-    all.push_back({std::exp(ratio / choice.temperature), id});
+    all.push_back({probabilities[id], std::exp(ratio / choice.temperature), id});
     total += all.back().weight;
   }
   Descending descending(std::move(all));

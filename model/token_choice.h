@@ -16,7 +16,8 @@ struct TokenChoice {
 
 // One token id. `uniform` in [0, 1) decides where temperature > 0: probabilities to the power of 1 / temperature, of
 // which the top_k largest stay, and of those the fewest that hold top_p of their sum; then the first whose cumulative
-// sum in descending order, ties to the lower id, is above `uniform` times the whole (docs/random-numbers.md).
+// sum in descending order of probability, ties to the lower id, is above `uniform` times the whole
+// (docs/random-numbers.md).
 int32_t ChooseToken(const std::vector<double>& probabilities, const TokenChoice& choice, double uniform);
 
 }  // namespace edgewise

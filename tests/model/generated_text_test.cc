@@ -123,6 +123,15 @@ TEST(ChooseTokenTest, TemperatureSharpensAndFlattens) {
   EXPECT_EQ(ChooseToken(p, {.temperature = 1e-300}, 0.999), 1) << "no overflow";
 }
 
+// At a high temperature, and at a low one, weights are equal where probabilities are not.
+TEST(ChooseTokenTest, TheOrderIsThatOfTheProbabilitiesNotOfTheirRoundedWeights) {
+  const std::vector<double> p = {0.1, 0.2, 0.7};
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300}, 0.0), 2);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300}, 0.4), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300, .top_k = 2}, 0.9), 1);
+  EXPECT_EQ(ChooseToken(p, {.temperature = 1e300}, 0.9), 0);
+}
+
 TEST(ChooseTokenTest, AnImpossibleTokenIsNeverChosen) {
   EXPECT_EQ(ChooseToken({0.0, 1.0, 0.0}, {.temperature = 5.0}, std::nextafter(1.0, 0.0)), 1);
 }
