@@ -50,9 +50,10 @@ class Model {
   absl::StatusOr<ModelSequence> Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const;
 
   // causal-lm: a text to score. One that fits the context, or is cut to it, is one sequence; a longer one becomes
-  // windows of the context's length, `stride` positions apart (0: half the context), which score every token once, with
-  // the most context that a window gives it. INVALID_ARGUMENT as Prepare; or a message that starts with "stride": it is
-  // not below the context. RESOURCE_EXHAUSTED: the windows have more than kMaxScoredPositions positions together.
+  // windows of the context's length, `stride` positions apart (0: half the context; the last one ends with the text),
+  // which score every token once, in the first window that has it: with the most context. INVALID_ARGUMENT as Prepare;
+  // or a message that starts with "stride": it is not below the context. RESOURCE_EXHAUSTED: the windows have more than
+  // kMaxScoredPositions positions together.
   absl::StatusOr<std::vector<ModelSequence>> PrepareWindows(std::vector<int32_t> token_ids, TruncateMode truncate,
                                                             uint32_t stride) const;
 

@@ -102,8 +102,9 @@ absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int
                      " positions are scored in one input (a larger stride or several inputs need fewer)"));
   }
   size_t scored_to = 0;  // positions before it have had their window
-  for (size_t begin = 0; scored_to < token_ids.size(); begin += step) {
-    const size_t end = std::min(begin + context, token_ids.size());
+  for (size_t next = 0; scored_to < token_ids.size(); next += step) {
+    // The last window is as long as the others, so that the end of the text has a context too.
+    const size_t begin = std::min(next, token_ids.size() - context), end = begin + context;
     ModelSequence window;
     window.token_ids.assign(token_ids.begin() + static_cast<int64_t>(begin),
                             token_ids.begin() + static_cast<int64_t>(end));

@@ -108,16 +108,20 @@ TEST_F(WindowsTest, EveryTokenIsScoredOnceWithTheMostContext) {
       ASSERT_TRUE(windows.ok()) << windows.status();
       const int32_t step = stride == 0 ? 4 : static_cast<int32_t>(stride);
       std::vector<int32_t> scored;
-      int32_t begin = 0;
+      const int32_t last = std::max(0, length - 8);
+      int32_t next = 0, before_end = 0;
       for (const ModelSequence& window : *windows) {
-        ASSERT_LE(window.length(), 8);
-        ASSERT_EQ(window.token_ids.front(), begin + 1) << "windows are a stride apart";
+        const int32_t begin = std::min(next, last);
+        ASSERT_EQ(window.length(), std::min(length, 8)) << "the last is as long as the others";
+        ASSERT_EQ(window.token_ids.front(), begin + 1) << "windows are a stride apart, the last ends with the text";
         for (int32_t i = window.first_scored; i < window.valid(); ++i) {
           scored.push_back(window.token_ids[window.positions[i]]);
-          ASSERT_TRUE(begin == 0 || begin - step + 8 <= begin + i) << "the window before did not hold it";
+          ASSERT_LE(before_end, begin + i) << "the window before did not hold it";
         }
-        begin += step;
+        before_end = begin + 8;
+        next += step;
       }
+      ASSERT_EQ(before_end, last + 8);
       ASSERT_EQ(scored, Counting(2, length));
     }
   }

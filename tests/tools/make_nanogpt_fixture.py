@@ -151,10 +151,12 @@ def continue_greedily(model: nn.Module, size: int, prompt: list) -> dict:
 
 
 def score(model: nn.Module, size: int, ids: list, stride: int) -> dict:
-    """ln p of every token but the first, each from the first window of `size` tokens, `stride` apart, that has it."""
+    """ln p of every token but the first, each from the first window of `size` tokens, `stride` apart, that has it. The
+    last window ends with the text and is as long as the others."""
     chosen = []
     with torch.no_grad():
-        for begin in range(0, len(ids), stride):
+        for begin in range(0, len(ids) - size + stride, stride):
+            begin = min(begin, len(ids) - size)
             window = torch.tensor(ids[begin:begin + size])
             logs = model(window)[:-1].log_softmax(-1).gather(1, window[1:, None])[:, 0].tolist()
             chosen += logs[len(chosen) - begin:]
