@@ -21,6 +21,7 @@
 
 #include "bench/attention_bench_data.h"
 #include "bench/fma_peak.h"
+#include "bench/provenance.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 
@@ -190,10 +191,10 @@ void PrintRow(const Row& row) {
 }
 
 void WriteJson(const std::string& path, const std::vector<Row>& rows, const Options& options, const std::string& device,
-               double peak) {
+               double peak, const std::string& provenance) {
   std::ofstream file(path);
-  file << "{\"device\": \"" << device << "\", \"threads\": " << options.threads << ", \"heads\": " << options.heads
-       << ", \"fma_peak_flops\": " << peak << ", \"rows\": [";
+  file << "{" << provenance << ", \"device\": \"" << device << "\", \"threads\": " << options.threads
+       << ", \"heads\": " << options.heads << ", \"fma_peak_flops\": " << peak << ", \"rows\": [";
   const char* separator = "\n";
   for (const Row& row : rows) {
     file << separator << "  {\"n\": " << row.n << ", \"d\": " << row.d << ", \"target_density\": " << row.target_density
@@ -260,7 +261,7 @@ int RunMemory(const Options& options) {
   return 0;
 }
 
-int Run(const Options& options) {
+int Run(const Options& options, const std::string& provenance) {
   auto backend = CreateBackend({"cpu", options.threads, options.isa, "fp32"});
   Check(backend.status());
   const auto isa = SelectIsa(options.isa);
@@ -284,7 +285,7 @@ int Run(const Options& options) {
       }
     }
   }
-  if (!options.json.empty()) WriteJson(options.json, rows, options, (*backend)->device(), peak);
+  if (!options.json.empty()) WriteJson(options.json, rows, options, (*backend)->device(), peak, provenance);
   return 0;
 }
 
@@ -331,5 +332,6 @@ Options Parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   const edgewise::bench::Options options = edgewise::bench::Parse(argc, argv);
-  return options.memory ? edgewise::bench::RunMemory(options) : edgewise::bench::Run(options);
+  return options.memory ? edgewise::bench::RunMemory(options)
+                        : edgewise::bench::Run(options, edgewise::bench::Provenance(argc, argv));
 }

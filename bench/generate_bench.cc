@@ -5,26 +5,20 @@
 // that reading the weights sets, at the bandwidth measured in this run: from memory, and of a buffer of the weights'
 // size read again and again. With --torch: nanoGPT's way of generating, in that Python's PyTorch, on as many threads,
 // in turns with ours.
-#include <stdlib.h>
-
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <memory>
-#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bench/provenance.h"
+#include "bench/random_model.h"
 #include "kernels/backend.h"
 #include "model/generation.h"
 #include "model/model.h"
-#include "model/weights.h"
 
 namespace edgewise::bench {
 namespace {
@@ -43,53 +37,6 @@ constexpr char kConfig[] = R"({
   "intermediate_size": 1536, "max_position_embeddings": 256, "pad_token_id": -1, "attention": {"kind": "dense"}
 })";
 constexpr int64_t kReadBytes = int64_t{1} << 29;  // beyond any cache
-
-void Check(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::exit(1);
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
-double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-// The model on disk, as any model is; `weight_bytes`: what every token reads, the embedding tables left out.
-void WriteModel(const std::string& folder, int64_t& weight_bytes) {
-  const auto config = ParseModelConfig(kConfig);
-  Check(config.status());
-  std::mt19937_64 random(1);
-  std::normal_distribution<float> normal(0.0f, 0.02f);
-  std::ostringstream header;
-  std::string data;
-  header << "{";
-  weight_bytes = 0;
-  for (const auto& [name, shape] : ExpectedTensors(*config)) {
-    int64_t size = 1;
-    for (int64_t dimension : shape) size *= dimension;
-    std::vector<float> values(size, name.find("norm.weight") == std::string::npos ? 0.0f : 1.0f);
-    if (shape.size() == 2) {
-      for (float& value : values) value = normal(random);
-      if (name.find("position") == std::string::npos)
-        weight_bytes += size * 4;  // the word embedding is the output layer
-    }
-    if (header.tellp() > 1) header << ",";
-    header << "\"" << name << "\":{\"dtype\":\"F32\",\"shape\":[";
-    for (size_t d = 0; d < shape.size(); ++d) header << (d > 0 ? "," : "") << shape[d];
-    header << "],\"data_offsets\":[" << data.size() << "," << data.size() + size * 4 << "]}";
-    data.append(reinterpret_cast<const char*>(values.data()), size * 4);
-  }
-  header << "}";
-  const std::string text = header.str();
-  const uint64_t length = text.size();
-  std::ofstream(folder + "/config.json") << kConfig;
-  std::ofstream file(folder + "/model.safetensors", std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&length), sizeof length);
-  file << text << data;
-}
 
 // Bytes a second that `threads` threads read from `bytes` in turns, best of a few.
 double ReadBandwidth(int threads, int64_t bytes) {
@@ -154,33 +101,29 @@ double PeerSeconds(const Options& options) {
   return seconds;
 }
 
-int Run(const Options& options) {
-  std::string folder = (std::filesystem::temp_directory_path() / "edgewise-bench-XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) return 1;
-  int64_t weight_bytes = 0;
-  WriteModel(folder, weight_bytes);
+int Run(const Options& options, const std::string& provenance) {
   BackendOptions backend_options;
   backend_options.isa = options.isa;
   backend_options.num_threads = options.threads;
   auto backend = CreateBackend(backend_options);
   Check(backend.status());
-  auto model = Model::Load(folder, **backend);
-  std::filesystem::remove_all(folder);
-  Check(model.status());
+  const RandomModel random = MakeRandomModel(kConfig, **backend);  // the word embedding is the output layer
+  const Model& model = *random.model;
+  const int64_t weight_bytes = random.matrix_bytes;
 
   const double memory = ReadBandwidth(options.threads, kReadBytes);
   const double resident = ReadBandwidth(options.threads, weight_bytes);
-  GenerateSeconds(**model, options);  // warm up
+  GenerateSeconds(model, options);  // warm up
   std::vector<double> ours, peers;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
-    ours.push_back(options.tokens / GenerateSeconds(**model, options));
+    ours.push_back(options.tokens / GenerateSeconds(model, options));
     if (!options.torch.empty()) peers.push_back(options.tokens / PeerSeconds(options));
   }
   const double rate = Median(ours);
   const double bytes = static_cast<double>(weight_bytes);
   const double bound = memory / bytes, resident_bound = resident / bytes;
   std::printf("%s, %d threads, %d tokens, %d samples, %.1f M parameters\n", (*backend)->device().c_str(),
-              options.threads, options.tokens, options.samples, static_cast<double>((*model)->parameters()) / 1e6);
+              options.threads, options.tokens, options.samples, static_cast<double>(model.parameters()) / 1e6);
   std::printf("tokens/s               %10.1f\n", rate);
   std::printf("weights read a token   %10.1f MB\n", static_cast<double>(weight_bytes) / 1e6);
   std::printf("read from memory       %10.2f GB/s: bound %.1f tokens/s, share %.2f\n", memory / 1e9, bound,
@@ -190,9 +133,10 @@ int Run(const Options& options) {
   const double peer = peers.empty() ? 0.0 : Median(peers);
   if (!peers.empty()) std::printf("nanoGPT in PyTorch     %10.1f tokens/s, ratio %.2f\n", peer, rate / peer);
   if (!options.json.empty()) {
-    std::ofstream(options.json) << "{\"device\": \"" << (*backend)->device() << "\", \"threads\": " << options.threads
-                                << ", \"tokens\": " << options.tokens << ", \"samples\": " << options.samples
-                                << ", \"tokens_per_second\": " << rate << ", \"weight_bytes\": " << weight_bytes
+    std::ofstream(options.json) << "{" << provenance << ", \"device\": \"" << (*backend)->device()
+                                << "\", \"threads\": " << options.threads << ", \"tokens\": " << options.tokens
+                                << ", \"samples\": " << options.samples << ", \"tokens_per_second\": " << rate
+                                << ", \"weight_bytes\": " << weight_bytes
                                 << ", \"memory_read_bytes_per_second\": " << memory
                                 << ", \"resident_read_bytes_per_second\": " << resident
                                 << ", \"share_of_memory_bound\": " << rate / bound
@@ -227,5 +171,5 @@ int main(int argc, char** argv) {
       return std::fprintf(stderr, "unknown option: %s\n", argv[i]), 2;
   }
   if (argc % 2 == 0) return std::fprintf(stderr, "%s wants a value\n", argv[argc - 1]), 2;
-  return edgewise::bench::Run(options);
+  return edgewise::bench::Run(options, edgewise::bench::Provenance(argc, argv));
 }

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "bench/attention_bench_data.h"
+#include "bench/provenance.h"
 #include "kernels/backend.h"
 
 namespace edgewise::bench {
@@ -242,11 +243,11 @@ std::pair<double, double> FewRowsBandwidth(Backend& backend, const Options& opti
 }
 
 void WriteJson(const Options& options, const std::string& device, const std::vector<Row>& rows,
-               std::pair<double, double> few) {
+               std::pair<double, double> few, const std::string& provenance) {
   std::ofstream file(options.json);
-  file << "{\"device\": \"" << device << "\", \"threads\": " << options.threads << ", \"n\": " << options.n
-       << ", \"d\": " << options.d << ", \"one_row_products_gbps\": " << few.first << ", \"read_gbps\": " << few.second
-       << ", \"rows\": [";
+  file << "{" << provenance << ", \"device\": \"" << device << "\", \"threads\": " << options.threads
+       << ", \"n\": " << options.n << ", \"d\": " << options.d << ", \"one_row_products_gbps\": " << few.first
+       << ", \"read_gbps\": " << few.second << ", \"rows\": [";
   const char* separator = "\n";
   for (const Row& row : rows) {
     file << separator << "  {\"name\": \"" << row.name << "\", \"edges\": " << row.edges
@@ -259,7 +260,7 @@ void WriteJson(const Options& options, const std::string& device, const std::vec
   if (!file) Check(absl::UnavailableError("cannot write " + options.json));
 }
 
-int Run(const Options& options) {
+int Run(const Options& options, const std::string& provenance) {
   auto backend = CreateBackend({"cpu", options.threads, options.isa, "fp32"});
   Check(backend.status());
   std::printf("%s, %d threads, n = %d, d = %d, one head; medians of %d runs\n\n%-24s %10s %9s\n",
@@ -268,7 +269,7 @@ int Run(const Options& options) {
   RunRows(**backend, options, rows);
   const auto few = FewRowsBandwidth(**backend, options);
   std::printf("\nproducts of one row: %.1f GB/s of weights; reading alone: %.1f GB/s\n", few.first, few.second);
-  if (!options.json.empty()) WriteJson(options, (*backend)->device(), rows, few);
+  if (!options.json.empty()) WriteJson(options, (*backend)->device(), rows, few, provenance);
   return 0;
 }
 
@@ -305,4 +306,6 @@ Options Parse(int argc, char** argv) {
 }  // namespace
 }  // namespace edgewise::bench
 
-int main(int argc, char** argv) { return edgewise::bench::Run(edgewise::bench::Parse(argc, argv)); }
+int main(int argc, char** argv) {
+  return edgewise::bench::Run(edgewise::bench::Parse(argc, argv), edgewise::bench::Provenance(argc, argv));
+}

@@ -16,8 +16,9 @@ namespace edgewise {
 
 enum class Activation { kNone, kRelu, kGelu };  // GELU is the exact one: x * (1 + erf(x / sqrt 2)) / 2
 
-// How many rows a product is made for. A row's result is the same for any number of rows of the same kind; the two kinds
-// may round differently (relative difference 1e-5 at most).
+// How many rows a product is made for. A row's result is the same for any number of rows of the same kind; the two
+// kinds may round differently: by 1e-6 of the largest sum of products at most, and where GELU is nearly zero by as
+// much.
 enum class RowCount {
   kMany,  // whole texts
   kFew    // one token at a time: bound by reading the weights
@@ -76,6 +77,11 @@ class Backend {
   virtual absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate,
                               RowCount count = RowCount::kMany) = 0;
 
+  // y += down(up(x)), the wide rows between kept in scratch: the bytes of two calls of Linear. x [rows, in of up],
+  // y [rows, out of down]; y may be x.
+  virtual absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
+                                   RowCount count = RowCount::kMany) = 0;
+
   // y[r] = word[token_ids[r]] + position[positions[r]]; position may be empty. y [rows, hidden].
   virtual absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
                              std::span<const int32_t> positions, Matrix y) = 0;
@@ -97,8 +103,7 @@ class Backend {
                                           const Memberships& out) = 0;
 
   // softmax over each query's edges, times v; a query without edges gets zeros, one whose scores overflow float32 gets
-  // NaN. out [.., heads * head_dim]. Fills every
-  // problem's report and every cap's `capped`.
+  // NaN. out [.., heads * value_dim]. Fills every problem's report and every cap's `capped`.
   virtual absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                               std::span<EdgeCap> caps, Matrix out) = 0;
 };

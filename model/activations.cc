@@ -67,7 +67,6 @@ absl::Status Activations::Resize(const ModelConfig& config, int64_t rows) {
   hidden_size_ = config.hidden_size;
   heads_ = config.num_attention_heads;
   width_ = heads_ * config.head_dim;
-  intermediate_ = config.intermediate_size;
   return Reserve({{&hidden_, hidden_size_}});
 }
 
@@ -124,17 +123,17 @@ absl::Status Activations::ProjectAttention(const LayerWeights& weights, const Mo
 
 absl::Status Activations::FinishLayer(const LayerWeights& weights, const ModelConfig& config, bool pre_norm,
                                       RowCount count) {
-  absl::Status status = Reserve({{&normed_, hidden_size_}, {&feed_forward_, intermediate_}});
+  absl::Status status = Reserve({{&normed_, hidden_size_}});
   if (!status.ok()) return status;
   const Matrix normed = normed_.AsMatrix(rows_, hidden_size_);
-  const Matrix wide = feed_forward_.AsMatrix(rows_, intermediate_);
   const auto norm = [&](const Norm& parameters, Matrix out) {
     return backend_.LayerNorm(hidden(), parameters.weight.data(), parameters.bias.data(), config.layer_norm_eps, out);
   };
   status = backend_.Linear(*weights.output, attended(), hidden(), true, count);
   if (status.ok()) status = pre_norm ? norm(weights.mlp_norm, normed) : norm(weights.attention_norm, hidden());
-  if (status.ok()) status = backend_.Linear(*weights.up, pre_norm ? normed : hidden(), wide, false, count);
-  if (status.ok()) status = backend_.Linear(*weights.down, wide, hidden(), true, count);
+  if (status.ok()) {
+    status = backend_.FeedForward(*weights.up, *weights.down, pre_norm ? normed : hidden(), hidden(), count);
+  }
   if (status.ok() && !pre_norm) status = norm(weights.mlp_norm, hidden());
   return status;
 }

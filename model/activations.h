@@ -78,8 +78,8 @@ class Activations {
   absl::Status Reserve(std::initializer_list<std::pair<Buffer*, int64_t>> buffers) const;
 
   Backend& backend_;
-  int64_t rows_ = 0, hidden_size_ = 0, width_ = 0, intermediate_ = 0, heads_ = 0, rank_ = 0;
-  Buffer hidden_, normed_, query_key_value_, attended_, feed_forward_;
+  int64_t rows_ = 0, hidden_size_ = 0, width_ = 0, heads_ = 0, rank_ = 0;
+  Buffer hidden_, normed_, query_key_value_, attended_;
   Buffer x_, y_, query_bound_, key_bound_;  // memberships
   Buffer features_;                         // [rows, feature_size]
   Buffer last_, logits_;                    // of NextTokenLogits

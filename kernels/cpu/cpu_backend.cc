@@ -81,6 +81,21 @@ class CpuBackend : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
+                           RowCount count) override {
+    const LinearBlock& first = *static_cast<const CpuLinearWeights&>(up).block;
+    const LinearBlock& second = *static_cast<const CpuLinearWeights&>(down).block;
+    if (count == RowCount::kMany) {
+      CpuFeedForward(pool_, first, second, x, y);
+      return absl::OkStatus();
+    }
+    wide_.resize(static_cast<size_t>(x.rows * first.out()));
+    const Matrix wide(wide_.data(), x.rows, first.out());
+    CpuFewLinear(isa_, pool_, first, x, wide, false);
+    CpuFewLinear(isa_, pool_, second, wide, y, true);
+    return absl::OkStatus();
+  }
+
   absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
                      std::span<const int32_t> positions, Matrix y) override {
     ForRows(y.rows, [&](int64_t r) {
@@ -171,6 +186,7 @@ class CpuBackend : public Backend {
 
   const Isa isa_;
   ThreadPool pool_;
+  std::vector<float> wide_;  // of FeedForward for few rows
   const std::string device_;
 };
 

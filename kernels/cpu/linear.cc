@@ -143,33 +143,51 @@ void LinearBlock::Run(const float* x, float* y, bool accumulate) const {
   stream.wait();
 }
 
-void CpuLinear(ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
-  const int64_t blocks = (x.rows + kLinearRows - 1) / kLinearRows;
-  pool.For(blocks, [&](int64_t item, int) {
+namespace {
+
+// At most 64 rows, padded to 64 in scratch where they are fewer or do not lie side by side.
+void RunRows(const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
+  thread_local std::vector<float> x_scratch, y_scratch;
+  const bool whole = x.rows == kLinearRows;
+  const float* source = x.data;
+  if (!whole || x.stride != block.in()) {
+    x_scratch.assign(kLinearRows * block.in(), 0.0f);
+    for (int64_t r = 0; r < x.rows; ++r) std::copy_n(x.row(r), block.in(), x_scratch.data() + r * block.in());
+    source = x_scratch.data();
+  }
+  if (whole && y.stride == block.out()) return block.Run(source, y.data, accumulate);
+  y_scratch.assign(kLinearRows * block.out(), 0.0f);
+  for (int64_t r = 0; accumulate && r < x.rows; ++r) {
+    std::copy_n(y.row(r), block.out(), y_scratch.data() + r * block.out());
+  }
+  block.Run(source, y_scratch.data(), accumulate);
+  for (int64_t r = 0; r < x.rows; ++r) std::copy_n(y_scratch.data() + r * block.out(), block.out(), y.row(r));
+}
+
+// body(first row, rows) for blocks of 64.
+template <typename Body>
+void ForRowBlocks(ThreadPool& pool, int64_t rows, const Body& body) {
+  pool.For((rows + kLinearRows - 1) / kLinearRows, [&](int64_t item, int) {
     const int64_t first = item * kLinearRows;
-    const int64_t rows = std::min(kLinearRows, x.rows - first);
-    const bool whole = rows == kLinearRows;
-    thread_local std::vector<float> x_scratch, y_scratch;
-    const float* source = x.row(first);
-    if (!whole || x.stride != block.in()) {
-      x_scratch.assign(kLinearRows * block.in(), 0.0f);
-      for (int64_t r = 0; r < rows; ++r) {
-        std::copy_n(x.row(first + r), block.in(), x_scratch.data() + r * block.in());
-      }
-      source = x_scratch.data();
-    }
-    if (whole && y.stride == block.out()) {
-      block.Run(source, y.row(first), accumulate);
-      return;
-    }
-    y_scratch.assign(kLinearRows * block.out(), 0.0f);
-    for (int64_t r = 0; accumulate && r < rows; ++r) {
-      std::copy_n(y.row(first + r), block.out(), y_scratch.data() + r * block.out());
-    }
-    block.Run(source, y_scratch.data(), accumulate);
-    for (int64_t r = 0; r < rows; ++r) {
-      std::copy_n(y_scratch.data() + r * block.out(), block.out(), y.row(first + r));
-    }
+    body(first, std::min(kLinearRows, rows - first));
+  });
+}
+
+}  // namespace
+
+void CpuLinear(ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
+  ForRowBlocks(pool, x.rows, [&](int64_t first, int64_t rows) {
+    RunRows(block, x.Rows(first, rows), y.Rows(first, rows), accumulate);
+  });
+}
+
+void CpuFeedForward(ThreadPool& pool, const LinearBlock& up, const LinearBlock& down, ConstMatrix x, Matrix y) {
+  ForRowBlocks(pool, x.rows, [&](int64_t first, int64_t rows) {
+    thread_local std::vector<float> scratch;
+    if (scratch.size() < static_cast<size_t>(kLinearRows * up.out())) scratch.resize(kLinearRows * up.out());
+    const Matrix wide(scratch.data(), rows, up.out());
+    RunRows(up, x.Rows(first, rows), wide, false);
+    RunRows(down, wide, y.Rows(first, rows), true);
   });
 }
 

@@ -63,7 +63,10 @@ class CpuLinearWeights : public LinearWeights {
 // Backend::Linear on the host.
 void CpuLinear(ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate);
 
-// The same for few rows: any number of threads shares the columns. A row's bytes depend on the row alone, but may
+// Backend::FeedForward on the host: the 64 wide rows between stay in a core's cache.
+void CpuFeedForward(ThreadPool& pool, const LinearBlock& up, const LinearBlock& down, ConstMatrix x, Matrix y);
+
+// CpuLinear for few rows: any number of threads shares the columns. A row's bytes depend on the row alone, but may
 // differ from those of CpuLinear.
 void CpuFewLinear(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate);
 

@@ -122,6 +122,22 @@ TEST_P(LinearTest, StridedViewsGiveTheSameBytes) {
   }
 }
 
+TEST_P(LinearTest, FeedForwardHasTheBytesOfItsTwoProducts) {
+  const auto backend = Make(2);
+  const auto up_weight = Random(96 * 40, 1), up_bias = Random(96, 2), down_weight = Random(40 * 96, 3);
+  const auto up = *backend->PrepareLinear(up_weight, up_bias, 96, 40, Activation::kGelu);
+  const auto down = *backend->PrepareLinear(down_weight, {}, 40, 96, Activation::kNone);
+  for (const int64_t rows : {1, 5, 64, 130}) {
+    const auto x = Random(rows * 40, 4);
+    std::vector<float> wide(rows * 96), expected = x, in_place = x;
+    ASSERT_TRUE(backend->Linear(*up, {x.data(), rows, 40}, {wide.data(), rows, 96}, false, count()).ok());
+    ASSERT_TRUE(backend->Linear(*down, {wide.data(), rows, 96}, {expected.data(), rows, 40}, true, count()).ok());
+    const Matrix y(in_place.data(), rows, 40);
+    ASSERT_TRUE(backend->FeedForward(*up, *down, y, y, count()).ok());
+    EXPECT_EQ(in_place, expected) << rows;
+  }
+}
+
 TEST(LayerNormTest, AgreesWithTheReference) {
   const auto backend = MakeBackend(2);
   const auto x = Random(130 * 48, 1), weight = Random(48, 2), bias = Random(48, 3);
