@@ -35,7 +35,6 @@ Pass::State::State(const Model& model, const std::vector<ModelInput>& inputs, Op
   for (const ModelInput& input : inputs) {
     PassInput& state = states.emplace_back();
     state.wanted = model.Samples(input) ? input.samples : 1;
-    for (const ModelSequence& sequence : input.sequences) state.tokens += sequence.valid();
     if (input.graph.has_value() && !input.dense) {
       for (size_t l = 0; l < input.graph->layers.size(); ++l) {
         const ModelSequence& sequence = input.sequences[l / config.num_hidden_layers];
@@ -47,6 +46,29 @@ Pass::State::State(const Model& model, const std::vector<ModelInput>& inputs, Op
     state.result.labels = config.num_labels;
     state.result.regression = config.task == Task::kRegression;
     state.result.rows = config.task == Task::kTokenClassification ? input.sequences[0].length() : 1;
+    SelectSequences(static_cast<int64_t>(states.size()) - 1, input.sequences.size());
+  }
+}
+
+// Windows of a text depend on each other through a budget, and through a graph that lies over all of them; otherwise as
+// many run together as fit a wave.
+bool Pass::State::RunsInParts(int64_t input) const {
+  const ModelInput& of = inputs[input];
+  return config.task == Task::kCausalLm && !of.graph.has_value() && of.max_edges >= states[input].result.pairs;
+}
+
+// The sequences up to `end` run next, or the last of them where the input runs in parts.
+void Pass::State::SelectSequences(int64_t input, size_t end) {
+  PassInput& state = states[input];
+  const std::vector<ModelSequence>& sequences = inputs[input].sequences;
+  state.first_sequence = state.end_sequence = end;
+  state.tokens = 0;
+  state.ran = 0;
+  while (state.first_sequence > 0) {
+    const int64_t more = sequences[state.first_sequence - 1].valid();
+    if (state.tokens > 0 && state.tokens + more > options.max_wave_tokens && RunsInParts(input)) break;
+    state.tokens += more;
+    --state.first_sequence;
   }
 }
 
@@ -57,16 +79,21 @@ absl::Status Pass::State::StartGroup() {
   group_begin = group_end;
   int64_t tokens = 0;
   for (; group_end < states.size(); ++group_end) {
-    const int64_t more = states[group_end].complete ? 0 : states[group_end].tokens;
+    const PassInput& state = states[group_end];
+    const int64_t more = state.complete ? 0 : state.tokens;
     if (tokens > 0 && tokens + more > options.max_wave_tokens) break;
     tokens += more;
+    if (!state.complete && state.first_sequence > 0) {  // its other parts are groups of their own
+      if (tokens == more) ++group_end;
+      break;
+    }
   }
   PackedRows packed;
   for (size_t i = group_begin; i < group_end; ++i) {
     PassInput& state = states[i];
     if (state.complete) continue;
     state.shared_row = packed.rows();
-    for (const ModelSequence& sequence : inputs[i].sequences) packed.Add(sequence, 0);
+    for (const ModelSequence& sequence : Sequences(static_cast<int64_t>(i))) packed.Add(sequence, 0);
     PassMember& member = prefixes.emplace_back();
     member.input = static_cast<int64_t>(i);
     member.row = state.shared_row;
@@ -85,7 +112,7 @@ absl::Status Pass::State::StartWave() {
   for (size_t i = group_begin; i < group_end; ++i) {
     PassInput& state = states[i];
     if (state.complete) continue;
-    const uint32_t done = static_cast<uint32_t>(state.result.sample_results.size());
+    const uint32_t done = state.ran;
     uint32_t count = state.wanted - done;
     if (inputs[i].tolerance > 0.0) count = std::min(count, std::max(done, kFirstToleranceWave));
     for (uint32_t s = 0; s < count; ++s) {
@@ -156,19 +183,24 @@ absl::Status Pass::State::FinishWave() {
     const absl::Status status = Classify(active, wave);
     if (!status.ok()) return status;
   }
-  for (PassMember& member : wave) {
-    PassInput& state = states[member.input];
-    if (inputs[member.input].want_graph) state.result.graph = Graph{std::move(member.graph)};
-    state.result.sample_results.push_back(std::move(member.result));
-  }
+  for (PassMember& member : wave) AddSample(member);
   for (size_t i = group_begin; i < group_end; ++i) {
     PassInput& state = states[i];
     if (state.complete) continue;
     std::vector<SampleResult>& samples = state.result.sample_results;
     const double tolerance = inputs[i].tolerance;
-    const uint32_t converged = tolerance > 0.0 ? ConvergedSamples(state.result, tolerance) : 0;
-    if (converged > 0) samples.resize(converged);
-    if (converged == 0 && samples.size() < state.wanted) continue;
+    const bool decides = state.end_sequence == inputs[i].sequences.size();  // how many samples there are
+    const uint32_t converged = decides && tolerance > 0.0 ? ConvergedSamples(state.result, tolerance) : 0;
+    if (converged > 0) {
+      samples.resize(converged);
+      state.wanted = state.ran = converged;
+    }
+    if (state.ran < state.wanted) continue;
+    if (state.first_sequence > 0) {
+      SelectSequences(static_cast<int64_t>(i), state.first_sequence);
+      group_end = group_begin = i;  // the next part is the next group
+      continue;
+    }
     if (inputs[i].want_padded_density && PaddedCount::Applies(config) && Draws(inputs[i])) {
       state.padded.emplace(model, inputs[i], static_cast<uint32_t>(samples.size()));
     } else {
@@ -177,6 +209,29 @@ absl::Status Pass::State::FinishWave() {
   }
   wave.clear();
   return absl::OkStatus();
+}
+
+// A sample that ran, or what an earlier part of the text adds to it.
+void Pass::State::AddSample(PassMember& member) {
+  PassInput& state = states[member.input];
+  std::vector<SampleResult>& samples = state.result.sample_results;
+  const size_t index = state.ran++;
+  if (index == samples.size()) {
+    if (inputs[member.input].want_graph) state.result.graph = Graph{std::move(member.graph)};
+    samples.push_back(std::move(member.result));
+    return;
+  }
+  SampleResult& sample = samples[index];
+  SampleResult& part = member.result;
+  sample.token_probabilities.insert(sample.token_probabilities.begin(), part.token_probabilities.begin(),
+                                    part.token_probabilities.end());
+  sample.edges += part.edges;
+  sample.isolated += part.isolated;
+  const size_t layers = config.num_hidden_layers;
+  for (size_t l = state.first_sequence * layers; l < state.end_sequence * layers; ++l) {
+    sample.layers[l] = std::move(part.layers[l]);
+    if (inputs[member.input].want_graph) state.result.graph->layers[l] = std::move(member.graph[l]);
+  }
 }
 
 absl::Status Pass::State::CountPadded(int64_t input) {

@@ -17,7 +17,9 @@ namespace edgewise {
 // Sequences are packed end to end without padding. Every sample of an input is a member of the batch of its own from
 // the first layer that draws edges; what lies before it is computed once. Inputs run in groups, and the samples of a
 // group in waves, of at most `max_wave_tokens` valid tokens (always at least one sample of one input), so memory does
-// not grow with the batch nor with the ensemble. An input's result depends on the model and the input only.
+// not grow with the batch nor with the ensemble. A scored text without budget and graph runs as so many windows at a
+// time as fit, so memory does not grow with its length either. An input's result depends on the model and the input
+// only.
 //
 // One thread at a time; the model's backend is used only inside Step().
 class Pass {

@@ -44,7 +44,7 @@ absl::Status Pass::State::Attend(std::vector<PassMember>& members, const Activat
     const ModelInput& input = inputs[member.input];
     PassInput& state = states[member.input];
     LayerMember& attending = layer_members.emplace_back();
-    for (const ModelSequence& sequence : input.sequences) attending.ranges.push_back({&sequence});
+    for (const ModelSequence& sequence : Sequences(member.input)) attending.ranges.push_back({&sequence});
     attending.choice = Choose(member.input, layer);
     attending.choice.sample = member.sample;
     attending.first_row = from_shared ? state.shared_row : member.row;
@@ -82,8 +82,9 @@ LayerChoice Pass::State::Choose(int64_t input, int32_t of_layer) const {
 
 // Adds what one layer reports of one sequence to its member.
 void Pass::State::Record(PassMember& member, uint32_t side, const AttentionReport& report) {
-  const ModelSequence& sequence = inputs[member.input].sequences[side];
-  const size_t index = side * config.num_hidden_layers + layer;
+  const size_t place = states[member.input].first_sequence + side;
+  const ModelSequence& sequence = inputs[member.input].sequences[place];
+  const size_t index = place * config.num_hidden_layers + layer;
   std::vector<HeadCounts>& heads = member.result.layers[index];
   heads.clear();
   for (const HeadReport& head : report.heads) {

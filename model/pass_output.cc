@@ -22,15 +22,15 @@ absl::Status Pass::State::Score(Activations& rows, std::vector<PassMember>& memb
   std::vector<int64_t> places;
   for (PassMember& member : members) {
     member.result.token_probabilities.clear();
-    const std::vector<ModelSequence>& windows = inputs[member.input].sequences;
     int64_t row = member.row;
-    for (const ModelSequence& window : windows) {
+    for (const ModelSequence& window : Sequences(member.input)) {
       for (int32_t i = window.first_scored; i < window.valid(); ++i) {
         wanted.push_back({&member, window.token_ids[window.positions[i]]});
         places.push_back(row + i - 1);
       }
       row += window.valid();
     }
+    if (states[member.input].end_sequence < inputs[member.input].sequences.size()) continue;  // the text goes on
     wanted.push_back({&member, -1});
     places.push_back(row - 1);
   }
@@ -53,7 +53,7 @@ absl::Status Pass::State::Classify(Activations& rows, std::vector<PassMember>& m
   std::vector<PooledSequence> sequences;
   for (const PassMember& member : members) {
     int64_t row = member.row;
-    for (const ModelSequence& sequence : inputs[member.input].sequences) {
+    for (const ModelSequence& sequence : Sequences(member.input)) {
       sequences.push_back({row, sequence.valid()});
       row += sequence.valid();
     }

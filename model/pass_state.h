@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,7 +31,10 @@ struct PassInput {
   bool complete = false;
   uint32_t wanted = 0;                        // forward passes to run
   int64_t shared_row = 0;                     // first row of its first sequence among the shared rows
-  int64_t tokens = 0;                         // valid, over its sequences
+  size_t first_sequence = 0;                  // those that run now: from here
+  size_t end_sequence = 0;                    // to before here; a long text runs in parts, the last of them first
+  uint32_t ran = 0;                           // samples of these
+  int64_t tokens = 0;                         // valid, over these
   std::vector<std::vector<HeadEdges>> given;  // over valid tokens; empty: none
   std::vector<uint64_t> least_later;          // [layers] edges that no cap drops in later layers; made when needed
   PassMember prefix;                          // counts of the layers that the samples share
@@ -58,6 +62,14 @@ struct Pass::State {
   int32_t layer = 0;   // next
 
   absl::Status Step();
+  // The sequences of an input that run now.
+  std::span<const ModelSequence> Sequences(int64_t input) const {
+    const PassInput& state = states[input];
+    return std::span(inputs[input].sequences).subspan(state.first_sequence, state.end_sequence - state.first_sequence);
+  }
+  bool RunsInParts(int64_t input) const;
+  void SelectSequences(int64_t input, size_t end);
+  void AddSample(PassMember& member);
   absl::Status StartGroup();
   absl::Status StartWave();
   absl::Status RunLayer(std::vector<PassMember>& members, Activations& rows, bool from_shared);

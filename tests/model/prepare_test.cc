@@ -189,6 +189,39 @@ TEST_F(WindowsTest, TheLikelihoodOfATextIsThatOfItsWindows) {
   EXPECT_EQ(whole.sample_results[0].token_probabilities.size(), 29u);
 }
 
+class PartsTest : public ::testing::TestWithParam<ModelKind> {};
+
+// Few windows at a time or all of them, alone or among others: the same bytes, whatever is asked for.
+TEST_P(PartsTest, ATextThatRunsInPartsGivesTheSameBytes) {
+  const TemporaryFolder folder;
+  const LoadedModel loaded = LoadModel(WriteModel(folder.path(), ConfigOf(GetParam())));
+  std::vector<ModelInput> inputs;
+  for (const int32_t length : {300, 5, 170, 64, 100}) {
+    for (const uint32_t samples : {1, 3, 9}) {
+      ModelInput& input = inputs.emplace_back();
+      input.sequences =
+          *loaded->PrepareWindows(RandomTokens(length, 49, inputs.size()), TruncateMode::kRefuse, 1 + length / 20);
+      input.seed = length;
+      input.samples = samples;
+      input.tolerance = samples == 9 ? 2e-3 : 0.0;
+      input.want_expected = input.want_key_degrees = true;
+      input.want_graph = samples == 1;
+      if (length == 100 && samples == 3) input.max_edges = loaded->Pairs(input) - 1;
+    }
+  }
+  const std::vector<InputResult> whole = RunAll(*loaded, inputs, {.max_wave_tokens = 1 << 20});
+  for (const int64_t tokens : {1, 63, 64, 200, 700, 2000}) {
+    const std::vector<InputResult> parts = RunAll(*loaded, inputs, {.max_wave_tokens = tokens});
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      ASSERT_TRUE(whole[i].status.ok()) << whole[i].status;
+      ASSERT_TRUE(SameBytes(parts[i], whole[i])) << "input " << i << ", " << tokens << " tokens at a time";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, PartsTest, ::testing::ValuesIn(LanguageModelKinds()),
+                         [](const auto& info) { return info.param.name; });
+
 TEST(FeaturesTest, RefusalsNameTheField) {
   const TemporaryFolder folder;
   auto config = SmallConfig();
