@@ -22,9 +22,10 @@ struct ModelWeights;
 
 enum class TruncateMode { kRefuse, kHead, kTail };
 
-// Positions of all windows of one scored text. They run together; at a width of 384 a position holds about 17 KB, so
-// this many hold about 1.1 GB.
-inline constexpr uint64_t kMaxScoredPositions = 65536;
+// Positions of all windows of one scored text, and of what runs at once where they depend on each other: under a budget
+// or a given graph. At a width of 384 a position holds about 17 KB, so the latter hold about 1.1 GB.
+inline constexpr uint64_t kMaxScoredPositions = uint64_t{1} << 20;
+inline constexpr uint64_t kMaxPositionsAtOnce = 65536;
 
 class Model {
  public:

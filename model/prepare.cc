@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int
   const absl::Status checked = CheckTokens(config_, token_ids);
   if (!checked.ok()) return checked;
   const size_t step = stride > 0 ? stride : context / 2;
-  // All windows of an input run together, so what they hold is bounded here, before any is built.
+  // A small stride makes every token one of many windows: what they hold is bounded before any is built.
   const uint64_t count = (token_ids.size() - context + step - 1) / step + 1;
   if (count > kMaxScoredPositions / context) {
     return absl::ResourceExhaustedError(

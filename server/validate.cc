@@ -77,6 +77,24 @@ absl::Status ApplyBudget(const v1::Budget& budget, const Model& model, size_t in
                                    " pairs of ", of_input, "; it needs at least ", least, " edges"));
 }
 
+// Windows of texts are more than what was sent. `positions`: those of the inputs so far.
+absl::Status CheckWindows(const ModelInput& input, const Model& model, const std::string& field, uint64_t& positions) {
+  if (model.config().task != edgewise::Task::kCausalLm || input.sequences.size() == 1) return absl::OkStatus();
+  uint64_t of_input = 0;
+  for (const ModelSequence& window : input.sequences) of_input += static_cast<uint64_t>(window.length());
+  const bool at_once = input.graph.has_value() || input.max_edges < model.Pairs(input);
+  if (at_once && of_input > kMaxPositionsAtOnce) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        field, ": the windows of the text have ", of_input, " positions; under a budget or with a graph at most ",
+        kMaxPositionsAtOnce, " are scored in one input (a larger stride or several inputs need fewer)"));
+  }
+  positions += of_input;
+  if (positions <= kMaxScoredPositions) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("inputs: the windows of the texts up to ", field, " have ", positions, " positions; at most ",
+                   kMaxScoredPositions, " are scored in one request (a larger stride or several requests need fewer)"));
+}
+
 absl::Status ParseOutputs(const v1::PredictRequest& request, const Model& model, OutputSelection& outputs) {
   const v1::OutputOptions& options = request.outputs();
   const ModelConfig& config = model.config();
@@ -104,10 +122,10 @@ absl::Status ParseOutputs(const v1::PredictRequest& request, const Model& model,
                                                       " samples; a graph is returned of one sample only"));
   }
   if (options.padded_density() && (!PaddedCount::Applies(config) || request.attention() == v1::DENSE)) {
-    return InvalidField("outputs.padded_density", absl::StrCat("is set; it is for sbm attention, and this is ",
-                                                               request.attention() == v1::DENSE
-                                                                   ? std::string("attention DENSE")
-                                                                   : AttentionName(config)));
+    return InvalidField(
+        "outputs.padded_density",
+        absl::StrCat("is set; it is for sbm attention, and this is ",
+                     request.attention() == v1::DENSE ? std::string("attention DENSE") : AttentionName(config)));
   }
   outputs = {options.logits(), options.layer_stats(),    options.key_degrees(), options.each_sample(),
              options.graph(),  options.padded_density(), options.top_k()};
@@ -171,6 +189,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, co
     attention = *std::move(overridden);
   }
   const uint32_t stride = request.outputs().stride();
+  uint64_t window_positions = 0;
   parsed.inputs.reserve(static_cast<size_t>(request.inputs_size()));
   for (int i = 0; i < request.inputs_size(); ++i) {
     ModelInput input;
@@ -192,6 +211,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, co
       if (budget_refused) *budget_refused = true;
       return status;
     }
+    if (absl::Status status = CheckWindows(input, model, field, window_positions); !status.ok()) return status;
     for (const ModelSequence& sequence : input.sequences) {
       parsed.tokens += static_cast<uint64_t>(sequence.valid());
       parsed.cost += static_cast<uint64_t>(sequence.length());

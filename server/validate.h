@@ -42,7 +42,8 @@ absl::Status CheckModelName(const std::string& name);
 absl::Status CheckVersion(int64_t version);
 absl::Status CheckRequestId(const std::string& id);
 
-// The rest. Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED: the answer would be larger than limits.max_response_bytes.
+// The rest. Errors: INVALID_ARGUMENT; RESOURCE_EXHAUSTED: the answer would be larger than limits.max_response_bytes, or
+// a text has too many windows.
 // `budget_refused` (may be null) is set when it is the edge budget that cannot be kept.
 absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, const Model& model,
                                            const RequestLimits& limits, bool* budget_refused = nullptr);

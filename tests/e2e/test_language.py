@@ -106,15 +106,21 @@ class LanguageTest(unittest.TestCase):
         with Server(EXAMPLES) as server, tempfile.NamedTemporaryFile("w") as file:
             file.write(text)
             file.flush()
-            scored = server.cli("score", "--model", MODEL, "--file", file.name, "--stride", "127", "--json")
-            refused = server.cli("predict", "--model", MODEL, "--text", text, "--stride", "127")
+            arguments = ("--model", MODEL, "--stride", "127")
+            whole = server.cli("score", *arguments, "--file", file.name, "--json")
+            scored = server.cli("score", *arguments, "--file", file.name, "--max_density", "0.4", "--json")
+            capped = server.cli("predict", *arguments, "--text", text, "--max_density", "0.4")
+            refused = server.cli("predict", "--model", MODEL, "--text", text, "--stride", "1")
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        self.assertEqual(json.loads(whole.stdout)["requests"], 1)
+        self.assertIn("the windows of the text have 74240 positions; under a budget", capped.stderr)
         self.assertEqual(scored.returncode, 0, scored.stderr)
         self.assertIn("trying pieces of 36,800 bytes", scored.stderr)
         self.assertEqual(json.loads(scored.stdout)["requests"], 2)
         self.assertEqual(json.loads(scored.stdout)["tokens"], len(text) - 2)
         self.assertEqual(refused.returncode, 1)
         self.assertIn("RESOURCE_EXHAUSTED", refused.stderr)
-        self.assertIn("token_ids has 73600 tokens, which makes 580 windows of 128 positions, 127 apart; at most 65536",
+        self.assertIn("token_ids has 73600 tokens, which makes 73473 windows of 128 positions, 1 apart; at most 1048576",
                       refused.stderr)
 
     def test_every_series_of_generation_exists_from_the_start(self):

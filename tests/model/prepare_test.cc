@@ -151,22 +151,23 @@ TEST_F(WindowsTest, AStrideIsBelowTheContext) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("stride is 8; allowed are 1 to 7"));
 }
 
-// 65536 positions are 8192 windows of 8.
+// 2^20 positions are 131072 windows of 8.
 TEST_F(WindowsTest, WhatIsScoredAtOnceIsBounded) {
   const auto of_length = [&](size_t length, uint32_t stride) {
     return loaded_->PrepareWindows(std::vector<int32_t>(length, 1), TruncateMode::kRefuse, stride);
   };
   for (const uint32_t stride : {1, 4, 7}) {
-    const size_t most = 8 + 8191 * stride;
+    const size_t most = 8 + 131071 * stride;
     const auto taken = of_length(most, stride);
     ASSERT_TRUE(taken.ok()) << taken.status();
-    EXPECT_EQ(taken->size(), 8192u);
+    EXPECT_EQ(taken->size(), 131072u);
     EXPECT_EQ(of_length(most + 1, stride).status().code(), absl::StatusCode::kResourceExhausted);
   }
-  EXPECT_EQ(of_length(8200, 1).status().message(),
-            "token_ids has 8200 tokens, which makes 8193 windows of 8 positions, 1 apart; at most 65536 positions are "
-            "scored in one input (a larger stride or several inputs need fewer)");
-  EXPECT_TRUE(loaded_->PrepareWindows(std::vector<int32_t>(100000, 1), TruncateMode::kTail, 1).ok());
+  EXPECT_EQ(
+      of_length(131080, 1).status().message(),
+      "token_ids has 131080 tokens, which makes 131073 windows of 8 positions, 1 apart; at most 1048576 positions "
+      "are scored in one input (a larger stride or several inputs need fewer)");
+  EXPECT_TRUE(loaded_->PrepareWindows(std::vector<int32_t>(200000, 1), TruncateMode::kTail, 1).ok());
 }
 
 // The likelihood of a long text is that of its windows, each scored on its own.

@@ -195,6 +195,31 @@ TEST(ValidateKindsTest, LongTextBecomesWindowsThatScoreEachTokenOnce) {
   }
 }
 
+TEST(ValidateKindsTest, TheWindowsOfARequestAreBounded) {
+  const std::unique_ptr<Model> model = LoadTestModel("lm-ssa-local");
+  v1::PredictRequest request = GoodRequest(*model);
+  while (Sequence(request).token_ids().values_size() < 40000) Sequence(request).mutable_token_ids()->add_values(5);
+  const absl::StatusOr<ParsedRequest> parsed = ParseRequest(request, *model, {});  // 1666 windows of 48
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const uint64_t pairs = model->Pairs(parsed->inputs[0]);
+  request.mutable_budget()->set_max_edges(pairs);
+  EXPECT_TRUE(ParseRequest(request, *model, {}).ok()) << "a budget that caps nothing";
+  request.mutable_budget()->set_max_edges(pairs - 1);
+  const absl::Status capped = ParseRequest(request, *model, {}).status();
+  EXPECT_EQ(capped.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(capped.message()),
+              HasSubstr("inputs[0]: the windows of the text have 79968 positions; under a "
+                        "budget or with a graph at most 65536"));
+  request.clear_budget();
+  while (request.inputs_size() < 13) *request.add_inputs() = request.inputs(0);
+  EXPECT_TRUE(ParseRequest(request, *model, {}).ok()) << ParseRequest(request, *model, {}).status();
+  *request.add_inputs() = request.inputs(0);
+  const absl::Status many = ParseRequest(request, *model, {}).status();
+  EXPECT_EQ(many.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(many.message()),
+              HasSubstr("inputs: the windows of the texts up to inputs[13] have 1119552 positions; at most 1048576"));
+}
+
 TEST(ValidateKindsTest, TokenProbabilitiesCountInTheSizeOfTheAnswerAndOfWhatIsHeld) {
   const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
   v1::PredictRequest request = GoodRequest(*model);
