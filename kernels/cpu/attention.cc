@@ -60,7 +60,7 @@ void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, Hea
     bias.length = problem.bias->length;
     bias.values = problem.bias->values;
     bias.buckets = problem.bias->buckets;
-    bias.table = problem.bias->table + head.head * 256;
+    if (bias.buckets != nullptr) bias.table = problem.bias->table + head.head * 256;
   }
   head.biased = bias.distance != nullptr || bias.values != nullptr || bias.buckets != nullptr;
 }
@@ -164,7 +164,6 @@ void Worker::Prepare(const Call& call) {
     place(position_bits, kBlockRows * words);
     place(packed_bits, kBlockRows * words);
     place(row_keys, columns + kDrawGroup + 64);
-    place(candidates, columns);
     place(q, static_cast<int64_t>(kBlockRows) * depth);
     place(sums, static_cast<int64_t>(kBlockRows) * depth);
     place(weight_sum, kBlockRows);

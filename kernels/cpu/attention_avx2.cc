@@ -19,9 +19,9 @@ namespace edgewise {
 
 const AttentionKernels& Avx2AttentionKernels() {
   namespace k = avx2_kernels;
-  static constexpr AttentionKernels kernels = {k::DrawRows,    k::DrawTile,    k::ListOneRow,   k::ExpectedRow,
-                                               k::PackKeyTile, k::AttendDense, k::AttendGather, k::EdgeScores,
-                                               k::CountBits,   k::ListBits};
+  static constexpr AttentionKernels kernels = {k::DrawRows,    k::DrawTile,    k::ExpectedRow,
+                                               k::PackKeyTile, k::AttendDense, k::AttendGather,
+                                               k::EdgeScores,  k::CountBits,   k::ListBits};
   return kernels;
 }
 

@@ -19,9 +19,9 @@ namespace edgewise {
 
 const AttentionKernels& GenericAttentionKernels() {
   namespace k = generic_kernels;
-  static constexpr AttentionKernels kernels = {k::DrawRows,    k::DrawTile,    k::ListOneRow,   k::ExpectedRow,
-                                               k::PackKeyTile, k::AttendDense, k::AttendGather, k::EdgeScores,
-                                               k::CountBits,   k::ListBits};
+  static constexpr AttentionKernels kernels = {k::DrawRows,    k::DrawTile,    k::ExpectedRow,
+                                               k::PackKeyTile, k::AttendDense, k::AttendGather,
+                                               k::EdgeScores,  k::CountBits,   k::ListBits};
   return kernels;
 }
 

@@ -73,13 +73,6 @@ struct DrawScratch {
   uint32_t* tie_query = nullptr;    // [capacity + 64] position of its query
 };
 
-// A pair that may be an edge.
-struct Candidate {
-  uint32_t position;  // of the key
-  float rate;         // p, as EdgeRate gives it
-  uint64_t uniform;   // as PairUniform gives it
-};
-
 // Draws at rates tau * p, for a tau that is only known to lie in [low, high]; 1 where nothing caps the edges.
 struct DrawSpan {
   bool poisson = false;   // multiplicities are those of Poisson(tau * p); else 1 with probability tau * p
@@ -165,8 +158,6 @@ struct AttentionKernels {
                    int64_t* ends);
   // The same for `rows` <= kTileRows rows, from y_tiles: as bits by position, [rows, words].
   void (*draw_tile)(const DrawTables&, const DrawRow* rows, int count, const DrawScratch&, uint64_t* bits);
-  // Pairs among which all with uniform < 2^40 * min(1, tau * p) are, ascending. [columns] of room.
-  int64_t (*list_row)(const DrawTables&, const DrawRow&, float tau, const DrawScratch&, Candidate* out);
   // Sum over valid positions of p (kind 0) or 1 - exp(-p) (kind 1).
   double (*expected_row)(const DrawTables&, const DrawRow&, int kind);
   // tile [depth, 64] from up to 64 keys of `columns` elements, `stride` apart; zeros beyond.

@@ -175,7 +175,6 @@ struct Worker {
   uint64_t* position_bits = nullptr;  // [kBlockRows, words]
   uint64_t* packed_bits = nullptr;    // [kBlockRows, words]
   int32_t* row_keys = nullptr;        // [columns + kDrawGroup + 64]
-  Candidate* candidates = nullptr;    // [columns]
   float* q = nullptr;                 // [kBlockRows, depth]
   float* sums = nullptr;              // [kBlockRows, depth]
   float* weight_sum = nullptr;        // [kBlockRows]

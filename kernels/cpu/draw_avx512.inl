@@ -244,34 +244,4 @@ static int DrawRows(const DrawTables& tables, const DrawRow* rows, int count, co
   return drawn;
 }
 
-static int64_t ListOneRow(const DrawTables& tables, const DrawRow& row, float tau, const DrawScratch& scratch,
-                          Candidate* out) {
-  const int64_t size = Scan(tables, row, tau, scratch.column, scratch.byte, 0);
-  (void)EndRow(scratch, 0, 0, size);
-  const DotOperand<0> x = LoadOperand<0>(row.x);
-  int64_t kept = 0;
-  alignas(64) float rates[16];
-  alignas(64) uint32_t low[16];
-  const F tau256 = Broadcast(256.0f * tau * 1.00001f);
-  const V queries = _mm512_set1_epi32(static_cast<int>(row.position));
-  for (int64_t e = 0; e < size; e += 16) {
-    const F rate = Rates<0>(tables, x, scratch.column + e);
-    const F bytes =
-        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
-    uint32_t maybe = _mm512_cmp_ps_mask(bytes, rate * tau256, _CMP_LE_OQ);
-    if (size - e < 16) maybe &= (1u << (size - e)) - 1;
-    if (maybe == 0) continue;
-    _mm512_store_ps(rates, rate);
-    _mm512_store_si512(low, LowWords(tables, queries, _mm512_loadu_si512(scratch.column + e)));
-    for (; maybe != 0; maybe &= maybe - 1) {
-      const int k = __builtin_ctz(maybe);
-      out[kept].position = scratch.column[e + k];
-      out[kept].rate = rates[k];
-      out[kept].uniform = static_cast<uint64_t>(scratch.byte[e + k]) << 32 | low[k];
-      ++kept;
-    }
-  }
-  return kept;
-}
-
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

@@ -124,26 +124,6 @@ static int DrawRows(const DrawTables& tables, const DrawRow* rows, int, const Dr
   return 1;
 }
 
-static int64_t ListOneRow(const DrawTables& tables, const DrawRow& row, float tau, const DrawScratch& scratch,
-                          Candidate* out) {
-  const int64_t size = Scan(tables, row, tau, scratch.column, scratch.byte);
-  const float tau256 = 256.0f * tau * 1.00001f;
-  int64_t kept = 0;
-  float rates[16];
-  for (int64_t e = 0; e < size; ++e) {
-    if (e % 16 == 0) {
-      Rates(tables, row.x, scratch.column + e, size - e < 16 ? static_cast<int>(size - e) : 16, rates);
-    }
-    if (static_cast<float>(scratch.byte[e]) > rates[e % 16] * tau256) continue;
-    const uint32_t low = LowWordOf(tables, row.position, scratch.column[e]);
-    out[kept].position = scratch.column[e];
-    out[kept].rate = rates[e % 16];
-    out[kept].uniform = static_cast<uint64_t>(scratch.byte[e]) << 32 | low;
-    ++kept;
-  }
-  return kept;
-}
-
 // Rows by lists: tiles of rates pay only where a register file holds them.
 static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, const DrawScratch& scratch,
                      uint64_t* bits) {
