@@ -96,10 +96,10 @@ void Engine::Run() {
 
 void Engine::ShareWithGenerations(double seconds) {
   while (TaskPtr task = queue_.NextGeneration(generations_.room())) generations_.Start(std::move(task));
-  generations_.EndDead();
   owed_seconds_ += seconds;
   while (owed_seconds_ > 0.0) {
     const Time start = queue_.now();
+    generations_.EndDead();
     if (!generations_.Step()) {
       owed_seconds_ = 0.0;
     } else {

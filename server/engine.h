@@ -15,8 +15,8 @@ namespace edgewise::server {
 class Engine {
  public:
   // `queue` must outlive the engine.
-  Engine(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes)
-      : queue_(queue), generations_(queue, max_generations, max_cache_bytes) {}
+  Engine(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes, Clock::duration unread_timeout)
+      : queue_(queue), generations_(queue, max_generations, max_cache_bytes, unread_timeout) {}
   // The queue must be closed: waits for the work that is left.
   ~Engine() { Join(); }
 

@@ -38,6 +38,7 @@ void Generations::Start(TaskPtr task) {
   const Time start = queue_.now();
   Running running;
   running.queue_seconds = Seconds(start - task->queued);
+  running.ready = start;
   running.task = std::move(task);
   Task& started = *running.task;
   started.model->metrics->AddQueued(-1, -static_cast<int64_t>(started.tokens));
@@ -58,6 +59,10 @@ void Generations::EndDead() {
     Running running = std::move(running_.front());
     running_.pop_front();
     absl::Status alive = aborted ? ShuttingDown() : Alive(*running.task, now);
+    if (running.task->generation->ready()) running.ready = now;
+    if (alive.ok() && now - running.ready >= unread_timeout_) {
+      alive = absl::CancelledError(absl::StrCat("the client took no token for ", Seconds(unread_timeout_), " s"));
+    }
     if (alive.ok()) {
       running_.push_back(std::move(running));
       continue;

@@ -16,8 +16,11 @@ namespace edgewise::server {
 class Generations {
  public:
   // `queue` gives the time and says when to stop; it must outlive this.
-  Generations(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes)
-      : queue_(queue), max_generations_(max_generations), max_cache_bytes_(max_cache_bytes) {}
+  Generations(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes, Clock::duration unread_timeout)
+      : queue_(queue),
+        max_generations_(max_generations),
+        max_cache_bytes_(max_cache_bytes),
+        unread_timeout_(unread_timeout) {}
 
   bool empty() const { return running_.empty(); }
   // Whether none of those that run can go on: their clients have not taken what was sent.
@@ -26,7 +29,8 @@ class Generations {
 
   // Starts a task that fits into room(); answers it at once where the model refuses it.
   void Start(TaskPtr task);
-  // Ends those that are cancelled, late or shut down.
+  // Ends those that are cancelled, late or shut down, and those whose client has taken nothing for unread_timeout: they
+  // keep others from running.
   void EndDead();
   // Takes one step, a layer of a prompt or a token, of the next in turn whose client keeps up; answers it if that was
   // its last. False: there is none.
@@ -38,6 +42,7 @@ class Generations {
     std::unique_ptr<Generation> generation;
     double queue_seconds = 0.0;
     double compute_seconds = 0.0;
+    Time ready;  // when its client last kept up
   };
 
   // Takes a step; true: it goes on. Neither of these may be called with an entry of running_.
@@ -47,6 +52,7 @@ class Generations {
   TaskQueue& queue_;
   const size_t max_generations_;
   const uint64_t max_cache_bytes_;
+  const Clock::duration unread_timeout_;
   uint64_t cache_bytes_ = 0;
   std::deque<Running> running_;  // the next in turn first
 };

@@ -50,6 +50,7 @@ struct ServerOptions {
   int max_message_bytes = 64 << 20;
   uint32_t stream_in_flight = 32;  // requests computed or queued at once for one stream; beyond it reads wait
   uint32_t unsent_tokens = 32;     // of one generation; at so many it waits until the client has read some
+  std::chrono::milliseconds unread_timeout{30000};  // a generation that waits so long for its client ends
   bool reflection = false;
   std::chrono::milliseconds drain_timeout{25000};
 };

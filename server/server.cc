@@ -175,7 +175,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   parts->grpc->GetHealthCheckService()->SetServingStatus(false);
   Parts* raw = parts.get();
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
-  parts->engine = std::make_unique<Engine>(parts->queue, options.max_generations, options.limits.max_cache_bytes);
+  parts->engine = std::make_unique<Engine>(parts->queue, options.max_generations, options.limits.max_cache_bytes,
+                                           options.unread_timeout);
   parts->engine->Start();
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   if (!options.metrics_listen.empty()) {

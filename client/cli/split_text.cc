@@ -22,8 +22,11 @@ size_t EndOfPiece(std::string_view text, size_t bytes) {
 
 std::vector<std::string_view> SplitText(std::string_view text, size_t bytes) {
   std::vector<std::string_view> pieces;
+  bytes = std::max<size_t>(bytes, 4);
   while (!text.empty()) {
-    const size_t end = EndOfPiece(text, std::max<size_t>(bytes, 4));
+    // Alike in size: a short last piece would have little context, and an edge budget may be too small for it.
+    const size_t left = (text.size() + bytes - 1) / bytes;
+    const size_t end = EndOfPiece(text, std::max<size_t>((text.size() + left - 1) / left, 4));
     pieces.push_back(text.substr(0, end));
     text.remove_prefix(end);
   }

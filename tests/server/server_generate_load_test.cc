@@ -154,6 +154,29 @@ TEST(GenerateLoadTest, ClientThatDoesNotReadHoldsUpItsOwnGenerationOnly) {
   EXPECT_TRUE(message.done());
 }
 
+TEST(GenerateLoadTest, ClientThatNeverReadsLosesItsPlace) {
+  ServerOptions options = TestOptions();
+  options.unsent_tokens = 4;
+  options.max_generations = 1;
+  options.unread_timeout = std::chrono::milliseconds(300);
+  TestServer server(options);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+      "127.0.0.1:" + std::to_string(server.server().port()), grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  std::unique_ptr<GenerateStream> stream = stub->Generate(&context, ShortRequest("lm-dense", 4096));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(stream->Read(&message));
+  EXPECT_TRUE(Generate(server, ShortRequest()).status.ok()) << "it waits for the only place";
+  int messages = 1;
+  while (stream->Read(&message)) ++messages;
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::CANCELLED);
+  EXPECT_EQ(status.error_message(), "the client took no token for 0.3 s");
+  EXPECT_LT(messages, 4096);
+}
+
 TEST(GenerateLoadTest, DrainLetsGenerationsEnd) {
   TestServer server;
   grpc::ClientContext context;
