@@ -46,7 +46,7 @@ start_server() {
 }
 
 edgewise() { "$BIN/edgewise" "$@" --server="$ADDRESS"; }
-has_model() { edgewise models --json | grep -qF "\"name\": \"$1\""; }
+has_model() { [[ $MODELS == *"\"name\": \"$1\""* ]]; }
 
 # ask "what this shows" FLAGS...: prints the command as one would type it, then the lines of its answer that matter.
 ask() {
@@ -80,6 +80,7 @@ metrics() {
 
 title "Edgewise demo"
 start_server
+MODELS=$(edgewise models --json)
 say "A server is up: gRPC on $ADDRESS, metrics on http://127.0.0.1:$METRICS_PORT/metrics. Its models:"
 say ""
 edgewise models
@@ -119,9 +120,15 @@ if has_model duplicates; then
     --max_density=0.5
 fi
 
+if has_model shakespeare-ssa; then
+  title "shakespeare-ssa: a language model of characters, attention in sampled windows"
+  printf '\033[2m  $ edgewise generate --model=shakespeare-ssa --prompt=ROMEO: --max_new_tokens=200 --seed=1\033[0m\n'
+  edgewise generate --model=shakespeare-ssa --prompt=ROMEO: --max_new_tokens=200 --seed=1 2>&1 | sed 's/^/    /'
+fi
+
 title "What Prometheus would see"
 SHOWN='items_total|attention_(edges|pairs)_total|edge_budget_capped_total|input_density_ratio_(count|sum)'
-metrics | grep -E "^edgewise_($SHOWN)" | sed 's/^/    /'
+metrics | grep -E "^edgewise_($SHOWN)" | grep -v ' 0$' | sed 's/^/    /'
 
 title "Stopping the server (SIGTERM)"
 stop_server
