@@ -280,5 +280,10 @@ TEST(SplitTextTest, PiecesAreTheTextAndEndWhereOneMayEnd) {
   EXPECT_TRUE(SplitText("", 16).empty());
 }
 
+TEST(SplitTextTest, TheLastPieceIsNotAScrap) {
+  const std::string text(1010, 'x');
+  for (const std::string_view piece : SplitText(text, 100)) EXPECT_GE(piece.size(), 90u);
+}
+
 }  // namespace
 }  // namespace edgewise::cli

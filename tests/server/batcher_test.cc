@@ -84,6 +84,19 @@ TEST(BatcherTest, EmptyQueueTakesARequestOfAnySize) {
   EXPECT_EQ(batcher.cost(), 0u);
 }
 
+// A client whose deadline passes cancels as well, perhaps a moment before our clock says so.
+TEST(BatcherTest, CancelledByItsOwnDeadlineIsLateAndNotCancelled) {
+  const auto gone = std::make_shared<std::atomic<bool>>(true);
+  Task task;
+  task.cancelled = gone;
+  task.deadline = kStart + std::chrono::seconds(1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Alive(task, task.deadline + std::chrono::seconds(1))));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Alive(task, task.deadline - std::chrono::milliseconds(1))));
+  EXPECT_TRUE(absl::IsCancelled(Alive(task, kStart)));
+  *gone = false;
+  EXPECT_TRUE(Alive(task, task.deadline - std::chrono::milliseconds(1)).ok());
+}
+
 TEST(BatcherTest, LateOrCancelledTasksAreRefusedAtTheDoor) {
   Batcher batcher({});
   TaskPtr late = MakeTask(1, 2, kStart);
