@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/budget.h"
 #include "kernels/draw.h"
 #include "kernels/tensor.h"
 
@@ -92,12 +93,22 @@ struct AttentionInputs {
 
 inline constexpr uint64_t kNoCap = std::numeric_limits<uint64_t>::max();
 
-// An allowance of edges shared by the sequences and heads that name it (one sample of one input, in one layer). The
-// edges kept are the forced ones and the youngest drawn ones: ascending in (age, index in `problems`, head, query,
-// key). Only DrawnRows can drop edges; other patterns are within their allowance as they come.
+// The edges that one sample may still use over its layers, in the backend's memory: what a call uses is taken off there,
+// so that the next layer's allowance needs no word from the host. Made by Backend::MakeLedger.
+class EdgeLedger {
+ public:
+  virtual ~EdgeLedger() = default;
+};
+
+// An allowance of edges shared by the sequences and heads that name it (one sample of one input, in one layer): at most
+// `max_edges`, and with a ledger at most LayerAllowance(what it holds, share). The edges kept are the forced ones and
+// the youngest drawn ones: ascending in (age, index in `problems`, head, query, key). Only DrawnRows can drop edges;
+// other patterns are within their allowance as they come.
 struct EdgeCap {
-  uint64_t max_edges = kNoCap;  // >= the forced edges of its sequences
-  bool capped = false;          // out: edges were dropped
+  uint64_t max_edges = kNoCap;   // >= the forced edges of its sequences
+  EdgeLedger* ledger = nullptr;  // all edges of the call's problems under this cap are taken off; null: none
+  LayerShare share;              // of the ledger
+  bool capped = false;           // out: edges were dropped
 };
 
 struct HeadReport {

@@ -102,8 +102,15 @@ class Backend {
   virtual absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                           const Memberships& out) = 0;
 
+  // What a budget allows over the layers of one sample. Remaining waits for what was enqueued.
+  virtual absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) = 0;
+  virtual absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) = 0;
+  virtual absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) = 0;
+
   // softmax over each query's edges, times v; a query without edges gets zeros, one whose scores overflow float32 gets
-  // NaN. out [.., heads * value_dim]. Fills every problem's report and every cap's `capped`.
+  // NaN. out [.., heads * value_dim]. Every problem's report and every cap's `capped` are filled by the time that
+  // Synchronize or Download has returned; they and the ledgers must live until then. What problems and caps themselves
+  // point to is read before the call returns. A report that wants a graph makes the call wait.
   virtual absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                               std::span<EdgeCap> caps, Matrix out) = 0;
 };

@@ -34,6 +34,11 @@ Epilogue EpilogueOf(Activation activation) {
   return Epilogue::kNone;
 }
 
+struct CpuLedger : EdgeLedger {
+  explicit CpuLedger(uint64_t edges) : remaining(edges) {}
+  uint64_t remaining;
+};
+
 class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, int num_threads)
@@ -170,9 +175,33 @@ class CpuBackend : public Backend {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) override {
+    return std::make_unique<CpuLedger>(edges);
+  }
+
+  absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) override {
+    return std::make_unique<CpuLedger>(static_cast<const CpuLedger&>(ledger));
+  }
+
+  absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) override {
+    return static_cast<const CpuLedger&>(ledger).remaining;
+  }
+
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                       std::span<EdgeCap> caps, Matrix out) override {
-    return CpuAttend(isa_, pool_, inputs, problems, caps, out);
+    for (EdgeCap& cap : caps) {
+      if (cap.ledger == nullptr) continue;
+      const uint64_t remaining = static_cast<const CpuLedger&>(*cap.ledger).remaining;
+      cap.max_edges = std::min(cap.max_edges, LayerAllowance(remaining, cap.share));
+    }
+    const absl::Status status = CpuAttend(isa_, pool_, inputs, problems, caps, out);
+    if (!status.ok()) return status;
+    for (const AttentionProblem& problem : problems) {
+      if (problem.cap < 0 || caps[problem.cap].ledger == nullptr) continue;
+      auto& ledger = static_cast<CpuLedger&>(*caps[problem.cap].ledger);
+      for (const HeadReport& head : problem.report->heads) ledger.remaining -= head.edges;
+    }
+    return status;
   }
 
  private:
