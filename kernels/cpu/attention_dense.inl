@@ -12,6 +12,9 @@ namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 inline constexpr int kStripRows = 2 * kScoreRows;
 inline constexpr int kTileVectors = kTileKeys / kLanes;
 inline constexpr float kLowest = -3.0e38f;  // below every score, and its differences are finite
+// Base-2 logarithm of the largest weight. A row's unit is its highest score so far, and stays so until another is above
+// it by more than this: the first tile of a row mostly settles its unit.
+inline constexpr float kMostWeight = 8.0f;
 
 // tile [depth, 64] from up to 64 keys of `columns` elements, those of `list` or (null) the first; zeros beyond.
 template <bool kListed>
@@ -136,7 +139,7 @@ static constexpr ScoreStep kScoreSteps[] = {nullptr,      ScoreRows<1>, ScoreRow
 static constexpr ValueStep kValueSteps[] = {nullptr,         AddRowValues<1>, AddRowValues<2>, AddRowValues<3>,
                                             AddRowValues<4>, AddRowValues<5>, AddRowValues<6>};
 
-// Turns one row of scores into weights under the row's running maximum; rescales what was summed when that grows.
+// Turns one row of scores into weights under the row's unit; rescales what was summed when that grows.
 EDGEWISE_INLINE void WeighRow(uint64_t mask, float* scores, float* sums, int depth, float* weight_sum, float* max) {
   F s[kTileVectors];
   for (int c = 0; c < kTileVectors; ++c) {
@@ -144,7 +147,7 @@ EDGEWISE_INLINE void WeighRow(uint64_t mask, float* scores, float* sums, int dep
   }
   F top = s[0];
   for (int c = 1; c < kTileVectors; ++c) top = Max(top, s[c]);
-  if (AnyGreater(top, Broadcast(*max))) {
+  if (AnyGreater(top, Broadcast(*max + kMostWeight))) {
     const float grown = ReduceMax(top);
     if (*max != kLowest) {  // else the sums are zero
       const F shrink = Exp2(Broadcast(*max - grown));
