@@ -1,0 +1,298 @@
+// The edges of the row items: drawn exactly as kernels/draw.h says, or read from given rows. Blocks that call anything
+// here have kDrawThreads threads, all of which take part. Compile with -fmad=false.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_CUH_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_CUH_
+
+#include "kernels/cuda/attention_call.h"
+#include "kernels/cuda/attention_draw_pair.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace edgewise::cuda {
+
+inline constexpr int kDrawThreads = 256;
+inline constexpr int kDrawWarps = kDrawThreads / kWarpSize;
+inline constexpr int kSegmentWords = 8;  // 64-key words that a warp scans at once: a thread has 16 keys of one of them
+inline constexpr int kSegmentKeys = kSegmentWords * 64;
+
+// Shared memory of a block that draws; free for other use between the calls.
+struct DrawScratch {
+  uint32_t queue[kDrawWarps][kSegmentKeys + kWarpSize];  // pairs that may be edges: key in chunk | byte << 12 | row << 20
+};
+
+// Finds the edges of the rows warp, warp + kDrawWarps, .. of an item among the keys of one chunk. `visit` is called by
+// single threads at any time: it must not contain warp or block collectives.
+template <typename Visit>
+class RowDrawer {
+ public:
+  // `tau`: edges older than this need not be found. `want_uniform`: `visit` reads the uniform number.
+  __device__ RowDrawer(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, int32_t chunk,
+                       double tau, bool want_uniform, DrawScratch& scratch, Visit& visit)
+      : problem_(problem),
+        item_(item),
+        pairs_(call, problem, item.head),
+        queue_(scratch.queue[threadIdx.x / kWarpSize]),
+        visit_(visit),
+        first_key_(chunk * kChunkKeys),
+        keys_(min(problem.tokens - first_key_, kChunkKeys)),
+        warp_(static_cast<int>(threadIdx.x) / kWarpSize),
+        lane_(static_cast<int>(threadIdx.x) % kWarpSize),
+        want_uniform_(want_uniform || problem.law == Law::kPoissonMulti),
+        slope_(256.0f * 1.00001f * static_cast<float>(tau)),
+        base_(256.0f * 1.00001f * static_cast<float>(tau) * problem.exploration + 0.001f) {}
+
+  __device__ void Run() {
+    VisitForced();
+    if (problem_.positions == nullptr) {
+      for (int first = 0; first < keys_; first += kSegmentKeys) ScanSegment(first);
+    } else {
+      for (int first = 0; first < keys_; first += kWarpSize) ScanGaps(first);
+    }
+    if (lane_ < queued_) TestPair(queue_[lane_]);
+    __syncwarp(kWholeWarp);
+  }
+
+ private:
+  // Forced pairs are visited without a draw. Their keys are within as many tokens as positions.
+  __device__ void VisitForced() {
+    if (!pairs_.HasForced()) return;
+    const int64_t reach = pairs_.reach();
+    for (int row = warp_; row < item_.queries; row += kDrawWarps) {
+      const int64_t query = item_.first_query + row;
+      const int64_t first = max(query - reach, static_cast<int64_t>(first_key_));
+      const int64_t last = min(query + reach, static_cast<int64_t>(first_key_) + keys_ - 1);
+      for (int64_t key = first + lane_; key <= last; key += kWarpSize) {
+        const int32_t i = static_cast<int32_t>(query), j = static_cast<int32_t>(key);
+        if (!pairs_.Forced(i, j)) continue;
+        const bool multi = problem_.law == Law::kPoissonMulti;
+        visit_(row, j, true, multi ? pairs_.Uniform(i, j) : 0, multi ? pairs_.Rate(i, j) : 1.0f);
+      }
+    }
+  }
+
+  // 512 keys of a sequence without gaps: a thread draws the bytes of 16 keys with one call of Philox.
+  __device__ void ScanSegment(int first) {
+    const int word = first / 64 + lane_ / 4;  // of the chunk
+    const int column = word * 64 + (lane_ % 4) * 2;
+    float bound[16];
+    uint32_t valid = 0;
+    for (int b = 0; b < 16; ++b) {
+      const int key = column + (b >> 1) * 8 + (b & 1);
+      bound[b] = key < keys_ ? __ldg(pairs_.key_bound + first_key_ + key) : 0.0f;
+      valid |= (key < keys_ ? 1u : 0u) << b;
+    }
+    const uint32_t counter = static_cast<uint32_t>(first_key_ / 64 + word) * 4 + static_cast<uint32_t>(lane_ % 4);
+    for (int row = warp_; row < item_.queries; row += kDrawWarps) {
+      const int32_t query = item_.first_query + row;
+      const float slope = slope_ * __ldg(pairs_.query_bound + query);
+      const PhiloxBlock block = pairs_.HighBytes(query, counter);
+      uint32_t candidates = 0;
+      for (int b = 0; b < 16; ++b) {
+        const float byte = static_cast<float>(block.word[b >> 2] >> (8 * (b & 3)) & 0xFFu);
+        candidates |= (byte > fmaf(slope, bound[b], base_) ? 0u : 1u) << b;
+      }
+      candidates &= valid;
+      if (!__any_sync(kWholeWarp, candidates != 0)) continue;
+      int place = Reserve(__popc(candidates));
+      for (; candidates != 0; candidates &= candidates - 1) {
+        const int b = __ffs(static_cast<int>(candidates)) - 1;
+        const uint32_t low = b & 4 ? block.word[1] : block.word[0], high = b & 4 ? block.word[3] : block.word[2];
+        const uint32_t byte = (b & 8 ? high : low) >> (8 * (b & 3)) & 0xFFu;
+        queue_[place++] = Entry(row, column + (b >> 1) * 8 + (b & 1), byte);
+      }
+      TestQueued();
+    }
+  }
+
+  // 32 keys of a sequence with gaps, pair by pair.
+  __device__ void ScanGaps(int first) {
+    const int key = first + lane_;
+    const bool valid = key < keys_;
+    const float bound = valid ? __ldg(pairs_.key_bound + first_key_ + key) : 0.0f;
+    for (int row = warp_; row < item_.queries; row += kDrawWarps) {
+      const int32_t query = item_.first_query + row;
+      const uint32_t byte = valid ? pairs_.HighByte(query, first_key_ + key) : 0;
+      const float limit = fmaf(slope_ * __ldg(pairs_.query_bound + query), bound, base_);
+      const bool candidate = valid && !(static_cast<float>(byte) > limit);
+      const int place = Reserve(candidate ? 1 : 0);
+      if (candidate) queue_[place] = Entry(row, key, byte);
+      TestQueued();
+    }
+  }
+
+  __device__ static uint32_t Entry(int row, int key, uint32_t byte) {
+    return static_cast<uint32_t>(key) | byte << 12 | static_cast<uint32_t>(row) << 20;
+  }
+
+  // Where this thread may queue `count` pairs. The queue has room for a segment on top of what is left over.
+  __device__ int Reserve(int count) {
+    int through = count;  // of this thread and those before it
+    for (int step = 1; step < kWarpSize; step *= 2) {
+      const int before = __shfl_up_sync(kWholeWarp, through, step);
+      if (lane_ >= step) through += before;
+    }
+    const int place = queued_ + through - count;
+    queued_ += __shfl_sync(kWholeWarp, through, kWarpSize - 1);
+    return place;
+  }
+
+  // Tests queued pairs a warp's width at a time, so that all threads have one.
+  __device__ void TestQueued() {
+    if (queued_ < kWarpSize) return;
+    __syncwarp(kWholeWarp);
+    while (queued_ >= kWarpSize) {
+      queued_ -= kWarpSize;
+      TestPair(queue_[queued_ + lane_]);
+    }
+    __syncwarp(kWholeWarp);
+  }
+
+  __device__ void TestPair(uint32_t entry) {
+    const int row = static_cast<int>(entry >> 20);
+    const int32_t query = item_.first_query + row, key = first_key_ + static_cast<int32_t>(entry & 0xFFFu);
+    if (pairs_.HasForced() && pairs_.Forced(query, key)) return;
+    const float rate = pairs_.Rate(query, key);
+    uint64_t uniform = 0;
+    if (pairs_.IsEdge(query, key, entry >> 12 & 0xFFu, rate, want_uniform_, &uniform)) {
+      visit_(row, key, false, uniform, rate);
+    }
+  }
+
+  const DeviceProblem& problem_;
+  const RowItem& item_;
+  const DrawnPairs pairs_;
+  uint32_t* const queue_;
+  Visit& visit_;
+  const int32_t first_key_;
+  const int keys_;
+  const int warp_, lane_;
+  const bool want_uniform_;
+  const float slope_, base_;  // a pair can be an edge only if its byte <= slope * (product of bounds) + base
+  int queued_ = 0;
+};
+
+static_assert(kChunkKeys <= 1 << 12 && kRowsPerItem <= 1 << 12 && kChunkKeys % kSegmentKeys == 0);
+
+// First of given_keys[begin..end) that is at least `key`.
+__device__ inline int64_t FirstGiven(const DeviceProblem& problem, int64_t begin, int64_t end, int32_t key) {
+  while (begin < end) {
+    const int64_t middle = begin + (end - begin) / 2;
+    if (problem.given_keys[middle] < key) {
+      begin = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return begin;
+}
+
+// Where the given edges of a query begin; those of the next query begin where they end.
+__device__ inline const int64_t* GivenRow(const DeviceProblem& problem, int32_t head, int32_t query) {
+  const int64_t queries = problem.tokens - problem.first_query;
+  return problem.row_offsets + head * (queries + 1) + query - problem.first_query;
+}
+
+template <typename Visit>
+__device__ void VisitGiven(const DeviceProblem& problem, const RowItem& item, int32_t chunk, Visit& visit) {
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int64_t first_key = static_cast<int64_t>(chunk) * kChunkKeys;
+  for (int row = warp; row < item.queries; row += kDrawWarps) {
+    const int64_t* offsets = GivenRow(problem, item.head, item.first_query + row);
+    const int64_t begin = FirstGiven(problem, offsets[0], offsets[1], static_cast<int32_t>(first_key));
+    for (int64_t e = begin + lane; e < offsets[1]; e += kWarpSize) {
+      const int32_t key = problem.given_keys[e];
+      if (key >= first_key + kChunkKeys) break;
+      visit(row, key, true, uint64_t{0}, 1.0f);
+    }
+  }
+}
+
+// Calls visit(int row, int32_t key, bool forced, uint64_t uniform, float rate) once for every edge of the item's rows
+// (0..queries-1) among the keys (packed) of one chunk, before any cap: in any order, by any thread, at any time, so it
+// contains no collectives. Drawn edges come with PairUniform and p; forced and given ones with 0 and 1, but under law
+// poisson_multi forced ones too with PairUniform and p. Ends with a block barrier.
+template <typename Visit>
+__device__ void VisitEdges(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, int32_t chunk,
+                           DrawScratch& scratch, Visit visit) {
+  if (problem.kind == PatternKind::kDrawn) {
+    RowDrawer<Visit>(call, problem, item, chunk, 1.0, true, scratch, visit).Run();
+  } else {
+    VisitGiven(problem, item, chunk, visit);
+  }
+  __syncthreads();
+}
+
+// Some edges of the problem may have a multiplicity above 1.
+__device__ inline bool HasMultiplicity(const DeviceProblem& problem) {
+  return problem.kind == PatternKind::kDrawn ? problem.law == Law::kPoissonMulti : problem.multiplicity != nullptr;
+}
+
+// What the cap of a problem leaves: `cut` and `tau` for DrawBits.
+__device__ inline EdgeCut CutOf(const DeviceCall& call, const DeviceProblem& problem) {
+  return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? EdgeCut{~uint64_t{0}, 0}
+                                                                 : call.caps[problem.cap].cut;
+}
+__device__ inline double TauOf(const DeviceCall& call, const DeviceProblem& problem) {
+  return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? 1.0 : call.caps[problem.cap].tau;
+}
+
+// How often an edge that the item's rows have counts: under a cap whose first dropped edge has the age tau. Not cheap.
+__device__ __noinline__ inline int MultiplicityOf(const DeviceCall& call, const DeviceProblem& problem,
+                                                  const RowItem& item, int row, int32_t key, double tau) {
+  const int32_t query = item.first_query + row;
+  if (problem.kind == PatternKind::kDrawn) {
+    if (problem.law != Law::kPoissonMulti) return 1;
+    const DrawnPairs pairs(call, problem, item.head);
+    const double rate = tau * static_cast<double>(pairs.Rate(query, key));
+    return max(1, EdgeMultiplicity(pairs.Uniform(query, key), rate));
+  }
+  if (problem.multiplicity == nullptr) return 1;
+  const int64_t* offsets = GivenRow(problem, item.head, query);
+  return problem.multiplicity[FirstGiven(problem, offsets[0], offsets[1], key)];
+}
+
+// Fills bits [kRowsPerItem][kChunkWords] in shared memory: key j of the chunk is bit j % 64 of word j / 64; set iff the
+// pair is an edge and forced or before the cut. `parallel`, as bits: set where the multiplicity is more than 1; only
+// for problems with HasMultiplicity, else null. Ends with a block barrier.
+__device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item,
+                                const EdgeCut& cut, double tau, int32_t chunk, DrawScratch& scratch, uint64_t* bits,
+                                uint64_t* parallel) {
+  for (int i = static_cast<int>(threadIdx.x); i < kRowsPerItem * kChunkWords; i += kDrawThreads) {
+    bits[i] = 0;
+    if (parallel != nullptr) parallel[i] = 0;
+  }
+  __syncthreads();
+  const int32_t first_key = chunk * kChunkKeys;
+  const auto set = [&](uint64_t* to, int row, int32_t key) {
+    const int bit = key - first_key;
+    atomicOr(reinterpret_cast<unsigned*>(to + row * kChunkWords) + bit / 32, 1u << (bit % 32));
+  };
+  if (problem.kind == PatternKind::kDrawn) {
+    const bool all = cut.age_bits == ~uint64_t{0};
+    const auto visit = [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
+      if (!all && !forced) {
+        const uint64_t age = static_cast<uint64_t>(__double_as_longlong(EdgeAge(problem.law, uniform, rate)));
+        if (age > cut.age_bits) return;
+        if (age == cut.age_bits && EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
+                                             static_cast<uint32_t>(item.head),
+                                             static_cast<uint32_t>(item.first_query + row),
+                                             static_cast<uint32_t>(key)) >= cut.order) {
+          return;
+        }
+      }
+      set(bits, row, key);
+      if (parallel != nullptr && HasParallel(uniform, tau * static_cast<double>(rate))) set(parallel, row, key);
+    };
+    RowDrawer<const decltype(visit)>(call, problem, item, chunk, tau, !all, scratch, visit).Run();
+  } else {
+    const auto visit = [&](int row, int32_t key, bool, uint64_t, float) {
+      set(bits, row, key);
+      if (parallel != nullptr && MultiplicityOf(call, problem, item, row, key, tau) > 1) set(parallel, row, key);
+    };
+    VisitGiven(problem, item, chunk, visit);
+  }
+  __syncthreads();
+}
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_CUH_

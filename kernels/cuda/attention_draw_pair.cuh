@@ -1,0 +1,120 @@
+// What a draw says of one pair of tokens of one head, as kernels/draw.h defines it.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_PAIR_CUH_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_PAIR_CUH_
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/attention_call.h"
+
+namespace edgewise::cuda {
+
+// MembershipDot with 16-byte loads: the same operations in the same order. x and y are 16-byte aligned.
+__device__ inline float RowDot(const float* x, const float* y, int rank) {
+  float lane[kDotLanes] = {};
+  for (int t = 0; t < rank; t += kDotLanes) {
+    const float4* a = reinterpret_cast<const float4*>(x + t);
+    const float4* b = reinterpret_cast<const float4*>(y + t);
+#pragma unroll
+    for (int c = 0; c < kDotLanes / 4; ++c) {
+      const float4 left = __ldg(a + c), right = __ldg(b + c);
+      lane[4 * c] = fmaf(left.x, right.x, lane[4 * c]);
+      lane[4 * c + 1] = fmaf(left.y, right.y, lane[4 * c + 1]);
+      lane[4 * c + 2] = fmaf(left.z, right.z, lane[4 * c + 2]);
+      lane[4 * c + 3] = fmaf(left.w, right.w, lane[4 * c + 3]);
+    }
+  }
+#pragma unroll
+  for (int step = kDotLanes / 2; step > 0; step /= 2) {
+#pragma unroll
+    for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
+  }
+  return lane[0];
+}
+
+// 1 - exp(-p) for p in [0, 1] to 1e-6 of itself.
+__device__ inline float AboutOneMinusExp(float p) {
+  float sum = 1.0f;
+#pragma unroll
+  for (int term = 11; term >= 2; --term) sum = 1.0f - p * (1.0f / static_cast<float>(term)) * sum;
+  return p * sum;
+}
+
+// EdgeMultiplicity(uniform, rate) > 1. P(Poisson >= 2) is at most rate^2 / 2, which settles nearly all pairs.
+__device__ inline bool HasParallel(uint64_t uniform, double rate) {
+  if (static_cast<double>(uniform) > rate * rate * (0.50001 * kPairUniformScale)) return false;
+  return EdgeMultiplicity(uniform, rate) > 1;
+}
+
+// The pairs of one head of a drawn problem, by packed query and key.
+class DrawnPairs {
+ public:
+  __device__ DrawnPairs(const DeviceCall& call, const DeviceProblem& problem, int32_t head)
+      : query_bound(call.query_bound + head * call.membership_rows + problem.first_row),
+        key_bound(call.key_bound + head * call.membership_rows + problem.first_row),
+        problem_(problem),
+        x_(call.x + (head * call.membership_rows + problem.first_row) * call.rank),
+        y_(call.y + (head * call.membership_rows + problem.first_row) * call.rank),
+        rank_(call.rank),
+        head_(static_cast<uint32_t>(head)) {}
+
+  __device__ bool HasForced() const { return problem_.self_loops || problem_.local_window > 0; }
+  // Forced pairs are at most so many positions apart.
+  __device__ int32_t reach() const { return problem_.local_window > 0 ? problem_.local_window / 2 : 0; }
+  __device__ bool Forced(int32_t query, int32_t key) const {
+    if (problem_.self_loops && query == key) return true;
+    if (problem_.local_window <= 0) return false;
+    const int32_t distance = PositionOf(problem_, query) - PositionOf(problem_, key);
+    return (distance < 0 ? -distance : distance) <= reach();
+  }
+
+  __device__ float Rate(int32_t query, int32_t key) const {
+    return EdgeRate(RowDot(x_ + static_cast<int64_t>(query) * rank_, y_ + static_cast<int64_t>(key) * rank_, rank_),
+                    problem_.exploration);
+  }
+
+  // The block of high bytes that HighByteAddress calls `counter`.
+  __device__ PhiloxBlock HighBytes(int32_t query, uint32_t counter) const {
+    return Philox4x32(problem_.key.seed, {{counter, Position(query), CounterWord(problem_.key, head_, kStreamBytes),
+                                           problem_.key.sample}});
+  }
+  __device__ uint32_t HighByte(int32_t query, int32_t key) const {
+    return PairHighByte(problem_.key, head_, Position(query), Position(key));
+  }
+  __device__ uint64_t Uniform(int32_t query, int32_t key) const {
+    return PairUniform(problem_.key, head_, Position(query), Position(key));
+  }
+
+  // PairUniform < EdgeThreshold, by the high byte where that settles it. `uniform` is set if it does not, or if it is
+  // wanted and the pair is an edge.
+  __device__ bool IsEdge(int32_t query, int32_t key, uint32_t byte, float rate, bool wanted, uint64_t* uniform) const {
+    const float scaled = 256.0f * rate;
+    const uint32_t whole = static_cast<uint32_t>(scaled);
+    if (byte > whole) return false;  // no law has a probability above the rate
+    bool settled = byte < whole;
+    if (problem_.law != Law::kBernoulli) {
+      const float about = 256.0f * AboutOneMinusExp(rate);
+      if (static_cast<float>(byte) > about * 1.00001f) return false;
+      settled = static_cast<float>(byte + 1) < about * 0.99999f;
+    }
+    if (settled && !wanted) return true;
+    *uniform = static_cast<uint64_t>(byte) << 32 |
+               PairLowWord(problem_.key, head_, Position(query), Position(key));
+    return settled || *uniform < EdgeThreshold(EdgeProbability(problem_.law, rate));
+  }
+
+  const float* const query_bound;  // of the sequence's tokens
+  const float* const key_bound;
+
+ private:
+  __device__ uint32_t Position(int32_t token) const { return static_cast<uint32_t>(PositionOf(problem_, token)); }
+
+  const DeviceProblem& problem_;
+  const float* const x_;  // of the sequence's first token
+  const float* const y_;
+  const int32_t rank_;
+  const uint32_t head_;
+};
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_PAIR_CUH_
