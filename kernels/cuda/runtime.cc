@@ -1,0 +1,139 @@
+#include "kernels/cuda/runtime.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
+
+namespace edgewise::cuda {
+
+bool IsSticky(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+    case cudaErrorMemoryAllocation:
+    case cudaErrorNotReady:
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidConfiguration:
+      return false;
+    default:
+      return true;
+  }
+}
+
+absl::Status CudaStatus(cudaError_t error, std::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  cudaGetLastError();  // an error that is not sticky is told once
+  if (error == cudaErrorMemoryAllocation) {
+    return absl::ResourceExhaustedError(absl::StrCat("out of device memory: ", std::string(what)));
+  }
+  absl::Status status = absl::InternalError(
+      absl::StrCat("cuda: ", std::string(what), ": ", cudaGetErrorName(error), ": ", cudaGetErrorString(error)));
+  if (IsSticky(error)) status.SetPayload(kDeviceLost, absl::Cord("1"));
+  return status;
+}
+
+absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
+  int count = 0;
+  cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) {
+    return absl::UnavailableError(absl::StrCat("no usable CUDA device: ", cudaGetErrorString(error)));
+  }
+  if (ordinal < 0 || ordinal >= count) {
+    return absl::UnavailableError(absl::StrCat("CUDA device ", ordinal, " is not there; this machine has ", count));
+  }
+  std::shared_ptr<Device> device(new Device());
+  device->ordinal_ = ordinal;
+  if (absl::Status status = device->Use(); !status.ok()) return status;
+
+  cudaDeviceProp properties = {};
+  error = cudaGetDeviceProperties(&properties, ordinal);
+  if (error != cudaSuccess) return CudaStatus(error, "device properties");
+  device->name_ = properties.name;
+  device->major_ = properties.major;
+  device->minor_ = properties.minor;
+  device->multiprocessors_ = properties.multiProcessorCount;
+  device->total_memory_ = static_cast<int64_t>(properties.totalGlobalMem);
+
+  cudaMemPool_t pool = nullptr;
+  error = cudaDeviceGetDefaultMemPool(&pool, ordinal);
+  if (error != cudaSuccess) return CudaStatus(error, "default memory pool");
+  uint64_t keep = UINT64_MAX;
+  error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
+  if (error != cudaSuccess) return CudaStatus(error, "release threshold of the memory pool");
+  error = cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking);
+  if (error != cudaSuccess) return CudaStatus(error, "stream");
+  return device;
+}
+
+Device::~Device() {
+  if (stream_ == nullptr) return;
+  cudaStreamSynchronize(stream_);
+  cudaStreamDestroy(stream_);
+}
+
+absl::Status Device::Use() const { return CudaStatus(cudaSetDevice(ordinal_), absl::StrCat("device ", ordinal_)); }
+
+absl::Status Device::Synchronize() const { return CudaStatus(cudaStreamSynchronize(stream_), "synchronize"); }
+
+absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMallocAsync(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1)), stream_);
+  if (error != cudaSuccess) return CudaStatus(error, absl::StrCat(bytes, " bytes asked for on CUDA device ", ordinal_));
+  return memory;
+}
+
+void Device::Release(void* memory) {
+  if (memory != nullptr) cudaFreeAsync(memory, stream_);
+}
+
+absl::StatusOr<DeviceMemory> DeviceMemory::Create(std::shared_ptr<Device> device, int64_t bytes) {
+  absl::StatusOr<void*> data = device->Allocate(bytes);
+  if (!data.ok()) return data.status();
+  DeviceMemory memory;
+  memory.device_ = std::move(device);
+  memory.data_ = *data;
+  return memory;
+}
+
+absl::StatusOr<DeviceMemory> DeviceMemory::CopyBytes(std::shared_ptr<Device> device, const void* host, int64_t bytes) {
+  if (bytes == 0) return DeviceMemory();
+  const cudaStream_t stream = device->stream();
+  absl::StatusOr<DeviceMemory> memory = Create(std::move(device), bytes);
+  if (!memory.ok()) return memory;
+  const cudaError_t error =
+      cudaMemcpyAsync(memory->data_, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream);
+  if (error != cudaSuccess) return CudaStatus(error, "copy to the device");
+  if (absl::Status status = memory->device_->Synchronize(); !status.ok()) return status;
+  return memory;
+}
+
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  std::swap(device_, other.device_);
+  std::swap(data_, other.data_);
+  return *this;
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (data_ == nullptr) return;
+  // The thread that drops the last reference may never have used the device.
+  int current = 0;
+  if (cudaGetDevice(&current) != cudaSuccess || !device_->Use().ok()) return;
+  cudaDeviceSynchronize();
+  device_->Release(data_);
+  cudaSetDevice(current);
+}
+
+absl::StatusOr<void*> Scratch::Get(int64_t bytes) {
+  if (data_ != nullptr && bytes <= bytes_) return data_;
+  device_.Release(data_);
+  data_ = nullptr;
+  bytes_ = 0;
+  absl::StatusOr<void*> data = device_.Allocate(bytes);
+  if (!data.ok()) return data;
+  data_ = *data;
+  bytes_ = bytes;
+  return data;
+}
+
+}  // namespace edgewise::cuda
