@@ -4,17 +4,22 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda_module.h"
 
 namespace edgewise {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) {
-  if (options.device == "auto" || options.device == "cpu") return CreateCpuBackend(options);
-  if (options.device == "cuda" || absl::StartsWith(options.device, "cuda:")) {
-    return absl::UnimplementedError(
-        absl::StrCat("device ", options.device, ": this build has no CUDA backend; use --device=cpu or auto"));
+  if (options.device == "cpu") return CreateCpuBackend(options);
+  if (options.device == "cuda" || absl::StartsWith(options.device, "cuda:")) return CreateCudaBackend(options);
+  if (options.device != "auto") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device is \"", options.device, "\"; allowed: auto, cpu, cuda, cuda:N"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("device is \"", options.device, "\"; allowed: auto, cpu, cuda, cuda:N"));
+  BackendOptions first_gpu = options;
+  first_gpu.device = "cuda";
+  absl::StatusOr<std::unique_ptr<Backend>> backend = CreateCudaBackend(first_gpu);
+  const bool no_gpu = absl::IsUnavailable(backend.status()) || absl::IsUnimplemented(backend.status());
+  return no_gpu ? CreateCpuBackend(options) : std::move(backend);
 }
 
 }  // namespace edgewise

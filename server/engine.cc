@@ -91,6 +91,7 @@ void Engine::Run() {
       generations_.Step();
       owed_seconds_ = 0.0;  // nobody competes
     }
+    after_work_();
   }
 }
 

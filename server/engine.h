@@ -4,7 +4,9 @@
 #ifndef EDGEWISE_SERVER_ENGINE_H_
 #define EDGEWISE_SERVER_ENGINE_H_
 
+#include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/generations.h"
@@ -14,9 +16,12 @@ namespace edgewise::server {
 
 class Engine {
  public:
-  // `queue` must outlive the engine.
-  Engine(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes, Clock::duration unread_timeout)
-      : queue_(queue), generations_(queue, max_generations, max_cache_bytes, unread_timeout) {}
+  // `queue` must outlive the engine. `after_work` is called on the engine's thread after everything it does.
+  Engine(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes, Clock::duration unread_timeout,
+         std::function<void()> after_work)
+      : queue_(queue),
+        generations_(queue, max_generations, max_cache_bytes, unread_timeout),
+        after_work_(std::move(after_work)) {}
   // The queue must be closed: waits for the work that is left.
   ~Engine() { Join(); }
 
@@ -30,8 +35,9 @@ class Engine {
   void ShareWithGenerations(double seconds);
 
   TaskQueue& queue_;
-  Generations generations_;    // this and the next are used by thread_ only
+  Generations generations_;    // this and the next two are used by thread_ only
   double owed_seconds_ = 0.0;  // to the generations; < 0: their last step took more than was owed
+  const std::function<void()> after_work_;
   std::thread thread_;
 };
 

@@ -27,7 +27,7 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:8001", "gRPC address, HOST:PORT; port 
 ABSL_FLAG(std::string, metrics_listen, "127.0.0.1:8002", "HTTP address of /metrics and /healthz; empty: none.");
 ABSL_FLAG(std::string, device, "auto", "auto | cpu | cuda[:N].");
 ABSL_FLAG(std::string, isa, "auto", "CPU instruction set: auto | avx512 | avx2 | generic.");
-ABSL_FLAG(std::string, precision, "fp32", "Precision of the weights.");
+ABSL_FLAG(std::string, precision, "fp32", "Arithmetic of the forward pass: fp32, or bf16 with fp32 sums on a GPU.");
 ABSL_FLAG(int, threads, 0, "CPU threads of the forward pass; 0: one per core.");
 ABSL_FLAG(uint32_t, max_inputs, 1024, "Most inputs of one request.");
 ABSL_FLAG(uint32_t, max_samples, 256, "Most samples of one ensemble.");
@@ -51,7 +51,7 @@ ABSL_FLAG(bool, insecure_bind, false, "Allow an address other than loopback with
 namespace edgewise::server {
 namespace {
 
-enum ExitCode { kOk = 0, kNotDrained = 1, kBadFlags = 2, kPortTaken = 3, kNoDevice = 4 };
+enum ExitCode { kOk = 0, kNotDrained = 1, kBadFlags = 2, kPortTaken = 3, kNoDevice = 4, kDeviceLost = 5 };
 
 constexpr int64_t kPollMilliseconds = 20;
 constexpr int kLoadGracePolls = 2000 / kPollMilliseconds;  // how long an exit waits for a model that loads
@@ -104,7 +104,7 @@ void PrintHelp() {
   std::printf(
       "\nSIGTERM and SIGINT drain (a second one exits at once), SIGHUP reads the repository again.\n"
       "Exit codes: 0 drained, 1 a second signal, 2 bad flags or files, 3 a port is taken, 4 the device cannot be\n"
-      "used.\n");
+      "used, 5 the device was lost while serving.\n");
 }
 
 // --name=value, --name value, --bool, --nobool. absl's own parser would exit with 1 and read flag files.
@@ -252,6 +252,11 @@ int Main(int argc, char** argv) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   StartLog(level);
   RouteLibraryLogs();
+  std::atomic<bool> device_lost = false;
+  options.on_device_lost = [&device_lost] {
+    device_lost = true;
+    kill(getpid(), SIGTERM);  // what is in flight fails at once, so draining is short
+  };
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) {
     const ExitCode code = CodeOf(server.status());
@@ -259,6 +264,11 @@ int Main(int argc, char** argv) {
     return Fail(code, std::string(server.status().message()));
   }
   Serve(**server, signals, options.drain_timeout);
+  if (device_lost) {
+    std::fflush(stdout);
+    StopLog();
+    _exit(kDeviceLost);  // a driver in that state may not come back from freeing memory
+  }
   server->reset();
   std::fflush(stdout);
   if (!StopLog()) _exit(kOk);  // nobody reads stderr

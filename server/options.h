@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "kernels/backend.h"
@@ -53,6 +54,9 @@ struct ServerOptions {
   std::chrono::milliseconds unread_timeout{30000};  // a generation that waits so long for its client ends
   bool reflection = false;
   std::chrono::milliseconds drain_timeout{25000};
+  // Called once, on a thread of the server, when the device is lost: nothing but a new process helps. Health says so
+  // already.
+  std::function<void()> on_device_lost;
 };
 
 }  // namespace edgewise::server

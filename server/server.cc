@@ -106,6 +106,7 @@ struct Server::Parts {
   std::unique_ptr<HttpServer> http;
   std::atomic<bool> settled = false;  // every version was tried once
   std::atomic<bool> ready = false;
+  std::atomic<bool> device_lost = false;
   std::mutex health_mutex;
   std::map<std::string, bool> serving;  // by model name, those that are gone too
   bool drained = false;
@@ -116,6 +117,11 @@ struct Server::Parts {
     std::lock_guard<std::mutex> lock(health_mutex);
     if (calls.draining()) return;
     if (repository.settled()) settled = true;
+    if (device_lost) {
+      ready = false;
+      grpc->GetHealthCheckService()->SetServingStatus(false);
+      return;
+    }
     for (auto& [name, serves] : serving) serves = false;
     bool any = false;
     for (const ModelStatus& status : repository.List()) {
@@ -128,8 +134,20 @@ struct Server::Parts {
     health->SetServingStatus("", ready);
   }
 
+  // On the engine's thread, after each of its works.
+  void WatchDevice() {
+    if (!backend->lost() || device_lost.exchange(true)) return;
+    UpdateHealth();
+    Log(LogLevel::kError, "device lost", {{"device", backend->device()}});
+    if (options.on_device_lost) options.on_device_lost();
+  }
+
   bool Healthz(std::string* json) {
-    const char* status = calls.draining() ? "draining" : !settled ? "loading" : ready ? "ready" : "no model";
+    const char* status = device_lost        ? "device lost"
+                         : calls.draining() ? "draining"
+                         : !settled         ? "loading"
+                         : ready            ? "ready"
+                                            : "no model";
     absl::StrAppend(json, "{\"status\":\"", status, "\",\"models\":[");
     const char* comma = "";
     for (const ModelStatus& model : repository.List()) {
@@ -138,7 +156,7 @@ struct Server::Parts {
       comma = ",";
     }
     absl::StrAppend(json, "]}\n");
-    return ready && !calls.draining();
+    return ready && !device_lost && !calls.draining();
   }
 };
 
@@ -176,7 +194,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   Parts* raw = parts.get();
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
   parts->engine = std::make_unique<Engine>(parts->queue, options.max_generations, options.limits.max_cache_bytes,
-                                           options.unread_timeout);
+                                           options.unread_timeout, [raw] { raw->WatchDevice(); });
   parts->engine->Start();
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   if (!options.metrics_listen.empty()) {
