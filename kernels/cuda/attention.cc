@@ -1,0 +1,287 @@
+#include "kernels/cuda/attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/attention_graph.h"
+#include "kernels/cuda/attention_items.h"
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/pattern_count.h"
+
+namespace edgewise::cuda {
+namespace {
+
+constexpr int32_t kMaxDim = 256;  // of a head's queries and values
+
+absl::Status CheckShapes(const AttentionInputs& inputs, std::span<const AttentionProblem> problems) {
+  if (inputs.head_dim > kMaxDim || inputs.value_dim > kMaxDim) {
+    return absl::InvalidArgumentError(absl::StrCat("head_dim is ", std::max(inputs.head_dim, inputs.value_dim),
+                                                   "; the CUDA kernels take at most ", kMaxDim));
+  }
+  if (static_cast<int64_t>(problems.size()) * inputs.num_heads >= kMaxProblemHeads) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a call of attention has ", problems.size(), " sequences of ", inputs.num_heads, " heads"));
+  }
+  for (const AttentionProblem& problem : problems) {
+    if (problem.tokens >= kMaxTokens) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a sequence has ", problem.tokens, " tokens; the CUDA kernels take fewer than ", kMaxTokens));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Positions that kernels look up; empty where token i is at position i.
+std::span<const int32_t> Positions(const AttentionProblem& problem) {
+  if (problem.positions == nullptr) return {};
+  const std::span<const int32_t> positions(problem.positions, problem.tokens);
+  return positions.back() == problem.tokens - 1 ? std::span<const int32_t>() : positions;
+}
+
+void StageBias(const PairwiseBias& bias, int32_t num_heads, Staging& staging, DeviceProblem& staged) {
+  const size_t pairs = static_cast<size_t>(bias.length) * bias.length;
+  staged.bias_length = bias.length;
+  if (bias.values != nullptr) {
+    staged.bias_values = staging.Add(std::span(bias.values, pairs));
+  } else {
+    staged.bias_buckets = staging.Add(std::span(bias.buckets, pairs));
+    staged.bias_table = staging.Add(std::span(bias.table, static_cast<size_t>(num_heads) * 256));
+  }
+}
+
+DeviceCall MakeCall(const AttentionInputs& inputs, Matrix out) {
+  DeviceCall call = {};
+  call.q = inputs.q.data;
+  call.k = inputs.k.data;
+  call.v = inputs.v.data;
+  call.q_stride = inputs.q.stride;
+  call.k_stride = inputs.k.stride;
+  call.v_stride = inputs.v.stride;
+  call.out = out.data;
+  call.out_stride = out.stride;
+  call.num_heads = inputs.num_heads;
+  call.head_dim = inputs.head_dim;
+  call.value_dim = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
+  call.scale = inputs.scale;
+  call.distance_bias = inputs.distance_bias;
+  call.distance_span = inputs.distance_span;
+  call.x = inputs.memberships.x;
+  call.y = inputs.memberships.y;
+  call.query_bound = inputs.memberships.query_bound;
+  call.key_bound = inputs.memberships.key_bound;
+  call.membership_rows = inputs.memberships.rows;
+  call.rank = inputs.memberships.rank;
+  return call;
+}
+
+}  // namespace
+
+absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                             std::span<EdgeCap> caps, Matrix out, DeviceCall& call, Lists& lists, Results& results) {
+  call = MakeCall(inputs, out);
+  std::vector<DeviceProblem> staged(problems.size());
+  std::vector<RowItem> row_items;
+  std::vector<TileItem> tile_items;
+  std::vector<int32_t> expected;
+  int64_t counts = 0;
+  for (size_t p = 0; p < problems.size(); ++p) {
+    const AttentionProblem& problem = problems[p];
+    const auto index = static_cast<int32_t>(p);
+    DeviceProblem& of = staged[p];
+    of.first_row = problem.first_row;
+    of.query_row = problem.first_row + problem.query_shift;
+    of.out_row = problem.out_row;
+    of.tokens = problem.tokens;
+    of.first_query = problem.first_query;
+    of.positions = staging_.Add(Positions(problem));
+    of.kind = KindOf(problem.pattern);
+    of.cap = problem.cap;
+    if (problem.bias != nullptr) StageBias(*problem.bias, inputs.num_heads, staging_, of);
+    if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
+      of.law = drawn->law;
+      of.self_loops = drawn->self_loops;
+      of.exploration = drawn->exploration;
+      of.local_window = drawn->local_window;
+      of.key = drawn->key;
+      of.count = counts;
+      counts += inputs.num_heads;
+      if (problem.report->want_expected) expected.push_back(index);
+    }
+    if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
+    if (of.kind == PatternKind::kTiles) {
+      AddTileItems(problem, index, inputs.num_heads, staging_, tile_items);
+    } else {
+      AddRowItems(problem, index, inputs.num_heads, row_items);
+    }
+  }
+  // The longest first, so that none of them is the last to start.
+  std::stable_sort(row_items.begin(), row_items.end(), [&](const RowItem& a, const RowItem& b) {
+    return staged[a.problem].tokens > staged[b.problem].tokens;
+  });
+  std::stable_sort(tile_items.begin(), tile_items.end(),
+                   [](const TileItem& a, const TileItem& b) { return a.num_keys > b.num_keys; });
+  call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
+  call.row_items = staging_.Add(std::span<const RowItem>(row_items));
+  call.tile_items = staging_.Add(std::span<const TileItem>(tile_items));
+  call.num_row_items = static_cast<int64_t>(row_items.size());
+  call.num_tile_items = static_cast<int64_t>(tile_items.size());
+  call.num_caps = static_cast<int32_t>(caps.size());
+  lists.expected = staging_.Add(std::span<const int32_t>(expected));
+  lists.num_expected = static_cast<int32_t>(expected.size());
+  return PlanResults(problems, caps, call, results);
+}
+
+// Lays out what the device writes, and writes what it starts from.
+absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
+                                    DeviceCall& call, Results& results) {
+  const int64_t heads = call.num_heads;
+  results.caps = caps;
+  results.num_heads = heads;
+  int64_t counts = 0;
+  for (const AttentionProblem& problem : problems) counts += std::holds_alternative<DrawnRows>(problem.pattern) ? heads : 0;
+  const auto cap_bytes = static_cast<int64_t>(caps.size() * sizeof(DeviceCap));
+  int64_t bytes = cap_bytes + counts * static_cast<int64_t>(sizeof(HeadCounts));
+  int64_t count = 0;
+  for (const AttentionProblem& problem : problems) {
+    if (!std::holds_alternative<DrawnRows>(problem.pattern)) continue;
+    Results::Owed owed = {problem.report, count, -1, problem.tokens};
+    count += heads;
+    if (problem.report->want_key_degrees) {
+      owed.degrees = bytes;
+      bytes += heads * problem.tokens * static_cast<int64_t>(sizeof(uint32_t));
+    }
+    problem.report->heads.assign(heads, {});
+    results.owed.push_back(owed);
+  }
+  if (bytes == 0) return absl::OkStatus();
+  absl::StatusOr<PinnedPool::Block> pinned = pinned_.Take(bytes);
+  if (!pinned.ok()) return pinned.status();
+  absl::StatusOr<DeviceBlock> block = DeviceBlock::Create(device_, bytes);
+  if (!block.ok()) return block.status();
+  results.host = *std::move(pinned);
+  results.device = *std::move(block);
+  results.bytes = bytes;
+  auto* host = results.host.as<unsigned char>();
+  std::memset(host, 0, bytes);
+  for (size_t c = 0; c < caps.size(); ++c) {
+    DeviceCap cap = {};
+    cap.max_edges = caps[c].max_edges;
+    cap.ledger = caps[c].ledger == nullptr ? nullptr : static_cast<const CudaLedger*>(caps[c].ledger)->edges();
+    cap.share = caps[c].share;
+    cap.cut = {~uint64_t{0}, ~uint64_t{0}};
+    cap.tau = 1.0;
+    for (const AttentionProblem& problem : problems) {
+      if (problem.cap != static_cast<int32_t>(c) || std::holds_alternative<DrawnRows>(problem.pattern)) continue;
+      cap.undrawn += CountEdges(problem, call.num_heads);
+    }
+    std::memcpy(host + c * sizeof(DeviceCap), &cap, sizeof(cap));
+  }
+  auto* device = results.device.as<unsigned char>();
+  call.caps = reinterpret_cast<DeviceCap*>(device);
+  call.counts = reinterpret_cast<HeadCounts*>(device + cap_bytes);
+  return CopyAsync(device, host, bytes, cudaMemcpyHostToDevice, device_);
+}
+
+absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, DeviceCall& call, DeviceBlock& rounded) {
+  if (!bf16_) return absl::OkStatus();
+  const int64_t k_columns = static_cast<int64_t>(call.num_heads) * call.head_dim;
+  const int64_t v_columns = static_cast<int64_t>(call.num_heads) * call.value_dim;
+  const int64_t k_count = (inputs.k.rows * k_columns + 127) / 128 * 128;  // keeps the values aligned
+  absl::StatusOr<DeviceBlock> block = DeviceBlock::Create(
+      device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
+  if (!block.ok()) return block.status();
+  rounded = *std::move(block);
+  auto* k16 = rounded.as<__nv_bfloat16>();
+  auto* v16 = k16 + k_count;
+  absl::Status status = CudaStatus(RoundRows(device_.stream(), inputs.k.data, inputs.k.stride, inputs.k.rows, k_columns, k16),
+                      "rounding keys");
+  if (status.ok()) {
+    status = CudaStatus(RoundRows(device_.stream(), inputs.v.data, inputs.v.stride, inputs.v.rows, v_columns, v16),
+                        "rounding values");
+  }
+  call.k16 = k16;
+  call.v16 = v16;
+  return status;
+}
+
+absl::Status Attention::Enqueue(std::span<const AttentionProblem> problems, const DeviceCall& call, const Lists& lists,
+                                const Results& results) {
+  cudaStream_t stream = device_.stream();
+  absl::Status status;
+  if (call.num_caps > 0) {
+    absl::StatusOr<DeviceBlock> scratch = DeviceBlock::Create(device_, CapScratchBytes(call.num_caps));
+    if (!scratch.ok()) return scratch.status();
+    status = CudaStatus(SelectYoungest(stream, call, scratch->data()), "edge caps");
+  }
+  if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
+  if (status.ok() && call.num_tile_items > 0) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
+  if (!status.ok()) return status;
+  size_t owed = 0;
+  for (size_t p = 0; p < problems.size(); ++p) {
+    if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) continue;
+    const int64_t degrees = results.owed[owed++].degrees;
+    if (degrees < 0) continue;
+    auto* to = reinterpret_cast<uint32_t*>(results.device.as<unsigned char>() + degrees);
+    status.Update(CudaStatus(CountKeyDegrees(stream, call, static_cast<int32_t>(p), to), "key degrees"));
+  }
+  if (status.ok() && lists.num_expected > 0) {
+    status = CudaStatus(CountExpected(stream, call, lists.expected, lists.num_expected), "expected edges");
+  }
+  if (status.ok() && results.host.data() != nullptr) {
+    status = CopyAsync(results.host.data(), results.device.data(), results.bytes, cudaMemcpyDeviceToHost, device_);
+  }
+  return status;
+}
+
+absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                               std::span<EdgeCap> caps, Matrix out) {
+  absl::Status status = CheckShapes(inputs, problems);
+  if (!status.ok()) return status;
+  Results results;
+  DeviceCall call;
+  Lists lists;
+  DeviceBlock rounded;
+  status = Plan(inputs, problems, caps, out, call, lists, results);
+  if (status.ok()) status = staging_.Commit();
+  if (status.ok()) status = RoundKeysAndValues(inputs, call, rounded);
+  if (status.ok()) status = Enqueue(problems, call, lists, results);
+  if (!status.ok()) return status;
+  if (results.host.data() != nullptr) pending_.push_back(std::move(results));
+  for (size_t p = 0; p < problems.size(); ++p) {
+    if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);
+    if (!problems[p].report->want_graph) continue;
+    status = FillGraph(device_, problems[p], static_cast<int32_t>(p), call);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Attention::Collect() {
+  absl::Status status;
+  for (; !pending_.empty(); pending_.pop_front()) {
+    const Results& results = pending_.front();
+    const auto* host = results.host.as<unsigned char>();
+    const auto* device_caps = reinterpret_cast<const DeviceCap*>(host);
+    for (size_t c = 0; c < results.caps.size(); ++c) {
+      results.caps[c].capped = device_caps[c].capped != 0;
+      if (device_caps[c].failed != 0) status = absl::InternalError("cuda: more edges of one age than a cap can order");
+    }
+    const auto* counts = reinterpret_cast<const HeadCounts*>(host + results.caps.size() * sizeof(DeviceCap));
+    for (const Results::Owed& owed : results.owed) {
+      for (int64_t h = 0; h < results.num_heads; ++h) {
+        HeadReport& head = owed.report->heads[h];
+        head.edges = counts[owed.count + h].edges;
+        head.isolated = counts[owed.count + h].isolated;
+        if (owed.report->want_expected) head.expected = counts[owed.count + h].expected;
+        if (owed.degrees < 0) continue;
+        const auto* degrees = reinterpret_cast<const uint32_t*>(host + owed.degrees) + h * owed.tokens;
+        head.key_degrees.assign(degrees, degrees + owed.tokens);
+      }
+    }
+  }
+  return status;
+}
+
+}  // namespace edgewise::cuda

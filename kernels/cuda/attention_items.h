@@ -1,0 +1,30 @@
+// How the problems of an attention call are cut into items of work: by their shapes and patterns alone, never by what is
+// drawn. Host code; the arrays that items point to are staged for the device.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ITEMS_H_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_ITEMS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/attention_call.h"
+#include "kernels/cuda/runtime.h"
+
+namespace edgewise::cuda {
+
+// Which kernel attends: a graph that all pairs or groups gave goes back to the tile kernel, any other to the row kernel.
+PatternKind KindOf(const AttentionPattern& pattern);
+
+// Items of a problem of kind kDrawn or kGiven.
+void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, std::vector<RowItem>& items);
+
+// Items of a problem of kind kTiles. Rows of a given graph share an item where one's keys begin the other's.
+void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Staging& staging,
+                  std::vector<TileItem>& items);
+
+// Sets row_offsets, given_keys and multiplicity of a problem of kind kGiven.
+void StageGivenRows(const AttentionProblem& problem, int32_t num_heads, Staging& staging, DeviceProblem& staged);
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_ITEMS_H_

@@ -1,0 +1,45 @@
+// The attention kernels, one function per launch; each enqueues on `stream` and returns the launch's error.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_KERNELS_H_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_KERNELS_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/attention_call.h"
+
+namespace edgewise::cuda {
+
+// keys or values [rows, columns] with `stride`, rounded to the nearest bf16: to[r * columns + c].
+cudaError_t RoundRows(cudaStream_t stream, const float* from, int64_t stride, int64_t rows, int64_t columns,
+                      __nv_bfloat16* to);
+
+// attention_rows.cu: draws (or reads) the edges of every row item, keeps those before the cap's cut, attends over them
+// and counts edges and isolated queries of drawn problems. Precision bf16 where call.k16 is set.
+cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);
+
+// attention_tiles.cu: every tile item. A query's result depends on its own keys, in tiles of kTileKeys, alone.
+cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
+
+// attention_caps.cu: fills every cap's cut from the ages of the edges that its drawn row items draw (kernels.md T6), then
+// takes what the call uses off its ledger: undrawn + forced + min(drawn, allowed). `scratch`: CapScratchBytes(...) bytes.
+cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* scratch);
+int64_t CapScratchBytes(int64_t num_caps);
+
+// attention_reports.cu. Of drawn problems only; what other patterns report, the host counts.
+// expected: counts[...].expected of every head of the problems in `problems` [count].
+cudaError_t CountExpected(cudaStream_t stream, const DeviceCall& call, const int32_t* problems, int32_t count);
+// Adds every kept edge of the row items of one problem to degrees [heads, n].
+cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, int32_t problem, uint32_t* degrees);
+// Kept edges of each query: row_edges [heads, queries].
+cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, int32_t* row_edges);
+// The kept edges themselves: keys and multiplicity (null: not wanted) in [row_offsets[heads, queries + 1]].
+cudaError_t ListEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
+                      int32_t* keys, int32_t* multiplicity);
+// Softmax weights of listed edges of any problem, float32: weights as keys. row_offsets as in ListEdges.
+cudaError_t EdgeWeights(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
+                        const int32_t* keys, const int32_t* multiplicity, float* weights);
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_KERNELS_H_
