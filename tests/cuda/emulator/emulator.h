@@ -1,0 +1,49 @@
+// Runs the CUDA kernels of this project on the CPU, so that machines without a GPU can test them.
+//
+// The sources are compiled as C++ with this folder's cuda_runtime.h and cuda_bf16.h. A launch runs at once, in the
+// thread that makes it and one launch at a time; its blocks run one after another, and a block's threads are fibers
+// that give way at barriers and warp collectives only.
+//
+// What that shows: wrong indices, wrong results, barriers and collectives that not all threads reach, reads of shared
+// memory that nothing wrote, leaks; under AddressSanitizer accesses outside allocations; and missing barriers, as
+// results that depend on the order of threads (SetOrder). What it cannot show: races between threads that the orders
+// tried do not reorder, the memory model, time, registers, limits of static shared memory, kernels that read memory of
+// the host.
+//
+// Misuse (see scheduler.cc and runtime.cc) is reported on stderr and ends the process.
+//
+// Tests may call everything here from any thread. From the environment, read once:
+//   EDGEWISE_EMULATED_ORDER=forward|backward|SEED
+//   EDGEWISE_EMULATED_FAIL_AFTER=LAUNCHES
+#ifndef EDGEWISE_TESTS_CUDA_EMULATOR_EMULATOR_H_
+#define EDGEWISE_TESTS_CUDA_EMULATOR_EMULATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace emulator {
+
+// In which order blocks and runnable threads go on. Results of a correct kernel do not depend on it.
+struct Order {
+  enum Kind { kForwardKind, kBackwardKind, kShuffledKind } kind = kForwardKind;
+  uint64_t seed = 0;
+};
+inline constexpr Order kForward = {};
+inline constexpr Order kBackward = {Order::kBackwardKind};
+constexpr Order Shuffled(uint64_t seed) { return {Order::kShuffledKind, seed}; }
+void SetOrder(Order order);
+
+// After `launches` further launches every call fails with cudaErrorIllegalAddress, as on a GPU whose context is lost;
+// negative: never, and all is well again.
+void FailAfter(int64_t launches);
+
+// Allocations of device memory beyond so many bytes in all fail with cudaErrorMemoryAllocation.
+void SetMemoryLimit(size_t bytes);
+
+uint64_t launches();       // made since the process began
+size_t LiveAllocations();  // of device memory
+size_t LiveBytes();        // of device memory
+
+}  // namespace emulator
+
+#endif  // EDGEWISE_TESTS_CUDA_EMULATOR_EMULATOR_H_
