@@ -1,0 +1,345 @@
+// Edge caps: which drawn edges an allowance keeps (kernels.md T6). Edges are drawn once to count their ages by bucket,
+// and once more to list the few in the bucket of the first dropped one; in between once more, by parts of the bucket,
+// where those would be too many. Memory does not depend on the edges, and the host learns nothing of them.
+#include "kernels/cuda/age_select.h"
+#include "kernels/cuda/attention_draw.cuh"
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/launch.h"
+
+namespace edgewise::cuda {
+namespace {
+
+constexpr uint32_t kMaxListed = 8192;  // edges of a cap; 2^44 pairs have fewer of one tick
+constexpr int kSearchThreads = 1024;
+constexpr int kSearchWarps = kSearchThreads / kWarpSize;
+constexpr int kSelectThreads = 256;
+constexpr uint32_t kBinsPerWarp = kAgeBuckets / kSearchWarps;
+constexpr uint32_t kBinsPerStep = 4 * kWarpSize;  // 16 bytes a thread
+
+enum class CapStage : int32_t {
+  kSettled,  // nothing is dropped, or the selection has failed
+  kDivide,   // the bucket of the first dropped edge has too many edges to list
+  kList      // edges are listed
+};
+
+// What is known of a cap's first dropped edge between the passes.
+struct alignas(16) CapState {
+  unsigned long long forced;
+  uint64_t rank;    // of the edge among those whose tick >> shift is `prefix`
+  uint32_t prefix;
+  uint32_t shift;
+  CapStage stage;
+  uint32_t listed;  // may be more than there is room for
+};
+
+struct CapScratch {
+  CapState* states;
+  uint32_t* counts;  // [caps, kAgeBuckets]
+
+  __device__ uint32_t* CountsOf(int64_t cap) const { return counts + cap * kAgeBuckets; }
+  // The list takes the place of the counts when these have been read.
+  __device__ AgedEdge* ListOf(int64_t cap) const { return reinterpret_cast<AgedEdge*>(CountsOf(cap)); }
+};
+static_assert(kMaxListed * sizeof(AgedEdge) <= kAgeBuckets * sizeof(uint32_t));
+
+__device__ bool IsUnlimited(const DeviceCap& cap) { return cap.max_edges == ~uint64_t{0} && cap.ledger == nullptr; }
+
+// A function of its own, as inlined it takes registers that the drawing needs.
+__device__ __noinline__ double AgeOf(Law law, uint64_t uniform, float rate) { return EdgeAge(law, uniform, rate); }
+
+// Calls visit(row, key, forced, uniform, rate) for every edge of an item that is forced or has an age up to `tau`, and
+// for some of the others; see VisitEdges.
+template <typename Visit>
+__device__ void VisitYoung(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, double tau,
+                           DrawScratch& scratch, const Visit& visit) {
+  const int32_t chunks = (problem.tokens + kChunkKeys - 1) / kChunkKeys;
+  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+    RowDrawer<const Visit>(call, problem, item, chunk, tau, true, scratch, visit).Run();
+  }
+}
+
+__global__ void __launch_bounds__(kDrawThreads)
+    CountAges(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ DrawScratch draw;
+  const RowItem item = call.row_items[blockIdx.x];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (problem.kind != PatternKind::kDrawn || problem.cap < 0 || IsUnlimited(call.caps[problem.cap])) return;
+  uint32_t* counts = scratch.CountsOf(problem.cap);
+  unsigned forced_here = 0;
+  VisitYoung(call, problem, item, 1.0, draw, [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
+    if (forced) {
+      ++forced_here;
+    } else {
+      atomicAdd(counts + AgeBucket(AgeTick(AgeOf(problem.law, uniform, rate))), 1u);
+    }
+  });
+  for (int step = kWarpSize / 2; step > 0; step /= 2) forced_here += __shfl_xor_sync(kWholeWarp, forced_here, step);
+  if (threadIdx.x % kWarpSize == 0 && forced_here > 0) {
+    atomicAdd(&scratch.states[problem.cap].forced, static_cast<unsigned long long>(forced_here));
+  }
+}
+
+// The lane that has the element of rank `rank`, where each lane of a warp has `mine`, in the order of lanes; kWarpSize
+// if there are not that many. `before`: elements of earlier lanes. `all`: elements of the warp.
+__device__ int LaneOfRank(uint64_t mine, uint64_t rank, uint64_t* before, uint64_t* all) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  uint64_t through = mine;
+  for (int step = 1; step < kWarpSize; step *= 2) {
+    const uint64_t earlier = __shfl_up_sync(kWholeWarp, through, static_cast<unsigned>(step));
+    if (lane >= step) through += earlier;
+  }
+  *all = __shfl_sync(kWholeWarp, through, kWarpSize - 1);
+  const unsigned beyond = __ballot_sync(kWholeWarp, through > rank);
+  const int found = beyond == 0 ? kWarpSize : __ffs(static_cast<int>(beyond)) - 1;
+  *before = __shfl_sync(kWholeWarp, through - mine, found % kWarpSize);
+  return found;
+}
+
+// A block's view of the counts of one cap.
+struct Search {
+  uint64_t of_warp[kSearchWarps];  // elements in its kBinsPerWarp bins
+  // What Find finds.
+  uint32_t bin;
+  uint32_t count;   // elements in the bin
+  uint64_t before;  // elements in earlier ones
+};
+
+__device__ const uint4* BinsOf(const uint32_t* counts, uint32_t warp, uint32_t step) {
+  return reinterpret_cast<const uint4*>(counts + warp * kBinsPerWarp + step * kBinsPerStep) + threadIdx.x % kWarpSize;
+}
+
+// Elements in all bins, known to all threads.
+__device__ uint64_t Total(const uint32_t* counts, Search& search) {
+  const uint32_t warp = threadIdx.x / kWarpSize;
+  uint64_t sum = 0;
+  for (uint32_t step = 0; step < kBinsPerWarp / kBinsPerStep; ++step) {
+    const uint4 bins = *BinsOf(counts, warp, step);
+    sum += static_cast<uint64_t>(bins.x) + bins.y + bins.z + bins.w;
+  }
+  for (int step = kWarpSize / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+  if (threadIdx.x % kWarpSize == 0) search.of_warp[warp] = sum;
+  __syncthreads();
+  uint64_t total = 0;
+  for (int w = 0; w < kSearchWarps; ++w) total += search.of_warp[w];
+  return total;
+}
+
+// The bin of the element of rank `rank` < Total, which came before; all threads may read `search` afterwards.
+__device__ void Find(const uint32_t* counts, uint64_t rank, Search& search) {
+  const uint32_t warp = threadIdx.x / kWarpSize;
+  uint64_t before = 0;
+  for (uint32_t w = 0; w < warp; ++w) before += search.of_warp[w];
+  if (before <= rank && rank < before + search.of_warp[warp]) {  // one warp
+    for (uint32_t step = 0; step < kBinsPerWarp / kBinsPerStep; ++step) {
+      const uint4 four = *BinsOf(counts, warp, step);
+      const uint32_t bins[4] = {four.x, four.y, four.z, four.w};
+      const uint64_t mine = static_cast<uint64_t>(four.x) + four.y + four.z + four.w;
+      uint64_t earlier, all;
+      const int found = LaneOfRank(mine, rank - before, &earlier, &all);
+      if (found == kWarpSize) {
+        before += all;
+        continue;
+      }
+      if (static_cast<int>(threadIdx.x) % kWarpSize == found) {
+        before += earlier;
+        uint32_t place = 0;
+        while (before + bins[place] <= rank) before += bins[place++];
+        search.bin = warp * kBinsPerWarp + step * kBinsPerStep + static_cast<uint32_t>(found) * 4 + place;
+        search.count = bins[place];
+        search.before = before;
+      }
+      break;
+    }
+  }
+  __syncthreads();
+}
+
+// One block a cap: how many drawn edges may stay, and the bucket of the first one that may not.
+__global__ void __launch_bounds__(kSearchThreads)
+    FindBucket(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ Search search;
+  DeviceCap& cap = call.caps[blockIdx.x];
+  CapState& state = scratch.states[blockIdx.x];
+  uint32_t* counts = scratch.CountsOf(blockIdx.x);
+  const uint64_t drawn = Total(counts, search);
+  const uint64_t allowed = AllowedDrawn(cap.max_edges, cap.ledger, cap.share, cap.undrawn + state.forced);
+  if (threadIdx.x == 0) {
+    cap.forced = state.forced;
+    cap.drawn = drawn;
+    cap.allowed = allowed;
+    state.stage = CapStage::kSettled;
+  }
+  if (drawn <= allowed) return;
+  Find(counts, allowed, search);
+  const bool divide = search.count > kMaxListed;
+  if (threadIdx.x == 0) {
+    state.rank = allowed - search.before;
+    state.prefix = search.bin;
+    state.shift = 16;
+    state.stage = divide ? CapStage::kDivide : CapStage::kList;
+  }
+  for (uint32_t i = threadIdx.x; divide && i < kAgeBuckets; i += kSearchThreads) counts[i] = 0;
+}
+
+// The age up to which an edge's tick >> state.shift is at most state.prefix.
+__device__ double YoungerThan(const CapState& state) {
+  return static_cast<double>((static_cast<uint64_t>(state.prefix) + 1) << state.shift) / 4294967296.0;
+}
+
+// Counts the edges of a bucket that is too full by its parts.
+__global__ void __launch_bounds__(kDrawThreads)
+    CountParts(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ DrawScratch draw;
+  const RowItem item = call.row_items[blockIdx.x];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (problem.kind != PatternKind::kDrawn || problem.cap < 0) return;
+  const CapState& state = scratch.states[problem.cap];
+  if (state.stage != CapStage::kDivide) return;
+  uint32_t* counts = scratch.CountsOf(problem.cap);
+  const uint32_t bucket = state.prefix;
+  VisitYoung(call, problem, item, YoungerThan(state), draw,
+             [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
+               if (forced) return;
+               const uint32_t tick = AgeTick(AgeOf(problem.law, uniform, rate));
+               if (AgeBucket(tick) == bucket) atomicAdd(counts + AgePart(tick), 1u);
+             });
+}
+
+__global__ void __launch_bounds__(kSearchThreads) FindPart(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ Search search;
+  CapState& state = scratch.states[blockIdx.x];
+  if (state.stage != CapStage::kDivide) return;
+  const uint64_t rank = state.rank;
+  const uint32_t* counts = scratch.CountsOf(blockIdx.x);
+  Total(counts, search);
+  Find(counts, rank, search);
+  if (threadIdx.x != 0) return;
+  state.rank = rank - search.before;
+  state.prefix = state.prefix << 16 | search.bin;
+  state.shift = 0;
+  state.stage = CapStage::kList;
+  if (search.count <= kMaxListed) return;
+  state.stage = CapStage::kSettled;
+  call.caps[blockIdx.x].failed = 1;
+}
+
+__global__ void __launch_bounds__(kDrawThreads)
+    ListYoung(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ DrawScratch draw;
+  const RowItem item = call.row_items[blockIdx.x];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (problem.kind != PatternKind::kDrawn || problem.cap < 0) return;
+  CapState& state = scratch.states[problem.cap];
+  if (state.stage != CapStage::kList) return;
+  AgedEdge* list = scratch.ListOf(problem.cap);
+  const uint32_t prefix = state.prefix, shift = state.shift;
+  VisitYoung(call, problem, item, YoungerThan(state), draw,
+             [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
+               if (forced) return;
+               const double age = AgeOf(problem.law, uniform, rate);
+               if (AgeTick(age) >> shift != prefix) return;
+               const uint32_t place = atomicAdd(&state.listed, 1u);
+               if (place >= kMaxListed) return;
+               const auto query = static_cast<uint32_t>(item.first_query + row);
+               list[place] = {AgeBits(age), EdgeOrder(static_cast<uint32_t>(item.problem),
+                                                      static_cast<uint32_t>(call.num_heads),
+                                                      static_cast<uint32_t>(item.head), query,
+                                                      static_cast<uint32_t>(key))};
+             });
+}
+
+// Shared memory of Select.
+struct Digits {
+  uint32_t counts[256];
+  uint32_t digit, before;
+};
+
+// The edge of rank `rank` < count of a list in any order, byte by byte from the highest; known to all threads.
+__device__ AgedEdge Select(const AgedEdge* list, uint32_t count, uint32_t rank, Digits& digits) {
+  AgedEdge selected = {0, 0};  // its bytes from `byte` on
+  for (int byte = 15; byte >= 0; --byte) {
+    for (uint32_t i = threadIdx.x; i < 256; i += kSelectThreads) digits.counts[i] = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
+      const AgedEdge edge = list[i];
+      bool same = true;
+      for (int above = 15; above > byte; --above) same &= ByteOf(edge, above) == ByteOf(selected, above);
+      if (same) atomicAdd(digits.counts + ByteOf(edge, byte), 1u);
+    }
+    __syncthreads();
+    if (threadIdx.x < kWarpSize) {
+      const uint32_t* mine = digits.counts + threadIdx.x * 8;
+      uint32_t sum = 0;
+      for (int i = 0; i < 8; ++i) sum += mine[i];
+      uint64_t before, all;
+      if (LaneOfRank(sum, rank, &before, &all) == static_cast<int>(threadIdx.x)) {
+        uint32_t place = 0;
+        while (before + mine[place] <= rank) before += mine[place++];
+        digits.digit = threadIdx.x * 8 + place;
+        digits.before = static_cast<uint32_t>(before);
+      }
+    }
+    __syncthreads();
+    rank -= digits.before;
+    const auto digit = static_cast<uint64_t>(digits.digit);
+    if (byte < 8) {
+      selected.order |= digit << (8 * byte);
+    } else {
+      selected.age_bits |= digit << (8 * (byte - 8));
+    }
+    __syncthreads();
+  }
+  return selected;
+}
+
+// One block a cap: what it keeps, and what its ledger loses. When allowances were read no ledger had changed.
+__global__ void __launch_bounds__(kSelectThreads)
+    SettleCap(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ Digits digits;
+  DeviceCap& cap = call.caps[blockIdx.x];
+  const CapState state = scratch.states[blockIdx.x];
+  const bool drops = cap.drawn > cap.allowed;
+  AgedEdge first_dropped = {~uint64_t{0}, ~uint64_t{0}};
+  bool failed = drops && (state.stage != CapStage::kList || state.listed > kMaxListed || state.rank >= state.listed);
+  if (drops && !failed) {
+    first_dropped = Select(scratch.ListOf(blockIdx.x), state.listed, static_cast<uint32_t>(state.rank), digits);
+  }
+  if (threadIdx.x != 0) return;
+  if (failed) first_dropped = {0, 0};  // nothing is kept beyond the allowance
+  cap.cut = {first_dropped.age_bits, first_dropped.order};
+  cap.tau = drops ? AgeOfBits(first_dropped.age_bits) : 1.0;
+  cap.capped = drops ? 1 : 0;
+  cap.failed = failed ? 1 : 0;
+  if (cap.ledger == nullptr) return;
+  const uint64_t used = cap.undrawn + cap.forced + (drops ? cap.allowed : cap.drawn);
+  atomicAdd(reinterpret_cast<unsigned long long*>(cap.ledger), 0ull - used);
+}
+
+}  // namespace
+
+int64_t CapScratchBytes(int64_t num_caps) {
+  return num_caps * static_cast<int64_t>(sizeof(CapState) + kAgeBuckets * sizeof(uint32_t));
+}
+
+cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* scratch) {
+  const int64_t caps = call.num_caps;
+  if (caps == 0) return cudaSuccess;
+  auto* states = static_cast<CapState*>(scratch);
+  const CapScratch work = {states, reinterpret_cast<uint32_t*>(states + caps)};
+  cudaError_t error = cudaMemsetAsync(scratch, 0, static_cast<size_t>(CapScratchBytes(caps)), stream);
+  const auto draw = [&](void (*kernel)(DeviceCall, CapScratch)) {
+    if (error == cudaSuccess) error = Launch(stream, call.num_row_items, kDrawThreads, 0, kernel, call, work);
+  };
+  const auto search = [&](int threads, void (*kernel)(DeviceCall, CapScratch)) {
+    if (error == cudaSuccess) error = Launch(stream, caps, threads, 0, kernel, call, work);
+  };
+  draw(CountAges);
+  search(kSearchThreads, FindBucket);
+  draw(CountParts);
+  search(kSearchThreads, FindPart);
+  draw(ListYoung);
+  search(kSelectThreads, SettleCap);
+  return error;
+}
+
+}  // namespace edgewise::cuda

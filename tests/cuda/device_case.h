@@ -1,0 +1,172 @@
+// A case of attention (tests/kernels/attention_cases.h) in device memory, as the kernels read it. Cut into items without
+// the host code of the backend, so that kernels are tested by themselves. Drawn rows and explicit edges only.
+#ifndef EDGEWISE_TESTS_CUDA_DEVICE_CASE_H_
+#define EDGEWISE_TESTS_CUDA_DEVICE_CASE_H_
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/attention_call.h"
+#include "kernels/reference.h"
+#include "tests/kernels/attention_cases.h"
+
+namespace edgewise::cuda::testing {
+
+// Owns device memory.
+class DeviceMemory {
+ public:
+  template <typename T>
+  T* Put(std::span<const T> host) {
+    if (host.empty()) return nullptr;
+    void* pointer = nullptr;
+    EXPECT_EQ(cudaMalloc(&pointer, host.size_bytes()), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(pointer, host.data(), host.size_bytes(), cudaMemcpyHostToDevice), cudaSuccess);
+    blocks_.emplace_back(pointer, [](void* block) { cudaFree(block); });
+    return static_cast<T*>(pointer);
+  }
+  template <typename T>
+  T* Put(const std::vector<T>& host) {
+    return Put(std::span<const T>(host));
+  }
+
+ private:
+  std::vector<std::shared_ptr<void>> blocks_;
+};
+
+// Waits for the device.
+template <typename T>
+std::vector<T> Get(const T* pointer, int64_t count) {
+  std::vector<T> host(static_cast<size_t>(count));
+  if (host.empty()) return host;
+  EXPECT_EQ(cudaMemcpy(host.data(), pointer, host.size() * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+  return host;
+}
+
+struct DeviceCase {
+  // `caps`: as in the call, without what they draw. Their `undrawn` is counted here.
+  explicit DeviceCase(const edgewise::testing::Case& host, std::vector<DeviceCap> caps = {});
+  DeviceCase(const DeviceCase&) = delete;
+
+  std::vector<DeviceCap> Caps() const { return Get(call.caps, call.num_caps); }
+  std::vector<HeadCounts> Counts() const { return Get(call.counts, num_counts); }
+
+  DeviceMemory memory;
+  DeviceCall call = {};
+  std::vector<DeviceProblem> problems;
+  int64_t num_counts = 0;
+};
+
+inline DeviceCap CapOf(uint64_t max_edges, uint64_t* ledger = nullptr, LayerShare share = {}) {
+  DeviceCap cap = {};
+  cap.max_edges = max_edges;
+  cap.ledger = ledger;
+  cap.share = share;
+  return cap;
+}
+
+inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<DeviceCap> caps) {
+  const AttentionInputs& inputs = host.inputs;
+  const float* data = memory.Put(host.data);
+  call.q = data + (inputs.q.data - host.data.data());
+  call.k = data + (inputs.k.data - host.data.data());
+  call.v = data + (inputs.v.data - host.data.data());
+  call.q_stride = inputs.q.stride;
+  call.k_stride = inputs.k.stride;
+  call.v_stride = inputs.v.stride;
+  call.num_heads = inputs.num_heads;
+  call.head_dim = inputs.head_dim;
+  call.value_dim = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
+  call.scale = inputs.scale;
+  if (inputs.distance_bias != nullptr) {
+    call.distance_bias = memory.Put(std::span(
+        inputs.distance_bias, static_cast<size_t>(inputs.num_heads) * (2 * inputs.distance_span - 1)));
+    call.distance_span = inputs.distance_span;
+  }
+  call.x = memory.Put(host.x);
+  call.y = memory.Put(host.y);
+  call.query_bound = memory.Put(host.query_bound);
+  call.key_bound = memory.Put(host.key_bound);
+  call.membership_rows = inputs.memberships.rows;
+  call.rank = inputs.memberships.rank;
+  call.out_stride = static_cast<int64_t>(inputs.num_heads) * call.value_dim;
+  call.out = memory.Put(std::vector<float>(static_cast<size_t>(host.out_rows * call.out_stride), NAN));
+
+  std::vector<RowItem> items;
+  for (const AttentionProblem& problem : host.problems) {
+    const auto index = static_cast<int32_t>(problems.size());
+    DeviceProblem of = {};
+    of.first_row = problem.first_row;
+    of.query_row = problem.first_row + problem.query_shift;
+    of.out_row = problem.out_row;
+    of.tokens = problem.tokens;
+    of.first_query = problem.first_query;
+    const std::span<const int32_t> positions(problem.positions, problem.positions == nullptr ? 0 : problem.tokens);
+    if (!positions.empty() && positions.back() != problem.tokens - 1) of.positions = memory.Put(positions);
+    of.cap = problem.cap;
+    if (problem.bias != nullptr) {
+      const size_t pairs = static_cast<size_t>(problem.bias->length) * problem.bias->length;
+      of.bias_length = problem.bias->length;
+      if (problem.bias->values != nullptr) of.bias_values = memory.Put(std::span(problem.bias->values, pairs));
+      if (problem.bias->buckets != nullptr) of.bias_buckets = memory.Put(std::span(problem.bias->buckets, pairs));
+      if (problem.bias->table != nullptr) {
+        of.bias_table = memory.Put(std::span(problem.bias->table, static_cast<size_t>(inputs.num_heads) * 256));
+      }
+    }
+    if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
+      of.kind = PatternKind::kDrawn;
+      of.count = num_counts;
+      num_counts += inputs.num_heads;
+      of.law = drawn->law;
+      of.self_loops = drawn->self_loops;
+      of.exploration = drawn->exploration;
+      of.local_window = drawn->local_window;
+      of.key = drawn->key;
+    } else {
+      of.kind = PatternKind::kGiven;
+      const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
+      bool multi = false;
+      std::vector<int64_t> row_offsets;
+      std::vector<int32_t> keys, multiplicity;
+      for (int head = 0; head < inputs.num_heads; ++head) {
+        if (problem.cap >= 0) caps[problem.cap].undrawn += reference::DrawEdges(inputs, problem, head).size();
+        if (given == nullptr) continue;
+        const HeadEdges& edges = (*given->heads)[head];
+        for (int64_t offset : edges.row_offsets) row_offsets.push_back(static_cast<int64_t>(keys.size()) + offset);
+        keys.insert(keys.end(), edges.keys.begin(), edges.keys.end());
+        multi |= !edges.multiplicity.empty();
+        multiplicity.insert(multiplicity.end(), edges.multiplicity.begin(), edges.multiplicity.end());
+        multiplicity.resize(keys.size(), 1);
+      }
+      of.row_offsets = memory.Put(row_offsets);
+      of.given_keys = memory.Put(keys);
+      of.multiplicity = multi ? memory.Put(multiplicity) : nullptr;
+      if (given == nullptr) of.kind = PatternKind::kTiles;
+    }
+    for (int32_t head = 0; head < inputs.num_heads && of.kind != PatternKind::kTiles; ++head) {
+      for (int32_t query = problem.first_query; query < problem.tokens; query += kRowsPerItem) {
+        items.push_back({index, head, query, std::min(kRowsPerItem, problem.tokens - query)});
+      }
+    }
+    problems.push_back(of);
+  }
+  for (DeviceCap& cap : caps) {
+    cap.cut = {~uint64_t{0}, ~uint64_t{0}};
+    cap.tau = 1.0;
+  }
+  call.problems = memory.Put(problems);
+  call.row_items = memory.Put(items);
+  call.num_row_items = static_cast<int64_t>(items.size());
+  call.caps = memory.Put(caps);
+  call.num_caps = static_cast<int32_t>(caps.size());
+  call.counts = memory.Put(std::vector<HeadCounts>(static_cast<size_t>(num_counts)));
+}
+
+}  // namespace edgewise::cuda::testing
+
+#endif  // EDGEWISE_TESTS_CUDA_DEVICE_CASE_H_
