@@ -177,6 +177,7 @@ void RunRows(Backend& backend, const Options& options, std::vector<Row>& rows) {
       problem.report = &report;
       const double start = Now(options.threads);
       Check(backend.Attend(operands.inputs, {&problem, 1}, {}, out_matrix));
+      Check(backend.Synchronize());
       if (repeat >= 0) times[i].push_back(Now(options.threads) - start);
       if (repeat >= 0) continue;
       rows[i].edges = report.heads[0].edges;

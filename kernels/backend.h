@@ -63,10 +63,17 @@ class Backend {
   // Backend, instruction set and precision, as answers name it: "cpu/avx512/fp32".
   virtual const std::string& device() const = 0;
 
+  // The device failed so that nothing works in this process any more; any thread may ask.
+  virtual bool lost() const { return false; }
+
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
   virtual absl::Status Upload(std::span<const float> host, float* device) = 0;
   virtual absl::Status Download(const float* device, std::span<float> host) = 0;
   virtual absl::Status Synchronize() = 0;
+  // Keeps the host from running far ahead: returns once everything that was enqueued before the call of Throttle before
+  // this one is done (the first call returns at once). So what is unfinished is at most what came between two calls and
+  // what comes next. Fills no report. Errors as Synchronize.
+  virtual absl::Status Throttle() = 0;
 
   // weight [out, in], bias [out] or empty.
   virtual absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,

@@ -64,7 +64,8 @@ inline constexpr double kCachedTolerance = 1e-4;
 //
 // Pads at the end of a prompt are taken off; a pad is never chosen.
 //
-// One thread at a time; the model's backend is used only inside Step().
+// One thread at a time; the model's backend is used only inside Create(), Step() and the destructor, which waits for
+// it.
 class Generation {
  public:
   // `model` must outlive the generation; `prompt` comes from Model::Prepare and has at least one token. Allocates the

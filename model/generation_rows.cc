@@ -1,8 +1,10 @@
 // The layers of a generation: rows that come before the next new token, many at a time, and the row of one token, with
 // the keys and values of all rows before it from the caches.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "model/generation_state.h"
 #include "model/softmax.h"
 #include "model/weights.h"
@@ -63,8 +65,8 @@ absl::Status Generation::State::StartBefore() {
 
 // One layer of the rows before the last token: of the shared ones, or of a wave of samples.
 absl::Status Generation::State::StepBefore() {
-  absl::Status status;
-  if (layer == 0 && wave_end == 0) status = StartBefore();
+  absl::Status status = model.backend().Throttle();
+  if (status.ok() && layer == 0 && wave_end == 0) status = StartBefore();
   const LayerWeights& weights = model.weights().layer(layer);
   const bool pre = config.norm_position == NormPosition::kPre;
   const bool last = layer + 1 == config.num_hidden_layers;  // only its keys and values are needed
@@ -101,6 +103,7 @@ absl::Status Generation::State::StepBefore() {
     ++layer;
   } else if (wave_end < samples) {
     layer = first_drawn;
+    calls.clear();  // waits: what is kept does not grow with the samples
   } else {
     cached = before.valid();
   }
@@ -109,16 +112,40 @@ absl::Status Generation::State::StepBefore() {
 
 absl::Status Generation::State::AttendBefore(const Activations& source, Activations& rows, uint32_t first_sample,
                                              uint32_t members) {
-  std::vector<LayerMember> attending;
-  attending.reserve(members);
+  LayerCall& call = calls.emplace_back();
+  call.members.reserve(members);
   for (uint32_t m = 0; m < members; ++m) {
-    LayerMember& member = attending.emplace_back(Member(first_sample + m, {&before}));
+    LayerMember& member = call.members.emplace_back(Member(first_sample + m, {&before}));
     member.out_row = static_cast<int64_t>(m) * before.valid();
     member.first_row = source.rows() == rows.rows() ? member.out_row : 0;
   }
   const absl::Status status = rows.ReserveAttended();
-  if (!status.ok()) return status;
-  return AttendLayer(model, source.AttentionView(config, model.weights()), attending, rows.attended());
+  return status.ok() ? call.Attend(model, source.AttentionView(config, model.weights()), rows.attended()) : status;
+}
+
+// The budget of the row.
+absl::Status Generation::State::StartRow(const RowEdges& edges, RowRun& run) {
+  if (edges.budget == 0 || edges.budget >= edges.pairs) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<EdgeLedger>> ledger = model.backend().MakeLedger(edges.budget);
+  if (!ledger.ok()) return ledger.status();
+  run.ledgers.push_back(*std::move(ledger));
+  const QueryRange range{&context, context.valid() - 1};
+  run.least_later = LeastEdgesLater(layers, {&range, 1});
+  return absl::OkStatus();
+}
+
+// From here on every sample has a row, and a budget, of its own.
+absl::Status Generation::State::SplitRow(RowRun& run) {
+  if (!run.ledgers.empty()) {
+    run.shared_ledger = std::move(run.ledgers[0]);
+    run.ledgers.clear();
+    for (uint32_t s = 0; s < samples; ++s) {
+      absl::StatusOr<std::unique_ptr<EdgeLedger>> ledger = model.backend().CopyLedger(*run.shared_ledger);
+      if (!ledger.ok()) return ledger.status();
+      run.ledgers.push_back(*std::move(ledger));
+    }
+  }
+  return Replicate(samples);
 }
 
 // All layers of the last token of the context, whose earlier tokens are cached; its own keys and values become so.
@@ -128,17 +155,11 @@ absl::Status Generation::State::RunRow(RowEdges& edges, std::vector<double>& mea
   edges = {};
   edges.pairs = RowPairs(context);
   edges.budget = RowBudget(context);
-  RowUse start;
-  std::vector<uint64_t> least_later(config.num_hidden_layers, 0);
-  if (edges.budget > 0 && edges.budget < edges.pairs) {
-    start.remaining = edges.budget;
-    const QueryRange range{&context, token};
-    least_later = LeastEdgesLater(layers, {&range, 1});
-  }
+  RowRun run;
   PackedRows packed;
   packed.Add(context, token);
-  absl::Status status = shared.Embed(config, model.weights(), packed, RowCount::kFew);
-  std::vector<RowUse> use(1, start);
+  absl::Status status = StartRow(edges, run);
+  if (status.ok()) status = shared.Embed(config, model.weights(), packed, RowCount::kFew);
   const bool pre = config.norm_position == NormPosition::kPre;
   for (layer = 0; status.ok() && layer < config.num_hidden_layers; ++layer) {
     const LayerWeights& weights = model.weights().layer(layer);
@@ -146,71 +167,76 @@ absl::Status Generation::State::RunRow(RowEdges& edges, std::vector<double>& mea
     Activations& rows = layer < first_drawn ? shared : active;
     status = source.ProjectAttention(weights, config, pre, false, RowCount::kFew);
     if (status.ok()) status = Store(source, 0, Copies(layer), token);
-    if (status.ok() && layer == first_drawn) {
-      status = Replicate(samples);
-      use.assign(samples, use[0]);
-    }
+    if (status.ok() && layer == first_drawn) status = SplitRow(run);
     if (status.ok()) status = rows.ReserveAttended();
-    if (status.ok()) status = AttendRow(source, rows, use, least_later);
+    if (status.ok()) status = AttendRow(source, rows, run);
     if (status.ok()) status = rows.FinishLayer(weights, config, pre, RowCount::kFew);
   }
   if (!status.ok()) return status;
   cached = context.valid();
   layer = 0;
   wave_end = 0;
+  status = PredictNext(mean);  // downloads
+  if (status.ok()) CountEdges(run, edges);
+  calls.clear();
+  return status;
+}
 
-  for (const RowUse& sample : use) {
-    edges.edges += static_cast<double>(sample.edges);
-    edges.max_sample_edges = std::max(edges.max_sample_edges, sample.edges);
-    edges.capped |= sample.capped;
-  }
-  edges.edges /= static_cast<double>(use.size());
-  std::vector<int64_t> places(use.size());
-  for (size_t s = 0; s < places.size(); ++s) places[s] = static_cast<int64_t>(s);
+absl::Status Generation::State::PredictNext(std::vector<double>& mean) {
+  std::vector<int64_t> places(samples);
+  std::iota(places.begin(), places.end(), 0);
   const size_t vocabulary = config.vocab_size;
   mean.assign(vocabulary, 0.0);
   bool finite = true;
   Activations& rows = first_drawn < config.num_hidden_layers ? active : shared;
-  status = rows.NextTokenLogits(config, model.weights(), places, RowCount::kFew, [&](size_t, const float* logits) {
+  const auto add = [&](size_t, const float* logits) {
     finite &= AllFinite(logits, vocabulary);
     const std::vector<double> probabilities = Softmax(logits, vocabulary);
     for (size_t c = 0; c < vocabulary; ++c) mean[c] += probabilities[c];
-  });
-  for (double& probability : mean) probability /= static_cast<double>(use.size());
+  };
+  const absl::Status status = rows.NextTokenLogits(config, model.weights(), places, RowCount::kFew, add);
+  for (double& probability : mean) probability /= static_cast<double>(samples);
   return status.ok() && !finite ? NonFiniteOutput() : status;
 }
 
-absl::Status Generation::State::AttendRow(const Activations& source, Activations& rows, std::vector<RowUse>& use,
-                                          const std::vector<uint64_t>& least_later) {
+// What the layers used, those that the samples share in every one of them.
+void Generation::State::CountEdges(RowRun& run, RowEdges& edges) const {
+  for (LayerCall& call : run.layers) call.Collect();
+  for (uint32_t s = 0; s < samples; ++s) {
+    uint64_t of_sample = 0;
+    for (const LayerCall& call : run.layers) {
+      const LayerMember& member = call.members[call.members.size() == 1 ? 0 : s];
+      for (const HeadReport& head : member.reports[0].heads) of_sample += head.edges;
+      edges.capped |= member.capped;
+    }
+    edges.edges += static_cast<double>(of_sample);
+    edges.max_sample_edges = std::max(edges.max_sample_edges, of_sample);
+  }
+  edges.edges /= static_cast<double>(samples);
+}
+
+absl::Status Generation::State::AttendRow(const Activations& source, Activations& rows, RowRun& run) {
   const QueryRange range{&context, context.valid() - 1};
-  std::vector<LayerMember> members;
-  members.reserve(use.size());
-  for (uint32_t s = 0; s < use.size(); ++s) {
-    LayerMember& member = members.emplace_back(Member(s, range));
+  LayerCall& call = run.layers.emplace_back();
+  const uint32_t members = layer < first_drawn ? 1 : samples;
+  call.members.reserve(members);
+  for (uint32_t s = 0; s < members; ++s) {
+    LayerMember& member = call.members.emplace_back(Member(s, range));
     member.choice.sources = &sources;
     member.first_row = Copies(layer) == 1 ? 0 : s * capacity;
     // The one query of this sequence is in row `query` of the source, not beside its keys.
     const int64_t query = source.rows() == 1 ? 0 : s;
     member.query_shift = query - member.first_row - range.first_query;
     member.out_row = s;
-    if (use[s].remaining == kNoCap) continue;
-    member.allowance = LayerAllowance(use[s].remaining, config.budget_shares, layer,
-                                      LeastEdges(member.choice, {&range, 1}), least_later[layer]);
+    if (run.ledgers.empty()) continue;
+    member.ledger = run.ledgers[s].get();
+    member.share = ShareOf(config.budget_shares, layer, LeastEdges(member.choice, {&range, 1}), run.least_later[layer]);
   }
   AttentionInputs inputs = source.AttentionView(config, model.weights());
   const ConstMatrix cache = Cache(layer);
   inputs.k = cache.Columns(0, cache.columns / 2);
   inputs.v = cache.Columns(cache.columns / 2, cache.columns / 2);
-  const absl::Status status = AttendLayer(model, inputs, members, rows.attended());
-  if (!status.ok()) return status;
-  for (size_t s = 0; s < use.size(); ++s) {
-    use[s].capped |= members[s].capped;
-    for (const HeadReport& head : members[s].reports[0].heads) {
-      use[s].edges += head.edges;
-      if (use[s].remaining != kNoCap) use[s].remaining -= head.edges;
-    }
-  }
-  return absl::OkStatus();
+  return call.Attend(model, inputs, rows.attended());
 }
 
 }  // namespace edgewise

@@ -4,6 +4,8 @@
 #define EDGEWISE_MODEL_GENERATION_STATE_H_
 
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -16,11 +18,12 @@
 
 namespace edgewise {
 
-// What one sample has used of the budget of the row that runs.
-struct RowUse {
-  uint64_t remaining = kNoCap;
-  uint64_t edges = 0;
-  bool capped = false;
+// The row of the newest token while it runs: of the shared layers one, then one of each sample.
+struct RowRun {
+  std::vector<std::unique_ptr<EdgeLedger>> ledgers;  // [1] or [samples]; empty: no budget binds
+  std::unique_ptr<EdgeLedger> shared_ledger;         // what the samples' were copied from
+  std::vector<uint64_t> least_later;                 // [layers]
+  std::deque<LayerCall> layers;
 };
 
 struct Generation::State {
@@ -44,10 +47,11 @@ struct Generation::State {
 
   // The rows before the last token of the context.
   ModelSequence before;
-  int32_t layer = 0;           // next
-  uint32_t wave_begin = 0;     // samples that run together: from here
-  uint32_t wave_end = 0;       // to before here; 0: the shared layers run
-  Activations shared, active;  // rows that the samples share, and those of each
+  int32_t layer = 0;            // next
+  uint32_t wave_begin = 0;      // samples that run together: from here
+  uint32_t wave_end = 0;        // to before here; 0: the shared layers run
+  Activations shared, active;   // rows that the samples share, and those of each
+  std::deque<LayerCall> calls;  // theirs: nobody reads their reports, but the backend writes them
 
   GeneratedText text;
   uint32_t generated = 0;
@@ -78,8 +82,11 @@ struct Generation::State {
   absl::Status Replicate(uint32_t copies);
   absl::Status StartBefore();
   absl::Status AttendBefore(const Activations& source, Activations& rows, uint32_t first_sample, uint32_t members);
-  absl::Status AttendRow(const Activations& source, Activations& rows, std::vector<RowUse>& use,
-                         const std::vector<uint64_t>& least_later);
+  absl::Status StartRow(const RowEdges& edges, RowRun& run);
+  absl::Status SplitRow(RowRun& run);
+  absl::Status AttendRow(const Activations& source, Activations& rows, RowRun& run);
+  absl::Status PredictNext(std::vector<double>& mean);
+  void CountEdges(RowRun& run, RowEdges& edges) const;
 };
 
 }  // namespace edgewise

@@ -1,20 +1,49 @@
 #include "model/layer_attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "model/weights.h"
 
 namespace edgewise {
 
-uint64_t LayerAllowance(uint64_t remaining, const std::vector<double>& shares, int32_t layer, uint64_t forced_here,
-                        uint64_t forced_later) {
+namespace {
+
+// Whether the host drops what a budget does not allow, and so must know how many edges are left. Patterns of other
+// kinds are dropped from by the backend, or never.
+bool HostDrops(const LayerChoice& choice) {
+  return choice.given == nullptr && choice.attention != nullptr &&
+         (choice.attention->kind == AttentionKind::kSsa || choice.attention->kind == AttentionKind::kBlock);
+}
+
+// Waits for the layers before where the host drops.
+absl::StatusOr<LayerPatterns> PatternsOf(Backend& backend, const LayerMember& member) {
+  if (member.ledger == nullptr || !HostDrops(member.choice)) return MakePatterns(member.choice, member.ranges, kNoCap);
+  const absl::StatusOr<uint64_t> remaining = backend.Remaining(*member.ledger);
+  if (!remaining.ok()) return remaining.status();
+  return MakePatterns(member.choice, member.ranges, LayerAllowance(*remaining, member.share));
+}
+
+}  // namespace
+
+// Long division, every step of it exact: the rest stays below the sum, and twice the rest minus the sum has no
+// rounding. Rounded up, an exact share of a whole number stays one.
+LayerShare ShareOf(const std::vector<double>& shares, int32_t layer, uint64_t forced_here, uint64_t forced_later) {
   long double sum = 0.0L;
   for (size_t l = layer; l < shares.size(); ++l) sum += shares[l];
-  const long double share = std::floor(static_cast<long double>(remaining) * (shares[layer] / sum));
-  const uint64_t wanted = std::min(remaining, static_cast<uint64_t>(share));
-  return std::min(std::max(wanted, forced_here), remaining - forced_later);
+  LayerShare share{kWholeShare, forced_here, forced_later};
+  long double rest = shares[layer];
+  if (rest >= sum) return share;
+  share.fraction = 0;
+  for (uint64_t bit = kWholeShare >> 1; bit > 0; bit >>= 1) {
+    rest *= 2.0L;
+    if (rest < sum) continue;
+    rest -= sum;
+    share.fraction |= bit;
+  }
+  if (rest > 0.0L) ++share.fraction;
+  return share;
 }
 
 std::vector<uint64_t> LeastEdgesLater(std::span<const LayerChoice> choices, std::span<const QueryRange> ranges) {
@@ -33,21 +62,23 @@ uint64_t EdgesOfDensity(double density, uint64_t pairs) {
   return edges;
 }
 
-absl::Status AttendLayer(const Model& model, const AttentionInputs& inputs, std::span<LayerMember> members,
-                         Matrix out) {
+LayerCall::~LayerCall() {
+  if (pending_ != nullptr) pending_->Synchronize().IgnoreError();
+}
+
+absl::Status LayerCall::Attend(const Model& model, const AttentionInputs& inputs, Matrix out) {
   std::vector<AttentionProblem> problems;
-  std::vector<EdgeCap> caps;
-  std::vector<double> expected;  // of each problem; 0: as reported
   size_t sides = 0;
   for (const LayerMember& member : members) sides += member.ranges.size();
   std::vector<PairwiseBias> biases;  // the problems point to them
   biases.reserve(sides);
   for (LayerMember& member : members) {
-    LayerPatterns made = MakePatterns(member.choice, member.ranges, member.allowance);
-    member.capped = made.capped;
+    absl::StatusOr<LayerPatterns> made = PatternsOf(model.backend(), member);
+    if (!made.ok()) return made.status();
+    member.capped = made->capped;
     member.reports.assign(member.ranges.size(), {});
-    const int32_t cap = member.allowance == kNoCap ? -1 : static_cast<int32_t>(caps.size());
-    if (cap >= 0) caps.push_back({member.allowance});
+    const int32_t cap = member.ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size());
+    if (cap >= 0) caps_.push_back({kNoCap, member.ledger, member.share});
     int64_t row = member.first_row, out_row = member.out_row;
     for (size_t side = 0; side < member.ranges.size(); ++side) {
       const ModelSequence& sequence = *member.ranges[side].sequence;
@@ -70,27 +101,29 @@ absl::Status AttendLayer(const Model& model, const AttentionInputs& inputs, std:
         bias.table = model.weights().pairwise_table.data();
         problem.bias = &bias;
       }
-      problem.pattern = std::move(made.patterns[side]);
+      problem.pattern = std::move(made->patterns[side]);
       problem.cap = cap;
       problem.report = &report;
-      expected.push_back(made.expected[side]);
+      expected_.push_back(made->expected[side]);
       row += sequence.valid();
       out_row += sequence.valid() - problem.first_query;
     }
   }
-  const absl::Status status = model.backend().Attend(inputs, problems, caps, out);
-  if (!status.ok()) return status;
+  pending_ = &model.backend();  // from here on: a call that fails may have begun
+  return model.backend().Attend(inputs, problems, caps_, out);
+}
 
-  size_t problem = 0;
+void LayerCall::Collect() {
+  if (std::exchange(pending_, nullptr) == nullptr) return;  // it never began
+  size_t cap = 0, sequence = 0;
   for (LayerMember& member : members) {
-    if (member.allowance != kNoCap) member.capped |= caps[problems[problem].cap].capped;
+    if (member.ledger != nullptr) member.capped |= caps_[cap++].capped;
     for (AttentionReport& report : member.reports) {
-      const double before = expected[problem++];
-      if (!member.want_expected || !(before > 0.0)) continue;
-      for (HeadReport& head : report.heads) head.expected = before;
+      const double expected = expected_[sequence++];
+      if (!member.want_expected || !(expected > 0.0)) continue;
+      for (HeadReport& head : report.heads) head.expected = expected;
     }
   }
-  return absl::OkStatus();
 }
 
 }  // namespace edgewise

@@ -22,7 +22,8 @@ struct LayerMember {
   int64_t first_row = 0;           // of the first sequence in k, v and the memberships
   int64_t query_shift = 0;         // as AttentionProblem::query_shift
   int64_t out_row = 0;             // of the first query of the first sequence
-  uint64_t allowance = kNoCap;     // edges that the layer may use; >= LeastEdges
+  EdgeLedger* ledger = nullptr;    // edges that the sample may still use; outlives the call. Null: no budget
+  LayerShare share;                // of the ledger
   bool want_expected = false;
   bool want_key_degrees = false;
   bool want_graph = false;
@@ -31,10 +32,8 @@ struct LayerMember {
   std::vector<AttentionReport> reports;  // out: one per sequence
 };
 
-// What a layer may use of the edges that are left (DESIGN promise 2): floor(remaining * w_layer / sum of w from layer
-// on), but at least what is forced here and at most what leaves enough for what is forced later.
-uint64_t LayerAllowance(uint64_t remaining, const std::vector<double>& shares, int32_t layer, uint64_t forced_here,
-                        uint64_t forced_later);
+// What a layer may use of the edges that are left: w_layer / (sum of w from layer on) of them, within what is forced.
+LayerShare ShareOf(const std::vector<double>& shares, int32_t layer, uint64_t forced_here, uint64_t forced_later);
 
 // For every layer, what the layers behind it cannot do without. `choices` [layers].
 std::vector<uint64_t> LeastEdgesLater(std::span<const LayerChoice> choices, std::span<const QueryRange> ranges);
@@ -43,8 +42,27 @@ std::vector<uint64_t> LeastEdgesLater(std::span<const LayerChoice> choices, std:
 // at most `density`. (0.29 of 100 is 29, though 0.29 * 100 is 28.999... in doubles.)
 uint64_t EdgesOfDensity(double density, uint64_t pairs);
 
-// Attends all members of one layer: `inputs` are its queries, keys and values.
-absl::Status AttendLayer(const Model& model, const AttentionInputs& inputs, std::span<LayerMember> members, Matrix out);
+// The attention of one layer, from its call until what it reports is there. The backend may write to the members until
+// then, so one that goes earlier waits for it.
+class LayerCall {
+ public:
+  LayerCall() = default;
+  LayerCall(const LayerCall&) = delete;
+  LayerCall& operator=(const LayerCall&) = delete;
+  ~LayerCall();
+
+  // Attends all members: `inputs` are their queries, keys and values. Once.
+  absl::Status Attend(const Model& model, const AttentionInputs& inputs, Matrix out);
+  // Makes the members' outputs valid; Backend::Synchronize or Download has returned since Attend.
+  void Collect();
+
+  std::vector<LayerMember> members;  // left alone between Attend and Collect
+
+ private:
+  Backend* pending_ = nullptr;    // that may still write; null: none
+  std::vector<EdgeCap> caps_;     // of the members that have a ledger
+  std::vector<double> expected_;  // of every sequence; 0: as reported
+};
 
 }  // namespace edgewise
 

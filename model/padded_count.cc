@@ -103,8 +103,13 @@ absl::Status PaddedCount::Attend(bool draws) {
   }
   const AttentionInputs view = rows_.AttentionView(config, model_.weights());
   std::vector<std::vector<HeadEdges>> kept(padded_.size());
-  if (draws) {
+  const auto attend = [&] {  // and waits: the reports are here
     const absl::Status status = model_.backend().Attend(view, problems, {}, rows_.attended());
+    const absl::Status finished = model_.backend().Synchronize();
+    return status.ok() ? finished : status;
+  };
+  if (draws) {
+    const absl::Status status = attend();
     if (!status.ok()) return status;
   }
   for (size_t side = 0; side < padded_.size(); ++side) {
@@ -124,7 +129,7 @@ absl::Status PaddedCount::Attend(bool draws) {
           GroupedKeys{{0, problems[side].tokens}, {0, static_cast<int64_t>(keys.size())}, keys, false};
     }
   }
-  return model_.backend().Attend(view, problems, {}, rows_.attended());
+  return attend();
 }
 
 double PaddedCount::density() const { return sum_ / samples_; }

@@ -76,6 +76,9 @@ void Pass::State::SelectSequences(int64_t input, size_t end) {
 absl::Status Pass::State::StartGroup() {
   layer = 0;
   prefix_done = shared_scores_ready = false;
+  wave.clear();  // of a group that was dropped half-way, and what it leaves
+  prefixes.clear();
+  unrecorded.clear();
   group_begin = group_end;
   int64_t tokens = 0;
   for (; group_end < states.size(); ++group_end) {
@@ -94,14 +97,22 @@ absl::Status Pass::State::StartGroup() {
     if (state.complete) continue;
     state.shared_row = packed.rows();
     for (const ModelSequence& sequence : Sequences(static_cast<int64_t>(i))) packed.Add(sequence, 0);
-    PassMember& member = prefixes.emplace_back();
-    member.input = static_cast<int64_t>(i);
-    member.row = state.shared_row;
-    member.remaining = inputs[i].max_edges >= state.result.pairs ? kNoCap : inputs[i].max_edges;
-    member.result.layers.resize(config.num_hidden_layers * inputs[i].sequences.size());
-    member.graph.resize(inputs[i].want_graph ? member.result.layers.size() : 0);
+    state.prefix = prefixes.emplace_back(MakeMember(static_cast<int64_t>(i), state.shared_row));
+    if (inputs[i].max_edges >= state.result.pairs) continue;
+    absl::StatusOr<std::unique_ptr<EdgeLedger>> ledger = model.backend().MakeLedger(inputs[i].max_edges);
+    if (!ledger.ok()) return ledger.status();
+    state.prefix->ledger = *std::move(ledger);
   }
   return shared.Embed(config, model.weights(), packed);
+}
+
+std::shared_ptr<PassMember> Pass::State::MakeMember(int64_t input, int64_t row) const {
+  auto member = std::make_shared<PassMember>();
+  member->input = input;
+  member->row = row;
+  member->result.layers.resize(config.num_hidden_layers * inputs[input].sequences.size());
+  member->graph.resize(inputs[input].want_graph ? member->result.layers.size() : 0);
+  return member;
 }
 
 // Picks the next samples of every input of the group that still wants some, and gives them rows that start as the
@@ -118,9 +129,14 @@ absl::Status Pass::State::StartWave() {
     for (uint32_t s = 0; s < count; ++s) {
       const bool fits = static_cast<int64_t>(rows.size()) + state.tokens <= options.max_wave_tokens;
       if (!fits && !wave.empty()) break;
-      PassMember& member = wave.emplace_back(state.prefix);
+      wave.push_back(MakeMember(static_cast<int64_t>(i), static_cast<int64_t>(rows.size())));
+      PassMember& member = *wave.back();
       member.sample = inputs[i].first_sample + done + s;
-      member.row = static_cast<int64_t>(rows.size());
+      if (state.prefix->ledger != nullptr) {
+        absl::StatusOr<std::unique_ptr<EdgeLedger>> ledger = model.backend().CopyLedger(*state.prefix->ledger);
+        if (!ledger.ok()) return ledger.status();
+        member.ledger = *std::move(ledger);
+      }
       for (int64_t r = 0; r < state.tokens; ++r) rows.push_back(state.shared_row + r);
     }
   }
@@ -130,29 +146,27 @@ absl::Status Pass::State::StartWave() {
 }
 
 absl::Status Pass::State::Step() {
+  absl::Status status = model.backend().Throttle();
+  if (!status.ok()) return status;
   for (size_t i = group_begin; i < group_end; ++i) {
     if (!states[i].complete && states[i].padded.has_value()) return CountPadded(static_cast<int64_t>(i));
   }
   if (GroupDone()) {
-    const absl::Status status = StartGroup();
+    status = StartGroup();
     if (!status.ok()) return status;
   }
   if (!prefix_done && layer < first_drawn) {
-    const absl::Status status = RunLayer(prefixes, shared, false);
+    status = RunLayer(prefixes, shared, false);
     ++layer;
     if (!status.ok() || layer < first_drawn) return status;
   }
-  if (!prefix_done) {
-    for (PassMember& member : prefixes) states[member.input].prefix = std::move(member);
-    prefixes.clear();
-    prefix_done = true;
-  }
+  prefix_done = true;
   if (wave.empty()) {
     layer = first_drawn;
-    const absl::Status status = StartWave();
+    status = StartWave();
     if (!status.ok()) return status;
   }
-  absl::Status status = DropDeadMembers();
+  status = DropDeadMembers();
   if (!status.ok()) return status;
   if (!wave.empty() && layer < config.num_hidden_layers) {
     status = RunLayer(wave, active, layer == first_drawn);
@@ -165,25 +179,28 @@ absl::Status Pass::State::Step() {
 
 // Rows of dropped inputs leave the wave.
 absl::Status Pass::State::DropDeadMembers() {
-  const auto dead = [&](const PassMember& member) { return states[member.input].complete; };
+  const auto dead = [&](const auto& member) { return states[member->input].complete; };
   if (std::none_of(wave.begin(), wave.end(), dead)) return absl::OkStatus();
   std::erase_if(wave, dead);
   std::vector<int64_t> rows;
-  for (PassMember& member : wave) {
-    const int64_t first = member.row;
-    member.row = static_cast<int64_t>(rows.size());
-    for (int64_t r = 0; r < states[member.input].tokens; ++r) rows.push_back(first + r);
+  for (const auto& member : wave) {
+    const int64_t first = member->row;
+    member->row = static_cast<int64_t>(rows.size());
+    for (int64_t r = 0; r < states[member->input].tokens; ++r) rows.push_back(first + r);
   }
   return active.Compact(rows);
 }
 
 // Classifies every member and hands its result to its input; inputs that have enough are finished.
 absl::Status Pass::State::FinishWave() {
-  if (!wave.empty()) {
-    const absl::Status status = Classify(active, wave);
-    if (!status.ok()) return status;
+  absl::Status status;
+  if (!wave.empty()) status = Classify(active, wave);
+  if (status.ok()) status = RecordLayers();
+  if (!status.ok()) return status;
+  for (const auto& member : wave) {
+    AddPrefix(*member);
+    AddSample(*member);
   }
-  for (PassMember& member : wave) AddSample(member);
   for (size_t i = group_begin; i < group_end; ++i) {
     PassInput& state = states[i];
     if (state.complete) continue;
@@ -209,29 +226,6 @@ absl::Status Pass::State::FinishWave() {
   }
   wave.clear();
   return absl::OkStatus();
-}
-
-// A sample that ran, or what an earlier part of the text adds to it.
-void Pass::State::AddSample(PassMember& member) {
-  PassInput& state = states[member.input];
-  std::vector<SampleResult>& samples = state.result.sample_results;
-  const size_t index = state.ran++;
-  if (index == samples.size()) {
-    if (inputs[member.input].want_graph) state.result.graph = Graph{std::move(member.graph)};
-    samples.push_back(std::move(member.result));
-    return;
-  }
-  SampleResult& sample = samples[index];
-  SampleResult& part = member.result;
-  sample.token_probabilities.insert(sample.token_probabilities.begin(), part.token_probabilities.begin(),
-                                    part.token_probabilities.end());
-  sample.edges += part.edges;
-  sample.isolated += part.isolated;
-  const size_t layers = config.num_hidden_layers;
-  for (size_t l = state.first_sequence * layers; l < state.end_sequence * layers; ++l) {
-    sample.layers[l] = std::move(part.layers[l]);
-    if (inputs[member.input].want_graph) state.result.graph->layers[l] = std::move(member.graph[l]);
-  }
 }
 
 absl::Status Pass::State::CountPadded(int64_t input) {
@@ -285,7 +279,7 @@ void Pass::Drop(int64_t input, absl::Status reason) {
 
 int64_t Pass::live_tokens() const {
   int64_t tokens = 0;
-  for (const PassMember& member : state_->wave) tokens += state_->states[member.input].tokens;
+  for (const auto& member : state_->wave) tokens += state_->states[member->input].tokens;
   if (!state_->wave.empty()) return tokens;
   for (const PassInput& state : state_->states) tokens += state.complete ? 0 : state.tokens;
   return tokens;

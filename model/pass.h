@@ -21,7 +21,10 @@ namespace edgewise {
 // time as fit, so memory does not grow with its length either. An input's result depends on the model and the input
 // only.
 //
-// One thread at a time; the model's backend is used only inside Step().
+// The backend may run behind the host, by two steps at most: counts are read when a wave is classified, and a pass that
+// goes earlier waits until nothing is written to it any more.
+//
+// One thread at a time; the model's backend is used only inside Step() and by the destructor.
 class Pass {
  public:
   struct Options {

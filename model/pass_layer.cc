@@ -1,12 +1,15 @@
 // One layer of a pass: members, their budgets, attention, and what it reports.
 #include <cmath>
-#include <utility>
 
-#include "model/layer_attention.h"
 #include "model/pass_state.h"
 #include "model/weights.h"
 
 namespace edgewise {
+namespace {
+
+constexpr size_t kMostUnrecorded = 1 << 17;  // reports of a head, about 150 bytes each
+
+}  // namespace
 
 // Whether an input of the group draws from memberships in this layer.
 bool Pass::State::NeedsMemberships() const {
@@ -20,7 +23,7 @@ bool Pass::State::NeedsMemberships() const {
 }
 
 // One layer of all members. `from_shared`: query, key, value and memberships come from the shared rows.
-absl::Status Pass::State::RunLayer(std::vector<PassMember>& members, Activations& rows, bool from_shared) {
+absl::Status Pass::State::RunLayer(const PassMembers& members, Activations& rows, bool from_shared) {
   const LayerWeights& weights = model.weights().layer(layer);
   const bool pre = config.norm_position == NormPosition::kPre;
   Activations& source = from_shared ? shared : rows;
@@ -36,42 +39,46 @@ absl::Status Pass::State::RunLayer(std::vector<PassMember>& members, Activations
   return rows.FinishLayer(weights, config, pre);
 }
 
-absl::Status Pass::State::Attend(std::vector<PassMember>& members, const Activations& source, Activations& rows,
+absl::Status Pass::State::Attend(const PassMembers& members, const Activations& source, Activations& rows,
                                  bool from_shared) {
-  std::vector<LayerMember> layer_members;
-  layer_members.reserve(members.size());
-  for (const PassMember& member : members) {
-    const ModelInput& input = inputs[member.input];
-    PassInput& state = states[member.input];
-    LayerMember& attending = layer_members.emplace_back();
-    for (const ModelSequence& sequence : Sequences(member.input)) attending.ranges.push_back({&sequence});
-    attending.choice = Choose(member.input, layer);
-    attending.choice.sample = member.sample;
-    attending.first_row = from_shared ? state.shared_row : member.row;
+  PassLayer& next = unrecorded.emplace_back();
+  next.layer = layer;
+  next.members = members;
+  next.call.members.reserve(members.size());
+  bool graphs = false;
+  size_t sequences = 0;
+  for (const auto& member : members) {
+    const ModelInput& input = inputs[member->input];
+    LayerMember& attending = next.call.members.emplace_back();
+    for (const ModelSequence& sequence : Sequences(member->input)) attending.ranges.push_back({&sequence});
+    attending.choice = Choose(member->input, layer);
+    attending.choice.sample = member->sample;
+    attending.first_row = from_shared ? states[member->input].shared_row : member->row;
     attending.query_shift = 0;
-    attending.out_row = member.row;
+    attending.out_row = member->row;
     attending.want_expected = input.want_expected;
     attending.want_key_degrees = input.want_key_degrees;
     attending.want_graph = input.want_graph;
-    if (member.remaining == kNoCap) continue;
-    if (state.least_later.empty()) {
-      std::vector<LayerChoice> choices;
-      for (int32_t l = 0; l < config.num_hidden_layers; ++l) choices.push_back(Choose(member.input, l));
-      state.least_later = LeastEdgesLater(choices, attending.ranges);
-    }
-    attending.allowance = LayerAllowance(member.remaining, config.budget_shares, layer,
-                                         LeastEdges(attending.choice, attending.ranges), state.least_later[layer]);
+    graphs |= input.want_graph;
+    sequences += attending.ranges.size();
+    attending.ledger = member->ledger.get();
+    if (attending.ledger != nullptr) attending.share = Share(member->input, attending.ranges);
   }
-  const absl::Status status =
-      AttendLayer(model, source.AttentionView(config, model.weights()), layer_members, rows.attended());
-  if (!status.ok()) return status;
-  for (size_t m = 0; m < members.size(); ++m) {
-    members[m].result.capped |= layer_members[m].capped;
-    for (uint32_t side = 0; side < layer_members[m].reports.size(); ++side) {
-      Record(members[m], side, layer_members[m].reports[side]);
-    }
+  const absl::Status status = next.call.Attend(model, source.AttentionView(config, model.weights()), rows.attended());
+  // A graph made the call wait, and is large: it is not kept twice. Nor are the reports of very many short texts.
+  const bool record = graphs || sequences * config.num_attention_heads * unrecorded.size() > kMostUnrecorded;
+  return status.ok() && record ? RecordLayers() : status;
+}
+
+// What the next layer may use of the budget of a sample.
+LayerShare Pass::State::Share(int64_t input, std::span<const QueryRange> ranges) {
+  std::vector<uint64_t>& least_later = states[input].least_later;
+  if (least_later.empty()) {
+    std::vector<LayerChoice> choices;
+    for (int32_t l = 0; l < config.num_hidden_layers; ++l) choices.push_back(Choose(input, l));
+    least_later = LeastEdgesLater(choices, ranges);
   }
-  return absl::OkStatus();
+  return ShareOf(config.budget_shares, layer, LeastEdges(Choose(input, layer), ranges), least_later[layer]);
 }
 
 LayerChoice Pass::State::Choose(int64_t input, int32_t of_layer) const {
@@ -80,11 +87,29 @@ LayerChoice Pass::State::Choose(int64_t input, int32_t of_layer) const {
   return choice;
 }
 
+// Adds what the layers since the last time report to their members.
+absl::Status Pass::State::RecordLayers() {
+  const absl::Status status = model.backend().Synchronize();
+  if (!status.ok()) return status;
+  for (; !unrecorded.empty(); unrecorded.pop_front()) {
+    PassLayer& of = unrecorded.front();
+    of.call.Collect();
+    for (size_t m = 0; m < of.call.members.size(); ++m) {
+      const LayerMember& attended = of.call.members[m];
+      of.members[m]->result.capped |= attended.capped;
+      for (uint32_t side = 0; side < attended.reports.size(); ++side) {
+        Record(*of.members[m], of.layer, side, attended.reports[side]);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 // Adds what one layer reports of one sequence to its member.
-void Pass::State::Record(PassMember& member, uint32_t side, const AttentionReport& report) {
+void Pass::State::Record(PassMember& member, int32_t of_layer, uint32_t side, const AttentionReport& report) const {
   const size_t place = states[member.input].first_sequence + side;
   const ModelSequence& sequence = inputs[member.input].sequences[place];
-  const size_t index = place * config.num_hidden_layers + layer;
+  const size_t index = place * config.num_hidden_layers + of_layer;
   std::vector<HeadCounts>& heads = member.result.layers[index];
   heads.clear();
   for (const HeadReport& head : report.heads) {
@@ -95,7 +120,6 @@ void Pass::State::Record(PassMember& member, uint32_t side, const AttentionRepor
     counts.expected = std::round(head.expected * 1048576.0) / 1048576.0;
     member.result.edges += head.edges;
     member.result.isolated += head.isolated;
-    if (member.remaining != kNoCap) member.remaining -= head.edges;
     if (!head.key_degrees.empty()) {
       counts.key_degrees.assign(sequence.length(), 0);
       for (size_t i = 0; i < head.key_degrees.size(); ++i) {

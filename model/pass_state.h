@@ -4,25 +4,38 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "model/activations.h"
+#include "model/layer_attention.h"
 #include "model/padded_count.h"
 #include "model/pass.h"
 
 namespace edgewise {
 
-// One forward pass of one input: a member of the wave.
+// One forward pass of one input: a member of the wave. Or what its samples share: the layers before the first drawn
+// one.
 struct PassMember {
   int64_t input = 0;
-  uint32_t sample = 0;  // index within the ensemble, first_sample included
-  int64_t row = 0;      // first row of its first sequence among the wave's
-  uint64_t remaining = kNoCap;
-  SampleResult result;
+  uint32_t sample = 0;                        // index within the ensemble, first_sample included
+  int64_t row = 0;                            // first row of its first sequence among the wave's
+  std::unique_ptr<EdgeLedger> ledger;         // null: no budget binds
+  SampleResult result;                        // of its own layers, until the wave is finished
   std::vector<std::vector<HeadEdges>> graph;  // [sides * layers][heads], when asked for
+};
+using PassMembers = std::vector<std::shared_ptr<PassMember>>;
+
+// A layer whose reports may still be on their way. It keeps its members, with their ledgers, also when they have left
+// the wave.
+struct PassLayer {
+  int32_t layer = 0;
+  PassMembers members;
+  LayerCall call;  // of the same members
 };
 
 // What is known of one input across waves.
@@ -37,7 +50,7 @@ struct PassInput {
   int64_t tokens = 0;                         // valid, over these
   std::vector<std::vector<HeadEdges>> given;  // over valid tokens; empty: none
   std::vector<uint64_t> least_later;          // [layers] edges that no cap drops in later layers; made when needed
-  PassMember prefix;                          // counts of the layers that the samples share
+  std::shared_ptr<PassMember> prefix;         // the layers that the samples share
   std::optional<PaddedCount> padded;          // while it runs, after the samples
 };
 
@@ -54,12 +67,13 @@ struct Pass::State {
   size_t group_begin = 0;            // inputs that run together: from here
   size_t group_end = 0;              // to before here
   Activations shared;                // rows of the group's inputs, once each
-  std::vector<PassMember> prefixes;  // one per input while the shared layers run
+  PassMembers prefixes;              // one per input
   bool prefix_done = false;          // the shared layers have run
   bool shared_scores_ready = false;  // query, key, value and memberships of the first drawn layer
-  std::vector<PassMember> wave;
+  PassMembers wave;
   Activations active;  // rows of the wave
   int32_t layer = 0;   // next
+  std::deque<PassLayer> unrecorded;
 
   absl::Status Step();
   // The sequences of an input that run now.
@@ -72,15 +86,19 @@ struct Pass::State {
   void AddSample(PassMember& member);
   absl::Status StartGroup();
   absl::Status StartWave();
-  absl::Status RunLayer(std::vector<PassMember>& members, Activations& rows, bool from_shared);
-  absl::Status Attend(std::vector<PassMember>& members, const Activations& source, Activations& rows, bool from_shared);
+  std::shared_ptr<PassMember> MakeMember(int64_t input, int64_t row) const;
+  absl::Status RunLayer(const PassMembers& members, Activations& rows, bool from_shared);
+  absl::Status Attend(const PassMembers& members, const Activations& source, Activations& rows, bool from_shared);
+  LayerShare Share(int64_t input, std::span<const QueryRange> ranges);
   bool NeedsMemberships() const;
   LayerChoice Choose(int64_t input, int32_t of_layer) const;
-  void Record(PassMember& member, uint32_t side, const AttentionReport& report);
+  absl::Status RecordLayers();
+  void Record(PassMember& member, int32_t of_layer, uint32_t side, const AttentionReport& report) const;
+  void AddPrefix(PassMember& member) const;
   absl::Status DropDeadMembers();
   absl::Status FinishWave();
-  absl::Status Classify(Activations& rows, std::vector<PassMember>& members);
-  absl::Status Score(Activations& rows, std::vector<PassMember>& members);
+  absl::Status Classify(Activations& rows, const PassMembers& members);
+  absl::Status Score(Activations& rows, const PassMembers& members);
   void CheckFinite(PassMember& member, const float* row);
   absl::Status CountPadded(int64_t input);
   void FinishInput(int64_t input);

@@ -68,6 +68,8 @@ class CpuBackend : public Backend {
 
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
+  absl::Status Throttle() override { return absl::OkStatus(); }
+
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                std::span<const float> bias, int64_t out, int64_t in,
                                                                Activation activation) override {

@@ -300,6 +300,7 @@ TEST(AttentionTest, ScoresBeyondFloat32AreNaNAndNotAnAnswer) {
       if (!dense) problem.pattern = ExplicitEdges{&heads};
       problem.report = &report;
       ASSERT_TRUE((*backend)->Attend(inputs, {&problem, 1}, {}, Matrix(out.data(), n, d)).ok());
+      ASSERT_TRUE((*backend)->Synchronize().ok());
       EXPECT_TRUE(std::isnan(out[5 * d])) << isa;
       if (dense) continue;
       EXPECT_EQ(out[7 * d], 0.0f) << isa;

@@ -83,6 +83,7 @@ Sample Draw(Backend& backend, const Problem& problem, DrawnRows drawn, bool grap
   const absl::Status status =
       backend.Attend(problem.Inputs(), {&attention, 1}, {}, Matrix(sample.out.data(), problem.n, kHeads * kHeadDim));
   EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(backend.Synchronize().ok());
   return sample;
 }
 

@@ -4,6 +4,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <utility>
+
+#include "tests/model/deferred_backend.h"
 
 namespace edgewise::testing {
 namespace {
@@ -26,19 +29,26 @@ bool SameHead(const HeadEdges& a, const HeadEdges& b) {
 
 }  // namespace
 
-LoadedModel LoadModel(const std::string& folder, int threads) {
-  LoadedModel loaded;
+std::unique_ptr<Backend> MakeBackend(int threads) {
   BackendOptions options;
   options.num_threads = threads;
-  if (const char* isa = std::getenv("EDGEWISE_TEST_ISA")) options.isa = isa;  // set by tests/model/CMakeLists.txt
+  if (const char* isa = std::getenv("EDGEWISE_TEST_ISA")) options.isa = isa;
   auto backend = CreateBackend(options);
   Check(backend.status());
-  loaded.backend = *std::move(backend);
+  if (std::getenv("EDGEWISE_TEST_DEFERRED") == nullptr) return *std::move(backend);
+  return std::make_unique<DeferredBackend>(*std::move(backend));
+}
+
+LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend) {
+  LoadedModel loaded;
+  loaded.backend = std::move(backend);
   auto model = Model::Load(folder, *loaded.backend);
   Check(model.status());
   loaded.model = *std::move(model);
   return loaded;
 }
+
+LoadedModel LoadModel(const std::string& folder, int threads) { return LoadModel(folder, MakeBackend(threads)); }
 
 ModelInput MakeInput(const Model& model, const std::vector<int32_t>& token_ids, const std::vector<int32_t>& second) {
   ModelInput input;
@@ -75,14 +85,14 @@ bool SameBytes(const InputResult& a, const InputResult& b) {
               SameVector(a.logits, b.logits) && SameVector(a.stddev, b.stddev) && SameVector(a.label_id, b.label_id) &&
               SameVector(a.predictive_entropy, b.predictive_entropy) &&
               SameVector(a.mutual_information, b.mutual_information) && a.log_likelihood == b.log_likelihood &&
-              a.perplexity == b.perplexity &&
-              a.sample_results.size() == b.sample_results.size() && a.graph.has_value() == b.graph.has_value();
+              a.perplexity == b.perplexity && a.sample_results.size() == b.sample_results.size() &&
+              a.graph.has_value() == b.graph.has_value();
   for (size_t s = 0; same && s < a.sample_results.size(); ++s) {
     const SampleResult& x = a.sample_results[s];
     const SampleResult& y = b.sample_results[s];
     same = SameVector(x.probabilities, y.probabilities) && SameVector(x.logits, y.logits) && x.edges == y.edges &&
-           SameVector(x.token_probabilities, y.token_probabilities) &&
-           x.isolated == y.isolated && x.layers.size() == y.layers.size();
+           SameVector(x.token_probabilities, y.token_probabilities) && x.isolated == y.isolated &&
+           x.layers.size() == y.layers.size();
     for (size_t l = 0; same && l < x.layers.size(); ++l) {
       for (size_t h = 0; same && h < x.layers[l].size(); ++h) {
         same = x.layers[l][h].edges == y.layers[l][h].edges && x.layers[l][h].isolated == y.layers[l][h].isolated &&

@@ -20,6 +20,10 @@ struct LoadedModel {
   const Model& operator*() const { return *model; }
 };
 LoadedModel LoadModel(const std::string& folder, int threads = 1);
+LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend);
+// The backend of these tests: its instruction set, and whether it defers its reports (tests/model/deferred_backend.h),
+// are set by tests/model/CMakeLists.txt.
+std::unique_ptr<Backend> MakeBackend(int threads = 1);
 
 // An input of one or two sequences of token ids.
 ModelInput MakeInput(const Model& model, const std::vector<int32_t>& token_ids,

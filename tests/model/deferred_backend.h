@@ -1,0 +1,96 @@
+// A backend that tells nothing before it must, as one on another device may: for tests of what reads reports.
+#ifndef EDGEWISE_TESTS_MODEL_DEFERRED_BACKEND_H_
+#define EDGEWISE_TESTS_MODEL_DEFERRED_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace edgewise::testing {
+
+// Does at once what `inner` does, but keeps reports and what was capped to itself until Synchronize, Download,
+// Remaining or a report with a graph; before that they hold absurd values. Then they must still be as it left them, and
+// the ledgers alive, or the process fails.
+class DeferredBackend : public Backend {
+ public:
+  explicit DeferredBackend(std::unique_ptr<Backend> inner);
+  ~DeferredBackend() override;
+
+  // Reports that are held back, and calls of Throttle.
+  int64_t pending() const { return static_cast<int64_t>(reports_.size()); }
+  int64_t throttles() const { return throttles_; }
+  // The call of Attend after so many more fails when it has been done; -1: none.
+  void FailAfter(int64_t calls) { fail_after_ = calls; }
+
+  const std::string& device() const override { return inner_->device(); }
+  absl::StatusOr<Buffer> Allocate(int64_t floats) override { return inner_->Allocate(floats); }
+  absl::Status Upload(std::span<const float> host, float* device) override { return inner_->Upload(host, device); }
+  absl::Status Download(const float* device, std::span<float> host) override;
+  absl::Status Synchronize() override;
+  absl::Status Throttle() override;
+  absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
+                                                               std::span<const float> bias, int64_t out, int64_t in,
+                                                               Activation activation) override {
+    return inner_->PrepareLinear(weight, bias, out, in, activation);
+  }
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, RowCount count) override {
+    return inner_->Linear(weights, x, y, accumulate, count);
+  }
+  absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
+                           RowCount count) override {
+    return inner_->FeedForward(up, down, x, y, count);
+  }
+  absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
+                     std::span<const int32_t> positions, Matrix y) override {
+    return inner_->Embed(word, position, token_ids, positions, y);
+  }
+  absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
+    return inner_->LayerNorm(x, weight, bias, epsilon, y);
+  }
+  absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) override {
+    return inner_->GatherRows(x, rows, y);
+  }
+  absl::Status PoolMean(ConstMatrix x, std::span<const int64_t> offsets, std::span<const float> divisors,
+                        Matrix y) override {
+    return inner_->PoolMean(x, offsets, divisors, y);
+  }
+  absl::Status PairFeatures(ConstMatrix x0, ConstMatrix x1, Matrix y) override {
+    return inner_->PairFeatures(x0, x1, y);
+  }
+  absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
+      const MembershipParameters& parameters) override {
+    return inner_->PrepareMemberships(parameters);
+  }
+  absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
+                                  const Memberships& out) override {
+    return inner_->ComputeMemberships(weights, q, k, out);
+  }
+  absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) override;
+  absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) override;
+  absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) override;
+  absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                      std::span<EdgeCap> caps, Matrix out) override;
+
+ private:
+  struct Report {
+    AttentionReport* to;
+    AttentionReport value;
+  };
+  struct Capped {
+    EdgeCap* to;
+    bool value;
+  };
+  void Tell();
+
+  std::unique_ptr<Backend> inner_;
+  std::vector<Report> reports_;
+  std::vector<Capped> capped_;
+  int64_t throttles_ = 0;
+  int64_t fail_after_ = -1;
+};
+
+}  // namespace edgewise::testing
+
+#endif  // EDGEWISE_TESTS_MODEL_DEFERRED_BACKEND_H_
