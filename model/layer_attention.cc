@@ -73,6 +73,7 @@ absl::Status LayerCall::Attend(const Model& model, const AttentionInputs& inputs
   std::vector<PairwiseBias> biases;  // the problems point to them
   biases.reserve(sides);
   for (LayerMember& member : members) {
+    member.choice.want_expected = member.want_expected;
     absl::StatusOr<LayerPatterns> made = PatternsOf(model.backend(), member);
     if (!made.ok()) return made.status();
     member.capped = made->capped;

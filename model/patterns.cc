@@ -46,7 +46,7 @@ LayerPatterns MakeSsaPatterns(const LayerChoice& choice, std::span<const QueryRa
   std::vector<GroupedKeys> sequences;
   for (size_t side = 0; side < ranges.size(); ++side) {
     sequences.push_back(SsaGroups(choice, static_cast<uint32_t>(side), ranges[side]));
-    made.expected.push_back(static_cast<double>(EdgesOf(sequences.back())));
+    made.expected.push_back(choice.want_expected ? ExpectedSsaEdges(choice, ranges[side]) : 0.0);
   }
   if (allowance != kNoCap) made.capped = DropSources(sequences, choice.config->num_attention_heads, allowance);
   for (GroupedKeys& groups : sequences) made.patterns.push_back(std::move(groups));

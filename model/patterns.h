@@ -41,6 +41,7 @@ struct LayerChoice {
   uint64_t seed = 0;
   uint32_t sample = 0;
   std::span<const float> block_scores;  // pattern learned: [blocks, blocks], host
+  bool want_expected = false;           // fill LayerPatterns::expected
   SourceCache* sources = nullptr;       // causal ssa: what a growing text asks for again and again; null: drawn anew
 };
 
@@ -51,8 +52,8 @@ uint64_t LeastEdges(const LayerChoice& choice, std::span<const QueryRange> range
 struct LayerPatterns {
   std::vector<AttentionPattern> patterns;  // one per sequence
   bool capped = false;                     // sources or blocks were dropped; what sbm drops is in EdgeCap::capped
-  // Edges of one head before anything was dropped, one per sequence; 0 where the backend reports what is expected
-  // (sbm).
+  // Mean edges of one head over what may be drawn, without a budget, one per sequence; 0 where the backend reports it
+  // (dense, sbm, given edges) or nobody wants it.
   std::vector<double> expected;
 };
 

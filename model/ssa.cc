@@ -19,11 +19,6 @@ RandomKey KeyOf(const LayerChoice& choice, uint32_t side) {
 
 int32_t CeilDivide(int32_t a, int32_t b) { return (a - 1) / b + 1; }
 
-// k of bias none.
-int32_t Kept(const AttentionConfig& attention, int32_t length) {
-  return std::min(length, attention.keep > 0 ? attention.keep : CeilDivide(length, attention.windows));
-}
-
 // A uniform permutation of 0..length-1: its first `kept` places, ascending.
 std::vector<int32_t> UniformSources(const RandomKey& key, int32_t length, int32_t kept) {
   std::vector<std::pair<uint64_t, int32_t>> order(length);
@@ -104,24 +99,6 @@ std::vector<int32_t> ShuffleGrid(const RandomKey& key, uint32_t window, int32_t 
   return shuffled;
 }
 
-// Windows a = 0 .. count - 1 of `length` places: the first of window a. a = count: the end.
-int32_t WindowBegin(int32_t a, int32_t length, int32_t count) {
-  return static_cast<int32_t>(static_cast<int64_t>(a) * length / count);
-}
-
-// First position of a causal model's window, and the place behind its last one.
-std::pair<int32_t, int32_t> WindowRange(const ModelConfig& config, const AttentionConfig& attention, int32_t window) {
-  const int32_t length = config.max_position_embeddings;
-  if (!attention.local) return {0, length};
-  if (attention.grid_rows > 0) {
-    const int32_t count = std::min(attention.windows, attention.grid_rows);
-    return {WindowBegin(window, attention.grid_rows, count) * attention.grid_columns,
-            WindowBegin(window + 1, attention.grid_rows, count) * attention.grid_columns};
-  }
-  const int32_t size = CeilDivide(length, attention.windows);
-  return {window * size, static_cast<int32_t>(std::min<int64_t>(int64_t{size} * (window + 1), length))};
-}
-
 // The part [begin, end) of a shuffle, ascending.
 std::vector<int32_t> Sorted(const std::vector<int32_t>& order, int32_t begin, int32_t end) {
   std::vector<int32_t> part(order.begin() + begin, order.begin() + end);
@@ -176,7 +153,7 @@ GroupedKeys CausalGroups(const LayerChoice& choice, const QueryRange& range) {
   GroupBuilder groups(range, true);
   const int32_t last = SsaWindowOf(*choice.config, *choice.attention, positions.back());
   for (int32_t a = SsaWindowOf(*choice.config, *choice.attention, positions[range.first_query]); a <= last; ++a) {
-    const int32_t end = WindowRange(*choice.config, *choice.attention, a).second;
+    const int32_t end = SsaWindow(*choice.config, *choice.attention, a).second;
     if (!groups.HasQueriesBefore(end)) continue;
     groups.AddPositions(end, choice.sources != nullptr ? choice.sources->Get(choice, a) : SsaSources(choice, a));
   }
@@ -208,12 +185,32 @@ int32_t SsaWindowOf(const ModelConfig& config, const AttentionConfig& attention,
   return position / CeilDivide(config.max_position_embeddings, attention.windows);
 }
 
+std::pair<int32_t, int32_t> SsaWindow(const ModelConfig& config, const AttentionConfig& attention, int32_t window) {
+  const int32_t length = config.max_position_embeddings;
+  if (!attention.local) return {0, length};
+  if (attention.grid_rows > 0) {
+    const int32_t count = std::min(attention.windows, attention.grid_rows);
+    return {WindowBegin(window, attention.grid_rows, count) * attention.grid_columns,
+            WindowBegin(window + 1, attention.grid_rows, count) * attention.grid_columns};
+  }
+  const int32_t size = CeilDivide(length, attention.windows);
+  return {window * size, static_cast<int32_t>(std::min<int64_t>(int64_t{size} * (window + 1), length))};
+}
+
+int32_t SsaKept(const AttentionConfig& attention, int32_t length) {
+  return std::min(length, attention.keep > 0 ? attention.keep : CeilDivide(length, attention.windows));
+}
+
+int32_t WindowBegin(int32_t a, int32_t length, int32_t count) {
+  return static_cast<int32_t>(static_cast<int64_t>(a) * length / count);
+}
+
 std::vector<int32_t> SsaSources(const LayerChoice& choice, int32_t window) {
   const AttentionConfig& attention = *choice.attention;
   const RandomKey key = KeyOf(choice, 0);
   const int32_t length = choice.config->max_position_embeddings;
-  if (!attention.local) return UniformSources(key, length, Kept(attention, length));
-  const auto [begin, end] = WindowRange(*choice.config, attention, window);
+  if (!attention.local) return UniformSources(key, length, SsaKept(attention, length));
+  const auto [begin, end] = SsaWindow(*choice.config, attention, window);
   if (attention.grid_rows > 0) {
     return Sorted(ShuffleGrid(key, window, end / attention.grid_columns, attention), begin, end);
   }
@@ -234,7 +231,7 @@ GroupedKeys SsaGroups(const LayerChoice& choice, uint32_t side, const QueryRange
   const int32_t tokens = range.sequence->valid();
   GroupBuilder groups(range, false);
   if (!attention.local) {
-    groups.AddTokens(tokens, UniformSources(key, tokens, Kept(attention, tokens)));
+    groups.AddTokens(tokens, UniformSources(key, tokens, SsaKept(attention, tokens)));
     return groups.Take();
   }
   std::vector<double> normals(tokens);

@@ -16,6 +16,15 @@ namespace edgewise {
 // The windows of a causal model are places in the context, whatever the text: 0 .. windows - 1. Bias none has one.
 int32_t SsaWindowOf(const ModelConfig& config, const AttentionConfig& attention, int32_t position);
 
+// The first position of such a window, and the one behind its last.
+std::pair<int32_t, int32_t> SsaWindow(const ModelConfig& config, const AttentionConfig& attention, int32_t window);
+
+// How many of `length` places are sources with bias none.
+int32_t SsaKept(const AttentionConfig& attention, int32_t length);
+
+// Windows a = 0 .. count - 1 of `length` places: the first of window a. a = count: the end.
+int32_t WindowBegin(int32_t a, int32_t length, int32_t count);
+
 // The sources of one window of a causal model by position, ascending; pads and places beyond the text are among them. A
 // query of the window attends to those that are tokens and do not come after it. Random: seed, sample, layer and
 // window.
@@ -36,6 +45,10 @@ class SourceCache {
 
 // The groups of one sequence, without a budget. `side`: its index in the input.
 GroupedKeys SsaGroups(const LayerChoice& choice, uint32_t side, const QueryRange& range);
+
+// Mean edges of one head of one sequence without a budget, over what may be drawn: neither seed, sample nor layer
+// matters. Exact where the number is not random and for bias none, else within 1e-3, by the law of the shuffle.
+double ExpectedSsaEdges(const LayerChoice& choice, const QueryRange& range);
 
 // Edges of one head.
 uint64_t EdgesOf(const GroupedKeys& groups);
