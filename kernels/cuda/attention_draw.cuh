@@ -47,8 +47,7 @@ class RowDrawer {
     } else {
       for (int first = 0; first < keys_; first += kWarpSize) ScanGaps(first);
     }
-    if (lane_ < queued_) TestPair(queue_[lane_]);
-    __syncwarp(kWholeWarp);
+    TestQueued(1);
   }
 
  private:
@@ -99,7 +98,7 @@ class RowDrawer {
         const uint32_t byte = (b & 8 ? high : low) >> (8 * (b & 3)) & 0xFFu;
         queue_[place++] = Entry(row, column + (b >> 1) * 8 + (b & 1), byte);
       }
-      TestQueued();
+      TestQueued(kWarpSize);
     }
   }
 
@@ -115,7 +114,7 @@ class RowDrawer {
       const bool candidate = valid && !(static_cast<float>(byte) > limit);
       const int place = Reserve(candidate ? 1 : 0);
       if (candidate) queue_[place] = Entry(row, key, byte);
-      TestQueued();
+      TestQueued(kWarpSize);
     }
   }
 
@@ -135,13 +134,14 @@ class RowDrawer {
     return place;
   }
 
-  // Tests queued pairs a warp's width at a time, so that all threads have one.
-  __device__ void TestQueued() {
-    if (queued_ < kWarpSize) return;
+  // Tests queued pairs, a warp's width at a time, while there are `least`.
+  __device__ void TestQueued(int least) {
+    if (queued_ < least) return;
     __syncwarp(kWholeWarp);
-    while (queued_ >= kWarpSize) {
-      queued_ -= kWarpSize;
-      TestPair(queue_[queued_ + lane_]);
+    while (queued_ >= least) {
+      const int count = min(queued_, kWarpSize);
+      queued_ -= count;
+      if (lane_ < count) TestPair(queue_[queued_ + lane_]);
     }
     __syncwarp(kWholeWarp);
   }
@@ -243,7 +243,7 @@ __device__ __noinline__ inline int MultiplicityOf(const DeviceCall& call, const 
     if (problem.law != Law::kPoissonMulti) return 1;
     const DrawnPairs pairs(call, problem, item.head);
     const double rate = tau * static_cast<double>(pairs.Rate(query, key));
-    return max(1, EdgeMultiplicity(pairs.Uniform(query, key), rate));
+    return max(1, MultiplicityAt(pairs.Uniform(query, key), rate));
   }
   if (problem.multiplicity == nullptr) return 1;
   const int64_t* offsets = GivenRow(problem, item.head, query);
@@ -254,8 +254,8 @@ __device__ __noinline__ inline int MultiplicityOf(const DeviceCall& call, const 
 // pair is an edge and forced or before the cut. `parallel`, as bits: set where the multiplicity is more than 1; only
 // for problems with HasMultiplicity, else null. Ends with a block barrier.
 __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item,
-                                const EdgeCut& cut, double tau, int32_t chunk, DrawScratch& scratch, uint64_t* bits,
-                                uint64_t* parallel) {
+                                             const EdgeCut& cut, double tau, int32_t chunk, DrawScratch& scratch,
+                                             uint64_t* bits, uint64_t* parallel) {
   for (int i = static_cast<int>(threadIdx.x); i < kRowsPerItem * kChunkWords; i += kDrawThreads) {
     bits[i] = 0;
     if (parallel != nullptr) parallel[i] = 0;
@@ -270,14 +270,11 @@ __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& pro
     const bool all = cut.age_bits == ~uint64_t{0};
     const auto visit = [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
       if (!all && !forced) {
-        const uint64_t age = static_cast<uint64_t>(__double_as_longlong(EdgeAge(problem.law, uniform, rate)));
-        if (age > cut.age_bits) return;
-        if (age == cut.age_bits && EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
-                                             static_cast<uint32_t>(item.head),
-                                             static_cast<uint32_t>(item.first_query + row),
-                                             static_cast<uint32_t>(key)) >= cut.order) {
-          return;
-        }
+        const uint64_t order =
+            EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
+                      static_cast<uint32_t>(item.head), static_cast<uint32_t>(item.first_query + row),
+                      static_cast<uint32_t>(key));
+        if (!IsBefore({EdgeAgeBits(problem.law, uniform, rate), order}, {cut.age_bits, cut.order})) return;
       }
       set(bits, row, key);
       if (parallel != nullptr && HasParallel(uniform, tau * static_cast<double>(rate))) set(parallel, row, key);

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/age_select.h"
 #include "kernels/cuda/attention_call.h"
 
 namespace edgewise::cuda {
@@ -11,6 +12,7 @@ namespace edgewise::cuda {
 // MembershipDot with 16-byte loads: the same operations in the same order. x and y are 16-byte aligned.
 __device__ inline float RowDot(const float* x, const float* y, int rank) {
   float lane[kDotLanes] = {};
+#pragma unroll 1
   for (int t = 0; t < rank; t += kDotLanes) {
     const float4* a = reinterpret_cast<const float4*>(x + t);
     const float4* b = reinterpret_cast<const float4*>(y + t);
@@ -39,10 +41,21 @@ __device__ inline float AboutOneMinusExp(float p) {
   return p * sum;
 }
 
+// What few pairs need is kept out of line, for the registers of what all pairs need.
+__device__ __noinline__ inline bool IsBelowThreshold(Law law, uint64_t uniform, float rate) {
+  return uniform < EdgeThreshold(EdgeProbability(law, rate));
+}
+__device__ __noinline__ inline uint64_t EdgeAgeBits(Law law, uint64_t uniform, float rate) {
+  return AgeBits(EdgeAge(law, uniform, rate));
+}
+__device__ __noinline__ inline int MultiplicityAt(uint64_t uniform, double rate) {
+  return EdgeMultiplicity(uniform, rate);
+}
+
 // EdgeMultiplicity(uniform, rate) > 1. P(Poisson >= 2) is at most rate^2 / 2, which settles nearly all pairs.
 __device__ inline bool HasParallel(uint64_t uniform, double rate) {
   if (static_cast<double>(uniform) > rate * rate * (0.50001 * kPairUniformScale)) return false;
-  return EdgeMultiplicity(uniform, rate) > 1;
+  return MultiplicityAt(uniform, rate) > 1;
 }
 
 // The pairs of one head of a drawn problem, by packed query and key.
@@ -99,7 +112,7 @@ class DrawnPairs {
     if (settled && !wanted) return true;
     *uniform = static_cast<uint64_t>(byte) << 32 |
                PairLowWord(problem_.key, head_, Position(query), Position(key));
-    return settled || *uniform < EdgeThreshold(EdgeProbability(problem_.law, rate));
+    return settled || IsBelowThreshold(problem_.law, *uniform, rate);
   }
 
   const float* const query_bound;  // of the sequence's tokens
