@@ -1,5 +1,5 @@
-// Stands in for CUDA's cuda_runtime.h in emulated builds (see emulator.h): the part of the runtime API that this project
-// calls, with CUDA's names, types and values. Every stream runs its work at once.
+// Stands in for CUDA's cuda_runtime.h in emulated builds (see emulator.h): the part of the runtime API that this
+// project calls, with CUDA's names, types and values. Every stream runs its work at once.
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_CUDA_RUNTIME_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_CUDA_RUNTIME_H_
 

@@ -19,6 +19,7 @@
 #define __constant__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __noinline__  // GCC's own attribute of this name becomes an empty one
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
@@ -26,18 +27,23 @@
 // fills with 0xFF before a block. GCC refuses to mix variables of templates and others in a section, hence a name of
 // its own for each, whose end is a comment to the assembler; variables of templates it leaves out (they keep what the
 // block before wrote). AddressSanitizer surrounds variables by forbidden zones, but not those of such sections.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || !defined(__x86_64__)
 #define __shared__ static
 #else
-#define __shared__ \
-  static __attribute__((section("emulated_shared,\"aw\",@nobits#" EMULATOR_TEXT(__COUNTER__))))
+#define __shared__ static __attribute__((section("emulated_shared,\"aw\",@nobits#" EMULATOR_TEXT(__COUNTER__))))
 #endif
 
-#define EMULATOR_VECTOR(name, type, size)                               \
-  struct alignas(2 * sizeof(type)) name##2 { type x, y; };              \
-  struct name##3 { type x, y, z; };                                     \
-  struct alignas(size) name##4 { type x, y, z, w; };                    \
-  inline name##2 make_##name##2(type x, type y) { return {x, y}; }      \
+#define EMULATOR_VECTOR(name, type, size)                                     \
+  struct alignas(2 * sizeof(type)) name##2 {                                  \
+    type x, y;                                                                \
+  };                                                                          \
+  struct name##3 {                                                            \
+    type x, y, z;                                                             \
+  };                                                                          \
+  struct alignas(size) name##4 {                                              \
+    type x, y, z, w;                                                          \
+  };                                                                          \
+  inline name##2 make_##name##2(type x, type y) { return {x, y}; }            \
   inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; } \
   inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
 EMULATOR_VECTOR(char, signed char, 4)
@@ -135,7 +141,8 @@ template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, EMULATOR_WHERE) {
   // Reading from a later group of `width` lanes is undefined on the device: it gives the lane's own value.
   const int lane = emulator::Lane(), source = lane ^ bits;
-  return emulator::Shuffle("__shfl_xor_sync", mask, value, source <= (lane | (width - 1)) ? source : lane, width, where);
+  return emulator::Shuffle("__shfl_xor_sync", mask, value, source <= (lane | (width - 1)) ? source : lane, width,
+                           where);
 }
 template <typename T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, EMULATOR_WHERE) {
@@ -146,8 +153,8 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, EMULATO
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, EMULATOR_WHERE) {
   const int lane = emulator::Lane(), place = lane & (width - 1);
-  return emulator::Shuffle("__shfl_down_sync", mask, value, place + static_cast<int>(delta) < width ? lane + delta : lane,
-                           width, where);
+  return emulator::Shuffle("__shfl_down_sync", mask, value,
+                           place + static_cast<int>(delta) < width ? lane + delta : lane, width, where);
 }
 #undef EMULATOR_WHERE
 
@@ -175,20 +182,18 @@ T __ldg(const T* p) {
 
 // As CUDA's: of two numbers of different types, the usual common type.
 template <typename A, typename B>
-  requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
-constexpr std::common_type_t<A, B> min(A a, B b) {
+requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B>) constexpr std::common_type_t<A, B> min(A a, B b) {
   const std::common_type_t<A, B> x = a, y = b;
   return y < x ? y : x;
 }
 template <typename A, typename B>
-  requires(std::is_arithmetic_v<A> && std::is_arithmetic_v<B>)
-constexpr std::common_type_t<A, B> max(A a, B b) {
+requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B>) constexpr std::common_type_t<A, B> max(A a, B b) {
   const std::common_type_t<A, B> x = a, y = b;
   return x < y ? y : x;
 }
 
 // Atomics: no thread runs in between, so plain accesses do. None on floats: sums would depend on the order.
-#define EMULATOR_ATOMIC(name, type, result) \
+#define EMULATOR_ATOMIC(name, type, result)     \
   inline type name(type* address, type value) { \
     const type old = *address;                  \
     *address = result;                          \
@@ -198,7 +203,7 @@ constexpr std::common_type_t<A, B> max(A a, B b) {
   EMULATOR_ATOMIC(atomicAdd, type, static_cast<type>(old + value))    \
   EMULATOR_ATOMIC(atomicMin, type, value < old ? value : old)         \
   EMULATOR_ATOMIC(atomicMax, type, old < value ? value : old)         \
-  EMULATOR_ATOMIC(atomicAnd, type, old & value)                       \
+  EMULATOR_ATOMIC(atomicAnd, type, old& value)                        \
   EMULATOR_ATOMIC(atomicOr, type, old | value)                        \
   EMULATOR_ATOMIC(atomicExch, type, value)                            \
   inline type atomicCAS(type* address, type expected, type desired) { \

@@ -8,12 +8,14 @@
 // memory that nothing wrote, leaks; under AddressSanitizer accesses outside allocations; and missing barriers, as
 // results that depend on the order of threads (SetOrder). What it cannot show: races between threads that the orders
 // tried do not reorder, the memory model, time, registers, limits of static shared memory, kernels that read memory of
-// the host.
+// the host, work that runs later than the host thinks.
 //
-// Misuse (see scheduler.cc and runtime.cc) is reported on stderr and ends the process.
+// Misuse (see collectives.cc, memory.cc and streams.cc) is reported on stderr and ends the process.
 //
 // Tests may call everything here from any thread. From the environment, read once:
 //   EDGEWISE_EMULATED_ORDER=forward|backward|SEED
+//   EDGEWISE_EMULATED_GUARD=1   device memory cannot be touched except by launches, copies and fills: host code that
+//                               does gets SIGSEGV. Slow with many allocations.
 //   EDGEWISE_EMULATED_FAIL_AFTER=LAUNCHES
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_EMULATOR_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_EMULATOR_H_

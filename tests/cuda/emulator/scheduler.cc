@@ -1,12 +1,4 @@
-// Blocks, their threads and what these meet at. Reports and ends the process where
-//  - threads of a block meet at different barriers (or at one barrier from different lines), or a thread leaves the
-//    kernel while others wait at a barrier;
-//  - lanes of a warp meet at different collectives, with different masks or from different lines; a lane calls one whose
-//    mask lacks it, or names lanes that have left or do not exist; a lane leaves while a mask names it;
-//  - no thread can go on;
-//  - a shuffle reads from a lane outside of its mask;
-//  - something was written just behind the dynamic shared memory.
-// CUDA allows some of this (barriers in two branches, lanes that left); the project's kernels do without.
+// Switches between the threads of a block and runs blocks one after another.
 #include "tests/cuda/emulator/scheduler.h"
 
 #include <sys/mman.h>
@@ -18,7 +10,6 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -33,6 +24,9 @@ extern unsigned char shared_begin[] __asm__("__start_emulated_shared") __attribu
 extern unsigned char shared_end[] __asm__("__stop_emulated_shared") __attribute__((weak));
 
 namespace emulator {
+
+Block block;
+
 namespace {
 
 using boost::context::detail::fcontext_t;
@@ -40,27 +34,12 @@ using boost::context::detail::jump_fcontext;
 using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
-constexpr int kLanes = 32;
 constexpr size_t kGuardBytes = 256;  // behind the dynamic shared memory
-constexpr unsigned char kGuard = 0xA5;
-constexpr unsigned char kPoison = 0xFF;  // four such bytes are a NaN
 #if defined(__SANITIZE_ADDRESS__)
-constexpr size_t kStackBytes = 256 << 10;  // frames grow by red zones
+constexpr size_t kStackBytes = 256 << 10;  // red zones make frames larger
 #else
 constexpr size_t kStackBytes = 64 << 10;
 #endif
-
-// What a thread waits for.
-struct Place {
-  const char* name;  // of the barrier or collective
-  int width;
-  unsigned mask;
-  Where where;
-  bool operator==(const Place& other) const {
-    return name == other.name && width == other.width && mask == other.mask && where.line() == other.where.line() &&
-           where.file_name() == other.where.file_name();
-  }
-};
 
 struct Fiber {
   fcontext_t context;
@@ -68,44 +47,18 @@ struct Fiber {
   size_t stack_bytes;
   void* fake_stack;  // of AddressSanitizer
 };
+Fiber fibers[kMaxThreads];
+Fiber host;  // the thread that launched
 
-// Lanes of a warp that have come to one collective, where not all have.
-struct Group {
-  unsigned arrived;
-  Place place;
-};
+// Of the grid that runs.
+Order order;
+uint64_t random_state;
+void (*thread_of_grid)(void*);
+void* data_of_grid;
 
-struct Warp {
-  unsigned ready;   // lanes that can go on and do not run
-  unsigned absent;  // lanes that have left or never were
-  int num_groups;   // their masks have no lane in common
-  Group groups[kLanes];
-  uint64_t value[kLanes];  // given by each lane
-  int source[kLanes];
-  uint64_t result[kLanes];  // for each lane
-};
+}  // namespace
 
-// The block that runs. There is one at a time in the process.
-struct Block {
-  int threads = 0;
-  int running = 0;  // index of the thread
-  int left = 0;     // how many have left the kernel
-  int arrived = 0;  // at the barrier `place`
-  Place place = {};
-  Votes votes = {}, result = {};
-  unsigned ready_warps = 0;  // those with ready lanes
-  Warp warps[kMaxThreads / kLanes];
-  Fiber fibers[kMaxThreads];
-  uint3 index[kMaxThreads];  // threadIdx
-  Fiber host;                // the thread that launched
-  Order order;
-  uint64_t random = 0;
-  void (*thread)(void*) = nullptr;
-  void* data = nullptr;
-};
-Block block;
-
-[[noreturn]] __attribute__((format(printf, 1, 2))) void Fail(const char* format, ...) {
+void Fail(const char* format, ...) {
   const uint3 t = block.index[block.running];
   std::fprintf(stderr, "CUDA emulator: block (%u, %u, %u), thread (%u, %u, %u): ", blockIdx.x, blockIdx.y, blockIdx.z,
                t.x, t.y, t.z);
@@ -118,13 +71,12 @@ Block block;
 }
 
 std::string Text(const Place& place) {
-  char text[512];
-  std::snprintf(text, sizeof(text), "%s (mask %08x) at %s:%u", place.name, place.mask, place.where.file_name(),
-                place.where.line());
-  return text;
+  char mask[32] = "";
+  if (place.mask != 0) std::snprintf(mask, sizeof(mask), " (mask %08x)", place.mask);
+  return std::string(place.name) + mask + " at " + place.where.file_name() + ":" + std::to_string(place.where.line());
 }
 
-// ---- Switching ----
+namespace {
 
 void SwitchTo(Fiber& from, Fiber& to, bool for_good) {
 #if defined(__SANITIZE_ADDRESS__)
@@ -141,12 +93,12 @@ void SwitchTo(Fiber& from, Fiber& to, bool for_good) {
 
 // One bit of `set`, which is not empty, as the order wants it.
 int Pick(unsigned set) {
-  if (block.order.kind == Order::kForwardKind) return std::countr_zero(set);
-  if (block.order.kind == Order::kBackwardKind) return 31 - std::countl_zero(set);
-  block.random ^= block.random << 13;
-  block.random ^= block.random >> 7;
-  block.random ^= block.random << 17;
-  const int turn = block.random >> 32 & 31;
+  if (order.kind == Order::kForwardKind) return std::countr_zero(set);
+  if (order.kind == Order::kBackwardKind) return 31 - std::countl_zero(set);
+  random_state ^= random_state << 13;
+  random_state ^= random_state >> 7;
+  random_state ^= random_state << 17;
+  const int turn = random_state >> 32 & 31;
   return (std::countr_zero(std::rotr(set, turn)) + turn) & 31;
 }
 
@@ -164,30 +116,34 @@ int Pick(unsigned set) {
   Fail("no thread of the block can go on; waiting are%s", waiting.c_str());
 }
 
-// Takes the thread that goes on next from the ready ones: one of the same warp while there is one, except when shuffled.
+// Takes the thread that goes on next from the ready ones: one of the same warp while there is one, except when
+// shuffled.
 int TakeNext() {
   if (block.ready_warps == 0) FailStuck();
   int w = block.running / kLanes;
-  if (block.warps[w].ready == 0 || block.order.kind == Order::kShuffledKind) w = Pick(block.ready_warps);
+  if (block.warps[w].ready == 0 || order.kind == Order::kShuffledKind) w = Pick(block.ready_warps);
   const int lane = Pick(block.warps[w].ready);
   block.warps[w].ready &= ~(1u << lane);
   if (block.warps[w].ready == 0) block.ready_warps &= ~(1u << w);
   return w * kLanes + lane;
 }
 
+}  // namespace
+
 void MakeReady(int w, unsigned lanes) {
   block.warps[w].ready |= lanes;
   block.ready_warps |= 1u << w;
 }
 
-// Lets others run until this thread is taken again.
 void GiveWay() {
   const int self = block.running, next = TakeNext();
   if (next == self) return;
   block.running = next;
   threadIdx = block.index[next];
-  SwitchTo(block.fibers[self], block.fibers[next], false);
+  SwitchTo(fibers[self], fibers[next], false);
 }
+
+namespace {
 
 void Leave() {
   const int self = block.running, w = self / kLanes;
@@ -200,13 +156,13 @@ void Leave() {
   }
   if (block.arrived > 0) Fail("left the kernel while threads of the block wait in %s", Text(block.place).c_str());
   warp.absent |= bit;
-  Fiber* to = &block.host;
+  Fiber* to = &host;
   if (++block.left < block.threads) {
     block.running = TakeNext();
     threadIdx = block.index[block.running];
-    to = &block.fibers[block.running];
+    to = &fibers[block.running];
   }
-  SwitchTo(block.fibers[self], *to, true);
+  SwitchTo(fibers[self], *to, true);
   std::abort();  // not reached
 }
 
@@ -217,16 +173,14 @@ void Enter(transfer_t transfer) {
   const void* stack;
   size_t bytes;
   __sanitizer_finish_switch_fiber(nullptr, &stack, &bytes);
-  if (transfer.data == &block.host) {
-    block.host.stack = static_cast<unsigned char*>(const_cast<void*>(stack));
-    block.host.stack_bytes = bytes;
+  if (transfer.data == &host) {
+    host.stack = static_cast<unsigned char*>(const_cast<void*>(stack));
+    host.stack_bytes = bytes;
   }
 #endif
-  block.thread(block.data);
+  thread_of_grid(data_of_grid);
   Leave();
 }
-
-// ---- Running ----
 
 // A stack, with a page below it that must not be touched. Kept until the process ends.
 unsigned char* NewStack() {
@@ -252,14 +206,17 @@ void PrepareBlock(dim3 extent, size_t shared_bytes, unsigned char* shared) {
     warp.num_groups = 0;
     MakeReady(w, present);
   }
-  for (int t = 0; t < block.threads; ++t) {
-    Fiber& fiber = block.fibers[t];
-    const unsigned i = t;
-    block.index[t] = {i % extent.x, i / extent.x % extent.y, i / extent.x / extent.y};
+  for (unsigned i = 0; i < static_cast<unsigned>(block.threads); ++i) {
+    Fiber& fiber = fibers[i];
+    block.index[i] = {i % extent.x, i / extent.x % extent.y, i / extent.x / extent.y};
     if (fiber.stack == nullptr) {
       fiber.stack = NewStack();
       fiber.stack_bytes = kStackBytes;
     }
+#if defined(__SANITIZE_ADDRESS__)
+    constexpr size_t kLast = 16 << 10;  // more than the frames that Leave never left
+    ASAN_UNPOISON_MEMORY_REGION(fiber.stack + kStackBytes - kLast, kLast);
+#endif
     // Stacks begin at different lines of the caches.
     fiber.context = make_fcontext(fiber.stack + kStackBytes - i % kLanes * 320, kStackBytes / 2, Enter);
   }
@@ -275,23 +232,23 @@ void RunBlock(dim3 extent, size_t shared_bytes) {
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_POISON_MEMORY_REGION(shared + shared_bytes, sizeof(shared) - shared_bytes);
 #endif
-  SwitchTo(block.host, block.fibers[block.running], false);
+  SwitchTo(host, fibers[block.running], false);
 #if defined(__SANITIZE_ADDRESS__)
   ASAN_UNPOISON_MEMORY_REGION(shared, sizeof(shared));
 #endif
-  for (size_t i = 0; i < kGuardBytes; ++i) {
-    if (shared[shared_bytes + i] != kGuard) Fail("wrote byte %zu of %zu bytes of shared memory", shared_bytes + i, shared_bytes);
+  for (size_t i = shared_bytes; i < shared_bytes + kGuardBytes; ++i) {
+    if (shared[i] != kGuard) Fail("or another wrote byte %zu of %zu bytes of shared memory", i, shared_bytes);
   }
 }
 
 }  // namespace
 
-void RunGrid(dim3 grid, dim3 extent, size_t shared_bytes, Order order, void (*thread)(void*), void* data) {
+void RunGrid(dim3 grid, dim3 extent, size_t shared_bytes, Order wanted, void (*thread)(void*), void* data) {
   block.threads = extent.x * extent.y * extent.z;
-  block.order = order;
-  block.random = order.seed * 0x9E3779B97F4A7C15u | 1;
-  block.thread = thread;
-  block.data = data;
+  order = wanted;
+  random_state = wanted.seed * 0x9E3779B97F4A7C15u | 1;
+  thread_of_grid = thread;
+  data_of_grid = data;
   gridDim = grid;
   blockDim = extent;
   const uint64_t count = uint64_t{grid.x} * grid.y * grid.z;
@@ -308,134 +265,6 @@ void RunGrid(dim3 grid, dim3 extent, size_t shared_bytes, Order order, void (*th
                 static_cast<unsigned>(i / grid.x / grid.y)};
     RunBlock(extent, shared_bytes);
   }
-}
-
-// ---- Meeting ----
-
-int Lane() { return block.running % kLanes; }
-
-Votes MeetBlock(const char* name, bool vote, Where where) {
-  const Place place = {name, kLanes, 0, where};
-  if (block.left > 0) Fail("a thread of the block has left the kernel before %s", Text(place).c_str());
-  if (block.arrived == 0) {
-    block.place = place;
-    block.votes = {0, 0, 1};
-  } else if (!(block.place == place)) {
-    Fail("came to %s, but threads of the block wait in %s", Text(place).c_str(), Text(block.place).c_str());
-  }
-  block.votes.any |= vote;
-  block.votes.count += vote;
-  block.votes.all &= vote;
-  if (++block.arrived == block.threads) {
-    block.arrived = 0;
-    block.result = block.votes;
-    for (int w = 0; w * kLanes < block.threads; ++w) MakeReady(w, ~block.warps[w].absent);
-  }
-  GiveWay();
-  return block.result;  // kept until all threads have come to the next barrier
-}
-
-namespace {
-
-// Waits for all lanes of the mask; `finish(warp)` runs once, when all are there.
-template <typename Finish>
-Warp& MeetWarp(const Place& place, Finish finish) {
-  const int w = block.running / kLanes;
-  const unsigned bit = 1u << Lane();
-  Warp& warp = block.warps[w];
-  if (!(place.mask & bit)) Fail("lane %d is not in the mask of its %s", Lane(), Text(place).c_str());
-  if (place.mask & warp.absent) {
-    Fail("%s names lanes %08x, which have left the kernel or do not exist", Text(place).c_str(),
-         place.mask & warp.absent);
-  }
-  int g = 0;
-  while (g < warp.num_groups && !(warp.groups[g].place.mask & place.mask)) ++g;
-  Group& group = warp.groups[g];
-  if (g == warp.num_groups) {
-    group = {0, place};
-    ++warp.num_groups;
-  } else if (!(group.place == place)) {
-    Fail("came to %s, but lanes %08x of its warp wait in %s", Text(place).c_str(), group.arrived,
-         Text(group.place).c_str());
-  }
-  group.arrived |= bit;
-  if (group.arrived == place.mask) {
-    finish(warp);
-    group = warp.groups[--warp.num_groups];
-    MakeReady(w, place.mask);
-  }
-  GiveWay();
-  return warp;
-}
-
-template <typename F>
-void ForEach(unsigned lanes, F f) {
-  for (; lanes != 0; lanes &= lanes - 1) f(std::countr_zero(lanes));
-}
-
-}  // namespace
-
-uint64_t Meet(const char* name, unsigned mask, int width, uint64_t value, int source, Where where) {
-  const int lane = Lane();
-  block.warps[block.running / kLanes].value[lane] = value;
-  block.warps[block.running / kLanes].source[lane] = source;
-  const Place place = {name, width, mask, where};
-  return MeetWarp(place, [&](Warp& warp) {
-           ForEach(mask, [&](int to) {
-             if (!(mask >> warp.source[to] & 1)) {
-               Fail("lane %d reads lane %d, which is not in the mask of %s", to, warp.source[to], Text(place).c_str());
-             }
-             warp.result[to] = warp.value[warp.source[to]];
-           });
-         }).result[lane];
-}
-
-unsigned MeetToVote(const char* name, unsigned mask, bool vote, Where where) {
-  const int lane = Lane();
-  block.warps[block.running / kLanes].value[lane] = vote;
-  return MeetWarp({name, kLanes, mask, where}, [&](Warp& warp) {
-           unsigned votes = 0;
-           ForEach(mask, [&](int from) { votes |= static_cast<unsigned>(warp.value[from]) << from; });
-           ForEach(mask, [&](int to) { warp.result[to] = votes; });
-         }).result[lane];
-}
-
-namespace {
-
-struct MmaOperands {
-  float* d;
-  const uint32_t* a;
-  const uint32_t* b;
-};
-
-float Half(uint32_t pair, int high) { return __uint_as_float(high ? pair & 0xFFFF0000u : pair << 16); }
-
-void MultiplyFragments(Warp& warp) {
-  float a[16][16], b[16][8];
-  const auto operands = [&](int lane) { return *reinterpret_cast<const MmaOperands*>(warp.value[lane]); };
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const MmaOperands o = operands(lane);
-    const int g = lane / 4, t = lane % 4;
-    for (int half = 0; half < 2; ++half) {
-      for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][2 * t + i / 2 * 8 + half] = Half(o.a[i], half);
-      for (int i = 0; i < 2; ++i) b[2 * t + i * 8 + half][g] = Half(o.b[i], half);
-    }
-  }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const MmaOperands o = operands(lane);
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      for (int k = 0; k < 16; ++k) o.d[i] += a[row][k] * b[k][column];
-    }
-  }
-}
-
-}  // namespace
-
-void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b[2], Where where) {
-  const MmaOperands operands = {d, a, b};
-  block.warps[block.running / kLanes].value[Lane()] = reinterpret_cast<uint64_t>(&operands);
-  MeetWarp({"MmaBf16", kLanes, 0xFFFFFFFFu, where}, MultiplyFragments);
 }
 
 }  // namespace emulator

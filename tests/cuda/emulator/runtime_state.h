@@ -1,0 +1,64 @@
+// State behind the runtime API, between runtime.cc and memory.cc.
+#ifndef EDGEWISE_TESTS_CUDA_EMULATOR_RUNTIME_STATE_H_
+#define EDGEWISE_TESTS_CUDA_EMULATOR_RUNTIME_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "tests/cuda/emulator/cuda_runtime.h"
+#include "tests/cuda/emulator/emulator.h"
+
+namespace emulator {
+
+struct Device {
+  Device();  // as the environment says
+
+  std::recursive_mutex mutex;  // held while a grid runs
+  int64_t launches_left = -1;  // until all calls fail; negative: never
+  bool lost = false;
+  uint64_t launches = 0;
+  Order order = kForward;
+  bool guarded = false;  // host code that touches device memory ends the process
+  size_t memory = size_t{16} << 30;
+  size_t used = 0;
+  std::map<const char*, size_t> allocations;       // of device memory: bytes by address
+  std::map<const char*, size_t> host_allocations;  // pinned
+  std::map<const void*, int> shared_limits;        // of kernels that asked for more
+  std::set<cudaStream_t> streams;
+  std::set<cudaEvent_t> events;
+};
+Device& TheDevice();
+
+inline thread_local cudaError_t last_error = cudaSuccess;
+
+// Every call of the API goes through here: `f(device)` under the lock, unless the device is lost.
+template <typename F>
+cudaError_t Call(F f) {
+  Device& d = TheDevice();
+  const std::lock_guard lock(d.mutex);
+  const cudaError_t error = d.lost ? cudaErrorIllegalAddress : f(d);
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+void CheckStream(Device& d, cudaStream_t stream);
+
+// While one lives, guarded device memory can be touched.
+class Unguarded {
+ public:
+  explicit Unguarded(Device& d);
+  ~Unguarded();
+
+ private:
+  Device& device_;
+};
+
+// Reports a wrong call and ends the process.
+[[noreturn]] __attribute__((format(printf, 1, 2))) void FailCall(const char* format, ...);
+
+}  // namespace emulator
+
+#endif  // EDGEWISE_TESTS_CUDA_EMULATOR_RUNTIME_STATE_H_

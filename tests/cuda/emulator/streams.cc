@@ -1,0 +1,96 @@
+// Streams and events of the runtime API. All work is done when the call that gives it returns. One that does not exist
+// ends the process.
+#include <chrono>
+
+#include "tests/cuda/emulator/runtime_state.h"
+
+struct CUstream_st {};
+struct CUevent_st {
+  bool recorded = false;
+  std::chrono::steady_clock::time_point time;
+};
+namespace emulator {
+namespace {
+
+CUevent_st& Event(Device& d, cudaEvent_t event) {
+  if (!d.events.contains(event)) FailCall("no event %p", static_cast<void*>(event));
+  return *event;
+}
+
+}  // namespace
+
+void CheckStream(Device& d, cudaStream_t stream) {
+  if (stream != nullptr && !d.streams.contains(stream)) FailCall("no stream %p", static_cast<void*>(stream));
+}
+
+}  // namespace emulator
+
+using emulator::Call;
+using emulator::Device;
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return Call([&](Device& d) {
+    d.streams.insert(*stream = new CUstream_st);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return Call([&](Device& d) {
+    if (d.streams.erase(stream) == 0) emulator::FailCall("no stream %p", static_cast<void*>(stream));
+    delete stream;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return Call([&](Device& d) { return emulator::CheckStream(d, stream), cudaSuccess; });
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  return Call([&](Device& d) {
+    emulator::CheckStream(d, stream);
+    function(data);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return Call([&](Device& d) {
+    d.events.insert(*event = new CUevent_st);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return Call([&](Device& d) {
+    emulator::Event(d, event);
+    d.events.erase(event);
+    delete event;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return Call([&](Device& d) {
+    emulator::CheckStream(d, stream);
+    emulator::Event(d, event) = {true, std::chrono::steady_clock::now()};
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return Call([&](Device& d) { return emulator::Event(d, event), cudaSuccess; });
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  return Call([&](Device& d) {
+    const CUevent_st &from = emulator::Event(d, start), &to = emulator::Event(d, end);
+    if (!from.recorded || !to.recorded) return cudaErrorInvalidResourceHandle;
+    *milliseconds = std::chrono::duration<float, std::milli>(to.time - from.time).count();
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  return Call([&](Device& d) {
+    emulator::Event(d, event);
+    return emulator::CheckStream(d, stream), cudaSuccess;
+  });
+}

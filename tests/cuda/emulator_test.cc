@@ -1,0 +1,502 @@
+// The emulator itself: what it computes as CUDA would, and the misuse that it reports.
+#include "tests/cuda/emulator/emulator.h"
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/mma.cuh"
+
+namespace edgewise::cuda {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::ElementsAreArray;
+
+// Memory that kernels write and tests read; the emulator has one kind.
+template <typename T>
+struct Buffer {
+  explicit Buffer(size_t size) : size(size) { EXPECT_EQ(cudaMalloc(&data, size * sizeof(T)), cudaSuccess); }
+  explicit Buffer(const std::vector<T>& values) : Buffer(values.size()) {
+    EXPECT_EQ(cudaMemcpy(data, values.data(), size * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+  }
+  ~Buffer() { cudaFree(data); }
+  std::vector<T> Read() const {
+    std::vector<T> values(size);
+    EXPECT_EQ(cudaMemcpy(values.data(), data, size * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    return values;
+  }
+  T* data = nullptr;
+  size_t size;
+};
+
+// Once in every order.
+template <typename F>
+void InEveryOrder(F f) {
+  for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(7)}) {
+    SCOPED_TRACE(order.kind);
+    emulator::SetOrder(order);
+    f();
+  }
+  emulator::SetOrder(emulator::kForward);
+}
+
+cudaError_t LaunchExtents(dim3 grid, dim3 block, size_t shared, void (*kernel)(unsigned*), unsigned* out) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  return cudaLaunchKernelEx(&config, kernel, out);
+}
+
+__global__ void CountIndices(unsigned* out) {
+  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  const unsigned i = block * blockDim.x * blockDim.y * blockDim.z + thread;
+  atomicAdd(&out[i], i + 1);
+}
+
+TEST(EmulatorTest, EveryThreadRunsOnceWithItsIndices) {
+  InEveryOrder([] {
+    const size_t count = 2 * 3 * 4 * 5 * 6 * 2;
+    Buffer<unsigned> out(std::vector<unsigned>(count, 0));
+    ASSERT_EQ(LaunchExtents({2, 3, 4}, {5, 6, 2}, 0, CountIndices, out.data), cudaSuccess);
+    std::vector<unsigned> expected(count);
+    for (size_t i = 0; i < count; ++i) expected[i] = i + 1;
+    EXPECT_EQ(out.Read(), expected);
+  });
+}
+
+__global__ void AddUpBlock(const float* in, float* out) {
+  __shared__ float warp_sums[32];
+  float sum = in[blockIdx.x * blockDim.x + threadIdx.x];
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  sum = threadIdx.x < blockDim.x / 32 ? warp_sums[threadIdx.x] : 0.0f;
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(kWholeWarp, sum, step);
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;
+}
+
+TEST(EmulatorTest, BlockReductionIsTheSameInEveryOrder) {
+  InEveryOrder([] {
+    std::vector<float> in(3 * 1024);
+    for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<float>(i % 17);
+    Buffer<float> from(in), to(3);
+    ASSERT_EQ(Launch(nullptr, 3, 1024, 0, AddUpBlock, from.data, to.data), cudaSuccess);
+    for (int b = 0; b < 3; ++b) {
+      float sum = 0.0f;
+      for (int i = 0; i < 1024; ++i) sum += in[b * 1024 + i];
+      EXPECT_EQ(to.Read()[b], sum);
+    }
+  });
+}
+
+// Each thread reads what another wrote, with no barrier in between.
+__global__ void ReadWithoutBarrier(int other, float* out) {
+  float* shared = reinterpret_cast<float*>(DynamicShared());
+  shared[threadIdx.x] = 1.0f;
+  out[threadIdx.x] = shared[(threadIdx.x + other) % blockDim.x];
+}
+
+TEST(EmulatorTest, MissingBarrierShowsInOneOfTheOrders) {
+  Buffer<float> out(64);
+  ASSERT_EQ(Launch(nullptr, 1, 64, 64 * sizeof(float), ReadWithoutBarrier, 1, out.data), cudaSuccess);
+  EXPECT_TRUE(std::isnan(out.Read()[0]));
+  emulator::SetOrder(emulator::kBackward);
+  ASSERT_EQ(Launch(nullptr, 1, 64, 64 * sizeof(float), ReadWithoutBarrier, 1, out.data), cudaSuccess);
+  emulator::SetOrder(emulator::kForward);
+  EXPECT_EQ(out.Read()[0], 1.0f);
+}
+
+__global__ void Barriers(int* out) {
+  int* counter = reinterpret_cast<int*>(DynamicShared());
+  if (threadIdx.x == 0) *counter = 0;
+  __syncthreads();
+  int good = 1;
+  for (int round = 1; round <= 10; ++round) {
+    atomicAdd(counter, 1);
+    __syncthreads();
+    good &= *counter == round * static_cast<int>(blockDim.x);
+    good &= __syncthreads_count(threadIdx.x % 3 == 0) == static_cast<int>(blockDim.x + 2) / 3;
+    good &= __syncthreads_or(threadIdx.x == 5) == 1 && __syncthreads_or(0) == 0;
+    good &= __syncthreads_and(1) == 1 && __syncthreads_and(threadIdx.x != 5) == 0;
+  }
+  out[threadIdx.x] = good;
+}
+
+TEST(EmulatorTest, BarriersHoldTheWholeBlock) {
+  InEveryOrder([] {
+    for (const int threads : {32, 40, 1024}) {
+      Buffer<int> out(threads);
+      ASSERT_EQ(Launch(nullptr, 1, threads, sizeof(int), Barriers, out.data), cudaSuccess);
+      EXPECT_THAT(out.Read(), Each(1));
+    }
+  });
+}
+
+constexpr int kShuffles = 10;
+__global__ void Shuffles(int* out) {
+  const int lane = threadIdx.x;
+  int* mine = out + lane * kShuffles;
+  mine[0] = __shfl_sync(kWholeWarp, lane, 5);
+  mine[1] = __shfl_sync(kWholeWarp, lane, 35);
+  mine[2] = __shfl_sync(kWholeWarp, lane, 3, 8);
+  mine[3] = __shfl_up_sync(kWholeWarp, lane, 2u);
+  mine[4] = __shfl_up_sync(kWholeWarp, lane, 2u, 8);
+  mine[5] = __shfl_down_sync(kWholeWarp, lane, 3u);
+  mine[6] = __shfl_down_sync(kWholeWarp, lane, 3u, 8);
+  mine[7] = __shfl_xor_sync(kWholeWarp, lane, 9);
+  mine[8] = __shfl_xor_sync(kWholeWarp, lane, 9, 8);  // to a later group: its own; to an earlier one: of that
+  mine[9] = __shfl_xor_sync(kWholeWarp, lane + 0.5, 1) == (lane ^ 1) + 0.5 &&
+            __shfl_sync(kWholeWarp, uint64_t{1} << 32 | lane, 0) == uint64_t{1} << 32;
+}
+
+TEST(EmulatorTest, ShufflesReadAsTheProgrammingGuideSays) {
+  InEveryOrder([] {
+    Buffer<int> out(32 * kShuffles);
+    ASSERT_EQ(Launch(nullptr, 1, 32, 0, Shuffles, out.data), cudaSuccess);
+    const std::vector<int> values = out.Read();
+    for (int lane = 0; lane < 32; ++lane) {
+      const int place = lane % 8, group = lane - place;
+      EXPECT_THAT(std::vector<int>(values.begin() + lane * kShuffles, values.begin() + (lane + 1) * kShuffles),
+                  ElementsAre(5, 3, group + 3, lane < 2 ? lane : lane - 2, place < 2 ? lane : lane - 2,
+                              lane > 28 ? lane : lane + 3, place > 4 ? lane : lane + 3, lane ^ 9,
+                              (lane ^ 9) > group + 7 ? lane : lane ^ 9, 1))
+          << "lane " << lane;
+    }
+  });
+}
+
+__global__ void Votes(unsigned* out) {
+  const int lane = threadIdx.x;
+  const unsigned odd = __ballot_sync(kWholeWarp, lane & 1);
+  const bool any = __any_sync(kWholeWarp, lane == 7) && !__any_sync(kWholeWarp, 0);
+  const bool all = __all_sync(kWholeWarp, lane < 32) && !__all_sync(kWholeWarp, lane < 31);
+  // Halves of the warp go their own ways, at their own pace.
+  unsigned half = 0;
+  if (lane < 16) {
+    for (int i = 0; i < 3; ++i) half = __ballot_sync(0x0000FFFFu, lane == i);
+  } else {
+    half = __ballot_sync(0xFFFF0000u, lane == 20);
+  }
+  __syncwarp();
+  out[lane] = odd == 0xAAAAAAAAu && any && all ? half : 0;
+}
+
+TEST(EmulatorTest, VotesOfWholeAndHalfWarps) {
+  InEveryOrder([] {
+    Buffer<unsigned> out(32);
+    ASSERT_EQ(Launch(nullptr, 1, 32, 0, Votes, out.data), cudaSuccess);
+    std::vector<unsigned> expected(32, 1u << 2);
+    std::fill(expected.begin() + 16, expected.end(), 1u << 20);
+    EXPECT_EQ(out.Read(), expected);
+  });
+}
+
+__global__ void Atomics(unsigned* u, unsigned long long* w) {
+  const unsigned t = blockIdx.x * blockDim.x + threadIdx.x;
+  atomicAdd(&u[0], t);
+  atomicMax(&u[1], t);
+  atomicMin(&u[2], t);
+  atomicOr(&u[3], 1u << t % 32);
+  if (atomicCAS(&u[4], 0u, t + 1) == 0) atomicAdd(&u[5], 1u);
+  atomicAdd(&w[0], 1ull << 32);
+  atomicMax(&w[1], static_cast<unsigned long long>(t) << 32);
+}
+
+TEST(EmulatorTest, Atomics) {
+  InEveryOrder([] {
+    Buffer<unsigned> u({0, 0, 1000, 0, 0, 0});
+    Buffer<unsigned long long> w({0, 0});
+    ASSERT_EQ(Launch(nullptr, 4, 64, 0, Atomics, u.data, w.data), cudaSuccess);
+    std::vector<unsigned> values = u.Read();
+    EXPECT_GE(values[4], 1u);  // whoever came first
+    values[4] = 0;
+    EXPECT_THAT(values, ElementsAre(255 * 256 / 2, 255, 0, ~0u, 0, 1));
+    EXPECT_THAT(w.Read(), ElementsAre(256ull << 32, 255ull << 32));
+  });
+}
+
+__global__ void BitsAndNumbers(int* out) {
+  int n = 0;
+  out[n++] = __popc(0xF0F0u) == 8 && __popcll(~0ull) == 64;
+  out[n++] = __ffs(0) == 0 && __ffs(8) == 4 && __ffsll(1ll << 40) == 41;
+  out[n++] = __clz(0) == 32 && __clz(1) == 31 && __clzll(0) == 64 && __clzll(1) == 63;
+  out[n++] = __umulhi(0xFFFFFFFFu, 0xFFFFFFFFu) == 0xFFFFFFFEu;
+  out[n++] = __uint_as_float(0x3F800000u) == 1.0f && __float_as_uint(-0.0f) == 0x80000000u;
+  out[n++] = __longlong_as_double(__double_as_longlong(0.1)) == 0.1;
+  out[n++] = min(3, 4u) == 3u && max(1.0f, 2.0f) == 2.0f && max(int64_t{1} << 40, 1) == int64_t{1} << 40;
+  out[n++] = rsqrtf(4.0f) == 0.5f && __expf(0.0f) == 1.0f && fmaxf(1.0f, NAN) == 1.0f;
+  out[n++] = __bfloat162float(__float2bfloat16_rn(1.00390625f)) == 1.0f;       // halfway: to even
+  out[n++] = __bfloat162float(__float2bfloat16_rn(1.01171875f)) == 1.015625f;  // halfway: to even
+  out[n++] = isnan(__bfloat162float(__float2bfloat16_rn(__uint_as_float(0x7F800001u))));
+  out[n++] = isinf(__bfloat162float(__float2bfloat16_rn(3.4e38f)));
+}
+
+TEST(EmulatorTest, BitsAndNumbers) {
+  Buffer<int> out(12);
+  ASSERT_EQ(Launch(nullptr, 1, 1, 0, BitsAndNumbers, out.data), cudaSuccess);
+  EXPECT_THAT(out.Read(), Each(1));
+}
+
+__global__ void MultiplyTile(const float* a, const float* b, float* d) {
+  const int g = threadIdx.x / 4, t = threadIdx.x % 4;
+  const auto pair_a = [&](int row, int k) { return PackBf16(a[row * 16 + k], a[row * 16 + k + 1]); };
+  const auto pair_b = [&](int k, int column) { return PackBf16(b[k * 8 + column], b[(k + 1) * 8 + column]); };
+  const uint32_t fragment_a[4] = {pair_a(g, 2 * t), pair_a(g + 8, 2 * t), pair_a(g, 2 * t + 8),
+                                  pair_a(g + 8, 2 * t + 8)};
+  const uint32_t fragment_b[2] = {pair_b(2 * t, g), pair_b(2 * t + 8, g)};
+  float fragment_d[4];
+  for (int i = 0; i < 4; ++i) fragment_d[i] = d[(g + i / 2 * 8) * 8 + 2 * t + i % 2];
+  MmaBf16(fragment_d, fragment_a, fragment_b);
+  for (int i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = fragment_d[i];
+}
+
+TEST(EmulatorTest, TensorCoreProductIsThePlainProduct) {
+  InEveryOrder([] {
+    std::vector<float> a(16 * 16), b(16 * 8), d(16 * 8);  // small integers: exact in bf16 and in every sum
+    for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<int>(i * 7 % 31) - 15;
+    for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<int>(i * 5 % 23) - 11;
+    for (size_t i = 0; i < d.size(); ++i) d[i] = static_cast<float>(i);
+    Buffer<float> device_a(a), device_b(b), device_d(d);
+    ASSERT_EQ(Launch(nullptr, 1, 32, 0, MultiplyTile, device_a.data, device_b.data, device_d.data), cudaSuccess);
+    for (int row = 0; row < 16; ++row) {
+      for (int column = 0; column < 8; ++column) {
+        for (int k = 0; k < 16; ++k) d[row * 8 + column] += a[row * 16 + k] * b[k * 8 + column];
+      }
+    }
+    EXPECT_EQ(device_d.Read(), d);
+  });
+}
+
+__global__ void LookAtShared(unsigned* out) {
+  [[maybe_unused]] __shared__ unsigned kept;
+  const unsigned* dynamic = reinterpret_cast<const unsigned*>(DynamicShared());
+  out[blockIdx.x] = dynamic[100];
+#if !defined(__SANITIZE_ADDRESS__)
+  out[blockIdx.x] &= kept;
+#endif
+  kept = 1;
+  const_cast<unsigned*>(dynamic)[100] = 1;
+}
+
+TEST(EmulatorTest, SharedMemoryIsNewInEveryBlock) {
+  Buffer<unsigned> out(3);
+  ASSERT_EQ(Launch(nullptr, 3, 1, 404, LookAtShared, out.data), cudaSuccess);
+  EXPECT_THAT(out.Read(), Each(~0u));
+}
+
+TEST(EmulatorTest, MoreSharedMemoryMustBeAskedFor) {
+  Buffer<unsigned> out(1000);
+  EXPECT_EQ(LaunchExtents(1, 1, 48 << 10, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(LaunchExtents(1, 1, (48 << 10) + 1, CountIndices, out.data), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetAttribute(CountIndices, cudaFuncAttributeMaxDynamicSharedMemorySize, (227 << 10) + 1),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaFuncSetAttribute(CountIndices, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10), cudaSuccess);
+  EXPECT_EQ(LaunchExtents(1, 1, 227 << 10, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(LaunchExtents(1, {32, 33}, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(LaunchExtents({1, 65536}, 1, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(LaunchExtents(0, 1, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
+}
+
+TEST(EmulatorTest, FailsForGoodAfterSoManyLaunches) {
+  Buffer<unsigned> out(std::vector<unsigned>(4, 0));
+  const uint64_t before = emulator::launches();
+  emulator::FailAfter(2);
+  EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, out.data), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  void* pointer;
+  EXPECT_EQ(cudaMalloc(&pointer, 1), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  EXPECT_STREQ(cudaGetErrorName(cudaGetLastError()), "cudaErrorIllegalAddress");
+  emulator::FailAfter(-1);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(emulator::launches() - before, 2u);
+  EXPECT_THAT(out.Read(), ElementsAre(2, 4, 6, 8));
+}
+
+TEST(EmulatorTest, MemoryIsLimitedCountedAndFilled) {
+  const size_t allocations = emulator::LiveAllocations(), bytes = emulator::LiveBytes();
+  emulator::SetMemoryLimit(bytes + 1000);
+  unsigned char *a, *b;
+  ASSERT_EQ(cudaMalloc(&a, 600), cudaSuccess);
+  EXPECT_EQ(cudaMallocAsync(&b, 401, nullptr), cudaErrorMemoryAllocation);
+  EXPECT_EQ(b, nullptr);
+  ASSERT_EQ(cudaMallocAsync(&b, 400, nullptr), cudaSuccess);
+  size_t free, total;
+  EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  EXPECT_EQ(free, 0u);
+  EXPECT_EQ(emulator::LiveAllocations(), allocations + 2);
+  std::vector<unsigned char> read(400);
+  EXPECT_EQ(cudaMemcpy(read.data(), b, 400, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_THAT(read, Each(0xFF));
+  EXPECT_EQ(cudaFree(a), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(b, nullptr), cudaSuccess);
+  EXPECT_EQ(emulator::LiveAllocations(), allocations);
+  EXPECT_EQ(emulator::LiveBytes(), bytes);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  emulator::SetMemoryLimit(size_t{16} << 30);
+}
+
+TEST(EmulatorTest, CopiesOfRows) {
+  Buffer<char> out(std::vector<char>(12, '.'));
+  EXPECT_EQ(cudaMemcpy2DAsync(out.data + 1, 4, "abcdef", 2, 2, 3, cudaMemcpyHostToDevice), cudaSuccess);
+  EXPECT_THAT(out.Read(), ElementsAreArray(std::string(".ab..cd..ef.")));
+}
+
+TEST(EmulatorTest, StreamsAndEvents) {
+  cudaStream_t stream;
+  cudaEvent_t event;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  Buffer<unsigned> out(std::vector<unsigned>(4, 0));
+  EXPECT_EQ(Launch(stream, 1, 4, 0, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(stream, event), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+// ---- Misuse. Kernels for one block; `which` chooses. ----
+
+enum Misuse {
+  kBranchedBarriers,
+  kLeavesBeforeBarrier,
+  kMixedCollectives,
+  kLeavesBeforeShuffle,
+  kNotInItsMask,
+  kReadsOutsideMask,
+  kWaitsForever,
+  kWritesBehindShared,
+};
+
+__global__ void Misused(Misuse which) {
+  const int t = threadIdx.x;
+  switch (which) {
+    case kBranchedBarriers:
+      if (t < 32) {
+        __syncthreads();
+      } else {
+        __syncthreads();
+      }
+      break;
+    case kLeavesBeforeBarrier:
+      if (t != 3) __syncthreads();
+      break;
+    case kMixedCollectives:
+      if (t % 2 == 0) {
+        __ballot_sync(kWholeWarp, 1);
+      } else {
+        __shfl_sync(kWholeWarp, t, 0);
+      }
+      break;
+    case kLeavesBeforeShuffle:
+      if (t != 31) __shfl_sync(kWholeWarp, t, 0);
+      break;
+    case kNotInItsMask:
+      __syncwarp(0x0000FFFFu);
+      break;
+    case kReadsOutsideMask:
+      if (t < 16) __shfl_sync(0x0000FFFFu, t, 16);
+      break;
+    case kWaitsForever:
+      if (t < 16) {
+        __syncwarp();
+      } else {
+        __syncthreads();
+      }
+      break;
+    case kWritesBehindShared:
+      if (t == 0) DynamicShared()[100] = 0;
+      break;
+  }
+}
+
+struct MisuseCase {
+  Misuse which;
+  const char* message;
+};
+class EmulatorDeathTest : public testing::TestWithParam<MisuseCase> {};
+
+TEST_P(EmulatorDeathTest, IsReported) {
+  for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(7)}) {
+    const auto misuse = [&] {
+      emulator::SetOrder(order);
+      Launch(nullptr, 1, 64, 100, Misused, GetParam().which);
+    };
+    EXPECT_DEATH(misuse(), GetParam().message);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, EmulatorDeathTest,
+    testing::Values(
+        MisuseCase{kBranchedBarriers, "came to __syncthreads at .*emulator_test.cc.* threads of the block wait in"},
+        MisuseCase{kLeavesBeforeBarrier, "left the kernel"},
+        MisuseCase{kMixedCollectives, "came to __.* \\(mask ffffffff\\) at .*, but lanes .* of its warp wait in __"},
+        MisuseCase{kLeavesBeforeShuffle, "left the kernel"},
+        MisuseCase{kNotInItsMask, "lane .* is not in the mask of its __syncwarp"},
+        MisuseCase{kReadsOutsideMask, "lane .* reads lane 16, which is not in the mask of __shfl_sync"},
+        MisuseCase{kWaitsForever, "no thread of the block can go on"},
+        MisuseCase{kWritesBehindShared, "wrote byte 100 of 100 bytes of shared memory|use-after-poison"}));
+
+__global__ void WriteByte(char* out, int64_t at) { out[at] = 0; }
+
+TEST(EmulatorMemoryDeathTest, MisuseIsReported) {
+  char *device, host[8] = {};
+  ASSERT_EQ(cudaMalloc(&device, 8), cudaSuccess);
+  EXPECT_DEATH(cudaFree(host), "was not allocated");
+  EXPECT_DEATH(cudaFree(device + 1), "was not allocated");
+  EXPECT_DEATH(cudaMemcpy(device + 4, host, 8, cudaMemcpyHostToDevice), "8 bytes at byte 4 of an allocation of 8");
+  EXPECT_DEATH(cudaMemcpy(host, host, 8, cudaMemcpyDeviceToHost), "is not device memory");
+  EXPECT_DEATH(cudaMemcpy(device, device, 8, cudaMemcpyHostToDevice), "is device memory");
+  EXPECT_DEATH(cudaMemset(host, 0, 8), "is not device memory");
+  EXPECT_DEATH(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(host)), "no stream");
+  const auto overrun = [&] {
+    Launch(nullptr, 1, 1, 0, WriteByte, device, 8);
+    cudaFree(device);
+  };
+  EXPECT_DEATH(overrun(), "byte 8 of an allocation of 8 bytes was written|heap-buffer-overflow");
+  cudaFree(device);
+}
+
+TEST(EmulatorMemoryDeathTest, GuardedMemoryIsForTheDeviceOnly) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";  // the environment is read once
+  setenv("EDGEWISE_EMULATED_GUARD", "1", 1);
+  const auto touch = [] {
+    char* device;
+    cudaMalloc(&device, 8);
+    Launch(nullptr, 1, 1, 0, WriteByte, device, 0);
+    std::fputs("the kernel may\n", stderr);
+    *static_cast<volatile char*>(device) = 1;
+    std::fputs("the host may\n", stderr);
+    std::_Exit(1);
+  };
+  EXPECT_DEATH(touch(),
+               testing::AllOf(testing::HasSubstr("the kernel may"), testing::Not(testing::HasSubstr("the host may"))));
+  unsetenv("EDGEWISE_EMULATED_GUARD");
+  testing::FLAGS_gtest_death_test_style = "fast";
+}
+
+}  // namespace
+}  // namespace edgewise::cuda
