@@ -1,0 +1,146 @@
+#include "kernels/cuda/linear.h"
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/rows.h"
+
+namespace edgewise::cuda {
+namespace {
+
+int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+Epilogue EpilogueOf(Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return Epilogue::kRelu;
+    case Activation::kGelu:
+      return Epilogue::kGelu;
+    case Activation::kNone:
+      break;
+  }
+  return Epilogue::kNone;
+}
+
+// Whether Gemm takes the matrix as it lies.
+bool Whole(ConstMatrix m) {
+  return (reinterpret_cast<uintptr_t>(m.data) | static_cast<uintptr_t>(m.stride) * sizeof(float)) % 16 == 0;
+}
+
+template <typename T, typename Convert>
+absl::StatusOr<DeviceMemory> CopyPadded(const std::shared_ptr<Device>& device, std::span<const float> weight,
+                                        const CudaLinearWeights& w, const Convert& convert) {
+  std::vector<T> padded(static_cast<size_t>(w.out_padded * w.in_padded), convert(0.0f));
+  for (int64_t o = 0; o < w.out; ++o) {
+    std::transform(weight.begin() + o * w.in, weight.begin() + (o + 1) * w.in, padded.begin() + o * w.in_padded,
+                   convert);
+  }
+  return DeviceMemory::Copy(device, std::span<const T>(padded));
+}
+
+}  // namespace
+
+FewWeights CudaLinearWeights::few() const {
+  return {weight.data(), bias.as<float>(), out, in, in_padded, bf16, epilogue};
+}
+
+absl::StatusOr<std::unique_ptr<LinearProducts>> LinearProducts::Create(std::shared_ptr<Device> device, bool bf16) {
+  absl::StatusOr<std::unique_ptr<Gemm>> gemm = Gemm::Create(device);
+  if (!gemm.ok()) return gemm.status();
+  return std::unique_ptr<LinearProducts>(new LinearProducts(std::move(device), *std::move(gemm), bf16));
+}
+
+LinearProducts::LinearProducts(std::shared_ptr<Device> device, std::unique_ptr<Gemm> gemm, bool bf16)
+    : device_(std::move(device)), gemm_(std::move(gemm)), bf16_(bf16), x_(*device_), y_(*device_), wide_(*device_) {}
+
+absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span<const float> weight,
+                                                                       std::span<const float> bias, int64_t out,
+                                                                       int64_t in, Activation activation) {
+  auto weights = std::make_unique<CudaLinearWeights>();
+  weights->out = out;
+  weights->in = in;
+  weights->out_padded = RoundUp(out, kGemmOut);
+  weights->in_padded = RoundUp(in, kGemmIn);
+  weights->bf16 = bf16_;
+  weights->epilogue = EpilogueOf(activation);
+
+  absl::StatusOr<DeviceMemory> matrix =
+      bf16_ ? CopyPadded<__nv_bfloat16>(device_, weight, *weights, [](float v) { return __float2bfloat16_rn(v); })
+            : CopyPadded<float>(device_, weight, *weights, [](float v) { return v; });
+  if (!matrix.ok()) return matrix.status();
+  weights->weight = *std::move(matrix);
+  absl::StatusOr<DeviceMemory> vector = DeviceMemory::Copy(device_, bias);
+  if (!vector.ok()) return vector.status();
+  weights->bias = *std::move(vector);
+  absl::StatusOr<std::unique_ptr<GemmPlan>> plan = gemm_->Plan({weights->out_padded, weights->in_padded, bf16_});
+  if (!plan.ok()) return plan.status();
+  weights->plan = *std::move(plan);
+  return weights;
+}
+
+absl::Status LinearProducts::Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate,
+                                 RowCount count) {
+  const auto& w = static_cast<const CudaLinearWeights&>(weights);
+  if (count == RowCount::kFew) {
+    return CudaStatus(FewLinear(device_->stream(), w.few(), x, y, accumulate), "product of few rows");
+  }
+  for (int64_t first = 0; first < x.rows; first += kGemmRows) {
+    const int64_t rows = std::min(kGemmRows, x.rows - first);
+    absl::Status status = RunMany(w, x.Rows(first, rows), y.Rows(first, rows), accumulate);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LinearProducts::RunMany(const CudaLinearWeights& w, ConstMatrix x, Matrix y, bool accumulate) {
+  const cudaStream_t stream = device_->stream();
+  // What Gemm cannot read or write where it lies goes through scratch, with the same sums.
+  const void* source = x.data;
+  int64_t source_stride = x.stride;
+  if (w.bf16 || w.in != w.in_padded || !Whole(x)) {
+    const int64_t bytes = w.bf16 ? sizeof(__nv_bfloat16) : sizeof(float);
+    absl::StatusOr<void*> packed = x_.Get(x.rows * w.in_padded * bytes);
+    if (!packed.ok()) return packed.status();
+    const cudaError_t error = w.bf16 ? PadRoundRows(stream, x, static_cast<__nv_bfloat16*>(*packed), w.in_padded)
+                                     : PadRows(stream, x, static_cast<float*>(*packed), w.in_padded);
+    if (error != cudaSuccess) return CudaStatus(error, "packing of rows");
+    source = *packed;
+    source_stride = w.in_padded;
+  }
+  const bool direct = w.out == w.out_padded && Whole(y);
+  Matrix product = y;
+  if (!direct) {
+    absl::StatusOr<void*> padded = y_.Get(x.rows * w.out_padded * static_cast<int64_t>(sizeof(float)));
+    if (!padded.ok()) return padded.status();
+    product = Matrix(static_cast<float*>(*padded), x.rows, w.out, w.out_padded);
+  }
+  absl::Status status = gemm_->Run(*w.plan, w.weight.data(), source, source_stride, x.rows, product.data,
+                                   product.stride, accumulate && direct);
+  if (!status.ok()) return status;
+
+  const Epilogue epilogue = accumulate ? Epilogue::kNone : w.epilogue;
+  if (direct && w.bias.data() == nullptr && epilogue == Epilogue::kNone) return absl::OkStatus();
+  return CudaStatus(FinishProduct(stream, product, w.bias.as<float>(), epilogue, accumulate && !direct, y),
+                    "bias and activation");
+}
+
+absl::Status LinearProducts::FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
+                                         RowCount count) {
+  const auto& w = static_cast<const CudaLinearWeights&>(up);
+  absl::StatusOr<void*> scratch =
+      wide_.Get(std::min(x.rows, kGemmRows) * w.out_padded * static_cast<int64_t>(sizeof(float)));
+  if (!scratch.ok()) return scratch.status();
+  for (int64_t first = 0; first < x.rows; first += kGemmRows) {
+    const int64_t rows = std::min(kGemmRows, x.rows - first);
+    const Matrix wide(static_cast<float*>(*scratch), rows, w.out, w.out_padded);
+    absl::Status status = Run(up, x.Rows(first, rows), wide, false, count);
+    if (status.ok()) status = Run(down, wide, y.Rows(first, rows), true, count);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace edgewise::cuda

@@ -1,0 +1,57 @@
+// Linear and FeedForward of Backend: products of many rows by Gemm, of few rows by a kernel of our own.
+//
+// Precision bf16: weights are kept as bf16 and x is rounded to bf16; sums, bias, activation and y are float32.
+#ifndef EDGEWISE_KERNELS_CUDA_LINEAR_H_
+#define EDGEWISE_KERNELS_CUDA_LINEAR_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/gemm.h"
+#include "kernels/cuda/linear_few.h"
+#include "kernels/cuda/runtime.h"
+
+namespace edgewise::cuda {
+
+// Immutable. W is zero-padded to [out_padded, in_padded], as Gemm likes it.
+struct CudaLinearWeights : public LinearWeights {
+  int64_t out = 0, in = 0, out_padded = 0, in_padded = 0;
+  bool bf16 = false;
+  Epilogue epilogue = Epilogue::kNone;
+  DeviceMemory weight, bias;  // bias [out], or null
+  std::unique_ptr<GemmPlan> plan;
+
+  FewWeights few() const;
+};
+
+// The products of one backend, on its stream. One thread at a time.
+class LinearProducts {
+ public:
+  static absl::StatusOr<std::unique_ptr<LinearProducts>> Create(std::shared_ptr<Device> device, bool bf16);
+
+  // Backend::PrepareLinear; done when it returns.
+  absl::StatusOr<std::unique_ptr<LinearWeights>> Prepare(std::span<const float> weight, std::span<const float> bias,
+                                                         int64_t out, int64_t in, Activation activation);
+  // Backend::Linear. With `accumulate` there is no activation.
+  absl::Status Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, RowCount count);
+  // Backend::FeedForward. At most kGemmRows wide rows are in scratch.
+  absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y, RowCount count);
+
+ private:
+  LinearProducts(std::shared_ptr<Device> device, std::unique_ptr<Gemm> gemm, bool bf16);
+  // At most kGemmRows rows.
+  absl::Status RunMany(const CudaLinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate);
+
+  const std::shared_ptr<Device> device_;
+  const std::unique_ptr<Gemm> gemm_;
+  const bool bf16_;
+  Scratch x_, y_, wide_;
+};
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_LINEAR_H_
