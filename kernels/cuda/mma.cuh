@@ -25,6 +25,35 @@ __device__ inline void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b
 #endif
 }
 
+// Four matrices [8, 8] of bf16 from shared memory, by the 32 threads of a warp together: `row` of lane 8 m + r is where
+// row r of matrix m begins, 16-byte aligned. With g and t as above a thread gets of matrix m, in to[m], the columns 2t and
+// 2t + 1 of row g; of the transposed matrices the rows 2t and 2t + 1 of column g. Low half first.
+template <bool kTransposed>
+__device__ inline void LoadMatrices(const __nv_bfloat16* row, uint32_t to[4]) {
+#if defined(EDGEWISE_CUDA_EMULATED)
+  const int lane = emulator::Lane(), g = lane / 4, t = lane % 4;
+  for (int i = 0; i < 8; ++i) {
+    const int matrix = i / 2, half = i % 2, pair = 2 * t + half;
+    const uint64_t from = __shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(row), 8 * matrix + (kTransposed ? pair : g));
+    const uint32_t element = reinterpret_cast<const uint16_t*>(from)[kTransposed ? g : pair];
+    to[matrix] = half == 0 ? element : to[matrix] | element << 16;
+  }
+#else
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(address)
+                 : "memory");
+  }
+#endif
+}
+
 // Two floats as a pair of bf16, `low` in the low half.
 __device__ inline uint32_t PackBf16(float low, float high) {
   const __nv_bfloat16 l = __float2bfloat16_rn(low), h = __float2bfloat16_rn(high);
