@@ -16,7 +16,8 @@ inline constexpr int kSegmentKeys = kSegmentWords * 64;
 
 // Shared memory of a block that draws; free for other use between the calls.
 struct DrawScratch {
-  uint32_t queue[kDrawWarps][kSegmentKeys + kWarpSize];  // pairs that may be edges: key in chunk | byte << 12 | row << 20
+  uint32_t queue[kDrawWarps]
+                [kSegmentKeys + kWarpSize];  // pairs that may be edges: key in chunk | byte << 12 | row << 20
 };
 
 // Finds the edges of the rows warp, warp + kDrawWarps, .. of an item among the keys of one chunk. `visit` is called by
@@ -74,6 +75,7 @@ class RowDrawer {
     const int column = word * 64 + (lane_ % 4) * 2;
     float bound[16];
     uint32_t valid = 0;
+#pragma unroll
     for (int b = 0; b < 16; ++b) {
       const int key = column + (b >> 1) * 8 + (b & 1);
       bound[b] = key < keys_ ? __ldg(pairs_.key_bound + first_key_ + key) : 0.0f;
@@ -85,6 +87,7 @@ class RowDrawer {
       const float slope = slope_ * __ldg(pairs_.query_bound + query);
       const PhiloxBlock block = pairs_.HighBytes(query, counter);
       uint32_t candidates = 0;
+#pragma unroll
       for (int b = 0; b < 16; ++b) {
         const float byte = static_cast<float>(block.word[b >> 2] >> (8 * (b & 3)) & 0xFFu);
         candidates |= (byte > fmaf(slope, bound[b], base_) ? 0u : 1u) << b;
@@ -228,34 +231,36 @@ __device__ inline bool HasMultiplicity(const DeviceProblem& problem) {
 
 // What the cap of a problem leaves: `cut` and `tau` for DrawBits.
 __device__ inline EdgeCut CutOf(const DeviceCall& call, const DeviceProblem& problem) {
-  return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? EdgeCut{~uint64_t{0}, 0}
-                                                                 : call.caps[problem.cap].cut;
+  return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? EdgeCut{~uint64_t{0}, 0} : call.caps[problem.cap].cut;
 }
 __device__ inline double TauOf(const DeviceCall& call, const DeviceProblem& problem) {
   return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? 1.0 : call.caps[problem.cap].tau;
 }
 
-// How often an edge that the item's rows have counts: under a cap whose first dropped edge has the age tau. Not cheap.
-__device__ __noinline__ inline int MultiplicityOf(const DeviceCall& call, const DeviceProblem& problem,
-                                                  const RowItem& item, int row, int32_t key, double tau) {
-  const int32_t query = item.first_query + row;
+// Multiplicity of an edge. Out of line: few edges need it.
+__device__ __noinline__ inline int EdgeCount(const DeviceCall& call, const DeviceProblem& problem, int32_t head,
+                                             int32_t query, int32_t key, double tau) {
   if (problem.kind == PatternKind::kDrawn) {
-    if (problem.law != Law::kPoissonMulti) return 1;
-    const DrawnPairs pairs(call, problem, item.head);
+    const DrawnPairs pairs(call, problem, head);
     const double rate = tau * static_cast<double>(pairs.Rate(query, key));
-    return max(1, MultiplicityAt(pairs.Uniform(query, key), rate));
+    return max(1, EdgeMultiplicity(pairs.Uniform(query, key), rate));
   }
-  if (problem.multiplicity == nullptr) return 1;
-  const int64_t* offsets = GivenRow(problem, item.head, query);
+  const int64_t* offsets = GivenRow(problem, head, query);
   return problem.multiplicity[FirstGiven(problem, offsets[0], offsets[1], key)];
+}
+
+// How often an edge that the item's rows have counts, under a cap whose first dropped edge has the age tau. Not cheap.
+__device__ inline int MultiplicityOf(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, int row,
+                                     int32_t key, double tau) {
+  return HasMultiplicity(problem) ? EdgeCount(call, problem, item.head, item.first_query + row, key, tau) : 1;
 }
 
 // Fills bits [kRowsPerItem][kChunkWords] in shared memory: key j of the chunk is bit j % 64 of word j / 64; set iff the
 // pair is an edge and forced or before the cut. `parallel`, as bits: set where the multiplicity is more than 1; only
 // for problems with HasMultiplicity, else null. Ends with a block barrier.
 __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item,
-                                             const EdgeCut& cut, double tau, int32_t chunk, DrawScratch& scratch,
-                                             uint64_t* bits, uint64_t* parallel) {
+                                const EdgeCut& cut, double tau, int32_t chunk, DrawScratch& scratch, uint64_t* bits,
+                                uint64_t* parallel) {
   for (int i = static_cast<int>(threadIdx.x); i < kRowsPerItem * kChunkWords; i += kDrawThreads) {
     bits[i] = 0;
     if (parallel != nullptr) parallel[i] = 0;
@@ -270,10 +275,9 @@ __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& pro
     const bool all = cut.age_bits == ~uint64_t{0};
     const auto visit = [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
       if (!all && !forced) {
-        const uint64_t order =
-            EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
-                      static_cast<uint32_t>(item.head), static_cast<uint32_t>(item.first_query + row),
-                      static_cast<uint32_t>(key));
+        const uint64_t order = EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
+                                         static_cast<uint32_t>(item.head),
+                                         static_cast<uint32_t>(item.first_query + row), static_cast<uint32_t>(key));
         if (!IsBefore({EdgeAgeBits(problem.law, uniform, rate), order}, {cut.age_bits, cut.order})) return;
       }
       set(bits, row, key);

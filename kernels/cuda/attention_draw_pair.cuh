@@ -110,8 +110,7 @@ class DrawnPairs {
       settled = static_cast<float>(byte + 1) < about * 0.99999f;
     }
     if (settled && !wanted) return true;
-    *uniform = static_cast<uint64_t>(byte) << 32 |
-               PairLowWord(problem_.key, head_, Position(query), Position(key));
+    *uniform = static_cast<uint64_t>(byte) << 32 | PairLowWord(problem_.key, head_, Position(query), Position(key));
     return settled || IsBelowThreshold(problem_.law, *uniform, rate);
   }
 

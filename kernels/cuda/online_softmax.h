@@ -39,8 +39,8 @@ struct OnlineSoftmax {
   }
 };
 
-// Two parts as one. The parts' weighted sums of values are added as first * of_first + second * of_second. Which part is
-// first changes no bit.
+// Two parts as one. The parts' weighted sums of values are added as first * of_first + second * of_second. Which part
+// is first changes no bit.
 struct MergedSoftmax {
   OnlineSoftmax state;
   float of_first, of_second;
