@@ -26,6 +26,20 @@ void AddGroup(int64_t first, int64_t end, const int32_t* keys, int64_t count, in
   }
 }
 
+// Whether groups read runs of 16 keys, as packed tiles hold them, more than twice as often as there are keys.
+bool ShareTiles(const CompactPlan& plan, int64_t tokens) {
+  constexpr int64_t kRun = 16;
+  int64_t left = 2 * tokens;
+  for (const KeyGroup& group : plan.groups) {
+    for (int64_t place = 0; place + kRun <= group.count; place += kRun) {
+      const int32_t* keys = group.keys + place;
+      if (keys[0] % kRun == 0 && keys[kRun - 1] - keys[0] == kRun - 1) left -= kRun;
+      if (left < 0) return true;
+    }
+  }
+  return false;
+}
+
 void MakeItems(CompactPlan& plan) {
   int64_t cost = 0;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
@@ -102,12 +116,13 @@ std::unique_ptr<CompactPlan> PlanProblem(const AttentionProblem& problem, int de
       AddGroup(grouped->group_begin[g], grouped->group_begin[g + 1], grouped->keys.data() + begin,
                grouped->key_offsets[g + 1] - begin, kGroupRows, *plan);
     }
+    plan->shared = ShareTiles(*plan, problem.tokens);
   } else {
     plan->causal = std::get<AllPairs>(problem.pattern).causal;
     const int64_t n = problem.tokens;
     const int block_rows = BlockRows(n, depth);
     AddGroup(problem.first_query, n, nullptr, n, plan->causal ? std::min(block_rows, kCausalRows) : block_rows, *plan);
-    plan->whole = plan->groups.size() > 1;
+    plan->shared = plan->groups.size() > 1;
   }
   MakeItems(*plan);
   return plan;
@@ -141,6 +156,7 @@ std::unique_ptr<CompactPlan> PlanGiven(const AttentionProblem& problem, const He
     }
   }
   AddGroup(first, problem.tokens, keys, count, kGroupRows, *plan);
+  plan->shared = ShareTiles(*plan, problem.tokens);
   MakeItems(*plan);
   return plan;
 }
@@ -158,11 +174,11 @@ void AttendItem(Call& call, int64_t block, Worker& worker) {
     attend.limits = LimitsOf(plan, group, worker);
     attend.scratch = worker.attend.get();
     attend.k_tiles = head.k_tiles;
+    const int columns = ValueDim(*call.inputs);
+    attend.out = call.out.row(head.problem->out_row + group.first - head.first_query) + head.head * columns;
+    attend.out_stride = call.out.stride;
+    attend.out_columns = columns;
     call.kernels->attend_dense(attend);
-    for (int r = 0; r < group.rows; ++r) {
-      StoreOutput(call, head, group.first + r, r, worker,
-                  [&] { return attend.limits == nullptr ? group.count : static_cast<int64_t>(attend.limits[r]); });
-    }
     ReportGroup(call, head, group, attend, worker, call.results[block]);
   }
   if (head.problem->report->want_expected) {

@@ -1,5 +1,5 @@
 // Attention of a block of query rows by dense tiles of 64 keys, edges given as masks or as the first so many of a list.
-// Included by the file of each instruction set after its simd_*.h and attention_bias.inl.
+// Included by the file of each instruction set after its simd_*.h, attention_bias.inl and attention_tile.inl.
 //
 // A strip of 12 rows passes over one tile at a time: scores (6 rows x 64 keys in registers), weights, weighted sum of
 // values. A strip whose mask is empty in a tile is skipped, which changes no bit: it would add zeros.
@@ -16,124 +16,88 @@ inline constexpr float kLowest = -3.0e38f;  // below every score, and its differ
 // it by more than this: the first tile of a row mostly settles its unit.
 inline constexpr float kMostWeight = 8.0f;
 
-// tile [depth, 64] from up to 64 keys of `columns` elements, those of `list` or (null) the first; zeros beyond.
-template <bool kListed>
-EDGEWISE_INLINE void PackTile(const float* k, int64_t stride, const int32_t* list, int count, int columns, int depth,
-                              float* tile) {
-  const auto row = [&](int key) { return k + (kListed ? list[key] : key) * stride; };
-  int first = 0;
-#if defined(EDGEWISE_HAS_TRANSPOSE16)
-  const int whole = count / 16 * 16;
-  for (; first + 16 <= columns; first += 16) {
-    for (int key = 0; key < whole; key += 16) {
-      F rows[16];
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) rows[i] = Load(row(key + i) + first);
-      Transpose16(rows);
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) Store(tile + (first + i) * kTileKeys + key, rows[i]);
-    }
-    if (whole == kTileKeys) continue;
-    for (int t = first; t < first + 16; ++t) {
-      for (int key = whole; key < kTileKeys; ++key) tile[t * kTileKeys + key] = key < count ? row(key)[t] : 0.0f;
-    }
-  }
-#endif
-  for (int t = first; t < depth; ++t) {
-    for (int key = 0; key < kTileKeys; ++key)
-      tile[t * kTileKeys + key] = key < count && t < columns ? row(key)[t] : 0.0f;
-  }
-}
-
-static void PackKeyTile(const float* k, int64_t stride, int count, int columns, int depth, float* tile) {
-  PackTile<false>(k, stride, nullptr, count, columns, depth, tile);
-}
-
-// scores[r][c] = <q[r], tile column c> for kRows rows and kVectors vectors of columns.
+// scores[r][c] = <q[r], tile column c> for kRows rows and kVectors vectors of columns, from vector `first` on.
 template <int kRows, int kVectors>
-EDGEWISE_INLINE void ScoreTile(const float* q, int depth, const float* tile, float* scores) {
+EDGEWISE_INLINE void ScoreTile(const float* q, int depth, const TileView& tile, int first, float* scores) {
+  const float* k[kVectors];
+  for (int c = 0; c < kVectors; ++c) {
+    const int column = (first + c) * kLanes;
+    k[c] = tile.k[column / kPartKeys] + column % kPartKeys;
+  }
   F s[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kVectors; ++c) s[r][c] = Zero();
   }
   for (int t = 0; t < depth; ++t) {
     F key[kVectors];
-    for (int c = 0; c < kVectors; ++c) key[c] = Load(tile + t * kTileKeys + c * kLanes);
+    for (int c = 0; c < kVectors; ++c) key[c] = Load(k[c] + t * kTileKeys);
     for (int r = 0; r < kRows; ++r) {
       const F query = Broadcast(q[r * depth + t]);
       for (int c = 0; c < kVectors; ++c) s[r][c] = Fma(query, key[c], s[r][c]);
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kVectors; ++c) Store(scores + r * kTileKeys + c * kLanes, s[r][c]);
+    for (int c = 0; c < kVectors; ++c) Store(scores + r * kTileKeys + (first + c) * kLanes, s[r][c]);
   }
 }
 
 template <int kRows>
-static void ScoreRows(const float* q, int depth, const float* tile, int vectors, float* scores) {
+static void ScoreRows(const float* q, int depth, const TileView& tile, int vectors, float* scores) {
   int c = 0;
-  for (; c + kScoreVectors <= vectors; c += kScoreVectors) {
-    ScoreTile<kRows, kScoreVectors>(q, depth, tile + c * kLanes, scores + c * kLanes);
-  }
-  tile += c * kLanes;
-  scores += c * kLanes;
+  for (; c + kScoreVectors <= vectors; c += kScoreVectors) ScoreTile<kRows, kScoreVectors>(q, depth, tile, c, scores);
   if constexpr (kScoreVectors > 2) {
-    if (vectors - c == 3) return ScoreTile<kRows, 3>(q, depth, tile, scores);
-    if (vectors - c == 2) return ScoreTile<kRows, 2>(q, depth, tile, scores);
+    if (vectors - c == 3) return ScoreTile<kRows, 3>(q, depth, tile, c, scores);
+    if (vectors - c == 2) return ScoreTile<kRows, 2>(q, depth, tile, c, scores);
   }
-  if (vectors - c == 1) ScoreTile<kRows, 1>(q, depth, tile, scores);
+  if (vectors - c == 1) ScoreTile<kRows, 1>(q, depth, tile, c, scores);
 }
 
-// sums[r] += sum over keys of weights[r][key] * v[key], for kRows rows and kVectors vectors of columns.
+// sums[r] += sum over `count` keys of weights[r][key] * v[key], for kRows rows and kVectors vectors of columns from t
+// on.
 template <int kRows, int kVectors>
-EDGEWISE_INLINE void AddValues(const float* weights, const float* v, int64_t v_stride, int count, float* sums,
-                               int depth) {
+EDGEWISE_INLINE void AddValues(const float* weights, const TileView& tile, int count, float* sums, int depth, int t) {
   F sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kVectors; ++c) sum[r][c] = Load(sums + r * depth + c * kLanes);
+    for (int c = 0; c < kVectors; ++c) sum[r][c] = Load(sums + r * depth + t + c * kLanes);
   }
-  for (int key = 0; key < count; ++key) {
-    F value[kVectors];
-    for (int c = 0; c < kVectors; ++c) value[c] = Load(v + key * v_stride + c * kLanes);
-    for (int r = 0; r < kRows; ++r) {
-      const F weight = Broadcast(weights[r * kTileKeys + key]);
-      for (int c = 0; c < kVectors; ++c) sum[r][c] = Fma(weight, value[c], sum[r][c]);
+  for (int key = 0; key < count;) {
+    const int end = count - key < tile.v_run ? count : key + tile.v_run;
+    for (const float* v = tile.v[key / kPartKeys] + t; key < end; ++key, v += tile.v_stride) {
+      F value[kVectors];
+      for (int c = 0; c < kVectors; ++c) value[c] = Load(v + c * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        const F weight = Broadcast(weights[r * kTileKeys + key]);
+        for (int c = 0; c < kVectors; ++c) sum[r][c] = Fma(weight, value[c], sum[r][c]);
+      }
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kVectors; ++c) Store(sums + r * depth + c * kLanes, sum[r][c]);
+    for (int c = 0; c < kVectors; ++c) Store(sums + r * depth + t + c * kLanes, sum[r][c]);
   }
 }
 
 template <int kRows>
-static void AddRowValues(const float* weights, const float* v, int64_t v_stride, int count, float* sums, int depth) {
+static void AddRowValues(const float* weights, const TileView& tile, int count, float* sums, int depth) {
   int t = 0;
-  for (; t + 4 * kLanes <= depth; t += 4 * kLanes) {
-    AddValues<kRows, 4>(weights, v + t, v_stride, count, sums + t, depth);
-  }
-  for (; t + 2 * kLanes <= depth; t += 2 * kLanes) {
-    AddValues<kRows, 2>(weights, v + t, v_stride, count, sums + t, depth);
-  }
-  for (; t < depth; t += kLanes) AddValues<kRows, 1>(weights, v + t, v_stride, count, sums + t, depth);
+  for (; t + 4 * kLanes <= depth; t += 4 * kLanes) AddValues<kRows, 4>(weights, tile, count, sums, depth, t);
+  for (; t + 2 * kLanes <= depth; t += 2 * kLanes) AddValues<kRows, 2>(weights, tile, count, sums, depth, t);
+  for (; t < depth; t += kLanes) AddValues<kRows, 1>(weights, tile, count, sums, depth, t);
 }
 
 // A strip of all its rows, which may share what they load.
-static void AddStripValues(const float* weights, const float* v, int64_t v_stride, int count, float* sums, int depth) {
+static void AddStripValues(const float* weights, const TileView& tile, int count, float* sums, int depth) {
   int t = 0;
   for (; t + 4 * kLanes <= depth; t += 4 * kLanes) {
-    AddValues<kScoreRows, 4>(weights, v + t, v_stride, count, sums + t, depth);
-    AddValues<kScoreRows, 4>(weights + kScoreRows * kTileKeys, v + t, v_stride, count, sums + kScoreRows * depth + t,
-                             depth);
+    AddValues<kScoreRows, 4>(weights, tile, count, sums, depth, t);
+    AddValues<kScoreRows, 4>(weights + kScoreRows * kTileKeys, tile, count, sums + kScoreRows * depth, depth, t);
   }
-  for (; t + 2 * kLanes <= depth; t += 2 * kLanes) {
-    AddValues<kStripRows, 2>(weights, v + t, v_stride, count, sums + t, depth);
-  }
-  for (; t < depth; t += kLanes) AddValues<kStripRows, 1>(weights, v + t, v_stride, count, sums + t, depth);
+  for (; t + 2 * kLanes <= depth; t += 2 * kLanes) AddValues<kStripRows, 2>(weights, tile, count, sums, depth, t);
+  for (; t < depth; t += kLanes) AddValues<kStripRows, 1>(weights, tile, count, sums, depth, t);
 }
 
 // By the number of rows: a strip of up to 12 goes in halves of up to 6.
-using ScoreStep = void (*)(const float*, int, const float*, int, float*);
-using ValueStep = void (*)(const float*, const float*, int64_t, int, float*, int);
+using ScoreStep = void (*)(const float*, int, const TileView&, int, float*);
+using ValueStep = void (*)(const float*, const TileView&, int, float*, int);
 static constexpr ScoreStep kScoreSteps[] = {nullptr,      ScoreRows<1>, ScoreRows<2>, ScoreRows<3>,
                                             ScoreRows<4>, ScoreRows<5>, ScoreRows<6>};
 static constexpr ValueStep kValueSteps[] = {nullptr,         AddRowValues<1>, AddRowValues<2>, AddRowValues<3>,
@@ -166,62 +130,90 @@ EDGEWISE_INLINE void WeighRow(uint64_t mask, float* scores, float* sums, int dep
   Store(weight_sum, Load(weight_sum) + total);
 }
 
-// One tile as a block reads it.
-struct TileView {
-  const float* k = nullptr;  // [depth, 64]
-  const float* v = nullptr;  // [count, depth], rows v_stride apart
-  int64_t v_stride = 0;
-};
-
-// Keys first_place.. of the block's list, where they lie or put together in `packed` [depth, 64] and `values` [64,
-// depth].
-static TileView MakeTile(const AttendBlock& block, int64_t first_place, int count, float* packed, float* values) {
+// Before the first tile of a strip.
+static void BeginStrip(const AttendBlock& block, int row0, int rows, float* weight_sum) {
   const int depth = block.depth;
-  const int32_t* list = block.list == nullptr ? nullptr : block.list + first_place;
-  const bool run = list == nullptr || list[count - 1] - list[0] == count - 1;  // they ascend
-  const int64_t first_key = list == nullptr ? first_place : list[0];
-  TileView tile;
-  tile.k = packed;
-  if (run && block.k_tiles != nullptr && first_key % kTileKeys == 0) {
-    tile.k = block.k_tiles + first_key * depth;
-  } else if (run) {
-    PackTile<false>(block.k + first_key * block.k_stride, block.k_stride, nullptr, count, block.k_columns, depth,
-                    packed);
-  } else {
-    PackTile<true>(block.k, block.k_stride, list, count, block.k_columns, depth, packed);
+  for (int i = row0 * depth; i < (row0 + rows) * depth; i += kLanes) Store(block.sums + i, Zero());
+  for (int r = row0; r < row0 + rows; ++r) {
+    Store(weight_sum + r * kLanes, Zero());
+    block.max_score[r] = kLowest;
   }
-  // Rows that lie far apart fall into few sets of the cache; a few queries do not come back to them.
-  if (run && block.v_columns == depth && (block.v_stride == depth || block.rows <= kScoreRows)) {
-    tile.v = block.v + first_key * block.v_stride;
-    tile.v_stride = block.v_stride;
-    return tile;
-  }
-  for (int key = 0; key < count; ++key) {
-    const float* from = block.v + (list == nullptr ? first_key + key : list[key]) * block.v_stride;
-    float* to = values + key * depth;
+  const F scale = Broadcast(block.q_scale);
+  for (int r = row0; r < row0 + rows; ++r) {
+    const float* from = block.q_given + r * block.q_stride;
+    float* to = block.q + r * depth;
     int t = 0;
-    for (; t + kLanes <= block.v_columns; t += kLanes) Store(to + t, Load(from + t));
-    for (; t < depth; ++t) to[t] = t < block.v_columns ? from[t] : 0.0f;
+    for (; t + kLanes <= block.q_columns; t += kLanes) Store(to + t, Load(from + t) * scale);
+    for (; t < depth; ++t) to[t] = t < block.q_columns ? from[t] * block.q_scale : 0.0f;
   }
-  tile.v = values;
-  tile.v_stride = depth;
-  return tile;
 }
 
-// Asks for the rows of the tile at first_place while the one before is computed: scattered rows are no stream that the
-// processor would follow by itself. A few queries are done too soon for it to be worth the instructions.
-static void FetchNext(const AttendBlock& block, int64_t first_place, int64_t keys) {
-  if (block.rows < 64 || first_place >= keys) return;
-  const int64_t count = keys - first_place < kTileKeys ? keys - first_place : kTileKeys;
-  const int32_t* list = block.list + first_place;
-  if (list[count - 1] - list[0] == count - 1) return;
-  constexpr int kLine = 16;  // floats
-  for (int64_t key = 0; key < count; ++key) {
-    const float* k = block.k + list[key] * block.k_stride;
-    const float* v = block.v + list[key] * block.v_stride;
-    for (int t = 0; t < block.k_columns; t += kLine) __builtin_prefetch(k + t, 0, 2);
-    for (int t = 0; t < block.v_columns; t += kLine) __builtin_prefetch(v + t, 0, 2);
+// After its last tile: zeros of a row without keys.
+static void EndStrip(const AttendBlock& block, int row0, int rows, const float* weight_sum) {
+  for (int r = row0; r < row0 + rows; ++r) {
+    const float sum = ReduceAdd(Load(weight_sum + r * kLanes));
+    block.weight_sum[r] = sum;
+    if (block.out == nullptr) continue;
+    float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+    // Scores beyond float32 must not pass for an answer.
+    const int64_t seen = block.limits == nullptr ? block.keys : block.limits[r];
+    if ((!(sum > 0.0f) || !__builtin_isfinite(block.max_score[r])) && seen > 0) inverse = __builtin_nanf("");
+    const float* from = block.sums + r * block.depth;
+    float* to = block.out + r * block.out_stride;
+    int t = 0;
+    for (; t + kLanes <= block.out_columns; t += kLanes) Store(to + t, Load(from + t) * Broadcast(inverse));
+    for (; t < block.out_columns; ++t) to[t] = from[t] * inverse;
   }
+}
+
+EDGEWISE_INLINE void FetchRow(const float* row, int columns) {
+  constexpr int kLine = 16;  // floats
+  for (int t = 0; t < columns; t += kLine) __builtin_prefetch(row + t, 0, 3);
+}
+
+// One tile of a strip of up to 12 rows. Asks for as many of `next_q`, one by one: at once, they would wait for each
+// other. `scores`: [12, 64] scratch.
+static void AttendStrip(const AttendBlock& block, const TileView& tile, const TilePositions& positions, int row0,
+                        int rows, const uint64_t* mask, uint64_t any, const float* next_q, float* scores,
+                        float* weight_sum) {
+  const int depth = block.depth;
+  const int end = kTileKeys - __builtin_clzll(any);  // keys from here on have weight 0 for all rows
+  const int vectors = (end + kLanes - 1) / kLanes;
+  const float* q = block.q + row0 * depth;
+  float* sums = block.sums + row0 * depth;
+  const int first_half = rows < kScoreRows ? rows : kScoreRows;
+  const int second_half = rows - first_half;
+  float* second_scores = scores + kScoreRows * kTileKeys;
+  kScoreSteps[first_half](q, depth, tile, vectors, scores);
+  if (second_half > 0) kScoreSteps[second_half](q + kScoreRows * depth, depth, tile, vectors, second_scores);
+  if (block.bias != nullptr) {
+    for (int r = 0; r < rows; ++r) AddTileBias(block, row0 + r, positions, vectors, scores + r * kTileKeys);
+  }
+  for (int r = 0; r < rows; ++r) {
+    if (next_q != nullptr) FetchRow(next_q + r * block.q_stride, block.q_columns);
+    WeighRow(mask[r], scores + r * kTileKeys, sums + r * depth, depth, weight_sum + (row0 + r) * kLanes,
+             block.max_score + row0 + r);
+  }
+  if (rows == kStripRows) return AddStripValues(scores, tile, end, sums, depth);
+  kValueSteps[first_half](scores, tile, end, sums, depth);
+  if (second_half > 0) kValueSteps[second_half](second_scores, tile, end, sums + kScoreRows * depth, depth);
+}
+
+// Edges of rows row0.. of a block in its tile at first_place, of `count` keys. Returns what any of them has.
+EDGEWISE_INLINE uint64_t TileMasks(const AttendBlock& block, int64_t first_place, int count, int row0, int rows,
+                                   uint64_t* mask) {
+  const uint64_t present = ~uint64_t{0} >> (kTileKeys - count);
+  uint64_t any = 0;
+  for (int r = 0; r < rows; ++r) {
+    if (block.limits != nullptr) {
+      const int64_t seen = block.limits[row0 + r] - first_place;
+      mask[r] = seen >= count ? present : seen <= 0 ? 0 : ~uint64_t{0} >> (kTileKeys - seen);
+    } else {
+      mask[r] = block.bits == nullptr ? present : block.bits[(row0 + r) * block.bit_words + first_place / kTileKeys];
+    }
+    any |= mask[r];
+  }
+  return any;
 }
 
 static void AttendDense(const AttendBlock& block) {
@@ -235,60 +227,31 @@ static void AttendDense(const AttendBlock& block) {
     keys = 0;
     for (int r = 0; r < block.rows; ++r) keys = keys < block.limits[r] ? block.limits[r] : keys;
   }
-  for (int i = 0; i < block.rows * depth; ++i) block.sums[i] = 0.0f;
-  for (int i = 0; i < block.rows * kLanes; ++i) weight_sum[i] = 0.0f;
-  for (int r = 0; r < block.rows; ++r) block.max_score[r] = kLowest;
-  for (int64_t first_place = 0; first_place < keys; first_place += kTileKeys) {
-    const int64_t left = keys - first_place;
-    const int count = left < kTileKeys ? static_cast<int>(left) : kTileKeys;
-    const uint64_t present = ~uint64_t{0} >> (kTileKeys - count);
-    const TileView tile = MakeTile(block, first_place, count, packed, values);
-    if (block.list != nullptr) FetchNext(block, first_place + kTileKeys, keys);
+  int64_t first_place = 0;
+  do {  // once without keys
+    const int count = keys - first_place < kTileKeys ? static_cast<int>(keys - first_place) : kTileKeys;
+    TileView tile;
     TilePositions positions;
-    if (block.bias != nullptr) FindPositions(block, first_place, count, &positions);
+    if (count > 0) {
+      tile = MakeTile(block, first_place, count, packed, values);
+      if (block.list != nullptr) FetchNext(block, first_place + kTileKeys, keys);
+      if (block.bias != nullptr) FindPositions(block, first_place, count, &positions);
+    }
     for (int row0 = 0; row0 < block.rows; row0 += kStripRows) {
       const int rows = block.rows - row0 < kStripRows ? block.rows - row0 : kStripRows;
+      const bool last = first_place + kTileKeys >= keys;
+      const float* next_q = nullptr;
+      if (first_place == 0) {
+        BeginStrip(block, row0, rows, weight_sum);
+        next_q = block.q_given + (row0 + rows) * block.q_stride;
+      }
       uint64_t mask[kStripRows];
-      uint64_t any = 0;
-      for (int r = 0; r < rows; ++r) {
-        if (block.limits != nullptr) {
-          const int64_t seen = block.limits[row0 + r] - first_place;
-          mask[r] = seen >= count ? present : seen <= 0 ? 0 : ~uint64_t{0} >> (kTileKeys - seen);
-        } else {
-          mask[r] =
-              block.bits == nullptr ? present : block.bits[(row0 + r) * block.bit_words + first_place / kTileKeys];
-        }
-        any |= mask[r];
-      }
-      if (any == 0) continue;
-      const int end = kTileKeys - __builtin_clzll(any);  // keys from here on have weight 0 for all rows
-      const int vectors = (end + kLanes - 1) / kLanes;
-      float* sums = block.sums + row0 * depth;
-      const int first_half = rows < kScoreRows ? rows : kScoreRows;
-      kScoreSteps[first_half](block.q + row0 * depth, depth, tile.k, vectors, scores);
-      if (rows > kScoreRows) {
-        kScoreSteps[rows - kScoreRows](block.q + (row0 + kScoreRows) * depth, depth, tile.k, vectors,
-                                       scores + kScoreRows * kTileKeys);
-      }
-      if (block.bias != nullptr) {
-        for (int r = 0; r < rows; ++r) AddTileBias(block, row0 + r, positions, vectors, scores + r * kTileKeys);
-      }
-      for (int r = 0; r < rows; ++r) {
-        WeighRow(mask[r], scores + r * kTileKeys, sums + r * depth, depth, weight_sum + (row0 + r) * kLanes,
-                 block.max_score + row0 + r);
-      }
-      if (rows == kStripRows) {
-        AddStripValues(scores, tile.v, tile.v_stride, end, sums, depth);
-        continue;
-      }
-      kValueSteps[first_half](scores, tile.v, tile.v_stride, end, sums, depth);
-      if (rows > kScoreRows) {
-        kValueSteps[rows - kScoreRows](scores + kScoreRows * kTileKeys, tile.v, tile.v_stride, end,
-                                       sums + kScoreRows * depth, depth);
-      }
+      const uint64_t any = count > 0 ? TileMasks(block, first_place, count, row0, rows, mask) : 0;
+      if (any != 0) AttendStrip(block, tile, positions, row0, rows, mask, any, next_q, scores, weight_sum);
+      if (last) EndStrip(block, row0, rows, weight_sum);
     }
-  }
-  for (int r = 0; r < block.rows; ++r) block.weight_sum[r] = ReduceAdd(Load(weight_sum + r * kLanes));
+    first_place += kTileKeys;
+  } while (first_place < keys);
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

@@ -10,6 +10,7 @@
 // In this order: each uses what lies before it.
 // clang-format off
 #include "kernels/cpu/attention_bias.inl"
+#include "kernels/cpu/attention_tile.inl"
 #include "kernels/cpu/attention_dense.inl"
 #include "kernels/cpu/draw_portable.inl"
 #include "kernels/cpu/attention_gather.inl"

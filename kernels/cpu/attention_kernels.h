@@ -118,7 +118,7 @@ struct AttendBlock {
   int rows = 0;              // <= kBlockRows
   int depth = 0;             // of q and sums: head_dim or value_dim, the larger, padded to a multiple of 16
   int64_t keys = 0;          // n; with `list`, its length
-  const float* q = nullptr;  // [rows, depth] times scale / ln 2, padded with zeros
+  float* q = nullptr;        // [rows, depth] times q_scale, padded with zeros; dense tiles fill it
   const float* k = nullptr;  // [n, k_columns], rows k_stride apart
   const float* v = nullptr;  // [n, v_columns], rows v_stride apart
   int64_t k_stride = 0, v_stride = 0;
@@ -129,6 +129,13 @@ struct AttendBlock {
   float* weight_sum = nullptr;               // out: [rows]
   float* max_score = nullptr;                // out: [rows], base-2 logarithm of the unit of the weights
   // Dense tiles.
+  const float* q_given = nullptr;  // [rows, q_columns], rows q_stride apart: what q is filled with
+  int64_t q_stride = 0;
+  int q_columns = 0;
+  float q_scale = 0.0f;  // of the scores / ln 2
+  float* out = nullptr;  // out: [rows, out_columns] sums by weights, rows out_stride apart; not with `bits`
+  int64_t out_stride = 0;
+  int out_columns = 0;
   const float* k_tiles = nullptr;   // [ceil(n / 64), depth, 64]; null: packed on the way
   const int32_t* list = nullptr;    // [keys] ascending keys that tiles are made of; null: all
   const int32_t* limits = nullptr;  // [rows] a row sees so many of the first of them; null: all, or

@@ -97,8 +97,8 @@ Needs NeedsOf(const Call& call, const HeadWork& head) {
   needs.copy_v = copied(inputs.v, ValueDim(inputs));
   if (head.plan != nullptr) {
     needs.copy_k = head.problem->report->want_graph && head.depth != inputs.head_dim;
-    needs.copy_v = needs.copy_v && head.plan->whole;
-    needs.k_tiles = head.plan->whole;
+    needs.copy_v = needs.copy_v && head.plan->shared;
+    needs.k_tiles = head.plan->shared;
   } else if (head.given != nullptr) {
     const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
     needs.k_tiles = static_cast<double>(head.given->keys.size()) >= kPackKeysShare * pairs;

@@ -65,11 +65,34 @@ void MarkBits(const HeadWork& head, int rows, BlockEdges& edges, Worker& worker)
   edges.bit_words = words;
 }
 
+// As dense tiles do it themselves.
+void ScaleQueries(const AttendBlock& attend) {
+  for (int r = 0; r < attend.rows; ++r) {
+    const float* from = attend.q_given + r * attend.q_stride;
+    float* to = attend.q + r * attend.depth;
+    for (int t = 0; t < attend.q_columns; ++t) to[t] = from[t] * attend.q_scale;
+    for (int t = attend.q_columns; t < attend.depth; ++t) to[t] = 0.0f;
+  }
+}
+
+// Row r of sums, divided by its weights, into the output, as dense tiles of listed keys do it themselves. `count`: the
+// row's edges, asked where it matters.
+template <typename Count>
+void StoreOutput(const Call& call, const HeadWork& head, int64_t query, int r, const Worker& worker,
+                 const Count& count) {
+  const int columns = ValueDim(*call.inputs);
+  float* out = call.out.row(head.problem->out_row + query - head.first_query) + head.head * columns;
+  const float sum = worker.weight_sum[r];
+  float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+  // No edges, which gives zeros; or scores beyond float32, which must not pass for an answer.
+  if ((!(sum > 0.0f) || !std::isfinite(worker.max_score[r])) && count() > 0) inverse = std::nanf("");
+  for (int t = 0; t < columns; ++t) out[t] = worker.sums[r * head.depth + t] * inverse;
+}
+
 }  // namespace
 
 AttendBlock OperandsOf(const Call& call, const HeadWork& head, int64_t first, int rows, Worker& worker) {
   const int depth = head.depth;
-  const int head_dim = call.inputs->head_dim;
   AttendBlock attend;
   attend.rows = rows;
   attend.depth = depth;
@@ -84,12 +107,10 @@ AttendBlock OperandsOf(const Call& call, const HeadWork& head, int64_t first, in
   attend.sums = worker.sums;
   attend.weight_sum = worker.weight_sum;
   attend.max_score = worker.max_score;
-  const float scale = call.inputs->scale * 1.44269504088896340736f;  // weights are powers of 2
-  for (int r = 0; r < rows; ++r) {
-    const float* q = head.q + (first + r) * head.q_stride;
-    for (int t = 0; t < head_dim; ++t) worker.q[r * depth + t] = q[t] * scale;
-    for (int t = head_dim; t < depth; ++t) worker.q[r * depth + t] = 0.0f;
-  }
+  attend.q_given = head.q + first * head.q_stride;
+  attend.q_stride = head.q_stride;
+  attend.q_columns = call.inputs->head_dim;
+  attend.q_scale = call.inputs->scale * 1.44269504088896340736f;  // weights are powers of 2
   if (head.biased) {
     for (int r = 0; r < rows; ++r) worker.query_positions[r] = static_cast<int32_t>(head.position(first + r));
     attend.bias = &head.bias;
@@ -117,6 +138,7 @@ void AttendOneBlock(Call& call, int64_t block, Worker& worker) {
     attend.bit_words = edges.bit_words;
     call.kernels->attend_dense(attend);
   } else {
+    ScaleQueries(attend);
     attend.segment = SegmentOf(edges.count, rows, head.n);
     attend.offsets = edges.offsets;
     attend.edges = edges.keys;

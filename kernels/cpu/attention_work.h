@@ -8,7 +8,6 @@
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_WORK_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_WORK_H_
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -104,7 +103,7 @@ struct CompactPlan {
   int64_t given_first = 0;           // the query of row 0 of `given`
   std::vector<KeyGroup> groups;      // ascending
   std::vector<int32_t> items{0};     // [items + 1] into groups: an item of work has enough to do to be worth its start
-  bool whole = false;                // several groups read all keys: operands are prepared once
+  bool shared = false;               // groups read the same keys: operands are prepared once
   int64_t items_count() const { return static_cast<int64_t>(items.size()) - 1; }
 };
 
@@ -199,21 +198,8 @@ struct Worker {
 // Lays out `call.heads` (problem, pattern and head set) in `memory` and fills it.
 void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call);
 
-// Operands of `head` for queries first.. of one block, which are written to `worker`.
+// Operands of `head` for queries first.. of one block. Scaled queries and results go to `worker`.
 AttendBlock OperandsOf(const Call& call, const HeadWork& head, int64_t first, int rows, Worker& worker);
-// Row r of what attend_* left, divided by its weights, into the output. `count`: the row's edges, asked where it
-// matters.
-template <typename Count>
-void StoreOutput(const Call& call, const HeadWork& head, int64_t query, int r, const Worker& worker,
-                 const Count& count) {
-  const int columns = ValueDim(*call.inputs);
-  float* out = call.out.row(head.problem->out_row + query - head.first_query) + head.head * columns;
-  const float sum = worker.weight_sum[r];
-  float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
-  // No edges, which gives zeros; or scores beyond float32, which must not pass for an answer.
-  if ((!(sum > 0.0f) || !std::isfinite(worker.max_score[r])) && count() > 0) inverse = std::nanf("");
-  for (int t = 0; t < columns; ++t) out[t] = worker.sums[r * head.depth + t] * inverse;
-}
 // One block of drawn or given edges.
 void AttendOneBlock(Call& call, int64_t block, Worker& worker);
 
