@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/factorization.h"
+#include "kernels/membership_fold.h"
 
 namespace edgewise {
 namespace {
-
-// Products of bounds must stay bounds of inner products that are summed in float32, whose error grows with the rank.
-double RoundUp(int32_t rank) { return 1.0 + 1e-5 + 2e-9 * rank; }
 
 // Rows of [rows, columns] as columns of a [out, rows] weight, zero-padded to `out`.
 std::vector<float> TransposePadded(const std::vector<float>& matrix, int64_t rows, int64_t columns, int64_t out) {
@@ -34,30 +31,14 @@ absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Crea
   if (!hidden.ok()) return hidden.status();
   weights->hidden_ = *std::move(hidden);
 
-  std::vector<BlockFactor> factors;
-  for (int32_t head = 0; head < parameters.num_heads; ++head) {
-    factors.push_back(FactorBlockMatrix(BlockMatrix(parameters, head), parameters.num_clusters));
-    weights->rank_ = std::max(weights->rank_, (factors.back().rank + kDotLanes - 1) / kDotLanes * kDotLanes);
-  }
-
-  for (int64_t head = 0; head < parameters.num_heads; ++head) {
-    std::vector<float> folded(k * d), folded_bias(k);
-    for (int64_t c = 0; c < k; ++c) {
-      const float* cluster = parameters.clusters.data() + (head * k + c) * d;
-      double bias = 0.0;
-      for (int64_t o = 0; o < d; ++o) bias += static_cast<double>(cluster[o]) * parameters.bias1[o];
-      folded_bias[c] = static_cast<float>(bias);
-      for (int64_t i = 0; i < d; ++i) {
-        double sum = 0.0;
-        for (int64_t o = 0; o < d; ++o) sum += static_cast<double>(cluster[o]) * parameters.weight1[o * d + i];
-        folded[c * d + i] = static_cast<float>(sum);
-      }
-    }
+  const FoldedMemberships folded = FoldMemberships(parameters);
+  weights->rank_ = folded.rank;
+  for (const FoldedHead& head : folded.heads) {
     Head entry;
-    auto clusters = LinearBlock::Create(folded, folded_bias, k, d, Epilogue::kSigmoid);
+    auto clusters = LinearBlock::Create(head.clusters, head.bias, k, d, Epilogue::kSigmoid);
     if (!clusters.ok()) return clusters.status();
     entry.clusters = *std::move(clusters);
-    const BlockFactor& factor = factors[head];
+    const BlockFactor& factor = head.factor;
     auto query = LinearBlock::Create(TransposePadded(factor.query, k, factor.rank, weights->rank_), {}, weights->rank_,
                                      k, Epilogue::kNone);
     if (!query.ok()) return query.status();
@@ -117,7 +98,7 @@ void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatr
         if (!query_side) value += static_cast<double>(row[v]) * sum;
       }
     }
-    bound[r] = static_cast<float>(value * RoundUp(rank_));
+    bound[r] = static_cast<float>(value * BoundMargin(rank_));
   }
 }
 
