@@ -12,6 +12,7 @@ ALLOWED = {
     "server": {"proto", "rpc", "model", "kernels"},
     "client": {"proto", "rpc"},
     "bench": {"model", "kernels"},
+    "selfcheck": {"model", "kernels", "bench"},
 }
 # kernels/ itself does not look into its devices; only the one file that makes backends does.
 DEVICE_INCLUDERS = {"kernels/backend.cc"}

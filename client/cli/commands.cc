@@ -25,6 +25,7 @@ constexpr char kHelp[] =
     "  models    list the models of the server\n"
     "  health    say whether the server, or one model, serves\n"
     "  bench     measure latency and throughput\n"
+    "  selfcheck compare this machine's device with other ways to compute (starts edgewise-selfcheck)\n"
     "  version   print the version of this program\n"
     "  help      print this\n"
     "\n"
@@ -157,6 +158,7 @@ int RunCommand(Arguments arguments, std::ostream& out, std::ostream& err) {
   if (command == "models") return RunModels(rest, out, err);
   if (command == "health") return RunHealth(rest, out, err);
   if (command == "bench") return RunBench(rest, out, err);
+  if (command == "selfcheck") return RunSelfcheck(rest, out, err);
   if (command == "version" || command == "--version") {
     out << "edgewise " << EDGEWISE_VERSION << "\n";
     return kExitOk;

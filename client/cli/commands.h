@@ -25,6 +25,8 @@ int RunScore(Arguments arguments, std::ostream& out, std::ostream& err);
 int RunModels(Arguments arguments, std::ostream& out, std::ostream& err);
 int RunHealth(Arguments arguments, std::ostream& out, std::ostream& err);
 int RunBench(Arguments arguments, std::ostream& out, std::ostream& err);
+// Becomes the program edgewise-selfcheck, which must lie beside this one; returns only where that fails.
+int RunSelfcheck(Arguments arguments, std::ostream& out, std::ostream& err);
 
 // Dispatches on the first argument; also help and version.
 int RunCommand(Arguments arguments, std::ostream& out, std::ostream& err);

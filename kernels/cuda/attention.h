@@ -38,6 +38,8 @@ class Attention {
                       std::span<EdgeCap> caps, Matrix out);
   // Fills what is still owed to reports and caps; the stream has been waited for. INTERNAL: a kernel gave up.
   absl::Status Collect();
+  // Fills nothing that is owed: the device failed, and the owners of reports may go.
+  void Forget() { pending_.clear(); }
 
  private:
   // What the device writes for one call, and who gets it: caps, counts, then key degrees, in one block.

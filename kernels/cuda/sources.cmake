@@ -5,7 +5,7 @@ set(EDGEWISE_CUDA_SOURCES
   attention_reports.cu
   attention_rows.cu
   attention_tiles.cu
-  linear.cu
+  linear_few.cu
   memberships.cu
   rows.cu)
 set(EDGEWISE_CUDA_HOST_SOURCES
@@ -14,5 +14,7 @@ set(EDGEWISE_CUDA_HOST_SOURCES
   attention_items.cc
   blocks.cc
   cuda_backend.cc
+  linear.cc
+  memberships.cc
   runtime.cc
   staging.cc)

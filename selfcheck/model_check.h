@@ -1,0 +1,29 @@
+// A model on the user's device against the same model on the CPU.
+#ifndef EDGEWISE_SELFCHECK_MODEL_CHECK_H_
+#define EDGEWISE_SELFCHECK_MODEL_CHECK_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+
+namespace edgewise::selfcheck {
+
+struct ModelRow {
+  std::string name;
+  double error = 0.0;  // largest difference of a logit, relative to the largest logit on the CPU
+  double device_ms = 0.0, cpu_ms = 0.0;  // of one pass, the second of two
+  double device_density = 0.0, cpu_density = 0.0;
+  bool passed = false;
+};
+
+// Runs one random input of up to `tokens` tokens over all pairs, over the edges that the CPU drew, and over edges that
+// the device draws itself. The last is held to the CPU's density only: where memberships round differently, a few edges
+// differ. Errors are those of loading and running.
+absl::StatusOr<std::vector<ModelRow>> CheckModel(const std::string& directory, Backend& device, Backend& cpu,
+                                                 int32_t tokens, double tolerance);
+
+}  // namespace edgewise::selfcheck
+
+#endif  // EDGEWISE_SELFCHECK_MODEL_CHECK_H_
