@@ -12,7 +12,7 @@
 
 namespace edgewise::testing {
 
-// Ends the process where there is none.
+// Where there is none, ends the process with 77: skipped.
 std::unique_ptr<Backend> MakeDevice(const std::string& precision = "fp32");
 
 // Whether kernels run on a GPU and not on the emulator: sizes can be what they are in use.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -15,9 +16,15 @@ using nlohmann::json;
 
 constexpr double kLogitTolerance = 1e-4;
 
+// tests/testdata, elsewhere where the tests have been carried to another machine.
+std::string Testdata() {
+  const char* given = std::getenv("EDGEWISE_TESTDATA");
+  return given != nullptr ? given : EDGEWISE_TESTDATA;
+}
+
 std::vector<std::string> Cases() {
   std::vector<std::string> cases;
-  for (const auto& entry : std::filesystem::directory_iterator(EDGEWISE_TESTDATA)) {
+  for (const auto& entry : std::filesystem::directory_iterator(Testdata())) {
     if (std::filesystem::exists(entry.path() / "golden.json")) cases.push_back(entry.path().filename().string());
   }
   std::sort(cases.begin(), cases.end());
@@ -40,7 +47,7 @@ Graph ReadGraph(const json& value) {
 class GoldenTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    const std::string folder = std::string(EDGEWISE_TESTDATA) + "/" + GetParam();
+    const std::string folder = Testdata() + "/" + GetParam();
     loaded_ = LoadModel(folder + "/1");
     std::ifstream file(folder + "/golden.json");
     golden_ = json::parse(file);

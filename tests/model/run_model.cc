@@ -11,6 +11,8 @@
 namespace edgewise::testing {
 namespace {
 
+constexpr int kSkipped = 77;  // tests/gpu.cmake
+
 void Check(const absl::Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
@@ -33,7 +35,13 @@ std::unique_ptr<Backend> MakeBackend(int threads) {
   BackendOptions options;
   options.num_threads = threads;
   if (const char* isa = std::getenv("EDGEWISE_TEST_ISA")) options.isa = isa;
+  if (const char* device = std::getenv("EDGEWISE_TEST_DEVICE")) options.device = device;
+  if (const char* precision = std::getenv("EDGEWISE_TEST_PRECISION")) options.precision = precision;
   auto backend = CreateBackend(options);
+  if (options.device != "cpu" && (absl::IsUnavailable(backend.status()) || absl::IsUnimplemented(backend.status()))) {
+    std::fprintf(stderr, "skipped: %s\n", backend.status().ToString().c_str());
+    std::_Exit(kSkipped);
+  }
   Check(backend.status());
   if (std::getenv("EDGEWISE_TEST_DEFERRED") == nullptr) return *std::move(backend);
   return std::make_unique<DeferredBackend>(*std::move(backend));

@@ -1,0 +1,16 @@
+# Tests on a GPU, one of ctest for each suite: gpu/<suite>. Where there is no GPU they are skipped and say why.
+# `./dev gpu-test` runs the same suites and more (tools/gpu/run.sh).
+set(EDGEWISE_GPU_SUITES cuda_backend_attention cuda_backend_cap cuda_backend_operations)
+set(EDGEWISE_GPU_MODEL_SUITES budget ensemble generation golden padded_density reproducible)
+
+# Where the programs of build/tests look for the module (kernels/cuda_module.h).
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/lib/edgewise)
+file(CREATE_LINK ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libedgewise_cuda.so
+  ${PROJECT_BINARY_DIR}/lib/edgewise/libedgewise_cuda.so SYMBOLIC)
+
+foreach(suite ${EDGEWISE_GPU_SUITES} ${EDGEWISE_GPU_MODEL_SUITES})
+  add_test(NAME gpu/${suite} COMMAND ${suite}_test --gtest_brief=1)
+  set_tests_properties(gpu/${suite} PROPERTIES LABELS gpu RESOURCE_LOCK gpu TIMEOUT 600
+    ENVIRONMENT "EDGEWISE_TEST_DEVICE=cuda:0" SKIP_RETURN_CODE 77
+    SKIP_REGULAR_EXPRESSION "there is no NVIDIA driver;the NVIDIA driver found no device;this build has no CUDA backend")
+endforeach()
