@@ -44,8 +44,9 @@ static_assert(kMaxListed * sizeof(AgedEdge) <= kAgeBuckets * sizeof(uint32_t));
 
 __device__ bool IsUnlimited(const DeviceCap& cap) { return cap.max_edges == ~uint64_t{0} && cap.ledger == nullptr; }
 
-// A function of its own, as inlined it takes registers that the drawing needs.
-__device__ __noinline__ double AgeOf(Law law, uint64_t uniform, float rate) { return EdgeAge(law, uniform, rate); }
+__device__ uint32_t TickOf(Law law, uint64_t uniform, float rate) {
+  return AgeTick(AgeOfBits(EdgeAgeBits(law, uniform, rate)));
+}
 
 // Calls visit(row, key, forced, uniform, rate) for every edge of an item that is forced or has an age up to `tau`, and
 // for some of the others; see VisitEdges.
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kDrawThreads)
     if (forced) {
       ++forced_here;
     } else {
-      atomicAdd(counts + AgeBucket(AgeTick(AgeOf(problem.law, uniform, rate))), 1u);
+      atomicAdd(counts + AgeBucket(TickOf(problem.law, uniform, rate)), 1u);
     }
   });
   for (int step = kWarpSize / 2; step > 0; step /= 2) forced_here += __shfl_xor_sync(kWholeWarp, forced_here, step);
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(kDrawThreads)
   VisitYoung(call, problem, item, YoungerThan(state), draw,
              [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
                if (forced) return;
-               const uint32_t tick = AgeTick(AgeOf(problem.law, uniform, rate));
+               const uint32_t tick = TickOf(problem.law, uniform, rate);
                if (AgeBucket(tick) == bucket) atomicAdd(counts + AgePart(tick), 1u);
              });
 }
@@ -236,15 +237,13 @@ __global__ void __launch_bounds__(kDrawThreads)
   VisitYoung(call, problem, item, YoungerThan(state), draw,
              [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
                if (forced) return;
-               const double age = AgeOf(problem.law, uniform, rate);
-               if (AgeTick(age) >> shift != prefix) return;
+               const uint64_t age = EdgeAgeBits(problem.law, uniform, rate);
+               if (AgeTick(AgeOfBits(age)) >> shift != prefix) return;
                const uint32_t place = atomicAdd(&state.listed, 1u);
                if (place >= kMaxListed) return;
                const auto query = static_cast<uint32_t>(item.first_query + row);
-               list[place] = {AgeBits(age), EdgeOrder(static_cast<uint32_t>(item.problem),
-                                                      static_cast<uint32_t>(call.num_heads),
-                                                      static_cast<uint32_t>(item.head), query,
-                                                      static_cast<uint32_t>(key))};
+               list[place] = {age, EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
+                                             static_cast<uint32_t>(item.head), query, static_cast<uint32_t>(key))};
              });
 }
 
@@ -300,7 +299,7 @@ __global__ void __launch_bounds__(kSelectThreads)
   const CapState state = scratch.states[blockIdx.x];
   const bool drops = cap.drawn > cap.allowed;
   AgedEdge first_dropped = {~uint64_t{0}, ~uint64_t{0}};
-  bool failed = drops && (state.stage != CapStage::kList || state.listed > kMaxListed || state.rank >= state.listed);
+  const bool failed = drops && (state.stage != CapStage::kList || state.listed > kMaxListed || state.rank >= state.listed);
   if (drops && !failed) {
     first_dropped = Select(scratch.ListOf(blockIdx.x), state.listed, static_cast<uint32_t>(state.rank), digits);
   }

@@ -7,12 +7,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "kernels/cuda/attention_call.h"
+#include "kernels/cuda/attention_kernels.h"
 #include "kernels/reference.h"
 #include "tests/kernels/attention_cases.h"
 
@@ -165,6 +168,49 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
   call.caps = memory.Put(caps);
   call.num_caps = static_cast<int32_t>(caps.size());
   call.counts = memory.Put(std::vector<HeadCounts>(static_cast<size_t>(num_counts)));
+}
+
+// Edges of a problem, its heads one behind the other.
+struct Listed {
+  std::vector<int64_t> row_offsets;
+  std::vector<int32_t> keys, multiplicity;
+  bool operator==(const Listed&) const = default;
+};
+
+// The kept edges of a drawn problem.
+inline Listed List(const DeviceCase& device, int32_t problem) {
+  const int64_t heads = device.call.num_heads, queries = device.problems[problem].tokens;
+  DeviceMemory memory;
+  int32_t* counts = memory.Put(std::vector<int32_t>(static_cast<size_t>(heads * queries), -1));
+  EXPECT_EQ(CountRowEdges(nullptr, device.call, problem, counts), cudaSuccess);
+  const std::vector<int32_t> rows = Get(counts, heads * queries);
+  Listed listed;
+  int64_t sum = 0;
+  for (int64_t h = 0; h < heads; ++h) {
+    listed.row_offsets.push_back(sum);
+    for (int64_t i = 0; i < queries; ++i) listed.row_offsets.push_back(sum += rows[h * queries + i]);
+  }
+  const std::vector<int32_t> none(static_cast<size_t>(sum), -1);
+  int32_t* keys = memory.Put(none);
+  int32_t* multiplicity = memory.Put(none);
+  EXPECT_EQ(ListEdges(nullptr, device.call, problem, memory.Put(listed.row_offsets), keys, multiplicity), cudaSuccess);
+  listed.keys = Get(keys, sum);
+  listed.multiplicity = Get(multiplicity, sum);
+  return listed;
+}
+
+// The graphs of a report, as List gives them.
+inline Listed GraphsOf(const AttentionReport& report) {
+  Listed listed;
+  for (const HeadReport& head : report.heads) {
+    const auto before = static_cast<int64_t>(listed.keys.size());
+    for (int64_t offset : head.graph.row_offsets) listed.row_offsets.push_back(before + offset);
+    listed.keys.insert(listed.keys.end(), head.graph.keys.begin(), head.graph.keys.end());
+    listed.multiplicity.insert(listed.multiplicity.end(), head.graph.multiplicity.begin(),
+                               head.graph.multiplicity.end());
+    listed.multiplicity.resize(listed.keys.size(), 1);
+  }
+  return listed;
 }
 
 }  // namespace edgewise::cuda::testing

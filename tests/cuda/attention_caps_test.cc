@@ -1,0 +1,347 @@
+// Edge caps on the device: the edges that the reference keeps, exactly, whatever the order in which blocks and threads
+// run; ledgers over successive calls; ties in age.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "kernels/cuda/age_select.h"
+#include "kernels/cuda/attention_kernels.h"
+#include "tests/cuda/device_case.h"
+#include "tests/cuda/emulator/emulator.h"
+
+namespace edgewise::cuda {
+namespace {
+
+using edgewise::testing::Case;
+using edgewise::testing::Shape;
+using testing::CapOf;
+using testing::DeviceCase;
+using testing::DeviceMemory;
+using testing::Get;
+using testing::GraphsOf;
+using testing::List;
+using testing::Listed;
+
+// A drawn edge in the order in which caps keep them.
+using Key = std::tuple<double, int32_t, int32_t, int32_t, int32_t>;  // age, problem, head, query, key
+
+// What the draws of one cap are before it keeps any.
+struct Drawn {
+  uint64_t forced = 0;
+  std::vector<Key> edges;  // ascending
+};
+
+Drawn DrawnUnder(const Case& host, int32_t cap) {
+  Drawn drawn;
+  for (size_t p = 0; p < host.problems.size(); ++p) {
+    const AttentionProblem& problem = host.problems[p];
+    if (problem.cap != cap || !std::holds_alternative<DrawnRows>(problem.pattern)) continue;
+    for (int h = 0; h < host.inputs.num_heads; ++h) {
+      for (const reference::Edge& edge : reference::DrawEdges(host.inputs, problem, h)) {
+        if (edge.forced) {
+          ++drawn.forced;
+        } else {
+          drawn.edges.emplace_back(edge.age, static_cast<int32_t>(p), h, edge.query, edge.key);
+        }
+      }
+    }
+  }
+  std::sort(drawn.edges.begin(), drawn.edges.end());
+  return drawn;
+}
+
+void Select(DeviceCase& device) {
+  DeviceMemory memory;
+  // Scratch comes as it is.
+  const std::vector<unsigned char> dirt(CapScratchBytes(device.call.num_caps), 0xA5);
+  ASSERT_EQ(SelectYoungest(nullptr, device.call, memory.Put(dirt)), cudaSuccess);
+}
+
+// `cap` is what a cap that may keep `allowed` of `drawn` must be.
+void ExpectCap(const DeviceCap& cap, const Drawn& drawn, uint64_t allowed, int num_heads, const std::string& what) {
+  EXPECT_EQ(cap.forced, drawn.forced) << what;
+  EXPECT_EQ(cap.drawn, drawn.edges.size()) << what;
+  EXPECT_EQ(cap.allowed, allowed) << what;
+  EXPECT_EQ(cap.failed, 0) << what;
+  const bool drops = drawn.edges.size() > allowed;
+  EXPECT_EQ(cap.capped, drops ? 1 : 0) << what;
+  if (!drops) {
+    EXPECT_EQ(cap.cut.age_bits, ~uint64_t{0}) << what;
+    EXPECT_EQ(cap.tau, 1.0) << what;
+    return;
+  }
+  const auto [age, problem, head, query, key] = drawn.edges[allowed];
+  EXPECT_EQ(cap.cut.age_bits, AgeBits(age)) << what;
+  EXPECT_EQ(cap.cut.order, EdgeOrder(problem, num_heads, head, query, key)) << what;
+  EXPECT_EQ(cap.tau, age) << what;
+}
+
+// Runs `caps` on the device and compares the kept edges with the reference's.
+void ExpectAsReference(const Case& host, const std::vector<uint64_t>& max_edges, const std::string& what) {
+  std::vector<EdgeCap> caps;
+  std::vector<DeviceCap> device_caps;
+  for (uint64_t edges : max_edges) {
+    caps.push_back(EdgeCap{edges});
+    device_caps.push_back(CapOf(edges));
+  }
+  const edgewise::testing::Outcome want = RunReference(host, caps);
+  DeviceCase device(host, device_caps);
+  Select(device);
+  const std::vector<DeviceCap> got = device.Caps();
+  for (size_t c = 0; c < caps.size(); ++c) {
+    EXPECT_EQ(got[c].capped != 0, want.caps[c].capped) << what;
+    const Drawn drawn = DrawnUnder(host, static_cast<int32_t>(c));
+    const uint64_t taken = drawn.forced + got[c].undrawn;
+    ExpectCap(got[c], drawn, max_edges[c] > taken ? max_edges[c] - taken : 0, device.call.num_heads, what);
+  }
+  for (size_t p = 0; p < host.problems.size(); ++p) {
+    if (device.problems[p].kind != PatternKind::kDrawn) continue;
+    const Listed listed = List(device, static_cast<int32_t>(p)), graph = GraphsOf(want.reports[p]);
+    ASSERT_EQ(listed.row_offsets, graph.row_offsets) << what << " problem " << p;
+    ASSERT_EQ(listed.keys, graph.keys) << what << " problem " << p;
+    ASSERT_EQ(listed.multiplicity, graph.multiplicity) << what << " problem " << p;
+  }
+}
+
+TEST(SelectYoungestTest, KeepsWhatTheReferenceKeepsAtEveryShare) {
+  for (const Law law : {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti}) {
+    Shape shape;
+    shape.lengths = {70, 33};
+    shape.mean_rate = 0.3;
+    shape.gap_share = law == Law::kPoissonSet ? 0.2 : 0.0;
+    Case host(shape);
+    host.AddProblems(DrawnRows{.law = law, .key = {.seed = 5}}, 0);
+    host.AskForAll();
+    const uint64_t all = DrawnUnder(host, 0).edges.size();
+    for (const uint64_t cap : {all * 9 / 10, all / 2, all / 100, all, all - 1, all + 1, uint64_t{1}, uint64_t{0}}) {
+      ExpectAsReference(host, {cap}, "law " + std::to_string(static_cast<int>(law)) + " cap " + std::to_string(cap));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(SelectYoungestTest, KeepsWhatTheReferenceKeepsInRandomCalls) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 25; ++round) {
+    Shape shape;
+    shape.seed = static_cast<uint32_t>(round);
+    shape.lengths = {static_cast<int>(1 + random() % 90), static_cast<int>(1 + random() % 40), 1};
+    shape.heads = static_cast<int>(1 + random() % 3);
+    const double rates[] = {0.01, 0.1, 0.5, 2.0};
+    shape.mean_rate = rates[random() % 4];
+    shape.gap_share = random() % 3 == 0 ? 0.3 : 0.0;
+    Case host(shape);
+    DrawnRows drawn;
+    drawn.law = static_cast<Law>(random() % 3);
+    drawn.exploration = random() % 3 == 0 ? 0.01f : 0.0f;
+    drawn.self_loops = random() % 2 == 0;
+    drawn.local_window = random() % 3 == 0 ? 4 : 0;
+    drawn.key.seed = random();
+    host.AddProblems(drawn, 0);
+    drawn.key.sample = 1;
+    host.AddProblems(drawn, 1);
+    host.problems[3].cap = 2;
+    host.problems[4].cap = -1;
+    host.AskForAll();
+    std::vector<uint64_t> caps;
+    for (int32_t c = 0; c < 3; ++c) {
+      const Drawn of_cap = DrawnUnder(host, c);
+      caps.push_back(of_cap.forced + random() % (of_cap.edges.size() + 2));
+    }
+    ExpectAsReference(host, caps, "round " + std::to_string(round));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A sequence of more than one chunk of keys, so many edges that most buckets have one, and every kind of order.
+TEST(SelectYoungestTest, OrdersOfBlocksAndThreadsChangeNothing) {
+  Shape shape;
+  shape.lengths = {kChunkKeys + 40};
+  shape.heads = 1;
+  shape.rank = 16;
+  shape.mean_rate = 0.01;
+  Case host(shape);
+  host.AddProblems(DrawnRows{.self_loops = true}, 0);
+  const Drawn drawn = DrawnUnder(host, 0);
+  DeviceCase device(host, {CapOf(drawn.forced + drawn.edges.size() / 3)});
+  for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(1)}) {
+    emulator::SetOrder(order);
+    Select(device);
+    ExpectCap(device.Caps()[0], drawn, drawn.edges.size() / 3, 1, "order " + std::to_string(order.kind));
+  }
+  emulator::SetOrder(emulator::kForward);
+}
+
+TEST(SelectYoungestTest, UndrawnEdgesUseTheAllowanceAndUnlimitedCapsAreLeftAlone) {
+  Shape shape;
+  shape.lengths = {30};
+  shape.heads = 2;
+  shape.mean_rate = 0.5;
+  Case host(shape);
+  host.AddProblems(AllPairs{true}, 0);
+  host.AddProblems(DrawnRows{}, 0);
+  host.AddProblems(AllPairs{}, 1);
+  host.AddProblems(DrawnRows{}, 2);
+  host.AskForAll();
+  const uint64_t undrawn = 2 * 465;
+  ExpectAsReference(host, {undrawn + 100, 1800, 40}, "above");
+  ExpectAsReference(host, {undrawn, 1800, 0}, "none are left");
+  DeviceCase device(host, {CapOf(undrawn + 3), CapOf(kNoCap), CapOf(kNoCap)});
+  Select(device);
+  const std::vector<DeviceCap> caps = device.Caps();
+  EXPECT_EQ(caps[0].allowed, 3u);
+  EXPECT_EQ(caps[1].undrawn, 1800u);
+  for (int c : {1, 2}) {
+    EXPECT_EQ(caps[c].capped, 0);
+    EXPECT_EQ(caps[c].cut.age_bits, ~uint64_t{0});
+  }
+}
+
+TEST(SelectYoungestTest, ALargerAllowanceKeepsASuperset) {
+  Shape shape;
+  shape.lengths = {60, 20};
+  shape.mean_rate = 0.4;
+  Case host(shape);
+  host.AddProblems(DrawnRows{.law = Law::kPoissonSet, .self_loops = true}, 0);
+  const Drawn drawn = DrawnUnder(host, 0);
+  AgedEdge previous = {0, 0};
+  for (uint64_t allowed = 0; allowed < drawn.edges.size(); allowed = allowed * 3 / 2 + 1) {
+    DeviceCase device(host, {CapOf(drawn.forced + allowed)});
+    Select(device);
+    const DeviceCap cap = device.Caps()[0];
+    ExpectCap(cap, drawn, allowed, device.call.num_heads, std::to_string(allowed));
+    const AgedEdge cut = {cap.cut.age_bits, cap.cut.order};
+    EXPECT_TRUE(IsBefore(previous, cut)) << allowed;
+    previous = cut;
+  }
+}
+
+// Layers of one sample take from its ledger what they use, as the host's chain of allowances does.
+TEST(SelectYoungestTest, LedgersAreChargedInStreamOrder) {
+  for (const uint64_t budget : {uint64_t{2500}, uint64_t{4000}, uint64_t{100000}}) {
+    Shape shape;
+    shape.lengths = {40, 25};
+    shape.mean_rate = 0.3;
+    DeviceMemory memory;
+    uint64_t* ledgers = memory.Put(std::vector<uint64_t>{budget, budget / 2});
+    uint64_t remaining[2] = {budget, budget / 2};
+    for (int layer = 0; layer < 3; ++layer) {
+      shape.seed = static_cast<uint32_t>(layer);
+      Case host(shape);
+      host.AddProblems(AllPairs{true}, 0);
+      host.problems.pop_back();  // of the second sequence
+      host.AddProblems(DrawnRows{.self_loops = true, .key = {.layer = static_cast<uint32_t>(layer)}}, 0);
+      host.AddProblems(DrawnRows{.key = {.sample = 1, .layer = static_cast<uint32_t>(layer)}}, 1);
+      const uint64_t undrawn = layer == 0 ? 2 * 40 * 41 / 2 : 0;
+      if (layer > 0) host.problems.erase(host.problems.begin());
+      const uint64_t forced = 2 * 65;
+      const uint64_t fraction = kWholeShare / (3 - layer) + (layer == 0 ? 1 : 0);
+      const LayerShare shares[2] = {{fraction, undrawn + forced, forced * (2 - layer)}, {fraction, 0, 0}};
+      const uint64_t most[2] = {kNoCap, 90};
+      DeviceCase device(host, {CapOf(most[0], ledgers, shares[0]), CapOf(most[1], ledgers + 1, shares[1])});
+      Select(device);
+      const std::vector<DeviceCap> caps = device.Caps();
+      for (int c = 0; c < 2; ++c) {
+        const Drawn drawn = DrawnUnder(host, c);
+        const uint64_t taken = drawn.forced + (c == 0 ? undrawn : 0);
+        const uint64_t allowance = std::min(most[c], LayerAllowance(remaining[c], shares[c]));
+        const uint64_t allowed = allowance - taken;
+        ASSERT_GE(allowance, taken);
+        ExpectCap(caps[c], drawn, allowed, 2, "layer " + std::to_string(layer) + " cap " + std::to_string(c));
+        remaining[c] -= taken + std::min<uint64_t>(drawn.edges.size(), allowed);
+        EXPECT_EQ(Get(ledgers + c, 1)[0], remaining[c]) << layer << " " << c;
+      }
+    }
+  }
+}
+
+// The same sequence several times with the same random key: each age as often, the order decides.
+TEST(SelectYoungestTest, EdgesOfOneAgeAreKeptInTheOrderOfProblemHeadQueryAndKey) {
+  Shape shape;
+  shape.lengths = {24};
+  shape.heads = 2;
+  shape.mean_rate = 0.5;
+  Case host(shape);
+  for (int copy = 0; copy < 5; ++copy) host.AddProblems(DrawnRows{.law = Law::kPoissonMulti}, 0);
+  host.AskForAll();
+  for (uint64_t cap = 501; cap < 508; ++cap) ExpectAsReference(host, {cap}, std::to_string(cap));
+}
+
+// Sequences of one token, all with the same uniform number: their edges have ages as near as their rates.
+struct Crowd {
+  Crowd(int count, double spread) : host(ShapeOf(count)) {
+    DrawnRows drawn;
+    for (drawn.key.seed = 1;; ++drawn.key.seed) {
+      const double u = static_cast<double>(PairUniform(drawn.key, 0, 0, 0)) / kPairUniformScale;
+      const double place = u / 0.6 * kAgeBuckets;  // not where one bucket ends and the next begins
+      if (u > 0.3 && u < 0.5 && place - std::floor(place) > 0.6) break;
+    }
+    std::mt19937 random(7);
+    std::fill(host.x.begin(), host.x.end(), 0.0f);
+    std::fill(host.y.begin(), host.y.end(), 0.0f);
+    for (int i = 0; i < count; ++i) {
+      host.x[i * 16] = static_cast<float>(0.6 + spread * static_cast<double>(random() % 1024) / 1024.0);
+      host.y[i * 16] = 1.0f;
+      host.query_bound[i] = host.key_bound[i] = 1.0f;
+    }
+    host.AddProblems(drawn, 0);
+  }
+  static Shape ShapeOf(int count) {
+    Shape shape;
+    shape.lengths.assign(count, 1);
+    shape.heads = 1;
+    shape.head_dim = 1;
+    shape.rank = 16;
+    return shape;
+  }
+  Case host;
+};
+
+TEST(SelectYoungestTest, DividesABucketThatHasTooManyEdges) {
+  const Crowd crowd(9000, 3e-6);
+  const Drawn drawn = DrawnUnder(crowd.host, 0);
+  ASSERT_EQ(drawn.edges.size(), 9000u);
+  ASSERT_EQ(AgeBucket(AgeTick(std::get<0>(drawn.edges.front()))), AgeBucket(AgeTick(std::get<0>(drawn.edges.back()))));
+  ASSERT_GT(AgeTick(std::get<0>(drawn.edges.back())), AgeTick(std::get<0>(drawn.edges.front())));
+  for (const uint64_t allowed : {1u, 4321u}) {
+    DeviceCase device(crowd.host, {CapOf(allowed)});
+    Select(device);
+    ExpectCap(device.Caps()[0], drawn, allowed, 1, std::to_string(allowed));
+  }
+}
+
+TEST(SelectYoungestTest, ReportsThatMoreEdgesThanItCanListHaveOneAge) {
+  const Crowd crowd(8200, 0.0);
+  DeviceMemory memory;
+  DeviceCase device(crowd.host, {CapOf(100)});
+  Select(device);
+  const DeviceCap cap = device.Caps()[0];
+  EXPECT_EQ(cap.failed, 1);
+  EXPECT_EQ(cap.drawn, 8200u);
+  EXPECT_EQ(List(device, 0).keys.size(), 0u);  // the allowance holds all the same
+  const Crowd fewer(8192, 0.0);
+  DeviceCase full(fewer.host, {CapOf(100)});
+  Select(full);
+  ExpectCap(full.Caps()[0], DrawnUnder(fewer.host, 0), 100, 1, "as many as can be listed");
+}
+
+TEST(SelectYoungestTest, ACallWithoutCapsOrRowsIsNoError) {
+  Shape shape;
+  shape.lengths = {5};
+  Case host(shape);
+  host.AddProblems(AllPairs{}, 0);
+  DeviceCase nothing_drawn(host, {CapOf(50)});
+  Select(nothing_drawn);
+  ExpectCap(nothing_drawn.Caps()[0], {}, 0, 2, "all pairs");
+  DeviceCase no_caps(host, {CapOf(50)});
+  no_caps.call.num_caps = 0;
+  EXPECT_EQ(SelectYoungest(nullptr, no_caps.call, nullptr), cudaSuccess);
+  EXPECT_EQ(CapScratchBytes(0), 0);
+}
+
+}  // namespace
+}  // namespace edgewise::cuda
