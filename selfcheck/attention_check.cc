@@ -131,24 +131,25 @@ bool SameGraph(const std::vector<HeadEdges>& a, const AttentionReport& b) {
   return true;
 }
 
-// cuSPARSE over all heads, on the reference's graph.
-absl::Status RunCusparse(const AttentionCheckOptions& options, const AttentionInputs& host,
+// cuSPARSE over all heads, on the reference's graph. Returns what went wrong.
+std::string RunCusparse(const AttentionCheckOptions& options, const AttentionInputs& host,
                          const std::vector<HeadEdges>& graph, std::span<const float> want, AttentionRow& row) {
   const int64_t n = host.q.rows, d = host.head_dim;
   std::vector<float> out(static_cast<size_t>(n * host.q.columns)), of_head(static_cast<size_t>(n * d));
-  row.cusparse_ms = 0.0;
+  double sum = 0.0;
   for (int32_t h = 0; h < host.num_heads; ++h) {
     const CsrAttention problem = {n, host.head_dim, host.scale, host.q.data + h * d, host.k.data + h * d,
                                   host.v.data + h * d, host.q.stride, &graph[h]};
     double milliseconds = 0.0;
     std::string error;
     options.cusparse(options.cuda_ordinal, problem, options.repeats, of_head.data(), &milliseconds, &error);
-    if (!error.empty()) return absl::InternalError("cuSPARSE: " + error);
-    row.cusparse_ms += milliseconds;
+    if (!error.empty()) return error;
+    sum += milliseconds;
     for (int64_t i = 0; i < n; ++i) std::copy_n(&of_head[i * d], d, &out[i * host.q.columns + h * d]);
   }
+  row.cusparse_ms = sum;
   row.cusparse_error = RelativeError(out, want);
-  return absl::OkStatus();
+  return "";
 }
 
 }  // namespace
@@ -195,8 +196,7 @@ absl::Status CheckAttention(const AttentionCheckOptions& options, Backend& devic
     row.cpu_error = RelativeError(on_cpu->out, want);
     row.cpu_ms = on_cpu->milliseconds;
     if (options.cusparse != nullptr && !multi) {  // it has no weights of edges
-      const absl::Status status = RunCusparse(options, host, graph, want, row);
-      if (!status.ok()) return status;
+      row.cusparse_failure = RunCusparse(options, host, graph, want, row);
     }
     row.passed = row.same_graph && row.device_error <= options.tolerance;
     visit(row);

@@ -30,7 +30,8 @@ struct AttentionRow {
   bool same_graph = false;  // every edge as the reference has it
   double device_error = -1.0, cpu_error = -1.0, cusparse_error = -1.0;
   double device_ms = -1.0, cpu_ms = -1.0, cusparse_ms = -1.0;  // cuSPARSE: over all heads, the graph given
-  bool passed = false;
+  std::string cusparse_failure;  // why it has no numbers
+  bool passed = false;           // of the device; cuSPARSE is not judged
 };
 
 // Runs every pattern on `device` and on `cpu`; calls `visit` after each. Errors are those of the backends.

@@ -58,7 +58,7 @@ int Main() {
     if (name.rfind("cuda:", 0) == 0 && !absl::SimpleAtoi(name.substr(5), &options.cuda_ordinal)) return kBadFlags;
     absl::StatusOr<CusparseAttend*> cusparse = OpenCusparse();
     if (cusparse.ok()) options.cusparse = *cusparse;
-    without_cusparse = std::string(cusparse.status().message());
+    without_cusparse = std::string(cusparse.status().message());  // empty where it is there
   }
   std::printf("%s against %s, %ld tokens, %d heads of %d, float64 reference; cuSPARSE has the graph given\n\n",
               (*device)->device().c_str(), (*cpu)->device().c_str(), static_cast<long>(options.tokens), options.heads,
@@ -68,6 +68,7 @@ int Main() {
   bool passed = true;
   absl::Status status = CheckAttention(options, **device, **cpu, [&](const AttentionRow& row) {
     passed &= row.passed;
+    if (!row.cusparse_failure.empty()) without_cusparse = "cuSPARSE: " + row.cusparse_failure;
     std::printf("%-22s %10lu  %-5s  %9s %9s %9s  %9s %9s %9s%s\n", row.name.c_str(),
                 static_cast<unsigned long>(row.edges), row.same_graph ? "same" : "OTHER",
                 Cell(row.device_error, "%.1e").c_str(), Cell(row.cpu_error, "%.1e").c_str(),
@@ -76,7 +77,7 @@ int Main() {
     std::fflush(stdout);
   });
   if (!status.ok()) return Fail(kDiffers, status);
-  if (options.cusparse == nullptr) std::printf("%s\n", without_cusparse.c_str());
+  if (!without_cusparse.empty()) std::printf("%s\n", without_cusparse.c_str());
   if (const std::string model = absl::GetFlag(FLAGS_model); !model.empty()) {
     const auto rows = CheckModel(model, **device, **cpu, static_cast<int32_t>(options.tokens), 10 * options.tolerance);
     if (!rows.ok()) return Fail(kDiffers, rows.status());
