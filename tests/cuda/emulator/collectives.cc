@@ -147,4 +147,25 @@ void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b[2], Where where) 
   MeetWarp({"MmaBf16", kLanes, 0xFFFFFFFFu, where}, MultiplyFragments);
 }
 
+void LoadMatrices(bool transposed, const void* row, uint32_t to[4], Where where) {
+  struct Operands {
+    const uint16_t* row;
+    uint32_t* to;
+  } const operands = {static_cast<const uint16_t*>(row), to};
+  if (reinterpret_cast<uintptr_t>(row) % 16 != 0) Fail("LoadMatrices from %p, which is not 16-byte aligned", row);
+  RunningWarp().value[Lane()] = reinterpret_cast<uint64_t>(&operands);
+  MeetWarp({transposed ? "LoadMatrices, transposed" : "LoadMatrices", kLanes, 0xFFFFFFFFu, where}, [&](Warp& warp) {
+    const auto of = [&](int lane) { return *reinterpret_cast<const Operands*>(warp.value[lane]); };
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int g = lane / 4, t = lane % 4;
+      for (int m = 0; m < 4; ++m) {
+        const auto at = [&](int i, int j) -> uint32_t {
+          return transposed ? of(8 * m + j).row[i] : of(8 * m + i).row[j];
+        };
+        of(lane).to[m] = at(g, 2 * t) | at(g, 2 * t + 1) << 16;
+      }
+    }
+  });
+}
+
 }  // namespace emulator

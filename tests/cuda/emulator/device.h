@@ -90,6 +90,11 @@ unsigned MeetToVote(const char* name, unsigned mask, bool vote, Where where);
 // 16 to d in ascending order, rounding to float32 after each. (A tensor core adds them in an order of its own.)
 void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b[2], Where where = Where::current());
 
+// ldmatrix, four matrices [8, 8] of 16-bit elements at once: row r of matrix m begins where `row` of lane 8 m + r says.
+// With g = lane / 4 and t = lane % 4, to[m] gets the columns 2t and 2t + 1 of row g of matrix m, low half first; of the
+// transposed matrices the rows 2t and 2t + 1 of column g.
+void LoadMatrices(bool transposed, const void* row, uint32_t to[4], Where where = Where::current());
+
 int Lane();  // of the running thread in its warp
 
 template <typename T>
