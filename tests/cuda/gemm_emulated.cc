@@ -1,12 +1,13 @@
-// Gemm (kernels/cuda/gemm.h) where the device is emulated: the plainest loop, one chain of multiply-adds per element.
+// Gemm (kernels/cuda/gemm.h) where the device is emulated: a block of one thread has one row of y, and an element is
+// one chain of multiply-adds.
 #include <cuda_bf16.h>
 
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/launch.h"
 
 namespace edgewise::cuda {
 namespace {
@@ -22,13 +23,35 @@ void Require(bool condition, const char* what) {
   std::abort();
 }
 
-float ElementOf(const void* matrix, bool bf16, int64_t index) {
-  return bf16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(matrix)[index])
-              : static_cast<const float*>(matrix)[index];
+float AsFloat(float value) { return value; }
+float AsFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+struct Product {
+  const void* weight;
+  const void* x;
+  float* y;
+  int64_t x_stride, y_stride, out, in;
+  bool accumulate;
+};
+
+template <typename T>
+__global__ void RowKernel(Product p) {
+  const T* x = static_cast<const T*>(p.x) + blockIdx.x * p.x_stride;
+  float* y = p.y + blockIdx.x * p.y_stride;
+  for (int64_t o = 0; o < p.out; o += kGemmOut) {
+    const T* weight = static_cast<const T*>(p.weight) + o * p.in;
+    float sum[kGemmOut] = {};
+    for (int64_t i = 0; i < p.in; ++i) {
+      for (int64_t c = 0; c < kGemmOut; ++c) sum[c] = fmaf(AsFloat(x[i]), AsFloat(weight[c * p.in + i]), sum[c]);
+    }
+    for (int64_t c = 0; c < kGemmOut; ++c) y[o + c] = p.accumulate ? sum[c] + y[o + c] : sum[c];
+  }
 }
 
 class EmulatedGemm : public Gemm {
  public:
+  explicit EmulatedGemm(cudaStream_t stream) : stream_(stream) {}
+
   absl::StatusOr<std::unique_ptr<GemmPlan>> Plan(const GemmShape& shape) override {
     Require(shape.out > 0 && shape.out % kGemmOut == 0 && shape.in > 0 && shape.in % kGemmIn == 0, "shape");
     auto plan = std::make_unique<EmulatedPlan>();
@@ -44,23 +67,19 @@ class EmulatedGemm : public Gemm {
     Require(x_stride >= shape.in && x_stride % (shape.bf16 ? 8 : 4) == 0, "stride of x");
     Require(y_stride >= shape.out && y_stride % 4 == 0, "stride of y");
     Require(rows >= 1 && rows <= kGemmRows, "number of rows");
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t o = 0; o < shape.out; ++o) {
-        float sum = 0.0f;
-        for (int64_t i = 0; i < shape.in; ++i) {
-          sum = std::fma(ElementOf(x, shape.bf16, r * x_stride + i), ElementOf(weight, shape.bf16, o * shape.in + i),
-                         sum);
-        }
-        float& place = y[r * y_stride + o];
-        place = accumulate ? sum + place : sum;
-      }
-    }
-    return absl::OkStatus();
+    const Product product = {weight, x, y, x_stride, y_stride, shape.out, shape.in, accumulate};
+    return CudaStatus(Launch(stream_, rows, 1, 0, shape.bf16 ? RowKernel<__nv_bfloat16> : RowKernel<float>, product),
+                      "product");
   }
+
+ private:
+  const cudaStream_t stream_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Gemm>> Gemm::Create(std::shared_ptr<Device>) { return std::make_unique<EmulatedGemm>(); }
+absl::StatusOr<std::unique_ptr<Gemm>> Gemm::Create(std::shared_ptr<Device> device) {
+  return std::make_unique<EmulatedGemm>(device->stream());
+}
 
 }  // namespace edgewise::cuda

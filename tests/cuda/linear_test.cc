@@ -37,7 +37,7 @@ TEST_P(LinearTest, AgreesWithTheReference) {
   for (const bool bf16 : {false, true}) {
     const auto products = Make(bf16);
     for (const Shape s : kShapes) {
-      for (const int64_t rows : {1, 2, 3, 7, 13}) {
+      for (const int64_t rows : {1, 3, 13}) {
         const auto weight = Random(s.out * s.in, 1), bias = Random(s.out, 2), x = Random(rows * s.in, 3);
         const auto before = Random(rows * s.out, 4);
         for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu}) {
