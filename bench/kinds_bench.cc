@@ -153,7 +153,7 @@ std::vector<Row> MakeRows(int32_t n) {
     }
   }
   // The base of the widths of one size of block is the first of them: time in proportion to blocks.
-  for (const int32_t block : {16, 64}) {
+  for (const int32_t block : {16, 32, 64}) {
     const int base = static_cast<int>(rows.size());
     for (const int32_t keys : {128, 256, 512, 1024}) {
       rows.push_back({"blocks " + std::to_string(block) + " width " + std::to_string(keys / block),
