@@ -39,4 +39,18 @@ absl::StatusOr<CusparseAttend*> OpenCusparse();
 
 }  // namespace edgewise::selfcheck
 
+// What else the module exports: the same three steps in device memory, for bench/gpu/peers.py. Several heads are one
+// matrix, block after block along its diagonal.
+extern "C" {
+struct EdgewiseCusparseProblem {
+  int64_t rows, edges;  // of all heads
+  int32_t head_dim;
+  float scale;
+  const int32_t* row_offsets;  // [rows + 1]
+  const int32_t* keys;         // [edges], rows of k and v
+  const float *q, *k, *v;      // [rows, head_dim]
+  float* out;                  // as q
+};
+}
+
 #endif  // EDGEWISE_SELFCHECK_CUSPARSE_H_

@@ -14,6 +14,7 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarpSize = 32;
 constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
+constexpr auto kPlain = CUSPARSE_OPERATION_NON_TRANSPOSE, kTransposed = CUSPARSE_OPERATION_TRANSPOSE;
 
 // One warp a row: values become their softmax.
 __global__ void __launch_bounds__(kThreads) RowSoftmax(const int32_t* offsets, int64_t rows, float* values) {
@@ -43,7 +44,24 @@ class Run {
     }
   }
 
+  // Host memory; once.
   void Attend(int ordinal, const CsrAttention& problem, int repeats, float* out, double* milliseconds);
+
+  // Device memory, which must outlive this; once. False: see the error.
+  bool Prepare(int ordinal, const EdgewiseCusparseProblem& problem);
+  // The three steps.
+  bool Enqueue();
+  // Calls `enqueue` between two events and waits; milliseconds.
+  template <typename EnqueueAll>
+  double Time(const EnqueueAll& enqueue) {
+    float elapsed = 0.0f;
+    Cuda(cudaEventRecord(events_[0]), "event");
+    enqueue();
+    Cuda(cudaEventRecord(events_[1]), "event");
+    Cuda(cudaEventSynchronize(events_[1]), "wait");
+    Cuda(cudaEventElapsedTime(&elapsed, events_[0], events_[1]), "time");
+    return elapsed;
+  }
 
  private:
   bool Cuda(cudaError_t status, const char* what) {
@@ -82,9 +100,13 @@ class Run {
   }
 
   std::string& error_;
+  EdgewiseCusparseProblem problem_ = {};
+  float* values_ = nullptr;  // [edges]
+  void* sddmm_buffer_ = nullptr;
+  void* spmm_buffer_ = nullptr;
   cusparseHandle_t handle_ = nullptr;
   cusparseSpMatDescr_t scores_ = nullptr;
-  std::vector<cusparseDnMatDescr_t> matrices_;
+  std::vector<cusparseDnMatDescr_t> matrices_;  // q, k, v, out
   std::vector<void*> memory_;
   cudaEvent_t events_[2] = {nullptr, nullptr};
 };
@@ -97,60 +119,73 @@ std::vector<float> Packed(const float* from, const CsrAttention& problem) {
   return rows;
 }
 
-void Run::Attend(int ordinal, const CsrAttention& problem, int repeats, float* out, double* milliseconds) {
-  const int64_t n = problem.n, d = problem.head_dim;
-  const auto edges = static_cast<int64_t>(problem.edges->keys.size());
-  if (!Cuda(cudaSetDevice(ordinal), "device") || !Sparse(cusparseCreate(&handle_), "cuSPARSE")) return;
-  const std::vector<int32_t> host_offsets(problem.edges->row_offsets.begin(), problem.edges->row_offsets.end());
-  float* values = Take<float>(edges);
-  float* result = Take<float>(n * d);
-  int32_t* offsets = Place(host_offsets);
-  int32_t* keys = Place(problem.edges->keys);
-  float* q = Place(Packed(problem.q, problem));
-  float* k = Place(Packed(problem.k, problem));
-  float* v = Place(Packed(problem.v, problem));
-  if (!error_.empty()) return;
-  cusparseDnMatDescr_t q_matrix = Dense(q, n, d), k_matrix = Dense(k, n, d), v_matrix = Dense(v, n, d);
-  cusparseDnMatDescr_t out_matrix = Dense(result, n, d);
+bool Run::Prepare(int ordinal, const EdgewiseCusparseProblem& problem) {
+  problem_ = problem;
+  const int64_t rows = problem.rows, d = problem.head_dim, edges = problem.edges;
+  if (!Cuda(cudaSetDevice(ordinal), "device") || !Sparse(cusparseCreate(&handle_), "cuSPARSE")) return false;
+  values_ = Take<float>(edges);
+  float* const dense[] = {const_cast<float*>(problem.q), const_cast<float*>(problem.k), const_cast<float*>(problem.v),
+                          problem.out};
+  for (float* data : dense) {
+    if (!error_.empty()) return false;
+    Dense(data, rows, d);
+  }
   if (!error_.empty() ||
-      !Sparse(cusparseCreateCsr(&scores_, n, n, edges, offsets, keys, values, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I,
+      !Sparse(cusparseCreateCsr(&scores_, rows, rows, edges, const_cast<int32_t*>(problem.row_offsets),
+                                const_cast<int32_t*>(problem.keys), values_, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I,
                                 CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F),
               "graph")) {
-    return;
+    return false;
   }
-  const auto none = CUSPARSE_OPERATION_NON_TRANSPOSE, transposed = CUSPARSE_OPERATION_TRANSPOSE;
-  const float scale = problem.scale, one = 1.0f, zero = 0.0f;
+  const float one = 1.0f, zero = 0.0f;
   size_t sddmm_bytes = 0, spmm_bytes = 0;
-  Sparse(cusparseSDDMM_bufferSize(handle_, none, transposed, &scale, q_matrix, k_matrix, &zero, scores_, CUDA_R_32F,
-                                  CUSPARSE_SDDMM_ALG_DEFAULT, &sddmm_bytes),
+  Sparse(cusparseSDDMM_bufferSize(handle_, kPlain, kTransposed, &problem_.scale, matrices_[0], matrices_[1], &zero, scores_,
+                                  CUDA_R_32F, CUSPARSE_SDDMM_ALG_DEFAULT, &sddmm_bytes),
          "SDDMM");
-  Sparse(cusparseSpMM_bufferSize(handle_, none, none, &one, scores_, v_matrix, &zero, out_matrix, CUDA_R_32F,
+  Sparse(cusparseSpMM_bufferSize(handle_, kPlain, kPlain, &one, scores_, matrices_[2], &zero, matrices_[3], CUDA_R_32F,
                                  CUSPARSE_SPMM_ALG_DEFAULT, &spmm_bytes),
          "SpMM");
-  if (!error_.empty()) return;
-  unsigned char* sddmm_buffer = Take<unsigned char>(static_cast<int64_t>(sddmm_bytes));
-  unsigned char* spmm_buffer = Take<unsigned char>(static_cast<int64_t>(spmm_bytes));
+  if (!error_.empty()) return false;
+  sddmm_buffer_ = Take<unsigned char>(static_cast<int64_t>(sddmm_bytes));
+  spmm_buffer_ = Take<unsigned char>(static_cast<int64_t>(spmm_bytes));
   for (cudaEvent_t& event : events_) Cuda(cudaEventCreate(&event), "event");
-  Cuda(cudaMemset(values, 0, static_cast<size_t>(edges) * sizeof(float)), "memset");
+  return error_.empty() && Cuda(cudaMemset(values_, 0, static_cast<size_t>(edges) * sizeof(float)), "memset");
+}
+
+bool Run::Enqueue() {
+  const float one = 1.0f, zero = 0.0f;
+  Sparse(cusparseSDDMM(handle_, kPlain, kTransposed, &problem_.scale, matrices_[0], matrices_[1], &zero, scores_, CUDA_R_32F,
+                       CUSPARSE_SDDMM_ALG_DEFAULT, sddmm_buffer_),
+         "SDDMM");
+  const int64_t threads = problem_.rows * kWarpSize;
+  RowSoftmax<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads>>>(problem_.row_offsets, problem_.rows,
+                                                                                       values_);
+  Cuda(cudaGetLastError(), "softmax");
+  return Sparse(cusparseSpMM(handle_, kPlain, kPlain, &one, scores_, matrices_[2], &zero, matrices_[3], CUDA_R_32F,
+                             CUSPARSE_SPMM_ALG_DEFAULT, spmm_buffer_),
+                "SpMM");
+}
+
+void Run::Attend(int ordinal, const CsrAttention& problem, int repeats, float* out, double* milliseconds) {
+  const int64_t n = problem.n, d = problem.head_dim;
+  if (!Cuda(cudaSetDevice(ordinal), "device")) return;
+  const std::vector<int32_t> offsets(problem.edges->row_offsets.begin(), problem.edges->row_offsets.end());
+  EdgewiseCusparseProblem placed = {};
+  placed.rows = n;
+  placed.edges = static_cast<int64_t>(problem.edges->keys.size());
+  placed.head_dim = problem.head_dim;
+  placed.scale = problem.scale;
+  placed.row_offsets = Place(offsets);
+  placed.keys = Place(problem.edges->keys);
+  placed.q = Place(Packed(problem.q, problem));
+  placed.k = Place(Packed(problem.k, problem));
+  placed.v = Place(Packed(problem.v, problem));
+  placed.out = Take<float>(n * d);
+  if (!error_.empty() || !Prepare(ordinal, placed)) return;
   std::vector<double> times;
-  for (int repeat = 0; repeat < repeats && error_.empty(); ++repeat) {
-    Cuda(cudaEventRecord(events_[0]), "event");
-    Sparse(cusparseSDDMM(handle_, none, transposed, &scale, q_matrix, k_matrix, &zero, scores_, CUDA_R_32F,
-                         CUSPARSE_SDDMM_ALG_DEFAULT, sddmm_buffer),
-           "SDDMM");
-    RowSoftmax<<<static_cast<unsigned>((n * kWarpSize + kThreads - 1) / kThreads), kThreads>>>(offsets, n, values);
-    Cuda(cudaGetLastError(), "softmax");
-    Sparse(cusparseSpMM(handle_, none, none, &one, scores_, v_matrix, &zero, out_matrix, CUDA_R_32F,
-                        CUSPARSE_SPMM_ALG_DEFAULT, spmm_buffer),
-           "SpMM");
-    Cuda(cudaEventRecord(events_[1]), "event");
-    Cuda(cudaEventSynchronize(events_[1]), "wait");
-    float elapsed = 0.0f;
-    Cuda(cudaEventElapsedTime(&elapsed, events_[0], events_[1]), "time");
-    times.push_back(elapsed);
-  }
+  for (int repeat = 0; repeat < repeats && error_.empty(); ++repeat) times.push_back(Time([&] { Enqueue(); }));
   if (!error_.empty()) return;
-  Cuda(cudaMemcpy(out, result, static_cast<size_t>(n * d) * sizeof(float), cudaMemcpyDeviceToHost), "copy");
+  Cuda(cudaMemcpy(out, placed.out, static_cast<size_t>(n * d) * sizeof(float), cudaMemcpyDeviceToHost), "copy");
   std::sort(times.begin(), times.end());
   *milliseconds = times.empty() ? 0.0 : times[times.size() / 2];
 }
@@ -162,4 +197,35 @@ extern "C" __attribute__((visibility("default"))) void EdgewiseCusparseAttend(
     int ordinal, const edgewise::selfcheck::CsrAttention& problem, int repeats, float* out, double* milliseconds,
     std::string* error) {
   edgewise::selfcheck::Run(error).Attend(ordinal, problem, repeats, out, milliseconds);
+}
+
+struct EdgewiseCusparse {
+  std::string error;
+  edgewise::selfcheck::Run run{&error};
+};
+
+#define EDGEWISE_CUSPARSE_EXPORT extern "C" __attribute__((visibility("default")))
+
+EDGEWISE_CUSPARSE_EXPORT EdgewiseCusparse* EdgewiseCusparseOpen(int ordinal, const EdgewiseCusparseProblem* problem) {
+  auto* opened = new EdgewiseCusparse;
+  opened->run.Prepare(ordinal, *problem);
+  return opened;
+}
+
+EDGEWISE_CUSPARSE_EXPORT void EdgewiseCusparseClose(EdgewiseCusparse* opened) { delete opened; }
+
+EDGEWISE_CUSPARSE_EXPORT const char* EdgewiseCusparseError(const EdgewiseCusparse* opened) {
+  return opened->error.c_str();
+}
+
+EDGEWISE_CUSPARSE_EXPORT int EdgewiseCusparseTime(EdgewiseCusparse* const* opened, int count, int first, int repeats,
+                                                  double* milliseconds) {
+  EdgewiseCusparse& timer = *opened[0];
+  *milliseconds = timer.run.Time([&] {
+    for (int r = 0; r < repeats; ++r) opened[(first + r) % count]->run.Enqueue();
+  }) / repeats;
+  for (int i = 0; i < count; ++i) {
+    if (!opened[i]->error.empty()) return 1;
+  }
+  return 0;
 }
