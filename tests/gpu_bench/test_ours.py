@@ -1,5 +1,6 @@
 """The GPU benchmark's C interface and its Python wrapper, over emulated kernels: device memory is host memory there."""
 
+import ctypes
 import os
 import sys
 import unittest
@@ -17,18 +18,31 @@ def address(array):
     return array.ctypes.data
 
 
+def place(values):
+    """A copy in emulated device memory, which lives as long as the process."""
+    allocate = ctypes.CDLL(LIBRARY)["_Z10cudaMallocPPvm"]  # of the emulator, which is C++
+    allocate.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]
+    memory = ctypes.c_void_p()
+    assert allocate(ctypes.byref(memory), max(values.nbytes, 1)) == 0
+    placed = np.frombuffer((ctypes.c_char * values.nbytes).from_address(memory.value), values.dtype).reshape(values.shape)
+    placed[...] = values
+    return placed
+
+
 class Operands:
     def __init__(self, density):
         random = np.random.default_rng(3)
         rows, width = BATCH * N, HEADS * DIM
-        self.q, self.k, self.v = (random.standard_normal((rows, width)).astype(np.float32) for _ in range(3))
-        self.out = np.zeros((rows, width), np.float32)
+        self.q, self.k, self.v = (
+            place(random.standard_normal((rows, width)).astype(np.float32)) for _ in range(3)
+        )
+        self.out = place(np.zeros((rows, width), np.float32))
         unit = np.sqrt(density / RANK)
         self.x, self.y = (
-            (unit * (1 + 0.2 * random.standard_normal((HEADS, rows, RANK)))).astype(np.float32) for _ in range(2)
+            place((unit * (1 + 0.2 * random.standard_normal((HEADS, rows, RANK)))).astype(np.float32)) for _ in range(2)
         )
         self.query_bound, self.key_bound = (
-            (np.linalg.norm(side, axis=-1) * 1.000001).astype(np.float32) for side in (self.x, self.y)
+            place((np.linalg.norm(side, axis=-1) * 1.000001).astype(np.float32)) for side in (self.x, self.y)
         )
         self.call = ours.Call(
             n=N, batch=BATCH, heads=HEADS, head_dim=DIM, rank=RANK, seed=5,
@@ -37,11 +51,11 @@ class Operands:
         )  # fmt: skip
 
     def list_edges(self, bench):
-        row_edges = np.full((BATCH, HEADS, N), -1, np.int32)
+        row_edges = place(np.full((BATCH, HEADS, N), -1, np.int32))
         bench.count_edges(self.call, address(row_edges))
-        ends = np.cumsum(row_edges.reshape(BATCH * HEADS, N), dtype=np.int64).reshape(BATCH * HEADS, N)
-        self.row_offsets = np.concatenate([ends[:, :1] - row_edges.reshape(BATCH * HEADS, N)[:, :1], ends], axis=1)
-        self.keys = np.full(int(ends[-1, -1]), -1, np.int32)
+        ends = np.cumsum(row_edges, dtype=np.int64).reshape(BATCH * HEADS, N)
+        self.row_offsets = place(np.concatenate([ends[:, :1] - row_edges.reshape(BATCH * HEADS, N)[:, :1], ends], axis=1))
+        self.keys = place(np.full(int(ends[-1, -1]), -1, np.int32))
         bench.list_edges(self.call, address(self.row_offsets), address(self.keys))
         self.call.row_offsets, self.call.keys = address(self.row_offsets), address(self.keys)
         return row_edges
