@@ -4,17 +4,13 @@
 #include "kernels/cuda/age_select.h"
 #include "kernels/cuda/attention_draw.cuh"
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention_rank.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace edgewise::cuda {
 namespace {
 
 constexpr uint32_t kMaxListed = 8192;  // edges of a cap; 2^44 pairs have fewer of one tick
-constexpr int kSearchThreads = 1024;
-constexpr int kSearchWarps = kSearchThreads / kWarpSize;
-constexpr int kSelectThreads = 256;
-constexpr uint32_t kBinsPerWarp = kAgeBuckets / kSearchWarps;
-constexpr uint32_t kBinsPerStep = 4 * kWarpSize;  // 16 bytes a thread
 
 enum class CapStage : int32_t {
   kSettled,  // nothing is dropped, or the selection has failed
@@ -25,7 +21,7 @@ enum class CapStage : int32_t {
 // What is known of a cap's first dropped edge between the passes.
 struct alignas(16) CapState {
   unsigned long long forced;
-  uint64_t rank;    // of the edge among those whose tick >> shift is `prefix`
+  uint64_t rank;  // of the edge among those whose tick >> shift is `prefix`
   uint32_t prefix;
   uint32_t shift;
   CapStage stage;
@@ -59,7 +55,7 @@ __device__ void VisitYoung(const DeviceCall& call, const DeviceProblem& problem,
   }
 }
 
-__global__ void __launch_bounds__(kDrawThreads)
+__global__ void __launch_bounds__(kDrawThreads, 2)
     CountAges(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
@@ -78,81 +74,6 @@ __global__ void __launch_bounds__(kDrawThreads)
   if (threadIdx.x % kWarpSize == 0 && forced_here > 0) {
     atomicAdd(&scratch.states[problem.cap].forced, static_cast<unsigned long long>(forced_here));
   }
-}
-
-// The lane that has the element of rank `rank`, where each lane of a warp has `mine`, in the order of lanes; kWarpSize
-// if there are not that many. `before`: elements of earlier lanes. `all`: elements of the warp.
-__device__ int LaneOfRank(uint64_t mine, uint64_t rank, uint64_t* before, uint64_t* all) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  uint64_t through = mine;
-  for (int step = 1; step < kWarpSize; step *= 2) {
-    const uint64_t earlier = __shfl_up_sync(kWholeWarp, through, static_cast<unsigned>(step));
-    if (lane >= step) through += earlier;
-  }
-  *all = __shfl_sync(kWholeWarp, through, kWarpSize - 1);
-  const unsigned beyond = __ballot_sync(kWholeWarp, through > rank);
-  const int found = beyond == 0 ? kWarpSize : __ffs(static_cast<int>(beyond)) - 1;
-  *before = __shfl_sync(kWholeWarp, through - mine, found % kWarpSize);
-  return found;
-}
-
-// A block's view of the counts of one cap.
-struct Search {
-  uint64_t of_warp[kSearchWarps];  // elements in its kBinsPerWarp bins
-  // What Find finds.
-  uint32_t bin;
-  uint32_t count;   // elements in the bin
-  uint64_t before;  // elements in earlier ones
-};
-
-__device__ const uint4* BinsOf(const uint32_t* counts, uint32_t warp, uint32_t step) {
-  return reinterpret_cast<const uint4*>(counts + warp * kBinsPerWarp + step * kBinsPerStep) + threadIdx.x % kWarpSize;
-}
-
-// Elements in all bins, known to all threads.
-__device__ uint64_t Total(const uint32_t* counts, Search& search) {
-  const uint32_t warp = threadIdx.x / kWarpSize;
-  uint64_t sum = 0;
-  for (uint32_t step = 0; step < kBinsPerWarp / kBinsPerStep; ++step) {
-    const uint4 bins = *BinsOf(counts, warp, step);
-    sum += static_cast<uint64_t>(bins.x) + bins.y + bins.z + bins.w;
-  }
-  for (int step = kWarpSize / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
-  if (threadIdx.x % kWarpSize == 0) search.of_warp[warp] = sum;
-  __syncthreads();
-  uint64_t total = 0;
-  for (int w = 0; w < kSearchWarps; ++w) total += search.of_warp[w];
-  return total;
-}
-
-// The bin of the element of rank `rank` < Total, which came before; all threads may read `search` afterwards.
-__device__ void Find(const uint32_t* counts, uint64_t rank, Search& search) {
-  const uint32_t warp = threadIdx.x / kWarpSize;
-  uint64_t before = 0;
-  for (uint32_t w = 0; w < warp; ++w) before += search.of_warp[w];
-  if (before <= rank && rank < before + search.of_warp[warp]) {  // one warp
-    for (uint32_t step = 0; step < kBinsPerWarp / kBinsPerStep; ++step) {
-      const uint4 four = *BinsOf(counts, warp, step);
-      const uint32_t bins[4] = {four.x, four.y, four.z, four.w};
-      const uint64_t mine = static_cast<uint64_t>(four.x) + four.y + four.z + four.w;
-      uint64_t earlier, all;
-      const int found = LaneOfRank(mine, rank - before, &earlier, &all);
-      if (found == kWarpSize) {
-        before += all;
-        continue;
-      }
-      if (static_cast<int>(threadIdx.x) % kWarpSize == found) {
-        before += earlier;
-        uint32_t place = 0;
-        while (before + bins[place] <= rank) before += bins[place++];
-        search.bin = warp * kBinsPerWarp + step * kBinsPerStep + static_cast<uint32_t>(found) * 4 + place;
-        search.count = bins[place];
-        search.before = before;
-      }
-      break;
-    }
-  }
-  __syncthreads();
 }
 
 // One block a cap: how many drawn edges may stay, and the bucket of the first one that may not.
@@ -188,7 +109,7 @@ __device__ double YoungerThan(const CapState& state) {
 }
 
 // Counts the edges of a bucket that is too full by its parts.
-__global__ void __launch_bounds__(kDrawThreads)
+__global__ void __launch_bounds__(kDrawThreads, 2)
     CountParts(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
@@ -206,7 +127,8 @@ __global__ void __launch_bounds__(kDrawThreads)
              });
 }
 
-__global__ void __launch_bounds__(kSearchThreads) FindPart(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+__global__ void __launch_bounds__(kSearchThreads)
+    FindPart(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ Search search;
   CapState& state = scratch.states[blockIdx.x];
   if (state.stage != CapStage::kDivide) return;
@@ -224,7 +146,7 @@ __global__ void __launch_bounds__(kSearchThreads) FindPart(const __grid_constant
   call.caps[blockIdx.x].failed = 1;
 }
 
-__global__ void __launch_bounds__(kDrawThreads)
+__global__ void __launch_bounds__(kDrawThreads, 2)
     ListYoung(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
@@ -247,50 +169,6 @@ __global__ void __launch_bounds__(kDrawThreads)
              });
 }
 
-// Shared memory of Select.
-struct Digits {
-  uint32_t counts[256];
-  uint32_t digit, before;
-};
-
-// The edge of rank `rank` < count of a list in any order, byte by byte from the highest; known to all threads.
-__device__ AgedEdge Select(const AgedEdge* list, uint32_t count, uint32_t rank, Digits& digits) {
-  AgedEdge selected = {0, 0};  // its bytes from `byte` on
-  for (int byte = 15; byte >= 0; --byte) {
-    for (uint32_t i = threadIdx.x; i < 256; i += kSelectThreads) digits.counts[i] = 0;
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads) {
-      const AgedEdge edge = list[i];
-      bool same = true;
-      for (int above = 15; above > byte; --above) same &= ByteOf(edge, above) == ByteOf(selected, above);
-      if (same) atomicAdd(digits.counts + ByteOf(edge, byte), 1u);
-    }
-    __syncthreads();
-    if (threadIdx.x < kWarpSize) {
-      const uint32_t* mine = digits.counts + threadIdx.x * 8;
-      uint32_t sum = 0;
-      for (int i = 0; i < 8; ++i) sum += mine[i];
-      uint64_t before, all;
-      if (LaneOfRank(sum, rank, &before, &all) == static_cast<int>(threadIdx.x)) {
-        uint32_t place = 0;
-        while (before + mine[place] <= rank) before += mine[place++];
-        digits.digit = threadIdx.x * 8 + place;
-        digits.before = static_cast<uint32_t>(before);
-      }
-    }
-    __syncthreads();
-    rank -= digits.before;
-    const auto digit = static_cast<uint64_t>(digits.digit);
-    if (byte < 8) {
-      selected.order |= digit << (8 * byte);
-    } else {
-      selected.age_bits |= digit << (8 * (byte - 8));
-    }
-    __syncthreads();
-  }
-  return selected;
-}
-
 // One block a cap: what it keeps, and what its ledger loses. When allowances were read no ledger had changed.
 __global__ void __launch_bounds__(kSelectThreads)
     SettleCap(const __grid_constant__ DeviceCall call, CapScratch scratch) {
@@ -299,7 +177,8 @@ __global__ void __launch_bounds__(kSelectThreads)
   const CapState state = scratch.states[blockIdx.x];
   const bool drops = cap.drawn > cap.allowed;
   AgedEdge first_dropped = {~uint64_t{0}, ~uint64_t{0}};
-  const bool failed = drops && (state.stage != CapStage::kList || state.listed > kMaxListed || state.rank >= state.listed);
+  const bool failed =
+      drops && (state.stage != CapStage::kList || state.listed > kMaxListed || state.rank >= state.listed);
   if (drops && !failed) {
     first_dropped = Select(scratch.ListOf(blockIdx.x), state.listed, static_cast<uint32_t>(state.rank), digits);
   }

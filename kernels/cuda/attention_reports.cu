@@ -1,5 +1,5 @@
-// What reports of drawn problems ask for, counted from the same edges that were attended over; and the softmax weights of
-// listed edges. Sums are the same on every run: a warp adds in a fixed order, and blocks add integers.
+// What reports of drawn problems ask for, counted from the same edges that were attended over; and the softmax weights
+// of listed edges. Sums are the same on every run: a warp adds in a fixed order, and blocks add integers.
 #include <cmath>
 
 #include "kernels/cuda/attention_draw.cuh"

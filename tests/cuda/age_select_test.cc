@@ -1,6 +1,4 @@
 // Ages as integers: monotone, parts nest in buckets, exact where the halves meet.
-#include "kernels/cuda/age_select.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/cuda/age_select.h"
 #include "kernels/draw.h"
 
 namespace edgewise::cuda {
@@ -75,7 +74,8 @@ TEST(AgeTickTest, AgesOfDrawnEdgesFillTheBucketsEvenly) {
       ++sixteenths[AgeBucket(AgeTick(EdgeAge(law, uniform, rate))) >> 12];
       ++edges;
     }
-    for (const int count : sixteenths) EXPECT_NEAR(count, 1000, 400);  // the density of law poisson falls from 1.3 to 0.7
+    for (const int count : sixteenths)
+      EXPECT_NEAR(count, 1000, 400);  // the density of law poisson falls from 1.3 to 0.7
   }
 }
 

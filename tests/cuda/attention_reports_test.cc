@@ -247,7 +247,7 @@ TEST(EdgeWeightsTest, RowsWhoseScoresOverflowAreNaN) {
   shape.lengths = {6};
   shape.heads = 1;
   Case host(shape);
-  for (int t = 0; t < shape.head_dim; ++t) host.data[2 * shape.head_dim + t] = 1e30f;  // the query of token 2
+  for (int t = 0; t < shape.head_dim; ++t) host.data[2 * shape.head_dim + t] = 1e30f;        // the query of token 2
   for (int t = 0; t < shape.head_dim; ++t) host.data[(6 + 4) * shape.head_dim + t] = 1e30f;  // the key of token 4
   host.AddProblems(AllPairs{true});
   host.AskForAll();
@@ -257,8 +257,9 @@ TEST(EdgeWeightsTest, RowsWhoseScoresOverflowAreNaN) {
   Listed graph = GraphsOf(want.reports[0]);
   graph.keys[4] = 4;  // token 2 attends to tokens 0, 4 and 2
   float* weights = memory.Put(std::vector<float>(graph.keys.size()));
-  EXPECT_EQ(EdgeWeights(nullptr, device.call, 0, memory.Put(graph.row_offsets), memory.Put(graph.keys), nullptr, weights),
-            cudaSuccess);
+  EXPECT_EQ(
+      EdgeWeights(nullptr, device.call, 0, memory.Put(graph.row_offsets), memory.Put(graph.keys), nullptr, weights),
+      cudaSuccess);
   const std::vector<float> got = Get(weights, static_cast<int64_t>(graph.keys.size()));
   for (int e : {3, 4, 5}) EXPECT_TRUE(std::isnan(got[e])) << e;
   for (int e : {0, 1, 2, 6, 7, 8, 9}) EXPECT_TRUE(std::isfinite(got[e])) << e;

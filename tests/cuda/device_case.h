@@ -1,5 +1,5 @@
-// A case of attention (tests/kernels/attention_cases.h) in device memory, as the kernels read it. Cut into items without
-// the host code of the backend, so that kernels are tested by themselves. Drawn rows and explicit edges only.
+// A case of attention (tests/kernels/attention_cases.h) in device memory, as the kernels read it. Cut into items
+// without the host code of the backend, so that kernels are tested by themselves. Drawn rows and explicit edges only.
 #ifndef EDGEWISE_TESTS_CUDA_DEVICE_CASE_H_
 #define EDGEWISE_TESTS_CUDA_DEVICE_CASE_H_
 
@@ -87,8 +87,8 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
   call.value_dim = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
   call.scale = inputs.scale;
   if (inputs.distance_bias != nullptr) {
-    call.distance_bias = memory.Put(std::span(
-        inputs.distance_bias, static_cast<size_t>(inputs.num_heads) * (2 * inputs.distance_span - 1)));
+    call.distance_bias = memory.Put(
+        std::span(inputs.distance_bias, static_cast<size_t>(inputs.num_heads) * (2 * inputs.distance_span - 1)));
     call.distance_span = inputs.distance_span;
   }
   call.x = memory.Put(host.x);
