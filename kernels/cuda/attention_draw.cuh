@@ -73,43 +73,61 @@ class RowDrawer {
   __device__ void ScanSegment(int first) {
     const int word = first / 64 + lane_ / 4;  // of the chunk
     const int column = word * 64 + (lane_ % 4) * 2;
-    float bound[16];
-    uint32_t valid = 0;
+    float bound = 0.0f;  // of all 16
 #pragma unroll
-    for (int b = 0; b < 16; ++b) {
-      const int key = column + (b >> 1) * 8 + (b & 1);
-      bound[b] = key < keys_ ? __ldg(pairs_.key_bound + first_key_ + key) : 0.0f;
-      valid |= (key < keys_ ? 1u : 0u) << b;
-    }
+    for (int b = 0; b < 16; ++b) bound = fmaxf(bound, KeyBound(column + KeyOffset(b)));
     const uint32_t counter = static_cast<uint32_t>(first_key_ / 64 + word) * 4 + static_cast<uint32_t>(lane_ % 4);
+#pragma unroll 1
     for (int row = warp_; row < item_.queries; row += kDrawWarps) {
       const int32_t query = item_.first_query + row;
       const float slope = slope_ * __ldg(pairs_.query_bound + query);
       const PhiloxBlock block = pairs_.HighBytes(query, counter);
-      uint32_t candidates = 0;
-#pragma unroll
-      for (int b = 0; b < 16; ++b) {
-        const float byte = static_cast<float>(block.word[b >> 2] >> (8 * (b & 3)) & 0xFFu);
-        candidates |= (byte > fmaf(slope, bound[b], base_) ? 0u : 1u) << b;
+      const uint32_t few = BytesUpTo(block, fmaf(slope, bound, base_));
+      uint32_t candidates = 0;  // of few, those that their own bound allows
+      for (uint32_t rest = few; rest != 0; rest &= rest - 1) {
+        const int b = ByteOfBit(rest);
+        const int key = column + KeyOffset(b);
+        const float byte = static_cast<float>(ByteOf(block, static_cast<uint32_t>(b)));
+        if (key < keys_ && !(byte > fmaf(slope, KeyBound(key), base_))) candidates |= rest & (0 - rest);
       }
-      candidates &= valid;
       if (!__any_sync(kWholeWarp, candidates != 0)) continue;
       int place = Reserve(__popc(candidates));
       for (; candidates != 0; candidates &= candidates - 1) {
-        const int b = __ffs(static_cast<int>(candidates)) - 1;
-        const uint32_t low = b & 4 ? block.word[1] : block.word[0], high = b & 4 ? block.word[3] : block.word[2];
-        const uint32_t byte = (b & 8 ? high : low) >> (8 * (b & 3)) & 0xFFu;
-        queue_[place++] = Entry(row, column + (b >> 1) * 8 + (b & 1), byte);
+        const int b = ByteOfBit(candidates);
+        queue_[place++] = Entry(row, column + KeyOffset(b), ByteOf(block, static_cast<uint32_t>(b)));
       }
       TestQueued(kWarpSize);
     }
+  }
+
+  // Key of byte b of a block, from the block's first key on.
+  __device__ static int KeyOffset(int b) { return (b >> 1) * 8 + (b & 1); }
+  __device__ float KeyBound(int key) const { return key < keys_ ? __ldg(pairs_.key_bound + first_key_ + key) : 0.0f; }
+
+  // Which of 16 bytes are at most `limit`, four at a time: byte 4 w + b has bit 2 w + b % 2 + 16 * (b / 2).
+  __device__ static uint32_t BytesUpTo(const PhiloxBlock& block, float limit) {
+    const uint32_t most = limit < 255.0f ? static_cast<uint32_t>(fmaxf(limit, 0.0f)) : 255u;
+    const uint32_t limits = 0x01000100u + most * 0x00010001u;  // less a byte: bit 8 stays where the byte is no more
+    uint32_t bits = 0;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      const uint32_t even = limits - (block.word[w] & 0x00FF00FFu), odd = limits - (block.word[w] >> 8 & 0x00FF00FFu);
+      bits |= ((even & 0x01000100u) >> 8 | (odd & 0x01000100u) >> 7) << (2 * w);
+    }
+    return bits;
+  }
+  // The byte of the lowest of such bits.
+  __device__ static int ByteOfBit(uint32_t bits) {
+    const int bit = __ffs(static_cast<int>(bits)) - 1;
+    return (bit & 6) << 1 | (bit >> 4) << 1 | (bit & 1);
   }
 
   // 32 keys of a sequence with gaps, pair by pair.
   __device__ void ScanGaps(int first) {
     const int key = first + lane_;
     const bool valid = key < keys_;
-    const float bound = valid ? __ldg(pairs_.key_bound + first_key_ + key) : 0.0f;
+    const float bound = KeyBound(key);
+#pragma unroll 1
     for (int row = warp_; row < item_.queries; row += kDrawWarps) {
       const int32_t query = item_.first_query + row;
       const uint32_t byte = valid ? pairs_.HighByte(query, first_key_ + key) : 0;

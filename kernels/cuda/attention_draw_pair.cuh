@@ -9,6 +9,17 @@
 
 namespace edgewise::cuda {
 
+// A word or byte of a block by an index that is not constant, without a round through memory.
+__device__ inline uint32_t WordOf(const PhiloxBlock& block, uint32_t index) {
+  const uint32_t even = index & 2u ? block.word[2] : block.word[0], odd = index & 2u ? block.word[3] : block.word[1];
+  return index & 1u ? odd : even;
+}
+__device__ inline uint32_t ByteOf(const PhiloxBlock& block, uint32_t index) {
+  return WordOf(block, index >> 2) >> (8 * (index & 3u)) & 0xFFu;
+}
+
+static_assert(kDotLanes == 16);
+
 // MembershipDot with 16-byte loads: the same operations in the same order. x and y are 16-byte aligned.
 __device__ inline float RowDot(const float* x, const float* y, int rank) {
   float lane[kDotLanes] = {};
@@ -25,12 +36,12 @@ __device__ inline float RowDot(const float* x, const float* y, int rank) {
       lane[4 * c + 3] = fmaf(left.w, right.w, lane[4 * c + 3]);
     }
   }
+  // A loop over steps would not be unrolled, and `lane` not be in registers.
 #pragma unroll
-  for (int step = kDotLanes / 2; step > 0; step /= 2) {
+  for (int l = 0; l < 8; ++l) lane[l] += lane[l + 8];
 #pragma unroll
-    for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
-  }
-  return lane[0];
+  for (int l = 0; l < 4; ++l) lane[l] += lane[l + 4];
+  return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
 // 1 - exp(-p) for p in [0, 1] to 1e-6 of itself.
@@ -91,10 +102,18 @@ class DrawnPairs {
                                            problem_.key.sample}});
   }
   __device__ uint32_t HighByte(int32_t query, int32_t key) const {
-    return PairHighByte(problem_.key, head_, Position(query), Position(key));
+    const ByteAddress address = HighByteAddress(Position(key));
+    return ByteOf(HighBytes(query, address.counter), address.index);
+  }
+  // The low word of PairUniform.
+  __device__ uint32_t LowWord(int32_t query, int32_t key) const {
+    const uint32_t position = Position(key);
+    return WordOf(Philox4x32(problem_.key.seed, {{position >> 2, Position(query),
+                                                  CounterWord(problem_.key, head_, kStreamLow), problem_.key.sample}}),
+                  position & 3u);
   }
   __device__ uint64_t Uniform(int32_t query, int32_t key) const {
-    return PairUniform(problem_.key, head_, Position(query), Position(key));
+    return static_cast<uint64_t>(HighByte(query, key)) << 32 | LowWord(query, key);
   }
 
   // PairUniform < EdgeThreshold, by the high byte where that settles it. `uniform` is set if it does not, or if it is
@@ -110,7 +129,7 @@ class DrawnPairs {
       settled = static_cast<float>(byte + 1) < about * 0.99999f;
     }
     if (settled && !wanted) return true;
-    *uniform = static_cast<uint64_t>(byte) << 32 | PairLowWord(problem_.key, head_, Position(query), Position(key));
+    *uniform = static_cast<uint64_t>(byte) << 32 | LowWord(query, key);
     return settled || IsBelowThreshold(problem_.law, *uniform, rate);
   }
 

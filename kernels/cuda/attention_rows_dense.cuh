@@ -83,7 +83,7 @@ template <bool kAligned, int kColumns, int kStride>
 __device__ inline void StageTile(const float* rows, int64_t stride, int keys, int first, int columns, float* stage) {
   using Vector = RowVector<float, kAligned>;
   constexpr int kVectors = kColumns / Vector::kSize;
-#pragma unroll
+#pragma unroll 4
   for (int i = 0; i < kTileKeys * kVectors / kDrawThreads; ++i) {
     const int place = i * kDrawThreads + static_cast<int>(threadIdx.x);
     const int key = place / kVectors, column = place % kVectors * Vector::kSize;
@@ -164,6 +164,7 @@ class DenseRows {
       const float* upper = queries_ + row_ * query_stride_ + first;
       const float* lower = upper + 16 * query_stride_;
       const int columns = min(dim - first, kScoreColumns);
+#pragma unroll 2
       for (int t = 0; t < columns; t += 4) {
         const float4 q0 = *reinterpret_cast<const float4*>(upper + t);
         const float4 q1 = *reinterpret_cast<const float4*>(lower + t);

@@ -16,7 +16,7 @@ __device__ inline void StageTile(const __nv_bfloat16* rows, int64_t stride, int 
                                  uint32_t* stage) {
   constexpr int kWords = kAligned ? 4 : 1;  // that a thread copies at once
   constexpr int kVectors = kSliceColumns / (2 * kWords);
-#pragma unroll
+#pragma unroll 4
   for (int i = 0; i < kTileKeys * kVectors / kDrawThreads; ++i) {
     const int place = i * kDrawThreads + static_cast<int>(threadIdx.x);
     const int key = place / kVectors, word = place % kVectors * kWords, column = first + 2 * word;
