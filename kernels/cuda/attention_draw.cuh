@@ -43,12 +43,22 @@ class RowDrawer {
 
   __device__ void Run() {
     VisitForced();
-    if (problem_.positions == nullptr) {
-      for (int first = 0; first < keys_; first += kSegmentKeys) ScanSegment(first);
-    } else {
-      for (int first = 0; first < keys_; first += kWarpSize) ScanGaps(first);
+    const bool gaps = problem_.positions != nullptr;
+    const int step = gaps ? kWarpSize : kSegmentKeys;
+#pragma unroll 1
+    for (int first = 0; first < keys_; first += step) {
+      const float bound = gaps ? KeyBound(first + lane_) : SegmentBound(first);
+#pragma unroll 1
+      for (int row = warp_; row < item_.queries; row += kDrawWarps) {
+        if (gaps) {
+          ScanGaps(first, row, bound);
+        } else {
+          ScanSegment(first, row, bound);
+        }
+        const bool last = first + step >= keys_ && row + kDrawWarps >= item_.queries;
+        TestQueued(last ? 1 : kWarpSize);
+      }
     }
-    TestQueued(1);
   }
 
  private:
@@ -69,34 +79,34 @@ class RowDrawer {
     }
   }
 
-  // 512 keys of a sequence without gaps: a thread draws the bytes of 16 keys with one call of Philox.
-  __device__ void ScanSegment(int first) {
-    const int word = first / 64 + lane_ / 4;  // of the chunk
-    const int column = word * 64 + (lane_ % 4) * 2;
-    float bound = 0.0f;  // of all 16
+  // Of a thread's 16 keys of a segment.
+  __device__ float SegmentBound(int first) const {
+    float bound = 0.0f;
 #pragma unroll
-    for (int b = 0; b < 16; ++b) bound = fmaxf(bound, KeyBound(column + KeyOffset(b)));
-    const uint32_t counter = static_cast<uint32_t>(first_key_ / 64 + word) * 4 + static_cast<uint32_t>(lane_ % 4);
-#pragma unroll 1
-    for (int row = warp_; row < item_.queries; row += kDrawWarps) {
-      const int32_t query = item_.first_query + row;
-      const float slope = slope_ * __ldg(pairs_.query_bound + query);
-      const PhiloxBlock block = pairs_.HighBytes(query, counter);
-      const uint32_t few = BytesUpTo(block, fmaf(slope, bound, base_));
-      uint32_t candidates = 0;  // of few, those that their own bound allows
-      for (uint32_t rest = few; rest != 0; rest &= rest - 1) {
-        const int b = ByteOfBit(rest);
-        const int key = column + KeyOffset(b);
-        const float byte = static_cast<float>(ByteOf(block, static_cast<uint32_t>(b)));
-        if (key < keys_ && !(byte > fmaf(slope, KeyBound(key), base_))) candidates |= rest & (0 - rest);
-      }
-      if (!__any_sync(kWholeWarp, candidates != 0)) continue;
-      int place = Reserve(__popc(candidates));
-      for (; candidates != 0; candidates &= candidates - 1) {
-        const int b = ByteOfBit(candidates);
-        queue_[place++] = Entry(row, column + KeyOffset(b), ByteOf(block, static_cast<uint32_t>(b)));
-      }
-      TestQueued(kWarpSize);
+    for (int b = 0; b < 16; ++b) bound = fmaxf(bound, KeyBound(FirstKey(first) + KeyOffset(b)));
+    return bound;
+  }
+  __device__ int FirstKey(int first) const { return first + lane_ / 4 * 64 + lane_ % 4 * 2; }
+
+  // 512 keys of a sequence without gaps: a thread draws the bytes of 16 keys with one call of Philox.
+  __device__ void ScanSegment(int first, int row, float bound) {
+    const int column = FirstKey(first);
+    const int32_t query = item_.first_query + row;
+    const float slope = slope_ * __ldg(pairs_.query_bound + query);
+    const uint32_t counter = static_cast<uint32_t>(first_key_ + first) / 16 + static_cast<uint32_t>(lane_);
+    const PhiloxBlock block = pairs_.HighBytes(query, counter);
+    uint32_t candidates = BytesUpTo(block, fmaf(slope, bound, base_));
+    for (uint32_t rest = candidates; rest != 0; rest &= rest - 1) {  // which of them their own bound allows
+      const int b = ByteOfBit(rest);
+      const int key = column + KeyOffset(b);
+      const float byte = static_cast<float>(ByteOf(block, static_cast<uint32_t>(b)));
+      if (key >= keys_ || byte > fmaf(slope, KeyBound(key), base_)) candidates &= ~(rest & (0 - rest));
+    }
+    if (!__any_sync(kWholeWarp, candidates != 0)) return;
+    int place = Reserve(__popc(candidates));
+    for (; candidates != 0; candidates &= candidates - 1) {
+      const int b = ByteOfBit(candidates);
+      queue_[place++] = Entry(row, column + KeyOffset(b), ByteOf(block, static_cast<uint32_t>(b)));
     }
   }
 
@@ -123,20 +133,14 @@ class RowDrawer {
   }
 
   // 32 keys of a sequence with gaps, pair by pair.
-  __device__ void ScanGaps(int first) {
+  __device__ void ScanGaps(int first, int row, float bound) {
     const int key = first + lane_;
-    const bool valid = key < keys_;
-    const float bound = KeyBound(key);
-#pragma unroll 1
-    for (int row = warp_; row < item_.queries; row += kDrawWarps) {
-      const int32_t query = item_.first_query + row;
-      const uint32_t byte = valid ? pairs_.HighByte(query, first_key_ + key) : 0;
-      const float limit = fmaf(slope_ * __ldg(pairs_.query_bound + query), bound, base_);
-      const bool candidate = valid && !(static_cast<float>(byte) > limit);
-      const int place = Reserve(candidate ? 1 : 0);
-      if (candidate) queue_[place] = Entry(row, key, byte);
-      TestQueued(kWarpSize);
-    }
+    const int32_t query = item_.first_query + row;
+    const uint32_t byte = key < keys_ ? pairs_.HighByte(query, first_key_ + key) : 0;
+    const float limit = fmaf(slope_ * __ldg(pairs_.query_bound + query), bound, base_);
+    const bool candidate = key < keys_ && !(static_cast<float>(byte) > limit);
+    const int place = Reserve(candidate ? 1 : 0);
+    if (candidate) queue_[place] = Entry(row, key, byte);
   }
 
   __device__ static uint32_t Entry(int row, int key, uint32_t byte) {
