@@ -7,6 +7,7 @@
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_BF16_CUH_
 
 #include <cuda_bf16.h>
+#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -16,6 +17,7 @@
 #include "kernels/cuda/attention_tiles_item.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/online_softmax.h"
 
 namespace edgewise::cuda::tiles_bf16 {
 
@@ -33,9 +35,8 @@ inline size_t SharedBytes(int head_dim, int value_dim) {
 }
 
 // Elements column..column + 7 of a row of `columns`, zeros beyond; row null: zeros.
-__device__ inline uint4 LoadEight(const __nv_bfloat16* row, int column, int columns, bool vectors) {
+__device__ inline uint4 LoadEight(const __nv_bfloat16* row, int column, int columns) {
   if (row == nullptr || column >= columns) return make_uint4(0, 0, 0, 0);
-  if (vectors) return *reinterpret_cast<const uint4*>(row + column);
   const auto* const bits = reinterpret_cast<const uint16_t*>(row);
   uint32_t pairs[4];
 #pragma unroll
@@ -46,17 +47,38 @@ __device__ inline uint4 LoadEight(const __nv_bfloat16* row, int column, int colu
   return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
 }
 
-// Copies the rows of a tile's keys (-1: zeros) to shared memory.
-__device__ inline void StageTile(const int32_t* keys, const __nv_bfloat16* from, int64_t from_stride, int columns,
+// Starts to copy the rows of a tile's keys (-1: zeros) to shared memory, as one group of asynchronous copies. Rows that
+// cannot be read 16 bytes at a time are copied at once.
+__device__ inline void StartTile(const int32_t* keys, const __nv_bfloat16* from, int64_t from_stride, int columns,
                                  __nv_bfloat16* to) {
-  const bool vectors = AllowsVectors(from, from_stride, columns);
-  const int stride = Stride(columns);
-  MoveGroups(
-      2 * Steps(columns),
-      [&](int row, int group) {
-        return LoadEight(keys[row] < 0 ? nullptr : from + keys[row] * from_stride, 8 * group, columns, vectors);
-      },
-      [&](int row, int group, uint4 x) { *reinterpret_cast<uint4*>(to + row * stride + 8 * group) = x; });
+  const int stride = Stride(columns), groups = 2 * Steps(columns);
+  const auto place = [&](int row, int group) { return reinterpret_cast<uint4*>(to + row * stride + 8 * group); };
+  if (AllowsVectors(from, from_stride, columns)) {
+    const int width = ThreadsOfRow(groups), thread = static_cast<int>(threadIdx.x);
+    for (int group = thread % width; group < groups; group += width) {
+      for (int row = thread / width; row < kTileRows; row += kTileThreads / width) {
+        if (keys[row] >= 0 && 8 * group < columns) {
+          __pipeline_memcpy_async(place(row, group), from + keys[row] * from_stride + 8 * group, sizeof(uint4));
+        } else {
+          *place(row, group) = make_uint4(0, 0, 0, 0);
+        }
+      }
+    }
+  } else {
+    MoveGroups(
+        groups,
+        [&](int row, int group) {
+          return LoadEight(keys[row] < 0 ? nullptr : from + keys[row] * from_stride, 8 * group, columns);
+        },
+        [&](int row, int group, uint4 x) { *place(row, group) = x; });
+  }
+  __pipeline_commit();
+}
+
+// Waits for all groups of copies but the last, for all threads of the block.
+__device__ inline void WaitForTile() {
+  __pipeline_wait_prior(1);
+  __syncthreads();
 }
 
 // Rounds the item's queries, zeros for rows that it does not have.
@@ -142,9 +164,11 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
   }
 }
 
-// Turns scores into weights; rescales what was summed.
+// Turns scores into weights; rescales what was summed. A tile in which a row sees nothing changes no bit of the row:
+// its largest score stays, so `shrink` is 1 and every weight 0. A state's sum is of the thread's own keys.
 template <int kValueTiles>
-__device__ inline void WeighTile(float (&scores)[kKeyTiles][4], RowState (&states)[2], float (&sums)[kValueTiles][4]) {
+__device__ inline void WeighTile(float (&scores)[kKeyTiles][4], OnlineSoftmax (&states)[2],
+                                 float (&sums)[kValueTiles][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float largest = kNoScore;
@@ -152,7 +176,8 @@ __device__ inline void WeighTile(float (&scores)[kKeyTiles][4], RowState (&state
     for (int n = 0; n < kKeyTiles; ++n) largest = fmaxf(largest, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
     largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, 2));
-    const float shrink = states[half].Grow(largest);
+    const float shrink = states[half].Raise(largest);
+    states[half].sum *= shrink;
 #pragma unroll
     for (int n = 0; n < kValueTiles; ++n) {
       sums[n][2 * half] *= shrink;
@@ -160,8 +185,12 @@ __device__ inline void WeighTile(float (&scores)[kKeyTiles][4], RowState (&state
     }
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
-      scores[n][2 * half] = states[half].Weight(scores[n][2 * half]);
-      scores[n][2 * half + 1] = states[half].Weight(scores[n][2 * half + 1]);
+      float& low = scores[n][2 * half];
+      float& high = scores[n][2 * half + 1];
+      low = states[half].Weight(low);
+      high = states[half].Weight(high);
+      states[half].sum += low;
+      states[half].sum += high;
     }
   }
 }
@@ -191,19 +220,18 @@ __device__ inline void AddValues(const float (&weights)[kKeyTiles][4], const __n
 // Divides by the sums of the weights and writes the rows that the item has.
 template <int kValueTiles>
 __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
-                                 const TileLists& lists, int first_row, int first_column, const RowState (&states)[2],
+                                 const TileLists& lists, int first_row, int first_column, OnlineSoftmax (&states)[2],
                                  const float (&sums)[kValueTiles][4]) {
   float* const out = call.out + (problem.out_row + item.first_query - problem.first_query) * call.out_stride +
                      static_cast<int64_t>(item.head) * call.value_dim + first_column;
   const bool pairs = reinterpret_cast<uintptr_t>(out) % 8 == 0 && call.out_stride % 2 == 0 && call.value_dim % 2 == 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float total = states[half].sum;
-    total += __shfl_xor_sync(kWholeWarp, total, 1);
-    total += __shfl_xor_sync(kWholeWarp, total, 2);
+    states[half].sum += __shfl_xor_sync(kWholeWarp, states[half].sum, 1);
+    states[half].sum += __shfl_xor_sync(kWholeWarp, states[half].sum, 2);
     const int row = first_row + half * 8;
     if (row >= item.queries) continue;
-    const float scale = states[half].Scale(total, lists.limits[row]);
+    const float scale = states[half].Normalizer(lists.limits[row] > 0);
     float* const to = out + row * call.out_stride;
 #pragma unroll
     for (int n = 0; n < kValueTiles; ++n) {
@@ -226,7 +254,7 @@ template <int kSteps, int kValueDim>
 __global__ void __launch_bounds__(kTileThreads, kValueDim <= 64 ? 3 : 2)
     AttendTilesBf16(const __grid_constant__ DeviceCall call) {
   __shared__ TileLists lists;
-  const TileItem item = call.tile_items[blockIdx.x];
+  const TileItem& item = call.tile_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
   const int first_row = warp * kWarpQueries + lane / 4, first_column = lane % 4 * 2;
@@ -251,19 +279,27 @@ __global__ void __launch_bounds__(kTileThreads, kValueDim <= 64 ? 3 : 2)
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) LoadMatrices<false>(own_queries + step * kStep, held[step]);
 
-  RowState states[2];
+  OnlineSoftmax states[2];
   float sums[kValueDim / 8][4] = {};
-  for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
-    StageTile(lists.keys[tile & 1], call.k16 + problem.first_row * k_width + item.head * call.head_dim, k_width,
+  const auto start_keys = [&](int tile) {
+    StartTile(lists.keys[tile & 1], call.k16 + problem.first_row * k_width + item.head * call.head_dim, k_width,
               call.head_dim, keys);
-    StageTile(lists.keys[tile & 1], call.v16 + problem.first_row * v_width + item.head * call.value_dim, v_width,
+  };
+  // Values are on their way while the scores are computed, the next keys while the values are summed.
+  start_keys(0);
+  for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
+    StartTile(lists.keys[tile & 1], call.v16 + problem.first_row * v_width + item.head * call.value_dim, v_width,
               call.value_dim, values);
     if (thread < kTileKeys) LoadTileKeys(item, tile + 1, thread, lists);
-    __syncthreads();
+    WaitForTile();
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
+    float scores[kKeyTiles][4];
     if (seen > 0) {
-      float scores[kKeyTiles][4];
       ScoreTile<kSteps>(held, own_queries, keys + ColumnsFirst(lane, stride), Steps(call.head_dim), stride, scores);
+    }
+    __syncthreads();  // the keys have been read
+    start_keys(tile + 1);
+    if (seen > 0) {
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
@@ -272,10 +308,12 @@ __global__ void __launch_bounds__(kTileThreads, kValueDim <= 64 ? 3 : 2)
       AddBiases(call, problem, item, lists, tile, first_row, first_column, scores);
       if (range.warp_least < (tile + 1) * kTileKeys) MaskTile(lists, tile, first_row, first_column, scores);
       WeighTile(scores, states, sums);
-      AddValues(scores, values + RowsFirst(lane, value_stride), value_stride, seen, call.value_dim, sums);
     }
-    __syncthreads();  // the tile has been read
+    WaitForTile();
+    if (seen > 0) AddValues(scores, values + RowsFirst(lane, value_stride), value_stride, seen, call.value_dim, sums);
+    __syncthreads();  // the values have been read
   }
+  __pipeline_wait_prior(0);
   WriteRows(call, problem, item, lists, first_row, first_column, states, sums);
 }
 

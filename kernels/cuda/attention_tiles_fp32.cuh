@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention_call.h"
 #include "kernels/cuda/attention_tiles_item.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/online_softmax.h"
 
 namespace edgewise::cuda::tiles_fp32 {
 
@@ -37,13 +38,18 @@ inline size_t SharedBytes(int head_dim, int padded_value_dim) {
   return static_cast<size_t>(floats) * sizeof(float);
 }
 
-// Copies 64 rows of `columns` floats, times `factor`, to shared memory; zeros up to `groups` groups of 4. row_of(r):
-// where row r begins, or null for zeros.
-template <typename RowOf>
-__device__ inline void StageRows(const RowOf& row_of, int columns, bool vectors, float factor, int groups,
-                                 int group_stride, float* to) {
+// Copies the rows index_of(0..63) of `columns` floats (below 0: zeros), times `factor`, to shared memory; zeros up to
+// `groups` groups of 4.
+template <typename IndexOf>
+__device__ inline void StageRows(const float* from, int64_t from_stride, const IndexOf& index_of, int columns,
+                                 float factor, int groups, int group_stride, float* to) {
+  const bool vectors = AllowsVectors(from, from_stride, columns);
   MoveGroups(
-      groups, [&](int row, int group) { return LoadFour(row_of(row), 4 * group, columns, vectors); },
+      groups,
+      [&](int row, int group) {
+        const int64_t index = index_of(row);
+        return LoadFour(index < 0 ? nullptr : from + index * from_stride, 4 * group, columns, vectors);
+      },
       [&](int row, int group, float4 x) {
         reinterpret_cast<float4*>(to)[row * group_stride + group] =
             make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
@@ -125,22 +131,30 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
   }
 }
 
+// A tile in which a row sees nothing changes no bit of the row: its largest score stays, so `shrink` is 1 and every
+// weight 0. A state's sum is of the thread's own keys.
+//
 // Turns scores into weights, in shared memory for the other threads of the row; rescales what was summed.
 template <int kColumns>
 __device__ inline void WeighTile(const float (&scores)[kRows][kKeys], int first_row, int column, float* weights,
-                                 RowState (&states)[kRows], float (&sums)[kRows][kColumns]) {
+                                 OnlineSoftmax (&states)[kRows], float (&sums)[kRows][kColumns]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     float largest = fmaxf(fmaxf(scores[i][0], scores[i][1]), fmaxf(scores[i][2], scores[i][3]));
     for (int step = kRowThreads / 2; step > 0; step /= 2) {
       largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, step));
     }
-    const float shrink = states[i].Grow(largest);
+    const float shrink = states[i].Raise(largest);
+    states[i].sum *= shrink;
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) sums[i][c] *= shrink;
     float* const row = weights + (first_row + RowStep(i)) * kWeightStride;
 #pragma unroll
-    for (int j = 0; j < kKeys; ++j) row[column + j * kRowThreads] = states[i].Weight(scores[i][j]);
+    for (int j = 0; j < kKeys; ++j) {
+      const float weight = states[i].Weight(scores[i][j]);
+      states[i].sum += weight;
+      row[column + j * kRowThreads] = weight;
+    }
   }
 }
 
@@ -196,18 +210,18 @@ __device__ inline void AddValues(const float* weights, const float* values, int 
 // Divides by the sums of the weights and writes the rows that the item has.
 template <int kColumns>
 __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
-                                 const TileLists& lists, int first_row, int column, RowState (&states)[kRows],
+                                 const TileLists& lists, int first_row, int column, OnlineSoftmax (&states)[kRows],
                                  const float (&sums)[kRows][kColumns]) {
   constexpr int kSpan = kRowThreads * kRun<kColumns>;
   float* const out = call.out + (problem.out_row + item.first_query - problem.first_query) * call.out_stride +
                      static_cast<int64_t>(item.head) * call.value_dim;
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    float total = states[i].sum;
-    for (int step = kRowThreads / 2; step > 0; step /= 2) total += __shfl_xor_sync(kWholeWarp, total, step);
+    float& sum = states[i].sum;
+    for (int step = kRowThreads / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
     const int row = first_row + RowStep(i);
     if (row >= item.queries) continue;
-    const float scale = states[i].Scale(total, lists.limits[row]);
+    const float scale = states[i].Normalizer(lists.limits[row] > 0);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int t = c / kRun<kColumns> * kSpan + column * kRun<kColumns> + c % kRun<kColumns>;
@@ -222,7 +236,7 @@ template <int kColumns>
 __global__ void __launch_bounds__(kTileThreads, kColumns <= 4 ? 4 : 2)
     AttendTilesFp32(const __grid_constant__ DeviceCall call) {
   __shared__ TileLists lists;
-  const TileItem item = call.tile_items[blockIdx.x];
+  const TileItem& item = call.tile_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
   const int first_row = warp * kWarpQueries + lane / kRowThreads * 4, column = lane % kRowThreads;
@@ -235,26 +249,19 @@ __global__ void __launch_bounds__(kTileThreads, kColumns <= 4 ? 4 : 2)
     lists.limits[thread] = LimitOf(item, thread);
     LoadTileKeys(item, 0, thread, lists);
   }
-  const float* const q =
-      call.q + (problem.query_row + item.first_query) * call.q_stride + static_cast<int64_t>(item.head) * call.head_dim;
-  const float* const k = call.k + problem.first_row * call.k_stride + static_cast<int64_t>(item.head) * call.head_dim;
-  const float* const v = call.v + problem.first_row * call.v_stride + static_cast<int64_t>(item.head) * call.value_dim;
-  const bool k_vectors = AllowsVectors(k, call.k_stride, call.head_dim);
-  const bool v_vectors = AllowsVectors(v, call.v_stride, call.value_dim);
-  StageRows([&](int row) { return row < item.queries ? q + row * call.q_stride : nullptr; }, call.head_dim,
-            AllowsVectors(q, call.q_stride, call.head_dim), call.scale * kLog2E, groups, group_stride, queries);
+  StageRows(
+      call.q + (problem.query_row + item.first_query) * call.q_stride + static_cast<int64_t>(item.head) * call.head_dim,
+      call.q_stride, [&](int row) { return row < item.queries ? row : -1; }, call.head_dim, call.scale * kLog2E, groups,
+      group_stride, queries);
   __syncthreads();
   const LimitRange range = FindLimitRange(item, lists, warp, lane);
 
-  RowState states[kRows];
+  OnlineSoftmax states[kRows];
   float sums[kRows][kColumns] = {};
   for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
-    const int32_t* const keys = lists.keys[tile & 1];
-    const auto row_of = [&](const float* first, int64_t stride, int row) {
-      return keys[row] < 0 ? nullptr : first + keys[row] * stride;
-    };
-    StageRows([&](int row) { return row_of(k, call.k_stride, row); }, call.head_dim, k_vectors, 1.0f, groups,
-              group_stride, tile_rows);
+    const auto key_of = [&](int row) { return lists.keys[tile & 1][row]; };
+    StageRows(call.k + problem.first_row * call.k_stride + static_cast<int64_t>(item.head) * call.head_dim,
+              call.k_stride, key_of, call.head_dim, 1.0f, groups, group_stride, tile_rows);
     if (thread < kTileKeys) LoadTileKeys(item, tile + 1, thread, lists);
     __syncthreads();
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
@@ -266,8 +273,8 @@ __global__ void __launch_bounds__(kTileThreads, kColumns <= 4 ? 4 : 2)
       WeighTile(scores, first_row, column, weights, states, sums);
     }
     __syncthreads();  // the keys have been read
-    StageRows([&](int row) { return row_of(v, call.v_stride, row); }, call.value_dim, v_vectors, 1.0f, 4 * kColumns,
-              4 * kColumns, tile_rows);
+    StageRows(call.v + problem.first_row * call.v_stride + static_cast<int64_t>(item.head) * call.value_dim,
+              call.v_stride, key_of, call.value_dim, 1.0f, 4 * kColumns, 4 * kColumns, tile_rows);
     __syncthreads();
     if (seen > 0) AddValues(weights, tile_rows, seen, call.value_dim, first_row, column, sums);
     __syncthreads();  // the values have been read

@@ -1,4 +1,4 @@
-// What both precisions of the tile kernel share: the limits and keys of an item, and the softmax state of a row.
+// What both precisions of the tile kernel share: the limits and keys of an item, and how rows are moved.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_ITEM_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_ITEM_CUH_
 
@@ -16,8 +16,7 @@ inline constexpr int kTileThreads = 128;
 inline constexpr int kTileWarps = kTileThreads / kWarpSize;
 inline constexpr int kWarpQueries = kTileQueries / kTileWarps;  // neighbouring ones
 inline constexpr int kMaxTileDim = 256;                         // of head_dim and value_dim
-inline constexpr float kLog2E = 1.4426950408889634f;
-inline constexpr float kNoScore = -INFINITY;  // of a masked pair
+inline constexpr float kNoScore = -INFINITY;                    // of a masked pair
 
 // In shared memory: how many keys each row of the item sees, and the keys of this tile and the next.
 struct TileLists {
@@ -62,35 +61,6 @@ __device__ inline LimitRange FindLimitRange(const TileItem& item, const TileList
   return range;
 }
 
-// A row's softmax so far. Scores are in units of ln 2. A tile in which a row sees nothing changes no bit of its state:
-// the largest score stays, so `shrink` is 1 and every weight 0.
-struct RowState {
-  float largest = kNoScore;
-  float sum = 0.0f;  // of the thread's own columns
-
-  // The tile's largest score comes in; returns by how much what was summed so far shrinks.
-  __device__ float Grow(float tile_largest) {
-    const float before = largest;
-    largest = fmaxf(before, tile_largest);
-    const float shrink = exp2f(before - Unit());
-    sum *= shrink;
-    return shrink;
-  }
-  __device__ float Weight(float score) {
-    const float weight = exp2f(score - Unit());
-    sum += weight;
-    return weight;
-  }
-  // Finite where all scores so far are -infinity.
-  __device__ float Unit() const { return largest == kNoScore ? 0.0f : largest; }
-
-  // What the summed values are multiplied with; `total`: sum over all threads of the row, `limit`: keys of the row.
-  __device__ float Scale(float total, int32_t limit) const {
-    if (limit == 0) return 0.0f;
-    return isfinite(largest) ? 1.0f / total : NAN;
-  }
-};
-
 // Whether rows of `columns` elements at `first`, `stride` elements apart, can be read 16 bytes at a time.
 template <typename T>
 __device__ inline bool AllowsVectors(const T* first, int64_t stride, int columns) {
@@ -106,15 +76,22 @@ __device__ inline float4 LoadFour(const float* row, int column, int columns, boo
                      column + 2 < columns ? row[column + 2] : 0.0f, column + 3 < columns ? row[column + 3] : 0.0f);
 }
 
-// store(row, group, load(row, group)) for 64 rows and groups 0..groups - 1, by all threads of the block: neighbours
-// take neighbouring groups, and several loads of a thread are in flight.
+inline constexpr int kTileRows = 64;
+static_assert(kTileRows == kTileQueries && kTileRows == kTileKeys);
+
+// Threads side by side in a row of `groups` groups.
+__device__ inline int ThreadsOfRow(int groups) {
+  int width = 1;
+  while (width < groups && width < kWarpSize) width *= 2;
+  return width;
+}
+
+// store(row, group, load(row, group)) for kTileRows rows and groups 0..groups - 1, by all threads of the block:
+// neighbours take neighbouring groups, and several loads of a thread are in flight.
 template <typename Load, typename Store>
 __device__ inline void MoveGroups(int groups, const Load& load, const Store& store) {
   constexpr int kAtOnce = 4;
-  constexpr int kTileRows = 64;
-  static_assert(kTileRows == kTileQueries && kTileRows == kTileKeys);
-  int width = 1;  // threads side by side in a row
-  while (width < groups && width < kWarpSize) width *= 2;
+  const int width = ThreadsOfRow(groups);
   const int thread = static_cast<int>(threadIdx.x), step = kTileThreads / width;
   for (int group = thread % width; group < groups; group += width) {
     for (int first = thread / width; first < kTileRows; first += kAtOnce * step) {
