@@ -46,6 +46,9 @@ AttentionInputs Inputs(const EdgewiseBenchCall& call) {
   return inputs;
 }
 
+// For whoever filled the operands on a stream of their own, too.
+absl::Status WaitForAll() { return CudaStatus(cudaDeviceSynchronize(), "synchronize"); }
+
 // A DeviceCall of its own, whose lists stay as long as it lives: kernels are launched without the backend's host part.
 struct KernelCall {
   cuda::DeviceCall call = {};
@@ -248,7 +251,7 @@ absl::Status EdgewiseBench::Time(int kind, std::span<const EdgewiseBenchCall> ca
     if (status.ok()) kernels.push_back(*std::move(made));
   }
   std::vector<AttentionReport> reports;
-  if (status.ok()) status = device->Synchronize();
+  if (status.ok()) status = WaitForAll();
   if (status.ok()) status = CudaStatus(cudaEventRecord(events[0], device->stream()), "event");
   for (int r = 0; r < repeats && status.ok(); ++r) {
     const size_t c = static_cast<size_t>(first + r) % calls.size();
@@ -325,7 +328,6 @@ absl::Status EdgewiseBench::Check(int kind, const EdgewiseBenchCall& call, doubl
   if (!status.ok()) return status;
   const size_t bytes = static_cast<size_t>(Rows(call) * Width(call)) * sizeof(float);
   status = CudaStatus(cudaMemset(call.out, 0xFF, bytes), "memset");  // NaN
-  if (status.ok()) status = CudaStatus(cudaDeviceSynchronize(), "synchronize");
   if (status.ok()) status = Run(kind, call);
   RowErrors errors;
   const int32_t heads = call.batch * call.heads, checked = std::min(heads, kCheckedHeads);
@@ -353,6 +355,7 @@ int Done(EdgewiseBench* bench, const absl::Status& status) {
 template <typename Each>
 int ForSequences(EdgewiseBench* bench, const EdgewiseBenchCall* call, const Each& each) {
   absl::Status status = bench->device->Use();
+  if (status.ok()) status = WaitForAll();
   absl::StatusOr<KernelCall> kernels =
       status.ok() ? bench->MakeKernelCall(*call, false) : absl::StatusOr<KernelCall>(status);
   status = kernels.status();
