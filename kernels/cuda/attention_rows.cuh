@@ -38,6 +38,12 @@ struct alignas(16) RowsShared {
 };
 static_assert(sizeof(DrawScratch) <= kStageBytes);
 
+// What is added to a score, in units of ln 2. Out of line: most models have no bias.
+__device__ __noinline__ inline float ScoreBias(const DeviceCall& call, const DeviceProblem& problem, int32_t head,
+                                               int32_t query, int32_t key) {
+  return BiasOf(call, problem, head, query, key) * kLog2E;
+}
+
 // One row item's operands. Element: float, or __nv_bfloat16 where keys and values are rounded.
 template <typename Element>
 struct RowOperands {
@@ -76,9 +82,8 @@ struct RowOperands {
            static_cast<int64_t>(item.head) * call.head_dim;
   }
 
-  // To be added to a score, in units of ln 2.
   __device__ float Bias(int row, int32_t key) const {
-    return biased ? BiasOf(call, problem, item.head, item.first_query + row, key) * kLog2E : 0.0f;
+    return ScoreBias(call, problem, item.head, item.first_query + row, key);
   }
 };
 

@@ -29,15 +29,21 @@ class TileWeights {
                         const Put& put) {
     const int thread = static_cast<int>(threadIdx.x) % kWeightThreads;
     const uint64_t edges = shared.bits[row_ * kChunkWords + tile];
-    const float* scores = shared.scores + row_ * kScoreStride;
+    float* scores = shared.scores + row_ * kScoreStride;
+    if (operands.biased) {
+#pragma unroll 1
+      for (int c = 0; c < 2 * kWeightPairs; ++c) {
+        const int key = KeyOf(thread, c);
+        if ((edges >> key & 1) != 0) scores[key] += operands.Bias(row_, first_key + tile * kTileKeys + key);
+      }
+    }
     float score[2 * kWeightPairs];
     float largest = -INFINITY;
 #pragma unroll
     for (int c = 0; c < 2 * kWeightPairs; ++c) {
-      const int key = 2 * (thread + c / 2 * kWeightThreads) + c % 2;
+      const int key = KeyOf(thread, c);
       const bool is_edge = (edges >> key & 1) != 0;
       score[c] = is_edge ? scores[key] : -INFINITY;
-      if (operands.biased && is_edge) score[c] += operands.Bias(row_, first_key + tile * kTileKeys + key);
       largest = fmaxf(largest, score[c]);
     }
     for (int step = kWeightThreads / 2; step > 0; step /= 2) {
@@ -68,6 +74,9 @@ class TileWeights {
   }
 
  private:
+  // The c-th key of a tile that a thread has.
+  __device__ static int KeyOf(int thread, int c) { return 2 * (thread + c / 2 * kWeightThreads) + c % 2; }
+
   const int row_;
   OnlineSoftmax state_;
 };

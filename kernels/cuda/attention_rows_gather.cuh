@@ -64,15 +64,15 @@ class RowGather {
     for (int segment = 0; segment < segments; ++segment) {
       size = segments == 1 ? ListChunk() : ListSegment(segment, size);
       __syncwarp(kWholeWarp);
+      const int least = segment + 1 < segments ? kBatch : 1;
       int begin = 0;
-      for (; begin + kBatch <= size; begin += kBatch) AttendBatch(begin, size);
+      for (; begin + least <= size; begin += kBatch) AttendBatch(begin, size);
       const uint32_t rest = begin + lane_ < size ? list_[begin + lane_] : 0;
       __syncwarp(kWholeWarp);
-      size -= begin;
+      size = max(size - begin, 0);
       if (lane_ < size) list_[lane_] = rest;
       __syncwarp(kWholeWarp);
     }
-    if (size > 0) AttendBatch(0, size);
     MergeGroups();
     AddToRow();
     __syncwarp(kWholeWarp);
@@ -118,12 +118,13 @@ class RowGather {
   __device__ void AttendBatch(int begin, int size) {
     typename Vector::Raw keys[kUnroll][kRepeat], values[kUnroll][kRepeat];
     int32_t place[kUnroll];
-    float count[kUnroll];  // multiplicity
+    float count[kUnroll], bias[kUnroll];  // multiplicity; added to the score
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const uint32_t entry = list_[min(begin + u * kGroups + group_, size - 1)];
       place[u] = first_key_ + static_cast<int32_t>(entry & (kParallelFlag - 1));
       count[u] = multi_ && entry >= kParallelFlag ? Multiplicity(place[u]) : 1.0f;
+      bias[u] = operands_.biased ? operands_.Bias(row_, place[u]) : 0.0f;
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -135,8 +136,7 @@ class RowGather {
     float largest = -INFINITY;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      score[u] = Score(keys[u]);
-      if (operands_.biased) score[u] += operands_.Bias(row_, place[u]);
+      score[u] = Score(keys[u]) + bias[u];
       if (begin + u * kGroups + group_ >= size) score[u] = -INFINITY;
       largest = fmaxf(largest, score[u]);
     }

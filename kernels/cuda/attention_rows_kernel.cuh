@@ -86,11 +86,11 @@ __global__ void __launch_bounds__(kDrawThreads, 2) AttendRowItems(const __grid_c
     shared.edges[row] = shared.chunk_edges[row] = 0;
   }
   for (int i = static_cast<int>(threadIdx.x); i < kRowsPerItem * call.value_dim; i += kDrawThreads) sums[i] = 0.0f;
-  const EdgeCut cut = CutOf(call, problem);
-  const double tau = TauOf(call, problem);
-  uint64_t* parallel = HasMultiplicity(problem) ? shared.parallel : nullptr;
+#pragma unroll 1
   for (int32_t chunk = 0; static_cast<int64_t>(chunk) * kChunkKeys < problem.tokens; ++chunk) {
-    DrawBits(call, problem, item, cut, tau, chunk, shared.draw, shared.bits, parallel);
+    const double tau = TauOf(call, problem);
+    DrawBits(call, problem, item, CutOf(call, problem), tau, chunk, shared.draw, shared.bits,
+             HasMultiplicity(problem) ? shared.parallel : nullptr);
     const int edges = CountChunk(item, shared);
     if (edges == 0) continue;
     const RowOperands<Element> operands(call, problem, item);
