@@ -20,6 +20,7 @@ class RowGather {
         first_key_(chunk * kChunkKeys),
         tau_(tau),
         multi_(HasMultiplicity(operands.problem)),
+        special_(multi_ || operands.biased),
         lane_(static_cast<int>(threadIdx.x) % kWarpSize),
         group_(lane_ / kLanes),
         column_(lane_ % kLanes * kSize) {}
@@ -117,18 +118,18 @@ class RowGather {
   // Edges begin..begin + kBatch - 1 of the list; what lies beyond its end weighs nothing.
   __device__ void AttendBatch(int begin, int size) {
     typename Vector::Raw keys[kUnroll][kRepeat], values[kUnroll][kRepeat];
-    int32_t place[kUnroll];
-    float count[kUnroll], bias[kUnroll];  // multiplicity; added to the score
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const uint32_t entry = list_[min(begin + u * kGroups + group_, size - 1)];
-      place[u] = first_key_ + static_cast<int32_t>(entry & (kParallelFlag - 1));
-      count[u] = multi_ && entry >= kParallelFlag ? Multiplicity(place[u]) : 1.0f;
-      bias[u] = operands_.biased ? operands_.Bias(row_, place[u]) : 0.0f;
+    // A thread finds out what is special about one edge of the batch; the edge's group takes it over.
+    float own_count = 1.0f, own_bias = 0.0f;  // multiplicity; added to the score
+    if (special_) {
+      const uint32_t entry = list_[min(begin + lane_, size - 1)];
+      const int32_t key = first_key_ + static_cast<int32_t>(entry & (kParallelFlag - 1));
+      if (entry >= kParallelFlag) own_count = Multiplicity(key);
+      if (operands_.biased) own_bias = operands_.Bias(row_, key);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int64_t key = place[u];
+      const uint32_t entry = list_[min(begin + u * kGroups + group_, size - 1)];
+      const int64_t key = first_key_ + static_cast<int32_t>(entry & (kParallelFlag - 1));
       Fetch(operands_.k + key * operands_.k_stride, operands_.call.head_dim, keys[u]);
       Fetch(operands_.v + key * operands_.v_stride, operands_.call.value_dim, values[u]);
     }
@@ -136,7 +137,8 @@ class RowGather {
     float largest = -INFINITY;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      score[u] = Score(keys[u]) + bias[u];
+      score[u] = Score(keys[u]);
+      if (special_) score[u] += __shfl_sync(kWholeWarp, own_bias, u * kGroups + group_);
       if (begin + u * kGroups + group_ >= size) score[u] = -INFINITY;
       largest = fmaxf(largest, score[u]);
     }
@@ -149,7 +151,8 @@ class RowGather {
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const float weight = count[u] * state_.Weight(score[u]);
+      float weight = state_.Weight(score[u]);
+      if (special_) weight *= __shfl_sync(kWholeWarp, own_count, u * kGroups + group_);
       state_.sum += weight;
 #pragma unroll
       for (int r = 0; r < kRepeat; ++r) {
@@ -235,7 +238,7 @@ class RowGather {
   float* const sums_;
   const int32_t first_key_;
   const double tau_;
-  const bool multi_;
+  const bool multi_, special_;  // edges may count more than once; or have biases
   const int lane_, group_;
   const int column_;  // first of the thread's elements
   int row_ = 0;
