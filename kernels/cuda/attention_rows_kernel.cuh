@@ -73,9 +73,13 @@ __device__ inline void ReportRows(const DeviceCall& call, const DeviceProblem& p
 }
 static_assert(kRowsPerItem <= kWarpSize);
 
+// Blocks of a multiprocessor at once: of wide heads one fills most of the shared memory of an A100.
+__host__ __device__ constexpr int BlocksAtOnce(int max_dim) { return max_dim > 128 ? 1 : 2; }
+
 // Heads of at most kMaxDim columns, keys and values alike.
 template <typename Element, int kMaxDim, bool kAligned>
-__global__ void __launch_bounds__(kDrawThreads, 2) AttendRowItems(const __grid_constant__ DeviceCall call) {
+__global__ void __launch_bounds__(kDrawThreads, BlocksAtOnce(kMaxDim))
+    AttendRowItems(const __grid_constant__ DeviceCall call) {
   RowsShared& shared = *reinterpret_cast<RowsShared*>(DynamicShared());
   float* sums = reinterpret_cast<float*>(&shared + 1);
   const RowItem item = call.row_items[blockIdx.x];
