@@ -13,6 +13,7 @@ ROOT = os.environ.get("EDGEWISE_ROOT", os.path.join(os.path.dirname(os.path.absp
 BIN = os.environ.get("EDGEWISE_BIN", os.path.join(ROOT, "build", "bin"))
 TESTDATA = os.path.join(ROOT, "tests", "testdata")
 EXAMPLES = os.path.join(ROOT, "examples", "models")
+FLAGS = os.environ.get("EDGEWISE_TEST_SERVER_FLAGS", "").split()  # of every server, to run a suite on another device
 
 
 class Server:
@@ -20,7 +21,7 @@ class Server:
 
     def __init__(self, repository: str, *flags: str):
         command = [os.path.join(BIN, "edgewise-server"), f"--model_repository={repository}", "--listen=127.0.0.1:0",
-                   "--metrics_listen=127.0.0.1:0", *flags]
+                   "--metrics_listen=127.0.0.1:0", *FLAGS, *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
         self.log = []
         self._lines = queue.Queue()

@@ -1,0 +1,71 @@
+"""The server on a CUDA device. Without a GPU the device is the emulated one (tests/cuda), through EDGEWISE_CUDA_MODULE."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from edgewise_process import BIN, EXAMPLES, Server, total
+
+TEXT = ("--model", "sentiment", "--text", "a gorgeous, witty, seductive movie", "--seed", "4")
+DEVICE = "--device=cuda:0"
+
+
+class DeviceTest(unittest.TestCase):
+    def test_it_answers_as_the_cpu_does(self):
+        prompt = ("--model", "shakespeare-ssa", "--prompt", "First Citizen:", "--max_new_tokens", "12", "--seed", "2",
+                  "--temperature", "0")
+        answers, texts = {}, {}
+        for device in ("--device=cpu", DEVICE):
+            with Server(EXAMPLES, device) as server:
+                answers[device] = [server.predict(*TEXT, *more)
+                                   for more in ((), ("--samples", "3"), ("--max_density", "0.03"))]
+                texts[device] = server.cli("generate", *prompt, "--json").stdout
+                metrics = server.metrics()
+        for cpu, cuda in zip(answers["--device=cpu"], answers[DEVICE]):
+            self.assertRegex(cuda["device"], "^cuda/sm_[0-9]+/fp32$")
+            one, other = cpu["predictions"][0], cuda["predictions"][0]
+            self.assertEqual(one["label"], other["label"])
+            self.assertEqual(one["edges"]["edges"], other["edges"]["edges"])
+            for p, q in zip(one["probabilities"], other["probabilities"]):
+                self.assertAlmostEqual(p, q, delta=1e-4)
+        words = [[json.loads(line)["token_id"] for line in text.splitlines()] for text in texts.values()]
+        self.assertEqual(len(words[0]), 12)
+        self.assertEqual(words[0], words[1])
+        self.assertGreater(total(metrics, "edgewise_attention_edges_total", model="sentiment"), 0)
+
+    def test_a_device_that_is_not_there_ends_with_4(self):
+        for device, words in (("cuda:9", "9"), ("cuda:one", "cuda:one")):
+            run = subprocess.run([os.path.join(BIN, "edgewise-server"), f"--model_repository={EXAMPLES}",
+                                  f"--device={device}", "--listen=127.0.0.1:0", "--metrics_listen="],
+                                 capture_output=True, text=True, timeout=30, check=False)
+            self.assertIn(run.returncode, (2, 4), run.stderr)
+            self.assertIn(words, run.stderr)
+
+    @unittest.skipUnless("EDGEWISE_CUDA_MODULE" in os.environ, "only the emulator fails when it is told to")
+    def test_a_lost_device_ends_the_process_with_5(self):
+        with tempfile.TemporaryDirectory() as repository:
+            shutil.copytree(os.path.join(EXAMPLES, "sentiment"), os.path.join(repository, "sentiment"))
+            os.environ["EDGEWISE_EMULATED_FAIL_AFTER"] = "600"  # launches: the model loads and answers a few times
+            try:
+                server = Server(repository, DEVICE)
+            finally:
+                del os.environ["EDGEWISE_EMULATED_FAIL_AFTER"]
+            try:
+                server.wait_until_ready()
+                codes = []
+                for _ in range(100):
+                    codes.append(server.cli("predict", *TEXT, "--timeout=5s").returncode)
+                    if codes[-1] != 0:
+                        break
+                self.assertEqual((codes[0], codes[-1]), (0, 1))
+                server.wait_for_event("device lost", 5)
+                self.assertEqual(server.process.wait(timeout=10), 5)
+            finally:
+                server.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
