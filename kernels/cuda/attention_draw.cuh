@@ -11,13 +11,13 @@ namespace edgewise::cuda {
 
 inline constexpr int kDrawThreads = 256;
 inline constexpr int kDrawWarps = kDrawThreads / kWarpSize;
-inline constexpr int kSegmentWords = 8;  // 64-key words that a warp scans at once: a thread has 16 keys of one of them
+inline constexpr int kSegmentWords = 8;  // 64-key words that a warp scans at once, 16 keys a thread
 inline constexpr int kSegmentKeys = kSegmentWords * 64;
 
 // Shared memory of a block that draws; free for other use between the calls.
 struct DrawScratch {
-  uint32_t queue[kDrawWarps]
-                [kSegmentKeys + kWarpSize];  // pairs that may be edges: key in chunk | byte << 12 | row << 20
+  // Pairs that may be edges: key in chunk | byte << 12 | row << 20.
+  uint32_t queue[kDrawWarps][kSegmentKeys + kWarpSize];
 };
 
 // Finds the edges of the rows warp, warp + kDrawWarps, .. of an item among the keys of one chunk. `visit` is called by

@@ -20,20 +20,19 @@ static_assert(sizeof(float) * kTileKeys * kSliceColumns <= kStageBytes);
 // Softmax of the chunk so far, of the row that kWeightThreads threads share.
 class TileWeights {
  public:
-  __device__ TileWeights() : row_(static_cast<int>(threadIdx.x) / kWeightThreads) {}
+  explicit __device__ TileWeights(int thread) : row_(thread / kWeightThreads), part_(thread % kWeightThreads) {}
 
   // Turns the tile's scores into weights: put(row, pair, low, high) takes those of keys 2 * pair and 2 * pair + 1 and
   // returns their sum. of_old: what the rows' sums of values are to be multiplied by first.
   template <typename Element, typename Put>
   __device__ void Weigh(const RowOperands<Element>& operands, int32_t first_key, int tile, RowsShared& shared,
                         const Put& put) {
-    const int thread = static_cast<int>(threadIdx.x) % kWeightThreads;
     const uint64_t edges = shared.bits[row_ * kChunkWords + tile];
     float* scores = shared.scores + row_ * kScoreStride;
     if (operands.biased) {
 #pragma unroll 1
       for (int c = 0; c < 2 * kWeightPairs; ++c) {
-        const int key = KeyOf(thread, c);
+        const int key = KeyOf(c);
         if ((edges >> key & 1) != 0) scores[key] += operands.Bias(row_, first_key + tile * kTileKeys + key);
       }
     }
@@ -41,7 +40,7 @@ class TileWeights {
     float largest = -INFINITY;
 #pragma unroll
     for (int c = 0; c < 2 * kWeightPairs; ++c) {
-      const int key = KeyOf(thread, c);
+      const int key = KeyOf(c);
       const bool is_edge = (edges >> key & 1) != 0;
       score[c] = is_edge ? scores[key] : -INFINITY;
       largest = fmaxf(largest, score[c]);
@@ -53,16 +52,16 @@ class TileWeights {
     float sum = 0.0f;
 #pragma unroll
     for (int c = 0; c < kWeightPairs; ++c) {
-      sum += put(row_, thread + c * kWeightThreads, state_.Weight(score[2 * c]), state_.Weight(score[2 * c + 1]));
+      sum += put(row_, part_ + c * kWeightThreads, state_.Weight(score[2 * c]), state_.Weight(score[2 * c + 1]));
     }
     for (int step = kWeightThreads / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
     state_.sum = fmaf(state_.sum, factor, sum);
-    if (thread == 0) shared.of_old[row_] = factor;
+    if (part_ == 0) shared.of_old[row_] = factor;
   }
 
   // Adds the chunk to the rows' states; of_old and of_new: factors of the sums of values.
   __device__ void AddToRows(RowsShared& shared) const {
-    if (threadIdx.x % kWeightThreads != 0) return;
+    if (part_ != 0) return;
     OnlineSoftmax before;
     before.largest = shared.largest[row_];
     before.sum = shared.sum[row_];
@@ -74,10 +73,10 @@ class TileWeights {
   }
 
  private:
-  // The c-th key of a tile that a thread has.
-  __device__ static int KeyOf(int thread, int c) { return 2 * (thread + c / 2 * kWeightThreads) + c % 2; }
+  // The c-th of the thread's keys of a tile.
+  __device__ int KeyOf(int c) const { return 2 * (part_ + c / 2 * kWeightThreads) + c % 2; }
 
-  const int row_;
+  const int row_, part_;
   OnlineSoftmax state_;
 };
 
@@ -89,12 +88,13 @@ __device__ inline bool TileHasEdges(const RowsShared& shared, int tile) {
 
 // Copies columns first..first + kColumns - 1 of up to kTileKeys rows of float32; zeros where rows or columns end.
 template <bool kAligned, int kColumns, int kStride>
-__device__ inline void StageTile(const float* rows, int64_t stride, int keys, int first, int columns, float* stage) {
+__device__ inline void StageTile(const float* rows, int64_t stride, int keys, int first, int columns, float* stage,
+                                 int thread) {
   using Vector = RowVector<float, kAligned>;
   constexpr int kVectors = kColumns / Vector::kSize;
 #pragma unroll 4
   for (int i = 0; i < kTileKeys * kVectors / kDrawThreads; ++i) {
-    const int place = i * kDrawThreads + static_cast<int>(threadIdx.x);
+    const int place = i * kDrawThreads + thread;
     const int key = place / kVectors, column = place % kVectors * Vector::kSize;
     const bool inside = key < keys && first + column < columns;
     *reinterpret_cast<typename Vector::Raw*>(stage + key * kStride + column) =
@@ -124,8 +124,10 @@ class DenseRows {
         query_stride_(QueryStride(operands.call.head_dim)),
         first_key_(chunk * kChunkKeys),
         keys_(min(operands.problem.tokens - first_key_, kChunkKeys)),
-        row_(static_cast<int>(threadIdx.x) / 16),
-        part_(static_cast<int>(threadIdx.x) % 16) {}
+        thread_(ThisThread()),
+        row_(thread_ / 16),
+        part_(thread_ % 16),
+        weights_(thread_) {}
 
   __device__ void Run() {
     StageQueries();
@@ -154,7 +156,7 @@ class DenseRows {
   __host__ __device__ static int QueryStride(int head_dim) { return (head_dim + 3) / 4 * 4 + 4; }
 
   __device__ void StageQueries() {
-    for (int i = static_cast<int>(threadIdx.x); i < kRowsPerItem * query_stride_; i += kDrawThreads) {
+    for (int i = thread_; i < kRowsPerItem * query_stride_; i += kDrawThreads) {
       const int row = i / query_stride_, column = i % query_stride_;
       const bool inside = row < operands_.item.queries && column < operands_.call.head_dim;
       queries_[i] = inside ? operands_.Query(row)[column] * operands_.score_scale : 0.0f;
@@ -168,7 +170,8 @@ class DenseRows {
     const float* rows = operands_.k + static_cast<int64_t>(first_key_ + tile * kTileKeys) * operands_.k_stride;
     float score[2][4] = {};
     for (int first = 0; first < dim; first += kScoreColumns) {
-      StageTile<kAligned, kScoreColumns, kScoreStageStride>(rows, operands_.k_stride, KeysOf(tile), first, dim, stage_);
+      StageTile<kAligned, kScoreColumns, kScoreStageStride>(rows, operands_.k_stride, KeysOf(tile), first, dim, stage_,
+                                                            thread_);
       __syncthreads();
       const float* upper = queries_ + row_ * query_stride_ + first;
       const float* lower = upper + 16 * query_stride_;
@@ -196,7 +199,7 @@ class DenseRows {
   __device__ void StageValues(int tile, int slice) {
     const float* rows = operands_.v + static_cast<int64_t>(first_key_ + tile * kTileKeys) * operands_.v_stride;
     StageTile<kAligned, kSliceColumns, kSliceColumns>(rows, operands_.v_stride, KeysOf(tile), slice * kSliceColumns,
-                                                      operands_.call.value_dim, stage_);
+                                                      operands_.call.value_dim, stage_, thread_);
   }
 
   // Adds the tile's weighted values. Its first slice is staged.
@@ -261,7 +264,7 @@ class DenseRows {
   const int query_stride_;
   const int32_t first_key_;
   const int keys_;
-  const int row_, part_;
+  const int thread_, row_, part_;
   TileWeights weights_;
   float values_[kSlices][2][4] = {};
 };

@@ -15,13 +15,14 @@ class RowGather {
   __device__ RowGather(const RowOperands<Element>& operands, int32_t chunk, double tau, RowsShared& shared, float* sums)
       : operands_(operands),
         shared_(shared),
-        list_(shared.draw.queue[threadIdx.x / kWarpSize]),
+        thread_(ThisThread()),
+        list_(shared.draw.queue[thread_ / kWarpSize]),
         sums_(sums),
         first_key_(chunk * kChunkKeys),
         tau_(tau),
         multi_(HasMultiplicity(operands.problem)),
         special_(multi_ || operands.biased),
-        lane_(static_cast<int>(threadIdx.x) % kWarpSize),
+        lane_(thread_ % kWarpSize),
         group_(lane_ / kLanes),
         column_(lane_ % kLanes * kSize) {}
 
@@ -120,7 +121,7 @@ class RowGather {
     typename Vector::Raw keys[kUnroll][kRepeat], values[kUnroll][kRepeat];
     // A thread finds out what is special about one edge of the batch; the edge's group takes it over.
     float own_count = 1.0f, own_bias = 0.0f;  // multiplicity; added to the score
-    if (special_) {
+    if (special_ && lane_ < kBatch) {
       const uint32_t entry = list_[min(begin + lane_, size - 1)];
       const int32_t key = first_key_ + static_cast<int32_t>(entry & (kParallelFlag - 1));
       if (entry >= kParallelFlag) own_count = Multiplicity(key);
@@ -234,6 +235,7 @@ class RowGather {
 
   const RowOperands<Element>& operands_;
   RowsShared& shared_;
+  const int thread_;
   uint32_t* const list_;  // of the warp: keys of the chunk, ascending
   float* const sums_;
   const int32_t first_key_;

@@ -13,12 +13,12 @@ static_assert(sizeof(uint32_t) * kTileKeys * kStageWords <= kStageBytes && kWeig
 // Copies columns first..first + kSliceColumns - 1 of up to kTileKeys rows of bf16; zeros where rows or columns end.
 template <bool kAligned>
 __device__ inline void StageTile(const __nv_bfloat16* rows, int64_t stride, int keys, int first, int columns,
-                                 uint32_t* stage) {
+                                 uint32_t* stage, int thread) {
   constexpr int kWords = kAligned ? 4 : 1;  // that a thread copies at once
   constexpr int kVectors = kSliceColumns / (2 * kWords);
 #pragma unroll 4
   for (int i = 0; i < kTileKeys * kVectors / kDrawThreads; ++i) {
-    const int place = i * kDrawThreads + static_cast<int>(threadIdx.x);
+    const int place = i * kDrawThreads + thread;
     const int key = place / kVectors, word = place % kVectors * kWords, column = first + 2 * word;
     uint32_t* to = stage + key * kStageWords + word;
     const __nv_bfloat16* from = rows + key * stride + column;
@@ -49,9 +49,11 @@ class DenseRows<__nv_bfloat16, kMaxDim, kAligned> {
         query_words_(QueryWords(operands.call.head_dim)),
         first_key_(chunk * kChunkKeys),
         keys_(min(operands.problem.tokens - first_key_, kChunkKeys)),
-        warp_(static_cast<int>(threadIdx.x) / kWarpSize),
-        group_(static_cast<int>(threadIdx.x) % kWarpSize / 4),
-        thread_(static_cast<int>(threadIdx.x) % 4) {}
+        block_thread_(ThisThread()),
+        warp_(block_thread_ / kWarpSize),
+        group_(block_thread_ % kWarpSize / 4),
+        thread_(block_thread_ % 4),
+        weights_(block_thread_) {}
 
   __device__ void Run() {
     StageQueries();
@@ -82,7 +84,7 @@ class DenseRows<__nv_bfloat16, kMaxDim, kAligned> {
 
   __device__ void StageQueries() {
     const int dim = operands_.call.head_dim;
-    for (int i = static_cast<int>(threadIdx.x); i < kRowsPerItem * query_words_; i += kDrawThreads) {
+    for (int i = block_thread_; i < kRowsPerItem * query_words_; i += kDrawThreads) {
       const int row = i / query_words_, column = i % query_words_ * 2;
       const bool inside = row < operands_.item.queries;
       const float low = inside && column < dim ? operands_.Query(row)[column] * operands_.score_scale : 0.0f;
@@ -108,7 +110,7 @@ class DenseRows<__nv_bfloat16, kMaxDim, kAligned> {
     const __nv_bfloat16* rows = operands_.k + static_cast<int64_t>(first_key_ + tile * kTileKeys) * operands_.k_stride;
     float score[2][4] = {};
     for (int first = 0; first < dim; first += kSliceColumns) {
-      StageTile<kAligned>(rows, operands_.k_stride, KeysOf(tile), first, dim, stage_);
+      StageTile<kAligned>(rows, operands_.k_stride, KeysOf(tile), first, dim, stage_, block_thread_);
       __syncthreads();
       const int columns = min(dim - first, kSliceColumns);
       for (int step = 0; step * 16 < columns; ++step) {
@@ -133,8 +135,8 @@ class DenseRows<__nv_bfloat16, kMaxDim, kAligned> {
 
   __device__ void StageValues(int tile, int slice) {
     const __nv_bfloat16* rows = operands_.v + static_cast<int64_t>(first_key_ + tile * kTileKeys) * operands_.v_stride;
-    StageTile<kAligned>(rows, operands_.v_stride, KeysOf(tile), slice * kSliceColumns, operands_.call.value_dim,
-                        stage_);
+    StageTile<kAligned>(rows, operands_.v_stride, KeysOf(tile), slice * kSliceColumns, operands_.call.value_dim, stage_,
+                        block_thread_);
   }
 
   // Column 8 * warp + group of keys `key` and key + 1, the first in the low half.
@@ -200,7 +202,7 @@ class DenseRows<__nv_bfloat16, kMaxDim, kAligned> {
   const int query_words_;
   const int32_t first_key_;
   const int keys_;
-  const int warp_, group_, thread_;
+  const int block_thread_, warp_, group_, thread_;
   TileWeights weights_;
   float values_[kSlices][2][4] = {};
 };
