@@ -67,6 +67,12 @@ class Backend {
   virtual bool lost() const { return false; }
 
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
+  // Makes later calls of Allocate, of so many floats together, find memory that this process already has. On the CPU
+  // there is nothing to do.
+  virtual absl::Status Reserve(int64_t floats) {
+    static_cast<void>(floats);
+    return absl::OkStatus();
+  }
   virtual absl::Status Upload(std::span<const float> host, float* device) = 0;
   virtual absl::Status Download(const float* device, std::span<float> host) = 0;
   virtual absl::Status Synchronize() = 0;

@@ -45,6 +45,8 @@ class CudaBackend : public Backend {
     });
   }
 
+  absl::Status Reserve(int64_t floats) override { return Allocate(floats).status(); }  // the pool keeps it
+
   absl::Status Upload(std::span<const float> host, float* device) override {
     return Use([&] { return CopyAsync(device, host.data(), Bytes(host), cudaMemcpyHostToDevice, *device_); });
   }
