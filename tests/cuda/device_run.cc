@@ -9,7 +9,7 @@
 namespace edgewise::testing {
 namespace {
 
-constexpr int kSkipped = 77;  // tests/gpu.cmake
+constexpr int kSkipped = 77;  // no device: as tests/gpu.cmake and tools/gpu/run.sh expect
 
 void Check(const absl::Status& status) {
   if (status.ok()) return;
