@@ -227,13 +227,17 @@ class Bench:
         else:
             failures["given, flex, cusparse"] = f"{edges.count} edges are too many to list"
         times = measure(contenders, self.args.rounds, self.clock, failures)
+        own = {"ours", "given", "dense", "members"}
+        for name in failures:
+            if name.split("_")[0] in own and not name.startswith("given,"):
+                self.correct = False
+                print(f"FAILED: {name}: {failures[name]}", flush=True)
         checks = self.check(inputs, edges, contenders, times)
         peaks = {
             contender.name: contender.peak_bytes()
             for contender in contenders
             if contender.peak_bytes is not None and contender.name in times
         }
-        own = {"ours", "given", "dense", "members"}
         others = {name: ms for name, ms in times.items() if name.split("_")[0] not in own}
         for precision, bench in self.ours.items():
             self.rows.append(
@@ -311,6 +315,7 @@ def main():
             setattr(torch._dynamo.config, name, 64)
     bench = Bench(args)
     bench.date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    bench.torch = torch.__version__
     bench.command = " ".join([os.path.basename(sys.argv[0])] + sys.argv[1:])
     report.print_head(bench)
     with torch.no_grad():

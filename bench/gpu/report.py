@@ -42,7 +42,7 @@ def make_row(
 
 
 def print_head(bench):
-    print(f"{bench.device_name}, {bench.date}: {bench.command}")
+    print(f"{bench.device_name}, {bench.date}, PyTorch {bench.torch}: {bench.command}")
     print(", ".join(f"{name} {value:.3g}" for name, value in bench.ceilings.items()))
     print("times in ms; then the times of peers over ours\n")
     names = ["n", "d", "bxh", "density", "prec", "ours", "given", "dense", "members", "error"]
@@ -94,7 +94,7 @@ def write_json(path, bench):
     if path:
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"device": bench.device_name, "date": bench.date, "command": bench.command,
-                       "ceilings": bench.ceilings, "rows": bench.rows}, file, indent=1)  # fmt: skip
+                       "torch": bench.torch, "rounds": bench.args.rounds, "ceilings": bench.ceilings, "rows": bench.rows}, file, indent=1)  # fmt: skip
             file.write("\n")
 
 

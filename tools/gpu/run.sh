@@ -51,8 +51,8 @@ for library in libcublasLt.so.13 libcusparse.so.12 libnvJitLink.so.13; do
 done
 # The driver's folder, where the loader does not know it.
 if [[ -d /usr/local/nvidia/lib64 ]]; then libraries=$libraries:/usr/local/nvidia/lib64; fi
-run_path=$bundle/lib:$bundle/lib/absl$libraries
-python_path=$bundle/lib/absl$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+run_path=$bundle/lib:$bundle/lib/absl$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+python_path=$bundle/lib/absl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # PyTorch loads CUDA's libraries from where it keeps them
 
 since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
