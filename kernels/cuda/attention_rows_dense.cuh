@@ -176,7 +176,7 @@ class DenseRows {
       const float* upper = queries_ + row_ * query_stride_ + first;
       const float* lower = upper + 16 * query_stride_;
       const int columns = min(dim - first, kScoreColumns);
-#pragma unroll 2
+#pragma unroll 1
       for (int t = 0; t < columns; t += 4) {
         const float4 q0 = *reinterpret_cast<const float4*>(upper + t);
         const float4 q1 = *reinterpret_cast<const float4*>(lower + t);
