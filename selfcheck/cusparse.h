@@ -1,5 +1,5 @@
-// Unfused sparse attention by cuSPARSE: SDDMM, softmax, SpMM, one after the other. The second opinion of the self-check,
-// in a module of its own that is opened only there.
+// Unfused sparse attention by cuSPARSE: SDDMM, softmax, SpMM, one after the other. The second opinion of the
+// self-check, in a module of its own that is opened only there.
 #ifndef EDGEWISE_SELFCHECK_CUSPARSE_H_
 #define EDGEWISE_SELFCHECK_CUSPARSE_H_
 

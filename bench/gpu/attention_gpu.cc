@@ -213,7 +213,8 @@ absl::Status EdgewiseBench::RunGiven(const EdgewiseBenchCall& call, const Kernel
   DeviceBlock rounded;
   if (bf16) {  // as the backend does in every call
     const int64_t values = (Rows(call) * Width(call) + 127) / 128 * 128;
-    absl::StatusOr<DeviceBlock> block = DeviceBlock::Create(*device, 2 * values * static_cast<int64_t>(sizeof(*of.k16)));
+    absl::StatusOr<DeviceBlock> block =
+        DeviceBlock::Create(*device, 2 * values * static_cast<int64_t>(sizeof(*of.k16)));
     if (!block.ok()) return block.status();
     rounded = *std::move(block);
     auto* k16 = rounded.as<__nv_bfloat16>();
@@ -221,7 +222,8 @@ absl::Status EdgewiseBench::RunGiven(const EdgewiseBenchCall& call, const Kernel
     absl::Status status =
         CudaStatus(cuda::RoundRows(device->stream(), call.k, Width(call), Rows(call), Width(call), k16), "rounding");
     if (!status.ok()) return status;
-    status = CudaStatus(cuda::RoundRows(device->stream(), call.v, Width(call), Rows(call), Width(call), v16), "rounding");
+    status =
+        CudaStatus(cuda::RoundRows(device->stream(), call.v, Width(call), Rows(call), Width(call), v16), "rounding");
     if (!status.ok()) return status;
     of.k16 = k16;
     of.v16 = v16;
@@ -235,9 +237,8 @@ absl::Status EdgewiseBench::RunMemberships(const EdgewiseBenchCall& call) {
   float* y = x + heads * rows * rank;
   float* query_bound = y + heads * rows * rank;
   const AttentionInputs inputs = Inputs(call);
-  return cuda::ComputeMemberships(
-      *device, *membership_weights, inputs.q, inputs.k,
-      {x, y, query_bound, query_bound + heads * rows, rows, static_cast<int32_t>(rank)});
+  return cuda::ComputeMemberships(*device, *membership_weights, inputs.q, inputs.k,
+                                  {x, y, query_bound, query_bound + heads * rows, rows, static_cast<int32_t>(rank)});
 }
 
 absl::Status EdgewiseBench::Time(int kind, std::span<const EdgewiseBenchCall> calls, int first, int repeats,
@@ -304,20 +305,23 @@ absl::Status EdgewiseBench::Download(const EdgewiseBenchCall& call, int32_t sequ
   operands.head_dim = call.head_dim;
   operands.rank = call.rank;
   const int64_t first = sequence * n * Width(call) + head * d;
-  for (const auto& [from, to] : {std::pair(call.q, &operands.q), {call.k, &operands.k}, {call.v, &operands.v},
+  for (const auto& [from, to] : {std::pair(call.q, &operands.q),
+                                 {call.k, &operands.k},
+                                 {call.v, &operands.v},
                                  {static_cast<const float*>(call.out), &operands.out}}) {
     to->resize(n * d);
     const size_t row = d * sizeof(float);
     absl::Status status = CudaStatus(
-        cudaMemcpy2D(to->data(), row, from + first, Width(call) * sizeof(float), row, n, cudaMemcpyDeviceToHost), "copy");
+        cudaMemcpy2D(to->data(), row, from + first, Width(call) * sizeof(float), row, n, cudaMemcpyDeviceToHost),
+        "copy");
     if (!status.ok()) return status;
   }
   if (call.x == nullptr) return absl::OkStatus();
   const int64_t member = (head * Rows(call) + sequence * n) * call.rank;
   for (const auto& [from, to] : {std::pair(call.x, &operands.x), {call.y, &operands.y}}) {
     to->resize(n * call.rank);
-    absl::Status status = CudaStatus(
-        cudaMemcpy(to->data(), from + member, to->size() * sizeof(float), cudaMemcpyDeviceToHost), "copy");
+    absl::Status status =
+        CudaStatus(cudaMemcpy(to->data(), from + member, to->size() * sizeof(float), cudaMemcpyDeviceToHost), "copy");
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -382,8 +386,8 @@ EDGEWISE_BENCH_EXPORT const char* EdgewiseBenchError(const EdgewiseBench* bench)
   return bench->message.c_str();
 }
 
-EDGEWISE_BENCH_EXPORT int EdgewiseBenchTime(EdgewiseBench* bench, int kind, const EdgewiseBenchCall* calls, int num_calls,
-                                            int first, int repeats, double* milliseconds) {
+EDGEWISE_BENCH_EXPORT int EdgewiseBenchTime(EdgewiseBench* bench, int kind, const EdgewiseBenchCall* calls,
+                                            int num_calls, int first, int repeats, double* milliseconds) {
   return Done(bench, bench->Time(kind, {calls, static_cast<size_t>(num_calls)}, first, repeats, milliseconds));
 }
 
@@ -407,6 +411,7 @@ EDGEWISE_BENCH_EXPORT int EdgewiseBenchCountEdges(EdgewiseBench* bench, const Ed
 EDGEWISE_BENCH_EXPORT int EdgewiseBenchListEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call,
                                                  const int64_t* row_offsets, int32_t* keys) {
   return ForSequences(bench, call, [&](const cuda::DeviceCall& of, int32_t b) {
-    return cuda::ListEdges(bench->device->stream(), of, b, row_offsets + b * call->heads * (call->n + 1), keys, nullptr);
+    return cuda::ListEdges(bench->device->stream(), of, b, row_offsets + b * call->heads * (call->n + 1), keys,
+                           nullptr);
   });
 }

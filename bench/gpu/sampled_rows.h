@@ -22,8 +22,8 @@ struct RowErrors {
   double largest_value = 0.0;
 };
 
-// Compares the output's row i with attention over the keys that `head` draws with `key` by law bernoulli, or over all of
-// them without `key`, for eight rows.
+// Compares the output's row i with attention over the keys that `head` draws with `key` by law bernoulli, or over all
+// of them without `key`, for eight rows.
 void CompareRows(const HeadOperands& operands, float scale, uint32_t head, const RandomKey* key, RowErrors& errors);
 
 }  // namespace edgewise::bench
