@@ -14,11 +14,15 @@ namespace edgewise::cuda {
 namespace {
 
 constexpr int32_t kMaxDim = 256;  // of a head's queries and values
+constexpr int32_t kMaxDimLittleShared = 128;
+constexpr int64_t kLittleShared = 160 << 10;  // bytes a block; A100 and H100 have more
 
-absl::Status CheckShapes(const AttentionInputs& inputs, std::span<const AttentionProblem> problems) {
-  if (inputs.head_dim > kMaxDim || inputs.value_dim > kMaxDim) {
+absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
+                         std::span<const AttentionProblem> problems) {
+  const int32_t most = device.shared_memory() < kLittleShared ? kMaxDimLittleShared : kMaxDim;
+  if (inputs.head_dim > most || inputs.value_dim > most) {
     return absl::InvalidArgumentError(absl::StrCat("head_dim is ", std::max(inputs.head_dim, inputs.value_dim),
-                                                   "; the CUDA kernels take at most ", kMaxDim));
+                                                   "; the kernels take at most ", most, " on ", device.name()));
   }
   if (static_cast<int64_t>(problems.size()) * inputs.num_heads >= kMaxProblemHeads) {
     return absl::ResourceExhaustedError(
@@ -237,17 +241,20 @@ absl::Status Attention::Enqueue(std::span<const AttentionProblem> problems, cons
 
 absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                                std::span<EdgeCap> caps, Matrix out) {
-  absl::Status status = CheckShapes(inputs, problems);
+  absl::Status status = CheckShapes(device_, inputs, problems);
   if (!status.ok()) return status;
   Results results;
   DeviceCall call;
   Lists lists;
   DeviceBlock rounded;
   status = Plan(inputs, problems, caps, out, call, lists, results);
-  if (status.ok()) status = staging_.Commit();
+  status.Update(staging_.Commit());  // always: it ends what Plan began
   if (status.ok()) status = RoundKeysAndValues(inputs, call, rounded);
   if (status.ok()) status = Enqueue(problems, call, lists, results);
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    device_.Synchronize().IgnoreError();  // copies to and from `results` may be on their way
+    return status;
+  }
   if (results.host.data() != nullptr) pending_.push_back(std::move(results));
   for (size_t p = 0; p < problems.size(); ++p) {
     if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);

@@ -32,6 +32,7 @@ class CudaLedger : public EdgeLedger {
 class Attention {
  public:
   Attention(Device& device, bool bf16) : device_(device), staging_(device), bf16_(bf16) {}
+  ~Attention() { device_.Synchronize().IgnoreError(); }  // copies to what is pending may be on their way
 
   // As Backend::Attend.
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,

@@ -17,7 +17,7 @@ struct Edges {
   std::vector<int32_t> multiplicity;  // empty: all 1
 };
 
-// A copy of `host` on the device, of at least one element.
+// A copy of `host`, which must stay until the stream has been waited for, on the device; of at least one byte.
 template <typename T>
 absl::StatusOr<DeviceBlock> Upload(Device& device, const std::vector<T>& host) {
   const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));

@@ -85,8 +85,8 @@ class PinnedPool {
   std::vector<Free> free_;
 };
 
-// Enqueues a copy on the device's stream; nothing for no bytes. Host memory that is not pinned is read before it
-// returns.
+// Enqueues a copy on the device's stream; nothing for no bytes. Host memory must stay until the stream has been waited
+// for.
 absl::Status CopyAsync(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, Device& device);
 
 }  // namespace edgewise::cuda

@@ -32,7 +32,9 @@ class CudaBackend : public Backend {
     if (throttle_ != nullptr) cudaEventDestroy(throttle_);
   }
 
-  absl::Status Start() { return Run("event", cudaEventCreateWithFlags(&throttle_, cudaEventDisableTiming)); }
+  absl::Status Start() {
+    return Run("event", [&] { return cudaEventCreateWithFlags(&throttle_, cudaEventDisableTiming); });
+  }
 
   const std::string& device() const override { return name_; }
   bool lost() const override { return lost_; }
@@ -48,7 +50,10 @@ class CudaBackend : public Backend {
   absl::Status Reserve(int64_t floats) override { return Allocate(floats).status(); }  // the pool keeps it
 
   absl::Status Upload(std::span<const float> host, float* device) override {
-    return Use([&] { return CopyAsync(device, host.data(), Bytes(host), cudaMemcpyHostToDevice, *device_); });
+    return Use([&] {
+      const absl::Status status = CopyAsync(device, host.data(), Bytes(host), cudaMemcpyHostToDevice, *device_);
+      return status.ok() ? device_->Synchronize() : status;  // `host` may go
+    });
   }
 
   absl::Status Download(const float* device, std::span<float> host) override {
@@ -65,8 +70,9 @@ class CudaBackend : public Backend {
   }
 
   absl::Status Throttle() override {
-    const absl::Status status = Run("wait for an event", cudaEventSynchronize(throttle_));  // at once the first time
-    return status.ok() ? Run("event record", cudaEventRecord(throttle_, device_->stream())) : status;
+    // The wait ends at once the first time.
+    const absl::Status status = Run("wait for an event", [&] { return cudaEventSynchronize(throttle_); });
+    return status.ok() ? Run("event record", [&] { return cudaEventRecord(throttle_, device_->stream()); }) : status;
   }
 
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
@@ -95,7 +101,7 @@ class CudaBackend : public Backend {
   }
 
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
-    return Run("layer norm", cuda::LayerNorm(device_->stream(), x, weight, bias, epsilon, y));
+    return Run("layer norm", [&] { return cuda::LayerNorm(device_->stream(), x, weight, bias, epsilon, y); });
   }
 
   absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) override {
@@ -117,7 +123,7 @@ class CudaBackend : public Backend {
   }
 
   absl::Status PairFeatures(ConstMatrix x0, ConstMatrix x1, Matrix y) override {
-    return Run("pair features", cuda::PairFeatures(device_->stream(), x0, x1, y));
+    return Run("pair features", [&] { return cuda::PairFeatures(device_->stream(), x0, x1, y); });
   }
 
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
@@ -131,7 +137,11 @@ class CudaBackend : public Backend {
   }
 
   absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) override {
-    return NewLedger([&](uint64_t* to) { return CopyAsync(to, &edges, sizeof(edges), cudaMemcpyHostToDevice, *device_); });
+    return NewLedger([&](uint64_t* to) {
+      const uint64_t* staged = staging_.Add(std::span<const uint64_t>(&edges, 1));
+      const absl::Status status = staging_.Commit();
+      return status.ok() ? CopyAsync(to, staged, sizeof(edges), cudaMemcpyDeviceToDevice, *device_) : status;
+    });
   }
 
   absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) override {
@@ -180,10 +190,9 @@ class CudaBackend : public Backend {
     if (!status.ok() && status.GetPayload(kDeviceLost).has_value()) lost_ = true;
   }
 
-  absl::Status Run(const char* what, cudaError_t error) {
-    const absl::Status status = CudaStatus(error, what);
-    Note(status);
-    return status;
+  template <typename Call>
+  absl::Status Run(const char* what, const Call& call) {
+    return Use([&] { return CudaStatus(call(), what); });
   }
 
   // `add` puts arrays into the staging memory and returns what launches the kernel that reads them.

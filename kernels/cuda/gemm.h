@@ -36,6 +36,7 @@ class Gemm {
   static absl::StatusOr<std::unique_ptr<Gemm>> Create(std::shared_ptr<Device> device);
   virtual ~Gemm() = default;
 
+  // NOT_FOUND: the library has no way to do it whose rows are independent of their number.
   virtual absl::StatusOr<std::unique_ptr<GemmPlan>> Plan(const GemmShape& shape) = 0;
 
   // y [rows, out] = x [rows, in] W [out, in]^T, or y += with `accumulate`, on the device's stream. W is packed; the

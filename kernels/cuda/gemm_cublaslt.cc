@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kPlanRows = 1024;
 constexpr std::array<int64_t, 9> kTriedRows = {1, 2, 3, 17, 64, 129, 1000, 4099, kGemmRows};
-constexpr int kCandidates = 16;
+constexpr int kCandidates = 64;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr uint32_t kAlignment = 16;  // bytes; what Run asks for of every pointer
 
@@ -126,7 +126,7 @@ class LtGemm : public Gemm {
       plan->algorithm = candidates[i].algo;
       return plan;
     }
-    return absl::InternalError(absl::StrCat(
+    return absl::NotFoundError(absl::StrCat(
         "cuBLASLt: no algorithm for ", shape.in, " by ", shape.out, shape.bf16 ? " in bf16" : " in float32",
         " that sums in one part and takes any number of rows; ", count, " offered"));
   }

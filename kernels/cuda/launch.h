@@ -12,7 +12,11 @@ namespace edgewise::cuda {
 
 inline constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
 inline constexpr int kWarpSize = 32;
-inline constexpr size_t kSharedWithoutAsking = 48 << 10;  // bytes of dynamic shared memory that need no attribute
+// Bytes of dynamic shared memory that surely need no attribute: a block gets 48 KB without it, static memory included.
+inline constexpr size_t kSharedWithoutAsking = 32 << 10;
+
+// Lets `kernel` have so much dynamic shared memory on the current device from now on; never less than it had. Any thread.
+cudaError_t AllowShared(const void* kernel, size_t bytes);
 
 // The block's dynamic shared memory, 16-byte aligned.
 __device__ inline unsigned char* DynamicShared() {
@@ -32,8 +36,7 @@ cudaError_t Launch(cudaStream_t stream, int64_t blocks, int threads, size_t shar
   if (blocks <= 0) return cudaSuccess;
   if (blocks > 0x7FFFFFFF) return cudaErrorInvalidConfiguration;
   if (shared_bytes > kSharedWithoutAsking) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(shared_bytes));
+    const cudaError_t error = AllowShared(reinterpret_cast<const void*>(kernel), shared_bytes);
     if (error != cudaSuccess) return error;
   }
   cudaLaunchConfig_t config = {};

@@ -76,15 +76,15 @@ absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span
   if (!vector.ok()) return vector.status();
   weights->bias = *std::move(vector);
   absl::StatusOr<std::unique_ptr<GemmPlan>> plan = gemm_->Plan({weights->out_padded, weights->in_padded, bf16_});
-  if (!plan.ok()) return plan.status();
-  weights->plan = *std::move(plan);
+  if (!plan.ok() && !absl::IsNotFound(plan.status())) return plan.status();
+  if (plan.ok()) weights->plan = *std::move(plan);
   return weights;
 }
 
 absl::Status LinearProducts::Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate,
                                  RowCount count) {
   const auto& w = static_cast<const CudaLinearWeights&>(weights);
-  if (count == RowCount::kFew) {
+  if (count == RowCount::kFew || w.plan == nullptr) {
     return CudaStatus(FewLinear(device_->stream(), w.few(), x, y, accumulate), "product of few rows");
   }
   for (int64_t first = 0; first < x.rows; first += kGemmRows) {

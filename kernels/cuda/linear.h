@@ -23,7 +23,7 @@ struct CudaLinearWeights : public LinearWeights {
   bool bf16 = false;
   Epilogue epilogue = Epilogue::kNone;
   DeviceMemory weight, bias;  // bias [out], or null
-  std::unique_ptr<GemmPlan> plan;
+  std::unique_ptr<GemmPlan> plan;  // null: Gemm has none; many rows go the way of few
 
   FewWeights few() const;
 };

@@ -15,6 +15,11 @@ bool IsSticky(cudaError_t error) {
     case cudaErrorNotReady:
     case cudaErrorInvalidValue:
     case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorLaunchOutOfResources:
+    case cudaErrorNotSupported:
+    case cudaErrorOperatingSystem:
       return false;
     default:
       return true;
@@ -44,25 +49,31 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   }
   std::shared_ptr<Device> device(new Device());
   device->ordinal_ = ordinal;
-  if (absl::Status status = device->Use(); !status.ok()) return status;
-
+  // A device that another process has to itself, say, is as good as none.
+  const auto unusable = [&](cudaError_t reason, std::string_view what) {
+    const absl::Status status = CudaStatus(reason, what);
+    return absl::IsResourceExhausted(status) ? status : absl::UnavailableError(status.message());
+  };
+  error = cudaSetDevice(ordinal);
+  if (error != cudaSuccess) return unusable(error, absl::StrCat("device ", ordinal));
   cudaDeviceProp properties = {};
   error = cudaGetDeviceProperties(&properties, ordinal);
-  if (error != cudaSuccess) return CudaStatus(error, "device properties");
+  if (error != cudaSuccess) return unusable(error, "device properties");
   device->name_ = properties.name;
   device->major_ = properties.major;
   device->minor_ = properties.minor;
   device->multiprocessors_ = properties.multiProcessorCount;
   device->total_memory_ = static_cast<int64_t>(properties.totalGlobalMem);
+  device->shared_memory_ = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
 
   cudaMemPool_t pool = nullptr;
   error = cudaDeviceGetDefaultMemPool(&pool, ordinal);
-  if (error != cudaSuccess) return CudaStatus(error, "default memory pool");
+  if (error != cudaSuccess) return unusable(error, "default memory pool");
   uint64_t keep = UINT64_MAX;
   error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
-  if (error != cudaSuccess) return CudaStatus(error, "release threshold of the memory pool");
+  if (error != cudaSuccess) return unusable(error, "release threshold of the memory pool");
   error = cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking);
-  if (error != cudaSuccess) return CudaStatus(error, "stream");
+  if (error != cudaSuccess) return unusable(error, "stream");
   return device;
 }
 
@@ -116,12 +127,9 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
 
 DeviceMemory::~DeviceMemory() {
   if (data_ == nullptr) return;
-  // The thread that drops the last reference may never have used the device.
-  int current = 0;
-  if (cudaGetDevice(&current) != cudaSuccess || !device_->Use().ok()) return;
+  if (!device_->Use().ok()) return;  // the thread that drops the last reference may never have used the device
   cudaDeviceSynchronize();
   device_->Release(data_);
-  cudaSetDevice(current);
 }
 
 absl::StatusOr<void*> Scratch::Get(int64_t bytes) {

@@ -103,6 +103,8 @@ using emulator::Device;
   X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                   \
   X(cudaErrorNotReady, "device not ready")                                                       \
   X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                         \
+  X(cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS")            \
+  X(cudaErrorLaunchOutOfResources, "too many resources requested for launch")                    \
   X(cudaErrorLaunchFailure, "unspecified launch failure")                                        \
   X(cudaErrorNotSupported, "operation not supported")                                            \
   X(cudaErrorUnknown, "unknown error")
