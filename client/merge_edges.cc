@@ -8,8 +8,8 @@
 namespace edgewise::internal {
 namespace {
 
-constexpr double kWhole = 1.0;                     // counts
-constexpr double kExpectedUnit = 1.0 / (1 << 20);                  // expected edges
+constexpr double kWhole = 1.0;                                        // counts
+constexpr double kExpectedUnit = 1.0 / (1 << 20);                     // expected edges
 constexpr double kPaddedUnit = 1.0 / static_cast<double>(1LL << 40);  // padded density
 
 template <typename T>

@@ -40,8 +40,8 @@ struct HeadEdges {
 // Given edges. Host memory that outlives the call, one entry per head.
 struct ExplicitEdges {
   const std::vector<HeadEdges>* heads = nullptr;
-  // Edges that came from DrawnRows, and those that came from AllPairs or GroupedKeys, are summed in different orders: with
-  // `compact` the result has the bytes of the latter, without it those of the former.
+  // Edges that came from DrawnRows, and those that came from AllPairs or GroupedKeys, are summed in different orders:
+  // with `compact` the result has the bytes of the latter, without it those of the former.
   bool compact = false;
 };
 
@@ -85,16 +85,16 @@ struct AttentionInputs {
   int32_t head_dim = 0;
   int32_t value_dim = 0;  // of v and the output; 0: head_dim
   float scale = 1.0f;     // of the scores: 1 / sqrt(head_dim)
-  // Added to the scaled scores by distance (ALiBi, learned relative positions), in the backend's memory: query position i
-  // and key position j take distance_bias[head * (2 * distance_span - 1) + j - i + distance_span - 1]. Null: none.
+  // Added to the scaled scores by distance (ALiBi, learned relative positions), in the backend's memory: query position
+  // i and key position j take distance_bias[head * (2 * distance_span - 1) + j - i + distance_span - 1]. Null: none.
   const float* distance_bias = nullptr;  // [heads, 2 * distance_span - 1]
   int32_t distance_span = 0;             // > every position
 };
 
 inline constexpr uint64_t kNoCap = std::numeric_limits<uint64_t>::max();
 
-// The edges that one sample may still use over its layers, in the backend's memory: what a call uses is taken off there,
-// so that the next layer's allowance needs no word from the host. Made by Backend::MakeLedger.
+// The edges that one sample may still use over its layers, in the backend's memory: what a call uses is taken off
+// there, so that the next layer's allowance needs no word from the host. Made by Backend::MakeLedger.
 class EdgeLedger {
  public:
   virtual ~EdgeLedger() = default;

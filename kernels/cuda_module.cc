@@ -37,7 +37,8 @@ absl::StatusOr<int> CountDevices() {
   const auto get_count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
   int count = 0;
   const int error = init == nullptr || get_count == nullptr ? -1 : init(0) != 0 ? init(0) : get_count(&count);
-  if (error != 0) return absl::UnavailableError(absl::StrCat("the NVIDIA driver found no device (CUDA error ", error, ")"));
+  if (error != 0)
+    return absl::UnavailableError(absl::StrCat("the NVIDIA driver found no device (CUDA error ", error, ")"));
   return count;
 }
 
@@ -52,9 +53,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCudaBackend(const BackendOptions&
   const char* given = std::getenv("EDGEWISE_CUDA_MODULE");
   const std::string path = given != nullptr ? given : FindModule();
   if (path.empty()) {
-    return absl::UnimplementedError(
-        absl::StrCat("device ", device, ": this build has no CUDA backend (", kCudaModuleName,
-                     " is not beside the program); use --device=cpu or auto"));
+    return absl::UnimplementedError(absl::StrCat("device ", device, ": this build has no CUDA backend (",
+                                                 kCudaModuleName,
+                                                 " is not beside the program); use --device=cpu or auto"));
   }
   if (given == nullptr) {
     const absl::StatusOr<int> devices = CountDevices();

@@ -14,10 +14,10 @@ namespace edgewise {
 
 // Tokens as the model sees them: the CLS token first where there is one, pads included. Or rows of features, all valid.
 struct ModelSequence {
-  std::vector<int32_t> token_ids;  // [length], every position; empty: features
-  std::vector<float> features;     // [length, feature_size]; empty: tokens
-  int32_t feature_rows = 0;        // length of a sequence of features
-  std::vector<int32_t> positions;  // [valid], ascending: the places of the tokens that are not pads; at least one
+  std::vector<int32_t> token_ids;     // [length], every position; empty: features
+  std::vector<float> features;        // [length, feature_size]; empty: tokens
+  int32_t feature_rows = 0;           // length of a sequence of features
+  std::vector<int32_t> positions;     // [valid], ascending: the places of the tokens that are not pads; at least one
   std::vector<float> bias_values;     // pairwise bias [length, length], or
   std::vector<uint8_t> bias_buckets;  // [length, length], or both empty
   // causal-lm: tokens (packed) first_scored.. are predicted from those before them; those before were scored by an
@@ -50,7 +50,7 @@ struct ModelInput {
 
   bool want_expected = false;
   bool want_key_degrees = false;
-  bool want_graph = false;  // samples must be 1
+  bool want_graph = false;           // samples must be 1
   bool want_padded_density = false;  // costs a forward pass over max_position_embeddings tokens; sbm models only
 };
 

@@ -1,5 +1,6 @@
-// Density as the authors of SBM-Transformer report it: sampled pairs over all pairs of the padded length, pads drawing and
-// being drawn like tokens, exploration included. It takes a forward pass of its own, over max_position_embeddings tokens.
+// Density as the authors of SBM-Transformer report it: sampled pairs over all pairs of the padded length, pads drawing
+// and being drawn like tokens, exploration included. It takes a forward pass of its own, over max_position_embeddings
+// tokens.
 #ifndef EDGEWISE_MODEL_PADDED_COUNT_H_
 #define EDGEWISE_MODEL_PADDED_COUNT_H_
 
@@ -13,8 +14,8 @@
 
 namespace edgewise {
 
-// Counts over all samples of one input. Pads are queries that attend to valid keys, so their residual stream is what the
-// authors' code computes; edges to pads are counted and attended to by nobody. No budget holds here.
+// Counts over all samples of one input. Pads are queries that attend to valid keys, so their residual stream is what
+// the authors' code computes; edges to pads are counted and attended to by nobody. No budget holds here.
 //
 // One thread at a time; the model's backend is used only inside Step().
 class PaddedCount {
@@ -38,7 +39,7 @@ class PaddedCount {
   const Model& model_;
   const ModelInput& input_;
   const uint32_t samples_;
-  std::vector<ModelSequence> padded_;    // every position a token
+  std::vector<ModelSequence> padded_;     // every position a token
   std::vector<std::vector<bool>> valid_;  // [sides][length]
   Activations rows_;
   uint32_t sample_ = 0;

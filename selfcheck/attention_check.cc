@@ -14,7 +14,7 @@ namespace {
 struct NamedPattern {
   std::string name;
   AttentionPattern pattern;
-  double density = 0.0;   // of the memberships; 0: none are needed
+  double density = 0.0;    // of the memberships; 0: none are needed
   double cap_share = 0.0;  // of the pairs; 0: no cap
 };
 
@@ -133,13 +133,19 @@ bool SameGraph(const std::vector<HeadEdges>& a, const AttentionReport& b) {
 
 // cuSPARSE over all heads, on the reference's graph. Returns what went wrong.
 std::string RunCusparse(const AttentionCheckOptions& options, const AttentionInputs& host,
-                         const std::vector<HeadEdges>& graph, std::span<const float> want, AttentionRow& row) {
+                        const std::vector<HeadEdges>& graph, std::span<const float> want, AttentionRow& row) {
   const int64_t n = host.q.rows, d = host.head_dim;
   std::vector<float> out(static_cast<size_t>(n * host.q.columns)), of_head(static_cast<size_t>(n * d));
   double sum = 0.0;
   for (int32_t h = 0; h < host.num_heads; ++h) {
-    const CsrAttention problem = {n, host.head_dim, host.scale, host.q.data + h * d, host.k.data + h * d,
-                                  host.v.data + h * d, host.q.stride, &graph[h]};
+    const CsrAttention problem = {n,
+                                  host.head_dim,
+                                  host.scale,
+                                  host.q.data + h * d,
+                                  host.k.data + h * d,
+                                  host.v.data + h * d,
+                                  host.q.stride,
+                                  &graph[h]};
     double milliseconds = 0.0;
     std::string error;
     options.cusparse(options.cuda_ordinal, problem, options.repeats, of_head.data(), &milliseconds, &error);

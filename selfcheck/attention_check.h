@@ -17,9 +17,9 @@ struct AttentionCheckOptions {
   int64_t tokens = 1024;
   int32_t heads = 4;
   int32_t head_dim = 64;
-  int repeats = 5;           // of every timed call; medians are reported
-  double tolerance = 1e-4;   // of outputs, relative to the largest one
-  int cuda_ordinal = 0;      // for cuSPARSE
+  int repeats = 5;                     // of every timed call; medians are reported
+  double tolerance = 1e-4;             // of outputs, relative to the largest one
+  int cuda_ordinal = 0;                // for cuSPARSE
   CusparseAttend* cusparse = nullptr;  // null: none
 };
 
@@ -30,8 +30,8 @@ struct AttentionRow {
   bool same_graph = false;  // every edge as the reference has it
   double device_error = -1.0, cpu_error = -1.0, cusparse_error = -1.0;
   double device_ms = -1.0, cpu_ms = -1.0, cusparse_ms = -1.0;  // cuSPARSE: over all heads, the graph given
-  std::string cusparse_failure;  // why it has no numbers
-  bool passed = false;           // of the device; cuSPARSE is not judged
+  std::string cusparse_failure;                                // why it has no numbers
+  bool passed = false;                                         // of the device; cuSPARSE is not judged
 };
 
 // Runs every pattern on `device` and on `cpu`; calls `visit` after each. Errors are those of the backends.

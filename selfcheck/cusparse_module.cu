@@ -139,8 +139,8 @@ bool Run::Prepare(int ordinal, const EdgewiseCusparseProblem& problem) {
   }
   const float one = 1.0f, zero = 0.0f;
   size_t sddmm_bytes = 0, spmm_bytes = 0;
-  Sparse(cusparseSDDMM_bufferSize(handle_, kPlain, kTransposed, &problem_.scale, matrices_[0], matrices_[1], &zero, scores_,
-                                  CUDA_R_32F, CUSPARSE_SDDMM_ALG_DEFAULT, &sddmm_bytes),
+  Sparse(cusparseSDDMM_bufferSize(handle_, kPlain, kTransposed, &problem_.scale, matrices_[0], matrices_[1], &zero,
+                                  scores_, CUDA_R_32F, CUSPARSE_SDDMM_ALG_DEFAULT, &sddmm_bytes),
          "SDDMM");
   Sparse(cusparseSpMM_bufferSize(handle_, kPlain, kPlain, &one, scores_, matrices_[2], &zero, matrices_[3], CUDA_R_32F,
                                  CUSPARSE_SPMM_ALG_DEFAULT, &spmm_bytes),
@@ -154,12 +154,12 @@ bool Run::Prepare(int ordinal, const EdgewiseCusparseProblem& problem) {
 
 bool Run::Enqueue() {
   const float one = 1.0f, zero = 0.0f;
-  Sparse(cusparseSDDMM(handle_, kPlain, kTransposed, &problem_.scale, matrices_[0], matrices_[1], &zero, scores_, CUDA_R_32F,
-                       CUSPARSE_SDDMM_ALG_DEFAULT, sddmm_buffer_),
+  Sparse(cusparseSDDMM(handle_, kPlain, kTransposed, &problem_.scale, matrices_[0], matrices_[1], &zero, scores_,
+                       CUDA_R_32F, CUSPARSE_SDDMM_ALG_DEFAULT, sddmm_buffer_),
          "SDDMM");
   const int64_t threads = problem_.rows * kWarpSize;
-  RowSoftmax<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads>>>(problem_.row_offsets, problem_.rows,
-                                                                                       values_);
+  RowSoftmax<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads>>>(problem_.row_offsets,
+                                                                                       problem_.rows, values_);
   Cuda(cudaGetLastError(), "softmax");
   return Sparse(cusparseSpMM(handle_, kPlain, kPlain, &one, scores_, matrices_[2], &zero, matrices_[3], CUDA_R_32F,
                              CUSPARSE_SPMM_ALG_DEFAULT, spmm_buffer_),

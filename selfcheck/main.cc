@@ -14,7 +14,8 @@
 
 ABSL_FLAG(std::string, device, "auto", "auto | cpu | cuda[:N].");
 ABSL_FLAG(std::string, precision, "fp32", "fp32, or bf16 on a GPU.");
-ABSL_FLAG(std::string, model, "", "Folder of one model version (config.json, model.safetensors); empty: attention only.");
+ABSL_FLAG(std::string, model, "",
+          "Folder of one model version (config.json, model.safetensors); empty: attention only.");
 ABSL_FLAG(int, tokens, 1024, "Length of the sequences.");
 ABSL_FLAG(int, repeats, 5, "Timed runs of every call; their median is shown.");
 
@@ -84,8 +85,9 @@ int Main() {
     std::printf("\n%-22s %9s  %9s %9s  %9s %9s\n", "model over", "error", "density", "CPU", "ms", "CPU");
     for (const ModelRow& row : *rows) {
       passed &= row.passed;
-      std::printf("%-22s %9.1e  %8.3f%% %8.3f%%  %9.2f %9.2f%s\n", row.name.c_str(), row.error, 100.0 * row.device_density,
-                  100.0 * row.cpu_density, row.device_ms, row.cpu_ms, row.passed ? "" : "  DIFFERS");
+      std::printf("%-22s %9.1e  %8.3f%% %8.3f%%  %9.2f %9.2f%s\n", row.name.c_str(), row.error,
+                  100.0 * row.device_density, 100.0 * row.cpu_density, row.device_ms, row.cpu_ms,
+                  row.passed ? "" : "  DIFFERS");
     }
   }
   std::printf("\n%s: differences up to %.0e of the largest output are expected\n", passed ? "agrees" : "DIFFERS",

@@ -12,7 +12,7 @@ namespace edgewise::selfcheck {
 
 struct ModelRow {
   std::string name;
-  double error = 0.0;  // largest difference of a logit, relative to the largest logit on the CPU
+  double error = 0.0;                    // largest difference of a logit, relative to the largest logit on the CPU
   double device_ms = 0.0, cpu_ms = 0.0;  // of one pass, the second of two
   double device_density = 0.0, cpu_density = 0.0;
   bool passed = false;

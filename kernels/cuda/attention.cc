@@ -144,7 +144,8 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   results.caps = caps;
   results.num_heads = heads;
   int64_t counts = 0;
-  for (const AttentionProblem& problem : problems) counts += std::holds_alternative<DrawnRows>(problem.pattern) ? heads : 0;
+  for (const AttentionProblem& problem : problems)
+    counts += std::holds_alternative<DrawnRows>(problem.pattern) ? heads : 0;
   const auto cap_bytes = static_cast<int64_t>(caps.size() * sizeof(DeviceCap));
   int64_t bytes = cap_bytes + counts * static_cast<int64_t>(sizeof(HeadCounts));
   int64_t count = 0;
@@ -193,14 +194,14 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, Device
   const int64_t k_columns = static_cast<int64_t>(call.num_heads) * call.head_dim;
   const int64_t v_columns = static_cast<int64_t>(call.num_heads) * call.value_dim;
   const int64_t k_count = (inputs.k.rows * k_columns + 127) / 128 * 128;  // keeps the values aligned
-  absl::StatusOr<DeviceBlock> block = DeviceBlock::Create(
-      device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
+  absl::StatusOr<DeviceBlock> block =
+      DeviceBlock::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
   auto* k16 = rounded.as<__nv_bfloat16>();
   auto* v16 = k16 + k_count;
-  absl::Status status = CudaStatus(RoundRows(device_.stream(), inputs.k.data, inputs.k.stride, inputs.k.rows, k_columns, k16),
-                      "rounding keys");
+  absl::Status status = CudaStatus(
+      RoundRows(device_.stream(), inputs.k.data, inputs.k.stride, inputs.k.rows, k_columns, k16), "rounding keys");
   if (status.ok()) {
     status = CudaStatus(RoundRows(device_.stream(), inputs.v.data, inputs.v.stride, inputs.v.rows, v_columns, v16),
                         "rounding values");

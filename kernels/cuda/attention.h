@@ -1,5 +1,5 @@
-// Backend::Attend on a GPU: the host cuts a call into items, enqueues the kernels, and fills reports when the stream has
-// been waited for.
+// Backend::Attend on a GPU: the host cuts a call into items, enqueues the kernels, and fills reports when the stream
+// has been waited for.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_H_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_H_
 

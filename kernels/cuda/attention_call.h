@@ -46,25 +46,25 @@ inline constexpr int64_t kMaxProblemHeads = int64_t{1} << 24;  // of a call
 
 // One allowance of the call (EdgeCap). All but `problems` and `undrawn` is written by the device.
 struct DeviceCap {
-  uint64_t max_edges;      // as EdgeCap::max_edges
-  uint64_t* ledger;        // what the sample may still use; null: none
-  LayerShare share;        // of the ledger
-  uint64_t undrawn;        // edges of patterns under this cap that draw nothing, over heads
-  uint64_t forced;         // out: forced edges of the drawn ones
-  uint64_t drawn;          // out: edges drawn before the cut, forced ones left out
-  uint64_t allowed;        // out: drawn edges that may stay
-  EdgeCut cut;             // out
-  double tau;              // out: age of the first dropped edge; 1: none
-  int32_t capped;          // out: 1: edges were dropped
-  int32_t failed;          // out: 1: the selection ran out of room
+  uint64_t max_edges;  // as EdgeCap::max_edges
+  uint64_t* ledger;    // what the sample may still use; null: none
+  LayerShare share;    // of the ledger
+  uint64_t undrawn;    // edges of patterns under this cap that draw nothing, over heads
+  uint64_t forced;     // out: forced edges of the drawn ones
+  uint64_t drawn;      // out: edges drawn before the cut, forced ones left out
+  uint64_t allowed;    // out: drawn edges that may stay
+  EdgeCut cut;         // out
+  double tau;          // out: age of the first dropped edge; 1: none
+  int32_t capped;      // out: 1: edges were dropped
+  int32_t failed;      // out: 1: the selection ran out of room
 };
 
 // One sequence (AttentionProblem).
 struct DeviceProblem {
-  int64_t first_row;   // of the sequence in k, v and the memberships
-  int64_t query_row;   // token i's query is in row query_row + i of q
-  int64_t out_row;     // of the first query
-  int32_t tokens;      // n
+  int64_t first_row;  // of the sequence in k, v and the memberships
+  int64_t query_row;  // token i's query is in row query_row + i of q
+  int64_t out_row;    // of the first query
+  int32_t tokens;     // n
   int32_t first_query;
   const int32_t* positions;  // [n]; null: 0..n-1
   PatternKind kind;

@@ -30,8 +30,8 @@ absl::StatusOr<DeviceBlock> Upload(Device& device, const std::vector<T>& host) {
 
 template <typename T>
 absl::Status Download(Device& device, const DeviceBlock& block, std::vector<T>& host) {
-  absl::Status status =
-      CopyAsync(host.data(), block.data(), static_cast<int64_t>(host.size() * sizeof(T)), cudaMemcpyDeviceToHost, device);
+  absl::Status status = CopyAsync(host.data(), block.data(), static_cast<int64_t>(host.size() * sizeof(T)),
+                                  cudaMemcpyDeviceToHost, device);
   return status.ok() ? device.Synchronize() : status;
 }
 

@@ -29,7 +29,8 @@ void AddGroups(const AttentionProblem& problem, const GroupedKeys& groups, int32
   std::vector<int32_t> seen;  // keys that each query sees
   if (groups.causal) {
     for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
-      const auto first = groups.keys.begin() + groups.key_offsets[g], last = groups.keys.begin() + groups.key_offsets[g + 1];
+      const auto first = groups.keys.begin() + groups.key_offsets[g],
+                 last = groups.keys.begin() + groups.key_offsets[g + 1];
       for (int32_t i = groups.group_begin[g]; i < groups.group_begin[g + 1]; ++i) {
         seen.push_back(static_cast<int32_t>(std::upper_bound(first, last, i) - first));
       }
@@ -40,7 +41,8 @@ void AddGroups(const AttentionProblem& problem, const GroupedKeys& groups, int32
     const auto count = static_cast<int32_t>(groups.key_offsets[g + 1] - groups.key_offsets[g]);
     CutQueries(groups.group_begin[g], groups.group_begin[g + 1], kTileQueries, [&](int32_t first, int32_t queries) {
       const int32_t row = first - problem.first_query;
-      TileItem item = {index, 0, first, queries, count, 0, count == 0 ? nullptr : keys + groups.key_offsets[g], nullptr};
+      TileItem item = {index,  0, first, queries, count, 0, count == 0 ? nullptr : keys + groups.key_offsets[g],
+                       nullptr};
       if (groups.causal) {
         item.num_keys = seen[row + queries - 1];
         item.limits = limits + row;
@@ -101,8 +103,9 @@ PatternKind KindOf(const AttentionPattern& pattern) {
 
 void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, std::vector<RowItem>& items) {
   for (int32_t head = 0; head < num_heads; ++head) {
-    CutQueries(problem.first_query, problem.tokens, kRowsPerItem,
-               [&](int32_t first, int32_t queries) { items.push_back({index, head, first, queries}); });
+    CutQueries(problem.first_query, problem.tokens, kRowsPerItem, [&](int32_t first, int32_t queries) {
+      items.push_back({index, head, first, queries});
+    });
   }
 }
 
@@ -117,7 +120,8 @@ void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_he
   } else {
     const bool causal = std::get<AllPairs>(problem.pattern).causal;
     CutQueries(problem.first_query, problem.tokens, kTileQueries, [&](int32_t first, int32_t queries) {
-      AddForHeads(num_heads, {index, 0, first, queries, causal ? first + queries : problem.tokens, causal ? 1 : 0}, items);
+      AddForHeads(num_heads, {index, 0, first, queries, causal ? first + queries : problem.tokens, causal ? 1 : 0},
+                  items);
     });
   }
 }

@@ -1,5 +1,5 @@
-// How the problems of an attention call are cut into items of work: by their shapes and patterns alone, never by what is
-// drawn. Host code; the arrays that items point to are staged for the device.
+// How the problems of an attention call are cut into items of work: by their shapes and patterns alone, never by what
+// is drawn. Host code; the arrays that items point to are staged for the device.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ITEMS_H_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ITEMS_H_
 
@@ -12,7 +12,8 @@
 
 namespace edgewise::cuda {
 
-// Which kernel attends: a graph that all pairs or groups gave goes back to the tile kernel, any other to the row kernel.
+// Which kernel attends: a graph that all pairs or groups gave goes back to the tile kernel, any other to the row
+// kernel.
 PatternKind KindOf(const AttentionPattern& pattern);
 
 // Items of a problem of kind kDrawn or kGiven.

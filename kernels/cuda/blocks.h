@@ -40,8 +40,8 @@ class DeviceBlock {
   void* data_ = nullptr;
 };
 
-// Pinned host memory, which copies to and from the device need. Blocks come back to the pool and are kept: pinning costs
-// more than most kernels. The pool must outlive its blocks; one thread at a time.
+// Pinned host memory, which copies to and from the device need. Blocks come back to the pool and are kept: pinning
+// costs more than most kernels. The pool must outlive its blocks; one thread at a time.
 class PinnedPool {
  public:
   class Block {

@@ -146,7 +146,8 @@ class CudaBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) override {
     const uint64_t* from = static_cast<const CudaLedger&>(ledger).edges();
-    return NewLedger([&](uint64_t* to) { return CopyAsync(to, from, sizeof(*to), cudaMemcpyDeviceToDevice, *device_); });
+    return NewLedger(
+        [&](uint64_t* to) { return CopyAsync(to, from, sizeof(*to), cudaMemcpyDeviceToDevice, *device_); });
   }
 
   absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) override {
@@ -230,8 +231,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options, i
   absl::StatusOr<std::shared_ptr<Device>> device = Device::Open(ordinal);
   if (!device.ok()) return device.status();
   if ((*device)->major() < 8) {
-    return absl::UnavailableError(absl::StrCat("CUDA device ", ordinal, " (", (*device)->name(), ") has compute capability ",
-                                               (*device)->major(), ".", (*device)->minor(), "; 8.0 or more is needed"));
+    return absl::UnavailableError(absl::StrCat("CUDA device ", ordinal, " (", (*device)->name(),
+                                               ") has compute capability ", (*device)->major(), ".", (*device)->minor(),
+                                               "; 8.0 or more is needed"));
   }
   absl::StatusOr<std::unique_ptr<LinearProducts>> linears = LinearProducts::Create(*device, bf16);
   if (!linears.ok()) return linears.status();
@@ -245,7 +247,6 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const BackendOptions& options, i
 }  // namespace edgewise::cuda
 
 extern "C" __attribute__((visibility("default"))) void EdgewiseCreateCudaBackend(
-    const edgewise::BackendOptions& options, int ordinal,
-    absl::StatusOr<std::unique_ptr<edgewise::Backend>>* backend) {
+    const edgewise::BackendOptions& options, int ordinal, absl::StatusOr<std::unique_ptr<edgewise::Backend>>* backend) {
   *backend = edgewise::cuda::Create(options, ordinal);
 }

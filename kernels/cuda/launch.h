@@ -15,7 +15,8 @@ inline constexpr int kWarpSize = 32;
 // Bytes of dynamic shared memory that surely need no attribute: a block gets 48 KB without it, static memory included.
 inline constexpr size_t kSharedWithoutAsking = 32 << 10;
 
-// Lets `kernel` have so much dynamic shared memory on the current device from now on; never less than it had. Any thread.
+// Lets `kernel` have so much dynamic shared memory on the current device from now on; never less than it had. Any
+// thread.
 cudaError_t AllowShared(const void* kernel, size_t bytes);
 
 // The block's dynamic shared memory, 16-byte aligned.
@@ -31,8 +32,8 @@ __device__ inline unsigned char* DynamicShared() {
 // Enqueues `kernel` over `blocks` blocks of `threads` threads; nothing where there are no blocks. More blocks than
 // 2^31 - 1 are an error of the launch.
 template <typename... Parameters, typename... Arguments>
-cudaError_t Launch(cudaStream_t stream, int64_t blocks, int threads, size_t shared_bytes,
-                   void (*kernel)(Parameters...), Arguments&&... arguments) {
+cudaError_t Launch(cudaStream_t stream, int64_t blocks, int threads, size_t shared_bytes, void (*kernel)(Parameters...),
+                   Arguments&&... arguments) {
   if (blocks <= 0) return cudaSuccess;
   if (blocks > 0x7FFFFFFF) return cudaErrorInvalidConfiguration;
   if (shared_bytes > kSharedWithoutAsking) {

@@ -9,8 +9,8 @@
 
 namespace edgewise::cuda {
 
-// D [16, 8] float32 += A [16, 16] bf16 times B [16, 8] bf16, by the 32 threads of a warp together. With g = lane / 4 and
-// t = lane % 4 a thread holds
+// D [16, 8] float32 += A [16, 16] bf16 times B [16, 8] bf16, by the 32 threads of a warp together. With g = lane / 4
+// and t = lane % 4 a thread holds
 //   d: rows g, g, g + 8, g + 8, columns 2t, 2t + 1, 2t, 2t + 1;
 //   a: pairs of columns (2t, 2t + 1) of row g, of row g + 8, then columns (2t + 8, 2t + 9) of both, low half first;
 //   b: pairs of rows (2t, 2t + 1) and (2t + 8, 2t + 9) of column g, low half first.
@@ -26,15 +26,16 @@ __device__ inline void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b
 }
 
 // Four matrices [8, 8] of bf16 from shared memory, by the 32 threads of a warp together: `row` of lane 8 m + r is where
-// row r of matrix m begins, 16-byte aligned. With g and t as above a thread gets of matrix m, in to[m], the columns 2t and
-// 2t + 1 of row g; of the transposed matrices the rows 2t and 2t + 1 of column g. Low half first.
+// row r of matrix m begins, 16-byte aligned. With g and t as above a thread gets of matrix m, in to[m], the columns 2t
+// and 2t + 1 of row g; of the transposed matrices the rows 2t and 2t + 1 of column g. Low half first.
 template <bool kTransposed>
 __device__ inline void LoadMatrices(const __nv_bfloat16* row, uint32_t to[4]) {
 #if defined(EDGEWISE_CUDA_EMULATED)
   const int lane = emulator::Lane(), g = lane / 4, t = lane % 4;
   for (int i = 0; i < 8; ++i) {
     const int matrix = i / 2, half = i % 2, pair = 2 * t + half;
-    const uint64_t from = __shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(row), 8 * matrix + (kTransposed ? pair : g));
+    const uint64_t from =
+        __shfl_sync(0xFFFFFFFFu, reinterpret_cast<uint64_t>(row), 8 * matrix + (kTransposed ? pair : g));
     const uint32_t element = reinterpret_cast<const uint16_t*>(from)[kTransposed ? g : pair];
     to[matrix] = half == 0 ? element : to[matrix] | element << 16;
   }

@@ -1,4 +1,6 @@
 // Ages as integers: monotone, parts nest in buckets, exact where the halves meet.
+#include "kernels/cuda/age_select.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/cuda/age_select.h"
 #include "kernels/draw.h"
 
 namespace edgewise::cuda {

@@ -160,7 +160,8 @@ TEST_P(AttentionTilesTest, EveryPatternMatchesTheReference) {
 }
 
 TEST_P(AttentionTilesTest, EveryDimensionMatchesTheReference) {
-  for (const auto& [head_dim, value_dim] : {std::pair{5, 5}, {56, 56},
+  for (const auto& [head_dim, value_dim] : {std::pair{5, 5},
+                                            {56, 56},
                                             {16, 1},
                                             {33, 33},
                                             {32, 48},

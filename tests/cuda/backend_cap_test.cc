@@ -1,7 +1,6 @@
 // Edge budgets on the CUDA backend: kept edges are the reference's, ledgers pass from call to call.
 #include <gtest/gtest.h>
 
-
 #include <algorithm>
 #include <string>
 

@@ -54,7 +54,8 @@ TEST_P(BackendOperationsTest, LinearIsTheReferencesAndOfTheRowAlone) {
           std::vector<std::vector<float>> results;
           for (const int64_t rows : {70, 3, 1}) {
             const Buffer y = Place(*backend_, std::vector<float>(70 * out, 0.5f));
-            ASSERT_TRUE(backend_->Linear(**prepared, x.AsMatrix(rows, in), y.AsMatrix(rows, out), accumulate, count).ok());
+            ASSERT_TRUE(
+                backend_->Linear(**prepared, x.AsMatrix(rows, in), y.AsMatrix(rows, out), accumulate, count).ok());
             results.push_back(Fetch(*backend_, y));
             results.back().resize(static_cast<size_t>(rows * out));
           }
@@ -146,7 +147,8 @@ TEST_P(BackendOperationsTest, MembershipsGiveTheRatesOfTheDefinition) {
   const Buffer q = Place(*backend_, host_q), keys = Place(*backend_, host_k);
   const Buffer x = Place(*backend_, std::vector<float>(heads * rows * rank));
   const Buffer y = Place(*backend_, std::vector<float>(heads * rows * rank));
-  const Buffer xb = Place(*backend_, std::vector<float>(heads * rows)), yb = Place(*backend_, std::vector<float>(heads * rows));
+  const Buffer xb = Place(*backend_, std::vector<float>(heads * rows)),
+               yb = Place(*backend_, std::vector<float>(heads * rows));
   ASSERT_TRUE(backend_
                   ->ComputeMemberships(**weights, q.AsMatrix(rows, heads * d), keys.AsMatrix(rows, heads * d),
                                        {x.data(), y.data(), xb.data(), yb.data(), rows, rank})
