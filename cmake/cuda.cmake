@@ -1,5 +1,6 @@
 # Finds the CUDA toolkit and switches the language on. Sets EDGEWISE_HAVE_CUDA and says in one line what was found.
 set(EDGEWISE_HAVE_CUDA OFF)
+set(EDGEWISE_CUDA_VERSION none)
 if(NOT EDGEWISE_CUDA)
   message(STATUS "CUDA: off (EDGEWISE_CUDA=OFF); building for the CPU only")
   return()
@@ -29,4 +30,5 @@ set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 find_package(CUDAToolkit REQUIRED)
 set(EDGEWISE_HAVE_CUDA ON)
+set(EDGEWISE_CUDA_VERSION ${CUDAToolkit_VERSION})
 message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER} ${CUDAToolkit_VERSION}, for ${CMAKE_CUDA_ARCHITECTURES}")

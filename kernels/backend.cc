@@ -8,7 +8,7 @@
 
 namespace edgewise {
 
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options) {
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options, std::string* why_cpu) {
   if (options.device == "cpu") return CreateCpuBackend(options);
   if (options.device == "cuda" || absl::StartsWith(options.device, "cuda:")) return CreateCudaBackend(options);
   if (options.device != "auto") {
@@ -19,7 +19,9 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& opt
   first_gpu.device = "cuda";
   absl::StatusOr<std::unique_ptr<Backend>> backend = CreateCudaBackend(first_gpu);
   const bool no_gpu = absl::IsUnavailable(backend.status()) || absl::IsUnimplemented(backend.status());
-  return no_gpu ? CreateCpuBackend(options) : std::move(backend);
+  if (!no_gpu) return backend;
+  if (why_cpu != nullptr) *why_cpu = std::string(backend.status().message());
+  return CreateCpuBackend(options);
 }
 
 }  // namespace edgewise

@@ -50,7 +50,7 @@ struct BackendOptions {
   std::string device = "cpu";  // auto | cpu | cuda[:N]
   int num_threads = 0;         // CPU: 0 means one per core
   std::string isa = "auto";    // CPU: auto | avx512 | avx2 | generic
-  std::string precision = "fp32";
+  std::string precision = "fp32";  // or bf16, on a GPU: keys, values and weights rounded, sums in float32
 };
 
 // Matrices passed in lie in this backend's memory; spans are host memory. Work is enqueued in order and may still run
@@ -129,8 +129,8 @@ class Backend {
 };
 
 // INVALID_ARGUMENT: unknown device, instruction set or precision; UNIMPLEMENTED: not in this build; UNAVAILABLE: not on
-// this machine.
-absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options);
+// this machine. Device auto is the first GPU, or the CPU; `why_cpu`, where given, then gets the reason.
+absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options, std::string* why_cpu = nullptr);
 
 }  // namespace edgewise
 

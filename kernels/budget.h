@@ -1,4 +1,4 @@
-// What a layer may use of the edges that a budget leaves (DESIGN promise 2).
+// What a layer may use of the edges that a budget leaves.
 //
 // Plain C++17, compiled for the host and for the device, so that both give the same number.
 #ifndef EDGEWISE_KERNELS_BUDGET_H_

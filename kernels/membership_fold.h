@@ -1,4 +1,4 @@
-// The membership network of one layer folded at load (kernels.md 3.1): what every backend computes memberships from.
+// The membership network of one layer folded at load: what every backend computes memberships from.
 #ifndef EDGEWISE_KERNELS_MEMBERSHIP_FOLD_H_
 #define EDGEWISE_KERNELS_MEMBERSHIP_FOLD_H_
 

@@ -150,7 +150,10 @@ absl::Status Generation::State::CheckBudget() const {
 
 // One layer of what comes before the next token, or the token.
 absl::Status Generation::State::Step() {
-  if (cached < context.valid() - 1) return StepBefore();
+  if (cached < context.valid() - 1) {
+    const absl::Status status = StepBefore();
+    return status.ok() ? model.backend().Throttle() : status;
+  }
   GeneratedToken next;
   std::vector<double> mean;
   const absl::Status status = RunRow(next.edges, mean);

@@ -65,8 +65,8 @@ absl::Status Generation::State::StartBefore() {
 
 // One layer of the rows before the last token: of the shared ones, or of a wave of samples.
 absl::Status Generation::State::StepBefore() {
-  absl::Status status = model.backend().Throttle();
-  if (status.ok() && layer == 0 && wave_end == 0) status = StartBefore();
+  absl::Status status;
+  if (layer == 0 && wave_end == 0) status = StartBefore();
   const LayerWeights& weights = model.weights().layer(layer);
   const bool pre = config.norm_position == NormPosition::kPre;
   const bool last = layer + 1 == config.num_hidden_layers;  // only its keys and values are needed

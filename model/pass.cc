@@ -146,8 +146,7 @@ absl::Status Pass::State::StartWave() {
 }
 
 absl::Status Pass::State::Step() {
-  absl::Status status = model.backend().Throttle();
-  if (!status.ok()) return status;
+  absl::Status status;
   for (size_t i = group_begin; i < group_end; ++i) {
     if (!states[i].complete && states[i].padded.has_value()) return CountPadded(static_cast<int64_t>(i));
   }
@@ -262,7 +261,9 @@ bool Pass::done() const { return state_->Done(); }
 absl::Status Pass::Step() {
   if (state_->Done()) return absl::OkStatus();
   try {
-    return state_->Step();
+    const absl::Status status = state_->Step();
+    // At the end: what the caller learns while this waits, it knows before the next layer.
+    return status.ok() ? state_->model.backend().Throttle() : status;
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("out of memory in the forward pass");
   } catch (const std::exception& error) {

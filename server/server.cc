@@ -173,8 +173,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
         absl::StrCat("--metrics_listen=", options.metrics_listen, " is not a loopback address: give --insecure_bind"));
   }
   auto parts = std::make_unique<Parts>(options);
-  absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(options.backend);
+  std::string why_cpu;
+  absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(options.backend, &why_cpu);
   if (!backend.ok()) return backend.status();
+  if (!why_cpu.empty()) Log(LogLevel::kInfo, "no GPU", {{"reason", why_cpu}});
   parts->backend = *std::move(backend);
   absl::StatusOr<std::vector<LoadJob>> jobs = parts->repository.Scan();
   if (!jobs.ok()) return jobs.status();

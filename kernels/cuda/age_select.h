@@ -1,4 +1,4 @@
-// Ages as integers: how the youngest drawn edges of a cap are found (kernels.md T6) without a list of all of them.
+// Ages as integers: how the youngest drawn edges of a cap are found without a list of all of them.
 //
 // An age lies in [0, 1) and falls into one of 2^32 ticks. Its tick's high half names a bucket, its low half a part of
 // that bucket. So edges can be counted by bucket, the one bucket in which the first dropped edge lies counted by part,

@@ -1,5 +1,5 @@
 // What the attention kernels read: one call of Backend::Attend as plain structs in device memory. The host makes them
-// (attention_plan.cc); nothing here depends on what is drawn.
+// (attention.cc); nothing here depends on what is drawn.
 //
 // Compiled for the host and for the device; pointers are to device memory.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_CALL_H_

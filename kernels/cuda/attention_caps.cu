@@ -1,4 +1,4 @@
-// Edge caps: which drawn edges an allowance keeps (kernels.md T6). Edges are drawn once to count their ages by bucket,
+// Edge caps: which drawn edges an allowance keeps. Edges are drawn once to count their ages by bucket,
 // and once more to list the few in the bucket of the first dropped one; in between once more, by parts of the bucket,
 // where those would be too many. Memory does not depend on the edges, and the host learns nothing of them.
 #include "kernels/cuda/age_select.h"

@@ -21,7 +21,7 @@ cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);
 // attention_tiles.cu: every tile item. A query's result depends on its own keys, in tiles of kTileKeys, alone.
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
 
-// attention_caps.cu: fills every cap's cut from the ages of the edges that its drawn row items draw (kernels.md T6),
+// attention_caps.cu: fills every cap's cut from the ages of the edges that its drawn row items draw,
 // then takes what the call uses off its ledger: undrawn + forced + min(drawn, allowed). `scratch`: CapScratchBytes(...)
 // bytes.
 cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* scratch);

@@ -1,4 +1,4 @@
-// Memberships of queries and keys: one kernel from rows of q and k to rows of x and y (kernels.md 3.1).
+// Memberships of queries and keys: one kernel from rows of q and k to rows of x and y.
 #ifndef EDGEWISE_KERNELS_CUDA_MEMBERSHIP_KERNEL_H_
 #define EDGEWISE_KERNELS_CUDA_MEMBERSHIP_KERNEL_H_
 

@@ -20,7 +20,8 @@ void Check(const absl::Status& status) {
 }  // namespace
 
 std::unique_ptr<Backend> MakeDevice(const std::string& precision) {
-  auto backend = CreateBackend({"cuda:0", 0, "auto", precision});
+  const char* device = std::getenv("EDGEWISE_TEST_DEVICE");
+  auto backend = CreateBackend({device == nullptr ? "cuda:0" : device, 0, "auto", precision});
   if (absl::IsUnavailable(backend.status()) || absl::IsUnimplemented(backend.status())) {
     std::fprintf(stderr, "skipped: %s\n", backend.status().ToString().c_str());
     std::_Exit(kSkipped);
