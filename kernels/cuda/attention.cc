@@ -170,17 +170,19 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   results.bytes = bytes;
   auto* host = results.host.as<unsigned char>();
   std::memset(host, 0, bytes);
+  std::vector<uint64_t> undrawn(caps.size(), 0);
+  for (const AttentionProblem& problem : problems) {
+    if (problem.cap < 0 || std::holds_alternative<DrawnRows>(problem.pattern)) continue;
+    undrawn[problem.cap] += CountEdges(problem, call.num_heads);
+  }
   for (size_t c = 0; c < caps.size(); ++c) {
     DeviceCap cap = {};
+    cap.undrawn = undrawn[c];
     cap.max_edges = caps[c].max_edges;
     cap.ledger = caps[c].ledger == nullptr ? nullptr : static_cast<const CudaLedger*>(caps[c].ledger)->edges();
     cap.share = caps[c].share;
     cap.cut = {~uint64_t{0}, ~uint64_t{0}};
     cap.tau = 1.0;
-    for (const AttentionProblem& problem : problems) {
-      if (problem.cap != static_cast<int32_t>(c) || std::holds_alternative<DrawnRows>(problem.pattern)) continue;
-      cap.undrawn += CountEdges(problem, call.num_heads);
-    }
     std::memcpy(host + c * sizeof(DeviceCap), &cap, sizeof(cap));
   }
   auto* device = results.device.as<unsigned char>();
