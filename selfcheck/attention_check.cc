@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "bench/attention_bench_data.h"
 #include "kernels/reference.h"
+#include "selfcheck/difference.h"
 
 namespace edgewise::selfcheck {
 namespace {
@@ -64,7 +65,7 @@ Buffer Place(Backend& backend, std::span<const float> host, absl::Status& status
   return status.ok() ? *std::move(buffer) : Buffer();
 }
 
-// Attends once unmeasured and `repeats` times for the time; then for the graph and the output.
+// Attends once unmeasured, `repeats` times for the time and the output, and once more for the graph.
 absl::StatusOr<Result> Run(Backend& backend, const bench::Operands& operands, const AttentionInputs& host,
                            const NamedPattern& pattern, uint64_t max_edges, int repeats) {
   absl::Status status;
@@ -99,41 +100,22 @@ absl::StatusOr<Result> Run(Backend& backend, const bench::Operands& operands, co
     result.report.want_graph = run > repeats;
     const auto start = std::chrono::steady_clock::now();
     status = backend.Attend(inputs, {&problem, 1}, {&cap, max_edges == kNoCap ? 0u : 1u}, Matrix(out.data(), n, width));
-    if (status.ok()) status = backend.Synchronize();
+    const absl::Status done = backend.Synchronize();  // also after a failure: the report has to live until then
+    if (status.ok()) status = done;
     if (!status.ok()) return status;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (run > 0 && run <= repeats) times.push_back(1e3 * seconds);
+    if (run == repeats) status = backend.Download(out.data(), result.out);
+    if (!status.ok()) return status;
   }
-  status = backend.Download(out.data(), result.out);
-  if (!status.ok()) return status;
   std::sort(times.begin(), times.end());
   result.milliseconds = times.empty() ? 0.0 : times[times.size() / 2];
   return result;
 }
 
-double RelativeError(std::span<const float> got, std::span<const float> want) {
-  double largest = 0.0, difference = 0.0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
-    const double error = std::abs(static_cast<double>(got[i]) - want[i]);
-    difference = error <= difference ? difference : error;  // NaN counts
-  }
-  return difference / (largest > 0.0 ? largest : 1.0);
-}
-
-bool SameGraph(const std::vector<HeadEdges>& a, const AttentionReport& b) {
-  for (size_t h = 0; h < a.size(); ++h) {
-    const HeadEdges& graph = b.heads[h].graph;
-    if (a[h].row_offsets != graph.row_offsets || a[h].keys != graph.keys || a[h].multiplicity != graph.multiplicity) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // cuSPARSE over all heads, on the reference's graph. Returns what went wrong.
 std::string RunCusparse(const AttentionCheckOptions& options, const AttentionInputs& host,
-                        const std::vector<HeadEdges>& graph, std::span<const float> want, AttentionRow& row) {
+                        const AttentionReport& reference, std::span<const float> want, AttentionRow& row) {
   const int64_t n = host.q.rows, d = host.head_dim;
   std::vector<float> out(static_cast<size_t>(n * host.q.columns)), of_head(static_cast<size_t>(n * d));
   double sum = 0.0;
@@ -145,7 +127,7 @@ std::string RunCusparse(const AttentionCheckOptions& options, const AttentionInp
                                   host.k.data + h * d,
                                   host.v.data + h * d,
                                   host.q.stride,
-                                  &graph[h]};
+                                  &reference.heads[h].graph};
     double milliseconds = 0.0;
     std::string error;
     options.cusparse(options.cuda_ordinal, problem, options.repeats, of_head.data(), &milliseconds, &error);
@@ -156,6 +138,11 @@ std::string RunCusparse(const AttentionCheckOptions& options, const AttentionInp
   row.cusparse_ms = sum;
   row.cusparse_error = RelativeError(out, want);
   return "";
+}
+
+absl::Status Where(const Backend& backend, const NamedPattern& pattern, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(backend.device(), ": ", pattern.name, ": ", std::string(status.message())));
 }
 
 }  // namespace
@@ -185,24 +172,22 @@ absl::Status CheckAttention(const AttentionCheckOptions& options, Backend& devic
                       Matrix(want.data(), options.tokens, host.q.columns));
     AttentionRow row;
     row.name = pattern.name;
-    std::vector<HeadEdges> graph;
     bool multi = false;
-    for (HeadReport& head : report.heads) {
+    for (const HeadReport& head : report.heads) {
       row.edges += head.edges;
       multi |= !head.graph.multiplicity.empty();
-      graph.push_back(std::move(head.graph));
     }
     const absl::StatusOr<Result> on_device = Run(device, operands, host, pattern, max_edges, options.repeats);
-    if (!on_device.ok()) return on_device.status();
-    row.same_graph = SameGraph(graph, on_device->report);
+    if (!on_device.ok()) return Where(device, pattern, on_device.status());
+    row.same_graph = SameGraph(on_device->report, report);
     row.device_error = RelativeError(on_device->out, want);
     row.device_ms = on_device->milliseconds;
     const absl::StatusOr<Result> on_cpu = Run(cpu, operands, host, pattern, max_edges, options.repeats);
-    if (!on_cpu.ok()) return on_cpu.status();
+    if (!on_cpu.ok()) return Where(cpu, pattern, on_cpu.status());
     row.cpu_error = RelativeError(on_cpu->out, want);
     row.cpu_ms = on_cpu->milliseconds;
     if (options.cusparse != nullptr && !multi) {  // it has no weights of edges
-      row.cusparse_failure = RunCusparse(options, host, graph, want, row);
+      row.cusparse_failure = RunCusparse(options, host, report, want, row);
     }
     row.passed = row.same_graph && row.device_error <= options.tolerance;
     visit(row);

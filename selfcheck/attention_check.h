@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "kernels/backend.h"
 #include "selfcheck/cusparse.h"
 
@@ -23,11 +23,12 @@ struct AttentionCheckOptions {
   CusparseAttend* cusparse = nullptr;  // null: none
 };
 
-// Differences are the largest ones, relative to the largest output of the float64 reference; -1: not computed.
+// Differences are the largest ones, relative to the largest output of the float64 reference; NaN: not a number
+// somewhere; -1: not computed.
 struct AttentionRow {
   std::string name;
   uint64_t edges = 0;
-  bool same_graph = false;  // every edge as the reference has it
+  bool same_graph = false;  // as the reference has it, edge by edge
   double device_error = -1.0, cpu_error = -1.0, cusparse_error = -1.0;
   double device_ms = -1.0, cpu_ms = -1.0, cusparse_ms = -1.0;  // cuSPARSE: over all heads, the graph given
   std::string cusparse_failure;                                // why it has no numbers

@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <memory>
+#include <limits>
+#include <optional>
 #include <random>
 #include <utility>
 
-#include "model/model.h"
+#include "absl/strings/str_cat.h"
 #include "model/pass.h"
+#include "selfcheck/difference.h"
 
 namespace edgewise::selfcheck {
 namespace {
-
-constexpr double kDensityTolerance = 0.05;  // relative
 
 // Random tokens without pads, or random features; two of them for a model of pairs.
 absl::StatusOr<ModelInput> RandomInput(const Model& model, int32_t tokens) {
@@ -44,7 +44,7 @@ absl::StatusOr<ModelInput> RandomInput(const Model& model, int32_t tokens) {
   return input;
 }
 
-// The second of two passes, timed.
+// The second of two passes, timed. Its status: numbers that are not finite.
 absl::StatusOr<InputResult> Run(const Model& model, const ModelInput& input, double& milliseconds) {
   for (int run = 0;; ++run) {
     const std::vector<ModelInput> inputs = {input};
@@ -52,34 +52,22 @@ absl::StatusOr<InputResult> Run(const Model& model, const ModelInput& input, dou
     Pass pass(model, inputs, {});
     while (!pass.done()) {
       const absl::Status status = pass.Step();
-      if (!status.ok()) return status;
+      if (!status.ok()) {
+        return absl::Status(status.code(),
+                            absl::StrCat(model.backend().device(), ": the model: ", std::string(status.message())));
+      }
     }
     milliseconds = 1e3 * std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     InputResult result = pass.TakeResult(0);
-    if (!result.status.ok()) return result.status;
     if (run == 1) return result;
   }
 }
 
-double Difference(const std::vector<float>& got, const std::vector<float>& want) {
-  double largest = 0.0, difference = 0.0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    largest = std::max(largest, std::abs(static_cast<double>(want[i])));
-    const double error = std::abs(static_cast<double>(got[i]) - want[i]);
-    difference = error <= difference ? difference : error;
-  }
-  return difference / (largest > 0.0 ? largest : 1.0);
-}
-
 }  // namespace
 
-absl::StatusOr<std::vector<ModelRow>> CheckModel(const std::string& directory, Backend& device, Backend& cpu,
-                                                 int32_t tokens, double tolerance) {
-  auto on_device = Model::Load(directory, device);
-  if (!on_device.ok()) return on_device.status();
-  auto on_cpu = Model::Load(directory, cpu);
-  if (!on_cpu.ok()) return on_cpu.status();
-  absl::StatusOr<ModelInput> input = RandomInput(**on_cpu, tokens);
+absl::StatusOr<std::vector<ModelRow>> CheckModel(const Model& on_device, const Model& on_cpu, int32_t tokens,
+                                                 double tolerance) {
+  absl::StatusOr<ModelInput> input = RandomInput(on_cpu, tokens);
   if (!input.ok()) return input.status();
   std::vector<ModelRow> rows;
   std::optional<Graph> drawn;
@@ -92,16 +80,18 @@ absl::StatusOr<std::vector<ModelRow>> CheckModel(const std::string& directory, B
     if (name == std::string("the CPU's edges")) of_cpu.graph = of_device.graph = drawn;
     ModelRow row;
     row.name = name;
-    const auto want = Run(**on_cpu, of_cpu, row.cpu_ms);
+    const auto want = Run(on_cpu, of_cpu, row.cpu_ms);
     if (!want.ok()) return want.status();
-    const auto got = Run(**on_device, of_device, row.device_ms);
+    const auto got = Run(on_device, of_device, row.device_ms);
     if (!got.ok()) return got.status();
     if (want->graph.has_value()) drawn = want->graph;
-    row.error = Difference(got->logits, want->logits);
+    const bool finite = want->status.ok() && got->status.ok();
+    row.error = finite ? RelativeError(got->logits, want->logits) : std::numeric_limits<double>::quiet_NaN();
     row.cpu_density = want->density;
     row.device_density = got->density;
     const bool near = std::abs(row.device_density - row.cpu_density) <= kDensityTolerance * row.cpu_density;
-    row.passed = of_cpu.want_graph ? near && std::isfinite(row.error) : row.error <= tolerance;
+    row.judged_by_density = of_cpu.want_graph;
+    row.passed = row.judged_by_density ? near && std::isfinite(row.error) : row.error <= tolerance;
     rows.push_back(row);
   }
   return rows;
