@@ -3,24 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 
 #include "kernels/reference.h"
 #include "tests/cuda/device_run.h"
+#include "tests/cuda/random_floats.h"
 
 namespace edgewise {
 namespace {
 
 using testing::MakeDevice;
 using testing::Place;
-
-std::vector<float> Random(int64_t count, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& value : values) value = normal(random);
-  return values;
-}
+using testing::Random;
 
 std::vector<float> Fetch(Backend& backend, const Buffer& buffer) {
   std::vector<float> host(static_cast<size_t>(buffer.size()));

@@ -1,4 +1,4 @@
-// What the tests of kernels share: random numbers, and matrices in the (emulated) device's memory.
+// What the tests of kernels share: matrices in the (emulated) device's memory.
 #ifndef EDGEWISE_TESTS_CUDA_DEVICE_DATA_H_
 #define EDGEWISE_TESTS_CUDA_DEVICE_DATA_H_
 
@@ -7,23 +7,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <random>
 #include <span>
 #include <vector>
 
 #include "kernels/cuda/runtime.h"
 #include "kernels/tensor.h"
 #include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/random_floats.h"
 
 namespace edgewise::cuda {
 
-inline std::vector<float> Random(size_t size, uint64_t seed, float scale = 1.0f) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(size);
-  for (float& value : values) value = scale * normal(random);
-  return values;
-}
+using edgewise::testing::Random;
 
 // An array on the device, a copy of one on the host.
 template <typename T>
