@@ -1,18 +1,15 @@
 // Edge caps on the device: the edges that the reference keeps, exactly, whatever the order in which blocks and threads
-// run; ledgers over successive calls; ties in age.
+// run; ledgers over successive calls.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <random>
 #include <string>
-#include <tuple>
-#include <variant>
 #include <vector>
 
 #include "kernels/cuda/age_select.h"
 #include "kernels/cuda/attention_kernels.h"
-#include "tests/cuda/device_case.h"
+#include "tests/cuda/attention_caps_case.h"
 #include "tests/cuda/emulator/emulator.h"
 
 namespace edgewise::cuda {
@@ -22,95 +19,17 @@ using edgewise::testing::Case;
 using edgewise::testing::Shape;
 using testing::CapOf;
 using testing::DeviceCase;
-using testing::DeviceMemory;
+using testing::DeviceCopies;
+using testing::Drawn;
+using testing::DrawnUnder;
+using testing::ExpectAsReference;
+using testing::ExpectCap;
 using testing::Get;
-using testing::GraphsOf;
-using testing::List;
-using testing::Listed;
-
-// A drawn edge in the order in which caps keep them.
-using Key = std::tuple<double, int32_t, int32_t, int32_t, int32_t>;  // age, problem, head, query, key
-
-// What the draws of one cap are before it keeps any.
-struct Drawn {
-  uint64_t forced = 0;
-  std::vector<Key> edges;  // ascending
-};
-
-Drawn DrawnUnder(const Case& host, int32_t cap) {
-  Drawn drawn;
-  for (size_t p = 0; p < host.problems.size(); ++p) {
-    const AttentionProblem& problem = host.problems[p];
-    if (problem.cap != cap || !std::holds_alternative<DrawnRows>(problem.pattern)) continue;
-    for (int h = 0; h < host.inputs.num_heads; ++h) {
-      for (const reference::Edge& edge : reference::DrawEdges(host.inputs, problem, h)) {
-        if (edge.forced) {
-          ++drawn.forced;
-        } else {
-          drawn.edges.emplace_back(edge.age, static_cast<int32_t>(p), h, edge.query, edge.key);
-        }
-      }
-    }
-  }
-  std::sort(drawn.edges.begin(), drawn.edges.end());
-  return drawn;
-}
-
-void Select(DeviceCase& device) {
-  DeviceMemory memory;
-  // Scratch comes as it is.
-  const std::vector<unsigned char> dirt(CapScratchBytes(device.call.num_caps), 0xA5);
-  ASSERT_EQ(SelectYoungest(nullptr, device.call, memory.Put(dirt)), cudaSuccess);
-}
-
-// `cap` is what a cap that may keep `allowed` of `drawn` must be.
-void ExpectCap(const DeviceCap& cap, const Drawn& drawn, uint64_t allowed, int num_heads, const std::string& what) {
-  EXPECT_EQ(cap.forced, drawn.forced) << what;
-  EXPECT_EQ(cap.drawn, drawn.edges.size()) << what;
-  EXPECT_EQ(cap.allowed, allowed) << what;
-  EXPECT_EQ(cap.failed, 0) << what;
-  const bool drops = drawn.edges.size() > allowed;
-  EXPECT_EQ(cap.capped, drops ? 1 : 0) << what;
-  if (!drops) {
-    EXPECT_EQ(cap.cut.age_bits, ~uint64_t{0}) << what;
-    EXPECT_EQ(cap.tau, 1.0) << what;
-    return;
-  }
-  const auto [age, problem, head, query, key] = drawn.edges[allowed];
-  EXPECT_EQ(cap.cut.age_bits, AgeBits(age)) << what;
-  EXPECT_EQ(cap.cut.order, EdgeOrder(problem, num_heads, head, query, key)) << what;
-  EXPECT_EQ(cap.tau, age) << what;
-}
-
-// Runs `caps` on the device and compares the kept edges with the reference's.
-void ExpectAsReference(const Case& host, const std::vector<uint64_t>& max_edges, const std::string& what) {
-  std::vector<EdgeCap> caps;
-  std::vector<DeviceCap> device_caps;
-  for (uint64_t edges : max_edges) {
-    caps.push_back(EdgeCap{edges});
-    device_caps.push_back(CapOf(edges));
-  }
-  const edgewise::testing::Outcome want = RunReference(host, caps);
-  DeviceCase device(host, device_caps);
-  Select(device);
-  const std::vector<DeviceCap> got = device.Caps();
-  for (size_t c = 0; c < caps.size(); ++c) {
-    EXPECT_EQ(got[c].capped != 0, want.caps[c].capped) << what;
-    const Drawn drawn = DrawnUnder(host, static_cast<int32_t>(c));
-    const uint64_t taken = drawn.forced + got[c].undrawn;
-    ExpectCap(got[c], drawn, max_edges[c] > taken ? max_edges[c] - taken : 0, device.call.num_heads, what);
-  }
-  for (size_t p = 0; p < host.problems.size(); ++p) {
-    if (device.problems[p].kind != PatternKind::kDrawn) continue;
-    const Listed listed = List(device, static_cast<int32_t>(p)), graph = GraphsOf(want.reports[p]);
-    ASSERT_EQ(listed.row_offsets, graph.row_offsets) << what << " problem " << p;
-    ASSERT_EQ(listed.keys, graph.keys) << what << " problem " << p;
-    ASSERT_EQ(listed.multiplicity, graph.multiplicity) << what << " problem " << p;
-  }
-}
+using testing::kLaws;
+using testing::Select;
 
 TEST(SelectYoungestTest, KeepsWhatTheReferenceKeepsAtEveryShare) {
-  for (const Law law : {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti}) {
+  for (const Law law : kLaws) {
     Shape shape;
     shape.lengths = {70, 33};
     shape.mean_rate = 0.3;
@@ -228,7 +147,7 @@ TEST(SelectYoungestTest, LedgersAreChargedInStreamOrder) {
     Shape shape;
     shape.lengths = {40, 25};
     shape.mean_rate = 0.3;
-    DeviceMemory memory;
+    DeviceCopies memory;
     uint64_t* ledgers = memory.Put(std::vector<uint64_t>{budget, budget / 2});
     uint64_t remaining[2] = {budget, budget / 2};
     for (int layer = 0; layer < 3; ++layer) {
@@ -259,88 +178,6 @@ TEST(SelectYoungestTest, LedgersAreChargedInStreamOrder) {
       }
     }
   }
-}
-
-// The same sequence several times with the same random key: each age as often, the order decides.
-TEST(SelectYoungestTest, EdgesOfOneAgeAreKeptInTheOrderOfProblemHeadQueryAndKey) {
-  Shape shape;
-  shape.lengths = {24};
-  shape.heads = 2;
-  shape.mean_rate = 0.5;
-  Case host(shape);
-  for (int copy = 0; copy < 5; ++copy) host.AddProblems(DrawnRows{.law = Law::kPoissonMulti}, 0);
-  host.AskForAll();
-  for (uint64_t cap = 501; cap < 508; ++cap) ExpectAsReference(host, {cap}, std::to_string(cap));
-}
-
-// Sequences of one token, all with the same uniform number, whose edges have ages as near as their rates; and one of 40
-// tokens, whose edges have ages of all sizes. That uniform number is just above a multiple of 2^-8 and the ages just
-// below a bucket's end, so that a bound on either that is slightly too low loses edges.
-struct Crowd {
-  Crowd(int size, double spread) : size(size), host(ShapeOf(size)) {
-    DrawnRows pattern;
-    for (pattern.key.seed = 1;; ++pattern.key.seed) {
-      const double u = static_cast<double>(PairUniform(pattern.key, 0, 0, 0)) / kPairUniformScale;
-      const double bucket = u / kRate * kAgeBuckets, byte = u * 256.0;
-      if (u > 0.1 && u < 0.2 && bucket - std::floor(bucket) > 0.7 && byte - std::floor(byte) < 4e-4) break;
-    }
-    std::mt19937 random(7);
-    std::fill(host.x.begin(), host.x.end(), 0.0f);
-    std::fill(host.y.begin(), host.y.end(), 0.0f);
-    for (size_t i = 0; i < host.query_bound.size(); ++i) {
-      const float rate = static_cast<float>(kRate + spread * static_cast<double>(random() % 1024) / 1024.0);
-      host.x[i * 16] = host.query_bound[i] = rate;
-      host.y[i * 16] = host.key_bound[i] = 1.0f;
-    }
-    host.AddProblems(pattern, 0);
-    drawn = DrawnUnder(host, 0);
-    while (std::get<1>(drawn.edges[first]) == size) ++first;
-  }
-  static Shape ShapeOf(int size) {
-    Shape shape;
-    shape.lengths.assign(size, 1);
-    shape.lengths.push_back(40);
-    shape.heads = 1;
-    shape.head_dim = 1;
-    shape.rank = 16;
-    return shape;
-  }
-  static constexpr double kRate = 0.98;
-  int size;
-  Case host;
-  Drawn drawn;
-  size_t first = 0;  // of the sequences of one token among the drawn edges
-};
-
-TEST(SelectYoungestTest, DividesABucketThatHasTooManyEdges) {
-  const Crowd crowd(9000, 3e-6);
-  const uint32_t youngest = AgeTick(std::get<0>(crowd.drawn.edges[crowd.first]));
-  const uint32_t oldest = AgeTick(std::get<0>(crowd.drawn.edges[crowd.first + 8999]));
-  ASSERT_EQ(AgeBucket(youngest), AgeBucket(oldest));
-  ASSERT_LT(youngest, oldest);
-  for (const uint64_t allowed : {crowd.first, crowd.first + 4321}) {
-    DeviceCase device(crowd.host, {CapOf(allowed)});
-    Select(device);
-    ExpectCap(device.Caps()[0], crowd.drawn, allowed, 1, std::to_string(allowed));
-  }
-}
-
-TEST(SelectYoungestTest, ReportsThatMoreEdgesThanItCanListHaveOneAge) {
-  const Crowd crowd(8193, 0.0);
-  DeviceCase device(crowd.host, {CapOf(crowd.first + 100)});
-  Select(device);
-  const DeviceCap cap = device.Caps()[0];
-  EXPECT_EQ(cap.failed, 1);
-  EXPECT_EQ(cap.drawn, crowd.drawn.edges.size());
-  EXPECT_EQ(List(device, 8193).keys.size(), 0u);  // the allowance holds all the same
-}
-
-TEST(SelectYoungestTest, SelectsAmongAsManyEdgesOfOneAgeAsItCanList) {
-  const Crowd crowd(8100, 0.0);  // and some that are near
-  const uint64_t allowed = crowd.first + 6000;
-  DeviceCase device(crowd.host, {CapOf(allowed)});
-  Select(device);
-  ExpectCap(device.Caps()[0], crowd.drawn, allowed, 1, "one age");
 }
 
 TEST(SelectYoungestTest, ACallWithoutCapsOrRowsIsNoError) {

@@ -17,18 +17,18 @@ using edgewise::testing::Outcome;
 using edgewise::testing::Shape;
 using testing::CapOf;
 using testing::DeviceCase;
-using testing::DeviceMemory;
+using testing::DeviceCopies;
+using testing::ExpectListed;
 using testing::Get;
 using testing::GraphsOf;
-using testing::List;
+using testing::kLaws;
 using testing::Listed;
-
-const Law kLaws[] = {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti};
+using testing::Select;
 
 std::string NameOf(Law law) { return "law " + std::to_string(static_cast<int>(law)); }
 
 std::vector<double> Expected(DeviceCase& device, const std::vector<int32_t>& problems) {
-  DeviceMemory memory;
+  DeviceCopies memory;
   EXPECT_EQ(CountExpected(nullptr, device.call, memory.Put(problems), static_cast<int32_t>(problems.size())),
             cudaSuccess);
   std::vector<double> expected;
@@ -124,9 +124,7 @@ struct Drawn {
     max_edges = static_cast<uint64_t>(drawing.kept * static_cast<double>(edges));
     want = RunReference(host, {EdgeCap{max_edges}});
     device = std::make_unique<DeviceCase>(host, std::vector<DeviceCap>{CapOf(max_edges)});
-    DeviceMemory memory;
-    void* scratch = memory.Put(std::vector<unsigned char>(CapScratchBytes(1)));
-    EXPECT_EQ(SelectYoungest(nullptr, device->call, scratch), cudaSuccess);
+    Select(*device);
   }
   static Shape ShapeOf(const Drawing& drawing, std::vector<int> lengths, double rate) {
     Shape shape;
@@ -144,23 +142,21 @@ struct Drawn {
 
 TEST(EdgeReportsTest, DegreesAndEdgesAreTheReferences) {
   for (const Drawing& drawing : kDrawings) {
+    SCOPED_TRACE(NameOf(drawing.law));
     const Drawn drawn(drawing);
     for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(2)}) {
       emulator::SetOrder(order);
       for (int32_t p : {2, 3}) {
         const AttentionReport& report = drawn.want.reports[p];
-        const Listed listed = List(*drawn.device, p), want = GraphsOf(report);
-        EXPECT_EQ(listed.row_offsets, want.row_offsets) << NameOf(drawing.law);
-        EXPECT_EQ(listed.keys, want.keys) << NameOf(drawing.law);
-        EXPECT_EQ(listed.multiplicity, want.multiplicity) << NameOf(drawing.law);
+        ExpectListed(*drawn.device, p, report);
         std::vector<uint32_t> degrees;
         for (const HeadReport& head : report.heads) {
           for (uint32_t degree : head.key_degrees) degrees.push_back(degree + 7);
         }
-        DeviceMemory memory;
+        DeviceCopies memory;
         uint32_t* counted = memory.Put(std::vector<uint32_t>(degrees.size(), 7));
         EXPECT_EQ(CountKeyDegrees(nullptr, drawn.device->call, p, counted), cudaSuccess);
-        EXPECT_EQ(Get(counted, static_cast<int64_t>(degrees.size())), degrees) << NameOf(drawing.law);
+        EXPECT_EQ(Get(counted, static_cast<int64_t>(degrees.size())), degrees);
       }
     }
     emulator::SetOrder(emulator::kForward);
@@ -176,11 +172,8 @@ TEST(EdgeReportsTest, RowsOfMoreThanOneChunkGoOnWhereTheLastEnded) {
   Case host(shape);
   host.AddProblems(DrawnRows{.self_loops = true});
   host.AskForAll();
-  const Listed want = GraphsOf(RunReference(host).reports[0]);
   const DeviceCase device(host);
-  const Listed got = List(device, 0);
-  EXPECT_EQ(got.row_offsets, want.row_offsets);
-  EXPECT_EQ(got.keys, want.keys);
+  ExpectListed(device, 0, RunReference(host).reports[0]);
 }
 
 // Weights of the edges of reports, of any kind of problem.
@@ -192,7 +185,7 @@ void ExpectWeights(const Case& host, const DeviceCase& device, const AttentionRe
     want.insert(want.end(), head.graph.weights.begin(), head.graph.weights.end());
     multi |= !head.graph.multiplicity.empty();
   }
-  DeviceMemory memory;
+  DeviceCopies memory;
   float* weights = memory.Put(std::vector<float>(want.size(), -1.0f));
   EXPECT_EQ(EdgeWeights(nullptr, device.call, problem, memory.Put(graph.row_offsets), memory.Put(graph.keys),
                         multi ? memory.Put(graph.multiplicity) : nullptr, weights),
@@ -253,7 +246,7 @@ TEST(EdgeWeightsTest, RowsWhoseScoresOverflowAreNaN) {
   host.AskForAll();
   const Outcome want = RunReference(host);
   const DeviceCase device(host);
-  DeviceMemory memory;
+  DeviceCopies memory;
   Listed graph = GraphsOf(want.reports[0]);
   graph.keys[4] = 4;  // token 2 attends to tokens 0, 4 and 2
   float* weights = memory.Put(std::vector<float>(graph.keys.size()));

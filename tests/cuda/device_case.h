@@ -21,8 +21,8 @@
 
 namespace edgewise::cuda::testing {
 
-// Owns device memory.
-class DeviceMemory {
+// Copies of arrays of the host, in device memory; owns it.
+class DeviceCopies {
  public:
   template <typename T>
   T* Put(std::span<const T> host) {
@@ -51,6 +51,8 @@ std::vector<T> Get(const T* pointer, int64_t count) {
   return host;
 }
 
+inline constexpr Law kLaws[] = {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti};
+
 struct DeviceCase {
   // `caps`: as in the call, without what they draw. Their `undrawn` is counted here.
   explicit DeviceCase(const edgewise::testing::Case& host, std::vector<DeviceCap> caps = {});
@@ -59,7 +61,7 @@ struct DeviceCase {
   std::vector<DeviceCap> Caps() const { return Get(call.caps, call.num_caps); }
   std::vector<HeadCounts> Counts() const { return Get(call.counts, num_counts); }
 
-  DeviceMemory memory;
+  DeviceCopies memory;
   DeviceCall call = {};
   std::vector<DeviceProblem> problems;
   int64_t num_counts = 0;
@@ -174,13 +176,12 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
 struct Listed {
   std::vector<int64_t> row_offsets;
   std::vector<int32_t> keys, multiplicity;
-  bool operator==(const Listed&) const = default;
 };
 
 // The kept edges of a drawn problem.
 inline Listed List(const DeviceCase& device, int32_t problem) {
   const int64_t heads = device.call.num_heads, queries = device.problems[problem].tokens;
-  DeviceMemory memory;
+  DeviceCopies memory;
   int32_t* counts = memory.Put(std::vector<int32_t>(static_cast<size_t>(heads * queries), -1));
   EXPECT_EQ(CountRowEdges(nullptr, device.call, problem, counts), cudaSuccess);
   const std::vector<int32_t> rows = Get(counts, heads * queries);
@@ -199,6 +200,14 @@ inline Listed List(const DeviceCase& device, int32_t problem) {
   return listed;
 }
 
+// Settles the caps.
+inline void Select(DeviceCase& device) {
+  DeviceCopies memory;
+  // Scratch comes as it is.
+  const std::vector<unsigned char> dirt(static_cast<size_t>(CapScratchBytes(device.call.num_caps)), 0xA5);
+  EXPECT_EQ(SelectYoungest(nullptr, device.call, memory.Put(dirt)), cudaSuccess);
+}
+
 // The graphs of a report, as List gives them.
 inline Listed GraphsOf(const AttentionReport& report) {
   Listed listed;
@@ -211,6 +220,14 @@ inline Listed GraphsOf(const AttentionReport& report) {
     listed.multiplicity.resize(listed.keys.size(), 1);
   }
   return listed;
+}
+
+// The device keeps the edges of a drawn problem that its report has.
+inline void ExpectListed(const DeviceCase& device, int32_t problem, const AttentionReport& report) {
+  const Listed listed = List(device, problem), want = GraphsOf(report);
+  ASSERT_EQ(listed.row_offsets, want.row_offsets) << "problem " << problem;
+  ASSERT_EQ(listed.keys, want.keys) << "problem " << problem;
+  ASSERT_EQ(listed.multiplicity, want.multiplicity) << "problem " << problem;
 }
 
 }  // namespace edgewise::cuda::testing
