@@ -1,70 +1,23 @@
-// The emulator itself: what it computes as CUDA would, and the misuse that it reports.
-#include "tests/cuda/emulator/emulator.h"
-
+// The emulator itself: what threads, warps and blocks compute as CUDA would.
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <limits>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/mma.cuh"
+#include "tests/cuda/emulator_case.h"
 
 namespace edgewise::cuda {
 namespace {
 
 using testing::Each;
 using testing::ElementsAre;
-using testing::ElementsAreArray;
-
-// Memory that kernels write and tests read; the emulator has one kind.
-template <typename T>
-struct Buffer {
-  explicit Buffer(size_t size) : size(size) { EXPECT_EQ(cudaMalloc(&data, size * sizeof(T)), cudaSuccess); }
-  explicit Buffer(const std::vector<T>& values) : Buffer(values.size()) {
-    EXPECT_EQ(cudaMemcpy(data, values.data(), size * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
-  }
-  ~Buffer() { cudaFree(data); }
-  std::vector<T> Read() const {
-    std::vector<T> values(size);
-    EXPECT_EQ(cudaMemcpy(values.data(), data, size * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-    return values;
-  }
-  T* data = nullptr;
-  size_t size;
-};
-
-// Once in every order.
-template <typename F>
-void InEveryOrder(F f) {
-  for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(7)}) {
-    SCOPED_TRACE(order.kind);
-    emulator::SetOrder(order);
-    f();
-  }
-  emulator::SetOrder(emulator::kForward);
-}
-
-cudaError_t LaunchExtents(dim3 grid, dim3 block, size_t shared, void (*kernel)(unsigned*), unsigned* out) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared;
-  return cudaLaunchKernelEx(&config, kernel, out);
-}
-
-__global__ void CountIndices(unsigned* out) {
-  const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-  const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-  const unsigned i = block * blockDim.x * blockDim.y * blockDim.z + thread;
-  atomicAdd(&out[i], i + 1);
-}
 
 TEST(EmulatorTest, EveryThreadRunsOnceWithItsIndices) {
   InEveryOrder([] {
@@ -307,102 +260,6 @@ TEST(EmulatorTest, MatricesAreLoadedAtOnce) {
       EXPECT_EQ(out.Read(), expected);
     }
   });
-}
-
-__global__ void LookAtShared(unsigned* out) {
-  [[maybe_unused]] __shared__ unsigned kept;
-  const unsigned* dynamic = reinterpret_cast<const unsigned*>(DynamicShared());
-  out[blockIdx.x] = dynamic[100];
-#if !defined(__SANITIZE_ADDRESS__)
-  out[blockIdx.x] &= kept;
-#endif
-  kept = 1;
-  const_cast<unsigned*>(dynamic)[100] = 1;
-}
-
-TEST(EmulatorTest, SharedMemoryIsNewInEveryBlock) {
-  Buffer<unsigned> out(3);
-  ASSERT_EQ(Launch(nullptr, 3, 1, 404, LookAtShared, out.data), cudaSuccess);
-  EXPECT_THAT(out.Read(), Each(~0u));
-}
-
-TEST(EmulatorTest, MoreSharedMemoryMustBeAskedFor) {
-  Buffer<unsigned> out(1000);
-  EXPECT_EQ(LaunchExtents(1, 1, 48 << 10, CountIndices, out.data), cudaSuccess);
-  EXPECT_EQ(LaunchExtents(1, 1, (48 << 10) + 1, CountIndices, out.data), cudaErrorInvalidValue);
-  EXPECT_EQ(cudaFuncSetAttribute(CountIndices, cudaFuncAttributeMaxDynamicSharedMemorySize, (227 << 10) + 1),
-            cudaErrorInvalidValue);
-  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  EXPECT_EQ(cudaFuncSetAttribute(CountIndices, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10), cudaSuccess);
-  EXPECT_EQ(LaunchExtents(1, 1, 227 << 10, CountIndices, out.data), cudaSuccess);
-  EXPECT_EQ(LaunchExtents(1, {32, 33}, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
-  EXPECT_EQ(LaunchExtents({1, 65536}, 1, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
-  EXPECT_EQ(LaunchExtents(0, 1, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
-}
-
-TEST(EmulatorTest, FailsForGoodAfterSoManyLaunches) {
-  Buffer<unsigned> out(std::vector<unsigned>(4, 0));
-  const uint64_t before = emulator::launches();
-  emulator::FailAfter(2);
-  EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, out.data), cudaSuccess);
-  EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, out.data), cudaSuccess);
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, out.data), cudaErrorIllegalAddress);
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  void* pointer;
-  EXPECT_EQ(cudaMalloc(&pointer, 1), cudaErrorIllegalAddress);
-  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
-  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
-  EXPECT_STREQ(cudaGetErrorName(cudaGetLastError()), "cudaErrorIllegalAddress");
-  emulator::FailAfter(-1);
-  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  EXPECT_EQ(emulator::launches() - before, 2u);
-  EXPECT_THAT(out.Read(), ElementsAre(2, 4, 6, 8));
-}
-
-TEST(EmulatorTest, MemoryIsLimitedCountedAndFilled) {
-  const size_t allocations = emulator::LiveAllocations(), bytes = emulator::LiveBytes();
-  emulator::SetMemoryLimit(bytes + 1000);
-  unsigned char *a, *b;
-  ASSERT_EQ(cudaMalloc(&a, 600), cudaSuccess);
-  EXPECT_EQ(cudaMallocAsync(&b, 401, nullptr), cudaErrorMemoryAllocation);
-  EXPECT_EQ(b, nullptr);
-  ASSERT_EQ(cudaMallocAsync(&b, 400, nullptr), cudaSuccess);
-  size_t free, total;
-  EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
-  EXPECT_EQ(free, 0u);
-  EXPECT_EQ(emulator::LiveAllocations(), allocations + 2);
-  std::vector<unsigned char> read(400);
-  EXPECT_EQ(cudaMemcpy(read.data(), b, 400, cudaMemcpyDeviceToHost), cudaSuccess);
-  EXPECT_THAT(read, Each(0xFF));
-  EXPECT_EQ(cudaFree(a), cudaSuccess);
-  EXPECT_EQ(cudaFreeAsync(b, nullptr), cudaSuccess);
-  EXPECT_EQ(emulator::LiveAllocations(), allocations);
-  EXPECT_EQ(emulator::LiveBytes(), bytes);
-  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
-  emulator::SetMemoryLimit(size_t{16} << 30);
-}
-
-TEST(EmulatorTest, CopiesOfRows) {
-  Buffer<char> out(std::vector<char>(12, '.'));
-  EXPECT_EQ(cudaMemcpy2DAsync(out.data + 1, 4, "abcdef", 2, 2, 3, cudaMemcpyHostToDevice), cudaSuccess);
-  EXPECT_THAT(out.Read(), ElementsAreArray(std::string(".ab..cd..ef.")));
-}
-
-TEST(EmulatorTest, StreamsAndEvents) {
-  cudaStream_t stream;
-  cudaEvent_t event;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
-  Buffer<unsigned> out(std::vector<unsigned>(4, 0));
-  EXPECT_EQ(Launch(stream, 1, 4, 0, CountIndices, out.data), cudaSuccess);
-  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
-  EXPECT_EQ(cudaStreamWaitEvent(stream, event), cudaSuccess);
-  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
-  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
-  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 
 }  // namespace

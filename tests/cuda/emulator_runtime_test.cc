@@ -1,0 +1,117 @@
+// The emulator's runtime: launches and their limits, memory, copies, streams, and failures that a test asks for.
+#include <cuda_runtime.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "tests/cuda/emulator_case.h"
+
+namespace edgewise::cuda {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::ElementsAreArray;
+
+__global__ void LookAtShared(unsigned* out) {
+  [[maybe_unused]] __shared__ unsigned kept;
+  const unsigned* dynamic = reinterpret_cast<const unsigned*>(DynamicShared());
+  out[blockIdx.x] = dynamic[100];
+#if !defined(__SANITIZE_ADDRESS__)
+  out[blockIdx.x] &= kept;
+#endif
+  kept = 1;
+  const_cast<unsigned*>(dynamic)[100] = 1;
+}
+
+TEST(EmulatorRuntimeTest, SharedMemoryIsNewInEveryBlock) {
+  Buffer<unsigned> out(3);
+  ASSERT_EQ(Launch(nullptr, 3, 1, 404, LookAtShared, out.data), cudaSuccess);
+  EXPECT_THAT(out.Read(), Each(~0u));
+}
+
+TEST(EmulatorRuntimeTest, MoreSharedMemoryMustBeAskedFor) {
+  Buffer<unsigned> out(1000);
+  EXPECT_EQ(LaunchExtents(1, 1, 48 << 10, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(LaunchExtents(1, 1, (48 << 10) + 1, CountIndices, out.data), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetAttribute(CountIndices, cudaFuncAttributeMaxDynamicSharedMemorySize, (227 << 10) + 1),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaFuncSetAttribute(CountIndices, cudaFuncAttributeMaxDynamicSharedMemorySize, 227 << 10), cudaSuccess);
+  EXPECT_EQ(LaunchExtents(1, 1, 227 << 10, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(LaunchExtents(1, {32, 33}, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(LaunchExtents({1, 65536}, 1, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(LaunchExtents(0, 1, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
+}
+
+TEST(EmulatorRuntimeTest, FailsForGoodAfterSoManyLaunches) {
+  Buffer<unsigned> out(std::vector<unsigned>(4, 0));
+  const uint64_t before = emulator::launches();
+  emulator::FailAfter(2);
+  EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, out.data), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  void* pointer;
+  EXPECT_EQ(cudaMalloc(&pointer, 1), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorIllegalAddress);
+  EXPECT_STREQ(cudaGetErrorName(cudaGetLastError()), "cudaErrorIllegalAddress");
+  emulator::FailAfter(-1);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(emulator::launches() - before, 2u);
+  EXPECT_THAT(out.Read(), ElementsAre(2, 4, 6, 8));
+}
+
+TEST(EmulatorRuntimeTest, MemoryIsLimitedCountedAndFilled) {
+  const size_t allocations = emulator::LiveAllocations(), bytes = emulator::LiveBytes();
+  emulator::SetMemoryLimit(bytes + 1000);
+  unsigned char *a, *b;
+  ASSERT_EQ(cudaMalloc(&a, 600), cudaSuccess);
+  EXPECT_EQ(cudaMallocAsync(&b, 401, nullptr), cudaErrorMemoryAllocation);
+  EXPECT_EQ(b, nullptr);
+  ASSERT_EQ(cudaMallocAsync(&b, 400, nullptr), cudaSuccess);
+  size_t free, total;
+  EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  EXPECT_EQ(free, 0u);
+  EXPECT_EQ(emulator::LiveAllocations(), allocations + 2);
+  std::vector<unsigned char> read(400);
+  EXPECT_EQ(cudaMemcpy(read.data(), b, 400, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_THAT(read, Each(0xFF));
+  EXPECT_EQ(cudaFree(a), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(b, nullptr), cudaSuccess);
+  EXPECT_EQ(emulator::LiveAllocations(), allocations);
+  EXPECT_EQ(emulator::LiveBytes(), bytes);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  emulator::SetMemoryLimit(size_t{16} << 30);
+}
+
+TEST(EmulatorRuntimeTest, CopiesOfRows) {
+  Buffer<char> out(std::vector<char>(12, '.'));
+  EXPECT_EQ(cudaMemcpy2DAsync(out.data + 1, 4, "abcdef", 2, 2, 3, cudaMemcpyHostToDevice), cudaSuccess);
+  EXPECT_THAT(out.Read(), ElementsAreArray(std::string(".ab..cd..ef.")));
+}
+
+TEST(EmulatorRuntimeTest, StreamsAndEvents) {
+  cudaStream_t stream;
+  cudaEvent_t event;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+  Buffer<unsigned> out(std::vector<unsigned>(4, 0));
+  EXPECT_EQ(Launch(stream, 1, 4, 0, CountIndices, out.data), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(event, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(stream, event), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace edgewise::cuda
