@@ -62,8 +62,6 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   device->name_ = properties.name;
   device->major_ = properties.major;
   device->minor_ = properties.minor;
-  device->multiprocessors_ = properties.multiProcessorCount;
-  device->total_memory_ = static_cast<int64_t>(properties.totalGlobalMem);
   device->shared_memory_ = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
 
   cudaMemPool_t pool = nullptr;

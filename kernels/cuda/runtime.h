@@ -43,8 +43,6 @@ class Device {
   const std::string& name() const { return name_; }
   int major() const { return major_; }  // of the compute capability
   int minor() const { return minor_; }
-  int multiprocessors() const { return multiprocessors_; }
-  int64_t total_memory() const { return total_memory_; }    // bytes
   int64_t shared_memory() const { return shared_memory_; }  // bytes that a block can have
 
   // Makes it the calling thread's device.
@@ -60,8 +58,8 @@ class Device {
  private:
   Device() = default;
 
-  int ordinal_ = 0, major_ = 0, minor_ = 0, multiprocessors_ = 0;
-  int64_t total_memory_ = 0, shared_memory_ = 0;
+  int ordinal_ = 0, major_ = 0, minor_ = 0;
+  int64_t shared_memory_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
 };
