@@ -17,8 +17,9 @@ foreach(suite ${EDGEWISE_GPU_SUITES} ${EDGEWISE_GPU_MODEL_SUITES})
 endforeach()
 
 # The benchmark's C interface and its Python wrapper, over emulated kernels.
-add_library(edgewise_gpu_bench_emulated MODULE ${PROJECT_SOURCE_DIR}/bench/gpu/attention_gpu.cc
-  ${PROJECT_SOURCE_DIR}/bench/gpu/sampled_rows.cc)
+set(bench_sources attention_check.cc attention_gpu.cc attention_runs.cc sampled_rows.cc)
+list(TRANSFORM bench_sources PREPEND ${PROJECT_SOURCE_DIR}/bench/gpu/)
+add_library(edgewise_gpu_bench_emulated MODULE ${bench_sources})
 target_link_libraries(edgewise_gpu_bench_emulated PRIVATE edgewise_cuda_kernels_emulated edgewise_flags)
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # Python cannot load a library with sanitizers
   add_test(NAME gpu_bench_wrapper COMMAND ${SYSTEM_PYTHON} -m unittest discover -s tests/gpu_bench

@@ -1,0 +1,241 @@
+#include "bench/gpu/attention_runs.h"
+
+#include <random>
+#include <utility>
+
+#include "kernels/cuda/attention_items.h"
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/blocks.h"
+
+namespace edgewise::bench {
+namespace {
+
+using cuda::CudaStatus;
+using cuda::DeviceBlock;
+using cuda::DeviceMemory;
+
+constexpr int kClusters = 128;
+constexpr int kWarmRuns = 2;
+
+AttentionInputs Inputs(const EdgewiseBenchCall& call) {
+  AttentionInputs inputs;
+  inputs.q = ConstMatrix(call.q, Rows(call), Width(call));
+  inputs.k = ConstMatrix(call.k, Rows(call), Width(call));
+  inputs.v = ConstMatrix(call.v, Rows(call), Width(call));
+  inputs.memberships = {call.x, call.y, call.query_bound, call.key_bound, Rows(call), call.rank};
+  inputs.num_heads = call.heads;
+  inputs.head_dim = call.head_dim;
+  inputs.scale = Scale(call);
+  return inputs;
+}
+
+}  // namespace
+
+AttentionRuns::~AttentionRuns() {
+  if (device_ != nullptr) static_cast<void>(device_->Synchronize());
+  for (cudaEvent_t event : events_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+}
+
+absl::Status AttentionRuns::Start(int ordinal) {
+  absl::StatusOr<std::shared_ptr<cuda::Device>> opened = cuda::Device::Open(ordinal);
+  if (!opened.ok()) return opened.status();
+  device_ = *std::move(opened);
+  attention_ = std::make_unique<cuda::Attention>(*device_, bf16_);
+  for (cudaEvent_t& event : events_) {
+    if (absl::Status status = CudaStatus(cudaEventCreate(&event), "event"); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall& call, bool given) const {
+  KernelCall kernels;
+  std::vector<cuda::DeviceProblem> problems(call.batch);
+  std::vector<cuda::RowItem> items;
+  for (int32_t b = 0; b < call.batch; ++b) {
+    cuda::DeviceProblem& problem = problems[b];
+    problem = {};
+    problem.first_row = problem.query_row = problem.out_row = b * call.n;
+    problem.tokens = static_cast<int32_t>(call.n);
+    problem.kind = given ? cuda::PatternKind::kGiven : cuda::PatternKind::kDrawn;
+    problem.cap = -1;
+    problem.count = static_cast<int64_t>(b) * call.heads;
+    problem.law = Law::kBernoulli;
+    problem.key.seed = call.seed + b;
+    problem.row_offsets = given ? call.row_offsets + static_cast<int64_t>(b) * call.heads * (call.n + 1) : nullptr;
+    problem.given_keys = given ? call.keys : nullptr;
+    AttentionProblem shape;
+    shape.tokens = problem.tokens;
+    cuda::AddRowItems(shape, b, call.heads, items);
+  }
+  const std::vector<cuda::HeadCounts> counts(static_cast<size_t>(call.batch) * call.heads);
+  auto on_device = DeviceMemory::Copy(device_, std::span<const cuda::DeviceProblem>(problems));
+  if (!on_device.ok()) return on_device.status();
+  kernels.problems = *std::move(on_device);
+  on_device = DeviceMemory::Copy(device_, std::span<const cuda::RowItem>(items));
+  if (!on_device.ok()) return on_device.status();
+  kernels.items = *std::move(on_device);
+  on_device = DeviceMemory::Copy(device_, std::span<const cuda::HeadCounts>(counts));
+  if (!on_device.ok()) return on_device.status();
+  kernels.counts = *std::move(on_device);
+  cuda::DeviceCall& of = kernels.call;
+  of.q = call.q;
+  of.k = call.k;
+  of.v = call.v;
+  of.q_stride = of.k_stride = of.v_stride = of.out_stride = Width(call);
+  of.out = call.out;
+  of.num_heads = call.heads;
+  of.head_dim = of.value_dim = call.head_dim;
+  of.scale = Scale(call);
+  of.x = call.x;
+  of.y = call.y;
+  of.query_bound = call.query_bound;
+  of.key_bound = call.key_bound;
+  of.membership_rows = Rows(call);
+  of.rank = call.rank;
+  of.problems = kernels.problems.as<cuda::DeviceProblem>();
+  of.row_items = kernels.items.as<cuda::RowItem>();
+  of.num_row_items = static_cast<int64_t>(items.size());
+  of.counts = static_cast<cuda::HeadCounts*>(kernels.counts.data());
+  return kernels;
+}
+
+// Random weights of a membership network of these heads, and room for what it computes.
+absl::Status AttentionRuns::MakeMembershipWeights(const EdgewiseBenchCall& call) {
+  if (membership_weights_ == nullptr || weights_heads_ != call.heads || weights_head_dim_ != call.head_dim) {
+    std::mt19937 random(29);
+    std::normal_distribution<float> normal;
+    const auto fill = [&](size_t size, float scale) {
+      std::vector<float> values(size);
+      for (float& value : values) value = scale * normal(random);
+      return values;
+    };
+    const auto d = static_cast<size_t>(call.head_dim);
+    const float scale = Scale(call);
+    const std::vector<float> weight0 = fill(d * d, scale), weight1 = fill(d * d, scale), bias = fill(d, 0.0f);
+    const std::vector<float> clusters = fill(call.heads * kClusters * d, 0.3f * scale);  // small, as initialised
+    auto weights = cuda::PrepareMemberships(
+        device_, {call.heads, call.head_dim, kClusters, weight0, bias, weight1, bias, clusters, {}});
+    if (!weights.ok()) return weights.status();
+    membership_weights_ = *std::move(weights);
+    weights_heads_ = call.heads;
+    weights_head_dim_ = call.head_dim;
+  }
+  const int64_t floats = 2 * call.heads * Rows(call) * (membership_weights_->rank() + 1);
+  if (floats <= membership_floats_) return absl::OkStatus();
+  membership_floats_ = 0;
+  auto memory = DeviceMemory::Create(device_, floats * static_cast<int64_t>(sizeof(float)));
+  if (!memory.ok()) return memory.status();
+  memberships_ = *std::move(memory);
+  membership_floats_ = floats;
+  return absl::OkStatus();
+}
+
+absl::Status AttentionRuns::Attend(const EdgewiseBenchCall& call, int kind, std::vector<AttentionReport>& reports) {
+  std::vector<AttentionProblem> problems(call.batch);
+  reports.resize(call.batch);
+  for (int32_t b = 0; b < call.batch; ++b) {
+    problems[b].first_row = problems[b].out_row = b * call.n;
+    problems[b].tokens = static_cast<int32_t>(call.n);
+    problems[b].report = &reports[b];
+    if (kind == kEdgewiseAllPairs) {
+      problems[b].pattern = AllPairs{};
+    } else {
+      problems[b].pattern = DrawnRows{.key = {call.seed + b, 0, 0, 0}};
+    }
+  }
+  return attention_->Attend(Inputs(call), problems, {}, Matrix(call.out, Rows(call), Width(call)));
+}
+
+absl::Status AttentionRuns::RunGiven(const EdgewiseBenchCall& call, const KernelCall& kernels) {
+  cuda::DeviceCall of = kernels.call;
+  DeviceBlock rounded;
+  if (bf16_) {  // as the backend does in every call
+    const int64_t values = (Rows(call) * Width(call) + 127) / 128 * 128;
+    absl::StatusOr<DeviceBlock> block =
+        DeviceBlock::Create(*device_, 2 * values * static_cast<int64_t>(sizeof(*of.k16)));
+    if (!block.ok()) return block.status();
+    rounded = *std::move(block);
+    auto* k16 = rounded.as<__nv_bfloat16>();
+    auto* v16 = k16 + values;
+    absl::Status status =
+        CudaStatus(cuda::RoundRows(device_->stream(), call.k, Width(call), Rows(call), Width(call), k16), "rounding");
+    if (!status.ok()) return status;
+    status =
+        CudaStatus(cuda::RoundRows(device_->stream(), call.v, Width(call), Rows(call), Width(call), v16), "rounding");
+    if (!status.ok()) return status;
+    of.k16 = k16;
+    of.v16 = v16;
+  }
+  return CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows");
+}
+
+absl::Status AttentionRuns::RunMemberships(const EdgewiseBenchCall& call) {
+  const int64_t rows = Rows(call), rank = membership_weights_->rank(), heads = call.heads;
+  auto* x = static_cast<float*>(memberships_.data());
+  float* y = x + heads * rows * rank;
+  float* query_bound = y + heads * rows * rank;
+  const AttentionInputs inputs = Inputs(call);
+  return cuda::ComputeMemberships(*device_, *membership_weights_, inputs.q, inputs.k,
+                                  {x, y, query_bound, query_bound + heads * rows, rows, static_cast<int32_t>(rank)});
+}
+
+absl::Status AttentionRuns::Time(int kind, std::span<const EdgewiseBenchCall> calls, int first, int repeats,
+                                 double* milliseconds) {
+  absl::Status status = device_->Use();
+  if (status.ok() && kind == kEdgewiseMemberships) status = MakeMembershipWeights(calls[0]);
+  std::vector<KernelCall> kernels;
+  for (size_t c = 0; c < calls.size() && kind == kEdgewiseGiven && status.ok(); ++c) {
+    absl::StatusOr<KernelCall> made = MakeKernelCall(calls[c], true);
+    status = made.status();
+    if (status.ok()) kernels.push_back(*std::move(made));
+  }
+  std::vector<AttentionReport> reports;
+  if (status.ok()) status = WaitForAll();
+  if (status.ok()) status = CudaStatus(cudaEventRecord(events_[0], device_->stream()), "event");
+  for (int r = 0; r < repeats && status.ok(); ++r) {
+    const size_t c = static_cast<size_t>(first + r) % calls.size();
+    if (kind == kEdgewiseGiven) {
+      status = RunGiven(calls[c], kernels[c]);
+    } else if (kind == kEdgewiseMemberships) {
+      status = RunMemberships(calls[c]);
+    } else {
+      status = Attend(calls[c], kind, reports);
+    }
+  }
+  if (status.ok()) status = CudaStatus(cudaEventRecord(events_[1], device_->stream()), "event");
+  const absl::Status waited = device_->Synchronize();  // before the lists are freed, whatever happened
+  if (status.ok()) status = waited;
+  const absl::Status collected = attention_->Collect();
+  if (status.ok()) status = collected;
+  float elapsed = 0.0f;
+  if (status.ok()) status = CudaStatus(cudaEventElapsedTime(&elapsed, events_[0], events_[1]), "time");
+  *milliseconds = static_cast<double>(elapsed) / repeats;
+  return status;
+}
+
+absl::Status AttentionRuns::PeakBytes(int kind, const EdgewiseBenchCall& call, int64_t* bytes) {
+  *bytes = -1;
+#ifdef EDGEWISE_CUDA_EMULATED
+  return Run(kind, call);
+#else
+  absl::Status status;
+  for (int r = 0; r < kWarmRuns && status.ok(); ++r) status = Run(kind, call);
+  if (!status.ok()) return status;
+  cudaMemPool_t pool = nullptr;
+  uint64_t before = 0, zero = 0, most = 0;
+  status = CudaStatus(cudaDeviceGetDefaultMemPool(&pool, device_->ordinal()), "memory pool");
+  if (!status.ok()) return status;
+  status = CudaStatus(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &before), "memory in use");
+  if (!status.ok()) return status;
+  status = CudaStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero), "most memory in use");
+  if (status.ok()) status = Run(kind, call);
+  if (!status.ok()) return status;
+  status = CudaStatus(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &most), "most memory in use");
+  *bytes = static_cast<int64_t>(most > before ? most - before : 0);
+  return status;
+#endif
+}
+
+}  // namespace edgewise::bench
