@@ -36,56 +36,39 @@ __device__ inline void StageTile(const __nv_bfloat16* rows, int64_t stride, int 
 // A block that attends over one chunk in bf16. Warp w has keys 8w..8w + 7 of a tile's scores, and columns 8w..8w + 7 of
 // every slice of the values, of all 32 rows.
 template <int kMaxDim, bool kAligned>
-class DenseRows<__nv_bfloat16, kMaxDim, kAligned> {
+class DenseRows<__nv_bfloat16, kMaxDim, kAligned>
+    : public DenseBlock<DenseRows<__nv_bfloat16, kMaxDim, kAligned>, __nv_bfloat16, uint32_t, kMaxDim> {
+  using Base = DenseBlock<DenseRows, __nv_bfloat16, uint32_t, kMaxDim>;
+  friend Base;
+
  public:
   static size_t SharedBytes(int head_dim) { return sizeof(uint32_t) * kRowsPerItem * QueryWords(head_dim); }
 
   __device__ DenseRows(const RowOperands<__nv_bfloat16>& operands, int32_t chunk, RowsShared& shared, float* sums)
-      : operands_(operands),
-        shared_(shared),
-        stage_(reinterpret_cast<uint32_t*>(shared.stage)),
-        sums_(sums),
-        queries_(reinterpret_cast<uint32_t*>(sums + kRowsPerItem * operands.call.value_dim)),
-        query_words_(QueryWords(operands.call.head_dim)),
-        first_key_(chunk * kChunkKeys),
-        keys_(min(operands.problem.tokens - first_key_, kChunkKeys)),
-        block_thread_(ThisThread()),
+      : Base(operands, chunk, shared, sums, QueryWords(operands.call.head_dim)),
         warp_(block_thread_ / kWarpSize),
         group_(block_thread_ % kWarpSize / 4),
-        thread_(block_thread_ % 4),
-        weights_(block_thread_) {}
-
-  __device__ void Run() {
-    StageQueries();
-    for (int tile = 0; tile * kTileKeys < keys_; ++tile) {
-      if (!TileHasEdges(shared_, tile)) continue;
-      ScoreTile(tile);
-      StageValues(tile, 0);
-      __syncthreads();
-      weights_.Weigh(operands_, first_key_, tile, shared_, [&](int row, int pair, float low, float high) {
-        const uint32_t packed = PackBf16(low, high);
-        shared_.weights[row * kWeightWords + pair] = packed;
-        return __uint_as_float(packed << 16) + __uint_as_float(packed & 0xFFFF0000u);
-      });
-      __syncthreads();
-      AddValues(tile);
-    }
-    __syncthreads();
-    weights_.AddToRows(shared_);
-    __syncthreads();
-    AddToRows();
-  }
+        thread_(block_thread_ % 4) {}
 
  private:
-  static constexpr int kSlices = (kMaxDim + kSliceColumns - 1) / kSliceColumns;
+  using Base::block_thread_;
+  using Base::first_key_;
+  using Base::KeysOf;
+  using Base::kSlices;
+  using Base::operands_;
+  using Base::queries_;
+  using Base::query_stride_;
+  using Base::shared_;
+  using Base::stage_;
+  using Base::values_;
 
   // Of a row of queries: whole steps of 16 columns, then room so that rows begin in different banks.
   __host__ __device__ static int QueryWords(int head_dim) { return (head_dim + 15) / 16 * 8 + 4; }
 
   __device__ void StageQueries() {
     const int dim = operands_.call.head_dim;
-    for (int i = block_thread_; i < kRowsPerItem * query_words_; i += kDrawThreads) {
-      const int row = i / query_words_, column = i % query_words_ * 2;
+    for (int i = block_thread_; i < kRowsPerItem * query_stride_; i += kDrawThreads) {
+      const int row = i / query_stride_, column = i % query_stride_ * 2;
       const bool inside = row < operands_.item.queries;
       const float low = inside && column < dim ? operands_.Query(row)[column] * operands_.score_scale : 0.0f;
       const float high = inside && column + 1 < dim ? operands_.Query(row)[column + 1] * operands_.score_scale : 0.0f;
@@ -93,7 +76,12 @@ class DenseRows<__nv_bfloat16, kMaxDim, kAligned> {
     }
   }
 
-  __device__ int KeysOf(int tile) const { return min(keys_ - tile * kTileKeys, kTileKeys); }
+  // Returns what they add to the row's sum: rounded, as they are multiplied.
+  __device__ float PutWeights(int row, int pair, float low, float high) {
+    const uint32_t packed = PackBf16(low, high);
+    shared_.weights[row * kWeightWords + pair] = packed;
+    return __uint_as_float(packed << 16) + __uint_as_float(packed & 0xFFFF0000u);
+  }
 
   // Columns 16 * step.. of rows 16 * half.. as the left operand of a product.
   __device__ void LoadRows(const uint32_t* rows, int words, int half, int step, uint32_t (&a)[4]) const {
@@ -119,7 +107,7 @@ class DenseRows<__nv_bfloat16, kMaxDim, kAligned> {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           uint32_t a[4];
-          LoadRows(queries_, query_words_, half, first / 16 + step, a);
+          LoadRows(queries_, query_stride_, half, first / 16 + step, a);
           MmaBf16(score[half], a, b);
         }
       }
@@ -179,32 +167,11 @@ class DenseRows<__nv_bfloat16, kMaxDim, kAligned> {
     }
   }
 
-  __device__ void AddToRows() {
-    const int dim = operands_.call.value_dim;
-#pragma unroll
-    for (int slice = 0; slice < kSlices; ++slice) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int row = i / 4 * 16 + group_ + i % 4 / 2 * 8;
-        const int column = slice * kSliceColumns + 8 * warp_ + 2 * thread_ + i % 2;
-        if (column >= dim) continue;
-        float& sum = sums_[row * dim + column];
-        sum = sum * shared_.of_old[row] + values_[slice][i / 4][i % 4] * shared_.of_new[row];
-      }
-    }
-  }
+  // Of the i-th of a slice's values.
+  __device__ int RowOf(int i) const { return i / 4 * 16 + group_ + i % 4 / 2 * 8; }
+  __device__ int ColumnOf(int slice, int i) const { return slice * kSliceColumns + 8 * warp_ + 2 * thread_ + i % 2; }
 
-  const RowOperands<__nv_bfloat16>& operands_;
-  RowsShared& shared_;
-  uint32_t* const stage_;
-  float* const sums_;
-  uint32_t* const queries_;  // [kRowsPerItem, query_words_], in units of ln 2 of a score
-  const int query_words_;
-  const int32_t first_key_;
-  const int keys_;
-  const int block_thread_, warp_, group_, thread_;
-  TileWeights weights_;
-  float values_[kSlices][2][4] = {};
+  const int warp_, group_, thread_;
 };
 
 }  // namespace edgewise::cuda
