@@ -38,6 +38,11 @@ struct CapScratch {
 };
 static_assert(kMaxListed * sizeof(AgedEdge) <= kAgeBuckets * sizeof(uint32_t));
 
+// A cap chooses from what it draws.
+__device__ bool IsCapped(const DeviceProblem& problem) {
+  return problem.kind == PatternKind::kDrawn && problem.cap >= 0;
+}
+
 __device__ bool IsUnlimited(const DeviceCap& cap) { return cap.max_edges == ~uint64_t{0} && cap.ledger == nullptr; }
 
 __device__ uint32_t TickOf(Law law, uint64_t uniform, float rate) {
@@ -60,7 +65,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
-  if (problem.kind != PatternKind::kDrawn || problem.cap < 0 || IsUnlimited(call.caps[problem.cap])) return;
+  if (!IsCapped(problem) || IsUnlimited(call.caps[problem.cap])) return;
   uint32_t* counts = scratch.CountsOf(problem.cap);
   unsigned forced_here = 0;
   VisitYoung(call, problem, item, 1.0, draw, [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
@@ -114,7 +119,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
-  if (problem.kind != PatternKind::kDrawn || problem.cap < 0) return;
+  if (!IsCapped(problem)) return;
   const CapState& state = scratch.states[problem.cap];
   if (state.stage != CapStage::kDivide) return;
   uint32_t* counts = scratch.CountsOf(problem.cap);
@@ -151,7 +156,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
-  if (problem.kind != PatternKind::kDrawn || problem.cap < 0) return;
+  if (!IsCapped(problem)) return;
   CapState& state = scratch.states[problem.cap];
   if (state.stage != CapStage::kList) return;
   AgedEdge* list = scratch.ListOf(problem.cap);
