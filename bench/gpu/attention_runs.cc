@@ -223,17 +223,10 @@ absl::Status AttentionRuns::PeakBytes(int kind, const EdgewiseBenchCall& call, i
   absl::Status status;
   for (int r = 0; r < kWarmRuns && status.ok(); ++r) status = Run(kind, call);
   if (!status.ok()) return status;
-  cudaMemPool_t pool = nullptr;
-  uint64_t before = 0, zero = 0, most = 0;
-  status = CudaStatus(cudaDeviceGetDefaultMemPool(&pool, device_->ordinal()), "memory pool");
-  if (!status.ok()) return status;
-  status = CudaStatus(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &before), "memory in use");
-  if (!status.ok()) return status;
-  status = CudaStatus(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero), "most memory in use");
-  if (status.ok()) status = Run(kind, call);
-  if (!status.ok()) return status;
-  status = CudaStatus(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &most), "most memory in use");
-  *bytes = static_cast<int64_t>(most > before ? most - before : 0);
+  device_->memory().ResetMost();
+  const int64_t before = device_->memory().use().taken;
+  status = Run(kind, call);
+  *bytes = device_->memory().use().most_taken - before;
   return status;
 #endif
 }

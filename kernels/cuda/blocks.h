@@ -12,8 +12,7 @@
 
 namespace edgewise::cuda {
 
-// Owns device memory of one stream: it is reused once what was enqueued before its release is done. `device` must
-// outlive it.
+// Owns device memory of one stream: work that is enqueued after its release may get it. `device` must outlive it.
 class DeviceBlock {
  public:
   DeviceBlock() = default;

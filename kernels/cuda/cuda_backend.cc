@@ -47,7 +47,7 @@ class CudaBackend : public Backend {
     });
   }
 
-  absl::Status Reserve(int64_t floats) override { return Allocate(floats).status(); }  // the pool keeps it
+  absl::Status Reserve(int64_t floats) override { return Allocate(floats).status(); }  // it is kept, and cut as needed
 
   absl::Status Upload(std::span<const float> host, float* device) override {
     return Use([&] {

@@ -64,12 +64,6 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   device->minor_ = properties.minor;
   device->shared_memory_ = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
 
-  cudaMemPool_t pool = nullptr;
-  error = cudaDeviceGetDefaultMemPool(&pool, ordinal);
-  if (error != cudaSuccess) return unusable(error, "default memory pool");
-  uint64_t keep = UINT64_MAX;
-  error = cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep);
-  if (error != cudaSuccess) return unusable(error, "release threshold of the memory pool");
   error = cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking);
   if (error != cudaSuccess) return unusable(error, "stream");
   return device;
@@ -77,6 +71,7 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
 
 Device::~Device() {
   if (stream_ == nullptr) return;
+  Use().IgnoreError();  // for the thread that drops the last reference, and the memory that goes now
   cudaStreamSynchronize(stream_);
   cudaStreamDestroy(stream_);
 }
@@ -87,13 +82,15 @@ absl::Status Device::Synchronize() const { return CudaStatus(cudaStreamSynchroni
 
 absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
   void* memory = nullptr;
-  const cudaError_t error = cudaMallocAsync(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1)), stream_);
+  cudaError_t error = memory_.Take(bytes, &memory);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // is told here, if at all
+    if (absl::Status status = Synchronize(); !status.ok()) return status;
+    memory_.Trim();
+    error = memory_.Take(bytes, &memory);
+  }
   if (error != cudaSuccess) return CudaStatus(error, absl::StrCat(bytes, " bytes asked for on CUDA device ", ordinal_));
   return memory;
-}
-
-void Device::Release(void* memory) {
-  if (memory != nullptr) cudaFreeAsync(memory, stream_);
 }
 
 absl::StatusOr<DeviceMemory> DeviceMemory::Create(std::shared_ptr<Device> device, int64_t bytes) {

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/cuda/memory_cache.h"
 
 namespace edgewise::cuda {
 
@@ -27,9 +28,9 @@ bool IsSticky(cudaError_t error);
 // call, or for memory what it was wanted for.
 absl::Status CudaStatus(cudaError_t error, std::string_view what);
 
-// One GPU and one stream on it. Memory is taken and given back in the stream's order, from the device's default pool,
-// which keeps what it once took. Calls come from one thread at a time; a thread that has not opened the device calls
-// Use() first.
+// One GPU and one stream on it. Memory is taken and given back in the stream's order, and kept until the device is
+// closed (memory_cache.h): the driver is asked only for what was never there before. Calls come from one thread at a
+// time, but for Use() and Release(); a thread that has not opened the device calls Use() first.
 class Device {
  public:
   // UNAVAILABLE: no driver, or no device of this number.
@@ -50,10 +51,12 @@ class Device {
   // Waits for everything enqueued on the stream.
   absl::Status Synchronize() const;
 
-  // At least one byte; 256-byte aligned.
+  // At least one byte; 256-byte aligned. Where the driver has no more, waits, returns to it what is free, and asks once
+  // more.
   absl::StatusOr<void*> Allocate(int64_t bytes);
-  // Once everything enqueued so far is done. Null is allowed.
-  void Release(void* memory);
+  // For work that is enqueued later. Null is allowed. Any thread, if nothing enqueued elsewhere uses the memory.
+  void Release(void* memory) { memory_.Give(memory); }
+  MemoryCache& memory() { return memory_; }
 
  private:
   Device() = default;
@@ -62,6 +65,7 @@ class Device {
   int64_t shared_memory_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
+  MemoryCache memory_;
 };
 
 // Memory that may be read on streams of other backends (weights): released after the whole device is idle.

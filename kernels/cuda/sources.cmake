@@ -17,5 +17,6 @@ set(EDGEWISE_CUDA_HOST_SOURCES
   launch.cc
   linear.cc
   memberships.cc
+  memory_cache.cc
   runtime.cc
   staging.cc)

@@ -42,6 +42,12 @@ void FailAfter(int64_t launches);
 // Allocations of device memory beyond so many bytes in all fail with cudaErrorMemoryAllocation.
 void SetMemoryLimit(size_t bytes);
 
+// For what cuts allocations into blocks: a block begins and holds what new memory holds; no one may touch what lies
+// between `bytes` and `whole`, at least 64 more. Or it ends, and what it held is lost. A write behind it ends the process
+// then.
+void MarkTaken(void* block, size_t bytes, size_t whole);
+void MarkFree(void* block, size_t whole);
+
 uint64_t launches();       // made since the process began
 size_t LiveAllocations();  // of device memory
 size_t LiveBytes();        // of device memory

@@ -4,8 +4,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
 
 #include "tests/cuda/emulator/runtime_state.h"
 #include "tests/cuda/emulator/scheduler.h"
@@ -20,6 +25,8 @@ constexpr size_t kGuardBytes = 0;  // its own check is better
 constexpr size_t kGuardBytes = 64;  // behind every allocation of device memory
 #endif
 
+constexpr size_t kBlockGuardBytes = 64;  // behind every block of an allocation
+
 // The allocation that holds `pointer`; end() where there is none.
 std::map<const char*, size_t>::iterator Find(std::map<const char*, size_t>& allocations, const void* pointer) {
   const char* p = static_cast<const char*>(pointer);
@@ -28,6 +35,18 @@ std::map<const char*, size_t>::iterator Find(std::map<const char*, size_t>& allo
   --i;
   return p < i->first + i->second ? i : allocations.end();
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+void SetTouchable(const void* memory, size_t bytes, bool touchable) {
+  if (touchable) {
+    __asan_unpoison_memory_region(memory, bytes);
+  } else {
+    __asan_poison_memory_region(memory, bytes);
+  }
+}
+#else
+void SetTouchable(const void*, size_t, bool) {}
+#endif
 
 enum class Memory { kDevice, kHost, kAny };
 
@@ -39,10 +58,13 @@ void CheckRange(Device& d, const char* what, const void* pointer, size_t bytes, 
     return;
   }
   if (memory == Memory::kHost) FailCall("%s: %p is device memory", what, pointer);
-  const size_t offset = static_cast<const char*>(pointer) - i->first;
-  if (bytes > i->second - offset) {
-    FailCall("%s: %zu bytes at byte %zu of an allocation of %zu bytes", what, bytes, offset, i->second);
-  }
+  const auto within = [&](const auto& range) {
+    const size_t offset = static_cast<const char*>(pointer) - range->first;
+    if (bytes <= range->second - offset) return;
+    FailCall("%s: %zu bytes at byte %zu of an allocation of %zu bytes", what, bytes, offset, range->second);
+  };
+  within(i);
+  if (const auto block = Find(d.blocks, pointer); block != d.blocks.end()) within(block);
 }
 
 cudaError_t Copy(Device& d, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
@@ -104,6 +126,8 @@ cudaError_t Free(Device& d, void* pointer) {
   const auto i = d.allocations.find(static_cast<char*>(pointer));
   if (i == d.allocations.end()) FailCall("free of %p, which was not allocated", pointer);
   const size_t bytes = i->second;
+  SetTouchable(pointer, bytes, true);
+  d.blocks.erase(d.blocks.lower_bound(i->first), d.blocks.lower_bound(i->first + bytes));
   if (d.guarded) mprotect(pointer, MappedBytes(bytes), PROT_READ);
   for (size_t b = bytes; b < bytes + kGuardBytes; ++b) {
     if (static_cast<unsigned char*>(pointer)[b] != kGuard) {
@@ -121,6 +145,34 @@ cudaError_t Free(Device& d, void* pointer) {
 }
 
 }  // namespace
+
+void MarkTaken(void* block, size_t bytes, size_t whole) {
+  Device& d = TheDevice();
+  const std::lock_guard lock(d.mutex);
+  const Unguarded unguarded(d);
+  char* begin = static_cast<char*>(block);
+  SetTouchable(begin, whole, true);
+  std::memset(begin, kPoison, bytes);
+  std::memset(begin + bytes, kGuard, kBlockGuardBytes);
+  SetTouchable(begin + bytes, whole - bytes, false);
+  d.blocks[begin] = bytes;
+}
+
+void MarkFree(void* block, size_t whole) {
+  Device& d = TheDevice();
+  const std::lock_guard lock(d.mutex);
+  const Unguarded unguarded(d);
+  const auto i = d.blocks.find(static_cast<char*>(block));
+  if (i == d.blocks.end()) FailCall("no block at %p", block);
+  SetTouchable(block, whole, true);
+  for (size_t b = i->second; b < i->second + kBlockGuardBytes; ++b) {
+    if (static_cast<unsigned char*>(block)[b] != kGuard) {
+      FailCall("byte %zu of a block of %zu bytes was written", b, i->second);
+    }
+  }
+  SetTouchable(block, whole, false);
+  d.blocks.erase(i);
+}
 
 Unguarded::Unguarded(Device& d) : device_(d) { Protect(d, PROT_READ | PROT_WRITE); }
 Unguarded::~Unguarded() { Protect(device_, PROT_NONE); }

@@ -25,6 +25,7 @@ struct Device {
   size_t memory = size_t{16} << 30;
   size_t used = 0;
   std::map<const char*, size_t> allocations;       // of device memory: bytes by address
+  std::map<const char*, size_t> blocks;            // parts of allocations that are in use (MarkTaken), likewise
   std::map<const char*, size_t> host_allocations;  // pinned
   std::map<const void*, int> shared_limits;        // of kernels that asked for more
   std::set<cudaStream_t> streams;
