@@ -64,6 +64,7 @@ struct Generation::State {
 
   // generation_rows.cc
   absl::Status StepBefore();
+  absl::Status EnqueueBefore();
   absl::Status RunRow(RowEdges& edges, std::vector<double>& mean);
 
   // Caches of a layer: one where its keys and values do not depend on what was drawn.
@@ -84,6 +85,7 @@ struct Generation::State {
   absl::Status AttendBefore(const Activations& source, Activations& rows, uint32_t first_sample, uint32_t members);
   absl::Status StartRow(const RowEdges& edges, RowRun& run);
   absl::Status SplitRow(RowRun& run);
+  absl::Status EnqueueRowLayer(int32_t token, RowRun& run);
   absl::Status AttendRow(const Activations& source, Activations& rows, RowRun& run);
   absl::Status PredictNext(std::vector<double>& mean);
   void CountEdges(RowRun& run, RowEdges& edges) const;

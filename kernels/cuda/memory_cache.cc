@@ -4,6 +4,8 @@
 #include <bit>
 #include <iterator>
 
+#include "kernels/cuda/graphs.h"
+
 #ifdef EDGEWISE_CUDA_EMULATED
 #include "tests/cuda/emulator/emulator.h"
 #endif
@@ -28,9 +30,12 @@ size_t RoundUp(size_t bytes) {
 }  // namespace
 
 MemoryCache::~MemoryCache() {
-  for (const auto& [address, block] : blocks_) {
-    if (block.first) cudaFree(address);
-  }
+  const auto free_all = [&] {
+    for (const auto& [address, block] : blocks_) {
+      if (block.first) cudaFree(address);
+    }
+  };
+  if (!WithoutCaptures(free_all)) free_all();
 }
 
 cudaError_t MemoryCache::Take(int64_t bytes, void** memory) {
@@ -85,6 +90,10 @@ void MemoryCache::Give(void* memory) {
 }
 
 void MemoryCache::Trim() {
+  WithoutCaptures([&] { TrimNow(); });
+}
+
+void MemoryCache::TrimNow() {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Blocks::iterator block = blocks_.begin(); block != blocks_.end();) {
     const Blocks::iterator next = std::next(block);

@@ -31,6 +31,7 @@ class MemoryCache {
   // Null is allowed.
   void Give(void* memory);
   // Gives allocations that are free as a whole back to the driver. Everything enqueued on the stream is done.
+  // Waits for captures of other streams.
   void Trim();
 
   struct Use {
@@ -51,6 +52,7 @@ class MemoryCache {
   using Blocks = std::map<char*, Block>;
 
   Blocks::iterator FindFree(size_t bytes);
+  void TrimNow();
   void Cut(Blocks::iterator block, size_t bytes);
   void InsertFree(Blocks::iterator block);
 

@@ -53,13 +53,21 @@ absl::Status Staging::Commit() {
 }
 
 absl::Status Staging::Retire() {
-  while (!full_.empty()) {
-    Chunk& chunk = *full_.front();
-    const cudaError_t error = cudaEventRecord(chunk.done, device_.stream());
+  for (std::unique_ptr<Chunk>& chunk : full_) {
+    chunk->waiting = true;
+    chunk->recorded = false;
+    retired_.push_back(std::move(chunk));
+  }
+  full_.clear();
+  return device_.graphs().recording() ? absl::OkStatus() : Settle();
+}
+
+absl::Status Staging::Settle() {
+  for (const auto& chunk : retired_) {
+    if (!chunk->waiting || chunk->recorded) continue;
+    const cudaError_t error = cudaEventRecord(chunk->done, device_.stream());
     if (error != cudaSuccess) return CudaStatus(error, "event record");
-    chunk.waiting = true;
-    retired_.push_back(std::move(full_.front()));
-    full_.erase(full_.begin());
+    chunk->recorded = true;
   }
   return absl::OkStatus();
 }
@@ -72,6 +80,7 @@ absl::Status Staging::Reserve(size_t bytes) {
   size_t best = retired_.size();
   for (size_t i = 0; i < retired_.size(); ++i) {
     Chunk& chunk = *retired_[i];
+    if (chunk.waiting && !chunk.recorded) continue;
     if (chunk.waiting) {
       const cudaError_t error = cudaEventQuery(chunk.done);
       if (error == cudaErrorNotReady) continue;
@@ -80,7 +89,9 @@ absl::Status Staging::Reserve(size_t bytes) {
     }
     if (chunk.bytes >= bytes && (best == retired_.size() || chunk.bytes < retired_[best]->bytes)) best = i;
   }
-  if (best == retired_.size() && retired_.size() >= kMaxRetired) {
+  // While work is held back there is not always one that could be waited for, and none can go.
+  if (best == retired_.size() && retired_.size() >= kMaxRetired && !device_.graphs().recording()) {
+    if (absl::Status status = Settle(); !status.ok()) return status;
     const cudaError_t error = cudaEventSynchronize(retired_.front()->done);
     if (error != cudaSuccess) return CudaStatus(error, "event synchronize");
     if (retired_.front()->bytes >= bytes) {
@@ -134,7 +145,7 @@ void Staging::FreeChunk(Chunk& chunk) {
 }
 
 Staging::~Staging() {
-  cudaStreamSynchronize(device_.stream());
+  device_.Synchronize().IgnoreError();
   if (current_ != nullptr) FreeChunk(*current_);
   for (const auto& chunk : full_) FreeChunk(*chunk);
   for (const auto& chunk : retired_) FreeChunk(*chunk);

@@ -43,12 +43,20 @@ void FailAfter(int64_t launches);
 void SetMemoryLimit(size_t bytes);
 
 // For what cuts allocations into blocks: a block begins and holds what new memory holds; no one may touch what lies
-// between `bytes` and `whole`, at least 64 more. Or it ends, and what it held is lost. A write behind it ends the process
-// then.
+// between `bytes` and `whole`, at least 64 more. Or it ends, and what it held is lost. A write behind it ends the
+// process then.
 void MarkTaken(void* block, size_t bytes, size_t whole);
 void MarkFree(void* block, size_t whole);
 
-uint64_t launches();       // made since the process began
+uint64_t launches();  // made since the process began
+struct GraphCounts {
+  uint64_t instantiated = 0, updated = 0, refused = 0, launched = 0;  // since the process began
+  int64_t live = 0;                                                   // graphs and executable ones
+};
+GraphCounts Graphs();
+// So many further captures end with cudaErrorStreamCaptureInvalidated, and so many instantiations of graphs with
+// cudaErrorMemoryAllocation.
+void FailGraphs(int captures, int instantiations);
 size_t LiveAllocations();  // of device memory
 size_t LiveBytes();        // of device memory
 
