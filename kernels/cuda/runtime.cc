@@ -140,7 +140,8 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
 DeviceMemory::~DeviceMemory() {
   if (data_ == nullptr) return;
   if (!device_->Use().ok()) return;  // the thread that drops the last reference may never have used the device
-  // Work that another backend holds back is started before.
+  // Work that another backend holds back is started before. A thread that holds back work itself does not come here; if
+  // it did, the memory would stay out of use.
   if (WithoutCaptures([] { cudaDeviceSynchronize(); })) device_->Release(data_);
 }
 

@@ -10,7 +10,9 @@
 // tried do not reorder, the memory model, time, registers, limits of static shared memory, kernels that read memory of
 // the host, work that runs later than the host thinks.
 //
-// Misuse (see collectives.cc, memory.cc and streams.cc) is reported on stderr and ends the process.
+// A captured stream's work runs when its graph is launched, so that there the host may be ahead of the device.
+//
+// Misuse (see collectives.cc, graph.cc, memory.cc and streams.cc) is reported on stderr and ends the process.
 //
 // Tests may call everything here from any thread. From the environment, read once:
 //   EDGEWISE_EMULATED_ORDER=forward|backward|SEED
