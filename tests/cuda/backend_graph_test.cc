@@ -1,6 +1,7 @@
 // Sequences of work that are started as one graph give what the same calls give one by one.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -80,6 +81,32 @@ TEST(BackendGraphTest, MoreShapesThanAreKept) {
   EXPECT_EQ(live, 0) << "all go with the backend";
 }
 
+TEST(BackendGraphTest, OtherWorkOfTheSameLength) {
+  const auto backend = Make("1");
+  const Buffer from = Place(*backend, Random(64, 7)), to = *backend->Allocate(256);
+  const Matrix x(from.data(), 2, 32), y(to.data(), 2, 32);
+  const std::unique_ptr<EdgeLedger> ledger = *backend->MakeLedger(5);
+  const auto norm = [&] { return backend->LayerNorm(x, from.data(), from.data(), 1e-5f, y); };
+  const auto copy = [&] { return backend->CopyLedger(*ledger).status(); };
+  const emulator::GraphCounts before = emulator::Graphs();
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_TRUE(InSequence(*backend, norm).ok());
+    EXPECT_TRUE(InSequence(*backend, [&] { return backend->PairFeatures(x, x, Matrix(to.data(), 2, 128)); }).ok());
+  }
+  emulator::GraphCounts after = emulator::Graphs();
+  EXPECT_EQ(after.instantiated - before.instantiated, 2u);
+  EXPECT_EQ(after.refused, before.refused);
+  // The same kernels, but not the same places of the copy: an executable graph that refuses is replaced.
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_TRUE(InSequence(*backend, [&] { return copy().ok() ? norm() : copy(); }).ok());
+    EXPECT_TRUE(InSequence(*backend, [&] { return norm().ok() ? copy() : norm(); }).ok());
+  }
+  after = emulator::Graphs();
+  EXPECT_EQ(after.refused - before.refused, 3u);
+  EXPECT_EQ(after.instantiated - before.instantiated, 6u);
+  EXPECT_EQ(after.launched - before.launched, 10u);
+}
+
 TEST(BackendGraphTest, OffUnlessAskedFor) {
   const uint64_t before = emulator::Graphs().launched;
   for (const char* value : {static_cast<const char*>(nullptr), "0", ""}) {
@@ -120,13 +147,11 @@ TEST(BackendGraphTest, ACaptureThatFailsIsOneErrorAndNoMoreGraphs) {
   const absl::Status failed = layers.Run({.pattern = Drawn(2)});
   EXPECT_EQ(failed.code(), absl::StatusCode::kInternal);
   EXPECT_FALSE(graphs->lost());
+  layers.DropLast();  // nothing will be told of it
   const uint64_t launched = emulator::Graphs().launched;
   ASSERT_TRUE(layers.Run(specs[1]).ok());
   EXPECT_EQ(emulator::Graphs().launched, launched);
-  std::vector<Got> got = layers.Finish();
-  EXPECT_EQ(got[1].reports[0].heads[0].edges, 0u) << "never ran, and nothing is told of it";
-  got.erase(got.begin() + 1);
-  ExpectSame(got, want.Finish());
+  ExpectSame(layers.Finish(), want.Finish());
 }
 
 TEST(BackendGraphTest, NoMemoryForAGraphMakesRoomOnce) {
@@ -251,16 +276,19 @@ TEST(BackendGraphTest, WeightsMayGoOnOtherThreads) {
   const auto third = Make("1");
   std::vector<std::thread> threads;
   std::vector<Got> got[2];
+  std::atomic<int> running = 2;
   for (int b = 0; b < 2; ++b) {
     threads.emplace_back([&, b] {
       Layers layers(*backends[b]);
       for (uint32_t i = 0; i < 12; ++i) EXPECT_TRUE(layers.Run({.lengths = {9}, .pattern = Drawn(i), .seed = i}).ok());
       got[b] = layers.Finish();
+      --running;
     });
   }
   threads.emplace_back([&] {
-    for (uint32_t i = 0; i < 40; ++i)
+    for (uint32_t i = 0; running > 0; ++i) {
       EXPECT_TRUE(third->PrepareLinear(Random(64, i), {}, 8, 8, Activation::kNone).ok());
+    }
   });
   for (std::thread& thread : threads) thread.join();
   ExpectSame(got[0], got[1]);

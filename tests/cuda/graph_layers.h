@@ -109,6 +109,9 @@ class Layers {
     });
   }
 
+  void DropLast() { layers_.pop_back(); }
+
+  // Waits, and forgets the layers.
   std::vector<Got> Finish(uint64_t* remaining = nullptr) {
     std::vector<Got> got;
     EXPECT_TRUE(backend_.Synchronize().ok());
