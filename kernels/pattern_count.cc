@@ -92,12 +92,16 @@ int64_t FirstGivenRow(const AttentionProblem& problem, const HeadEdges& given) {
   return static_cast<int64_t>(given.row_offsets.size()) - 1 == problem.tokens ? 0 : problem.first_query;
 }
 
+uint64_t CountHeadEdges(const AttentionProblem& problem, int32_t head) {
+  uint64_t edges = 0;
+  ForRows(problem, head, [&](int32_t, const RowKeys& row) { edges += static_cast<uint64_t>(row.count); });
+  return edges;
+}
+
 uint64_t CountEdges(const AttentionProblem& problem, int32_t num_heads) {
   const bool alike = !std::holds_alternative<ExplicitEdges>(problem.pattern);  // for all heads
   uint64_t edges = 0;
-  for (int32_t head = 0; head < (alike ? 1 : num_heads); ++head) {
-    ForRows(problem, head, [&](int32_t, const RowKeys& row) { edges += static_cast<uint64_t>(row.count); });
-  }
+  for (int32_t head = 0; head < (alike ? 1 : num_heads); ++head) edges += CountHeadEdges(problem, head);
   return alike ? edges * num_heads : edges;
 }
 

@@ -12,7 +12,8 @@ namespace edgewise {
 // for the queries only.
 int64_t FirstGivenRow(const AttentionProblem& problem, const HeadEdges& given);
 
-// Attended pairs over all heads of a problem whose pattern is not DrawnRows.
+// Attended pairs of one head, and over all heads, of a problem whose pattern is not DrawnRows.
+uint64_t CountHeadEdges(const AttentionProblem& problem, int32_t head);
 uint64_t CountEdges(const AttentionProblem& problem, int32_t num_heads);
 
 // Fills the problem's report, whose pattern is not DrawnRows, but for the softmax weights of a graph.

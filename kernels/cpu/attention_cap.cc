@@ -9,6 +9,7 @@
 #include "kernels/cpu/attention_split.h"
 #include "kernels/cpu/attention_work.h"
 #include "kernels/cpu/edge_estimate.h"
+#include "kernels/pattern_count.h"
 
 namespace edgewise::cpu_attention {
 namespace {
@@ -173,28 +174,6 @@ bool KeepYoungest(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& worker
   }
 }
 
-// Edges of a head that does not draw them: none is dropped, but they use the allowance.
-uint64_t CountUndrawn(const HeadWork& head) {
-  const AttentionProblem& problem = *head.problem;
-  const int64_t first = problem.first_query;
-  int64_t edges = 0;
-  if (const auto* pairs = std::get_if<AllPairs>(&problem.pattern)) {
-    for (int64_t query = first; query < head.n; ++query) edges += pairs->causal ? query + 1 : head.n;
-  } else if (const auto* given = std::get_if<ExplicitEdges>(&problem.pattern)) {
-    const HeadEdges& rows = (*given->heads)[head.head];
-    edges = rows.row_offsets.back() - rows.row_offsets[first - FirstGivenRow(problem, rows)];
-  } else if (const auto* grouped = std::get_if<GroupedKeys>(&problem.pattern)) {
-    for (size_t g = 0; g + 1 < grouped->group_begin.size(); ++g) {
-      const int32_t* keys = grouped->keys.data() + grouped->key_offsets[g];
-      const int32_t* end = grouped->keys.data() + grouped->key_offsets[g + 1];
-      for (int32_t query = grouped->group_begin[g]; query < grouped->group_begin[g + 1]; ++query) {
-        edges += (grouped->causal ? std::upper_bound(keys, end, query) : end) - keys;
-      }
-    }
-  }
-  return static_cast<uint64_t>(edges);
-}
-
 }  // namespace
 
 bool ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, std::span<EdgeCap> caps, bool hopeful,
@@ -202,7 +181,9 @@ bool ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, 
   bool hoped = false;
   std::vector<CapWork> works(caps.size());
   for (HeadWork& head : call.heads) {
-    if (head.problem->cap >= 0) works[head.problem->cap].forced += CountUndrawn(head);
+    if (head.problem->cap >= 0 && head.drawn == nullptr) {
+      works[head.problem->cap].forced += CountHeadEdges(*head.problem, head.head);
+    }
     if (!head.capped) continue;
     if (caps[head.problem->cap].max_edges == kNoCap) {
       head.capped = false;

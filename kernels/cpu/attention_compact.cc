@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/attention_report.h"
 #include "kernels/cpu/attention_work.h"
+#include "kernels/pattern_count.h"
 
 namespace edgewise::cpu_attention {
 namespace {
@@ -126,11 +127,6 @@ std::unique_ptr<CompactPlan> PlanProblem(const AttentionProblem& problem, int de
   }
   MakeItems(*plan);
   return plan;
-}
-
-int64_t FirstGivenRow(const AttentionProblem& problem, const HeadEdges& given) {
-  const int64_t rows = static_cast<int64_t>(given.row_offsets.size()) - 1;
-  return rows == problem.tokens ? 0 : problem.first_query;
 }
 
 std::unique_ptr<CompactPlan> PlanGiven(const AttentionProblem& problem, const HeadEdges& given) {

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/attention_report.h"
 #include "kernels/cpu/attention_work.h"
+#include "kernels/pattern_count.h"
 
 namespace edgewise::cpu_attention {
 namespace {

@@ -208,7 +208,6 @@ std::unique_ptr<CompactPlan> PlanProblem(const AttentionProblem& problem, int de
 // The plan of given edges, every one of multiplicity 1: runs of rows that are the beginnings of one list.
 std::unique_ptr<CompactPlan> PlanGiven(const AttentionProblem& problem, const HeadEdges& given);
 void AttendItem(Call& call, int64_t block, Worker& worker);
-int64_t FirstGivenRow(const AttentionProblem& problem, const HeadEdges& given);
 
 // Draws the edges of rows row0.. of one block; they lie in `worker`.
 BlockEdges DrawBlock(const Call& call, const HeadWork& head, int64_t row0, int rows, Worker& worker);
