@@ -10,6 +10,7 @@
 
 #include "kernels/budget.h"
 #include "kernels/draw.h"
+#include "kernels/drop_flag.h"
 #include "kernels/tensor.h"
 
 namespace edgewise {
@@ -138,7 +139,10 @@ struct AttentionProblem {
   const int32_t* positions = nullptr;  // [n] ascending places in the sequence as sent, host; null: 0..n-1
   const PairwiseBias* bias = nullptr;  // null: none
   AttentionPattern pattern;
-  int32_t cap = -1;                   // index into the caps; -1: none
+  int32_t cap = -1;  // index into the caps; -1: none
+  // Once it is raised, now or while this runs, what lies in the problem's output rows, its counts, key degrees and
+  // expected edges may be anything; a ledger and a graph stay true. Other problems are not touched. Null: never.
+  const DropFlag* drop = nullptr;
   AttentionReport* report = nullptr;  // never null
 };
 

@@ -47,9 +47,9 @@ struct MembershipParameters {
 };
 
 struct BackendOptions {
-  std::string device = "cpu";  // auto | cpu | cuda[:N]
-  int num_threads = 0;         // CPU: 0 means one per core
-  std::string isa = "auto";    // CPU: auto | avx512 | avx2 | generic
+  std::string device = "cpu";      // auto | cpu | cuda[:N]
+  int num_threads = 0;             // CPU: 0 means one per core
+  std::string isa = "auto";        // CPU: auto | avx512 | avx2 | generic
   std::string precision = "fp32";  // or bf16, on a GPU: keys, values and weights rounded, sums in float32
 };
 
@@ -67,8 +67,8 @@ class Backend {
   virtual bool lost() const { return false; }
 
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
-  // Makes later calls of Allocate, of so many floats together, find memory that this process already has. On the CPU
-  // there is nothing to do.
+  // Makes later calls of Allocate, of so many floats together, find memory that this process already has, and takes
+  // what every call of this backend needs besides. On the CPU there is nothing to do.
   virtual absl::Status Reserve(int64_t floats) {
     static_cast<void>(floats);
     return absl::OkStatus();
@@ -120,6 +120,9 @@ class Backend {
   // rows and weights.rank().
   virtual absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                           const Memberships& out) = 0;
+
+  // A flag for attention problems. It must outlive the work that names it, and not the backend.
+  virtual absl::StatusOr<std::unique_ptr<DropFlag>> MakeDropFlag() { return std::make_unique<DropFlag>(); }
 
   // What a budget allows over the layers of one sample. Remaining waits for what was enqueued.
   virtual absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) = 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct GenerationOptions {
   double max_density = 0.0;
   bool dense = false;
   std::shared_ptr<const std::vector<AttentionConfig>> attention;  // as ModelInput::attention
+  std::stop_token stopping;                                       // as ModelInput::stopping; Step() gives CANCELLED
 };
 
 // Edges of the row that predicted a token, per sample.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -47,6 +48,10 @@ struct ModelInput {
   bool dense = false;           // every allowed pair, whatever the model's kind
   // [layers] attention to use instead of the model's (SSA on a model trained densely); null: the model's.
   std::shared_ptr<const std::vector<AttentionConfig>> attention;
+
+  // Once a stop is asked for, by any thread, nobody wants the result: work on it ends early, also inside a layer, and
+  // the result is CANCELLED unless it was complete.
+  std::stop_token stopping;
 
   bool want_expected = false;
   bool want_key_degrees = false;

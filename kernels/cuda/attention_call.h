@@ -70,6 +70,8 @@ struct DeviceProblem {
   PatternKind kind;
   int32_t cap;    // index into the call's caps; -1: none
   int64_t count;  // index of its first head in the call's counts; drawn only
+  // Not 0 once nobody wants the results; written while kernels run (Dropped, drop.cuh). Null: always wanted.
+  const int32_t* drop;
 
   // kDrawn
   Law law;

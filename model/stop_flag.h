@@ -1,0 +1,45 @@
+// What ties a stop that a caller asks for to the flag that kernels read.
+#ifndef EDGEWISE_MODEL_STOP_FLAG_H_
+#define EDGEWISE_MODEL_STOP_FLAG_H_
+
+#include <memory>
+#include <stop_token>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/drop_flag.h"
+
+namespace edgewise {
+
+// Raises a flag of the backend when a stop is asked for, on the thread that asks. Must outlive the work that names the
+// flag; one that is destroyed while it is raised waits for that.
+class StopFlag {
+ public:
+  // Null where `token` can never ask for a stop. Errors as Backend::MakeDropFlag.
+  static absl::StatusOr<std::unique_ptr<StopFlag>> Create(Backend& backend, std::stop_token token) {
+    if (!token.stop_possible()) return nullptr;
+    absl::StatusOr<std::unique_ptr<DropFlag>> flag = backend.MakeDropFlag();
+    if (!flag.ok()) return flag.status();
+    return std::unique_ptr<StopFlag>(new StopFlag(*std::move(flag), std::move(token)));
+  }
+
+  const DropFlag* flag() const { return flag_.get(); }
+
+ private:
+  struct Raise {
+    DropFlag* flag;
+    void operator()() const { flag->Raise(); }
+  };
+
+  StopFlag(std::unique_ptr<DropFlag> flag, std::stop_token token)
+      : flag_(std::move(flag)), on_stop_(std::move(token), Raise{flag_.get()}) {}
+
+  std::unique_ptr<DropFlag> flag_;  // outlives on_stop_
+  std::stop_callback<Raise> on_stop_;
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_STOP_FLAG_H_
