@@ -91,6 +91,9 @@ Generation::State::State(const Model& model, ModelSequence prompt, GenerationOpt
       text(options.stop) {}
 
 absl::Status Generation::State::Allocate() {
+  absl::StatusOr<std::unique_ptr<StopFlag>> made = StopFlag::Create(model.backend(), options.stopping);
+  if (!made.ok()) return made.status();
+  stop = *std::move(made);
   const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
   for (int32_t l = 0; l < config.num_hidden_layers; ++l) {
     absl::StatusOr<Buffer> cache = model.backend().Allocate(Copies(l) * capacity * 2 * width);
@@ -150,6 +153,7 @@ absl::Status Generation::State::CheckBudget() const {
 
 // One layer of what comes before the next token, or the token.
 absl::Status Generation::State::Step() {
+  if (options.stopping.stop_requested()) return Stopped();
   if (cached < context.valid() - 1) {
     const absl::Status status = StepBefore();
     return status.ok() ? model.backend().Throttle() : status;

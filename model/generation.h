@@ -31,7 +31,7 @@ struct GenerationOptions {
   double max_density = 0.0;
   bool dense = false;
   std::shared_ptr<const std::vector<AttentionConfig>> attention;  // as ModelInput::attention
-  std::stop_token stopping;                                       // as ModelInput::stopping; Step() gives CANCELLED
+  std::stop_token stopping;                                       // as ModelInput::stopping
 };
 
 // Edges of the row that predicted a token, per sample.
@@ -81,7 +81,8 @@ class Generation {
   FinishReason finish_reason() const;
 
   // Runs one layer of the rows that come before the next new token (the prompt), or all layers of one new token. An
-  // error ends the generation: INTERNAL where the model gave a number that is not finite or the device failed.
+  // error ends the generation: INTERNAL where the model gave a number that is not finite or the device failed,
+  // CANCELLED where it was stopped.
   absl::Status Step();
   // The token of the last Step(), if that gave one.
   std::optional<GeneratedToken> TakeToken();

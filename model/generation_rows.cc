@@ -41,6 +41,7 @@ LayerMember Generation::State::Member(uint32_t sample, const QueryRange& range) 
   member.choice = model.Choose(choices, layer);
   member.choice.sample = sample;
   member.ranges = {range};
+  member.drop = stop ? stop->flag() : nullptr;
   return member;
 }
 
@@ -204,8 +205,10 @@ absl::Status Generation::State::PredictNext(std::vector<double>& mean) {
     for (size_t c = 0; c < vocabulary; ++c) mean[c] += probabilities[c];
   };
   const absl::Status status = rows.NextTokenLogits(config, model.weights(), places, RowCount::kFew, add);
+  if (!status.ok()) return status;
+  if (options.stopping.stop_requested()) return Stopped();  // else what was downloaded is whole
   for (double& probability : mean) probability /= static_cast<double>(samples);
-  return status.ok() && !finite ? NonFiniteOutput() : status;
+  return finite ? absl::OkStatus() : NonFiniteOutput();
 }
 
 // What the layers used, those that the samples share in every one of them.

@@ -15,6 +15,7 @@
 #include "model/generation.h"
 #include "model/layer_attention.h"
 #include "model/ssa.h"
+#include "model/stop_flag.h"
 
 namespace edgewise {
 
@@ -38,6 +39,7 @@ struct Generation::State {
       first_drawn;         // the samples share the layers before it, and its keys and values; layers: nothing is drawn
   const uint32_t samples;  // that differ
   const int64_t capacity;  // tokens of a cache
+  std::unique_ptr<StopFlag> stop;  // null: nobody can stop it
 
   std::vector<int32_t> tokens;  // prompt and what was generated
   ModelSequence context;        // the end of it that the model sees

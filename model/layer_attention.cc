@@ -104,6 +104,7 @@ absl::Status LayerCall::Attend(const Model& model, const AttentionInputs& inputs
       }
       problem.pattern = std::move(made->patterns[side]);
       problem.cap = cap;
+      problem.drop = member.drop;
       problem.report = &report;
       expected_.push_back(made->expected[side]);
       row += sequence.valid();

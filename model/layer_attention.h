@@ -24,6 +24,7 @@ struct LayerMember {
   int64_t out_row = 0;             // of the first query of the first sequence
   EdgeLedger* ledger = nullptr;    // edges that the sample may still use; outlives the call. Null: no budget
   LayerShare share;                // of the ledger
+  const DropFlag* drop = nullptr;  // as AttentionProblem::drop; outlives the call
   bool want_expected = false;
   bool want_key_degrees = false;
   bool want_graph = false;

@@ -37,8 +37,8 @@ bool PaddedCount::Applies(const ModelConfig& config) {
          });
 }
 
-PaddedCount::PaddedCount(const Model& model, const ModelInput& input, uint32_t samples)
-    : model_(model), input_(input), samples_(samples), rows_(model.backend()) {
+PaddedCount::PaddedCount(const Model& model, const ModelInput& input, uint32_t samples, const DropFlag* drop)
+    : model_(model), input_(input), samples_(samples), drop_(drop), rows_(model.backend()) {
   const ModelConfig& config = model.config();
   // Without a pad token nothing can be padded: the count is over the sequence as it is.
   const int32_t length = config.max_position_embeddings;
@@ -97,6 +97,7 @@ absl::Status PaddedCount::Attend(bool draws) {
     problem.first_row = problem.out_row = row;
     problem.tokens = padded_[side].valid();
     problem.pattern = std::move(made.patterns[side]);
+    problem.drop = drop_;
     problem.report = &reports[side];
     reports[side].want_graph = draws;
     row += problem.tokens;

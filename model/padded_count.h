@@ -23,8 +23,9 @@ class PaddedCount {
   // Whether a model has what is counted: sbm in some layer, and token ids.
   static bool Applies(const ModelConfig& config);
 
-  // `model` and `input` must outlive the count; Applies(model.config()).
-  PaddedCount(const Model& model, const ModelInput& input, uint32_t samples);
+  // All must outlive the count; Applies(model.config()). Once `drop`, which may be null, is raised, the density may be
+  // anything.
+  PaddedCount(const Model& model, const ModelInput& input, uint32_t samples, const DropFlag* drop);
 
   bool done() const { return sample_ == samples_; }
   // Runs the next layer. Errors as Backend gives them.
@@ -39,6 +40,7 @@ class PaddedCount {
   const Model& model_;
   const ModelInput& input_;
   const uint32_t samples_;
+  const DropFlag* const drop_;
   std::vector<ModelSequence> padded_;     // every position a token
   std::vector<std::vector<bool>> valid_;  // [sides][length]
   Activations rows_;

@@ -78,7 +78,8 @@ absl::Status Pass::State::StartGroup() {
   prefix_done = shared_scores_ready = false;
   wave.clear();  // of a group that was dropped half-way, and what it leaves
   prefixes.clear();
-  unrecorded.clear();
+  unrecorded.clear();  // waits
+  for (size_t i = group_begin; i < group_end; ++i) states[i].stop.reset();
   group_begin = group_end;
   int64_t tokens = 0;
   for (; group_end < states.size(); ++group_end) {
@@ -98,6 +99,9 @@ absl::Status Pass::State::StartGroup() {
     state.shared_row = packed.rows();
     for (const ModelSequence& sequence : Sequences(static_cast<int64_t>(i))) packed.Add(sequence, 0);
     state.prefix = prefixes.emplace_back(MakeMember(static_cast<int64_t>(i), state.shared_row));
+    absl::StatusOr<std::unique_ptr<StopFlag>> stop = StopFlag::Create(model.backend(), inputs[i].stopping);
+    if (!stop.ok()) return stop.status();
+    state.stop = *std::move(stop);
     if (inputs[i].max_edges >= state.result.pairs) continue;
     absl::StatusOr<std::unique_ptr<EdgeLedger>> ledger = model.backend().MakeLedger(inputs[i].max_edges);
     if (!ledger.ok()) return ledger.status();
@@ -176,6 +180,19 @@ absl::Status Pass::State::Step() {
   return absl::OkStatus();
 }
 
+void Pass::State::Drop(int64_t input, absl::Status reason) {
+  PassInput& state = states[input];
+  if (state.complete) return;
+  state.complete = true;
+  state.result.status = std::move(reason);
+}
+
+void Pass::State::DropStopped() {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (inputs[i].stopping.stop_requested()) Drop(static_cast<int64_t>(i), Stopped());
+  }
+}
+
 // Rows of dropped inputs leave the wave.
 absl::Status Pass::State::DropDeadMembers() {
   const auto dead = [&](const auto& member) { return states[member->input].complete; };
@@ -194,9 +211,10 @@ absl::Status Pass::State::DropDeadMembers() {
 absl::Status Pass::State::FinishWave() {
   absl::Status status;
   if (!wave.empty()) status = Classify(active, wave);
-  if (status.ok()) status = RecordLayers();
+  if (status.ok()) status = RecordLayers();  // and drops those whose rows may be anything, whatever Classify found
   if (!status.ok()) return status;
   for (const auto& member : wave) {
+    if (states[member->input].complete) continue;
     AddPrefix(*member);
     AddSample(*member);
   }
@@ -218,22 +236,13 @@ absl::Status Pass::State::FinishWave() {
       continue;
     }
     if (inputs[i].want_padded_density && PaddedCount::Applies(config) && Draws(inputs[i])) {
-      state.padded.emplace(model, inputs[i], static_cast<uint32_t>(samples.size()));
+      state.padded.emplace(model, inputs[i], static_cast<uint32_t>(samples.size()),
+                           state.stop ? state.stop->flag() : nullptr);
     } else {
       FinishInput(static_cast<int64_t>(i));
     }
   }
   wave.clear();
-  return absl::OkStatus();
-}
-
-absl::Status Pass::State::CountPadded(int64_t input) {
-  PassInput& state = states[input];
-  const absl::Status status = state.padded->Step();
-  if (!status.ok() || !state.padded->done()) return status;
-  state.result.padded_density = state.padded->density();
-  state.padded.reset();
-  FinishInput(input);
   return absl::OkStatus();
 }
 
@@ -259,6 +268,7 @@ Pass::~Pass() = default;
 bool Pass::done() const { return state_->Done(); }
 
 absl::Status Pass::Step() {
+  state_->DropStopped();
   if (state_->Done()) return absl::OkStatus();
   try {
     const absl::Status status = state_->Step();
@@ -271,12 +281,7 @@ absl::Status Pass::Step() {
   }
 }
 
-void Pass::Drop(int64_t input, absl::Status reason) {
-  PassInput& state = state_->states[input];
-  if (state.complete) return;
-  state.complete = true;
-  state.result.status = std::move(reason);
-}
+void Pass::Drop(int64_t input, absl::Status reason) { state_->Drop(input, std::move(reason)); }
 
 int64_t Pass::live_tokens() const {
   int64_t tokens = 0;

@@ -37,7 +37,9 @@ class Pass {
 
   // All inputs have their result.
   bool done() const;
-  // Runs the next layer of the current wave. An error concerns all inputs without a result: the device failed.
+  // Runs the next layer of the current wave. An input whose stop was asked for (ModelInput::stopping) is dropped before
+  // and after it with CANCELLED, unless it is complete. An error concerns all inputs without a result: the device
+  // failed.
   absl::Status Step();
   // Drops an input before the next step; its result becomes `reason` unless it is complete.
   void Drop(int64_t input, absl::Status reason);

@@ -60,6 +60,7 @@ absl::Status Pass::State::Attend(const PassMembers& members, const Activations& 
     attending.first_row = from_shared ? states[member->input].shared_row : member->row;
     attending.query_shift = 0;
     attending.out_row = member->row;
+    attending.drop = states[member->input].stop ? states[member->input].stop->flag() : nullptr;
     attending.want_expected = input.want_expected;
     attending.want_key_degrees = input.want_key_degrees;
     attending.want_graph = input.want_graph;
@@ -91,14 +92,16 @@ LayerChoice Pass::State::Choose(int64_t input, int32_t of_layer) const {
   return choice;
 }
 
-// Adds what the layers since the last time report to their members.
+// Adds what the layers since the last time report to their members, but for inputs that are dropped.
 absl::Status Pass::State::RecordLayers() {
   const absl::Status status = model.backend().Synchronize();
   if (!status.ok()) return status;
+  DropStopped();  // after the wait: what is left is whole
   for (; !unrecorded.empty(); unrecorded.pop_front()) {
     PassLayer& of = unrecorded.front();
     of.call.Collect();
     for (size_t m = 0; m < of.call.members.size(); ++m) {
+      if (states[of.members[m]->input].complete) continue;
       const LayerMember& attended = of.call.members[m];
       of.members[m]->result.capped |= attended.capped;
       for (uint32_t side = 0; side < attended.reports.size(); ++side) {

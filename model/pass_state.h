@@ -15,6 +15,7 @@
 #include "model/layer_attention.h"
 #include "model/padded_count.h"
 #include "model/pass.h"
+#include "model/stop_flag.h"
 
 namespace edgewise {
 
@@ -51,6 +52,7 @@ struct PassInput {
   std::vector<std::vector<HeadEdges>> given;  // over valid tokens; empty: none
   std::vector<uint64_t> least_later;          // [layers] edges that no cap drops in later layers; made when needed
   std::shared_ptr<PassMember> prefix;         // the layers that the samples share
+  std::unique_ptr<StopFlag> stop;             // while its group runs; null: nobody can stop it
   std::optional<PaddedCount> padded;          // while it runs, after the samples
 };
 
@@ -76,6 +78,8 @@ struct Pass::State {
   std::deque<PassLayer> unrecorded;
 
   absl::Status Step();
+  void Drop(int64_t input, absl::Status reason);
+  void DropStopped();
   // The sequences of an input that run now.
   std::span<const ModelSequence> Sequences(int64_t input) const {
     const PassInput& state = states[input];

@@ -13,6 +13,10 @@
 
 namespace edgewise {
 
+// What work ends with that a caller stopped. A kernel sees a flag only after the stop was asked for. So where work has
+// been waited for and the token, looked at after that, asks for no stop, the work is whole.
+inline absl::Status Stopped() { return absl::CancelledError("the caller stopped it"); }
+
 // Raises a flag of the backend when a stop is asked for, on the thread that asks. Must outlive the work that names the
 // flag; one that is destroyed while it is raised waits for that.
 class StopFlag {

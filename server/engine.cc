@@ -120,7 +120,10 @@ void Engine::RunBatch(std::vector<TaskPtr> batch) {
     member.num_inputs = static_cast<int64_t>(task->inputs.size());
     member.queue_seconds = Seconds(start - task->queued);
     running.tokens += task->tokens;
-    for (ModelInput& input : task->inputs) running.inputs.push_back(std::move(input));
+    for (ModelInput& input : task->inputs) {
+      input.stopping = task->stopping;
+      running.inputs.push_back(std::move(input));
+    }
     member.task = std::move(task);
     running.members.push_back(std::move(member));
   }
@@ -131,17 +134,20 @@ void Engine::RunBatch(std::vector<TaskPtr> batch) {
   metrics.ObserveBatch(static_cast<uint32_t>(running.inputs.size()), running.tokens);
 
   Pass pass(*model->model, running.inputs, {});
-  while (!pass.done()) {
+  const auto drop_dead = [&](bool aborted) {
     const Time now = queue_.now();
     for (Running::Member& member : running.members) {
       if (!member.task) continue;
-      absl::Status alive = queue_.aborted() ? ShuttingDown() : Alive(*member.task, now);
+      absl::Status alive = aborted ? ShuttingDown() : Alive(*member.task, now);
       if (alive.ok()) continue;
       for (int64_t i = 0; i < member.num_inputs; ++i) pass.Drop(member.first_input + i, alive);
       const double share = static_cast<double>(member.task->tokens) / static_cast<double>(running.tokens);
       metrics.AddCancelledCompute(running.compute_seconds * share);
       running.Answer(member, std::move(alive), {});
     }
+  };
+  while (!pass.done()) {
+    drop_dead(queue_.aborted());
     if (!running.AnyLive()) return;
     queue_.AnswerDead();
     const Time step_start = queue_.now();
@@ -158,6 +164,7 @@ void Engine::RunBatch(std::vector<TaskPtr> batch) {
     }
     return;
   }
+  drop_dead(false);  // one that went in the last step may have no result
   queue_.RecordBatch(requests, Seconds(queue_.now() - start));
   for (Running::Member& member : running.members) {
     if (!member.task) continue;

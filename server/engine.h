@@ -1,6 +1,7 @@
 // The one thread that uses the backend: it takes work from the queue, loads models, runs batches layer by layer and
 // generations step by step, and answers every task exactly once. Between layers it looks at deadlines, cancellation and
-// shutdown. A batch and the generations that compete with it get the device for equal times, by turns.
+// shutdown; a client that goes ends its work inside a layer too (Task::stopping). A batch and the generations that
+// compete with it get the device for equal times, by turns.
 #ifndef EDGEWISE_SERVER_ENGINE_H_
 #define EDGEWISE_SERVER_ENGINE_H_
 

@@ -10,7 +10,7 @@ GenerateReactor::GenerateReactor(InferenceServiceImpl& service, grpc::CallbackSe
                                  const v1::GenerateRequest& request)
     : service_(service), limit_(service.options_.unsent_tokens), counted_(!service.calls_.draining()) {
   if (counted_) service_.open_calls_.fetch_add(1);
-  service_.generator_.Generate(request, ToSteady(context->deadline()), cancelled_, this);
+  service_.generator_.Generate(request, ToSteady(context->deadline()), client_gone_.get_token(), this);
 }
 
 void GenerateReactor::Advance(std::unique_lock<std::mutex> lock) {
@@ -54,19 +54,17 @@ void GenerateReactor::End(const absl::Status& status) {
 }
 
 void GenerateReactor::OnWriteDone(bool ok) {
+  if (!ok) client_gone_.request_stop();
   std::unique_lock<std::mutex> lock(mutex_);
   writing_.reset();
   const bool was_full = unsent_.fetch_sub(1) >= limit_;
-  if (!ok) {
-    broken_ = true;
-    cancelled_->store(true);
-  }
+  if (!ok) broken_ = true;
   if (was_full || !ok) service_.calls_.Wake();
   if (!starting_) Advance(std::move(lock));
 }
 
 void GenerateReactor::OnCancel() {
-  cancelled_->store(true);
+  client_gone_.request_stop();
   service_.calls_.Wake();
   std::unique_lock<std::mutex> lock(mutex_);
   broken_ = true;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 
 #include "edgewise/v1/inference.grpc.pb.h"
 #include "server/generator.h"
@@ -34,7 +35,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateRespon
   InferenceServiceImpl& service_;
   const size_t limit_;
   const bool counted_;  // began before the drain, which waits for it
-  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  std::stop_source client_gone_;
   std::atomic<size_t> unsent_ = 0;  // size of waiting_, and what is being written
 
   std::mutex mutex_;

@@ -43,6 +43,7 @@ void Generations::Start(TaskPtr task) {
   Task& started = *running.task;
   started.model->metrics->AddQueued(-1, -static_cast<int64_t>(started.tokens));
   started.model->metrics->AddGenerations(1);
+  started.generation->options.stopping = started.stopping;
   cache_bytes_ += started.generation->cache_bytes;
   absl::StatusOr<std::unique_ptr<Generation>> generation = Generation::Create(
       *started.model->model, std::move(started.generation->prompt), std::move(started.generation->options));
@@ -67,8 +68,7 @@ void Generations::EndDead() {
       running_.push_back(std::move(running));
       continue;
     }
-    running.task->model->metrics->AddCancelledCompute(running.compute_seconds);
-    Answer(running, std::move(alive));
+    Cancel(running, std::move(alive));
   }
 }
 
@@ -88,6 +88,10 @@ bool Generations::Advance(Running& running) {
   const Time start = queue_.now();
   const absl::Status step = running.generation->Step();
   running.compute_seconds += Seconds(queue_.now() - start);
+  if (absl::IsCancelled(step)) {
+    Cancel(running, Alive(task, queue_.now()));
+    return false;
+  }
   if (!step.ok()) {
     Answer(running, step == NonFiniteOutput() ? step : DeviceFailure(step));
     return false;
@@ -100,6 +104,11 @@ bool Generations::Advance(Running& running) {
   if (finish == FinishReason::kNone) return true;
   Answer(running, absl::OkStatus());
   return false;
+}
+
+void Generations::Cancel(Running& running, absl::Status why) {
+  running.task->model->metrics->AddCancelledCompute(running.compute_seconds);
+  Answer(running, std::move(why));
 }
 
 void Generations::Answer(Running& running, absl::Status status) {

@@ -45,8 +45,10 @@ class Generations {
     Time ready;  // when its client last kept up
   };
 
-  // Takes a step; true: it goes on. Neither of these may be called with an entry of running_.
+  // Takes a step; true: it goes on. None of these may be called with an entry of running_.
   bool Advance(Running& running);
+  // Answers one that nobody waits for any more.
+  void Cancel(Running& running, absl::Status why);
   void Answer(Running& running, absl::Status status);
 
   TaskQueue& queue_;

@@ -7,17 +7,17 @@
 
 namespace edgewise::server {
 
-void Generator::Generate(const v1::GenerateRequest& request, Time deadline,
-                         std::shared_ptr<const std::atomic<bool>> cancelled, TokenStream* stream) {
+void Generator::Generate(const v1::GenerateRequest& request, Time deadline, std::stop_token stopping,
+                         TokenStream* stream) {
   auto call = std::make_shared<GenerateCall>();
   call->stream = stream;
   calls_.Begin(*call, request.model(), request.version());
   call->last = call->arrival;
-  Start(request, deadline, std::move(cancelled), std::move(call));
+  Start(request, deadline, std::move(stopping), std::move(call));
 }
 
-void Generator::Start(const v1::GenerateRequest& request, Time deadline,
-                      std::shared_ptr<const std::atomic<bool>> cancelled, std::shared_ptr<GenerateCall> call) {
+void Generator::Start(const v1::GenerateRequest& request, Time deadline, std::stop_token stopping,
+                      std::shared_ptr<GenerateCall> call) {
   const absl::Status admitted = calls_.Admit(*call, request.model(), request.version(), request.request_id(), deadline);
   if (!admitted.ok()) return End(*call, admitted);
   absl::StatusOr<ParsedGeneration> parsed = ParseGeneration(request, *call->loaded->model, options_.limits);
@@ -42,7 +42,7 @@ void Generator::Start(const v1::GenerateRequest& request, Time deadline,
   task->cost = parsed->cost;
   task->priority = parsed->priority;
   task->deadline = deadline;
-  task->cancelled = std::move(cancelled);
+  task->stopping = std::move(stopping);
   task->done = [this, call](const TaskResult& result) { Finish(*call, result); };
   const absl::Status pushed = calls_.Push(*call, std::move(task));
   if (!pushed.ok()) End(*call, pushed);

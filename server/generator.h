@@ -3,7 +3,6 @@
 #ifndef EDGEWISE_SERVER_GENERATOR_H_
 #define EDGEWISE_SERVER_GENERATOR_H_
 
-#include <atomic>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -32,9 +31,8 @@ class Generator {
   Generator(const ServerOptions& options, Calls& calls) : options_(options), calls_(calls) {}
 
   // Answers `request`, which is not used after the return. `stream` must live until its End(), which may come before
-  // the return. `cancelled` may be set at any time.
-  void Generate(const v1::GenerateRequest& request, Time deadline, std::shared_ptr<const std::atomic<bool>> cancelled,
-                TokenStream* stream);
+  // the return. A stop may be asked for at any time.
+  void Generate(const v1::GenerateRequest& request, Time deadline, std::stop_token stopping, TokenStream* stream);
 
  private:
   struct GenerateCall : Call {
@@ -49,7 +47,7 @@ class Generator {
     GenerationProgress progress;  // at the last token
   };
 
-  void Start(const v1::GenerateRequest& request, Time deadline, std::shared_ptr<const std::atomic<bool>> cancelled,
+  void Start(const v1::GenerateRequest& request, Time deadline, std::stop_token stopping,
              std::shared_ptr<GenerateCall> call);
   void Send(GenerateCall& call, const GeneratedToken& token, const GenerationProgress& progress);
   void FillEnd(const GenerateCall& call, const GenerationProgress& progress, v1::GenerateResponse& message);

@@ -6,18 +6,17 @@
 
 namespace edgewise::server {
 
-void Predictor::Predict(const v1::PredictRequest& request, Time deadline,
-                        std::shared_ptr<const std::atomic<bool>> cancelled, v1::PredictResponse* response,
-                        PredictDone done) {
+void Predictor::Predict(const v1::PredictRequest& request, Time deadline, std::stop_token stopping,
+                        v1::PredictResponse* response, PredictDone done) {
   auto call = std::make_shared<PredictCall>();
   call->response = response;
   call->done = std::move(done);
   calls_.Begin(*call, request.model(), request.version());
-  Start(request, deadline, std::move(cancelled), std::move(call));
+  Start(request, deadline, std::move(stopping), std::move(call));
 }
 
-void Predictor::Start(const v1::PredictRequest& request, Time deadline,
-                      std::shared_ptr<const std::atomic<bool>> cancelled, std::shared_ptr<PredictCall> call) {
+void Predictor::Start(const v1::PredictRequest& request, Time deadline, std::stop_token stopping,
+                      std::shared_ptr<PredictCall> call) {
   const absl::Status admitted = calls_.Admit(*call, request.model(), request.version(), request.request_id(), deadline);
   if (!admitted.ok()) return End(*call, admitted);
   bool budget_refused = false;
@@ -40,7 +39,7 @@ void Predictor::Start(const v1::PredictRequest& request, Time deadline,
   task->cost = parsed->cost;
   task->priority = parsed->priority;
   task->deadline = deadline;
-  task->cancelled = std::move(cancelled);
+  task->stopping = std::move(stopping);
   task->done = [this, call](TaskResult result) { Finish(*call, std::move(result)); };
   const absl::Status pushed = calls_.Push(*call, std::move(task));
   if (!pushed.ok()) End(*call, pushed);

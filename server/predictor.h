@@ -3,7 +3,6 @@
 #ifndef EDGEWISE_SERVER_PREDICTOR_H_
 #define EDGEWISE_SERVER_PREDICTOR_H_
 
-#include <atomic>
 #include <functional>
 #include <memory>
 
@@ -25,8 +24,8 @@ class Predictor {
   Predictor(const ServerOptions& options, Calls& calls) : options_(options), calls_(calls) {}
 
   // Answers `request`, which is not used after the return. `response` is filled when `done` gets OK, perhaps before the
-  // return. `cancelled` may be set at any time.
-  void Predict(const v1::PredictRequest& request, Time deadline, std::shared_ptr<const std::atomic<bool>> cancelled,
+  // return. A stop may be asked for at any time.
+  void Predict(const v1::PredictRequest& request, Time deadline, std::stop_token stopping,
                v1::PredictResponse* response, PredictDone done);
 
  private:
@@ -36,7 +35,7 @@ class Predictor {
     PredictDone done;
   };
 
-  void Start(const v1::PredictRequest& request, Time deadline, std::shared_ptr<const std::atomic<bool>> cancelled,
+  void Start(const v1::PredictRequest& request, Time deadline, std::stop_token stopping,
              std::shared_ptr<PredictCall> call);
   void Finish(PredictCall& call, TaskResult result);
   void End(PredictCall& call, const absl::Status& status, Rejection invalid_as = Rejection::kInvalid);

@@ -1,7 +1,7 @@
 #include "server/service.h"
 
 #include <atomic>
-#include <memory>
+#include <stop_token>
 #include <utility>
 
 #include "server/generate_stream.h"
@@ -20,14 +20,14 @@ class PredictReactor final : public grpc::ServerUnaryReactor {
                  grpc::CallbackServerContext* context, const v1::PredictRequest& request, v1::PredictResponse* response)
       : open_(calls.draining() ? nullptr : &open) {
     if (open_) open_->fetch_add(1);
-    predictor.Predict(request, ToSteady(context->deadline()), cancelled_, response,
+    predictor.Predict(request, ToSteady(context->deadline()), client_gone_.get_token(), response,
                       [this, &metrics](const absl::Status& status) {
                         metrics.CountRpc(Rpc::kPredict, status.code());
                         Finish(ToGrpc(status));
                       });
   }
 
-  void OnCancel() override { cancelled_->store(true); }
+  void OnCancel() override { client_gone_.request_stop(); }
   void OnDone() override {
     if (open_) open_->fetch_sub(1);
     delete this;
@@ -35,7 +35,7 @@ class PredictReactor final : public grpc::ServerUnaryReactor {
 
  private:
   std::atomic<int64_t>* const open_;
-  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  std::stop_source client_gone_;
 };
 
 }  // namespace

@@ -46,7 +46,7 @@ void StreamReactor::Advance(std::unique_lock<std::mutex> lock) {
   if (finished_ || !half_closed_ || in_flight_ > 0 || starting_ > 0) return;
   finished_ = true;
   absl::Status status;
-  if (cancelled_->load()) {
+  if (client_gone_.stop_requested()) {
     status = absl::CancelledError("the client cancelled the stream");
   } else if (draining_) {
     status = ShuttingDown();
@@ -88,7 +88,7 @@ void StreamReactor::OnReadDone(bool ok) {
   v1::PredictResponse* answer = response->mutable_response();
   // std::function wants a copyable closure.
   auto shared = std::make_shared<std::unique_ptr<v1::PredictStreamResponse>>(std::move(response));
-  service_.predictor_.Predict(request_, deadline_, cancelled_, answer,
+  service_.predictor_.Predict(request_, deadline_, client_gone_.get_token(), answer,
                               [this, id, shared](absl::Status status) { Answer(id, std::move(*shared), status); });
   lock.lock();
   reading_ = false;
@@ -118,7 +118,7 @@ void StreamReactor::OnWriteDone(bool ok) {
 }
 
 void StreamReactor::OnCancel() {
-  cancelled_->store(true);
+  client_gone_.request_stop();
   std::unique_lock<std::mutex> lock(mutex_);
   broken_ = half_closed_ = true;
   Advance(std::move(lock));

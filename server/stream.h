@@ -2,11 +2,11 @@
 #ifndef EDGEWISE_SERVER_STREAM_H_
 #define EDGEWISE_SERVER_STREAM_H_
 
-#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <string>
 
 #include "server/service.h"
@@ -36,7 +36,7 @@ class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v
 
   InferenceServiceImpl& service_;
   const Time deadline_;
-  const std::shared_ptr<std::atomic<bool>> cancelled_ = std::make_shared<std::atomic<bool>>(false);
+  std::stop_source client_gone_;
 
   std::mutex mutex_;
   v1::PredictRequest request_;  // of the read in progress

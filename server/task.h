@@ -2,11 +2,11 @@
 #ifndef EDGEWISE_SERVER_TASK_H_
 #define EDGEWISE_SERVER_TASK_H_
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,13 +64,13 @@ struct Task {
   uint32_t priority = kDefaultPriority;        // 1..kPriorityLevels
   Time queued;
   Time deadline = Time::max();
-  std::shared_ptr<const std::atomic<bool>> cancelled;  // set when the client has gone; null: never
+  std::stop_token stopping;  // by a client that goes, as gRPC tells, and by nobody else
   std::function<void(TaskResult)> done;
 };
 
 // OK while the task is worth working on; else CANCELLED or DEADLINE_EXCEEDED.
 inline absl::Status Alive(const Task& task, Time now) {
-  const bool cancelled = task.cancelled && task.cancelled->load(std::memory_order_relaxed);
+  const bool cancelled = task.stopping.stop_requested();
   // A client whose deadline passes cancels, by its own clock, perhaps a moment before ours.
   const Time late =
       cancelled && task.deadline != Time::max() ? task.deadline - std::chrono::milliseconds(5) : task.deadline;

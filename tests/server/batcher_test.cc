@@ -86,38 +86,40 @@ TEST(BatcherTest, EmptyQueueTakesARequestOfAnySize) {
 
 // A client whose deadline passes cancels as well, perhaps a moment before our clock says so.
 TEST(BatcherTest, CancelledByItsOwnDeadlineIsLateAndNotCancelled) {
-  const auto gone = std::make_shared<std::atomic<bool>>(true);
+  std::stop_source client;
   Task task;
-  task.cancelled = gone;
+  task.stopping = client.get_token();
   task.deadline = kStart + std::chrono::seconds(1);
+  EXPECT_TRUE(Alive(task, task.deadline - std::chrono::milliseconds(1)).ok());
+  client.request_stop();
   EXPECT_TRUE(absl::IsDeadlineExceeded(Alive(task, task.deadline + std::chrono::seconds(1))));
   EXPECT_TRUE(absl::IsDeadlineExceeded(Alive(task, task.deadline - std::chrono::milliseconds(1))));
   EXPECT_TRUE(absl::IsCancelled(Alive(task, kStart)));
-  *gone = false;
-  EXPECT_TRUE(Alive(task, task.deadline - std::chrono::milliseconds(1)).ok());
 }
 
 TEST(BatcherTest, LateOrCancelledTasksAreRefusedAtTheDoor) {
   Batcher batcher({});
   TaskPtr late = MakeTask(1, 2, kStart);
   EXPECT_TRUE(absl::IsDeadlineExceeded(batcher.Add(late, kStart)));
+  std::stop_source client;
+  client.request_stop();
   TaskPtr cancelled = MakeTask();
-  cancelled->cancelled = std::make_shared<std::atomic<bool>>(true);
+  cancelled->stopping = client.get_token();
   EXPECT_TRUE(absl::IsCancelled(batcher.Add(cancelled, kStart)));
   EXPECT_EQ(batcher.size(), 0u);
 }
 
 TEST(BatcherTest, TakeDeadRemovesExactlyTheDeadAndKeepsTheOrder) {
   Batcher batcher({});
-  auto flag = std::make_shared<std::atomic<bool>>(false);
+  std::stop_source client;
   const Task* first = Add(batcher, MakeTask(1));
   const Task* late = Add(batcher, MakeTask(2, 2, kStart + seconds(1)));
   TaskPtr cancellable = MakeTask(4);
-  cancellable->cancelled = flag;
+  cancellable->stopping = client.get_token();
   const Task* cancelled = Add(batcher, std::move(cancellable));
   const Task* last = Add(batcher, MakeTask(8));
   EXPECT_TRUE(batcher.TakeDead(kStart + milliseconds(999)).empty());
-  flag->store(true);
+  client.request_stop();
   std::vector<DeadTask> dead = batcher.TakeDead(kStart + seconds(1));
   ASSERT_EQ(dead.size(), 2u);
   EXPECT_EQ(dead[0].task.get(), late);
@@ -182,10 +184,10 @@ TEST(BatcherTest, GenerationStartsWhenThereIsRoomAndNoneOvertakesItButByPriority
 TEST(BatcherTest, CancelledGenerationsAreTakenOut) {
   Batcher batcher({});
   TaskPtr task = MakeGeneration();
-  const auto flag = std::make_shared<std::atomic<bool>>(false);
-  task->cancelled = flag;
+  std::stop_source client;
+  task->stopping = client.get_token();
   Add(batcher, std::move(task));
-  flag->store(true);
+  client.request_stop();
   const std::vector<DeadTask> dead = batcher.TakeDead(kStart);
   ASSERT_EQ(dead.size(), 1u);
   EXPECT_TRUE(absl::IsCancelled(dead[0].reason));

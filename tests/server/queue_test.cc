@@ -130,12 +130,12 @@ TEST(TaskQueueTest, EveryTaskOfManyThreadsIsAnsweredExactlyOnce) {
       for (int i = 0; i < kTasks; ++i) {
         auto task = std::make_unique<Task>();
         task->cost = 1;
-        auto flag = std::make_shared<std::atomic<bool>>(false);
-        task->cancelled = flag;
+        std::stop_source client;
+        task->stopping = client.get_token();
         task->done = [&answered](TaskResult) { ++answered; };
         if (queue.Push(std::move(task)).ok()) {
           ++accepted;
-          if ((i + t) % 3 == 0) flag->store(true);
+          if ((i + t) % 3 == 0) client.request_stop();
         } else {
           ++refused;
         }
