@@ -109,6 +109,11 @@ bool IsSmall(const Call& call) {
   return true;
 }
 
+// Whether nobody wants what is left to do of a problem. Ledgers and graphs are made of what a problem reports.
+bool IsDropped(const AttentionProblem& problem) {
+  return problem.drop != nullptr && problem.drop->raised() && problem.cap < 0 && !problem.report->want_graph;
+}
+
 // Whether the edges reported stay within every cap.
 bool WithinCaps(std::span<const AttentionProblem> problems, std::span<const EdgeCap> caps) {
   std::vector<uint64_t> edges(caps.size(), 0);
@@ -193,8 +198,10 @@ absl::Status CpuAttend(Isa isa, ThreadPool& pool, const AttentionInputs& inputs,
       const auto blocks = static_cast<int64_t>(call.block_head.size());
       const auto attend = [&](int64_t item, int worker) {
         const int64_t block = blocks - 1 - item;  // causal patterns: the longest rows first
+        const HeadWork& head = call.heads[call.block_head[block]];
+        if (IsDropped(*head.problem)) return;
         try {
-          if (call.heads[call.block_head[block]].plan != nullptr) {
+          if (head.plan != nullptr) {
             AttendItem(call, block, *scratch[worker]);
           } else {
             AttendOneBlock(call, block, *scratch[worker]);

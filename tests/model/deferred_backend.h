@@ -69,6 +69,7 @@ class DeferredBackend : public Backend {
                                   const Memberships& out) override {
     return inner_->ComputeMemberships(weights, q, k, out);
   }
+  absl::StatusOr<std::unique_ptr<DropFlag>> MakeDropFlag() override { return inner_->MakeDropFlag(); }
   absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) override;
   absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) override;
   absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) override;
