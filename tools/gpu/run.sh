@@ -1,214 +1,52 @@
 #!/usr/bin/env bash
-# Tests and times Edgewise on the GPU of this machine, from the bundle that `./dev gpu-bundle` makes.
+# Tests and times Edgewise on the GPU of this machine: unpacks contents.tar.xz of this folder, which `./dev gpu-bundle`
+# made, and runs what is in it.
 #
-#     run.sh [tests] [sanitizer] [selfcheck] [server] [bench]      nothing named: all of them, in this order
+#     bash run.sh [tests] [sanitizer] [selfcheck] [server] [bench]      nothing named: all of them, in this order
 #
-# A step that fails stops no other; a table of all of them comes last. Exit code: 0, 1 if a step failed, 77 without a GPU.
-# Logs (logs.tar.gz), the table (summary.txt) and the numbers (attention_gpu.json, .png) go to $OUT, or to ./out.
-#   EDGEWISE_SKIP_SANITIZER=1    leaves compute-sanitizer out
-#   EDGEWISE_BENCH_FLAGS         of bench/attention_gpu.py; --quick if not set
-#   EDGEWISE_GPU_DEVICE          cuda:0
-#   EDGEWISE_GPU_TIME_SCALE      multiplies every time limit: 1
-set -uo pipefail
+# Unpacked once for each archive, into $TMPDIR or /tmp, named by the archive's checksum; one that nothing used for a day
+# goes when the next comes. steps.sh says what is done, what may be set and what the exit codes mean; 3: nothing could be
+# unpacked.
+set -euo pipefail
 
-bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-device=${EDGEWISE_GPU_DEVICE:-cuda:0}
-scale=${EDGEWISE_GPU_TIME_SCALE:-1}
-out=${OUT:-out}
-mkdir -p "$out"
-out=$(cd "$out" && pwd)
-logs=$(mktemp -d)
-server=
-names=() results=() times=()
-failed=0
+folder=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+archive=$folder/contents.tar.xz
+temporary=${TMPDIR:-/tmp}
 
-# Ends the server that this script started, gently, then not; its exit status is in server_status.
-stop_server() {
-  local tries=0
-  server_status=0
-  [[ -n $server ]] || return 0
-  kill -TERM "$server" 2>/dev/null
-  while kill -0 "$server" 2>/dev/null && ((tries++ < 100)); do sleep 0.1; done
-  kill -KILL "$server" 2>/dev/null
-  wait "$server" || server_status=$?
-  server=
-}
-trap 'stop_server; rm -rf "$logs"' EXIT
-trap 'exit 130' INT TERM
+die() { printf 'run.sh: %s\n' "$*" >&2; exit 3; }
+manifest() { sed -n "s/^$1 //p" "$folder/MANIFEST"; }
 
-# The folder of a CUDA library: of the toolkit, of PyTorch's wheels, or empty where the loader knows it.
-folder_of() {
-  local folder
-  for folder in /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib \
-    "$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"] + "/nvidia")' 2>/dev/null)"; do
-    [[ -d $folder ]] && find -L "$folder" -name "$1" -printf '%h\n' 2>/dev/null | head -n 1
-  done | head -n 1
-}
-libraries=
-for library in libcublasLt.so.13 libcusparse.so.12 libnvJitLink.so.13; do
-  folder=$(folder_of "$library")
-  [[ -z $folder || :$libraries: == *:"$folder":* ]] || libraries=$libraries:$folder
-done
-# The driver's folder, where the loader does not know it.
-if [[ -d /usr/local/nvidia/lib64 ]]; then libraries=$libraries:/usr/local/nvidia/lib64; fi
-run_path=$bundle/lib:$bundle/lib/absl$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-python_path=$bundle/lib/absl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # PyTorch loads CUDA's libraries from where it keeps them
+[[ -f $archive && -f $folder/MANIFEST ]] || die "$folder has no contents.tar.xz and MANIFEST; ./dev gpu-bundle makes both"
+sum=$(sha256sum <"$archive" | cut -d' ' -f1)
+[[ $sum == "$(manifest sha256)" ]] || die "$archive is not the one that MANIFEST names; copy the whole folder again"
+unpacked=$temporary/edgewise-gpu-$UID-${sum:0:16}
 
-since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
-
-record() { # NAME RESULT SECONDS
-  names+=("$1") results+=("$2") times+=("$3")
-  [[ $2 == FAILED* ]] && failed=1
-  printf '%-44s %-22s %6s s\n' "$1" "$2" "$3"
-}
-
-# step NAME SECONDS COMMAND...: runs it under a time limit; its output is in the log of that name. Only a benchmark may
-# find that there is no device for it: the others come after that was asked.
-step() {
-  local name=$1 limit=$2 start=$EPOCHREALTIME status=0 result took
-  local log=$logs/${name//[^a-zA-Z0-9_.-]/_}.log
-  shift 2
-  limit=$(awk -v a="$limit" -v b="$scale" 'BEGIN { printf "%d", a * b + 1 }')
-  timeout --kill-after=10 "$limit" "$@" >"$log" 2>&1 </dev/null || status=$?
-  took=$(since "$start")
-  case $status in
-    0) result=passed ;;
-    77) [[ $name == bench* ]] && result="skipped: no device" || result="FAILED: no device" ;;
-    124 | 137) result="FAILED: over $limit s" ;;
-    *) result="FAILED: status $status" ;;
-  esac
-  record "$name" "$result" "$took"
-  if [[ $result == FAILED* ]]; then tail -n 25 "$log" | sed 's/^/    /'; fi
-  return "$status"
-}
-
-on_device=(env "LD_LIBRARY_PATH=$run_path" "EDGEWISE_TESTDATA=$bundle/testdata" "EDGEWISE_TEST_DEVICE=$device")
-step_on_device() { # NAME SECONDS COMMAND...
-  local name=$1 limit=$2
-  shift 2
-  step "$name" "$limit" "${on_device[@]}" "$@"
-}
-
-run_tests() {
-  local suite
-  for suite in cuda_backend_operations cuda_backend_attention cuda_backend_cap golden reproducible budget padded_density \
-    ensemble generation; do
-    step_on_device "tests $suite" 120 "$bundle/bin/${suite}_test" --gtest_brief=1
-  done
-  for suite in reproducible budget padded_density; do # what is promised in every precision
-    step_on_device "tests $suite bf16" 120 EDGEWISE_TEST_PRECISION=bf16 "$bundle/bin/${suite}_test" --gtest_brief=1
-  done
-}
-
-run_sanitizer() {
-  local sanitizer tool
-  local attention='*PatternsMatchTheReference*:*DrawnGraphsAreThoseOfTheReference*:*OneQueryAfterCachedKeys*'
-  sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
-  if [[ ${EDGEWISE_SKIP_SANITIZER:-0} == 1 || -z $sanitizer ]]; then
-    record sanitizer "skipped: $([[ -n $sanitizer ]] && echo asked for || echo not installed)" 0
-    return
+unpack() { # FOLDER
+  if command -v xz >/dev/null; then
+    tar -C "$1" -xJf "$archive"
+  elif python3 -c 'import lzma' 2>/dev/null; then
+    python3 -m tarfile -e "$archive" "$1"
+  else
+    die "needs xz, or a python3 with lzma, to unpack $archive"
   fi
-  for tool in memcheck racecheck; do
-    step_on_device "$tool attention" 240 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-      "$bundle/bin/cuda_backend_attention_test" --gtest_brief=1 --gtest_filter="$attention"
-    step_on_device "$tool cap" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-      "$bundle/bin/cuda_backend_cap_test" --gtest_brief=1 --gtest_filter='*KeptEdgesAreTheReferences:*Ledgers*'
-    step_on_device "$tool operations" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-      "$bundle/bin/cuda_backend_operations_test" --gtest_brief=1
-  done
 }
 
-run_selfcheck() {
-  local precision
-  for precision in fp32 bf16; do
-    step_on_device "selfcheck $precision" 180 "$bundle/bin/edgewise-selfcheck" --device="$device" \
-      --precision="$precision" --model="$bundle/models/sentiment/1" --tokens="${EDGEWISE_SELFCHECK_TOKENS:-1024}"
-    cat "$logs/selfcheck_$precision.log"
-  done
-}
-
-# A number of the server's log line "serving".
-announced() { sed -nE "s/.*\"event\":\"serving\".*\"$1\":([0-9]+).*/\1/p" "$logs/server.log"; }
-
-run_server() {
-  local tries=0 ready=no start=$EPOCHREALTIME
-  : >"$logs/server.log"
-  "${on_device[@]}" "$bundle/bin/edgewise-server" --model_repository="$bundle/models" --device="$device" --listen=127.0.0.1:0 \
-    --metrics_listen=127.0.0.1:0 2>>"$logs/server.log" &
-  server=$!
-  while kill -0 "$server" 2>/dev/null && ((tries++ < 600)); do
-    if [[ -n $(announced port) ]] && "${on_device[@]}" "$bundle/bin/edgewise" health --server="127.0.0.1:$(announced port)" \
-      --timeout=2s >/dev/null 2>&1; then
-      ready=yes
-      break
-    fi
-    sleep 0.1
-  done
-  if [[ $ready != yes ]]; then
-    record "server starts" "FAILED" "$(since "$start")"
-    tail -n 25 "$logs/server.log"
-    stop_server
-    return
-  fi
-  record "server starts" passed "$(since "$start")"
-  local ask=("$bundle/bin/edgewise") at
-  at=--server=127.0.0.1:$(announced port)
-  step_on_device "server predict" 60 "${ask[@]}" predict "$at" --model=sentiment --text="a warm , funny and moving film" \
-    --samples=8 --seed=1
-  cat "$logs/server_predict.log"
-  step "server answers on the device" 5 grep -q 'device  *cuda/' "$logs/server_predict.log"
-  step_on_device "server predict again" 60 "${ask[@]}" predict "$at" --model=sentiment \
-    --text="a warm , funny and moving film" --samples=8 --seed=1
-  # The same answer but for its times and its id.
-  local same='/^(prediction|probability|uncertainty|samples|edges|density)/p'
-  step "server answers the same" 5 diff <(sed -nE "$same" "$logs/server_predict.log") \
-    <(sed -nE "$same" "$logs/server_predict_again.log")
-  step_on_device "server predict under a cap" 60 "${ask[@]}" predict "$at" --model=listops \
-    --text="[MAX 2 9 [MIN 4 7 ] 0 ]" --max_density=0.05 --seed=1
-  step_on_device "server generate" 60 "${ask[@]}" generate "$at" --model=shakespeare-ssa --prompt=ROMEO: \
-    --max_new_tokens=100 --seed=1
-  cat "$logs/server_generate.log"
-  stop_server
-  if ((server_status == 0)); then record "server stops" passed 0; else record "server stops" "FAILED: status $server_status" 0; fi
-}
-
-run_bench() {
-  local flags=()
-  read -ra flags <<<"${EDGEWISE_BENCH_FLAGS:---quick}"
-  step "bench attention" 480 env LD_LIBRARY_PATH="$python_path" PYTHONUNBUFFERED=1 python3 "$bundle/bench/attention_gpu.py" \
-    --ours "$bundle/bin/libedgewise_gpu_bench.so" --cusparse "$bundle/bin/libedgewise_cusparse.so" \
-    --json "$out/attention_gpu.json" --plot "$out/attention_gpu.png" "${flags[@]}"
-  cat "$logs/bench_attention.log"
-}
-
-cat "$bundle/MANIFEST"
-nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "nvidia-smi shows no GPU"
-echo "CUDA libraries: ${libraries#:}"
-"${on_device[@]}" "$bundle/bin/edgewise-selfcheck" --device="$device" --tokens=64 --repeats=1 >"$logs/device.log" 2>&1
-if (($? == 4)); then
-  if ! nvidia-smi -L >/dev/null 2>&1; then
-    echo "GPU tests skipped: $(tail -n 1 "$logs/device.log")"
-    exit 77
-  fi
-  record "the GPU can be used" "FAILED: $(tail -n 1 "$logs/device.log")" 0  # the steps below say more
+if [[ ! -d $unpacked ]]; then
+  [[ -d $temporary && -w $temporary ]] || die "$temporary cannot be written to; TMPDIR names another folder"
+  find "$temporary" -maxdepth 1 -type d -name "edgewise-gpu-$UID-*" -mtime +0 -exec rm -rf {} +
+  megabytes=$(manifest megabytes)
+  free=$(df -Pm "$temporary" | awk 'NR == 2 { print $4 }')
+  ((free > megabytes)) || die "$temporary has $free MB left, of $megabytes that are needed; TMPDIR names another folder"
+  part=$(mktemp -d "$unpacked.XXXXXX")
+  trap 'rm -rf "$part"' EXIT
+  unpack "$part" || die "$archive cannot be unpacked into $temporary"
+  # Whole or not at all; another run may have been faster.
+  mv -T "$part" "$unpacked" 2>/dev/null || [[ -d $unpacked ]] || die "cannot make $unpacked"
+  rm -rf "$part"
+  trap - EXIT
+  echo "unpacked into $unpacked"
 fi
-
-(($#)) || set -- tests sanitizer selfcheck server bench
-for what in "$@"; do
-  case $what in
-    tests) run_tests ;;
-    sanitizer) run_sanitizer ;;
-    selfcheck) run_selfcheck ;;
-    server) run_server ;;
-    bench) run_bench ;;
-    *) echo "run.sh knows: tests, sanitizer, selfcheck, server, bench (found: $what)" >&2; exit 2 ;;
-  esac
-done
-
-{
-  cat "$bundle/MANIFEST"
-  printf '\n%-44s %-22s %8s\n' step result seconds
-  for i in "${!names[@]}"; do printf '%-44s %-22s %8s\n' "${names[i]}" "${results[i]}" "${times[i]}"; done
-} | tee "$out/summary.txt"
-tar -C "$logs" -czf "$out/logs.tar.gz" .
-exit $failed
+[[ -O $unpacked && ! -L $unpacked ]] || die "$unpacked is somebody else's; TMPDIR names another folder"
+touch "$unpacked" # for the day
+[[ -x $unpacked/steps.sh ]] || die "programs cannot run from $temporary; TMPDIR names another folder"
+exec "$unpacked/steps.sh" "$@"

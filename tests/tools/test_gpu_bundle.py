@@ -1,0 +1,198 @@
+"""The bundle for machines with a GPU: what packs it, and what unpacks and runs it there. The programs in it are made up."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+
+GPU_TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "gpu"
+NO_GPU = "edgewise-selfcheck: no GPU: there is no NVIDIA driver"
+
+
+class GpuBundleTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.contents, self.bundle, self.out = self.root / "contents", self.root / "bundle", self.root / "out"
+        self.temporary = self.root / "tmp"
+        self.temporary.mkdir()
+        (self.contents / "bin").mkdir(parents=True)
+        (self.contents / "MANIFEST").write_text("date 2026-01-01\n")
+        shutil.copy(GPU_TOOLS / "steps.sh", self.contents)
+        self.tools = self.root / "tools"  # before all others on the path
+        self.tools.mkdir()
+        self.write_program(self.tools / "nvidia-smi", "exit 9")
+        self.write_program(self.contents / "bin" / "edgewise-selfcheck", f"echo '{NO_GPU}'; exit 4")
+
+    def write_program(self, path, commands):
+        path.write_text(f"#!{shutil.which('sh')}\n{commands}\n")
+        path.chmod(0o755)
+
+    def write_suites(self, commands):
+        """A GPU that can be used, and suites that are these commands."""
+        self.write_program(self.contents / "bin" / "edgewise-selfcheck", "exit 0")
+        for line in (GPU_TOOLS / "bundle.sh").read_text().replace("\n  ", " ").splitlines():
+            if line.startswith("suites=("):
+                for suite in line[len("suites=(") : -1].split():
+                    self.write_program(self.contents / "bin" / f"{suite}_test", commands)
+
+    def pack(self, limit_mb=60):
+        command = [GPU_TOOLS / "pack.sh", self.contents, self.bundle, str(limit_mb)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    def environment(self, **variables):
+        path = f"{self.tools}:{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "TMPDIR": str(self.temporary), "OUT": str(self.out), **variables}
+
+    def run_bundle(self, *steps, **variables):
+        command = [shutil.which("bash"), self.bundle / "run.sh", *steps]
+        environment = self.environment(**variables)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+    def unpacked(self):
+        return sorted(path for path in self.temporary.iterdir() if path.name.startswith("edgewise-gpu-"))
+
+    def restrict_path(self, *without):
+        """A path that has all that run.sh calls but some."""
+        for name in ("awk", "bash", "cat", "cut", "df", "dirname", "env", "find", "gzip", "head", "mkdir", "mktemp", "mv", "python3",
+                     "rm", "sed", "sh", "sha256sum", "tail", "tar", "timeout", "touch", "xz"):  # fmt: skip
+            if name not in without:
+                found = sys.executable if name == "python3" else shutil.which(name)
+                self.write_program(self.tools / name, f'exec {found} "$@"')
+        return str(self.tools)
+
+    def test_a_bundle_is_three_files_and_runs_whatever_their_modes(self):
+        self.assertEqual(self.pack().returncode, 0)
+        self.assertEqual({path.name for path in self.bundle.iterdir()}, {"run.sh", "contents.tar.xz", "MANIFEST"})
+        (self.bundle / "run.sh").chmod(0o600)
+        run = self.run_bundle()
+        self.assertEqual(run.returncode, 77, run.stderr)
+        self.assertIn(f"GPU tests skipped: {NO_GPU}", run.stdout)
+        self.assertEqual({path.name for path in self.bundle.iterdir()}, {"run.sh", "contents.tar.xz", "MANIFEST"})
+
+    def test_too_large_a_bundle_is_refused(self):
+        (self.contents / "large").write_bytes(os.urandom(1_500_000))
+        self.assertEqual(self.pack(limit_mb=2).returncode, 0)
+        packed = self.pack(limit_mb=1)
+        self.assertEqual(packed.returncode, 1)
+        self.assertIn("larger than the 1 MB", packed.stderr)
+
+    def test_a_folder_that_is_no_bundle_is_not_replaced(self):
+        self.bundle.mkdir()
+        (self.bundle / "thesis.txt").write_text("mine")
+        packed = self.pack()
+        self.assertEqual(packed.returncode, 1)
+        self.assertIn("is no bundle", packed.stderr)
+        self.assertTrue((self.bundle / "thesis.txt").exists())
+
+    def test_unpacks_once_for_each_archive(self):
+        self.pack()
+        self.assertIn("unpacked into", self.run_bundle().stdout)
+        (first,) = self.unpacked()
+        (first / "mark").touch()
+        self.assertNotIn("unpacked into", self.run_bundle().stdout)
+        self.assertTrue((first / "mark").exists())
+
+        self.write_program(self.contents / "bin" / "edgewise-selfcheck", "echo newer; exit 4")
+        self.pack()
+        run = self.run_bundle()
+        self.assertEqual(run.returncode, 77)
+        self.assertIn("newer", run.stdout)
+        self.assertEqual(len(self.unpacked()), 2)
+
+        os.utime(first, (0, 0))
+        self.write_program(self.contents / "bin" / "edgewise-selfcheck", "echo newest; exit 4")
+        self.pack()
+        self.run_bundle()
+        self.assertNotIn(first, self.unpacked())
+        self.assertEqual(len(self.unpacked()), 2)
+
+    def test_an_archive_that_was_not_copied_whole_is_refused(self):
+        self.pack()
+        archive = self.bundle / "contents.tar.xz"
+        archive.write_bytes(archive.read_bytes()[:-100])
+        run = self.run_bundle()
+        self.assertEqual(run.returncode, 3)
+        self.assertIn("copy the whole folder again", run.stderr)
+        self.assertEqual(self.unpacked(), [])
+
+    def test_unpacks_without_xz_and_says_what_is_needed_without_either(self):
+        self.pack()
+        run = self.run_bundle(PATH=self.restrict_path("xz", "python3"))
+        self.assertEqual(run.returncode, 3)
+        self.assertIn("needs xz, or a python3", run.stderr)
+        self.assertEqual(self.unpacked(), [])
+        run = self.run_bundle(PATH=self.restrict_path("xz"))
+        self.assertEqual(run.returncode, 77, run.stderr)
+
+    def test_says_when_there_is_no_room(self):
+        self.pack()
+        self.write_program(self.tools / "df", "printf 'head\\n/dev/x 100 99 1 99%% /\\n'")
+        run = self.run_bundle()
+        self.assertEqual(run.returncode, 3)
+        self.assertRegex(run.stderr, "has 1 MB left, .* TMPDIR names another folder")
+        self.assertEqual(self.unpacked(), [])
+
+    def test_an_archive_that_does_not_unpack_leaves_nothing(self):
+        self.pack()
+        self.write_program(self.tools / "tar", 'while [ "$1" != -C ]; do shift; done; echo part >"$2/part"; exit 2')
+        run = self.run_bundle()
+        self.assertEqual(run.returncode, 3)
+        self.assertIn("cannot be unpacked", run.stderr)
+        self.assertEqual(self.unpacked(), [])
+
+    def summary(self):
+        return (self.out / "summary.txt").read_text()
+
+    def test_steps_end_in_one_table(self):
+        self.write_suites('case $0 in *cap_test) echo broken; exit 1 ;; esac; test -n "$EDGEWISE_TESTDATA"')
+        self.pack()
+        run = self.run_bundle("tests")
+        self.assertEqual(run.returncode, 1)
+        self.assertTrue(run.stdout.endswith(self.summary()))
+        self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: status 1 ")
+        self.assertEqual(self.summary().count(" passed "), 11)
+        with tarfile.open(self.out / "logs.tar.gz") as logs:
+            self.assertEqual(logs.extractfile("./tests_cuda_backend_cap.log").read(), b"broken\n")
+
+    def test_a_step_that_hangs_leaves_time_for_the_table(self):
+        self.write_suites("sleep 50")
+        self.pack()
+        run = self.run_bundle("tests", "server", EDGEWISE_GPU_SECONDS="22")  # of which 20 are for closing
+        self.assertEqual(run.returncode, 1)
+        self.assertRegex(self.summary(), r"tests cuda_backend_operations +FAILED: over [12] s ")
+        self.assertRegex(self.summary(), r"tests generation +not run: out of time ")
+        self.assertRegex(self.summary(), r"server starts +not run: out of time ")
+
+    def test_what_is_cut_off_leaves_its_table_and_logs(self):
+        self.write_suites("case $0 in *cap_test) echo begun; sleep 50 ;; esac")
+        self.pack()
+        command = [shutil.which("bash"), self.bundle / "run.sh", "tests"]
+        run = subprocess.Popen(command, env=self.environment(), stdout=subprocess.PIPE, text=True)
+        for line in run.stdout:
+            if line.startswith("tests cuda_backend_attention"):
+                break
+        time.sleep(0.5)
+        run.send_signal(signal.SIGTERM)
+        run.stdout.close()
+        self.assertEqual(run.wait(timeout=20), 130)
+        self.assertRegex(self.summary(), r"tests cuda_backend_attention +passed")
+        with tarfile.open(self.out / "logs.tar.gz") as logs:
+            self.assertIn("./tests_cuda_backend_cap.log", logs.getnames())
+
+    def test_an_unknown_step_is_named(self):
+        self.pack()
+        run = self.run_bundle("tests", "benhc")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("found: benhc", run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
