@@ -9,12 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/tensor.h"
 
 namespace edgewise {
-
-enum class Activation { kNone, kRelu, kGelu };  // GELU is the exact one: x * (1 + erf(x / sqrt 2)) / 2
 
 // How many rows a product is made for. A row's result is the same for any number of rows of the same kind; the two
 // kinds may round differently: by 1e-6 of the largest sum of products at most, and where GELU is nearly zero by as

@@ -220,8 +220,8 @@ void CpuFewLinear(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatr
     few.y = y.data + first;
     few.y_stride = y.stride;
     few.accumulate = accumulate;
-    if (!accumulate && block.epilogue() == Epilogue::kRelu) few.activation = FewActivation::kRelu;
-    if (!accumulate && block.epilogue() == Epilogue::kGelu) few.activation = FewActivation::kGelu;
+    if (!accumulate && block.epilogue() == Epilogue::kRelu) few.activation = Activation::kRelu;
+    if (!accumulate && block.epilogue() == Epilogue::kGelu) few.activation = Activation::kGelu;
     kernel(few);
   };
   const int64_t items = (block.out() + columns - 1) / columns;

@@ -23,8 +23,8 @@ EDGEWISE_INLINE void FinishFew(const FewRows& f, float* y, int column, int count
   const auto load = [&](const float* p) { return whole ? Load(p) : LoadFirst(p, count); };
   if (f.bias != nullptr) value = value + load(f.bias + column);
   if (f.accumulate) value = load(y) + value;
-  if (f.activation == FewActivation::kRelu) value = Max(Zero(), value);
-  if (f.activation == FewActivation::kGelu) value = Gelu(value);
+  if (f.activation == Activation::kRelu) value = Max(Zero(), value);
+  if (f.activation == Activation::kGelu) value = Gelu(value);
   if (whole) return Store(y, value);
   alignas(64) float part[kLanes];
   Store(part, value);

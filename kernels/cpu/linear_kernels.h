@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-namespace edgewise {
+#include "kernels/activation.h"
 
-enum class FewActivation { kNone, kRelu, kGelu };
+namespace edgewise {
 
 // Some columns of y = activation(x W^T + bias), or of y += x W^T + bias. An element is one chain of multiply-adds in
 // the order of `in`, so that neither the rows nor the columns beside it change a bit.
@@ -23,7 +23,7 @@ struct FewRows {
   float* y = nullptr;
   int64_t y_stride = 0;
   bool accumulate = false;
-  FewActivation activation = FewActivation::kNone;
+  Activation activation = Activation::kNone;
 };
 
 using FewRowsKernel = void (*)(const FewRows&);

@@ -13,18 +13,6 @@ namespace {
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-Epilogue EpilogueOf(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return Epilogue::kRelu;
-    case Activation::kGelu:
-      return Epilogue::kGelu;
-    case Activation::kNone:
-      break;
-  }
-  return Epilogue::kNone;
-}
-
 // Whether Gemm takes the matrix as it lies.
 bool Whole(ConstMatrix m) {
   return (reinterpret_cast<uintptr_t>(m.data) | static_cast<uintptr_t>(m.stride) * sizeof(float)) % 16 == 0;
@@ -44,7 +32,7 @@ absl::StatusOr<DeviceMemory> CopyPadded(const std::shared_ptr<Device>& device, s
 }  // namespace
 
 FewWeights CudaLinearWeights::few() const {
-  return {weight.data(), bias.as<float>(), out, in, in_padded, bf16, epilogue};
+  return {weight.data(), bias.as<float>(), out, in, in_padded, bf16, activation};
 }
 
 absl::StatusOr<std::unique_ptr<LinearProducts>> LinearProducts::Create(std::shared_ptr<Device> device, bool bf16) {
@@ -65,7 +53,7 @@ absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span
   weights->out_padded = RoundUp(out, kGemmOut);
   weights->in_padded = RoundUp(in, kGemmIn);
   weights->bf16 = bf16_;
-  weights->epilogue = EpilogueOf(activation);
+  weights->activation = activation;
 
   absl::StatusOr<DeviceMemory> matrix =
       bf16_ ? CopyPadded<__nv_bfloat16>(device_, weight, *weights, [](float v) { return __float2bfloat16_rn(v); })
@@ -121,9 +109,9 @@ absl::Status LinearProducts::RunMany(const CudaLinearWeights& w, ConstMatrix x, 
                                    product.stride, accumulate && direct);
   if (!status.ok()) return status;
 
-  const Epilogue epilogue = accumulate ? Epilogue::kNone : w.epilogue;
-  if (direct && w.bias.data() == nullptr && epilogue == Epilogue::kNone) return absl::OkStatus();
-  return CudaStatus(FinishProduct(stream, product, w.bias.as<float>(), epilogue, accumulate && !direct, y),
+  const Activation activation = accumulate ? Activation::kNone : w.activation;
+  if (direct && w.bias.data() == nullptr && activation == Activation::kNone) return absl::OkStatus();
+  return CudaStatus(FinishProduct(stream, product, w.bias.as<float>(), activation, accumulate && !direct, y),
                     "bias and activation");
 }
 

@@ -21,7 +21,7 @@ namespace edgewise::cuda {
 struct CudaLinearWeights : public LinearWeights {
   int64_t out = 0, in = 0, out_padded = 0, in_padded = 0;
   bool bf16 = false;
-  Epilogue epilogue = Epilogue::kNone;
+  Activation activation = Activation::kNone;
   DeviceMemory weight, bias;       // bias [out], or null
   std::unique_ptr<GemmPlan> plan;  // null: Gemm has none; many rows go the way of few
 

@@ -1,6 +1,6 @@
 #include <cuda_bf16.h>
 
-#include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/linear_few.h"
 #include "kernels/cuda/vector.cuh"
@@ -35,7 +35,7 @@ struct Few {
   float* y;
   int64_t x_stride, y_stride;
   int64_t rows, out, in, in_padded, column_blocks;
-  Epilogue epilogue;
+  Activation activation;
   bool accumulate;
 };
 
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) FewKernel(const Weight* weight, Few 
   float* out = few.y + (first + lane) * few.y_stride + column;
   if (few.accumulate) mine += *out;
   if (few.bias != nullptr) mine += few.bias[column];
-  *out = few.accumulate ? mine : ApplyEpilogue(few.epilogue, mine);
+  *out = few.accumulate ? mine : Activate(few.activation, mine);
 }
 
 template <typename Weight, bool kAligned>
@@ -114,7 +114,7 @@ cudaError_t FewLinear(cudaStream_t stream, const FewWeights& weights, ConstMatri
   few.in = weights.in;
   few.in_padded = weights.in_padded;
   few.column_blocks = (weights.out + kColumnsPerBlock - 1) / kColumnsPerBlock;
-  few.epilogue = weights.epilogue;
+  few.activation = weights.activation;
   few.accumulate = accumulate;
   const bool aligned =
       weights.in == weights.in_padded && Aligned16(x.data, x.stride * static_cast<int64_t>(sizeof(float)));

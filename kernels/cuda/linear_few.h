@@ -18,11 +18,11 @@ struct FewWeights {
   int64_t out = 0, in = 0;
   int64_t in_padded = 0;  // multiple of 8
   bool bf16 = false;      // of the weights; x is then rounded too
-  Epilogue epilogue = Epilogue::kNone;
+  Activation activation = Activation::kNone;
 };
 
-// y = epilogue(x W^T + bias), or with `accumulate` y = (x W^T + y) + bias without an epilogue. An element is summed in
-// one order, whatever other rows there are.
+// y = activation(x W^T + bias), or with `accumulate` y = (x W^T + y) + bias without an activation. An element is summed
+// in one order, whatever other rows there are.
 cudaError_t FewLinear(cudaStream_t stream, const FewWeights& weights, ConstMatrix x, Matrix y, bool accumulate);
 
 }  // namespace edgewise::cuda

@@ -1,4 +1,4 @@
-#include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/activate.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/vector.cuh"
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) PairKernel(Source x0, Source x1, Tar
 }
 
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads) FinishKernel(Source product, const float* bias, Epilogue epilogue,
+__global__ void __launch_bounds__(kThreads) FinishKernel(Source product, const float* bias, Activation activation,
                                                          bool accumulate, Target y, int64_t rows, int64_t columns) {
   const int64_t r = RowOfWarp();
   if (r >= rows) return;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(Source product, const f
       for (int i = 0; i < kWidth; ++i) value.at[i] += b.at[i];
     }
     if (!accumulate) {
-      for (int i = 0; i < kWidth; ++i) value.at[i] = ApplyEpilogue(epilogue, value.at[i]);
+      for (int i = 0; i < kWidth; ++i) value.at[i] = Activate(activation, value.at[i]);
     }
     StoreFloats<kWidth>(out + c, value);
   });
@@ -232,11 +232,11 @@ cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Ma
                 SourceOf(x1), TargetOf(y), y.rows, x0.columns);
 }
 
-cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Epilogue epilogue,
+cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
                           bool accumulate, Matrix y) {
   const bool wide = y.columns % 4 == 0 && Aligned(product) && Aligned(y) && Aligned16(bias, 0);
   return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? FinishKernel<4> : FinishKernel<1>, SourceOf(product),
-                bias, epilogue, accumulate, TargetOf(y), y.rows, y.columns);
+                bias, activation, accumulate, TargetOf(y), y.rows, y.columns);
 }
 
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns) {

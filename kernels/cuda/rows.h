@@ -11,13 +11,11 @@
 
 #include <cstdint>
 
+#include "kernels/activation.h"
 #include "kernels/cuda/attention_kernels.h"  // RoundRows
 #include "kernels/tensor.h"
 
 namespace edgewise::cuda {
-
-// What follows a product. As Activation in kernels/backend.h, which kernels do not include.
-enum class Epilogue : int32_t { kNone, kRelu, kGelu };
 
 // position.data null: none, and `positions` is not read. y [rows, hidden].
 cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, const int32_t* token_ids,
@@ -35,9 +33,9 @@ cudaError_t PoolMean(cudaStream_t stream, ConstMatrix x, const int64_t* offsets,
 
 cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Matrix y);
 
-// y = epilogue(product + bias), bias [columns] or null; y may be `product`. With `accumulate` y += product + bias, in
-// the order (product + y) + bias, and without an epilogue.
-cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Epilogue epilogue,
+// y = activation(product + bias), bias [columns] or null; y may be `product`. With `accumulate` y += product + bias, in
+// the order (product + y) + bias, and without an activation.
+cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
                           bool accumulate, Matrix y);
 
 // to [rows, columns]: x and, beyond its columns, zeros.

@@ -140,21 +140,21 @@ TEST_P(RowsTest, FinishProduct) {
   for (const Shape s : kShapes) {
     const auto product = Random(s.rows * s.columns, 1), bias = Random(s.columns, 2), before = Random(product.size(), 3);
     const DeviceArray<float> b(device_, bias);
-    for (const Epilogue epilogue : {Epilogue::kNone, Epilogue::kRelu, Epilogue::kGelu}) {
+    for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu}) {
       for (const bool with_bias : {false, true}) {
         for (const bool accumulate : {false, true}) {
           const DeviceMatrix source(device_, product, s.rows, s.columns, s.stride, s.shift);
           const DeviceMatrix y(device_, before, s.rows, s.columns, s.columns + 4);
           ASSERT_EQ(
-              FinishProduct(stream(), source.view(), with_bias ? b.data() : nullptr, epilogue, accumulate, y.view()),
+              FinishProduct(stream(), source.view(), with_bias ? b.data() : nullptr, activation, accumulate, y.view()),
               cudaSuccess);
           const auto result = y.Host();
           for (size_t i = 0; i < result.size(); ++i) {
             double value = product[i];
             if (accumulate) value += before[i];
             if (with_bias) value += bias[i % s.columns];
-            if (!accumulate && epilogue == Epilogue::kRelu) value = std::max(value, 0.0);
-            if (!accumulate && epilogue == Epilogue::kGelu)
+            if (!accumulate && activation == Activation::kRelu) value = std::max(value, 0.0);
+            if (!accumulate && activation == Activation::kGelu)
               value = 0.5 * value * (1.0 + std::erf(value / std::sqrt(2.0)));
             ASSERT_NEAR(result[i], value, 1e-6);
           }
