@@ -6,35 +6,37 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
-#include <optional>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "bench/attention_bench_data.h"
+#include "bench/flags.h"
 #include "bench/fma_peak.h"
+#include "bench/membership_network.h"
 #include "bench/provenance.h"
+#include "bench/row_errors.h"
+#include "bench/timing.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
+#include "selfcheck/synthetic.h"
 
 namespace edgewise::bench {
 namespace {
 
-struct Options {
-  std::string json;
-  std::string isa = "auto";
+using selfcheck::Floats;
+using selfcheck::kRank;
+using selfcheck::Operands;
+using selfcheck::SyntheticMemberships;
+
+struct Options : RunOptions {
   bool memory = false;
-  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   int heads = 1;
-  int repeats = 15;
   int only_n = 0, only_d = 0;  // 0: all
 };
 
@@ -46,22 +48,11 @@ struct Row {
   double dense_peak_share, error;
 };
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
 template <typename Function>
 double Seconds(const Function& function) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = Now();
   function();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-void Check(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "attention_bench: %s\n", status.ToString().c_str());
-  std::exit(1);
+  return Now() - start;
 }
 
 // One sequence of n tokens through Backend::Attend.
@@ -92,30 +83,15 @@ struct AttendCall {
   Floats out;
 };
 
-// Memberships of both sides from q and k with 128 clusters, as a trained layer computes them.
+// Memberships of both sides from q and k, as a trained layer computes them.
 class MembershipCall {
  public:
-  static constexpr int kClusters = 128;
-
   MembershipCall(Backend& backend, const Operands& operands) : backend_(&backend), operands_(&operands) {
-    std::mt19937 random(29);
-    std::normal_distribution<float> normal;
-    const int d = operands.inputs.head_dim, heads = operands.inputs.num_heads;
-    const auto fill = [&](Floats& values, size_t size, float scale) {
-      values.resize(size);
-      for (float& value : values) value = scale * normal(random);
-    };
-    const float scale = 1.0f / std::sqrt(static_cast<float>(d));
-    fill(weight0_, static_cast<size_t>(d) * d, scale);
-    fill(weight1_, static_cast<size_t>(d) * d, scale);
-    fill(bias_, static_cast<size_t>(d), 0.0f);
-    // Small clusters, as initialised: S is then almost of rank 32.
-    fill(clusters_, static_cast<size_t>(heads) * kClusters * d, 0.3f * scale);
-    MembershipParameters parameters{heads, d, kClusters, weight0_, bias_, weight1_, bias_, clusters_, {}};
-    auto weights = backend.PrepareMemberships(parameters);
+    const MembershipNetwork network(operands.inputs.num_heads, operands.inputs.head_dim);
+    auto weights = backend.PrepareMemberships(network.parameters());
     Check(weights.status());
     weights_ = std::move(*weights);
-    const size_t rows = static_cast<size_t>(operands.inputs.q.rows) * heads;
+    const size_t rows = static_cast<size_t>(operands.inputs.q.rows) * operands.inputs.num_heads;
     x_.resize(rows * weights_->rank());
     y_.resize(rows * weights_->rank());
     query_bound_.resize(rows);
@@ -132,8 +108,23 @@ class MembershipCall {
   Backend* backend_;
   const Operands* operands_;
   std::unique_ptr<MembershipWeights> weights_;
-  Floats weight0_, weight1_, bias_, clusters_, x_, y_, query_bound_, key_bound_;
+  Floats x_, y_, query_bound_, key_bound_;
 };
+
+// Largest |out - float64 attention| over some rows of every head.
+double LargestError(const AttentionInputs& inputs, const DrawnRows& drawn, ConstMatrix out) {
+  const int64_t n = inputs.q.rows;
+  const Memberships& m = inputs.memberships;
+  RowErrors errors;
+  for (int h = 0; h < inputs.num_heads; ++h) {
+    for (int64_t i = 5; i < n; i += n / 8) {
+      const std::vector<int32_t> keys =
+          DrawnKeys(drawn, static_cast<uint32_t>(h), i, m.x + (h * n + i) * m.rank, m.y + h * n * m.rank, n, m.rank);
+      CompareRow(inputs, h, i, keys, out, errors);
+    }
+  }
+  return errors.largest_difference;
+}
 
 std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& options, double peak) {
   const double densities[] = {0.01, 0.025, 0.10, 0.25, 0.999};
@@ -174,7 +165,7 @@ std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& opt
     row.dense_milliseconds = 1e3 * Median(dense_times);
     row.membership_milliseconds = 1e3 * Median(membership_times);
     row.dense_peak_share = 4.0 * pairs * d / Median(dense_times) / peak;
-    row.error = LargestError(sparse[i]->inputs, &drawn,
+    row.error = LargestError(sparse[i]->inputs, drawn,
                              ConstMatrix(sparse[i]->out.data(), n, static_cast<int64_t>(options.heads) * d));
     rows.push_back(row);
   }
@@ -208,10 +199,7 @@ void WriteJson(const std::string& path, const std::vector<Row>& rows, const Opti
     separator = ",\n";
   }
   file << "\n]}\n";
-  if (!file) {
-    std::fprintf(stderr, "attention_bench: cannot write %s\n", path.c_str());
-    std::exit(1);
-  }
+  if (!file) Check(absl::UnavailableError("cannot write " + path));
 }
 
 // Kilobytes of a field of /proc/self/status.
@@ -289,49 +277,18 @@ int Run(const Options& options, const std::string& provenance) {
   return 0;
 }
 
-[[noreturn]] void Usage() {
-  std::fprintf(stderr,
-               "usage: attention_bench [--json FILE] [--memory] [--threads N] [--isa NAME] [--heads H] [--repeats R] "
-               "[--n N] [--d D]\n");
-  std::exit(2);
-}
-
-Options Parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string flag = argv[i];
-    if (flag == "--memory") {
-      options.memory = true;
-      continue;
-    }
-    if (i + 1 == argc) Usage();
-    const char* value = argv[++i];
-    if (flag == "--json") {
-      options.json = value;
-    } else if (flag == "--isa") {
-      options.isa = value;
-    } else if (flag == "--threads") {
-      options.threads = std::max(1, std::atoi(value));
-    } else if (flag == "--heads") {
-      options.heads = std::max(1, std::atoi(value));
-    } else if (flag == "--repeats") {
-      options.repeats = std::max(1, std::atoi(value));
-    } else if (flag == "--n") {
-      options.only_n = std::atoi(value);
-    } else if (flag == "--d") {
-      options.only_d = std::atoi(value);
-    } else {
-      Usage();
-    }
-  }
-  return options;
-}
-
 }  // namespace
 }  // namespace edgewise::bench
 
 int main(int argc, char** argv) {
-  const edgewise::bench::Options options = edgewise::bench::Parse(argc, argv);
-  return options.memory ? edgewise::bench::RunMemory(options)
-                        : edgewise::bench::Run(options, edgewise::bench::Provenance(argc, argv));
+  using namespace edgewise::bench;
+  Options options;
+  Flags flags("attention_bench");
+  options.Register(flags);
+  flags.AddSwitch("memory", &options.memory);
+  flags.Add("heads", "H", &options.heads);
+  flags.Add("n", "N", &options.only_n, 0);
+  flags.Add("d", "D", &options.only_d, 0);
+  flags.Parse(argc, argv);
+  return options.memory ? RunMemory(options) : Run(options, Provenance(argc, argv));
 }

@@ -13,8 +13,10 @@
 #include <thread>
 #include <vector>
 
+#include "bench/flags.h"
 #include "bench/provenance.h"
 #include "bench/random_model.h"
+#include "bench/timing.h"
 #include "kernels/backend.h"
 #include "model/config.h"
 #include "model/pass.h"
@@ -26,13 +28,11 @@ constexpr int kLayers = 16;
 constexpr int kSampled = 12;
 constexpr double kSlack = 1.15;
 
-struct Options {
-  std::string json, isa = "auto";
-  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+struct Options : RunOptions {
+  Options() { repeats = 5; }
   int n = 2048;
   int windows = 4;
   int samples = 8;
-  int repeats = 5;
 };
 
 std::string Config(int n) {
@@ -106,44 +106,17 @@ int Run(const Options& options, const std::string& provenance) {
   return 0;
 }
 
-[[noreturn]] void Usage() {
-  std::fprintf(stderr,
-               "usage: ensemble_bench [--threads N] [--isa NAME] [--n N] [--windows W] [--samples S] [--repeats R] "
-               "[--json FILE]\n");
-  std::exit(2);
-}
-
-Options Parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string flag = argv[i];
-    if (i + 1 == argc) Usage();
-    const std::string value = argv[i + 1];
-    const int number = std::max(1, std::atoi(value.c_str()));
-    if (flag == "--json") {
-      options.json = value;
-    } else if (flag == "--isa") {
-      options.isa = value;
-    } else if (flag == "--threads") {
-      options.threads = number;
-    } else if (flag == "--n") {
-      options.n = number;
-    } else if (flag == "--windows") {
-      options.windows = number;
-    } else if (flag == "--samples") {
-      options.samples = number;
-    } else if (flag == "--repeats") {
-      options.repeats = number;
-    } else {
-      Usage();
-    }
-  }
-  return options;
-}
-
 }  // namespace
 }  // namespace edgewise::bench
 
 int main(int argc, char** argv) {
-  return edgewise::bench::Run(edgewise::bench::Parse(argc, argv), edgewise::bench::Provenance(argc, argv));
+  using namespace edgewise::bench;
+  Options options;
+  Flags flags("ensemble_bench");
+  options.Register(flags);
+  flags.Add("n", "N", &options.n);
+  flags.Add("windows", "W", &options.windows);
+  flags.Add("samples", "S", &options.samples);
+  flags.Parse(argc, argv);
+  return Run(options, Provenance(argc, argv));
 }

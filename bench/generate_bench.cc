@@ -14,8 +14,10 @@
 #include <thread>
 #include <vector>
 
+#include "bench/flags.h"
 #include "bench/provenance.h"
 #include "bench/random_model.h"
+#include "bench/timing.h"
 #include "kernels/backend.h"
 #include "model/generation.h"
 #include "model/model.h"
@@ -23,13 +25,11 @@
 namespace edgewise::bench {
 namespace {
 
-struct Options {
-  std::string json, torch;
-  std::string isa = "auto";
-  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+struct Options : RunOptions {
+  Options() { repeats = 5; }
+  std::string torch;
   int tokens = 255;
   int samples = 1;
-  int repeats = 5;
 };
 
 constexpr char kConfig[] = R"({
@@ -150,26 +150,13 @@ int Run(const Options& options, const std::string& provenance) {
 }  // namespace edgewise::bench
 
 int main(int argc, char** argv) {
-  edgewise::bench::Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i], value = argv[i + 1];
-    if (name == "--threads")
-      options.threads = std::max(1, std::atoi(value.c_str()));
-    else if (name == "--isa")
-      options.isa = value;
-    else if (name == "--tokens")
-      options.tokens = std::max(1, std::atoi(value.c_str()));
-    else if (name == "--samples")
-      options.samples = std::max(1, std::atoi(value.c_str()));
-    else if (name == "--repeats")
-      options.repeats = std::max(1, std::atoi(value.c_str()));
-    else if (name == "--torch")
-      options.torch = value;
-    else if (name == "--json")
-      options.json = value;
-    else
-      return std::fprintf(stderr, "unknown option: %s\n", argv[i]), 2;
-  }
-  if (argc % 2 == 0) return std::fprintf(stderr, "%s wants a value\n", argv[argc - 1]), 2;
-  return edgewise::bench::Run(options, edgewise::bench::Provenance(argc, argv));
+  using namespace edgewise::bench;
+  Options options;
+  Flags flags("generate_bench");
+  options.Register(flags);
+  flags.Add("tokens", "T", &options.tokens);
+  flags.Add("samples", "S", &options.samples);
+  flags.Add("torch", "PYTHON", &options.torch);
+  flags.Parse(argc, argv);
+  return Run(options, Provenance(argc, argv));
 }

@@ -19,36 +19,24 @@
 #include <utility>
 #include <vector>
 
-#include "bench/attention_bench_data.h"
+#include "bench/flags.h"
 #include "bench/provenance.h"
+#include "bench/row_errors.h"
+#include "bench/timing.h"
 #include "kernels/backend.h"
+#include "selfcheck/synthetic.h"
 
 namespace edgewise::bench {
 namespace {
 
-struct Options {
-  std::string json, isa = "auto";
-  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  int repeats = 15;
+using selfcheck::Floats;
+using selfcheck::Operands;
+
+struct Options : RunOptions {
   int n = 4096, d = 64;
 };
 
-void Check(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "kinds_bench: %s\n", status.ToString().c_str());
-  std::exit(1);
-}
-
-double Now(int threads) {
-  timespec time;
-  clock_gettime(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
+double Seconds(int threads) { return threads == 1 ? CpuSeconds() : Now(); }
 
 void AddGroup(std::vector<int32_t> keys, int32_t end, GroupedKeys& groups) {
   std::sort(keys.begin(), keys.end());
@@ -102,36 +90,20 @@ GroupedKeys LocalBlocks(int32_t n, int32_t block, int32_t width) {
 // Largest |out - float64 attention| over some rows.
 double Error(const AttentionInputs& inputs, const AttentionPattern& pattern, ConstMatrix out) {
   const auto n = static_cast<int32_t>(inputs.q.rows);
-  const int d = inputs.head_dim;
   const auto* grouped = std::get_if<GroupedKeys>(&pattern);
   const bool causal = grouped != nullptr ? grouped->causal : std::get<AllPairs>(pattern).causal;
-  double largest = 0.0;
+  RowErrors errors;
   for (int32_t i = 3; i < n; i += n / 16) {
-    std::vector<int32_t> keys(static_cast<size_t>(n));
-    std::iota(keys.begin(), keys.end(), 0);
+    std::vector<int32_t> keys = AllKeys(n);
     if (grouped != nullptr) {
       const auto& begins = grouped->group_begin;
       const auto g = std::upper_bound(begins.begin(), begins.end(), i) - begins.begin() - 1;
       keys.assign(grouped->keys.begin() + grouped->key_offsets[g], grouped->keys.begin() + grouped->key_offsets[g + 1]);
     }
     if (causal) std::erase_if(keys, [&](int32_t key) { return key > i; });
-    std::vector<double> scores, sum(static_cast<size_t>(d), 0.0);
-    for (int32_t key : keys) {
-      double score = 0.0;
-      for (int t = 0; t < d; ++t) score += static_cast<double>(inputs.q.row(i)[t]) * inputs.k.row(key)[t];
-      scores.push_back(score * inputs.scale);
-    }
-    double total = 0.0;
-    for (size_t e = 0; e < keys.size(); ++e) {
-      const double weight = std::exp(scores[e]);
-      total += weight;
-      for (int t = 0; t < d; ++t) sum[t] += weight * inputs.v.row(keys[e])[t];
-    }
-    for (int t = 0; t < d; ++t) {
-      largest = std::max(largest, std::abs((total > 0.0 ? sum[t] / total : 0.0) - out.row(i)[t]));
-    }
+    CompareRow(inputs, 0, i, keys, out, errors);
   }
-  return largest;
+  return errors.largest_difference;
 }
 
 // A pattern, what it is compared with, and the share of that which it should take at most (0: none).
@@ -175,10 +147,10 @@ void RunRows(Backend& backend, const Options& options, std::vector<Row>& rows) {
       problem.tokens = options.n;
       problem.pattern = rows[i].pattern;
       problem.report = &report;
-      const double start = Now(options.threads);
+      const double start = Seconds(options.threads);
       Check(backend.Attend(operands.inputs, {&problem, 1}, {}, out_matrix));
       Check(backend.Synchronize());
-      if (repeat >= 0) times[i].push_back(Now(options.threads) - start);
+      if (repeat >= 0) times[i].push_back(Seconds(options.threads) - start);
       if (repeat >= 0) continue;
       rows[i].edges = report.heads[0].edges;
       rows[i].error = Error(operands.inputs, rows[i].pattern, out_matrix);
@@ -220,12 +192,12 @@ std::pair<double, double> FewRowsBandwidth(Backend& backend, const Options& opti
   std::vector<double> products, reads;
   volatile float sink = 0.0f;
   for (int repeat = 0; repeat < 3 * options.repeats; ++repeat) {
-    double start = Now(options.threads);
+    double start = Seconds(options.threads);
     for (const auto& [weights, shape] : layers) {
       Check(backend.Linear(*weights, {x.data(), 1, shape.second}, {y.data(), 1, shape.first}, false, RowCount::kFew));
     }
-    products.push_back(Now(options.threads) - start);
-    start = Now(options.threads);
+    products.push_back(Seconds(options.threads) - start);
+    start = Seconds(options.threads);
     const auto read = [&](size_t part) {
       float sum[64] = {};
       const size_t begin = plain.size() * part / options.threads, end = plain.size() * (part + 1) / options.threads;
@@ -238,7 +210,7 @@ std::pair<double, double> FewRowsBandwidth(Backend& backend, const Options& opti
     for (int t = 1; t < options.threads; ++t) threads.emplace_back(read, t);
     read(0);
     for (std::thread& thread : threads) thread.join();
-    reads.push_back(Now(options.threads) - start);
+    reads.push_back(Seconds(options.threads) - start);
   }
   return {bytes / Median(products) / 1e9, bytes / Median(reads) / 1e9};
 }
@@ -274,39 +246,17 @@ int Run(const Options& options, const std::string& provenance) {
   return 0;
 }
 
-[[noreturn]] void Usage() {
-  std::fprintf(stderr, "usage: kinds_bench [--json FILE] [--threads N] [--isa NAME] [--repeats R] [--n N] [--d D]\n");
-  std::exit(2);
-}
-
-Options Parse(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string flag = argv[i];
-    if (i + 1 == argc) Usage();
-    const std::string value = argv[i + 1];
-    if (flag == "--json") {
-      options.json = value;
-    } else if (flag == "--isa") {
-      options.isa = value;
-    } else if (flag == "--threads") {
-      options.threads = std::max(1, std::atoi(value.c_str()));
-    } else if (flag == "--repeats") {
-      options.repeats = std::max(1, std::atoi(value.c_str()));
-    } else if (flag == "--n") {
-      options.n = std::max(1024, std::atoi(value.c_str()) / 64 * 64);
-    } else if (flag == "--d") {
-      options.d = std::max(1, std::atoi(value.c_str()));
-    } else {
-      Usage();
-    }
-  }
-  return options;
-}
-
 }  // namespace
 }  // namespace edgewise::bench
 
 int main(int argc, char** argv) {
-  return edgewise::bench::Run(edgewise::bench::Parse(argc, argv), edgewise::bench::Provenance(argc, argv));
+  using namespace edgewise::bench;
+  Options options;
+  Flags flags("kinds_bench");
+  options.Register(flags);
+  flags.Add("n", "N", &options.n, 1024);
+  flags.Add("d", "D", &options.d);
+  flags.Parse(argc, argv);
+  options.n = options.n / 64 * 64;
+  return Run(options, Provenance(argc, argv));
 }

@@ -1,23 +1,15 @@
-// Models with random weights, and the small things that timing them takes.
+// Models with random weights.
 #ifndef EDGEWISE_BENCH_RANDOM_MODEL_H_
 #define EDGEWISE_BENCH_RANDOM_MODEL_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "absl/status/status.h"
 #include "kernels/backend.h"
 #include "model/model.h"
 
 namespace edgewise::bench {
-
-// Ends the program with the message unless OK.
-void Check(const absl::Status& status);
-
-double Median(std::vector<double> values);
-double Now();  // seconds
 
 struct RandomModel {
   std::unique_ptr<Model> model;

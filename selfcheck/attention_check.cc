@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bench/attention_bench_data.h"
 #include "kernels/reference.h"
 #include "selfcheck/difference.h"
+#include "selfcheck/synthetic.h"
 
 namespace edgewise::selfcheck {
 namespace {
@@ -66,7 +66,7 @@ Buffer Place(Backend& backend, std::span<const float> host, absl::Status& status
 }
 
 // Attends once unmeasured, `repeats` times for the time and the output, and once more for the graph.
-absl::StatusOr<Result> Run(Backend& backend, const bench::Operands& operands, const AttentionInputs& host,
+absl::StatusOr<Result> Run(Backend& backend, const Operands& operands, const AttentionInputs& host,
                            const NamedPattern& pattern, uint64_t max_edges, int repeats) {
   absl::Status status;
   AttentionInputs inputs = host;
@@ -149,10 +149,10 @@ absl::Status Where(const Backend& backend, const NamedPattern& pattern, const ab
 
 absl::Status CheckAttention(const AttentionCheckOptions& options, Backend& device, Backend& cpu,
                             const std::function<void(const AttentionRow&)>& visit) {
-  const bench::Operands operands(options.tokens, options.heads, options.head_dim);
+  const Operands operands(options.tokens, options.heads, options.head_dim);
   for (const NamedPattern& pattern : Patterns(options.tokens)) {
     AttentionInputs host = operands.inputs;
-    const bench::SyntheticMemberships memberships(options.tokens, options.heads, std::max(pattern.density, 0.01));
+    const SyntheticMemberships memberships(options.tokens, options.heads, std::max(pattern.density, 0.01));
     if (pattern.density > 0.0) host.memberships = memberships.memberships;
     const double pairs = static_cast<double>(options.tokens) * static_cast<double>(options.tokens) * options.heads;
     const uint64_t max_edges = pattern.cap_share > 0.0 ? static_cast<uint64_t>(pairs * pattern.cap_share) : kNoCap;

@@ -1,15 +1,16 @@
 # Tests on a GPU, one of ctest for each suite: gpu/<suite>. Where there is no GPU they are skipped and say why; where there
 # is one that cannot be used they fail.
-# `./dev gpu-test` runs the same suites and more (tools/gpu/run.sh).
-set(EDGEWISE_GPU_SUITES cuda_backend_attention cuda_backend_cap cuda_backend_operations)
-set(EDGEWISE_GPU_MODEL_SUITES budget ensemble generation golden padded_density reproducible)
+# `./dev gpu-test` runs the same suites and more (tools/gpu/steps.sh).
+file(STRINGS ${PROJECT_SOURCE_DIR}/tools/gpu/suites.txt gpu_suites)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/gpu/suites.txt)
 
 # Where the programs of build/tests look for the module (kernels/cuda_module.h).
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/lib/edgewise)
 file(CREATE_LINK ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/libedgewise_cuda.so
   ${PROJECT_BINARY_DIR}/lib/edgewise/libedgewise_cuda.so SYMBOLIC)
 
-foreach(suite ${EDGEWISE_GPU_SUITES} ${EDGEWISE_GPU_MODEL_SUITES})
+foreach(line ${gpu_suites})
+  string(REGEX MATCH "^[a-z_]+" suite ${line})
   add_test(NAME gpu/${suite} COMMAND ${suite}_test --gtest_brief=1)
   set_tests_properties(gpu/${suite} PROPERTIES LABELS gpu RESOURCE_LOCK gpu TIMEOUT 600
     ENVIRONMENT "EDGEWISE_TEST_DEVICE=cuda:0"
@@ -17,8 +18,8 @@ foreach(suite ${EDGEWISE_GPU_SUITES} ${EDGEWISE_GPU_MODEL_SUITES})
 endforeach()
 
 # The benchmark's C interface and its Python wrapper, over emulated kernels.
-set(bench_sources attention_check.cc attention_gpu.cc attention_runs.cc sampled_rows.cc)
-list(TRANSFORM bench_sources PREPEND ${PROJECT_SOURCE_DIR}/bench/gpu/)
+set(bench_sources gpu/attention_check.cc gpu/attention_gpu.cc gpu/attention_runs.cc membership_network.cc row_errors.cc)
+list(TRANSFORM bench_sources PREPEND ${PROJECT_SOURCE_DIR}/bench/)
 add_library(edgewise_gpu_bench_emulated MODULE ${bench_sources})
 target_link_libraries(edgewise_gpu_bench_emulated PRIVATE edgewise_cuda_kernels_emulated edgewise_flags)
 if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # Python cannot load a library with sanitizers

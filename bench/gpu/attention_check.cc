@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
-#include "bench/gpu/sampled_rows.h"
+#include "bench/row_errors.h"
 #include "kernels/cuda/runtime.h"
 
 namespace edgewise::bench {
@@ -15,12 +16,16 @@ namespace {
 using cuda::CudaStatus;
 
 constexpr int kCheckedHeads = 4;
+constexpr int64_t kCheckedRows = 8;
+
+// One head of one sequence, packed rows in host memory.
+struct HeadOperands {
+  std::vector<float> q, k, v, out;  // [n, head_dim]
+  std::vector<float> x, y;          // [n, rank]
+};
 
 absl::Status Download(const EdgewiseBenchCall& call, int32_t sequence, int32_t head, HeadOperands& operands) {
   const int64_t n = call.n, d = call.head_dim;
-  operands.n = n;
-  operands.head_dim = call.head_dim;
-  operands.rank = call.rank;
   const int64_t first = sequence * n * Width(call) + head * d;
   for (const auto& [from, to] : {std::pair(call.q, &operands.q),
                                  {call.k, &operands.k},
@@ -44,6 +49,27 @@ absl::Status Download(const EdgewiseBenchCall& call, int32_t sequence, int32_t h
   return absl::OkStatus();
 }
 
+void CompareRows(const EdgewiseBenchCall& call, const HeadOperands& operands, int kind, int32_t sequence, int32_t head,
+                 RowErrors& errors) {
+  const int64_t n = call.n, d = call.head_dim;
+  AttentionInputs inputs;
+  inputs.q = ConstMatrix(operands.q.data(), n, d);
+  inputs.k = ConstMatrix(operands.k.data(), n, d);
+  inputs.v = ConstMatrix(operands.v.data(), n, d);
+  inputs.num_heads = 1;
+  inputs.head_dim = call.head_dim;
+  inputs.scale = Scale(call);
+  const DrawnRows drawn = {.key = {call.seed + sequence, 0, 0, 0}};
+  for (int64_t row = 0; row < std::min(n, kCheckedRows); ++row) {
+    const int64_t i = std::min(n - 1, row * n / kCheckedRows + row);
+    const std::vector<int32_t> keys = kind == kEdgewiseAllPairs
+                                          ? AllKeys(n)
+                                          : DrawnKeys(drawn, static_cast<uint32_t>(head), i, &operands.x[i * call.rank],
+                                                      operands.y.data(), n, call.rank);
+    CompareRow(inputs, 0, i, keys, ConstMatrix(operands.out.data(), n, d), errors);
+  }
+}
+
 }  // namespace
 
 absl::Status Check(AttentionRuns& runs, int kind, const EdgewiseBenchCall& call, double* error) {
@@ -59,9 +85,7 @@ absl::Status Check(AttentionRuns& runs, int kind, const EdgewiseBenchCall& call,
     const int32_t sequence = which / call.heads, head = which % call.heads;
     HeadOperands operands;
     status = Download(call, sequence, head, operands);
-    const RandomKey key = {call.seed + sequence, 0, 0, 0};
-    if (!status.ok()) break;
-    CompareRows(operands, Scale(call), static_cast<uint32_t>(head), kind == kEdgewiseAllPairs ? nullptr : &key, errors);
+    if (status.ok()) CompareRows(call, operands, kind, sequence, head, errors);
   }
   *error = errors.largest_difference / (errors.largest_value > 0.0 ? errors.largest_value : 1.0);
   return status;

@@ -1,8 +1,8 @@
 #include "bench/gpu/attention_runs.h"
 
-#include <random>
 #include <utility>
 
+#include "bench/membership_network.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/blocks.h"
@@ -14,7 +14,6 @@ using cuda::CudaStatus;
 using cuda::DeviceBlock;
 using cuda::DeviceMemory;
 
-constexpr int kClusters = 128;
 constexpr int kWarmRuns = 2;
 
 AttentionInputs Inputs(const EdgewiseBenchCall& call) {
@@ -104,19 +103,8 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
 // Random weights of a membership network of these heads, and room for what it computes.
 absl::Status AttentionRuns::MakeMembershipWeights(const EdgewiseBenchCall& call) {
   if (membership_weights_ == nullptr || weights_heads_ != call.heads || weights_head_dim_ != call.head_dim) {
-    std::mt19937 random(29);
-    std::normal_distribution<float> normal;
-    const auto fill = [&](size_t size, float scale) {
-      std::vector<float> values(size);
-      for (float& value : values) value = scale * normal(random);
-      return values;
-    };
-    const auto d = static_cast<size_t>(call.head_dim);
-    const float scale = Scale(call);
-    const std::vector<float> weight0 = fill(d * d, scale), weight1 = fill(d * d, scale), bias = fill(d, 0.0f);
-    const std::vector<float> clusters = fill(call.heads * kClusters * d, 0.3f * scale);  // small, as initialised
-    auto weights = cuda::PrepareMemberships(
-        device_, {call.heads, call.head_dim, kClusters, weight0, bias, weight1, bias, clusters, {}});
+    const MembershipNetwork network(call.heads, call.head_dim);
+    auto weights = cuda::PrepareMemberships(device_, network.parameters());
     if (!weights.ok()) return weights.status();
     membership_weights_ = *std::move(weights);
     weights_heads_ = call.heads;

@@ -41,7 +41,7 @@ class Shape:
 
 
 class Inputs:
-    """Normal q, k, v and memberships around a common direction (as bench/attention_bench_data.cc), `copies` of them."""
+    """Normal q, k, v and memberships around a common direction (as selfcheck/synthetic.cc), `copies` of them."""
 
     def __init__(self, shape, cache_bytes, device, place):
         self.shape, self.place = shape, place

@@ -1,6 +1,7 @@
 """Rows, table, JSON and plot of the GPU benchmark."""
 
 import json
+import os
 
 # What the project wants of its GPU backend: peer, precision of ours, densities, most batch x heads, least ratio of times.
 GOALS = [
@@ -91,11 +92,14 @@ def print_goals(rows):
 
 
 def write_json(path, bench):
-    if path:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump({"device": bench.device_name, "date": bench.date, "command": bench.command,
-                       "torch": bench.torch, "rounds": bench.args.rounds, "ceilings": bench.ceilings, "rows": bench.rows}, file, indent=1)  # fmt: skip
-            file.write("\n")
+    """Replaces the file at once: a program that is ended meanwhile leaves the one before."""
+    if not path:
+        return
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        json.dump({"device": bench.device_name, "date": bench.date, "command": bench.command,
+                   "torch": bench.torch, "rounds": bench.args.rounds, "ceilings": bench.ceilings, "rows": bench.rows}, file, indent=1)  # fmt: skip
+        file.write("\n")
+    os.replace(path + ".part", path)
 
 
 def plot(path, bench):

@@ -25,7 +25,8 @@ class GpuBundleTest(unittest.TestCase):
         self.temporary.mkdir()
         (self.contents / "bin").mkdir(parents=True)
         (self.contents / "MANIFEST").write_text("date 2026-01-01\n")
-        shutil.copy(GPU_TOOLS / "steps.sh", self.contents)
+        for name in ("steps.sh", "suites.txt"):
+            shutil.copy(GPU_TOOLS / name, self.contents)
         self.tools = self.root / "tools"  # before all others on the path
         self.tools.mkdir()
         self.write_program(self.tools / "nvidia-smi", "exit 9")
@@ -38,10 +39,8 @@ class GpuBundleTest(unittest.TestCase):
     def write_suites(self, commands):
         """A GPU that can be used, and suites that are these commands."""
         self.write_program(self.contents / "bin" / "edgewise-selfcheck", "exit 0")
-        for line in (GPU_TOOLS / "bundle.sh").read_text().replace("\n  ", " ").splitlines():
-            if line.startswith("suites=("):
-                for suite in line[len("suites=(") : -1].split():
-                    self.write_program(self.contents / "bin" / f"{suite}_test", commands)
+        for line in (GPU_TOOLS / "suites.txt").read_text().splitlines():
+            self.write_program(self.contents / "bin" / f"{line.split()[0]}_test", commands)
 
     def pack(self, limit_mb=60):
         command = [GPU_TOOLS / "pack.sh", self.contents, self.bundle, str(limit_mb)]
@@ -159,6 +158,7 @@ class GpuBundleTest(unittest.TestCase):
         self.assertTrue(run.stdout.endswith(self.summary()))
         self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: status 1 ")
         self.assertEqual(self.summary().count(" passed "), 11)
+        self.assertRegex(self.summary(), r"tests budget bf16 +passed ")
         with tarfile.open(self.out / "logs.tar.gz") as logs:
             self.assertEqual(logs.extractfile("./tests_cuda_backend_cap.log").read(), b"broken\n")
 

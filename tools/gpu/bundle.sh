@@ -11,8 +11,7 @@ limit_mb=38 # it travels beside a checkout
 
 die() { printf 'gpu-bundle: %s\n' "$*" >&2; exit 1; }
 
-suites=(cuda_backend_attention cuda_backend_cap cuda_backend_operations budget ensemble generation golden padded_density
-  reproducible)
+mapfile -t suites < <(cut -d' ' -f1 tools/gpu/suites.txt)
 programs=("$build"/bin/{edgewise-server,edgewise,edgewise-selfcheck})
 modules=("$build"/bin/lib{edgewise_cuda,edgewise_cusparse,edgewise_gpu_bench}.so)
 for suite in "${suites[@]}"; do programs+=("$build/tests/${suite}_test"); done
@@ -43,6 +42,7 @@ cp -r tests/testdata/. "$contents/testdata/"
 for model in sentiment listops shakespeare-ssa; do cp -r "examples/models/$model" "$contents/models/"; done
 cp bench/gpu/*.py "$contents/bench/"
 install -m 755 tools/gpu/steps.sh "$contents/steps.sh"
+cp tools/gpu/suites.txt "$contents/"
 chmod -R u+rwX,go+rX "$contents"
 
 tools/gpu/pack.sh "$contents" "$bundle" "$limit_mb"

@@ -131,15 +131,16 @@ step_on_device() { # NAME SECONDS COMMAND...
   step "$name" "$limit" "${on_device[@]}" "$@"
 }
 
+# Every suite in float32, then those whose promises hold in every precision in bf16.
 run_tests() {
-  local suite
-  for suite in cuda_backend_operations cuda_backend_attention cuda_backend_cap golden reproducible budget padded_density \
-    ensemble generation; do
+  local suite precisions
+  while read -r suite precisions; do
     step_on_device "tests $suite" 120 "$bundle/bin/${suite}_test" --gtest_brief=1
-  done
-  for suite in reproducible budget padded_density; do # what is promised in every precision
+  done <"$bundle/suites.txt"
+  while read -r suite precisions; do
+    [[ $precisions == *bf16* ]] || continue
     step_on_device "tests $suite bf16" 120 EDGEWISE_TEST_PRECISION=bf16 "$bundle/bin/${suite}_test" --gtest_brief=1
-  done
+  done <"$bundle/suites.txt"
 }
 
 sanitize() { # TOOL

@@ -1,6 +1,6 @@
-// Inputs of the attention benchmark and the float64 check of its outputs.
-#ifndef EDGEWISE_BENCH_ATTENTION_BENCH_DATA_H_
-#define EDGEWISE_BENCH_ATTENTION_BENCH_DATA_H_
+// Made-up inputs of attention: what the self-check checks with, and the benchmarks time with.
+#ifndef EDGEWISE_SELFCHECK_SYNTHETIC_H_
+#define EDGEWISE_SELFCHECK_SYNTHETIC_H_
 
 #include <cstdint>
 #include <new>
@@ -8,7 +8,7 @@
 
 #include "kernels/attention.h"
 
-namespace edgewise::bench {
+namespace edgewise::selfcheck {
 
 // Floats aligned as the buffers of a backend are.
 template <typename T>
@@ -38,10 +38,6 @@ struct SyntheticMemberships {
   Memberships memberships;
 };
 
-// Largest |out - float64 attention| over some rows, on the graph that kernels/draw.h defines (all pairs without
-// `drawn`).
-double LargestError(const AttentionInputs& inputs, const DrawnRows* drawn, ConstMatrix out);
+}  // namespace edgewise::selfcheck
 
-}  // namespace edgewise::bench
-
-#endif  // EDGEWISE_BENCH_ATTENTION_BENCH_DATA_H_
+#endif  // EDGEWISE_SELFCHECK_SYNTHETIC_H_

@@ -1,10 +1,10 @@
-#include "bench/attention_bench_data.h"
+#include "selfcheck/synthetic.h"
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 
-namespace edgewise::bench {
+namespace edgewise::selfcheck {
 
 Operands::Operands(int64_t n, int heads, int head_dim) {
   std::mt19937 random(17);
@@ -63,42 +63,4 @@ SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density)
   memberships = {x.data(), y.data(), query_bound.data(), key_bound.data(), n, kRank};
 }
 
-double LargestError(const AttentionInputs& inputs, const DrawnRows* drawn, ConstMatrix out) {
-  const int64_t n = inputs.q.rows;
-  const int d = inputs.head_dim;
-  const Memberships& m = inputs.memberships;
-  double largest = 0.0;
-  for (int h = 0; h < inputs.num_heads; ++h) {
-    for (int64_t i = 5; i < n; i += n / 8) {
-      std::vector<double> scores(static_cast<size_t>(n), -INFINITY), sum(static_cast<size_t>(d), 0.0);
-      double top = -INFINITY, total = 0.0;
-      for (int64_t j = 0; j < n; ++j) {
-        if (drawn != nullptr) {
-          const float rate = EdgeRate(MembershipDot(m.x + (h * n + i) * m.rank, m.y + (h * n + j) * m.rank, m.rank),
-                                      drawn->exploration);
-          const uint64_t uniform =
-              PairUniform(drawn->key, static_cast<uint32_t>(h), static_cast<uint32_t>(i), static_cast<uint32_t>(j));
-          if (uniform >= EdgeThreshold(EdgeProbability(drawn->law, rate))) continue;
-        }
-        double score = 0.0;
-        for (int t = 0; t < d; ++t)
-          score += static_cast<double>(inputs.q.row(i)[h * d + t]) * inputs.k.row(j)[h * d + t];
-        scores[j] = score * inputs.scale;
-        top = std::max(top, scores[j]);
-      }
-      for (int64_t j = 0; j < n; ++j) {
-        if (scores[j] == -INFINITY) continue;
-        const double weight = std::exp(scores[j] - top);
-        total += weight;
-        for (int t = 0; t < d; ++t) sum[t] += weight * inputs.v.row(j)[h * d + t];
-      }
-      for (int t = 0; t < d; ++t) {
-        const double want = total > 0.0 ? sum[t] / total : 0.0;
-        largest = std::max(largest, std::abs(want - out.row(i)[h * d + t]));
-      }
-    }
-  }
-  return largest;
-}
-
-}  // namespace edgewise::bench
+}  // namespace edgewise::selfcheck
