@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <utility>
 
 #include "kernels/cuda/launch.h"
 #include "tests/cuda/emulator/emulator.h"
@@ -112,6 +114,19 @@ TEST(EmulatorMemoryDeathTest, MisuseIsReported) {
     cudaFree(device);
   };
   EXPECT_DEATH(overrun(), "byte 8 of an allocation of 8 bytes was written|heap-buffer-overflow");
+  cudaFree(device);
+}
+
+TEST(EmulatorMemoryDeathTest, NothingWaitsForTheGridThatItIsPartOf) {
+  char* device;
+  ASSERT_EQ(cudaMalloc(&device, 8), cudaSuccess);
+  const auto within = [&](std::function<void()> call) {
+    emulator::AtStep(1, std::move(call));
+    Launch(nullptr, 1, 1, 0, WriteByte, device, 0);
+  };
+  EXPECT_DEATH(within([&] { Launch(nullptr, 1, 1, 0, WriteByte, device, 0); }), "a launch within a grid");
+  EXPECT_DEATH(within([&] { cudaDeviceSynchronize(); }), "cudaDeviceSynchronize within a grid");
+  EXPECT_DEATH(within([&] { cudaFree(device); }), "cudaFree within a grid");
   cudaFree(device);
 }
 

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
@@ -47,6 +50,55 @@ TEST(EmulatorRuntimeTest, MoreSharedMemoryMustBeAskedFor) {
   EXPECT_EQ(LaunchExtents(1, {32, 33}, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
   EXPECT_EQ(LaunchExtents({1, 65536}, 1, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
   EXPECT_EQ(LaunchExtents(0, 1, 0, CountIndices, out.data), cudaErrorInvalidConfiguration);
+}
+
+// Every thread notes what the word holds when it comes.
+__global__ void Look(const int* word, int* out) {
+  out[threadIdx.x] = *static_cast<const volatile int*>(word);
+  __syncthreads();
+  out[blockDim.x + threadIdx.x] = *static_cast<const volatile int*>(word);
+}
+
+TEST(EmulatorRuntimeTest, WorkBetweenTheStepsOfAGrid) {
+  Buffer<int> word(1), out(12);
+  const uint64_t before = emulator::Steps();
+  for (const int step : {1, 4, 6, 8, 12}) {
+    ASSERT_EQ(cudaMemset(word.data, 0, sizeof(int)), cudaSuccess);
+    const int one = 1;
+    emulator::AtStep(step, [&] { cudaMemcpy(word.data, &one, sizeof(one), cudaMemcpyHostToDevice); });
+    ASSERT_EQ(Launch(nullptr, 1, 6, 0, Look, word.data, out.data), cudaSuccess);
+    std::vector<int> want;  // six come to the barrier, and six leave
+    for (int i = 0; i < 12; ++i) want.push_back(i < step ? 0 : 1);
+    EXPECT_EQ(out.Read(), want) << step;
+  }
+  EXPECT_EQ(emulator::Steps() - before, 60u);
+}
+
+// Block 0 says that it runs; blocks wait a little while the word is 0.
+__global__ void Wait(const int* word, int* out, std::atomic<bool>* runs) {
+  *runs = true;
+  out[blockIdx.x] = *word;
+  if (*word == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+TEST(EmulatorRuntimeTest, OtherThreadsWorkBetweenTheBlocksOfAGrid) {
+  constexpr int kBlocks = 10000;
+  Buffer<int> word(std::vector<int>{0}), out(kBlocks), counts(std::vector<int>(4, 0));
+  std::atomic<bool> runs = false;
+  std::thread other([&] {
+    while (!runs) std::this_thread::yield();
+    const int one = 1;
+    EXPECT_EQ(cudaMemcpy(word.data, &one, sizeof(one), cudaMemcpyHostToDevice), cudaSuccess);
+    // This does not run in between, and this waits.
+    EXPECT_EQ(Launch(nullptr, 1, 4, 0, CountIndices, reinterpret_cast<unsigned*>(counts.data)), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    EXPECT_EQ(out.Read().back(), 1);
+  });
+  ASSERT_EQ(Launch(nullptr, kBlocks, 1, 0, Wait, word.data, out.data, &runs), cudaSuccess);
+  other.join();
+  EXPECT_EQ(out.Read().front(), 0);
+  EXPECT_EQ(out.Read().back(), 1) << "it was let in";
+  EXPECT_THAT(counts.Read(), ElementsAre(1, 2, 3, 4));
 }
 
 TEST(EmulatorRuntimeTest, FailsForGoodAfterSoManyLaunches) {

@@ -2,7 +2,8 @@
 //
 // The sources are compiled as C++ with this folder's cuda_runtime.h and cuda_bf16.h. A launch runs at once, in the
 // thread that makes it and one launch at a time; its blocks run one after another, and a block's threads are fibers
-// that give way at barriers and warp collectives only.
+// that give way at barriers and warp collectives only. What other threads call meanwhile is done between two blocks,
+// but for launches and what waits for the device, which are done after the grid.
 //
 // What that shows: wrong indices, wrong results, barriers and collectives that not all threads reach, reads of shared
 // memory that nothing wrote, leaks; under AddressSanitizer accesses outside allocations; and missing barriers, as
@@ -25,6 +26,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <functional>
 namespace emulator {
 
 // In which order blocks and runnable threads go on. Results of a correct kernel do not depend on it.
@@ -52,6 +54,14 @@ void MarkFree(void* block, size_t whole);
 
 uint64_t launches();  // made since the process began
 struct GraphCounts {
+uint64_t calls();     // of the runtime API, likewise
+
+// How often a thread of a grid has given way, or has left the kernel, since the process began. Once it has happened
+// `more` times more, `f` is called once, in the thread that launched the grid, while that runs: what it copies is seen
+// by those threads only that go on after it. It must not launch, nor wait for the device.
+uint64_t Steps();
+void AtStep(uint64_t more, std::function<void()> f);
+
   uint64_t instantiated = 0, updated = 0, refused = 0, launched = 0;  // since the process began
   int64_t live = 0;                                                   // graphs and executable ones
 };

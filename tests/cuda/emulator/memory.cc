@@ -196,8 +196,12 @@ void MarkFree(void* block, size_t whole) {
   d.blocks.erase(i);
 }
 
-Unguarded::Unguarded(Device& d) : device_(d) { Protect(d, PROT_READ | PROT_WRITE); }
-Unguarded::~Unguarded() { Protect(device_, PROT_NONE); }
+Unguarded::Unguarded(Device& d) : device_(d) {
+  if (d.unguarded++ == 0) Protect(d, PROT_READ | PROT_WRITE);
+}
+Unguarded::~Unguarded() {
+  if (--device_.unguarded == 0) Protect(device_, PROT_NONE);
+}
 
 void SetMemoryLimit(size_t bytes) {
   const std::lock_guard lock(TheDevice().mutex);
@@ -245,7 +249,10 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
 cudaError_t cudaMalloc(void** pointer, size_t bytes) { return cudaMallocAsync(pointer, bytes, nullptr); }
 cudaError_t cudaFree(void* pointer) {
   return Call([&](Device& d) {
-    if (pointer != nullptr) emulator::CheckNoCapture(d, "cudaFree");
+    if (pointer != nullptr) {
+      emulator::AwaitGrid(d, "cudaFree");
+      emulator::CheckNoCapture(d, "cudaFree");
+    }
     return emulator::Free(d, pointer);
   });
 }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <thread>
 
 #include "tests/cuda/emulator/cuda_runtime.h"
 #include "tests/cuda/emulator/runtime_state.h"
@@ -21,7 +22,22 @@ bool ValidExtents(dim3 grid, dim3 block) {
          within(block.y, 1024) && within(block.z, 64) && block.x * block.y * block.z <= kMaxThreads;
 }
 
+// Calls of other threads that wait are done now, or some of them.
+void LetOthersIn() {
+  Device& d = TheDevice();
+  if (d.waiting == 0) return;
+  const uint64_t calls = d.calls;
+  d.mutex.unlock();
+  while (d.waiting > 0 && d.calls == calls) std::this_thread::yield();
+  d.mutex.lock();
+}
+
 }  // namespace
+
+void AwaitGrid(Device& d, const char* call) {
+  if (d.grid == std::this_thread::get_id()) FailCall("%s within a grid", call);
+  d.grid_end.wait(d.mutex, [&] { return d.grid == std::thread::id(); });
+}
 
 Device::Device() {
   if (const char* text = std::getenv("EDGEWISE_EMULATED_FAIL_AFTER")) launches_left = std::atoll(text);
@@ -57,18 +73,23 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const Threads& threads) {
     // What is recorded has its arguments to itself.
     const std::shared_ptr<void> kept = Captures(d, config.stream) ? threads.copy(threads.data) : nullptr;
     void* data = kept == nullptr ? threads.data : kept.get();
-    return Enqueue(d, config.stream,
-                   {Work::kKernel, threads.kernel, [config, run = threads.run, data, kept](Device& on) {
-                      if (on.launches_left == 0) {
-                        on.lost = true;
-                        return cudaErrorIllegalAddress;
-                      }
-                      if (on.launches_left > 0) --on.launches_left;
-                      ++on.launches;
-                      const Unguarded unguarded(on);
-                      RunGrid(config.gridDim, config.blockDim, config.dynamicSmemBytes, on.order, run, data);
-                      return cudaSuccess;
-                    }});
+    return Enqueue(
+        d, config.stream,
+        {Work::kKernel, threads.kernel, [config, run = threads.run, data, kept](Device& on) {
+           if (on.launches_left == 0) {
+             on.lost = true;
+             return cudaErrorIllegalAddress;
+           }
+           if (on.launches_left > 0) --on.launches_left;
+           ++on.launches;
+           AwaitGrid(on, "a launch");
+           on.grid = std::this_thread::get_id();
+           const Unguarded unguarded(on);
+           RunGrid({config.gridDim, config.blockDim, config.dynamicSmemBytes, on.order}, run, data, LetOthersIn);
+           on.grid = {};
+           on.grid_end.notify_all();
+           return cudaSuccess;
+         }});
   });
 }
 
@@ -78,6 +99,8 @@ void SetOrder(Order order) {
 }
 
 uint64_t launches() {
+uint64_t calls() { return TheDevice().calls; }
+
   const std::lock_guard lock(TheDevice().mutex);
   return TheDevice().launches;
 }
@@ -228,7 +251,11 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  return Call([](Device& d) { return emulator::CheckNoCapture(d, "cudaDeviceSynchronize"), cudaSuccess; });
+  return Call([](Device& d) {
+    emulator::AwaitGrid(d, "cudaDeviceSynchronize");
+    emulator::CheckNoCapture(d, "cudaDeviceSynchronize");
+    return cudaSuccess;
+  });
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   return Call([&](Device& d) {

@@ -2,6 +2,8 @@
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_RUNTIME_STATE_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_RUNTIME_STATE_H_
 
+#include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -35,12 +37,17 @@ struct Capture {
 struct Device {
   Device();  // as the environment says
 
-  std::recursive_mutex mutex;  // held while a grid runs
+  std::recursive_mutex mutex;            // held while a grid runs, but let go for others between two blocks
+  std::atomic<int> waiting = 0;          // for the mutex
+  std::thread::id grid;                  // the thread that runs one; none: no grid runs
+  std::condition_variable_any grid_end;  // `grid` is none now
+  std::atomic<uint64_t> calls = 0;
   int64_t launches_left = -1;  // until all calls fail; negative: never
   bool lost = false;
   uint64_t launches = 0;
   Order order = kForward;
   bool guarded = false;  // host code that touches device memory ends the process
+  int unguarded = 0;     // how many reasons there are why it can be touched now
   size_t memory = size_t{16} << 30;
   size_t used = 0;
   std::map<const char*, size_t> allocations;       // of device memory: bytes by address
@@ -63,12 +70,18 @@ template <typename F>
 cudaError_t Call(F f) {
   Device& d = TheDevice();
   const std::lock_guard lock(d.mutex);
+  ++d.waiting;
   const cudaError_t error = d.lost ? cudaErrorIllegalAddress : f(d);
+  --d.waiting;
+  ++d.calls;
   if (error != cudaSuccess) last_error = error;
   return error;
 }
 
 void CheckStream(Device& d, cudaStream_t stream);
+// Waits until no grid runs. Within a call, and not within another.
+void AwaitGrid(Device& d, const char* call);
+
 // Whether the stream's work is recorded.
 inline bool Captures(const Device& d, cudaStream_t stream) { return d.captures.contains(stream); }
 // Runs the work at once, or records it.

@@ -5,14 +5,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <mutex>
 #include <numeric>
 #include <random>
+#include <utility>
 #include <vector>
+
+#include "tests/cuda/emulator/runtime_state.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -56,7 +62,25 @@ uint64_t random_state;
 void (*thread_of_grid)(void*);
 void* data_of_grid;
 
+std::atomic<uint64_t> steps = 0;
+uint64_t step_of_call = ~uint64_t{0};  // when `at_step` is called
+std::function<void()> at_step;
+
+// The running thread is about to give way or to leave.
+void CountStep() {
+  if (++steps != step_of_call) return;
+  step_of_call = ~uint64_t{0};
+  std::exchange(at_step, nullptr)();
+}
+
 }  // namespace
+
+uint64_t Steps() { return steps; }
+void AtStep(uint64_t more, std::function<void()> f) {
+  const std::lock_guard lock(TheDevice().mutex);
+  at_step = std::move(f);
+  step_of_call = steps + more;
+}
 
 void Fail(const char* format, ...) {
   const uint3 t = block.index[block.running];
@@ -136,6 +160,7 @@ void MakeReady(int w, unsigned lanes) {
 }
 
 void GiveWay() {
+  CountStep();
   const int self = block.running, next = TakeNext();
   if (next == self) return;
   block.running = next;
@@ -155,6 +180,7 @@ void Leave() {
     }
   }
   if (block.arrived > 0) Fail("left the kernel while threads of the block wait in %s", Text(block.place).c_str());
+  CountStep();
   warp.absent |= bit;
   Fiber* to = &host;
   if (++block.left < block.threads) {
@@ -243,15 +269,15 @@ void RunBlock(dim3 extent, size_t shared_bytes) {
 
 }  // namespace
 
-void RunGrid(dim3 grid, dim3 extent, size_t shared_bytes, Order wanted, void (*thread)(void*), void* data) {
-  block.threads = extent.x * extent.y * extent.z;
-  order = wanted;
-  random_state = wanted.seed * 0x9E3779B97F4A7C15u | 1;
+void RunGrid(const Grid& grid, void (*thread)(void*), void* data, void (*between)()) {
+  block.threads = grid.threads.x * grid.threads.y * grid.threads.z;
+  order = grid.order;
+  random_state = order.seed * 0x9E3779B97F4A7C15u | 1;
   thread_of_grid = thread;
   data_of_grid = data;
-  gridDim = grid;
-  blockDim = extent;
-  const uint64_t count = uint64_t{grid.x} * grid.y * grid.z;
+  gridDim = grid.blocks;
+  blockDim = grid.threads;
+  const uint64_t count = uint64_t{gridDim.x} * gridDim.y * gridDim.z;
   std::vector<uint64_t> shuffled;
   if (order.kind == Order::kShuffledKind) {
     shuffled.resize(count);
@@ -261,9 +287,10 @@ void RunGrid(dim3 grid, dim3 extent, size_t shared_bytes, Order wanted, void (*t
   for (uint64_t b = 0; b < count; ++b) {
     uint64_t i = order.kind == Order::kBackwardKind ? count - 1 - b : b;
     if (!shuffled.empty()) i = shuffled[b];
-    blockIdx = {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
-                static_cast<unsigned>(i / grid.x / grid.y)};
-    RunBlock(extent, shared_bytes);
+    between();
+    blockIdx = {static_cast<unsigned>(i % gridDim.x), static_cast<unsigned>(i / gridDim.x % gridDim.y),
+                static_cast<unsigned>(i / gridDim.x / gridDim.y)};
+    RunBlock(grid.threads, grid.shared_bytes);
   }
 }
 

@@ -17,8 +17,14 @@ inline constexpr size_t kMaxShared = size_t{227} << 10;  // bytes of a block, as
 inline constexpr unsigned char kPoison = 0xFF;           // fills new memory; four such bytes are a NaN
 inline constexpr unsigned char kGuard = 0xA5;            // fills what lies behind allocations
 
-// Runs the whole grid; the caller sees that no two grids run at a time. Extents are checked by the caller.
-void RunGrid(dim3 grid, dim3 block, size_t shared_bytes, Order order, void (*thread)(void*), void* data);
+struct Grid {
+  dim3 blocks, threads;  // threads of a block
+  size_t shared_bytes;
+  Order order;
+};
+// Runs the whole grid, and calls `between` before each block; the caller sees that no two grids run at a time, and
+// checks extents.
+void RunGrid(const Grid& grid, void (*thread)(void*), void* data, void (*between)());
 
 // Where threads meet.
 struct Place {
