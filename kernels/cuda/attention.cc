@@ -8,6 +8,7 @@
 #include "kernels/cuda/attention_graph.h"
 #include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/drop_flags.h"
 #include "kernels/pattern_count.h"
 
 namespace edgewise::cuda {
@@ -104,6 +105,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     of.cap = problem.cap;
     if (problem.bias != nullptr) StageBias(*problem.bias, inputs.num_heads, staging_, of);
     if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
+    of.drop = DropFlags::WordOf(problem.drop);
       of.law = drawn->law;
       of.self_loops = drawn->self_loops;
       of.exploration = drawn->exploration;

@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention_rows_dense.cuh"
 #include "kernels/cuda/attention_rows_gather.cuh"
 #include "kernels/cuda/attention_rows_mma.cuh"
+#include "kernels/cuda/drop.cuh"
 
 namespace edgewise::cuda {
 
@@ -92,6 +93,7 @@ __global__ void __launch_bounds__(kDrawThreads, BlocksAtOnce(kMaxDim))
   for (int i = static_cast<int>(threadIdx.x); i < kRowsPerItem * call.value_dim; i += kDrawThreads) sums[i] = 0.0f;
 #pragma unroll 1
   for (int32_t chunk = 0; static_cast<int64_t>(chunk) * kChunkKeys < problem.tokens; ++chunk) {
+    if (Dropped(problem)) return;
     const double tau = TauOf(call, problem);
     DrawBits(call, problem, item, CutOf(call, problem), tau, chunk, shared.draw, shared.bits,
              HasMultiplicity(problem) ? shared.parallel : nullptr);

@@ -10,6 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/blocks.h"
+#include "kernels/cuda/drop_flags.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/linear.h"
 #include "kernels/cuda/memberships.h"
@@ -19,6 +20,8 @@
 
 namespace edgewise::cuda {
 namespace {
+
+constexpr int32_t kDropFlags = 16384;  // that kernels can see at a time, one word of device memory each
 
 class CudaBackend : public Backend {
  public:
@@ -34,6 +37,9 @@ class CudaBackend : public Backend {
   }
 
   absl::Status Start() {
+    absl::StatusOr<std::shared_ptr<DropFlags>> flags = Use([&] { return DropFlags::Create(device_, kDropFlags); });
+    if (!flags.ok()) return flags.status();
+    drop_flags_ = *std::move(flags);
     return Run("event", [&] { return cudaEventCreateWithFlags(&throttle_, cudaEventDisableTiming); });
   }
 
@@ -154,6 +160,8 @@ class CudaBackend : public Backend {
     return Use([&] { return cuda::ComputeMemberships(*device_, weights, q, k, out); });
   }
 
+  absl::StatusOr<std::unique_ptr<DropFlag>> MakeDropFlag() override { return drop_flags_->Make(); }
+
   absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) override {
     return NewLedger([&](uint64_t* to) {
       const uint64_t* staged = staging_.Add(std::span<const uint64_t>(&edges, 1));
@@ -247,6 +255,7 @@ class CudaBackend : public Backend {
   const std::shared_ptr<Device> device_;
   const std::string name_;
   const std::unique_ptr<LinearProducts> linears_;
+  std::shared_ptr<DropFlags> drop_flags_;  // outlives the kernels that attention_ waits for
   Staging staging_;
   Attention attention_;
   cudaEvent_t throttle_ = nullptr;  // recorded by the last Throttle

@@ -14,6 +14,7 @@ set(EDGEWISE_CUDA_HOST_SOURCES
   attention_items.cc
   blocks.cc
   cuda_backend.cc
+  drop_flags.cc
   graphs.cc
   launch.cc
   linear.cc

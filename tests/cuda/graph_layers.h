@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -56,6 +57,8 @@ struct Spec {
   bool all_reports = false;
   bool graph = false;
   uint32_t seed = 1;
+  const DropFlag* drop = nullptr;            // of the first sequence
+  std::function<void()> before_end = [] {};  // called when everything was enqueued, before the sequence ends
 };
 
 struct Got {
@@ -85,6 +88,7 @@ class Layers {
       report->want_expected = report->want_key_degrees = spec.all_reports;
       report->want_graph = spec.graph;
     }
+    layer.attention.problems[0].drop = spec.drop;
     if (spec.cap > 0 || spec.ledger) {
       EdgeCap& cap = layer.caps.emplace_back();
       if (spec.cap > 0) cap.max_edges = spec.cap;
@@ -105,6 +109,7 @@ class Layers {
       if (status.ok()) status = backend_.GatherRows(attended, order, out);
       if (status.ok()) status = backend_.LayerNorm(out, norm_.data(), norm_.data(), 1e-5f, out);
       if (status.ok()) status = backend_.CopyLedger(*ledger_).status();  // freed before it is started
+      spec.before_end();
       return status.ok() ? end : status;
     });
   }
