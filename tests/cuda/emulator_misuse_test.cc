@@ -136,7 +136,8 @@ TEST(EmulatorMemoryDeathTest, GuardedMemoryIsForTheDeviceOnly) {
   const auto touch = [] {
     char* device;
     cudaMalloc(&device, 8);
-    Launch(nullptr, 1, 1, 0, WriteByte, device, 0);
+    emulator::AtStep(1, [&] { cudaMemset(device, 0, 8); });  // by the first thread, before the second
+    Launch(nullptr, 1, 2, 0, WriteByte, device, 0);
     std::fputs("the kernel may\n", stderr);
     *static_cast<volatile char*>(device) = 1;
     std::fputs("the host may\n", stderr);
