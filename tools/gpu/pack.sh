@@ -14,7 +14,7 @@ if [[ -e $folder ]]; then
   rm -r "$folder"
 fi
 mkdir -p "$folder"
-tar -C "$contents" --sort=name --owner=0 --group=0 --numeric-owner -c . | xz -T0 >"$folder/contents.tar.xz"
+tar -C "$contents" --sort=name --owner=0 --group=0 --numeric-owner -c . | xz -9 >"$folder/contents.tar.xz"
 {
   cat "$contents/MANIFEST"
   printf 'sha256 %s\n' "$(sha256sum <"$folder/contents.tar.xz" | cut -d' ' -f1)"
