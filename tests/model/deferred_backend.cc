@@ -45,6 +45,17 @@ bool IsPoisoned(size_t heads, const AttentionReport& report) {
 
 }  // namespace
 
+struct DeferredBackend::Flag : DropFlag {
+  explicit Flag(std::unique_ptr<DropFlag> inner) : inner(std::move(inner)) {}
+  ~Flag() override { Require(uses == 0, "a flag is gone before the work that names it is done"); }
+  void Raise() override {
+    inner->Raise();
+    DropFlag::Raise();
+  }
+  const std::unique_ptr<DropFlag> inner;
+  mutable int64_t uses = 0;  // problems that are held back
+};
+
 DeferredBackend::DeferredBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
 DeferredBackend::~DeferredBackend() { Require(reports_.empty(), "someone left without waiting for the reports"); }
@@ -61,6 +72,8 @@ void DeferredBackend::Tell() {
     if (capped.to->ledger != nullptr) --static_cast<DeferredLedger*>(capped.to->ledger)->uses;
   }
   capped_.clear();
+  for (const Flag* flag : flags_) --flag->uses;
+  flags_.clear();
 }
 
 absl::Status DeferredBackend::Download(const float* device, std::span<float> host) {
@@ -76,6 +89,12 @@ absl::Status DeferredBackend::Synchronize() {
 absl::Status DeferredBackend::Throttle() {
   ++throttles_;
   return inner_->Throttle();
+}
+
+absl::StatusOr<std::unique_ptr<DropFlag>> DeferredBackend::MakeDropFlag() {
+  absl::StatusOr<std::unique_ptr<DropFlag>> inner = inner_->MakeDropFlag();
+  if (!inner.ok()) return inner;
+  return std::make_unique<Flag>(*std::move(inner));
 }
 
 absl::StatusOr<std::unique_ptr<EdgeLedger>> DeferredBackend::MakeLedger(uint64_t edges) {
@@ -104,15 +123,22 @@ absl::Status DeferredBackend::Attend(const AttentionInputs& inputs, std::span<co
     reports[p].want_graph = report.want_graph;
     graph |= report.want_graph;
     inner_problems[p].report = &reports[p];
+    if (problems[p].drop != nullptr) inner_problems[p].drop = static_cast<const Flag*>(problems[p].drop)->inner.get();
   }
   for (EdgeCap& cap : inner_caps) {
     if (cap.ledger != nullptr) cap.ledger = static_cast<DeferredLedger*>(cap.ledger)->inner.get();
   }
-  const absl::Status status = inner_->Attend(inputs, inner_problems, inner_caps, out);
+  absl::Status status = inner_->Attend(inputs, inner_problems, inner_caps, out);
+  // `inner` may run behind the host too, and fills what goes with this call.
+  const absl::Status told = inner_->Synchronize();
+  if (status.ok()) status = told;
   if (!status.ok()) return status;
   for (size_t p = 0; p < problems.size(); ++p) {
     Poison(reports[p].heads.size(), *problems[p].report);
     reports_.push_back({problems[p].report, std::move(reports[p])});
+    if (problems[p].drop == nullptr) continue;
+    flags_.push_back(static_cast<const Flag*>(problems[p].drop));
+    ++flags_.back()->uses;
   }
   for (size_t c = 0; c < caps.size(); ++c) {
     caps[c].capped = true;

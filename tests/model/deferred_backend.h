@@ -12,7 +12,7 @@ namespace edgewise::testing {
 
 // Does at once what `inner` does, but keeps reports and what was capped to itself until Synchronize, Download,
 // Remaining or a report with a graph; before that they hold absurd values. Then they must still be as it left them, and
-// the ledgers alive, or the process fails.
+// the ledgers and flags alive, or the process fails.
 class DeferredBackend : public Backend {
  public:
   explicit DeferredBackend(std::unique_ptr<Backend> inner);
@@ -69,7 +69,7 @@ class DeferredBackend : public Backend {
                                   const Memberships& out) override {
     return inner_->ComputeMemberships(weights, q, k, out);
   }
-  absl::StatusOr<std::unique_ptr<DropFlag>> MakeDropFlag() override { return inner_->MakeDropFlag(); }
+  absl::StatusOr<std::unique_ptr<DropFlag>> MakeDropFlag() override;
   absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) override;
   absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) override;
   absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) override;
@@ -85,11 +85,13 @@ class DeferredBackend : public Backend {
     EdgeCap* to;
     bool value;
   };
+  struct Flag;
   void Tell();
 
   std::unique_ptr<Backend> inner_;
   std::vector<Report> reports_;
   std::vector<Capped> capped_;
+  std::vector<const Flag*> flags_;  // of what is held back
   int64_t throttles_ = 0;
   int64_t fail_after_ = -1;
 };
