@@ -136,12 +136,12 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   call.num_caps = static_cast<int32_t>(caps.size());
   lists.expected = staging_.Add(std::span<const int32_t>(expected));
   lists.num_expected = static_cast<int32_t>(expected.size());
-  return PlanResults(problems, caps, call, results);
+  return PlanResults(problems, caps, call, lists, results);
 }
 
 // Lays out what the device writes, and writes what it starts from.
 absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
-                                    DeviceCall& call, Results& results) {
+                                    DeviceCall& call, Lists& lists, Results& results) {
   const int64_t heads = call.num_heads;
   results.caps = caps;
   results.num_heads = heads;
@@ -149,19 +149,19 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   for (const AttentionProblem& problem : problems)
     counts += std::holds_alternative<DrawnRows>(problem.pattern) ? heads : 0;
   const auto cap_bytes = static_cast<int64_t>(caps.size() * sizeof(DeviceCap));
-  int64_t bytes = cap_bytes + counts * static_cast<int64_t>(sizeof(HeadCounts));
-  int64_t count = 0;
-  for (const AttentionProblem& problem : problems) {
+  results.degrees = cap_bytes + counts * static_cast<int64_t>(sizeof(HeadCounts));
+  std::vector<int64_t> first_degrees(problems.size(), -1);
+  int64_t count = 0, degrees = 0;
+  for (size_t p = 0; p < problems.size(); ++p) {
+    const AttentionProblem& problem = problems[p];
     if (!std::holds_alternative<DrawnRows>(problem.pattern)) continue;
-    Results::Owed owed = {problem.report, count, -1, problem.tokens};
-    count += heads;
-    if (problem.report->want_key_degrees) {
-      owed.degrees = bytes;
-      bytes += heads * problem.tokens * static_cast<int64_t>(sizeof(uint32_t));
-    }
+    if (problem.report->want_key_degrees) first_degrees[p] = std::exchange(degrees, degrees + heads * problem.tokens);
     problem.report->heads.assign(heads, {});
-    results.owed.push_back(owed);
+    results.owed.push_back({problem.report, count, first_degrees[p], problem.tokens});
+    count += heads;
   }
+  if (degrees > 0) lists.first_degrees = staging_.Add(std::span<const int64_t>(first_degrees));
+  const int64_t bytes = results.degrees + degrees * static_cast<int64_t>(sizeof(uint32_t));
   if (bytes == 0) return absl::OkStatus();
   absl::StatusOr<PinnedPool::Block> pinned = pinned_.Take(bytes);
   if (!pinned.ok()) return pinned.status();
@@ -215,8 +215,7 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, Device
   return status;
 }
 
-absl::Status Attention::Enqueue(std::span<const AttentionProblem> problems, const DeviceCall& call, const Lists& lists,
-                                const Results& results) {
+absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results) {
   cudaStream_t stream = device_.stream();
   absl::Status status;
   if (call.num_caps > 0) {
@@ -226,14 +225,9 @@ absl::Status Attention::Enqueue(std::span<const AttentionProblem> problems, cons
   }
   if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
   if (status.ok() && call.num_tile_items > 0) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
-  if (!status.ok()) return status;
-  size_t owed = 0;
-  for (size_t p = 0; p < problems.size(); ++p) {
-    if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) continue;
-    const int64_t degrees = results.owed[owed++].degrees;
-    if (degrees < 0) continue;
-    auto* to = reinterpret_cast<uint32_t*>(results.device.as<unsigned char>() + degrees);
-    status.Update(CudaStatus(CountKeyDegrees(stream, call, static_cast<int32_t>(p), to), "key degrees"));
+  if (status.ok() && lists.first_degrees != nullptr) {
+    auto* degrees = reinterpret_cast<uint32_t*>(results.device.as<unsigned char>() + results.degrees);
+    status = CudaStatus(CountKeyDegrees(stream, call, lists.first_degrees, degrees), "key degrees");
   }
   if (status.ok() && lists.num_expected > 0) {
     status = CudaStatus(CountExpected(stream, call, lists.expected, lists.num_expected), "expected edges");
@@ -256,7 +250,7 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   status = Plan(inputs, problems, caps, out, call, lists, results);
   status.Update(staging_.Commit());  // always: it ends what Plan began
   if (status.ok()) status = RoundKeysAndValues(inputs, call, rounded);
-  if (status.ok()) status = Enqueue(problems, call, lists, results);
+  if (status.ok()) status = Enqueue(call, lists, results);
   if (!status.ok()) {
     device_.Synchronize().IgnoreError();  // copies to and from `results` may be on their way
     return status;
@@ -290,7 +284,8 @@ absl::Status Attention::Collect() {
         head.isolated = counts[owed.count + h].isolated;
         if (owed.report->want_expected) head.expected = counts[owed.count + h].expected;
         if (owed.degrees < 0) continue;
-        const auto* degrees = reinterpret_cast<const uint32_t*>(host + owed.degrees) + h * owed.tokens;
+        const auto* degrees =
+            reinterpret_cast<const uint32_t*>(host + results.degrees) + owed.degrees + h * owed.tokens;
         head.key_degrees.assign(degrees, degrees + owed.tokens);
       }
     }

@@ -51,11 +51,12 @@ class Attention {
     PinnedPool::Block host;
     DeviceBlock device;
     int64_t bytes = 0;
+    int64_t degrees = 0;  // bytes before the key degrees
     std::span<EdgeCap> caps;
     struct Owed {
       AttentionReport* report;
       int64_t count;    // of its first head among the counts
-      int64_t degrees;  // bytes from the block's begin; -1: not wanted
+      int64_t degrees;  // as Lists::first_degrees
       int32_t tokens;
     };
     std::vector<Owed> owed;
@@ -67,14 +68,15 @@ class Attention {
   struct Lists {
     const int32_t* expected = nullptr;  // device: problems whose expected edges are wanted
     int32_t num_expected = 0;
+    // device: [problems] where its key degrees begin among the call's, -1: not wanted; null: nobody wants any
+    const int64_t* first_degrees = nullptr;
   };
 
   absl::Status Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
                     Matrix out, DeviceCall& call, Lists& lists, Results& results);
   absl::Status PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps, DeviceCall& call,
-                           Results& results);
-  absl::Status Enqueue(std::span<const AttentionProblem> problems, const DeviceCall& call, const Lists& lists,
-                       const Results& results);
+                           Lists& lists, Results& results);
+  absl::Status Enqueue(const DeviceCall& call, const Lists& lists, const Results& results);
   // Rounds keys and values where the precision is bf16; they live until the call's kernels are done.
   absl::Status RoundKeysAndValues(const AttentionInputs& inputs, DeviceCall& call, DeviceBlock& rounded);
   Device& device_;

@@ -30,8 +30,10 @@ int64_t CapScratchBytes(int64_t num_caps);
 // attention_reports.cu. Of drawn problems only; what other patterns report, the host counts.
 // expected: counts[...].expected of every head of the problems in `problems` [count].
 cudaError_t CountExpected(cudaStream_t stream, const DeviceCall& call, const int32_t* problems, int32_t count);
-// Adds every kept edge of the row items of one problem to degrees [heads, n].
-cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, int32_t problem, uint32_t* degrees);
+// Adds every kept edge of the row items to the degrees [heads, n] of its problem, which begin at
+// degrees[first_degrees[problem]]; below 0: not wanted.
+cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, const int64_t* first_degrees,
+                            uint32_t* degrees);
 // Kept edges of each query: row_edges [heads, queries].
 cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, int32_t* row_edges);
 // The kept edges themselves: keys and multiplicity (null: not wanted) in [row_offsets[heads, queries + 1]].

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/attention_draw.cuh"
 #include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/drop.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace edgewise::cuda {
@@ -67,6 +68,7 @@ __global__ void __launch_bounds__(kDrawThreads)
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kDrawThreads) wanted |= problems[i] == item.problem;
   if (!__syncthreads_or(wanted)) return;
   const DeviceProblem& problem = call.problems[item.problem];
+  if (Dropped(problem)) return;
   const DrawnPairs pairs(call, problem, item.head);
   const int shift = ExpectedShift(call, problem, item.head, of_warp);
   auto* sum = reinterpret_cast<unsigned long long*>(&call.counts[problem.count + item.head].expected);
@@ -120,12 +122,13 @@ __device__ void ForChunks(const DeviceCall& call, const DeviceProblem& problem, 
 }
 
 __global__ void __launch_bounds__(kDrawThreads, 2)
-    AddKeyDegrees(const __grid_constant__ DeviceCall call, int32_t index, uint32_t* degrees) {
+    AddKeyDegrees(const __grid_constant__ DeviceCall call, const int64_t* first_degrees, uint32_t* degrees) {
   __shared__ KeptBits kept;
   const RowItem item = call.row_items[blockIdx.x];
-  if (item.problem != index) return;
-  const DeviceProblem& problem = call.problems[index];
-  uint32_t* of_head = degrees + static_cast<int64_t>(item.head) * problem.tokens;
+  const int64_t first = first_degrees[item.problem];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (first < 0 || Dropped(problem)) return;
+  uint32_t* of_head = degrees + first + static_cast<int64_t>(item.head) * problem.tokens;
   ForChunks(call, problem, item, kept, [&](int32_t first_key, int32_t keys) {
     for (int32_t key = static_cast<int32_t>(threadIdx.x); key < keys; key += kDrawThreads) {
       uint32_t degree = 0;
@@ -252,8 +255,9 @@ cudaError_t CountExpected(cudaStream_t stream, const DeviceCall& call, const int
   return Launch(stream, static_cast<int64_t>(count) * call.num_heads, kDrawThreads, 0, FinishExpected, call, problems);
 }
 
-cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, int32_t problem, uint32_t* degrees) {
-  return Launch(stream, call.num_row_items, kDrawThreads, 0, AddKeyDegrees, call, problem, degrees);
+cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, const int64_t* first_degrees,
+                            uint32_t* degrees) {
+  return Launch(stream, call.num_row_items, kDrawThreads, 0, AddKeyDegrees, call, first_degrees, degrees);
 }
 
 cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, int32_t* row_edges) {

@@ -140,27 +140,49 @@ struct Drawn {
   std::unique_ptr<DeviceCase> device;
 };
 
+// Counts the degrees of all problems by one launch, on top of 7s. `gap`: places between the problems, the last first.
+// What of the problems in `wanted` is the reference's; all else is to stay as it was.
+void ExpectDegrees(const Drawn& drawn, const std::vector<int32_t>& wanted, size_t gap) {
+  std::vector<int64_t> first(drawn.host.problems.size(), -1);
+  std::vector<uint32_t> degrees(gap, 7);
+  for (const int32_t p : wanted) {
+    first[p] = static_cast<int64_t>(degrees.size());
+    for (const HeadReport& head : drawn.want.reports[p].heads) {
+      for (const uint32_t degree : head.key_degrees) degrees.push_back(degree + 7);
+    }
+    degrees.resize(degrees.size() + gap, 7);
+  }
+  DeviceCopies memory;
+  uint32_t* counted = memory.Put(std::vector<uint32_t>(degrees.size(), 7));
+  EXPECT_EQ(CountKeyDegrees(nullptr, drawn.device->call, memory.Put(first), counted), cudaSuccess);
+  EXPECT_EQ(Get(counted, static_cast<int64_t>(degrees.size())), degrees);
+}
+
 TEST(EdgeReportsTest, DegreesAndEdgesAreTheReferences) {
   for (const Drawing& drawing : kDrawings) {
     SCOPED_TRACE(NameOf(drawing.law));
     const Drawn drawn(drawing);
     for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(2)}) {
       emulator::SetOrder(order);
-      for (int32_t p : {2, 3}) {
-        const AttentionReport& report = drawn.want.reports[p];
-        ExpectListed(*drawn.device, p, report);
-        std::vector<uint32_t> degrees;
-        for (const HeadReport& head : report.heads) {
-          for (uint32_t degree : head.key_degrees) degrees.push_back(degree + 7);
-        }
-        DeviceCopies memory;
-        uint32_t* counted = memory.Put(std::vector<uint32_t>(degrees.size(), 7));
-        EXPECT_EQ(CountKeyDegrees(nullptr, drawn.device->call, p, counted), cudaSuccess);
-        EXPECT_EQ(Get(counted, static_cast<int64_t>(degrees.size())), degrees);
-      }
+      for (int32_t p : {2, 3}) ExpectListed(*drawn.device, p, drawn.want.reports[p]);
+      ExpectDegrees(drawn, {3, 2}, 5);
+      ExpectDegrees(drawn, {3}, 1);
     }
     emulator::SetOrder(emulator::kForward);
   }
+}
+
+TEST(EdgeReportsTest, DroppedProblemsAreNotCounted) {
+  Drawn drawn(kDrawings[1]);
+  DeviceCase& device = *drawn.device;
+  const std::vector<double> expected = Expected(device, {2, 3});
+  for (const int32_t p : {2, 3}) device.problems[p].drop = device.memory.Put(std::vector<int32_t>{p == 2 ? 1 : 0});
+  device.call.problems = device.memory.Put(device.problems);
+  for (HeadReport& head : drawn.want.reports[2].heads) head.key_degrees.assign(head.key_degrees.size(), 0);
+  ExpectDegrees(drawn, {2, 3}, 1);
+  const std::vector<double> left = Expected(device, {2, 3});
+  for (const size_t head : {0, 1}) EXPECT_EQ(left[head], 0.0);
+  for (const size_t head : {2, 3}) EXPECT_EQ(left[head], expected[head]);
 }
 
 TEST(EdgeReportsTest, RowsOfMoreThanOneChunkGoOnWhereTheLastEnded) {
