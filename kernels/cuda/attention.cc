@@ -126,13 +126,13 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   std::stable_sort(row_items.begin(), row_items.end(), [&](const RowItem& a, const RowItem& b) {
     return staged[a.problem].tokens > staged[b.problem].tokens;
   });
-  std::stable_sort(tile_items.begin(), tile_items.end(),
-                   [](const TileItem& a, const TileItem& b) { return a.num_keys > b.num_keys; });
+  call.num_few_items = OrderTileItems(tile_items);
+  call.num_tile_items = static_cast<int64_t>(tile_items.size()) - call.num_few_items;
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
   call.row_items = staging_.Add(std::span<const RowItem>(row_items));
   call.tile_items = staging_.Add(std::span<const TileItem>(tile_items));
+  call.few_items = call.tile_items + call.num_tile_items;
   call.num_row_items = static_cast<int64_t>(row_items.size());
-  call.num_tile_items = static_cast<int64_t>(tile_items.size());
   call.num_caps = static_cast<int32_t>(caps.size());
   lists.expected = staging_.Add(std::span<const int32_t>(expected));
   lists.num_expected = static_cast<int32_t>(expected.size());
@@ -224,7 +224,7 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
     status = CudaStatus(SelectYoungest(stream, call, scratch->data()), "edge caps");
   }
   if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
-  if (status.ok() && call.num_tile_items > 0) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
+  if (status.ok()) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
   if (status.ok() && lists.first_degrees != nullptr) {
     auto* degrees = reinterpret_cast<uint32_t*>(results.device.as<unsigned char>() + results.degrees);
     status = CudaStatus(CountKeyDegrees(stream, call, lists.first_degrees, degrees), "key degrees");

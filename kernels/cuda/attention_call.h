@@ -20,9 +20,11 @@ inline constexpr int kRowsPerItem = 32;
 // pair, stay in shared memory. What a row sums up in which order depends on its edges and on these chunks only.
 inline constexpr int kChunkKeys = 4096;
 inline constexpr int kChunkWords = kChunkKeys / 64;
-// Queries of one item of the tile kernel, and keys of one of its steps.
+// Queries of one item of the tile kernel, and keys of one of its steps. An item of at most kWarpQueries can also go to
+// a block of one warp, which gives it the same bytes.
 inline constexpr int kTileQueries = 64;
 inline constexpr int kTileKeys = 64;
+inline constexpr int kWarpQueries = 16;
 
 enum class PatternKind : int32_t {
   kDrawn,  // rows drawn from memberships: row kernel
@@ -141,7 +143,8 @@ struct DeviceCall {
   const DeviceProblem* problems;
   const RowItem* row_items;
   const TileItem* tile_items;
-  int64_t num_row_items, num_tile_items;
+  const TileItem* few_items;  // of at most kWarpQueries queries each; none of them is among tile_items
+  int64_t num_row_items, num_tile_items, num_few_items;
   DeviceCap* caps;
   int32_t num_caps;
   HeadCounts* counts;

@@ -126,6 +126,17 @@ void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_he
   }
 }
 
+int64_t OrderTileItems(std::vector<TileItem>& items) {
+  const auto is_few = [](const TileItem& item) { return item.queries <= kWarpQueries; };
+  auto few = std::count_if(items.begin(), items.end(), is_few);
+  if (2 * few <= std::ssize(items)) few = 0;
+  std::stable_sort(items.begin(), items.end(), [&](const TileItem& a, const TileItem& b) {
+    if (few > 0 && is_few(a) != is_few(b)) return is_few(b);
+    return a.num_keys > b.num_keys;
+  });
+  return few;
+}
+
 void StageGivenRows(const AttentionProblem& problem, int32_t num_heads, Staging& staging, DeviceProblem& staged) {
   const auto& given = std::get<ExplicitEdges>(problem.pattern);
   const bool single = IsSingle(given);

@@ -23,6 +23,12 @@ void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_hea
 void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Staging& staging,
                   std::vector<TileItem>& items);
 
+// Puts the items in the order in which they start: those for blocks of several warps, then those for blocks of one;
+// among each the longest first, so that none of them is the last to start. How many the latter are: the items of at
+// most kWarpQueries queries where they are most of all items, else none, since a launch of their own begins only once
+// the other has ended.
+int64_t OrderTileItems(std::vector<TileItem>& items);
+
 // Sets row_offsets, given_keys and multiplicity of a problem of kind kGiven.
 void StageGivenRows(const AttentionProblem& problem, int32_t num_heads, Staging& staging, DeviceProblem& staged);
 

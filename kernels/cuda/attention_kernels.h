@@ -18,7 +18,8 @@ cudaError_t RoundRows(cudaStream_t stream, const float* from, int64_t stride, in
 // and counts edges and isolated queries of drawn problems. Precision bf16 where call.k16 is set.
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);
 
-// attention_tiles.cu: every tile item. A query's result depends on its own keys, in tiles of kTileKeys, alone.
+// attention_tiles.cu: every tile item, few_items included. A query's result depends on its own keys, in tiles of
+// kTileKeys, alone.
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
 
 // attention_caps.cu: fills every cap's cut from the ages of the edges that its drawn row items draw,

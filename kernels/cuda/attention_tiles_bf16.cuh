@@ -7,7 +7,6 @@
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_BF16_CUH_
 
 #include <cuda_bf16.h>
-#include <cuda_pipeline_primitives.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -15,84 +14,22 @@
 
 #include "kernels/cuda/attention_call.h"
 #include "kernels/cuda/attention_tiles_item.cuh"
+#include "kernels/cuda/attention_tiles_stage.cuh"
+#include "kernels/cuda/drop.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/online_softmax.h"
 
 namespace edgewise::cuda::tiles_bf16 {
 
-inline constexpr int kStep = 16;                     // columns or keys that one product sums over
 inline constexpr int kKeyTiles = kTileKeys / 8;      // 8 keys each
 inline constexpr int kKeySteps = kTileKeys / kStep;  // of the product with the values
 
-EDGEWISE_HOST_DEVICE inline int Steps(int dim) { return (dim + kStep - 1) / kStep; }
-// Elements from one row to the next in shared memory: 8 neighbouring rows lie in different banks.
-EDGEWISE_HOST_DEVICE inline int Stride(int dim) { return Steps(dim) * kStep + 8; }
-
 // Dynamic shared memory: queries, keys of the tile, values of the tile.
+template <int kWarps>
 inline size_t SharedBytes(int head_dim, int value_dim) {
-  return sizeof(__nv_bfloat16) * ((kTileQueries + kTileKeys) * Stride(head_dim) + kTileKeys * Stride(value_dim));
-}
-
-// Elements column..column + 7 of a row of `columns`, zeros beyond; row null: zeros.
-__device__ inline uint4 LoadEight(const __nv_bfloat16* row, int column, int columns) {
-  if (row == nullptr || column >= columns) return make_uint4(0, 0, 0, 0);
-  const auto* const bits = reinterpret_cast<const uint16_t*>(row);
-  uint32_t pairs[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int low = column + 2 * i;
-    pairs[i] = (low < columns ? bits[low] : 0u) | (low + 1 < columns ? bits[low + 1] : 0u) << 16;
-  }
-  return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-}
-
-// Starts to copy the rows of a tile's keys (-1: zeros) to shared memory, as one group of asynchronous copies. Rows that
-// cannot be read 16 bytes at a time are copied at once.
-__device__ inline void StartTile(const int32_t* keys, const __nv_bfloat16* from, int64_t from_stride, int columns,
-                                 __nv_bfloat16* to) {
-  const int stride = Stride(columns), groups = 2 * Steps(columns);
-  const auto place = [&](int row, int group) { return reinterpret_cast<uint4*>(to + row * stride + 8 * group); };
-  if (AllowsVectors(from, from_stride, columns)) {
-    const int width = ThreadsOfRow(groups), thread = static_cast<int>(threadIdx.x);
-    for (int group = thread % width; group < groups; group += width) {
-      for (int row = thread / width; row < kTileRows; row += kTileThreads / width) {
-        if (keys[row] >= 0 && 8 * group < columns) {
-          __pipeline_memcpy_async(place(row, group), from + keys[row] * from_stride + 8 * group, sizeof(uint4));
-        } else {
-          *place(row, group) = make_uint4(0, 0, 0, 0);
-        }
-      }
-    }
-  } else {
-    MoveGroups(
-        groups,
-        [&](int row, int group) {
-          return LoadEight(keys[row] < 0 ? nullptr : from + keys[row] * from_stride, 8 * group, columns);
-        },
-        [&](int row, int group, uint4 x) { *place(row, group) = x; });
-  }
-  __pipeline_commit();
-}
-
-// Waits for all groups of copies but the last, for all threads of the block.
-__device__ inline void WaitForTile() {
-  __pipeline_wait_prior(1);
-  __syncthreads();
-}
-
-// Rounds the item's queries, zeros for rows that it does not have.
-__device__ inline void StageQueries(const float* from, int64_t from_stride, int rows, int columns, __nv_bfloat16* to) {
-  const bool vectors = AllowsVectors(from, from_stride, columns);
-  const int stride = Stride(columns);
-  MoveGroups(
-      4 * Steps(columns),
-      [&](int row, int group) {
-        return LoadFour(row < rows ? from + row * from_stride : nullptr, 4 * group, columns, vectors);
-      },
-      [&](int row, int group, float4 x) {
-        *reinterpret_cast<uint2*>(to + row * stride + 4 * group) = make_uint2(PackBf16(x.x, x.y), PackBf16(x.z, x.w));
-      });
+  return sizeof(__nv_bfloat16) *
+         ((kWarps * kWarpQueries + kTileKeys) * Stride(head_dim) + kTileKeys * Stride(value_dim));
 }
 
 // What a lane gives LoadMatrices for 16 rows by 16 columns: A operands, and transposed B operands, come row block by
@@ -248,32 +185,37 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
   }
 }
 
+// Blocks that registers leave room for on a multiprocessor; those of one warp, as many as shared memory does.
+constexpr int BlocksAtOnce(int warps, int steps, int value_dim) {
+  if (warps > 1) return steps > 0 && value_dim <= 16 ? 4 : value_dim <= 64 ? 3 : 2;
+  return steps > 0 && value_dim <= 32 ? 16 : value_dim <= 64 ? 12 : 8;
+}
+
 // kSteps: of 16 columns of q and k; 0: any number, and the queries are read again for every tile. kValueDim >=
 // value_dim. One block an item.
-template <int kSteps, int kValueDim>
-__global__ void __launch_bounds__(kTileThreads, kValueDim <= 64 ? 3 : 2)
+template <int kWarps, int kSteps, int kValueDim>
+__global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSteps, kValueDim))
     AttendTilesBf16(const __grid_constant__ DeviceCall call) {
   __shared__ TileLists lists;
-  const TileItem& item = call.tile_items[blockIdx.x];
+  const TileItem& item = ItemOfBlock<kWarps>(call);
   const DeviceProblem& problem = call.problems[item.problem];
+  if (Dropped(problem)) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
   const int first_row = warp * kWarpQueries + lane / 4, first_column = lane % 4 * 2;
   const int stride = Stride(call.head_dim), value_stride = Stride(call.value_dim);
   auto* const queries = reinterpret_cast<__nv_bfloat16*>(DynamicShared());
-  __nv_bfloat16* const keys = queries + kTileQueries * stride;
+  __nv_bfloat16* const keys = queries + kWarps * kWarpQueries * stride;
   __nv_bfloat16* const values = keys + kTileKeys * stride;
   const int64_t k_width = static_cast<int64_t>(call.num_heads) * call.head_dim;
   const int64_t v_width = static_cast<int64_t>(call.num_heads) * call.value_dim;
 
-  if (thread < kTileQueries) {
-    lists.limits[thread] = LimitOf(item, thread);
-    LoadTileKeys(item, 0, thread, lists);
-  }
-  StageQueries(
+  LoadLimits<kWarps>(item, lists);
+  LoadTileKeys<kWarps>(item, 0, lists);
+  StageQueries<kWarps>(
       call.q + (problem.query_row + item.first_query) * call.q_stride + static_cast<int64_t>(item.head) * call.head_dim,
       call.q_stride, item.queries, call.head_dim, queries);
   __syncthreads();
-  const LimitRange range = FindLimitRange(item, lists, warp, lane);
+  const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
   const __nv_bfloat16* const own_queries = queries + warp * kWarpQueries * stride + RowsFirst(lane, stride);
   uint32_t held[kSteps > 0 ? kSteps : 1][4];
 #pragma unroll
@@ -282,15 +224,15 @@ __global__ void __launch_bounds__(kTileThreads, kValueDim <= 64 ? 3 : 2)
   OnlineSoftmax states[2];
   float sums[kValueDim / 8][4] = {};
   const auto start_keys = [&](int tile) {
-    StartTile(lists.keys[tile & 1], call.k16 + problem.first_row * k_width + item.head * call.head_dim, k_width,
-              call.head_dim, keys);
+    StartTile<kWarps>(lists.keys[tile & 1], call.k16 + problem.first_row * k_width + item.head * call.head_dim, k_width,
+                      call.head_dim, keys);
   };
   // Values are on their way while the scores are computed, the next keys while the values are summed.
   start_keys(0);
   for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
-    StartTile(lists.keys[tile & 1], call.v16 + problem.first_row * v_width + item.head * call.value_dim, v_width,
-              call.value_dim, values);
-    if (thread < kTileKeys) LoadTileKeys(item, tile + 1, thread, lists);
+    StartTile<kWarps>(lists.keys[tile & 1], call.v16 + problem.first_row * v_width + item.head * call.value_dim,
+                      v_width, call.value_dim, values);
+    LoadTileKeys<kWarps>(item, tile + 1, lists);
     WaitForTile();
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
     float scores[kKeyTiles][4];

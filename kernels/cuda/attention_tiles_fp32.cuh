@@ -12,6 +12,8 @@
 
 #include "kernels/cuda/attention_call.h"
 #include "kernels/cuda/attention_tiles_item.cuh"
+#include "kernels/cuda/attention_tiles_stage.cuh"
+#include "kernels/cuda/drop.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/online_softmax.h"
 
@@ -28,32 +30,19 @@ EDGEWISE_HOST_DEVICE inline int Groups(int head_dim) { return (head_dim + 3) / 4
 EDGEWISE_HOST_DEVICE inline int GroupStride(int head_dim) { return Groups(head_dim) | 1; }
 
 // Dynamic shared memory: scaled queries, then keys or values of the tile, then weights.
-EDGEWISE_HOST_DEVICE inline int QueryFloats(int head_dim) { return kTileQueries * 4 * GroupStride(head_dim); }
+template <int kWarps>
+EDGEWISE_HOST_DEVICE inline int QueryFloats(int head_dim) {
+  return kWarps * kWarpQueries * 4 * GroupStride(head_dim);
+}
 EDGEWISE_HOST_DEVICE inline int TileFloats(int head_dim, int padded_value_dim) {
   const int keys = kTileKeys * 4 * GroupStride(head_dim), values = kTileKeys * padded_value_dim;
   return keys > values ? keys : values;
 }
+template <int kWarps>
 inline size_t SharedBytes(int head_dim, int padded_value_dim) {
-  const int floats = QueryFloats(head_dim) + TileFloats(head_dim, padded_value_dim) + kTileQueries * kWeightStride;
+  const int floats =
+      QueryFloats<kWarps>(head_dim) + TileFloats(head_dim, padded_value_dim) + kWarps * kWarpQueries * kWeightStride;
   return static_cast<size_t>(floats) * sizeof(float);
-}
-
-// Copies the rows index_of(0..63) of `columns` floats (below 0: zeros), times `factor`, to shared memory; zeros up to
-// `groups` groups of 4.
-template <typename IndexOf>
-__device__ inline void StageRows(const float* from, int64_t from_stride, const IndexOf& index_of, int columns,
-                                 float factor, int groups, int group_stride, float* to) {
-  const bool vectors = AllowsVectors(from, from_stride, columns);
-  MoveGroups(
-      groups,
-      [&](int row, int group) {
-        const int64_t index = index_of(row);
-        return LoadFour(index < 0 ? nullptr : from + index * from_stride, 4 * group, columns, vectors);
-      },
-      [&](int row, int group, float4 x) {
-        reinterpret_cast<float4*>(to)[row * group_stride + group] =
-            make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
-      });
 }
 
 // Row i of a thread lies RowStep(i) after its first; the two halves of a warp have rows 4 apart.
@@ -231,38 +220,50 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
   }
 }
 
+// Blocks that registers leave room for on a multiprocessor; those of one warp, as many as shared memory does.
+constexpr int BlocksAtOnce(int warps, int columns) {
+  if (warps > 1) return columns <= 4 ? 4 : 2;
+  return columns <= 2 ? 12 : 8;
+}
+// Loads that a thread has in flight when tiles are staged. One warp alone needs more of them.
+template <int kWarps, int kColumns>
+inline constexpr int kLoadsAtOnce = kWarps > 1                       ? 4
+                                    : kColumns == 4 || kColumns == 8 ? 16
+                                                                     : 8;
+
 // kColumns: value columns of a thread; 16 * kColumns >= value_dim. One block an item.
-template <int kColumns>
-__global__ void __launch_bounds__(kTileThreads, kColumns <= 4 ? 4 : 2)
+template <int kWarps, int kColumns>
+__global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kColumns))
     AttendTilesFp32(const __grid_constant__ DeviceCall call) {
   __shared__ TileLists lists;
-  const TileItem& item = call.tile_items[blockIdx.x];
+  const TileItem& item = ItemOfBlock<kWarps>(call);
   const DeviceProblem& problem = call.problems[item.problem];
+  if (Dropped(problem)) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
   const int first_row = warp * kWarpQueries + lane / kRowThreads * 4, column = lane % kRowThreads;
+  constexpr int kLoads = kLoadsAtOnce<kWarps, kColumns>;
   const int groups = Groups(call.head_dim), group_stride = GroupStride(call.head_dim);
   float* const queries = reinterpret_cast<float*>(DynamicShared());
-  float* const tile_rows = queries + QueryFloats(call.head_dim);
+  float* const tile_rows = queries + QueryFloats<kWarps>(call.head_dim);
   float* const weights = tile_rows + TileFloats(call.head_dim, kRowThreads * kColumns);
 
-  if (thread < kTileQueries) {
-    lists.limits[thread] = LimitOf(item, thread);
-    LoadTileKeys(item, 0, thread, lists);
-  }
-  StageRows(
+  LoadLimits<kWarps>(item, lists);
+  LoadTileKeys<kWarps>(item, 0, lists);
+  StageRows<kWarps, kWarps * kWarpQueries, 4>(
       call.q + (problem.query_row + item.first_query) * call.q_stride + static_cast<int64_t>(item.head) * call.head_dim,
       call.q_stride, [&](int row) { return row < item.queries ? row : -1; }, call.head_dim, call.scale * kLog2E, groups,
       group_stride, queries);
   __syncthreads();
-  const LimitRange range = FindLimitRange(item, lists, warp, lane);
+  const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
 
   OnlineSoftmax states[kRows];
   float sums[kRows][kColumns] = {};
   for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
     const auto key_of = [&](int row) { return lists.keys[tile & 1][row]; };
-    StageRows(call.k + problem.first_row * call.k_stride + static_cast<int64_t>(item.head) * call.head_dim,
-              call.k_stride, key_of, call.head_dim, 1.0f, groups, group_stride, tile_rows);
-    if (thread < kTileKeys) LoadTileKeys(item, tile + 1, thread, lists);
+    StageRows<kWarps, kTileKeys, kLoads>(
+        call.k + problem.first_row * call.k_stride + static_cast<int64_t>(item.head) * call.head_dim, call.k_stride,
+        key_of, call.head_dim, 1.0f, groups, group_stride, tile_rows);
+    LoadTileKeys<kWarps>(item, tile + 1, lists);
     __syncthreads();
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
     if (seen > 0) {
@@ -273,8 +274,9 @@ __global__ void __launch_bounds__(kTileThreads, kColumns <= 4 ? 4 : 2)
       WeighTile(scores, first_row, column, weights, states, sums);
     }
     __syncthreads();  // the keys have been read
-    StageRows(call.v + problem.first_row * call.v_stride + static_cast<int64_t>(item.head) * call.value_dim,
-              call.v_stride, key_of, call.value_dim, 1.0f, 4 * kColumns, 4 * kColumns, tile_rows);
+    StageRows<kWarps, kTileKeys, kLoads>(
+        call.v + problem.first_row * call.v_stride + static_cast<int64_t>(item.head) * call.value_dim, call.v_stride,
+        key_of, call.value_dim, 1.0f, 4 * kColumns, 4 * kColumns, tile_rows);
     __syncthreads();
     if (seen > 0) AddValues(weights, tile_rows, seen, call.value_dim, first_row, column, sums);
     __syncthreads();  // the values have been read

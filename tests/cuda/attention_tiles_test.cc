@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "kernels/cuda/attention_call.h"
+#include "kernels/cuda/attention_items.h"
 #include "kernels/cuda/attention_kernels.h"
+#include "tests/cuda/attention_tiles_case.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/kernels/attention_cases.h"
 #include "tests/kernels/attention_patterns.h"
@@ -19,118 +21,19 @@
 namespace edgewise::cuda {
 namespace {
 
+using ::edgewise::cuda::testing::TilesCall;
+using ::edgewise::testing::Biases;
+using ::edgewise::testing::BiasKind;
 using ::edgewise::testing::Case;
+using ::edgewise::testing::MakeCase;
+using ::edgewise::testing::Pattern;
+using ::edgewise::testing::Patterns;
+using ::edgewise::testing::SameBytes;
 using ::edgewise::testing::Shape;
 
-// A call of the kernel by hand. `cuts`: queries of the items, in turn; `reversed`: the items from the last to the
-// first.
-class TilesCall {
- public:
-  TilesCall(const Case& from, bool bf16, std::vector<int> cuts = {kTileQueries}, bool reversed = false)
-      : cuts_(std::move(cuts)) {
-    const AttentionInputs& inputs = from.inputs;
-    call_.q = inputs.q.data;
-    call_.k = inputs.k.data;
-    call_.v = inputs.v.data;
-    call_.q_stride = inputs.q.stride;
-    call_.k_stride = inputs.k.stride;
-    call_.v_stride = inputs.v.stride;
-    if (bf16) {
-      k16_ = Rounded(inputs.k);
-      v16_ = Rounded(inputs.v);
-      call_.k16 = k16_.data();
-      call_.v16 = v16_.data();
-    }
-    call_.num_heads = inputs.num_heads;
-    call_.head_dim = inputs.head_dim;
-    call_.value_dim = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
-    call_.scale = inputs.scale;
-    call_.distance_bias = inputs.distance_bias;
-    call_.distance_span = inputs.distance_span;
-    for (const AttentionProblem& problem : from.problems) AddProblem(problem);
-    if (reversed) std::reverse(items_.begin(), items_.end());
-    call_.problems = problems_.data();
-    call_.tile_items = items_.data();
-    call_.num_tile_items = static_cast<int64_t>(items_.size());
-    call_.out_stride = inputs.v.columns;
-    out_.assign(static_cast<size_t>(from.out_rows * call_.out_stride), 7.0f);
-  }
-
-  std::vector<float> Run() {
-    call_.out = out_.data();
-    EXPECT_EQ(AttendTiles(nullptr, call_), cudaSuccess);
-    return out_;
-  }
-
- private:
-  static std::vector<__nv_bfloat16> Rounded(const ConstMatrix& rows) {
-    std::vector<__nv_bfloat16> rounded;
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      for (int64_t c = 0; c < rows.columns; ++c) rounded.push_back(__float2bfloat16_rn(rows.row(r)[c]));
-    }
-    return rounded;
-  }
-
-  void AddProblem(const AttentionProblem& problem) {
-    DeviceProblem staged = {};
-    staged.first_row = problem.first_row;
-    staged.query_row = problem.first_row + problem.query_shift;
-    staged.out_row = problem.out_row;
-    staged.tokens = problem.tokens;
-    staged.first_query = problem.first_query;
-    staged.positions = problem.positions;
-    staged.kind = PatternKind::kTiles;
-    staged.cap = -1;
-    if (problem.bias != nullptr) {
-      staged.bias_length = problem.bias->length;
-      staged.bias_values = problem.bias->values;
-      staged.bias_buckets = problem.bias->buckets;
-      staged.bias_table = problem.bias->table;
-    }
-    const auto index = static_cast<int32_t>(problems_.size());
-    problems_.push_back(staged);
-    if (const auto* all = std::get_if<AllPairs>(&problem.pattern)) {
-      Cut(problem.first_query, problem.tokens, [&](int32_t first, int32_t queries) {
-        return TileItem{index, 0, first, queries, all->causal ? first + queries : problem.tokens, all->causal ? 1 : 0};
-      });
-      return;
-    }
-    const auto& groups = std::get<GroupedKeys>(problem.pattern);
-    for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
-      const int32_t* const keys = groups.keys.data() + groups.key_offsets[g];
-      const auto count = static_cast<int32_t>(groups.key_offsets[g + 1] - groups.key_offsets[g]);
-      Cut(groups.group_begin[g], groups.group_begin[g + 1], [&](int32_t first, int32_t queries) {
-        TileItem item = {index, 0, first, queries, count, 0, keys, nullptr};
-        if (!groups.causal) return item;
-        limits_.push_back(std::make_unique<std::vector<int32_t>>());
-        for (int32_t i = first; i < first + queries; ++i) {
-          limits_.back()->push_back(static_cast<int32_t>(std::upper_bound(keys, keys + count, i) - keys));
-        }
-        item.limits = limits_.back()->data();
-        item.num_keys = limits_.back()->back();
-        return item;
-      });
-    }
-  }
-
-  template <typename MakeItem>
-  void Cut(int32_t begin, int32_t end, const MakeItem& make_item) {
-    for (size_t turn = 0; begin < end; ++turn) {
-      const int32_t queries = std::min<int32_t>(end - begin, cuts_[turn % cuts_.size()]);
-      TileItem item = make_item(begin, queries);
-      for (item.head = 0; item.head < call_.num_heads; ++item.head) items_.push_back(item);
-      begin += queries;
-    }
-  }
-
-  const std::vector<int> cuts_;
-  DeviceCall call_ = {};
-  std::vector<__nv_bfloat16> k16_, v16_;
-  std::vector<DeviceProblem> problems_;
-  std::vector<TileItem> items_;
-  std::vector<std::unique_ptr<std::vector<int32_t>>> limits_;
-  std::vector<float> out_;
-};
+// Of keys and of values.
+constexpr std::pair<int, int> kDimensions[] = {{5, 5},  {56, 56},   {16, 1},  {33, 33},   {32, 48},  {64, 64},
+                                               {8, 96}, {128, 128}, {96, 40}, {256, 256}, {64, 200}, {1, 2}};
 
 class AttentionTilesTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -139,10 +42,10 @@ class AttentionTilesTest : public ::testing::TestWithParam<bool> {
   std::vector<float> Run(const Case& from) { return TilesCall(from, GetParam()).Run(); }
 
   void ExpectReference(const Case& from) {
-    const std::vector<float> expected = testing::RunReference(from).out, out = Run(from);
+    const std::vector<float> expected = edgewise::testing::RunReference(from).out, out = Run(from);
     double largest = 0.0;
     for (const float value : expected) largest = std::max<double>(largest, std::abs(value));
-    EXPECT_LE(testing::LargestDifference(out, expected), GetParam() ? 2e-2 * largest : 1e-4);
+    EXPECT_LE(edgewise::testing::LargestDifference(out, expected), GetParam() ? 2e-2 * largest : 1e-4);
   }
 };
 
@@ -150,28 +53,17 @@ INSTANTIATE_TEST_SUITE_P(Precisions, AttentionTilesTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Bf16" : "Fp32"; });
 
 TEST_P(AttentionTilesTest, EveryPatternMatchesTheReference) {
-  for (const testing::Pattern& pattern : testing::Patterns()) {
+  for (const Pattern& pattern : Patterns()) {
     SCOPED_TRACE(pattern.name);
     Shape shape;
     shape.lengths = {1, 3, 63, 64, 65, 130};
     shape.heads = 1;
-    ExpectReference(*testing::MakeCase(shape, pattern));
+    ExpectReference(*MakeCase(shape, pattern));
   }
 }
 
 TEST_P(AttentionTilesTest, EveryDimensionMatchesTheReference) {
-  for (const auto& [head_dim, value_dim] : {std::pair{5, 5},
-                                            {56, 56},
-                                            {16, 1},
-                                            {33, 33},
-                                            {32, 48},
-                                            {64, 64},
-                                            {8, 96},
-                                            {128, 128},
-                                            {96, 40},
-                                            {256, 256},
-                                            {64, 200},
-                                            {1, 2}}) {
+  for (const auto& [head_dim, value_dim] : kDimensions) {
     for (const bool one_matrix : {false, true}) {
       SCOPED_TRACE(std::to_string(head_dim) + " " + std::to_string(value_dim));
       Shape shape;
@@ -187,16 +79,16 @@ TEST_P(AttentionTilesTest, EveryDimensionMatchesTheReference) {
 }
 
 TEST_P(AttentionTilesTest, BiasesMatchTheReferenceByPosition) {
-  for (const testing::BiasKind kind : testing::kBiasKinds) {
+  for (const BiasKind kind : edgewise::testing::kBiasKinds) {
     for (const char* name : {"all", "causal", "uneven", "blocks-100-causal"}) {
       SCOPED_TRACE(std::to_string(static_cast<int>(kind)) + name);
       Shape shape;
       shape.lengths = {90, 17};
       shape.gap_share = 0.3;
-      for (const testing::Pattern& pattern : testing::Patterns()) {
+      for (const Pattern& pattern : Patterns()) {
         if (pattern.name != name) continue;
-        const auto made = testing::MakeCase(shape, pattern);
-        const testing::Biases biases(kind, *made);
+        const auto made = MakeCase(shape, pattern);
+        const Biases biases(kind, *made);
         ExpectReference(*made);
       }
     }
@@ -226,16 +118,16 @@ TEST_P(AttentionTilesTest, QueriesFromTheMiddleMatchTheReference) {
 TEST_P(AttentionTilesTest, ResultsDoNotDependOnHowQueriesAreCut) {
   for (const char* name : {"all", "causal", "uneven", "late", "windows-3-causal", "blocks-100"}) {
     SCOPED_TRACE(name);
-    for (const testing::Pattern& pattern : testing::Patterns()) {
+    for (const Pattern& pattern : Patterns()) {
       if (pattern.name != name) continue;
       Shape shape;
       shape.lengths = {150};
       shape.value_dim = 24;
-      const auto made = testing::MakeCase(shape, pattern);
-      const testing::Biases biases(testing::BiasKind::kDistance, *made);
+      const auto made = MakeCase(shape, pattern);
+      const Biases biases(BiasKind::kDistance, *made);
       const std::vector<float> whole = Run(*made);
       for (const std::vector<int>& cuts : {std::vector<int>{1}, {7, 30, 2, 64, 16}}) {
-        EXPECT_TRUE(testing::SameBytes(whole, TilesCall(*made, GetParam(), cuts, true).Run()));
+        EXPECT_TRUE(SameBytes(whole, TilesCall(*made, GetParam(), {cuts, true}).Run()));
       }
     }
   }
@@ -248,13 +140,68 @@ TEST_P(AttentionTilesTest, ResultsDoNotDependOnTheOrderOfThreads) {
     shape.head_dim = head_dim;
     Case made(shape);
     made.AddProblems(AllPairs{true});
-    made.problems[1].pattern = testing::Windows(30, 2, true);
+    made.problems[1].pattern = edgewise::testing::Windows(30, 2, true);
     const std::vector<float> forward = Run(made);
     for (const emulator::Order order : {emulator::kBackward, emulator::Shuffled(1), emulator::Shuffled(2)}) {
       emulator::SetOrder(order);
-      EXPECT_TRUE(testing::SameBytes(forward, Run(made)));
+      EXPECT_TRUE(SameBytes(forward, Run(made)));
     }
     emulator::SetOrder(emulator::kForward);
+  }
+}
+
+// As block-sparse attention and generation have them: at most 16 queries, which one warp takes.
+TEST_P(AttentionTilesTest, OneWarpGivesTheBytesOfSeveral) {
+  for (const auto& [head_dim, value_dim] : kDimensions) {
+    SCOPED_TRACE(std::to_string(head_dim) + " " + std::to_string(value_dim));
+    Shape shape;
+    shape.lengths = {150};
+    shape.heads = 1;
+    shape.head_dim = head_dim;
+    shape.value_dim = value_dim;
+    shape.one_matrix = head_dim == value_dim;
+    Case made(shape);
+    made.AddProblems(AllPairs{true});
+    const std::vector<float> whole = Run(made);
+    for (const std::vector<int>& queries : {std::vector<int>{16}, {5}, {15, 1}, {64, 16, 30}}) {
+      EXPECT_TRUE(SameBytes(whole, TilesCall(made, GetParam(), {queries, false, true}).Run())) << queries[0];
+    }
+  }
+}
+
+TEST_P(AttentionTilesTest, OneWarpGivesTheBytesOfSeveralForEveryPatternAndOrder) {
+  for (const Pattern& pattern : Patterns()) {
+    SCOPED_TRACE(pattern.name);
+    Shape shape;
+    shape.lengths = {130, 3};
+    shape.gap_share = 0.2;
+    const auto made = MakeCase(shape, pattern);
+    const Biases biases(BiasKind::kDistance, *made);
+    const std::vector<float> whole = Run(*made);
+    for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(3)}) {
+      emulator::SetOrder(order);
+      for (const std::vector<int>& queries : {std::vector<int>{1}, {16, 15, 64}}) {
+        EXPECT_TRUE(SameBytes(whole, TilesCall(*made, GetParam(), {queries, true, true}).Run())) << queries[0];
+      }
+    }
+    emulator::SetOrder(emulator::kForward);
+  }
+}
+
+TEST_P(AttentionTilesTest, DroppedProblemsWriteNothing) {
+  Shape shape;
+  shape.lengths = {70, 90, 20};
+  Case made(shape);
+  made.AddProblems(AllPairs{});
+  std::vector<float> expected = Run(made);
+  const auto width = static_cast<int64_t>(expected.size()) / made.out_rows;
+  std::fill_n(expected.begin() + made.problems[1].out_row * width, 90 * width, TilesCall::kUnwritten);
+  const int32_t raised = 1, lowered = 0;
+  for (const bool one_warp : {false, true}) {
+    TilesCall call(made, GetParam(), {{16}, false, one_warp});
+    call.Drop(0, &lowered);
+    call.Drop(1, &raised);
+    EXPECT_TRUE(SameBytes(expected, call.Run()));
   }
 }
 
@@ -286,7 +233,7 @@ TEST_P(AttentionTilesTest, RowsWithoutKeysGiveZerosAndInfiniteScoresNan) {
 
   std::fill_n(values.begin() + 3 * kTokens, 70, -1e30f);
   const std::vector<float> again = Run(made);
-  EXPECT_TRUE(testing::SameBytes(row(3), std::span(again).subspan(3 * shape.head_dim, shape.head_dim)));
+  EXPECT_TRUE(SameBytes(row(3), std::span(again).subspan(3 * shape.head_dim, shape.head_dim)));
 }
 
 TEST_P(AttentionTilesTest, RefusesDimensionsBeyond256) {
@@ -297,6 +244,26 @@ TEST_P(AttentionTilesTest, RefusesDimensionsBeyond256) {
   EXPECT_EQ(AttendTiles(nullptr, call), cudaErrorInvalidValue);
   call.num_tile_items = 0;
   EXPECT_EQ(AttendTiles(nullptr, call), cudaSuccess);
+}
+
+TEST(OrderTileItemsTest, FewQueriesGoToOneWarpWhereTheyAreMost) {
+  const auto item = [](int32_t queries, int32_t num_keys) { return TileItem{0, 0, 0, queries, num_keys}; };
+  const auto shapes = [](const std::vector<TileItem>& items) {
+    std::vector<std::pair<int32_t, int32_t>> of;
+    for (const TileItem& one : items) of.emplace_back(one.queries, one.num_keys);
+    return of;
+  };
+  using Shapes = std::vector<std::pair<int32_t, int32_t>>;
+  std::vector<TileItem> items = {item(16, 5), item(17, 9), item(1, 300), item(64, 100), item(3, 7)};
+  EXPECT_EQ(OrderTileItems(items), 3);
+  EXPECT_EQ(shapes(items), (Shapes{{64, 100}, {17, 9}, {1, 300}, {3, 7}, {16, 5}}));
+  items.push_back(item(20, 8));
+  EXPECT_EQ(OrderTileItems(items), 0);
+  EXPECT_EQ(shapes(items), (Shapes{{1, 300}, {64, 100}, {17, 9}, {20, 8}, {3, 7}, {16, 5}}));
+  items = {item(16, 1)};
+  EXPECT_EQ(OrderTileItems(items), 1);
+  items.clear();
+  EXPECT_EQ(OrderTileItems(items), 0);
 }
 
 }  // namespace
