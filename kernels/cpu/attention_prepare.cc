@@ -1,13 +1,9 @@
 // What is done once per head of a sequence before its blocks of rows: operands in the layout that the kernels read, and
 // the tables of the random generator.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "kernels/cpu/attention_work.h"
 
@@ -16,7 +12,6 @@ namespace {
 
 constexpr int64_t kChunk = 512;      // columns that one item of work prepares; a multiple of kDrawColumns
 constexpr int64_t kSerialCost = 12;  // so many chunks are done before a second thread would be awake
-constexpr size_t kHugePage = 2 << 20;
 // Keys are packed in advance where the bounds allow this share of edges (where not, tiles pack them as they go).
 constexpr double kPackKeysShare = 0.27;
 constexpr double kPackRatesShare = 0.18;
@@ -234,31 +229,6 @@ void Measure(const AttentionInputs& inputs, HeadWork& head) {
 }
 
 }  // namespace
-
-Memory::~Memory() { std::free(data_); }
-
-void Memory::Reserve(size_t bytes) {
-  used_ = 0;
-  if (bytes <= size_) return;
-  std::free(data_);
-  data_ = nullptr;
-  size_ = 0;
-  const bool huge = bytes >= kHugePage;
-  const size_t unit = huge ? kHugePage : 64;
-  const size_t rounded = (bytes + unit - 1) / unit * unit;
-  data_ = static_cast<std::byte*>(std::aligned_alloc(unit, rounded));
-  if (data_ == nullptr) throw std::bad_alloc();
-  size_ = rounded;
-  // Gathers touch many pages; advice only, so a refusal is no error.
-  if (huge) (void)madvise(data_, rounded, MADV_HUGEPAGE);
-}
-
-void Memory::ReleaseAbove(size_t bytes) {
-  if (size_ <= bytes) return;
-  std::free(data_);
-  data_ = nullptr;
-  size_ = used_ = 0;
-}
 
 void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
   const AttentionInputs& inputs = *call.inputs;

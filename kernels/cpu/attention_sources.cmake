@@ -5,6 +5,7 @@ set(EDGEWISE_CPU_ATTENTION_SOURCES
   cpu/attention_cap.cc
   cpu/attention_compact.cc
   cpu/attention_draw.cc
+  cpu/attention_memory.cc
   cpu/attention_prepare.cc
   cpu/attention_report.cc
   cpu/attention_rows.cc
