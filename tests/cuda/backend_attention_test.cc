@@ -1,7 +1,6 @@
 // Attend of the CUDA backend against the float64 reference, and the promises that hold on every device.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "tests/cuda/device_run.h"
 #include "tests/kernels/attention_patterns.h"
+#include "tests/kernels/drop_case.h"
 
 namespace edgewise {
 namespace {
@@ -174,33 +174,20 @@ TEST_P(BackendAttentionTest, ADroppedSequenceChangesNoOther) {
   std::vector<Pattern> patterns = testing::Patterns();
   patterns.push_back({"drawn", [](int32_t) { return DrawnRows{.self_loops = true, .key = {9, 1, 0, 0}}; }});
   for (const Pattern& pattern : patterns) {
-    Shape shape;
-    shape.lengths = {33, OnGpu() ? 3000 : 100, 64};
-    auto attention_case = MakeCase(shape, pattern);
-    for (const auto& report : attention_case->reports) report->want_graph = false;
+    SCOPED_TRACE(pattern.name);
+    const auto attention_case = testing::ThreeSequences(pattern, OnGpu() ? 3000 : 100);
     const Outcome want = RunOnDevice(*backend_, *attention_case);
     for (const bool before : {true, false}) {
       const std::unique_ptr<DropFlag> flag = *backend_->MakeDropFlag();
-      attention_case->problems[1].drop = flag.get();
+      attention_case->problems[testing::kDropped].drop = flag.get();
       if (before) flag->Raise();
       std::thread other([&] { flag->Raise(); });
       const Outcome got = RunOnDevice(*backend_, *attention_case);
       other.join();
-      for (size_t p = 0; p < 3; ++p) {
-        const AttentionProblem& problem = attention_case->problems[p];
-        const auto width = static_cast<size_t>(attention_case->inputs.v.columns);
-        const auto rows = [&](const Outcome& outcome) {
-          return std::span(outcome.out).subspan(problem.out_row * width, problem.tokens * width);
-        };
-        if (p != 1) {
-          EXPECT_TRUE(SameBytes(rows(got), rows(want))) << pattern.name << " sequence " << p;
-          EXPECT_EQ(got.reports[p].heads[0].edges, want.reports[p].heads[0].edges) << pattern.name;
-          EXPECT_EQ(got.reports[p].heads[0].key_degrees, want.reports[p].heads[0].key_degrees) << pattern.name;
-        } else if (before) {
-          EXPECT_TRUE(std::all_of(rows(got).begin(), rows(got).end(), [](float v) { return std::isnan(v); }))
-              << pattern.name << ": rows were written";
-        }
-      }
+      testing::ExpectSameMates(*attention_case, got, want);
+      if (!before) continue;
+      const size_t all = testing::RowsOf(*attention_case, want, testing::kDropped).size();
+      EXPECT_EQ(testing::Untouched(*attention_case, got, want), all) << "rows were written";
     }
   }
 }

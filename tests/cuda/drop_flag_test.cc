@@ -1,45 +1,32 @@
 // A problem whose flag is raised ends early, before or while kernels run, and nothing else changes.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <future>
 #include <memory>
-#include <string>
-#include <thread>
 #include <vector>
 
-#include "kernels/cuda/drop_flags.h"
 #include "tests/cuda/device_run.h"
 #include "tests/cuda/graph_layers.h"
-#include "tests/kernels/attention_patterns.h"
+#include "tests/kernels/drop_case.h"
 
 namespace edgewise {
 namespace {
 
 using testing::Case;
-using testing::ExpectSame;
-using testing::Got;
-using testing::Layers;
+using testing::kDropped;
 using testing::Make;
 using testing::Outcome;
 using testing::Pattern;
+using testing::RowsOf;
 using testing::RunOnDevice;
 using testing::SameBytes;
 using testing::Shape;
-
-constexpr size_t kDropped = 1;  // of the problems of a case
+using testing::ThreeSequences;
+using testing::Untouched;
 
 DrawnRows Drawn(uint64_t seed) { return {.self_loops = true, .key = {seed, 1, 2, 3}}; }
-
-std::unique_ptr<Case> ThreeSequences(const Pattern& pattern) {
-  Shape shape;
-  shape.lengths = {40, 70, 33};
-  auto attention_case = testing::MakeCase(shape, pattern);
-  for (const auto& report : attention_case->reports) report->want_graph = false;
-  return attention_case;
-}
 
 std::vector<Pattern> AllPatterns() {
   return {{"drawn", [](int32_t) { return Drawn(3); }},
@@ -52,39 +39,6 @@ std::vector<Pattern> AllPatterns() {
           {"windows", [](int32_t n) { return testing::Windows(n, 3, false); }}};
 }
 const Pattern kDrawn = {"drawn", [](int32_t) { return Drawn(5); }};
-
-std::span<const float> RowsOf(const Case& attention_case, const Outcome& outcome, size_t problem) {
-  const size_t width = static_cast<size_t>(attention_case.inputs.v.columns);
-  const AttentionProblem& of = attention_case.problems[problem];
-  return std::span(outcome.out).subspan(of.out_row * width, (of.tokens - of.first_query) * width);
-}
-
-// All but the dropped problem is as if there were no flag.
-void ExpectSameMates(const Case& attention_case, const Outcome& got, const Outcome& want) {
-  for (size_t p = 0; p < attention_case.problems.size(); ++p) {
-    if (p == kDropped) continue;
-    EXPECT_TRUE(SameBytes(RowsOf(attention_case, got, p), RowsOf(attention_case, want, p))) << p;
-    for (size_t h = 0; h < want.reports[p].heads.size(); ++h) {
-      const HeadReport &a = got.reports[p].heads[h], &b = want.reports[p].heads[h];
-      EXPECT_EQ(a.edges, b.edges) << p;
-      EXPECT_EQ(a.isolated, b.isolated) << p;
-      EXPECT_EQ(a.expected, b.expected) << p;
-      EXPECT_EQ(a.key_degrees, b.key_degrees) << p;
-      EXPECT_EQ(a.graph.keys, b.graph.keys) << p;
-    }
-  }
-}
-
-// How many values of the dropped problem were not written. The others have to be right.
-size_t Untouched(const Case& attention_case, const Outcome& got, const Outcome& want) {
-  const std::span<const float> a = RowsOf(attention_case, got, kDropped), b = RowsOf(attention_case, want, kDropped);
-  size_t untouched = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    untouched += std::isnan(a[i]);
-    EXPECT_TRUE(std::isnan(a[i]) || std::memcmp(&a[i], &b[i], sizeof(float)) == 0);
-  }
-  return untouched;
-}
 
 class DropFlagTest : public ::testing::TestWithParam<emulator::Order> {
  protected:
@@ -100,7 +54,7 @@ TEST_P(DropFlagTest, RaisedBeforeNothingIsWritten) {
     const auto backend = Make(nullptr, precision);
     for (const Pattern& pattern : AllPatterns()) {
       SCOPED_TRACE(pattern.name);
-      const auto attention_case = ThreeSequences(pattern);
+      const auto attention_case = ThreeSequences(pattern, 70);
       const Outcome want = RunOnDevice(*backend, *attention_case);
       const auto flag = *backend->MakeDropFlag();
       attention_case->problems[kDropped].drop = flag.get();
@@ -118,7 +72,7 @@ TEST_P(DropFlagTest, RaisedWhileKernelsRun) {
   const auto backend = Make(nullptr);
   for (const Pattern& pattern : AllPatterns()) {
     SCOPED_TRACE(pattern.name);
-    const auto attention_case = ThreeSequences(pattern);
+    const auto attention_case = ThreeSequences(pattern, 70);
     const uint64_t before = emulator::Steps();
     const Outcome want = RunOnDevice(*backend, *attention_case);
     const uint64_t steps = emulator::Steps() - before;
@@ -183,7 +137,7 @@ TEST_P(DropFlagTest, ALongRowEndsBetweenItsChunks) {
 
 TEST_P(DropFlagTest, LedgersCapsAndGraphsStayTrue) {
   const auto backend = Make(nullptr);
-  const auto attention_case = ThreeSequences(kDrawn);
+  const auto attention_case = ThreeSequences(kDrawn, 70);
   for (AttentionProblem& problem : attention_case->problems) problem.cap = 0;
   attention_case->AskForAll();
   for (const uint64_t most : {uint64_t{600}, kNoCap}) {
@@ -221,7 +175,7 @@ TEST_P(DropFlagTest, RowsOfAnythingHarmNobodyElse) {
   for (const float garbage : {std::nanf(""), INFINITY, 1e38f, -1e38f}) {
     Outcome outcomes[2];
     for (const int harmed : {0, 1}) {
-      const auto attention_case = ThreeSequences(kDrawn);
+      const auto attention_case = ThreeSequences(kDrawn, 70);
       for (size_t p = 0; p < 3; ++p) attention_case->problems[p].cap = static_cast<int32_t>(p);
       const auto flag = *backend->MakeDropFlag();
       if (harmed == 1) {
@@ -243,81 +197,6 @@ TEST_P(DropFlagTest, RowsOfAnythingHarmNobodyElse) {
       if (harmed == 1) ExpectSameMates(*attention_case, outcomes[1], outcomes[0]);
     }
     for (const int mate : {0, 2}) EXPECT_EQ(outcomes[1].caps[mate].capped, outcomes[0].caps[mate].capped);
-  }
-}
-
-TEST(DropFlagCallsTest, OneThatKernelsDoNotSeeChangesNothing) {
-  const auto backend = Make(nullptr);
-  std::vector<std::unique_ptr<DropFlag>> flags;
-  do {
-    flags.push_back(*backend->MakeDropFlag());
-  } while (cuda::DropFlags::WordOf(flags.back().get()) != nullptr);
-  EXPECT_EQ(flags.size(), 16385u);
-  const auto attention_case = ThreeSequences(kDrawn);
-  const Outcome want = RunOnDevice(*backend, *attention_case);
-  DropFlag plain;  // as the CPU's
-  for (DropFlag* flag : {flags.back().get(), &plain}) {
-    flag->Raise();
-    attention_case->problems[kDropped].drop = flag;
-    EXPECT_TRUE(SameBytes(RunOnDevice(*backend, *attention_case).out, want.out));
-  }
-}
-
-TEST(DropFlagCallsTest, RaisedByAnotherThreadWhileCallsRun) {
-  const auto backend = Make(nullptr);
-  const auto attention_case = ThreeSequences(kDrawn);
-  const Outcome want = RunOnDevice(*backend, *attention_case);
-  size_t untouched = 0;
-  for (int round = 0; round < 30; ++round) {
-    const auto flag = *backend->MakeDropFlag();
-    attention_case->problems[kDropped].drop = flag.get();
-    std::promise<void> begun;
-    // In the kernel, or after it where the thread is slow.
-    emulator::AtStep(1000, [&] { begun.set_value(); });
-    std::thread other([&] {
-      begun.get_future().wait();
-      flag->Raise();
-    });
-    const Outcome got = RunOnDevice(*backend, *attention_case);
-    other.join();
-    untouched += Untouched(*attention_case, got, want);
-    ExpectSameMates(*attention_case, got, want);
-  }
-  EXPECT_GT(untouched, 0u) << "no call was met while it ran";
-}
-
-// The first sequence of a layer that is started as a graph, with a flag for each layer.
-TEST(DropFlagCallsTest, RaisedAroundGraphs) {
-  const auto plain = Make(nullptr), graphs = Make("1");
-  enum { kNever, kBefore, kWhileCaptured, kWhileItRuns };
-  const std::vector<int> when = {kNever, kBefore, kWhileCaptured, kNever, kWhileItRuns, kBefore, kNever};
-  Layers want_layers(*plain), layers(*graphs);
-  std::vector<std::unique_ptr<DropFlag>> flags;
-  for (uint32_t l = 0; l < when.size(); ++l) {
-    testing::Spec spec = {.pattern = Drawn(l), .seed = l};
-    ASSERT_TRUE(want_layers.Run(spec).ok());
-    DropFlag& flag = *flags.emplace_back(*graphs->MakeDropFlag());
-    spec.drop = &flag;
-    const auto raise = [&] { std::thread([&] { flag.Raise(); }).join(); };
-    if (when[l] == kBefore) raise();
-    if (when[l] == kWhileCaptured) spec.before_end = raise;
-    if (when[l] == kWhileItRuns) emulator::AtStep(1000, [&] { flag.Raise(); });
-    ASSERT_TRUE(layers.Run(spec).ok());
-    EXPECT_EQ(flag.raised(), when[l] != kNever);
-  }
-  const std::vector<Got> want = want_layers.Finish(), got = layers.Finish();
-  for (size_t l = 0; l < when.size(); ++l) {
-    SCOPED_TRACE(l);
-    if (when[l] == kNever) {
-      ExpectSame({got[l]}, {want[l]});
-      continue;
-    }
-    // Rows come back in reverse.
-    const std::vector<float>&a = got[l].out, &b = want[l].out;
-    const size_t mate = testing::Spec().lengths[1] * testing::kWidth;
-    EXPECT_TRUE(SameBytes(std::span(a).first(mate), std::span(b).first(mate)));
-    EXPECT_FALSE(SameBytes(a, b));
-    for (size_t h = 0; h < 2; ++h) EXPECT_EQ(got[l].reports[1].heads[h].edges, want[l].reports[1].heads[h].edges);
   }
 }
 

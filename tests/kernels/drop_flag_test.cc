@@ -3,28 +3,26 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <cmath>
-#include <cstring>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "kernels/backend.h"
-#include "tests/kernels/attention_patterns.h"
+#include "tests/kernels/drop_case.h"
 
 namespace edgewise {
 namespace {
 
 using testing::AvailableIsas;
-using testing::Case;
+using testing::kDropped;
 using testing::Outcome;
 using testing::Pattern;
+using testing::RowsOf;
 using testing::RunCpu;
 using testing::SameBytes;
-using testing::Shape;
-
-constexpr size_t kDropped = 1;  // of the problems of a case
+using testing::ThreeSequences;
+using testing::Untouched;
 
 std::vector<Pattern> AllPatterns() {
   std::vector<Pattern> patterns = testing::Patterns();
@@ -32,49 +30,9 @@ std::vector<Pattern> AllPatterns() {
   return patterns;
 }
 
-// Without graphs, for which a dropped problem is computed as any.
-std::unique_ptr<Case> MakeCase(const Pattern& pattern, int length = 200) {
-  Shape shape;
-  shape.lengths = {30, length, 90};
-  auto attention_case = testing::MakeCase(shape, pattern);
-  for (const auto& report : attention_case->reports) report->want_graph = false;
-  return attention_case;
-}
-
-std::span<const float> RowsOf(const Case& attention_case, const Outcome& outcome, size_t problem) {
-  const auto width = static_cast<size_t>(attention_case.inputs.v.columns);
-  const AttentionProblem& of = attention_case.problems[problem];
-  return std::span(outcome.out)
-      .subspan(static_cast<size_t>(of.out_row) * width, static_cast<size_t>(of.tokens) * width);
-}
-
-void ExpectSameMates(const Case& attention_case, const Outcome& got, const Outcome& want, const std::string& what) {
-  for (size_t p = 0; p < attention_case.problems.size(); ++p) {
-    if (p == kDropped) continue;
-    EXPECT_TRUE(SameBytes(RowsOf(attention_case, got, p), RowsOf(attention_case, want, p))) << what;
-    for (size_t h = 0; h < want.reports[p].heads.size(); ++h) {
-      EXPECT_EQ(got.reports[p].heads[h].edges, want.reports[p].heads[h].edges) << what;
-      EXPECT_EQ(got.reports[p].heads[h].isolated, want.reports[p].heads[h].isolated) << what;
-      EXPECT_EQ(got.reports[p].heads[h].key_degrees, want.reports[p].heads[h].key_degrees) << what;
-      EXPECT_EQ(got.reports[p].heads[h].expected, want.reports[p].heads[h].expected) << what;
-    }
-  }
-}
-
-// How many values of the dropped problem were not written. The others have to be right.
-size_t Untouched(const Case& attention_case, const Outcome& got, const Outcome& want) {
-  const std::span<const float> a = RowsOf(attention_case, got, kDropped), b = RowsOf(attention_case, want, kDropped);
-  size_t untouched = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    untouched += std::isnan(a[i]) ? 1 : 0;
-    EXPECT_TRUE(std::isnan(a[i]) || std::memcmp(&a[i], &b[i], sizeof(float)) == 0);
-  }
-  return untouched;
-}
-
 TEST(DropFlagTest, RaisedBeforeNothingIsComputed) {
   for (const Pattern& pattern : AllPatterns()) {
-    const auto attention_case = MakeCase(pattern);
+    const auto attention_case = ThreeSequences(pattern, 200);
     DropFlag flag, other;
     for (const Isa isa : AvailableIsas()) {
       const std::string what = pattern.name + " " + IsaName(isa);
@@ -86,7 +44,8 @@ TEST(DropFlagTest, RaisedBeforeNothingIsComputed) {
       flag.Raise();
       const Outcome got = RunCpu(*attention_case, isa, 2);
       EXPECT_EQ(Untouched(*attention_case, got, want), RowsOf(*attention_case, want, kDropped).size()) << what;
-      ExpectSameMates(*attention_case, got, want, what);
+      SCOPED_TRACE(what);
+      ExpectSameMates(*attention_case, got, want);
     }
   }
 }
@@ -95,7 +54,7 @@ TEST(DropFlagTest, GraphsAndLedgersStayTrue) {
   const auto backend = *CreateBackend({"cpu", 2});
   const Pattern drawn = AllPatterns().back();
   for (const bool graph : {false, true}) {
-    const auto attention_case = MakeCase(drawn);
+    const auto attention_case = ThreeSequences(drawn, 200);
     std::vector<float> want_out;
     std::vector<int32_t> want_keys;
     uint64_t want_edges = 0;
@@ -130,7 +89,7 @@ TEST(DropFlagTest, GraphsAndLedgersStayTrue) {
 
 TEST(DropFlagTest, RaisedByAnotherThreadMeanwhile) {
   const Pattern drawn = AllPatterns().back();
-  const auto attention_case = MakeCase(drawn, 1500);
+  const auto attention_case = ThreeSequences(drawn, 1500);
   const Outcome want = RunCpu(*attention_case, AvailableIsas().back(), 2);
   const size_t all = RowsOf(*attention_case, want, kDropped).size();
   int whole = 0, part = 0, none = 0;
@@ -143,7 +102,7 @@ TEST(DropFlagTest, RaisedByAnotherThreadMeanwhile) {
     });
     const Outcome got = RunCpu(*attention_case, AvailableIsas().back(), 2);
     other.join();
-    ExpectSameMates(*attention_case, got, want, std::to_string(wait));
+    ExpectSameMates(*attention_case, got, want);
     const size_t untouched = Untouched(*attention_case, got, want);
     ++(untouched == 0 ? whole : untouched == all ? none : part);
   }
