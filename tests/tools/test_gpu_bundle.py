@@ -171,11 +171,26 @@ class GpuBundleTest(unittest.TestCase):
         self.assertRegex(self.summary(), r"tests generation +not run: out of time ")
         self.assertRegex(self.summary(), r"server starts +not run: out of time ")
 
+    def test_a_step_that_cannot_be_killed_leaves_the_table(self):
+        self.write_suites("exit 0")
+        self.pack()
+        # As timeout, whose program is stuck in the driver.
+        self.write_program(
+            self.tools / "timeout", f'case "$*" in *golden_test*) exec sleep 50 ;; esac; exec {shutil.which("timeout")} "$@"'
+        )
+        run = self.run_bundle("tests", EDGEWISE_GPU_SECONDS="22")
+        self.assertEqual(run.returncode, 130)
+        self.assertRegex(self.summary(), r"tests cuda_backend_cap +passed ")
+        self.assertRegex(self.summary(), r"tests golden +FAILED: cut off ")
+        self.assertTrue((self.out / "logs.tar.gz").exists())
+
     def test_what_is_cut_off_leaves_its_table_and_logs(self):
         self.write_suites("case $0 in *cap_test) echo begun; sleep 50 ;; esac")
         self.pack()
         command = [shutil.which("bash"), self.bundle / "run.sh", "tests"]
-        run = subprocess.Popen(command, env=self.environment(), stdout=subprocess.PIPE, text=True)
+        run = subprocess.Popen(
+            command, env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         for line in run.stdout:
             if line.startswith("tests cuda_backend_attention"):
                 break
@@ -183,7 +198,8 @@ class GpuBundleTest(unittest.TestCase):
         run.send_signal(signal.SIGTERM)
         run.stdout.close()
         self.assertEqual(run.wait(timeout=20), 130)
-        self.assertRegex(self.summary(), r"tests cuda_backend_attention +passed")
+        self.assertRegex(self.summary(), r"tests cuda_backend_attention +passed ")
+        self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: cut off ")
         with tarfile.open(self.out / "logs.tar.gz") as logs:
             self.assertIn("./tests_cuda_backend_cap.log", logs.getnames())
 

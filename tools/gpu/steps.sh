@@ -4,7 +4,7 @@
 #     run.sh [tests] [sanitizer] [selfcheck] [server] [bench]      nothing named: all of them, in this order
 #
 # memcheck and racecheck are the halves of sanitizer. A step that fails stops no other; a table of all of them comes last.
-# Exit code: 0, 1 if a step failed or was not run for want of time, 2 if there is no such step, 77 without a GPU.
+# Exit code: 0, 1 if a step failed or was not run for want of time, 2 if there is no such step, 77 without a GPU, 130 cut off.
 # Logs (logs.tar.gz), the table (summary.txt) and the numbers (attention_gpu.json, .png) go to $OUT, or to ./out, as soon
 # as they are there.
 #   EDGEWISE_GPU_SECONDS         ends within so many seconds, whatever hangs: steps get what is left, or are not run
@@ -23,9 +23,11 @@ out=${OUT:-out}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 logs=$(mktemp -d)
-running= server=
+running='' running_name='' running_since='' server='' alarm=''
 names=() results=() times=()
 failed=0
+
+since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
 # Ends the server that this script started, gently, then not; its exit status is in server_status.
 stop_server() {
@@ -36,7 +38,7 @@ stop_server() {
   while kill -0 "$server" 2>/dev/null && ((tries++ < 100)); do sleep 0.1; done
   kill -KILL "$server" 2>/dev/null
   wait "$server" || server_status=$?
-  server=
+  server=''
 }
 
 write_table() {
@@ -55,13 +57,23 @@ record() { # NAME RESULT SECONDS
 pack_logs() { tar -C "$logs" -czf "$out/logs.tar.gz" .; }
 
 finish() {
-  [[ -z $running ]] || kill -TERM "$running" 2>/dev/null
+  trap '' PIPE # whoever read the output may be gone
+  [[ -z $alarm ]] || kill "$alarm" 2>/dev/null
+  if [[ -n $running ]]; then
+    kill -TERM "$running" 2>/dev/null
+    record "$running_name" "FAILED: cut off" "$(since "$running_since")"
+  fi
   stop_server
   ((${#names[@]} == 0)) || pack_logs
   rm -rf "$logs"
 }
 trap finish EXIT
-trap 'exit 130' INT TERM
+trap 'exit 130' INT TERM PIPE
+# Should a step not even be killed, which a GPU that hangs can do, this script ends all the same.
+if ((seconds > 0)); then
+  { exec {nothing}<> <(:); read -r -t $((seconds > 13 ? seconds - 12 : 1)) -u "$nothing"; kill -TERM $$; } &>/dev/null &
+  alarm=$!
+fi
 
 # The folder of a CUDA library: of the toolkit, of PyTorch's wheels, or empty where the loader knows it.
 folder_of() {
@@ -80,8 +92,6 @@ done
 if [[ -d /usr/local/nvidia/lib64 ]]; then libraries=$libraries:/usr/local/nvidia/lib64; fi
 run_path=$bundle/lib:$bundle/lib/absl$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 python_path=$bundle/lib/absl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # PyTorch loads CUDA's libraries from where it keeps them
-
-since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
 # Seconds that are left for steps.
 left() { echo $((seconds > 0 ? seconds - closing - SECONDS : 1000000)); }
@@ -109,9 +119,9 @@ step() {
   limit=$(allowed "$(awk -v a="$limit" -v b="$scale" 'BEGIN { printf "%d", a * b + 1 }')")
   # In the background, so that a signal to this script is not kept waiting.
   timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1 </dev/null &
-  running=$!
+  running=$! running_name=$name running_since=$start
   wait "$running" || status=$?
-  running=
+  running=''
   took=$(since "$start")
   case $status in
     0) result=passed ;;
