@@ -12,6 +12,7 @@
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/tensor.h"
+#include "kernels/workspace.h"
 
 namespace edgewise {
 
@@ -66,9 +67,16 @@ class Backend {
   virtual bool lost() const { return false; }
 
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
-  // Makes later calls of Allocate, of so many floats together, find memory that this process already has, and takes
-  // what every call of this backend needs besides. On the CPU there is nothing to do.
-  virtual absl::Status Reserve(int64_t floats) {
+  // Memory of requests, which AllocateIn takes from what Reserve took before.
+  virtual absl::StatusOr<Buffer> AllocateIn(Workspace workspace, int64_t floats) {
+    static_cast<void>(workspace);
+    return Allocate(floats);
+  }
+  // Sees to it that so many floats of a workspace can be taken together without asking the system for memory; not in
+  // addition to what was reserved for it before. kAttention: keys and values of one call. Also takes what every call of
+  // this backend needs besides, for the weights prepared so far. On the CPU there is nothing to do.
+  virtual absl::Status Reserve(Workspace workspace, int64_t floats) {
+    static_cast<void>(workspace);
     static_cast<void>(floats);
     return absl::OkStatus();
   }

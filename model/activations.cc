@@ -9,7 +9,7 @@ namespace edgewise {
 absl::Status Activations::Grow(Buffer& buffer, int64_t floats) const {
   if (buffer.size() >= floats) return absl::OkStatus();
   buffer = Buffer();  // give back before asking for more
-  absl::StatusOr<Buffer> larger = backend_.Allocate(floats);
+  absl::StatusOr<Buffer> larger = backend_.AllocateIn(workspace_, floats);
   if (!larger.ok()) return larger.status();
   buffer = *std::move(larger);
   return absl::OkStatus();
@@ -63,11 +63,20 @@ absl::Status Activations::Embed(const ModelConfig& config, const ModelWeights& w
 }
 
 absl::Status Activations::Resize(const ModelConfig& config, int64_t rows) {
-  rows_ = rows;
   hidden_size_ = config.hidden_size;
   heads_ = config.num_attention_heads;
   width_ = heads_ * config.head_dim;
+  if (hidden_.size() < rows * hidden_size_) Clear();
+  rows_ = rows;
   return Reserve({{&hidden_, hidden_size_}});
+}
+
+void Activations::Clear() {
+  rows_ = 0;
+  for (Buffer* buffer : {&hidden_, &normed_, &query_key_value_, &attended_, &x_, &y_, &query_bound_, &key_bound_,
+                         &features_, &last_, &logits_}) {
+    *buffer = Buffer();
+  }
 }
 
 absl::Status Activations::ReserveAttended() { return Reserve({{&attended_, width_}}); }

@@ -17,6 +17,9 @@
 
 namespace edgewise {
 
+// So many of `rows` rows have logits over the vocabulary at a time, in NextTokenLogits.
+int64_t LogitsAtOnce(const ModelConfig& config, int64_t rows);
+
 // The input of rows, before they are embedded.
 struct PackedRows {
   std::vector<int32_t> token_ids;  // [rows]; empty: features
@@ -38,13 +41,18 @@ struct PooledSequence {
 // reused. One thread at a time.
 class Activations {
  public:
-  explicit Activations(Backend& backend) : backend_(backend) {}
+  explicit Activations(Backend& backend, Workspace workspace = Workspace::kBatch)
+      : backend_(backend), workspace_(workspace) {}
 
   // Resizes to the packed rows and fills hidden() with their embeddings.
   absl::Status Embed(const ModelConfig& config, const ModelWeights& weights, const PackedRows& packed,
                      RowCount count = RowCount::kMany);
-  // Sets the number of rows; contents are undefined afterwards.
+  // Sets the number of rows; contents are undefined afterwards. Where they need more memory than the last ones, it
+  // gives back all before: growing one by one, buffers would be in each other's way.
   absl::Status Resize(const ModelConfig& config, int64_t rows);
+  // Gives all memory back; there are no rows.
+  void Clear();
+  bool empty() const { return hidden_.data() == nullptr; }
   // Makes room for attended(), which ProjectAttention and others leave alone.
   absl::Status ReserveAttended();
   // Keeps the given rows of the residual stream, in this order.
@@ -78,6 +86,7 @@ class Activations {
   absl::Status Reserve(std::initializer_list<std::pair<Buffer*, int64_t>> buffers) const;
 
   Backend& backend_;
+  const Workspace workspace_;
   int64_t rows_ = 0, hidden_size_ = 0, width_ = 0, heads_ = 0, rank_ = 0;
   Buffer hidden_, normed_, query_key_value_, attended_;
   Buffer x_, y_, query_bound_, key_bound_;  // memberships

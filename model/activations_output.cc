@@ -8,16 +8,20 @@
 namespace edgewise {
 namespace {
 
-constexpr int64_t kLogitsAtOnce = 1 << 22;  // floats of NextTokenLogits
+constexpr int64_t kMaxLogits = 1 << 22;  // floats
 
 }  // namespace
+
+int64_t LogitsAtOnce(const ModelConfig& config, int64_t rows) {
+  return std::min(rows, std::max<int64_t>(1, kMaxLogits / config.vocab_size));
+}
 
 absl::Status Activations::NextTokenLogits(const ModelConfig& config, const ModelWeights& weights,
                                           std::span<const int64_t> rows, RowCount count,
                                           const std::function<void(size_t, const float*)>& visit) {
   const int64_t vocabulary = config.vocab_size;
   const int64_t wanted = static_cast<int64_t>(rows.size());
-  const int64_t most = std::min(wanted, std::max<int64_t>(1, kLogitsAtOnce / vocabulary));
+  const int64_t most = LogitsAtOnce(config, wanted);
   absl::Status status = Grow(last_, most * hidden_size_);
   if (status.ok()) status = Grow(logits_, most * vocabulary);
   if (!status.ok()) return status;

@@ -86,8 +86,8 @@ Generation::State::State(const Model& model, ModelSequence prompt, GenerationOpt
                                  prompt.positions.back() + static_cast<int64_t>(options.max_new_tokens))),
       tokens(WithoutTrailingPads(prompt)),
       context(ContextOf(config, tokens)),
-      shared(model.backend()),
-      active(model.backend()),
+      shared(model.backend(), Workspace::kPrompt),
+      active(model.backend(), Workspace::kPrompt),
       text(options.stop) {}
 
 absl::Status Generation::State::Allocate() {
@@ -96,7 +96,7 @@ absl::Status Generation::State::Allocate() {
   stop = *std::move(made);
   const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
   for (int32_t l = 0; l < config.num_hidden_layers; ++l) {
-    absl::StatusOr<Buffer> cache = model.backend().Allocate(Copies(l) * capacity * 2 * width);
+    absl::StatusOr<Buffer> cache = model.backend().AllocateIn(Workspace::kCaches, Copies(l) * capacity * 2 * width);
     if (!cache.ok()) return cache.status();
     caches.push_back(*std::move(cache));
   }
@@ -156,6 +156,7 @@ absl::Status Generation::State::Step() {
   if (options.stopping.stop_requested()) return Stopped();
   if (cached < context.valid() - 1) {
     const absl::Status status = StepBefore();
+    if (cached == before.valid()) ClearRows();
     return status.ok() ? model.backend().Throttle() : status;
   }
   GeneratedToken next;
@@ -206,6 +207,8 @@ Generation::~Generation() = default;
 
 FinishReason Generation::finish_reason() const { return state_->finish; }
 uint32_t Generation::generated_tokens() const { return state_->generated; }
+bool Generation::prompt_next() const { return state_->cached < state_->context.valid() - 1; }
+bool Generation::holds_rows() const { return !state_->shared.empty(); }
 std::optional<GeneratedToken> Generation::TakeToken() { return std::exchange(state_->token, std::nullopt); }
 
 absl::Status Generation::Step() {

@@ -84,6 +84,10 @@ class Generation {
   // error ends the generation: INTERNAL where the model gave a number that is not finite or the device failed,
   // CANCELLED where it was stopped.
   absl::Status Step();
+  // Whether the next Step() runs a layer of the rows before a token; and whether rows of the layer before are kept for
+  // it. They need as much memory as those of a pass, so it is well not to begin with others before these are done.
+  bool prompt_next() const;
+  bool holds_rows() const;
   // The token of the last Step(), if that gave one.
   std::optional<GeneratedToken> TakeToken();
   uint32_t generated_tokens() const;

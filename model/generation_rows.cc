@@ -175,6 +175,7 @@ absl::Status Generation::State::RunRow(RowEdges& edges, std::vector<double>& mea
   status = PredictNext(mean);  // downloads
   if (status.ok()) CountEdges(run, edges);
   calls.clear();
+  ClearRows();
   return status;
 }
 

@@ -68,6 +68,11 @@ struct Generation::State {
   absl::Status StepBefore();
   absl::Status EnqueueBefore();
   absl::Status RunRow(RowEdges& edges, std::vector<double>& mean);
+  // Between tokens there are only the caches.
+  void ClearRows() {
+    shared.Clear();
+    active.Clear();
+  }
 
   // Caches of a layer: one where its keys and values do not depend on what was drawn.
   uint32_t Copies(int32_t of_layer) const { return of_layer <= first_drawn ? 1 : samples; }

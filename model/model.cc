@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/pass.h"
 #include "model/patterns.h"
+#include "model/reserve.h"
 #include "model/safetensors.h"
 #include "model/weights.h"
 
@@ -49,17 +50,6 @@ absl::Status SelfTest(const Model& model) {
   return pass.TakeResult(0).status;
 }
 
-// Floats of the activations of a full wave and of the rows that its samples share, and of the scratch between the two
-// products of a feed-forward.
-int64_t WaveFloats(const ModelConfig& config) {
-  const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
-  int64_t clusters = 0;
-  for (const AttentionConfig& layer : config.attention) clusters = std::max<int64_t>(clusters, layer.num_clusters);
-  const int64_t memberships = clusters > 0 ? 2 * config.num_attention_heads * (clusters + 1) : 0;
-  const int64_t of_row = 2 * config.hidden_size + 4 * width + memberships;
-  return Pass::Options().max_wave_tokens * (2 * of_row + config.intermediate_size);
-}
-
 }  // namespace
 
 Model::Model(ModelConfig config, Backend& backend)
@@ -83,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
   model->parameters_ = (*file)->data_bytes() / sizeof(float);
 
   absl::Status status = SelfTest(*model);
-  if (status.ok()) status = backend.Reserve(WaveFloats(model->config_));
+  if (status.ok()) status = ReserveForPasses(model->config_, *model->weights_, backend);
   if (status.ok()) return model;
   // Numbers that are not finite are the file's fault; running out of memory is not.
   const absl::StatusCode code =

@@ -77,6 +77,8 @@ absl::Status Pass::State::StartGroup() {
   layer = 0;
   prefix_done = shared_scores_ready = false;
   wave.clear();  // of a group that was dropped half-way, and what it leaves
+  active.Clear();
+  shared.Clear();
   prefixes.clear();
   unrecorded.clear();  // waits
   for (size_t i = group_begin; i < group_end; ++i) states[i].stop.reset();

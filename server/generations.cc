@@ -73,12 +73,16 @@ void Generations::EndDead() {
 }
 
 bool Generations::Step() {
+  const bool amid_prompt = std::any_of(running_.begin(), running_.end(),
+                                       [](const Running& running) { return running.generation->holds_rows(); });
   for (size_t left = running_.size(); left > 0; --left) {
     Running running = std::move(running_.front());
     running_.pop_front();
-    const bool ready = running.task->generation->ready();
-    if (!ready || Advance(running)) running_.push_back(std::move(running));
-    if (ready) return true;
+    const Generation& generation = *running.generation;
+    const bool begins = generation.prompt_next() && !generation.holds_rows();
+    const bool goes = running.task->generation->ready() && !(begins && amid_prompt);
+    if (!goes || Advance(running)) running_.push_back(std::move(running));
+    if (goes) return true;
   }
   return false;
 }

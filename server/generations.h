@@ -33,7 +33,7 @@ class Generations {
   // keep others from running.
   void EndDead();
   // Takes one step, a layer of a prompt or a token, of the next in turn whose client keeps up; answers it if that was
-  // its last. False: there is none.
+  // its last. Prompts run one after the other, so that the rows of one are in memory. False: there is none.
   bool Step();
 
  private:

@@ -144,9 +144,18 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
   return jobs;
 }
 
+absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const std::string& directory, Backend& backend) const {
+  absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(directory, backend);
+  if (!model.ok()) return model;
+  const absl::Status reserved = ReserveForGenerations(**model, limits_);
+  if (reserved.ok()) return model;
+  return absl::Status(reserved.code(), absl::StrCat("generations (--max_cache_bytes=", limits_.cache_bytes,
+                                                    "): ", std::string(reserved.message())));
+}
+
 void Repository::Load(const LoadJob& job, Backend& backend) {
   const Time start = Clock::now();
-  absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(job.directory, backend);
+  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(job.directory, backend);
   const double seconds = Seconds(Clock::now() - start);
   ModelMetrics& metrics = metrics_.ForModel(job.name, job.version);
   metrics.CountLoad(model.ok(), seconds);

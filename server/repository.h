@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/model.h"
+#include "model/reserve.h"
 #include "server/metrics.h"
 
 namespace edgewise::server {
@@ -60,8 +61,9 @@ bool IsModelName(const std::string& name);
 // Any thread, except where a method says otherwise.
 class Repository {
  public:
-  // `metrics` must outlive the repository.
-  Repository(std::string root, Metrics& metrics) : root_(std::move(root)), metrics_(metrics) {}
+  // `metrics` must outlive the repository. `limits`: what a model that generates takes memory for when it is loaded.
+  Repository(std::string root, Metrics& metrics, GenerationLimits limits = {})
+      : root_(std::move(root)), metrics_(metrics), limits_(limits) {}
 
   // Called after every change of state, on the thread that made it, without a lock held. Set before use.
   void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
@@ -94,10 +96,12 @@ class Repository {
 
   // `unreadable`: models whose folder could not be listed whole.
   std::vector<LoadJob> ListFolder(absl::Status& status, std::set<std::string>& unreadable) const;
+  absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend) const;
   Resolved ResolveVersion(const std::string& name, int64_t version, const Entry& entry) const;
 
   const std::string root_;
   Metrics& metrics_;
+  const GenerationLimits limits_;
   std::function<void()> listener_;
   mutable std::mutex mutex_;
   std::map<std::string, Versions> models_;

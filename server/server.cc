@@ -85,7 +85,8 @@ struct Server::Parts {
   explicit Parts(const ServerOptions& given)
       : options(given),
         queue(options.queue),
-        repository(options.model_repository, metrics),
+        repository(options.model_repository, metrics,
+                   {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples}),
         calls(repository, queue, metrics),
         predictor(options, calls),
         generator(options, calls),

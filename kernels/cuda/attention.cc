@@ -17,6 +17,8 @@ namespace {
 constexpr int32_t kMaxDim = 256;  // of a head's queries and values
 constexpr int32_t kMaxDimLittleShared = 128;
 constexpr int64_t kLittleShared = 160 << 10;  // bytes a block; A100 and H100 have more
+// Results of the calls of one wave: 16 layers of 8 heads over 16,384 tokens whose key degrees are wanted, say.
+constexpr int64_t kResultBytes = int64_t{16} << 20;
 
 absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
                          std::span<const AttentionProblem> problems) {
@@ -103,9 +105,9 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     of.positions = staging_.Add(Positions(problem));
     of.kind = KindOf(problem.pattern);
     of.cap = problem.cap;
+    of.drop = DropFlags::WordOf(problem.drop);
     if (problem.bias != nullptr) StageBias(*problem.bias, inputs.num_heads, staging_, of);
     if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
-    of.drop = DropFlags::WordOf(problem.drop);
       of.law = drawn->law;
       of.self_loops = drawn->self_loops;
       of.exploration = drawn->exploration;
@@ -163,14 +165,11 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   if (degrees > 0) lists.first_degrees = staging_.Add(std::span<const int64_t>(first_degrees));
   const int64_t bytes = results.degrees + degrees * static_cast<int64_t>(sizeof(uint32_t));
   if (bytes == 0) return absl::OkStatus();
-  absl::StatusOr<PinnedPool::Block> pinned = pinned_.Take(bytes);
-  if (!pinned.ok()) return pinned.status();
-  absl::StatusOr<DeviceBlock> block = DeviceBlock::Create(device_, bytes);
-  if (!block.ok()) return block.status();
-  results.host = *std::move(pinned);
-  results.device = *std::move(block);
+  const absl::StatusOr<ResultMemory::Piece> memory = result_memory_.Take(bytes);
+  if (!memory.ok()) return memory.status();
+  results.memory = *memory;
   results.bytes = bytes;
-  auto* host = results.host.as<unsigned char>();
+  unsigned char* host = memory->host;
   std::memset(host, 0, bytes);
   std::vector<uint64_t> undrawn(caps.size(), 0);
   for (const AttentionProblem& problem : problems) {
@@ -187,10 +186,9 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
     cap.tau = 1.0;
     std::memcpy(host + c * sizeof(DeviceCap), &cap, sizeof(cap));
   }
-  auto* device = results.device.as<unsigned char>();
-  call.caps = reinterpret_cast<DeviceCap*>(device);
-  call.counts = reinterpret_cast<HeadCounts*>(device + cap_bytes);
-  return CopyAsync(device, host, bytes, cudaMemcpyHostToDevice, device_);
+  call.caps = reinterpret_cast<DeviceCap*>(memory->device);
+  call.counts = reinterpret_cast<HeadCounts*>(memory->device + cap_bytes);
+  return CopyAsync(memory->device, host, bytes, cudaMemcpyHostToDevice, device_);
 }
 
 absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, DeviceCall& call, DeviceBlock& rounded) {
@@ -199,7 +197,8 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, Device
   const int64_t v_columns = static_cast<int64_t>(call.num_heads) * call.value_dim;
   const int64_t k_count = (inputs.k.rows * k_columns + 127) / 128 * 128;  // keeps the values aligned
   absl::StatusOr<DeviceBlock> block =
-      DeviceBlock::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
+      DeviceBlock::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)),
+                          device_.memory(Workspace::kAttention));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
   auto* k16 = rounded.as<__nv_bfloat16>();
@@ -219,21 +218,21 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
   cudaStream_t stream = device_.stream();
   absl::Status status;
   if (call.num_caps > 0) {
-    absl::StatusOr<DeviceBlock> scratch = DeviceBlock::Create(device_, CapScratchBytes(call.num_caps));
+    const absl::StatusOr<void*> scratch = cap_scratch_.Get(CapScratchBytes(call.num_caps));
     if (!scratch.ok()) return scratch.status();
-    status = CudaStatus(SelectYoungest(stream, call, scratch->data()), "edge caps");
+    status = CudaStatus(SelectYoungest(stream, call, *scratch), "edge caps");
   }
   if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
   if (status.ok()) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
   if (status.ok() && lists.first_degrees != nullptr) {
-    auto* degrees = reinterpret_cast<uint32_t*>(results.device.as<unsigned char>() + results.degrees);
+    auto* degrees = reinterpret_cast<uint32_t*>(results.memory.device + results.degrees);
     status = CudaStatus(CountKeyDegrees(stream, call, lists.first_degrees, degrees), "key degrees");
   }
   if (status.ok() && lists.num_expected > 0) {
     status = CudaStatus(CountExpected(stream, call, lists.expected, lists.num_expected), "expected edges");
   }
-  if (status.ok() && results.host.data() != nullptr) {
-    status = CopyAsync(results.host.data(), results.device.data(), results.bytes, cudaMemcpyDeviceToHost, device_);
+  if (status.ok() && results.bytes > 0) {
+    status = CopyAsync(results.memory.host, results.memory.device, results.bytes, cudaMemcpyDeviceToHost, device_);
   }
   return status;
 }
@@ -255,7 +254,7 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
     device_.Synchronize().IgnoreError();  // copies to and from `results` may be on their way
     return status;
   }
-  if (results.host.data() != nullptr) pending_.push_back(std::move(results));
+  if (results.bytes > 0) pending_.push_back(std::move(results));
   for (size_t p = 0; p < problems.size(); ++p) {
     if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);
     if (!problems[p].report->want_graph) continue;
@@ -270,7 +269,7 @@ absl::Status Attention::Collect() {
   for (; !pending_.empty(); pending_.pop_front()) {
     const Results& results = pending_.front();
     if (device_.graphs().lost(results.recording)) continue;
-    const auto* host = results.host.as<unsigned char>();
+    const unsigned char* host = results.memory.host;
     const auto* device_caps = reinterpret_cast<const DeviceCap*>(host);
     for (size_t c = 0; c < results.caps.size(); ++c) {
       results.caps[c].capped = device_caps[c].capped != 0;
@@ -290,7 +289,13 @@ absl::Status Attention::Collect() {
       }
     }
   }
+  result_memory_.Clear();
   return status;
+}
+
+absl::Status Attention::Prepare(bool caps) {
+  const absl::Status status = result_memory_.Prepare(kResultBytes);
+  return status.ok() && caps ? cap_scratch_.Get(CapScratchBytes(kMaxCapsAtOnce)).status() : status;
 }
 
 }  // namespace edgewise::cuda

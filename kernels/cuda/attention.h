@@ -31,7 +31,9 @@ class CudaLedger : public EdgeLedger {
 // One thread at a time, as Backend. `device` must outlive it.
 class Attention {
  public:
-  Attention(Device& device, bool bf16) : device_(device), staging_(device), bf16_(bf16) {}
+  // `staging` must outlive it too.
+  Attention(Device& device, Staging& staging, bool bf16)
+      : device_(device), staging_(staging), bf16_(bf16), result_memory_(device), cap_scratch_(device) {}
   ~Attention() { device_.Synchronize().IgnoreError(); }  // copies to what is pending may be on their way
 
   // As Backend::Attend.
@@ -40,16 +42,15 @@ class Attention {
   // Fills what is still owed to reports and caps; the stream has been waited for. INTERNAL: a kernel gave up. What is
   // owed by work that never ran is not filled: whoever waited for its start got an error.
   absl::Status Collect();
-  // As Staging::Settle.
-  absl::Status Settle() { return staging_.Settle(); }
   // Fills nothing that is owed: the device failed, and the owners of reports may go.
   void Forget() { pending_.clear(); }
+  // Takes the memory that usual calls need besides, with `caps` also for edge caps.
+  absl::Status Prepare(bool caps);
 
  private:
   // What the device writes for one call, and who gets it: caps, counts, then key degrees, in one block.
   struct Results {
-    PinnedPool::Block host;
-    DeviceBlock device;
+    ResultMemory::Piece memory;  // null: nothing is written
     int64_t bytes = 0;
     int64_t degrees = 0;  // bytes before the key degrees
     std::span<EdgeCap> caps;
@@ -79,10 +80,12 @@ class Attention {
   absl::Status Enqueue(const DeviceCall& call, const Lists& lists, const Results& results);
   // Rounds keys and values where the precision is bf16; they live until the call's kernels are done.
   absl::Status RoundKeysAndValues(const AttentionInputs& inputs, DeviceCall& call, DeviceBlock& rounded);
+
   Device& device_;
-  Staging staging_;
+  Staging& staging_;
   const bool bf16_;
-  PinnedPool pinned_;  // outlives its blocks
+  ResultMemory result_memory_;  // of pending_
+  Scratch cap_scratch_;
   std::deque<Results> pending_;
 };
 

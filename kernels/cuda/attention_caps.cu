@@ -1,6 +1,8 @@
 // Edge caps: which drawn edges an allowance keeps. Edges are drawn once to count their ages by bucket,
 // and once more to list the few in the bucket of the first dropped one; in between once more, by parts of the bucket,
 // where those would be too many. Memory does not depend on the edges, and the host learns nothing of them.
+#include <algorithm>
+
 #include "kernels/cuda/age_select.h"
 #include "kernels/cuda/attention_draw.cuh"
 #include "kernels/cuda/attention_kernels.h"
@@ -10,6 +12,7 @@
 namespace edgewise::cuda {
 namespace {
 
+constexpr int kLedgerThreads = 128;
 constexpr uint32_t kMaxListed = 8192;  // edges of a cap; 2^44 pairs have fewer of one tick
 
 enum class CapStage : int32_t {
@@ -28,19 +31,23 @@ struct alignas(16) CapState {
   uint32_t listed;  // may be more than there is room for
 };
 
+// Of the caps first..first+count-1.
 struct CapScratch {
-  CapState* states;
-  uint32_t* counts;  // [caps, kAgeBuckets]
+  int64_t first, count;
+  CapState* states;  // [count]
+  uint32_t* counts;  // [count, kAgeBuckets]
 
-  __device__ uint32_t* CountsOf(int64_t cap) const { return counts + cap * kAgeBuckets; }
+  __device__ CapState& StateOf(int64_t cap) const { return states[cap - first]; }
+  __device__ uint32_t* CountsOf(int64_t cap) const { return counts + (cap - first) * kAgeBuckets; }
   // The list takes the place of the counts when these have been read.
   __device__ AgedEdge* ListOf(int64_t cap) const { return reinterpret_cast<AgedEdge*>(CountsOf(cap)); }
 };
 static_assert(kMaxListed * sizeof(AgedEdge) <= kAgeBuckets * sizeof(uint32_t));
 
-// A cap chooses from what it draws.
-__device__ bool IsCapped(const DeviceProblem& problem) {
-  return problem.kind == PatternKind::kDrawn && problem.cap >= 0;
+// A cap of these chooses from what it draws.
+__device__ bool IsCapped(const DeviceProblem& problem, const CapScratch& scratch) {
+  return problem.kind == PatternKind::kDrawn && problem.cap >= scratch.first &&
+         problem.cap < scratch.first + scratch.count;
 }
 
 __device__ bool IsUnlimited(const DeviceCap& cap) { return cap.max_edges == ~uint64_t{0} && cap.ledger == nullptr; }
@@ -65,7 +72,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
-  if (!IsCapped(problem) || IsUnlimited(call.caps[problem.cap])) return;
+  if (!IsCapped(problem, scratch) || IsUnlimited(call.caps[problem.cap])) return;
   uint32_t* counts = scratch.CountsOf(problem.cap);
   unsigned forced_here = 0;
   VisitYoung(call, problem, item, 1.0, draw, [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
@@ -77,7 +84,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   });
   for (int step = kWarpSize / 2; step > 0; step /= 2) forced_here += __shfl_xor_sync(kWholeWarp, forced_here, step);
   if (threadIdx.x % kWarpSize == 0 && forced_here > 0) {
-    atomicAdd(&scratch.states[problem.cap].forced, static_cast<unsigned long long>(forced_here));
+    atomicAdd(&scratch.StateOf(problem.cap).forced, static_cast<unsigned long long>(forced_here));
   }
 }
 
@@ -85,9 +92,10 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
 __global__ void __launch_bounds__(kSearchThreads)
     FindBucket(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ Search search;
-  DeviceCap& cap = call.caps[blockIdx.x];
-  CapState& state = scratch.states[blockIdx.x];
-  uint32_t* counts = scratch.CountsOf(blockIdx.x);
+  const int64_t index = scratch.first + blockIdx.x;
+  DeviceCap& cap = call.caps[index];
+  CapState& state = scratch.StateOf(index);
+  uint32_t* counts = scratch.CountsOf(index);
   const uint64_t drawn = Total(counts, search);
   const uint64_t allowed = AllowedDrawn(cap.max_edges, cap.ledger, cap.share, cap.undrawn + state.forced);
   if (threadIdx.x == 0) {
@@ -119,8 +127,8 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
-  if (!IsCapped(problem)) return;
-  const CapState& state = scratch.states[problem.cap];
+  if (!IsCapped(problem, scratch)) return;
+  const CapState& state = scratch.StateOf(problem.cap);
   if (state.stage != CapStage::kDivide) return;
   uint32_t* counts = scratch.CountsOf(problem.cap);
   const uint32_t bucket = state.prefix;
@@ -135,10 +143,11 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
 __global__ void __launch_bounds__(kSearchThreads)
     FindPart(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ Search search;
-  CapState& state = scratch.states[blockIdx.x];
+  const int64_t index = scratch.first + blockIdx.x;
+  CapState& state = scratch.StateOf(index);
   if (state.stage != CapStage::kDivide) return;
   const uint64_t rank = state.rank;
-  const uint32_t* counts = scratch.CountsOf(blockIdx.x);
+  const uint32_t* counts = scratch.CountsOf(index);
   Total(counts, search);
   Find(counts, rank, search);
   if (threadIdx.x != 0) return;
@@ -148,7 +157,7 @@ __global__ void __launch_bounds__(kSearchThreads)
   state.stage = CapStage::kList;
   if (search.count <= kMaxListed) return;
   state.stage = CapStage::kSettled;
-  call.caps[blockIdx.x].failed = 1;
+  call.caps[index].failed = 1;
 }
 
 __global__ void __launch_bounds__(kDrawThreads, 2)
@@ -156,8 +165,8 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
-  if (!IsCapped(problem)) return;
-  CapState& state = scratch.states[problem.cap];
+  if (!IsCapped(problem, scratch)) return;
+  CapState& state = scratch.StateOf(problem.cap);
   if (state.stage != CapStage::kList) return;
   AgedEdge* list = scratch.ListOf(problem.cap);
   const uint32_t prefix = state.prefix, shift = state.shift;
@@ -174,18 +183,19 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
              });
 }
 
-// One block a cap: what it keeps, and what its ledger loses. When allowances were read no ledger had changed.
+// One block a cap: what it keeps.
 __global__ void __launch_bounds__(kSelectThreads)
     SettleCap(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ Digits digits;
-  DeviceCap& cap = call.caps[blockIdx.x];
-  const CapState state = scratch.states[blockIdx.x];
+  const int64_t index = scratch.first + blockIdx.x;
+  DeviceCap& cap = call.caps[index];
+  const CapState state = scratch.StateOf(index);
   const bool drops = cap.drawn > cap.allowed;
   AgedEdge first_dropped = {~uint64_t{0}, ~uint64_t{0}};
   const bool failed =
       drops && (state.stage != CapStage::kList || state.listed > kMaxListed || state.rank >= state.listed);
   if (drops && !failed) {
-    first_dropped = Select(scratch.ListOf(blockIdx.x), state.listed, static_cast<uint32_t>(state.rank), digits);
+    first_dropped = Select(scratch.ListOf(index), state.listed, static_cast<uint32_t>(state.rank), digits);
   }
   if (threadIdx.x != 0) return;
   if (failed) first_dropped = {0, 0};  // nothing is kept beyond the allowance
@@ -193,36 +203,47 @@ __global__ void __launch_bounds__(kSelectThreads)
   cap.tau = drops ? AgeOfBits(first_dropped.age_bits) : 1.0;
   cap.capped = drops ? 1 : 0;
   cap.failed = failed ? 1 : 0;
+}
+
+// One thread a cap: what its ledger loses. When allowances were read no ledger had changed.
+__global__ void __launch_bounds__(kLedgerThreads) TakeFromLedgers(const __grid_constant__ DeviceCall call) {
+  const int64_t index = int64_t{blockIdx.x} * kLedgerThreads + threadIdx.x;
+  if (index >= call.num_caps) return;
+  const DeviceCap& cap = call.caps[index];
   if (cap.ledger == nullptr) return;
-  const uint64_t used = cap.undrawn + cap.forced + (drops ? cap.allowed : cap.drawn);
+  const uint64_t used = cap.undrawn + cap.forced + (cap.drawn > cap.allowed ? cap.allowed : cap.drawn);
   atomicAdd(reinterpret_cast<unsigned long long*>(cap.ledger), 0ull - used);
 }
 
 }  // namespace
 
 int64_t CapScratchBytes(int64_t num_caps) {
-  return num_caps * static_cast<int64_t>(sizeof(CapState) + kAgeBuckets * sizeof(uint32_t));
+  return std::min(num_caps, kMaxCapsAtOnce) * static_cast<int64_t>(sizeof(CapState) + kAgeBuckets * sizeof(uint32_t));
 }
 
 cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* scratch) {
-  const int64_t caps = call.num_caps;
-  if (caps == 0) return cudaSuccess;
-  auto* states = static_cast<CapState*>(scratch);
-  const CapScratch work = {states, reinterpret_cast<uint32_t*>(states + caps)};
-  cudaError_t error = cudaMemsetAsync(scratch, 0, static_cast<size_t>(CapScratchBytes(caps)), stream);
-  const auto draw = [&](void (*kernel)(DeviceCall, CapScratch)) {
-    if (error == cudaSuccess) error = Launch(stream, call.num_row_items, kDrawThreads, 0, kernel, call, work);
-  };
-  const auto search = [&](int threads, void (*kernel)(DeviceCall, CapScratch)) {
-    if (error == cudaSuccess) error = Launch(stream, caps, threads, 0, kernel, call, work);
-  };
-  draw(CountAges);
-  search(kSearchThreads, FindBucket);
-  draw(CountParts);
-  search(kSearchThreads, FindPart);
-  draw(ListYoung);
-  search(kSelectThreads, SettleCap);
-  return error;
+  cudaError_t error = cudaSuccess;
+  for (int64_t first = 0; first < call.num_caps && error == cudaSuccess; first += kMaxCapsAtOnce) {
+    const int64_t count = std::min(call.num_caps - first, kMaxCapsAtOnce);
+    auto* states = static_cast<CapState*>(scratch);
+    const CapScratch work = {first, count, states, reinterpret_cast<uint32_t*>(states + count)};
+    error = cudaMemsetAsync(scratch, 0, static_cast<size_t>(CapScratchBytes(count)), stream);
+    const auto draw = [&](void (*kernel)(DeviceCall, CapScratch)) {
+      if (error == cudaSuccess) error = Launch(stream, call.num_row_items, kDrawThreads, 0, kernel, call, work);
+    };
+    const auto search = [&](int threads, void (*kernel)(DeviceCall, CapScratch)) {
+      if (error == cudaSuccess) error = Launch(stream, count, threads, 0, kernel, call, work);
+    };
+    draw(CountAges);
+    search(kSearchThreads, FindBucket);
+    draw(CountParts);
+    search(kSearchThreads, FindPart);
+    draw(ListYoung);
+    search(kSelectThreads, SettleCap);
+  }
+  const int64_t blocks = (call.num_caps + kLedgerThreads - 1) / kLedgerThreads;
+  if (error != cudaSuccess || blocks == 0) return error;
+  return Launch(stream, blocks, kLedgerThreads, 0, TakeFromLedgers, call);
 }
 
 }  // namespace edgewise::cuda

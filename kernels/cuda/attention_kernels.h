@@ -24,8 +24,9 @@ cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
 
 // attention_caps.cu: fills every cap's cut from the ages of the edges that its drawn row items draw,
 // then takes what the call uses off its ledger: undrawn + forced + min(drawn, allowed). `scratch`: CapScratchBytes(...)
-// bytes.
+// bytes, no more than those of kMaxCapsAtOnce caps.
 cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* scratch);
+inline constexpr int64_t kMaxCapsAtOnce = 128;
 int64_t CapScratchBytes(int64_t num_caps);
 
 // attention_reports.cu. Of drawn problems only; what other patterns report, the host counts.

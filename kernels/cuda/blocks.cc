@@ -1,45 +1,66 @@
 #include "kernels/cuda/blocks.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "absl/strings/str_cat.h"
 
 namespace edgewise::cuda {
 namespace {
 
-constexpr uint64_t kLeastPinnedBytes = 64 << 10;
+constexpr int64_t kAlignment = 256;
+constexpr int64_t kLeastChunkBytes = 1 << 20;
 
 }  // namespace
 
-absl::StatusOr<DeviceBlock> DeviceBlock::Create(Device& device, int64_t bytes) {
-  absl::StatusOr<void*> data = device.Allocate(bytes);
+absl::StatusOr<DeviceBlock> DeviceBlock::Create(Device& device, int64_t bytes, MemoryCache& from) {
+  absl::StatusOr<void*> data = device.Allocate(bytes, from);
   if (!data.ok()) return data.status();
   DeviceBlock block;
-  block.device_ = &device;
+  block.from_ = &from;
   block.data_ = *data;
   return block;
 }
 
-PinnedPool::~PinnedPool() {
-  for (const Free& block : free_) cudaFreeHost(block.data);
+ResultMemory::~ResultMemory() {
+  for (const Chunk& chunk : chunks_) {
+    device_.Release(chunk.begin.device);
+    cudaFreeHost(chunk.begin.host);
+  }
 }
 
-absl::StatusOr<PinnedPool::Block> PinnedPool::Take(int64_t bytes) {
-  Block block;
-  block.pool_ = this;
-  const auto fits = [&](const Free& free) { return free.bytes >= bytes; };
-  const auto found = std::find_if(free_.begin(), free_.end(), fits);
-  if (found != free_.end()) {
-    block.data_ = found->data;
-    block.bytes_ = found->bytes;
-    free_.erase(found);
-    return block;
+absl::StatusOr<ResultMemory::Piece> ResultMemory::Take(int64_t bytes) {
+  const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  while (chunk_ < chunks_.size() && used_ + rounded > chunks_[chunk_].bytes) {
+    ++chunk_;
+    used_ = 0;
   }
-  block.bytes_ = static_cast<int64_t>(std::bit_ceil(std::max(static_cast<uint64_t>(bytes), kLeastPinnedBytes)));
-  const cudaError_t error = cudaMallocHost(&block.data_, static_cast<size_t>(block.bytes_));
-  if (error != cudaSuccess) return CudaStatus(error, absl::StrCat(block.bytes_, " bytes of pinned host memory"));
-  return block;
+  if (chunk_ == chunks_.size()) {
+    const absl::Status status = AddChunk(std::max(rounded, kLeastChunkBytes));
+    if (!status.ok()) return status;
+  }
+  const Piece& begin = chunks_[chunk_].begin;
+  const Piece piece = {begin.host + used_, begin.device + used_};
+  used_ += rounded;
+  return piece;
+}
+
+absl::Status ResultMemory::Prepare(int64_t bytes) { return chunks_.empty() ? AddChunk(bytes) : absl::OkStatus(); }
+
+absl::Status ResultMemory::AddChunk(int64_t bytes) {
+  void* host = nullptr;
+  const cudaError_t error = cudaMallocHost(&host, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // is told here
+    return absl::ResourceExhaustedError(absl::StrCat("out of pinned host memory: ", bytes, " bytes asked for"));
+  }
+  if (error != cudaSuccess) return CudaStatus(error, "pinned host memory");
+  const absl::StatusOr<void*> device = device_.Allocate(bytes);
+  if (!device.ok()) {
+    cudaFreeHost(host);
+    return device.status();
+  }
+  chunks_.push_back({{static_cast<unsigned char*>(host), static_cast<unsigned char*>(*device)}, bytes});
+  return absl::OkStatus();
 }
 
 absl::Status CopyAsync(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind, Device& device) {

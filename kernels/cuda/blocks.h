@@ -1,4 +1,4 @@
-// Memory of one call: on the device in the stream's order, and pinned on the host from a pool.
+// Memory of calls: on the device in the stream's order, and what comes back to the host.
 #ifndef EDGEWISE_KERNELS_CUDA_BLOCKS_H_
 #define EDGEWISE_KERNELS_CUDA_BLOCKS_H_
 
@@ -18,15 +18,18 @@ class DeviceBlock {
   DeviceBlock() = default;
   DeviceBlock(DeviceBlock&& other) noexcept { *this = std::move(other); }
   DeviceBlock& operator=(DeviceBlock&& other) noexcept {
-    std::swap(device_, other.device_);
+    std::swap(from_, other.from_);
     std::swap(data_, other.data_);
     return *this;
   }
   ~DeviceBlock() {
-    if (data_ != nullptr) device_->Release(data_);
+    if (data_ != nullptr) from_->Give(data_);
   }
   // RESOURCE_EXHAUSTED: no memory.
-  static absl::StatusOr<DeviceBlock> Create(Device& device, int64_t bytes);
+  static absl::StatusOr<DeviceBlock> Create(Device& device, int64_t bytes) {
+    return Create(device, bytes, device.memory());
+  }
+  static absl::StatusOr<DeviceBlock> Create(Device& device, int64_t bytes, MemoryCache& from);
 
   void* data() const { return data_; }
   template <typename T>
@@ -35,53 +38,42 @@ class DeviceBlock {
   }
 
  private:
-  Device* device_ = nullptr;
+  MemoryCache* from_ = nullptr;
   void* data_ = nullptr;
 };
 
-// Pinned host memory, which copies to and from the device need. Blocks come back to the pool and are kept: pinning
-// costs more than most kernels. The pool must outlive its blocks; one thread at a time.
-class PinnedPool {
+// Where kernels write what is copied back to the host: device memory with as much pinned memory, handed out in pieces
+// until all of them come back together. It is kept: pinning costs more than most kernels. One thread at a time.
+class ResultMemory {
  public:
-  class Block {
-   public:
-    Block() = default;
-    Block(Block&& other) noexcept { *this = std::move(other); }
-    Block& operator=(Block&& other) noexcept {
-      std::swap(pool_, other.pool_);
-      std::swap(data_, other.data_);
-      std::swap(bytes_, other.bytes_);
-      return *this;
-    }
-    ~Block() {
-      if (data_ != nullptr) pool_->free_.push_back({data_, bytes_});
-    }
-    void* data() const { return data_; }
-    template <typename T>
-    T* as() const {
-      return static_cast<T*>(data_);
-    }
-
-   private:
-    friend class PinnedPool;
-    PinnedPool* pool_ = nullptr;
-    void* data_ = nullptr;
-    int64_t bytes_ = 0;
+  struct Piece {
+    unsigned char* host = nullptr;
+    unsigned char* device = nullptr;
   };
 
-  PinnedPool() = default;
-  PinnedPool(const PinnedPool&) = delete;
-  PinnedPool& operator=(const PinnedPool&) = delete;
-  ~PinnedPool();
-  // RESOURCE_EXHAUSTED: no memory.
-  absl::StatusOr<Block> Take(int64_t bytes);
+  explicit ResultMemory(Device& device) : device_(device) {}
+  ResultMemory(const ResultMemory&) = delete;
+  ResultMemory& operator=(const ResultMemory&) = delete;
+  ~ResultMemory();
+
+  // 256-byte aligned. RESOURCE_EXHAUSTED: no memory.
+  absl::StatusOr<Piece> Take(int64_t bytes);
+  // Nothing that was taken is used any more.
+  void Clear() { chunk_ = used_ = 0; }
+  // Takes so much memory now, where it has none yet.
+  absl::Status Prepare(int64_t bytes);
 
  private:
-  struct Free {
-    void* data;
+  struct Chunk {
+    Piece begin;
     int64_t bytes;
   };
-  std::vector<Free> free_;
+  absl::Status AddChunk(int64_t bytes);
+
+  Device& device_;
+  std::vector<Chunk> chunks_;
+  size_t chunk_ = 0;  // that is handed out now
+  int64_t used_ = 0;  // of it
 };
 
 // Enqueues a copy on the device's stream; nothing for no bytes. Host memory must stay until the stream has been waited

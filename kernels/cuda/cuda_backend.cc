@@ -21,6 +21,9 @@
 namespace edgewise::cuda {
 namespace {
 
+constexpr int64_t kRounding = 256 << 10;  // so much the sizes of a workspace's blocks may be rounded up together
+// For the budgets of a full wave of very short texts: each is a block of its own.
+constexpr int64_t kLedgerBytes = int64_t{8} << 20;
 constexpr int32_t kDropFlags = 16384;  // that kernels can see at a time, one word of device memory each
 
 class CudaBackend : public Backend {
@@ -29,8 +32,9 @@ class CudaBackend : public Backend {
       : device_(std::move(device)),
         name_(absl::StrCat("cuda/sm_", device_->major(), device_->minor(), bf16 ? "/bf16" : "/fp32")),
         linears_(std::move(linears)),
+        bf16_(bf16),
         staging_(*device_),
-        attention_(*device_, bf16) {}
+        attention_(*device_, staging_, bf16) {}
 
   ~CudaBackend() override {
     if (throttle_ != nullptr) cudaEventDestroy(throttle_);
@@ -46,15 +50,23 @@ class CudaBackend : public Backend {
   const std::string& device() const override { return name_; }
   bool lost() const override { return lost_; }
 
-  absl::StatusOr<Buffer> Allocate(int64_t floats) override {
-    absl::StatusOr<void*> memory = Use([&] { return device_->Allocate(floats * static_cast<int64_t>(sizeof(float))); });
-    if (!memory.ok()) return memory.status();
-    return Buffer(static_cast<float*>(*memory), floats, [device = device_](float* data) {
-      if (device->Use().ok()) device->Release(data);
-    });
+  absl::StatusOr<Buffer> Allocate(int64_t floats) override { return AllocateFrom(device_->memory(), floats); }
+  absl::StatusOr<Buffer> AllocateIn(Workspace workspace, int64_t floats) override {
+    return AllocateFrom(device_->memory(workspace), floats);
   }
 
-  absl::Status Reserve(int64_t floats) override { return Allocate(floats).status(); }  // it is kept, and cut as needed
+  absl::Status Reserve(Workspace workspace, int64_t floats) override {
+    return Use([&] {
+      // Keys and values that are attended to as they are need nothing.
+      const bool needed = workspace != Workspace::kAttention || bf16_;
+      const int64_t bytes = workspace == Workspace::kAttention ? floats * 2 : floats * 4;
+      absl::Status status = needed ? device_->Reserve(workspace, bytes + kRounding) : absl::OkStatus();
+      if (status.ok()) status = device_->ReserveOthers(kLedgerBytes);
+      if (status.ok()) status = staging_.Prepare();
+      if (status.ok()) status = attention_.Prepare(draws_);
+      return status.ok() ? linears_->Reserve() : status;
+    });
+  }
 
   absl::Status Upload(std::span<const float> host, float* device) override {
     return Flushed([&] {
@@ -90,8 +102,7 @@ class CudaBackend : public Backend {
 
   absl::Status BeginSequence() override {
     return Use([&] {
-      absl::Status status = staging_.Settle();
-      if (status.ok()) status = attention_.Settle();
+      const absl::Status status = staging_.Settle();
       return status.ok() ? device_->Hold() : status;
     });
   }
@@ -152,6 +163,7 @@ class CudaBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) override {
+    draws_ = true;
     return Use([&] { return cuda::PrepareMemberships(device_, parameters); });
   }
 
@@ -241,6 +253,15 @@ class CudaBackend : public Backend {
     });
   }
 
+  absl::StatusOr<Buffer> AllocateFrom(MemoryCache& cache, int64_t floats) {
+    absl::StatusOr<void*> memory =
+        Use([&] { return device_->Allocate(floats * static_cast<int64_t>(sizeof(float)), cache); });
+    if (!memory.ok()) return memory.status();
+    return Buffer(static_cast<float*>(*memory), floats, [device = device_, &cache](float* data) {
+      if (device->Use().ok()) cache.Give(data);
+    });
+  }
+
   template <typename Fill>
   absl::StatusOr<std::unique_ptr<EdgeLedger>> NewLedger(const Fill& fill) {
     return Use([&]() -> absl::StatusOr<std::unique_ptr<EdgeLedger>> {
@@ -255,10 +276,12 @@ class CudaBackend : public Backend {
   const std::shared_ptr<Device> device_;
   const std::string name_;
   const std::unique_ptr<LinearProducts> linears_;
+  const bool bf16_;
   std::shared_ptr<DropFlags> drop_flags_;  // outlives the kernels that attention_ waits for
   Staging staging_;
   Attention attention_;
   cudaEvent_t throttle_ = nullptr;  // recorded by the last Throttle
+  bool draws_ = false;              // some weights are memberships
   std::atomic<bool> lost_ = false;
 };
 

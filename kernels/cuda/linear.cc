@@ -11,7 +11,14 @@
 namespace edgewise::cuda {
 namespace {
 
+constexpr int64_t kMostPadded = int64_t{1} << 22;  // floats of y in scratch, if that is more than a few rows
+
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+// Of one product.
+int64_t MostRows(const CudaLinearWeights& w) {
+  return w.out == w.out_padded ? kGemmRows : std::clamp<int64_t>(kMostPadded / w.out_padded, 64, kGemmRows);
+}
 
 // Whether Gemm takes the matrix as it lies.
 bool Whole(ConstMatrix m) {
@@ -66,7 +73,26 @@ absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span
   absl::StatusOr<std::unique_ptr<GemmPlan>> plan = gemm_->Plan({weights->out_padded, weights->in_padded, bf16_});
   if (!plan.ok() && !absl::IsNotFound(plan.status())) return plan.status();
   if (plan.ok()) weights->plan = *std::move(plan);
+
+  const int64_t of_float = sizeof(float);
+  if (bf16_ || weights->in != weights->in_padded) {
+    const int64_t of_element = bf16_ ? static_cast<int64_t>(sizeof(__nv_bfloat16)) : of_float;
+    x_bytes_ = std::max(x_bytes_, kGemmRows * weights->in_padded * of_element);
+  }
+  if (weights->out != weights->out_padded) {
+    y_bytes_ = std::max(y_bytes_, MostRows(*weights) * weights->out_padded * of_float);
+  }
+  // What has an activation is the first product of a feed-forward, but for a classifier's.
+  if (activation != Activation::kNone) wide_bytes_ = std::max(wide_bytes_, kGemmRows * weights->out_padded * of_float);
   return weights;
+}
+
+absl::Status LinearProducts::Reserve() {
+  for (const auto& [scratch, bytes] : {std::pair(&x_, x_bytes_), {&y_, y_bytes_}, {&wide_, wide_bytes_}}) {
+    if (bytes == 0) continue;
+    if (absl::Status status = scratch->Get(bytes).status(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status LinearProducts::Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate,
@@ -75,8 +101,9 @@ absl::Status LinearProducts::Run(const LinearWeights& weights, ConstMatrix x, Ma
   if (count == RowCount::kFew || w.plan == nullptr) {
     return CudaStatus(FewLinear(device_->stream(), w.few(), x, y, accumulate), "product of few rows");
   }
-  for (int64_t first = 0; first < x.rows; first += kGemmRows) {
-    const int64_t rows = std::min(kGemmRows, x.rows - first);
+  const int64_t most = MostRows(w);
+  for (int64_t first = 0; first < x.rows; first += most) {
+    const int64_t rows = std::min(most, x.rows - first);
     absl::Status status = RunMany(w, x.Rows(first, rows), y.Rows(first, rows), accumulate);
     if (!status.ok()) return status;
   }

@@ -36,6 +36,8 @@ class LinearProducts {
   // Backend::PrepareLinear; done when it returns.
   absl::StatusOr<std::unique_ptr<LinearWeights>> Prepare(std::span<const float> weight, std::span<const float> bias,
                                                          int64_t out, int64_t in, Activation activation);
+  // Takes the scratch of products of many rows with the weights that were prepared.
+  absl::Status Reserve();
   // Backend::Linear. With `accumulate` there is no activation.
   absl::Status Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, RowCount count);
   // Backend::FeedForward. At most kGemmRows wide rows are in scratch.
@@ -50,6 +52,7 @@ class LinearProducts {
   const std::unique_ptr<Gemm> gemm_;
   const bool bf16_;
   Scratch x_, y_, wide_;
+  int64_t x_bytes_ = 0, y_bytes_ = 0, wide_bytes_ = 0;  // that they may need
 };
 
 }  // namespace edgewise::cuda

@@ -1,7 +1,6 @@
 #include "kernels/cuda/memory_cache.h"
 
 #include <algorithm>
-#include <bit>
 #include <iterator>
 
 #include "kernels/cuda/graphs.h"
@@ -14,18 +13,13 @@ namespace edgewise::cuda {
 namespace {
 
 constexpr size_t kAlignment = 256;
-constexpr size_t kSmall = 64 << 10;         // blocks up to this size are not cut, nor cut off
-constexpr size_t kLargestStep = 128 << 10;  // so that blocks cut from a reserve nearly fill it
 #ifdef EDGEWISE_CUDA_EMULATED
 constexpr size_t kMargin = 64;  // where the emulator finds writes behind a block
 #else
 constexpr size_t kMargin = 0;
 #endif
 
-size_t RoundUp(size_t bytes) {
-  const size_t step = std::clamp(std::bit_floor(bytes) / 8, kAlignment, kLargestStep);
-  return (bytes + step - 1) / step * step;
-}
+size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
@@ -89,15 +83,18 @@ void MemoryCache::Give(void* memory) {
   InsertFree(block);
 }
 
-void MemoryCache::Trim() {
-  WithoutCaptures([&] { TrimNow(); });
+void MemoryCache::Trim(int64_t keep) {
+  WithoutCaptures([&] { TrimNow(keep); });
 }
 
-void MemoryCache::TrimNow() {
+void MemoryCache::TrimNow(int64_t keep) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Blocks::iterator block = blocks_.begin(); block != blocks_.end();) {
     const Blocks::iterator next = std::next(block);
-    if (block->second.free && block->second.first && (next == blocks_.end() || next->second.first)) {
+    const bool whole = block->second.free && block->second.first && (next == blocks_.end() || next->second.first);
+    if (whole && keep > 0 && static_cast<int64_t>(block->second.bytes) >= keep) {
+      keep = 0;
+    } else if (whole) {
       cudaFree(block->first);
       use_.held -= static_cast<int64_t>(block->second.bytes);
       by_size_.erase({block->second.bytes, block->first});
@@ -117,17 +114,16 @@ void MemoryCache::ResetMost() {
   use_.most_taken = use_.taken;
 }
 
-// A small block of just this size, or the smallest large block that has room.
+// The smallest that has room.
 MemoryCache::Blocks::iterator MemoryCache::FindFree(size_t bytes) {
   const auto found = by_size_.lower_bound({bytes, nullptr});
-  if (found == by_size_.end() || (bytes <= kSmall && found->first != bytes)) return blocks_.end();
-  return blocks_.find(found->second);
+  return found == by_size_.end() ? blocks_.end() : blocks_.find(found->second);
 }
 
-// What `block` has beyond `bytes` becomes a free block, unless it would be small.
+// What `block` has beyond `bytes` becomes a free block.
 void MemoryCache::Cut(Blocks::iterator block, size_t bytes) {
   const size_t rest = block->second.bytes - bytes;
-  if (rest <= kSmall) return;
+  if (rest == 0) return;
   block->second.bytes = bytes;
   InsertFree(blocks_.emplace(block->first + bytes, Block{rest, false, false}).first);
 }

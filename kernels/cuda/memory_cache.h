@@ -16,9 +16,8 @@ namespace edgewise::cuda {
 // The memory of one stream: what Give() gets may go to the next Take() at once, as work that is enqueued later runs
 // later. Nothing goes back to the driver before Trim() or the end. Calls may come from any thread.
 //
-// Sizes are rounded up by at most an eighth, or to 256 bytes. Small blocks are allocations of their own, used again for
-// the same size. Large ones are cut from free blocks that are larger (by less than 64 KB more than asked for where what
-// is left over would be small), and free neighbours are joined again.
+// Sizes are rounded up to 256 bytes. A block is cut from the smallest free one that has room, and free neighbours are
+// joined again.
 class MemoryCache {
  public:
   MemoryCache() = default;
@@ -30,9 +29,9 @@ class MemoryCache {
   cudaError_t Take(int64_t bytes, void** memory);
   // Null is allowed.
   void Give(void* memory);
-  // Gives allocations that are free as a whole back to the driver. Everything enqueued on the stream is done.
-  // Waits for captures of other streams.
-  void Trim();
+  // Gives allocations that are free as a whole back to the driver, but for one of at least `keep` bytes, if that is not
+  // 0. Everything enqueued on the stream is done. Waits for captures of other streams.
+  void Trim(int64_t keep = 0);
 
   struct Use {
     int64_t taken = 0;         // bytes in use, as rounded
@@ -52,7 +51,7 @@ class MemoryCache {
   using Blocks = std::map<char*, Block>;
 
   Blocks::iterator FindFree(size_t bytes);
-  void TrimNow();
+  void TrimNow(int64_t keep);
   void Cut(Blocks::iterator block, size_t bytes);
   void InsertFree(Blocks::iterator block);
 

@@ -96,17 +96,41 @@ absl::Status Device::Synchronize() {
   return status.ok() ? started : status;
 }
 
-absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
+absl::StatusOr<void*> Device::Allocate(int64_t bytes, MemoryCache& from) {
   void* memory = nullptr;
-  cudaError_t error = memory_.Take(bytes, &memory);
+  cudaError_t error = from.Take(bytes, &memory);
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // is told here, if at all
     if (absl::Status status = Synchronize(); !status.ok()) return status;
     memory_.Trim();
-    error = memory_.Take(bytes, &memory);
+    for (size_t w = 0; w < workspaces_.size(); ++w) workspaces_[w].Trim(reserved_[w]);
+    error = from.Take(bytes, &memory);
   }
   if (error != cudaSuccess) return CudaStatus(error, absl::StrCat(bytes, " bytes asked for on CUDA device ", ordinal_));
   return memory;
+}
+
+absl::Status Device::Reserve(Workspace workspace, int64_t bytes) {
+  int64_t& reserved = reserved_[static_cast<size_t>(workspace)];
+  if (bytes <= reserved) return absl::OkStatus();
+  MemoryCache& cache = memory(workspace);
+  if (absl::Status status = Synchronize(); !status.ok()) return status;
+  cache.Trim();
+  const absl::StatusOr<void*> taken = Allocate(bytes, cache);
+  if (taken.ok()) {
+    cache.Give(*taken);
+    reserved = bytes;
+    return absl::OkStatus();
+  }
+  // As it was, for what is served already.
+  if (reserved > 0) cache.Give(Allocate(reserved, cache).value_or(nullptr));
+  return taken.status();
+}
+
+absl::Status Device::ReserveOthers(int64_t bytes) {
+  const absl::StatusOr<void*> taken = Allocate(bytes);
+  if (taken.ok()) Release(*taken);
+  return taken.status();
 }
 
 absl::StatusOr<DeviceMemory> DeviceMemory::Create(std::shared_ptr<Device> device, int64_t bytes) {

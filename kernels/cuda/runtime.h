@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/graphs.h"
 #include "kernels/cuda/memory_cache.h"
+#include "kernels/workspace.h"
 
 namespace edgewise::cuda {
 
@@ -59,12 +61,21 @@ class Device {
   absl::Status Flush() { return graphs_->Start(); }
   const Graphs& graphs() const { return *graphs_; }
 
-  // At least one byte; 256-byte aligned. Where the driver has no more, waits, returns to it what is free, and asks once
-  // more.
-  absl::StatusOr<void*> Allocate(int64_t bytes);
+  // At least one byte; 256-byte aligned. Where the driver has no more, waits, returns to it what is free and was not
+  // reserved, and asks once more.
+  absl::StatusOr<void*> Allocate(int64_t bytes, MemoryCache& from);
+  absl::StatusOr<void*> Allocate(int64_t bytes) { return Allocate(bytes, memory_); }
   // For work that is enqueued later. Null is allowed. Any thread, if nothing enqueued elsewhere uses the memory.
   void Release(void* memory) { memory_.Give(memory); }
+  // Of a workspace, and of all else.
+  MemoryCache& memory(Workspace workspace) { return workspaces_[static_cast<size_t>(workspace)]; }
   MemoryCache& memory() { return memory_; }
+
+  // Takes so many bytes for a workspace from the driver, in one piece and in place of what was reserved for it before,
+  // if that was less. Waits.
+  absl::Status Reserve(Workspace workspace, int64_t bytes);
+  // Sees to it that so many bytes in one piece are free for all else.
+  absl::Status ReserveOthers(int64_t bytes);
 
  private:
   Device() = default;
@@ -75,6 +86,8 @@ class Device {
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Graphs> graphs_;
   MemoryCache memory_;
+  std::array<MemoryCache, kWorkspaces> workspaces_;
+  std::array<int64_t, kWorkspaces> reserved_ = {};
 };
 
 // Memory that may be read on streams of other backends (weights): released after the whole device is idle.
@@ -137,6 +150,8 @@ class Staging {
   }
   // Enqueues. On an error nothing added since the last Commit() may be read.
   absl::Status Commit();
+  // Makes the chunks that usual calls need, so that they find them. Others are made when they are first needed.
+  absl::Status Prepare();
   // Chunks that were filled while work was held back can be used again once that is done. Nothing is held back now.
   absl::Status Settle();
 
@@ -152,7 +167,8 @@ class Staging {
 
   const void* AddBytes(const void* host, size_t bytes);
   absl::Status Reserve(size_t bytes);  // current_ has so much room
-  absl::Status Retire();               // marks the chunks in full_ behind what is enqueued
+  void FreeOutgrown(size_t bytes);
+  absl::Status Retire();  // marks the chunks in full_ behind what is enqueued
   absl::StatusOr<std::unique_ptr<Chunk>> MakeChunk(size_t bytes);
   void FreeChunk(Chunk& chunk);
 

@@ -9,10 +9,11 @@
 namespace edgewise::cuda {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{1} << 20;
+constexpr size_t kChunkBytes = size_t{4} << 20;
 constexpr size_t kAlignment = 16;
-// As many chunks may be waiting before one of them is waited for.
-constexpr size_t kMaxRetired = 8;
+// As many chunks with room may be waiting before one of them is waited for.
+constexpr size_t kMaxWaiting = 5;
+constexpr size_t kPrepared = kMaxWaiting + 1;
 
 size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -76,31 +77,29 @@ absl::Status Staging::Reserve(size_t bytes) {
   if (current_ != nullptr && current_->used + bytes <= current_->bytes) return absl::OkStatus();
   if (current_ != nullptr) full_.push_back(std::move(current_));
 
-  // The smallest chunk that is free and large enough.
-  size_t best = retired_.size();
+  // The smallest chunk that is free and large enough; where there is none, the one that will be free first.
+  size_t best = retired_.size(), first = retired_.size(), waiting = 0;
   for (size_t i = 0; i < retired_.size(); ++i) {
     Chunk& chunk = *retired_[i];
-    if (chunk.waiting && !chunk.recorded) continue;
-    if (chunk.waiting) {
+    if (chunk.waiting && chunk.recorded) {
       const cudaError_t error = cudaEventQuery(chunk.done);
-      if (error == cudaErrorNotReady) continue;
-      if (error != cudaSuccess) return CudaStatus(error, "event query");
-      chunk.waiting = false;
+      if (error != cudaSuccess && error != cudaErrorNotReady) return CudaStatus(error, "event query");
+      chunk.waiting = error == cudaErrorNotReady;
     }
-    if (chunk.bytes >= bytes && (best == retired_.size() || chunk.bytes < retired_[best]->bytes)) best = i;
+    if (chunk.bytes < bytes) continue;
+    if (chunk.waiting) {
+      first = std::min(first, i);
+      ++waiting;
+    } else if (best == retired_.size() || chunk.bytes < retired_[best]->bytes) {
+      best = i;
+    }
   }
-  // While work is held back there is not always one that could be waited for, and none can go.
-  if (best == retired_.size() && retired_.size() >= kMaxRetired && !device_.graphs().recording()) {
+  // While work is held back there is not always one that could be waited for.
+  if (best == retired_.size() && waiting >= kMaxWaiting && !device_.graphs().recording()) {
+    best = first;
     if (absl::Status status = Settle(); !status.ok()) return status;
-    const cudaError_t error = cudaEventSynchronize(retired_.front()->done);
+    const cudaError_t error = cudaEventSynchronize(retired_[best]->done);
     if (error != cudaSuccess) return CudaStatus(error, "event synchronize");
-    if (retired_.front()->bytes >= bytes) {
-      best = 0;
-    } else {
-      FreeChunk(*retired_.front());
-      retired_.erase(retired_.begin());
-      best = retired_.size();
-    }
   }
   if (best < retired_.size()) {
     current_ = std::move(retired_[best]);
@@ -109,10 +108,31 @@ absl::Status Staging::Reserve(size_t bytes) {
     current_->waiting = false;
     return absl::OkStatus();
   }
+  FreeOutgrown(bytes);
   absl::StatusOr<std::unique_ptr<Chunk>> made = MakeChunk(std::max(bytes, kChunkBytes));
   if (!made.ok()) return made.status();
   current_ = *std::move(made);
   return absl::OkStatus();
+}
+
+absl::Status Staging::Prepare() {
+  for (size_t chunks = retired_.size() + full_.size() + (current_ != nullptr); chunks < kPrepared; ++chunks) {
+    absl::StatusOr<std::unique_ptr<Chunk>> made = MakeChunk(kChunkBytes);
+    if (!made.ok()) return made.status();
+    retired_.push_back(*std::move(made));
+  }
+  return absl::OkStatus();
+}
+
+// One chunk that was made for an array larger than a chunk, but smaller than `bytes`, goes, if it is free.
+void Staging::FreeOutgrown(size_t bytes) {
+  const auto outgrown = [&](const auto& chunk) {
+    return !chunk->waiting && chunk->bytes > kChunkBytes && chunk->bytes < bytes;
+  };
+  const auto found = std::find_if(retired_.begin(), retired_.end(), outgrown);
+  if (found == retired_.end()) return;
+  FreeChunk(**found);
+  retired_.erase(found);
 }
 
 absl::StatusOr<std::unique_ptr<Staging::Chunk>> Staging::MakeChunk(size_t bytes) {

@@ -180,6 +180,41 @@ TEST(SelectYoungestTest, LedgersAreChargedInStreamOrder) {
   }
 }
 
+// More caps than scratch is for: they are settled some at a time, and read what a ledger held before the first.
+TEST(SelectYoungestTest, ManyCapsAreSettledInParts) {
+  constexpr int kCaps = 2 * kMaxCapsAtOnce + 3;
+  Shape shape;
+  shape.lengths.assign(kCaps, 9);
+  shape.heads = 1;
+  shape.mean_rate = 0.4;
+  Case host(shape);
+  host.AddProblems(DrawnRows{.key = {.seed = 3}}, 0);
+  host.AskForAll();
+  std::vector<uint64_t> most;
+  for (int c = 0; c < kCaps; ++c) {
+    host.problems[c].cap = c;
+    most.push_back(c % 30);
+  }
+  ExpectAsReference(host, most, "many");
+  EXPECT_EQ(CapScratchBytes(kCaps), CapScratchBytes(kMaxCapsAtOnce));
+
+  constexpr uint64_t kBudget = 20;
+  DeviceCopies memory;
+  uint64_t* ledger = memory.Put(std::vector<uint64_t>{kBudget});
+  std::vector<DeviceCap> caps(kCaps, CapOf(kNoCap));
+  caps.front() = caps.back() = CapOf(kNoCap, ledger, {kWholeShare, 0, 0});
+  DeviceCase device(host, caps);
+  Select(device);
+  const std::vector<DeviceCap> got = device.Caps();
+  uint64_t left = kBudget;
+  for (const int c : {0, kCaps - 1}) {
+    const Drawn drawn = DrawnUnder(host, c);
+    ExpectCap(got[c], drawn, kBudget, 1, std::to_string(c));
+    left -= std::min<uint64_t>(drawn.edges.size(), kBudget);
+  }
+  EXPECT_EQ(Get(ledger, 1)[0], left);
+}
+
 TEST(SelectYoungestTest, ACallWithoutCapsOrRowsIsNoError) {
   Shape shape;
   shape.lengths = {5};

@@ -20,13 +20,14 @@
 //   EDGEWISE_EMULATED_GUARD=1   device memory cannot be touched except by launches, copies and fills: host code that
 //                               does gets SIGSEGV. Slow with many allocations.
 //   EDGEWISE_EMULATED_FAIL_AFTER=LAUNCHES
+//   EDGEWISE_EMULATED_MEMORY=BYTES   of the device; 16 GiB where it is not given
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_EMULATOR_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_EMULATOR_H_
 
 #include <cstddef>
 #include <cstdint>
-
 #include <functional>
+
 namespace emulator {
 
 // In which order blocks and runnable threads go on. Results of a correct kernel do not depend on it.
@@ -53,7 +54,6 @@ void MarkTaken(void* block, size_t bytes, size_t whole);
 void MarkFree(void* block, size_t whole);
 
 uint64_t launches();  // made since the process began
-struct GraphCounts {
 uint64_t calls();     // of the runtime API, likewise
 
 // How often a thread of a grid has given way, or has left the kernel, since the process began. Once it has happened
@@ -62,6 +62,7 @@ uint64_t calls();     // of the runtime API, likewise
 uint64_t Steps();
 void AtStep(uint64_t more, std::function<void()> f);
 
+struct GraphCounts {
   uint64_t instantiated = 0, updated = 0, refused = 0, launched = 0;  // since the process began
   int64_t live = 0;                                                   // graphs and executable ones
 };
@@ -69,6 +70,11 @@ GraphCounts Graphs();
 // So many further captures end with cudaErrorStreamCaptureInvalidated, and so many instantiations of graphs with
 // cudaErrorMemoryAllocation.
 void FailGraphs(int captures, int instantiations);
+// What was asked of the driver since the process began, and given.
+struct Taken {
+  uint64_t device_memory = 0, pinned_memory = 0, events = 0, streams = 0;
+};
+Taken TakenSoFar();
 size_t LiveAllocations();  // of device memory
 size_t LiveBytes();        // of device memory
 

@@ -26,6 +26,8 @@ constexpr size_t kGuardBytes = 64;  // behind every allocation of device memory
 #endif
 
 constexpr size_t kBlockGuardBytes = 64;  // behind every block of an allocation
+// Larger ones are not filled when they are new: they are cut, and most of their pages are never touched.
+constexpr size_t kMaxFilled = size_t{256} << 20;
 
 // The allocation that holds `pointer`; end() where there is none.
 std::map<const char*, size_t>::iterator Find(std::map<const char*, size_t>& allocations, const void* pointer) {
@@ -130,11 +132,12 @@ cudaError_t Allocate(Device& d, void** pointer, size_t bytes) {
   } else if (posix_memalign(pointer, kAlignment, bytes + kGuardBytes) != 0) {
     return cudaErrorMemoryAllocation;
   }
-  std::memset(*pointer, kPoison, bytes);
+  if (bytes <= kMaxFilled) std::memset(*pointer, kPoison, bytes);
   std::memset(static_cast<char*>(*pointer) + bytes, kGuard, kGuardBytes);
   d.allocations[static_cast<char*>(*pointer)] = bytes;
   d.used += bytes;
-  if (d.guarded) mprotect(*pointer, MappedBytes(bytes), PROT_NONE);
+  ++d.taken.device_memory;
+  if (d.guarded && d.unguarded == 0) mprotect(*pointer, MappedBytes(bytes), PROT_NONE);
   return cudaSuccess;
 }
 
@@ -173,7 +176,7 @@ void MarkTaken(void* block, size_t bytes, size_t whole) {
     d.unchecked_blocks.insert(begin);
     return;
   }
-  std::memset(begin, kPoison, bytes);
+  if (bytes <= kMaxFilled) std::memset(begin, kPoison, bytes);
   std::memset(begin + bytes, kGuard, kBlockGuardBytes);
   SetTouchable(begin + bytes, whole - bytes, false);
   d.blocks[begin] = bytes;
@@ -206,6 +209,11 @@ Unguarded::~Unguarded() {
 void SetMemoryLimit(size_t bytes) {
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().memory = bytes;
+}
+
+Taken TakenSoFar() {
+  const std::lock_guard lock(TheDevice().mutex);
+  return TheDevice().taken;
 }
 
 size_t LiveAllocations() {
@@ -265,6 +273,7 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
     if (posix_memalign(pointer, emulator::kAlignment, bytes) != 0) return cudaErrorMemoryAllocation;
     std::memset(*pointer, emulator::kPoison, bytes);
     d.host_allocations[static_cast<char*>(*pointer)] = bytes;
+    ++d.taken.pinned_memory;
     return cudaSuccess;
   });
 }

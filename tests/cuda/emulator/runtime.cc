@@ -41,6 +41,7 @@ void AwaitGrid(Device& d, const char* call) {
 
 Device::Device() {
   if (const char* text = std::getenv("EDGEWISE_EMULATED_FAIL_AFTER")) launches_left = std::atoll(text);
+  if (const char* text = std::getenv("EDGEWISE_EMULATED_MEMORY")) memory = std::strtoull(text, nullptr, 10);
   if (const char* text = std::getenv("EDGEWISE_EMULATED_GUARD")) guarded = std::string_view(text) == "1";
   if (const char* text = std::getenv("EDGEWISE_EMULATED_ORDER")) {
     const std::string_view name = text;
@@ -98,9 +99,9 @@ void SetOrder(Order order) {
   TheDevice().order = order;
 }
 
-uint64_t launches() {
 uint64_t calls() { return TheDevice().calls; }
 
+uint64_t launches() {
   const std::lock_guard lock(TheDevice().mutex);
   return TheDevice().launches;
 }

@@ -59,6 +59,7 @@ struct Device {
   std::set<cudaEvent_t> events;
   std::map<cudaStream_t, Capture> captures;
   GraphCounts graphs;
+  Taken taken;
   int failing_captures = 0, failing_instantiations = 0;
 };
 Device& TheDevice();
@@ -69,19 +70,19 @@ inline thread_local cudaError_t last_error = cudaSuccess;
 template <typename F>
 cudaError_t Call(F f) {
   Device& d = TheDevice();
-  const std::lock_guard lock(d.mutex);
   ++d.waiting;
-  const cudaError_t error = d.lost ? cudaErrorIllegalAddress : f(d);
+  const std::lock_guard lock(d.mutex);
   --d.waiting;
   ++d.calls;
+  const cudaError_t error = d.lost ? cudaErrorIllegalAddress : f(d);
   if (error != cudaSuccess) last_error = error;
   return error;
 }
 
-void CheckStream(Device& d, cudaStream_t stream);
 // Waits until no grid runs. Within a call, and not within another.
 void AwaitGrid(Device& d, const char* call);
 
+void CheckStream(Device& d, cudaStream_t stream);
 // Whether the stream's work is recorded.
 inline bool Captures(const Device& d, cudaStream_t stream) { return d.captures.contains(stream); }
 // Runs the work at once, or records it.

@@ -31,6 +31,7 @@ using emulator::Device;
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   return Call([&](Device& d) {
     d.streams.insert(*stream = new CUstream_st);
+    ++d.taken.streams;
     return cudaSuccess;
   });
 }
@@ -63,6 +64,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return Call([&](Device& d) {
     d.events.insert(*event = new CUevent_st);
+    ++d.taken.events;
     return cudaSuccess;
   });
 }

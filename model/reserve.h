@@ -1,0 +1,33 @@
+// Memory of requests, taken from a backend when a model is loaded.
+#ifndef EDGEWISE_MODEL_RESERVE_H_
+#define EDGEWISE_MODEL_RESERVE_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+#include "model/config.h"
+#include "model/model.h"
+#include "model/weights.h"
+
+namespace edgewise {
+
+// What a full wave of a pass needs (Pass::Options), whatever its texts are. Not in it: texts longer than a wave,
+// windows that run at once under a budget or a given graph, padded densities, graphs that are asked for.
+absl::Status ReserveForPasses(const ModelConfig& config, const ModelWeights& weights, Backend& backend);
+
+// What may run at once.
+struct GenerationLimits {
+  uint64_t cache_bytes = 0;  // keys and values together
+  uint64_t generations = 0;
+  uint64_t samples = 0;  // of each
+};
+
+// What generations need within these limits, if one at a time is amid its prompt: keys and values up to
+// `cache_bytes`, or as many as so many generations of so many samples can have, if that is less; and rows of a prompt.
+// For a model that does not generate nothing. RESOURCE_EXHAUSTED: there is not so much memory.
+absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& limits);
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_RESERVE_H_

@@ -1,0 +1,232 @@
+// What a model takes from the driver when it is loaded is all that its requests need: the emulated driver counts what
+// it is asked for. Not covered by a reserve, because the request decides how much: graphs that are given or asked for,
+// pairwise biases and key lists beyond a chunk of staging memory, padded densities.
+#include "model/reserve.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/cuda_module.h"
+#include "model/generation.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/model/model_kinds.h"
+
+extern "C" edgewise::CudaModuleCreate EdgewiseCreateCudaBackend;
+
+namespace edgewise::testing {
+namespace {
+
+using nlohmann::json;
+
+std::unique_ptr<Backend> MakeCudaBackend(const std::string& precision) {
+  BackendOptions options;
+  options.precision = precision;
+  absl::StatusOr<std::unique_ptr<Backend>> backend = absl::UnknownError("");
+  EdgewiseCreateCudaBackend(options, 0, &backend);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return *std::move(backend);
+}
+
+struct Case {
+  ModelKind kind;
+  std::string precision;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.kind.name << "_" << c.precision; }
+
+std::vector<Case> CasesOf(const std::vector<ModelKind>& kinds) {
+  std::vector<Case> cases;
+  for (const ModelKind& kind : kinds) {
+    cases.push_back({kind, "fp32"});
+    if (cases.size() % 4 == 0) cases.push_back({kind, "bf16"});
+  }
+  return cases;
+}
+
+void ExpectNothingTaken(const emulator::Taken& before) {
+  const emulator::Taken now = emulator::TakenSoFar();
+  EXPECT_EQ(now.device_memory - before.device_memory, 0u) << "calls of cudaMalloc";
+  EXPECT_EQ(now.pinned_memory - before.pinned_memory, 0u) << "calls of cudaMallocHost";
+  EXPECT_EQ(now.events - before.events, 0u);
+  EXPECT_EQ(now.streams - before.streams, 0u);
+}
+
+class ReserveTest : public ::testing::TestWithParam<Case> {
+ protected:
+  ReserveTest()
+      : loaded_(LoadModel(WriteModel(folder_.path(), ConfigOf(GetParam().kind), 3),
+                          MakeCudaBackend(GetParam().precision))) {}
+
+  ModelInput Input() { return RandomInput(GetParam().kind, *loaded_, random_); }
+
+  TemporaryFolder folder_;
+  LoadedModel loaded_;
+  std::mt19937_64 random_{1};
+};
+
+TEST_P(ReserveTest, PassesTakeNothing) {
+  const emulator::Taken before = emulator::TakenSoFar();
+  std::vector<ModelInput> mix;
+  for (int round = 0; round < 2; ++round) {
+    mix.push_back(Input());
+    mix.push_back(Input());
+    mix.back().samples = 5;
+    mix.push_back(Input());
+    mix.back().samples = 12;
+    mix.back().tolerance = 0.05;
+    mix.push_back(Input());
+    mix.back().dense = true;
+    mix.push_back(Input());
+    mix.back().want_key_degrees = mix.back().want_expected = true;
+    mix.push_back(Input());
+    const uint64_t least = std::max<uint64_t>(1, loaded_->LeastEdges(mix.back()));
+    mix.back().max_edges = least + (loaded_->Pairs(mix.back()) - least) / 3;
+    mix.back().samples = 2;
+    RunOne(*loaded_, mix.back());
+    {
+      SCOPED_TRACE("one");
+      ExpectNothingTaken(before);
+    }
+  }
+  RunAll(*loaded_, mix);
+  {
+    SCOPED_TRACE("all");
+    ExpectNothingTaken(before);
+  }
+  Pass::Options small;
+  small.max_wave_tokens = 100;  // many groups and waves
+  RunAll(*loaded_, mix, small);
+  ExpectNothingTaken(before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ReserveTest, ::testing::ValuesIn(CasesOf(ModelKinds())),
+                         ::testing::PrintToStringParamName());
+
+// A full wave of texts, given as how many and how long.
+std::vector<ModelInput> Texts(const Model& model, int count, int32_t tokens) {
+  std::vector<ModelInput> inputs;
+  const bool pair = model.config().task == Task::kPairClassification;
+  for (int i = 0; i < count; ++i) {
+    const std::vector<int32_t> first = RandomTokens(tokens, 49, i);
+    inputs.push_back(MakeInput(model, first, pair ? first : std::vector<int32_t>()));
+    inputs.back().seed = i;
+  }
+  return inputs;
+}
+
+// One narrow layer.
+json WaveConfig(const json& changes) {
+  json config = SmallConfig();
+  config.merge_patch({{"num_hidden_layers", 1}, {"num_attention_heads", 1}, {"head_dim", 16}, {"hidden_size", 16}});
+  config.merge_patch(changes);
+  return config;
+}
+
+class FullWaveTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void Load(const json& config) {
+    loaded_ = {};
+    loaded_ = LoadModel(WriteModel(folder_.path(), config), MakeCudaBackend(GetParam()));
+    before_ = emulator::TakenSoFar();
+  }
+  void Run(const std::vector<ModelInput>& inputs) {
+    for (const InputResult& result : RunAll(*loaded_, inputs)) ASSERT_TRUE(result.status.ok()) << result.status;
+    ExpectNothingTaken(before_);
+  }
+
+  TemporaryFolder folder_;
+  LoadedModel loaded_;
+  emulator::Taken before_;
+};
+
+TEST_P(FullWaveTest, WithReports) {
+  Load(WaveConfig({{"max_position_embeddings", 64}}));
+  std::vector<ModelInput> inputs = Texts(*loaded_, 256, 64);
+  for (ModelInput& input : inputs) input.want_expected = input.want_key_degrees = true;
+  Run(inputs);
+}
+
+TEST_P(FullWaveTest, WithBudgets) {
+  Load(WaveConfig({{"max_position_embeddings", 64}}));
+  std::vector<ModelInput> inputs = Texts(*loaded_, 300, 54);
+  for (ModelInput& input : inputs) input.max_edges = 1000;
+  Run(inputs);
+}
+
+TEST_P(FullWaveTest, OfWavesThatGrow) {
+  Load(WaveConfig({{"max_position_embeddings", 64}}));
+  std::vector<ModelInput> inputs = Texts(*loaded_, 32, 64);
+  for (ModelInput& input : inputs) {
+    input.samples = 16;
+    input.tolerance = 1e-9;
+  }
+  for (ModelInput& input : Texts(*loaded_, 250, 60)) inputs.push_back(std::move(input));  // groups of another size
+  Run(inputs);
+}
+
+TEST_P(FullWaveTest, OfVeryShortTexts) {
+  Load(WaveConfig({{"max_position_embeddings", 64}}));
+  Run(Texts(*loaded_, 16384, 1));
+}
+
+TEST_P(FullWaveTest, OfPairs) {
+  Load(WaveConfig({{"task", "pair-classification"}, {"classifier_hidden_size", 128}}));
+  Run(Texts(*loaded_, 8192, 1));
+}
+
+TEST_P(FullWaveTest, OfTokens) {
+  Load(WaveConfig({{"task", "token-classification"}, {"pooling", nullptr}, {"num_labels", 37}}));
+  Run(Texts(*loaded_, 256, 64));
+}
+
+TEST_P(FullWaveTest, OfATextThatIsScored) {
+  Load(WaveConfig({{"task", "causal-lm"},
+                   {"pooling", nullptr},
+                   {"num_labels", nullptr},
+                   {"classifier_hidden_size", nullptr},
+                   {"pad_token_id", -1},
+                   {"vocab_size", 2001},
+                   {"attention", {{{"kind", "ssa"}, {"bias", "local"}, {"windows", 6}, {"sigma", 0.2}}}}}));
+  ModelInput input;
+  input.sequences = *loaded_->PrepareWindows(RandomTokens(9000, 49, 1), TruncateMode::kRefuse, 32);
+  input.samples = 2;
+  Run({input});
+}
+
+INSTANTIATE_TEST_SUITE_P(Precisions, FullWaveTest, ::testing::Values("fp32", "bf16"));
+
+class ReserveGenerationTest : public ReserveTest {};
+
+TEST_P(ReserveGenerationTest, GenerationsTakeNothing) {
+  constexpr int kGenerations = 4;
+  ASSERT_TRUE(ReserveForGenerations(*loaded_, {uint64_t{2} << 30, kGenerations, 6}).ok());
+  const emulator::Taken before = emulator::TakenSoFar();
+  std::vector<std::unique_ptr<Generation>> running;
+  int started = 0;
+  while (started < 10 || !running.empty()) {
+    if (started < 10 && running.size() < kGenerations) {
+      GenerationOptions options;
+      options.max_new_tokens = 5 + random_() % 25;
+      options.samples = 1 + random_() % 6;
+      options.max_density = started % 3 == 0 ? 0.3 : 0.0;
+      options.seed = ++started;
+      const auto prompt = RandomTokens(1 + random_() % 60, 49, random_());
+      running.push_back(*Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options));
+    }
+    // A prompt to its end, then a token of each: no two hold rows.
+    for (auto& generation : running) {
+      do {
+        ASSERT_TRUE(generation->Step().ok());
+      } while (generation->holds_rows());
+    }
+    std::erase_if(running, [](const auto& generation) { return generation->done(); });
+    if (started == 5) RunOne(*loaded_, Input());
+  }
+  ExpectNothingTaken(before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, ReserveGenerationTest, ::testing::ValuesIn(CasesOf(LanguageModelKinds())),
+                         ::testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace edgewise::testing
