@@ -3,12 +3,13 @@
 import copy
 import math
 import re
+import time
 import unittest
 
 import numpy as np
 
 from edgewise_process import TESTDATA, Server
-from promises import KINDS, LANGUAGE, SEED, Kind, PromisesTest, least_of, of_bytes, without_budget
+from promises import KINDS, LANGUAGE, SEED, Counters, Kind, PromisesTest, least_of, of_bytes, without_budget
 from rpc import Refused, Rpc, pb
 
 
@@ -236,6 +237,31 @@ class AnswersTest(PromisesTest):
                     answer = self.ask(kind.request(kind.inputs[-1], samples=2, outputs=outputs))
                     self.assertEqual(answer.scored_tokens, 109)
                     self.assertEqual([len(sample.token_probabilities) for sample in answer.sample_outputs], [109] * 2)
+
+    def test_a_client_that_goes_leaves_a_healthy_server(self):
+        before, gone = Counters(self.server.metrics()), []
+        for kind in KINDS:
+            with self.subTest(kind=kind.name):
+                small = kind.request(kind.inputs[0], samples=3, outputs=pb.OutputOptions(each_sample=True))
+                alone = self.ask(small)
+                if len({of_bytes(sample) for sample in alone.sample_outputs}) == 1:
+                    continue  # nothing is drawn: no request is long
+                call = self.rpc.service.Predict.future(kind.request(*[kind.inputs[-1]] * 256, samples=256), timeout=60)
+                while f'requests_in_flight{{model="{kind.model}",version="1"}} 1\n' not in self.server.metrics():
+                    self.assertFalse(call.done())
+                self.assertTrue(call.cancel())
+                self.assertEqual(of_bytes(self.ask(small)), of_bytes(alone))
+                gone.append(kind.model)
+        self.assertGreater(len(gone), 10)
+        deadline = time.monotonic() + 20
+        while (now := Counters(self.server.metrics())).of("edgewise_requests_in_flight") > 0:
+            self.assertLess(time.monotonic(), deadline)
+        for model in set(gone):
+            of_model = {"model": model, "code": "CANCELLED"}
+            moved = now.of("edgewise_requests_total", **of_model) - before.of("edgewise_requests_total", **of_model)
+            self.assertEqual(moved, gone.count(model), model)
+        wasted = "edgewise_cancelled_compute_seconds_total"
+        self.assertGreater(now.of(wasted), before.of(wasted))
 
 
 if __name__ == "__main__":

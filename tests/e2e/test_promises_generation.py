@@ -101,15 +101,17 @@ class GenerationsTest(PromisesTest):
                     self.assertLess(time.monotonic(), deadline)
                     time.sleep(0.01)
                 self.assertGreaterEqual(now[2], before[2] + 3)
+                self.assertGreater(now[3], before[3])
                 self.assertEqual(len(self.rpc.generate(kind.generation(kind.inputs[-1].sequence))), 8)
         self.assertEqual(self.server.cli("health").returncode, 0)
 
     def counters(self, kind: Kind) -> tuple:
-        """Generations of the model that were cancelled, that run; tokens generated."""
+        """Generations of the model that were cancelled, that run; tokens generated; seconds that were for nothing."""
         now = Counters(self.server.metrics())
         return (now.of("edgewise_generations_total", model=kind.model, code="CANCELLED"),
                 now.of("edgewise_generations_running", model=kind.model),
-                now.of("edgewise_generated_tokens_total", model=kind.model))
+                now.of("edgewise_generated_tokens_total", model=kind.model),
+                now.of("edgewise_cancelled_compute_seconds_total", model=kind.model))
 
 
 class MetricsTest(PromisesTest):
