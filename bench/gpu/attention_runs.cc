@@ -41,7 +41,8 @@ absl::Status AttentionRuns::Start(int ordinal) {
   absl::StatusOr<std::shared_ptr<cuda::Device>> opened = cuda::Device::Open(ordinal);
   if (!opened.ok()) return opened.status();
   device_ = *std::move(opened);
-  attention_ = std::make_unique<cuda::Attention>(*device_, bf16_);
+  staging_ = std::make_unique<cuda::Staging>(*device_);
+  attention_ = std::make_unique<cuda::Attention>(*device_, *staging_, bf16_);
   for (cudaEvent_t& event : events_) {
     if (absl::Status status = CudaStatus(cudaEventCreate(&event), "event"); !status.ok()) return status;
   }

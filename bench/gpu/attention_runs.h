@@ -63,6 +63,7 @@ class AttentionRuns {
 
   const bool bf16_;
   std::shared_ptr<cuda::Device> device_;
+  std::unique_ptr<cuda::Staging> staging_;
   std::unique_ptr<cuda::Attention> attention_;
   std::unique_ptr<MembershipWeights> membership_weights_;
   int32_t weights_heads_ = 0, weights_head_dim_ = 0;
