@@ -3,8 +3,8 @@
 #
 #     run.sh [tests] [sanitizer] [selfcheck] [server] [bench]      nothing named: all of them, in this order
 #
-# memcheck and racecheck are the halves of sanitizer. A step that fails stops no other; a table of all of them comes last.
-# Exit code: 0, 1 if a step failed or was not run for want of time, 2 if there is no such step, 77 without a GPU, 130 cut off.
+# memcheck and racecheck are the halves of sanitizer. A step that fails stops no other; a table of all comes last. Exit
+# code: 0, 1 if a step failed or was not run for want of time, 2 if there is no such step, 77 without a GPU, 130 cut off.
 # Logs (logs.tar.gz), the table (summary.txt) and the numbers (attention_gpu.json, .png) go to $OUT, or to ./out, as soon
 # as they are there.
 #   EDGEWISE_GPU_SECONDS         ends within so many seconds, whatever hangs: steps get what is left, or are not run
