@@ -44,6 +44,24 @@ class DeviceTest(unittest.TestCase):
             self.assertEqual(run.returncode, code, run.stderr)
             self.assertIn(words, run.stderr)
 
+    @unittest.skipUnless("EDGEWISE_CUDA_MODULE" in os.environ, "only the emulator's memory can be chosen")
+    def test_generations_without_room_fail_when_their_model_loads(self):
+        prompt = ("generate", "--model", "shakespeare-ssa", "--prompt", "First", "--max_new_tokens", "3")
+        with tempfile.TemporaryDirectory() as repository:
+            for model in ("sentiment", "shakespeare-ssa"):
+                shutil.copytree(os.path.join(EXAMPLES, model), os.path.join(repository, model))
+            os.environ["EDGEWISE_EMULATED_MEMORY"] = str(1 << 30)
+            try:
+                with Server(repository, DEVICE) as server:
+                    failed = server.wait_for_event("model failed to load")
+                    self.assertEqual(failed["model"], "shakespeare-ssa")
+                    self.assertRegex(failed["error"], r"--max_cache_bytes=2147483648\): out of device memory: [0-9]+ bytes")
+                    self.assertEqual(server.predict(*TEXT)["device"], "cuda/sm_90/fp32")
+                with Server(repository, DEVICE, "--max_cache_bytes=20000000") as server:
+                    self.assertEqual(server.cli(*prompt).returncode, 0)
+            finally:
+                del os.environ["EDGEWISE_EMULATED_MEMORY"]
+
     @unittest.skipUnless("EDGEWISE_CUDA_MODULE" in os.environ, "only the emulator fails when it is told to")
     def test_a_lost_device_ends_the_process_with_5(self):
         with tempfile.TemporaryDirectory() as repository:
