@@ -101,15 +101,25 @@ absl::Status Pass::State::StartGroup() {
     state.shared_row = packed.rows();
     for (const ModelSequence& sequence : Sequences(static_cast<int64_t>(i))) packed.Add(sequence, 0);
     state.prefix = prefixes.emplace_back(MakeMember(static_cast<int64_t>(i), state.shared_row));
-    absl::StatusOr<std::unique_ptr<StopFlag>> stop = StopFlag::Create(model.backend(), inputs[i].stopping);
-    if (!stop.ok()) return stop.status();
-    state.stop = *std::move(stop);
+    const absl::Status flag = MakeStopFlag(i);
+    if (!flag.ok()) return flag;
     if (inputs[i].max_edges >= state.result.pairs) continue;
     absl::StatusOr<std::unique_ptr<EdgeLedger>> ledger = model.backend().MakeLedger(inputs[i].max_edges);
     if (!ledger.ok()) return ledger.status();
     state.prefix->ledger = *std::move(ledger);
   }
   return shared.Embed(config, model.weights(), packed);
+}
+
+// Neighbours of one caller, the inputs of a request, have one flag.
+absl::Status Pass::State::MakeStopFlag(size_t input) {
+  if (input > group_begin && inputs[input - 1].stopping == inputs[input].stopping) {
+    states[input].stop = states[input - 1].stop;
+  }
+  if (states[input].stop != nullptr) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<StopFlag>> made = StopFlag::Create(model.backend(), inputs[input].stopping);
+  if (made.ok()) states[input].stop = *std::move(made);
+  return made.status();
 }
 
 std::shared_ptr<PassMember> Pass::State::MakeMember(int64_t input, int64_t row) const {

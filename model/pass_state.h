@@ -52,7 +52,7 @@ struct PassInput {
   std::vector<std::vector<HeadEdges>> given;  // over valid tokens; empty: none
   std::vector<uint64_t> least_later;          // [layers] edges that no cap drops in later layers; made when needed
   std::shared_ptr<PassMember> prefix;         // the layers that the samples share
-  std::unique_ptr<StopFlag> stop;             // while its group runs; null: nobody can stop it
+  std::shared_ptr<StopFlag> stop;             // while its group runs; null: nobody can stop it
   std::optional<PaddedCount> padded;          // while it runs, after the samples
 };
 
@@ -89,6 +89,7 @@ struct Pass::State {
   void SelectSequences(int64_t input, size_t end);
   void AddSample(PassMember& member);
   absl::Status StartGroup();
+  absl::Status MakeStopFlag(size_t input);
   absl::Status StartWave();
   std::shared_ptr<PassMember> MakeMember(int64_t input, int64_t row) const;
   absl::Status RunLayer(const PassMembers& members, Activations& rows, bool from_shared);

@@ -138,13 +138,19 @@ TEST_P(Stopping, AnInputThatWasStoppedBeforeCostsNothing) {
 
 TEST_P(Stopping, OnlyWhatCanBeStoppedHasAFlag) {
   std::vector<ModelInput> inputs = Inputs();
-  RunAll(*model_, inputs);
-  EXPECT_EQ(backend_->flags(), 0);
-  std::stop_source caller;
-  inputs[3].stopping = caller.get_token();
-  RunAll(*model_, inputs);
-  EXPECT_GE(backend_->flags(), 1);
-  EXPECT_LE(backend_->flags(), static_cast<int64_t>(inputs[3].sequences.size())) << "one, or one of each part";
+  const auto flags = [&] {
+    const int64_t before = backend_->flags();
+    RunAll(*model_, inputs);
+    return backend_->flags() - before;
+  };
+  EXPECT_EQ(flags(), 0);
+  std::vector<std::stop_source> callers(inputs.size());
+  inputs[3].stopping = callers[3].get_token();
+  EXPECT_EQ(flags(), 1);
+  for (ModelInput& input : inputs) input.stopping = callers[0].get_token();
+  EXPECT_EQ(flags(), 1) << "of one caller";
+  for (size_t i = 0; i < inputs.size(); ++i) inputs[i].stopping = callers[i].get_token();
+  EXPECT_EQ(flags(), static_cast<int64_t>(inputs.size()));
 }
 
 // The backend looks at whether flags live as long as the work that names them.
