@@ -34,6 +34,7 @@ std::vector<Pattern> AllPatterns() {
            [](int32_t) {
              return DrawnRows{.law = Law::kPoissonMulti, .key = {4, 0, 0, 0}};
            }},
+          {"dense", [](int32_t) { return DrawnRows{.exploration = 1.0f}; }},
           {"pairs", [](int32_t) { return AllPairs{}; }},
           {"causal", [](int32_t) { return AllPairs{true}; }},
           {"windows", [](int32_t n) { return testing::Windows(n, 3, false); }}};
