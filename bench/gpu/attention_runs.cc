@@ -52,7 +52,8 @@ absl::Status AttentionRuns::Start(int ordinal) {
 absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall& call, bool given) const {
   KernelCall kernels;
   std::vector<cuda::DeviceProblem> problems(call.batch);
-  std::vector<cuda::RowItem> items;
+  cuda::RowItems items;
+  std::vector<HeadEdges> graph(given ? call.heads : 0);  // their offsets say which heads are dense
   for (int32_t b = 0; b < call.batch; ++b) {
     cuda::DeviceProblem& problem = problems[b];
     problem = {};
@@ -67,15 +68,25 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
     problem.given_keys = given ? call.keys : nullptr;
     AttentionProblem shape;
     shape.tokens = problem.tokens;
-    cuda::AddRowItems(shape, b, call.heads, items);
+    if (given) shape.pattern = ExplicitEdges{.heads = &graph};
+    for (size_t h = 0; h < graph.size(); ++h) {
+      graph[h].row_offsets.resize(call.n + 1);
+      const cudaError_t error = cudaMemcpy(graph[h].row_offsets.data(), problem.row_offsets + h * (call.n + 1),
+                                           (call.n + 1) * sizeof(int64_t), cudaMemcpyDeviceToHost);
+      if (error != cudaSuccess) return CudaStatus(error, "offsets of given rows");
+    }
+    cuda::AddRowItems(shape, b, call.heads, given && bf16_ && call.head_dim <= cuda::kMaxDenseDim, problem, items);
   }
   const std::vector<cuda::HeadCounts> counts(static_cast<size_t>(call.batch) * call.heads);
   auto on_device = DeviceMemory::Copy(device_, std::span<const cuda::DeviceProblem>(problems));
   if (!on_device.ok()) return on_device.status();
   kernels.problems = *std::move(on_device);
-  on_device = DeviceMemory::Copy(device_, std::span<const cuda::RowItem>(items));
+  on_device = DeviceMemory::Copy(device_, std::span<const cuda::RowItem>(items.rows));
   if (!on_device.ok()) return on_device.status();
-  kernels.items = *std::move(on_device);
+  kernels.row_items = *std::move(on_device);
+  on_device = DeviceMemory::Copy(device_, std::span<const cuda::FragmentItem>(items.given));
+  if (!on_device.ok()) return on_device.status();
+  kernels.given_items = *std::move(on_device);
   on_device = DeviceMemory::Copy(device_, std::span<const cuda::HeadCounts>(counts));
   if (!on_device.ok()) return on_device.status();
   kernels.counts = *std::move(on_device);
@@ -95,8 +106,10 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   of.membership_rows = Rows(call);
   of.rank = call.rank;
   of.problems = kernels.problems.as<cuda::DeviceProblem>();
-  of.row_items = kernels.items.as<cuda::RowItem>();
-  of.num_row_items = static_cast<int64_t>(items.size());
+  of.row_items = kernels.row_items.as<cuda::RowItem>();
+  of.given_items = kernels.given_items.as<cuda::FragmentItem>();
+  of.num_given_items = static_cast<int64_t>(items.given.size());
+  of.num_row_items = static_cast<int64_t>(items.rows.size());
   of.counts = static_cast<cuda::HeadCounts*>(kernels.counts.data());
   return kernels;
 }
@@ -157,7 +170,8 @@ absl::Status AttentionRuns::RunGiven(const EdgewiseBenchCall& call, const Kernel
     of.k16 = k16;
     of.v16 = v16;
   }
-  return CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows");
+  const absl::Status status = CudaStatus(cuda::AttendDense(device_->stream(), of), "attention in dense heads");
+  return status.ok() ? CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows") : status;
 }
 
 absl::Status AttentionRuns::RunMemberships(const EdgewiseBenchCall& call) {

@@ -89,7 +89,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
                              std::span<EdgeCap> caps, Matrix out, DeviceCall& call, Lists& lists, Results& results) {
   call = MakeCall(inputs, out);
   std::vector<DeviceProblem> staged(problems.size());
-  std::vector<RowItem> row_items;
+  RowItems row_items;
   std::vector<TileItem> tile_items;
   std::vector<int32_t> expected;
   int64_t counts = 0;
@@ -121,20 +121,16 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     if (of.kind == PatternKind::kTiles) {
       AddTileItems(problem, index, inputs.num_heads, staging_, tile_items);
     } else {
-      AddRowItems(problem, index, inputs.num_heads, row_items);
+      AddRowItems(problem, index, inputs.num_heads, bf16_ && call.value_dim <= kMaxDenseDim, of, row_items);
     }
   }
   // The longest first, so that none of them is the last to start.
-  std::stable_sort(row_items.begin(), row_items.end(), [&](const RowItem& a, const RowItem& b) {
-    return staged[a.problem].tokens > staged[b.problem].tokens;
-  });
   call.num_few_items = OrderTileItems(tile_items);
   call.num_tile_items = static_cast<int64_t>(tile_items.size()) - call.num_few_items;
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
-  call.row_items = staging_.Add(std::span<const RowItem>(row_items));
+  StageRowItems(row_items, staged, staging_, call);
   call.tile_items = staging_.Add(std::span<const TileItem>(tile_items));
   call.few_items = call.tile_items + call.num_tile_items;
-  call.num_row_items = static_cast<int64_t>(row_items.size());
   call.num_caps = static_cast<int32_t>(caps.size());
   lists.expected = staging_.Add(std::span<const int32_t>(expected));
   lists.num_expected = static_cast<int32_t>(expected.size());
@@ -222,6 +218,8 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
     if (!scratch.ok()) return scratch.status();
     status = CudaStatus(SelectYoungest(stream, call, *scratch), "edge caps");
   }
+  if (status.ok()) status = CudaStatus(CountSampledEdges(stream, call), "sampled edges");
+  if (status.ok()) status = CudaStatus(AttendDense(stream, call), "attention in dense heads");
   if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
   if (status.ok()) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
   if (status.ok() && lists.first_degrees != nullptr) {

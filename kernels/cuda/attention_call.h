@@ -26,6 +26,13 @@ inline constexpr int kTileQueries = 64;
 inline constexpr int kTileKeys = 64;
 inline constexpr int kWarpQueries = 16;
 
+// A head with rows of its own is dense, and goes to the tile kernel, where of the pairs of its queries 0, kSampledStep,
+// 2 * kSampledStep .. one in kDenseHeadShare or more is an edge: known before the others are drawn, and the same for a
+// graph that is given back. To be tuned on a GPU.
+inline constexpr int kSampledStep = 32;
+inline constexpr int64_t kDenseHeadShare = 20;
+inline constexpr int kMaxDenseDim = 128;  // wider heads are never dense: their values' sums take a draw's registers
+
 enum class PatternKind : int32_t {
   kDrawn,  // rows drawn from memberships: row kernel
   kGiven,  // compressed sparse rows: row kernel
@@ -70,8 +77,9 @@ struct DeviceProblem {
   int32_t first_query;
   const int32_t* positions;  // [n]; null: 0..n-1
   PatternKind kind;
-  int32_t cap;    // index into the call's caps; -1: none
-  int64_t count;  // index of its first head in the call's counts; drawn only
+  int32_t cap;      // index into the call's caps; -1: none
+  int64_t count;    // index of its first head in the call's counts; drawn only
+  int64_t sampled;  // index of its first head in the call's sampled_edges; -1: its heads have row items only
   // Not 0 once nobody wants the results; written while kernels run (Dropped, drop.cuh). Null: always wanted.
   const int32_t* drop;
 
@@ -110,6 +118,9 @@ struct TileItem {
   const int32_t* limits;  // [queries]; null: all keys (or causal)
 };
 
+// Up to kTileQueries queries of one head that may be dense; or up to 16 of the queries that say so, kSampledStep apart.
+using FragmentItem = RowItem;
+
 // What a head of a drawn problem reports.
 struct HeadCounts {
   unsigned long long edges;     // kept, forced ones included
@@ -145,10 +156,26 @@ struct DeviceCall {
   const TileItem* tile_items;
   const TileItem* few_items;  // of at most kWarpQueries queries each; none of them is among tile_items
   int64_t num_row_items, num_tile_items, num_few_items;
+  // Precision bf16: of drawn problems whose heads may be dense; and of given heads that are, which have no row items.
+  const FragmentItem* dense_items;
+  const FragmentItem* given_items;
+  const FragmentItem* sampled_items;  // of the former
+  int64_t num_dense_items, num_given_items, num_sampled_items;
+  unsigned long long* sampled_edges;  // [.. heads that may be dense]: of their sampled queries; zero at first
   DeviceCap* caps;
   int32_t num_caps;
   HeadCounts* counts;
 };
+
+// `sampled_edges`: of queries 0, kSampledStep, 2 * kSampledStep .. of a head.
+EDGEWISE_HOST_DEVICE inline bool IsDense(int32_t tokens, uint64_t sampled_edges) {
+  const int64_t rows = (tokens + kSampledStep - 1) / kSampledStep;
+  return static_cast<int64_t>(sampled_edges) * kDenseHeadShare >= rows * tokens;
+}
+// Of a drawn problem, once the sampled items have been counted.
+EDGEWISE_HOST_DEVICE inline bool IsDenseHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
+  return problem.sampled >= 0 && IsDense(problem.tokens, call.sampled_edges[problem.sampled + head]);
+}
 
 EDGEWISE_HOST_DEVICE inline int32_t PositionOf(const DeviceProblem& problem, int32_t token) {
   return problem.positions == nullptr ? token : problem.positions[token];

@@ -4,6 +4,7 @@
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_CUH_
 
 #include "kernels/cuda/attention_call.h"
+#include "kernels/cuda/attention_draw_dense.cuh"
 #include "kernels/cuda/attention_draw_rows.cuh"
 #include "kernels/cuda/launch.h"
 
@@ -101,6 +102,15 @@ __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& pro
   }
   __syncthreads();
   const int32_t first_key = chunk * kChunkKeys;
+  if (MayDrawFragments(problem)) {
+    const int32_t keys = min(problem.tokens - first_key, kChunkKeys);
+    auto* sums = reinterpret_cast<float*>(scratch.queue);
+    if (AllowedShare<kDrawWarps>(call, problem, item, first_key, keys, tau, sums) * kDenseDrawShare >= 1.0f) {
+      DrawFragments<kDrawWarps>(call, item, first_key, keys, kChunkWords, bits);
+      __syncthreads();
+      return;
+    }
+  }
   const auto set = [&](uint64_t* to, int row, int32_t key) {
     const int bit = key - first_key;
     atomicOr(reinterpret_cast<unsigned*>(to + row * kChunkWords) + bit / 32, 1u << (bit % 32));

@@ -6,8 +6,15 @@
 
 #include "kernels/cuda/age_select.h"
 #include "kernels/cuda/attention_call.h"
+#include "kernels/cuda/launch.h"
 
 namespace edgewise::cuda {
+
+// threadIdx.x, in a way that the compiler does not see through; by whole warps. Else it works out addresses ahead of a
+// loop that has no registers to keep them in.
+__device__ inline int ThisThread() {
+  return __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x) % kWarpSize);
+}
 
 // A word or byte of a block by an index that is not constant, without a round through memory.
 __device__ inline uint32_t WordOf(const PhiloxBlock& block, uint32_t index) {
@@ -91,9 +98,11 @@ class DrawnPairs {
     return (distance < 0 ? -distance : distance) <= reach();
   }
 
+  // Their memberships [rank].
+  __device__ const float* Query(int32_t query) const { return x_ + static_cast<int64_t>(query) * rank_; }
+  __device__ const float* Key(int32_t key) const { return y_ + static_cast<int64_t>(key) * rank_; }
   __device__ float Rate(int32_t query, int32_t key) const {
-    return EdgeRate(RowDot(x_ + static_cast<int64_t>(query) * rank_, y_ + static_cast<int64_t>(key) * rank_, rank_),
-                    problem_.exploration);
+    return EdgeRate(RowDot(Query(query), Key(key), rank_), problem_.exploration);
   }
 
   // The block of high bytes that HighByteAddress calls `counter`.

@@ -92,6 +92,20 @@ bool IsSingle(const ExplicitEdges& given) {
                      [](const HeadEdges& head) { return head.multiplicity.empty(); });
 }
 
+bool MayBeDense(const AttentionProblem& problem) {
+  if (problem.first_query > 0) return false;
+  if (problem.positions != nullptr && problem.positions[problem.tokens - 1] != problem.tokens - 1) return false;
+  if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) return drawn->law != Law::kPoissonMulti;
+  return IsSingle(std::get<ExplicitEdges>(problem.pattern));
+}
+
+bool IsDenseGiven(const AttentionProblem& problem, int32_t head) {
+  const std::vector<int64_t>& offsets = (*std::get<ExplicitEdges>(problem.pattern).heads)[head].row_offsets;
+  int64_t edges = 0;
+  for (int32_t i = 0; i < problem.tokens; i += kSampledStep) edges += offsets[i + 1] - offsets[i];
+  return IsDense(problem.tokens, static_cast<uint64_t>(edges));
+}
+
 }  // namespace
 
 PatternKind KindOf(const AttentionPattern& pattern) {
@@ -101,12 +115,45 @@ PatternKind KindOf(const AttentionPattern& pattern) {
   return PatternKind::kGiven;
 }
 
-void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, std::vector<RowItem>& items) {
+void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, bool may_be_dense,
+                 DeviceProblem& staged, RowItems& items) {
+  const bool drawn = staged.kind == PatternKind::kDrawn;
+  may_be_dense = may_be_dense && MayBeDense(problem);
+  staged.sampled = may_be_dense && drawn ? items.sampled_heads : -1;
+  const auto add = [&](int32_t head, int32_t most, std::vector<RowItem>& to) {
+    CutQueries(problem.first_query, problem.tokens, most, [&](int32_t first, int32_t queries) {
+      to.push_back({index, head, first, queries});
+    });
+  };
   for (int32_t head = 0; head < num_heads; ++head) {
-    CutQueries(problem.first_query, problem.tokens, kRowsPerItem, [&](int32_t first, int32_t queries) {
-      items.push_back({index, head, first, queries});
+    if (may_be_dense && !drawn && IsDenseGiven(problem, head)) {
+      add(head, kTileQueries, items.given);
+      continue;
+    }
+    add(head, kRowsPerItem, items.rows);
+    if (!may_be_dense || !drawn) continue;
+    ++items.sampled_heads;
+    add(head, kTileQueries, items.dense);
+    CutQueries(0, problem.tokens, kWarpQueries * kSampledStep, [&](int32_t first, int32_t tokens) {
+      items.sampled.push_back({index, head, first, (tokens + kSampledStep - 1) / kSampledStep});
     });
   }
+}
+
+void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Staging& staging, DeviceCall& call) {
+  const auto stage = [&](std::vector<RowItem>& list, const RowItem*& to, int64_t& count) {
+    std::stable_sort(list.begin(), list.end(), [&](const RowItem& a, const RowItem& b) {
+      return staged[a.problem].tokens > staged[b.problem].tokens;
+    });
+    to = staging.Add(std::span<const RowItem>(list));
+    count = static_cast<int64_t>(list.size());
+  };
+  stage(items.rows, call.row_items, call.num_row_items);
+  stage(items.dense, call.dense_items, call.num_dense_items);
+  stage(items.given, call.given_items, call.num_given_items);
+  stage(items.sampled, call.sampled_items, call.num_sampled_items);
+  const std::vector<unsigned long long> none(static_cast<size_t>(items.sampled_heads), 0);
+  call.sampled_edges = const_cast<unsigned long long*>(staging.Add(std::span<const unsigned long long>(none)));
 }
 
 void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Staging& staging,

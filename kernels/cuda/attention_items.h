@@ -4,6 +4,7 @@
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ITEMS_H_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -16,8 +17,20 @@ namespace edgewise::cuda {
 // kernel.
 PatternKind KindOf(const AttentionPattern& pattern);
 
-// Items of a problem of kind kDrawn or kGiven.
-void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, std::vector<RowItem>& items);
+// Items of the problems whose edges are rows of their own.
+struct RowItems {
+  std::vector<RowItem> rows;
+  std::vector<FragmentItem> dense, given, sampled;  // precision bf16: as in DeviceCall
+  int64_t sampled_heads = 0;
+};
+
+// Adds those of a problem of kind kDrawn or kGiven; sets staged.sampled. Heads without multiplicity, in a sequence
+// without gaps, may be dense: of given edges it is known here.
+void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, bool bf16, DeviceProblem& staged,
+                 RowItems& items);
+
+// The longest first, so that none of them is the last to start. `staged` [problems].
+void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Staging& staging, DeviceCall& call);
 
 // Items of a problem of kind kTiles. Rows of a given graph share an item where one's keys begin the other's.
 void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Staging& staging,

@@ -18,6 +18,12 @@ cudaError_t RoundRows(cudaStream_t stream, const float* from, int64_t stride, in
 // and counts edges and isolated queries of drawn problems. Precision bf16 where call.k16 is set.
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);
 
+// attention_dense.cu, precision bf16 only. Counts the edges of the sampled items: after caps, and before AttendRows,
+// which leaves out the row items of the heads that it finds dense.
+cudaError_t CountSampledEdges(cudaStream_t stream, const DeviceCall& call);
+// Attends over the dense items, if their heads are dense, and over the given items. Counts as AttendRows does.
+cudaError_t AttendDense(cudaStream_t stream, const DeviceCall& call);
+
 // attention_tiles.cu: every tile item, few_items included. A query's result depends on its own keys, in tiles of
 // kTileKeys, alone.
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);

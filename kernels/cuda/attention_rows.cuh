@@ -38,12 +38,6 @@ struct alignas(16) RowsShared {
 };
 static_assert(sizeof(DrawScratch) <= kStageBytes);
 
-// threadIdx.x, in a way that the compiler does not see through. Else it works out addresses for all ways to attend
-// ahead of the loop over chunks, and has no registers to keep them in.
-__device__ inline int ThisThread() {
-  return __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x) % kWarpSize);
-}
-
 // What is added to a score, in units of ln 2. Out of line: most models have no bias.
 __device__ __noinline__ inline float ScoreBias(const DeviceCall& call, const DeviceProblem& problem, int32_t head,
                                                int32_t query, int32_t key) {

@@ -85,6 +85,7 @@ __global__ void __launch_bounds__(kDrawThreads, BlocksAtOnce(kMaxDim))
   float* sums = reinterpret_cast<float*>(&shared + 1);
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
+  if (IsDenseHead(call, problem, item.head)) return;
   for (int row = static_cast<int>(threadIdx.x); row < kRowsPerItem; row += kDrawThreads) {
     shared.largest[row] = -INFINITY;
     shared.sum[row] = 0.0f;

@@ -101,6 +101,17 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
   }
 }
 
+// Hides the pairs without a bit (attention_fragment.cuh).
+__device__ inline void HideTile(uint32_t edges, float (&scores)[kKeyTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((edges >> (16 * (i / 2) + 2 * n + i % 2) & 1u) == 0) scores[n][i] = kNoScore;
+    }
+  }
+}
+
 // Turns scores into weights; rescales what was summed. A tile in which a row sees nothing changes no bit of the row:
 // its largest score stays, so `shrink` is 1 and every weight 0. A state's sum is of the thread's own keys.
 template <int kValueTiles>
@@ -186,20 +197,35 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
 }
 
 // Blocks that registers leave room for on a multiprocessor; those of one warp, as many as shared memory does.
-constexpr int BlocksAtOnce(int warps, int steps, int value_dim) {
+constexpr int BlocksAtOnce(int warps, int steps, int value_dim, bool masked) {
+  if (masked) return 2;
   if (warps > 1) return steps > 0 && value_dim <= 16 ? 4 : value_dim <= 64 ? 3 : 2;
   return steps > 0 && value_dim <= 32 ? 16 : value_dim <= 64 ? 12 : 8;
 }
 
+// The items of the call's lists: a query attends to all keys up to its limit.
+struct ListedItems {
+  static constexpr bool kMasked = false;
+  template <int kWarps>
+  __device__ static const TileItem& Get(const DeviceCall& call) {
+    return ItemOfBlock<kWarps>(call);
+  }
+  __device__ static bool Skip(const DeviceCall&, const DeviceProblem&, const TileItem&) { return false; }
+  __device__ ListedItems(const DeviceCall&, const TileItem&, int) {}
+  __device__ uint32_t Next(int) { return 0; }
+  __device__ void Finish(const DeviceCall&, const DeviceProblem&, const TileItem&, TileLists&) {}
+};
+
 // kSteps: of 16 columns of q and k; 0: any number, and the queries are read again for every tile. kValueDim >=
-// value_dim. One block an item.
-template <int kWarps, int kSteps, int kValueDim>
-__global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSteps, kValueDim))
+// value_dim. One block an item. Items: ListedItems, or DenseItems (attention_dense.cu), whose Next() gives each warp
+// the edges of its queries, tile after tile.
+template <int kWarps, int kSteps, int kValueDim, typename Items = ListedItems>
+__global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSteps, kValueDim, Items::kMasked))
     AttendTilesBf16(const __grid_constant__ DeviceCall call) {
   __shared__ TileLists lists;
-  const TileItem& item = ItemOfBlock<kWarps>(call);
+  const auto& item = Items::template Get<kWarps>(call);
   const DeviceProblem& problem = call.problems[item.problem];
-  if (Dropped(problem)) return;
+  if (Items::Skip(call, problem, item) || Dropped(problem)) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
   const int first_row = warp * kWarpQueries + lane / 4, first_column = lane % 4 * 2;
   const int stride = Stride(call.head_dim), value_stride = Stride(call.value_dim);
@@ -221,6 +247,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) LoadMatrices<false>(own_queries + step * kStep, held[step]);
 
+  Items items(call, item, warp);
   OnlineSoftmax states[2];
   float sums[kValueDim / 8][4] = {};
   const auto start_keys = [&](int tile) {
@@ -233,8 +260,9 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
     StartTile<kWarps>(lists.keys[tile & 1], call.v16 + problem.first_row * v_width + item.head * call.value_dim,
                       v_width, call.value_dim, values);
     LoadTileKeys<kWarps>(item, tile + 1, lists);
-    WaitForTile();
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
+    const uint32_t edges = seen > 0 ? items.Next(tile) : 0;
+    WaitForTile();
     float scores[kKeyTiles][4];
     if (seen > 0) {
       ScoreTile<kSteps>(held, own_queries, keys + ColumnsFirst(lane, stride), Steps(call.head_dim), stride, scores);
@@ -248,7 +276,11 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
         for (int i = 0; i < 4; ++i) scores[n][i] *= call.scale * kLog2E;
       }
       AddBiases(call, problem, item, lists, tile, first_row, first_column, scores);
-      if (range.warp_least < (tile + 1) * kTileKeys) MaskTile(lists, tile, first_row, first_column, scores);
+      if constexpr (Items::kMasked) {
+        HideTile(edges, scores);
+      } else if (range.warp_least < (tile + 1) * kTileKeys) {
+        MaskTile(lists, tile, first_row, first_column, scores);
+      }
       WeighTile(scores, states, sums);
     }
     WaitForTile();
@@ -256,6 +288,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
     __syncthreads();  // the values have been read
   }
   __pipeline_wait_prior(0);
+  items.Finish(call, problem, item, lists);
   WriteRows(call, problem, item, lists, first_row, first_column, states, sums);
 }
 

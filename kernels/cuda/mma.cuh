@@ -25,6 +25,26 @@ __device__ inline void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b
 #endif
 }
 
+// D [16, 8] float32 += A [16, 8] tf32 times B [8, 8] tf32, whose low 13 bits are zero (ToTf32). A thread holds d as
+// above;
+//   a: columns t, t, t + 4, t + 4 of rows g, g + 8, g, g + 8;
+//   b: rows t and t + 4 of column g.
+__device__ inline void MmaTf32(float d[4], const float (&a)[4], float b0, float b1) {
+#if defined(EDGEWISE_CUDA_EMULATED)
+  const float b[2] = {b0, b1};
+  emulator::MmaTf32(d, a, b);
+#else
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])),
+        "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+#endif
+}
+
+// Towards zero, by less than 2^-10 of itself.
+__device__ inline float ToTf32(float x) { return __uint_as_float(__float_as_uint(x) & 0xFFFFE000u); }
+
 // Four matrices [8, 8] of bf16 from shared memory, by the 32 threads of a warp together: `row` of lane 8 m + r is where
 // row r of matrix m begins, 16-byte aligned. With g and t as above a thread gets of matrix m, in to[m], the columns 2t
 // and 2t + 1 of row g; of the transposed matrices the rows 2t and 2t + 1 of column g. Low half first.

@@ -2,6 +2,7 @@
 # matrix products are not among them: gemm_cublaslt.cc, or the emulator's.
 set(EDGEWISE_CUDA_SOURCES
   attention_caps.cu
+  attention_dense.cu
   attention_reports.cu
   attention_rows.cu
   attention_tiles.cu

@@ -117,6 +117,12 @@ struct MmaOperands {
   const uint32_t* b;
 };
 
+struct Tf32Operands {
+  float* d;
+  const float* a;
+  const float* b;
+};
+
 float Half(uint32_t pair, int high) { return __uint_as_float(high ? pair & 0xFFFF0000u : pair << 16); }
 
 void MultiplyFragments(Warp& warp) {
@@ -139,7 +145,36 @@ void MultiplyFragments(Warp& warp) {
   }
 }
 
+float CheckTf32(float x) {
+  if ((__float_as_uint(x) & 0x1FFFu) != 0 && !std::isnan(x)) Fail("MmaTf32 of %a, which is no tf32", x);
+  return x;
+}
+
+void MultiplyTf32(Warp& warp) {
+  float a[16][8], b[8][8];
+  const auto operands = [&](int lane) { return *reinterpret_cast<const Tf32Operands*>(warp.value[lane]); };
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const Tf32Operands o = operands(lane);
+    const int g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][t + i / 2 * 4] = CheckTf32(o.a[i]);
+    for (int i = 0; i < 2; ++i) b[t + i * 4][g] = CheckTf32(o.b[i]);
+  }
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const Tf32Operands o = operands(lane);
+    for (int i = 0; i < 4; ++i) {
+      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+      for (int k = 0; k < 8; ++k) o.d[i] += a[row][k] * b[k][column];
+    }
+  }
+}
+
 }  // namespace
+
+void MmaTf32(float d[4], const float a[4], const float b[2], Where where) {
+  const Tf32Operands operands = {d, a, b};
+  RunningWarp().value[Lane()] = reinterpret_cast<uint64_t>(&operands);
+  MeetWarp({"MmaTf32", kLanes, 0xFFFFFFFFu, where}, MultiplyTf32);
+}
 
 void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b[2], Where where) {
   const MmaOperands operands = {d, a, b};

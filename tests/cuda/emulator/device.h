@@ -89,6 +89,8 @@ unsigned MeetToVote(const char* name, unsigned mask, bool vote, Where where);
 // D [16, 8] += A [16, 16] B [16, 8] in the fragments of kernels/cuda/mma.cuh. Products are exact; each element adds its
 // 16 to d in ascending order, rounding to float32 after each. (A tensor core adds them in an order of its own.)
 void MmaBf16(float d[4], const uint32_t a[4], const uint32_t b[2], Where where = Where::current());
+// The process fails where an operand is no tf32.
+void MmaTf32(float d[4], const float a[4], const float b[2], Where where = Where::current());
 
 // ldmatrix, four matrices [8, 8] of 16-bit elements at once: row r of matrix m begins where `row` of lane 8 m + r says.
 // With g = lane / 4 and t = lane % 4, to[m] gets the columns 2t and 2t + 1 of row g of matrix m, low half first; of the

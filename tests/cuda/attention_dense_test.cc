@@ -1,0 +1,318 @@
+// Dense heads on tensor cores against the float64 reference: which heads they are, the same edges, the same sums.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/attention_items.h"
+#include "kernels/cuda/attention_kernels.h"
+#include "kernels/reference.h"
+#include "tests/cuda/attention_rows_case.h"
+#include "tests/cuda/emulator/emulator.h"
+
+namespace edgewise::cuda {
+namespace {
+
+using ::edgewise::testing::Case;
+using ::edgewise::testing::LargestDifference;
+using ::edgewise::testing::Outcome;
+using ::edgewise::testing::RunReference;
+using ::edgewise::testing::SameBytes;
+using ::edgewise::testing::Shape;
+using testing::DeviceCase;
+using testing::Drawn;
+using testing::Get;
+using testing::RoundOperands;
+
+// A case with the items that the backend makes of its rows.
+struct DenseCase : DeviceCase {
+  explicit DenseCase(const Case& from, std::vector<DeviceCap> caps = {}) : DeviceCase(from, std::move(caps)) {
+    RoundOperands(from, *this);
+    for (size_t p = 0; p < problems.size(); ++p) {
+      AddRowItems(from.problems[p], static_cast<int32_t>(p), call.num_heads, true, problems[p], items);
+    }
+    call.problems = memory.Put(problems);
+    const auto put = [&](const std::vector<RowItem>& list, const RowItem*& to, int64_t& count) {
+      to = memory.Put(list);
+      count = static_cast<int64_t>(list.size());
+    };
+    put(items.rows, call.row_items, call.num_row_items);
+    put(items.dense, call.dense_items, call.num_dense_items);
+    put(items.given, call.given_items, call.num_given_items);
+    put(items.sampled, call.sampled_items, call.num_sampled_items);
+    call.sampled_edges = memory.Put(std::vector<unsigned long long>(static_cast<size_t>(items.sampled_heads)));
+  }
+
+  std::vector<float> Attend(const Case& from) {
+    if (call.num_caps > 0) Select(*this);
+    EXPECT_EQ(CountSampledEdges(nullptr, call), cudaSuccess);
+    EXPECT_EQ(AttendDense(nullptr, call), cudaSuccess);
+    EXPECT_EQ(AttendRows(nullptr, call), cudaSuccess);
+    return Get(call.out, from.out_rows * call.out_stride);
+  }
+
+  // Of drawn problems, once that is known.
+  bool IsDense(size_t problem, int head) const {
+    const int64_t index = problems[problem].sampled + head;
+    return cuda::IsDense(problems[problem].tokens,
+                         Get(call.sampled_edges, items.sampled_heads)[static_cast<size_t>(index)]);
+  }
+
+  RowItems items;
+};
+
+double LargestValue(const std::vector<float>& values) {
+  double largest = 0.0;
+  for (const float value : values) largest = std::max<double>(largest, std::abs(value));
+  return largest;
+}
+
+// Outputs and counts; `dense`: how many heads are.
+void ExpectReference(const Case& from, int dense, std::vector<EdgeCap> caps = {}) {
+  const Outcome want = RunReference(from, caps);
+  std::vector<DeviceCap> device_caps;
+  for (const EdgeCap& cap : caps) device_caps.push_back(testing::CapOf(cap.max_edges));
+  DenseCase device(from, device_caps);
+  EXPECT_LE(LargestDifference(device.Attend(from), want.out), 2e-2 * LargestValue(want.out));
+  const std::vector<HeadCounts> counts = device.Counts();
+  int found = 0;
+  for (size_t p = 0; p < device.problems.size(); ++p) {
+    for (int h = 0; h < from.inputs.num_heads; ++h) {
+      EXPECT_EQ(counts[device.problems[p].count + h].edges, want.reports[p].heads[h].edges) << p << " " << h;
+      EXPECT_EQ(counts[device.problems[p].count + h].isolated, want.reports[p].heads[h].isolated) << p << " " << h;
+      found += device.IsDense(p, h) ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(found, dense);
+}
+
+std::vector<std::vector<HeadEdges>> GraphsOfReference(const Case& from) {
+  std::vector<std::vector<HeadEdges>> graphs(from.problems.size());
+  for (size_t p = 0; p < graphs.size(); ++p) {
+    for (int h = 0; h < from.inputs.num_heads; ++h) {
+      HeadEdges& head = graphs[p].emplace_back();
+      head.row_offsets.assign(static_cast<size_t>(from.problems[p].tokens) + 1, 0);
+      for (const reference::Edge& edge : reference::DrawEdges(from.inputs, from.problems[p], h)) {
+        head.keys.push_back(edge.key);
+        head.row_offsets[edge.query + 1] = static_cast<int64_t>(head.keys.size());
+      }
+      for (size_t i = 1; i < head.row_offsets.size(); ++i) {
+        head.row_offsets[i] = std::max(head.row_offsets[i], head.row_offsets[i - 1]);
+      }
+    }
+  }
+  return graphs;
+}
+
+class AttentionDenseTest : public ::testing::Test {
+ protected:
+  void TearDown() override { emulator::SetOrder(emulator::kForward); }
+};
+
+TEST_F(AttentionDenseTest, EveryDensityMatchesTheReference) {
+  for (const Law law : {Law::kBernoulli, Law::kPoissonSet}) {
+    for (const double rate : {0.0, 0.004, 0.3, 0.6, 4.0}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(law)) + " " + std::to_string(rate));
+      Shape shape;
+      shape.lengths = {130, 64};
+      shape.mean_rate = rate;
+      shape.spread = rate == 4.0 ? 0.0 : 0.3;
+      shape.rank = 48;
+      Case made(shape);
+      made.AddProblems(Drawn(law));
+      ExpectReference(made, rate > 0.1 ? 4 : 0);
+    }
+  }
+}
+
+TEST_F(AttentionDenseTest, EveryLengthForcedEdgeAndExplorationMatchesTheReference) {
+  for (const int length : {1, 2, 16, 17, 63, 65, 200}) {
+    for (const int window : {0, 8, 500}) {
+      SCOPED_TRACE(std::to_string(length) + " " + std::to_string(window));
+      Shape shape;
+      shape.lengths = {length};
+      shape.heads = 1;
+      shape.mean_rate = 0.2;
+      shape.spread = 0.0;
+      Case made(shape);
+      DrawnRows drawn = Drawn(Law::kBernoulli);
+      drawn.self_loops = true;
+      drawn.local_window = window;
+      drawn.exploration = window == 8 ? 0.2f : 0.0f;
+      made.AddProblems(drawn);
+      ExpectReference(made, 1);
+    }
+  }
+}
+
+TEST_F(AttentionDenseTest, EveryDimensionMatchesTheReference) {
+  const std::pair<int, int> dims[] = {{5, 5}, {16, 16}, {33, 33}, {64, 64}, {128, 128}, {32, 48}, {16, 1}, {96, 40}};
+  for (const auto& [head_dim, value_dim] : dims) {
+    SCOPED_TRACE(std::to_string(head_dim) + " " + std::to_string(value_dim));
+    Shape shape;
+    shape.lengths = {70};
+    shape.head_dim = head_dim;
+    shape.value_dim = value_dim;
+    shape.mean_rate = 0.5;
+    shape.spread = 0.2;
+    shape.one_matrix = head_dim % 3 == 0;
+    Case made(shape);
+    made.AddProblems(Drawn(Law::kBernoulli));
+    ExpectReference(made, 2);
+  }
+}
+
+TEST_F(AttentionDenseTest, BiasesMatchTheReference) {
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal;
+  Shape shape;
+  shape.lengths = {90};
+  shape.mean_rate = 0.5;
+  Case made(shape);
+  made.AddProblems(Drawn(Law::kBernoulli));
+  std::vector<float> distance, values;
+  for (int i = 0; i < shape.heads * 179; ++i) distance.push_back(normal(random));
+  for (int i = 0; i < 90 * 90; ++i) values.push_back(normal(random));
+  PairwiseBias bias;
+  bias.length = 90;
+  bias.values = values.data();
+  made.inputs.distance_bias = distance.data();
+  made.inputs.distance_span = 90;
+  made.problems[0].bias = &bias;
+  ExpectReference(made, 2);
+}
+
+// Head 0 is dense, head 1 is not, and the sequence with gaps has none that may be.
+TEST_F(AttentionDenseTest, EachHeadGoesItsWay) {
+  Shape shape;
+  shape.lengths = {150, 40};
+  shape.mean_rate = 0.4;
+  Case made(shape);
+  const auto rank = static_cast<size_t>(shape.rank), rows = made.x.size() / rank / 2;
+  for (size_t i = rows * rank; i < 2 * rows * rank; ++i) made.x[i] *= 0.02f;
+  made.positions[1].back() += 1;
+  made.AddProblems(Drawn(Law::kBernoulli));
+  DenseCase device(made);
+  const std::vector<float> out = device.Attend(made);
+  const Outcome want = RunReference(made);
+  EXPECT_LE(LargestDifference(out, want.out), 2e-2 * LargestValue(want.out));
+  EXPECT_TRUE(device.IsDense(0, 0));
+  EXPECT_FALSE(device.IsDense(0, 1));
+  EXPECT_EQ(device.problems[1].sampled, -1);
+  EXPECT_EQ(device.items.sampled_heads, 2);
+  for (int p = 0; p < 2; ++p) {
+    for (int h = 0; h < 2; ++h) {
+      EXPECT_EQ(device.Counts()[device.problems[p].count + h].edges, want.reports[p].heads[h].edges);
+    }
+  }
+}
+
+TEST_F(AttentionDenseTest, SampledEdgesAreThoseOfEvery32ndQuery) {
+  for (const int length : {1, 32, 33, 600}) {
+    Shape shape;
+    shape.lengths = {length};
+    shape.mean_rate = 0.2;
+    Case made(shape);
+    made.AddProblems(Drawn(Law::kPoissonSet));
+    DenseCase device(made);
+    EXPECT_EQ(CountSampledEdges(nullptr, device.call), cudaSuccess);
+    const auto counts = Get(device.call.sampled_edges, 2);
+    for (int h = 0; h < 2; ++h) {
+      const auto edges = reference::DrawEdges(made.inputs, made.problems[0], h);
+      EXPECT_EQ(counts[h], static_cast<unsigned long long>(std::count_if(
+                               edges.begin(), edges.end(), [](const auto& edge) { return edge.query % 32 == 0; })));
+    }
+  }
+}
+
+TEST_F(AttentionDenseTest, CapsMatchTheReference) {
+  for (const uint64_t most : {200u, 3000u, 1u << 20}) {
+    SCOPED_TRACE(std::to_string(most));
+    Shape shape;
+    shape.lengths = {100};
+    shape.mean_rate = 0.5;
+    Case made(shape);
+    DrawnRows drawn = Drawn(Law::kBernoulli);
+    drawn.self_loops = true;
+    made.AddProblems(drawn, 0);
+    EdgeCap cap;
+    cap.max_edges = most;
+    ExpectReference(made, most == 200 ? 0 : 2, {cap});
+  }
+}
+
+// The dispatch is by edges, so a graph that is given takes the way of the one that was drawn, head by head.
+TEST_F(AttentionDenseTest, AGivenGraphHasTheBytesOfTheDrawnOne) {
+  for (const double rate : {0.03, 0.06, 0.5}) {
+    Shape shape;
+    shape.lengths = {150, 33, 64};
+    shape.heads = 3;
+    shape.mean_rate = rate;
+    Case made(shape);
+    made.AddProblems(Drawn(Law::kBernoulli));
+    const std::vector<float> want = DenseCase(made).Attend(made);
+    const auto graphs = GraphsOfReference(made);
+    for (size_t p = 0; p < graphs.size(); ++p) {
+      ExplicitEdges given;
+      given.heads = &graphs[p];
+      made.problems[p].pattern = given;
+    }
+    DenseCase device(made);
+    EXPECT_EQ(device.call.num_sampled_items, 0);
+    EXPECT_TRUE(SameBytes(device.Attend(made), want)) << rate;
+    if (rate == 0.5) {
+      EXPECT_EQ(device.call.num_row_items, 0);
+    }
+  }
+}
+
+TEST_F(AttentionDenseTest, OrderAndCompanyChangeNoBit) {
+  Shape shape;
+  shape.lengths = {70, 130};
+  shape.mean_rate = 0.3;
+  Case made(shape);
+  made.AddProblems(Drawn(Law::kBernoulli));
+  const std::vector<float> want = DenseCase(made).Attend(made);
+  for (const emulator::Order order : {emulator::kBackward, emulator::Shuffled(3), emulator::Shuffled(4)}) {
+    emulator::SetOrder(order);
+    EXPECT_TRUE(SameBytes(DenseCase(made).Attend(made), want));
+  }
+  emulator::SetOrder(emulator::kForward);
+  DenseCase device(made);
+  EXPECT_EQ(CountSampledEdges(nullptr, device.call), cudaSuccess);
+  for (int64_t item = device.call.num_dense_items - 1; item >= 0; --item) {
+    DeviceCall one = device.call;
+    one.dense_items += item;
+    one.num_dense_items = 1;
+    EXPECT_EQ(AttendDense(nullptr, one), cudaSuccess);
+  }
+  EXPECT_TRUE(SameBytes(Get(device.call.out, made.out_rows * device.call.out_stride), want));
+}
+
+TEST_F(AttentionDenseTest, ScoresThatOverflowGiveNaNToTheirRowsOnly) {
+  Shape shape;
+  shape.lengths = {80};
+  shape.heads = 1;
+  shape.mean_rate = 0.5;
+  Case made(shape);
+  made.AddProblems(Drawn(Law::kBernoulli));
+  const std::vector<float> want = RunReference(made).out;
+  for (int c = 0; c < shape.head_dim; ++c) made.data[20 * shape.head_dim + c] = c % 2 == 0 ? 3e38f : -3e38f;
+  const std::vector<float> out = DenseCase(made).Attend(made);
+  for (int row = 0; row < 80; ++row) {
+    for (int c = 0; c < shape.head_dim; ++c) {
+      const float value = out[row * shape.head_dim + c];
+      if (row == 20) {
+        EXPECT_TRUE(std::isnan(value));
+      } else {
+        EXPECT_NEAR(value, want[row * shape.head_dim + c], 5e-2) << row;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace edgewise::cuda
