@@ -1,10 +1,12 @@
 // Attend of the CUDA backend against the float64 reference, and the promises that hold on every device.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "tests/cuda/device_run.h"
 #include "tests/kernels/attention_patterns.h"
@@ -189,6 +191,36 @@ TEST_P(BackendAttentionTest, ADroppedSequenceChangesNoOther) {
       const size_t all = testing::RowsOf(*attention_case, want, testing::kDropped).size();
       EXPECT_EQ(testing::Untouched(*attention_case, got, want), all) << "rows were written";
     }
+  }
+}
+
+// At the length of use on a GPU; the CPU is held to the float64 reference elsewhere.
+TEST_P(BackendAttentionTest, LongSequencesMatchTheCpu) {
+  const auto drawn = [](int32_t) { return DrawnRows{.key = {21, 0, 2, 0}}; };
+  const std::pair<Pattern, double> cases[] = {
+      {{"drawn, few", drawn}, 0.02},
+      {{"drawn, many", drawn}, 0.5},
+      {{"all pairs", [](int32_t) { return AllPairs{}; }}, 0.1},
+      {{"causal", [](int32_t) { return AllPairs{.causal = true}; }}, 0.1},
+      {{"windows", [](int32_t n) { return testing::Windows(n, 16, false); }}, 0.1}};
+  for (const auto& [pattern, rate] : cases) {
+    SCOPED_TRACE(pattern.name);
+    Shape shape;
+    shape.lengths = {OnGpu() ? 16384 : 600};
+    shape.heads = 1;
+    shape.head_dim = 32;
+    shape.mean_rate = rate;
+    Case attention_case(shape);
+    attention_case.AddProblems(pattern.make(shape.lengths[0]));
+    attention_case.reports[0]->want_key_degrees = true;
+    const auto threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
+    const Outcome want = testing::RunCpu(attention_case, testing::AvailableIsas().back(), threads);
+    const Outcome got = RunOnDevice(*backend_, attention_case);
+    EXPECT_LE(testing::RelativeDifference(got.out, want.out), tolerance_);
+    const HeadReport &of_cpu = want.reports[0].heads[0], &of_device = got.reports[0].heads[0];
+    EXPECT_EQ(of_device.edges, of_cpu.edges);
+    EXPECT_EQ(of_device.isolated, of_cpu.isolated);
+    EXPECT_EQ(of_device.key_degrees, of_cpu.key_degrees);
   }
 }
 
