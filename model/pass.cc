@@ -81,7 +81,10 @@ absl::Status Pass::State::StartGroup() {
   shared.Clear();
   prefixes.clear();
   unrecorded.clear();  // waits
-  for (size_t i = group_begin; i < group_end; ++i) states[i].stop.reset();
+  for (size_t i = group_begin; i < group_end; ++i) {
+    states[i].padded.reset();  // of an input that was dropped meanwhile
+    states[i].stop.reset();
+  }
   group_begin = group_end;
   int64_t tokens = 0;
   for (; group_end < states.size(); ++group_end) {
@@ -203,20 +206,6 @@ void Pass::State::DropStopped() {
   for (size_t i = 0; i < states.size(); ++i) {
     if (inputs[i].stopping.stop_requested()) Drop(static_cast<int64_t>(i), Stopped());
   }
-}
-
-// Rows of dropped inputs leave the wave.
-absl::Status Pass::State::DropDeadMembers() {
-  const auto dead = [&](const auto& member) { return states[member->input].complete; };
-  if (std::none_of(wave.begin(), wave.end(), dead)) return absl::OkStatus();
-  std::erase_if(wave, dead);
-  std::vector<int64_t> rows;
-  for (const auto& member : wave) {
-    const int64_t first = member->row;
-    member->row = static_cast<int64_t>(rows.size());
-    for (int64_t r = 0; r < states[member->input].tokens; ++r) rows.push_back(first + r);
-  }
-  return active.Compact(rows);
 }
 
 // Classifies every member and hands its result to its input; inputs that have enough are finished.

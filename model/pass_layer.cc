@@ -11,6 +11,20 @@ constexpr size_t kMostUnrecorded = 1 << 17;  // reports of a head, about 150 byt
 
 }  // namespace
 
+// Rows of dropped inputs leave the wave.
+absl::Status Pass::State::DropDeadMembers() {
+  const auto dead = [&](const auto& member) { return states[member->input].complete; };
+  if (std::none_of(wave.begin(), wave.end(), dead)) return absl::OkStatus();
+  std::erase_if(wave, dead);
+  std::vector<int64_t> rows;
+  for (const auto& member : wave) {
+    const int64_t first = member->row;
+    member->row = static_cast<int64_t>(rows.size());
+    for (int64_t r = 0; r < states[member->input].tokens; ++r) rows.push_back(first + r);
+  }
+  return active.Compact(rows);
+}
+
 // Whether an input of the group draws from memberships in this layer.
 bool Pass::State::NeedsMemberships() const {
   for (size_t i = group_begin; i < group_end; ++i) {

@@ -106,6 +106,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     of.kind = KindOf(problem.pattern);
     of.cap = problem.cap;
     of.drop = DropFlags::WordOf(problem.drop);
+    of.sampled = -1;
     if (problem.bias != nullptr) StageBias(*problem.bias, inputs.num_heads, staging_, of);
     if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
       of.law = drawn->law;
@@ -124,7 +125,6 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
       AddRowItems(problem, index, inputs.num_heads, bf16_ && call.value_dim <= kMaxDenseDim, of, row_items);
     }
   }
-  // The longest first, so that none of them is the last to start.
   call.num_few_items = OrderTileItems(tile_items);
   call.num_tile_items = static_cast<int64_t>(tile_items.size()) - call.num_few_items;
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));

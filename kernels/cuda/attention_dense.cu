@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention_fragment.cuh"
 #include "kernels/cuda/attention_kernels.h"
 #include "kernels/cuda/attention_tiles_bf16.cuh"
+#include "kernels/cuda/drop.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace edgewise::cuda {
@@ -79,6 +80,7 @@ constexpr int kSampleWarps = 8;
 __global__ void __launch_bounds__(kSampleWarps* kWarpSize) AddSampledEdges(const __grid_constant__ DeviceCall call) {
   const FragmentItem& item = call.sampled_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
+  if (Dropped(problem)) return;
   const FragmentDraw draw(call, {item.problem, item.head, item.first_query, kSampledStep, item.queries});
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
   int edges = 0;

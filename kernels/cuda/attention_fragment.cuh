@@ -31,6 +31,11 @@ __device__ inline uint64_t KeysOf(uint32_t part, int thread) {
   word |= __shfl_xor_sync(kWholeWarp, word, 1);
   return word | __shfl_xor_sync(kWholeWarp, word, 2);
 }
+// From the middle of the values of u that begin with a byte of `word` down to zero, in units of the byte: the byte goes
+// into the last bits of 2^23.
+__device__ inline float BelowByte(uint32_t word, int byte) {
+  return 8388607.5f - __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7440u + static_cast<unsigned>(byte)));
+}
 // Keys first..last of a tile; either may lie outside.
 __device__ inline uint64_t KeyRange(int32_t first, int32_t last) {
   if (last < 0 || first >= kTileKeys || last < first) return 0;
@@ -74,30 +79,29 @@ class FragmentDraw {
     const DeviceProblem& problem = call_.problems[rows_.problem];
     const DrawnPairs pairs(call_, problem, rows_.head);
     const int lane = ThisThread() % kWarpSize, group = lane / 4, thread = lane % 4;
-    float dots[kFragmentTiles][4] = {};
-    Multiply(pairs, problem.tokens, first_key, group, thread, dots);
-    const Limits limits(call_, problem);
+    float rates[kFragmentTiles][4] = {};  // inner products, then what u is compared with
+    Multiply(pairs, problem.tokens, first_key, group, thread, rates);
+    const float tau = problem.cap >= 0 ? static_cast<float>(call_.caps[problem.cap].tau) : 1.0f;
+    const float unit = FindRates(problem, tau, rates);
     const float bound = LargestKeyBound(pairs, problem.tokens, first_key, lane);
-    uint32_t edges = 0, open = 0;
+    uint32_t none = 0, open = 0;  // bits come in from below, the last pair's first
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 1; half >= 0; --half) {
       const int32_t query = Query(group + 8 * half);
       const PhiloxBlock block = pairs.HighBytes(query, static_cast<uint32_t>(first_key / 16 + thread));
-      const float margin = fmaf(limits.margin * __ldg(pairs.query_bound + query), bound, 0.001f);
+      // Both factors lose less than 2^-10 of themselves, and a product of bounds is at least the sum of the sizes of
+      // what is summed.
+      const float margin = fmaf(256.0f * tau * (1.1f / 512.0f) * __ldg(pairs.query_bound + query), bound, 0.501f);
+      const float settled = margin == margin ? margin : INFINITY;
 #pragma unroll
-      for (int n = 0; n < kFragmentTiles; ++n) {
-#pragma unroll
-        for (int b = 0; b < 2; ++b) {
-          const int bit = 16 * half + 2 * n + b;
-          const uint32_t byte = block.word[n / 2] >> (8 * (n % 2 * 2 + b)) & 0xFFu;
-          const float room = limits.Of(dots[n][2 * half + b]) - static_cast<float>(byte);
-          if (room >= 1.0f + margin) edges |= 1u << bit;
-          if (!(room <= -margin)) open |= 1u << bit;  // all of them where the margin is not finite
-        }
+      for (int i = 2 * kFragmentTiles - 1; i >= 0; --i) {
+        const float room = fmaf(rates[i / 2][2 * half + i % 2], unit, BelowByte(block.word[i / 4], i % 4));
+        none = __funnelshift_l(__float_as_uint(room), none, 1);
+        open = __funnelshift_l(__float_as_uint(fabsf(room) - settled), open, 1);
       }
     }
     const uint32_t valid = Valid(problem.tokens - first_key, group, thread);
-    edges = (edges | Forced(pairs, first_key, group, thread)) & valid;
+    uint32_t edges = ((~none & ~open) | Forced(pairs, first_key, group, thread)) & valid;
     for (open &= valid & ~edges; open != 0; open &= open - 1) {
       const int bit = __ffs(static_cast<int>(open)) - 1;
       const int32_t key = first_key + bit % 16 / 2 * 8 + 2 * thread + bit % 2;
@@ -107,31 +111,30 @@ class FragmentDraw {
   }
 
  private:
-  // An edge is kept iff u < tau * p, or 1 - exp(-tau * p), where tau is the age of the first that is dropped. In units
-  // of the high byte.
-  struct Limits {
-    __device__ Limits(const DeviceCall& call, const DeviceProblem& problem)
-        : bernoulli(problem.law == Law::kBernoulli), exploration(problem.exploration) {
-      const float tau = problem.cap >= 0 ? static_cast<float>(call.caps[problem.cap].tau) : 1.0f;
-      scale = bernoulli ? 256.0f * tau : -1.44269504f * tau;
-      margin = 256.0f * tau * (1.1f / 512.0f);
+  // Turns inner products into what u is compared with, in units of 1 / (the number returned) of the high byte: an edge
+  // is kept iff u < tau * p, or 1 - exp(-tau * p), where tau is the age of the first that is dropped.
+  __device__ static float FindRates(const DeviceProblem& problem, float tau, float (&values)[kFragmentTiles][4]) {
+    const float exploration = problem.exploration;
+#pragma unroll
+    for (int i = 0; i < 4 * kFragmentTiles; ++i) {
+      float& value = values[i / 4][i % 4];
+      value = __saturatef(fmaxf(value, 0.0f) + exploration);  // EdgeRate, for NaN too
     }
-    __device__ float Of(float dot) const {
-      const float rate = fminf(fmaxf(dot, 0.0f) + exploration, 1.0f);  // EdgeRate, for NaN too
-      return bernoulli ? rate * scale : 256.0f * (1.0f - exp2f(rate * scale));
+    if (problem.law == Law::kBernoulli) return 256.0f * tau;
+    const float scale = -1.44269504f * tau;
+#pragma unroll
+    for (int i = 0; i < 4 * kFragmentTiles; ++i) {
+      float& value = values[i / 4][i % 4];
+      value = 1.0f - exp2f(value * scale);
     }
-
-    bool bernoulli;
-    float exploration, scale;
-    float margin;  // per product of bounds: both factors lose less than 2^-10, and the bounds' product is at least the
-                   // sum of the sizes of what is summed
-  };
+    return 256.0f;
+  }
 
   // The last row for rows that there are not.
   __device__ int32_t Query(int row) const { return rows_.first_query + rows_.step * min(row, rows_.rows - 1); }
 
   __device__ void Multiply(const DrawnPairs& pairs, int32_t tokens, int32_t first_key, int group, int thread,
-                           float (&dots)[kFragmentTiles][4]) const {
+                           float (&sums)[kFragmentTiles][4]) const {
     const float* upper = pairs.Query(Query(group)) + 4 * thread;
     const float* lower = pairs.Query(Query(group + 8)) + 4 * thread;
     // Columns are taken in another order than they lie, the same for both factors, so that loads are of 16 bytes.
@@ -142,8 +145,8 @@ class FragmentDraw {
 #pragma unroll
       for (int n = 0; n < kFragmentTiles; ++n) {
         const float4 y = Load(pairs.Key(min(first_key + 8 * n + group, tokens - 1)) + column + 4 * thread);
-        MmaTf32(dots[n], first, y.x, y.y);
-        MmaTf32(dots[n], second, y.z, y.w);
+        MmaTf32(sums[n], first, y.x, y.y);
+        MmaTf32(sums[n], second, y.z, y.w);
       }
     }
   }

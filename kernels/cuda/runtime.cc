@@ -123,7 +123,9 @@ absl::Status Device::Reserve(Workspace workspace, int64_t bytes) {
     return absl::OkStatus();
   }
   // As it was, for what is served already.
-  if (reserved > 0) cache.Give(Allocate(reserved, cache).value_or(nullptr));
+  const absl::StatusOr<void*> before = reserved > 0 ? Allocate(reserved, cache) : nullptr;
+  if (before.ok()) cache.Give(*before);
+  if (!before.ok()) reserved = 0;
   return taken.status();
 }
 

@@ -135,7 +135,7 @@ class Scratch {
 
 // The way of small arrays from the host to kernels. Add() copies an array into pinned memory and says where it will be
 // on the device; Commit() enqueues the copies of everything added since the last one, and kernels enqueued after that
-// may read it, until the Add() that follows. Memory is reused once what was enqueued behind it is done.
+// may read or write it, until the Add() that follows. Memory is reused once what was enqueued behind it is done.
 class Staging {
  public:
   explicit Staging(Device& device) : device_(device) {}

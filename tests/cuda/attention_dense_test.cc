@@ -7,10 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/attention_items.h"
-#include "kernels/cuda/attention_kernels.h"
 #include "kernels/reference.h"
-#include "tests/cuda/attention_rows_case.h"
+#include "tests/cuda/attention_dense_case.h"
 #include "tests/cuda/emulator/emulator.h"
 
 namespace edgewise::cuda {
@@ -22,47 +20,9 @@ using ::edgewise::testing::Outcome;
 using ::edgewise::testing::RunReference;
 using ::edgewise::testing::SameBytes;
 using ::edgewise::testing::Shape;
-using testing::DeviceCase;
+using testing::DenseCase;
 using testing::Drawn;
 using testing::Get;
-using testing::RoundOperands;
-
-// A case with the items that the backend makes of its rows.
-struct DenseCase : DeviceCase {
-  explicit DenseCase(const Case& from, std::vector<DeviceCap> caps = {}) : DeviceCase(from, std::move(caps)) {
-    RoundOperands(from, *this);
-    for (size_t p = 0; p < problems.size(); ++p) {
-      AddRowItems(from.problems[p], static_cast<int32_t>(p), call.num_heads, true, problems[p], items);
-    }
-    call.problems = memory.Put(problems);
-    const auto put = [&](const std::vector<RowItem>& list, const RowItem*& to, int64_t& count) {
-      to = memory.Put(list);
-      count = static_cast<int64_t>(list.size());
-    };
-    put(items.rows, call.row_items, call.num_row_items);
-    put(items.dense, call.dense_items, call.num_dense_items);
-    put(items.given, call.given_items, call.num_given_items);
-    put(items.sampled, call.sampled_items, call.num_sampled_items);
-    call.sampled_edges = memory.Put(std::vector<unsigned long long>(static_cast<size_t>(items.sampled_heads)));
-  }
-
-  std::vector<float> Attend(const Case& from) {
-    if (call.num_caps > 0) Select(*this);
-    EXPECT_EQ(CountSampledEdges(nullptr, call), cudaSuccess);
-    EXPECT_EQ(AttendDense(nullptr, call), cudaSuccess);
-    EXPECT_EQ(AttendRows(nullptr, call), cudaSuccess);
-    return Get(call.out, from.out_rows * call.out_stride);
-  }
-
-  // Of drawn problems, once that is known.
-  bool IsDense(size_t problem, int head) const {
-    const int64_t index = problems[problem].sampled + head;
-    return cuda::IsDense(problems[problem].tokens,
-                         Get(call.sampled_edges, items.sampled_heads)[static_cast<size_t>(index)]);
-  }
-
-  RowItems items;
-};
 
 double LargestValue(const std::vector<float>& values) {
   double largest = 0.0;
@@ -87,24 +47,6 @@ void ExpectReference(const Case& from, int dense, std::vector<EdgeCap> caps = {}
     }
   }
   EXPECT_EQ(found, dense);
-}
-
-std::vector<std::vector<HeadEdges>> GraphsOfReference(const Case& from) {
-  std::vector<std::vector<HeadEdges>> graphs(from.problems.size());
-  for (size_t p = 0; p < graphs.size(); ++p) {
-    for (int h = 0; h < from.inputs.num_heads; ++h) {
-      HeadEdges& head = graphs[p].emplace_back();
-      head.row_offsets.assign(static_cast<size_t>(from.problems[p].tokens) + 1, 0);
-      for (const reference::Edge& edge : reference::DrawEdges(from.inputs, from.problems[p], h)) {
-        head.keys.push_back(edge.key);
-        head.row_offsets[edge.query + 1] = static_cast<int64_t>(head.keys.size());
-      }
-      for (size_t i = 1; i < head.row_offsets.size(); ++i) {
-        head.row_offsets[i] = std::max(head.row_offsets[i], head.row_offsets[i - 1]);
-      }
-    }
-  }
-  return graphs;
 }
 
 class AttentionDenseTest : public ::testing::Test {
@@ -241,31 +183,6 @@ TEST_F(AttentionDenseTest, CapsMatchTheReference) {
     EdgeCap cap;
     cap.max_edges = most;
     ExpectReference(made, most == 200 ? 0 : 2, {cap});
-  }
-}
-
-// The dispatch is by edges, so a graph that is given takes the way of the one that was drawn, head by head.
-TEST_F(AttentionDenseTest, AGivenGraphHasTheBytesOfTheDrawnOne) {
-  for (const double rate : {0.03, 0.06, 0.5}) {
-    Shape shape;
-    shape.lengths = {150, 33, 64};
-    shape.heads = 3;
-    shape.mean_rate = rate;
-    Case made(shape);
-    made.AddProblems(Drawn(Law::kBernoulli));
-    const std::vector<float> want = DenseCase(made).Attend(made);
-    const auto graphs = GraphsOfReference(made);
-    for (size_t p = 0; p < graphs.size(); ++p) {
-      ExplicitEdges given;
-      given.heads = &graphs[p];
-      made.problems[p].pattern = given;
-    }
-    DenseCase device(made);
-    EXPECT_EQ(device.call.num_sampled_items, 0);
-    EXPECT_TRUE(SameBytes(device.Attend(made), want)) << rate;
-    if (rate == 0.5) {
-      EXPECT_EQ(device.call.num_row_items, 0);
-    }
   }
 }
 

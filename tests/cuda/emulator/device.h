@@ -178,6 +178,16 @@ inline float __uint_as_float(unsigned x) { return emulator::BitCast<float>(x); }
 inline float __int_as_float(int x) { return emulator::BitCast<float>(x); }
 inline long long __double_as_longlong(double x) { return emulator::BitCast<long long>(x); }
 inline double __longlong_as_double(long long x) { return emulator::BitCast<double>(x); }
+inline float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+  return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) << (shift & 31) >> 32);
+}
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+  unsigned to = 0;
+  for (int i = 0; i < 4; ++i) to |= static_cast<unsigned>(bytes >> (8 * (selector >> (4 * i) & 7u)) & 0xFFu) << (8 * i);
+  return to;
+}
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 #define __expf(x) expf(x)  // glibc declares functions of these names
 #define __logf(x) logf(x)
