@@ -29,8 +29,11 @@ int64_t OutputFloats(const ModelConfig& config, int64_t rows) {
   if (config.task == Task::kCausalLm) {
     return LogitsAtOnce(config, rows) * (static_cast<int64_t>(config.hidden_size) + config.vocab_size);
   }
-  const int64_t of_row = 3 * config.hidden_size + config.classifier_hidden_size + config.num_labels;
-  return rows * of_row;
+  const int64_t pooled = config.task == Task::kTokenClassification ? 0
+                         : config.task == Task::kPairClassification
+                             ? 3 * config.hidden_size  // and features of the pair
+                             : config.hidden_size;
+  return rows * (pooled + config.classifier_hidden_size + config.num_labels);
 }
 
 }  // namespace

@@ -75,7 +75,11 @@ absl::Status Staging::Settle() {
 
 absl::Status Staging::Reserve(size_t bytes) {
   if (current_ != nullptr && current_->used + bytes <= current_->bytes) return absl::OkStatus();
-  if (current_ != nullptr) full_.push_back(std::move(current_));
+  if (current_ != nullptr) {
+    const bool read = full_.empty() && current_->used == current_->committed;  // by nothing that is not enqueued yet
+    full_.push_back(std::move(current_));
+    if (absl::Status status = read ? Retire() : absl::OkStatus(); !status.ok()) return status;
+  }
 
   // The smallest chunk that is free and large enough; where there is none, the one that will be free first.
   size_t best = retired_.size(), first = retired_.size(), waiting = 0;

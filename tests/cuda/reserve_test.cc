@@ -114,6 +114,13 @@ std::vector<ModelInput> Texts(const Model& model, int count, int32_t tokens) {
   return inputs;
 }
 
+// Samples share a dense layer, and each draws in two more, so that both have all kinds of rows.
+const json kThreeLayers = {{"num_hidden_layers", 3},
+                           {"attention",
+                            {{{"kind", "dense"}},
+                             {{"kind", "sbm"}, {"num_clusters", 16}, {"law", "bernoulli"}},
+                             {{"kind", "sbm"}, {"num_clusters", 16}, {"law", "bernoulli"}}}}};
+
 // One narrow layer.
 json WaveConfig(const json& changes) {
   json config = SmallConfig();
@@ -122,11 +129,29 @@ json WaveConfig(const json& changes) {
   return config;
 }
 
-class FullWaveTest : public ::testing::TestWithParam<const char*> {
+json LanguageConfig(int32_t length) {
+  return WaveConfig({{"task", "causal-lm"},
+                     {"pooling", nullptr},
+                     {"num_labels", nullptr},
+                     {"classifier_hidden_size", nullptr},
+                     {"pad_token_id", -1},
+                     {"vocab_size", 2001},
+                     {"num_hidden_layers", 2},
+                     {"max_position_embeddings", length},
+                     {"attention",
+                      {{"kind", "ssa"},
+                       {"bias", "local"},
+                       {"windows", 6},
+                       {"sigma", {0.2, 0.3}},
+                       {"num_clusters", nullptr},
+                       {"law", nullptr},
+                       {"exploration", nullptr}}}});
+}
+
+class FullWaveOnceTest : public ::testing::Test {
  protected:
-  void Load(const json& config) {
-    loaded_ = {};
-    loaded_ = LoadModel(WriteModel(folder_.path(), config), MakeCudaBackend(GetParam()));
+  void Load(const json& config, const std::string& precision = "fp32") {
+    loaded_ = LoadModel(WriteModel(folder_.path(), config), MakeCudaBackend(precision));
     before_ = emulator::TakenSoFar();
   }
   void Run(const std::vector<ModelInput>& inputs) {
@@ -139,58 +164,80 @@ class FullWaveTest : public ::testing::TestWithParam<const char*> {
   emulator::Taken before_;
 };
 
+class FullWaveTest : public FullWaveOnceTest, public ::testing::WithParamInterface<const char*> {};
+
 TEST_P(FullWaveTest, WithReports) {
-  Load(WaveConfig({{"max_position_embeddings", 64}}));
+  Load(WaveConfig({{"max_position_embeddings", 64}}), GetParam());
   std::vector<ModelInput> inputs = Texts(*loaded_, 256, 64);
   for (ModelInput& input : inputs) input.want_expected = input.want_key_degrees = true;
   Run(inputs);
 }
 
-TEST_P(FullWaveTest, WithBudgets) {
+TEST_F(FullWaveOnceTest, WithBudgets) {
   Load(WaveConfig({{"max_position_embeddings", 64}}));
   std::vector<ModelInput> inputs = Texts(*loaded_, 300, 54);
   for (ModelInput& input : inputs) input.max_edges = 1000;
   Run(inputs);
 }
 
-TEST_P(FullWaveTest, OfWavesThatGrow) {
-  Load(WaveConfig({{"max_position_embeddings", 64}}));
-  std::vector<ModelInput> inputs = Texts(*loaded_, 32, 64);
-  for (ModelInput& input : inputs) {
-    input.samples = 16;
+TEST_F(FullWaveOnceTest, OfWavesThatGrow) {
+  Load(WaveConfig(kThreeLayers));
+  std::vector<ModelInput> inputs = Texts(*loaded_, 273, 60);
+  for (ModelInput& input : Texts(*loaded_, 256, 64)) inputs.push_back(std::move(input));  // four rows more
+  for (ModelInput& input : Texts(*loaded_, 32, 64)) {
+    input.samples = 16;  // waves of 4, 4 and 8 samples
     input.tolerance = 1e-9;
+    inputs.push_back(std::move(input));
   }
-  for (ModelInput& input : Texts(*loaded_, 250, 60)) inputs.push_back(std::move(input));  // groups of another size
   Run(inputs);
 }
 
-TEST_P(FullWaveTest, OfVeryShortTexts) {
+TEST_F(FullWaveOnceTest, OfVeryShortTexts) {
   Load(WaveConfig({{"max_position_embeddings", 64}}));
   Run(Texts(*loaded_, 16384, 1));
 }
 
-TEST_P(FullWaveTest, OfPairs) {
+TEST_F(FullWaveOnceTest, OfPairs) {
   Load(WaveConfig({{"task", "pair-classification"}, {"classifier_hidden_size", 128}}));
   Run(Texts(*loaded_, 8192, 1));
 }
 
 TEST_P(FullWaveTest, OfTokens) {
-  Load(WaveConfig({{"task", "token-classification"}, {"pooling", nullptr}, {"num_labels", 37}}));
+  Load(WaveConfig(
+           {{"task", "token-classification"}, {"pooling", nullptr}, {"num_labels", 37}, {"intermediate_size", 256}}),
+       GetParam());
   Run(Texts(*loaded_, 256, 64));
 }
 
-TEST_P(FullWaveTest, OfATextThatIsScored) {
-  Load(WaveConfig({{"task", "causal-lm"},
-                   {"pooling", nullptr},
-                   {"num_labels", nullptr},
-                   {"classifier_hidden_size", nullptr},
-                   {"pad_token_id", -1},
-                   {"vocab_size", 2001},
-                   {"attention", {{{"kind", "ssa"}, {"bias", "local"}, {"windows", 6}, {"sigma", 0.2}}}}}));
+TEST_F(FullWaveOnceTest, OfATextThatIsScored) {
+  Load(LanguageConfig(64));
   ModelInput input;
   input.sequences = *loaded_->PrepareWindows(RandomTokens(9000, 49, 1), TruncateMode::kRefuse, 32);
   input.samples = 2;
   Run({input});
+}
+
+// As many samples of a prompt as a wave has room for, twice.
+TEST_P(FullWaveTest, OfPrompts) {
+  constexpr int32_t kLength = 512, kSamples = 32;
+  Load(LanguageConfig(kLength), GetParam());
+  const auto prompt = *loaded_->Prepare(RandomTokens(kLength - 3, 49, 1), TruncateMode::kRefuse);
+  // The first layer's caches are shared.
+  constexpr uint64_t kCacheBytes = 2 * (1 + kSamples) * kLength * 2 * 16 * sizeof(float);
+  ASSERT_TRUE(ReserveForGenerations(*loaded_, {kCacheBytes, 2, kSamples}).ok());
+  before_ = emulator::TakenSoFar();
+  std::vector<std::unique_ptr<Generation>> running;
+  for (int g = 0; g < 2; ++g) {
+    GenerationOptions options;
+    options.max_new_tokens = 3;
+    options.samples = kSamples;
+    running.push_back(*Generation::Create(*loaded_, prompt, options));
+    while (running[g]->prompt_next()) ASSERT_TRUE(running[g]->Step().ok());
+  }
+  for (auto& generation : running) {
+    while (!generation->done()) ASSERT_TRUE(generation->Step().ok());
+  }
+  ExpectNothingTaken(before_);
 }
 
 INSTANTIATE_TEST_SUITE_P(Precisions, FullWaveTest, ::testing::Values("fp32", "bf16"));

@@ -115,6 +115,35 @@ TEST(StagingTest, ArraysOfOneBatchNeverShareMemory) {
   for (size_t i = 0; i + 1 < ranges.size(); ++i) ASSERT_LE(ranges[i].second, ranges[i + 1].first);
 }
 
+// What one batch fills cannot be used again before it is committed.
+TEST(StagingTest, WhatIsPreparedIsFoundAndIsEnough) {
+  const auto device = *Device::Open(0);
+  Staging staging(*device);
+  ASSERT_TRUE(staging.Prepare().ok());
+  const emulator::Taken before = emulator::TakenSoFar();
+  ASSERT_TRUE(staging.Prepare().ok());
+  const std::vector<double> values(500000, 1.5);  // 4 MB
+  for (int batch = 0; batch < 3; ++batch) {
+    for (int i = 0; i < 6; ++i) EXPECT_NE(staging.Add(std::span<const double>(values)), nullptr);
+    ASSERT_TRUE(staging.Commit().ok());
+  }
+  const emulator::Taken after = emulator::TakenSoFar();
+  EXPECT_EQ(after.pinned_memory, before.pinned_memory);
+  EXPECT_EQ(after.device_memory, before.device_memory);
+  EXPECT_EQ(after.events, before.events);
+
+  // A larger chunk is kept for arrays as large, and gives way to one that is larger still.
+  const std::vector<double> large(1000000, 2.5), larger(2000000, 3.5);
+  const size_t held = emulator::LiveBytes();
+  for (const std::vector<double>* array : {&large, &large, &large, &larger, &larger, &larger, &large}) {
+    EXPECT_NE(staging.Add(std::span<const double>(*array)), nullptr);
+    ASSERT_TRUE(staging.Commit().ok());
+  }
+  EXPECT_EQ(emulator::TakenSoFar().pinned_memory, before.pinned_memory + 2);
+  device->memory().Trim();
+  EXPECT_LE(emulator::LiveBytes() - held, size_t{16} << 20);
+}
+
 TEST(StagingTest, NothingToCopyIsFine) {
   const auto device = *Device::Open(0);
   Staging staging(*device);
