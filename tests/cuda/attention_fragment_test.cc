@@ -222,7 +222,13 @@ TEST_F(AttentionFragmentTest, MembershipsThatAreNotFiniteAreTheDefinition) {
   made.query_bound[5] = NAN;
   made.y[70 * 32 + 1] = INFINITY;
   made.key_bound[70] = INFINITY;
-  made.AddProblems(Drawn(Law::kBernoulli));
+  for (int row = 10; row < 100; ++row) {  // 0 times infinity bounds nothing
+    std::fill_n(made.x.begin() + row * 32, 32, 0.0f);
+    made.query_bound[row] = 0.0f;
+  }
+  DrawnRows drawn = Drawn(Law::kBernoulli);
+  drawn.exploration = 76.5f / 256.0f;
+  made.AddProblems(drawn);
   ExpectDefinition(made);
 }
 
