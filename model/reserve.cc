@@ -9,6 +9,9 @@
 namespace edgewise {
 namespace {
 
+// Caches of unlike lengths that come and go leave gaps between them: so much more is taken than they may fill.
+constexpr double kGaps = 1.25;
+
 int64_t MaxRows() { return Pass::Options().max_wave_tokens; }
 
 int64_t Width(const ModelConfig& config) { return static_cast<int64_t>(config.num_attention_heads) * config.head_dim; }
@@ -61,7 +64,7 @@ absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& l
   // Doubles: whole generations may be more than there are bytes.
   const double of_layer = static_cast<double>(samples) * config.max_position_embeddings * 2 * Width(config);
   const double all = static_cast<double>(limits.generations) * static_cast<double>(layers) * of_layer;
-  const double caches = std::min(all, static_cast<double>(limits.cache_bytes / sizeof(float)));
+  const double caches = std::min(all, kGaps * static_cast<double>(limits.cache_bytes / sizeof(float)));
   // A call of attention has the cache of one layer. Samples share that of the first layer that draws and those below.
   const int64_t first_drawn = FirstDrawnLayer(config.attention);
   const double of_call = first_drawn + 1 < layers

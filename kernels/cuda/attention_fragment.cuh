@@ -92,7 +92,7 @@ class FragmentDraw {
       // Both factors lose less than 2^-10 of themselves, and a product of bounds is at least the sum of the sizes of
       // what is summed.
       const float margin = fmaf(256.0f * tau * (1.1f / 512.0f) * __ldg(pairs.query_bound + query), bound, 0.501f);
-      const float settled = margin == margin ? margin : INFINITY;
+      const float settled = margin == margin ? margin : INFINITY;  // a GPU's NaN has no sign
 #pragma unroll
       for (int i = 2 * kFragmentTiles - 1; i >= 0; --i) {
         const float room = fmaf(rates[i / 2][2 * half + i % 2], unit, BelowByte(block.word[i / 4], i % 4));

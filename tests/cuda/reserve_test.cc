@@ -240,6 +240,36 @@ TEST_P(FullWaveTest, OfPrompts) {
   ExpectNothingTaken(before_);
 }
 
+// Generations of any length and number of samples come and go within the limit.
+TEST_F(FullWaveOnceTest, OfCachesOfUnlikeSizes) {
+  constexpr int32_t kLength = 512;
+  Load(LanguageConfig(kLength));
+  constexpr uint64_t kLimit = 4 << 20;
+  ASSERT_TRUE(ReserveForGenerations(*loaded_, {kLimit, 16, 32}).ok());
+  before_ = emulator::TakenSoFar();
+  std::mt19937_64 random(1);
+  std::vector<std::pair<uint64_t, std::unique_ptr<Generation>>> running;
+  uint64_t held = 0, most = 0;
+  for (int i = 0; i < 300; ++i) {
+    const int32_t tokens = 1 + static_cast<int32_t>(random() % 400);
+    GenerationOptions options;
+    options.max_new_tokens = 1 + random() % 100;
+    options.samples = 1 + random() % 8;
+    const uint64_t bytes = (tokens + options.max_new_tokens) * (1 + options.samples) * 2 * 16 * sizeof(float);
+    while (held + bytes > kLimit || running.size() == 16) {
+      const size_t ends = random() % running.size();
+      held -= running[ends].first;
+      running.erase(running.begin() + static_cast<int64_t>(ends));
+    }
+    const auto prompt = *loaded_->Prepare(RandomTokens(tokens, 49, i), TruncateMode::kRefuse);
+    running.emplace_back(bytes, *Generation::Create(*loaded_, prompt, options));
+    held += bytes;
+    most = std::max(most, held);
+  }
+  EXPECT_GT(most, kLimit * 9 / 10);
+  ExpectNothingTaken(before_);
+}
+
 INSTANTIATE_TEST_SUITE_P(Precisions, FullWaveTest, ::testing::Values("fp32", "bf16"));
 
 class ReserveGenerationTest : public ReserveTest {};
