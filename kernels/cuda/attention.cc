@@ -187,7 +187,8 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   return CopyAsync(memory->device, host, bytes, cudaMemcpyHostToDevice, device_);
 }
 
-absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, DeviceCall& call, DeviceBlock& rounded) {
+absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                                           DeviceCall& call, DeviceBlock& rounded) {
   if (!bf16_) return absl::OkStatus();
   const int64_t k_columns = static_cast<int64_t>(call.num_heads) * call.head_dim;
   const int64_t v_columns = static_cast<int64_t>(call.num_heads) * call.value_dim;
@@ -197,17 +198,21 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, Device
                           device_.memory(Workspace::kAttention));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
-  auto* k16 = rounded.as<__nv_bfloat16>();
-  auto* v16 = k16 + k_count;
-  absl::Status status = CudaStatus(
-      RoundRows(device_.stream(), inputs.k.data, inputs.k.stride, inputs.k.rows, k_columns, k16), "rounding keys");
-  if (status.ok()) {
-    status = CudaStatus(RoundRows(device_.stream(), inputs.v.data, inputs.v.stride, inputs.v.rows, v_columns, v16),
-                        "rounding values");
+  int64_t first = inputs.k.rows, end = 0;  // of the rows that problems read: a cache has room for more
+  for (const AttentionProblem& problem : problems) {
+    first = std::min(first, problem.first_row);
+    end = std::max(end, problem.first_row + problem.tokens);
   }
+  const auto round = [&](const ConstMatrix& rows, int64_t columns, __nv_bfloat16* to) {
+    return CudaStatus(RoundRows(device_.stream(), rows.data + first * rows.stride, rows.stride, end - first, columns,
+                                to + first * columns),
+                      "rounding keys and values");
+  };
+  auto* k16 = rounded.as<__nv_bfloat16>();
   call.k16 = k16;
-  call.v16 = v16;
-  return status;
+  call.v16 = k16 + k_count;
+  const absl::Status status = round(inputs.k, k_columns, k16);
+  return status.ok() ? round(inputs.v, v_columns, k16 + k_count) : status;
 }
 
 absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results) {
@@ -246,7 +251,7 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   DeviceBlock rounded;
   status = Plan(inputs, problems, caps, out, call, lists, results);
   status.Update(staging_.Commit());  // always: it ends what Plan began
-  if (status.ok()) status = RoundKeysAndValues(inputs, call, rounded);
+  if (status.ok()) status = RoundKeysAndValues(inputs, problems, call, rounded);
   if (status.ok()) status = Enqueue(call, lists, results);
   if (!status.ok()) {
     device_.Synchronize().IgnoreError();  // copies to and from `results` may be on their way

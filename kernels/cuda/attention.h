@@ -79,7 +79,8 @@ class Attention {
                            Lists& lists, Results& results);
   absl::Status Enqueue(const DeviceCall& call, const Lists& lists, const Results& results);
   // Rounds keys and values where the precision is bf16; they live until the call's kernels are done.
-  absl::Status RoundKeysAndValues(const AttentionInputs& inputs, DeviceCall& call, DeviceBlock& rounded);
+  absl::Status RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                                  DeviceCall& call, DeviceBlock& rounded);
 
   Device& device_;
   Staging& staging_;
