@@ -157,7 +157,7 @@ class GpuBundleTest(unittest.TestCase):
         self.assertEqual(run.returncode, 1)
         self.assertTrue(run.stdout.endswith(self.summary()))
         self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: status 1 ")
-        self.assertEqual(self.summary().count(" passed "), 11)
+        self.assertEqual(self.summary().count(" passed "), 12)
         self.assertRegex(self.summary(), r"tests budget bf16 +passed ")
         with tarfile.open(self.out / "logs.tar.gz") as logs:
             self.assertEqual(logs.extractfile("./tests_cuda_backend_cap.log").read(), b"broken\n")
