@@ -17,7 +17,7 @@ namespace edgewise::cuda {
 // How many queries one item of the row kernel has; of a sequence's last item fewer.
 inline constexpr int kRowsPerItem = 32;
 // Rows are drawn and attended over in chunks of so many keys (packed indices), so that a chunk's edges, one bit per
-// pair, stay in shared memory. What a row sums up in which order depends on its edges and on these chunks only.
+// pair, stay in shared memory. What such a row sums up in which order depends on its edges and on these chunks only.
 inline constexpr int kChunkKeys = 4096;
 inline constexpr int kChunkWords = kChunkKeys / 64;
 // Queries of one item of the tile kernel, and keys of one of its steps. An item of at most kWarpQueries can also go to
@@ -34,8 +34,8 @@ inline constexpr int64_t kDenseHeadShare = 20;
 inline constexpr int kMaxDenseDim = 128;  // wider heads are never dense: their values' sums take a draw's registers
 
 enum class PatternKind : int32_t {
-  kDrawn,  // rows drawn from memberships: row kernel
-  kGiven,  // compressed sparse rows: row kernel
+  kDrawn,  // rows drawn from memberships: row kernel, or the tile kernel for dense heads
+  kGiven,  // compressed sparse rows: likewise
   kTiles   // key lists shared by runs of queries: tile kernel
 };
 

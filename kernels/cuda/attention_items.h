@@ -13,8 +13,7 @@
 
 namespace edgewise::cuda {
 
-// Which kernel attends: a graph that all pairs or groups gave goes back to the tile kernel, any other to the row
-// kernel.
+// A graph that all pairs or groups gave goes back to the tile kernel; any other is rows of its own.
 PatternKind KindOf(const AttentionPattern& pattern);
 
 // Items of the problems whose edges are rows of their own.
@@ -24,10 +23,10 @@ struct RowItems {
   int64_t sampled_heads = 0;
 };
 
-// Adds those of a problem of kind kDrawn or kGiven; sets staged.sampled. Heads without multiplicity, in a sequence
-// without gaps, may be dense: of given edges it is known here.
-void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, bool bf16, DeviceProblem& staged,
-                 RowItems& items);
+// Adds those of a problem of kind kDrawn or kGiven; sets staged.sampled. `may_be_dense`: heads without multiplicity, in
+// a sequence without gaps, may be; of given edges it is known here which are.
+void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, bool may_be_dense,
+                 DeviceProblem& staged, RowItems& items);
 
 // The longest first, so that none of them is the last to start. `staged` [problems].
 void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Staging& staging, DeviceCall& call);
