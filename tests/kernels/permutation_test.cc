@@ -1,5 +1,6 @@
 // What is drawn once per layer or token (docs/random-numbers.md, "Orders and tokens"): golden values and laws.
 #include "kernels/permutation.h"
+#include "tests/support/paths.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +15,7 @@ namespace {
 // tests/testdata/orders-v1.txt, written by an independent implementation (tests/reference/permutation.py): seed sample
 // layer side stream window element normal sort_key.
 TEST(OrderTest, MatchesTheGoldenFile) {
-  std::ifstream file(std::string(EDGEWISE_TESTDATA) + "/orders-v1.txt");
+  std::ifstream file(edgewise::testing::TestdataFolder() + "/orders-v1.txt");
   ASSERT_TRUE(file.is_open());
   std::string line;
   int normals = 0, sort_keys = 0;

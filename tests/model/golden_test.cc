@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/model/run_model.h"
+#include "tests/support/paths.h"
 
 namespace edgewise::testing {
 namespace {
@@ -16,15 +17,9 @@ using nlohmann::json;
 
 constexpr double kLogitTolerance = 1e-4;
 
-// tests/testdata, elsewhere where the tests have been carried to another machine.
-std::string Testdata() {
-  const char* given = std::getenv("EDGEWISE_TESTDATA");
-  return given != nullptr ? given : EDGEWISE_TESTDATA;
-}
-
 std::vector<std::string> Cases() {
   std::vector<std::string> cases;
-  for (const auto& entry : std::filesystem::directory_iterator(Testdata())) {
+  for (const auto& entry : std::filesystem::directory_iterator(testing::TestdataFolder())) {
     if (std::filesystem::exists(entry.path() / "golden.json")) cases.push_back(entry.path().filename().string());
   }
   std::sort(cases.begin(), cases.end());
@@ -47,7 +42,7 @@ Graph ReadGraph(const json& value) {
 class GoldenTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    const std::string folder = Testdata() + "/" + GetParam();
+    const std::string folder = testing::TestdataFolder() + "/" + GetParam();
     loaded_ = LoadModel(folder + "/1");
     std::ifstream file(folder + "/golden.json");
     golden_ = json::parse(file);

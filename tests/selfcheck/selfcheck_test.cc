@@ -16,6 +16,7 @@
 #include "selfcheck/flags.h"
 #include "selfcheck/model_check.h"
 #include "tests/model/deferred_backend.h"
+#include "tests/support/paths.h"
 
 namespace edgewise::selfcheck {
 namespace {
@@ -25,7 +26,7 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr char kModel[] = EDGEWISE_EXAMPLES "/sentiment/1";
+const std::string kModel = edgewise::testing::ExamplesFolder() + "/sentiment/1";
 
 // The CPU, with what it tells changed by hand.
 class WrongBackend : public edgewise::testing::DeferredBackend {

@@ -10,6 +10,7 @@
 #include "server/repository.h"
 #include "tests/model/run_model.h"
 #include "tests/model/stopping_backend.h"
+#include "tests/support/paths.h"
 
 namespace edgewise::server {
 namespace {
@@ -28,7 +29,7 @@ class EngineTest : public ::testing::Test {
 
   void Load(const std::string& name) {
     backend_ = std::make_unique<StoppingBackend>(testing::MakeBackend());
-    auto model = Model::Load(std::string(EDGEWISE_TESTDATA) + "/" + name + "/1", *backend_);
+    auto model = Model::Load(edgewise::testing::TestdataFolder() + "/" + name + "/1", *backend_);
     ASSERT_TRUE(model.ok()) << model.status();
     auto loaded = std::make_shared<LoadedModel>();
     loaded->name = name;

@@ -17,6 +17,7 @@
 #include "edgewise/v1/inference.grpc.pb.h"
 #include "server/server.h"
 #include "tests/server/test_models.h"
+#include "tests/support/paths.h"
 
 namespace edgewise::server {
 
@@ -28,7 +29,7 @@ inline double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
-inline ServerOptions TestOptions(const std::string& repository = EDGEWISE_TESTDATA) {
+inline ServerOptions TestOptions(const std::string& repository = edgewise::testing::TestdataFolder()) {
   ServerOptions options;
   options.model_repository = repository;
   options.listen = "127.0.0.1:0";
