@@ -63,11 +63,7 @@ ExitCode OpenDevices(const Flags& flags, Devices& devices) {
   if (!cpu.ok()) return Fail(kNoDevice, cpu.status().message());
   devices.cpu = *std::move(cpu);
   devices.gpu = absl::StartsWith(devices.device->device(), "cuda");
-  if (!why_cpu.empty()) {
-    absl::string_view reason = absl::StripPrefix(why_cpu, "device cuda: ");
-    reason = absl::StripSuffix(reason, "; use --device=cpu or auto");
-    std::printf("no GPU: %s; ", std::string(reason).c_str());
-  }
+  if (!why_cpu.empty()) std::printf("no GPU: %s; ", why_cpu.c_str());
   if (!devices.gpu) std::printf("the CPU is compared with itself\n");
   return kAgrees;
 }

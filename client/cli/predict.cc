@@ -82,14 +82,14 @@ int PredictOne(const PredictFlags& flags, Client& client, v1::PredictRequest& re
   *request.add_inputs() = input.input;
   absl::StatusOr<v1::PredictResponse> response = client.Predict(request);
   if (absl::Status status = CheckAnswer(response); !status.ok()) {
-    return ReportServerError(status, flags.connection.server, err);
+    return ReportServerError(status, flags.connection, err);
   }
   out << (flags.json ? ToJson(*response, true) : RenderAnswer(*response)) << std::flush;
   if (flags.plot.empty()) return kExitOk;
   absl::StatusOr<v1::ModelInfo> model = client.GetModel(response->model(), response->version());
   absl::StatusOr<Plot> plot = LayOutPlot(input.input, *response, model.ok() ? model->tokenizer() : "");
   absl::Status drawn = plot.ok() ? DrawPlot(*plot, flags.plot) : plot.status();
-  if (!drawn.ok()) return ReportServerError(drawn, flags.connection.server, err);
+  if (!drawn.ok()) return ReportServerError(drawn, flags.connection, err);
   if (response->predictions(0).has_graph() && plot->matrices.empty()) {
     err << "--plot: graphs of more than " << kMaxMatrixPositions << " positions are left out\n";
   }
@@ -182,7 +182,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
     ++summary.failed;
     if (IsHopeless(status.code())) {
       next = inputs.size();
-      return ReportServerError(status, flags.connection.server, err);
+      return ReportServerError(status, flags.connection, err);
     }
     if (flags.json) {
       out << "{\"input\":" << i + 1 << ",\"error\":" << StatusToJson(status) << "}\n" << std::flush;
