@@ -291,7 +291,8 @@ absl::StatusOr<Plot> LayOutPlot(const PlotSource& source) {
         plot.weights ? "Attention weight of the edge"
                      : absl::StrCat("Share of the pairs in a cell of ", bin, " \u00d7 ", bin, " that have an edge");
     plot.edges_note = "Query by key: a row is a query, a column a key; white: no edge.";
-    if (prediction.samples() > 1) absl::StrAppend(&plot.edges_note, " The edges shown are those of the first sample.");
+    if (prediction.samples() > 1)
+      absl::StrAppend(&plot.edges_note, " The edges, and the keys that decide, are those of the first sample.");
   }
   plot.budget = {.edges = report.edges(),
                  .largest = report.max_sample_edges(),

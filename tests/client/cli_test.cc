@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -49,7 +50,9 @@ class CliTest : public ::testing::Test {
     if (request.inputs(0).sequence().text() == "too long") {
       return absl::InvalidArgumentError("inputs[0].sequence has 9 tokens; the model takes 8");
     }
-    return PlausibleAnswer(request);
+    v1::PredictResponse answer = PlausibleAnswer(request);
+    if (change_answer_) change_answer_(request, *answer.mutable_predictions(0)->mutable_edges());
+    return answer;
   }
   Outcome RunHere(std::vector<std::string> arguments) {
     arguments.push_back("--server=" + server_.address());
@@ -67,6 +70,7 @@ class CliTest : public ::testing::Test {
   v1::PredictRequest last_;
   std::vector<v1::PredictRequest> asked_;
   bool refuse_graphs_ = false;
+  std::function<void(const v1::PredictRequest&, v1::EdgeReport&)> change_answer_;
   FakeServer server_;
 };
 
@@ -182,6 +186,19 @@ TEST_F(CliTest, PlotInTheTerminalFollowsTheAnswer) {
   refuse_graphs_ = true;
   EXPECT_HAS(RunHere({"predict", "--model=toy", "--text=a b c d e f g h", "--plot=-"}).out,
              "Only keys are shown, over all queries: outputs.graph is too large.\n");
+}
+
+TEST_F(CliTest, PlotOfAGraphThatMayBeTooLargeIsAskedForUnderTheServersCap) {
+  bool capped = false;
+  change_answer_ = [&capped](const v1::PredictRequest& request, v1::EdgeReport& edges) {
+    edges.set_pairs(uint64_t{1} << 24);
+    edges.set_capped(request.outputs().graph() && capped);
+  };
+  const std::vector<std::string> arguments = {"predict", "--model=toy", "--text=a b c d e f g h", "--plot=-"};
+  EXPECT_HAS(RunHere(arguments).out, "Most attention goes to:");
+  EXPECT_EQ(last_.budget().max_edges(), uint64_t{4} << 20);
+  capped = true;  // the graph has lost edges that the answer was computed with
+  EXPECT_HAS(RunHere(arguments).out, "Only keys are shown, over all queries: a graph can have 4,194,304 edges");
 }
 
 TEST_F(CliTest, PlotTakesAFileOfOneInputOnly) {

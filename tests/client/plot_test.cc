@@ -209,6 +209,18 @@ TEST(LayOutPlotTest, LongInputsAreBinnedAndTheirShadesAddUpToTheDensity) {
   EXPECT_NEAR(sum / (125 * 125), picture.pictures[0].density, 1e-9);
 }
 
+TEST(ShareOfPairsTest, PairsOfACausalModelEndAtTheDiagonal) {
+  Edges edges(5);
+  for (int query = 0; query < 5; ++query) {
+    for (int key = 0; key <= query; ++key) edges[query].push_back({key, 1.0f});
+  }
+  const Example dense("a b c d e", true, {{edges}});
+  const std::vector<const v1::Graph::Head*> heads = {&dense.graph.layers(0).heads(0)};
+  EXPECT_EQ(ShareOfPairs(heads, 5, true, 2, 2), (std::vector<float>{1, 0, 1, 1}));
+  // Rows 0 to 2 and 3 to 4, columns likewise, of 9, 6, 6 and 4 pairs.
+  EXPECT_EQ(ShareOfPairs(heads, 5, false, 2, 2), (std::vector<float>{6.0f / 9, 0, 1, 3.0f / 4}));
+}
+
 TEST(LayOutPlotTest, WithoutAGraphKeysAreShownAndThePictureSaysWhy) {
   const Example example = Causal();
   absl::StatusOr<Plot> plot = LayOutPlot(example.Source(false));
