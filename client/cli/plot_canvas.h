@@ -47,7 +47,7 @@ class Canvas {
   // Broken at blanks into lines of `width`, the first one around y. Returns where the next line would be.
   double Paragraph(double x, double y, double width, const std::string& text, const TextStyle& style = {});
   double TextWidth(const std::string& text, const TextStyle& style = {});
-  // rows x columns rectangles, each as large as `cell`. `colour` sets a cell's colour, or returns false: it stays white.
+  // rows x columns rectangles as large as `cell`. `colour` sets the colour of one, or returns false: it stays white.
   void Cells(double x, double y, int rows, int columns, Size cell,
              const std::function<bool(int, int, Colour&)>& colour);
 

@@ -156,7 +156,8 @@ void DrawHeads(Canvas& canvas, const SequencePicture& picture, const Grid& grid,
 
 double DrawKeys(Canvas& canvas, const SequencePicture& picture, bool pair, double x, double y) {
   const std::string whose = !pair ? "" : absl::StrCat(" (", absl::AsciiStrToLower(picture.title), ")");
-  canvas.Text(x, y, absl::StrCat("The keys that decide", whose), kHeading, kPanelWidth);
+  canvas.Text(x, y, absl::StrCat(picture.rows > 1 ? "The keys that decide" : "The keys with the most edges", whose),
+              kHeading, kPanelWidth);
   y = canvas.Paragraph(x, y + 20, kPanelWidth, picture.keys_measure, kSmall) + 8;
   constexpr double kNameRoom = 124, kNumberRoom = 50, kRow = 19;
   const double room = kPanelWidth - kNameRoom - kNumberRoom - 10;

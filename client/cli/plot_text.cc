@@ -114,7 +114,7 @@ absl::StatusOr<std::string> PlotText(const PlotSource& source, bool colour) {
     std::string keys;
     const std::vector<KeyShare> ranked = RankKeys(view);
     for (size_t k = 0; k < std::min(kKeys, ranked.size()); ++k) {
-      absl::StrAppendFormat(&keys, "%s%s %.1f %%", k == 0 ? "" : ", ", ranked[k].name, 100 * ranked[k].share);
+      absl::StrAppendFormat(&keys, "%s%s %.1f %%", k == 0 ? "" : "; ", ranked[k].name, 100 * ranked[k].share);
     }
     painter.Say(absl::StrCat(view.graph.empty() ? "Most edges go to: " : "Most attention goes to: ", keys));
   }

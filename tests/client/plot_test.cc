@@ -348,7 +348,7 @@ TEST(PlotTextTest, ShowsQueriesAndKeysByName) {
             "               0    2 key\n"
             "Shade: share of a cell's pairs with an edge, over all 1 heads:\n"
             "  ░ to 25 %  ▒ to 50 %  ▓ to 75 %  █ to 100 %\n"
-            "Most attention goes to: be (1) 75.0 %, to (0) 25.0 %\n"
+            "Most attention goes to: be (1) 75.0 %; to (0) 25.0 %\n"
             "Edges: 5 of 6 pairs, density 83.33 %\n");
 }
 
@@ -384,7 +384,7 @@ TEST(PlotTextTest, WithoutAGraphKeysAreBars) {
   EXPECT_NE(text.find("Only keys are shown, over all queries: the server refused.\n  all queries │██ │\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("Most edges go to: to (0) 60.0 %, be (1) 40.0 %"), std::string::npos) << text;
+  EXPECT_NE(text.find("Most edges go to: to (0) 60.0 %; be (1) 40.0 %"), std::string::npos) << text;
 }
 
 }  // namespace
