@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/ask.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
@@ -71,19 +72,10 @@ struct PredictFlags {
   }
 };
 
-absl::Status CheckAnswer(const absl::StatusOr<v1::PredictResponse>& response) {
-  if (!response.ok()) return response.status();
-  if (response->predictions_size() == 1) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the answer has ", response->predictions_size(), " predictions for 1 input"));
-}
-
-int PredictOne(const PredictFlags& flags, Client& client, v1::PredictRequest& request, const LabelledInput& input,
+int PredictOne(const PredictFlags& flags, Client& client, const v1::PredictRequest& request, const LabelledInput& input,
                std::ostream& out, std::ostream& err) {
-  *request.add_inputs() = input.input;
-  absl::StatusOr<v1::PredictResponse> response = client.Predict(request);
-  if (absl::Status status = CheckAnswer(response); !status.ok()) {
-    return ReportServerError(status, flags.connection.server, err);
-  }
+  absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, input.input);
+  if (!response.ok()) return ReportServerError(response.status(), flags.connection.server, err);
   out << (flags.json ? ToJson(*response, true) : RenderAnswer(*response)) << std::flush;
   if (flags.plot.empty()) return kExitOk;
   absl::StatusOr<v1::ModelInfo> model = client.GetModel(response->model(), response->version());
@@ -126,6 +118,10 @@ struct Summary {
                              Percent(static_cast<double>(accuracy.right) / static_cast<double>(accuracy.known)),
                              WithCommas(accuracy.right), WithCommas(accuracy.known));
     }
+    if (accuracy.valued > 0) {
+      out << absl::StrFormat("error        mean %.4f (absolute, of %s)\n",
+                             accuracy.off / static_cast<double>(accuracy.valued), WithCommas(accuracy.valued));
+    }
     if (answered == 0) return;
     const double n = static_cast<double>(answered);
     const double variance = n > 1 ? std::max(0.0, density_squares - density * density / n) / (n - 1) : 0.0;
@@ -137,13 +133,6 @@ struct Summary {
   }
 };
 
-// After one of these the next input would fare no better.
-bool IsHopeless(absl::StatusCode code) {
-  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kUnauthenticated ||
-         code == absl::StatusCode::kPermissionDenied || code == absl::StatusCode::kNotFound ||
-         code == absl::StatusCode::kUnimplemented;
-}
-
 // One call per input, several at a time, so that the server batches them and an input that it refuses costs no other.
 // Answers are printed in the order of the inputs.
 int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequest& request,
@@ -154,9 +143,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t i = next++; i < inputs.size(); i = next++) {
-      v1::PredictRequest one = request;
-      *one.add_inputs() = inputs[i].input;
-      absl::StatusOr<v1::PredictResponse> response = client.Predict(one);
+      absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, inputs[i].input);
       std::lock_guard lock(mutex);
       finished.emplace(i, std::move(response));
       changed.notify_one();
@@ -173,7 +160,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
     changed.wait(lock, [&] { return finished.count(i) > 0; });
     const absl::StatusOr<v1::PredictResponse> response = std::move(finished.extract(i).mapped());
     lock.unlock();
-    const absl::Status status = CheckAnswer(response);
+    const absl::Status status = response.status();
     if (status.ok()) {
       summary.Add(*response, inputs[i]);
       out << (flags.json ? ToJson(*response, false) + "\n" : RenderLine(i + 1, *response, inputs[i])) << std::flush;
