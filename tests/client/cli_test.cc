@@ -186,7 +186,7 @@ TEST_F(CliTest, ServerErrorIsOneAndWrongUsageIsTwo) {
 
 TEST_F(CliTest, HelpIsOnStandardOutputForEveryCommand) {
   EXPECT_HAS(RunCli({"help"}).out, "predict");
-  for (const char* command : {"predict", "models", "health", "bench"}) {
+  for (const char* command : {"predict", "evaluate", "models", "health", "bench"}) {
     const Outcome run = RunCli({command, "--help"});
     EXPECT_EQ(run.status, kExitOk);
     EXPECT_HAS(run.out, std::string("Usage: edgewise ") + command);
