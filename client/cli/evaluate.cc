@@ -36,8 +36,8 @@ absl::StatusOr<double> ParseCap(const std::string& entry, absl::string_view text
 }
 
 absl::StatusOr<std::vector<double>> ParseCaps(const std::string& text) {
-  if (text.empty()) return absl::InvalidArgumentError("--caps is missing; give densities, as --caps=1%,10%");
   std::vector<double> caps;
+  if (text.empty()) return caps;
   for (const absl::string_view piece : absl::StrSplit(text, ',')) {
     absl::StatusOr<double> cap = ParseCap(absl::StrCat("--caps[", caps.size(), "]"), absl::StripAsciiWhitespace(piece));
     if (!cap.ok()) return cap.status();
@@ -82,7 +82,7 @@ struct EvaluateFlags {
     flags.Add("limit", "N", "use the first N inputs only; 0: all", &limit);
     flags.Add("truncate", "head|tail", "drop tokens there where an input is too long; otherwise refused", &truncate);
     flags.Section("Settings to compare, beside dense attention and no cap");
-    flags.Add("caps", "1%,10%", "hard caps on the density, as 1% or 0.01", &caps);
+    flags.Add("caps", "1%,10%", "hard caps on the density, as 1% or 0.01; without it none is tried", &caps);
     flags.Add("samples", "N[,N]", "forward passes to average over; each number has its own rows", &samples);
     flags.Add("seed", "S", "of the first repeat, the next has S + 1; the same seed gives the same answers", &seed);
     flags.Add("repeats", "N", "ask everything N times", &repeats);
@@ -264,7 +264,7 @@ int Faults(const Evaluation& evaluation, std::ostream& err) {
 int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
   EvaluateFlags values;
   FlagSet flags(
-      "evaluate --model NAME --data FILE.jsonl --caps 1%,10% [flags]",
+      "evaluate --model NAME --data FILE.jsonl [--caps 1%,10%] [flags]",
       "Says what a budget buys: asks every input with dense attention, without a cap and under each cap, and shows\n"
       "density, time and, where the data says what is right, how good the answers are. Checks every cap.");
   values.Register(flags);

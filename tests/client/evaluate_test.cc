@@ -129,6 +129,10 @@ TEST_F(EvaluateTest, RowsAreDenseThenNoCapThenTheCapsAsGiven) {
   EXPECT_EQ(json["settings"][0]["compute_ms"]["median"], 4.0);
 }
 
+TEST_F(EvaluateTest, WithoutCapsDenseAttentionIsComparedAllTheSame) {
+  EXPECT_EQ(Names(RunJson({"--model=toy"})), (std::vector<std::string>{"dense", "no cap"}));
+}
+
 TEST_F(EvaluateTest, TableShowsThemToPeople) {
   const Outcome run = Run({"--model=toy", "--caps=50%,10%"});
   EXPECT_EQ(run.status, kExitOk) << run.err;
@@ -282,7 +286,6 @@ TEST_F(EvaluateTest, QualityIsWhatTheDataAndTheModelAllow) {
 
 TEST_F(EvaluateTest, WrongUsageIsNamedAndAsksNothing) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> kCases = {
-      {{"--model=toy"}, "--caps is missing; give densities, as --caps=1%,10%"},
       {{"--caps=1%"}, "--model is missing"},
       {{"--model=toy", "--caps=1%,5"},
        "--caps[1] is \"5\"; expected a density above 0 and at most 100 %, as 5% or 0.05"},
