@@ -254,8 +254,8 @@ int Faults(const Evaluation& evaluation, std::ostream& err) {
     status = kExitServer;
   }
   if (evaluation.failed == 0) return status;
-  err << "edgewise: " << Plural(evaluation.failed, "input") << " failed and " << (evaluation.failed == 1 ? "is" : "are")
-      << " in no row; first " << evaluation.failure << "\n";
+  err << "edgewise: failed " << Plural(evaluation.failed, "time") << ", left out of every row; first "
+      << evaluation.failure << "\n";
   return kExitServer;
 }
 

@@ -42,7 +42,7 @@ struct SettingResult {
   Setting setting;
   uint64_t answered = 0;
   uint64_t capped = 0;   // answers of which edges were dropped
-  uint64_t refused = 0;  // inputs for which the cap is below the least possible
+  uint64_t refused = 0;  // how often the cap was below the least possible
   std::string refusal;   // of the first of these: the server's words
   uint64_t over = 0;     // answers above their cap: a fault
   std::string fault;     // the first of these
@@ -60,7 +60,7 @@ struct SettingResult {
 
 struct Evaluation {
   v1::PredictResponse first;  // says which model answered, and on what device
-  uint64_t failed = 0;        // inputs without an answer where there is no cap; left out of every row
+  uint64_t failed = 0;        // how often an input had no answer for another reason than its cap; left out of every row
   std::string failure;        // the first of these
   std::vector<SettingResult> rows;
 };

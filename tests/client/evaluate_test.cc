@@ -219,6 +219,19 @@ TEST_F(EvaluateTest, InputThatFailsWithoutACapIsInNoRow) {
   EXPECT_HAS(Run({"--model=toy", "--caps=10%"}, data).err, "first input 1: the input.sequence has 9 tokens");
 }
 
+TEST_F(EvaluateTest, RefusalWithoutACapIsAnErrorAndNoRow) {
+  answer_ = [](const v1::PredictRequest& request) -> absl::StatusOr<v1::PredictResponse> {
+    if (request.has_override()) return absl::InvalidArgumentError("override: the model samples edges already");
+    return Answer(request);
+  };
+  const Outcome run = Run({"--model=toy", "--caps=10%", "--keep=4"});
+  EXPECT_EQ(run.status, kExitServer);
+  EXPECT_EQ(run.out, "");
+  EXPECT_EQ(
+      run.err,
+      "edgewise: failed 4 times, left out of every row; first input 1: override: the model samples edges already\n");
+}
+
 TEST_F(EvaluateTest, ErrorThatEveryInputWouldMeetEndsIt) {
   const Outcome run = Run({"--model=ghost", "--caps=10%"});
   EXPECT_EQ(run.status, kExitServer);
