@@ -131,6 +131,7 @@ struct EvaluateFlags {
 };
 
 std::string QualityText(const Quality& quality) {
+  if (!quality.IsKnown()) return "-";
   return quality.accuracy.known > 0 ? Percent(quality.Value()) : absl::StrFormat("%.4f", quality.Value());
 }
 
@@ -198,9 +199,13 @@ void PrintNotes(const Evaluation& evaluation, std::ostream& out) {
          "speed        dense time / this time for the same input, median\n";
 }
 
+nlohmann::json ToJson(const Quality& quality) {
+  return quality.IsKnown() ? nlohmann::json(quality.Value()) : nlohmann::json();
+}
+
 nlohmann::json ToJson(const SettingResult& row) {
   nlohmann::json by_repeat = nlohmann::json::array();
-  for (const Quality& quality : row.repeats) by_repeat.push_back(quality.Value());
+  for (const Quality& quality : row.repeats) by_repeat.push_back(ToJson(quality));
   return {{"setting", row.setting.Name()},
           {"dense", row.setting.dense},
           {"cap", row.setting.cap ? nlohmann::json(*row.setting.cap) : nlohmann::json()},
@@ -208,7 +213,7 @@ nlohmann::json ToJson(const SettingResult& row) {
           {"answered", row.answered},
           {"refused", row.refused},
           {"refusal", row.refusal},
-          {"quality", row.quality.Value()},
+          {"quality", ToJson(row.quality)},
           {"quality_by_repeat", by_repeat},
           {"right", row.quality.accuracy.right},
           {"known", row.quality.accuracy.known},

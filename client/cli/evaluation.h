@@ -33,6 +33,7 @@ struct Quality {
   uint64_t scored_tokens = 0;
 
   void Add(const v1::Prediction& prediction, const LabelledInput& input);
+  bool IsKnown() const { return accuracy.known + accuracy.valued + scored_tokens > 0; }
   const char* Measure() const;  // "accuracy", "error", "loss"; "" where nothing is known
   double Value() const;         // share of right labels, mean absolute error, nats per token; 0 where nothing is known
 };

@@ -176,6 +176,7 @@ TEST_F(EvaluateTest, RefusedCapIsSaidAndTheOthersGoOn) {
   const nlohmann::json json = RunJson({"--model=toy", "--caps=0.1%,10%"});
   EXPECT_EQ(json["settings"][2]["answered"], 0);
   EXPECT_EQ(json["settings"][2]["refused"], 4);
+  EXPECT_EQ(json["settings"][2]["quality"], nullptr) << "not 0";
   EXPECT_EQ(json["settings"][3]["answered"], 4);
 }
 
@@ -274,6 +275,7 @@ TEST_F(EvaluateTest, OverrideReachesAllButDenseAttention) {
 TEST_F(EvaluateTest, QualityIsWhatTheDataAndTheModelAllow) {
   const nlohmann::json unknown = RunJson({"--model=toy", "--caps=10%"}, kExitOk, "{\"text\": \"a\"}\n");
   EXPECT_EQ(unknown["measure"], "");
+  EXPECT_EQ(unknown["settings"][0]["quality"], nullptr);
   EXPECT_HAS(Run({"--model=toy", "--caps=10%"}, "{\"text\": \"a\"}\n").out, "the data has no labels");
   answer_ = [](const v1::PredictRequest& request) {
     absl::StatusOr<v1::PredictResponse> response = Answer(request);
