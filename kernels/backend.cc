@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda_module.h"
 
@@ -20,7 +21,10 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& opt
   absl::StatusOr<std::unique_ptr<Backend>> backend = CreateCudaBackend(first_gpu);
   const bool no_gpu = absl::IsUnavailable(backend.status()) || absl::IsUnimplemented(backend.status());
   if (!no_gpu) return backend;
-  if (why_cpu != nullptr) *why_cpu = std::string(backend.status().message());
+  if (why_cpu != nullptr) {  // without what concerns those only who asked for a GPU
+    absl::string_view reason = absl::StripPrefix(backend.status().message(), "device cuda: ");
+    *why_cpu = std::string(absl::StripSuffix(reason, "; use --device=cpu or auto"));
+  }
   return CreateCpuBackend(options);
 }
 

@@ -217,11 +217,24 @@ void ParseBudgetShares(JsonObject& object, ModelConfig& config) {
   }
 }
 
+// The config.json of a Hugging Face model names neither our fields nor our tensors.
+absl::Status RefuseHuggingFace(const json& config) {
+  if (!config.is_object() || config.contains("task")) return absl::OkStatus();
+  for (const char* field : {"model_type", "architectures"}) {
+    if (!config.contains(field)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "this is a Hugging Face config (", field, " ", ShowJson(config[field]),
+        "), which Edgewise cannot serve as it is; docs/convert.md#hugging-face says which models can be converted"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
   absl::StatusOr<json> parsed = ParseStrictJson(text);
   if (!parsed.ok()) return parsed.status();
+  if (absl::Status status = RefuseHuggingFace(*parsed); !status.ok()) return status;
   JsonObject object(*parsed, "");
   ModelConfig config;
   auto integer = [&](const char* field, int64_t least, int64_t most) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "text/did_you_mean.h"
 
 namespace edgewise {
 namespace {
@@ -15,21 +16,6 @@ constexpr int kMaxDepth = 16;
 constexpr size_t kShownCharacters = 64;
 
 const json kNull;
-
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
 
 }  // namespace
 
@@ -59,20 +45,6 @@ std::string ShowJson(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > kShownCharacters) text = text.substr(0, kShownCharacters) + "...";
   return text;
-}
-
-std::string NearestName(const std::string& name, const std::set<std::string>& known) {
-  std::string nearest;
-  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
-  if (name.size() > 100) return nearest;
-  for (const std::string& candidate : known) {
-    const size_t distance = EditDistance(name, candidate);
-    if (distance < least) {
-      least = distance;
-      nearest = candidate;
-    }
-  }
-  return nearest;
 }
 
 JsonObject::JsonObject(const json& object, std::string path)
@@ -169,10 +141,8 @@ absl::Status JsonObject::Finish() {
   if (!status_.ok()) return status_;
   for (const auto& [name, value] : object_.items()) {
     if (known_.count(name) != 0) continue;
-    const std::string nearest = NearestName(name, known_);
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown field ", Path(ShowJson(json(name))),
-                     nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+        absl::StrCat("unknown field ", Path(ShowJson(json(name))), DidYouMean(name, known_)));
   }
   return absl::OkStatus();
 }

@@ -51,9 +51,6 @@ class JsonObject {
 // A JSON value as messages show it, cut to 64 characters.
 std::string ShowJson(const nlohmann::json& value);
 
-// The entry of `known` nearest to `name` by edit distance, or "" when none is near.
-std::string NearestName(const std::string& name, const std::set<std::string>& known);
-
 }  // namespace edgewise
 
 #endif  // EDGEWISE_MODEL_JSON_OBJECT_H_

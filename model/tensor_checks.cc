@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "model/json_object.h"
+#include "text/did_you_mean.h"
 
 namespace edgewise {
 
@@ -103,10 +103,8 @@ absl::Status CheckTensors(const ModelConfig& config, const SafetensorsFile& file
   }
   for (const auto& [name, entry] : file.tensors()) {
     if (expected.count(name) != 0) continue;
-    const std::string nearest = NearestName(name, names);
     return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", name, " is not part of this model",
-                     nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?")));
+        absl::StrCat("tensor ", name, " is not part of this model", DidYouMean(name, names)));
   }
   return absl::OkStatus();
 }

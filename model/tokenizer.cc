@@ -1,15 +1,19 @@
 #include "model/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace edgewise {
 namespace {
 
 constexpr size_t kShownBytes = 32;
+constexpr size_t kShownCharacterBytes = 64;
 
 std::string Show(const std::string& text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownBytes)), "\"");
@@ -85,11 +89,34 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::stri
       ids.push_back(config_.unknown_token_id);
     } else {
       return absl::InvalidArgumentError(absl::StrCat("text: character ", Show(character), " at byte ", i,
-                                                     " is not in the vocabulary of ", ids_.size()));
+                                                     " is not in the vocabulary; it knows ", ids_.size(),
+                                                     " characters: ", ShowCharacters()));
     }
     i += bytes;
   }
   return ids;
+}
+
+std::string Tokenizer::ShowCharacters() const {
+  std::vector<std::string> characters;  // in the order of their code points, as UTF-8 sorts
+  for (const auto& [character, id] : ids_) characters.push_back(character);
+  std::sort(characters.begin(), characters.end());
+  auto continues = [&](size_t i) {  // a run of letters or digits
+    const std::string &last = characters[i - 1], &next = characters[i];
+    return last.size() == 1 && next.size() == 1 && absl::ascii_isalnum(last[0]) && next[0] == last[0] + 1;
+  };
+  auto show = [](const std::string& text) {
+    return absl::StrReplaceAll(absl::CHexEscape(text), {{"\\'", "'"}, {"\\\"", "\""}});
+  };
+  std::string shown;
+  for (size_t begin = 0, end; begin < characters.size(); begin = end) {
+    for (end = begin + 1; end < characters.size() && continues(end);) ++end;
+    const std::string first = show(characters[begin]), last = show(characters[end - 1]);
+    const std::string run = end - begin > 2 ? absl::StrCat(first, "-", last) : end - begin == 2 ? first + last : first;
+    if (shown.size() + run.size() > kShownCharacterBytes) return shown + "...";
+    shown += run;
+  }
+  return shown;
 }
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeWords(const std::string& text) const {

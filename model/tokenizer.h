@@ -28,6 +28,7 @@ class Tokenizer {
  private:
   absl::StatusOr<std::vector<int32_t>> EncodeCharacters(const std::string& text) const;
   absl::StatusOr<std::vector<int32_t>> EncodeWords(const std::string& text) const;
+  std::string ShowCharacters() const;  // of the vocabulary, escaped, runs of letters and digits as a-z, cut
 
   TokenizerConfig config_;
   std::unordered_map<std::string, int32_t> ids_;

@@ -9,15 +9,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "server/log.h"
 #include "server/status_details.h"
 #include "server/task.h"
+#include "text/did_you_mean.h"
 
 namespace edgewise::server {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kMostNamesShown = 20;  // of models, to a client that asks for another
 
 // 1, 2, ...: no sign, no leading zero. 0: not a version.
 int64_t ParseVersion(const std::string& text) {
@@ -61,6 +65,39 @@ std::vector<fs::path> Folders(const fs::path& parent, std::error_code& error) {
   return folders;
 }
 
+bool HoldsModelFiles(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "config.json", ignored) || fs::exists(folder / "model.safetensors", ignored);
+}
+
+// What to do about a folder of the repository that has no version.
+std::string RemedyForEntry(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!HoldsModelFiles(path)) return absl::StrCat("put config.json and model.safetensors into ", name, "/1/");
+  if (ParseVersion(name) > 0) return absl::StrCat("a version lies in the folder of its model: MODEL/", name, "/");
+  return absl::StrCat("put ", name, "/config.json and model.safetensors into ", name, "/1/");
+}
+
+// What to do about a repository without any version.
+std::string RemedyForRepository(const std::string& root) {
+  const fs::path folder = fs::absolute(root).lexically_normal();
+  const fs::path path = folder.has_filename() ? folder : folder.parent_path();
+  const std::string name = path.filename().string();
+  const std::string parent = path.parent_path().filename().string();
+  std::error_code ignored;
+  if (HoldsModelFiles(path)) {
+    return ParseVersion(name) > 0
+               ? "this is a version of a model: give the folder above " + parent
+               : absl::StrCat("this is a model: put it into ", name, "/1/ and give the folder above ", name);
+  }
+  for (const fs::path& entry : Folders(path, ignored)) {
+    if (ParseVersion(entry.filename().string()) > 0 && HoldsModelFiles(entry)) {
+      return absl::StrCat("this is a model: give the folder above ", name);
+    }
+  }
+  return "a model is <name>/<version>/config.json and model.safetensors, such as bert/1/config.json";
+}
+
 std::string Named(const std::string& name, int64_t version) {
   return absl::StrCat("model \"", name, "\" version ", version);
 }
@@ -92,6 +129,7 @@ std::vector<LoadJob> Repository::ListFolder(absl::Status& status, std::set<std::
       continue;
     }
     std::error_code version_error;
+    const size_t before = found.size();
     for (const fs::path& folder : Folders(path, version_error)) {
       const int64_t version = ParseVersion(folder.filename().string());
       if (version == 0) {
@@ -104,7 +142,13 @@ std::vector<LoadJob> Repository::ListFolder(absl::Status& status, std::set<std::
     if (version_error) {
       unreadable.insert(name);
       Log(LogLevel::kError, "model folder not read", {{"model", name}, {"error", version_error.message()}});
+    } else if (found.size() == before) {
+      Log(LogLevel::kWarning, "model without a version", {{"entry", name}, {"remedy", RemedyForEntry(path)}});
     }
+  }
+  if (found.empty() && unreadable.empty()) {
+    Log(LogLevel::kWarning, "repository without a model",
+        {{"repository", root_}, {"remedy", RemedyForRepository(root_)}});
   }
   return found;
 }
@@ -210,19 +254,31 @@ Resolved Repository::ResolveVersion(const std::string& name, int64_t version, co
   return resolved;
 }
 
+absl::Status Repository::UnknownModel(const std::string& name) const {
+  std::set<std::string> names;
+  for (const auto& [known, versions] : models_) names.insert(known);
+  std::string hint = DidYouMean(name, names);
+  if (hint.empty() && names.size() <= kMostNamesShown) {
+    hint = names.empty() ? ", which is empty" : absl::StrCat("; it has ", absl::StrJoin(names, ", "));
+  }
+  return absl::NotFoundError(absl::StrCat("model \"", name, "\" is not in the repository", hint));
+}
+
 Resolved Repository::Resolve(const std::string& name, int64_t version) const {
   std::lock_guard<std::mutex> lock(mutex_);
   Resolved resolved;
   resolved.metrics = &metrics_.other();
   const auto versions = models_.find(name);
   if (versions == models_.end()) {
-    resolved.status = absl::NotFoundError(absl::StrCat("model \"", name, "\" is not in the repository"));
+    resolved.status = UnknownModel(name);
     return resolved;
   }
   if (version != 0) {
     const auto entry = versions->second.find(version);
     if (entry != versions->second.end()) return ResolveVersion(name, version, entry->second);
-    resolved.status = absl::NotFoundError(absl::StrCat(Named(name, version), " is not in the repository"));
+    auto show = [](std::string* text, const auto& known) { absl::StrAppend(text, known.first); };
+    resolved.status = absl::NotFoundError(absl::StrCat(Named(name, version), " is not in the repository; it has ",
+                                                       absl::StrJoin(versions->second, ", ", show)));
     return resolved;
   }
   // The highest that is ready; else one that loads; else the highest, for its reason.

@@ -70,7 +70,8 @@ class Repository {
 
   // Lists the folder: forgets versions that are gone, and returns what is new, changed, or failed before. Names and
   // entries that are not models are logged and left alone, symbolic links too. A model whose folder cannot be read is
-  // logged and keeps the versions it has. One thread at a time. NOT_FOUND: the folder itself cannot be read.
+  // logged and keeps the versions it has. A model or a repository without any version is logged, with the remedy. One
+  // thread at a time. NOT_FOUND: the folder itself cannot be read.
   absl::StatusOr<std::vector<LoadJob>> Scan();
   // Loads one version; only on the thread that uses `backend`.
   void Load(const LoadJob& job, Backend& backend);
@@ -97,6 +98,7 @@ class Repository {
   // `unreadable`: models whose folder could not be listed whole.
   std::vector<LoadJob> ListFolder(absl::Status& status, std::set<std::string>& unreadable) const;
   absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend) const;
+  absl::Status UnknownModel(const std::string& name) const;  // NOT_FOUND, with names that there are; mutex_ is held
   Resolved ResolveVersion(const std::string& name, int64_t version, const Entry& entry) const;
 
   const std::string root_;

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/address.h"
 #include "server/auth.h"
@@ -177,11 +178,21 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   std::string why_cpu;
   absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(options.backend, &why_cpu);
   if (!backend.ok()) return backend.status();
-  if (!why_cpu.empty()) Log(LogLevel::kInfo, "no GPU", {{"reason", why_cpu}});
+  const std::string gpu = !why_cpu.empty()                                ? "none found: " + why_cpu
+                          : absl::StartsWith((*backend)->device(), "cpu") ? "not asked for"
+                                                                          : "in use";
   parts->backend = *std::move(backend);
   absl::StatusOr<std::vector<LoadJob>> jobs = parts->repository.Scan();
   if (!jobs.ok()) return jobs.status();
 
+  Parts* raw = parts.get();
+  if (!options.metrics_listen.empty()) {
+    HttpHandlers handlers{[raw] { return raw->metrics.Render(); },
+                          [raw](std::string* json) { return raw->Healthz(json); }};
+    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(options.metrics_listen, std::move(handlers));
+    if (!http.ok()) return http.status();
+    parts->http = *std::move(http);
+  }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   Configure(options, builder);
@@ -194,23 +205,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
         absl::StrCat("--listen=", options.listen, ": the port is taken, or the address is not usable"));
   }
   parts->grpc->GetHealthCheckService()->SetServingStatus(false);
-  Parts* raw = parts.get();
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
   parts->engine = std::make_unique<Engine>(parts->queue, options.max_generations, options.limits.max_cache_bytes,
                                            options.unread_timeout, [raw] { raw->WatchDevice(); });
   parts->engine->Start();
   std::unique_ptr<Server> server(new Server(std::move(parts)));
-  if (!options.metrics_listen.empty()) {
-    HttpHandlers handlers{[raw] { return raw->metrics.Render(); },
-                          [raw](std::string* json) { return raw->Healthz(json); }};
-    absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(options.metrics_listen, std::move(handlers));
-    if (!http.ok()) return http.status();
-    raw->http = *std::move(http);
-  }
   Log(LogLevel::kInfo, "serving",
       {{"port", raw->port},
        {"metrics_port", server->metrics_port()},
        {"device", raw->backend->device()},
+       {"gpu", gpu},
        {"versions", static_cast<int64_t>(jobs->size())}});
   for (const LoadJob& job : *jobs) {
     raw->queue.Post([raw, job] { raw->repository.Load(job, *raw->backend); });

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Turns trained weights into an entry of a model repository (docs/convert.md).
 
 Needs Python 3.11 and NumPy. Nothing in a checkpoint is executed. An error is one line on stderr and exit code 2.
@@ -10,12 +10,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-try:
-    from edgewise_tools import model_format, nanogpt, sbm_transformer, state_dict
-    from edgewise_tools.errors import ConvertError
-except ModuleNotFoundError as missing:
-    print(f"convert.py: {sys.executable} lacks {missing.name}: apt install python3-numpy", file=sys.stderr)
-    sys.exit(2)
+from edgewise_tools import hugging_face, model_format, nanogpt, sbm_transformer, state_dict  # noqa: E402
+from edgewise_tools.arrays import require_numpy  # noqa: E402
+from edgewise_tools.errors import ConvertError  # noqa: E402
 
 # A source format is a module with NAME, HELP, add_arguments(parser) and convert(args) -> (config, tensors),
 # where config is our config.json and tensors maps our names to float32 arrays.
@@ -55,6 +52,8 @@ def _summary(config: dict, tensors: dict) -> str:
 def main(arguments: list) -> int:
     args = _parser().parse_args(arguments)
     try:
+        require_numpy()
+        hugging_face.refuse(args)
         model_format.check_output(args.output, args.overwrite)
         config, tensors = args.convert(args)
         model_format.write_model(args.output, config, tensors)

@@ -200,7 +200,7 @@ int RunBench(Arguments arguments, std::ostream& out, std::ostream& err) {
   const size_t warmup = values.warmup == 0 ? 0 : std::max<size_t>(values.warmup, clients.size());
   for (size_t w = 0; w < warmup; ++w) {
     absl::StatusOr<v1::PredictResponse> response = clients[w % clients.size()]->Predict(requests[w % requests.size()]);
-    if (!response.ok()) return ReportServerError(response.status(), values.connection.server, err);
+    if (!response.ok()) return ReportServerError(response.status(), values.connection, err);
   }
   const bool terminal = isatty(STDERR_FILENO) != 0;
   double last_line = 0;

@@ -50,11 +50,9 @@ std::string ModelTable(const v1::ListModelsResponse& response) {
 
 }  // namespace
 
-int ReportServerError(const absl::Status& status, const std::string& server, std::ostream& err) {
+int ReportServerError(const absl::Status& status, const ConnectionFlags& connection, std::ostream& err) {
   err << "edgewise: " << CodeName(status.code()) << ": " << std::string(status.message()) << "\n";
-  if (status.code() == absl::StatusCode::kUnavailable) {
-    err << "Is edgewise-server running at " << server << "? --server=HOST:PORT names another.\n";
-  }
+  if (const std::string hint = connection.Hint(status); !hint.empty()) err << hint << "\n";
   return kExitServer;
 }
 
@@ -89,7 +87,7 @@ int RunModels(Arguments arguments, std::ostream& out, std::ostream& err) {
   absl::StatusOr<std::unique_ptr<Client>> client = connection.Connect();
   if (!client.ok()) return ReportUsageError(client.status(), "models", err);
   absl::StatusOr<v1::ListModelsResponse> response = (*client)->ListModels();
-  if (!response.ok()) return ReportServerError(response.status(), connection.server, err);
+  if (!response.ok()) return ReportServerError(response.status(), connection, err);
   out << (json ? ToJson(*response, true) : ModelTable(*response));
   return kExitOk;
 }
@@ -120,15 +118,19 @@ int RunHealth(Arguments arguments, std::ostream& out, std::ostream& err) {
           << std::endl;
       return out.good();
     });
-    return status.ok() ? kExitOk : ReportServerError(status, connection.server, err);
+    return status.ok() ? kExitOk : ReportServerError(status, connection, err);
   }
   if (wait) {
     absl::Status status = (*client)->WatchHealth(
         model, [](HealthState state) { return state != HealthState::kServing; }, {.timeout = connection.timeout});
-    if (!status.ok()) return ReportServerError(status, connection.server, err);
+    if (!status.ok()) return ReportServerError(status, connection, err);
   }
   absl::StatusOr<HealthState> state = (*client)->Health(model);
-  if (!state.ok()) return ReportServerError(state.status(), connection.server, err);
+  if (absl::IsNotFound(state.status())) {  // grpc.health.v1 says "service"; the model's own status says more
+    const absl::Status known = (*client)->GetModel(model).status();
+    if (!known.ok()) return ReportServerError(known, connection, err);
+  }
+  if (!state.ok()) return ReportServerError(state.status(), connection, err);
   out << HealthStateName(*state) << "\n";
   return *state == HealthState::kServing ? kExitOk : kExitServer;
 }

@@ -32,8 +32,9 @@ int RunSelfcheck(Arguments arguments, std::ostream& out, std::ostream& err);
 // Dispatches on the first argument; also help and version.
 int RunCommand(Arguments arguments, std::ostream& out, std::ostream& err);
 
-// "edgewise: CODE: message", with a hint for a server that is not there. Returns kExitServer.
-int ReportServerError(const absl::Status& status, const std::string& server, std::ostream& err);
+struct ConnectionFlags;
+// "edgewise: CODE: message", with a hint where the server cannot be reached. Returns kExitServer.
+int ReportServerError(const absl::Status& status, const ConnectionFlags& connection, std::ostream& err);
 // "edgewise COMMAND: message" and where to find help. Returns kExitUsage.
 int ReportUsageError(const absl::Status& status, const std::string& command, std::ostream& err);
 

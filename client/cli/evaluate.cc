@@ -290,7 +290,7 @@ int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
         if (terminal) err << "\r" << WithCommas(done) << " of " << Plural(all, "input") << std::flush;
       });
   if (terminal) err << "\r" << PadRight("", 40) << "\r";
-  if (!evaluation.ok()) return ReportServerError(evaluation.status(), values.connection.server, err);
+  if (!evaluation.ok()) return ReportServerError(evaluation.status(), values.connection, err);
   if (evaluation->rows[0].answered == 0) return Faults(*evaluation, err);
   if (values.json) {
     out << ToJson(values, inputs->size(), *evaluation).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
@@ -307,7 +307,7 @@ int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
   const int status = Faults(*evaluation, err);
   if (values.plot.empty()) return status;
   const absl::Status drawn = DrawEvaluation(*evaluation, values.data, values.plot);
-  if (!drawn.ok()) return ReportServerError(drawn, values.connection.server, err);
+  if (!drawn.ok()) return ReportServerError(drawn, values.connection, err);
   err << "plot in " << values.plot << "\n";
   return status;
 }

@@ -1,39 +1,20 @@
 #include "client/cli/flag_set.h"
 
 #include <algorithm>
-#include <numeric>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "text/did_you_mean.h"
 
 namespace edgewise::cli {
-namespace {
-
-// Levenshtein.
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
-}  // namespace
-
 void FlagSet::AddSwitch(const char* name, const char* help, bool* variable) {
-  AddFlag({name, "", help, "", section_,
+  AddFlag({name, "", help, "", section_, ExpectedValue<bool>(),
            [variable](const std::string& text, std::string* error) { return ParseValue(text, variable, error); }});
 }
 
 void FlagSet::AddList(const char* name, const char* placeholder, const char* help, std::vector<std::string>* variable) {
-  Flag flag{name, placeholder, help, "", section_, [variable](const std::string& text, std::string*) {
+  Flag flag{name, placeholder, help, "", section_, "", [variable](const std::string& text, std::string*) {
               variable->push_back(text);
               return true;
             }};
@@ -46,19 +27,6 @@ FlagSet::Flag* FlagSet::Find(const std::string& name) {
   return found == flags_.end() ? nullptr : &*found;
 }
 
-std::string FlagSet::Nearest(const std::string& name) const {
-  std::string best;
-  size_t best_distance = 4;  // further away is no hint
-  for (const Flag& flag : flags_) {
-    const size_t distance = EditDistance(name, flag.name);
-    if (distance < best_distance) {
-      best = flag.name;
-      best_distance = distance;
-    }
-  }
-  return best;
-}
-
 absl::Status FlagSet::Parse(std::span<const std::string> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -69,9 +37,9 @@ absl::Status FlagSet::Parse(std::span<const std::string> arguments) {
     const std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
     Flag* flag = Find(name);
     if (flag == nullptr) {
-      const std::string nearest = Nearest(name);
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown flag --", name, nearest.empty() ? "" : "; did you mean --" + nearest + "?"));
+      std::set<std::string> known;
+      for (const Flag& one : flags_) known.insert(one.name);
+      return absl::InvalidArgumentError(absl::StrCat("unknown flag --", name, DidYouMean(name, known, "--")));
     }
     if (flag->seen && !flag->repeated) return absl::InvalidArgumentError(absl::StrCat("--", name, " is given twice"));
     flag->seen = true;
@@ -86,8 +54,8 @@ absl::Status FlagSet::Parse(std::span<const std::string> arguments) {
     }
     std::string error;
     if (!flag->parse(value, &error)) {
-      return absl::InvalidArgumentError(absl::StrCat("--", name, ": \"", value, "\" is no value of the form ",
-                                                     flag->placeholder.empty() ? "true or false" : flag->placeholder,
+      return absl::InvalidArgumentError(absl::StrCat("--", name, " is \"", value, "\"; expected ",
+                                                     flag->expected.empty() ? flag->placeholder : flag->expected,
                                                      error.empty() ? "" : "; ", error));
     }
   }

@@ -35,6 +35,23 @@ std::string FormatValue(const T& value) {
     return absl::UnparseFlag(value);
   }
 }
+// What a person may write for a T, with an example; "" where any text will do.
+template <typename T>
+const char* ExpectedValue() {
+  if constexpr (std::is_same_v<T, absl::Duration>) {
+    return "a duration such as 5s or 300ms";
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return "true or false";
+  } else if constexpr (std::is_unsigned_v<T>) {
+    return "a whole number, 0 or more, such as 8";
+  } else if constexpr (std::is_integral_v<T>) {
+    return "a whole number such as 8";
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return "a number such as 0.05";
+  } else {
+    return "";
+  }
+}
 
 // Not thread-safe. The bound variables must outlive Parse().
 class FlagSet {
@@ -49,13 +66,14 @@ class FlagSet {
   template <typename T>
   void Add(const char* name, const char* placeholder, const char* help, T* variable) {
     std::string initial = FormatValue(*variable);
-    AddFlag({name, placeholder, help, initial == "0" ? "" : initial, section_,
+    AddFlag({name, placeholder, help, initial == "0" ? "" : initial, section_, ExpectedValue<T>(),
              [variable](const std::string& text, std::string* error) { return ParseValue(text, variable, error); }});
   }
   // Stays empty unless given.
   template <typename T>
   void Add(const char* name, const char* placeholder, const char* help, std::optional<T>* variable) {
-    AddFlag({name, placeholder, help, "", section_, [variable](const std::string& text, std::string* error) {
+    AddFlag({name, placeholder, help, "", section_, ExpectedValue<T>(),
+             [variable](const std::string& text, std::string* error) {
                return ParseValue(text, &variable->emplace(), error);
              }});
   }
@@ -76,13 +94,13 @@ class FlagSet {
     std::string help;
     std::string initial;  // shown as the default unless empty
     std::string section;
+    std::string expected;  // what the value may be
     std::function<bool(const std::string&, std::string*)> parse;
     bool repeated = false;
     bool seen = false;
   };
   void AddFlag(Flag flag) { flags_.push_back(std::move(flag)); }
   Flag* Find(const std::string& name);
-  std::string Nearest(const std::string& name) const;
 
   std::string usage_;
   std::string summary_;

@@ -55,6 +55,11 @@ absl::StatusOr<int32_t> ToInt32(const std::string& field, const json& value) {
   return static_cast<int32_t>(value.get<int64_t>());
 }
 
+absl::Status NotAnInput(const char* what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, "; expected a JSON object a line, such as {\"text\": \"a warm film\"}"));
+}
+
 // A list of rows of numbers, all of one length; `add` takes them one by one and says what is wrong with one.
 struct Shape {
   size_t rows = 0;
@@ -220,8 +225,8 @@ absl::StatusOr<v1::Sequence> MakeSequence(const std::optional<std::string>& text
 absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line) {
   if (!IsUtf8(line)) return absl::InvalidArgumentError("not valid UTF-8");
   const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return absl::InvalidArgumentError("not valid JSON");
-  if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
+  if (object.is_discarded()) return NotAnInput("not valid JSON");
+  if (!object.is_object()) return NotAnInput("not a JSON object");
   constexpr const char* kFields[] = {"text", "token_ids", "features", "bias_values", "bias_buckets"};
   for (const auto& [name, value] : object.items()) {
     bool known = name == "label" || name == "labels" || name == "value";

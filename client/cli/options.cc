@@ -1,54 +1,12 @@
 #include "client/cli/options.h"
 
-#include <fstream>
-#include <iterator>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 namespace edgewise::cli {
-
-void ConnectionFlags::Register(FlagSet& flags) {
-  flags.Section("Connection");
-  flags.Add("server", "HOST:PORT", "where the server listens", &server);
-  flags.Add("timeout", "DURATION", "of each call, as 500ms, 5s or inf", &timeout);
-  flags.AddSwitch("wait_for_ready", "wait for the server, up to the timeout, where it cannot be reached",
-                  &wait_for_ready);
-  flags.AddSwitch("tls", "encrypt, trusting the system's roots; implied by the other --tls_ flags", &tls);
-  flags.Add("tls_ca_file", "PEM", "who may sign the server's certificate", &tls_ca_file);
-  flags.Add("tls_cert_file", "PEM", "our certificate, for mutual TLS", &tls_cert_file);
-  flags.Add("tls_key_file", "PEM", "our private key, for mutual TLS", &tls_key_file);
-  flags.Add("tls_server_name", "NAME", "the name to expect in the server's certificate", &tls_server_name);
-  flags.Add("token_file", "FILE", "holds the bearer token to send", &token_file);
-  flags.AddSwitch("allow_plain_token", "send the token to another machine without TLS", &allow_plain_token);
-}
-
-absl::StatusOr<std::unique_ptr<Client>> ConnectionFlags::Connect(bool own_connection) const {
-  if (timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat("--timeout is ", absl::FormatDuration(timeout), "; expected > 0"));
-  }
-  ClientOptions options;
-  options.address = server;
-  options.timeout = timeout;
-  options.wait_for_ready = wait_for_ready;
-  options.allow_plain_token = allow_plain_token;
-  options.own_connection = own_connection;
-  if (tls || !tls_ca_file.empty() || !tls_cert_file.empty() || !tls_key_file.empty() || !tls_server_name.empty()) {
-    options.tls = TlsOptions{tls_ca_file, tls_cert_file, tls_key_file, tls_server_name};
-  }
-  if (!token_file.empty()) {
-    std::ifstream file(token_file);
-    options.bearer_token.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-    absl::StripAsciiWhitespace(&options.bearer_token);
-    if (!file || options.bearer_token.empty()) {
-      return absl::NotFoundError(absl::StrCat("--token_file: cannot read a token from \"", token_file, "\""));
-    }
-  }
-  return Client::Create(options);
-}
 
 void CostFlags::RegisterModel(FlagSet& flags) {
   flags.Add("model", "NAME", "the model to ask; `edgewise models` lists them", &model);

@@ -3,37 +3,17 @@
 #define EDGEWISE_CLIENT_CLI_OPTIONS_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "client/cli/connection.h"
 #include "client/cli/flag_set.h"
 #include "client/cli/inputs.h"
-#include "edgewise/client/client.h"
 #include "edgewise/v1/inference.pb.h"
 
 namespace edgewise::cli {
-
-// How to reach the server: every command but version.
-struct ConnectionFlags {
-  std::string server = "127.0.0.1:8001";
-  absl::Duration timeout = absl::Seconds(60);
-  bool wait_for_ready = false;
-  bool tls = false;
-  std::string tls_ca_file;
-  std::string tls_cert_file;
-  std::string tls_key_file;
-  std::string tls_server_name;
-  std::string token_file;
-  bool allow_plain_token = false;
-
-  void Register(FlagSet& flags);
-  // InvalidArgument or NotFound for a wrong flag or file; never talks to the server.
-  absl::StatusOr<std::unique_ptr<Client>> Connect(bool own_connection = false) const;
-};
 
 // Which model, at what cost: every command that computes. PredictRequest and GenerateRequest have the same fields for
 // it.

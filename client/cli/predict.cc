@@ -75,13 +75,13 @@ struct PredictFlags {
 int PredictOne(const PredictFlags& flags, Client& client, const v1::PredictRequest& request, const LabelledInput& input,
                std::ostream& out, std::ostream& err) {
   absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, input.input);
-  if (!response.ok()) return ReportServerError(response.status(), flags.connection.server, err);
+  if (!response.ok()) return ReportServerError(response.status(), flags.connection, err);
   out << (flags.json ? ToJson(*response, true) : RenderAnswer(*response)) << std::flush;
   if (flags.plot.empty()) return kExitOk;
   absl::StatusOr<v1::ModelInfo> model = client.GetModel(response->model(), response->version());
   absl::StatusOr<Plot> plot = LayOutPlot(input.input, *response, model.ok() ? model->tokenizer() : "");
   absl::Status drawn = plot.ok() ? DrawPlot(*plot, flags.plot) : plot.status();
-  if (!drawn.ok()) return ReportServerError(drawn, flags.connection.server, err);
+  if (!drawn.ok()) return ReportServerError(drawn, flags.connection, err);
   if (response->predictions(0).has_graph() && plot->matrices.empty()) {
     err << "--plot: graphs of more than " << kMaxMatrixPositions << " positions are left out\n";
   }
@@ -169,7 +169,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
     ++summary.failed;
     if (IsHopeless(status.code())) {
       next = inputs.size();
-      return ReportServerError(status, flags.connection.server, err);
+      return ReportServerError(status, flags.connection, err);
     }
     if (flags.json) {
       out << "{\"input\":" << i + 1 << ",\"error\":" << StatusToJson(status) << "}\n" << std::flush;

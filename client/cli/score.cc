@@ -192,7 +192,7 @@ int RunScore(Arguments arguments, std::ostream& out, std::ostream& err) {
     score = {};
     status = ScorePieces(**client, request, *text, piece_bytes, err, score);
   }
-  if (!status.ok()) return ReportServerError(status, values.connection.server, err);
+  if (!status.ok()) return ReportServerError(status, values.connection, err);
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   if (values.json) {
     out << ToJson(score, seconds).dump(2) << "\n";

@@ -21,6 +21,10 @@ int RunSelfcheck(Arguments arguments, std::ostream&, std::ostream& err) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   execv(program.c_str(), argv.data());
+  if (errno == ENOENT) {
+    err << "edgewise selfcheck: not part of this installation: there is no " << program << "\n";
+    return kExitServer;
+  }
   err << "edgewise selfcheck: " << program << ": " << std::strerror(errno) << "\n";
   return kExitServer;
 }

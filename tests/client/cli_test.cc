@@ -13,6 +13,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "tests/client/fake_service.h"
+#include "tests/client/tls_files.h"
 
 namespace edgewise::cli {
 namespace {
@@ -184,6 +185,46 @@ TEST_F(CliTest, ServerErrorIsOneAndWrongUsageIsTwo) {
   }
 }
 
+TEST_F(CliTest, ServerOfTheEnvironmentIsAskedUnlessAFlagNamesAnother) {
+  setenv("EDGEWISE_SERVER", server_.address().c_str(), 1);
+  EXPECT_EQ(RunCli({"health"}).out, "SERVING\n");
+  EXPECT_HAS(RunCli({"health", "--help"}).out, "(default " + server_.address() + ")");
+  EXPECT_HAS(RunCli({"health", "--server=127.0.0.1:1"}).err, "Is edgewise-server running at 127.0.0.1:1?");
+  unsetenv("EDGEWISE_SERVER");
+  EXPECT_EQ(RunHere({"health"}).out, "SERVING\n");
+  EXPECT_EQ(RunCli({"health", "--server=http://" + server_.address() + "/"}).out, "SERVING\n");
+}
+
+TEST_F(CliTest, TlsMismatchIsToldAsOne) {
+  const testing::TlsFiles files;
+  if (!files.Make()) GTEST_SKIP() << "no openssl program";
+  auto answer = [](const v1::PredictRequest& request, const CallInfo&) { return PlausibleAnswer(request); };
+  const FakeServer encrypted(answer, files.ForServer(false)), mutual(answer, files.ForServer(true));
+  const std::string ca = "--tls_ca_file=" + files.certificate(), name = "--tls_server_name=localhost";
+  auto error = [](const FakeServer& server, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), {"models", "--server=" + server.address()});
+    const Outcome run = RunCli(flags);
+    EXPECT_EQ(run.status, kExitServer);
+    EXPECT_EQ(run.err.find("Is edgewise-server running"), std::string::npos) << run.err;
+    return run.err;
+  };
+  EXPECT_HAS(error(encrypted, {}), "It may want TLS: --tls_ca_file=PEM (or --tls)");
+  EXPECT_HAS(error(server_, {ca, name}), "does not speak TLS: leave out --tls");
+  EXPECT_HAS(error(encrypted, {"--tls"}), "--tls_ca_file=PEM names who did");
+  EXPECT_HAS(error(encrypted, {ca, "--tls_server_name=elsewhere"}), "--tls_server_name=NAME gives the name to expect");
+  EXPECT_HAS(error(mutual, {ca, name}), "It may want a client certificate: --tls_cert_file=PEM, --tls_key_file=PEM.");
+  EXPECT_EQ(RunCli({"models", "--server=" + mutual.address(), ca, name, "--tls_cert_file=" + files.certificate(),
+                    "--tls_key_file=" + files.key()})
+                .status,
+            kExitOk);
+}
+
+TEST_F(CliTest, ProgramOfTheSelfCheckThatIsAbsentIsNotPartOfTheInstallation) {
+  const Outcome run = RunCli({"selfcheck"});  // the tests lie in a folder of their own
+  EXPECT_EQ(run.status, kExitServer);
+  EXPECT_HAS(run.err, "edgewise selfcheck: not part of this installation: there is no ");
+}
+
 TEST_F(CliTest, HelpIsOnStandardOutputForEveryCommand) {
   EXPECT_HAS(RunCli({"help"}).out, "predict");
   for (const char* command : {"predict", "evaluate", "models", "health", "bench"}) {
@@ -221,7 +262,7 @@ TEST_F(CliTest, HealthTellsByItsExitStatus) {
   const Outcome down = RunHere({"health", "--model=other"});
   EXPECT_EQ(down.status, kExitServer);
   EXPECT_EQ(down.out, "NOT_SERVING\n");
-  EXPECT_HAS(RunHere({"health", "--model=ghost"}).err, "NOT_FOUND");
+  EXPECT_EQ(RunHere({"health", "--model=ghost"}).err, "edgewise: NOT_FOUND: model: no model is named \"ghost\"\n");
 }
 
 TEST_F(CliTest, HealthWaitsUntilItServes) {

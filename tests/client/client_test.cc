@@ -15,6 +15,7 @@
 
 #include "absl/strings/cord.h"
 #include "tests/client/fake_service.h"
+#include "tests/client/tls_files.h"
 
 namespace edgewise {
 namespace {
@@ -190,22 +191,9 @@ TEST(ClientTest, ManyThreadsShareOneClient) {
 
 class TlsTest : public ::testing::Test {
  protected:
-  // A certificate for localhost that signs itself.
   void SetUp() override {
-    const std::string command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 " +
-                                std::string("-subj /CN=localhost -addext subjectAltName=DNS:localhost -keyout '") +
-                                key_ + "' -out '" + certificate_ + "' > /dev/null 2>&1";
-    if (std::system(command.c_str()) != 0) GTEST_SKIP() << "no openssl program";
+    if (!files_.Make()) GTEST_SKIP() << "no openssl program";
   }
-  void TearDown() override {
-    std::remove(key_.c_str());
-    std::remove(certificate_.c_str());
-  }
-  static std::string Read(const std::string& path) {
-    std::ifstream file(path);
-    return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  }
-  testing::ServerTls ServerFiles(bool mutual) const { return {Read(certificate_), Read(key_), mutual}; }
   absl::StatusCode Ask(const FakeServer& server, std::optional<TlsOptions> tls) {
     return Connect({.address = server.address(), .tls = std::move(tls), .timeout = absl::Seconds(20)})
         ->Predict(Request("a"))
@@ -213,14 +201,13 @@ class TlsTest : public ::testing::Test {
         .code();
   }
 
-  // Tests run at the same time, each in a process of its own.
-  const std::string base_ = ::testing::TempDir() + "edgewise_tls_" + std::to_string(getpid());
-  const std::string key_ = base_ + ".key";
-  const std::string certificate_ = base_ + ".pem";
+  const testing::TlsFiles files_;
+  const std::string& key_ = files_.key();
+  const std::string& certificate_ = files_.certificate();
 };
 
 TEST_F(TlsTest, ServerMustShowATrustedCertificateOfTheNameExpected) {
-  FakeServer server(Answer, ServerFiles(false));
+  FakeServer server(Answer, files_.ForServer(false));
   EXPECT_EQ(Ask(server, TlsOptions{.ca_file = certificate_, .server_name = "localhost"}), absl::StatusCode::kOk);
   EXPECT_EQ(Ask(server, TlsOptions{.ca_file = certificate_, .server_name = "elsewhere"}),
             absl::StatusCode::kUnavailable);
@@ -229,7 +216,7 @@ TEST_F(TlsTest, ServerMustShowATrustedCertificateOfTheNameExpected) {
 }
 
 TEST_F(TlsTest, MutualTlsShowsOurCertificate) {
-  FakeServer server(Answer, ServerFiles(true));
+  FakeServer server(Answer, files_.ForServer(true));
   EXPECT_EQ(Ask(server, TlsOptions{certificate_, certificate_, key_, "localhost"}), absl::StatusCode::kOk);
   EXPECT_EQ(Ask(server, TlsOptions{.ca_file = certificate_, .server_name = "localhost"}),
             absl::StatusCode::kUnavailable);

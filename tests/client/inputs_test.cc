@@ -57,8 +57,8 @@ TEST(InputLineTest, FeaturesAndBiasesArriveRowByRow) {
 
 TEST(InputLineTest, EachFaultIsNamed) {
   const std::pair<const char*, const char*> kCases[] = {
-      {"{\"text\": ", "not valid JSON"},
-      {"[1]", "not a JSON object"},
+      {"{\"text\": ", "not valid JSON; expected a JSON object a line, such as {\"text\": \"a warm film\"}"},
+      {"[1]", "not a JSON object; expected a JSON object a line"},
       {"{}", "none of text, token_ids and features"},
       {R"({"second_text": "b"})", "none of text, token_ids and features"},
       {R"({"features": 1})", "features is not a list of rows"},
@@ -118,6 +118,7 @@ TEST(TokenIdsTest, SpacesAreAllowedAndOtherTextIsNot) {
 class FlagTest : public ::testing::Test {
  protected:
   FlagTest() {
+    unsetenv("EDGEWISE_SERVER");
     request_.Register(flags_);
     connection_.Register(flags_);
   }
@@ -147,13 +148,41 @@ TEST_F(FlagTest, UnknownFlagIsRefusedWithTheNearestName) {
 }
 
 TEST_F(FlagTest, BadValuesAreRefusedByName) {
-  EXPECT_NE(ParseError({"--samples=-1"}).find("--samples: \"-1\" is no value of the form N"), std::string::npos);
-  EXPECT_NE(ParseError({"--timeout=soon"}).find("--timeout: \"soon\" is no value of the form DURATION"),
-            std::string::npos);
+  EXPECT_EQ(ParseError({"--samples=-1"}), "--samples is \"-1\"; expected a whole number, 0 or more, such as 8");
+  EXPECT_EQ(ParseError({"--timeout", "5"}), "--timeout is \"5\"; expected a duration such as 5s or 300ms");
+  EXPECT_EQ(ParseError({"--max_density=5%"}), "--max_density is \"5%\"; expected a number such as 0.05");
+  EXPECT_EQ(ParseError({"--version=one"}), "--version is \"one\"; expected a whole number such as 8");
   EXPECT_EQ(ParseError({"--seed"}), "--seed needs a value: S");
-  EXPECT_NE(ParseError({"--dense=perhaps"}).find("--dense"), std::string::npos);
+  EXPECT_EQ(ParseError({"--dense=perhaps"}), "--dense is \"perhaps\"; expected true or false");
   EXPECT_NE(ParseError({"predict"}).find("unexpected argument \"predict\""), std::string::npos);
   EXPECT_NE(ParseError({"-m"}).find("unexpected argument"), std::string::npos);
+}
+
+TEST(ServerAddressTest, IsWhatPeopleWriteWithThePortWhereNoneIsGiven) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"localhost", "localhost:8001"}, {"127.0.0.1", "127.0.0.1:8001"},
+      {"[::1]", "[::1]:8001"},         {"::1", "[::1]:8001"},
+      {"[::1]:9", "[::1]:9"},          {"host:65535", "host:65535"},
+      {"http://host", "host:8001"},    {"http://host:9/", "host:9"},
+      {"unix:/run/e", "unix:/run/e"},  {"dns:///host:9", "dns:///host:9"}};
+  for (const auto& [written, address] : kCases) EXPECT_EQ(ServerAddress(written).value_or("refused"), address);
+}
+
+TEST(ServerAddressTest, WhatIsNoAddressIsRefusedWithAnExample) {
+  for (const char* written :
+       {"", ":8001", "localhost:x", "localhost:", "localhost:0", "localhost:65536", "host/path", "http://", "a b"}) {
+    EXPECT_NE(Message(ServerAddress(written).status()).find("expected HOST:PORT"), std::string::npos) << written;
+  }
+  EXPECT_EQ(Message(ServerAddress("https://host:9").status()),
+            "--server is \"https://host:9\"; expected HOST:PORT with --tls or --tls_ca_file=PEM");
+}
+
+TEST(ConnectionHintTest, WhatTheServerItselfSaysNeedsNone) {
+  const ConnectionFlags flags;
+  EXPECT_EQ(flags.Hint(absl::UnavailableError("model \"m\" version 1 is loading")), "");
+  EXPECT_EQ(flags.Hint(absl::NotFoundError("failed to connect")), "");
+  EXPECT_NE(flags.Hint(absl::UnavailableError("failed to connect to all addresses; last error: x")), "");
+  EXPECT_NE(flags.Hint(absl::UnavailableError("last error: INTERNAL: Trying to connect an http1.x server")), "");
 }
 
 TEST_F(FlagTest, FlagGivenTwiceIsRefused) { EXPECT_EQ(ParseError({"--dense", "--dense"}), "--dense is given twice"); }

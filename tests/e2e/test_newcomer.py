@@ -81,6 +81,39 @@ class NewcomerTest(unittest.TestCase):
                     answer = server.predict("--model", name, "--input", file.name, "--samples", "2")["predictions"][0]
                 self.assertGreater(float(answer["edges"]["edges"]), 0, name)
 
+    def test_the_score_command_of_the_readme_works(self):
+        command = "score --model shakespeare-ssa --file examples/data/sonnet.txt --samples 8"
+        with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+            self.assertIn(f"build/bin/edgewise {command}\n", file.read())
+        with Server(EXAMPLES) as server:
+            run = server.cli(*command.replace("examples/data", os.path.join(ROOT, "examples", "data")).split())
+            other = server.cli("score", "--model", "shakespeare-ssa", "--file", os.path.join(ROOT, "README.md"))
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("perplexity", run.stdout)
+        self.assertIn('character "#" at byte 0 is not in the vocabulary; it knows 65 characters: '
+                      "\\n !$&',-.3:;?A-Za-z\n", other.stderr)
+
+    def test_what_cannot_be_reached_is_two_lines(self):
+        """The error and one hint; nothing of gRPC's own."""
+        with Server(EXAMPLES) as server:
+            run = server.cli("models", "--tls")
+        self.assertEqual(run.returncode, 1)
+        self.assertRegex(run.stderr, r"^edgewise: UNAVAILABLE: .*wrong version number\n"
+                                     r"The server at 127.0.0.1:\d+ does not speak TLS: .*\n$")
+
+    def test_descriptions_are_those_that_the_recipes_write(self):
+        recipes = ""
+        for name in sorted(os.listdir(os.path.join(ROOT, "tools", "train"))):
+            if name.endswith(".py"):
+                with open(os.path.join(ROOT, "tools", "train", name), encoding="utf-8") as file:
+                    recipes += file.read()
+        for name in sorted(os.listdir(EXAMPLES)):
+            with open(os.path.join(EXAMPLES, name, "1", "config.json"), encoding="utf-8") as file:
+                description = json.load(file)["description"]
+            self.assertIn(f'"{description}"', recipes)
+            if name == "duplicates":
+                self.assertIn("takes exactly 256 token ids, 1 to 256", description)
+
 
 def complete(ids: list) -> dict:
     """Every pair of valid tokens, as a graph head."""

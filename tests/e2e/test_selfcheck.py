@@ -8,6 +8,9 @@ import unittest
 from edgewise_process import BIN, EXAMPLES
 
 MODEL = os.path.join(EXAMPLES, "sentiment", "1")
+MISSING = "/nonexistent/module.so"
+CUSPARSE = os.path.join(BIN, "libedgewise_cusparse.so")  # where nvcc was found
+CUSPARSE_STAND_IN = os.environ.get("EDGEWISE_CUSPARSE_STAND_IN", "")
 QUICK = ("--tokens=96", "--repeats=1")
 ATTENTION = ("all pairs", "causal", "4 windows", "blocks of 64", "drawn 1 %", "drawn 2.5 %", "drawn 10 %", "drawn 25 %",
              "drawn 100 %", "drawn 10 %, capped 5 %", "poisson 10 %")
@@ -21,12 +24,12 @@ def selfcheck(*flags: str, **environment: str) -> subprocess.CompletedProcess:
 
 
 def rows(output: str, table: str) -> dict:
-    """The rows of a table: {name: the other cells}."""
+    """The rows of a table: {name: the other cells}. A table ends at an empty line or at a remark."""
     lines = output.splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(table))
     found = {}
     for line in lines[start + 1:]:
-        if not line or line.startswith("cuSPARSE:"):
+        if not line or line.startswith(("cuSPARSE: ", "agrees; ")):
             break
         found[line[:NAME].strip()] = line[NAME:].split()
     return found
@@ -59,12 +62,13 @@ class SelfcheckTest(unittest.TestCase):
         self.assertEqual(run.stdout.splitlines()[0], "the CPU is compared with itself")
 
     def test_auto_without_a_gpu_says_so(self):
-        run = selfcheck(*QUICK, EDGEWISE_CUDA_MODULE="/nonexistent/module.so")
-        self.agrees(run)
-        self.assertRegex(run.stdout.splitlines()[0],
-                         "^no GPU: .*/nonexistent/module.so.*; the CPU is compared with itself$")
-        run = selfcheck(*QUICK, "--precision=bf16", EDGEWISE_CUDA_MODULE="/nonexistent/module.so")
-        self.ends(run, 4, "bf16 needs a GPU", "/nonexistent/module.so")
+        for module, reason in ((MISSING, MISSING), ("", "this build has no CUDA backend")):
+            run = selfcheck(*QUICK, EDGEWISE_CUDA_MODULE=module)
+            self.agrees(run)
+            self.assertRegex(run.stdout.splitlines()[0], f"^no GPU: .*{reason}.*; the CPU is compared with itself$")
+            self.assertIn("\ncuSPARSE: only on a GPU\n", run.stdout)
+            run = selfcheck(*QUICK, "--precision=bf16", EDGEWISE_CUDA_MODULE=module)
+            self.ends(run, 4, "bf16 needs a GPU", reason)
 
     def test_the_device_agrees(self):
         for precision, outputs, logits in (("fp32", "1e-04", "1e-03"), ("bf16", "2e-02", "5e-02")):
@@ -73,6 +77,31 @@ class SelfcheckTest(unittest.TestCase):
             self.agrees(run, logits)
             self.assertRegex(run.stdout.splitlines()[0], f"^cuda/sm_[0-9]+/{precision} against cpu/")
             self.assertIn(f"outputs {outputs} of the largest, a model's logits {logits}", run.stdout.splitlines()[-1])
+
+    def test_without_cusparse_its_columns_are_empty_and_a_remark_says_why(self):
+        run = selfcheck("--device=cuda:0", *QUICK, EDGEWISE_CUSPARSE_MODULE=MISSING)
+        self.agrees(run)
+        for cells in rows(run.stdout, "attention").values():
+            self.assertEqual((cells[4], cells[7]), ("-", "-"))
+        self.assertRegex(run.stdout, f"\ncuSPARSE: not loaded: {MISSING}: .*\n")
+
+    @unittest.skipUnless(CUSPARSE_STAND_IN, "ctest names the stand-in")
+    def test_with_cusparse_every_pattern_without_multiplicities_has_its_error(self):
+        run = selfcheck("--device=cuda:0", *QUICK, EDGEWISE_CUSPARSE_MODULE=CUSPARSE_STAND_IN)
+        self.agrees(run)
+        for name, cells in rows(run.stdout, "attention").items():
+            if name.startswith("poisson"):
+                self.assertEqual((cells[4], cells[7]), ("-", "-"))
+            else:
+                self.assertLess(float(cells[4]), 1e-5, name)
+                self.assertEqual(float(cells[7]), 4.0, name)  # a millisecond a head
+        self.assertNotIn("cuSPARSE: ", run.stdout)
+
+    @unittest.skipUnless(os.path.exists(CUSPARSE), "built where nvcc is found")
+    def test_the_module_that_nvcc_made_is_loaded(self):
+        run = selfcheck("--device=cuda:0", *QUICK, EDGEWISE_CUSPARSE_MODULE=CUSPARSE)
+        self.agrees(run)
+        self.assertNotIn("not loaded", run.stdout)
 
     def test_a_device_that_is_not_there_ends_with_4(self):
         self.ends(selfcheck("--device=cuda:9", *QUICK), 4, "9")

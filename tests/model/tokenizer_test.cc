@@ -28,6 +28,19 @@ TEST(TokenizerTest, CharactersAreUnicode) {
   EXPECT_THAT(*Tokenizer(config).Encode("ab"), ElementsAre(1, 0));
 }
 
+TEST(TokenizerTest, UnknownCharacterIsToldWhichAreKnown) {
+  TokenizerConfig config;
+  config.kind = TokenizerKind::kChar;
+  config.vocabulary = {"<pad>", "b", "c", "a", "X", "Y", "\n", "'", "\"", "3", "é"};
+  EXPECT_EQ(Tokenizer(config).Encode("a#").status().message(),
+            "text: character \"#\" at byte 1 is not in the vocabulary; it knows 10 characters: \\n\"'3XYa-c\\xc3\\xa9");
+  for (int i = 0; i < 100; ++i)
+    config.vocabulary.push_back("\xe8\xaa" + std::string(1, static_cast<char>(0x80 + i % 64)));
+  const std::string message(Tokenizer(config).Encode("#").status().message());
+  EXPECT_TRUE(message.ends_with("...")) << message;
+  EXPECT_LT(message.size(), 170u);
+}
+
 TEST(TokenizerTest, WordsAreSplitLoweredAndSubstituted) {
   TokenizerConfig config;
   config.kind = TokenizerKind::kWord;

@@ -136,6 +136,31 @@ TEST_F(RepositoryTest, EmptyFolderIsFineAndAMissingOneIsNot) {
   EXPECT_TRUE(absl::IsNotFound(missing.Scan().status()));
 }
 
+TEST_F(RepositoryTest, UnknownModelGetsTheNearestNameOrAllOfFew) {
+  EXPECT_EQ(repository_.Resolve("sentiment", 0).status.message(),
+            "model \"sentiment\" is not in the repository, which is empty");
+  for (const char* name : {"sentiment", "long"}) folder_.AddModel("sbm", name, 1);
+  folder_.AddModel("sbm", "long", 4);
+  ASSERT_EQ(repository_.Scan().value().size(), 3u);
+  EXPECT_EQ(repository_.Resolve("sentimnet", 0).status.message(),
+            "model \"sentimnet\" is not in the repository; did you mean sentiment?");
+  EXPECT_EQ(repository_.Resolve("bert", 0).status.message(),
+            "model \"bert\" is not in the repository; it has long, sentiment");
+  EXPECT_EQ(repository_.Resolve("long", 2).status.message(),
+            "model \"long\" version 2 is not in the repository; it has 1, 4");
+  for (int i = 0; i < 19; ++i) folder_.Write("other-model-" + std::to_string(i) + "/1/config.json", "{}");
+  ASSERT_TRUE(repository_.Scan().ok());
+  EXPECT_EQ(repository_.Resolve("bert", 0).status.message(), "model \"bert\" is not in the repository");
+}
+
+TEST_F(RepositoryTest, ConfigOfHuggingFaceIsRecognised) {
+  folder_.Write("bert/1/config.json", R"({"architectures": ["BertModel"], "model_type": "bert", "hidden_size": 8})");
+  Update();
+  EXPECT_EQ(repository_.List()[0].error,
+            "config.json: this is a Hugging Face config (model_type \"bert\"), which Edgewise cannot serve as it is; "
+            "docs/convert.md#hugging-face says which models can be converted");
+}
+
 TEST(ModelNameTest, AllowListHolds) {
   for (const char* good : {"a", "0", "sbm-lra_text.v2", "a.."}) EXPECT_TRUE(IsModelName(good)) << good;
   EXPECT_TRUE(IsModelName(std::string(64, 'a')));

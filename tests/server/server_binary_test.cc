@@ -142,6 +142,84 @@ TEST(BinaryTest, MissingDeviceExitsWith4) {
   EXPECT_EQ(process.Wait(), 4);
 }
 
+// The lines of a server on `repository` up to its event "serving".
+std::string LogOf(const std::string& repository) {
+  Process process(Serving(repository));
+  EXPECT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();
+  return process.output();
+}
+
+TEST(BinaryTest, ModelWithoutAVersionIsToldWhereItBelongs) {
+  TestFolder folder;
+  folder.AddModel("sbm", "good", 1);
+  folder.Write("bert/config.json", "{}");
+  folder.Write("none/README", "");
+  const std::string log = LogOf(folder.path());
+  EXPECT_THAT(log, HasSubstr(R"("level":"warning","event":"model without a version","entry":"bert",)"
+                             R"("remedy":"put bert/config.json and model.safetensors into bert/1/"})"));
+  EXPECT_THAT(log, HasSubstr(R"("entry":"none","remedy":"put config.json and model.safetensors into none/1/"})"));
+  EXPECT_THAT(log, testing::Not(HasSubstr("repository without a model")));
+  EXPECT_THAT(log, testing::Not(HasSubstr(R"("entry":"good")")));
+}
+
+TEST(BinaryTest, RepositoryThatIsAModelIsToldSo) {
+  TestFolder folder;
+  folder.AddModel("sbm", "m", 1);
+  folder.Write("flat/config.json", "{}");
+  std::filesystem::create_directory(folder.path() + "/empty");
+  const std::pair<const char*, const char*> cases[] = {
+      {"/m", "this is a model: give the folder above m"},
+      {"/m/", "this is a model: give the folder above m"},
+      {"/m/1", "this is a version of a model: give the folder above m"},
+      {"/flat", "this is a model: put it into flat/1/ and give the folder above flat"},
+      {"/empty", "a model is <name>/<version>/config.json and model.safetensors, such as bert/1/config.json"},
+  };
+  for (const auto& [path, remedy] : cases) {
+    const std::string repository = folder.path() + path;
+    EXPECT_THAT(LogOf(repository), HasSubstr("\"event\":\"repository without a model\",\"repository\":\"" + repository +
+                                             "\",\"remedy\":\"" + remedy + "\"}"));
+  }
+}
+
+TEST(BinaryTest, TakenPortIsOneLineAndExitsWith3) {
+  const int taken = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(taken, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(taken, 1), 0);
+  ASSERT_EQ(getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const std::string port = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  const std::pair<const char*, const char*> cases[] = {
+      {"--listen=", ": the port is taken, or the address is not usable\n"},
+      {"--metrics_listen=", ": Address already in use\n"}};
+  for (const auto& [flag, reason] : cases) {
+    std::vector<std::string> arguments = Serving(edgewise::tests::TestdataFolder());
+    arguments.push_back(flag + port);
+    Process process(arguments);
+    EXPECT_EQ(process.Wait(), 3);
+    EXPECT_EQ(process.output(), "edgewise-server: " + (flag + port) + reason);
+  }
+  close(taken);
+}
+
+TEST(BinaryTest, FirstLineOfAServerWithoutAGpuIsServing) {
+  const char* before = getenv("EDGEWISE_CUDA_MODULE");
+  const std::string restored = before ? before : "";
+  setenv("EDGEWISE_CUDA_MODULE", "/nonexistent/module.so", 1);
+  std::vector<std::string> arguments = Serving(edgewise::tests::TestdataFolder());
+  arguments.push_back("--device=auto");
+  Process process(arguments);
+  before ? setenv("EDGEWISE_CUDA_MODULE", restored.c_str(), 1) : unsetenv("EDGEWISE_CUDA_MODULE");
+  ASSERT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();
+  const std::string first = process.output().substr(0, process.output().find('\n'));
+  EXPECT_THAT(first, HasSubstr("\"level\":\"info\",\"event\":\"serving\""));
+  EXPECT_THAT(first, HasSubstr("\"device\":\"cpu/"));
+  EXPECT_THAT(first, testing::ContainsRegex("\"gpu\":\"none found: .*/nonexistent/module.so"));
+  EXPECT_THAT(LogOf(edgewise::tests::TestdataFolder()), HasSubstr("\"gpu\":\"not asked for\""));
+}
+
 TEST(BinaryTest, SigtermDrainsAndExitsWith0) {
   Process process(Serving(tests::TestdataFolder()));
   ASSERT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();

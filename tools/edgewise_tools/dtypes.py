@@ -1,7 +1,8 @@
 """Element types of stored tensors, by their safetensors names, and their conversion to float32."""
 
-import numpy as np
+from __future__ import annotations
 
+from .arrays import np
 from .errors import ConvertError, mismatch
 
 # name -> (NumPy code without byte order, bytes per element). BF16 is read as the upper half of a float32.

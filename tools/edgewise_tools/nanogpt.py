@@ -5,12 +5,13 @@ needs to go on (optimizer, iter_num, best_val_loss, config), of which no storage
 may carry the prefix of a compiled model; the causal masks that older versions keep as buffers are left out.
 """
 
+from __future__ import annotations
+
 import argparse
 import re
 
-import numpy as np
-
 from . import char_vocabulary
+from .arrays import np
 from .config_checks import check_config
 from .errors import ConvertError, mismatch, quoted
 from .files import read_json

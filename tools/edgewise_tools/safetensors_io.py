@@ -1,12 +1,13 @@
 """Reading and writing safetensors: 8 bytes of header length, a JSON header, then the tensors end to end."""
 
+from __future__ import annotations
+
 import json
 import math
 import os
 import struct
 
-import numpy as np
-
+from .arrays import np
 from .dtypes import decode_float32, item_size, known, require_finite
 from .errors import ConvertError, mismatch, quoted
 from .files import ReplacedFile, open_regular, parse_json

@@ -12,10 +12,11 @@ or {"fill": x} for a tensor that they do not have, for instance the biases of a 
 name of ours stands for every layer, and in theirs for its number.
 """
 
+from __future__ import annotations
+
 import argparse
 
-import numpy as np
-
+from .arrays import np
 from .config_checks import check_config
 from .errors import ConvertError, mismatch, quoted
 from .files import open_regular, read_json

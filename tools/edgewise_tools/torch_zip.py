@@ -3,14 +3,15 @@
 The container is a zip of stored members `<archive>/data.pkl`, `<archive>/data/<key>`, `<archive>/version`.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import struct
 import zipfile
 import zlib
 
-import numpy as np
-
+from .arrays import np
 from .dtypes import decode_float32, item_size, require_finite
 from .errors import ConvertError, mismatch, quoted
 from .files import open_regular

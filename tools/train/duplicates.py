@@ -17,7 +17,8 @@ import export
 LENGTH, TOKENS = 256, 256
 HELD_OUT = 10_000   # seed of the test set
 CONFIG = {
-    "task": "token-classification", "description": "Marks the tokens that occur more than once",
+    "task": "token-classification",
+    "description": "Marks the tokens that occur more than once; takes exactly 256 token ids, 1 to 256",
     "vocab_size": TOKENS + 1, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1, "head_dim": 32,
     "intermediate_size": 128, "max_position_embeddings": LENGTH, "position_embedding": "none", "pad_token_id": 0,
     "num_labels": 2, "id2label": {"0": "unique", "1": "duplicate"}, "classifier_hidden_size": 0,

@@ -1,0 +1,123 @@
+#include "client/cli/connection.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace edgewise::cli {
+namespace {
+
+constexpr char kDefaultPort[] = ":8001";
+
+}  // namespace
+
+absl::StatusOr<std::string> ServerAddress(const std::string& server) {
+  for (const char* scheme : {"unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "xds:"}) {
+    if (absl::StartsWith(server, scheme)) return server;
+  }
+  auto wrong = [&](const std::string& expected) {
+    return absl::InvalidArgumentError(absl::StrCat("--server is \"", server, "\"; expected ", expected));
+  };
+  if (absl::StartsWith(server, "https://")) return wrong("HOST:PORT with --tls or --tls_ca_file=PEM");
+  const std::string rest(absl::StripSuffix(absl::StripPrefix(server, "http://"), "/"));
+  const ptrdiff_t colons = std::count(rest.begin(), rest.end(), ':');
+  if (colons > 1 && rest[0] != '[') return absl::StrCat("[", rest, "]", kDefaultPort);  // a bare IPv6 address
+  const size_t bracket = rest.rfind(']');
+  const size_t colon = rest.find(':', bracket == std::string::npos ? 0 : bracket);
+  const std::string host = rest.substr(0, colon);
+  if (host.empty() || host.find_first_of("/ ") != std::string::npos) return wrong("HOST:PORT, such as localhost:8001");
+  if (colon == std::string::npos) return host + kDefaultPort;
+  uint32_t port = 0;
+  if (!absl::SimpleAtoi(rest.substr(colon + 1), &port) || port == 0 || port > 65535) {
+    return wrong("HOST:PORT with a port from 1 to 65535, such as localhost:8001");
+  }
+  return rest;
+}
+
+void ConnectionFlags::Register(FlagSet& flags) {
+  if (const char* set = std::getenv("EDGEWISE_SERVER"); set != nullptr && *set != '\0') server = set;
+  flags.Section("Connection");
+  flags.Add("server", "HOST[:PORT]", "where the server listens; EDGEWISE_SERVER in the environment sets the default",
+            &server);
+  flags.Add("timeout", "DURATION", "of each call, as 500ms, 5s or inf", &timeout);
+  flags.AddSwitch("wait_for_ready", "wait for the server, up to the timeout, where it cannot be reached",
+                  &wait_for_ready);
+  flags.AddSwitch("tls", "encrypt, trusting the system's roots; implied by the other --tls_ flags", &tls);
+  flags.Add("tls_ca_file", "PEM", "who may sign the server's certificate", &tls_ca_file);
+  flags.Add("tls_cert_file", "PEM", "our certificate, for mutual TLS", &tls_cert_file);
+  flags.Add("tls_key_file", "PEM", "our private key, for mutual TLS", &tls_key_file);
+  flags.Add("tls_server_name", "NAME", "the name to expect in the server's certificate", &tls_server_name);
+  flags.Add("token_file", "FILE", "holds the bearer token to send", &token_file);
+  flags.AddSwitch("allow_plain_token", "send the token to another machine without TLS", &allow_plain_token);
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ConnectionFlags::Connect(bool own_connection) const {
+  if (timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("--timeout is ", absl::FormatDuration(timeout), "; expected > 0"));
+  }
+  absl::StatusOr<std::string> address = ServerAddress(server);
+  if (!address.ok()) return address.status();
+  ClientOptions options;
+  options.address = *std::move(address);
+  options.timeout = timeout;
+  options.wait_for_ready = wait_for_ready;
+  options.allow_plain_token = allow_plain_token;
+  options.own_connection = own_connection;
+  if (encrypted()) {
+    options.tls = TlsOptions{tls_ca_file, tls_cert_file, tls_key_file, tls_server_name};
+  }
+  if (!token_file.empty()) {
+    std::ifstream file(token_file);
+    options.bearer_token.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+    absl::StripAsciiWhitespace(&options.bearer_token);
+    if (!file || options.bearer_token.empty()) {
+      return absl::NotFoundError(absl::StrCat("--token_file: cannot read a token from \"", token_file, "\""));
+    }
+  }
+  return Client::Create(options);
+}
+
+bool ConnectionFlags::encrypted() const {
+  return tls || !tls_ca_file.empty() || !tls_cert_file.empty() || !tls_key_file.empty() || !tls_server_name.empty();
+}
+
+std::string ConnectionFlags::Hint(const absl::Status& status) const {
+  if (status.code() != absl::StatusCode::kUnavailable) return "";
+  const std::string address = ServerAddress(server).value_or(server);
+  const std::string message(status.message());
+  auto says = [&](const char* text) { return message.find(text) != std::string::npos; };
+  if (says("wrong version number")) {
+    return absl::StrCat("The server at ", address, " does not speak TLS: leave out --tls and the flags --tls_....");
+  }
+  if (says("certificate verify failed")) {
+    return "Nobody who is trusted here signed the server's certificate: --tls_ca_file=PEM names who did.";
+  }
+  if (says("is not in peer certificate")) {
+    return "The server's certificate is for another name: --tls_server_name=NAME gives the name to expect.";
+  }
+  if (says("http1.x server")) {
+    return absl::StrCat("An HTTP server answers at ", address,
+                        ", such as that of /metrics; --server=HOST:PORT names the ", "gRPC port, 8001 by default.");
+  }
+  if (!says("failed to connect") && !says("DNS resolution failed")) return "";  // the server itself said it
+  if (says("Socket closed") || says("Connection reset")) {
+    if (!encrypted()) {
+      return absl::StrCat("The server at ", address, " hung up. It may want TLS: --tls_ca_file=PEM (or --tls); and a ",
+                          "client certificate: --tls_cert_file=PEM, --tls_key_file=PEM.");
+    }
+    return absl::StrCat("The server at ", address, " hung up. ",
+                        tls_cert_file.empty()
+                            ? "It may want a client certificate: --tls_cert_file=PEM, --tls_key_file=PEM."
+                            : "It may not trust who signed the certificate of --tls_cert_file.");
+  }
+  return absl::StrCat("Is edgewise-server running at ", address, "? --server=HOST:PORT names another.");
+}
+
+}  // namespace edgewise::cli

@@ -1,0 +1,44 @@
+// How to reach the server, and what to try where it cannot be reached.
+#ifndef EDGEWISE_CLIENT_CLI_CONNECTION_H_
+#define EDGEWISE_CLIENT_CLI_CONNECTION_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/cli/flag_set.h"
+#include "edgewise/client/client.h"
+
+namespace edgewise::cli {
+
+// The flags of every command that asks a server.
+struct ConnectionFlags {
+  std::string server = "127.0.0.1:8001";  // or EDGEWISE_SERVER, from the environment
+  absl::Duration timeout = absl::Seconds(60);
+  bool wait_for_ready = false;
+  bool tls = false;
+  std::string tls_ca_file;
+  std::string tls_cert_file;
+  std::string tls_key_file;
+  std::string tls_server_name;
+  std::string token_file;
+  bool allow_plain_token = false;
+
+  void Register(FlagSet& flags);
+  // InvalidArgument or NotFound for a wrong flag or file; never talks to the server.
+  absl::StatusOr<std::unique_ptr<Client>> Connect(bool own_connection = false) const;
+  // One sentence on what to try after a call that ended with `status`, or "".
+  std::string Hint(const absl::Status& status) const;
+
+ private:
+  bool encrypted() const;
+};
+
+// A server as people write it, as gRPC takes it: the port is 8001 where none is given, http:// is dropped, an IPv6
+// address gets its brackets; unix:PATH and names of gRPC's resolvers (dns:///...) stay. InvalidArgument otherwise.
+absl::StatusOr<std::string> ServerAddress(const std::string& server);
+
+}  // namespace edgewise::cli
+
+#endif  // EDGEWISE_CLIENT_CLI_CONNECTION_H_

@@ -1,0 +1,51 @@
+"""Recognises the files of a Hugging Face model, which no source format takes as they are, and says what to do."""
+
+import argparse
+import json
+import os
+
+from .errors import ConvertError, quoted
+from .files import open_regular, read_bytes
+
+ADVICE = "`convert.py state-dict` reads its tensors, with a mapping file (docs/convert.md#hugging-face)"
+
+
+def refuse(args: argparse.Namespace) -> None:
+    """Raises ConvertError where a file given to convert.py is a Hugging Face one in the wrong place."""
+    checkpoint = args.checkpoint
+    if os.path.isdir(checkpoint):
+        kind = _kind(os.path.join(checkpoint, "config.json"))
+        if kind:
+            raise ConvertError(f"{checkpoint}: the folder of a Hugging Face model ({kind}); {ADVICE}")
+    elif args.source != "state-dict" and _is_safetensors(checkpoint):
+        kind = _kind(os.path.join(os.path.dirname(checkpoint), "config.json"))
+        whose = f" of a Hugging Face model ({kind})" if kind else ""
+        raise ConvertError(f"{checkpoint}: a safetensors file{whose}, which {args.source} does not read; {ADVICE}")
+    for option in ("config", "mapping"):
+        path = getattr(args, option, None)
+        kind = _kind(path) if path else None
+        if kind:
+            raise ConvertError(f"{path}: the config of a Hugging Face model ({kind}), not what --{option} wants; {ADVICE}")
+
+
+def _kind(path: str) -> str | None:
+    """'model_type "bert"' for the config.json of a Hugging Face model, None for anything else."""
+    try:
+        config = json.loads(read_bytes(path))
+    except (ConvertError, ValueError, RecursionError):
+        return None
+    if isinstance(config, dict) and "task" not in config:
+        for field in ("model_type", "architectures"):
+            if field in config:
+                return f"{field} {quoted(config[field], 64)}"
+    return None
+
+
+def _is_safetensors(path: str) -> bool:
+    """8 bytes of header length, then a JSON object."""
+    try:
+        with open_regular(path) as file:
+            start = file.read(9)
+    except ConvertError:
+        return False
+    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < os.path.getsize(path)
