@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <ostream>
 #include <random>
 #include <string>
 #include <tuple>
@@ -11,6 +12,9 @@
 #include "kernels/reference.h"
 
 namespace edgewise {
+
+inline void PrintTo(RowCount count, std::ostream* out) { *out << (count == RowCount::kMany ? "many rows" : "few rows"); }
+
 namespace {
 
 std::vector<float> Random(size_t size, uint64_t seed) {

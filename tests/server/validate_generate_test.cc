@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <ostream>
 
 #include "server/status_details.h"
 #include "tests/model/model_builder.h"
@@ -34,6 +35,8 @@ struct Case {
   const char* message;  // part of it
   const char* model = "lm-dense";
 };
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 const Case kRefused[] = {
     {"not_a_language_model", [](auto&) {},
