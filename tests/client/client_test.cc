@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 #include "tests/client/fake_service.h"
 
 namespace edgewise {
@@ -271,6 +272,60 @@ TEST(HealthTest, WatchOfAnUnknownServiceSaysSoAndEndsAtItsDeadline) {
                                             {.timeout = absl::Milliseconds(300)});
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(seen, std::vector<HealthState>{HealthState::kServiceUnknown});
+}
+
+// With a google.rpc.Status that holds a RetryInfo of one second, as the server sends it.
+absl::Status WithRetryInfo(int code) {
+  const auto field = [](char tag, const std::string& bytes) {
+    return absl::StrCat(std::string(1, tag), std::string(1, static_cast<char>(bytes.size())), bytes);
+  };
+  const std::string info = field('\x0a', std::string("\x08\x01", 2));
+  const std::string any = absl::StrCat(field('\x0a', "type.googleapis.com/google.rpc.RetryInfo"), field('\x12', info));
+  absl::Status status(static_cast<absl::StatusCode>(code), "because");
+  status.SetPayload(kStatusDetailsUrl,
+                    absl::Cord(absl::StrCat("\x08", std::string(1, static_cast<char>(code)), field('\x1a', any))));
+  return status;
+}
+
+// Whether and when to ask again is the caller's to choose: a request may cost a lot, and a generation may have been read.
+TEST(NoRetryTest, CallThatFailsIsMadeOnceWhateverTheCode) {
+  std::atomic<int> calls = 0;
+  std::atomic<int> code = 0;
+  FakeServer server([&](const auto&, const auto&) -> absl::StatusOr<v1::PredictResponse> {
+    ++calls;
+    return WithRetryInfo(code);
+  });
+  for (const bool wait_for_ready : {false, true}) {
+    const std::unique_ptr<Client> asking = Connect({.address = server.address(), .wait_for_ready = wait_for_ready});
+    for (code = 1; code <= 16; ++code) {
+      calls = 0;
+      EXPECT_EQ(asking->Predict(Request("a"), {.timeout = absl::Seconds(60)}).status().raw_code(), code);
+      EXPECT_EQ(calls, 1) << "code " << code;
+    }
+  }
+}
+
+TEST(NoRetryTest, GenerationThatFailsIsAskedForOnceWhateverTheCode) {
+  for (const int messages : {0, 2}) {
+    std::atomic<int> calls = 0;
+    std::atomic<int> code = 0;
+    FakeServer server(Answer);
+    server.SetGenerate([&](const v1::GenerateRequest&, const FakeServer::Emit& emit) {
+      ++calls;
+      for (int i = 0; i < messages; ++i) emit(v1::GenerateResponse());
+      return WithRetryInfo(code);
+    });
+    std::unique_ptr<Client> client = Connect({.address = server.address()});
+    for (code = 1; code <= 16; ++code) {
+      calls = 0;
+      int seen = 0;
+      const absl::Status status = client->Generate({}, [&](const auto&) { return ++seen < 10; },
+                                                   {.timeout = absl::Seconds(60)});
+      EXPECT_EQ(status.raw_code(), code);
+      EXPECT_EQ(calls, 1) << "code " << code;
+      EXPECT_EQ(seen, messages) << "code " << code;
+    }
+  }
 }
 
 }  // namespace

@@ -241,5 +241,36 @@ TEST(ScoredTokensTest, AnImpossibleTextFailsAndSaysWhy) {
   EXPECT_DOUBLE_EQ(possible.log_likelihood, std::log(0.25) + std::log(0.5));
 }
 
+// Samples that are all alike have no mutual information, though the mean of their entropies is rounded.
+TEST(MutualInformationTest, IsNeverNegativeNorMinusZero) {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<float> weight(0.0f, 1.0f);
+  int negative = 0;  // before it is clamped
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> probabilities(5);
+    float sum = 0.0f;
+    for (float& p : probabilities) sum += p = weight(random);
+    for (float& p : probabilities) p /= sum;
+    if (round == 0) probabilities = {0.0f, 1.0f, 0.0f, 0.0f, 0.0f};
+    InputResult result;
+    result.rows = 1;
+    result.labels = 5;
+    result.pairs = 1;
+    result.samples = 7;
+    result.sample_results.resize(7);
+    for (SampleResult& sample : result.sample_results) sample.logits = sample.probabilities = probabilities;
+    CombineSamples(result);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    const double entropy = result.predictive_entropy[0];
+    double entropies = 0.0;
+    for (int sample = 0; sample < 7; ++sample) entropies += entropy;
+    negative += entropy - entropies / 7 < 0.0;
+    EXPECT_FALSE(std::signbit(result.mutual_information[0])) << result.mutual_information[0];
+    EXPECT_FALSE(std::signbit(entropy)) << entropy;
+    EXPECT_LT(result.mutual_information[0], 1e-12);
+  }
+  EXPECT_GT(negative, 0) << "this test tests nothing";
+}
+
 }  // namespace
 }  // namespace edgewise::testing
