@@ -287,7 +287,8 @@ absl::Status WithRetryInfo(int code) {
   return status;
 }
 
-// Whether and when to ask again is the caller's to choose: a request may cost a lot, and a generation may have been read.
+// Whether and when to ask again is the caller's to choose: a request may cost a lot, and a generation may have been
+// read.
 TEST(NoRetryTest, CallThatFailsIsMadeOnceWhateverTheCode) {
   std::atomic<int> calls = 0;
   std::atomic<int> code = 0;
@@ -319,8 +320,8 @@ TEST(NoRetryTest, GenerationThatFailsIsAskedForOnceWhateverTheCode) {
     for (code = 1; code <= 16; ++code) {
       calls = 0;
       int seen = 0;
-      const absl::Status status = client->Generate({}, [&](const auto&) { return ++seen < 10; },
-                                                   {.timeout = absl::Seconds(60)});
+      const absl::Status status =
+          client->Generate({}, [&](const auto&) { return ++seen < 10; }, {.timeout = absl::Seconds(60)});
       EXPECT_EQ(status.raw_code(), code);
       EXPECT_EQ(calls, 1) << "code " << code;
       EXPECT_EQ(seen, messages) << "code " << code;

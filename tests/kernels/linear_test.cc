@@ -13,7 +13,9 @@
 
 namespace edgewise {
 
-inline void PrintTo(RowCount count, std::ostream* out) { *out << (count == RowCount::kMany ? "many rows" : "few rows"); }
+inline void PrintTo(RowCount count, std::ostream* out) {
+  *out << (count == RowCount::kMany ? "many rows" : "few rows");
+}
 
 namespace {
 

@@ -210,5 +210,96 @@ TEST_F(AnswerTest, TimingOfAGenerationIsTheEnginesAndTheClocks) {
   EXPECT_EQ(calls_.in_flight(), 0);
 }
 
+// Why requests got no answer: the reason that each counts under, and no other.
+class RejectionTest : public AnswerTest {
+ protected:
+  RejectionTest() { request_.add_inputs()->mutable_sequence()->mutable_token_ids()->add_values(1); }
+
+  // Asks the model; what waits then fails with `failure`, where it is an error. Returns the reasons that were counted.
+  std::string Reasons(const std::string& model, const absl::Status& failure = absl::OkStatus(),
+                      Time deadline = Time::max()) {
+    const std::string before = metrics_.Render();
+    request_.set_model(model);
+    v1::PredictResponse response;
+    ends_.clear();
+    predictor_.Predict(request_, deadline, {}, &response, [this](const absl::Status& status) { End(status); });
+    if (!failure.ok()) {
+      TaskResult result;
+      result.status = failure;
+      result.batch_inputs = 1;
+      Take()->done(std::move(result));
+    }
+    EXPECT_EQ(ends_.size(), 1u);
+    EXPECT_EQ(calls_.in_flight(), 0);
+    std::string counted;
+    for (const char* of : {"_other\"", "sbm\"", "lm\""}) {
+      for (const char* reason :
+           {"queue_full", "deadline", "cancelled", "draining", "invalid", "budget", "oom", "not_ready"}) {
+        const std::string version = of[0] == '_' ? "_other" : of[0] == 's' ? "3" : "4";
+        const std::string series = std::string("edgewise_rejections_total{model=\"") + of + ",reason=\"" + reason +
+                                   "\",version=\"" + version + "\"} ";
+        const auto value = [&](const std::string& text) {
+          return std::stod(text.substr(text.find(series) + series.size()));
+        };
+        const double moved = value(metrics_.Render()) - value(before);
+        EXPECT_TRUE(moved == 0.0 || moved == 1.0) << series;
+        if (moved == 1.0) counted += std::string(of, std::string(of).size() - 1) + " " + reason + ";";
+      }
+    }
+    return counted;
+  }
+  absl::StatusCode code() const { return ends_.at(0).code(); }
+
+  v1::PredictRequest request_;
+};
+
+TEST_F(RejectionTest, WhatIsRefusedAtOnce) {
+  EXPECT_EQ(Reasons("unknown"), "_other invalid;");
+  EXPECT_EQ(code(), absl::StatusCode::kNotFound);
+  request_.set_priority(4);
+  EXPECT_EQ(Reasons("sbm"), "sbm invalid;");
+  EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument);
+  request_.set_priority(0);
+  request_.set_attention(v1::DENSE);
+  request_.mutable_budget()->set_max_edges(1);
+  EXPECT_EQ(Reasons("sbm"), "sbm budget;");
+  EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument);
+  request_.clear_budget();
+  EXPECT_EQ(Reasons("sbm", absl::OkStatus(), now_), "sbm deadline;") << "a deadline that has come has passed";
+  EXPECT_EQ(code(), absl::StatusCode::kDeadlineExceeded);
+  folder_.AddModel("sbm", "new", 1);
+  ASSERT_TRUE(repository_.Scan().ok());
+  EXPECT_EQ(Reasons("new"), "") << "counted under a model of its own";
+  EXPECT_EQ(code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Metric(R"(rejections_total{model="new",reason="not_ready",version="1"})"), 1);
+  calls_.Drain();
+  EXPECT_EQ(Reasons("sbm"), "sbm draining;");
+  EXPECT_EQ(code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(RejectionTest, WhatFailsLater) {
+  EXPECT_EQ(Reasons("sbm", absl::ResourceExhaustedError("out of device memory")), "sbm oom;");
+  EXPECT_EQ(Reasons("sbm", absl::CancelledError("gone")), "sbm cancelled;");
+  EXPECT_EQ(Reasons("sbm", absl::DeadlineExceededError("late")), "sbm deadline;");
+  EXPECT_EQ(Reasons("sbm", absl::InternalError("broken")), "") << "a failure of ours is no rejection";
+  EXPECT_EQ(code(), absl::StatusCode::kInternal);
+}
+
+TEST_F(RejectionTest, FullQueue) {
+  TaskQueue narrow({.max_requests = 1}, [this] { return now_; });
+  Calls calls(repository_, narrow, metrics_);
+  Predictor predictor(options_, calls);
+  request_.set_model("sbm");
+  v1::PredictResponse first, second;
+  predictor.Predict(request_, Time::max(), {}, &first, [](const absl::Status&) {});
+  predictor.Predict(request_, Time::max(), {}, &second, [this](const absl::Status& status) { End(status); });
+  ASSERT_EQ(ends_.size(), 1u);
+  EXPECT_EQ(code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Metric(R"(rejections_total{model="sbm",reason="queue_full",version="3"})"), 1);
+  EXPECT_EQ(Metric(R"(queue_requests{model="sbm",version="3"})"), 1);
+  EXPECT_EQ(Metric(R"(requests_in_flight{model="sbm",version="3"})"), 1);
+  narrow.Abort();
+}
+
 }  // namespace
 }  // namespace edgewise::server

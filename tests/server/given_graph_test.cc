@@ -15,7 +15,8 @@ namespace {
 
 constexpr int kLayers = 2, kHeads = 2, kPositions = 4;
 
-// Every query attends to itself and, but for the first, to the one before it; `pad` attends to nothing and nothing to it.
+// Every query attends to itself and, but for the first, to the one before it; `pad` attends to nothing and nothing to
+// it.
 void SetGraph(v1::Graph& graph, int pad) {
   for (int l = 0; l < kLayers; ++l) {
     v1::Graph::Layer* layer = graph.add_layers();
@@ -62,12 +63,10 @@ const Case kRefused[] = {
      "keys[4]", "is 1 after 2; keys ascend within a row"},
     {"future_key", [](auto& head) { head.set_keys(2, 2); }, "keys[2]",
      "is 2 of query 1; on a causal model keys do not come after", "lm-dense"},
-    {"pad_as_key", [](auto& head) { head.set_keys(2, 2); }, "keys[2]", "is 2 of query 1: position 2 is a pad", "sbm", 2},
-    {"pad_as_query",
-     [](auto& head) {
-       head.set_row_offsets(2, 2);
-     },
-     "keys[2]", "is 1 of query 2: position 2 is a pad", "sbm", 2},
+    {"pad_as_key", [](auto& head) { head.set_keys(2, 2); }, "keys[2]", "is 2 of query 1: position 2 is a pad", "sbm",
+     2},
+    {"pad_as_query", [](auto& head) { head.set_row_offsets(2, 2); }, "keys[2]", "is 1 of query 2: position 2 is a pad",
+     "sbm", 2},
     {"key_beyond_the_text", [](auto& head) { head.set_keys(6, 4); }, "keys[6]", "is 4; positions go from 0 to 3"},
     {"key_beyond_any_text", [](auto& head) { head.set_keys(6, 2147483648u); }, "keys[6]",
      "is 2147483648; no position is so large"},

@@ -78,8 +78,7 @@ TEST_F(MetricValuesTest, BucketsOfEveryHistogramAreThoseOfTheTable) {
       {"edgewise_ensemble_disagreement_ratio", ratios},
       {"edgewise_input_edges",
        {256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864, 268435456}},
-      {"edgewise_edge_budget_utilization_ratio",
-       {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.01, 1.05, 1.25, 2}},
+      {"edgewise_edge_budget_utilization_ratio", {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.01, 1.05, 1.25, 2}},
       {"edgewise_ensemble_samples", {1, 2, 4, 8, 16, 32, 64}},
   };
   const std::map<std::string, std::vector<std::string>> found = Buckets();

@@ -140,7 +140,8 @@ TEST(RespondTest, LabelsOfTokensAndPads) {
                label_id: 2 label: "yes" predictive_entropy: 0.75 mutual_information: 0.375 }
       tokens { probabilities: [0.5, 0.25, 1] stddev: [0.03125, 0.015625, 0.0625] logits: [4, 2, 8]
                label_id: 0 label: "no" predictive_entropy: 1.5 mutual_information: 0.75 }
-      tokens { pad: true } samples: 2 truncated_tokens: 7 )" + std::string(kEdges));
+      tokens { pad: true } samples: 2 truncated_tokens: 7 )" +
+                                std::string(kEdges));
 }
 
 TEST(RespondTest, ValuesOfARegressionHaveSpreadAndNoLabel) {
@@ -153,7 +154,8 @@ TEST(RespondTest, ValuesOfARegressionHaveSpreadAndNoLabel) {
   ExpectMessage(prediction, R"(
       values: [0.25, 0.125, 0.5] stddev: [0.015625, 0.0078125, 0.03125] samples: 2 truncated_tokens: 7
       sample_outputs { values: [0, 0.03125, 0.0625] edges: 10 }
-      sample_outputs { values: [1, 1.03125, 1.0625] edges: 17 } )" + std::string(kEdges));
+      sample_outputs { values: [1, 1.03125, 1.0625] edges: 17 } )" +
+                                std::string(kEdges));
 }
 
 TEST(RespondTest, LikelihoodOfATextAndTheNextToken) {
@@ -166,7 +168,8 @@ TEST(RespondTest, LikelihoodOfATextAndTheNextToken) {
   InputResult result = Result(1);
   result.log_likelihood = -2.5;
   result.perplexity = 3.5;
-  for (SampleResult& sample : result.sample_results) sample.token_probabilities = {0.5, static_cast<double>(sample.edges)};
+  for (SampleResult& sample : result.sample_results)
+    sample.token_probabilities = {0.5, static_cast<double>(sample.edges)};
   v1::Prediction prediction;
   FillPrediction(config, Input(), result, outputs, prediction);
   ExpectMessage(prediction, R"(
