@@ -157,5 +157,15 @@ TEST_F(GivenGraphTest, FutureKeysAndEmptyRowsAreTaken) {
   EXPECT_EQ(given.keys, (std::vector<int32_t>{0, 3}));
 }
 
+TEST_F(GivenGraphTest, TheLargestMultiplicityIsTaken) {
+  const std::unique_ptr<Model> multi = LoadTestModel("sbm-tokens");  // one layer
+  graph().mutable_layers()->RemoveLast();
+  v1::Graph::Head& head = *graph().mutable_layers(0)->mutable_heads(1);
+  for (int i = 0; i < head.keys_size(); ++i) head.add_multiplicities(1 << 20);
+  const absl::StatusOr<ParsedRequest> parsed = ParseRequest(request_, *multi, WithGraphs());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->inputs[0].graph->layers[0][1].multiplicity, std::vector<int32_t>(7, 1 << 20));
+}
+
 }  // namespace
 }  // namespace edgewise::server

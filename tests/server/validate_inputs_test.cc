@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <iterator>
 #include <ostream>
 #include <string>
 
@@ -99,6 +100,60 @@ TEST(RefusedSizeTest, TheInputWhoseGraphIsTooLargeToReturnIsNamed) {
                                                 "] may have 100 edges; the server returns at most 64 (lower the "
                                                 "budget)"));
   }
+}
+
+// Every field of a request, one at a time, reaches each of its inputs.
+TEST(ParsedInputTest, WhatIsAskedForReachesEveryInput) {
+  const std::unique_ptr<Model> model = LoadTestModel("sbm");
+  v1::PredictRequest plain;
+  plain.mutable_ensemble()->set_seed(1);
+  for (int i = 0; i < 2; ++i) SetTokens(*plain.add_inputs(), 4 + i);
+  struct Field {
+    std::function<void(v1::PredictRequest&)> set;
+    std::function<double(const ModelInput&)> of;
+    double unset, expected;
+  };
+  const Field fields[] = {
+      {[](auto& r) { r.mutable_ensemble()->set_seed(9); }, [](const auto& in) { return in.seed; }, 1, 9},
+      {[](auto& r) { r.mutable_ensemble()->set_samples(3); }, [](const auto& in) { return in.samples; }, 1, 3},
+      {[](auto& r) { r.mutable_ensemble()->set_first_sample(5); }, [](const auto& in) { return in.first_sample; }, 0,
+       5},
+      {[](auto& r) { r.mutable_ensemble()->set_tolerance(0.5); }, [](const auto& in) { return in.tolerance; }, 0, 0.5},
+      {[](auto& r) { r.mutable_budget()->set_max_edges(7); }, [](const auto& in) { return in.max_edges; },
+       static_cast<double>(kNoCap), 7},
+      {[](auto& r) { r.set_attention(v1::DENSE); }, [](const auto& in) { return in.dense; }, 0, 1},
+      {[](auto& r) { r.mutable_outputs()->set_layer_stats(true); }, [](const auto& in) { return in.want_expected; }, 0,
+       1},
+      {[](auto& r) { r.mutable_outputs()->set_key_degrees(true); }, [](const auto& in) { return in.want_key_degrees; },
+       0, 1},
+      {[](auto& r) { r.mutable_outputs()->set_graph(true); }, [](const auto& in) { return in.want_graph; }, 0, 1},
+      {[](auto& r) { r.mutable_outputs()->set_padded_density(true); },
+       [](const auto& in) { return in.want_padded_density; }, 0, 1}};
+  for (size_t f = 0; f < std::size(fields); ++f) {
+    v1::PredictRequest request = plain;
+    fields[f].set(request);
+    const absl::StatusOr<ParsedRequest> parsed = ParseRequest(request, *model, {});
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    ASSERT_EQ(parsed->inputs.size(), 2u);
+    for (const ModelInput& input : parsed->inputs) {
+      for (size_t other = 0; other < std::size(fields); ++other) {
+        EXPECT_EQ(fields[other].of(input), other == f ? fields[other].expected : fields[other].unset)
+            << "field " << other << " of a request that sets field " << f;
+      }
+    }
+  }
+}
+
+TEST(ParsedInputTest, TheMostInputsAreTaken) {
+  const std::unique_ptr<Model> model = LoadTestModel("sbm");
+  RequestLimits limits;
+  limits.max_inputs = 3;
+  v1::PredictRequest request;
+  for (int i = 0; i < 3; ++i) SetTokens(*request.add_inputs(), 2);
+  EXPECT_TRUE(ParseRequest(request, *model, limits).ok());
+  SetTokens(*request.add_inputs(), 2);
+  EXPECT_EQ(ParseRequest(request, *model, limits).status(),
+            InvalidField("inputs", "has 4 entries; the server takes at most 3"));
 }
 
 }  // namespace
