@@ -265,6 +265,40 @@ TEST_F(EngineTest, ProgressOfAGenerationHasTheSecondsOfTheClock) {
   EXPECT_DOUBLE_EQ(outcome.result.compute_seconds, 0.04);
 }
 
+// Clients learn no more of a device than that it failed.
+TEST_F(EngineTest, DeviceThatFailsIsAnInternalErrorOfTheRequestAndOfNoOther) {
+  Load("sbm");
+  Outcome failed, next;
+  std::vector<TaskPtr> tasks;
+  tasks.push_back(Predict(failed));
+  tasks.push_back(Predict(next));
+  backend_->FailAfter(0);
+  Run(std::move(tasks));
+  EXPECT_EQ(failed.answers, 1);
+  EXPECT_EQ(failed.result.status, absl::InternalError("the device failed while computing; the server's log says how"));
+  EXPECT_TRUE(failed.result.results.empty());
+  EXPECT_TRUE(next.result.status.ok()) << next.result.status;
+}
+
+TEST(AliveTest, AClientMayCancelFiveMillisecondsBeforeItsDeadline) {
+  Task task;
+  const Time deadline = Time() + std::chrono::hours(1);
+  const auto code = [&](int64_t early_us) {
+    return Alive(task, deadline - std::chrono::microseconds(early_us)).code();
+  };
+  EXPECT_EQ(code(0), absl::StatusCode::kOk) << "without a deadline";
+  task.deadline = deadline;
+  EXPECT_EQ(code(1), absl::StatusCode::kOk);
+  EXPECT_EQ(code(0), absl::StatusCode::kDeadlineExceeded);
+  std::stop_source client;
+  client.request_stop();
+  task.stopping = client.get_token();
+  EXPECT_EQ(code(5001), absl::StatusCode::kCancelled);
+  EXPECT_EQ(code(5000), absl::StatusCode::kDeadlineExceeded);
+  task.deadline = Time::max();
+  EXPECT_EQ(code(0), absl::StatusCode::kCancelled);
+}
+
 // Features so large that sums of them are infinite.
 TEST_F(EngineTest, TheInputThatHasNoFiniteAnswerIsNamed) {
   Load("features");

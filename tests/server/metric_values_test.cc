@@ -226,6 +226,16 @@ TEST_F(InputValuesTest, AnInputWithoutABudgetUsesNone) {
   EXPECT_EQ(Of("edge_budget_capped_total"), 1);
 }
 
+// Of the labels of two tokens in two samples, one is not the answer's; the pad between them has none.
+TEST_F(InputValuesTest, DisagreementIsOfEveryToken) {
+  result_.rows = 3;
+  result_.label_id = {1, -1, 0};
+  result_.sample_results[0].probabilities = {0.25f, 0.75f, 0.0f, 0.0f, 0.5f, 0.25f};
+  result_.sample_results[1].probabilities = {0.25f, 0.75f, 0.0f, 0.0f, 0.25f, 0.5f};
+  loaded_->ObserveInput(*model_, input_, result_);
+  EXPECT_EQ(Of("ensemble_disagreement_ratio_sum"), 0.25);
+}
+
 TEST(GenerationValuesTest, TokensAndGenerationsCountWhatTheySay) {
   const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
   Metrics metrics;

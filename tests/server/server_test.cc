@@ -280,5 +280,35 @@ TEST(ServerTest, AnswersOfOneRequestAreInTheOrderOfItsInputs) {
   }
 }
 
+TEST(ServerTest, EveryRpcCountsUnderItsOwnMethodAndCode) {
+  TestServer server;
+  const auto counted = [&](const char* method, const char* code) {
+    return server.Metric(std::string("edgewise_rpc_requests_total{code=\"") + code + "\",method=\"" + method +
+                         "\",service=\"edgewise.v1.InferenceService\"}");
+  };
+  v1::PredictResponse response;
+  v1::GetModelRequest get;
+  v1::GetModelResponse model;
+  v1::ListModelsResponse list;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  EXPECT_FALSE(server.Predict(SmallRequest("unknown"), response).ok());
+  for (const char* name : {"sbm", "dense", "unknown"}) {
+    grpc::ClientContext context;
+    get.set_model(name);
+    server.stub().GetModel(&context, get, &model);
+  }
+  for (int i = 0; i < 4; ++i) {
+    grpc::ClientContext context;
+    EXPECT_TRUE(server.stub().ListModels(&context, {}, &list).ok());
+  }
+  EXPECT_EQ(counted("Predict", "OK"), 1);
+  EXPECT_EQ(counted("Predict", "NOT_FOUND"), 1);
+  EXPECT_EQ(counted("GetModel", "OK"), 2);
+  EXPECT_EQ(counted("GetModel", "NOT_FOUND"), 1);
+  EXPECT_EQ(counted("ListModels", "OK"), 4);
+  EXPECT_EQ(counted("PredictStream", "OK"), 0);
+  EXPECT_EQ(counted("Generate", "OK"), 0);
+}
+
 }  // namespace
 }  // namespace edgewise::server
