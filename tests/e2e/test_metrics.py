@@ -61,9 +61,12 @@ class MetricsTest(unittest.TestCase):
         with Server(TESTDATA) as server:
             rpc = Rpc(server)
             text = pb.Sequence(token_ids=pb.TokenIds(values=[1, 2, 3, 4]))
-            timings = [rpc.predict(pb.PredictRequest(model="sbm", priority=priority, inputs=[pb.Input(sequence=text)] * 50,
-                                                     ensemble=pb.Ensemble(samples=20))).timing
-                       for priority in (1, 2, 3, 3, 3)]
+            request = pb.PredictRequest(model="sbm", inputs=[pb.Input(sequence=text)] * 50,
+                                        ensemble=pb.Ensemble(samples=20))
+            timings = []
+            for priority in (1, 2, 3, 3, 3):
+                request.priority = priority
+                timings.append(rpc.predict(request).timing)
             generated = [rpc.generate(pb.GenerateRequest(model="lm-dense", prompt=text, max_new_tokens=5))[-1].timing
                          for _ in range(4)]
             rpc.close()

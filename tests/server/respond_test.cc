@@ -127,7 +127,8 @@ TEST(RespondTest, ClassificationWithNothingAskedFor) {
   ExpectMessage(prediction, R"(
       probabilities: [0.25, 0.125, 0.5] stddev: [0.015625, 0.0078125, 0.03125]
       label_id: 2 label: "yes" predictive_entropy: 0.75 mutual_information: 0.375 samples: 2 truncated_tokens: 7
-      edges { edges: 13.5 pairs: 54 density: 0.25 padded_density: 0.0625 max_sample_edges: 17 isolated_queries: 1.5 })");
+      edges { edges: 13.5 pairs: 54 density: 0.25 padded_density: 0.0625 max_sample_edges: 17
+              isolated_queries: 1.5 })");
 }
 
 TEST(RespondTest, LabelsOfTokensAndPads) {
