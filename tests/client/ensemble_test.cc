@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -82,6 +83,17 @@ TEST(EnsembleTest, MutualInformationIsNeverNegative) {
     EXPECT_LT(merged->predictions(0).mutual_information(), 1e-12);
   }
   EXPECT_GT(negative, 0) << "this test tests nothing";
+}
+
+TEST(EnsembleTest, CertaintyHasAnEntropyOfZeroAndNotOfMinusZero) {
+  v1::PredictResponse part = MakeResponse(Task::kClassification, 0, 1, false);
+  v1::SampleOutput* sample = part.mutable_predictions(0)->mutable_sample_outputs(0);
+  for (int c = 0; c < kLabels; ++c) sample->set_probabilities(c, c == 3 ? 1.0f : 0.0f);
+  const absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts({&part, 1});
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_EQ(merged->predictions(0).predictive_entropy(), 0.0);
+  EXPECT_FALSE(std::signbit(merged->predictions(0).predictive_entropy()));
+  EXPECT_FALSE(std::signbit(merged->predictions(0).mutual_information()));
 }
 
 TEST(EnsembleTest, MeanIsRoundedOnceAndNotPartByPart) {

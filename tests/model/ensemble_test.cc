@@ -272,5 +272,34 @@ TEST(MutualInformationTest, IsNeverNegativeNorMinusZero) {
   EXPECT_GT(negative, 0) << "this test tests nothing";
 }
 
+TEST(CombinedEdgesTest, MeansAndTheMostOfTheSamplesThatCount) {
+  InputResult result;
+  result.rows = result.labels = 1;
+  result.pairs = 80;
+  result.samples = 2;  // the third is surplus
+  const uint64_t edges[] = {30, 10, 70}, isolated[] = {1, 4, 9};
+  for (int s = 0; s < 3; ++s) {
+    SampleResult& sample = result.sample_results.emplace_back();
+    sample.logits = sample.probabilities = {1.0f};
+    sample.edges = edges[s];
+    sample.isolated = isolated[s];
+    sample.capped = s == 0;
+    sample.layers.resize(2);
+    for (auto& layer : sample.layers) {
+      for (const double expected : {1.5, 4.0}) layer.emplace_back().expected = expected * (s + 1);
+    }
+  }
+  CombineSamples(result);
+  EXPECT_EQ(result.edges, 20.0);
+  EXPECT_EQ(result.max_sample_edges, 30u);
+  EXPECT_EQ(result.isolated_queries, 2.5);
+  EXPECT_EQ(result.expected_edges, 16.5);
+  EXPECT_EQ(result.density, 0.25);
+  EXPECT_TRUE(result.capped);
+  for (SampleResult& sample : result.sample_results) sample.capped = &sample == &result.sample_results[2];
+  CombineSamples(result);
+  EXPECT_FALSE(result.capped);
+}
+
 }  // namespace
 }  // namespace edgewise::testing
