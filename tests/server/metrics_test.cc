@@ -27,7 +27,7 @@ size_t Lines(const std::string& text) {
   return lines;
 }
 
-class MetricsTest : public testing::Test {
+class MetricsTest : public ::testing::Test {
  protected:
   Metrics metrics_;
   std::unique_ptr<Model> model_ = LoadTestModel("sbm");

@@ -34,7 +34,7 @@ v1::PredictRequest LongText(const std::string& model, int tokens) {
     ASSERT_TRUE(status_.ok()) << status_.error_message(); \
   } while (false)
 
-class KindsTest : public testing::Test {
+class KindsTest : public ::testing::Test {
  protected:
   TestServer server_;
   v1::PredictResponse response_;

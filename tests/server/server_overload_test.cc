@@ -8,7 +8,7 @@
 namespace edgewise::server {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(OverloadTest, CancelStopsTheWorkBetweenSteps) {
   TestServer server;

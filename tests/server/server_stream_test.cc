@@ -104,7 +104,7 @@ TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
   ASSERT_TRUE(stream->Write(WithId(SmallRequest(), "x")));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.error().code(), static_cast<int>(grpc::INVALID_ARGUMENT));
-  EXPECT_THAT(response.error().message(), testing::HasSubstr("request_id is \"x\", which is in flight"));
+  EXPECT_THAT(response.error().message(), ::testing::HasSubstr("request_id is \"x\", which is in flight"));
   EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="sbm",version="1"})"), 1.0);
   slow_context.TryCancel();
   slow.join();

@@ -6,7 +6,7 @@
 namespace edgewise::server {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(ServerTest, PredictFillsTheAnswer) {
   TestServer server;
