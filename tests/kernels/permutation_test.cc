@@ -15,7 +15,7 @@ namespace {
 // tests/testdata/orders-v1.txt, written by an independent implementation (tests/reference/permutation.py): seed sample
 // layer side stream window element normal sort_key.
 TEST(OrderTest, MatchesTheGoldenFile) {
-  std::ifstream file(edgewise::testing::TestdataFolder() + "/orders-v1.txt");
+  std::ifstream file(tests::TestdataFolder() + "/orders-v1.txt");
   ASSERT_TRUE(file.is_open());
   std::string line;
   int normals = 0, sort_keys = 0;

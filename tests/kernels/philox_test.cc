@@ -31,7 +31,7 @@ TEST(PhiloxTest, GivesTheKnownAnswers) {
 // tests/testdata/random-numbers-v1.txt: seed sample layer head side query key uniform, written by an independent
 // implementation (tests/reference/philox.py).
 TEST(PairUniformTest, MatchesTheGoldenFile) {
-  std::ifstream file(edgewise::testing::TestdataFolder() + "/random-numbers-v1.txt");
+  std::ifstream file(tests::TestdataFolder() + "/random-numbers-v1.txt");
   ASSERT_TRUE(file.is_open());
   std::string line;
   int checked = 0;

@@ -28,7 +28,7 @@ bool Chooses(const AttentionConfig& attention) {
 
 std::vector<std::string> Cases() {
   std::vector<std::string> cases;
-  for (const auto& entry : std::filesystem::directory_iterator(testing::TestdataFolder())) {
+  for (const auto& entry : std::filesystem::directory_iterator(tests::TestdataFolder())) {
     if (!std::filesystem::exists(entry.path() / "golden.json")) continue;
     const auto config = ParseModelConfig(Read(entry.path() / "1/config.json"));
     EXPECT_TRUE(config.ok()) << entry.path() << config.status();
@@ -60,7 +60,7 @@ ModelSequence Prepared(const ModelConfig& config, const json& ids) {
 class GoldenPatternsTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenPatternsTest, AreThoseOfTheReference) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TestdataFolder()) / GetParam();
+  const std::filesystem::path folder = std::filesystem::path(tests::TestdataFolder()) / GetParam();
   const auto config = ParseModelConfig(Read(folder / "1/config.json"));
   ASSERT_TRUE(config.ok());
   auto weights = SafetensorsFile::Open(folder / "1/model.safetensors");

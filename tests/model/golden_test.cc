@@ -19,7 +19,7 @@ constexpr double kLogitTolerance = 1e-4;
 
 std::vector<std::string> Cases() {
   std::vector<std::string> cases;
-  for (const auto& entry : std::filesystem::directory_iterator(testing::TestdataFolder())) {
+  for (const auto& entry : std::filesystem::directory_iterator(tests::TestdataFolder())) {
     if (std::filesystem::exists(entry.path() / "golden.json")) cases.push_back(entry.path().filename().string());
   }
   std::sort(cases.begin(), cases.end());
@@ -42,7 +42,7 @@ Graph ReadGraph(const json& value) {
 class GoldenTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    const std::string folder = testing::TestdataFolder() + "/" + GetParam();
+    const std::string folder = tests::TestdataFolder() + "/" + GetParam();
     loaded_ = LoadModel(folder + "/1");
     std::ifstream file(folder + "/golden.json");
     golden_ = json::parse(file);

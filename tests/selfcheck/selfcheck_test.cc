@@ -26,7 +26,7 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-const std::string kModel = edgewise::testing::ExamplesFolder() + "/sentiment/1";
+const std::string kModel = tests::ExamplesFolder() + "/sentiment/1";
 
 // The CPU, with what it tells changed by hand.
 class WrongBackend : public edgewise::testing::DeferredBackend {

@@ -29,7 +29,7 @@ class EngineTest : public ::testing::Test {
 
   void Load(const std::string& name) {
     backend_ = std::make_unique<StoppingBackend>(testing::MakeBackend());
-    auto model = Model::Load(edgewise::testing::TestdataFolder() + "/" + name + "/1", *backend_);
+    auto model = Model::Load(tests::TestdataFolder() + "/" + name + "/1", *backend_);
     ASSERT_TRUE(model.ok()) << model.status();
     auto loaded = std::make_shared<LoadedModel>();
     loaded->name = name;

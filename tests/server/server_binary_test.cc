@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 class Process {
  public:
   explicit Process(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), edgewise::testing::ServerBinary());
+    arguments.insert(arguments.begin(), tests::ServerBinary());
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -100,7 +100,7 @@ std::vector<std::string> Serving(const std::string& repository) {
 }
 
 TEST(BinaryTest, BadFlagsExitWith2AndOneClearLine) {
-  const std::string repository = std::string("--model_repository=") + edgewise::testing::TestdataFolder();
+  const std::string repository = std::string("--model_repository=") + tests::TestdataFolder();
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
       {{}, "--model_repository is missing"},
       {{"--model_repositry=x"}, "--model_repositry is not a flag"},
@@ -136,14 +136,14 @@ TEST(BinaryTest, BadFlagsExitWith2AndOneClearLine) {
 }
 
 TEST(BinaryTest, MissingDeviceExitsWith4) {
-  std::vector<std::string> arguments = Serving(edgewise::testing::TestdataFolder());
+  std::vector<std::string> arguments = Serving(tests::TestdataFolder());
   arguments.push_back("--device=cuda:99");
   Process process(arguments);
   EXPECT_EQ(process.Wait(), 4);
 }
 
 TEST(BinaryTest, SigtermDrainsAndExitsWith0) {
-  Process process(Serving(edgewise::testing::TestdataFolder()));
+  Process process(Serving(tests::TestdataFolder()));
   ASSERT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0);
@@ -151,7 +151,7 @@ TEST(BinaryTest, SigtermDrainsAndExitsWith0) {
 }
 
 TEST(BinaryTest, StderrThatNobodyReadsDoesNotHoldUpTheExit) {
-  Process process(Serving(edgewise::testing::TestdataFolder()));
+  Process process(Serving(tests::TestdataFolder()));
   ASSERT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();
   process.FillErrors();
   process.Signal(SIGTERM);
@@ -159,7 +159,7 @@ TEST(BinaryTest, StderrThatNobodyReadsDoesNotHoldUpTheExit) {
 }
 
 TEST(BinaryTest, SecondSignalLeavesAtOnceWith1) {
-  Process process(Serving(edgewise::testing::TestdataFolder()));
+  Process process(Serving(tests::TestdataFolder()));
   ASSERT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"sbm\"")) << process.output();
   const size_t port = process.output().find("\"port\":") + 7;
   const std::string address = "127.0.0.1:" + process.output().substr(port, process.output().find(',', port) - port);

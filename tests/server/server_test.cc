@@ -155,7 +155,7 @@ TEST(ServerTest, BadRequestsHaveTheirCodeAndTheServerServesTheNext) {
     const grpc::Status status = server.Predict(request, response);
     EXPECT_EQ(status.error_code(), bad.code) << bad.message;
     EXPECT_THAT(status.error_message(), HasSubstr(bad.message));
-    EXPECT_EQ(status.error_message().find(edgewise::testing::TestdataFolder()), std::string::npos);
+    EXPECT_EQ(status.error_message().find(tests::TestdataFolder()), std::string::npos);
     if (bad.code == grpc::INVALID_ARGUMENT) {
       EXPECT_THAT(status.error_details(), HasSubstr("google.rpc.BadRequest"));
     }

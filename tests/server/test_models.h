@@ -29,7 +29,7 @@ inline Backend& TestBackend() {
 // "sbm-tokens": 1 layer, law poisson_multi.
 inline std::unique_ptr<Model> LoadTestModel(const std::string& name) {
   absl::StatusOr<std::unique_ptr<Model>> model =
-      Model::Load(edgewise::testing::TestdataFolder() + "/" + name + "/1", TestBackend());
+      Model::Load(tests::TestdataFolder() + "/" + name + "/1", TestBackend());
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }
@@ -56,7 +56,7 @@ class TestFolder {
   void AddModel(const std::string& name, const std::string& as, int version) const {
     const std::string to = path_ + "/" + as + "/" + std::to_string(version);
     std::filesystem::create_directories(to);
-    std::filesystem::copy(edgewise::testing::TestdataFolder() + "/" + name + "/1", to,
+    std::filesystem::copy(tests::TestdataFolder() + "/" + name + "/1", to,
                           std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
   }
 

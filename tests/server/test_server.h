@@ -29,7 +29,7 @@ inline double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
-inline ServerOptions TestOptions(const std::string& repository = edgewise::testing::TestdataFolder()) {
+inline ServerOptions TestOptions(const std::string& repository = tests::TestdataFolder()) {
   ServerOptions options;
   options.model_repository = repository;
   options.listen = "127.0.0.1:0";

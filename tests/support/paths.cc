@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-namespace edgewise::testing {
+namespace edgewise::tests {
 namespace {
 
 std::string Variable(const char* name, const char* otherwise) {
@@ -17,4 +17,4 @@ std::string TestdataFolder() { return Variable("EDGEWISE_TESTDATA", EDGEWISE_TES
 std::string ExamplesFolder() { return Variable("EDGEWISE_EXAMPLES", EDGEWISE_EXAMPLES); }
 std::string ServerBinary() { return Variable("EDGEWISE_SERVER_BINARY", EDGEWISE_SERVER_BINARY); }
 
-}  // namespace edgewise::testing
+}  // namespace edgewise::tests

@@ -4,10 +4,10 @@
 
 #include <string>
 
-namespace edgewise::testing {
+namespace edgewise::tests {
 
 std::string TestdataFolder();  // tests/testdata, or EDGEWISE_TESTDATA
 std::string ExamplesFolder();  // examples/models, or EDGEWISE_EXAMPLES
 std::string ServerBinary();    // build/bin/edgewise-server, or EDGEWISE_SERVER_BINARY
 
-}  // namespace edgewise::testing
+}  // namespace edgewise::tests
