@@ -1,6 +1,7 @@
 // Cancellation, deadlines, a full queue, and what the counters say of it.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <thread>
 
 #include "tests/server/test_server.h"
@@ -107,6 +108,41 @@ TEST(OverloadTest, CountersMoveByExactlyTheRequestsMade) {
   EXPECT_EQ(server.Metric(OfSbm("request_duration_seconds_count")), 10.0);
   EXPECT_EQ(server.Metric(OfSbm("items_total")), 5.0);
   EXPECT_EQ(server.HttpGet("/metrics").find("unknown0"), std::string::npos);
+}
+
+TEST(OverloadTest, EveryPageShowsWholeRequests) {
+  constexpr int kRequests = 100, kInputs = 256;
+  TestFolder folder;
+  folder.AddModel("sbm", "sbm", 1);
+  TestServer server(TestOptions(folder.path()));
+  v1::PredictRequest request = SmallRequest();  // of many inputs: each is counted
+  for (int i = 1; i < kInputs; ++i) *request.add_inputs() = request.inputs(0);
+  std::atomic<int> failed = 0;
+  std::atomic<bool> over = false;
+  std::thread client([&] {
+    v1::PredictResponse response;
+    for (int i = 0; i < kRequests; ++i) failed += !server.Predict(request, response).ok();
+    over = true;
+  });
+  double answered = 0.0;
+  int pages = 0, torn = 0;
+  while (!over) {
+    const std::string page = server.HttpGet("/metrics");
+    ++pages;
+    answered = ValueOn(page, R"(edgewise_requests_total{code="OK",model="sbm",version="1"})");
+    torn += ValueOn(page, OfSbm("items_total")) != kInputs * answered;
+    torn += ValueOn(page, OfSbm("request_duration_seconds_count")) != answered;
+    torn += ValueOn(page, OfSbm("input_edges_count")) != kInputs * answered;
+    for (const char* stage : {"forward", "output"}) {
+      torn += ValueOn(page, std::string(R"(edgewise_stage_duration_seconds_count{model="sbm",stage=")") + stage +
+                                R"(",version="1"})") != answered;
+    }
+    torn += ValueOn(page, R"(edgewise_queue_duration_seconds_count{model="sbm",priority="2",version="1"})") != answered;
+  }
+  client.join();
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(torn, 0) << "of " << pages << " pages";
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="OK",model="sbm",version="1"})"), kRequests);
 }
 
 }  // namespace

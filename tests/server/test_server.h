@@ -58,6 +58,15 @@ inline v1::PredictRequest SlowRequest() {
   return request;
 }
 
+// The value of a series on a page of metrics, by its full name; -1: there is none.
+inline double ValueOn(const std::string& page, const std::string& series) {
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind(series + " ", 0) == 0) return std::stod(line.substr(series.size() + 1));
+  }
+  return -1.0;
+}
+
 class TestServer {
  public:
   explicit TestServer(const ServerOptions& options = TestOptions()) {
@@ -142,14 +151,7 @@ class TestServer {
     return text;
   }
 
-  // The value of a series, by its full name; -1: there is none.
-  double Metric(const std::string& series) {
-    std::istringstream lines(HttpGet("/metrics"));
-    for (std::string line; std::getline(lines, line);) {
-      if (line.rfind(series + " ", 0) == 0) return std::stod(line.substr(series.size() + 1));
-    }
-    return -1.0;
-  }
+  double Metric(const std::string& series) { return ValueOn(HttpGet("/metrics"), series); }
 
   // Waits until the series has the value; 20 seconds at most.
   bool WaitForMetric(const std::string& series, double value) {
