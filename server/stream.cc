@@ -9,7 +9,7 @@
 namespace edgewise::server {
 
 StreamReactor::StreamReactor(InferenceServiceImpl& service, grpc::CallbackServerContext* context)
-    : service_(service), deadline_(ToSteady(context->deadline())) {
+    : service_(service), deadline_(ToSteady(context->deadline(), service.calls_.now())) {
   {
     std::lock_guard<std::mutex> lock(service_.streams_mutex_);
     service_.streams_.insert(this);

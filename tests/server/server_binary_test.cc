@@ -164,7 +164,7 @@ TEST(BinaryTest, SecondSignalLeavesAtOnceWith1) {
   const size_t port = process.output().find("\"port\":") + 7;
   const std::string address = "127.0.0.1:" + process.output().substr(port, process.output().find(',', port) - port);
   auto stub = v1::InferenceService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
+  CallContext context;
   auto stream = stub->PredictStream(&context);
   v1::PredictRequest slow = SlowRequest();
   slow.set_request_id("x");

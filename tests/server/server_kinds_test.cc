@@ -200,7 +200,7 @@ TEST_F(KindsTest, ModelsSayWhatTheyTake) {
   v1::GetModelRequest request;
   v1::GetModelResponse model;
   const auto get = [&](const char* name) {
-    grpc::ClientContext context;
+    CallContext context;
     request.set_model(name);
     EXPECT_TRUE(server_.stub().GetModel(&context, request, &model).ok());
     return model.model();

@@ -77,7 +77,7 @@ TEST_F(StopTest, PredictEndsInsideALayerWhenItsClientGoes) {
   v1::PredictResponse response;
   ASSERT_TRUE(server_->Predict(LongPredict(), response).ok());
   const auto whole_us = static_cast<double>(response.timing().compute_us());
-  grpc::ClientContext context;
+  CallContext context;
   std::thread canceller([&] {
     EXPECT_TRUE(server_->WaitForMetric(Of("long", "batch_items_count"), 2));
     context.TryCancel();
@@ -101,7 +101,7 @@ TEST_F(StopTest, PromptEndsInsideALayerWhenItsClientGoes) {
   const Generated whole = Generate(*server_, LongGenerate());
   ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
   const auto whole_us = static_cast<double>(whole.messages.back().timing().compute_us());
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<GenerateStream> stream = server_->stub().Generate(&context, LongGenerate());
   EXPECT_TRUE(server_->WaitForMetric(Of("long-lm", "generations_running"), 1));
   context.TryCancel();

@@ -20,7 +20,7 @@ TEST(StreamTest, EveryRequestIsAnsweredOnceUnderItsIdBeyondTheLimitInFlight) {
   ServerOptions options = TestOptions();
   options.stream_in_flight = 4;
   TestServer server(options);
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
   constexpr int kRequests = 200;
   std::thread writer([&] {
@@ -47,7 +47,7 @@ TEST(StreamTest, EveryRequestIsAnsweredOnceUnderItsIdBeyondTheLimitInFlight) {
 
 TEST(StreamTest, BadRequestIsAnErrorAnswerAndTheStreamGoesOn) {
   TestServer server;
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
   v1::PredictStreamResponse response;
   ASSERT_TRUE(stream->Write(WithId(SmallRequest("unknown"), "bad")));
@@ -65,7 +65,7 @@ TEST(StreamTest, BadRequestIsAnErrorAnswerAndTheStreamGoesOn) {
 
 TEST(StreamTest, AnswersComeAsTheyFinishNotAsTheyWereAsked) {
   TestServer server;
-  grpc::ClientContext slow_context, context;
+  CallContext slow_context, context;
   std::thread slow([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&slow_context, SlowRequest(), &answer);
@@ -92,7 +92,7 @@ TEST(StreamTest, AnswersComeAsTheyFinishNotAsTheyWereAsked) {
 
 TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
   TestServer server;
-  grpc::ClientContext slow_context, context;
+  CallContext slow_context, context;
   std::thread slow([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&slow_context, SlowRequest(), &answer);
@@ -120,7 +120,7 @@ TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
 TEST(StreamTest, RequestsThatMeetTheDrainNeverFollowTheStatus) {
   for (int i = 0; i < 10; ++i) {
     TestServer server;
-    grpc::ClientContext context;
+    CallContext context;
     std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
     v1::PredictStreamResponse response;
     ASSERT_TRUE(stream->Write(SmallRequest()));
@@ -134,7 +134,7 @@ TEST(StreamTest, RequestsThatMeetTheDrainNeverFollowTheStatus) {
       }
     });
     usleep(static_cast<useconds_t>(500 * i));
-    server.server().Drain(seconds(10));
+    server.server().Drain(kHang);
     writer.join();
     reader.join();
     EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
@@ -143,7 +143,7 @@ TEST(StreamTest, RequestsThatMeetTheDrainNeverFollowTheStatus) {
 
 TEST(StreamTest, CancelledStreamStopsAllItsWork) {
   TestServer server;
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(stream->Write(WithId(SlowRequest(), std::to_string(i))));
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 2));
@@ -152,7 +152,7 @@ TEST(StreamTest, CancelledStreamStopsAllItsWork) {
   EXPECT_TRUE(server.WaitForMetric(R"(edgewise_requests_total{code="CANCELLED",model="sbm",version="1"})", 3));
   EXPECT_TRUE(server.WaitForMetric(OfSbm("requests_in_flight"), 0));
   v1::PredictResponse response;
-  EXPECT_TRUE(server.Predict(SmallRequest(), response, seconds(10)).ok());
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
 }
 
 }  // namespace
