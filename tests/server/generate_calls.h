@@ -60,6 +60,7 @@ inline Generated Generate(TestServer& server, const v1::GenerateRequest& request
   Generated generated;
   for (v1::GenerateResponse message; stream->Read(&message);) generated.messages.push_back(message);
   generated.status = stream->Finish();
+  if (generated.status.ok() && generated.messages.empty()) generated.status = {grpc::INTERNAL, "no token came"};
   return generated;
 }
 

@@ -78,6 +78,7 @@ TEST(GenerateTest, SameSeedGivesTheSameTokensWhateverElseRunsAndNoSeedIsReturned
     }
     request.mutable_ensemble()->clear_seed();
     const Generated drawn = Generate(server, request);
+    ASSERT_TRUE(drawn.status.ok()) << drawn.status.error_message();
     request.mutable_ensemble()->set_seed(drawn.messages.back().seed());
     EXPECT_EQ(Generate(server, request).tokens(), drawn.tokens());
   }
