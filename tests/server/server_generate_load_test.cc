@@ -14,7 +14,7 @@ TEST(GenerateLoadTest, LongBatchDoesNotStopAGenerationAndALongGenerationDoesNotS
   TestServer server;
   CallContext slow_context;
   grpc::Status slow_status;
-  std::thread slow([&] {
+  std::jthread slow([&] {
     v1::PredictResponse answer;
     slow_status = server.stub().Predict(&slow_context, SlowRequest(), &answer);
   });
@@ -68,7 +68,7 @@ TEST(GenerateLoadTest, DeadlineEndsAGenerationThatRunsAndOneThatWaits) {
   v1::GenerateResponse message;
   ASSERT_TRUE(running->Read(&message));
   Generated waited;
-  std::thread waiting([&] { waited = Generate(server, ShortRequest(), kHang); });
+  std::jthread waiting([&] { waited = Generate(server, ShortRequest(), kHang); });
   EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "queue_requests"), 1));
   clock.Advance(kHang);
   waiting.join();
@@ -96,7 +96,7 @@ TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefuse
   v1::GenerateResponse message;
   ASSERT_TRUE(running->Read(&message));
   std::array<uint64_t, 4> waited_us = {};  // by priority
-  std::vector<std::thread> clients;
+  std::vector<std::jthread> clients;
   for (const int priority : {3, 1}) {
     clients.emplace_back([&, priority] {
       v1::GenerateRequest request = ShortRequest();
@@ -114,7 +114,7 @@ TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefuse
   v1::PredictResponse response;
   EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
   running_context.TryCancel();
-  for (std::thread& client : clients) client.join();
+  for (std::jthread& client : clients) client.join();
   EXPECT_GT(waited_us[1], 0u);
   EXPECT_GT(waited_us[3], waited_us[1]) << "it came first and went last";
 }
@@ -181,7 +181,7 @@ TEST(GenerateLoadTest, ClientThatNeverReadsLosesItsPlace) {
   v1::GenerateResponse message;
   ASSERT_TRUE(stream->Read(&message));
   Generated other;
-  std::thread waiting([&] { other = Generate(server, ShortRequest()); });  // for the only place
+  std::jthread waiting([&] { other = Generate(server, ShortRequest()); });  // for the only place
   EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "queue_requests"), 1));
   WaitForStall(server);
   clock.Advance(options.unread_timeout);
@@ -226,7 +226,7 @@ TEST(GenerateLoadTest, DrainThatTakesTooLongEndsThoseThatRunThoseThatWaitAndThos
   CallContext unread_context;
   std::unique_ptr<GenerateStream> unread = server.stub().Generate(&unread_context, LongRequest());
   std::vector<grpc::Status> statuses(3);
-  std::vector<std::thread> clients;
+  std::vector<std::jthread> clients;
   for (grpc::Status& status : statuses) {
     clients.emplace_back([&] { status = Generate(server, LongRequest()).status; });
   }
@@ -235,7 +235,7 @@ TEST(GenerateLoadTest, DrainThatTakesTooLongEndsThoseThatRunThoseThatWaitAndThos
   EXPECT_TRUE(server.WaitForHealth("", 2));
   drain.RunOutOfPatience();
   EXPECT_TRUE(drain.WaitForEnd());
-  for (std::thread& client : clients) client.join();
+  for (std::jthread& client : clients) client.join();
   for (const grpc::Status& status : statuses) EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
   v1::GenerateResponse message;
   while (unread->Read(&message)) {

@@ -66,9 +66,9 @@ TEST(GenerateTest, SameSeedGivesTheSameTokensWhateverElseRunsAndNoSeedIsReturned
     const Generated alone = Generate(server, request);
     ASSERT_EQ(alone.messages.size(), 60u) << alone.status.error_message();
     std::vector<Generated> beside(4);
-    std::vector<std::thread> clients;
+    std::vector<std::jthread> clients;
     for (Generated& one : beside) clients.emplace_back([&] { one = Generate(server, request); });
-    for (std::thread& client : clients) client.join();
+    for (std::jthread& client : clients) client.join();
     for (const Generated& one : beside) {
       ASSERT_EQ(one.tokens(), alone.tokens()) << model;
       for (size_t t = 0; t < 60; ++t) {

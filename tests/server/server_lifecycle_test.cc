@@ -45,7 +45,7 @@ TEST(LifecycleTest, ReloadUnderLoadFailsNoRequest) {
   TestServer server(TestOptions(folder.path()));
   std::atomic<bool> stop = false;
   std::atomic<int> answered = 0, failed = 0;
-  std::thread client([&] {
+  std::jthread client([&] {
     v1::PredictResponse response;
     while (!stop) (server.Predict(SmallRequest("m"), response).ok() ? answered : failed) += 1;
   });
@@ -164,7 +164,7 @@ TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   v1::PredictRequest request = SlowRequest();
   request.mutable_inputs()->DeleteSubrange(100, request.inputs_size() - 100);  // seconds
   grpc::Status running_status(grpc::UNKNOWN, "");
-  std::thread running([&] {
+  std::jthread running([&] {
     v1::PredictResponse answer;
     running_status = server.Predict(request, answer);
   });
@@ -235,7 +235,7 @@ TEST(LifecycleTest, DrainThatTakesTooLongGivesEveryCallItsStatus) {
   options.clock = clock.read();
   TestServer server(options);
   std::vector<grpc::Status> statuses(4);
-  std::vector<std::thread> clients;
+  std::vector<std::jthread> clients;
   for (grpc::Status& status : statuses) {
     clients.emplace_back([&] {
       v1::PredictResponse answer;
@@ -247,7 +247,7 @@ TEST(LifecycleTest, DrainThatTakesTooLongGivesEveryCallItsStatus) {
   EXPECT_TRUE(server.WaitForHealth("", 2));
   drain.RunOutOfPatience();
   EXPECT_TRUE(drain.WaitForEnd());
-  for (std::thread& client : clients) client.join();
+  for (std::jthread& client : clients) client.join();
   for (const grpc::Status& status : statuses)
     EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE) << status.error_message();
 }

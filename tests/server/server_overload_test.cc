@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 TEST(OverloadTest, CancelStopsTheWorkBetweenSteps) {
   TestServer server;
   CallContext context;
-  std::thread canceller([&] {
+  std::jthread canceller([&] {
     EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
     context.TryCancel();
   });
@@ -40,9 +40,9 @@ TEST(OverloadTest, DeadlineStopsTheWorkRunningAndWaiting) {
     EXPECT_EQ(status.error_message(), "the deadline has passed") << "the client was first";
   };
   const std::string counted = R"(edgewise_requests_total{code="DEADLINE_EXCEEDED",model="sbm",version="1"})";
-  std::thread running([&] { late(SlowRequest(), 2 * kHang); });
+  std::jthread running([&] { late(SlowRequest(), 2 * kHang); });
   EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
-  std::thread waiting([&] { late(SmallRequest(), kHang); });
+  std::jthread waiting([&] { late(SmallRequest(), kHang); });
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
   clock.Advance(kHang);
   waiting.join();
@@ -60,12 +60,12 @@ TEST(OverloadTest, FullQueueIsResourceExhaustedWithRetryInfo) {
   options.queue.max_requests = 1;
   TestServer server(options);
   CallContext running_context, waiting_context;
-  std::thread running([&] {
+  std::jthread running([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&running_context, SlowRequest(), &answer);
   });
   EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
-  std::thread waiting([&] {
+  std::jthread waiting([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&waiting_context, SmallRequest(), &answer);
   });
@@ -127,7 +127,7 @@ TEST(OverloadTest, EveryPageShowsWholeRequests) {
   for (int i = 1; i < kInputs; ++i) *request.add_inputs() = request.inputs(0);
   std::atomic<int> failed = 0;
   std::atomic<bool> over = false;
-  std::thread client([&] {
+  std::jthread client([&] {
     v1::PredictResponse response;
     for (int i = 0; i < kRequests; ++i) failed += !server.Predict(request, response).ok();
     over = true;

@@ -23,7 +23,7 @@ TEST(StreamTest, EveryRequestIsAnsweredOnceUnderItsIdBeyondTheLimitInFlight) {
   CallContext context;
   std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
   constexpr int kRequests = 200;
-  std::thread writer([&] {
+  std::jthread writer([&] {
     for (int i = 0; i < kRequests; ++i) {
       v1::PredictRequest request = WithId(SmallRequest(), "r" + std::to_string(i));
       request.mutable_ensemble()->set_seed(static_cast<uint64_t>(i));
@@ -66,7 +66,7 @@ TEST(StreamTest, BadRequestIsAnErrorAnswerAndTheStreamGoesOn) {
 TEST(StreamTest, AnswersComeAsTheyFinishNotAsTheyWereAsked) {
   TestServer server;
   CallContext slow_context, context;
-  std::thread slow([&] {
+  std::jthread slow([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&slow_context, SlowRequest(), &answer);
   });
@@ -93,7 +93,7 @@ TEST(StreamTest, AnswersComeAsTheyFinishNotAsTheyWereAsked) {
 TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
   TestServer server;
   CallContext slow_context, context;
-  std::thread slow([&] {
+  std::jthread slow([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&slow_context, SlowRequest(), &answer);
   });
@@ -125,11 +125,11 @@ TEST(StreamTest, RequestsThatMeetTheDrainNeverFollowTheStatus) {
     v1::PredictStreamResponse response;
     ASSERT_TRUE(stream->Write(SmallRequest()));
     ASSERT_TRUE(stream->Read(&response));
-    std::thread reader([&] {
+    std::jthread reader([&] {
       while (stream->Read(&response)) {
       }
     });
-    std::thread writer([&] {
+    std::jthread writer([&] {
       while (stream->Write(SmallRequest())) {
       }
     });
