@@ -37,19 +37,31 @@ absl::Status Calls::Admit(Call& call, const std::string& model, int64_t version,
 
 absl::Status Calls::Push(Call& call, TaskPtr task) {
   LoadedMetrics& metrics = *call.loaded->metrics;
-  metrics.AddInFlight(1);
-  metrics.AddQueued(1, static_cast<int64_t>(call.tokens));
+  const auto accept = [&](int requests) {
+    const MetricsEvent event = metrics.Event();
+    metrics.AddInFlight(requests);
+    metrics.AddQueued(requests, requests * static_cast<int64_t>(call.tokens));
+  };
+  accept(1);
   absl::Status pushed = queue_.Push(std::move(task));
-  if (pushed.ok()) return pushed;
-  metrics.AddQueued(-1, -static_cast<int64_t>(call.tokens));
-  metrics.AddInFlight(-1);
+  if (!pushed.ok()) accept(-1);
   return pushed;
 }
 
 void Calls::Left(const Call& call, const TaskResult& result) {
   LoadedMetrics& metrics = *call.loaded->metrics;
+  const MetricsEvent event = metrics.Event();
   metrics.ObserveQueue(call.priority, result.queue_seconds);
   if (result.batch_inputs == 0) metrics.AddQueued(-1, -static_cast<int64_t>(call.tokens));
+  metrics.AddInFlight(-1);
+  metrics.AddCancelledCompute(result.cancelled_seconds);
+}
+
+void Calls::CountValid(const Call& call, BudgetKind budget) const {
+  LoadedMetrics& metrics = *call.loaded->metrics;
+  const MetricsEvent event = metrics.Event();
+  metrics.CountBudget(budget);
+  metrics.ObserveStage(Stage::kInput, Seconds(now() - call.arrival));
 }
 
 std::optional<Rejection> Calls::RejectionOf(const absl::Status& status, Rejection invalid_as) const {
@@ -74,23 +86,26 @@ std::optional<Rejection> Calls::RejectionOf(const absl::Status& status, Rejectio
   }
 }
 
-void Calls::Refuse(const Call& call, const absl::Status& status, Rejection invalid_as) {
+void Calls::CountRefusal(const Call& call, const absl::Status& status, Rejection invalid_as) const {
   if (status.ok()) return;
   const std::optional<Rejection> rejection = RejectionOf(status, invalid_as);
   if (rejection) call.metrics->CountRejection(*rejection);
-  const Time now = queue_.now();
+}
+
+void Calls::LogRefusal(const Call& call, const absl::Status& status) {
+  if (status.ok()) return;
   const std::string code = absl::StatusCodeToString(status.code());
   uint64_t suppressed = 0;
   {
     std::lock_guard<std::mutex> lock(limiter_mutex_);
-    if (!limiter_.Allow(code, now, suppressed)) return;
+    if (!limiter_.Allow(code, now(), suppressed)) return;
   }
   Log(LogLevel::kWarning, "request",
       {{"request_id", call.request_id},
        {"model", call.model},
        {"code", code},
        {"error", std::string(status.message())},
-       {"total_us", Microseconds(Seconds(now - call.arrival))},
+       {"total_us", Microseconds(call.seconds)},
        {"suppressed", suppressed}});
 }
 

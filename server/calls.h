@@ -27,7 +27,8 @@ struct Call {
   std::shared_ptr<const LoadedModel> loaded;  // once admitted
   uint64_t seed = 0;
   uint32_t priority = 0;
-  uint64_t tokens = 0;  // that wait in the queue, or did
+  uint64_t tokens = 0;   // that wait in the queue, or did
+  double seconds = 0.0;  // from its arrival to its end, once that is counted
 };
 
 // All methods may be called from any thread; none blocks.
@@ -50,9 +51,13 @@ class Calls {
   // Queues an admitted task. From OK on the call belongs to the task's `done`, which must call Left() first.
   absl::Status Push(Call& call, TaskPtr task);
   void Left(const Call& call, const TaskResult& result);
-  // Counts and logs why a request got no answer; nothing for OK. `invalid_as`: what INVALID_ARGUMENT, or
-  // RESOURCE_EXHAUSTED without a retry, counts as.
-  void Refuse(const Call& call, const absl::Status& status, Rejection invalid_as);
+  // A request was admitted and is valid.
+  void CountValid(const Call& call, BudgetKind budget) const;
+  // Counts why a request got no answer; nothing for OK. `invalid_as`: what INVALID_ARGUMENT, or RESOURCE_EXHAUSTED
+  // without a retry, counts as.
+  void CountRefusal(const Call& call, const absl::Status& status, Rejection invalid_as) const;
+  // Logs it, once it is counted.
+  void LogRefusal(const Call& call, const absl::Status& status);
   void End() { in_flight_.fetch_sub(1); }
 
   // From now on every request is UNAVAILABLE.

@@ -21,6 +21,7 @@ struct Running {
     int64_t first_input = 0;
     int64_t num_inputs = 0;
     double queue_seconds = 0.0;
+    double cancelled_seconds = 0.0;
   };
 
   std::vector<Member> members;
@@ -45,6 +46,7 @@ struct Running {
     result.results = std::move(results);
     result.queue_seconds = member.queue_seconds;
     result.compute_seconds = compute_seconds;
+    result.cancelled_seconds = member.cancelled_seconds;
     result.batch_inputs = static_cast<uint32_t>(inputs.size());
     result.batch_tokens = tokens;
     std::exchange(member.task, nullptr)->done(std::move(result));
@@ -128,10 +130,11 @@ void Engine::RunBatch(std::vector<TaskPtr> batch) {
     running.members.push_back(std::move(member));
   }
   LoadedMetrics& metrics = *model->metrics;
-  for (const Running::Member& member : running.members) {
-    metrics.AddQueued(-1, -static_cast<int64_t>(member.task->tokens));
+  {
+    const MetricsEvent event = metrics.Event();
+    metrics.AddQueued(-static_cast<int>(requests), -static_cast<int64_t>(running.tokens));
+    metrics.ObserveBatch(static_cast<uint32_t>(running.inputs.size()), running.tokens);
   }
-  metrics.ObserveBatch(static_cast<uint32_t>(running.inputs.size()), running.tokens);
 
   Pass pass(*model->model, running.inputs, {});
   const auto drop_dead = [&](bool aborted) {
@@ -142,7 +145,7 @@ void Engine::RunBatch(std::vector<TaskPtr> batch) {
       if (alive.ok()) continue;
       for (int64_t i = 0; i < member.num_inputs; ++i) pass.Drop(member.first_input + i, alive);
       const double share = static_cast<double>(member.task->tokens) / static_cast<double>(running.tokens);
-      metrics.AddCancelledCompute(running.compute_seconds * share);
+      member.cancelled_seconds = running.compute_seconds * share;
       running.Answer(member, std::move(alive), {});
     }
   };

@@ -10,7 +10,8 @@ GenerateReactor::GenerateReactor(InferenceServiceImpl& service, grpc::CallbackSe
                                  const v1::GenerateRequest& request)
     : service_(service), limit_(service.options_.unsent_tokens), counted_(!service.calls_.draining()) {
   if (counted_) service_.open_calls_.fetch_add(1);
-  service_.generator_.Generate(request, ToSteady(context->deadline()), client_gone_.get_token(), this);
+  service_.generator_.Generate(request, ToSteady(context->deadline(), service.calls_.now()), client_gone_.get_token(),
+                               this);
 }
 
 void GenerateReactor::Advance(std::unique_lock<std::mutex> lock) {

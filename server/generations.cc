@@ -41,8 +41,12 @@ void Generations::Start(TaskPtr task) {
   running.ready = start;
   running.task = std::move(task);
   Task& started = *running.task;
-  started.model->metrics->AddQueued(-1, -static_cast<int64_t>(started.tokens));
-  started.model->metrics->AddGenerations(1);
+  {
+    LoadedMetrics& metrics = *started.model->metrics;
+    const MetricsEvent event = metrics.Event();
+    metrics.AddQueued(-1, -static_cast<int64_t>(started.tokens));
+    metrics.AddGenerations(1);  // until its answer is counted
+  }
   started.generation->options.stopping = started.stopping;
   cache_bytes_ += started.generation->cache_bytes;
   absl::StatusOr<std::unique_ptr<Generation>> generation = Generation::Create(
@@ -111,19 +115,18 @@ bool Generations::Advance(Running& running) {
 }
 
 void Generations::Cancel(Running& running, absl::Status why) {
-  running.task->model->metrics->AddCancelledCompute(running.compute_seconds);
-  Answer(running, std::move(why));
+  Answer(running, std::move(why), running.compute_seconds);
 }
 
-void Generations::Answer(Running& running, absl::Status status) {
+void Generations::Answer(Running& running, absl::Status status, double cancelled_seconds) {
   TaskResult result;
   result.status = std::move(status);
   result.queue_seconds = running.queue_seconds;
   result.compute_seconds = running.compute_seconds;
+  result.cancelled_seconds = cancelled_seconds;
   result.batch_inputs = static_cast<uint32_t>(running_.size() + 1);
   running.generation.reset();  // its memory is free before the client hears of the end
   cache_bytes_ -= running.task->generation->cache_bytes;
-  running.task->model->metrics->AddGenerations(-1);
   running.task->done(std::move(result));
 }
 

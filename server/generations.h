@@ -49,7 +49,7 @@ class Generations {
   bool Advance(Running& running);
   // Answers one that nobody waits for any more.
   void Cancel(Running& running, absl::Status why);
-  void Answer(Running& running, absl::Status status);
+  void Answer(Running& running, absl::Status status, double cancelled_seconds = 0.0);
 
   TaskQueue& queue_;
   const size_t max_generations_;

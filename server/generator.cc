@@ -22,9 +22,7 @@ void Generator::Start(const v1::GenerateRequest& request, Time deadline, std::st
   if (!admitted.ok()) return End(*call, admitted);
   absl::StatusOr<ParsedGeneration> parsed = ParseGeneration(request, *call->loaded->model, options_.limits);
   if (!parsed.ok()) return End(*call, parsed.status());
-  LoadedMetrics& metrics = *call->loaded->metrics;
-  metrics.CountBudget(parsed->budget);
-  metrics.ObserveStage(Stage::kInput, Seconds(calls_.now() - call->arrival));
+  calls_.CountValid(*call, parsed->budget);
   call->seed = parsed->seed;
   call->priority = parsed->priority;
   call->tokens = parsed->tokens;
@@ -95,21 +93,36 @@ void Generator::FillEnd(const GenerateCall& call, const GenerationProgress& prog
 }
 
 void Generator::Finish(GenerateCall& call, const TaskResult& result) {
-  LoadedMetrics& metrics = *call.loaded->metrics;
-  calls_.Left(call, result);
-  if (result.status.ok()) {
-    metrics.ObserveStage(Stage::kForward, result.compute_seconds);
-    metrics.ObserveGeneration(call.tokens, call.samples, call.utilization, call.capped);
+  const bool ran = result.batch_inputs > 0;
+  {
+    LoadedMetrics& metrics = *call.loaded->metrics;
+    const MetricsEvent event = metrics.Event();
+    calls_.Left(call, result);
+    if (ran) metrics.AddGenerations(-1);
+    if (result.status.ok()) {
+      metrics.ObserveStage(Stage::kForward, result.compute_seconds);
+      metrics.ObserveGeneration(call.tokens, call.samples, call.utilization, call.capped);
+    }
+    const Rejection by_model = absl::IsInvalidArgument(result.status) ? Rejection::kBudget : Rejection::kOutOfMemory;
+    Count(call, result.status, ran ? by_model : Rejection::kInvalid);
   }
-  metrics.AddInFlight(-1);
-  if (result.batch_inputs == 0) return End(call, result.status);
-  End(call, result.status, absl::IsInvalidArgument(result.status) ? Rejection::kBudget : Rejection::kOutOfMemory);
+  Tell(call, result.status);
 }
 
 void Generator::End(GenerateCall& call, const absl::Status& status, Rejection invalid_as) {
-  const double seconds = Seconds(calls_.now() - call.arrival);
-  call.metrics->CountGeneration(status.code(), seconds);
-  calls_.Refuse(call, status, invalid_as);
+  Count(call, status, invalid_as);
+  Tell(call, status);
+}
+
+void Generator::Count(GenerateCall& call, const absl::Status& status, Rejection invalid_as) {
+  const MetricsEvent event = call.metrics->Event();
+  call.seconds = Seconds(calls_.now() - call.arrival);
+  call.metrics->CountGeneration(status.code(), call.seconds);
+  calls_.CountRefusal(call, status, invalid_as);
+}
+
+void Generator::Tell(GenerateCall& call, const absl::Status& status) {
+  calls_.LogRefusal(call, status);
   if (status.ok()) {
     Log(LogLevel::kInfo, "generation",
         {{"request_id", call.request_id},
@@ -123,7 +136,7 @@ void Generator::End(GenerateCall& call, const absl::Status& status, Rejection in
          {"density", call.pairs > 0.0 ? call.edges / call.pairs : 0.0},
          {"queue_us", Microseconds(call.progress.queue_seconds)},
          {"compute_us", Microseconds(call.progress.compute_seconds)},
-         {"total_us", Microseconds(seconds)}});
+         {"total_us", Microseconds(call.seconds)}});
   }
   call.stream->End(status);
   calls_.End();

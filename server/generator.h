@@ -52,7 +52,10 @@ class Generator {
   void Send(GenerateCall& call, const GeneratedToken& token, const GenerationProgress& progress);
   void FillEnd(const GenerateCall& call, const GenerationProgress& progress, v1::GenerateResponse& message);
   void Finish(GenerateCall& call, const TaskResult& result);
+  // Counts, then tells. Finish counts more in between.
   void End(GenerateCall& call, const absl::Status& status, Rejection invalid_as = Rejection::kInvalid);
+  void Count(GenerateCall& call, const absl::Status& status, Rejection invalid_as);
+  void Tell(GenerateCall& call, const absl::Status& status);
 
   const ServerOptions& options_;
   Calls& calls_;

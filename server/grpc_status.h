@@ -22,11 +22,11 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message, EncodeStatus(status));
 }
 
-// A wall-clock deadline as gRPC gives it, on the steady clock; far ones are none.
-inline Time ToSteady(std::chrono::system_clock::time_point deadline) {
+// A wall-clock deadline as gRPC gives it, on the clock that says `now`; far ones are none.
+inline Time ToSteady(std::chrono::system_clock::time_point deadline, Time now) {
   const auto left = deadline - std::chrono::system_clock::now();
   if (left > std::chrono::hours(24 * 365)) return Time::max();
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
+  return now + std::chrono::duration_cast<Clock::duration>(left);
 }
 
 }  // namespace edgewise::server

@@ -24,13 +24,12 @@ using asio::ip::tcp;
 
 constexpr uint32_t kMaxHeaderBytes = 8192;
 constexpr int kMaxConnections = 64;
-constexpr std::chrono::seconds kTimeout(2);
 
 // One connection: one request, one answer.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, const HttpHandlers& handlers, int& open)
-      : stream_(std::move(socket)), handlers_(handlers), open_(open) {
+  Connection(tcp::socket socket, const HttpHandlers& handlers, std::chrono::milliseconds timeout, int& open)
+      : stream_(std::move(socket)), handlers_(handlers), timeout_(timeout), open_(open) {
     ++open_;
   }
   ~Connection() { --open_; }
@@ -38,7 +37,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Run() {
     parser_.header_limit(kMaxHeaderBytes);
     parser_.body_limit(0);
-    stream_.expires_after(kTimeout);
+    stream_.expires_after(timeout_);
     http::async_read(stream_, buffer_, parser_, [self = shared_from_this()](beast::error_code error, size_t) {
       if (error == http::error::header_limit || error == http::error::buffer_overflow) {
         return self->Answer(http::status::request_header_fields_too_large, "text/plain", "the header is over 8 KiB\n");
@@ -82,7 +81,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     const size_t size = body.size();
     if (parser_.get().method() != http::verb::head) response_.body() = std::move(body);
     response_.content_length(size);
-    stream_.expires_after(kTimeout);
+    stream_.expires_after(timeout_);
     http::async_write(stream_, response_, [self = shared_from_this()](beast::error_code, size_t) {
       beast::error_code ignored;
       self->stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
@@ -94,6 +93,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   http::request_parser<http::string_body> parser_;
   http::response<http::string_body> response_;
   const HttpHandlers& handlers_;
+  const std::chrono::milliseconds timeout_;
   int& open_;
 };
 
@@ -101,6 +101,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
 struct HttpServer::State {
   HttpHandlers handlers;
+  std::chrono::milliseconds timeout{};
   int open = 0;                 // connections; the server's thread only
   asio::io_context context{1};  // after what its connections use
   tcp::acceptor acceptor{context};
@@ -117,13 +118,14 @@ struct HttpServer::State {
         });
         return;
       }
-      if (open < kMaxConnections) std::make_shared<Connection>(std::move(socket), handlers, open)->Run();
+      if (open < kMaxConnections) std::make_shared<Connection>(std::move(socket), handlers, timeout, open)->Run();
       Accept();
     });
   }
 };
 
-absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, HttpHandlers handlers) {
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string& address, HttpHandlers handlers,
+                                                              std::chrono::milliseconds timeout) {
   absl::StatusOr<HostPort> parsed = ParseHostPort("--metrics_listen", address);
   if (!parsed.ok()) return parsed.status();
   if (parsed->host == "localhost") parsed->host = "127.0.0.1";
@@ -135,6 +137,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const std::string&
   }
   auto state = std::make_unique<State>();
   state->handlers = std::move(handlers);
+  state->timeout = timeout;
   const tcp::endpoint endpoint(ip, parsed->port);
   state->acceptor.open(endpoint.protocol(), error);
   if (!error) state->acceptor.set_option(asio::socket_base::reuse_address(true), error);

@@ -3,6 +3,7 @@
 #ifndef EDGEWISE_SERVER_HTTP_H_
 #define EDGEWISE_SERVER_HTTP_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,13 +17,14 @@ struct HttpHandlers {
   std::function<bool(std::string* json)> healthy;  // fills the body; true: 200, false: 503
 };
 
-// Requests are at most 8 KiB with an empty body; a connection answers one request, lives at most 2 seconds, and at most
-// 64 are open at once.
+// Requests are at most 8 KiB with an empty body; a connection answers one request, may take `timeout` to send it and as
+// long to take the answer, and at most 64 are open at once.
 class HttpServer {
  public:
   // Listens on "host:port" (port 0: any). INVALID_ARGUMENT: not an address; ALREADY_EXISTS: the port is taken. The
   // handlers are called on the server's thread.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpHandlers handlers);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpHandlers handlers,
+                                                           std::chrono::milliseconds timeout = std::chrono::seconds(2));
   // Closes all connections.
   ~HttpServer();
 

@@ -51,7 +51,8 @@ struct LoadedMetrics::Series {
 
 LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version,
                              const Model& loaded)
-    : series_(std::make_unique<Series>()) {
+    : mutex_(families.mutex), series_(std::make_unique<Series>()) {
+  const MetricsEvent event(mutex_);
   Series& s = *series_;
   const std::string device = loaded.backend().device();
   const Labels base = {{"model", model}, {"version", version}};
@@ -103,17 +104,23 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
 
 LoadedMetrics::~LoadedMetrics() = default;
 
-void LoadedMetrics::CountBudget(BudgetKind kind) { series_->budgets[static_cast<size_t>(kind)]->Increment(); }
+void LoadedMetrics::CountBudget(BudgetKind kind) {
+  const MetricsEvent event(mutex_);
+  series_->budgets[static_cast<size_t>(kind)]->Increment();
+}
 
 void LoadedMetrics::ObserveStage(Stage stage, double seconds) {
+  const MetricsEvent event(mutex_);
   series_->stages[static_cast<size_t>(stage)]->Observe(seconds);
 }
 
 void LoadedMetrics::ObserveQueue(uint32_t priority, double seconds) {
+  const MetricsEvent event(mutex_);
   series_->queue[std::clamp(priority, 1u, kPriorityLevels) - 1]->Observe(seconds);
 }
 
 void LoadedMetrics::ObserveInput(const Model& model, const ModelInput& input, const InputResult& result) {
+  const MetricsEvent event(mutex_);
   Series& s = *series_;
   const ModelConfig& config = model.config();
   uint64_t valid = 0, pairs_per_layer = 0;
@@ -157,6 +164,7 @@ void LoadedMetrics::ObserveInput(const Model& model, const ModelInput& input, co
 
 void LoadedMetrics::ObserveToken(const Model& model, const RowEdges& row, uint32_t samples, bool first,
                                  double seconds) {
+  const MetricsEvent event(mutex_);
   Series& s = *series_;
   (first ? s.first_token : s.token)->Observe(seconds);
   s.generated_tokens->Increment();
@@ -169,27 +177,39 @@ void LoadedMetrics::ObserveToken(const Model& model, const RowEdges& row, uint32
 }
 
 void LoadedMetrics::ObserveGeneration(uint64_t prompt_tokens, uint32_t samples, double utilization, bool capped) {
+  const MetricsEvent event(mutex_);
   series_->prompt_tokens->Increment(static_cast<double>(prompt_tokens));
   series_->samples->Observe(samples);
   if (utilization >= 0.0) series_->utilization->Observe(utilization);
   if (capped) series_->capped->Increment();
 }
 
-void LoadedMetrics::AddGenerations(int running) { series_->generations_running->Increment(running); }
+void LoadedMetrics::AddGenerations(int running) {
+  const MetricsEvent event(mutex_);
+  series_->generations_running->Increment(running);
+}
 
-void LoadedMetrics::AddInFlight(int requests) { series_->in_flight->Increment(requests); }
+void LoadedMetrics::AddInFlight(int requests) {
+  const MetricsEvent event(mutex_);
+  series_->in_flight->Increment(requests);
+}
 
 void LoadedMetrics::AddQueued(int requests, int64_t tokens) {
+  const MetricsEvent event(mutex_);
   series_->queue_requests->Increment(requests);
   series_->queue_tokens->Increment(static_cast<double>(tokens));
 }
 
 void LoadedMetrics::ObserveBatch(uint32_t inputs, uint64_t tokens) {
+  const MetricsEvent event(mutex_);
   series_->executions->Increment();
   series_->batch_items->Observe(inputs);
   series_->batch_tokens->Observe(static_cast<double>(tokens));
 }
 
-void LoadedMetrics::AddCancelledCompute(double seconds) { series_->cancelled_compute->Increment(seconds); }
+void LoadedMetrics::AddCancelledCompute(double seconds) {
+  const MetricsEvent event(mutex_);
+  series_->cancelled_compute->Increment(seconds);
+}
 
 }  // namespace edgewise::server

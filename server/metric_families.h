@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 
 namespace edgewise::server {
 
@@ -27,6 +28,7 @@ using Buckets = prometheus::Histogram::BucketBoundaries;
 struct MetricFamilies {
   MetricFamilies();
 
+  absl::Mutex mutex;  // MetricsEvent shares it; who collects has it alone
   prometheus::Registry registry;
 
   Gauges& build_info;

@@ -15,9 +15,20 @@ constexpr const char* kReasons[] = {"queue_full", "deadline", "cancelled", "drai
                                     "invalid",    "budget",   "oom",       "not_ready"};
 constexpr const char* kMethods[] = {"Predict", "PredictStream", "Generate", "ListModels", "GetModel"};
 
+thread_local absl::Mutex* recording = nullptr;  // the mutex that this thread shares
+
 std::string CodeName(size_t index) { return absl::StatusCodeToString(kCodes[index]); }
 
 }  // namespace
+
+MetricsEvent::MetricsEvent(absl::Mutex& mutex) : mutex_(mutex), outer_(std::exchange(recording, &mutex)) {
+  if (outer_ != &mutex_) mutex_.ReaderLock();
+}
+
+MetricsEvent::~MetricsEvent() {
+  if (outer_ != &mutex_) mutex_.ReaderUnlock();
+  recording = outer_;
+}
 
 struct ModelMetrics::Series {
   Labels labels;
@@ -36,6 +47,7 @@ struct ModelMetrics::Series {
 
 ModelMetrics::ModelMetrics(MetricFamilies& families, std::string model, std::string version)
     : families_(families), model_(std::move(model)), version_(std::move(version)), series_(std::make_unique<Series>()) {
+  const MetricsEvent event(families_.mutex);
   Series& s = *series_;
   s.labels = {{"model", model_}, {"version", version_}};
   for (size_t i = 0; i < kCodes.size(); ++i) {
@@ -56,7 +68,10 @@ ModelMetrics::ModelMetrics(MetricFamilies& families, std::string model, std::str
 
 ModelMetrics::~ModelMetrics() = default;
 
+MetricsEvent ModelMetrics::Event() const { return MetricsEvent(families_.mutex); }
+
 std::unique_ptr<LoadedMetrics> ModelMetrics::Loaded(const Model& model) {
+  const MetricsEvent event(families_.mutex);
   const ModelConfig& config = model.config();
   const std::string device = model.backend().device();
   Labels info = series_->labels;
@@ -74,9 +89,13 @@ std::unique_ptr<LoadedMetrics> ModelMetrics::Loaded(const Model& model) {
   return std::make_unique<LoadedMetrics>(families_, model_, version_, model);
 }
 
-void ModelMetrics::SetReady(bool ready) { series_->ready->Set(ready ? 1.0 : 0.0); }
+void ModelMetrics::SetReady(bool ready) {
+  const MetricsEvent event(families_.mutex);
+  series_->ready->Set(ready ? 1.0 : 0.0);
+}
 
 void ModelMetrics::Removed() {
+  const MetricsEvent event(families_.mutex);
   SetReady(false);
   if (series_->memory) series_->memory->Set(0.0);
   if (series_->info) families_.model_info.Remove(series_->info);
@@ -84,21 +103,27 @@ void ModelMetrics::Removed() {
 }
 
 void ModelMetrics::CountLoad(bool ok, double seconds) {
+  const MetricsEvent event(families_.mutex);
   (ok ? series_->loads_ok : series_->loads_error)->Increment();
   series_->load_duration->Set(seconds);
 }
 
 void ModelMetrics::CountRequest(absl::StatusCode code, double seconds) {
+  const MetricsEvent event(families_.mutex);
   series_->requests[CodeIndex(code)]->Increment();
   series_->request_duration->Observe(seconds);
 }
 
 void ModelMetrics::CountGeneration(absl::StatusCode code, double seconds) {
+  const MetricsEvent event(families_.mutex);
   series_->generations[CodeIndex(code)]->Increment();
   series_->generation_duration->Observe(seconds);
 }
 
-void ModelMetrics::CountRejection(Rejection reason) { series_->rejections[static_cast<size_t>(reason)]->Increment(); }
+void ModelMetrics::CountRejection(Rejection reason) {
+  const MetricsEvent event(families_.mutex);
+  series_->rejections[static_cast<size_t>(reason)]->Increment();
+}
 
 Metrics::Metrics() : families_(std::make_unique<MetricFamilies>()) {
   families_->build_info
@@ -124,6 +149,7 @@ ModelMetrics& Metrics::ForModel(const std::string& model, int64_t version) {
 }
 
 void Metrics::CountRpc(Rpc rpc, absl::StatusCode code, int calls) {
+  const MetricsEvent event(families_->mutex);
   families_->rpc_requests
       .Add({{"service", "edgewise.v1.InferenceService"},
             {"method", kMethods[static_cast<size_t>(rpc)]},
@@ -132,7 +158,11 @@ void Metrics::CountRpc(Rpc rpc, absl::StatusCode code, int calls) {
 }
 
 std::string Metrics::Render() const {
-  std::vector<prometheus::MetricFamily> families = families_->registry.Collect();
+  std::vector<prometheus::MetricFamily> families;
+  {
+    absl::WriterMutexLock alone(&families_->mutex);
+    families = families_->registry.Collect();
+  }
   for (prometheus::MetricFamily& family : ProcessMetrics()) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);
 }

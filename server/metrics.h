@@ -1,5 +1,5 @@
 // The counters and histograms that Prometheus sees (docs/metrics.md). Every series exists from the moment its model is
-// known. Any thread may update; an update costs tens of nanoseconds and takes no lock of ours.
+// known. Any thread may record. A scrape shows an event, with all that it moves, as a whole or not at all.
 #ifndef EDGEWISE_SERVER_METRICS_H_
 #define EDGEWISE_SERVER_METRICS_H_
 
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "model/generation.h"
 #include "model/input.h"
 #include "model/model.h"
@@ -25,12 +26,28 @@ enum class Rpc { kPredict, kPredictStream, kGenerate, kListModels, kGetModel };
 
 struct MetricFamilies;
 
+// While it lives, what its thread records is one event: threads that record share the mutex, a scrape has it alone.
+// Every recording call is an event by itself, and part of the one around it. Inside one take no lock that others hold
+// while they record, and answer nobody.
+class MetricsEvent {
+ public:
+  explicit MetricsEvent(absl::Mutex& mutex);
+  ~MetricsEvent();
+  MetricsEvent(const MetricsEvent&) = delete;
+  MetricsEvent& operator=(const MetricsEvent&) = delete;
+
+ private:
+  absl::Mutex& mutex_;
+  absl::Mutex* const outer_;  // of the event around this one
+};
+
 // The series of one loaded version. Made anew by every load; the numbers go on.
 class LoadedMetrics {
  public:
   LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version, const Model& loaded);
   ~LoadedMetrics();
 
+  MetricsEvent Event() const { return MetricsEvent(mutex_); }
   void CountBudget(BudgetKind kind);
   void ObserveStage(Stage stage, double seconds);
   void ObserveQueue(uint32_t priority, double seconds);
@@ -47,6 +64,7 @@ class LoadedMetrics {
 
  private:
   struct Series;
+  absl::Mutex& mutex_;
   std::unique_ptr<Series> series_;
 };
 
@@ -56,6 +74,7 @@ class ModelMetrics {
   ModelMetrics(MetricFamilies& families, std::string model, std::string version);
   ~ModelMetrics();
 
+  MetricsEvent Event() const;
   // One thread at a time: the engine.
   std::unique_ptr<LoadedMetrics> Loaded(const Model& model);
   void CountLoad(bool ok, double seconds);

@@ -57,6 +57,8 @@ struct ServerOptions {
   // Called once, on a thread of the server, when the device is lost: nothing but a new process helps. Health says so
   // already.
   std::function<void()> on_device_lost;
+  // Where deadlines, drains and times come from. Tests move their own.
+  std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
 };
 
 }  // namespace edgewise::server

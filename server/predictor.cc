@@ -24,9 +24,7 @@ void Predictor::Start(const v1::PredictRequest& request, Time deadline, std::sto
   if (!parsed.ok()) {
     return End(*call, parsed.status(), budget_refused ? Rejection::kBudget : Rejection::kInvalid);
   }
-  LoadedMetrics& metrics = *call->loaded->metrics;
-  metrics.CountBudget(parsed->budget);
-  metrics.ObserveStage(Stage::kInput, Seconds(calls_.now() - call->arrival));
+  calls_.CountValid(*call, parsed->budget);
   call->outputs = parsed->outputs;
   call->seed = parsed->seed;
   call->priority = parsed->priority;
@@ -46,19 +44,23 @@ void Predictor::Start(const v1::PredictRequest& request, Time deadline, std::sto
 }
 
 void Predictor::Finish(PredictCall& call, TaskResult result) {
-  LoadedMetrics& metrics = *call.loaded->metrics;
   const Time start = calls_.now();
-  calls_.Left(call, result);
-  if (result.status.ok()) {
-    metrics.ObserveStage(Stage::kForward, result.compute_seconds);
-    FillResponse(call, result, *call.response);
-    for (size_t i = 0; i < result.results.size(); ++i) {
-      metrics.ObserveInput(*call.loaded->model, result.inputs[i], result.results[i]);
+  if (result.status.ok()) FillResponse(call, result, *call.response);
+  const double output_seconds = Seconds(calls_.now() - start);
+  {
+    LoadedMetrics& metrics = *call.loaded->metrics;
+    const MetricsEvent event = metrics.Event();
+    calls_.Left(call, result);
+    if (result.status.ok()) {
+      for (size_t i = 0; i < result.results.size(); ++i) {
+        metrics.ObserveInput(*call.loaded->model, result.inputs[i], result.results[i]);
+      }
+      metrics.ObserveStage(Stage::kForward, result.compute_seconds);
+      metrics.ObserveStage(Stage::kOutput, output_seconds);
     }
-    metrics.ObserveStage(Stage::kOutput, Seconds(calls_.now() - start));
+    Count(call, result.status, result.batch_inputs == 0 ? Rejection::kInvalid : Rejection::kOutOfMemory);
   }
-  metrics.AddInFlight(-1);
-  End(call, result.status, result.batch_inputs == 0 ? Rejection::kInvalid : Rejection::kOutOfMemory);
+  Tell(call, result.status);
 }
 
 void Predictor::FillResponse(const PredictCall& call, const TaskResult& result, v1::PredictResponse& response) {
@@ -80,9 +82,19 @@ void Predictor::FillResponse(const PredictCall& call, const TaskResult& result, 
 }
 
 void Predictor::End(PredictCall& call, const absl::Status& status, Rejection invalid_as) {
-  const double seconds = Seconds(calls_.now() - call.arrival);
-  call.metrics->CountRequest(status.code(), seconds);
-  calls_.Refuse(call, status, invalid_as);
+  Count(call, status, invalid_as);
+  Tell(call, status);
+}
+
+void Predictor::Count(PredictCall& call, const absl::Status& status, Rejection invalid_as) {
+  const MetricsEvent event = call.metrics->Event();
+  call.seconds = Seconds(calls_.now() - call.arrival);
+  call.metrics->CountRequest(status.code(), call.seconds);
+  calls_.CountRefusal(call, status, invalid_as);
+}
+
+void Predictor::Tell(PredictCall& call, const absl::Status& status) {
+  calls_.LogRefusal(call, status);
   if (status.ok()) {
     const v1::PredictResponse& response = *call.response;
     double edges = 0.0, pairs = 0.0;
@@ -101,7 +113,7 @@ void Predictor::End(PredictCall& call, const absl::Status& status, Rejection inv
          {"density", pairs > 0.0 ? edges / pairs : 0.0},
          {"queue_us", response.timing().queue_us()},
          {"compute_us", response.timing().compute_us()},
-         {"total_us", Microseconds(seconds)}});
+         {"total_us", Microseconds(call.seconds)}});
   }
   call.done(status);
   calls_.End();

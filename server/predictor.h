@@ -38,7 +38,10 @@ class Predictor {
   void Start(const v1::PredictRequest& request, Time deadline, std::stop_token stopping,
              std::shared_ptr<PredictCall> call);
   void Finish(PredictCall& call, TaskResult result);
+  // Counts, then tells. Finish counts more in between.
   void End(PredictCall& call, const absl::Status& status, Rejection invalid_as = Rejection::kInvalid);
+  void Count(PredictCall& call, const absl::Status& status, Rejection invalid_as);
+  void Tell(PredictCall& call, const absl::Status& status);
   void FillResponse(const PredictCall& call, const TaskResult& result, v1::PredictResponse& response);
 
   const ServerOptions& options_;

@@ -202,11 +202,12 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
   absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(job.directory, backend);
   const double seconds = Seconds(Clock::now() - start);
   ModelMetrics& metrics = metrics_.ForModel(job.name, job.version);
-  metrics.CountLoad(model.ok(), seconds);
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
   std::string error;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    const MetricsEvent event = metrics.Event();
+    metrics.CountLoad(model.ok(), seconds);
     const auto versions = models_.find(job.name);
     if (versions == models_.end() || !versions->second.count(job.version)) return;  // gone since
     Entry& entry = versions->second[job.version];

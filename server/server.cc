@@ -85,7 +85,7 @@ const char* StateName(ModelState state) {
 struct Server::Parts {
   explicit Parts(const ServerOptions& given)
       : options(given),
-        queue(options.queue),
+        queue(options.queue, options.clock),
         repository(options.model_repository, metrics,
                    {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples}),
         calls(repository, queue, metrics),
@@ -261,12 +261,13 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->service.DrainStreams();
   auto busy = [this] { return parts_->calls.in_flight() > 0 || parts_->service.open_streams() > 0; };
   auto sending = [this] { return parts_->service.open_calls() > 0; };
-  const Time end = Clock::now() + timeout;
-  while ((busy() || sending()) && Clock::now() < end) std::this_thread::sleep_for(kPoll);
+  const std::function<Time()>& now = parts_->options.clock;
+  const Time end = now() + timeout;
+  while ((busy() || sending()) && now() < end) std::this_thread::sleep_for(kPoll);
   const int64_t cancelled = parts_->calls.in_flight();
   parts_->queue.Abort();
-  const Time stopped = Clock::now() + kStopWork;
-  while (busy() && Clock::now() < stopped) std::this_thread::sleep_for(kPoll);
+  const Time stopped = now() + kStopWork;
+  while (busy() && now() < stopped) std::this_thread::sleep_for(kPoll);
   const int64_t unsent = parts_->service.open_calls();
   parts_->grpc->Shutdown(std::chrono::system_clock::now() + kFlushAnswers);
   parts_->calls_ended = true;

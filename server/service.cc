@@ -20,7 +20,7 @@ class PredictReactor final : public grpc::ServerUnaryReactor {
                  grpc::CallbackServerContext* context, const v1::PredictRequest& request, v1::PredictResponse* response)
       : open_(calls.draining() ? nullptr : &open) {
     if (open_) open_->fetch_add(1);
-    predictor.Predict(request, ToSteady(context->deadline()), client_gone_.get_token(), response,
+    predictor.Predict(request, ToSteady(context->deadline(), calls.now()), client_gone_.get_token(), response,
                       [this, &metrics](const absl::Status& status) {
                         metrics.CountRpc(Rpc::kPredict, status.code());
                         Finish(ToGrpc(status));

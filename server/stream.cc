@@ -9,7 +9,7 @@
 namespace edgewise::server {
 
 StreamReactor::StreamReactor(InferenceServiceImpl& service, grpc::CallbackServerContext* context)
-    : service_(service), deadline_(ToSteady(context->deadline())) {
+    : service_(service), deadline_(ToSteady(context->deadline(), service.calls_.now())) {
   {
     std::lock_guard<std::mutex> lock(service_.streams_mutex_);
     service_.streams_.insert(this);
@@ -78,8 +78,11 @@ void StreamReactor::OnReadDone(bool ok) {
     response->mutable_error()->set_message(
         absl::StrCat("request_id is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
     ModelMetrics& metrics = service_.calls_.MetricsOf(request_.model(), request_.version());
-    metrics.CountRequest(absl::StatusCode::kInvalidArgument, 0.0);
-    metrics.CountRejection(Rejection::kInvalid);
+    {
+      const MetricsEvent event = metrics.Event();
+      metrics.CountRequest(absl::StatusCode::kInvalidArgument, 0.0);
+      metrics.CountRejection(Rejection::kInvalid);
+    }
     lock.lock();
     reading_ = false;
     ready_.push_back(std::move(response));

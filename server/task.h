@@ -33,8 +33,9 @@ struct TaskResult {
   std::vector<InputResult> results;  // one per input, when OK
   double queue_seconds = 0.0;
   double compute_seconds = 0.0;
-  uint32_t batch_inputs = 0;  // of the batch that it was part of (generations: that ran then); 0: it never ran
-  uint64_t batch_tokens = 0;  // valid tokens of that batch
+  double cancelled_seconds = 0.0;  // of compute that was for nothing: the request was cancelled or late
+  uint32_t batch_inputs = 0;       // of the batch that it was part of (generations: that ran then); 0: it never ran
+  uint64_t batch_tokens = 0;       // valid tokens of that batch
 };
 
 // How far a generation is when it gives a token.

@@ -20,8 +20,12 @@ double Seconds(Clock::duration duration) { return std::chrono::duration<double>(
 // Hands out calls and takes their results. Thread-safe.
 class Load {
  public:
-  explicit Load(const LoadOptions& options)
-      : options_(options), start_(Clock::now()), random_(options.arrival_seed), gap_(std::max(options.rate, 1e-9)) {}
+  Load(const LoadOptions& options, const LoadClock& clock)
+      : options_(options),
+        clock_(clock),
+        start_(clock.now()),
+        random_(options.arrival_seed),
+        gap_(std::max(options.rate, 1e-9)) {}
 
   struct Ticket {
     uint64_t index;
@@ -32,7 +36,7 @@ class Load {
   std::optional<Ticket> Next() {
     std::lock_guard lock(mutex_);
     const double limit = absl::ToDoubleSeconds(options_.duration);
-    const double now = Seconds(Clock::now() - start_);
+    const double now = Seconds(clock_.now() - start_);
     if (options_.rate <= 0) {
       if (now >= limit || Exhausted()) return std::nullopt;
       return Ticket{issued_++, std::nullopt};
@@ -51,7 +55,7 @@ class Load {
   }
 
   void Add(Clock::time_point due, Clock::time_point begun, const absl::StatusOr<v1::PredictResponse>& response) {
-    const Clock::time_point end = Clock::now();
+    const Clock::time_point end = clock_.now();
     std::lock_guard lock(mutex_);
     result_.seconds = std::max(result_.seconds, Seconds(end - start_));
     result_.late += options_.rate > 0 && begun - due > std::chrono::milliseconds(1);
@@ -84,7 +88,7 @@ class Load {
       const uint64_t ok = result_.latency_ms.size();
       const uint64_t failed = failed_;
       lock.unlock();
-      if (progress) progress(ok, failed, Seconds(Clock::now() - start_));
+      if (progress) progress(ok, failed, Seconds(clock_.now() - start_));
       lock.lock();
     }
   }
@@ -98,6 +102,7 @@ class Load {
   bool Exhausted() const { return options_.requests > 0 && issued_ == options_.requests; }
 
   const LoadOptions options_;
+  const LoadClock& clock_;
   const Clock::time_point start_;
   std::mutex mutex_;
   std::condition_variable all_ended_;
@@ -112,15 +117,16 @@ class Load {
 
 }  // namespace
 
-LoadResult RunLoad(const LoadOptions& options, const LoadCall& call, const LoadProgress& progress) {
-  Load load(options);
+LoadResult RunLoad(const LoadOptions& options, const LoadCall& call, const LoadProgress& progress,
+                   const LoadClock& clock) {
+  Load load(options, clock);
   {
     std::vector<std::jthread> workers;
     for (uint32_t w = 0; w < options.concurrency; ++w) {
       workers.emplace_back([&] {
         while (std::optional<Load::Ticket> ticket = load.Next()) {
-          if (ticket->due) std::this_thread::sleep_until(*ticket->due);
-          const Clock::time_point begun = Clock::now();
+          if (ticket->due) clock.sleep_until(*ticket->due);
+          const Clock::time_point begun = clock.now();
           const absl::StatusOr<v1::PredictResponse> response = call(ticket->index);
           load.Add(ticket->due.value_or(begun), begun, response);
         }

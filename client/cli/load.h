@@ -8,10 +8,12 @@
 #ifndef EDGEWISE_CLIENT_CLI_LOAD_H_
 #define EDGEWISE_CLIENT_CLI_LOAD_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -43,13 +45,21 @@ struct LoadResult {
   double compute_us = 0;
 };
 
+// The time that a load goes by. Any thread may call both.
+struct LoadClock {
+  using Time = std::chrono::steady_clock::time_point;
+  std::function<Time()> now = std::chrono::steady_clock::now;
+  std::function<void(Time)> sleep_until = [](Time time) { std::this_thread::sleep_until(time); };
+};
+
 using LoadCall = std::function<absl::StatusOr<v1::PredictResponse>(uint64_t index)>;
 // Called about twice a second, in the calling thread, with what is done so far.
 using LoadProgress = std::function<void(uint64_t ok, uint64_t failed, double seconds)>;
 
 // Calls `call` with indexes 0, 1, ... from `concurrency` threads; returns when all have ended. Either limit must be
 // set.
-LoadResult RunLoad(const LoadOptions& options, const LoadCall& call, const LoadProgress& progress);
+LoadResult RunLoad(const LoadOptions& options, const LoadCall& call, const LoadProgress& progress,
+                   const LoadClock& clock = {});
 
 // The smallest value that at least `share` (0 to 1) of the values do not exceed (nearest rank). 0 for none.
 double Percentile(std::span<const double> ascending, double share);

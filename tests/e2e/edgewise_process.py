@@ -13,7 +13,17 @@ ROOT = os.environ.get("EDGEWISE_ROOT", os.path.join(os.path.dirname(os.path.absp
 BIN = os.environ.get("EDGEWISE_BIN", os.path.join(ROOT, "build", "bin"))
 TESTDATA = os.path.join(ROOT, "tests", "testdata")
 EXAMPLES = os.path.join(ROOT, "examples", "models")
+HANG = 60.0  # seconds that nothing takes, on a busy machine either
 FLAGS = os.environ.get("EDGEWISE_TEST_SERVER_FLAGS", "").split()  # of every server, to run a suite on another device
+
+
+def wait_until(what: str, done) -> None:
+    """Asks done() until it is true; fails when that takes so long that it hangs."""
+    end = time.monotonic() + HANG
+    while not done():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {HANG} s for {what}")
+        time.sleep(0.02)
 
 
 class Server:
@@ -36,7 +46,7 @@ class Server:
             self._lines.put(json.loads(line))
         self._lines.put(None)
 
-    def wait_for_event(self, event: str, seconds: float = 30.0) -> dict:
+    def wait_for_event(self, event: str, seconds: float = HANG) -> dict:
         """Reads the log until an event; fails when the server ends first or nothing comes."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -51,17 +61,12 @@ class Server:
                 return line
         raise AssertionError(f"no event {event!r} within {seconds} s: {self.log}")
 
-    def wait_until_ready(self, seconds: float = 30.0) -> None:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self.cli("health").returncode == 0:
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"not serving within {seconds} s: {self.log}")
+    def wait_until_ready(self) -> None:
+        wait_until(f"the server to serve: {self.log}", lambda: self.cli("health").returncode == 0)
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess:
         command = [os.path.join(BIN, "edgewise"), arguments[0], "--server", self.address, *arguments[1:]]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
 
     def predict(self, *arguments: str) -> dict:
         """The response as JSON; fails when the call does."""
@@ -71,7 +76,7 @@ class Server:
         return json.loads(result.stdout)
 
     def metrics(self) -> str:
-        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.metrics_address}/metrics", timeout=HANG) as response:
             return response.read().decode()
 
     def stop(self) -> int:
@@ -79,11 +84,11 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(timeout=40)
+            code = self.process.wait(timeout=HANG)
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait()
-        self._reader.join(timeout=10)
+        self._reader.join(timeout=HANG)
         self.process.stderr.close()
         return code
 

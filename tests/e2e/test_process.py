@@ -5,15 +5,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 import urllib.request
 
-from edgewise_process import BIN, EXAMPLES, ROOT, TESTDATA, Server
+from edgewise_process import BIN, EXAMPLES, HANG, ROOT, TESTDATA, Server, total, wait_until
 
 
 def run_server(*flags: str) -> subprocess.CompletedProcess:
-    return subprocess.run([os.path.join(BIN, "edgewise-server"), *flags], capture_output=True, text=True, timeout=30,
+    return subprocess.run([os.path.join(BIN, "edgewise-server"), *flags], capture_output=True, text=True, timeout=HANG,
                           check=False)
 
 
@@ -48,9 +47,9 @@ class ProcessTest(unittest.TestCase):
             load = subprocess.Popen([os.path.join(BIN, "edgewise"), "bench", "--server", server.address, "--model", "sbm",
                                      "--token_ids", "1,2,3,4,5,6,7,8", "--concurrency", "4", "--duration", "3s"],
                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            time.sleep(1)
+            wait_until("answers to the load", lambda: total(server.metrics(), "edgewise_requests_total", code="OK") > 0)
             self.assertEqual(server.stop(), 0)
-            load.wait(timeout=60)
+            load.wait(timeout=HANG)
 
     def test_bad_requests_name_field_value_and_limit_and_the_next_one_works(self):
         cases = [
@@ -84,22 +83,17 @@ class ProcessTest(unittest.TestCase):
                 with open(os.path.join(repository, "m", "3", "config.json"), "w") as file:
                     file.write("{}")
                 server.process.send_signal(signal.SIGHUP)
-                deadline = time.monotonic() + 20
-                while '"FAILED"' not in server.cli("models", "--json").stdout:
-                    self.assertLess(time.monotonic(), deadline)
-                    time.sleep(0.05)
+                wait_until("version 3 to fail", lambda: '"FAILED"' in server.cli("models", "--json").stdout)
                 self.assertEqual(server.predict("--model", "m", "--token_ids", "1,2")["version"], "2")
 
     def reload_until(self, server: Server, version: str) -> None:
         server.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 20
-        while server.predict("--model", "m", "--token_ids", "1,2")["version"] != version:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.05)
+        wait_until(f"version {version}",
+                   lambda: server.predict("--model", "m", "--token_ids", "1,2")["version"] == version)
 
     def test_healthz_answers(self):
         with Server(TESTDATA) as server:
-            with urllib.request.urlopen(f"http://{server.metrics_address}/healthz", timeout=10) as response:
+            with urllib.request.urlopen(f"http://{server.metrics_address}/healthz", timeout=HANG) as response:
                 self.assertEqual(response.status, 200)
 
     def test_a_prediction_can_be_plotted(self):

@@ -28,6 +28,12 @@ const Task* Add(Batcher& batcher, TaskPtr task) {
   return address;
 }
 
+// The task of the next batch; null: there is none.
+const Task* NextOf(Batcher& batcher) {
+  const std::vector<TaskPtr> batch = batcher.NextBatch();
+  return batch.empty() ? nullptr : batch[0].get();
+}
+
 TEST(BatcherTest, OneRequestIsOneBatchInOrderOfArrival) {
   Batcher batcher({});
   const Task* first = Add(batcher, MakeTask());
@@ -35,7 +41,7 @@ TEST(BatcherTest, OneRequestIsOneBatchInOrderOfArrival) {
   std::vector<TaskPtr> batch = batcher.NextBatch();
   ASSERT_EQ(batch.size(), 1u);
   EXPECT_EQ(batch[0].get(), first);
-  EXPECT_EQ(batcher.NextBatch()[0].get(), second);
+  EXPECT_EQ(NextOf(batcher), second);
   EXPECT_TRUE(batcher.NextBatch().empty());
 }
 
@@ -44,9 +50,9 @@ TEST(BatcherTest, PriorityOneGoesFirstAndThreeLast) {
   const Task* last = Add(batcher, MakeTask(1, 3));
   const Task* middle = Add(batcher, MakeTask(1, 2));
   const Task* first = Add(batcher, MakeTask(1, 1));
-  EXPECT_EQ(batcher.NextBatch()[0].get(), first);
-  EXPECT_EQ(batcher.NextBatch()[0].get(), middle);
-  EXPECT_EQ(batcher.NextBatch()[0].get(), last);
+  EXPECT_EQ(NextOf(batcher), first);
+  EXPECT_EQ(NextOf(batcher), middle);
+  EXPECT_EQ(NextOf(batcher), last);
 }
 
 TEST(BatcherTest, FullQueueRefusesWithRetryInfoAndLeavesTheTask) {
@@ -59,7 +65,7 @@ TEST(BatcherTest, FullQueueRefusesWithRetryInfoAndLeavesTheTask) {
   EXPECT_EQ(status.message(), "the queue is full: 2 requests wait; the limit is 2");
   EXPECT_GE(RetryDelay(status), 0.05);
   EXPECT_LE(RetryDelay(status), 5.0);
-  EXPECT_NE(third, nullptr);
+  ASSERT_NE(third, nullptr);
   EXPECT_EQ(batcher.size(), 2u);
   batcher.NextBatch();
   EXPECT_TRUE(batcher.Add(third, kStart).ok());
@@ -70,7 +76,8 @@ TEST(BatcherTest, TokensBoundTheQueueToo) {
   Add(batcher, MakeTask(6));
   Add(batcher, MakeTask(4));
   TaskPtr more = MakeTask(1);
-  EXPECT_TRUE(absl::IsResourceExhausted(batcher.Add(more, kStart)));
+  ASSERT_TRUE(absl::IsResourceExhausted(batcher.Add(more, kStart)));
+  ASSERT_NE(more, nullptr);
   batcher.NextBatch();
   EXPECT_EQ(batcher.cost(), 4u);
   EXPECT_TRUE(batcher.Add(more, kStart).ok());
@@ -127,8 +134,8 @@ TEST(BatcherTest, TakeDeadRemovesExactlyTheDeadAndKeepsTheOrder) {
   EXPECT_EQ(dead[1].task.get(), cancelled);
   EXPECT_TRUE(absl::IsCancelled(dead[1].reason));
   EXPECT_EQ(batcher.cost(), 9u);
-  EXPECT_EQ(batcher.NextBatch()[0].get(), first);
-  EXPECT_EQ(batcher.NextBatch()[0].get(), last);
+  EXPECT_EQ(NextOf(batcher), first);
+  EXPECT_EQ(NextOf(batcher), last);
 }
 
 TEST(BatcherTest, RetryAdviceGrowsWithTheQueueAndTheServiceTime) {
@@ -159,7 +166,7 @@ TEST(BatcherTest, GenerationsAndRequestsWaitInLinesOfTheirOwn) {
   const Task* request = Add(batcher, MakeTask());
   EXPECT_EQ(batcher.size(), 3u);
   EXPECT_EQ(batcher.cost(), 3u);
-  EXPECT_EQ(batcher.NextBatch()[0].get(), request);
+  EXPECT_EQ(NextOf(batcher), request);
   EXPECT_TRUE(batcher.NextBatch().empty());
   EXPECT_EQ(batcher.NextGeneration({1, 1}).get(), generation);
   EXPECT_EQ(batcher.cost(), 1u);

@@ -22,6 +22,14 @@ inline v1::GenerateRequest ShortRequest(const std::string& model = "lm-dense", u
   return request;
 }
 
+// To a client that reads little: at most 64 KiB of an answer are on their way to it.
+inline std::unique_ptr<v1::InferenceService::Stub> NarrowStub(TestServer& server) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // else the window grows
+  return v1::InferenceService::NewStub(grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server.server().port()),
+                                                                 grpc::InsecureChannelCredentials(), arguments));
+}
+
 // Seconds of work: beyond the context every token computes all of it anew.
 inline v1::GenerateRequest LongRequest() {
   v1::GenerateRequest request = ShortRequest("lm-ssa-local", 4096);
@@ -45,13 +53,14 @@ struct Generated {
   }
 };
 
-inline Generated Generate(TestServer& server, const v1::GenerateRequest& request, milliseconds timeout = seconds(60)) {
+inline Generated Generate(TestServer& server, const v1::GenerateRequest& request, milliseconds timeout = 2 * kHang) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, request);
   Generated generated;
   for (v1::GenerateResponse message; stream->Read(&message);) generated.messages.push_back(message);
   generated.status = stream->Finish();
+  if (generated.status.ok() && generated.messages.empty()) generated.status = {grpc::INTERNAL, "no token came"};
   return generated;
 }
 

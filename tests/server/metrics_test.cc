@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "model/pass.h"
 #include "tests/server/test_models.h"
@@ -27,7 +30,7 @@ size_t Lines(const std::string& text) {
   return lines;
 }
 
-class MetricsTest : public testing::Test {
+class MetricsTest : public ::testing::Test {
  protected:
   Metrics metrics_;
   std::unique_ptr<Model> model_ = LoadTestModel("sbm");
@@ -144,6 +147,41 @@ TEST_F(MetricsTest, LoadingAgainKeepsTheNumbers) {
        at = text.find("edgewise_model_info{", at + 1))
     ++infos;
   EXPECT_EQ(infos, 1u);
+}
+
+// Threads record without a pause while pages are made: on every page, what one event moves has moved together.
+TEST_F(MetricsTest, PageShowsWholeEvents) {
+  ModelMetrics& model = metrics_.ForModel("m", 1);
+  std::unique_ptr<LoadedMetrics> loaded = model.Loaded(*model_);
+  std::atomic<bool> over = false;
+  std::vector<std::thread> recorders;
+  for (int t = 0; t < 2; ++t) {
+    recorders.emplace_back([&] {
+      while (!over) {
+        loaded->ObserveBatch(1, 4);
+        const MetricsEvent event = model.Event();
+        loaded->AddCancelledCompute(1.0);
+        loaded->ObserveQueue(1, 0.0);
+        model.CountRequest(absl::StatusCode::kCancelled, 1.0);
+        model.CountRejection(Rejection::kCancelled);
+      }
+    });
+  }
+  int violations = 0;
+  double ended = 0.0;
+  for (int page = 0; page < 300 || ended == 0.0; ++page) {
+    const std::string text = metrics_.Render();
+    ended = Value(text, R"(edgewise_requests_total{code="CANCELLED",model="m",version="1"})");
+    violations += Value(text, R"(edgewise_request_duration_seconds_count{model="m",version="1"})") != ended;
+    violations += Value(text, R"(edgewise_rejections_total{model="m",reason="cancelled",version="1"})") != ended;
+    violations += Value(text, R"(edgewise_cancelled_compute_seconds_total{model="m",version="1"})") != ended;
+    violations += Value(text, R"(edgewise_queue_duration_seconds_count{model="m",priority="1",version="1"})") != ended;
+    const double batches = Value(text, R"(edgewise_batch_items_count{model="m",version="1"})");
+    violations += Value(text, R"(edgewise_batch_tokens_sum{model="m",version="1"})") != 4.0 * batches;
+  }
+  over = true;
+  for (std::thread& recorder : recorders) recorder.join();
+  EXPECT_EQ(violations, 0);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace edgewise::server {
 namespace {
 
-class RepositoryTest : public testing::Test {
+class RepositoryTest : public ::testing::Test {
  protected:
   // Scans and loads what there is to load; returns how many that were.
   size_t Update() {

@@ -16,7 +16,7 @@
 namespace edgewise::server {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 class Process {
  public:
@@ -47,14 +47,12 @@ class Process {
 
   void Signal(int signal) { kill(pid_, signal); }
 
-  // Waits until stderr holds `text`; 20 seconds at most.
-  bool WaitFor(const std::string& text) {
-    for (int i = 0; i < 2000; ++i) {
+  // Waits until stderr holds `text`.
+  ::testing::AssertionResult WaitFor(const std::string& text) {
+    return WaitUntil(text, [&] {
       Drain();
-      if (output_.find(text) != std::string::npos) return true;
-      usleep(10000);
-    }
-    return false;
+      return output_.find(text) != std::string::npos;
+    });
   }
 
   // Fills the pipe of stderr: the next line blocks until somebody reads.
@@ -66,19 +64,17 @@ class Process {
     close(fd);
   }
 
-  // The exit code; -1: it did not exit of its own accord within 20 seconds.
+  // The exit code; -1: it did not exit of its own accord.
   int Wait(bool read_errors = true) {
-    for (int i = 0; i < 2000; ++i) {
+    int status = 0;
+    const ::testing::AssertionResult exited = WaitUntil("the exit", [&] {
       if (read_errors) Drain();
-      int status = 0;
-      if (waitpid(pid_, &status, WNOHANG) == pid_) {
-        pid_ = -1;
-        if (read_errors) Drain();
-        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-      }
-      usleep(10000);
-    }
-    return -1;
+      return waitpid(pid_, &status, WNOHANG) == pid_;
+    });
+    if (!exited) return -1;
+    pid_ = -1;
+    if (read_errors) Drain();
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
 
   const std::string& output() const { return output_; }
@@ -242,7 +238,7 @@ TEST(BinaryTest, SecondSignalLeavesAtOnceWith1) {
   const size_t port = process.output().find("\"port\":") + 7;
   const std::string address = "127.0.0.1:" + process.output().substr(port, process.output().find(',', port) - port);
   auto stub = v1::InferenceService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
+  CallContext context;
   auto stream = stub->PredictStream(&context);
   v1::PredictRequest slow = SlowRequest();
   slow.set_request_id("x");

@@ -12,9 +12,9 @@ namespace {
 
 TEST(GenerateLoadTest, LongBatchDoesNotStopAGenerationAndALongGenerationDoesNotStopABatch) {
   TestServer server;
-  grpc::ClientContext slow_context;
+  CallContext slow_context;
   grpc::Status slow_status;
-  std::thread slow([&] {
+  std::jthread slow([&] {
     v1::PredictResponse answer;
     slow_status = server.stub().Predict(&slow_context, SlowRequest(), &answer);
   });
@@ -26,7 +26,7 @@ TEST(GenerateLoadTest, LongBatchDoesNotStopAGenerationAndALongGenerationDoesNotS
   slow.join();
   EXPECT_EQ(slow_status.error_code(), grpc::CANCELLED) << "the batch was over first: this test tests nothing";
 
-  grpc::ClientContext long_context;
+  CallContext long_context;
   std::unique_ptr<GenerateStream> stream = server.stub().Generate(&long_context, LongRequest());
   v1::GenerateResponse message;
   ASSERT_TRUE(stream->Read(&message));
@@ -41,7 +41,7 @@ TEST(GenerateLoadTest, LongBatchDoesNotStopAGenerationAndALongGenerationDoesNotS
 
 TEST(GenerateLoadTest, CancelledGenerationStops) {
   TestServer server;
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, LongRequest());
   v1::GenerateResponse message;
   ASSERT_TRUE(stream->Read(&message));
@@ -58,19 +58,32 @@ TEST(GenerateLoadTest, CancelledGenerationStops) {
 TEST(GenerateLoadTest, DeadlineEndsAGenerationThatRunsAndOneThatWaits) {
   ServerOptions options = TestOptions();
   options.max_generations = 1;
+  options.unread_timeout = std::chrono::hours(1);
+  TestClock clock;
+  options.clock = clock.read();
   TestServer server(options);
-  EXPECT_EQ(Generate(server, LongRequest(), milliseconds(300)).status.error_code(), grpc::DEADLINE_EXCEEDED);
-  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
-  grpc::ClientContext context;
-  std::unique_ptr<GenerateStream> running = server.stub().Generate(&context, LongRequest());
+  auto stub = NarrowStub(server);
+  CallContext context;
+  std::unique_ptr<GenerateStream> running = stub->Generate(&context, LongRequest());
   v1::GenerateResponse message;
   ASSERT_TRUE(running->Read(&message));
-  const Generated waited = Generate(server, ShortRequest(), milliseconds(100));
+  Generated waited;
+  std::jthread waiting([&] { waited = Generate(server, ShortRequest(), kHang); });
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "queue_requests"), 1));
+  clock.Advance(kHang);
+  waiting.join();
   EXPECT_EQ(waited.status.error_code(), grpc::DEADLINE_EXCEEDED);
+  EXPECT_EQ(waited.status.error_message(), "the deadline has passed");
   EXPECT_TRUE(waited.messages.empty());
-  context.TryCancel();
-  EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "requests_in_flight"), 0));
   EXPECT_EQ(server.Metric(Of("lm-dense", "generated_tokens_total")), 0.0);
+  EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0) << "it has as long again";
+  clock.Advance(kHang);
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "generations_running"), 0));
+  while (running->Read(&message)) {
+  }
+  const grpc::Status status = running->Finish();
+  EXPECT_EQ(status.error_code(), grpc::DEADLINE_EXCEEDED);
+  EXPECT_EQ(status.error_message(), "the deadline has passed");
 }
 
 TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefusesButLetsPredictIn) {
@@ -78,12 +91,12 @@ TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefuse
   options.max_generations = 1;
   options.queue.max_requests = 2;
   TestServer server(options);
-  grpc::ClientContext running_context;
+  CallContext running_context;
   std::unique_ptr<GenerateStream> running = server.stub().Generate(&running_context, LongRequest());
   v1::GenerateResponse message;
   ASSERT_TRUE(running->Read(&message));
   std::array<uint64_t, 4> waited_us = {};  // by priority
-  std::vector<std::thread> clients;
+  std::vector<std::jthread> clients;
   for (const int priority : {3, 1}) {
     clients.emplace_back([&, priority] {
       v1::GenerateRequest request = ShortRequest();
@@ -101,7 +114,7 @@ TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefuse
   v1::PredictResponse response;
   EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
   running_context.TryCancel();
-  for (std::thread& client : clients) client.join();
+  for (std::jthread& client : clients) client.join();
   EXPECT_GT(waited_us[1], 0u);
   EXPECT_GT(waited_us[3], waited_us[1]) << "it came first and went last";
 }
@@ -110,13 +123,13 @@ TEST(GenerateLoadTest, CachesThatDoNotFitTogetherWaitForEachOther) {
   ServerOptions options = TestOptions();
   options.limits.max_cache_bytes = 300000;  // 48 positions of 128 bytes: 17 caches are 104,448 bytes, 41 are 251,904
   TestServer server(options);
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, LongRequest());
   v1::GenerateResponse message;
   ASSERT_TRUE(stream->Read(&message));
   v1::GenerateRequest other = LongRequest();
   other.mutable_ensemble()->set_samples(40);
-  grpc::ClientContext other_context;
+  CallContext other_context;
   std::unique_ptr<GenerateStream> waits = server.stub().Generate(&other_context, other);
   EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 1));
   EXPECT_EQ(server.Metric(Of("lm-ssa-local", "generations_running")), 1.0);
@@ -125,24 +138,25 @@ TEST(GenerateLoadTest, CachesThatDoNotFitTogetherWaitForEachOther) {
   other_context.TryCancel();
 }
 
+// Waits until the generations of "lm-dense" have given no token for a while, and returns how many they gave.
+double WaitForStall(TestServer& server) {
+  double before = -1.0, now = 0.0;
+  EXPECT_TRUE(WaitUntil("a generation that waits for its client", [&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    before = std::exchange(now, server.Metric(Of("lm-dense", "generated_tokens_total")));
+    return now > 0.0 && now == before;
+  }));
+  return now;
+}
+
 TEST(GenerateLoadTest, ClientThatDoesNotReadHoldsUpItsOwnGenerationOnly) {
   ServerOptions options = TestOptions();
   options.unsent_tokens = 4;
   TestServer server(options);
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // the window stays at 64 KiB
-  auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
-      "127.0.0.1:" + std::to_string(server.server().port()), grpc::InsecureChannelCredentials(), arguments));
-  grpc::ClientContext context;
+  auto stub = NarrowStub(server);
+  CallContext context;
   std::unique_ptr<GenerateStream> stream = stub->Generate(&context, ShortRequest("lm-dense", 4096));
-  double before = -1.0, now = 0.0;
-  for (int polls = 0; polls < 100 && (now == 0.0 || now != before); ++polls) {
-    usleep(300000);
-    before = std::exchange(now, server.Metric(Of("lm-dense", "generated_tokens_total")));
-  }
-  EXPECT_EQ(now, before);
-  EXPECT_GT(now, 0.0);
-  EXPECT_LT(now, 4000.0) << "all of it was sent";
+  EXPECT_LT(WaitForStall(server), 4000.0) << "all of it was sent";
   EXPECT_TRUE(Generate(server, ShortRequest()).status.ok());
   v1::PredictResponse response;
   EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
@@ -158,58 +172,70 @@ TEST(GenerateLoadTest, ClientThatNeverReadsLosesItsPlace) {
   ServerOptions options = TestOptions();
   options.unsent_tokens = 4;
   options.max_generations = 1;
-  options.unread_timeout = std::chrono::milliseconds(300);
+  TestClock clock;
+  options.clock = clock.read();
   TestServer server(options);
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
-      "127.0.0.1:" + std::to_string(server.server().port()), grpc::InsecureChannelCredentials(), arguments));
-  grpc::ClientContext context;
+  auto stub = NarrowStub(server);
+  CallContext context;
   std::unique_ptr<GenerateStream> stream = stub->Generate(&context, ShortRequest("lm-dense", 4096));
   v1::GenerateResponse message;
   ASSERT_TRUE(stream->Read(&message));
-  EXPECT_TRUE(Generate(server, ShortRequest()).status.ok()) << "it waits for the only place";
+  Generated other;
+  std::jthread waiting([&] { other = Generate(server, ShortRequest()); });  // for the only place
+  EXPECT_TRUE(server.WaitForMetric(Of("lm-dense", "queue_requests"), 1));
+  WaitForStall(server);
+  clock.Advance(options.unread_timeout);
+  waiting.join();
+  EXPECT_TRUE(other.status.ok()) << other.status.error_message();
   int messages = 1;
   while (stream->Read(&message)) ++messages;
   const grpc::Status status = stream->Finish();
   EXPECT_EQ(status.error_code(), grpc::CANCELLED);
-  EXPECT_EQ(status.error_message(), "the client took no token for 0.3 s");
+  EXPECT_EQ(status.error_message(), "the client took no token for 30 s");
   EXPECT_LT(messages, 4096);
 }
 
 TEST(GenerateLoadTest, DrainLetsGenerationsEnd) {
-  TestServer server;
-  grpc::ClientContext context;
-  std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, ShortRequest("lm-dense", 500));
+  TestClock clock;
+  ServerOptions options = TestOptions();
+  options.clock = clock.read();
+  TestServer server(options);
+  auto stub = NarrowStub(server);
+  CallContext context;
+  std::unique_ptr<GenerateStream> stream = stub->Generate(&context, ShortRequest("lm-dense", 4096));
   v1::GenerateResponse message;
   ASSERT_TRUE(stream->Read(&message));
-  std::thread drain([&] { server.server().Drain(seconds(60)); });
+  TestDrain drain(server, clock);
   EXPECT_TRUE(server.WaitForHealth("", 2));
   EXPECT_EQ(Generate(server, ShortRequest()).status.error_code(), grpc::UNAVAILABLE);
   int messages = 1;
   while (stream->Read(&message)) ++messages;
   const grpc::Status status = stream->Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_EQ(messages, 500);
-  drain.join();
+  EXPECT_EQ(messages, 4096);
+  EXPECT_TRUE(drain.WaitForEnd());
 }
 
 TEST(GenerateLoadTest, DrainThatTakesTooLongEndsThoseThatRunThoseThatWaitAndThoseThatAreNotRead) {
   ServerOptions options = TestOptions();
   options.max_generations = 2;
+  options.unread_timeout = std::chrono::hours(1);
+  TestClock clock;
+  options.clock = clock.read();
   TestServer server(options);
-  grpc::ClientContext unread_context;
+  CallContext unread_context;
   std::unique_ptr<GenerateStream> unread = server.stub().Generate(&unread_context, LongRequest());
   std::vector<grpc::Status> statuses(3);
-  std::vector<std::thread> clients;
+  std::vector<std::jthread> clients;
   for (grpc::Status& status : statuses) {
     clients.emplace_back([&] { status = Generate(server, LongRequest()).status; });
   }
   EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 2));
-  const auto start = SteadyClock::now();
-  server.server().Drain(milliseconds(200));
-  EXPECT_LT(SecondsSince(start), 10.0);
-  for (std::thread& client : clients) client.join();
+  TestDrain drain(server, clock, seconds(30));
+  EXPECT_TRUE(server.WaitForHealth("", 2));
+  drain.RunOutOfPatience();
+  EXPECT_TRUE(drain.WaitForEnd());
+  for (std::jthread& client : clients) client.join();
   for (const grpc::Status& status : statuses) EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE);
   v1::GenerateResponse message;
   while (unread->Read(&message)) {

@@ -66,9 +66,9 @@ TEST(GenerateTest, SameSeedGivesTheSameTokensWhateverElseRunsAndNoSeedIsReturned
     const Generated alone = Generate(server, request);
     ASSERT_EQ(alone.messages.size(), 60u) << alone.status.error_message();
     std::vector<Generated> beside(4);
-    std::vector<std::thread> clients;
+    std::vector<std::jthread> clients;
     for (Generated& one : beside) clients.emplace_back([&] { one = Generate(server, request); });
-    for (std::thread& client : clients) client.join();
+    for (std::jthread& client : clients) client.join();
     for (const Generated& one : beside) {
       ASSERT_EQ(one.tokens(), alone.tokens()) << model;
       for (size_t t = 0; t < 60; ++t) {
@@ -78,6 +78,7 @@ TEST(GenerateTest, SameSeedGivesTheSameTokensWhateverElseRunsAndNoSeedIsReturned
     }
     request.mutable_ensemble()->clear_seed();
     const Generated drawn = Generate(server, request);
+    ASSERT_TRUE(drawn.status.ok()) << drawn.status.error_message();
     request.mutable_ensemble()->set_seed(drawn.messages.back().seed());
     EXPECT_EQ(Generate(server, request).tokens(), drawn.tokens());
   }

@@ -34,7 +34,7 @@ v1::PredictRequest LongText(const std::string& model, int tokens) {
     ASSERT_TRUE(status_.ok()) << status_.error_message(); \
   } while (false)
 
-class KindsTest : public testing::Test {
+class KindsTest : public ::testing::Test {
  protected:
   TestServer server_;
   v1::PredictResponse response_;
@@ -200,7 +200,7 @@ TEST_F(KindsTest, ModelsSayWhatTheyTake) {
   v1::GetModelRequest request;
   v1::GetModelResponse model;
   const auto get = [&](const char* name) {
-    grpc::ClientContext context;
+    CallContext context;
     request.set_model(name);
     EXPECT_TRUE(server_.stub().GetModel(&context, request, &model).ok());
     return model.model();

@@ -3,12 +3,12 @@
 
 #include <thread>
 
-#include "tests/server/test_server.h"
+#include "tests/server/generate_calls.h"
 
 namespace edgewise::server {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(LifecycleTest, ReloadServesTheNewVersionAndKeepsTheOldWhenItIsBroken) {
   TestFolder folder;
@@ -19,13 +19,13 @@ TEST(LifecycleTest, ReloadServesTheNewVersionAndKeepsTheOldWhenItIsBroken) {
   EXPECT_EQ(response.version(), 1);
   folder.AddModel("dense", "m", 2);
   ASSERT_TRUE(server.server().Reload().ok());
-  ASSERT_TRUE(server.server().WaitUntilLoaded(seconds(10)));
+  ASSERT_TRUE(server.server().WaitUntilLoaded(kHang));
   ASSERT_TRUE(server.Predict(SmallRequest("m"), response).ok());
   EXPECT_EQ(response.version(), 2);
   folder.AddModel("sbm", "m", 3);
   folder.Write("m/3/model.safetensors", "not a model");
   ASSERT_TRUE(server.server().Reload().ok());
-  ASSERT_TRUE(server.server().WaitUntilLoaded(seconds(10)));
+  ASSERT_TRUE(server.server().WaitUntilLoaded(kHang));
   ASSERT_TRUE(server.Predict(SmallRequest("m"), response).ok());
   EXPECT_EQ(response.version(), 2);
   v1::PredictRequest broken = SmallRequest("m");
@@ -45,18 +45,18 @@ TEST(LifecycleTest, ReloadUnderLoadFailsNoRequest) {
   TestServer server(TestOptions(folder.path()));
   std::atomic<bool> stop = false;
   std::atomic<int> answered = 0, failed = 0;
-  std::thread client([&] {
+  std::jthread client([&] {
     v1::PredictResponse response;
     while (!stop) (server.Predict(SmallRequest("m"), response).ok() ? answered : failed) += 1;
   });
   for (int i = 0; i < 10; ++i) {
     folder.AddModel(i % 2 == 0 ? "dense" : "sbm", "m", 1);
-    ASSERT_TRUE(server.server().Reload().ok());
-    usleep(50000);
+    EXPECT_TRUE(server.server().Reload().ok());
+    const int before = answered;
+    EXPECT_TRUE(WaitUntil("two answers after a reload", [&] { return answered >= before + 2; }));
   }
   stop = true;
   client.join();
-  EXPECT_GT(answered, 10);
   EXPECT_EQ(failed, 0);
 }
 
@@ -68,7 +68,7 @@ TEST(LifecycleTest, EmptyRepositoryIsNotReadyUntilAModelCame) {
   EXPECT_EQ(server.Health("m"), -grpc::NOT_FOUND);
   folder.AddModel("sbm", "m", 1);
   ASSERT_TRUE(server.server().Reload().ok());
-  ASSERT_TRUE(server.server().WaitUntilLoaded(seconds(10)));
+  ASSERT_TRUE(server.server().WaitUntilLoaded(kHang));
   EXPECT_TRUE(server.WaitForHealth("", 1));
   EXPECT_EQ(server.Health("m"), 1);
   EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("\"status\":\"ready\""));
@@ -132,43 +132,51 @@ class Watcher {
 
   grpc::GenericStub stub_;
   grpc::CompletionQueue queue_;
-  grpc::ClientContext context_;
+  CallContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
 };
 
 TEST(LifecycleTest, WatchSeesServingThenNotServingAndDoesNotHoldUpTheDrain) {
-  TestServer server;
+  TestClock clock;
+  ServerOptions options = TestOptions();
+  options.clock = clock.read();
+  TestServer server(options);
   ASSERT_TRUE(server.WaitForHealth("sbm", 1));
   Watcher model(server.channel(), "sbm");
   EXPECT_EQ(model.Read(), 1);
   // gRPC may end a stream whose last message is not yet known to be sent without the next one.
   ASSERT_TRUE(server.WaitForHealth("sbm", 1));
-  const auto start = SteadyClock::now();
-  std::thread drain([&] { server.server().Drain(seconds(20)); });
+  TestDrain drain(server, clock);
   EXPECT_EQ(model.Read(), 2);
-  drain.join();
-  EXPECT_LT(SecondsSince(start), 5.0);
+  EXPECT_TRUE(drain.WaitForEnd());
   EXPECT_EQ(model.Read(), -1);
 }
 
 TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
-  TestServer server;
+  TestClock clock;
+  ServerOptions options = TestOptions();
+  options.clock = clock.read();
+  options.unread_timeout = std::chrono::hours(1);
+  TestServer server(options);
+  auto narrow = NarrowStub(server);
+  CallContext unread_context;
+  auto unread = narrow->Generate(&unread_context, ShortRequest("lm-dense", 4096));  // runs until the client reads
   v1::PredictRequest request = SlowRequest();
   request.mutable_inputs()->DeleteSubrange(100, request.inputs_size() - 100);  // seconds
   grpc::Status running_status(grpc::UNKNOWN, "");
-  std::thread running([&] {
+  std::jthread running([&] {
     v1::PredictResponse answer;
     running_status = server.Predict(request, answer);
   });
   EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
-  grpc::ClientContext stream_context;
+  CallContext stream_context;
   auto stream = server.stub().PredictStream(&stream_context);
   v1::PredictStreamResponse streamed;
   v1::PredictRequest first = SmallRequest();
   first.set_priority(1);
   ASSERT_TRUE(stream->Write(first));
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
-  std::thread drain([&] { server.server().Drain(seconds(60)); });
+  TestDrain drain(server, clock);
   EXPECT_TRUE(server.WaitForHealth("", 2));
   v1::PredictResponse response;
   const grpc::Status refused = server.Predict(SmallRequest(), response);
@@ -178,46 +186,56 @@ TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   EXPECT_FALSE(stream->Read(&streamed));
   EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
   running.join();
-  drain.join();
   EXPECT_TRUE(running_status.ok()) << running_status.error_message();
+  EXPECT_FALSE(drain.ended());
+  int tokens = 0;
+  for (v1::GenerateResponse message; unread->Read(&message);) ++tokens;
+  EXPECT_EQ(tokens, 4096);
+  EXPECT_TRUE(unread->Finish().ok());
+  EXPECT_TRUE(drain.WaitForEnd());
 }
 
 TEST(LifecycleTest, DrainWaitsForAnswersThatAreBeingSent) {
-  TestServer server;
+  TestClock clock;
+  ServerOptions options = TestOptions();
+  options.clock = clock.read();
+  TestServer server(options);
   v1::PredictRequest request = SmallRequest();
   for (int i = 1; i < 512; ++i) *request.add_inputs() = request.inputs(0);
   request.mutable_ensemble()->set_samples(64);
   request.mutable_outputs()->set_each_sample(true);
-  grpc::ClientContext context;
+  CallContext context;
   grpc::CompletionQueue queue;
   void* tag;
   bool ok;
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // the window stays at 64 KiB
-  auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
-      "127.0.0.1:" + std::to_string(server.server().port()), grpc::InsecureChannelCredentials(), arguments));
+  auto stub = NarrowStub(server);
   auto call = stub->PrepareAsyncPredict(&context, request, &queue);
   call->StartCall();
   call->ReadInitialMetadata(nullptr);  // and not the message: most of it stays at the server
   ASSERT_TRUE(queue.Next(&tag, &ok) && ok);
-  const auto start = SteadyClock::now();
-  std::thread drain([&] { server.server().Drain(seconds(20)); });
-  usleep(1500000);
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("requests_in_flight"), 0));  // all of it is computed
+  TestDrain drain(server, clock);
+  // Nobody but a drain that waits reads the clock now.
+  const int64_t reads = clock.reads();
+  EXPECT_TRUE(WaitUntil("the drain to look at the clock", [&] { return clock.reads() > reads + 100; }));
+  EXPECT_FALSE(server.server().calls_ended());
   v1::PredictResponse response;
   grpc::Status status;
   call->Finish(&response, &status, nullptr);
   ASSERT_TRUE(queue.Next(&tag, &ok));
-  drain.join();
+  EXPECT_TRUE(drain.WaitForEnd());
   EXPECT_TRUE(status.ok()) << status.error_message();
   EXPECT_GT(response.ByteSizeLong(), 500000u);
   EXPECT_EQ(response.predictions_size(), 512);
-  EXPECT_LT(SecondsSince(start), 10.0);
 }
 
 TEST(LifecycleTest, DrainThatTakesTooLongGivesEveryCallItsStatus) {
-  TestServer server;
+  TestClock clock;
+  ServerOptions options = TestOptions();
+  options.clock = clock.read();
+  TestServer server(options);
   std::vector<grpc::Status> statuses(4);
-  std::vector<std::thread> clients;
+  std::vector<std::jthread> clients;
   for (grpc::Status& status : statuses) {
     clients.emplace_back([&] {
       v1::PredictResponse answer;
@@ -225,10 +243,11 @@ TEST(LifecycleTest, DrainThatTakesTooLongGivesEveryCallItsStatus) {
     });
   }
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 3));
-  const auto start = SteadyClock::now();
-  server.server().Drain(milliseconds(200));
-  EXPECT_LT(SecondsSince(start), 10.0);
-  for (std::thread& client : clients) client.join();
+  TestDrain drain(server, clock, seconds(30));
+  EXPECT_TRUE(server.WaitForHealth("", 2));
+  drain.RunOutOfPatience();
+  EXPECT_TRUE(drain.WaitForEnd());
+  for (std::jthread& client : clients) client.join();
   for (const grpc::Status& status : statuses)
     EXPECT_EQ(status.error_code(), grpc::UNAVAILABLE) << status.error_message();
 }

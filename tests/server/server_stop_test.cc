@@ -1,5 +1,5 @@
-// Requests over a real port whose layers are long, and clients that go while one runs: the rest of it is not computed.
-// Times are of the compute that the server counts, next to those of the same request when it is not stopped.
+// Requests over a real port with a layer that takes longer than any test waits, and clients that go while it runs: the
+// layer ends, since the server counts the end of the request and serves others.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,15 +12,16 @@
 namespace edgewise::server {
 namespace {
 
-constexpr int kTokens = 16384;  // a layer over so many takes most of a second
+constexpr int kTokens = 1 << 18;  // 16 heads over so many, on one thread: a quarter of an hour
 
 class StopTest : public ::testing::Test {
  protected:
   static nlohmann::json LongConfig() {
     nlohmann::json config = testing::SmallConfig();
     config["max_position_embeddings"] = kTokens;
-    config["hidden_size"] = 64;
-    config["num_attention_heads"] = 4;
+    config["hidden_size"] = 32;
+    config["intermediate_size"] = 16;
+    config["num_attention_heads"] = 16;
     config["num_hidden_layers"] = 1;
     config["attention"] = {{{"kind", "dense"}}};
     return config;
@@ -59,12 +60,10 @@ class StopTest : public ::testing::Test {
     return request;
   }
 
-  // What a request costs whose client goes as soon as it runs is less than half of `whole_us`; others are served.
-  void ExpectStopped(const std::string& model, double whole_us) {
-    EXPECT_TRUE(server_->WaitForMetric(Of(model, "requests_in_flight"), 0));
-    const double spent_us = 1e6 * server_->Metric(Of(model, "cancelled_compute_seconds_total"));
-    EXPECT_GT(spent_us, 0.0);
-    EXPECT_LT(spent_us, whole_us / 2);
+  // What the last request of the model was computed for is over, and was for nothing; others are served.
+  void ExpectStopped(const std::string& model) {
+    ASSERT_TRUE(server_->WaitForMetric(Of(model, "requests_in_flight"), 0));
+    EXPECT_GT(server_->Metric(Of(model, "cancelled_compute_seconds_total")), 0.0);
     v1::PredictResponse response;
     EXPECT_TRUE(server_->Predict(SmallRequest(), response).ok());
   }
@@ -74,41 +73,36 @@ class StopTest : public ::testing::Test {
 };
 
 TEST_F(StopTest, PredictEndsInsideALayerWhenItsClientGoes) {
-  v1::PredictResponse response;
-  ASSERT_TRUE(server_->Predict(LongPredict(), response).ok());
-  const auto whole_us = static_cast<double>(response.timing().compute_us());
-  grpc::ClientContext context;
-  std::thread canceller([&] {
-    EXPECT_TRUE(server_->WaitForMetric(Of("long", "batch_items_count"), 2));
+  CallContext context;
+  std::jthread canceller([&] {
+    EXPECT_TRUE(server_->WaitForMetric(Of("long", "batch_items_count"), 1));
     context.TryCancel();
   });
+  v1::PredictResponse response;
   EXPECT_EQ(server_->stub().Predict(&context, LongPredict(), &response).error_code(), grpc::CANCELLED);
-  canceller.join();
-  ExpectStopped("long", whole_us);
+  ExpectStopped("long");
   EXPECT_EQ(server_->Metric(R"(edgewise_requests_total{code="CANCELLED",model="long",version="1"})"), 1.0);
 }
 
 TEST_F(StopTest, PredictEndsInsideALayerAtItsDeadline) {
-  v1::PredictResponse response;
-  ASSERT_TRUE(server_->Predict(LongPredict(), response).ok());
-  const auto whole_us = static_cast<double>(response.timing().compute_us());
-  const milliseconds timeout(static_cast<int64_t>(whole_us / 8000));
-  EXPECT_EQ(server_->Predict(LongPredict(), response, timeout).error_code(), grpc::DEADLINE_EXCEEDED);
-  ExpectStopped("long", whole_us);
+  // A busy machine may take longer than the first deadlines to begin.
+  for (seconds timeout(1); timeout < kHang && server_->Metric(Of("long", "batch_items_count")) == 0.0; timeout *= 2) {
+    v1::PredictResponse response;
+    EXPECT_EQ(server_->Predict(LongPredict(), response, timeout).error_code(), grpc::DEADLINE_EXCEEDED);
+    ASSERT_TRUE(server_->WaitForMetric(Of("long", "requests_in_flight"), 0));
+  }
+  ExpectStopped("long");
 }
 
 TEST_F(StopTest, PromptEndsInsideALayerWhenItsClientGoes) {
-  const Generated whole = Generate(*server_, LongGenerate());
-  ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
-  const auto whole_us = static_cast<double>(whole.messages.back().timing().compute_us());
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<GenerateStream> stream = server_->stub().Generate(&context, LongGenerate());
   EXPECT_TRUE(server_->WaitForMetric(Of("long-lm", "generations_running"), 1));
   context.TryCancel();
   v1::GenerateResponse message;
   EXPECT_FALSE(stream->Read(&message));
   EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
-  ExpectStopped("long-lm", whole_us);
+  ExpectStopped("long-lm");
   EXPECT_EQ(server_->Metric(Ended("long-lm", "CANCELLED")), 1.0);
   EXPECT_EQ(server_->Metric(Of("long-lm", "generations_running")), 0.0);
 }

@@ -20,10 +20,10 @@ TEST(StreamTest, EveryRequestIsAnsweredOnceUnderItsIdBeyondTheLimitInFlight) {
   ServerOptions options = TestOptions();
   options.stream_in_flight = 4;
   TestServer server(options);
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
   constexpr int kRequests = 200;
-  std::thread writer([&] {
+  std::jthread writer([&] {
     for (int i = 0; i < kRequests; ++i) {
       v1::PredictRequest request = WithId(SmallRequest(), "r" + std::to_string(i));
       request.mutable_ensemble()->set_seed(static_cast<uint64_t>(i));
@@ -47,7 +47,7 @@ TEST(StreamTest, EveryRequestIsAnsweredOnceUnderItsIdBeyondTheLimitInFlight) {
 
 TEST(StreamTest, BadRequestIsAnErrorAnswerAndTheStreamGoesOn) {
   TestServer server;
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
   v1::PredictStreamResponse response;
   ASSERT_TRUE(stream->Write(WithId(SmallRequest("unknown"), "bad")));
@@ -65,8 +65,8 @@ TEST(StreamTest, BadRequestIsAnErrorAnswerAndTheStreamGoesOn) {
 
 TEST(StreamTest, AnswersComeAsTheyFinishNotAsTheyWereAsked) {
   TestServer server;
-  grpc::ClientContext slow_context, context;
-  std::thread slow([&] {
+  CallContext slow_context, context;
+  std::jthread slow([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&slow_context, SlowRequest(), &answer);
   });
@@ -92,8 +92,8 @@ TEST(StreamTest, AnswersComeAsTheyFinishNotAsTheyWereAsked) {
 
 TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
   TestServer server;
-  grpc::ClientContext slow_context, context;
-  std::thread slow([&] {
+  CallContext slow_context, context;
+  std::jthread slow([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&slow_context, SlowRequest(), &answer);
   });
@@ -104,7 +104,7 @@ TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
   ASSERT_TRUE(stream->Write(WithId(SmallRequest(), "x")));
   ASSERT_TRUE(stream->Read(&response));
   EXPECT_EQ(response.error().code(), static_cast<int>(grpc::INVALID_ARGUMENT));
-  EXPECT_THAT(response.error().message(), testing::HasSubstr("request_id is \"x\", which is in flight"));
+  EXPECT_THAT(response.error().message(), ::testing::HasSubstr("request_id is \"x\", which is in flight"));
   EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="sbm",version="1"})"), 1.0);
   slow_context.TryCancel();
   slow.join();
@@ -120,21 +120,21 @@ TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
 TEST(StreamTest, RequestsThatMeetTheDrainNeverFollowTheStatus) {
   for (int i = 0; i < 10; ++i) {
     TestServer server;
-    grpc::ClientContext context;
+    CallContext context;
     std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
     v1::PredictStreamResponse response;
     ASSERT_TRUE(stream->Write(SmallRequest()));
     ASSERT_TRUE(stream->Read(&response));
-    std::thread reader([&] {
+    std::jthread reader([&] {
       while (stream->Read(&response)) {
       }
     });
-    std::thread writer([&] {
+    std::jthread writer([&] {
       while (stream->Write(SmallRequest())) {
       }
     });
     usleep(static_cast<useconds_t>(500 * i));
-    server.server().Drain(seconds(10));
+    server.server().Drain(kHang);
     writer.join();
     reader.join();
     EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
@@ -143,7 +143,7 @@ TEST(StreamTest, RequestsThatMeetTheDrainNeverFollowTheStatus) {
 
 TEST(StreamTest, CancelledStreamStopsAllItsWork) {
   TestServer server;
-  grpc::ClientContext context;
+  CallContext context;
   std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(stream->Write(WithId(SlowRequest(), std::to_string(i))));
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 2));
@@ -152,7 +152,7 @@ TEST(StreamTest, CancelledStreamStopsAllItsWork) {
   EXPECT_TRUE(server.WaitForMetric(R"(edgewise_requests_total{code="CANCELLED",model="sbm",version="1"})", 3));
   EXPECT_TRUE(server.WaitForMetric(OfSbm("requests_in_flight"), 0));
   v1::PredictResponse response;
-  EXPECT_TRUE(server.Predict(SmallRequest(), response, seconds(10)).ok());
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
 }
 
 }  // namespace

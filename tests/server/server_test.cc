@@ -6,7 +6,7 @@
 namespace edgewise::server {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(ServerTest, PredictFillsTheAnswer) {
   TestServer server;
@@ -190,7 +190,7 @@ TEST(ServerTest, R35MessageOverTheLimitIsRefused) {
 
 TEST(ServerTest, R37CompressedMessagesAreRefused) {
   TestServer server;
-  grpc::ClientContext context;
+  CallContext context;
   context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
   v1::PredictRequest request = SmallRequest();
   for (int i = 0; i < 100; ++i) *request.add_inputs() = request.inputs(0);
@@ -224,7 +224,7 @@ TEST(ServerTest, ReflectionListsTheServicesWhenSwitchedOn) {
 
 TEST(ServerTest, ModelsAreListedWithWhatTheyAre) {
   TestServer server;
-  grpc::ClientContext context;
+  CallContext context;
   v1::ListModelsResponse list;
   ASSERT_TRUE(server.stub().ListModels(&context, {}, &list).ok());
   EXPECT_GE(list.models_size(), 16);
@@ -232,7 +232,7 @@ TEST(ServerTest, ModelsAreListedWithWhatTheyAre) {
   v1::GetModelRequest request;
   request.set_model("sbm-pair");
   v1::GetModelResponse model;
-  grpc::ClientContext second;
+  CallContext second;
   ASSERT_TRUE(server.stub().GetModel(&second, request, &model).ok());
   EXPECT_EQ(model.model().state(), v1::ModelInfo::READY);
   EXPECT_EQ(model.model().task(), "pair-classification");
@@ -241,7 +241,7 @@ TEST(ServerTest, ModelsAreListedWithWhatTheyAre) {
   EXPECT_EQ(model.model().sha256().size(), 64u);
   EXPECT_GT(model.model().parameters(), 0u);
   request.set_model("..");
-  grpc::ClientContext third, fourth;
+  CallContext third, fourth;
   EXPECT_EQ(server.stub().GetModel(&third, request, &model).error_code(), grpc::INVALID_ARGUMENT);
   request.set_model("unknown");
   EXPECT_EQ(server.stub().GetModel(&fourth, request, &model).error_code(), grpc::NOT_FOUND);

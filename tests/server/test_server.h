@@ -9,13 +9,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "edgewise/v1/inference.grpc.pb.h"
 #include "server/server.h"
+#include "server/task.h"
 #include "tests/server/test_models.h"
 #include "tests/support/paths.h"
 
@@ -23,11 +28,41 @@ namespace edgewise::server {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using SteadyClock = std::chrono::steady_clock;
 
-inline double SecondsSince(SteadyClock::time_point start) {
-  return std::chrono::duration<double>(SteadyClock::now() - start).count();
+// A minute is a hang, on a machine that is busy too: what a test waits for comes, or the test fails and says what.
+constexpr seconds kHang(60);
+
+// Waits until done() is true.
+inline ::testing::AssertionResult WaitUntil(const std::string& what, const std::function<bool()>& done) {
+  const Time end = Clock::now() + kHang;
+  while (!done()) {
+    if (Clock::now() > end) return ::testing::AssertionFailure() << "waited a minute for " << what;
+    std::this_thread::sleep_for(milliseconds(2));
+  }
+  return ::testing::AssertionSuccess();
 }
+
+// A call that ends, whatever the server does.
+struct CallContext : grpc::ClientContext {
+  CallContext() { set_deadline(std::chrono::system_clock::now() + 2 * kHang); }
+};
+
+// The clock of a server: it goes as any, and ahead when told. It must outlive the server.
+class TestClock {
+ public:
+  void Advance(Clock::duration by) { ahead_ += by.count(); }
+  std::function<Time()> read() {
+    return [this] {
+      ++reads_;
+      return Clock::now() + Clock::duration(ahead_.load());
+    };
+  }
+  int64_t reads() const { return reads_; }
+
+ private:
+  std::atomic<Clock::rep> ahead_ = 0;
+  std::atomic<int64_t> reads_ = 0;
+};
 
 inline ServerOptions TestOptions(const std::string& repository = tests::TestdataFolder()) {
   ServerOptions options;
@@ -58,13 +93,22 @@ inline v1::PredictRequest SlowRequest() {
   return request;
 }
 
+// The value of a series on a page of metrics, by its full name; -1: there is none.
+inline double ValueOn(const std::string& page, const std::string& series) {
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind(series + " ", 0) == 0) return std::stod(line.substr(series.size() + 1));
+  }
+  return -1.0;
+}
+
 class TestServer {
  public:
   explicit TestServer(const ServerOptions& options = TestOptions()) {
     absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
-    EXPECT_TRUE(server.ok()) << server.status();
+    if (!server.ok()) throw std::runtime_error(server.status().ToString());  // GoogleTest reports it
     server_ = *std::move(server);
-    EXPECT_TRUE(server_->WaitUntilLoaded(seconds(20)));
+    EXPECT_TRUE(server_->WaitUntilLoaded(kHang));
     channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(server_->port()), grpc::InsecureChannelCredentials());
     stub_ = v1::InferenceService::NewStub(channel_);
   }
@@ -74,11 +118,16 @@ class TestServer {
   const std::shared_ptr<grpc::Channel>& channel() { return channel_; }
 
   grpc::Status Predict(const v1::PredictRequest& request, v1::PredictResponse& response,
-                       milliseconds timeout = seconds(60)) {
+                       milliseconds timeout = 2 * kHang) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + timeout);
     response.Clear();
-    return stub_->Predict(&context, request, &response);
+    grpc::Status status = stub_->Predict(&context, request, &response);
+    if (status.ok() && response.predictions_size() != request.inputs_size()) {  // tests look at them
+      status = grpc::Status(grpc::INTERNAL, std::to_string(response.predictions_size()) + " predictions for " +
+                                                std::to_string(request.inputs_size()) + " inputs");
+    }
+    return status;
   }
 
   // Any unary method by its path; the first message of a stream.
@@ -87,7 +136,7 @@ class TestServer {
     grpc::GenericStub stub(channel_);
     grpc::CompletionQueue queue;
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + seconds(20));
+    context.set_deadline(std::chrono::system_clock::now() + kHang);
     if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
     grpc::Slice slice(bytes);
     auto call = stub.PrepareUnaryCall(&context, path, grpc::ByteBuffer(&slice, 1), &queue);
@@ -115,14 +164,9 @@ class TestServer {
     return answer.size() == 2 ? answer[1] : 0;
   }
 
-  // Waits until Health(service) is `state`; 10 seconds at most.
-  bool WaitForHealth(const std::string& service, int state) {
-    const auto start = SteadyClock::now();
-    while (Health(service) != state) {
-      if (SecondsSince(start) > 10) return false;
-      usleep(2000);
-    }
-    return true;
+  ::testing::AssertionResult WaitForHealth(const std::string& service, int state) {
+    return WaitUntil("health of \"" + service + "\" to be " + std::to_string(state),
+                     [&] { return Health(service) == state; });
   }
 
   // The answer to GET, header and body.
@@ -142,29 +186,46 @@ class TestServer {
     return text;
   }
 
-  // The value of a series, by its full name; -1: there is none.
-  double Metric(const std::string& series) {
-    std::istringstream lines(HttpGet("/metrics"));
-    for (std::string line; std::getline(lines, line);) {
-      if (line.rfind(series + " ", 0) == 0) return std::stod(line.substr(series.size() + 1));
-    }
-    return -1.0;
-  }
+  double Metric(const std::string& series) { return ValueOn(HttpGet("/metrics"), series); }
 
-  // Waits until the series has the value; 20 seconds at most.
-  bool WaitForMetric(const std::string& series, double value) {
-    const auto start = SteadyClock::now();
-    while (Metric(series) != value) {
-      if (SecondsSince(start) > 20) return false;
-      usleep(2000);
-    }
-    return true;
+  ::testing::AssertionResult WaitForMetric(const std::string& series, double value) {
+    double last = -1.0;
+    ::testing::AssertionResult reached = WaitUntil(series, [&] { return (last = Metric(series)) == value; });
+    if (!reached) reached << " to be " << value << "; it is " << last;
+    return reached;
   }
 
  private:
   std::unique_ptr<Server> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::InferenceService::Stub> stub_;
+};
+
+// A drain on a thread of its own, whose patience is long by the server's clock: it ends because it has nothing to wait
+// for, or because the clock goes ahead.
+class TestDrain {
+ public:
+  TestDrain(TestServer& server, TestClock& clock, milliseconds patience = std::chrono::hours(1))
+      : clock_(clock), patience_(patience), thread_([this, &server] {
+          server.server().Drain(patience_);
+          ended_ = true;
+        }) {}
+  ~TestDrain() {
+    RunOutOfPatience();  // one that hangs
+    thread_.join();
+  }
+
+  bool ended() const { return ended_; }
+  void RunOutOfPatience() { clock_.Advance(patience_); }
+  ::testing::AssertionResult WaitForEnd() {
+    return WaitUntil("the end of the drain", [this] { return ended(); });
+  }
+
+ private:
+  TestClock& clock_;
+  const milliseconds patience_;
+  std::atomic<bool> ended_ = false;
+  std::thread thread_;
 };
 
 // A series of the model "sbm", version 1, with no further label.

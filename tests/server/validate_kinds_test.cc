@@ -14,7 +14,7 @@
 namespace edgewise::server {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 const double kNan = std::nan("");
 const float kInf = std::numeric_limits<float>::infinity();
@@ -159,7 +159,7 @@ const Case kRefused[] = {
      "override cannot go with attention DENSE"},
 };
 
-class RefusedKindTest : public testing::TestWithParam<Case> {};
+class RefusedKindTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(RefusedKindTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   const Case& c = GetParam();
@@ -173,7 +173,7 @@ TEST_P(RefusedKindTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   EXPECT_TRUE(parsed.status().GetPayload(kBadRequestUrl)) << "no google.rpc.BadRequest";
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedKindTest, testing::ValuesIn(kRefused),
+INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedKindTest, ::testing::ValuesIn(kRefused),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ValidateKindsTest, R11DenormalFeaturesAndTheMostRowsAreTaken) {

@@ -16,7 +16,7 @@
 namespace edgewise::server {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
@@ -161,7 +161,7 @@ const Case kRefused[] = {
      "inputs[0].graph is not taken by this server; start it with --allow_graphs"},
 };
 
-class RefusedTest : public testing::TestWithParam<Case> {};
+class RefusedTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(RefusedTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   const Case& c = GetParam();
@@ -175,10 +175,10 @@ TEST_P(RefusedTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   EXPECT_TRUE(parsed.status().GetPayload(kBadRequestUrl)) << "no google.rpc.BadRequest";
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedTest, testing::ValuesIn(kRefused),
+INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedTest, ::testing::ValuesIn(kRefused),
                          [](const auto& info) { return info.param.name; });
 
-class ValidateTest : public testing::Test {
+class ValidateTest : public ::testing::Test {
  protected:
   std::unique_ptr<Model> model_ = LoadTestModel("sbm");
   v1::PredictRequest request_ = GoodRequest();
