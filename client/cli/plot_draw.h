@@ -9,7 +9,10 @@
 
 namespace edgewise::cli {
 
-// Writes a PNG. FailedPrecondition when the file cannot be written.
+// InvalidArgument unless the name ends in .png or .svg.
+absl::Status CheckPlotPath(const std::string& path);
+
+// Writes a PNG or an SVG, as the name ends. FailedPrecondition when the file cannot be written.
 absl::Status DrawPlot(const Plot& plot, const std::string& path);
 
 }  // namespace edgewise::cli

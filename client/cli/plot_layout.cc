@@ -1,8 +1,9 @@
 #include "client/cli/plot_layout.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
+#include <map>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,191 +12,303 @@
 namespace edgewise::cli {
 namespace {
 
-constexpr int kHeatWidth = 1200;         // pixels, about
-constexpr int kMaxLabelledTokens = 100;  // above, a column has no room for text
-constexpr int kMaxColumns = 600;
-constexpr int kMaxMatrixCells = 256;
-constexpr int kMaxMatrices = 256;
+using GraphHead = v1::Graph::Head;
 
-int CeilDivide(int a, int b) { return (a + b - 1) / b; }
+constexpr int kMaxNamedColumns = 40;
+constexpr int kMaxGridCells = 1200;   // of all heads of a layer side by side
+constexpr int kMaxBinnedCells = 128;  // larger, so that a single edge shows
 
-std::vector<std::string> SplitWords(const std::string& text) {
-  std::vector<std::string> words;
-  std::string word;
-  for (char c : text + " ") {
-    if (!std::isspace(static_cast<unsigned char>(c))) {
-      word += c;
-    } else if (!word.empty()) {
-      words.push_back(std::move(word));
-      word.clear();
-    }
-  }
-  return words;
+int CeilDivide(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
+
+// Which of `cells` equal parts of `positions` a position is in.
+int CellOf(int position, int positions, int cells) {
+  return static_cast<int>(static_cast<int64_t>(position) * cells / positions);
 }
 
-// "␣" for what would not show.
-std::string Visible(const std::string& token) {
-  if (token.size() != 1) return token;
-  const unsigned char c = static_cast<unsigned char>(token[0]);
-  if (c == ' ') return "\u2423";
-  if (c > 0x20 && c < 0x7f) return token;
-  return absl::StrFormat("%02x", c);
-}
-
-std::vector<std::string> Split(const v1::Sequence& sequence, const std::string& tokenizer) {
-  std::vector<std::string> tokens;
-  if (sequence.has_token_ids()) {
-    for (int32_t id : sequence.token_ids().values()) tokens.push_back(absl::StrCat(id));
-  } else if (tokenizer == "word") {
-    tokens = SplitWords(sequence.text());
-  } else if (tokenizer == "byte") {
-    for (char c : sequence.text()) tokens.push_back(Visible(std::string(1, c)));
-  } else if (tokenizer == "char") {
-    for (char c : sequence.text()) {
-      if ((static_cast<unsigned char>(c) & 0xc0) == 0x80 && !tokens.empty()) {
-        tokens.back() += c;
-      } else {
-        tokens.emplace_back(1, c);
-      }
-    }
-    for (std::string& token : tokens) token = Visible(token);
-  }
-  return tokens;
-}
-
-void SizeCells(HeatPanel& panel, int rows) {
-  const int columns = CeilDivide(panel.positions, panel.bin);
-  panel.cell_width = std::clamp(kHeatWidth / columns, 2, 40);
-  panel.cell_height = rows <= 24 ? 24 : rows <= 64 ? 16 : rows <= 200 ? 12 : 4;
-  constexpr int kNumberRoom = 36;  // pixels that a position's number takes
-  const int least = CeilDivide(kNumberRoom * panel.bin, panel.cell_width);
-  for (int decade = 1; panel.tick_step < least; decade *= 10) {
-    for (int nice : {1, 2, 5}) {
-      if (panel.tick_step < least) panel.tick_step = nice * decade;
+// Calls visit(query, key, weight) for every edge; weights that are not there are equal and sum to 1.
+template <typename Visit>
+void ForEachEdge(const GraphHead& head, Visit visit) {
+  for (int query = 0; query + 1 < head.row_offsets_size(); ++query) {
+    const int start = static_cast<int>(head.row_offsets(query));
+    const int end = std::min(static_cast<int>(head.row_offsets(query + 1)), head.keys_size());
+    for (int e = start; e < end; ++e) {
+      const int key = static_cast<int>(head.keys(e));
+      if (key + 1 >= head.row_offsets_size()) continue;
+      visit(query, key, e < head.weights_size() ? head.weights(e) : 1.0f / static_cast<float>(end - start));
     }
   }
 }
 
-HeatRow MakeRow(const v1::EdgeReport::HeadEdges& head, int layer, int index, int bin, double queries, double samples) {
-  HeatRow row{.layer = layer, .head = index};
-  double total = 0.0;
-  const int positions = head.key_degrees_size();
-  for (int start = 0; start < positions; start += bin) {
-    const int end = std::min(start + bin, positions);
-    double degrees = 0.0;
-    for (int key = start; key < end; ++key) degrees += head.key_degrees(key);
-    total += degrees;
-    row.share.push_back(std::min(1.0, degrees / (samples * queries * (end - start))));
-  }
-  row.density = total / (samples * queries * queries);
-  return row;
-}
-
-Matrix MakeMatrix(const v1::Graph::Head& head, int layer, int index) {
-  const int positions = head.row_offsets_size() - 1;
-  const int bin = CeilDivide(positions, kMaxMatrixCells);
-  Matrix matrix{.layer = layer, .head = index, .size = CeilDivide(positions, bin)};
-  matrix.weight.assign(static_cast<size_t>(matrix.size) * matrix.size, 0.0f);
+// Of every cell: the pairs that the model allows.
+std::vector<double> CountPairs(int positions, bool causal, int rows, int columns) {
+  std::vector<double> pairs(static_cast<size_t>(rows) * columns);
   for (int query = 0; query < positions; ++query) {
-    const uint32_t end = std::min<uint32_t>(head.row_offsets(query + 1), head.keys_size());
-    for (uint32_t e = head.row_offsets(query); e < end; ++e) {
-      const int key = static_cast<int>(head.keys(static_cast<int>(e)));
-      if (key >= positions) continue;
-      const float weight = static_cast<int>(e) < head.weights_size() ? head.weights(static_cast<int>(e)) : 1.0f;
-      float& cell = matrix.weight[static_cast<size_t>(query / bin) * matrix.size + key / bin];
-      cell = std::max(cell, std::max(weight, 1e-6f));  // an edge shows, however small its weight
+    double* row = &pairs[static_cast<size_t>(CellOf(query, positions, rows)) * columns];
+    const int keys = causal ? query + 1 : positions;
+    for (int column = 0, start = 0; column < columns && start < keys; ++column) {
+      const int end = CeilDivide(int64_t{column + 1} * positions, columns);
+      row[column] += std::min(end, keys) - start;
+      start = end;
     }
   }
-  return matrix;
+  return pairs;
 }
 
-double RoundUpScale(double largest) {
-  for (double step : {0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.4, 0.5, 0.6, 0.8}) {
+std::vector<float> Weights(const GraphHead& head, int positions) {
+  std::vector<float> cells(static_cast<size_t>(positions) * positions);
+  ForEachEdge(head, [&](int query, int key, float weight) {
+    cells[static_cast<size_t>(query) * positions + key] = std::max(weight, 1e-6f);  // an edge shows, however light
+  });
+  return cells;
+}
+
+// Attention on its way down from the tokens that the answer is read from, by position.
+struct Flow {
+  std::vector<double> all;
+  std::vector<double> still;  // what has not gone along any edge
+};
+
+// One layer downwards: half of what is at a query stays and half goes to its keys, an equal part by every head; a head
+// without an edge there leaves its part where it is.
+void PassDown(std::span<const GraphHead* const> heads, Flow& flow) {
+  const size_t positions = flow.all.size();
+  const double part = 0.5 / static_cast<double>(heads.size());
+  std::vector<double> stays(positions, 0.5), below(positions);
+  for (const GraphHead* head : heads) {
+    std::vector<double> sums(positions);
+    ForEachEdge(*head, [&](int query, int, float weight) { sums[query] += weight; });
+    for (size_t query = 0; query < positions; ++query) stays[query] += sums[query] > 0 ? 0.0 : part;
+    ForEachEdge(*head, [&](int query, int key, float weight) {
+      if (sums[query] > 0) below[key] += part * flow.all[query] * weight / sums[query];
+    });
+  }
+  for (size_t p = 0; p < positions; ++p) {
+    flow.all[p] = below[p] + stays[p] * flow.all[p];
+    flow.still[p] *= stays[p];
+  }
+}
+
+// Attention rollout, Abnar and Zuidema 2020, without what never goes along an edge.
+std::vector<double> RollOut(const SequenceView& view) {
+  std::vector<double> reader(static_cast<size_t>(view.positions), view.causal || view.has_cls ? 0.0 : 1.0);
+  int last = 0;  // query with an edge
+  for (const GraphHead* head : view.graph) {
+    ForEachEdge(*head, [&](int query, int, float) { last = std::max(last, query); });
+  }
+  if (view.causal || view.has_cls) reader[view.causal ? last : 0] = 1.0;
+  Flow flow{reader, reader};
+  for (int l = view.layers - 1; l >= 0; --l) {
+    PassDown(std::span(view.graph).subspan(static_cast<size_t>(l) * view.heads, view.heads), flow);
+  }
+  for (size_t p = 0; p < reader.size(); ++p) flow.all[p] = std::max(0.0, flow.all[p] - flow.still[p]);
+  return flow.all;
+}
+
+std::string KeysMeasure(const SequenceView& view) {
+  if (view.graph.empty())
+    return "Share of all edges that go to the key, over all layers and heads. In brackets: its position, or how often "
+           "it "
+           "occurs.";
+  const char* reader = view.causal ? "the last token" : view.has_cls ? "[CLS]" : "all tokens";
+  return absl::StrCat(
+      "Share of the attention of ", reader,
+      ", followed down through all layers (attention rollout: the heads' mean, half of each layer "
+      "passed on; only what went along an edge). In brackets: the key's position, or how often it occurs.");
+}
+
+double RoundUp(double largest) {
+  for (double step : {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8}) {
     if (largest <= step) return step;
   }
   return 1.0;
 }
 
+SequencePicture MakePicture(const SequenceView& view, double samples) {
+  SequencePicture picture{.title = view.title,
+                          .positions = view.positions,
+                          .layers = view.layers,
+                          .heads = view.heads,
+                          .keys = RankKeys(view),
+                          .keys_measure = KeysMeasure(view)};
+  const bool graph = !view.graph.empty();
+  const int most = std::clamp(kMaxGridCells / view.heads, 48, kMaxCells);
+  picture.bin = view.positions <= most ? 1 : CeilDivide(view.positions, std::min(most, kMaxBinnedCells));
+  picture.columns = CeilDivide(view.positions, picture.bin);
+  picture.rows = graph ? picture.columns : 1;
+  if (view.positions <= kMaxNamedColumns) picture.names = view.names;
+  for (size_t h = 0; h < view.edges.size(); ++h) {
+    HeadPicture head{.edges = view.edges[h]->edges(),
+                     .density = view.pairs > 0 ? view.edges[h]->edges() / view.pairs : -1.0};
+    if (!graph) {
+      head.cells =
+          ShareOfKeys(std::span(view.edges).subspan(h, 1), view.positions, view.causal, samples, picture.columns);
+    } else if (picture.bin == 1) {
+      head.cells = Weights(*view.graph[h], view.positions);
+    } else {
+      head.cells =
+          ShareOfPairs(std::span(view.graph).subspan(h, 1), view.positions, view.causal, picture.rows, picture.columns);
+    }
+    picture.pictures.push_back(std::move(head));
+  }
+  if (picture.keys.size() > kMaxKeys) picture.keys.resize(kMaxKeys);
+  return picture;
+}
+
+Spread MakeSpread(const v1::Prediction& prediction) {
+  Spread spread;
+  const int id = prediction.label_id();
+  for (const v1::SampleOutput& sample : prediction.sample_outputs()) {
+    if (prediction.tokens_size() > 0) break;  // no one label
+    spread.probability = sample.values_size() == 0;
+    if (spread.probability && id >= sample.probabilities_size()) break;
+    spread.values.push_back(spread.probability ? sample.probabilities(id) : sample.values(0));
+  }
+  if (spread.values.size() < 2) return {};
+  const auto& means = spread.probability ? prediction.probabilities() : prediction.values();
+  const int index = spread.probability ? id : 0;
+  spread.mean = index < means.size() ? means[index] : 0.0;
+  spread.deviation = index < prediction.stddev_size() ? prediction.stddev(index) : 0.0;
+  spread.title = spread.probability
+                     ? absl::StrCat("Probability of \"", VisibleToken(prediction.label()), "\" in each sample")
+                     : "First value in each sample";
+  return spread;
+}
+
+std::string Answer(const v1::Prediction& prediction) {
+  if (prediction.tokens_size() > 0) return "";
+  if (prediction.values_size() > 0) return absl::StrFormat("value %.4f; ", prediction.values(0));
+  const int id = prediction.label_id();
+  if (id >= prediction.probabilities_size()) return "";
+  return absl::StrFormat("%s \"%s\" with probability %.4f; ", prediction.perplexity() > 0 ? "next token" : "prediction",
+                         VisibleToken(prediction.label()), prediction.probabilities(id));
+}
+
 }  // namespace
 
-std::vector<std::string> TokenLabels(const v1::Sequence& sequence, const std::string& tokenizer, int positions,
-                                     int truncated) {
-  std::vector<std::string> tokens = Split(sequence, tokenizer);
-  const int size = static_cast<int>(tokens.size());
-  if (truncated > 0 && truncated < size) {
-    auto first = sequence.truncate() == v1::HEAD ? tokens.begin() : tokens.end() - truncated;
-    tokens.erase(first, first + truncated);
+std::vector<float> ShareOfPairs(std::span<const GraphHead* const> heads, int positions, bool causal, int rows,
+                                int columns) {
+  const std::vector<double> pairs = CountPairs(positions, causal, rows, columns);
+  std::vector<double> edges(pairs.size());
+  for (const GraphHead* head : heads) {
+    ForEachEdge(*head, [&](int query, int key, float) {
+      ++edges[static_cast<size_t>(CellOf(query, positions, rows)) * columns + CellOf(key, positions, columns)];
+    });
   }
-  if (static_cast<int>(tokens.size()) + 1 == positions) tokens.insert(tokens.begin(), "[CLS]");
-  if (static_cast<int>(tokens.size()) != positions) tokens.clear();
-  return tokens;
+  std::vector<float> shares(pairs.size());
+  for (size_t c = 0; c < pairs.size(); ++c) {
+    if (edges[c] > 0) {
+      shares[c] =
+          static_cast<float>(std::min(1.0, edges[c] / (std::max(pairs[c], 1.0) * static_cast<double>(heads.size()))));
+    }
+  }
+  return shares;
 }
 
-int CountQueries(uint64_t pairs, int heads, int positions) {
-  if (heads <= 0 || pairs % static_cast<uint64_t>(heads) != 0) return positions;
-  const uint64_t square = pairs / static_cast<uint64_t>(heads);
-  const auto root = static_cast<uint64_t>(std::llround(std::sqrt(static_cast<double>(square))));
-  if (root == 0 || root * root != square || root > static_cast<uint64_t>(positions)) return positions;
-  return static_cast<int>(root);
+std::vector<float> ShareOfKeys(std::span<const v1::EdgeReport::HeadEdges* const> heads, int positions, bool causal,
+                               double samples, int columns) {
+  std::vector<double> edges(static_cast<size_t>(columns)), pairs(static_cast<size_t>(columns));
+  for (int key = 0; key < positions; ++key) {
+    const size_t column = static_cast<size_t>(CellOf(key, positions, columns));
+    pairs[column] += causal ? positions - key : positions;
+    for (const v1::EdgeReport::HeadEdges* head : heads) edges[column] += head->key_degrees(key);
+  }
+  std::vector<float> shares(edges.size());
+  for (size_t c = 0; c < edges.size(); ++c) {
+    shares[c] = static_cast<float>(std::min(1.0, edges[c] / (pairs[c] * samples * static_cast<double>(heads.size()))));
+  }
+  return shares;
 }
 
-absl::StatusOr<Plot> LayOutPlot(const v1::Input& input, const v1::PredictResponse& response,
-                                const std::string& tokenizer) {
-  if (response.predictions_size() != 1) return absl::InvalidArgumentError("a plot shows one input");
-  const v1::Prediction& prediction = response.predictions(0);
-  const v1::EdgeReport& edges = prediction.edges();
-  const int sequences = input.has_second() ? 2 : 1;
-  if (edges.layers_size() == 0 || edges.layers_size() % sequences != 0 || edges.layers(0).heads_size() == 0) {
-    return absl::InvalidArgumentError("the answer has no key degrees to plot");
+std::vector<KeyShare> RankKeys(const SequenceView& view) {
+  std::vector<double> mass(static_cast<size_t>(view.positions));
+  if (!view.graph.empty()) {
+    mass = RollOut(view);
+  } else {
+    for (const v1::EdgeReport::HeadEdges* head : view.edges) {
+      for (int key = 0; key < view.positions; ++key) mass[key] += head->key_degrees(key);
+    }
   }
-  const int layers = edges.layers_size() / sequences;
+  struct Group {
+    int first = 0, count = 0;
+    double mass = 0;
+  };
+  std::map<std::string, Group> groups;
+  for (int key = 0; key < view.positions; ++key) {
+    Group& group = groups[view.words ? view.names[key] : absl::StrCat(key)];
+    if (group.count++ == 0) group.first = key;
+    group.mass += mass[key];
+  }
+  const double total = std::accumulate(mass.begin(), mass.end(), 0.0);
+  std::vector<Group> sorted;
+  for (const auto& [name, group] : groups) {
+    if (group.mass > 1e-12 * total) sorted.push_back(group);
+  }
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Group& a, const Group& b) { return a.mass != b.mass ? a.mass > b.mass : a.first < b.first; });
+  std::vector<KeyShare> keys;
+  for (const Group& group : sorted) {
+    const std::string& name = view.names[group.first];
+    const std::string where = absl::StrCat("position ", group.first);
+    keys.push_back({group.count > 1 ? absl::StrCat(name, " (", group.count, " \u00d7)")
+                    : name == where ? name
+                                    : absl::StrCat(name, " (", group.first, ")"),
+                    group.mass / total});
+  }
+  return keys;
+}
+
+absl::StatusOr<Plot> LayOutPlot(const PlotSource& source) {
+  absl::StatusOr<std::vector<SequenceView>> views = ViewSequences(source);
+  if (!views.ok()) return views.status();
+  const v1::Prediction& prediction = source.response.predictions(0);
+  const v1::EdgeReport& report = prediction.edges();
   Plot plot;
+  plot.title = absl::StrCat("Edges in ", source.response.model(), ", version ", source.response.version());
+  plot.subtitle = absl::StrCat(Answer(prediction), "density ", Percent(report.density()), "; ",
+                               Plural(prediction.samples(), "sample"), "; seed ", source.response.seed());
   const double samples = std::max<uint32_t>(prediction.samples(), 1);
-  plot.title = absl::StrCat("Tokens attended to in ", response.model(), ", version ", response.version());
-  plot.subtitle =
-      absl::StrCat(prediction.label().empty() ? "" : "prediction " + prediction.label() + "; ", "density ",
-                   Percent(edges.density()), "; ", Plural(prediction.samples(), "sample"), "; seed ", response.seed());
   double largest = 0.0;
-  for (int s = 0; s < sequences; ++s) {
-    HeatPanel panel;
-    const v1::Sequence& sequence = s == 0 ? input.sequence() : input.second();
-    int heads = 0;
-    for (int l = 0; l < layers; ++l) heads += edges.layers(s * layers + l).heads_size();
-    if (heads > kMaxHeatRows) {
-      return absl::InvalidArgumentError(absl::StrCat("the model has ", heads, " heads; a plot shows ", kMaxHeatRows));
+  for (const SequenceView& view : *views) {
+    if (view.edges.size() > kMaxPlotHeads) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the model has ", view.edges.size(), " heads; a plot shows ", kMaxPlotHeads));
     }
-    panel.positions = edges.layers(s * layers).heads(0).key_degrees_size();
-    if (panel.positions == 0) return absl::InvalidArgumentError("the answer has no key degrees to plot");
-    if (sequences == 2) panel.title = s == 0 ? "First sequence" : "Second sequence";
-    const int queries = sequences == 2 ? panel.positions : CountQueries(edges.pairs(), heads, panel.positions);
-    const int truncated = static_cast<int>(sequences == 2 ? 0 : prediction.truncated_tokens());
-    if (panel.positions <= kMaxLabelledTokens) {
-      panel.labels = TokenLabels(sequence, tokenizer, panel.positions, truncated);
+    plot.sequences.push_back(MakePicture(view, samples));
+    for (const HeadPicture& head : plot.sequences.back().pictures) {
+      for (float cell : head.cells) largest = std::max<double>(largest, cell);
     }
-    panel.bin = CeilDivide(panel.positions, kMaxColumns);
-    SizeCells(panel, heads);
-    for (int l = 0; l < layers; ++l) {
-      const v1::EdgeReport::LayerEdges& layer = edges.layers(s * layers + l);
-      for (int h = 0; h < layer.heads_size(); ++h) {
-        if (layer.heads(h).key_degrees_size() != panel.positions) {
-          return absl::InvalidArgumentError("the heads' key degrees differ in length");
-        }
-        panel.rows.push_back(MakeRow(layer.heads(h), l, h, panel.bin, queries, samples));
-        for (double share : panel.rows.back().share) largest = std::max(largest, share);
-      }
-    }
-    plot.panels.push_back(std::move(panel));
   }
-  plot.largest_share = RoundUpScale(largest);
-  const v1::Graph& graph = prediction.graph();
-  for (int l = 0; l < graph.layers_size(); ++l) {
-    for (int h = 0; h < graph.layers(l).heads_size(); ++h) {
-      const int positions = graph.layers(l).heads(h).row_offsets_size() - 1;
-      if (positions < 1 || positions > kMaxMatrixPositions || plot.matrices.size() == kMaxMatrices) continue;
-      Matrix matrix = MakeMatrix(graph.layers(l).heads(h), l % layers, h);
-      matrix.sequence = l / layers;
-      plot.matrices.push_back(std::move(matrix));
-    }
+  const bool graph = source.graph != nullptr;
+  const int bin = std::max(plot.sequences.front().bin, plot.sequences.back().bin);
+  plot.weights = graph && bin == 1;
+  plot.largest = plot.weights ? 1.0 : RoundUp(largest);
+  if (!graph) {
+    plot.colour_title = bin == 1 ? "Share of a key's pairs that have an edge"
+                                 : absl::StrCat("Share of the pairs of ", bin, " neighbouring keys that have an edge");
+    plot.edges_note = absl::StrCat("Only keys are shown, over all queries: ", source.without_graph, ".");
+  } else {
+    plot.colour_title =
+        plot.weights ? "Attention weight of the edge"
+                     : absl::StrCat("Share of the pairs in a cell of ", bin, " \u00d7 ", bin, " that have an edge");
+    plot.edges_note = "Query by key: a row is a query, a column a key; white: no edge.";
+    if (prediction.samples() > 1)
+      absl::StrAppend(&plot.edges_note, " The edges, and the keys that decide, are those of the first sample.");
+  }
+  plot.budget = {.edges = report.edges(),
+                 .largest = report.max_sample_edges(),
+                 .cap = report.budget(),
+                 .pairs = report.pairs(),
+                 .capped = report.capped()};
+  plot.spread = MakeSpread(prediction);
+  plot.density_note = absl::StrCat(
+      "Every density is edges / pairs, mean over samples. Pairs are those that the server counts: of each head, every ",
+      source.model.causal() ? "query with itself and with the keys before it (causal)" : "query with every key");
+  if (views->front().pairs == 0) {
+    plot.density_note += ". Heads have edges instead: the answer does not tell how many pairs pads leave out of each.";
+  } else {
+    absl::StrAppend(
+        &plot.density_note,
+        views->size() == 2 ? "" : absl::StrCat("; ", WithCommas(std::llround(views->front().pairs)), " a head"), ".");
   }
   return plot;
 }

@@ -1,70 +1,93 @@
-// What a plot shows and where, without any drawing: which tokens are attended to, per layer and head.
+// What a plot shows, without any drawing: a picture of every head, the keys that decide, the budget and the samples.
 //
-// Heat map: one column per token (per bin of tokens where there are many), one row per (layer, head); the value is the
-// share of the queries that attend to the token, mean over samples and over the bin. Matrices: one per (layer, head) of
-// a returned graph, queries downwards, keys to the right.
+// With the graph a head's picture is query by key. Without it, it is one row: of each key, the share of its pairs.
 #ifndef EDGEWISE_CLIENT_CLI_PLOT_LAYOUT_H_
 #define EDGEWISE_CLIENT_CLI_PLOT_LAYOUT_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "edgewise/v1/inference.pb.h"
+#include "client/cli/plot_source.h"
 
 namespace edgewise::cli {
 
-inline constexpr int kMaxMatrixPositions = 512;  // a graph of more is not drawn
-inline constexpr int kMaxHeatRows = 2000;
+inline constexpr int kMaxCells = 256;  // along a side of a head's picture: more positions are binned
+inline constexpr int kMaxPlotHeads = 1024;
+inline constexpr size_t kMaxKeys = 10;
 
-struct HeatRow {
-  int layer = 0;
-  int head = 0;
-  double density = 0;         // edges of this head / (queries * keys)
-  std::vector<double> share;  // one per column, in [0, 1]
+struct HeadPicture {
+  double edges = 0;          // mean over samples
+  double density = 0;        // edges / pairs of this head; -1 where the answer does not tell the pairs of its sequence
+  std::vector<float> cells;  // rows * columns, row-major, in [0, 1]; 0: no edge
 };
 
-// One sequence; a pair has two.
-struct HeatPanel {
-  std::string title;  // "" unless a pair
+struct KeyShare {
+  std::string name;  // "film (3)": at position 3; "the (4 ×)": at four
+  double share = 0;  // of all keys' 1
+};
+
+struct SequencePicture {
+  std::string title;               // "" where there is only one
+  std::vector<std::string> names;  // of the tokens, where each has a column of its own; otherwise empty
   int positions = 0;
-  int bin = 1;                      // positions per column
-  std::vector<std::string> labels;  // one per column; empty: label columns by position
-  std::vector<HeatRow> rows;
-  int cell_width = 0;  // pixels
-  int cell_height = 0;
-  int tick_step = 1;  // positions between numbers, where there are no labels, so that they do not touch
+  int layers = 0;
+  int heads = 0;  // of a layer
+  int rows = 0;
+  int columns = 0;
+  int bin = 1;                        // positions a column
+  std::vector<HeadPicture> pictures;  // layers * heads
+  std::vector<KeyShare> keys;         // the first kMaxKeys, by falling share
+  std::string keys_measure;           // what their share is of
 };
 
-struct Matrix {
-  int sequence = 0;
-  int layer = 0;
-  int head = 0;
-  int size = 0;               // cells per side
-  std::vector<float> weight;  // size * size, row-major, the largest of each cell's softmax weights; 0: no edge
+struct BudgetBar {
+  double edges = 0;      // mean per sample
+  uint64_t largest = 0;  // of any sample
+  uint64_t cap = 0;      // 0: none
+  uint64_t pairs = 0;
+  bool capped = false;
+};
+
+// Each sample's value of the leading label (of the first value of a regression). Empty with one sample.
+struct Spread {
+  std::string title;
+  bool probability = true;
+  std::vector<double> values;
+  double mean = 0;
+  double deviation = 0;  // unbiased
 };
 
 struct Plot {
   std::string title;
   std::string subtitle;
-  double largest_share = 0;  // top of the colour scale, rounded up
-  std::vector<HeatPanel> panels;
-  std::vector<Matrix> matrices;
+  std::string edges_note;    // which edges are shown, or why none are
+  std::string colour_title;  // what a cell's colour means
+  bool weights = false;      // cells are softmax weights; otherwise shares of pairs
+  double largest = 1;        // cell: top of the colour scale, rounded up
+  std::vector<SequencePicture> sequences;
+  BudgetBar budget;
+  Spread spread;
+  std::string density_note;  // what every density of the plot divides by
 };
 
-// The tokens of a sequence as the model's tokenizer sees them ("byte", "char", "word"; ids for token ids), for
-// `positions` columns: a CLS token in front and dropped tokens are allowed for. Empty where it does not come out even.
-std::vector<std::string> TokenLabels(const v1::Sequence& sequence, const std::string& tokenizer, int positions,
-                                     int truncated);
+// The share of the pairs in each of rows x columns cells that have an edge, over all given heads together. The sides
+// are cut as evenly as they can be. Pairs are those that the model allows: of a causal one, keys up to the query.
+std::vector<float> ShareOfPairs(std::span<const v1::Graph::Head* const> heads, int positions, bool causal, int rows,
+                                int columns);
+// The same of single keys, from the key degrees of `samples` samples.
+std::vector<float> ShareOfKeys(std::span<const v1::EdgeReport::HeadEdges* const> heads, int positions, bool causal,
+                               double samples, int columns);
 
-// Valid queries of the one sequence that `pairs` counts over `heads` heads; `positions` where that cannot be told.
-int CountQueries(uint64_t pairs, int heads, int positions);
+// By falling share, equal words together. With the graph by attention rollout (mean over heads, half of every layer
+// passed on as it is; paths without any edge are left out) from the token that the answer is read from; without it by
+// edges.
+std::vector<KeyShare> RankKeys(const SequenceView& view);
 
-// The prediction must carry key degrees (outputs.key_degrees); matrices appear where it carries a graph that is small
-// enough. InvalidArgument where there is nothing to draw.
-absl::StatusOr<Plot> LayOutPlot(const v1::Input& input, const v1::PredictResponse& response,
-                                const std::string& tokenizer);
+// InvalidArgument where there is nothing to draw.
+absl::StatusOr<Plot> LayOutPlot(const PlotSource& source);
 
 }  // namespace edgewise::cli
 

@@ -1,7 +1,11 @@
 // edgewise predict: one input in full, or a file of inputs line by line.
+#include <unistd.h>
+
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
+#include <cstdlib>
+#include <iostream>
 #include <map>
 #include <mutex>
 #include <ostream>
@@ -14,10 +18,14 @@
 #include "client/cli/format.h"
 #include "client/cli/options.h"
 #include "client/cli/plot_draw.h"
+#include "client/cli/plot_text.h"
 #include "client/cli/render.h"
 
 namespace edgewise::cli {
 namespace {
+
+constexpr char kTerminal[] = "-";             // --plot
+constexpr uint64_t kMaxGraphEdges = 4 << 20;  // that a server returns, unless its --max_graph_edges says otherwise
 
 struct PredictFlags {
   RequestFlags request;
@@ -44,7 +52,7 @@ struct PredictFlags {
                     &padded_density);
     flags.AddSwitch("graph", "also what was attended to, with weights; one sample only", &graph);
     flags.AddSwitch("json", "print the answer as JSON, for a file one line per input", &json);
-    flags.Add("plot", "FILE.png", "draw which tokens are attended to, per layer and head", &plot);
+    flags.Add("plot", "FILE|-", "draw the edges of one input into a .png or .svg; -: in the terminal", &plot);
     flags.Add("request_id", "ID", "returned as it came, and logged by the server", &request_id);
     flags.Add("concurrency", "N", "calls at a time, for a file", &concurrency);
     connection.Register(flags);
@@ -54,14 +62,15 @@ struct PredictFlags {
     if (concurrency < 1 || concurrency > 1024) {
       return absl::InvalidArgumentError(absl::StrCat("--concurrency is ", concurrency, "; expected 1 to 1024"));
     }
-    if (!plot.empty() && request.input) {
-      return absl::InvalidArgumentError("--plot draws one input: give --text or --token_ids");
+    if (plot == kTerminal && json) return absl::InvalidArgumentError("--plot=- and --json both print: choose one");
+    if (!plot.empty() && plot != kTerminal) {
+      if (absl::Status status = CheckPlotPath(plot); !status.ok()) return status;
     }
     absl::StatusOr<v1::PredictRequest> made = request.MakeRequest();
     if (!made.ok()) return made;
     v1::OutputOptions* outputs = made->mutable_outputs();
     outputs->set_logits(logits);
-    outputs->set_each_sample(each_sample);
+    outputs->set_each_sample(each_sample || (!plot.empty() && request.samples > 1));
     outputs->set_layer_stats(layer_stats);
     outputs->set_key_degrees(key_degrees || !plot.empty());
     outputs->set_graph(graph);
@@ -77,6 +86,51 @@ absl::Status CheckAnswer(const absl::StatusOr<v1::PredictResponse>& response) {
   return absl::InternalError(absl::StrCat("the answer has ", response->predictions_size(), " predictions for 1 input"));
 }
 
+// The edges of the first sample: the same request again, of that sample alone. A graph can only be had under a cap that
+// the server can return; where that cap drops edges, the graph is another than the answer's.
+absl::StatusOr<v1::Graph> AskForGraph(Client& client, v1::PredictRequest request, const v1::PredictResponse& response) {
+  const v1::EdgeReport& edges = response.predictions(0).edges();
+  if (response.predictions(0).has_graph()) return response.predictions(0).graph();
+  request.set_version(response.version());
+  request.mutable_ensemble()->set_seed(response.seed());
+  request.mutable_ensemble()->set_samples(1);
+  request.mutable_ensemble()->clear_tolerance();
+  const uint32_t stride = request.outputs().stride();
+  request.mutable_outputs()->Clear();
+  request.mutable_outputs()->set_stride(stride);
+  request.mutable_outputs()->set_graph(true);
+  const bool lowered = std::min(edges.budget() == 0 ? edges.pairs() : edges.budget(), edges.pairs()) > kMaxGraphEdges;
+  if (lowered) request.mutable_budget()->set_max_edges(kMaxGraphEdges);
+  absl::StatusOr<v1::PredictResponse> answer = client.Predict(request);
+  if (lowered && (answer.status().code() == absl::StatusCode::kInvalidArgument ||
+                  (answer.ok() && answer->predictions_size() == 1 && answer->predictions(0).edges().capped()))) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a graph can have ", WithCommas(kMaxGraphEdges), " edges, and this one has more"));
+  }
+  if (absl::Status status = CheckAnswer(answer); !status.ok()) return status;
+  return std::move(*answer->mutable_predictions(0)->mutable_graph());
+}
+
+absl::Status ShowPlot(const std::string& path, Client& client, const v1::PredictRequest& request,
+                      const v1::PredictResponse& response, std::ostream& out) {
+  const v1::ModelInfo model =
+      client.GetModel(response.model(), response.version()).value_or(v1::ModelInfo::default_instance());
+  const absl::StatusOr<v1::Graph> graph = AskForGraph(client, request, response);
+  const PlotSource source{.input = request.inputs(0),
+                          .response = response,
+                          .model = model,
+                          .graph = graph.ok() ? &*graph : nullptr,
+                          .without_graph = std::string(graph.status().message())};
+  if (path == kTerminal) {
+    const bool colour = &out == &std::cout && isatty(STDOUT_FILENO) && std::getenv("NO_COLOR") == nullptr;
+    absl::StatusOr<std::string> text = PlotText(source, colour);
+    if (text.ok()) out << "\n" << *text << std::flush;
+    return text.status();
+  }
+  absl::StatusOr<Plot> plot = LayOutPlot(source);
+  return plot.ok() ? DrawPlot(*plot, path) : plot.status();
+}
+
 int PredictOne(const PredictFlags& flags, Client& client, v1::PredictRequest& request, const LabelledInput& input,
                std::ostream& out, std::ostream& err) {
   *request.add_inputs() = input.input;
@@ -84,16 +138,15 @@ int PredictOne(const PredictFlags& flags, Client& client, v1::PredictRequest& re
   if (absl::Status status = CheckAnswer(response); !status.ok()) {
     return ReportServerError(status, flags.connection, err);
   }
-  out << (flags.json ? ToJson(*response, true) : RenderAnswer(*response)) << std::flush;
+  v1::PredictResponse shown = *response;  // without what only the plot asked for
+  if (!flags.each_sample) shown.mutable_predictions(0)->clear_sample_outputs();
+  if (!flags.layer_stats && !flags.key_degrees) shown.mutable_predictions(0)->mutable_edges()->clear_layers();
+  out << (flags.json ? ToJson(shown, true) : RenderAnswer(shown)) << std::flush;
   if (flags.plot.empty()) return kExitOk;
-  absl::StatusOr<v1::ModelInfo> model = client.GetModel(response->model(), response->version());
-  absl::StatusOr<Plot> plot = LayOutPlot(input.input, *response, model.ok() ? model->tokenizer() : "");
-  absl::Status drawn = plot.ok() ? DrawPlot(*plot, flags.plot) : plot.status();
-  if (!drawn.ok()) return ReportServerError(drawn, flags.connection, err);
-  if (response->predictions(0).has_graph() && plot->matrices.empty()) {
-    err << "--plot: graphs of more than " << kMaxMatrixPositions << " positions are left out\n";
+  if (absl::Status status = ShowPlot(flags.plot, client, request, *response, out); !status.ok()) {
+    return ReportServerError(status, flags.connection, err);
   }
-  err << "plot in " << flags.plot << "\n";
+  if (flags.plot != kTerminal) err << "plot in " << flags.plot << "\n";
   return kExitOk;
 }
 
@@ -210,7 +263,13 @@ int RunPredict(Arguments arguments, std::ostream& out, std::ostream& err) {
   if (!inputs.ok()) return ReportUsageError(inputs.status(), "predict", err);
   absl::StatusOr<std::unique_ptr<Client>> client = values.connection.Connect();
   if (!client.ok()) return ReportUsageError(client.status(), "predict", err);
-  if (!values.request.input) return PredictOne(values, **client, *request, inputs->front(), out, err);
+  if (!values.plot.empty() && inputs->size() > 1) {
+    return ReportUsageError(absl::InvalidArgumentError(absl::StrCat("--plot draws one input; ", *values.request.input,
+                                                                    " has ", inputs->size())),
+                            "predict", err);
+  }
+  if (!values.request.input || !values.plot.empty())
+    return PredictOne(values, **client, *request, inputs->front(), out, err);
   return PredictFile(values, **client, *request, *inputs, out, err);
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -44,11 +45,15 @@ class CliTest : public ::testing::Test {
     std::lock_guard lock(mutex_);
     ++calls_;
     last_ = request;
+    asked_.push_back(request);
+    if (refuse_graphs_ && request.outputs().graph()) return absl::InvalidArgumentError("outputs.graph is too large");
     if (request.model() == "ghost") return absl::NotFoundError("model: no model is named \"ghost\"");
     if (request.inputs(0).sequence().text() == "too long") {
       return absl::InvalidArgumentError("inputs[0].sequence has 9 tokens; the model takes 8");
     }
-    return PlausibleAnswer(request);
+    v1::PredictResponse answer = PlausibleAnswer(request);
+    if (change_answer_) change_answer_(request, *answer.mutable_predictions(0)->mutable_edges());
+    return answer;
   }
   Outcome RunHere(std::vector<std::string> arguments) {
     arguments.push_back("--server=" + server_.address());
@@ -64,6 +69,9 @@ class CliTest : public ::testing::Test {
   std::mutex mutex_;
   int calls_ = 0;
   v1::PredictRequest last_;
+  std::vector<v1::PredictRequest> asked_;
+  bool refuse_graphs_ = false;
+  std::function<void(const v1::PredictRequest&, v1::EdgeReport&)> change_answer_;
   FakeServer server_;
 };
 
@@ -148,13 +156,58 @@ TEST_F(CliTest, FileEndsAtAnErrorThatEveryInputWouldMeet) {
   EXPECT_LT(calls_, 500);
 }
 
-TEST_F(CliTest, PlotIsWritten) {
-  const std::string path = ::testing::TempDir() + "edgewise_cli_plot.png";
-  const Outcome run = RunHere({"predict", "--model=toy", "--text=a b c d e f g h", "--plot=" + path});
+TEST_F(CliTest, PlotIsWrittenAndItsEdgesAreThoseOfTheFirstSample) {
+  const std::string path = ::testing::TempDir() + "edgewise_cli_plot.svg";
+  const Outcome run = RunHere({"predict", "--model=toy", "--text=a b c d e f g h", "--samples=4", "--first_sample=2",
+                               "--max_edges=39", "--plot=" + path});
   EXPECT_EQ(run.status, kExitOk) << run.err;
-  EXPECT_TRUE(last_.outputs().key_degrees());
-  EXPECT_TRUE(std::ifstream(path).good());
+  EXPECT_EQ(run.err, "plot in " + path + "\n");
+  EXPECT_EQ(run.out.find("layers"), std::string::npos) << "the plot's key degrees are not for the reader\n" << run.out;
+  ASSERT_EQ(asked_.size(), 2u);
+  EXPECT_TRUE(asked_[0].outputs().key_degrees() && asked_[0].outputs().each_sample());
+  EXPECT_FALSE(asked_[0].outputs().graph());
+  EXPECT_EQ(asked_[1].version(), 1);
+  EXPECT_EQ(asked_[1].ensemble().samples(), 1u);
+  EXPECT_EQ(asked_[1].ensemble().first_sample(), 2u);
+  EXPECT_EQ(asked_[1].ensemble().seed(), 7u);  // that of the answer
+  EXPECT_EQ(asked_[1].budget().max_edges(), 39u);
+  EXPECT_TRUE(asked_[1].outputs().graph());
+  std::ifstream file(path);
+  std::string line;
+  EXPECT_TRUE(std::getline(file, line) && line.starts_with("<?xml"));
   std::remove(path.c_str());
+}
+
+TEST_F(CliTest, PlotInTheTerminalFollowsTheAnswer) {
+  const Outcome run = RunHere({"predict", "--model=toy", "--text=a b c d e f g h", "--plot=-"});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  EXPECT_HAS(run.out, "prediction   ");
+  EXPECT_HAS(run.out, "\n            c │    ██          │\n");
+  EXPECT_EQ(run.out.find('\x1b'), std::string::npos);
+  refuse_graphs_ = true;
+  EXPECT_HAS(RunHere({"predict", "--model=toy", "--text=a b c d e f g h", "--plot=-"}).out,
+             "Only keys are shown, over all queries: outputs.graph is too large.\n");
+}
+
+TEST_F(CliTest, PlotOfAGraphThatMayBeTooLargeIsAskedForUnderTheServersCap) {
+  bool capped = false;
+  change_answer_ = [&capped](const v1::PredictRequest& request, v1::EdgeReport& edges) {
+    edges.set_pairs(uint64_t{1} << 24);
+    edges.set_capped(request.outputs().graph() && capped);
+  };
+  const std::vector<std::string> arguments = {"predict", "--model=toy", "--text=a b c d e f g h", "--plot=-"};
+  EXPECT_HAS(RunHere(arguments).out, "Most attention goes to:");
+  EXPECT_EQ(last_.budget().max_edges(), uint64_t{4} << 20);
+  capped = true;  // the graph has lost edges that the answer was computed with
+  EXPECT_HAS(RunHere(arguments).out, "Only keys are shown, over all queries: a graph can have 4,194,304 edges");
+}
+
+TEST_F(CliTest, PlotTakesAFileOfOneInputOnly) {
+  const std::string one = "{\"text\": \"a b c d e f g h\"}\n";
+  EXPECT_EQ(RunHere({"predict", "--model=toy", "--input=" + WriteFile(one), "--plot=-"}).status, kExitOk);
+  const Outcome two = RunHere({"predict", "--model=toy", "--input=" + WriteFile(one + one), "--plot=-"});
+  EXPECT_EQ(two.status, kExitUsage);
+  EXPECT_HAS(two.err, "--plot draws one input");
 }
 
 TEST_F(CliTest, ServerErrorIsOneAndWrongUsageIsTwo) {
@@ -174,7 +227,8 @@ TEST_F(CliTest, ServerErrorIsOneAndWrongUsageIsTwo) {
                                              {"predict", "--model=toy", "--text=a", "--timeout=0s"},
                                              {"predict", "--model=toy", "--text=\xff"},
                                              {"predict", "--model=toy", "--input=/nonexistent"},
-                                             {"predict", "--model=toy", "--input=x", "--plot=y"},
+                                             {"predict", "--model=toy", "--text=a", "--plot=y.pdf"},
+                                             {"predict", "--model=toy", "--text=a", "--plot=-", "--json"},
                                              {"predict", "--model=toy", "--text=a", "--token_file=/nonexistent"},
                                              {"models", "--samples=3"},
                                              {"bench", "--model=toy", "--text=a", "--rate=-1"},

@@ -108,7 +108,7 @@ class Server:
         return [parse(line) for line in lines]
 
     def plot(self, model, path, *flags):
-        """Which tokens one input attends to, as `edgewise predict --plot` draws it."""
+        """The edges of one input, as `edgewise predict --plot` draws them."""
         done = self._run(["predict", f"--model={model}", f"--plot={path}", *flags], 60)
         if done.returncode != 0:
             raise RuntimeError(f"edgewise predict --plot: {done.stderr}")

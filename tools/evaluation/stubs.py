@@ -1,35 +1,29 @@
-"""Answers through the Python stubs of proto/edgewise/v1/inference.proto, which protoc makes when they are needed.
+"""Answers through the messages and calls of client/python, whose protos are compiled when they are needed.
 
-Needs Debian's python3-grpcio, python3-protobuf and protobuf-compiler-grpc. The command line would do for text; rows of
-features and biases are simpler to send from here.
+Needs Debian's python3-grpcio, python3-protobuf and protobuf-compiler. The command line would do for text; many calls at
+a time are simpler to send from here.
 """
 import pathlib
-import shutil
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "client" / "python"))
+import compile_protos  # noqa: E402
+
 CALL_SECONDS = 900
 AT_ONCE = 4
-
-
-class Missing(Exception):
-    """Why there are no stubs."""
+Missing = compile_protos.Missing    # why there are no stubs
 
 
 def make(folder):
-    """Writes the stubs to `folder` and loads them -> (messages, services)"""
-    plugin = shutil.which("grpc_python_plugin")
-    if plugin is None or shutil.which("protoc") is None:
-        raise Missing("protoc or grpc_python_plugin is not there: apt-get install protobuf-compiler-grpc")
-    subprocess.run(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={folder}", f"--grpc_python_out={folder}",
-                    f"--plugin=protoc-gen-grpc_python={plugin}", "edgewise/v1/inference.proto"], check=True)
+    """Puts the package `edgewise` into `folder` and loads it -> (messages, services)"""
+    compile_protos.stage(pathlib.Path(folder))
     sys.path.insert(0, str(folder))
     try:
-        from edgewise.v1 import inference_pb2, inference_pb2_grpc
+        from edgewise.v1 import inference_pb2, service
     except ImportError as missing:
         raise Missing(f"{missing}: apt-get install python3-grpcio python3-protobuf") from missing
-    return inference_pb2, inference_pb2_grpc
+    return inference_pb2, service
 
 
 class Client:

@@ -1,0 +1,171 @@
+"""Plain arguments -> messages. Each argument is named once in a class of options, and once in _PATHS."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar, Union
+
+from edgewise.errors import Error
+from edgewise.v1 import inference_pb2 as pb
+
+#: A text, token ids, rows of features; or a message, for what has no argument here (a bias, a graph).
+Input = Union[str, Sequence[int], Sequence[Sequence[float]], pb.Sequence]
+
+_Request = TypeVar("_Request", pb.PredictRequest, pb.GenerateRequest)
+
+
+class Override(TypedDict, total=False):
+    """SSA instead of a dense model's own attention: windows and sigma, or keep."""
+
+    kind: str  #: "ssa", which it also is where it is left out
+    windows: int  #: sources near their queries
+    sigma: Sequence[float]  #: with windows: how far sources may come from; one number, or first and last layer's
+    keep: int  #: so many sources for all queries of a layer, wherever they stand
+    last_layers: int  #: the layers below the last so many stay dense
+
+
+class CostOptions(TypedDict, total=False):
+    """Of every call that computes."""
+
+    version: int | None  #: of the model; 0: the latest that is ready
+    max_edges: int | None  #: cap on the edges of an input (generate: of a token) and sample
+    max_density: float | None  #: the same, as a share of all pairs, in (0, 1]
+    samples: int | None  #: forward passes to average over
+    seed: int | None  #: makes the answer repeatable; without it the server draws one and the answer has it
+    dense: bool | None  #: attend to every pair, whatever the model does
+    override: Override | None
+    priority: int | None  #: 0: default; 1: highest
+    request_id: str | None  #: at most 128 printable characters; returned as it came, and logged
+    truncate: str | None  #: "head" or "tail": drop tokens there where the input is too long; otherwise it is refused
+
+
+class PredictOptions(CostOptions, total=False):
+    tolerance: float | None  #: stop sampling once the standard error is below it
+    first_sample: int | None  #: index of the first sample: to compute a part of a larger ensemble
+    allow_degraded: bool | None  #: under pressure the server may lower samples, then the cap
+    top_k: int | None  #: the k most probable labels, in Answer.top
+    logits: bool | None
+    layer_stats: bool | None  #: edges and expected edges of every layer and head, in Answer.message.edges
+    key_degrees: bool | None  #: how often each key is attended to, there too
+    each_sample: bool | None  #: an output for every sample, in Answer.message.sample_outputs
+    graph: bool | None  #: what was attended, in Answer.message.graph; of one sample
+    padded_density: bool | None  #: of sbm models, in Answer.message.edges
+    stride: int | None  #: language models: from window to window of a text beyond the context; 0: half the context
+
+
+class GenerateOptions(CostOptions, total=False):
+    max_new_tokens: int | None  #: 100 where it is left out
+    temperature: float | None  #: 0: the most probable token
+    top_k: int | None  #: draw among the k most probable; 0: off
+    top_p: float | None  #: draw among the fewest whose probabilities sum to it; 0: off
+    stop: str | Sequence[str] | None  #: ends before the first of these
+
+
+#: Arguments that are one field of the request: where.
+_PATHS = {
+    "version": "version", "priority": "priority", "request_id": "request_id",
+    "max_edges": "budget.max_edges", "max_density": "budget.max_density", "allow_degraded": "budget.allow_degraded",
+    "samples": "ensemble.samples", "seed": "ensemble.seed", "tolerance": "ensemble.tolerance",
+    "first_sample": "ensemble.first_sample",
+}
+_PREDICT_PATHS = {**_PATHS, **{name: f"outputs.{name}" for name in (
+    "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "padded_density", "stride")}}
+_GENERATE_PATHS = {**_PATHS, **{name: name for name in ("max_new_tokens", "temperature", "top_k", "top_p")}}
+_TRUNCATE = {"head": pb.HEAD, "tail": pb.TAIL}
+
+
+def predict(model: str, inputs: Iterable[Input | pb.Input], seconds: Iterable[Input] | None,
+            options: Mapping[str, Any]) -> pb.PredictRequest:
+    """seconds: the second sequences of pairs, one for every input."""
+    request = pb.PredictRequest(model=model)
+    request.inputs.extend(value if isinstance(value, pb.Input) else pb.Input(sequence=sequence(value, f"inputs[{i}]"))
+                          for i, value in enumerate(inputs))
+    if seconds is not None:
+        others = [sequence(value, f"inputs[{i}].second") for i, value in enumerate(seconds)]
+        if len(others) != len(request.inputs):
+            raise Error("INVALID_ARGUMENT", f"second has {len(others)} entries for {len(request.inputs)} inputs",
+                        "second")
+        for one, second in zip(request.inputs, others):
+            one.second.CopyFrom(second)
+    rest = _fill(request, _PREDICT_PATHS, options)
+    for one in request.inputs:
+        _truncate(one.sequence, rest.get("truncate"))
+        if one.HasField("second"):
+            _truncate(one.second, rest.get("truncate"))
+    _refuse_unknown(rest, ("truncate",))
+    return request
+
+
+def generate(model: str, prompt: Input, options: Mapping[str, Any]) -> pb.GenerateRequest:
+    request = pb.GenerateRequest(model=model, prompt=sequence(prompt, "prompt"), max_new_tokens=100)
+    rest = _fill(request, _GENERATE_PATHS, options)
+    _truncate(request.prompt, rest.get("truncate"))
+    stop = rest.get("stop") or ()
+    request.stop.extend([stop] if isinstance(stop, str) else stop)
+    _refuse_unknown(rest, ("truncate", "stop"))
+    return request
+
+
+def sequence(value: Input, field: str) -> pb.Sequence:
+    if isinstance(value, pb.Sequence):
+        return value
+    try:
+        return pb.Sequence(text=value) if isinstance(value, str) else _numbers(value)
+    except (TypeError, ValueError) as why:
+        raise Error("INVALID_ARGUMENT", f"{field}: {why}; expected a text, a list of token ids or rows of numbers",
+                    field) from why
+
+
+def _numbers(value: Any) -> pb.Sequence:
+    """Token ids or rows of features; TypeError or ValueError where the value is neither."""
+    if isinstance(value, (bytes, bytearray)):
+        raise TypeError("found bytes")
+    values = list(value)
+    if not values or not isinstance(values[0], Iterable):
+        return pb.Sequence(token_ids=pb.TokenIds(values=values))
+    if isinstance(values[0], str):
+        raise TypeError("found several texts, which predict_many takes")
+    rows = [list(row) for row in values]
+    if any(len(row) != len(rows[0]) for row in rows):
+        raise ValueError("the rows differ in length")
+    return pb.Sequence(features=pb.Features(rows=len(rows), columns=len(rows[0]),
+                                            values=[number for row in rows for number in row]))
+
+
+def _fill(request: _Request, paths: Mapping[str, str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Sets what every request has; the options that are left. An option that is None is left out."""
+    rest = {name: value for name, value in options.items() if value is not None}
+    if "max_edges" in rest and "max_density" in rest:
+        raise Error("INVALID_ARGUMENT", "max_edges and max_density exclude each other", "budget")
+    for name in [name for name in rest if name in paths]:
+        *folders, field = paths[name].split(".")
+        target: Any = request
+        for folder in folders:
+            target = getattr(target, folder)
+        try:
+            setattr(target, field, rest[name])
+        except (TypeError, ValueError) as why:
+            raise Error("INVALID_ARGUMENT", f"{name} is {rest[name]!r}: {why}", paths[name]) from why
+        del rest[name]
+    if rest.pop("dense", False):
+        request.attention = pb.DENSE
+    if "override" in rest:
+        try:
+            request.override.CopyFrom(pb.AttentionOverride(**{"kind": "ssa", **rest.pop("override")}))
+        except (TypeError, ValueError) as why:
+            raise Error("INVALID_ARGUMENT", f"override: {why}", "override") from why
+    return rest
+
+
+def _truncate(one: pb.Sequence, where: str | None) -> None:
+    if where is None:
+        return
+    if where not in _TRUNCATE:
+        raise Error("INVALID_ARGUMENT", f'truncate is {where!r}; expected "head" or "tail"', "truncate")
+    one.truncate = _TRUNCATE[where]
+
+
+def _refuse_unknown(rest: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for name in rest:
+        if name not in known:
+            raise TypeError(f"unexpected keyword argument {name!r}")
