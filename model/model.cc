@@ -104,7 +104,10 @@ absl::Status Model::CheckGraph(const ModelInput& input) const {
     const bool multi = attention.kind == AttentionKind::kSbm && attention.law == Law::kPoissonMulti;
     for (size_t h = 0; h < heads; ++h) {
       const absl::Status status = CheckHeadEdges(graph.layers[l][h], sequence, multi, config_.causal);
-      if (!status.ok()) return In(absl::StrCat("graph.layers[", l, "].heads[", h, "]"), status);
+      if (!status.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("graph.layers[", l, "].heads[", h, "].", std::string(status.message())));
+      }
     }
   }
   return absl::OkStatus();

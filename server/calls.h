@@ -76,7 +76,8 @@ class Calls {
   LogLimiter limiter_;
 };
 
-inline uint64_t Microseconds(double seconds) { return static_cast<uint64_t>(seconds * 1e6); }
+// Whole microseconds, rounded down. Clocks tick in nanoseconds: half of one makes up for the rounding of the product.
+inline uint64_t Microseconds(double seconds) { return static_cast<uint64_t>(seconds * 1e6 + 0.0005); }
 
 }  // namespace edgewise::server
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures the bundled models through the server: the tables and plots of examples/README.md.
 
-Starts `edgewise-server` on examples/models, asks it through `edgewise predict` or through Python stubs, and writes
+Starts `edgewise-server` on examples/models, asks it through `edgewise evaluate`, `edgewise predict` and, for the outputs
+of each sample of the models of SSA and blocks, Python stubs; writes
 examples/results.json (raw numbers), examples/plots/*.png and the marked tables of examples/README.md. Needs NumPy and
 matplotlib (Debian's), and python3-grpcio and python3-protobuf for the models of SSA and blocks.
 
@@ -56,9 +57,8 @@ def time_long(server, folder, data):
         sweep = measure.Sweep(server, "long", inputs, folder, [1], say)
         half = sweep.ask()[0]
         half = sum(a.edges / a.pairs for a in half) / len(half) / 2
-        modes = {"dense": ("--dense",), "as drawn": (), "half of its own": (f"--max_density={half!r}",),
-                 **{f"cap {100 * cap:g} %": (f"--max_density={cap}",) for cap in TIMES_CAPS}}
-        result[str(words + 1)] = sweep.times(modes, TIMES_ROUNDS, TIMES_INPUTS)
+        caps = {"half of its own": half, **{f"cap {100 * cap:g} %": cap for cap in TIMES_CAPS}}
+        result[str(words + 1)] = sweep.times(caps, TIMES_ROUNDS, TIMES_INPUTS)
         say(f"long: {words + 1} tokens, " +
             ", ".join(f"{mode} {t['compute_ms']:.1f} ms" for mode, t in result[str(words + 1)].items()))
     return result
@@ -87,8 +87,9 @@ def evaluate(name, server, folder, args, command):
             "baselines": statistics.baselines(json.loads(trained.read_text())) if trained.exists() else {}, **result}
 
 
-def evaluate_ensembles(name, clients, folder, args, command):
-    """-> the entry in results.json of a model of SSA or blocks. clients: of the bundled models, and of VARIANTS"""
+def evaluate_ensembles(name, sources, folder, args, command):
+    """-> the entry in results.json of a model of SSA or blocks. sources: (Server, Client) of the bundled models, and of
+    VARIANTS"""
     metric, made, some, everything, few = ensembles.MODELS[name]
     start = time.monotonic()
     try:
@@ -97,13 +98,13 @@ def evaluate_ensembles(name, clients, folder, args, command):
         return {"skipped": str(missing)}
     inputs = whole if args.full else [whole[i] for i in statistics.evenly(len(whole), some)]
     seeds = list(range(1, args.seeds + 1)) if few else [1]      # blocks are not drawn
-    sweep = lambda client, model: ensembles.Sweep(client, model, metric, inputs, few, seeds, say)
-    result = ensembles.evaluate(sweep(clients[0], name))
+    sweep = lambda source, model: ensembles.Sweep(*source, model, metric, inputs, few, seeds, folder, say)
+    result = ensembles.evaluate(sweep(sources[0], name))
     if metric == "loss":
-        result["whole"] = ensembles.Sweep(clients[0], name, metric, whole, 0, [1], say).whole()
-    for client in clients[1:]:
-        found = [kind for kind in ensembles.VARIANTS if f"{name}-{kind}" in client.models()]
-        result["variants"] = {kind: sweep(client, f"{name}-{kind}").ensemble() for kind in found}
+        result["whole"] = ensembles.Sweep(*sources[0], name, metric, whole, 0, [1], folder, say).whole()
+    for source in sources[1:]:
+        found = [kind for kind in ensembles.VARIANTS if f"{name}-{kind}" in source[0].models()]
+        result["variants"] = {kind: sweep(source, f"{name}-{kind}").ensemble() for kind in found}
     return {"inputs": len(inputs), "inputs_made": made,
             "source": ensembles.SOURCE.get(name, "pieces of the last tenth of tiny Shakespeare"), "seeds": seeds,
             "date": datetime.date.today().isoformat(), "command": command, "cores": os.cpu_count(),
@@ -117,15 +118,15 @@ def with_ensembles(names, models, server, folder, args, command):
     except stubs.Missing as missing:
         models.update((name, {"skipped": str(missing)}) for name in names)
         return
-    clients, others = [stubs.Client(server.address, made)], None
+    sources, others = [(server, stubs.Client(server.address, made))], None
     try:
         if VARIANTS.is_dir():
             (pathlib.Path(folder) / "variants").mkdir()
             others = Server(args.bin, VARIANTS, pathlib.Path(folder) / "variants").__enter__()
-            clients.append(stubs.Client(others.address, made))
+            sources.append((others, stubs.Client(others.address, made)))
         for name in names:
-            models[name] = rounded(evaluate_ensembles(name, clients, folder, args, command)) \
-                if name in clients[0].models() else {"skipped": f"examples/models/{name} is not there or does not load"}
+            models[name] = rounded(evaluate_ensembles(name, sources, folder, args, command)) \
+                if name in server.models() else {"skipped": f"examples/models/{name} is not there or does not load"}
             say(f"{name}: {models[name].get('skipped', 'done')}")
     finally:
         if others:

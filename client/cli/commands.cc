@@ -1,7 +1,5 @@
 #include "client/cli/commands.h"
 
-#include <algorithm>
-#include <array>
 #include <memory>
 #include <ostream>
 #include <vector>
@@ -22,6 +20,7 @@ constexpr char kHelp[] =
     "  predict   ask a model; shows prediction, edges, uncertainty and time\n"
     "  generate  let a language model write; prints the text as it comes\n"
     "  score     how well a language model predicts a text: loss, perplexity, bits per byte\n"
+    "  evaluate  what a budget buys: accuracy, density and time of a file of inputs at several caps\n"
     "  models    list the models of the server\n"
     "  health    say whether the server, or one model, serves\n"
     "  bench     measure latency and throughput\n"
@@ -33,29 +32,18 @@ constexpr char kHelp[] =
     "Exit status: 0 done, 1 the server failed or refused, 2 wrong usage, 130 interrupted.\n";
 
 std::string ModelTable(const v1::ListModelsResponse& response) {
-  using Cells = std::array<std::string, 9>;
-  std::vector<Cells> rows = {
+  std::vector<std::vector<std::string>> rows = {
       {"name", "version", "state", "task", "attention", "layers", "heads", "max tokens", "parameters"}};
   for (const v1::ModelInfo& model : response.models()) {
     rows.push_back({model.name(), absl::StrCat(model.version()), v1::ModelInfo::State_Name(model.state()), model.task(),
                     model.attention(), absl::StrCat(model.layers()), absl::StrCat(model.heads()),
                     WithCommas(model.max_tokens()), WithCommas(model.parameters())});
   }
-  std::array<size_t, 9> widths = {};
-  for (const Cells& row : rows) {
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  }
-  std::string text;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    for (size_t c = 0; c < rows[r].size(); ++c) {
-      const bool number = c == 1 || c >= 5;
-      absl::StrAppend(&text, c == 0 ? "" : "  ",
-                      number ? PadLeft(rows[r][c], widths[c]) : PadRight(rows[r][c], widths[c]));
-    }
-    text += "\n";
-    if (r > 0 && !response.models(static_cast<int>(r) - 1).error().empty()) {
-      absl::StrAppend(&text, "  ", response.models(static_cast<int>(r) - 1).error(), "\n");
-    }
+  const std::vector<std::string> lines = AlignColumns(rows, "lrlllrrrr");
+  std::string text = lines[0] + "\n";
+  for (int m = 0; m < response.models_size(); ++m) {
+    absl::StrAppend(&text, lines[static_cast<size_t>(m) + 1], "\n");
+    if (!response.models(m).error().empty()) absl::StrAppend(&text, "  ", response.models(m).error(), "\n");
   }
   return text;
 }
@@ -159,6 +147,7 @@ int RunCommand(Arguments arguments, std::ostream& out, std::ostream& err) {
   if (command == "score") return RunScore(rest, out, err);
   if (command == "models") return RunModels(rest, out, err);
   if (command == "health") return RunHealth(rest, out, err);
+  if (command == "evaluate") return RunEvaluate(rest, out, err);
   if (command == "bench") return RunBench(rest, out, err);
   if (command == "selfcheck") return RunSelfcheck(rest, out, err);
   if (command == "version" || command == "--version") {

@@ -22,6 +22,7 @@ using Arguments = std::span<const std::string>;
 int RunPredict(Arguments arguments, std::ostream& out, std::ostream& err);
 int RunGenerate(Arguments arguments, std::ostream& out, std::ostream& err);
 int RunScore(Arguments arguments, std::ostream& out, std::ostream& err);
+int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err);
 int RunModels(Arguments arguments, std::ostream& out, std::ostream& err);
 int RunHealth(Arguments arguments, std::ostream& out, std::ostream& err);
 int RunBench(Arguments arguments, std::ostream& out, std::ostream& err);

@@ -3,6 +3,7 @@
 #include <google/protobuf/message.h>
 #include <google/protobuf/util/json_util.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -53,6 +54,22 @@ std::string PadRight(const std::string& text, size_t width) {
 std::string PadLeft(const std::string& text, size_t width) {
   const size_t columns = Columns(text);
   return columns >= width ? text : std::string(width - columns, ' ') + text;
+}
+
+std::vector<std::string> AlignColumns(const std::vector<std::vector<std::string>>& rows, const std::string& alignment) {
+  std::vector<size_t> widths(alignment.size());
+  for (const std::vector<std::string>& row : rows) {
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], Columns(row[c]));
+  }
+  std::vector<std::string> lines;
+  for (const std::vector<std::string>& row : rows) {
+    std::string& line = lines.emplace_back();
+    for (size_t c = 0; c < row.size(); ++c) {
+      absl::StrAppend(&line, c == 0 ? "" : "  ",
+                      alignment[c] == 'r' ? PadLeft(row[c], widths[c]) : PadRight(row[c], widths[c]));
+    }
+  }
+  return lines;
 }
 
 std::string ToJson(const google::protobuf::Message& message, bool indent) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -26,6 +27,9 @@ std::string Plural(uint64_t count, const std::string& noun);
 // Left- or right-aligned to `width` columns; UTF-8 characters count one.
 std::string PadRight(const std::string& text, size_t width);
 std::string PadLeft(const std::string& text, size_t width);
+// One line for every row, without line ends; the columns are as wide as their widest cell, two blanks apart.
+// `alignment` has 'l' or 'r' for every column.
+std::vector<std::string> AlignColumns(const std::vector<std::vector<std::string>>& rows, const std::string& alignment);
 
 // JSON with the field names of the .proto file, defaults included.
 std::string ToJson(const google::protobuf::Message& message, bool indent);

@@ -159,7 +159,17 @@ absl::StatusOr<std::optional<v1::Sequence>> ReadSequence(const json& object, con
   return std::optional<v1::Sequence>(std::move(sequence));
 }
 
+// What the answer should be: label, labels or value.
 absl::Status ReadLabels(const json& object, LabelledInput& input) {
+  if (object.contains("value")) {
+    if (object.contains("label") || object.contains("labels")) {
+      return FieldError("value", "excludes label and labels");
+    }
+    if (!object["value"].is_number()) {
+      return FieldError("value", absl::StrCat("is ", object["value"].dump(), "; expected a number"));
+    }
+    input.value = object["value"].get<double>();
+  }
   if (object.contains("label")) {
     absl::StatusOr<int32_t> label = ToInt32("label", object["label"]);
     if (!label.ok()) return label.status();
@@ -219,12 +229,12 @@ absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line) {
   if (!object.is_object()) return NotAnInput("not a JSON object");
   constexpr const char* kFields[] = {"text", "token_ids", "features", "bias_values", "bias_buckets"};
   for (const auto& [name, value] : object.items()) {
-    bool known = name == "label" || name == "labels";
+    bool known = name == "label" || name == "labels" || name == "value";
     for (const char* field : kFields) known = known || name == field || name == absl::StrCat("second_", field);
     if (!known) {
       return FieldError(name,
                         "is no field; expected text, token_ids, features, bias_values, bias_buckets, the same with "
-                        "second_ in front, label or labels");
+                        "second_ in front, label, labels or value");
     }
   }
   LabelledInput input;
@@ -239,11 +249,11 @@ absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line) {
   return input;
 }
 
-absl::StatusOr<std::vector<LabelledInput>> ReadInputFile(const std::string& path) {
+absl::StatusOr<std::vector<LabelledInput>> ReadInputFile(const std::string& path, const std::string& flag) {
   std::ifstream file;
   if (path != "-") {
     file.open(path);
-    if (!file) return absl::NotFoundError(absl::StrCat("--input: cannot read \"", path, "\""));
+    if (!file) return absl::NotFoundError(absl::StrCat(flag, ": cannot read \"", path, "\""));
   }
   std::istream& stream = path == "-" ? std::cin : file;
   std::vector<LabelledInput> inputs;
@@ -256,8 +266,8 @@ absl::StatusOr<std::vector<LabelledInput>> ReadInputFile(const std::string& path
     }
     inputs.push_back(*std::move(input));
   }
-  if (stream.bad()) return absl::NotFoundError(absl::StrCat("--input: cannot read \"", path, "\""));
-  if (inputs.empty()) return absl::InvalidArgumentError(absl::StrCat("--input: no input in \"", path, "\""));
+  if (stream.bad()) return absl::NotFoundError(absl::StrCat(flag, ": cannot read \"", path, "\""));
+  if (inputs.empty()) return absl::InvalidArgumentError(absl::StrCat(flag, ": no input in \"", path, "\""));
   return inputs;
 }
 

@@ -17,6 +17,7 @@ struct LabelledInput {
   v1::Input input;
   std::optional<int32_t> label;
   std::vector<std::optional<int32_t>> labels;  // token-classification, by position; null: not counted
+  std::optional<double> value;                 // regression
 };
 
 // Protobuf strings are UTF-8; the server cannot even parse others.
@@ -32,8 +33,9 @@ absl::StatusOr<v1::Sequence> MakeSequence(const std::optional<std::string>& text
 // One line of a JSONL file. InvalidArgument names the field.
 absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line);
 
-// All lines; blank ones are skipped. path "-": standard input. NotFound, or InvalidArgument with "FILE:LINE: ".
-absl::StatusOr<std::vector<LabelledInput>> ReadInputFile(const std::string& path);
+// All lines; blank ones are skipped. path "-": standard input. NotFound, or InvalidArgument with "FILE:LINE: ". `flag`
+// is the one that named the file.
+absl::StatusOr<std::vector<LabelledInput>> ReadInputFile(const std::string& path, const std::string& flag = "--input");
 
 }  // namespace edgewise::cli
 

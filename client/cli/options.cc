@@ -19,11 +19,15 @@ void CostFlags::RegisterCost(FlagSet& flags) {
   flags.Add("samples", "N", "forward passes to average over", &samples);
   flags.Add("seed", "S", "makes the answer repeatable; without it the server draws one", &seed);
   flags.AddSwitch("dense", "attend to every pair, whatever the model does", &dense);
+  RegisterOverride(flags);
+  flags.Add("priority", "P", "0: default; 1: highest", &priority);
+}
+
+void CostFlags::RegisterOverride(FlagSet& flags) {
   flags.Add("windows", "W", "attend by SSA, in W windows with sources near them; with --sigma", &windows);
   flags.Add("sigma", "A[,B]", "how far sources may come from, as a share of the length; first and last layer", &sigma);
   flags.Add("keep", "K", "attend by SSA, to K sources for all queries of a layer", &keep);
   flags.Add("last_layers", "L", "SSA in the last L layers only", &last_layers);
-  flags.Add("priority", "P", "0: default; 1: highest", &priority);
 }
 
 absl::Status CostFlags::Check() const {
@@ -74,7 +78,7 @@ void RequestFlags::Register(FlagSet& flags) {
       "input", "FILE",
       "JSON lines (- for standard input): {\"text\": ...}, {\"token_ids\": [...]} or {\"features\": [[...], ...]},\n"
       "                              and optional \"bias_values\" or \"bias_buckets\" ([[...], ...]), the same\n"
-      "                              with \"second_\" in front, \"label\", \"labels\"",
+      "                              with \"second_\" in front, \"label\", \"labels\", \"value\"",
       &input);
   flags.Add("second_text", "TEXT", "the second text of a pair", &second_text);
   flags.Add("second_token_ids", "1,2,3", "the second sequence of a pair", &second_token_ids);
@@ -107,6 +111,13 @@ absl::StatusOr<v1::Truncate> ParseTruncate(const std::string& truncate) {
   if (truncate == "head") return v1::HEAD;
   if (truncate == "tail") return v1::TAIL;
   return absl::InvalidArgumentError(absl::StrCat("--truncate is \"", truncate, "\"; expected head or tail"));
+}
+
+void SetTruncate(v1::Truncate how, std::vector<LabelledInput>& inputs) {
+  for (LabelledInput& one : inputs) {
+    one.input.mutable_sequence()->set_truncate(how);
+    if (one.input.has_second()) one.input.mutable_second()->set_truncate(how);
+  }
 }
 
 absl::StatusOr<std::vector<LabelledInput>> RequestFlags::ReadInputs() const {
@@ -142,10 +153,7 @@ absl::StatusOr<std::vector<LabelledInput>> RequestFlags::ReadInputs() const {
     }
     inputs.push_back(std::move(one));
   }
-  for (LabelledInput& one : inputs) {
-    one.input.mutable_sequence()->set_truncate(*how);
-    if (one.input.has_second()) one.input.mutable_second()->set_truncate(*how);
-  }
+  SetTruncate(*how, inputs);
   return inputs;
 }
 

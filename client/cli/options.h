@@ -33,6 +33,7 @@ struct CostFlags {
 
   void RegisterModel(FlagSet& flags);
   void RegisterCost(FlagSet& flags);
+  void RegisterOverride(FlagSet& flags);  // part of RegisterCost()
   template <typename Request>
   absl::Status Apply(Request& request) const;
 
@@ -44,6 +45,9 @@ struct CostFlags {
 
 // "head", "tail" or "".
 absl::StatusOr<v1::Truncate> ParseTruncate(const std::string& truncate);
+
+// Sets what to do with a sequence that is too long.
+void SetTruncate(v1::Truncate how, std::vector<LabelledInput>& inputs);
 
 // What to ask: predict and bench.
 struct RequestFlags : CostFlags {

@@ -8,6 +8,7 @@
 #include <numbers>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -113,6 +114,32 @@ void Canvas::Cells(double x, double y, int rows, int columns, Size cell,
   cairo_fill(cairo_);
 }
 
+void Canvas::Line(double x0, double y0, double x1, double y1, Colour colour, double width, bool dashed) {
+  constexpr double kDashes[] = {5, 4};
+  cairo_set_dash(cairo_, kDashes, dashed ? 2 : 0, 0);
+  cairo_set_line_width(cairo_, width);
+  cairo_set_source_rgb(cairo_, colour.red, colour.green, colour.blue);
+  cairo_move_to(cairo_, x0, y0);
+  cairo_line_to(cairo_, x1, y1);
+  cairo_stroke(cairo_);
+  cairo_set_dash(cairo_, kDashes, 0, 0);
+}
+
+void Canvas::Polygon(double x, double y, double radius, int corners, double turn, Colour inside, Colour outline) {
+  cairo_new_path(cairo_);
+  if (corners == 0) cairo_arc(cairo_, x, y, radius, 0, 2 * std::numbers::pi);
+  for (int c = 0; c < corners; ++c) {
+    const double angle = 2 * std::numbers::pi * (c + turn) / corners;
+    cairo_line_to(cairo_, x + radius * std::sin(angle), y - radius * std::cos(angle));
+  }
+  cairo_close_path(cairo_);
+  cairo_set_source_rgb(cairo_, inside.red, inside.green, inside.blue);
+  cairo_fill_preserve(cairo_);
+  cairo_set_source_rgb(cairo_, outline.red, outline.green, outline.blue);
+  cairo_set_line_width(cairo_, 1.8);
+  cairo_stroke(cairo_);
+}
+
 std::string Canvas::Cut(std::string text, double room) {
   cairo_text_extents_t extents;
   cairo_text_extents(cairo_, text.c_str(), &extents);
@@ -131,6 +158,9 @@ void Canvas::Select(const TextStyle& style) {
   cairo_set_font_size(cairo_, style.size);
   cairo_set_source_rgb(cairo_, style.colour.red, style.colour.green, style.colour.blue);
 }
+
+bool IsSvg(const std::string& path) { return absl::EndsWithIgnoreCase(path, ".svg"); }
+bool IsPng(const std::string& path) { return absl::EndsWithIgnoreCase(path, ".png"); }
 
 absl::Status DrawPage(const std::string& path, bool svg, const std::function<Size(Canvas&)>& draw) {
   auto draw_on = [&draw](cairo_surface_t* surface, Size page) {

@@ -15,6 +15,7 @@ struct Colour {
   double red, green, blue;
 };
 
+inline constexpr Colour kWhite = {1, 1, 1};
 inline constexpr Colour kInk = {0.13, 0.13, 0.13};
 inline constexpr Colour kGrey = {0.42, 0.42, 0.42};
 inline constexpr Colour kPale = {0.87, 0.89, 0.91};
@@ -40,6 +41,9 @@ class Canvas {
   void Fill(double x, double y, double width, double height, Colour colour);
   void Frame(double x, double y, double width, double height);
   void Dot(double x, double y, double radius, Colour colour);
+  void Line(double x0, double y0, double x1, double y1, Colour colour, double width = 1, bool dashed = false);
+  // An outlined regular polygon around (x, y), turned by a share of a corner; without corners a circle.
+  void Polygon(double x, double y, double radius, int corners, double turn, Colour inside, Colour outline);
   // y: the middle of the line. Cut to `room`, where that is not 0, with an ellipsis.
   void Text(double x, double y, const std::string& text, const TextStyle& style = {}, double room = 0);
   // Turned by 90 degrees, reads upwards, its `anchor` at y; x: the middle of the line.
@@ -56,6 +60,10 @@ class Canvas {
   void Select(const TextStyle& style);
   cairo_t* cairo_;
 };
+
+// By the end of a name.
+bool IsSvg(const std::string& path);
+bool IsPng(const std::string& path);
 
 // Calls `draw` twice: to learn the size of the page, which it returns, and to draw it. The file is a PNG, or an SVG
 // where `svg` says so.

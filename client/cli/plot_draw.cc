@@ -280,12 +280,10 @@ Size DrawAll(Canvas& canvas, const Plot& plot) {
   return {width, y + kMargin - 10};
 }
 
-bool IsSvg(const std::string& path) { return absl::EndsWithIgnoreCase(path, ".svg"); }
-
 }  // namespace
 
 absl::Status CheckPlotPath(const std::string& path) {
-  if (IsSvg(path) || absl::EndsWithIgnoreCase(path, ".png")) return absl::OkStatus();
+  if (IsSvg(path) || IsPng(path)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--plot is \"", path, "\"; expected a name that ends in .png or .svg, or - for the terminal"));
 }

@@ -1,11 +1,7 @@
 // edgewise predict: one input in full, or a file of inputs line by line.
-#include <unistd.h>
-
 #include <atomic>
 #include <cmath>
 #include <condition_variable>
-#include <cstdlib>
-#include <iostream>
 #include <map>
 #include <mutex>
 #include <ostream>
@@ -14,18 +10,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/ask.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
 #include "client/cli/plot_draw.h"
-#include "client/cli/plot_text.h"
+#include "client/cli/plot_show.h"
 #include "client/cli/render.h"
 
 namespace edgewise::cli {
 namespace {
-
-constexpr char kTerminal[] = "-";             // --plot
-constexpr uint64_t kMaxGraphEdges = 4 << 20;  // that a server returns, unless its --max_graph_edges says otherwise
 
 struct PredictFlags {
   RequestFlags request;
@@ -80,70 +74,16 @@ struct PredictFlags {
   }
 };
 
-absl::Status CheckAnswer(const absl::StatusOr<v1::PredictResponse>& response) {
-  if (!response.ok()) return response.status();
-  if (response->predictions_size() == 1) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the answer has ", response->predictions_size(), " predictions for 1 input"));
-}
-
-// The edges of the first sample: the same request again, of that sample alone. A graph can only be had under a cap that
-// the server can return; where that cap drops edges, the graph is another than the answer's.
-absl::StatusOr<v1::Graph> AskForGraph(Client& client, v1::PredictRequest request, const v1::PredictResponse& response) {
-  const v1::EdgeReport& edges = response.predictions(0).edges();
-  if (response.predictions(0).has_graph()) return response.predictions(0).graph();
-  request.set_version(response.version());
-  request.mutable_ensemble()->set_seed(response.seed());
-  request.mutable_ensemble()->set_samples(1);
-  request.mutable_ensemble()->clear_tolerance();
-  const uint32_t stride = request.outputs().stride();
-  request.mutable_outputs()->Clear();
-  request.mutable_outputs()->set_stride(stride);
-  request.mutable_outputs()->set_graph(true);
-  const bool lowered = std::min(edges.budget() == 0 ? edges.pairs() : edges.budget(), edges.pairs()) > kMaxGraphEdges;
-  if (lowered) request.mutable_budget()->set_max_edges(kMaxGraphEdges);
-  absl::StatusOr<v1::PredictResponse> answer = client.Predict(request);
-  if (lowered && (answer.status().code() == absl::StatusCode::kInvalidArgument ||
-                  (answer.ok() && answer->predictions_size() == 1 && answer->predictions(0).edges().capped()))) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a graph can have ", WithCommas(kMaxGraphEdges), " edges, and this one has more"));
-  }
-  if (absl::Status status = CheckAnswer(answer); !status.ok()) return status;
-  return std::move(*answer->mutable_predictions(0)->mutable_graph());
-}
-
-absl::Status ShowPlot(const std::string& path, Client& client, const v1::PredictRequest& request,
-                      const v1::PredictResponse& response, std::ostream& out) {
-  const v1::ModelInfo model =
-      client.GetModel(response.model(), response.version()).value_or(v1::ModelInfo::default_instance());
-  const absl::StatusOr<v1::Graph> graph = AskForGraph(client, request, response);
-  const PlotSource source{.input = request.inputs(0),
-                          .response = response,
-                          .model = model,
-                          .graph = graph.ok() ? &*graph : nullptr,
-                          .without_graph = std::string(graph.status().message())};
-  if (path == kTerminal) {
-    const bool colour = &out == &std::cout && isatty(STDOUT_FILENO) && std::getenv("NO_COLOR") == nullptr;
-    absl::StatusOr<std::string> text = PlotText(source, colour);
-    if (text.ok()) out << "\n" << *text << std::flush;
-    return text.status();
-  }
-  absl::StatusOr<Plot> plot = LayOutPlot(source);
-  return plot.ok() ? DrawPlot(*plot, path) : plot.status();
-}
-
-int PredictOne(const PredictFlags& flags, Client& client, v1::PredictRequest& request, const LabelledInput& input,
+int PredictOne(const PredictFlags& flags, Client& client, const v1::PredictRequest& request, const LabelledInput& input,
                std::ostream& out, std::ostream& err) {
-  *request.add_inputs() = input.input;
-  absl::StatusOr<v1::PredictResponse> response = client.Predict(request);
-  if (absl::Status status = CheckAnswer(response); !status.ok()) {
-    return ReportServerError(status, flags.connection, err);
-  }
+  absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, input.input);
+  if (!response.ok()) return ReportServerError(response.status(), flags.connection, err);
   v1::PredictResponse shown = *response;  // without what only the plot asked for
   if (!flags.each_sample) shown.mutable_predictions(0)->clear_sample_outputs();
   if (!flags.layer_stats && !flags.key_degrees) shown.mutable_predictions(0)->mutable_edges()->clear_layers();
   out << (flags.json ? ToJson(shown, true) : RenderAnswer(shown)) << std::flush;
   if (flags.plot.empty()) return kExitOk;
-  if (absl::Status status = ShowPlot(flags.plot, client, request, *response, out); !status.ok()) {
+  if (absl::Status status = ShowPlot(flags.plot, client, request, input.input, *response, out); !status.ok()) {
     return ReportServerError(status, flags.connection, err);
   }
   if (flags.plot != kTerminal) err << "plot in " << flags.plot << "\n";
@@ -179,6 +119,10 @@ struct Summary {
                              Percent(static_cast<double>(accuracy.right) / static_cast<double>(accuracy.known)),
                              WithCommas(accuracy.right), WithCommas(accuracy.known));
     }
+    if (accuracy.valued > 0) {
+      out << absl::StrFormat("error        mean %.4f (absolute, of %s)\n",
+                             accuracy.off / static_cast<double>(accuracy.valued), WithCommas(accuracy.valued));
+    }
     if (answered == 0) return;
     const double n = static_cast<double>(answered);
     const double variance = n > 1 ? std::max(0.0, density_squares - density * density / n) / (n - 1) : 0.0;
@@ -190,13 +134,6 @@ struct Summary {
   }
 };
 
-// After one of these the next input would fare no better.
-bool IsHopeless(absl::StatusCode code) {
-  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kUnauthenticated ||
-         code == absl::StatusCode::kPermissionDenied || code == absl::StatusCode::kNotFound ||
-         code == absl::StatusCode::kUnimplemented;
-}
-
 // One call per input, several at a time, so that the server batches them and an input that it refuses costs no other.
 // Answers are printed in the order of the inputs.
 int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequest& request,
@@ -207,9 +144,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t i = next++; i < inputs.size(); i = next++) {
-      v1::PredictRequest one = request;
-      *one.add_inputs() = inputs[i].input;
-      absl::StatusOr<v1::PredictResponse> response = client.Predict(one);
+      absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, inputs[i].input);
       std::lock_guard lock(mutex);
       finished.emplace(i, std::move(response));
       changed.notify_one();
@@ -226,7 +161,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
     changed.wait(lock, [&] { return finished.count(i) > 0; });
     const absl::StatusOr<v1::PredictResponse> response = std::move(finished.extract(i).mapped());
     lock.unlock();
-    const absl::Status status = CheckAnswer(response);
+    const absl::Status status = response.status();
     if (status.ok()) {
       summary.Add(*response, inputs[i]);
       out << (flags.json ? ToJson(*response, false) + "\n" : RenderLine(i + 1, *response, inputs[i])) << std::flush;

@@ -1,6 +1,7 @@
 #include "client/cli/render.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -209,6 +210,9 @@ std::string RenderLine(size_t number, const v1::PredictResponse& response, const
       has_probability ? absl::StrFormat("%.4f", entropy) : "-", MeanWithCommas(edges.edges()), Percent(edges.density()),
       edges.capped() ? "yes" : "no", prediction.samples(), static_cast<double>(response.timing().total_us()) / 1000.0);
   if (input.label) absl::StrAppend(&line, *input.label == id ? "  right" : absl::StrCat("  wrong: ", *input.label));
+  if (input.value && prediction.values_size() > 0) {
+    absl::StrAppendFormat(&line, "  off by %.4f", std::abs(prediction.values(0) - *input.value));
+  }
   if (!input.labels.empty()) {
     Accuracy accuracy;
     const bool fits = accuracy.Add(prediction, input);
@@ -224,6 +228,10 @@ bool Accuracy::Add(const v1::Prediction& prediction, const LabelledInput& input)
   if (input.label) {
     ++known;
     right += prediction.label_id() == *input.label;
+  }
+  if (input.value && prediction.values_size() > 0) {
+    ++valued;
+    off += std::abs(static_cast<double>(prediction.values(0)) - *input.value);
   }
   const bool fits = input.labels.empty() || input.labels.size() == static_cast<size_t>(prediction.tokens_size());
   for (size_t t = 0; t < input.labels.size(); ++t) {

@@ -17,10 +17,12 @@ std::string RenderAnswer(const v1::PredictResponse& response);
 std::string RenderHeading();
 std::string RenderLine(size_t number, const v1::PredictResponse& response, const LabelledInput& input);
 
-// Right answers among those whose answer is known.
+// Right answers among those whose label is known, and how far off those are whose value is known.
 struct Accuracy {
   uint64_t right = 0;
   uint64_t known = 0;
+  double off = 0;  // sum of |answer - value| over `valued`
+  uint64_t valued = 0;
   // False when the labels do not fit the answer, which then counts as wrong in every known label.
   bool Add(const v1::Prediction& prediction, const LabelledInput& input);
 };

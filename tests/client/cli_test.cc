@@ -281,7 +281,7 @@ TEST_F(CliTest, ProgramOfTheSelfCheckThatIsAbsentIsNotPartOfTheInstallation) {
 
 TEST_F(CliTest, HelpIsOnStandardOutputForEveryCommand) {
   EXPECT_HAS(RunCli({"help"}).out, "predict");
-  for (const char* command : {"predict", "models", "health", "bench"}) {
+  for (const char* command : {"predict", "evaluate", "models", "health", "bench"}) {
     const Outcome run = RunCli({command, "--help"});
     EXPECT_EQ(run.status, kExitOk);
     EXPECT_HAS(run.out, std::string("Usage: edgewise ") + command);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -82,6 +83,17 @@ TEST(EnsembleTest, MutualInformationIsNeverNegative) {
     EXPECT_LT(merged->predictions(0).mutual_information(), 1e-12);
   }
   EXPECT_GT(negative, 0) << "this test tests nothing";
+}
+
+TEST(EnsembleTest, CertaintyHasAnEntropyOfZeroAndNotOfMinusZero) {
+  v1::PredictResponse part = MakeResponse(Task::kClassification, 0, 1, false);
+  v1::SampleOutput* sample = part.mutable_predictions(0)->mutable_sample_outputs(0);
+  for (int c = 0; c < kLabels; ++c) sample->set_probabilities(c, c == 3 ? 1.0f : 0.0f);
+  const absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts({&part, 1});
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_EQ(merged->predictions(0).predictive_entropy(), 0.0);
+  EXPECT_FALSE(std::signbit(merged->predictions(0).predictive_entropy()));
+  EXPECT_FALSE(std::signbit(merged->predictions(0).mutual_information()));
 }
 
 TEST(EnsembleTest, MeanIsRoundedOnceAndNotPartByPart) {
@@ -212,6 +224,19 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"Truncated", [](auto* part) { part->mutable_predictions(0)->set_truncated_tokens(4); },
                 "truncated_tokens is 4, but parts[0] has 3"},
         Refusal{"Graph", [](auto* part) { part->mutable_predictions(0)->mutable_graph()->add_layers(); }, ".graph"},
+        Refusal{"Heads",
+                [](auto* part) {
+                  part->mutable_predictions(0)->mutable_edges()->mutable_layers(1)->mutable_heads()->RemoveLast();
+                },
+                "parts[1].predictions[0].edges.layers.heads: their number is 2, but parts[0] has 3"},
+        Refusal{"KeyDegrees",
+                [](auto* part) {
+                  part->mutable_predictions(0)->mutable_edges()->mutable_layers(1)->mutable_heads(1)->add_key_degrees(
+                      1);
+                },
+                "parts[1].predictions[0].edges.layers.heads.key_degrees: their number is 7, but parts[0] has 6"},
+        Refusal{"Top", [](auto* part) { part->mutable_predictions(0)->mutable_top()->RemoveLast(); },
+                "parts[1].predictions[0].top has 2 labels, but parts[0] has 3"},
         Refusal{"Scored", [](auto* part) { part->mutable_predictions(0)->set_scored_tokens(3); },
                 "parts[1].predictions[0].scored_tokens is 3, but parts[0] has 0"},
         Refusal{
@@ -234,6 +259,52 @@ TEST(EnsembleTest, TimingIsTheLongestWaitAndTheSumOfTheComputeTimes) {
   EXPECT_EQ(timing.compute_us(), 201u);
   EXPECT_EQ(timing.total_us(), 141u);
   EXPECT_EQ(timing.batch_inputs(), 4u);
+}
+
+TEST(EnsembleTest, TimingOfOnePartIsKeptAndTokensOfABatchAreTheMost) {
+  std::vector<v1::PredictResponse> parts = MakeParts(Task::kClassification, {2, 2, 2});
+  EXPECT_FALSE(MergeEnsembleParts(parts)->has_timing());
+  parts[1].mutable_timing()->set_compute_us(7);
+  parts[1].mutable_timing()->set_batch_tokens(90);
+  EXPECT_EQ(MergeEnsembleParts(parts)->timing().compute_us(), 7u);
+  parts[2].mutable_timing()->set_batch_tokens(80);
+  EXPECT_EQ(MergeEnsembleParts(parts)->timing().batch_tokens(), 90u);
+}
+
+TEST(EnsembleTest, RequestIdIsThatOfTheFirstPart) {
+  std::vector<v1::PredictResponse> parts = MakeParts(Task::kClassification, {2, 2});
+  parts[0].set_request_id("first");
+  parts[1].set_request_id("second");
+  EXPECT_EQ(MergeEnsembleParts(parts)->request_id(), "first");
+}
+
+TEST(EnsembleTest, AGraphIsOfOneSampleAlone) {
+  const auto merge = [](const std::vector<int>& counts) {
+    std::vector<v1::PredictResponse> parts = MakeParts(Task::kClassification, counts);
+    parts[0].mutable_predictions(0)->mutable_graph()->add_layers()->add_heads()->add_keys(3);
+    return MergeEnsembleParts(parts);
+  };
+  ASSERT_TRUE(merge({1}).ok()) << merge({1}).status();
+  EXPECT_EQ(merge({1})->predictions(0).graph().layers(0).heads(0).keys(0), 3u);
+  for (const std::vector<int>& counts : {std::vector<int>{2}, {1, 1}}) {
+    EXPECT_EQ(merge(counts).status().message(),
+              "parts[0].predictions[0].graph: graphs are of one sample and cannot be merged");
+  }
+}
+
+TEST(EnsembleTest, TokensAndValuesMustAgreeToo) {
+  std::vector<v1::PredictResponse> tokens = MakeParts(Task::kTokens, {2, 2});
+  tokens[1].mutable_predictions(1)->mutable_tokens(kPad)->set_pad(false);
+  EXPECT_EQ(MergeEnsembleParts(tokens).status().message(),
+            "parts[1].predictions[1].tokens[2].pad differs from parts[0]");
+  tokens = MakeParts(Task::kTokens, {2, 2});
+  tokens[1].mutable_predictions(1)->mutable_tokens()->RemoveLast();
+  EXPECT_EQ(MergeEnsembleParts(tokens).status().message(),
+            "parts[1].predictions[1] has 5 positions of 5 labels and 0 values, but parts[0] has 6, 5 and 0");
+  std::vector<v1::PredictResponse> values = MakeParts(Task::kRegression, {2, 2}, false);
+  values[1].mutable_predictions(0)->mutable_sample_outputs(1)->mutable_values()->RemoveLast();
+  EXPECT_EQ(MergeEnsembleParts(values).status().message(),
+            "parts[1].predictions[0].sample_outputs[1].values has 1 entries, expected 2");
 }
 
 TEST(EnsembleTest, NoPartsAreRefused) {

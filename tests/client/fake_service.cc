@@ -59,7 +59,9 @@ class Service final : public v1::InferenceService::Service {
 
   grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
                         v1::GetModelResponse* response) override {
-    if (request->model() == "toy") {
+    if (request->model() == "toy" && request->version() > 1) {
+      return grpc::Status(grpc::StatusCode::NOT_FOUND, absl::StrCat("toy has no version ", request->version()));
+    } else if (request->model() == "toy") {
       *response->mutable_model() = Toy();
     } else if (request->model() == "ids") {
       *response->mutable_model() = Toy();

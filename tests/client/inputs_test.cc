@@ -32,6 +32,12 @@ TEST(InputLineTest, TokenIdsAndTokenLabelsArrive) {
   EXPECT_FALSE(input->label.has_value());
 }
 
+TEST(InputLineTest, ValueOfARegressionArrives) {
+  absl::StatusOr<LabelledInput> input = ParseInputLine(R"({"text": "a", "value": -1.5})");
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(input->value, -1.5);
+}
+
 TEST(InputLineTest, FeaturesAndBiasesArriveRowByRow) {
   absl::StatusOr<LabelledInput> input = ParseInputLine(
       R"({"features": [[1, 2.5, -3], [4, 5, 6e-1]], "bias_values": [[0, 1], [2, 3.5]],
@@ -75,6 +81,8 @@ TEST(InputLineTest, EachFaultIsNamed) {
       {R"({"text": "a", "label": "positive"})", "label is \"positive\"; expected an integer"},
       {R"({"text": "a", "label": 1, "labels": [1]})", "label and labels exclude each other"},
       {R"({"text": "a", "labels": [true]})", "labels[0] is true; expected an integer"},
+      {R"({"text": "a", "value": "2"})", "value is \"2\"; expected a number"},
+      {R"({"text": "a", "value": 2, "label": 1})", "value excludes label and labels"},
       {R"({"txet": "a"})", "txet is no field"},
       {"{\"text\": \"\xff\"}", "not valid UTF-8"},
       {"{\"text\": \"\xed\xa0\x80\"}", "not valid UTF-8"},

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <ostream>
 #include <utility>
 
 #include "kernels/cuda/launch.h"
@@ -72,6 +73,7 @@ struct MisuseCase {
   Misuse which;
   const char* message;
 };
+void PrintTo(const MisuseCase& misuse, std::ostream* out) { *out << misuse.message; }
 class EmulatorDeathTest : public testing::TestWithParam<MisuseCase> {};
 
 TEST_P(EmulatorDeathTest, IsReported) {

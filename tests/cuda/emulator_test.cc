@@ -234,6 +234,36 @@ TEST(EmulatorTest, TensorCoreProductIsThePlainProduct) {
   });
 }
 
+__global__ void PackPairs(const float* from, uint32_t* to) {
+  to[threadIdx.x] = PackBf16(from[2 * threadIdx.x], from[2 * threadIdx.x + 1]);
+}
+
+// Floats halfway between two bf16 go to the even one, the others to the nearer one; the first is the low half.
+TEST(EmulatorTest, PairsOfBf16AreRoundedToTheNearestAndToEvenBetweenTwo) {
+  const struct {
+    uint32_t bits;
+    uint16_t rounded;
+  } cases[] = {
+      {0x3F800000, 0x3F80}, {0x3F807FFF, 0x3F80}, {0x3F808000, 0x3F80}, {0x3F808001, 0x3F81},  // above an even one
+      {0x3F817FFF, 0x3F81}, {0x3F818000, 0x3F82}, {0x3F818001, 0x3F82}, {0x3FFFFFFF, 0x4000},  // above an odd one
+      {0xBF808000, 0xBF80}, {0xBF818000, 0xBF82}, {0xBF80FFFF, 0xBF81}, {0x80000000, 0x8000},  // below 0
+      {0x00008000, 0x0000}, {0x00008001, 0x0001}, {0x7F7FFFFF, 0x7F80}, {0x7F800000, 0x7F80},  // the ends
+  };
+  std::vector<float> floats;
+  std::vector<uint32_t> expected;
+  for (const auto& low : cases) {
+    for (const auto& high : cases) {
+      floats.push_back(__uint_as_float(low.bits));
+      floats.push_back(__uint_as_float(high.bits));
+      expected.push_back(low.rounded | static_cast<uint32_t>(high.rounded) << 16);
+    }
+  }
+  const Buffer<float> from(floats);
+  const Buffer<uint32_t> to(expected.size());
+  ASSERT_EQ(Launch(nullptr, 1, static_cast<int>(expected.size()), 0, PackPairs, from.data, to.data), cudaSuccess);
+  EXPECT_EQ(to.Read(), expected);
+}
+
 __global__ void LoadTiles(bool transposed, unsigned* out) {
   uint16_t* tiles = reinterpret_cast<uint16_t*>(DynamicShared());  // [4, 8, 8]: element i is i
   for (int i = threadIdx.x; i < 256; i += 32) tiles[i] = i;

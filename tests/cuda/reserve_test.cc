@@ -164,7 +164,7 @@ class FullWaveOnceTest : public ::testing::Test {
   emulator::Taken before_;
 };
 
-class FullWaveTest : public FullWaveOnceTest, public ::testing::WithParamInterface<const char*> {};
+class FullWaveTest : public FullWaveOnceTest, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(FullWaveTest, WithReports) {
   Load(WaveConfig({{"max_position_embeddings", 64}}), GetParam());
@@ -270,7 +270,8 @@ TEST_F(FullWaveOnceTest, OfCachesOfUnlikeSizes) {
   ExpectNothingTaken(before_);
 }
 
-INSTANTIATE_TEST_SUITE_P(Precisions, FullWaveTest, ::testing::Values("fp32", "bf16"));
+INSTANTIATE_TEST_SUITE_P(Precisions, FullWaveTest, ::testing::Values("fp32", "bf16"),
+                         [](const auto& info) { return info.param; });
 
 class ReserveGenerationTest : public ReserveTest {};
 

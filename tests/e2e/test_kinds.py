@@ -60,8 +60,14 @@ class KindsTest(unittest.TestCase):
             plain = self.ask(server, "regression", {"token_ids": [3, 1, 4, 1, 5]})
             answer = self.ask(server, "regression", {"token_ids": [3, 1, 4, 1, 5]}, "--samples", "4", "--keep", "2")
             shown = server.cli("predict", "--model", "regression", "--token_ids", "3,1,4,1,5").stdout
+            with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+                json.dump({"token_ids": [3, 1, 4, 1, 5], "value": plain["values"][0] - 0.25}, file)
+                file.flush()
+                judged = server.cli("predict", "--model", "regression", "--input", file.name).stdout
         reference = Reference(os.path.join(TESTDATA, "regression", "1"))
         np.testing.assert_allclose(plain["values"], reference.logits([3, 1, 4, 1, 5]), atol=1e-4)
+        self.assertIn("off by 0.2500", judged)
+        self.assertIn("error        mean 0.2500 (absolute, of 1)", judged)
         self.assertEqual(plain["stddev"], [0, 0])
         self.assertEqual(len(answer["values"]), 2)
         self.assertEqual(answer["probabilities"], [])

@@ -12,6 +12,7 @@ import urllib.parse
 import urllib.request
 
 from edgewise_process import TESTDATA, Server, series, total
+from rpc import Rpc, pb
 
 PROMTOOL = shutil.which("promtool")
 PROMETHEUS = shutil.which("prometheus")
@@ -48,6 +49,43 @@ class MetricsTest(unittest.TestCase):
         with Server(TESTDATA) as server:
             self.make_requests(server)
             self.check(server.metrics())
+
+    def check_seconds(self, text: str, series: str, microseconds: list, **labels: str) -> None:
+        """That a histogram holds exactly these times, which answers round down to whole microseconds."""
+        self.assertEqual(total(text, series + "_count", **labels), len(microseconds))
+        rounded_off = total(text, series + "_sum", **labels) * 1e6 - sum(microseconds)
+        self.assertGreater(rounded_off, -0.01, series)
+        self.assertLess(rounded_off, len(microseconds) + 0.01, series)
+
+    def test_seconds_of_the_histograms_are_those_of_the_answers(self):
+        with Server(TESTDATA) as server:
+            rpc = Rpc(server)
+            text = pb.Sequence(token_ids=pb.TokenIds(values=[1, 2, 3, 4]))
+            request = pb.PredictRequest(model="sbm", inputs=[pb.Input(sequence=text)] * 50,
+                                        ensemble=pb.Ensemble(samples=20))
+            timings = []
+            for priority in (1, 2, 3, 3, 3):
+                request.priority = priority
+                timings.append(rpc.predict(request).timing)
+            generated = [rpc.generate(pb.GenerateRequest(model="lm-dense", prompt=text, max_new_tokens=5))[-1].timing
+                         for _ in range(4)]
+            rpc.close()
+            metrics = server.metrics()
+        queue, forward = "edgewise_queue_duration_seconds", "edgewise_stage_duration_seconds"
+        for priority, of_priority in (("1", timings[:1]), ("2", timings[1:2]), ("3", timings[2:])):
+            self.check_seconds(metrics, queue, [timing.queue_us for timing in of_priority], model="sbm",
+                               priority=priority)
+        self.check_seconds(metrics, forward, [timing.compute_us for timing in timings], model="sbm", stage="forward")
+        self.assertGreater(timings[0].compute_us, 100)
+        self.check_seconds(metrics, queue, [timing.queue_us for timing in generated], model="lm-dense", priority="2")
+        self.check_seconds(metrics, forward, [timing.compute_us for timing in generated], model="lm-dense",
+                           stage="forward")
+        # What follows the last look at the clock for the answer counts in the metric alone.
+        for series, model, totals in (("request", "sbm", timings), ("generation", "lm-dense", generated)):
+            name = f"edgewise_{series}_duration_seconds"
+            self.assertEqual(total(metrics, name + "_count", model=model), len(totals))
+            self.assertGreaterEqual(total(metrics, name + "_sum", model=model) * 1e6 + 0.01,
+                                    sum(timing.total_us for timing in totals))
 
     def make_requests(self, server: Server) -> None:
         """7 good requests on `sbm`, 3 on `sbm-pair`, 4 bad ones on `sbm`, 2 on a model that does not exist."""

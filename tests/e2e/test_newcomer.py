@@ -40,6 +40,33 @@ class NewcomerTest(unittest.TestCase):
         self.assertGreater(float(sampled["edges"]["expected_edges"]), 0)
         self.assertLess(sampled["edges"]["density"], 1)
 
+    def test_evaluate_says_what_predict_says_at_each_cap(self):
+        data = os.path.join(ROOT, "examples", "data", "sentiment.jsonl")
+        with open(data) as file:
+            labels = [json.loads(line)["label"] for line in file]
+        common = ("--model", "sentiment", "--seed", "1", "--json")
+        with Server(EXAMPLES) as server:
+            result = server.cli("evaluate", "--data", data, "--caps", "0.5%,4%,100%", *common)
+            asked = {name: server.cli("predict", "--input", data, *flags, *common).stdout for name, flags in (
+                ("dense", ["--dense"]), ("no cap", []), ("cap 0.5 %", ["--max_density", "0.005"]),
+                ("cap 4 %", ["--max_density", "0.04"]), ("cap 100 %", ["--max_density", "1"]))}
+        self.assertEqual(result.returncode, 0, result.stderr)
+        settings = json.loads(result.stdout)["settings"]
+        self.assertEqual([setting["setting"] for setting in settings], list(asked))
+        for setting in settings:
+            lines = [json.loads(line) for line in asked[setting["setting"]].splitlines()]
+            answers = [(line["predictions"][0], label) for line, label in zip(lines, labels) if "predictions" in line]
+            edges = [float(answer["edges"]["edges"]) for answer, _ in answers]
+            self.assertEqual(setting["answered"], len(answers))
+            self.assertEqual(setting["refused"], len(labels) - len(answers))
+            self.assertEqual(setting["right"], sum(answer["label_id"] == label for answer, label in answers))
+            self.assertEqual(setting["most_edges"], max(edges))
+            self.assertAlmostEqual(setting["edges"], sum(edges) / len(edges), places=6)
+            self.assertEqual(setting["over_cap"], 0)
+        refused = [setting["refused"] for setting in settings]
+        self.assertGreater(refused.pop(2), 0)  # half a percent of the shortest texts is less than an edge
+        self.assertEqual(refused, [0, 0, 0, 0])
+
     def test_every_bundled_model_answers(self):
         names = sorted(os.listdir(EXAMPLES))
         self.assertTrue(names)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
 #include <string>
 
 #include "tests/kernels/attention_patterns.h"
@@ -47,6 +48,11 @@ struct Size {
   double gap_share;
   bool one_matrix;
 };
+
+void PrintTo(const Size& size, std::ostream* out) {
+  *out << size.head_dim << "x" << size.value_dim << "x" << size.lengths.back();
+}
+
 const Size kSizes[] = {
     {{1, 2, 63, 64, 65}, 2, 16, 0, 0.0, false},  // around a tile
     {{300}, 1, 64, 0, 0.0, false},               // operands used where they lie
@@ -191,12 +197,7 @@ TEST_P(CompactTest, OneWindowIsAllPairs) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, CompactTest, ::testing::ValuesIn(kSizes), [](const auto& info) {
-  const Size& size = info.param;
-  std::string name = std::to_string(size.head_dim);
-  for (const int part : {size.value_dim, size.lengths.back()}) name.append("x").append(std::to_string(part));
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Sizes, CompactTest, ::testing::ValuesIn(kSizes), ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace edgewise

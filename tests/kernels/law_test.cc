@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <ostream>
 #include <random>
 
 #include "kernels/backend.h"
@@ -92,6 +93,11 @@ struct Case {
   float exploration;
   float most;  // largest rate
 };
+
+void PrintTo(const Case& c, std::ostream* out) {
+  constexpr const char* kLaws[] = {"bernoulli", "poisson_set", "poisson_multi"};
+  *out << kLaws[static_cast<int>(c.law)] << ", exploration " << c.exploration << ", rates to " << c.most;
+}
 
 class LawTest : public ::testing::TestWithParam<Case> {
  protected:

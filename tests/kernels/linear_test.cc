@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <ostream>
 #include <random>
 #include <string>
 #include <tuple>
@@ -11,6 +12,11 @@
 #include "kernels/reference.h"
 
 namespace edgewise {
+
+inline void PrintTo(RowCount count, std::ostream* out) {
+  *out << (count == RowCount::kMany ? "many rows" : "few rows");
+}
+
 namespace {
 
 std::vector<float> Random(size_t size, uint64_t seed) {
@@ -42,7 +48,7 @@ const Shape kShapes[] = {
 
 // How many rows a product is for, and the instruction set. Weights lie as the first backend of a process likes them, so
 // run each test in a process of its own, as ctest does.
-class LinearTest : public ::testing::TestWithParam<std::tuple<RowCount, const char*>> {
+class LinearTest : public ::testing::TestWithParam<std::tuple<RowCount, std::string>> {
  protected:
   void SetUp() override {
     if (Make(1) == nullptr) GTEST_SKIP() << "not on this machine";
@@ -53,7 +59,7 @@ class LinearTest : public ::testing::TestWithParam<std::tuple<RowCount, const ch
 
 INSTANTIATE_TEST_SUITE_P(All, LinearTest,
                          ::testing::Combine(::testing::Values(RowCount::kMany, RowCount::kFew),
-                                            ::testing::Values("generic", "avx2", "avx512")));
+                                            ::testing::Values<std::string>("generic", "avx2", "avx512")));
 
 TEST_P(LinearTest, AgreesWithTheReference) {
   const auto backend = Make(2);

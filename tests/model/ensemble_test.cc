@@ -241,5 +241,65 @@ TEST(ScoredTokensTest, AnImpossibleTextFailsAndSaysWhy) {
   EXPECT_DOUBLE_EQ(possible.log_likelihood, std::log(0.25) + std::log(0.5));
 }
 
+// Samples that are all alike have no mutual information, though the mean of their entropies is rounded.
+TEST(MutualInformationTest, IsNeverNegativeNorMinusZero) {
+  std::mt19937_64 random(3);
+  std::uniform_real_distribution<float> weight(0.0f, 1.0f);
+  int negative = 0;  // before it is clamped
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> probabilities(5);
+    float sum = 0.0f;
+    for (float& p : probabilities) sum += p = weight(random);
+    for (float& p : probabilities) p /= sum;
+    if (round == 0) probabilities = {0.0f, 1.0f, 0.0f, 0.0f, 0.0f};
+    InputResult result;
+    result.rows = 1;
+    result.labels = 5;
+    result.pairs = 1;
+    result.samples = 7;
+    result.sample_results.resize(7);
+    for (SampleResult& sample : result.sample_results) sample.logits = sample.probabilities = probabilities;
+    CombineSamples(result);
+    ASSERT_TRUE(result.status.ok()) << result.status;
+    const double entropy = result.predictive_entropy[0];
+    double entropies = 0.0;
+    for (int sample = 0; sample < 7; ++sample) entropies += entropy;
+    negative += entropy - entropies / 7 < 0.0;
+    EXPECT_FALSE(std::signbit(result.mutual_information[0])) << result.mutual_information[0];
+    EXPECT_FALSE(std::signbit(entropy)) << entropy;
+    EXPECT_LT(result.mutual_information[0], 1e-12);
+  }
+  EXPECT_GT(negative, 0) << "this test tests nothing";
+}
+
+TEST(CombinedEdgesTest, MeansAndTheMostOfTheSamplesThatCount) {
+  InputResult result;
+  result.rows = result.labels = 1;
+  result.pairs = 80;
+  result.samples = 2;  // the third is surplus
+  const uint64_t edges[] = {30, 10, 70}, isolated[] = {1, 4, 9};
+  for (int s = 0; s < 3; ++s) {
+    SampleResult& sample = result.sample_results.emplace_back();
+    sample.logits = sample.probabilities = {1.0f};
+    sample.edges = edges[s];
+    sample.isolated = isolated[s];
+    sample.capped = s == 0;
+    sample.layers.resize(2);
+    for (auto& layer : sample.layers) {
+      for (const double expected : {1.5, 4.0}) layer.emplace_back().expected = expected * (s + 1);
+    }
+  }
+  CombineSamples(result);
+  EXPECT_EQ(result.edges, 20.0);
+  EXPECT_EQ(result.max_sample_edges, 30u);
+  EXPECT_EQ(result.isolated_queries, 2.5);
+  EXPECT_EQ(result.expected_edges, 16.5);
+  EXPECT_EQ(result.density, 0.25);
+  EXPECT_TRUE(result.capped);
+  for (SampleResult& sample : result.sample_results) sample.capped = &sample == &result.sample_results[2];
+  CombineSamples(result);
+  EXPECT_FALSE(result.capped);
+}
+
 }  // namespace
 }  // namespace edgewise::testing

@@ -1,4 +1,4 @@
-// What the engine tells a client that went while a layer of its request ran.
+// What the engine tells a client that went while a layer of its request ran; times and order of what it answers.
 #include "server/engine.h"
 
 #include <gtest/gtest.h>
@@ -206,6 +206,142 @@ TEST_F(EngineTest, GenerationWhoseClientGoesInsideALayerIsCancelledOnceAndTheNex
       EXPECT_EQ(Metric("generations_running"), 0.0);
       EXPECT_TRUE(next.result.status.ok()) << next.result.status;
       EXPECT_EQ(next.tokens, whole.tokens);
+    }
+  }
+}
+
+// The first waits 28 ms, the second 3 ms and while the first runs; a layer of each takes 40 ms.
+TEST_F(EngineTest, QueueAndComputeSecondsAreThoseOfTheClock) {
+  Load("sbm");
+  Outcome first, second;
+  TaskQueue queue({}, [this] { return now(); });
+  Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
+  const auto push = [&](Outcome& outcome) {
+    model_->metrics->AddQueued(1, 9);
+    ASSERT_TRUE(queue.Push(Predict(outcome)).ok());
+  };
+  push(first);
+  milliseconds_ += 25;
+  push(second);
+  milliseconds_ += 3;
+  queue.Close();
+  DuringCall(0);
+  engine.Start();
+  engine.Join();
+  ASSERT_TRUE(first.result.status.ok()) << first.result.status;
+  ASSERT_TRUE(second.result.status.ok()) << second.result.status;
+  EXPECT_DOUBLE_EQ(first.result.queue_seconds, 0.028);
+  EXPECT_DOUBLE_EQ(first.result.compute_seconds, 0.04);
+  EXPECT_DOUBLE_EQ(second.result.queue_seconds, 0.043);
+  EXPECT_DOUBLE_EQ(second.result.compute_seconds, 0.0);
+  EXPECT_EQ(first.result.batch_inputs, 2u);
+  EXPECT_EQ(first.result.batch_tokens, 9u);
+}
+
+TEST_F(EngineTest, ProgressOfAGenerationHasTheSecondsOfTheClock) {
+  Load("lm-ssa-local");
+  Outcome outcome;
+  std::vector<GenerationProgress> progress;
+  TaskPtr task = Generate(outcome);
+  task->generation->token = [&](const GeneratedToken&, const GenerationProgress& of) { progress.push_back(of); };
+  TaskQueue queue({}, [this] { return now(); });
+  Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
+  model_->metrics->AddQueued(1, 9);
+  ASSERT_TRUE(queue.Push(std::move(task)).ok());
+  milliseconds_ += 7;
+  queue.Close();
+  DuringCall(0);
+  engine.Start();
+  engine.Join();
+  ASSERT_TRUE(outcome.result.status.ok()) << outcome.result.status;
+  ASSERT_EQ(progress.size(), 3u);
+  for (size_t token = 0; token < 3; ++token) {
+    EXPECT_DOUBLE_EQ(progress[token].queue_seconds, 0.007);
+    EXPECT_DOUBLE_EQ(progress[token].compute_seconds, 0.04) << "of the first token's row";
+    EXPECT_EQ(progress[token].running, 1u);
+    EXPECT_EQ(progress[token].finish, token == 2 ? FinishReason::kLength : FinishReason::kNone);
+  }
+  EXPECT_DOUBLE_EQ(outcome.result.queue_seconds, 0.007);
+  EXPECT_DOUBLE_EQ(outcome.result.compute_seconds, 0.04);
+}
+
+// Clients learn no more of a device than that it failed.
+TEST_F(EngineTest, DeviceThatFailsIsAnInternalErrorOfTheRequestAndOfNoOther) {
+  Load("sbm");
+  Outcome failed, next;
+  std::vector<TaskPtr> tasks;
+  tasks.push_back(Predict(failed));
+  tasks.push_back(Predict(next));
+  backend_->FailAfter(0);
+  Run(std::move(tasks));
+  EXPECT_EQ(failed.answers, 1);
+  EXPECT_EQ(failed.result.status, absl::InternalError("the device failed while computing; the server's log says how"));
+  EXPECT_TRUE(failed.result.results.empty());
+  EXPECT_TRUE(next.result.status.ok()) << next.result.status;
+}
+
+TEST(AliveTest, AClientMayCancelFiveMillisecondsBeforeItsDeadline) {
+  Task task;
+  const Time deadline = Time() + std::chrono::hours(1);
+  const auto code = [&](int64_t early_us) {
+    return Alive(task, deadline - std::chrono::microseconds(early_us)).code();
+  };
+  EXPECT_EQ(code(0), absl::StatusCode::kOk) << "without a deadline";
+  task.deadline = deadline;
+  EXPECT_EQ(code(1), absl::StatusCode::kOk);
+  EXPECT_EQ(code(0), absl::StatusCode::kDeadlineExceeded);
+  std::stop_source client;
+  client.request_stop();
+  task.stopping = client.get_token();
+  EXPECT_EQ(code(5001), absl::StatusCode::kCancelled);
+  EXPECT_EQ(code(5000), absl::StatusCode::kDeadlineExceeded);
+  task.deadline = Time::max();
+  EXPECT_EQ(code(0), absl::StatusCode::kCancelled);
+}
+
+// Features so large that sums of them are infinite.
+TEST_F(EngineTest, TheInputThatHasNoFiniteAnswerIsNamed) {
+  Load("features");
+  const uint32_t columns = static_cast<uint32_t>(model_->model->config().feature_size);
+  for (size_t bad = 0; bad < 3; ++bad) {
+    Outcome outcome;
+    TaskPtr task = MakeTask(outcome);
+    for (size_t i = 0; i < 3; ++i) {
+      const std::vector<float> values(3 * columns, i == bad ? 3e38f : 0.25f);
+      task->inputs.emplace_back().sequences.push_back(
+          *model_->model->PrepareFeatures(3, columns, values, TruncateMode::kRefuse));
+    }
+    Run(std::move(task));
+    EXPECT_EQ(outcome.answers, 1);
+    EXPECT_TRUE(absl::IsInternal(outcome.result.status));
+    EXPECT_EQ(outcome.result.status.message().substr(0, 10), "inputs[" + std::to_string(bad) + "] ")
+        << outcome.result.status;
+    EXPECT_TRUE(outcome.result.inputs.empty());
+  }
+}
+
+// Inputs of one request that differ in text, length and seed: each has the answer that it gets alone.
+TEST_F(EngineTest, ResultsAreInTheOrderOfTheInputs) {
+  Load("sbm");
+  Outcome together;
+  TaskPtr task = MakeTask(together);
+  const std::vector<std::vector<int32_t>> texts = {{3, 1, 4}, {1, 5, 9, 2, 6}, {3, 1, 4}, {5}, {2, 7, 1, 8}, {4, 1, 3}};
+  for (size_t i = 0; i < texts.size(); ++i) {
+    task->inputs.push_back(testing::MakeInput(*model_->model, texts[i]));
+    task->inputs.back().seed = i;
+    task->inputs.back().samples = 2;
+  }
+  const std::vector<ModelInput> inputs = task->inputs;
+  Run(std::move(task));
+  ASSERT_TRUE(together.result.status.ok()) << together.result.status;
+  ASSERT_EQ(together.result.results.size(), inputs.size());
+  ASSERT_EQ(together.result.inputs.size(), inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    EXPECT_EQ(together.result.inputs[i].seed, inputs[i].seed);
+    EXPECT_EQ(together.result.inputs[i].sequences[0].token_ids, texts[i]);
+    for (size_t other = 0; other < inputs.size(); ++other) {
+      const InputResult alone = testing::RunOne(*model_->model, inputs[other]);
+      EXPECT_EQ(testing::SameBytes(together.result.results[i], alone), i == other) << i << " and " << other;
     }
   }
 }

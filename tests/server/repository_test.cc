@@ -172,5 +172,22 @@ TEST(ModelNameTest, AllowListHolds) {
   EXPECT_FALSE(IsModelName(std::string("a\0b", 3)));
 }
 
+TEST_F(RepositoryTest, LoadsAreCountedByTheirResult) {
+  folder_.AddModel("sbm", "m", 1);
+  folder_.AddModel("sbm", "m", 2);
+  folder_.Write("m/2/config.json", "{");
+  EXPECT_EQ(Update(), 2u);
+  const std::string text = metrics_.Render();
+  const auto counts = [&](const std::string& labels, int count) {
+    return text.find("edgewise_" + labels + "} " + std::to_string(count) + "\n") != std::string::npos;
+  };
+  EXPECT_TRUE(counts(R"(model_loads_total{model="m",result="ok",version="1")", 1));
+  EXPECT_TRUE(counts(R"(model_loads_total{model="m",result="error",version="1")", 0));
+  EXPECT_TRUE(counts(R"(model_loads_total{model="m",result="ok",version="2")", 0));
+  EXPECT_TRUE(counts(R"(model_loads_total{model="m",result="error",version="2")", 1));
+  EXPECT_TRUE(counts(R"(model_ready{model="m",version="1")", 1));
+  EXPECT_TRUE(counts(R"(model_ready{model="m",version="2")", 0));
+}
+
 }  // namespace
 }  // namespace edgewise::server

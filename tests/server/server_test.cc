@@ -247,5 +247,68 @@ TEST(ServerTest, ModelsAreListedWithWhatTheyAre) {
   EXPECT_EQ(server.stub().GetModel(&fourth, request, &model).error_code(), grpc::NOT_FOUND);
 }
 
+// Inputs of one request, each with the answer that it gets alone.
+TEST(ServerTest, AnswersOfOneRequestAreInTheOrderOfItsInputs) {
+  TestServer server;
+  const std::vector<std::vector<int32_t>> texts = {{3, 1, 4}, {1, 5, 9, 2, 6}, {5}, {4, 1, 3}, {2, 7, 1, 8}};
+  for (const char* model : {"sbm", "sbm-tokens", "sbm-pair", "regression"}) {
+    v1::PredictRequest empty;
+    empty.set_model(model);
+    empty.mutable_ensemble()->set_seed(7);
+    empty.mutable_ensemble()->set_samples(2);
+    empty.mutable_outputs()->set_layer_stats(true);
+    v1::PredictRequest all = empty;
+    std::vector<std::string> alone;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      v1::Input* input = all.add_inputs();
+      input->mutable_sequence()->mutable_token_ids()->mutable_values()->Add(texts[i].begin(), texts[i].end());
+      if (std::string(model) == "sbm-pair") *input->mutable_second() = all.inputs(0).sequence();
+      v1::PredictRequest request = empty;
+      *request.add_inputs() = *input;
+      v1::PredictResponse response;
+      const grpc::Status status = server.Predict(request, response);
+      ASSERT_TRUE(status.ok()) << model << ": " << status.error_message();
+      alone.push_back(response.predictions(0).SerializeAsString());
+      for (size_t other = 0; other < i; ++other) ASSERT_NE(alone[i], alone[other]) << "this test tests nothing";
+    }
+    v1::PredictResponse response;
+    ASSERT_TRUE(server.Predict(all, response).ok());
+    ASSERT_EQ(response.predictions_size(), static_cast<int>(texts.size()));
+    for (size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_EQ(response.predictions(static_cast<int>(i)).SerializeAsString(), alone[i]) << model << ", input " << i;
+    }
+  }
+}
+
+TEST(ServerTest, EveryRpcCountsUnderItsOwnMethodAndCode) {
+  TestServer server;
+  const auto counted = [&](const char* method, const char* code) {
+    return server.Metric(std::string("edgewise_rpc_requests_total{code=\"") + code + "\",method=\"" + method +
+                         "\",service=\"edgewise.v1.InferenceService\"}");
+  };
+  v1::PredictResponse response;
+  v1::GetModelRequest get;
+  v1::GetModelResponse model;
+  v1::ListModelsResponse list;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+  EXPECT_FALSE(server.Predict(SmallRequest("unknown"), response).ok());
+  for (const char* name : {"sbm", "dense", "unknown"}) {
+    grpc::ClientContext context;
+    get.set_model(name);
+    server.stub().GetModel(&context, get, &model);
+  }
+  for (int i = 0; i < 4; ++i) {
+    grpc::ClientContext context;
+    EXPECT_TRUE(server.stub().ListModels(&context, {}, &list).ok());
+  }
+  EXPECT_EQ(counted("Predict", "OK"), 1);
+  EXPECT_EQ(counted("Predict", "NOT_FOUND"), 1);
+  EXPECT_EQ(counted("GetModel", "OK"), 2);
+  EXPECT_EQ(counted("GetModel", "NOT_FOUND"), 1);
+  EXPECT_EQ(counted("ListModels", "OK"), 4);
+  EXPECT_EQ(counted("PredictStream", "OK"), 0);
+  EXPECT_EQ(counted("Generate", "OK"), 0);
+}
+
 }  // namespace
 }  // namespace edgewise::server

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <ostream>
 
 #include "server/status_details.h"
 #include "tests/model/model_builder.h"
@@ -34,6 +35,8 @@ struct Case {
   const char* message;  // part of it
   const char* model = "lm-dense";
 };
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 const Case kRefused[] = {
     {"not_a_language_model", [](auto&) {},
@@ -169,6 +172,37 @@ TEST(ValidateGenerateTest, KeysAndValuesOfAllSamplesAreBoundedButSharedLayersCou
       std::string(ParseGeneration(request, *LoadTestModel("lm-ssa-local"), limits).status().message()),
       HasSubstr("ensemble.samples is 100, whose keys and values would take up to 103424 bytes; the server holds "
                 "at most 20000"));
+}
+
+TEST(ValidateGenerateTest, LimitsAreTaken) {
+  const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
+  RequestLimits limits;
+  limits.max_new_tokens = 30;
+  v1::GenerateRequest request = GoodRequest();
+  request.set_max_new_tokens(30);
+  request.set_top_p(1.0);
+  request.mutable_ensemble()->set_samples(limits.max_samples);
+  request.set_priority(3);
+  const absl::StatusOr<ParsedGeneration> parsed = ParseGeneration(request, *model, limits);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->work->options.max_new_tokens, 30u);
+  EXPECT_EQ(parsed->work->options.top_p, 1.0);
+  EXPECT_EQ(parsed->work->options.samples, limits.max_samples);
+  EXPECT_EQ(parsed->priority, 3u);
+}
+
+TEST(ValidateGenerateTest, PadsOfAPromptAreNoTokens) {
+  const std::unique_ptr<Model> model = LoadTestModel("lm-block-local");  // 0 is a pad
+  v1::GenerateRequest request = GoodRequest();
+  request.mutable_prompt()->mutable_token_ids()->set_values(1, 0);
+  request.mutable_budget()->set_max_edges(1000);
+  const absl::StatusOr<ParsedGeneration> parsed = ParseGeneration(request, *model, {});
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->tokens, 2u);
+  EXPECT_EQ(parsed->cost, 3u);
+  EXPECT_EQ(parsed->work->options.max_edges, 1000u);
+  EXPECT_EQ(parsed->work->options.max_density, 0.0);
+  EXPECT_EQ(parsed->truncated_tokens, 0u);
 }
 
 }  // namespace

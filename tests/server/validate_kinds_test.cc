@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <ostream>
 
 #include "server/status_details.h"
 #include "server/validate.h"
@@ -45,6 +46,8 @@ struct Case {
   std::function<void(v1::PredictRequest&)> change;
   const char* message;  // part of it
 };
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 void LocalSsa(v1::PredictRequest& r) {
   Override(r).set_kind("ssa");

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <ostream>
 
 #include "model/layer_attention.h"
 #include "server/status_details.h"
@@ -38,6 +39,8 @@ struct Case {
   const char* message;  // part of it
   const char* model = "sbm";
 };
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 const double kNan = std::nan("");
 const double kInf = std::numeric_limits<double>::infinity();

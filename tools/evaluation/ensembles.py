@@ -1,10 +1,13 @@
-"""Loss, accuracy or error against samples and against caps: the models of SSA and blocks, asked through the stubs.
+"""Loss, accuracy or error against samples and against caps: the models of SSA and blocks.
 
 All results are plain numbers, for results.json. A score is the mean loss in nats of a token (language models), the
 share of right labels, or the mean absolute error (regression).
 """
+import pathlib
+
 import numpy as np
 
+from evaluation import examples as example_files
 from evaluation import statistics
 
 SAMPLES = (1, 2, 5, 10, 20, 50)
@@ -19,14 +22,6 @@ SOURCE = {"shapes": "generated", "graphs": "generated"}     # the others: the he
 
 # Entries that the recipes make beside the bundled one, for the comparison of Figure 7 of the SSA paper.
 VARIANTS = {"dense": "trained with dense attention", "tuned": "SSA, then trained on with dense attention"}
-
-
-def score(metric, examples, predictions):
-    if metric == "loss":
-        return -sum(p.log_likelihood for p in predictions) / sum(p.scored_tokens for p in predictions)
-    if metric == "accuracy":
-        return float(np.mean([p.label_id == e["label"] for p, e in zip(predictions, examples)]))
-    return float(np.mean([abs(p.values[0] - e["value"]) for p, e in zip(predictions, examples)]))
 
 
 # What a sample says of an input: its fields of SampleOutput.
@@ -50,39 +45,36 @@ def row(by_seed, **more):
 
 
 class Sweep:
-    """One model on one set of examples; `few`: how many of them get every number of samples."""
+    """One model on one set of examples; `few`: how many of them get every number of samples.
 
-    def __init__(self, client, model, metric, examples, few, seeds, say):
-        self.client, self.model, self.metric, self.examples, self.say = client, model, metric, examples, say
-        self.few, self.seeds = examples[:few], seeds
-        self.device, self.tokens = "", 0
+    server: asked by `edgewise evaluate`; client: of the same server, for the outputs of each sample
+    """
 
-    def ask(self, examples, seed, **how):
-        predictions, device = self.client.predict(self.model, examples, seed, **how)
-        self.device = device or self.device
-        return predictions
+    def __init__(self, server, client, model, metric, examples, few, seeds, folder, say):
+        self.server, self.client, self.model, self.metric, self.say = server, client, model, metric, say
+        self.examples, self.few, self.seeds, self.folder = examples, examples[:few], seeds, pathlib.Path(folder)
 
-    def dense(self, examples=None):
-        examples = examples or self.examples
-        predictions = self.ask(examples, 1, dense=True)
-        value, self.tokens = score(self.metric, examples, predictions), sum(p.scored_tokens for p in predictions)
-        self.say(f"{self.model}: dense {self.metric} {value:.4f}")
-        return value
+    def compare(self, examples, caps, seeds):
+        """Dense attention, no cap and each cap, one sample of every input by each of `seeds`, which count up.
 
-    def capped(self, cap):
-        """One sample of every input under a cap on the density; 0: none -> a row, or why the server refuses."""
-        by_seed, edges, densities, capped = [], [], [], []
-        for seed in self.seeds:
-            predictions = self.ask(self.examples, seed, max_density=cap)
-            if isinstance(predictions, str):
-                self.say(f"{self.model}: cap {cap:.0%} refused")
-                return {"cap": cap, "refused": predictions}
-            by_seed.append(score(self.metric, self.examples, predictions))
-            edges += [p.edges.edges for p in predictions]
-            densities += [p.edges.density for p in predictions]
-            capped += [p.edges.capped for p in predictions]
-        found = row(by_seed, cap=cap, edges=float(np.mean(edges)), density=float(np.mean(densities)),
-                    capped_share=float(np.mean(capped)))
+        -> {"dense": score, "tokens": scored ones, "free": a row, "caps": rows, or why the server refuses, "device"}
+        """
+        path = example_files.write(self.folder / f"{self.model}-compared.jsonl", examples)
+        found = self.server.evaluate(self.model, path, caps, f"--seed={seeds[0]}", f"--repeats={len(seeds)}")
+        if found["measure"] != self.metric:
+            raise RuntimeError(f"{self.model}: measured the {found['measure']}, not the {self.metric}")
+        dense, free, *capped = found["settings"]
+        self.say(f"{self.model}: dense {self.metric} {dense['quality']:.4f}")
+        return {"dense": dense["quality"], "tokens": dense["scored_tokens"] // len(seeds), "free": self.row(free, 0.0),
+                "caps": [self.row(setting, cap) for setting, cap in zip(capped, caps)], "device": found["device"]}
+
+    def row(self, setting, cap):
+        """cap 0: none"""
+        if setting["refused"]:
+            self.say(f"{self.model}: cap {cap:.0%} refused")
+            return {"cap": cap, "refused": setting["refusal"]}
+        found = row(setting["quality_by_repeat"], cap=cap, edges=setting["edges"], density=setting["density"],
+                    capped_share=setting["capped"] / setting["answered"])
         self.say(f"{self.model}: {f'cap {cap:.0%}' if cap else 'no cap'} {self.metric} {found['score']:.4f}, "
                  f"density {found['density']:.3f}")
         return found
@@ -92,7 +84,7 @@ class Sweep:
         by_count = {count: [] for count in SAMPLES}
         for seed in self.seeds:
             outputs = [np.array([getattr(o, OUTPUTS[self.metric]) for o in p.sample_outputs], float)
-                       for p in self.ask(self.few, seed, samples=max(SAMPLES), each_sample=True)]
+                       for p in self.client.predict(self.model, self.few, seed, max(SAMPLES))]
             for count in SAMPLES:
                 by_count[count].append(prefix_score(self.metric, self.few, outputs, count))
         rows = [row(by_seed, samples=count) for count, by_seed in by_count.items()]
@@ -101,18 +93,18 @@ class Sweep:
 
     def whole(self):
         """All inputs, dense and with one sample of the first seed: the loss on all of the held-out text."""
-        dense = self.dense()
-        return {"dense": dense, "one_sample": self.capped(0.0)["score"], "tokens": self.tokens}
+        found = self.compare(self.examples, (), self.seeds[:1])
+        return {"dense": found["dense"], "one_sample": found["free"]["score"], "tokens": found["tokens"]}
 
     def ensemble(self):
         """The curve of Figure 7: samples, and dense attention on the same inputs."""
-        return {"inputs": len(self.few), "dense": self.dense(self.few), "samples": self.samples()}
+        return {"inputs": len(self.few), "dense": self.compare(self.few, (), self.seeds[:1])["dense"],
+                "samples": self.samples()}
 
 
 def evaluate(sweep):
     """-> the numbers of a model's entry in results.json"""
-    result = {"metric": sweep.metric, "dense": sweep.dense(), "tokens": sweep.tokens, "free": sweep.capped(0.0),
-              "caps": [sweep.capped(cap) for cap in CAPS]}
+    result = {"metric": sweep.metric, **sweep.compare(sweep.examples, CAPS, sweep.seeds)}
     if sweep.few:
         result["ensemble"] = sweep.ensemble()
-    return {**result, "device": sweep.device}
+    return result

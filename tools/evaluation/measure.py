@@ -142,26 +142,17 @@ class Sweep:
             if not np.array_equal(a.samples[:count], b.samples):
                 raise RuntimeError(f"{self.model}: the first samples of an ensemble depend on its size")
 
-    def times(self, modes, rounds, inputs):
-        """Milliseconds of compute, one request at a time; the modes take turns, so that other load hits all alike.
+    def times(self, caps, rounds, inputs):
+        """Milliseconds of compute, one request at a time; the settings take turns, so that other load hits all alike.
 
-        modes: {name: flags}, "dense" among them -> {name: what was measured}; the speed-up over dense is the median of
-        the quotients of neighbours: same round, same input
+        caps: {name: density} -> {name: what was measured}, with "dense" and "as drawn" first
         """
         path = example_files.write(self.folder / f"{self.model}-times.jsonl", self.examples[:inputs])
-        answers = {mode: [] for mode in modes}
-        for turn in range(rounds + 1):
-            for mode, flags in modes.items():
-                got = self.server.predict(self.model, path, f"--seed={turn + 1}", *flags, concurrency=1)
-                if turn:    # the first warms up
-                    answers[mode] += got
-        compute = {mode: np.array([a.compute_us for a in got]) / 1000 for mode, got in answers.items()}
-        return {mode: {"compute_ms": float(np.median(compute[mode])),
-                       "compute_ms_quartiles": np.percentile(compute[mode], [25, 75]).tolist(),
-                       "speedup": float(np.median(compute["dense"] / compute[mode])),
-                       "total_ms": float(np.median([a.total_us for a in got])) / 1000,
-                       "density": float(np.mean([a.edges / a.pairs for a in got])), "calls": len(got)}
-                for mode, got in answers.items()}
+        found = self.server.evaluate(self.model, path, caps.values(), f"--repeats={rounds}", "--truncate=tail")
+        return {name: {"compute_ms": row["compute_ms"]["median"], "compute_ms_quartiles": row["compute_ms"]["quartiles"],
+                       "speedup": row["speed"], "total_ms": row["total_ms"]["median"], "density": row["density"],
+                       "calls": row["answered"]}
+                for name, row in zip(["dense", "as drawn", *caps], found["settings"])}
 
 
 def classification(sweep):

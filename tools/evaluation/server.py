@@ -9,6 +9,7 @@ import numpy as np
 
 START_SECONDS = 60
 CALL_SECONDS = 600
+EVALUATE_SECONDS = 3600
 
 
 @dataclasses.dataclass
@@ -21,8 +22,6 @@ class Answer:
     pairs: int
     expected: float            # 0 unless layer_stats was asked for
     capped: bool
-    compute_us: int
-    total_us: int
     device: str
 
 
@@ -38,7 +37,6 @@ def parse(line):
         labels=np.array(labels), samples=np.array([o["probabilities"] for o in outputs], float),
         sample_edges=np.array([float(o["edges"]) for o in outputs]), edges=float(edges["edges"]),
         pairs=int(edges["pairs"]), expected=float(edges["expected_edges"]), capped=edges["capped"],
-        compute_us=int(response["timing"]["compute_us"]), total_us=int(response["timing"]["total_us"]),
         device=response["device"])
 
 
@@ -98,14 +96,22 @@ class Server:
             raise RuntimeError(f"edgewise models: {done.stderr}")
         return {m["name"]: m for m in json.loads(done.stdout)["models"] if m["state"] == "READY"}
 
-    def predict(self, model, path, *flags, concurrency=4):
+    def predict(self, model, path, *flags):
         """One Answer per line of the file at `path`."""
         done = self._run(["predict", f"--model={model}", f"--input={path}", "--truncate=tail", "--json",
-                          f"--concurrency={concurrency}", "--timeout=120s", *flags], CALL_SECONDS)
+                          "--timeout=120s", *flags], CALL_SECONDS)
         lines = done.stdout.splitlines()
         if done.returncode != 0 and not any('"error"' in line[:40] for line in lines):
             raise RuntimeError(f"edgewise predict {' '.join(flags)}: {done.stderr}")
         return [parse(line) for line in lines]
+
+    def evaluate(self, model, path, caps, *flags):
+        """What `edgewise evaluate --json` says; its settings are dense attention, no cap and `caps`, densities."""
+        done = self._run(["evaluate", f"--model={model}", f"--data={path}", "--json", "--timeout=900s",
+                          f"--caps={','.join(map(repr, caps))}", *flags], EVALUATE_SECONDS)
+        if done.returncode != 0:
+            raise RuntimeError(f"edgewise evaluate {' '.join(flags)}: {done.stderr}")
+        return json.loads(done.stdout)
 
     def plot(self, model, path, *flags):
         """The edges of one input, as `edgewise predict --plot` draws them."""

@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 
 namespace emulator {
 
@@ -38,6 +39,7 @@ struct Order {
 inline constexpr Order kForward = {};
 inline constexpr Order kBackward = {Order::kBackwardKind};
 constexpr Order Shuffled(uint64_t seed) { return {Order::kShuffledKind, seed}; }
+void PrintTo(const Order& order, std::ostream* out);  // for GoogleTest
 void SetOrder(Order order);
 
 // After `launches` further launches every call fails with cudaErrorIllegalAddress, as on a GPU whose context is lost;

@@ -2,6 +2,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <ostream>
 #include <string_view>
 #include <thread>
 
@@ -97,6 +98,20 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const Threads& threads) {
 void SetOrder(Order order) {
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().order = order;
+}
+
+void PrintTo(const Order& order, std::ostream* out) {
+  switch (order.kind) {
+    case Order::kForwardKind:
+      *out << "forward";
+      break;
+    case Order::kBackwardKind:
+      *out << "backward";
+      break;
+    case Order::kShuffledKind:
+      *out << "shuffled by " << order.seed;
+      break;
+  }
 }
 
 uint64_t calls() { return TheDevice().calls; }

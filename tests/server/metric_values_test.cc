@@ -1,0 +1,353 @@
+// What the histograms hold: exact bucket boundaries, and exact sums of known values, in the units of docs/metrics.md.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "server/metrics.h"
+#include "tests/model/run_model.h"
+#include "tests/server/test_models.h"
+
+namespace edgewise::server {
+namespace {
+
+using ::testing::ElementsAreArray;
+
+class MetricValuesTest : public ::testing::Test {
+ protected:
+  // The value of a series of the page; fails where there is none.
+  double Value(const std::string& series) const {
+    std::istringstream lines(metrics_.Render());
+    for (std::string line; std::getline(lines, line);) {
+      if (line.rfind(series + " ", 0) == 0) return std::stod(line.substr(series.size() + 1));
+    }
+    ADD_FAILURE() << "no series " << series;
+    return 0.0;
+  }
+  // The same of a series of the model, `part` "_sum", "_count" or "_total"; `before` and `after` are labels that sort
+  // before and after `model`.
+  double Of(const std::string& name, const std::string& before = "", const std::string& after = "") const {
+    return Value("edgewise_" + name + "{" + before + "model=\"m\"," + after + "version=\"1\"}");
+  }
+  // The `le` labels of every histogram, as the page says them, by family. Fails where two series of a family differ.
+  std::map<std::string, std::vector<std::string>> Buckets() const {
+    std::map<std::string, std::vector<std::string>> of_series;
+    std::istringstream lines(metrics_.Render());
+    for (std::string line; std::getline(lines, line);) {
+      const size_t le = line.find("le=\"");
+      if (le == std::string::npos) continue;
+      const size_t end = line.find('"', le + 4);
+      of_series[line.substr(0, le)].push_back(line.substr(le + 4, end - le - 4));
+    }
+    std::map<std::string, std::vector<std::string>> of_family;
+    for (const auto& [series, boundaries] : of_series) {
+      const std::string family = series.substr(0, series.find("_bucket{"));
+      const auto [known, added] = of_family.emplace(family, boundaries);
+      EXPECT_EQ(known->second, boundaries) << series;
+    }
+    return of_family;
+  }
+
+  Metrics metrics_;
+  const std::unique_ptr<Model> model_ = LoadTestModel("sbm");
+  ModelMetrics& of_model_ = metrics_.ForModel("m", 1);
+  const std::unique_ptr<LoadedMetrics> loaded_ = of_model_.Loaded(*model_);
+};
+
+TEST_F(MetricValuesTest, BucketsOfEveryHistogramAreThoseOfTheTable) {
+  const std::vector<double> durations = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
+                                         0.1,    0.25,    0.5,    1,     2.5,    5,     10,   30};
+  const std::vector<double> ratios = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2,
+                                      0.3,   0.4,   0.5,   0.6,  0.7,  0.8,  0.9, 1};
+  const std::map<std::string, std::vector<double>> table = {
+      {"edgewise_request_duration_seconds", durations},
+      {"edgewise_queue_duration_seconds", durations},
+      {"edgewise_stage_duration_seconds", durations},
+      {"edgewise_generation_duration_seconds", durations},
+      {"edgewise_first_token_duration_seconds", durations},
+      {"edgewise_token_duration_seconds", durations},
+      {"edgewise_batch_items", {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}},
+      {"edgewise_batch_tokens",
+       {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576}},
+      {"edgewise_input_length_tokens", {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768}},
+      {"edgewise_input_density_ratio", ratios},
+      {"edgewise_input_isolated_ratio", ratios},
+      {"edgewise_ensemble_disagreement_ratio", ratios},
+      {"edgewise_input_edges",
+       {256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864, 268435456}},
+      {"edgewise_edge_budget_utilization_ratio", {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.01, 1.05, 1.25, 2}},
+      {"edgewise_ensemble_samples", {1, 2, 4, 8, 16, 32, 64}},
+  };
+  const std::map<std::string, std::vector<std::string>> found = Buckets();
+  for (const auto& [family, labels] : found) {
+    ASSERT_TRUE(table.count(family)) << family << " is not in the table of this test";
+    ASSERT_FALSE(labels.empty());
+    EXPECT_EQ(labels.back(), "+Inf") << family;
+    std::vector<double> boundaries;
+    for (size_t i = 0; i + 1 < labels.size(); ++i) boundaries.push_back(std::stod(labels[i]));
+    EXPECT_THAT(boundaries, ElementsAreArray(table.at(family))) << family;
+  }
+  for (const auto& [family, boundaries] : table) EXPECT_TRUE(found.count(family)) << family << " is gone";
+}
+
+// Boundaries belong to the bucket that they end.
+TEST_F(MetricValuesTest, AValueIsCountedInTheBucketsFromItsOwnOn) {
+  of_model_.CountRequest(absl::StatusCode::kOk, 0.25);
+  of_model_.CountRequest(absl::StatusCode::kOk, 0.3);
+  of_model_.CountRequest(absl::StatusCode::kOk, 31.0);
+  const std::pair<const char*, double> cumulative[] = {{"0.1", 0}, {"0.25", 1}, {"0.5", 2}, {"30", 2}, {"+Inf", 3}};
+  for (const auto& [le, count] : cumulative) {
+    EXPECT_EQ(Value(R"(edgewise_request_duration_seconds_bucket{model="m",version="1",le=")" + std::string(le) + "\"}"),
+              count)
+        << le;
+  }
+}
+
+// Powers of two add up without rounding. Every duration of its own, so that no two can be swapped.
+TEST_F(MetricValuesTest, DurationsAreSummedInSeconds) {
+  of_model_.CountRequest(absl::StatusCode::kOk, 0.25);
+  of_model_.CountRequest(absl::StatusCode::kInvalidArgument, 2.0);
+  of_model_.CountGeneration(absl::StatusCode::kOk, 64.0);
+  of_model_.CountGeneration(absl::StatusCode::kCancelled, 0.5);
+  of_model_.CountLoad(true, 3.5);
+  loaded_->ObserveQueue(1, 0.125);
+  loaded_->ObserveQueue(2, 0.25);
+  loaded_->ObserveQueue(2, 4.0);
+  loaded_->ObserveQueue(3, 8.0);
+  loaded_->ObserveStage(Stage::kInput, 0.0625);
+  loaded_->ObserveStage(Stage::kForward, 16.0);
+  loaded_->ObserveStage(Stage::kForward, 0.5);
+  loaded_->ObserveStage(Stage::kOutput, 0.03125);
+  loaded_->AddCancelledCompute(0.375);
+  EXPECT_EQ(Of("request_duration_seconds_sum"), 2.25);
+  EXPECT_EQ(Of("request_duration_seconds_count"), 2);
+  EXPECT_EQ(Of("generation_duration_seconds_sum"), 64.5);
+  EXPECT_EQ(Of("generation_duration_seconds_count"), 2);
+  EXPECT_EQ(Of("model_load_duration_seconds"), 3.5);
+  EXPECT_EQ(Of("queue_duration_seconds_sum", "", R"(priority="1",)"), 0.125);
+  EXPECT_EQ(Of("queue_duration_seconds_sum", "", R"(priority="2",)"), 4.25);
+  EXPECT_EQ(Of("queue_duration_seconds_sum", "", R"(priority="3",)"), 8.0);
+  EXPECT_EQ(Of("queue_duration_seconds_count", "", R"(priority="2",)"), 2);
+  EXPECT_EQ(Of("stage_duration_seconds_sum", "", R"(stage="input",)"), 0.0625);
+  EXPECT_EQ(Of("stage_duration_seconds_sum", "", R"(stage="forward",)"), 16.5);
+  EXPECT_EQ(Of("stage_duration_seconds_sum", "", R"(stage="output",)"), 0.03125);
+  EXPECT_EQ(Of("stage_duration_seconds_count", "", R"(stage="forward",)"), 2);
+  EXPECT_EQ(Of("cancelled_compute_seconds_total"), 0.375);
+}
+
+TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
+  loaded_->ObserveBatch(3, 100);
+  loaded_->ObserveBatch(5, 1000);
+  loaded_->AddInFlight(7);
+  loaded_->AddInFlight(-1);
+  loaded_->AddQueued(4, 40);
+  loaded_->AddQueued(-1, -11);
+  loaded_->AddGenerations(2);
+  EXPECT_EQ(Of("batch_items_sum"), 8);
+  EXPECT_EQ(Of("batch_tokens_sum"), 1100);
+  EXPECT_EQ(Of("executions_total", "device=\"" + model_->backend().device() + "\","), 2);
+  EXPECT_EQ(Of("requests_in_flight"), 6);
+  EXPECT_EQ(Of("queue_requests"), 3);
+  EXPECT_EQ(Of("queue_tokens"), 29);
+  EXPECT_EQ(Of("generations_running"), 2);
+}
+
+// An answer of two samples whose every number is known: 2 layers of 2 heads over 5 valid tokens.
+class InputValuesTest : public MetricValuesTest {
+ protected:
+  InputValuesTest() {
+    input_ = edgewise::testing::MakeInput(*model_, {1, 2, 0, 3, 4, 5});  // 0: a pad
+    input_.max_edges = 64;
+    result_.rows = 1;
+    result_.labels = 2;
+    result_.label_id = {1};
+    result_.samples = 2;
+    result_.pairs = 100;
+    result_.edges = 25.0;
+    result_.density = 0.25;
+    result_.max_sample_edges = 32;
+    result_.isolated_queries = 5.0;  // of 5 tokens * 2 heads * 2 layers
+    result_.sample_results.resize(2);
+    const uint64_t edges[2][2][2] = {{{1, 2}, {4, 11}}, {{3, 5}, {8, 16}}};
+    const uint64_t isolated[2][2][2] = {{{4, 0}, {1, 0}}, {{0, 3}, {0, 2}}};
+    for (size_t s = 0; s < 2; ++s) {
+      SampleResult& sample = result_.sample_results[s];
+      sample.probabilities = s == 0 ? std::vector<float>{0.75f, 0.25f} : std::vector<float>{0.0f, 1.0f};
+      sample.layers.resize(2);
+      for (size_t l = 0; l < 2; ++l) {
+        for (size_t h = 0; h < 2; ++h) {
+          HeadCounts& head = sample.layers[l].emplace_back();
+          head.edges = edges[s][l][h];
+          head.isolated = isolated[s][l][h];
+          sample.edges += head.edges;
+        }
+      }
+    }
+  }
+
+  ModelInput input_;
+  InputResult result_;
+};
+
+TEST_F(InputValuesTest, AnInputCountsWhatItsAnswerSays) {
+  loaded_->ObserveInput(*model_, input_, result_);
+  EXPECT_EQ(Of("items_total"), 1);
+  EXPECT_EQ(Of("tokens_total"), 5);
+  EXPECT_EQ(Of("padding_tokens_total"), 0);
+  EXPECT_EQ(Of("input_length_tokens_sum"), 5);
+  EXPECT_EQ(Of("input_density_ratio_sum"), 0.25);
+  EXPECT_EQ(Of("input_edges_sum"), 25);
+  EXPECT_EQ(Of("input_isolated_ratio_sum"), 0.25) << "5 of 20 rows";
+  EXPECT_EQ(Of("edge_budget_utilization_ratio_sum"), 0.5) << "32 edges of 64";
+  EXPECT_EQ(Of("edge_budget_utilization_ratio_count"), 1);
+  EXPECT_EQ(Of("edge_budget_capped_total"), 0);
+  EXPECT_EQ(Of("ensemble_samples_sum"), 2);
+  EXPECT_EQ(Of("ensemble_disagreement_ratio_sum"), 0.5) << "one sample of two has the other label";
+  EXPECT_EQ(Of("attention_edges_total", R"(layer="0",)"), 1 + 2 + 3 + 5);
+  EXPECT_EQ(Of("attention_edges_total", R"(layer="1",)"), 4 + 11 + 8 + 16);
+  EXPECT_EQ(Of("isolated_queries_total", R"(layer="0",)"), 4 + 3);
+  EXPECT_EQ(Of("isolated_queries_total", R"(layer="1",)"), 1 + 2);
+  for (const char* layer : {R"(layer="0",)", R"(layer="1",)"}) {
+    EXPECT_EQ(Of("attention_pairs_total", layer), 5 * 5 * 2 * 2) << "2 heads, 2 samples";
+  }
+  const double flops_per_pair = 4.0 * model_->config().head_dim;
+  EXPECT_EQ(Of("attention_flops_total", R"(kind="executed",)"), flops_per_pair * 50);
+  EXPECT_EQ(Of("attention_flops_total", R"(kind="dense_equivalent",)"), flops_per_pair * 200);
+}
+
+TEST_F(InputValuesTest, AnInputWithoutABudgetUsesNone) {
+  input_.max_edges = kNoCap;
+  result_.capped = true;
+  loaded_->ObserveInput(*model_, input_, result_);
+  EXPECT_EQ(Of("edge_budget_utilization_ratio_count"), 0);
+  EXPECT_EQ(Of("edge_budget_capped_total"), 1);
+}
+
+// Of the labels of two tokens in two samples, one is not the answer's; the pad between them has none.
+TEST_F(InputValuesTest, DisagreementIsOfEveryToken) {
+  result_.rows = 3;
+  result_.label_id = {1, -1, 0};
+  result_.sample_results[0].probabilities = {0.25f, 0.75f, 0.0f, 0.0f, 0.5f, 0.25f};
+  result_.sample_results[1].probabilities = {0.25f, 0.75f, 0.0f, 0.0f, 0.25f, 0.5f};
+  loaded_->ObserveInput(*model_, input_, result_);
+  EXPECT_EQ(Of("ensemble_disagreement_ratio_sum"), 0.25);
+}
+
+TEST(GenerationValuesTest, TokensAndGenerationsCountWhatTheySay) {
+  const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
+  Metrics metrics;
+  const std::unique_ptr<LoadedMetrics> loaded = metrics.ForModel("m", 1).Loaded(*model);
+  const auto value = [&](const std::string& name, const std::string& before = "") {
+    const std::string text = metrics.Render();
+    const std::string series = "\nedgewise_" + name + "{" + before + "model=\"m\",version=\"1\"} ";
+    const size_t at = text.find(series);
+    return at == std::string::npos ? -1.0 : std::stod(text.substr(at + series.size()));
+  };
+  RowEdges row;
+  row.edges = 2.5;  // of each of two samples
+  row.pairs = 12;
+  loaded->ObserveToken(*model, row, 2, true, 0.5);
+  loaded->ObserveToken(*model, row, 2, false, 0.125);
+  loaded->ObserveToken(*model, row, 2, false, 0.25);
+  loaded->ObserveGeneration(9, 2, 0.75, true);
+  loaded->ObserveGeneration(2, 4, -1.0, false);
+  EXPECT_EQ(value("first_token_duration_seconds_sum"), 0.5);
+  EXPECT_EQ(value("first_token_duration_seconds_count"), 1);
+  EXPECT_EQ(value("token_duration_seconds_sum"), 0.375);
+  EXPECT_EQ(value("token_duration_seconds_count"), 2);
+  EXPECT_EQ(value("generated_tokens_total"), 3);
+  EXPECT_EQ(value("prompt_tokens_total"), 11);
+  EXPECT_EQ(value("attention_edges_total", R"(layer="generated",)"), 15);
+  EXPECT_EQ(value("attention_pairs_total", R"(layer="generated",)"), 72);
+  EXPECT_EQ(value("attention_flops_total", R"(kind="executed",)"), 4.0 * model->config().head_dim * 15);
+  EXPECT_EQ(value("attention_flops_total", R"(kind="dense_equivalent",)"), 4.0 * model->config().head_dim * 72);
+  EXPECT_EQ(value("ensemble_samples_sum"), 6);
+  EXPECT_EQ(value("edge_budget_utilization_ratio_sum"), 0.75);
+  EXPECT_EQ(value("edge_budget_utilization_ratio_count"), 1);
+  EXPECT_EQ(value("edge_budget_capped_total"), 1);
+}
+
+TEST_F(MetricValuesTest, EveryRejectionBudgetAndCodeCountsUnderItsOwnLabel) {
+  const std::pair<Rejection, const char*> rejections[] = {
+      {Rejection::kQueueFull, "queue_full"}, {Rejection::kDeadline, "deadline"}, {Rejection::kCancelled, "cancelled"},
+      {Rejection::kDraining, "draining"},    {Rejection::kInvalid, "invalid"},   {Rejection::kBudget, "budget"},
+      {Rejection::kOutOfMemory, "oom"},      {Rejection::kNotReady, "not_ready"}};
+  const std::pair<absl::StatusCode, const char*> codes[] = {
+      {absl::StatusCode::kOk, "OK"},
+      {absl::StatusCode::kCancelled, "CANCELLED"},
+      {absl::StatusCode::kInvalidArgument, "INVALID_ARGUMENT"},
+      {absl::StatusCode::kNotFound, "NOT_FOUND"},
+      {absl::StatusCode::kDeadlineExceeded, "DEADLINE_EXCEEDED"},
+      {absl::StatusCode::kResourceExhausted, "RESOURCE_EXHAUSTED"},
+      {absl::StatusCode::kInternal, "INTERNAL"},
+      {absl::StatusCode::kFailedPrecondition, "FAILED_PRECONDITION"},
+      {absl::StatusCode::kUnavailable, "UNAVAILABLE"},
+      {absl::StatusCode::kUnimplemented, "UNIMPLEMENTED"}};
+  const std::pair<BudgetKind, const char*> budgets[] = {
+      {BudgetKind::kNone, "none"}, {BudgetKind::kEdges, "edges"}, {BudgetKind::kDensity, "density"}};
+  const std::pair<Rpc, const char*> methods[] = {{Rpc::kPredict, "Predict"},
+                                                 {Rpc::kPredictStream, "PredictStream"},
+                                                 {Rpc::kGenerate, "Generate"},
+                                                 {Rpc::kListModels, "ListModels"},
+                                                 {Rpc::kGetModel, "GetModel"}};
+  // The one of number i comes i + 1 times.
+  int times = 0;
+  for (const auto& [reason, name] : rejections) {
+    for (int i = 0; i <= times; ++i) of_model_.CountRejection(reason);
+    ++times;
+  }
+  times = 0;
+  for (const auto& [code, name] : codes) {
+    for (int i = 0; i <= times; ++i) of_model_.CountRequest(code, 0.0);
+    for (int i = 0; i <= 2 * times; ++i) of_model_.CountGeneration(code, 0.0);
+    ++times;
+  }
+  times = 0;
+  for (const auto& [kind, name] : budgets) {
+    for (int i = 0; i <= times; ++i) loaded_->CountBudget(kind);
+    ++times;
+  }
+  times = 0;
+  for (const auto& [method, name] : methods) metrics_.CountRpc(method, absl::StatusCode::kOk, ++times);
+
+  times = 0;
+  for (const auto& [reason, name] : rejections) {
+    EXPECT_EQ(Of("rejections_total", "", "reason=\"" + std::string(name) + "\","), ++times) << name;
+  }
+  times = 0;
+  for (const auto& [code, name] : codes) {
+    EXPECT_EQ(Of("requests_total", "code=\"" + std::string(name) + "\","), times + 1) << name;
+    EXPECT_EQ(Of("generations_total", "code=\"" + std::string(name) + "\","), 2 * times + 1) << name;
+    ++times;
+  }
+  times = 0;
+  for (const auto& [kind, name] : budgets) {
+    EXPECT_EQ(Of("edge_budget_requests_total", "kind=\"" + std::string(name) + "\","), ++times) << name;
+  }
+  times = 0;
+  for (const auto& [method, name] : methods) {
+    EXPECT_EQ(Value(R"(edgewise_rpc_requests_total{code="OK",method=")" + std::string(name) +
+                    R"(",service="edgewise.v1.InferenceService"})"),
+              ++times)
+        << name;
+  }
+}
+
+TEST_F(MetricValuesTest, LoadsAreCountedByTheirResult) {
+  of_model_.CountLoad(true, 1.0);
+  of_model_.CountLoad(false, 2.0);
+  of_model_.CountLoad(false, 0.5);
+  of_model_.SetReady(true);
+  EXPECT_EQ(Of("model_loads_total", "", R"(result="ok",)"), 1);
+  EXPECT_EQ(Of("model_loads_total", "", R"(result="error",)"), 2);
+  EXPECT_EQ(Of("model_load_duration_seconds"), 0.5) << "of the last one";
+  EXPECT_EQ(Of("model_ready"), 1);
+  EXPECT_EQ(Of("memory_bytes", "device=\"" + model_->backend().device() + R"(",kind="weights",)"),
+            static_cast<double>(model_->parameters()) * 4);
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,91 @@
+// What the process says of itself agrees with what the kernel says elsewhere, in the units that the names promise.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+
+#include "server/metrics.h"
+
+namespace edgewise::server {
+namespace {
+
+std::map<std::string, double> ProcessSeries() {
+  std::map<std::string, double> values;
+  std::istringstream lines(Metrics().Render());
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("process_", 0) == 0) values[line.substr(0, line.find(' '))] = std::stod(line.substr(line.find(' ')));
+  }
+  return values;
+}
+
+// A field of /proc/self/status, in bytes.
+double StatusBytes(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(field + ":", 0) == 0) return std::stod(line.substr(field.size() + 1)) * 1024;
+  }
+  return -1.0;
+}
+
+double CpuSeconds() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+double Now(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+TEST(ProcessMetricsTest, MemoryIsInBytes) {
+  const std::map<std::string, double> series = ProcessSeries();
+  const double resident = StatusBytes("VmRSS"), all = StatusBytes("VmSize");
+  EXPECT_NEAR(series.at("process_resident_memory_bytes"), resident, resident / 2);
+  EXPECT_NEAR(series.at("process_virtual_memory_bytes"), all, all / 2);
+}
+
+TEST(ProcessMetricsTest, CpuTimeIsInSeconds) {
+  while (CpuSeconds() < 0.1) {
+  }
+  const double before = CpuSeconds(), told = ProcessSeries().at("process_cpu_seconds_total"), after = CpuSeconds();
+  EXPECT_GT(told, before - 0.05);  // the kernel counts whole ticks
+  EXPECT_LT(told, after + 0.05);
+}
+
+TEST(ProcessMetricsTest, StartIsSecondsSinceTheEpoch) {
+  std::ifstream file("/proc/self/stat");
+  std::string text;
+  std::getline(file, text);
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  std::string field;
+  for (int number = 3; number <= 22; ++number) fields >> field;  // proc(5): starttime, in ticks since the boot
+  const double after_boot = std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  ASSERT_GT(after_boot, 5.0);
+  const double start = Now(CLOCK_REALTIME) - Now(CLOCK_BOOTTIME) + after_boot;
+  EXPECT_NEAR(ProcessSeries().at("process_start_time_seconds"), start, 2.0);
+}
+
+TEST(ProcessMetricsTest, FileDescriptorsAreThoseThatAreOpen) {
+  const double before = ProcessSeries().at("process_open_fds");
+  const int more[] = {dup(0), dup(0), dup(0)};
+  const std::map<std::string, double> series = ProcessSeries();
+  EXPECT_EQ(series.at("process_open_fds"), before + 3);
+  for (const int descriptor : more) close(descriptor);
+  rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  EXPECT_EQ(series.at("process_max_fds"), static_cast<double>(limit.rlim_cur));
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,65 @@
+"""What becomes of the JSON of `edgewise evaluate` in the entries of results.json."""
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools"))
+
+from evaluation import ensembles, examples, measure  # noqa: E402
+
+
+def setting(quality=(), refused=0, **more):
+    return {"quality": sum(quality) / max(len(quality), 1), "quality_by_repeat": list(quality), "refused": refused,
+            "refusal": "input 1: too few" if refused else "", "answered": 4, "capped": 3, "edges": 20.0,
+            "density": 0.1, "scored_tokens": 30, "speed": 2.0, "total_ms": {"median": 6.0},
+            "compute_ms": {"median": 5.0, "quartiles": [4.0, 7.0]}, **more}
+
+
+class FakeServer:
+    """Says what it is told, and remembers what it was asked."""
+
+    def __init__(self, measured, *settings):
+        self.answer = {"measure": measured, "device": "cpu", "settings": settings}
+
+    def evaluate(self, model, path, caps, *flags):
+        self.asked = (model, examples.read(path), list(caps), flags)
+        return self.answer
+
+
+class CompareTest(unittest.TestCase):
+    EXAMPLES = [{"text": "a"}, {"text": "b"}]
+
+    def compare(self, server, metric="loss"):
+        with tempfile.TemporaryDirectory() as folder:
+            sweep = ensembles.Sweep(server, None, "m", metric, self.EXAMPLES, 0, [4, 5], folder, lambda text: None)
+            return sweep.compare(self.EXAMPLES, (0.5, 0.1), sweep.seeds)
+
+    def test_rows_are_scores_by_seed_and_refusals(self):
+        server = FakeServer("loss", setting([2.0, 2.0]), setting([2.5, 3.5]), setting([3.0, 3.0]), setting(refused=2))
+        found = self.compare(server)
+        self.assertEqual(server.asked, ("m", self.EXAMPLES, [0.5, 0.1], ("--seed=4", "--repeats=2")))
+        self.assertEqual((found["dense"], found["tokens"], found["device"]), (2.0, 15, "cpu"))
+        self.assertEqual((found["free"]["score"], found["free"]["by_seed"]), (3.0, [2.5, 3.5]))
+        self.assertEqual((found["caps"][0]["cap"], found["caps"][0]["capped_share"]), (0.5, 0.75))
+        self.assertEqual(found["caps"][1], {"cap": 0.1, "refused": "input 1: too few"})
+
+    def test_another_measure_than_the_expected_is_an_error(self):
+        with self.assertRaisesRegex(RuntimeError, "measured the loss, not the accuracy"):
+            self.compare(FakeServer("loss", setting([1.0]), setting([1.0])), "accuracy")
+
+
+class TimesTest(unittest.TestCase):
+    def test_settings_have_the_names_of_the_table(self):
+        server = FakeServer("accuracy", setting(speed=1.0), setting(), setting(speed=3.0))
+        with tempfile.TemporaryDirectory() as folder:
+            inputs = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
+            found = measure.Sweep(server, "m", inputs, folder, [1], None).times({"cap 1 %": 0.01}, 8, 1)
+        self.assertEqual(server.asked, ("m", inputs[:1], [0.01], ("--repeats=8", "--truncate=tail")))
+        self.assertEqual(list(found), ["dense", "as drawn", "cap 1 %"])
+        self.assertEqual(found["cap 1 %"], {"compute_ms": 5.0, "compute_ms_quartiles": [4.0, 7.0], "speedup": 3.0,
+                                            "total_ms": 6.0, "density": 0.1, "calls": 4})
+
+
+if __name__ == "__main__":
+    unittest.main()
