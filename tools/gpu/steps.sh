@@ -83,10 +83,10 @@ if ((seconds > 0)); then
 fi
 
 # The folder of a CUDA library: of the toolkit, of PyTorch's wheels, or empty where the loader knows it.
+wheels=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"] + "/nvidia")' 2>/dev/null)
 folder_of() {
   local folder
-  for folder in /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib \
-    "$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"] + "/nvidia")' 2>/dev/null)"; do
+  for folder in /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib "$wheels"; do
     [[ -d $folder ]] && find -L "$folder" -name "$1" -printf '%h\n' 2>/dev/null | head -n 1
   done | head -n 1
 }
