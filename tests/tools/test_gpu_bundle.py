@@ -60,7 +60,7 @@ class GpuBundleTest(unittest.TestCase):
 
     def restrict_path(self, *without):
         """A path that has all that run.sh calls but some."""
-        for name in ("awk", "bash", "cat", "cut", "df", "dirname", "env", "find", "gzip", "head", "mkdir", "mktemp", "mv", "python3",
+        for name in ("awk", "bash", "cat", "cut", "date", "df", "dirname", "env", "find", "gzip", "head", "mkdir", "mktemp", "mv", "python3",
                      "rm", "sed", "sh", "sha256sum", "tail", "tar", "timeout", "touch", "xz"):  # fmt: skip
             if name not in without:
                 found = sys.executable if name == "python3" else shutil.which(name)
@@ -162,46 +162,82 @@ class GpuBundleTest(unittest.TestCase):
         with tarfile.open(self.out / "logs.tar.gz") as logs:
             self.assertEqual(logs.extractfile("./tests_cuda_backend_cap.log").read(), b"broken\n")
 
-    def test_a_step_that_hangs_leaves_time_for_the_table(self):
-        self.write_suites("sleep 50")
+    def write_timeout(self, suite, commands):
+        """A `timeout` before the real one, which does these commands for a suite."""
+        self.write_program(
+            self.tools / "timeout",
+            f'case "$*" in *{suite}_test*) {commands} ;; esac\nexec {shutil.which("timeout")} "$@"',
+        )
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + 60  # a test that fails ends
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, "what is waited for does not come")
+            time.sleep(0.01)
+
+    def test_a_step_that_hangs_is_ended(self):
+        self.write_suites(f"case $0 in *backend_cap_test) exec {shutil.which('sleep')} 500 ;; esac")
         self.pack()
-        run = self.run_bundle("tests", "server", EDGEWISE_GPU_SECONDS="22")  # of which 20 are for closing
+        run = self.run_bundle("tests", EDGEWISE_GPU_TIME_SCALE="0")  # a second for each step
         self.assertEqual(run.returncode, 1)
-        self.assertRegex(self.summary(), r"tests cuda_backend_operations +FAILED: over [12] s ")
-        self.assertRegex(self.summary(), r"tests generation +not run: out of time ")
+        self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: over 1 s ")
+        self.assertRegex(self.summary(), r"tests generation bf16 ")
+
+    def test_a_step_that_hangs_leaves_time_for_the_table(self):
+        self.write_suites("exit 0")
+        clock = self.root / "clock"
+        clock.write_text("1000")
+        self.write_program(self.tools / "date", f"cat {clock}")
+        self.write_timeout("backend_cap", f"echo $((1000 + $2)) >{clock}; exit 124")  # its limit has passed
+        self.pack()
+        run = self.run_bundle("tests", "server", EDGEWISE_GPU_SECONDS="50")  # of which 20 are for closing
+        self.assertEqual(run.returncode, 1)
+        self.assertRegex(self.summary(), r"tests cuda_backend_attention +passed ")
+        self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: over 30 s ")
+        self.assertRegex(self.summary(), r"tests golden +not run: out of time ")
         self.assertRegex(self.summary(), r"server starts +not run: out of time ")
 
     def test_a_step_that_cannot_be_killed_leaves_the_table(self):
         self.write_suites("exit 0")
-        self.pack()
+        stuck, asleep = self.root / "stuck", self.root / "asleep"
         # As timeout, whose program is stuck in the driver.
+        self.write_timeout("golden", f"trap '' TERM; echo $$ >{stuck}; exec {shutil.which('sleep')} 500")
+        # The alarm's time has passed as soon as the step is stuck.
         self.write_program(
-            self.tools / "timeout", f'case "$*" in *golden_test*) exec sleep 50 ;; esac; exec {shutil.which("timeout")} "$@"'
+            self.tools / "sleep", f"echo $1 >{asleep}; until [ -s {stuck} ]; do {shutil.which('sleep')} 0.01; done"
         )
-        run = self.run_bundle("tests", EDGEWISE_GPU_SECONDS="22")
+        self.pack()
+        run = self.run_bundle("tests", EDGEWISE_GPU_SECONDS="570")
+        os.kill(int(stuck.read_text()), signal.SIGKILL)
         self.assertEqual(run.returncode, 130)
+        self.assertEqual(asleep.read_text(), "558\n")
         self.assertRegex(self.summary(), r"tests cuda_backend_cap +passed ")
         self.assertRegex(self.summary(), r"tests golden +FAILED: cut off ")
         self.assertTrue((self.out / "logs.tar.gz").exists())
 
     def test_what_is_cut_off_leaves_its_table_and_logs(self):
-        self.write_suites("case $0 in *cap_test) echo begun; sleep 50 ;; esac")
+        begun = self.root / "begun"
+        self.write_suites(f"case $0 in *cap_test) touch {begun}; exec {shutil.which('sleep')} 500 ;; esac")
         self.pack()
         command = [shutil.which("bash"), self.bundle / "run.sh", "tests"]
-        run = subprocess.Popen(
-            command, env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-        for line in run.stdout:
-            if line.startswith("tests cuda_backend_attention"):
-                break
-        time.sleep(0.5)
+        run = subprocess.Popen(command, env=self.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(run.wait)
+        self.addCleanup(run.kill)
+        self.wait_for(begun.exists)
         run.send_signal(signal.SIGTERM)
-        run.stdout.close()
-        self.assertEqual(run.wait(timeout=20), 130)
+        self.assertEqual(run.wait(timeout=60), 130)
         self.assertRegex(self.summary(), r"tests cuda_backend_attention +passed ")
         self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: cut off ")
         with tarfile.open(self.out / "logs.tar.gz") as logs:
             self.assertIn("./tests_cuda_backend_cap.log", logs.getnames())
+
+    def test_the_alarm_of_a_run_that_ends_in_time_does_not_stay(self):
+        asleep = self.root / "asleep"
+        self.write_program(self.tools / "sleep", f"echo $$ >{asleep}; exec {shutil.which('sleep')} 500")
+        self.write_program(self.tools / "timeout", f"until [ -s {asleep} ]; do {shutil.which('sleep')} 0.01; done; exit 0")
+        self.pack()
+        self.run_bundle("selfcheck", EDGEWISE_GPU_SECONDS="570")
+        self.wait_for(lambda: not pathlib.Path("/proc", asleep.read_text().strip()).exists())
 
     def test_an_unknown_step_is_named(self):
         self.pack()

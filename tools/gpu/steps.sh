@@ -27,6 +27,9 @@ running='' running_name='' running_since='' server='' alarm=''
 names=() results=() times=()
 failed=0
 
+clock() { date +%s; } # in seconds; what has run out is asked of it alone
+began=$(clock)
+
 since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
 # Ends the server that this script started, gently, then not; its exit status is in server_status.
@@ -71,15 +74,19 @@ trap finish EXIT
 trap 'exit 130' INT TERM PIPE
 # Should a step not even be killed, which a GPU that hangs can do, this script ends all the same.
 if ((seconds > 0)); then
-  { exec {nothing}<> <(:); read -r -t $((seconds > 13 ? seconds - 12 : 1)) -u "$nothing"; kill -TERM $$; } &>/dev/null &
+  {
+    sleep $((seconds > 13 ? seconds - 12 : 1)) &
+    trap 'kill $!; exit' TERM
+    wait $! && kill -TERM $$
+  } &>/dev/null &
   alarm=$!
 fi
 
 # The folder of a CUDA library: of the toolkit, of PyTorch's wheels, or empty where the loader knows it.
+wheels=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"] + "/nvidia")' 2>/dev/null)
 folder_of() {
   local folder
-  for folder in /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib \
-    "$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"] + "/nvidia")' 2>/dev/null)"; do
+  for folder in /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib "$wheels"; do
     [[ -d $folder ]] && find -L "$folder" -name "$1" -printf '%h\n' 2>/dev/null | head -n 1
   done | head -n 1
 }
@@ -94,7 +101,7 @@ run_path=$bundle/lib:$bundle/lib/absl$libraries${LD_LIBRARY_PATH:+:$LD_LIBRARY_P
 python_path=$bundle/lib/absl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} # PyTorch loads CUDA's libraries from where it keeps them
 
 # Seconds that are left for steps.
-left() { echo $((seconds > 0 ? seconds - closing - SECONDS : 1000000)); }
+left() { echo $((seconds > 0 ? seconds - closing - ($(clock) - began) : 1000000)); }
 
 allowed() { # SECONDS: as many, or those that are left; 0 would be no limit to timeout
   local most
@@ -191,8 +198,8 @@ run_server() {
   "${on_device[@]}" "$bundle/bin/edgewise-server" --model_repository="$bundle/models" --device="$device" --listen=127.0.0.1:0 \
     --metrics_listen=127.0.0.1:0 2>>"$logs/server.log" &
   server=$!
-  until=$((SECONDS + $(allowed 60)))
-  while kill -0 "$server" 2>/dev/null && ((SECONDS < until)); do
+  until=$(($(clock) + $(allowed 60)))
+  while kill -0 "$server" 2>/dev/null && (($(clock) < until)); do
     if [[ -n $(announced port) ]] && "${on_device[@]}" "$bundle/bin/edgewise" health --server="127.0.0.1:$(announced port)" \
       --timeout=2s >/dev/null 2>&1; then
       ready=yes

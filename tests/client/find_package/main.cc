@@ -1,17 +1,24 @@
-// Uses the installed headers and libraries; needs no server.
-#include <edgewise/client/client.h>
+// README's C++, with the installed headers and libraries: asks the server that is named, and one that is not there.
+#include "readme_includes.h"
+
 #include <edgewise/client/ensemble.h>
 
 #include <iostream>
+#include <string>
 
-int main() {
-  auto client = edgewise::Client::Create({.address = "127.0.0.1:1"});
-  if (!client.ok()) return 1;
-  edgewise::v1::PredictRequest request;
-  request.set_model("sentiment");
-  request.add_inputs()->mutable_sequence()->set_text("nobody listens");
-  auto response = (*client)->Predict(request, {.timeout = absl::Seconds(2)});
-  if (response.ok()) return 1;
-  std::cout << response.status() << "\n";
+absl::StatusOr<edgewise::v1::PredictResponse> Ask(const std::string& address) {
+#include "readme_statements.inc"
+  return response;
+}
+
+int main(int, char** arguments) {
+  const auto response = Ask(arguments[1]);
+  if (!response.ok() || response->predictions(0).label() != "positive") {
+    std::cerr << response.status() << "\n";
+    return 1;
+  }
+  const auto refused = Ask("127.0.0.1:1");
+  std::cout << refused.status() << "\n";
+  if (refused.status().code() != absl::StatusCode::kUnavailable) return 1;
   return edgewise::MergeEnsembleParts({}).ok() ? 1 : 0;
 }

@@ -1,0 +1,208 @@
+"""The commands of README and the documentation, run as they stand against the built server: every line of their `sh`
+blocks is run, or named in NOT_RUN; one that is neither fails. A line that starts a server starts one on a free port, which the lines behind ask.
+README's numbers are those that its commands print, or that its files of results hold."""
+
+import glob
+import json
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import unittest
+
+import made_checkpoints
+from edgewise_process import BIN, ROOT, Server
+
+# Commands by how they begin; each may write to its folder only. What is not run has the reason beside it.
+RUN = ("build/bin/edgewise ", "edgewise ", "tools/convert.py ", "build/bin/edgewise-server ", "./dev serve")
+NOT_RUN = {
+    "./dev demo": "builds; the test e2e_demo runs what it runs then",
+    "./dev test": "runs this test",
+    "./dev build": "builds; this test needs what it builds",
+    "./dev bench": "takes minutes",
+    "./dev evaluate": "takes minutes",
+    "cmake --install": "the test client.find_package runs it",
+    "sudo apt-get install": "changes the machine",
+    "pip install": "changes the machine; the tests of the Python client install it",
+    "python3 -c 'import json, lra_config": "needs the code of the SBM-Transformer authors",
+    "python3 data/shakespeare_char/prepare.py": "needs nanoGPT",
+    "python3 train.py": "needs nanoGPT and PyTorch",
+    "python tools/train/": "takes minutes, needs PyTorch",
+}
+# What whole documents describe: the container (./dev container-test) and machines with a GPU (./dev gpu-test).
+NOT_HERE = {"docs/deploy.md", "docs/gpu.md"}
+DOCUMENTS = ["README.md", "client/python/README.md", "examples/README.md", *(
+    path for path in sorted(glob.glob("docs/*.md", root_dir=ROOT)) if path not in NOT_HERE)]
+
+
+def read(document: str) -> str:
+    with open(os.path.join(ROOT, document), encoding="utf-8") as file:
+        return file.read()
+
+
+def commands(text: str) -> list:
+    """The commands of a Markdown text's `sh` blocks; continued lines are one."""
+    found = []
+    for block in re.findall(r"^```(?:sh|bash|shell|console)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        lines = block.replace("\\\n", " ").splitlines()
+        found += [line.strip() for line in lines if shlex.split(line, comments=True)]
+    return found
+
+
+def server_repository(command: str):
+    """The model repository of a command that starts a server, else None."""
+    words = shlex.split(command, comments=True)
+    if words[:2] == ["./dev", "serve"]:
+        return "examples/models"
+    if os.path.basename(words[0]) != "edgewise-server":
+        return None
+    assert len(words) == 2 and words[1].startswith("--model_repository="), f"flags that are not passed on: {command}"
+    return words[1].partition("=")[2]
+
+
+class Checkout:
+    """A folder that looks like a checkout after the build, which commands may write to, with checkpoints to convert."""
+
+    def __init__(self, folder: str):
+        self.path = os.path.join(folder, "edgewise")
+        os.makedirs(os.path.join(self.path, "build"))
+        for name in os.listdir(ROOT):
+            if name not in ("build", "models"):
+                os.symlink(os.path.join(ROOT, name), os.path.join(self.path, name))
+        os.symlink(BIN, os.path.join(self.path, "build", "bin"))
+        made_checkpoints.write(self.path)
+        self.server = None
+
+    def serve(self, repository: str) -> None:
+        self.stop()
+        self.server = Server(os.path.join(self.path, repository)).__enter__()
+
+    def run(self, command: str) -> subprocess.CompletedProcess:
+        environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        environment["EDGEWISE_SERVER"] = self.server.address if self.server else "127.0.0.1:1"
+        return subprocess.run(["bash", "-c", command], cwd=self.path, env=environment, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=200, check=False)
+
+    def stop(self) -> None:
+        if self.server:
+            self.server.stop()
+            self.server = None
+
+
+class DocumentedTest(unittest.TestCase):
+    def run_all(self, document: str) -> int:
+        """Runs a document's commands in order, and gives how many; a server of the examples runs from the start."""
+        lines = [command for command in commands(read(document)) if not command.startswith(tuple(NOT_RUN))]
+        if not lines:
+            return 0
+        with tempfile.TemporaryDirectory() as folder:
+            checkout = Checkout(folder)
+            self.addCleanup(checkout.stop)
+            checkout.serve("examples/models")
+            for command in lines:
+                with self.subTest(document=document, command=command):
+                    self.assertTrue(command.startswith(RUN), "neither run nor named in NOT_RUN")
+                    repository = server_repository(command)
+                    if repository:
+                        checkout.serve(repository)
+                        self.check_models(checkout)
+                    else:
+                        self.check_command(checkout, command)
+            checkout.stop()
+        return len(lines)
+
+    def check_command(self, checkout: Checkout, command: str) -> None:
+        run = checkout.run(command)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertNotEqual(run.stdout, "")
+        for picture in re.findall(r"--plot[ =](\S+)", command):
+            self.assertGreater(os.path.getsize(os.path.join(checkout.path, picture)), 0)
+
+    def check_models(self, checkout: Checkout) -> None:
+        """Every version in the repository is ready."""
+        models = json.loads(checkout.run("edgewise models --json").stdout)["models"]
+        self.assertTrue(models)
+        for model in models:
+            self.assertEqual(model["state"], "READY", model)
+
+    def test_the_readme(self):
+        self.assertGreater(self.run_all("README.md"), 10)
+
+    def test_the_other_documents(self):
+        ran = {document: self.run_all(document) for document in DOCUMENTS if document != "README.md"}
+        self.assertGreater(ran["docs/convert.md"], 5, ran)
+
+    def test_commands_are_found(self):
+        text = "```sh\na b   # why\n# a remark\n\nc \\\n  'd#e'\n```\n```\nno command\n```\n"
+        self.assertEqual(commands(text), ["a b   # why", "c    'd#e'"])
+
+    def test_the_readme_shows_what_its_first_prediction_prints(self):
+        shown = re.search(r"The first `predict` prints\n\n```\n(.*?)```", read("README.md"), re.DOTALL)[1].splitlines()
+        command = next(command for command in commands(read("README.md")) if " predict " in command)
+        with tempfile.TemporaryDirectory() as folder:
+            checkout = Checkout(folder)
+            self.addCleanup(checkout.stop)
+            checkout.serve("examples/models")
+            printed = checkout.run(command).stdout.splitlines()
+            checkout.stop()
+
+        def words(lines: list, *but: str) -> list:
+            return [line for line in lines if line.split()[0] not in but]
+
+        self.assertEqual([line.split()[0] for line in printed], [line.split()[0] for line in shown])
+        device = words(shown, *(line.split()[0] for line in shown if not line.startswith("device")))
+        if device[0] in printed:  # else the last digits may differ
+            self.assertEqual(words(printed, "time"), words(shown, "time"))
+
+
+class ResultsTest(unittest.TestCase):
+    """The numbers under "How fast" against the files that are named there."""
+
+    def setUp(self):
+        self.text = read("README.md").partition("## How fast")[2].partition("\n## ")[0]
+
+    def results(self, benchmark: str) -> dict:
+        named = re.findall(rf"bench/results/\S+-{benchmark}\.json", self.text)
+        self.assertEqual(len(named), 1, benchmark)
+        return json.loads(read(named[0]))
+
+    def check(self, shown: list, measured: list) -> None:
+        """Each number is the measured one, rounded to the digits that are shown."""
+        self.assertEqual(len(shown), len(measured))
+        for text, value in zip(shown, measured):
+            self.assertEqual(text, f"{value:.{len(text.partition('.')[2])}f}", (shown, measured))
+
+    def row(self, label: str) -> list:
+        return [cell.strip() for cell in re.search(rf"\| {re.escape(label)} \|(.*)\|", self.text)[1].split("|")]
+
+    def test_attention(self):
+        rows = [row for row in self.results("attention")["rows"] if (row["n"], row["d"]) == (4096, 64)]
+        self.assertEqual([float(cell.rstrip(" %")) for cell in self.row("density")],
+                         [round(100 * row["target_density"], 3) for row in rows])
+        self.check(self.row("dense time / sparse time"), [row["speedup_over_dense"] for row in rows])
+        self.check(self.row("the same, memberships counted as sparse time"),
+                   [row["speedup_with_memberships"] for row in rows])
+        self.check(re.findall(r"ran at (\d+) % of", self.text), [100 * rows[0]["dense_peak_share"]])
+
+    def test_kinds(self):
+        rows = {row["name"]: row for row in self.results("kinds")["rows"]}
+        kinds = ("causal dense", "windows 4", "windows 8", "windows 16", *(f"causal windows {w}" for w in (4, 8, 16)))
+        self.check(self.row("share of the time of dense (causal dense) attention"), [rows[kind]["ratio"] for kind in kinds])
+        self.assertIn("Blocks cost at most in proportion to their number", self.text)
+        for name, row in rows.items():
+            if name.startswith("blocks"):
+                self.assertLessEqual(row["ratio"], row["edges"] / rows[row["base"]]["edges"], name)
+
+    def test_ensemble(self):
+        results = self.results("ensemble")
+        self.check(re.findall(r"(\d+) samples .*? take ([\d.]+) times", self.text)[0], [results["samples"], results["ratio"]])
+
+    def test_generate(self):
+        results = self.results("generate")
+        self.check(re.findall(r"tokens (\d+) times as fast", self.text),
+                   [results["tokens_per_second"] / results["peer_tokens_per_second"]])
+
+
+if __name__ == "__main__":
+    unittest.main()
