@@ -133,7 +133,8 @@ for cap in 1 0.1; do
   setting "cap $cap %"
   LIMIT=$(awk -v cap="$cap" -v pairs="$PAIRS" 'BEGIN { printf "%d", cap / 100 * pairs }')
   printf "$FORMAT" "$NAME of all pairs" "$RIGHT of $COUNT" "$DENSITY" "$(commas <<<"$LIMIT")" "$MOST" "$OVER of $ANSWERED"
-  ((${MOST//,/} <= LIMIT && OVER == 0)) || die "$OVER answers above their cap of $LIMIT edges, at most $MOST used"
+  ((${MOST//,/} <= LIMIT && OVER == 0)) ||
+    die "above the cap of $LIMIT edges: most edges used $MOST, $OVER of $ANSWERED answers above"
   CHECKED=$((CHECKED + ANSWERED)) ABOVE=$((ABOVE + OVER))
   LEFT+=", $RIGHT under a cap of $cap %"
 done
@@ -214,10 +215,11 @@ awk '
     for (model in pairs) {
       if (pairs[model] == 0) continue
       printf "    %s\n", model
-      share("density", edges[model], pairs[model], "edges / pairs, of all samples, dense answers included")
-      if (items[model] > 0) share("capped", capped[model], items[model], "inputs of which a cap dropped edges / inputs")
+      share("density", edges[model], pairs[model], "edgewise_attention_{edges,pairs}_total, dense answers too")
+      if (items[model] > 0)
+        share("capped", capped[model], items[model], "edgewise_edge_budget_capped_total / edgewise_items_total")
       line("compute", sprintf("%.1f ms", 1000 * seconds[model] / requests[model]), sprintf("%.2f s", seconds[model]),
-           requests[model], "time / requests")
+           requests[model], "edgewise_stage_duration_seconds_{sum,count}")
     }
   }' "$WORK/metrics" | commas
 
