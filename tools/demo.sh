@@ -66,7 +66,7 @@ setting() {
 }
 
 # predict FILE FLAGS...: the answers of `long` to a file's texts, a line each:
-# LABEL LABEL_ID PROBABILITY SPREAD MUTUAL_INFORMATION COMPUTE_US.
+# LABEL LABEL_ID PROBABILITY SPREAD MUTUAL_INFORMATION PASSES.
 predict() {
   edgewise predict --model=long --input "$@" --seed=1 --concurrency=1 --json 2>"$WORK/errors" | awk '
     function value(name) {
@@ -82,7 +82,7 @@ predict() {
     }
     { id = value("label_id")
       print value("label"), id, element("probabilities", id), element("stddev", id), value("mutual_information"),
-        value("compute_us") }' || { cat "$WORK/errors" >&2; die "a text has no answer"; }
+        value("samples") }' || { cat "$WORK/errors" >&2; die "a text has no answer"; }
 }
 
 title "Edgewise demo"
@@ -161,15 +161,15 @@ say ""
 CORRECT=$(sed -nE 's/.*"label": ?([0-9]+).*/\1/p' "$WORK/text")
 # show NAME: $WORK/answer as a line of the table; leaves ANSWER, VERDICT and P.
 show() {
-  local id p spread disagreement us
-  read -r ANSWER id p spread disagreement us <"$WORK/answer"
+  local id p spread disagreement passes
+  read -r ANSWER id p spread disagreement passes <"$WORK/answer"
   if ((id == CORRECT)); then VERDICT=right; else VERDICT=wrong; fi
   P=$(printf 'p = %.4f' "$p") disagreement=$(printf '%.3f nats' "$disagreement")
   if [[ $1 == *samples ]]; then P+=$(printf ' ± %.2f' "$spread"); else disagreement=-; fi
-  printf "$FORMAT" "$1" "$ANSWER" "$VERDICT" "$disagreement" "$(awk -v us="$us" 'BEGIN { printf "%.1f ms", us / 1000 }')" "$P"
+  printf "$FORMAT" "$1" "$ANSWER" "$VERDICT" "$disagreement" "$passes" "$P"
 }
-FORMAT='    %-24s %9s  %9s  %18s  %12s   %s\n'
-printf "$FORMAT" "" answer "" "mutual information" "compute time" probability
+FORMAT='    %-24s %9s  %9s  %18s  %7s   %s\n'
+printf "$FORMAT" "" answer "" "mutual information" passes probability
 predict "$WORK/text" --dense >"$WORK/answer"
 show "dense, one pass"
 DENSE="dense attention is $VERDICT with $P"
@@ -177,7 +177,7 @@ predict "$WORK/text" >"$WORK/answer"
 show "drawn edges, one sample"
 sed -n "${TEXT}p" "$WORK/sampled" >"$WORK/answer"
 show "drawn edges, $SAMPLES samples"
-say "    $SAMPLES samples are $SAMPLES passes, and take the time of as many."
+say "    Each pass takes its time: ask several times where an answer matters."
 MORAL=
 if [[ $DENSE == *wrong* ]]; then MORAL=" The ensemble knows what one pass does not."; fi
 conclude "Ask several times to know whether to trust it: on text $TEXT $DENSE;" \
