@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# Starts a server on the bundled models, asks it, shows the answers and the metrics, stops it.
+# Starts a server on the bundled models, tells in three scenes what budgets and samples buy, shows metrics, stops the server.
+# Every number is measured in this run. Ends with another status than 0 where an answer is above its cap.
 # usage: tools/demo.sh BIN_DIR      (`./dev demo` builds first)
+# shellcheck disable=SC2059  # the formats of table rows are variables
 set -euo pipefail
 
 BIN=$(cd "${1:?usage: tools/demo.sh BIN_DIR}" && pwd)
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+TEXTS=examples/data/long.jsonl
+SAMPLES=16
 SERVER=
 WORK=$(mktemp -d)
+BOLD='' DIM='' PLAIN=''
+if [[ -t 1 && ${TERM:-dumb} != dumb ]]; then BOLD=$'\033[1m' DIM=$'\033[2m' PLAIN=$'\033[0m'; fi
 
 # Ends the server that this script started, gently, then not; its exit status is in STATUS.
 stop_server() {
@@ -22,8 +28,11 @@ stop_server() {
 trap 'stop_server; rm -rf "$WORK"' EXIT
 trap 'exit 130' INT TERM
 
-title() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+title() { printf '\n%s%s%s\n\n' "$BOLD" "$*" "$PLAIN"; }
 say() { printf '%s\n' "$*"; }
+command_line() { printf '%s  $ %s%s\n' "$DIM" "$*" "$PLAIN"; }
+conclude() { printf '\n%s→ %s%s\n' "$BOLD" "$*" "$PLAIN"; }
+commas() { sed -E ':a; s/\B[0-9]{3}\b/,&/; ta'; }  # 16777 -> 16,777
 die() { printf 'demo: %s\n' "$*" >&2; exit 1; }
 
 # A number of the server's log line "serving".
@@ -46,93 +55,181 @@ start_server() {
 }
 
 edgewise() { "$BIN/edgewise" "$@" --server="$ADDRESS"; }
-has_model() { [[ $MODELS == *"\"name\": \"$1\""* ]]; }
 
-# ask "what this shows" FLAGS...: prints the command as one would type it, then the lines of its answer that matter.
-ask() {
-  local what=$1 word shown=
-  shift
-  for word in "$@"; do [[ $word == *[[:space:]]* ]] && word="${word%%=*}='${word#*=}'"; shown+=" $word"; done
-  say ""
-  say "$what"
-  printf '\033[2m  $ edgewise predict%s\033[0m\n' "$shown"
-  edgewise predict "$@" >"$WORK/answer"
-  grep -E '^(prediction|probability|uncertainty|samples|edges|density|budget|time) ' "$WORK/answer" | sed 's/^/    /'
+# setting NAME: a row of the table of `edgewise evaluate` in $WORK/evaluation, into variables. Columns are two spaces apart.
+setting() {
+  IFS='|' read -r NAME ANSWERED RIGHT DENSITY EDGES MOST OVER COMPUTE SPEED < <(
+    awk -F '  +' -v OFS='|' -v name="$1" '$1 == name && NF == 11 {
+      print $1, $3, sprintf("%.0f", $4 * $3 / 100), $5, $6, $7, $9, $10, $11 }' "$WORK/evaluation") ||
+    die "\`edgewise evaluate\` has no row \"$1\""
+  [[ $ANSWERED == "$COUNT" ]] || die "$NAME: $ANSWERED of $COUNT texts answered"
 }
 
-# ask_file "what this shows" FILE FLAGS...: one line for each of the file's first inputs, and a summary.
-ask_file() {
-  local what=$1 file=$2
-  shift 2
-  say ""
-  say "$what"
-  printf '\033[2m  $ head -n 3 %s | edgewise predict --input=- %s\033[0m\n' "$file" "$*"
-  head -n 3 "$file" | edgewise predict --input=- "$@" --concurrency=1 | grep -v '^$' | sed 's/^/    /'
-}
-
-# The metrics page, through bash alone.
-metrics() {
-  exec 3<>"/dev/tcp/127.0.0.1/$METRICS_PORT"
-  printf 'GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' >&3
-  cat <&3
-  exec 3>&-
+# predict FILE FLAGS...: the answers of `long` to a file's texts, a line each:
+# LABEL LABEL_ID PROBABILITY SPREAD MUTUAL_INFORMATION PASSES.
+predict() {
+  edgewise predict --model=long --input "$@" --seed=1 --concurrency=1 --json 2>"$WORK/errors" | awk '
+    function value(name) {
+      if (!match($0, "\"" name "\":[^],}]*")) exit 1
+      found = substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 3)
+      gsub(/["[]/, "", found)
+      return found
+    }
+    function element(name, i) {
+      match($0, "\"" name "\":[^]]*")
+      split(substr($0, RSTART + length(name) + 4, RLENGTH - length(name) - 4), list, ",")
+      return list[i + 1] + 0
+    }
+    { id = value("label_id")
+      print value("label"), id, element("probabilities", id), element("stddev", id), value("mutual_information"),
+        value("samples") }' || { cat "$WORK/errors" >&2; die "a text has no answer"; }
 }
 
 title "Edgewise demo"
 start_server
-MODELS=$(edgewise models --json)
-say "A server is up: gRPC on $ADDRESS, metrics on http://127.0.0.1:$METRICS_PORT/metrics. Its models:"
+COUNT=$(grep -c . "$TEXTS")
+say "A server is up: gRPC on $ADDRESS, metrics on http://127.0.0.1:$METRICS_PORT/metrics."
 say ""
-edgewise models
-
+say "An edge is one pair of tokens that an attention head looks at. Dense attention looks at every pair; these models"
+say "choose their edges for each input. Density is edges over all pairs."
 say ""
-say "An edge is one pair of tokens that an attention head looks at. The models choose their edges per input; density is"
-say "edges over all pairs. A budget caps the edges; several samples draw the edges several times and average."
+say "The task of the model \"long\": 2,047 words of Shakespeare with notes strewn in, as \"delhi=green\", and a question,"
+say "as \"delhi?\". Which colour goes with that city? $COUNT texts are bundled, with their answers. The model was trained"
+say "with edges that it draws; dense attention runs on the same weights."
 
-if has_model sentiment; then
-  title "sentiment: is a sentence about a film friendly?"
-  TEXT='a warm , funny and beautifully acted film that never wastes a minute'
-  ask "As the model likes it:" --model=sentiment --text="$TEXT" --seed=1
-  ask "With at most 5 % of all pairs:" --model=sentiment --text="$TEXT" --seed=1 --max_density=0.05
-  ask "16 samples; ± is the standard deviation over the samples, mutual information what they disagree on:" \
-    --model=sentiment --text="$TEXT" --seed=1 --samples=16
+title "1. Must a model look at every pair?"
+say "Asking all $COUNT texts with dense attention, with the drawn edges, and under two caps ..."
+command_line "edgewise evaluate --model=long --data=$TEXTS --caps=1%,0.1%        # shortened here"
+edgewise evaluate --model=long --data="$TEXTS" --caps=1%,0.1% >"$WORK/evaluation" ||
+  die "\`edgewise evaluate\` ended with status $?: a text has no answer, or one above its cap"
+FORMAT='    %-24s %9s  %9s  %11s  %12s  %9s\n'
+say ""
+printf "$FORMAT" "" right density "mean edges" "compute time" speed
+setting dense
+DENSE_RIGHT=$RIGHT PAIRS=${MOST//,/}
+printf "$FORMAT" "every pair (dense)" "$RIGHT of $COUNT" "$DENSITY" "$EDGES" "$COMPUTE" "$SPEED"
+setting "no cap"
+((${MOST//,/} < PAIRS)) || die "the drawn edges are not fewer than all pairs: $MOST"
+DRAWN_RIGHT=$RIGHT
+printf "$FORMAT" "the edges that it draws" "$RIGHT of $COUNT" "$DENSITY" "$EDGES" "$COMPUTE" "$SPEED"
+say "    Speed is dense time / this time for the same text, median."
+SUMMARY="$DENSITY of the edges, $RIGHT of $COUNT right (dense: $DENSE_RIGHT), ${SPEED%x} times as fast"
+if awk -v speed="${SPEED%x}" 'BEGIN { exit !(speed < 1) }'; then
+  WHY="other programs use this machine"
+  grep -q '^model .*/avx512/' "$WORK/evaluation" || WHY="without AVX-512, drawing edges takes longer than they save"
+  conclude "Fewer edges, same answers: $SUMMARY. It is slower here: $WHY."
+else
+  conclude "Fewer edges, same answers, less time: $SUMMARY."
 fi
 
-if has_model listops; then
-  title "listops: the value of a nested expression"
-  say "[MAX 4 [MIN 8 5 9 ] 1 [SM 7 2 3 ] ] is 5: the minimum is 5, the sum of 7, 2 and 3 modulo 10 is 2."
-  ask "The model reads it token by token, as text:" --model=listops --text='[MAX 4 [MIN 8 5 9 ] 1 [SM 7 2 3 ] ]' \
-    --seed=1 --samples=16
-fi
+title "2. Does a cap hold, and what does it cost?"
+say "The same texts, with a cap on the edges of each answer:"
+say ""
+FORMAT='    %-24s %9s  %9s  %13s  %17s  %15s\n'
+printf "$FORMAT" "" right density "cap in edges" "most edges used" "above the cap"
+LEFT="$DRAWN_RIGHT of $COUNT right without a cap"
+CHECKED=0 ABOVE=0
+for cap in 1 0.1; do
+  setting "cap $cap %"
+  LIMIT=$(awk -v cap="$cap" -v pairs="$PAIRS" 'BEGIN { printf "%d", cap / 100 * pairs }')
+  printf "$FORMAT" "$NAME of all pairs" "$RIGHT of $COUNT" "$DENSITY" "$(commas <<<"$LIMIT")" "$MOST" "$OVER of $ANSWERED"
+  ((${MOST//,/} <= LIMIT && OVER == 0)) ||
+    die "above the cap of $LIMIT edges: most edges used $MOST, $OVER of $ANSWERED answers above"
+  CHECKED=$((CHECKED + ANSWERED)) ABOVE=$((ABOVE + OVER))
+  LEFT+=", $RIGHT under a cap of $cap %"
+done
+conclude "A budget is a promise: $ABOVE of $CHECKED answers above their cap, not by one edge. What it costs:" \
+  "$LEFT."
 
-if has_model long && [[ -e examples/data/long.jsonl ]]; then
-  title "long: which colour goes with the city that a text of 2,047 words asks for?"
-  ask_file "Every pair of tokens (dense attention):" examples/data/long.jsonl --model=long --seed=1 --dense
-  ask_file "Only the edges that the model draws:" examples/data/long.jsonl --model=long --seed=1
-  ask_file "At most 1 % of all pairs:" examples/data/long.jsonl --model=long --seed=1 --max_density=0.01
-fi
+title "3. Is an answer to be trusted?"
+say "Asking all $COUNT texts $SAMPLES times each, with new edges every time ..."
+command_line "edgewise predict --model=long --input=$TEXTS --seed=1 --samples=$SAMPLES"
+predict "$TEXTS" --samples=$SAMPLES >"$WORK/sampled"
+# Texts by what their samples disagree on; the first is the one to look at.
+awk '{ print NR, $5 }' "$WORK/sampled" | sort -k2,2gr >"$WORK/ranked"
+read -r TEXT MOST_DISAGREEMENT <"$WORK/ranked"
+OTHERS=$(awk 'NR > 1 { v[NR - 1] = $2 } END { printf "median %.7f, largest %.7f", v[int(NR / 2)], v[1] }' "$WORK/ranked")
+say "Mutual information is what the samples of one text disagree on. Of text $TEXT it is $(
+  printf '%.3f' "$MOST_DISAGREEMENT") nats, of the other $((COUNT - 1)):"
+say "$OTHERS."
+sed -n "${TEXT}p" "$TEXTS" >"$WORK/text"
+ASKED=$(grep -oE '[a-z]+\?' "$WORK/text" | sort | uniq -c | sort -nr | awk 'NR == 1 { print $2 }')
+NOTES=$(grep -oE '[a-z]+=[a-z]+' "$WORK/text" | sort -u | paste -sd ' ')
+say ""
+say "Text $TEXT asks \"$ASKED\". Its notes, each several times: $NOTES."
+say ""
+CORRECT=$(sed -nE 's/.*"label": ?([0-9]+).*/\1/p' "$WORK/text")
+# show NAME: $WORK/answer as a line of the table; leaves ANSWER, VERDICT and P.
+show() {
+  local id p spread disagreement passes
+  read -r ANSWER id p spread disagreement passes <"$WORK/answer"
+  if ((id == CORRECT)); then VERDICT=right; else VERDICT=wrong; fi
+  P=$(printf 'p = %.4f' "$p") disagreement=$(printf '%.3f nats' "$disagreement")
+  if [[ $1 == *samples ]]; then P+=$(printf ' ± %.2f' "$spread"); else disagreement=-; fi
+  printf "$FORMAT" "$1" "$ANSWER" "$VERDICT" "$disagreement" "$passes" "$P"
+}
+FORMAT='    %-24s %9s  %9s  %18s  %7s   %s\n'
+printf "$FORMAT" "" answer "" "mutual information" passes probability
+predict "$WORK/text" --dense >"$WORK/answer"
+show "dense, one pass"
+DENSE="dense attention is $VERDICT with $P"
+predict "$WORK/text" >"$WORK/answer"
+show "drawn edges, one sample"
+sed -n "${TEXT}p" "$WORK/sampled" >"$WORK/answer"
+show "drawn edges, $SAMPLES samples"
+say "    Each pass takes its time: ask several times where an answer matters."
+MORAL=
+if [[ $DENSE == *wrong* ]]; then MORAL=" The ensemble knows what one pass does not."; fi
+conclude "Ask several times to know whether to trust it: on text $TEXT $DENSE;" \
+  "$SAMPLES samples say $ANSWER with $P.$MORAL"
 
-if has_model duplicates; then
-  title "duplicates: which of 256 tokens occur more than once?"
-  ask_file "The task needs every pair, and the model learned so (n/256 right is printed per input):" \
-    examples/data/duplicates.jsonl --model=duplicates --seed=1
-  ask_file "What a cap at half of the pairs costs:" examples/data/duplicates.jsonl --model=duplicates --seed=1 \
-    --max_density=0.5
-fi
+title "Where the edges go"
+say "Queries down, keys across. The last lines say which words decided."
+command_line "sed -n ${TEXT}p $TEXTS | edgewise predict --model=long --input=- --seed=1 --plot=-     # every fourth row"
+edgewise predict --model=long --input="$WORK/text" --seed=1 --plot=- >"$WORK/plot"
+awk '/│/ { if (rows++ % 4 == 0) print "  " $0; next } /^ +0 .* key$/ { below = 1 } below { print "  " $0 }' "$WORK/plot"
 
-if has_model shakespeare-ssa; then
-  title "shakespeare-ssa: a language model of characters, attention in sampled windows"
-  printf '\033[2m  $ edgewise generate --model=shakespeare-ssa --prompt=ROMEO: --max_new_tokens=200 --seed=1\033[0m\n'
-  edgewise generate --model=shakespeare-ssa --prompt=ROMEO: --max_new_tokens=200 --seed=1 2>&1 | sed 's/^/    /'
-fi
+title "A language model writes"
+say "shakespeare-ssa reads characters, in sampled windows:"
+command_line "edgewise generate --model=shakespeare-ssa --prompt=ROMEO: --max_new_tokens=200 --seed=1"
+edgewise generate --model=shakespeare-ssa --prompt=ROMEO: --max_new_tokens=200 --seed=1 2>&1 | sed 's/^/    /'
 
-title "What Prometheus would see"
-SHOWN='items_total|attention_(edges|pairs)_total|edge_budget_capped_total|input_density_ratio_(count|sum)'
-metrics | grep -E "^edgewise_($SHOWN)" | grep -v ' 0$' | sed 's/^/    /'
+title "What Prometheus sees"
+exec 3<>"/dev/tcp/127.0.0.1/$METRICS_PORT"
+printf 'GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' >&3
+tr -d '\r' <&3 >"$WORK/metrics"
+exec 3>&-
+# For each model that was asked, sums over layers.
+awk '
+  function line(name, value, a, b, note) { printf "      %-9s %10s = %s / %.0f  (%s)\n", name, value, a, b, note }
+  function share(name, a, b, note) { line(name, sprintf("%.2f %%", 100 * a / b), sprintf("%.0f", a), b, note) }
+  !/^edgewise_/ || !match($0, /model="[^"]*"/) { next }
+  { model = substr($0, RSTART + 7, RLENGTH - 8) }
+  /^edgewise_attention_edges_total/ { edges[model] += $NF }
+  /^edgewise_attention_pairs_total/ { pairs[model] += $NF }
+  /^edgewise_edge_budget_capped_total/ { capped[model] += $NF }
+  /^edgewise_items_total/ { items[model] += $NF }
+  /^edgewise_stage_duration_seconds_sum.*"forward"/ { seconds[model] += $NF }
+  /^edgewise_stage_duration_seconds_count.*"forward"/ { requests[model] += $NF }
+  END {
+    for (model in pairs) {
+      if (pairs[model] == 0) continue
+      printf "    %s\n", model
+      share("density", edges[model], pairs[model], "edgewise_attention_{edges,pairs}_total, dense answers too")
+      if (items[model] > 0)
+        share("capped", capped[model], items[model], "edgewise_edge_budget_capped_total / edgewise_items_total")
+      line("compute", sprintf("%.1f ms", 1000 * seconds[model] / requests[model]), sprintf("%.2f s", seconds[model]),
+           requests[model], "edgewise_stage_duration_seconds_{sum,count}")
+    }
+  }' "$WORK/metrics" | commas
 
 title "Stopping the server (SIGTERM)"
 stop_server
 ((STATUS == 0)) || die "the server ended with status $STATUS; expected 0"
 say "It finished its work and ended with status 0."
-say ""
-say "Next: ./dev serve, then build/bin/edgewise predict --help; examples/README.md says how good the models are."
+
+title "How to go on"
+say '  ./dev serve                    # the same server, to keep; then, beside it:'
+say '  build/bin/edgewise predict --model sentiment --text "a warm , funny and moving film" --samples 8'
+say "  build/bin/edgewise evaluate --model long --data $TEXTS --caps 0.1%,1%,10% --plot budget.png"
+say '  pip install ./client/python    # the same from Python: README.md, "From Python"'

@@ -110,6 +110,21 @@ class ProcessTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("edgewise_", result.stdout)
 
+    def test_the_demo_fails_where_an_answer_is_above_its_cap(self):
+        """By one edge, as `edgewise evaluate` would tell it: the demo reads the table itself."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.symlink(os.path.join(BIN, "edgewise-server"), os.path.join(folder, "edgewise-server"))
+            client = os.path.join(folder, "edgewise")
+            with open(client, "w", encoding="utf-8") as file:
+                file.write(f"#!/bin/bash\n[[ $1 == evaluate ]] || exec '{BIN}/edgewise' \"$@\"\n"
+                           f"'{BIN}/edgewise' \"$@\" | sed -E 's/^(cap 1 %.*)  167,772 /\\1  167,773 /'\n")
+            os.chmod(client, 0o755)
+            result = subprocess.run([os.path.join(ROOT, "tools", "demo.sh"), folder], capture_output=True, text=True,
+                                    timeout=120, check=False, cwd=ROOT)
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertIn("demo: above the cap of 167772 edges: most edges used 167,773, 0 of 24 answers above\n",
+                      result.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
