@@ -6,62 +6,29 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
+#include "edgewise/status_details.pb.h"
 
 namespace edgewise::server {
 namespace {
 
-constexpr uint64_t kNanosPerSecond = 1000000000;
-
-void AppendVarint(std::string& out, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
-  out.push_back(static_cast<char>(value));
-}
-
-void AppendNumber(std::string& out, int field, uint64_t value) {
-  AppendVarint(out, static_cast<uint64_t>(field) << 3);
-  AppendVarint(out, value);
-}
-
-void AppendBytes(std::string& out, int field, const std::string& value) {
-  AppendVarint(out, static_cast<uint64_t>(field) << 3 | 2);
-  AppendVarint(out, value.size());
-  out += value;
-}
-
-uint64_t ReadVarint(const std::string& in, size_t& at) {
-  uint64_t value = 0;
-  for (int shift = 0; at < in.size() && shift < 64; shift += 7) {
-    const uint8_t byte = static_cast<uint8_t>(in[at++]);
-    value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-    if (byte < 0x80) break;
-  }
-  return value;
-}
+constexpr int64_t kNanosPerSecond = 1000000000;
 
 }  // namespace
 
 void SetRetryDelay(absl::Status& status, double seconds) {
-  const uint64_t nanos = static_cast<uint64_t>(std::clamp(seconds, 0.0, 3600.0) * 1e9);
-  std::string duration;  // google.protobuf.Duration
-  AppendNumber(duration, 1, nanos / kNanosPerSecond);
-  AppendNumber(duration, 2, nanos % kNanosPerSecond);
-  std::string retry;
-  AppendBytes(retry, 1, duration);
-  status.SetPayload(kRetryInfoUrl, absl::Cord(retry));
+  const auto nanos = static_cast<int64_t>(std::clamp(seconds, 0.0, 3600.0) * 1e9);
+  rpc::RetryInfo retry;
+  retry.mutable_retry_delay()->set_seconds(nanos / kNanosPerSecond);
+  retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(nanos % kNanosPerSecond));
+  status.SetPayload(kRetryInfoUrl, absl::Cord(retry.SerializeAsString()));
 }
 
 double RetryDelay(const absl::Status& status) {
-  absl::optional<absl::Cord> payload = status.GetPayload(kRetryInfoUrl);
-  if (!payload) return -1.0;
-  const std::string bytes(*payload);
-  size_t at = 2;  // past the tag and length of retry_delay
-  double seconds = 0.0;
-  while (at < bytes.size()) {
-    const uint64_t tag = ReadVarint(bytes, at);
-    const uint64_t value = ReadVarint(bytes, at);
-    seconds += (tag >> 3) == 1 ? static_cast<double>(value) : static_cast<double>(value) / kNanosPerSecond;
-  }
-  return seconds;
+  const absl::optional<absl::Cord> payload = status.GetPayload(kRetryInfoUrl);
+  rpc::RetryInfo retry;
+  if (!payload || !retry.ParseFromString(std::string(*payload))) return -1.0;
+  const rpc::RetryInfo::Duration& delay = retry.retry_delay();
+  return static_cast<double>(delay.seconds()) + static_cast<double>(delay.nanos()) / kNanosPerSecond;
 }
 
 absl::Status ShuttingDown() {
@@ -76,28 +43,25 @@ absl::Status InvalidField(const std::string& field, const std::string& what) {
 
 absl::Status InvalidFieldMessage(const std::string& field, const std::string& message) {
   absl::Status status = absl::InvalidArgumentError(message);
-  std::string violation;
-  AppendBytes(violation, 1, field);
-  AppendBytes(violation, 2, message);
-  std::string bad_request;
-  AppendBytes(bad_request, 1, violation);
-  status.SetPayload(kBadRequestUrl, absl::Cord(bad_request));
+  rpc::BadRequest bad_request;
+  rpc::BadRequest::FieldViolation* violation = bad_request.add_field_violations();
+  violation->set_field(field);
+  violation->set_description(message);
+  status.SetPayload(kBadRequestUrl, absl::Cord(bad_request.SerializeAsString()));
   return status;
 }
 
 std::string EncodeStatus(const absl::Status& status) {
-  std::string details;
-  status.ForEachPayload([&details](absl::string_view url, const absl::Cord& value) {
-    std::string any;  // google.protobuf.Any
-    AppendBytes(any, 1, std::string(url));
-    AppendBytes(any, 2, std::string(value));
-    AppendBytes(details, 3, any);
+  rpc::Status encoded;
+  status.ForEachPayload([&encoded](absl::string_view url, const absl::Cord& value) {
+    rpc::Any* detail = encoded.add_details();
+    detail->set_type_url(std::string(url));
+    detail->set_value(std::string(value));
   });
-  if (details.empty()) return "";
-  std::string out;
-  AppendNumber(out, 1, static_cast<uint64_t>(status.code()));
-  AppendBytes(out, 2, std::string(status.message()));
-  return out + details;
+  if (encoded.details().empty()) return "";
+  encoded.set_code(static_cast<int32_t>(status.code()));
+  encoded.set_message(std::string(status.message()));
+  return encoded.SerializeAsString();
 }
 
 }  // namespace edgewise::server

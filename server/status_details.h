@@ -1,5 +1,5 @@
-// Details that travel with a refusal, as absl::Status payloads whose bytes are google.rpc messages. grpc_status.h puts
-// them into the answer. Written by hand: Debian packages no headers of google/rpc/error_details.proto.
+// Details that travel with a refusal, as absl::Status payloads whose bytes are google.rpc messages
+// (proto/edgewise/status_details.proto). grpc_status.h puts them into the answer.
 #ifndef EDGEWISE_SERVER_STATUS_DETAILS_H_
 #define EDGEWISE_SERVER_STATUS_DETAILS_H_
 
@@ -15,7 +15,7 @@ inline constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequ
 
 // google.rpc.RetryInfo: try again after this long. No effect on OK.
 void SetRetryDelay(absl::Status& status, double seconds);
-// The delay that SetRetryDelay put in; < 0: none.
+// The delay that SetRetryDelay put in, in seconds; < 0: none.
 double RetryDelay(const absl::Status& status);
 
 // UNAVAILABLE with RetryInfo: what a drain answers.

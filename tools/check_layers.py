@@ -25,7 +25,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 def target_of(include):
     """The folder that an include belongs to, or None for the standard library and outside libraries."""
     first = include.split("/")[0]
-    if include.startswith("edgewise/v1/"):
+    if include.startswith(("edgewise/v1/", "edgewise/status_details.")):
         return "proto"
     if include.startswith("edgewise/client/"):
         return "client"

@@ -11,20 +11,19 @@ import sys
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 SOURCES = FOLDER / "src"
-SERVICE = "edgewise/v1/inference.proto"
-STATUS = "edgewise/status_details.proto"
+PROTOS = ("edgewise/v1/inference.proto", "edgewise/status_details.proto")
 
 
 class Missing(Exception):
     """Why the protos cannot be compiled."""
 
 
-def service_root() -> pathlib.Path:
-    """The folder of SERVICE: a copy in a source distribution, else the repository's."""
+def root_of_protos() -> pathlib.Path:
+    """The folder that PROTOS are in: a copy in a source distribution, else the repository's."""
     for root in (FOLDER / "proto", FOLDER.parents[1] / "proto"):
-        if (root / SERVICE).is_file():
+        if all((root / proto).is_file() for proto in PROTOS):
             return root
-    raise Missing(f"{SERVICE} is neither in {FOLDER}/proto nor in the repository around {FOLDER}")
+    raise Missing(f"{' and '.join(PROTOS)} are neither in {FOLDER}/proto nor in the repository around {FOLDER}")
 
 
 def compiler() -> list:
@@ -42,8 +41,8 @@ def compiler() -> list:
 def write(folder: pathlib.Path) -> None:
     """Into folder/edgewise."""
     (folder / "edgewise").mkdir(exist_ok=True)
-    subprocess.run([*compiler(), f"-I{service_root()}", f"-I{SOURCES}", f"--pyi_out={folder}",
-                    f"--descriptor_set_out={folder / 'edgewise' / 'protos.binpb'}", SERVICE, STATUS], check=True)
+    subprocess.run([*compiler(), f"-I{root_of_protos()}", f"--pyi_out={folder}",
+                    f"--descriptor_set_out={folder / 'edgewise' / 'protos.binpb'}", *PROTOS], check=True)
 
 
 def stage(folder: pathlib.Path) -> None:

@@ -21,9 +21,10 @@ class BuildWithProtos(build_py):
 class SourcesWithProtos(sdist):
     def make_release_tree(self, base_dir, files):
         super().make_release_tree(base_dir, files)
-        target = pathlib.Path(base_dir, "proto", compile_protos.SERVICE)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(compile_protos.service_root() / compile_protos.SERVICE, target)
+        for proto in compile_protos.PROTOS:
+            target = pathlib.Path(base_dir, "proto", proto)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(compile_protos.root_of_protos() / proto, target)
 
 
 setup(cmdclass={"build_py": BuildWithProtos, "sdist": SourcesWithProtos})
