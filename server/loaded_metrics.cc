@@ -37,8 +37,8 @@ struct LoadedMetrics::Series {
     prometheus::Counter *edges, *pairs, *isolated;
   };
 
-  prometheus::Counter *items, *executions, *cancelled_compute, *tokens, *padding_tokens, *capped, *flops_executed,
-      *flops_dense, *generated_tokens, *prompt_tokens;
+  prometheus::Counter *items, *executions, *cancelled_compute, *tokens, *capped, *flops_executed, *flops_dense,
+      *generated_tokens, *prompt_tokens;
   prometheus::Histogram *batch_items, *batch_tokens, *input_length, *density, *edges, *isolated, *utilization, *samples,
       *disagreement, *first_token, *token;
   prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *generations_running;
@@ -61,7 +61,6 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   s.executions = &families.executions.Add(With(base, "device", device));
   s.cancelled_compute = &families.cancelled_compute.Add(base);
   s.tokens = &families.tokens.Add(base);
-  s.padding_tokens = &families.padding_tokens.Add(base);
   s.capped = &families.budget_capped.Add(base);
   s.flops_executed = &families.flops.Add(With(base, "kind", "executed"));
   s.flops_dense = &families.flops.Add(With(base, "kind", "dense_equivalent"));

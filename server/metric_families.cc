@@ -82,8 +82,6 @@ MetricFamilies::MetricFamilies()
       batch_items(EDGEWISE_HISTOGRAM("batch_items", "Inputs of a batch.")),
       batch_tokens(EDGEWISE_HISTOGRAM("batch_tokens", "Valid tokens of a batch.")),
       tokens(EDGEWISE_COUNTER("tokens_total", "Valid tokens answered.")),
-      padding_tokens(EDGEWISE_COUNTER("padding_tokens_total",
-                                      "Padding computed; sequences are packed end to end, so it stays 0.")),
       input_length(EDGEWISE_HISTOGRAM("input_length_tokens", "Valid tokens of an input.")),
       generations(EDGEWISE_COUNTER("generations_total", "Generate requests ended, by status code.")),
       generation_duration(

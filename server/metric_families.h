@@ -53,7 +53,6 @@ struct MetricFamilies {
   Histograms& batch_items;
   Histograms& batch_tokens;
   Counters& tokens;
-  Counters& padding_tokens;
   Histograms& input_length;
 
   Counters& generations;

@@ -196,7 +196,6 @@ TEST_F(InputValuesTest, AnInputCountsWhatItsAnswerSays) {
   loaded_->ObserveInput(*model_, input_, result_);
   EXPECT_EQ(Of("items_total"), 1);
   EXPECT_EQ(Of("tokens_total"), 5);
-  EXPECT_EQ(Of("padding_tokens_total"), 0);
   EXPECT_EQ(Of("input_length_tokens_sum"), 5);
   EXPECT_EQ(Of("input_density_ratio_sum"), 0.25);
   EXPECT_EQ(Of("input_edges_sum"), 25);
