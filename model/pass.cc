@@ -284,14 +284,6 @@ absl::Status Pass::Step() {
 
 void Pass::Drop(int64_t input, absl::Status reason) { state_->Drop(input, std::move(reason)); }
 
-int64_t Pass::live_tokens() const {
-  int64_t tokens = 0;
-  for (const auto& member : state_->wave) tokens += state_->states[member->input].tokens;
-  if (!state_->wave.empty()) return tokens;
-  for (const PassInput& state : state_->states) tokens += state.complete ? 0 : state.tokens;
-  return tokens;
-}
-
 InputResult Pass::TakeResult(int64_t input) { return std::move(state_->states[input].result); }
 
 }  // namespace edgewise

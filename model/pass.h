@@ -43,8 +43,6 @@ class Pass {
   absl::Status Step();
   // Drops an input before the next step; its result becomes `reason` unless it is complete.
   void Drop(int64_t input, absl::Status reason);
-  // Valid tokens over the members of the wave, or over the inputs without a result before there is one.
-  int64_t live_tokens() const;
 
   // Valid when done(); moves the result out.
   InputResult TakeResult(int64_t input);

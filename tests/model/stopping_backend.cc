@@ -13,6 +13,7 @@ absl::StatusOr<std::unique_ptr<DropFlag>> StoppingBackend::MakeDropFlag() {
 absl::Status StoppingBackend::Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                                      std::span<EdgeCap> caps, Matrix out) {
   ++calls_;
+  last_problems_ = static_cast<int64_t>(problems.size());
   if (stop_after_ >= 0 && stop_after_-- == 0) stop_();
   absl::Status status = DeferredBackend::Attend(inputs, problems, caps, out);
   if (status.ok()) status = Synchronize();  // the reports are here

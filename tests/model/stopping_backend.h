@@ -22,16 +22,17 @@ class StoppingBackend : public DeferredBackend {
     stop_after_ = calls;
     stop_ = std::move(stop);
   }
-  int64_t calls() const { return calls_; }      // of Attend
-  int64_t flags() const { return flags_; }      // made
-  int64_t dropped() const { return dropped_; }  // problems that were made absurd
+  int64_t calls() const { return calls_; }                  // of Attend
+  int64_t last_problems() const { return last_problems_; }  // of the last call
+  int64_t flags() const { return flags_; }                  // made
+  int64_t dropped() const { return dropped_; }              // problems that were made absurd
 
   absl::StatusOr<std::unique_ptr<DropFlag>> MakeDropFlag() override;
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                       std::span<EdgeCap> caps, Matrix out) override;
 
  private:
-  int64_t calls_ = 0, flags_ = 0, dropped_ = 0;
+  int64_t calls_ = 0, last_problems_ = 0, flags_ = 0, dropped_ = 0;
   int64_t stop_after_ = -1;
   std::function<void()> stop_;
 };
