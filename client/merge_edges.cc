@@ -8,9 +8,8 @@
 namespace edgewise::internal {
 namespace {
 
-constexpr double kWhole = 1.0;                                        // counts
-constexpr double kExpectedUnit = 1.0 / (1 << 20);                     // expected edges
-constexpr double kPaddedUnit = 1.0 / static_cast<double>(1LL << 40);  // padded density
+constexpr double kWhole = 1.0;                     // counts
+constexpr double kExpectedUnit = 1.0 / (1 << 20);  // expected edges
 
 template <typename T>
 absl::Status Differs(size_t part, int input, const char* field, const T& found, const T& expected) {
@@ -93,8 +92,6 @@ absl::StatusOr<v1::EdgeReport> MergeEdges(std::span<const v1::Prediction* const>
   merged.set_budget(first.budget());
   merged.set_capped(capped);
   merged.set_max_sample_edges(largest);
-  merged.set_padded_density(
-      MergeMeans(parts, samples, kPaddedUnit, [](const auto& report) { return report.padded_density(); }));
   merged.set_expected_edges(
       MergeMeans(parts, samples, kExpectedUnit, [](const auto& report) { return report.expected_edges(); }));
   merged.set_isolated_queries(

@@ -55,8 +55,7 @@ struct ModelInput {
 
   bool want_expected = false;
   bool want_key_degrees = false;
-  bool want_graph = false;           // samples must be 1
-  bool want_padded_density = false;  // costs a forward pass over max_position_embeddings tokens; sbm models only
+  bool want_graph = false;  // samples must be 1
 };
 
 // The attention of every layer of this input.

@@ -81,10 +81,7 @@ absl::Status Pass::State::StartGroup() {
   shared.Clear();
   prefixes.clear();
   unrecorded.clear();  // waits
-  for (size_t i = group_begin; i < group_end; ++i) {
-    states[i].padded.reset();  // of an input that was dropped meanwhile
-    states[i].stop.reset();
-  }
+  for (size_t i = group_begin; i < group_end; ++i) states[i].stop.reset();
   group_begin = group_end;
   int64_t tokens = 0;
   for (; group_end < states.size(); ++group_end) {
@@ -166,9 +163,6 @@ absl::Status Pass::State::StartWave() {
 
 absl::Status Pass::State::Step() {
   absl::Status status;
-  for (size_t i = group_begin; i < group_end; ++i) {
-    if (!states[i].complete && states[i].padded.has_value()) return CountPadded(static_cast<int64_t>(i));
-  }
   if (GroupDone()) {
     status = StartGroup();
     if (!status.ok()) return status;
@@ -236,12 +230,7 @@ absl::Status Pass::State::FinishWave() {
       group_end = group_begin = i;  // the next part is the next group
       continue;
     }
-    if (inputs[i].want_padded_density && PaddedCount::Applies(config) && Draws(inputs[i])) {
-      state.padded.emplace(model, inputs[i], static_cast<uint32_t>(samples.size()),
-                           state.stop ? state.stop->flag() : nullptr);
-    } else {
-      FinishInput(static_cast<int64_t>(i));
-    }
+    FinishInput(static_cast<int64_t>(i));
   }
   wave.clear();
   return absl::OkStatus();

@@ -123,15 +123,4 @@ void Pass::State::AddSample(PassMember& member) {
   }
 }
 
-absl::Status Pass::State::CountPadded(int64_t input) {
-  PassInput& state = states[input];
-  const absl::Status status = state.padded->Step();  // waits
-  DropStopped();
-  if (!status.ok() || state.complete || !state.padded->done()) return status;
-  state.result.padded_density = state.padded->density();
-  state.padded.reset();
-  FinishInput(input);
-  return absl::OkStatus();
-}
-
 }  // namespace edgewise

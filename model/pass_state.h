@@ -6,14 +6,12 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "model/activations.h"
 #include "model/layer_attention.h"
-#include "model/padded_count.h"
 #include "model/pass.h"
 #include "model/stop_flag.h"
 
@@ -53,7 +51,6 @@ struct PassInput {
   std::vector<uint64_t> least_later;          // [layers] edges that no cap drops in later layers; made when needed
   std::shared_ptr<PassMember> prefix;         // the layers that the samples share
   std::shared_ptr<StopFlag> stop;             // while its group runs; null: nobody can stop it
-  std::optional<PaddedCount> padded;          // while it runs, after the samples
 };
 
 struct Pass::State {
@@ -106,7 +103,6 @@ struct Pass::State {
   absl::Status Classify(Activations& rows, const PassMembers& members);
   absl::Status Score(Activations& rows, const PassMembers& members);
   void CheckFinite(PassMember& member, const float* row);
-  absl::Status CountPadded(int64_t input);
   void FinishInput(int64_t input);
   bool GroupDone() const { return Complete(group_begin, group_end); }
   bool Done() const { return Complete(0, states.size()); }

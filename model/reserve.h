@@ -13,7 +13,7 @@
 namespace edgewise {
 
 // What a full wave of a pass needs (Pass::Options), whatever its texts are. Not in it: texts longer than a wave,
-// windows that run at once under a budget or a given graph, padded densities, graphs that are asked for.
+// windows that run at once under a budget or a given graph, graphs that are asked for.
 absl::Status ReserveForPasses(const ModelConfig& config, const ModelWeights& weights, Backend& backend);
 
 // What may run at once.
@@ -24,8 +24,8 @@ struct GenerationLimits {
 };
 
 // What generations need within these limits, if one at a time is amid its prompt: a quarter more than `cache_bytes` for
-// keys and values, or as many as so many generations of so many samples can have, if that is less; and rows of a prompt.
-// For a model that does not generate nothing. RESOURCE_EXHAUSTED: there is not so much memory.
+// keys and values, or as many as so many generations of so many samples can have, if that is less; and rows of a
+// prompt. For a model that does not generate nothing. RESOURCE_EXHAUSTED: there is not so much memory.
 absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& limits);
 
 }  // namespace edgewise

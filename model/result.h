@@ -58,7 +58,6 @@ struct InputResult {
   bool capped = false;
   double isolated_queries = 0.0;             // mean per sample
   double expected_edges = 0.0;               // when asked for, mean per sample
-  double padded_density = 0.0;               // when asked for: model/padded_count.h
   std::vector<SampleResult> sample_results;  // [samples], in order
   std::optional<Graph> graph;                // when asked for
 };

@@ -91,7 +91,6 @@ void FillEdges(const ModelInput& input, const InputResult& result, const OutputS
   report.set_budget(input.max_edges == kNoCap ? 0 : input.max_edges);
   report.set_capped(result.capped);
   if (outputs.layer_stats) report.set_expected_edges(result.expected_edges);
-  report.set_padded_density(result.padded_density);
   report.set_max_sample_edges(result.max_sample_edges);
   report.set_isolated_queries(result.isolated_queries);
   if (outputs.layer_stats || outputs.key_degrees) FillLayers(result, outputs, report);

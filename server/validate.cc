@@ -7,7 +7,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "model/layer_attention.h"
-#include "model/padded_count.h"
 #include "server/repository.h"
 #include "server/status_details.h"
 #include "server/validate_graph.h"
@@ -121,14 +120,8 @@ absl::Status ParseOutputs(const v1::PredictRequest& request, const Model& model,
     return InvalidField("outputs.graph", absl::StrCat("is set with ", request.ensemble().samples(),
                                                       " samples; a graph is returned of one sample only"));
   }
-  if (options.padded_density() && (!PaddedCount::Applies(config) || request.attention() == v1::DENSE)) {
-    return InvalidField(
-        "outputs.padded_density",
-        absl::StrCat("is set; it is for sbm attention, and this is ",
-                     request.attention() == v1::DENSE ? std::string("attention DENSE") : AttentionName(config)));
-  }
-  outputs = {options.logits(), options.layer_stats(),    options.key_degrees(), options.each_sample(),
-             options.graph(),  options.padded_density(), options.top_k()};
+  outputs = {options.logits(),      options.layer_stats(), options.key_degrees(),
+             options.each_sample(), options.graph(),       options.top_k()};
   return absl::OkStatus();
 }
 
@@ -202,7 +195,6 @@ absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, co
     input.want_expected = parsed.outputs.layer_stats;
     input.want_key_degrees = parsed.outputs.key_degrees;
     input.want_graph = parsed.outputs.graph;
-    input.want_padded_density = parsed.outputs.padded_density;
     const std::string field = absl::StrCat("inputs[", i, "]");
     if (absl::Status status = ParseInput(request.inputs(i), model, limits, stride, field, input); !status.ok()) {
       return status;

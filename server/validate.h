@@ -23,7 +23,6 @@ struct OutputSelection {
   bool key_degrees = false;
   bool each_sample = false;
   bool graph = false;
-  bool padded_density = false;
   uint32_t top_k = 0;
 };
 

@@ -28,7 +28,6 @@ struct PredictFlags {
   bool each_sample = false;
   bool layer_stats = false;
   bool key_degrees = false;
-  bool padded_density = false;
   bool graph = false;
   bool json = false;
   std::string plot;
@@ -42,8 +41,6 @@ struct PredictFlags {
     flags.AddSwitch("each_sample", "also the answer of each sample", &each_sample);
     flags.AddSwitch("layer_stats", "also edges and expected edges of every layer and head", &layer_stats);
     flags.AddSwitch("key_degrees", "also how often each token is attended to (with --json)", &key_degrees);
-    flags.AddSwitch("padded_density", "also the density over the padded length, as SBM-Transformer papers count it",
-                    &padded_density);
     flags.AddSwitch("graph", "also what was attended to, with weights; one sample only", &graph);
     flags.AddSwitch("json", "print the answer as JSON, for a file one line per input", &json);
     flags.Add("plot", "FILE|-", "draw the edges of one input into a .png or .svg; -: in the terminal", &plot);
@@ -68,7 +65,6 @@ struct PredictFlags {
     outputs->set_layer_stats(layer_stats);
     outputs->set_key_degrees(key_degrees || !plot.empty());
     outputs->set_graph(graph);
-    outputs->set_padded_density(padded_density);
     made->set_request_id(request_id);
     return made;
   }

@@ -110,7 +110,6 @@ void AddEdges(const v1::Prediction& prediction, std::string& text) {
   if (prediction.samples() > 1) absl::StrAppend(&line, ", at most ", WithCommas(edges.max_sample_edges()), " a sample");
   Line(text, "edges", line);
   Line(text, "density", Percent(edges.density()));
-  if (edges.padded_density() > 0) Line(text, "padded", Percent(edges.padded_density()) + " of the longest input");
   Line(text, "budget",
        edges.budget() == 0
            ? "none"

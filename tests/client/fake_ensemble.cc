@@ -23,7 +23,6 @@ struct Sample {
   double head_expected[kLayers][kHeads];
   uint32_t degrees[kLayers][kHeads][kPositions];
   uint64_t isolated;
-  double padded_density;
   bool capped;
 };
 
@@ -58,7 +57,6 @@ Sample DrawSample(int index, Task task, int input) {
     }
   }
   sample.isolated = random() % 5;
-  sample.padded_density = std::round(uniform() * 0x1p40) / 0x1p40;
   sample.capped = index == 5;
   return sample;
 }
@@ -121,7 +119,7 @@ void FillEdges(const std::vector<Sample>& samples, v1::Prediction* prediction) {
   edges->set_pairs(kLayers * kHeads * 36);
   edges->set_budget(120);
   uint64_t all = 0, isolated = 0;
-  double all_expected = 0, padded = 0;
+  double all_expected = 0;
   for (const Sample& sample : samples) {
     uint64_t own = 0;
     for (const auto& layer : sample.head_edges) {
@@ -132,14 +130,12 @@ void FillEdges(const std::vector<Sample>& samples, v1::Prediction* prediction) {
     }
     all += own;
     isolated += sample.isolated;
-    padded += sample.padded_density;
     edges->set_max_sample_edges(std::max<uint64_t>(edges->max_sample_edges(), own));
     edges->set_capped(edges->capped() || sample.capped);
   }
   edges->set_edges(static_cast<double>(all) / k);
   edges->set_density(edges->edges() / static_cast<double>(edges->pairs()));
   edges->set_expected_edges(all_expected / k);
-  edges->set_padded_density(padded / k);
   edges->set_isolated_queries(static_cast<double>(isolated) / k);
   for (int l = 0; l < kLayers; ++l) {
     v1::EdgeReport::LayerEdges* layer = edges->add_layers();

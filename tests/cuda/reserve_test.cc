@@ -1,6 +1,6 @@
 // What a model takes from the driver when it is loaded is all that its requests need: the emulated driver counts what
 // it is asked for. Not covered by a reserve, because the request decides how much: graphs that are given or asked for,
-// pairwise biases and key lists beyond a chunk of staging memory, padded densities.
+// pairwise biases and key lists beyond a chunk of staging memory.
 #include "model/reserve.h"
 
 #include <gmock/gmock.h>

@@ -80,7 +80,7 @@ class RequestTest(unittest.TestCase):
             "override": {"windows": 4, "sigma": [0.25], "last_layers": 5},
             "priority": 6, "request_id": "r", "tolerance": 0.125, "first_sample": 7,
             "allow_degraded": True, "top_k": 8, "logits": True, "layer_stats": False, "key_degrees": True,
-            "each_sample": False, "graph": True, "padded_density": False, "stride": 9, "truncate": "tail"}
+            "each_sample": False, "graph": True, "stride": 9, "truncate": "tail"}
         expected = pb.PredictRequest(
             model="m", version=1, priority=6, request_id="r", budget=pb.Budget(max_density=0.5, allow_degraded=True),
             ensemble=pb.Ensemble(samples=2, seed=3, tolerance=0.125, first_sample=7),
@@ -90,7 +90,7 @@ class RequestTest(unittest.TestCase):
                              second=pb.Sequence(text=second, truncate=pb.TAIL)) for first, second in ("ab", "cd")])
         self.assertEqual(requests.predict("m", ["a", "c"], ["b", "d"], options), expected)
         self.assertEqual(set(options) | {"max_edges", "dense"}, set(requests.PredictOptions.__annotations__))
-        for name in ("logits", "layer_stats", "key_degrees", "each_sample", "graph", "padded_density"):
+        for name in ("logits", "layer_stats", "key_degrees", "each_sample", "graph"):
             self.assertEqual(requests.predict("m", [], None, {name: True}),
                              pb.PredictRequest(model="m", outputs=pb.OutputOptions(**{name: True})))
         ids = pb.Sequence(token_ids=pb.TokenIds(values=[1, 2]), truncate=pb.HEAD)

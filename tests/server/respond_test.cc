@@ -51,7 +51,6 @@ InputResult Result(int32_t rows) {
   result.capped = true;
   result.isolated_queries = 1.5;
   result.expected_edges = 14.5;
-  result.padded_density = 0.0625;
   const uint64_t edges[2][2][2] = {{{1, 2}, {3, 4}}, {{2, 4}, {5, 6}}};
   for (size_t s = 0; s < 2; ++s) {
     SampleResult& sample = result.sample_results.emplace_back();
@@ -83,7 +82,7 @@ ModelInput Input() {
 }
 
 // What layer_stats adds is left out.
-const char kEdges[] = R"(edges { edges: 13.5 pairs: 54 density: 0.25 budget: 20 capped: true padded_density: 0.0625
+const char kEdges[] = R"(edges { edges: 13.5 pairs: 54 density: 0.25 budget: 20 capped: true
                                  max_sample_edges: 17 isolated_queries: 1.5 })";
 
 TEST(RespondTest, ClassificationWithEverythingAskedFor) {
@@ -109,7 +108,7 @@ TEST(RespondTest, ClassificationWithEverythingAskedFor) {
       sample_outputs { probabilities: [1, 1.03125, 1.0625] logits: [-1, -0.5, 0] edges: 17 }
       graph { layers { heads { row_offsets: [0, 1, 3] keys: [1, 0, 1] weights: [1, 0.25, 0.75]
                                multiplicities: [1, 2, 3] } } }
-      edges { edges: 13.5 pairs: 54 density: 0.25 budget: 20 capped: true expected_edges: 14.5 padded_density: 0.0625
+      edges { edges: 13.5 pairs: 54 density: 0.25 budget: 20 capped: true expected_edges: 14.5
               max_sample_edges: 17 isolated_queries: 1.5
               layers { heads { edges: 1.5 expected: 1.75 key_degrees: [0, 3] }
                        heads { edges: 3 expected: 3.25 key_degrees: [0, 6] } }
@@ -127,8 +126,7 @@ TEST(RespondTest, ClassificationWithNothingAskedFor) {
   ExpectMessage(prediction, R"(
       probabilities: [0.25, 0.125, 0.5] stddev: [0.015625, 0.0078125, 0.03125]
       label_id: 2 label: "yes" predictive_entropy: 0.75 mutual_information: 0.375 samples: 2 truncated_tokens: 7
-      edges { edges: 13.5 pairs: 54 density: 0.25 padded_density: 0.0625 max_sample_edges: 17
-              isolated_queries: 1.5 })");
+      edges { edges: 13.5 pairs: 54 density: 0.25 max_sample_edges: 17 isolated_queries: 1.5 })");
 }
 
 TEST(RespondTest, LabelsOfTokensAndPads) {

@@ -19,7 +19,6 @@ TEST(ServerTest, PredictFillsTheAnswer) {
   v1::OutputOptions* outputs = request.mutable_outputs();
   outputs->set_logits(true);
   outputs->set_layer_stats(true);
-  outputs->set_padded_density(true);
   outputs->set_key_degrees(true);
   outputs->set_each_sample(true);
   outputs->set_top_k(2);
@@ -51,8 +50,6 @@ TEST(ServerTest, PredictFillsTheAnswer) {
   EXPECT_EQ(edges.budget(), 20u);
   EXPECT_LE(edges.max_sample_edges(), 20u);
   EXPECT_DOUBLE_EQ(edges.density(), edges.edges() / 64.0);
-  EXPECT_GT(edges.padded_density(), 0.0);
-  EXPECT_LE(edges.padded_density(), 1.0);
   double samples = 0, heads = 0, degrees = 0, expected = 0;
   for (const v1::SampleOutput& sample : prediction.sample_outputs()) samples += static_cast<double>(sample.edges());
   ASSERT_EQ(edges.layers_size(), 2);

@@ -126,9 +126,7 @@ TEST(ParsedInputTest, WhatIsAskedForReachesEveryInput) {
        1},
       {[](auto& r) { r.mutable_outputs()->set_key_degrees(true); }, [](const auto& in) { return in.want_key_degrees; },
        0, 1},
-      {[](auto& r) { r.mutable_outputs()->set_graph(true); }, [](const auto& in) { return in.want_graph; }, 0, 1},
-      {[](auto& r) { r.mutable_outputs()->set_padded_density(true); },
-       [](const auto& in) { return in.want_padded_density; }, 0, 1}};
+      {[](auto& r) { r.mutable_outputs()->set_graph(true); }, [](const auto& in) { return in.want_graph; }, 0, 1}};
   for (size_t f = 0; f < std::size(fields); ++f) {
     v1::PredictRequest request = plain;
     fields[f].set(request);

@@ -141,12 +141,6 @@ const Case kRefused[] = {
     {"R28_top_k", [](auto& r) { r.mutable_outputs()->set_top_k(6); }, "outputs.top_k is 6; the model has 5 labels"},
     {"R28_top_k_of_tokens", [](auto& r) { r.mutable_outputs()->set_top_k(1); },
      "outputs.top_k is 1; a token-classification model", "sbm-tokens"},
-    {"padded_density_of_dense_attention",
-     [](auto& r) {
-       r.mutable_outputs()->set_padded_density(true);
-       r.set_attention(v1::DENSE);
-     },
-     "outputs.padded_density is set; it is for sbm attention, and this is attention DENSE"},
     {"stride_of_a_classifier", [](auto& r) { r.mutable_outputs()->set_stride(1); },
      "outputs.stride is 1; it is for causal language models, this one does sequence-classification"},
     {"graph_of_samples",

@@ -49,7 +49,6 @@ class PredictOptions(CostOptions, total=False):
     key_degrees: bool | None  #: how often each key is attended to, there too
     each_sample: bool | None  #: an output for every sample, in Answer.message.sample_outputs
     graph: bool | None  #: what was attended, in Answer.message.graph; of one sample
-    padded_density: bool | None  #: of sbm models, in Answer.message.edges
     stride: int | None  #: language models: from window to window of a text beyond the context; 0: half the context
 
 
@@ -69,7 +68,7 @@ _PATHS = {
     "first_sample": "ensemble.first_sample",
 }
 _PREDICT_PATHS = {**_PATHS, **{name: f"outputs.{name}" for name in (
-    "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "padded_density", "stride")}}
+    "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "stride")}}
 _GENERATE_PATHS = {**_PATHS, **{name: name for name in ("max_new_tokens", "temperature", "top_k", "top_p")}}
 _TRUNCATE = {"head": pb.HEAD, "tail": pb.TAIL}
 
