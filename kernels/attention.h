@@ -113,9 +113,10 @@ struct EdgeCap {
 };
 
 struct HeadReport {
-  uint64_t edges = 0;                 // distinct attended pairs
-  uint64_t isolated = 0;              // queries without an edge
-  double expected = 0.0;              // mean distinct edges of the uncapped law, forced ones included; when asked for
+  uint64_t edges = 0;     // distinct attended pairs
+  uint64_t isolated = 0;  // queries without an edge
+  // When asked for. DrawnRows: mean distinct edges of the uncapped law, forced ones included. Other patterns: edges.
+  double expected = 0.0;
   std::vector<uint32_t> key_degrees;  // [n] how many queries attend to each key; when asked for
   HeadEdges graph;                    // when asked for
 };

@@ -73,7 +73,6 @@ absl::Status LayerCall::Attend(const Model& model, const AttentionInputs& inputs
   std::vector<PairwiseBias> biases;  // the problems point to them
   biases.reserve(sides);
   for (LayerMember& member : members) {
-    member.choice.want_expected = member.want_expected;
     absl::StatusOr<LayerPatterns> made = PatternsOf(model.backend(), member);
     if (!made.ok()) return made.status();
     member.capped = made->capped;
@@ -106,7 +105,6 @@ absl::Status LayerCall::Attend(const Model& model, const AttentionInputs& inputs
       problem.cap = cap;
       problem.drop = member.drop;
       problem.report = &report;
-      expected_.push_back(made->expected[side]);
       row += sequence.valid();
       out_row += sequence.valid() - problem.first_query;
     }
@@ -117,14 +115,9 @@ absl::Status LayerCall::Attend(const Model& model, const AttentionInputs& inputs
 
 void LayerCall::Collect() {
   if (std::exchange(pending_, nullptr) == nullptr) return;  // it never began
-  size_t cap = 0, sequence = 0;
+  size_t cap = 0;
   for (LayerMember& member : members) {
     if (member.ledger != nullptr) member.capped |= caps_[cap++].capped;
-    for (AttentionReport& report : member.reports) {
-      const double expected = expected_[sequence++];
-      if (!member.want_expected || !(expected > 0.0)) continue;
-      for (HeadReport& head : report.heads) head.expected = expected;
-    }
   }
 }
 

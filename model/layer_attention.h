@@ -60,9 +60,8 @@ class LayerCall {
   std::vector<LayerMember> members;  // left alone between Attend and Collect
 
  private:
-  Backend* pending_ = nullptr;    // that may still write; null: none
-  std::vector<EdgeCap> caps_;     // of the members that have a ledger
-  std::vector<double> expected_;  // of every sequence; 0: as reported
+  Backend* pending_ = nullptr;  // that may still write; null: none
+  std::vector<EdgeCap> caps_;   // of the members that have a ledger
 };
 
 }  // namespace edgewise

@@ -46,7 +46,6 @@ LayerPatterns MakeSsaPatterns(const LayerChoice& choice, std::span<const QueryRa
   std::vector<GroupedKeys> sequences;
   for (size_t side = 0; side < ranges.size(); ++side) {
     sequences.push_back(SsaGroups(choice, static_cast<uint32_t>(side), ranges[side]));
-    made.expected.push_back(choice.want_expected ? ExpectedSsaEdges(choice, ranges[side]) : 0.0);
   }
   if (allowance != kNoCap) made.capped = DropSources(sequences, choice.config->num_attention_heads, allowance);
   for (GroupedKeys& groups : sequences) made.patterns.push_back(std::move(groups));
@@ -60,8 +59,6 @@ LayerPatterns MakeBlockPatterns(const LayerChoice& choice, std::span<const Query
   for (const QueryRange& range : ranges) {
     layouts.emplace_back(choice, range);
     sequences.push_back(layouts.back().Blocks());
-    double& edges = made.expected.emplace_back(0.0);
-    for (const Block& block : sequences.back()) edges += static_cast<double>(block.edges);
   }
   if (allowance != kNoCap) made.capped = DropBlocks(sequences, choice.config->num_attention_heads, allowance);
   for (size_t s = 0; s < ranges.size(); ++s) made.patterns.push_back(layouts[s].Groups(sequences[s]));
@@ -122,7 +119,6 @@ LayerPatterns MakePatterns(const LayerChoice& choice, std::span<const QueryRange
   if (choice.given == nullptr && kind == AttentionKind::kSsa) return MakeSsaPatterns(choice, ranges, allowance);
   if (choice.given == nullptr && kind == AttentionKind::kBlock) return MakeBlockPatterns(choice, ranges, allowance);
   LayerPatterns made;
-  made.expected.assign(ranges.size(), 0.0);
   for (size_t side = 0; side < ranges.size(); ++side) {
     if (const std::vector<HeadEdges>* given = GivenEdges(choice, side)) {
       made.patterns.push_back(ExplicitEdges{given, kind != AttentionKind::kSbm});

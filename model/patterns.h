@@ -41,7 +41,6 @@ struct LayerChoice {
   uint64_t seed = 0;
   uint32_t sample = 0;
   std::span<const float> block_scores;  // pattern learned: [blocks, blocks], host
-  bool want_expected = false;           // fill LayerPatterns::expected
   SourceCache* sources = nullptr;       // causal ssa: what a growing text asks for again and again; null: drawn anew
 };
 
@@ -52,9 +51,6 @@ uint64_t LeastEdges(const LayerChoice& choice, std::span<const QueryRange> range
 struct LayerPatterns {
   std::vector<AttentionPattern> patterns;  // one per sequence
   bool capped = false;                     // sources or blocks were dropped; what sbm drops is in EdgeCap::capped
-  // Mean edges of one head over what may be drawn, without a budget, one per sequence; 0 where the backend reports it
-  // (dense, sbm, given edges) or nobody wants it.
-  std::vector<double> expected;
 };
 
 // The patterns of all sequences of one input, within `allowance` edges (kNoCap: no budget; else >= LeastEdges) except

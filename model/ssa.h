@@ -46,13 +46,6 @@ class SourceCache {
 // The groups of one sequence, without a budget. `side`: its index in the input.
 GroupedKeys SsaGroups(const LayerChoice& choice, uint32_t side, const QueryRange& range);
 
-// Mean edges of one head of one sequence without a budget, over what may be drawn: neither seed, sample nor layer
-// matters. Exact where the number is not random and for bias none, else within 1e-3, by the law of the shuffle.
-double ExpectedSsaEdges(const LayerChoice& choice, const QueryRange& range);
-
-// Edges of one head.
-uint64_t EdgesOf(const GroupedKeys& groups);
-
 // Drops sources until `heads` heads of all sequences have at most `allowance` edges: every group keeps its first m
 // sources, and the first groups one more while it fits. The first source stays. Returns whether any was dropped.
 bool DropSources(std::span<GroupedKeys> sequences, uint64_t heads, uint64_t allowance);

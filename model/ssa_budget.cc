@@ -50,8 +50,7 @@ void KeepOnly(GroupedKeys& groups, std::span<const Window> windows) {
   groups.key_offsets = std::move(offsets);
 }
 
-}  // namespace
-
+// Edges of one head.
 uint64_t EdgesOf(const GroupedKeys& groups) {
   uint64_t edges = 0;
   for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
@@ -61,6 +60,8 @@ uint64_t EdgesOf(const GroupedKeys& groups) {
   }
   return edges;
 }
+
+}  // namespace
 
 bool DropSources(std::span<GroupedKeys> sequences, uint64_t heads, uint64_t allowance) {
   uint64_t all = 0;

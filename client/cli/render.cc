@@ -114,9 +114,7 @@ void AddEdges(const v1::Prediction& prediction, std::string& text) {
        edges.budget() == 0
            ? "none"
            : absl::StrCat(Plural(edges.budget(), "edge"), edges.capped() ? ", capped" : ", not reached"));
-  if (edges.expected_edges() > 0) {
-    Line(text, "expected", absl::StrFormat("%s edges without a budget", MeanWithCommas(edges.expected_edges())));
-  }
+  if (edges.expected_edges() > 0) Line(text, "expected", MeanWithCommas(edges.expected_edges()) + " edges");
   if (edges.isolated_queries() > 0) Line(text, "isolated", MeanWithCommas(edges.isolated_queries()) + " queries");
   if (edges.layers_size() == 0) return;
   Line(text, "layers", "layer  head         edges      expected");

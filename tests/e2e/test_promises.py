@@ -1,6 +1,7 @@
 """What docs/server.md and the proto promise of every prediction, as a client sees it, on every kind of model."""
 
 import copy
+import json
 import math
 import re
 import unittest
@@ -62,6 +63,22 @@ class AnswersTest(PromisesTest):
                 self.assertFalse(capped(1 << 40).edges.capped)
                 if most > least:
                     self.assertTrue(capped(most - 1).edges.capped)
+
+    def test_expected_edges_are_the_edges_but_for_sbm(self):
+        kinds = [kind for kind in KINDS if "sbm" not in json.dumps(kind.config["attention"])]
+        for check, kind, one in self.cases(kinds):
+            with check:
+                free = self.ask(kind.request(one, samples=3, outputs=kind.outputs(each_sample=True)))
+                answers = [free]
+                try:
+                    half = pb.Budget(max_edges=max(1, free.edges.max_sample_edges // 2))
+                    answers.append(self.ask(kind.request(one, samples=3, outputs=kind.outputs(), budget=half)))
+                except Refused:
+                    pass
+                for answer in answers:
+                    self.assertEqual(answer.edges.expected_edges, answer.edges.edges)
+                    for head in (head for layer in answer.edges.layers for head in layer.heads):
+                        self.assertEqual(head.expected, head.edges)
 
     def test_a_density_is_the_cap_it_stands_for(self):
         for check, kind, one in self.cases(inputs=slice(2)):

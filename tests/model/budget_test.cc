@@ -66,6 +66,37 @@ TEST_P(BudgetTest, EverySampleOfAnEnsembleStaysBelowTheCap) {
   }
 }
 
+// Only sbm has a law whose mean is not what was drawn.
+TEST_P(BudgetTest, ExpectedEdgesAreTheEdgesButForSbm) {
+  std::mt19937_64 random(6);
+  for (int trial = 0; trial < 20; ++trial) {
+    ModelInput input = RandomInput(random);
+    input.want_graph = false;
+    input.want_expected = true;
+    input.samples = 1 + random() % 4;
+    const std::vector<AttentionConfig>& attention = AttentionOf(loaded_->config(), input);
+    const bool sbm = std::any_of(attention.begin(), attention.end(),
+                                 [](const auto& layer) { return layer.kind == AttentionKind::kSbm; });
+    const uint64_t least = Least(input);
+    for (const uint64_t cap : {kNoCap, least, least + (loaded_->Pairs(input) - least) / 4}) {
+      input.max_edges = cap;
+      const InputResult result = RunOne(*loaded_, input);
+      ASSERT_TRUE(result.status.ok()) << result.status;
+      if (!sbm) {
+        EXPECT_EQ(result.expected_edges, result.edges) << cap;
+      }
+      for (const SampleResult& sample : result.sample_results) {
+        for (size_t l = 0; l < sample.layers.size(); ++l) {
+          if (attention[l % attention.size()].kind == AttentionKind::kSbm) continue;
+          for (const HeadCounts& head : sample.layers[l]) {
+            ASSERT_EQ(head.expected, static_cast<double>(head.edges)) << "layer " << l << ", cap " << cap;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(BudgetTest, ASlackCapChangesNoByte) {
   std::mt19937_64 random(3);
   for (int trial = 0; trial < 30; ++trial) {

@@ -87,9 +87,6 @@ TEST_P(GoldenPatternsTest, AreThoseOfTheReference) {
       for (size_t side = 0; side < sequences.size(); ++side) {
         const ModelSequence& sequence = sequences[side];
         const Rows rows = RowsOf(made.patterns[side], ranges[side]);
-        if (choice.attention->kind == AttentionKind::kBlock) {
-          EXPECT_EQ(made.expected[side], static_cast<double>(CountEdges(rows)));
-        }
         const json& heads = entry["graph"]["layers"][side * layers + layer]["heads"];
         ASSERT_EQ(heads.size(), static_cast<size_t>(config->num_attention_heads));
         for (const json& head : heads) {

@@ -117,6 +117,7 @@ TEST(GenerateTest, BudgetCapsEveryRowAndOneBelowTheLeastIsRefused) {
   for (const v1::GenerateResponse& message : generated.messages) {
     EXPECT_EQ(message.edges().budget(), 12u);
     EXPECT_LE(message.edges().max_sample_edges(), 12u);
+    EXPECT_EQ(message.edges().expected_edges(), 0.0) << "of Predict only";
     capped |= message.edges().capped();
   }
   EXPECT_TRUE(capped);

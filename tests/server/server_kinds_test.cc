@@ -173,15 +173,22 @@ TEST_F(KindsTest, PartsOfAnEnsembleMergeToTheBytesOfTheWhole) {
   v1::PredictRequest regression = SmallRequest("regression");
   regression.mutable_override()->set_kind("ssa");
   regression.mutable_override()->set_keep(2);
-  for (v1::PredictRequest request : {LongText("lm-ssa-local", 100), LongText("lm-dense", 1), regression}) {
+  std::vector<v1::PredictRequest> requests = {LongText("lm-ssa-local", 100), LongText("lm-dense", 1), regression};
+  for (const char* capped : {"sbm", "ssa-local", "block-local"}) {
+    requests.push_back(LongText(capped, 40));
+    requests.back().mutable_budget()->set_max_density(0.19);
+  }
+  for (v1::PredictRequest& request : requests) {
     request.mutable_ensemble()->set_seed(5);
     request.mutable_outputs()->set_each_sample(true);
-    const bool language = request.model() != "regression";
-    request.mutable_outputs()->set_logits(language);
-    request.mutable_outputs()->set_top_k(language ? 3 : 0);
+    request.mutable_outputs()->set_layer_stats(true);
+    const bool labels = request.model() != "regression";
+    request.mutable_outputs()->set_logits(labels);
+    request.mutable_outputs()->set_top_k(labels ? 3 : 0);
     request.mutable_ensemble()->set_samples(9);
     ASSERT_ANSWERED(server_.Predict(request, response_));
     const v1::PredictResponse whole = response_;
+    EXPECT_EQ(whole.predictions(0).edges().capped(), request.has_budget()) << request.model();
     std::vector<v1::PredictResponse> parts;
     for (const uint32_t first : {0u, 4u}) {
       request.mutable_ensemble()->set_first_sample(first);
