@@ -66,7 +66,7 @@ struct PairwiseBias {
   const float* table = nullptr;      // [heads, 256]
 };
 
-// Memberships after the factorisation of S: p_ij = <x_i, y_j> before exploration (kernels.md T0). Head-major, in the
+// Memberships after the factorisation of S (docs/maths.md): p_ij = <x_i, y_j> before exploration. Head-major, in the
 // backend's memory. Also holds bounds: p_ij <= query_bound[i] * key_bound[j].
 struct Memberships {
   const float* x = nullptr;            // [heads, rows, rank]

@@ -13,7 +13,7 @@
 
 namespace edgewise {
 
-// How the mean matrix P becomes a graph (DESIGN section 3.1).
+// How the mean matrix P becomes a graph (docs/maths.md, "Three laws").
 enum class Law : uint8_t {
   kBernoulli,    // edge with probability p: what the published code trains and evaluates with
   kPoissonSet,   // edge with probability 1 - exp(-p): Algorithm 1 of the SBM-Transformer paper
@@ -129,8 +129,8 @@ EDGEWISE_HOST_DEVICE inline uint64_t EdgeThreshold(double probability) {
   return static_cast<uint64_t>(ceil(probability * kPairUniformScale));
 }
 
-// Age of an edge in (0, 1): the graph G_tau of the edges younger than tau has the same law at rate tau * p, and G_tau
-// only grows with tau (kernels.md T6). `uniform` as PairUniform gives it; p > 0.
+// Age of an edge in [0, 1): the graph G_tau of the edges younger than tau has the same law at rate tau * p, and G_tau
+// only grows with tau (docs/maths.md, "Ages"). `uniform` as PairUniform gives it; p > 0.
 EDGEWISE_HOST_DEVICE inline double EdgeAge(Law law, uint64_t uniform, float p) {
   const double u = static_cast<double>(uniform) / kPairUniformScale;
   return (law == Law::kBernoulli ? u : NegLogOneMinus(u)) / static_cast<double>(p);

@@ -31,7 +31,7 @@ struct SampleResult {
   bool capped = false;
 };
 
-// The self-ensemble of one input (DESIGN promise 3).
+// The self-ensemble of one input (docs/promises.md, promise 3).
 struct InputResult {
   absl::Status status;  // INTERNAL: the model gave a number that is not finite; CANCELLED: dropped. Else OK.
 

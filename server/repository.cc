@@ -70,7 +70,7 @@ bool HoldsModelFiles(const fs::path& folder) {
   return fs::exists(folder / "config.json", ignored) || fs::exists(folder / "model.safetensors", ignored);
 }
 
-// What to do about a folder of the repository that has no version.
+// The remedy for a folder of the repository that has no version.
 std::string RemedyForEntry(const fs::path& path) {
   const std::string name = path.filename().string();
   if (!HoldsModelFiles(path)) return absl::StrCat("put config.json and model.safetensors into ", name, "/1/");
@@ -78,7 +78,7 @@ std::string RemedyForEntry(const fs::path& path) {
   return absl::StrCat("put ", name, "/config.json and model.safetensors into ", name, "/1/");
 }
 
-// What to do about a repository without any version.
+// The remedy for a repository without any version.
 std::string RemedyForRepository(const std::string& root) {
   const fs::path folder = fs::absolute(root).lexically_normal();
   const fs::path path = folder.has_filename() ? folder : folder.parent_path();

@@ -1,4 +1,4 @@
-# What a machine without nvcc meets, tested on every machine.
+# The build and the tests of a machine without nvcc, run on every machine.
 #
 # Only what differs is configured and built a second time; nothing else may.
 add_test(NAME without_cuda/build COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/support/without_cuda.py

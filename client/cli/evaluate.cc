@@ -249,7 +249,7 @@ nlohmann::json ToJson(const EvaluateFlags& flags, size_t inputs, const Evaluatio
           {"settings", settings}};
 }
 
-// What went wrong, if anything -> exit status.
+// Tells every fault on `err`. Returns the exit status.
 int Faults(const Evaluation& evaluation, std::ostream& err) {
   int status = kExitOk;
   for (const SettingResult& row : evaluation.rows) {

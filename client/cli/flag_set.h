@@ -35,7 +35,7 @@ std::string FormatValue(const T& value) {
     return absl::UnparseFlag(value);
   }
 }
-// What a person may write for a T, with an example; "" where any text will do.
+// The texts that stand for a T, with an example; "" where any text will do.
 template <typename T>
 const char* ExpectedValue() {
   if constexpr (std::is_same_v<T, absl::Duration>) {

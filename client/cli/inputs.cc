@@ -159,7 +159,7 @@ absl::StatusOr<std::optional<v1::Sequence>> ReadSequence(const json& object, con
   return std::optional<v1::Sequence>(std::move(sequence));
 }
 
-// What the answer should be: label, labels or value.
+// The right answer: label, labels or value.
 absl::Status ReadLabels(const json& object, LabelledInput& input) {
   if (object.contains("value")) {
     if (object.contains("label") || object.contains("labels")) {

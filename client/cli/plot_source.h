@@ -1,4 +1,4 @@
-// What an answer says about one sequence, as the plots need it: which heads, which tokens, how many pairs.
+// One sequence of an answer, as the plots need it: its heads, its tokens, its pairs.
 #ifndef EDGEWISE_CLIENT_CLI_PLOT_SOURCE_H_
 #define EDGEWISE_CLIENT_CLI_PLOT_SOURCE_H_
 

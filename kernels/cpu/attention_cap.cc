@@ -1,7 +1,7 @@
-// Edge caps: which drawn edges an allowance keeps (kernels.md T6). The age of the first edge that is dropped is known
-// to within a percent or so before anything is drawn. Edges that are surely younger are kept as they are drawn, only
-// the few whose age is near it are compared; so memory follows the allowance. Where the guess was wrong, the next one
-// is.
+// Edge caps: which drawn edges an allowance keeps (docs/maths.md, "The exact split under a cap"). The age of the first
+// edge that is dropped is known to within a percent or so before anything is drawn. Edges that are surely younger are
+// kept as they are drawn; only the few edges whose age is near it are compared. So memory follows the allowance. Where
+// the guess was wrong, the edges are drawn again with the next guess.
 #include <algorithm>
 #include <cmath>
 #include <tuple>

@@ -1,5 +1,5 @@
-// Edges of one block of query rows at a tau that is known only roughly (kernels.md T6), and what decides the pairs that
-// are left open. Internal to attention*.cc.
+// Edges of one block of query rows at a tau that is known only roughly (docs/maths.md), and how the pairs that are left
+// open are decided. Internal to attention*.cc.
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_SPLIT_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_SPLIT_H_
 

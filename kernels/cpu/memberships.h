@@ -1,4 +1,4 @@
-// The membership network of an SBM layer on the CPU, folded: kernels.md 3.1.
+// The membership network of an SBM layer on the CPU, folded (docs/maths.md).
 #ifndef EDGEWISE_KERNELS_CPU_MEMBERSHIPS_H_
 #define EDGEWISE_KERNELS_CPU_MEMBERSHIPS_H_
 

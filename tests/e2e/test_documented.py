@@ -30,7 +30,7 @@ NOT_RUN = {
     "python3 train.py": "needs nanoGPT and PyTorch",
     "python tools/train/": "takes minutes, needs PyTorch",
 }
-# What whole documents describe: the container (./dev container-test) and machines with a GPU (./dev gpu-test).
+# Documents about other machines: the container (./dev container-test) and machines with a GPU (./dev gpu-test).
 NOT_HERE = {"docs/deploy.md", "docs/gpu.md"}
 DOCUMENTS = ["README.md", "client/python/README.md", "examples/README.md", *(
     path for path in sorted(glob.glob("docs/*.md", root_dir=ROOT)) if path not in NOT_HERE)]

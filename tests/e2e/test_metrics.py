@@ -79,7 +79,7 @@ class MetricsTest(unittest.TestCase):
         self.check_seconds(metrics, queue, [timing.queue_us for timing in generated], model="lm-dense", priority="2")
         self.check_seconds(metrics, forward, [timing.compute_us for timing in generated], model="lm-dense",
                            stage="forward")
-        # What follows the last look at the clock for the answer counts in the metric alone.
+        # Time after the answer's last look at the clock counts in the metric alone.
         for series, model, totals in (("request", "sbm", timings), ("generation", "lm-dense", generated)):
             name = f"edgewise_{series}_duration_seconds"
             self.assertEqual(total(metrics, name + "_count", model=model), len(totals))

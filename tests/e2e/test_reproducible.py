@@ -1,4 +1,4 @@
-"""DESIGN promise 4 from outside: the same bytes after a restart, with any number of threads, alone and under load."""
+"""Promise 4 (docs/promises.md) from outside: the same bytes after a restart, with other threads and under load."""
 
 import subprocess
 import threading

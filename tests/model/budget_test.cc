@@ -1,4 +1,5 @@
-// DESIGN promises 1, 2 and 8: edges are counted as they are, a cap is never exceeded, what is reported can be audited.
+// Promises 1, 2 and 8 (docs/promises.md): edges are counted as they are, a cap is never exceeded, and a report can be
+// audited.
 #include <gtest/gtest.h>
 
 #include <random>

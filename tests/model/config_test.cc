@@ -1,4 +1,4 @@
-// Configuration files (reliability.md 3.3): what is wrong is named, with what was found and what is allowed.
+// Configuration files: an error names the field, the value found and the values allowed.
 #include "model/config.h"
 
 #include <gmock/gmock.h>

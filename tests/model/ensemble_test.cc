@@ -1,4 +1,4 @@
-// DESIGN promise 3: self-ensembles.
+// Promise 3 (docs/promises.md): self-ensembles.
 #include <gtest/gtest.h>
 
 #include <cmath>

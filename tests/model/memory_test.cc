@@ -1,5 +1,5 @@
-// DESIGN promise 5: memory is O(edges + n). At 64 edges a row a doubling of the length may not cost more than 2.2 times
-// the memory above the weights, for every way in which a layer is sparse, with and without a cap.
+// Promise 5 (docs/promises.md): memory is O(edges + n). At 64 edges a row a doubling of the length may not cost more
+// than 2.2 times the memory above the weights, for every way in which a layer is sparse, with and without a cap.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/prctl.h>

@@ -1,4 +1,5 @@
-// DESIGN promises 4 and 7: an answer depends on the model, the input, the seed and the budget, and on nothing else.
+// Promises 4 and 7 (docs/promises.md): an answer depends on the model, the input, the seed and the budget, and on
+// nothing else.
 #include <gtest/gtest.h>
 
 #include <random>

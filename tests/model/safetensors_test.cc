@@ -1,4 +1,4 @@
-// Weight files (reliability.md 3.2): anything but a whole and fitting file is refused, and says why.
+// Weight files: a file that is not whole or does not fit is refused, and the error says why.
 #include "model/safetensors.h"
 
 #include <gmock/gmock.h>

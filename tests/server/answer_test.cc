@@ -40,7 +40,7 @@ class AnswerTest : public ::testing::Test, public TokenStream {
   void Send(std::unique_ptr<v1::GenerateResponse> message) override { messages_.push_back(std::move(*message)); }
   void End(const absl::Status& status) override { ends_.push_back(status); }
 
-  // What the engine does with the one task that waits, as far as the metrics go.
+  // Does with the one task that waits what the engine does, as far as the metrics go.
   TaskPtr Take() {
     Work work = queue_.Next(Wait::kNot, {1, uint64_t{1} << 40});
     TaskPtr task = work.generation ? std::move(work.generation) : std::move(work.batch.at(0));

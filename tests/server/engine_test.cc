@@ -1,4 +1,4 @@
-// What the engine tells a client that went while a layer of its request ran; times and order of what it answers.
+// The engine: clients that go while a layer of their request runs; the times and the order of answers.
 #include "server/engine.h"
 
 #include <gtest/gtest.h>

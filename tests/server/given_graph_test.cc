@@ -1,4 +1,4 @@
-// What a given graph may not say: every check of it, by the field that an error names.
+// Given graphs that are refused: every check, by the field that its error names.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What the histograms hold: exact bucket boundaries, and exact sums of known values, in the units of docs/metrics.md.
+// Contents of the histograms: exact bucket boundaries, and exact sums of known values, in the units of docs/metrics.md.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What the process says of itself agrees with what the kernel says elsewhere, in the units that the names promise.
+// The metrics of the process agree with the kernel's own numbers, in the units that their names promise.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <time.h>

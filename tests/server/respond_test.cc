@@ -81,7 +81,7 @@ ModelInput Input() {
   return input;
 }
 
-// What layer_stats adds is left out.
+// The fields of layer_stats are left out.
 const char kEdges[] = R"(edges { edges: 13.5 pairs: 54 density: 0.25 budget: 20 capped: true
                                  max_sample_edges: 17 isolated_queries: 1.5 })";
 

@@ -60,7 +60,7 @@ class StopTest : public ::testing::Test {
     return request;
   }
 
-  // What the last request of the model was computed for is over, and was for nothing; others are served.
+  // The compute for the model's last request has ended and counts as cancelled; others are served.
   void ExpectStopped(const std::string& model) {
     ASSERT_TRUE(server_->WaitForMetric(Of(model, "requests_in_flight"), 0));
     EXPECT_GT(server_->Metric(Of(model, "cancelled_compute_seconds_total")), 0.0);

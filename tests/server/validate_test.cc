@@ -1,4 +1,4 @@
-// The request cases of the catalogue of bad inputs (R1 to R52) that apply: code, field, value and limit.
+// Requests of the catalogue in bad_inputs.md (R1 to R52): each refusal has its code, field, value and limit.
 #include "server/validate.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-"""What becomes of the JSON of `edgewise evaluate` in the entries of results.json."""
+"""The JSON of `edgewise evaluate` becomes entries of results.json."""
 import os
 import sys
 import tempfile

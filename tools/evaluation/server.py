@@ -106,7 +106,7 @@ class Server:
         return [parse(line) for line in lines]
 
     def evaluate(self, model, path, caps, *flags):
-        """What `edgewise evaluate --json` says; its settings are dense attention, no cap and `caps`, densities."""
+        """The answer of `edgewise evaluate --json`; its settings are dense attention, no cap and `caps`, densities."""
         done = self._run(["evaluate", f"--model={model}", f"--data={path}", "--json", "--timeout=900s",
                           f"--caps={','.join(map(repr, caps))}", *flags], EVALUATE_SECONDS)
         if done.returncode != 0:

@@ -9,7 +9,7 @@
 # as they are there.
 #   EDGEWISE_GPU_SECONDS         ends within so many seconds, whatever hangs: steps get what is left, or are not run
 #   EDGEWISE_SKIP_SANITIZER=1    leaves compute-sanitizer out
-#   EDGEWISE_BENCH_FLAGS         of bench/attention_gpu.py; --quick if not set
+#   EDGEWISE_BENCH_FLAGS         of bench/gpu/attention_gpu.py; --quick if not set
 #   EDGEWISE_GPU_DEVICE          cuda:0
 #   EDGEWISE_GPU_TIME_SCALE      multiplies every step's time limit: 1
 set -uo pipefail

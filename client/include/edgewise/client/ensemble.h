@@ -15,8 +15,8 @@
 //   of sample s; perplexity = exp(-log_likelihood / tokens), 1 for no tokens
 //   edges = (sum of the samples' edges, as integers) / k    density = edges / pairs
 //   heads' edges and isolated queries likewise; key degrees are summed
-//   expected edges: the mean of the samples', each a multiple of 2^-20 (exact where the server rounds so; otherwise the
-//   merged value is within 2^-21 of the true mean)
+//   expected edges: the mean of the samples', each a multiple of 2^-20 (exact, because the server rounds each sample's
+//   so; the merged value of any other server would be within 2^-21 of the true mean)
 #ifndef EDGEWISE_CLIENT_ENSEMBLE_H_
 #define EDGEWISE_CLIENT_ENSEMBLE_H_
 

@@ -1,4 +1,4 @@
-"""What comes back: views of the server's messages. Each has the message behind it as `message`."""
+"""Answers: views of the server's messages. Each has the message behind it as `message`."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Token(_Cost):
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What the server knows of one version of a model."""
+    """One version of a model, as the server knows it."""
 
     name: str
     version: int
