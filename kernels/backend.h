@@ -88,12 +88,6 @@ class Backend {
   // what comes next. Fills no report. Errors as Synchronize.
   virtual absl::Status Throttle() = 0;
 
-  // What is enqueued between these two may be held back and started as one piece, which spares starts where the same
-  // sequence of work comes again. Whatever waits starts first what is held back, so that nothing else changes, but for
-  // where an error is told. By one thread, and not nested; see InSequence.
-  virtual absl::Status BeginSequence() { return absl::OkStatus(); }
-  virtual absl::Status EndSequence() { return absl::OkStatus(); }
-
   // weight [out, in], bias [out] or empty.
   virtual absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                        std::span<const float> bias, int64_t out,
@@ -143,16 +137,6 @@ class Backend {
   virtual absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                               std::span<EdgeCap> caps, Matrix out) = 0;
 };
-
-// Runs `body`, which returns a status, as one sequence of `backend`.
-template <typename Body>
-absl::Status InSequence(Backend& backend, const Body& body) {
-  absl::Status status = backend.BeginSequence();
-  if (!status.ok()) return status;
-  status = body();
-  const absl::Status ended = backend.EndSequence();
-  return status.ok() ? ended : status;
-}
 
 // INVALID_ARGUMENT: unknown device, instruction set or precision; UNIMPLEMENTED: not in this build; UNAVAILABLE: not on
 // this machine. Device auto is the first GPU, or the CPU; `why_cpu`, where given, then gets the reason.

@@ -66,10 +66,6 @@ absl::Status Generation::State::StartBefore() {
 
 // One layer of the rows before the last token: of the shared ones, or of a wave of samples.
 absl::Status Generation::State::StepBefore() {
-  return InSequence(model.backend(), [&] { return EnqueueBefore(); });
-}
-
-absl::Status Generation::State::EnqueueBefore() {
   absl::Status status;
   if (layer == 0 && wave_end == 0) status = StartBefore();
   const LayerWeights& weights = model.weights().layer(layer);
@@ -165,8 +161,17 @@ absl::Status Generation::State::RunRow(RowEdges& edges, std::vector<double>& mea
   packed.Add(context, token);
   absl::Status status = StartRow(edges, run);
   if (status.ok()) status = shared.Embed(config, model.weights(), packed, RowCount::kFew);
+  const bool pre = config.norm_position == NormPosition::kPre;
   for (layer = 0; status.ok() && layer < config.num_hidden_layers; ++layer) {
-    status = InSequence(model.backend(), [&] { return EnqueueRowLayer(token, run); });
+    const LayerWeights& weights = model.weights().layer(layer);
+    Activations& source = layer <= first_drawn ? shared : active;
+    Activations& rows = layer < first_drawn ? shared : active;
+    status = source.ProjectAttention(weights, config, pre, false, RowCount::kFew);
+    if (status.ok()) status = Store(source, 0, Copies(layer), token);
+    if (status.ok() && layer == first_drawn) status = SplitRow(run);
+    if (status.ok()) status = rows.ReserveAttended();
+    if (status.ok()) status = AttendRow(source, rows, run);
+    if (status.ok()) status = rows.FinishLayer(weights, config, pre, RowCount::kFew);
   }
   if (!status.ok()) return status;
   cached = context.valid();
@@ -176,20 +181,6 @@ absl::Status Generation::State::RunRow(RowEdges& edges, std::vector<double>& mea
   if (status.ok()) CountEdges(run, edges);
   calls.clear();
   ClearRows();
-  return status;
-}
-
-absl::Status Generation::State::EnqueueRowLayer(int32_t token, RowRun& run) {
-  const bool pre = config.norm_position == NormPosition::kPre;
-  const LayerWeights& weights = model.weights().layer(layer);
-  Activations& source = layer <= first_drawn ? shared : active;
-  Activations& rows = layer < first_drawn ? shared : active;
-  absl::Status status = source.ProjectAttention(weights, config, pre, false, RowCount::kFew);
-  if (status.ok()) status = Store(source, 0, Copies(layer), token);
-  if (status.ok() && layer == first_drawn) status = SplitRow(run);
-  if (status.ok()) status = rows.ReserveAttended();
-  if (status.ok()) status = AttendRow(source, rows, run);
-  if (status.ok()) status = rows.FinishLayer(weights, config, pre, RowCount::kFew);
   return status;
 }
 

@@ -66,7 +66,6 @@ struct Generation::State {
 
   // generation_rows.cc
   absl::Status StepBefore();
-  absl::Status EnqueueBefore();
   absl::Status RunRow(RowEdges& edges, std::vector<double>& mean);
   // Between tokens there are only the caches.
   void ClearRows() {
@@ -92,7 +91,6 @@ struct Generation::State {
   absl::Status AttendBefore(const Activations& source, Activations& rows, uint32_t first_sample, uint32_t members);
   absl::Status StartRow(const RowEdges& edges, RowRun& run);
   absl::Status SplitRow(RowRun& run);
-  absl::Status EnqueueRowLayer(int32_t token, RowRun& run);
   absl::Status AttendRow(const Activations& source, Activations& rows, RowRun& run);
   absl::Status PredictNext(std::vector<double>& mean);
   void CountEdges(RowRun& run, RowEdges& edges) const;

@@ -38,10 +38,6 @@ bool Pass::State::NeedsMemberships() const {
 
 // One layer of all members. `from_shared`: query, key, value and memberships come from the shared rows.
 absl::Status Pass::State::RunLayer(const PassMembers& members, Activations& rows, bool from_shared) {
-  return InSequence(model.backend(), [&] { return EnqueueLayer(members, rows, from_shared); });
-}
-
-absl::Status Pass::State::EnqueueLayer(const PassMembers& members, Activations& rows, bool from_shared) {
   const LayerWeights& weights = model.weights().layer(layer);
   const bool pre = config.norm_position == NormPosition::kPre;
   Activations& source = from_shared ? shared : rows;

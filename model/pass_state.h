@@ -90,7 +90,6 @@ struct Pass::State {
   absl::Status StartWave();
   std::shared_ptr<PassMember> MakeMember(int64_t input, int64_t row) const;
   absl::Status RunLayer(const PassMembers& members, Activations& rows, bool from_shared);
-  absl::Status EnqueueLayer(const PassMembers& members, Activations& rows, bool from_shared);
   absl::Status Attend(const PassMembers& members, const Activations& source, Activations& rows, bool from_shared);
   LayerShare Share(int64_t input, std::span<const QueryRange> ranges);
   bool NeedsMemberships() const;

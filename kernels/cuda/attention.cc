@@ -245,7 +245,6 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   absl::Status status = CheckShapes(device_, inputs, problems);
   if (!status.ok()) return status;
   Results results;
-  results.recording = device_.graphs().current();
   DeviceCall call;
   Lists lists;
   DeviceBlock rounded;
@@ -271,7 +270,6 @@ absl::Status Attention::Collect() {
   absl::Status status;
   for (; !pending_.empty(); pending_.pop_front()) {
     const Results& results = pending_.front();
-    if (device_.graphs().lost(results.recording)) continue;
     const unsigned char* host = results.memory.host;
     const auto* device_caps = reinterpret_cast<const DeviceCap*>(host);
     for (size_t c = 0; c < results.caps.size(); ++c) {

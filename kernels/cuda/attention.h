@@ -39,8 +39,7 @@ class Attention {
   // As Backend::Attend.
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                       std::span<EdgeCap> caps, Matrix out);
-  // Fills what is still owed to reports and caps; the stream has been waited for. INTERNAL: a kernel gave up. What is
-  // owed by work that never ran is not filled: whoever waited for its start got an error.
+  // Fills what is still owed to reports and caps; the stream has been waited for. INTERNAL: a kernel gave up.
   absl::Status Collect();
   // Fills nothing that is owed: the device failed, and the owners of reports may go.
   void Forget() { pending_.clear(); }
@@ -62,7 +61,6 @@ class Attention {
     };
     std::vector<Owed> owed;
     int64_t num_heads = 0;
-    uint64_t recording = 0;  // that the call's work is part of (graphs.h); 0: none
   };
 
   // What the kernels of a call read besides the call itself.

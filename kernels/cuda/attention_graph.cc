@@ -72,8 +72,6 @@ Edges EdgesOf(const AttentionReport& report) {
 }  // namespace
 
 absl::Status FillGraph(Device& device, const AttentionProblem& problem, int32_t index, const DeviceCall& call) {
-  // What follows copies memory that is not pinned.
-  if (const absl::Status status = device.Flush(); !status.ok()) return status;
   const int64_t heads = call.num_heads, queries = problem.tokens - problem.first_query;
   const auto* drawn = std::get_if<DrawnRows>(&problem.pattern);
   Edges edges;

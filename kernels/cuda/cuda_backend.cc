@@ -1,7 +1,6 @@
 // The Backend of one GPU, and the function by which the server makes it (kernels/cuda_module.h).
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -69,45 +68,29 @@ class CudaBackend : public Backend {
   }
 
   absl::Status Upload(std::span<const float> host, float* device) override {
-    return Flushed([&] {
+    return Use([&] {
       const absl::Status status = CopyAsync(device, host.data(), Bytes(host), cudaMemcpyHostToDevice, *device_);
       return status.ok() ? device_->Synchronize() : status;  // `host` may go
     });
   }
 
   absl::Status Download(const float* device, std::span<float> host) override {
-    absl::Status status =
-        Flushed([&] { return CopyAsync(host.data(), device, Bytes(host), cudaMemcpyDeviceToHost, *device_); });
+    const absl::Status status =
+        Use([&] { return CopyAsync(host.data(), device, Bytes(host), cudaMemcpyDeviceToHost, *device_); });
     return status.ok() ? Synchronize() : status;
   }
 
   absl::Status Synchronize() override {
-    const absl::Status started = Use([&] { return device_->Flush(); });
     const absl::Status status = Use([&] { return device_->Synchronize(); });
-    if (!status.ok()) {
-      attention_.Forget();
-      return status;
-    }
-    const absl::Status collected = attention_.Collect();
-    return started.ok() ? collected : started;
+    if (status.ok()) return attention_.Collect();
+    attention_.Forget();
+    return status;
   }
 
   absl::Status Throttle() override {
-    absl::Status status = Use([&] { return device_->Flush(); });
-    if (!status.ok()) return status;
     // The wait ends at once the first time.
-    status = Run("wait for an event", [&] { return cudaEventSynchronize(throttle_); });
+    const absl::Status status = Run("wait for an event", [&] { return cudaEventSynchronize(throttle_); });
     return status.ok() ? Run("event record", [&] { return cudaEventRecord(throttle_, device_->stream()); }) : status;
-  }
-
-  absl::Status BeginSequence() override {
-    return Use([&] {
-      const absl::Status status = staging_.Settle();
-      return status.ok() ? device_->Hold() : status;
-    });
-  }
-  absl::Status EndSequence() override {
-    return Use([&] { return device_->Flush(); });
   }
 
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
@@ -191,8 +174,7 @@ class CudaBackend : public Backend {
   absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) override {
     uint64_t edges = 0;
     const uint64_t* from = static_cast<const CudaLedger&>(ledger).edges();
-    absl::Status status =
-        Flushed([&] { return CopyAsync(&edges, from, sizeof(edges), cudaMemcpyDeviceToHost, *device_); });
+    absl::Status status = Use([&] { return CopyAsync(&edges, from, sizeof(edges), cudaMemcpyDeviceToHost, *device_); });
     if (status.ok()) status = Use([&] { return device_->Synchronize(); });
     if (!status.ok()) return status;
     return edges;
@@ -224,14 +206,6 @@ class CudaBackend : public Backend {
     auto result = body();
     Note(StatusOf(result));
     return result;
-  }
-
-  // Starts what is held back before.
-  absl::Status Flushed(const std::function<absl::Status()>& body) {
-    return Use([&] {
-      const absl::Status status = device_->Flush();
-      return status.ok() ? body() : status;
-    });
   }
 
   void Note(const absl::Status& status) {

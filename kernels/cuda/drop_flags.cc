@@ -91,7 +91,6 @@ void DropFlags::Give(int32_t* word, bool raised) {
 }
 
 // A copy and not a fill: that would be a kernel, which waits for a multiprocessor like those that are to see the word.
-// Nor does a copy on this stream wait for a stream that is captured, or disturb it.
 bool DropFlags::Set(int32_t* word, int32_t value) {
   return device_->Use().ok() &&
          CudaStatus(cudaMemcpyAsync(word, values_ + value, sizeof(*word), cudaMemcpyHostToDevice, stream_), "flag")

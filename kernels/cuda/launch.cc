@@ -2,9 +2,6 @@
 
 #include <map>
 #include <mutex>
-#include <utility>
-
-#include "kernels/cuda/graphs.h"
 
 namespace edgewise::cuda {
 
@@ -21,18 +18,5 @@ cudaError_t AllowShared(const void* kernel, size_t bytes) {
   if (error == cudaSuccess) most = bytes;
   return error;
 }
-
-namespace {
-
-thread_local uint64_t kernels_started = 0;
-
-}  // namespace
-
-void NoteStart(const void* kernel) {
-  kernels_started = (kernels_started ^ reinterpret_cast<uintptr_t>(kernel)) * 0x9E3779B97F4A7C15u;
-  kernels_started ^= kernels_started >> 29;
-}
-
-uint64_t KernelsStarted() { return std::exchange(kernels_started, 0); }
 
 }  // namespace edgewise::cuda

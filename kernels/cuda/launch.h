@@ -19,9 +19,6 @@ inline constexpr size_t kSharedWithoutAsking = 32 << 10;
 // thread.
 cudaError_t AllowShared(const void* kernel, size_t bytes);
 
-// Says that the calling thread starts `kernel`: see KernelsStarted (graphs.h).
-void NoteStart(const void* kernel);
-
 // The block's dynamic shared memory, 16-byte aligned.
 __device__ inline unsigned char* DynamicShared() {
 #ifdef EDGEWISE_CUDA_EMULATED
@@ -43,7 +40,6 @@ cudaError_t Launch(cudaStream_t stream, int64_t blocks, int threads, size_t shar
     const cudaError_t error = AllowShared(reinterpret_cast<const void*>(kernel), shared_bytes);
     if (error != cudaSuccess) return error;
   }
-  NoteStart(reinterpret_cast<const void*>(kernel));
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));

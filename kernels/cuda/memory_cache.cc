@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "kernels/cuda/graphs.h"
-
 #ifdef EDGEWISE_CUDA_EMULATED
 #include "tests/cuda/emulator/emulator.h"
 #endif
@@ -24,12 +22,9 @@ size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kA
 }  // namespace
 
 MemoryCache::~MemoryCache() {
-  const auto free_all = [&] {
-    for (const auto& [address, block] : blocks_) {
-      if (block.first) cudaFree(address);
-    }
-  };
-  if (!WithoutCaptures(free_all)) free_all();
+  for (const auto& [address, block] : blocks_) {
+    if (block.first) cudaFree(address);
+  }
 }
 
 cudaError_t MemoryCache::Take(int64_t bytes, void** memory) {
@@ -84,10 +79,6 @@ void MemoryCache::Give(void* memory) {
 }
 
 void MemoryCache::Trim(int64_t keep) {
-  WithoutCaptures([&] { TrimNow(keep); });
-}
-
-void MemoryCache::TrimNow(int64_t keep) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (Blocks::iterator block = blocks_.begin(); block != blocks_.end();) {
     const Blocks::iterator next = std::next(block);

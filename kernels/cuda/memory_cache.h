@@ -30,7 +30,7 @@ class MemoryCache {
   // Null is allowed.
   void Give(void* memory);
   // Gives allocations that are free as a whole back to the driver, but for one of at least `keep` bytes, if that is not
-  // 0. Everything enqueued on the stream is done. Waits for captures of other streams.
+  // 0. Everything enqueued on the stream is done.
   void Trim(int64_t keep = 0);
 
   struct Use {
@@ -51,7 +51,6 @@ class MemoryCache {
   using Blocks = std::map<char*, Block>;
 
   Blocks::iterator FindFree(size_t bytes);
-  void TrimNow(int64_t keep);
   void Cut(Blocks::iterator block, size_t bytes);
   void InsertFree(Blocks::iterator block);
 

@@ -20,16 +20,6 @@ bool IsSticky(cudaError_t error) {
     case cudaErrorLaunchOutOfResources:
     case cudaErrorNotSupported:
     case cudaErrorOperatingSystem:
-    case cudaErrorStreamCaptureUnsupported:
-    case cudaErrorStreamCaptureInvalidated:
-    case cudaErrorStreamCaptureMerge:
-    case cudaErrorStreamCaptureUnmatched:
-    case cudaErrorStreamCaptureUnjoined:
-    case cudaErrorStreamCaptureIsolation:
-    case cudaErrorStreamCaptureImplicit:
-    case cudaErrorCapturedEvent:
-    case cudaErrorStreamCaptureWrongThread:
-    case cudaErrorGraphExecUpdateFailure:
       return false;
     default:
       return true;
@@ -76,25 +66,19 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
 
   error = cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking);
   if (error != cudaSuccess) return unusable(error, "stream");
-  device->graphs_ = std::make_unique<Graphs>(device->stream_);
   return device;
 }
 
 Device::~Device() {
   if (stream_ == nullptr) return;
   Use().IgnoreError();  // for the thread that drops the last reference, and the memory that goes now
-  if (graphs_ != nullptr) Synchronize().IgnoreError();
-  graphs_.reset();
+  Synchronize().IgnoreError();
   cudaStreamDestroy(stream_);
 }
 
 absl::Status Device::Use() const { return CudaStatus(cudaSetDevice(ordinal_), absl::StrCat("device ", ordinal_)); }
 
-absl::Status Device::Synchronize() {
-  const absl::Status started = Flush();
-  const absl::Status status = CudaStatus(cudaStreamSynchronize(stream_), "synchronize");
-  return status.ok() ? started : status;
-}
+absl::Status Device::Synchronize() const { return CudaStatus(cudaStreamSynchronize(stream_), "synchronize"); }
 
 absl::StatusOr<void*> Device::Allocate(int64_t bytes, MemoryCache& from) {
   void* memory = nullptr;
@@ -146,7 +130,6 @@ absl::StatusOr<DeviceMemory> DeviceMemory::Create(std::shared_ptr<Device> device
 
 absl::StatusOr<DeviceMemory> DeviceMemory::CopyBytes(std::shared_ptr<Device> device, const void* host, int64_t bytes) {
   if (bytes == 0) return DeviceMemory();
-  if (absl::Status status = device->Flush(); !status.ok()) return status;
   const cudaStream_t stream = device->stream();
   absl::StatusOr<DeviceMemory> memory = Create(std::move(device), bytes);
   if (!memory.ok()) return memory;
@@ -166,9 +149,8 @@ DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
 DeviceMemory::~DeviceMemory() {
   if (data_ == nullptr) return;
   if (!device_->Use().ok()) return;  // the thread that drops the last reference may never have used the device
-  // Work that another backend holds back is started before. A thread that holds back work itself does not come here; if
-  // it did, the memory would stay out of use.
-  if (WithoutCaptures([] { cudaDeviceSynchronize(); })) device_->Release(data_);
+  cudaDeviceSynchronize();
+  device_->Release(data_);
 }
 
 absl::StatusOr<void*> Scratch::Get(int64_t bytes) {

@@ -15,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/cuda/graphs.h"
 #include "kernels/cuda/memory_cache.h"
 #include "kernels/workspace.h"
 
@@ -51,15 +50,8 @@ class Device {
 
   // Makes it the calling thread's device.
   absl::Status Use() const;
-  // Starts what is held back, and waits for everything enqueued on the stream.
-  absl::Status Synchronize();
-
-  // From here to Flush() work may be held back (graphs.h). The same thread calls both. Whoever waits, records an event
-  // or copies memory of the host that is not pinned calls Flush() before.
-  absl::Status Hold() { return graphs_->Begin(); }
-  // Starts what is held back. On an error it never runs, and RESOURCE_EXHAUSTED or INTERNAL is told once.
-  absl::Status Flush() { return graphs_->Start(); }
-  const Graphs& graphs() const { return *graphs_; }
+  // Waits for everything enqueued on the stream.
+  absl::Status Synchronize() const;
 
   // At least one byte; 256-byte aligned. Where the driver has no more, waits, returns to it what is free and was not
   // reserved, and asks once more.
@@ -84,7 +76,6 @@ class Device {
   int64_t shared_memory_ = 0;
   std::string name_;
   cudaStream_t stream_ = nullptr;
-  std::unique_ptr<Graphs> graphs_;
   MemoryCache memory_;
   std::array<MemoryCache, kWorkspaces> workspaces_;
   std::array<int64_t, kWorkspaces> reserved_ = {};
@@ -152,8 +143,6 @@ class Staging {
   absl::Status Commit();
   // Makes the chunks that usual calls need, so that they find them. Others are made when they are first needed.
   absl::Status Prepare();
-  // Chunks that were filled while work was held back can be used again once that is done. Nothing is held back now.
-  absl::Status Settle();
 
  private:
   struct Chunk {
@@ -161,8 +150,7 @@ class Staging {
     unsigned char* device = nullptr;  // as large
     size_t bytes = 0, used = 0, committed = 0;
     cudaEvent_t done = nullptr;
-    bool waiting = false;   // `done` was not yet seen to have happened
-    bool recorded = false;  // `done` is behind what uses the chunk; not yet so while that is held back
+    bool waiting = false;  // `done` is recorded and was not yet seen to have happened
   };
 
   const void* AddBytes(const void* host, size_t bytes);

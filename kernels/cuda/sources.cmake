@@ -16,7 +16,6 @@ set(EDGEWISE_CUDA_HOST_SOURCES
   blocks.cc
   cuda_backend.cc
   drop_flags.cc
-  graphs.cc
   launch.cc
   linear.cc
   memberships.cc

@@ -1,6 +1,7 @@
 // Staging (runtime.h): chunks of pinned memory, each with as much device memory, that are filled one behind the other.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,22 +55,13 @@ absl::Status Staging::Commit() {
 }
 
 absl::Status Staging::Retire() {
-  for (std::unique_ptr<Chunk>& chunk : full_) {
-    chunk->waiting = true;
-    chunk->recorded = false;
-    retired_.push_back(std::move(chunk));
-  }
-  full_.clear();
-  return device_.graphs().recording() ? absl::OkStatus() : Settle();
-}
-
-absl::Status Staging::Settle() {
-  for (const auto& chunk : retired_) {
-    if (!chunk->waiting || chunk->recorded) continue;
+  for (const auto& chunk : full_) {
     const cudaError_t error = cudaEventRecord(chunk->done, device_.stream());
     if (error != cudaSuccess) return CudaStatus(error, "event record");
-    chunk->recorded = true;
+    chunk->waiting = true;
   }
+  std::move(full_.begin(), full_.end(), std::back_inserter(retired_));
+  full_.clear();
   return absl::OkStatus();
 }
 
@@ -85,7 +77,7 @@ absl::Status Staging::Reserve(size_t bytes) {
   size_t best = retired_.size(), first = retired_.size(), waiting = 0;
   for (size_t i = 0; i < retired_.size(); ++i) {
     Chunk& chunk = *retired_[i];
-    if (chunk.waiting && chunk.recorded) {
+    if (chunk.waiting) {
       const cudaError_t error = cudaEventQuery(chunk.done);
       if (error != cudaSuccess && error != cudaErrorNotReady) return CudaStatus(error, "event query");
       chunk.waiting = error == cudaErrorNotReady;
@@ -98,10 +90,8 @@ absl::Status Staging::Reserve(size_t bytes) {
       best = i;
     }
   }
-  // While work is held back there is not always one that could be waited for.
-  if (best == retired_.size() && waiting >= kMaxWaiting && !device_.graphs().recording()) {
+  if (best == retired_.size() && waiting >= kMaxWaiting) {
     best = first;
-    if (absl::Status status = Settle(); !status.ok()) return status;
     const cudaError_t error = cudaEventSynchronize(retired_[best]->done);
     if (error != cudaSuccess) return CudaStatus(error, "event synchronize");
   }

@@ -39,19 +39,15 @@ Buffer Place(Backend& backend, std::span<const float> host) {
   return *std::move(buffer);
 }
 
-Outcome RunOnDevice(Backend& backend, const Case& attention_case, std::vector<EdgeCap> caps) {
-  AttentionInputs inputs = attention_case.inputs;
-  std::vector<Buffer> buffers;
+PlacedCase::PlacedCase(Backend& backend, const Case& attention_case) : inputs(attention_case.inputs) {
   const auto place = [&](std::span<const float> host, const float*& pointer) {
     if (pointer == nullptr || host.empty()) return;
     const auto offset = pointer - host.data();
     pointer = buffers.emplace_back(Place(backend, host)).data() + offset;
   };
   const std::span<const float> data = attention_case.data;
-  const Buffer placed = Place(backend, data);
-  for (ConstMatrix* matrix : {&inputs.q, &inputs.k, &inputs.v}) {
-    matrix->data = placed.data() + (matrix->data - data.data());
-  }
+  const float* placed = buffers.emplace_back(Place(backend, data)).data();
+  for (ConstMatrix* matrix : {&inputs.q, &inputs.k, &inputs.v}) matrix->data = placed + (matrix->data - data.data());
   place(attention_case.x, inputs.memberships.x);
   place(attention_case.y, inputs.memberships.y);
   place(attention_case.query_bound, inputs.memberships.query_bound);
@@ -60,14 +56,16 @@ Outcome RunOnDevice(Backend& backend, const Case& attention_case, std::vector<Ed
     const size_t values = static_cast<size_t>(inputs.num_heads) * (2 * static_cast<size_t>(inputs.distance_span) - 1);
     place({inputs.distance_bias, values}, inputs.distance_bias);
   }
+  out = Place(backend, std::vector<float>(attention_case.out_rows * inputs.v.columns, NAN));
+}
+
+Outcome RunOnDevice(Backend& backend, const Case& attention_case, std::vector<EdgeCap> caps) {
+  const PlacedCase placed(backend, attention_case);
   Outcome outcome;
-  const int64_t width = inputs.v.columns;
-  outcome.out.assign(static_cast<size_t>(attention_case.out_rows * width), NAN);
-  const Buffer out = Place(backend, outcome.out);
   outcome.caps = std::move(caps);
-  Check(backend.Attend(inputs, attention_case.problems, outcome.caps,
-                       Matrix(out.data(), attention_case.out_rows, width)));
-  Check(backend.Download(out.data(), outcome.out));
+  Check(backend.Attend(placed.inputs, attention_case.problems, outcome.caps, placed.Out()));
+  outcome.out.resize(static_cast<size_t>(placed.out.size()));
+  Check(backend.Download(placed.out.data(), outcome.out));
   for (const AttentionProblem& problem : attention_case.problems) outcome.reports.push_back(*problem.report);
   return outcome;
 }

@@ -18,11 +18,21 @@ std::unique_ptr<Backend> MakeDevice(const std::string& precision = "fp32");
 // Whether kernels run on a GPU and not on the emulator: sizes can be what they are in use.
 bool OnGpu();
 
-// Uploads the case, attends, waits, downloads.
-Outcome RunOnDevice(Backend& backend, const Case& attention_case, std::vector<EdgeCap> caps = {});
-
 // A backend's copy of host floats.
 Buffer Place(Backend& backend, std::span<const float> host);
+
+// A backend's copies of what a case's inputs point to, and room for what it gives: NaN until then.
+struct PlacedCase {
+  PlacedCase(Backend& backend, const Case& attention_case);
+  Matrix Out() const { return out.AsMatrix(out.size() / inputs.v.columns, inputs.v.columns); }
+
+  AttentionInputs inputs;
+  std::vector<Buffer> buffers;
+  Buffer out;
+};
+
+// Uploads the case, attends, waits, downloads.
+Outcome RunOnDevice(Backend& backend, const Case& attention_case, std::vector<EdgeCap> caps = {});
 
 // Largest difference over the largest value of `want`.
 double RelativeDifference(std::span<const float> got, std::span<const float> want);

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "tests/cuda/device_run.h"
-#include "tests/cuda/graph_layers.h"
+#include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/linked_backend.h"
 #include "tests/kernels/drop_case.h"
 
 namespace edgewise {
@@ -16,7 +17,7 @@ namespace {
 
 using testing::Case;
 using testing::kDropped;
-using testing::Make;
+using testing::MakeLinked;
 using testing::Outcome;
 using testing::Pattern;
 using testing::RowsOf;
@@ -52,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, DropFlagTest,
 
 TEST_P(DropFlagTest, RaisedBeforeNothingIsWritten) {
   for (const char* precision : {"fp32", "bf16"}) {
-    const auto backend = Make(nullptr, precision);
+    const auto backend = MakeLinked(precision);
     for (const Pattern& pattern : AllPatterns()) {
       SCOPED_TRACE(pattern.name);
       const auto attention_case = ThreeSequences(pattern, 70);
@@ -70,7 +71,7 @@ TEST_P(DropFlagTest, RaisedBeforeNothingIsWritten) {
 }
 
 TEST_P(DropFlagTest, RaisedWhileKernelsRun) {
-  const auto backend = Make(nullptr);
+  const auto backend = MakeLinked();
   for (const Pattern& pattern : AllPatterns()) {
     SCOPED_TRACE(pattern.name);
     const auto attention_case = ThreeSequences(pattern, 70);
@@ -98,7 +99,7 @@ TEST_P(DropFlagTest, RaisedWhileKernelsRun) {
 
 // One item over two chunks of keys.
 TEST_P(DropFlagTest, ALongRowEndsBetweenItsChunks) {
-  const auto backend = Make(nullptr);
+  const auto backend = MakeLinked();
   Shape shape;
   shape.lengths = {3, 4200};
   shape.heads = 1;
@@ -137,7 +138,7 @@ TEST_P(DropFlagTest, ALongRowEndsBetweenItsChunks) {
 }
 
 TEST_P(DropFlagTest, LedgersCapsAndGraphsStayTrue) {
-  const auto backend = Make(nullptr);
+  const auto backend = MakeLinked();
   const auto attention_case = ThreeSequences(kDrawn, 70);
   for (AttentionProblem& problem : attention_case->problems) problem.cap = 0;
   attention_case->AskForAll();
@@ -172,7 +173,7 @@ TEST_P(DropFlagTest, LedgersCapsAndGraphsStayTrue) {
 
 // What a layer finds where the one before left a dropped problem's rows as they were.
 TEST_P(DropFlagTest, RowsOfAnythingHarmNobodyElse) {
-  const auto backend = Make(nullptr);
+  const auto backend = MakeLinked();
   for (const float garbage : {std::nanf(""), INFINITY, 1e38f, -1e38f}) {
     Outcome outcomes[2];
     for (const int harmed : {0, 1}) {

@@ -7,7 +7,7 @@
 #include "kernels/cuda/drop_flags.h"
 #include "kernels/cuda/runtime.h"
 #include "tests/cuda/emulator/emulator.h"
-#include "tests/cuda/graph_layers.h"
+#include "tests/cuda/linked_backend.h"
 
 namespace edgewise::cuda {
 namespace {
@@ -62,7 +62,7 @@ TEST(DropWordsTest, MoreFlagsThanWords) {
 }
 
 TEST(DropWordsTest, OneThatIsNeverRaisedCostsNoCall) {
-  const auto backend = testing::Make(nullptr);
+  const auto backend = testing::MakeLinked();
   const uint64_t calls = emulator::calls();
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(backend->MakeDropFlag().ok());
   EXPECT_EQ(emulator::calls(), calls);
@@ -72,7 +72,7 @@ TEST(DropWordsTest, ALostDeviceIsNotTold) {
   const auto device = *Device::Open(0);
   const auto flags = *DropFlags::Create(device, 1);
   auto flag = flags->Make();
-  const auto backend = testing::Make(nullptr);
+  const auto backend = testing::MakeLinked();
   const Buffer row = *backend->Allocate(1);
   emulator::FailAfter(0);
   const Matrix x(row.data(), 1, 1);

@@ -6,26 +6,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda_module.h"
 #include "model/generation.h"
 #include "tests/cuda/emulator/emulator.h"
+#include "tests/cuda/linked_backend.h"
 #include "tests/model/model_kinds.h"
-
-extern "C" edgewise::CudaModuleCreate EdgewiseCreateCudaBackend;
 
 namespace edgewise::testing {
 namespace {
 
 using nlohmann::json;
-
-std::unique_ptr<Backend> MakeCudaBackend(const std::string& precision) {
-  BackendOptions options;
-  options.precision = precision;
-  absl::StatusOr<std::unique_ptr<Backend>> backend = absl::UnknownError("");
-  EdgewiseCreateCudaBackend(options, 0, &backend);
-  EXPECT_TRUE(backend.ok()) << backend.status();
-  return *std::move(backend);
-}
 
 struct Case {
   ModelKind kind;
@@ -54,8 +43,8 @@ void ExpectNothingTaken(const emulator::Taken& before) {
 class ReserveTest : public ::testing::TestWithParam<Case> {
  protected:
   ReserveTest()
-      : loaded_(LoadModel(WriteModel(folder_.path(), ConfigOf(GetParam().kind), 3),
-                          MakeCudaBackend(GetParam().precision))) {}
+      : loaded_(LoadModel(WriteModel(folder_.path(), ConfigOf(GetParam().kind), 3), MakeLinked(GetParam().precision))) {
+  }
 
   ModelInput Input() { return RandomInput(GetParam().kind, *loaded_, random_); }
 
@@ -151,7 +140,7 @@ json LanguageConfig(int32_t length) {
 class FullWaveOnceTest : public ::testing::Test {
  protected:
   void Load(const json& config, const std::string& precision = "fp32") {
-    loaded_ = LoadModel(WriteModel(folder_.path(), config), MakeCudaBackend(precision));
+    loaded_ = LoadModel(WriteModel(folder_.path(), config), MakeLinked(precision));
     before_ = emulator::TakenSoFar();
   }
   void Run(const std::vector<ModelInput>& inputs) {

@@ -30,8 +30,6 @@ class DeferredBackend : public Backend {
   absl::Status Download(const float* device, std::span<float> host) override;
   absl::Status Synchronize() override;
   absl::Status Throttle() override;
-  absl::Status BeginSequence() override { return inner_->BeginSequence(); }
-  absl::Status EndSequence() override { return inner_->EndSequence(); }
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                std::span<const float> bias, int64_t out, int64_t in,
                                                                Activation activation) override {

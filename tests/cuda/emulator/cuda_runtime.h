@@ -1,10 +1,9 @@
 // Stands in for CUDA's cuda_runtime.h in emulated builds (see emulator.h): the part of the runtime API that this
-// project calls, with CUDA's names, types and values. Every stream runs its work at once, but for what is captured.
+// project calls, with CUDA's names, types and values. Every stream runs its work at once.
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_CUDA_RUNTIME_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_CUDA_RUNTIME_H_
 
 #include <cstddef>
-#include <memory>
 #include <utility>
 
 #include "tests/cuda/emulator/device.h"
@@ -27,16 +26,6 @@ enum cudaError {
   cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotSupported = 801,
-  cudaErrorStreamCaptureUnsupported = 900,
-  cudaErrorStreamCaptureInvalidated = 901,
-  cudaErrorStreamCaptureMerge = 902,
-  cudaErrorStreamCaptureUnmatched = 903,
-  cudaErrorStreamCaptureUnjoined = 904,
-  cudaErrorStreamCaptureIsolation = 905,
-  cudaErrorStreamCaptureImplicit = 906,
-  cudaErrorCapturedEvent = 907,
-  cudaErrorStreamCaptureWrongThread = 908,
-  cudaErrorGraphExecUpdateFailure = 910,
   cudaErrorUnknown = 999
 };
 using cudaError_t = cudaError;
@@ -75,14 +64,12 @@ cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 
 using cudaStream_t = struct CUstream_st*;
-using cudaHostFn_t = void (*)(void*);
 inline constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data);
 
 using cudaEvent_t = struct CUevent_st*;
 inline constexpr unsigned cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2;
@@ -94,40 +81,6 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
-
-// graph.cc
-using cudaGraph_t = struct CUgraph_st*;
-using cudaGraphExec_t = struct CUgraphExec_st*;
-using cudaGraphNode_t = struct CUgraphNode_st*;
-enum cudaStreamCaptureMode {
-  cudaStreamCaptureModeGlobal = 0,
-  cudaStreamCaptureModeThreadLocal = 1,
-  cudaStreamCaptureModeRelaxed = 2
-};
-enum cudaStreamCaptureStatus {
-  cudaStreamCaptureStatusNone = 0,
-  cudaStreamCaptureStatusActive = 1,
-  cudaStreamCaptureStatusInvalidated = 2
-};
-enum cudaGraphExecUpdateResult {
-  cudaGraphExecUpdateSuccess = 0,
-  cudaGraphExecUpdateErrorTopologyChanged = 2,
-  cudaGraphExecUpdateErrorNodeTypeChanged = 3,
-  cudaGraphExecUpdateErrorFunctionChanged = 4
-};
-struct cudaGraphExecUpdateResultInfo {
-  cudaGraphExecUpdateResult result;
-  cudaGraphNode_t errorNode, errorFromNode;
-};
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
-cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
-cudaError_t cudaGraphDestroy(cudaGraph_t graph);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info);
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost = 0,
@@ -199,14 +152,8 @@ struct cudaLaunchConfig_t {
 };
 
 namespace emulator {
-// What every thread of a grid does: `run(data)`. `copy(data)` is the same for later.
-struct Threads {
-  const void* kernel;  // what attributes are set for
-  void (*run)(void* data);
-  void* data;
-  std::shared_ptr<void> (*copy)(const void* data);
-};
-cudaError_t Launch(const cudaLaunchConfig_t& config, const Threads& threads);
+// Runs `thread(data)` once for every thread of the grid. `kernel` is what attributes are set for.
+cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, void (*thread)(void*), void* data);
 }  // namespace emulator
 
 template <typename... Parameters, typename... Arguments>
@@ -215,12 +162,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   auto thread = [kernel, ... values = static_cast<Parameters>(std::forward<Arguments>(arguments))] {
     kernel(values...);
   };
-  using Thread = decltype(thread);
   return emulator::Launch(
-      *config, {reinterpret_cast<const void*>(kernel), [](void* data) { (*static_cast<Thread*>(data))(); }, &thread,
-                [](const void* data) -> std::shared_ptr<void> {
-                  return std::make_shared<Thread>(*static_cast<const Thread*>(data));
-                }});
+      *config, reinterpret_cast<const void*>(kernel), [](void* data) { (*static_cast<decltype(thread)*>(data))(); },
+      &thread);
 }
 
 #endif  // EDGEWISE_TESTS_CUDA_EMULATOR_CUDA_RUNTIME_H_

@@ -11,9 +11,7 @@
 // tried do not reorder, the memory model, time, registers, limits of static shared memory, kernels that read memory of
 // the host, work that runs later than the host thinks.
 //
-// A captured stream's work runs when its graph is launched, so that there the host may be ahead of the device.
-//
-// Misuse (see collectives.cc, graph.cc, memory.cc and streams.cc) is reported on stderr and ends the process.
+// Misuse (see collectives.cc, memory.cc and streams.cc) is reported on stderr and ends the process.
 //
 // Tests may call everything here from any thread. From the environment, read once:
 //   EDGEWISE_EMULATED_ORDER=forward|backward|SEED
@@ -64,14 +62,6 @@ uint64_t calls();     // of the runtime API, likewise
 uint64_t Steps();
 void AtStep(uint64_t more, std::function<void()> f);
 
-struct GraphCounts {
-  uint64_t instantiated = 0, updated = 0, refused = 0, launched = 0;  // since the process began
-  int64_t live = 0;                                                   // graphs and executable ones
-};
-GraphCounts Graphs();
-// So many further captures end with cudaErrorStreamCaptureInvalidated, and so many instantiations of graphs with
-// cudaErrorMemoryAllocation.
-void FailGraphs(int captures, int instantiations);
 // What was asked of the driver since the process began, and given.
 struct Taken {
   uint64_t device_memory = 0, pinned_memory = 0, events = 0, streams = 0;

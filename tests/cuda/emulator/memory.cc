@@ -69,43 +69,21 @@ void CheckRange(Device& d, const char* what, const void* pointer, size_t bytes, 
   if (const auto block = Find(d.blocks, pointer); block != d.blocks.end()) within(block);
 }
 
-// One of a copy's two sides.
-struct Side {
-  const char* what;
-  const void* pointer;
-  size_t pitch;
-  Memory memory;
-};
-
 cudaError_t Copy(Device& d, void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                 cudaMemcpyKind kind, cudaStream_t stream) {
-  CheckStream(d, stream);
+                 cudaMemcpyKind kind) {
   if (width == 0 || height == 0) return cudaSuccess;
   if (height > 1 && (width > to_pitch || width > from_pitch)) return cudaErrorInvalidValue;
   const bool any = kind == cudaMemcpyDefault;
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   const auto memory = [&](bool device) { return any ? Memory::kAny : device ? Memory::kDevice : Memory::kHost; };
-  const Side sides[] = {{"copy to", to, to_pitch, memory(to_device)},
-                        {"copy from", from, from_pitch, memory(from_device)}};
-  for (const Side& side : sides) {
-    if (!Captures(d, stream) || Find(d.allocations, side.pointer) != d.allocations.end()) continue;
-    if (Find(d.host_allocations, side.pointer) == d.host_allocations.end()) {
-      FailCall("%s: %p is memory of the host that is not pinned, and the stream is captured", side.what, side.pointer);
-    }
+  CheckRange(d, "copy to", to, (height - 1) * to_pitch + width, memory(to_device));
+  CheckRange(d, "copy from", from, (height - 1) * from_pitch + width, memory(from_device));
+  const Unguarded unguarded(d);
+  for (size_t row = 0; row < height; ++row) {
+    std::memmove(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width);
   }
-  return Enqueue(d, stream, {Work::kCopy, nullptr, [=, to_side = sides[0], from_side = sides[1]](Device& on) {
-                               for (const Side& side : {to_side, from_side}) {
-                                 CheckRange(on, side.what, side.pointer, (height - 1) * side.pitch + width,
-                                            side.memory);
-                               }
-                               const Unguarded unguarded(on);
-                               for (size_t row = 0; row < height; ++row) {
-                                 std::memmove(static_cast<char*>(to) + row * to_pitch,
-                                              static_cast<const char*>(from) + row * from_pitch, width);
-                               }
-                               return cudaSuccess;
-                             }});
+  return cudaSuccess;
 }
 
 // Of the pages that hold an allocation.
@@ -172,10 +150,6 @@ void MarkTaken(void* block, size_t bytes, size_t whole) {
   const Unguarded unguarded(d);
   char* begin = static_cast<char*>(block);
   SetTouchable(begin, whole, true);
-  if (!d.captures.empty()) {  // what is recorded may use what was there before, later
-    d.unchecked_blocks.insert(begin);
-    return;
-  }
   if (bytes <= kMaxFilled) std::memset(begin, kPoison, bytes);
   std::memset(begin + bytes, kGuard, kBlockGuardBytes);
   SetTouchable(begin + bytes, whole - bytes, false);
@@ -186,16 +160,15 @@ void MarkFree(void* block, size_t whole) {
   Device& d = TheDevice();
   const std::lock_guard lock(d.mutex);
   const Unguarded unguarded(d);
-  SetTouchable(block, whole, true);
-  if (d.unchecked_blocks.erase(static_cast<char*>(block)) > 0) return;
   const auto i = d.blocks.find(static_cast<char*>(block));
   if (i == d.blocks.end()) FailCall("no block at %p", block);
+  SetTouchable(block, whole, true);
   for (size_t b = i->second; b < i->second + kBlockGuardBytes; ++b) {
     if (static_cast<unsigned char*>(block)[b] != kGuard) {
       FailCall("byte %zu of a block of %zu bytes was written", b, i->second);
     }
   }
-  if (d.captures.empty()) SetTouchable(block, whole, false);
+  SetTouchable(block, whole, false);
   d.blocks.erase(i);
 }
 
@@ -242,25 +215,19 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
 cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   return Call([&](Device& d) {
     emulator::CheckStream(d, stream);
-    emulator::CheckNotCaptured(d, "cudaMallocAsync", stream);
-    emulator::CheckAllowed(d, "an allocation");
     return emulator::Allocate(d, pointer, bytes);
   });
 }
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   return Call([&](Device& d) {
     emulator::CheckStream(d, stream);
-    emulator::CheckNotCaptured(d, "cudaFreeAsync", stream);
     return emulator::Free(d, pointer);
   });
 }
 cudaError_t cudaMalloc(void** pointer, size_t bytes) { return cudaMallocAsync(pointer, bytes, nullptr); }
 cudaError_t cudaFree(void* pointer) {
   return Call([&](Device& d) {
-    if (pointer != nullptr) {
-      emulator::AwaitGrid(d, "cudaFree");
-      emulator::CheckNoCapture(d, "cudaFree");
-    }
+    if (pointer != nullptr) emulator::AwaitGrid(d, "cudaFree");
     return emulator::Free(d, pointer);
   });
 }
@@ -268,7 +235,6 @@ cudaError_t cudaFree(void* pointer) {
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   return Call([&](Device& d) {
     *pointer = nullptr;
-    emulator::CheckAllowed(d, "an allocation");
     if (bytes == 0) return cudaSuccess;
     if (posix_memalign(pointer, emulator::kAlignment, bytes) != 0) return cudaErrorMemoryAllocation;
     std::memset(*pointer, emulator::kPoison, bytes);
@@ -291,8 +257,10 @@ cudaError_t cudaFreeHost(void* pointer) {
 
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
-  return Call(
-      [&](Device& d) { return emulator::Copy(d, to, to_pitch, from, from_pitch, width, height, kind, stream); });
+  return Call([&](Device& d) {
+    emulator::CheckStream(d, stream);
+    return emulator::Copy(d, to, to_pitch, from, from_pitch, width, height, kind);
+  });
 }
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind kind) {
@@ -307,12 +275,10 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   return Call([&](Device& d) {
     emulator::CheckStream(d, stream);
-    return emulator::Enqueue(d, stream, {emulator::Work::kFill, nullptr, [=](Device& on) {
-                                           emulator::CheckRange(on, "fill", to, bytes, emulator::Memory::kDevice);
-                                           const emulator::Unguarded unguarded(on);
-                                           std::memset(to, value, bytes);
-                                           return cudaSuccess;
-                                         }});
+    emulator::CheckRange(d, "fill", to, bytes, emulator::Memory::kDevice);
+    const emulator::Unguarded unguarded(d);
+    std::memset(to, value, bytes);
+    return cudaSuccess;
   });
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) { return cudaMemsetAsync(to, value, bytes, nullptr); }

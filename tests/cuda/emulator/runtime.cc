@@ -65,33 +65,26 @@ void FailCall(const char* format, ...) {
   std::abort();
 }
 
-cudaError_t Launch(const cudaLaunchConfig_t& config, const Threads& threads) {
+cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, void (*thread)(void*), void* data) {
   return Call([&](Device& d) {
     CheckStream(d, config.stream);
     if (!ValidExtents(config.gridDim, config.blockDim)) return cudaErrorInvalidConfiguration;
-    const auto limit = d.shared_limits.find(threads.kernel);
+    const auto limit = d.shared_limits.find(kernel);
     const size_t allowed = limit == d.shared_limits.end() ? kSharedWithoutAsking : limit->second;
     if (config.dynamicSmemBytes > allowed) return cudaErrorInvalidValue;
-    // What is recorded has its arguments to itself.
-    const std::shared_ptr<void> kept = Captures(d, config.stream) ? threads.copy(threads.data) : nullptr;
-    void* data = kept == nullptr ? threads.data : kept.get();
-    return Enqueue(
-        d, config.stream,
-        {Work::kKernel, threads.kernel, [config, run = threads.run, data, kept](Device& on) {
-           if (on.launches_left == 0) {
-             on.lost = true;
-             return cudaErrorIllegalAddress;
-           }
-           if (on.launches_left > 0) --on.launches_left;
-           ++on.launches;
-           AwaitGrid(on, "a launch");
-           on.grid = std::this_thread::get_id();
-           const Unguarded unguarded(on);
-           RunGrid({config.gridDim, config.blockDim, config.dynamicSmemBytes, on.order}, run, data, LetOthersIn);
-           on.grid = {};
-           on.grid_end.notify_all();
-           return cudaSuccess;
-         }});
+    if (d.launches_left == 0) {
+      d.lost = true;
+      return cudaErrorIllegalAddress;
+    }
+    if (d.launches_left > 0) --d.launches_left;
+    ++d.launches;
+    AwaitGrid(d, "a launch");
+    d.grid = std::this_thread::get_id();
+    const Unguarded unguarded(d);
+    RunGrid({config.gridDim, config.blockDim, config.dynamicSmemBytes, d.order}, thread, data, LetOthersIn);
+    d.grid = {};
+    d.grid_end.notify_all();
+    return cudaSuccess;
   });
 }
 
@@ -134,36 +127,24 @@ using emulator::Device;
 
 // ---- Errors ----
 
-#define EMULATOR_ERRORS(X)                                                                                          \
-  X(cudaSuccess, "no error")                                                                                        \
-  X(cudaErrorInvalidValue, "invalid argument")                                                                      \
-  X(cudaErrorMemoryAllocation, "out of memory")                                                                     \
-  X(cudaErrorInitializationError, "initialization error")                                                           \
-  X(cudaErrorInvalidConfiguration, "invalid configuration argument")                                                \
-  X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version")                    \
-  X(cudaErrorInvalidDeviceFunction, "invalid device function")                                                      \
-  X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                                        \
-  X(cudaErrorInvalidDevice, "invalid device ordinal")                                                               \
-  X(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device")                    \
-  X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                                      \
-  X(cudaErrorNotReady, "device not ready")                                                                          \
-  X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                                            \
-  X(cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS")                               \
-  X(cudaErrorLaunchOutOfResources, "too many resources requested for launch")                                       \
-  X(cudaErrorLaunchFailure, "unspecified launch failure")                                                           \
-  X(cudaErrorNotSupported, "operation not supported")                                                               \
-  X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")                          \
-  X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture")                   \
-  X(cudaErrorStreamCaptureMerge, "operation would result in a merge of separate capture sequences")                 \
-  X(cudaErrorStreamCaptureUnmatched, "capture was not ended in the same stream as it began")                        \
-  X(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work")                                           \
-  X(cudaErrorStreamCaptureIsolation, "dependency created on uncaptured work in another stream")                     \
-  X(cudaErrorStreamCaptureImplicit, "operation would make the legacy stream depend on a capturing blocking stream") \
-  X(cudaErrorCapturedEvent, "operation not permitted on an event last recorded in a capturing stream")              \
-  X(cudaErrorStreamCaptureWrongThread, "attempt to terminate a thread-local capture sequence from another thread")  \
-  X(cudaErrorGraphExecUpdateFailure,                                                                                \
-    "the graph update was not performed because it included changes which violated constraints specific to "        \
-    "instantiated graph update")                                                                                    \
+#define EMULATOR_ERRORS(X)                                                                       \
+  X(cudaSuccess, "no error")                                                                     \
+  X(cudaErrorInvalidValue, "invalid argument")                                                   \
+  X(cudaErrorMemoryAllocation, "out of memory")                                                  \
+  X(cudaErrorInitializationError, "initialization error")                                        \
+  X(cudaErrorInvalidConfiguration, "invalid configuration argument")                             \
+  X(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version") \
+  X(cudaErrorInvalidDeviceFunction, "invalid device function")                                   \
+  X(cudaErrorNoDevice, "no CUDA-capable device is detected")                                     \
+  X(cudaErrorInvalidDevice, "invalid device ordinal")                                            \
+  X(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device") \
+  X(cudaErrorInvalidResourceHandle, "invalid resource handle")                                   \
+  X(cudaErrorNotReady, "device not ready")                                                       \
+  X(cudaErrorIllegalAddress, "an illegal memory access was encountered")                         \
+  X(cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS")            \
+  X(cudaErrorLaunchOutOfResources, "too many resources requested for launch")                    \
+  X(cudaErrorLaunchFailure, "unspecified launch failure")                                        \
+  X(cudaErrorNotSupported, "operation not supported")                                            \
   X(cudaErrorUnknown, "unknown error")
 
 const char* cudaGetErrorName(cudaError_t error) {
@@ -269,7 +250,6 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceSynchronize() {
   return Call([](Device& d) {
     emulator::AwaitGrid(d, "cudaDeviceSynchronize");
-    emulator::CheckNoCapture(d, "cudaDeviceSynchronize");
     return cudaSuccess;
   });
 }

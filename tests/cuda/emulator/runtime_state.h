@@ -6,33 +6,15 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
 #include <thread>
-#include <vector>
 
 #include "tests/cuda/emulator/cuda_runtime.h"
 #include "tests/cuda/emulator/emulator.h"
 
 namespace emulator {
-
-struct Device;
-
-// A piece of work on a stream.
-struct Work {
-  enum Kind { kKernel, kCopy, kFill, kFunction } kind;
-  const void* function;  // the kernel
-  std::function<cudaError_t(Device&)> run;
-};
-
-// A stream whose work is recorded.
-struct Capture {
-  cudaStreamCaptureMode mode;
-  std::thread::id thread;
-  std::vector<Work> work;
-};
 
 struct Device {
   Device();  // as the environment says
@@ -52,15 +34,11 @@ struct Device {
   size_t used = 0;
   std::map<const char*, size_t> allocations;       // of device memory: bytes by address
   std::map<const char*, size_t> blocks;            // parts of allocations that are in use (MarkTaken), likewise
-  std::set<const char*> unchecked_blocks;          // taken while work was recorded
   std::map<const char*, size_t> host_allocations;  // pinned
   std::map<const void*, int> shared_limits;        // of kernels that asked for more
   std::set<cudaStream_t> streams;
   std::set<cudaEvent_t> events;
-  std::map<cudaStream_t, Capture> captures;
-  GraphCounts graphs;
   Taken taken;
-  int failing_captures = 0, failing_instantiations = 0;
 };
 Device& TheDevice();
 
@@ -83,16 +61,6 @@ cudaError_t Call(F f) {
 void AwaitGrid(Device& d, const char* call);
 
 void CheckStream(Device& d, cudaStream_t stream);
-// Whether the stream's work is recorded.
-inline bool Captures(const Device& d, cudaStream_t stream) { return d.captures.contains(stream); }
-// Runs the work at once, or records it.
-cudaError_t Enqueue(Device& d, cudaStream_t stream, Work work);
-
-// These end the process. A call that may not name a stream whose work is recorded; one that may not be made while any
-// is (it waits for the device); one that may not be made by a thread under a capture that is not relaxed.
-void CheckNotCaptured(Device& d, const char* call, cudaStream_t stream);
-void CheckNoCapture(Device& d, const char* call);
-void CheckAllowed(Device& d, const char* call);
 
 // While one lives, guarded device memory can be touched.
 class Unguarded {

@@ -1,5 +1,5 @@
-// Streams and events of the runtime API. All work is done when the call that gives it returns, but for what is captured
-// (graph.cc). One that does not exist ends the process.
+// Streams and events of the runtime API. All work is done when the call that gives it returns. One that does not exist
+// ends the process.
 #include <chrono>
 
 #include "tests/cuda/emulator/runtime_state.h"
@@ -9,6 +9,7 @@ struct CUevent_st {
   bool recorded = false;
   std::chrono::steady_clock::time_point time;
 };
+
 namespace emulator {
 namespace {
 
@@ -39,27 +40,14 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWith
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return Call([&](Device& d) {
     if (d.streams.erase(stream) == 0) emulator::FailCall("no stream %p", static_cast<void*>(stream));
-    d.captures.erase(stream);
     delete stream;
     return cudaSuccess;
   });
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  return Call([&](Device& d) {
-    emulator::CheckStream(d, stream);
-    emulator::CheckNotCaptured(d, "waiting for it", stream);
-    return cudaSuccess;
-  });
+  return Call([&](Device& d) { return emulator::CheckStream(d, stream), cudaSuccess; });
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  return Call([&](Device& d) {
-    emulator::CheckStream(d, stream);
-    return emulator::Enqueue(d, stream,
-                             {emulator::Work::kFunction, reinterpret_cast<const void*>(function),
-                              [=](Device&) { return function(data), cudaSuccess; }});
-  });
-}
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   return Call([&](Device& d) {
@@ -80,7 +68,6 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return Call([&](Device& d) {
     emulator::CheckStream(d, stream);
-    emulator::CheckNotCaptured(d, "recording an event", stream);
     emulator::Event(d, event) = {true, std::chrono::steady_clock::now()};
     return cudaSuccess;
   });
@@ -100,7 +87,6 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return Call([&](Device& d) {
     emulator::Event(d, event);
-    emulator::CheckNotCaptured(d, "waiting for an event", stream);
     return emulator::CheckStream(d, stream), cudaSuccess;
   });
 }
