@@ -13,6 +13,7 @@ import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import nanogpt_checkpoints  # noqa: E402
 from checkpoints import SMALL, convert, state_dict, write_authors  # noqa: E402
 from torch_file import Raw, TorchFile, View  # noqa: E402
 
@@ -251,7 +252,7 @@ class HostileFileTest(unittest.TestCase):
             ('{"num_head": NaN}', "NaN"),
             ('{"num_head": 1e400}', "found inf"),
             ('{"num_head": -2}', "found -2"),
-            ("[" * 100_000, "not JSON"),
+            ("[" * 100_000, "nested more than 64 levels deep"),
             ('{"model": {}}', "pooling_mode: found nothing"),
         ):
             pathlib.Path(self.config).write_text(text, encoding="utf-8")
@@ -259,6 +260,83 @@ class HostileFileTest(unittest.TestCase):
                 self.refused("good.json", part)
         pathlib.Path(self.config).write_bytes(b"\xff\xfe")
         self.refused("good.json", "not JSON")
+
+
+class HostileValueTest(unittest.TestCase):
+    """Values that are small in a file and long, deep or endless as text: one short line refuses each."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.checkpoint, self.file = (os.path.join(self.folder, name) for name in ("ckpt.pt", "F.json"))
+        self.write_checkpoint()
+
+    def write_checkpoint(self, **settings: object) -> None:
+        args = {**nanogpt_checkpoints.ARGS, **settings}
+        TorchFile(nanogpt_checkpoints.checkpoint(nanogpt_checkpoints.state_dict(), args)).write(self.checkpoint)
+
+    def refused(self, part: str, *arguments: str) -> None:
+        output = os.path.join(self.folder, "model", "1")
+        result = convert("nanogpt", "--checkpoint", self.checkpoint, *arguments, "--output", output)
+        self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr[:500])
+        self.assertRegex(result.stderr, r"\Aconvert\.py: .*\n\Z")
+        self.assertLess(len(result.stderr), 400)
+        self.assertIn(part, result.stderr)
+        self.assertFalse(os.path.exists(output))
+
+    def test_values_of_a_pickle(self):
+        laughs = b"]q\0"  # ten times the list before it, 20 times over
+        for i in range(20):
+            laughs = b"](" + laughs + bytes((ord("h"), i)) * 9 + b"eq" + bytes((i + 1,))
+        for value, part in (
+            (laughs, "found [[[[[["),
+            (b"]q\0h\0a", "found [[[[[["),  # a list that holds itself
+            (b"N" + b"\x85" * 100_000, "found (((((("),
+            (b"\x8a\xff" + b"\x7f" * 255, "found an integer of 2039 bits"),
+            (b"X" + struct.pack("<I", 1_000_000) + b"a" * 1_000_000, "found 'aaaaaa"),
+        ):
+            with self.subTest(part=part, value=value[:20]):
+                meta = b"\x80\x02}(X\x0a\0\0\0vocab_size" + value + b"X\x04\0\0\0itos}X\x04\0\0\0stoi}u."
+                pathlib.Path(self.file).write_bytes(meta)
+                self.write_checkpoint()
+                self.refused(part, "--meta", self.file)
+                self.write_checkpoint(n_layer=Raw(value))
+                self.refused(part)
+
+    def test_values_of_a_json_file(self):
+        values = (
+            ("[" + "7," * 100_000 + "7]", "found [7, 7, 7, "),
+            ('"' + "a" * 1_000_000 + '"', "found 'aaaaaa"),
+            ("9" * 400, "found an integer of 1329 bits"),
+            ("9" * 5_000, "not JSON: 'Exceeds the limit (4300 digits)"),
+            ("[" * 60 + "]" * 60, "found [[[[[["),
+            ("[" * 65 + "]" * 65, "nested more than 64 levels deep"),
+            ('{"a":' * 900 + "1" + "}" * 900, "nested more than 64 levels deep"),
+            ("[" * 100_000 + "]" * 100_000, "nested more than 64 levels deep"),
+        )
+        for attention in (
+            '{"kind": %s}',
+            '{"kind": "ssa", "bias": "local", "windows": %s, "sigma": 1}',
+            '{"kind": "ssa", "bias": "local", "windows": 2, "sigma": {"a": %s}}',
+            '{"kind": "block", "pattern": "list", "block_size": 2, "blocks": [%s]}',
+        ):
+            for value, part in values:
+                with self.subTest(attention=attention, part=part):
+                    pathlib.Path(self.file).write_text(attention % value, encoding="utf-8")
+                    self.refused(part.removeprefix("found "), "--attention", self.file)
+
+    def test_integers_that_no_float_holds(self):
+        digits = "9" * 4_000
+        for fields, part in (
+            (f'"sigma": {digits}', "sigma: found an integer of 13288 bits"),
+            (f'"sigma": [1, {digits}]', "sigma: found an integer of 13288 bits"),
+            (f'"sigma": 1, "grid": [{digits}, {digits}]', "grid: found [an integer of 13288 bits, an integer"),
+        ):
+            with self.subTest(part=part):
+                text = '{"kind": "ssa", "bias": "local", "windows": 2, %s}' % fields
+                pathlib.Path(self.file).write_text(text, encoding="utf-8")
+                self.refused(part, "--attention", self.file)
 
 
 if __name__ == "__main__":

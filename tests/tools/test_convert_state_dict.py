@@ -226,7 +226,7 @@ class StateDictTest(unittest.TestCase):
             (header('{"a":1}'), "'a'"),
             (header("\ufeff{}"), "not JSON"),
             (header("{}x"), "not JSON"),
-            (header("[" * 100_000), "not JSON"),
+            (header("[" * 100_000), "nested more than 64 levels deep"),
             (header(entry()[:-1] + "," + entry()[1:], 16), "duplicate key 'ln_f'"),
             (header(entry(dtype='"F4"'), 16), "dtype: found 'F4'"),
             (header(entry(dtype="[]"), 16), "dtype: found []"),

@@ -1,7 +1,5 @@
 """The field `attention` of config.json, docs/model-format.md: what each kind has."""
 
-import math
-
 from .errors import ConvertError, mismatch, quoted
 
 _FIELDS = {
@@ -61,7 +59,7 @@ def _integer(table: dict, name: str, where: str, least: int = 1, most: int = _MA
 
 
 def _number(value: object, name: str, where: str, least: float, most: float) -> None:
-    if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
+    if type(value) not in (int, float) or not least <= value <= most:
         raise mismatch(f"{where}.{name}", quoted(value), f"a number from {least:g} to {most:g}")
 
 
@@ -118,8 +116,8 @@ def _check_grid(entry: dict, length: int, where: str) -> None:
     if "grid" not in entry:
         return
     grid = entry["grid"]
-    if not isinstance(grid, list) or len(grid) != 2 or not all(type(v) is int and v >= 1 for v in grid):
-        raise mismatch(f"{where}.grid", quoted(grid), "[rows, columns]")
+    if not isinstance(grid, list) or len(grid) != 2 or not all(type(v) is int and 1 <= v <= _MAX_COUNT for v in grid):
+        raise mismatch(f"{where}.grid", quoted(grid), f"[rows, columns], each from 1 to {_MAX_COUNT}")
     if grid[0] * grid[1] != length:
         expected = f"as many places as max_position_embeddings {length}"
         raise mismatch(f"{where}.grid", f"{grid[0]} * {grid[1]} = {grid[0] * grid[1]}", expected)

@@ -7,6 +7,7 @@ import stat
 from .errors import ConvertError, mismatch, quoted
 
 _MAX_TEXT_BYTES = 64 << 20
+_MAX_JSON_DEPTH = 64
 
 
 def open_regular(path: str):
@@ -71,16 +72,35 @@ def parse_json(data: bytes, where: str) -> object:
     """JSON text (UTF-8, no duplicate key) as Python values; any fault is a ConvertError."""
 
     def no_duplicates(pairs: list) -> dict:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            names = [name for name, _ in pairs]
-            raise ConvertError(f"{where}: duplicate key {quoted(next(n for n in names if names.count(n) > 1))}")
+        result = {}
+        for name, value in pairs:
+            if name in result:
+                raise ConvertError(f"{where}: duplicate key {quoted(name)}")
+            result[name] = value
         return result
 
     def no_constant(name: str) -> None:
         raise ConvertError(f"{where}: {name} is not a JSON number")
 
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=no_duplicates, parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=no_duplicates, parse_constant=no_constant)
+    except ValueError as error:
         raise ConvertError(f"{where}: not JSON: {quoted(str(error))}") from None
+    except RecursionError:
+        raise _too_deep(where) from None
+    _require_shallow(value, where)
+    return value
+
+
+def _require_shallow(value: object, where: str) -> None:
+    """Values that are nested deeper than Python can recurse cannot be compared or written again."""
+    level = [value]
+    for _ in range(_MAX_JSON_DEPTH + 1):
+        containers = [node for node in level if isinstance(node, (dict, list))]
+        level = [child for node in containers for child in (node.values() if isinstance(node, dict) else node)]
+    if level:
+        raise _too_deep(where)
+
+
+def _too_deep(where: str) -> ConvertError:
+    return ConvertError(f"{where}: JSON that is nested more than {_MAX_JSON_DEPTH} levels deep")

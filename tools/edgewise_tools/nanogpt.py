@@ -108,7 +108,7 @@ class _Source:
         """Our config.json, still without a tokenizer."""
         args = self._args
         steps = self._state.root.get("iter_num")
-        trained = f", {steps} iterations" if type(steps) is int and steps >= 0 else ""
+        trained = f", {steps} iterations" if type(steps) is int and 0 <= steps < 1 << 63 else ""
         hidden = self._shape("transformer.h.0.mlp.c_fc.weight")
         if len(hidden) != 2:
             raise mismatch(self._where("transformer.h.0.mlp.c_fc.weight"), list(hidden), "2 dimensions")

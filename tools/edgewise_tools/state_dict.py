@@ -107,8 +107,9 @@ def _check_entry(entry: object, where: str) -> None:
     for key in ("rows", "reshape"):
         if key in entry:
             value = entry[key]
-            if not isinstance(value, list) or not all(type(v) is int and 0 <= v < 1 << 31 for v in value):
-                raise mismatch(f"{where}: {key}", quoted(value), "a list of non-negative integers")
+            numbers = isinstance(value, list) and len(value) <= 8
+            if not numbers or not all(type(v) is int and 0 <= v < 1 << 31 for v in value):
+                raise mismatch(f"{where}: {key}", quoted(value), "a list of up to 8 non-negative integers")
 
 
 def _build(state: object, entry: dict, shape: tuple, where: str) -> np.ndarray:

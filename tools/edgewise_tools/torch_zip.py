@@ -155,7 +155,7 @@ class TorchStateDict:
         numbers = [name for name in self._tensors if type(name) is not str]
         if numbers:
             self.close()
-            raise ConvertError(f"{path}: a tensor has the number {numbers[0]} for a name")
+            raise ConvertError(f"{path}: a tensor has the number {quoted(numbers[0])} for a name")
 
     def close(self) -> None:
         self._zip.close()
