@@ -55,7 +55,7 @@ MAPPING = {
 
 def source() -> dict:
     rng = np.random.default_rng(5)
-    shapes = {"wte": (10, 4), "wpe": (10, 4), "ln_f": (4,), "head": (3, 4), "unused": (2,)}
+    shapes = {"wte": (10, 4), "wpe": (10, 4), "ln_f": (4,), "head": (3, 4)}
     for layer in range(2):
         own = {"ln_1": (4,), "qkv": (4, 12), "qkv_bias": (12,), "out": (4, 4)}
         own.update({"ln_2": (4,), "up": (24,), "down": (4, 6)})
@@ -92,10 +92,9 @@ class StateDictTest(unittest.TestCase):
         value = {"config": {**CONFIG, **(config or {})}, "tensors": tensors}
         pathlib.Path(self.mapping).write_text(json.dumps(value), encoding="utf-8")
 
-    def run_convert(self):
-        return convert(
-            "state-dict", "--checkpoint", self.checkpoint, "--mapping", self.mapping, "--output", self.output
-        )
+    def run_convert(self, *flags: str):
+        files = ("--checkpoint", self.checkpoint, "--mapping", self.mapping, "--output", self.output)
+        return convert("state-dict", *files, *flags)
 
     def converted(self) -> dict:
         result = self.run_convert()
@@ -124,8 +123,27 @@ class StateDictTest(unittest.TestCase):
 
     def test_safetensors(self):
         self.check(self.converted())
-        self.output = os.path.join(os.path.dirname(self.output), "2")
-        self.assertIn("1 tensors are not used: 'unused'", self.run_convert().stdout)
+
+    def test_unused_tensors_are_refused_unless_a_flag_allows_them(self):
+        parts = {"pooler.weight": np.ones((4, 4), np.float32), "pooler.bias": np.ones(4, np.float32)}
+        for write in (
+            lambda tensors: pathlib.Path(self.checkpoint).write_bytes(safetensors(tensors)),
+            lambda tensors: TorchFile(tensors).write(self.checkpoint),
+        ):
+            write({**source(), **parts})
+            named = "tensors that the mapping does not use (2): ['pooler.bias', 'pooler.weight']"
+            self.refused(self.checkpoint, named, "map them, or add --allow_unused")
+            result = self.run_convert("--allow_unused")
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn(named, result.stdout)
+            self.check(read_model(self.output)[1])
+            self.output = os.path.join(os.path.dirname(self.output), "2")
+
+    def test_many_unused_tensors_are_counted_and_the_first_are_named(self):
+        parts = {f"pooler.{i:04}": np.ones(1, np.float32) for i in range(2000)}
+        pathlib.Path(self.checkpoint).write_bytes(safetensors({**source(), **parts}))
+        self.refused("(2000): ['pooler.0000', 'pooler.0001', ", "...; a model that lacks a part")
+        self.assertLess(len(self.run_convert().stderr), 2000)
 
     def test_safetensors_with_metadata(self):
         pathlib.Path(self.checkpoint).write_bytes(safetensors(source(), __metadata__={"format": "pt"}))

@@ -28,7 +28,7 @@ def quoted(value: object, limit: int = 120) -> str:
 
 
 def _pieces(value: object, limit: int) -> Iterator[str]:
-    """The text of a value, bit by bit. Every level begins with a bracket, so a reader that stops goes few levels deep."""
+    """The text of a value, in pieces. Each level begins with a bracket, so few levels are entered before a cut."""
     if isinstance(value, str):
         yield ascii(value[:limit])
     elif isinstance(value, dict):

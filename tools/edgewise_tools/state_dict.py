@@ -27,10 +27,15 @@ from .torch_zip import TorchStateDict
 NAME = "state-dict"
 HELP = "any torch (zip) or safetensors state dict, through a mapping file"
 
+_MAX_NAMES_TEXT = 1000  # characters of a message that lists tensors
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", required=True, metavar="F")
     parser.add_argument("--mapping", required=True, metavar="M.json", help="our config, and our tensors from theirs")
+    parser.add_argument(
+        "--allow_unused", action="store_true", help="convert although the mapping does not use every tensor"
+    )
 
 
 def convert(args: argparse.Namespace) -> tuple:
@@ -56,12 +61,24 @@ def convert(args: argparse.Namespace) -> tuple:
             for name, shape in shapes.items()
             if name in sources
         }
-        unused = sorted(set(state.names()) - {entry.get("name") for entry in sources.values()})
-        if unused:
-            print(f"{args.checkpoint}: {len(unused)} tensors are not used: {quoted(', '.join(unused))}")
+        _check_unused(state, sources, args.allow_unused)
         return config, tensors
     finally:
         state.close()
+
+
+def _check_unused(state: object, sources: dict, allowed: bool) -> None:
+    """A tensor that the mapping leaves out is a part of their model that ours would not compute."""
+    unused = sorted(set(state.names()) - {entry.get("name") for entry in sources.values()})
+    if not unused:
+        return
+    message = f"{state.path}: tensors that the mapping does not use ({len(unused)}): {quoted(unused, _MAX_NAMES_TEXT)}"
+    if not allowed:
+        raise ConvertError(
+            f"{message}; a model that lacks a part answers wrongly: map them, or add --allow_unused if none of them "
+            "is a part (causal masks, a second name of a tensor)"
+        )
+    print(message)
 
 
 def open_state_dict(path: str):
