@@ -60,6 +60,12 @@ class HuggingFaceTest(unittest.TestCase):
                       self.refused("state-dict", "--checkpoint", weights, "--mapping", config))
         self.assertIn("not what --config wants", self.refused("sbm-transformer", "--checkpoint", "x", "--config", config))
 
+    def test_a_kind_that_is_no_name_is_shown_in_a_bounded_line(self):
+        (self.model / "config.json").write_text('{"model_type": %s}' % ("[" * 900 + "]" * 900))
+        line = self.refused("state-dict", "--mapping", "x.json", "--checkpoint", str(self.model))
+        self.assertIn("(model_type [[[[", line)
+        self.assertLess(len(line), 400)
+
     def test_what_is_none_of_it_is_left_to_the_source_format(self):
         text = self.folder / "text"
         text.write_bytes(b"\x10\0\0\0\0\0\0\0no object here, but long enough")

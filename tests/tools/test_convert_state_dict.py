@@ -139,6 +139,16 @@ class StateDictTest(unittest.TestCase):
             self.check(read_model(self.output)[1])
             self.output = os.path.join(os.path.dirname(self.output), "2")
 
+    def test_a_config_beside_the_weights_may_name_no_approximate_gelu(self):
+        beside = pathlib.Path(self.checkpoint).with_name("config.json")
+        for field in ("hidden_act", "activation_function", "activation"):
+            for name in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "quick_gelu"):
+                beside.write_text(json.dumps({"model_type": "gpt2", field: name}), encoding="utf-8")
+                with self.subTest(field=field, name=name):
+                    self.refused(f"{beside}: {field}: found '{name}', expected gelu, the exact one")
+        beside.write_text(json.dumps({"model_type": "gpt2", "activation_function": "gelu"}), encoding="utf-8")
+        self.check(self.converted())
+
     def test_many_unused_tensors_are_counted_and_the_first_are_named(self):
         parts = {f"pooler.{i:04}": np.ones(1, np.float32) for i in range(2000)}
         pathlib.Path(self.checkpoint).write_bytes(safetensors({**source(), **parts}))
@@ -211,6 +221,10 @@ class StateDictTest(unittest.TestCase):
             ({"hidden_size": 5}, ("hidden_size 5", "num_attention_heads 2")),
             ({"num_hidden_layers": 1 << 20}, ("num_hidden_layers", "at most 4096")),
             ({"task": "translation"}, ("task", "'translation'", "causal-lm")),
+            ({"hidden_act": "gelu_new"}, ("hidden_act: found 'gelu_new', expected gelu, the exact one",)),
+            ({"hidden_act": "gelu_pytorch_tanh"}, ("hidden_act: found 'gelu_pytorch_tanh', expected gelu, the exact",)),
+            ({"hidden_act": "gelu_fast"}, ("hidden_act: found 'gelu_fast', expected gelu, the exact",)),
+            ({"hidden_act": "quick_gelu"}, ("hidden_act: found 'quick_gelu', expected gelu, the exact",)),
             ({"hidden_act": "silu"}, ("hidden_act", "'silu'", "gelu, relu")),
             ({"pooling": {"kind": "mean", "divisor": "valid"}}, ("pooling", "token-classification")),
             ({"task": "sequence-classification"}, ("pooling", "None")),

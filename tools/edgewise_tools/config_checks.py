@@ -16,6 +16,8 @@ _CHOICES = {
     "norm_position": ("pre", "post"),
     "position_embedding": ("learned", "sinusoidal", "alibi", "relative", "none"),
 }
+# Names of Hugging Face for approximations of GELU, by a tanh or a sigmoid.
+_APPROXIMATE_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate", "quick_gelu")
 _FLAGS = ("tied_layers", "causal", "tie_word_embeddings")
 _OTHER_FIELDS = (
     "vocab_size",
@@ -49,6 +51,7 @@ def check_config(config: object, where: str) -> None:
         require_count(config, name, where)
     if "task" not in config:
         raise mismatch(f"{where}: task", "nothing", "one of " + ", ".join(_CHOICES["task"]))
+    refuse_approximate_gelu(config.get("hidden_act"), f"{where}: hidden_act")
     for name, choices in _CHOICES.items():
         if name in config and config[name] not in choices:
             raise mismatch(f"{where}: {name}", quoted(config[name]), "one of " + ", ".join(choices))
@@ -70,6 +73,12 @@ def check_config(config: object, where: str) -> None:
     _check_pooling(config, where)
     _check_pairwise_bias(config, where)
     check_attention(config, where)
+
+
+def refuse_approximate_gelu(activation: object, where: str) -> None:
+    """Raises ConvertError for an activation that is nearly `gelu`: with ours, weights trained by it answer otherwise."""
+    if activation in _APPROXIMATE_GELUS:
+        raise mismatch(where, quoted(activation), "gelu, the exact one, or relu: no approximation of GELU is served")
 
 
 def require_count(table: dict, name: str, where: str) -> None:
