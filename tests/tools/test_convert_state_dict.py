@@ -214,6 +214,11 @@ class StateDictTest(unittest.TestCase):
                 self.write_mapping(**changes)
                 self.refused(*parts)
 
+    def test_a_fill_that_no_memory_holds(self):
+        sizes = {"vocab_size": (1 << 31) - 1, "hidden_size": (1 << 31) - 2}
+        self.write_mapping(sizes, embeddings__word__weight={"fill": 1})
+        self.refused("'embeddings.word.weight': fill: no memory for the shape [2147483647, 2147483646]")
+
     def test_faults_of_the_config(self):
         for config, parts in (
             ({"hidden_sizes": 4}, ("unknown field 'hidden_sizes'",)),

@@ -76,7 +76,7 @@ def check_config(config: object, where: str) -> None:
 
 
 def refuse_approximate_gelu(activation: object, where: str) -> None:
-    """Raises ConvertError for an activation that is nearly `gelu`: with ours, weights trained by it answer otherwise."""
+    """Raises ConvertError for an activation that is nearly `gelu`: its weights answer otherwise with ours."""
     if activation in _APPROXIMATE_GELUS:
         raise mismatch(where, quoted(activation), "gelu, the exact one, or relu: no approximation of GELU is served")
 

@@ -13,8 +13,8 @@ ADVICE = "`convert.py state-dict` reads its tensors, with a mapping file (docs/c
 
 
 def refuse(args: argparse.Namespace) -> None:
-    """Raises ConvertError where a file given to convert.py is a Hugging Face one in the wrong place, or has an activation that no
-    mapping can express."""
+    """Raises ConvertError where a file given to convert.py is a Hugging Face one in the wrong place, or where its model
+    has an activation that no mapping can express."""
     checkpoint = args.checkpoint
     beside = os.path.join(os.path.dirname(checkpoint), "config.json")
     if os.path.isdir(checkpoint):

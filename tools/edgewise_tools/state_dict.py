@@ -132,7 +132,10 @@ def _check_entry(entry: object, where: str) -> None:
 def _build(state: object, entry: dict, shape: tuple, where: str) -> np.ndarray:
     """float32 array of `shape`, by one checked entry."""
     if "fill" in entry:
-        return np.full(shape, entry["fill"], dtype=np.float32)
+        try:
+            return np.full(shape, entry["fill"], dtype=np.float32)
+        except (ValueError, MemoryError):
+            raise ConvertError(f"{where}: fill: no memory for the shape {list(shape)}") from None
     theirs = entry["name"]
     if theirs not in state.names():
         raise ConvertError(f"{state.path}: tensor {quoted(theirs)} is missing (wanted by {where})")
