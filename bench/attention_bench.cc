@@ -23,7 +23,7 @@
 #include "bench/row_errors.h"
 #include "bench/timing.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/simd/isa.h"
 #include "selfcheck/synthetic.h"
 
 namespace edgewise::bench {

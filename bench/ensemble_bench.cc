@@ -18,8 +18,8 @@
 #include "bench/random_model.h"
 #include "bench/timing.h"
 #include "kernels/backend.h"
-#include "model/config.h"
-#include "model/pass.h"
+#include "model/checkpoint/config.h"
+#include "model/forward/pass.h"
 
 namespace edgewise::bench {
 namespace {

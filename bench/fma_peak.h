@@ -2,7 +2,7 @@
 #ifndef EDGEWISE_BENCH_FMA_PEAK_H_
 #define EDGEWISE_BENCH_FMA_PEAK_H_
 
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/simd/isa.h"
 
 namespace edgewise::bench {
 

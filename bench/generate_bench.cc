@@ -19,7 +19,7 @@
 #include "bench/random_model.h"
 #include "bench/timing.h"
 #include "kernels/backend.h"
-#include "model/generation.h"
+#include "model/forward/generation.h"
 #include "model/model.h"
 
 namespace edgewise::bench {

@@ -170,7 +170,7 @@ void RunRows(Backend& backend, const Options& options, std::vector<Row>& rows) {
 
 // Gigabytes a second of the products of one row through the layers of a 10.6M-parameter nanoGPT, and of reading as many
 // floats.
-std::pair<double, double> FewRowsBandwidth(Backend& backend, const Options& options) {
+std::pair<double, double> GemvBandwidth(Backend& backend, const Options& options) {
   constexpr int kLayers = 6;
   const std::pair<int64_t, int64_t> shapes[] = {{1152, 384}, {384, 384}, {1536, 384}, {384, 1536}};
   std::mt19937 random(3);
@@ -194,7 +194,7 @@ std::pair<double, double> FewRowsBandwidth(Backend& backend, const Options& opti
   for (int repeat = 0; repeat < 3 * options.repeats; ++repeat) {
     double start = Seconds(options.threads);
     for (const auto& [weights, shape] : layers) {
-      Check(backend.Linear(*weights, {x.data(), 1, shape.second}, {y.data(), 1, shape.first}, false, RowCount::kFew));
+      Check(backend.Linear(*weights, {x.data(), 1, shape.second}, {y.data(), 1, shape.first}, false, Phase::kDecode));
     }
     products.push_back(Seconds(options.threads) - start);
     start = Seconds(options.threads);
@@ -240,7 +240,7 @@ int Run(const Options& options, const std::string& provenance) {
               (*backend)->device().c_str(), options.threads, options.n, options.d, options.repeats, "", "edges", "ms");
   std::vector<Row> rows = MakeRows(options.n);
   RunRows(**backend, options, rows);
-  const auto few = FewRowsBandwidth(**backend, options);
+  const auto few = GemvBandwidth(**backend, options);
   std::printf("\nproducts of one row: %.1f GB/s of weights; reading alone: %.1f GB/s\n", few.first, few.second);
   if (!options.json.empty()) WriteJson(options, (*backend)->device(), rows, few, provenance);
   return 0;

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "bench/timing.h"
-#include "model/config.h"
-#include "model/weights.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/weights.h"
 
 namespace edgewise::bench {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "kernels/budget.h"
+#include "kernels/cancel_flag.h"
 #include "kernels/draw.h"
-#include "kernels/drop_flag.h"
 #include "kernels/tensor.h"
 
 namespace edgewise {
@@ -108,7 +108,7 @@ class EdgeLedger {
 struct EdgeCap {
   uint64_t max_edges = kNoCap;   // >= the forced edges of its sequences
   EdgeLedger* ledger = nullptr;  // all edges of the call's problems under this cap are taken off; null: none
-  LayerShare share;              // of the ledger
+  BudgetShare share;             // of the ledger
   bool capped = false;           // out: edges were dropped
 };
 
@@ -143,7 +143,7 @@ struct AttentionProblem {
   int32_t cap = -1;  // index into the caps; -1: none
   // Once it is raised, now or while this runs, what lies in the problem's output rows, its counts, key degrees and
   // expected edges may be anything; a ledger and a graph stay true. Other problems are not touched. Null: never.
-  const DropFlag* drop = nullptr;
+  const CancelFlag* cancel = nullptr;
   AttentionReport* report = nullptr;  // never null
 };
 

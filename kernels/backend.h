@@ -16,12 +16,12 @@
 
 namespace edgewise {
 
-// How many rows a product is made for. A row's result is the same for any number of rows of the same kind; the two
-// kinds may round differently: by 1e-6 of the largest sum of products at most, and where GELU is nearly zero by as
-// much.
-enum class RowCount {
-  kMany,  // whole texts
-  kFew    // one token at a time: bound by reading the weights
+// The phase that a matrix product belongs to. A row's result is the same for any number of rows of the same phase; the
+// two phases may round differently: by 1e-6 of the largest sum of products at most, and by as much where GELU is nearly
+// zero.
+enum class Phase {
+  kPrefill,  // rows of whole sequences
+  kDecode    // one new token per sequence: bound by reading the weights
 };
 
 // y = activation(x W^T + b), W in the layout that the backend likes. Made by Backend::PrepareLinear; immutable.
@@ -95,12 +95,12 @@ class Backend {
   // y = activation(x W^T + b), or y += x W^T + b with `accumulate`. x [rows, in], y [rows, out]. A row of y depends on
   // the same row of x and nothing else, bit for bit.
   virtual absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate,
-                              RowCount count = RowCount::kMany) = 0;
+                              Phase phase = Phase::kPrefill) = 0;
 
   // y += down(up(x)), the wide rows between kept in scratch: the bytes of two calls of Linear. x [rows, in of up],
   // y [rows, out of down]; y may be x.
   virtual absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
-                                   RowCount count = RowCount::kMany) = 0;
+                                   Phase phase = Phase::kPrefill) = 0;
 
   // y[r] = word[token_ids[r]] + position[positions[r]]; position may be empty. y [rows, hidden].
   virtual absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
@@ -123,7 +123,7 @@ class Backend {
                                           const Memberships& out) = 0;
 
   // A flag for attention problems. It must outlive the work that names it, and not the backend.
-  virtual absl::StatusOr<std::unique_ptr<DropFlag>> MakeDropFlag() { return std::make_unique<DropFlag>(); }
+  virtual absl::StatusOr<std::unique_ptr<CancelFlag>> MakeCancelFlag() { return std::make_unique<CancelFlag>(); }
 
   // What a budget allows over the layers of one sample. Remaining waits for what was enqueued.
   virtual absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) = 0;

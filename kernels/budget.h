@@ -14,7 +14,7 @@ inline constexpr uint64_t kWholeShare = uint64_t{1} << 63;
 
 // A layer's part of what is left: floor(remaining * fraction), but at least what is forced here and at most what leaves
 // enough for what is forced later.
-struct LayerShare {
+struct BudgetShare {
   uint64_t fraction = kWholeShare;  // w_layer / (sum of w from this layer on), rounded up to a multiple of 2^-63
   uint64_t forced_here = 0;         // edges
   uint64_t forced_later = 0;        // edges
@@ -30,7 +30,7 @@ EDGEWISE_HOST_DEVICE inline uint64_t MultiplyShare(uint64_t a, uint64_t b) {
 }
 
 // Edges that the layer may use of the `remaining` ones; forced_here + forced_later <= remaining.
-EDGEWISE_HOST_DEVICE inline uint64_t LayerAllowance(uint64_t remaining, const LayerShare& share) {
+EDGEWISE_HOST_DEVICE inline uint64_t LayerAllowance(uint64_t remaining, const BudgetShare& share) {
   const uint64_t part = MultiplyShare(remaining, share.fraction);
   const uint64_t wanted = part > share.forced_here ? part : share.forced_here;
   const uint64_t most = remaining - share.forced_later;

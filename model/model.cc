@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/pass.h"
-#include "model/patterns.h"
+#include "model/checkpoint/safetensors.h"
+#include "model/checkpoint/weights.h"
+#include "model/forward/pass.h"
+#include "model/kinds/patterns.h"
 #include "model/reserve.h"
-#include "model/safetensors.h"
-#include "model/weights.h"
 
 namespace edgewise {
 namespace {
@@ -41,7 +41,7 @@ absl::Status SelfTest(const Model& model) {
   absl::StatusOr<ModelSequence> sequence = ShortSequence(model);
   if (!sequence.ok()) return sequence.status();
   std::vector<ModelInput> inputs(1);
-  inputs[0].sequences.assign(config.task == Task::kPairClassification ? 2 : 1, *sequence);
+  inputs[0].sequences.assign(config.task == ModelTask::kPairClassification ? 2 : 1, *sequence);
   Pass pass(model, inputs, {});
   while (!pass.done()) {
     const absl::Status status = pass.Step();
@@ -127,8 +127,8 @@ uint64_t Model::LeastEdges(const ModelInput& input) const {
   return edges;
 }
 
-LayerChoice Model::Choose(const ModelInput& input, int32_t layer) const {
-  LayerChoice choice;
+AttentionSpec Model::Choose(const ModelInput& input, int32_t layer) const {
+  AttentionSpec choice;
   choice.config = &config_;
   choice.attention = input.dense ? nullptr : &AttentionOf(config_, input)[static_cast<size_t>(layer)];
   choice.given = input.graph.has_value() && !input.dense ? &input.graph->layers : nullptr;

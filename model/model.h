@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "model/config.h"
-#include "model/input.h"
-#include "model/patterns.h"
-#include "model/tokenizer.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/tokenizer.h"
+#include "model/input/input.h"
+#include "model/kinds/patterns.h"
 
 namespace edgewise {
 
@@ -79,7 +79,7 @@ class Model {
   uint64_t LeastEdges(const ModelInput& input) const;
   // What decides the edges of `layer` for this input: its own graph, override or DENSE, else the model's attention. The
   // graph is taken as it is in the input, by position. Points into this model and the input.
-  LayerChoice Choose(const ModelInput& input, int32_t layer) const;
+  AttentionSpec Choose(const ModelInput& input, int32_t layer) const;
   // Whether two samples can differ: some layer draws edges.
   bool Samples(const ModelInput& input) const;
 

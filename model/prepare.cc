@@ -43,7 +43,7 @@ absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, Tru
   const absl::Status checked = CheckTokens(config_, token_ids);
   if (!checked.ok()) return checked;
   ModelSequence sequence;
-  const bool cls = config_.task != Task::kTokenClassification && config_.pooling == Pooling::kCls;
+  const bool cls = config_.task != ModelTask::kTokenClassification && config_.pooling == Pooling::kCls;
   size_t most = config_.max_position_embeddings;
   if (token_ids.size() > most) {
     if (cls && truncate != TruncateMode::kRefuse && most > 1) --most;  // the CLS token takes a place

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "model/activations.h"
-#include "model/pass.h"
-#include "model/patterns.h"
+#include "model/forward/activations.h"
+#include "model/forward/pass.h"
+#include "model/kinds/patterns.h"
 
 namespace edgewise {
 namespace {
@@ -29,11 +29,11 @@ int64_t MembershipFloats(const ModelConfig& config, const ModelWeights& weights)
 
 // Of Activations::NextTokenLogits, or of Activations::Classify for sequences of one row.
 int64_t OutputFloats(const ModelConfig& config, int64_t rows) {
-  if (config.task == Task::kCausalLm) {
+  if (config.task == ModelTask::kCausalLm) {
     return LogitsAtOnce(config, rows) * (static_cast<int64_t>(config.hidden_size) + config.vocab_size);
   }
-  const int64_t pooled = config.task == Task::kTokenClassification ? 0
-                         : config.task == Task::kPairClassification
+  const int64_t pooled = config.task == ModelTask::kTokenClassification ? 0
+                         : config.task == ModelTask::kPairClassification
                              ? 3 * config.hidden_size  // and features of the pair
                              : config.hidden_size;
   return rows * (pooled + config.classifier_hidden_size + config.num_labels);
@@ -51,7 +51,7 @@ absl::Status ReserveForPasses(const ModelConfig& config, const ModelWeights& wei
 
 absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& limits) {
   const ModelConfig& config = model.config();
-  if (config.task != Task::kCausalLm || limits.generations == 0) return absl::OkStatus();
+  if (config.task != ModelTask::kCausalLm || limits.generations == 0) return absl::OkStatus();
   const int64_t samples = std::clamp<int64_t>(static_cast<int64_t>(limits.samples), 1, MaxRows());
   const int64_t layers = config.num_hidden_layers;
 

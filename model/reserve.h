@@ -6,9 +6,9 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
-#include "model/config.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/weights.h"
 #include "model/model.h"
-#include "model/weights.h"
 
 namespace edgewise {
 

@@ -34,8 +34,8 @@ struct CsrAttention {
 using CusparseAttend = void(int ordinal, const CsrAttention& problem, int repeats, float* out, double* milliseconds,
                             std::string* error);
 
-// The module is $EDGEWISE_CUSPARSE_MODULE, or else lies beside the program. UNAVAILABLE: the module, or cuSPARSE, is not
-// there.
+// The module is $EDGEWISE_CUSPARSE_MODULE, or else lies beside the program. UNAVAILABLE: the module, or cuSPARSE, is
+// not there.
 absl::StatusOr<CusparseAttend*> OpenCusparse();
 
 }  // namespace edgewise::selfcheck

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/pass.h"
+#include "model/forward/pass.h"
 #include "selfcheck/difference.h"
 
 namespace edgewise::selfcheck {
@@ -22,7 +22,7 @@ absl::StatusOr<ModelInput> RandomInput(const Model& model, int32_t tokens) {
   ModelInput input;
   input.seed = 1;
   const int32_t length = std::max(1, std::min(tokens, config.max_position_embeddings));
-  for (int sequence = 0; sequence < (config.task == Task::kPairClassification ? 2 : 1); ++sequence) {
+  for (int sequence = 0; sequence < (config.task == ModelTask::kPairClassification ? 2 : 1); ++sequence) {
     absl::StatusOr<ModelSequence> prepared;
     if (config.feature_size > 0) {
       std::normal_distribution<float> normal;

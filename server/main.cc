@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "server/library_log.h"
-#include "server/log.h"
+#include "server/observe/library_log.h"
+#include "server/observe/log.h"
 #include "server/options.h"
 #include "server/server.h"
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "model/generation.h"
-#include "model/input.h"
-#include "model/result.h"
+#include "model/forward/generation.h"
+#include "model/forward/result.h"
+#include "model/input/input.h"
 
 namespace edgewise::server {
 

@@ -16,6 +16,19 @@ ALLOWED = {
     "selfcheck": {"model", "kernels"},
     "bench": {"model", "kernels", "selfcheck"},
 }
+# Inside a folder includes run one way too: a file includes only from its own floor and from floors above it in this list.
+# A floor is every file whose path begins so; the longest match counts.
+FLOORS = {
+    "kernels": ["kernels/", "kernels/cpu/thread_pool", "kernels/cpu/simd/", "kernels/cpu/linear",
+                "kernels/cpu/memberships", "kernels/cpu/attention/", "kernels/cpu/cpu_backend",
+                "kernels/cuda/device/", "kernels/cuda/ops/", "kernels/cuda/attention/", "kernels/cuda/cuda_backend",
+                "kernels/backend.cc"],
+    "model": ["model/checkpoint/", "model/input/", "model/kinds/", "model/model.h", "model/prepare.cc", "model/forward/",
+              "model/reserve", "model/model.cc"],
+    "server": ["server/options", "server/status_details", "server/address", "server/task", "server/observe/",
+               "server/models/", "server/validate/", "server/schedule/", "server/calls/", "server/rpc/",
+               "server/server.", "server/main"],
+}
 # kernels/ itself does not look into its devices; only the one file that makes backends does.
 DEVICE_INCLUDERS = {"kernels/backend.cc"}
 # bench/ may time what lies below the interface.
@@ -34,13 +47,34 @@ def target_of(include):
     return first if first in ALLOWED else None
 
 
+def floor_of(folder, name):
+    """The index in FLOORS of the floor that a file stands on, or None."""
+    matches = [i for i, floor in enumerate(FLOORS[folder]) if name.startswith(floor)]
+    return max(matches, key=lambda i: len(FLOORS[folder][i]), default=None)
+
+
+def climbs(folder, name, includes):
+    """The includes of a file that climb to a higher floor of its own folder."""
+    floor = floor_of(folder, name)
+    if floor is None:
+        yield f"{name}: is on no floor of {folder}; tools/check_layers.py lists them"
+        return
+    for include in includes:
+        target = floor_of(folder, include) if include.startswith(folder + "/") else None
+        if target is not None and target > floor:
+            yield f"{name}: includes {include}, but {FLOORS[folder][floor]} may not use {FLOORS[folder][target]}"
+
+
 def violations(root):
     for folder, allowed in ALLOWED.items():
         for path in sorted((root / folder).rglob("*")):
             if path.suffix not in (".h", ".cc", ".inl", ".cu", ".cuh"):
                 continue
             name = path.relative_to(root).as_posix()
-            for include in INCLUDE.findall(path.read_text()):
+            includes = INCLUDE.findall(path.read_text())
+            if folder in FLOORS:
+                yield from climbs(folder, name, includes)
+            for include in includes:
                 target = target_of(include)
                 if target is not None and target != folder and target not in allowed:
                     yield f"{name}: includes {include}, but {folder} may not use {target}"

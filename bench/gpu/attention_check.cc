@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bench/row_errors.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/runtime.h"
 
 namespace edgewise::bench {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "bench/gpu/attention_check.h"
 #include "bench/gpu/attention_runs.h"
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention/kernels.h"
 
 using namespace edgewise;         // NOLINT: the struct below is C's
 using namespace edgewise::bench;  // NOLINT

@@ -3,15 +3,16 @@
 #include <utility>
 
 #include "bench/membership_network.h"
-#include "kernels/cuda/attention_items.h"
-#include "kernels/cuda/attention_kernels.h"
-#include "kernels/cuda/blocks.h"
+#include "kernels/cuda/attention/items.h"
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/device/device_array.h"
+#include "kernels/cuda/ops/rows.h"
 
 namespace edgewise::bench {
 namespace {
 
 using cuda::CudaStatus;
-using cuda::DeviceBlock;
+using cuda::DeviceArray;
 using cuda::DeviceMemory;
 
 constexpr int kWarmRuns = 2;
@@ -77,7 +78,7 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
     }
     cuda::AddRowItems(shape, b, call.heads, given && bf16_ && call.head_dim <= cuda::kMaxDenseDim, problem, items);
   }
-  const std::vector<cuda::HeadCounts> counts(static_cast<size_t>(call.batch) * call.heads);
+  const std::vector<cuda::DeviceHeadCounts> counts(static_cast<size_t>(call.batch) * call.heads);
   auto on_device = DeviceMemory::Copy(device_, std::span<const cuda::DeviceProblem>(problems));
   if (!on_device.ok()) return on_device.status();
   kernels.problems = *std::move(on_device);
@@ -87,7 +88,7 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   on_device = DeviceMemory::Copy(device_, std::span<const cuda::FragmentItem>(items.given));
   if (!on_device.ok()) return on_device.status();
   kernels.given_items = *std::move(on_device);
-  on_device = DeviceMemory::Copy(device_, std::span<const cuda::HeadCounts>(counts));
+  on_device = DeviceMemory::Copy(device_, std::span<const cuda::DeviceHeadCounts>(counts));
   if (!on_device.ok()) return on_device.status();
   kernels.counts = *std::move(on_device);
   cuda::DeviceCall& of = kernels.call;
@@ -110,7 +111,7 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   of.given_items = kernels.given_items.as<cuda::FragmentItem>();
   of.num_given_items = static_cast<int64_t>(items.given.size());
   of.num_row_items = static_cast<int64_t>(items.rows.size());
-  of.counts = static_cast<cuda::HeadCounts*>(kernels.counts.data());
+  of.counts = static_cast<cuda::DeviceHeadCounts*>(kernels.counts.data());
   return kernels;
 }
 
@@ -152,11 +153,11 @@ absl::Status AttentionRuns::Attend(const EdgewiseBenchCall& call, int kind, std:
 
 absl::Status AttentionRuns::RunGiven(const EdgewiseBenchCall& call, const KernelCall& kernels) {
   cuda::DeviceCall of = kernels.call;
-  DeviceBlock rounded;
+  DeviceArray rounded;
   if (bf16_) {  // as the backend does in every call
     const int64_t values = (Rows(call) * Width(call) + 127) / 128 * 128;
-    absl::StatusOr<DeviceBlock> block =
-        DeviceBlock::Create(*device_, 2 * values * static_cast<int64_t>(sizeof(*of.k16)));
+    absl::StatusOr<DeviceArray> block =
+        DeviceArray::Create(*device_, 2 * values * static_cast<int64_t>(sizeof(*of.k16)));
     if (!block.ok()) return block.status();
     rounded = *std::move(block);
     auto* k16 = rounded.as<__nv_bfloat16>();

@@ -13,10 +13,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/gpu/attention_gpu.h"
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/attention_call.h"
-#include "kernels/cuda/memberships.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/device/runtime.h"
+#include "kernels/cuda/ops/memberships.h"
 
 namespace edgewise::bench {
 

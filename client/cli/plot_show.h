@@ -14,8 +14,8 @@ namespace edgewise::cli {
 inline constexpr char kTerminal[] = "-";  // as a path: the picture is printed
 
 // Draws `response`, the answer to `request` with this one input, into the file `path`, or as text into `out`. Makes one
-// more request for the edges of the first sample; without them (a graph has its limits) the picture shows keys alone and
-// says why.
+// more request for the edges of the first sample; without them (a graph has its limits) the picture shows keys alone
+// and says why.
 absl::Status ShowPlot(const std::string& path, Client& client, const v1::PredictRequest& request,
                       const v1::Input& input, const v1::PredictResponse& response, std::ostream& out);
 

@@ -9,10 +9,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/cpu/attention.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/memberships.h"
+#include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
@@ -78,10 +78,10 @@ class CpuBackend : public Backend {
     return std::make_unique<CpuLinearWeights>(*std::move(block));
   }
 
-  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, RowCount count) override {
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) override {
     const LinearBlock& block = *static_cast<const CpuLinearWeights&>(weights).block;
-    if (count == RowCount::kFew) {
-      CpuFewLinear(isa_, pool_, block, x, y, accumulate);
+    if (phase == Phase::kDecode) {
+      CpuGemv(isa_, pool_, block, x, y, accumulate);
     } else {
       CpuLinear(pool_, block, x, y, accumulate);
     }
@@ -89,17 +89,17 @@ class CpuBackend : public Backend {
   }
 
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
-                           RowCount count) override {
+                           Phase phase) override {
     const LinearBlock& first = *static_cast<const CpuLinearWeights&>(up).block;
     const LinearBlock& second = *static_cast<const CpuLinearWeights&>(down).block;
-    if (count == RowCount::kMany) {
+    if (phase == Phase::kPrefill) {
       CpuFeedForward(pool_, first, second, x, y);
       return absl::OkStatus();
     }
     wide_.resize(static_cast<size_t>(x.rows * first.out()));
     const Matrix wide(wide_.data(), x.rows, first.out());
-    CpuFewLinear(isa_, pool_, first, x, wide, false);
-    CpuFewLinear(isa_, pool_, second, wide, y, true);
+    CpuGemv(isa_, pool_, first, x, wide, false);
+    CpuGemv(isa_, pool_, second, wide, y, true);
     return absl::OkStatus();
   }
 

@@ -191,15 +191,15 @@ void CpuFeedForward(ThreadPool& pool, const LinearBlock& up, const LinearBlock& 
   });
 }
 
-void CpuFewLinear(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
+void CpuGemv(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
   const LinearBlock::Panels& panels = block.panels();
   if (panels.data == nullptr || block.epilogue() == Epilogue::kSigmoid) {
     return CpuLinear(pool, block, x, y, accumulate);
   }
-  FewRowsKernel kernel = GenericFewRows();
+  GemvKernel kernel = GenericGemv();
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512) kernel = Avx512FewRows();
-  if (isa == Isa::kAvx2) kernel = Avx2FewRows();
+  if (isa == Isa::kAvx512) kernel = Avx512Gemv();
+  if (isa == Isa::kAvx2) kernel = Avx2Gemv();
 #endif
   (void)isa;
   // Each column is computed alike however the columns are shared out, as long as parts begin at multiples of 16.
@@ -207,7 +207,7 @@ void CpuFewLinear(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatr
   while (columns > 32 && block.out() < 2 * pool.num_threads() * columns) columns /= 2;
   const auto run = [&](int64_t item, int) {
     const int64_t first = item * columns;
-    FewRows few;
+    Gemv few;
     few.rows = x.rows;
     few.in = block.in();
     few.columns = static_cast<int>(std::min(columns, block.out() - first));

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/isa.h"
-#include "kernels/cpu/linear_kernels.h"
+#include "kernels/cpu/simd/isa.h"
+#include "kernels/cpu/simd/linear_kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
@@ -68,7 +68,7 @@ void CpuFeedForward(ThreadPool& pool, const LinearBlock& up, const LinearBlock& 
 
 // CpuLinear for few rows: any number of threads shares the columns. A row's bytes depend on the row alone, but may
 // differ from those of CpuLinear.
-void CpuFewLinear(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate);
+void CpuGemv(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate);
 
 // Keeps oneDNN to `isa`. Before the first product, once per process; later calls have no effect.
 void LimitLinearIsa(Isa isa);

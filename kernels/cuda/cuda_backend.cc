@@ -7,14 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/blocks.h"
-#include "kernels/cuda/drop_flags.h"
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/linear.h"
-#include "kernels/cuda/memberships.h"
-#include "kernels/cuda/rows.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/device/cancel_flags.h"
+#include "kernels/cuda/device/device_array.h"
+#include "kernels/cuda/device/runtime.h"
+#include "kernels/cuda/ops/gemm.h"
+#include "kernels/cuda/ops/linear.h"
+#include "kernels/cuda/ops/memberships.h"
+#include "kernels/cuda/ops/rows.h"
 #include "kernels/cuda_module.h"
 
 namespace edgewise::cuda {
@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kRounding = 256 << 10;  // so much the sizes of a workspace's blocks may be rounded up together
 // For the budgets of a full wave of very short texts: each is a block of its own.
 constexpr int64_t kLedgerBytes = int64_t{8} << 20;
-constexpr int32_t kDropFlags = 16384;  // that kernels can see at a time, one word of device memory each
+constexpr int32_t kCancelFlags = 16384;  // that kernels can see at a time, one word of device memory each
 
 class CudaBackend : public Backend {
  public:
@@ -40,9 +40,10 @@ class CudaBackend : public Backend {
   }
 
   absl::Status Start() {
-    absl::StatusOr<std::shared_ptr<DropFlags>> flags = Use([&] { return DropFlags::Create(device_, kDropFlags); });
+    absl::StatusOr<std::shared_ptr<CancelFlags>> flags =
+        Use([&] { return CancelFlags::Create(device_, kCancelFlags); });
     if (!flags.ok()) return flags.status();
-    drop_flags_ = *std::move(flags);
+    cancel_flags_ = *std::move(flags);
     return Run("event", [&] { return cudaEventCreateWithFlags(&throttle_, cudaEventDisableTiming); });
   }
 
@@ -99,13 +100,13 @@ class CudaBackend : public Backend {
     return Use([&] { return linears_->Prepare(weight, bias, out, in, activation); });
   }
 
-  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, RowCount count) override {
-    return Use([&] { return linears_->Run(weights, x, y, accumulate, count); });
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) override {
+    return Use([&] { return linears_->Run(weights, x, y, accumulate, phase); });
   }
 
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
-                           RowCount count) override {
-    return Use([&] { return linears_->FeedForward(up, down, x, y, count); });
+                           Phase phase) override {
+    return Use([&] { return linears_->FeedForward(up, down, x, y, phase); });
   }
 
   absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
@@ -155,7 +156,7 @@ class CudaBackend : public Backend {
     return Use([&] { return cuda::ComputeMemberships(*device_, weights, q, k, out); });
   }
 
-  absl::StatusOr<std::unique_ptr<DropFlag>> MakeDropFlag() override { return drop_flags_->Make(); }
+  absl::StatusOr<std::unique_ptr<CancelFlag>> MakeCancelFlag() override { return cancel_flags_->Make(); }
 
   absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) override {
     return NewLedger([&](uint64_t* to) {
@@ -239,7 +240,7 @@ class CudaBackend : public Backend {
   template <typename Fill>
   absl::StatusOr<std::unique_ptr<EdgeLedger>> NewLedger(const Fill& fill) {
     return Use([&]() -> absl::StatusOr<std::unique_ptr<EdgeLedger>> {
-      absl::StatusOr<DeviceBlock> block = DeviceBlock::Create(*device_, sizeof(uint64_t));
+      absl::StatusOr<DeviceArray> block = DeviceArray::Create(*device_, sizeof(uint64_t));
       if (!block.ok()) return block.status();
       absl::Status status = fill(block->as<uint64_t>());
       if (!status.ok()) return status;
@@ -251,7 +252,7 @@ class CudaBackend : public Backend {
   const std::string name_;
   const std::unique_ptr<LinearProducts> linears_;
   const bool bf16_;
-  std::shared_ptr<DropFlags> drop_flags_;  // outlives the kernels that attention_ waits for
+  std::shared_ptr<CancelFlags> cancel_flags_;  // outlives the kernels that attention_ waits for
   Staging staging_;
   Attention attention_;
   cudaEvent_t throttle_ = nullptr;  // recorded by the last Throttle

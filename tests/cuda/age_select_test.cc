@@ -1,5 +1,5 @@
 // Ages as integers: monotone, parts nest in buckets, exact where the halves meet.
-#include "kernels/cuda/age_select.h"
+#include "kernels/cuda/attention/age_select.h"
 
 #include <gtest/gtest.h>
 
@@ -98,7 +98,7 @@ TEST(AgedEdgeTest, OrdersByAgeThenOrderAndItsBytesDoTheSame) {
 }
 
 TEST(AllowedDrawnTest, IsWhatAllowanceAndLedgerLeave) {
-  const LayerShare half = {kWholeShare / 2, 10, 20};
+  const BudgetShare half = {kWholeShare / 2, 10, 20};
   const uint64_t remaining = 1000;
   EXPECT_EQ(AllowedDrawn(100, nullptr, half, 30), 70u);
   EXPECT_EQ(AllowedDrawn(100, nullptr, half, 100), 0u);
@@ -106,7 +106,7 @@ TEST(AllowedDrawnTest, IsWhatAllowanceAndLedgerLeave) {
   EXPECT_EQ(AllowedDrawn(kNoCap, nullptr, half, 5), kNoCap - 5);
   EXPECT_EQ(AllowedDrawn(kNoCap, &remaining, half, 30), 470u);
   EXPECT_EQ(AllowedDrawn(400, &remaining, half, 30), 370u);
-  EXPECT_EQ(AllowedDrawn(kNoCap, &remaining, LayerShare{kWholeShare, 0, 20}, 0), 980u);
+  EXPECT_EQ(AllowedDrawn(kNoCap, &remaining, BudgetShare{kWholeShare, 0, 20}, 0), 980u);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <variant>
 
-#include "kernels/cuda/age_select.h"
+#include "kernels/cuda/attention/age_select.h"
 #include "kernels/reference.h"
 
 namespace edgewise::cuda::testing {

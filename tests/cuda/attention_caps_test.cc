@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/age_select.h"
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention/age_select.h"
+#include "kernels/cuda/attention/kernels.h"
 #include "tests/cuda/attention_caps_case.h"
 #include "tests/cuda/emulator/emulator.h"
 
@@ -161,7 +161,7 @@ TEST(SelectYoungestTest, LedgersAreChargedInStreamOrder) {
       if (layer > 0) host.problems.erase(host.problems.begin());
       const uint64_t forced = 2 * 65;
       const uint64_t fraction = kWholeShare / (3 - layer) + (layer == 0 ? 1 : 0);
-      const LayerShare shares[2] = {{fraction, undrawn + forced, forced * (2 - layer)}, {fraction, 0, 0}};
+      const BudgetShare shares[2] = {{fraction, undrawn + forced, forced * (2 - layer)}, {fraction, 0, 0}};
       const uint64_t most[2] = {kNoCap, 90};
       DeviceCase device(host, {CapOf(most[0], ledgers, shares[0]), CapOf(most[1], ledgers + 1, shares[1])});
       Select(device);

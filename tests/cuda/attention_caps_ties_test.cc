@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/cuda/age_select.h"
+#include "kernels/cuda/attention/age_select.h"
 #include "tests/cuda/attention_caps_case.h"
 
 namespace edgewise::cuda {

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/attention_items.h"
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention/items.h"
+#include "kernels/cuda/attention/kernels.h"
 #include "tests/cuda/attention_rows_case.h"
 
 namespace edgewise::cuda::testing {
@@ -45,8 +45,8 @@ struct DenseCase : DeviceCase {
   // Of drawn problems, once that is known.
   bool IsDense(size_t problem, int head) const {
     const int64_t index = problems[problem].sampled + head;
-    return cuda::IsDense(problems[problem].tokens,
-                         Get(call.sampled_edges, items.sampled_heads)[static_cast<size_t>(index)]);
+    return cuda::HeadIsDense(problems[problem].tokens,
+                             Get(call.sampled_edges, items.sampled_heads)[static_cast<size_t>(index)]);
   }
 
   RowItems items;

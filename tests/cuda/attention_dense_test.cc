@@ -37,7 +37,7 @@ void ExpectReference(const Case& from, int dense, std::vector<EdgeCap> caps = {}
   for (const EdgeCap& cap : caps) device_caps.push_back(testing::CapOf(cap.max_edges));
   DenseCase device(from, device_caps);
   EXPECT_LE(LargestDifference(device.Attend(from), want.out), 2e-2 * LargestValue(want.out));
-  const std::vector<HeadCounts> counts = device.Counts();
+  const std::vector<DeviceHeadCounts> counts = device.Counts();
   int found = 0;
   for (size_t p = 0; p < device.problems.size(); ++p) {
     for (int h = 0; h < from.inputs.num_heads; ++h) {

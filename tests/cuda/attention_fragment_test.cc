@@ -1,6 +1,4 @@
 // Edges as mask bits of tensor-core fragments: bit for bit those of the definition, however little settles a pair.
-#include "kernels/cuda/attention_fragment.cuh"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/attention/draw_fragment.cuh"
 #include "kernels/reference.h"
 #include "tests/cuda/device_case.h"
 #include "tests/cuda/emulator/emulator.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention/kernels.h"
 #include "tests/cuda/device_case.h"
 #include "tests/cuda/emulator/emulator.h"
 
@@ -32,7 +32,7 @@ std::vector<double> Expected(DeviceCase& device, const std::vector<int32_t>& pro
   EXPECT_EQ(CountExpected(nullptr, device.call, memory.Put(problems), static_cast<int32_t>(problems.size())),
             cudaSuccess);
   std::vector<double> expected;
-  for (const HeadCounts& counts : device.Counts()) expected.push_back(counts.expected);
+  for (const DeviceHeadCounts& counts : device.Counts()) expected.push_back(counts.expected);
   return expected;
 }
 
@@ -176,7 +176,7 @@ TEST(EdgeReportsTest, DroppedProblemsAreNotCounted) {
   Drawn drawn(kDrawings[1]);
   DeviceCase& device = *drawn.device;
   const std::vector<double> expected = Expected(device, {2, 3});
-  for (const int32_t p : {2, 3}) device.problems[p].drop = device.memory.Put(std::vector<int32_t>{p == 2 ? 1 : 0});
+  for (const int32_t p : {2, 3}) device.problems[p].cancel = device.memory.Put(std::vector<int32_t>{p == 2 ? 1 : 0});
   device.call.problems = device.memory.Put(device.problems);
   for (HeadReport& head : drawn.want.reports[2].heads) head.key_degrees.assign(head.key_degrees.size(), 0);
   ExpectDegrees(drawn, {2, 3}, 1);

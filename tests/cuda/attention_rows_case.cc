@@ -7,8 +7,8 @@
 #include <span>
 #include <tuple>
 
-#include "kernels/cuda/attention_draw.cuh"
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention/draw.cuh"
+#include "kernels/cuda/attention/kernels.h"
 #include "kernels/reference.h"
 
 namespace edgewise::cuda::testing {
@@ -130,7 +130,7 @@ void ExpectReference(const Case& from, bool graphs) {
   const auto want = RunReference(from);
   DeviceCase device(from);
   EXPECT_LE(LargestDifference(Attend(device, from), want.out), 1e-4);
-  const std::vector<HeadCounts> counts = device.Counts();
+  const std::vector<DeviceHeadCounts> counts = device.Counts();
   for (size_t p = 0; p < device.problems.size(); ++p) {
     for (int h = 0; h < from.inputs.num_heads && device.problems[p].kind == PatternKind::kDrawn; ++h) {
       EXPECT_EQ(counts[device.problems[p].count + h].edges, want.reports[p].heads[h].edges);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/age_select.h"
+#include "kernels/cuda/attention/age_select.h"
 #include "kernels/reference.h"
 #include "tests/cuda/attention_rows_case.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention/kernels.h"
 #include "kernels/reference.h"
 #include "tests/cuda/attention_rows_case.h"
 #include "tests/cuda/emulator/emulator.h"

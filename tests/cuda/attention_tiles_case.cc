@@ -6,7 +6,7 @@
 #include <utility>
 #include <variant>
 
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention/kernels.h"
 
 namespace edgewise::cuda::testing {
 namespace {
@@ -44,13 +44,13 @@ TilesCall::TilesCall(const edgewise::testing::Case& from, bool bf16, TileCuts cu
   for (const AttentionProblem& problem : from.problems) AddProblem(problem);
   if (cuts_.reversed) {
     std::reverse(items_.begin(), items_.end());
-    std::reverse(few_items_.begin(), few_items_.end());
+    std::reverse(narrow_items_.begin(), narrow_items_.end());
   }
   call_.problems = problems_.data();
   call_.tile_items = items_.data();
   call_.num_tile_items = static_cast<int64_t>(items_.size());
-  call_.few_items = few_items_.data();
-  call_.num_few_items = static_cast<int64_t>(few_items_.size());
+  call_.narrow_items = narrow_items_.data();
+  call_.num_narrow_items = static_cast<int64_t>(narrow_items_.size());
   call_.out_stride = inputs.v.columns;
   out_.assign(static_cast<size_t>(from.out_rows * call_.out_stride), kUnwritten);
 }
@@ -108,7 +108,7 @@ void TilesCall::Cut(int32_t begin, int32_t end, const MakeItem& make_item) {
   for (size_t turn = 0; begin < end; ++turn) {
     const int32_t queries = std::min<int32_t>(end - begin, cuts_.queries[turn % cuts_.queries.size()]);
     TileItem item = make_item(begin, queries);
-    auto& items = cuts_.one_warp && queries <= kWarpQueries ? few_items_ : items_;
+    auto& items = cuts_.one_warp && queries <= kWarpQueries ? narrow_items_ : items_;
     for (item.head = 0; item.head < call_.num_heads; ++item.head) items.push_back(item);
     begin += queries;
   }

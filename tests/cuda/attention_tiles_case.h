@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/cuda/attention_call.h"
+#include "kernels/cuda/attention/call.h"
 #include "tests/kernels/attention_cases.h"
 
 namespace edgewise::cuda::testing {
@@ -25,7 +25,7 @@ class TilesCall {
   TilesCall(const TilesCall&) = delete;
 
   // Names `flag` in a problem.
-  void Drop(size_t problem, const int32_t* flag) { problems_[problem].drop = flag; }
+  void Drop(size_t problem, const int32_t* flag) { problems_[problem].cancel = flag; }
 
   // The output: kUnwritten where nothing was written.
   std::vector<float> Run();
@@ -40,7 +40,7 @@ class TilesCall {
   DeviceCall call_ = {};
   std::vector<__nv_bfloat16> k16_, v16_;
   std::vector<DeviceProblem> problems_;
-  std::vector<TileItem> items_, few_items_;
+  std::vector<TileItem> items_, narrow_items_;
   std::vector<std::unique_ptr<std::vector<int32_t>>> limits_;
   std::vector<float> out_;
 };

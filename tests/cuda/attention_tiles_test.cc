@@ -10,9 +10,9 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/cuda/attention_call.h"
-#include "kernels/cuda/attention_items.h"
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/items.h"
+#include "kernels/cuda/attention/kernels.h"
 #include "tests/cuda/attention_tiles_case.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/kernels/attention_cases.h"

@@ -10,7 +10,7 @@
 
 #include "tests/cuda/device_run.h"
 #include "tests/kernels/attention_patterns.h"
-#include "tests/kernels/drop_case.h"
+#include "tests/kernels/cancel_case.h"
 
 namespace edgewise {
 namespace {
@@ -180,15 +180,15 @@ TEST_P(BackendAttentionTest, ADroppedSequenceChangesNoOther) {
     const auto attention_case = testing::ThreeSequences(pattern, OnGpu() ? 3000 : 100);
     const Outcome want = RunOnDevice(*backend_, *attention_case);
     for (const bool before : {true, false}) {
-      const std::unique_ptr<DropFlag> flag = *backend_->MakeDropFlag();
-      attention_case->problems[testing::kDropped].drop = flag.get();
-      if (before) flag->Raise();
-      std::thread other([&] { flag->Raise(); });
+      const std::unique_ptr<CancelFlag> flag = *backend_->MakeCancelFlag();
+      attention_case->problems[testing::kCancelled].cancel = flag.get();
+      if (before) flag->Cancel();
+      std::thread other([&] { flag->Cancel(); });
       const Outcome got = RunOnDevice(*backend_, *attention_case);
       other.join();
       testing::ExpectSameMates(*attention_case, got, want);
       if (!before) continue;
-      const size_t all = testing::RowsOf(*attention_case, want, testing::kDropped).size();
+      const size_t all = testing::RowsOf(*attention_case, want, testing::kCancelled).size();
       EXPECT_EQ(testing::Untouched(*attention_case, got, want), all) << "rows were written";
     }
   }

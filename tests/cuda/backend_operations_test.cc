@@ -43,12 +43,12 @@ TEST_P(BackendOperationsTest, LinearIsTheReferencesAndOfTheRowAlone) {
         std::fill(want.begin(), want.end(), 0.5f);
         reference::Linear(ConstMatrix(host_x.data(), 70, in), weight, bias, activation, accumulate,
                           Matrix(want.data(), 70, out));
-        for (const RowCount count : {RowCount::kMany, RowCount::kFew}) {
+        for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
           std::vector<std::vector<float>> results;
           for (const int64_t rows : {70, 3, 1}) {
             const Buffer y = Place(*backend_, std::vector<float>(70 * out, 0.5f));
             ASSERT_TRUE(
-                backend_->Linear(**prepared, x.AsMatrix(rows, in), y.AsMatrix(rows, out), accumulate, count).ok());
+                backend_->Linear(**prepared, x.AsMatrix(rows, in), y.AsMatrix(rows, out), accumulate, phase).ok());
             results.push_back(Fetch(*backend_, y));
             results.back().resize(static_cast<size_t>(rows * out));
           }
@@ -68,12 +68,12 @@ TEST_P(BackendOperationsTest, FeedForwardIsTwoLinears) {
   auto down = backend_->PrepareLinear(Random(hidden * wide, 3), Random(hidden, 4), hidden, wide, Activation::kNone);
   ASSERT_TRUE(up.ok() && down.ok());
   const Buffer x = Place(*backend_, Random(rows * hidden, 5)), middle = Place(*backend_, Random(rows * wide, 6));
-  for (const RowCount count : {RowCount::kMany, RowCount::kFew}) {
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     const Buffer a = Place(*backend_, Random(rows * hidden, 7)), b = Place(*backend_, Random(rows * hidden, 7));
     const Matrix in = x.AsMatrix(rows, hidden);
-    ASSERT_TRUE(backend_->FeedForward(**up, **down, in, a.AsMatrix(rows, hidden), count).ok());
-    ASSERT_TRUE(backend_->Linear(**up, in, middle.AsMatrix(rows, wide), false, count).ok());
-    ASSERT_TRUE(backend_->Linear(**down, middle.AsMatrix(rows, wide), b.AsMatrix(rows, hidden), true, count).ok());
+    ASSERT_TRUE(backend_->FeedForward(**up, **down, in, a.AsMatrix(rows, hidden), phase).ok());
+    ASSERT_TRUE(backend_->Linear(**up, in, middle.AsMatrix(rows, wide), false, phase).ok());
+    ASSERT_TRUE(backend_->Linear(**down, middle.AsMatrix(rows, wide), b.AsMatrix(rows, hidden), true, phase).ok());
     EXPECT_TRUE(testing::SameBytes(Fetch(*backend_, a), Fetch(*backend_, b)));
   }
 }

@@ -14,8 +14,8 @@
 #include <variant>
 #include <vector>
 
-#include "kernels/cuda/attention_call.h"
-#include "kernels/cuda/attention_kernels.h"
+#include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/kernels.h"
 #include "kernels/reference.h"
 #include "tests/kernels/attention_cases.h"
 
@@ -59,7 +59,7 @@ struct DeviceCase {
   DeviceCase(const DeviceCase&) = delete;
 
   std::vector<DeviceCap> Caps() const { return Get(call.caps, call.num_caps); }
-  std::vector<HeadCounts> Counts() const { return Get(call.counts, num_counts); }
+  std::vector<DeviceHeadCounts> Counts() const { return Get(call.counts, num_counts); }
 
   DeviceCopies memory;
   DeviceCall call = {};
@@ -67,7 +67,7 @@ struct DeviceCase {
   int64_t num_counts = 0;
 };
 
-inline DeviceCap CapOf(uint64_t max_edges, uint64_t* ledger = nullptr, LayerShare share = {}) {
+inline DeviceCap CapOf(uint64_t max_edges, uint64_t* ledger = nullptr, BudgetShare share = {}) {
   DeviceCap cap = {};
   cap.max_edges = max_edges;
   cap.ledger = ledger;
@@ -170,7 +170,7 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
   call.num_row_items = static_cast<int64_t>(items.size());
   call.caps = memory.Put(caps);
   call.num_caps = static_cast<int32_t>(caps.size());
-  call.counts = memory.Put(std::vector<HeadCounts>(static_cast<size_t>(num_counts)));
+  call.counts = memory.Put(std::vector<DeviceHeadCounts>(static_cast<size_t>(num_counts)));
 }
 
 // Edges of a problem, its heads one behind the other.

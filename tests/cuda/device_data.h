@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/runtime.h"
 #include "kernels/tensor.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/random_floats.h"

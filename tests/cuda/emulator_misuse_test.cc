@@ -10,7 +10,7 @@
 #include <ostream>
 #include <utility>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/launch.h"
 #include "tests/cuda/emulator/emulator.h"
 
 namespace edgewise::cuda {

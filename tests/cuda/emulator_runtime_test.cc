@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/launch.h"
 #include "tests/cuda/emulator_case.h"
 
 namespace edgewise::cuda {

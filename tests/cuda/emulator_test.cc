@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/device/launch.h"
 #include "tests/cuda/emulator_case.h"
 
 namespace edgewise::cuda {

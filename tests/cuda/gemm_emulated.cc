@@ -1,13 +1,13 @@
-// Gemm (kernels/cuda/gemm.h) where the device is emulated: a block of one thread has one row of y, and an element is
-// one chain of multiply-adds.
+// Gemm (kernels/cuda/ops/gemm.h) where the device is emulated: a block of one thread has one row of y, and an element
+// is one chain of multiply-adds.
 #include <cuda_bf16.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/cuda/gemm.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/ops/gemm.h"
 
 namespace edgewise::cuda {
 namespace {

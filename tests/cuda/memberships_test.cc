@@ -1,5 +1,5 @@
 // Memberships: inner products are the edge rates of the definition, the bounds hold, and a row depends on nothing else.
-#include "kernels/cuda/memberships.h"
+#include "kernels/cuda/ops/memberships.h"
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 // Device memory that is used again: sizes, cutting and joining, and what happens when the driver has no more.
-#include "kernels/cuda/memory_cache.h"
+#include "kernels/cuda/device/memory_cache.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/runtime.h"
 #include "tests/cuda/emulator/emulator.h"
 
 namespace edgewise::cuda {

@@ -1,5 +1,5 @@
 // Softmax in parts against one in float64.
-#include "kernels/cuda/online_softmax.h"
+#include "kernels/cuda/attention/online_softmax.h"
 
 #include <gtest/gtest.h>
 

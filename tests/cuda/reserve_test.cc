@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/generation.h"
+#include "model/forward/generation.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/linked_backend.h"
 #include "tests/model/model_kinds.h"
@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ReserveTest, ::testing::ValuesIn(CasesOf(ModelKi
 // A full wave of texts, given as how many and how long.
 std::vector<ModelInput> Texts(const Model& model, int count, int32_t tokens) {
   std::vector<ModelInput> inputs;
-  const bool pair = model.config().task == Task::kPairClassification;
+  const bool pair = model.config().task == ModelTask::kPairClassification;
   for (int i = 0; i < count; ++i) {
     const std::vector<int32_t> first = RandomTokens(tokens, 49, i);
     inputs.push_back(MakeInput(model, first, pair ? first : std::vector<int32_t>()));

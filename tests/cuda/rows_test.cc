@@ -1,5 +1,5 @@
 // The kernels that go row by row: right for odd sizes and strides, and a row depends on nothing beside it.
-#include "kernels/cuda/rows.h"
+#include "kernels/cuda/ops/rows.h"
 
 #include <cuda_bf16.h>
 

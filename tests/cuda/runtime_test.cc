@@ -1,5 +1,5 @@
 // Errors, memory and the staging of small arrays.
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/device/runtime.h"
 
 #include <gtest/gtest.h>
 

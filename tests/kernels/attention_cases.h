@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/cpu/simd/isa.h"
 
 namespace edgewise::testing {
 

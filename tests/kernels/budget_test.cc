@@ -49,7 +49,7 @@ TEST(BudgetTest, AllowanceKeepsItsLimits) {
   std::mt19937_64 random(3);
   for (int trial = 0; trial < 100000; ++trial) {
     const uint64_t remaining = random() >> random() % 64;
-    LayerShare share;
+    BudgetShare share;
     share.fraction = random() % (kWholeShare + 1);
     share.forced_here = remaining == 0 ? 0 : random() % remaining >> random() % 8;
     share.forced_later = (remaining - share.forced_here) >> random() % 8;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/reference.h"
 #include "tests/kernels/attention_cases.h"
 

@@ -13,9 +13,7 @@
 
 namespace edgewise {
 
-inline void PrintTo(RowCount count, std::ostream* out) {
-  *out << (count == RowCount::kMany ? "many rows" : "few rows");
-}
+inline void PrintTo(Phase phase, std::ostream* out) { *out << (phase == Phase::kPrefill ? "many rows" : "few rows"); }
 
 namespace {
 
@@ -48,17 +46,17 @@ const Shape kShapes[] = {
 
 // How many rows a product is for, and the instruction set. Weights lie as the first backend of a process likes them, so
 // run each test in a process of its own, as ctest does.
-class LinearTest : public ::testing::TestWithParam<std::tuple<RowCount, std::string>> {
+class LinearTest : public ::testing::TestWithParam<std::tuple<Phase, std::string>> {
  protected:
   void SetUp() override {
     if (Make(1) == nullptr) GTEST_SKIP() << "not on this machine";
   }
   std::unique_ptr<Backend> Make(int threads) const { return MakeBackend(threads, std::get<1>(GetParam())); }
-  RowCount count() const { return std::get<0>(GetParam()); }
+  Phase phase() const { return std::get<0>(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(All, LinearTest,
-                         ::testing::Combine(::testing::Values(RowCount::kMany, RowCount::kFew),
+                         ::testing::Combine(::testing::Values(Phase::kPrefill, Phase::kDecode),
                                             ::testing::Values<std::string>("generic", "avx2", "avx512")));
 
 TEST_P(LinearTest, AgreesWithTheReference) {
@@ -72,7 +70,7 @@ TEST_P(LinearTest, AgreesWithTheReference) {
           const auto linear = *backend->PrepareLinear(weight, bias, shape.out, shape.in, activation);
           std::vector<float> y = Random(rows * shape.out, 4), expected = y;
           ASSERT_TRUE(
-              backend->Linear(*linear, {x.data(), rows, shape.in}, {y.data(), rows, shape.out}, accumulate, count())
+              backend->Linear(*linear, {x.data(), rows, shape.in}, {y.data(), rows, shape.out}, accumulate, phase())
                   .ok());
           reference::Linear({x.data(), rows, shape.in}, weight, bias, activation, accumulate,
                             {expected.data(), rows, shape.out});
@@ -91,7 +89,7 @@ TEST_P(LinearTest, ARowDependsOnNothingElse) {
       const auto backend = Make(1);
       const auto linear = *backend->PrepareLinear(weight, bias, shape.out, shape.in, Activation::kGelu);
       ASSERT_TRUE(
-          backend->Linear(*linear, {x.data(), 300, shape.in}, {whole.data(), 300, shape.out}, false, count()).ok());
+          backend->Linear(*linear, {x.data(), 300, shape.in}, {whole.data(), 300, shape.out}, false, phase()).ok());
     }
     for (const int threads : {1, 2, 4}) {
       const auto backend = Make(threads);
@@ -102,7 +100,7 @@ TEST_P(LinearTest, ARowDependsOnNothingElse) {
           std::vector<float> part(rows * shape.out);
           ASSERT_TRUE(backend
                           ->Linear(*linear, {x.data() + first * shape.in, rows, shape.in},
-                                   {part.data(), rows, shape.out}, false, count())
+                                   {part.data(), rows, shape.out}, false, phase())
                           .ok());
           ASSERT_EQ(std::memcmp(part.data(), whole.data() + first * shape.out, part.size() * sizeof(float)), 0)
               << shape.out << "x" << shape.in << ": rows " << first << " to " << first + rows << ", " << threads
@@ -119,9 +117,9 @@ TEST_P(LinearTest, StridedViewsGiveTheSameBytes) {
   const auto linear = *backend->PrepareLinear(weight, bias, 24, 16, Activation::kNone);
   std::vector<float> packed(100 * 16), expected(100 * 24), strided(100 * 30, -1.0f);
   for (int r = 0; r < 100; ++r) std::copy_n(wide.data() + r * 40 + 8, 16, packed.data() + r * 16);
-  ASSERT_TRUE(backend->Linear(*linear, {packed.data(), 100, 16}, {expected.data(), 100, 24}, false, count()).ok());
+  ASSERT_TRUE(backend->Linear(*linear, {packed.data(), 100, 16}, {expected.data(), 100, 24}, false, phase()).ok());
   ASSERT_TRUE(
-      backend->Linear(*linear, {wide.data() + 8, 100, 16, 40}, {strided.data(), 100, 24, 30}, false, count()).ok());
+      backend->Linear(*linear, {wide.data() + 8, 100, 16, 40}, {strided.data(), 100, 24, 30}, false, phase()).ok());
   for (int r = 0; r < 100; ++r) {
     ASSERT_EQ(std::memcmp(strided.data() + r * 30, expected.data() + r * 24, 24 * sizeof(float)), 0);
     ASSERT_EQ(strided[r * 30 + 24], -1.0f) << "nothing is written beside the view";
@@ -136,10 +134,10 @@ TEST_P(LinearTest, FeedForwardHasTheBytesOfItsTwoProducts) {
   for (const int64_t rows : {1, 5, 64, 130}) {
     const auto x = Random(rows * 40, 4);
     std::vector<float> wide(rows * 96), expected = x, in_place = x;
-    ASSERT_TRUE(backend->Linear(*up, {x.data(), rows, 40}, {wide.data(), rows, 96}, false, count()).ok());
-    ASSERT_TRUE(backend->Linear(*down, {wide.data(), rows, 96}, {expected.data(), rows, 40}, true, count()).ok());
+    ASSERT_TRUE(backend->Linear(*up, {x.data(), rows, 40}, {wide.data(), rows, 96}, false, phase()).ok());
+    ASSERT_TRUE(backend->Linear(*down, {wide.data(), rows, 96}, {expected.data(), rows, 40}, true, phase()).ok());
     const Matrix y(in_place.data(), rows, 40);
-    ASSERT_TRUE(backend->FeedForward(*up, *down, y, y, count()).ok());
+    ASSERT_TRUE(backend->FeedForward(*up, *down, y, y, phase()).ok());
     EXPECT_EQ(in_place, expected) << rows;
   }
 }

@@ -1,6 +1,5 @@
 // What is drawn once per layer or token (docs/random-numbers.md, "Orders and tokens"): golden values and laws.
 #include "kernels/permutation.h"
-#include "tests/support/paths.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +7,8 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+
+#include "tests/support/paths.h"
 
 namespace edgewise {
 namespace {

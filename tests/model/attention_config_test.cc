@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 #include "tests/model/model_builder.h"
 
 namespace edgewise::testing {

@@ -1,5 +1,5 @@
 // Configuration files: an error names the field, the value found and the values allowed.
-#include "model/config.h"
+#include "model/checkpoint/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -152,8 +152,8 @@ TEST(ConfigTest, ALanguageModelPredictsItsVocabulary) {
     "intermediate_size": 48, "max_position_embeddings": 64, "position_embedding": "alibi",
     "tie_word_embeddings": false, "attention": {"kind": "dense"}})");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(parsed->task, Task::kCausalLm);
-  EXPECT_STREQ(TaskName(parsed->task), "causal-lm");
+  EXPECT_EQ(parsed->task, ModelTask::kCausalLm);
+  EXPECT_STREQ(ModelTaskName(parsed->task), "causal-lm");
   EXPECT_TRUE(parsed->causal);
   EXPECT_FALSE(parsed->tie_word_embeddings);
   EXPECT_EQ(parsed->num_labels, 60);
@@ -167,7 +167,7 @@ TEST(ConfigTest, RowsOfFeaturesHaveNoTokens) {
     "tokenizer": {"kind": "none"}})"));
   const auto parsed = ParseModelConfig(config.dump());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(parsed->task, Task::kRegression);
+  EXPECT_EQ(parsed->task, ModelTask::kRegression);
   EXPECT_FALSE(parsed->causal);
   EXPECT_EQ(parsed->feature_size, 7);
   EXPECT_EQ(parsed->vocab_size, 0);

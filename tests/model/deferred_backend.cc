@@ -45,14 +45,14 @@ bool IsPoisoned(size_t heads, const AttentionReport& report) {
 
 }  // namespace
 
-struct DeferredBackend::Flag : DropFlag {
-  explicit Flag(std::unique_ptr<DropFlag> inner) : inner(std::move(inner)) {}
+struct DeferredBackend::Flag : CancelFlag {
+  explicit Flag(std::unique_ptr<CancelFlag> inner) : inner(std::move(inner)) {}
   ~Flag() override { Require(uses == 0, "a flag is gone before the work that names it is done"); }
-  void Raise() override {
-    inner->Raise();
-    DropFlag::Raise();
+  void Cancel() override {
+    inner->Cancel();
+    CancelFlag::Cancel();
   }
-  const std::unique_ptr<DropFlag> inner;
+  const std::unique_ptr<CancelFlag> inner;
   mutable int64_t uses = 0;  // problems that are held back
 };
 
@@ -91,8 +91,8 @@ absl::Status DeferredBackend::Throttle() {
   return inner_->Throttle();
 }
 
-absl::StatusOr<std::unique_ptr<DropFlag>> DeferredBackend::MakeDropFlag() {
-  absl::StatusOr<std::unique_ptr<DropFlag>> inner = inner_->MakeDropFlag();
+absl::StatusOr<std::unique_ptr<CancelFlag>> DeferredBackend::MakeCancelFlag() {
+  absl::StatusOr<std::unique_ptr<CancelFlag>> inner = inner_->MakeCancelFlag();
   if (!inner.ok()) return inner;
   return std::make_unique<Flag>(*std::move(inner));
 }
@@ -123,7 +123,8 @@ absl::Status DeferredBackend::Attend(const AttentionInputs& inputs, std::span<co
     reports[p].want_graph = report.want_graph;
     graph |= report.want_graph;
     inner_problems[p].report = &reports[p];
-    if (problems[p].drop != nullptr) inner_problems[p].drop = static_cast<const Flag*>(problems[p].drop)->inner.get();
+    if (problems[p].cancel != nullptr)
+      inner_problems[p].cancel = static_cast<const Flag*>(problems[p].cancel)->inner.get();
   }
   for (EdgeCap& cap : inner_caps) {
     if (cap.ledger != nullptr) cap.ledger = static_cast<DeferredLedger*>(cap.ledger)->inner.get();
@@ -136,8 +137,8 @@ absl::Status DeferredBackend::Attend(const AttentionInputs& inputs, std::span<co
   for (size_t p = 0; p < problems.size(); ++p) {
     Poison(reports[p].heads.size(), *problems[p].report);
     reports_.push_back({problems[p].report, std::move(reports[p])});
-    if (problems[p].drop == nullptr) continue;
-    flags_.push_back(static_cast<const Flag*>(problems[p].drop));
+    if (problems[p].cancel == nullptr) continue;
+    flags_.push_back(static_cast<const Flag*>(problems[p].cancel));
     ++flags_.back()->uses;
   }
   for (size_t c = 0; c < caps.size(); ++c) {

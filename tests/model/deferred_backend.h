@@ -35,12 +35,12 @@ class DeferredBackend : public Backend {
                                                                Activation activation) override {
     return inner_->PrepareLinear(weight, bias, out, in, activation);
   }
-  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, RowCount count) override {
-    return inner_->Linear(weights, x, y, accumulate, count);
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) override {
+    return inner_->Linear(weights, x, y, accumulate, phase);
   }
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
-                           RowCount count) override {
-    return inner_->FeedForward(up, down, x, y, count);
+                           Phase phase) override {
+    return inner_->FeedForward(up, down, x, y, phase);
   }
   absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
                      std::span<const int32_t> positions, Matrix y) override {
@@ -67,7 +67,7 @@ class DeferredBackend : public Backend {
                                   const Memberships& out) override {
     return inner_->ComputeMemberships(weights, q, k, out);
   }
-  absl::StatusOr<std::unique_ptr<DropFlag>> MakeDropFlag() override;
+  absl::StatusOr<std::unique_ptr<CancelFlag>> MakeCancelFlag() override;
   absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) override;
   absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) override;
   absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) override;

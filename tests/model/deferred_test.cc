@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "model/generation.h"
+#include "model/forward/generation.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/model_kinds.h"
 
@@ -72,7 +72,7 @@ TEST_P(Deferred, DroppedInputsLeaveTheOthersAlone) {
   for (int steps = 0; steps < 5; ++steps) {
     Pass pass(*deferred_, inputs, {});
     for (int s = 0; s < steps && !pass.done(); ++s) ASSERT_TRUE(pass.Step().ok());
-    for (size_t i = 0; i < inputs.size(); i += 2) pass.Drop(static_cast<int64_t>(i), absl::CancelledError("gone"));
+    for (size_t i = 0; i < inputs.size(); i += 2) pass.Cancel(static_cast<int64_t>(i), absl::CancelledError("gone"));
     while (!pass.done()) ASSERT_TRUE(pass.Step().ok());
     for (size_t i = 1; i < inputs.size(); i += 2) ExpectSame(whole[i], pass.TakeResult(static_cast<int64_t>(i)));
   }
@@ -87,7 +87,7 @@ TEST_P(Deferred, ADroppedGroupLeavesTheNextAlone) {
   for (int steps = 0; steps < 4; ++steps) {
     Pass pass(*deferred_, inputs, options);
     for (int s = 0; s < steps; ++s) ASSERT_TRUE(pass.Step().ok());
-    pass.Drop(0, absl::CancelledError("gone"));
+    pass.Cancel(0, absl::CancelledError("gone"));
     while (!pass.done()) ASSERT_TRUE(pass.Step().ok());
     for (size_t i = 1; i < inputs.size(); ++i) ExpectSame(whole[i], pass.TakeResult(static_cast<int64_t>(i)));
   }

@@ -1,12 +1,12 @@
 // What becomes of generated tokens: the choice of one, and the text that is given away.
-#include "model/generated_text.h"
+#include "model/forward/generated_text.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "model/token_choice.h"
+#include "model/forward/token_choice.h"
 
 namespace edgewise {
 namespace {

@@ -1,6 +1,6 @@
 // Generation against forward passes over the text so far: the same edges, the same probabilities, with caches,
 // ensembles, budgets and beyond the context.
-#include "model/generation.h"
+#include "model/forward/generation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "model/layer_attention.h"
+#include "model/forward/attention_call.h"
 #include "tests/model/model_kinds.h"
 
 namespace edgewise::testing {

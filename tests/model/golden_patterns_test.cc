@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "model/safetensors.h"
+#include "model/checkpoint/safetensors.h"
 #include "tests/model/pattern_cases.h"
 #include "tests/support/paths.h"
 
@@ -74,7 +74,7 @@ TEST_P(GoldenPatternsTest, AreThoseOfTheReference) {
     std::vector<QueryRange> ranges;
     for (const ModelSequence& sequence : sequences) ranges.push_back({&sequence});
     for (int32_t layer = 0; layer < layers; ++layer) {
-      LayerChoice choice = ChoiceOf(*config, entry["seed"].get<uint64_t>());
+      AttentionSpec choice = ChoiceOf(*config, entry["seed"].get<uint64_t>());
       choice.attention = &config->attention[layer];
       choice.layer = layer;
       choice.sample = entry["sample"].get<uint32_t>();
@@ -83,7 +83,7 @@ TEST_P(GoldenPatternsTest, AreThoseOfTheReference) {
       if (const auto tensor = (*weights)->tensors().find(scores); tensor != (*weights)->tensors().end()) {
         choice.block_scores = {(*weights)->Values(scores), (tensor->second.end - tensor->second.begin) / sizeof(float)};
       }
-      const LayerPatterns made = MakePatterns(choice, ranges, kNoCap);
+      const MemberPatterns made = MakePatterns(choice, ranges, kNoCap);
       for (size_t side = 0; side < sequences.size(); ++side) {
         const ModelSequence& sequence = sequences[side];
         const Rows rows = RowsOf(made.patterns[side], ranges[side]);

@@ -75,7 +75,7 @@ class GoldenTest : public ::testing::TestWithParam<std::string> {
 
   void ExpectLogits(const json& entry, const InputResult& result) const {
     const json& logits = entry["logits"];
-    const bool per_token = loaded_->config().task == Task::kTokenClassification;
+    const bool per_token = loaded_->config().task == ModelTask::kTokenClassification;
     const int32_t rows = per_token ? static_cast<int32_t>(logits.size()) : 1;
     ASSERT_EQ(result.rows, rows);
     for (int32_t row = 0; row < rows; ++row) {
@@ -164,7 +164,8 @@ TEST_P(GoldenTest, ExpectedEdgesOfTheFirstLayerAgreeWithTheReference) {
 
 TEST_P(GoldenTest, TrailingPadsChangeNoByte) {
   const ModelConfig& config = loaded_->config();
-  if (config.pad_token_id < 0 || config.task == Task::kTokenClassification) GTEST_SKIP() << "no pads, or one row each";
+  if (config.pad_token_id < 0 || config.task == ModelTask::kTokenClassification)
+    GTEST_SKIP() << "no pads, or one row each";
   for (const json& entry : golden_) {
     if (!entry.contains("token_ids") || entry.contains("bias_values") || entry.contains("bias_buckets")) continue;
     std::vector<int32_t> ids = entry["token_ids"].get<std::vector<int32_t>>();

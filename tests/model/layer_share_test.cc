@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "model/layer_attention.h"
+#include "model/forward/attention_call.h"
 
 namespace edgewise {
 namespace {
@@ -32,7 +32,7 @@ TEST(LayerShareTest, TheFractionIsTheLeastThatIsNotBelowTheRatio) {
   std::mt19937_64 random(1);
   for (int trial = 0; trial < 10000; ++trial) {
     const uint64_t first = 1 + random() % 1000000, rest = 1 + (random() >> random() % 64) % 1000000000;
-    const LayerShare share = ShareOf({static_cast<double>(first), static_cast<double>(rest)}, 0, 5, 6);
+    const BudgetShare share = ShareOf({static_cast<double>(first), static_cast<double>(rest)}, 0, 5, 6);
     const Wide exact = Wide{first} << 63;  // of first + rest
     ASSERT_GE(Wide{share.fraction} * (first + rest), exact);
     ASSERT_LT(Wide{share.fraction - 1} * (first + rest), exact);

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <random>
 
-#include "model/config.h"
-#include "model/weights.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/weights.h"
 
 namespace edgewise::testing {
 

@@ -177,7 +177,7 @@ ModelInput RandomInput(const ModelKind& kind, const Model& model, std::mt19937_6
     input.sequences = *model.PrepareWindows(tokens(2 * most), TruncateMode::kRefuse, 1 + random() % 15);
   } else {
     const std::vector<int32_t> first = tokens(most);
-    const bool pair = config.task == Task::kPairClassification;
+    const bool pair = config.task == ModelTask::kPairClassification;
     input = MakeInput(model, first, pair ? RandomTokens(1 + random() % 20, 49, random()) : std::vector<int32_t>());
   }
   ModelSequence& sequence = input.sequences[0];

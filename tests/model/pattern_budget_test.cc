@@ -24,7 +24,7 @@ struct Input {
   }
 };
 
-std::vector<Rows> RowsOf(const LayerPatterns& made, const std::vector<QueryRange>& ranges) {
+std::vector<Rows> RowsOf(const MemberPatterns& made, const std::vector<QueryRange>& ranges) {
   std::vector<Rows> rows;
   for (size_t s = 0; s < ranges.size(); ++s) rows.push_back(testing::RowsOf(made.patterns[s], ranges[s]));
   return rows;
@@ -59,7 +59,7 @@ std::vector<Rows> Filter(const std::vector<Rows>& all, const std::vector<QueryRa
 }
 
 // The window of a query, found by going through all of them.
-int32_t WindowOf(const LayerChoice& choice, const ModelSequence& sequence, int32_t query) {
+int32_t WindowOf(const AttentionSpec& choice, const ModelSequence& sequence, int32_t query) {
   const AttentionConfig& ssa = *choice.attention;
   if (!ssa.local) return 0;
   const int32_t longest = choice.config->max_position_embeddings, position = sequence.positions[query];
@@ -92,7 +92,7 @@ std::vector<size_t> BackwardBits(size_t count) {
 }
 
 // m sources of every window, then one more of the first windows, counting edges anew every time.
-std::vector<Rows> SlowSsaBudget(const LayerChoice& choice, const std::vector<QueryRange>& ranges,
+std::vector<Rows> SlowSsaBudget(const AttentionSpec& choice, const std::vector<QueryRange>& ranges,
                                 const std::vector<Rows>& all, uint64_t allowance) {
   const uint64_t heads = choice.config->num_attention_heads;
   std::map<std::pair<size_t, int32_t>, std::set<int32_t>> sources;  // of (sequence, window)
@@ -131,9 +131,9 @@ std::vector<Rows> SlowSsaBudget(const LayerChoice& choice, const std::vector<Que
 }
 
 // Drops block after block until the rest fits.
-std::vector<Rows> SlowBlockBudget(const LayerChoice& choice, const std::vector<QueryRange>& ranges,
+std::vector<Rows> SlowBlockBudget(const AttentionSpec& choice, const std::vector<QueryRange>& ranges,
                                   const std::vector<Rows>& all, uint64_t allowance,
-                                  int32_t (*size_of)(const LayerChoice&, const ModelSequence&)) {
+                                  int32_t (*size_of)(const AttentionSpec&, const ModelSequence&)) {
   const AttentionConfig& attention = *choice.attention;
   using Name = std::tuple<size_t, int32_t, int32_t>;  // sequence, row, column
   std::map<Name, uint64_t> edges;
@@ -168,7 +168,7 @@ std::vector<Rows> SlowBlockBudget(const LayerChoice& choice, const std::vector<Q
                 [&](size_t s, int32_t query, int32_t key) { return dropped.count(name(s, query, key)) == 0; });
 }
 
-int32_t SizeOf(const LayerChoice& choice, const ModelSequence& sequence) {
+int32_t SizeOf(const AttentionSpec& choice, const ModelSequence& sequence) {
   const AttentionConfig& attention = *choice.attention;
   if (attention.block_size > 0) return attention.block_size;
   const int32_t length = choice.config->causal ? choice.config->max_position_embeddings : sequence.positions.back() + 1;
@@ -195,13 +195,13 @@ TEST_P(PatternBudgetTest, IsKeptToTheEdgeAndOnlyDropsWhatItMust) {
     const Input input = MakeInput(seed);
     // Whole texts, and the last rows of a growing one.
     const std::vector<QueryRange> ranges = input.Ranges(GetParam().causal && seed % 4 == 1 ? 20 : 0);
-    const LayerChoice choice = Choice(seed);
-    const LayerPatterns free = MakePatterns(choice, ranges, kNoCap);
+    const AttentionSpec choice = Choice(seed);
+    const MemberPatterns free = MakePatterns(choice, ranges, kNoCap);
     const std::vector<Rows> all = RowsOf(free, ranges);
     const uint64_t least = LeastEdges(choice, ranges), most = heads * Count(all);
     for (int i = 0; i < 40; ++i) {
       const uint64_t allowance = least + random() % (std::max(most, least) - least + 4);
-      const LayerPatterns made = MakePatterns(choice, ranges, allowance);
+      const MemberPatterns made = MakePatterns(choice, ranges, allowance);
       const std::vector<Rows> rows = RowsOf(made, ranges);
       ASSERT_LE(heads * Count(rows), allowance);
       ASSERT_EQ(made.capped, allowance < most);
@@ -229,7 +229,7 @@ TEST_P(PatternBudgetTest, ALargerOneOnlyAddsEdges) {
   for (uint64_t seed = 0; seed < 25; ++seed) {
     const Input input = MakeInput(seed);
     const std::vector<QueryRange> ranges = input.Ranges();
-    const LayerChoice choice = Choice(seed);
+    const AttentionSpec choice = Choice(seed);
     const uint64_t most = heads * Count(RowsOf(MakePatterns(choice, ranges, kNoCap), ranges));
     std::vector<Rows> before = RowsOf(MakePatterns(choice, ranges, LeastEdges(choice, ranges)), ranges);
     for (uint64_t allowance = LeastEdges(choice, ranges); allowance <= most + 1; allowance += 1 + most / 150) {
@@ -288,7 +288,7 @@ TEST(PatternBudgetTest, TheSourcesThatAreKeptSpreadOverTheWindow) {
   const QueryRange range{&sequence};
   for (int32_t kept = 1; kept <= 32; kept *= 2) {
     const uint64_t edges = 2 * 64 * static_cast<uint64_t>(kept);
-    const LayerPatterns made = MakePatterns(ChoiceOf(config, 1), {&range, 1}, edges);
+    const MemberPatterns made = MakePatterns(ChoiceOf(config, 1), {&range, 1}, edges);
     const Rows rows = testing::RowsOf(made.patterns[0], range);
     for (int32_t i = 0; i < 64; ++i) {
       ASSERT_EQ(rows[i].size(), static_cast<size_t>(kept));

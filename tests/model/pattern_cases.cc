@@ -50,8 +50,8 @@ ModelSequence RandomSequence(int32_t length, double pads, uint64_t seed) {
   return PatternSequence(length, chosen);
 }
 
-LayerChoice ChoiceOf(const ModelConfig& config, uint64_t seed) {
-  LayerChoice choice;
+AttentionSpec ChoiceOf(const ModelConfig& config, uint64_t seed) {
+  AttentionSpec choice;
   choice.config = &config;
   choice.attention = &config.attention[0];
   choice.seed = seed;
@@ -91,9 +91,9 @@ Rows RowsOf(const AttentionPattern& pattern, const QueryRange& range) {
   return rows;
 }
 
-Rows RowsOf(const LayerChoice& choice, const ModelSequence& sequence) {
+Rows RowsOf(const AttentionSpec& choice, const ModelSequence& sequence) {
   const QueryRange range{&sequence};
-  const LayerPatterns made = MakePatterns(choice, {&range, 1}, kNoCap);
+  const MemberPatterns made = MakePatterns(choice, {&range, 1}, kNoCap);
   EXPECT_FALSE(made.capped);
   return RowsOf(made.patterns[0], range);
 }
@@ -128,7 +128,7 @@ void Connect(Pairs& pairs, int32_t query, int32_t key) {
   if (query < length && key < length) pairs[query][key] = true;
 }
 
-Pairs SlowSsaLocal(const LayerChoice& choice, const RandomKey& key, const ModelSequence& sequence) {
+Pairs SlowSsaLocal(const AttentionSpec& choice, const RandomKey& key, const ModelSequence& sequence) {
   const AttentionConfig& ssa = *choice.attention;
   const int32_t longest = choice.config->max_position_embeddings, tokens = sequence.valid();
   Pairs pairs(sequence.length(), std::vector<bool>(sequence.length()));
@@ -160,7 +160,7 @@ Pairs SlowSsaLocal(const LayerChoice& choice, const RandomKey& key, const ModelS
   return pairs;
 }
 
-Pairs SlowSsaNone(const LayerChoice& choice, const RandomKey& key, const ModelSequence& sequence) {
+Pairs SlowSsaNone(const AttentionSpec& choice, const RandomKey& key, const ModelSequence& sequence) {
   const AttentionConfig& ssa = *choice.attention;
   const bool causal = choice.config->causal;
   const int32_t length = causal ? choice.config->max_position_embeddings : sequence.valid();
@@ -177,7 +177,7 @@ Pairs SlowSsaNone(const LayerChoice& choice, const RandomKey& key, const ModelSe
   return pairs;
 }
 
-Pairs SlowSsaGrid(const LayerChoice& choice, const RandomKey& key, const ModelSequence& sequence) {
+Pairs SlowSsaGrid(const AttentionSpec& choice, const RandomKey& key, const ModelSequence& sequence) {
   const AttentionConfig& ssa = *choice.attention;
   const int32_t columns = ssa.grid_columns;
   const int64_t windows = std::min(ssa.windows, ssa.grid_rows);
@@ -214,7 +214,7 @@ Pairs SlowSsaGrid(const LayerChoice& choice, const RandomKey& key, const ModelSe
   return pairs;
 }
 
-bool InBlockPattern(const LayerChoice& choice, int32_t row, int32_t column, int32_t size) {
+bool InBlockPattern(const AttentionSpec& choice, int32_t row, int32_t column, int32_t size) {
   const AttentionConfig& block = *choice.attention;
   switch (block.pattern) {
     case BlockPattern::kDiagonal:
@@ -235,7 +235,7 @@ bool InBlockPattern(const LayerChoice& choice, int32_t row, int32_t column, int3
   return false;
 }
 
-Pairs SlowBlocks(const LayerChoice& choice, const ModelSequence& sequence) {
+Pairs SlowBlocks(const AttentionSpec& choice, const ModelSequence& sequence) {
   const AttentionConfig& block = *choice.attention;
   int32_t size = block.block_size;
   if (size == 0) {
@@ -256,7 +256,7 @@ Pairs SlowBlocks(const LayerChoice& choice, const ModelSequence& sequence) {
 
 }  // namespace
 
-Rows SlowRows(const LayerChoice& choice, uint32_t side, const ModelSequence& sequence) {
+Rows SlowRows(const AttentionSpec& choice, uint32_t side, const ModelSequence& sequence) {
   const RandomKey key{choice.seed, choice.sample, static_cast<uint32_t>(choice.layer), side};
   const AttentionConfig& attention = *choice.attention;
   const Pairs pairs = attention.kind == AttentionKind::kBlock ? SlowBlocks(choice, sequence)

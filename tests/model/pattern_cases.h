@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/patterns.h"
+#include "model/kinds/patterns.h"
 
 namespace edgewise::testing {
 
@@ -23,20 +23,20 @@ ModelSequence PatternSequence(int32_t length, const std::vector<int32_t>& pads =
 ModelSequence RandomSequence(int32_t length, double pads, uint64_t seed);
 
 // Layer 0 of a model.
-LayerChoice ChoiceOf(const ModelConfig& config, uint64_t seed);
+AttentionSpec ChoiceOf(const ModelConfig& config, uint64_t seed);
 
 // The rows of one pattern, between packed tokens; the first is the range's first query's. Fails the test where the
 // pattern breaks a rule of GroupedKeys.
 Rows RowsOf(const AttentionPattern& pattern, const QueryRange& range);
 // MakePatterns without a budget, of one whole sequence.
-Rows RowsOf(const LayerChoice& choice, const ModelSequence& sequence);
+Rows RowsOf(const AttentionSpec& choice, const ModelSequence& sequence);
 
 uint64_t CountEdges(const Rows& rows);
 // Whether every key of a row of `smaller` is in the same row of `larger`.
 bool IsSubset(const Rows& smaller, const Rows& larger);
 
 // What the rows should be, from the documentation: pair by pair, on positions, with full sorts.
-Rows SlowRows(const LayerChoice& choice, uint32_t side, const ModelSequence& sequence);
+Rows SlowRows(const AttentionSpec& choice, uint32_t side, const ModelSequence& sequence);
 
 }  // namespace edgewise::testing
 

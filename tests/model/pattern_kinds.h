@@ -82,8 +82,8 @@ class KindTest : public ::testing::TestWithParam<Kind> {
     for (int i = 0; i < kLongest * kLongest; ++i) scores_.push_back(0.5f * static_cast<float>(score(random)));
   }
 
-  LayerChoice Choice(uint64_t seed) const {
-    LayerChoice choice = ChoiceOf(config_, seed);
+  AttentionSpec Choice(uint64_t seed) const {
+    AttentionSpec choice = ChoiceOf(config_, seed);
     choice.sample = static_cast<uint32_t>(seed % 7);
     choice.block_scores = scores_;
     return choice;

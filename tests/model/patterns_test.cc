@@ -1,10 +1,10 @@
 // Patterns of SSA and of blocks, against a formulation pair by pair; growing texts and single rows.
-#include "model/patterns.h"
+#include "model/kinds/patterns.h"
 
 #include <gtest/gtest.h>
 
-#include "model/blocks.h"
-#include "model/ssa.h"
+#include "model/kinds/blocks.h"
+#include "model/kinds/ssa.h"
 #include "tests/model/pattern_kinds.h"
 
 namespace edgewise::testing {
@@ -25,9 +25,9 @@ class LocalPatternsTest : public KindTest {};  // locally biased SSA, one-dimens
 TEST_P(PatternsTest, AreWhatTheDocumentationSaysPairByPair) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     const ModelSequence sequence = AnySequence(kLongest, seed);
-    const LayerChoice choice = Choice(seed);
+    const AttentionSpec choice = Choice(seed);
     const QueryRange range{&sequence};
-    const LayerPatterns made = MakePatterns(choice, {&range, 1}, kNoCap);
+    const MemberPatterns made = MakePatterns(choice, {&range, 1}, kNoCap);
     const Rows rows = RowsOf(made.patterns[0], range);
     ASSERT_EQ(rows, SlowRows(choice, 0, sequence)) << "seed " << seed;
     ASSERT_LE(CountEdges(rows), PairsOf(config_, range));
@@ -37,18 +37,18 @@ TEST_P(PatternsTest, AreWhatTheDocumentationSaysPairByPair) {
 TEST_P(PairPatternsTest, TheSidesDrawApart) {
   const ModelSequence a = RandomSequence(40, 0.1, 1), b = RandomSequence(33, 0.1, 2);
   const std::vector<QueryRange> ranges = {{&a}, {&b}};
-  const LayerPatterns made = MakePatterns(Choice(3), ranges, kNoCap);
+  const MemberPatterns made = MakePatterns(Choice(3), ranges, kNoCap);
   EXPECT_EQ(RowsOf(made.patterns[0], ranges[0]), SlowRows(Choice(3), 0, a));
   EXPECT_EQ(RowsOf(made.patterns[1], ranges[1]), SlowRows(Choice(3), 1, b));
 }
 
 TEST_P(PatternsTest, SamplesAndLayersDrawApartAndSeedsToo) {
   const ModelSequence sequence = PatternSequence(kLongest);
-  LayerChoice base = Choice(1), sample = base, layer = base, seed = base;
+  AttentionSpec base = Choice(1), sample = base, layer = base, seed = base;
   sample.sample += 1;
   layer.layer = 1;
   seed.seed = 2;
-  for (const LayerChoice& other : {sample, layer, seed}) {
+  for (const AttentionSpec& other : {sample, layer, seed}) {
     EXPECT_EQ(RowsOf(other, sequence) != RowsOf(base, sequence), GetParam().random);
   }
 }
@@ -74,10 +74,10 @@ TEST_P(PatternsTest, RowsOfTheLastQueriesAreThoseOfTheWholePattern) {
     const Rows whole = RowsOf(Choice(seed % 7), sequence);
     for (int32_t first = 0; first < sequence.valid(); ++first) {
       const QueryRange range{&sequence, first};
-      LayerChoice choice = Choice(seed % 7);
+      AttentionSpec choice = Choice(seed % 7);
       if (seed < 7) choice.sources = &cache;  // of one seed and sample each
       if (seed < 7) choice.sample = static_cast<uint32_t>(seed);
-      const LayerPatterns made = MakePatterns(choice, {&range, 1}, kNoCap);
+      const MemberPatterns made = MakePatterns(choice, {&range, 1}, kNoCap);
       const Rows last = RowsOf(made.patterns[0], range);
       ASSERT_EQ(last, Rows(whole.begin() + first, whole.end())) << "from " << first;
     }
@@ -111,7 +111,7 @@ TEST(TextPatternsTest, TheWindowsOfATextDrawByTheirOwnPositions) {
       PatternConfig(true, 48, nlohmann::json::parse(R"({"kind": "ssa", "bias": "local", "windows": 5, "sigma": 0.2})"));
   const ModelSequence a = PatternSequence(48), b = PatternSequence(30);
   const std::vector<QueryRange> ranges = {{&a}, {&b}};
-  const LayerPatterns made = MakePatterns(ChoiceOf(config, 3), ranges, kNoCap);
+  const MemberPatterns made = MakePatterns(ChoiceOf(config, 3), ranges, kNoCap);
   const Rows first = RowsOf(made.patterns[0], ranges[0]);
   EXPECT_EQ(RowsOf(made.patterns[1], ranges[1]), Rows(first.begin(), first.begin() + 30));
 }
@@ -126,9 +126,9 @@ TEST(GivenPatternsTest, GivenEdgesHaveTheBytesOfTheKindThatTheyReplace) {
            {R"({"kind": "block", "block_size": 2, "pattern": "diagonal"})", true},
            {R"({"kind": "sbm", "num_clusters": 2, "law": "bernoulli"})", false}}) {
     const ModelConfig config = PatternConfig(false, 48, nlohmann::json::parse(attention));
-    LayerChoice choice = ChoiceOf(config, 1);
+    AttentionSpec choice = ChoiceOf(config, 1);
     choice.given = &given;
-    const LayerPatterns made = MakePatterns(choice, {&range, 1}, kNoCap);
+    const MemberPatterns made = MakePatterns(choice, {&range, 1}, kNoCap);
     const auto* edges = std::get_if<ExplicitEdges>(&made.patterns[0]);
     ASSERT_NE(edges, nullptr) << attention;
     EXPECT_EQ(edges->heads, &given[0]) << attention;

@@ -4,10 +4,10 @@
 
 #include <random>
 
+#include "tests/model/cancelling_backend.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
-#include "tests/model/stopping_backend.h"
 
 namespace edgewise::testing {
 namespace {
@@ -74,8 +74,8 @@ TEST_P(ReproducibleTest, ThreadsAndRestartsChangeNoByte) {
 }
 
 TEST_P(ReproducibleTest, ADroppedInputLeavesTheOthersAlone) {
-  auto backend = std::make_unique<StoppingBackend>(MakeBackend());
-  const StoppingBackend& counted = *backend;
+  auto backend = std::make_unique<CancellingBackend>(MakeBackend());
+  const CancellingBackend& counted = *backend;
   const LoadedModel loaded = LoadModel(folder_.path(), std::move(backend));
   const std::vector<ModelInput> inputs = Inputs(*loaded);
   const std::vector<InputResult> whole = RunAll(*loaded, inputs);
@@ -88,7 +88,7 @@ TEST_P(ReproducibleTest, ADroppedInputLeavesTheOthersAlone) {
     Pass pass(*loaded, inputs, {});
     for (int s = 0; s < steps && !pass.done(); ++s) ASSERT_TRUE(pass.Step().ok());
     const int64_t calls = counted.calls(), problems = counted.last_problems();
-    for (int64_t i = 0; i < static_cast<int64_t>(inputs.size()); i += 2) pass.Drop(i, absl::CancelledError("gone"));
+    for (int64_t i = 0; i < static_cast<int64_t>(inputs.size()); i += 2) pass.Cancel(i, absl::CancelledError("gone"));
     ASSERT_TRUE(pass.Step().ok());
     if (steps > wave_starts && counted.calls() > calls) {
       EXPECT_LT(counted.last_problems(), problems) << "it has left the batch";

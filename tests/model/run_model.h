@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "model/forward/pass.h"
 #include "model/model.h"
-#include "model/pass.h"
 
 namespace edgewise::testing {
 

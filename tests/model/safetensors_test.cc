@@ -1,5 +1,5 @@
 // Weight files: a file that is not whole or does not fit is refused, and the error says why.
-#include "model/safetensors.h"
+#include "model/checkpoint/safetensors.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

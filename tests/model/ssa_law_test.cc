@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "model/ssa.h"
+#include "model/kinds/ssa.h"
 #include "tests/model/pattern_cases.h"
 
 namespace edgewise::testing {
@@ -28,8 +28,8 @@ struct Law {
 
 void PrintTo(const Law& law, std::ostream* out) { *out << law.name; }
 
-LayerChoice Draw(const ModelConfig& config, int draw) {
-  LayerChoice choice = ChoiceOf(config, static_cast<uint64_t>(draw / 100));
+AttentionSpec Draw(const ModelConfig& config, int draw) {
+  AttentionSpec choice = ChoiceOf(config, static_cast<uint64_t>(draw / 100));
   choice.sample = static_cast<uint32_t>(draw % 100);
   return choice;
 }
@@ -38,7 +38,7 @@ Counts Drawn(const ModelConfig& config) {
   Counts counts(kWindows, std::vector<int>(kLength));
   const ModelSequence sequence = PatternSequence(kLength);
   for (int draw = 0; draw < kDraws; ++draw) {
-    const LayerChoice choice = Draw(config, draw);
+    const AttentionSpec choice = Draw(config, draw);
     if (config.causal) {
       for (int32_t a = 0; a < kWindows; ++a) {
         for (int32_t source : SsaSources(choice, a)) ++counts[a][source];

@@ -1,4 +1,4 @@
-#include "model/tokenizer.h"
+#include "model/checkpoint/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Weights of the kinds that have more than layers: features, biases, block scores, output layers.
-#include "model/weights.h"
+#include "model/checkpoint/weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "model/weight_tables.h"
+#include "model/checkpoint/weight_tables.h"
 #include "tests/model/model_builder.h"
 
 namespace edgewise::testing {

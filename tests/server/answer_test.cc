@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "server/generator.h"
-#include "server/predictor.h"
-#include "server/queue.h"
-#include "server/repository.h"
+#include "server/calls/generator.h"
+#include "server/calls/predictor.h"
+#include "server/models/repository.h"
+#include "server/schedule/queue.h"
 #include "tests/model/run_model.h"
 #include "tests/server/test_models.h"
 
@@ -130,7 +130,7 @@ TEST_F(AnswerTest, RequestThatDiesInTheQueueIsCountedOnceAndLeavesNothingBehind)
   predictor_.Predict(request, now_ + std::chrono::seconds(1), {}, &response,
                      [this](const absl::Status& status) { End(status); });
   now_ += std::chrono::seconds(1);
-  queue_.AnswerDead();
+  queue_.AnswerEnded();
   ASSERT_EQ(ends_.size(), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(ends_[0])) << ends_[0];
   EXPECT_EQ(Metric(R"(requests_total{code="DEADLINE_EXCEEDED",model="sbm",version="3"})"), 1);

@@ -1,4 +1,4 @@
-#include "server/batcher.h"
+#include "server/schedule/batcher.h"
 
 #include <gtest/gtest.h>
 
@@ -125,9 +125,9 @@ TEST(BatcherTest, TakeDeadRemovesExactlyTheDeadAndKeepsTheOrder) {
   cancellable->stopping = client.get_token();
   const Task* cancelled = Add(batcher, std::move(cancellable));
   const Task* last = Add(batcher, MakeTask(8));
-  EXPECT_TRUE(batcher.TakeDead(kStart + milliseconds(999)).empty());
+  EXPECT_TRUE(batcher.TakeEnded(kStart + milliseconds(999)).empty());
   client.request_stop();
-  std::vector<DeadTask> dead = batcher.TakeDead(kStart + seconds(1));
+  std::vector<EndedTask> dead = batcher.TakeEnded(kStart + seconds(1));
   ASSERT_EQ(dead.size(), 2u);
   EXPECT_EQ(dead[0].task.get(), late);
   EXPECT_TRUE(absl::IsDeadlineExceeded(dead[0].reason));
@@ -195,7 +195,7 @@ TEST(BatcherTest, CancelledGenerationsAreTakenOut) {
   task->stopping = client.get_token();
   Add(batcher, std::move(task));
   client.request_stop();
-  const std::vector<DeadTask> dead = batcher.TakeDead(kStart);
+  const std::vector<EndedTask> dead = batcher.TakeEnded(kStart);
   ASSERT_EQ(dead.size(), 1u);
   EXPECT_TRUE(absl::IsCancelled(dead[0].reason));
   EXPECT_FALSE(batcher.HasGeneration({1, 1}));

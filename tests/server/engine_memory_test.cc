@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include "server/engine.h"
-#include "server/metrics.h"
-#include "server/repository.h"
+#include "server/models/repository.h"
+#include "server/observe/metrics.h"
+#include "server/schedule/engine.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"

@@ -1,21 +1,21 @@
 // The engine: clients that go while a layer of their request runs; the times and the order of answers.
-#include "server/engine.h"
+#include "server/schedule/engine.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <string>
 
-#include "server/metrics.h"
-#include "server/repository.h"
+#include "server/models/repository.h"
+#include "server/observe/metrics.h"
+#include "tests/model/cancelling_backend.h"
 #include "tests/model/run_model.h"
-#include "tests/model/stopping_backend.h"
 #include "tests/support/paths.h"
 
 namespace edgewise::server {
 namespace {
 
-using testing::StoppingBackend;
+using testing::CancellingBackend;
 
 // One model, requests that are there before the engine starts, and a clock that only tests move: what happens does not
 // depend on time.
@@ -28,7 +28,7 @@ class EngineTest : public ::testing::Test {
   };
 
   void Load(const std::string& name) {
-    backend_ = std::make_unique<StoppingBackend>(testing::MakeBackend());
+    backend_ = std::make_unique<CancellingBackend>(testing::MakeBackend());
     auto model = Model::Load(tests::TestdataFolder() + "/" + name + "/1", *backend_);
     ASSERT_TRUE(model.ok()) << model.status();
     auto loaded = std::make_shared<LoadedModel>();
@@ -93,7 +93,7 @@ class EngineTest : public ::testing::Test {
 
   // 40 ms go by during the call of Attend number `call`; then `gone`, or only the time.
   void DuringCall(int64_t call, std::stop_source* gone = nullptr) {
-    backend_->StopAfter(call, [this, gone] {
+    backend_->CancelAfter(call, [this, gone] {
       milliseconds_ += 40;
       if (gone != nullptr) gone->request_stop();
     });
@@ -103,7 +103,7 @@ class EngineTest : public ::testing::Test {
 
   std::atomic<int64_t> milliseconds_ = 1000;
   Metrics metrics_;
-  std::unique_ptr<StoppingBackend> backend_;
+  std::unique_ptr<CancellingBackend> backend_;
   std::shared_ptr<const LoadedModel> model_;
 };
 

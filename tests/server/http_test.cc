@@ -1,4 +1,4 @@
-#include "server/http.h"
+#include "server/observe/http.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

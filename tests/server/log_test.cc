@@ -1,4 +1,4 @@
-#include "server/log.h"
+#include "server/observe/log.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "server/metrics.h"
+#include "server/observe/metrics.h"
 #include "tests/model/run_model.h"
 #include "tests/server/test_models.h"
 

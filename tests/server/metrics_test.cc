@@ -1,4 +1,4 @@
-#include "server/metrics.h"
+#include "server/observe/metrics.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "model/pass.h"
+#include "model/forward/pass.h"
 #include "tests/server/test_models.h"
 
 namespace edgewise::server {

@@ -10,7 +10,7 @@
 #include <sstream>
 #include <string>
 
-#include "server/metrics.h"
+#include "server/observe/metrics.h"
 
 namespace edgewise::server {
 namespace {

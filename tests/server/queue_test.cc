@@ -1,4 +1,4 @@
-#include "server/queue.h"
+#include "server/schedule/queue.h"
 
 #include <gtest/gtest.h>
 
@@ -86,10 +86,10 @@ TEST(TaskQueueTest, AnswerDeadWorksWhileTheEngineIsBusy) {
   TaskQueue queue({}, clock.read());
   Answers late;
   ASSERT_TRUE(queue.Push(late.MakeTask(clock.at(1100))).ok());
-  queue.AnswerDead();
+  queue.AnswerEnded();
   EXPECT_EQ(late.count, 0);
   clock.milliseconds = 1101;
-  queue.AnswerDead();
+  queue.AnswerEnded();
   EXPECT_EQ(late.count, 1);
 }
 

@@ -1,4 +1,4 @@
-#include "server/repository.h"
+#include "server/models/repository.h"
 
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>

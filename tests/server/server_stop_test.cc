@@ -61,7 +61,7 @@ class StopTest : public ::testing::Test {
   }
 
   // The compute for the model's last request has ended and counts as cancelled; others are served.
-  void ExpectStopped(const std::string& model) {
+  void ExpectCancelled(const std::string& model) {
     ASSERT_TRUE(server_->WaitForMetric(Of(model, "requests_in_flight"), 0));
     EXPECT_GT(server_->Metric(Of(model, "cancelled_compute_seconds_total")), 0.0);
     v1::PredictResponse response;
@@ -80,7 +80,7 @@ TEST_F(StopTest, PredictEndsInsideALayerWhenItsClientGoes) {
   });
   v1::PredictResponse response;
   EXPECT_EQ(server_->stub().Predict(&context, LongPredict(), &response).error_code(), grpc::CANCELLED);
-  ExpectStopped("long");
+  ExpectCancelled("long");
   EXPECT_EQ(server_->Metric(R"(edgewise_requests_total{code="CANCELLED",model="long",version="1"})"), 1.0);
 }
 
@@ -91,7 +91,7 @@ TEST_F(StopTest, PredictEndsInsideALayerAtItsDeadline) {
     EXPECT_EQ(server_->Predict(LongPredict(), response, timeout).error_code(), grpc::DEADLINE_EXCEEDED);
     ASSERT_TRUE(server_->WaitForMetric(Of("long", "requests_in_flight"), 0));
   }
-  ExpectStopped("long");
+  ExpectCancelled("long");
 }
 
 TEST_F(StopTest, PromptEndsInsideALayerWhenItsClientGoes) {
@@ -102,7 +102,7 @@ TEST_F(StopTest, PromptEndsInsideALayerWhenItsClientGoes) {
   v1::GenerateResponse message;
   EXPECT_FALSE(stream->Read(&message));
   EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
-  ExpectStopped("long-lm");
+  ExpectCancelled("long-lm");
   EXPECT_EQ(server_->Metric(Ended("long-lm", "CANCELLED")), 1.0);
   EXPECT_EQ(server_->Metric(Of("long-lm", "generations_running")), 0.0);
 }

@@ -1,5 +1,5 @@
 // What Generate requests get wrong: code, field, value and limit.
-#include "server/validate_generate.h"
+#include "server/validate/validate_generate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <ostream>
 
 #include "server/status_details.h"
-#include "server/validate.h"
+#include "server/validate/validate.h"
 #include "tests/server/test_models.h"
 
 namespace edgewise::server {

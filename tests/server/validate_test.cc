@@ -1,5 +1,5 @@
 // Requests of the catalogue in bad_inputs.md (R1 to R52): each refusal has its code, field, value and limit.
-#include "server/validate.h"
+#include "server/validate/validate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <limits>
 #include <ostream>
 
-#include "model/layer_attention.h"
+#include "model/forward/attention_call.h"
 #include "server/status_details.h"
 #include "tests/server/test_models.h"
 

@@ -1,10 +1,10 @@
 // README's C++, with the installed headers and libraries: asks the server that is named, and one that is not there.
-#include "readme_includes.h"
-
 #include <edgewise/client/ensemble.h>
 
 #include <iostream>
 #include <string>
+
+#include "readme_includes.h"
 
 absl::StatusOr<edgewise::v1::PredictResponse> Ask(const std::string& address) {
 #include "readme_statements.inc"

@@ -1,1 +1,1 @@
-#include "server/engine.h"
+#include "server/schedule/engine.h"

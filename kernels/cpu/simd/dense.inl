@@ -1,0 +1,257 @@
+// Attention of a block of query rows by dense tiles of 64 keys, edges given as masks or as the first so many of a list.
+// Included by the file of each instruction set after its vector_*.h, bias.inl and tile.inl.
+//
+// A strip of 12 rows passes over one tile at a time: scores (6 rows x 64 keys in registers), weights, weighted sum of
+// values. A strip whose mask is empty in a tile is skipped, which changes no bit: it would add zeros.
+//
+// What a row gets depends on its own keys and their places in the list alone: every score and every element of the sum
+// is one chain of operations, whatever rows and columns share its registers.
+
+namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+inline constexpr int kStripRows = 2 * kScoreRows;
+inline constexpr int kTileVectors = kTileKeys / kLanes;
+inline constexpr float kLowest = -3.0e38f;  // below every score, and its differences are finite
+// Base-2 logarithm of the largest weight. A row's unit is its highest score so far, and stays so until another is above
+// it by more than this: the first tile of a row mostly settles its unit.
+inline constexpr float kMostWeight = 8.0f;
+
+// scores[r][c] = <q[r], tile column c> for kRows rows and kVectors vectors of columns, from vector `first` on.
+template <int kRows, int kVectors>
+EDGEWISE_INLINE void ScoreTile(const float* q, int depth, const TileView& tile, int first, float* scores) {
+  const float* k[kVectors];
+  for (int c = 0; c < kVectors; ++c) {
+    const int column = (first + c) * kLanes;
+    k[c] = tile.k[column / kPartKeys] + column % kPartKeys;
+  }
+  F s[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kVectors; ++c) s[r][c] = Zero();
+  }
+  for (int t = 0; t < depth; ++t) {
+    F key[kVectors];
+    for (int c = 0; c < kVectors; ++c) key[c] = Load(k[c] + t * kTileKeys);
+    for (int r = 0; r < kRows; ++r) {
+      const F query = Broadcast(q[r * depth + t]);
+      for (int c = 0; c < kVectors; ++c) s[r][c] = Fma(query, key[c], s[r][c]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kVectors; ++c) Store(scores + r * kTileKeys + (first + c) * kLanes, s[r][c]);
+  }
+}
+
+template <int kRows>
+static void ScoreRows(const float* q, int depth, const TileView& tile, int vectors, float* scores) {
+  int c = 0;
+  for (; c + kScoreVectors <= vectors; c += kScoreVectors) ScoreTile<kRows, kScoreVectors>(q, depth, tile, c, scores);
+  if constexpr (kScoreVectors > 2) {
+    if (vectors - c == 3) return ScoreTile<kRows, 3>(q, depth, tile, c, scores);
+    if (vectors - c == 2) return ScoreTile<kRows, 2>(q, depth, tile, c, scores);
+  }
+  if (vectors - c == 1) ScoreTile<kRows, 1>(q, depth, tile, c, scores);
+}
+
+// sums[r] += sum over `count` keys of weights[r][key] * v[key], for kRows rows and kVectors vectors of columns from t
+// on.
+template <int kRows, int kVectors>
+EDGEWISE_INLINE void AddValues(const float* weights, const TileView& tile, int count, float* sums, int depth, int t) {
+  F sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kVectors; ++c) sum[r][c] = Load(sums + r * depth + t + c * kLanes);
+  }
+  for (int key = 0; key < count;) {
+    const int end = count - key < tile.v_run ? count : key + tile.v_run;
+    for (const float* v = tile.v[key / kPartKeys] + t; key < end; ++key, v += tile.v_stride) {
+      F value[kVectors];
+      for (int c = 0; c < kVectors; ++c) value[c] = Load(v + c * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        const F weight = Broadcast(weights[r * kTileKeys + key]);
+        for (int c = 0; c < kVectors; ++c) sum[r][c] = Fma(weight, value[c], sum[r][c]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kVectors; ++c) Store(sums + r * depth + t + c * kLanes, sum[r][c]);
+  }
+}
+
+template <int kRows>
+static void AddRowValues(const float* weights, const TileView& tile, int count, float* sums, int depth) {
+  int t = 0;
+  for (; t + 4 * kLanes <= depth; t += 4 * kLanes) AddValues<kRows, 4>(weights, tile, count, sums, depth, t);
+  for (; t + 2 * kLanes <= depth; t += 2 * kLanes) AddValues<kRows, 2>(weights, tile, count, sums, depth, t);
+  for (; t < depth; t += kLanes) AddValues<kRows, 1>(weights, tile, count, sums, depth, t);
+}
+
+// A strip of all its rows, which may share what they load.
+static void AddStripValues(const float* weights, const TileView& tile, int count, float* sums, int depth) {
+  int t = 0;
+  for (; t + 4 * kLanes <= depth; t += 4 * kLanes) {
+    AddValues<kScoreRows, 4>(weights, tile, count, sums, depth, t);
+    AddValues<kScoreRows, 4>(weights + kScoreRows * kTileKeys, tile, count, sums + kScoreRows * depth, depth, t);
+  }
+  for (; t + 2 * kLanes <= depth; t += 2 * kLanes) AddValues<kStripRows, 2>(weights, tile, count, sums, depth, t);
+  for (; t < depth; t += kLanes) AddValues<kStripRows, 1>(weights, tile, count, sums, depth, t);
+}
+
+// By the number of rows: a strip of up to 12 goes in halves of up to 6.
+using ScoreStep = void (*)(const float*, int, const TileView&, int, float*);
+using ValueStep = void (*)(const float*, const TileView&, int, float*, int);
+static constexpr ScoreStep kScoreSteps[] = {nullptr,      ScoreRows<1>, ScoreRows<2>, ScoreRows<3>,
+                                            ScoreRows<4>, ScoreRows<5>, ScoreRows<6>};
+static constexpr ValueStep kValueSteps[] = {nullptr,         AddRowValues<1>, AddRowValues<2>, AddRowValues<3>,
+                                            AddRowValues<4>, AddRowValues<5>, AddRowValues<6>};
+
+// Turns one row of scores into weights under the row's unit; rescales what was summed when that grows.
+EDGEWISE_INLINE void WeighRow(uint64_t mask, float* scores, float* sums, int depth, float* weight_sum, float* max) {
+  F s[kTileVectors];
+  for (int c = 0; c < kTileVectors; ++c) {
+    s[c] = Select(static_cast<uint32_t>(mask >> (c * kLanes)), Load(scores + c * kLanes), Broadcast(kLowest));
+  }
+  F top = s[0];
+  for (int c = 1; c < kTileVectors; ++c) top = Max(top, s[c]);
+  if (AnyGreater(top, Broadcast(*max + kMostWeight))) {
+    const float grown = ReduceMax(top);
+    if (*max != kLowest) {  // else the sums are zero
+      const F shrink = Exp2(Broadcast(*max - grown));
+      for (int t = 0; t < depth; t += kLanes) Store(sums + t, Load(sums + t) * shrink);
+      Store(weight_sum, Load(weight_sum) * shrink);
+    }
+    *max = grown;
+  }
+  const F unit = Broadcast(*max);
+  F total = Zero();
+  for (int c = 0; c < kTileVectors; ++c) {
+    const F weight = Select(static_cast<uint32_t>(mask >> (c * kLanes)), Exp2(s[c] - unit), Zero());
+    Store(scores + c * kLanes, weight);
+    total = total + weight;
+  }
+  Store(weight_sum, Load(weight_sum) + total);
+}
+
+// Before the first tile of a strip.
+static void BeginStrip(const AttendBlock& block, int row0, int rows, float* weight_sum) {
+  const int depth = block.depth;
+  for (int i = row0 * depth; i < (row0 + rows) * depth; i += kLanes) Store(block.sums + i, Zero());
+  for (int r = row0; r < row0 + rows; ++r) {
+    Store(weight_sum + r * kLanes, Zero());
+    block.max_score[r] = kLowest;
+  }
+  const F scale = Broadcast(block.q_scale);
+  for (int r = row0; r < row0 + rows; ++r) {
+    const float* from = block.q_given + r * block.q_stride;
+    float* to = block.q + r * depth;
+    int t = 0;
+    for (; t + kLanes <= block.q_columns; t += kLanes) Store(to + t, Load(from + t) * scale);
+    for (; t < depth; ++t) to[t] = t < block.q_columns ? from[t] * block.q_scale : 0.0f;
+  }
+}
+
+// After its last tile: zeros of a row without keys.
+static void EndStrip(const AttendBlock& block, int row0, int rows, const float* weight_sum) {
+  for (int r = row0; r < row0 + rows; ++r) {
+    const float sum = ReduceAdd(Load(weight_sum + r * kLanes));
+    block.weight_sum[r] = sum;
+    if (block.out == nullptr) continue;
+    float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
+    // Scores beyond float32 must not pass for an answer.
+    const int64_t seen = block.limits == nullptr ? block.keys : block.limits[r];
+    if ((!(sum > 0.0f) || !__builtin_isfinite(block.max_score[r])) && seen > 0) inverse = __builtin_nanf("");
+    const float* from = block.sums + r * block.depth;
+    float* to = block.out + r * block.out_stride;
+    int t = 0;
+    for (; t + kLanes <= block.out_columns; t += kLanes) Store(to + t, Load(from + t) * Broadcast(inverse));
+    for (; t < block.out_columns; ++t) to[t] = from[t] * inverse;
+  }
+}
+
+EDGEWISE_INLINE void FetchRow(const float* row, int columns) {
+  constexpr int kLine = 16;  // floats
+  for (int t = 0; t < columns; t += kLine) __builtin_prefetch(row + t, 0, 3);
+}
+
+// One tile of a strip of up to 12 rows. Asks for as many of `next_q`, one by one: at once, they would wait for each
+// other. `scores`: [12, 64] scratch.
+static void AttendStrip(const AttendBlock& block, const TileView& tile, const TilePositions& positions, int row0,
+                        int rows, const uint64_t* mask, uint64_t any, const float* next_q, float* scores,
+                        float* weight_sum) {
+  const int depth = block.depth;
+  const int end = kTileKeys - __builtin_clzll(any);  // keys from here on have weight 0 for all rows
+  const int vectors = (end + kLanes - 1) / kLanes;
+  const float* q = block.q + row0 * depth;
+  float* sums = block.sums + row0 * depth;
+  const int first_half = rows < kScoreRows ? rows : kScoreRows;
+  const int second_half = rows - first_half;
+  float* second_scores = scores + kScoreRows * kTileKeys;
+  kScoreSteps[first_half](q, depth, tile, vectors, scores);
+  if (second_half > 0) kScoreSteps[second_half](q + kScoreRows * depth, depth, tile, vectors, second_scores);
+  if (block.bias != nullptr) {
+    for (int r = 0; r < rows; ++r) AddTileBias(block, row0 + r, positions, vectors, scores + r * kTileKeys);
+  }
+  for (int r = 0; r < rows; ++r) {
+    if (next_q != nullptr) FetchRow(next_q + r * block.q_stride, block.q_columns);
+    WeighRow(mask[r], scores + r * kTileKeys, sums + r * depth, depth, weight_sum + (row0 + r) * kLanes,
+             block.max_score + row0 + r);
+  }
+  if (rows == kStripRows) return AddStripValues(scores, tile, end, sums, depth);
+  kValueSteps[first_half](scores, tile, end, sums, depth);
+  if (second_half > 0) kValueSteps[second_half](second_scores, tile, end, sums + kScoreRows * depth, depth);
+}
+
+// Edges of rows row0.. of a block in its tile at first_place, of `count` keys. Returns what any of them has.
+EDGEWISE_INLINE uint64_t TileMasks(const AttendBlock& block, int64_t first_place, int count, int row0, int rows,
+                                   uint64_t* mask) {
+  const uint64_t present = ~uint64_t{0} >> (kTileKeys - count);
+  uint64_t any = 0;
+  for (int r = 0; r < rows; ++r) {
+    if (block.limits != nullptr) {
+      const int64_t seen = block.limits[row0 + r] - first_place;
+      mask[r] = seen >= count ? present : seen <= 0 ? 0 : ~uint64_t{0} >> (kTileKeys - seen);
+    } else {
+      mask[r] = block.bits == nullptr ? present : block.bits[(row0 + r) * block.bit_words + first_place / kTileKeys];
+    }
+    any |= mask[r];
+  }
+  return any;
+}
+
+static void AttendDense(const AttendBlock& block) {
+  const int depth = block.depth;
+  float* packed = block.scratch;                        // [depth, 64] when keys come unpacked
+  float* values = packed + depth * kTileKeys;           // [64, depth] when values come one by one
+  float* scores = values + depth * kTileKeys;           // [12, 64]
+  float* weight_sum = scores + kStripRows * kTileKeys;  // [rows, kLanes]
+  int64_t keys = block.keys;
+  if (block.limits != nullptr) {
+    keys = 0;
+    for (int r = 0; r < block.rows; ++r) keys = keys < block.limits[r] ? block.limits[r] : keys;
+  }
+  int64_t first_place = 0;
+  do {  // once without keys
+    const int count = keys - first_place < kTileKeys ? static_cast<int>(keys - first_place) : kTileKeys;
+    TileView tile;
+    TilePositions positions;
+    if (count > 0) {
+      tile = MakeTile(block, first_place, count, packed, values);
+      if (block.list != nullptr) FetchNext(block, first_place + kTileKeys, keys);
+      if (block.bias != nullptr) FindPositions(block, first_place, count, &positions);
+    }
+    for (int row0 = 0; row0 < block.rows; row0 += kStripRows) {
+      const int rows = block.rows - row0 < kStripRows ? block.rows - row0 : kStripRows;
+      const bool last = first_place + kTileKeys >= keys;
+      const float* next_q = nullptr;
+      if (first_place == 0) {
+        BeginStrip(block, row0, rows, weight_sum);
+        next_q = block.q_given + (row0 + rows) * block.q_stride;
+      }
+      uint64_t mask[kStripRows];
+      const uint64_t any = count > 0 ? TileMasks(block, first_place, count, row0, rows, mask) : 0;
+      if (any != 0) AttendStrip(block, tile, positions, row0, rows, mask, any, next_q, scores, weight_sum);
+      if (last) EndStrip(block, row0, rows, weight_sum);
+    }
+    first_place += kTileKeys;
+  } while (first_place < keys);
+}
+
+}  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

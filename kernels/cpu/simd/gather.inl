@@ -1,0 +1,199 @@
+// Attention of a block of query rows over lists of edges. Included by the file of each instruction set after its
+// vector_*.h and draw_*.inl.
+//
+// Keys are taken in segments that all rows finish before the next, so that a segment of k and v stays in the cache
+// while the rows of the block use it; a row carries its maximum and sums from segment to segment. Within a segment all
+// rows are scored, then weighed, then summed, in flat loops over batches of 16 edges of one row: how many edges a row
+// has in a segment is chance, and a loop per row would end in a mispredicted branch.
+
+namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+// Edges of one row in one segment: places begin.. of the padded lists.
+struct RowEdges {
+  int64_t begin, count;
+  const float* multiplicity;  // or null
+};
+
+// scores of batches first..last-1 of 16 edges.
+template <int kVectors>
+static void ScoreBatches(const AttendBlock& block, int64_t batches, const int32_t* batch_rows, const int32_t* keys,
+                         float* scores) {
+  const int vectors = kVectors > 0 ? kVectors : block.depth / 16;
+  const int64_t depth = 16 * vectors;
+  const int64_t stride = kVectors > 0 ? depth : block.k_stride;  // depths that are compiled in lie packed
+  for (int64_t b = 0; b < batches; ++b) {
+    StoreDots16<kVectors>(LoadOperand<kVectors>(block.q + batch_rows[b] * depth), vectors, block.k, stride,
+                          keys + 16 * b, scores + 16 * b);
+  }
+}
+
+EDGEWISE_INLINE void ScoreAll(const AttendBlock& block, int64_t batches, const int32_t* batch_rows, const int32_t* keys,
+                              float* scores) {
+  if (block.depth == 32 && block.k_stride == 32) return ScoreBatches<2>(block, batches, batch_rows, keys, scores);
+  if (block.depth == 64 && block.k_stride == 64) return ScoreBatches<4>(block, batches, batch_rows, keys, scores);
+  ScoreBatches<0>(block, batches, batch_rows, keys, scores);
+}
+
+// Raises the row's maximum and shrinks what was summed under the old one.
+EDGEWISE_INLINE void RaiseMax(const AttendBlock& block, int r, float max) {
+  const F shrink = Exp2(Broadcast(block.max_score[r] - max));
+  block.max_score[r] = max;
+  block.weight_sum[r] *= shrink[0];
+  for (int t = 0; t < block.depth; t += kLanes) {
+    Store(block.sums + r * block.depth + t, Load(block.sums + r * block.depth + t) * shrink);
+  }
+}
+
+// Turns a row's scores into weights under its running maximum and adds them up; zeros up to the end of its last batch.
+EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdges& row, float* scores) {
+  float* s = scores + row.begin;
+  if (kLanes == 16 && row.count <= 32 && row.multiplicity == nullptr) {
+    // Two vectors whether the row has them or not. What lies after a row is written after it, so it is only read here.
+    const uint32_t bits = static_cast<uint32_t>((uint64_t{1} << row.count) - 1);
+    const F first = Select(bits & 0xFFFF, Load(s), Broadcast(kLowest));
+    const F second = Select(bits >> 16, Load(s + kLanes), Broadcast(kLowest));
+    const float top = ReduceMax(Max(first, second));
+    if (top > block.max_score[r]) RaiseMax(block, r, top);
+    const F unit = Broadcast(block.max_score[r]);
+    const F weight0 = Select(bits & 0xFFFF, Exp2(first - unit), Zero());
+    const F weight1 = Select(bits >> 16, Exp2(second - unit), Zero());
+    StoreIf(row.count > 0, s, weight0);
+    StoreIf(row.count > 16, s + kLanes, weight1);
+    block.weight_sum[r] += ReduceAdd(weight0 + weight1);
+    return;
+  }
+  F top = Broadcast(kLowest);
+  for (int64_t e = 0; e < row.count; e += kLanes) {
+    const int rest = row.count - e < kLanes ? static_cast<int>(row.count - e) : kLanes;
+    top = Max(top, Select((1u << rest) - 1, Load(s + e), Broadcast(kLowest)));
+  }
+  const float segment_max = ReduceMax(top);
+  if (segment_max > block.max_score[r]) RaiseMax(block, r, segment_max);
+  const F unit = Broadcast(block.max_score[r]);
+  F total = Zero();
+  for (int64_t e = 0; e < (row.count + 15) / 16 * 16; e += kLanes) {
+    const int64_t left = row.count - e;
+    const int rest = left < 0 ? 0 : left < kLanes ? static_cast<int>(left) : kLanes;
+    F weight = Exp2(Load(s + e) - unit);
+    if (row.multiplicity != nullptr) weight = weight * LoadFirst(row.multiplicity + e, rest);
+    weight = Select((1u << rest) - 1, weight, Zero());
+    Store(s + e, weight);
+    total = total + weight;
+  }
+  block.weight_sum[r] += ReduceAdd(total);
+}
+
+// sums[row of batch] += weights times values, for kVectors vectors of columns, in units of 8 edges. Even and odd edges
+// are summed apart: one chain of additions would wait for itself. Padding has weight 0.
+template <int kVectors>
+EDGEWISE_INLINE void AddUnit(const int32_t* keys, const float* weights, const float* v, int64_t v_stride, float* sums) {
+  F even[kVectors], odd[kVectors];
+  for (int c = 0; c < kVectors; ++c) {
+    even[c] = Load(sums + c * kLanes);
+    odd[c] = Zero();
+  }
+#pragma GCC unroll 4
+  for (int e = 0; e < 8; e += 2) {
+    const float* v0 = v + keys[e] * v_stride;
+    const float* v1 = v + keys[e + 1] * v_stride;
+    const F weight0 = Broadcast(weights[e]);
+    const F weight1 = Broadcast(weights[e + 1]);
+    for (int c = 0; c < kVectors; ++c) even[c] = Fma(weight0, Load(v0 + c * kLanes), even[c]);
+    for (int c = 0; c < kVectors; ++c) odd[c] = Fma(weight1, Load(v1 + c * kLanes), odd[c]);
+  }
+  for (int c = 0; c < kVectors; ++c) Store(sums + c * kLanes, even[c] + odd[c]);
+}
+
+template <int kVectors, int kStride>
+EDGEWISE_INLINE void AddColumns(const AttendBlock& block, int64_t units, const int32_t* unit_rows,
+                                const int32_t* unit_begins, const int32_t* keys, const float* weights, int t) {
+  const int64_t stride = kStride > 0 ? kStride : block.v_stride;
+  for (int64_t u = 0; u < units; ++u) {
+    const int64_t begin = unit_begins[u];
+    AddUnit<kVectors>(keys + begin, weights + begin, block.v + t, stride, block.sums + unit_rows[u] * block.depth + t);
+  }
+}
+
+static void AddAll(const AttendBlock& block, int64_t units, const int32_t* unit_rows, const int32_t* unit_begins,
+                   const int32_t* keys, const float* weights) {
+  const int depth = block.depth;
+  int t = 0;
+  if (depth == 64 && block.v_stride == 64) {
+    for (; t < 64; t += 4 * kLanes) AddColumns<4, 64>(block, units, unit_rows, unit_begins, keys, weights, t);
+  } else if (depth == 32 && block.v_stride == 32) {
+    for (; t < 32; t += 2 * kLanes) AddColumns<2, 32>(block, units, unit_rows, unit_begins, keys, weights, t);
+  }
+  for (; t + 4 * kLanes <= depth; t += 4 * kLanes) {
+    AddColumns<4, 0>(block, units, unit_rows, unit_begins, keys, weights, t);
+  }
+  for (; t < depth; t += kLanes) AddColumns<1, 0>(block, units, unit_rows, unit_begins, keys, weights, t);
+}
+
+static void AttendGather(const AttendBlock& block) {
+  int64_t next[kBlockRows] = {};
+  for (int r = 0; r < block.rows; ++r) {
+    if (block.offsets != nullptr) next[r] = block.offsets[r];
+    block.max_score[r] = kLowest;
+    block.weight_sum[r] = 0.0f;
+    for (int t = 0; t < block.depth; ++t) block.sums[r * block.depth + t] = 0.0f;
+  }
+  RowEdges rows[kBlockRows];
+  float* scores = block.scratch;
+  int32_t* keys = block.keys_scratch;
+  for (int64_t first_key = 0; first_key < block.keys; first_key += block.segment) {
+    const int64_t end_key = first_key + block.segment < block.keys ? first_key + block.segment : block.keys;
+    int64_t batches = 0, units = 0;
+    for (int r = 0; r < block.rows; ++r) {
+      RowEdges& row = rows[r];
+      row.begin = 16 * batches;
+      row.multiplicity = nullptr;
+      if (block.offsets == nullptr) {
+        const uint64_t* bits = block.bits + r * block.bit_words + first_key / 64;
+        row.count = ListBits(bits, (end_key - first_key + 63) / 64, static_cast<int32_t>(first_key), keys + row.begin);
+        FillKeys(keys + row.begin + row.count, static_cast<int32_t>(end_key - 1));
+      } else {
+        if (block.multiplicity != nullptr) row.multiplicity = block.multiplicity + next[r];
+        row.count = TakeKeys(block.edges + next[r], block.offsets[r + 1] - next[r], static_cast<int32_t>(end_key),
+                             keys + row.begin);
+        next[r] += row.count;
+      }
+      const int64_t more = (row.count + 15) / 16;
+      int64_t b = 0;
+      do {
+        block.batch_rows[batches + b] = block.batch_rows[batches + b + 1] = r;
+        b += 2;
+      } while (b < more);
+      batches += more;
+      int64_t u = 0;
+      do {
+        for (int i = 0; i < 4; ++i) {
+          block.unit_rows[units + u + i] = r;
+          block.unit_begins[units + u + i] = static_cast<int32_t>(row.begin + 8 * (u + i));
+        }
+        u += 4;
+      } while (u < (row.count + 7) / 8);
+      units += (row.count + 7) / 8;
+    }
+    ScoreAll(block, batches, block.batch_rows, keys, scores);
+    for (int r = 0; block.bias != nullptr && r < block.rows; ++r) {
+      AddEdgeBias(block, r, keys + rows[r].begin, rows[r].count, scores + rows[r].begin);
+    }
+    for (int r = 0; r < block.rows; ++r) WeighRowEdges(block, r, rows[r], scores);
+    AddAll(block, units, block.unit_rows, block.unit_begins, keys, scores);
+  }
+}
+
+static void EdgeScores(const AttendBlock& block, int row, float* out) {
+  const int32_t* keys = block.edges + block.offsets[row];
+  const int64_t count = block.offsets[row + 1] - block.offsets[row];
+  for (int64_t e = 0; e < count; e += 16) {
+    alignas(64) int32_t padded[64];
+    TakeKeys(keys + e, count - e < 16 ? count - e : 16, INT32_MAX, padded);
+    for (int64_t i = count - e; i < 16; ++i) padded[i] = keys[e];
+    const int32_t batch_row = row;
+    ScoreAll(block, 1, &batch_row, padded, out + e);
+    if (block.bias != nullptr) AddEdgeBias(block, row, padded, 16, out + e);
+  }
+}
+
+}  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

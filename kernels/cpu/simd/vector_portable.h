@@ -1,0 +1,138 @@
+// vector_avx512.h for every other machine: GCC vector types of the machine's width. Included only by the files of one
+// instruction set, inside namespace EDGEWISE_SIMD_NAMESPACE.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_VECTOR_PORTABLE_H_
+#define EDGEWISE_KERNELS_CPU_SIMD_VECTOR_PORTABLE_H_
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include <cstdint>
+
+#define EDGEWISE_INLINE static inline __attribute__((always_inline))
+
+namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+#if defined(__AVX2__)
+inline constexpr int kLanes = 8;
+#else
+inline constexpr int kLanes = 4;
+#endif
+typedef float F __attribute__((vector_size(4 * kLanes)));
+typedef float UnalignedF __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef int32_t I __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t U __attribute__((vector_size(4 * kLanes)));
+inline constexpr int kScoreVectors = 2;  // a register tile of scores: 6 rows x 2 vectors
+inline constexpr int kScoreRows = 6;
+
+EDGEWISE_INLINE F Broadcast(float a) { return a - F{}; }
+EDGEWISE_INLINE F Zero() { return F{}; }
+EDGEWISE_INLINE F Load(const float* p) { return *reinterpret_cast<const UnalignedF*>(p); }
+EDGEWISE_INLINE void Store(float* p, F a) { *reinterpret_cast<UnalignedF*>(p) = a; }
+EDGEWISE_INLINE F Fma(F a, F b, F c) {
+#if defined(__AVX2__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+EDGEWISE_INLINE F Max(F a, F b) { return a > b ? a : b; }
+EDGEWISE_INLINE F Min(F a, F b) { return a < b ? a : b; }
+EDGEWISE_INLINE float ReduceAdd(F a) {
+  float sum = a[0];
+  for (int l = 1; l < kLanes; ++l) sum += a[l];
+  return sum;
+}
+EDGEWISE_INLINE float ReduceMax(F a) {
+  float max = a[0];
+  for (int l = 1; l < kLanes; ++l) max = a[l] > max ? a[l] : max;
+  return max;
+}
+EDGEWISE_INLINE bool AnyGreater(F a, F b) {
+  const I greater = a > b;
+  int any = 0;
+  for (int l = 0; l < kLanes; ++l) any |= greater[l];
+  return any != 0;
+}
+EDGEWISE_INLINE I LaneNumbers() {
+  I lanes = {};
+  for (int l = 0; l < kLanes; ++l) lanes[l] = l;
+  return lanes;
+}
+// Lane l of a where bit l is set, else of b.
+EDGEWISE_INLINE F Select(uint32_t bits, F a, F b) {
+  const I mask = (static_cast<int32_t>(bits) & (1 << LaneNumbers())) != 0;
+  return mask ? a : b;
+}
+EDGEWISE_INLINE F LoadFirst(const float* p, int count) {
+  F a = {};
+  for (int l = 0; l < kLanes; ++l) {
+    if (l < count) a[l] = p[l];
+  }
+  return a;
+}
+
+// 2^a for a <= 0, -inf included; never below 2^-100; error below 1.5 ulp; exactly 1 at 0.
+EDGEWISE_INLINE F Exp2(F a) {
+  const F magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to integers, which lie in the low bits
+  a = Max(a, Broadcast(-100.0f));
+  const F shifted = a + magic;
+  const F f = a - (shifted - magic);
+  F p = Broadcast(1.32647285e-3f);
+  p = Fma(p, f, Broadcast(9.67151299e-3f));
+  p = Fma(p, f, Broadcast(5.55073358e-2f));
+  p = Fma(p, f, Broadcast(2.40222424e-1f));
+  p = Fma(p, f, Broadcast(6.93147004e-1f));
+  p = Fma(p, f, Broadcast(1.0f));
+  const U bits = reinterpret_cast<U>(p) + (reinterpret_cast<U>(shifted) << 23);  // wraps
+  return reinterpret_cast<F>(bits);
+}
+
+template <int kVectors>
+struct DotOperand {
+  const float* all;
+};
+template <int kVectors>
+EDGEWISE_INLINE DotOperand<kVectors> LoadOperand(const float* x) {
+  return {x};
+}
+
+// out[k] = <x, base + keys[k] * stride>, k = 0..15, of 16 * vectors elements, in the order of MembershipDot.
+template <int kVectors>
+EDGEWISE_INLINE void StoreDots16(const DotOperand<kVectors>& x, int vectors, const float* base, int64_t stride,
+                                 const int32_t* keys, float* out) {
+  for (int k = 0; k < 16; ++k) {
+    const float* row = base + keys[k] * stride;
+    float lane[16] = {};
+    for (int t = 0; t < vectors; ++t) {
+      for (int l = 0; l < 16; ++l) lane[l] = __builtin_fmaf(x.all[16 * t + l], row[16 * t + l], lane[l]);
+    }
+    for (int step = 8; step > 0; step /= 2) {
+      for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
+    }
+    out[k] = lane[0];
+  }
+}
+
+EDGEWISE_INLINE void StoreIf(bool condition, float* p, F a) {
+  if (condition) Store(p, a);
+}
+
+// Copies keys below `end` from `count` ascending ones, and end - 1 up to the next multiple of 16. Returns how many.
+EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end, int32_t* out) {
+  int64_t taken = 0;
+  while (taken < count && keys[taken] < end) {
+    out[taken] = keys[taken];
+    ++taken;
+  }
+  for (int64_t e = taken; e % 16 != 0; ++e) out[e] = end - 1;
+  return taken;
+}
+
+EDGEWISE_INLINE void FillKeys(int32_t* out, int32_t key) {
+  for (int i = 0; i < 16; ++i) out[i] = key;
+}
+
+}  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_VECTOR_PORTABLE_H_

@@ -1,0 +1,303 @@
+#include "kernels/cuda/attention/attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/attention/edge_graph.h"
+#include "kernels/cuda/attention/items.h"
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/device/cancel_flags.h"
+#include "kernels/cuda/ops/rows.h"
+#include "kernels/pattern_count.h"
+
+namespace edgewise::cuda {
+namespace {
+
+constexpr int32_t kMaxDim = 256;  // of a head's queries and values
+constexpr int32_t kMaxDimLittleShared = 128;
+constexpr int64_t kLittleShared = 160 << 10;  // bytes a block; A100 and H100 have more
+// Results of the calls of one wave: 16 layers of 8 heads over 16,384 tokens whose key degrees are wanted, say.
+constexpr int64_t kResultBytes = int64_t{16} << 20;
+
+absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
+                         std::span<const AttentionProblem> problems) {
+  const int32_t most = device.shared_memory() < kLittleShared ? kMaxDimLittleShared : kMaxDim;
+  if (inputs.head_dim > most || inputs.value_dim > most) {
+    return absl::InvalidArgumentError(absl::StrCat("head_dim is ", std::max(inputs.head_dim, inputs.value_dim),
+                                                   "; the kernels take at most ", most, " on ", device.name()));
+  }
+  if (static_cast<int64_t>(problems.size()) * inputs.num_heads >= kMaxProblemHeads) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a call of attention has ", problems.size(), " sequences of ", inputs.num_heads, " heads"));
+  }
+  for (const AttentionProblem& problem : problems) {
+    if (problem.tokens >= kMaxTokens) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a sequence has ", problem.tokens, " tokens; the CUDA kernels take fewer than ", kMaxTokens));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Positions that kernels look up; empty where token i is at position i.
+std::span<const int32_t> Positions(const AttentionProblem& problem) {
+  if (problem.positions == nullptr) return {};
+  const std::span<const int32_t> positions(problem.positions, problem.tokens);
+  return positions.back() == problem.tokens - 1 ? std::span<const int32_t>() : positions;
+}
+
+void StageBias(const PairwiseBias& bias, int32_t num_heads, Staging& staging, DeviceProblem& staged) {
+  const size_t pairs = static_cast<size_t>(bias.length) * bias.length;
+  staged.bias_length = bias.length;
+  if (bias.values != nullptr) {
+    staged.bias_values = staging.Add(std::span(bias.values, pairs));
+  } else {
+    staged.bias_buckets = staging.Add(std::span(bias.buckets, pairs));
+    staged.bias_table = staging.Add(std::span(bias.table, static_cast<size_t>(num_heads) * 256));
+  }
+}
+
+DeviceCall MakeCall(const AttentionInputs& inputs, Matrix out) {
+  DeviceCall call = {};
+  call.q = inputs.q.data;
+  call.k = inputs.k.data;
+  call.v = inputs.v.data;
+  call.q_stride = inputs.q.stride;
+  call.k_stride = inputs.k.stride;
+  call.v_stride = inputs.v.stride;
+  call.out = out.data;
+  call.out_stride = out.stride;
+  call.num_heads = inputs.num_heads;
+  call.head_dim = inputs.head_dim;
+  call.value_dim = inputs.value_dim > 0 ? inputs.value_dim : inputs.head_dim;
+  call.scale = inputs.scale;
+  call.distance_bias = inputs.distance_bias;
+  call.distance_span = inputs.distance_span;
+  call.x = inputs.memberships.x;
+  call.y = inputs.memberships.y;
+  call.query_bound = inputs.memberships.query_bound;
+  call.key_bound = inputs.memberships.key_bound;
+  call.membership_rows = inputs.memberships.rows;
+  call.rank = inputs.memberships.rank;
+  return call;
+}
+
+}  // namespace
+
+absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                             std::span<EdgeCap> caps, Matrix out, DeviceCall& call, Lists& lists, Results& results) {
+  call = MakeCall(inputs, out);
+  std::vector<DeviceProblem> staged(problems.size());
+  RowItems row_items;
+  std::vector<TileItem> tile_items;
+  std::vector<int32_t> expected;
+  int64_t counts = 0;
+  for (size_t p = 0; p < problems.size(); ++p) {
+    const AttentionProblem& problem = problems[p];
+    const auto index = static_cast<int32_t>(p);
+    DeviceProblem& of = staged[p];
+    of.first_row = problem.first_row;
+    of.query_row = problem.first_row + problem.query_shift;
+    of.out_row = problem.out_row;
+    of.tokens = problem.tokens;
+    of.first_query = problem.first_query;
+    of.positions = staging_.Add(Positions(problem));
+    of.kind = KindOf(problem.pattern);
+    of.cap = problem.cap;
+    of.cancel = CancelFlags::WordOf(problem.cancel);
+    of.sampled = -1;
+    if (problem.bias != nullptr) StageBias(*problem.bias, inputs.num_heads, staging_, of);
+    if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
+      of.law = drawn->law;
+      of.self_loops = drawn->self_loops;
+      of.exploration = drawn->exploration;
+      of.local_window = drawn->local_window;
+      of.key = drawn->key;
+      of.count = counts;
+      counts += inputs.num_heads;
+      if (problem.report->want_expected) expected.push_back(index);
+    }
+    if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
+    if (of.kind == PatternKind::kTiles) {
+      AddTileItems(problem, index, inputs.num_heads, staging_, tile_items);
+    } else {
+      AddRowItems(problem, index, inputs.num_heads, bf16_ && call.value_dim <= kMaxDenseDim, of, row_items);
+    }
+  }
+  call.num_narrow_items = OrderTileItems(tile_items);
+  call.num_tile_items = static_cast<int64_t>(tile_items.size()) - call.num_narrow_items;
+  call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
+  StageRowItems(row_items, staged, staging_, call);
+  call.tile_items = staging_.Add(std::span<const TileItem>(tile_items));
+  call.narrow_items = call.tile_items + call.num_tile_items;
+  call.num_caps = static_cast<int32_t>(caps.size());
+  lists.expected = staging_.Add(std::span<const int32_t>(expected));
+  lists.num_expected = static_cast<int32_t>(expected.size());
+  return PlanResults(problems, caps, call, lists, results);
+}
+
+// Lays out what the device writes, and writes what it starts from.
+absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
+                                    DeviceCall& call, Lists& lists, Results& results) {
+  const int64_t heads = call.num_heads;
+  results.caps = caps;
+  results.num_heads = heads;
+  int64_t counts = 0;
+  for (const AttentionProblem& problem : problems)
+    counts += std::holds_alternative<DrawnRows>(problem.pattern) ? heads : 0;
+  const auto cap_bytes = static_cast<int64_t>(caps.size() * sizeof(DeviceCap));
+  results.degrees = cap_bytes + counts * static_cast<int64_t>(sizeof(DeviceHeadCounts));
+  std::vector<int64_t> first_degrees(problems.size(), -1);
+  int64_t count = 0, degrees = 0;
+  for (size_t p = 0; p < problems.size(); ++p) {
+    const AttentionProblem& problem = problems[p];
+    if (!std::holds_alternative<DrawnRows>(problem.pattern)) continue;
+    if (problem.report->want_key_degrees) first_degrees[p] = std::exchange(degrees, degrees + heads * problem.tokens);
+    problem.report->heads.assign(heads, {});
+    results.owed.push_back({problem.report, count, first_degrees[p], problem.tokens});
+    count += heads;
+  }
+  if (degrees > 0) lists.first_degrees = staging_.Add(std::span<const int64_t>(first_degrees));
+  const int64_t bytes = results.degrees + degrees * static_cast<int64_t>(sizeof(uint32_t));
+  if (bytes == 0) return absl::OkStatus();
+  const absl::StatusOr<ResultMemory::Piece> memory = result_memory_.Take(bytes);
+  if (!memory.ok()) return memory.status();
+  results.memory = *memory;
+  results.bytes = bytes;
+  unsigned char* host = memory->host;
+  std::memset(host, 0, bytes);
+  std::vector<uint64_t> undrawn(caps.size(), 0);
+  for (const AttentionProblem& problem : problems) {
+    if (problem.cap < 0 || std::holds_alternative<DrawnRows>(problem.pattern)) continue;
+    undrawn[problem.cap] += CountEdges(problem, call.num_heads);
+  }
+  for (size_t c = 0; c < caps.size(); ++c) {
+    DeviceCap cap = {};
+    cap.undrawn = undrawn[c];
+    cap.max_edges = caps[c].max_edges;
+    cap.ledger = caps[c].ledger == nullptr ? nullptr : static_cast<const CudaLedger*>(caps[c].ledger)->edges();
+    cap.share = caps[c].share;
+    cap.cut = {~uint64_t{0}, ~uint64_t{0}};
+    cap.tau = 1.0;
+    std::memcpy(host + c * sizeof(DeviceCap), &cap, sizeof(cap));
+  }
+  call.caps = reinterpret_cast<DeviceCap*>(memory->device);
+  call.counts = reinterpret_cast<DeviceHeadCounts*>(memory->device + cap_bytes);
+  return CopyAsync(memory->device, host, bytes, cudaMemcpyHostToDevice, device_);
+}
+
+absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                                           DeviceCall& call, DeviceArray& rounded) {
+  if (!bf16_) return absl::OkStatus();
+  const int64_t k_columns = static_cast<int64_t>(call.num_heads) * call.head_dim;
+  const int64_t v_columns = static_cast<int64_t>(call.num_heads) * call.value_dim;
+  const int64_t k_count = (inputs.k.rows * k_columns + 127) / 128 * 128;  // keeps the values aligned
+  absl::StatusOr<DeviceArray> block =
+      DeviceArray::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)),
+                          device_.memory(Workspace::kAttention));
+  if (!block.ok()) return block.status();
+  rounded = *std::move(block);
+  int64_t first = inputs.k.rows, end = 0;  // of the rows that problems read: a cache has room for more
+  for (const AttentionProblem& problem : problems) {
+    first = std::min(first, problem.first_row);
+    end = std::max(end, problem.first_row + problem.tokens);
+  }
+  const auto round = [&](const ConstMatrix& rows, int64_t columns, __nv_bfloat16* to) {
+    return CudaStatus(RoundRows(device_.stream(), rows.data + first * rows.stride, rows.stride, end - first, columns,
+                                to + first * columns),
+                      "rounding keys and values");
+  };
+  auto* k16 = rounded.as<__nv_bfloat16>();
+  call.k16 = k16;
+  call.v16 = k16 + k_count;
+  const absl::Status status = round(inputs.k, k_columns, k16);
+  return status.ok() ? round(inputs.v, v_columns, k16 + k_count) : status;
+}
+
+absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results) {
+  cudaStream_t stream = device_.stream();
+  absl::Status status;
+  if (call.num_caps > 0) {
+    const absl::StatusOr<void*> scratch = cap_scratch_.Get(CapScratchBytes(call.num_caps));
+    if (!scratch.ok()) return scratch.status();
+    status = CudaStatus(SelectYoungest(stream, call, *scratch), "edge caps");
+  }
+  if (status.ok()) status = CudaStatus(CountSampledEdges(stream, call), "sampled edges");
+  if (status.ok()) status = CudaStatus(AttendDense(stream, call), "attention in dense heads");
+  if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
+  if (status.ok()) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
+  if (status.ok() && lists.first_degrees != nullptr) {
+    auto* degrees = reinterpret_cast<uint32_t*>(results.memory.device + results.degrees);
+    status = CudaStatus(CountKeyDegrees(stream, call, lists.first_degrees, degrees), "key degrees");
+  }
+  if (status.ok() && lists.num_expected > 0) {
+    status = CudaStatus(CountExpected(stream, call, lists.expected, lists.num_expected), "expected edges");
+  }
+  if (status.ok() && results.bytes > 0) {
+    status = CopyAsync(results.memory.host, results.memory.device, results.bytes, cudaMemcpyDeviceToHost, device_);
+  }
+  return status;
+}
+
+absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                               std::span<EdgeCap> caps, Matrix out) {
+  absl::Status status = CheckShapes(device_, inputs, problems);
+  if (!status.ok()) return status;
+  Results results;
+  DeviceCall call;
+  Lists lists;
+  DeviceArray rounded;
+  status = Plan(inputs, problems, caps, out, call, lists, results);
+  status.Update(staging_.Commit());  // always: it ends what Plan began
+  if (status.ok()) status = RoundKeysAndValues(inputs, problems, call, rounded);
+  if (status.ok()) status = Enqueue(call, lists, results);
+  if (!status.ok()) {
+    device_.Synchronize().IgnoreError();  // copies to and from `results` may be on their way
+    return status;
+  }
+  if (results.bytes > 0) pending_.push_back(std::move(results));
+  for (size_t p = 0; p < problems.size(); ++p) {
+    if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);
+    if (!problems[p].report->want_graph) continue;
+    status = FillGraph(device_, problems[p], static_cast<int32_t>(p), call);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Attention::Collect() {
+  absl::Status status;
+  for (; !pending_.empty(); pending_.pop_front()) {
+    const Results& results = pending_.front();
+    const unsigned char* host = results.memory.host;
+    const auto* device_caps = reinterpret_cast<const DeviceCap*>(host);
+    for (size_t c = 0; c < results.caps.size(); ++c) {
+      results.caps[c].capped = device_caps[c].capped != 0;
+      if (device_caps[c].failed != 0) status = absl::InternalError("cuda: more edges of one age than a cap can order");
+    }
+    const auto* counts = reinterpret_cast<const DeviceHeadCounts*>(host + results.caps.size() * sizeof(DeviceCap));
+    for (const Results::Owed& owed : results.owed) {
+      for (int64_t h = 0; h < results.num_heads; ++h) {
+        HeadReport& head = owed.report->heads[h];
+        head.edges = counts[owed.count + h].edges;
+        head.isolated = counts[owed.count + h].isolated;
+        if (owed.report->want_expected) head.expected = counts[owed.count + h].expected;
+        if (owed.degrees < 0) continue;
+        const auto* degrees =
+            reinterpret_cast<const uint32_t*>(host + results.degrees) + owed.degrees + h * owed.tokens;
+        head.key_degrees.assign(degrees, degrees + owed.tokens);
+      }
+    }
+  }
+  result_memory_.Clear();
+  return status;
+}
+
+absl::Status Attention::Prepare(bool caps) {
+  const absl::Status status = result_memory_.Prepare(kResultBytes);
+  return status.ok() && caps ? cap_scratch_.Get(CapScratchBytes(kMaxCapsAtOnce)).status() : status;
+}
+
+}  // namespace edgewise::cuda

@@ -1,0 +1,202 @@
+// What the attention kernels read: one call of Backend::Attend as plain structs in device memory. The host makes them
+// (attention.cc); nothing here depends on what is drawn.
+//
+// Compiled for the host and for the device; pointers are to device memory.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_CALL_H_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_CALL_H_
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/budget.h"
+#include "kernels/draw.h"
+
+namespace edgewise::cuda {
+
+// How many queries one item of the row kernel has; of a sequence's last item fewer.
+inline constexpr int kRowsPerItem = 32;
+// Rows are drawn and attended over in chunks of so many keys (packed indices), so that a chunk's edges, one bit per
+// pair, stay in shared memory. What such a row sums up in which order depends on its edges and on these chunks only.
+inline constexpr int kChunkKeys = 4096;
+inline constexpr int kChunkWords = kChunkKeys / 64;
+// Queries of one item of the tile kernel, and keys of one of its steps. An item of at most kWarpQueries can also go to
+// a block of one warp, which gives it the same bytes.
+inline constexpr int kTileQueries = 64;
+inline constexpr int kTileKeys = 64;
+inline constexpr int kWarpQueries = 16;
+
+// A head with rows of its own is dense, and goes to the tile kernel, where of the pairs of its queries 0, kSampledStep,
+// 2 * kSampledStep .. one in kDenseHeadShare or more is an edge: known before the others are drawn, and the same for a
+// graph that is given back. To be tuned on a GPU.
+inline constexpr int kSampledStep = 32;
+inline constexpr int64_t kDenseHeadShare = 20;
+inline constexpr int kMaxDenseDim = 128;  // wider heads are never dense: their values' sums take a draw's registers
+
+enum class PatternKind : int32_t {
+  kDrawn,  // rows drawn from memberships: row kernel, or the tile kernel for dense heads
+  kGiven,  // compressed sparse rows: likewise
+  kTiles   // key lists shared by runs of queries: tile kernel
+};
+
+// Which drawn edges a cap keeps: all, or those before (age, order) in lexicographic order. Written by the device.
+struct EdgeCut {
+  uint64_t age_bits;  // of the first dropped edge's age, a double; ~0: all are kept
+  uint64_t order;     // EdgeOrder of it
+};
+
+// Place of an edge among edges of the same age: problem and head, then query, then key (20 bits each).
+EDGEWISE_HOST_DEVICE inline uint64_t EdgeOrder(uint32_t problem, uint32_t num_heads, uint32_t head, uint32_t query,
+                                               uint32_t key) {
+  return (static_cast<uint64_t>(problem) * num_heads + head) << 40 | static_cast<uint64_t>(query) << 20 | key;
+}
+inline constexpr int64_t kMaxTokens = int64_t{1} << 20;        // of a sequence
+inline constexpr int64_t kMaxProblemHeads = int64_t{1} << 24;  // of a call
+
+// One allowance of the call (EdgeCap). All but `problems` and `undrawn` is written by the device.
+struct DeviceCap {
+  uint64_t max_edges;  // as EdgeCap::max_edges
+  uint64_t* ledger;    // what the sample may still use; null: none
+  BudgetShare share;   // of the ledger
+  uint64_t undrawn;    // edges of patterns under this cap that draw nothing, over heads
+  uint64_t forced;     // out: forced edges of the drawn ones
+  uint64_t drawn;      // out: edges drawn before the cut, forced ones left out
+  uint64_t allowed;    // out: drawn edges that may stay
+  EdgeCut cut;         // out
+  double tau;          // out: age of the first dropped edge; 1: none
+  int32_t capped;      // out: 1: edges were dropped
+  int32_t failed;      // out: 1: the selection ran out of room
+};
+
+// One sequence (AttentionProblem).
+struct DeviceProblem {
+  int64_t first_row;  // of the sequence in k, v and the memberships
+  int64_t query_row;  // token i's query is in row query_row + i of q
+  int64_t out_row;    // of the first query
+  int32_t tokens;     // n
+  int32_t first_query;
+  const int32_t* positions;  // [n]; null: 0..n-1
+  PatternKind kind;
+  int32_t cap;      // index into the call's caps; -1: none
+  int64_t count;    // index of its first head in the call's counts; drawn only
+  int64_t sampled;  // index of its first head in the call's sampled_edges; -1: its heads have row items only
+  // Not 0 once nobody wants the results; written while kernels run (Cancelled, cancel.cuh). Null: always wanted.
+  const int32_t* cancel;
+
+  // kDrawn
+  Law law;
+  bool self_loops;
+  float exploration;
+  int32_t local_window;
+  RandomKey key;
+
+  // kGiven: heads one behind the other, each over the queries; row_offsets [heads, queries + 1] into the next two.
+  const int64_t* row_offsets;
+  const int32_t* given_keys;
+  const int32_t* multiplicity;  // null: all 1
+
+  // Pairwise bias by position: values, or buckets into table; length 0: none.
+  int32_t bias_length;
+  const float* bias_values;     // [length, length]
+  const uint8_t* bias_buckets;  // [length, length]
+  const float* bias_table;      // [heads, 256]
+};
+
+// Up to kRowsPerItem queries of one head, whose edges are rows of their own.
+struct RowItem {
+  int32_t problem, head;
+  int32_t first_query, queries;
+};
+
+// Up to kTileQueries queries of one head that share a key list; query r sees the first limits[r] of the keys.
+struct TileItem {
+  int32_t problem, head;
+  int32_t first_query, queries;
+  int32_t num_keys;       // that the last of the queries may see at most
+  int32_t causal;         // 1: keys are 0..num_keys-1 and query i sees i + 1 of them; 0: see limits
+  const int32_t* keys;    // [num_keys] packed indices, ascending; null: 0..num_keys-1
+  const int32_t* limits;  // [queries]; null: all keys (or causal)
+};
+
+// Up to kTileQueries queries of one head that may be dense; or up to 16 of the queries that say so, kSampledStep apart.
+using FragmentItem = RowItem;
+
+// What a head of a drawn problem reports.
+struct DeviceHeadCounts {
+  unsigned long long edges;     // kept, forced ones included
+  unsigned long long isolated;  // queries without an edge
+  double expected;              // mean edges of the uncapped law; when asked for
+};
+
+// Everything a kernel needs; passed by value.
+struct DeviceCall {
+  const float* q;
+  const float* k;
+  const float* v;
+  int64_t q_stride, k_stride, v_stride;  // floats
+  // Precision bf16: keys and values rounded, packed [rows, heads * dim]; row r is row r of k and v. Else null.
+  const __nv_bfloat16* k16;
+  const __nv_bfloat16* v16;
+  float* out;
+  int64_t out_stride;
+  int32_t num_heads, head_dim, value_dim;
+  float scale;
+  const float* distance_bias;  // [heads, 2 * distance_span - 1]; null: none
+  int32_t distance_span;
+
+  const float* x;            // [heads, membership_rows, rank]
+  const float* y;            // [heads, membership_rows, rank]
+  const float* query_bound;  // [heads, membership_rows]
+  const float* key_bound;    // [heads, membership_rows]
+  int64_t membership_rows;
+  int32_t rank;
+
+  const DeviceProblem* problems;
+  const RowItem* row_items;
+  const TileItem* tile_items;
+  const TileItem* narrow_items;  // of at most kWarpQueries queries each; none of them is among tile_items
+  int64_t num_row_items, num_tile_items, num_narrow_items;
+  // Precision bf16: of drawn problems whose heads may be dense; and of given heads that are, which have no row items.
+  const FragmentItem* dense_items;
+  const FragmentItem* given_items;
+  const FragmentItem* sampled_items;  // of the former
+  int64_t num_dense_items, num_given_items, num_sampled_items;
+  unsigned long long* sampled_edges;  // [.. heads that may be dense]: of their sampled queries; zero at first
+  DeviceCap* caps;
+  int32_t num_caps;
+  DeviceHeadCounts* counts;
+};
+
+// `sampled_edges`: of queries 0, kSampledStep, 2 * kSampledStep .. of a head.
+EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t tokens, uint64_t sampled_edges) {
+  const int64_t rows = (tokens + kSampledStep - 1) / kSampledStep;
+  return static_cast<int64_t>(sampled_edges) * kDenseHeadShare >= rows * tokens;
+}
+// Of a drawn problem, once the sampled items have been counted.
+EDGEWISE_HOST_DEVICE inline bool IsDenseHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
+  return problem.sampled >= 0 && HeadIsDense(problem.tokens, call.sampled_edges[problem.sampled + head]);
+}
+
+EDGEWISE_HOST_DEVICE inline int32_t PositionOf(const DeviceProblem& problem, int32_t token) {
+  return problem.positions == nullptr ? token : problem.positions[token];
+}
+
+// What is added to the scaled score of a pair of tokens of one head.
+EDGEWISE_HOST_DEVICE inline float BiasOf(const DeviceCall& call, const DeviceProblem& problem, int32_t head,
+                                         int32_t query, int32_t key) {
+  if (call.distance_bias == nullptr && problem.bias_length == 0) return 0.0f;
+  const int64_t i = PositionOf(problem, query), j = PositionOf(problem, key);
+  float bias = 0.0f;
+  if (call.distance_bias != nullptr) {
+    const int64_t span = call.distance_span;
+    bias = call.distance_bias[head * (2 * span - 1) + j - i + span - 1];
+  }
+  if (problem.bias_length == 0) return bias;
+  const int64_t pair = i * problem.bias_length + j;
+  return bias + (problem.bias_values != nullptr ? problem.bias_values[pair]
+                                                : problem.bias_table[head * 256 + problem.bias_buckets[pair]]);
+}
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_CALL_H_

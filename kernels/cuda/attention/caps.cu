@@ -1,0 +1,249 @@
+// Edge caps: which drawn edges an allowance keeps. Edges are drawn once to count their ages by bucket,
+// and once more to list the few in the bucket of the first dropped one; in between once more, by parts of the bucket,
+// where those would be too many. Memory does not depend on the edges, and the host learns nothing of them.
+#include <algorithm>
+
+#include "kernels/cuda/attention/age_select.h"
+#include "kernels/cuda/attention/draw.cuh"
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/attention/rank.cuh"
+#include "kernels/cuda/device/launch.h"
+
+namespace edgewise::cuda {
+namespace {
+
+constexpr int kLedgerThreads = 128;
+constexpr uint32_t kMaxListed = 8192;  // edges of a cap; 2^44 pairs have fewer of one tick
+
+enum class CapStage : int32_t {
+  kSettled,  // nothing is dropped, or the selection has failed
+  kDivide,   // the bucket of the first dropped edge has too many edges to list
+  kList      // edges are listed
+};
+
+// What is known of a cap's first dropped edge between the passes.
+struct alignas(16) CapState {
+  unsigned long long forced;
+  uint64_t rank;  // of the edge among those whose tick >> shift is `prefix`
+  uint32_t prefix;
+  uint32_t shift;
+  CapStage stage;
+  uint32_t listed;  // may be more than there is room for
+};
+
+// Of the caps first..first+count-1.
+struct CapScratch {
+  int64_t first, count;
+  CapState* states;  // [count]
+  uint32_t* counts;  // [count, kAgeBuckets]
+
+  __device__ CapState& StateOf(int64_t cap) const { return states[cap - first]; }
+  __device__ uint32_t* CountsOf(int64_t cap) const { return counts + (cap - first) * kAgeBuckets; }
+  // The list takes the place of the counts when these have been read.
+  __device__ AgedEdge* ListOf(int64_t cap) const { return reinterpret_cast<AgedEdge*>(CountsOf(cap)); }
+};
+static_assert(kMaxListed * sizeof(AgedEdge) <= kAgeBuckets * sizeof(uint32_t));
+
+// A cap of these chooses from what it draws.
+__device__ bool IsCapped(const DeviceProblem& problem, const CapScratch& scratch) {
+  return problem.kind == PatternKind::kDrawn && problem.cap >= scratch.first &&
+         problem.cap < scratch.first + scratch.count;
+}
+
+__device__ bool IsUnlimited(const DeviceCap& cap) { return cap.max_edges == ~uint64_t{0} && cap.ledger == nullptr; }
+
+__device__ uint32_t TickOf(Law law, uint64_t uniform, float rate) {
+  return AgeTick(AgeOfBits(EdgeAgeBits(law, uniform, rate)));
+}
+
+// Calls visit(row, key, forced, uniform, rate) for every edge of an item that is forced or has an age up to `tau`, and
+// for some of the others; see VisitEdges.
+template <typename Visit>
+__device__ void VisitYoung(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, double tau,
+                           DrawScratch& scratch, const Visit& visit) {
+  const int32_t chunks = (problem.tokens + kChunkKeys - 1) / kChunkKeys;
+  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+    RowDrawer<const Visit>(call, problem, item, chunk, tau, true, scratch, visit).Run();
+  }
+}
+
+__global__ void __launch_bounds__(kDrawThreads, 2)
+    CountAges(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ DrawScratch draw;
+  const RowItem item = call.row_items[blockIdx.x];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (!IsCapped(problem, scratch) || IsUnlimited(call.caps[problem.cap])) return;
+  uint32_t* counts = scratch.CountsOf(problem.cap);
+  unsigned forced_here = 0;
+  VisitYoung(call, problem, item, 1.0, draw, [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
+    if (forced) {
+      ++forced_here;
+    } else {
+      atomicAdd(counts + AgeBucket(TickOf(problem.law, uniform, rate)), 1u);
+    }
+  });
+  for (int step = kWarpSize / 2; step > 0; step /= 2) forced_here += __shfl_xor_sync(kWholeWarp, forced_here, step);
+  if (threadIdx.x % kWarpSize == 0 && forced_here > 0) {
+    atomicAdd(&scratch.StateOf(problem.cap).forced, static_cast<unsigned long long>(forced_here));
+  }
+}
+
+// One block a cap: how many drawn edges may stay, and the bucket of the first one that may not.
+__global__ void __launch_bounds__(kSearchThreads)
+    FindBucket(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ Search search;
+  const int64_t index = scratch.first + blockIdx.x;
+  DeviceCap& cap = call.caps[index];
+  CapState& state = scratch.StateOf(index);
+  uint32_t* counts = scratch.CountsOf(index);
+  const uint64_t drawn = Total(counts, search);
+  const uint64_t allowed = AllowedDrawn(cap.max_edges, cap.ledger, cap.share, cap.undrawn + state.forced);
+  if (threadIdx.x == 0) {
+    cap.forced = state.forced;
+    cap.drawn = drawn;
+    cap.allowed = allowed;
+    state.stage = CapStage::kSettled;
+  }
+  if (drawn <= allowed) return;
+  Find(counts, allowed, search);
+  const bool divide = search.count > kMaxListed;
+  if (threadIdx.x == 0) {
+    state.rank = allowed - search.before;
+    state.prefix = search.bin;
+    state.shift = 16;
+    state.stage = divide ? CapStage::kDivide : CapStage::kList;
+  }
+  for (uint32_t i = threadIdx.x; divide && i < kAgeBuckets; i += kSearchThreads) counts[i] = 0;
+}
+
+// The age up to which an edge's tick >> state.shift is at most state.prefix.
+__device__ double YoungerThan(const CapState& state) {
+  return static_cast<double>((static_cast<uint64_t>(state.prefix) + 1) << state.shift) / 4294967296.0;
+}
+
+// Counts the edges of a bucket that is too full by its parts.
+__global__ void __launch_bounds__(kDrawThreads, 2)
+    CountParts(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ DrawScratch draw;
+  const RowItem item = call.row_items[blockIdx.x];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (!IsCapped(problem, scratch)) return;
+  const CapState& state = scratch.StateOf(problem.cap);
+  if (state.stage != CapStage::kDivide) return;
+  uint32_t* counts = scratch.CountsOf(problem.cap);
+  const uint32_t bucket = state.prefix;
+  VisitYoung(call, problem, item, YoungerThan(state), draw,
+             [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
+               if (forced) return;
+               const uint32_t tick = TickOf(problem.law, uniform, rate);
+               if (AgeBucket(tick) == bucket) atomicAdd(counts + AgePart(tick), 1u);
+             });
+}
+
+__global__ void __launch_bounds__(kSearchThreads)
+    FindPart(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ Search search;
+  const int64_t index = scratch.first + blockIdx.x;
+  CapState& state = scratch.StateOf(index);
+  if (state.stage != CapStage::kDivide) return;
+  const uint64_t rank = state.rank;
+  const uint32_t* counts = scratch.CountsOf(index);
+  Total(counts, search);
+  Find(counts, rank, search);
+  if (threadIdx.x != 0) return;
+  state.rank = rank - search.before;
+  state.prefix = state.prefix << 16 | search.bin;
+  state.shift = 0;
+  state.stage = CapStage::kList;
+  if (search.count <= kMaxListed) return;
+  state.stage = CapStage::kSettled;
+  call.caps[index].failed = 1;
+}
+
+__global__ void __launch_bounds__(kDrawThreads, 2)
+    ListYoung(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ DrawScratch draw;
+  const RowItem item = call.row_items[blockIdx.x];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (!IsCapped(problem, scratch)) return;
+  CapState& state = scratch.StateOf(problem.cap);
+  if (state.stage != CapStage::kList) return;
+  AgedEdge* list = scratch.ListOf(problem.cap);
+  const uint32_t prefix = state.prefix, shift = state.shift;
+  VisitYoung(call, problem, item, YoungerThan(state), draw,
+             [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
+               if (forced) return;
+               const uint64_t age = EdgeAgeBits(problem.law, uniform, rate);
+               if (AgeTick(AgeOfBits(age)) >> shift != prefix) return;
+               const uint32_t place = atomicAdd(&state.listed, 1u);
+               if (place >= kMaxListed) return;
+               const auto query = static_cast<uint32_t>(item.first_query + row);
+               list[place] = {age, EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
+                                             static_cast<uint32_t>(item.head), query, static_cast<uint32_t>(key))};
+             });
+}
+
+// One block a cap: what it keeps.
+__global__ void __launch_bounds__(kSelectThreads)
+    SettleCap(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+  __shared__ Digits digits;
+  const int64_t index = scratch.first + blockIdx.x;
+  DeviceCap& cap = call.caps[index];
+  const CapState state = scratch.StateOf(index);
+  const bool drops = cap.drawn > cap.allowed;
+  AgedEdge first_dropped = {~uint64_t{0}, ~uint64_t{0}};
+  const bool failed =
+      drops && (state.stage != CapStage::kList || state.listed > kMaxListed || state.rank >= state.listed);
+  if (drops && !failed) {
+    first_dropped = Select(scratch.ListOf(index), state.listed, static_cast<uint32_t>(state.rank), digits);
+  }
+  if (threadIdx.x != 0) return;
+  if (failed) first_dropped = {0, 0};  // nothing is kept beyond the allowance
+  cap.cut = {first_dropped.age_bits, first_dropped.order};
+  cap.tau = drops ? AgeOfBits(first_dropped.age_bits) : 1.0;
+  cap.capped = drops ? 1 : 0;
+  cap.failed = failed ? 1 : 0;
+}
+
+// One thread a cap: what its ledger loses. When allowances were read no ledger had changed.
+__global__ void __launch_bounds__(kLedgerThreads) TakeFromLedgers(const __grid_constant__ DeviceCall call) {
+  const int64_t index = int64_t{blockIdx.x} * kLedgerThreads + threadIdx.x;
+  if (index >= call.num_caps) return;
+  const DeviceCap& cap = call.caps[index];
+  if (cap.ledger == nullptr) return;
+  const uint64_t used = cap.undrawn + cap.forced + (cap.drawn > cap.allowed ? cap.allowed : cap.drawn);
+  atomicAdd(reinterpret_cast<unsigned long long*>(cap.ledger), 0ull - used);
+}
+
+}  // namespace
+
+int64_t CapScratchBytes(int64_t num_caps) {
+  return std::min(num_caps, kMaxCapsAtOnce) * static_cast<int64_t>(sizeof(CapState) + kAgeBuckets * sizeof(uint32_t));
+}
+
+cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* scratch) {
+  cudaError_t error = cudaSuccess;
+  for (int64_t first = 0; first < call.num_caps && error == cudaSuccess; first += kMaxCapsAtOnce) {
+    const int64_t count = std::min(call.num_caps - first, kMaxCapsAtOnce);
+    auto* states = static_cast<CapState*>(scratch);
+    const CapScratch work = {first, count, states, reinterpret_cast<uint32_t*>(states + count)};
+    error = cudaMemsetAsync(scratch, 0, static_cast<size_t>(CapScratchBytes(count)), stream);
+    const auto draw = [&](void (*kernel)(DeviceCall, CapScratch)) {
+      if (error == cudaSuccess) error = Launch(stream, call.num_row_items, kDrawThreads, 0, kernel, call, work);
+    };
+    const auto search = [&](int threads, void (*kernel)(DeviceCall, CapScratch)) {
+      if (error == cudaSuccess) error = Launch(stream, count, threads, 0, kernel, call, work);
+    };
+    draw(CountAges);
+    search(kSearchThreads, FindBucket);
+    draw(CountParts);
+    search(kSearchThreads, FindPart);
+    draw(ListYoung);
+    search(kSelectThreads, SettleCap);
+  }
+  const int64_t blocks = (call.num_caps + kLedgerThreads - 1) / kLedgerThreads;
+  if (error != cudaSuccess || blocks == 0) return error;
+  return Launch(stream, blocks, kLedgerThreads, 0, TakeFromLedgers, call);
+}
+
+}  // namespace edgewise::cuda

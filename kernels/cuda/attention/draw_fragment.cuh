@@ -1,0 +1,224 @@
+// The edges between 16 queries and 64 keys as one warp holds their scores: the mask bits of tensor-core fragments.
+//
+// With g = lane / 4 and t = lane % 4 a thread has queries g and g + 8 and, of every 8 keys, those at 2t and 2t + 1. Bit
+// 16 * half + 2 * n + b of its word is query g + 8 * half and key 8 * n + 2 * t + b. These are the bytes of one block
+// of random numbers for each query (HighByteAddress, draw.h).
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_FRAGMENT_CUH_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_FRAGMENT_CUH_
+
+#include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/draw_pair.cuh"
+#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/device/launch.h"
+
+namespace edgewise::cuda {
+
+inline constexpr int kFragmentTiles = kTileKeys / 8;  // of 8 keys each
+static_assert(kTileKeys == 64);
+
+// Which keys of a tile: bit j is key j. The part of it that belongs to one query of a thread.
+__device__ inline uint32_t FragmentOf(uint64_t keys, int thread) {
+  uint64_t word = keys >> (2 * thread) & 0x0303030303030303u;
+  word = (word | word >> 6) & 0x000F000F000F000Fu;
+  word = (word | word >> 12) & 0x000000FF000000FFu;
+  return static_cast<uint32_t>((word | word >> 24) & 0xFFFFu);
+}
+// The keys of a query, from the parts that its four threads have; by whole warps.
+__device__ inline uint64_t KeysOf(uint32_t part, int thread) {
+  uint64_t word = (part | static_cast<uint64_t>(part) << 24) & 0x000000FF000000FFu;
+  word = (word | word << 12) & 0x000F000F000F000Fu;
+  word = ((word | word << 6) & 0x0303030303030303u) << (2 * thread);
+  word |= __shfl_xor_sync(kWholeWarp, word, 1);
+  return word | __shfl_xor_sync(kWholeWarp, word, 2);
+}
+// From the middle of the values of u that begin with a byte of `word` down to zero, in units of the byte: the byte goes
+// into the last bits of 2^23.
+__device__ inline float BelowByte(uint32_t word, int byte) {
+  return 8388607.5f - __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7440u + static_cast<unsigned>(byte)));
+}
+// Keys first..last of a tile; either may lie outside.
+__device__ inline uint64_t KeyRange(int32_t first, int32_t last) {
+  if (last < 0 || first >= kTileKeys || last < first) return 0;
+  const uint64_t from = ~uint64_t{0} << (first < 0 ? 0 : first);
+  return last >= kTileKeys - 1 ? from : from & ~(~uint64_t{0} << (last + 1));
+}
+
+// Up to 16 queries of one head, `step` tokens apart: first_query + step * r for r below `rows`.
+struct FragmentRows {
+  int32_t problem, head;
+  int32_t first_query, step;
+  int rows;
+};
+
+// Whether a pair that is not forced is an edge and kept, by the definition. Out of line: few pairs need it.
+__device__ __noinline__ inline bool IsKept(const DeviceCall& call, int32_t problem, int32_t head, int32_t query,
+                                           int32_t key) {
+  const DeviceProblem& of = call.problems[problem];
+  const DrawnPairs pairs(call, of, head);
+  const EdgeCut cut = of.cap >= 0 ? call.caps[of.cap].cut : EdgeCut{~uint64_t{0}, 0};
+  const bool all = cut.age_bits == ~uint64_t{0};
+  const float rate = pairs.Rate(query, key);
+  uint64_t uniform = 0;
+  if (!pairs.IsEdge(query, key, pairs.HighByte(query, key), rate, !all, &uniform)) return false;
+  if (all) return true;
+  const uint64_t order =
+      EdgeOrder(static_cast<uint32_t>(problem), static_cast<uint32_t>(call.num_heads), static_cast<uint32_t>(head),
+                static_cast<uint32_t>(query), static_cast<uint32_t>(key));
+  return IsBefore({EdgeAgeBits(of.law, uniform, rate), order}, {cut.age_bits, cut.order});
+}
+
+// Draws, by whole warps. p comes from memberships rounded to tf32, to within a margin; a pair whose high byte is
+// further away than that is settled, and the others, about one in a hundred, are computed as draw.h says. So the edges
+// are those of draw.h, however a tensor core sums. For sequences without gaps, and laws without multiplicity.
+class FragmentDraw {
+ public:
+  __device__ FragmentDraw(const DeviceCall& call, const FragmentRows& rows) : call_(call), rows_(rows) {}
+
+  // Edges among the keys first_key.., which is a multiple of kTileKeys.
+  __device__ uint32_t Next(int32_t first_key) const {
+    const DeviceProblem& problem = call_.problems[rows_.problem];
+    const DrawnPairs pairs(call_, problem, rows_.head);
+    const int lane = ThisThread() % kWarpSize, group = lane / 4, thread = lane % 4;
+    float rates[kFragmentTiles][4] = {};  // inner products, then what u is compared with
+    Multiply(pairs, problem.tokens, first_key, group, thread, rates);
+    const float tau = problem.cap >= 0 ? static_cast<float>(call_.caps[problem.cap].tau) : 1.0f;
+    const float unit = FindRates(problem, tau, rates);
+    const float bound = LargestKeyBound(pairs, problem.tokens, first_key, lane);
+    uint32_t none = 0, open = 0;  // bits come in from below, the last pair's first
+#pragma unroll
+    for (int half = 1; half >= 0; --half) {
+      const int32_t query = Query(group + 8 * half);
+      const PhiloxBlock block = pairs.HighBytes(query, static_cast<uint32_t>(first_key / 16 + thread));
+      // Both factors lose less than 2^-10 of themselves, and a product of bounds is at least the sum of the sizes of
+      // what is summed.
+      const float margin = fmaf(256.0f * tau * (1.1f / 512.0f) * __ldg(pairs.query_bound + query), bound, 0.501f);
+      const float settled = margin == margin ? margin : INFINITY;  // a GPU's NaN has no sign
+#pragma unroll
+      for (int i = 2 * kFragmentTiles - 1; i >= 0; --i) {
+        const float room = fmaf(rates[i / 2][2 * half + i % 2], unit, BelowByte(block.word[i / 4], i % 4));
+        none = __funnelshift_l(__float_as_uint(room), none, 1);
+        open = __funnelshift_l(__float_as_uint(fabsf(room) - settled), open, 1);
+      }
+    }
+    const uint32_t valid = Valid(problem.tokens - first_key, group, thread);
+    uint32_t edges = ((~none & ~open) | Forced(pairs, first_key, group, thread)) & valid;
+    for (open &= valid & ~edges; open != 0; open &= open - 1) {
+      const int bit = __ffs(static_cast<int>(open)) - 1;
+      const int32_t key = first_key + bit % 16 / 2 * 8 + 2 * thread + bit % 2;
+      if (IsKept(call_, rows_.problem, rows_.head, Query(group + bit / 16 * 8), key)) edges |= 1u << bit;
+    }
+    return edges;
+  }
+
+ private:
+  // Turns inner products into what u is compared with, in units of 1 / (the number returned) of the high byte: an edge
+  // is kept iff u < tau * p, or 1 - exp(-tau * p), where tau is the age of the first that is dropped.
+  __device__ static float FindRates(const DeviceProblem& problem, float tau, float (&values)[kFragmentTiles][4]) {
+    const float exploration = problem.exploration;
+#pragma unroll
+    for (int i = 0; i < 4 * kFragmentTiles; ++i) {
+      float& value = values[i / 4][i % 4];
+      value = __saturatef(fmaxf(value, 0.0f) + exploration);  // EdgeRate, for NaN too
+    }
+    if (problem.law == Law::kBernoulli) return 256.0f * tau;
+    const float scale = -1.44269504f * tau;
+#pragma unroll
+    for (int i = 0; i < 4 * kFragmentTiles; ++i) {
+      float& value = values[i / 4][i % 4];
+      value = 1.0f - exp2f(value * scale);
+    }
+    return 256.0f;
+  }
+
+  // The last row for rows that there are not.
+  __device__ int32_t Query(int row) const { return rows_.first_query + rows_.step * min(row, rows_.rows - 1); }
+
+  __device__ void Multiply(const DrawnPairs& pairs, int32_t tokens, int32_t first_key, int group, int thread,
+                           float (&sums)[kFragmentTiles][4]) const {
+    const float* upper = pairs.Query(Query(group)) + 4 * thread;
+    const float* lower = pairs.Query(Query(group + 8)) + 4 * thread;
+    // Columns are taken in another order than they lie, the same for both factors, so that loads are of 16 bytes.
+#pragma unroll 1
+    for (int column = 0; column < call_.rank; column += 16) {
+      const float4 x0 = Load(upper + column), x1 = Load(lower + column);
+      const float first[4] = {x0.x, x1.x, x0.y, x1.y}, second[4] = {x0.z, x1.z, x0.w, x1.w};
+#pragma unroll
+      for (int n = 0; n < kFragmentTiles; ++n) {
+        const float4 y = Load(pairs.Key(min(first_key + 8 * n + group, tokens - 1)) + column + 4 * thread);
+        MmaTf32(sums[n], first, y.x, y.y);
+        MmaTf32(sums[n], second, y.z, y.w);
+      }
+    }
+  }
+  __device__ static float4 Load(const float* from) {
+    const float4 x = __ldg(reinterpret_cast<const float4*>(from));
+    return make_float4(ToTf32(x.x), ToTf32(x.y), ToTf32(x.z), ToTf32(x.w));
+  }
+
+  __device__ static float LargestKeyBound(const DrawnPairs& pairs, int32_t tokens, int32_t first_key, int lane) {
+    float bound = fmaxf(__ldg(pairs.key_bound + min(first_key + lane, tokens - 1)),
+                        __ldg(pairs.key_bound + min(first_key + kWarpSize + lane, tokens - 1)));
+    for (int step = kWarpSize / 2; step > 0; step /= 2) bound = fmaxf(bound, __shfl_xor_sync(kWholeWarp, bound, step));
+    return bound;
+  }
+
+  __device__ uint32_t Valid(int32_t keys, int group, int thread) const {
+    const uint32_t valid = FragmentOf(KeyRange(0, keys - 1), thread);
+    return (group < rows_.rows ? valid : 0u) | (group + 8 < rows_.rows ? valid << 16 : 0u);
+  }
+  __device__ uint32_t Forced(const DrawnPairs& pairs, int32_t first_key, int group, int thread) const {
+    if (!pairs.HasForced()) return 0;
+    const int32_t reach = pairs.reach(), upper = Query(group) - first_key, lower = Query(group + 8) - first_key;
+    return FragmentOf(KeyRange(upper - reach, upper + reach), thread) |
+           FragmentOf(KeyRange(lower - reach, lower + reach), thread) << 16;
+  }
+
+  const DeviceCall& call_;
+  const FragmentRows rows_;
+};
+
+// Reads the edges of given rows, tile after tile, by whole warps.
+class FragmentGiven {
+ public:
+  __device__ FragmentGiven(const DeviceCall& call, const FragmentRows& rows)
+      : problem_(call.problems[rows.problem]), thread_(static_cast<int>(threadIdx.x) % 4) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = static_cast<int>(threadIdx.x) % kWarpSize / 4 + 8 * half;
+      next_[half] = end_[half] = 0;
+      if (row >= rows.rows) continue;
+      const int64_t queries = problem_.tokens - problem_.first_query;
+      const int64_t* offsets =
+          problem_.row_offsets + rows.head * (queries + 1) + rows.first_query + rows.step * row - problem_.first_query;
+      next_[half] = offsets[0] + thread_;
+      end_[half] = offsets[1];
+    }
+  }
+
+  // Edges among the keys first_key..; tiles come in ascending order.
+  __device__ uint32_t Next(int32_t first_key) {
+    uint32_t edges = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint64_t keys = 0;  // of the row; the four threads that have it take turns
+      for (; next_[half] < end_[half]; next_[half] += 4) {
+        const int32_t key = problem_.given_keys[next_[half]] - first_key;
+        if (key >= kTileKeys) break;
+        keys |= uint64_t{1} << key;
+      }
+      keys |= __shfl_xor_sync(kWholeWarp, keys, 1);
+      keys |= __shfl_xor_sync(kWholeWarp, keys, 2);
+      edges |= FragmentOf(keys, thread_) << (16 * half);
+    }
+    return edges;
+  }
+
+ private:
+  const DeviceProblem& problem_;
+  const int thread_;
+  int64_t next_[2], end_[2];
+};
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_FRAGMENT_CUH_

@@ -1,0 +1,59 @@
+// Softmax of a row whose scores come in parts. Scores are in units of ln 2, so that a weight is exp2 of a difference.
+//
+// Compiled for the host and for the device.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ONLINE_SOFTMAX_H_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_ONLINE_SOFTMAX_H_
+
+#include <cmath>
+
+#include "kernels/philox.h"
+
+namespace edgewise::cuda {
+
+inline constexpr float kLog2E = 1.44269504088896340736f;
+
+// The largest score so far and the sum of the weights relative to it. A score that is NaN or +infinity makes the sum
+// NaN; scores that are all -infinity leave it 0, and so does a part without scores.
+struct OnlineSoftmax {
+  float largest = -INFINITY;
+  float sum = 0.0f;
+
+  // Takes note of scores up to `score`: returns what sums of weights so far are to be multiplied by, `sum` included.
+  EDGEWISE_HOST_DEVICE float Raise(float score) {
+    const float before = largest;
+    largest = fmaxf(largest, score);
+    return exp2f(before - Unit());
+  }
+
+  // exp2(score - largest); no score so far was above `largest`.
+  EDGEWISE_HOST_DEVICE float Weight(float score) const { return exp2f(score - Unit()); }
+
+  // What scores are relative to: -infinity less itself would be NaN.
+  EDGEWISE_HOST_DEVICE float Unit() const { return largest == -INFINITY ? 0.0f : largest; }
+
+  // What the weighted sum of values is to be multiplied by in the end. With edges whose largest score is not finite the
+  // result is NaN; without edges it is zero.
+  EDGEWISE_HOST_DEVICE float Normalizer(bool has_edges) const {
+    if (!has_edges) return 0.0f;
+    return sum > 0.0f ? 1.0f / sum : NAN;
+  }
+};
+
+// Two parts as one. The parts' weighted sums of values are added as first * of_first + second * of_second. Which part
+// is first changes no bit.
+struct MergedSoftmax {
+  OnlineSoftmax state;
+  float of_first, of_second;
+};
+EDGEWISE_HOST_DEVICE inline MergedSoftmax Merge(const OnlineSoftmax& first, const OnlineSoftmax& second) {
+  MergedSoftmax merged;
+  merged.state.largest = fmaxf(first.largest, second.largest);
+  merged.of_first = merged.state.Weight(first.largest);
+  merged.of_second = merged.state.Weight(second.largest);
+  merged.state.sum = first.sum * merged.of_first + second.sum * merged.of_second;
+  return merged;
+}
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_ONLINE_SOFTMAX_H_

@@ -1,0 +1,279 @@
+// What reports of drawn problems ask for, counted from the same edges that were attended over; and the softmax weights
+// of listed edges. Sums are the same on every run: a warp adds in a fixed order, and blocks add integers.
+#include <cmath>
+
+#include "kernels/cuda/attention/cancel.cuh"
+#include "kernels/cuda/attention/draw.cuh"
+#include "kernels/cuda/attention/kernels.h"
+#include "kernels/cuda/device/launch.h"
+
+namespace edgewise::cuda {
+namespace {
+
+constexpr int kRowsPerWarp = kRowsPerItem / kDrawWarps;
+constexpr int kWordsPerLane = kChunkWords / kWarpSize;
+constexpr int kWeightThreads = 128;
+constexpr int kWeightBlocks = 1024;  // each takes many rows: how many there are, the device knows
+
+__device__ int Lane() { return static_cast<int>(threadIdx.x) % kWarpSize; }
+__device__ int Warp() { return static_cast<int>(threadIdx.x) / kWarpSize; }
+
+template <typename T>
+__device__ T WarpSum(T value) {
+  for (int step = kWarpSize / 2; step > 0; step /= 2) value += __shfl_xor_sync(kWholeWarp, value, step);
+  return value;
+}
+
+// The block's sum of `value` in a fixed order, known to all threads. `warp_sums` [kDrawWarps] in shared memory.
+__device__ double BlockSum(double value, double* warp_sums) {
+  value = WarpSum(value);
+  __syncthreads();
+  if (Lane() == 0) warp_sums[Warp()] = value;
+  __syncthreads();
+  double sum = 0.0;
+  for (int w = 0; w < kDrawWarps; ++w) sum += warp_sums[w];
+  return sum;
+}
+
+// Expected edges of a head are summed as integers, in units of 2^-shift. They are at most what the bounds of the
+// memberships allow, so that the sum of all rows stays below 2^63 and a unit is 2^-60 of it or so.
+__device__ int ExpectedShift(const DeviceCall& call, const DeviceProblem& problem, int32_t head, double* warp_sums) {
+  const DrawnPairs pairs(call, problem, head);
+  double queries = 0.0, keys = 0.0;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < problem.tokens; i += kDrawThreads) {
+    queries += static_cast<double>(pairs.query_bound[i]);
+    keys += static_cast<double>(pairs.key_bound[i]);
+  }
+  const double n = problem.tokens;
+  const double forced = pairs.HasForced() ? n * (2.0 * pairs.reach() + 1.0) : 0.0;
+  const double products = BlockSum(queries, warp_sums) * BlockSum(keys, warp_sums);
+  const double bound = products + n * n * static_cast<double>(problem.exploration) + forced;
+  int exponent = 0;
+  frexp(bound < n * n ? bound : n * n, &exponent);  // below 2^exponent
+  return 61 - exponent;
+}
+
+__global__ void ClearExpected(const __grid_constant__ DeviceCall call, const int32_t* problems) {
+  const DeviceProblem& problem = call.problems[problems[blockIdx.x]];
+  for (int head = static_cast<int>(threadIdx.x); head < call.num_heads; head += static_cast<int>(blockDim.x)) {
+    call.counts[problem.count + head].expected = 0.0;  // its bits: the integer 0
+  }
+}
+
+__global__ void __launch_bounds__(kDrawThreads)
+    AddExpected(const __grid_constant__ DeviceCall call, const int32_t* problems, int32_t count) {
+  __shared__ double warp_sums[kDrawWarps];
+  const RowItem item = call.row_items[blockIdx.x];
+  bool wanted = false;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kDrawThreads) wanted |= problems[i] == item.problem;
+  if (!__syncthreads_or(wanted)) return;
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (Cancelled(problem)) return;
+  const DrawnPairs pairs(call, problem, item.head);
+  const int shift = ExpectedShift(call, problem, item.head, warp_sums);
+  auto* sum = reinterpret_cast<unsigned long long*>(&call.counts[problem.count + item.head].expected);
+  for (int row = Warp(); row < item.queries; row += kDrawWarps) {
+    const int32_t query = item.first_query + row;
+    double edges = 0.0;
+    for (int32_t key = Lane(); key < problem.tokens; key += kWarpSize) {
+      if (pairs.HasForced() && pairs.Forced(query, key)) {
+        edges += 1.0;
+        continue;
+      }
+      // EdgeProbability but for the last bits, without its divisions.
+      const double rate = static_cast<double>(pairs.Rate(query, key));
+      edges += problem.law == Law::kBernoulli ? rate : -expm1(-rate);
+    }
+    edges = WarpSum(edges);
+    if (Lane() == 0) atomicAdd(sum, static_cast<unsigned long long>(floor(ldexp(edges, shift) + 0.5)));
+  }
+}
+
+// One block per problem of the list and head.
+__global__ void __launch_bounds__(kDrawThreads)
+    FinishExpected(const __grid_constant__ DeviceCall call, const int32_t* problems) {
+  __shared__ double warp_sums[kDrawWarps];
+  const auto heads = static_cast<uint32_t>(call.num_heads);
+  const DeviceProblem& problem = call.problems[problems[blockIdx.x / heads]];
+  const auto head = static_cast<int32_t>(blockIdx.x % heads);
+  const int shift = ExpectedShift(call, problem, head, warp_sums);
+  double& expected = call.counts[problem.count + head].expected;
+  if (threadIdx.x == 0) expected = ldexp(static_cast<double>(__double_as_longlong(expected)), -shift);
+}
+
+// Shared memory of a block that looks at the kept edges of an item.
+struct KeptBits {
+  DrawScratch draw;
+  uint64_t bits[kRowsPerItem * kChunkWords];
+};
+
+// Calls use(first_key, keys) by the whole block for each chunk of keys, whose edges are in `kept`.
+template <typename Use>
+__device__ void ForChunks(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, KeptBits& kept,
+                          const Use& use) {
+  const EdgeCut cut = CutOf(call, problem);
+  const double tau = TauOf(call, problem);
+  const int32_t chunks = (problem.tokens + kChunkKeys - 1) / kChunkKeys;
+  for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+    DrawBits(call, problem, item, cut, tau, chunk, kept.draw, kept.bits, nullptr);
+    use(chunk * kChunkKeys, min(problem.tokens - chunk * kChunkKeys, kChunkKeys));
+    __syncthreads();
+  }
+}
+
+__global__ void __launch_bounds__(kDrawThreads, 2)
+    AddKeyDegrees(const __grid_constant__ DeviceCall call, const int64_t* first_degrees, uint32_t* degrees) {
+  __shared__ KeptBits kept;
+  const RowItem item = call.row_items[blockIdx.x];
+  const int64_t first = first_degrees[item.problem];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (first < 0 || Cancelled(problem)) return;
+  uint32_t* of_head = degrees + first + static_cast<int64_t>(item.head) * problem.tokens;
+  ForChunks(call, problem, item, kept, [&](int32_t first_key, int32_t keys) {
+    for (int32_t key = static_cast<int32_t>(threadIdx.x); key < keys; key += kDrawThreads) {
+      uint32_t degree = 0;
+      for (int row = 0; row < item.queries; ++row) {
+        degree += static_cast<uint32_t>(kept.bits[row * kChunkWords + key / 64] >> (key % 64) & 1u);
+      }
+      if (degree > 0) atomicAdd(of_head + first_key + key, degree);
+    }
+  });
+}
+
+__global__ void __launch_bounds__(kDrawThreads, 2)
+    StoreRowEdges(const __grid_constant__ DeviceCall call, int32_t index, int32_t* row_edges) {
+  __shared__ KeptBits kept;
+  const RowItem item = call.row_items[blockIdx.x];
+  if (item.problem != index) return;
+  const DeviceProblem& problem = call.problems[index];
+  int edges[kRowsPerWarp] = {};  // of this thread's words of the rows warp, warp + kDrawWarps, ..
+  ForChunks(call, problem, item, kept, [&](int32_t, int32_t) {
+#pragma unroll
+    for (int i = 0; i < kRowsPerWarp; ++i) {
+      const uint64_t* row = kept.bits + (Warp() + i * kDrawWarps) * kChunkWords;
+      for (int word = Lane(); word < kChunkWords; word += kWarpSize) edges[i] += __popcll(row[word]);
+    }
+  });
+  const int64_t queries = problem.tokens - problem.first_query;
+  const int64_t first = item.head * queries + item.first_query - problem.first_query;
+#pragma unroll
+  for (int i = 0; i < kRowsPerWarp; ++i) {
+    const int row = Warp() + i * kDrawWarps;
+    const int sum = WarpSum(edges[i]);
+    if (Lane() == 0 && row < item.queries) row_edges[first + row] = sum;
+  }
+}
+
+// Writes the edges in a row's words of a chunk, by one warp; how many.
+__device__ int64_t ListRow(const uint64_t* words, int32_t first_key, int32_t* keys) {
+  int64_t listed = 0;
+  for (int step = 0; step < kWordsPerLane; ++step) {
+    const int word = step * kWarpSize + Lane();
+    uint64_t bits = words[word];
+    const int mine = __popcll(bits);
+    int through = mine;
+    for (int distance = 1; distance < kWarpSize; distance *= 2) {
+      const int before = __shfl_up_sync(kWholeWarp, through, static_cast<unsigned>(distance));
+      if (Lane() >= distance) through += before;
+    }
+    int32_t* to = keys + listed + through - mine;
+    for (; bits != 0; bits &= bits - 1) *to++ = first_key + word * 64 + __ffsll(static_cast<long long>(bits)) - 1;
+    listed += __shfl_sync(kWholeWarp, through, kWarpSize - 1);
+  }
+  return listed;
+}
+
+__global__ void __launch_bounds__(kDrawThreads, 2)
+    StoreEdges(const __grid_constant__ DeviceCall call, int32_t index, const int64_t* row_offsets, int32_t* keys,
+               int32_t* multiplicity) {
+  __shared__ KeptBits kept;
+  __shared__ int64_t next[kRowsPerItem];  // where a row's next edge goes
+  const RowItem item = call.row_items[blockIdx.x];
+  if (item.problem != index) return;
+  const DeviceProblem& problem = call.problems[index];
+  const double tau = TauOf(call, problem);
+  const int64_t queries = problem.tokens - problem.first_query;
+  const int64_t* offsets = row_offsets + item.head * (queries + 1) + item.first_query - problem.first_query;
+  for (int row = static_cast<int>(threadIdx.x); row < item.queries; row += kDrawThreads) next[row] = offsets[row];
+  ForChunks(call, problem, item, kept, [&](int32_t first_key, int32_t) {
+    for (int row = Warp(); row < item.queries; row += kDrawWarps) {
+      const int64_t begin = next[row];
+      const int64_t end = begin + ListRow(kept.bits + row * kChunkWords, first_key, keys + begin);
+      __syncwarp(kWholeWarp);  // the row's keys are read, and all have read `next`
+      if (Lane() == 0) next[row] = end;
+      for (int64_t e = begin + Lane(); multiplicity != nullptr && e < end; e += kWarpSize) {
+        multiplicity[e] = MultiplicityOf(call, problem, item, row, keys[e], tau);
+      }
+    }
+  });
+}
+
+// One warp per head and query; a thread has the edges lane, lane + 32, .. of the row.
+__global__ void __launch_bounds__(kWeightThreads)
+    StoreWeights(const __grid_constant__ DeviceCall call, int32_t index, const int64_t* row_offsets,
+                 const int32_t* keys, const int32_t* multiplicity, float* weights) {
+  const DeviceProblem& problem = call.problems[index];
+  const int64_t queries = problem.tokens - problem.first_query;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * (kWeightThreads / kWarpSize);
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * (kWeightThreads / kWarpSize) + Warp();
+       row < call.num_heads * queries; row += warps) {
+    const auto head = static_cast<int32_t>(row / queries);
+    const auto query = static_cast<int32_t>(problem.first_query + row % queries);
+    const int64_t* offsets = row_offsets + row + head;  // heads have queries + 1 of them
+    const int64_t begin = offsets[0] + Lane(), end = offsets[1];
+    const int64_t column = static_cast<int64_t>(head) * call.head_dim;
+    const float* q = call.q + (problem.query_row + query) * call.q_stride + column;
+    float largest = -INFINITY;
+    for (int64_t e = begin; e < end; e += kWarpSize) {
+      const float* k = call.k + (problem.first_row + keys[e]) * call.k_stride + column;
+      float dot = 0.0f;
+      for (int t = 0; t < call.head_dim; ++t) dot = fmaf(q[t], k[t], dot);
+      weights[e] = fmaf(dot, call.scale, BiasOf(call, problem, head, query, keys[e]));
+      largest = fmaxf(largest, weights[e]);
+    }
+    for (int step = kWarpSize / 2; step > 0; step /= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, step));
+    }
+    float sum = 0.0f;
+    for (int64_t e = begin; e < end; e += kWarpSize) {
+      const float times = multiplicity == nullptr ? 1.0f : static_cast<float>(multiplicity[e]);
+      weights[e] = times * expf(weights[e] - largest);
+      sum += weights[e];
+    }
+    sum = WarpSum(sum);
+    for (int64_t e = begin; e < end; e += kWarpSize) weights[e] /= sum;
+  }
+}
+
+}  // namespace
+
+cudaError_t CountExpected(cudaStream_t stream, const DeviceCall& call, const int32_t* problems, int32_t count) {
+  cudaError_t error = Launch(stream, count, kWarpSize, 0, ClearExpected, call, problems);
+  if (error != cudaSuccess || count == 0) return error;
+  error = Launch(stream, call.num_row_items, kDrawThreads, 0, AddExpected, call, problems, count);
+  if (error != cudaSuccess) return error;
+  return Launch(stream, static_cast<int64_t>(count) * call.num_heads, kDrawThreads, 0, FinishExpected, call, problems);
+}
+
+cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, const int64_t* first_degrees,
+                            uint32_t* degrees) {
+  return Launch(stream, call.num_row_items, kDrawThreads, 0, AddKeyDegrees, call, first_degrees, degrees);
+}
+
+cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, int32_t* row_edges) {
+  return Launch(stream, call.num_row_items, kDrawThreads, 0, StoreRowEdges, call, problem, row_edges);
+}
+
+cudaError_t ListEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
+                      int32_t* keys, int32_t* multiplicity) {
+  return Launch(stream, call.num_row_items, kDrawThreads, 0, StoreEdges, call, problem, row_offsets, keys,
+                multiplicity);
+}
+
+cudaError_t EdgeWeights(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
+                        const int32_t* keys, const int32_t* multiplicity, float* weights) {
+  return Launch(stream, kWeightBlocks, kWeightThreads, 0, StoreWeights, call, problem, row_offsets, keys, multiplicity,
+                weights);
+}
+
+}  // namespace edgewise::cuda

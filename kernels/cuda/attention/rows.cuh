@@ -1,0 +1,142 @@
+// What the ways to attend over a row item share: its operands, its shared memory and its running state.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
+
+#include <cuda_bf16.h>
+
+#include <type_traits>
+
+#include "kernels/cuda/attention/draw.cuh"
+#include "kernels/cuda/attention/online_softmax.h"
+
+namespace edgewise::cuda {
+
+inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kStageBytes = 18432;               // a slice of a tile's keys or values
+inline constexpr int kScoreStride = kTileKeys + 4;      // floats from one row of a tile's scores to the next
+inline constexpr int kWeightWords = kTileKeys / 2 + 4;  // pairs of bf16 from one row of a tile's weights to the next
+
+// Shared memory of a block, at the start of its dynamic one. Behind it: the outputs of the rows before they are
+// normalised [kRowsPerItem, value_dim], then what the dense way needs.
+struct alignas(16) RowsShared {
+  uint64_t bits[kRowsPerItem * kChunkWords];  // edges of the chunk
+  union {
+    uint64_t parallel[kRowsPerItem * kChunkWords];  // those that count more than once; such chunks are gathered
+    struct {
+      float scores[kRowsPerItem * kScoreStride];  // of a tile; in float32 then its weights
+      uint32_t weights[kRowsPerItem * kWeightWords];
+    };
+  };
+  union {
+    DrawScratch draw;  // while drawing; while gathering, the queue of a warp holds its list of edges
+    unsigned char stage[kStageBytes];
+  };
+  float largest[kRowsPerItem], sum[kRowsPerItem];      // OnlineSoftmax of the chunks so far
+  float of_old[kRowsPerItem], of_new[kRowsPerItem];    // factors of the sums that are merged
+  int chunk_edges[kRowsPerItem], edges[kRowsPerItem];  // of a row: in this chunk, so far
+  int next_row;                                        // to be taken by a warp
+};
+static_assert(sizeof(DrawScratch) <= kStageBytes);
+
+// What is added to a score, in units of ln 2. Out of line: most models have no bias.
+__device__ __noinline__ inline float ScoreBias(const DeviceCall& call, const DeviceProblem& problem, int32_t head,
+                                               int32_t query, int32_t key) {
+  return BiasOf(call, problem, head, query, key) * kLog2E;
+}
+
+// One row item's operands. Element: float, or __nv_bfloat16 where keys and values are rounded.
+template <typename Element>
+struct RowOperands {
+  const DeviceCall& call;
+  const DeviceProblem& problem;
+  const RowItem& item;
+  const Element* k;  // of the sequence's first token, columns of the head
+  const Element* v;
+  int64_t k_stride, v_stride;
+  float score_scale;  // of <q, k>, in units of ln 2
+  bool biased;
+
+  __device__ RowOperands(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item)
+      : call(call),
+        problem(problem),
+        item(item),
+        score_scale(call.scale * kLog2E),
+        biased(call.distance_bias != nullptr || problem.bias_length != 0) {
+    if constexpr (std::is_same_v<Element, float>) {
+      k_stride = call.k_stride;
+      v_stride = call.v_stride;
+      k = call.k;
+      v = call.v;
+    } else {
+      k_stride = static_cast<int64_t>(call.num_heads) * call.head_dim;
+      v_stride = static_cast<int64_t>(call.num_heads) * call.value_dim;
+      k = call.k16;
+      v = call.v16;
+    }
+    k += problem.first_row * k_stride + static_cast<int64_t>(item.head) * call.head_dim;
+    v += problem.first_row * v_stride + static_cast<int64_t>(item.head) * call.value_dim;
+  }
+
+  __device__ const float* Query(int row) const {
+    return call.q + (problem.query_row + item.first_query + row) * call.q_stride +
+           static_cast<int64_t>(item.head) * call.head_dim;
+  }
+
+  __device__ float Bias(int row, int32_t key) const {
+    return ScoreBias(call, problem, item.head, item.first_query + row, key);
+  }
+};
+
+// How a thread reads a row: 16 bytes at a time where rows are aligned, else single elements.
+template <typename Element, bool kAligned>
+struct RowVector {
+  using Raw = Element;
+  static constexpr int kSize = 1;
+  __device__ static Raw Load(const Element* p) { return *p; }
+  __device__ static Raw Zero() {
+    if constexpr (std::is_same_v<Element, float>) {
+      return 0.0f;
+    } else {
+      return __float2bfloat16_rn(0.0f);
+    }
+  }
+  __device__ static void Unpack(const Raw& raw, float* to) {
+    if constexpr (std::is_same_v<Element, float>) {
+      to[0] = raw;
+    } else {
+      to[0] = __bfloat162float(raw);
+    }
+  }
+};
+template <>
+struct RowVector<float, true> {
+  using Raw = float4;
+  static constexpr int kSize = 4;
+  __device__ static Raw Load(const float* p) { return __ldg(reinterpret_cast<const float4*>(p)); }
+  __device__ static Raw Zero() { return make_float4(0.0f, 0.0f, 0.0f, 0.0f); }
+  __device__ static void Unpack(const Raw& raw, float* to) {
+    to[0] = raw.x;
+    to[1] = raw.y;
+    to[2] = raw.z;
+    to[3] = raw.w;
+  }
+};
+template <>
+struct RowVector<__nv_bfloat16, true> {
+  using Raw = uint4;
+  static constexpr int kSize = 8;
+  __device__ static Raw Load(const __nv_bfloat16* p) { return __ldg(reinterpret_cast<const uint4*>(p)); }
+  __device__ static Raw Zero() { return make_uint4(0, 0, 0, 0); }
+  __device__ static void Unpack(const Raw& raw, float* to) {
+    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+      to[2 * w] = __uint_as_float(words[w] << 16);
+      to[2 * w + 1] = __uint_as_float(words[w] & 0xFFFF0000u);
+    }
+  }
+};
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_

@@ -1,0 +1,297 @@
+// The tile kernel in bf16 on tensor cores, laid out as FlashAttention-2: a warp has 16 neighbouring queries; scores,
+// weights and sums stay in its registers.
+//
+// With g = lane / 4 and t = lane % 4 a thread has the queries g and g + 8 of its warp; of every 8 keys, or value
+// columns, those at 2t and 2t + 1.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_BF16_CUH_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_BF16_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/cancel.cuh"
+#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/attention/online_softmax.h"
+#include "kernels/cuda/attention/tiles_item.cuh"
+#include "kernels/cuda/attention/tiles_stage.cuh"
+#include "kernels/cuda/device/launch.h"
+
+namespace edgewise::cuda::tiles_bf16 {
+
+inline constexpr int kKeyTiles = kTileKeys / 8;      // 8 keys each
+inline constexpr int kKeySteps = kTileKeys / kStep;  // of the product with the values
+
+// Dynamic shared memory: queries, keys of the tile, values of the tile.
+template <int kWarps>
+inline size_t SharedBytes(int head_dim, int value_dim) {
+  return sizeof(__nv_bfloat16) *
+         ((kWarps * kWarpQueries + kTileKeys) * Stride(head_dim) + kTileKeys * Stride(value_dim));
+}
+
+// What a lane gives LoadMatrices for 16 rows by 16 columns: A operands, and transposed B operands, come row block by
+// row block; B operands from rows of keys column block by column block.
+__device__ inline int RowsFirst(int lane, int stride) { return lane % 16 * stride + lane / 16 * 8; }
+__device__ inline int ColumnsFirst(int lane, int stride) {
+  return (lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 8;
+}
+
+// scores = queries times keys, in bf16 steps of 16 columns. kSteps > 0: the queries are held in `held`.
+template <int kSteps>
+__device__ inline void ScoreTile(const uint32_t (&held)[kSteps > 0 ? kSteps : 1][4], const __nv_bfloat16* queries,
+                                 const __nv_bfloat16* keys, int steps, int stride, float (&scores)[kKeyTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) scores[n][i] = 0.0f;
+  }
+  const auto add_step = [&](int step, const uint32_t* query) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; n += 2) {
+      uint32_t key[4];
+      LoadMatrices<false>(keys + n * 8 * stride + step * kStep, key);
+      MmaBf16(scores[n], query, key);
+      MmaBf16(scores[n + 1], query, key + 2);
+    }
+  };
+  if constexpr (kSteps > 0) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) add_step(step, held[step]);
+  } else {
+    for (int step = 0; step < steps; ++step) {
+      uint32_t query[4];
+      LoadMatrices<false>(queries + step * kStep, query);
+      add_step(step, query);
+    }
+  }
+}
+
+// Adds the biases of a tile to its scaled scores; by whole warps.
+__device__ inline void AddBiases(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
+                                 const TileLists& lists, int tile, int first_row, int first_column,
+                                 float (&scores)[kKeyTiles][4]) {
+  if (call.distance_bias == nullptr && problem.bias_length == 0) return;
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+    __syncwarp();  // so that what is loaded for other keys takes no registers
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = first_row + i / 2 * 8, place = n * 8 + first_column + i % 2;
+      if (tile * kTileKeys + place >= lists.limits[row]) continue;
+      const float bias = BiasOf(call, problem, item.head, item.first_query + row, lists.keys[tile & 1][place]);
+      scores[n][i] = fmaf(bias, kLog2E, scores[n][i]);
+    }
+  }
+}
+
+// Hides the keys beyond each row's limit.
+__device__ inline void MaskTile(const TileLists& lists, int tile, int first_row, int first_column,
+                                float (&scores)[kKeyTiles][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int seen = lists.limits[first_row + half * 8] - tile * kTileKeys - first_column;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      if (n * 8 >= seen) scores[n][2 * half] = kNoScore;
+      if (n * 8 + 1 >= seen) scores[n][2 * half + 1] = kNoScore;
+    }
+  }
+}
+
+// Hides the pairs without a bit (draw_fragment.cuh).
+__device__ inline void HideTile(uint32_t edges, float (&scores)[kKeyTiles][4]) {
+#pragma unroll
+  for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((edges >> (16 * (i / 2) + 2 * n + i % 2) & 1u) == 0) scores[n][i] = kNoScore;
+    }
+  }
+}
+
+// Turns scores into weights; rescales what was summed. A tile in which a row sees nothing changes no bit of the row:
+// its largest score stays, so `shrink` is 1 and every weight 0. A state's sum is of the thread's own keys.
+template <int kValueTiles>
+__device__ inline void WeighTile(float (&scores)[kKeyTiles][4], OnlineSoftmax (&states)[2],
+                                 float (&sums)[kValueTiles][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float largest = kNoScore;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) largest = fmaxf(largest, fmaxf(scores[n][2 * half], scores[n][2 * half + 1]));
+    largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(kWholeWarp, largest, 2));
+    const float shrink = states[half].Raise(largest);
+    states[half].sum *= shrink;
+#pragma unroll
+    for (int n = 0; n < kValueTiles; ++n) {
+      sums[n][2 * half] *= shrink;
+      sums[n][2 * half + 1] *= shrink;
+    }
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      float& low = scores[n][2 * half];
+      float& high = scores[n][2 * half + 1];
+      low = states[half].Weight(low);
+      high = states[half].Weight(high);
+      states[half].sum += low;
+      states[half].sum += high;
+    }
+  }
+}
+
+// sums += weights, rounded, times values, but for steps of keys that no row of the warp sees.
+template <int kValueTiles>
+__device__ inline void AddValues(const float (&weights)[kKeyTiles][4], const __nv_bfloat16* values, int stride,
+                                 int seen, int value_dim, float (&sums)[kValueTiles][4]) {
+#pragma unroll
+  for (int step = 0; step < kKeySteps; ++step) {
+    if (step * kStep >= seen) break;
+    const float(&low)[4] = weights[2 * step];
+    const float(&high)[4] = weights[2 * step + 1];
+    const uint32_t weight[4] = {PackBf16(low[0], low[1]), PackBf16(low[2], low[3]), PackBf16(high[0], high[1]),
+                                PackBf16(high[2], high[3])};
+#pragma unroll
+    for (int n = 0; n < kValueTiles; n += 2) {
+      if (n * 8 >= value_dim) break;
+      uint32_t value[4];
+      LoadMatrices<true>(values + step * kStep * stride + n * 8, value);
+      MmaBf16(sums[n], weight, value);
+      MmaBf16(sums[n + 1], weight, value + 2);
+    }
+  }
+}
+
+// Divides by the sums of the weights and writes the rows that the item has.
+template <int kValueTiles>
+__device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
+                                 const TileLists& lists, int first_row, int first_column, OnlineSoftmax (&states)[2],
+                                 const float (&sums)[kValueTiles][4]) {
+  float* const out = call.out + (problem.out_row + item.first_query - problem.first_query) * call.out_stride +
+                     static_cast<int64_t>(item.head) * call.value_dim + first_column;
+  const bool pairs = reinterpret_cast<uintptr_t>(out) % 8 == 0 && call.out_stride % 2 == 0 && call.value_dim % 2 == 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    states[half].sum += __shfl_xor_sync(kWholeWarp, states[half].sum, 1);
+    states[half].sum += __shfl_xor_sync(kWholeWarp, states[half].sum, 2);
+    const int row = first_row + half * 8;
+    if (row >= item.queries) continue;
+    const float scale = states[half].Normalizer(lists.limits[row] > 0);
+    float* const to = out + row * call.out_stride;
+#pragma unroll
+    for (int n = 0; n < kValueTiles; ++n) {
+      const int left = call.value_dim - first_column - n * 8;
+      // + 0: a sum of nothing but zeros is +0, whatever values its masked keys have.
+      const float low = fmaf(sums[n][2 * half], scale, 0.0f), high = fmaf(sums[n][2 * half + 1], scale, 0.0f);
+      if (pairs && left > 0) {
+        *reinterpret_cast<float2*>(to + n * 8) = make_float2(low, high);
+      } else {
+        if (left > 0) to[n * 8] = low;
+        if (left > 1) to[n * 8 + 1] = high;
+      }
+    }
+  }
+}
+
+// Blocks that registers leave room for on a multiprocessor; those of one warp, as many as shared memory does.
+constexpr int BlocksAtOnce(int warps, int steps, int value_dim, bool masked) {
+  if (masked) return 2;
+  if (warps > 1) return steps > 0 && value_dim <= 16 ? 4 : value_dim <= 64 ? 3 : 2;
+  return steps > 0 && value_dim <= 32 ? 16 : value_dim <= 64 ? 12 : 8;
+}
+
+// The items of the call's lists: a query attends to all keys up to its limit.
+struct ListedItems {
+  static constexpr bool kMasked = false;
+  template <int kWarps>
+  __device__ static const TileItem& Get(const DeviceCall& call) {
+    return ItemOfBlock<kWarps>(call);
+  }
+  __device__ static bool Skip(const DeviceCall&, const DeviceProblem&, const TileItem&) { return false; }
+  __device__ ListedItems(const DeviceCall&, const TileItem&, int) {}
+  __device__ uint32_t Next(int) { return 0; }
+  __device__ void Finish(const DeviceCall&, const DeviceProblem&, const TileItem&, TileLists&) {}
+};
+
+// kSteps: of 16 columns of q and k; 0: any number, and the queries are read again for every tile. kValueDim >=
+// value_dim. One block an item. Items: ListedItems, or DenseItems (dense_heads.cu), whose Next() gives each warp
+// the edges of its queries, tile after tile.
+template <int kWarps, int kSteps, int kValueDim, typename Items = ListedItems>
+__global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSteps, kValueDim, Items::kMasked))
+    AttendTilesBf16(const __grid_constant__ DeviceCall call) {
+  __shared__ TileLists lists;
+  const auto& item = Items::template Get<kWarps>(call);
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (Items::Skip(call, problem, item) || Cancelled(problem)) return;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
+  const int first_row = warp * kWarpQueries + lane / 4, first_column = lane % 4 * 2;
+  const int stride = Stride(call.head_dim), value_stride = Stride(call.value_dim);
+  auto* const queries = reinterpret_cast<__nv_bfloat16*>(DynamicShared());
+  __nv_bfloat16* const keys = queries + kWarps * kWarpQueries * stride;
+  __nv_bfloat16* const values = keys + kTileKeys * stride;
+  const int64_t k_width = static_cast<int64_t>(call.num_heads) * call.head_dim;
+  const int64_t v_width = static_cast<int64_t>(call.num_heads) * call.value_dim;
+
+  LoadLimits<kWarps>(item, lists);
+  LoadTileKeys<kWarps>(item, 0, lists);
+  StageQueries<kWarps>(
+      call.q + (problem.query_row + item.first_query) * call.q_stride + static_cast<int64_t>(item.head) * call.head_dim,
+      call.q_stride, item.queries, call.head_dim, queries);
+  __syncthreads();
+  const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
+  const __nv_bfloat16* const own_queries = queries + warp * kWarpQueries * stride + RowsFirst(lane, stride);
+  uint32_t held[kSteps > 0 ? kSteps : 1][4];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) LoadMatrices<false>(own_queries + step * kStep, held[step]);
+
+  Items items(call, item, warp);
+  OnlineSoftmax states[2];
+  float sums[kValueDim / 8][4] = {};
+  const auto start_keys = [&](int tile) {
+    StartTile<kWarps>(lists.keys[tile & 1], call.k16 + problem.first_row * k_width + item.head * call.head_dim, k_width,
+                      call.head_dim, keys);
+  };
+  // Values are on their way while the scores are computed, the next keys while the values are summed.
+  start_keys(0);
+  for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
+    StartTile<kWarps>(lists.keys[tile & 1], call.v16 + problem.first_row * v_width + item.head * call.value_dim,
+                      v_width, call.value_dim, values);
+    LoadTileKeys<kWarps>(item, tile + 1, lists);
+    const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
+    const uint32_t edges = seen > 0 ? items.Next(tile) : 0;
+    WaitForTile();
+    float scores[kKeyTiles][4];
+    if (seen > 0) {
+      ScoreTile<kSteps>(held, own_queries, keys + ColumnsFirst(lane, stride), Steps(call.head_dim), stride, scores);
+    }
+    __syncthreads();  // the keys have been read
+    start_keys(tile + 1);
+    if (seen > 0) {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[n][i] *= call.scale * kLog2E;
+      }
+      AddBiases(call, problem, item, lists, tile, first_row, first_column, scores);
+      if constexpr (Items::kMasked) {
+        HideTile(edges, scores);
+      } else if (range.warp_least < (tile + 1) * kTileKeys) {
+        MaskTile(lists, tile, first_row, first_column, scores);
+      }
+      WeighTile(scores, states, sums);
+    }
+    WaitForTile();
+    if (seen > 0) AddValues(scores, values + RowsFirst(lane, value_stride), value_stride, seen, call.value_dim, sums);
+    __syncthreads();  // the values have been read
+  }
+  __pipeline_wait_prior(0);
+  items.Finish(call, problem, item, lists);
+  WriteRows(call, problem, item, lists, first_row, first_column, states, sums);
+}
+
+}  // namespace edgewise::cuda::tiles_bf16
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_BF16_CUH_

@@ -1,0 +1,159 @@
+// How rows of queries, keys and values get into shared memory, in both precisions of the tile kernel. What is told
+// kWarps is called by all threads of a block of so many warps.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_STAGE_CUH_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_STAGE_CUH_
+
+#include <cuda_bf16.h>
+#include <cuda_pipeline_primitives.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/mma.cuh"
+#include "kernels/cuda/attention/tiles_item.cuh"
+#include "kernels/cuda/device/launch.h"
+
+namespace edgewise::cuda {
+
+// Whether rows of `columns` elements at `first`, `stride` elements apart, can be read 16 bytes at a time.
+template <typename T>
+__device__ inline bool AllowsVectors(const T* first, int64_t stride, int columns) {
+  constexpr int kElements = 16 / sizeof(T);
+  return reinterpret_cast<uintptr_t>(first) % 16 == 0 && stride % kElements == 0 && columns % kElements == 0;
+}
+
+// Floats column..column + 3 of a row of `columns`, zeros beyond; row null: zeros.
+__device__ inline float4 LoadFour(const float* row, int column, int columns, bool vectors) {
+  if (row == nullptr || column >= columns) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (vectors) return *reinterpret_cast<const float4*>(row + column);
+  return make_float4(row[column], column + 1 < columns ? row[column + 1] : 0.0f,
+                     column + 2 < columns ? row[column + 2] : 0.0f, column + 3 < columns ? row[column + 3] : 0.0f);
+}
+
+// Threads side by side in a row of `groups` groups.
+__device__ inline int ThreadsOfRow(int groups) {
+  int width = 1;
+  while (width < groups && width < kWarpSize) width *= 2;
+  return width;
+}
+
+// store(row, group, load(row, group)) for kRows rows and groups 0..groups - 1: neighbouring threads take
+// neighbouring groups, and kAtOnce loads of a thread are in flight.
+template <int kWarps, int kRows, int kAtOnce, typename Load, typename Store>
+__device__ inline void MoveGroups(int groups, const Load& load, const Store& store) {
+  const int width = ThreadsOfRow(groups);
+  const int thread = static_cast<int>(threadIdx.x), step = kTileThreads<kWarps> / width;
+  for (int group = thread % width; group < groups; group += width) {
+    for (int first = thread / width; first < kRows; first += kAtOnce * step) {
+      decltype(load(0, 0)) loaded[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i * step < kRows) loaded[i] = load(first + i * step, group);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (first + i * step < kRows) store(first + i * step, group, loaded[i]);
+      }
+    }
+  }
+}
+
+namespace tiles_fp32 {
+
+// Copies the rows index_of(0..kRows-1) of `columns` floats (below 0: zeros), times `factor`, to shared memory; zeros up
+// to `groups` groups of 4.
+template <int kWarps, int kRows, int kAtOnce, typename IndexOf>
+__device__ inline void StageRows(const float* from, int64_t from_stride, const IndexOf& index_of, int columns,
+                                 float factor, int groups, int group_stride, float* to) {
+  const bool vectors = AllowsVectors(from, from_stride, columns);
+  MoveGroups<kWarps, kRows, kAtOnce>(
+      groups,
+      [&](int row, int group) {
+        const int64_t index = index_of(row);
+        return LoadFour(index < 0 ? nullptr : from + index * from_stride, 4 * group, columns, vectors);
+      },
+      [&](int row, int group, float4 x) {
+        reinterpret_cast<float4*>(to)[row * group_stride + group] =
+            make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
+      });
+}
+
+}  // namespace tiles_fp32
+
+namespace tiles_bf16 {
+
+inline constexpr int kStep = 16;  // columns or keys that one product sums over
+
+EDGEWISE_HOST_DEVICE inline int Steps(int dim) { return (dim + kStep - 1) / kStep; }
+// Elements from one row to the next in shared memory: 8 neighbouring rows lie in different banks.
+EDGEWISE_HOST_DEVICE inline int Stride(int dim) { return Steps(dim) * kStep + 8; }
+
+// Elements column..column + 7 of a row of `columns`, zeros beyond; row null: zeros.
+__device__ inline uint4 LoadEight(const __nv_bfloat16* row, int column, int columns) {
+  if (row == nullptr || column >= columns) return make_uint4(0, 0, 0, 0);
+  const auto* const bits = reinterpret_cast<const uint16_t*>(row);
+  uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int low = column + 2 * i;
+    pairs[i] = (low < columns ? bits[low] : 0u) | (low + 1 < columns ? bits[low + 1] : 0u) << 16;
+  }
+  return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
+
+// Starts to copy the rows of a tile's keys (-1: zeros) to shared memory, as one group of asynchronous copies. Rows that
+// cannot be read 16 bytes at a time are copied at once.
+template <int kWarps>
+__device__ inline void StartTile(const int32_t* keys, const __nv_bfloat16* from, int64_t from_stride, int columns,
+                                 __nv_bfloat16* to) {
+  const int stride = Stride(columns), groups = 2 * Steps(columns);
+  const auto place = [&](int row, int group) { return reinterpret_cast<uint4*>(to + row * stride + 8 * group); };
+  if (AllowsVectors(from, from_stride, columns)) {
+    const int width = ThreadsOfRow(groups), thread = static_cast<int>(threadIdx.x);
+    for (int group = thread % width; group < groups; group += width) {
+      for (int row = thread / width; row < kTileKeys; row += kTileThreads<kWarps> / width) {
+        if (keys[row] >= 0 && 8 * group < columns) {
+          __pipeline_memcpy_async(place(row, group), from + keys[row] * from_stride + 8 * group, sizeof(uint4));
+        } else {
+          *place(row, group) = make_uint4(0, 0, 0, 0);
+        }
+      }
+    }
+  } else {
+    constexpr int kAtOnce = kWarps == 1 ? 2 : 4;  // more would leave fewer registers to more warps
+    MoveGroups<kWarps, kTileKeys, kAtOnce>(
+        groups,
+        [&](int row, int group) {
+          return LoadEight(keys[row] < 0 ? nullptr : from + keys[row] * from_stride, 8 * group, columns);
+        },
+        [&](int row, int group, uint4 x) { *place(row, group) = x; });
+  }
+  __pipeline_commit();
+}
+
+// Waits for all groups of copies but the last, for all threads of the block.
+__device__ inline void WaitForTile() {
+  __pipeline_wait_prior(1);
+  __syncthreads();
+}
+
+// Rounds the item's queries, zeros for rows that it does not have.
+template <int kWarps>
+__device__ inline void StageQueries(const float* from, int64_t from_stride, int rows, int columns, __nv_bfloat16* to) {
+  const bool vectors = AllowsVectors(from, from_stride, columns);
+  const int stride = Stride(columns);
+  MoveGroups<kWarps, kWarps * kWarpQueries, 4>(
+      4 * Steps(columns),
+      [&](int row, int group) {
+        return LoadFour(row < rows ? from + row * from_stride : nullptr, 4 * group, columns, vectors);
+      },
+      [&](int row, int group, float4 x) {
+        *reinterpret_cast<uint2*>(to + row * stride + 4 * group) = make_uint2(PackBf16(x.x, x.y), PackBf16(x.z, x.w));
+      });
+}
+
+}  // namespace tiles_bf16
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_STAGE_CUH_

@@ -1,0 +1,60 @@
+// Linear and FeedForward of Backend: products of many rows by Gemm, of few rows by a kernel of our own.
+//
+// Precision bf16: weights are kept as bf16 and x is rounded to bf16; sums, bias, activation and y are float32.
+#ifndef EDGEWISE_KERNELS_CUDA_OPS_LINEAR_H_
+#define EDGEWISE_KERNELS_CUDA_OPS_LINEAR_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/device/runtime.h"
+#include "kernels/cuda/ops/gemm.h"
+#include "kernels/cuda/ops/gemv.h"
+
+namespace edgewise::cuda {
+
+// Immutable. W is zero-padded to [out_padded, in_padded], as Gemm likes it.
+struct CudaLinearWeights : public LinearWeights {
+  int64_t out = 0, in = 0, out_padded = 0, in_padded = 0;
+  bool bf16 = false;
+  Activation activation = Activation::kNone;
+  DeviceMemory weight, bias;       // bias [out], or null
+  std::unique_ptr<GemmPlan> plan;  // null: Gemm has none; many rows go the way of few
+
+  GemvWeights few() const;
+};
+
+// The products of one backend, on its stream. One thread at a time.
+class LinearProducts {
+ public:
+  static absl::StatusOr<std::unique_ptr<LinearProducts>> Create(std::shared_ptr<Device> device, bool bf16);
+
+  // Backend::PrepareLinear; done when it returns.
+  absl::StatusOr<std::unique_ptr<LinearWeights>> Prepare(std::span<const float> weight, std::span<const float> bias,
+                                                         int64_t out, int64_t in, Activation activation);
+  // Takes the scratch of products of many rows with the weights that were prepared.
+  absl::Status Reserve();
+  // Backend::Linear. With `accumulate` there is no activation.
+  absl::Status Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase);
+  // Backend::FeedForward. At most kGemmRows wide rows are in scratch.
+  absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y, Phase phase);
+
+ private:
+  LinearProducts(std::shared_ptr<Device> device, std::unique_ptr<Gemm> gemm, bool bf16);
+  // At most kGemmRows rows.
+  absl::Status RunMany(const CudaLinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate);
+
+  const std::shared_ptr<Device> device_;
+  const std::unique_ptr<Gemm> gemm_;
+  const bool bf16_;
+  Scratch x_, y_, wide_;
+  int64_t x_bytes_ = 0, y_bytes_ = 0, wide_bytes_ = 0;  // that they may need
+};
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_OPS_LINEAR_H_

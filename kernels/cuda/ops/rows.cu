@@ -1,0 +1,259 @@
+#include "kernels/cuda/device/launch.h"
+#include "kernels/cuda/device/vector.cuh"
+#include "kernels/cuda/ops/activate.cuh"
+#include "kernels/cuda/ops/rows.h"
+
+namespace edgewise::cuda {
+namespace {
+
+// One warp has one row.
+constexpr int kRowsPerBlock = 8;
+constexpr int kThreads = kRowsPerBlock * kWarpSize;
+
+int64_t RowBlocks(int64_t rows) { return (rows + kRowsPerBlock - 1) / kRowsPerBlock; }
+
+// A matrix as kernels read it.
+struct Source {
+  const float* data;
+  int64_t stride;
+};
+struct Target {
+  float* data;
+  int64_t stride;
+};
+Source SourceOf(ConstMatrix m) { return {m.data, m.stride}; }
+Target TargetOf(Matrix m) { return {m.data, m.stride}; }
+bool Aligned(ConstMatrix m) { return Aligned16(m.data, m.stride * static_cast<int64_t>(sizeof(float))); }
+
+__device__ inline int64_t RowOfWarp() {
+  return static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWarpSize;
+}
+
+// The columns of a row that a lane has, kWidth at a time: body(first of them).
+template <int kWidth, typename Body>
+__device__ inline void ForColumns(int64_t columns, const Body& body) {
+#pragma unroll 4
+  for (int64_t c = static_cast<int64_t>(threadIdx.x % kWarpSize) * kWidth; c < columns; c += kWarpSize * kWidth) {
+    body(c);
+  }
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    EmbedKernel(Source word, Source position, const int32_t* token_ids, const int32_t* positions, Target y,
+                int64_t rows, int64_t columns) {
+  const int64_t r = RowOfWarp();
+  if (r >= rows) return;
+  const float* token = word.data + token_ids[r] * word.stride;
+  const float* place = position.data == nullptr ? nullptr : position.data + positions[r] * position.stride;
+  float* out = y.data + r * y.stride;
+  ForColumns<kWidth>(columns, [&](int64_t c) {
+    Floats<kWidth> value = LoadFloats<kWidth>(token + c);
+    if (place != nullptr) {
+      const Floats<kWidth> other = LoadFloats<kWidth>(place + c);
+      for (int i = 0; i < kWidth; ++i) value.at[i] += other.at[i];
+    }
+    StoreFloats<kWidth>(out + c, value);
+  });
+}
+
+// Sums in double. A lane has groups of 4 columns however they are read, so that the order of the sums depends on the
+// number of columns alone.
+template <bool kAligned>
+__global__ void __launch_bounds__(kThreads) LayerNormKernel(Source x, const float* weight, const float* bias,
+                                                            float epsilon, Target y, int64_t rows, int64_t columns) {
+  const int64_t r = RowOfWarp();
+  if (r >= rows) return;
+  const float* in = x.data + r * x.stride;
+  float* out = y.data + r * y.stride;
+  double sum = 0.0;
+  ForColumns<4>(columns, [&](int64_t c) {
+    const int count = FloatsHere(columns - c);
+    const Floats<4> value = LoadUpTo4<kAligned>(in + c, count);
+    for (int i = 0; i < 4; ++i) sum += static_cast<double>(value.at[i]);
+  });
+  const double mean = WarpSum(sum) / static_cast<double>(columns);
+  double squares = 0.0;
+  ForColumns<4>(columns, [&](int64_t c) {
+    const int count = FloatsHere(columns - c);
+    const Floats<4> value = LoadUpTo4<kAligned>(in + c, count);
+    for (int i = 0; i < 4; ++i) {
+      const double distance = i < count ? static_cast<double>(value.at[i]) - mean : 0.0;
+      squares += distance * distance;
+    }
+  });
+  const double variance = WarpSum(squares) / static_cast<double>(columns);
+  const float scale = static_cast<float>(1.0 / sqrt(variance + static_cast<double>(epsilon)));
+  const float center = static_cast<float>(mean);
+  ForColumns<4>(columns, [&](int64_t c) {
+    const int count = FloatsHere(columns - c);
+    Floats<4> value = LoadUpTo4<kAligned>(in + c, count);
+    const Floats<4> w = LoadUpTo4<kAligned>(weight + c, count), b = LoadUpTo4<kAligned>(bias + c, count);
+    for (int i = 0; i < 4; ++i) value.at[i] = (value.at[i] - center) * scale * w.at[i] + b.at[i];
+    StoreUpTo4<kAligned>(out + c, count, value);
+  });
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads)
+    GatherKernel(Source x, const int64_t* from, Target y, int64_t rows, int64_t columns) {
+  const int64_t r = RowOfWarp();
+  if (r >= rows) return;
+  const float* in = x.data + from[r] * x.stride;
+  float* out = y.data + r * y.stride;
+  ForColumns<kWidth>(columns, [&](int64_t c) { StoreFloats<kWidth>(out + c, LoadFloats<kWidth>(in + c)); });
+}
+
+// A block has 32 columns of one sequence; its warps share the rows, and their sums are added in the warps' order.
+constexpr int kPoolWarps = 16;
+
+__global__ void __launch_bounds__(kPoolWarps* kWarpSize)
+    PoolKernel(Source x, const int64_t* offsets, const float* divisors, Target y, int64_t columns, int64_t tiles) {
+  __shared__ double partial[kPoolWarps][kWarpSize];
+  const int64_t sequence = blockIdx.x / tiles;
+  const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
+  const int64_t c = blockIdx.x % tiles * kWarpSize + lane;
+  double sum = 0.0;
+  if (c < columns) {
+    const int64_t end = offsets[sequence + 1];
+#pragma unroll 4
+    for (int64_t r = offsets[sequence] + warp; r < end; r += kPoolWarps) {
+      sum += static_cast<double>(x.data[r * x.stride + c]);
+    }
+  }
+  partial[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || c >= columns) return;
+  for (int w = 1; w < kPoolWarps; ++w) sum += partial[w][lane];
+  y.data[sequence * y.stride + c] = static_cast<float>(sum / static_cast<double>(divisors[sequence]));
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads) PairKernel(Source x0, Source x1, Target y, int64_t rows, int64_t columns) {
+  const int64_t r = RowOfWarp();
+  if (r >= rows) return;
+  const float* first = x0.data + r * x0.stride;
+  const float* second = x1.data + r * x1.stride;
+  float* out = y.data + r * y.stride;
+  ForColumns<kWidth>(columns, [&](int64_t c) {
+    const Floats<kWidth> a = LoadFloats<kWidth>(first + c), b = LoadFloats<kWidth>(second + c);
+    Floats<kWidth> product, difference;
+    for (int i = 0; i < kWidth; ++i) {
+      product.at[i] = a.at[i] * b.at[i];
+      difference.at[i] = a.at[i] - b.at[i];
+    }
+    StoreFloats<kWidth>(out + c, a);
+    StoreFloats<kWidth>(out + columns + c, b);
+    StoreFloats<kWidth>(out + 2 * columns + c, product);
+    StoreFloats<kWidth>(out + 3 * columns + c, difference);
+  });
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads) FinishKernel(Source product, const float* bias, Activation activation,
+                                                         bool accumulate, Target y, int64_t rows, int64_t columns) {
+  const int64_t r = RowOfWarp();
+  if (r >= rows) return;
+  const float* in = product.data + r * product.stride;
+  float* out = y.data + r * y.stride;
+  ForColumns<kWidth>(columns, [&](int64_t c) {
+    Floats<kWidth> value = LoadFloats<kWidth>(in + c);
+    if (accumulate) {
+      const Floats<kWidth> before = LoadFloats<kWidth>(out + c);
+      for (int i = 0; i < kWidth; ++i) value.at[i] += before.at[i];
+    }
+    if (bias != nullptr) {
+      const Floats<kWidth> b = LoadFloats<kWidth>(bias + c);
+      for (int i = 0; i < kWidth; ++i) value.at[i] += b.at[i];
+    }
+    if (!accumulate) {
+      for (int i = 0; i < kWidth; ++i) value.at[i] = Activate(activation, value.at[i]);
+    }
+    StoreFloats<kWidth>(out + c, value);
+  });
+}
+
+__device__ inline void StoreOne(float* to, float value) { *to = value; }
+__device__ inline void StoreOne(__nv_bfloat16* to, float value) { *to = __float2bfloat16_rn(value); }
+
+// A column at a time: for shapes without 16-byte rows.
+template <typename To>
+__global__ void __launch_bounds__(kThreads) PadKernel(Source x, To* to, int64_t rows, int64_t columns, int64_t padded) {
+  const int64_t r = RowOfWarp();
+  if (r >= rows) return;
+  ForColumns<1>(padded,
+                [&](int64_t c) { StoreOne(to + r * padded + c, c < columns ? x.data[r * x.stride + c] : 0.0f); });
+}
+
+// Rows of whole groups of 4 columns.
+__global__ void __launch_bounds__(kThreads) RoundKernel(Source x, __nv_bfloat16* to, int64_t rows, int64_t columns) {
+  const int64_t r = RowOfWarp();
+  if (r >= rows) return;
+  ForColumns<4>(columns, [&](int64_t c) {
+    const Floats<4> value = LoadFloats<4>(x.data + r * x.stride + c);
+    __nv_bfloat162* out = reinterpret_cast<__nv_bfloat162*>(to + r * columns + c);
+    out[0] = __floats2bfloat162_rn(value.at[0], value.at[1]);
+    out[1] = __floats2bfloat162_rn(value.at[2], value.at[3]);
+  });
+}
+
+}  // namespace
+
+cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, const int32_t* token_ids,
+                  const int32_t* positions, Matrix y) {
+  const bool wide =
+      y.columns % 4 == 0 && Aligned(word) && Aligned(y) && (position.data == nullptr || Aligned(position));
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? EmbedKernel<4> : EmbedKernel<1>, SourceOf(word),
+                SourceOf(position), token_ids, positions, TargetOf(y), y.rows, y.columns);
+}
+
+cudaError_t LayerNorm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
+                      Matrix y) {
+  const bool aligned = x.columns % 4 == 0 && Aligned(x) && Aligned(y) && Aligned16(weight, 0) && Aligned16(bias, 0);
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, aligned ? LayerNormKernel<true> : LayerNormKernel<false>,
+                SourceOf(x), weight, bias, epsilon, TargetOf(y), x.rows, x.columns);
+}
+
+cudaError_t GatherRows(cudaStream_t stream, ConstMatrix x, const int64_t* rows, Matrix y) {
+  const bool wide = y.columns % 4 == 0 && Aligned(x) && Aligned(y);
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? GatherKernel<4> : GatherKernel<1>, SourceOf(x), rows,
+                TargetOf(y), y.rows, y.columns);
+}
+
+cudaError_t PoolMean(cudaStream_t stream, ConstMatrix x, const int64_t* offsets, const float* divisors, Matrix y) {
+  const int64_t tiles = (y.columns + kWarpSize - 1) / kWarpSize;
+  return Launch(stream, y.rows * tiles, kPoolWarps * kWarpSize, 0, PoolKernel, SourceOf(x), offsets, divisors,
+                TargetOf(y), y.columns, tiles);
+}
+
+cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Matrix y) {
+  const bool wide = x0.columns % 4 == 0 && Aligned(x0) && Aligned(x1) && Aligned(y);
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? PairKernel<4> : PairKernel<1>, SourceOf(x0),
+                SourceOf(x1), TargetOf(y), y.rows, x0.columns);
+}
+
+cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
+                          bool accumulate, Matrix y) {
+  const bool wide = y.columns % 4 == 0 && Aligned(product) && Aligned(y) && Aligned16(bias, 0);
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? FinishKernel<4> : FinishKernel<1>, SourceOf(product),
+                bias, activation, accumulate, TargetOf(y), y.rows, y.columns);
+}
+
+cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns) {
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, PadKernel<float>, SourceOf(x), to, x.rows, x.columns, columns);
+}
+
+cudaError_t PadRoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t columns) {
+  if (columns == x.columns && columns % 4 == 0 && Aligned(x) && Aligned16(to, 0)) {
+    return Launch(stream, RowBlocks(x.rows), kThreads, 0, RoundKernel, SourceOf(x), to, x.rows, columns);
+  }
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, PadKernel<__nv_bfloat16>, SourceOf(x), to, x.rows, x.columns,
+                columns);
+}
+
+cudaError_t RoundRows(cudaStream_t stream, const float* from, int64_t stride, int64_t rows, int64_t columns,
+                      __nv_bfloat16* to) {
+  return PadRoundRows(stream, ConstMatrix(from, rows, columns, stride), to, columns);
+}
+
+}  // namespace edgewise::cuda

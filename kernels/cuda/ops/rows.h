@@ -1,0 +1,50 @@
+// Kernels that go row by row: all of a model that is neither a product nor attention. Each function enqueues on
+// `stream` and returns the launch's error. Matrices and index arrays are in device memory; what an operation means is
+// said at Backend's function of the same name (kernels/backend.h).
+//
+// A row's result does not depend on where the row lies or on how many rows there are.
+#ifndef EDGEWISE_KERNELS_CUDA_OPS_ROWS_H_
+#define EDGEWISE_KERNELS_CUDA_OPS_ROWS_H_
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/activation.h"
+#include "kernels/tensor.h"
+
+namespace edgewise::cuda {
+
+// position.data null: none, and `positions` is not read. y [rows, hidden].
+cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, const int32_t* token_ids,
+                  const int32_t* positions, Matrix y);
+
+// y may be x.
+cudaError_t LayerNorm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
+                      Matrix y);
+
+// y[i] = x[rows[i]], rows [y.rows].
+cudaError_t GatherRows(cudaStream_t stream, ConstMatrix x, const int64_t* rows, Matrix y);
+
+// offsets [y.rows + 1], divisors [y.rows].
+cudaError_t PoolMean(cudaStream_t stream, ConstMatrix x, const int64_t* offsets, const float* divisors, Matrix y);
+
+cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Matrix y);
+
+// y = activation(product + bias), bias [columns] or null; y may be `product`. With `accumulate` y += product + bias, in
+// the order (product + y) + bias, and without an activation.
+cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
+                          bool accumulate, Matrix y);
+
+// to [rows, columns]: x and, beyond its columns, zeros.
+cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns);
+cudaError_t PadRoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t columns);
+
+// keys or values [rows, columns] with `stride`, rounded to the nearest bf16: to[r * columns + c].
+cudaError_t RoundRows(cudaStream_t stream, const float* from, int64_t stride, int64_t rows, int64_t columns,
+                      __nv_bfloat16* to);
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_OPS_ROWS_H_

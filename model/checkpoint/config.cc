@@ -1,0 +1,281 @@
+#include "model/checkpoint/config.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "model/checkpoint/attention_config.h"
+#include "model/checkpoint/json_object.h"
+
+namespace edgewise {
+namespace {
+
+using nlohmann::json;
+
+const std::vector<std::string> kTasks = {"sequence-classification", "pair-classification", "token-classification",
+                                         "regression", "causal-lm"};
+const std::vector<std::string> kTokenizers = {"none", "byte", "char", "word"};
+const std::vector<std::string> kPositions = {"learned", "sinusoidal", "none", "alibi", "relative"};
+
+constexpr int64_t kMaxWidth = 1 << 16;
+constexpr int64_t kMaxPositions = 1 << 20;
+constexpr int64_t kMaxIds = 1 << 24;
+
+// Code points of a UTF-8 string; 0 where it is not valid (nlohmann has checked the file, so only "" gives 0).
+size_t Characters(const std::string& text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject& parent) {
+  TokenizerConfig tokenizer;
+  JsonObject object(value, "tokenizer");
+  tokenizer.kind = static_cast<TokenizerKind>(object.Choice("kind", kTokenizers));
+  if (tokenizer.kind == TokenizerKind::kByte) {
+    tokenizer.offset = static_cast<int32_t>(object.Integer("offset", 0, kMaxIds, 1));
+    if (tokenizer.offset + 256 > vocab_size) {
+      object.Fail(absl::StrCat("tokenizer.offset is ", tokenizer.offset, ": byte 255 would be token ",
+                               tokenizer.offset + 255, "; vocab_size is ", vocab_size));
+    }
+  }
+  if (tokenizer.kind == TokenizerKind::kChar || tokenizer.kind == TokenizerKind::kWord) {
+    const json& vocabulary = object.Value("vocabulary", true);
+    if (!vocabulary.is_array()) object.Fail("tokenizer.vocabulary: a list of strings is expected");
+    std::set<std::string> seen;
+    for (size_t i = 0; vocabulary.is_array() && i < vocabulary.size(); ++i) {
+      const json& entry = vocabulary[i];
+      const bool character = tokenizer.kind == TokenizerKind::kChar;
+      if (!entry.is_string()) {
+        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] is ", ShowJson(entry), "; a string is expected"));
+        break;
+      }
+      tokenizer.vocabulary.push_back(entry.get<std::string>());
+      // Entries in angle brackets (<pad>) hold a place and match no text.
+      const std::string& text = tokenizer.vocabulary.back();
+      const bool special = text.size() > 2 && text.front() == '<' && text.back() == '>';
+      if (character && !special && Characters(tokenizer.vocabulary.back()) != 1) {
+        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] is ", ShowJson(entry), "; one character is expected"));
+      }
+      if (!seen.insert(tokenizer.vocabulary.back()).second) {
+        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] repeats ", ShowJson(entry)));
+      }
+    }
+    const int64_t size = static_cast<int64_t>(tokenizer.vocabulary.size());
+    if (size > vocab_size) {
+      object.Fail(absl::StrCat("tokenizer.vocabulary has ", size, " entries; vocab_size is ", vocab_size));
+    }
+    tokenizer.unknown_token_id =
+        static_cast<int32_t>(object.Integer("unknown_token_id", 0, std::max<int64_t>(vocab_size - 1, 0), -1));
+  }
+  if (tokenizer.kind == TokenizerKind::kWord) {
+    tokenizer.lowercase = object.Boolean("lowercase", false);
+    const json& substitutions = object.Value("substitutions", false);
+    if (!substitutions.is_null() && !substitutions.is_object()) {
+      object.Fail("tokenizer.substitutions: an object is expected");
+    }
+    for (const auto& [word, becomes] : substitutions.items()) {
+      if (!becomes.is_string()) {
+        object.Fail(absl::StrCat("tokenizer.substitutions: ", ShowJson(json(word)), " becomes ", ShowJson(becomes),
+                                 "; a string is expected"));
+        break;
+      }
+      tokenizer.substitutions[word] = becomes.get<std::string>();
+    }
+  }
+  const absl::Status status = object.Finish();
+  if (!status.ok()) parent.Fail(std::string(status.message()));
+  return tokenizer;
+}
+
+// Tokens of a vocabulary, or rows of features.
+void ParseInputKind(JsonObject& object, ModelConfig& config) {
+  if (!object.Has("feature_size")) {
+    config.vocab_size = static_cast<int32_t>(object.Integer("vocab_size", 1, kMaxIds));
+    config.pad_token_id = static_cast<int32_t>(object.Integer("pad_token_id", -1, config.vocab_size - 1, 0));
+    config.cls_token_id = static_cast<int32_t>(object.Integer("cls_token_id", 0, config.vocab_size - 1, -1));
+    if (config.cls_token_id >= 0 && config.cls_token_id == config.pad_token_id) {
+      object.Fail(absl::StrCat("cls_token_id is ", config.cls_token_id, ", the pad token"));
+    }
+    const json& tokenizer = object.Value("tokenizer", false);
+    if (!tokenizer.is_null()) config.tokenizer = ParseTokenizer(tokenizer, config.vocab_size, object);
+    return;
+  }
+  config.feature_size = static_cast<int32_t>(object.Integer("feature_size", 1, kMaxWidth));
+  if (config.task == ModelTask::kCausalLm) object.Fail("feature_size is given; task causal-lm takes tokens");
+  if (object.Has("vocab_size")) object.Fail("vocab_size is given beside feature_size; a model has one of them");
+  config.pad_token_id = -1;
+  const json& pad = object.Value("pad_token_id", false);
+  if (!pad.is_null() && pad != -1) {
+    object.Fail(absl::StrCat("pad_token_id is ", ShowJson(pad), "; allowed beside feature_size: -1 (none)"));
+  }
+  if (object.Has("cls_token_id")) object.Fail("cls_token_id is given; rows of features (feature_size) have no tokens");
+  const json& tokenizer = object.Value("tokenizer", false);
+  if (tokenizer.is_null()) return;
+  JsonObject none(tokenizer, "tokenizer");
+  none.Choice("kind", {"none"});
+  const absl::Status status = none.Finish();
+  if (!status.ok()) object.Fail(absl::StrCat(std::string(status.message()), ", as there is a feature_size"));
+}
+
+void ParseCausal(JsonObject& object, ModelConfig& config) {
+  const bool language = config.task == ModelTask::kCausalLm;
+  config.causal = language;
+  if (object.Boolean("causal", language) != language) {
+    object.Fail(absl::StrCat("causal is ", language ? "false" : "true", "; task ", ModelTaskName(config.task), " is ",
+                             language ? "causal" : "not causal"));
+  }
+  if (!language && object.Has("tie_word_embeddings")) {
+    object.Fail(
+        absl::StrCat("tie_word_embeddings is given; task ", ModelTaskName(config.task), " has no output layer to tie"));
+  }
+  config.tie_word_embeddings = object.Boolean("tie_word_embeddings", true);
+}
+
+// What the outputs are: labels, values, or the vocabulary.
+void ParseOutputs(JsonObject& object, ModelConfig& config) {
+  if (config.task != ModelTask::kCausalLm) {
+    config.num_labels = static_cast<int32_t>(object.Integer("num_labels", 1, 1 << 20));
+    config.classifier_hidden_size = static_cast<int32_t>(object.Integer("classifier_hidden_size", 0, kMaxWidth, 0));
+    return;
+  }
+  config.num_labels = config.vocab_size;
+  for (const char* field : {"num_labels", "id2label", "classifier_hidden_size"}) {
+    if (object.Has(field)) object.Fail(absl::StrCat(field, " is given; task causal-lm has no classifier"));
+  }
+}
+
+void ParsePairwiseBias(JsonObject& object, ModelConfig& config) {
+  const json& value = object.Value("pairwise_bias", false);
+  if (value.is_null()) return;
+  JsonObject bias(value, "pairwise_bias");
+  config.pairwise_bias =
+      bias.Choice("kind", {"values", "buckets"}) == 0 ? PairwiseBiasKind::kValues : PairwiseBiasKind::kBuckets;
+  if (config.pairwise_bias == PairwiseBiasKind::kBuckets) {
+    config.num_buckets = static_cast<int32_t>(bias.Integer("num_buckets", 1, 256));  // a bucket is one byte
+  }
+  const absl::Status status = bias.Finish();
+  if (!status.ok()) object.Fail(std::string(status.message()));
+}
+
+void ParsePooling(JsonObject& object, ModelConfig& config) {
+  const bool none = config.task == ModelTask::kTokenClassification || config.task == ModelTask::kCausalLm;
+  const json& value = object.Value("pooling", !none);
+  if (none) {
+    if (!value.is_null()) object.Fail(absl::StrCat("pooling: task ", ModelTaskName(config.task), " has none"));
+    return;
+  }
+  if (value.is_null()) return;
+  JsonObject pooling(value, "pooling");
+  if (pooling.Choice("kind", {"mean", "cls"}) == 1) {
+    config.pooling = Pooling::kCls;
+    if (config.feature_size > 0) {
+      object.Fail("pooling.kind is \"cls\"; allowed beside feature_size: mean");
+    } else if (config.cls_token_id < 0) {
+      object.Fail("cls_token_id is missing; pooling.kind \"cls\" needs it");
+    }
+  } else {
+    config.pooling =
+        pooling.Choice("divisor", {"valid", "max_length"}) == 0 ? Pooling::kMeanValid : Pooling::kMeanMaxLength;
+  }
+  const absl::Status status = pooling.Finish();
+  if (!status.ok()) object.Fail(std::string(status.message()));
+}
+
+void ParseLabels(JsonObject& object, ModelConfig& config) {
+  const json& value = object.Value("id2label", false);
+  if (value.is_null()) return;
+  config.labels.assign(config.num_labels, "");
+  if (!value.is_object() || value.size() != config.labels.size()) {
+    object.Fail(absl::StrCat("id2label: an object with the keys \"0\" to \"", config.num_labels - 1, "\" is expected"));
+    return;
+  }
+  for (int32_t id = 0; id < config.num_labels; ++id) {
+    const auto found = value.find(std::to_string(id));
+    if (found == value.end() || !found->is_string()) {
+      object.Fail(absl::StrCat("id2label: the label of \"", id, "\" is missing or no string"));
+      return;
+    }
+    config.labels[id] = found->get<std::string>();
+  }
+}
+
+void ParseBudgetShares(JsonObject& object, ModelConfig& config) {
+  config.budget_shares.assign(config.num_hidden_layers, 1.0);
+  const json& value = object.Value("budget_shares", false);
+  if (value.is_null()) return;
+  if (!value.is_array() || value.size() != config.budget_shares.size()) {
+    object.Fail(absl::StrCat("budget_shares: a list of ", config.num_hidden_layers, " numbers is expected"));
+    return;
+  }
+  for (size_t l = 0; l < config.budget_shares.size(); ++l) {
+    if (!value[l].is_number() || !(value[l].get<double>() > 0.0) || !(value[l].get<double>() <= 1e9)) {
+      object.Fail(absl::StrCat("budget_shares[", l, "] is ", ShowJson(value[l]), "; allowed: above 0, to 1e9"));
+      return;
+    }
+    config.budget_shares[l] = value[l].get<double>();
+  }
+}
+
+// The config.json of a Hugging Face model names neither our fields nor our tensors.
+absl::Status RefuseHuggingFace(const json& config) {
+  if (!config.is_object() || config.contains("task")) return absl::OkStatus();
+  for (const char* field : {"model_type", "architectures"}) {
+    if (!config.contains(field)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "this is a Hugging Face config (", field, " ", ShowJson(config[field]),
+        "), which Edgewise cannot serve as it is; docs/convert.md#hugging-face says which models can be converted"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
+  absl::StatusOr<json> parsed = ParseStrictJson(text);
+  if (!parsed.ok()) return parsed.status();
+  if (absl::Status status = RefuseHuggingFace(*parsed); !status.ok()) return status;
+  JsonObject object(*parsed, "");
+  ModelConfig config;
+  auto integer = [&](const char* field, int64_t least, int64_t most) {
+    return static_cast<int32_t>(object.Integer(field, least, most));
+  };
+  config.task = static_cast<ModelTask>(object.Choice("task", kTasks));
+  config.description = object.String("description", "");
+  config.hidden_size = integer("hidden_size", 1, kMaxWidth);
+  config.num_hidden_layers = integer("num_hidden_layers", 1, 4096);
+  config.tied_layers = object.Boolean("tied_layers", false);
+  config.num_attention_heads = integer("num_attention_heads", 1, 4096);
+  config.head_dim = static_cast<int32_t>(object.Integer("head_dim", 1, 4096, 0));
+  if (config.head_dim == 0) {
+    if (config.hidden_size % config.num_attention_heads != 0) {
+      object.Fail(absl::StrCat("num_attention_heads is ", config.num_attention_heads, ", hidden_size is ",
+                               config.hidden_size, ": it does not divide; give head_dim"));
+    }
+    config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
+  }
+  config.intermediate_size = integer("intermediate_size", 1, kMaxWidth);
+  config.max_position_embeddings = integer("max_position_embeddings", 1, kMaxPositions);
+  config.layer_norm_eps = static_cast<float>(object.Number("layer_norm_eps", 1e-12, 1.0, 1e-5));
+  config.hidden_act = static_cast<HiddenAct>(object.Choice("hidden_act", {"gelu", "relu"}, 0));
+  config.norm_position = static_cast<NormPosition>(object.Choice("norm_position", {"pre", "post"}, 0));
+  // In the order of PositionEmbedding; `learned` is the default.
+  config.position_embedding = static_cast<PositionEmbedding>(object.Choice("position_embedding", kPositions, 0));
+  ParseInputKind(object, config);
+  ParseCausal(object, config);
+  ParseOutputs(object, config);
+  ParsePairwiseBias(object, config);
+  ParsePooling(object, config);
+  ParseLabels(object, config);
+  ParseAttention(object, config);
+  ParseBudgetShares(object, config);
+  const absl::Status status = object.Finish();
+  if (!status.ok()) return status;
+  return config;
+}
+
+const char* ModelTaskName(ModelTask task) { return kTasks[static_cast<size_t>(task)].c_str(); }
+
+const char* TokenizerName(TokenizerKind kind) { return kTokenizers[static_cast<size_t>(kind)].c_str(); }
+
+}  // namespace edgewise

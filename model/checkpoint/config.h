@@ -1,0 +1,112 @@
+// What config.json says of a model (docs/model-format.md).
+#ifndef EDGEWISE_MODEL_CHECKPOINT_CONFIG_H_
+#define EDGEWISE_MODEL_CHECKPOINT_CONFIG_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/draw.h"
+
+namespace edgewise {
+
+enum class ModelTask { kSequenceClassification, kPairClassification, kTokenClassification, kRegression, kCausalLm };
+enum class NormPosition { kPre, kPost };
+enum class PositionEmbedding { kLearned, kSinusoidal, kNone, kAlibi, kRelative };
+enum class Pooling { kMeanValid, kMeanMaxLength, kCls };
+enum class HiddenAct { kGelu, kRelu };
+enum class TokenizerKind { kNone, kByte, kChar, kWord };
+enum class AttentionKind { kDense, kSbm, kSsa, kBlock };
+enum class BlockPattern { kDiagonal, kLocal, kStrided, kFirstAndDiagonal, kList, kLearned };
+enum class PairwiseBiasKind { kNone, kValues, kBuckets };
+
+struct TokenizerConfig {
+  TokenizerKind kind = TokenizerKind::kNone;
+  int32_t offset = 1;                                // byte
+  std::vector<std::string> vocabulary;               // char, word
+  int32_t unknown_token_id = -1;                     // -1: unknown text is an error
+  bool lowercase = false;                            // word
+  std::map<std::string, std::string> substitutions;  // word
+};
+
+struct AttentionConfig {
+  AttentionKind kind = AttentionKind::kDense;
+  // sbm
+  int32_t num_clusters = 0;
+  Law law = Law::kBernoulli;
+  float exploration = 0.0f;
+  bool self_loops = false;
+  int32_t local_window = 0;
+  // ssa
+  bool local = true;                        // bias: local, else none
+  int32_t windows = 0;                      // w; 0: `keep` decides
+  int32_t keep = 0;                         // k of bias none
+  double sigma = 0.0;                       // of this layer, as a fraction of the length
+  int32_t grid_rows = 0, grid_columns = 0;  // 0: one-dimensional
+  // block
+  int32_t block_size = 0;  // B; 0: min(max(min_block, floor(alpha * length)), max_block)
+  int32_t min_block = 0, max_block = 0;
+  double alpha = 0.0;
+  BlockPattern pattern = BlockPattern::kDiagonal;
+  int32_t width = 1;                                // local
+  int32_t stride = 1;                               // strided
+  std::vector<std::pair<int32_t, int32_t>> blocks;  // list: (row, column), sorted, each once
+  double threshold = 0.5;                           // learned
+};
+
+struct ModelConfig {
+  ModelTask task = ModelTask::kSequenceClassification;
+  std::string description;
+  bool causal = false;
+  int32_t vocab_size = 0;    // 0: the input is rows of features
+  int32_t feature_size = 0;  // 0: the input is tokens
+  int32_t hidden_size = 0;
+  int32_t num_hidden_layers = 0;
+  bool tied_layers = false;
+  int32_t num_attention_heads = 0;
+  int32_t head_dim = 0;
+  int32_t intermediate_size = 0;
+  int32_t max_position_embeddings = 0;
+  float layer_norm_eps = 1e-5f;
+  HiddenAct hidden_act = HiddenAct::kGelu;
+  NormPosition norm_position = NormPosition::kPre;
+  PositionEmbedding position_embedding = PositionEmbedding::kLearned;
+  int32_t pad_token_id = 0;   // -1: none
+  int32_t cls_token_id = -1;  // -1: none
+  Pooling pooling = Pooling::kMeanValid;
+  PairwiseBiasKind pairwise_bias = PairwiseBiasKind::kNone;
+  int32_t num_buckets = 0;             // of pairwise_bias kBuckets
+  bool tie_word_embeddings = true;     // causal-lm
+  int32_t num_labels = 0;              // causal-lm: vocab_size; regression: values
+  std::vector<std::string> labels;     // [num_labels] or empty
+  int32_t classifier_hidden_size = 0;  // 0: one linear layer
+  TokenizerConfig tokenizer;
+  std::vector<AttentionConfig> attention;  // [num_hidden_layers]
+  std::vector<double> budget_shares;       // [num_hidden_layers]
+};
+
+// Parses and checks everything that can be checked without the weights. INVALID_ARGUMENT: the message names the field,
+// what was found and what is allowed; an unknown field is an error with the nearest known name.
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json);
+
+// The attention of every layer of a request that asks for SSA on a model whose layers are dense or SSA. It replaces the
+// model's: with `windows` the bias is local (`sigma`: one number, or those of the first and the last layer;
+// one-dimensional), with `keep` there is none; 0: not given. The layers below the last `last_layers` are dense; 0: none
+// is. INVALID_ARGUMENT: the message begins with the name of the argument and says what is allowed.
+absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig& config, const std::string& kind,
+                                                               uint32_t windows, uint32_t keep,
+                                                               const std::vector<double>& sigma, uint32_t last_layers);
+
+// As config.json and ListModels write them.
+const char* ModelTaskName(ModelTask task);
+const char* TokenizerName(TokenizerKind kind);
+// "dense", "sbm/bernoulli", "ssa/local", "ssa/none", "block/learned", ...; kinds that differ between layers are joined
+// by commas, in order of first use.
+std::string AttentionName(const ModelConfig& config);
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_CHECKPOINT_CONFIG_H_

@@ -1,0 +1,150 @@
+#include "model/checkpoint/json_object.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "text/did_you_mean.h"
+
+namespace edgewise {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kMaxDepth = 16;
+constexpr size_t kShownCharacters = 64;
+
+const json kNull;
+
+}  // namespace
+
+absl::StatusOr<json> ParseStrictJson(const std::string& text) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::string problem;
+  auto callback = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > kMaxDepth && problem.empty()) problem = absl::StrCat("nested deeper than ", kMaxDepth, " levels");
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second && problem.empty()) {
+      problem = absl::StrCat("key ", ShowJson(parsed), " stands twice in one object");
+    }
+    return problem.empty();
+  };
+  try {
+    json value = json::parse(text, callback);
+    if (!problem.empty()) return absl::InvalidArgumentError(problem);
+    return value;
+  } catch (const json::exception& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not valid JSON: ", problem.empty() ? std::string(error.what()).substr(0, 200) : problem));
+  }
+}
+
+std::string ShowJson(const json& value) {
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  if (text.size() > kShownCharacters) text = text.substr(0, kShownCharacters) + "...";
+  return text;
+}
+
+JsonObject::JsonObject(const json& object, std::string path)
+    : object_(object.is_object() ? object : kNull), path_(std::move(path)) {
+  if (!object.is_object()) {
+    status_ = absl::InvalidArgumentError(
+        absl::StrCat(path_.empty() ? "the file" : path_, " is ", ShowJson(object), "; an object is expected"));
+  }
+}
+
+std::string JsonObject::Path(const std::string& field) const {
+  return path_.empty() ? field : absl::StrCat(path_, ".", field);
+}
+
+void JsonObject::Fail(const std::string& message) {
+  if (status_.ok()) status_ = absl::InvalidArgumentError(message);
+}
+
+const json* JsonObject::Find(const std::string& field, bool required) {
+  known_.insert(field);
+  const auto found = object_.find(field);
+  if (found != object_.end()) return &*found;
+  if (required) Fail(absl::StrCat(Path(field), " is missing"));
+  return nullptr;
+}
+
+bool JsonObject::Has(const std::string& field) { return Find(field, false) != nullptr; }
+
+int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t most) {
+  const json* value = Find(field, true);
+  if (value == nullptr) return least;
+  return Integer(field, least, most, least);
+}
+
+int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t most, int64_t fallback) {
+  const json* value = Find(field, false);
+  if (value == nullptr) return fallback;
+  const bool fits = value->is_number_integer() &&
+                    !(value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  if (!fits || value->get<int64_t>() < least || value->get<int64_t>() > most) {
+    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: an integer from ", least, " to ", most));
+    return fallback;
+  }
+  return value->get<int64_t>();
+}
+
+double JsonObject::Number(const std::string& field, double least, double most, double fallback) {
+  const json* value = Find(field, false);
+  if (value == nullptr) return fallback;
+  if (!value->is_number() || !std::isfinite(value->get<double>()) || value->get<double>() < least ||
+      value->get<double>() > most) {
+    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: a number from ", least, " to ", most));
+    return fallback;
+  }
+  return value->get<double>();
+}
+
+bool JsonObject::Boolean(const std::string& field, bool fallback) {
+  const json* value = Find(field, false);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean()) {
+    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: true, false"));
+    return fallback;
+  }
+  return value->get<bool>();
+}
+
+std::string JsonObject::String(const std::string& field, const std::string& fallback) {
+  const json* value = Find(field, false);
+  if (value == nullptr) return fallback;
+  if (!value->is_string()) {
+    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; a string is expected"));
+    return fallback;
+  }
+  return value->get<std::string>();
+}
+
+int JsonObject::Choice(const std::string& field, const std::vector<std::string>& names, int fallback) {
+  const json* value = Find(field, fallback < 0);
+  if (value == nullptr) return std::max(fallback, 0);
+  for (size_t i = 0; value->is_string() && i < names.size(); ++i) {
+    if (value->get<std::string>() == names[i]) return static_cast<int>(i);
+  }
+  Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: ", absl::StrJoin(names, ", ")));
+  return std::max(fallback, 0);
+}
+
+const json& JsonObject::Value(const std::string& field, bool required) {
+  const json* value = Find(field, required);
+  return value == nullptr ? kNull : *value;
+}
+
+absl::Status JsonObject::Finish() {
+  if (!status_.ok()) return status_;
+  for (const auto& [name, value] : object_.items()) {
+    if (known_.count(name) != 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown field ", Path(ShowJson(json(name))), DidYouMean(name, known_)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace edgewise

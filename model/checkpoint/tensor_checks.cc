@@ -1,0 +1,126 @@
+#include "model/checkpoint/tensor_checks.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "text/did_you_mean.h"
+
+namespace edgewise {
+
+bool UsesMemberships(const ModelConfig& config, size_t layer) {
+  return config.attention[layer].kind == AttentionKind::kSbm;
+}
+
+bool UsesBlockScores(const ModelConfig& config, size_t layer) {
+  const AttentionConfig& attention = config.attention[layer];
+  return attention.kind == AttentionKind::kBlock && attention.pattern == BlockPattern::kLearned;
+}
+
+std::string LayerPrefix(size_t layer) { return absl::StrCat("layers.", layer, "."); }
+
+std::vector<std::pair<std::string, std::vector<int64_t>>> ExpectedTensors(const ModelConfig& config) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
+  const int64_t hidden = config.hidden_size;
+  const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
+  auto add = [&](const std::string& name, std::vector<int64_t> shape) { tensors.emplace_back(name, std::move(shape)); };
+  auto add_affine = [&](const std::string& name, std::vector<int64_t> shape) {
+    add(name + ".bias", {shape[0]});
+    add(name + ".weight", std::move(shape));
+  };
+  if (config.feature_size == 0) add("embeddings.word.weight", {config.vocab_size, hidden});
+  if (config.position_embedding == PositionEmbedding::kLearned) {
+    add("embeddings.position.weight", {config.max_position_embeddings, hidden});
+  }
+  if (config.feature_size > 0) add_affine("embeddings.features", {hidden, config.feature_size});
+  if (config.position_embedding == PositionEmbedding::kRelative) {
+    add("embeddings.relative.weight",
+        {config.num_attention_heads, 2 * static_cast<int64_t>(config.max_position_embeddings) - 1});
+  }
+  if (config.pairwise_bias == PairwiseBiasKind::kBuckets) {
+    add("embeddings.pairwise.weight", {config.num_attention_heads, config.num_buckets});
+  }
+  const size_t layers = config.tied_layers ? 1 : config.num_hidden_layers;
+  for (size_t l = 0; l < layers; ++l) {
+    const std::string prefix = LayerPrefix(l);
+    add_affine(prefix + "attention_norm", {hidden});
+    for (const char* name : {"query", "key", "value"}) add_affine(prefix + "attention." + name, {width, hidden});
+    add_affine(prefix + "attention.output", {hidden, width});
+    if (UsesMemberships(config, l)) {
+      const int64_t d = config.head_dim;
+      add(prefix + "attention.clusters", {config.num_attention_heads, config.attention[l].num_clusters, d});
+      add_affine(prefix + "attention.membership.0", {d, d});
+      add_affine(prefix + "attention.membership.1", {d, d});
+    }
+    if (UsesBlockScores(config, l)) {
+      const int64_t size = config.attention[l].block_size;
+      const int64_t blocks = (config.max_position_embeddings + size - 1) / size;
+      add(prefix + "attention.block_scores", {blocks, blocks});
+    }
+    add_affine(prefix + "mlp_norm", {hidden});
+    add_affine(prefix + "mlp.up", {config.intermediate_size, hidden});
+    add_affine(prefix + "mlp.down", {hidden, config.intermediate_size});
+  }
+  if (config.norm_position == NormPosition::kPre) add_affine("final_norm", {hidden});
+  if (config.task == ModelTask::kCausalLm) {
+    if (!config.tie_word_embeddings) add("lm_head.weight", {config.vocab_size, hidden});
+    return tensors;
+  }
+  int64_t features = config.task == ModelTask::kPairClassification ? 4 * hidden : hidden;
+  if (config.classifier_hidden_size > 0) {
+    add_affine("classifier.hidden", {config.classifier_hidden_size, features});
+    features = config.classifier_hidden_size;
+  }
+  add_affine("classifier.output", {config.num_labels, features});
+  return tensors;
+}
+
+absl::Status CheckTensors(const ModelConfig& config, const SafetensorsFile& file) {
+  std::map<std::string, std::vector<int64_t>> expected;
+  std::set<std::string> names;
+  for (auto& [name, shape] : ExpectedTensors(config)) expected[name] = shape;
+  for (const auto& [name, shape] : expected) {
+    if (!absl::EndsWith(name, ".clusters")) continue;
+    const std::string block = name.substr(0, name.size() - std::string("clusters").size()) + "block_matrix";
+    if (file.tensors().count(block) != 0) expected[block] = {shape[0], shape[1], shape[1]};
+  }
+  for (const auto& [name, shape] : expected) {
+    names.insert(name);
+    const auto found = file.tensors().find(name);
+    if (found == file.tensors().end()) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " ", ShowShape(shape), " is missing"));
+    }
+    if (found->second.shape != shape) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", name, " has shape ", ShowShape(found->second.shape),
+                                                     "; config.json expects ", ShowShape(shape)));
+    }
+    if (found->second.dtype != "F32") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", name, " has dtype ", found->second.dtype, "; F32 is expected"));
+    }
+  }
+  for (const auto& [name, entry] : file.tensors()) {
+    if (expected.count(name) != 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", name, " is not part of this model", DidYouMean(name, names)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFinite(const SafetensorsFile& file) {
+  for (const auto& [name, entry] : file.tensors()) {
+    const float* values = file.Values(name);
+    const size_t count = (entry.end - entry.begin) / sizeof(float);
+    for (size_t i = 0; i < count; ++i) {
+      if (!std::isfinite(values[i])) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("tensor ", name, ": element ", i, " is ", values[i], "; weights must be finite"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace edgewise

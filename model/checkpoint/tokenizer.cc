@@ -1,0 +1,153 @@
+#include "model/checkpoint/tokenizer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace edgewise {
+namespace {
+
+constexpr size_t kShownBytes = 32;
+constexpr size_t kShownCharacterBytes = 64;
+
+std::string Show(const std::string& text) {
+  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownBytes)), "\"");
+}
+
+// Entries in angle brackets (<pad>) hold a place and stand for no text.
+bool HoldsAPlace(const std::string& entry) { return entry.size() > 2 && entry.front() == '<' && entry.back() == '>'; }
+
+bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+// Bytes of the UTF-8 character at `text[i]`; 0 where there is none.
+size_t CharacterBytes(const std::string& text, size_t i) {
+  const unsigned char first = static_cast<unsigned char>(text[i]);
+  const size_t bytes = first < 0x80                    ? 1
+                       : first >= 0xC2 && first < 0xE0 ? 2
+                       : (first & 0xF0) == 0xE0        ? 3
+                       : first >= 0xF0 && first < 0xF5 ? 4
+                                                       : 0;
+  if (bytes == 0 || i + bytes > text.size()) return 0;
+  for (size_t b = 1; b < bytes; ++b) {
+    if ((static_cast<unsigned char>(text[i + b]) & 0xC0) != 0x80) return 0;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
+  for (size_t i = 0; i < config_.vocabulary.size(); ++i) {
+    const std::string& entry = config_.vocabulary[i];
+    if (!HoldsAPlace(entry)) ids_[entry] = static_cast<int32_t>(i);
+  }
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text) const {
+  switch (config_.kind) {
+    case TokenizerKind::kNone:
+      return absl::InvalidArgumentError("text: this model has no tokenizer; send token_ids");
+    case TokenizerKind::kByte: {
+      std::vector<int32_t> ids;
+      for (char c : text) ids.push_back(static_cast<unsigned char>(c) + config_.offset);
+      return ids;
+    }
+    case TokenizerKind::kChar:
+      return EncodeCharacters(text);
+    case TokenizerKind::kWord:
+      return EncodeWords(text);
+  }
+  return absl::InternalError("text: unknown tokenizer");
+}
+
+std::string Tokenizer::Decode(int32_t token_id, bool first) const {
+  if (config_.kind == TokenizerKind::kByte) {
+    const int32_t byte = token_id - config_.offset;
+    return byte >= 0 && byte < 256 ? std::string(1, static_cast<char>(byte)) : "";
+  }
+  if (token_id < 0 || static_cast<size_t>(token_id) >= config_.vocabulary.size()) return "";
+  const std::string& entry = config_.vocabulary[token_id];
+  if (HoldsAPlace(entry)) return "";
+  return config_.kind == TokenizerKind::kWord && !first ? " " + entry : entry;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::string& text) const {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < text.size();) {
+    const size_t bytes = CharacterBytes(text, i);
+    if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat("text: byte ", i, " is not valid UTF-8"));
+    const std::string character = text.substr(i, bytes);
+    const auto found = ids_.find(character);
+    if (found != ids_.end()) {
+      ids.push_back(found->second);
+    } else if (config_.unknown_token_id >= 0) {
+      ids.push_back(config_.unknown_token_id);
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("text: character ", Show(character), " at byte ", i,
+                                                     " is not in the vocabulary; it knows ", ids_.size(),
+                                                     " characters: ", ShowCharacters()));
+    }
+    i += bytes;
+  }
+  return ids;
+}
+
+std::string Tokenizer::ShowCharacters() const {
+  std::vector<std::string> characters;  // in the order of their code points, as UTF-8 sorts
+  for (const auto& [character, id] : ids_) characters.push_back(character);
+  std::sort(characters.begin(), characters.end());
+  auto continues = [&](size_t i) {  // a run of letters or digits
+    const std::string &last = characters[i - 1], &next = characters[i];
+    return last.size() == 1 && next.size() == 1 && absl::ascii_isalnum(last[0]) && next[0] == last[0] + 1;
+  };
+  auto show = [](const std::string& text) {
+    return absl::StrReplaceAll(absl::CHexEscape(text), {{"\\'", "'"}, {"\\\"", "\""}});
+  };
+  std::string shown;
+  for (size_t begin = 0, end; begin < characters.size(); begin = end) {
+    for (end = begin + 1; end < characters.size() && continues(end);) ++end;
+    const std::string first = show(characters[begin]), last = show(characters[end - 1]);
+    const std::string run = end - begin > 2 ? absl::StrCat(first, "-", last) : end - begin == 2 ? first + last : first;
+    if (shown.size() + run.size() > kShownCharacterBytes) return shown + "...";
+    shown += run;
+  }
+  return shown;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeWords(const std::string& text) const {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < text.size();) {
+    if (IsSpace(text[i])) {
+      ++i;
+      continue;
+    }
+    const size_t begin = i;
+    while (i < text.size() && !IsSpace(text[i])) ++i;
+    std::string word = text.substr(begin, i - begin);
+    if (config_.lowercase) {
+      for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    }
+    const auto substitution = config_.substitutions.find(word);
+    if (substitution != config_.substitutions.end()) {
+      word = substitution->second;
+      if (word.empty()) continue;
+    }
+    const auto found = ids_.find(word);
+    if (found != ids_.end()) {
+      ids.push_back(found->second);
+    } else if (config_.unknown_token_id >= 0) {
+      ids.push_back(config_.unknown_token_id);
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat("text: word ", Show(word), " at byte ", begin, " is not in the vocabulary of ", ids_.size()));
+    }
+  }
+  return ids;
+}
+
+}  // namespace edgewise

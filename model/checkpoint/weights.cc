@@ -1,0 +1,195 @@
+#include "model/checkpoint/weights.h"
+
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "model/checkpoint/weight_tables.h"
+
+namespace edgewise {
+namespace {
+
+constexpr double kBlockSumTolerance = 1e-4;
+
+// Reads tensors by name; every shape has been checked.
+class Loader {
+ public:
+  Loader(const ModelConfig& config, const SafetensorsFile& file, Backend& backend)
+      : config_(config), file_(file), backend_(backend) {}
+
+  std::span<const float> Values(const std::string& name) const {
+    const TensorEntry& entry = file_.tensors().at(name);
+    return {file_.Values(name), (entry.end - entry.begin) / sizeof(float)};
+  }
+
+  absl::Status LoadBuffer(std::span<const float> values, Buffer& out) {
+    absl::StatusOr<Buffer> buffer = backend_.Allocate(static_cast<int64_t>(values.size()));
+    if (!buffer.ok()) return buffer.status();
+    out = *std::move(buffer);
+    return backend_.Upload(values, out.data());
+  }
+
+  absl::Status LoadNorm(const std::string& name, Norm& out) {
+    const absl::Status status = LoadBuffer(Values(name + ".weight"), out.weight);
+    return status.ok() ? LoadBuffer(Values(name + ".bias"), out.bias) : status;
+  }
+
+  // A product without bias: tensor `name` itself.
+  absl::Status LoadMatrix(const std::string& name, std::unique_ptr<LinearWeights>& out) {
+    const std::vector<int64_t>& shape = file_.tensors().at(name).shape;
+    auto linear = backend_.PrepareLinear(Values(name), {}, shape[0], shape[1], Activation::kNone);
+    if (!linear.ok()) return linear.status();
+    out = *std::move(linear);
+    return absl::OkStatus();
+  }
+
+  // The layers `names` stacked into one product.
+  absl::Status LoadLinear(const std::vector<std::string>& names, Activation activation,
+                          std::unique_ptr<LinearWeights>& out) {
+    std::vector<float> weight, bias;
+    for (const std::string& name : names) {
+      const auto w = Values(name + ".weight");
+      const auto b = Values(name + ".bias");
+      weight.insert(weight.end(), w.begin(), w.end());
+      bias.insert(bias.end(), b.begin(), b.end());
+    }
+    const int64_t rows = static_cast<int64_t>(bias.size());
+    auto linear = backend_.PrepareLinear(weight, bias, rows, static_cast<int64_t>(weight.size()) / rows, activation);
+    if (!linear.ok()) return linear.status();
+    out = *std::move(linear);
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadMemberships(size_t layer, std::unique_ptr<MembershipWeights>& out) {
+    const std::string prefix = LayerPrefix(layer) + "attention.";
+    MembershipParameters parameters;
+    parameters.num_heads = config_.num_attention_heads;
+    parameters.head_dim = config_.head_dim;
+    parameters.num_clusters = config_.attention[layer].num_clusters;
+    parameters.weight0 = Values(prefix + "membership.0.weight");
+    parameters.bias0 = Values(prefix + "membership.0.bias");
+    parameters.weight1 = Values(prefix + "membership.1.weight");
+    parameters.bias1 = Values(prefix + "membership.1.bias");
+    parameters.clusters = Values(prefix + "clusters");
+    if (file_.tensors().count(prefix + "block_matrix") != 0) {
+      parameters.block_matrix = Values(prefix + "block_matrix");
+      const absl::Status status = CheckBlockMatrix(prefix + "block_matrix", parameters);
+      if (!status.ok()) return status;
+    }
+    auto memberships = backend_.PrepareMemberships(parameters);
+    if (!memberships.ok()) return memberships.status();
+    out = *std::move(memberships);
+    return absl::OkStatus();
+  }
+
+  // What is added to the embedding, or to the scores by distance.
+  absl::Status LoadPositions(ModelWeights& weights) {
+    const int64_t positions = config_.max_position_embeddings;
+    switch (config_.position_embedding) {
+      case PositionEmbedding::kLearned:
+        return LoadBuffer(Values("embeddings.position.weight"), weights.position);
+      case PositionEmbedding::kSinusoidal:
+        return LoadBuffer(SinusoidalPositions(positions, config_.hidden_size), weights.position);
+      case PositionEmbedding::kRelative:
+        return LoadBuffer(Values("embeddings.relative.weight"), weights.distance_bias);
+      case PositionEmbedding::kAlibi:
+        return LoadBuffer(AlibiBias(config_.num_attention_heads, positions), weights.distance_bias);
+      case PositionEmbedding::kNone:
+        break;
+    }
+    return absl::OkStatus();
+  }
+
+  // The classifier, or the output layer of a language model.
+  absl::Status LoadOutput(ModelWeights& weights) {
+    if (config_.task == ModelTask::kCausalLm) {
+      return LoadMatrix(config_.tie_word_embeddings ? "embeddings.word.weight" : "lm_head.weight", weights.lm_head);
+    }
+    if (config_.classifier_hidden_size > 0) {
+      const absl::Status status = LoadLinear({"classifier.hidden"}, Activation::kRelu, weights.classifier_hidden);
+      if (!status.ok()) return status;
+    }
+    return LoadLinear({"classifier.output"}, Activation::kNone, weights.classifier_output);
+  }
+
+ private:
+  static absl::Status CheckBlockMatrix(const std::string& name, const MembershipParameters& parameters) {
+    const size_t square = static_cast<size_t>(parameters.num_clusters) * parameters.num_clusters;
+    for (size_t head = 0; head * square < parameters.block_matrix.size(); ++head) {
+      double sum = 0.0;
+      for (size_t i = 0; i < square; ++i) {
+        const float value = parameters.block_matrix[head * square + i];
+        if (value < 0.0f) {
+          return absl::InvalidArgumentError(absl::StrCat("tensor ", name, ": entry ", i, " of head ", head, " is ",
+                                                         value, "; at least 0 is expected"));
+        }
+        sum += value;
+      }
+      if (sum > 1.0 + kBlockSumTolerance) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("tensor ", name, ": head ", head, " sums to ", sum, "; at most 1 is expected"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const ModelConfig& config_;
+  const SafetensorsFile& file_;
+  Backend& backend_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,
+                                                          Backend& backend) {
+  absl::Status status = CheckTensors(config, file);
+  if (status.ok()) status = file.ReadData();
+  if (status.ok()) status = CheckFinite(file);
+  if (!status.ok()) return status;
+
+  auto weights = std::make_unique<ModelWeights>();
+  Loader loader(config, file, backend);
+  // Runs a step unless one before it failed.
+  auto load = [&](const auto& step) {
+    if (status.ok()) status = step();
+  };
+  if (config.feature_size > 0) {
+    load([&] { return loader.LoadLinear({"embeddings.features"}, Activation::kNone, weights->features); });
+  } else {
+    load([&] { return loader.LoadBuffer(loader.Values("embeddings.word.weight"), weights->word); });
+  }
+  load([&] { return loader.LoadPositions(*weights); });
+  if (config.pairwise_bias == PairwiseBiasKind::kBuckets) {
+    weights->pairwise_table =
+        PairwiseTable(loader.Values("embeddings.pairwise.weight"), config.num_attention_heads, config.num_buckets);
+  }
+  const Activation hidden_act = config.hidden_act == HiddenAct::kRelu ? Activation::kRelu : Activation::kGelu;
+  const size_t layers = config.tied_layers ? 1 : config.num_hidden_layers;
+  weights->layers.resize(layers);
+  for (size_t l = 0; l < layers; ++l) {
+    LayerWeights& layer = weights->layers[l];
+    const std::string prefix = LayerPrefix(l);
+    load([&] { return loader.LoadNorm(prefix + "attention_norm", layer.attention_norm); });
+    load([&] {
+      return loader.LoadLinear({prefix + "attention.query", prefix + "attention.key", prefix + "attention.value"},
+                               Activation::kNone, layer.query_key_value);
+    });
+    load([&] { return loader.LoadLinear({prefix + "attention.output"}, Activation::kNone, layer.output); });
+    if (UsesMemberships(config, l)) load([&] { return loader.LoadMemberships(l, layer.memberships); });
+    if (UsesBlockScores(config, l)) {
+      const std::span<const float> scores = loader.Values(prefix + "attention.block_scores");
+      layer.block_scores.assign(scores.begin(), scores.end());
+    }
+    load([&] { return loader.LoadNorm(prefix + "mlp_norm", layer.mlp_norm); });
+    load([&] { return loader.LoadLinear({prefix + "mlp.up"}, hidden_act, layer.up); });
+    load([&] { return loader.LoadLinear({prefix + "mlp.down"}, Activation::kNone, layer.down); });
+  }
+  if (config.norm_position == NormPosition::kPre) {
+    load([&] { return loader.LoadNorm("final_norm", weights->final_norm); });
+  }
+  load([&] { return loader.LoadOutput(*weights); });
+  if (!status.ok()) return status;
+  return weights;
+}
+
+}  // namespace edgewise

@@ -1,0 +1,42 @@
+// From logits to probabilities, in float64.
+#ifndef EDGEWISE_MODEL_FORWARD_SOFTMAX_H_
+#define EDGEWISE_MODEL_FORWARD_SOFTMAX_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace edgewise {
+
+inline std::vector<double> Softmax(const float* logits, size_t count) {
+  std::vector<double> probabilities(count);
+  const double largest = *std::max_element(logits, logits + count);
+  double total = 0.0;
+  for (size_t c = 0; c < count; ++c) total += probabilities[c] = std::exp(logits[c] - largest);
+  for (double& probability : probabilities) probability /= total;
+  return probabilities;
+}
+
+// Entry `index` of it.
+inline double SoftmaxOf(const float* logits, size_t count, size_t index) {
+  const double largest = *std::max_element(logits, logits + count);
+  double total = 0.0;
+  for (size_t c = 0; c < count; ++c) total += std::exp(logits[c] - largest);
+  return std::exp(logits[index] - largest) / total;
+}
+
+inline bool AllFinite(const float* values, size_t count) {
+  return std::all_of(values, values + count, [](float value) { return std::isfinite(value); });
+}
+
+// What an input fails with when the model gave infinity or NaN.
+inline absl::Status NonFiniteOutput() {
+  return absl::InternalError("the model gave a number that is not finite (NON_FINITE_OUTPUT)");
+}
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_FORWARD_SOFTMAX_H_

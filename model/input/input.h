@@ -1,0 +1,68 @@
+// One input of a request as a model takes it, checked and ready to run.
+#ifndef EDGEWISE_MODEL_INPUT_INPUT_H_
+#define EDGEWISE_MODEL_INPUT_INPUT_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "model/checkpoint/config.h"
+
+namespace edgewise {
+
+// Tokens as the model sees them: the CLS token first where there is one, pads included. Or rows of features, all valid.
+struct ModelSequence {
+  std::vector<int32_t> token_ids;     // [length], every position; empty: features
+  std::vector<float> features;        // [length, feature_size]; empty: tokens
+  int32_t feature_rows = 0;           // length of a sequence of features
+  std::vector<int32_t> positions;     // [valid], ascending: the places of the tokens that are not pads; at least one
+  std::vector<float> bias_values;     // pairwise bias [length, length], or
+  std::vector<uint8_t> bias_buckets;  // [length, length], or both empty
+  // causal-lm: tokens (packed) first_scored.. are predicted from those before them; those before were scored by an
+  // earlier window of the text, or have nothing before them. >= 1
+  int32_t first_scored = 1;
+  uint32_t truncated_tokens = 0;
+
+  int32_t length() const { return token_ids.empty() ? feature_rows : static_cast<int32_t>(token_ids.size()); }
+  int32_t valid() const { return static_cast<int32_t>(positions.size()); }
+};
+
+// Attended pairs by position, [layers][heads]; the layers of a pair's second sequence follow the first's.
+struct Graph {
+  std::vector<std::vector<HeadEdges>> layers;
+};
+
+// Model::Prepare and Model::CheckGraph make the parts; the caller fills in the rest.
+struct ModelInput {
+  std::vector<ModelSequence> sequences;  // 1, 2 for pair-classification, or the windows of a text for causal-lm
+  std::optional<Graph> graph;            // used instead of the model's edges
+
+  uint64_t seed = 0;
+  uint32_t first_sample = 0;
+  uint32_t samples = 1;         // >= 1
+  double tolerance = 0.0;       // > 0: stop at the first k >= 4 samples whose standard error is below it
+  uint64_t max_edges = kNoCap;  // per sample; >= Model::LeastEdges
+  bool dense = false;           // every allowed pair, whatever the model's kind
+  // [layers] attention to use instead of the model's (SSA on a model trained densely); null: the model's.
+  std::shared_ptr<const std::vector<AttentionConfig>> attention;
+
+  // Once a stop is asked for, by any thread, nobody wants the result: work on it ends early, also inside a layer, and
+  // the result is CANCELLED unless it was complete.
+  std::stop_token stopping;
+
+  bool want_expected = false;
+  bool want_key_degrees = false;
+  bool want_graph = false;  // samples must be 1
+};
+
+// The attention of every layer of this input.
+inline const std::vector<AttentionConfig>& AttentionOf(const ModelConfig& config, const ModelInput& input) {
+  return input.attention != nullptr ? *input.attention : config.attention;
+}
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_INPUT_INPUT_H_

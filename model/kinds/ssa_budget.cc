@@ -1,0 +1,103 @@
+// What an edge budget leaves of the sources of SSA (docs/model-format.md, "Under a budget").
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "model/kinds/ssa.h"
+
+namespace edgewise {
+namespace {
+
+// 0, then the middle, then the quarters, ...: the numbers below `count` in the order of their reversed bits, so that
+// the first m of them are spread evenly for every m.
+std::vector<int64_t> SpreadOrder(int64_t count) {
+  std::vector<int64_t> order{0};
+  for (int64_t step = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))) / 2; step > 0; step /= 2) {
+    const size_t before = order.size();
+    for (size_t i = 0; i < before; ++i) order.push_back(order[i] + step);
+  }
+  std::erase_if(order, [&](int64_t place) { return place >= count; });
+  return order;
+}
+
+// One group of one sequence, its keys in the order in which they are kept.
+struct Window {
+  GroupedKeys* groups;
+  size_t index;
+  std::vector<int64_t> order;  // into keys[key_offsets[index]..]
+  int64_t kept = 0;
+};
+
+// Queries of group g that attend to `key`.
+uint64_t QueriesOf(const GroupedKeys& groups, size_t g, int32_t key) {
+  const int32_t end = groups.group_begin[g + 1];
+  const int32_t begin = groups.causal ? std::max(groups.group_begin[g], key) : groups.group_begin[g];
+  return static_cast<uint64_t>(std::max(0, end - begin));
+}
+
+// Takes the keys that are not kept out of a sequence's groups; `windows` are its own, in order.
+void KeepOnly(GroupedKeys& groups, std::span<const Window> windows) {
+  std::vector<int32_t> keys;
+  std::vector<int64_t> offsets{0};
+  for (const Window& window : windows) {
+    const auto first = groups.keys.begin() + groups.key_offsets[window.index];
+    const size_t before = keys.size();
+    for (int64_t i = 0; i < window.kept; ++i) keys.push_back(first[window.order[i]]);
+    std::sort(keys.begin() + static_cast<int64_t>(before), keys.end());
+    offsets.push_back(static_cast<int64_t>(keys.size()));
+  }
+  groups.keys = std::move(keys);
+  groups.key_offsets = std::move(offsets);
+}
+
+// Edges of one head.
+uint64_t EdgesOf(const GroupedKeys& groups) {
+  uint64_t edges = 0;
+  for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
+    for (int64_t k = groups.key_offsets[g]; k < groups.key_offsets[g + 1]; ++k) {
+      edges += QueriesOf(groups, g, groups.keys[k]);
+    }
+  }
+  return edges;
+}
+
+}  // namespace
+
+bool DropSources(std::span<GroupedKeys> sequences, uint64_t heads, uint64_t allowance) {
+  uint64_t all = 0;
+  for (const GroupedKeys& groups : sequences) all += EdgesOf(groups);
+  if (heads * all <= allowance) return false;
+
+  std::vector<Window> windows;
+  int64_t most = 0;  // sources of a window
+  for (GroupedKeys& groups : sequences) {
+    for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
+      const int64_t keys = groups.key_offsets[g + 1] - groups.key_offsets[g];
+      windows.push_back({&groups, g, keys > 0 ? SpreadOrder(keys) : std::vector<int64_t>()});
+      most = std::max(most, keys);
+    }
+  }
+  // Rank by rank, window by window, until one does not fit: then m windows' worth and some more have been kept.
+  uint64_t used = 0;
+  bool fits = true;
+  for (int64_t rank = 0; rank < most && fits; ++rank) {
+    for (Window& window : windows) {
+      if (rank >= static_cast<int64_t>(window.order.size())) continue;
+      const int64_t place = window.groups->key_offsets[window.index] + window.order[rank];
+      const uint64_t edges = heads * QueriesOf(*window.groups, window.index, window.groups->keys[place]);
+      fits = rank == 0 || (used <= allowance && edges <= allowance - used);
+      if (!fits) break;
+      used += edges;
+      window.kept = rank + 1;
+    }
+  }
+  std::span<const Window> rest = windows;
+  for (GroupedKeys& groups : sequences) {
+    const size_t own = groups.group_begin.size() - 1;
+    KeepOnly(groups, rest.first(own));
+    rest = rest.subspan(own);
+  }
+  return true;
+}
+
+}  // namespace edgewise

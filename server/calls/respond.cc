@@ -1,0 +1,210 @@
+#include "server/calls/respond.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace edgewise::server {
+namespace {
+
+// The text of a token where it is printable: the label of what a language model predicts.
+std::string TokenName(const TokenizerConfig& tokenizer, int32_t id) {
+  if (static_cast<size_t>(id) < tokenizer.vocabulary.size()) return tokenizer.vocabulary[static_cast<size_t>(id)];
+  const int32_t byte = id - tokenizer.offset;
+  if (tokenizer.kind == TokenizerKind::kByte && byte >= 0x20 && byte < 0x7f) {
+    return std::string(1, static_cast<char>(byte));
+  }
+  return std::to_string(id);
+}
+
+std::string LabelName(const ModelConfig& config, int32_t id) {
+  if (id < 0) return "";
+  if (config.task == ModelTask::kCausalLm) return TokenName(config.tokenizer, id);
+  return config.labels.empty() ? std::to_string(id) : config.labels[static_cast<size_t>(id)];
+}
+
+// Row `row` of a [rows, labels] array.
+template <typename Field>
+void AddRow(const std::vector<float>& values, int32_t row, int32_t labels, Field* field) {
+  const auto begin = values.begin() + static_cast<int64_t>(row) * labels;
+  field->Add(begin, begin + labels);
+}
+
+// Prediction and TokenPrediction name these alike.
+template <typename Message>
+void FillRow(const ModelConfig& config, const InputResult& result, int32_t row, bool logits, Message& message) {
+  AddRow(result.probabilities, row, result.labels, message.mutable_probabilities());
+  AddRow(result.stddev, row, result.labels, message.mutable_stddev());
+  if (logits) AddRow(result.logits, row, result.labels, message.mutable_logits());
+  const int32_t id = result.label_id[static_cast<size_t>(row)];
+  message.set_label_id(id);
+  message.set_label(LabelName(config, id));
+  message.set_predictive_entropy(result.predictive_entropy[static_cast<size_t>(row)]);
+  message.set_mutual_information(result.mutual_information[static_cast<size_t>(row)]);
+}
+
+void FillTop(const ModelConfig& config, const InputResult& result, uint32_t top_k, v1::Prediction& prediction) {
+  std::vector<int32_t> order(static_cast<size_t>(result.labels));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return result.probabilities[static_cast<size_t>(a)] > result.probabilities[static_cast<size_t>(b)];
+  });
+  order.resize(std::min<size_t>(order.size(), top_k));
+  for (const int32_t id : order) {
+    v1::Prediction::Top* top = prediction.add_top();
+    top->set_label_id(id);
+    top->set_label(LabelName(config, id));
+    top->set_probability(result.probabilities[static_cast<size_t>(id)]);
+  }
+}
+
+void FillLayers(const InputResult& result, const OutputSelection& outputs, v1::EdgeReport& report) {
+  if (result.sample_results.empty()) return;
+  const double samples = static_cast<double>(result.sample_results.size());
+  const auto& first = result.sample_results.front().layers;
+  for (size_t l = 0; l < first.size(); ++l) {
+    v1::EdgeReport::LayerEdges* layer = report.add_layers();
+    for (size_t h = 0; h < first[l].size(); ++h) {
+      uint64_t edges = 0;
+      double expected = 0.0;
+      std::vector<uint32_t> degrees(outputs.key_degrees ? first[l][h].key_degrees.size() : 0);
+      for (const SampleResult& sample : result.sample_results) {
+        const HeadCounts& counts = sample.layers[l][h];
+        edges += counts.edges;
+        expected += counts.expected;
+        for (size_t k = 0; k < degrees.size(); ++k) degrees[k] += counts.key_degrees[k];
+      }
+      v1::EdgeReport::HeadEdges* head = layer->add_heads();
+      head->set_edges(static_cast<double>(edges) / samples);
+      if (outputs.layer_stats) head->set_expected(expected / samples);
+      head->mutable_key_degrees()->Add(degrees.begin(), degrees.end());
+    }
+  }
+}
+
+void FillEdges(const ModelInput& input, const InputResult& result, const OutputSelection& outputs,
+               v1::EdgeReport& report) {
+  report.set_edges(result.edges);
+  report.set_pairs(result.pairs);
+  report.set_density(result.density);
+  report.set_budget(input.max_edges == kNoCap ? 0 : input.max_edges);
+  report.set_capped(result.capped);
+  if (outputs.layer_stats) report.set_expected_edges(result.expected_edges);
+  report.set_max_sample_edges(result.max_sample_edges);
+  report.set_isolated_queries(result.isolated_queries);
+  if (outputs.layer_stats || outputs.key_degrees) FillLayers(result, outputs, report);
+}
+
+void FillGraph(const Graph& graph, v1::Graph& message) {
+  for (const std::vector<HeadEdges>& layer : graph.layers) {
+    v1::Graph::Layer* out = message.add_layers();
+    for (const HeadEdges& head : layer) {
+      v1::Graph::Head* edges = out->add_heads();
+      edges->mutable_row_offsets()->Add(head.row_offsets.begin(), head.row_offsets.end());
+      edges->mutable_keys()->Add(head.keys.begin(), head.keys.end());
+      edges->mutable_weights()->Add(head.weights.begin(), head.weights.end());
+      edges->mutable_multiplicities()->Add(head.multiplicity.begin(), head.multiplicity.end());
+    }
+  }
+}
+
+}  // namespace
+
+void FillPrediction(const ModelConfig& config, const ModelInput& input, const InputResult& result,
+                    const OutputSelection& outputs, v1::Prediction& prediction) {
+  if (config.task == ModelTask::kTokenClassification) {
+    for (int32_t row = 0; row < result.rows; ++row) {
+      v1::TokenPrediction* token = prediction.add_tokens();
+      if (result.label_id[static_cast<size_t>(row)] < 0) {
+        token->set_pad(true);
+      } else {
+        FillRow(config, result, row, outputs.logits, *token);
+      }
+    }
+  } else if (config.task == ModelTask::kRegression) {
+    AddRow(result.probabilities, 0, result.labels, prediction.mutable_values());
+    AddRow(result.stddev, 0, result.labels, prediction.mutable_stddev());
+  } else {
+    FillRow(config, result, 0, outputs.logits, prediction);
+    if (outputs.top_k > 0) FillTop(config, result, outputs.top_k, prediction);
+  }
+  if (config.task == ModelTask::kCausalLm) {
+    prediction.set_log_likelihood(result.log_likelihood);
+    prediction.set_perplexity(result.perplexity);
+    prediction.set_scored_tokens(static_cast<uint32_t>(result.sample_results.front().token_probabilities.size()));
+  }
+  prediction.set_samples(result.samples);
+  FillEdges(input, result, outputs, *prediction.mutable_edges());
+  if (outputs.each_sample) {
+    for (const SampleResult& sample : result.sample_results) {
+      v1::SampleOutput* output = prediction.add_sample_outputs();
+      auto* numbers =
+          config.task == ModelTask::kRegression ? output->mutable_values() : output->mutable_probabilities();
+      numbers->Add(sample.probabilities.begin(), sample.probabilities.end());
+      output->mutable_token_probabilities()->Add(sample.token_probabilities.begin(), sample.token_probabilities.end());
+      if (outputs.logits) output->mutable_logits()->Add(sample.logits.begin(), sample.logits.end());
+      output->set_edges(sample.edges);
+    }
+  }
+  if (outputs.graph && result.graph) FillGraph(*result.graph, *prediction.mutable_graph());
+  uint32_t truncated = 0;
+  for (const ModelSequence& sequence : input.sequences) truncated += sequence.truncated_tokens;
+  prediction.set_truncated_tokens(truncated);
+}
+
+void FillRowEdges(const RowEdges& row, v1::EdgeReport& report) {
+  report.set_edges(row.edges);
+  report.set_pairs(row.pairs);
+  report.set_density(row.pairs == 0 ? 0.0 : row.edges / static_cast<double>(row.pairs));
+  report.set_budget(row.budget);
+  report.set_capped(row.capped);
+  report.set_max_sample_edges(row.max_sample_edges);
+}
+
+void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& info) {
+  info.set_name(status.name);
+  info.set_version(status.version);
+  info.set_error(status.error);
+  switch (status.state) {
+    case ModelState::kLoading:
+      info.set_state(v1::ModelInfo::LOADING);
+      break;
+    case ModelState::kReady:
+      info.set_state(v1::ModelInfo::READY);
+      break;
+    case ModelState::kFailed:
+      info.set_state(v1::ModelInfo::FAILED);
+      break;
+    case ModelState::kDraining:
+      info.set_state(v1::ModelInfo::DRAINING);
+      break;
+  }
+  if (!status.loaded) return;
+  const Model& model = *status.loaded->model;
+  const ModelConfig& config = model.config();
+  info.set_description(config.description);
+  info.set_task(ModelTaskName(config.task));
+  info.set_attention(AttentionName(config));
+  info.set_layers(static_cast<uint32_t>(config.num_hidden_layers));
+  info.set_heads(static_cast<uint32_t>(config.num_attention_heads));
+  info.set_hidden_size(static_cast<uint32_t>(config.hidden_size));
+  info.set_max_tokens(static_cast<uint32_t>(config.max_position_embeddings));
+  info.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
+  for (const std::string& label : config.labels) info.add_labels(label);
+  const bool tokens =
+      vocabulary && config.task == ModelTask::kCausalLm && config.tokenizer.kind != TokenizerKind::kNone;
+  for (int32_t id = 0; tokens && id < config.vocab_size; ++id) info.add_labels(TokenName(config.tokenizer, id));
+  info.set_tokenizer(TokenizerName(config.tokenizer.kind));
+  info.set_parameters(model.parameters());
+  info.set_sha256(model.sha256());
+  info.set_device(model.backend().device());
+  info.set_feature_size(static_cast<uint32_t>(config.feature_size));
+  info.set_pairwise_bias(config.pairwise_bias == PairwiseBiasKind::kNone     ? "none"
+                         : config.pairwise_bias == PairwiseBiasKind::kValues ? "values"
+                                                                             : "buckets");
+  info.set_num_buckets(static_cast<uint32_t>(config.num_buckets));
+  info.set_causal(config.causal);
+}
+
+}  // namespace edgewise::server

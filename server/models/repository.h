@@ -1,0 +1,115 @@
+// The models that the server has: what lies in <root>/<name>/<version>/, what of it is loaded, and what failed.
+//
+// A request's model name is only ever a key of a map here; paths come from listing the folder. A version that fails to
+// load, or to load again, never takes the place of one that serves.
+#ifndef EDGEWISE_SERVER_MODELS_REPOSITORY_H_
+#define EDGEWISE_SERVER_MODELS_REPOSITORY_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/model.h"
+#include "model/reserve.h"
+#include "server/observe/metrics.h"
+
+namespace edgewise::server {
+
+// A version that is ready. Immutable; requests that use it keep it alive.
+struct LoadedModel {
+  std::string name;
+  int64_t version = 0;
+  std::unique_ptr<const Model> model;
+  std::unique_ptr<LoadedMetrics> metrics;
+};
+
+enum class ModelState { kLoading, kReady, kFailed, kDraining };
+
+struct ModelStatus {
+  std::string name;
+  int64_t version = 0;
+  ModelState state = ModelState::kLoading;
+  std::string error;                          // why it failed; of a version that serves: why its last reload failed
+  std::shared_ptr<const LoadedModel> loaded;  // null unless it serves
+};
+
+// What a request's name and version mean.
+struct Resolved {
+  absl::Status status;
+  std::shared_ptr<const LoadedModel> loaded;  // when OK
+  ModelMetrics* metrics = nullptr;            // never null: `_other` for what the repository lacks
+};
+
+// A version that Load() should load.
+struct LoadJob {
+  std::string name;
+  int64_t version = 0;
+  std::string directory;
+  std::string fingerprint;  // of its files: changes when they do
+};
+
+// 1 to 64 of a-z 0-9 _ . -, the first a letter or digit.
+bool IsModelName(const std::string& name);
+
+// Any thread, except where a method says otherwise.
+class Repository {
+ public:
+  // `metrics` must outlive the repository. `limits`: what a model that generates takes memory for when it is loaded.
+  Repository(std::string root, Metrics& metrics, GenerationLimits limits = {})
+      : root_(std::move(root)), metrics_(metrics), limits_(limits) {}
+
+  // Called after every change of state, on the thread that made it, without a lock held. Set before use.
+  void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
+
+  // Lists the folder: forgets versions that are gone, and returns what is new, changed, or failed before. Names and
+  // entries that are not models are logged and left alone, symbolic links too. A model whose folder cannot be read is
+  // logged and keeps the versions it has. A model or a repository without any version is logged, with the remedy. One
+  // thread at a time. NOT_FOUND: the folder itself cannot be read.
+  absl::StatusOr<std::vector<LoadJob>> Scan();
+  // Loads one version; only on the thread that uses `backend`.
+  void Load(const LoadJob& job, Backend& backend);
+
+  // Version 0: the highest that is ready. NOT_FOUND: not there. FAILED_PRECONDITION: it failed to load. UNAVAILABLE: it
+  // loads.
+  Resolved Resolve(const std::string& name, int64_t version) const;
+  std::vector<ModelStatus> List() const;  // by name, then version
+  // Whether nothing waits for its first load.
+  bool settled() const;
+  // Every version becomes DRAINING in List().
+  void SetDraining();
+
+ private:
+  struct Entry {
+    ModelState state = ModelState::kLoading;
+    std::string error;
+    std::string fingerprint;  // that was loaded, or tried, last
+    std::shared_ptr<const LoadedModel> loaded;
+    ModelMetrics* metrics = nullptr;
+  };
+  using Versions = std::map<int64_t, Entry>;
+
+  // `unreadable`: models whose folder could not be listed whole.
+  std::vector<LoadJob> ListFolder(absl::Status& status, std::set<std::string>& unreadable) const;
+  absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend) const;
+  absl::Status UnknownModel(const std::string& name) const;  // NOT_FOUND, with names that there are; mutex_ is held
+  Resolved ResolveVersion(const std::string& name, int64_t version, const Entry& entry) const;
+
+  const std::string root_;
+  Metrics& metrics_;
+  const GenerationLimits limits_;
+  std::function<void()> listener_;
+  mutable std::mutex mutex_;
+  std::map<std::string, Versions> models_;
+  bool draining_ = false;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_MODELS_REPOSITORY_H_

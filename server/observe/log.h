@@ -1,0 +1,69 @@
+// One JSON object a line on stderr. Strings are escaped and cut at 256 bytes; requests' contents are never logged.
+// Lines are written by a thread of their own; when stderr does not take them, the oldest are dropped. Any thread.
+#ifndef EDGEWISE_SERVER_OBSERVE_LOG_H_
+#define EDGEWISE_SERVER_OBSERVE_LOG_H_
+
+#include <chrono>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace edgewise::server {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+
+// debug | info | warning | error | off; anything else: false.
+bool ParseLogLevel(const std::string& name, LogLevel& level);
+
+struct LogField {
+  LogField(const char* key, std::string_view value) : key(key), value(std::string(value)) {}
+  LogField(const char* key, const std::string& value) : key(key), value(value) {}
+  LogField(const char* key, const char* value) : key(key), value(std::string(value)) {}
+  LogField(const char* key, int value) : key(key), value(static_cast<int64_t>(value)) {}
+  LogField(const char* key, int64_t value) : key(key), value(value) {}
+  LogField(const char* key, uint32_t value) : key(key), value(static_cast<int64_t>(value)) {}
+  LogField(const char* key, uint64_t value) : key(key), value(value) {}
+  LogField(const char* key, double value) : key(key), value(value) {}
+
+  const char* key;
+  std::variant<std::string, int64_t, uint64_t, double> value;
+};
+
+// Before the first line; without it nothing is written. StopLog writes what is left; false: stderr did not take it
+// within a second, and the thread that writes still waits: leave with _exit.
+void StartLog(LogLevel least);
+bool StopLog();
+
+void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
+
+// The body of a line, without braces, time and level: what Log writes.
+std::string LogBody(std::string_view event, std::initializer_list<LogField> fields);
+
+// A JSON string with its quotes: printable ASCII as it is, everything else escaped, cut at `max_bytes`.
+std::string JsonString(std::string_view text, size_t max_bytes = 256);
+
+// At most `lines` a second for each key; says how many were held back. Keys come from a closed set. Not thread-safe.
+class LogLimiter {
+ public:
+  explicit LogLimiter(int lines = 10) : lines_(lines) {}
+
+  // Whether to write a line now; `suppressed` becomes the number held back since the last one.
+  bool Allow(const std::string& key, std::chrono::steady_clock::time_point now, uint64_t& suppressed);
+
+ private:
+  struct Window {
+    std::chrono::steady_clock::time_point start;
+    int written = 0;
+    uint64_t suppressed = 0;
+  };
+
+  int lines_;
+  std::map<std::string, Window> windows_;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_OBSERVE_LOG_H_

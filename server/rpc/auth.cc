@@ -1,0 +1,184 @@
+#include "server/rpc/auth.h"
+
+#include <grpc/grpc_security_constants.h>
+#include <grpcpp/security/auth_metadata_processor.h>
+#include <openssl/bio.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/sha.h>
+#include <openssl/x509.h>
+
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/address.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr char kBearer[] = "Bearer ";
+constexpr size_t kMinToken = 16, kMaxToken = 1024;
+
+Digest Sha256(const std::string& text) {
+  Digest digest;
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data());
+  return digest;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, const char* flag) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file || text.empty()) return absl::NotFoundError(absl::StrCat(flag, " ", path, ": cannot be read, or is empty"));
+  return text;
+}
+
+int NoPassword(char*, int, int, void*) { return 0; }
+
+// The certificate can be read, is in its time, and the key is its own.
+absl::Status CheckPair(const std::string& certificate, const std::string& key) {
+  using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
+  const Bio certificate_bytes(BIO_new_mem_buf(certificate.data(), static_cast<int>(certificate.size())), BIO_free);
+  const Bio key_bytes(BIO_new_mem_buf(key.data(), static_cast<int>(key.size())), BIO_free);
+  const std::unique_ptr<X509, decltype(&X509_free)> parsed(
+      PEM_read_bio_X509(certificate_bytes.get(), nullptr, NoPassword, nullptr), X509_free);
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> parsed_key(
+      PEM_read_bio_PrivateKey(key_bytes.get(), nullptr, NoPassword, nullptr), EVP_PKEY_free);
+  absl::Status status;
+  if (!parsed) {
+    status = absl::InvalidArgumentError("--tls_certificate: not a certificate in PEM form");
+  } else if (!parsed_key) {
+    status = absl::InvalidArgumentError("--tls_key: not a private key in PEM form without a password");
+  } else if (X509_check_private_key(parsed.get(), parsed_key.get()) != 1) {
+    status = absl::InvalidArgumentError("--tls_key is not the key of --tls_certificate");
+  } else if (X509_cmp_current_time(X509_get0_notAfter(parsed.get())) <= 0) {
+    status = absl::InvalidArgumentError("--tls_certificate has expired");
+  } else if (X509_cmp_current_time(X509_get0_notBefore(parsed.get())) > 0) {
+    status = absl::InvalidArgumentError("--tls_certificate is not valid yet");
+  }
+  ERR_clear_error();
+  return status;
+}
+
+// One certificate or more, and nothing broken behind them.
+absl::Status CheckClientCa(const std::string& certificates) {
+  const std::unique_ptr<BIO, decltype(&BIO_free)> bytes(
+      BIO_new_mem_buf(certificates.data(), static_cast<int>(certificates.size())), BIO_free);
+  size_t found = 0;
+  while (X509* certificate = PEM_read_bio_X509(bytes.get(), nullptr, NoPassword, nullptr)) {
+    X509_free(certificate);
+    ++found;
+  }
+  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
+  ERR_clear_error();
+  if (found > 0 && at_end) return absl::OkStatus();
+  return absl::InvalidArgumentError("--tls_client_ca: not certificates in PEM form");
+}
+
+class TokenProcessor final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit TokenProcessor(TokenSet tokens) : tokens_(std::move(tokens)) {}
+
+  bool IsBlocking() const override { return false; }
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata* consumed,
+                       OutputMetadata*) override {
+    const auto [begin, end] = metadata.equal_range("authorization");
+    if (begin == end) return {grpc::StatusCode::UNAUTHENTICATED, "authorization is missing; send \"Bearer <token>\""};
+    if (std::next(begin) != end) return {grpc::StatusCode::UNAUTHENTICATED, "authorization is given more than once"};
+    const std::string value(begin->second.data(), begin->second.size());
+    if (!tokens_.Allows(value)) return {grpc::StatusCode::UNAUTHENTICATED, "authorization does not hold a known token"};
+    consumed->insert({"authorization", value});
+    return grpc::Status::OK;
+  }
+
+ private:
+  const TokenSet tokens_;
+};
+
+}  // namespace
+
+absl::StatusOr<TokenSet> TokenSet::Read(const std::string& file) {
+  absl::StatusOr<std::string> text = ReadFile(file, "--auth_token_file");
+  if (!text.ok()) return text.status();
+  TokenSet tokens;
+  for (size_t begin = 0; begin < text->size();) {
+    size_t end = text->find('\n', begin);
+    if (end == std::string::npos) end = text->size();
+    std::string line = text->substr(begin, end - begin);
+    begin = end + 1;
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (line.empty() || line[0] == '#') continue;
+    if (line.size() < kMinToken || line.size() > kMaxToken) {
+      return absl::InvalidArgumentError(absl::StrCat("--auth_token_file: a token has ", line.size(),
+                                                     " characters; allowed are ", kMinToken, " to ", kMaxToken));
+    }
+    tokens.digests_.push_back(Sha256(line));
+  }
+  if (tokens.digests_.empty()) return absl::InvalidArgumentError("--auth_token_file: holds no token");
+  return tokens;
+}
+
+bool TokenSet::Allows(const std::string& authorization) const {
+  const bool bearer = authorization.compare(0, sizeof kBearer - 1, kBearer) == 0;
+  const Digest digest = Sha256(bearer ? authorization.substr(sizeof kBearer - 1) : authorization);
+  bool known = false;
+  for (const Digest& allowed : digests_) known |= CRYPTO_memcmp(digest.data(), allowed.data(), digest.size()) == 0;
+  return bearer && known;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const ServerOptions& options) {
+  const SecurityOptions& security = options.security;
+  const bool tls = !security.tls_certificate.empty();
+  const bool loopback = IsLoopback(options.listen);
+  if (tls != !security.tls_key.empty()) {
+    return absl::InvalidArgumentError("--tls_certificate and --tls_key belong together: give both or none");
+  }
+  if (!tls && !security.tls_client_ca.empty()) {
+    return absl::InvalidArgumentError("--tls_client_ca needs --tls_certificate and --tls_key");
+  }
+  if (!tls && !loopback && !security.insecure_bind) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen=", options.listen,
+                     " is not a loopback address: give --tls_certificate and --tls_key, or --insecure_bind"));
+  }
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  if (tls) {
+    grpc::SslServerCredentialsOptions ssl(security.tls_client_ca.empty()
+                                              ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                                              : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    absl::StatusOr<std::string> key = ReadFile(security.tls_key, "--tls_key");
+    if (!key.ok()) return key.status();
+    absl::StatusOr<std::string> certificate = ReadFile(security.tls_certificate, "--tls_certificate");
+    if (!certificate.ok()) return certificate.status();
+    if (absl::Status pair = CheckPair(*certificate, *key); !pair.ok()) return pair;
+    ssl.pem_key_cert_pairs.push_back({*key, *certificate});
+    if (!security.tls_client_ca.empty()) {
+      absl::StatusOr<std::string> ca = ReadFile(security.tls_client_ca, "--tls_client_ca");
+      if (!ca.ok()) return ca.status();
+      if (absl::Status status = CheckClientCa(*ca); !status.ok()) return status;
+      ssl.pem_root_certs = *ca;
+    }
+    credentials = grpc::SslServerCredentials(ssl);
+  } else if (security.auth_token_file.empty()) {
+    return grpc::InsecureServerCredentials();
+  } else {
+    if (!loopback) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--auth_token_file with --listen=", options.listen,
+                       " needs --tls_certificate: a token sent in the clear is no secret"));
+    }
+    // Plain text that takes loopback peers only, and, unlike gRPC's insecure credentials, a gate.
+    credentials = grpc::experimental::LocalServerCredentials(LOCAL_TCP);
+  }
+  if (!security.auth_token_file.empty()) {
+    absl::StatusOr<TokenSet> tokens = TokenSet::Read(security.auth_token_file);
+    if (!tokens.ok()) return tokens.status();
+    credentials->SetAuthMetadataProcessor(std::make_shared<TokenProcessor>(*std::move(tokens)));
+  }
+  return credentials;
+}
+
+}  // namespace edgewise::server

@@ -1,0 +1,34 @@
+// Between gRPC's types and ours.
+#ifndef EDGEWISE_SERVER_RPC_GRPC_STATUS_H_
+#define EDGEWISE_SERVER_RPC_GRPC_STATUS_H_
+
+#include <grpcpp/support/status.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "absl/status/status.h"
+#include "server/status_details.h"
+#include "server/task.h"
+
+namespace edgewise::server {
+
+// The numbers are the same; payloads become error details; a message is cut at 1 KiB.
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  std::string message(status.message());
+  if (message.size() > 1024) message = message.substr(0, 1021) + "...";
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message, EncodeStatus(status));
+}
+
+// A wall-clock deadline as gRPC gives it, on the clock that says `now`; far ones are none.
+inline Time ToSteady(std::chrono::system_clock::time_point deadline, Time now) {
+  const auto left = deadline - std::chrono::system_clock::now();
+  if (left > std::chrono::hours(24 * 365)) return Time::max();
+  return now + std::chrono::duration_cast<Clock::duration>(left);
+}
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_RPC_GRPC_STATUS_H_

@@ -1,0 +1,133 @@
+#include "server/schedule/generations.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/forward/softmax.h"
+#include "server/models/repository.h"
+#include "server/observe/metrics.h"
+#include "server/schedule/device_failure.h"
+#include "server/status_details.h"
+
+namespace edgewise::server {
+namespace {
+
+// "max_edges is ..." of the model, as the request's field.
+absl::Status OfBudget(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status)) return DeviceFailure(status);
+  const std::string message(status.message());
+  return InvalidFieldMessage(absl::StrCat("budget.", message.substr(0, message.find(' '))),
+                             absl::StrCat("budget.", message));
+}
+
+}  // namespace
+
+bool Generations::stalled() const {
+  return std::none_of(running_.begin(), running_.end(),
+                      [](const Running& running) { return running.task->generation->ready(); });
+}
+
+GenerationRoom Generations::room() const {
+  return {max_generations_ - std::min(max_generations_, running_.size()),
+          max_cache_bytes_ - std::min(max_cache_bytes_, cache_bytes_)};
+}
+
+void Generations::Start(TaskPtr task) {
+  const Time start = queue_.now();
+  Running running;
+  running.queue_seconds = Seconds(start - task->queued);
+  running.ready = start;
+  running.task = std::move(task);
+  Task& started = *running.task;
+  {
+    LoadedMetrics& metrics = *started.model->metrics;
+    const MetricsEvent event = metrics.Event();
+    metrics.AddQueued(-1, -static_cast<int64_t>(started.tokens));
+    metrics.AddGenerations(1);  // until its answer is counted
+  }
+  started.generation->options.stopping = started.stopping;
+  cache_bytes_ += started.generation->cache_bytes;
+  absl::StatusOr<std::unique_ptr<Generation>> generation = Generation::Create(
+      *started.model->model, std::move(started.generation->prompt), std::move(started.generation->options));
+  running.compute_seconds = Seconds(queue_.now() - start);
+  if (!generation.ok()) return Answer(running, OfBudget(generation.status()));
+  running.generation = *std::move(generation);
+  running_.push_back(std::move(running));
+}
+
+void Generations::EndCancelled() {
+  const Time now = queue_.now();
+  const bool aborted = queue_.aborted();
+  for (size_t left = running_.size(); left > 0; --left) {
+    Running running = std::move(running_.front());
+    running_.pop_front();
+    absl::Status alive = aborted ? ShuttingDown() : Alive(*running.task, now);
+    if (running.task->generation->ready()) running.ready = now;
+    if (alive.ok() && now - running.ready >= unread_timeout_) {
+      alive = absl::CancelledError(absl::StrCat("the client took no token for ", Seconds(unread_timeout_), " s"));
+    }
+    if (alive.ok()) {
+      running_.push_back(std::move(running));
+      continue;
+    }
+    Cancel(running, std::move(alive));
+  }
+}
+
+bool Generations::Step() {
+  const bool prefilling = std::any_of(running_.begin(), running_.end(),
+                                      [](const Running& running) { return running.generation->holds_rows(); });
+  for (size_t left = running_.size(); left > 0; --left) {
+    Running running = std::move(running_.front());
+    running_.pop_front();
+    const Generation& generation = *running.generation;
+    const bool begins = generation.prompt_next() && !generation.holds_rows();
+    const bool goes = running.task->generation->ready() && !(begins && prefilling);
+    if (!goes || Advance(running)) running_.push_back(std::move(running));
+    if (goes) return true;
+  }
+  return false;
+}
+
+bool Generations::Advance(Running& running) {
+  const Task& task = *running.task;
+  const Time start = queue_.now();
+  const absl::Status step = running.generation->Step();
+  running.compute_seconds += Seconds(queue_.now() - start);
+  if (absl::IsCancelled(step)) {
+    Cancel(running, Alive(task, queue_.now()));
+    return false;
+  }
+  if (!step.ok()) {
+    Answer(running, step == NonFiniteOutput() ? step : DeviceFailure(step));
+    return false;
+  }
+  const FinishReason finish = running.generation->finish_reason();
+  if (const std::optional<GeneratedToken> token = running.generation->TakeToken()) {
+    task.generation->token(
+        *token, {finish, running.queue_seconds, running.compute_seconds, static_cast<uint32_t>(running_.size() + 1)});
+  }
+  if (finish == FinishReason::kNone) return true;
+  Answer(running, absl::OkStatus());
+  return false;
+}
+
+void Generations::Cancel(Running& running, absl::Status why) {
+  Answer(running, std::move(why), running.compute_seconds);
+}
+
+void Generations::Answer(Running& running, absl::Status status, double cancelled_seconds) {
+  TaskResult result;
+  result.status = std::move(status);
+  result.queue_seconds = running.queue_seconds;
+  result.compute_seconds = running.compute_seconds;
+  result.cancelled_seconds = cancelled_seconds;
+  result.batch_inputs = static_cast<uint32_t>(running_.size() + 1);
+  running.generation.reset();  // its memory is free before the client hears of the end
+  cache_bytes_ -= running.task->generation->cache_bytes;
+  running.task->done(std::move(result));
+}
+
+}  // namespace edgewise::server
