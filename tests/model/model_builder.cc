@@ -36,7 +36,8 @@ std::map<std::string, TestTensor> RandomTensors(const json& config, uint64_t see
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   std::map<std::string, TestTensor> tensors;
-  for (const auto& [name, shape] : ExpectedTensors(*parsed)) {
+  for (const auto& [name, shape, optional] : ExpectedTensors(*parsed)) {
+    if (optional) continue;
     int64_t size = 1;
     for (int64_t dimension : shape) size *= dimension;
     const bool norm = name.find("norm.weight") != std::string::npos;
