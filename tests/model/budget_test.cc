@@ -9,6 +9,7 @@
 #include "tests/model/model_builder.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
+#include "tests/model/toy_kind.h"
 
 namespace edgewise::testing {
 namespace {
@@ -188,7 +189,7 @@ TEST_P(BudgetTest, DenseCostsExactlyAllPairs) {
 int64_t ForcedEdges(const ModelConfig& config, const AttentionConfig& attention, const ModelSequence& sequence) {
   int64_t forced = 0;
   for (int32_t i : sequence.positions) {
-    if (attention.kind == &kSsaKind) {
+    if (attention.kind == &kSsaKind || attention.kind == &kEveryNthKind) {
       ++forced;  // its first source
       continue;
     }

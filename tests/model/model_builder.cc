@@ -9,6 +9,7 @@
 
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/weights.h"
+#include "tests/model/toy_kind.h"
 
 namespace edgewise::testing {
 
@@ -31,7 +32,7 @@ json SmallConfig() {
 }
 
 std::map<std::string, TestTensor> RandomTensors(const json& config, uint64_t seed) {
-  const auto parsed = ParseModelConfig(config.dump());
+  const auto parsed = ParseModelConfig(config.dump(), KindsWithToy());
   if (!parsed.ok()) throw std::runtime_error(std::string(parsed.status().message()));
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
