@@ -3,6 +3,7 @@
 #define EDGEWISE_KERNELS_CPU_MEMBERSHIPS_H_
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -20,7 +21,8 @@ class CpuMembershipWeights : public MembershipWeights {
 
   int32_t rank() const override { return rank_; }
   // Backend::ComputeMemberships on the host.
-  void Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, const Memberships& out) const;
+  void Run(ThreadPool& pool, std::span<LinearScratch> scratch, ConstMatrix q, ConstMatrix k,
+           const Memberships& out) const;
 
  private:
   struct Head {
@@ -30,7 +32,8 @@ class CpuMembershipWeights : public MembershipWeights {
     std::vector<float> column_sums;             // empty: bounds are norms
   };
   // Rows first..first+rows-1 (at most 64) of one side of one head.
-  void RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, float* out, float* bound) const;
+  void RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, LinearScratch& scratch, float* out,
+                float* bound) const;
 
   int32_t head_dim_ = 0, num_clusters_ = 0, rank_ = 0;
   std::unique_ptr<LinearBlock> hidden_;  // d -> d, ReLU; shared by heads and sides
