@@ -204,6 +204,7 @@ std::vector<AgedEdge> OpenEdges(const CapWork& work) {
 void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
                  CapBlock& block) {
   std::vector<OpenPair> kept_open;
+  kept_open.reserve(block.open.size());
   for (size_t i = 0; i < block.open.size(); ++i) {
     const OpenPair& pair = block.open[i];
     if (pair.forced || AgedEdge(block.ages[i], index, pair.row, pair.key) < first_dropped) kept_open.push_back(pair);

@@ -220,6 +220,7 @@ DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows,
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
                   EdgeLists& lists, std::vector<ParallelEdge>& parallel) {
   std::vector<ParallelEdge> added;
+  added.reserve(edges.size());
   for (const OpenPair& pair : edges) {
     const ParallelEdge edge = {pair.row, pair.key, OpenMultiplicity(head.drawn->law, pair, tau)};
     if (!pair.forced) added.push_back(edge);
