@@ -223,7 +223,7 @@ class CpuBackend : public Backend {
   ThreadPool pool_;
   AttentionScratch attention_scratch_;
   std::vector<LinearScratch> linear_scratch_;  // [threads of the pool]
-  std::vector<float> wide_;                    // of FeedForward for few rows
+  std::vector<float> wide_;                    // of FeedForward in phase decode
   const std::string device_;
 };
 

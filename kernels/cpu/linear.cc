@@ -22,10 +22,10 @@ const dnnl::engine& Engine() {
 }
 
 constexpr int64_t kPanelColumns = 64;
-// Multiply-adds that are done before a second thread would be awake.
+// Multiply-adds that one thread finishes before a second would be awake.
 constexpr int64_t kSerialWork = 60000;
 
-// Every thread of the pool runs its own products, and so does a thread that prepares weights.
+// oneDNN runs each product on the thread that asks for it.
 dnnl::stream MakeStream() {
   omp_set_num_threads(1);
   return dnnl::stream(Engine());
@@ -67,7 +67,7 @@ LinearBlock::Panels PanelsOf(const memory& weight) {
 }  // namespace
 
 struct LinearBlock::Primitives {
-  // One product with its weights in the layout that it likes.
+  // One product, with its weights in the layout that oneDNN prefers.
   struct Product {
     Product(int64_t out, int64_t in, bool has_bias, Epilogue epilogue, bool accumulate)
         : desc(Describe(out, in, has_bias, epilogue, accumulate)), primitive(desc) {}
@@ -193,7 +193,7 @@ void CpuGemv(const CpuKernels& kernels, ThreadPool& pool, std::span<LinearScratc
   if (panels.data == nullptr || block.epilogue() == Epilogue::kSigmoid) {
     return CpuLinear(pool, scratch, block, x, y, accumulate);
   }
-  // Each column is computed alike however the columns are shared out, as long as parts begin at multiples of 16.
+  // A column's bits do not depend on how the columns are divided, as long as parts begin at multiples of 16.
   int64_t columns = kPanelColumns;
   while (columns > 32 && block.out() < 2 * pool.num_threads() * columns) columns /= 2;
   const auto run = [&](int64_t item, int) {
@@ -225,7 +225,7 @@ void LimitLinearIsa(Isa isa) {
   const dnnl::cpu_isa limit = isa == Isa::kAvx512 ? dnnl::cpu_isa::avx512_core
                               : isa == Isa::kAvx2 ? dnnl::cpu_isa::avx2
                                                   : dnnl::cpu_isa::sse41;
-  dnnl::set_max_cpu_isa(limit);  // refused after the first use: then the first limit stays
+  dnnl::set_max_cpu_isa(limit);  // oneDNN refuses after its first use: the first limit stays
 #else
   (void)isa;
 #endif

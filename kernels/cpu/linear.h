@@ -33,7 +33,7 @@ struct LinearScratch {
   std::vector<float> wide;         // [64, columns] between two products
   std::vector<float> memberships;  // [64, clusters]
 
-  // `vector` with room for so many floats.
+  // Pointer to `vector`, grown to at least `floats`.
   static float* Grow(std::vector<float>& vector, int64_t floats) {
     if (vector.size() < static_cast<size_t>(floats)) vector.resize(static_cast<size_t>(floats));
     return vector.data();
@@ -54,8 +54,8 @@ class LinearBlock {
   // and scratchpad of `scratch`.
   void Run(const float* x, float* y, bool accumulate, LinearScratch& scratch) const;
 
-  // The weights as oneDNN keeps them: panels of columns, panel p [in, panel_columns] from data + p * panel_stride, rows
-  // row_stride apart. Null where it keeps them otherwise.
+  // The weights in oneDNN's memory: panels of columns, panel p [in, panel_columns] at data + p * panel_stride, rows
+  // row_stride apart. Null where oneDNN chose another layout.
   struct Panels {
     const float* data = nullptr;
     int64_t panel_columns = 0, panel_stride = 0, row_stride = 0;
@@ -94,7 +94,7 @@ void CpuFeedForward(ThreadPool& pool, std::span<LinearScratch> scratch, const Li
 void CpuGemv(const CpuKernels& kernels, ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& block,
              ConstMatrix x, Matrix y, bool accumulate);
 
-// Keeps oneDNN to `isa`. Before the first product, once per process; later calls have no effect.
+// Limits oneDNN to `isa`. Call it before the first product of the process; later calls have no effect.
 void LimitLinearIsa(Isa isa);
 
 }  // namespace edgewise

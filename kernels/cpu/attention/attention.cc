@@ -90,7 +90,7 @@ void PrepareWorkers(const Call& call, std::span<Worker> workers) {
   for (Worker& worker : workers) worker.Prepare(columns, depth);
 }
 
-// Whether the call is done before a second thread would be awake.
+// Whether one thread finishes the call before a second would be awake.
 bool IsSmall(const Call& call) {
   int64_t cost = 0;
   for (const Head& head : call.heads) {

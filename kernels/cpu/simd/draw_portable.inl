@@ -8,7 +8,7 @@
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
-// Philox4x32-10 on `lanes` counters at once; words[w][lane]. In loops that a compiler turns into vectors.
+// Philox4x32-10 on 16 counters at once, in loops that the compiler vectorises.
 struct PhiloxLanes {
   uint32_t c0[16], c1[16], c2[16], c3[16];
 };

@@ -61,7 +61,7 @@ EDGEWISE_INLINE void GemvTile(const Gemv& f, int64_t row, int column, int count)
   }
 }
 
-// The last columns of a matrix whose rows end there: what lies beyond may not be read.
+// The last columns of a matrix whose memory ends with them, so that whole vectors cannot be read.
 static void GemvTail(const Gemv& f, int column) {
   const int count = f.columns - column;
   for (int64_t row = 0; row < f.rows; ++row) {

@@ -113,7 +113,7 @@ struct DrawExtras {
   int64_t opens = 0;
 };
 
-// Biases of one head, added to its scores. Pointers into the inputs of the call.
+// Biases of one head's scores. Pointers into the inputs of the call.
 struct BiasView {
   const float* distance = nullptr;   // [key position - query position]
   const float* values = nullptr;     // [query position * length + key position]
