@@ -21,7 +21,7 @@ std::string Show(const std::string& text) {
 
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Bytes of the UTF-8 character at `text[i]`; 0 where there is none.
+// Bytes of the UTF-8 character that begins at `text[i]`; 0: none begins there.
 size_t CharacterBytes(const std::string& text, size_t i) {
   const unsigned char first = static_cast<unsigned char>(text[i]);
   const size_t bytes = first < 0x80                    ? 1
@@ -97,10 +97,10 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::stri
 }
 
 std::string Tokenizer::ShowCharacters() const {
-  std::vector<std::string> characters;  // in the order of their code points, as UTF-8 sorts
+  std::vector<std::string> characters;  // in UTF-8, ascending
   for (const auto& [character, id] : ids_) characters.push_back(character);
   std::sort(characters.begin(), characters.end());
-  auto continues = [&](size_t i) {  // a run of letters or digits
+  auto continues = [&](size_t i) {  // characters[i] goes on with the run of letters or digits before it
     const std::string &last = characters[i - 1], &next = characters[i];
     return last.size() == 1 && next.size() == 1 && absl::ascii_isalnum(last[0]) && next[0] == last[0] + 1;
   };

@@ -15,7 +15,8 @@ using nlohmann::json;
 
 constexpr double kMaxSigma = 1e6;
 
-// `sigma` goes linearly from the first layer to the last; the layers below the last `last_layers` are dense (0: none).
+// Fills `layers` with `ssa`, whose sigma goes linearly to `last_sigma` in the last layer. The layers below the last
+// `last_layers` are dense; 0: none is.
 void Spread(const AttentionConfig& ssa, double last_sigma, int64_t last_layers, std::span<AttentionConfig> layers) {
   const int32_t count = static_cast<int32_t>(layers.size());
   for (int32_t l = 0; l < count; ++l) {
@@ -33,9 +34,9 @@ void ParseSigma(JsonObject& object, bool listed, AttentionConfig& attention, dou
   if (sigma.is_null()) return;
   const bool pair = sigma.is_array() && sigma.size() == 2 && !listed;
   if (pair ? !IsSigma(sigma[0]) || !IsSigma(sigma[1]) : !IsSigma(sigma)) {
-    object.Fail(absl::StrCat(object.Path("sigma"), " is ", ShowJson(sigma), "; allowed: a number from 0 to ", kMaxSigma,
-                             listed ? "" : ", or two of them [first layer, last layer]"));
-    return;
+    return object.FailAt("sigma", sigma,
+                         absl::StrCat("allowed: a number from 0 to ", kMaxSigma,
+                                      listed ? "" : ", or two of them [first layer, last layer]"));
   }
   attention.sigma = (pair ? sigma[0] : sigma).get<double>();
   last_sigma = (pair ? sigma[1] : sigma).get<double>();
@@ -46,10 +47,9 @@ void ParseGrid(JsonObject& object, int32_t length, AttentionConfig& attention) {
   if (grid.is_null()) return;
   if (!grid.is_array() || grid.size() != 2 || !IsInteger(grid[0], 1, kMaxPlaces) ||
       !IsInteger(grid[1], 1, kMaxPlaces) || grid[0].get<int64_t>() * grid[1].get<int64_t>() != length) {
-    object.Fail(absl::StrCat(object.Path("grid"), " is ", ShowJson(grid),
-                             "; allowed: [rows, columns], whose product is ", "max_position_embeddings (", length,
-                             ")"));
-    return;
+    return object.FailAt(
+        "grid", grid,
+        absl::StrCat("allowed: [rows, columns], whose product is max_position_embeddings (", length, ")"));
   }
   attention.grid_rows = grid[0].get<int32_t>();
   attention.grid_columns = grid[1].get<int32_t>();
@@ -81,7 +81,7 @@ void Parse(JsonObject& object, const ModelConfig& config, bool listed, std::span
 
 std::string Variant(const AttentionConfig& attention) { return attention.local ? "local" : "none"; }
 
-// One source per window.
+// Each window keeps one source.
 uint64_t LeastEdges(const AttentionSpec&, const QueryRange& range) {
   return range.sequence->valid() - range.first_query;
 }
