@@ -1,4 +1,4 @@
-// How far what a device computed is from what was expected.
+// The difference between a device's result and the expected one.
 #ifndef EDGEWISE_SELFCHECK_DIFFERENCE_H_
 #define EDGEWISE_SELFCHECK_DIFFERENCE_H_
 

@@ -73,7 +73,7 @@ double DrawScale(Canvas& canvas, const Plot& plot, double x, double y) {
   return y + 26;
 }
 
-// Where the heads of a sequence are drawn.
+// The places of a sequence's heads on the page.
 struct Grid {
   bool words = false;  // axes have words; otherwise numbers
   Size cell;

@@ -84,7 +84,7 @@ int PredictOne(const PredictFlags& flags, Client& client, const v1::PredictReque
   return kExitOk;
 }
 
-// What a file of inputs comes to.
+// Totals over the inputs of a file.
 struct Summary {
   uint64_t answered = 0;
   uint64_t failed = 0;
