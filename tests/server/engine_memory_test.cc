@@ -33,14 +33,7 @@ class CountingBackend : public testing::DeferredBackend {
   int64_t live_ = 0, most_ = 0;
 };
 
-ModelSequence Prompt(const Model& model) { return *model.Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse); }
-
-GenerationOptions Options() {
-  GenerationOptions options;
-  options.max_new_tokens = 60;  // beyond the context, where the text is run again for each token
-  options.samples = 3;
-  return options;
-}
+constexpr int64_t kSamples = 3;
 
 // Runs `count` generations side by side; the tokens of each.
 std::vector<std::vector<int32_t>> Generate(const std::shared_ptr<const LoadedModel>& model, size_t count) {
@@ -54,8 +47,9 @@ std::vector<std::vector<int32_t>> Generate(const std::shared_ptr<const LoadedMod
     task->deadline = Time::max();
     task->done = [](TaskResult result) { EXPECT_TRUE(result.status.ok()) << result.status; };
     task->generation = std::make_unique<GenerationWork>();
-    task->generation->prompt = Prompt(*model->model);
-    task->generation->options = Options();
+    task->generation->prompt = *model->model->Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse);
+    task->generation->options.max_new_tokens = 60;  // beyond the context, where the text is run again for each token
+    task->generation->options.samples = kSamples;
     task->generation->options.seed = g;
     task->generation->ready = [] { return true; };
     task->generation->token = [&of = tokens[g]](const GeneratedToken& token, const GenerationProgress&) {
@@ -80,7 +74,10 @@ TEST(EngineMemoryTest, GenerationsSideBySideHaveTheRowsOfOne) {
   model->metrics = metrics.ForModel(model->name, 1).Loaded(*model->model);
   ASSERT_LT(model->model->config().max_position_embeddings, 69);
 
-  const auto caches = static_cast<int64_t>(CacheBytes(model->model->config(), Prompt(*model->model), Options()) / 4);
+  // Keys and values of a generation: one copy in the first layer, which all samples share, and one of each above it.
+  const ModelConfig& config = model->model->config();
+  const int64_t copies = 1 + (config.num_hidden_layers - 1) * kSamples;
+  const int64_t caches = copies * config.max_position_embeddings * 2 * config.num_attention_heads * config.head_dim;
   const int64_t weights = backend.live();
   backend.TakeMost();
   const auto alone = Generate(model, 1);
