@@ -1,37 +1,17 @@
 // How much memory generations that run side by side have for rows.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/engine.h"
-#include "tests/model/deferred_backend.h"
+#include "tests/model/counting_backend.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"
 
 namespace edgewise::server {
 namespace {
-
-// Counts the floats that are allocated.
-class CountingBackend : public testing::DeferredBackend {
- public:
-  using DeferredBackend::DeferredBackend;
-  absl::StatusOr<Buffer> Allocate(int64_t floats) override {
-    absl::StatusOr<Buffer> made = DeferredBackend::Allocate(floats);
-    if (!made.ok()) return made;
-    live_ += floats;
-    most_ = std::max(most_, live_);
-    auto kept = std::make_shared<Buffer>(*std::move(made));
-    return Buffer(kept->data(), floats, [this, kept](float*) { live_ -= kept->size(); });
-  }
-  int64_t live() const { return live_; }
-  int64_t TakeMost() { return std::exchange(most_, live_); }
-
- private:
-  int64_t live_ = 0, most_ = 0;
-};
 
 constexpr int64_t kSamples = 3;
 
@@ -66,7 +46,7 @@ std::vector<std::vector<int32_t>> Generate(const std::shared_ptr<const LoadedMod
 
 TEST(EngineMemoryTest, GenerationsSideBySideHaveTheRowsOfOne) {
   Metrics metrics;
-  CountingBackend backend(testing::MakeBackend());
+  testing::CountingBackend backend(testing::MakeBackend());
   auto model = std::make_shared<LoadedModel>();
   model->name = "lm-ssa-local";
   model->version = 1;
