@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "text/field_error.h"
 
 namespace edgewise {
 namespace {
@@ -215,8 +216,6 @@ std::string NameOf(const AttentionConfig& attention) {
   return kind;
 }
 
-absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
-
 }  // namespace
 
 void ParseAttention(JsonObject& object, ModelConfig& config) {
@@ -243,37 +242,39 @@ void ParseAttention(JsonObject& object, ModelConfig& config) {
 absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig& config, const std::string& kind,
                                                                uint32_t windows, uint32_t keep,
                                                                const std::vector<double>& sigma, uint32_t last_layers) {
-  if (kind != "ssa") return Invalid(absl::StrCat("kind is ", ShowJson(json(kind)), "; allowed: ssa"));
+  if (kind != "ssa") return FieldError("kind", absl::StrCat("is ", ShowJson(json(kind)), "; allowed: ssa"));
   for (const AttentionConfig& attention : config.attention) {
     if (attention.kind != AttentionKind::kDense && attention.kind != AttentionKind::kSsa) {
-      return Invalid(absl::StrCat("kind is \"ssa\"; this model's attention is ", AttentionName(config),
-                                  ", and only dense and ssa layers can be overridden"));
+      return FieldError("kind", absl::StrCat("is \"ssa\"; this model's attention is ", AttentionName(config),
+                                             ", and only dense and ssa layers can be overridden"));
     }
   }
   Entry entry;
   entry.attention.kind = AttentionKind::kSsa;
   entry.attention.local = windows > 0;
-  if (windows == 0 && keep == 0) return Invalid("windows is 0; allowed: windows or keep from 1");
-  if (windows > kMost) return Invalid(absl::StrCat("windows is ", windows, "; allowed: 1 to ", kMost));
-  if (keep > kMost) return Invalid(absl::StrCat("keep is ", keep, "; allowed: 1 to ", kMost));
-  if (windows > 0 && keep > 0) return Invalid(absl::StrCat("keep is ", keep, " beside windows; allowed: one of them"));
+  if (windows == 0 && keep == 0) return FieldError("windows", "is 0; allowed: windows or keep from 1");
+  if (windows > kMost) return FieldError("windows", absl::StrCat("is ", windows, "; allowed: 1 to ", kMost));
+  if (keep > kMost) return FieldError("keep", absl::StrCat("is ", keep, "; allowed: 1 to ", kMost));
+  if (windows > 0 && keep > 0)
+    return FieldError("keep", absl::StrCat("is ", keep, " beside windows; allowed: one of them"));
   entry.attention.windows = static_cast<int32_t>(windows);
   entry.attention.keep = static_cast<int32_t>(keep);
   const size_t sigmas = sigma.size();
   if (windows > 0 ? sigmas != 1 && sigmas != 2 : sigmas != 0) {
-    return Invalid(absl::StrCat("sigma has ", sigmas, " entries; allowed: ",
-                                windows > 0 ? "1, or 2 (of the first and of the last layer)" : "none beside keep"));
+    return FieldError("sigma",
+                      absl::StrCat("has ", sigmas, " entries; allowed: ",
+                                   windows > 0 ? "1, or 2 (of the first and of the last layer)" : "none beside keep"));
   }
   for (size_t i = 0; i < sigmas; ++i) {
     if (!(sigma[i] >= 0.0 && sigma[i] <= kMaxSigma)) {
-      return Invalid(absl::StrCat("sigma[", i, "] is ", sigma[i], "; allowed: 0 to ", kMaxSigma));
+      return FieldError(absl::StrCat("sigma[", i, "]"), absl::StrCat("is ", sigma[i], "; allowed: 0 to ", kMaxSigma));
     }
   }
   if (sigmas > 0) entry.attention.sigma = sigma.front();
   if (sigmas > 0) entry.last_sigma = sigma.back();
   if (last_layers > static_cast<uint32_t>(config.num_hidden_layers)) {
-    return Invalid(
-        absl::StrCat("last_layers is ", last_layers, "; the model has ", config.num_hidden_layers, " layers (0: all)"));
+    return FieldError("last_layers", absl::StrCat("is ", last_layers, "; the model has ", config.num_hidden_layers,
+                                                  " layers (0: all)"));
   }
   entry.last_layers = last_layers;
   return Spread(entry, config.num_hidden_layers);
