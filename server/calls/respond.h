@@ -8,7 +8,7 @@
 #include "model/forward/result.h"
 #include "model/input/input.h"
 #include "server/models/repository.h"
-#include "server/validate/validate.h"
+#include "server/validate/answer_size.h"
 
 namespace edgewise::server {
 

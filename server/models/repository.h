@@ -40,11 +40,11 @@ struct ModelStatus {
   std::shared_ptr<const LoadedModel> loaded;  // null unless it serves
 };
 
-// What a request's name and version mean.
+// The version that a request names.
 struct Resolved {
   absl::Status status;
   std::shared_ptr<const LoadedModel> loaded;  // when OK
-  ModelMetrics* metrics = nullptr;            // never null: `_other` for what the repository lacks
+  ModelMetrics* metrics = nullptr;            // never null: `_other` for a version that the repository lacks
 };
 
 // A version that Load() should load.
@@ -76,8 +76,8 @@ class Repository {
   // Loads one version; only on the thread that uses `backend`.
   void Load(const LoadJob& job, Backend& backend);
 
-  // Version 0: the highest that is ready. NOT_FOUND: not there. FAILED_PRECONDITION: it failed to load. UNAVAILABLE: it
-  // loads.
+  // Version 0: the highest that is ready. INVALID_ARGUMENT: no name of a model, or a negative version, which counts for
+  // the metrics of version 0. NOT_FOUND: not there. FAILED_PRECONDITION: it failed to load. UNAVAILABLE: it loads.
   Resolved Resolve(const std::string& name, int64_t version) const;
   std::vector<ModelStatus> List() const;  // by name, then version
   // Whether nothing waits for its first load.
@@ -99,7 +99,7 @@ class Repository {
   std::vector<LoadJob> ListFolder(absl::Status& status, std::set<std::string>& unreadable) const;
   absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend) const;
   absl::Status UnknownModel(const std::string& name) const;  // NOT_FOUND, with names that there are; mutex_ is held
-  Resolved ResolveVersion(const std::string& name, int64_t version, const Entry& entry) const;
+  static Versions::const_iterator Latest(const Versions& versions);  // `versions` is not empty
 
   const std::string root_;
   Metrics& metrics_;

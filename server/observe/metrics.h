@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
@@ -16,10 +17,15 @@
 #include "model/forward/result.h"
 #include "model/input/input.h"
 #include "model/model.h"
+#include "server/status_details.h"
+#include "server/task.h"
+
+namespace prometheus {
+class Gauge;
+}
 
 namespace edgewise::server {
 
-enum class Rejection { kQueueFull, kDeadline, kCancelled, kDraining, kInvalid, kBudget, kOutOfMemory, kNotReady };
 enum class Stage { kInput, kForward, kOutput };
 enum class BudgetKind { kNone, kEdges, kDensity };
 enum class Rpc { kPredict, kPredictStream, kGenerate, kListModels, kGetModel };
@@ -56,14 +62,16 @@ class LoadedMetrics {
   void ObserveToken(const Model& model, const RowEdges& row, uint32_t samples, bool first, double seconds);
   // A generation that came to its end. utilization: of its most expensive row; < 0: no budget.
   void ObserveGeneration(uint64_t prompt_tokens, uint32_t samples, double utilization, bool capped);
-  void AddGenerations(int running);
-  void AddInFlight(int requests);
-  void AddQueued(int requests, int64_t tokens);
+  // Each counts one request in its gauges while the hold lives, which may outlive this but not Metrics.
+  GaugeHold HoldInFlight();
+  GaugeHold HoldQueued(uint64_t tokens);
+  GaugeHold HoldGeneration();
   void ObserveBatch(uint32_t inputs, uint64_t tokens);
   void AddCancelledCompute(double seconds);
 
  private:
   struct Series;
+  GaugeHold Hold(std::vector<std::pair<prometheus::Gauge*, double>> amounts);
   absl::Mutex& mutex_;
   std::unique_ptr<Series> series_;
 };
@@ -82,10 +90,8 @@ class ModelMetrics {
   // The version has gone from the repository: not ready, no memory, no model_info. A later load brings them back.
   void Removed();
 
-  // Once for every Predict request.
-  void CountRequest(absl::StatusCode code, double seconds);
-  // Once for every Generate request.
-  void CountGeneration(absl::StatusCode code, double seconds);
+  // Once for every request. `rpc`: kPredict, for streams too, or kGenerate.
+  void CountRequest(Rpc rpc, absl::StatusCode code, double seconds);
   void CountRejection(Rejection reason);
 
  private:

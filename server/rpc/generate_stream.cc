@@ -6,16 +6,14 @@
 
 namespace edgewise::server {
 
-GenerateReactor::GenerateReactor(InferenceServiceImpl& service, grpc::CallbackServerContext* context,
+GenerateReactor::GenerateReactor(RpcContext& context, grpc::CallbackServerContext* call,
                                  const v1::GenerateRequest& request)
-    : service_(service), limit_(service.options_.unsent_tokens), counted_(!service.calls_.draining()) {
-  if (counted_) service_.open_calls_.fetch_add(1);
-  service_.generator_.Generate(request, ToSteady(context->deadline(), service.calls_.now()), cancelled_.get_token(),
-                               this);
+    : context_(context), open_(context.HoldCall()) {
+  context_.generator.Generate(request, ToSteady(call->deadline(), context_.calls.now()), cancelled_.get_token(), this);
 }
 
 void GenerateReactor::Advance(std::unique_lock<std::mutex> lock) {
-  if (broken_ || (ended_ && !status_.ok())) {  // nobody reads the rest, or it would only delay the bad news
+  if (disconnected_ || (ended_ && !status_.ok())) {  // nobody reads the rest, or it would only delay the error
     unsent_.fetch_sub(waiting_.size());
     waiting_.clear();
   }
@@ -36,7 +34,7 @@ void GenerateReactor::Advance(std::unique_lock<std::mutex> lock) {
   finished_ = true;
   const absl::Status status = status_;
   lock.unlock();
-  service_.metrics_.CountRpc(Rpc::kGenerate, status.code());
+  context_.metrics.CountRpc(Rpc::kGenerate, status.code());
   Finish(ToGrpc(status));
 }
 
@@ -58,23 +56,20 @@ void GenerateReactor::OnWriteDone(bool ok) {
   if (!ok) cancelled_.request_stop();
   std::unique_lock<std::mutex> lock(mutex_);
   writing_.reset();
-  const bool was_full = unsent_.fetch_sub(1) >= limit_;
-  if (!ok) broken_ = true;
-  if (was_full || !ok) service_.calls_.Wake();
+  const bool was_full = unsent_.fetch_sub(1) >= context_.options.unsent_tokens;
+  if (!ok) disconnected_ = true;
+  if (was_full || !ok) context_.calls.Wake();
   if (!starting_) Advance(std::move(lock));
 }
 
 void GenerateReactor::OnCancel() {
   cancelled_.request_stop();
-  service_.calls_.Wake();
+  context_.calls.Wake();
   std::unique_lock<std::mutex> lock(mutex_);
-  broken_ = true;
+  disconnected_ = true;
   if (!starting_) Advance(std::move(lock));
 }
 
-void GenerateReactor::OnDone() {
-  if (counted_) service_.open_calls_.fetch_sub(1);
-  delete this;
-}
+void GenerateReactor::OnDone() { delete this; }
 
 }  // namespace edgewise::server

@@ -1,4 +1,4 @@
-// One PredictStream: many requests in flight, answers in the order they finish.
+// One PredictStream: many requests in flight, answered in the order in which they finish.
 #ifndef EDGEWISE_SERVER_RPC_STREAM_H_
 #define EDGEWISE_SERVER_RPC_STREAM_H_
 
@@ -9,15 +9,16 @@
 #include <stop_token>
 #include <string>
 
-#include "server/rpc/service.h"
+#include "edgewise/v1/inference.grpc.pb.h"
+#include "server/rpc/context.h"
 
 namespace edgewise::server {
 
-// At most options.stream_in_flight requests are read and not yet written back; beyond that reads wait, so a client that
-// does not read is not read from. Deletes itself when the call is over.
+// At most options.stream_in_flight requests are read but not yet answered. Beyond that the stream reads no further, so
+// a client that does not read its answers is not read from. Deletes itself when the call is over.
 class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse> {
  public:
-  StreamReactor(InferenceServiceImpl& service, grpc::CallbackServerContext* context);
+  StreamReactor(RpcContext& context, grpc::CallbackServerContext* call);
 
   // Stops reading; ends with UNAVAILABLE once all is answered.
   void Drain();
@@ -28,13 +29,12 @@ class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v
   void OnCancel() override;
   void OnDone() override;
 
-  void Answer(const std::string& request_id, std::unique_ptr<v1::PredictStreamResponse> response,
-              const absl::Status& status);
-  // Starts what is due: a read, a write, the finish. Takes the lock that guarded the change which made it due; when it
-  // returns, `this` may be gone unless a reaction is running.
+  void Answer(std::unique_ptr<v1::PredictStreamResponse> response, const absl::Status& status);
+  // Starts the read, the write or the finish that is due. `lock` guarded the change that made it due. `this` may be
+  // deleted by the return unless a callback is running.
   void Advance(std::unique_lock<std::mutex> lock);
 
-  InferenceServiceImpl& service_;
+  RpcContext& context_;
   const Time deadline_;
   std::stop_source cancelled_;
 
@@ -45,12 +45,11 @@ class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v
   std::deque<std::unique_ptr<v1::PredictStreamResponse>> ready_;
   std::unique_ptr<v1::PredictStreamResponse> writing_;
   bool reading_ = false;
-  int starting_ = 0;          // threads between deciding on an operation and having started it
-  bool half_closed_ = false;  // the client sends no more, or is not read any more
-  bool broken_ = false;       // the client has gone
+  int starting_ = 0;           // threads that decided on an operation and have not started it yet
+  bool half_closed_ = false;   // no further request is read
+  bool disconnected_ = false;  // the client cancelled or disconnected
   bool draining_ = false;
   bool finished_ = false;
-  absl::StatusCode code_ = absl::StatusCode::kOk;
 };
 
 }  // namespace edgewise::server
