@@ -172,7 +172,7 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
   if (!status.ok()) return status;
   std::vector<LoadJob> jobs;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     std::set<std::pair<std::string, int64_t>> present;
     for (LoadJob& job : found) {
       present.insert({job.name, job.version});
@@ -217,7 +217,7 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
   std::string error;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const MetricsEvent event = metrics.Event();
     metrics.CountLoad(model.ok(), seconds);
     const auto versions = models_.find(job.name);
@@ -264,7 +264,7 @@ absl::Status Repository::UnknownModel(const std::string& name) const {
 
 Resolved Repository::Resolve(const std::string& name, int64_t version) const {
   const absl::Status checked = CheckNames(name, version);
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto model = models_.find(name);
   if (model == models_.end()) return {checked.ok() ? UnknownModel(name) : checked, nullptr, &metrics_.other()};
   const Versions& versions = model->second;
@@ -298,7 +298,7 @@ Repository::Versions::const_iterator Repository::Latest(const Versions& versions
 }
 
 std::vector<ModelStatus> Repository::List() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   std::vector<ModelStatus> list;
   for (const auto& [name, versions] : models_) {
     for (const auto& [version, entry] : versions) {
@@ -310,7 +310,7 @@ std::vector<ModelStatus> Repository::List() const {
 }
 
 bool Repository::settled() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   for (const auto& [name, versions] : models_) {
     for (const auto& [version, entry] : versions) {
       if (entry.state == ModelState::kLoading) return false;
@@ -320,7 +320,7 @@ bool Repository::settled() const {
 }
 
 void Repository::SetDraining() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   draining_ = true;
 }
 

@@ -6,9 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "server/calls/generator.h"
 #include "server/calls/predictor.h"
 #include "server/models/repository.h"
@@ -37,8 +38,8 @@ class OpenRpcs {
 
  private:
   std::atomic<int64_t> calls_ = 0;
-  mutable std::mutex mutex_;
-  std::set<StreamReactor*> streams_;
+  mutable absl::Mutex mutex_;
+  std::set<StreamReactor*> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 // All parts must outlive the context and every RPC.

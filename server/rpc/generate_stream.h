@@ -5,9 +5,10 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <stop_token>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "edgewise/v1/inference.grpc.pb.h"
 #include "server/rpc/context.h"
 
@@ -27,22 +28,23 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateRespon
   void Send(std::unique_ptr<v1::GenerateResponse> message) override;
   void End(const absl::Status& status) override;
 
-  // Starts the write or the finish that is due. `this` may be deleted by the return unless a callback is running.
-  void Advance(std::unique_lock<std::mutex> lock);
+  // Starts the write or the finish that is due, and releases the lock that guarded the change which made it due. `this`
+  // may be deleted by the return unless a callback is running.
+  void Advance() ABSL_UNLOCK_FUNCTION(mutex_);
 
   RpcContext& context_;
   const std::shared_ptr<void> open_;
   std::stop_source cancelled_;
   std::atomic<size_t> unsent_ = 0;  // messages in waiting_ and writing_
 
-  std::mutex mutex_;
-  std::deque<std::unique_ptr<v1::GenerateResponse>> waiting_;
-  std::unique_ptr<v1::GenerateResponse> writing_;
-  bool starting_ = false;      // a thread is between deciding on a write and having started it
-  bool disconnected_ = false;  // the client cancelled or disconnected
-  bool ended_ = false;         // the engine has no more messages
-  bool finished_ = false;
-  absl::Status status_;
+  absl::Mutex mutex_;
+  std::deque<std::unique_ptr<v1::GenerateResponse>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<v1::GenerateResponse> writing_ ABSL_GUARDED_BY(mutex_);
+  bool starting_ ABSL_GUARDED_BY(mutex_) = false;      // a thread decided on a write and has not started it yet
+  bool disconnected_ ABSL_GUARDED_BY(mutex_) = false;  // the client cancelled or disconnected
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;         // the engine has no more messages
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace edgewise::server

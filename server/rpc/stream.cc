@@ -19,34 +19,34 @@ void SetError(const absl::Status& status, v1::PredictStreamResponse& response) {
 }  // namespace
 
 void OpenRpcs::AddStream(StreamReactor* stream) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   streams_.insert(stream);
 }
 
 void OpenRpcs::RemoveStream(StreamReactor* stream) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   streams_.erase(stream);
 }
 
 void OpenRpcs::DrainStreams() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   for (StreamReactor* stream : streams_) stream->Drain();
 }
 
 int64_t OpenRpcs::streams() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return static_cast<int64_t>(streams_.size());
 }
 
 StreamReactor::StreamReactor(RpcContext& context, grpc::CallbackServerContext* call)
     : context_(context), deadline_(ToSteady(call->deadline(), context.calls.now())) {
   context_.open.AddStream(this);
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   if (context_.calls.draining()) draining_ = half_closed_ = true;
-  Advance(std::move(lock));
+  Advance();
 }
 
-void StreamReactor::Advance(std::unique_lock<std::mutex> lock) {
+void StreamReactor::Advance() {
   while (true) {
     if (disconnected_ || finished_) {
       in_flight_ -= static_cast<uint32_t>(ready_.size());
@@ -57,20 +57,20 @@ void StreamReactor::Advance(std::unique_lock<std::mutex> lock) {
       ready_.pop_front();
       const v1::PredictStreamResponse* response = writing_.get();
       ++starting_;
-      lock.unlock();
+      mutex_.Unlock();
       StartWrite(response);
     } else if (!reading_ && !half_closed_ && in_flight_ < context_.options.stream_in_flight) {
       reading_ = true;
       ++starting_;
-      lock.unlock();
+      mutex_.Unlock();
       StartRead(&request_);
     } else {
       break;
     }
-    lock.lock();
+    mutex_.Lock();
     --starting_;
   }
-  if (finished_ || !half_closed_ || in_flight_ > 0 || starting_ > 0) return;
+  if (finished_ || !half_closed_ || in_flight_ > 0 || starting_ > 0) return mutex_.Unlock();
   finished_ = true;
   absl::Status status;
   if (cancelled_.stop_requested()) {
@@ -78,26 +78,26 @@ void StreamReactor::Advance(std::unique_lock<std::mutex> lock) {
   } else if (draining_) {
     status = ShuttingDown();
   }
-  lock.unlock();
+  mutex_.Unlock();
   context_.metrics.CountRpc(Rpc::kPredictStream, status.code());
   Finish(ToGrpc(status));
 }
 
 void StreamReactor::OnReadDone(bool ok) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   if (!ok) {
     reading_ = false;
     half_closed_ = true;
-    return Advance(std::move(lock));
+    return Advance();
   }
   if (finished_) {  // the status is on its way: nothing may be written any more
     reading_ = false;
-    return;
+    return mutex_.Unlock();
   }
   ++in_flight_;  // reading_ stays set until request_ is free again
   const std::string id = request_.request_id();
   const bool duplicate = !ids_.insert(id).second;
-  lock.unlock();
+  mutex_.Unlock();
   auto response = std::make_unique<v1::PredictStreamResponse>();
   response->set_request_id(id);
   if (duplicate) {
@@ -105,7 +105,7 @@ void StreamReactor::OnReadDone(bool ok) {
         "request_id", absl::StrCat("is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
     context_.calls.CountUnadmitted(request_.model(), request_.version(), refused);
     SetError(refused, *response);
-    lock.lock();
+    mutex_.Lock();
     ready_.push_back(std::move(response));
   } else {
     v1::PredictResponse* answer = response->mutable_response();
@@ -113,39 +113,39 @@ void StreamReactor::OnReadDone(bool ok) {
     auto shared = std::make_shared<std::unique_ptr<v1::PredictStreamResponse>>(std::move(response));
     context_.predictor.Predict(request_, deadline_, cancelled_.get_token(), answer,
                                [this, shared](const absl::Status& status) { Answer(std::move(*shared), status); });
-    lock.lock();
+    mutex_.Lock();
   }
   reading_ = false;
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::Answer(std::unique_ptr<v1::PredictStreamResponse> response, const absl::Status& status) {
   if (!status.ok()) SetError(status, *response);
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   ids_.erase(response->request_id());
   ready_.push_back(std::move(response));
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::OnWriteDone(bool ok) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   writing_.reset();
   --in_flight_;
   if (!ok) disconnected_ = half_closed_ = true;
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::OnCancel() {
   cancelled_.request_stop();
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   disconnected_ = half_closed_ = true;
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::Drain() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   draining_ = half_closed_ = true;
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::OnDone() {

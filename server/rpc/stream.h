@@ -4,11 +4,12 @@
 
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <stop_token>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "edgewise/v1/inference.grpc.pb.h"
 #include "server/rpc/context.h"
 
@@ -30,26 +31,27 @@ class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v
   void OnDone() override;
 
   void Answer(std::unique_ptr<v1::PredictStreamResponse> response, const absl::Status& status);
-  // Starts the read, the write or the finish that is due. `lock` guarded the change that made it due. `this` may be
-  // deleted by the return unless a callback is running.
-  void Advance(std::unique_lock<std::mutex> lock);
+  // Starts the read, the write or the finish that is due, and releases the lock that guarded the change which made it
+  // due. `this` may be deleted by the return unless a callback is running.
+  void Advance() ABSL_UNLOCK_FUNCTION(mutex_);
 
   RpcContext& context_;
   const Time deadline_;
   std::stop_source cancelled_;
 
-  std::mutex mutex_;
-  v1::PredictRequest request_;  // of the read in progress
-  std::set<std::string> ids_;   // in flight
-  uint32_t in_flight_ = 0;      // handed to the predictor, or waiting to be written
-  std::deque<std::unique_ptr<v1::PredictStreamResponse>> ready_;
-  std::unique_ptr<v1::PredictStreamResponse> writing_;
-  bool reading_ = false;
-  int starting_ = 0;           // threads that decided on an operation and have not started it yet
-  bool half_closed_ = false;   // no further request is read
-  bool disconnected_ = false;  // the client cancelled or disconnected
-  bool draining_ = false;
-  bool finished_ = false;
+  v1::PredictRequest request_;  // of the read in progress; belongs to the thread that set reading_
+
+  absl::Mutex mutex_;
+  std::set<std::string> ids_ ABSL_GUARDED_BY(mutex_);  // request_id of the requests in flight
+  uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;     // requests that are read and not yet answered
+  std::deque<std::unique_ptr<v1::PredictStreamResponse>> ready_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<v1::PredictStreamResponse> writing_ ABSL_GUARDED_BY(mutex_);
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  int starting_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that decided on an operation and have not started it yet
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;   // no further request is read
+  bool disconnected_ ABSL_GUARDED_BY(mutex_) = false;  // the client cancelled or disconnected
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace edgewise::server

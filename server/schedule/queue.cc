@@ -7,7 +7,7 @@
 namespace edgewise::server {
 namespace {
 
-constexpr auto kAWhile = std::chrono::milliseconds(20);
+constexpr absl::Duration kAWhile = absl::Milliseconds(20);
 
 void AnswerAll(std::vector<EndedTask> ended, Time now) {
   for (EndedTask& entry : ended) AnswerUncomputed(std::move(entry.task), std::move(entry.reason), now);
@@ -31,7 +31,7 @@ absl::Status TaskQueue::Push(TaskPtr task) {
   std::vector<EndedTask> ended;
   absl::Status status;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (closed_) return ShuttingDown();
     status = batcher_.Add(task, now);
     if (absl::IsResourceExhausted(status)) {  // ended tasks make room
@@ -39,18 +39,13 @@ absl::Status TaskQueue::Push(TaskPtr task) {
       if (!ended.empty()) status = batcher_.Add(task, now);
     }
   }
-  if (status.ok()) changed_.notify_one();
   AnswerAll(std::move(ended), now);
   return status;
 }
 
 void TaskQueue::Post(std::function<void()> job) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_) return;
-    jobs_.push_back(std::move(job));
-  }
-  changed_.notify_one();
+  const absl::MutexLock lock(&mutex_);
+  if (!closed_) jobs_.push_back(std::move(job));
 }
 
 Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
@@ -59,10 +54,13 @@ Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
     std::vector<EndedTask> ended;
     bool closed = false;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      auto waits = [&] { return !jobs_.empty() || batcher_.HasBatch() || batcher_.HasGeneration(room); };
-      if (wait == Wait::kForWork) changed_.wait(lock, [&] { return closed_ || waits(); });
-      if (wait == Wait::kAWhile) changed_.wait_for(lock, kAWhile, [&] { return woken_ || cancelled() || waits(); });
+      const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        if (wait == Wait::kForWork ? closed_ : woken_ || cancelled()) return true;
+        return !jobs_.empty() || batcher_.HasBatch() || batcher_.HasGeneration(room);
+      };
+      const absl::MutexLock lock(&mutex_);
+      if (wait == Wait::kForWork) mutex_.Await(absl::Condition(&due));
+      if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
       woken_ = false;
       ended = batcher_.TakeEnded(clock_());
       if (!jobs_.empty()) {
@@ -81,40 +79,34 @@ Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
 }
 
 TaskPtr TaskQueue::NextGeneration(const GenerationRoom& room) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return batcher_.NextGeneration(room);
 }
 
 void TaskQueue::Wake() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    woken_ = true;
-  }
-  changed_.notify_one();
+  const absl::MutexLock lock(&mutex_);
+  woken_ = true;
 }
 
 void TaskQueue::AnswerEnded() {
   std::vector<EndedTask> ended;
   const Time now = clock_();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     ended = batcher_.TakeEnded(now);
   }
   AnswerAll(std::move(ended), now);
 }
 
 void TaskQueue::RecordBatch(size_t requests, double seconds) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   batcher_.RecordBatch(requests, seconds);
 }
 
 void TaskQueue::Close() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    closed_ = true;
-    jobs_.clear();
-  }
-  changed_.notify_all();
+  const absl::MutexLock lock(&mutex_);
+  closed_ = true;
+  jobs_.clear();
 }
 
 void TaskQueue::CancelAll() {
@@ -122,7 +114,7 @@ void TaskQueue::CancelAll() {
   Close();
   std::vector<TaskPtr> waiting;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     waiting = batcher_.TakeAll();
   }
   const Time now = clock_();
@@ -130,7 +122,7 @@ void TaskQueue::CancelAll() {
 }
 
 size_t TaskQueue::size() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return batcher_.size();
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/kinds/ssa.h"
 #include "text/field_error.h"
 
 namespace edgewise::server {

@@ -12,8 +12,7 @@ constexpr uint32_t kMaxIndex = std::numeric_limits<int32_t>::max();
 constexpr uint32_t kMaxMultiplicity = 1 << 20;
 
 Law LayerLaw(const ModelConfig& config, int layer) {
-  const AttentionConfig& attention = config.attention[static_cast<size_t>(layer % config.num_hidden_layers)];
-  return attention.kind == AttentionKind::kSbm ? attention.law : Law::kBernoulli;
+  return config.attention[static_cast<size_t>(layer % config.num_hidden_layers)].law;
 }
 
 absl::StatusOr<HeadEdges> ParseHead(const v1::Graph::Head& head, Law law, const std::string& field) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <ostream>
 
+#include "model/kinds/kind.h"
 #include "server/validate/predict.h"
 #include "tests/server/test_models.h"
 #include "text/field_error.h"
@@ -253,8 +254,8 @@ TEST(ValidateKindsTest, OverrideIsTheAttentionOfEveryInputAndExcludesAGraph) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   for (const ModelInput& input : parsed->task->inputs) {
     ASSERT_EQ(AttentionOf(model->config(), input).size(), 2u);
-    EXPECT_EQ(AttentionOf(model->config(), input)[0].kind, AttentionKind::kDense);
-    EXPECT_EQ(AttentionOf(model->config(), input)[1].kind, AttentionKind::kSsa);
+    EXPECT_EQ(AttentionOf(model->config(), input)[0].kind, &kDenseKind);
+    EXPECT_EQ(AttentionOf(model->config(), input)[1].kind, &kSsaKind);
   }
   RequestLimits limits;
   limits.allow_graphs = true;
