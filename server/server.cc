@@ -112,7 +112,7 @@ struct Server::Parts {
   std::atomic<bool> ready = false;
   std::atomic<bool> device_lost = false;
   absl::Mutex health_mutex;
-  std::map<std::string, bool> serving ABSL_GUARDED_BY(health_mutex);  // by model name, those that are gone too
+  std::map<std::string, bool> serving ABSL_GUARDED_BY(health_mutex);  // by model name, removed ones included
   bool drained = false;
   std::atomic<bool> calls_ended = false;
 

@@ -221,7 +221,7 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
     const MetricsEvent event = metrics.Event();
     metrics.CountLoad(model.ok(), seconds);
     const auto versions = models_.find(job.name);
-    if (versions == models_.end() || !versions->second.count(job.version)) return;  // gone since
+    if (versions == models_.end() || !versions->second.count(job.version)) return;  // removed meanwhile
     Entry& entry = versions->second[job.version];
     if (model.ok()) {
       auto loaded = std::make_shared<LoadedModel>();

@@ -1,7 +1,7 @@
-// The models that the server has: what lies in <root>/<name>/<version>/, what of it is loaded, and what failed.
+// The models in <root>/<name>/<version>/, loaded, loading or failed.
 //
-// A request's model name is only ever a key of a map here; paths come from listing the folder. A version that fails to
-// load, or to load again, never takes the place of one that serves.
+// The name in a request is only used as the key of a map; paths come from listing the folder. A version that fails to
+// load, or to load again, never replaces one that serves.
 #ifndef EDGEWISE_SERVER_MODELS_REPOSITORY_H_
 #define EDGEWISE_SERVER_MODELS_REPOSITORY_H_
 
@@ -23,7 +23,7 @@
 
 namespace edgewise::server {
 
-// A version that is ready. Immutable; requests that use it keep it alive.
+// A version that is ready. Immutable; requests in flight share its ownership.
 struct LoadedModel {
   std::string name;
   int64_t version = 0;
@@ -37,7 +37,7 @@ struct ModelStatus {
   std::string name;
   int64_t version = 0;
   ModelState state = ModelState::kLoading;
-  std::string error;                          // why it failed; of a version that serves: why its last reload failed
+  std::string error;                          // of the load, or of the last reload of a version that serves
   std::shared_ptr<const LoadedModel> loaded;  // null unless it serves
 };
 
@@ -48,7 +48,7 @@ struct Resolved {
   ModelMetrics* metrics = nullptr;            // never null: `_other` for a version that the repository lacks
 };
 
-// A version that Load() should load.
+// A version to load.
 struct LoadJob {
   std::string name;
   int64_t version = 0;
@@ -62,17 +62,18 @@ bool IsModelName(const std::string& name);
 // Any thread, except where a method says otherwise.
 class Repository {
  public:
-  // `metrics` must outlive the repository. `limits`: what a model that generates takes memory for when it is loaded.
+  // `metrics` must outlive the repository. `limits`: the generations that memory is reserved for when a model
+  // that generates is loaded.
   Repository(std::string root, Metrics& metrics, GenerationLimits limits = {})
       : root_(std::move(root)), metrics_(metrics), limits_(limits) {}
 
-  // Called after every change of state, on the thread that made it, without a lock held. Set before use.
+  // `listener` is called after every change of state, on the thread that made it, without a lock held. Call before use.
   void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
 
-  // Lists the folder: forgets versions that are gone, and returns what is new, changed, or failed before. Names and
-  // entries that are not models are logged and left alone, symbolic links too. A model whose folder cannot be read is
-  // logged and keeps the versions it has. A model or a repository without any version is logged, with the remedy. One
-  // thread at a time. NOT_FOUND: the folder itself cannot be read.
+  // Lists the folder, forgets versions that are no longer there, and returns those that are new, changed, or failed
+  // before. Entries that are not models are logged and ignored, symbolic links too. A model whose folder cannot be read
+  // is logged and keeps its versions. A model or a repository without a version is logged, with the remedy. One thread
+  // at a time. NOT_FOUND: the folder itself cannot be read.
   absl::StatusOr<std::vector<LoadJob>> Scan();
   // Loads one version; only on the thread that uses `backend`.
   void Load(const LoadJob& job, Backend& backend);
@@ -81,16 +82,16 @@ class Repository {
   // the metrics of version 0. NOT_FOUND: not there. FAILED_PRECONDITION: it failed to load. UNAVAILABLE: it loads.
   Resolved Resolve(const std::string& name, int64_t version) const;
   std::vector<ModelStatus> List() const;  // by name, then version
-  // Whether nothing waits for its first load.
+  // Whether every version was loaded or failed at least once.
   bool settled() const;
-  // Every version becomes DRAINING in List().
+  // Makes every loaded version DRAINING in List().
   void SetDraining();
 
  private:
   struct Entry {
     ModelState state = ModelState::kLoading;
     std::string error;
-    std::string fingerprint;  // that was loaded, or tried, last
+    std::string fingerprint;  // of the files that were last loaded or tried
     std::shared_ptr<const LoadedModel> loaded;
     ModelMetrics* metrics = nullptr;
   };

@@ -115,7 +115,7 @@ void Engine::Run() {
       RunBatch(std::move(work.batch));
     } else {
       generations_.Step();
-      owed_seconds_ = 0.0;  // no batch competes
+      generation_seconds_ = 0.0;  // no batch competes
     }
     after_work_();
   }
@@ -123,14 +123,14 @@ void Engine::Run() {
 
 void Engine::ShareWithGenerations(double seconds) {
   while (TaskPtr task = queue_.NextGeneration(generations_.room())) generations_.Start(std::move(task));
-  owed_seconds_ += seconds;
-  while (owed_seconds_ > 0.0) {
+  generation_seconds_ += seconds;
+  while (generation_seconds_ > 0.0) {
     const Time start = queue_.now();
     generations_.AnswerEnded();
     if (!generations_.Step()) {
-      owed_seconds_ = 0.0;
+      generation_seconds_ = 0.0;
     } else {
-      owed_seconds_ -= Seconds(queue_.now() - start);
+      generation_seconds_ -= Seconds(queue_.now() - start);
     }
   }
 }

@@ -44,8 +44,9 @@ class Engine {
   void ShareWithGenerations(double seconds);
 
   TaskQueue& queue_;
-  Generations generations_;    // used by thread_ only, as owed_seconds_
-  double owed_seconds_ = 0.0;  // to the generations; < 0: their last step took more than was owed
+  // Used by thread_ only, both.
+  Generations generations_;
+  double generation_seconds_ = 0.0;  // that generations may take before the next layer; < 0: they took more than that
   const std::function<void()> after_work_;
   std::thread thread_;
 };

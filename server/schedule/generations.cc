@@ -82,9 +82,9 @@ bool Generations::Step() {
     running_.pop_front();
     const Generation& generation = *running.generation;
     const bool begins = generation.prompt_next() && !generation.holds_rows();
-    const bool goes = running.task->generation->ready() && !(begins && prefilling);
-    if (!goes || Advance(running)) running_.push_back(std::move(running));
-    if (goes) return true;
+    const bool can_step = running.task->generation->ready() && !(begins && prefilling);
+    if (!can_step || Advance(running)) running_.push_back(std::move(running));
+    if (can_step) return true;
   }
   return false;
 }
