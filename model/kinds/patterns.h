@@ -13,7 +13,7 @@
 
 namespace edgewise {
 
-class SourceCache;  // model/kinds/ssa_sources.h
+class SourceCache;  // model/kinds/ssa.h
 
 // Whether the model's kinds decide the edges: neither DENSE nor a given graph does.
 bool Draws(const ModelInput& input);
