@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "text/field_error.h"
 
 namespace edgewise {
 namespace {
@@ -50,7 +51,7 @@ Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text) const {
   switch (config_.kind) {
     case TokenizerKind::kNone:
-      return absl::InvalidArgumentError("text: this model has no tokenizer; send token_ids");
+      return FieldError("text", ": this model has no tokenizer; send token_ids");
     case TokenizerKind::kByte: {
       std::vector<int32_t> ids;
       for (char c : text) ids.push_back(static_cast<unsigned char>(c) + config_.offset);
@@ -79,7 +80,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::stri
   std::vector<int32_t> ids;
   for (size_t i = 0; i < text.size();) {
     const size_t bytes = CharacterBytes(text, i);
-    if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat("text: byte ", i, " is not valid UTF-8"));
+    if (bytes == 0) return FieldError("text", absl::StrCat(": byte ", i, " is not valid UTF-8"));
     const std::string character = text.substr(i, bytes);
     const auto found = ids_.find(character);
     if (found != ids_.end()) {
@@ -87,9 +88,9 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::stri
     } else if (config_.unknown_token_id >= 0) {
       ids.push_back(config_.unknown_token_id);
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("text: character ", Show(character), " at byte ", i,
-                                                     " is not in the vocabulary; it knows ", ids_.size(),
-                                                     " characters: ", ShowCharacters()));
+      return FieldError(
+          "text", absl::StrCat(": character ", Show(character), " at byte ", i, " is not in the vocabulary; it knows ",
+                               ids_.size(), " characters: ", ShowCharacters()));
     }
     i += bytes;
   }
@@ -142,8 +143,8 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeWords(const std::string& t
     } else if (config_.unknown_token_id >= 0) {
       ids.push_back(config_.unknown_token_id);
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("text: word ", Show(word), " at byte ", begin, " is not in the vocabulary of ", ids_.size()));
+      return FieldError("text", absl::StrCat(": word ", Show(word), " at byte ", begin, " is not in the vocabulary of ",
+                                             ids_.size()));
     }
   }
   return ids;

@@ -12,6 +12,7 @@
 #include "model/forward/softmax.h"
 #include "model/forward/token_choice.h"
 #include "model/kinds/patterns.h"
+#include "text/field_error.h"
 
 namespace edgewise {
 namespace {
@@ -146,9 +147,8 @@ absl::Status Generation::State::CheckBudget() const {
     }
   }
   if (options.max_edges >= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("max_edges is ", options.max_edges,
-                                                 "; a row of this text needs up to ", most,
-                                                 " edges (those that are never dropped)"));
+  return FieldError("max_edges", absl::StrCat("is ", options.max_edges, "; a row of this text needs up to ", most,
+                                              " edges (those that are never dropped)"));
 }
 
 // One layer of what comes before the next token, or the token.

@@ -35,7 +35,6 @@ std::vector<std::vector<int32_t>> Generate(const std::shared_ptr<const LoadedMod
     task->generation->token = [&of = tokens[g]](const GeneratedToken& token, const GenerationProgress&) {
       of.push_back(token.token_id);
     };
-    model->metrics->AddQueued(1, 9);
     EXPECT_TRUE(queue.Push(std::move(task)).ok());
   }
   queue.Close();
