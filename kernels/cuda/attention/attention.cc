@@ -123,7 +123,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     if (of.kind == PatternKind::kTiles) {
       AddTileItems(problem, index, inputs.num_heads, staging_, tile_items);
     } else {
-      AddRowItems(problem, index, inputs.num_heads, bf16_ && call.value_dim <= kMaxDenseDim, of, row_items);
+      AddRowItems(problem, index, inputs.num_heads, of, row_items);
     }
   }
   call.num_narrow_items = OrderTileItems(tile_items);
@@ -225,8 +225,7 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
     status = CudaStatus(SelectYoungest(stream, call, *scratch), "edge caps");
   }
   if (status.ok()) status = CudaStatus(CountSampledEdges(stream, call), "sampled edges");
-  if (status.ok()) status = CudaStatus(AttendDense(stream, call), "attention in dense heads");
-  if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
+  if (status.ok()) status = CudaStatus(AttendRows(stream, call), "attention over rows");
   if (status.ok()) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
   if (status.ok() && lists.first_degrees != nullptr) {
     auto* degrees = reinterpret_cast<uint32_t*>(results.memory.device + results.degrees);

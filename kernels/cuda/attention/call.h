@@ -26,12 +26,11 @@ inline constexpr int kTileQueries = 64;
 inline constexpr int kTileKeys = 64;
 inline constexpr int kWarpQueries = 16;
 
-// A head with rows of its own is dense, and goes to the tile kernel, where of the pairs of its queries 0, kSampledStep,
-// 2 * kSampledStep .. one in kDenseHeadShare or more is an edge: known before the others are drawn, and the same for a
-// graph that is given back. To be tuned on a GPU.
+// A head whose edges are rows of their own is dense, and goes to the tile kernel, if of the pairs of every
+// kSampledStep-th query one in kDenseHeadShare or more is an edge. That is known before the other queries are drawn,
+// and is the same for a graph that is given back. To be tuned on a GPU.
 inline constexpr int kSampledStep = 32;
 inline constexpr int64_t kDenseHeadShare = 20;
-inline constexpr int kMaxDenseDim = 128;  // wider heads are never dense: their values' sums take a draw's registers
 
 enum class PatternKind : int32_t {
   kDrawn,  // rows drawn from memberships: row kernel, or the tile kernel for dense heads
@@ -79,7 +78,7 @@ struct DeviceProblem {
   PatternKind kind;
   int32_t cap;      // index into the call's caps; -1: none
   int64_t count;    // index of its first head in the call's counts; drawn only
-  int64_t sampled;  // index of its first head in the call's sampled_edges; -1: its heads have row items only
+  int64_t sampled;  // index of its first head in the call's sampled_edges; -1: none of its heads may be dense
   // Not 0 once nobody wants the results; written while kernels run (Cancelled, cancel.cuh). Null: always wanted.
   const int32_t* cancel;
 
@@ -102,7 +101,8 @@ struct DeviceProblem {
   const float* bias_table;      // [heads, 256]
 };
 
-// Up to kRowsPerItem queries of one head, whose edges are rows of their own.
+// Neighbouring queries of one head whose edges are rows of their own: up to kRowsPerItem for the row kernel, up to
+// kTileQueries for the tile kernel. Or up to kWarpQueries sampled queries, kSampledStep apart.
 struct RowItem {
   int32_t problem, head;
   int32_t first_query, queries;
@@ -117,9 +117,6 @@ struct TileItem {
   const int32_t* keys;    // [num_keys] packed indices, ascending; null: 0..num_keys-1
   const int32_t* limits;  // [queries]; null: all keys (or causal)
 };
-
-// Up to kTileQueries queries of one head that may be dense; or up to 16 of the queries that say so, kSampledStep apart.
-using FragmentItem = RowItem;
 
 // What a head of a drawn problem reports.
 struct DeviceHeadCounts {
@@ -156,25 +153,31 @@ struct DeviceCall {
   const TileItem* tile_items;
   const TileItem* narrow_items;  // of at most kWarpQueries queries each; none of them is among tile_items
   int64_t num_row_items, num_tile_items, num_narrow_items;
-  // Precision bf16: of drawn problems whose heads may be dense; and of given heads that are, which have no row items.
-  const FragmentItem* dense_items;
-  const FragmentItem* given_items;
-  const FragmentItem* sampled_items;  // of the former
-  int64_t num_dense_items, num_given_items, num_sampled_items;
-  unsigned long long* sampled_edges;  // [.. heads that may be dense]: of their sampled queries; zero at first
+  // For the tile kernel: given heads that are dense, which have no row items, and drawn heads that may be.
+  const RowItem* dense_items;
+  const RowItem* sampled_items;  // of the latter
+  int64_t num_dense_items, num_sampled_items;
+  unsigned long long* sampled_edges;  // [drawn heads that may be dense]: of their sampled queries; zero at first
   DeviceCap* caps;
   int32_t num_caps;
   DeviceHeadCounts* counts;
 };
 
-// `sampled_edges`: of queries 0, kSampledStep, 2 * kSampledStep .. of a head.
-EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t tokens, uint64_t sampled_edges) {
-  const int64_t rows = (tokens + kSampledStep - 1) / kSampledStep;
+// `sampled_edges`: of every kSampledStep-th of the head's queries, the first included.
+EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t queries, int32_t tokens, uint64_t sampled_edges) {
+  const int64_t rows = (queries + kSampledStep - 1) / kSampledStep;
   return static_cast<int64_t>(sampled_edges) * kDenseHeadShare >= rows * tokens;
 }
 // Of a drawn problem, once the sampled items have been counted.
 EDGEWISE_HOST_DEVICE inline bool IsDenseHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
-  return problem.sampled >= 0 && HeadIsDense(problem.tokens, call.sampled_edges[problem.sampled + head]);
+  return problem.sampled >= 0 &&
+         HeadIsDense(problem.tokens, problem.tokens, call.sampled_edges[problem.sampled + head]);
+}
+
+// Where the given edges of a query begin; those of the next query begin where they end.
+EDGEWISE_HOST_DEVICE inline const int64_t* GivenRow(const DeviceProblem& problem, int32_t head, int32_t query) {
+  const int64_t queries = problem.tokens - problem.first_query;
+  return problem.row_offsets + head * (queries + 1) + query - problem.first_query;
 }
 
 EDGEWISE_HOST_DEVICE inline int32_t PositionOf(const DeviceProblem& problem, int32_t token) {

@@ -4,7 +4,6 @@
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_CUH_
 
 #include "kernels/cuda/attention/call.h"
-#include "kernels/cuda/attention/draw_dense.cuh"
 #include "kernels/cuda/attention/draw_rows.cuh"
 #include "kernels/cuda/device/launch.h"
 
@@ -21,12 +20,6 @@ __device__ inline int64_t FirstGiven(const DeviceProblem& problem, int64_t begin
     }
   }
   return begin;
-}
-
-// Where the given edges of a query begin; those of the next query begin where they end.
-__device__ inline const int64_t* GivenRow(const DeviceProblem& problem, int32_t head, int32_t query) {
-  const int64_t queries = problem.tokens - problem.first_query;
-  return problem.row_offsets + head * (queries + 1) + query - problem.first_query;
 }
 
 template <typename Visit>
@@ -102,15 +95,6 @@ __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& pro
   }
   __syncthreads();
   const int32_t first_key = chunk * kChunkKeys;
-  if (MayDrawFragments(problem)) {
-    const int32_t keys = min(problem.tokens - first_key, kChunkKeys);
-    auto* sums = reinterpret_cast<float*>(scratch.queue);
-    if (AllowedShare<kDrawWarps>(call, problem, item, first_key, keys, tau, sums) * kDenseDrawShare >= 1.0f) {
-      DrawFragments<kDrawWarps>(call, item, first_key, keys, kChunkWords, bits);
-      __syncthreads();
-      return;
-    }
-  }
   const auto set = [&](uint64_t* to, int row, int32_t key) {
     const int bit = key - first_key;
     atomicOr(reinterpret_cast<unsigned*>(to + row * kChunkWords) + bit / 32, 1u << (bit % 32));

@@ -69,7 +69,8 @@ __device__ __noinline__ inline bool IsKept(const DeviceCall& call, int32_t probl
 
 // Draws, by whole warps. p comes from memberships rounded to tf32, to within a margin; a pair whose high byte is
 // further away than that is settled, and the others, about one in a hundred, are computed as draw.h says. So the edges
-// are those of draw.h, however a tensor core sums. For sequences without gaps, and laws without multiplicity.
+// are those of draw.h, however a tensor core sums. In a sequence with gaps every pair is computed so. For laws without
+// multiplicity.
 class FragmentDraw {
  public:
   __device__ FragmentDraw(const DeviceCall& call, const FragmentRows& rows) : call_(call), rows_(rows) {}
@@ -79,11 +80,31 @@ class FragmentDraw {
     const DeviceProblem& problem = call_.problems[rows_.problem];
     const DrawnPairs pairs(call_, problem, rows_.head);
     const int lane = ThisThread() % kWarpSize, group = lane / 4, thread = lane % 4;
+    const uint32_t valid = Valid(problem.tokens - first_key, group, thread);
+    Settled settled = {0, valid};
+    if (problem.positions == nullptr) settled = Settle(problem, pairs, first_key, group, thread);
+    uint32_t edges = settled.edges & valid;
+    for (uint32_t open = settled.open & valid & ~edges; open != 0; open &= open - 1) {
+      const int bit = __ffs(static_cast<int>(open)) - 1;
+      const int32_t query = Query(group + bit / 16 * 8), key = first_key + bit % 16 / 2 * 8 + 2 * thread + bit % 2;
+      if (pairs.Forced(query, key) || IsKept(call_, rows_.problem, rows_.head, query, key)) edges |= 1u << bit;
+    }
+    return edges;
+  }
+
+ private:
+  // Pairs that are edges, and pairs that may be.
+  struct Settled {
+    uint32_t edges, open;
+  };
+
+  __device__ Settled Settle(const DeviceProblem& problem, const DrawnPairs& pairs, int32_t first_key, int group,
+                            int thread) const {
     float rates[kFragmentTiles][4] = {};  // inner products, then what u is compared with
     Multiply(pairs, problem.tokens, first_key, group, thread, rates);
     const float tau = problem.cap >= 0 ? static_cast<float>(call_.caps[problem.cap].tau) : 1.0f;
     const float unit = FindRates(problem, tau, rates);
-    const float bound = LargestKeyBound(pairs, problem.tokens, first_key, lane);
+    const float bound = LargestKeyBound(pairs, problem.tokens, first_key, 4 * group + thread);
     uint32_t none = 0, open = 0;  // bits come in from below, the last pair's first
 #pragma unroll
     for (int half = 1; half >= 0; --half) {
@@ -100,17 +121,9 @@ class FragmentDraw {
         open = __funnelshift_l(__float_as_uint(fabsf(room) - settled), open, 1);
       }
     }
-    const uint32_t valid = Valid(problem.tokens - first_key, group, thread);
-    uint32_t edges = ((~none & ~open) | Forced(pairs, first_key, group, thread)) & valid;
-    for (open &= valid & ~edges; open != 0; open &= open - 1) {
-      const int bit = __ffs(static_cast<int>(open)) - 1;
-      const int32_t key = first_key + bit % 16 / 2 * 8 + 2 * thread + bit % 2;
-      if (IsKept(call_, rows_.problem, rows_.head, Query(group + bit / 16 * 8), key)) edges |= 1u << bit;
-    }
-    return edges;
+    return {(~none & ~open) | Forced(pairs, first_key, group, thread), open};
   }
 
- private:
   // Turns inner products into what u is compared with, in units of 1 / (the number returned) of the high byte: an edge
   // is kept iff u < tau * p, or 1 - exp(-tau * p), where tau is the age of the first that is dropped.
   __device__ static float FindRates(const DeviceProblem& problem, float tau, float (&values)[kFragmentTiles][4]) {
@@ -175,48 +188,6 @@ class FragmentDraw {
 
   const DeviceCall& call_;
   const FragmentRows rows_;
-};
-
-// Reads the edges of given rows, tile after tile, by whole warps.
-class FragmentGiven {
- public:
-  __device__ FragmentGiven(const DeviceCall& call, const FragmentRows& rows)
-      : problem_(call.problems[rows.problem]), thread_(static_cast<int>(threadIdx.x) % 4) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = static_cast<int>(threadIdx.x) % kWarpSize / 4 + 8 * half;
-      next_[half] = end_[half] = 0;
-      if (row >= rows.rows) continue;
-      const int64_t queries = problem_.tokens - problem_.first_query;
-      const int64_t* offsets =
-          problem_.row_offsets + rows.head * (queries + 1) + rows.first_query + rows.step * row - problem_.first_query;
-      next_[half] = offsets[0] + thread_;
-      end_[half] = offsets[1];
-    }
-  }
-
-  // Edges among the keys first_key..; tiles come in ascending order.
-  __device__ uint32_t Next(int32_t first_key) {
-    uint32_t edges = 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint64_t keys = 0;  // of the row; the four threads that have it take turns
-      for (; next_[half] < end_[half]; next_[half] += 4) {
-        const int32_t key = problem_.given_keys[next_[half]] - first_key;
-        if (key >= kTileKeys) break;
-        keys |= uint64_t{1} << key;
-      }
-      keys |= __shfl_xor_sync(kWholeWarp, keys, 1);
-      keys |= __shfl_xor_sync(kWholeWarp, keys, 2);
-      edges |= FragmentOf(keys, thread_) << (16 * half);
-    }
-    return edges;
-  }
-
- private:
-  const DeviceProblem& problem_;
-  const int thread_;
-  int64_t next_[2], end_[2];
 };
 
 }  // namespace edgewise::cuda

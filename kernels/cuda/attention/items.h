@@ -18,15 +18,14 @@ PatternKind KindOf(const AttentionPattern& pattern);
 
 // Items of the problems whose edges are rows of their own.
 struct RowItems {
-  std::vector<RowItem> rows;
-  std::vector<FragmentItem> dense, given, sampled;  // precision bf16: as in DeviceCall
+  std::vector<RowItem> rows, dense, sampled;  // as in DeviceCall
   int64_t sampled_heads = 0;
 };
 
-// Adds those of a problem of kind kDrawn or kGiven; sets staged.sampled. `may_be_dense`: heads without multiplicity, in
-// a sequence without gaps, may be; of given edges it is known here which are.
-void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, bool may_be_dense,
-                 DeviceProblem& staged, RowItems& items);
+// Adds those of a problem of kind kDrawn or kGiven; sets staged.sampled. Heads without multiplicity may be dense; of
+// given heads it is known here which are.
+void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, DeviceProblem& staged,
+                 RowItems& items);
 
 // The longest first, so that none of them is the last to start. `staged` [problems].
 void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Staging& staging, DeviceCall& call);

@@ -14,14 +14,12 @@ namespace edgewise::cuda {
 // and counts edges and isolated queries of drawn problems. Precision bf16 where call.k16 is set.
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);
 
-// dense_heads.cu, precision bf16 only. Counts the edges of the sampled items: after caps, and before AttendRows,
-// which leaves out the row items of the heads that it finds dense.
+// dense_heads.cu: counts the edges of the sampled items, which tells the drawn heads that are dense. After caps, and
+// before AttendRows and AttendTiles: the former leaves out the row items of dense heads, the latter attends over them.
 cudaError_t CountSampledEdges(cudaStream_t stream, const DeviceCall& call);
-// Attends over the dense items, if their heads are dense, and over the given items. Counts as AttendRows does.
-cudaError_t AttendDense(cudaStream_t stream, const DeviceCall& call);
 
-// tiles.cu: every tile item, narrow_items included. A query's result depends on its own keys, in tiles of
-// kTileKeys, alone.
+// tiles.cu: every tile item, narrow_items included, and the dense items whose heads are dense; counts for the latter
+// as AttendRows does. A query's result depends on its own keys, in tiles of kTileKeys, alone.
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
 
 // caps.cu: fills every cap's cut from the ages of the edges that its drawn row items draw,

@@ -1,4 +1,4 @@
-// What the ways to attend over a row item share: its operands, its shared memory and its running state.
+// A row item's operands, its shared memory and its running state.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
 
@@ -12,31 +12,17 @@
 namespace edgewise::cuda {
 
 inline constexpr int kMaxHeadDim = 256;
-inline constexpr int kStageBytes = 18432;               // a slice of a tile's keys or values
-inline constexpr int kScoreStride = kTileKeys + 4;      // floats from one row of a tile's scores to the next
-inline constexpr int kWeightWords = kTileKeys / 2 + 4;  // pairs of bf16 from one row of a tile's weights to the next
 
 // Shared memory of a block, at the start of its dynamic one. Behind it: the outputs of the rows before they are
-// normalised [kRowsPerItem, value_dim], then what the dense way needs.
+// normalised [kRowsPerItem, value_dim].
 struct alignas(16) RowsShared {
-  uint64_t bits[kRowsPerItem * kChunkWords];  // edges of the chunk
-  union {
-    uint64_t parallel[kRowsPerItem * kChunkWords];  // those that count more than once; such chunks are gathered
-    struct {
-      float scores[kRowsPerItem * kScoreStride];  // of a tile; in float32 then its weights
-      uint32_t weights[kRowsPerItem * kWeightWords];
-    };
-  };
-  union {
-    DrawScratch draw;  // while drawing; while gathering, the queue of a warp holds its list of edges
-    unsigned char stage[kStageBytes];
-  };
+  uint64_t bits[kRowsPerItem * kChunkWords];           // edges of the chunk
+  uint64_t parallel[kRowsPerItem * kChunkWords];       // those that count more than once
+  DrawScratch draw;                                    // while gathering, the queue of a warp holds its list of edges
   float largest[kRowsPerItem], sum[kRowsPerItem];      // OnlineSoftmax of the chunks so far
-  float of_old[kRowsPerItem], of_new[kRowsPerItem];    // factors of the sums that are merged
   int chunk_edges[kRowsPerItem], edges[kRowsPerItem];  // of a row: in this chunk, so far
   int next_row;                                        // to be taken by a warp
 };
-static_assert(sizeof(DrawScratch) <= kStageBytes);
 
 // What is added to a score, in units of ln 2. Out of line: most models have no bias.
 __device__ __noinline__ inline float ScoreBias(const DeviceCall& call, const DeviceProblem& problem, int32_t head,

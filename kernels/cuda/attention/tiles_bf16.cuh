@@ -101,13 +101,16 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
   }
 }
 
-// Hides the pairs without a bit (draw_fragment.cuh).
-__device__ inline void HideTile(uint32_t edges, float (&scores)[kKeyTiles][4]) {
+// Hides the pairs that are no edges.
+__device__ inline void HideTile(const TileLists& lists, int first_row, int first_column,
+                                float (&scores)[kKeyTiles][4]) {
 #pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n) {
+  for (int half = 0; half < 2; ++half) {
+    const uint64_t edges = lists.edges[first_row + half * 8] >> first_column;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((edges >> (16 * (i / 2) + 2 * n + i % 2) & 1u) == 0) scores[n][i] = kNoScore;
+    for (int n = 0; n < kKeyTiles; ++n) {
+      if ((edges >> (8 * n) & 1) == 0) scores[n][2 * half] = kNoScore;
+      if ((edges >> (8 * n + 1) & 1) == 0) scores[n][2 * half + 1] = kNoScore;
     }
   }
 }
@@ -203,23 +206,9 @@ constexpr int BlocksAtOnce(int warps, int steps, int value_dim, bool masked) {
   return steps > 0 && value_dim <= 32 ? 16 : value_dim <= 64 ? 12 : 8;
 }
 
-// The items of the call's lists: a query attends to all keys up to its limit.
-struct ListedItems {
-  static constexpr bool kMasked = false;
-  template <int kWarps>
-  __device__ static const TileItem& Get(const DeviceCall& call) {
-    return ItemOfBlock<kWarps>(call);
-  }
-  __device__ static bool Skip(const DeviceCall&, const DeviceProblem&, const TileItem&) { return false; }
-  __device__ ListedItems(const DeviceCall&, const TileItem&, int) {}
-  __device__ uint32_t Next(int) { return 0; }
-  __device__ void Finish(const DeviceCall&, const DeviceProblem&, const TileItem&, TileLists&) {}
-};
-
 // kSteps: of 16 columns of q and k; 0: any number, and the queries are read again for every tile. kValueDim >=
-// value_dim. One block an item. Items: ListedItems, or DenseItems (dense_heads.cu), whose Next() gives each warp
-// the edges of its queries, tile after tile.
-template <int kWarps, int kSteps, int kValueDim, typename Items = ListedItems>
+// value_dim. Items: ListedItems or DenseItems.
+template <typename Items, int kWarps, int kSteps, int kValueDim>
 __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSteps, kValueDim, Items::kMasked))
     AttendTilesBf16(const __grid_constant__ DeviceCall call) {
   __shared__ TileLists lists;
@@ -261,7 +250,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
                       v_width, call.value_dim, values);
     LoadTileKeys<kWarps>(item, tile + 1, lists);
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
-    const uint32_t edges = seen > 0 ? items.Next(tile) : 0;
+    if (seen > 0) items.Next(tile, lists);
     WaitForTile();
     float scores[kKeyTiles][4];
     if (seen > 0) {
@@ -277,7 +266,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
       }
       AddBiases(call, problem, item, lists, tile, first_row, first_column, scores);
       if constexpr (Items::kMasked) {
-        HideTile(edges, scores);
+        HideTile(lists, first_row, first_column, scores);
       } else if (range.warp_least < (tile + 1) * kTileKeys) {
         MaskTile(lists, tile, first_row, first_column, scores);
       }
@@ -288,7 +277,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
     __syncthreads();  // the values have been read
   }
   __pipeline_wait_prior(0);
-  items.Finish(call, problem, item, lists);
+  items.Finish(call, lists);
   WriteRows(call, problem, item, lists, first_row, first_column, states, sums);
 }
 

@@ -120,6 +120,16 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
   }
 }
 
+// Hides the pairs that are no edges.
+__device__ inline void HideTile(const TileLists& lists, int first_row, int column, float (&scores)[kRows][kKeys]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const uint64_t edges = lists.edges[first_row + RowStep(i)] >> column;
+#pragma unroll
+    for (int j = 0; j < kKeys; ++j) scores[i][j] = (edges >> (j * kRowThreads) & 1) != 0 ? scores[i][j] : kNoScore;
+  }
+}
+
 // A tile in which a row sees nothing changes no bit of the row: its largest score stays, so `shrink` is 1 and every
 // weight 0. A state's sum is of the thread's own keys.
 //
@@ -221,8 +231,8 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
 }
 
 // Blocks that registers leave room for on a multiprocessor; those of one warp, as many as shared memory does.
-constexpr int BlocksAtOnce(int warps, int columns) {
-  if (warps > 1) return columns <= 4 ? 4 : 2;
+constexpr int BlocksAtOnce(int warps, int columns, bool masked) {
+  if (warps > 1) return columns <= 4 && !masked ? 4 : 2;
   return columns <= 2 ? 12 : 8;
 }
 // Loads that a thread has in flight when tiles are staged. One warp alone needs more of them.
@@ -231,14 +241,14 @@ inline constexpr int kLoadsAtOnce = kWarps > 1                       ? 4
                                     : kColumns == 4 || kColumns == 8 ? 16
                                                                      : 8;
 
-// kColumns: value columns of a thread; 16 * kColumns >= value_dim. One block an item.
-template <int kWarps, int kColumns>
-__global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kColumns))
+// kColumns: value columns of a thread; 16 * kColumns >= value_dim. Items: ListedItems or DenseItems.
+template <typename Items, int kWarps, int kColumns>
+__global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kColumns, Items::kMasked))
     AttendTilesFp32(const __grid_constant__ DeviceCall call) {
   __shared__ TileLists lists;
-  const TileItem& item = ItemOfBlock<kWarps>(call);
+  const auto& item = Items::template Get<kWarps>(call);
   const DeviceProblem& problem = call.problems[item.problem];
-  if (Cancelled(problem)) return;
+  if (Items::Skip(call, problem, item) || Cancelled(problem)) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
   const int first_row = warp * kWarpQueries + lane / kRowThreads * 4, column = lane % kRowThreads;
   constexpr int kLoads = kLoadsAtOnce<kWarps, kColumns>;
@@ -256,6 +266,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
   __syncthreads();
   const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
 
+  Items items(call, item, warp);
   OnlineSoftmax states[kRows];
   float sums[kRows][kColumns] = {};
   for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
@@ -264,13 +275,18 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
         call.k + problem.first_row * call.k_stride + static_cast<int64_t>(item.head) * call.head_dim, call.k_stride,
         key_of, call.head_dim, 1.0f, groups, group_stride, tile_rows);
     LoadTileKeys<kWarps>(item, tile + 1, lists);
-    __syncthreads();
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
+    if (seen > 0) items.Next(tile, lists);
+    __syncthreads();
     if (seen > 0) {
       float scores[kRows][kKeys];
       ScoreTile(queries, tile_rows, groups, group_stride, first_row, column, scores);
       AddBiases(call, problem, item, lists, tile, first_row, column, weights, scores);
-      if (range.warp_least < (tile + 1) * kTileKeys) MaskTile(lists, tile, first_row, column, scores);
+      if constexpr (Items::kMasked) {
+        HideTile(lists, first_row, column, scores);
+      } else if (range.warp_least < (tile + 1) * kTileKeys) {
+        MaskTile(lists, tile, first_row, column, scores);
+      }
       WeighTile(scores, first_row, column, weights, states, sums);
     }
     __syncthreads();  // the keys have been read
@@ -281,6 +297,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
     if (seen > 0) AddValues(weights, tile_rows, seen, call.value_dim, first_row, column, sums);
     __syncthreads();  // the values have been read
   }
+  items.Finish(call, lists);
   WriteRows(call, problem, item, lists, first_row, column, states, sums);
 }
 

@@ -21,15 +21,30 @@ inline constexpr int kTileThreads{kWarps * kWarpSize};
 inline constexpr int kMaxTileDim = 256;       // of head_dim and value_dim
 inline constexpr float kNoScore = -INFINITY;  // of a masked pair
 
-template <int kWarps>
-__device__ inline const TileItem& ItemOfBlock(const DeviceCall& call) {
-  return (kWarps == 1 ? call.narrow_items : call.tile_items)[blockIdx.x];
-}
-
 // In shared memory: how many keys each row of the item sees, and the keys of this tile and the next.
 struct TileLists {
   int32_t limits[kTileQueries];  // of the block's rows; 0 of rows that the item does not have
   int32_t keys[2][kTileKeys];    // packed indices; -1: none
+  uint64_t
+      edges[kTileQueries];  // dense heads: bit j of a row's word is set iff key j of the tile is an edge of the row
+};
+
+// Items that a kernel takes, one a block. The items of the call's lists: a query attends to all keys up to its limit.
+class ListedItems {
+ public:
+  static constexpr bool kMasked = false;
+  template <int kWarps>
+  static int64_t Count(const DeviceCall& call) {
+    return kWarps == 1 ? call.num_narrow_items : call.num_tile_items;
+  }
+  template <int kWarps>
+  __device__ static const TileItem& Get(const DeviceCall& call) {
+    return (kWarps == 1 ? call.narrow_items : call.tile_items)[blockIdx.x];
+  }
+  __device__ static bool Skip(const DeviceCall&, const DeviceProblem&, const TileItem&) { return false; }
+  __device__ ListedItems(const DeviceCall&, const TileItem&, int) {}
+  __device__ void Next(int, TileLists&) {}
+  __device__ void Finish(const DeviceCall&, TileLists&) const {}
 };
 
 // The first LimitOf(item, row) keys of the list are those of the row.
