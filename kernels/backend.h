@@ -66,6 +66,9 @@ class Backend {
   // The device failed so that nothing works in this process any more; any thread may ask.
   virtual bool lost() const { return false; }
 
+  // Attend takes heads whose number of columns is a multiple of this; zeros may fill up a head.
+  virtual int32_t HeadAlignment() const { return 1; }
+
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
   // Memory of requests, which AllocateIn takes from what Reserve took before.
   virtual absl::StatusOr<Buffer> AllocateIn(Workspace workspace, int64_t floats) {

@@ -50,6 +50,8 @@ class CudaBackend : public Backend {
   const std::string& device() const override { return name_; }
   bool lost() const override { return lost_; }
 
+  int32_t HeadAlignment() const override { return kHeadAlignment; }
+
   absl::StatusOr<Buffer> Allocate(int64_t floats) override { return AllocateFrom(device_->memory(), floats); }
   absl::StatusOr<Buffer> AllocateIn(Workspace workspace, int64_t floats) override {
     return AllocateFrom(device_->memory(workspace), floats);

@@ -254,6 +254,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
     }
     config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
   }
+  config.score_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   config.intermediate_size = integer("intermediate_size", 1, kMaxWidth);
   config.max_position_embeddings = integer("max_position_embeddings", 1, kMaxPositions);
   config.layer_norm_eps = static_cast<float>(object.Number("layer_norm_eps", 1e-12, 1.0, 1e-5));

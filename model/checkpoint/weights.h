@@ -43,6 +43,10 @@ struct ModelWeights {
   const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }
 };
 
+// config.head_dim, with the zeros that the backend aligns heads by.
+int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend);
+
+// `config`: as the file has it; heads of the weights have AlignedHeadDim columns.
 // INVALID_ARGUMENT: a tensor is missing, superfluous, of the wrong dtype or shape, or not finite; the message names it.
 // Reads the file's data.
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,

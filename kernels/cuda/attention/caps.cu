@@ -18,7 +18,7 @@ namespace edgewise::cuda {
 namespace {
 
 constexpr int kLedgerThreads = 128;
-constexpr uint32_t kMaxListed = 8192;  // edges of a cap; 2^44 pairs have fewer of one tick
+constexpr uint32_t kMaxListed = 8192;  // edges of a cap; 2^44 pairs have fewer edges of one tick
 
 enum class CapStage : int32_t {
   kCount,   // the first dropped edge is among more edges than a list has room for
@@ -26,25 +26,25 @@ enum class CapStage : int32_t {
   kSettled  // nothing is dropped, or the selection has failed
 };
 
-// What is known of a cap's first dropped edge between the passes; zero at first.
+// A cap's first dropped edge, as far as the passes so far have found it; zero at first.
 struct alignas(16) CapState {
   unsigned long long forced;
-  uint64_t rank;    // of the edge among those whose tick begins with `prefix`
-  uint32_t prefix;  // the first `known` bits of its tick
+  uint64_t rank;    // of the edge among the edges whose tick begins with `prefix`
+  uint32_t prefix;  // the first `known` bits of the edge's tick
   int32_t known;    // 0, 16 or 32
   CapStage stage;
-  uint32_t listed;  // may be more than there is room for
+  uint32_t listed;  // edges; may be more than the list has room for
 };
 
 __device__ bool BeginsWithPrefix(const CapState& state, uint32_t tick) {
   return uint64_t{tick} >> (32 - state.known) == state.prefix;
 }
-// The age up to which a tick begins with the prefix, or with less.
+// All edges whose tick begins with `prefix` are younger than this.
 __device__ double YoungerThan(const CapState& state) {
   return static_cast<double>((uint64_t{state.prefix} + 1) << (32 - state.known)) / 4294967296.0;
 }
 
-// Of the caps first..first+count-1.
+// The scratch of the caps first..first+count-1.
 struct CapScratch {
   int64_t first, count;
   CapState* states;  // [count]
@@ -57,7 +57,7 @@ struct CapScratch {
 };
 static_assert(kMaxListed * sizeof(AgedEdge) <= kAgeBuckets * sizeof(uint32_t));
 
-// A cap of these chooses from what it draws.
+// The problem draws, under one of these caps.
 __device__ bool IsCapped(const DeviceProblem& problem, const CapScratch& scratch) {
   return problem.kind == PatternKind::kDrawn && problem.cap >= scratch.first &&
          problem.cap < scratch.first + scratch.count;
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   }
 }
 
-// One block a cap. The first time: how many drawn edges may stay.
+// One block a cap. The first run also says how many drawn edges may stay.
 __global__ void __launch_bounds__(kSearchThreads)
     FindBucket(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ Search search;
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
              });
 }
 
-// One block a cap: what it keeps.
+// One block a cap: where the cap cuts.
 __global__ void __launch_bounds__(kSelectThreads)
     SettleCap(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ Digits digits;
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kSelectThreads)
   cap.failed = failed ? 1 : 0;
 }
 
-// One thread a cap: what its ledger loses. When allowances were read no ledger had changed.
+// One thread a cap: takes the edges used off the cap's ledger. All allowances have been read by now.
 __global__ void __launch_bounds__(kLedgerThreads) TakeFromLedgers(const __grid_constant__ DeviceCall call) {
   const int64_t index = int64_t{blockIdx.x} * kLedgerThreads + threadIdx.x;
   if (index >= call.num_caps) return;

@@ -1,4 +1,8 @@
-// The row kernel: draws or reads the edges of one item, chunk by chunk, and attends over them.
+// The row kernel. A block takes one item, chunk of keys by chunk:
+//   1. DrawBits draws or reads the chunk's edges, as bits in shared memory.
+//   2. CountChunk counts the edges of each row.
+//   3. RowGather attends over them: a warp takes a row at a time and adds the chunk to the row's sums.
+// At the end StoreRows writes the normalised sums and ReportRows adds to the counts of the head.
 #include "kernels/cuda/attention/cancel.cuh"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/rows.cuh"
@@ -7,7 +11,7 @@
 namespace edgewise::cuda {
 namespace {
 
-// Counts each row's edges in the chunk; returns those of the item. Ends with a block barrier.
+// Counts each row's edges in the chunk; returns the edges of the item. Ends with a block barrier.
 __device__ int CountChunk(const RowItem& item, RowsShared& shared) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
   if (threadIdx.x == 0) shared.next_row = 0;
@@ -57,11 +61,11 @@ __device__ void ReportRows(const DeviceCall& call, const DeviceProblem& problem,
 }
 static_assert(kRowsPerItem <= kWarpSize);
 
-// Blocks of a multiprocessor at once: of wide heads one fills most of the shared memory of an A100.
+// Blocks on a multiprocessor at once. A block for wide heads takes most of the shared memory of an A100.
 constexpr int BlocksAtOnce(int max_dim) { return max_dim > 128 ? 1 : 2; }
 
 // Heads of at most kMaxDim columns, keys and values alike.
-template <typename Element, int kMaxDim, bool kAligned>
+template <typename Element, int kMaxDim>
 __global__ void __launch_bounds__(kDrawThreads, BlocksAtOnce(kMaxDim))
     AttendRowItems(const __grid_constant__ DeviceCall call) {
   RowsShared& shared = *reinterpret_cast<RowsShared*>(DynamicShared());
@@ -83,42 +87,33 @@ __global__ void __launch_bounds__(kDrawThreads, BlocksAtOnce(kMaxDim))
              HasMultiplicity(problem) ? shared.parallel : nullptr);
     if (CountChunk(item, shared) == 0) continue;
     const RowOperands<Element> operands(call, problem, item);
-    RowGather<Element, kMaxDim, kAligned>(operands, chunk, tau, shared, sums).Run();
+    RowGather<Element, kMaxDim>(operands, chunk, tau, shared, sums).Run();
     __syncthreads();
   }
   StoreRows(call, problem, item, shared, sums);
   ReportRows(call, problem, item, shared);
 }
 
-template <typename Element, int kMaxDim, bool kAligned>
+template <typename Element, int kMaxDim>
 cudaError_t Start(cudaStream_t stream, const DeviceCall& call) {
   const size_t shared = sizeof(RowsShared) + sizeof(float) * kRowsPerItem * call.value_dim;
-  return Launch(stream, call.num_row_items, kDrawThreads, shared, AttendRowItems<Element, kMaxDim, kAligned>, call);
+  return Launch(stream, call.num_row_items, kDrawThreads, shared, AttendRowItems<Element, kMaxDim>, call);
 }
 
-bool IsAligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
+template <typename Element>
+cudaError_t Start(cudaStream_t stream, const DeviceCall& call) {
+  const int dim = call.head_dim > call.value_dim ? call.head_dim : call.value_dim;
+  if (dim <= 32) return Start<Element, 32>(stream, call);
+  if (dim <= 64) return Start<Element, 64>(stream, call);
+  if (dim <= 128) return Start<Element, 128>(stream, call);
+  return Start<Element, 256>(stream, call);
+}
 
 }  // namespace
 
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call) {
-  const int dim = call.head_dim > call.value_dim ? call.head_dim : call.value_dim;
-  if (dim > kMaxHeadDim) return cudaErrorInvalidValue;
-  if (call.k16 != nullptr) {
-    const bool aligned =
-        call.head_dim % 8 == 0 && call.value_dim % 8 == 0 && IsAligned(call.k16) && IsAligned(call.v16);
-    if (!aligned) return Start<__nv_bfloat16, 256, false>(stream, call);
-    if (dim <= 32) return Start<__nv_bfloat16, 32, true>(stream, call);
-    if (dim <= 64) return Start<__nv_bfloat16, 64, true>(stream, call);
-    if (dim <= 128) return Start<__nv_bfloat16, 128, true>(stream, call);
-    return Start<__nv_bfloat16, 256, true>(stream, call);
-  }
-  const bool aligned = call.head_dim % 4 == 0 && call.value_dim % 4 == 0 && call.k_stride % 4 == 0 &&
-                       call.v_stride % 4 == 0 && IsAligned(call.k) && IsAligned(call.v);
-  if (!aligned) return Start<float, 256, false>(stream, call);
-  if (dim <= 32) return Start<float, 32, true>(stream, call);
-  if (dim <= 64) return Start<float, 64, true>(stream, call);
-  if (dim <= 128) return Start<float, 128, true>(stream, call);
-  return Start<float, 256, true>(stream, call);
+  if (call.head_dim > kMaxHeadDim || call.value_dim > kMaxHeadDim) return cudaErrorInvalidValue;
+  return call.k16 != nullptr ? Start<__nv_bfloat16>(stream, call) : Start<float>(stream, call);
 }
 
 }  // namespace edgewise::cuda

@@ -1,4 +1,4 @@
-// Dense heads for the tile kernel: items over all keys of a sequence, whose drawn or given edges are mask bits.
+// Dense heads in the tile kernel: items over all keys of a sequence, whose drawn or given edges are mask bits.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_DENSE_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_DENSE_CUH_
 
@@ -13,7 +13,7 @@
 
 namespace edgewise::cuda {
 
-// As ListedItems (tiles_item.cuh), but a query attends only to the keys that Next gives it. One object a warp.
+// As ListedItems (tiles_item.cuh), but a query attends only to the keys that Next says. One object a warp.
 class DenseItems {
  public:
   static constexpr bool kMasked = true;

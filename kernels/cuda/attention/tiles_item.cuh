@@ -1,7 +1,7 @@
-// What both precisions of the tile kernel share: blocks, and the limits and keys of an item.
+// Blocks of the tile kernel, in both precisions, and the limits and keys of their items.
 //
-// A block has kWarps warps, 1 or kTileWarps, and every warp 16 neighbouring queries. Nothing that a warp computes
-// depends on the others.
+// A block has kWarps warps, 1 or kTileWarps, and every warp has 16 neighbouring queries. The results of a warp do not
+// depend on the other warps.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_ITEM_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_ITEM_CUH_
 
@@ -29,7 +29,7 @@ struct TileLists {
       edges[kTileQueries];  // dense heads: bit j of a row's word is set iff key j of the tile is an edge of the row
 };
 
-// Items that a kernel takes, one a block. The items of the call's lists: a query attends to all keys up to its limit.
+// The items that a kernel takes, one a block: here those of the call's lists, whose queries see all keys up to a limit.
 class ListedItems {
  public:
   static constexpr bool kMasked = false;
@@ -47,7 +47,7 @@ class ListedItems {
   __device__ void Finish(const DeviceCall&, TileLists&) const {}
 };
 
-// The first LimitOf(item, row) keys of the list are those of the row.
+// How many keys of the list the row sees: the first ones.
 __device__ inline int32_t LimitOf(const TileItem& item, int row) {
   if (row >= item.queries) return 0;
   if (item.limits != nullptr) return min(item.limits[row], item.num_keys);
@@ -80,7 +80,7 @@ struct LimitRange {
   int32_t warp_least;  // of rows that the item has
 };
 
-// By all threads of each warp together, once `lists.limits` is there.
+// By all threads of each warp together, once LoadLimits has run and a barrier has followed.
 template <int kWarps>
 __device__ inline LimitRange FindLimitRange(const TileItem& item, const TileLists& lists, int warp, int lane) {
   const int row = warp * kWarpQueries + lane % kWarpQueries;
