@@ -243,7 +243,7 @@ class RowGather {
   float* const sums_;
   const int32_t first_key_;
   const double tau_;
-  const bool multi_, special_;  // edges may count more than once; so or have biases
+  const bool multi_, special_;  // edges may count more than once; that, or biases
   const int lane_, group_;
   const int column_;  // first of the thread's elements
   int row_ = 0;
