@@ -112,20 +112,29 @@ struct EdgeCap {
   bool capped = false;           // out: edges were dropped
 };
 
-struct HeadReport {
+// Counts of one head over the queries of one sequence.
+struct HeadCounts {
   uint64_t edges = 0;     // distinct attended pairs
   uint64_t isolated = 0;  // queries without an edge
-  // When asked for. DrawnRows: mean distinct edges of the uncapped law, forced ones included. Other patterns: edges.
+  // When wanted. DrawnRows: mean distinct edges of the uncapped law, forced ones included. Other patterns: edges.
   double expected = 0.0;
-  std::vector<uint32_t> key_degrees;  // [n] how many queries attend to each key; when asked for
-  HeadEdges graph;                    // when asked for
+  std::vector<uint32_t> key_degrees;  // [n] how many queries attend to each key; when wanted
+};
+
+struct HeadReport : HeadCounts {
+  HeadEdges graph;  // when wanted
+};
+
+// The optional parts of a report.
+struct Wanted {
+  bool expected = false;
+  bool key_degrees = false;
+  bool graph = false;
 };
 
 // What an attention call reports of one sequence. Edges and isolated queries are always counted.
 struct AttentionReport {
-  bool want_expected = false;
-  bool want_key_degrees = false;
-  bool want_graph = false;
+  Wanted wanted;
   std::vector<HeadReport> heads;  // out: [num_heads]
 };
 

@@ -29,10 +29,9 @@ inline constexpr uint64_t kMaxPositionsAtOnce = 65536;
 
 class Model {
  public:
-  // Loads <directory>/config.json and model.safetensors onto `backend`, which must outlive the model, and runs a
-  // self-test. INVALID_ARGUMENT: a file says something that is not allowed; the message names field or tensor, what was
-  // found and what was expected. NOT_FOUND: a file is missing. Must not run while another thread uses the backend.
-  static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, Backend& backend);
+  // For LoadModel (model/load.h). `backend` must outlive the model.
+  Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
+        Backend& backend);
   ~Model();
 
   const ModelConfig& config() const { return config_; }
@@ -77,21 +76,19 @@ class Model {
   // The least cap that this input can keep: its forced edges (every pair where `dense` or the layer is dense; the given
   // graph's edges).
   uint64_t LeastEdges(const ModelInput& input) const;
-  // What decides the edges of `layer` for this input: its own graph, override or DENSE, else the model's attention. The
-  // graph is taken as it is in the input, by position. Points into this model and the input.
-  AttentionSpec Choose(const ModelInput& input, int32_t layer) const;
+  // The attention of `layer` with these draws: all pairs where they are dense, else the `given` edges
+  // (AttentionSpec::given), else the override or the model's kind. Points into this model and the arguments.
+  AttentionSpec Choose(const Draw& draw, const std::vector<std::vector<HeadEdges>>* given, int32_t layer) const;
   // Whether two samples can differ: some layer draws edges.
   bool Samples(const ModelInput& input) const;
 
  private:
-  Model(ModelConfig config, Backend& backend);
-
-  ModelConfig config_;
+  const ModelConfig config_;
   Backend& backend_;
-  std::unique_ptr<const Tokenizer> tokenizer_;
-  std::unique_ptr<const ModelWeights> weights_;
-  uint64_t parameters_ = 0;
-  std::string sha256_;
+  const std::unique_ptr<const Tokenizer> tokenizer_;
+  const std::unique_ptr<const ModelWeights> weights_;
+  const uint64_t parameters_;
+  const std::string sha256_;
 };
 
 }  // namespace edgewise

@@ -5,16 +5,13 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/backend.h"
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/weights.h"
 #include "model/model.h"
 
 namespace edgewise {
 
-// What a full wave of a pass needs (Pass::Options), whatever its texts are. Not in it: texts longer than a wave,
-// windows that run at once under a budget or a given graph, graphs that are asked for.
-absl::Status ReserveForPasses(const ModelConfig& config, const ModelWeights& weights, Backend& backend);
+// What a full wave of a pass needs, whatever its texts are. Not in it: texts longer than a wave, windows that run at
+// once under a budget or a given graph, graphs that are asked for.
+absl::Status ReserveForPasses(const Model& model);
 
 // What may run at once.
 struct GenerationLimits {

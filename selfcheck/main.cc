@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/backend.h"
+#include "model/load.h"
 #include "model/model.h"
 #include "selfcheck/attention_check.h"
 #include "selfcheck/flags.h"
@@ -74,14 +75,14 @@ struct Models {
 
 // On the CPU first: what it refuses is the files' fault, what only the device refuses is the device's.
 ExitCode LoadModels(const std::string& directory, const Devices& devices, Models& models) {
-  absl::StatusOr<std::unique_ptr<Model>> on_cpu = Model::Load(directory, *devices.cpu);
+  absl::StatusOr<std::unique_ptr<Model>> on_cpu = LoadModel(directory, *devices.cpu);
   if (!on_cpu.ok()) {
     const bool of_files = !absl::IsResourceExhausted(on_cpu.status()) && !absl::IsInternal(on_cpu.status());
     return Fail(of_files ? kBadFlags : kNoDevice,
                 absl::StrCat("--model=", directory, ": ", std::string(on_cpu.status().message())));
   }
   models.on_cpu = *std::move(on_cpu);
-  absl::StatusOr<std::unique_ptr<Model>> on_device = Model::Load(directory, *devices.device);
+  absl::StatusOr<std::unique_ptr<Model>> on_device = LoadModel(directory, *devices.device);
   if (!on_device.ok()) {
     const std::string message = absl::StrCat("the CPU takes the model, ", devices.device->device(),
                                              " does not: ", std::string(on_device.status().message()));

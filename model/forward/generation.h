@@ -17,22 +17,21 @@
 
 namespace edgewise {
 
-struct GenerationOptions {
+// `first_sample` is 0. The next token is drawn from the mean of the samples' distributions.
+struct GenerationOptions : Draw {
   uint32_t max_new_tokens = 0;    // >= 1
   double temperature = 0.0;       // 0: the most probable token, the lower id among equals
   uint32_t top_k = 0;             // 0: off
   double top_p = 0.0;             // 0: off
   std::vector<std::string> stop;  // generation ends before the first of these; needs a tokenizer
-  uint64_t seed = 0;
-  uint32_t samples = 1;         // the next token is drawn from the mean of their distributions
-  uint64_t max_edges = kNoCap;  // of one new token's row, over all layers and heads, in one sample
+  uint64_t max_edges = kNoCap;    // of one new token's row, over all layers and heads, in one sample
   // > 0: likewise, floor(max_density * pairs of the row) (EdgesOfDensity), but at least what is never dropped: a row
   // that has one key has nothing to drop.
   double max_density = 0.0;
-  bool dense = false;
-  std::shared_ptr<const std::vector<AttentionConfig>> attention;  // as ModelInput::attention
-  std::stop_token stopping;                                       // as ModelInput::stopping
 };
+
+// The bytes of the keys and values that a generation holds at most.
+uint64_t CacheBytes(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options);
 
 // Edges of the row that predicted a token, per sample.
 struct RowEdges {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "model/forward/result.h"
+#include "model/forward/wave.h"
 #include "model/input/input.h"
 #include "model/model.h"
 
@@ -28,7 +29,10 @@ namespace edgewise {
 class Pass {
  public:
   struct Options {
-    int64_t max_wave_tokens = 16384;
+    int64_t max_wave_tokens = kMaxWaveTokens;
+    // Filled with the keys and values of the one input, which is one sequence; its result then says only whether it was
+    // cancelled. Null: none. Must outlive the pass.
+    KvCache* cache = nullptr;
   };
 
   // `model` and `inputs` must outlive the pass.

@@ -11,23 +11,17 @@
 
 namespace edgewise {
 
-// Counts of one (layer, head) in one sample.
-struct HeadCounts {
-  uint64_t edges = 0;
-  uint64_t isolated = 0;
-  double expected = 0.0;
-  std::vector<uint32_t> key_degrees;  // [length], by position
-};
-
 // One forward pass. Rows: 1, or every position for token-classification (rows of pads are zero). causal-lm: the one row
 // is the distribution of the token that follows the text.
 struct SampleResult {
   std::vector<float> logits;                // [rows, labels]
   std::vector<float> probabilities;         // [rows, labels]; regression: the values
   std::vector<double> token_probabilities;  // causal-lm: p(x_t | x_<t) of the scored tokens of all windows, in order
-  std::vector<std::vector<HeadCounts>> layers;  // [layers, a pair's second sequence after the first][heads]
-  uint64_t edges = 0;                           // over all layers and heads
-  uint64_t isolated = 0;                        // likewise
+  // [layers, a pair's second sequence after the first][heads]; key degrees are of positions, [length].
+  std::vector<std::vector<HeadCounts>> layers;
+  std::vector<std::vector<HeadEdges>> graph;  // as layers, by position; empty: not wanted, or in InputResult::graph
+  uint64_t edges = 0;                         // over all layers and heads
+  uint64_t isolated = 0;                      // likewise
   bool capped = false;
 };
 

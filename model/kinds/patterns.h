@@ -15,11 +15,9 @@ namespace edgewise {
 
 class SourceCache;  // model/kinds/ssa.h
 
-// Whether the model's kinds decide the edges: neither DENSE nor a given graph does.
-bool Draws(const ModelInput& input);
-
 // The first layer whose edges are random (sbm, ssa); attention.size() where none is.
 int32_t FirstDrawnLayer(const std::vector<AttentionConfig>& attention);
+int32_t FirstDrawnLayer(const ModelConfig& config, const Draw& draw);
 
 // The queries of one sequence that attend: all, or the last ones where earlier rows are cached.
 struct QueryRange {

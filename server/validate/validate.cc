@@ -6,7 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "model/forward/attention_call.h"
+#include "model/forward/edge_budget.h"
 #include "server/models/repository.h"
 #include "server/status_details.h"
 #include "server/validate/validate_graph.h"
@@ -192,9 +192,7 @@ absl::StatusOr<ParsedRequest> ParseRequest(const v1::PredictRequest& request, co
     input.tolerance = request.ensemble().tolerance();
     input.dense = request.attention() == v1::DENSE;
     input.attention = attention;
-    input.want_expected = parsed.outputs.layer_stats;
-    input.want_key_degrees = parsed.outputs.key_degrees;
-    input.want_graph = parsed.outputs.graph;
+    input.wanted = {parsed.outputs.layer_stats, parsed.outputs.key_degrees, parsed.outputs.graph};
     const std::string field = absl::StrCat("inputs[", i, "]");
     if (absl::Status status = ParseInput(request.inputs(i), model, limits, stride, field, input); !status.ok()) {
       return status;

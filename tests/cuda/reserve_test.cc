@@ -66,7 +66,7 @@ TEST_P(ReserveTest, PassesTakeNothing) {
     mix.push_back(Input());
     mix.back().dense = true;
     mix.push_back(Input());
-    mix.back().want_key_degrees = mix.back().want_expected = true;
+    mix.back().wanted.key_degrees = mix.back().wanted.expected = true;
     mix.push_back(Input());
     const uint64_t least = std::max<uint64_t>(1, loaded_->LeastEdges(mix.back()));
     mix.back().max_edges = least + (loaded_->Pairs(mix.back()) - least) / 3;
@@ -158,7 +158,7 @@ class FullWaveTest : public FullWaveOnceTest, public ::testing::WithParamInterfa
 TEST_P(FullWaveTest, WithReports) {
   Load(WaveConfig({{"max_position_embeddings", 64}}), GetParam());
   std::vector<ModelInput> inputs = Texts(*loaded_, 256, 64);
-  for (ModelInput& input : inputs) input.want_expected = input.want_key_degrees = true;
+  for (ModelInput& input : inputs) input.wanted.expected = input.wanted.key_degrees = true;
   Run(inputs);
 }
 

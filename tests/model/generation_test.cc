@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "model/forward/attention_call.h"
+#include "model/forward/edge_budget.h"
 #include "tests/model/model_kinds.h"
 
 namespace edgewise::testing {
@@ -79,7 +79,7 @@ class GenerationTest : public ::testing::TestWithParam<ModelKind> {
     input.samples = options_.samples;
     input.attention = options_.attention;
     input.dense = options_.dense;
-    input.want_graph = options_.samples == 1;
+    input.wanted.graph = options_.samples == 1;
     return RunOne(*loaded_, input);
   }
 

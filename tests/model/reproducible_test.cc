@@ -144,7 +144,7 @@ TEST(PairTest, TheTwoSequencesDrawIndependently) {
   const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config));
   const std::vector<int32_t> ids = RandomTokens(40, 50, 1);
   ModelInput input = MakeInput(*loaded, ids, ids);
-  input.want_graph = true;
+  input.wanted.graph = true;
   Overlap overlap(40);
   for (input.seed = 0; input.seed < 20; ++input.seed) {
     const InputResult result = RunOne(*loaded, input);
@@ -159,7 +159,7 @@ TEST(TiedLayersTest, ApplicationsOfOneLayerDrawIndependently) {
   const TemporaryFolder folder;
   const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config));
   ModelInput input = MakeInput(*loaded, RandomTokens(40, 50, 1));
-  input.want_graph = true;
+  input.wanted.graph = true;
   Overlap layers(40), samples(40);
   for (input.seed = 0; input.seed < 20; ++input.seed) {
     input.first_sample = 0;

@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "model/load.h"
 #include "tests/model/deferred_backend.h"
 
 namespace edgewise::testing {
@@ -50,7 +51,7 @@ std::unique_ptr<Backend> MakeBackend(int threads) {
 LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend) {
   LoadedModel loaded;
   loaded.backend = std::move(backend);
-  auto model = Model::Load(folder, *loaded.backend);
+  auto model = LoadModel(folder, *loaded.backend);
   Check(model.status());
   loaded.model = *std::move(model);
   return loaded;

@@ -9,7 +9,7 @@
 #include <limits>
 #include <ostream>
 
-#include "model/forward/attention_call.h"
+#include "model/forward/edge_budget.h"
 #include "server/status_details.h"
 #include "tests/server/test_models.h"
 

@@ -90,7 +90,7 @@ Call MakeCall(Isa isa, const AttentionInputs& inputs, std::span<const AttentionP
       call.block_head.insert(call.block_head.end(), static_cast<size_t>(head.blocks()),
                              static_cast<int32_t>(call.heads.size()));
       call.heads.push_back(head);
-      if (problem.report->want_key_degrees) problem.report->heads[h].key_degrees.assign(problem.tokens, 0);
+      if (problem.report->wanted.key_degrees) problem.report->heads[h].key_degrees.assign(problem.tokens, 0);
     }
   }
   call.results.resize(static_cast<size_t>(blocks));
@@ -111,7 +111,7 @@ bool IsSmall(const Call& call) {
 
 // Whether nobody wants what is left to do of a problem. Ledgers and graphs are made of what a problem reports.
 bool IsCancelled(const AttentionProblem& problem) {
-  return problem.cancel != nullptr && problem.cancel->cancelled() && problem.cap < 0 && !problem.report->want_graph;
+  return problem.cancel != nullptr && problem.cancel->cancelled() && problem.cap < 0 && !problem.report->wanted.graph;
 }
 
 // Whether the edges reported stay within every cap.

@@ -73,7 +73,7 @@ void Report(const Call& call, const HeadWork& head, const AttendBlock& attended,
     }
     if (!any) ++result.isolated;
   }
-  if (report.want_key_degrees) {
+  if (report.wanted.key_degrees) {
     uint32_t* degrees = report.heads[head.head].key_degrees.data();
     for (int r = 0; r < attended.rows; ++r) {
       VisitRow(call, head, edges, r, worker, [&](const int32_t* keys, int64_t count, const float*) {
@@ -83,8 +83,8 @@ void Report(const Call& call, const HeadWork& head, const AttendBlock& attended,
       });
     }
   }
-  if (report.want_graph) RecordGraph(call, head, attended, edges, worker, result);
-  if (report.want_expected) result.expected = ExpectedEdges(call, head, row0, attended.rows, edges, worker);
+  if (report.wanted.graph) RecordGraph(call, head, attended, edges, worker, result);
+  if (report.wanted.expected) result.expected = ExpectedEdges(call, head, row0, attended.rows, edges, worker);
 }
 
 void CollectReports(Call& call) {
@@ -92,13 +92,13 @@ void CollectReports(Call& call) {
     AttentionReport& report = *head.problem->report;
     HeadReport& out = report.heads[head.head];
     HeadEdges& graph = out.graph;
-    if (report.want_graph) graph.row_offsets.push_back(0);
+    if (report.wanted.graph) graph.row_offsets.push_back(0);
     for (int64_t b = head.first_block; b < head.first_block + head.blocks(); ++b) {
       BlockResult& result = call.results[b];
       out.edges += result.edges;
       out.isolated += result.isolated;
       out.expected += result.expected;
-      if (!report.want_graph) continue;
+      if (!report.wanted.graph) continue;
       for (int64_t count : result.row_edges) graph.row_offsets.push_back(graph.row_offsets.back() + count);
       graph.keys.insert(graph.keys.end(), result.keys.begin(), result.keys.end());
       graph.multiplicity.insert(graph.multiplicity.end(), result.multiplicity.begin(), result.multiplicity.end());
