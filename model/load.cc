@@ -50,10 +50,11 @@ absl::Status SelfTest(const Model& model) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend) {
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend,
+                                                 AttentionKinds kinds) {
   const absl::StatusOr<std::string> text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
   if (!text.ok()) return In("config.json", text.status());
-  absl::StatusOr<ModelConfig> config = ParseModelConfig(*text);
+  absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, kinds);
   if (!config.ok()) return In("config.json", config.status());
 
   auto file = SafetensorsFile::Open(directory + "/model.safetensors");

@@ -15,7 +15,8 @@ namespace edgewise {
 // and reserves the memory of a full wave. INVALID_ARGUMENT: a file says something that is not allowed; the message
 // names field or tensor, what was found and what was expected. NOT_FOUND: a file is missing. RESOURCE_EXHAUSTED: no
 // memory. Must not run while another thread uses the backend.
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend);
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend,
+                                                 AttentionKinds kinds = Kinds());
 
 }  // namespace edgewise
 

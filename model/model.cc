@@ -224,7 +224,7 @@ absl::Status Model::CheckGraph(const ModelInput& input) const {
                                                      " entries; ", heads, " are expected"));
     }
     const AttentionConfig& attention = config_.attention[l % layers];
-    const bool multi = attention.kind == AttentionKind::kSbm && attention.law == Law::kPoissonMulti;
+    const bool multi = attention.law == Law::kPoissonMulti;
     for (size_t h = 0; h < heads; ++h) {
       const absl::Status status = CheckHeadEdges(graph.layers[l][h], sequence, multi, config_.causal);
       if (!status.ok()) {

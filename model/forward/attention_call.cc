@@ -9,13 +9,6 @@
 namespace edgewise {
 namespace {
 
-// Whether the host drops what a budget does not allow, and so must know how many edges are left. Patterns of other
-// kinds are dropped from by the backend, or never.
-bool HostDrops(const AttentionSpec& choice) {
-  return choice.given == nullptr && choice.attention != nullptr &&
-         (choice.attention->kind == AttentionKind::kSsa || choice.attention->kind == AttentionKind::kBlock);
-}
-
 // Waits for the layers before where the host drops.
 absl::StatusOr<MemberPatterns> PatternsOf(const Model& model, const Member& member, int32_t layer) {
   AttentionSpec choice = member.input->Choose(model, layer);
@@ -39,10 +32,6 @@ PairwiseBias BiasOf(const Model& model, const ModelSequence& sequence) {
 }
 
 }  // namespace
-
-bool NeedsMemberships(const AttentionSpec& choice) {
-  return choice.given == nullptr && choice.attention != nullptr && choice.attention->kind == AttentionKind::kSbm;
-}
 
 int64_t RunningInput::rows() const {
   int64_t rows = 0;

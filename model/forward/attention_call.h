@@ -78,9 +78,6 @@ class AttentionCall {
   std::vector<EdgeCap> caps_;             // of the members that have a ledger
 };
 
-// Whether a layer draws from memberships.
-bool NeedsMemberships(const AttentionSpec& choice);
-
 }  // namespace edgewise
 
 #endif  // EDGEWISE_MODEL_FORWARD_ATTENTION_CALL_H_

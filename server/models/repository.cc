@@ -161,7 +161,7 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
   if (!status.ok()) return status;
   std::vector<LoadJob> jobs;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     std::set<std::pair<std::string, int64_t>> present;
     for (LoadJob& job : found) {
       present.insert({job.name, job.version});
@@ -206,7 +206,7 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
   std::string error;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const MetricsEvent event = metrics.Event();
     metrics.CountLoad(model.ok(), seconds);
     const auto versions = models_.find(job.name);
@@ -267,7 +267,7 @@ absl::Status Repository::UnknownModel(const std::string& name) const {
 }
 
 Resolved Repository::Resolve(const std::string& name, int64_t version) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   Resolved resolved;
   resolved.metrics = &metrics_.other();
   const auto versions = models_.find(name);
@@ -293,7 +293,7 @@ Resolved Repository::Resolve(const std::string& name, int64_t version) const {
 }
 
 std::vector<ModelStatus> Repository::List() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   std::vector<ModelStatus> list;
   for (const auto& [name, versions] : models_) {
     for (const auto& [version, entry] : versions) {
@@ -305,7 +305,7 @@ std::vector<ModelStatus> Repository::List() const {
 }
 
 bool Repository::settled() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   for (const auto& [name, versions] : models_) {
     for (const auto& [version, entry] : versions) {
       if (entry.state == ModelState::kLoading) return false;
@@ -315,7 +315,7 @@ bool Repository::settled() const {
 }
 
 void Repository::SetDraining() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   draining_ = true;
 }
 

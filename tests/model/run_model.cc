@@ -8,6 +8,7 @@
 
 #include "model/load.h"
 #include "tests/model/deferred_backend.h"
+#include "tests/model/toy_kind.h"
 
 namespace edgewise::testing {
 namespace {
@@ -51,7 +52,7 @@ std::unique_ptr<Backend> MakeBackend(int threads) {
 LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend) {
   LoadedModel loaded;
   loaded.backend = std::move(backend);
-  auto model = LoadModel(folder, *loaded.backend);
+  auto model = LoadModel(folder, *loaded.backend, KindsWithToy());
   Check(model.status());
   loaded.model = *std::move(model);
   return loaded;
