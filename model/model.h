@@ -22,8 +22,8 @@ struct ModelWeights;
 
 enum class TruncateMode { kRefuse, kHead, kTail };
 
-// Positions of all windows of one scored text, and of what runs at once where they depend on each other: under a budget
-// or a given graph. At a width of 384 a position holds about 17 KB, so the latter hold about 1.1 GB.
+// The most positions of all windows of one scored text; and of windows that run at once, because a budget or a given
+// graph makes them depend on each other. At a width of 384 a position takes about 17 KB, so the latter take 1.1 GB.
 inline constexpr uint64_t kMaxScoredPositions = uint64_t{1} << 20;
 inline constexpr uint64_t kMaxPositionsAtOnce = 65536;
 

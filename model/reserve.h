@@ -1,4 +1,4 @@
-// Memory of requests, taken from a backend when a model is loaded.
+// Memory of requests, reserved on a backend when a model is loaded.
 #ifndef EDGEWISE_MODEL_RESERVE_H_
 #define EDGEWISE_MODEL_RESERVE_H_
 
@@ -9,11 +9,11 @@
 
 namespace edgewise {
 
-// What a full wave of a pass needs, whatever its texts are. Not in it: texts longer than a wave, windows that run at
-// once under a budget or a given graph, graphs that are asked for.
+// Reserves a full wave of a pass (kMaxWaveTokens). Not included: longer texts, windows that run at once under a budget
+// or a given graph, graphs that are wanted.
 absl::Status ReserveForPasses(const Model& model);
 
-// What may run at once.
+// The generations that may run at once.
 struct GenerationLimits {
   uint64_t cache_bytes = 0;  // keys and values together
   uint64_t generations = 0;

@@ -24,7 +24,7 @@ FLOORS = {
                 "kernels/cuda/device/", "kernels/cuda/ops/", "kernels/cuda/attention/", "kernels/cuda/cuda_backend",
                 "kernels/backend.cc"],
     "model": ["model/checkpoint/json_object", "model/checkpoint/config.h", "model/input/", "model/kinds/",
-              "model/checkpoint/", "model/model.", "model/forward/", "model/reserve",
+              "model/checkpoint/", "model/model.", "model/prepare", "model/forward/", "model/reserve",
               "model/load"],
     "server": ["server/options", "server/status_details", "server/address", "server/task", "server/observe/",
                "server/models/", "server/validate/", "server/schedule/", "server/calls/", "server/rpc/",

@@ -31,39 +31,19 @@ Activations::Activations(const Model& model, Workspace workspace)
       workspace_(workspace) {}
 
 int64_t Activations::Columns(const ModelConfig& config, Field field, int64_t rank) {
-  const int64_t heads = config.num_attention_heads;
-  switch (field) {
-    case kHidden:
-    case kNormed:
-      return config.hidden_size;
-    case kQueryKeyValue:
-      return 3 * heads * config.head_dim;
-    case kAttended:
-      return heads * config.head_dim;
-    case kX:
-    case kY:
-      return heads * rank;
-    case kQueryBound:
-    case kKeyBound:
-      return heads;
-    case kFeatures:
-      return config.feature_size;
-    case kFields:
-      break;
-  }
-  return 0;
+  const int64_t hidden = config.hidden_size, heads = config.num_attention_heads, width = heads * config.head_dim;
+  const int64_t columns[kFields] = {hidden, hidden, 3 * width,          width, heads * rank, heads * rank,
+                                    heads,  heads,  config.feature_size};
+  return columns[field];
 }
 
 int64_t Activations::FloatsPerRow(const Model& model) {
-  int64_t rank = -1;  // no layer has memberships
+  int64_t rank = -1;  // no layer has memberships: rank and bounds together take nothing
   for (const LayerWeights& layer : model.weights().layers) {
     if (layer.memberships != nullptr) rank = std::max<int64_t>(rank, layer.memberships->rank());
   }
   int64_t floats = 0;
-  for (int field = 0; field < kFields; ++field) {
-    const bool memberships = field >= kX && field <= kKeyBound;
-    if (!memberships || rank >= 0) floats += Columns(model.config(), static_cast<Field>(field), rank);
-  }
+  for (int field = 0; field < kFields; ++field) floats += Columns(model.config(), static_cast<Field>(field), rank);
   return floats;
 }
 

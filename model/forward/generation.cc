@@ -41,30 +41,6 @@ ModelSequence ContextOf(const ModelConfig& config, const std::vector<int32_t>& t
   return context;
 }
 
-absl::Status CheckOptions(const Model& model, const ModelSequence& prompt, const GenerationOptions& options) {
-  const ModelConfig& config = model.config();
-  if (config.task != ModelTask::kCausalLm) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model: generation needs a causal-lm; this one does ", ModelTaskName(config.task)));
-  }
-  if (prompt.positions.empty()) return absl::InvalidArgumentError("prompt has no token");
-  if (!prompt.bias_values.empty() || !prompt.bias_buckets.empty()) {
-    return absl::InvalidArgumentError("prompt.bias: a text that grows takes no pairwise bias");
-  }
-  if (options.max_new_tokens == 0) return absl::InvalidArgumentError("max_new_tokens is 0; at least 1 is expected");
-  if (options.samples == 0) return absl::InvalidArgumentError("samples is 0; at least 1 is expected");
-  if (!(options.temperature >= 0.0) || !std::isfinite(options.temperature)) {
-    return absl::InvalidArgumentError(absl::StrCat("temperature is ", options.temperature, "; 0 or more is expected"));
-  }
-  if (!options.stop.empty() && config.tokenizer.kind == TokenizerKind::kNone) {
-    return absl::InvalidArgumentError("stop: this model has no tokenizer");
-  }
-  for (size_t i = 0; i < options.stop.size(); ++i) {
-    if (options.stop[i].empty()) return absl::InvalidArgumentError(absl::StrCat("stop[", i, "] is empty"));
-  }
-  return absl::OkStatus();
-}
-
 // The tokens that a generation caches at most.
 int64_t CachedTokens(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options) {
   return std::min<int64_t>(config.max_position_embeddings,
@@ -276,10 +252,8 @@ absl::Status Generation::State::Step() {
 absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(const Model& model, ModelSequence prompt,
                                                                GenerationOptions options) {
   try {
-    absl::Status status = CheckOptions(model, prompt, options);
-    if (!status.ok()) return status;
     auto state = std::make_unique<State>(model, prompt, std::move(options));
-    status = state->CheckBudget();
+    absl::Status status = state->CheckBudget();
     if (!status.ok()) return status;
     absl::StatusOr<std::unique_ptr<CancelOnStop>> stop = CancelOnStop::Create(model.backend(), state->options.stopping);
     if (!stop.ok()) return stop.status();

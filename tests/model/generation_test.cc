@@ -296,22 +296,6 @@ TEST_F(BytesTest, PadsAreNeverChosenAndThoseBehindThePromptChangeNothing) {
   EXPECT_TRUE(SameTokens(tokens, Generate(*loaded_, {5, 6, 7, 0, 0}, options_)));
 }
 
-TEST_F(BytesTest, RefusalsNameTheField) {
-  const auto message = [&](const GenerationOptions& options) {
-    return std::string(
-        Generation::Create(*loaded_, *loaded_->Prepare({5}, TruncateMode::kRefuse), options).status().message());
-  };
-  GenerationOptions options = options_;
-  options.max_new_tokens = 0;
-  EXPECT_THAT(message(options), StartsWith("max_new_tokens is 0"));
-  options = options_;
-  options.stop = {"a", ""};
-  EXPECT_THAT(message(options), StartsWith("stop[1] is empty"));
-  options = options_;
-  options.temperature = -1.0;
-  EXPECT_THAT(message(options), StartsWith("temperature is -1"));
-}
-
 TEST(GenerationFailureTest, ANumberThatIsNotFiniteEndsItWithInternal) {
   const auto config = ConfigOf(LanguageModelKinds()[0]);
   const TemporaryFolder folder;
