@@ -8,6 +8,7 @@
 #include "model/checkpoint/weights.h"
 #include "model/forward/pass.h"
 #include "model/reserve.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
@@ -36,22 +37,17 @@ absl::StatusOr<ModelSequence> ShortSequence(const Model& model) {
 // One forward pass of a short input: finite weights can still give numbers that are not.
 absl::Status SelfTest(const Model& model) {
   const ModelConfig& config = model.config();
-  absl::StatusOr<ModelSequence> sequence = ShortSequence(model);
-  if (!sequence.ok()) return sequence.status();
+  ASSIGN_OR_RETURN(const ModelSequence sequence, ShortSequence(model));
   std::vector<ModelInput> inputs(1);
-  inputs[0].sequences.assign(config.task == ModelTask::kPairClassification ? 2 : 1, *sequence);
+  inputs[0].sequences.assign(config.task == ModelTask::kPairClassification ? 2 : 1, sequence);
   Pass pass(model, inputs, {});
-  while (!pass.done()) {
-    const absl::Status status = pass.Step();
-    if (!status.ok()) return status;
-  }
+  while (!pass.done()) RETURN_IF_ERROR(pass.Step());
   return pass.TakeResult(0).status;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend,
-                                                 AttentionKinds kinds) {
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend, AttentionKinds kinds) {
   const absl::StatusOr<std::string> text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
   if (!text.ok()) return In("config.json", text.status());
   absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, kinds);

@@ -50,20 +50,22 @@ absl::Status Model::CheckGraph(const ModelInput& input) const {
   return absl::OkStatus();
 }
 
-uint64_t Model::Pairs(const ModelInput& input) const {
+std::vector<QueryRange> Model::RangesOf(const ModelInput& input) {
+  std::vector<QueryRange> ranges;
+  for (const ModelSequence& sequence : input.sequences) ranges.push_back({&sequence});
+  return ranges;
+}
+
+uint64_t Model::Pairs(std::span<const QueryRange> ranges) const {
   uint64_t pairs = 0;
-  for (const ModelSequence& sequence : input.sequences) pairs += PairsOf(config_, {&sequence});
+  for (const QueryRange& range : ranges) pairs += PairsOf(config_, range);
   return pairs * config_.num_attention_heads * config_.num_hidden_layers;
 }
 
-uint64_t Model::LeastEdges(const ModelInput& input) const {
-  std::vector<QueryRange> ranges;
-  for (const ModelSequence& sequence : input.sequences) ranges.push_back({&sequence});
-  const auto* given = input.graph.has_value() ? &input.graph->layers : nullptr;
+uint64_t Model::LeastEdges(const Draw& draw, const std::vector<std::vector<HeadEdges>>* given,
+                           std::span<const QueryRange> ranges) const {
   uint64_t edges = 0;
-  for (int32_t l = 0; l < config_.num_hidden_layers; ++l) {
-    edges += edgewise::LeastEdges(Choose(input, given, l), ranges);
-  }
+  for (int32_t l = 0; l < config_.num_hidden_layers; ++l) edges += edgewise::LeastEdges(Choose(draw, given, l), ranges);
   return edges;
 }
 

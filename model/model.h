@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -71,11 +72,15 @@ class Model {
   // messages start with "graph".
   absl::Status CheckGraph(const ModelInput& input) const;
 
-  // Sum over layers and heads of valid queries x valid keys, both sequences of a pair.
-  uint64_t Pairs(const ModelInput& input) const;
-  // The least cap that this input can keep: its forced edges (every pair where `dense` or the layer is dense; the given
-  // graph's edges).
-  uint64_t LeastEdges(const ModelInput& input) const;
+  // Sum over layers and heads of queries x keys, over all sequences.
+  uint64_t Pairs(std::span<const QueryRange> ranges) const;
+  uint64_t Pairs(const ModelInput& input) const { return Pairs(RangesOf(input)); }
+  // Forced edges, the least cap that can be kept: every pair where the layer is dense; the edges of a given graph.
+  uint64_t LeastEdges(const Draw& draw, const std::vector<std::vector<HeadEdges>>* given,
+                      std::span<const QueryRange> ranges) const;
+  uint64_t LeastEdges(const ModelInput& input) const {
+    return LeastEdges(input, input.graph.has_value() ? &input.graph->layers : nullptr, RangesOf(input));
+  }
   // The attention of `layer` with these draws: all pairs where they are dense, else the `given` edges
   // (AttentionSpec::given), else the override or the model's kind. Points into this model and the arguments.
   AttentionSpec Choose(const Draw& draw, const std::vector<std::vector<HeadEdges>>* given, int32_t layer) const;
@@ -83,6 +88,8 @@ class Model {
   bool Samples(const ModelInput& input) const;
 
  private:
+  static std::vector<QueryRange> RangesOf(const ModelInput& input);
+
   const ModelConfig config_;
   Backend& backend_;
   const std::unique_ptr<const Tokenizer> tokenizer_;

@@ -6,23 +6,9 @@
 #include <utility>
 
 #include "model/checkpoint/weights.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
-
-void PackedRows::Add(const QueryRange& range) {
-  const ModelSequence& sequence = *range.sequence;
-  for (int32_t i = range.first_query; i < sequence.valid(); ++i) {
-    const int32_t position = sequence.positions[i];
-    positions.push_back(position);
-    if (!sequence.token_ids.empty()) {
-      token_ids.push_back(sequence.token_ids[position]);
-      continue;
-    }
-    const size_t columns = sequence.features.size() / sequence.feature_rows;
-    const auto row = sequence.features.begin() + static_cast<int64_t>(position * columns);
-    features.insert(features.end(), row, row + static_cast<int64_t>(columns));
-  }
-}
 
 Activations::Activations(const Model& model, Workspace workspace)
     : model_(model),
@@ -53,9 +39,7 @@ absl::Status Activations::Reserve(std::initializer_list<Field> fields) {
     const int64_t floats = rows_ * Columns(model_.config(), field, rank_);
     if (buffer.size() >= floats) continue;
     buffer = Buffer();  // freed before more is asked for
-    absl::StatusOr<Buffer> larger = backend_.AllocateIn(workspace_, floats);
-    if (!larger.ok()) return larger.status();
-    buffer = *std::move(larger);
+    ASSIGN_OR_RETURN(buffer, backend_.AllocateIn(workspace_, floats));
   }
   return absl::OkStatus();
 }
@@ -71,36 +55,46 @@ void Activations::Clear() {
   for (Buffer& buffer : buffers_) buffer = Buffer();
 }
 
-absl::Status Activations::Embed(const PackedRows& packed, Phase phase) {
+absl::Status Activations::Embed(std::span<const QueryRange> ranges, Phase phase) {
   const ModelConfig& config = model_.config();
   const ModelWeights& weights = model_.weights();
-  absl::Status status = Resize(packed.rows());
-  if (!status.ok()) return status;
+  std::vector<int32_t> words, positions;
+  std::vector<float> features;
+  for (const QueryRange& range : ranges) {
+    const ModelSequence& sequence = *range.sequence;
+    for (int32_t i = range.first_query; i < sequence.valid(); ++i) {
+      positions.push_back(sequence.positions[i]);
+      if (weights.features == nullptr) {
+        words.push_back(sequence.token_ids[positions.back()]);
+      } else {
+        const auto row = sequence.features.begin() + int64_t{positions.back()} * config.feature_size;
+        features.insert(features.end(), row, row + config.feature_size);
+      }
+    }
+  }
+  RETURN_IF_ERROR(Resize(static_cast<int64_t>(positions.size())));
   const ConstMatrix position = weights.position.data() == nullptr
                                    ? ConstMatrix()
                                    : weights.position.AsMatrix(config.max_position_embeddings, config.hidden_size);
   if (weights.features == nullptr) {
     const ConstMatrix word = weights.word.AsMatrix(config.vocab_size, config.hidden_size);
-    return backend_.Embed(word, position, packed.token_ids, packed.positions, hidden());
+    return backend_.Embed(word, position, words, positions, hidden());
   }
-  status = Reserve({kFeatures, kNormed});
-  if (status.ok()) status = backend_.Upload(packed.features, buffers_[kFeatures].data());
-  if (status.ok()) status = backend_.Linear(*weights.features, View(kFeatures), View(kNormed), false, phase);
-  if (!status.ok()) return status;
-  // The projected rows are the words of this input.
-  std::vector<int32_t> each(rows_);
-  std::iota(each.begin(), each.end(), 0);
-  return backend_.Embed(View(kNormed), position, each, packed.positions, hidden());
+  RETURN_IF_ERROR(Reserve({kFeatures, kNormed}));
+  RETURN_IF_ERROR(backend_.Upload(features, buffers_[kFeatures].data()));
+  RETURN_IF_ERROR(backend_.Linear(*weights.features, View(kFeatures), View(kNormed), false, phase));
+  words.resize(rows_);
+  std::iota(words.begin(), words.end(), 0);  // the projected rows are the words of this input
+  return backend_.Embed(View(kNormed), position, words, positions, hidden());
 }
 
 absl::Status Activations::Compact(const std::vector<int64_t>& rows) {
-  absl::Status status = Reserve({kNormed});
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Reserve({kNormed}));
   const int64_t count = static_cast<int64_t>(rows.size());
-  status = backend_.GatherRows(hidden(), rows, View(kNormed).Rows(0, count));
+  RETURN_IF_ERROR(backend_.GatherRows(hidden(), rows, View(kNormed).Rows(0, count)));
   std::swap(buffers_[kHidden], buffers_[kNormed]);
   rows_ = count;
-  return status;
+  return absl::OkStatus();
 }
 
 ConstMatrix Activations::keys_and_values() const {
@@ -137,36 +131,32 @@ absl::Status Activations::LayerNorm(const Norm& norm, Matrix out) const {
 
 absl::StatusOr<Matrix> Activations::FinalNorm() {
   if (!pre_norm_) return hidden();
-  absl::Status status = Reserve({kNormed});
-  if (status.ok()) status = LayerNorm(model_.weights().final_norm, View(kNormed));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Reserve({kNormed}));
+  RETURN_IF_ERROR(LayerNorm(model_.weights().final_norm, View(kNormed)));
   return View(kNormed);
 }
 
 absl::Status Activations::Project(const LayerWeights& weights, bool memberships, Phase phase) {
-  absl::Status status = Reserve({kNormed, kQueryKeyValue});
-  if (status.ok() && pre_norm_) status = LayerNorm(weights.attention_norm, View(kNormed));
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Reserve({kNormed, kQueryKeyValue}));
+  if (pre_norm_) RETURN_IF_ERROR(LayerNorm(weights.attention_norm, View(kNormed)));
   const Matrix all = View(kQueryKeyValue);
-  status = backend_.Linear(*weights.query_key_value, pre_norm_ ? View(kNormed) : hidden(), all, false, phase);
-  if (!status.ok() || !memberships) return status;
+  const Matrix source = pre_norm_ ? View(kNormed) : hidden();
+  RETURN_IF_ERROR(backend_.Linear(*weights.query_key_value, source, all, false, phase));
+  if (!memberships) return absl::OkStatus();
   rank_ = weights.memberships->rank();
-  status = Reserve({kX, kY, kQueryBound, kKeyBound});
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Reserve({kX, kY, kQueryBound, kKeyBound}));
   const int64_t width = all.columns / 3;
   return backend_.ComputeMemberships(*weights.memberships, all.Columns(0, width), all.Columns(width, width),
                                      MembershipsView());
 }
 
 absl::Status Activations::Finish(const LayerWeights& weights, Phase phase) {
-  absl::Status status = Reserve({kNormed});
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Reserve({kNormed}));
   const Matrix normed = pre_norm_ ? View(kNormed) : hidden();
-  status = backend_.Linear(*weights.output, attended(), hidden(), true, phase);
-  if (status.ok()) status = LayerNorm(pre_norm_ ? weights.mlp_norm : weights.attention_norm, normed);
-  if (status.ok()) status = backend_.FeedForward(*weights.up, *weights.down, normed, hidden(), phase);
-  if (status.ok() && !pre_norm_) status = LayerNorm(weights.mlp_norm, hidden());
-  return status;
+  RETURN_IF_ERROR(backend_.Linear(*weights.output, attended(), hidden(), true, phase));
+  RETURN_IF_ERROR(LayerNorm(pre_norm_ ? weights.mlp_norm : weights.attention_norm, normed));
+  RETURN_IF_ERROR(backend_.FeedForward(*weights.up, *weights.down, normed, hidden(), phase));
+  return pre_norm_ ? absl::OkStatus() : LayerNorm(weights.mlp_norm, hidden());
 }
 
 }  // namespace edgewise

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,17 +19,6 @@ namespace edgewise {
 struct LayerWeights;
 struct Norm;
 
-// The input of rows, before they are embedded.
-struct PackedRows {
-  std::vector<int32_t> token_ids;  // [rows]; empty: features
-  std::vector<float> features;     // [rows, feature_size]; empty: tokens
-  std::vector<int32_t> positions;  // [rows]
-
-  int64_t rows() const { return static_cast<int64_t>(positions.size()); }
-  // Appends the queries of a range.
-  void Add(const QueryRange& range);
-};
-
 // Owns one buffer for each activation on the backend, all [rows, .]. Each buffer is allocated when it is first needed,
 // grows and is reused. One thread at a time. Errors of all methods: those of the backend.
 class Activations {
@@ -39,8 +29,8 @@ class Activations {
   // The floats that one row takes in all buffers together.
   static int64_t FloatsPerRow(const Model& model);
 
-  // Resizes to the packed rows and fills hidden() with their embeddings.
-  absl::Status Embed(const PackedRows& packed, Phase phase);
+  // Resizes to the queries of these ranges, end to end, and fills hidden() with their embeddings.
+  absl::Status Embed(std::span<const QueryRange> ranges, Phase phase);
   // Sets the number of rows; contents are undefined afterwards. Where hidden() must grow, all buffers are freed first:
   // buffers that grow one by one would break up the free memory.
   absl::Status Resize(int64_t rows);

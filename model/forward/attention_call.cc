@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/status/statusor.h"
 #include "model/checkpoint/weights.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
@@ -15,9 +15,8 @@ absl::StatusOr<MemberPatterns> PatternsOf(const Model& model, const Member& memb
   choice.sample = member.sample;
   uint64_t allowance = kNoCap;
   if (member.ledger != nullptr && HostDrops(choice)) {
-    const absl::StatusOr<uint64_t> remaining = model.backend().Remaining(*member.ledger);
-    if (!remaining.ok()) return remaining.status();
-    allowance = LayerAllowance(*remaining, member.input->shares[layer]);
+    ASSIGN_OR_RETURN(const uint64_t remaining, model.backend().Remaining(*member.ledger));
+    allowance = LayerAllowance(remaining, member.input->shares[layer]);
   }
   return MakePatterns(choice, member.input->ranges, allowance);
 }
@@ -60,9 +59,8 @@ absl::Status AttentionCall::Attend(const Model& model, AttentionInputs inputs, b
   biases.reserve(sequences);
   for (const auto& member : members_) {
     const RunningInput& input = *member->input;
-    absl::StatusOr<MemberPatterns> made = PatternsOf(model, *member, layer_);
-    if (!made.ok()) return made.status();
-    member->result.capped |= made->capped;
+    ASSIGN_OR_RETURN(MemberPatterns made, PatternsOf(model, *member, layer_));
+    member->result.capped |= made.capped;
     const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size());
     if (cap >= 0) caps_.push_back({kNoCap, member->ledger.get(), input.shares[layer_]});
     int64_t out_row = member->row;
@@ -83,7 +81,7 @@ absl::Status AttentionCall::Attend(const Model& model, AttentionInputs inputs, b
       if (!sequence.bias_values.empty() || !sequence.bias_buckets.empty()) {
         problem.bias = &biases.emplace_back(BiasOf(model, sequence));
       }
-      problem.pattern = std::move(made->patterns[side]);
+      problem.pattern = std::move(made.patterns[side]);
       problem.cap = cap;
       problem.cancel = input.cancel == nullptr ? nullptr : input.cancel->flag();
       problem.report = &report;

@@ -66,6 +66,7 @@ class AttentionCall {
   // Attends all members. Once. `shared`: `inputs` are of the shared rows, else of the members' own. `cache`: holds the
   // keys and values in place of `inputs`; null: none. `out`: rows of the members. Errors: those of the backend.
   absl::Status Attend(const Model& model, AttentionInputs inputs, bool shared, const KvCache* cache, Matrix out);
+  size_t sequences() const { return reports_.size(); }
   // Adds the reports to the members' results, but not to those of inputs that are gone. Once; Backend::Synchronize or
   // Download has returned since Attend.
   void Record(const ModelConfig& config);

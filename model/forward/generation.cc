@@ -20,6 +20,7 @@
 #include "model/forward/wave.h"
 #include "model/kinds/patterns.h"
 #include "model/kinds/ssa_sources.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
@@ -66,7 +67,6 @@ struct Generation::State {
   uint64_t RowPairs(const ModelSequence& sequence) const;
   uint64_t RowLeast(const ModelSequence& sequence) const;
   uint64_t RowBudget(const ModelSequence& sequence) const;
-  void Append(ModelSequence& sequence, int32_t token_id) const;
 
   const Model& model;
   const ModelConfig& config;
@@ -102,17 +102,13 @@ Generation::State::State(const Model& model, const ModelSequence& prompt, Genera
       text(options.stop) {}
 
 uint64_t Generation::State::RowPairs(const ModelSequence& sequence) const {
-  const uint64_t of_head = PairsOf(config, {&sequence, sequence.valid() - 1});
-  return of_head * config.num_attention_heads * config.num_hidden_layers;
+  const QueryRange range{&sequence, sequence.valid() - 1};
+  return model.Pairs({&range, 1});
 }
 
 uint64_t Generation::State::RowLeast(const ModelSequence& sequence) const {
   const QueryRange range{&sequence, sequence.valid() - 1};
-  uint64_t least = 0;
-  for (int32_t l = 0; l < config.num_hidden_layers; ++l) {
-    least += LeastEdges(model.Choose(options, nullptr, l), {&range, 1});
-  }
-  return std::max<uint64_t>(1, least);
+  return std::max<uint64_t>(1, model.LeastEdges(options, nullptr, {&range, 1}));
 }
 
 uint64_t Generation::State::RowBudget(const ModelSequence& sequence) const {
@@ -121,29 +117,18 @@ uint64_t Generation::State::RowBudget(const ModelSequence& sequence) const {
   return std::max(EdgesOfDensity(options.max_density, RowPairs(sequence)), RowLeast(sequence));
 }
 
-void Generation::State::Append(ModelSequence& sequence, int32_t token_id) const {
-  sequence.positions.push_back(sequence.length());
-  sequence.token_ids.push_back(token_id);
-}
-
-// Every row that may come keeps what is never dropped. What a row needs depends on where tokens stand, not on which. A
-// density never asks for less (RowBudget).
+// max_edges allows the forced edges of every row that this text can reach. They depend on the places of tokens, not on
+// the tokens. A density always allows them (RowBudget).
 absl::Status Generation::State::CheckBudget() const {
   if (options.max_edges == kNoCap) return absl::OkStatus();
   const int32_t any_token = config.pad_token_id == 0 ? 1 : 0;
   std::vector<int32_t> coming = tokens;
-  ModelSequence row = context;
   uint64_t most = 0;
   for (uint32_t t = 0; t < options.max_new_tokens; ++t) {
+    const ModelSequence row = ContextOf(config, coming);
     most = std::max(most, RowLeast(row));
+    if (row.valid() == config.max_position_embeddings) break;  // from here on all rows are alike
     coming.push_back(any_token);
-    if (row.length() < config.max_position_embeddings) {
-      Append(row, any_token);
-    } else if (row.valid() == row.length()) {
-      break;  // from here on all rows are alike
-    } else {
-      row = ContextOf(config, coming);
-    }
   }
   if (options.max_edges >= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("max_edges is ", options.max_edges,
@@ -162,13 +147,13 @@ absl::Status Generation::State::StepPrefill() {
     filling.cache = &cache;
     prefill = std::make_unique<Pass>(model, before, filling);
   }
-  absl::Status status = prefill->Step();
-  if (status.ok() && !prefill->done()) return status;
-  if (status.ok()) status = prefill->TakeResult(0).status;
+  RETURN_IF_ERROR(prefill->Step());
+  if (!prefill->done()) return absl::OkStatus();
+  RETURN_IF_ERROR(prefill->TakeResult(0).status);
   cached = context.valid() - 1;
   prefill.reset();  // between tokens there are only the caches
   before.clear();
-  return status;
+  return absl::OkStatus();
 }
 
 // All layers of the last token of the context, whose earlier tokens are cached; its own keys and values become so.
@@ -187,24 +172,22 @@ absl::Status Generation::State::Decode(RowEdges& edges, std::vector<double>& mea
 
   Wave wave(model, first_drawn, Phase::kDecode, &cache);
   RunningInput* const rows[] = {&row};
-  absl::Status status = wave.Start(rows);
-  while (status.ok() && wave.shared()) status = wave.RunLayer();
-  if (status.ok()) status = wave.StartSamples(all);
-  while (status.ok() && !wave.done()) status = wave.RunLayer();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(wave.Start(rows));
+  while (wave.shared()) RETURN_IF_ERROR(wave.RunLayer());
+  RETURN_IF_ERROR(wave.StartSamples(all));
+  while (!wave.done()) RETURN_IF_ERROR(wave.RunLayer());
   cached = context.valid();
 
   std::vector<int64_t> places(samples);
   std::iota(places.begin(), places.end(), 0);
   mean.assign(config.vocab_size, 0.0);
   bool finite = true;
-  status = NextTokenLogits(model, wave.rows(), places, Phase::kDecode, [&](size_t, const float* logits) {
+  RETURN_IF_ERROR(NextTokenLogits(model, wave.rows(), places, Phase::kDecode, [&](size_t, const float* logits) {
     finite &= AllFinite(logits, mean.size());
     const std::vector<double> probabilities = Softmax(logits, mean.size());
     for (size_t c = 0; c < mean.size(); ++c) mean[c] += probabilities[c];
-  });
-  if (status.ok()) status = wave.Finish();
-  if (!status.ok()) return status;
+  }));
+  RETURN_IF_ERROR(wave.Finish());
   if (options.stopping.stop_requested()) return CancelledByCaller();  // else what was downloaded is whole
   if (!finite) return NonFiniteOutput();
   for (double& probability : mean) probability /= static_cast<double>(samples);
@@ -223,8 +206,7 @@ absl::Status Generation::State::Step() {
   if (prefill_next()) return StepPrefill();
   GeneratedToken next;
   std::vector<double> mean;
-  const absl::Status status = Decode(next.edges, mean);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Decode(next.edges, mean));
   const uint32_t position = static_cast<uint32_t>(tokens.size());
   next.token_id = ChooseToken(mean, {options.temperature, options.top_k, options.top_p, config.pad_token_id},
                               TokenUniform(options.seed, position));
@@ -240,12 +222,8 @@ absl::Status Generation::State::Step() {
   }
   token = std::move(next);
   tokens.push_back(token->token_id);
-  if (context.length() < config.max_position_embeddings) {
-    Append(context, token->token_id);
-  } else {
-    context = ContextOf(config, tokens);
-    cached = 0;
-  }
+  if (context.length() == config.max_position_embeddings) cached = 0;  // every token gets another position
+  context = ContextOf(config, tokens);
   return absl::OkStatus();
 }
 
@@ -253,13 +231,9 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(const Model& mode
                                                                GenerationOptions options) {
   try {
     auto state = std::make_unique<State>(model, prompt, std::move(options));
-    absl::Status status = state->CheckBudget();
-    if (!status.ok()) return status;
-    absl::StatusOr<std::unique_ptr<CancelOnStop>> stop = CancelOnStop::Create(model.backend(), state->options.stopping);
-    if (!stop.ok()) return stop.status();
-    state->stop = *std::move(stop);
-    status = state->cache.Allocate();
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(state->CheckBudget());
+    ASSIGN_OR_RETURN(state->stop, CancelOnStop::Create(model.backend(), state->options.stopping));
+    RETURN_IF_ERROR(state->cache.Allocate());
     return std::unique_ptr<Generation>(new Generation(std::move(state)));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("out of memory for a generation");
@@ -270,7 +244,6 @@ Generation::Generation(std::unique_ptr<State> state) : state_(std::move(state)) 
 Generation::~Generation() = default;
 
 FinishReason Generation::finish_reason() const { return state_->finish; }
-uint32_t Generation::generated_tokens() const { return state_->generated; }
 bool Generation::prompt_next() const { return state_->prefill_next(); }
 bool Generation::holds_rows() const { return state_->prefill != nullptr; }
 std::optional<GeneratedToken> Generation::TakeToken() { return std::exchange(state_->token, std::nullopt); }

@@ -86,7 +86,6 @@ class Generation {
   bool holds_rows() const;
   // The token of the last Step(), if it decoded one.
   std::optional<GeneratedToken> TakeToken();
-  uint32_t generated_tokens() const;
 
  private:
   struct State;

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "model/checkpoint/weights.h"
 #include "model/forward/softmax.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
@@ -46,21 +46,18 @@ absl::StatusOr<Matrix> Pool(const Model& model, Matrix rows, const Members& memb
   }
   const int64_t count = static_cast<int64_t>(offsets.size());
   const Matrix out = pooled.AsMatrix(count, config.hidden_size);
-  absl::Status status;
   if (config.pooling == Pooling::kCls) {
-    status = backend.GatherRows(rows, offsets, out);
+    RETURN_IF_ERROR(backend.GatherRows(rows, offsets, out));
   } else {
     offsets.push_back(rows.rows);
-    status = backend.PoolMean(rows, offsets, divisors, out);
+    RETURN_IF_ERROR(backend.PoolMean(rows, offsets, divisors, out));
   }
-  if (!status.ok()) return status;
   if (config.task != ModelTask::kPairClassification) return out;
   // Sequences alternate: first and second of each pair.
   const int64_t stride = 2 * out.columns;
   const Matrix pairs = paired.AsMatrix(count / 2, 4 * out.columns);
-  status = backend.PairFeatures(ConstMatrix(out.data, count / 2, out.columns, stride),
-                                ConstMatrix(out.data + out.columns, count / 2, out.columns, stride), pairs);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(backend.PairFeatures(ConstMatrix(out.data, count / 2, out.columns, stride),
+                                       ConstMatrix(out.data + out.columns, count / 2, out.columns, stride), pairs));
   return pairs;
 }
 
@@ -71,9 +68,7 @@ absl::Status ClassifierLogits(const Model& model, Activations& rows, const Membe
   const ModelConfig& config = model.config();
   const ModelWeights& weights = model.weights();
   Backend& backend = model.backend();
-  absl::StatusOr<Matrix> features = rows.FinalNorm();
-  if (!features.ok()) return features.status();
-
+  ASSIGN_OR_RETURN(Matrix features, rows.FinalNorm());
   const bool per_token = config.task == ModelTask::kTokenClassification;
   const int64_t count = static_cast<int64_t>(members.size());
   const int64_t outputs = per_token ? rows.rows() : count;
@@ -83,32 +78,30 @@ absl::Status ClassifierLogits(const Model& model, Activations& rows, const Membe
   for (const auto& [buffer, size] : {std::pair(&pooled, floats.pooled), std::pair(&paired, floats.paired),
                                      std::pair(&hidden, floats.hidden), std::pair(&output, floats.output)}) {
     if (size == 0) continue;
-    absl::StatusOr<Buffer> made = backend.AllocateIn(Workspace::kBatch, size);
-    if (!made.ok()) return made.status();
-    *buffer = *std::move(made);
+    ASSIGN_OR_RETURN(*buffer, backend.AllocateIn(Workspace::kBatch, size));
   }
-  if (!per_token) features = Pool(model, *features, members, pooled, paired);
-  if (!features.ok()) return features.status();
+  if (!per_token) {
+    ASSIGN_OR_RETURN(features, Pool(model, features, members, pooled, paired));
+  }
   // A ReLU turns NaN into 0, so numbers that are not finite are looked for before the classifier.
-  std::vector<float> checked(static_cast<size_t>(features->rows * features->columns));
-  absl::Status status = backend.Download(features->data, checked);
-  if (status.ok() && weights.classifier_hidden != nullptr) {
+  std::vector<float> checked(static_cast<size_t>(features.rows * features.columns));
+  RETURN_IF_ERROR(backend.Download(features.data, checked));
+  if (weights.classifier_hidden != nullptr) {
     const Matrix out = hidden.AsMatrix(outputs, config.classifier_hidden_size);
-    status = backend.Linear(*weights.classifier_hidden, *features, out, false);
+    RETURN_IF_ERROR(backend.Linear(*weights.classifier_hidden, features, out, false));
     features = out;
   }
   const Matrix out = output.AsMatrix(outputs, config.num_labels);
-  if (status.ok()) status = backend.Linear(*weights.classifier_output, *features, out, false);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(backend.Linear(*weights.classifier_output, features, out, false));
   const size_t labels = config.num_labels;
   const size_t width = checked.size() / outputs;
   logits.resize(outputs * labels);
-  status = backend.Download(out.data, logits);
+  RETURN_IF_ERROR(backend.Download(out.data, logits));
   for (int64_t r = 0; r < outputs; ++r) {
     if (AllFinite(checked.data() + r * width, width)) continue;
     std::fill_n(logits.begin() + static_cast<int64_t>(r * labels), labels, std::nanf(""));
   }
-  return status;
+  return absl::OkStatus();
 }
 
 // causal-lm: how likely every scored token was, and the distribution of the token that follows the text.
@@ -169,23 +162,20 @@ absl::Status NextTokenLogits(const Model& model, const Activations& rows, std::s
   const int64_t wanted = static_cast<int64_t>(places.size());
   const int64_t most = LogitsAtOnce(config, wanted);
   const Workspace workspace = phase == Phase::kPrefill ? Workspace::kBatch : Workspace::kPrompt;
-  absl::StatusOr<Buffer> last_rows = backend.AllocateIn(workspace, most * config.hidden_size);
-  if (!last_rows.ok()) return last_rows.status();
-  absl::StatusOr<Buffer> logit_rows = backend.AllocateIn(workspace, most * vocabulary);
-  if (!logit_rows.ok()) return logit_rows.status();
+  ASSIGN_OR_RETURN(const Buffer last_rows, backend.AllocateIn(workspace, most * config.hidden_size));
+  ASSIGN_OR_RETURN(const Buffer logit_rows, backend.AllocateIn(workspace, most * vocabulary));
   std::vector<float> host(most * vocabulary);
   for (int64_t first = 0; first < wanted; first += most) {
     const int64_t chunk = std::min(most, wanted - first);
-    const Matrix last = last_rows->AsMatrix(chunk, config.hidden_size);
-    const Matrix logits = logit_rows->AsMatrix(chunk, vocabulary);
-    absl::Status status = backend.GatherRows(rows.hidden(), places.subspan(first, chunk), last);
-    if (status.ok() && config.norm_position == NormPosition::kPre) {
-      status = backend.LayerNorm(last, weights.final_norm.weight.data(), weights.final_norm.bias.data(),
-                                 config.layer_norm_eps, last);
+    const Matrix last = last_rows.AsMatrix(chunk, config.hidden_size);
+    const Matrix logits = logit_rows.AsMatrix(chunk, vocabulary);
+    RETURN_IF_ERROR(backend.GatherRows(rows.hidden(), places.subspan(first, chunk), last));
+    if (config.norm_position == NormPosition::kPre) {
+      const Norm& norm = weights.final_norm;
+      RETURN_IF_ERROR(backend.LayerNorm(last, norm.weight.data(), norm.bias.data(), config.layer_norm_eps, last));
     }
-    if (status.ok()) status = backend.Linear(*weights.lm_head, last, logits, false, phase);
-    if (status.ok()) status = backend.Download(logits.data, std::span(host).first(chunk * vocabulary));
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(backend.Linear(*weights.lm_head, last, logits, false, phase));
+    RETURN_IF_ERROR(backend.Download(logits.data, std::span(host).first(chunk * vocabulary)));
     for (int64_t r = 0; r < chunk; ++r) visit(first + r, host.data() + r * vocabulary);
   }
   return absl::OkStatus();
@@ -195,8 +185,7 @@ absl::Status ComputeOutputs(const Model& model, Activations& rows, const Members
   const ModelConfig& config = model.config();
   if (config.task == ModelTask::kCausalLm) return Score(model, rows, members);
   std::vector<float> logits;
-  const absl::Status status = ClassifierLogits(model, rows, members, logits);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(ClassifierLogits(model, rows, members, logits));
 
   const int32_t labels = config.num_labels;
   const bool per_token = config.task == ModelTask::kTokenClassification;

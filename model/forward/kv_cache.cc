@@ -4,8 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "model/kinds/patterns.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
 
@@ -26,9 +26,7 @@ KvCache::KvCache(const Model& model, const Draw& draw, int64_t tokens)
 
 absl::Status KvCache::Allocate() {
   for (int32_t l = 0; l < num_layers_; ++l) {
-    absl::StatusOr<Buffer> layer = backend_.AllocateIn(Workspace::kCaches, Copies(l) * tokens_ * 2 * width_);
-    if (!layer.ok()) return layer.status();
-    layers_.push_back(*std::move(layer));
+    ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.AllocateIn(Workspace::kCaches, Copies(l) * tokens_ * 2 * width_));
   }
   return absl::OkStatus();
 }
@@ -39,8 +37,7 @@ absl::Status KvCache::Store(int32_t layer, const Activations& rows, int64_t toke
   std::iota(places.begin(), places.end(), 0);
   for (int64_t first = 0; first < rows.rows(); first += tokens, ++first_copy) {
     const Matrix to = Layer(layer).Rows(FirstRow(layer, first_copy) + first_token, tokens);
-    const absl::Status status = backend_.GatherRows(rows.keys_and_values().Rows(first, tokens), places, to);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(backend_.GatherRows(rows.keys_and_values().Rows(first, tokens), places, to));
   }
   return absl::OkStatus();
 }

@@ -10,6 +10,7 @@
 #include "model/forward/heads.h"
 #include "model/forward/softmax.h"
 #include "model/input/given_graph.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
@@ -175,27 +176,21 @@ struct Pass::State {
 };
 
 absl::Status Pass::State::Step() {
-  absl::Status status;
-  if (Done(group_begin, group_end)) {
-    status = StartGroup();
-    if (!status.ok()) return status;
-  }
+  if (Done(group_begin, group_end)) RETURN_IF_ERROR(StartGroup());
   if (wave.shared()) {
-    status = wave.RunLayer();
-    if (!status.ok() || wave.shared()) return status;
+    RETURN_IF_ERROR(wave.RunLayer());
+    if (wave.shared()) return absl::OkStatus();
   }
   if (wave.samples().empty()) {
     if (wave.done() && options.cache != nullptr) {
       inputs[0].Complete();
-      return status;
+      return absl::OkStatus();
     }
-    status = StartWave();
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(StartWave());
   }
-  status = wave.RemoveComplete();
-  if (status.ok() && !wave.samples().empty() && !wave.done()) status = wave.RunLayer();
-  if (!status.ok()) return status;
-  return wave.done() || wave.samples().empty() ? FinishWave() : status;
+  RETURN_IF_ERROR(wave.RemoveComplete());
+  if (!wave.samples().empty() && !wave.done()) RETURN_IF_ERROR(wave.RunLayer());
+  return wave.done() || wave.samples().empty() ? FinishWave() : absl::OkStatus();
 }
 
 // Takes the next inputs that fit together.
@@ -214,9 +209,7 @@ absl::Status Pass::State::StartGroup() {
     // Neighbours of one caller, the inputs of a request, have one flag.
     if (!group.empty() && group.back()->draw->stopping == input.draw->stopping) input.cancel = group.back()->cancel;
     if (input.cancel == nullptr) {
-      absl::StatusOr<std::unique_ptr<CancelOnStop>> made = CancelOnStop::Create(model.backend(), input.draw->stopping);
-      if (!made.ok()) return made.status();
-      input.cancel = *std::move(made);
+      ASSIGN_OR_RETURN(input.cancel, CancelOnStop::Create(model.backend(), input.draw->stopping));
     }
     group.push_back(&input);
     if (alone) {
@@ -245,11 +238,9 @@ absl::Status Pass::State::StartWave() {
 
 // Hands the results of the samples to their inputs, and completes those that have enough.
 absl::Status Pass::State::FinishWave() {
-  absl::Status status;
   const Members& samples = wave.samples();
-  if (!samples.empty() && options.cache == nullptr) status = ComputeOutputs(model, wave.rows(), samples);
-  if (status.ok()) status = wave.Finish();
-  if (!status.ok()) return status;
+  if (!samples.empty() && options.cache == nullptr) RETURN_IF_ERROR(ComputeOutputs(model, wave.rows(), samples));
+  RETURN_IF_ERROR(wave.Finish());
   CancelWhereCallersAsked();  // after the wait: the results of the others are whole
   for (const auto& member : samples) {
     if (!member->input->complete) static_cast<PassInput*>(member->input)->AddSample(*member);

@@ -4,14 +4,14 @@
 #include <memory>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "model/checkpoint/weights.h"
 #include "model/forward/edge_budget.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
 
-constexpr size_t kMostUnrecorded = 1 << 17;  // reports of a head, about 150 bytes each
+constexpr size_t kMostUnrecorded = 1 << 17;  // reports of heads, which are larger than their counts
 
 }  // namespace
 
@@ -49,22 +49,22 @@ absl::Status Wave::MakeLedger(RunningInput& input) const {
   std::vector<AttentionSpec> choices;
   for (int32_t l = 0; l < num_layers_; ++l) choices.push_back(input.Choose(model_, l));
   input.shares = SharesOf(model_.config().budget_shares, choices, input.ranges);
-  absl::StatusOr<std::unique_ptr<EdgeLedger>> ledger = model_.backend().MakeLedger(input.max_edges);
-  if (ledger.ok()) input.prefix->ledger = *std::move(ledger);
-  return ledger.status();
+  ASSIGN_OR_RETURN(input.prefix->ledger, model_.backend().MakeLedger(input.max_edges));
+  return absl::OkStatus();
 }
 
 absl::Status Wave::Start(std::span<RunningInput* const> inputs) {
   Clear();
-  PackedRows packed;
+  std::vector<QueryRange> ranges;
+  int64_t rows = 0;
   for (RunningInput* input : inputs) {
-    input->prefix = prefixes_.emplace_back(MakeMember(input, input->draw->first_sample, packed.rows()));
-    for (const QueryRange& range : input->ranges) packed.Add(range);
+    input->prefix = prefixes_.emplace_back(MakeMember(input, input->draw->first_sample, rows));
+    ranges.insert(ranges.end(), input->ranges.begin(), input->ranges.end());
+    rows += input->rows();
     if (input->max_edges == kNoCap) continue;
-    const absl::Status status = MakeLedger(*input);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(MakeLedger(*input));
   }
-  return shared_.Embed(packed, phase_);
+  return shared_.Embed(ranges, phase_);
 }
 
 absl::Status Wave::StartSamples(std::span<const Sample> samples) {
@@ -75,14 +75,12 @@ absl::Status Wave::StartSamples(std::span<const Sample> samples) {
     const Member& prefix = *input->prefix;
     Member& member = *samples_.emplace_back(MakeMember(input, sample, static_cast<int64_t>(rows.size())));
     if (prefix.ledger != nullptr) {
-      absl::StatusOr<std::unique_ptr<EdgeLedger>> ledger = model_.backend().CopyLedger(*prefix.ledger);
-      if (!ledger.ok()) return ledger.status();
-      member.ledger = *std::move(ledger);
+      ASSIGN_OR_RETURN(member.ledger, model_.backend().CopyLedger(*prefix.ledger));
     }
     for (int64_t r = 0; r < input->rows(); ++r) rows.push_back(prefix.row + r);
   }
-  const absl::Status status = own_.Resize(static_cast<int64_t>(rows.size()));
-  return status.ok() ? model_.backend().GatherRows(shared_.hidden(), rows, own_.hidden()) : status;
+  RETURN_IF_ERROR(own_.Resize(static_cast<int64_t>(rows.size())));
+  return model_.backend().GatherRows(shared_.hidden(), rows, own_.hidden());
 }
 
 absl::Status Wave::RemoveComplete() {
@@ -100,56 +98,44 @@ absl::Status Wave::RemoveComplete() {
 absl::Status Wave::RunLayer() {
   Activations& source = layer_ <= first_drawn_ ? shared_ : own_;
   Activations& rows = shared() ? shared_ : own_;
-  absl::Status status;
-  if (layer_ != first_drawn_ || !projected_) status = Project(source);
+  if (layer_ != first_drawn_ || !projected_) RETURN_IF_ERROR(Project(source));
   projected_ |= layer_ == first_drawn_;
   if (!(FillsCache() && layer_ + 1 == num_layers_)) {
-    if (status.ok()) status = rows.ReserveAttended();
-    if (status.ok()) status = Attend(source, rows);
-    if (status.ok()) status = rows.Finish(model_.weights().layer(layer_), phase_);
+    RETURN_IF_ERROR(Attend(source, rows));
+    RETURN_IF_ERROR(rows.Finish(model_.weights().layer(layer_), phase_));
   }
   ++layer_;
-  return status;
+  return absl::OkStatus();
 }
 
 absl::Status Wave::Project(Activations& rows) {
   const bool memberships = std::any_of(prefixes_.begin(), prefixes_.end(), [&](const auto& prefix) {
     return NeedsMemberships(prefix->input->Choose(model_, layer_));
   });
-  const absl::Status status = rows.Project(model_.weights().layer(layer_), memberships, phase_);
-  if (!status.ok() || cache_ == nullptr) return status;
+  RETURN_IF_ERROR(rows.Project(model_.weights().layer(layer_), memberships, phase_));
+  if (cache_ == nullptr) return absl::OkStatus();
   const RunningInput& input = *prefixes_[0]->input;
   const uint32_t first_copy = layer_ <= first_drawn_ ? 0 : samples_[0]->sample - input.draw->first_sample;
   return cache_->Store(layer_, rows, input.rows(), first_copy, input.ranges[0].first_query);
 }
 
 absl::Status Wave::Attend(const Activations& source, Activations& rows) {
-  const Members& members = shared() ? prefixes_ : samples_;
-  AttentionCall& call = unrecorded_.emplace_back(layer_, members);
-  const absl::Status status = call.Attend(model_, source.AttentionView(), &source == &shared_,
-                                          phase_ == Phase::kDecode ? cache_ : nullptr, rows.attended());
-  if (!status.ok()) return status;
-  // A graph made the call wait, and is large: it is not kept twice. Nor are the reports of very many short texts.
-  bool graphs = false;
-  size_t sequences = 0;
-  for (const auto& member : members) {
-    graphs |= member->input->wanted.graph;
-    sequences += member->input->ranges.size();
-  }
-  const size_t reports = sequences * model_.config().num_attention_heads * unrecorded_.size();
-  return graphs || reports > kMostUnrecorded ? Record() : status;
+  RETURN_IF_ERROR(rows.ReserveAttended());
+  AttentionCall& call = unrecorded_.emplace_back(layer_, shared() ? prefixes_ : samples_);
+  const KvCache* const cache = phase_ == Phase::kDecode ? cache_ : nullptr;
+  RETURN_IF_ERROR(call.Attend(model_, source.AttentionView(), &source == &shared_, cache, rows.attended()));
+  const size_t heads = call.sequences() * model_.config().num_attention_heads * unrecorded_.size();
+  return heads > kMostUnrecorded ? Record() : absl::OkStatus();
 }
 
 absl::Status Wave::Record() {
-  const absl::Status status = model_.backend().Synchronize();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(model_.backend().Synchronize());
   for (; !unrecorded_.empty(); unrecorded_.pop_front()) unrecorded_.front().Record(model_.config());
   return absl::OkStatus();
 }
 
 absl::Status Wave::Finish() {
-  const absl::Status status = Record();
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Record());
   for (const auto& member : samples_) {
     SampleResult& result = member->result;
     const SampleResult& prefix = member->input->prefix->result;
