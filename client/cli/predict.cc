@@ -171,7 +171,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
   if (!flags.json) out << RenderHeading();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const absl::StatusOr<v1::PredictResponse> response = arrived.Take(i);
-    const absl::Status status = response.status();
+    const absl::Status& status = response.status();
     if (status.ok()) {
       summary.Add(*response, inputs[i]);
       out << (flags.json ? ToJson(*response, false) + "\n" : RenderLine(i + 1, *response, inputs[i])) << std::flush;

@@ -85,20 +85,16 @@ const json* JsonObject::Find(const std::string& field, bool required) {
 
 bool JsonObject::Has(const std::string& field) { return Find(field, false) != nullptr; }
 
-int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t most) {
-  const json* value = Find(field, true);
-  if (value == nullptr) return least;
-  return Integer(field, least, most, least);
+int32_t JsonObject::Integer(const std::string& field, int32_t least, int32_t most) {
+  return Find(field, true) == nullptr ? least : Integer(field, least, most, least);
 }
 
-int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t most, int64_t fallback) {
+int32_t JsonObject::Integer(const std::string& field, int32_t least, int32_t most, int32_t fallback) {
   const json* value = Find(field, false);
   if (value == nullptr) return fallback;
-  if (!IsInteger(*value, least, most)) {
-    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: an integer from ", least, " to ", most));
-    return fallback;
-  }
-  return value->get<int64_t>();
+  if (IsInteger(*value, least, most)) return value->get<int32_t>();
+  Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: an integer from ", least, " to ", most));
+  return fallback;
 }
 
 double JsonObject::Number(const std::string& field, double least, double most, double fallback) {
@@ -155,6 +151,11 @@ absl::Status JsonObject::Finish() {
         absl::StrCat("unknown field ", Path(ShowJson(json(name))), DidYouMean(name, known_)));
   }
   return absl::OkStatus();
+}
+
+void JsonObject::FinishInto(JsonObject& parent) {
+  const absl::Status status = Finish();
+  if (!status.ok()) parent.Fail(std::string(status.message()));
 }
 
 }  // namespace edgewise

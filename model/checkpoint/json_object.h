@@ -23,8 +23,8 @@ class JsonObject {
   JsonObject(const nlohmann::json& object, std::string path);
 
   bool Has(const std::string& field);
-  int64_t Integer(const std::string& field, int64_t least, int64_t most);  // required
-  int64_t Integer(const std::string& field, int64_t least, int64_t most, int64_t fallback);
+  int32_t Integer(const std::string& field, int32_t least, int32_t most);  // required
+  int32_t Integer(const std::string& field, int32_t least, int32_t most, int32_t fallback);
   double Number(const std::string& field, double least, double most, double fallback);
   bool Boolean(const std::string& field, bool fallback);
   std::string String(const std::string& field, const std::string& fallback);
@@ -40,6 +40,8 @@ class JsonObject {
   void Refuse(const std::vector<const char*>& fields, const std::string& owner);
   // OK when nothing failed and every field of the object was asked for.
   absl::Status Finish();
+  // The same for an object inside another: what failed fails there.
+  void FinishInto(JsonObject& parent);
 
  private:
   const nlohmann::json* Find(const std::string& field, bool required);

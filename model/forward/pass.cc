@@ -179,15 +179,13 @@ absl::Status Pass::State::Step() {
   if (Done(group_begin, group_end)) RETURN_IF_ERROR(StartGroup());
   if (wave.shared()) {
     RETURN_IF_ERROR(wave.RunLayer());
-    if (wave.shared()) return absl::OkStatus();
-  }
-  if (wave.samples().empty()) {
-    if (wave.done() && options.cache != nullptr) {
+    if (!wave.done()) return absl::OkStatus();
+    if (options.cache != nullptr) {
       inputs[0].Complete();
       return absl::OkStatus();
     }
-    RETURN_IF_ERROR(StartWave());
   }
+  if (wave.samples().empty()) RETURN_IF_ERROR(StartWave());
   RETURN_IF_ERROR(wave.RemoveComplete());
   if (!wave.samples().empty() && !wave.done()) RETURN_IF_ERROR(wave.RunLayer());
   return wave.done() || wave.samples().empty() ? FinishWave() : absl::OkStatus();

@@ -16,7 +16,7 @@ namespace edgewise {
 
 class JsonObject;  // model/checkpoint/json_object.h
 
-inline constexpr int64_t kMaxPlaces = 1 << 20;  // windows, sources, blocks: as many as a model may have positions
+inline constexpr int32_t kMaxPlaces = 1 << 20;  // windows, sources, blocks: as many as a model may have positions
 
 struct TensorShape {
   std::string name;

@@ -13,7 +13,7 @@
 
 namespace edgewise {
 
-class SourceCache;  // model/kinds/ssa_sources.h
+class SourceCache;  // model/kinds/ssa.h
 
 // The first layer whose edges are random (sbm, ssa); attention.size() where none is.
 int32_t FirstDrawnLayer(const std::vector<AttentionConfig>& attention);

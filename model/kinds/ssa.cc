@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_object.h"
 #include "model/kinds/kind.h"
-#include "model/kinds/ssa_sources.h"
+#include "model/kinds/ssa.h"
 
 namespace edgewise {
 namespace {
@@ -61,13 +61,13 @@ void Parse(JsonObject& object, const ModelConfig& config, bool listed, std::span
   attention.local = object.Choice("bias", {"local", "none"}) == 0;
   if (attention.local) {
     object.Refuse({"keep"}, "bias \"none\"");
-    attention.windows = static_cast<int32_t>(object.Integer("windows", 1, kMaxPlaces));
+    attention.windows = object.Integer("windows", 1, kMaxPlaces);
     ParseSigma(object, listed, attention, last_sigma);
     ParseGrid(object, config.max_position_embeddings, attention);
   } else {
     object.Refuse({"sigma", "grid"}, "bias \"local\"");
-    attention.keep = static_cast<int32_t>(object.Integer("keep", 1, kMaxPlaces, 0));
-    attention.windows = static_cast<int32_t>(object.Integer("windows", 1, kMaxPlaces, 0));
+    attention.keep = object.Integer("keep", 1, kMaxPlaces, 0);
+    attention.windows = object.Integer("windows", 1, kMaxPlaces, 0);
     if (object.Has("keep") == object.Has("windows")) {
       object.Fail(absl::StrCat(object.Path(object.Has("keep") ? "windows is given beside keep" : "keep is missing"),
                                "; bias \"none\" has keep or windows"));
@@ -123,8 +123,9 @@ absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig
   ssa.kind = &kSsaKind;
   ssa.local = windows > 0;
   if (windows == 0 && keep == 0) return Invalid("windows is 0; allowed: windows or keep from 1");
-  if (windows > kMaxPlaces) return Invalid(absl::StrCat("windows is ", windows, "; allowed: 1 to ", kMaxPlaces));
-  if (keep > kMaxPlaces) return Invalid(absl::StrCat("keep is ", keep, "; allowed: 1 to ", kMaxPlaces));
+  if (windows > uint32_t{kMaxPlaces})
+    return Invalid(absl::StrCat("windows is ", windows, "; allowed: 1 to ", kMaxPlaces));
+  if (keep > uint32_t{kMaxPlaces}) return Invalid(absl::StrCat("keep is ", keep, "; allowed: 1 to ", kMaxPlaces));
   if (windows > 0 && keep > 0) return Invalid(absl::StrCat("keep is ", keep, " beside windows; allowed: one of them"));
   ssa.windows = static_cast<int32_t>(windows);
   ssa.keep = static_cast<int32_t>(keep);

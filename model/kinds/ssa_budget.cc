@@ -3,7 +3,7 @@
 #include <bit>
 #include <limits>
 
-#include "model/kinds/ssa_sources.h"
+#include "model/kinds/ssa.h"
 
 namespace edgewise {
 namespace {

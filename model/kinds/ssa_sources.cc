@@ -1,5 +1,3 @@
-#include "model/kinds/ssa_sources.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,6 +6,7 @@
 #include <numeric>
 
 #include "kernels/permutation.h"
+#include "model/kinds/ssa.h"
 
 namespace edgewise {
 namespace {
@@ -147,13 +146,47 @@ class GroupBuilder {
   GroupedKeys groups_;
 };
 
+// Windows a = 0 .. count - 1 of `length` places: the first of window a. a = count: the end.
+int32_t WindowBegin(int32_t a, int32_t length, int32_t count) {
+  return static_cast<int32_t>(static_cast<int64_t>(a) * length / count);
+}
+
+// The windows of a causal model are places in the context, whatever the text: 0 .. windows - 1. Bias none has one.
+int32_t WindowOf(const ModelConfig& config, const AttentionConfig& attention, int32_t position) {
+  if (!attention.local) return 0;
+  if (attention.grid_rows > 0) {
+    // The last window whose first row is at most this one.
+    const int64_t count = std::min(attention.windows, attention.grid_rows), row = position / attention.grid_columns;
+    return static_cast<int32_t>(((row + 1) * count - 1) / attention.grid_rows);
+  }
+  return position / CeilDivide(config.max_position_embeddings, attention.windows);
+}
+
+// The first position of such a window, and the one behind its last.
+std::pair<int32_t, int32_t> Window(const ModelConfig& config, const AttentionConfig& attention, int32_t window) {
+  const int32_t length = config.max_position_embeddings;
+  if (!attention.local) return {0, length};
+  if (attention.grid_rows > 0) {
+    const int32_t count = std::min(attention.windows, attention.grid_rows);
+    return {WindowBegin(window, attention.grid_rows, count) * attention.grid_columns,
+            WindowBegin(window + 1, attention.grid_rows, count) * attention.grid_columns};
+  }
+  const int32_t size = CeilDivide(length, attention.windows);
+  return {window * size, static_cast<int32_t>(std::min<int64_t>(int64_t{size} * (window + 1), length))};
+}
+
+// How many of `length` places are sources with bias none.
+int32_t Kept(const AttentionConfig& attention, int32_t length) {
+  return std::min(length, attention.keep > 0 ? attention.keep : CeilDivide(length, attention.windows));
+}
+
 // Windows of the context from that of the first query on.
 GroupedKeys CausalGroups(const AttentionSpec& choice, const QueryRange& range) {
   const std::vector<int32_t>& positions = range.sequence->positions;
   GroupBuilder groups(range, true);
-  const int32_t last = SsaWindowOf(*choice.config, *choice.attention, positions.back());
-  for (int32_t a = SsaWindowOf(*choice.config, *choice.attention, positions[range.first_query]); a <= last; ++a) {
-    const int32_t end = SsaWindow(*choice.config, *choice.attention, a).second;
+  const int32_t last = WindowOf(*choice.config, *choice.attention, positions.back());
+  for (int32_t a = WindowOf(*choice.config, *choice.attention, positions[range.first_query]); a <= last; ++a) {
+    const int32_t end = Window(*choice.config, *choice.attention, a).second;
     if (!groups.HasQueriesBefore(end)) continue;
     groups.AddPositions(end, choice.sources != nullptr ? choice.sources->Get(choice, a) : SsaSources(choice, a));
   }
@@ -175,42 +208,12 @@ GroupedKeys GridGroups(const AttentionSpec& choice, const RandomKey& key, const 
 
 }  // namespace
 
-int32_t SsaWindowOf(const ModelConfig& config, const AttentionConfig& attention, int32_t position) {
-  if (!attention.local) return 0;
-  if (attention.grid_rows > 0) {
-    // The last window whose first row is at most this one.
-    const int64_t count = std::min(attention.windows, attention.grid_rows), row = position / attention.grid_columns;
-    return static_cast<int32_t>(((row + 1) * count - 1) / attention.grid_rows);
-  }
-  return position / CeilDivide(config.max_position_embeddings, attention.windows);
-}
-
-std::pair<int32_t, int32_t> SsaWindow(const ModelConfig& config, const AttentionConfig& attention, int32_t window) {
-  const int32_t length = config.max_position_embeddings;
-  if (!attention.local) return {0, length};
-  if (attention.grid_rows > 0) {
-    const int32_t count = std::min(attention.windows, attention.grid_rows);
-    return {WindowBegin(window, attention.grid_rows, count) * attention.grid_columns,
-            WindowBegin(window + 1, attention.grid_rows, count) * attention.grid_columns};
-  }
-  const int32_t size = CeilDivide(length, attention.windows);
-  return {window * size, static_cast<int32_t>(std::min<int64_t>(int64_t{size} * (window + 1), length))};
-}
-
-int32_t SsaKept(const AttentionConfig& attention, int32_t length) {
-  return std::min(length, attention.keep > 0 ? attention.keep : CeilDivide(length, attention.windows));
-}
-
-int32_t WindowBegin(int32_t a, int32_t length, int32_t count) {
-  return static_cast<int32_t>(static_cast<int64_t>(a) * length / count);
-}
-
 std::vector<int32_t> SsaSources(const AttentionSpec& choice, int32_t window) {
   const AttentionConfig& attention = *choice.attention;
   const RandomKey key = KeyOf(choice, 0);
   const int32_t length = choice.config->max_position_embeddings;
-  if (!attention.local) return UniformSources(key, length, SsaKept(attention, length));
-  const auto [begin, end] = SsaWindow(*choice.config, attention, window);
+  if (!attention.local) return UniformSources(key, length, Kept(attention, length));
+  const auto [begin, end] = Window(*choice.config, attention, window);
   if (attention.grid_rows > 0) {
     return Sorted(ShuffleGrid(key, window, end / attention.grid_columns, attention), begin, end);
   }
@@ -231,7 +234,7 @@ GroupedKeys SsaGroups(const AttentionSpec& choice, uint32_t side, const QueryRan
   const int32_t tokens = range.sequence->valid();
   GroupBuilder groups(range, false);
   if (!attention.local) {
-    groups.AddTokens(tokens, UniformSources(key, tokens, SsaKept(attention, tokens)));
+    groups.AddTokens(tokens, UniformSources(key, tokens, Kept(attention, tokens)));
     return groups.Take();
   }
   std::vector<double> normals(tokens);

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/checkpoint/attention_config.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
