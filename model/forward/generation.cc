@@ -19,7 +19,7 @@
 #include "model/forward/token_choice.h"
 #include "model/forward/wave.h"
 #include "model/kinds/patterns.h"
-#include "model/kinds/ssa_sources.h"
+#include "model/kinds/ssa.h"
 #include "text/status_macros.h"
 
 namespace edgewise {
