@@ -10,19 +10,15 @@
 namespace edgewise {
 namespace {
 
-// Caches of unlike lengths that come and go leave gaps between them: so much more is taken than they may fill.
-constexpr double kGaps = 1.25;
-
 int64_t Width(const ModelConfig& config) { return static_cast<int64_t>(config.num_attention_heads) * config.head_dim; }
 
 }  // namespace
 
 absl::Status ReserveForPasses(const Model& model) {
-  const int64_t rows = kMaxWaveTokens;
-  // The rows that samples share, and those of each.
-  const int64_t floats = 2 * rows * Activations::FloatsPerRow(model) + HeadFloats(model.config(), rows);
-  const absl::Status status = model.backend().Reserve(Workspace::kBatch, floats);
-  return status.ok() ? model.backend().Reserve(Workspace::kAttention, rows * 2 * Width(model.config())) : status;
+  // The rows that samples share and those of each; keys and values of a call, which a GPU may round to half their
+  // bytes.
+  const int64_t of_row = 2 * Activations::FloatsPerRow(model) + Width(model.config());
+  return model.backend().Reserve(kMaxWaveTokens * of_row + HeadFloats(model.config(), kMaxWaveTokens), 0);
 }
 
 absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& limits) {
@@ -40,17 +36,14 @@ absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& l
   // Doubles: whole generations may be more than there are bytes.
   const double of_layer = static_cast<double>(samples) * config.max_position_embeddings * 2 * Width(config);
   const double all = static_cast<double>(limits.generations) * static_cast<double>(layers) * of_layer;
-  const double caches = std::min(all, kGaps * static_cast<double>(limits.cache_bytes / sizeof(float)));
+  const double caches = std::min(all, static_cast<double>(limits.cache_bytes / sizeof(float)));
   // A call of attention has the cache of one layer. Samples share that of the first layer that draws and those below.
   const int64_t first_drawn = FirstDrawnLayer(config.attention);
   const double of_call = first_drawn + 1 < layers
                              ? std::min(of_layer, caches / static_cast<double>(layers - first_drawn - 1))
                              : std::min(of_layer / static_cast<double>(samples), caches);
 
-  Backend& backend = model.backend();
-  absl::Status status = backend.Reserve(Workspace::kPrompt, rows);
-  if (status.ok()) status = backend.Reserve(Workspace::kCaches, static_cast<int64_t>(caches));
-  return status.ok() ? backend.Reserve(Workspace::kAttention, static_cast<int64_t>(of_call)) : status;
+  return model.backend().Reserve(0, rows + static_cast<int64_t>(caches + of_call / 2));
 }
 
 }  // namespace edgewise

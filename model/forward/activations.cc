@@ -10,11 +10,8 @@
 
 namespace edgewise {
 
-Activations::Activations(const Model& model, Workspace workspace)
-    : model_(model),
-      backend_(model.backend()),
-      pre_norm_(model.config().norm_position == NormPosition::kPre),
-      workspace_(workspace) {}
+Activations::Activations(const Model& model)
+    : model_(model), backend_(model.backend()), pre_norm_(model.config().norm_position == NormPosition::kPre) {}
 
 int64_t Activations::Columns(const ModelConfig& config, Field field, int64_t rank) {
   const int64_t hidden = config.hidden_size, heads = config.num_attention_heads, width = heads * config.head_dim;
@@ -39,7 +36,7 @@ absl::Status Activations::Reserve(std::initializer_list<Field> fields) {
     const int64_t floats = rows_ * Columns(model_.config(), field, rank_);
     if (buffer.size() >= floats) continue;
     buffer = Buffer();  // freed before more is asked for
-    ASSIGN_OR_RETURN(buffer, backend_.AllocateIn(workspace_, floats));
+    ASSIGN_OR_RETURN(buffer, backend_.Allocate(floats));
   }
   return absl::OkStatus();
 }

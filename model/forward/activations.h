@@ -24,7 +24,7 @@ struct Norm;
 class Activations {
  public:
   // `model` must outlive the activations.
-  Activations(const Model& model, Workspace workspace);
+  explicit Activations(const Model& model);
 
   // The floats that one row takes in all buffers together.
   static int64_t FloatsPerRow(const Model& model);
@@ -68,7 +68,6 @@ class Activations {
   const Model& model_;
   Backend& backend_;
   const bool pre_norm_;
-  const Workspace workspace_;
   int64_t rows_ = 0;
   int64_t rank_ = 0;  // of the last layer that had memberships
   Buffer buffers_[kFields];

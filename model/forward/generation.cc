@@ -20,6 +20,7 @@
 #include "model/forward/wave.h"
 #include "model/kinds/patterns.h"
 #include "model/kinds/ssa.h"
+#include "text/field_error.h"
 #include "text/status_macros.h"
 
 namespace edgewise {
@@ -131,9 +132,8 @@ absl::Status Generation::State::CheckBudget() const {
     coming.push_back(any_token);
   }
   if (options.max_edges >= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("max_edges is ", options.max_edges,
-                                                 "; a row of this text needs up to ", most,
-                                                 " edges (those that are never dropped)"));
+  return FieldError("max_edges", absl::StrCat("is ", options.max_edges, "; a row of this text needs up to ", most,
+                                              " edges (those that are never dropped)"));
 }
 
 // One layer of the tokens before the last one, whose keys and values go to the cache.

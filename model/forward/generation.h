@@ -68,7 +68,7 @@ class Generation {
  public:
   // `model` is a causal-lm and must outlive the generation; `prompt` comes from Model::Prepare, without a pairwise
   // bias; `stop` has no empty string. Allocates the cache. INVALID_ARGUMENT: max_edges is below the forced edges of a
-  // row that this text can reach (the message begins with "max_edges" and gives that number); RESOURCE_EXHAUSTED: no
+  // row that this text can reach (the field is max_edges; the message gives the least); RESOURCE_EXHAUSTED: no
   // memory.
   static absl::StatusOr<std::unique_ptr<Generation>> Create(const Model& model, ModelSequence prompt,
                                                             GenerationOptions options);

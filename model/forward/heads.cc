@@ -78,7 +78,7 @@ absl::Status ClassifierLogits(const Model& model, Activations& rows, const Membe
   for (const auto& [buffer, size] : {std::pair(&pooled, floats.pooled), std::pair(&paired, floats.paired),
                                      std::pair(&hidden, floats.hidden), std::pair(&output, floats.output)}) {
     if (size == 0) continue;
-    ASSIGN_OR_RETURN(*buffer, backend.AllocateIn(Workspace::kBatch, size));
+    ASSIGN_OR_RETURN(*buffer, backend.Allocate(size));
   }
   if (!per_token) {
     ASSIGN_OR_RETURN(features, Pool(model, features, members, pooled, paired));
@@ -161,9 +161,8 @@ absl::Status NextTokenLogits(const Model& model, const Activations& rows, std::s
   const int64_t vocabulary = config.vocab_size;
   const int64_t wanted = static_cast<int64_t>(places.size());
   const int64_t most = LogitsAtOnce(config, wanted);
-  const Workspace workspace = phase == Phase::kPrefill ? Workspace::kBatch : Workspace::kPrompt;
-  ASSIGN_OR_RETURN(const Buffer last_rows, backend.AllocateIn(workspace, most * config.hidden_size));
-  ASSIGN_OR_RETURN(const Buffer logit_rows, backend.AllocateIn(workspace, most * vocabulary));
+  ASSIGN_OR_RETURN(const Buffer last_rows, backend.Allocate(most * config.hidden_size));
+  ASSIGN_OR_RETURN(const Buffer logit_rows, backend.Allocate(most * vocabulary));
   std::vector<float> host(most * vocabulary);
   for (int64_t first = 0; first < wanted; first += most) {
     const int64_t chunk = std::min(most, wanted - first);

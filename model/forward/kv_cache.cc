@@ -26,7 +26,7 @@ KvCache::KvCache(const Model& model, const Draw& draw, int64_t tokens)
 
 absl::Status KvCache::Allocate() {
   for (int32_t l = 0; l < num_layers_; ++l) {
-    ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.AllocateIn(Workspace::kCaches, Copies(l) * tokens_ * 2 * width_));
+    ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.Allocate(Copies(l) * tokens_ * 2 * width_));
   }
   return absl::OkStatus();
 }

@@ -22,8 +22,8 @@ Wave::Wave(const Model& model, int32_t first_drawn, Phase phase, KvCache* cache)
       num_layers_(model.config().num_hidden_layers),
       // Where the last layer does not attend, its draws make no difference.
       first_drawn_(FillsCache() && first_drawn + 1 == num_layers_ ? num_layers_ : first_drawn),
-      shared_(model, cache == nullptr ? Workspace::kBatch : Workspace::kPrompt),
-      own_(model, cache == nullptr ? Workspace::kBatch : Workspace::kPrompt) {}
+      shared_(model),
+      own_(model) {}
 
 void Wave::Clear() {
   layer_ = 0;

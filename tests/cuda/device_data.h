@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/device/runtime.h"
+#include "kernels/cuda/device/device_array.h"
 #include "kernels/tensor.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/random_floats.h"
@@ -21,10 +21,10 @@ using edgewise::testing::Random;
 
 // An array on the device, a copy of one on the host.
 template <typename T>
-class DeviceArray {
+class DeviceCopy {
  public:
-  DeviceArray(const std::shared_ptr<Device>& device, const std::vector<T>& host)
-      : size_(host.size()), memory_(*DeviceMemory::Copy(device, std::span<const T>(host))) {}
+  DeviceCopy(const std::shared_ptr<Device>& device, const std::vector<T>& host)
+      : size_(host.size()), memory_(*DeviceArray::Copy(*device, std::span<const T>(host))) {}
   T* data() const { return static_cast<T*>(memory_.data()); }
   std::vector<T> Host() const {
     std::vector<T> host(size_);
@@ -34,7 +34,7 @@ class DeviceArray {
 
  private:
   size_t size_;
-  DeviceMemory memory_;
+  DeviceArray memory_;
 };
 
 inline constexpr float kUntouched = -77.0f;
@@ -73,7 +73,7 @@ class DeviceMatrix {
   }
 
   int64_t rows_, columns_, stride_, shift_;
-  DeviceArray<float> array_;
+  DeviceCopy<float> array_;
 };
 
 // Runs every test with the threads of a block going forwards, backwards and shuffled.

@@ -41,8 +41,8 @@ class MembershipsTest : public OrderTest {
     const DeviceMatrix q(device_, part(q_), rows, columns, columns + gap, shift), k(device_, part(k_), rows, columns);
     const int32_t rank = weights->rank();
     const int64_t size = shape_.heads * rows;
-    const DeviceArray<float> x(device_, std::vector<float>(size * rank)), y(device_, std::vector<float>(size * rank));
-    const DeviceArray<float> a(device_, std::vector<float>(size)), c(device_, std::vector<float>(size));
+    const DeviceCopy<float> x(device_, std::vector<float>(size * rank)), y(device_, std::vector<float>(size * rank));
+    const DeviceCopy<float> a(device_, std::vector<float>(size)), c(device_, std::vector<float>(size));
     EXPECT_TRUE(
         ComputeMemberships(*device_, *weights, q.view(), k.view(), {x.data(), y.data(), a.data(), c.data(), rows, rank})
             .ok());

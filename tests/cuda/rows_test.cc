@@ -30,7 +30,7 @@ TEST_P(RowsTest, Embed) {
     for (int64_t r = 0; r < s.rows; ++r)
       ids[r] = static_cast<int32_t>(r * 5 % 11), places[r] = static_cast<int32_t>(19 - r);
     const DeviceMatrix words(device_, word, 11, s.columns), positions(device_, position, 20, s.columns);
-    const DeviceArray<int32_t> device_ids(device_, ids), device_places(device_, places);
+    const DeviceCopy<int32_t> device_ids(device_, ids), device_places(device_, places);
     for (const bool with_position : {false, true}) {
       const DeviceMatrix y(device_, Random(s.rows * s.columns, 3), s.rows, s.columns, s.stride, s.shift);
       ASSERT_EQ(Embed(stream(), words.view(), with_position ? ConstMatrix(positions.view()) : ConstMatrix(),
@@ -55,7 +55,7 @@ TEST_P(RowsTest, LayerNorm) {
     std::vector<float> expected(x.size());
     reference::LayerNorm({x.data(), s.rows, s.columns}, weight.data(), bias.data(), 1e-5f,
                          {expected.data(), s.rows, s.columns});
-    const DeviceArray<float> w(device_, weight), b(device_, bias);
+    const DeviceCopy<float> w(device_, weight), b(device_, bias);
     const DeviceMatrix given(device_, x, s.rows, s.columns, s.stride, s.shift), y(device_, x, s.rows, s.columns);
     ASSERT_EQ(LayerNorm(stream(), given.view(), w.data(), b.data(), 1e-5f, y.view()), cudaSuccess);
     const auto result = y.Host();
@@ -79,7 +79,7 @@ TEST_P(RowsTest, GatherRows) {
     const DeviceMatrix source(device_, x, s.rows, s.columns, s.stride, s.shift);
     std::vector<int64_t> rows;
     for (int64_t r = 0; r < 13; ++r) rows.push_back(r * 7 % s.rows);
-    const DeviceArray<int64_t> device_rows(device_, rows);
+    const DeviceCopy<int64_t> device_rows(device_, rows);
     const DeviceMatrix y(device_, Random(13 * s.columns, 2), 13, s.columns, s.stride + 1);
     ASSERT_EQ(GatherRows(stream(), source.view(), device_rows.data(), y.view()), cudaSuccess);
     const auto result = y.Host();
@@ -96,8 +96,8 @@ TEST_P(RowsTest, PoolMean) {
     const DeviceMatrix source(device_, x, rows, columns, columns + 3);
     const std::vector<int64_t> offsets = {0, 1, 1, 140, 150};  // one row, none, many, few
     const std::vector<float> divisors = {1.0f, 3.0f, 139.0f, 7.5f};
-    const DeviceArray<int64_t> device_offsets(device_, offsets);
-    const DeviceArray<float> device_divisors(device_, divisors);
+    const DeviceCopy<int64_t> device_offsets(device_, offsets);
+    const DeviceCopy<float> device_divisors(device_, divisors);
     const DeviceMatrix y(device_, Random(4 * columns, 2), 4, columns, columns + 1);
     ASSERT_EQ(PoolMean(stream(), source.view(), device_offsets.data(), device_divisors.data(), y.view()), cudaSuccess);
     const auto result = y.Host();
@@ -109,8 +109,8 @@ TEST_P(RowsTest, PoolMean) {
       }
     }
     // The third sequence alone.
-    const DeviceArray<int64_t> alone_offsets(device_, std::vector<int64_t>{0, 139});
-    const DeviceArray<float> alone_divisor(device_, std::vector<float>{139.0f});
+    const DeviceCopy<int64_t> alone_offsets(device_, std::vector<int64_t>{0, 139});
+    const DeviceCopy<float> alone_divisor(device_, std::vector<float>{139.0f});
     const DeviceMatrix alone(device_, Random(columns, 2), 1, columns);
     ASSERT_EQ(PoolMean(stream(), ConstMatrix(source.view()).Rows(1, 139), alone_offsets.data(), alone_divisor.data(),
                        alone.view()),
@@ -139,7 +139,7 @@ TEST_P(RowsTest, PairFeatures) {
 TEST_P(RowsTest, FinishProduct) {
   for (const Shape s : kShapes) {
     const auto product = Random(s.rows * s.columns, 1), bias = Random(s.columns, 2), before = Random(product.size(), 3);
-    const DeviceArray<float> b(device_, bias);
+    const DeviceCopy<float> b(device_, bias);
     for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu}) {
       for (const bool with_bias : {false, true}) {
         for (const bool accumulate : {false, true}) {
@@ -170,14 +170,14 @@ TEST_P(RowsTest, RoundRowsAndPadding) {
   for (const Shape s : kShapes) {
     const auto x = Random(s.rows * s.columns, 1);
     const DeviceMatrix source(device_, x, s.rows, s.columns, s.stride, s.shift);
-    const DeviceArray<__nv_bfloat16> rounded(device_, std::vector<__nv_bfloat16>(x.size()));
+    const DeviceCopy<__nv_bfloat16> rounded(device_, std::vector<__nv_bfloat16>(x.size()));
     ASSERT_EQ(RoundRows(stream(), source.view().data, s.stride, s.rows, s.columns, rounded.data()), cudaSuccess);
     const auto result = rounded.Host();
     for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(__bfloat162float(result[i]), Rounded(x[i]));
 
     const int64_t wide = (s.columns + 7) / 8 * 8;
-    const DeviceArray<float> padded(device_, std::vector<float>(s.rows * wide, kUntouched));
-    const DeviceArray<__nv_bfloat16> padded16(device_, std::vector<__nv_bfloat16>(s.rows * wide));
+    const DeviceCopy<float> padded(device_, std::vector<float>(s.rows * wide, kUntouched));
+    const DeviceCopy<__nv_bfloat16> padded16(device_, std::vector<__nv_bfloat16>(s.rows * wide));
     ASSERT_EQ(PadRows(stream(), source.view(), padded.data(), wide), cudaSuccess);
     ASSERT_EQ(PadRoundRows(stream(), source.view(), padded16.data(), wide), cudaSuccess);
     const auto floats = padded.Host();
