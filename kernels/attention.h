@@ -114,20 +114,29 @@ struct EdgeCap {
   bool capped = false;           // out: edges were dropped
 };
 
-struct HeadReport {
+// Counts of one head over the queries of one sequence.
+struct HeadCounts {
   uint64_t edges = 0;     // distinct attended pairs
   uint64_t isolated = 0;  // queries without an edge
   // Where wanted. DrawnRows: mean distinct edges of the uncapped law, forced ones included. Other patterns: edges.
   double expected = 0.0;
   std::vector<uint32_t> key_degrees;  // [n] queries that attend to each key; where wanted
-  HeadEdges graph;                    // where wanted
+};
+
+struct HeadReport : HeadCounts {
+  HeadEdges graph;  // where wanted
+};
+
+// The optional parts of a report.
+struct Wanted {
+  bool expected = false;
+  bool key_degrees = false;
+  bool graph = false;
 };
 
 // The report of an attention call on one sequence. Edges and isolated queries are always counted.
 struct AttentionReport {
-  bool want_expected = false;
-  bool want_key_degrees = false;
-  bool want_graph = false;
+  Wanted wanted;
   std::vector<HeadReport> heads;  // out: [num_heads]
 };
 

@@ -1,22 +1,19 @@
-// Memory of requests, taken from a backend when a model is loaded.
+// Memory of requests, reserved on a backend when a model is loaded.
 #ifndef EDGEWISE_MODEL_RESERVE_H_
 #define EDGEWISE_MODEL_RESERVE_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/backend.h"
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/weights.h"
 #include "model/model.h"
 
 namespace edgewise {
 
-// What a full wave of a pass needs (Pass::Options), whatever its texts are. Not in it: texts longer than a wave,
-// windows that run at once under a budget or a given graph, graphs that are asked for.
-absl::Status ReserveForPasses(const ModelConfig& config, const ModelWeights& weights, Backend& backend);
+// Reserves a full wave of a pass (kMaxWaveTokens). Not included: longer texts, windows that run at once under a budget
+// or a given graph, graphs that are wanted.
+absl::Status ReserveForPasses(const Model& model);
 
-// What may run at once.
+// The generations that may run at once.
 struct GenerationLimits {
   uint64_t cache_bytes = 0;  // keys and values together
   uint64_t generations = 0;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/backend.h"
+#include "model/load.h"
 #include "model/model.h"
 #include "selfcheck/attention_check.h"
 #include "selfcheck/flags.h"
@@ -75,14 +76,14 @@ struct Models {
 // Loads on the CPU first: a model that the CPU refuses is at fault itself; where only the device refuses, the device
 // is.
 ExitCode LoadModels(const std::string& directory, const Devices& devices, Models& models) {
-  absl::StatusOr<std::unique_ptr<Model>> on_cpu = Model::Load(directory, *devices.cpu);
+  absl::StatusOr<std::unique_ptr<Model>> on_cpu = LoadModel(directory, *devices.cpu);
   if (!on_cpu.ok()) {
     const bool of_files = !absl::IsResourceExhausted(on_cpu.status()) && !absl::IsInternal(on_cpu.status());
     return Fail(of_files ? kBadFlags : kNoDevice,
                 absl::StrCat("--model=", directory, ": ", std::string(on_cpu.status().message())));
   }
   models.on_cpu = *std::move(on_cpu);
-  absl::StatusOr<std::unique_ptr<Model>> on_device = Model::Load(directory, *devices.device);
+  absl::StatusOr<std::unique_ptr<Model>> on_device = LoadModel(directory, *devices.device);
   if (!on_device.ok()) {
     const std::string message = absl::StrCat("the CPU takes the model, ", devices.device->device(),
                                              " does not: ", std::string(on_device.status().message()));

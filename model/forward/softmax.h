@@ -21,7 +21,7 @@ inline std::vector<double> Softmax(const float* logits, size_t count) {
   return probabilities;
 }
 
-// Entry `index` of it.
+// Entry `index` of Softmax.
 inline double SoftmaxOf(const float* logits, size_t count, size_t index) {
   const double largest = *std::max_element(logits, logits + count);
   double total = 0.0;

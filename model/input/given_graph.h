@@ -1,4 +1,4 @@
-// Graphs that come with a request, or go back with an answer.
+// Graphs as requests give them and as answers return them.
 #ifndef EDGEWISE_MODEL_INPUT_GIVEN_GRAPH_H_
 #define EDGEWISE_MODEL_INPUT_GIVEN_GRAPH_H_
 

@@ -15,11 +15,9 @@ namespace edgewise {
 
 class SourceCache;  // model/kinds/ssa.h
 
-// Whether the kinds of the layers decide the edges; false: DENSE or a given graph decides them.
-bool Draws(const ModelInput& input);
-
 // The first layer whose kind draws edges; attention.size() where no layer draws.
 int32_t FirstDrawnLayer(const std::vector<AttentionConfig>& attention);
+int32_t FirstDrawnLayer(const ModelConfig& config, const Draw& draw);
 
 // The queries of one sequence that attend: all queries, or those from `first_query` on where earlier rows are cached.
 struct QueryRange {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "model/load.h"
 #include "server/observe/log.h"
 #include "server/status_details.h"
 #include "server/task.h"
@@ -201,7 +202,7 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const std::string& directory, Backend& backend) const {
-  absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(directory, backend);
+  absl::StatusOr<std::unique_ptr<Model>> model = edgewise::LoadModel(directory, backend);
   if (!model.ok()) return model;
   const absl::Status reserved = ReserveForGenerations(**model, limits_);
   if (reserved.ok()) return model;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "model/kinds/patterns.h"
+#include "model/forward/generation.h"
 #include "text/field_error.h"
 #include "text/status_macros.h"
 
@@ -81,20 +81,6 @@ absl::Status CheckEnsembleIsWhole(const v1::Ensemble& ensemble) {
   return absl::OkStatus();
 }
 
-// Keys and values of all positions and layers. Samples share those of the first layer that draws, and of all before it.
-uint64_t CacheBytes(const ModelConfig& config, const GenerationWork& work) {
-  const std::vector<AttentionConfig>& attention = work.options.attention ? *work.options.attention : config.attention;
-  const uint64_t layers = static_cast<uint64_t>(config.num_hidden_layers);
-  const uint64_t shared =
-      work.options.dense ? layers : std::min<uint64_t>(layers, static_cast<uint64_t>(FirstDrawnLayer(attention)) + 1);
-  const uint64_t positions =
-      std::min<uint64_t>(static_cast<uint64_t>(config.max_position_embeddings),
-                         static_cast<uint64_t>(work.prompt.length()) + work.options.max_new_tokens);
-  const uint64_t row =
-      2 * sizeof(float) * static_cast<uint64_t>(config.num_attention_heads) * static_cast<uint64_t>(config.head_dim);
-  return (shared + (layers - shared) * work.options.samples) * positions * row;
-}
-
 }  // namespace
 
 absl::StatusOr<ParsedRequest> ParseGenerate(const v1::GenerateRequest& request, const Model& model,
@@ -127,7 +113,7 @@ absl::StatusOr<ParsedRequest> ParseGenerate(const v1::GenerateRequest& request, 
   if (request.budget().has_max_density()) options.max_density = request.budget().max_density();
   options.dense = request.attention() == v1::DENSE;
 
-  work->cache_bytes = CacheBytes(config, *work);
+  work->cache_bytes = CacheBytes(config, work->prompt, options);
   if (work->cache_bytes > limits.max_cache_bytes) {
     return FieldError("ensemble.samples",
                       absl::StrCat("is ", options.samples, ", whose keys and values would take up to ",

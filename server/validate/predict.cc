@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "model/forward/attention_call.h"
+#include "model/forward/edge_budget.h"
 #include "server/status_details.h"
 #include "server/validate/graph.h"
 #include "text/field_error.h"
@@ -181,9 +181,7 @@ absl::StatusOr<ParsedPredict> ParsePredict(const v1::PredictRequest& request, co
   shared.samples = std::max<uint32_t>(1, request.ensemble().samples());
   shared.tolerance = request.ensemble().tolerance();
   shared.dense = request.attention() == v1::DENSE;
-  shared.want_expected = options.layer_stats();
-  shared.want_key_degrees = options.key_degrees();
-  shared.want_graph = options.graph();
+  shared.wanted = {options.layer_stats(), options.key_degrees(), options.graph()};
   if (request.has_override()) {
     ASSIGN_OR_RETURN(shared.attention, ParseOverride(request.override(), request.attention(), model));
   }

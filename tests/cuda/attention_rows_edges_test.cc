@@ -37,7 +37,7 @@ void PackOutput(Case& made) {
 
 // Graphs that the reference drew, as given rows.
 std::vector<std::vector<HeadEdges>> Given(const Case& from) {
-  for (const auto& report : from.reports) report->want_graph = true;
+  for (const auto& report : from.reports) report->wanted.graph = true;
   std::vector<std::vector<HeadEdges>> given;
   for (const AttentionReport& report : RunReference(from).reports) {
     given.emplace_back();

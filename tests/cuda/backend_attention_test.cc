@@ -212,7 +212,7 @@ TEST_P(BackendAttentionTest, LongSequencesMatchTheCpu) {
     shape.mean_rate = rate;
     Case attention_case(shape);
     attention_case.AddProblems(pattern.make(shape.lengths[0]));
-    attention_case.reports[0]->want_key_degrees = true;
+    attention_case.reports[0]->wanted.key_degrees = true;
     const auto threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1u));
     const Outcome want = testing::RunCpu(attention_case, testing::AvailableIsas().back(), threads);
     const Outcome got = RunOnDevice(*backend_, attention_case);

@@ -33,7 +33,7 @@ std::unique_ptr<Case> DrawnCase(uint32_t seed) {
   shape.seed = seed;
   auto made = std::make_unique<Case>(shape);
   made->AddProblems(Drawn(seed), 0);
-  for (const auto& report : made->reports) report->want_expected = report->want_key_degrees = true;
+  for (const auto& report : made->reports) report->wanted.expected = report->wanted.key_degrees = true;
   return made;
 }
 

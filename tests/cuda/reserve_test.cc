@@ -42,7 +42,7 @@ class FullWaveTest : public FullWaveOnceTest, public ::testing::WithParamInterfa
 TEST_P(FullWaveTest, WithReports) {
   Load(WaveConfig({{"max_position_embeddings", 64}}), GetParam());
   std::vector<ModelInput> inputs = Texts(*loaded_, 256, 64);
-  for (ModelInput& input : inputs) input.want_expected = input.want_key_degrees = true;
+  for (ModelInput& input : inputs) input.wanted.expected = input.wanted.key_degrees = true;
   Run(inputs);
 }
 

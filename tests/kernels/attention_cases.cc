@@ -81,7 +81,7 @@ void Case::AddProblems(const AttentionPattern& pattern, int32_t cap) {
 }
 
 void Case::AskForAll() {
-  for (auto& report : reports) report->want_expected = report->want_key_degrees = report->want_graph = true;
+  for (auto& report : reports) report->wanted.expected = report->wanted.key_degrees = report->wanted.graph = true;
 }
 
 namespace {

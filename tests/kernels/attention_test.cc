@@ -258,7 +258,7 @@ TEST(AttentionTest, ExpectedEdgesAreTheMeanOfManyDraws) {
       drawn.key.sample = sample;
       attention_case.AddProblems(drawn);
     }
-    attention_case.reports[0]->want_expected = true;
+    attention_case.reports[0]->wanted.expected = true;
     const Outcome outcome = RunCpu(attention_case, AvailableIsas().back(), 2);
     double sum = 0.0, square = 0.0;
     for (const AttentionReport& report : outcome.reports) {

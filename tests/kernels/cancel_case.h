@@ -21,7 +21,7 @@ inline std::unique_ptr<Case> ThreeSequences(const Pattern& pattern, int length) 
   Shape shape;
   shape.lengths = {40, length, 33};
   auto attention_case = MakeCase(shape, pattern);
-  for (const auto& report : attention_case->reports) report->want_graph = false;
+  for (const auto& report : attention_case->reports) report->wanted.graph = false;
   return attention_case;
 }
 

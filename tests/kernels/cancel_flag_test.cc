@@ -63,7 +63,7 @@ TEST(CancelFlagTest, GraphsAndLedgersStayTrue) {
       if (raised) flag->Cancel();
       AttentionProblem& problem = attention_case->problems[kCancelled];
       problem.cancel = flag.get();
-      problem.report->want_graph = graph;
+      problem.report->wanted.graph = graph;
       const auto ledger = *backend->MakeLedger(1000000);
       EdgeCap cap;
       cap.max_edges = 3000;

@@ -40,7 +40,7 @@ TEST(ToyKindTest, TheGraphOfAnAnswerIsTheKinds) {
   const TemporaryFolder folder;
   const LoadedModel loaded = LoadModel(WriteModel(folder.path(), ToyConfig({{"kind", "every_nth"}, {"stride", 3}})));
   ModelInput input = MakeInput(*loaded, RandomTokens(11, 49, 1));
-  input.want_graph = true;
+  input.wanted.graph = true;
   const InputResult result = RunOne(*loaded, input);
   ASSERT_TRUE(result.status.ok()) << result.status;
   EXPECT_FALSE(loaded->Samples(input)) << "nothing is drawn";

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "model/load.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/engine.h"
@@ -49,7 +50,7 @@ TEST(EngineMemoryTest, GenerationsSideBySideHaveTheRowsOfOne) {
   auto model = std::make_shared<LoadedModel>();
   model->name = "lm-ssa-local";
   model->version = 1;
-  model->model = *Model::Load(tests::TestdataFolder() + "/lm-ssa-local/1", backend);
+  model->model = *LoadModel(tests::TestdataFolder() + "/lm-ssa-local/1", backend);
   model->metrics = metrics.ForModel(model->name, 1).Loaded(*model->model);
   ASSERT_LT(model->model->config().max_position_embeddings, 69);
 

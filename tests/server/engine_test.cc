@@ -6,6 +6,7 @@
 #include <atomic>
 #include <string>
 
+#include "model/load.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "tests/model/cancelling_backend.h"
@@ -29,7 +30,7 @@ class EngineTest : public ::testing::Test {
 
   void Load(const std::string& name) {
     backend_ = std::make_unique<CancellingBackend>(testing::MakeBackend());
-    auto model = Model::Load(tests::TestdataFolder() + "/" + name + "/1", *backend_);
+    auto model = LoadModel(tests::TestdataFolder() + "/" + name + "/1", *backend_);
     ASSERT_TRUE(model.ok()) << model.status();
     auto loaded = std::make_shared<LoadedModel>();
     loaded->name = name;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <ostream>
 
+#include "model/load.h"
 #include "server/validate/generate.h"
 #include "tests/model/model_builder.h"
 #include "tests/server/test_models.h"
@@ -143,7 +144,7 @@ TEST(ValidateGenerateTest, StopStringsAreFewAndShort) {
   config["attention"] = {{"kind", "dense"}};
   config["tokenizer"] = {{"kind", "byte"}};
   absl::StatusOr<std::unique_ptr<Model>> model =
-      Model::Load(edgewise::testing::WriteModel(folder.path() + "/lm", config), TestBackend());
+      LoadModel(edgewise::testing::WriteModel(folder.path() + "/lm", config), TestBackend());
   ASSERT_TRUE(model.ok()) << model.status();
   v1::GenerateRequest request = GoodRequest();
   for (int i = 0; i < 16; ++i) request.add_stop(std::string(256, 'x'));

@@ -125,11 +125,11 @@ TEST(ParsedInputTest, WhatIsAskedForReachesEveryInput) {
       {[](auto& r) { r.mutable_budget()->set_max_edges(7); }, [](const auto& in) { return in.max_edges; },
        static_cast<double>(kNoCap), 7},
       {[](auto& r) { r.set_attention(v1::DENSE); }, [](const auto& in) { return in.dense; }, 0, 1},
-      {[](auto& r) { r.mutable_outputs()->set_layer_stats(true); }, [](const auto& in) { return in.want_expected; }, 0,
-       1},
-      {[](auto& r) { r.mutable_outputs()->set_key_degrees(true); }, [](const auto& in) { return in.want_key_degrees; },
+      {[](auto& r) { r.mutable_outputs()->set_layer_stats(true); }, [](const auto& in) { return in.wanted.expected; },
        0, 1},
-      {[](auto& r) { r.mutable_outputs()->set_graph(true); }, [](const auto& in) { return in.want_graph; }, 0, 1}};
+      {[](auto& r) { r.mutable_outputs()->set_key_degrees(true); },
+       [](const auto& in) { return in.wanted.key_degrees; }, 0, 1},
+      {[](auto& r) { r.mutable_outputs()->set_graph(true); }, [](const auto& in) { return in.wanted.graph; }, 0, 1}};
   for (size_t f = 0; f < std::size(fields); ++f) {
     v1::PredictRequest request = plain;
     fields[f].set(request);

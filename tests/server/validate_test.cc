@@ -7,7 +7,7 @@
 #include <limits>
 #include <ostream>
 
-#include "model/forward/attention_call.h"
+#include "model/forward/edge_budget.h"
 #include "server/status_details.h"
 #include "server/validate/predict.h"
 #include "tests/server/test_models.h"

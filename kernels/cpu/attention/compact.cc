@@ -94,8 +94,8 @@ void ReportGroup(const Call& call, const Head& head, const KeyGroup& group, cons
     block.edges += static_cast<uint64_t>(seen(r));
     if (seen(r) == 0) ++block.isolated;
   }
-  if (report.want_key_degrees) AddDegrees(group, attended.limits, report.heads[head.index].key_degrees.data());
-  if (!report.want_graph) return;
+  if (report.wanted.key_degrees) AddDegrees(group, attended.limits, report.heads[head.index].key_degrees.data());
+  if (!report.wanted.graph) return;
   const int32_t* keys = group.keys;
   if (keys == nullptr) {
     for (int64_t key = 0; key < group.count; ++key) worker.row_keys[key] = static_cast<int32_t>(key);
@@ -178,7 +178,7 @@ void AttendItem(Call& call, int64_t block, Worker& worker) {
     call.kernels->attend_dense(attend);
     ReportGroup(call, head, group, attend, worker, call.reports[block]);
   }
-  if (head.problem->report->want_expected) {
+  if (head.problem->report->wanted.expected) {
     call.reports[block].expected = static_cast<double>(call.reports[block].edges);
   }
 }

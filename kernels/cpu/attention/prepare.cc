@@ -75,7 +75,7 @@ Needs NeedsOf(const Call& call, const Head& head) {
   needs.copy_k = copied(inputs.k, inputs.head_dim);
   needs.copy_v = copied(inputs.v, call.value_dim());
   if (head.plan != nullptr) {
-    needs.copy_k = head.problem->report->want_graph && head.depth != inputs.head_dim;
+    needs.copy_k = head.problem->report->wanted.graph && head.depth != inputs.head_dim;
     needs.copy_v = needs.copy_v && head.plan->shared;
     needs.k_tiles = head.plan->shared;
   } else if (head.given != nullptr) {
@@ -86,7 +86,7 @@ Needs NeedsOf(const Call& call, const Head& head) {
     const double n = static_cast<double>(head.n);
     const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
-    needs.y_tiles = head.problem->report->want_expected || share >= kPackRatesShare;
+    needs.y_tiles = head.problem->report->wanted.expected || share >= kPackRatesShare;
   }
   return needs;
 }

@@ -119,7 +119,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
       of.key = drawn->key;
       of.count = counts;
       counts += inputs.num_heads;
-      if (problem.report->want_expected) expected.push_back(index);
+      if (problem.report->wanted.expected) expected.push_back(index);
     }
     if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
     if (of.kind == PatternKind::kTiles) {
@@ -156,7 +156,7 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   for (size_t p = 0; p < problems.size(); ++p) {
     const AttentionProblem& problem = problems[p];
     if (!std::holds_alternative<DrawnRows>(problem.pattern)) continue;
-    if (problem.report->want_key_degrees) first_degrees[p] = std::exchange(degrees, degrees + heads * problem.tokens);
+    if (problem.report->wanted.key_degrees) first_degrees[p] = std::exchange(degrees, degrees + heads * problem.tokens);
     problem.report->heads.assign(heads, {});
     results.owed.push_back({problem.report, count, first_degrees[p], problem.tokens});
     count += heads;
@@ -254,7 +254,7 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   if (results.bytes > 0) pending_.push_back(std::move(results));
   for (size_t p = 0; p < problems.size(); ++p) {
     if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);
-    if (!problems[p].report->want_graph) continue;
+    if (!problems[p].report->wanted.graph) continue;
     status = FillGraph(device_, problems[p], static_cast<int32_t>(p), call);
     if (!status.ok()) return status;
   }
@@ -283,7 +283,7 @@ absl::Status Attention::Collect(std::vector<Staging::ToHost> copies) {
         HeadReport& head = owed.report->heads[h];
         head.edges = counts[owed.count + h].edges;
         head.isolated = counts[owed.count + h].isolated;
-        if (owed.report->want_expected) head.expected = counts[owed.count + h].expected;
+        if (owed.report->wanted.expected) head.expected = counts[owed.count + h].expected;
         if (owed.degrees < 0) continue;
         const auto* degrees =
             reinterpret_cast<const uint32_t*>(host + results.degrees) + owed.degrees + h * owed.tokens;
