@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, B
   if (!file.ok()) return In("model.safetensors", file.status());
   auto weights = LoadWeights(*config, **file, backend);
   if (!weights.ok()) return In("model.safetensors", weights.status());
+  config->head_dim = AlignedHeadDim(*config, backend);
   auto model = std::make_unique<Model>(*std::move(config), *std::move(weights), (*file)->sha256(),
                                        (*file)->data_bytes() / sizeof(float), backend);
 

@@ -1,7 +1,6 @@
 #include "model/forward/activations.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -116,7 +115,7 @@ AttentionInputs Activations::AttentionView() const {
   inputs.memberships = MembershipsView();
   inputs.num_heads = config.num_attention_heads;
   inputs.head_dim = config.head_dim;
-  inputs.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  inputs.scale = config.score_scale;
   inputs.distance_bias = model_.weights().distance_bias.data();
   inputs.distance_span = config.max_position_embeddings;
   return inputs;
