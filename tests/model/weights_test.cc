@@ -185,7 +185,7 @@ TEST(HeadAlignmentTest, ZerosBehindHeadsChangeNoEdge) {
     EXPECT_EQ(aligned->config().head_dim, kind.name == "sbm" ? 8 : 16);
     std::mt19937_64 random(3);
     ModelInput input = RandomInput(kind, *plain, random);
-    input.want_graph = true;
+    input.wanted.graph = true;
     const InputResult want = RunOne(*plain, input), got = RunOne(*aligned, input);
     EXPECT_GT(want.edges, 0.0);
     for (size_t layer = 0; layer < want.graph->layers.size(); ++layer) {
