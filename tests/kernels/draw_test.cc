@@ -31,7 +31,7 @@ TEST_P(DrawTest, AnyRowsAreThoseOfTheReference) {
     return options[random() % (sizeof(options) / sizeof(double))];
   };
   const int longest = Sized(300, 100);
-  for (int round = 0; round < Sized(80, 30); ++round) {
+  for (int round = 0; round < Sized(60, 30); ++round) {
     SCOPED_TRACE(round);
     Shape shape;
     shape.seed = static_cast<uint32_t>(round + 100);
@@ -76,6 +76,7 @@ class GpuDrawTest : public DrawTest {};
 EDGEWISE_TEST_ON(Gpus, GpuDrawTest);
 
 TEST_P(GpuDrawTest, RowsOverSeveralChunksOfKeysGiveTheReferenceGraph) {
+  if (on_emulator_ && GetParam().bf16) GTEST_SKIP() << "takes long, and edges do not depend on the precision";
   Shape shape;
   shape.lengths = {4096 + 70};  // keys of a chunk, and some
   shape.heads = 1;
