@@ -57,7 +57,7 @@ double ExpectedEdges(const AttentionInputs& inputs, const AttentionProblem& prob
   return sum;
 }
 
-// Keeps what each cap allows. `edges` [problems][heads].
+// Keeps the edges that each cap allows. `edges` [problems][heads].
 void ApplyCaps(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
                std::vector<std::vector<std::vector<Edge>>>& edges) {
   for (size_t c = 0; c < caps.size(); ++c) {
@@ -99,7 +99,7 @@ void ApplyCaps(std::span<const AttentionProblem> problems, std::span<EdgeCap> ca
   }
 }
 
-// Given edges of the queries, which may come with or without rows for the tokens before them.
+// Given edges of the queries; there may be rows for the tokens before the queries too.
 std::vector<Edge> GivenEdges(const AttentionProblem& problem, const HeadEdges& given) {
   std::vector<Edge> edges;
   const auto rows = static_cast<int32_t>(given.row_offsets.size()) - 1;
@@ -125,7 +125,7 @@ std::vector<Edge> GroupEdges(const GroupedKeys& grouped) {
   return edges;
 }
 
-// What is added to the scaled score of a pair of tokens.
+// Bias of the scaled score of a pair of tokens.
 double Bias(const AttentionInputs& inputs, const AttentionProblem& problem, int head, int32_t query, int32_t key) {
   const int64_t i = Position(problem, query), j = Position(problem, key);
   double sum = 0.0;

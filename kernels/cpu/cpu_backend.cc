@@ -13,6 +13,7 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/memberships.h"
 #include "kernels/cpu/simd/isa.h"
+#include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
@@ -42,7 +43,10 @@ struct CpuLedger : EdgeLedger {
 class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, int num_threads)
-      : isa_(isa), pool_(num_threads), device_(absl::StrCat("cpu/", IsaName(isa), "/fp32")) {}
+      : kernels_(KernelsFor(isa)),
+        pool_(num_threads),
+        linear_scratch_(static_cast<size_t>(num_threads)),
+        device_(absl::StrCat("cpu/", IsaName(isa), "/fp32")) {}
 
   const std::string& device() const override { return device_; }
 
@@ -81,9 +85,9 @@ class CpuBackend : public Backend {
   absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) override {
     const LinearBlock& block = *static_cast<const CpuLinearWeights&>(weights).block;
     if (phase == Phase::kDecode) {
-      CpuGemv(isa_, pool_, block, x, y, accumulate);
+      CpuGemv(kernels_, pool_, linear_scratch_, block, x, y, accumulate);
     } else {
-      CpuLinear(pool_, block, x, y, accumulate);
+      CpuLinear(pool_, linear_scratch_, block, x, y, accumulate);
     }
     return absl::OkStatus();
   }
@@ -93,13 +97,13 @@ class CpuBackend : public Backend {
     const LinearBlock& first = *static_cast<const CpuLinearWeights&>(up).block;
     const LinearBlock& second = *static_cast<const CpuLinearWeights&>(down).block;
     if (phase == Phase::kPrefill) {
-      CpuFeedForward(pool_, first, second, x, y);
+      CpuFeedForward(pool_, linear_scratch_, first, second, x, y);
       return absl::OkStatus();
     }
     wide_.resize(static_cast<size_t>(x.rows * first.out()));
     const Matrix wide(wide_.data(), x.rows, first.out());
-    CpuGemv(isa_, pool_, first, x, wide, false);
-    CpuGemv(isa_, pool_, second, wide, y, true);
+    CpuGemv(kernels_, pool_, linear_scratch_, first, x, wide, false);
+    CpuGemv(kernels_, pool_, linear_scratch_, second, wide, y, true);
     return absl::OkStatus();
   }
 
@@ -173,7 +177,7 @@ class CpuBackend : public Backend {
 
   absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                   const Memberships& out) override {
-    static_cast<const CpuMembershipWeights&>(weights).Run(pool_, q, k, out);
+    static_cast<const CpuMembershipWeights&>(weights).Run(pool_, linear_scratch_, q, k, out);
     return absl::OkStatus();
   }
 
@@ -196,7 +200,7 @@ class CpuBackend : public Backend {
       const uint64_t remaining = static_cast<const CpuLedger&>(*cap.ledger).remaining;
       cap.max_edges = std::min(cap.max_edges, LayerAllowance(remaining, cap.share));
     }
-    const absl::Status status = CpuAttend(isa_, pool_, inputs, problems, caps, out);
+    const absl::Status status = CpuAttend(kernels_, pool_, attention_scratch_, inputs, problems, caps, out);
     if (!status.ok()) return status;
     for (const AttentionProblem& problem : problems) {
       if (problem.cap < 0 || caps[problem.cap].ledger == nullptr) continue;
@@ -215,9 +219,11 @@ class CpuBackend : public Backend {
     });
   }
 
-  const Isa isa_;
+  const CpuKernels& kernels_;
   ThreadPool pool_;
-  std::vector<float> wide_;  // of FeedForward for few rows
+  AttentionScratch attention_scratch_;
+  std::vector<LinearScratch> linear_scratch_;  // [threads of the pool]
+  std::vector<float> wide_;                    // of FeedForward in phase decode
   const std::string device_;
 };
 

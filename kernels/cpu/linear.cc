@@ -22,16 +22,13 @@ const dnnl::engine& Engine() {
 }
 
 constexpr int64_t kPanelColumns = 64;
-// Multiply-adds that are done before a second thread would be awake.
+// Multiply-adds that one thread finishes before a second would be awake.
 constexpr int64_t kSerialWork = 60000;
 
-// Each of our threads runs its own products alone.
-dnnl::stream& ThreadStream() {
-  thread_local dnnl::stream stream = [] {
-    omp_set_num_threads(1);
-    return dnnl::stream(Engine());
-  }();
-  return stream;
+// oneDNN runs each product on the thread that asks for it.
+dnnl::stream MakeStream() {
+  omp_set_num_threads(1);
+  return dnnl::stream(Engine());
 }
 
 dnnl::matmul::primitive_desc Describe(int64_t out, int64_t in, bool bias, Epilogue epilogue, bool accumulate) {
@@ -70,7 +67,7 @@ LinearBlock::Panels PanelsOf(const memory& weight) {
 }  // namespace
 
 struct LinearBlock::Primitives {
-  // One product with its weights in the layout that it likes.
+  // One product, with its weights in the layout that oneDNN prefers.
   struct Product {
     Product(int64_t out, int64_t in, bool has_bias, Epilogue epilogue, bool accumulate)
         : desc(Describe(out, in, has_bias, epilogue, accumulate)), primitive(desc) {}
@@ -101,7 +98,7 @@ absl::StatusOr<std::unique_ptr<LinearBlock>> LinearBlock::Create(std::span<const
     // [out, in] row-major is [in, out] with columns contiguous.
     const memory::desc given({in, out}, memory::data_type::f32, memory::format_tag::ba);
     memory source(given, Engine(), const_cast<float*>(weight.data()));
-    dnnl::stream& stream = ThreadStream();
+    dnnl::stream stream = MakeStream();
     auto place = [&](const memory::desc& wanted) {
       memory placed(wanted, Engine());
       dnnl::reorder(source, placed).execute(stream, source, placed);
@@ -124,20 +121,20 @@ absl::StatusOr<std::unique_ptr<LinearBlock>> LinearBlock::Create(std::span<const
   }
 }
 
-void LinearBlock::Run(const float* x, float* y, bool accumulate) const {
+void LinearBlock::Run(const float* x, float* y, bool accumulate, LinearScratch& scratch) const {
   const Primitives& p = *primitives_;
   const Primitives::Product& product = accumulate ? p.add : p.assign;
-  dnnl::stream& stream = ThreadStream();
-  thread_local std::vector<float> scratchpad;
+  omp_set_num_threads(1);  // of this thread, which may not be the one that made the stream
+  if (scratch.stream == nullptr) scratch.stream = std::make_shared<dnnl::stream>(Engine());
+  dnnl::stream& stream = *scratch.stream;
   const memory::desc scratchpad_desc = product.desc.scratchpad_desc();
-  if (scratchpad.size() * sizeof(float) < scratchpad_desc.get_size()) {
-    scratchpad.resize(scratchpad_desc.get_size() / sizeof(float) + 1);
-  }
+  float* scratchpad =
+      LinearScratch::Grow(scratch.onednn, static_cast<int64_t>(scratchpad_desc.get_size() / sizeof(float)) + 1);
   std::unordered_map<int, memory> arguments = {
       {DNNL_ARG_SRC, memory(product.desc.src_desc(), Engine(), const_cast<float*>(x))},
       {DNNL_ARG_WEIGHTS, accumulate ? p.weight_add : p.weight_assign},
       {DNNL_ARG_DST, memory(product.desc.dst_desc(), Engine(), y)},
-      {DNNL_ARG_SCRATCHPAD, memory(scratchpad_desc, Engine(), scratchpad.data())}};
+      {DNNL_ARG_SCRATCHPAD, memory(scratchpad_desc, Engine(), scratchpad)}};
   if (p.bias) arguments.insert({DNNL_ARG_BIAS, p.bias});
   product.primitive.execute(stream, arguments);
   stream.wait();
@@ -145,64 +142,58 @@ void LinearBlock::Run(const float* x, float* y, bool accumulate) const {
 
 namespace {
 
-// At most 64 rows, padded to 64 in scratch where they are fewer or do not lie side by side.
-void RunRows(const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
-  thread_local std::vector<float> x_scratch, y_scratch;
+// At most 64 rows, padded to 64 in scratch where they are fewer or not contiguous.
+void RunRows(const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate, LinearScratch& scratch) {
   const bool whole = x.rows == kLinearRows;
   const float* source = x.data;
   if (!whole || x.stride != block.in()) {
-    x_scratch.assign(kLinearRows * block.in(), 0.0f);
-    for (int64_t r = 0; r < x.rows; ++r) std::copy_n(x.row(r), block.in(), x_scratch.data() + r * block.in());
-    source = x_scratch.data();
+    scratch.x.assign(kLinearRows * block.in(), 0.0f);
+    for (int64_t r = 0; r < x.rows; ++r) std::copy_n(x.row(r), block.in(), scratch.x.data() + r * block.in());
+    source = scratch.x.data();
   }
-  if (whole && y.stride == block.out()) return block.Run(source, y.data, accumulate);
-  y_scratch.assign(kLinearRows * block.out(), 0.0f);
+  if (whole && y.stride == block.out()) return block.Run(source, y.data, accumulate, scratch);
+  scratch.y.assign(kLinearRows * block.out(), 0.0f);
   for (int64_t r = 0; accumulate && r < x.rows; ++r) {
-    std::copy_n(y.row(r), block.out(), y_scratch.data() + r * block.out());
+    std::copy_n(y.row(r), block.out(), scratch.y.data() + r * block.out());
   }
-  block.Run(source, y_scratch.data(), accumulate);
-  for (int64_t r = 0; r < x.rows; ++r) std::copy_n(y_scratch.data() + r * block.out(), block.out(), y.row(r));
+  block.Run(source, scratch.y.data(), accumulate, scratch);
+  for (int64_t r = 0; r < x.rows; ++r) std::copy_n(scratch.y.data() + r * block.out(), block.out(), y.row(r));
 }
 
-// body(first row, rows) for blocks of 64.
+// body(first row, rows, worker) for blocks of 64.
 template <typename Body>
 void ForRowBlocks(ThreadPool& pool, int64_t rows, const Body& body) {
-  pool.For((rows + kLinearRows - 1) / kLinearRows, [&](int64_t item, int) {
+  pool.For((rows + kLinearRows - 1) / kLinearRows, [&](int64_t item, int worker) {
     const int64_t first = item * kLinearRows;
-    body(first, std::min(kLinearRows, rows - first));
+    body(first, std::min(kLinearRows, rows - first), worker);
   });
 }
 
 }  // namespace
 
-void CpuLinear(ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
-  ForRowBlocks(pool, x.rows, [&](int64_t first, int64_t rows) {
-    RunRows(block, x.Rows(first, rows), y.Rows(first, rows), accumulate);
+void CpuLinear(ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& block, ConstMatrix x, Matrix y,
+               bool accumulate) {
+  ForRowBlocks(pool, x.rows, [&](int64_t first, int64_t rows, int worker) {
+    RunRows(block, x.Rows(first, rows), y.Rows(first, rows), accumulate, scratch[worker]);
   });
 }
 
-void CpuFeedForward(ThreadPool& pool, const LinearBlock& up, const LinearBlock& down, ConstMatrix x, Matrix y) {
-  ForRowBlocks(pool, x.rows, [&](int64_t first, int64_t rows) {
-    thread_local std::vector<float> scratch;
-    if (scratch.size() < static_cast<size_t>(kLinearRows * up.out())) scratch.resize(kLinearRows * up.out());
-    const Matrix wide(scratch.data(), rows, up.out());
-    RunRows(up, x.Rows(first, rows), wide, false);
-    RunRows(down, wide, y.Rows(first, rows), true);
+void CpuFeedForward(ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& up, const LinearBlock& down,
+                    ConstMatrix x, Matrix y) {
+  ForRowBlocks(pool, x.rows, [&](int64_t first, int64_t rows, int worker) {
+    const Matrix wide(LinearScratch::Grow(scratch[worker].wide, kLinearRows * up.out()), rows, up.out());
+    RunRows(up, x.Rows(first, rows), wide, false, scratch[worker]);
+    RunRows(down, wide, y.Rows(first, rows), true, scratch[worker]);
   });
 }
 
-void CpuGemv(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate) {
+void CpuGemv(const CpuKernels& kernels, ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& block,
+             ConstMatrix x, Matrix y, bool accumulate) {
   const LinearBlock::Panels& panels = block.panels();
   if (panels.data == nullptr || block.epilogue() == Epilogue::kSigmoid) {
-    return CpuLinear(pool, block, x, y, accumulate);
+    return CpuLinear(pool, scratch, block, x, y, accumulate);
   }
-  GemvKernel kernel = GenericGemv();
-#if defined(__x86_64__)
-  if (isa == Isa::kAvx512) kernel = Avx512Gemv();
-  if (isa == Isa::kAvx2) kernel = Avx2Gemv();
-#endif
-  (void)isa;
-  // Each column is computed alike however the columns are shared out, as long as parts begin at multiples of 16.
+  // A column's bits do not depend on how the columns are divided, as long as parts begin at multiples of 16.
   int64_t columns = kPanelColumns;
   while (columns > 32 && block.out() < 2 * pool.num_threads() * columns) columns /= 2;
   const auto run = [&](int64_t item, int) {
@@ -222,7 +213,7 @@ void CpuGemv(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x,
     few.accumulate = accumulate;
     if (!accumulate && block.epilogue() == Epilogue::kRelu) few.activation = Activation::kRelu;
     if (!accumulate && block.epilogue() == Epilogue::kGelu) few.activation = Activation::kGelu;
-    kernel(few);
+    kernels.gemv(few);
   };
   const int64_t items = (block.out() + columns - 1) / columns;
   if (x.rows * block.in() * block.out() > kSerialWork) return pool.For(items, run);
@@ -234,7 +225,7 @@ void LimitLinearIsa(Isa isa) {
   const dnnl::cpu_isa limit = isa == Isa::kAvx512 ? dnnl::cpu_isa::avx512_core
                               : isa == Isa::kAvx2 ? dnnl::cpu_isa::avx2
                                                   : dnnl::cpu_isa::sse41;
-  dnnl::set_max_cpu_isa(limit);  // refused after the first use: then the first limit stays
+  dnnl::set_max_cpu_isa(limit);  // oneDNN refuses after its first use: the first limit stays
 #else
   (void)isa;
 #endif

@@ -55,10 +55,11 @@ absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Crea
   return weights;
 }
 
-void CpuMembershipWeights::Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, const Memberships& out) const {
+void CpuMembershipWeights::Run(ThreadPool& pool, std::span<LinearScratch> scratch, ConstMatrix q, ConstMatrix k,
+                               const Memberships& out) const {
   const int64_t heads = static_cast<int64_t>(heads_.size());
   const int64_t blocks = (q.rows + kLinearRows - 1) / kLinearRows;
-  pool.For(blocks * heads * 2, [&](int64_t item, int) {
+  pool.For(blocks * heads * 2, [&](int64_t item, int worker) {
     const bool query_side = item % 2 == 0;
     const int64_t head = item / 2 % heads;
     const int64_t first = item / 2 / heads * kLinearRows;
@@ -67,25 +68,24 @@ void CpuMembershipWeights::Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, c
     const int64_t row = head * out.rows + first;
     float* values = const_cast<float*>(query_side ? out.x : out.y) + row * rank_;
     float* bounds = const_cast<float*>(query_side ? out.query_bound : out.key_bound) + row;
-    RunBlock(heads_[head], query_side, z, rows, values, bounds);
+    RunBlock(heads_[head], query_side, z, rows, scratch[worker], values, bounds);
   });
 }
 
-void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, float* out,
-                                    float* bound) const {
-  thread_local std::vector<float> input, hidden, memberships, result;
-  input.assign(kLinearRows * head_dim_, 0.0f);
-  hidden.resize(kLinearRows * head_dim_);
-  memberships.resize(kLinearRows * num_clusters_);
-  result.resize(kLinearRows * rank_);
-  for (int64_t r = 0; r < rows; ++r) std::copy_n(z.row(r), head_dim_, input.data() + r * head_dim_);
-  hidden_->Run(input.data(), hidden.data(), false);
-  head.clusters->Run(hidden.data(), memberships.data(), false);
+void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows,
+                                    LinearScratch& scratch, float* out, float* bound) const {
+  scratch.x.assign(kLinearRows * head_dim_, 0.0f);
+  float* hidden = LinearScratch::Grow(scratch.wide, kLinearRows * head_dim_);
+  float* memberships = LinearScratch::Grow(scratch.memberships, kLinearRows * num_clusters_);
+  float* result = LinearScratch::Grow(scratch.y, kLinearRows * rank_);
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(z.row(r), head_dim_, scratch.x.data() + r * head_dim_);
+  hidden_->Run(scratch.x.data(), hidden, false, scratch);
+  head.clusters->Run(hidden, memberships, false, scratch);
   const LinearBlock& factor = query_side || head.key_factor == nullptr ? *head.query_factor : *head.key_factor;
-  factor.Run(memberships.data(), result.data(), false);
+  factor.Run(memberships, result, false, scratch);
 
   for (int64_t r = 0; r < rows; ++r) {
-    const float* row = result.data() + r * rank_;
+    const float* row = result + r * rank_;
     std::copy_n(row, rank_, out + r * rank_);
     double value = 0.0;
     if (head.column_sums.empty()) {

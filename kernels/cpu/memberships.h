@@ -3,6 +3,7 @@
 #define EDGEWISE_KERNELS_CPU_MEMBERSHIPS_H_
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,15 +13,16 @@
 
 namespace edgewise {
 
-// Per row and head: h = ReLU(W0 z + b0); m = sigmoid(C W1 h + C b1), the second layer folded into the clusters; then x
-// or y = the factor of S times m.
+// Per row and head: h = ReLU(W0 z + b0); m = sigmoid(C W1 h + C b1), with the second layer folded into the clusters; x
+// or y is the factor of S times m.
 class CpuMembershipWeights : public MembershipWeights {
  public:
   static absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> Create(const MembershipParameters& parameters);
 
   int32_t rank() const override { return rank_; }
   // Backend::ComputeMemberships on the host.
-  void Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, const Memberships& out) const;
+  void Run(ThreadPool& pool, std::span<LinearScratch> scratch, ConstMatrix q, ConstMatrix k,
+           const Memberships& out) const;
 
  private:
   struct Head {
@@ -30,7 +32,8 @@ class CpuMembershipWeights : public MembershipWeights {
     std::vector<float> column_sums;             // empty: bounds are norms
   };
   // Rows first..first+rows-1 (at most 64) of one side of one head.
-  void RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, float* out, float* bound) const;
+  void RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, LinearScratch& scratch, float* out,
+                float* bound) const;
 
   int32_t head_dim_ = 0, num_clusters_ = 0, rank_ = 0;
   std::unique_ptr<LinearBlock> hidden_;  // d -> d, ReLU; shared by heads and sides

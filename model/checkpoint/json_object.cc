@@ -41,6 +41,12 @@ absl::StatusOr<json> ParseStrictJson(const std::string& text) {
   }
 }
 
+bool IsInteger(const json& value, int64_t least, int64_t most) {
+  if (!value.is_number_integer()) return false;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return false;
+  return value.get<int64_t>() >= least && value.get<int64_t>() <= most;
+}
+
 std::string ShowJson(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > kShownCharacters) text = text.substr(0, kShownCharacters) + "...";
@@ -63,6 +69,12 @@ void JsonObject::Fail(const std::string& message) {
   if (status_.ok()) status_ = absl::InvalidArgumentError(message);
 }
 
+void JsonObject::Refuse(const std::vector<const char*>& fields, const std::string& owner) {
+  for (const char* field : fields) {
+    if (Has(field)) Fail(absl::StrCat(Path(field), " is given; it belongs to ", owner));
+  }
+}
+
 const json* JsonObject::Find(const std::string& field, bool required) {
   known_.insert(field);
   const auto found = object_.find(field);
@@ -73,22 +85,16 @@ const json* JsonObject::Find(const std::string& field, bool required) {
 
 bool JsonObject::Has(const std::string& field) { return Find(field, false) != nullptr; }
 
-int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t most) {
-  const json* value = Find(field, true);
-  if (value == nullptr) return least;
-  return Integer(field, least, most, least);
+int32_t JsonObject::Integer(const std::string& field, int32_t least, int32_t most) {
+  return Find(field, true) == nullptr ? least : Integer(field, least, most, least);
 }
 
-int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t most, int64_t fallback) {
+int32_t JsonObject::Integer(const std::string& field, int32_t least, int32_t most, int32_t fallback) {
   const json* value = Find(field, false);
   if (value == nullptr) return fallback;
-  const bool fits = value->is_number_integer() &&
-                    !(value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
-  if (!fits || value->get<int64_t>() < least || value->get<int64_t>() > most) {
-    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: an integer from ", least, " to ", most));
-    return fallback;
-  }
-  return value->get<int64_t>();
+  if (IsInteger(*value, least, most)) return value->get<int32_t>();
+  Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: an integer from ", least, " to ", most));
+  return fallback;
 }
 
 double JsonObject::Number(const std::string& field, double least, double most, double fallback) {
@@ -145,6 +151,11 @@ absl::Status JsonObject::Finish() {
         absl::StrCat("unknown field ", Path(ShowJson(json(name))), DidYouMean(name, known_)));
   }
   return absl::OkStatus();
+}
+
+void JsonObject::FinishInto(JsonObject& parent) {
+  const absl::Status status = Finish();
+  if (!status.ok()) parent.Fail(std::string(status.message()));
 }
 
 }  // namespace edgewise

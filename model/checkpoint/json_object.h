@@ -23,8 +23,8 @@ class JsonObject {
   JsonObject(const nlohmann::json& object, std::string path);
 
   bool Has(const std::string& field);
-  int64_t Integer(const std::string& field, int64_t least, int64_t most);  // required
-  int64_t Integer(const std::string& field, int64_t least, int64_t most, int64_t fallback);
+  int32_t Integer(const std::string& field, int32_t least, int32_t most);  // required
+  int32_t Integer(const std::string& field, int32_t least, int32_t most, int32_t fallback);
   double Number(const std::string& field, double least, double most, double fallback);
   bool Boolean(const std::string& field, bool fallback);
   std::string String(const std::string& field, const std::string& fallback);
@@ -36,8 +36,12 @@ class JsonObject {
   // Name of a field with its path, for messages of the caller's own.
   std::string Path(const std::string& field) const;
   void Fail(const std::string& message);  // keeps the first
+  // Fails where one of the fields is given; they belong to `owner`.
+  void Refuse(const std::vector<const char*>& fields, const std::string& owner);
   // OK when nothing failed and every field of the object was asked for.
   absl::Status Finish();
+  // The same for an object inside another: what failed fails there.
+  void FinishInto(JsonObject& parent);
 
  private:
   const nlohmann::json* Find(const std::string& field, bool required);
@@ -47,6 +51,9 @@ class JsonObject {
   std::set<std::string> known_;
   absl::Status status_;
 };
+
+// Whether a value is an integer from `least` to `most`.
+bool IsInteger(const nlohmann::json& value, int64_t least, int64_t most);
 
 // A JSON value as messages show it, cut to 64 characters.
 std::string ShowJson(const nlohmann::json& value);

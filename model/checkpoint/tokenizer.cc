@@ -19,9 +19,6 @@ std::string Show(const std::string& text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownBytes)), "\"");
 }
 
-// Entries in angle brackets (<pad>) hold a place and stand for no text.
-bool HoldsAPlace(const std::string& entry) { return entry.size() > 2 && entry.front() == '<' && entry.back() == '>'; }
-
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 // Bytes of the UTF-8 character at `text[i]`; 0 where there is none.
@@ -40,6 +37,8 @@ size_t CharacterBytes(const std::string& text, size_t i) {
 }
 
 }  // namespace
+
+bool HoldsAPlace(const std::string& entry) { return entry.size() > 2 && entry.front() == '<' && entry.back() == '>'; }
 
 Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
   for (size_t i = 0; i < config_.vocabulary.size(); ++i) {

@@ -12,6 +12,9 @@
 
 namespace edgewise {
 
+// Whether an entry of a vocabulary stands for no text: it is in angle brackets (<pad>).
+bool HoldsAPlace(const std::string& entry);
+
 // Immutable; may be used from any thread.
 class Tokenizer {
  public:

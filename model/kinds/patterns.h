@@ -44,6 +44,13 @@ struct AttentionSpec {
   SourceCache* sources = nullptr;       // causal ssa: what a growing text asks for again and again; null: drawn anew
 };
 
+// Whether the edges are drawn from the memberships of queries and keys.
+bool NeedsMemberships(const AttentionSpec& choice);
+
+// Whether MakePatterns drops the edges that a budget does not allow, and so must know how many are left. Edges of other
+// kinds are dropped by the backend, or never.
+bool HostDrops(const AttentionSpec& choice);
+
 // Edges of the layer that no cap drops, over heads and sequences: forced edges of sbm, one source per window of ssa,
 // the blocks on the diagonal, all of a dense layer or a given graph. Does not depend on what is drawn.
 uint64_t LeastEdges(const AttentionSpec& choice, std::span<const QueryRange> ranges);

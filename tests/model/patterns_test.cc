@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/kinds/blocks.h"
+#include "model/kinds/block.h"
 #include "model/kinds/ssa.h"
 #include "tests/model/pattern_kinds.h"
 

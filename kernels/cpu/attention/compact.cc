@@ -1,5 +1,5 @@
 // Patterns whose queries share their keys: all pairs, grouped keys, and given edges that came from them. A group of
-// rows is computed by dense tiles of 64 keys of its list, gathered as they are needed.
+// rows is computed by dense tiles of 64 keys of its list, which are gathered tile by tile.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 // Most rows that share the packing of a tile, where tiles are not prepared; a multiple of 12.
 constexpr int kGroupRows = 516;
-// Most rows of causal pairs: their cost differs from block to block, and threads should end together.
+// Most rows of a group of causal pairs: groups differ in cost, and threads should end together.
 constexpr int kCausalRows = 348;
 
 // Rows first..end - 1 with their list, in equal parts of at most `most_rows`.
@@ -27,7 +27,7 @@ void AddGroup(int64_t first, int64_t end, const int32_t* keys, int64_t count, in
   }
 }
 
-// Whether groups read runs of 16 keys, as packed tiles hold them, more than twice as often as there are keys.
+// Whether groups read aligned runs of 16 keys, as packed tiles have them, more than twice per key.
 bool ShareTiles(const CompactPlan& plan, int64_t tokens) {
   constexpr int64_t kRun = 16;
   int64_t left = 2 * tokens;
@@ -44,14 +44,14 @@ bool ShareTiles(const CompactPlan& plan, int64_t tokens) {
 void MakeItems(CompactPlan& plan) {
   int64_t cost = 0;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
-    cost += CostOf(plan.groups[g]);
+    cost += plan.groups[g].cost();
     if (cost < kItemCost && g + 1 < plan.groups.size()) continue;
     plan.items.push_back(static_cast<int32_t>(g) + 1);
     cost = 0;
   }
 }
 
-// How many keys of its list each row of a group sees; null: all.
+// The number of keys of its list that each row of a group sees; null: all.
 const int32_t* LimitsOf(const CompactPlan& plan, const KeyGroup& group, Worker& worker) {
   if (!plan.causal && plan.given == nullptr) return nullptr;
   int64_t seen = 0;
@@ -72,7 +72,7 @@ const int32_t* LimitsOf(const CompactPlan& plan, const KeyGroup& group, Worker& 
   return worker.limits;
 }
 
-// Adds how many rows of the group see each of its keys.
+// Adds the number of rows of the group that see each of its keys.
 void AddDegrees(const KeyGroup& group, const int32_t* limits, uint32_t* degrees) {
   std::vector<uint32_t> end_here(static_cast<size_t>(group.count) + 1, 0);
   for (int32_t r = 0; r < group.rows; ++r) ++end_here[limits == nullptr ? group.count : limits[r]];
@@ -84,17 +84,17 @@ void AddDegrees(const KeyGroup& group, const int32_t* limits, uint32_t* degrees)
   }
 }
 
-void ReportGroup(const Call& call, const HeadWork& head, const KeyGroup& group, const AttendBlock& attended,
-                 Worker& worker, BlockResult& result) {
+void ReportGroup(const Call& call, const Head& head, const KeyGroup& group, const AttendBlock& attended, Worker& worker,
+                 BlockReport& block) {
   AttentionReport& report = *head.problem->report;
   const auto seen = [&](int32_t r) {
     return attended.limits == nullptr ? group.count : static_cast<int64_t>(attended.limits[r]);
   };
   for (int32_t r = 0; r < group.rows; ++r) {
-    result.edges += static_cast<uint64_t>(seen(r));
-    if (seen(r) == 0) ++result.isolated;
+    block.edges += static_cast<uint64_t>(seen(r));
+    if (seen(r) == 0) ++block.isolated;
   }
-  if (report.want_key_degrees) AddDegrees(group, attended.limits, report.heads[head.head].key_degrees.data());
+  if (report.want_key_degrees) AddDegrees(group, attended.limits, report.heads[head.index].key_degrees.data());
   if (!report.want_graph) return;
   const int32_t* keys = group.keys;
   if (keys == nullptr) {
@@ -103,7 +103,7 @@ void ReportGroup(const Call& call, const HeadWork& head, const KeyGroup& group, 
   }
   const HeadEdges* given = head.plan->given;
   const bool multi = given != nullptr && !given->multiplicity.empty();
-  for (int32_t r = 0; r < group.rows; ++r) RecordRow(call, attended, r, {keys, seen(r), nullptr, multi}, result);
+  for (int32_t r = 0; r < group.rows; ++r) RecordRow(call, attended, r, {keys, seen(r), nullptr}, multi, block);
 }
 
 }  // namespace
@@ -158,27 +158,28 @@ std::unique_ptr<CompactPlan> PlanGiven(const AttentionProblem& problem, const He
 }
 
 void AttendItem(Call& call, int64_t block, Worker& worker) {
-  const HeadWork& head = call.heads[call.block_head[block]];
+  const Head& head = call.HeadOf(block);
   const CompactPlan& plan = *head.plan;
   const int64_t item = block - head.first_block;
-  worker.GrowAttend(DenseScratchFloats(head.depth), 0);
+  float* scratch = nullptr;
+  worker.block_memory.Lay([&](const auto& place) { place(scratch, DenseScratchFloats(head.depth)); });
   for (int32_t g = plan.items[item]; g < plan.items[item + 1]; ++g) {
     const KeyGroup& group = plan.groups[g];
     AttendBlock attend = OperandsOf(call, head, group.first, group.rows, worker);
     attend.keys = group.count;
     attend.list = group.keys;
     attend.limits = LimitsOf(plan, group, worker);
-    attend.scratch = worker.attend.get();
+    attend.scratch = scratch;
     attend.k_tiles = head.k_tiles;
-    const int columns = ValueDim(*call.inputs);
-    attend.out = call.out.row(head.problem->out_row + group.first - head.first_query) + head.head * columns;
+    const int columns = call.value_dim();
+    attend.out = call.out.row(head.problem->out_row + group.first - head.first_query) + head.index * columns;
     attend.out_stride = call.out.stride;
     attend.out_columns = columns;
     call.kernels->attend_dense(attend);
-    ReportGroup(call, head, group, attend, worker, call.results[block]);
+    ReportGroup(call, head, group, attend, worker, call.reports[block]);
   }
   if (head.problem->report->want_expected) {
-    call.results[block].expected = static_cast<double>(call.results[block].edges);
+    call.reports[block].expected = static_cast<double>(call.reports[block].edges);
   }
 }
 

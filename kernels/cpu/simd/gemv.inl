@@ -1,4 +1,9 @@
-// Gemv for one instruction set. Included by its file after its vector_*.h.
+// Products of few rows, which are bound by reading the weights.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_GEMV_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_GEMV_INL_
+
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
@@ -56,7 +61,7 @@ EDGEWISE_INLINE void GemvTile(const Gemv& f, int64_t row, int column, int count)
   }
 }
 
-// The last columns of a matrix whose rows end there: what lies beyond may not be read.
+// The last columns of a matrix whose memory ends with them, so that whole vectors cannot be read.
 static void GemvTail(const Gemv& f, int column) {
   const int count = f.columns - column;
   for (int64_t row = 0; row < f.rows; ++row) {
@@ -77,7 +82,7 @@ EDGEWISE_INLINE void GemvColumns(const Gemv& f, int column, int count) {
   if (row < f.rows) GemvTile<1, kVectors>(f, row, column, count);
 }
 
-static void RunGemv(const Gemv& f) {
+static void MultiplyFewRows(const Gemv& f) {
   constexpr int kWide = kScoreVectors;  // 6 rows of them fit into the registers
   int column = 0;
   for (; column + kWide * kLanes <= f.columns; column += kWide * kLanes) GemvColumns<kWide>(f, column, kWide * kLanes);
@@ -90,3 +95,5 @@ static void RunGemv(const Gemv& f) {
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_GEMV_INL_

@@ -1,5 +1,5 @@
-// The few vector operations that the attention kernels need, for AVX-512. Included only by files compiled for it,
-// inside namespace EDGEWISE_SIMD_NAMESPACE; vector_portable.h has the same names.
+// The vector operations of the CPU kernels, for AVX-512; vector_portable.h has the same names. Included by vector.h,
+// with EDGEWISE_SIMD_NAMESPACE defined.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_VECTOR_AVX512_H_
 #define EDGEWISE_KERNELS_CPU_SIMD_VECTOR_AVX512_H_
 
@@ -33,9 +33,8 @@ EDGEWISE_INLINE F LoadFirst(const float* p, int count) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
 }
 
-// 2^a for a <= 0, -inf included; error below 1.5 ulp; exactly 1 at 0. Never below 2^-100: that is nothing in a sum that
-// holds a 1, and results that are no normal numbers would cost a hundred cycles each. Degree-5 minimax polynomial on
-// [-1/2, 1/2].
+// 2^a for a <= 0, -inf included; error below 1.5 ulp; exactly 1 at 0. Never below 2^-100, which vanishes in a sum with
+// a 1: subnormal results would cost a hundred cycles each. Degree-5 minimax polynomial on [-1/2, 1/2].
 EDGEWISE_INLINE F Exp2(F a) {
   const F magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to integers
   a = Max(a, Broadcast(-100.0f));
@@ -89,8 +88,8 @@ EDGEWISE_INLINE F Halve2(F a, F b) {
 }
 EDGEWISE_INLINE F Halve1(F a, F b) { return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xDD); }
 
-// <x, row k> for 16 rows: row k begins at base + keys[k] * stride. x and rows have 16 * kVectors elements, or 16 *
-// vectors where kVectors is 0. Keys are read again for every four rows: GCC would keep 16 pointers in vector registers.
+// <x, row k> for 16 rows, row k at base + keys[k] * stride. x and rows have 16 * kVectors elements, or 16 * vectors
+// where kVectors is 0. Keys are read again for every four rows: GCC would keep 16 pointers in vector registers.
 template <int kVectors>
 EDGEWISE_INLINE F DotRows4(const F* x, const float* x_rest, int vectors, const float* base, int64_t stride,
                            const int32_t* keys) {
@@ -145,8 +144,8 @@ EDGEWISE_INLINE void StoreIf(bool condition, float* p, F a) {
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>(-static_cast<int>(condition)), a);
 }
 
-// Copies keys below `end` from `count` ascending ones; end - 1 up to the next multiple of 16, and further up to 32.
-// Returns how many. No branch but for more than 32.
+// Copies those of `count` ascending keys that are below `end`, padded with end - 1 to a multiple of 16 or 32. Returns
+// their number. Branches only for more than 32.
 EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end, int32_t* out) {
   const __m512i limit = _mm512_set1_epi32(end);
   const __m512i last = _mm512_set1_epi32(end - 1);
@@ -165,6 +164,41 @@ EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end
 }
 
 EDGEWISE_INLINE void FillKeys(int32_t* out, int32_t key) { _mm512_storeu_si512(out, _mm512_set1_epi32(key)); }
+
+alignas(64) static const uint8_t kIota[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                              16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                              32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                              48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+
+static int64_t CountBits(const uint64_t* bits, int64_t words) {
+  int64_t count = 0;
+  for (int64_t word = 0; word < words; ++word) count += _mm_popcnt_u64(bits[word]);
+  return count;
+}
+
+// Set bits as ascending numbers from `first` on. Needs room for 64 more.
+static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
+  int64_t size = 0;
+  for (int64_t word = 0; word < words; ++word) {
+    const uint64_t mask = bits[word];
+    const int count = static_cast<int>(_mm_popcnt_u64(mask));
+    const __m512i ids = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kIota));
+    const __m512i from = _mm512_set1_epi32(first + static_cast<int>(word * 64));
+    _mm512_storeu_si512(out + size, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(ids))));
+    if (count > 16) {
+      _mm512_storeu_si512(out + size + 16,
+                          _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
+      if (count > 32) {
+        _mm512_storeu_si512(out + size + 32,
+                            _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 2))));
+        _mm512_storeu_si512(out + size + 48,
+                            _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 3))));
+      }
+    }
+    size += count;
+  }
+  return size;
+}
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
 
