@@ -77,8 +77,8 @@ struct Memberships {
   int32_t rank = 0;                    // multiple of 16, zero-padded
 };
 
-// The inputs that all sequences of one call share. Row r of q, k and v is one token; head h has the columns
-// h*head_dim..(h+1)*head_dim-1.
+// The inputs that all sequences of one call share. Row r of q, k and v is one token. Columns h * head_dim to
+// (h + 1) * head_dim - 1 are head h.
 struct AttentionInputs {
   ConstMatrix q, k;         // [rows, heads * head_dim]
   ConstMatrix v;            // [rows, heads * value_dim]
@@ -88,8 +88,8 @@ struct AttentionInputs {
   int32_t value_dim = 0;  // of v and the output; 0: head_dim
   float scale = 1.0f;     // of the scores: 1 / sqrt(head_dim)
   // A bias of the scaled scores by distance (ALiBi, learned relative positions), in the backend's memory: query
-  // position i and key position j get distance_bias[head * (2 * distance_span - 1) + j - i + distance_span - 1]. Null:
-  // none.
+  // position i and key position j get distance_bias[head * (2 * distance_span - 1) + j - i + distance_span - 1]. Or
+  // null.
   const float* distance_bias = nullptr;  // [heads, 2 * distance_span - 1]
   int32_t distance_span = 0;             // > every position
 };

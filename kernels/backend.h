@@ -12,7 +12,6 @@
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/tensor.h"
-#include "kernels/workspace.h"
 
 namespace edgewise {
 
@@ -66,17 +65,12 @@ class Backend {
   virtual bool lost() const { return false; }
 
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
-  // Memory of requests, which AllocateIn takes from what Reserve took before.
-  virtual absl::StatusOr<Buffer> AllocateIn(Workspace workspace, int64_t floats) {
-    static_cast<void>(workspace);
-    return Allocate(floats);
-  }
-  // Sees to it that so many floats of a workspace can be taken together without asking the system for memory; not in
-  // addition to what was reserved for it before. kAttention: keys and values of one call. Also takes what every call of
-  // this backend needs besides, for the weights prepared so far. On the CPU there is nothing to do.
-  virtual absl::Status Reserve(Workspace workspace, int64_t floats) {
-    static_cast<void>(workspace);
-    static_cast<void>(floats);
+  // Takes from the system, once and beside the weights, the memory of a pass and of the generations that run beside it;
+  // each is the most that any call asked for. A GPU keeps the memory for later calls of Allocate and adds what its own
+  // operations need with the weights prepared so far. The CPU does nothing.
+  virtual absl::Status Reserve(int64_t pass_floats, int64_t generation_floats) {
+    static_cast<void>(pass_floats);
+    static_cast<void>(generation_floats);
     return absl::OkStatus();
   }
   virtual absl::Status Upload(std::span<const float> host, float* device) = 0;

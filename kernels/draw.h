@@ -20,8 +20,7 @@ enum class Law : uint8_t {
   kPoissonMulti  // Poisson(p) parallel edges; the multiplicity weights the softmax
 };
 
-// The key of all random numbers of a draw. It contains neither the batch slot nor the index of the input in its
-// request.
+// The key of all random numbers of a draw. The batch slot and the index of an input in its request are not in it.
 struct RandomKey {
   uint64_t seed = 0;
   uint32_t sample = 0;  // index of the forward pass in its ensemble

@@ -10,6 +10,7 @@
 #include "model/forward/pass.h"
 #include "model/kinds/patterns.h"
 #include "model/reserve.h"
+#include "text/field_error.h"
 
 namespace edgewise {
 namespace {
@@ -92,23 +93,20 @@ absl::Status Model::CheckGraph(const ModelInput& input) const {
   const size_t layers = config_.num_hidden_layers;
   const size_t heads = config_.num_attention_heads;
   if (graph.layers.size() != layers * input.sequences.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("graph.layers has ", graph.layers.size(), " entries; ",
+    return FieldError("graph.layers", absl::StrCat("has ", graph.layers.size(), " entries; ",
                                                    layers * input.sequences.size(), " are expected"));
   }
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     const ModelSequence& sequence = input.sequences[l / layers];
     if (graph.layers[l].size() != heads) {
-      return absl::InvalidArgumentError(absl::StrCat("graph.layers[", l, "].heads has ", graph.layers[l].size(),
-                                                     " entries; ", heads, " are expected"));
+      return FieldError(absl::StrCat("graph.layers[", l, "].heads"),
+                        absl::StrCat("has ", graph.layers[l].size(), " entries; ", heads, " are expected"));
     }
     const AttentionConfig& attention = config_.attention[l % layers];
     const bool multi = attention.law == Law::kPoissonMulti;
     for (size_t h = 0; h < heads; ++h) {
       const absl::Status status = CheckHeadEdges(graph.layers[l][h], sequence, multi, config_.causal);
-      if (!status.ok()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("graph.layers[", l, "].heads[", h, "].", std::string(status.message())));
-      }
+      if (!status.ok()) return Within(absl::StrCat("graph.layers[", l, "].heads[", h, "]"), status);
     }
   }
   return absl::OkStatus();

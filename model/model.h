@@ -42,35 +42,37 @@ class Model {
   uint64_t parameters() const { return parameters_; }
   const std::string& sha256() const { return sha256_; }  // of model.safetensors, lower-case hex
 
-  // Text to token ids. INVALID_ARGUMENT: no tokenizer, or text outside its vocabulary. Messages start with "text".
+  // The errors of the next five name their field (text/field_error.h): text, token_ids, stride, features, bias.
+
+  // Text to token ids. INVALID_ARGUMENT: no tokenizer, or text outside its vocabulary.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text) const;
   // The text of one generated token (Tokenizer::Decode).
   std::string Decode(int32_t token_id, bool first) const;
 
   // Checks, truncates and puts the CLS token in front; counts every token that is left out. INVALID_ARGUMENT: an id out
-  // of the vocabulary, too long, no valid token. Messages start with "token_ids".
+  // of the vocabulary, too long, no valid token.
   absl::StatusOr<ModelSequence> Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const;
 
   // causal-lm: a text to score. One that fits the context, or is cut to it, is one sequence; a longer one becomes
   // windows of the context's length, `stride` positions apart (0: half the context; the last one ends with the text),
   // which score every token once, in the first window that has it: with the most context. INVALID_ARGUMENT as Prepare;
-  // or a message that starts with "stride": it is not below the context. RESOURCE_EXHAUSTED: the windows have more than
-  // kMaxScoredPositions positions together.
+  // or the stride is not below the context. RESOURCE_EXHAUSTED: the windows have more than kMaxScoredPositions
+  // positions together.
   absl::StatusOr<std::vector<ModelSequence>> PrepareWindows(std::vector<int32_t> token_ids, TruncateMode truncate,
                                                             uint32_t stride) const;
 
   // Rows of features, row-major [rows, columns]. INVALID_ARGUMENT: `columns` is not the model's feature_size, another
-  // number of values, a value that is not finite, too many rows. Messages start with "features".
+  // number of values, a value that is not finite, too many rows.
   absl::StatusOr<ModelSequence> PrepareFeatures(uint32_t rows, uint32_t columns, std::vector<float> values,
                                                 TruncateMode truncate) const;
 
   // Checks the pairwise bias of a prepared sequence, if it has one. INVALID_ARGUMENT: the model takes none or the other
   // kind, the number of entries is not length x length (the length as the model sees it: cut, the CLS token included),
-  // a bucket outside the table, a value that is not finite. Messages start with "bias.values" or "bias.buckets".
+  // a bucket outside the table, a value that is not finite.
   absl::Status CheckBias(const ModelSequence& sequence) const;
 
-  // Checks the input's graph against its sequences: layers, heads, row offsets, ascending keys, pads. INVALID_ARGUMENT;
-  // messages start with "graph".
+  // Checks the input's graph against its sequences: layers, heads, row offsets, ascending keys, pads. INVALID_ARGUMENT
+  // with the field.
   absl::Status CheckGraph(const ModelInput& input) const;
 
   // Sum over layers and heads of valid queries x valid keys, both sequences of a pair.

@@ -9,9 +9,6 @@
 namespace edgewise {
 namespace {
 
-// Caches of unlike lengths that come and go leave gaps between them: so much more is taken than they may fill.
-constexpr double kGaps = 1.25;
-
 int64_t MaxRows() { return Pass::Options().max_wave_tokens; }
 
 int64_t Width(const ModelConfig& config) { return static_cast<int64_t>(config.num_attention_heads) * config.head_dim; }
@@ -43,10 +40,10 @@ int64_t OutputFloats(const ModelConfig& config, int64_t rows) {
 
 absl::Status ReserveForPasses(const ModelConfig& config, const ModelWeights& weights, Backend& backend) {
   const int64_t rows = MaxRows();
-  // The rows that samples share, and those of each.
+  // The rows that samples share and those of each; keys and values of a call, which a GPU may round to half their
+  // bytes.
   const int64_t of_row = 2 * (RowFloats(config) + MembershipFloats(config, weights)) + config.feature_size;
-  const absl::Status status = backend.Reserve(Workspace::kBatch, rows * of_row + OutputFloats(config, rows));
-  return status.ok() ? backend.Reserve(Workspace::kAttention, rows * 2 * Width(config)) : status;
+  return backend.Reserve(rows * (of_row + Width(config)) + OutputFloats(config, rows), 0);
 }
 
 absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& limits) {
@@ -64,17 +61,14 @@ absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& l
   // Doubles: whole generations may be more than there are bytes.
   const double of_layer = static_cast<double>(samples) * config.max_position_embeddings * 2 * Width(config);
   const double all = static_cast<double>(limits.generations) * static_cast<double>(layers) * of_layer;
-  const double caches = std::min(all, kGaps * static_cast<double>(limits.cache_bytes / sizeof(float)));
+  const double caches = std::min(all, static_cast<double>(limits.cache_bytes / sizeof(float)));
   // A call of attention has the cache of one layer. Samples share that of the first layer that draws and those below.
   const int64_t first_drawn = FirstDrawnLayer(config.attention);
   const double of_call = first_drawn + 1 < layers
                              ? std::min(of_layer, caches / static_cast<double>(layers - first_drawn - 1))
                              : std::min(of_layer / static_cast<double>(samples), caches);
 
-  Backend& backend = model.backend();
-  absl::Status status = backend.Reserve(Workspace::kPrompt, rows);
-  if (status.ok()) status = backend.Reserve(Workspace::kCaches, static_cast<int64_t>(caches));
-  return status.ok() ? backend.Reserve(Workspace::kAttention, static_cast<int64_t>(of_call)) : status;
+  return model.backend().Reserve(0, rows + static_cast<int64_t>(caches + of_call / 2));
 }
 
 }  // namespace edgewise

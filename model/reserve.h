@@ -23,9 +23,9 @@ struct GenerationLimits {
   uint64_t samples = 0;  // of each
 };
 
-// What generations need within these limits, if one at a time is amid its prompt: a quarter more than `cache_bytes` for
-// keys and values, or as many as so many generations of so many samples can have, if that is less; and rows of a
-// prompt. For a model that does not generate nothing. RESOURCE_EXHAUSTED: there is not so much memory.
+// What generations need within these limits, if one at a time is amid its prompt: `cache_bytes` for keys and values, or
+// as many as so many generations of so many samples can have, if that is less; and rows of a prompt. For a model that
+// does not generate nothing. RESOURCE_EXHAUSTED: there is not so much memory.
 absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& limits);
 
 }  // namespace edgewise

@@ -1,5 +1,5 @@
-// edgewise-selfcheck: what an operator runs first on new hardware; `edgewise selfcheck` starts it. Attention of every
-// pattern on the device, against cuSPARSE, the CPU and a float64 reference, and a model against itself on the CPU.
+// edgewise-selfcheck, the first program to run on new hardware; `edgewise selfcheck` starts it. It compares attention
+// of every pattern on the device with cuSPARSE, the CPU and a float64 reference, and a model with itself on the CPU.
 #include <unistd.h>
 
 #include <cstdio>
@@ -48,7 +48,7 @@ struct Devices {
   bool gpu = false;
 };
 
-// Says what is compared with what.
+// Opens the device and the CPU, and prints a line where both are the CPU.
 ExitCode OpenDevices(const Flags& flags, Devices& devices) {
   std::string why_cpu;
   absl::StatusOr<std::unique_ptr<Backend>> device = CreateBackend({flags.device, 0, "auto", flags.precision}, &why_cpu);
@@ -72,7 +72,8 @@ struct Models {
   std::unique_ptr<Model> on_device, on_cpu;
 };
 
-// On the CPU first: what it refuses is the files' fault, what only the device refuses is the device's.
+// Loads on the CPU first: a model that the CPU refuses is at fault itself; where only the device refuses, the device
+// is.
 ExitCode LoadModels(const std::string& directory, const Devices& devices, Models& models) {
   absl::StatusOr<std::unique_ptr<Model>> on_cpu = Model::Load(directory, *devices.cpu);
   if (!on_cpu.ok()) {

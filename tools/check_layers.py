@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Fails on an include against the arrows client -> proto <- server -> model -> kernels -> cpu | cuda. All but kernels may
-use text."""
+"""Fails on an include against the arrows client -> proto <- server -> model -> kernels -> cpu | cuda. Every folder
+except kernels may use text. Inside a folder, includes run one way too: FLOORS lists the order."""
 import pathlib
 import re
 import sys

@@ -18,6 +18,7 @@
 #include "client/cli/format.h"
 #include "client/cli/load.h"
 #include "client/cli/options.h"
+#include "client/cli/plot_show.h"
 
 namespace edgewise::cli {
 namespace {
@@ -100,7 +101,7 @@ struct EvaluateFlags {
     if (repeats < 1 || repeats > 10000) {
       return absl::InvalidArgumentError(absl::StrCat("--repeats is ", repeats, "; expected 1 to 10000"));
     }
-    if (absl::Status status = CheckPictureName(plot); !plot.empty() && !status.ok()) return status;
+    if (absl::Status status = CheckPictureName(plot, "as budget.png"); !plot.empty() && !status.ok()) return status;
     return request;
   }
 

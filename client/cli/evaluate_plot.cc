@@ -207,15 +207,8 @@ Size Draw(Canvas& canvas, const Evaluation& evaluation, const std::string& data)
 
 }  // namespace
 
-absl::Status CheckPictureName(const std::string& path) {
-  if (IsSvg(path) || IsPng(path)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--plot is \"", path, "\"; expected a name that ends in .png or .svg, as budget.png"));
-}
-
 absl::Status DrawEvaluation(const Evaluation& evaluation, const std::string& data, const std::string& path) {
-  if (absl::Status status = CheckPictureName(path); !status.ok()) return status;
-  return DrawPage(path, IsSvg(path), [&](Canvas& canvas) { return Draw(canvas, evaluation, data); });
+  return DrawPage(path, [&](Canvas& canvas) { return Draw(canvas, evaluation, data); });
 }
 
 }  // namespace edgewise::cli

@@ -9,9 +9,6 @@
 
 namespace edgewise::cli {
 
-// InvalidArgument unless the name ends in .png or .svg.
-absl::Status CheckPictureName(const std::string& path);
-
 // Writes a PNG or an SVG, by the name's end. `data` names the inputs in the subtitle. FailedPrecondition when the file
 // cannot be written. The evaluation has answers to dense attention.
 absl::Status DrawEvaluation(const Evaluation& evaluation, const std::string& data, const std::string& path);

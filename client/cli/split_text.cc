@@ -5,7 +5,7 @@
 namespace edgewise::cli {
 namespace {
 
-// Where a piece of at most `bytes` at the front of `text` ends.
+// The end of the first piece of `text`, which has at most `bytes`.
 size_t EndOfPiece(std::string_view text, size_t bytes) {
   if (text.size() <= bytes) return text.size();
   const size_t earliest = bytes - bytes / 4;

@@ -25,7 +25,7 @@ constexpr int32_t kMaxWidth = 1 << 16;
 constexpr int32_t kMaxPositions = 1 << 20;
 constexpr int32_t kMaxIds = 1 << 24;
 
-// Code points of a UTF-8 string; 0 where it is not valid (nlohmann has checked the file, so only "" gives 0).
+// The number of code points of valid UTF-8.
 size_t Characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
@@ -49,13 +49,13 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
       const json& entry = vocabulary[i];
       const bool character = tokenizer.kind == TokenizerKind::kChar;
       if (!entry.is_string()) {
-        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] is ", ShowJson(entry), "; a string is expected"));
+        object.FailAt(absl::StrCat("vocabulary[", i, "]"), entry, "a string is expected");
         break;
       }
       tokenizer.vocabulary.push_back(entry.get<std::string>());
       const std::string& text = tokenizer.vocabulary.back();
       if (character && !HoldsAPlace(text) && Characters(text) != 1) {
-        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] is ", ShowJson(entry), "; one character is expected"));
+        object.FailAt(absl::StrCat("vocabulary[", i, "]"), entry, "one character is expected");
       }
       if (!seen.insert(tokenizer.vocabulary.back()).second) {
         object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] repeats ", ShowJson(entry)));
@@ -86,7 +86,7 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
   return tokenizer;
 }
 
-// Tokens of a vocabulary, or rows of features.
+// Reads whether the input is tokens of a vocabulary or rows of features.
 void ParseInputKind(JsonObject& object, ModelConfig& config) {
   if (!object.Has("feature_size")) {
     config.vocab_size = object.Integer("vocab_size", 1, kMaxIds);
@@ -105,7 +105,7 @@ void ParseInputKind(JsonObject& object, ModelConfig& config) {
   config.pad_token_id = -1;
   const json& pad = object.Value("pad_token_id", false);
   if (!pad.is_null() && pad != -1) {
-    object.Fail(absl::StrCat("pad_token_id is ", ShowJson(pad), "; allowed beside feature_size: -1 (none)"));
+    object.FailAt("pad_token_id", pad, "allowed beside feature_size: -1 (none)");
   }
   if (object.Has("cls_token_id")) object.Fail("cls_token_id is given; rows of features (feature_size) have no tokens");
   const json& tokenizer = object.Value("tokenizer", false);
@@ -130,7 +130,7 @@ void ParseCausal(JsonObject& object, ModelConfig& config) {
   config.tie_word_embeddings = object.Boolean("tie_word_embeddings", true);
 }
 
-// What the outputs are: labels, values, or the vocabulary.
+// Reads the number of outputs: labels, values, or the tokens of the vocabulary.
 void ParseOutputs(JsonObject& object, ModelConfig& config) {
   if (config.task != ModelTask::kCausalLm) {
     config.num_labels = object.Integer("num_labels", 1, 1 << 20);
@@ -206,14 +206,13 @@ void ParseBudgetShares(JsonObject& object, ModelConfig& config) {
   }
   for (size_t l = 0; l < config.budget_shares.size(); ++l) {
     if (!value[l].is_number() || !(value[l].get<double>() > 0.0) || !(value[l].get<double>() <= 1e9)) {
-      object.Fail(absl::StrCat("budget_shares[", l, "] is ", ShowJson(value[l]), "; allowed: above 0, to 1e9"));
-      return;
+      return object.FailAt(absl::StrCat("budget_shares[", l, "]"), value[l], "allowed: above 0, to 1e9");
     }
     config.budget_shares[l] = value[l].get<double>();
   }
 }
 
-// One object of `attention`, which says what `layers` are.
+// Reads one object of `attention` into the layers that it describes.
 void ParseEntry(const json& value, const std::string& path, bool listed, const ModelConfig& config,
                 AttentionKinds kinds, std::span<AttentionConfig> layers, JsonObject& parent) {
   JsonObject object(value, path);
@@ -224,15 +223,14 @@ void ParseEntry(const json& value, const std::string& path, bool listed, const M
   }
   const AttentionKind& kind = *kinds[object.Choice("kind", names)];
   if (config.causal && !kind.causal) {
-    object.Fail(absl::StrCat(object.Path("kind"), " is \"", kind.name,
-                             "\"; allowed on a causal model: ", absl::StrJoin(causal, ", ")));
+    object.FailAt("kind", json(kind.name), absl::StrCat("allowed on a causal model: ", absl::StrJoin(causal, ", ")));
   }
   for (AttentionConfig& layer : layers) layer.kind = &kind;
   if (kind.parse != nullptr) kind.parse(object, config, listed, layers);
   object.FinishInto(parent);
 }
 
-// Fills config.attention, one entry per layer, after the fields of the model as a whole.
+// Fills config.attention. All fields of the model but `budget_shares` have been read.
 void ParseAttention(JsonObject& object, AttentionKinds kinds, ModelConfig& config) {
   const json& value = object.Value("attention", true);
   const size_t layers = config.num_hidden_layers;
@@ -251,7 +249,7 @@ void ParseAttention(JsonObject& object, AttentionKinds kinds, ModelConfig& confi
   }
 }
 
-// The config.json of a Hugging Face model names neither our fields nor our tensors.
+// Refuses the config.json of a Hugging Face model, whose fields and tensors have other names.
 absl::Status RefuseHuggingFace(const json& config) {
   if (!config.is_object() || config.contains("task")) return absl::OkStatus();
   for (const char* field : {"model_type", "architectures"}) {
@@ -290,7 +288,6 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
   config.layer_norm_eps = static_cast<float>(object.Number("layer_norm_eps", 1e-12, 1.0, 1e-5));
   config.hidden_act = static_cast<HiddenAct>(object.Choice("hidden_act", {"gelu", "relu"}, 0));
   config.norm_position = static_cast<NormPosition>(object.Choice("norm_position", {"pre", "post"}, 0));
-  // In the order of PositionEmbedding; `learned` is the default.
   config.position_embedding = static_cast<PositionEmbedding>(object.Choice("position_embedding", kPositions, 0));
   ParseInputKind(object, config);
   ParseCausal(object, config);

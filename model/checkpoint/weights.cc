@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kBlockSumTolerance = 1e-4;
 
-// Reads tensors by name; every shape has been checked.
+// Reads tensors by name. Names and shapes have been checked.
 class Loader {
  public:
   Loader(const ModelConfig& config, const SafetensorsFile& file, Backend& backend)
@@ -36,7 +36,7 @@ class Loader {
     return status.ok() ? LoadBuffer(Values(name + ".bias"), out.bias) : status;
   }
 
-  // A product without bias: tensor `name` itself.
+  // The product with tensor `name`, without bias.
   absl::Status LoadMatrix(const std::string& name, std::unique_ptr<LinearWeights>& out) {
     const std::vector<int64_t>& shape = file_.tensors().at(name).shape;
     auto linear = backend_.PrepareLinear(Values(name), {}, shape[0], shape[1], Activation::kNone);
@@ -45,7 +45,7 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // The layers `names` stacked into one product.
+  // One product of the linear layers `names`, stacked.
   absl::Status LoadLinear(const std::vector<std::string>& names, Activation activation,
                           std::unique_ptr<LinearWeights>& out) {
     std::vector<float> weight, bias;
@@ -84,7 +84,7 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // What is added to the embedding, or to the scores by distance.
+  // The table that is added to the embedding, or by distance to the scores.
   absl::Status LoadPositions(ModelWeights& weights) {
     const int64_t positions = config_.max_position_embeddings;
     switch (config_.position_embedding) {
@@ -151,7 +151,7 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
 
   auto weights = std::make_unique<ModelWeights>();
   Loader loader(config, file, backend);
-  // Runs a step unless one before it failed.
+  // Runs a step unless a step before it failed.
   auto load = [&](const auto& step) {
     if (status.ok()) status = step();
   };

@@ -9,7 +9,7 @@ namespace edgewise {
 absl::Status Activations::Grow(Buffer& buffer, int64_t floats) const {
   if (buffer.size() >= floats) return absl::OkStatus();
   buffer = Buffer();  // give back before asking for more
-  absl::StatusOr<Buffer> larger = backend_.AllocateIn(workspace_, floats);
+  absl::StatusOr<Buffer> larger = backend_.Allocate(floats);
   if (!larger.ok()) return larger.status();
   buffer = *std::move(larger);
   return absl::OkStatus();

@@ -41,8 +41,7 @@ struct PooledSequence {
 // reused. One thread at a time.
 class Activations {
  public:
-  explicit Activations(Backend& backend, Workspace workspace = Workspace::kBatch)
-      : backend_(backend), workspace_(workspace) {}
+  explicit Activations(Backend& backend) : backend_(backend) {}
 
   // Resizes to the packed rows and fills hidden() with their embeddings.
   absl::Status Embed(const ModelConfig& config, const ModelWeights& weights, const PackedRows& packed,
@@ -86,7 +85,6 @@ class Activations {
   absl::Status Reserve(std::initializer_list<std::pair<Buffer*, int64_t>> buffers) const;
 
   Backend& backend_;
-  const Workspace workspace_;
   int64_t rows_ = 0, hidden_size_ = 0, width_ = 0, heads_ = 0, rank_ = 0;
   Buffer hidden_, normed_, query_key_value_, attended_;
   Buffer x_, y_, query_bound_, key_bound_;  // memberships

@@ -12,6 +12,7 @@
 #include "model/forward/softmax.h"
 #include "model/forward/token_choice.h"
 #include "model/kinds/patterns.h"
+#include "text/field_error.h"
 
 namespace edgewise {
 namespace {
@@ -86,8 +87,8 @@ Generation::State::State(const Model& model, ModelSequence prompt, GenerationOpt
                                  prompt.positions.back() + static_cast<int64_t>(options.max_new_tokens))),
       tokens(WithoutTrailingPads(prompt)),
       context(ContextOf(config, tokens)),
-      shared(model.backend(), Workspace::kPrompt),
-      active(model.backend(), Workspace::kPrompt),
+      shared(model.backend()),
+      active(model.backend()),
       text(options.stop) {}
 
 absl::Status Generation::State::Allocate() {
@@ -96,7 +97,7 @@ absl::Status Generation::State::Allocate() {
   stop = *std::move(made);
   const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
   for (int32_t l = 0; l < config.num_hidden_layers; ++l) {
-    absl::StatusOr<Buffer> cache = model.backend().AllocateIn(Workspace::kCaches, Copies(l) * capacity * 2 * width);
+    absl::StatusOr<Buffer> cache = model.backend().Allocate(Copies(l) * capacity * 2 * width);
     if (!cache.ok()) return cache.status();
     caches.push_back(*std::move(cache));
   }
@@ -146,9 +147,8 @@ absl::Status Generation::State::CheckBudget() const {
     }
   }
   if (options.max_edges >= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("max_edges is ", options.max_edges,
-                                                 "; a row of this text needs up to ", most,
-                                                 " edges (those that are never dropped)"));
+  return FieldError("max_edges", absl::StrCat("is ", options.max_edges, "; a row of this text needs up to ", most,
+                                              " edges (those that are never dropped)"));
 }
 
 // One layer of what comes before the next token, or the token.

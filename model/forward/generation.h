@@ -71,8 +71,8 @@ inline constexpr double kCachedTolerance = 1e-4;
 class Generation {
  public:
   // `model` must outlive the generation; `prompt` comes from Model::Prepare and has at least one token. Allocates the
-  // caches. INVALID_ARGUMENT: max_edges is below what a row that may come needs (the message begins with "max_edges"
-  // and says the least); RESOURCE_EXHAUSTED: no memory.
+  // caches. INVALID_ARGUMENT: max_edges is below what a row that may come needs (the field is max_edges; the
+  // message says the least); RESOURCE_EXHAUSTED: no memory.
   static absl::StatusOr<std::unique_ptr<Generation>> Create(const Model& model, ModelSequence prompt,
                                                             GenerationOptions options);
   ~Generation();

@@ -21,14 +21,14 @@ void ParseBlockSize(JsonObject& object, AttentionConfig& attention) {
   const json& size = object.Value("block_size", true);
   if (size.is_null()) return;
   const bool learned = attention.pattern == BlockPattern::kLearned;
-  if (!size.is_object() || learned) {
-    if (IsInteger(size, 1, kMaxPlaces)) {
-      attention.block_size = size.get<int32_t>();
-      return;
-    }
-    object.Fail(absl::StrCat(object.Path("block_size"), " is ", ShowJson(size), "; allowed: an integer from 1 to ",
-                             kMaxPlaces, learned ? "" : ", or an object of min, max and alpha"));
+  if (IsInteger(size, 1, kMaxPlaces)) {
+    attention.block_size = size.get<int32_t>();
     return;
+  }
+  if (!size.is_object() || learned) {
+    return object.FailAt("block_size", size,
+                         absl::StrCat("allowed: an integer from 1 to ", kMaxPlaces,
+                                      learned ? "" : ", or an object of min, max and alpha"));
   }
   JsonObject range(size, object.Path("block_size"));
   attention.min_block = range.Integer("min", 1, kMaxPlaces);
@@ -41,16 +41,14 @@ void ParseBlocks(JsonObject& object, AttentionConfig& attention) {
   const json& blocks = object.Value("blocks", true);
   if (blocks.is_null()) return;
   if (!blocks.is_array() || blocks.empty()) {
-    object.Fail(absl::StrCat(object.Path("blocks"), " is ", ShowJson(blocks), "; a list of [row, column] is expected"));
-    return;
+    return object.FailAt("blocks", blocks, "a list of [row, column] is expected");
   }
   for (size_t i = 0; i < blocks.size(); ++i) {
     const json& block = blocks[i];
     if (!block.is_array() || block.size() != 2 || !IsInteger(block[0], 0, kMaxPlaces) ||
         !IsInteger(block[1], 0, kMaxPlaces)) {
-      object.Fail(absl::StrCat(object.Path("blocks"), "[", i, "] is ", ShowJson(block),
-                               "; allowed: [row, column], each from 0 to ", kMaxPlaces));
-      return;
+      return object.FailAt(absl::StrCat("blocks[", i, "]"), block,
+                           absl::StrCat("allowed: [row, column], each from 0 to ", kMaxPlaces));
     }
     attention.blocks.emplace_back(block[0].get<int32_t>(), block[1].get<int32_t>());
   }
@@ -67,12 +65,8 @@ void Parse(JsonObject& object, const ModelConfig&, bool, std::span<AttentionConf
     object.Refuse({field}, absl::StrCat("pattern \"", kPatterns[static_cast<size_t>(pattern)], "\""));
     return false;
   };
-  if (takes("width", BlockPattern::kLocal)) {
-    attention.width = object.Integer("width", 0, kMaxPlaces, 1);
-  }
-  if (takes("stride", BlockPattern::kStrided)) {
-    attention.stride = object.Integer("stride", 1, kMaxPlaces);
-  }
+  if (takes("width", BlockPattern::kLocal)) attention.width = object.Integer("width", 0, kMaxPlaces, 1);
+  if (takes("stride", BlockPattern::kStrided)) attention.stride = object.Integer("stride", 1, kMaxPlaces);
   if (takes("blocks", BlockPattern::kList)) ParseBlocks(object, attention);
   if (takes("threshold", BlockPattern::kLearned) && !object.Value("threshold", true).is_null()) {
     attention.threshold = object.Number("threshold", 0.0, 1.0, 0.5);
@@ -88,7 +82,7 @@ std::vector<TensorShape> Tensors(const ModelConfig& config, const AttentionConfi
   return {{"block_scores", {blocks, blocks}}};
 }
 
-// floor(share * length), 0 <= share <= 1, length < 2^21.
+// floor(share * length) in decimal arithmetic; 0 <= share <= 1, length < 2^21.
 int64_t FloorOfShare(double share, int64_t length) {
   char text[32];  // d.ddde-xx
   const char* const end = std::to_chars(text, text + sizeof(text), share, std::chars_format::scientific).ptr;
@@ -99,7 +93,7 @@ int64_t FloorOfShare(double share, int64_t length) {
     if (*c != '.') digits = digits * 10 + (*c - '0');
   }
   if (mark - text > 1) exponent = static_cast<int>(mark - text) - 2;
-  int power = 0;  // at most 0; from_chars leaves it at 0 for "+00"
+  int power = 0;  // at most 0; from_chars reads no number in "+00" and leaves it
   if (mark != end) std::from_chars(mark + 1, end, power);
   exponent -= power;
   if (exponent > 24) return 0;  // digits * length < 10^24
@@ -109,7 +103,7 @@ int64_t FloorOfShare(double share, int64_t length) {
   return static_cast<int64_t>(value);
 }
 
-// One block of the pattern that holds edges.
+// A block of the pattern that has edges.
 struct Block {
   int32_t row = 0, column = 0;
   bool kept = true;
@@ -117,24 +111,24 @@ struct Block {
   uint64_t edges = 0;  // of one head
 };
 
-// One sequence cut into blocks of positions. Nothing is kept of every token, so the row of one token costs what its
-// keys cost.
+// One sequence cut into blocks of positions. It stores nothing per token, so the row of one new token costs time in
+// proportion to its keys.
 class BlockLayout {
  public:
   BlockLayout(const AttentionSpec& choice, const QueryRange& range);
 
-  // The blocks of the pattern that hold edges, rows ascending, columns ascending within a row.
+  // The blocks of the pattern that have edges, by row, then by column.
   std::vector<Block> Blocks() const;
-  // The edges of one head that lie in the pattern's blocks on the diagonal.
+  // The edges of one head in those blocks of the pattern that are on the diagonal.
   uint64_t DiagonalEdges() const;
-  // One group per row of blocks that has queries.
+  // One group for each row of blocks that has queries; its keys are those of the kept blocks.
   GroupedKeys Groups(std::span<const Block> blocks) const;
 
  private:
-  bool Has(int32_t row, int32_t column) const;  // in the pattern
+  bool Has(int32_t row, int32_t column) const;  // the pattern has this block
   double Score(int32_t row, int32_t column) const;
   uint64_t Edges(int32_t row, int32_t column) const;  // of one head
-  int32_t TokenAt(int32_t block) const;               // valid tokens before it
+  int32_t TokenAt(int32_t block) const;               // the number of valid tokens before a block
   int32_t QueriesBegin(int32_t row) const;
 
   const AttentionSpec& choice_;
@@ -146,7 +140,7 @@ class BlockLayout {
 
 BlockLayout::BlockLayout(const AttentionSpec& choice, const QueryRange& range)
     : choice_(choice), positions_(range.sequence->positions), first_query_(range.first_query) {
-  // Pads behind the last token are no part of the length.
+  // The length ends with the last valid token: pads behind it do not count.
   const int32_t length = choice.config->causal ? choice.config->max_position_embeddings : positions_.back() + 1;
   size_ = BlockSize(*choice.attention, length);
   rows_ = positions_.back() / size_ + 1;
@@ -192,7 +186,7 @@ uint64_t BlockLayout::Edges(int32_t row, int32_t column) const {
   const uint64_t keys = TokenAt(column + 1) - TokenAt(column);
   if (!choice_.config->causal || column < row) return queries * keys;
   if (column > row || queries == 0) return 0;
-  // The first query attends to those up to itself, the last one to all.
+  // The first query attends to `first` keys, the last query to all.
   const uint64_t first = QueriesBegin(row) - TokenAt(row) + 1;
   return queries * (first + keys) / 2;
 }
@@ -266,8 +260,8 @@ GroupedKeys BlockLayout::Groups(std::span<const Block> blocks) const {
   return groups;
 }
 
-// Drops blocks until `heads` heads of all sequences have at most `allowance` edges; those on the diagonal stay. Returns
-// whether any was dropped.
+// Drops blocks, but none on the diagonal, until `heads` heads of all sequences have at most `allowance` edges. Returns
+// whether a block was dropped.
 bool DropBlocks(std::span<std::vector<Block>> sequences, uint64_t heads, uint64_t allowance) {
   uint64_t all = 0;
   for (const std::vector<Block>& blocks : sequences) {
@@ -275,7 +269,7 @@ bool DropBlocks(std::span<std::vector<Block>> sequences, uint64_t heads, uint64_
   }
   if (heads * all <= allowance) return false;
 
-  // Kept first: the diagonals, then by score and distance, then as they come.
+  // Blocks off the diagonal are kept by score, then by distance from the diagonal, then in the order of the sequences.
   struct Candidate {
     Block* block;
     size_t sequence;

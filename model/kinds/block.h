@@ -1,4 +1,4 @@
-// Block size of attention kind block.
+// Attention kind block: blocks of positions that attend to each other (docs/model-format.md, "Blocks, exactly").
 #ifndef EDGEWISE_MODEL_KINDS_BLOCK_H_
 #define EDGEWISE_MODEL_KINDS_BLOCK_H_
 
@@ -8,8 +8,9 @@
 
 namespace edgewise {
 
-// B of a text of `length` positions: fixed, or adapted to the length. floor(alpha * length) takes alpha as the shortest
-// decimal that reads back to it: 0.29 of 100 is 29, though 0.29 * 100 is 28.999... in doubles.
+// B, the positions of a block, of a text of `length` positions: fixed, or adapted to the length. floor(alpha * length)
+// takes alpha as the shortest decimal that reads back to it: 0.29 of 100 is 29, though in doubles 0.29 * 100
+// is 28.999...
 int32_t BlockSize(const AttentionConfig& attention, int32_t length);
 
 }  // namespace edgewise

@@ -11,7 +11,7 @@ const AttentionKind& KindOf(const AttentionSpec& choice) {
   return choice.attention == nullptr ? kDenseKind : *choice.attention->kind;
 }
 
-// The given edges of one sequence; null: none are given.
+// The given edges of one sequence; null: the input has no graph.
 const std::vector<HeadEdges>* GivenEdges(const AttentionSpec& choice, size_t side) {
   if (choice.given == nullptr) return nullptr;
   return &(*choice.given)[side * choice.config->num_hidden_layers + choice.layer];

@@ -1,4 +1,4 @@
-// Attention kind sbm: edges drawn by the backend from the memberships of queries and keys in clusters.
+// Attention kind sbm: the backend draws edges from the memberships of queries and keys in clusters.
 #include <algorithm>
 
 #include "model/checkpoint/json_object.h"
@@ -31,7 +31,7 @@ std::vector<TensorShape> Tensors(const ModelConfig& config, const AttentionConfi
           {.name = "block_matrix", .shape = {heads, clusters, clusters}, .optional = true}};
 }
 
-// Pairs of valid tokens with |i - j| <= reach, by position.
+// Pairs of valid tokens whose positions are at most `reach` apart.
 uint64_t BandEdges(const ModelSequence& sequence, int32_t reach) {
   const std::vector<int32_t>& positions = sequence.positions;
   uint64_t pairs = 0;

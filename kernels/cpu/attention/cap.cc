@@ -48,8 +48,7 @@ bool MayClamp(const Head& head) {
 }
 
 // The approximate number of edges that heads are expected to have at a given tau, which tells where to look for the age
-// that a cap allows. The chance of an edge at rate tau * p is a power series of tau * p, and so is its sum over all
-// pairs.
+// that a cap allows. The chance of an edge at rate tau * p is a power series of tau * p, and so is the sum.
 class EdgeEstimate {
  public:
   EdgeEstimate() = default;

@@ -25,8 +25,7 @@ EDGEWISE_INLINE F GatherFloats(const float* base, const int32_t* places) {
 #endif
 }
 
-// Adds the biases to scores[0..kLanes) of a query at `query` and keys at places[0..kLanes). `run`: the places follow
-// each other.
+// Adds the biases to scores[0..kLanes) of a query at `query` and keys at places[0..kLanes). `run`: no gaps.
 EDGEWISE_INLINE F AddBias(const BiasView& bias, int64_t query, const int32_t* places, bool run, F scores) {
   const F unit = Broadcast(1.44269504088896340736f);
   if (bias.distance != nullptr) {

@@ -56,7 +56,7 @@ struct TileView {
   int v_run = kPartKeys;  // keys whose values follow each other: of a part, or of the tile
 };
 
-// A tile of the keys first_place.. of the block's list: in place, or copied to `packed` [depth, 64] and `values` [64,
+// A tile of the keys first_place.. of the block's list: in place, or copied: to `packed` [depth, 64], `values` [64,
 // depth].
 static TileView MakeTile(const AttendBlock& block, int64_t first_place, int count, float* packed, float* values) {
   const int depth = block.depth;

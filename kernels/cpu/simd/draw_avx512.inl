@@ -29,8 +29,7 @@ EDGEWISE_INLINE int64_t Append(uint64_t mask, V from, V bytes, uint32_t* column,
   return size + count;
 }
 
-// The test of a row's pairs: t = a * c + margin, rounded up, in units of 2^-16, or of 2^(shift - 16) where bounds
-// exceed 1.
+// The test of a row's pairs: t = a * c + margin, rounded up, in units of 2^-16, or 2^(shift - 16) for bounds above 1.
 struct RowTest {
   V a, margin, limit, shift;
   bool shifted;

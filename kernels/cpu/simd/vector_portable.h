@@ -118,8 +118,8 @@ EDGEWISE_INLINE void StoreIf(bool condition, float* p, F a) {
   if (condition) Store(p, a);
 }
 
-// Copies those of `count` ascending keys that are below `end`, padded with end - 1 to a multiple of 16. Returns their
-// number.
+// Copies those of `count` ascending keys that are below `end`, padded with end - 1 to a multiple of 16. Returns the
+// count.
 EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end, int32_t* out) {
   int64_t taken = 0;
   while (taken < count && keys[taken] < end) {

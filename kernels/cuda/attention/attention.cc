@@ -18,8 +18,6 @@ namespace {
 constexpr int32_t kMaxDim = 256;  // of a head's queries and values
 constexpr int32_t kMaxDimLittleShared = 128;
 constexpr int64_t kLittleShared = 160 << 10;  // bytes a block; A100 and H100 have more
-// Results of the calls of one wave: 16 layers of 8 heads over 16,384 tokens whose key degrees are wanted, say.
-constexpr int64_t kResultBytes = int64_t{16} << 20;
 
 absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
                          std::span<const AttentionProblem> problems) {
@@ -162,30 +160,30 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   if (degrees > 0) lists.first_degrees = staging_.Add(std::span<const int64_t>(first_degrees));
   const int64_t bytes = results.degrees + degrees * static_cast<int64_t>(sizeof(uint32_t));
   if (bytes == 0) return absl::OkStatus();
-  const absl::StatusOr<ResultMemory::Piece> memory = result_memory_.Take(bytes);
+  absl::StatusOr<DeviceArray> memory = DeviceArray::Create(device_, bytes);
   if (!memory.ok()) return memory.status();
-  results.memory = *memory;
+  results.memory = *std::move(memory);
   results.bytes = bytes;
-  unsigned char* host = memory->host;
-  std::memset(host, 0, bytes);
   std::vector<uint64_t> undrawn(caps.size(), 0);
   for (const AttentionProblem& problem : problems) {
     if (problem.cap < 0 || std::holds_alternative<DrawnRows>(problem.pattern)) continue;
     undrawn[problem.cap] += CountEdges(problem, call.num_heads);
   }
+  std::vector<DeviceCap> device_caps(caps.size());
   for (size_t c = 0; c < caps.size(); ++c) {
-    DeviceCap cap = {};
+    DeviceCap& cap = device_caps[c];
     cap.undrawn = undrawn[c];
     cap.max_edges = caps[c].max_edges;
     cap.ledger = caps[c].ledger == nullptr ? nullptr : static_cast<const CudaLedger*>(caps[c].ledger)->edges();
     cap.share = caps[c].share;
     cap.cut = {~uint64_t{0}, ~uint64_t{0}};
     cap.tau = 1.0;
-    std::memcpy(host + c * sizeof(DeviceCap), &cap, sizeof(cap));
   }
-  call.caps = reinterpret_cast<DeviceCap*>(memory->device);
-  call.counts = reinterpret_cast<DeviceHeadCounts*>(memory->device + cap_bytes);
-  return CopyAsync(memory->device, host, bytes, cudaMemcpyHostToDevice, device_);
+  call.caps = results.memory.as<DeviceCap>();
+  call.counts = reinterpret_cast<DeviceHeadCounts*>(results.memory.as<unsigned char>() + cap_bytes);
+  const absl::Status status =
+      CudaStatus(cudaMemsetAsync(results.memory.data(), 0, bytes, device_.stream()), "memory of results");
+  return status.ok() ? staging_.Upload(device_caps.data(), cap_bytes, call.caps) : status;
 }
 
 absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
@@ -195,8 +193,7 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
   const int64_t v_columns = static_cast<int64_t>(call.num_heads) * call.value_dim;
   const int64_t k_count = (inputs.k.rows * k_columns + 127) / 128 * 128;  // keeps the values aligned
   absl::StatusOr<DeviceArray> block =
-      DeviceArray::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)),
-                          device_.memory(Workspace::kAttention));
+      DeviceArray::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
   int64_t first = inputs.k.rows, end = 0;  // of the rows that problems read: a cache has room for more
@@ -220,23 +217,20 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
   cudaStream_t stream = device_.stream();
   absl::Status status;
   if (call.num_caps > 0) {
-    const absl::StatusOr<void*> scratch = cap_scratch_.Get(CapScratchBytes(call.num_caps));
+    const absl::StatusOr<DeviceArray> scratch = DeviceArray::Create(device_, CapScratchBytes(call.num_caps));
     if (!scratch.ok()) return scratch.status();
-    status = CudaStatus(SelectYoungest(stream, call, *scratch), "edge caps");
+    status = CudaStatus(SelectYoungest(stream, call, scratch->data()), "edge caps");
   }
   if (status.ok()) status = CudaStatus(CountSampledEdges(stream, call), "sampled edges");
   if (status.ok()) status = CudaStatus(AttendDense(stream, call), "attention in dense heads");
   if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
   if (status.ok()) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
   if (status.ok() && lists.first_degrees != nullptr) {
-    auto* degrees = reinterpret_cast<uint32_t*>(results.memory.device + results.degrees);
+    auto* degrees = reinterpret_cast<uint32_t*>(results.memory.as<unsigned char>() + results.degrees);
     status = CudaStatus(CountKeyDegrees(stream, call, lists.first_degrees, degrees), "key degrees");
   }
   if (status.ok() && lists.num_expected > 0) {
     status = CudaStatus(CountExpected(stream, call, lists.expected, lists.num_expected), "expected edges");
-  }
-  if (status.ok() && results.bytes > 0) {
-    status = CopyAsync(results.memory.host, results.memory.device, results.bytes, cudaMemcpyDeviceToHost, device_);
   }
   return status;
 }
@@ -253,10 +247,7 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   status.Update(staging_.Commit());  // always: it ends what Plan began
   if (status.ok()) status = RoundKeysAndValues(inputs, problems, call, rounded);
   if (status.ok()) status = Enqueue(call, lists, results);
-  if (!status.ok()) {
-    device_.Synchronize().IgnoreError();  // copies to and from `results` may be on their way
-    return status;
-  }
+  if (!status.ok()) return status;
   if (results.bytes > 0) pending_.push_back(std::move(results));
   for (size_t p = 0; p < problems.size(); ++p) {
     if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);
@@ -267,11 +258,17 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   return absl::OkStatus();
 }
 
-absl::Status Attention::Collect() {
-  absl::Status status;
-  for (; !pending_.empty(); pending_.pop_front()) {
-    const Results& results = pending_.front();
-    const unsigned char* host = results.memory.host;
+absl::Status Attention::Collect(std::vector<Staging::ToHost> copies) {
+  std::vector<std::vector<unsigned char>> written;
+  for (const Results& results : pending_) {
+    written.emplace_back(results.bytes);
+    copies.push_back({written.back().data(), results.memory.data(), results.bytes});
+  }
+  absl::Status status = staging_.Download(copies);
+  if (!status.ok()) return status;
+  for (size_t call = 0; call < pending_.size(); ++call) {
+    const Results& results = pending_[call];
+    const unsigned char* host = written[call].data();
     const auto* device_caps = reinterpret_cast<const DeviceCap*>(host);
     for (size_t c = 0; c < results.caps.size(); ++c) {
       results.caps[c].capped = device_caps[c].capped != 0;
@@ -291,13 +288,8 @@ absl::Status Attention::Collect() {
       }
     }
   }
-  result_memory_.Clear();
+  pending_.clear();
   return status;
-}
-
-absl::Status Attention::Prepare(bool caps) {
-  const absl::Status status = result_memory_.Prepare(kResultBytes);
-  return status.ok() && caps ? cap_scratch_.Get(CapScratchBytes(kMaxCapsAtOnce)).status() : status;
 }
 
 }  // namespace edgewise::cuda

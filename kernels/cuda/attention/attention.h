@@ -4,7 +4,6 @@
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ATTENTION_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -31,25 +30,21 @@ class CudaLedger : public EdgeLedger {
 // One thread at a time, as Backend. `device` must outlive it.
 class Attention {
  public:
-  // `staging` must outlive it too.
-  Attention(Device& device, Staging& staging, bool bf16)
-      : device_(device), staging_(staging), bf16_(bf16), result_memory_(device), cap_scratch_(device) {}
-  ~Attention() { device_.Synchronize().IgnoreError(); }  // copies to what is pending may be on their way
+  Attention(Device& device, bool bf16) : device_(device), staging_(device.staging()), bf16_(bf16) {}
 
   // As Backend::Attend.
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                       std::span<EdgeCap> caps, Matrix out);
-  // Fills what is still owed to reports and caps; the stream has been waited for. INTERNAL: a kernel gave up.
-  absl::Status Collect();
+  // Waits for the stream, makes `copies` to the host, and fills what is owed to reports and caps. INTERNAL: a kernel
+  // gave up.
+  absl::Status Collect(std::vector<Staging::ToHost> copies);
   // Fills nothing that is owed: the device failed, and the owners of reports may go.
   void Forget() { pending_.clear(); }
-  // Takes the memory that usual calls need besides, with `caps` also for edge caps.
-  absl::Status Prepare(bool caps);
 
  private:
   // What the device writes for one call, and who gets it: caps, counts, then key degrees, in one block.
   struct Results {
-    ResultMemory::Piece memory;  // null: nothing is written
+    DeviceArray memory;  // null: nothing is written
     int64_t bytes = 0;
     int64_t degrees = 0;  // bytes before the key degrees
     std::span<EdgeCap> caps;
@@ -83,9 +78,7 @@ class Attention {
   Device& device_;
   Staging& staging_;
   const bool bf16_;
-  ResultMemory result_memory_;  // of pending_
-  Scratch cap_scratch_;
-  std::deque<Results> pending_;
+  std::vector<Results> pending_;
 };
 
 }  // namespace edgewise::cuda

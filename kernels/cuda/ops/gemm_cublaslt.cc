@@ -13,6 +13,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/ops/gemm.h"
 
 namespace edgewise::cuda {
@@ -98,7 +99,7 @@ struct LtPlan : GemmPlan {
 
 class LtGemm : public Gemm {
  public:
-  LtGemm(std::shared_ptr<Device> device, cublasLtHandle_t handle, DeviceMemory workspace)
+  LtGemm(std::shared_ptr<Device> device, cublasLtHandle_t handle, DeviceArray workspace)
       : device_(std::move(device)), handle_(handle), workspace_(std::move(workspace)) {}
   ~LtGemm() override { cublasLtDestroy(handle_); }
 
@@ -159,14 +160,14 @@ class LtGemm : public Gemm {
 
   const std::shared_ptr<Device> device_;
   const cublasLtHandle_t handle_;
-  const DeviceMemory workspace_;  // of products of this stream, which run one after the other
+  const DeviceArray workspace_;  // of products of this stream, which run one after the other
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Gemm>> Gemm::Create(std::shared_ptr<Device> device) {
   if (absl::Status status = device->Use(); !status.ok()) return status;
-  absl::StatusOr<DeviceMemory> workspace = DeviceMemory::Create(device, kWorkspaceBytes);
+  absl::StatusOr<DeviceArray> workspace = DeviceArray::Create(*device, kWorkspaceBytes);
   if (!workspace.ok()) return workspace.status();
   cublasLtHandle_t handle = nullptr;
   if (absl::Status status = LtStatus(cublasLtCreate(&handle), "start"); !status.ok()) return status;

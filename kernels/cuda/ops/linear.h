@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/device/runtime.h"
+#include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/ops/gemm.h"
 #include "kernels/cuda/ops/gemv.h"
 
@@ -22,7 +22,7 @@ struct CudaLinearWeights : public LinearWeights {
   int64_t out = 0, in = 0, out_padded = 0, in_padded = 0;
   bool bf16 = false;
   Activation activation = Activation::kNone;
-  DeviceMemory weight, bias;       // bias [out], or null
+  DeviceArray weight, bias;        // bias [out], or null
   std::unique_ptr<GemmPlan> plan;  // null: Gemm has none; many rows go the way of few
 
   GemvWeights few() const;
@@ -36,8 +36,8 @@ class LinearProducts {
   // Backend::PrepareLinear; done when it returns.
   absl::StatusOr<std::unique_ptr<LinearWeights>> Prepare(std::span<const float> weight, std::span<const float> bias,
                                                          int64_t out, int64_t in, Activation activation);
-  // Takes the scratch of products of many rows with the weights that were prepared.
-  absl::Status Reserve();
+  // The most scratch that a call with the weights prepared so far takes.
+  int64_t scratch_bytes() const { return x_bytes_ + y_bytes_ + wide_bytes_; }
   // Backend::Linear. With `accumulate` there is no activation.
   absl::Status Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase);
   // Backend::FeedForward. At most kGemmRows wide rows are in scratch.
@@ -51,8 +51,7 @@ class LinearProducts {
   const std::shared_ptr<Device> device_;
   const std::unique_ptr<Gemm> gemm_;
   const bool bf16_;
-  Scratch x_, y_, wide_;
-  int64_t x_bytes_ = 0, y_bytes_ = 0, wide_bytes_ = 0;  // that they may need
+  int64_t x_bytes_ = 0, y_bytes_ = 0, wide_bytes_ = 0;  // of rows of x packed, of y padded, between two products
 };
 
 }  // namespace edgewise::cuda

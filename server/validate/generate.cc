@@ -1,4 +1,4 @@
-#include "server/validate/validate_generate.h"
+#include "server/validate/generate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/kinds/patterns.h"
-#include "server/status_details.h"
-#include "server/validate/validate.h"
-#include "server/validate/validate_parts.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
@@ -19,16 +17,16 @@ constexpr int kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 256;
 
 absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& request, const Model& model) {
-  if (!request.has_prompt()) return InvalidField("prompt", "is missing");
+  if (!request.has_prompt()) return FieldError("prompt", "is missing");
   const v1::Sequence& prompt = request.prompt();
   absl::StatusOr<TruncateMode> truncate = ParseTruncate(prompt.truncate(), "prompt.truncate");
   if (!truncate.ok()) return truncate.status();
-  if (prompt.has_bias()) return InvalidField("prompt.bias", "is set; new tokens have none, so Generate takes none");
+  if (prompt.has_bias()) return FieldError("prompt.bias", "is set; new tokens have none, so Generate takes none");
   if (prompt.has_features()) {
-    return InvalidField("prompt.features", "is set; a language model takes tokens: give text or token_ids");
+    return FieldError("prompt.features", "is set; a language model takes tokens: give text or token_ids");
   }
   if (prompt.content_case() == v1::Sequence::CONTENT_NOT_SET) {
-    return InvalidField("prompt", "has no content; give text or token_ids");
+    return FieldError("prompt", "has no content; give text or token_ids");
   }
   absl::StatusOr<std::vector<int32_t>> tokens = ParseTokens(prompt, model, "prompt");
   if (!tokens.ok()) return tokens.status();
@@ -39,16 +37,16 @@ absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& request, co
 
 absl::Status CheckSampling(const v1::GenerateRequest& request, const RequestLimits& limits) {
   if (request.max_new_tokens() == 0 || request.max_new_tokens() > limits.max_new_tokens) {
-    return InvalidField("max_new_tokens",
-                        absl::StrCat("is ", request.max_new_tokens(), "; allowed are 1 to ", limits.max_new_tokens));
+    return FieldError("max_new_tokens",
+                      absl::StrCat("is ", request.max_new_tokens(), "; allowed are 1 to ", limits.max_new_tokens));
   }
   if (!(request.temperature() >= 0.0) || std::isinf(request.temperature())) {
-    return InvalidField("temperature",
-                        absl::StrCat("is ", request.temperature(),
-                                     "; allowed are finite numbers, 0 (the most probable token) and more"));
+    return FieldError("temperature",
+                      absl::StrCat("is ", request.temperature(),
+                                   "; allowed are finite numbers, 0 (the most probable token) and more"));
   }
   if (!(request.top_p() >= 0.0 && request.top_p() <= 1.0)) {
-    return InvalidField("top_p", absl::StrCat("is ", request.top_p(), "; allowed are 0 (off) to 1"));
+    return FieldError("top_p", absl::StrCat("is ", request.top_p(), "; allowed are 0 (off) to 1"));
   }
   return absl::OkStatus();
 }
@@ -56,28 +54,28 @@ absl::Status CheckSampling(const v1::GenerateRequest& request, const RequestLimi
 absl::Status CheckStops(const v1::GenerateRequest& request, const Model& model) {
   if (request.stop().empty()) return absl::OkStatus();
   if (model.config().tokenizer.kind == TokenizerKind::kNone) {
-    return InvalidField("stop", "is set; this model has no tokenizer, so there is no text to find it in");
+    return FieldError("stop", "is set; this model has no tokenizer, so there is no text to find it in");
   }
   if (request.stop_size() > kMaxStops) {
-    return InvalidField("stop", absl::StrCat("has ", request.stop_size(), " strings; allowed are at most ", kMaxStops));
+    return FieldError("stop", absl::StrCat("has ", request.stop_size(), " strings; allowed are at most ", kMaxStops));
   }
   for (int i = 0; i < request.stop_size(); ++i) {
     const size_t bytes = request.stop(i).size();
     if (bytes >= 1 && bytes <= kMaxStopBytes) continue;
-    return InvalidField(absl::StrCat("stop[", i, "]"),
-                        absl::StrCat("has ", bytes, " bytes; allowed are 1 to ", kMaxStopBytes));
+    return FieldError(absl::StrCat("stop[", i, "]"),
+                      absl::StrCat("has ", bytes, " bytes; allowed are 1 to ", kMaxStopBytes));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckWholeEnsemble(const v1::Ensemble& ensemble, const RequestLimits& limits) {
-  if (absl::Status status = CheckEnsemble(ensemble, limits); !status.ok()) return status;
+// A token needs all samples of the whole ensemble.
+absl::Status CheckEnsembleIsWhole(const v1::Ensemble& ensemble) {
   if (ensemble.tolerance() != 0.0) {
-    return InvalidField("ensemble.tolerance",
-                        absl::StrCat("is ", ensemble.tolerance(), "; Generate uses all samples for every token"));
+    return FieldError("ensemble.tolerance",
+                      absl::StrCat("is ", ensemble.tolerance(), "; Generate uses all samples for every token"));
   }
   if (ensemble.first_sample() != 0) {
-    return InvalidField(
+    return FieldError(
         "ensemble.first_sample",
         absl::StrCat("is ", ensemble.first_sample(), "; a part of an ensemble cannot tell which token comes next"));
   }
@@ -100,16 +98,18 @@ uint64_t CacheBytes(const ModelConfig& config, const GenerationWork& work) {
 
 }  // namespace
 
-absl::StatusOr<ParsedGeneration> ParseGeneration(const v1::GenerateRequest& request, const Model& model,
-                                                 const RequestLimits& limits) {
+absl::StatusOr<ParsedRequest> ParseGenerate(const v1::GenerateRequest& request, const Model& model,
+                                            const RequestLimits& limits) {
   const ModelConfig& config = model.config();
   if (config.task != ModelTask::kCausalLm) {
-    return InvalidField("model", absl::StrCat("is ", Quoted(request.model()), ", which does ",
-                                              ModelTaskName(config.task), "; Generate needs one that does causal-lm"));
+    return FieldError("model", absl::StrCat("is ", Quoted(request.model()), ", which does ", ModelTaskName(config.task),
+                                            "; Generate needs one that does causal-lm"));
   }
+  absl::StatusOr<ParsedRequest> parsed =
+      ParseCommon(request.attention(), request.priority(), request.budget(), request.ensemble(), limits);
+  if (!parsed.ok()) return parsed;
   for (const absl::Status& status :
-       {CheckAttention(request.attention()), CheckPriority(request.priority()), CheckBudget(request.budget()),
-        CheckWholeEnsemble(request.ensemble(), limits), CheckSampling(request, limits), CheckStops(request, model)}) {
+       {CheckEnsembleIsWhole(request.ensemble()), CheckSampling(request, limits), CheckStops(request, model)}) {
     if (!status.ok()) return status;
   }
   auto work = std::make_unique<GenerationWork>();
@@ -123,32 +123,26 @@ absl::StatusOr<ParsedGeneration> ParseGeneration(const v1::GenerateRequest& requ
   if (!prompt.ok()) return prompt.status();
   work->prompt = *std::move(prompt);
 
-  ParsedGeneration parsed;
-  parsed.budget = KindOf(request.budget());
-  parsed.seed = SeedOf(request.ensemble());
-  parsed.tokens = static_cast<uint64_t>(work->prompt.valid());
-  parsed.cost = static_cast<uint64_t>(work->prompt.length());
-  parsed.priority = PriorityOf(request.priority());
-  parsed.truncated_tokens = work->prompt.truncated_tokens;
-
   options.max_new_tokens = request.max_new_tokens();
   options.temperature = request.temperature();
   options.top_k = request.top_k() >= static_cast<uint32_t>(config.vocab_size) ? 0 : request.top_k();
   options.top_p = request.top_p();
   options.stop.assign(request.stop().begin(), request.stop().end());
-  options.seed = parsed.seed;
+  options.seed = parsed->seed;
   options.samples = std::max<uint32_t>(1, request.ensemble().samples());
-  if (parsed.budget == BudgetKind::kEdges) options.max_edges = request.budget().max_edges();
-  if (parsed.budget == BudgetKind::kDensity) options.max_density = request.budget().max_density();
+  if (request.budget().has_max_edges()) options.max_edges = request.budget().max_edges();
+  if (request.budget().has_max_density()) options.max_density = request.budget().max_density();
   options.dense = request.attention() == v1::DENSE;
 
   work->cache_bytes = CacheBytes(config, *work);
   if (work->cache_bytes > limits.max_cache_bytes) {
-    return InvalidField("ensemble.samples",
-                        absl::StrCat("is ", options.samples, ", whose keys and values would take up to ",
-                                     work->cache_bytes, " bytes; the server holds at most ", limits.max_cache_bytes));
+    return FieldError("ensemble.samples",
+                      absl::StrCat("is ", options.samples, ", whose keys and values would take up to ",
+                                   work->cache_bytes, " bytes; the server holds at most ", limits.max_cache_bytes));
   }
-  parsed.work = std::move(work);
+  parsed->task->tokens = static_cast<uint64_t>(work->prompt.valid());
+  parsed->task->cost = static_cast<uint64_t>(work->prompt.length());
+  parsed->task->generation = std::move(work);
   return parsed;
 }
 
