@@ -1,6 +1,6 @@
 // Normal random numbers, the same for a seed on every run.
-#ifndef EDGEWISE_TESTS_CUDA_RANDOM_FLOATS_H_
-#define EDGEWISE_TESTS_CUDA_RANDOM_FLOATS_H_
+#ifndef EDGEWISE_TESTS_KERNELS_RANDOM_FLOATS_H_
+#define EDGEWISE_TESTS_KERNELS_RANDOM_FLOATS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -19,4 +19,4 @@ inline std::vector<float> Random(size_t size, uint64_t seed, float scale = 1.0f)
 
 }  // namespace edgewise::testing
 
-#endif  // EDGEWISE_TESTS_CUDA_RANDOM_FLOATS_H_
+#endif  // EDGEWISE_TESTS_KERNELS_RANDOM_FLOATS_H_
