@@ -1,4 +1,4 @@
-// A long text in pieces that are each a request.
+// Splits a long text into pieces, each of which is a request.
 #ifndef EDGEWISE_CLIENT_CLI_SPLIT_TEXT_H_
 #define EDGEWISE_CLIENT_CLI_SPLIT_TEXT_H_
 
