@@ -64,6 +64,9 @@ class Backend {
   // Whether the device failed in a way that this process cannot recover from. Any thread.
   virtual bool lost() const { return false; }
 
+  // Attend takes heads whose number of columns is a multiple of this; zeros may fill up a head.
+  virtual int32_t HeadAlignment() const { return 1; }
+
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
   // Takes from the system, once and beside the weights, the memory of a pass and of the generations that run beside it;
   // each is the most that any call asked for. A GPU keeps the memory for later calls of Allocate and adds what its own

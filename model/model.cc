@@ -71,6 +71,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory,
   auto weights = LoadWeights(model->config_, **file, backend);
   if (!weights.ok()) return In("model.safetensors", weights.status());
   model->weights_ = *std::move(weights);
+  model->config_.head_dim = AlignedHeadDim(model->config_, backend);
   model->sha256_ = (*file)->sha256();
   model->parameters_ = (*file)->data_bytes() / sizeof(float);
 

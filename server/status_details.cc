@@ -13,6 +13,14 @@ namespace {
 
 constexpr int64_t kNanosPerSecond = 1000000000;
 constexpr char kRejectionUrl[] = "edgewise/rejection";
+constexpr std::pair<absl::StatusCode, Rejection> kUsualRejections[] = {
+    {absl::StatusCode::kInvalidArgument, Rejection::kInvalid},
+    {absl::StatusCode::kNotFound, Rejection::kInvalid},
+    {absl::StatusCode::kResourceExhausted, Rejection::kInvalid},
+    {absl::StatusCode::kFailedPrecondition, Rejection::kNotReady},
+    {absl::StatusCode::kUnavailable, Rejection::kNotReady},
+    {absl::StatusCode::kDeadlineExceeded, Rejection::kDeadline},
+    {absl::StatusCode::kCancelled, Rejection::kCancelled}};
 
 }  // namespace
 
@@ -33,21 +41,10 @@ std::optional<Rejection> RejectionOf(const absl::Status& status) {
   if (const absl::optional<absl::Cord> reason = status.GetPayload(kRejectionUrl)) {
     return static_cast<Rejection>((*reason)[0]);
   }
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kResourceExhausted:
-      return Rejection::kInvalid;
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kUnavailable:
-      return Rejection::kNotReady;
-    case absl::StatusCode::kDeadlineExceeded:
-      return Rejection::kDeadline;
-    case absl::StatusCode::kCancelled:
-      return Rejection::kCancelled;
-    default:
-      return std::nullopt;
+  for (const auto& [code, reason] : kUsualRejections) {
+    if (status.code() == code) return reason;
   }
+  return std::nullopt;
 }
 
 absl::Status ShuttingDown() {

@@ -17,7 +17,7 @@ absl::Status FieldError(const std::string& field, const std::string& what);
 std::string FieldOf(const absl::Status& status);
 
 // The same error one level up: "<parent>." goes in front of the field and of the message. A status without a field gets
-// "<parent>: " in front of its message and stays without one.
+// "<parent>: " in front of its message and stays without one. OK stays OK.
 absl::Status Within(const std::string& parent, const absl::Status& status);
 
 // `text` in quotes and escaped, for messages. Shows at most 64 characters, then the number of bytes.

@@ -74,7 +74,7 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
                                            (call.n + 1) * sizeof(int64_t), cudaMemcpyDeviceToHost);
       if (error != cudaSuccess) return CudaStatus(error, "offsets of given rows");
     }
-    cuda::AddRowItems(shape, b, call.heads, given && bf16_ && call.head_dim <= cuda::kMaxDenseDim, problem, items);
+    cuda::AddRowItems(shape, b, call.heads, problem, items);
   }
   const std::vector<cuda::DeviceHeadCounts> counts(static_cast<size_t>(call.batch) * call.heads);
   auto on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceProblem>(problems));
@@ -83,9 +83,9 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   on_device = DeviceArray::Copy(*device_, std::span<const cuda::RowItem>(items.rows));
   if (!on_device.ok()) return on_device.status();
   kernels.row_items = *std::move(on_device);
-  on_device = DeviceArray::Copy(*device_, std::span<const cuda::FragmentItem>(items.given));
+  on_device = DeviceArray::Copy(*device_, std::span<const cuda::RowItem>(items.dense));
   if (!on_device.ok()) return on_device.status();
-  kernels.given_items = *std::move(on_device);
+  kernels.dense_items = *std::move(on_device);
   on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceHeadCounts>(counts));
   if (!on_device.ok()) return on_device.status();
   kernels.counts = *std::move(on_device);
@@ -106,8 +106,8 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   of.rank = call.rank;
   of.problems = kernels.problems.as<cuda::DeviceProblem>();
   of.row_items = kernels.row_items.as<cuda::RowItem>();
-  of.given_items = kernels.given_items.as<cuda::FragmentItem>();
-  of.num_given_items = static_cast<int64_t>(items.given.size());
+  of.dense_items = kernels.dense_items.as<cuda::RowItem>();
+  of.num_dense_items = static_cast<int64_t>(items.dense.size());
   of.num_row_items = static_cast<int64_t>(items.rows.size());
   of.counts = static_cast<cuda::DeviceHeadCounts*>(kernels.counts.data());
   return kernels;
@@ -169,8 +169,8 @@ absl::Status AttentionRuns::RunGiven(const EdgewiseBenchCall& call, const Kernel
     of.k16 = k16;
     of.v16 = v16;
   }
-  const absl::Status status = CudaStatus(cuda::AttendDense(device_->stream(), of), "attention in dense heads");
-  return status.ok() ? CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows") : status;
+  const absl::Status status = CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows");
+  return status.ok() ? CudaStatus(cuda::AttendTiles(device_->stream(), of), "attention over tiles") : status;
 }
 
 absl::Status AttentionRuns::RunMemberships(const EdgewiseBenchCall& call) {

@@ -31,7 +31,7 @@ inline absl::Status WaitForAll() { return cuda::CudaStatus(cudaDeviceSynchronize
 // A DeviceCall of its own, whose lists stay as long as it lives: kernels are launched without the backend's host part.
 struct KernelCall {
   cuda::DeviceCall call = {};
-  cuda::DeviceArray problems, row_items, given_items, counts;
+  cuda::DeviceArray problems, row_items, dense_items, counts;
 };
 
 class AttentionRuns {

@@ -50,6 +50,8 @@ class CudaBackend : public Backend {
   const std::string& device() const override { return name_; }
   bool lost() const override { return lost_; }
 
+  int32_t HeadAlignment() const override { return kHeadAlignment; }
+
   absl::StatusOr<Buffer> Allocate(int64_t floats) override {
     absl::StatusOr<void*> memory = Use([&] { return device_->Allocate(floats * int64_t{sizeof(float)}); });
     if (!memory.ok()) return memory.status();

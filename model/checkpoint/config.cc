@@ -1,6 +1,7 @@
 #include "model/checkpoint/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -283,6 +284,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
     }
     config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
   }
+  config.score_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   config.intermediate_size = object.Integer("intermediate_size", 1, kMaxWidth);
   config.max_position_embeddings = object.Integer("max_position_embeddings", 1, kMaxPositions);
   config.layer_norm_eps = static_cast<float>(object.Number("layer_norm_eps", 1e-12, 1.0, 1e-5));

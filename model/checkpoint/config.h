@@ -75,7 +75,8 @@ struct ModelConfig {
   int32_t num_hidden_layers = 0;
   bool tied_layers = false;
   int32_t num_attention_heads = 0;
-  int32_t head_dim = 0;
+  int32_t head_dim = 0;      // of a loaded model: with the zeros that its backend aligns heads by
+  float score_scale = 0.0f;  // 1 / sqrt(head_dim), without them
   int32_t intermediate_size = 0;
   int32_t max_position_embeddings = 0;
   float layer_norm_eps = 1e-5f;

@@ -45,8 +45,12 @@ struct ModelWeights {
   const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }
 };
 
-// Reads the data of the file and brings the weights to the backend. INVALID_ARGUMENT: a tensor is missing, superfluous,
-// of the wrong dtype or shape, or not finite; the message names the tensor.
+// config.head_dim, with the zeros that the backend aligns heads by.
+int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend);
+
+// Reads the data of the file and brings the weights to the backend, in heads of AlignedHeadDim columns.
+// INVALID_ARGUMENT: a tensor is missing, superfluous, of the wrong dtype or shape, or not finite; the message names the
+// tensor.
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,
                                                           Backend& backend);
 

@@ -1,6 +1,5 @@
 #include "model/forward/activations.h"
 
-#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -101,7 +100,7 @@ AttentionInputs Activations::AttentionView(const ModelConfig& config, const Mode
                         key_bound_.data(), rows_,     static_cast<int32_t>(rank_)};
   inputs.num_heads = static_cast<int32_t>(heads_);
   inputs.head_dim = config.head_dim;
-  inputs.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  inputs.scale = config.score_scale;
   inputs.distance_bias = weights.distance_bias.data();
   inputs.distance_span = config.max_position_embeddings;
   return inputs;

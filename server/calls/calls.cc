@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/status_details.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -28,7 +29,7 @@ absl::Status Calls::Admit(Call& call, const std::string& model, int64_t version,
   Resolved resolved = repository_.Resolve(model, version);
   call.metrics = resolved.metrics;
   if (absl::IsInvalidArgument(resolved.status)) return resolved.status;
-  if (absl::Status status = CheckRequestId(request_id); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckRequestId(request_id));
   call.request_id = request_id;
   call.model = model;
   if (draining()) return ShuttingDown();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/calls/respond.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 
@@ -20,20 +21,18 @@ void Generator::Generate(const v1::GenerateRequest& request, Time deadline, std:
 }
 
 absl::Status Generator::Start(const v1::GenerateRequest& request, const std::shared_ptr<GenerateCall>& call) {
-  absl::Status status = calls_.Admit(*call, request.model(), request.version(), request.request_id());
-  if (!status.ok()) return status;
-  absl::StatusOr<ParsedRequest> parsed = ParseGenerate(request, *call->loaded->model, options_.limits);
-  if (!parsed.ok()) return parsed.status();
-  GenerationWork& work = *parsed->task->generation;
+  RETURN_IF_ERROR(calls_.Admit(*call, request.model(), request.version(), request.request_id()));
+  ASSIGN_OR_RETURN(ParsedRequest parsed, ParseGenerate(request, *call->loaded->model, options_.limits));
+  GenerationWork& work = *parsed.task->generation;
   call->last = call->arrival;
-  call->prompt_tokens = parsed->task->tokens;
+  call->prompt_tokens = parsed.task->tokens;
   call->samples = work.options.samples;
   call->truncated_tokens = work.prompt.truncated_tokens;
   work.ready = [call] { return call->stream->ready(); };
   work.token = [this, call](const GeneratedToken& token, const GenerationProgress& progress) {
     Send(*call, token, progress);
   };
-  return calls_.Queue(*call, *std::move(parsed), [this, call](TaskResult result) { Finish(*call, std::move(result)); });
+  return calls_.Queue(*call, std::move(parsed), [this, call](TaskResult result) { Finish(*call, std::move(result)); });
 }
 
 void Generator::Send(GenerateCall& call, const GeneratedToken& token, const GenerationProgress& progress) {

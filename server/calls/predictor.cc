@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/calls/respond.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 
@@ -14,19 +15,17 @@ void Predictor::Predict(const v1::PredictRequest& request, Time deadline, std::s
   call->stopping = std::move(stopping);
   call->response = response;
   call->done = std::move(done);
-  absl::Status status = calls_.Admit(*call, request.model(), request.version(), request.request_id());
-  if (status.ok()) {
-    absl::StatusOr<ParsedPredict> parsed = ParsePredict(request, *call->loaded->model, options_.limits);
-    status = parsed.status();
-    if (status.ok()) {
-      call->outputs = parsed->outputs;
-      status = calls_.Queue(*call, *std::move(parsed),
-                            [this, call](TaskResult result) { Finish(*call, std::move(result)); });
-    }
-  }
+  const absl::Status status = Start(request, call);
   if (status.ok()) return;
   calls_.CountEnd(*call, status);
   Tell(*call, status);
+}
+
+absl::Status Predictor::Start(const v1::PredictRequest& request, const std::shared_ptr<PredictCall>& call) {
+  RETURN_IF_ERROR(calls_.Admit(*call, request.model(), request.version(), request.request_id()));
+  ASSIGN_OR_RETURN(ParsedPredict parsed, ParsePredict(request, *call->loaded->model, options_.limits));
+  call->outputs = parsed.outputs;
+  return calls_.Queue(*call, std::move(parsed), [this, call](TaskResult result) { Finish(*call, std::move(result)); });
 }
 
 void Predictor::Finish(PredictCall& call, TaskResult result) {

@@ -3,6 +3,7 @@
 #define EDGEWISE_SERVER_CALLS_PREDICTOR_H_
 
 #include <functional>
+#include <memory>
 
 #include "absl/status/status.h"
 #include "edgewise/v1/inference.pb.h"
@@ -35,6 +36,7 @@ class Predictor {
     PredictDone done;
   };
 
+  absl::Status Start(const v1::PredictRequest& request, const std::shared_ptr<PredictCall>& call);
   // On the engine's thread, or on that of the queue if the task never ran.
   void Finish(PredictCall& call, TaskResult result);
   // The last step of every call: counted, then told.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/kinds/ssa.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -57,7 +58,7 @@ absl::StatusOr<ParsedRequest> ParseCommon(v1::AttentionMode attention, uint32_t 
   if (budget.has_max_density() && !(budget.max_density() > 0.0 && budget.max_density() <= 1.0)) {
     return FieldError("budget.max_density", absl::StrCat("is ", budget.max_density(), "; allowed is (0, 1]"));
   }
-  if (absl::Status status = CheckEnsemble(ensemble, limits); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckEnsemble(ensemble, limits));
   ParsedRequest parsed;
   parsed.task = std::make_unique<Task>();
   parsed.task->priority = priority == 0 ? kDefaultPriority : priority;
@@ -69,16 +70,10 @@ absl::StatusOr<ParsedRequest> ParseCommon(v1::AttentionMode attention, uint32_t 
 }
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field) {
-  switch (truncate) {
-    case v1::REFUSE:
-      return TruncateMode::kRefuse;
-    case v1::HEAD:
-      return TruncateMode::kHead;
-    case v1::TAIL:
-      return TruncateMode::kTail;
-    default:
-      return FieldError(field, absl::StrCat("is ", static_cast<int>(truncate), "; allowed are REFUSE, HEAD and TAIL"));
-  }
+  if (truncate == v1::REFUSE) return TruncateMode::kRefuse;
+  if (truncate == v1::HEAD) return TruncateMode::kHead;
+  if (truncate == v1::TAIL) return TruncateMode::kTail;
+  return FieldError(field, absl::StrCat("is ", static_cast<int>(truncate), "; allowed are REFUSE, HEAD and TAIL"));
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const v1::Sequence& sequence, const Model& model,

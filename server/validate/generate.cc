@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/kinds/patterns.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -19,8 +20,7 @@ constexpr size_t kMaxStopBytes = 256;
 absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& request, const Model& model) {
   if (!request.has_prompt()) return FieldError("prompt", "is missing");
   const v1::Sequence& prompt = request.prompt();
-  absl::StatusOr<TruncateMode> truncate = ParseTruncate(prompt.truncate(), "prompt.truncate");
-  if (!truncate.ok()) return truncate.status();
+  ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(prompt.truncate(), "prompt.truncate"));
   if (prompt.has_bias()) return FieldError("prompt.bias", "is set; new tokens have none, so Generate takes none");
   if (prompt.has_features()) {
     return FieldError("prompt.features", "is set; a language model takes tokens: give text or token_ids");
@@ -28,9 +28,8 @@ absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& request, co
   if (prompt.content_case() == v1::Sequence::CONTENT_NOT_SET) {
     return FieldError("prompt", "has no content; give text or token_ids");
   }
-  absl::StatusOr<std::vector<int32_t>> tokens = ParseTokens(prompt, model, "prompt");
-  if (!tokens.ok()) return tokens.status();
-  absl::StatusOr<ModelSequence> prepared = model.Prepare(*std::move(tokens), *truncate);
+  ASSIGN_OR_RETURN(std::vector<int32_t> tokens, ParseTokens(prompt, model, "prompt"));
+  absl::StatusOr<ModelSequence> prepared = model.Prepare(std::move(tokens), truncate);
   if (!prepared.ok()) return Within("prompt", prepared.status());
   return prepared;
 }
@@ -105,30 +104,24 @@ absl::StatusOr<ParsedRequest> ParseGenerate(const v1::GenerateRequest& request, 
     return FieldError("model", absl::StrCat("is ", Quoted(request.model()), ", which does ", ModelTaskName(config.task),
                                             "; Generate needs one that does causal-lm"));
   }
-  absl::StatusOr<ParsedRequest> parsed =
-      ParseCommon(request.attention(), request.priority(), request.budget(), request.ensemble(), limits);
-  if (!parsed.ok()) return parsed;
-  for (const absl::Status& status :
-       {CheckEnsembleIsWhole(request.ensemble()), CheckSampling(request, limits), CheckStops(request, model)}) {
-    if (!status.ok()) return status;
-  }
+  ASSIGN_OR_RETURN(ParsedRequest parsed,
+                   ParseCommon(request.attention(), request.priority(), request.budget(), request.ensemble(), limits));
+  RETURN_IF_ERROR(CheckEnsembleIsWhole(request.ensemble()));
+  RETURN_IF_ERROR(CheckSampling(request, limits));
+  RETURN_IF_ERROR(CheckStops(request, model));
   auto work = std::make_unique<GenerationWork>();
   GenerationOptions& options = work->options;
   if (request.has_override()) {
-    auto overridden = ParseOverride(request.override(), request.attention(), model);
-    if (!overridden.ok()) return overridden.status();
-    options.attention = *std::move(overridden);
+    ASSIGN_OR_RETURN(options.attention, ParseOverride(request.override(), request.attention(), model));
   }
-  absl::StatusOr<ModelSequence> prompt = ParsePrompt(request, model);
-  if (!prompt.ok()) return prompt.status();
-  work->prompt = *std::move(prompt);
+  ASSIGN_OR_RETURN(work->prompt, ParsePrompt(request, model));
 
   options.max_new_tokens = request.max_new_tokens();
   options.temperature = request.temperature();
   options.top_k = request.top_k() >= static_cast<uint32_t>(config.vocab_size) ? 0 : request.top_k();
   options.top_p = request.top_p();
   options.stop.assign(request.stop().begin(), request.stop().end());
-  options.seed = parsed->seed;
+  options.seed = parsed.seed;
   options.samples = std::max<uint32_t>(1, request.ensemble().samples());
   if (request.budget().has_max_edges()) options.max_edges = request.budget().max_edges();
   if (request.budget().has_max_density()) options.max_density = request.budget().max_density();
@@ -140,9 +133,9 @@ absl::StatusOr<ParsedRequest> ParseGenerate(const v1::GenerateRequest& request, 
                       absl::StrCat("is ", options.samples, ", whose keys and values would take up to ",
                                    work->cache_bytes, " bytes; the server holds at most ", limits.max_cache_bytes));
   }
-  parsed->task->tokens = static_cast<uint64_t>(work->prompt.valid());
-  parsed->task->cost = static_cast<uint64_t>(work->prompt.length());
-  parsed->task->generation = std::move(work);
+  parsed.task->tokens = static_cast<uint64_t>(work->prompt.valid());
+  parsed.task->cost = static_cast<uint64_t>(work->prompt.length());
+  parsed.task->generation = std::move(work);
   return parsed;
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -62,10 +63,9 @@ absl::StatusOr<Graph> ParseGraph(const v1::Graph& graph, const Model& model, con
   parsed.layers.resize(static_cast<size_t>(graph.layers_size()));
   for (int l = 0; l < graph.layers_size(); ++l) {
     for (int h = 0; h < graph.layers(l).heads_size(); ++h) {
-      absl::StatusOr<HeadEdges> head = ParseHead(graph.layers(l).heads(h), LayerLaw(model.config(), l),
-                                                 absl::StrCat(field, ".layers[", l, "].heads[", h, "]"));
-      if (!head.ok()) return head.status();
-      parsed.layers[static_cast<size_t>(l)].push_back(*std::move(head));
+      ASSIGN_OR_RETURN(HeadEdges head, ParseHead(graph.layers(l).heads(h), LayerLaw(model.config(), l),
+                                                 absl::StrCat(field, ".layers[", l, "].heads[", h, "]")));
+      parsed.layers[static_cast<size_t>(l)].push_back(std::move(head));
     }
   }
   return parsed;

@@ -10,6 +10,7 @@
 #include "server/status_details.h"
 #include "server/validate/graph.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -55,14 +56,13 @@ absl::StatusOr<std::vector<ModelSequence>> ParseContent(const v1::Sequence& sequ
     one = model.PrepareFeatures(features.rows(), features.columns(),
                                 std::vector<float>(features.values().begin(), features.values().end()), truncate);
   } else {
-    absl::StatusOr<std::vector<int32_t>> tokens = ParseTokens(sequence, model, field);
-    if (!tokens.ok()) return tokens.status();
+    ASSIGN_OR_RETURN(std::vector<int32_t> tokens, ParseTokens(sequence, model, field));
     if (model.config().task == ModelTask::kCausalLm) {
-      absl::StatusOr<std::vector<ModelSequence>> windows = model.PrepareWindows(*std::move(tokens), truncate, stride);
+      absl::StatusOr<std::vector<ModelSequence>> windows = model.PrepareWindows(std::move(tokens), truncate, stride);
       if (windows.ok()) return windows;
       return Within(FieldOf(windows.status()) == "stride" ? "outputs" : field, windows.status());
     }
-    one = model.Prepare(*std::move(tokens), truncate);
+    one = model.Prepare(std::move(tokens), truncate);
   }
   if (!one.ok()) return Within(field, one.status());
   std::vector<ModelSequence> sequences;
@@ -72,22 +72,21 @@ absl::StatusOr<std::vector<ModelSequence>> ParseContent(const v1::Sequence& sequ
 
 absl::StatusOr<std::vector<ModelSequence>> ParseSequence(const v1::Sequence& sequence, const Model& model,
                                                          uint32_t stride, const std::string& field) {
-  absl::StatusOr<TruncateMode> truncate = ParseTruncate(sequence.truncate(), field + ".truncate");
-  if (!truncate.ok()) return truncate.status();
-  absl::StatusOr<std::vector<ModelSequence>> sequences = ParseContent(sequence, model, stride, *truncate, field);
-  if (!sequences.ok() || !sequence.has_bias()) return sequences;
+  ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(sequence.truncate(), field + ".truncate"));
+  ASSIGN_OR_RETURN(std::vector<ModelSequence> sequences, ParseContent(sequence, model, stride, truncate, field));
+  if (!sequence.has_bias()) return sequences;
   const v1::PairwiseBias& bias = sequence.bias();
   if (bias.values().empty() && bias.buckets().empty()) {
     return FieldError(field + ".bias", "is empty; give values or buckets, or leave it out");
   }
-  if (sequences->size() > 1) {
-    return FieldError(field + ".bias", absl::StrCat("is given for a text that is scored in ", sequences->size(),
+  if (sequences.size() > 1) {
+    return FieldError(field + ".bias", absl::StrCat("is given for a text that is scored in ", sequences.size(),
                                                     " windows; it goes with texts that fit the context"));
   }
-  ModelSequence& one = sequences->front();
+  ModelSequence& one = sequences.front();
   one.bias_values.assign(bias.values().begin(), bias.values().end());
   one.bias_buckets.assign(bias.buckets().begin(), bias.buckets().end());
-  if (absl::Status checked = model.CheckBias(one); !checked.ok()) return Within(field, checked);
+  RETURN_IF_ERROR(Within(field, model.CheckBias(one)));
   return sequences;
 }
 
@@ -101,26 +100,19 @@ absl::Status ParseInput(const v1::Input& message, const Model& model, const Requ
     return FieldError(field + ".second", absl::StrCat("is for pair-classification models; this one does ",
                                                       ModelTaskName(model.config().task)));
   }
-  absl::StatusOr<std::vector<ModelSequence>> sequences =
-      ParseSequence(message.sequence(), model, stride, field + ".sequence");
-  if (!sequences.ok()) return sequences.status();
-  input.sequences = *std::move(sequences);
+  ASSIGN_OR_RETURN(input.sequences, ParseSequence(message.sequence(), model, stride, field + ".sequence"));
   if (pair) {
-    absl::StatusOr<std::vector<ModelSequence>> second =
-        ParseSequence(message.second(), model, stride, field + ".second");
-    if (!second.ok()) return second.status();
-    input.sequences.push_back(std::move(second->front()));
+    ASSIGN_OR_RETURN(std::vector<ModelSequence> second,
+                     ParseSequence(message.second(), model, stride, field + ".second"));
+    input.sequences.push_back(std::move(second.front()));
   }
   if (!message.has_graph()) return absl::OkStatus();
   if (!limits.allow_graphs)
     return FieldError(field + ".graph", "is not taken by this server; start it with --allow_graphs");
   if (input.dense) return FieldError(field + ".graph", "cannot go with attention DENSE: choose one of them");
   if (input.attention) return FieldError(field + ".graph", "cannot go with an override: choose one of them");
-  absl::StatusOr<Graph> graph = ParseGraph(message.graph(), model, limits, field + ".graph");
-  if (!graph.ok()) return graph.status();
-  input.graph = *std::move(graph);
-  if (absl::Status checked = model.CheckGraph(input); !checked.ok()) return Within(field, checked);
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(input.graph, ParseGraph(message.graph(), model, limits, field + ".graph"));
+  return Within(field, model.CheckGraph(input));
 }
 
 // Sets the cap of one input, in edges.
@@ -171,17 +163,16 @@ void AddSize(const ModelInput& input, Task& task) {
 
 absl::StatusOr<ParsedPredict> ParsePredict(const v1::PredictRequest& request, const Model& model,
                                            const RequestLimits& limits) {
-  absl::StatusOr<ParsedRequest> common =
-      ParseCommon(request.attention(), request.priority(), request.budget(), request.ensemble(), limits);
-  if (!common.ok()) return common.status();
-  if (absl::Status status = CheckOutputs(request, model.config()); !status.ok()) return status;
+  ASSIGN_OR_RETURN(ParsedRequest common,
+                   ParseCommon(request.attention(), request.priority(), request.budget(), request.ensemble(), limits));
+  RETURN_IF_ERROR(CheckOutputs(request, model.config()));
   if (request.inputs_size() == 0) return FieldError("inputs", "is empty; at least one is needed");
   if (static_cast<uint32_t>(request.inputs_size()) > limits.max_inputs) {
     return FieldError("inputs", absl::StrCat("has ", request.inputs_size(), " entries; the server takes at most ",
                                              limits.max_inputs));
   }
   const v1::OutputOptions& options = request.outputs();
-  ParsedPredict parsed{*std::move(common),
+  ParsedPredict parsed{std::move(common),
                        {options.logits(), options.layer_stats(), options.key_degrees(), options.each_sample(),
                         options.graph(), options.top_k()}};
   ModelInput shared;  // the part that all inputs have in common
@@ -194,9 +185,7 @@ absl::StatusOr<ParsedPredict> ParsePredict(const v1::PredictRequest& request, co
   shared.want_key_degrees = options.key_degrees();
   shared.want_graph = options.graph();
   if (request.has_override()) {
-    auto overridden = ParseOverride(request.override(), request.attention(), model);
-    if (!overridden.ok()) return overridden.status();
-    shared.attention = *std::move(overridden);
+    ASSIGN_OR_RETURN(shared.attention, ParseOverride(request.override(), request.attention(), model));
   }
   std::vector<ModelInput>& inputs = parsed.task->inputs;
   inputs.reserve(static_cast<size_t>(request.inputs_size()));
@@ -204,13 +193,12 @@ absl::StatusOr<ParsedPredict> ParsePredict(const v1::PredictRequest& request, co
   for (const v1::Input& message : request.inputs()) {
     const std::string field = absl::StrCat("inputs[", inputs.size(), "]");
     ModelInput& input = inputs.emplace_back(shared);
-    absl::Status status = ParseInput(message, model, limits, options.stride(), field, input);
-    if (status.ok()) status = ApplyBudget(request.budget(), model, field, input);
-    if (status.ok()) status = CheckWindows(input, model, field, window_positions);
-    if (!status.ok()) return status;
+    RETURN_IF_ERROR(ParseInput(message, model, limits, options.stride(), field, input));
+    RETURN_IF_ERROR(ApplyBudget(request.budget(), model, field, input));
+    RETURN_IF_ERROR(CheckWindows(input, model, field, window_positions));
     AddSize(input, *parsed.task);
   }
-  if (absl::Status status = CheckAnswerSize(inputs, parsed.outputs, model, limits); !status.ok()) return status;
+  RETURN_IF_ERROR(CheckAnswerSize(inputs, parsed.outputs, model, limits));
   return parsed;
 }
 

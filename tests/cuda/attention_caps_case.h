@@ -1,4 +1,4 @@
-// What the tests of edge caps share: what a cap had to choose from, and what it must have chosen.
+// Shared by the tests of edge caps: the edges that a cap had to choose from, and those that it must have chosen.
 #ifndef EDGEWISE_TESTS_CUDA_ATTENTION_CAPS_CASE_H_
 #define EDGEWISE_TESTS_CUDA_ATTENTION_CAPS_CASE_H_
 
@@ -15,7 +15,7 @@ namespace edgewise::cuda::testing {
 // A drawn edge in the order in which caps keep them.
 using Key = std::tuple<double, int32_t, int32_t, int32_t, int32_t>;  // age, problem, head, query, key
 
-// What the draws of one cap are before it keeps any.
+// The edges drawn under one cap, before the cap drops any.
 struct Drawn {
   uint64_t forced = 0;
   std::vector<Key> edges;  // ascending

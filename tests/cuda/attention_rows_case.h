@@ -1,4 +1,4 @@
-// What the tests of the row kernel share: cases run on the device, in both precisions, and the edges that it kept.
+// Shared by the tests of the row kernel: cases run on the device, in both precisions, and the edges that it kept.
 #ifndef EDGEWISE_TESTS_CUDA_ATTENTION_ROWS_CASE_H_
 #define EDGEWISE_TESTS_CUDA_ATTENTION_ROWS_CASE_H_
 
@@ -14,7 +14,7 @@ namespace edgewise::cuda::testing {
 
 DrawnRows Drawn(Law law, uint64_t seed = 7);
 
-// What the device kept of a problem and head, ascending.
+// An edge that the device kept. Edges of a graph ascend.
 struct KeptEdge {
   int32_t query, key;
   int multiplicity;

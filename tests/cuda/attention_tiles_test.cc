@@ -32,8 +32,8 @@ using ::edgewise::testing::SameBytes;
 using ::edgewise::testing::Shape;
 
 // Of keys and of values.
-constexpr std::pair<int, int> kDimensions[] = {{5, 5},  {56, 56},   {16, 1},  {33, 33},   {32, 48},  {64, 64},
-                                               {8, 96}, {128, 128}, {96, 40}, {256, 256}, {64, 200}, {1, 2}};
+constexpr std::pair<int, int> kDimensions[] = {{8, 8},  {56, 56},   {16, 8},  {40, 40},   {32, 48}, {64, 64},
+                                               {8, 96}, {128, 128}, {96, 40}, {256, 256}, {64, 200}};
 
 class AttentionTilesTest : public ::testing::TestWithParam<bool> {
  protected:
@@ -242,8 +242,6 @@ TEST_P(AttentionTilesTest, RefusesDimensionsBeyond256) {
   call.value_dim = 16;
   call.num_tile_items = 1;
   EXPECT_EQ(AttendTiles(nullptr, call), cudaErrorInvalidValue);
-  call.num_tile_items = 0;
-  EXPECT_EQ(AttendTiles(nullptr, call), cudaSuccess);
 }
 
 TEST(OrderTileItemsTest, FewQueriesGoToOneWarpWhereTheyAreMost) {

@@ -101,7 +101,7 @@ TEST_P(CancelFlagTest, RaisedWhileKernelsRun) {
 TEST_P(CancelFlagTest, ALongRowEndsBetweenItsChunks) {
   const auto backend = MakeLinked();
   Shape shape;
-  shape.lengths = {3, 4200};
+  shape.lengths = {100, 4200};
   shape.heads = 1;
   Case attention_case(shape);
   attention_case.AddProblems(AllPairs{});
@@ -171,7 +171,7 @@ TEST_P(CancelFlagTest, LedgersCapsAndGraphsStayTrue) {
   }
 }
 
-// What a layer finds where the one before left a dropped problem's rows as they were.
+// A layer after one that left the rows of a cancelled problem unwritten.
 TEST_P(CancelFlagTest, RowsOfAnythingHarmNobodyElse) {
   const auto backend = MakeLinked();
   for (const float garbage : {std::nanf(""), INFINITY, 1e38f, -1e38f}) {

@@ -26,6 +26,10 @@ absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
     return absl::InvalidArgumentError(absl::StrCat("head_dim is ", std::max(inputs.head_dim, inputs.value_dim),
                                                    "; the kernels take at most ", most, " on ", device.name()));
   }
+  if (inputs.head_dim % kHeadAlignment != 0 || inputs.value_dim % kHeadAlignment != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("heads of ", inputs.head_dim, " and ", inputs.value_dim,
+                                                   " columns; the kernels take multiples of ", kHeadAlignment));
+  }
   if (static_cast<int64_t>(problems.size()) * inputs.num_heads >= kMaxProblemHeads) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a call of attention has ", problems.size(), " sequences of ", inputs.num_heads, " heads"));
@@ -39,7 +43,7 @@ absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
   return absl::OkStatus();
 }
 
-// Positions that kernels look up; empty where token i is at position i.
+// The positions that kernels look up; empty where token i is at position i.
 std::span<const int32_t> Positions(const AttentionProblem& problem) {
   if (problem.positions == nullptr) return {};
   const std::span<const int32_t> positions(problem.positions, problem.tokens);
@@ -121,7 +125,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     if (of.kind == PatternKind::kTiles) {
       AddTileItems(problem, index, inputs.num_heads, staging_, tile_items);
     } else {
-      AddRowItems(problem, index, inputs.num_heads, bf16_ && call.value_dim <= kMaxDenseDim, of, row_items);
+      AddRowItems(problem, index, inputs.num_heads, of, row_items);
     }
   }
   call.num_narrow_items = OrderTileItems(tile_items);
@@ -136,7 +140,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   return PlanResults(problems, caps, call, lists, results);
 }
 
-// Lays out what the device writes, and writes what it starts from.
+// Lays out the block that the device writes results to, and copies its first contents there.
 absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
                                     DeviceCall& call, Lists& lists, Results& results) {
   const int64_t heads = call.num_heads;
@@ -196,7 +200,7 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
       DeviceArray::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
-  int64_t first = inputs.k.rows, end = 0;  // of the rows that problems read: a cache has room for more
+  int64_t first = inputs.k.rows, end = 0;  // the rows that problems read: a cache has room for more
   for (const AttentionProblem& problem : problems) {
     first = std::min(first, problem.first_row);
     end = std::max(end, problem.first_row + problem.tokens);
@@ -222,8 +226,7 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
     status = CudaStatus(SelectYoungest(stream, call, scratch->data()), "edge caps");
   }
   if (status.ok()) status = CudaStatus(CountSampledEdges(stream, call), "sampled edges");
-  if (status.ok()) status = CudaStatus(AttendDense(stream, call), "attention in dense heads");
-  if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
+  if (status.ok()) status = CudaStatus(AttendRows(stream, call), "attention over rows");
   if (status.ok()) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
   if (status.ok() && lists.first_degrees != nullptr) {
     auto* degrees = reinterpret_cast<uint32_t*>(results.memory.as<unsigned char>() + results.degrees);
@@ -244,7 +247,7 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   Lists lists;
   DeviceArray rounded;
   status = Plan(inputs, problems, caps, out, call, lists, results);
-  status.Update(staging_.Commit());  // always: it ends what Plan began
+  status.Update(staging_.Commit());  // always: Plan began to stage
   if (status.ok()) status = RoundKeysAndValues(inputs, problems, call, rounded);
   if (status.ok()) status = Enqueue(call, lists, results);
   if (!status.ok()) return status;

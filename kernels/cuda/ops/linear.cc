@@ -11,16 +11,16 @@
 namespace edgewise::cuda {
 namespace {
 
-constexpr int64_t kMostPadded = int64_t{1} << 22;  // floats of y in scratch, if that is more than a few rows
+constexpr int64_t kMostPadded = int64_t{1} << 22;  // floats of y in scratch, but at least 64 rows
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Of one product.
+// Rows of one product at most.
 int64_t MostRows(const CudaLinearWeights& w) {
   return w.out == w.out_padded ? kGemmRows : std::clamp<int64_t>(kMostPadded / w.out_padded, 64, kGemmRows);
 }
 
-// Whether Gemm takes the matrix as it lies.
+// Whether Gemm takes the matrix where it lies.
 bool Whole(ConstMatrix m) {
   return (reinterpret_cast<uintptr_t>(m.data) | static_cast<uintptr_t>(m.stride) * sizeof(float)) % 16 == 0;
 }
@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span
   if (weights->out != weights->out_padded) {
     y_bytes_ = std::max(y_bytes_, MostRows(*weights) * weights->out_padded * of_float);
   }
-  // What has an activation is the first product of a feed-forward, but for a classifier's.
+  // A product with an activation is the first of a feed-forward, or of a classifier.
   if (activation != Activation::kNone) wide_bytes_ = std::max(wide_bytes_, kGemmRows * weights->out_padded * of_float);
   return weights;
 }
@@ -103,7 +103,7 @@ absl::Status LinearProducts::Run(const LinearWeights& weights, ConstMatrix x, Ma
 
 absl::Status LinearProducts::RunMany(const CudaLinearWeights& w, ConstMatrix x, Matrix y, bool accumulate) {
   const cudaStream_t stream = device_->stream();
-  // What Gemm cannot read or write where it lies goes through scratch, with the same sums.
+  // Matrices that Gemm cannot read or write where they lie go through scratch, with the same sums.
   DeviceArray packed, padded;
   const void* source = x.data;
   int64_t source_stride = x.stride;

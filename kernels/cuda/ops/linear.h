@@ -1,4 +1,4 @@
-// Linear and FeedForward of Backend: products of many rows by Gemm, of few rows by a kernel of our own.
+// Linear and FeedForward of Backend: products of many rows by Gemm, of few rows by GemvLinear.
 //
 // Precision bf16: weights are kept as bf16 and x is rounded to bf16; sums, bias, activation and y are float32.
 #ifndef EDGEWISE_KERNELS_CUDA_OPS_LINEAR_H_
@@ -17,13 +17,13 @@
 
 namespace edgewise::cuda {
 
-// Immutable. W is zero-padded to [out_padded, in_padded], as Gemm likes it.
+// Immutable. W is zero-padded to [out_padded, in_padded], as Gemm needs it.
 struct CudaLinearWeights : public LinearWeights {
   int64_t out = 0, in = 0, out_padded = 0, in_padded = 0;
   bool bf16 = false;
   Activation activation = Activation::kNone;
   DeviceArray weight, bias;        // bias [out], or null
-  std::unique_ptr<GemmPlan> plan;  // null: Gemm has none; many rows go the way of few
+  std::unique_ptr<GemmPlan> plan;  // null: Gemm has none, and GemvLinear takes many rows too
 
   GemvWeights few() const;
 };
@@ -33,7 +33,7 @@ class LinearProducts {
  public:
   static absl::StatusOr<std::unique_ptr<LinearProducts>> Create(std::shared_ptr<Device> device, bool bf16);
 
-  // Backend::PrepareLinear; done when it returns.
+  // Backend::PrepareLinear; finished when the call returns.
   absl::StatusOr<std::unique_ptr<LinearWeights>> Prepare(std::span<const float> weight, std::span<const float> bias,
                                                          int64_t out, int64_t in, Activation activation);
   // The most scratch that a call with the weights prepared so far takes.
