@@ -13,7 +13,7 @@ WORKDIR /src
 COPY . .
 # Compile jobs; all cores where it is not given.
 ARG JOBS
-# What is built, for the label and edgewise_build_info: git rev-parse --short HEAD.
+# The revision that is built, for the label and edgewise_build_info: git rev-parse --short HEAD.
 ARG REVISION=unknown
 RUN EDGEWISE_JOBS="${JOBS:-$(nproc)}" EDGEWISE_REVISION="$REVISION" ./dev build
 RUN deploy/collect-runtime.sh /rootfs build/bin/edgewise-server build/bin/edgewise \

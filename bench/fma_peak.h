@@ -1,4 +1,4 @@
-// The machine's float32 multiply-add rate, measured: what dense attention is compared with.
+// The machine's float32 multiply-add rate, measured: the bound that dense attention is compared with.
 #ifndef EDGEWISE_BENCH_FMA_PEAK_H_
 #define EDGEWISE_BENCH_FMA_PEAK_H_
 

@@ -1,4 +1,4 @@
-// The small things that every benchmark needs.
+// Clocks, the median, and the end of a benchmark that fails.
 #ifndef EDGEWISE_BENCH_TIMING_H_
 #define EDGEWISE_BENCH_TIMING_H_
 

@@ -1,4 +1,4 @@
-// One input's prediction out of the predictions of the ensemble's parts. Internal to the library.
+// Merges the predictions that the parts of an ensemble made for one input. Internal to the library.
 #ifndef EDGEWISE_CLIENT_MERGE_PREDICTION_H_
 #define EDGEWISE_CLIENT_MERGE_PREDICTION_H_
 

@@ -51,7 +51,7 @@ trap 'exit 130' INT
 
 # ---- engine ---------------------------------------------------------------------------------------------------------
 
-# What every container of ours is run with.
+# The options of every container that this test runs.
 locked_down=(--read-only --cap-drop ALL --security-opt no-new-privileges --memory "$MEMORY" --pids-limit 256)
 
 if docker info >/dev/null 2>&1; then

@@ -1,12 +1,45 @@
 #include "model/model.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/weights.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
+namespace {
+
+absl::Status CheckTokens(const ModelConfig& config, const std::vector<int32_t>& token_ids) {
+  if (config.vocab_size == 0) {
+    return FieldError("token_ids", ": this model takes rows of features; send features");
+  }
+  if (token_ids.empty()) return FieldError("token_ids", "is empty; at least one token is expected");
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    if (token_ids[i] < 0 || token_ids[i] >= config.vocab_size) {
+      return FieldError(absl::StrCat("token_ids[", i, "]"),
+                        absl::StrCat("is ", token_ids[i], "; the vocabulary has ", config.vocab_size, " entries"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The places of `token_ids` that are not pads.
+std::vector<int32_t> ValidPositions(const ModelConfig& config, const std::vector<int32_t>& token_ids) {
+  std::vector<int32_t> positions;
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    if (token_ids[i] != config.pad_token_id) positions.push_back(static_cast<int32_t>(i));
+  }
+  return positions;
+}
+
+absl::Status AllPads(const ModelConfig& config, size_t tokens) {
+  return FieldError("token_ids", absl::StrCat("has ", tokens, " tokens, all of them pads (", config.pad_token_id, ")"));
+}
+
+}  // namespace
 
 Model::Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
              Backend& backend)
@@ -22,6 +55,154 @@ Model::~Model() = default;
 absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text) const { return tokenizer_->Encode(text); }
 
 std::string Model::Decode(int32_t token_id, bool first) const { return tokenizer_->Decode(token_id, first); }
+
+absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const {
+  RETURN_IF_ERROR(CheckTokens(config_, token_ids));
+  ModelSequence sequence;
+  const bool cls = config_.task != ModelTask::kTokenClassification && config_.pooling == Pooling::kCls;
+  size_t most = config_.max_position_embeddings;
+  if (token_ids.size() > most) {
+    if (cls && truncate != TruncateMode::kRefuse && most > 1) --most;  // the CLS token takes a place
+    const size_t surplus = token_ids.size() - most;
+    switch (truncate) {
+      case TruncateMode::kRefuse:
+        return FieldError("token_ids", absl::StrCat("has ", token_ids.size(), " tokens; the model takes ", most,
+                                                    "; set truncate to HEAD or TAIL to cut it"));
+      case TruncateMode::kHead:
+        token_ids.erase(token_ids.begin(), token_ids.begin() + static_cast<int64_t>(surplus));
+        break;
+      case TruncateMode::kTail:
+        token_ids.resize(most);
+        break;
+    }
+    sequence.truncated_tokens = static_cast<uint32_t>(surplus);
+  }
+  if (cls) {
+    // At full length the last position makes room, as the published models were trained.
+    if (token_ids.size() == static_cast<size_t>(config_.max_position_embeddings)) {
+      token_ids.pop_back();
+      ++sequence.truncated_tokens;
+    }
+    token_ids.insert(token_ids.begin(), config_.cls_token_id);
+  }
+  sequence.positions = ValidPositions(config_, token_ids);
+  if (sequence.positions.empty()) return AllPads(config_, token_ids.size());
+  sequence.token_ids = std::move(token_ids);
+  return sequence;
+}
+
+absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int32_t> token_ids, TruncateMode truncate,
+                                                                 uint32_t stride) const {
+  const size_t context = config_.max_position_embeddings;
+  if (stride >= std::max<size_t>(context, 2)) {
+    return FieldError("stride", absl::StrCat("is ", stride, "; allowed are 1 to ", context - 1,
+                                             ", below the context, and 0 for half of it"));
+  }
+  std::vector<ModelSequence> windows;
+  // A context of one token has nothing to predict from: no windows.
+  if (token_ids.size() <= context || truncate != TruncateMode::kRefuse || context == 1) {
+    ASSIGN_OR_RETURN(windows.emplace_back(), Prepare(std::move(token_ids), truncate));
+    return windows;
+  }
+  RETURN_IF_ERROR(CheckTokens(config_, token_ids));
+  const size_t step = stride > 0 ? stride : context / 2;
+  // A small stride makes every token one of many windows: what they hold is bounded before any is built.
+  const uint64_t count = (token_ids.size() - context + step - 1) / step + 1;
+  if (count > kMaxScoredPositions / context) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("token_ids has ", token_ids.size(), " tokens, which makes ", count, " windows of ", context,
+                     " positions, ", step, " apart; at most ", kMaxScoredPositions,
+                     " positions are scored in one input (a larger stride or several inputs need fewer)"));
+  }
+  size_t scored_to = 0;  // positions before it have had their window
+  for (size_t next = 0; scored_to < token_ids.size(); next += step) {
+    // The last window is as long as the others, so that the end of the text has a context too.
+    const size_t begin = std::min(next, token_ids.size() - context), end = begin + context;
+    ModelSequence window;
+    window.token_ids.assign(token_ids.begin() + static_cast<int64_t>(begin),
+                            token_ids.begin() + static_cast<int64_t>(end));
+    window.positions = ValidPositions(config_, window.token_ids);
+    const auto first_new =
+        std::lower_bound(window.positions.begin(), window.positions.end(), static_cast<int32_t>(scored_to - begin));
+    scored_to = end;
+    if (first_new == window.positions.end()) continue;  // nothing but pads that no window had
+    window.first_scored = std::max(1, static_cast<int32_t>(first_new - window.positions.begin()));
+    windows.push_back(std::move(window));
+  }
+  if (windows.empty()) return AllPads(config_, token_ids.size());
+  return windows;
+}
+
+absl::StatusOr<ModelSequence> Model::PrepareFeatures(uint32_t rows, uint32_t columns, std::vector<float> values,
+                                                     TruncateMode truncate) const {
+  if (config_.feature_size == 0) {
+    return FieldError("features", ": this model takes tokens; send text or token_ids");
+  }
+  if (columns != static_cast<uint32_t>(config_.feature_size)) {
+    return FieldError("features.columns", absl::StrCat("is ", columns, "; the model takes ", config_.feature_size));
+  }
+  if (rows == 0) return FieldError("features.rows", "is 0; at least one row is expected");
+  if (values.size() != static_cast<uint64_t>(rows) * columns) {
+    return FieldError("features.values", absl::StrCat("has ", values.size(), " entries; ", rows, " rows of ", columns,
+                                                      " are ", static_cast<uint64_t>(rows) * columns));
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) {
+      return FieldError(absl::StrCat("features.values[", i, "]"),
+                        absl::StrCat("is ", values[i], "; finite numbers are expected"));
+    }
+  }
+  ModelSequence sequence;
+  const uint32_t most = static_cast<uint32_t>(config_.max_position_embeddings);
+  if (rows > most) {
+    if (truncate == TruncateMode::kRefuse) {
+      return FieldError("features.rows", absl::StrCat("is ", rows, "; the model takes ", most,
+                                                      "; set truncate to HEAD or TAIL to cut them"));
+    }
+    sequence.truncated_tokens = rows - most;
+    const int64_t surplus = static_cast<int64_t>(sequence.truncated_tokens) * columns;
+    if (truncate == TruncateMode::kHead) values.erase(values.begin(), values.begin() + surplus);
+    values.resize(static_cast<size_t>(most) * columns);
+    rows = most;
+  }
+  sequence.features = std::move(values);
+  sequence.feature_rows = static_cast<int32_t>(rows);
+  for (int32_t i = 0; i < sequence.feature_rows; ++i) sequence.positions.push_back(i);
+  return sequence;
+}
+
+absl::Status Model::CheckBias(const ModelSequence& sequence) const {
+  const bool values = !sequence.bias_values.empty();
+  if (!values && sequence.bias_buckets.empty()) return absl::OkStatus();
+  const std::string field = values ? "bias.values" : "bias.buckets";
+  if (values && !sequence.bias_buckets.empty()) {
+    return FieldError("bias.values", "and bias.buckets are both given; one of them is expected");
+  }
+  if (config_.pairwise_bias == PairwiseBiasKind::kNone) {
+    return FieldError(field, ": this model takes no pairwise bias");
+  }
+  if (values != (config_.pairwise_bias == PairwiseBiasKind::kValues)) {
+    return FieldError(field, absl::StrCat(": this model takes bias.", values ? "buckets" : "values"));
+  }
+  const uint64_t length = static_cast<uint64_t>(sequence.length());
+  const uint64_t found = values ? sequence.bias_values.size() : sequence.bias_buckets.size();
+  if (found != length * length) {
+    return FieldError(
+        field, absl::StrCat("has ", found, " entries; ", length, " x ", length, " positions are ", length * length));
+  }
+  for (size_t i = 0; i < found; ++i) {
+    if (values && !std::isfinite(sequence.bias_values[i])) {
+      return FieldError(absl::StrCat(field, "[", i, "]"),
+                        absl::StrCat("is ", sequence.bias_values[i], "; finite numbers are expected"));
+    }
+    if (!values && sequence.bias_buckets[i] >= config_.num_buckets) {
+      return FieldError(absl::StrCat(field, "[", i, "]"),
+                        absl::StrCat("is ", static_cast<int>(sequence.bias_buckets[i]), "; the model has ",
+                                     config_.num_buckets, " buckets"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Model::CheckGraph(const ModelInput& input) const {
   if (!input.graph.has_value()) return absl::OkStatus();

@@ -1,4 +1,4 @@
-// Memory of requests, reserved on a backend when a model is loaded.
+// Reserves the memory of requests on a backend when a model is loaded.
 #ifndef EDGEWISE_MODEL_RESERVE_H_
 #define EDGEWISE_MODEL_RESERVE_H_
 
@@ -9,8 +9,8 @@
 
 namespace edgewise {
 
-// Reserves a full wave of a pass (kMaxWaveTokens). Not included: longer texts, windows that run at once under a budget
-// or a given graph, graphs that are wanted.
+// Reserves the memory of a full wave of a pass (kMaxWaveTokens). Not included: longer texts, windows that run at once
+// under a budget or a given graph, and graphs in answers. RESOURCE_EXHAUSTED: the backend has too little memory.
 absl::Status ReserveForPasses(const Model& model);
 
 // The generations that may run at once.
@@ -20,9 +20,9 @@ struct GenerationLimits {
   uint64_t samples = 0;  // of each
 };
 
-// What generations need within these limits, if one at a time is amid its prompt: `cache_bytes` for keys and values, or
-// as many as so many generations of so many samples can have, if that is less; and rows of a prompt. For a model that
-// does not generate nothing. RESOURCE_EXHAUSTED: there is not so much memory.
+// Reserves the memory of generations within these limits, if one at a time runs its prompt: the rows of that prompt,
+// and keys and values of `cache_bytes`, or of all generations and samples at full length where that is less. Returns OK
+// at once for models that do not generate. RESOURCE_EXHAUSTED: the backend has too little memory.
 absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& limits);
 
 }  // namespace edgewise

@@ -16,16 +16,15 @@ ALLOWED = {
     "selfcheck": {"model", "kernels"},
     "bench": {"model", "kernels", "selfcheck"},
 }
-# Inside a folder includes run one way too: a file includes only from its own floor and from floors above it in this list.
-# A floor is every file whose path begins so; the longest match counts.
+# Inside a folder includes run one way too: a file includes only from its own floor and from floors above it in this
+# list. A floor is every file whose path begins so; the longest match counts.
 FLOORS = {
     "kernels": ["kernels/", "kernels/cpu/thread_pool", "kernels/cpu/simd/", "kernels/cpu/linear",
                 "kernels/cpu/memberships", "kernels/cpu/attention/", "kernels/cpu/cpu_backend",
                 "kernels/cuda/device/", "kernels/cuda/ops/", "kernels/cuda/attention/", "kernels/cuda/cuda_backend",
                 "kernels/backend.cc"],
     "model": ["model/checkpoint/json_object", "model/checkpoint/config.h", "model/input/", "model/kinds/",
-              "model/checkpoint/", "model/model.", "model/prepare", "model/forward/", "model/reserve",
-              "model/load"],
+              "model/checkpoint/", "model/model.", "model/forward/", "model/reserve", "model/load"],
     "server": ["server/options", "server/status_details", "server/address", "server/task", "server/observe/",
                "server/models/", "server/validate/", "server/schedule/", "server/calls/", "server/rpc/",
                "server/server.", "server/main"],

@@ -1,4 +1,4 @@
-// How to reach the server, what to try where it cannot be reached, and how to ask about one input.
+// The connection to the server, the advice where it cannot be reached, and the call for one input.
 #ifndef EDGEWISE_CLIENT_CLI_CONNECTION_H_
 #define EDGEWISE_CLIENT_CLI_CONNECTION_H_
 

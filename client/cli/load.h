@@ -1,7 +1,7 @@
 // A load generator: calls a function many times, closed or open loop, and measures.
 //
 // Closed loop: `concurrency` callers, each of which calls again as soon as it is answered. Latency counts from the
-// start of the call. Open loop (rate > 0): calls are due at the points of a Poisson process, whatever the answers do;
+// start of the call. Open loop (rate > 0): calls are due at the points of a Poisson process, however long answers take;
 // at most `concurrency` run at a time. A call that has to wait for a free caller is late, and its latency counts from
 // the time when it was due, so a slow server cannot hide behind a client that waits for it. Calls that find no free
 // caller before the duration is over are counted and never made.

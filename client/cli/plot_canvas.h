@@ -1,4 +1,4 @@
-// A page to draw on: texts, boxes and pictures of cells, in a PNG, in an SVG, or nowhere, to measure.
+// A page to draw on: texts, boxes and pictures of cells, in a PNG, in an SVG, or nowhere, only to measure.
 #ifndef EDGEWISE_CLIENT_CLI_PLOT_CANVAS_H_
 #define EDGEWISE_CLIENT_CLI_PLOT_CANVAS_H_
 

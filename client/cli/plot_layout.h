@@ -1,7 +1,7 @@
 // The contents of a plot, without any drawing: a picture of every head, the keys that decide, the budget and the
 // samples.
 //
-// With the graph a head's picture is query by key. Without it, it is one row: of each key, the share of its pairs.
+// With the graph a head's picture is query by key; without, it is one row that has each key's share of its pairs.
 #ifndef EDGEWISE_CLIENT_CLI_PLOT_LAYOUT_H_
 #define EDGEWISE_CLIENT_CLI_PLOT_LAYOUT_H_
 

@@ -21,8 +21,8 @@
 namespace edgewise::cuda {
 namespace {
 
-// What attention calls of a full wave take beside the model's matrices: scratch of edge caps (34 MB), results, lists of
-// items, and a ledger for each text of a wave of very short texts.
+// Bytes that attention calls of a full wave take beside the model's matrices: scratch of edge caps (34 MB), results,
+// lists of items, and a ledger for each text of a wave of very short texts.
 constexpr int64_t kCallBytes = int64_t{64} << 20;
 constexpr int32_t kCancelFlags = 16384;  // that kernels can see at a time, one word of device memory each
 

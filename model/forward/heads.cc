@@ -1,7 +1,6 @@
 #include "model/forward/heads.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -62,13 +61,13 @@ absl::StatusOr<Matrix> Pool(const Model& model, Matrix rows, const Members& memb
 }
 
 // Final norm, pooling and classifier: logits [sequences or pairs, labels], or [rows of all sequences, labels] for
-// token-classification, on the host. Logits are NaN where the encoder's output was not finite.
+// token-classification, on the host; `features`: the rows that the classifier sees.
 absl::Status ClassifierLogits(const Model& model, Activations& rows, const Members& members,
-                              std::vector<float>& logits) {
+                              std::vector<float>& features, std::vector<float>& logits) {
   const ModelConfig& config = model.config();
   const ModelWeights& weights = model.weights();
   Backend& backend = model.backend();
-  ASSIGN_OR_RETURN(Matrix features, rows.FinalNorm());
+  ASSIGN_OR_RETURN(Matrix input, rows.FinalNorm());
   const bool per_token = config.task == ModelTask::kTokenClassification;
   const int64_t count = static_cast<int64_t>(members.size());
   const int64_t outputs = per_token ? rows.rows() : count;
@@ -81,27 +80,19 @@ absl::Status ClassifierLogits(const Model& model, Activations& rows, const Membe
     ASSIGN_OR_RETURN(*buffer, backend.Allocate(size));
   }
   if (!per_token) {
-    ASSIGN_OR_RETURN(features, Pool(model, features, members, pooled, paired));
+    ASSIGN_OR_RETURN(input, Pool(model, input, members, pooled, paired));
   }
-  // A ReLU turns NaN into 0, so numbers that are not finite are looked for before the classifier.
-  std::vector<float> checked(static_cast<size_t>(features.rows * features.columns));
-  RETURN_IF_ERROR(backend.Download(features.data, checked));
+  features.resize(input.rows * input.columns);
+  RETURN_IF_ERROR(backend.Download(input.data, features));
   if (weights.classifier_hidden != nullptr) {
     const Matrix out = hidden.AsMatrix(outputs, config.classifier_hidden_size);
-    RETURN_IF_ERROR(backend.Linear(*weights.classifier_hidden, features, out, false));
-    features = out;
+    RETURN_IF_ERROR(backend.Linear(*weights.classifier_hidden, input, out, false));
+    input = out;
   }
   const Matrix out = output.AsMatrix(outputs, config.num_labels);
-  RETURN_IF_ERROR(backend.Linear(*weights.classifier_output, features, out, false));
-  const size_t labels = config.num_labels;
-  const size_t width = checked.size() / outputs;
-  logits.resize(outputs * labels);
-  RETURN_IF_ERROR(backend.Download(out.data, logits));
-  for (int64_t r = 0; r < outputs; ++r) {
-    if (AllFinite(checked.data() + r * width, width)) continue;
-    std::fill_n(logits.begin() + static_cast<int64_t>(r * labels), labels, std::nanf(""));
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(backend.Linear(*weights.classifier_output, input, out, false));
+  logits.resize(outputs * config.num_labels);
+  return backend.Download(out.data, logits);
 }
 
 // causal-lm: how likely every scored token was, and the distribution of the token that follows the text.
@@ -183,21 +174,22 @@ absl::Status NextTokenLogits(const Model& model, const Activations& rows, std::s
 absl::Status ComputeOutputs(const Model& model, Activations& rows, const Members& members) {
   const ModelConfig& config = model.config();
   if (config.task == ModelTask::kCausalLm) return Score(model, rows, members);
-  std::vector<float> logits;
-  RETURN_IF_ERROR(ClassifierLogits(model, rows, members, logits));
-
+  std::vector<float> features, logits;
+  RETURN_IF_ERROR(ClassifierLogits(model, rows, members, features, logits));
   const int32_t labels = config.num_labels;
+  const size_t width = features.size() / (logits.size() / labels);
   const bool per_token = config.task == ModelTask::kTokenClassification;
-  const float* row = logits.data();
+  const float *row = logits.data(), *seen = features.data();
   for (const auto& member : members) {
     const ModelSequence& sequence = *member->input->ranges[0].sequence;
     SampleResult& result = member->result;
     const size_t size = static_cast<size_t>(per_token ? sequence.length() : 1) * labels;
     result.logits.assign(size, 0.0f);
     result.probabilities.assign(size, 0.0f);
-    for (int32_t i = 0; i < (per_token ? sequence.valid() : 1); ++i, row += labels) {
+    for (int32_t i = 0; i < (per_token ? sequence.valid() : 1); ++i, row += labels, seen += width) {
       const int64_t out = static_cast<int64_t>(per_token ? sequence.positions[i] : 0) * labels;
-      member->finite &= AllFinite(row, labels);
+      // A ReLU turns NaN into 0, so numbers that are not finite are looked for before the classifier too.
+      member->finite &= AllFinite(seen, width) && AllFinite(row, labels);
       std::copy_n(row, labels, result.logits.begin() + out);
       const std::vector<double> outputs =
           config.task == ModelTask::kRegression ? std::vector<double>(row, row + labels) : Softmax(row, labels);

@@ -11,7 +11,7 @@
 
 namespace edgewise::testing {
 
-// What the server saw of a call beside its message.
+// The metadata and deadline of a call, as the server saw them.
 struct CallInfo {
   std::string authorization;
   bool has_deadline = false;
@@ -38,7 +38,8 @@ class FakeServer {
   ~FakeServer();
 
   const std::string& address() const { return address_; }
-  // What Generate does; without it UNIMPLEMENTED. May be called from several threads at a time.
+  // Sets the answer to Generate; before that, Generate is UNIMPLEMENTED. `generate` may be called from several threads
+  // at a time.
   void SetGenerate(Generate generate);
   void SetServing(const std::string& service, bool serving);
 

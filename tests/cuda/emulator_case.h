@@ -1,4 +1,4 @@
-// What the tests of the emulator share: memory, orders, and a kernel that shows which threads ran.
+// Shared by the tests of the emulator: memory, orders, and a kernel that shows which threads ran.
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_CASE_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_CASE_H_
 

@@ -16,7 +16,7 @@ struct EmulatedPlan : GemmPlan {
   GemmShape shape;
 };
 
-// What cuBLASLt is told about pointers and strides must be true.
+// Ends the process where cuBLASLt would be told something false about pointers and strides.
 void Require(bool condition, const char* what) {
   if (condition) return;
   std::fprintf(stderr, "gemm_emulated: %s\n", what);

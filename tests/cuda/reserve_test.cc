@@ -1,6 +1,7 @@
-// What a model takes from the driver when it is loaded is all that its requests need: the emulated driver counts what
-// it is asked for. Not covered by a reserve, because the request decides how much: graphs that are given or asked for,
-// pairwise biases and long key lists. The model's own share is tested on the CPU (tests/model/reserve_test.cc).
+// The memory that a model takes from the driver when it is loaded is all that its requests need: the emulated driver
+// counts its allocations. Not covered by a reserve, because the request decides how much: graphs that are given or
+// asked for, pairwise biases and long key lists. The model's own share is tested on the CPU
+// (tests/model/reserve_test.cc).
 #include "model/reserve.h"
 
 #include <gtest/gtest.h>

@@ -12,7 +12,7 @@
 
 namespace edgewise::testing {
 
-// What the inputs of a case look like.
+// The shape of a case's inputs.
 struct Shape {
   std::vector<int> lengths = {40};  // tokens of each sequence
   int heads = 2;

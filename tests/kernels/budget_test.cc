@@ -1,4 +1,4 @@
-// What a layer may use of a budget, against arithmetic with 128 bits.
+// The allowance of a layer, against arithmetic with 128 bits.
 #include "kernels/budget.h"
 
 #include <gtest/gtest.h>

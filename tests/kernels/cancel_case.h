@@ -1,4 +1,4 @@
-// What the tests of cancel flags look at: a case of three problems of which the second has a flag.
+// A case of three problems of which the second has a cancel flag.
 #ifndef EDGEWISE_TESTS_KERNELS_CANCEL_CASE_H_
 #define EDGEWISE_TESTS_KERNELS_CANCEL_CASE_H_
 

@@ -1,4 +1,4 @@
-// What is left of a problem whose flag is raised is not computed, and nothing else changes, on every device.
+// A raised flag ends the rest of its problem and changes nothing else, on every device.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -126,7 +126,7 @@ TEST_P(CancelFlagTest, LedgersCapsAndGraphsStayTrue) {
   }
 }
 
-// What a layer finds where the one before left a dropped problem's rows as they were.
+// A layer reads whatever the layer before left in the rows of a dropped problem.
 TEST_P(CancelFlagTest, RowsOfAnythingHarmNobodyElse) {
   for (const float garbage : {std::nanf(""), INFINITY, 1e38f, -1e38f}) {
     Outcome outcomes[2];

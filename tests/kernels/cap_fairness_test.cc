@@ -117,7 +117,7 @@ TEST(CapFairnessTest, EveryDrawnEdgeIsKeptWithItsChance) {
   }
 }
 
-// What the test above would say of ages that are 3 % too high for the last queries or keys, or for high rates.
+// The test above sees ages that are 3 % too high for the last queries or keys, or for high rates.
 TEST(CapFairnessTest, ABiasOfThreePercentWouldBeSeen) {
   for (int biased = 0; biased < 3; ++biased) {
     const double errors =

@@ -35,7 +35,7 @@ uint64_t EdgesUnder(const Case& made, const Outcome& outcome, int32_t cap) {
   return edges;
 }
 
-// What a cap leaves where it drops all that it may.
+// The edges that a cap never drops.
 uint64_t ForcedUnder(const Case& made, int32_t cap) {
   uint64_t forced = 0;
   for (const AttentionProblem& problem : made.problems) {

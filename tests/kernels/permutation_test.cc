@@ -1,4 +1,4 @@
-// What is drawn once per layer or token (docs/random-numbers.md, "Orders and tokens"): golden values and laws.
+// Draws that are made once per layer or token (docs/random-numbers.md, "Orders and tokens"): golden values and laws.
 #include "kernels/permutation.h"
 
 #include <gtest/gtest.h>

@@ -275,8 +275,8 @@ TEST(BudgetBoundaryTest, ExactlyTheFreeUseIsFree) {
   }
 }
 
-// What a layer leaves, later layers may use: shares that starve the last layer do not starve it when the first left
-// its edges unused.
+// Later layers may use the edges that a layer leaves: shares that starve the last layer do not starve it when the first
+// left its edges unused.
 TEST(BudgetBoundaryTest, WhatALayerLeavesLaterLayersUse) {
   json config = SmallConfig();
   config["budget_shares"] = {1000.0, 1.0};

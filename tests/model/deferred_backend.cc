@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<EdgeLedger>> Wrap(absl::StatusOr<std::unique_ptr<
   return std::make_unique<DeferredLedger>(*std::move(inner));
 }
 
-// What a report holds before its time.
+// Fills a report with what nobody may read before its time.
 void Poison(size_t heads, AttentionReport& report) {
   report.heads.assign(heads, {});
   for (HeadReport& head : report.heads) {

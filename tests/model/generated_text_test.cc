@@ -1,4 +1,4 @@
-// What becomes of generated tokens: the choice of one, and the text that is given away.
+// Generated tokens: the choice of each, and the text that is sent.
 #include "model/forward/generated_text.h"
 
 #include <gtest/gtest.h>

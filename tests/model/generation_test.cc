@@ -222,7 +222,7 @@ TEST_P(GenerationTest, TheBudgetCapsEveryRow) {
   }
 }
 
-// What a row cannot do without is allowed whatever the density: a prompt of one token has one pair a head.
+// Edges that are never dropped are allowed whatever the density: a prompt of one token has one pair a head.
 TEST_P(GenerationTest, ADensityIsACapOfEveryRow) {
   for (const int32_t length : {1, 13, 60}) ExpectDensitiesHold(Prompt(length, 7));
 }

@@ -1,4 +1,5 @@
-// What a budget leaves of the patterns of SSA and of blocks: never more than the cap, never less than could be.
+// The edges that a budget leaves of the patterns of SSA and of blocks: never more than the cap, never less than could
+// be.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -35,7 +35,7 @@ uint64_t CountEdges(const Rows& rows);
 // Whether every key of a row of `smaller` is in the same row of `larger`.
 bool IsSubset(const Rows& smaller, const Rows& larger);
 
-// What the rows should be, from the documentation: pair by pair, on positions, with full sorts.
+// The rows by definition, as the documentation has it: pair by pair, on positions, with full sorts.
 Rows SlowRows(const AttentionSpec& choice, uint32_t side, const ModelSequence& sequence);
 
 }  // namespace edgewise::testing

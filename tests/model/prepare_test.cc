@@ -1,4 +1,4 @@
-// What a model makes of token ids: limits, truncation, pads and the CLS token.
+// The sequence that a model makes of token ids: limits, truncation, pads and the CLS token.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -60,7 +60,7 @@ class WeightsTest : public ::testing::Test {
     return values;
   }
 
-  // What a product makes of the rows of the unit matrix [in, in]: the weights, transposed.
+  // The product with the rows of the unit matrix [in, in]: the weights, transposed.
   std::vector<float> OfUnitRows(const LinearWeights& weights, int64_t in, int64_t out) {
     std::vector<float> unit(in * in, 0.0f);
     for (int64_t i = 0; i < in; ++i) unit[i * in + i] = 1.0f;

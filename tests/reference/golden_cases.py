@@ -19,7 +19,7 @@ _BASE = {
     "tokenizer": {"kind": "none"},
     "attention": {"kind": "dense"},
 }
-# What is left out of a case's config is None. Language models have no pads unless the case says so.
+# A field that a case's config leaves out is None. Language models have no pads unless the case says so.
 _SMALL = {
     "vocab_size": 24,
     "intermediate_size": 16,

@@ -1,4 +1,4 @@
-// What Generate requests get wrong: code, field, value and limit.
+// Errors of Generate requests: code, field, value and limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

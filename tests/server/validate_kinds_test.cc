@@ -1,4 +1,4 @@
-// What requests to models of features, biases, values and language get wrong: code, field, value and limit.
+// Errors of requests to models of features, biases, values and language: code, field, value and limit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

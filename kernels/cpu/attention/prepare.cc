@@ -40,10 +40,16 @@ void FillPhilox(const DrawTables& tables, uint32_t counter, uint64_t* table, int
   table[24 + lane] = low(product2);
 }
 
-void CopyRows(const float* from, int64_t stride, int64_t rows, int columns, int padded, float* to) {
-  for (int64_t r = 0; r < rows; ++r) {
-    std::memcpy(to + r * padded, from + r * stride, static_cast<size_t>(columns) * sizeof(float));
-    for (int c = columns; c < padded; ++c) to[r * padded + c] = 0.0f;
+// The rows and columns of `all` that belong to one head, `columns` a head, as given.
+ConstMatrix PartOf(const Head& head, ConstMatrix all, int columns) {
+  return all.Rows(head.problem->first_row, head.n).Columns(int64_t{head.index} * columns, columns);
+}
+
+// To rows of `padded` columns.
+void CopyRows(ConstMatrix from, int padded, float* to) {
+  for (int64_t r = 0; r < from.rows; ++r) {
+    std::memcpy(to + r * padded, from.row(r), static_cast<size_t>(from.columns) * sizeof(float));
+    for (int64_t c = from.columns; c < padded; ++c) to[r * padded + c] = 0.0f;
   }
 }
 
@@ -120,12 +126,17 @@ void FillDrawChunk(Head& head, int64_t begin, int64_t end) {
   const float scale = tables.key_scale > 0.0f ? range / tables.key_scale : 0.0f;
   const float lift = static_cast<float>(tables.bound_lift) + 1.0f;
   float norm = 0.0f;
-  const auto place = [&](int64_t token, int64_t position) {
-    const float bound = head.key_bound[token] * scale + lift;  // rounded up, or further
+  const int32_t* positions = head.problem->positions;
+  int64_t token = head.gaps ? std::lower_bound(positions, positions + head.n, begin) - positions : begin;
+  for (; token < head.n && head.position(token) < end; ++token) {
+    const int64_t position = head.position(token);
     const int64_t word = position / 64;
     const int column = static_cast<int>(position % 64);
+    const float bound = head.key_bound[token] * scale + lift;  // rounded up, or further
     tables.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
-    if (tables.y_tiles == nullptr) return;
+    tables.valid[word] |= uint64_t{1} << column;
+    if (tables.packed != nullptr) tables.packed[position] = static_cast<int32_t>(token);
+    if (tables.y_tiles == nullptr) continue;
     float* tile = tables.y_tiles + word * rank * 64 + TilePlace(column);
     const float* y = tables.y + token * rank;
     float square = 0.0f;
@@ -134,22 +145,6 @@ void FillDrawChunk(Head& head, int64_t begin, int64_t end) {
       square += y[t] * y[t];
     }
     norm = std::max(norm, square);
-  };
-  if (!head.gaps) {
-    const int64_t last = std::min(end, head.n);
-    for (int64_t token = begin; token < last; ++token) place(token, token);
-    for (int64_t word = begin / 64; word * 64 < last; ++word) {
-      tables.valid[word] = ~uint64_t{0} >> (64 - std::min<int64_t>(64, last - word * 64));
-    }
-  } else {
-    const int32_t* positions = head.problem->positions;
-    const auto first = std::lower_bound(positions, positions + head.n, begin);
-    for (int64_t token = first - positions; token < head.n && positions[token] < end; ++token) {
-      const int64_t position = positions[token];
-      place(token, position);
-      tables.valid[position / 64] |= uint64_t{1} << (position % 64);
-      tables.packed[position] = static_cast<int32_t>(token);
-    }
   }
   if (norm > 0.0f) {  // a maximum does not depend on the order
     norm = std::sqrt(norm) * 1.0001f;
@@ -161,27 +156,16 @@ void FillDrawChunk(Head& head, int64_t begin, int64_t end) {
 }
 
 void FillChunk(const Call& call, Head& head, int64_t chunk) {
-  const AttentionInputs& inputs = *call.inputs;
-  const int head_dim = inputs.head_dim;
   const int64_t begin = chunk * kChunk;
-  const int64_t end = std::min(begin + kChunk, head.n);
-  const int64_t row = head.problem->first_row + begin;
-  if (begin < end) {
-    const float* k = inputs.k.row(row) + head.index * head_dim;
-    const int value_dim = call.value_dim();
-    const float* v = inputs.v.row(row) + head.index * value_dim;
-    if (head.k_copy != nullptr) {
-      CopyRows(k, inputs.k.stride, end - begin, head_dim, head.depth, head.k_copy + begin * head.depth);
-    }
-    if (head.v_copy != nullptr) {
-      CopyRows(v, inputs.v.stride, end - begin, value_dim, head.depth, head.v_copy + begin * head.depth);
-    }
-    if (head.k_tiles != nullptr) {
-      for (int64_t key = begin; key < end; key += kTileKeys) {
-        call.kernels->pack_keys(k + (key - begin) * inputs.k.stride, inputs.k.stride,
-                                static_cast<int>(std::min<int64_t>(kTileKeys, end - key)), head_dim, head.depth,
-                                head.k_tiles + key * head.depth);
-      }
+  if (const int64_t count = std::min(kChunk, head.n - begin); count > 0) {
+    const ConstMatrix k = PartOf(head, call.inputs->k, call.inputs->head_dim).Rows(begin, count);
+    const ConstMatrix v = PartOf(head, call.inputs->v, call.value_dim()).Rows(begin, count);
+    if (head.k_copy != nullptr) CopyRows(k, head.depth, head.k_copy + begin * head.depth);
+    if (head.v_copy != nullptr) CopyRows(v, head.depth, head.v_copy + begin * head.depth);
+    for (int64_t key = 0; head.k_tiles != nullptr && key < count; key += kTileKeys) {
+      const int keys = static_cast<int>(std::min<int64_t>(kTileKeys, count - key));
+      call.kernels->pack_keys(k.row(key), k.stride, keys, static_cast<int>(k.columns), head.depth,
+                              head.k_tiles + (begin + key) * head.depth);
     }
   }
   if (head.drawn != nullptr && begin < head.columns) {
@@ -244,12 +228,10 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
   for (size_t i = 0; i < call.heads.size(); ++i) {
     Head& head = call.heads[i];
     const bool k_copied = head.k_copy != nullptr, v_copied = head.v_copy != nullptr;
-    head.k = k_copied ? head.k_copy : inputs.k.row(head.problem->first_row) + head.index * inputs.head_dim;
-    head.v = v_copied ? head.v_copy : inputs.v.row(head.problem->first_row) + head.index * call.value_dim();
-    head.k_stride = k_copied ? head.depth : inputs.k.stride;
-    head.v_stride = v_copied ? head.depth : inputs.v.stride;
-    head.k_columns = k_copied ? head.depth : inputs.head_dim;
-    head.v_columns = v_copied ? head.depth : call.value_dim();
+    head.k =
+        k_copied ? ConstMatrix(head.k_copy, head.n, head.depth, head.depth) : PartOf(head, inputs.k, inputs.head_dim);
+    head.v =
+        v_copied ? ConstMatrix(head.v_copy, head.n, head.depth, head.depth) : PartOf(head, inputs.v, call.value_dim());
     head.tables.full_words = head.gaps ? 0 : head.n / 64;
     if (head.drawn == nullptr && !k_copied && !v_copied && !needs[i].k_tiles) continue;
     const int64_t span = head.drawn != nullptr ? head.columns : head.n;

@@ -55,10 +55,8 @@ struct Head {
   // Operands. Rows have `depth` columns, zero-padded; with a plan k and v may be as given.
   int depth = 0;
   const float* q = nullptr;  // [n, head_dim] as given, by token
-  const float* k = nullptr;  // [n, k_columns]
-  const float* v = nullptr;  // [n, v_columns]
-  int64_t q_stride = 0, k_stride = 0, v_stride = 0;
-  int k_columns = 0, v_columns = 0;
+  int64_t q_stride = 0;
+  ConstMatrix k, v;          // [n, depth], or as given
   float* k_copy = nullptr;   // [n, depth]; null: k is as given
   float* v_copy = nullptr;   // likewise
   float* k_tiles = nullptr;  // [n / 64 up, depth, 64]; null: not packed

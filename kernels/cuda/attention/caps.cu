@@ -69,8 +69,10 @@ __device__ uint32_t TickOf(Law law, uint64_t uniform, float rate) {
   return AgeTick(AgeOfBits(EdgeAgeBits(law, uniform, rate)));
 }
 
-// Calls visit(row, key, forced, uniform, rate) for every edge of an item that is forced or has an age up to `tau`, and
-// for some of the others; see VisitEdges.
+// Calls visit(int row, int32_t key, bool forced, uint64_t uniform, float rate) once for every edge of the item's rows
+// that is forced or has an age up to `tau`, and for some of the others. Calls come in any order, from any thread, at
+// any time, so `visit` contains no collectives. Drawn edges, and forced edges of law poisson_multi, come with
+// PairUniform and p; other forced edges come with 0 and 1.
 template <typename Visit>
 __device__ void VisitYoung(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, double tau,
                            DrawScratch& scratch, const Visit& visit) {

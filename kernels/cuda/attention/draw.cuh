@@ -37,21 +37,6 @@ __device__ void VisitGiven(const DeviceProblem& problem, const RowItem& item, in
   }
 }
 
-// Calls visit(int row, int32_t key, bool forced, uint64_t uniform, float rate) once for every edge of the item's rows
-// (0..queries-1) among the keys (packed) of one chunk, before any cap. Calls come in any order, from any thread, at any
-// time, so `visit` contains no collectives. Drawn edges, and forced edges of law poisson_multi, come with PairUniform
-// and p; other forced edges and given edges come with 0 and 1. Ends with a block barrier.
-template <typename Visit>
-__device__ void VisitEdges(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, int32_t chunk,
-                           DrawScratch& scratch, Visit visit) {
-  if (problem.kind == PatternKind::kDrawn) {
-    RowDrawer<Visit>(call, problem, item, chunk, 1.0, true, scratch, visit).Run();
-  } else {
-    VisitGiven(problem, item, chunk, visit);
-  }
-  __syncthreads();
-}
-
 // Some edges of the problem may have a multiplicity above 1.
 __device__ inline bool HasMultiplicity(const DeviceProblem& problem) {
   return problem.kind == PatternKind::kDrawn ? problem.law == Law::kPoissonMulti : problem.multiplicity != nullptr;

@@ -21,17 +21,17 @@ namespace edgewise::cuda {
 // Owns the words. Calls may come from any thread.
 class CancelFlags : public std::enable_shared_from_this<CancelFlags> {
  public:
-  // As many flags as `words` can be seen by kernels at a time. Waits for the device's stream.
+  // `words`: the most flags that kernels can see at a time. Waits for the device's stream.
   static absl::StatusOr<std::shared_ptr<CancelFlags>> Create(std::shared_ptr<Device> device, int32_t words);
   ~CancelFlags();
   CancelFlags(const CancelFlags&) = delete;
   CancelFlags& operator=(const CancelFlags&) = delete;
 
-  // Where no word is free, a flag that kernels do not see. One that is never raised costs no call of CUDA; one that is
-  // costs two copies, which nobody waits for, unless all other words are taken when its own is wanted again.
+  // Where no word is free, the flag is one that kernels do not see. A flag that is never raised costs no CUDA call. A
+  // raised flag costs two copies, which nobody waits for, unless its word is needed again while all others are taken.
   std::unique_ptr<CancelFlag> Make();
 
-  // What kernels read; null for a flag that they do not see, and where there is none.
+  // The word that kernels read; null for a flag that kernels do not see, and for no flag.
   static const int32_t* WordOf(const CancelFlag* flag);
 
  private:

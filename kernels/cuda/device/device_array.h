@@ -13,8 +13,8 @@
 
 namespace edgewise::cuda {
 
-// Owns memory of the device's pool and frees it in the stream's order: work that is enqueued before the end of the
-// array may use it. Keeps the device open. Any thread may free it.
+// Owns memory of the device's pool and frees it in the stream's order: work that is enqueued before the array
+// is destroyed may use it. Keeps the device open. Any thread may free it.
 class DeviceArray {
  public:
   DeviceArray() = default;

@@ -1,4 +1,4 @@
-// Starting kernels. Included by .cu files only.
+// Launches kernels. Included by .cu files only.
 #ifndef EDGEWISE_KERNELS_CUDA_DEVICE_LAUNCH_H_
 #define EDGEWISE_KERNELS_CUDA_DEVICE_LAUNCH_H_
 
@@ -12,11 +12,11 @@ namespace edgewise::cuda {
 
 inline constexpr unsigned kWholeWarp = 0xFFFFFFFFu;
 inline constexpr int kWarpSize = 32;
-// Bytes of dynamic shared memory that surely need no attribute: a block gets 48 KB without it, static memory included.
+// Bytes of dynamic shared memory that never need the attribute: a block gets 48 KB without it, static memory included.
 inline constexpr size_t kSharedWithoutAsking = 32 << 10;
 
-// Lets `kernel` have so much dynamic shared memory on the current device from now on; never less than it had. Any
-// thread.
+// Lets `kernel` have `bytes` of dynamic shared memory on the current device from now on, or more if it already had
+// more. Any thread.
 cudaError_t AllowShared(const void* kernel, size_t bytes);
 
 // The block's dynamic shared memory, 16-byte aligned.

@@ -22,7 +22,7 @@ inline constexpr char kDeviceLost[] = "edgewise.dev/device-lost";
 bool IsSticky(cudaError_t error);
 
 // OK, RESOURCE_EXHAUSTED for device memory, else INTERNAL; with the payload kDeviceLost where sticky. `what` names the
-// call, or for memory what it was wanted for.
+// call, or the purpose of the memory.
 absl::Status CudaStatus(cudaError_t error, std::string_view what);
 
 // One GPU and one stream on it. Memory comes from the GPU's default pool, which keeps what is freed until the device is
@@ -44,7 +44,7 @@ class Device : public std::enable_shared_from_this<Device> {
   int64_t shared_memory() const { return shared_memory_; }  // bytes that a block can have
   Staging& staging() const { return *staging_; }
 
-  // Makes it the calling thread's device.
+  // Makes this the calling thread's device.
   absl::Status Use() const;
   // Waits for everything enqueued on the stream.
   absl::Status Synchronize() const;
@@ -52,7 +52,7 @@ class Device : public std::enable_shared_from_this<Device> {
   // At least one byte, 256-byte aligned, for work that is enqueued from now on. RESOURCE_EXHAUSTED, with the bytes
   // asked for and the bytes free: too little memory, even after all that the pool kept has gone back to the driver.
   absl::StatusOr<void*> Allocate(int64_t bytes);
-  // Behind everything enqueued on the stream so far. Null is allowed. Any thread.
+  // Frees behind everything enqueued on the stream so far. Null is allowed. Any thread.
   void Free(void* memory) const;
 
  private:

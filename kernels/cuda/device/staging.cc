@@ -81,7 +81,7 @@ absl::Status Staging::Upload(const void* host, int64_t bytes, void* device) {
   return status.ok() ? Flush() : status;
 }
 
-// What a slot holds may still be on its way to the device: the stream's order keeps these copies behind.
+// A slot's bytes may still be on their way to the device: the stream's order keeps these copies behind them.
 absl::Status Staging::Download(std::span<const ToHost> copies) {
   std::vector<std::pair<void*, size_t>> landed;  // in the ring, one behind the other
   size_t used = 0;

@@ -1,6 +1,6 @@
-// Stands in for CUDA's cuda_pipeline_primitives.h in emulated builds (see emulator.h). What a copy writes to is filled
-// with 0xFF when it starts and gets its bytes when the thread waits for it, so that reads too early and writes too
-// early show.
+// Stands in for CUDA's cuda_pipeline_primitives.h in emulated builds (see emulator.h). A copy fills its destination
+// with 0xFF when it starts, and writes the bytes when the thread waits for it, so that early reads and early writes
+// show.
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_CUDA_PIPELINE_PRIMITIVES_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_CUDA_PIPELINE_PRIMITIVES_H_
 

@@ -1,5 +1,5 @@
-// CUDA's language as C++: keywords, vector types, indices and the functions that kernels of this project may call. What
-// is missing here was not needed so far. Included by cuda_runtime.h.
+// CUDA's language as C++: keywords, vector types, indices and the functions that kernels of this project may call.
+// Included by cuda_runtime.h.
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_DEVICE_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_DEVICE_H_
 

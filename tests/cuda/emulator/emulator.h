@@ -2,15 +2,15 @@
 //
 // The sources are compiled as C++ with this folder's cuda_runtime.h and cuda_bf16.h. A launch runs at once, in the
 // thread that makes it and one launch at a time; its blocks run one after another, and a block's threads are fibers
-// that give way at barriers and warp collectives only. What other threads call meanwhile is done between two blocks,
-// but for launches and what waits for the device, which are done after the grid.
+// that give way at barriers and warp collectives only. Calls of other threads run between two blocks; launches, and
+// calls that wait for the device, run after the grid.
 //
-// What that shows: wrong indices, wrong results, barriers and collectives that not all threads reach, reads of shared
-// memory that nothing wrote, leaks; under AddressSanitizer accesses outside allocations; and missing barriers, as
-// results that depend on the order of threads (SetOrder); and a host that writes to pinned memory, or reads from it,
-// before it has waited for the copy. What it cannot show: races between threads that the orders tried do not reorder,
-// the memory model, time, registers, limits of static shared memory, kernels that read memory of the host, other work
-// that runs later than the host thinks, gaps in the memory pool.
+// The emulator shows wrong indices, wrong results, barriers and collectives that not all threads reach, reads of shared
+// memory that nothing wrote, leaks, and accesses outside allocations (under AddressSanitizer). It shows missing
+// barriers as results that depend on the order of threads (SetOrder). It shows a host that writes to pinned memory, or
+// reads from it, before it has waited for the copy. It cannot show races that no tried order reveals, the memory model,
+// time, registers, limits of static shared memory, kernels that read memory of the host, other work that runs later
+// than the host expects, or gaps in the memory pool.
 //
 // Misuse (see collectives.cc, memory.cc and streams.cc) is reported on stderr and ends the process.
 //
@@ -30,7 +30,7 @@
 
 namespace emulator {
 
-// In which order blocks and runnable threads go on. Results of a correct kernel do not depend on it.
+// The order in which blocks and runnable threads continue. Results of a correct kernel do not depend on it.
 struct Order {
   enum Kind { kForwardKind, kBackwardKind, kShuffledKind } kind = kForwardKind;
   uint64_t seed = 0;
@@ -45,8 +45,8 @@ void SetOrder(Order order);
 // negative: never, and all is well again.
 void FailAfter(int64_t launches);
 
-// Where the driver would have to give more device memory than so many bytes, calls fail with
-// cudaErrorMemoryAllocation. The pool takes 2 MB at a time.
+// Calls that would make the driver give more than `bytes` of device memory fail with cudaErrorMemoryAllocation. The
+// pool takes 2 MB at a time.
 void SetMemoryLimit(size_t bytes);
 // Whether the device has memory pools.
 void SetPools(bool pools);
@@ -54,13 +54,13 @@ void SetPools(bool pools);
 uint64_t launches();  // made since the process began
 uint64_t calls();     // of the runtime API, likewise
 
-// How often a thread of a grid has given way, or has left the kernel, since the process began. Once it has happened
-// `more` times more, `f` is called once, in the thread that launched the grid, while that runs: what it copies is seen
-// by those threads only that go on after it. It must not launch, nor wait for the device.
+// The number of times that a thread of a grid has given way, or has left the kernel, since the process began.
 uint64_t Steps();
+// Calls `f` once, `more` steps from now, in the thread that launched the grid and while the grid runs: only threads
+// that continue after the call see what `f` copies. `f` must not launch, nor wait for the device.
 void AtStep(uint64_t more, std::function<void()> f);
 
-// What was asked of the driver since the process began, and given.
+// The sums of what the driver has given since the process began.
 struct Taken {
   uint64_t device_memory = 0, pinned_memory = 0, events = 0, streams = 0;
 };

@@ -1,4 +1,4 @@
-// State behind the runtime API, between runtime.cc and memory.cc.
+// The state behind the runtime API, shared by runtime.cc and memory.cc.
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_RUNTIME_STATE_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_RUNTIME_STATE_H_
 
@@ -26,7 +26,7 @@ struct Allocation {
 
 struct Pool {
   size_t reserved = 0, used = 0;  // bytes taken from the driver, and of them those of allocations
-  uint64_t threshold = 0;         // so much of the rest stays when the host waits
+  uint64_t threshold = 0;         // bytes of the rest that stay when the host waits
 };
 
 // A copy from or to pinned memory that the host has not waited for.

@@ -1,4 +1,4 @@
-// The block that runs, its threads as fibers, and what they wait for. Between the emulator's own sources.
+// The running block, its threads as fibers, and the places where they wait. For the emulator's own sources.
 #ifndef EDGEWISE_TESTS_CUDA_EMULATOR_SCHEDULER_H_
 #define EDGEWISE_TESTS_CUDA_EMULATOR_SCHEDULER_H_
 
