@@ -22,18 +22,6 @@ constexpr size_t kAlignment = 64;
 constexpr int64_t kRowsPerItem = 64;  // of the row-wise loops
 constexpr int kMaxThreads = 1024;
 
-Epilogue EpilogueOf(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return Epilogue::kRelu;
-    case Activation::kGelu:
-      return Epilogue::kGelu;
-    case Activation::kNone:
-      break;
-  }
-  return Epilogue::kNone;
-}
-
 struct CpuLedger : EdgeLedger {
   explicit CpuLedger(uint64_t edges) : remaining(edges) {}
   uint64_t remaining;
@@ -73,33 +61,17 @@ class CpuBackend : public Backend {
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                std::span<const float> bias, int64_t out, int64_t in,
                                                                Activation activation) override {
-    auto block = LinearBlock::Create(weight, bias, out, in, EpilogueOf(activation));
-    if (!block.ok()) return block.status();
-    return std::make_unique<CpuLinearWeights>(*std::move(block));
+    return CpuLinear::Create(isa_, weight, bias, out, in, activation);
   }
 
-  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) override {
-    const LinearBlock& block = *static_cast<const CpuLinearWeights&>(weights).block;
-    if (phase == Phase::kDecode) {
-      CpuGemv(isa_, pool_, block, x, y, accumulate);
-    } else {
-      CpuLinear(pool_, block, x, y, accumulate);
-    }
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase) override {
+    static_cast<const CpuLinear&>(weights).Run(pool_, x, y, accumulate);
     return absl::OkStatus();
   }
 
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
-                           Phase phase) override {
-    const LinearBlock& first = *static_cast<const CpuLinearWeights&>(up).block;
-    const LinearBlock& second = *static_cast<const CpuLinearWeights&>(down).block;
-    if (phase == Phase::kPrefill) {
-      CpuFeedForward(pool_, first, second, x, y);
-      return absl::OkStatus();
-    }
-    wide_.resize(static_cast<size_t>(x.rows * first.out()));
-    const Matrix wide(wide_.data(), x.rows, first.out());
-    CpuGemv(isa_, pool_, first, x, wide, false);
-    CpuGemv(isa_, pool_, second, wide, y, true);
+                           Phase) override {
+    CpuFeedForward(pool_, static_cast<const CpuLinear&>(up), static_cast<const CpuLinear&>(down), x, y, wide_);
     return absl::OkStatus();
   }
 
@@ -168,7 +140,7 @@ class CpuBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) override {
-    return CpuMembershipWeights::Create(parameters);
+    return CpuMembershipWeights::Create(isa_, parameters);
   }
 
   absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
@@ -217,7 +189,7 @@ class CpuBackend : public Backend {
 
   const Isa isa_;
   ThreadPool pool_;
-  std::vector<float> wide_;  // of FeedForward for few rows
+  std::vector<float> wide_;  // the wide rows of FeedForward
   const std::string device_;
 };
 
@@ -234,7 +206,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& 
   }
   absl::StatusOr<Isa> isa = SelectIsa(options.isa);
   if (!isa.ok()) return isa.status();
-  LimitLinearIsa(*isa);
   const int threads = options.num_threads > 0 ? options.num_threads
                                               : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return std::make_unique<CpuBackend>(*isa, threads);

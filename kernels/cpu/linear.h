@@ -1,77 +1,59 @@
-// Matrix products by oneDNN, always in blocks of exactly 64 rows, so that a row's result does not depend on how many
-// rows there are. Products of few rows read the same copy of the weights with kernels of our own (linear_kernels.h).
+// Matrix products on the CPU (simd/gemm.h), shared by the threads of a pool. A row's bytes depend on the row and the
+// weights alone: not on the other rows, nor on the threads.
 #ifndef EDGEWISE_KERNELS_CPU_LINEAR_H_
 #define EDGEWISE_KERNELS_CPU_LINEAR_H_
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/simd/gemm.h"
 #include "kernels/cpu/simd/isa.h"
-#include "kernels/cpu/simd/linear_kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
 
-inline constexpr int64_t kLinearRows = 64;
-
-// What follows the product.
-enum class Epilogue { kNone, kRelu, kGelu, kSigmoid };
-
-// y = epilogue(x W^T + b) on 64 rows. Immutable; Run may be called from many threads at once.
-class LinearBlock {
+// y = activation(x W^T + b) with W packed for one instruction set. Immutable: any number of threads may use it.
+class CpuLinear : public LinearWeights {
  public:
-  // weight [out, in], bias [out] or empty.
-  static absl::StatusOr<std::unique_ptr<LinearBlock>> Create(std::span<const float> weight, std::span<const float> bias,
-                                                             int64_t out, int64_t in, Epilogue epilogue);
-  ~LinearBlock();
+  // weight [out, in] row-major, bias [out] or empty. RESOURCE_EXHAUSTED: no memory for the packed copy.
+  static absl::StatusOr<std::unique_ptr<CpuLinear>> Create(Isa isa, std::span<const float> weight,
+                                                           std::span<const float> bias, int64_t out, int64_t in,
+                                                           Activation activation);
 
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
-  // x [64, in], y [64, out], both contiguous. With `accumulate`, y += x W^T + b (only without an epilogue).
-  void Run(const float* x, float* y, bool accumulate) const;
 
-  // The weights as oneDNN keeps them: panels of columns, panel p [in, panel_columns] from data + p * panel_stride, rows
-  // row_stride apart. Null where it keeps them otherwise.
-  struct Panels {
-    const float* data = nullptr;
-    int64_t panel_columns = 0, panel_stride = 0, row_stride = 0;
-    bool padded = false;  // the last panel is as wide as the others
-  };
-  const Panels& panels() const { return panels_; }
-  const float* bias() const;  // [out] or null
-  Epilogue epilogue() const { return epilogue_; }
+  // On the calling thread. x [rows, in], y [rows, out]. With `accumulate`, y += x W^T + b and no activation.
+  void Run(ConstMatrix x, Matrix y, bool accumulate) const;
+  // Shared by the pool's threads. Backend::Linear on the host.
+  void Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate) const;
 
  private:
-  struct Primitives;
-  LinearBlock(int64_t out, int64_t in, Epilogue epilogue);
+  CpuLinear() = default;
+  // Columns of the panels first_panel..last_panel-1.
+  void RunPanels(ConstMatrix x, Matrix y, bool accumulate, size_t first_panel, size_t last_panel) const;
 
-  int64_t out_, in_;
-  Epilogue epilogue_;
-  Panels panels_;
-  std::unique_ptr<Primitives> primitives_;
+  struct Panel {
+    int64_t column;  // its first
+    int64_t offset;  // in data_, floats
+  };
+
+  int64_t in_ = 0, out_ = 0;
+  Activation activation_ = Activation::kNone;
+  GemmKernel kernel_ = nullptr;
+  std::vector<Panel> panels_;  // and one past the last
+  Buffer data_;
+  std::vector<float> bias_;
 };
 
-class CpuLinearWeights : public LinearWeights {
- public:
-  explicit CpuLinearWeights(std::unique_ptr<LinearBlock> block) : block(std::move(block)) {}
-  const std::unique_ptr<LinearBlock> block;
-};
-
-// Backend::Linear on the host.
-void CpuLinear(ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate);
-
-// Backend::FeedForward on the host: the 64 wide rows between stay in a core's cache.
-void CpuFeedForward(ThreadPool& pool, const LinearBlock& up, const LinearBlock& down, ConstMatrix x, Matrix y);
-
-// CpuLinear for few rows: any number of threads shares the columns. A row's bytes depend on the row alone, but may
-// differ from those of CpuLinear.
-void CpuGemv(Isa isa, ThreadPool& pool, const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate);
-
-// Keeps oneDNN to `isa`. Before the first product, once per process; later calls have no effect.
-void LimitLinearIsa(Isa isa);
+// Backend::FeedForward on the host. The wide rows between the two products stay in `scratch`, whose size is bounded
+// whatever the number of rows is; it may be used by one call at a time.
+void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down, ConstMatrix x, Matrix y,
+                    std::vector<float>& scratch);
 
 }  // namespace edgewise
 

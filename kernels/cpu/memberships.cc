@@ -8,6 +8,8 @@
 namespace edgewise {
 namespace {
 
+constexpr int64_t kItemRows = 64;
+
 // Rows of [rows, columns] as columns of a [out, rows] weight, zero-padded to `out`.
 std::vector<float> TransposePadded(const std::vector<float>& matrix, int64_t rows, int64_t columns, int64_t out) {
   std::vector<float> weight(out * rows, 0.0f);
@@ -20,14 +22,14 @@ std::vector<float> TransposePadded(const std::vector<float>& matrix, int64_t row
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Create(
-    const MembershipParameters& parameters) {
+    Isa isa, const MembershipParameters& parameters) {
   const int64_t d = parameters.head_dim;
   const int64_t k = parameters.num_clusters;
   auto weights = std::make_unique<CpuMembershipWeights>();
   weights->head_dim_ = parameters.head_dim;
   weights->num_clusters_ = parameters.num_clusters;
 
-  auto hidden = LinearBlock::Create(parameters.weight0, parameters.bias0, d, d, Epilogue::kRelu);
+  auto hidden = CpuLinear::Create(isa, parameters.weight0, parameters.bias0, d, d, Activation::kRelu);
   if (!hidden.ok()) return hidden.status();
   weights->hidden_ = *std::move(hidden);
 
@@ -35,17 +37,17 @@ absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Crea
   weights->rank_ = folded.rank;
   for (const FoldedHead& head : folded.heads) {
     Head entry;
-    auto clusters = LinearBlock::Create(head.clusters, head.bias, k, d, Epilogue::kSigmoid);
+    auto clusters = CpuLinear::Create(isa, head.clusters, head.bias, k, d, Activation::kSigmoid);
     if (!clusters.ok()) return clusters.status();
     entry.clusters = *std::move(clusters);
     const BlockFactor& factor = head.factor;
-    auto query = LinearBlock::Create(TransposePadded(factor.query, k, factor.rank, weights->rank_), {}, weights->rank_,
-                                     k, Epilogue::kNone);
+    auto query = CpuLinear::Create(isa, TransposePadded(factor.query, k, factor.rank, weights->rank_), {},
+                                   weights->rank_, k, Activation::kNone);
     if (!query.ok()) return query.status();
     entry.query_factor = *std::move(query);
     if (!factor.semidefinite) {
-      auto key = LinearBlock::Create(TransposePadded(factor.key, k, factor.rank, weights->rank_), {}, weights->rank_, k,
-                                     Epilogue::kNone);
+      auto key = CpuLinear::Create(isa, TransposePadded(factor.key, k, factor.rank, weights->rank_), {}, weights->rank_,
+                                   k, Activation::kNone);
       if (!key.ok()) return key.status();
       entry.key_factor = *std::move(key);
       entry.column_sums = factor.column_sums;
@@ -57,12 +59,12 @@ absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Crea
 
 void CpuMembershipWeights::Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, const Memberships& out) const {
   const int64_t heads = static_cast<int64_t>(heads_.size());
-  const int64_t blocks = (q.rows + kLinearRows - 1) / kLinearRows;
+  const int64_t blocks = (q.rows + kItemRows - 1) / kItemRows;
   pool.For(blocks * heads * 2, [&](int64_t item, int) {
     const bool query_side = item % 2 == 0;
     const int64_t head = item / 2 % heads;
-    const int64_t first = item / 2 / heads * kLinearRows;
-    const int64_t rows = std::min(kLinearRows, q.rows - first);
+    const int64_t first = item / 2 / heads * kItemRows;
+    const int64_t rows = std::min(kItemRows, q.rows - first);
     const ConstMatrix z = (query_side ? q : k).Rows(first, rows).Columns(head * head_dim_, head_dim_);
     const int64_t row = head * out.rows + first;
     float* values = const_cast<float*>(query_side ? out.x : out.y) + row * rank_;
@@ -73,20 +75,17 @@ void CpuMembershipWeights::Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, c
 
 void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, float* out,
                                     float* bound) const {
-  thread_local std::vector<float> input, hidden, memberships, result;
-  input.assign(kLinearRows * head_dim_, 0.0f);
-  hidden.resize(kLinearRows * head_dim_);
-  memberships.resize(kLinearRows * num_clusters_);
-  result.resize(kLinearRows * rank_);
-  for (int64_t r = 0; r < rows; ++r) std::copy_n(z.row(r), head_dim_, input.data() + r * head_dim_);
-  hidden_->Run(input.data(), hidden.data(), false);
-  head.clusters->Run(hidden.data(), memberships.data(), false);
-  const LinearBlock& factor = query_side || head.key_factor == nullptr ? *head.query_factor : *head.key_factor;
-  factor.Run(memberships.data(), result.data(), false);
+  thread_local std::vector<float> hidden, memberships;
+  hidden.resize(kItemRows * head_dim_);
+  memberships.resize(kItemRows * num_clusters_);
+  const Matrix h(hidden.data(), rows, head_dim_), m(memberships.data(), rows, num_clusters_);
+  hidden_->Run(z, h, false);
+  head.clusters->Run(h, m, false);
+  const CpuLinear& factor = query_side || head.key_factor == nullptr ? *head.query_factor : *head.key_factor;
+  factor.Run(m, Matrix(out, rows, rank_), false);
 
   for (int64_t r = 0; r < rows; ++r) {
-    const float* row = result.data() + r * rank_;
-    std::copy_n(row, rank_, out + r * rank_);
+    const float* row = out + r * rank_;
     double value = 0.0;
     if (head.column_sums.empty()) {
       for (int32_t t = 0; t < rank_; ++t) value += static_cast<double>(row[t]) * static_cast<double>(row[t]);

@@ -16,7 +16,7 @@ namespace edgewise {
 // or y = the factor of S times m.
 class CpuMembershipWeights : public MembershipWeights {
  public:
-  static absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> Create(const MembershipParameters& parameters);
+  static absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> Create(Isa isa, const MembershipParameters& parameters);
 
   int32_t rank() const override { return rank_; }
   // Backend::ComputeMemberships on the host.
@@ -24,16 +24,16 @@ class CpuMembershipWeights : public MembershipWeights {
 
  private:
   struct Head {
-    std::unique_ptr<LinearBlock> clusters;      // d -> k, sigmoid
-    std::unique_ptr<LinearBlock> query_factor;  // k -> rank
-    std::unique_ptr<LinearBlock> key_factor;    // null: as query_factor
-    std::vector<float> column_sums;             // empty: bounds are norms
+    std::unique_ptr<CpuLinear> clusters;      // d -> k, sigmoid
+    std::unique_ptr<CpuLinear> query_factor;  // k -> rank
+    std::unique_ptr<CpuLinear> key_factor;    // null: as query_factor
+    std::vector<float> column_sums;           // empty: bounds are norms
   };
   // Rows first..first+rows-1 (at most 64) of one side of one head.
   void RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, float* out, float* bound) const;
 
   int32_t head_dim_ = 0, num_clusters_ = 0, rank_ = 0;
-  std::unique_ptr<LinearBlock> hidden_;  // d -> d, ReLU; shared by heads and sides
+  std::unique_ptr<CpuLinear> hidden_;  // d -> d, ReLU; shared by heads and sides
   std::vector<Head> heads_;
 };
 

@@ -1,0 +1,143 @@
+// The product of gemm.h for one instruction set. Included by its file after its vector_*.h.
+//
+// Loops from the outside in: rows in blocks whose part of x stays in the second-level cache; segments of `in`; panels,
+// whose part of a segment stays in the first-level cache; tiles of rows, whose sums stay in registers.
+
+namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+inline constexpr int kGemmTileRows = kLanes == 16 ? 8 : 4;  // sums, weights and one broadcast fill the registers
+inline constexpr int64_t kGemmBlockRows = 96;
+
+// x (1 + erf(x / sqrt 2)) / 2 by formula 7.1.26 of Abramowitz and Stegun: max(x, 0) - |x| P(t) exp(-x^2 / 2) / 2 with
+// t = 1 / (1 + p |x| / sqrt 2). Within |x| * 1e-7.
+EDGEWISE_INLINE F Gelu(F x) {
+  const F size = Max(x, Zero() - x);
+  const F z = size * Broadcast(0.70710678f);
+  const F t = Broadcast(1.0f) / Fma(Broadcast(0.3275911f), z, Broadcast(1.0f));
+  F p = Broadcast(1.061405429f);
+  p = Fma(p, t, Broadcast(-1.453152027f));
+  p = Fma(p, t, Broadcast(1.421413741f));
+  p = Fma(p, t, Broadcast(-0.284496736f));
+  p = Fma(p, t, Broadcast(0.254829592f));
+  const F tail = p * t * Exp2(x * x * Broadcast(-0.72134752f));
+  return Max(Zero(), x) - size * tail * Broadcast(0.5f);
+}
+
+// 1 / (1 + exp(-x)) as e / (1 + exp(-|x|)), where e is 1 for x >= 0 and exp(-|x|) below. NaN stays NaN.
+EDGEWISE_INLINE F Sigmoid(F x) {
+  const F power = Exp2(Max(x, Zero() - x) * Broadcast(-1.44269504f));
+  const F step = Min(Broadcast(1.0f), Max(Zero(), x * Broadcast(1e38f)));
+  return Max(power, step) / (Broadcast(1.0f) + power);
+}
+
+EDGEWISE_INLINE F Activate(Activation activation, F value) {
+  switch (activation) {
+    case Activation::kRelu:
+      return Max(Zero(), value);
+    case Activation::kGelu:
+      return Gelu(value);
+    case Activation::kSigmoid:
+      return Sigmoid(value);
+    case Activation::kNone:
+      break;
+  }
+  return value;
+}
+
+// One segment of one panel.
+struct GemmPart {
+  const float* weights;  // [depth, kVectors * kLanes]
+  int64_t depth;
+  int columns;        // that exist, at most kVectors * kLanes
+  const float* bias;  // with the last segment; null: none
+  bool add;           // to y
+  bool last;
+};
+
+template <int kRows, int kVectors>
+EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart& part, const float* x, float* y) {
+  F sum[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = Zero();
+  }
+  const int64_t stride = g.x_stride;
+  const float* x_upper = x + 4 * stride;  // rows are reached from two pointers by the multiples an address can hold
+  const float* weights = part.weights;
+  for (int64_t t = 0; t < part.depth; ++t, weights += kVectors * kLanes) {
+    F w[kVectors];
+    for (int v = 0; v < kVectors; ++v) w[v] = Load(weights + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const F value = Broadcast(r < 4 ? x[r * stride + t] : x_upper[(r - 4) * stride + t]);
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Fma(value, w[v], sum[r][v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r, y += g.y_stride) {
+    for (int v = 0; v < kVectors; ++v) {
+      const int count = part.columns - v * kLanes;
+      float* to = y + v * kLanes;
+      F value = sum[r][v];
+      if (count >= kLanes) {
+        if (part.add) value = Load(to) + value;
+        if (part.bias != nullptr) value = value + Load(part.bias + v * kLanes);
+        Store(to, part.last ? Activate(g.activation, value) : value);
+      } else if (count > 0) {
+        if (part.add) value = LoadFirst(to, count) + value;
+        if (part.bias != nullptr) value = value + LoadFirst(part.bias + v * kLanes, count);
+        StoreFirst(to, part.last ? Activate(g.activation, value) : value, count);
+      }
+    }
+  }
+}
+
+// GemmTile of `rows` rows, 1 <= rows <= kRows.
+template <int kRows, int kVectors>
+EDGEWISE_INLINE void GemmTileOf(int64_t rows, const Gemm& g, const GemmPart& part, const float* x, float* y) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return GemmTileOf<kRows - 1, kVectors>(rows, g, part, x, y);
+  }
+  GemmTile<kRows, kVectors>(g, part, x, y);
+}
+
+// Tiles of equal height, give or take one row.
+template <int kVectors>
+static void GemmRows(const Gemm& g, const GemmPart& part, const float* x, float* y, int64_t rows) {
+  const int64_t tiles = (rows + kGemmTileRows - 1) / kGemmTileRows;
+  for (int64_t tile = 0, row = 0; tile < tiles; ++tile) {
+    const int64_t end = rows * (tile + 1) / tiles;
+    GemmTileOf<kGemmTileRows, kVectors>(end - row, g, part, x + row * g.x_stride, y + row * g.y_stride);
+    row = end;
+  }
+}
+
+static void RunGemm(const Gemm& g) {
+  const int64_t blocks = (g.rows + kGemmBlockRows - 1) / kGemmBlockRows;
+  const int64_t vectors = (g.columns + kLanes - 1) / kLanes;
+  for (int64_t block = 0, row = 0; block < blocks; ++block) {
+    const int64_t rows = g.rows * (block + 1) / blocks - row;
+    for (int64_t first = 0; first < g.in; first += kGemmSegment) {
+      const int64_t depth = kGemmSegment < g.in - first ? kGemmSegment : g.in - first;
+      const float* x = g.x + row * g.x_stride + first;
+      const float* panel = g.panels;
+      for (int64_t vector = 0; vector < vectors;) {
+        const int wide = GemmPanelVectors(vectors - vector);
+        const int64_t column = vector * kLanes;
+        GemmPart part;
+        part.weights = panel + first * wide * kLanes;
+        part.depth = depth;
+        part.columns = static_cast<int>(g.columns - column < wide * kLanes ? g.columns - column : wide * kLanes);
+        part.last = first + depth == g.in;
+        part.bias = part.last && g.bias != nullptr ? g.bias + column : nullptr;
+        part.add = first > 0 || g.accumulate;
+        float* y = g.y + row * g.y_stride + column;
+        if (wide == 3) GemmRows<3>(g, part, x, y, rows);
+        if (wide == 2) GemmRows<2>(g, part, x, y, rows);
+        if (wide == 1) GemmRows<1>(g, part, x, y, rows);
+        panel += g.in * wide * kLanes;
+        vector += wide;
+      }
+    }
+    row += rows;
+  }
+}
+
+}  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

@@ -1,0 +1,14 @@
+// Matrix products for one instruction set; compiled with its flags (kernels/cpu/sources.cmake).
+#define EDGEWISE_SIMD_NAMESPACE generic_gemm
+
+#include "kernels/cpu/simd/gemm.h"
+#include "kernels/cpu/simd/vector_portable.h"
+
+// After what it uses.
+#include "kernels/cpu/simd/gemm.inl"
+
+namespace edgewise {
+
+GemmKernel GenericGemm() { return generic_gemm::RunGemm; }
+
+}  // namespace edgewise
