@@ -24,9 +24,9 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(Isa isa, std::span<
   linear->in_ = in;
   linear->out_ = out;
   linear->activation_ = activation;
-  linear->kernel_ = GemmKernelFor(isa);
+  linear->kernel_ = GemmKernelsFor(isa).run;
   linear->bias_.assign(bias.begin(), bias.end());
-  const int lanes = GemmLanes(isa);
+  const int lanes = GemmKernelsFor(isa).lanes;
   const int64_t vectors = (out + lanes - 1) / lanes;
   const size_t bytes = (vectors * lanes * in * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
   void* memory = std::aligned_alloc(kAlignment, std::max(bytes, kAlignment));

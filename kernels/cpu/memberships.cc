@@ -26,6 +26,7 @@ absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Crea
   const int64_t d = parameters.head_dim;
   const int64_t k = parameters.num_clusters;
   auto weights = std::make_unique<CpuMembershipWeights>();
+  weights->squares_ = GemmKernelsFor(isa).squares;
   weights->head_dim_ = parameters.head_dim;
   weights->num_clusters_ = parameters.num_clusters;
 
@@ -84,18 +85,18 @@ void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatr
   const CpuLinear& factor = query_side || head.key_factor == nullptr ? *head.query_factor : *head.key_factor;
   factor.Run(m, Matrix(out, rows, rank_), false);
 
+  if (head.column_sums.empty()) {
+    squares_(out, rows, rank_, bound);
+    for (int64_t r = 0; r < rows; ++r) bound[r] = std::sqrt(bound[r]) * static_cast<float>(BoundMargin(rank_));
+    return;
+  }
   for (int64_t r = 0; r < rows; ++r) {
     const float* row = out + r * rank_;
     double value = 0.0;
-    if (head.column_sums.empty()) {
-      for (int32_t t = 0; t < rank_; ++t) value += static_cast<double>(row[t]) * static_cast<double>(row[t]);
-      value = std::sqrt(value);
-    } else {
-      for (int32_t v = 0; v < num_clusters_; ++v) {
-        const auto sum = static_cast<double>(head.column_sums[v]);
-        if (query_side && sum > 0.0) value = std::max(value, static_cast<double>(row[v]) / sum);
-        if (!query_side) value += static_cast<double>(row[v]) * sum;
-      }
+    for (int32_t v = 0; v < num_clusters_; ++v) {
+      const auto sum = static_cast<double>(head.column_sums[v]);
+      if (query_side && sum > 0.0) value = std::max(value, static_cast<double>(row[v]) / sum);
+      if (!query_side) value += static_cast<double>(row[v]) * sum;
     }
     bound[r] = static_cast<float>(value * BoundMargin(rank_));
   }

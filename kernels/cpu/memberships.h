@@ -32,6 +32,7 @@ class CpuMembershipWeights : public MembershipWeights {
   // Rows first..first+rows-1 (at most 64) of one side of one head.
   void RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, float* out, float* bound) const;
 
+  SquaresKernel squares_ = nullptr;
   int32_t head_dim_ = 0, num_clusters_ = 0, rank_ = 0;
   std::unique_ptr<CpuLinear> hidden_;  // d -> d, ReLU; shared by heads and sides
   std::vector<Head> heads_;

@@ -41,21 +41,28 @@ struct Gemm {
 
 using GemmKernel = void (*)(const Gemm&);
 
-GemmKernel GenericGemm();
+// squares[r] = <x_r, x_r> in the order of MembershipDot (kernels/draw.h). x [rows, columns] contiguous, columns a
+// multiple of 16.
+using SquaresKernel = void (*)(const float* x, int64_t rows, int64_t columns, float* squares);
+
+struct GemmKernels {
+  int lanes;  // columns of a vector
+  GemmKernel run;
+  SquaresKernel squares;
+};
+
+extern const GemmKernels kGenericGemm;
 #if defined(__x86_64__)
-GemmKernel Avx2Gemm();
-GemmKernel Avx512Gemm();
+extern const GemmKernels kAvx2Gemm, kAvx512Gemm;
 #endif
 
-inline GemmKernel GemmKernelFor(Isa isa) {
+inline const GemmKernels& GemmKernelsFor(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512) return Avx512Gemm();
-  if (isa == Isa::kAvx2) return Avx2Gemm();
+  if (isa == Isa::kAvx512) return kAvx512Gemm;
+  if (isa == Isa::kAvx2) return kAvx2Gemm;
 #endif
-  return GenericGemm();
+  return kGenericGemm;
 }
-// Columns of a vector.
-inline int GemmLanes(Isa isa) { return isa == Isa::kAvx512 ? 16 : isa == Isa::kAvx2 ? 8 : 4; }
 
 }  // namespace edgewise
 

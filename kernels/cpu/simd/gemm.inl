@@ -140,4 +140,24 @@ static void RunGemm(const Gemm& g) {
   }
 }
 
+static void Squares(const float* x, int64_t rows, int64_t columns, float* squares) {
+  constexpr int kParts = 16 / kLanes;  // vectors that hold the 16 partial sums
+  for (int64_t r = 0; r < rows; ++r, x += columns) {
+    F sum[kParts];
+    for (int p = 0; p < kParts; ++p) sum[p] = Zero();
+    for (int64_t t = 0; t < columns; t += 16) {
+      for (int p = 0; p < kParts; ++p) {
+        const F part = Load(x + t + p * kLanes);
+        sum[p] = Fma(part, part, sum[p]);
+      }
+    }
+    float lane[16];
+    for (int p = 0; p < kParts; ++p) Store(lane + p * kLanes, sum[p]);
+    for (int step = 8; step > 0; step /= 2) {
+      for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
+    }
+    squares[r] = lane[0];
+  }
+}
+
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

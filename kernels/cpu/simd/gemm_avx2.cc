@@ -9,6 +9,6 @@
 
 namespace edgewise {
 
-GemmKernel Avx2Gemm() { return avx2_gemm::RunGemm; }
+const GemmKernels kAvx2Gemm = {avx2_gemm::kLanes, avx2_gemm::RunGemm, avx2_gemm::Squares};
 
 }  // namespace edgewise

@@ -9,6 +9,6 @@
 
 namespace edgewise {
 
-GemmKernel Avx512Gemm() { return avx512_gemm::RunGemm; }
+const GemmKernels kAvx512Gemm = {avx512_gemm::kLanes, avx512_gemm::RunGemm, avx512_gemm::Squares};
 
 }  // namespace edgewise

@@ -9,6 +9,6 @@
 
 namespace edgewise {
 
-GemmKernel GenericGemm() { return generic_gemm::RunGemm; }
+const GemmKernels kGenericGemm = {generic_gemm::kLanes, generic_gemm::RunGemm, generic_gemm::Squares};
 
 }  // namespace edgewise
