@@ -24,7 +24,8 @@ RandomModel MakeRandomModel(const std::string& config_json, Backend& backend) {
   std::ostringstream header;
   std::string data;
   header << "{";
-  for (const auto& [name, shape] : ExpectedTensors(*config)) {
+  for (const auto& [name, shape, optional] : ExpectedTensors(*config)) {
+    if (optional) continue;
     int64_t size = 1;
     for (int64_t dimension : shape) size *= dimension;
     std::vector<float> values(size, name.find("norm.weight") == std::string::npos ? 0.0f : 1.0f);

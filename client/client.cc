@@ -1,9 +1,10 @@
 #include "edgewise/client/client.h"
 
-#include <mutex>
 #include <set>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "client/channel.h"
 #include "client/health.h"
 #include "edgewise/v1/inference.grpc.pb.h"
@@ -11,22 +12,22 @@
 namespace edgewise {
 
 struct Cancellation::Impl {
-  std::mutex mutex;
-  bool cancelled = false;
-  std::set<grpc::ClientContext*> calls;  // under way
+  absl::Mutex mutex;
+  bool cancelled ABSL_GUARDED_BY(mutex) = false;
+  std::set<grpc::ClientContext*> calls ABSL_GUARDED_BY(mutex);  // under way
 };
 
 Cancellation::Cancellation() : impl_(std::make_unique<Impl>()) {}
 Cancellation::~Cancellation() = default;
 
 void Cancellation::Cancel() {
-  std::lock_guard<std::mutex> lock(impl_->mutex);
+  const absl::MutexLock lock(&impl_->mutex);
   impl_->cancelled = true;
   for (grpc::ClientContext* context : impl_->calls) context->TryCancel();
 }
 
 bool Cancellation::cancelled() const {
-  std::lock_guard<std::mutex> lock(impl_->mutex);
+  const absl::MutexLock lock(&impl_->mutex);
   return impl_->cancelled;
 }
 
@@ -36,13 +37,13 @@ class Client::Cancellable {
   Cancellable(const CallOptions& call, grpc::ClientContext& context)
       : impl_(call.cancellation == nullptr ? nullptr : call.cancellation->impl_.get()), context_(context) {
     if (impl_ == nullptr) return;
-    std::lock_guard<std::mutex> lock(impl_->mutex);
+    const absl::MutexLock lock(&impl_->mutex);
     impl_->calls.insert(&context_);
     if (impl_->cancelled) context_.TryCancel();
   }
   ~Cancellable() {
     if (impl_ == nullptr) return;
-    std::lock_guard<std::mutex> lock(impl_->mutex);
+    const absl::MutexLock lock(&impl_->mutex);
     impl_->calls.erase(&context_);
   }
 

@@ -57,10 +57,11 @@ Model::Model(ModelConfig config, Backend& backend)
 
 Model::~Model() = default;
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory, Backend& backend) {
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const std::string& directory, Backend& backend,
+                                                   AttentionKinds kinds) {
   const absl::StatusOr<std::string> text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
   if (!text.ok()) return In("config.json", text.status());
-  absl::StatusOr<ModelConfig> config = ParseModelConfig(*text);
+  absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, kinds);
   if (!config.ok()) return In("config.json", config.status());
 
   auto file = SafetensorsFile::Open(directory + "/model.safetensors");
@@ -101,7 +102,7 @@ absl::Status Model::CheckGraph(const ModelInput& input) const {
                                                      " entries; ", heads, " are expected"));
     }
     const AttentionConfig& attention = config_.attention[l % layers];
-    const bool multi = attention.kind == AttentionKind::kSbm && attention.law == Law::kPoissonMulti;
+    const bool multi = attention.law == Law::kPoissonMulti;
     for (size_t h = 0; h < heads; ++h) {
       const absl::Status status = CheckHeadEdges(graph.layers[l][h], sequence, multi, config_.causal);
       if (!status.ok()) {

@@ -32,7 +32,8 @@ class Model {
   // Loads <directory>/config.json and model.safetensors onto `backend`, which must outlive the model, and runs a
   // self-test. INVALID_ARGUMENT: a file says something that is not allowed; the message names field or tensor, what was
   // found and what was expected. NOT_FOUND: a file is missing. Must not run while another thread uses the backend.
-  static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, Backend& backend);
+  static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, Backend& backend,
+                                                     AttentionKinds kinds = Kinds());
   ~Model();
 
   const ModelConfig& config() const { return config_; }

@@ -9,14 +9,15 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "server/address.h"
 #include "server/calls/calls.h"
 #include "server/calls/generator.h"
@@ -109,14 +110,14 @@ struct Server::Parts {
   std::atomic<bool> settled = false;  // every version was tried once
   std::atomic<bool> ready = false;
   std::atomic<bool> device_lost = false;
-  std::mutex health_mutex;
-  std::map<std::string, bool> serving;  // by model name, those that are gone too
+  absl::Mutex health_mutex;
+  std::map<std::string, bool> serving ABSL_GUARDED_BY(health_mutex);  // by model name, those that are gone too
   bool drained = false;
   std::atomic<bool> calls_ended = false;
 
   // After every change in the repository, on the thread that made it.
   void UpdateHealth() {
-    std::lock_guard<std::mutex> lock(health_mutex);
+    const absl::MutexLock lock(&health_mutex);
     if (calls.draining()) return;
     if (repository.settled()) settled = true;
     if (device_lost) {

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace edgewise::cli {
 namespace {
@@ -34,7 +35,7 @@ class Load {
 
   // The next call; none when a limit is reached.
   std::optional<Ticket> Next() {
-    std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const double limit = absl::ToDoubleSeconds(options_.duration);
     const double now = Seconds(clock_.now() - start_);
     if (options_.rate <= 0) {
@@ -56,7 +57,7 @@ class Load {
 
   void Add(Clock::time_point due, Clock::time_point begun, const absl::StatusOr<v1::PredictResponse>& response) {
     const Clock::time_point end = clock_.now();
-    std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     result_.seconds = std::max(result_.seconds, Seconds(end - start_));
     result_.late += options_.rate > 0 && begun - due > std::chrono::milliseconds(1);
     if (!response.ok()) {
@@ -76,43 +77,47 @@ class Load {
   }
 
   void WorkerEnded() {
-    std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     ++ended_;
-    all_ended_.notify_all();
   }
 
   // Until `workers` have ended.
   void Await(uint32_t workers, const LoadProgress& progress) {
-    std::unique_lock lock(mutex_);
-    while (!all_ended_.wait_for(lock, std::chrono::milliseconds(500), [&] { return ended_ == workers; })) {
-      const uint64_t ok = result_.latency_ms.size();
-      const uint64_t failed = failed_;
-      lock.unlock();
+    const auto all_ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ == workers; };
+    while (true) {
+      uint64_t ok = 0, failed = 0;
+      {
+        const absl::MutexLock lock(&mutex_);
+        if (mutex_.AwaitWithTimeout(absl::Condition(&all_ended), absl::Milliseconds(500))) return;
+        ok = result_.latency_ms.size();
+        failed = failed_;
+      }
       if (progress) progress(ok, failed, Seconds(clock_.now() - start_));
-      lock.lock();
     }
   }
 
   LoadResult Take() {
+    const absl::MutexLock lock(&mutex_);
     std::sort(result_.latency_ms.begin(), result_.latency_ms.end());
     return std::move(result_);
   }
 
  private:
-  bool Exhausted() const { return options_.requests > 0 && issued_ == options_.requests; }
+  bool Exhausted() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return options_.requests > 0 && issued_ == options_.requests;
+  }
 
   const LoadOptions options_;
   const LoadClock& clock_;
   const Clock::time_point start_;
-  std::mutex mutex_;
-  std::condition_variable all_ended_;
-  std::mt19937_64 random_;  // this and all below: guarded by mutex_
-  std::exponential_distribution<double> gap_;
-  double arrival_ = 0;  // seconds after start_
-  uint64_t issued_ = 0;
-  uint64_t failed_ = 0;
-  uint32_t ended_ = 0;
-  LoadResult result_;
+  absl::Mutex mutex_;
+  std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_);
+  std::exponential_distribution<double> gap_ ABSL_GUARDED_BY(mutex_);
+  double arrival_ ABSL_GUARDED_BY(mutex_) = 0;  // seconds after start_
+  uint64_t issued_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t failed_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
+  LoadResult result_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -1,15 +1,15 @@
 // edgewise predict: one input in full, or a file of inputs line by line.
 #include <atomic>
 #include <cmath>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <ostream>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
 #include "client/cli/ask.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
@@ -130,20 +130,37 @@ struct Summary {
   }
 };
 
+// Answers that have arrived and are not printed yet, by index of the input. Thread-safe.
+class Arrived {
+ public:
+  using Answer = absl::StatusOr<v1::PredictResponse>;
+
+  void Add(size_t input, Answer answer) {
+    const absl::MutexLock lock(&mutex_);
+    answers_.emplace(input, std::move(answer));
+  }
+
+  // Waits for the answer.
+  Answer Take(size_t input) {
+    const auto arrived = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answers_.count(input) > 0; };
+    const absl::MutexLock lock(&mutex_, absl::Condition(&arrived));
+    return std::move(answers_.extract(input).mapped());
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<size_t, Answer> answers_ ABSL_GUARDED_BY(mutex_);
+};
+
 // One call per input, several at a time, so that the server batches them and an input that it refuses costs no other.
 // Answers are printed in the order of the inputs.
 int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequest& request,
                 const std::vector<LabelledInput>& inputs, std::ostream& out, std::ostream& err) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<size_t, absl::StatusOr<v1::PredictResponse>> finished;  // guarded by mutex; not printed yet
+  Arrived arrived;
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t i = next++; i < inputs.size(); i = next++) {
-      absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, inputs[i].input);
-      std::lock_guard lock(mutex);
-      finished.emplace(i, std::move(response));
-      changed.notify_one();
+      arrived.Add(i, AskOne(client, request, inputs[i].input));
     }
   };
   const absl::Time start = absl::Now();
@@ -153,10 +170,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
   Summary summary;
   if (!flags.json) out << RenderHeading();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return finished.count(i) > 0; });
-    const absl::StatusOr<v1::PredictResponse> response = std::move(finished.extract(i).mapped());
-    lock.unlock();
+    const absl::StatusOr<v1::PredictResponse> response = arrived.Take(i);
     const absl::Status status = response.status();
     if (status.ok()) {
       summary.Add(*response, inputs[i]);

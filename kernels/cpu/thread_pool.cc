@@ -35,10 +35,10 @@ ThreadPool::ThreadPool(int num_threads) {
 
 ThreadPool::~ThreadPool() {
   {
-    std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     stop_ = true;
   }
-  start_.notify_all();
+  start_.SignalAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -52,18 +52,23 @@ void ThreadPool::For(int64_t count, const Body& body) {
   next_.store(0);
   busy_.store(static_cast<int>(threads_.size()));
   {
-    std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     generation_.fetch_add(1);
   }
-  start_.notify_all();
+  start_.SignalAll();
   RunItems(0);
   const auto finished = [this] { return busy_.load() == 0; };
   if (!Look(finished)) {
-    std::unique_lock lock(mutex_);
-    finished_.wait(lock, finished);
+    const absl::MutexLock lock(&mutex_);
+    while (!finished()) finished_.Wait(&mutex_);
   }
   body_ = nullptr;
-  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
+  std::exception_ptr failure;
+  {
+    const absl::MutexLock lock(&mutex_);
+    failure = std::exchange(failure_, nullptr);
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 void ThreadPool::Work(int worker) {
@@ -71,15 +76,15 @@ void ThreadPool::Work(int worker) {
   while (true) {
     const auto called = [&] { return generation_.load() != seen; };
     if (!Look(called)) {
-      std::unique_lock lock(mutex_);
-      start_.wait(lock, [&] { return stop_ || called(); });
+      const absl::MutexLock lock(&mutex_);
+      while (!stop_ && !called()) start_.Wait(&mutex_);
       if (!called()) return;
     }
     seen = generation_.load();
     RunItems(worker);
     if (busy_.fetch_sub(1) == 1) {
-      std::lock_guard lock(mutex_);  // the caller either sees the zero or is already waiting
-      finished_.notify_one();
+      const absl::MutexLock lock(&mutex_);  // the caller either sees the zero or is already waiting
+      finished_.Signal();
     }
   }
 }
@@ -89,7 +94,7 @@ void ThreadPool::RunItems(int worker) {
     for (int64_t item = next_.fetch_add(1); item < count_; item = next_.fetch_add(1)) (*body_)(item, worker);
   } catch (...) {
     next_.store(count_);
-    std::lock_guard lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (failure_ == nullptr) failure_ = std::current_exception();
   }
 }

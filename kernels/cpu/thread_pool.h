@@ -3,13 +3,14 @@
 #define EDGEWISE_KERNELS_CPU_THREAD_POOL_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace edgewise {
 
@@ -39,15 +40,17 @@ class ThreadPool {
   void RunItems(int worker);
 
   std::vector<std::thread> threads_;
-  std::mutex mutex_;
-  std::condition_variable start_, finished_;
+  // Written by For() before a loop starts, read by the threads that run it.
   const Body* body_ = nullptr;
   int64_t count_ = 0;
   std::atomic<int64_t> next_{0};
   std::atomic<uint64_t> generation_{0};  // of the loop; written under mutex_
   std::atomic<int> busy_{0};             // threads that have not finished it
-  std::exception_ptr failure_;
-  bool stop_ = false;
+
+  absl::Mutex mutex_;
+  absl::CondVar start_, finished_;
+  std::exception_ptr failure_ ABSL_GUARDED_BY(mutex_);
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace edgewise

@@ -9,7 +9,7 @@ namespace edgewise {
 
 // Fills config.attention, one entry per layer. Needs num_hidden_layers, tied_layers, causal and
 // max_position_embeddings. What is wrong goes to object.Fail.
-void ParseAttention(JsonObject& object, ModelConfig& config);
+void ParseAttention(JsonObject& object, AttentionKinds kinds, ModelConfig& config);
 
 }  // namespace edgewise
 

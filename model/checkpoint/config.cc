@@ -231,7 +231,7 @@ absl::Status RefuseHuggingFace(const json& config) {
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionKinds kinds) {
   absl::StatusOr<json> parsed = ParseStrictJson(text);
   if (!parsed.ok()) return parsed.status();
   if (absl::Status status = RefuseHuggingFace(*parsed); !status.ok()) return status;
@@ -267,7 +267,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text) {
   ParsePairwiseBias(object, config);
   ParsePooling(object, config);
   ParseLabels(object, config);
-  ParseAttention(object, config);
+  ParseAttention(object, kinds, config);
   ParseBudgetShares(object, config);
   const absl::Status status = object.Finish();
   if (!status.ok()) return status;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +20,6 @@ enum class PositionEmbedding { kLearned, kSinusoidal, kNone, kAlibi, kRelative }
 enum class Pooling { kMeanValid, kMeanMaxLength, kCls };
 enum class HiddenAct { kGelu, kRelu };
 enum class TokenizerKind { kNone, kByte, kChar, kWord };
-enum class AttentionKind { kDense, kSbm, kSsa, kBlock };
 enum class BlockPattern { kDiagonal, kLocal, kStrided, kFirstAndDiagonal, kList, kLearned };
 enum class PairwiseBiasKind { kNone, kValues, kBuckets };
 
@@ -32,8 +32,16 @@ struct TokenizerConfig {
   std::map<std::string, std::string> substitutions;  // word
 };
 
+struct AttentionKind;  // model/kinds/kind.h
+extern const AttentionKind kDenseKind;
+
+// The kinds that a config.json may name. Kinds(): dense, sbm, ssa, block.
+using AttentionKinds = std::span<const AttentionKind* const>;
+AttentionKinds Kinds();
+
+// The attention of one layer. A field has a meaning for the kind that it stands under.
 struct AttentionConfig {
-  AttentionKind kind = AttentionKind::kDense;
+  const AttentionKind* kind = &kDenseKind;
   // sbm
   int32_t num_clusters = 0;
   Law law = Law::kBernoulli;
@@ -90,15 +98,7 @@ struct ModelConfig {
 
 // Parses and checks everything that can be checked without the weights. INVALID_ARGUMENT: the message names the field,
 // what was found and what is allowed; an unknown field is an error with the nearest known name.
-absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json);
-
-// The attention of every layer of a request that asks for SSA on a model whose layers are dense or SSA. It replaces the
-// model's: with `windows` the bias is local (`sigma`: one number, or those of the first and the last layer;
-// one-dimensional), with `keep` there is none; 0: not given. The layers below the last `last_layers` are dense; 0: none
-// is. INVALID_ARGUMENT: the message begins with the name of the argument and says what is allowed.
-absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig& config, const std::string& kind,
-                                                               uint32_t windows, uint32_t keep,
-                                                               const std::vector<double>& sigma, uint32_t last_layers);
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, AttentionKinds kinds = Kinds());
 
 // As config.json and ListModels write them.
 const char* ModelTaskName(ModelTask task);

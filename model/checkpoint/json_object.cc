@@ -41,6 +41,12 @@ absl::StatusOr<json> ParseStrictJson(const std::string& text) {
   }
 }
 
+bool IsInteger(const json& value, int64_t least, int64_t most) {
+  if (!value.is_number_integer()) return false;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return false;
+  return value.get<int64_t>() >= least && value.get<int64_t>() <= most;
+}
+
 std::string ShowJson(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
   if (text.size() > kShownCharacters) text = text.substr(0, kShownCharacters) + "...";
@@ -63,6 +69,12 @@ void JsonObject::Fail(const std::string& message) {
   if (status_.ok()) status_ = absl::InvalidArgumentError(message);
 }
 
+void JsonObject::Refuse(const std::vector<const char*>& fields, const std::string& owner) {
+  for (const char* field : fields) {
+    if (Has(field)) Fail(absl::StrCat(Path(field), " is given; it belongs to ", owner));
+  }
+}
+
 const json* JsonObject::Find(const std::string& field, bool required) {
   known_.insert(field);
   const auto found = object_.find(field);
@@ -82,9 +94,7 @@ int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t mos
 int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t most, int64_t fallback) {
   const json* value = Find(field, false);
   if (value == nullptr) return fallback;
-  const bool fits = value->is_number_integer() &&
-                    !(value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
-  if (!fits || value->get<int64_t>() < least || value->get<int64_t>() > most) {
+  if (!IsInteger(*value, least, most)) {
     Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: an integer from ", least, " to ", most));
     return fallback;
   }

@@ -36,6 +36,8 @@ class JsonObject {
   // Name of a field with its path, for messages of the caller's own.
   std::string Path(const std::string& field) const;
   void Fail(const std::string& message);  // keeps the first
+  // Fails where one of the fields is given; they belong to `owner`.
+  void Refuse(const std::vector<const char*>& fields, const std::string& owner);
   // OK when nothing failed and every field of the object was asked for.
   absl::Status Finish();
 
@@ -47,6 +49,9 @@ class JsonObject {
   std::set<std::string> known_;
   absl::Status status_;
 };
+
+// Whether a value is an integer from `least` to `most`.
+bool IsInteger(const nlohmann::json& value, int64_t least, int64_t most);
 
 // A JSON value as messages show it, cut to 64 characters.
 std::string ShowJson(const nlohmann::json& value);

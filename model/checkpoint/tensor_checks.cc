@@ -4,28 +4,19 @@
 #include <map>
 #include <set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "model/kinds/kind.h"
 #include "text/did_you_mean.h"
 
 namespace edgewise {
 
-bool UsesMemberships(const ModelConfig& config, size_t layer) {
-  return config.attention[layer].kind == AttentionKind::kSbm;
-}
-
-bool UsesBlockScores(const ModelConfig& config, size_t layer) {
-  const AttentionConfig& attention = config.attention[layer];
-  return attention.kind == AttentionKind::kBlock && attention.pattern == BlockPattern::kLearned;
-}
-
 std::string LayerPrefix(size_t layer) { return absl::StrCat("layers.", layer, "."); }
 
-std::vector<std::pair<std::string, std::vector<int64_t>>> ExpectedTensors(const ModelConfig& config) {
-  std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
+std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
+  std::vector<TensorShape> tensors;
   const int64_t hidden = config.hidden_size;
   const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
-  auto add = [&](const std::string& name, std::vector<int64_t> shape) { tensors.emplace_back(name, std::move(shape)); };
+  auto add = [&](const std::string& name, std::vector<int64_t> shape) { tensors.push_back({name, std::move(shape)}); };
   auto add_affine = [&](const std::string& name, std::vector<int64_t> shape) {
     add(name + ".bias", {shape[0]});
     add(name + ".weight", std::move(shape));
@@ -48,16 +39,11 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> ExpectedTensors(const 
     add_affine(prefix + "attention_norm", {hidden});
     for (const char* name : {"query", "key", "value"}) add_affine(prefix + "attention." + name, {width, hidden});
     add_affine(prefix + "attention.output", {hidden, width});
-    if (UsesMemberships(config, l)) {
-      const int64_t d = config.head_dim;
-      add(prefix + "attention.clusters", {config.num_attention_heads, config.attention[l].num_clusters, d});
-      add_affine(prefix + "attention.membership.0", {d, d});
-      add_affine(prefix + "attention.membership.1", {d, d});
-    }
-    if (UsesBlockScores(config, l)) {
-      const int64_t size = config.attention[l].block_size;
-      const int64_t blocks = (config.max_position_embeddings + size - 1) / size;
-      add(prefix + "attention.block_scores", {blocks, blocks});
+    const AttentionConfig& attention = config.attention[l];
+    if (attention.kind->tensors != nullptr) {
+      for (TensorShape& tensor : attention.kind->tensors(config, attention)) {
+        tensors.push_back({absl::StrCat(prefix, "attention.", tensor.name), std::move(tensor.shape), tensor.optional});
+      }
     }
     add_affine(prefix + "mlp_norm", {hidden});
     add_affine(prefix + "mlp.up", {config.intermediate_size, hidden});
@@ -80,11 +66,8 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> ExpectedTensors(const 
 absl::Status CheckTensors(const ModelConfig& config, const SafetensorsFile& file) {
   std::map<std::string, std::vector<int64_t>> expected;
   std::set<std::string> names;
-  for (auto& [name, shape] : ExpectedTensors(config)) expected[name] = shape;
-  for (const auto& [name, shape] : expected) {
-    if (!absl::EndsWith(name, ".clusters")) continue;
-    const std::string block = name.substr(0, name.size() - std::string("clusters").size()) + "block_matrix";
-    if (file.tensors().count(block) != 0) expected[block] = {shape[0], shape[1], shape[1]};
+  for (auto& [name, shape, optional] : ExpectedTensors(config)) {
+    if (!optional || file.tensors().contains(name)) expected[name] = shape;
   }
   for (const auto& [name, shape] : expected) {
     names.insert(name);

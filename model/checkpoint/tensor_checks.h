@@ -4,24 +4,20 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
+#include "model/kinds/kind.h"
 
 namespace edgewise {
 
-// Name and shape of every tensor that the configuration wants, in the order of docs/model-format.md. `block_matrix` is
-// optional and not part of it.
-std::vector<std::pair<std::string, std::vector<int64_t>>> ExpectedTensors(const ModelConfig& config);
+// Every tensor that the configuration allows, in the order of docs/model-format.md.
+std::vector<TensorShape> ExpectedTensors(const ModelConfig& config);
 
 // "layers.3."
 std::string LayerPrefix(size_t layer);
-// Whether layer weights `layer` have a membership network (sbm), or block scores (learned block patterns).
-bool UsesMemberships(const ModelConfig& config, size_t layer);
-bool UsesBlockScores(const ModelConfig& config, size_t layer);
 
 // Names, shapes and dtypes, before any data is read. INVALID_ARGUMENT: the message names the tensor.
 absl::Status CheckTensors(const ModelConfig& config, const SafetensorsFile& file);

@@ -17,6 +17,8 @@ class Loader {
   Loader(const ModelConfig& config, const SafetensorsFile& file, Backend& backend)
       : config_(config), file_(file), backend_(backend) {}
 
+  bool Has(const std::string& name) const { return file_.tensors().contains(name); }
+
   std::span<const float> Values(const std::string& name) const {
     const TensorEntry& entry = file_.tensors().at(name);
     return {file_.Values(name), (entry.end - entry.begin) / sizeof(float)};
@@ -71,7 +73,7 @@ class Loader {
     parameters.weight1 = Values(prefix + "membership.1.weight");
     parameters.bias1 = Values(prefix + "membership.1.bias");
     parameters.clusters = Values(prefix + "clusters");
-    if (file_.tensors().count(prefix + "block_matrix") != 0) {
+    if (Has(prefix + "block_matrix")) {
       parameters.block_matrix = Values(prefix + "block_matrix");
       const absl::Status status = CheckBlockMatrix(prefix + "block_matrix", parameters);
       if (!status.ok()) return status;
@@ -175,8 +177,8 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
                                Activation::kNone, layer.query_key_value);
     });
     load([&] { return loader.LoadLinear({prefix + "attention.output"}, Activation::kNone, layer.output); });
-    if (UsesMemberships(config, l)) load([&] { return loader.LoadMemberships(l, layer.memberships); });
-    if (UsesBlockScores(config, l)) {
+    if (loader.Has(prefix + "attention.clusters")) load([&] { return loader.LoadMemberships(l, layer.memberships); });
+    if (loader.Has(prefix + "attention.block_scores")) {
       const std::span<const float> scores = loader.Values(prefix + "attention.block_scores");
       layer.block_scores.assign(scores.begin(), scores.end());
     }

@@ -10,13 +10,6 @@ namespace edgewise {
 
 namespace {
 
-// Whether the host drops what a budget does not allow, and so must know how many edges are left. Patterns of other
-// kinds are dropped from by the backend, or never.
-bool HostDrops(const AttentionSpec& choice) {
-  return choice.given == nullptr && choice.attention != nullptr &&
-         (choice.attention->kind == AttentionKind::kSsa || choice.attention->kind == AttentionKind::kBlock);
-}
-
 // Waits for the layers before where the host drops.
 absl::StatusOr<MemberPatterns> PatternsOf(Backend& backend, const AttentionMember& member) {
   if (member.ledger == nullptr || !HostDrops(member.choice)) return MakePatterns(member.choice, member.ranges, kNoCap);

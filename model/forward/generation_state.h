@@ -15,7 +15,7 @@
 #include "model/forward/cancel_on_stop.h"
 #include "model/forward/generated_text.h"
 #include "model/forward/generation.h"
-#include "model/kinds/ssa.h"
+#include "model/kinds/ssa_sources.h"
 
 namespace edgewise {
 

@@ -28,10 +28,7 @@ absl::Status Pass::State::RemoveCancelledMembers() {
 // Whether an input of the group draws from memberships in this layer.
 bool Pass::State::NeedsMemberships() const {
   for (size_t i = group_begin; i < group_end; ++i) {
-    const AttentionSpec choice = model.Choose(inputs[i], layer);
-    if (choice.given == nullptr && choice.attention != nullptr && choice.attention->kind == AttentionKind::kSbm) {
-      return true;
-    }
+    if (edgewise::NeedsMemberships(model.Choose(inputs[i], layer))) return true;
   }
   return false;
 }

@@ -13,7 +13,7 @@
 
 namespace edgewise {
 
-class SourceCache;  // model/kinds/ssa.h
+class SourceCache;  // model/kinds/ssa_sources.h
 
 // Whether the model's kinds decide the edges: neither DENSE nor a given graph does.
 bool Draws(const ModelInput& input);
@@ -43,6 +43,13 @@ struct AttentionSpec {
   std::span<const float> block_scores;  // pattern learned: [blocks, blocks], host
   SourceCache* sources = nullptr;       // causal ssa: what a growing text asks for again and again; null: drawn anew
 };
+
+// Whether the edges are drawn from the memberships of queries and keys.
+bool NeedsMemberships(const AttentionSpec& choice);
+
+// Whether MakePatterns drops the edges that a budget does not allow, and so must know how many are left. Edges of other
+// kinds are dropped by the backend, or never.
+bool HostDrops(const AttentionSpec& choice);
 
 // Edges of the layer that no cap drops, over heads and sequences: forced edges of sbm, one source per window of ssa,
 // the blocks on the diagonal, all of a dense layer or a given graph. Does not depend on what is drawn.

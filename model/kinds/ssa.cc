@@ -1,248 +1,151 @@
 #include "model/kinds/ssa.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <functional>
-#include <limits>
-#include <numeric>
 
-#include "kernels/permutation.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "model/checkpoint/json_object.h"
+#include "model/kinds/kind.h"
+#include "model/kinds/ssa_sources.h"
 
 namespace edgewise {
 namespace {
 
-// Of an input's sequences only those of a pair draw apart; the windows of one text draw by their own positions.
-RandomKey KeyOf(const AttentionSpec& choice, uint32_t side) {
-  return {choice.seed, choice.sample, static_cast<uint32_t>(choice.layer), choice.config->causal ? 0 : side};
-}
+using nlohmann::json;
 
-int32_t CeilDivide(int32_t a, int32_t b) { return (a - 1) / b + 1; }
+constexpr double kMaxSigma = 1e6;
 
-// A uniform permutation of 0..length-1: its first `kept` places, ascending.
-std::vector<int32_t> UniformSources(const RandomKey& key, int32_t length, int32_t kept) {
-  std::vector<std::pair<uint64_t, int32_t>> order(length);
-  for (int32_t j = 0; j < length; ++j) order[j] = {OrderUniform(key, j), j};
-  std::nth_element(order.begin(), order.begin() + kept - 1, order.end());
-  std::vector<int32_t> sources(kept);
-  for (int32_t j = 0; j < kept; ++j) sources[j] = order[j].second;
-  std::sort(sources.begin(), sources.end());
-  return sources;
-}
-
-// argsort(j + scale * normals[j]), ties to the lower index.
-std::vector<int32_t> Shuffle(const std::vector<double>& normals, double scale) {
-  std::vector<double> keys(normals.size());
-  for (size_t j = 0; j < keys.size(); ++j) keys[j] = OrderKey(static_cast<uint32_t>(j), scale, normals[j]);
-  std::vector<int32_t> order(keys.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](int32_t a, int32_t b) { return keys[a] < keys[b] || (keys[a] == keys[b] && a < b); });
-  return order;
-}
-
-// An upper bound of the normal number that a block gives, without its logarithm: -ln u1 is below (leading zeros of word
-// 0, plus 1) * ln 2, and the cosine is positive in the first and last quarter turn only.
-double NormalBound(const PhiloxBlock& block) {
-  static const std::vector<double> bounds = [] {
-    std::vector<double> table;
-    for (int zeros = 0; zeros <= 32; ++zeros)
-      table.push_back(std::sqrt(2.0 * (zeros + 1) * std::log(2.0)) * (1 + 1e-9));
-    return table;
-  }();
-  const uint32_t quarter = uint32_t{1} << 30;
-  return block.word[1] - quarter <= 2 * quarter ? 1e-9 : bounds[std::countl_zero(block.word[0])];
-}
-
-// The last `count` places of argsort(j + scale * z_j) over 0..end-1, ascending by position. Looks at the positions from
-// the last one down and leaves out those that cannot be among them any more, mostly before their logarithm is taken.
-std::vector<int32_t> LastOfShuffle(const RandomKey& key, uint32_t window, int32_t end, int32_t count, double scale) {
-  constexpr double kMostNormal = 6.8;  // u1 is at least 2^-33
-  std::vector<std::pair<double, int32_t>> last;
-  double least = -std::numeric_limits<double>::infinity();  // `count` places looked at so far have at least this key
-  const auto keep_largest = [&] {
-    std::nth_element(last.begin(), last.begin() + count - 1, last.end(), std::greater<>());
-    last.resize(count);
-    least = last[count - 1].first;
-  };
-  for (int32_t j = end - 1; j >= 0 && OrderKey(j, scale, kMostNormal) >= least; --j) {
-    const PhiloxBlock block = OrderBlock(key, window, j, kStreamOrder);
-    if (OrderKey(j, scale, NormalBound(block)) < least) continue;
-    last.emplace_back(OrderKey(j, scale, NormalOf(block)), j);
-    if (last.size() == 2 * static_cast<size_t>(count)) keep_largest();
+// `sigma` goes linearly from the first layer to the last; the layers below the last `last_layers` are dense (0: none).
+void Spread(const AttentionConfig& ssa, double last_sigma, int64_t last_layers, std::span<AttentionConfig> layers) {
+  const int32_t count = static_cast<int32_t>(layers.size());
+  for (int32_t l = 0; l < count; ++l) {
+    layers[l] = last_layers > 0 && l < count - last_layers ? AttentionConfig() : ssa;
+    if (count > 1 && layers[l].kind == ssa.kind) layers[l].sigma += (last_sigma - ssa.sigma) * l / (count - 1);
   }
-  keep_largest();
-  std::vector<int32_t> places(count);
-  for (int32_t i = 0; i < count; ++i) places[i] = last[i].second;
-  std::sort(places.begin(), places.end());
-  return places;
 }
 
-// Rows 0..rows-1 of the grid, shuffled: columns within each row, then rows within each column. [rows * columns]
-std::vector<int32_t> ShuffleGrid(const RandomKey& key, uint32_t window, int32_t rows,
-                                 const AttentionConfig& attention) {
-  const int32_t columns = attention.grid_columns;
-  const double scale_columns = attention.sigma * columns, scale_rows = attention.sigma * attention.grid_rows;
-  std::vector<int32_t> grid(static_cast<size_t>(rows) * columns), shuffled(grid.size());
-  std::vector<double> normals(columns);
-  for (int32_t r = 0; r < rows; ++r) {
-    for (int32_t c = 0; c < columns; ++c) normals[c] = OrderNormal(key, window, r * columns + c, kStreamOrder);
-    const std::vector<int32_t> order = Shuffle(normals, scale_columns);
-    for (int32_t c = 0; c < columns; ++c) grid[r * columns + c] = r * columns + order[c];
-  }
-  normals.resize(rows);
-  for (int32_t c = 0; c < columns; ++c) {
-    for (int32_t r = 0; r < rows; ++r) normals[r] = OrderNormal(key, window, r * columns + c, kStreamRows);
-    const std::vector<int32_t> order = Shuffle(normals, scale_rows);
-    for (int32_t r = 0; r < rows; ++r) shuffled[r * columns + c] = grid[order[r] * columns + c];
-  }
-  return shuffled;
+bool IsSigma(const json& value) {
+  return value.is_number() && value.get<double>() >= 0.0 && value.get<double>() <= kMaxSigma;
 }
 
-// The part [begin, end) of a shuffle, ascending.
-std::vector<int32_t> Sorted(const std::vector<int32_t>& order, int32_t begin, int32_t end) {
-  std::vector<int32_t> part(order.begin() + begin, order.begin() + end);
-  std::sort(part.begin(), part.end());
-  return part;
+void ParseSigma(JsonObject& object, bool listed, AttentionConfig& attention, double& last_sigma) {
+  const json& sigma = object.Value("sigma", true);
+  if (sigma.is_null()) return;
+  const bool pair = sigma.is_array() && sigma.size() == 2 && !listed;
+  if (pair ? !IsSigma(sigma[0]) || !IsSigma(sigma[1]) : !IsSigma(sigma)) {
+    object.Fail(absl::StrCat(object.Path("sigma"), " is ", ShowJson(sigma), "; allowed: a number from 0 to ", kMaxSigma,
+                             listed ? "" : ", or two of them [first layer, last layer]"));
+    return;
+  }
+  attention.sigma = (pair ? sigma[0] : sigma).get<double>();
+  last_sigma = (pair ? sigma[1] : sigma).get<double>();
 }
 
-// Puts groups together from the first query on.
-class GroupBuilder {
- public:
-  GroupBuilder(const QueryRange& range, bool causal) : sequence_(*range.sequence) {
-    groups_.causal = causal;
-    groups_.group_begin.push_back(range.first_query);
-    groups_.key_offsets.push_back(0);
+void ParseGrid(JsonObject& object, int32_t length, AttentionConfig& attention) {
+  const json& grid = object.Value("grid", false);
+  if (grid.is_null()) return;
+  if (!grid.is_array() || grid.size() != 2 || !IsInteger(grid[0], 1, kMaxPlaces) ||
+      !IsInteger(grid[1], 1, kMaxPlaces) || grid[0].get<int64_t>() * grid[1].get<int64_t>() != length) {
+    object.Fail(absl::StrCat(object.Path("grid"), " is ", ShowJson(grid),
+                             "; allowed: [rows, columns], whose product is ", "max_position_embeddings (", length,
+                             ")"));
+    return;
   }
+  attention.grid_rows = grid[0].get<int32_t>();
+  attention.grid_columns = grid[1].get<int32_t>();
+}
 
-  // Valid tokens before `position`.
-  int32_t TokenAt(int32_t position) const {
-    const auto& positions = sequence_.positions;
-    return static_cast<int32_t>(std::lower_bound(positions.begin(), positions.end(), position) - positions.begin());
-  }
-  // The next queries, up to before token `end`, attend to these tokens (ascending). Nothing where there are no queries.
-  void AddTokens(int32_t end, std::span<const int32_t> tokens) {
-    if (end <= groups_.group_begin.back()) return;
-    groups_.group_begin.push_back(end);
-    groups_.keys.insert(groups_.keys.end(), tokens.begin(), tokens.end());
-    groups_.key_offsets.push_back(static_cast<int64_t>(groups_.keys.size()));
-  }
-  // The same by position; pads and places beyond the text are left out.
-  void AddPositions(int32_t end, std::span<const int32_t> places) {
-    const auto& positions = sequence_.positions;
-    std::vector<int32_t> tokens;
-    size_t token = 0;
-    for (int32_t place : places) {
-      if (place > positions.back()) break;
-      token = std::lower_bound(positions.begin() + token, positions.end(), place) - positions.begin();
-      if (positions[token] == place) tokens.push_back(static_cast<int32_t>(token));
+void Parse(JsonObject& object, const ModelConfig& config, bool listed, std::span<AttentionConfig> layers) {
+  AttentionConfig attention = layers[0];
+  double last_sigma = 0.0;
+  attention.local = object.Choice("bias", {"local", "none"}) == 0;
+  if (attention.local) {
+    object.Refuse({"keep"}, "bias \"none\"");
+    attention.windows = static_cast<int32_t>(object.Integer("windows", 1, kMaxPlaces));
+    ParseSigma(object, listed, attention, last_sigma);
+    ParseGrid(object, config.max_position_embeddings, attention);
+  } else {
+    object.Refuse({"sigma", "grid"}, "bias \"local\"");
+    attention.keep = static_cast<int32_t>(object.Integer("keep", 1, kMaxPlaces, 0));
+    attention.windows = static_cast<int32_t>(object.Integer("windows", 1, kMaxPlaces, 0));
+    if (object.Has("keep") == object.Has("windows")) {
+      object.Fail(absl::StrCat(object.Path(object.Has("keep") ? "windows is given beside keep" : "keep is missing"),
+                               "; bias \"none\" has keep or windows"));
     }
-    AddTokens(TokenAt(end), tokens);
   }
-  bool HasQueriesBefore(int32_t position) const { return TokenAt(position) > groups_.group_begin.back(); }
-  GroupedKeys Take() { return std::move(groups_); }
-
- private:
-  const ModelSequence& sequence_;
-  GroupedKeys groups_;
-};
-
-// Windows of the context from that of the first query on.
-GroupedKeys CausalGroups(const AttentionSpec& choice, const QueryRange& range) {
-  const std::vector<int32_t>& positions = range.sequence->positions;
-  GroupBuilder groups(range, true);
-  const int32_t last = SsaWindowOf(*choice.config, *choice.attention, positions.back());
-  for (int32_t a = SsaWindowOf(*choice.config, *choice.attention, positions[range.first_query]); a <= last; ++a) {
-    const int32_t end = SsaWindow(*choice.config, *choice.attention, a).second;
-    if (!groups.HasQueriesBefore(end)) continue;
-    groups.AddPositions(end, choice.sources != nullptr ? choice.sources->Get(choice, a) : SsaSources(choice, a));
+  if (listed && object.Has("last_layers")) {
+    object.Fail(absl::StrCat(object.Path("last_layers"), " is given; in a list the dense layers are named as such"));
   }
-  return groups.Take();
+  Spread(attention, last_sigma, object.Integer("last_layers", 1, config.num_hidden_layers, 0), layers);
 }
 
-GroupedKeys GridGroups(const AttentionSpec& choice, const RandomKey& key, const QueryRange& range) {
-  const AttentionConfig& attention = *choice.attention;
-  const std::vector<int32_t> shuffled = ShuffleGrid(key, 0, attention.grid_rows, attention);
-  const int32_t count = std::min(attention.windows, attention.grid_rows);
-  GroupBuilder groups(range, false);
-  for (int32_t a = 0; a < count; ++a) {
-    const int32_t begin = WindowBegin(a, attention.grid_rows, count) * attention.grid_columns;
-    const int32_t end = WindowBegin(a + 1, attention.grid_rows, count) * attention.grid_columns;
-    if (groups.HasQueriesBefore(end)) groups.AddPositions(end, Sorted(shuffled, begin, end));
-  }
-  return groups.Take();
+std::string Variant(const AttentionConfig& attention) { return attention.local ? "local" : "none"; }
+
+// One source per window.
+uint64_t LeastEdges(const AttentionSpec&, const QueryRange& range) {
+  return range.sequence->valid() - range.first_query;
 }
+
+MemberPatterns Patterns(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t allowance) {
+  MemberPatterns made;
+  std::vector<GroupedKeys> sequences;
+  for (size_t side = 0; side < ranges.size(); ++side) {
+    sequences.push_back(SsaGroups(choice, static_cast<uint32_t>(side), ranges[side]));
+  }
+  if (allowance != kNoCap) made.capped = DropSources(sequences, choice.config->num_attention_heads, allowance);
+  for (GroupedKeys& groups : sequences) made.patterns.push_back(std::move(groups));
+  return made;
+}
+
+absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
 }  // namespace
 
-int32_t SsaWindowOf(const ModelConfig& config, const AttentionConfig& attention, int32_t position) {
-  if (!attention.local) return 0;
-  if (attention.grid_rows > 0) {
-    // The last window whose first row is at most this one.
-    const int64_t count = std::min(attention.windows, attention.grid_rows), row = position / attention.grid_columns;
-    return static_cast<int32_t>(((row + 1) * count - 1) / attention.grid_rows);
+const AttentionKind kSsaKind = {.name = "ssa",
+                                .draws = true,
+                                .host_drops = true,
+                                .parse = Parse,
+                                .variant = Variant,
+                                .least_edges = LeastEdges,
+                                .patterns = Patterns};
+
+absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig& config, const std::string& kind,
+                                                               uint32_t windows, uint32_t keep,
+                                                               const std::vector<double>& sigma, uint32_t last_layers) {
+  if (kind != "ssa") return Invalid(absl::StrCat("kind is ", ShowJson(json(kind)), "; allowed: ssa"));
+  for (const AttentionConfig& attention : config.attention) {
+    if (attention.kind != &kDenseKind && attention.kind != &kSsaKind) {
+      return Invalid(absl::StrCat("kind is \"ssa\"; this model's attention is ", AttentionName(config),
+                                  ", and only dense and ssa layers can be overridden"));
+    }
   }
-  return position / CeilDivide(config.max_position_embeddings, attention.windows);
-}
-
-std::pair<int32_t, int32_t> SsaWindow(const ModelConfig& config, const AttentionConfig& attention, int32_t window) {
-  const int32_t length = config.max_position_embeddings;
-  if (!attention.local) return {0, length};
-  if (attention.grid_rows > 0) {
-    const int32_t count = std::min(attention.windows, attention.grid_rows);
-    return {WindowBegin(window, attention.grid_rows, count) * attention.grid_columns,
-            WindowBegin(window + 1, attention.grid_rows, count) * attention.grid_columns};
+  AttentionConfig ssa;
+  ssa.kind = &kSsaKind;
+  ssa.local = windows > 0;
+  if (windows == 0 && keep == 0) return Invalid("windows is 0; allowed: windows or keep from 1");
+  if (windows > kMaxPlaces) return Invalid(absl::StrCat("windows is ", windows, "; allowed: 1 to ", kMaxPlaces));
+  if (keep > kMaxPlaces) return Invalid(absl::StrCat("keep is ", keep, "; allowed: 1 to ", kMaxPlaces));
+  if (windows > 0 && keep > 0) return Invalid(absl::StrCat("keep is ", keep, " beside windows; allowed: one of them"));
+  ssa.windows = static_cast<int32_t>(windows);
+  ssa.keep = static_cast<int32_t>(keep);
+  const size_t sigmas = sigma.size();
+  if (windows > 0 ? sigmas != 1 && sigmas != 2 : sigmas != 0) {
+    return Invalid(absl::StrCat("sigma has ", sigmas, " entries; allowed: ",
+                                windows > 0 ? "1, or 2 (of the first and of the last layer)" : "none beside keep"));
   }
-  const int32_t size = CeilDivide(length, attention.windows);
-  return {window * size, static_cast<int32_t>(std::min<int64_t>(int64_t{size} * (window + 1), length))};
-}
-
-int32_t SsaKept(const AttentionConfig& attention, int32_t length) {
-  return std::min(length, attention.keep > 0 ? attention.keep : CeilDivide(length, attention.windows));
-}
-
-int32_t WindowBegin(int32_t a, int32_t length, int32_t count) {
-  return static_cast<int32_t>(static_cast<int64_t>(a) * length / count);
-}
-
-std::vector<int32_t> SsaSources(const AttentionSpec& choice, int32_t window) {
-  const AttentionConfig& attention = *choice.attention;
-  const RandomKey key = KeyOf(choice, 0);
-  const int32_t length = choice.config->max_position_embeddings;
-  if (!attention.local) return UniformSources(key, length, SsaKept(attention, length));
-  const auto [begin, end] = SsaWindow(*choice.config, attention, window);
-  if (attention.grid_rows > 0) {
-    return Sorted(ShuffleGrid(key, window, end / attention.grid_columns, attention), begin, end);
+  for (size_t i = 0; i < sigmas; ++i) {
+    if (!(sigma[i] >= 0.0 && sigma[i] <= kMaxSigma)) {
+      return Invalid(absl::StrCat("sigma[", i, "] is ", sigma[i], "; allowed: 0 to ", kMaxSigma));
+    }
   }
-  return LastOfShuffle(key, window, end, end - begin, attention.sigma * length);
-}
-
-const std::vector<int32_t>& SourceCache::Get(const AttentionSpec& choice, int32_t window) {
-  Window& last = windows_[{choice.layer, choice.sample}];
-  if (last.index != window) last = {window, SsaSources(choice, window)};
-  return last.sources;
-}
-
-GroupedKeys SsaGroups(const AttentionSpec& choice, uint32_t side, const QueryRange& range) {
-  if (choice.config->causal) return CausalGroups(choice, range);
-  const AttentionConfig& attention = *choice.attention;
-  const RandomKey key = KeyOf(choice, side);
-  if (attention.grid_rows > 0) return GridGroups(choice, key, range);
-  const int32_t tokens = range.sequence->valid();
-  GroupBuilder groups(range, false);
-  if (!attention.local) {
-    groups.AddTokens(tokens, UniformSources(key, tokens, SsaKept(attention, tokens)));
-    return groups.Take();
+  if (sigmas > 0) ssa.sigma = sigma.front();
+  if (last_layers > static_cast<uint32_t>(config.num_hidden_layers)) {
+    return Invalid(
+        absl::StrCat("last_layers is ", last_layers, "; the model has ", config.num_hidden_layers, " layers (0: all)"));
   }
-  std::vector<double> normals(tokens);
-  for (int32_t t = 0; t < tokens; ++t) normals[t] = OrderNormal(key, 0, t, kStreamOrder);
-  const std::vector<int32_t> order = Shuffle(normals, attention.sigma * tokens);
-  const int32_t count = std::min(attention.windows, tokens);
-  for (int32_t a = 0; a < count; ++a) {
-    const int32_t end = WindowBegin(a + 1, tokens, count);
-    groups.AddTokens(end, Sorted(order, WindowBegin(a, tokens, count), end));
-  }
-  return groups.Take();
+  std::vector<AttentionConfig> layers(config.num_hidden_layers);
+  Spread(ssa, sigmas > 0 ? sigma.back() : 0.0, last_layers, layers);
+  return layers;
 }
 
 }  // namespace edgewise

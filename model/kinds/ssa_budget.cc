@@ -3,7 +3,7 @@
 #include <bit>
 #include <limits>
 
-#include "model/kinds/ssa.h"
+#include "model/kinds/ssa_sources.h"
 
 namespace edgewise {
 namespace {

@@ -97,7 +97,7 @@ void Calls::LogRefusal(const Call& call, const absl::Status& status) {
   const std::string code = absl::StatusCodeToString(status.code());
   uint64_t suppressed = 0;
   {
-    std::lock_guard<std::mutex> lock(limiter_mutex_);
+    const absl::MutexLock lock(&limiter_mutex_);
     if (!limiter_.Allow(code, now(), suppressed)) return;
   }
   Log(LogLevel::kWarning, "request",

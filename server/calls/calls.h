@@ -6,11 +6,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "server/models/repository.h"
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
@@ -77,8 +78,8 @@ class Calls {
   Metrics& metrics_;
   std::atomic<bool> draining_ = false;
   std::atomic<int64_t> in_flight_ = 0;
-  std::mutex limiter_mutex_;
-  LogLimiter limiter_;
+  absl::Mutex limiter_mutex_;
+  LogLimiter limiter_ ABSL_GUARDED_BY(limiter_mutex_);
 };
 
 // Whole microseconds, rounded down. Clocks tick in nanoseconds: half of one makes up for the rounding of the product.

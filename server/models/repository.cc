@@ -160,7 +160,7 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
   if (!status.ok()) return status;
   std::vector<LoadJob> jobs;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     std::set<std::pair<std::string, int64_t>> present;
     for (LoadJob& job : found) {
       present.insert({job.name, job.version});
@@ -205,7 +205,7 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
   std::string error;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const MetricsEvent event = metrics.Event();
     metrics.CountLoad(model.ok(), seconds);
     const auto versions = models_.find(job.name);
@@ -266,7 +266,7 @@ absl::Status Repository::UnknownModel(const std::string& name) const {
 }
 
 Resolved Repository::Resolve(const std::string& name, int64_t version) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   Resolved resolved;
   resolved.metrics = &metrics_.other();
   const auto versions = models_.find(name);
@@ -292,7 +292,7 @@ Resolved Repository::Resolve(const std::string& name, int64_t version) const {
 }
 
 std::vector<ModelStatus> Repository::List() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   std::vector<ModelStatus> list;
   for (const auto& [name, versions] : models_) {
     for (const auto& [version, entry] : versions) {
@@ -304,7 +304,7 @@ std::vector<ModelStatus> Repository::List() const {
 }
 
 bool Repository::settled() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   for (const auto& [name, versions] : models_) {
     for (const auto& [version, entry] : versions) {
       if (entry.state == ModelState::kLoading) return false;
@@ -314,7 +314,7 @@ bool Repository::settled() const {
 }
 
 void Repository::SetDraining() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   draining_ = true;
 }
 

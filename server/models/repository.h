@@ -9,13 +9,14 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "model/model.h"
 #include "model/reserve.h"
 #include "server/observe/metrics.h"
@@ -98,16 +99,17 @@ class Repository {
   // `unreadable`: models whose folder could not be listed whole.
   std::vector<LoadJob> ListFolder(absl::Status& status, std::set<std::string>& unreadable) const;
   absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend) const;
-  absl::Status UnknownModel(const std::string& name) const;  // NOT_FOUND, with names that there are; mutex_ is held
+  // NOT_FOUND, with names that there are.
+  absl::Status UnknownModel(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Resolved ResolveVersion(const std::string& name, int64_t version, const Entry& entry) const;
 
   const std::string root_;
   Metrics& metrics_;
   const GenerationLimits limits_;
   std::function<void()> listener_;
-  mutable std::mutex mutex_;
-  std::map<std::string, Versions> models_;
-  bool draining_ = false;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Versions> models_ ABSL_GUARDED_BY(mutex_);
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace edgewise::server

@@ -4,20 +4,21 @@
 #include <grpc/support/log.h>
 
 #include <chrono>
-#include <mutex>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "server/observe/log.h"
 
 namespace edgewise::server {
 namespace {
 
 void Write(const char* library, bool error, const std::string& message) {
-  static std::mutex& mutex = *new std::mutex;
-  static LogLimiter& limiter = *new LogLimiter;
+  static absl::Mutex mutex(absl::kConstInit);
+  static LogLimiter& limiter ABSL_GUARDED_BY(mutex) = *new LogLimiter;
   uint64_t suppressed = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex);
+    const absl::MutexLock lock(&mutex);
     if (!limiter.Allow(library, std::chrono::steady_clock::now(), suppressed)) return;
   }
   Log(error ? LogLevel::kWarning : LogLevel::kDebug, "library message",

@@ -142,7 +142,7 @@ Metrics::Metrics() : families_(std::make_unique<MetricFamilies>()) {
 Metrics::~Metrics() = default;
 
 ModelMetrics& Metrics::ForModel(const std::string& model, int64_t version) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   std::unique_ptr<ModelMetrics>& metrics = models_[{model, version}];
   if (!metrics) metrics = std::make_unique<ModelMetrics>(*families_, model, std::to_string(version));
   return *metrics;

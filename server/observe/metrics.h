@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "model/forward/generation.h"
@@ -113,8 +113,8 @@ class Metrics {
  private:
   std::unique_ptr<MetricFamilies> families_;
   std::unique_ptr<ModelMetrics> other_;
-  std::mutex mutex_;
-  std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_;
+  absl::Mutex mutex_;
+  std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace edgewise::server

@@ -14,62 +14,62 @@ GenerateReactor::GenerateReactor(InferenceServiceImpl& service, grpc::CallbackSe
                                this);
 }
 
-void GenerateReactor::Advance(std::unique_lock<std::mutex> lock) {
+void GenerateReactor::Advance() {
+  if (starting_) return mutex_.Unlock();       // that thread goes on
   if (broken_ || (ended_ && !status_.ok())) {  // nobody reads the rest, or it would only delay the bad news
     unsent_.fetch_sub(waiting_.size());
     waiting_.clear();
   }
-  if (writing_ || finished_) return;
+  if (writing_ || finished_) return mutex_.Unlock();
   if (!waiting_.empty()) {
     writing_ = std::move(waiting_.front());
     waiting_.pop_front();
     const v1::GenerateResponse* message = writing_.get();
     starting_ = true;
-    lock.unlock();
+    mutex_.Unlock();
     StartWrite(message);
-    lock.lock();
+    mutex_.Lock();
     starting_ = false;
-    if (writing_) return;  // OnWriteDone goes on
-    return Advance(std::move(lock));
+    return Advance();
   }
-  if (!ended_) return;
+  if (!ended_) return mutex_.Unlock();
   finished_ = true;
   const absl::Status status = status_;
-  lock.unlock();
+  mutex_.Unlock();
   service_.metrics_.CountRpc(Rpc::kGenerate, status.code());
   Finish(ToGrpc(status));
 }
 
 void GenerateReactor::Send(std::unique_ptr<v1::GenerateResponse> message) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   unsent_.fetch_add(1);
   waiting_.push_back(std::move(message));
-  if (!starting_) Advance(std::move(lock));
+  Advance();
 }
 
 void GenerateReactor::End(const absl::Status& status) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   ended_ = true;
   status_ = status;
-  if (!starting_) Advance(std::move(lock));
+  Advance();
 }
 
 void GenerateReactor::OnWriteDone(bool ok) {
   if (!ok) cancelled_.request_stop();
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   writing_.reset();
   const bool was_full = unsent_.fetch_sub(1) >= limit_;
   if (!ok) broken_ = true;
   if (was_full || !ok) service_.calls_.Wake();
-  if (!starting_) Advance(std::move(lock));
+  Advance();
 }
 
 void GenerateReactor::OnCancel() {
   cancelled_.request_stop();
   service_.calls_.Wake();
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   broken_ = true;
-  if (!starting_) Advance(std::move(lock));
+  Advance();
 }
 
 void GenerateReactor::OnDone() {

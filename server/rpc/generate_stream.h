@@ -5,9 +5,10 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <stop_token>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "edgewise/v1/inference.grpc.pb.h"
 #include "server/calls/generator.h"
 #include "server/rpc/service.h"
@@ -29,8 +30,9 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateRespon
   void Send(std::unique_ptr<v1::GenerateResponse> message) override;
   void End(const absl::Status& status) override;
 
-  // Starts what is due: a write, or the finish. When it returns, `this` may be gone unless a reaction is running.
-  void Advance(std::unique_lock<std::mutex> lock);
+  // Starts the operation that is due: a write, or the finish. Takes over the lock that guarded the change which made it
+  // due. When it returns, `this` may be gone unless a reaction is running.
+  void Advance() ABSL_UNLOCK_FUNCTION(mutex_);
 
   InferenceServiceImpl& service_;
   const size_t limit_;
@@ -38,14 +40,14 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateRespon
   std::stop_source cancelled_;
   std::atomic<size_t> unsent_ = 0;  // size of waiting_, and what is being written
 
-  std::mutex mutex_;
-  std::deque<std::unique_ptr<v1::GenerateResponse>> waiting_;
-  std::unique_ptr<v1::GenerateResponse> writing_;
-  bool starting_ = false;  // a thread is between deciding on a write and having started it
-  bool broken_ = false;    // the client has gone
-  bool ended_ = false;     // the engine has no more
-  bool finished_ = false;
-  absl::Status status_;
+  absl::Mutex mutex_;
+  std::deque<std::unique_ptr<v1::GenerateResponse>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<v1::GenerateResponse> writing_ ABSL_GUARDED_BY(mutex_);
+  bool starting_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is between deciding on a write and having started it
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // the client has gone
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;     // the engine has no more
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace edgewise::server

@@ -94,12 +94,12 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::GetModel(grpc::CallbackServerCon
 }
 
 void InferenceServiceImpl::DrainStreams() {
-  std::lock_guard<std::mutex> lock(streams_mutex_);
+  const absl::MutexLock lock(&streams_mutex_);
   for (StreamReactor* stream : streams_) stream->Drain();
 }
 
 int64_t InferenceServiceImpl::open_streams() {
-  std::lock_guard<std::mutex> lock(streams_mutex_);
+  const absl::MutexLock lock(&streams_mutex_);
   return static_cast<int64_t>(streams_.size());
 }
 

@@ -4,9 +4,10 @@
 #define EDGEWISE_SERVER_RPC_SERVICE_H_
 
 #include <atomic>
-#include <mutex>
 #include <set>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "edgewise/v1/inference.grpc.pb.h"
 #include "server/calls/calls.h"
 #include "server/calls/generator.h"
@@ -59,8 +60,8 @@ class InferenceServiceImpl final : public v1::InferenceService::CallbackService 
   const Repository& repository_;
   Metrics& metrics_;
   std::atomic<int64_t> open_calls_ = 0;
-  std::mutex streams_mutex_;
-  std::set<StreamReactor*> streams_;
+  absl::Mutex streams_mutex_;
+  std::set<StreamReactor*> streams_ ABSL_GUARDED_BY(streams_mutex_);
 };
 
 }  // namespace edgewise::server

@@ -11,15 +11,15 @@ namespace edgewise::server {
 StreamReactor::StreamReactor(InferenceServiceImpl& service, grpc::CallbackServerContext* context)
     : service_(service), deadline_(ToSteady(context->deadline(), service.calls_.now())) {
   {
-    std::lock_guard<std::mutex> lock(service_.streams_mutex_);
+    const absl::MutexLock lock(&service_.streams_mutex_);
     service_.streams_.insert(this);
   }
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   if (service_.calls_.draining()) draining_ = half_closed_ = true;
-  Advance(std::move(lock));
+  Advance();
 }
 
-void StreamReactor::Advance(std::unique_lock<std::mutex> lock) {
+void StreamReactor::Advance() {
   while (true) {
     if (broken_ || finished_) {
       in_flight_ -= static_cast<uint32_t>(ready_.size());
@@ -30,20 +30,20 @@ void StreamReactor::Advance(std::unique_lock<std::mutex> lock) {
       ready_.pop_front();
       const v1::PredictStreamResponse* response = writing_.get();
       ++starting_;
-      lock.unlock();
+      mutex_.Unlock();
       StartWrite(response);
     } else if (!reading_ && !half_closed_ && in_flight_ < service_.options_.stream_in_flight) {
       reading_ = true;
       ++starting_;
-      lock.unlock();
+      mutex_.Unlock();
       StartRead(&request_);
     } else {
       break;
     }
-    lock.lock();
+    mutex_.Lock();
     --starting_;
   }
-  if (finished_ || !half_closed_ || in_flight_ > 0 || starting_ > 0) return;
+  if (finished_ || !half_closed_ || in_flight_ > 0 || starting_ > 0) return mutex_.Unlock();
   finished_ = true;
   absl::Status status;
   if (cancelled_.stop_requested()) {
@@ -51,26 +51,26 @@ void StreamReactor::Advance(std::unique_lock<std::mutex> lock) {
   } else if (draining_) {
     status = ShuttingDown();
   }
-  lock.unlock();
+  mutex_.Unlock();
   service_.metrics_.CountRpc(Rpc::kPredictStream, status.code());
   Finish(ToGrpc(status));
 }
 
 void StreamReactor::OnReadDone(bool ok) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   if (!ok) {
     reading_ = false;
     half_closed_ = true;
-    return Advance(std::move(lock));
+    return Advance();
   }
   if (finished_) {  // the status is on its way: nothing may be written any more
     reading_ = false;
-    return;
+    return mutex_.Unlock();
   }
   ++in_flight_;  // reading_ stays set until request_ is free again
   const std::string id = request_.request_id();
   const bool duplicate = !ids_.insert(id).second;
-  lock.unlock();
+  mutex_.Unlock();
   auto response = std::make_unique<v1::PredictStreamResponse>();
   if (duplicate) {
     response->set_request_id(id);
@@ -83,19 +83,19 @@ void StreamReactor::OnReadDone(bool ok) {
       metrics.CountRequest(absl::StatusCode::kInvalidArgument, 0.0);
       metrics.CountRejection(Rejection::kInvalid);
     }
-    lock.lock();
+    mutex_.Lock();
     reading_ = false;
     ready_.push_back(std::move(response));
-    return Advance(std::move(lock));
+    return Advance();
   }
   v1::PredictResponse* answer = response->mutable_response();
   // std::function wants a copyable closure.
   auto shared = std::make_shared<std::unique_ptr<v1::PredictStreamResponse>>(std::move(response));
   service_.predictor_.Predict(request_, deadline_, cancelled_.get_token(), answer,
                               [this, id, shared](absl::Status status) { Answer(id, std::move(*shared), status); });
-  lock.lock();
+  mutex_.Lock();
   reading_ = false;
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::Answer(const std::string& request_id, std::unique_ptr<v1::PredictStreamResponse> response,
@@ -106,36 +106,36 @@ void StreamReactor::Answer(const std::string& request_id, std::unique_ptr<v1::Pr
     response->mutable_error()->set_code(wire.error_code());
     response->mutable_error()->set_message(wire.error_message());
   }
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   ids_.erase(request_id);
   ready_.push_back(std::move(response));
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::OnWriteDone(bool ok) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   writing_.reset();
   --in_flight_;
   if (!ok) broken_ = half_closed_ = true;
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::OnCancel() {
   cancelled_.request_stop();
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   broken_ = half_closed_ = true;
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::Drain() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  mutex_.Lock();
   draining_ = half_closed_ = true;
-  Advance(std::move(lock));
+  Advance();
 }
 
 void StreamReactor::OnDone() {
   {
-    std::lock_guard<std::mutex> lock(service_.streams_mutex_);
+    const absl::MutexLock lock(&service_.streams_mutex_);
     service_.streams_.erase(this);
   }
   delete this;

@@ -4,11 +4,12 @@
 
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <stop_token>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "server/rpc/service.h"
 
 namespace edgewise::server {
@@ -30,27 +31,27 @@ class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v
 
   void Answer(const std::string& request_id, std::unique_ptr<v1::PredictStreamResponse> response,
               const absl::Status& status);
-  // Starts what is due: a read, a write, the finish. Takes the lock that guarded the change which made it due; when it
-  // returns, `this` may be gone unless a reaction is running.
-  void Advance(std::unique_lock<std::mutex> lock);
+  // Starts the operations that are due: a read, a write, the finish. Takes over the lock that guarded the change which
+  // made them due. When it returns, `this` may be gone unless a reaction is running.
+  void Advance() ABSL_UNLOCK_FUNCTION(mutex_);
 
   InferenceServiceImpl& service_;
   const Time deadline_;
   std::stop_source cancelled_;
 
-  std::mutex mutex_;
-  v1::PredictRequest request_;  // of the read in progress
-  std::set<std::string> ids_;   // in flight
-  uint32_t in_flight_ = 0;      // handed to the predictor, or waiting to be written
-  std::deque<std::unique_ptr<v1::PredictStreamResponse>> ready_;
-  std::unique_ptr<v1::PredictStreamResponse> writing_;
-  bool reading_ = false;
-  int starting_ = 0;          // threads between deciding on an operation and having started it
-  bool half_closed_ = false;  // the client sends no more, or is not read any more
-  bool broken_ = false;       // the client has gone
-  bool draining_ = false;
-  bool finished_ = false;
-  absl::StatusCode code_ = absl::StatusCode::kOk;
+  v1::PredictRequest request_;  // of the read in progress; belongs to the thread that set reading_
+
+  absl::Mutex mutex_;
+  std::set<std::string> ids_ ABSL_GUARDED_BY(mutex_);  // in flight
+  uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;     // handed to the predictor, or waiting to be written
+  std::deque<std::unique_ptr<v1::PredictStreamResponse>> ready_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<v1::PredictStreamResponse> writing_ ABSL_GUARDED_BY(mutex_);
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  int starting_ ABSL_GUARDED_BY(mutex_) = 0;          // threads between deciding on an operation and having started it
+  bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;  // the client sends no more, or is not read any more
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;       // the client has gone
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace edgewise::server

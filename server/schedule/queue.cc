@@ -7,7 +7,7 @@
 namespace edgewise::server {
 namespace {
 
-constexpr auto kAWhile = std::chrono::milliseconds(20);
+constexpr absl::Duration kAWhile = absl::Milliseconds(20);
 
 void AnswerAll(std::vector<EndedTask> dead, Time now) {
   for (EndedTask& entry : dead) AnswerUncomputed(std::move(entry.task), std::move(entry.reason), now);
@@ -30,7 +30,7 @@ absl::Status TaskQueue::Push(TaskPtr task) {
   std::vector<EndedTask> dead;
   absl::Status status;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (closed_) return ShuttingDown();
     status = batcher_.Add(task, now);
     if (absl::IsResourceExhausted(status)) {  // the dead make room
@@ -38,18 +38,13 @@ absl::Status TaskQueue::Push(TaskPtr task) {
       if (!dead.empty()) status = batcher_.Add(task, now);
     }
   }
-  if (status.ok()) changed_.notify_one();
   AnswerAll(std::move(dead), now);
   return status;
 }
 
 void TaskQueue::Post(std::function<void()> job) {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (closed_) return;
-    jobs_.push_back(std::move(job));
-  }
-  changed_.notify_one();
+  const absl::MutexLock lock(&mutex_);
+  if (!closed_) jobs_.push_back(std::move(job));
 }
 
 Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
@@ -58,10 +53,13 @@ Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
     std::vector<EndedTask> dead;
     bool closed = false;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      auto waits = [&] { return !jobs_.empty() || batcher_.HasBatch() || batcher_.HasGeneration(room); };
-      if (wait == Wait::kForWork) changed_.wait(lock, [&] { return closed_ || waits(); });
-      if (wait == Wait::kAWhile) changed_.wait_for(lock, kAWhile, [&] { return woken_ || aborted() || waits(); });
+      const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        if (wait == Wait::kForWork ? closed_ : woken_ || aborted()) return true;
+        return !jobs_.empty() || batcher_.HasBatch() || batcher_.HasGeneration(room);
+      };
+      const absl::MutexLock lock(&mutex_);
+      if (wait == Wait::kForWork) mutex_.Await(absl::Condition(&due));
+      if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
       woken_ = false;
       dead = batcher_.TakeEnded(clock_());
       if (!jobs_.empty()) {
@@ -80,40 +78,34 @@ Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
 }
 
 TaskPtr TaskQueue::NextGeneration(const GenerationRoom& room) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return batcher_.NextGeneration(room);
 }
 
 void TaskQueue::Wake() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    woken_ = true;
-  }
-  changed_.notify_one();
+  const absl::MutexLock lock(&mutex_);
+  woken_ = true;
 }
 
 void TaskQueue::AnswerEnded() {
   std::vector<EndedTask> dead;
   const Time now = clock_();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     dead = batcher_.TakeEnded(now);
   }
   AnswerAll(std::move(dead), now);
 }
 
 void TaskQueue::RecordBatch(size_t requests, double seconds) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   batcher_.RecordBatch(requests, seconds);
 }
 
 void TaskQueue::Close() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    closed_ = true;
-    jobs_.clear();
-  }
-  changed_.notify_all();
+  const absl::MutexLock lock(&mutex_);
+  closed_ = true;
+  jobs_.clear();
 }
 
 void TaskQueue::Abort() {
@@ -121,7 +113,7 @@ void TaskQueue::Abort() {
   Close();
   std::vector<TaskPtr> waiting;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     waiting = batcher_.TakeAll();
   }
   const Time now = clock_();
@@ -131,7 +123,7 @@ void TaskQueue::Abort() {
 }
 
 size_t TaskQueue::size() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return batcher_.size();
 }
 

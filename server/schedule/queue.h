@@ -3,13 +3,13 @@
 #define EDGEWISE_SERVER_SCHEDULE_QUEUE_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "server/schedule/batcher.h"
 
 namespace edgewise::server {
@@ -64,12 +64,11 @@ class TaskQueue {
 
  private:
   const std::function<Time()> clock_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  Batcher batcher_;
-  std::deque<std::function<void()>> jobs_;
-  bool closed_ = false;
-  bool woken_ = false;
+  mutable absl::Mutex mutex_;
+  Batcher batcher_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<bool> aborted_ = false;
 };
 

@@ -23,8 +23,7 @@ uint64_t Plus(uint64_t a, uint64_t b) {
 }
 
 Law LayerLaw(const ModelConfig& config, int layer) {
-  const AttentionConfig& attention = config.attention[static_cast<size_t>(layer % config.num_hidden_layers)];
-  return attention.kind == AttentionKind::kSbm ? attention.law : Law::kBernoulli;
+  return config.attention[static_cast<size_t>(layer % config.num_hidden_layers)].law;
 }
 
 absl::StatusOr<HeadEdges> ParseHead(const v1::Graph::Head& head, Law law, const std::string& field) {

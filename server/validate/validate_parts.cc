@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/kinds/ssa.h"
 #include "server/status_details.h"
 #include "server/task.h"
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "model/checkpoint/config.h"
+#include "model/kinds/kind.h"
+#include "model/kinds/ssa.h"
 #include "tests/model/model_builder.h"
 
 namespace edgewise::testing {
@@ -139,9 +141,9 @@ TEST(AttentionConfigTest, SigmaGoesLinearlyFromTheFirstLayerToTheLast) {
   config["num_hidden_layers"] = 4;
   const auto parsed = ParseModelConfig(config.dump());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(parsed->attention[0].kind, AttentionKind::kDense) << "below the last three layers";
+  EXPECT_EQ(parsed->attention[0].kind, &kDenseKind) << "below the last three layers";
   for (int l = 1; l < 4; ++l) {
-    EXPECT_EQ(parsed->attention[l].kind, AttentionKind::kSsa);
+    EXPECT_EQ(parsed->attention[l].kind, &kSsaKind);
     EXPECT_EQ(parsed->attention[l].windows, 4);
     EXPECT_EQ(parsed->attention[l].sigma, 0.2 + (0.35 - 0.2) * l / 3) << "over all layers, the dense ones included";
   }
@@ -215,7 +217,7 @@ TEST(AttentionOverrideTest, TakesThePlaceOfTheModelsAttention) {
   ASSERT_TRUE(local.ok()) << local.status();
   ASSERT_EQ(local->size(), 2u);
   for (size_t l = 0; l < 2; ++l) {
-    EXPECT_EQ((*local)[l].kind, AttentionKind::kSsa);
+    EXPECT_EQ((*local)[l].kind, &kSsaKind);
     EXPECT_TRUE((*local)[l].local);
     EXPECT_EQ((*local)[l].windows, 4);
     EXPECT_EQ((*local)[l].grid_rows, 0);
@@ -224,8 +226,8 @@ TEST(AttentionOverrideTest, TakesThePlaceOfTheModelsAttention) {
   EXPECT_EQ((*local)[1].sigma, 0.3);
   const auto none = OverrideAttention(*parsed, "ssa", 0, 7, {}, 1);
   ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ((*none)[0].kind, AttentionKind::kDense) << "below the last layer, though the model samples there";
-  EXPECT_EQ((*none)[1].kind, AttentionKind::kSsa);
+  EXPECT_EQ((*none)[0].kind, &kDenseKind) << "below the last layer, though the model samples there";
+  EXPECT_EQ((*none)[1].kind, &kSsaKind);
   EXPECT_FALSE((*none)[1].local);
   EXPECT_EQ((*none)[1].keep, 7);
 }

@@ -5,9 +5,11 @@
 #include <random>
 #include <set>
 
+#include "model/kinds/kind.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
+#include "tests/model/toy_kind.h"
 
 namespace edgewise::testing {
 namespace {
@@ -76,8 +78,8 @@ TEST_P(BudgetTest, ExpectedEdgesAreTheEdgesButForSbm) {
     input.want_expected = true;
     input.samples = 1 + random() % 4;
     const std::vector<AttentionConfig>& attention = AttentionOf(loaded_->config(), input);
-    const bool sbm = std::any_of(attention.begin(), attention.end(),
-                                 [](const auto& layer) { return layer.kind == AttentionKind::kSbm; });
+    const bool sbm =
+        std::any_of(attention.begin(), attention.end(), [](const auto& layer) { return layer.kind == &kSbmKind; });
     const uint64_t least = Least(input);
     for (const uint64_t cap : {kNoCap, least, least + (loaded_->Pairs(input) - least) / 4}) {
       input.max_edges = cap;
@@ -88,7 +90,7 @@ TEST_P(BudgetTest, ExpectedEdgesAreTheEdgesButForSbm) {
       }
       for (const SampleResult& sample : result.sample_results) {
         for (size_t l = 0; l < sample.layers.size(); ++l) {
-          if (attention[l % attention.size()].kind == AttentionKind::kSbm) continue;
+          if (attention[l % attention.size()].kind == &kSbmKind) continue;
           for (const HeadCounts& head : sample.layers[l]) {
             ASSERT_EQ(head.expected, static_cast<double>(head.edges)) << "layer " << l << ", cap " << cap;
           }
@@ -187,24 +189,21 @@ TEST_P(BudgetTest, DenseCostsExactlyAllPairs) {
 int64_t ForcedEdges(const ModelConfig& config, const AttentionConfig& attention, const ModelSequence& sequence) {
   int64_t forced = 0;
   for (int32_t i : sequence.positions) {
-    if (attention.kind == AttentionKind::kSsa) ++forced;  // its first source
+    if (attention.kind == &kSsaKind || attention.kind == &kEveryNthKind) {
+      ++forced;  // its first source
+      continue;
+    }
     for (int32_t j : sequence.positions) {
       if (config.causal && j > i) continue;
-      const bool own_block = attention.block_size > 0 && i / attention.block_size == j / attention.block_size;
-      switch (attention.kind) {
-        case AttentionKind::kDense:
-          ++forced;
-          break;
-        case AttentionKind::kSbm:
-          forced += (attention.self_loops && i == j) ||
-                    (attention.local_window > 0 && std::abs(i - j) <= attention.local_window / 2);
-          break;
-        case AttentionKind::kSsa:
-          break;
-        case AttentionKind::kBlock:
-          if (attention.block_size == 0 || attention.pattern >= BlockPattern::kList) return -1;
-          forced += own_block;
-          break;
+      if (attention.kind == &kDenseKind) {
+        ++forced;
+      } else if (attention.kind == &kSbmKind) {
+        forced += (attention.self_loops && i == j) ||
+                  (attention.local_window > 0 && std::abs(i - j) <= attention.local_window / 2);
+      } else if (attention.kind == &kBlockKind && attention.block_size > 0 && attention.pattern < BlockPattern::kList) {
+        forced += i / attention.block_size == j / attention.block_size;
+      } else {
+        return -1;
       }
     }
   }
@@ -224,7 +223,7 @@ TEST_P(BudgetTest, ForcedEdgesAreTheLeastAndStay) {
         if (of_head < 0) GTEST_SKIP() << "counted in patterns tests";
         forced += of_head * loaded_->config().num_attention_heads;
       }
-      sources |= attention.kind == AttentionKind::kSsa;
+      sources |= attention.kind == &kSsaKind;
     }
     ASSERT_EQ(loaded_->LeastEdges(input), static_cast<uint64_t>(forced));
     if (forced == 0) continue;
@@ -237,7 +236,7 @@ TEST_P(BudgetTest, ForcedEdgesAreTheLeastAndStay) {
     }
     for (size_t l = 0; l < result.graph->layers.size(); ++l) {
       const AttentionConfig& attention = layers[l % layers.size()];
-      if (attention.kind != AttentionKind::kSbm) continue;
+      if (attention.kind != &kSbmKind) continue;
       for (const HeadEdges& head : result.graph->layers[l]) {
         for (size_t i = 0; i + 1 < head.row_offsets.size(); ++i) {
           for (int64_t e = head.row_offsets[i]; e < head.row_offsets[i + 1]; ++e) {

@@ -138,7 +138,7 @@ TEST(ConfigTest, FieldsArriveAsWritten) {
   const auto parsed = ParseModelConfig(config.dump());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(parsed->head_dim, 16);
-  EXPECT_EQ(parsed->attention[0].kind, AttentionKind::kDense);
+  EXPECT_EQ(parsed->attention[0].kind, &kDenseKind);
   EXPECT_EQ(parsed->attention[1].law, Law::kPoissonMulti);
   EXPECT_EQ(parsed->attention[1].exploration, 0.5f);
   EXPECT_EQ(parsed->attention[1].local_window, 4);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "model/checkpoint/safetensors.h"
+#include "model/kinds/kind.h"
 #include "tests/model/pattern_cases.h"
 #include "tests/support/paths.h"
 
@@ -22,9 +23,7 @@ std::string Read(const std::filesystem::path& path) {
   return text.str();
 }
 
-bool Chooses(const AttentionConfig& attention) {
-  return attention.kind == AttentionKind::kSsa || attention.kind == AttentionKind::kBlock;
-}
+bool Chooses(const AttentionConfig& attention) { return attention.kind == &kSsaKind || attention.kind == &kBlockKind; }
 
 std::vector<std::string> Cases() {
   std::vector<std::string> cases;

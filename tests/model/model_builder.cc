@@ -9,6 +9,7 @@
 
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/weights.h"
+#include "tests/model/toy_kind.h"
 
 namespace edgewise::testing {
 
@@ -31,12 +32,13 @@ json SmallConfig() {
 }
 
 std::map<std::string, TestTensor> RandomTensors(const json& config, uint64_t seed) {
-  const auto parsed = ParseModelConfig(config.dump());
+  const auto parsed = ParseModelConfig(config.dump(), KindsWithToy());
   if (!parsed.ok()) throw std::runtime_error(std::string(parsed.status().message()));
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   std::map<std::string, TestTensor> tensors;
-  for (const auto& [name, shape] : ExpectedTensors(*parsed)) {
+  for (const auto& [name, shape, optional] : ExpectedTensors(*parsed)) {
+    if (optional) continue;
     int64_t size = 1;
     for (int64_t dimension : shape) size *= dimension;
     const bool norm = name.find("norm.weight") != std::string::npos;

@@ -30,6 +30,8 @@ json Blocks(json size, const char* pattern, const json& more = json::object()) {
   return attention;
 }
 
+json Toy(int stride) { return {{"kind", "every_nth"}, {"stride", stride}}; }
+
 const json kDense = {{"kind", "dense"}};
 
 // A merge patch: the attention of SmallConfig goes as a whole, because a list replaces and an object would be merged.
@@ -87,6 +89,7 @@ std::vector<ModelKind> LanguageModelKinds() {
       {"lm_block_list", Language(Blocks(16, "list", {{"blocks", blocks}}))},
       {"lm_block_learned", Language(Blocks(8, "learned", {{"threshold", 0.5}}))},
       {"lm_mixed", Language({kDense, Local(4, 0.2), Blocks(8, "local")}, {{"num_hidden_layers", 3}})},
+      {"lm_toy", Language(Toy(2), {{"pad_token_id", 0}})},
       {"lm_override", Language(kDense, {{"num_hidden_layers", 3}}), Local(4, 0.2)},
   };
 }
@@ -126,6 +129,8 @@ std::vector<ModelKind> ModelKinds() {
       {"block_learned", Attention(Blocks(6, "learned", {{"threshold", 0.5}}))},
       {"block_cls",
        Attention(Blocks(6, "local"), {{"pooling", {{"kind", "cls"}, {"divisor", nullptr}}}, {"cls_token_id", 49}})},
+      {"toy", Attention(Toy(2))},
+      {"toy_pair_and_sbm", Attention({Toy(3), Sbm("bernoulli", false, 0)}, {{"task", "pair-classification"}})},
       {"alibi", {{"position_embedding", "alibi"}}},
       {"relative_dense", Attention(kDense, {{"position_embedding", "relative"}})},
       {"relative_ssa", Attention(Local(4, 0.2), {{"position_embedding", "relative"}})},

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "kernels/permutation.h"
+#include "model/kinds/kind.h"
 
 namespace edgewise::testing {
 
@@ -259,10 +260,10 @@ Pairs SlowBlocks(const AttentionSpec& choice, const ModelSequence& sequence) {
 Rows SlowRows(const AttentionSpec& choice, uint32_t side, const ModelSequence& sequence) {
   const RandomKey key{choice.seed, choice.sample, static_cast<uint32_t>(choice.layer), side};
   const AttentionConfig& attention = *choice.attention;
-  const Pairs pairs = attention.kind == AttentionKind::kBlock ? SlowBlocks(choice, sequence)
-                      : !attention.local                      ? SlowSsaNone(choice, key, sequence)
-                      : attention.grid_rows > 0               ? SlowSsaGrid(choice, key, sequence)
-                                                              : SlowSsaLocal(choice, key, sequence);
+  const Pairs pairs = attention.kind == &kBlockKind ? SlowBlocks(choice, sequence)
+                      : !attention.local            ? SlowSsaNone(choice, key, sequence)
+                      : attention.grid_rows > 0     ? SlowSsaGrid(choice, key, sequence)
+                                                    : SlowSsaLocal(choice, key, sequence);
   Rows rows;
   for (int32_t query : sequence.positions) {
     auto& row = rows.emplace_back();

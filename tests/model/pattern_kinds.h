@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "model/kinds/kind.h"
 #include "tests/model/pattern_cases.h"
 
 namespace edgewise::testing {
@@ -88,7 +89,7 @@ class KindTest : public ::testing::TestWithParam<Kind> {
     choice.block_scores = scores_;
     return choice;
   }
-  bool ssa() const { return config_.attention[0].kind == AttentionKind::kSsa; }
+  bool ssa() const { return config_.attention[0].kind == &kSsaKind; }
 
   const ModelConfig config_;
   std::vector<float> scores_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/model/deferred_backend.h"
+#include "tests/model/toy_kind.h"
 
 namespace edgewise::testing {
 namespace {
@@ -50,7 +51,7 @@ std::unique_ptr<Backend> MakeBackend(int threads) {
 LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend) {
   LoadedModel loaded;
   loaded.backend = std::move(backend);
-  auto model = Model::Load(folder, *loaded.backend);
+  auto model = Model::Load(folder, *loaded.backend, KindsWithToy());
   Check(model.status());
   loaded.model = *std::move(model);
   return loaded;

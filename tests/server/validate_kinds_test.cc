@@ -7,6 +7,7 @@
 #include <limits>
 #include <ostream>
 
+#include "model/kinds/kind.h"
 #include "server/status_details.h"
 #include "server/validate/validate.h"
 #include "tests/server/test_models.h"
@@ -252,8 +253,8 @@ TEST(ValidateKindsTest, OverrideIsTheAttentionOfEveryInputAndExcludesAGraph) {
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   for (const ModelInput& input : parsed->inputs) {
     ASSERT_EQ(AttentionOf(model->config(), input).size(), 2u);
-    EXPECT_EQ(AttentionOf(model->config(), input)[0].kind, AttentionKind::kDense);
-    EXPECT_EQ(AttentionOf(model->config(), input)[1].kind, AttentionKind::kSsa);
+    EXPECT_EQ(AttentionOf(model->config(), input)[0].kind, &kDenseKind);
+    EXPECT_EQ(AttentionOf(model->config(), input)[1].kind, &kSsaKind);
   }
   RequestLimits limits;
   limits.allow_graphs = true;

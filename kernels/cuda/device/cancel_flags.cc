@@ -49,6 +49,7 @@ absl::Status CancelFlags::Start(int32_t words) {
   status = CudaStatus(cudaMemsetAsync(words_.data(), 0, bytes, device_->stream()), "memory of flags");
   if (status.ok()) status = device_->Synchronize();
   if (!status.ok()) return status;
+  const absl::MutexLock lock(&mutex_);
   free_.reserve(words);  // giving back allocates nothing
   cleared_.reserve(words);
   for (int32_t i = words; i-- > 0;) free_.push_back(words_.as<int32_t>() + i);
@@ -72,7 +73,7 @@ const int32_t* CancelFlags::WordOf(const CancelFlag* flag) {
 }
 
 int32_t* CancelFlags::Take() {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (free_.empty() && !cleared_.empty() && device_->Use().ok() &&
       CudaStatus(cudaStreamSynchronize(stream_), "flags").ok()) {
     free_.swap(cleared_);
@@ -86,7 +87,7 @@ int32_t* CancelFlags::Take() {
 void CancelFlags::Give(int32_t* word, bool raised) {
   // Behind the copy of 1. A word that cannot be cleared is not used again.
   if (raised && !Set(word, 0)) return;
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   (raised ? cleared_ : free_).push_back(word);
 }
 

@@ -7,10 +7,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/cancel_flag.h"
 #include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/device/runtime.h"
@@ -46,9 +47,9 @@ class CancelFlags : public std::enable_shared_from_this<CancelFlags> {
   DeviceArray words_;
   int32_t* values_ = nullptr;      // pinned: 0 and 1
   cudaStream_t stream_ = nullptr;  // of the copies to words
-  std::mutex mutex_;
-  std::vector<int32_t*> free_;     // 0
-  std::vector<int32_t*> cleared_;  // 0 once the stream has been waited for
+  absl::Mutex mutex_;
+  std::vector<int32_t*> free_ ABSL_GUARDED_BY(mutex_);     // 0
+  std::vector<int32_t*> cleared_ ABSL_GUARDED_BY(mutex_);  // 0 once the stream has been waited for
 };
 
 }  // namespace edgewise::cuda

@@ -1,4 +1,4 @@
-#include "model/kinds/blocks.h"
+#include "model/kinds/block_layout.h"
 
 #include <algorithm>
 #include <charconv>

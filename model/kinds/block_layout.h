@@ -1,6 +1,6 @@
 // Block-sparse attention: which blocks of positions attend to which (docs/model-format.md, "Blocks, exactly").
-#ifndef EDGEWISE_MODEL_KINDS_BLOCKS_H_
-#define EDGEWISE_MODEL_KINDS_BLOCKS_H_
+#ifndef EDGEWISE_MODEL_KINDS_BLOCK_LAYOUT_H_
+#define EDGEWISE_MODEL_KINDS_BLOCK_LAYOUT_H_
 
 #include <cstdint>
 #include <span>
@@ -56,4 +56,4 @@ bool DropBlocks(std::span<std::vector<Block>> sequences, uint64_t heads, uint64_
 
 }  // namespace edgewise
 
-#endif  // EDGEWISE_MODEL_KINDS_BLOCKS_H_
+#endif  // EDGEWISE_MODEL_KINDS_BLOCK_LAYOUT_H_
