@@ -13,6 +13,7 @@
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/memberships.h"
 #include "kernels/cpu/simd/isa.h"
+#include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
@@ -30,7 +31,7 @@ struct CpuLedger : EdgeLedger {
 class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, int num_threads)
-      : isa_(isa), pool_(num_threads), device_(absl::StrCat("cpu/", IsaName(isa), "/fp32")) {}
+      : kernels_(KernelsFor(isa)), pool_(num_threads), device_(absl::StrCat("cpu/", IsaName(isa), "/fp32")) {}
 
   const std::string& device() const override { return device_; }
 
@@ -61,7 +62,7 @@ class CpuBackend : public Backend {
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                std::span<const float> bias, int64_t out, int64_t in,
                                                                Activation activation) override {
-    return CpuLinear::Create(isa_, weight, bias, out, in, activation);
+    return CpuLinear::Create(kernels_, weight, bias, out, in, activation);
   }
 
   absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase) override {
@@ -71,7 +72,7 @@ class CpuBackend : public Backend {
 
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
                            Phase) override {
-    CpuFeedForward(pool_, static_cast<const CpuLinear&>(up), static_cast<const CpuLinear&>(down), x, y, wide_);
+    CpuFeedForward(pool_, static_cast<const CpuLinear&>(up), static_cast<const CpuLinear&>(down), x, y, scratch_);
     return absl::OkStatus();
   }
 
@@ -91,18 +92,7 @@ class CpuBackend : public Backend {
   }
 
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
-    ForRows(x.rows, [&](int64_t r) {
-      const float* in = x.row(r);
-      float* out = y.row(r);
-      double mean = 0.0, variance = 0.0;
-      for (int64_t c = 0; c < x.columns; ++c) mean += in[c];
-      mean /= static_cast<double>(x.columns);
-      for (int64_t c = 0; c < x.columns; ++c) variance += (in[c] - mean) * (in[c] - mean);
-      variance /= static_cast<double>(x.columns);
-      const float scale = static_cast<float>(1.0 / std::sqrt(variance + epsilon));
-      const float center = static_cast<float>(mean);
-      for (int64_t c = 0; c < x.columns; ++c) out[c] = (in[c] - center) * scale * weight[c] + bias[c];
-    });
+    ForRows(x.rows, [&](int64_t r) { kernels_.layer_norm(x.row(r), weight, bias, epsilon, x.columns, y.row(r)); });
     return absl::OkStatus();
   }
 
@@ -140,12 +130,12 @@ class CpuBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) override {
-    return CpuMembershipWeights::Create(isa_, parameters);
+    return CpuMembershipWeights::Create(kernels_, parameters);
   }
 
   absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                   const Memberships& out) override {
-    static_cast<const CpuMembershipWeights&>(weights).Run(pool_, q, k, out);
+    static_cast<const CpuMembershipWeights&>(weights).Run(pool_, scratch_, q, k, out);
     return absl::OkStatus();
   }
 
@@ -168,7 +158,7 @@ class CpuBackend : public Backend {
       const uint64_t remaining = static_cast<const CpuLedger&>(*cap.ledger).remaining;
       cap.max_edges = std::min(cap.max_edges, LayerAllowance(remaining, cap.share));
     }
-    const absl::Status status = CpuAttend(isa_, pool_, inputs, problems, caps, out);
+    const absl::Status status = CpuAttend(kernels_, pool_, attention_scratch_, inputs, problems, caps, out);
     if (!status.ok()) return status;
     for (const AttentionProblem& problem : problems) {
       if (problem.cap < 0 || caps[problem.cap].ledger == nullptr) continue;
@@ -187,9 +177,10 @@ class CpuBackend : public Backend {
     });
   }
 
-  const Isa isa_;
+  const CpuKernels& kernels_;
   ThreadPool pool_;
-  std::vector<float> wide_;  // the wide rows of FeedForward
+  AttentionScratch attention_scratch_;
+  std::vector<float> scratch_;  // of the operation that runs
   const std::string device_;
 };
 

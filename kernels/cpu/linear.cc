@@ -17,16 +17,16 @@ constexpr int64_t kItemWork = int64_t{1} << 21;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(Isa isa, std::span<const float> weight,
+absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(const CpuKernels& kernels, std::span<const float> weight,
                                                              std::span<const float> bias, int64_t out, int64_t in,
                                                              Activation activation) {
   std::unique_ptr<CpuLinear> linear(new CpuLinear);
   linear->in_ = in;
   linear->out_ = out;
   linear->activation_ = activation;
-  linear->kernel_ = GemmKernelsFor(isa).run;
+  linear->kernels_ = &kernels;
   linear->bias_.assign(bias.begin(), bias.end());
-  const int lanes = GemmKernelsFor(isa).lanes;
+  const int lanes = kernels.lanes;
   const int64_t vectors = (out + lanes - 1) / lanes;
   const size_t bytes = (vectors * lanes * in * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
   void* memory = std::aligned_alloc(kAlignment, std::max(bytes, kAlignment));
@@ -62,7 +62,7 @@ void CpuLinear::RunPanels(ConstMatrix x, Matrix y, bool accumulate, size_t first
   gemm.y_stride = y.stride;
   gemm.accumulate = accumulate;
   gemm.activation = accumulate ? Activation::kNone : activation_;
-  kernel_(gemm);
+  kernels_->gemm(gemm);
 }
 
 void CpuLinear::Run(ConstMatrix x, Matrix y, bool accumulate) const {

@@ -1,4 +1,4 @@
-// Matrix products on the CPU (simd/gemm.h), shared by the threads of a pool. A row's bytes depend on the row and the
+// Matrix products on the CPU (simd/kernels.h), shared by the threads of a pool. A row's bytes depend on the row and the
 // weights alone: not on the other rows, nor on the threads.
 #ifndef EDGEWISE_KERNELS_CPU_LINEAR_H_
 #define EDGEWISE_KERNELS_CPU_LINEAR_H_
@@ -10,17 +10,16 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/simd/gemm.h"
-#include "kernels/cpu/simd/isa.h"
+#include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
 
-// y = activation(x W^T + b) with W packed for one instruction set. Immutable: any number of threads may use it.
+// y = activation(x W^T + b) with W packed for one table of kernels. Immutable: any number of threads may use it.
 class CpuLinear : public LinearWeights {
  public:
   // weight [out, in] row-major, bias [out] or empty. RESOURCE_EXHAUSTED: no memory for the packed copy.
-  static absl::StatusOr<std::unique_ptr<CpuLinear>> Create(Isa isa, std::span<const float> weight,
+  static absl::StatusOr<std::unique_ptr<CpuLinear>> Create(const CpuKernels& kernels, std::span<const float> weight,
                                                            std::span<const float> bias, int64_t out, int64_t in,
                                                            Activation activation);
 
@@ -44,7 +43,7 @@ class CpuLinear : public LinearWeights {
 
   int64_t in_ = 0, out_ = 0;
   Activation activation_ = Activation::kNone;
-  GemmKernel kernel_ = nullptr;
+  const CpuKernels* kernels_ = nullptr;
   std::vector<Panel> panels_;  // and one past the last
   Buffer data_;
   std::vector<float> bias_;

@@ -22,15 +22,15 @@ std::vector<float> TransposePadded(const std::vector<float>& matrix, int64_t row
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Create(
-    Isa isa, const MembershipParameters& parameters) {
+    const CpuKernels& kernels, const MembershipParameters& parameters) {
   const int64_t d = parameters.head_dim;
   const int64_t k = parameters.num_clusters;
   auto weights = std::make_unique<CpuMembershipWeights>();
-  weights->squares_ = GemmKernelsFor(isa).squares;
+  weights->kernels_ = &kernels;
   weights->head_dim_ = parameters.head_dim;
   weights->num_clusters_ = parameters.num_clusters;
 
-  auto hidden = CpuLinear::Create(isa, parameters.weight0, parameters.bias0, d, d, Activation::kRelu);
+  auto hidden = CpuLinear::Create(kernels, parameters.weight0, parameters.bias0, d, d, Activation::kRelu);
   if (!hidden.ok()) return hidden.status();
   weights->hidden_ = *std::move(hidden);
 
@@ -38,17 +38,17 @@ absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Crea
   weights->rank_ = folded.rank;
   for (const FoldedHead& head : folded.heads) {
     Head entry;
-    auto clusters = CpuLinear::Create(isa, head.clusters, head.bias, k, d, Activation::kSigmoid);
+    auto clusters = CpuLinear::Create(kernels, head.clusters, head.bias, k, d, Activation::kSigmoid);
     if (!clusters.ok()) return clusters.status();
     entry.clusters = *std::move(clusters);
     const BlockFactor& factor = head.factor;
-    auto query = CpuLinear::Create(isa, TransposePadded(factor.query, k, factor.rank, weights->rank_), {},
+    auto query = CpuLinear::Create(kernels, TransposePadded(factor.query, k, factor.rank, weights->rank_), {},
                                    weights->rank_, k, Activation::kNone);
     if (!query.ok()) return query.status();
     entry.query_factor = *std::move(query);
     if (!factor.semidefinite) {
-      auto key = CpuLinear::Create(isa, TransposePadded(factor.key, k, factor.rank, weights->rank_), {}, weights->rank_,
-                                   k, Activation::kNone);
+      auto key = CpuLinear::Create(kernels, TransposePadded(factor.key, k, factor.rank, weights->rank_), {},
+                                   weights->rank_, k, Activation::kNone);
       if (!key.ok()) return key.status();
       entry.key_factor = *std::move(key);
       entry.column_sums = factor.column_sums;
@@ -58,10 +58,13 @@ absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Crea
   return weights;
 }
 
-void CpuMembershipWeights::Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, const Memberships& out) const {
+void CpuMembershipWeights::Run(ThreadPool& pool, std::vector<float>& scratch, ConstMatrix q, ConstMatrix k,
+                               const Memberships& out) const {
+  const int64_t floats = kItemRows * (head_dim_ + num_clusters_);  // of a thread
+  scratch.resize(static_cast<size_t>(pool.num_threads() * floats));
   const int64_t heads = static_cast<int64_t>(heads_.size());
   const int64_t blocks = (q.rows + kItemRows - 1) / kItemRows;
-  pool.For(blocks * heads * 2, [&](int64_t item, int) {
+  pool.For(blocks * heads * 2, [&](int64_t item, int worker) {
     const bool query_side = item % 2 == 0;
     const int64_t head = item / 2 % heads;
     const int64_t first = item / 2 / heads * kItemRows;
@@ -70,23 +73,22 @@ void CpuMembershipWeights::Run(ThreadPool& pool, ConstMatrix q, ConstMatrix k, c
     const int64_t row = head * out.rows + first;
     float* values = const_cast<float*>(query_side ? out.x : out.y) + row * rank_;
     float* bounds = const_cast<float*>(query_side ? out.query_bound : out.key_bound) + row;
-    RunBlock(heads_[head], query_side, z, rows, values, bounds);
+    float* hidden = scratch.data() + worker * floats;
+    RunBlock(heads_[head], query_side, z, Matrix(hidden, rows, head_dim_),
+             Matrix(hidden + kItemRows * head_dim_, rows, num_clusters_), values, bounds);
   });
 }
 
-void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, float* out,
-                                    float* bound) const {
-  thread_local std::vector<float> hidden, memberships;
-  hidden.resize(kItemRows * head_dim_);
-  memberships.resize(kItemRows * num_clusters_);
-  const Matrix h(hidden.data(), rows, head_dim_), m(memberships.data(), rows, num_clusters_);
-  hidden_->Run(z, h, false);
-  head.clusters->Run(h, m, false);
+void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatrix z, Matrix hidden, Matrix memberships,
+                                    float* out, float* bound) const {
+  const int64_t rows = z.rows;
+  hidden_->Run(z, hidden, false);
+  head.clusters->Run(hidden, memberships, false);
   const CpuLinear& factor = query_side || head.key_factor == nullptr ? *head.query_factor : *head.key_factor;
-  factor.Run(m, Matrix(out, rows, rank_), false);
+  factor.Run(memberships, Matrix(out, rows, rank_), false);
 
   if (head.column_sums.empty()) {
-    squares_(out, rows, rank_, bound);
+    kernels_->squares(out, rows, rank_, bound);
     for (int64_t r = 0; r < rows; ++r) bound[r] = std::sqrt(bound[r]) * static_cast<float>(BoundMargin(rank_));
     return;
   }

@@ -1,6 +1,9 @@
-# Sources of CPU attention and of products of few rows, and the flags of the files that are compiled per instruction set. Included by
-# kernels/CMakeLists.txt. Paths are relative to kernels/.
-set(EDGEWISE_CPU_ATTENTION_SOURCES
+# Sources of the CPU kernels, and the flags of the one file per instruction set. Paths are relative to kernels/.
+set(EDGEWISE_CPU_SOURCES
+  cpu/cpu_backend.cc
+  cpu/linear.cc
+  cpu/memberships.cc
+  cpu/thread_pool.cc
   cpu/attention/attention.cc
   cpu/attention/cap.cc
   cpu/attention/compact.cc
@@ -9,24 +12,14 @@ set(EDGEWISE_CPU_ATTENTION_SOURCES
   cpu/attention/prepare.cc
   cpu/attention/report.cc
   cpu/attention/rows.cc
-  cpu/attention/split.cc
-  cpu/attention/edge_estimate.cc
-  cpu/simd/attention_generic.cc
-  cpu/simd/draw_split_generic.cc
-  cpu/simd/gemm_generic.cc)
-set_source_files_properties(cpu/simd/attention_generic.cc cpu/simd/draw_split_generic.cc cpu/simd/gemm_generic.cc
-  PROPERTIES COMPILE_OPTIONS "-O3")
+  cpu/simd/generic.cc
+  cpu/simd/isa.cc)
+set_source_files_properties(cpu/simd/generic.cc PROPERTIES COMPILE_OPTIONS "-O3")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  list(APPEND EDGEWISE_CPU_ATTENTION_SOURCES
-    cpu/simd/attention_avx2.cc
-    cpu/simd/attention_avx512.cc
-    cpu/simd/draw_split_avx2.cc
-    cpu/simd/draw_split_avx512.cc
-    cpu/simd/gemm_avx2.cc
-    cpu/simd/gemm_avx512.cc)
-  set_source_files_properties(cpu/simd/attention_avx2.cc cpu/simd/draw_split_avx2.cc cpu/simd/gemm_avx2.cc
-    PROPERTIES COMPILE_OPTIONS "-O3;-mavx2;-mfma;-mbmi;-mbmi2;-mpopcnt")
-  set_source_files_properties(cpu/simd/attention_avx512.cc cpu/simd/draw_split_avx512.cc cpu/simd/gemm_avx512.cc
-    PROPERTIES COMPILE_OPTIONS
-    "-O3;-mavx2;-mfma;-mbmi;-mbmi2;-mpopcnt;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vbmi;-mavx512vbmi2;-mprefer-vector-width=512;-fno-math-errno;-Wno-maybe-uninitialized;-Wno-uninitialized")
+  list(APPEND EDGEWISE_CPU_SOURCES cpu/simd/avx2.cc cpu/simd/avx512.cc)
+  set(avx2_flags -O3 -mavx2 -mfma -mbmi -mbmi2 -mpopcnt)
+  set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mavx512vbmi2
+    -mprefer-vector-width=512 -fno-math-errno -Wno-maybe-uninitialized -Wno-uninitialized)
+  set_source_files_properties(cpu/simd/avx2.cc PROPERTIES COMPILE_OPTIONS "${avx2_flags}")
+  set_source_files_properties(cpu/simd/avx512.cc PROPERTIES COMPILE_OPTIONS "${avx512_flags}")
 endif()

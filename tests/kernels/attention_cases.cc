@@ -101,8 +101,10 @@ Outcome RunWith(const Case& attention_case, std::vector<EdgeCap> caps, const Run
 
 Outcome RunCpu(const Case& attention_case, Isa isa, int threads, std::vector<EdgeCap> caps) {
   ThreadPool pool(threads);
+  AttentionScratch scratch;
   return RunWith(attention_case, std::move(caps), [&](Matrix out, std::span<EdgeCap> caps) {
-    const absl::Status status = CpuAttend(isa, pool, attention_case.inputs, attention_case.problems, caps, out);
+    const absl::Status status =
+        CpuAttend(KernelsFor(isa), pool, scratch, attention_case.inputs, attention_case.problems, caps, out);
     if (!status.ok()) std::abort();
   });
 }

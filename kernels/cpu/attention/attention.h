@@ -1,4 +1,4 @@
-// Attention on the CPU: draw, cap, score, softmax and weighted sum, block of query rows by block of query rows.
+// Attention on the CPU: edges are drawn, capped, scored and summed, one block of query rows at a time.
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_ATTENTION_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_ATTENTION_H_
 
@@ -6,15 +6,17 @@
 
 #include "absl/status/status.h"
 #include "kernels/attention.h"
-#include "kernels/cpu/simd/isa.h"
+#include "kernels/cpu/attention/scratch.h"
+#include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
 
-// Backend::Attend on the host. All pointers of `inputs` and `out` are host memory. Scratch memory is O(edges + n) and
-// no more than the caps allow where there are caps. RESOURCE_EXHAUSTED: out of memory.
-absl::Status CpuAttend(Isa isa, ThreadPool& pool, const AttentionInputs& inputs,
-                       std::span<const AttentionProblem> problems, std::span<EdgeCap> caps, Matrix out);
+// Backend::Attend on the host. All pointers of `inputs` and `out` are host memory. Scratch memory is O(edges + n), and
+// under caps no more than the caps allow. RESOURCE_EXHAUSTED: out of memory.
+absl::Status CpuAttend(const CpuKernels& kernels, ThreadPool& pool, AttentionScratch& scratch,
+                       const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                       std::span<EdgeCap> caps, Matrix out);
 
 }  // namespace edgewise
 

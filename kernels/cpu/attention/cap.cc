@@ -1,29 +1,140 @@
-// Edge caps: which drawn edges an allowance keeps (docs/maths.md, "The exact split under a cap"). The age of the first
-// edge that is dropped is known to within a percent or so before anything is drawn. Edges that are surely younger are
-// kept as they are drawn; only the few edges whose age is near it are compared. So memory follows the allowance. Where
-// the guess was wrong, the edges are drawn again with the next guess.
+// Edge caps: the drawn edges that an allowance keeps (docs/maths.md, "The exact split under a cap"). The age of the
+// first dropped edge is known to within about a percent before any edge is drawn. Edges that are certainly younger are
+// kept as they are drawn; only the few edges near that age are compared. So memory follows the allowance. Where the
+// guess was wrong, the edges are drawn again with the next guess.
 #include <algorithm>
 #include <cmath>
 #include <tuple>
 
-#include "kernels/cpu/attention/edge_estimate.h"
-#include "kernels/cpu/attention/split.h"
+#include "kernels/cpu/attention/draw.h"
 #include "kernels/cpu/attention/work.h"
 #include "kernels/pattern_count.h"
 
 namespace edgewise::cpu_attention {
 namespace {
 
-// Bits of a block take no more memory than lists where a word has so many edges.
+constexpr int kSamples = 512;
+
+// <sum of x, sum of y> + exploration * n^2: the sum of all rates where none is clamped.
+double SumOfProducts(const Head& head) {
+  const int rank = head.tables.rank;
+  std::vector<double> x(static_cast<size_t>(rank)), y(static_cast<size_t>(rank));
+  for (int64_t r = 0; r < head.n; ++r) {
+    for (int t = 0; t < rank; ++t) {
+      x[t] += static_cast<double>(head.x[r * rank + t]);
+      y[t] += static_cast<double>(head.tables.y[r * rank + t]);
+    }
+  }
+  double sum = 0.0;
+  for (int t = 0; t < rank; ++t) sum += x[t] * y[t];
+  const double n = static_cast<double>(head.n);
+  return sum + static_cast<double>(head.tables.exploration) * n * n;
+}
+
+// Nearly <x, y>, in whatever order is fast.
+float Product(const float* x, const float* y, int rank) {
+  float lane[kDotLanes] = {};
+  for (int t = 0; t < rank; t += kDotLanes) {
+    for (int l = 0; l < kDotLanes; ++l) lane[l] += x[t + l] * y[t + l];
+  }
+  float sum = 0.0f;
+  for (float part : lane) sum += part;
+  return sum;
+}
+
+bool MayClamp(const Head& head) {
+  const float largest = *std::max_element(head.query_bound, head.query_bound + head.n);
+  return !(largest * head.tables.key_scale + head.tables.exploration <= 1.0f);
+}
+
+// The expected number of edges of heads at a given tau, about: where to look for the age that a cap allows.
+// Chances of an edge at rate tau * p are the power series of tau * p, and so are their sums over all pairs.
+class EdgeEstimate {
+ public:
+  EdgeEstimate() = default;
+  explicit EdgeEstimate(const Head& head);
+
+  void Add(const EdgeEstimate& other);
+  double Edges(double tau) const;
+  // Where `edges` are expected; 0 for none, 1 where there are never so many.
+  double TauOf(double edges) const;
+  double variance() const { return variance_; }  // of Edges(1)
+
+ private:
+  static constexpr int kTerms = 9;
+  double terms_[kTerms] = {};  // coefficients of tau, tau^2, ...
+  double variance_ = 0.0;
+};
+
+EdgeEstimate::EdgeEstimate(const Head& head) {
+  const bool poisson = head.drawn->law != Law::kBernoulli;
+  const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
+  terms_[0] = SumOfProducts(head);
+  if (!poisson && !MayClamp(head)) return;
+
+  const int rank = head.tables.rank;
+  bool clamped = false;
+  double powers[kTerms] = {};          // sums of p, p^2, ... over the sample
+  double sum[2] = {}, square[2] = {};  // of chances, and of what they are above p
+  uint64_t state = 0;
+  for (int s = 0; s < kSamples; ++s) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const auto row = static_cast<int64_t>((state >> 32) % static_cast<uint64_t>(head.n));
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    const auto key = static_cast<int64_t>((state >> 32) % static_cast<uint64_t>(head.n));
+    const float dot = Product(head.x + row * rank, head.tables.y + key * rank, rank);
+    const float rate = EdgeRate(dot, head.tables.exploration);
+    clamped |= rate != dot + head.tables.exploration;
+    const double p = rate;
+    double power = p, chance = p;
+    for (int term = 0; term < kTerms; ++term, power *= p) powers[term] += power;
+    if (poisson) chance = -std::expm1(-p);
+    const double value[2] = {chance, chance - p};
+    for (int i = 0; i < 2; ++i) sum[i] += value[i], square[i] += value[i] * value[i];
+  }
+  if (clamped) terms_[0] = pairs * powers[0] / kSamples;
+  for (int term = 1; poisson && term < kTerms; ++term) {
+    double factorial = 1.0;
+    for (int i = 2; i <= term + 1; ++i) factorial *= i;
+    terms_[term] = (term % 2 == 1 ? -1.0 : 1.0) * pairs * powers[term] / kSamples / factorial;
+  }
+  const int sampled = clamped ? 0 : 1;  // without clamps the mean of p is exact
+  const double mean = sum[sampled] / kSamples;
+  variance_ = pairs * pairs * std::max(0.0, square[sampled] / kSamples - mean * mean) / kSamples;
+}
+
+void EdgeEstimate::Add(const EdgeEstimate& other) {
+  for (int term = 0; term < kTerms; ++term) terms_[term] += other.terms_[term];
+  variance_ += other.variance_;
+}
+
+double EdgeEstimate::Edges(double tau) const {
+  double sum = 0.0;
+  for (int term = kTerms - 1; term >= 0; --term) sum = (sum + terms_[term]) * tau;
+  return sum;
+}
+
+double EdgeEstimate::TauOf(double edges) const {
+  if (edges <= 0.0) return 0.0;
+  if (Edges(1.0) <= edges) return 1.0;
+  double low = 0.0, high = 1.0;
+  for (int step = 0; step < 48; ++step) {
+    const double middle = (low + high) / 2;
+    (Edges(middle) < edges ? low : high) = middle;
+  }
+  return high;
+}
+
+// Where a word has this many edges on average, bits take no more memory than lists.
 constexpr int64_t kManyPerWord = 2;
 
 // One block of rows under a cap.
 struct CapBlock {
-  const HeadWork* head = nullptr;
+  const Head* head = nullptr;
   int64_t row0 = 0;
   int rows = 0;
-  KeptEdges* kept = nullptr;
-  uint64_t settled = 0;        // edges younger than the span, forced ones included: listed in `kept`, or
+  EdgeLists* kept = nullptr;
+  uint64_t certain = 0;        // edges younger than the span, forced ones included: in `kept`, or
   std::vector<uint64_t> bits;  // [rows, words], where they are many
   std::vector<ParallelEdge> parallel;
   std::vector<OpenPair> open;
@@ -32,29 +143,29 @@ struct CapBlock {
 
 // The blocks under one cap, in the order in which edges of one age are kept.
 struct CapWork {
-  std::vector<HeadWork*> heads;
+  std::vector<Head*> heads;
   std::vector<CapBlock> blocks;
   uint64_t forced = 0;
   EdgeEstimate estimate;
 };
 
-// Moves on the lists of the worker.
-void TakeLists(const Worker& worker, int rows, KeptEdges& kept) {
-  kept.offsets.assign(worker.offsets, worker.offsets + rows + 1);
-  kept.keys.assign(worker.keys.begin(), worker.keys.begin() + worker.offsets[rows]);
+// Copies the lists of a worker, which have room for more.
+void TakeLists(const EdgeLists& lists, int rows, EdgeLists& kept) {
+  kept.offsets = lists.offsets;
+  kept.keys.assign(lists.keys.begin(), lists.keys.begin() + lists.offsets[rows]);
 }
 
 void DrawCapBlock(const Call& call, float low, float high, Worker& worker, CapBlock& block) {
   const Law law = block.head->drawn->law;
-  SplitEdges split = SplitBlock(call, *block.head, block.row0, block.rows, SpanOf(law, low, high), worker);
-  const auto count = static_cast<int64_t>(split.count);
+  DrawnBlock drawn = DrawBlock(call, *block.head, block.row0, block.rows, SpanOf(law, low, high), worker);
+  const auto count = static_cast<int64_t>(drawn.count);
   const int64_t words = block.head->tables.words;
-  const bool many = split.bits != nullptr && count >= block.rows * words * kManyPerWord;
-  block.settled = split.count;
-  block.parallel = std::move(split.parallel);
+  const bool many = drawn.bits != nullptr && count >= block.rows * words * kManyPerWord;
+  block.certain = drawn.count;
+  block.parallel = std::move(drawn.parallel);
   block.open.clear();
   block.ages.clear();
-  for (const OpenPair& pair : split.open) {
+  for (const OpenPair& pair : drawn.open) {
     double age = -1.0;
     if (!pair.forced) {
       if (!IsEdge(law, pair.uniform, pair.rate)) continue;
@@ -66,12 +177,12 @@ void DrawCapBlock(const Call& call, float low, float high, Worker& worker, CapBl
   }
   block.bits.clear();
   if (many) {
-    block.bits.assign(split.bits, split.bits + block.rows * words);
+    block.bits.assign(drawn.bits, drawn.bits + block.rows * words);
     return;
   }
-  if (split.bits != nullptr) ListBits(call, *block.head, block.rows, split.bits, worker);
+  if (drawn.bits != nullptr) ListBits(call, *block.head, block.rows, drawn.bits, worker.lists);
   block.kept->keys.reserve(static_cast<size_t>(count) + block.open.size());
-  TakeLists(worker, block.rows, *block.kept);
+  TakeLists(worker.lists, block.rows, *block.kept);
 }
 
 // A drawn edge in the order in which edges are kept.
@@ -89,37 +200,27 @@ std::vector<AgedEdge> OpenEdges(const CapWork& work) {
   return edges;
 }
 
-// Adds the open edges before `first_dropped` to those that are kept already. `tau`: its age.
+// Adds the open edges before `first_dropped`, whose age is tau, to the certain ones.
 void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
                  CapBlock& block) {
-  const Law law = block.head->drawn->law;
-  std::vector<ParallelEdge> added;
+  std::vector<OpenPair> kept_open;
   for (size_t i = 0; i < block.open.size(); ++i) {
     const OpenPair& pair = block.open[i];
-    if (!pair.forced && !(AgedEdge(block.ages[i], index, pair.row, pair.key) < first_dropped)) continue;
-    const ParallelEdge edge = {pair.row, pair.key, OpenMultiplicity(law, pair, tau)};
-    if (!pair.forced) added.push_back(edge);
-    if (edge.count > 1) block.parallel.push_back(edge);
+    if (pair.forced || AgedEdge(block.ages[i], index, pair.row, pair.key) < first_dropped) kept_open.push_back(pair);
   }
-  KeptEdges& kept = *block.kept;
-  const int64_t words = block.head->tables.words;
-  const bool many = !block.bits.empty();
-  if (many) {
-    InsertEdges(added, words, block.bits.data());
-    ListBits(call, *block.head, block.rows, block.bits.data(), worker);
-    TakeLists(worker, block.rows, kept);
-  } else {
-    InsertEdges(added, block.rows, kept.offsets.data(), kept.keys);
+  const Head& head = *block.head;
+  EdgeLists& kept = *block.kept;
+  uint64_t* bits = block.bits.empty() ? nullptr : block.bits.data();
+  AddOpenPairs(head, block.rows, kept_open, tau, bits, kept, block.parallel);
+  if (bits != nullptr) {
+    ListBits(call, head, block.rows, bits, worker.lists);
+    TakeLists(worker.lists, block.rows, kept);
   }
-  if (!block.parallel.empty()) {
-    kept.multiplicity.assign(kept.keys.size(), 1.0f);
-    SetMultiplicity(block.parallel, kept.offsets.data(), kept.keys.data(), many ? block.bits.data() : nullptr, words,
-                    kept.multiplicity.data());
-  }
-  block = CapBlock();  // what is needed no longer makes room for the next
+  if (!block.parallel.empty()) SetMultiplicity(head, block.rows, block.parallel, bits, kept);
+  block = CapBlock();  // makes room for the next
 }
 
-// Between which ages the first dropped edge is looked for.
+// The ages between which the first dropped edge is looked for.
 struct AgeSpan {
   float low = 0.0f, high = 1.0f;
 };
@@ -132,43 +233,42 @@ AgeSpan GuessSpan(const EdgeEstimate& estimate, uint64_t allowed) {
   return {static_cast<float>(estimate.TauOf(edges - room)), static_cast<float>(estimate.TauOf(edges + room))};
 }
 
-// Sets what the cap keeps; true: edges were dropped.
-bool KeepYoungest(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, uint64_t allowed, const Call& call,
-                  CapWork& work) {
+// Finds the edges that the cap keeps; returns whether edges were dropped.
+bool KeepYoungest(ThreadPool& pool, std::span<Worker> workers, uint64_t allowed, const Call& call, CapWork& work) {
   const auto blocks = static_cast<int64_t>(work.blocks.size());
   AgeSpan span = GuessSpan(work.estimate, allowed);
   while (true) {
     pool.For(blocks,
-             [&](int64_t b, int worker) { DrawCapBlock(call, span.low, span.high, *workers[worker], work.blocks[b]); });
-    uint64_t settled = 0;
-    for (const CapBlock& block : work.blocks) settled += block.settled;
-    settled -= work.forced;
+             [&](int64_t b, int worker) { DrawCapBlock(call, span.low, span.high, workers[worker], work.blocks[b]); });
+    uint64_t certain = 0;
+    for (const CapBlock& block : work.blocks) certain += block.certain;
+    certain -= work.forced;
     std::vector<AgedEdge> open = OpenEdges(work);
-    const bool drops = settled + open.size() > allowed;
+    const bool drops = certain + open.size() > allowed;
     const double edges = static_cast<double>(allowed);
     AgedEdge first_dropped(INFINITY, 0, 0, 0);
-    if (drops && settled <= allowed) {
-      const auto place = open.begin() + static_cast<int64_t>(allowed - settled);
+    if (drops && certain <= allowed) {
+      const auto place = open.begin() + static_cast<int64_t>(allowed - certain);
       std::nth_element(open.begin(), place, open.end());
       first_dropped = *place;
     }
     const double tau = drops ? std::get<0>(first_dropped) : 1.0;
-    if (drops && (settled > allowed || tau < static_cast<double>(span.low))) {
-      // More are younger than `low` than may stay.
+    if (drops && (certain > allowed || tau < static_cast<double>(span.low))) {
+      // More edges are younger than `low` than may stay.
       const double wanted = std::max(0.0, edges - 6.0 * std::sqrt(edges) - 64.0);
-      const double share = std::min(0.8, wanted / static_cast<double>(std::max<uint64_t>(settled, 1)));
+      const double share = std::min(0.8, wanted / static_cast<double>(std::max<uint64_t>(certain, 1)));
       span = {static_cast<float>(share * static_cast<double>(span.low)), span.low};
       continue;
     }
     if (!drops && span.high < 1.0f) {
-      // Too few are this young, so that older ones may stay as well.
+      // Fewer edges are younger than `high` than may stay.
       const double wanted = 1.1 * (edges + 6.0 * std::sqrt(edges) + 64.0);
-      const double share = std::max(1.25, wanted / static_cast<double>(settled + open.size() + 1));
+      const double share = std::max(1.25, wanted / static_cast<double>(certain + open.size() + 1));
       span = {span.high, static_cast<float>(std::min(1.0, share * static_cast<double>(span.high)))};
       continue;
     }
     pool.For(blocks, [&](int64_t b, int worker) {
-      FinishBlock(call, first_dropped, tau, static_cast<size_t>(b), *workers[worker], work.blocks[b]);
+      FinishBlock(call, first_dropped, tau, static_cast<size_t>(b), workers[worker], work.blocks[b]);
     });
     return drops;
   }
@@ -176,13 +276,12 @@ bool KeepYoungest(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& worker
 
 }  // namespace
 
-bool ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, std::span<EdgeCap> caps, bool hopeful,
-               Call& call) {
-  bool hoped = false;
+bool ApplyCaps(ThreadPool& pool, std::span<Worker> workers, std::span<EdgeCap> caps, bool optimistic, Call& call) {
+  bool unchecked = false;
   std::vector<CapWork> works(caps.size());
-  for (HeadWork& head : call.heads) {
+  for (Head& head : call.heads) {
     if (head.problem->cap >= 0 && head.drawn == nullptr) {
-      works[head.problem->cap].forced += CountHeadEdges(*head.problem, head.head);
+      works[head.problem->cap].forced += CountHeadEdges(*head.problem, head.index);
     }
     if (!head.capped) continue;
     if (caps[head.problem->cap].max_edges == kNoCap) {
@@ -207,25 +306,24 @@ bool ApplyCaps(ThreadPool& pool, std::vector<std::unique_ptr<Worker>>& workers, 
     const uint64_t allowed = caps[c].max_edges > taken ? caps[c].max_edges - taken : 0;
     const double expected = work.estimate.Edges(1.0);
     const double error = std::sqrt(expected) + std::sqrt(work.estimate.variance());
-    if (hopeful && expected + 8.0 * error + 64.0 <= static_cast<double>(allowed)) {
-      for (HeadWork* head : work.heads) head->capped = false;
-      hoped = true;
+    if (optimistic && expected + 8.0 * error + 64.0 <= static_cast<double>(allowed)) {
+      for (Head* head : work.heads) head->capped = false;
+      unchecked = true;
       continue;
     }
-    for (HeadWork* head : work.heads) {
+    for (Head* head : work.heads) {
       for (int64_t b = 0; b < head->blocks(); ++b) {
-        const int64_t row0 = b * head->block_rows;
         CapBlock block;
         block.head = head;
-        block.row0 = row0;
-        block.rows = static_cast<int>(std::min<int64_t>(head->block_rows, head->n - row0));
+        block.row0 = b * head->block_rows;
+        block.rows = static_cast<int>(std::min<int64_t>(head->block_rows, head->n - block.row0));
         block.kept = &call.kept[head->first_block + b];
         work.blocks.push_back(std::move(block));
       }
     }
     caps[c].capped = KeepYoungest(pool, workers, allowed, call, work);
   }
-  return hoped;
+  return unchecked;
 }
 
 }  // namespace edgewise::cpu_attention

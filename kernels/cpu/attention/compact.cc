@@ -44,7 +44,7 @@ bool ShareTiles(const CompactPlan& plan, int64_t tokens) {
 void MakeItems(CompactPlan& plan) {
   int64_t cost = 0;
   for (size_t g = 0; g < plan.groups.size(); ++g) {
-    cost += CostOf(plan.groups[g]);
+    cost += plan.groups[g].cost();
     if (cost < kItemCost && g + 1 < plan.groups.size()) continue;
     plan.items.push_back(static_cast<int32_t>(g) + 1);
     cost = 0;
@@ -84,17 +84,17 @@ void AddDegrees(const KeyGroup& group, const int32_t* limits, uint32_t* degrees)
   }
 }
 
-void ReportGroup(const Call& call, const HeadWork& head, const KeyGroup& group, const AttendBlock& attended,
-                 Worker& worker, BlockResult& result) {
+void ReportGroup(const Call& call, const Head& head, const KeyGroup& group, const AttendBlock& attended, Worker& worker,
+                 BlockReport& block) {
   AttentionReport& report = *head.problem->report;
   const auto seen = [&](int32_t r) {
     return attended.limits == nullptr ? group.count : static_cast<int64_t>(attended.limits[r]);
   };
   for (int32_t r = 0; r < group.rows; ++r) {
-    result.edges += static_cast<uint64_t>(seen(r));
-    if (seen(r) == 0) ++result.isolated;
+    block.edges += static_cast<uint64_t>(seen(r));
+    if (seen(r) == 0) ++block.isolated;
   }
-  if (report.want_key_degrees) AddDegrees(group, attended.limits, report.heads[head.head].key_degrees.data());
+  if (report.want_key_degrees) AddDegrees(group, attended.limits, report.heads[head.index].key_degrees.data());
   if (!report.want_graph) return;
   const int32_t* keys = group.keys;
   if (keys == nullptr) {
@@ -103,7 +103,7 @@ void ReportGroup(const Call& call, const HeadWork& head, const KeyGroup& group, 
   }
   const HeadEdges* given = head.plan->given;
   const bool multi = given != nullptr && !given->multiplicity.empty();
-  for (int32_t r = 0; r < group.rows; ++r) RecordRow(call, attended, r, {keys, seen(r), nullptr, multi}, result);
+  for (int32_t r = 0; r < group.rows; ++r) RecordRow(call, attended, r, {keys, seen(r), nullptr}, multi, block);
 }
 
 }  // namespace
@@ -158,27 +158,28 @@ std::unique_ptr<CompactPlan> PlanGiven(const AttentionProblem& problem, const He
 }
 
 void AttendItem(Call& call, int64_t block, Worker& worker) {
-  const HeadWork& head = call.heads[call.block_head[block]];
+  const Head& head = call.HeadOf(block);
   const CompactPlan& plan = *head.plan;
   const int64_t item = block - head.first_block;
-  worker.GrowAttend(DenseScratchFloats(head.depth), 0);
+  float* scratch = nullptr;
+  worker.block_memory.Lay([&](const auto& place) { place(scratch, DenseScratchFloats(head.depth)); });
   for (int32_t g = plan.items[item]; g < plan.items[item + 1]; ++g) {
     const KeyGroup& group = plan.groups[g];
     AttendBlock attend = OperandsOf(call, head, group.first, group.rows, worker);
     attend.keys = group.count;
     attend.list = group.keys;
     attend.limits = LimitsOf(plan, group, worker);
-    attend.scratch = worker.attend.get();
+    attend.scratch = scratch;
     attend.k_tiles = head.k_tiles;
-    const int columns = ValueDim(*call.inputs);
-    attend.out = call.out.row(head.problem->out_row + group.first - head.first_query) + head.head * columns;
+    const int columns = call.value_dim();
+    attend.out = call.out.row(head.problem->out_row + group.first - head.first_query) + head.index * columns;
     attend.out_stride = call.out.stride;
     attend.out_columns = columns;
     call.kernels->attend_dense(attend);
-    ReportGroup(call, head, group, attend, worker, call.results[block]);
+    ReportGroup(call, head, group, attend, worker, call.reports[block]);
   }
   if (head.problem->report->want_expected) {
-    call.results[block].expected = static_cast<double>(call.results[block].edges);
+    call.reports[block].expected = static_cast<double>(call.reports[block].edges);
   }
 }
 

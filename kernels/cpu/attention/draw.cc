@@ -1,56 +1,122 @@
-// The edges of one block of query rows, whatever the law, the forced edges and the gaps between positions.
+#include "kernels/cpu/attention/draw.h"
+
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
-
-#include "kernels/cpu/attention/split.h"
-#include "kernels/cpu/attention/work.h"
+#include <memory>
 
 namespace edgewise::cpu_attention {
 namespace {
 
-BlockEdges FromBits(const Call& call, const HeadWork& head, int rows, const uint64_t* bits) {
-  BlockEdges edges;
-  edges.bits = bits;
-  edges.bit_words = head.tables.words;
-  edges.count = static_cast<uint64_t>(call.kernels->count_bits(bits, rows * head.tables.words));
-  return edges;
-}
-
-}  // namespace
-
-DrawRow RowOf(const HeadWork& head, int64_t row) {
-  return {head.position(row), head.x + row * head.tables.rank, head.query_bound[row]};
-}
-
-float RateOf(const HeadWork& head, int64_t row, int64_t key) {
-  const int rank = head.tables.rank;
-  return EdgeRate(MembershipDot(head.x + row * rank, head.tables.y + key * rank, rank), head.tables.exploration);
-}
-
-bool IsEdge(Law law, uint64_t uniform, float rate) { return uniform < EdgeThreshold(EdgeProbability(law, rate)); }
-
-bool HasForced(const HeadWork& head) { return head.drawn->self_loops || head.drawn->local_window > 0; }
+constexpr double kTileDrawShare =
+    0.22;  // of the pairs of a block: where bounds allow more edges, they are drawn by tiles
 
 // Forced edges of a row lie at positions first..last; few of them.
-static std::pair<int64_t, int64_t> ForcedSpan(const HeadWork& head, int64_t row) {
+std::pair<int64_t, int64_t> ForcedSpan(const Head& head, int64_t row) {
   const int64_t reach = std::max(head.drawn->local_window, 0) / 2;
   const int64_t position = head.position(row);
   const int64_t last = head.position(head.n - 1);
   return {std::max<int64_t>(position - reach, 0), std::min(position + reach, last)};
 }
 
-void AddForced(const HeadWork& head, int64_t row, uint64_t* bits) {
+bool IsForced(const Head& head, int64_t row, int64_t position) {
+  const int64_t reach = std::max(head.drawn->local_window, 0) / 2;
+  return HasForced(head) && std::abs(position - static_cast<int64_t>(head.position(row))) <= reach;
+}
+
+bool HasManyEdges(const Head& head, int64_t row0, int rows, float tau) {
+  double sum = 0.0;
+  for (int64_t r = row0; r < row0 + rows; ++r) sum += static_cast<double>(head.query_bound[r]);
+  const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
+  const double share = sum * head.bound_sum / pairs + static_cast<double>(head.drawn->exploration);
+  return static_cast<double>(tau) * share >= kTileDrawShare;
+}
+
+bool CanDrawTiles(const Head& head, int64_t row0, int rows) {
+  const DrawTables& tables = head.tables;
+  if (tables.y_tiles == nullptr || tables.rank > kMaxRank) return false;
+  float norm = 0.0f;
+  for (int64_t r = row0; r < row0 + rows; ++r) {
+    float square = 0.0f;
+    for (int t = 0; t < tables.rank; ++t) square += head.x[r * tables.rank + t] * head.x[r * tables.rank + t];
+    norm = std::max(norm, square);
+  }
+  // Beyond, p~ would be too far from p.
+  return TileEpsilon(tables.rank, std::sqrt(norm) * 1.0001f * tables.key_norm) < 0.25f;
+}
+
+// Moves what a kernel listed to `block`. `multiplicities`: those of forced edges matter.
+void TakeExtras(const Head& head, int64_t row0, bool multiplicities, DrawExtras& extras, DrawnBlock& block) {
+  const auto index = [&](int32_t position) { return head.gaps ? head.tables.packed[position] : position; };
+  for (ParallelEdge edge : std::span(extras.parallel, static_cast<size_t>(extras.parallels))) {
+    block.parallel.push_back({edge.row, index(edge.key), edge.count});
+  }
+  for (OpenPair pair : std::span(extras.open, static_cast<size_t>(extras.opens))) {
+    pair.forced = IsForced(head, row0 + pair.row, pair.key);
+    if (pair.forced && !multiplicities) continue;
+    pair.key = index(pair.key);
+    block.open.push_back(pair);
+  }
+  extras.parallels = extras.opens = 0;
+}
+
+// Multiplicity of an open pair that is an edge at rate tau * p.
+int OpenMultiplicity(Law law, const OpenPair& pair, double tau) {
+  const double rate = tau * static_cast<double>(pair.rate);
+  return law == Law::kPoissonMulti && rate > 0.0 ? std::max(1, EdgeMultiplicity(pair.uniform, rate)) : 1;
+}
+
+// Adds edges, ascending by row and key, to lists that do not hold them.
+void InsertEdges(std::span<const ParallelEdge> added, int rows, EdgeLists& lists) {
+  if (added.empty()) return;
+  std::vector<int64_t>& offsets = lists.offsets;
+  std::vector<int32_t>& keys = lists.keys;
+  int64_t more = static_cast<int64_t>(added.size());
+  if (static_cast<int64_t>(keys.size()) < offsets[rows] + more) {
+    keys.resize(static_cast<size_t>(offsets[rows] + more));
+  }
+  // From the end, so that no key is overwritten before it has moved, until every edge is added.
+  for (int r = rows - 1; r >= 0 && more > 0; --r) {
+    int64_t from = offsets[r + 1];
+    offsets[r + 1] += more;
+    int64_t to = offsets[r + 1];
+    while (more > 0 && added[more - 1].row == r) {
+      const int32_t key = added[more - 1].key;
+      while (from > offsets[r] && keys[from - 1] > key) keys[--to] = keys[--from];
+      keys[--to] = key;
+      --more;
+    }
+    if (more > 0) std::copy_backward(keys.begin() + offsets[r], keys.begin() + from, keys.begin() + to);
+  }
+}
+
+}  // namespace
+
+DrawRow RowOf(const Head& head, int64_t row) {
+  return {head.position(row), head.x + row * head.tables.rank, head.query_bound[row]};
+}
+
+float RateOf(const Head& head, int64_t row, int64_t key) {
+  const int rank = head.tables.rank;
+  return EdgeRate(MembershipDot(head.x + row * rank, head.tables.y + key * rank, rank), head.tables.exploration);
+}
+
+bool IsEdge(Law law, uint64_t uniform, float rate) { return uniform < EdgeThreshold(EdgeProbability(law, rate)); }
+
+bool HasForced(const Head& head) { return head.drawn->self_loops || head.drawn->local_window > 0; }
+
+void AddForced(const Head& head, int64_t row, uint64_t* bits) {
   const auto [first, last] = ForcedSpan(head, row);
   for (int64_t word = first / 64; word <= last / 64; ++word) {
     uint64_t mask = ~uint64_t{0};
     if (word == first / 64) mask &= ~uint64_t{0} << (first % 64);
     if (word == last / 64) mask &= ~uint64_t{0} >> (63 - last % 64);
-    bits[word] |= mask & head.valid[word];
+    bits[word] |= mask & head.tables.valid[word];
   }
 }
 
-int64_t CountForced(const HeadWork& head) {
+int64_t CountForced(const Head& head) {
   if (!HasForced(head)) return 0;
   const int64_t reach = std::max(head.drawn->local_window, 0) / 2;
   int64_t count = 0, first = 0, end = 0;  // tokens within reach of a row: a window that slides with it
@@ -63,7 +129,7 @@ int64_t CountForced(const HeadWork& head) {
   return count;
 }
 
-void PackBits(const HeadWork& head, const uint64_t* by_position, uint64_t* by_index) {
+void PackBits(const Head& head, const uint64_t* by_position, uint64_t* by_index) {
   const int64_t words = head.tables.words;
   if (!head.gaps) {
     if (by_position != by_index) std::memcpy(by_index, by_position, static_cast<size_t>(words) * sizeof(uint64_t));
@@ -73,7 +139,7 @@ void PackBits(const HeadWork& head, const uint64_t* by_position, uint64_t* by_in
   uint64_t gathered = 0;
   for (int64_t word = 0; word < words; ++word) {
     const uint64_t bits = by_position[word];
-    for (uint64_t valid = head.valid[word]; valid != 0; valid &= valid - 1) {
+    for (uint64_t valid = head.tables.valid[word]; valid != 0; valid &= valid - 1) {
       gathered |= (bits >> std::countr_zero(valid) & 1) << (index % 64);
       if (++index % 64 == 0) {
         by_index[index / 64 - 1] = gathered;
@@ -86,87 +152,120 @@ void PackBits(const HeadWork& head, const uint64_t* by_position, uint64_t* by_in
   for (; word < words; ++word) by_index[word] = 0;
 }
 
-// Any law but bernoulli.
-static BlockEdges DrawPoissonBlock(const Call& call, const HeadWork& head, int64_t row0, int rows, Worker& worker) {
-  const Law law = head.drawn->law;
-  const int64_t words = head.tables.words;
-  SplitEdges split = SplitBlock(call, head, row0, rows, SpanOf(law, 1.0f, 1.0f), worker);
-  std::vector<ParallelEdge> added;
-  for (const OpenPair& pair : split.open) {
-    if (!pair.forced && !IsEdge(law, pair.uniform, pair.rate)) continue;
-    const ParallelEdge edge = {pair.row, pair.key, OpenMultiplicity(law, pair, 1.0)};
-    if (!pair.forced) added.push_back(edge);
-    if (edge.count > 1) split.parallel.push_back(edge);
-  }
-  BlockEdges edges;
-  edges.count = split.count + added.size();
-  edges.bit_words = words;
-  edges.bits = split.bits;
-  if (split.bits != nullptr) {
-    InsertEdges(added, words, split.bits);
-    if (split.parallel.empty()) return edges;
-    ListBits(call, head, rows, split.bits, worker);
-  } else {
-    InsertEdges(added, rows, worker.offsets, worker.keys);
-  }
-  edges.offsets = worker.offsets;
-  edges.keys = worker.keys.data();
-  if (split.parallel.empty()) return edges;
-  worker.multiplicity.assign(static_cast<size_t>(edges.count), 1.0f);
-  SetMultiplicity(split.parallel, worker.offsets, worker.keys.data(), split.bits, words, worker.multiplicity.data());
-  edges.multiplicity = worker.multiplicity.data();
-  return edges;
+DrawSpan SpanOf(Law law, float low, float high) {
+  return {law != Law::kBernoulli, law == Law::kPoissonMulti, low, high};
 }
 
-BlockEdges DrawBlock(const Call& call, const HeadWork& head, int64_t row0, int rows, Worker& worker) {
-  if (head.drawn->law != Law::kBernoulli) return DrawPoissonBlock(call, head, row0, rows, worker);
+DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker) {
+  const CpuKernels& kernels = *call.kernels;
   const DrawTables& tables = head.tables;
   const int64_t words = tables.words;
-  const bool tiles = HasManyEdges(head, row0, rows, 1.0f) && CanDrawTiles(head, row0, rows);
-  const bool plain = !head.gaps && !HasForced(head);
+  const bool many = HasManyEdges(head, row0, rows, span.high);
+  const bool tiles = many && CanDrawTiles(head, row0, rows);
+  const bool by_index = !head.gaps && !HasForced(head);
+  const bool lists = by_index && !(span.exact() ? tiles : many);
   DrawRow block_rows[kBlockRows];
   for (int r = 0; r < rows; ++r) block_rows[r] = RowOf(head, row0 + r);
-  if (plain && !tiles) {
-    worker.offsets[0] = 0;
-    for (int r = 0; r < rows;) {
-      const int64_t used = worker.offsets[r];
-      const int64_t room = used + head.columns + kDrawGroup + 64;
-      if (static_cast<int64_t>(worker.keys.size()) < room) worker.keys.resize(static_cast<size_t>(room + used));
-      const int drawn = call.kernels->draw_rows(tables, block_rows + r, rows - r, worker.draw,
-                                                worker.keys.data() + used, worker.offsets + r + 1);
-      for (int i = 0; i < drawn; ++i) worker.offsets[r + 1 + i] += used;
-      r += drawn;
-    }
-    BlockEdges edges;
-    edges.offsets = worker.offsets;
-    edges.keys = worker.keys.data();
-    edges.count = static_cast<uint64_t>(worker.offsets[rows]);
-    return edges;
-  }
+  DrawnBlock block;
+  std::unique_ptr<OpenPair[]> open;
+  std::unique_ptr<ParallelEdge[]> parallel;
+  if (!span.exact()) open.reset(new OpenPair[static_cast<size_t>(worker.draw.capacity)]);
+  if (span.parallel) parallel.reset(new ParallelEdge[static_cast<size_t>(worker.draw.capacity)]);
+  DrawExtras extras;
+  extras.open = open.get();
+  extras.parallel = parallel.get();
   uint64_t* bits = worker.position_bits;
   if (tiles) {
     for (int r = 0; r < rows; r += kTileRows) {
-      call.kernels->draw_tile(tables, block_rows + r, std::min(kTileRows, rows - r), worker.draw, bits + r * words);
+      extras.first_row = r;
+      kernels.draw_tile(tables, span, block_rows + r, std::min(kTileRows, rows - r), worker.draw, bits + r * words,
+                        extras);
+      TakeExtras(head, row0, span.parallel, extras, block);
     }
-    if (plain) return FromBits(call, head, rows, bits);
   } else {
-    std::fill(bits, bits + rows * words, 0);
+    if (!lists) std::fill(bits, bits + rows * words, 0);
+    std::vector<int64_t>& offsets = worker.lists.offsets;
+    offsets.assign(static_cast<size_t>(rows) + 1, 0);
     for (int r = 0; r < rows;) {
+      const int64_t used = lists ? offsets[r] : 0;
+      int32_t* keys = worker.lists.Room(used, head.columns + kDrawGroup + 64);
       int64_t ends[kBlockRows];
-      const int drawn = call.kernels->draw_rows(tables, block_rows + r, rows - r, worker.draw, worker.row_keys, ends);
+      extras.first_row = r;
+      const int drawn = kernels.draw_rows(tables, span, block_rows + r, rows - r, worker.draw, keys, ends, extras);
+      TakeExtras(head, row0, span.parallel, extras, block);
       int64_t e = 0;
       for (int i = 0; i < drawn; ++i, ++r) {
-        for (; e < ends[i]; ++e) {
-          bits[r * words + worker.row_keys[e] / 64] |= uint64_t{1} << (worker.row_keys[e] % 64);
-        }
+        offsets[r + 1] = used + ends[i];
+        if (lists) continue;
+        for (; e < ends[i]; ++e) bits[r * words + keys[e] / 64] |= uint64_t{1} << (keys[e] % 64);
       }
     }
+    if (lists) {
+      block.count = static_cast<uint64_t>(offsets[rows]);
+      return block;
+    }
   }
+  block.bits = bits;
+  if (!by_index) {
+    block.bits = worker.bits;
+    for (int r = 0; r < rows; ++r) {
+      if (HasForced(head)) AddForced(head, row0 + r, bits + r * words);
+      PackBits(head, bits + r * words, worker.bits + r * words);
+    }
+  }
+  block.count = static_cast<uint64_t>(kernels.count_bits(block.bits, rows * words));
+  return block;
+}
+
+void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
+                  EdgeLists& lists, std::vector<ParallelEdge>& parallel) {
+  std::vector<ParallelEdge> added;
+  for (const OpenPair& pair : edges) {
+    const ParallelEdge edge = {pair.row, pair.key, OpenMultiplicity(head.drawn->law, pair, tau)};
+    if (!pair.forced) added.push_back(edge);
+    if (edge.count > 1) parallel.push_back(edge);
+  }
+  if (bits == nullptr) return InsertEdges(added, rows, lists);
+  for (const ParallelEdge& edge : added) {
+    bits[edge.row * head.tables.words + edge.key / 64] |= uint64_t{1} << (edge.key % 64);
+  }
+}
+
+void ListBits(const Call& call, const Head& head, int rows, const uint64_t* bits, EdgeLists& lists) {
+  const int64_t words = head.tables.words;
+  lists.offsets.assign(static_cast<size_t>(rows) + 1, 0);
   for (int r = 0; r < rows; ++r) {
-    if (HasForced(head)) AddForced(head, row0 + r, bits + r * words);
-    PackBits(head, bits + r * words, worker.packed_bits + r * words);
+    const int64_t used = lists.offsets[r];
+    int32_t* keys = lists.Room(used, head.columns + 64);
+    lists.offsets[r + 1] = used + call.kernels->list_bits(bits + r * words, words, 0, keys);
   }
-  return FromBits(call, head, rows, worker.packed_bits);
+}
+
+void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> parallel, const uint64_t* bits,
+                     EdgeLists& lists) {
+  const std::vector<int64_t>& offsets = lists.offsets;
+  lists.multiplicity.assign(static_cast<size_t>(offsets[rows]), 1.0f);
+  if (bits == nullptr) {
+    for (const ParallelEdge& edge : parallel) {
+      const int32_t* keys = lists.keys.data();
+      const int32_t* found = std::lower_bound(keys + offsets[edge.row], keys + offsets[edge.row + 1], edge.key);
+      lists.multiplicity[found - keys] = static_cast<float>(edge.count);
+    }
+    return;
+  }
+  int32_t row = -1;
+  int64_t word = 0, before = 0;  // edges of the row before the word
+  for (const ParallelEdge& edge : parallel) {
+    if (edge.row != row || edge.key / 64 < word) {
+      row = edge.row;
+      word = 0;
+      before = offsets[row];
+    }
+    const uint64_t* row_bits = bits + row * head.tables.words;
+    for (; word < edge.key / 64; ++word) before += std::popcount(row_bits[word]);
+    const uint64_t below = row_bits[word] & ((uint64_t{1} << (edge.key % 64)) - 1);
+    lists.multiplicity[before + std::popcount(below)] = static_cast<float>(edge.count);
+  }
 }
 
 }  // namespace edgewise::cpu_attention

@@ -47,22 +47,6 @@ void CopyRows(const float* from, int64_t stride, int64_t rows, int columns, int 
   }
 }
 
-// What a head needs decides how much memory; run once to count bytes (memory == nullptr) and once to take them.
-class Layout {
- public:
-  explicit Layout(Memory* memory) : memory_(memory) {}
-  template <typename T>
-  void operator()(T*& pointer, int64_t count) {
-    bytes_ += Memory::Rounded(static_cast<size_t>(count) * sizeof(T));
-    if (memory_ != nullptr) pointer = memory_->Take<T>(count);
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  Memory* memory_;
-  size_t bytes_ = 0;
-};
-
 // In eight chains: one would wait for itself.
 double Sum(const float* values, int64_t count) {
   double sum[8] = {};
@@ -80,7 +64,7 @@ struct Needs {
   bool copy_k = false, copy_v = false, k_tiles = false, y_tiles = false;
 };
 
-Needs NeedsOf(const Call& call, const HeadWork& head) {
+Needs NeedsOf(const Call& call, const Head& head) {
   const AttentionInputs& inputs = *call.inputs;
   Needs needs;
   // Rows of several heads lie far apart and would fall into few sets of the caches.
@@ -89,7 +73,7 @@ Needs NeedsOf(const Call& call, const HeadWork& head) {
     return head.depth != columns || m.stride != head.depth || reinterpret_cast<uintptr_t>(m.data) % 64 != 0;
   };
   needs.copy_k = copied(inputs.k, inputs.head_dim);
-  needs.copy_v = copied(inputs.v, ValueDim(inputs));
+  needs.copy_v = copied(inputs.v, call.value_dim());
   if (head.plan != nullptr) {
     needs.copy_k = head.problem->report->want_graph && head.depth != inputs.head_dim;
     needs.copy_v = needs.copy_v && head.plan->shared;
@@ -107,30 +91,31 @@ Needs NeedsOf(const Call& call, const HeadWork& head) {
   return needs;
 }
 
-void Place(const Needs& needs, HeadWork& head, Layout& layout) {
+template <typename Place>
+void PlaceArrays(const Needs& needs, Head& head, const Place& place) {
   const int64_t tiles = (head.n + kTileKeys - 1) / kTileKeys;
-  if (needs.copy_k) layout(head.k_copy, head.n * head.depth);
-  if (needs.copy_v) layout(head.v_copy, head.n * head.depth);
-  if (needs.k_tiles) layout(head.k_tiles, tiles * head.depth * kTileKeys);
+  if (needs.copy_k) place(head.k_copy, head.n * head.depth);
+  if (needs.copy_v) place(head.v_copy, head.n * head.depth);
+  if (needs.k_tiles) place(head.k_tiles, tiles * head.depth * kTileKeys);
   if (head.drawn == nullptr) return;
-  layout(head.valid, head.tables.words);
-  layout(head.bound, head.columns);
-  layout(head.philox, head.columns / kDrawColumns * 32);
-  if (needs.y_tiles) layout(head.y_tiles, head.columns * head.tables.rank);
-  if (head.gaps) layout(head.packed, head.columns);
+  place(head.tables.valid, head.tables.words);
+  place(head.tables.bound, head.columns);
+  place(head.tables.philox, head.columns / kDrawColumns * 32);
+  if (needs.y_tiles) place(head.tables.y_tiles, head.columns * head.tables.rank);
+  if (head.gaps) place(head.tables.packed, head.columns);
 }
 
-void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
+void FillDrawChunk(Head& head, int64_t begin, int64_t end) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
   for (int64_t column = begin; column < end; column += 16) {
     const int64_t block = column / 16;
-    FillPhilox(tables, static_cast<uint32_t>(block), head.philox + block / 8 * 32, static_cast<int>(block % 8));
+    FillPhilox(tables, static_cast<uint32_t>(block), tables.philox + block / 8 * 32, static_cast<int>(block % 8));
   }
-  std::fill(head.valid + begin / 64, head.valid + end / 64, 0);
-  std::fill(head.bound + begin, head.bound + end, 0);
-  if (head.y_tiles != nullptr) std::fill(head.y_tiles + begin * rank, head.y_tiles + end * rank, 0.0f);
-  if (head.packed != nullptr) std::fill(head.packed + begin, head.packed + end, 0);
+  std::fill(tables.valid + begin / 64, tables.valid + end / 64, 0);
+  std::fill(tables.bound + begin, tables.bound + end, 0);
+  if (tables.y_tiles != nullptr) std::fill(tables.y_tiles + begin * rank, tables.y_tiles + end * rank, 0.0f);
+  if (tables.packed != nullptr) std::fill(tables.packed + begin, tables.packed + end, 0);
   const float range = static_cast<float>(65535 - tables.bound_lift);
   const float scale = tables.key_scale > 0.0f ? range / tables.key_scale : 0.0f;
   const float lift = static_cast<float>(tables.bound_lift) + 1.0f;
@@ -139,9 +124,9 @@ void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
     const float bound = head.key_bound[token] * scale + lift;  // rounded up, or further
     const int64_t word = position / 64;
     const int column = static_cast<int>(position % 64);
-    head.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
-    if (head.y_tiles == nullptr) return;
-    float* tile = head.y_tiles + word * rank * 64 + TilePlace(column);
+    tables.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
+    if (tables.y_tiles == nullptr) return;
+    float* tile = tables.y_tiles + word * rank * 64 + TilePlace(column);
     const float* y = tables.y + token * rank;
     float square = 0.0f;
     for (int t = 0; t < rank; ++t) {
@@ -154,7 +139,7 @@ void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
     const int64_t last = std::min(end, head.n);
     for (int64_t token = begin; token < last; ++token) place(token, token);
     for (int64_t word = begin / 64; word * 64 < last; ++word) {
-      head.valid[word] = ~uint64_t{0} >> (64 - std::min<int64_t>(64, last - word * 64));
+      tables.valid[word] = ~uint64_t{0} >> (64 - std::min<int64_t>(64, last - word * 64));
     }
   } else {
     const int32_t* positions = head.problem->positions;
@@ -162,8 +147,8 @@ void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
     for (int64_t token = first - positions; token < head.n && positions[token] < end; ++token) {
       const int64_t position = positions[token];
       place(token, position);
-      head.valid[position / 64] |= uint64_t{1} << (position % 64);
-      head.packed[position] = static_cast<int32_t>(token);
+      tables.valid[position / 64] |= uint64_t{1} << (position % 64);
+      tables.packed[position] = static_cast<int32_t>(token);
     }
   }
   if (norm > 0.0f) {  // a maximum does not depend on who comes first
@@ -175,16 +160,16 @@ void FillDrawChunk(HeadWork& head, int64_t begin, int64_t end) {
   }
 }
 
-void FillChunk(const Call& call, HeadWork& head, int64_t chunk) {
+void FillChunk(const Call& call, Head& head, int64_t chunk) {
   const AttentionInputs& inputs = *call.inputs;
   const int head_dim = inputs.head_dim;
   const int64_t begin = chunk * kChunk;
   const int64_t end = std::min(begin + kChunk, head.n);
   const int64_t row = head.problem->first_row + begin;
   if (begin < end) {
-    const float* k = inputs.k.row(row) + head.head * head_dim;
-    const int value_dim = ValueDim(inputs);
-    const float* v = inputs.v.row(row) + head.head * value_dim;
+    const float* k = inputs.k.row(row) + head.index * head_dim;
+    const int value_dim = call.value_dim();
+    const float* v = inputs.v.row(row) + head.index * value_dim;
     if (head.k_copy != nullptr) {
       CopyRows(k, inputs.k.stride, end - begin, head_dim, head.depth, head.k_copy + begin * head.depth);
     }
@@ -204,9 +189,9 @@ void FillChunk(const Call& call, HeadWork& head, int64_t chunk) {
   }
 }
 
-void Measure(const AttentionInputs& inputs, HeadWork& head) {
+void Measure(const AttentionInputs& inputs, Head& head) {
   const Memberships& m = inputs.memberships;
-  const int64_t first = head.head * m.rows + head.problem->first_row;
+  const int64_t first = head.index * m.rows + head.problem->first_row;
   DrawTables& tables = head.tables;
   tables.rank = m.rank;
   tables.y = m.y + first * m.rank;
@@ -217,8 +202,8 @@ void Measure(const AttentionInputs& inputs, HeadWork& head) {
   const RandomKey& key = head.drawn->key;
   tables.seed[0] = static_cast<uint32_t>(key.seed);
   tables.seed[1] = static_cast<uint32_t>(key.seed >> 32);
-  tables.bytes_word = CounterWord(key, static_cast<uint32_t>(head.head), kStreamBytes);
-  tables.low_word = CounterWord(key, static_cast<uint32_t>(head.head), kStreamLow);
+  tables.bytes_word = CounterWord(key, static_cast<uint32_t>(head.index), kStreamBytes);
+  tables.low_word = CounterWord(key, static_cast<uint32_t>(head.index), kStreamLow);
   tables.sample = key.sample;
   for (int64_t j = 0; j < head.n; ++j) tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
   head.bound_sum = Sum(head.key_bound, head.n);
@@ -233,54 +218,44 @@ void Measure(const AttentionInputs& inputs, HeadWork& head) {
 void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
   const AttentionInputs& inputs = *call.inputs;
   const auto measure = [&](int64_t i, int) {
-    HeadWork& head = call.heads[i];
+    Head& head = call.heads[i];
     const AttentionProblem& problem = *head.problem;
     const int64_t last = head.position(head.n - 1);
     head.gaps = last != head.n - 1;
     head.columns = (last + kDrawColumns) / kDrawColumns * kDrawColumns;
     head.tables.words = head.columns / 64;
-    head.q = inputs.q.row(problem.first_row + problem.query_shift) + head.head * inputs.head_dim;
+    head.q = inputs.q.row(problem.first_row + problem.query_shift) + head.index * inputs.head_dim;
     head.q_stride = inputs.q.stride;
     if (head.drawn != nullptr) Measure(inputs, head);
   };
   const auto heads = static_cast<int64_t>(call.heads.size());
-  if (std::any_of(call.heads.begin(), call.heads.end(), [](const HeadWork& head) { return head.drawn != nullptr; })) {
+  if (std::any_of(call.heads.begin(), call.heads.end(), [](const Head& head) { return head.drawn != nullptr; })) {
     pool.For(heads, measure);
   } else {
     for (int64_t i = 0; i < heads; ++i) measure(i, 0);
   }
   std::vector<Needs> needs;
-  Layout count(nullptr), take(&memory);
-  for (HeadWork& head : call.heads) {
-    needs.push_back(NeedsOf(call, head));
-    Place(needs.back(), head, count);
-  }
-  memory.Reserve(count.bytes());
+  for (Head& head : call.heads) needs.push_back(NeedsOf(call, head));
+  memory.Lay([&](const auto& place) {
+    for (size_t i = 0; i < call.heads.size(); ++i) PlaceArrays(needs[i], call.heads[i], place);
+  });
   std::vector<std::pair<int32_t, int32_t>> chunks;
   int64_t cost = 0;
   for (size_t i = 0; i < call.heads.size(); ++i) {
-    HeadWork& head = call.heads[i];
-    Place(needs[i], head, take);
-    const float* k = inputs.k.row(head.problem->first_row) + head.head * inputs.head_dim;
-    const float* v = inputs.v.row(head.problem->first_row) + head.head * ValueDim(inputs);
-    head.k = head.k_copy != nullptr ? head.k_copy : k;
-    head.v = head.v_copy != nullptr ? head.v_copy : v;
-    head.k_stride = head.k_copy != nullptr ? head.depth : inputs.k.stride;
-    head.v_stride = head.v_copy != nullptr ? head.depth : inputs.v.stride;
-    head.k_columns = head.k_copy != nullptr ? head.depth : inputs.head_dim;
-    head.v_columns = head.v_copy != nullptr ? head.depth : ValueDim(inputs);
-    head.tables.valid = head.valid;
+    Head& head = call.heads[i];
+    const bool k_copied = head.k_copy != nullptr, v_copied = head.v_copy != nullptr;
+    head.k = k_copied ? head.k_copy : inputs.k.row(head.problem->first_row) + head.index * inputs.head_dim;
+    head.v = v_copied ? head.v_copy : inputs.v.row(head.problem->first_row) + head.index * call.value_dim();
+    head.k_stride = k_copied ? head.depth : inputs.k.stride;
+    head.v_stride = v_copied ? head.depth : inputs.v.stride;
+    head.k_columns = k_copied ? head.depth : inputs.head_dim;
+    head.v_columns = v_copied ? head.depth : call.value_dim();
     head.tables.full_words = head.gaps ? 0 : head.n / 64;
-    head.tables.bound = head.bound;
-    head.tables.philox = head.philox;
-    head.tables.y_tiles = head.y_tiles;
-    head.tables.packed = head.packed;
-    if (head.drawn == nullptr && !needs[i].copy_k && !needs[i].copy_v && !needs[i].k_tiles) continue;
+    if (head.drawn == nullptr && !k_copied && !v_copied && !needs[i].k_tiles) continue;
     const int64_t span = head.drawn != nullptr ? head.columns : head.n;
     for (int64_t chunk = 0; chunk * kChunk < span; ++chunk) {
       chunks.emplace_back(static_cast<int32_t>(i), static_cast<int32_t>(chunk));
-      cost += 1 + (needs[i].copy_k ? 2 : 0) + (needs[i].copy_v ? 2 : 0) + (needs[i].k_tiles ? 4 : 0) +
-              (needs[i].y_tiles ? 8 : 0);
+      cost += 1 + (k_copied ? 2 : 0) + (v_copied ? 2 : 0) + (needs[i].k_tiles ? 4 : 0) + (needs[i].y_tiles ? 8 : 0);
     }
   }
   const auto fill = [&](int64_t i, int) { FillChunk(call, call.heads[chunks[i].first], chunks[i].second); };

@@ -1,4 +1,4 @@
-// What a call of CpuAttend reports of its heads. Internal to attention*.cc.
+// Reports of attention on the CPU. Internal to this folder.
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_REPORT_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_REPORT_H_
 
@@ -8,34 +8,34 @@
 
 namespace edgewise::cpu_attention {
 
-// Calls visit(keys, count, multiplicity or null) for one row.
-template <typename Visit>
-void VisitRow(const Call& call, const HeadWork&, const BlockEdges& edges, int row, Worker& worker, const Visit& visit) {
-  if (edges.offsets != nullptr) {
-    const int64_t begin = edges.offsets[row];
-    visit(edges.keys + begin, edges.offsets[row + 1] - begin,
-          edges.multiplicity == nullptr ? nullptr : edges.multiplicity + begin);
-  } else {
-    const int64_t count =
-        call.kernels->list_bits(edges.bits + row * edges.bit_words, edges.bit_words, 0, worker.row_keys);
-    visit(worker.row_keys, count, static_cast<const float*>(nullptr));
-  }
-}
+// A view of the edges of one block of query rows, rows and keys as token indices.
+struct BlockEdges {
+  const uint64_t* bits = nullptr;  // [rows, bit_words], or
+  int64_t bit_words = 0;
+  const int64_t* offsets = nullptr;     // [rows + 1] into
+  const int32_t* keys = nullptr;        // ascending within a row
+  const float* multiplicity = nullptr;  // as keys; null: all 1
+  uint64_t count = 0;
+};
 
-// Keeps the edges of row r of a block, and their softmax weights, for the report.
-struct RowKeys {
+// The edges of one row.
+struct RowEdges {
   const int32_t* keys;
   int64_t count;
   const float* multiplicity;  // null: all 1
-  bool multi;                 // the report lists multiplicities
 };
-void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowKeys& row, BlockResult& result);
+// The edges of row `row` of a block; bits are listed in worker.row_keys.
+RowEdges RowOfBlock(const Call& call, const BlockEdges& edges, int row, Worker& worker);
 
-// Notes one block's counts, and its degrees, graph and mean number of edges where they are asked for.
-void Report(const Call& call, const HeadWork& head, const AttendBlock& attended, const BlockEdges& edges, int64_t row0,
-            Worker& worker, BlockResult& result);
+// Appends the edges of row r of a block and their softmax weights to the graph. `multi`: and their multiplicities.
+void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowEdges& row, bool multi,
+               BlockReport& report);
 
-// Adds up what the blocks left, in their order.
+// Reports one block: its counts, and its degrees, graph and expected edges where they are wanted.
+void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended, const BlockEdges& edges, int64_t row0,
+                 Worker& worker, BlockReport& report);
+
+// Adds up the reports of the blocks, in their order.
 void CollectReports(Call& call);
 
 }  // namespace edgewise::cpu_attention

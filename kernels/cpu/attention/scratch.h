@@ -1,38 +1,93 @@
-// The memory of an attention call on the CPU.
+// Memory that attention on the CPU keeps between calls. The backend owns it and passes it in.
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_SCRATCH_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_SCRATCH_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <type_traits>
+#include <vector>
 
-namespace edgewise::cpu_attention {
+#include "kernels/cpu/simd/kernels.h"
 
-// 64-byte aligned memory that grows and is kept between calls; contents are lost when it grows.
+namespace edgewise {
+namespace cpu_attention {
+
+// 64-byte aligned memory that grows. Arrays laid out in it lose their contents when it is laid out again.
 class Memory {
  public:
-  Memory() = default;
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  ~Memory();
-
-  // Throws std::bad_alloc.
-  void Reserve(size_t bytes);
-  void ReleaseAbove(size_t bytes);
-  // Next `count` objects of the reserved bytes, 64-byte aligned.
-  template <typename T>
-  T* Take(int64_t count) {
-    T* taken = reinterpret_cast<T*>(data_ + used_);
-    used_ += Rounded(count * sizeof(T));
-    return taken;
+  // Lays out the arrays that visit(place) names by place(pointer, count). Calls `visit` twice: once to count bytes and
+  // once to set the pointers. Throws std::bad_alloc.
+  template <typename Visit>
+  void Lay(const Visit& visit) {
+    size_t bytes = 0;
+    visit([&](auto*& pointer, int64_t count) { bytes += Rounded(static_cast<size_t>(count) * sizeof(*pointer)); });
+    Reserve(bytes);
+    std::byte* next = data_.get();
+    visit([&](auto*& pointer, int64_t count) {
+      pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(next);
+      next += Rounded(static_cast<size_t>(count) * sizeof(*pointer));
+    });
   }
-  static constexpr size_t Rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+  void ReleaseAbove(size_t bytes);
 
  private:
-  std::byte* data_ = nullptr;
+  struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+  };
+  static constexpr size_t Rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+  void Reserve(size_t bytes);
+
+  std::unique_ptr<std::byte, Free> data_;
   size_t size_ = 0;
-  size_t used_ = 0;
 };
 
-}  // namespace edgewise::cpu_attention
+// Edges of one block of query rows as lists of keys, rows and keys as token indices.
+struct EdgeLists {
+  std::vector<int64_t> offsets;     // [rows + 1] into
+  std::vector<int32_t> keys;        // ascending within a row; may have room beyond the last
+  std::vector<float> multiplicity;  // as keys; empty: all 1
+
+  // Room for `more` keys after the first `used`.
+  int32_t* Room(int64_t used, int64_t more) {
+    const auto room = static_cast<size_t>(used + more);
+    if (keys.size() < room) keys.resize(room + static_cast<size_t>(used));
+    return keys.data() + used;
+  }
+};
+
+// Buffers of one thread of the pool, for one block of query rows of the longest sequence of a call.
+struct alignas(64) Worker {
+  Memory call_memory;   // of the arrays below
+  Memory block_memory;  // of AttendBlock
+  DrawScratch draw;
+  uint64_t* position_bits = nullptr;   // [kBlockRows, words] edges by position
+  uint64_t* bits = nullptr;            // [kBlockRows, words] edges by token index
+  int32_t* row_keys = nullptr;         // [columns + 64]
+  float* q = nullptr;                  // [kBlockRows, depth]
+  float* sums = nullptr;               // [kBlockRows, depth]
+  float* weight_sum = nullptr;         // [kBlockRows]
+  float* max_score = nullptr;          // [kBlockRows]
+  int32_t* limits = nullptr;           // [kBlockRows] AttendBlock::limits
+  int32_t* query_positions = nullptr;  // [kBlockRows] AttendBlock::query_positions
+  EdgeLists lists;
+
+  // Throws std::bad_alloc.
+  void Prepare(int64_t columns, int depth);
+};
+
+}  // namespace cpu_attention
+
+// All memory of CpuAttend between calls. One thread at a time.
+struct AttentionScratch {
+  cpu_attention::Memory heads;                 // operands and draw tables of a call's heads
+  std::vector<cpu_attention::Worker> workers;  // [threads of the pool]
+
+  // Gives back what a long sequence took; throws nothing.
+  void ReleaseAbove(size_t bytes_each);
+};
+
+}  // namespace edgewise
 
 #endif  // EDGEWISE_KERNELS_CPU_ATTENTION_SCRATCH_H_

@@ -1,10 +1,16 @@
-// Biases of scores, by the positions of query and key. Included by the file of each instruction set after its
-// vector_*.h.
+// Biases of scores, by the positions of query and key.
 //
-// Added as bias * log2(e) + score by one operation wherever a score meets a bias, so that how the positions of some
-// keys lie changes no bit.
+// A score and its bias meet in one operation everywhere, bias * log2(e) + score, so no bit depends on whether the
+// positions of the keys follow each other.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_BIAS_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_BIAS_INL_
+
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+inline constexpr float kLowest = -3.0e38f;  // below every score, and its differences are finite
 
 // base[places[l]] in lane l.
 EDGEWISE_INLINE F GatherFloats(const float* base, const int32_t* places) {
@@ -79,3 +85,5 @@ static void AddTileBias(const AttendBlock& block, int row, const TilePositions& 
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_BIAS_INL_

@@ -1,15 +1,15 @@
-// Drawing edges with AVX-512: exactly the graph of kernels/draw.h. Included by attention_avx512.cc
-// after draw_philox_avx512.inl.
+// Drawing edges with AVX-512: the graph of kernels/draw.h, bit for bit.
 //
-// Most pairs are settled by one random byte against a bound: 64 columns a step. Pairs that pass it get their exact p,
-// 16 at a time; only when the byte equals floor(256 p) is the low word of the uniform drawn, 16 at a time as well.
+// One random byte against a bound rejects most pairs, 64 columns a step. Pairs that pass get their exact p, 16 at a
+// time. Only where the byte does not decide is the low word of the uniform drawn, 16 pairs at a time as well.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_DRAW_AVX512_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_DRAW_AVX512_INL_
+
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/philox_avx512.inl"
+#include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
-
-alignas(64) static const uint8_t kIota[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
-                                              16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
-                                              32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
-                                              48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
 // Appends `from` + the places of the set bits of `mask`, and their bytes. No branch on what is rare: compresses go to
 // registers, whole vectors are stored and the end moves on.
@@ -172,76 +172,196 @@ EDGEWISE_INLINE int64_t EndRow(const DrawScratch& scratch, int row, int64_t begi
   return 16 * (last + 1);
 }
 
-// Decides batches first..last-1 of candidates under law bernoulli: u < p with u = (byte + low / 2^32) / 256. A byte per
-// candidate in `accept`, its high bit set for an edge. Rows are taken together and nothing branches on what was drawn:
-// every pass runs at the speed of its arithmetic.
-template <int kVectors>
-static void Decide(const DrawTables& tables, const DrawRow* rows, const DrawScratch& scratch, int64_t first,
-                   int64_t last) {
+// Margin of chances, which are computed in units of 1/256 as bytes are. Their relative error is below 1e-6; the chances
+// of two and more parallel edges are differences, with an absolute error of the same size.
+inline constexpr float kChanceMargin = 4e-6f;
+
+// P(at least k edges) and P(k edges) of 16 pairs, k going up from 1.
+struct Tail {
+  F rate, at_least, exactly;
+};
+
+EDGEWISE_INLINE Tail FirstTail(bool poisson, F rate) {
+  if (!poisson) return {rate, rate, Zero()};
+  // (1 - exp(-r)) / r on [0, 1], interpolated; error below 2e-7.
+  F p = Broadcast(0.00012907631f);
+  p = Fma(p, rate, Broadcast(-0.00130077496f));
+  p = Fma(p, rate, Broadcast(0.00827550484f));
+  p = Fma(p, rate, Broadcast(-0.0416468493f));
+  p = Fma(p, rate, Broadcast(0.166663403f));
+  p = Fma(p, rate, Broadcast(-0.499999797f));
+  p = Fma(p, rate, Broadcast(0.999999998f));
+  const F any = rate * p;
+  return {rate, any, rate * (Broadcast(1.0f) - any)};
+}
+EDGEWISE_INLINE void NextTail(Tail& tail, int k) {
+  tail.at_least = tail.at_least - tail.exactly;
+  tail.exactly = tail.exactly * tail.rate * Broadcast(1.0f / static_cast<float>(k));
+}
+
+// Multiplicities of 16 pairs with 256 u in [bottom, top], as far as they are the same for every tau of the span.
+// `open`: more edges are possible than are certain.
+struct Multiplicities {
+  V count;
+  __mmask16 edge, parallel, open;
+};
+EDGEWISE_INLINE Multiplicities FindMultiplicities(const DrawSpan& span, F rates, F bottom, F top, __mmask16 lanes) {
+  const F below = Broadcast(256.0f * (1.0f - kChanceMargin));
+  const F above = Broadcast(256.0f * (1.0f + kChanceMargin));
+  const bool wide = span.low < span.high;
+  Tail high = FirstTail(span.poisson, rates * Broadcast(span.high));
+  Tail low = wide ? FirstTail(span.poisson, rates * Broadcast(span.low)) : high;
+  const __mmask16 edge = _mm512_mask_cmp_ps_mask(lanes, top, low.at_least * below, _CMP_LT_OQ);
+  Multiplicities found;
+  found.open = _mm512_mask_cmp_ps_mask(lanes & ~edge, bottom, high.at_least * above, _CMP_LE_OQ);
+  found.edge = edge;
+  found.parallel = 0;
+  found.count = _mm512_maskz_set1_epi32(edge, 1);
+  if (!span.parallel) return found;
+  const F margin = Broadcast(256.0f * kChanceMargin);
+  __mmask16 active = edge;
+  for (int k = 2; active != 0; ++k) {
+    NextTail(high, k);
+    if (wide) {
+      NextTail(low, k);
+    } else {
+      low = high;
+    }
+    const __mmask16 certain = _mm512_mask_cmp_ps_mask(active, top, Fma(low.at_least, below, -margin), _CMP_LT_OQ);
+    found.open |= _mm512_mask_cmp_ps_mask(active & ~certain, bottom, Fma(high.at_least, above, margin), _CMP_LE_OQ);
+    found.count = _mm512_mask_add_epi32(found.count, certain, found.count, _mm512_set1_epi32(1));
+    found.parallel |= certain;
+    active = certain;
+  }
+  found.edge &= ~found.open;
+  found.parallel &= ~found.open;
+  return found;
+}
+
+EDGEWISE_INLINE void StoreCounts(uint8_t* to, const Multiplicities& found) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
+                   _mm512_cvtepi32_epi8(_mm512_maskz_mov_epi32(found.edge, found.count)));
+}
+
+// Decides batches first..last-1 of candidates: fills scratch.count, 0 for no edge. Open pairs go to `extras` and count
+// as no edge. Exact spans decide u < p with u = (byte + low / 2^32) / 256 and leave no pair open; others compare
+// chances in float32 with a margin. Rows are taken together and nothing branches on random numbers: every pass runs at
+// the speed of its arithmetic.
+template <bool kExact, int kVectors>
+static void DecideBatches(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows,
+                          const DrawScratch& scratch, int64_t first, int64_t last, DrawExtras& extras) {
   const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
   int64_t ties = 0;
   for (int64_t b = first; b < last; ++b) {
     const DrawRow& row = rows[scratch.batch_row[b]];
     const int64_t e = 16 * b;
     const F rates = Rates<kVectors>(tables, LoadOperand<kVectors>(row.x), scratch.column + e);
-    const F scaled = rates * Broadcast(256.0f);
-    const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     const F bytes =
         _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
-    const __mmask16 less = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ);
-    const __mmask16 tie = _mm512_mask_cmp_ps_mask(scratch.batch_lanes[b], bytes, whole, _CMP_EQ_OQ);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.accept + e), _mm_movm_epi8(less));
-    // low < fraction * 2^32, and low is whole: low < the ceiling. All exact: p has 24 significant bits.
-    const V limit = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
-                                             _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    __mmask16 tie;
+    V value;
+    if constexpr (kExact) {
+      const F scaled = rates * Broadcast(256.0f);
+      const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+      const __mmask16 less = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.count + e), _mm_movm_epi8(less));
+      tie = _mm512_mask_cmp_ps_mask(scratch.batch_lanes[b], bytes, whole, _CMP_EQ_OQ);
+      // low < fraction * 2^32, and low is whole: low < the ceiling. All exact: p has 24 significant bits.
+      value = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
+                                       _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    } else {
+      const Multiplicities found =
+          FindMultiplicities(span, rates, bytes, bytes + Broadcast(1.0f), scratch.batch_lanes[b]);
+      StoreCounts(scratch.count + e, found);
+      tie = found.open;
+      value = _mm512_castps_si512(rates);
+    }
     const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
     _mm512_storeu_si512(scratch.tie + ties, _mm512_maskz_compress_epi32(tie, index));
-    _mm512_storeu_si512(scratch.tie_low + ties, _mm512_maskz_compress_epi32(tie, limit));
+    _mm512_storeu_si512(scratch.tie_value + ties, _mm512_maskz_compress_epi32(tie, value));
     _mm512_storeu_si512(scratch.tie_query + ties, _mm512_set1_epi32(static_cast<int>(row.position)));
     ties += _mm_popcnt_u32(tie);
   }
   // Lanes beyond the ties point at the place after the last candidate of all.
   _mm512_storeu_si512(scratch.tie + ties, _mm512_set1_epi32(static_cast<int>(scratch.capacity)));
   for (int64_t t = 0; t < ties; t += 16) {
-    const V keys = _mm512_i32gather_epi32(_mm512_loadu_si512(scratch.tie + t), scratch.column, 4);
-    const V low = LowWords(tables, _mm512_loadu_si512(scratch.tie_query + t), keys);
-    const __mmask16 edges = _mm512_cmplt_epu32_mask(low, _mm512_loadu_si512(scratch.tie_low + t));
-    alignas(16) uint8_t accept[16];
-    _mm_store_si128(reinterpret_cast<__m128i*>(accept), _mm_movm_epi8(edges));
-    for (int k = 0; k < 16; ++k) scratch.accept[scratch.tie[t + k]] = accept[k];
+    const V places = _mm512_loadu_si512(scratch.tie + t);
+    const V columns = _mm512_i32gather_epi32(places, scratch.column, 4);
+    const V low = LowWords(tables, _mm512_loadu_si512(scratch.tie_query + t), columns);
+    const V values = _mm512_loadu_si512(scratch.tie_value + t);
+    alignas(16) uint8_t count[16];
+    if constexpr (kExact) {
+      _mm_store_si128(reinterpret_cast<__m128i*>(count), _mm_movm_epi8(_mm512_cmplt_epu32_mask(low, values)));
+    } else {
+      const __mmask16 lanes = static_cast<__mmask16>(ties - t < 16 ? (1u << (ties - t)) - 1 : 0xFFFFu);
+      const V bytes = _mm512_and_si512(_mm512_i32gather_epi32(places, scratch.byte, 1), _mm512_set1_epi32(255));
+      const F uniform = Fma(_mm512_cvtepu32_ps(low), Broadcast(1.0f / 4294967296.0f), _mm512_cvtepi32_ps(bytes));
+      const F rates = _mm512_castsi512_ps(values);
+      const Multiplicities found = FindMultiplicities(span, rates, uniform, uniform, lanes);
+      alignas(64) uint32_t word[16];
+      _mm512_store_si512(word, low);
+      StoreCounts(count, found);
+      for (uint32_t open = found.open; open != 0; open &= open - 1) {
+        const int k = __builtin_ctz(open);
+        const uint32_t place = scratch.tie[t + k];
+        extras.open[extras.opens++] = {extras.first_row + scratch.batch_row[place / 16],
+                                       static_cast<int32_t>(scratch.column[place]), rates[k], false,
+                                       static_cast<uint64_t>(scratch.byte[place]) << 32 | word[k]};
+      }
+    }
+    for (int k = 0; k < 16; ++k) scratch.count[scratch.tie[t + k]] = count[k];
   }
 }
 
-EDGEWISE_INLINE void DecideAny(const DrawTables& tables, const DrawRow* rows, const DrawScratch& scratch, int64_t first,
-                               int64_t last) {
-  if (tables.rank == 32) return Decide<2>(tables, rows, scratch, first, last);
-  Decide<0>(tables, rows, scratch, first, last);
+template <bool kExact>
+EDGEWISE_INLINE void Decide(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows,
+                            const DrawScratch& scratch, int64_t first, int64_t last, DrawExtras& extras) {
+  if (tables.rank == 32) return DecideBatches<kExact, 2>(tables, span, rows, scratch, first, last, extras);
+  DecideBatches<kExact, 0>(tables, span, rows, scratch, first, last, extras);
 }
 
-// Which of a batch's candidates are edges.
-EDGEWISE_INLINE uint32_t Accepted(const DrawScratch& scratch, int64_t batch) {
-  return _mm_movepi8_mask(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.accept + 16 * batch))) &
-         scratch.batch_lanes[batch];
+// Which of a batch's candidates are edges. Lists those that are several.
+template <bool kExact>
+EDGEWISE_INLINE uint32_t TakeBatch(const DrawScratch& scratch, int64_t batch, DrawExtras& extras) {
+  const __m128i count = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.count + 16 * batch));
+  if constexpr (!kExact) {
+    for (uint32_t parallel = _mm_cmpgt_epu8_mask(count, _mm_set1_epi8(1)) & scratch.batch_lanes[batch]; parallel != 0;
+         parallel &= parallel - 1) {
+      const int64_t e = 16 * batch + __builtin_ctz(parallel);
+      extras.parallel[extras.parallels++] = {extras.first_row + scratch.batch_row[batch],
+                                             static_cast<int32_t>(scratch.column[e]), scratch.count[e]};
+    }
+  }
+  return _mm_test_epi8_mask(count, count) & scratch.batch_lanes[batch];
 }
 
-static int DrawRows(const DrawTables& tables, const DrawRow* rows, int count, const DrawScratch& scratch,
-                    int32_t* positions, int64_t* ends) {
+template <bool kExact>
+static int DrawRowsOf(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                      const DrawScratch& scratch, int32_t* positions, int64_t* ends, DrawExtras& extras) {
   int64_t size = 0;
   int drawn = 0;
   for (; drawn < count && size <= kDrawGroup; ++drawn) {
-    const int64_t end = Scan(tables, rows[drawn], 1.0f, scratch.column, scratch.byte, size);
+    const int64_t end = Scan(tables, rows[drawn], span.high, scratch.column, scratch.byte, size);
     size = EndRow(scratch, drawn, size, end);
   }
-  DecideAny(tables, rows, scratch, 0, size / 16);
+  Decide<kExact>(tables, span, rows, scratch, 0, size / 16, extras);
   int64_t edges = 0;
   for (int64_t b = 0; b < size / 16; ++b) {
-    const uint32_t accept = Accepted(scratch, b);
-    _mm512_storeu_si512(positions + edges, _mm512_maskz_compress_epi32(static_cast<__mmask16>(accept),
+    const uint32_t taken = TakeBatch<kExact>(scratch, b, extras);
+    _mm512_storeu_si512(positions + edges, _mm512_maskz_compress_epi32(static_cast<__mmask16>(taken),
                                                                        _mm512_loadu_si512(scratch.column + 16 * b)));
-    edges += _mm_popcnt_u32(accept);
+    edges += _mm_popcnt_u32(taken);
     ends[scratch.batch_row[b]] = edges;
   }
   return drawn;
 }
 
+static int DrawRows(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                    const DrawScratch& scratch, int32_t* positions, int64_t* ends, DrawExtras& extras) {
+  const auto draw = span.exact() ? DrawRowsOf<true> : DrawRowsOf<false>;
+  return draw(tables, span, rows, count, scratch, positions, ends, extras);
+}
+
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_DRAW_AVX512_INL_

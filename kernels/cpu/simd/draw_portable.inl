@@ -1,5 +1,10 @@
-// Drawing edges in plain C++: exactly the graph of kernels/draw.h, in the same steps as draw_avx512.inl. Included by
-// the files of instruction sets that have no kernel of their own.
+// Drawing edges in plain C++: the graph of kernels/draw.h, bit for bit, in the steps of draw_avx512.inl.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_DRAW_PORTABLE_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_DRAW_PORTABLE_INL_
+
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/vector.h"
+#include "kernels/philox.h"  // constants only
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
@@ -103,41 +108,99 @@ EDGEWISE_INLINE bool IsEdge(const DrawTables& tables, uint32_t query, uint32_t p
   return static_cast<double>(LowWordOf(tables, query, position)) < limit;
 }
 
-static int64_t DrawOneRow(const DrawTables& tables, const DrawRow& row, const DrawScratch& scratch,
-                          int32_t* positions) {
-  const int64_t size = Scan(tables, row, 1.0f, scratch.column, scratch.byte);
+// Relative error of a chance in float32, and absolute error of the chances of two and more parallel edges; rounded up.
+inline constexpr float kChanceMargin = 4e-6f;
+
+// P(at least k edges) and P(k edges), k going up from 1.
+struct Tail {
+  float rate, at_least, exactly;
+};
+
+EDGEWISE_INLINE Tail FirstTail(const DrawSpan& span, float rate) {
+  if (!span.poisson) return {rate, rate, 0.0f};
+  // (1 - exp(-r)) / r on [0, 1], interpolated; error below 2e-7.
+  constexpr float kSeries[] = {-0.00130077496f, 0.00827550484f, -0.0416468493f,
+                               0.166663403f,    -0.499999797f,  0.999999998f};
+  float p = 0.00012907631f;
+  for (float term : kSeries) p = p * rate + term;
+  const float any = rate * p;
+  return {rate, any, rate * (1.0f - any)};
+}
+EDGEWISE_INLINE void NextTail(Tail& tail, int k) {
+  tail.at_least -= tail.exactly;
+  tail.exactly *= tail.rate / static_cast<float>(k);
+}
+
+// Multiplicity of a pair with u in [bottom, top], or -1 where it is not the same for every tau of the span.
+EDGEWISE_INLINE int FindMultiplicity(const DrawSpan& span, float rate, float bottom, float top) {
+  Tail high = FirstTail(span, rate * span.high);
+  Tail low = span.low < span.high ? FirstTail(span, rate * span.low) : high;
+  if (!(top < low.at_least * (1.0f - kChanceMargin))) {
+    return bottom <= high.at_least * (1.0f + kChanceMargin) ? -1 : 0;
+  }
+  if (!span.parallel) return 1;
+  for (int k = 2;; ++k) {
+    NextTail(high, k);
+    NextTail(low, k);
+    if (top < low.at_least * (1.0f - kChanceMargin) - kChanceMargin) continue;
+    return bottom <= high.at_least * (1.0f + kChanceMargin) + kChanceMargin ? -1 : k - 1;
+  }
+}
+
+template <bool kExact>
+static int64_t DrawOneRow(const DrawTables& tables, const DrawSpan& span, const DrawRow& row,
+                          const DrawScratch& scratch, int32_t* positions, int32_t block_row, DrawExtras& extras) {
+  const int64_t size = Scan(tables, row, span.high, scratch.column, scratch.byte);
   int64_t edges = 0;
   float rates[16];
   for (int64_t e = 0; e < size; ++e) {
     if (e % 16 == 0) {
       Rates(tables, row.x, scratch.column + e, size - e < 16 ? static_cast<int>(size - e) : 16, rates);
     }
-    positions[edges] = static_cast<int32_t>(scratch.column[e]);
-    edges += IsEdge(tables, row.position, scratch.column[e], scratch.byte[e], rates[e % 16]) ? 1 : 0;
+    const float rate = rates[e % 16];
+    const auto key = static_cast<int32_t>(scratch.column[e]);
+    int count = 0;
+    if constexpr (kExact) {
+      count = IsEdge(tables, row.position, scratch.column[e], scratch.byte[e], rate) ? 1 : 0;
+    } else {
+      const auto byte = static_cast<float>(scratch.byte[e]);
+      count = FindMultiplicity(span, rate, byte / 256.0f, (byte + 1.0f) / 256.0f);
+      if (count < 0) {
+        const uint64_t uniform =
+            static_cast<uint64_t>(scratch.byte[e]) << 32 | LowWordOf(tables, row.position, scratch.column[e]);
+        const float u = static_cast<float>(uniform) / 1099511627776.0f;
+        count = FindMultiplicity(span, rate, u, u);
+        if (count < 0) extras.open[extras.opens++] = {block_row, key, rate, false, uniform};
+      }
+      if (count > 1) extras.parallel[extras.parallels++] = {block_row, key, count};
+    }
+    positions[edges] = key;
+    edges += count > 0 ? 1 : 0;
   }
   return edges;
 }
 
-static int DrawRows(const DrawTables& tables, const DrawRow* rows, int, const DrawScratch& scratch, int32_t* positions,
-                    int64_t* ends) {
-  ends[0] = DrawOneRow(tables, rows[0], scratch, positions);
+static int DrawRows(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int,
+                    const DrawScratch& scratch, int32_t* positions, int64_t* ends, DrawExtras& extras) {
+  const auto draw = span.exact() ? DrawOneRow<true> : DrawOneRow<false>;
+  ends[0] = draw(tables, span, rows[0], scratch, positions, extras.first_row, extras);
   return 1;
 }
 
-// Rows by lists: tiles of rates pay only where a register file holds them.
-static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, const DrawScratch& scratch,
-                     uint64_t* bits) {
+// By rows: tiles of rates pay only where a register file holds them.
+static void DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                     const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
+  const auto draw = span.exact() ? DrawOneRow<true> : DrawOneRow<false>;
   int32_t* positions = reinterpret_cast<int32_t*>(scratch.tie);
   for (int r = 0; r < count; ++r) {
-    const int64_t edges = DrawOneRow(tables, rows[r], scratch, positions);
-    for (int64_t word = 0; word < tables.words; ++word) bits[r * tables.words + word] = 0;
-    for (int64_t e = 0; e < edges; ++e) {
-      bits[r * tables.words + positions[e] / 64] |= uint64_t{1} << (positions[e] % 64);
-    }
+    const int64_t edges = draw(tables, span, rows[r], scratch, positions, extras.first_row + r, extras);
+    uint64_t* row_bits = bits + r * tables.words;
+    for (int64_t word = 0; word < tables.words; ++word) row_bits[word] = 0;
+    for (int64_t e = 0; e < edges; ++e) row_bits[positions[e] / 64] |= uint64_t{1} << (positions[e] % 64);
   }
 }
 
-static double ExpectedRow(const DrawTables& tables, const DrawRow& row, int kind) {
+static double ExpectedRow(const DrawTables& tables, const DrawRow& row, bool poisson) {
   double sum = 0.0;
   for (int64_t word = 0; word < tables.words; ++word) {
     float p[64] = {};
@@ -149,7 +212,7 @@ static double ExpectedRow(const DrawTables& tables, const DrawRow& row, int kind
     for (int c = 0; c < 64; ++c) {
       float rate = (p[TilePlace(c)] > 0.0f ? p[TilePlace(c)] : 0.0f) + tables.exploration;
       rate = rate < 1.0f ? rate : 1.0f;
-      if (kind == 1) {
+      if (poisson) {
         float series = 1.0f;
         for (int term = 11; term >= 2; --term) series = 1.0f - rate * (1.0f / static_cast<float>(term)) * series;
         rate = rate * series;
@@ -161,21 +224,6 @@ static double ExpectedRow(const DrawTables& tables, const DrawRow& row, int kind
   return sum;
 }
 
-static int64_t CountBits(const uint64_t* bits, int64_t words) {
-  int64_t count = 0;
-  for (int64_t word = 0; word < words; ++word) count += __builtin_popcountll(bits[word]);
-  return count;
-}
-
-// Set bits as numbers from `first` on, ascending. Room for 64 more than there are.
-static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
-  int64_t size = 0;
-  for (int64_t word = 0; word < words; ++word) {
-    for (uint64_t mask = bits[word]; mask != 0; mask &= mask - 1) {
-      out[size++] = first + static_cast<int32_t>(word * 64) + __builtin_ctzll(mask);
-    }
-  }
-  return size;
-}
-
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_DRAW_PORTABLE_INL_

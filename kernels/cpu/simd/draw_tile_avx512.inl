@@ -1,14 +1,21 @@
-// Drawing rows that hold many edges, with AVX-512: p~ of 6 rows x 64 columns from a register tile, then one byte
-// decides all but about one pair in a hundred, which are decided exactly. Same graph as draw_avx512.inl, which comes
-// first.
+// Drawing rows that hold many edges, with AVX-512: the graph of draw_avx512.inl. p of 6 rows x 64 columns comes from a
+// register tile, with a margin for its rounding; one byte then decides all but about one pair in a hundred, and those
+// are decided as draw_avx512.inl does.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_DRAW_TILE_AVX512_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_DRAW_TILE_AVX512_INL_
+
+#include "kernels/cpu/simd/draw_avx512.inl"
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/philox_avx512.inl"
+#include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
-// scaled[r] . tile column c, in four vectors of TilePlace order for each of 6 rows. x256 [6, rank].
+// Products of 6 rows x [6, rank] with 64 columns: per row four vectors in TilePlace order.
 struct RateTile {
   F rate[kTileRows][4];
 };
-EDGEWISE_INLINE void MultiplyTile(const float* x256, int rank, const float* tile, RateTile& out) {
+EDGEWISE_INLINE void MultiplyTile(const float* x, int rank, const float* tile, RateTile& out) {
   F s[kTileRows][4];
   for (int r = 0; r < kTileRows; ++r) {
     for (int c = 0; c < 4; ++c) s[r][c] = Zero();
@@ -17,7 +24,7 @@ EDGEWISE_INLINE void MultiplyTile(const float* x256, int rank, const float* tile
     F key[4];
     for (int c = 0; c < 4; ++c) key[c] = Load(tile + t * 64 + c * 16);
     for (int r = 0; r < kTileRows; ++r) {
-      const F query = Broadcast(x256[r * rank + t]);
+      const F query = Broadcast(x[r * rank + t]);
       for (int c = 0; c < 4; ++c) s[r][c] = Fma(query, key[c], s[r][c]);
     }
   }
@@ -26,7 +33,7 @@ EDGEWISE_INLINE void MultiplyTile(const float* x256, int rank, const float* tile
   }
 }
 
-// min(255, floor(256 p~ - epsilon)) as bytes in column order.
+// min(255, max(0, floor(max(rate, 0) + shift))) as bytes in column order.
 EDGEWISE_INLINE V FloorBytes(const F* rate, F shift) {
   V whole[4];
   for (int c = 0; c < 4; ++c) whole[c] = _mm512_cvttps_epi32(_mm512_max_ps(rate[c], Zero()) + shift);
@@ -34,10 +41,11 @@ EDGEWISE_INLINE V FloorBytes(const F* rate, F shift) {
   return _mm512_packus_epi16(_mm512_packs_epi32(whole[0], whole[1]), _mm512_packs_epi32(whole[2], whole[3]));
 }
 
-static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, const DrawScratch& scratch,
-                     uint64_t* bits) {
+template <bool kExact, bool kPoisson, bool kParallel>
+static void DrawTileOf(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                       const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
   const int rank = tables.rank;
-  float x256[kTileRows * kMaxRank];
+  float x[kTileRows * kMaxRank];
   float epsilon[kTileRows];
   QueryWords query[kTileRows];
   const int64_t stride = tables.words * 64 + 64;  // room of a row's candidates: a multiple of 16
@@ -46,16 +54,18 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
     const DrawRow& row = rows[r < count ? r : 0];
     float square = 0.0f;
     for (int t = 0; t < rank; ++t) {
-      x256[r * rank + t] = 256.0f * row.x[t];
+      x[r * rank + t] = kExact ? 256.0f * row.x[t] : row.x[t];
       square += row.x[t] * row.x[t];
     }
     epsilon[r] = TileEpsilon(rank, __builtin_sqrtf(square) * tables.key_norm);
+    if (!kExact) epsilon[r] += 3.0f * 256.0f * kChanceMargin;
     query[r] = MixQuery(tables, row.position);
   }
   RoundKeys keys;
   FillRoundKeys(tables, keys);
   const V order = _mm512_load_si512(kByteOrder);
-  const V one = _mm512_set1_epi8(1);
+  const F span_low = Broadcast(span.low), span_high = Broadcast(span.high);
+  const bool wide = span.low < span.high;
   for (int64_t word = 0; word < tables.words; word += 2) {
     V bytes[kTileRows][2];
     const uint64_t* table = tables.philox + word * 16;
@@ -64,14 +74,32 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
     HighBytes<3>(chains, query + 3, keys, order, bytes[3]);
     for (int half = 0; half < 2; ++half) {
       RateTile tile;
-      MultiplyTile(x256, rank, tables.y_tiles + (word + half) * rank * 64, tile);
+      MultiplyTile(x, rank, tables.y_tiles + (word + half) * rank * 64, tile);
       const uint64_t valid = tables.valid[word + half];
       for (int r = 0; r < count; ++r) {
-        const V floor = FloorBytes(tile.rate[r], Broadcast(256.0f * tables.exploration - epsilon[r]));
-        const uint64_t sure = _mm512_mask_cmplt_epu8_mask(valid, bytes[r][half], floor);
-        const uint64_t maybe = _mm512_mask_cmple_epu8_mask(valid & ~sure, bytes[r][half], _mm512_adds_epu8(floor, one));
-        bits[r * tables.words + word + half] = sure;
-        size[r] = Append(maybe, _mm512_set1_epi32(static_cast<int>(word + half) * 64), bytes[r][half],
+        const V byte = bytes[r][half];
+        uint64_t edges, listed;
+        if constexpr (kExact) {
+          const V floor = FloorBytes(tile.rate[r], Broadcast(256.0f * tables.exploration - epsilon[r]));
+          edges = _mm512_mask_cmplt_epu8_mask(valid, byte, floor);
+          listed = _mm512_mask_cmple_epu8_mask(valid & ~edges, byte, _mm512_adds_epu8(floor, _mm512_set1_epi8(1)));
+        } else {
+          F certain[4], possible[4], several[4];
+          for (int c = 0; c < 4; ++c) {
+            const F rate = Min(Max(tile.rate[r][c], Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));
+            const Tail high = FirstTail(kPoisson, rate * span_high);
+            const F any = wide ? FirstTail(kPoisson, rate * span_low).at_least : high.at_least;
+            certain[c] = any * Broadcast(256.0f);
+            possible[c] = high.at_least * Broadcast(256.0f);
+            if (kParallel) several[c] = (high.at_least - high.exactly) * Broadcast(256.0f);
+          }
+          const F margin = Broadcast(epsilon[r]);
+          edges = _mm512_mask_cmplt_epu8_mask(valid, byte, FloorBytes(certain, -margin));
+          listed = _mm512_mask_cmple_epu8_mask(valid & ~edges, byte, FloorBytes(possible, margin));
+          if (kParallel) listed |= _mm512_mask_cmple_epu8_mask(valid, byte, FloorBytes(several, margin));
+        }
+        bits[r * tables.words + word + half] = edges & ~listed;
+        size[r] = Append(listed, _mm512_set1_epi32(static_cast<int>(word + half) * 64), byte,
                          scratch.column + r * stride, scratch.byte + r * stride, size[r]);
       }
     }
@@ -79,18 +107,27 @@ static void DrawTile(const DrawTables& tables, const DrawRow* rows, int count, c
   for (int r = 0; r < count; ++r) {
     const int64_t begin = r * stride;
     const int64_t end = EndRow(scratch, r, begin, begin + size[r]);
-    DecideAny(tables, rows, scratch, begin / 16, end / 16);
+    Decide<kExact>(tables, span, rows, scratch, begin / 16, end / 16, extras);
     for (int64_t b = begin / 16; b < end / 16; ++b) {
-      for (uint32_t accept = Accepted(scratch, b); accept != 0; accept &= accept - 1) {
-        const uint32_t column = scratch.column[16 * b + __builtin_ctz(accept)];
+      for (uint32_t taken = TakeBatch<kExact>(scratch, b, extras); taken != 0; taken &= taken - 1) {
+        const uint32_t column = scratch.column[16 * b + __builtin_ctz(taken)];
         bits[r * tables.words + column / 64] |= uint64_t{1} << (column % 64);
       }
     }
   }
 }
 
-// Sum over valid positions of p (kind 0) or 1 - exp(-p) (kind 1), by the series of kernels/draw.h in float32.
-static double ExpectedRow(const DrawTables& tables, const DrawRow& row, int kind) {
+static void DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                     const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
+  const auto draw = span.exact()     ? DrawTileOf<true, false, false>
+                    : !span.poisson  ? DrawTileOf<false, false, false>
+                    : !span.parallel ? DrawTileOf<false, true, false>
+                                     : DrawTileOf<false, true, true>;
+  draw(tables, span, rows, count, scratch, bits, extras);
+}
+
+// 1 - exp(-p) by the series of kernels/draw.h, in float32.
+static double ExpectedRow(const DrawTables& tables, const DrawRow& row, bool poisson) {
   const int rank = tables.rank;
   double sum = 0.0;
   for (int64_t word = 0; word < tables.words; ++word) {
@@ -104,7 +141,7 @@ static double ExpectedRow(const DrawTables& tables, const DrawRow& row, int kind
     uint64_t valid = tables.valid[word];
     for (int c = 0; c < 4; ++c) {
       F p = _mm512_min_ps(_mm512_max_ps(s[c], Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));
-      if (kind == 1) {
+      if (poisson) {
         F series = Broadcast(1.0f);
         for (int term = 11; term >= 2; --term)
           series = Broadcast(1.0f) - p * Broadcast(1.0f / static_cast<float>(term)) * series;
@@ -119,34 +156,6 @@ static double ExpectedRow(const DrawTables& tables, const DrawRow& row, int kind
   return sum;
 }
 
-static int64_t CountBits(const uint64_t* bits, int64_t words) {
-  int64_t count = 0;
-  for (int64_t word = 0; word < words; ++word) count += _mm_popcnt_u64(bits[word]);
-  return count;
-}
-
-// Set bits as numbers from `first` on, ascending. Room for 64 more than there are.
-static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
-  int64_t size = 0;
-  for (int64_t word = 0; word < words; ++word) {
-    const uint64_t mask = bits[word];
-    const int count = static_cast<int>(_mm_popcnt_u64(mask));
-    const V ids = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kIota));
-    const V from = _mm512_set1_epi32(first + static_cast<int>(word * 64));
-    _mm512_storeu_si512(out + size, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(ids))));
-    if (count > 16) {
-      _mm512_storeu_si512(out + size + 16,
-                          _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
-      if (count > 32) {
-        _mm512_storeu_si512(out + size + 32,
-                            _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 2))));
-        _mm512_storeu_si512(out + size + 48,
-                            _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 3))));
-      }
-    }
-    size += count;
-  }
-  return size;
-}
-
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_DRAW_TILE_AVX512_INL_

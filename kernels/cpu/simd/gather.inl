@@ -1,10 +1,15 @@
-// Attention of a block of query rows over lists of edges. Included by the file of each instruction set after its
-// vector_*.h and draw_*.inl.
+// Attention of a block of query rows over lists of edges.
 //
-// Keys are taken in segments that all rows finish before the next, so that a segment of k and v stays in the cache
-// while the rows of the block use it; a row carries its maximum and sums from segment to segment. Within a segment all
-// rows are scored, then weighed, then summed, in flat loops over batches of 16 edges of one row: how many edges a row
-// has in a segment is chance, and a loop per row would end in a mispredicted branch.
+// Keys are taken in segments that all rows finish before the next, so a segment of k and v stays in the cache while the
+// rows of the block use it; a row carries its maximum and sums from segment to segment. Within a segment all rows are
+// scored, then weighed, then summed, in flat loops over batches of 16 edges of one row: the number of a row's edges in
+// a segment is random, and a loop per row would end in a mispredicted branch.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_GATHER_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_GATHER_INL_
+
+#include "kernels/cpu/simd/bias.inl"
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
@@ -197,3 +202,5 @@ static void EdgeScores(const AttendBlock& block, int row, float* out) {
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_GATHER_INL_

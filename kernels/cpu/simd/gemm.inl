@@ -1,7 +1,12 @@
-// The product of gemm.h for one instruction set. Included by its file after its vector_*.h.
+// Matrix products, and what is done to whole rows.
 //
-// Loops from the outside in: rows in blocks whose part of x stays in the second-level cache; segments of `in`; panels,
-// whose part of a segment stays in the first-level cache; tiles of rows, whose sums stay in registers.
+// Loops of a product from the outside in: rows in blocks whose part of x stays in the second-level cache; segments of
+// `in`; panels, whose part of a segment stays in the first-level cache; tiles of rows, whose sums stay in registers.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_
+
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
@@ -109,7 +114,7 @@ static void GemmRows(const Gemm& g, const GemmPart& part, const float* x, float*
   }
 }
 
-static void RunGemm(const Gemm& g) {
+static void MultiplyRows(const Gemm& g) {
   const int64_t blocks = (g.rows + kGemmBlockRows - 1) / kGemmBlockRows;
   const int64_t vectors = (g.columns + kLanes - 1) / kLanes;
   for (int64_t block = 0, row = 0; block < blocks; ++block) {
@@ -160,4 +165,45 @@ static void Squares(const float* x, int64_t rows, int64_t columns, float* square
   }
 }
 
+// Calls visit(vector of x, count of its elements, column, slot) for all columns of a row; slots take turns, 0 to 3.
+template <typename Visit>
+EDGEWISE_INLINE void ForVectors(const float* x, int64_t columns, const Visit& visit) {
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= columns; c += 4 * kLanes) {
+    for (int slot = 0; slot < 4; ++slot) visit(Load(x + c + slot * kLanes), kLanes, c + slot * kLanes, slot);
+  }
+  for (; c + kLanes <= columns; c += kLanes) visit(Load(x + c), kLanes, c, 0);
+  const int count = static_cast<int>(columns - c);
+  if (count > 0) visit(LoadFirst(x + c, count), count, c, 1);
+}
+
+EDGEWISE_INLINE F FirstOf(F a, int count) {
+  float lane[kLanes];
+  Store(lane, a);
+  return LoadFirst(lane, count);
+}
+
+// 1. The mean. 2. The variance about the mean. 3. The row.
+static void LayerNorm(const float* x, const float* weight, const float* bias, float epsilon, int64_t columns,
+                      float* y) {
+  F sum[4] = {Zero(), Zero(), Zero(), Zero()};
+  ForVectors(x, columns, [&](F value, int, int64_t, int slot) { sum[slot] = sum[slot] + value; });
+  const float count = static_cast<float>(columns);
+  const F mean = Broadcast(ReduceAdd((sum[0] + sum[1]) + (sum[2] + sum[3])) / count);
+  F squares[4] = {Zero(), Zero(), Zero(), Zero()};
+  ForVectors(x, columns, [&](F value, int present, int64_t, int slot) {
+    const F difference = present == kLanes ? value - mean : FirstOf(value - mean, present);
+    squares[slot] = Fma(difference, difference, squares[slot]);
+  });
+  const float variance = ReduceAdd((squares[0] + squares[1]) + (squares[2] + squares[3])) / count;
+  const F scale = Broadcast(1.0f / __builtin_sqrtf(variance + epsilon));
+  ForVectors(x, columns, [&](F value, int present, int64_t c, int) {
+    const F norm = (value - mean) * scale;
+    if (present == kLanes) return Store(y + c, Fma(norm, Load(weight + c), Load(bias + c)));
+    StoreFirst(y + c, Fma(norm, LoadFirst(weight + c, present), LoadFirst(bias + c, present)), present);
+  });
+}
+
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_

@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/simd/kernels.h"
 
 namespace edgewise {
 namespace {
@@ -35,6 +36,15 @@ const char* IsaName(Isa isa) {
       break;
   }
   return "generic";
+}
+
+const CpuKernels& KernelsFor(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return kAvx512Kernels;
+  if (isa == Isa::kAvx2) return kAvx2Kernels;
+#endif
+  static_cast<void>(isa);
+  return kGenericKernels;
 }
 
 absl::StatusOr<Isa> SelectIsa(const std::string& name) {

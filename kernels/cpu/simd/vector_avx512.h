@@ -1,5 +1,5 @@
-// The few vector operations that the attention kernels need, for AVX-512. Included only by files compiled for it,
-// inside namespace EDGEWISE_SIMD_NAMESPACE; vector_portable.h has the same names.
+// The vector operations of the CPU kernels, for AVX-512; vector_portable.h has the same names. Included by vector.h,
+// with EDGEWISE_SIMD_NAMESPACE defined.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_VECTOR_AVX512_H_
 #define EDGEWISE_KERNELS_CPU_SIMD_VECTOR_AVX512_H_
 
@@ -168,6 +168,41 @@ EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end
 }
 
 EDGEWISE_INLINE void FillKeys(int32_t* out, int32_t key) { _mm512_storeu_si512(out, _mm512_set1_epi32(key)); }
+
+alignas(64) static const uint8_t kIota[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
+                                              16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+                                              32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
+                                              48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+
+static int64_t CountBits(const uint64_t* bits, int64_t words) {
+  int64_t count = 0;
+  for (int64_t word = 0; word < words; ++word) count += _mm_popcnt_u64(bits[word]);
+  return count;
+}
+
+// Set bits as numbers from `first` on, ascending. Room for 64 more than there are.
+static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
+  int64_t size = 0;
+  for (int64_t word = 0; word < words; ++word) {
+    const uint64_t mask = bits[word];
+    const int count = static_cast<int>(_mm_popcnt_u64(mask));
+    const __m512i ids = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kIota));
+    const __m512i from = _mm512_set1_epi32(first + static_cast<int>(word * 64));
+    _mm512_storeu_si512(out + size, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(ids))));
+    if (count > 16) {
+      _mm512_storeu_si512(out + size + 16,
+                          _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
+      if (count > 32) {
+        _mm512_storeu_si512(out + size + 32,
+                            _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 2))));
+        _mm512_storeu_si512(out + size + 48,
+                            _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 3))));
+      }
+    }
+    size += count;
+  }
+  return size;
+}
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
 

@@ -1,5 +1,5 @@
-// vector_avx512.h for every other machine: GCC vector types of the machine's width. Included only by the files of one
-// instruction set, inside namespace EDGEWISE_SIMD_NAMESPACE.
+// The vector operations of the CPU kernels for every other instruction set, as GCC vector types of its width. Included
+// by vector.h, with EDGEWISE_SIMD_NAMESPACE defined.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_VECTOR_PORTABLE_H_
 #define EDGEWISE_KERNELS_CPU_SIMD_VECTOR_PORTABLE_H_
 
@@ -136,6 +136,23 @@ EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end
 
 EDGEWISE_INLINE void FillKeys(int32_t* out, int32_t key) {
   for (int i = 0; i < 16; ++i) out[i] = key;
+}
+
+static int64_t CountBits(const uint64_t* bits, int64_t words) {
+  int64_t count = 0;
+  for (int64_t word = 0; word < words; ++word) count += __builtin_popcountll(bits[word]);
+  return count;
+}
+
+// Set bits as numbers from `first` on, ascending. Room for 64 more than there are.
+static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
+  int64_t size = 0;
+  for (int64_t word = 0; word < words; ++word) {
+    for (uint64_t mask = bits[word]; mask != 0; mask &= mask - 1) {
+      out[size++] = first + static_cast<int32_t>(word * 64) + __builtin_ctzll(mask);
+    }
+  }
+  return size;
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

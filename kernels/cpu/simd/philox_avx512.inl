@@ -1,5 +1,11 @@
 // Philox4x32-10 with AVX-512, in the two forms that draws use: high bytes of many key positions of one query, and low
-// words of 16 pairs. Included by attention_avx512.cc.
+// words of 16 pairs.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_PHILOX_AVX512_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_PHILOX_AVX512_INL_
+
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/vector.h"
+#include "kernels/philox.h"  // constants only
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
@@ -118,3 +124,5 @@ EDGEWISE_INLINE V LowWords(const DrawTables& tables, V queries, V keys) {
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_PHILOX_AVX512_INL_

@@ -1,0 +1,51 @@
+// The drawn edges of one block of query rows, also at a tau that is known only roughly (docs/maths.md). Internal to
+// this folder.
+#ifndef EDGEWISE_KERNELS_CPU_ATTENTION_DRAW_H_
+#define EDGEWISE_KERNELS_CPU_ATTENTION_DRAW_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cpu/attention/work.h"
+
+namespace edgewise::cpu_attention {
+
+// The edges of a block that exist for every tau of a span, forced ones included, and the pairs that are open.
+struct DrawnBlock {
+  uint64_t* bits = nullptr;            // [rows, words] in the worker; null: worker.lists
+  uint64_t count = 0;                  // of the edges
+  std::vector<ParallelEdge> parallel;  // edges of multiplicity above 1
+  std::vector<OpenPair> open;          // a forced edge is open where its multiplicity is
+};
+
+// `span` of a law with tau in [low, high].
+DrawSpan SpanOf(Law law, float low, float high);
+DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker);
+
+// Adds open pairs that are edges at `tau` to the block's edges, which are `bits` or, where that is null, `lists`;
+// forced ones are there already. Appends those of multiplicity above 1 to `parallel`.
+void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
+                  EdgeLists& lists, std::vector<ParallelEdge>& parallel);
+// Turns bits into lists.
+void ListBits(const Call& call, const Head& head, int rows, const uint64_t* bits, EdgeLists& lists);
+// Sets lists.multiplicity to 1 for every edge but those of `parallel`. `bits`: the same edges, or null.
+void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> parallel, const uint64_t* bits,
+                     EdgeLists& lists);
+
+// Whether u is below the probability of an edge.
+bool IsEdge(Law law, uint64_t uniform, float rate);
+float RateOf(const Head& head, int64_t row, int64_t key);
+DrawRow RowOf(const Head& head, int64_t row);
+
+// Forced edges.
+bool HasForced(const Head& head);
+int64_t CountForced(const Head& head);
+// Adds those of a row to its bits, which are by position.
+void AddForced(const Head& head, int64_t row, uint64_t* bits);
+// Bits by position to bits by token index. [words] both; may be the same memory.
+void PackBits(const Head& head, const uint64_t* by_position, uint64_t* by_index);
+
+}  // namespace edgewise::cpu_attention
+
+#endif  // EDGEWISE_KERNELS_CPU_ATTENTION_DRAW_H_

@@ -1,0 +1,232 @@
+// The CPU kernels that exist once per instruction set: drawing edges, attention over a block of query rows, and
+// products, norms. Plain data and function pointers, because the files behind them are compiled with flags of
+// their own.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_KERNELS_H_
+#define EDGEWISE_KERNELS_CPU_SIMD_KERNELS_H_
+
+#include <cstdint>
+
+#include "kernels/activation.h"
+#include "kernels/cpu/simd/isa.h"
+
+namespace edgewise {
+
+inline constexpr int kBlockRows = 1032;   // most query rows of a block
+inline constexpr int kTileKeys = 64;      // keys of a dense tile; one word of an edge mask
+inline constexpr int kTileRows = 6;       // query rows of a draw tile
+inline constexpr int kMaxRank = 512;      // of memberships that are drawn by tiles
+inline constexpr int kDrawGroup = 2048;   // candidates that are decided together, of one or more rows
+inline constexpr int kDrawColumns = 128;  // key positions that one step of the random generator covers
+
+// Keys of one head of one sequence, by position. Positions are padded to a multiple of kDrawColumns. The driver owns
+// the arrays and fills those that are not const.
+struct DrawTables {
+  int64_t words = 0;           // of 64 positions; even
+  uint64_t* valid = nullptr;   // [words] bit per position: a token is there
+  int64_t full_words = 0;      // the first words, in which every position has a token
+  uint16_t* bound = nullptr;   // [64 * words] key bounds as 16-bit numbers, BoundPlace order
+  uint64_t* philox = nullptr;  // [words / 2, 4, 8] the first rounds of kStreamBytes, which are the same for all queries
+  const float* y = nullptr;    // [n, rank]
+  float* y_tiles = nullptr;    // [words, rank, 64] in TilePlace order, zero for pads; null: not packed
+  int32_t* packed = nullptr;   // [64 * words] token index of each position; null: the position itself
+  int rank = 0;                // of x and y, a multiple of 16
+  float key_scale = 0.0f;      // largest key bound
+  int bound_lift = 0;          // added to every number of `bound`
+  float key_norm = 0.0f;       // largest |y|
+  float exploration = 0.0f;
+  uint32_t seed[2] = {};    // low word first
+  uint32_t bytes_word = 0;  // third counter word of kStreamBytes
+  uint32_t low_word = 0;    // and of kStreamLow
+  uint32_t sample = 0;
+};
+
+// Place of position c of 64 among the key bounds: even positions first, so that the high bytes of two 16-bit products
+// merge into column order.
+static constexpr int BoundPlace(int c) { return (c & 1) * 32 + (c >> 1); }
+// Place of position c of 64 in a row of y_tiles.
+static constexpr int TilePlace(int c) { return (c >> 2 & 3) * 16 + (c >> 4) * 4 + (c & 3); }
+
+// Largest error of 256 p in a draw tile, where the norms of x and y have a product of at most `norms`: two sums of
+// `rank` products, each off by at most rank * 2^-24, and the rounding of values up to 512.
+static constexpr float TileEpsilon(int rank, float norms) {
+  return 256.0f * 2.0f * static_cast<float>(rank + 8) * 6.0e-8f * norms + 1.0e-3f;
+}
+
+// The bound of a pair is the high half of a product of two 16-bit numbers, and must not come out too small. The key's
+// number is bound / key_scale * (65535 - bound_lift), rounded up, + bound_lift. The lift covers the rounding of the
+// product where the query's number times the lift is at least kBoundMargin * 2^16; other rows add the margin
+// themselves.
+static constexpr int kBoundMargin = 4;
+static constexpr int kMaxBoundLift = 4096;
+
+struct DrawRow {
+  uint32_t position = 0;     // of the query
+  const float* x = nullptr;  // [rank]
+  float bound = 0.0f;        // of the query
+};
+
+// Scratch of one thread. The candidates of a row follow those of the row before, in batches of 16. The capacity is
+// max(kTileRows * (columns + 64), columns + kDrawGroup + 64) candidates.
+struct DrawScratch {
+  int64_t capacity = 0;
+  uint32_t* column = nullptr;       // [capacity + 64] key positions
+  uint8_t* byte = nullptr;          // [capacity + 64] high byte of the pair's uniform
+  uint8_t* count = nullptr;         // [capacity + 64] edges of the pair; not 0: an edge
+  int32_t* batch_row = nullptr;     // [capacity / 16 + 64]
+  uint16_t* batch_lanes = nullptr;  // [capacity / 16 + 64] lanes of the batch that hold candidates
+  uint32_t* tie = nullptr;          // [capacity + 64] index of a candidate that its byte does not decide
+  uint32_t* tie_value = nullptr;    // [capacity + 64] its limit of the low word, or its rate (kernels differ)
+  uint32_t* tie_query = nullptr;    // [capacity + 64] position of its query
+};
+
+// The rates tau * p of a draw, for a tau that is known to lie in [low, high]; 1 where nothing caps the edges.
+struct DrawSpan {
+  bool poisson = false;   // multiplicities are Poisson(tau * p); else 1 with probability tau * p
+  bool parallel = false;  // multiplicities above 1 matter
+  float low = 1.0f, high = 1.0f;
+  // Bernoulli at tau 1: kernels decide every pair.
+  constexpr bool exact() const { return !poisson && low == 1.0f && high == 1.0f; }
+};
+
+// A pair of multiplicity above 1.
+struct ParallelEdge {
+  int32_t row;  // in its block
+  int32_t key;  // position where a kernel lists it, token index where the driver keeps it
+  int32_t count;
+};
+
+// A pair whose multiplicity depends on where in its span tau lies, or lies too close to the limit for float32.
+struct OpenPair {
+  int32_t row;       // in its block
+  int32_t key;       // as that of ParallelEdge
+  float rate;        // p, as EdgeRate gives it
+  bool forced;       // an edge for every draw; kernels set false
+  uint64_t uniform;  // as PairUniform gives it
+};
+
+// Pairs that a draw lists besides its edges, ascending by row and key. Unused by exact spans.
+struct DrawExtras {
+  int32_t first_row = 0;             // of the draw, in its block
+  ParallelEdge* parallel = nullptr;  // room for DrawScratch::capacity
+  int64_t parallels = 0;
+  OpenPair* open = nullptr;  // room for DrawScratch::capacity
+  int64_t opens = 0;
+};
+
+// Biases of one head, added to its scores. Pointers into the inputs of the call.
+struct BiasView {
+  const float* distance = nullptr;   // [key position - query position]
+  const float* values = nullptr;     // [query position * length + key position]
+  const uint8_t* buckets = nullptr;  // as values: index into
+  const float* table = nullptr;      // [256]
+  int64_t length = 0;
+  const int32_t* key_positions = nullptr;  // by key; null: the key itself
+};
+
+// One block of query rows and its edges.
+struct AttendBlock {
+  int rows = 0;              // <= kBlockRows
+  int depth = 0;             // of q and sums: the larger of head_dim and value_dim, padded to a multiple of 16
+  int64_t keys = 0;          // n; with `list`, its length
+  float* q = nullptr;        // [rows, depth] times q_scale, padded with zeros; filled by attend_dense
+  const float* k = nullptr;  // [n, k_columns], rows k_stride apart
+  const float* v = nullptr;  // [n, v_columns], rows v_stride apart
+  int64_t k_stride = 0, v_stride = 0;
+  int k_columns = 0, v_columns = 0;          // depth, zero-padded; attend_dense also takes fewer
+  const BiasView* bias = nullptr;            // null: none
+  const int32_t* query_positions = nullptr;  // [rows], with a bias
+  float* sums = nullptr;                     // out: [rows, depth] sum of weights times v
+  float* weight_sum = nullptr;               // out: [rows]
+  float* max_score = nullptr;                // out: [rows] base-2 logarithm of the unit of the weights
+  // attend_dense: tiles of 64 keys.
+  const float* q_given = nullptr;  // [rows, q_columns], rows q_stride apart: source of q
+  int64_t q_stride = 0;
+  int q_columns = 0;
+  float q_scale = 0.0f;  // of the scores / ln 2
+  float* out = nullptr;  // out: [rows, out_columns] sums over weights, rows out_stride apart; null with `bits`
+  int64_t out_stride = 0;
+  int out_columns = 0;
+  const float* k_tiles = nullptr;   // [ceil(n / 64), depth, 64]; null: packed on the way
+  const int32_t* list = nullptr;    // [keys] ascending keys of the tiles; null: all
+  const int32_t* limits = nullptr;  // [rows] a row sees this many keys from the first on; null: all, or
+  const uint64_t* bits = nullptr;   // [rows, bit_words] edges, without `list`
+  int64_t bit_words = 0;
+  // attend_gather: edges one by one.
+  const int64_t* offsets = nullptr;     // [rows + 1] into edges; null: the edges are `bits`
+  const int32_t* edges = nullptr;       // keys, ascending within a row
+  const float* multiplicity = nullptr;  // as edges; null: all 1
+  int64_t segment = 0;                  // keys that all rows finish before the next; a multiple of 64
+  // Scratch, with `padded` the edges of a segment, each row's rounded up to 16.
+  float* scratch = nullptr;         // attend_dense: [DenseScratchFloats]; attend_gather: [padded + 64]
+  int32_t* keys_scratch = nullptr;  // attend_gather: [padded + 64]
+  int32_t* batch_rows = nullptr;    // attend_gather: [padded / 16 + 64]
+  int32_t* unit_rows = nullptr;     // attend_gather: [padded / 8 + 64]
+  int32_t* unit_begins = nullptr;   // attend_gather: [padded / 8 + 64]
+};
+
+static constexpr int64_t DenseScratchFloats(int depth) {
+  return (2 * static_cast<int64_t>(depth) + 12) * kTileKeys + kBlockRows * 16;
+}
+
+// The sum over `in` of a matrix product is cut into segments of so many elements. Each segment is one chain of fused
+// multiply-adds in ascending order; the segments are added in ascending order. (Without FMA each step rounds twice.)
+static constexpr int64_t kGemmSegment = 256;
+
+// Vectors of columns of the panel of weights that begins where `left` vectors (>= 1) are left: three, the last few
+// panels two, or one where the matrix has no more.
+static constexpr int GemmPanelVectors(int64_t left) { return left == 1 ? 1 : left == 2 || left == 4 ? 2 : 3; }
+
+// y = activation(x W^T + bias), or y += x W^T + bias. A row's bytes depend on the row and the weights alone.
+struct Gemm {
+  int64_t rows = 0, in = 0;
+  int64_t columns = 0;       // of y; whole panels, up to the last column of the matrix
+  const float* x = nullptr;  // [rows, in], rows x_stride apart
+  int64_t x_stride = 0;
+  const float* panels = nullptr;  // panel after panel, each [in, its columns], zeros beyond the matrix's last column
+  const float* bias = nullptr;    // [columns] or null
+  float* y = nullptr;             // [rows, columns], rows y_stride apart; does not overlap x
+  int64_t y_stride = 0;
+  bool accumulate = false;  // only without an activation
+  Activation activation = Activation::kNone;
+};
+
+struct CpuKernels {
+  // Draws the first few of `count` rows: their edges as ascending key positions, row after row; row r ends at ends[r].
+  // Returns the number of rows drawn, at least one. Room for columns + kDrawGroup + 64 positions. Lists only edges that
+  // exist for every tau of the span; open pairs go to `extras`.
+  int (*draw_rows)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
+                   int32_t* positions, int64_t* ends, DrawExtras& extras);
+  // The same for `count` <= kTileRows rows, from y_tiles: bits by position, [count, words].
+  void (*draw_tile)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
+                    uint64_t* bits, DrawExtras& extras);
+  // Sum over valid positions of p, or of 1 - exp(-p) with `poisson`. Needs y_tiles.
+  double (*expected_row)(const DrawTables&, const DrawRow&, bool poisson);
+  // tile [depth, 64] from up to 64 keys of `columns` elements, `stride` apart; zeros beyond.
+  void (*pack_keys)(const float* keys, int64_t stride, int count, int columns, int depth, float* tile);
+  void (*attend_dense)(const AttendBlock&);
+  void (*attend_gather)(const AttendBlock&);
+  // Base-2 scores of one query's edges, with the bits of attend_gather.
+  void (*edge_scores)(const AttendBlock&, int row, float* out);
+  int64_t (*count_bits)(const uint64_t* bits, int64_t words);
+  // Set bits as ascending numbers from `first` on; returns their count. Room for 64 more.
+  int64_t (*list_bits)(const uint64_t* bits, int64_t words, int32_t first, int32_t* out);
+  int lanes;  // columns of a vector
+  void (*gemm)(const Gemm&);
+  // squares[r] = <x_r, x_r> in the order of MembershipDot. x [rows, columns] contiguous, columns a multiple of 16.
+  void (*squares)(const float* x, int64_t rows, int64_t columns, float* squares);
+  // y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias, one row; x [columns], y may be x.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float epsilon, int64_t columns, float* y);
+};
+
+// For an instruction set that this CPU has.
+const CpuKernels& KernelsFor(Isa isa);
+
+extern const CpuKernels kGenericKernels;
+#if defined(__x86_64__)
+extern const CpuKernels kAvx2Kernels;
+extern const CpuKernels kAvx512Kernels;
+#endif
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_KERNELS_H_

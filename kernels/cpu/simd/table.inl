@@ -1,0 +1,30 @@
+// The table of the instruction set that the including file is compiled for (flags: kernels/cpu/sources.cmake). Every
+// function in these files is internal: the linker could take an inline function that other files share from here, and
+// run it on a CPU that lacks the instructions.
+#include "kernels/cpu/simd/dense.inl"
+#include "kernels/cpu/simd/gather.inl"
+#include "kernels/cpu/simd/gemm.inl"
+#include "kernels/cpu/simd/kernels.h"
+#if defined(__AVX512VBMI2__)
+#include "kernels/cpu/simd/draw_tile_avx512.inl"
+#else
+#include "kernels/cpu/simd/draw_portable.inl"
+#endif
+
+namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+static constexpr CpuKernels kTable = {.draw_rows = DrawRows,
+                                      .draw_tile = DrawTile,
+                                      .expected_row = ExpectedRow,
+                                      .pack_keys = PackKeyTile,
+                                      .attend_dense = AttendDense,
+                                      .attend_gather = AttendGather,
+                                      .edge_scores = EdgeScores,
+                                      .count_bits = CountBits,
+                                      .list_bits = ListBits,
+                                      .lanes = kLanes,
+                                      .gemm = MultiplyRows,
+                                      .squares = Squares,
+                                      .layer_norm = LayerNorm};
+
+}  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
