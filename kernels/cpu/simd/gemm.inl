@@ -62,7 +62,9 @@ struct GemmPart {
 template <int kRows, int kVectors>
 EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart& part, const float* x, float* y) {
   F sum[kRows][kVectors];
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) sum[r][v] = Zero();
   }
   const int64_t stride = g.x_stride;
@@ -70,13 +72,18 @@ EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart& part, const float* 
   const float* weights = part.weights;
   for (int64_t t = 0; t < part.depth; ++t, weights += kVectors * kLanes) {
     F w[kVectors];
+#pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) w[v] = Load(weights + v * kLanes);
+#pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const F value = Broadcast(r < 4 ? x[r * stride + t] : x_upper[(r - 4) * stride + t]);
+#pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) sum[r][v] = Fma(value, w[v], sum[r][v]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r, y += g.y_stride) {
+#pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
       const int count = part.columns - v * kLanes;
       float* to = y + v * kLanes;
