@@ -20,6 +20,7 @@
 #include "kernels/backend.h"
 #include "model/checkpoint/config.h"
 #include "model/forward/pass.h"
+#include "model/kinds/ssa.h"
 
 namespace edgewise::bench {
 namespace {

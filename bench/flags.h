@@ -33,7 +33,7 @@ class Flags {
   std::vector<Flag> flags_;
 };
 
-// What every benchmark has.
+// The flags of every benchmark.
 struct RunOptions {
   std::string json;  // empty: none is written
   std::string isa = "auto";

@@ -16,7 +16,7 @@ std::string Escaped(const std::string& text) {
   return escaped;
 }
 
-// What /proc/cpuinfo calls the processor.
+// The processor's name in /proc/cpuinfo.
 std::string Processor() {
   std::ifstream file("/proc/cpuinfo");
   std::string line, name, family, model;

@@ -1,4 +1,4 @@
-// Where the numbers of a benchmark come from.
+// The origin of a benchmark's numbers: date, machine and build.
 #ifndef EDGEWISE_BENCH_PROVENANCE_H_
 #define EDGEWISE_BENCH_PROVENANCE_H_
 

@@ -12,6 +12,7 @@
 #include "bench/timing.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/weights.h"
+#include "model/load.h"
 
 namespace edgewise::bench {
 
@@ -51,7 +52,7 @@ RandomModel MakeRandomModel(const std::string& config_json, Backend& backend) {
     file.write(reinterpret_cast<const char*>(&length), sizeof length);
     file << text << data;
   }
-  auto model = Model::Load(folder, backend);
+  auto model = LoadModel(folder, backend);
   std::filesystem::remove_all(folder);
   Check(model.status());
   made.model = *std::move(model);

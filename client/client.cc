@@ -1,5 +1,6 @@
 #include "edgewise/client/client.h"
 
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -73,17 +74,9 @@ struct Client::Impl {
 };
 
 const char* HealthStateName(HealthState state) {
-  switch (state) {
-    case HealthState::kServing:
-      return "SERVING";
-    case HealthState::kNotServing:
-      return "NOT_SERVING";
-    case HealthState::kServiceUnknown:
-      return "SERVICE_UNKNOWN";
-    case HealthState::kUnknown:
-      break;
-  }
-  return "UNKNOWN";
+  constexpr const char* kNames[] = {"UNKNOWN", "SERVING", "NOT_SERVING", "SERVICE_UNKNOWN"};
+  const auto index = static_cast<size_t>(state);
+  return kNames[index < std::size(kNames) ? index : 0];
 }
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

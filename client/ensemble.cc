@@ -10,25 +10,15 @@
 namespace edgewise {
 namespace {
 
-template <typename T>
-absl::Status Compare(size_t part, const char* field, const T& found, const T& expected) {
-  if (found == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("parts[", part, "].", field, " is ", found, ", but parts[0] has ", expected));
-}
-
 absl::Status CheckPart(const v1::PredictResponse& part, size_t index, const v1::PredictResponse& first) {
-  const absl::Status statuses[] = {
-      Compare(index, "model", part.model(), first.model()),
-      Compare(index, "version", part.version(), first.version()),
-      Compare(index, "seed", part.seed(), first.seed()),
-      Compare(index, "device", part.device(), first.device()),
-      Compare(index, "predictions: their number", part.predictions_size(), first.predictions_size()),
-  };
-  for (const absl::Status& status : statuses) {
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  const std::string name = absl::StrCat("parts[", index, "].");
+  absl::Status status = internal::CheckSame(name + "model", part.model(), first.model());
+  status.Update(internal::CheckSame(name + "version", part.version(), first.version()));
+  status.Update(internal::CheckSame(name + "seed", part.seed(), first.seed()));
+  status.Update(internal::CheckSame(name + "device", part.device(), first.device()));
+  status.Update(
+      internal::CheckSame(name + "predictions: their number", part.predictions_size(), first.predictions_size()));
+  return status;
 }
 
 v1::Timing MergeTimings(std::span<const v1::PredictResponse> parts) {

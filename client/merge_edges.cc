@@ -11,34 +11,25 @@ namespace {
 constexpr double kWhole = 1.0;                     // counts
 constexpr double kExpectedUnit = 1.0 / (1 << 20);  // expected edges
 
-template <typename T>
-absl::Status Differs(size_t part, int input, const char* field, const T& found, const T& expected) {
-  return absl::InvalidArgumentError(absl::StrCat("parts[", part, "].predictions[", input, "].edges.", field, " is ",
-                                                 found, ", but parts[0] has ", expected));
-}
-
 // Nothing of these depends on the samples.
 absl::Status CheckEdges(std::span<const v1::Prediction* const> parts, int input) {
   const v1::EdgeReport& first = parts[0]->edges();
   for (size_t i = 1; i < parts.size(); ++i) {
     const v1::EdgeReport& edges = parts[i]->edges();
-    if (edges.pairs() != first.pairs()) return Differs(i, input, "pairs", edges.pairs(), first.pairs());
-    if (edges.budget() != first.budget()) return Differs(i, input, "budget", edges.budget(), first.budget());
-    if (edges.layers_size() != first.layers_size()) {
-      return Differs(i, input, "layers: their number", edges.layers_size(), first.layers_size());
-    }
-    for (int l = 0; l < first.layers_size(); ++l) {
+    const std::string name = absl::StrCat("parts[", i, "].predictions[", input, "].edges.");
+    absl::Status status = CheckSame(name + "pairs", edges.pairs(), first.pairs());
+    status.Update(CheckSame(name + "budget", edges.budget(), first.budget()));
+    status.Update(CheckSame(name + "layers: their number", edges.layers_size(), first.layers_size()));
+    for (int l = 0; status.ok() && l < first.layers_size(); ++l) {
       const auto& heads = edges.layers(l).heads();
       const auto& first_heads = first.layers(l).heads();
-      if (heads.size() != first_heads.size()) {
-        return Differs(i, input, "layers.heads: their number", heads.size(), first_heads.size());
-      }
-      for (int h = 0; h < heads.size(); ++h) {
-        if (heads[h].key_degrees_size() == first_heads[h].key_degrees_size()) continue;
-        return Differs(i, input, "layers.heads.key_degrees: their number", heads[h].key_degrees_size(),
-                       first_heads[h].key_degrees_size());
+      status = CheckSame(name + "layers.heads: their number", heads.size(), first_heads.size());
+      for (int h = 0; status.ok() && h < heads.size(); ++h) {
+        status = CheckSame(name + "layers.heads.key_degrees: their number", heads[h].key_degrees_size(),
+                           first_heads[h].key_degrees_size());
       }
     }
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

@@ -14,8 +14,10 @@ using Parts = std::span<const v1::Prediction* const>;
 using Rows = std::vector<const float*>;
 using Floats = google::protobuf::RepeatedField<float>;
 
+std::string NameOf(size_t part, int input) { return absl::StrCat("parts[", part, "].predictions[", input, "]"); }
+
 absl::Status Refuse(size_t part, int input, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat("parts[", part, "].predictions[", input, "]", what));
+  return absl::InvalidArgumentError(NameOf(part, input) + what);
 }
 
 // Label texts that are known: the caller's, then whatever the parts name.
@@ -74,8 +76,9 @@ absl::Status CheckPart(const v1::Prediction& part, size_t index, int input, cons
                                " samples; ask for outputs.each_sample"));
   }
   const Shape own = ShapeOf(part);
-  if (own.scored != shape.scored) {
-    return Refuse(index, input, absl::StrCat(".scored_tokens is ", own.scored, ", but parts[0] has ", shape.scored));
+  if (absl::Status status = CheckSame(NameOf(index, input) + ".scored_tokens", own.scored, shape.scored);
+      !status.ok()) {
+    return status;
   }
   if (own.positions != shape.positions || own.labels != shape.labels || own.values != shape.values) {
     return Refuse(
@@ -86,21 +89,16 @@ absl::Status CheckPart(const v1::Prediction& part, size_t index, int input, cons
   for (int s = 0; s < part.sample_outputs_size(); ++s) {
     const v1::SampleOutput& sample = part.sample_outputs(s);
     const size_t expected = shape.positions * shape.labels;
-    auto wrong = [&](const char* field, int found, size_t want) {
+    auto check = [&](const char* field, int found, size_t want) {
+      if (static_cast<size_t>(found) == want) return absl::OkStatus();
       return Refuse(index, input,
                     absl::StrCat(".sample_outputs[", s, "].", field, " has ", found, " entries, expected ", want));
     };
-    if (static_cast<size_t>(sample.probabilities_size()) != expected) {
-      return wrong("probabilities", sample.probabilities_size(), expected);
-    }
-    if (static_cast<size_t>(sample.values_size()) != shape.values) {
-      return wrong("values", sample.values_size(), shape.values);
-    }
-    if (static_cast<size_t>(sample.token_probabilities_size()) != shape.scored) {
-      return wrong("token_probabilities", sample.token_probabilities_size(), shape.scored);
-    }
-    const size_t logits = shape.logits ? expected : 0;
-    if (static_cast<size_t>(sample.logits_size()) != logits) return wrong("logits", sample.logits_size(), logits);
+    absl::Status status = check("probabilities", sample.probabilities_size(), expected);
+    status.Update(check("values", sample.values_size(), shape.values));
+    status.Update(check("token_probabilities", sample.token_probabilities_size(), shape.scored));
+    status.Update(check("logits", sample.logits_size(), shape.logits ? expected : 0));
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -111,10 +109,10 @@ absl::Status CheckParts(Parts parts, int input, const Shape& shape) {
   for (size_t i = 0; i < parts.size(); ++i) {
     const v1::Prediction& part = *parts[i];
     if (absl::Status status = CheckPart(part, i, input, shape); !status.ok()) return status;
-    if (part.truncated_tokens() != first.truncated_tokens()) {
-      return Refuse(i, input,
-                    absl::StrCat(".truncated_tokens is ", part.truncated_tokens(), ", but parts[0] has ",
-                                 first.truncated_tokens()));
+    if (absl::Status status =
+            CheckSame(NameOf(i, input) + ".truncated_tokens", part.truncated_tokens(), first.truncated_tokens());
+        !status.ok()) {
+      return status;
     }
     if (part.top_size() != first.top_size()) {
       return Refuse(i, input,

@@ -6,9 +6,17 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "edgewise/v1/inference.pb.h"
 
 namespace edgewise::internal {
+
+// InvalidArgument where a field of a part differs from that of parts[0]; `field` names it with the part in front.
+template <typename T>
+absl::Status CheckSame(const std::string& field, const T& found, const T& expected) {
+  if (found == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", found, ", but parts[0] has ", expected));
+}
 
 // parts: the same input's prediction in every part, in sample order; at least one. Error messages start with
 // "parts[i].predictions[`input`]". See edgewise/client/ensemble.h.

@@ -1,4 +1,4 @@
-// What follows the product of a layer, element by element.
+// The function of each element that follows a matrix product.
 #ifndef EDGEWISE_KERNELS_ACTIVATION_H_
 #define EDGEWISE_KERNELS_ACTIVATION_H_
 

@@ -12,19 +12,17 @@
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/tensor.h"
-#include "kernels/workspace.h"
 
 namespace edgewise {
 
-// The phase that a matrix product belongs to. A row's result is the same for any number of rows of the same phase; the
-// two phases may round differently: by 1e-6 of the largest sum of products at most, and by as much where GELU is nearly
-// zero.
+// The phase that a matrix product belongs to. A row's result is the same for any number of rows of the same phase. The
+// two phases may round differently, by at most 1e-6 of the largest sum of products, also where GELU is nearly zero.
 enum class Phase {
   kPrefill,  // rows of whole sequences
   kDecode    // one new token per sequence: bound by reading the weights
 };
 
-// y = activation(x W^T + b), W in the layout that the backend likes. Made by Backend::PrepareLinear; immutable.
+// y = activation(x W^T + b), W in a layout of the backend's choice. Made by Backend::PrepareLinear; immutable.
 class LinearWeights {
  public:
   virtual ~LinearWeights() = default;
@@ -53,51 +51,48 @@ struct BackendOptions {
   std::string precision = "fp32";  // or bf16, on a GPU: keys, values and weights rounded, sums in float32
 };
 
-// Matrices passed in lie in this backend's memory; spans are host memory. Work is enqueued in order and may still run
-// when a call returns; Download and Synchronize wait. One thread at a time per backend; prepared weights may be shared
-// by threads. Errors: RESOURCE_EXHAUSTED out of memory, INTERNAL a kernel failed.
+// Matrices are in this backend's memory, spans in host memory. Work is enqueued in order and may still run when a call
+// returns; Download and Synchronize wait for it. One thread at a time per backend; threads may share prepared weights.
+// Errors: RESOURCE_EXHAUSTED out of memory, INTERNAL a kernel failed.
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Backend, instruction set and precision, as answers name it: "cpu/avx512/fp32".
+  // Backend, instruction set and precision, as in answers: "cpu/avx512/fp32".
   virtual const std::string& device() const = 0;
 
-  // The device failed so that nothing works in this process any more; any thread may ask.
+  // Whether the device failed in a way that this process cannot recover from. Any thread.
   virtual bool lost() const { return false; }
 
+  // Attend takes heads whose number of columns is a multiple of this; zeros may fill up a head.
+  virtual int32_t HeadAlignment() const { return 1; }
+
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
-  // Memory of requests, which AllocateIn takes from what Reserve took before.
-  virtual absl::StatusOr<Buffer> AllocateIn(Workspace workspace, int64_t floats) {
-    static_cast<void>(workspace);
-    return Allocate(floats);
-  }
-  // Sees to it that so many floats of a workspace can be taken together without asking the system for memory; not in
-  // addition to what was reserved for it before. kAttention: keys and values of one call. Also takes what every call of
-  // this backend needs besides, for the weights prepared so far. On the CPU there is nothing to do.
-  virtual absl::Status Reserve(Workspace workspace, int64_t floats) {
-    static_cast<void>(workspace);
-    static_cast<void>(floats);
+  // Takes from the system, once and beside the weights, the memory of a pass and of the generations that run beside it;
+  // each is the most that any call asked for. A GPU keeps the memory for later calls of Allocate and adds what its own
+  // operations need with the weights prepared so far. The CPU does nothing.
+  virtual absl::Status Reserve(int64_t pass_floats, int64_t generation_floats) {
+    static_cast<void>(pass_floats);
+    static_cast<void>(generation_floats);
     return absl::OkStatus();
   }
   virtual absl::Status Upload(std::span<const float> host, float* device) = 0;
   virtual absl::Status Download(const float* device, std::span<float> host) = 0;
   virtual absl::Status Synchronize() = 0;
-  // Keeps the host from running far ahead: returns once everything that was enqueued before the call of Throttle before
-  // this one is done (the first call returns at once). So what is unfinished is at most what came between two calls and
-  // what comes next. Fills no report. Errors as Synchronize.
+  // Keeps the host from running far ahead: waits for all work that was enqueued before the previous call of Throttle
+  // (the first call returns at once). Fills no report. Errors as Synchronize.
   virtual absl::Status Throttle() = 0;
 
   // weight [out, in], bias [out] or empty.
   virtual absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                        std::span<const float> bias, int64_t out,
                                                                        int64_t in, Activation activation) = 0;
-  // y = activation(x W^T + b), or y += x W^T + b with `accumulate`. x [rows, in], y [rows, out]. A row of y depends on
-  // the same row of x and nothing else, bit for bit.
+  // y = activation(x W^T + b), or y += x W^T + b with `accumulate`. x [rows, in], y [rows, out]. A row of y depends
+  // only on the same row of x, bit for bit.
   virtual absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate,
                               Phase phase = Phase::kPrefill) = 0;
 
-  // y += down(up(x)), the wide rows between kept in scratch: the bytes of two calls of Linear. x [rows, in of up],
+  // y += down(up(x)) with the bytes of two calls of Linear; the wide rows in between are scratch. x [rows, in of up],
   // y [rows, out of down]; y may be x.
   virtual absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
                                    Phase phase = Phase::kPrefill) = 0;
@@ -117,29 +112,29 @@ class Backend {
 
   virtual absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) = 0;
-  // Memberships of queries and keys: q, k [rows, heads * head_dim]. `out` points into this backend's memory, sized by
-  // rows and weights.rank().
+  // Memberships of queries and keys. q, k [rows, heads * head_dim]. `out` points into this backend's memory; its arrays
+  // have room for the rows and weights.rank().
   virtual absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                           const Memberships& out) = 0;
 
-  // A flag for attention problems. It must outlive the work that names it, and not the backend.
+  // A flag for attention problems. It must outlive the work that names it, and be destroyed before the backend.
   virtual absl::StatusOr<std::unique_ptr<CancelFlag>> MakeCancelFlag() { return std::make_unique<CancelFlag>(); }
 
-  // What a budget allows over the layers of one sample. Remaining waits for what was enqueued.
+  // The edges that a budget leaves over the layers of one sample. Remaining waits for enqueued work.
   virtual absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) = 0;
   virtual absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) = 0;
   virtual absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) = 0;
 
-  // softmax over each query's edges, times v; a query without edges gets zeros, one whose scores overflow float32 gets
-  // NaN. out [.., heads * value_dim]. Every problem's report and every cap's `capped` are filled by the time that
-  // Synchronize or Download has returned; they and the ledgers must live until then. What problems and caps themselves
-  // point to is read before the call returns. A report that wants a graph makes the call wait.
+  // softmax over each query's edges, times v. A query without edges gets zeros, a query whose scores overflow float32
+  // gets NaN. out [.., heads * value_dim]. Reports and EdgeCap::capped are filled once Synchronize or Download returns;
+  // they and the ledgers must live until then. All other memory that problems and caps point to is read before the call
+  // returns. A report that wants a graph makes the call wait.
   virtual absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                               std::span<EdgeCap> caps, Matrix out) = 0;
 };
 
-// INVALID_ARGUMENT: unknown device, instruction set or precision; UNIMPLEMENTED: not in this build; UNAVAILABLE: not on
-// this machine. Device auto is the first GPU, or the CPU; `why_cpu`, where given, then gets the reason.
+// Device auto is the first GPU, or the CPU where there is none; `why_cpu` then gets the reason. INVALID_ARGUMENT:
+// unknown device, instruction set or precision; UNIMPLEMENTED: not in this build; UNAVAILABLE: not on this machine.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options, std::string* why_cpu = nullptr);
 
 }  // namespace edgewise

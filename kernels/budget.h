@@ -1,4 +1,4 @@
-// What a layer may use of the edges that a budget leaves.
+// The share of a budget's remaining edges that a layer may use.
 //
 // Plain C++17, compiled for the host and for the device, so that both give the same number.
 #ifndef EDGEWISE_KERNELS_BUDGET_H_
@@ -12,8 +12,8 @@ namespace edgewise {
 
 inline constexpr uint64_t kWholeShare = uint64_t{1} << 63;
 
-// A layer's part of what is left: floor(remaining * fraction), but at least what is forced here and at most what leaves
-// enough for what is forced later.
+// A layer's part of the remaining edges: floor(remaining * fraction), but at least the edges forced in this layer, and
+// few enough to leave those forced in later layers.
 struct BudgetShare {
   uint64_t fraction = kWholeShare;  // w_layer / (sum of w from this layer on), rounded up to a multiple of 2^-63
   uint64_t forced_here = 0;         // edges
@@ -29,7 +29,7 @@ EDGEWISE_HOST_DEVICE inline uint64_t MultiplyShare(uint64_t a, uint64_t b) {
   return high << 1 | (carry >> 31 & 1u);
 }
 
-// Edges that the layer may use of the `remaining` ones; forced_here + forced_later <= remaining.
+// The edges that the layer may use of the `remaining` ones; forced_here + forced_later <= remaining.
 EDGEWISE_HOST_DEVICE inline uint64_t LayerAllowance(uint64_t remaining, const BudgetShare& share) {
   const uint64_t part = MultiplyShare(remaining, share.fraction);
   const uint64_t wanted = part > share.forced_here ? part : share.forced_here;

@@ -1,4 +1,4 @@
-// The word by which kernels learn, while they run, that a result is not wanted any more.
+// A flag that tells running kernels that a result is no longer wanted.
 #ifndef EDGEWISE_KERNELS_CANCEL_FLAG_H_
 #define EDGEWISE_KERNELS_CANCEL_FLAG_H_
 
@@ -6,8 +6,8 @@
 
 namespace edgewise {
 
-// Made by Backend::MakeCancelFlag, which says how long it lives; named by the attention problems that it stands for.
-// Once raised it stays so.
+// Made by Backend::MakeCancelFlag, which says how long a flag must live. Attention problems name their flag. A raised
+// flag stays raised.
 class CancelFlag {
  public:
   CancelFlag() = default;
@@ -15,7 +15,7 @@ class CancelFlag {
   CancelFlag(const CancelFlag&) = delete;
   CancelFlag& operator=(const CancelFlag&) = delete;
 
-  // Any thread, at any time, but not while the flag is destroyed. Does not wait for the device.
+  // Raises the flag. Any thread, at any time before destruction. Does not wait for the device.
   virtual void Cancel() { cancelled_.store(true, std::memory_order_release); }
   bool cancelled() const { return cancelled_.load(std::memory_order_acquire); }
 

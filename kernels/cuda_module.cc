@@ -29,7 +29,7 @@ std::string FindModule() {
   return "";
 }
 
-// Devices that the driver sees. The driver is asked itself, so that no CUDA library is loaded in vain.
+// Devices that the driver sees. Asks the driver directly, so that no CUDA library is loaded in vain.
 absl::StatusOr<int> CountDevices() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (driver == nullptr) return absl::UnavailableError("there is no NVIDIA driver (libcuda.so.1) on this machine");

@@ -1,6 +1,6 @@
-// What an edge draw is, pair by pair: the uniform number of a pair, the probability of an edge, the three laws and the
-// age of an edge under a budget. docs/random-numbers.md is the specification; every backend and every fast path gives
-// exactly the edges that these functions give.
+// The definition of an edge draw, pair by pair: the uniform number of a pair, the probability of an edge, the three
+// laws and the age of an edge under a budget. docs/random-numbers.md is the specification; every backend and every fast
+// path gives exactly the edges of these functions.
 //
 // Plain C++17, compiled for the host and for the device. No function here allocates, fails or keeps state.
 #ifndef EDGEWISE_KERNELS_DRAW_H_
@@ -20,7 +20,7 @@ enum class Law : uint8_t {
   kPoissonMulti  // Poisson(p) parallel edges; the multiplicity weights the softmax
 };
 
-// What a draw belongs to. Neither the batch slot nor the index of the input in its request is part of it.
+// The key of all random numbers of a draw. The batch slot and the index of an input in its request are not in it.
 struct RandomKey {
   uint64_t seed = 0;
   uint32_t sample = 0;  // index of the forward pass in its ensemble
@@ -39,8 +39,8 @@ EDGEWISE_HOST_DEVICE inline uint32_t CounterWord(const RandomKey& key, uint32_t 
   return (key.layer & 0xFFFu) << 20 | (head & 0xFFFu) << 8 | (key.side & 1u) << 7 | (stream & 0x7Fu);
 }
 
-// Where the high byte of key position j lies: block `counter`, byte `index` of its 16 (byte b of word w is 4w + b, low
-// byte first). Within 64 positions the 16 of one block are those that one thread owns in an m16n8 tensor-core fragment:
+// Place of the high byte of key position j: byte `index` of the 16 of block `counter` (byte b of word w is 4w + b, low
+// byte first). Of 64 positions, one block has the 16 that one thread owns in an m16n8 tensor-core fragment:
 // block 4J + t, byte 2e + b <-> position 64J + 8e + 2t + b.
 struct ByteAddress {
   uint32_t counter;
@@ -78,7 +78,7 @@ EDGEWISE_HOST_DEVICE inline uint64_t PairUniform(const RandomKey& key, uint32_t 
 
 inline constexpr int kDotLanes = 16;
 
-// <x, y> in float32, in the one order that all backends use: 16 partial sums by fused multiply-add (element t goes to
+// <x, y> in float32, in the order that all backends use: 16 partial sums by fused multiply-add (element t goes to
 // lane t mod 16), then lanes l and l + 8, l + 4, l + 2, l + 1 are added. `rank` is a multiple of 16.
 EDGEWISE_HOST_DEVICE inline float MembershipDot(const float* x, const float* y, int rank) {
   float lane[kDotLanes] = {};
@@ -97,14 +97,14 @@ EDGEWISE_HOST_DEVICE inline float EdgeRate(float dot, float exploration) {
   return p < 1.0f ? p : 1.0f;
 }
 
-// 1 - exp(-p) for p in [0, 1]: its Taylor series in Horner form, so that every device rounds alike.
+// 1 - exp(-p) for p in [0, 1], by its Taylor series in Horner form, so that all devices round alike.
 EDGEWISE_HOST_DEVICE inline double OneMinusExp(double p) {
   double sum = 1.0;
   for (int term = 20; term >= 2; --term) sum = 1.0 - p / term * sum;
   return p * sum;
 }
 
-// -ln(1 - u) for u in [0, 1 - 2^-40]: exponent and mantissa, then 2 atanh((m - 1) / (m + 1)).
+// -ln(1 - u) for u in [0, 1 - 2^-40], by exponent and mantissa, then 2 atanh((m - 1) / (m + 1)).
 EDGEWISE_HOST_DEVICE inline double NegLogOneMinus(double u) {
   double m = 1.0 - u;  // exact: u is a multiple of 2^-40
   int exponent = 0;
@@ -136,8 +136,7 @@ EDGEWISE_HOST_DEVICE inline double EdgeAge(Law law, uint64_t uniform, float p) {
   return (law == Law::kBernoulli ? u : NegLogOneMinus(u)) / static_cast<double>(p);
 }
 
-// Parallel edges of law poisson_multi at rate `rate` = tau * p <= 1: the number of k >= 1 with P(Poisson(rate) >= k) >
-// u.
+// Parallel edges of law poisson_multi at `rate` = tau * p <= 1: the number of k >= 1 with P(Poisson(rate) >= k) > u.
 EDGEWISE_HOST_DEVICE inline int EdgeMultiplicity(uint64_t uniform, double rate) {
   const double u = static_cast<double>(uniform) / kPairUniformScale;
   const double zero = 1.0 - OneMinusExp(rate);  // P(Poisson = 0)

@@ -7,7 +7,7 @@
 namespace edgewise {
 namespace {
 
-// Certified for memberships that are all one; what trained memberships see is smaller by orders of magnitude.
+// Certified for memberships that are all one; the error for trained memberships is smaller by orders of magnitude.
 constexpr double kRateTolerance = 1.0 / (1 << 18);
 constexpr double kSymmetryTolerance = 1e-9;
 

@@ -12,8 +12,9 @@ namespace edgewise {
 // q_hat S k_hat^T = <query^T q_hat, key^T k_hat> to within `error`, for memberships in (0, 1)^k.
 //
 // S = softmax(C C^T) is an entrywise exponential of a Gram matrix, hence positive semidefinite (docs/maths.md): then
-// query = key = U sqrt(Lambda), cut to the least rank whose error is certified, and |p| <= |x| |y| bounds a rate. Any
-// other S falls back to query = S, key = I, and the bound is max_v (x_v / w_v) * <y, w> with w the column sums of S.
+// query = key = U sqrt(Lambda), cut to the smallest rank whose error is certified, and |p| <= |x| |y| bounds a rate.
+// Any other S falls back to query = S, key = I, and the bound is max_v (x_v / w_v) * <y, w> with w the column sums of
+// S.
 struct BlockFactor {
   int32_t num_clusters = 0;  // k
   int32_t rank = 0;          // columns of the factors; not padded
@@ -27,7 +28,7 @@ struct BlockFactor {
 // `s` [k, k] row-major float64, entries >= 0.
 BlockFactor FactorBlockMatrix(const std::vector<double>& s, int32_t num_clusters);
 
-// S of one head, [k, k] row-major: the one given, or softmax over all entries of C C^T.
+// S of one head, [k, k] row-major: as given, or softmax over all entries of C C^T.
 std::vector<double> BlockMatrix(const MembershipParameters& parameters, int32_t head);
 
 }  // namespace edgewise

@@ -1,4 +1,4 @@
-// The membership network of one layer folded at load: what every backend computes memberships from.
+// The membership network of one layer, folded at load into the form that every backend computes.
 #ifndef EDGEWISE_KERNELS_MEMBERSHIP_FOLD_H_
 #define EDGEWISE_KERNELS_MEMBERSHIP_FOLD_H_
 
@@ -19,14 +19,13 @@ struct FoldedHead {
 };
 
 struct FoldedMemberships {
-  int32_t rank = 0;  // of x and y of every head: the largest factor's, up to a multiple of kDotLanes
+  int32_t rank = 0;  // of x and y of every head: that of the largest factor, rounded up to a multiple of kDotLanes
   std::vector<FoldedHead> heads;
 };
 
 FoldedMemberships FoldMemberships(const MembershipParameters& parameters);
 
-// What bounds are multiplied by: their products must stay bounds of inner products that are summed in float32, whose
-// error grows with the rank.
+// Factor of all bounds, so that their products bound inner products summed in float32, whose error grows with the rank.
 inline double BoundMargin(int32_t rank) { return 1.0 + 1e-5 + 2e-9 * rank; }
 
 }  // namespace edgewise

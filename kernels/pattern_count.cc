@@ -47,23 +47,23 @@ void ForRows(const AttentionProblem& problem, int32_t head, const Visit& visit) 
 }
 
 HeadReport ReportOf(const AttentionProblem& problem, int32_t head) {
-  const AttentionReport& wanted = *problem.report;
+  const Wanted& wanted = problem.report->wanted;
   HeadReport report;
-  if (wanted.want_graph) report.graph.row_offsets.push_back(0);
-  std::vector<int64_t> steps(wanted.want_key_degrees ? problem.tokens + 1 : 0, 0);  // of the degrees 0..n-1
+  if (wanted.graph) report.graph.row_offsets.push_back(0);
+  std::vector<int64_t> steps(wanted.key_degrees ? problem.tokens + 1 : 0, 0);  // of the degrees 0..n-1
   ForRows(problem, head, [&](int32_t, const RowKeys& row) {
     report.edges += static_cast<uint64_t>(row.count);
     report.isolated += row.count == 0 ? 1 : 0;
-    if (wanted.want_key_degrees && row.keys == nullptr && row.count > 0) {
+    if (wanted.key_degrees && row.keys == nullptr && row.count > 0) {
       ++steps[0];
       --steps[row.count];
-    } else if (wanted.want_key_degrees) {
+    } else if (wanted.key_degrees) {
       for (int64_t k = 0; k < row.count; ++k) {
         ++steps[row.keys[k]];
         --steps[row.keys[k] + 1];
       }
     }
-    if (!wanted.want_graph) return;
+    if (!wanted.graph) return;
     std::vector<int32_t>& keys = report.graph.keys;
     const size_t before = keys.size();
     keys.resize(before + row.count);
@@ -77,9 +77,9 @@ HeadReport ReportOf(const AttentionProblem& problem, int32_t head) {
     }
     report.graph.row_offsets.push_back(static_cast<int64_t>(keys.size()));
   });
-  if (wanted.want_expected) report.expected = static_cast<double>(report.edges);
+  if (wanted.expected) report.expected = static_cast<double>(report.edges);
   int64_t degree = 0;
-  for (int32_t key = 0; wanted.want_key_degrees && key < problem.tokens; ++key) {
+  for (int32_t key = 0; wanted.key_degrees && key < problem.tokens; ++key) {
     degree += steps[key];
     report.key_degrees.push_back(static_cast<uint32_t>(degree));
   }

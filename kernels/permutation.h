@@ -1,4 +1,4 @@
-// Random numbers of what is drawn once per layer or per token: the noise that orders the sources of SSA, and the choice
+// Random numbers that are drawn once per layer or per token: the noise that orders the sources of SSA, and the choice
 // of a generated token. docs/random-numbers.md is the specification.
 //
 // Plain C++17, compiled for the host and for the device. No function here allocates, fails or keeps state.
@@ -13,7 +13,7 @@
 
 namespace edgewise {
 
-// The block of element `index` of `window`. Head 0: the heads of a layer share what is drawn.
+// The block of element `index` of `window`. Head 0: the heads of a layer share it.
 EDGEWISE_HOST_DEVICE inline PhiloxBlock OrderBlock(const RandomKey& key, uint32_t window, uint32_t index,
                                                    uint32_t stream) {
   return Philox4x32(key.seed, {{index, window, CounterWord(key, 0, stream), key.sample}});
@@ -49,12 +49,12 @@ EDGEWISE_HOST_DEVICE inline double OrderNormal(const RandomKey& key, uint32_t wi
   return NormalOf(OrderBlock(key, window, index, stream));
 }
 
-// What the places of a shuffle are sorted by, ties to the lower index: `scale` is sigma times the length.
+// Sort key of place `index` of a shuffle; ties go to the lower index. `scale` is sigma times the length.
 EDGEWISE_HOST_DEVICE inline double OrderKey(uint32_t index, double scale, double normal) {
   return static_cast<double>(index) + scale * normal;
 }
 
-// What a uniform permutation sorts by.
+// Sort key of a uniform permutation.
 EDGEWISE_HOST_DEVICE inline uint64_t OrderUniform(const RandomKey& key, uint32_t index) {
   const PhiloxBlock block = OrderBlock(key, 0, index, kStreamOrder);
   return static_cast<uint64_t>(block.word[0]) << 32 | block.word[1];

@@ -1,5 +1,5 @@
 // Philox4x32-10: a counter-based random number generator (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-// SC 2011). Pure functions of (key, counter): no state, so a number depends on what it is for and on nothing else.
+// SC 2011). A pure function of key and counter: a number depends on its purpose alone.
 //
 // Plain C++17, compiled for the host and for the device.
 #ifndef EDGEWISE_KERNELS_PHILOX_H_

@@ -1,5 +1,5 @@
-// Readable float64 versions of every operation: the oracle that fast kernels are tested against. Slow, single-threaded,
-// host memory, no limits checked.
+// Readable float64 versions of every operation, which tests compare fast kernels with. Slow, single-threaded, host
+// memory, no limits checked.
 #ifndef EDGEWISE_KERNELS_REFERENCE_H_
 #define EDGEWISE_KERNELS_REFERENCE_H_
 
@@ -19,7 +19,7 @@ void LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsi
 // S [k, k] of one head, float64: softmax over all entries of C C^T, C [k, d].
 std::vector<double> BlockMatrix(std::span<const float> clusters, int num_clusters, int head_dim);
 
-// Edge rates q_i S k_j^T of one head without exploration, [n, n] float64, straight from the definition
+// Edge rates q_i S k_j^T of one head without exploration, [n, n] float64, by the definition
 // (docs/model-format.md). q, k [n, head_dim]: the columns of the head.
 std::vector<double> EdgeRates(const MembershipParameters& parameters, int head, ConstMatrix q, ConstMatrix k);
 

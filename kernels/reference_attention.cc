@@ -57,7 +57,7 @@ double ExpectedEdges(const AttentionInputs& inputs, const AttentionProblem& prob
   return sum;
 }
 
-// Keeps what each cap allows. `edges` [problems][heads].
+// Keeps the edges that each cap allows. `edges` [problems][heads].
 void ApplyCaps(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
                std::vector<std::vector<std::vector<Edge>>>& edges) {
   for (size_t c = 0; c < caps.size(); ++c) {
@@ -99,7 +99,7 @@ void ApplyCaps(std::span<const AttentionProblem> problems, std::span<EdgeCap> ca
   }
 }
 
-// Given edges of the queries, which may come with or without rows for the tokens before them.
+// Given edges of the queries; there may be rows for the tokens before the queries too.
 std::vector<Edge> GivenEdges(const AttentionProblem& problem, const HeadEdges& given) {
   std::vector<Edge> edges;
   const auto rows = static_cast<int32_t>(given.row_offsets.size()) - 1;
@@ -125,7 +125,7 @@ std::vector<Edge> GroupEdges(const GroupedKeys& grouped) {
   return edges;
 }
 
-// What is added to the scaled score of a pair of tokens.
+// Bias of the scaled score of a pair of tokens.
 double Bias(const AttentionInputs& inputs, const AttentionProblem& problem, int head, int32_t query, int32_t key) {
   const int64_t i = Position(problem, query), j = Position(problem, key);
   double sum = 0.0;
@@ -151,10 +151,10 @@ void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, 
                      (given != nullptr && !(*given->heads)[head].multiplicity.empty());
   report.edges = edges.size();
   report.isolated = 0;
-  if (problem.report->want_expected) report.expected = ExpectedEdges(inputs, problem, head, edges.size());
-  if (problem.report->want_key_degrees) report.key_degrees.assign(problem.tokens, 0);
+  if (problem.report->wanted.expected) report.expected = ExpectedEdges(inputs, problem, head, edges.size());
+  if (problem.report->wanted.key_degrees) report.key_degrees.assign(problem.tokens, 0);
   report.graph = {};
-  if (problem.report->want_graph) report.graph.row_offsets.push_back(0);
+  if (problem.report->wanted.graph) report.graph.row_offsets.push_back(0);
 
   size_t begin = 0;
   for (int32_t i = problem.first_query; i < problem.tokens; ++i) {
@@ -179,8 +179,8 @@ void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, 
     for (size_t e = begin; e < end; ++e) {
       const float* v = inputs.v.row(problem.first_row + edges[e].key) + value_column;
       for (int t = 0; t < value_dim; ++t) sum[t] += weights[e - begin] / total * v[t];
-      if (problem.report->want_key_degrees) ++report.key_degrees[edges[e].key];
-      if (!problem.report->want_graph) continue;
+      if (problem.report->wanted.key_degrees) ++report.key_degrees[edges[e].key];
+      if (!problem.report->wanted.graph) continue;
       report.graph.keys.push_back(edges[e].key);
       report.graph.weights.push_back(static_cast<float>(weights[e - begin] / total));
       if (multi) report.graph.multiplicity.push_back(edges[e].multiplicity);
@@ -188,7 +188,7 @@ void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, 
     float* row = out.row(problem.out_row + i - problem.first_query) + value_column;
     for (int t = 0; t < value_dim; ++t) row[t] = static_cast<float>(sum[t]);
     if (begin == end) ++report.isolated;
-    if (problem.report->want_graph) report.graph.row_offsets.push_back(static_cast<int64_t>(end));
+    if (problem.report->wanted.graph) report.graph.row_offsets.push_back(static_cast<int64_t>(end));
     begin = end;
   }
 }

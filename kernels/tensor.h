@@ -42,8 +42,7 @@ struct ConstMatrix {
   ConstMatrix Rows(int64_t first, int64_t count) const { return {data + first * stride, count, columns, stride}; }
 };
 
-// Owns floats in a backend's memory, 64-byte aligned. Movable only; freed by the backend that made it, which must
-// outlive it.
+// Owns floats in a backend's memory, 64-byte aligned. Movable only. The backend that made a buffer must outlive it.
 class Buffer {
  public:
   Buffer() = default;

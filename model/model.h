@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,18 +23,16 @@ struct ModelWeights;
 
 enum class TruncateMode { kRefuse, kHead, kTail };
 
-// Positions of all windows of one scored text, and of what runs at once where they depend on each other: under a budget
-// or a given graph. At a width of 384 a position holds about 17 KB, so the latter hold about 1.1 GB.
+// The most positions of all windows of one scored text; and of windows that run at once, because a budget or a given
+// graph makes them depend on each other. At a width of 384 a position takes about 17 KB, so the latter take 1.1 GB.
 inline constexpr uint64_t kMaxScoredPositions = uint64_t{1} << 20;
 inline constexpr uint64_t kMaxPositionsAtOnce = 65536;
 
 class Model {
  public:
-  // Loads <directory>/config.json and model.safetensors onto `backend`, which must outlive the model, and runs a
-  // self-test. INVALID_ARGUMENT: a file says something that is not allowed; the message names field or tensor, what was
-  // found and what was expected. NOT_FOUND: a file is missing. Must not run while another thread uses the backend.
-  static absl::StatusOr<std::unique_ptr<Model>> Load(const std::string& directory, Backend& backend,
-                                                     AttentionKinds kinds = Kinds());
+  // For LoadModel (model/load.h). `backend` must outlive the model.
+  Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
+        Backend& backend);
   ~Model();
 
   const ModelConfig& config() const { return config_; }
@@ -42,57 +41,63 @@ class Model {
   uint64_t parameters() const { return parameters_; }
   const std::string& sha256() const { return sha256_; }  // of model.safetensors, lower-case hex
 
-  // Text to token ids. INVALID_ARGUMENT: no tokenizer, or text outside its vocabulary. Messages start with "text".
+  // The errors of the next five name their field (text/field_error.h): text, token_ids, stride, features, bias.
+
+  // Text to token ids. INVALID_ARGUMENT: no tokenizer, or text outside its vocabulary.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text) const;
   // The text of one generated token (Tokenizer::Decode).
   std::string Decode(int32_t token_id, bool first) const;
 
   // Checks, truncates and puts the CLS token in front; counts every token that is left out. INVALID_ARGUMENT: an id out
-  // of the vocabulary, too long, no valid token. Messages start with "token_ids".
+  // of the vocabulary, too long, no valid token.
   absl::StatusOr<ModelSequence> Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const;
 
   // causal-lm: a text to score. One that fits the context, or is cut to it, is one sequence; a longer one becomes
   // windows of the context's length, `stride` positions apart (0: half the context; the last one ends with the text),
   // which score every token once, in the first window that has it: with the most context. INVALID_ARGUMENT as Prepare;
-  // or a message that starts with "stride": it is not below the context. RESOURCE_EXHAUSTED: the windows have more than
-  // kMaxScoredPositions positions together.
+  // or the stride is not below the context. RESOURCE_EXHAUSTED: the windows have more than kMaxScoredPositions
+  // positions together.
   absl::StatusOr<std::vector<ModelSequence>> PrepareWindows(std::vector<int32_t> token_ids, TruncateMode truncate,
                                                             uint32_t stride) const;
 
   // Rows of features, row-major [rows, columns]. INVALID_ARGUMENT: `columns` is not the model's feature_size, another
-  // number of values, a value that is not finite, too many rows. Messages start with "features".
+  // number of values, a value that is not finite, too many rows.
   absl::StatusOr<ModelSequence> PrepareFeatures(uint32_t rows, uint32_t columns, std::vector<float> values,
                                                 TruncateMode truncate) const;
 
   // Checks the pairwise bias of a prepared sequence, if it has one. INVALID_ARGUMENT: the model takes none or the other
   // kind, the number of entries is not length x length (the length as the model sees it: cut, the CLS token included),
-  // a bucket outside the table, a value that is not finite. Messages start with "bias.values" or "bias.buckets".
+  // a bucket outside the table, a value that is not finite.
   absl::Status CheckBias(const ModelSequence& sequence) const;
 
-  // Checks the input's graph against its sequences: layers, heads, row offsets, ascending keys, pads. INVALID_ARGUMENT;
-  // messages start with "graph".
+  // Checks the input's graph against its sequences: layers, heads, row offsets, ascending keys, pads. INVALID_ARGUMENT
+  // with the field.
   absl::Status CheckGraph(const ModelInput& input) const;
 
-  // Sum over layers and heads of valid queries x valid keys, both sequences of a pair.
-  uint64_t Pairs(const ModelInput& input) const;
-  // The least cap that this input can keep: its forced edges (every pair where `dense` or the layer is dense; the given
-  // graph's edges).
-  uint64_t LeastEdges(const ModelInput& input) const;
-  // What decides the edges of `layer` for this input: its own graph, override or DENSE, else the model's attention. The
-  // graph is taken as it is in the input, by position. Points into this model and the input.
-  AttentionSpec Choose(const ModelInput& input, int32_t layer) const;
+  // Sum over layers and heads of queries x keys, over all sequences.
+  uint64_t Pairs(std::span<const QueryRange> ranges) const;
+  uint64_t Pairs(const ModelInput& input) const { return Pairs(RangesOf(input)); }
+  // Forced edges, the least cap that can be kept: every pair where the layer is dense; the edges of a given graph.
+  uint64_t LeastEdges(const Draw& draw, const std::vector<std::vector<HeadEdges>>* given,
+                      std::span<const QueryRange> ranges) const;
+  uint64_t LeastEdges(const ModelInput& input) const {
+    return LeastEdges(input, input.graph.has_value() ? &input.graph->layers : nullptr, RangesOf(input));
+  }
+  // The attention of `layer` with these draws: all pairs where they are dense, else the `given` edges
+  // (AttentionSpec::given), else the override or the model's kind. Points into this model and the arguments.
+  AttentionSpec Choose(const Draw& draw, const std::vector<std::vector<HeadEdges>>* given, int32_t layer) const;
   // Whether two samples can differ: some layer draws edges.
   bool Samples(const ModelInput& input) const;
 
  private:
-  Model(ModelConfig config, Backend& backend);
+  static std::vector<QueryRange> RangesOf(const ModelInput& input);
 
-  ModelConfig config_;
+  const ModelConfig config_;
   Backend& backend_;
-  std::unique_ptr<const Tokenizer> tokenizer_;
-  std::unique_ptr<const ModelWeights> weights_;
-  uint64_t parameters_ = 0;
-  std::string sha256_;
+  const std::unique_ptr<const Tokenizer> tokenizer_;
+  const std::unique_ptr<const ModelWeights> weights_;
+  const uint64_t parameters_;
+  const std::string sha256_;
 };
 
 }  // namespace edgewise

@@ -5,19 +5,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/model.h"
+#include "text/field_error.h"
 
 namespace edgewise {
 namespace {
 
 absl::Status CheckTokens(const ModelConfig& config, const std::vector<int32_t>& token_ids) {
   if (config.vocab_size == 0) {
-    return absl::InvalidArgumentError("token_ids: this model takes rows of features; send features");
+    return FieldError("token_ids", ": this model takes rows of features; send features");
   }
-  if (token_ids.empty()) return absl::InvalidArgumentError("token_ids is empty; at least one token is expected");
+  if (token_ids.empty()) return FieldError("token_ids", "is empty; at least one token is expected");
   for (size_t i = 0; i < token_ids.size(); ++i) {
     if (token_ids[i] < 0 || token_ids[i] >= config.vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token_ids[", i, "] is ", token_ids[i], "; the vocabulary has ", config.vocab_size, " entries"));
+      return FieldError(absl::StrCat("token_ids[", i, "]"),
+                        absl::StrCat("is ", token_ids[i], "; the vocabulary has ", config.vocab_size, " entries"));
     }
   }
   return absl::OkStatus();
@@ -33,8 +34,7 @@ std::vector<int32_t> ValidPositions(const ModelConfig& config, const std::vector
 }
 
 absl::Status AllPads(const ModelConfig& config, size_t tokens) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("token_ids has ", tokens, " tokens, all of them pads (", config.pad_token_id, ")"));
+  return FieldError("token_ids", absl::StrCat("has ", tokens, " tokens, all of them pads (", config.pad_token_id, ")"));
 }
 
 }  // namespace
@@ -50,8 +50,8 @@ absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, Tru
     const size_t surplus = token_ids.size() - most;
     switch (truncate) {
       case TruncateMode::kRefuse:
-        return absl::InvalidArgumentError(absl::StrCat("token_ids has ", token_ids.size(), " tokens; the model takes ",
-                                                       most, "; set truncate to HEAD or TAIL to cut it"));
+        return FieldError("token_ids", absl::StrCat("has ", token_ids.size(), " tokens; the model takes ", most,
+                                                    "; set truncate to HEAD or TAIL to cut it"));
       case TruncateMode::kHead:
         token_ids.erase(token_ids.begin(), token_ids.begin() + static_cast<int64_t>(surplus));
         break;
@@ -79,8 +79,8 @@ absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int
                                                                  uint32_t stride) const {
   const size_t context = config_.max_position_embeddings;
   if (stride >= std::max<size_t>(context, 2)) {
-    return absl::InvalidArgumentError(absl::StrCat("stride is ", stride, "; allowed are 1 to ", context - 1,
-                                                   ", below the context, and 0 for half of it"));
+    return FieldError("stride", absl::StrCat("is ", stride, "; allowed are 1 to ", context - 1,
+                                             ", below the context, and 0 for half of it"));
   }
   std::vector<ModelSequence> windows;
   // A context of one token has nothing to predict from: no windows.
@@ -123,30 +123,28 @@ absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int
 absl::StatusOr<ModelSequence> Model::PrepareFeatures(uint32_t rows, uint32_t columns, std::vector<float> values,
                                                      TruncateMode truncate) const {
   if (config_.feature_size == 0) {
-    return absl::InvalidArgumentError("features: this model takes tokens; send text or token_ids");
+    return FieldError("features", ": this model takes tokens; send text or token_ids");
   }
   if (columns != static_cast<uint32_t>(config_.feature_size)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("features.columns is ", columns, "; the model takes ", config_.feature_size));
+    return FieldError("features.columns", absl::StrCat("is ", columns, "; the model takes ", config_.feature_size));
   }
-  if (rows == 0) return absl::InvalidArgumentError("features.rows is 0; at least one row is expected");
+  if (rows == 0) return FieldError("features.rows", "is 0; at least one row is expected");
   if (values.size() != static_cast<uint64_t>(rows) * columns) {
-    return absl::InvalidArgumentError(absl::StrCat("features.values has ", values.size(), " entries; ", rows,
-                                                   " rows of ", columns, " are ",
-                                                   static_cast<uint64_t>(rows) * columns));
+    return FieldError("features.values", absl::StrCat("has ", values.size(), " entries; ", rows, " rows of ", columns,
+                                                      " are ", static_cast<uint64_t>(rows) * columns));
   }
   for (size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("features.values[", i, "] is ", values[i], "; finite numbers are expected"));
+      return FieldError(absl::StrCat("features.values[", i, "]"),
+                        absl::StrCat("is ", values[i], "; finite numbers are expected"));
     }
   }
   ModelSequence sequence;
   const uint32_t most = static_cast<uint32_t>(config_.max_position_embeddings);
   if (rows > most) {
     if (truncate == TruncateMode::kRefuse) {
-      return absl::InvalidArgumentError(absl::StrCat("features.rows is ", rows, "; the model takes ", most,
-                                                     "; set truncate to HEAD or TAIL to cut them"));
+      return FieldError("features.rows", absl::StrCat("is ", rows, "; the model takes ", most,
+                                                      "; set truncate to HEAD or TAIL to cut them"));
     }
     sequence.truncated_tokens = rows - most;
     const int64_t surplus = static_cast<int64_t>(sequence.truncated_tokens) * columns;
@@ -165,28 +163,29 @@ absl::Status Model::CheckBias(const ModelSequence& sequence) const {
   if (!values && sequence.bias_buckets.empty()) return absl::OkStatus();
   const std::string field = values ? "bias.values" : "bias.buckets";
   if (values && !sequence.bias_buckets.empty()) {
-    return absl::InvalidArgumentError("bias.values and bias.buckets are both given; one of them is expected");
+    return FieldError("bias.values", "and bias.buckets are both given; one of them is expected");
   }
   if (config_.pairwise_bias == PairwiseBiasKind::kNone) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": this model takes no pairwise bias"));
+    return FieldError(field, ": this model takes no pairwise bias");
   }
   if (values != (config_.pairwise_bias == PairwiseBiasKind::kValues)) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": this model takes bias.", values ? "buckets" : "values"));
+    return FieldError(field, absl::StrCat(": this model takes bias.", values ? "buckets" : "values"));
   }
   const uint64_t length = static_cast<uint64_t>(sequence.length());
   const uint64_t found = values ? sequence.bias_values.size() : sequence.bias_buckets.size();
   if (found != length * length) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, " has ", found, " entries; ", length, " x ", length, " positions are ", length * length));
+    return FieldError(
+        field, absl::StrCat("has ", found, " entries; ", length, " x ", length, " positions are ", length * length));
   }
   for (size_t i = 0; i < found; ++i) {
     if (values && !std::isfinite(sequence.bias_values[i])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(field, "[", i, "] is ", sequence.bias_values[i], "; finite numbers are expected"));
+      return FieldError(absl::StrCat(field, "[", i, "]"),
+                        absl::StrCat("is ", sequence.bias_values[i], "; finite numbers are expected"));
     }
     if (!values && sequence.bias_buckets[i] >= config_.num_buckets) {
-      return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "] is ", static_cast<int>(sequence.bias_buckets[i]),
-                                                     "; the model has ", config_.num_buckets, " buckets"));
+      return FieldError(absl::StrCat(field, "[", i, "]"),
+                        absl::StrCat("is ", static_cast<int>(sequence.bias_buckets[i]), "; the model has ",
+                                     config_.num_buckets, " buckets"));
     }
   }
   return absl::OkStatus();

@@ -1,31 +1,28 @@
-// Memory of requests, taken from a backend when a model is loaded.
+// Memory of requests, reserved on a backend when a model is loaded.
 #ifndef EDGEWISE_MODEL_RESERVE_H_
 #define EDGEWISE_MODEL_RESERVE_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "kernels/backend.h"
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/weights.h"
 #include "model/model.h"
 
 namespace edgewise {
 
-// What a full wave of a pass needs (Pass::Options), whatever its texts are. Not in it: texts longer than a wave,
-// windows that run at once under a budget or a given graph, graphs that are asked for.
-absl::Status ReserveForPasses(const ModelConfig& config, const ModelWeights& weights, Backend& backend);
+// Reserves a full wave of a pass (kMaxWaveTokens). Not included: longer texts, windows that run at once under a budget
+// or a given graph, graphs that are wanted.
+absl::Status ReserveForPasses(const Model& model);
 
-// What may run at once.
+// The generations that may run at once.
 struct GenerationLimits {
   uint64_t cache_bytes = 0;  // keys and values together
   uint64_t generations = 0;
   uint64_t samples = 0;  // of each
 };
 
-// What generations need within these limits, if one at a time is amid its prompt: a quarter more than `cache_bytes` for
-// keys and values, or as many as so many generations of so many samples can have, if that is less; and rows of a
-// prompt. For a model that does not generate nothing. RESOURCE_EXHAUSTED: there is not so much memory.
+// What generations need within these limits, if one at a time is amid its prompt: `cache_bytes` for keys and values, or
+// as many as so many generations of so many samples can have, if that is less; and rows of a prompt. For a model that
+// does not generate nothing. RESOURCE_EXHAUSTED: there is not so much memory.
 absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& limits);
 
 }  // namespace edgewise

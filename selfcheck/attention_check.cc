@@ -97,7 +97,7 @@ absl::StatusOr<Result> Run(Backend& backend, const Operands& operands, const Att
     EdgeCap cap;
     cap.max_edges = max_edges;
     problem.cap = max_edges == kNoCap ? -1 : 0;
-    result.report.want_graph = run > repeats;
+    result.report.wanted.graph = run > repeats;
     const auto start = std::chrono::steady_clock::now();
     status = backend.Attend(inputs, {&problem, 1}, {&cap, max_edges == kNoCap ? 0u : 1u}, Matrix(out.data(), n, width));
     const absl::Status done = backend.Synchronize();  // also after a failure: the report has to live until then
@@ -160,7 +160,7 @@ absl::Status CheckAttention(const AttentionCheckOptions& options, Backend& devic
     // The reference, in float64.
     std::vector<float> want(operands.q.size());
     AttentionReport report;
-    report.want_graph = true;
+    report.wanted.graph = true;
     AttentionProblem problem;
     problem.tokens = static_cast<int32_t>(options.tokens);
     problem.pattern = pattern.pattern;

@@ -40,7 +40,7 @@ absl::StatusOr<CusparseAttend*> OpenCusparse();
 
 }  // namespace edgewise::selfcheck
 
-// What else the module exports: the same three steps in device memory, for bench/gpu/peers.py. Several heads are one
+// The module's other function: the same three steps in device memory, for bench/gpu/peers.py. Several heads are one
 // matrix, block after block along its diagonal.
 extern "C" {
 struct EdgewiseCusparseProblem {

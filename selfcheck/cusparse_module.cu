@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads) RowSoftmax(const int32_t* offsets, i
   for (int32_t e = begin + lane; e < end; e += kWarpSize) values[e] = expf(values[e] - largest) / sum;
 }
 
-// What is made once, freed at the end; the first error stays.
+// Handles and buffers, made once and freed at the end; the first error stays.
 class Run {
  public:
   explicit Run(std::string* error) : error_(*error) {}

@@ -1,5 +1,5 @@
-// edgewise-selfcheck: what an operator runs first on new hardware; `edgewise selfcheck` starts it. Attention of every
-// pattern on the device, against cuSPARSE, the CPU and a float64 reference, and a model against itself on the CPU.
+// edgewise-selfcheck, the first program to run on new hardware; `edgewise selfcheck` starts it. It compares attention
+// of every pattern on the device with cuSPARSE, the CPU and a float64 reference, and a model with itself on the CPU.
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/backend.h"
+#include "model/load.h"
 #include "model/model.h"
 #include "selfcheck/attention_check.h"
 #include "selfcheck/flags.h"
@@ -48,7 +49,7 @@ struct Devices {
   bool gpu = false;
 };
 
-// Says what is compared with what.
+// Opens the device and the CPU, and prints a line where both are the CPU.
 ExitCode OpenDevices(const Flags& flags, Devices& devices) {
   std::string why_cpu;
   absl::StatusOr<std::unique_ptr<Backend>> device = CreateBackend({flags.device, 0, "auto", flags.precision}, &why_cpu);
@@ -72,16 +73,17 @@ struct Models {
   std::unique_ptr<Model> on_device, on_cpu;
 };
 
-// On the CPU first: what it refuses is the files' fault, what only the device refuses is the device's.
+// Loads on the CPU first: a model that the CPU refuses is at fault itself; where only the device refuses, the device
+// is.
 ExitCode LoadModels(const std::string& directory, const Devices& devices, Models& models) {
-  absl::StatusOr<std::unique_ptr<Model>> on_cpu = Model::Load(directory, *devices.cpu);
+  absl::StatusOr<std::unique_ptr<Model>> on_cpu = LoadModel(directory, *devices.cpu);
   if (!on_cpu.ok()) {
     const bool of_files = !absl::IsResourceExhausted(on_cpu.status()) && !absl::IsInternal(on_cpu.status());
     return Fail(of_files ? kBadFlags : kNoDevice,
                 absl::StrCat("--model=", directory, ": ", std::string(on_cpu.status().message())));
   }
   models.on_cpu = *std::move(on_cpu);
-  absl::StatusOr<std::unique_ptr<Model>> on_device = Model::Load(directory, *devices.device);
+  absl::StatusOr<std::unique_ptr<Model>> on_device = LoadModel(directory, *devices.device);
   if (!on_device.ok()) {
     const std::string message = absl::StrCat("the CPU takes the model, ", devices.device->device(),
                                              " does not: ", std::string(on_device.status().message()));

@@ -74,9 +74,9 @@ absl::StatusOr<std::vector<ModelRow>> CheckModel(const Model& on_device, const M
   for (const char* name : {"all pairs", "its own edges", "the CPU's edges"}) {
     ModelInput of_cpu = *input;
     of_cpu.dense = name == std::string("all pairs");
-    of_cpu.want_graph = name == std::string("its own edges");
+    of_cpu.wanted.graph = name == std::string("its own edges");
     ModelInput of_device = of_cpu;
-    of_device.want_graph = false;
+    of_device.wanted.graph = false;
     if (name == std::string("the CPU's edges")) of_cpu.graph = of_device.graph = drawn;
     ModelRow row;
     row.name = name;
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<ModelRow>> CheckModel(const Model& on_device, const M
     row.cpu_density = want->density;
     row.device_density = got->density;
     const bool near = std::abs(row.device_density - row.cpu_density) <= kDensityTolerance * row.cpu_density;
-    row.judged_by_density = of_cpu.want_graph;
+    row.judged_by_density = of_cpu.wanted.graph;
     row.passed = row.judged_by_density ? near && std::isfinite(row.error) : row.error <= tolerance;
     rows.push_back(row);
   }

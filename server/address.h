@@ -17,7 +17,7 @@ struct HostPort {
 // HOST:PORT or [IPv6]:PORT, the port 0 to 65535. INVALID_ARGUMENT, with the flag's name, for anything else.
 absl::StatusOr<HostPort> ParseHostPort(const std::string& flag, const std::string& address);
 
-// Whether HOST:PORT is this machine only: an IPv4 address in 127/8, ::1, or localhost.
+// Whether HOST is reachable from this machine only: an IPv4 address in 127/8, ::1, or localhost.
 bool IsLoopback(const std::string& address);
 
 }  // namespace edgewise::server

@@ -1,10 +1,9 @@
-// Everything that can be chosen about a server. main.cc fills this from flags; nothing else reads a flag or the
-// environment.
+// The options of a server. main.cc sets them from flags; nothing else reads a flag or the environment. Most servers
+// keep the defaults; each comment says when to change one.
 #ifndef EDGEWISE_SERVER_OPTIONS_H_
 #define EDGEWISE_SERVER_OPTIONS_H_
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -13,30 +12,34 @@
 
 namespace edgewise::server {
 
-// What one request may ask for.
+// Limits of one request. Raise one when clients are refused for it and memory allows.
 struct RequestLimits {
   uint32_t max_inputs = 1024;
   uint32_t max_samples = 256;
-  bool allow_graphs = false;
-  uint64_t max_graph_edges = uint64_t{4} << 20;  // given, or returned, over layers and heads
-  uint64_t max_response_bytes = uint64_t{64} << 20;
-  uint64_t max_result_bytes = uint64_t{256} << 20;  // held for the samples of one request while it is computed
-  uint32_t max_new_tokens = 4096;
-  uint64_t max_cache_bytes = uint64_t{2} << 30;  // keys and values of one generation, and of all that run together
+  bool allow_graphs = false;                         // enable it for clients that feed graphs back: each costs a check
+  uint64_t max_graph_edges = uint64_t{4} << 20;      // given or returned, over layers and heads
+  uint64_t max_response_bytes = uint64_t{64} << 20;  // main.cc keeps it at max_message_bytes
+  uint64_t max_result_bytes = uint64_t{256} << 20;   // held for the samples of one request while it is computed
+  uint32_t max_new_tokens = 4096;                    // lower it where long generations keep others waiting
+  // Keys and values of one generation, and of all that run together. Lower it where a GPU also has to hold other
+  // models: the memory is taken when a model that generates is loaded.
+  uint64_t max_cache_bytes = uint64_t{2} << 30;
 };
 
-// What may wait: each of Predict requests and of generations. An empty queue takes any request.
+// Limits of the waiting Predict requests, and the same of the waiting generations. An empty queue takes any request.
+// Lower them where clients should hear of overload earlier: waiting requests use up their deadlines.
 struct QueueLimits {
-  size_t max_requests = 256;
+  uint32_t max_requests = 256;
   uint64_t max_tokens = uint64_t{8} << 20;  // sum of Task::cost
 };
 
+// Set these to serve others than this machine.
 struct SecurityOptions {
-  std::string tls_certificate;  // files, PEM; empty: plain text
+  std::string tls_certificate;  // PEM files; empty: plain text
   std::string tls_key;
-  std::string tls_client_ca;    // clients must show a certificate that this signs
-  std::string auth_token_file;  // one bearer token a line; empty: no token is asked for
-  bool insecure_bind = false;   // allow an address other than loopback without TLS
+  std::string tls_client_ca;    // clients must show a certificate that this one signed
+  std::string auth_token_file;  // one bearer token a line; empty: no token is required
+  bool insecure_bind = false;   // allow an address other than loopback without TLS, as behind a proxy
 };
 
 struct ServerOptions {
@@ -46,18 +49,18 @@ struct ServerOptions {
   BackendOptions backend;
   RequestLimits limits;
   QueueLimits queue;
-  size_t max_generations = 16;  // that run side by side
+  uint32_t max_generations = 16;  // that run side by side; more raise the throughput and slow each one down
   SecurityOptions security;
-  int max_message_bytes = 64 << 20;
-  uint32_t stream_in_flight = 32;  // requests computed or queued at once for one stream; beyond it reads wait
-  uint32_t unsent_tokens = 32;     // of one generation; at so many it waits until the client has read some
-  std::chrono::milliseconds unread_timeout{30000};  // a generation that waits so long for its client ends
-  bool reflection = false;
-  std::chrono::milliseconds drain_timeout{25000};
-  // Called once, on a thread of the server, when the device is lost: nothing but a new process helps. Health says so
-  // already.
+  int max_message_bytes = 64 << 20;  // raise it for inputs with a large pairwise bias or graph
+  uint32_t stream_in_flight = 32;    // requests that one stream has queued or computed at once; beyond it reads wait
+  uint32_t unsent_tokens = 32;       // of one generation, which then waits until its client has read some
+  std::chrono::milliseconds unread_timeout{30000};  // cancels a generation whose client reads nothing for so long
+  bool reflection = false;                          // enable it for tools such as grpcurl
+  std::chrono::milliseconds drain_timeout{25000};   // keep it below the grace period of the process manager
+  // Called once, on a thread of the server, when the device is lost, which only a new process can repair. Health
+  // already says NOT_SERVING.
   std::function<void()> on_device_lost;
-  // Where deadlines, drains and times come from. Tests move their own.
+  // The source of all times: deadlines, drains, durations. Tests pass their own.
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
 };
 

@@ -92,7 +92,7 @@ struct Server::Parts {
         calls(repository, queue, metrics),
         predictor(options, calls),
         generator(options, calls),
-        service(options, calls, predictor, generator, repository, metrics) {}
+        service(rpcs) {}
 
   const ServerOptions options;
   Metrics metrics;
@@ -102,6 +102,7 @@ struct Server::Parts {
   Calls calls;
   Predictor predictor;
   Generator generator;
+  RpcContext rpcs{options, calls, predictor, generator, repository, metrics};
   InferenceServiceImpl service;
   int port = 0;
   std::unique_ptr<grpc::Server> grpc;
@@ -111,7 +112,7 @@ struct Server::Parts {
   std::atomic<bool> ready = false;
   std::atomic<bool> device_lost = false;
   absl::Mutex health_mutex;
-  std::map<std::string, bool> serving ABSL_GUARDED_BY(health_mutex);  // by model name, those that are gone too
+  std::map<std::string, bool> serving ABSL_GUARDED_BY(health_mutex);  // by model name, removed ones included
   bool drained = false;
   std::atomic<bool> calls_ended = false;
 
@@ -259,17 +260,17 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->grpc->GetHealthCheckService()->Shutdown();
   parts_->repository.SetDraining();
   parts_->calls.Drain();
-  parts_->service.DrainStreams();
-  auto busy = [this] { return parts_->calls.in_flight() > 0 || parts_->service.open_streams() > 0; };
-  auto sending = [this] { return parts_->service.open_calls() > 0; };
+  parts_->rpcs.open.DrainStreams();
+  auto busy = [this] { return parts_->calls.in_flight() > 0 || parts_->rpcs.open.streams() > 0; };
+  auto sending = [this] { return parts_->rpcs.open.calls() > 0; };
   const std::function<Time()>& now = parts_->options.clock;
   const Time end = now() + timeout;
   while ((busy() || sending()) && now() < end) std::this_thread::sleep_for(kPoll);
   const int64_t cancelled = parts_->calls.in_flight();
-  parts_->queue.Abort();
+  parts_->queue.CancelAll();
   const Time stopped = now() + kStopWork;
   while (busy() && now() < stopped) std::this_thread::sleep_for(kPoll);
-  const int64_t unsent = parts_->service.open_calls();
+  const int64_t unsent = parts_->rpcs.open.calls();
   parts_->grpc->Shutdown(std::chrono::system_clock::now() + kFlushAnswers);
   parts_->calls_ended = true;
   parts_->engine->Join();

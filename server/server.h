@@ -1,4 +1,4 @@
-// The whole server: builds everything in order, loads the models, drains. main.cc and the tests own one.
+// The whole server: builds its parts in order, loads the models, drains. main.cc and the tests own one.
 #ifndef EDGEWISE_SERVER_SERVER_H_
 #define EDGEWISE_SERVER_SERVER_H_
 
@@ -13,25 +13,25 @@ namespace edgewise::server {
 
 class Server {
  public:
-  // Opens the ports and returns; models load behind it, health is NOT_SERVING until all were tried. Errors:
-  // INVALID_ARGUMENT options; NOT_FOUND a file or the repository; ALREADY_EXISTS a port is taken; UNAVAILABLE,
-  // UNIMPLEMENTED the device.
+  // Opens the ports and returns. Models load afterwards; health is NOT_SERVING until each was tried. INVALID_ARGUMENT:
+  // options; NOT_FOUND: a file or the repository; ALREADY_EXISTS: a port is taken; UNAVAILABLE, UNIMPLEMENTED: the
+  // device.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
-  // Drains with no patience unless Drain() was called.
+  // Drains with a timeout of zero unless Drain() was called.
   ~Server();
 
   int port() const;          // of gRPC
   int metrics_port() const;  // of HTTP; 0: none
 
-  // Looks at the repository again; loads happen behind it. One thread at a time. NOT_FOUND: it cannot be read.
+  // Scans the repository again; loads happen afterwards. One thread at a time. NOT_FOUND: it cannot be read.
   absl::Status Reload();
   // Waits until every version was tried. False: not within `timeout`.
   bool WaitUntilLoaded(std::chrono::milliseconds timeout);
 
-  // Health becomes NOT_SERVING, new requests UNAVAILABLE; requests in flight finish, at most `timeout`; the rest is
-  // cancelled. Returns when everything has stopped. Once.
+  // Makes health NOT_SERVING and new requests UNAVAILABLE, waits at most `timeout` for requests in flight, and cancels
+  // the rest. Returns when everything has stopped. Only the first call has an effect.
   void Drain(std::chrono::milliseconds timeout);
-  // Whether Drain() has ended every call and only waits for the device, which may be loading a model. Any thread.
+  // Whether Drain() has ended all calls and only waits for the device, which may be loading a model. Any thread.
   bool calls_ended() const;
 
  private:

@@ -1,17 +1,26 @@
 #include "server/status_details.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/optional.h"
 #include "edgewise/status_details.pb.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
 
 constexpr int64_t kNanosPerSecond = 1000000000;
+constexpr char kRejectionUrl[] = "edgewise/rejection";
+constexpr std::pair<absl::StatusCode, Rejection> kUsualRejections[] = {
+    {absl::StatusCode::kInvalidArgument, Rejection::kInvalid},
+    {absl::StatusCode::kNotFound, Rejection::kInvalid},
+    {absl::StatusCode::kResourceExhausted, Rejection::kInvalid},
+    {absl::StatusCode::kFailedPrecondition, Rejection::kNotReady},
+    {absl::StatusCode::kUnavailable, Rejection::kNotReady},
+    {absl::StatusCode::kDeadlineExceeded, Rejection::kDeadline},
+    {absl::StatusCode::kCancelled, Rejection::kCancelled}};
 
 }  // namespace
 
@@ -23,44 +32,48 @@ void SetRetryDelay(absl::Status& status, double seconds) {
   status.SetPayload(kRetryInfoUrl, absl::Cord(retry.SerializeAsString()));
 }
 
-double RetryDelay(const absl::Status& status) {
-  const absl::optional<absl::Cord> payload = status.GetPayload(kRetryInfoUrl);
-  rpc::RetryInfo retry;
-  if (!payload || !retry.ParseFromString(std::string(*payload))) return -1.0;
-  const rpc::RetryInfo::Duration& delay = retry.retry_delay();
-  return static_cast<double>(delay.seconds()) + static_cast<double>(delay.nanos()) / kNanosPerSecond;
+absl::Status WithRejection(absl::Status status, Rejection reason) {
+  status.SetPayload(kRejectionUrl, absl::Cord(std::string(1, static_cast<char>(reason))));
+  return status;
+}
+
+std::optional<Rejection> RejectionOf(const absl::Status& status) {
+  if (const absl::optional<absl::Cord> reason = status.GetPayload(kRejectionUrl)) {
+    return static_cast<Rejection>((*reason)[0]);
+  }
+  for (const auto& [code, reason] : kUsualRejections) {
+    if (status.code() == code) return reason;
+  }
+  return std::nullopt;
 }
 
 absl::Status ShuttingDown() {
   absl::Status status = absl::UnavailableError("the server is shutting down");
   SetRetryDelay(status, 1.0);
-  return status;
-}
-
-absl::Status InvalidField(const std::string& field, const std::string& what) {
-  return InvalidFieldMessage(field, absl::StrCat(field, " ", what));
-}
-
-absl::Status InvalidFieldMessage(const std::string& field, const std::string& message) {
-  absl::Status status = absl::InvalidArgumentError(message);
-  rpc::BadRequest bad_request;
-  rpc::BadRequest::FieldViolation* violation = bad_request.add_field_violations();
-  violation->set_field(field);
-  violation->set_description(message);
-  status.SetPayload(kBadRequestUrl, absl::Cord(bad_request.SerializeAsString()));
-  return status;
+  return WithRejection(std::move(status), Rejection::kDraining);
 }
 
 std::string EncodeStatus(const absl::Status& status) {
   rpc::Status encoded;
-  status.ForEachPayload([&encoded](absl::string_view url, const absl::Cord& value) {
+  const auto add = [&encoded](const char* url, std::string bytes) {
     rpc::Any* detail = encoded.add_details();
-    detail->set_type_url(std::string(url));
-    detail->set_value(std::string(value));
-  });
+    detail->set_type_url(url);
+    detail->set_value(std::move(bytes));
+  };
+  const std::string message(status.message());
+  if (const std::string field = FieldOf(status); !field.empty()) {
+    rpc::BadRequest bad_request;
+    rpc::BadRequest::FieldViolation* violation = bad_request.add_field_violations();
+    violation->set_field(field);
+    violation->set_description(message);
+    add(kBadRequestUrl, bad_request.SerializeAsString());
+  }
+  if (const absl::optional<absl::Cord> retry = status.GetPayload(kRetryInfoUrl)) {
+    add(kRetryInfoUrl, std::string(*retry));
+  }
   if (encoded.details().empty()) return "";
   encoded.set_code(static_cast<int32_t>(status.code()));
-  encoded.set_message(std::string(status.message()));
+  encoded.set_message(message);
   return encoded.SerializeAsString();
 }
 

@@ -1,9 +1,9 @@
-// Details that travel with a refusal, as absl::Status payloads whose bytes are google.rpc messages
-// (proto/edgewise/status_details.proto). grpc_status.h puts them into the answer.
+// Details that travel with a refusal as payloads of its absl::Status: the delay before a retry, the reason that the
+// metrics count. rpc/grpc_status.h sends those that google.rpc has messages for (proto/edgewise/status_details.proto).
 #ifndef EDGEWISE_SERVER_STATUS_DETAILS_H_
 #define EDGEWISE_SERVER_STATUS_DETAILS_H_
 
-#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -13,20 +13,22 @@ namespace edgewise::server {
 inline constexpr char kRetryInfoUrl[] = "type.googleapis.com/google.rpc.RetryInfo";
 inline constexpr char kBadRequestUrl[] = "type.googleapis.com/google.rpc.BadRequest";
 
-// google.rpc.RetryInfo: try again after this long. No effect on OK.
+// Adds google.rpc.RetryInfo: try again after this long. No effect on OK.
 void SetRetryDelay(absl::Status& status, double seconds);
-// The delay that SetRetryDelay put in, in seconds; < 0: none.
-double RetryDelay(const absl::Status& status);
 
-// UNAVAILABLE with RetryInfo: what a drain answers.
+// Why a request got no answer, as edgewise_rejections_total counts it.
+enum class Rejection { kQueueFull, kDeadline, kCancelled, kDraining, kInvalid, kBudget, kOutOfMemory, kNotReady };
+
+// For a reason that the status code does not tell. No effect on OK.
+absl::Status WithRejection(absl::Status status, Rejection reason);
+// That reason, or else the usual one of the code. None for OK and for failures of the server.
+std::optional<Rejection> RejectionOf(const absl::Status& status);
+
+// UNAVAILABLE with RetryInfo: the answer during a drain.
 absl::Status ShuttingDown();
 
-// INVALID_ARGUMENT "<field> <what>", with google.rpc.BadRequest naming the field.
-absl::Status InvalidField(const std::string& field, const std::string& what);
-// The same with a message of its own.
-absl::Status InvalidFieldMessage(const std::string& field, const std::string& message);
-
-// google.rpc.Status with the payloads as details; empty where there are none.
+// google.rpc.Status for the wire, with RetryInfo and, where the status names a field (text/field_error.h), BadRequest
+// as details; empty where it has none of these.
 std::string EncodeStatus(const absl::Status& status);
 
 }  // namespace edgewise::server

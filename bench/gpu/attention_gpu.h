@@ -1,4 +1,4 @@
-// What bench/gpu/ours.py calls to time this project's attention on memory that PyTorch owns: a C interface, so that
+// The C interface by which bench/gpu/ours.py times this project's attention on memory that PyTorch owns, so that
 // ours and its peers run in one process, in turns, on the same tensors. A library and not a program for that reason.
 #ifndef EDGEWISE_BENCH_GPU_ATTENTION_GPU_H_
 #define EDGEWISE_BENCH_GPU_ATTENTION_GPU_H_
@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// What one timed call computes. kDrawn, kAllPairs and kMemberships are what the server does, its host's part included;
+// The computation of one timed call. kDrawn, kAllPairs and kMemberships do the server's work, its host's part included;
 // kGiven is the kernels alone, over rows of edges that are on the device already.
 enum EdgewiseBenchKind { kEdgewiseDrawn = 0, kEdgewiseAllPairs = 1, kEdgewiseGiven = 2, kEdgewiseMemberships = 3 };
 

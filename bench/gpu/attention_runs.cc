@@ -13,7 +13,6 @@ namespace {
 
 using cuda::CudaStatus;
 using cuda::DeviceArray;
-using cuda::DeviceMemory;
 
 constexpr int kWarmRuns = 2;
 
@@ -42,8 +41,7 @@ absl::Status AttentionRuns::Start(int ordinal) {
   absl::StatusOr<std::shared_ptr<cuda::Device>> opened = cuda::Device::Open(ordinal);
   if (!opened.ok()) return opened.status();
   device_ = *std::move(opened);
-  staging_ = std::make_unique<cuda::Staging>(*device_);
-  attention_ = std::make_unique<cuda::Attention>(*device_, *staging_, bf16_);
+  attention_ = std::make_unique<cuda::Attention>(*device_, bf16_);
   for (cudaEvent_t& event : events_) {
     if (absl::Status status = CudaStatus(cudaEventCreate(&event), "event"); !status.ok()) return status;
   }
@@ -76,19 +74,19 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
                                            (call.n + 1) * sizeof(int64_t), cudaMemcpyDeviceToHost);
       if (error != cudaSuccess) return CudaStatus(error, "offsets of given rows");
     }
-    cuda::AddRowItems(shape, b, call.heads, given && bf16_ && call.head_dim <= cuda::kMaxDenseDim, problem, items);
+    cuda::AddRowItems(shape, b, call.heads, problem, items);
   }
   const std::vector<cuda::DeviceHeadCounts> counts(static_cast<size_t>(call.batch) * call.heads);
-  auto on_device = DeviceMemory::Copy(device_, std::span<const cuda::DeviceProblem>(problems));
+  auto on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceProblem>(problems));
   if (!on_device.ok()) return on_device.status();
   kernels.problems = *std::move(on_device);
-  on_device = DeviceMemory::Copy(device_, std::span<const cuda::RowItem>(items.rows));
+  on_device = DeviceArray::Copy(*device_, std::span<const cuda::RowItem>(items.rows));
   if (!on_device.ok()) return on_device.status();
   kernels.row_items = *std::move(on_device);
-  on_device = DeviceMemory::Copy(device_, std::span<const cuda::FragmentItem>(items.given));
+  on_device = DeviceArray::Copy(*device_, std::span<const cuda::RowItem>(items.dense));
   if (!on_device.ok()) return on_device.status();
-  kernels.given_items = *std::move(on_device);
-  on_device = DeviceMemory::Copy(device_, std::span<const cuda::DeviceHeadCounts>(counts));
+  kernels.dense_items = *std::move(on_device);
+  on_device = DeviceArray::Copy(*device_, std::span<const cuda::DeviceHeadCounts>(counts));
   if (!on_device.ok()) return on_device.status();
   kernels.counts = *std::move(on_device);
   cuda::DeviceCall& of = kernels.call;
@@ -108,8 +106,8 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
   of.rank = call.rank;
   of.problems = kernels.problems.as<cuda::DeviceProblem>();
   of.row_items = kernels.row_items.as<cuda::RowItem>();
-  of.given_items = kernels.given_items.as<cuda::FragmentItem>();
-  of.num_given_items = static_cast<int64_t>(items.given.size());
+  of.dense_items = kernels.dense_items.as<cuda::RowItem>();
+  of.num_dense_items = static_cast<int64_t>(items.dense.size());
   of.num_row_items = static_cast<int64_t>(items.rows.size());
   of.counts = static_cast<cuda::DeviceHeadCounts*>(kernels.counts.data());
   return kernels;
@@ -128,7 +126,7 @@ absl::Status AttentionRuns::MakeMembershipWeights(const EdgewiseBenchCall& call)
   const int64_t floats = 2 * call.heads * Rows(call) * (membership_weights_->rank() + 1);
   if (floats <= membership_floats_) return absl::OkStatus();
   membership_floats_ = 0;
-  auto memory = DeviceMemory::Create(device_, floats * static_cast<int64_t>(sizeof(float)));
+  auto memory = DeviceArray::Create(*device_, floats * static_cast<int64_t>(sizeof(float)));
   if (!memory.ok()) return memory.status();
   memberships_ = *std::move(memory);
   membership_floats_ = floats;
@@ -171,8 +169,8 @@ absl::Status AttentionRuns::RunGiven(const EdgewiseBenchCall& call, const Kernel
     of.k16 = k16;
     of.v16 = v16;
   }
-  const absl::Status status = CudaStatus(cuda::AttendDense(device_->stream(), of), "attention in dense heads");
-  return status.ok() ? CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows") : status;
+  const absl::Status status = CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows");
+  return status.ok() ? CudaStatus(cuda::AttendTiles(device_->stream(), of), "attention over tiles") : status;
 }
 
 absl::Status AttentionRuns::RunMemberships(const EdgewiseBenchCall& call) {
@@ -209,10 +207,7 @@ absl::Status AttentionRuns::Time(int kind, std::span<const EdgewiseBenchCall> ca
     }
   }
   if (status.ok()) status = CudaStatus(cudaEventRecord(events_[1], device_->stream()), "event");
-  const absl::Status waited = device_->Synchronize();  // before the lists are freed, whatever happened
-  if (status.ok()) status = waited;
-  const absl::Status collected = attention_->Collect();
-  if (status.ok()) status = collected;
+  status.Update(attention_->Collect({}));  // waits; before the reports are freed, whatever happened
   float elapsed = 0.0f;
   if (status.ok()) status = CudaStatus(cudaEventElapsedTime(&elapsed, events_[0], events_[1]), "time");
   *milliseconds = static_cast<double>(elapsed) / repeats;
@@ -227,10 +222,17 @@ absl::Status AttentionRuns::PeakBytes(int kind, const EdgewiseBenchCall& call, i
   absl::Status status;
   for (int r = 0; r < kWarmRuns && status.ok(); ++r) status = Run(kind, call);
   if (!status.ok()) return status;
-  device_->memory().ResetMost();
-  const int64_t before = device_->memory().use().taken;
-  status = Run(kind, call);
-  *bytes = device_->memory().use().most_taken - before;
+  cudaMemPool_t pool = nullptr;
+  uint64_t before = 0, most = 0;  // writing 0 makes the present use the highest
+  status = CudaStatus(cudaDeviceGetDefaultMemPool(&pool, device_->ordinal()), "memory pool");
+  const auto attribute = [&](auto call, cudaMemPoolAttr which, uint64_t& value) {
+    if (status.ok()) status = CudaStatus(call(pool, which, &value), "use of the memory pool");
+  };
+  attribute(cudaMemPoolSetAttribute, cudaMemPoolAttrUsedMemHigh, most);
+  attribute(cudaMemPoolGetAttribute, cudaMemPoolAttrUsedMemCurrent, before);
+  if (status.ok()) status = Run(kind, call);
+  attribute(cudaMemPoolGetAttribute, cudaMemPoolAttrUsedMemHigh, most);
+  *bytes = static_cast<int64_t>(most - before);
   return status;
 #endif
 }

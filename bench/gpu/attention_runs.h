@@ -15,6 +15,7 @@
 #include "bench/gpu/attention_gpu.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/cuda/ops/memberships.h"
 
@@ -30,7 +31,7 @@ inline absl::Status WaitForAll() { return cuda::CudaStatus(cudaDeviceSynchronize
 // A DeviceCall of its own, whose lists stay as long as it lives: kernels are launched without the backend's host part.
 struct KernelCall {
   cuda::DeviceCall call = {};
-  cuda::DeviceMemory problems, row_items, given_items, counts;
+  cuda::DeviceArray problems, row_items, dense_items, counts;
 };
 
 class AttentionRuns {
@@ -63,11 +64,10 @@ class AttentionRuns {
 
   const bool bf16_;
   std::shared_ptr<cuda::Device> device_;
-  std::unique_ptr<cuda::Staging> staging_;
   std::unique_ptr<cuda::Attention> attention_;
   std::unique_ptr<MembershipWeights> membership_weights_;
   int32_t weights_heads_ = 0, weights_head_dim_ = 0;
-  cuda::DeviceMemory memberships_;  // what kEdgewiseMemberships writes
+  cuda::DeviceArray memberships_;  // what kEdgewiseMemberships writes
   int64_t membership_floats_ = 0;
   cudaEvent_t events_[2] = {nullptr, nullptr};
 };

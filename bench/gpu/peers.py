@@ -1,5 +1,5 @@
-"""What ours is compared with, all in PyTorch's process. Every peer is a Contender: time(first, repeats) gives the
-milliseconds of one run, of `repeats` between two events, over the copies of the inputs in turn."""
+"""The peers of Edgewise's attention, all in PyTorch's process. Every peer is a Contender: time(first, repeats) gives
+the milliseconds of one run, of `repeats` between two events, over the copies of the inputs in turn."""
 
 import ours
 import torch

@@ -3,7 +3,7 @@
 import json
 import os
 
-# What the project wants of its GPU backend: peer, precision of ours, densities, most batch x heads, least ratio of times.
+# The project's goals for its GPU backend: peer, precision of ours, densities, most batch x heads, least ratio of times.
 GOALS = [
     ("authors_fp32", "fp32", (0.01, 0.025, 0.10, 0.25, 1.0), 64, 25.0),
     ("cusparse_fp32", "fp32", (0.01, 0.025, 0.10, 0.25), 64, 5.0),

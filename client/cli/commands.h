@@ -39,7 +39,7 @@ int ReportServerError(const absl::Status& status, const ConnectionFlags& connect
 int ReportUsageError(const absl::Status& status, const std::string& command, std::ostream& err);
 
 class FlagSet;
-// Parses; prints help on --help. Returns true to go on; otherwise `exit_code` is set.
+// Parses the arguments, or prints help on --help. False: the command ends with `exit_code`.
 bool ParseOrHelp(FlagSet& flags, const std::string& command, Arguments arguments, std::ostream& out, std::ostream& err,
                  int& exit_code);
 

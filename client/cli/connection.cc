@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -118,6 +119,19 @@ std::string ConnectionFlags::Hint(const absl::Status& status) const {
                             : "It may not trust who signed the certificate of --tls_cert_file.");
   }
   return absl::StrCat("Is edgewise-server running at ", address, "? --server=HOST:PORT names another.");
+}
+
+absl::StatusOr<v1::PredictResponse> AskOne(Client& client, v1::PredictRequest request, const v1::Input& input) {
+  *request.add_inputs() = input;
+  absl::StatusOr<v1::PredictResponse> response = client.Predict(request);
+  if (!response.ok() || response->predictions_size() == 1) return response;
+  return absl::InternalError(absl::StrCat("the answer has ", response->predictions_size(), " predictions for 1 input"));
+}
+
+bool IsHopeless(absl::StatusCode code) {
+  return code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kUnauthenticated ||
+         code == absl::StatusCode::kPermissionDenied || code == absl::StatusCode::kNotFound ||
+         code == absl::StatusCode::kUnimplemented;
 }
 
 }  // namespace edgewise::cli

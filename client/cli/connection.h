@@ -1,4 +1,4 @@
-// How to reach the server, and what to try where it cannot be reached.
+// How to reach the server, what to try where it cannot be reached, and how to ask about one input.
 #ifndef EDGEWISE_CLIENT_CLI_CONNECTION_H_
 #define EDGEWISE_CLIENT_CLI_CONNECTION_H_
 
@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "client/cli/flag_set.h"
 #include "edgewise/client/client.h"
+#include "edgewise/v1/inference.pb.h"
 
 namespace edgewise::cli {
 
@@ -38,6 +39,13 @@ struct ConnectionFlags {
 // A server as people write it, as gRPC takes it: the port is 8001 where none is given, http:// is dropped, an IPv6
 // address gets its brackets; unix:PATH and names of gRPC's resolvers (dns:///...) stay. InvalidArgument otherwise.
 absl::StatusOr<std::string> ServerAddress(const std::string& server);
+
+// `request` with this one input: commands send the inputs of a file one by one, so that an input that the server
+// refuses costs no other. The answer has one prediction; Internal where the server sent another number of them.
+absl::StatusOr<v1::PredictResponse> AskOne(Client& client, v1::PredictRequest request, const v1::Input& input);
+
+// After an error of this code the next input would fare no better.
+bool IsHopeless(absl::StatusCode code);
 
 }  // namespace edgewise::cli
 

@@ -13,11 +13,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/cli/commands.h"
-#include "client/cli/evaluate_plot.h"
 #include "client/cli/evaluation.h"
 #include "client/cli/format.h"
 #include "client/cli/load.h"
 #include "client/cli/options.h"
+#include "client/cli/plot_show.h"
 
 namespace edgewise::cli {
 namespace {
@@ -100,7 +100,7 @@ struct EvaluateFlags {
     if (repeats < 1 || repeats > 10000) {
       return absl::InvalidArgumentError(absl::StrCat("--repeats is ", repeats, "; expected 1 to 10000"));
     }
-    if (absl::Status status = CheckPictureName(plot); !plot.empty() && !status.ok()) return status;
+    if (absl::Status status = CheckPictureName(plot, "as budget.png"); !plot.empty() && !status.ok()) return status;
     return request;
   }
 

@@ -1,5 +1,3 @@
-#include "client/cli/evaluate_plot.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -7,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/evaluation.h"
 #include "client/cli/format.h"
 #include "client/cli/plot_canvas.h"
 
@@ -207,15 +206,8 @@ Size Draw(Canvas& canvas, const Evaluation& evaluation, const std::string& data)
 
 }  // namespace
 
-absl::Status CheckPictureName(const std::string& path) {
-  if (IsSvg(path) || IsPng(path)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--plot is \"", path, "\"; expected a name that ends in .png or .svg, as budget.png"));
-}
-
 absl::Status DrawEvaluation(const Evaluation& evaluation, const std::string& data, const std::string& path) {
-  if (absl::Status status = CheckPictureName(path); !status.ok()) return status;
-  return DrawPage(path, IsSvg(path), [&](Canvas& canvas) { return Draw(canvas, evaluation, data); });
+  return DrawPage(path, [&](Canvas& canvas) { return Draw(canvas, evaluation, data); });
 }
 
 }  // namespace edgewise::cli

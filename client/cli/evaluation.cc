@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "client/cli/ask.h"
+#include "client/cli/connection.h"
 #include "client/cli/format.h"
 
 namespace edgewise::cli {

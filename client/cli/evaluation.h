@@ -1,5 +1,5 @@
-// Measures what a budget buys: the same inputs under several settings, one call at a time. The settings take turns
-// input by input, so that other load on the machine hits all of them alike.
+// Measures a budget: the same inputs under several settings, one call at a time. The settings take turns for each
+// input, so that other load on the machine affects all of them alike.
 #ifndef EDGEWISE_CLIENT_CLI_EVALUATION_H_
 #define EDGEWISE_CLIENT_CLI_EVALUATION_H_
 
@@ -17,7 +17,7 @@
 
 namespace edgewise::cli {
 
-// One way to ask.
+// One way to ask the model.
 struct Setting {
   bool dense = false;         // attend to every pair
   std::optional<double> cap;  // density, in (0, 1]
@@ -26,7 +26,7 @@ struct Setting {
   std::string Name() const;  // "dense", "no cap", "cap 1 %"
 };
 
-// How good the answers are. Which of the three measures there is depends on the model and on what the data says.
+// The quality of the answers. The model and the labels of the data decide which of the three measures there is.
 struct Quality {
   Accuracy accuracy;
   double log_likelihood = 0;  // language models
@@ -76,8 +76,13 @@ absl::StatusOr<Evaluation> Evaluate(Client& client, const v1::PredictRequest& ba
                                     const std::vector<LabelledInput>& inputs, const std::vector<Setting>& settings,
                                     uint32_t repeats, const EvaluationProgress& progress);
 
-// The value in the middle, by linear interpolation at `share`: 0.5 is the median. 0 for none.
+// The quantile at `share` (0.5 is the median), by linear interpolation. 0 for no values.
 double Quantile(std::vector<double> values, double share);
+
+// Draws quality and speed of the answers against their density. Writes a PNG or an SVG, by the name's end. `data` names
+// the inputs in the subtitle. FailedPrecondition when the file cannot be written. The evaluation has answers to dense
+// attention.
+absl::Status DrawEvaluation(const Evaluation& evaluation, const std::string& data, const std::string& path);
 
 }  // namespace edgewise::cli
 

@@ -140,7 +140,7 @@ std::string UnknownWords(const v1::ModelInfo& model, const std::string& prompt) 
       unknown.size(), Plural(words, "word"), absl::Utf8SafeCEscape(unknown[0]));
 }
 
-// What has come so far.
+// The tokens received so far.
 struct Progress {
   uint64_t tokens = 0;
   double edges = 0, pairs = 0;

@@ -1,10 +1,10 @@
 // A load generator: calls a function many times, closed or open loop, and measures.
 //
-// Closed loop: `concurrency` callers, each calling again as soon as it is answered; latency from the start of the call.
-// Open loop (rate > 0): calls are due at the points of a Poisson process, whatever the answers do; at most
-// `concurrency` run at a time, and a call that has to wait for a free caller is late: latency counts from when it was
-// due, so a slow server cannot hide behind a client that waits for it. Calls that found no free caller before the
-// duration was over are not made, and counted.
+// Closed loop: `concurrency` callers, each of which calls again as soon as it is answered. Latency counts from the
+// start of the call. Open loop (rate > 0): calls are due at the points of a Poisson process, whatever the answers do;
+// at most `concurrency` run at a time. A call that has to wait for a free caller is late, and its latency counts from
+// the time when it was due, so a slow server cannot hide behind a client that waits for it. Calls that find no free
+// caller before the duration is over are counted and never made.
 #ifndef EDGEWISE_CLIENT_CLI_LOAD_H_
 #define EDGEWISE_CLIENT_CLI_LOAD_H_
 
@@ -45,7 +45,7 @@ struct LoadResult {
   double compute_us = 0;
 };
 
-// The time that a load goes by. Any thread may call both.
+// The clock of a load. Any thread may call both functions.
 struct LoadClock {
   using Time = std::chrono::steady_clock::time_point;
   std::function<Time()> now = std::chrono::steady_clock::now;

@@ -1,4 +1,4 @@
-// The flags that commands share, and what they turn into.
+// The flags that several commands share, and the requests that they make.
 #ifndef EDGEWISE_CLIENT_CLI_OPTIONS_H_
 #define EDGEWISE_CLIENT_CLI_OPTIONS_H_
 
@@ -15,8 +15,8 @@
 
 namespace edgewise::cli {
 
-// Which model, at what cost: every command that computes. PredictRequest and GenerateRequest have the same fields for
-// it.
+// The model and the cost of an answer: flags of every command that computes. PredictRequest and GenerateRequest have
+// the same fields for them.
 struct CostFlags {
   std::string model;
   int64_t version = 0;
@@ -39,7 +39,7 @@ struct CostFlags {
 
  private:
   absl::Status Check() const;
-  // Empty: no override was asked for.
+  // Empty: the flags ask for no override.
   absl::StatusOr<std::optional<v1::AttentionOverride>> MakeOverride() const;
 };
 
@@ -49,7 +49,7 @@ absl::StatusOr<v1::Truncate> ParseTruncate(const std::string& truncate);
 // Sets what to do with a sequence that is too long.
 void SetTruncate(v1::Truncate how, std::vector<LabelledInput>& inputs);
 
-// What to ask: predict and bench.
+// The inputs and the options of a request: flags of predict and bench.
 struct RequestFlags : CostFlags {
   std::optional<std::string> text;
   std::optional<std::string> token_ids;

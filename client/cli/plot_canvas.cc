@@ -20,6 +20,8 @@ using Context = std::unique_ptr<cairo_t, decltype(&cairo_destroy)>;
 
 constexpr double kLeastVectorCell = 4;  // smaller cells are one image: an SVG of a million rectangles opens nowhere
 
+bool IsSvg(const std::string& path) { return absl::EndsWithIgnoreCase(path, ".svg"); }
+
 Surface Own(cairo_surface_t* surface) { return {surface, cairo_surface_destroy}; }
 
 uint32_t Pixel(Colour colour) {
@@ -159,10 +161,8 @@ void Canvas::Select(const TextStyle& style) {
   cairo_set_source_rgb(cairo_, style.colour.red, style.colour.green, style.colour.blue);
 }
 
-bool IsSvg(const std::string& path) { return absl::EndsWithIgnoreCase(path, ".svg"); }
-bool IsPng(const std::string& path) { return absl::EndsWithIgnoreCase(path, ".png"); }
-
-absl::Status DrawPage(const std::string& path, bool svg, const std::function<Size(Canvas&)>& draw) {
+absl::Status DrawPage(const std::string& path, const std::function<Size(Canvas&)>& draw) {
+  const bool svg = IsSvg(path);
   auto draw_on = [&draw](cairo_surface_t* surface, Size page) {
     Context cairo(cairo_create(surface), cairo_destroy);
     Canvas canvas(cairo.get());

@@ -61,13 +61,9 @@ class Canvas {
   cairo_t* cairo_;
 };
 
-// By the end of a name.
-bool IsSvg(const std::string& path);
-bool IsPng(const std::string& path);
-
-// Calls `draw` twice: to learn the size of the page, which it returns, and to draw it. The file is a PNG, or an SVG
-// where `svg` says so.
-absl::Status DrawPage(const std::string& path, bool svg, const std::function<Size(Canvas&)>& draw);
+// Writes a PNG or an SVG, by the end of the name. Calls `draw` twice: to learn the size of the page, which it returns,
+// and to draw it. FailedPrecondition when the file cannot be written.
+absl::Status DrawPage(const std::string& path, const std::function<Size(Canvas&)>& draw);
 
 }  // namespace edgewise::cli
 

@@ -1,5 +1,3 @@
-#include "client/cli/plot_draw.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -10,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/format.h"
 #include "client/cli/plot_canvas.h"
+#include "client/cli/plot_show.h"
 
 namespace edgewise::cli {
 namespace {
@@ -74,7 +73,7 @@ double DrawScale(Canvas& canvas, const Plot& plot, double x, double y) {
   return y + 26;
 }
 
-// Where the heads of a sequence are drawn.
+// The places of a sequence's heads on the page.
 struct Grid {
   bool words = false;  // axes have words; otherwise numbers
   Size cell;
@@ -282,14 +281,14 @@ Size DrawAll(Canvas& canvas, const Plot& plot) {
 
 }  // namespace
 
-absl::Status CheckPlotPath(const std::string& path) {
-  if (IsSvg(path) || IsPng(path)) return absl::OkStatus();
+absl::Status CheckPictureName(const std::string& path, const char* hint) {
+  if (absl::EndsWithIgnoreCase(path, ".svg") || absl::EndsWithIgnoreCase(path, ".png")) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("--plot is \"", path, "\"; expected a name that ends in .png or .svg, or - for the terminal"));
+      absl::StrCat("--plot is \"", path, "\"; expected a name that ends in .png or .svg, ", hint));
 }
 
 absl::Status DrawPlot(const Plot& plot, const std::string& path) {
-  return DrawPage(path, IsSvg(path), [&plot](Canvas& canvas) { return DrawAll(canvas, plot); });
+  return DrawPage(path, [&plot](Canvas& canvas) { return DrawAll(canvas, plot); });
 }
 
 }  // namespace edgewise::cli

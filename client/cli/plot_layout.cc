@@ -20,7 +20,7 @@ constexpr int kMaxBinnedCells = 128;  // larger, so that a single edge shows
 
 int CeilDivide(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }
 
-// Which of `cells` equal parts of `positions` a position is in.
+// The index of the part that a position is in, where `positions` are cut into `cells` equal parts.
 int CellOf(int position, int positions, int cells) {
   return static_cast<int>(static_cast<int64_t>(position) * cells / positions);
 }

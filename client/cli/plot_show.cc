@@ -8,12 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/ask.h"
+#include "client/cli/connection.h"
 #include "client/cli/format.h"
-#include "client/cli/plot_draw.h"
-#include "client/cli/plot_layout.h"
-#include "client/cli/plot_source.h"
-#include "client/cli/plot_text.h"
 
 namespace edgewise::cli {
 namespace {

@@ -1,5 +1,3 @@
-#include "client/cli/plot_text.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/format.h"
-#include "client/cli/plot_layout.h"
+#include "client/cli/plot_show.h"
 
 namespace edgewise::cli {
 namespace {

@@ -10,11 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
-#include "client/cli/ask.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
-#include "client/cli/plot_draw.h"
 #include "client/cli/plot_show.h"
 #include "client/cli/render.h"
 
@@ -55,7 +53,7 @@ struct PredictFlags {
     }
     if (plot == kTerminal && json) return absl::InvalidArgumentError("--plot=- and --json both print: choose one");
     if (!plot.empty() && plot != kTerminal) {
-      if (absl::Status status = CheckPlotPath(plot); !status.ok()) return status;
+      if (absl::Status status = CheckPictureName(plot, "or - for the terminal"); !status.ok()) return status;
     }
     absl::StatusOr<v1::PredictRequest> made = request.MakeRequest();
     if (!made.ok()) return made;
@@ -86,7 +84,7 @@ int PredictOne(const PredictFlags& flags, Client& client, const v1::PredictReque
   return kExitOk;
 }
 
-// What a file of inputs comes to.
+// Totals over the inputs of a file.
 struct Summary {
   uint64_t answered = 0;
   uint64_t failed = 0;
@@ -171,7 +169,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
   if (!flags.json) out << RenderHeading();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const absl::StatusOr<v1::PredictResponse> response = arrived.Take(i);
-    const absl::Status status = response.status();
+    const absl::Status& status = response.status();
     if (status.ok()) {
       summary.Add(*response, inputs[i]);
       out << (flags.json ? ToJson(*response, false) + "\n" : RenderLine(i + 1, *response, inputs[i])) << std::flush;

@@ -12,7 +12,6 @@
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
-#include "client/cli/split_text.h"
 
 namespace edgewise::cli {
 namespace {
@@ -108,11 +107,10 @@ absl::Status ScorePieces(Client& client, v1::PredictRequest request, std::string
                          std::ostream& err, Score& score) {
   const std::vector<std::string_view> pieces = SplitText(text, piece_bytes);
   for (const std::string_view piece : pieces) {
-    request.clear_inputs();
-    request.add_inputs()->mutable_sequence()->set_text(std::string(piece));
-    absl::StatusOr<v1::PredictResponse> response = client.Predict(request);
+    v1::Input input;
+    input.mutable_sequence()->set_text(std::string(piece));
+    absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, input);
     if (!response.ok()) return response.status();
-    if (response->predictions_size() != 1) return absl::InternalError("the answer has no prediction");
     if (response->predictions(0).perplexity() == 0.0) {
       return absl::FailedPreconditionError(
           absl::StrCat("model \"", request.model(), "\" is no language model; score needs one"));

@@ -1,4 +1,4 @@
-// Backend on the host.
+// The backend that runs on the host.
 #ifndef EDGEWISE_KERNELS_CPU_CPU_BACKEND_H_
 #define EDGEWISE_KERNELS_CPU_CPU_BACKEND_H_
 

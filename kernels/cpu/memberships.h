@@ -13,8 +13,8 @@
 
 namespace edgewise {
 
-// Per row and head: h = ReLU(W0 z + b0); m = sigmoid(C W1 h + C b1), the second layer folded into the clusters; then x
-// or y = the factor of S times m.
+// Per row and head: h = ReLU(W0 z + b0); m = sigmoid(C W1 h + C b1), with the second layer folded into the clusters; x
+// or y is the factor of S times m.
 class CpuMembershipWeights : public MembershipWeights {
  public:
   static absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> Create(const CpuKernels& kernels,

@@ -6,7 +6,7 @@
 namespace edgewise {
 namespace {
 
-constexpr std::chrono::microseconds kLook{40};  // about what waking a thread takes
+constexpr std::chrono::microseconds kLook{40};  // about as long as waking a thread takes
 
 void Pause() {
 #if defined(__x86_64__)

@@ -14,11 +14,11 @@
 
 namespace edgewise {
 
-// Threads that have nothing to do look for work for some microseconds before they sleep: the loops of a layer follow
-// each other closely, and to wake a thread takes longer than many of them.
+// Idle threads look for work for some microseconds before they sleep: the loops of a layer follow each other closely,
+// and waking a thread takes longer than many of them.
 //
-// Items are handed out by an atomic counter, so which thread runs an item is not fixed; a loop body writes only what
-// belongs to its item, and results do not depend on the number of threads.
+// An atomic counter hands out items, so any thread may run any item. A loop body writes only data of its item, and so
+// results do not depend on the number of threads.
 class ThreadPool {
  public:
   // body(item, worker): worker in [0, num_threads()) names the calling thread, for scratch memory.
@@ -31,7 +31,7 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // Runs body for items 0..count-1 and returns when all are done. One caller at a time; not from inside a body. Where a
+  // Runs body for items 0..count-1 and returns when all are done. One caller at a time; not from inside a body. If a
   // body throws, the remaining items are left out and the first exception is thrown again here.
   void For(int64_t count, const Body& body);
 

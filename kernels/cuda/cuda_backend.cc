@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/backend.h"
@@ -20,9 +21,9 @@
 namespace edgewise::cuda {
 namespace {
 
-constexpr int64_t kRounding = 256 << 10;  // so much the sizes of a workspace's blocks may be rounded up together
-// For the budgets of a full wave of very short texts: each is a block of its own.
-constexpr int64_t kLedgerBytes = int64_t{8} << 20;
+// What attention calls of a full wave take beside the model's matrices: scratch of edge caps (34 MB), results, lists of
+// items, and a ledger for each text of a wave of very short texts.
+constexpr int64_t kCallBytes = int64_t{64} << 20;
 constexpr int32_t kCancelFlags = 16384;  // that kernels can see at a time, one word of device memory each
 
 class CudaBackend : public Backend {
@@ -31,11 +32,10 @@ class CudaBackend : public Backend {
       : device_(std::move(device)),
         name_(absl::StrCat("cuda/sm_", device_->major(), device_->minor(), bf16 ? "/bf16" : "/fp32")),
         linears_(std::move(linears)),
-        bf16_(bf16),
-        staging_(*device_),
-        attention_(*device_, staging_, bf16) {}
+        attention_(*device_, bf16) {}
 
   ~CudaBackend() override {
+    device_->Synchronize().IgnoreError();  // kernels may read cancel flags
     if (throttle_ != nullptr) cudaEventDestroy(throttle_);
   }
 
@@ -50,43 +50,36 @@ class CudaBackend : public Backend {
   const std::string& device() const override { return name_; }
   bool lost() const override { return lost_; }
 
-  absl::StatusOr<Buffer> Allocate(int64_t floats) override { return AllocateFrom(device_->memory(), floats); }
-  absl::StatusOr<Buffer> AllocateIn(Workspace workspace, int64_t floats) override {
-    return AllocateFrom(device_->memory(workspace), floats);
+  int32_t HeadAlignment() const override { return kHeadAlignment; }
+
+  absl::StatusOr<Buffer> Allocate(int64_t floats) override {
+    absl::StatusOr<void*> memory = Use([&] { return device_->Allocate(floats * int64_t{sizeof(float)}); });
+    if (!memory.ok()) return memory.status();
+    return Buffer(static_cast<float*>(*memory), floats, [device = device_](float* data) { device->Free(data); });
   }
 
-  absl::Status Reserve(Workspace workspace, int64_t floats) override {
-    return Use([&] {
-      // Keys and values that are attended to as they are need nothing.
-      const bool needed = workspace != Workspace::kAttention || bf16_;
-      const int64_t bytes = workspace == Workspace::kAttention ? floats * 2 : floats * 4;
-      absl::Status status = needed ? device_->Reserve(workspace, bytes + kRounding) : absl::OkStatus();
-      if (status.ok()) status = device_->ReserveOthers(kLedgerBytes);
-      if (status.ok()) status = staging_.Prepare();
-      if (status.ok()) status = attention_.Prepare(draws_);
-      return status.ok() ? linears_->Reserve() : status;
-    });
+  absl::Status Reserve(int64_t pass_floats, int64_t generation_floats) override {
+    pass_floats = std::max(pass_floats_, pass_floats);
+    generation_floats = std::max(generation_floats_, generation_floats);
+    const int64_t bytes = (pass_floats + generation_floats) * int64_t{sizeof(float)};
+    // The pool keeps what it gets back.
+    const absl::Status status =
+        Use([&] { return DeviceArray::Create(*device_, bytes + linears_->scratch_bytes() + kCallBytes).status(); });
+    if (!status.ok()) return status;
+    pass_floats_ = pass_floats;
+    generation_floats_ = generation_floats;
+    return absl::OkStatus();
   }
 
   absl::Status Upload(std::span<const float> host, float* device) override {
-    return Use([&] {
-      const absl::Status status = CopyAsync(device, host.data(), Bytes(host), cudaMemcpyHostToDevice, *device_);
-      return status.ok() ? device_->Synchronize() : status;  // `host` may go
-    });
+    return Use([&] { return device_->staging().Upload(host.data(), Bytes(host), device); });
   }
 
   absl::Status Download(const float* device, std::span<float> host) override {
-    const absl::Status status =
-        Use([&] { return CopyAsync(host.data(), device, Bytes(host), cudaMemcpyDeviceToHost, *device_); });
-    return status.ok() ? Synchronize() : status;
+    return Collect({{host.data(), device, Bytes(host)}});
   }
 
-  absl::Status Synchronize() override {
-    const absl::Status status = Use([&] { return device_->Synchronize(); });
-    if (status.ok()) return attention_.Collect();
-    attention_.Forget();
-    return status;
-  }
+  absl::Status Synchronize() override { return Collect({}); }
 
   absl::Status Throttle() override {
     // The wait ends at once the first time.
@@ -147,7 +140,6 @@ class CudaBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) override {
-    draws_ = true;
     return Use([&] { return cuda::PrepareMemberships(device_, parameters); });
   }
 
@@ -159,24 +151,21 @@ class CudaBackend : public Backend {
   absl::StatusOr<std::unique_ptr<CancelFlag>> MakeCancelFlag() override { return cancel_flags_->Make(); }
 
   absl::StatusOr<std::unique_ptr<EdgeLedger>> MakeLedger(uint64_t edges) override {
-    return NewLedger([&](uint64_t* to) {
-      const uint64_t* staged = staging_.Add(std::span<const uint64_t>(&edges, 1));
-      const absl::Status status = staging_.Commit();
-      return status.ok() ? CopyAsync(to, staged, sizeof(edges), cudaMemcpyDeviceToDevice, *device_) : status;
-    });
+    return NewLedger([&](uint64_t* to) { return device_->staging().Upload(&edges, sizeof(edges), to); });
   }
 
   absl::StatusOr<std::unique_ptr<EdgeLedger>> CopyLedger(const EdgeLedger& ledger) override {
     const uint64_t* from = static_cast<const CudaLedger&>(ledger).edges();
-    return NewLedger(
-        [&](uint64_t* to) { return CopyAsync(to, from, sizeof(*to), cudaMemcpyDeviceToDevice, *device_); });
+    return NewLedger([&](uint64_t* to) {
+      return CudaStatus(cudaMemcpyAsync(to, from, sizeof(*to), cudaMemcpyDeviceToDevice, device_->stream()),
+                        "copy of a ledger");
+    });
   }
 
   absl::StatusOr<uint64_t> Remaining(const EdgeLedger& ledger) override {
     uint64_t edges = 0;
-    const uint64_t* from = static_cast<const CudaLedger&>(ledger).edges();
-    absl::Status status = Use([&] { return CopyAsync(&edges, from, sizeof(edges), cudaMemcpyDeviceToHost, *device_); });
-    if (status.ok()) status = Use([&] { return device_->Synchronize(); });
+    const Staging::ToHost copy = {&edges, static_cast<const CudaLedger&>(ledger).edges(), sizeof(edges)};
+    const absl::Status status = Use([&] { return device_->staging().Download({&copy, 1}); });
     if (!status.ok()) return status;
     return edges;
   }
@@ -213,6 +202,12 @@ class CudaBackend : public Backend {
     if (!status.ok() && status.GetPayload(kDeviceLost).has_value()) lost_ = true;
   }
 
+  absl::Status Collect(std::vector<Staging::ToHost> copies) {
+    absl::Status status = Use([&] { return attention_.Collect(std::move(copies)); });
+    if (!status.ok()) attention_.Forget();
+    return status;
+  }
+
   template <typename Call>
   absl::Status Run(const char* what, const Call& call) {
     return Use([&] { return CudaStatus(call(), what); });
@@ -222,18 +217,9 @@ class CudaBackend : public Backend {
   template <typename Add>
   absl::Status Staged(const Add& add) {
     return Use([&] {
-      const auto launch = add(staging_);
-      absl::Status status = staging_.Commit();
+      const auto launch = add(device_->staging());
+      const absl::Status status = device_->staging().Commit();
       return status.ok() ? CudaStatus(launch(), "kernel over rows") : status;
-    });
-  }
-
-  absl::StatusOr<Buffer> AllocateFrom(MemoryCache& cache, int64_t floats) {
-    absl::StatusOr<void*> memory =
-        Use([&] { return device_->Allocate(floats * static_cast<int64_t>(sizeof(float)), cache); });
-    if (!memory.ok()) return memory.status();
-    return Buffer(static_cast<float*>(*memory), floats, [device = device_, &cache](float* data) {
-      if (device->Use().ok()) cache.Give(data);
     });
   }
 
@@ -251,12 +237,10 @@ class CudaBackend : public Backend {
   const std::shared_ptr<Device> device_;
   const std::string name_;
   const std::unique_ptr<LinearProducts> linears_;
-  const bool bf16_;
-  std::shared_ptr<CancelFlags> cancel_flags_;  // outlives the kernels that attention_ waits for
-  Staging staging_;
+  std::shared_ptr<CancelFlags> cancel_flags_;
   Attention attention_;
-  cudaEvent_t throttle_ = nullptr;  // recorded by the last Throttle
-  bool draws_ = false;              // some weights are memberships
+  cudaEvent_t throttle_ = nullptr;                   // recorded by the last Throttle
+  int64_t pass_floats_ = 0, generation_floats_ = 0;  // what Reserve took
   std::atomic<bool> lost_ = false;
 };
 

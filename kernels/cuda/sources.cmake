@@ -13,12 +13,10 @@ set(EDGEWISE_CUDA_HOST_SOURCES
   attention/attention.cc
   attention/edge_graph.cc
   attention/items.cc
-  device/device_array.cc
   cuda_backend.cc
   device/cancel_flags.cc
   device/launch.cc
   ops/linear.cc
   ops/memberships.cc
-  device/memory_cache.cc
   device/runtime.cc
   device/staging.cc)

@@ -1,13 +1,16 @@
 #include "model/checkpoint/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/attention_config.h"
+#include "absl/strings/str_join.h"
 #include "model/checkpoint/json_object.h"
+#include "model/checkpoint/tokenizer.h"
+#include "model/kinds/kind.h"
 
 namespace edgewise {
 namespace {
@@ -19,11 +22,11 @@ const std::vector<std::string> kTasks = {"sequence-classification", "pair-classi
 const std::vector<std::string> kTokenizers = {"none", "byte", "char", "word"};
 const std::vector<std::string> kPositions = {"learned", "sinusoidal", "none", "alibi", "relative"};
 
-constexpr int64_t kMaxWidth = 1 << 16;
-constexpr int64_t kMaxPositions = 1 << 20;
-constexpr int64_t kMaxIds = 1 << 24;
+constexpr int32_t kMaxWidth = 1 << 16;
+constexpr int32_t kMaxPositions = 1 << 20;
+constexpr int32_t kMaxIds = 1 << 24;
 
-// Code points of a UTF-8 string; 0 where it is not valid (nlohmann has checked the file, so only "" gives 0).
+// The number of code points of valid UTF-8.
 size_t Characters(const std::string& text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
@@ -33,7 +36,7 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
   JsonObject object(value, "tokenizer");
   tokenizer.kind = static_cast<TokenizerKind>(object.Choice("kind", kTokenizers));
   if (tokenizer.kind == TokenizerKind::kByte) {
-    tokenizer.offset = static_cast<int32_t>(object.Integer("offset", 0, kMaxIds, 1));
+    tokenizer.offset = object.Integer("offset", 0, kMaxIds, 1);
     if (tokenizer.offset + 256 > vocab_size) {
       object.Fail(absl::StrCat("tokenizer.offset is ", tokenizer.offset, ": byte 255 would be token ",
                                tokenizer.offset + 255, "; vocab_size is ", vocab_size));
@@ -47,15 +50,13 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
       const json& entry = vocabulary[i];
       const bool character = tokenizer.kind == TokenizerKind::kChar;
       if (!entry.is_string()) {
-        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] is ", ShowJson(entry), "; a string is expected"));
+        object.FailAt(absl::StrCat("vocabulary[", i, "]"), entry, "a string is expected");
         break;
       }
       tokenizer.vocabulary.push_back(entry.get<std::string>());
-      // Entries in angle brackets (<pad>) hold a place and match no text.
       const std::string& text = tokenizer.vocabulary.back();
-      const bool special = text.size() > 2 && text.front() == '<' && text.back() == '>';
-      if (character && !special && Characters(tokenizer.vocabulary.back()) != 1) {
-        object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] is ", ShowJson(entry), "; one character is expected"));
+      if (character && !HoldsAPlace(text) && Characters(text) != 1) {
+        object.FailAt(absl::StrCat("vocabulary[", i, "]"), entry, "one character is expected");
       }
       if (!seen.insert(tokenizer.vocabulary.back()).second) {
         object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] repeats ", ShowJson(entry)));
@@ -65,8 +66,7 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
     if (size > vocab_size) {
       object.Fail(absl::StrCat("tokenizer.vocabulary has ", size, " entries; vocab_size is ", vocab_size));
     }
-    tokenizer.unknown_token_id =
-        static_cast<int32_t>(object.Integer("unknown_token_id", 0, std::max<int64_t>(vocab_size - 1, 0), -1));
+    tokenizer.unknown_token_id = object.Integer("unknown_token_id", 0, std::max(vocab_size - 1, 0), -1);
   }
   if (tokenizer.kind == TokenizerKind::kWord) {
     tokenizer.lowercase = object.Boolean("lowercase", false);
@@ -83,17 +83,16 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
       tokenizer.substitutions[word] = becomes.get<std::string>();
     }
   }
-  const absl::Status status = object.Finish();
-  if (!status.ok()) parent.Fail(std::string(status.message()));
+  object.FinishInto(parent);
   return tokenizer;
 }
 
-// Tokens of a vocabulary, or rows of features.
+// Reads whether the input is tokens of a vocabulary or rows of features.
 void ParseInputKind(JsonObject& object, ModelConfig& config) {
   if (!object.Has("feature_size")) {
-    config.vocab_size = static_cast<int32_t>(object.Integer("vocab_size", 1, kMaxIds));
-    config.pad_token_id = static_cast<int32_t>(object.Integer("pad_token_id", -1, config.vocab_size - 1, 0));
-    config.cls_token_id = static_cast<int32_t>(object.Integer("cls_token_id", 0, config.vocab_size - 1, -1));
+    config.vocab_size = object.Integer("vocab_size", 1, kMaxIds);
+    config.pad_token_id = object.Integer("pad_token_id", -1, config.vocab_size - 1, 0);
+    config.cls_token_id = object.Integer("cls_token_id", 0, config.vocab_size - 1, -1);
     if (config.cls_token_id >= 0 && config.cls_token_id == config.pad_token_id) {
       object.Fail(absl::StrCat("cls_token_id is ", config.cls_token_id, ", the pad token"));
     }
@@ -101,13 +100,13 @@ void ParseInputKind(JsonObject& object, ModelConfig& config) {
     if (!tokenizer.is_null()) config.tokenizer = ParseTokenizer(tokenizer, config.vocab_size, object);
     return;
   }
-  config.feature_size = static_cast<int32_t>(object.Integer("feature_size", 1, kMaxWidth));
+  config.feature_size = object.Integer("feature_size", 1, kMaxWidth);
   if (config.task == ModelTask::kCausalLm) object.Fail("feature_size is given; task causal-lm takes tokens");
   if (object.Has("vocab_size")) object.Fail("vocab_size is given beside feature_size; a model has one of them");
   config.pad_token_id = -1;
   const json& pad = object.Value("pad_token_id", false);
   if (!pad.is_null() && pad != -1) {
-    object.Fail(absl::StrCat("pad_token_id is ", ShowJson(pad), "; allowed beside feature_size: -1 (none)"));
+    object.FailAt("pad_token_id", pad, "allowed beside feature_size: -1 (none)");
   }
   if (object.Has("cls_token_id")) object.Fail("cls_token_id is given; rows of features (feature_size) have no tokens");
   const json& tokenizer = object.Value("tokenizer", false);
@@ -132,11 +131,11 @@ void ParseCausal(JsonObject& object, ModelConfig& config) {
   config.tie_word_embeddings = object.Boolean("tie_word_embeddings", true);
 }
 
-// What the outputs are: labels, values, or the vocabulary.
+// Reads the number of outputs: labels, values, or the tokens of the vocabulary.
 void ParseOutputs(JsonObject& object, ModelConfig& config) {
   if (config.task != ModelTask::kCausalLm) {
-    config.num_labels = static_cast<int32_t>(object.Integer("num_labels", 1, 1 << 20));
-    config.classifier_hidden_size = static_cast<int32_t>(object.Integer("classifier_hidden_size", 0, kMaxWidth, 0));
+    config.num_labels = object.Integer("num_labels", 1, 1 << 20);
+    config.classifier_hidden_size = object.Integer("classifier_hidden_size", 0, kMaxWidth, 0);
     return;
   }
   config.num_labels = config.vocab_size;
@@ -152,10 +151,9 @@ void ParsePairwiseBias(JsonObject& object, ModelConfig& config) {
   config.pairwise_bias =
       bias.Choice("kind", {"values", "buckets"}) == 0 ? PairwiseBiasKind::kValues : PairwiseBiasKind::kBuckets;
   if (config.pairwise_bias == PairwiseBiasKind::kBuckets) {
-    config.num_buckets = static_cast<int32_t>(bias.Integer("num_buckets", 1, 256));  // a bucket is one byte
+    config.num_buckets = bias.Integer("num_buckets", 1, 256);  // a bucket is one byte
   }
-  const absl::Status status = bias.Finish();
-  if (!status.ok()) object.Fail(std::string(status.message()));
+  bias.FinishInto(object);
 }
 
 void ParsePooling(JsonObject& object, ModelConfig& config) {
@@ -178,8 +176,7 @@ void ParsePooling(JsonObject& object, ModelConfig& config) {
     config.pooling =
         pooling.Choice("divisor", {"valid", "max_length"}) == 0 ? Pooling::kMeanValid : Pooling::kMeanMaxLength;
   }
-  const absl::Status status = pooling.Finish();
-  if (!status.ok()) object.Fail(std::string(status.message()));
+  pooling.FinishInto(object);
 }
 
 void ParseLabels(JsonObject& object, ModelConfig& config) {
@@ -210,14 +207,50 @@ void ParseBudgetShares(JsonObject& object, ModelConfig& config) {
   }
   for (size_t l = 0; l < config.budget_shares.size(); ++l) {
     if (!value[l].is_number() || !(value[l].get<double>() > 0.0) || !(value[l].get<double>() <= 1e9)) {
-      object.Fail(absl::StrCat("budget_shares[", l, "] is ", ShowJson(value[l]), "; allowed: above 0, to 1e9"));
-      return;
+      return object.FailAt(absl::StrCat("budget_shares[", l, "]"), value[l], "allowed: above 0, to 1e9");
     }
     config.budget_shares[l] = value[l].get<double>();
   }
 }
 
-// The config.json of a Hugging Face model names neither our fields nor our tensors.
+// Reads one object of `attention` into the layers that it describes.
+void ParseEntry(const json& value, const std::string& path, bool listed, const ModelConfig& config,
+                AttentionKinds kinds, std::span<AttentionConfig> layers, JsonObject& parent) {
+  JsonObject object(value, path);
+  std::vector<std::string> names, causal;
+  for (const AttentionKind* kind : kinds) {
+    names.push_back(kind->name);
+    if (kind->causal) causal.push_back(kind->name);
+  }
+  const AttentionKind& kind = *kinds[object.Choice("kind", names)];
+  if (config.causal && !kind.causal) {
+    object.FailAt("kind", json(kind.name), absl::StrCat("allowed on a causal model: ", absl::StrJoin(causal, ", ")));
+  }
+  for (AttentionConfig& layer : layers) layer.kind = &kind;
+  if (kind.parse != nullptr) kind.parse(object, config, listed, layers);
+  object.FinishInto(parent);
+}
+
+// Fills config.attention. All fields of the model but `budget_shares` have been read.
+void ParseAttention(JsonObject& object, AttentionKinds kinds, ModelConfig& config) {
+  const json& value = object.Value("attention", true);
+  const size_t layers = config.num_hidden_layers;
+  config.attention.resize(layers);
+  const std::span<AttentionConfig> all(config.attention);
+  if (value.is_object()) return ParseEntry(value, "attention", false, config, kinds, all, object);
+  if (!value.is_array() || value.size() != layers) {
+    return object.Fail(
+        absl::StrCat("attention: an object, or a list of ", layers, " objects (one per layer) is expected"));
+  }
+  for (size_t l = 0; l < layers; ++l) {
+    ParseEntry(value[l], absl::StrCat("attention[", l, "]"), true, config, kinds, all.subspan(l, 1), object);
+    if (config.tied_layers && value[l] != value[0]) {
+      object.Fail(absl::StrCat("attention[", l, "] differs from attention[0]; tied layers share theirs"));
+    }
+  }
+}
+
+// Refuses the config.json of a Hugging Face model, whose fields and tensors have other names.
 absl::Status RefuseHuggingFace(const json& config) {
   if (!config.is_object() || config.contains("task")) return absl::OkStatus();
   for (const char* field : {"model_type", "architectures"}) {
@@ -237,16 +270,13 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
   if (absl::Status status = RefuseHuggingFace(*parsed); !status.ok()) return status;
   JsonObject object(*parsed, "");
   ModelConfig config;
-  auto integer = [&](const char* field, int64_t least, int64_t most) {
-    return static_cast<int32_t>(object.Integer(field, least, most));
-  };
   config.task = static_cast<ModelTask>(object.Choice("task", kTasks));
   config.description = object.String("description", "");
-  config.hidden_size = integer("hidden_size", 1, kMaxWidth);
-  config.num_hidden_layers = integer("num_hidden_layers", 1, 4096);
+  config.hidden_size = object.Integer("hidden_size", 1, kMaxWidth);
+  config.num_hidden_layers = object.Integer("num_hidden_layers", 1, 4096);
   config.tied_layers = object.Boolean("tied_layers", false);
-  config.num_attention_heads = integer("num_attention_heads", 1, 4096);
-  config.head_dim = static_cast<int32_t>(object.Integer("head_dim", 1, 4096, 0));
+  config.num_attention_heads = object.Integer("num_attention_heads", 1, 4096);
+  config.head_dim = object.Integer("head_dim", 1, 4096, 0);
   if (config.head_dim == 0) {
     if (config.hidden_size % config.num_attention_heads != 0) {
       object.Fail(absl::StrCat("num_attention_heads is ", config.num_attention_heads, ", hidden_size is ",
@@ -254,12 +284,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
     }
     config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
   }
-  config.intermediate_size = integer("intermediate_size", 1, kMaxWidth);
-  config.max_position_embeddings = integer("max_position_embeddings", 1, kMaxPositions);
+  config.score_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  config.intermediate_size = object.Integer("intermediate_size", 1, kMaxWidth);
+  config.max_position_embeddings = object.Integer("max_position_embeddings", 1, kMaxPositions);
   config.layer_norm_eps = static_cast<float>(object.Number("layer_norm_eps", 1e-12, 1.0, 1e-5));
   config.hidden_act = static_cast<HiddenAct>(object.Choice("hidden_act", {"gelu", "relu"}, 0));
   config.norm_position = static_cast<NormPosition>(object.Choice("norm_position", {"pre", "post"}, 0));
-  // In the order of PositionEmbedding; `learned` is the default.
   config.position_embedding = static_cast<PositionEmbedding>(object.Choice("position_embedding", kPositions, 0));
   ParseInputKind(object, config);
   ParseCausal(object, config);
@@ -277,5 +307,16 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
 const char* ModelTaskName(ModelTask task) { return kTasks[static_cast<size_t>(task)].c_str(); }
 
 const char* TokenizerName(TokenizerKind kind) { return kTokenizers[static_cast<size_t>(kind)].c_str(); }
+
+std::string AttentionName(const ModelConfig& config) {
+  std::vector<std::string> names;
+  for (const AttentionConfig& attention : config.attention) {
+    const AttentionKind& kind = *attention.kind;
+    const std::string name =
+        kind.variant == nullptr ? kind.name : absl::StrCat(kind.name, "/", kind.variant(attention));
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return absl::StrJoin(names, ",");
+}
 
 }  // namespace edgewise

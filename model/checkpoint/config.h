@@ -1,4 +1,4 @@
-// What config.json says of a model (docs/model-format.md).
+// The contents of a model's config.json (docs/model-format.md), checked.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_CONFIG_H_
 #define EDGEWISE_MODEL_CHECKPOINT_CONFIG_H_
 
@@ -27,7 +27,7 @@ struct TokenizerConfig {
   TokenizerKind kind = TokenizerKind::kNone;
   int32_t offset = 1;                                // byte
   std::vector<std::string> vocabulary;               // char, word
-  int32_t unknown_token_id = -1;                     // -1: unknown text is an error
+  int32_t unknown_token_id = -1;                     // char, word; -1: text outside the vocabulary is an error
   bool lowercase = false;                            // word
   std::map<std::string, std::string> substitutions;  // word
 };
@@ -35,11 +35,11 @@ struct TokenizerConfig {
 struct AttentionKind;  // model/kinds/kind.h
 extern const AttentionKind kDenseKind;
 
-// The kinds that a config.json may name. Kinds(): dense, sbm, ssa, block.
+// The kinds that a config.json may name. Kinds() has all that Edgewise serves: dense, sbm, ssa and block.
 using AttentionKinds = std::span<const AttentionKind* const>;
 AttentionKinds Kinds();
 
-// The attention of one layer. A field has a meaning for the kind that it stands under.
+// The attention of one layer. Each field belongs to the kind named above it.
 struct AttentionConfig {
   const AttentionKind* kind = &kDenseKind;
   // sbm
@@ -49,20 +49,20 @@ struct AttentionConfig {
   bool self_loops = false;
   int32_t local_window = 0;
   // ssa
-  bool local = true;                        // bias: local, else none
+  bool local = true;                        // bias local; false: bias none
   int32_t windows = 0;                      // w; 0: `keep` decides
-  int32_t keep = 0;                         // k of bias none
+  int32_t keep = 0;                         // k of bias none; 0: `windows` decides
   double sigma = 0.0;                       // of this layer, as a fraction of the length
-  int32_t grid_rows = 0, grid_columns = 0;  // 0: one-dimensional
+  int32_t grid_rows = 0, grid_columns = 0;  // 0: the text is one-dimensional
   // block
   int32_t block_size = 0;  // B; 0: min(max(min_block, floor(alpha * length)), max_block)
   int32_t min_block = 0, max_block = 0;
   double alpha = 0.0;
   BlockPattern pattern = BlockPattern::kDiagonal;
-  int32_t width = 1;                                // local
-  int32_t stride = 1;                               // strided
-  std::vector<std::pair<int32_t, int32_t>> blocks;  // list: (row, column), sorted, each once
-  double threshold = 0.5;                           // learned
+  int32_t width = 1;                                // pattern local
+  int32_t stride = 1;                               // pattern strided
+  std::vector<std::pair<int32_t, int32_t>> blocks;  // pattern list: (row, column), ascending, each once
+  double threshold = 0.5;                           // pattern learned
 };
 
 struct ModelConfig {
@@ -75,7 +75,8 @@ struct ModelConfig {
   int32_t num_hidden_layers = 0;
   bool tied_layers = false;
   int32_t num_attention_heads = 0;
-  int32_t head_dim = 0;
+  int32_t head_dim = 0;      // of a loaded model: with the zeros that its backend aligns heads by
+  float score_scale = 0.0f;  // 1 / sqrt(head_dim), without them
   int32_t intermediate_size = 0;
   int32_t max_position_embeddings = 0;
   float layer_norm_eps = 1e-5f;
@@ -96,15 +97,15 @@ struct ModelConfig {
   std::vector<double> budget_shares;       // [num_hidden_layers]
 };
 
-// Parses and checks everything that can be checked without the weights. INVALID_ARGUMENT: the message names the field,
-// what was found and what is allowed; an unknown field is an error with the nearest known name.
+// Parses config.json and checks all that can be checked without the weights. INVALID_ARGUMENT: the message names the
+// field, the value found and the values allowed, or an unknown field and the known name nearest to it.
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, AttentionKinds kinds = Kinds());
 
-// As config.json and ListModels write them.
+// The names that config.json and ListModels use.
 const char* ModelTaskName(ModelTask task);
 const char* TokenizerName(TokenizerKind kind);
-// "dense", "sbm/bernoulli", "ssa/local", "ssa/none", "block/learned", ...; kinds that differ between layers are joined
-// by commas, in order of first use.
+// "dense", "sbm/bernoulli", "ssa/local", "block/learned", ...: the names of all layers, each once, in the order of the
+// layers, joined by commas.
 std::string AttentionName(const ModelConfig& config);
 
 }  // namespace edgewise

@@ -20,7 +20,7 @@ const json kNull;
 }  // namespace
 
 absl::StatusOr<json> ParseStrictJson(const std::string& text) {
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // of each object that is still open
   std::string problem;
   auto callback = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth && problem.empty()) problem = absl::StrCat("nested deeper than ", kMaxDepth, " levels");
@@ -69,6 +69,10 @@ void JsonObject::Fail(const std::string& message) {
   if (status_.ok()) status_ = absl::InvalidArgumentError(message);
 }
 
+void JsonObject::FailAt(const std::string& field, const json& found, const std::string& expected) {
+  Fail(absl::StrCat(Path(field), " is ", ShowJson(found), "; ", expected));
+}
+
 void JsonObject::Refuse(const std::vector<const char*>& fields, const std::string& owner) {
   for (const char* field : fields) {
     if (Has(field)) Fail(absl::StrCat(Path(field), " is given; it belongs to ", owner));
@@ -85,20 +89,16 @@ const json* JsonObject::Find(const std::string& field, bool required) {
 
 bool JsonObject::Has(const std::string& field) { return Find(field, false) != nullptr; }
 
-int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t most) {
-  const json* value = Find(field, true);
-  if (value == nullptr) return least;
-  return Integer(field, least, most, least);
+int32_t JsonObject::Integer(const std::string& field, int32_t least, int32_t most) {
+  return Find(field, true) == nullptr ? least : Integer(field, least, most, least);
 }
 
-int64_t JsonObject::Integer(const std::string& field, int64_t least, int64_t most, int64_t fallback) {
+int32_t JsonObject::Integer(const std::string& field, int32_t least, int32_t most, int32_t fallback) {
   const json* value = Find(field, false);
   if (value == nullptr) return fallback;
-  if (!IsInteger(*value, least, most)) {
-    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: an integer from ", least, " to ", most));
-    return fallback;
-  }
-  return value->get<int64_t>();
+  if (IsInteger(*value, least, most)) return value->get<int32_t>();
+  FailAt(field, *value, absl::StrCat("allowed: an integer from ", least, " to ", most));
+  return fallback;
 }
 
 double JsonObject::Number(const std::string& field, double least, double most, double fallback) {
@@ -106,7 +106,7 @@ double JsonObject::Number(const std::string& field, double least, double most, d
   if (value == nullptr) return fallback;
   if (!value->is_number() || !std::isfinite(value->get<double>()) || value->get<double>() < least ||
       value->get<double>() > most) {
-    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: a number from ", least, " to ", most));
+    FailAt(field, *value, absl::StrCat("allowed: a number from ", least, " to ", most));
     return fallback;
   }
   return value->get<double>();
@@ -115,21 +115,17 @@ double JsonObject::Number(const std::string& field, double least, double most, d
 bool JsonObject::Boolean(const std::string& field, bool fallback) {
   const json* value = Find(field, false);
   if (value == nullptr) return fallback;
-  if (!value->is_boolean()) {
-    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: true, false"));
-    return fallback;
-  }
-  return value->get<bool>();
+  if (value->is_boolean()) return value->get<bool>();
+  FailAt(field, *value, "allowed: true, false");
+  return fallback;
 }
 
 std::string JsonObject::String(const std::string& field, const std::string& fallback) {
   const json* value = Find(field, false);
   if (value == nullptr) return fallback;
-  if (!value->is_string()) {
-    Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; a string is expected"));
-    return fallback;
-  }
-  return value->get<std::string>();
+  if (value->is_string()) return value->get<std::string>();
+  FailAt(field, *value, "a string is expected");
+  return fallback;
 }
 
 int JsonObject::Choice(const std::string& field, const std::vector<std::string>& names, int fallback) {
@@ -138,7 +134,7 @@ int JsonObject::Choice(const std::string& field, const std::vector<std::string>&
   for (size_t i = 0; value->is_string() && i < names.size(); ++i) {
     if (value->get<std::string>() == names[i]) return static_cast<int>(i);
   }
-  Fail(absl::StrCat(Path(field), " is ", ShowJson(*value), "; allowed: ", absl::StrJoin(names, ", ")));
+  FailAt(field, *value, absl::StrCat("allowed: ", absl::StrJoin(names, ", ")));
   return std::max(fallback, 0);
 }
 
@@ -155,6 +151,11 @@ absl::Status JsonObject::Finish() {
         absl::StrCat("unknown field ", Path(ShowJson(json(name))), DidYouMean(name, known_)));
   }
   return absl::OkStatus();
+}
+
+void JsonObject::FinishInto(JsonObject& parent) {
+  const absl::Status status = Finish();
+  if (!status.ok()) parent.Fail(std::string(status.message()));
 }
 
 }  // namespace edgewise

@@ -1,4 +1,4 @@
-// Reads a JSON object strictly: every field has a type and a range, duplicate and unknown fields are errors.
+// A strict reader of JSON objects: each field has a type and a range; duplicate and unknown fields are errors.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_JSON_OBJECT_H_
 #define EDGEWISE_MODEL_CHECKPOINT_JSON_OBJECT_H_
 
@@ -13,33 +13,39 @@
 
 namespace edgewise {
 
-// Parses text: valid UTF-8, no duplicate keys, at most 16 levels deep. INVALID_ARGUMENT, naming the key or the byte.
+// Parses UTF-8 text without duplicate keys and at most 16 levels deep. INVALID_ARGUMENT: the message names the key or
+// the byte.
 absl::StatusOr<nlohmann::json> ParseStrictJson(const std::string& text);
 
-// Reads the fields of one object and remembers which were asked for. The first error stays; later reads give defaults.
+// Reads the fields of one object and remembers which fields were read. The first error is kept. A field that is missing
+// or wrong reads as its fallback, or as the least or first value allowed. The object must outlive the reader.
 class JsonObject {
  public:
-  // `path` is put before field names in messages: "attention[1]".
+  // Messages put `path` ("attention[1]") before the names of fields. Empty: the object is the whole file.
   JsonObject(const nlohmann::json& object, std::string path);
 
   bool Has(const std::string& field);
-  int64_t Integer(const std::string& field, int64_t least, int64_t most);  // required
-  int64_t Integer(const std::string& field, int64_t least, int64_t most, int64_t fallback);
+  int32_t Integer(const std::string& field, int32_t least, int32_t most);  // required
+  int32_t Integer(const std::string& field, int32_t least, int32_t most, int32_t fallback);
   double Number(const std::string& field, double least, double most, double fallback);
   bool Boolean(const std::string& field, bool fallback);
   std::string String(const std::string& field, const std::string& fallback);
-  // One of `names`; its index. Required where `fallback` is -1.
+  // The index of the field's value in `names`. The field is required where `fallback` is -1.
   int Choice(const std::string& field, const std::vector<std::string>& names, int fallback = -1);
-  // The raw value, or null with an error when absent and required.
+  // The value as it is; null where the field is absent, which is an error where it is required.
   const nlohmann::json& Value(const std::string& field, bool required);
 
-  // Name of a field with its path, for messages of the caller's own.
+  // The name of a field with its path, for a message that the caller makes.
   std::string Path(const std::string& field) const;
-  void Fail(const std::string& message);  // keeps the first
-  // Fails where one of the fields is given; they belong to `owner`.
+  void Fail(const std::string& message);
+  // Fails with "<field with its path> is <found>; <expected>".
+  void FailAt(const std::string& field, const nlohmann::json& found, const std::string& expected);
+  // Fails where the object has one of `fields`, which belong to `owner`.
   void Refuse(const std::vector<const char*>& fields, const std::string& owner);
-  // OK when nothing failed and every field of the object was asked for.
+  // OK where nothing failed and every field of the object was read.
   absl::Status Finish();
+  // Finish for an object inside `parent`: its error becomes the parent's.
+  void FinishInto(JsonObject& parent);
 
  private:
   const nlohmann::json* Find(const std::string& field, bool required);
@@ -53,7 +59,7 @@ class JsonObject {
 // Whether a value is an integer from `least` to `most`.
 bool IsInteger(const nlohmann::json& value, int64_t least, int64_t most);
 
-// A JSON value as messages show it, cut to 64 characters.
+// A JSON value as messages show it, cut after 64 characters.
 std::string ShowJson(const nlohmann::json& value);
 
 }  // namespace edgewise

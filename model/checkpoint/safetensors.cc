@@ -32,7 +32,7 @@ constexpr uint64_t kLengthBytes = 8;
 
 absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
-// An open descriptor of a regular file and its size.
+// The open descriptor and the size of a regular file.
 absl::StatusOr<std::pair<int, uint64_t>> OpenRegular(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
   if (descriptor < 0) {
@@ -62,7 +62,7 @@ absl::Status ReadExactly(int descriptor, char* data, uint64_t size, uint64_t off
   return absl::OkStatus();
 }
 
-// Bits of one element; 0 for an unknown dtype.
+// Bits of one element; 0: the dtype is unknown.
 uint64_t DtypeBits(const std::string& dtype) {
   static const std::map<std::string, uint64_t> kBits = {
       {"BOOL", 8},  {"U8", 8},   {"I8", 8},   {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"U16", 16}, {"I16", 16}, {"F16", 16},
@@ -71,7 +71,7 @@ uint64_t DtypeBits(const std::string& dtype) {
   return found == kBits.end() ? 0 : found->second;
 }
 
-// A non-negative integer written as plain digits.
+// Whether a value is a non-negative integer written in plain digits.
 bool IsCount(const json& value) { return value.is_number_unsigned() && value.get<uint64_t>() <= (uint64_t{1} << 62); }
 
 absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& value) {
@@ -97,7 +97,7 @@ absl::StatusOr<TensorEntry> ParseEntry(const std::string& name, const json& valu
     if (!IsCount(size)) return Invalid(absl::StrCat(who, ": shape ", ShowJson(shape), " has a size that is no count"));
     entry.shape.push_back(static_cast<int64_t>(size.get<uint64_t>()));
   }
-  // Zero sizes last, so that an overflow is seen whatever the order.
+  // Sizes of zero come last, so that they cannot hide an overflow.
   std::vector<int64_t> ordered = entry.shape;
   std::sort(ordered.begin(), ordered.end(), std::greater<>());
   for (int64_t size : ordered) {

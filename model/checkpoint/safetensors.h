@@ -1,4 +1,4 @@
-// Reads safetensors files: strictly, into owned memory, never from a mapping.
+// A strict reader of safetensors files. It copies data into memory of its own and maps no file.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_SAFETENSORS_H_
 #define EDGEWISE_MODEL_CHECKPOINT_SAFETENSORS_H_
 
@@ -20,24 +20,28 @@ struct TensorEntry {
   uint64_t end = 0;
 };
 
-// Reads a regular file whole: no symbolic link, no device, at most `most` bytes. NOT_FOUND, INVALID_ARGUMENT.
+// The bytes of a regular file. NOT_FOUND: there is no such file. INVALID_ARGUMENT: the path is a symbolic link or a
+// device, or the file has more than `most` bytes.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t most);
 
-// An open file whose header has been checked: lengths, offsets without gap or overlap, sizes, no trailing bytes.
+// An open file whose header has been checked: sizes agree with shapes, and the tensors fill the data without a gap, an
+// overlap or bytes behind them. One thread.
 class SafetensorsFile {
  public:
-  // NOT_FOUND: no such file. INVALID_ARGUMENT: not a valid file; says what is wrong with what.
+  // NOT_FOUND: there is no such file. INVALID_ARGUMENT: the file is not valid; the message names the tensor or the part
+  // of the header.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
   ~SafetensorsFile();
 
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
   uint64_t data_bytes() const { return data_bytes_; }
 
-  // Reads the data and hashes the whole file. Call once, after the shapes have been accepted.
+  // Reads the data and hashes the whole file. Called once, after the caller has accepted the shapes. INVALID_ARGUMENT:
+  // the file cannot be read. RESOURCE_EXHAUSTED: the data does not fit into memory.
   absl::Status ReadData();
-  // The values of an F32 tensor, row-major; valid while this lives. The name must exist and be F32.
+  // The values of an F32 tensor that the file has, row-major, after ReadData; they live as long as this object.
   const float* Values(const std::string& name) const;
-  const std::string& sha256() const { return sha256_; }  // after ReadData
+  const std::string& sha256() const { return sha256_; }  // of the whole file, lower-case hex, after ReadData
 
  private:
   SafetensorsFile() = default;

@@ -1,4 +1,4 @@
-// Which tensors a configuration wants, and whether a file has them.
+// The tensors of a configuration, and whether a checkpoint has exactly them.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_TENSOR_CHECKS_H_
 #define EDGEWISE_MODEL_CHECKPOINT_TENSOR_CHECKS_H_
 
@@ -13,16 +13,16 @@
 
 namespace edgewise {
 
-// Every tensor that the configuration allows, in the order of docs/model-format.md.
+// Name and shape of every tensor that the configuration wants or allows, in the order of docs/model-format.md.
 std::vector<TensorShape> ExpectedTensors(const ModelConfig& config);
 
 // "layers.3."
 std::string LayerPrefix(size_t layer);
 
-// Names, shapes and dtypes, before any data is read. INVALID_ARGUMENT: the message names the tensor.
+// Checks names, shapes and dtypes, before any data is read. INVALID_ARGUMENT: the message names the tensor.
 absl::Status CheckTensors(const ModelConfig& config, const SafetensorsFile& file);
 
-// Every number is finite; after the data has been read. INVALID_ARGUMENT: the message names the tensor.
+// Checks that every number is finite, after ReadData. INVALID_ARGUMENT: the message names the tensor and the element.
 absl::Status CheckFinite(const SafetensorsFile& file);
 
 }  // namespace edgewise

@@ -8,6 +8,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "text/field_error.h"
 
 namespace edgewise {
 namespace {
@@ -19,12 +20,9 @@ std::string Show(const std::string& text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownBytes)), "\"");
 }
 
-// Entries in angle brackets (<pad>) hold a place and stand for no text.
-bool HoldsAPlace(const std::string& entry) { return entry.size() > 2 && entry.front() == '<' && entry.back() == '>'; }
-
 bool IsSpace(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Bytes of the UTF-8 character at `text[i]`; 0 where there is none.
+// Bytes of the UTF-8 character that begins at `text[i]`; 0: none begins there.
 size_t CharacterBytes(const std::string& text, size_t i) {
   const unsigned char first = static_cast<unsigned char>(text[i]);
   const size_t bytes = first < 0x80                    ? 1
@@ -41,6 +39,8 @@ size_t CharacterBytes(const std::string& text, size_t i) {
 
 }  // namespace
 
+bool HoldsAPlace(const std::string& entry) { return entry.size() > 2 && entry.front() == '<' && entry.back() == '>'; }
+
 Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
   for (size_t i = 0; i < config_.vocabulary.size(); ++i) {
     const std::string& entry = config_.vocabulary[i];
@@ -51,7 +51,7 @@ Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text) const {
   switch (config_.kind) {
     case TokenizerKind::kNone:
-      return absl::InvalidArgumentError("text: this model has no tokenizer; send token_ids");
+      return FieldError("text", ": this model has no tokenizer; send token_ids");
     case TokenizerKind::kByte: {
       std::vector<int32_t> ids;
       for (char c : text) ids.push_back(static_cast<unsigned char>(c) + config_.offset);
@@ -80,7 +80,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::stri
   std::vector<int32_t> ids;
   for (size_t i = 0; i < text.size();) {
     const size_t bytes = CharacterBytes(text, i);
-    if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat("text: byte ", i, " is not valid UTF-8"));
+    if (bytes == 0) return FieldError("text", absl::StrCat(": byte ", i, " is not valid UTF-8"));
     const std::string character = text.substr(i, bytes);
     const auto found = ids_.find(character);
     if (found != ids_.end()) {
@@ -88,9 +88,9 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::stri
     } else if (config_.unknown_token_id >= 0) {
       ids.push_back(config_.unknown_token_id);
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("text: character ", Show(character), " at byte ", i,
-                                                     " is not in the vocabulary; it knows ", ids_.size(),
-                                                     " characters: ", ShowCharacters()));
+      return FieldError(
+          "text", absl::StrCat(": character ", Show(character), " at byte ", i, " is not in the vocabulary; it knows ",
+                               ids_.size(), " characters: ", ShowCharacters()));
     }
     i += bytes;
   }
@@ -98,10 +98,10 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::stri
 }
 
 std::string Tokenizer::ShowCharacters() const {
-  std::vector<std::string> characters;  // in the order of their code points, as UTF-8 sorts
+  std::vector<std::string> characters;  // in UTF-8, ascending
   for (const auto& [character, id] : ids_) characters.push_back(character);
   std::sort(characters.begin(), characters.end());
-  auto continues = [&](size_t i) {  // a run of letters or digits
+  auto continues = [&](size_t i) {  // characters[i] goes on with the run of letters or digits before it
     const std::string &last = characters[i - 1], &next = characters[i];
     return last.size() == 1 && next.size() == 1 && absl::ascii_isalnum(last[0]) && next[0] == last[0] + 1;
   };
@@ -143,8 +143,8 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeWords(const std::string& t
     } else if (config_.unknown_token_id >= 0) {
       ids.push_back(config_.unknown_token_id);
     } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("text: word ", Show(word), " at byte ", begin, " is not in the vocabulary of ", ids_.size()));
+      return FieldError("text", absl::StrCat(": word ", Show(word), " at byte ", begin, " is not in the vocabulary of ",
+                                             ids_.size()));
     }
   }
   return ids;

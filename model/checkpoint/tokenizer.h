@@ -1,4 +1,4 @@
-// Text to token ids, as config.json says.
+// Between text and token ids, by the tokenizer of config.json.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_TOKENIZER_H_
 #define EDGEWISE_MODEL_CHECKPOINT_TOKENIZER_H_
 
@@ -12,23 +12,27 @@
 
 namespace edgewise {
 
+// Whether an entry of a vocabulary is in angle brackets (<pad>), and so stands for no text.
+bool HoldsAPlace(const std::string& entry);
+
 // Immutable; may be used from any thread.
 class Tokenizer {
  public:
   explicit Tokenizer(TokenizerConfig config);
 
-  // INVALID_ARGUMENT: the model takes token ids only, or the text has what the vocabulary lacks; the message names it
-  // and where it stands. Every byte sequence is taken; `char` wants valid UTF-8.
+  // INVALID_ARGUMENT: the model has no tokenizer, or the vocabulary lacks a word or character of the text (the message
+  // names it and its byte), or `char` meets a byte that is not valid UTF-8. `byte` takes any bytes.
   absl::StatusOr<std::vector<int32_t>> Encode(const std::string& text) const;
 
-  // The text of one generated token; `first`: nothing was generated before it (words are joined by a space). Empty for
-  // tokens that stand for no text. `byte` and `char` tokens concatenate to the text; `byte` may split a character.
+  // The text of one generated token, empty where the token stands for no text. The texts of all tokens concatenate to
+  // the generated text: every word but the `first` brings the space before it. A token of `byte` may be a part of a
+  // character.
   std::string Decode(int32_t token_id, bool first) const;
 
  private:
   absl::StatusOr<std::vector<int32_t>> EncodeCharacters(const std::string& text) const;
   absl::StatusOr<std::vector<int32_t>> EncodeWords(const std::string& text) const;
-  std::string ShowCharacters() const;  // of the vocabulary, escaped, runs of letters and digits as a-z, cut
+  std::string ShowCharacters() const;  // the vocabulary, escaped and cut, with runs of letters and digits as a-z
 
   TokenizerConfig config_;
   std::unordered_map<std::string, int32_t> ids_;

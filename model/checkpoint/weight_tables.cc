@@ -10,7 +10,7 @@ std::vector<float> SinusoidalPositions(int64_t positions, int64_t hidden) {
   std::vector<float> table(positions * hidden);
   for (int64_t p = 0; p < positions; ++p) {
     for (int64_t c = 0; c < hidden; ++c) {
-      const double exponent = static_cast<double>(c / 2 * 2) / static_cast<double>(hidden);
+      const double exponent = static_cast<double>(c - c % 2) / static_cast<double>(hidden);
       const double angle = static_cast<double>(p) / std::pow(10000.0, exponent);
       table[p * hidden + c] = static_cast<float>(c % 2 == 0 ? std::sin(angle) : std::cos(angle));
     }

@@ -11,11 +11,11 @@ namespace {
 
 constexpr double kBlockSumTolerance = 1e-4;
 
-// Reads tensors by name; every shape has been checked.
+// Reads tensors by name. Names and shapes have been checked.
 class Loader {
  public:
   Loader(const ModelConfig& config, const SafetensorsFile& file, Backend& backend)
-      : config_(config), file_(file), backend_(backend) {}
+      : config_(config), file_(file), backend_(backend), head_dim_(AlignedHeadDim(config, backend)) {}
 
   bool Has(const std::string& name) const { return file_.tensors().contains(name); }
 
@@ -36,7 +36,7 @@ class Loader {
     return status.ok() ? LoadBuffer(Values(name + ".bias"), out.bias) : status;
   }
 
-  // A product without bias: tensor `name` itself.
+  // The product with tensor `name`, without bias.
   absl::Status LoadMatrix(const std::string& name, std::unique_ptr<LinearWeights>& out) {
     const std::vector<int64_t>& shape = file_.tensors().at(name).shape;
     auto linear = backend_.PrepareLinear(Values(name), {}, shape[0], shape[1], Activation::kNone);
@@ -45,34 +45,40 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // The layers `names` stacked into one product.
-  absl::Status LoadLinear(const std::vector<std::string>& names, Activation activation,
-                          std::unique_ptr<LinearWeights>& out) {
-    std::vector<float> weight, bias;
-    for (const std::string& name : names) {
-      const auto w = Values(name + ".weight");
-      const auto b = Values(name + ".bias");
-      weight.insert(weight.end(), w.begin(), w.end());
-      bias.insert(bias.end(), b.begin(), b.end());
-    }
-    const int64_t rows = static_cast<int64_t>(bias.size());
-    auto linear = backend_.PrepareLinear(weight, bias, rows, static_cast<int64_t>(weight.size()) / rows, activation);
-    if (!linear.ok()) return linear.status();
-    out = *std::move(linear);
-    return absl::OkStatus();
+  absl::Status LoadLinear(const std::string& name, Activation activation, std::unique_ptr<LinearWeights>& out) {
+    return Prepare(Values(name + ".weight"), Values(name + ".bias"), activation, out);
+  }
+
+  // Query, key and value stacked into one product, and the output.
+  absl::Status LoadProjections(size_t layer, LayerWeights& out) {
+    const std::string prefix = LayerPrefix(layer) + "attention.";
+    const auto stacked = [&](const std::string& part, int64_t inner) {
+      return PadHeads({Values(prefix + "query" + part), Values(prefix + "key" + part), Values(prefix + "value" + part)},
+                      inner);
+    };
+    const absl::Status status =
+        Prepare(stacked(".weight", config_.hidden_size), stacked(".bias", 1), Activation::kNone, out.query_key_value);
+    if (!status.ok()) return status;
+    return Prepare(PadHeads({Values(prefix + "output.weight")}, 1), Values(prefix + "output.bias"), Activation::kNone,
+                   out.output);
   }
 
   absl::Status LoadMemberships(size_t layer, std::unique_ptr<MembershipWeights>& out) {
     const std::string prefix = LayerPrefix(layer) + "attention.";
     MembershipParameters parameters;
     parameters.num_heads = config_.num_attention_heads;
-    parameters.head_dim = config_.head_dim;
+    parameters.head_dim = head_dim_;
     parameters.num_clusters = config_.attention[layer].num_clusters;
-    parameters.weight0 = Values(prefix + "membership.0.weight");
-    parameters.bias0 = Values(prefix + "membership.0.bias");
-    parameters.weight1 = Values(prefix + "membership.1.weight");
-    parameters.bias1 = Values(prefix + "membership.1.bias");
-    parameters.clusters = Values(prefix + "clusters");
+    const auto vector = [&](const std::string& name) { return PadHeads({Values(prefix + name)}, 1); };
+    const auto matrix = [&](const std::string& name) { return PadHeads({vector(name)}, head_dim_); };
+    const std::vector<float> weight0 = matrix("membership.0.weight"), bias0 = vector("membership.0.bias");
+    const std::vector<float> weight1 = matrix("membership.1.weight"), bias1 = vector("membership.1.bias");
+    const std::vector<float> clusters = vector("clusters");
+    parameters.weight0 = weight0;
+    parameters.bias0 = bias0;
+    parameters.weight1 = weight1;
+    parameters.bias1 = bias1;
+    parameters.clusters = clusters;
     if (Has(prefix + "block_matrix")) {
       parameters.block_matrix = Values(prefix + "block_matrix");
       const absl::Status status = CheckBlockMatrix(prefix + "block_matrix", parameters);
@@ -84,7 +90,7 @@ class Loader {
     return absl::OkStatus();
   }
 
-  // What is added to the embedding, or to the scores by distance.
+  // The table that is added to the embedding, or by distance to the scores.
   absl::Status LoadPositions(ModelWeights& weights) {
     const int64_t positions = config_.max_position_embeddings;
     switch (config_.position_embedding) {
@@ -108,10 +114,10 @@ class Loader {
       return LoadMatrix(config_.tie_word_embeddings ? "embeddings.word.weight" : "lm_head.weight", weights.lm_head);
     }
     if (config_.classifier_hidden_size > 0) {
-      const absl::Status status = LoadLinear({"classifier.hidden"}, Activation::kRelu, weights.classifier_hidden);
+      const absl::Status status = LoadLinear("classifier.hidden", Activation::kRelu, weights.classifier_hidden);
       if (!status.ok()) return status;
     }
-    return LoadLinear({"classifier.output"}, Activation::kNone, weights.classifier_output);
+    return LoadLinear("classifier.output", Activation::kNone, weights.classifier_output);
   }
 
  private:
@@ -135,12 +141,41 @@ class Loader {
     return absl::OkStatus();
   }
 
+  // Tensors, one behind the other, whose dimension head_dim is followed by dimensions of `inner` values: with zeros up
+  // to head_dim_.
+  std::vector<float> PadHeads(const std::vector<std::span<const float>>& tensors, int64_t inner) const {
+    const size_t run = config_.head_dim * inner, zeros = (head_dim_ - config_.head_dim) * inner;
+    std::vector<float> padded;
+    for (const std::span<const float> values : tensors) {
+      for (size_t i = 0; i < values.size(); i += run) {
+        padded.insert(padded.end(), &values[i], &values[i] + run);
+        padded.resize(padded.size() + zeros, 0.0f);
+      }
+    }
+    return padded;
+  }
+
+  absl::Status Prepare(std::span<const float> weight, std::span<const float> bias, Activation activation,
+                       std::unique_ptr<LinearWeights>& out) {
+    const auto rows = static_cast<int64_t>(bias.size());
+    auto linear = backend_.PrepareLinear(weight, bias, rows, static_cast<int64_t>(weight.size()) / rows, activation);
+    if (!linear.ok()) return linear.status();
+    out = *std::move(linear);
+    return absl::OkStatus();
+  }
+
   const ModelConfig& config_;
   const SafetensorsFile& file_;
   Backend& backend_;
+  const int32_t head_dim_;  // as the backend takes it
 };
 
 }  // namespace
+
+int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend) {
+  const int32_t alignment = backend.HeadAlignment();
+  return (config.head_dim + alignment - 1) / alignment * alignment;
+}
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,
                                                           Backend& backend) {
@@ -151,12 +186,12 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
 
   auto weights = std::make_unique<ModelWeights>();
   Loader loader(config, file, backend);
-  // Runs a step unless one before it failed.
+  // Runs a step unless a step before it failed.
   auto load = [&](const auto& step) {
     if (status.ok()) status = step();
   };
   if (config.feature_size > 0) {
-    load([&] { return loader.LoadLinear({"embeddings.features"}, Activation::kNone, weights->features); });
+    load([&] { return loader.LoadLinear("embeddings.features", Activation::kNone, weights->features); });
   } else {
     load([&] { return loader.LoadBuffer(loader.Values("embeddings.word.weight"), weights->word); });
   }
@@ -172,19 +207,15 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
     LayerWeights& layer = weights->layers[l];
     const std::string prefix = LayerPrefix(l);
     load([&] { return loader.LoadNorm(prefix + "attention_norm", layer.attention_norm); });
-    load([&] {
-      return loader.LoadLinear({prefix + "attention.query", prefix + "attention.key", prefix + "attention.value"},
-                               Activation::kNone, layer.query_key_value);
-    });
-    load([&] { return loader.LoadLinear({prefix + "attention.output"}, Activation::kNone, layer.output); });
+    load([&] { return loader.LoadProjections(l, layer); });
     if (loader.Has(prefix + "attention.clusters")) load([&] { return loader.LoadMemberships(l, layer.memberships); });
     if (loader.Has(prefix + "attention.block_scores")) {
       const std::span<const float> scores = loader.Values(prefix + "attention.block_scores");
       layer.block_scores.assign(scores.begin(), scores.end());
     }
     load([&] { return loader.LoadNorm(prefix + "mlp_norm", layer.mlp_norm); });
-    load([&] { return loader.LoadLinear({prefix + "mlp.up"}, hidden_act, layer.up); });
-    load([&] { return loader.LoadLinear({prefix + "mlp.down"}, Activation::kNone, layer.down); });
+    load([&] { return loader.LoadLinear(prefix + "mlp.up", hidden_act, layer.up); });
+    load([&] { return loader.LoadLinear(prefix + "mlp.down", Activation::kNone, layer.down); });
   }
   if (config.norm_position == NormPosition::kPre) {
     load([&] { return loader.LoadNorm("final_norm", weights->final_norm); });

@@ -1,4 +1,4 @@
-// The weights of a model on its backend, and how they come from a checkpoint.
+// The weights of a model on its backend, read from a checkpoint.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_WEIGHTS_H_
 #define EDGEWISE_MODEL_CHECKPOINT_WEIGHTS_H_
 
@@ -22,29 +22,35 @@ struct LayerWeights {
   Norm attention_norm, mlp_norm;
   std::unique_ptr<LinearWeights> query_key_value;  // [3 * heads * head_dim, hidden]: query rows, then key, then value
   std::unique_ptr<LinearWeights> output, up, down;
-  std::unique_ptr<MembershipWeights> memberships;  // null unless some application of the layer is sbm
-  std::vector<float> block_scores;                 // host [blocks, blocks], of learned block patterns; else empty
+  std::unique_ptr<MembershipWeights> memberships;  // sbm; else null
+  std::vector<float> block_scores;                 // learned block patterns, host [blocks, blocks]; else empty
 };
 
+// Immutable; any thread may read it. It must not outlive its backend.
 struct ModelWeights {
   Buffer word;                              // [vocab_size, hidden]; empty: rows of features
   std::unique_ptr<LinearWeights> features;  // [hidden, feature_size]; null: tokens
   Buffer position;                          // [max_position_embeddings, hidden]; empty: none
-  // Relative positions or ALiBi, as AttentionInputs::distance_bias with the span max_position_embeddings
-  // [heads, 2 * max_position_embeddings - 1]; empty: none.
+  // [heads, 2 * max_position_embeddings - 1]: relative positions or ALiBi, as AttentionInputs::distance_bias; empty:
+  // none.
   Buffer distance_bias;
-  std::vector<float> pairwise_table;                 // host [heads, 256], zero beyond num_buckets; empty: none
-  std::vector<LayerWeights> layers;                  // [num_hidden_layers], or one where they are tied
-  Norm final_norm;                                   // empty where norms follow
+  std::vector<float> pairwise_table;                 // host [heads, 256], as PairwiseTable makes it; empty: none
+  std::vector<LayerWeights> layers;                  // [num_hidden_layers]; one where layers are tied
+  Norm final_norm;                                   // norm_position pre; else empty
   std::unique_ptr<LinearWeights> lm_head;            // causal-lm [vocab_size, hidden], no bias; null: a classifier
   std::unique_ptr<LinearWeights> classifier_hidden;  // null: none
   std::unique_ptr<LinearWeights> classifier_output;  // null: causal-lm
 
+  // The weights of layer `application`, which may be those of all layers.
   const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }
 };
 
-// INVALID_ARGUMENT: a tensor is missing, superfluous, of the wrong dtype or shape, or not finite; the message names it.
-// Reads the file's data.
+// config.head_dim, with the zeros that the backend aligns heads by.
+int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend);
+
+// Reads the data of the file and brings the weights to the backend, in heads of AlignedHeadDim columns.
+// INVALID_ARGUMENT: a tensor is missing, superfluous, of the wrong dtype or shape, or not finite; the message names the
+// tensor.
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,
                                                           Backend& backend);
 

@@ -1,150 +1,158 @@
 #include "model/forward/activations.h"
 
-#include <cmath>
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
+#include "model/checkpoint/weights.h"
+#include "text/status_macros.h"
+
 namespace edgewise {
 
-absl::Status Activations::Grow(Buffer& buffer, int64_t floats) const {
-  if (buffer.size() >= floats) return absl::OkStatus();
-  buffer = Buffer();  // give back before asking for more
-  absl::StatusOr<Buffer> larger = backend_.AllocateIn(workspace_, floats);
-  if (!larger.ok()) return larger.status();
-  buffer = *std::move(larger);
-  return absl::OkStatus();
+Activations::Activations(const Model& model)
+    : model_(model), backend_(model.backend()), pre_norm_(model.config().norm_position == NormPosition::kPre) {}
+
+int64_t Activations::Columns(const ModelConfig& config, Field field, int64_t rank) {
+  const int64_t hidden = config.hidden_size, heads = config.num_attention_heads, width = heads * config.head_dim;
+  const int64_t columns[kFields] = {hidden, hidden, 3 * width,          width, heads * rank, heads * rank,
+                                    heads,  heads,  config.feature_size};
+  return columns[field];
 }
 
-absl::Status Activations::Reserve(std::initializer_list<std::pair<Buffer*, int64_t>> buffers) const {
-  for (const auto& [buffer, columns] : buffers) {
-    const absl::Status status = Grow(*buffer, rows_ * columns);
-    if (!status.ok()) return status;
+int64_t Activations::FloatsPerRow(const Model& model) {
+  int64_t rank = -1;  // no layer has memberships: rank and bounds together take nothing
+  for (const LayerWeights& layer : model.weights().layers) {
+    if (layer.memberships != nullptr) rank = std::max<int64_t>(rank, layer.memberships->rank());
+  }
+  int64_t floats = 0;
+  for (int field = 0; field < kFields; ++field) floats += Columns(model.config(), static_cast<Field>(field), rank);
+  return floats;
+}
+
+absl::Status Activations::Reserve(std::initializer_list<Field> fields) {
+  for (const Field field : fields) {
+    Buffer& buffer = buffers_[field];
+    const int64_t floats = rows_ * Columns(model_.config(), field, rank_);
+    if (buffer.size() >= floats) continue;
+    buffer = Buffer();  // freed before more is asked for
+    ASSIGN_OR_RETURN(buffer, backend_.Allocate(floats));
   }
   return absl::OkStatus();
 }
 
-void PackedRows::Add(const ModelSequence& sequence, int32_t first) {
-  for (int32_t i = first; i < sequence.valid(); ++i) {
-    const int32_t position = sequence.positions[i];
-    positions.push_back(position);
-    if (!sequence.token_ids.empty()) {
-      token_ids.push_back(sequence.token_ids[position]);
-      continue;
+absl::Status Activations::Resize(int64_t rows) {
+  if (buffers_[kHidden].size() < rows * model_.config().hidden_size) Clear();
+  rows_ = rows;
+  return Reserve({kHidden});
+}
+
+void Activations::Clear() {
+  rows_ = 0;
+  for (Buffer& buffer : buffers_) buffer = Buffer();
+}
+
+absl::Status Activations::Embed(std::span<const QueryRange> ranges, Phase phase) {
+  const ModelConfig& config = model_.config();
+  const ModelWeights& weights = model_.weights();
+  std::vector<int32_t> words, positions;
+  std::vector<float> features;
+  for (const QueryRange& range : ranges) {
+    const ModelSequence& sequence = *range.sequence;
+    for (int32_t i = range.first_query; i < sequence.valid(); ++i) {
+      positions.push_back(sequence.positions[i]);
+      if (weights.features == nullptr) {
+        words.push_back(sequence.token_ids[positions.back()]);
+      } else {
+        const auto row = sequence.features.begin() + int64_t{positions.back()} * config.feature_size;
+        features.insert(features.end(), row, row + config.feature_size);
+      }
     }
-    const size_t columns = sequence.features.size() / sequence.feature_rows;
-    const auto row = sequence.features.begin() + static_cast<int64_t>(position * columns);
-    features.insert(features.end(), row, row + static_cast<int64_t>(columns));
   }
-}
-
-absl::Status Activations::Embed(const ModelConfig& config, const ModelWeights& weights, const PackedRows& packed,
-                                Phase phase) {
-  absl::Status status = Resize(config, packed.rows());
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Resize(static_cast<int64_t>(positions.size())));
   const ConstMatrix position = weights.position.data() == nullptr
                                    ? ConstMatrix()
                                    : weights.position.AsMatrix(config.max_position_embeddings, config.hidden_size);
   if (weights.features == nullptr) {
     const ConstMatrix word = weights.word.AsMatrix(config.vocab_size, config.hidden_size);
-    return backend_.Embed(word, position, packed.token_ids, packed.positions, hidden());
+    return backend_.Embed(word, position, words, positions, hidden());
   }
-  status = Reserve({{&features_, config.feature_size}, {&normed_, hidden_size_}});
-  if (status.ok()) status = backend_.Upload(packed.features, features_.data());
-  const Matrix projected = normed_.AsMatrix(rows_, hidden_size_);
-  if (status.ok()) {
-    status =
-        backend_.Linear(*weights.features, features_.AsMatrix(rows_, config.feature_size), projected, false, phase);
-  }
-  if (!status.ok()) return status;
-  // The projected rows are the words of this input.
-  std::vector<int32_t> each(rows_);
-  std::iota(each.begin(), each.end(), 0);
-  return backend_.Embed(projected, position, each, packed.positions, hidden());
+  RETURN_IF_ERROR(Reserve({kFeatures, kNormed}));
+  RETURN_IF_ERROR(backend_.Upload(features, buffers_[kFeatures].data()));
+  RETURN_IF_ERROR(backend_.Linear(*weights.features, View(kFeatures), View(kNormed), false, phase));
+  words.resize(rows_);
+  std::iota(words.begin(), words.end(), 0);  // the projected rows are the words of this input
+  return backend_.Embed(View(kNormed), position, words, positions, hidden());
 }
-
-absl::Status Activations::Resize(const ModelConfig& config, int64_t rows) {
-  hidden_size_ = config.hidden_size;
-  heads_ = config.num_attention_heads;
-  width_ = heads_ * config.head_dim;
-  if (hidden_.size() < rows * hidden_size_) Clear();
-  rows_ = rows;
-  return Reserve({{&hidden_, hidden_size_}});
-}
-
-void Activations::Clear() {
-  rows_ = 0;
-  for (Buffer* buffer : {&hidden_, &normed_, &query_key_value_, &attended_, &x_, &y_, &query_bound_, &key_bound_,
-                         &features_, &last_, &logits_}) {
-    *buffer = Buffer();
-  }
-}
-
-absl::Status Activations::ReserveAttended() { return Reserve({{&attended_, width_}}); }
 
 absl::Status Activations::Compact(const std::vector<int64_t>& rows) {
-  const absl::Status reserved = Reserve({{&normed_, hidden_size_}});
-  if (!reserved.ok()) return reserved;
-  const Matrix kept = normed_.AsMatrix(static_cast<int64_t>(rows.size()), hidden_size_);
-  const absl::Status status = backend_.GatherRows(hidden(), rows, kept);
-  std::swap(hidden_, normed_);
-  rows_ = static_cast<int64_t>(rows.size());
-  return status;
+  RETURN_IF_ERROR(Reserve({kNormed}));
+  const int64_t count = static_cast<int64_t>(rows.size());
+  RETURN_IF_ERROR(backend_.GatherRows(hidden(), rows, View(kNormed).Rows(0, count)));
+  std::swap(buffers_[kHidden], buffers_[kNormed]);
+  rows_ = count;
+  return absl::OkStatus();
 }
 
-AttentionInputs Activations::AttentionView(const ModelConfig& config, const ModelWeights& weights) const {
-  const ConstMatrix all = query_key_value_.AsMatrix(rows_, 3 * width_);
+ConstMatrix Activations::keys_and_values() const {
+  const int64_t width = Columns(model_.config(), kAttended, 0);
+  return View(kQueryKeyValue).Columns(width, 2 * width);
+}
+
+Memberships Activations::MembershipsView() const {
+  return {
+      buffers_[kX].data(),        buffers_[kY].data(), buffers_[kQueryBound].data(), buffers_[kKeyBound].data(), rows_,
+      static_cast<int32_t>(rank_)};
+}
+
+AttentionInputs Activations::AttentionView() const {
+  const ModelConfig& config = model_.config();
+  const int64_t width = Columns(config, kAttended, 0);
+  const ConstMatrix all = View(kQueryKeyValue);
   AttentionInputs inputs;
-  inputs.q = all.Columns(0, width_);
-  inputs.k = all.Columns(width_, width_);
-  inputs.v = all.Columns(2 * width_, width_);
-  inputs.memberships = {x_.data(),         y_.data(), query_bound_.data(),
-                        key_bound_.data(), rows_,     static_cast<int32_t>(rank_)};
-  inputs.num_heads = static_cast<int32_t>(heads_);
+  inputs.q = all.Columns(0, width);
+  inputs.k = all.Columns(width, width);
+  inputs.v = all.Columns(2 * width, width);
+  inputs.memberships = MembershipsView();
+  inputs.num_heads = config.num_attention_heads;
   inputs.head_dim = config.head_dim;
-  inputs.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
-  inputs.distance_bias = weights.distance_bias.data();
+  inputs.scale = config.score_scale;
+  inputs.distance_bias = model_.weights().distance_bias.data();
   inputs.distance_span = config.max_position_embeddings;
   return inputs;
 }
 
-absl::Status Activations::ProjectAttention(const LayerWeights& weights, const ModelConfig& config, bool pre_norm,
-                                           bool memberships, Phase phase) {
-  absl::Status status = Reserve({{&normed_, hidden_size_}, {&query_key_value_, 3 * width_}});
-  if (!status.ok()) return status;
-  Matrix source = hidden();
-  if (pre_norm) {
-    source = normed_.AsMatrix(rows_, hidden_size_);
-    status = backend_.LayerNorm(hidden(), weights.attention_norm.weight.data(), weights.attention_norm.bias.data(),
-                                config.layer_norm_eps, source);
-    if (!status.ok()) return status;
-  }
-  status =
-      backend_.Linear(*weights.query_key_value, source, query_key_value_.AsMatrix(rows_, 3 * width_), false, phase);
-  if (!status.ok() || !memberships) return status;
-  rank_ = weights.memberships->rank();
-  status = Reserve({{&x_, heads_ * rank_}, {&y_, heads_ * rank_}, {&query_bound_, heads_}, {&key_bound_, heads_}});
-  if (!status.ok()) return status;
-  const ConstMatrix all = query_key_value_.AsMatrix(rows_, 3 * width_);
-  return backend_.ComputeMemberships(
-      *weights.memberships, all.Columns(0, width_), all.Columns(width_, width_),
-      {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), rows_, static_cast<int32_t>(rank_)});
+absl::Status Activations::LayerNorm(const Norm& norm, Matrix out) const {
+  return backend_.LayerNorm(hidden(), norm.weight.data(), norm.bias.data(), model_.config().layer_norm_eps, out);
 }
 
-absl::Status Activations::FinishLayer(const LayerWeights& weights, const ModelConfig& config, bool pre_norm,
-                                      Phase phase) {
-  absl::Status status = Reserve({{&normed_, hidden_size_}});
-  if (!status.ok()) return status;
-  const Matrix normed = normed_.AsMatrix(rows_, hidden_size_);
-  const auto norm = [&](const Norm& parameters, Matrix out) {
-    return backend_.LayerNorm(hidden(), parameters.weight.data(), parameters.bias.data(), config.layer_norm_eps, out);
-  };
-  status = backend_.Linear(*weights.output, attended(), hidden(), true, phase);
-  if (status.ok()) status = pre_norm ? norm(weights.mlp_norm, normed) : norm(weights.attention_norm, hidden());
-  if (status.ok()) {
-    status = backend_.FeedForward(*weights.up, *weights.down, pre_norm ? normed : hidden(), hidden(), phase);
-  }
-  if (status.ok() && !pre_norm) status = norm(weights.mlp_norm, hidden());
-  return status;
+absl::StatusOr<Matrix> Activations::FinalNorm() {
+  if (!pre_norm_) return hidden();
+  RETURN_IF_ERROR(Reserve({kNormed}));
+  RETURN_IF_ERROR(LayerNorm(model_.weights().final_norm, View(kNormed)));
+  return View(kNormed);
+}
+
+absl::Status Activations::Project(const LayerWeights& weights, bool memberships, Phase phase) {
+  RETURN_IF_ERROR(Reserve({kNormed, kQueryKeyValue}));
+  if (pre_norm_) RETURN_IF_ERROR(LayerNorm(weights.attention_norm, View(kNormed)));
+  const Matrix all = View(kQueryKeyValue);
+  const Matrix source = pre_norm_ ? View(kNormed) : hidden();
+  RETURN_IF_ERROR(backend_.Linear(*weights.query_key_value, source, all, false, phase));
+  if (!memberships) return absl::OkStatus();
+  rank_ = weights.memberships->rank();
+  RETURN_IF_ERROR(Reserve({kX, kY, kQueryBound, kKeyBound}));
+  const int64_t width = all.columns / 3;
+  return backend_.ComputeMemberships(*weights.memberships, all.Columns(0, width), all.Columns(width, width),
+                                     MembershipsView());
+}
+
+absl::Status Activations::Finish(const LayerWeights& weights, Phase phase) {
+  RETURN_IF_ERROR(Reserve({kNormed}));
+  const Matrix normed = pre_norm_ ? View(kNormed) : hidden();
+  RETURN_IF_ERROR(backend_.Linear(*weights.output, attended(), hidden(), true, phase));
+  RETURN_IF_ERROR(LayerNorm(pre_norm_ ? weights.mlp_norm : weights.attention_norm, normed));
+  RETURN_IF_ERROR(backend_.FeedForward(*weights.up, *weights.down, normed, hidden(), phase));
+  return pre_norm_ ? absl::OkStatus() : LayerNorm(weights.mlp_norm, hidden());
 }
 
 }  // namespace edgewise

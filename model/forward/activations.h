@@ -1,97 +1,76 @@
-// The activations of a set of rows (valid tokens, packed), and what a layer does to them.
+// The activations of a set of rows (valid tokens, packed), and the operations of a layer around its attention.
 #ifndef EDGEWISE_MODEL_FORWARD_ACTIVATIONS_H_
 #define EDGEWISE_MODEL_FORWARD_ACTIVATIONS_H_
 
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "model/checkpoint/config.h"
-#include "model/checkpoint/weights.h"
 #include "model/input/input.h"
+#include "model/kinds/patterns.h"
+#include "model/model.h"
 
 namespace edgewise {
 
-// So many of `rows` rows have logits over the vocabulary at a time, in NextTokenLogits.
-int64_t LogitsAtOnce(const ModelConfig& config, int64_t rows);
+struct LayerWeights;
+struct Norm;
 
-// The input of rows, before they are embedded.
-struct PackedRows {
-  std::vector<int32_t> token_ids;  // [rows]; empty: features
-  std::vector<float> features;     // [rows, feature_size]; empty: tokens
-  std::vector<int32_t> positions;  // [rows]
-
-  int64_t rows() const { return static_cast<int64_t>(positions.size()); }
-  // Adds the valid tokens of a sequence, from the packed token `first` on.
-  void Add(const ModelSequence& sequence, int32_t first);
-};
-
-// Rows of one sequence at the end of the encoder.
-struct PooledSequence {
-  int64_t first_row;
-  int64_t rows;
-};
-
-// Owns one buffer per activation on the backend, all [rows, .]; each is made when it is first needed, grows and is
-// reused. One thread at a time.
+// Owns one buffer for each activation on the backend, all [rows, .]. Each buffer is allocated when it is first needed,
+// grows and is reused. One thread at a time. Errors of all methods: those of the backend.
 class Activations {
  public:
-  explicit Activations(Backend& backend, Workspace workspace = Workspace::kBatch)
-      : backend_(backend), workspace_(workspace) {}
+  // `model` must outlive the activations.
+  explicit Activations(const Model& model);
 
-  // Resizes to the packed rows and fills hidden() with their embeddings.
-  absl::Status Embed(const ModelConfig& config, const ModelWeights& weights, const PackedRows& packed,
-                     Phase phase = Phase::kPrefill);
-  // Sets the number of rows; contents are undefined afterwards. Where they need more memory than the last ones, it
-  // gives back all before: growing one by one, buffers would be in each other's way.
-  absl::Status Resize(const ModelConfig& config, int64_t rows);
-  // Gives all memory back; there are no rows.
+  // The floats that one row takes in all buffers together.
+  static int64_t FloatsPerRow(const Model& model);
+
+  // Resizes to the queries of these ranges, end to end, and fills hidden() with their embeddings.
+  absl::Status Embed(std::span<const QueryRange> ranges, Phase phase);
+  // Sets the number of rows; contents are undefined afterwards. Where hidden() must grow, all buffers are freed first:
+  // buffers that grow one by one would break up the free memory.
+  absl::Status Resize(int64_t rows);
+  // Frees all memory; there are no rows.
   void Clear();
-  bool empty() const { return hidden_.data() == nullptr; }
-  // Makes room for attended(), which ProjectAttention and others leave alone.
-  absl::Status ReserveAttended();
   // Keeps the given rows of the residual stream, in this order.
   absl::Status Compact(const std::vector<int64_t>& rows);
 
   int64_t rows() const { return rows_; }
-  Matrix hidden() const { return hidden_.AsMatrix(rows_, hidden_size_); }  // residual stream
-  Matrix attended() const { return attended_.AsMatrix(rows_, width_); }    // heads side by side
-  Matrix keys_and_values() const { return query_key_value_.AsMatrix(rows_, 3 * width_).Columns(width_, 2 * width_); }
-  AttentionInputs AttentionView(const ModelConfig& config, const ModelWeights& weights) const;
+  Matrix hidden() const { return View(kHidden); }      // residual stream [rows, hidden_size]
+  Matrix attended() const { return View(kAttended); }  // output of attention [rows, heads * head_dim]
+  ConstMatrix keys_and_values() const;                 // [rows, 2 * heads * head_dim]
+  // Queries, keys, values and memberships as Project left them.
+  AttentionInputs AttentionView() const;
 
-  // Query, key and value of every row, and memberships where the layer draws.
-  absl::Status ProjectAttention(const LayerWeights& weights, const ModelConfig& config, bool pre_norm, bool memberships,
-                                Phase phase = Phase::kPrefill);
-  // What follows attention: output projection, residual, feed-forward, norms.
-  absl::Status FinishLayer(const LayerWeights& weights, const ModelConfig& config, bool pre_norm,
-                           Phase phase = Phase::kPrefill);
-  // Final norm, pooling and classifier: logits [sequences or pairs, labels], or [rows of all sequences, labels] for
-  // token-classification, on the host. Logits are NaN where the encoder's output was not finite.
-  absl::Status Classify(const ModelConfig& config, const ModelWeights& weights,
-                        const std::vector<PooledSequence>& sequences, std::vector<float>& logits);
-
-  // causal-lm: calls visit(i, logits of the token after row rows[i] [vocab_size], host) for every i in order. Runs a
-  // few rows at a time: memory does not grow with rows x vocabulary.
-  absl::Status NextTokenLogits(const ModelConfig& config, const ModelWeights& weights, std::span<const int64_t> rows,
-                               Phase phase, const std::function<void(size_t, const float*)>& visit);
+  // Queries, keys and values of every row, and their `memberships` where the layer draws from them.
+  absl::Status Project(const LayerWeights& weights, bool memberships, Phase phase);
+  // Allocates attended(), which Project does not.
+  absl::Status ReserveAttended() { return Reserve({kAttended}); }
+  // The rest of the layer after attention: output projection, residual, feed-forward, norms.
+  absl::Status Finish(const LayerWeights& weights, Phase phase);
+  // The residual stream after the final norm, or as it is where norms follow their sublayers. Valid until the next
+  // call.
+  absl::StatusOr<Matrix> FinalNorm();
 
  private:
-  absl::Status Grow(Buffer& buffer, int64_t floats) const;
-  // Room for rows() rows of so many columns.
-  absl::Status Reserve(std::initializer_list<std::pair<Buffer*, int64_t>> buffers) const;
+  enum Field { kHidden, kNormed, kQueryKeyValue, kAttended, kX, kY, kQueryBound, kKeyBound, kFeatures, kFields };
 
+  static int64_t Columns(const ModelConfig& config, Field field, int64_t rank);
+  Matrix View(Field field) const { return buffers_[field].AsMatrix(rows_, Columns(model_.config(), field, rank_)); }
+  Memberships MembershipsView() const;
+  absl::Status Reserve(std::initializer_list<Field> fields);
+  absl::Status LayerNorm(const Norm& norm, Matrix out) const;
+
+  const Model& model_;
   Backend& backend_;
-  const Workspace workspace_;
-  int64_t rows_ = 0, hidden_size_ = 0, width_ = 0, heads_ = 0, rank_ = 0;
-  Buffer hidden_, normed_, query_key_value_, attended_;
-  Buffer x_, y_, query_bound_, key_bound_;  // memberships
-  Buffer features_;                         // [rows, feature_size]
-  Buffer last_, logits_;                    // of NextTokenLogits
+  const bool pre_norm_;
+  int64_t rows_ = 0;
+  int64_t rank_ = 0;  // of the last layer that had memberships
+  Buffer buffers_[kFields];
 };
 
 }  // namespace edgewise

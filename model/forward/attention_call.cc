@@ -1,116 +1,126 @@
 #include "model/forward/attention_call.h"
 
 #include <algorithm>
-#include <utility>
+#include <cmath>
 
-#include "absl/status/statusor.h"
 #include "model/checkpoint/weights.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
-
 namespace {
 
 // Waits for the layers before where the host drops.
-absl::StatusOr<MemberPatterns> PatternsOf(Backend& backend, const AttentionMember& member) {
-  if (member.ledger == nullptr || !HostDrops(member.choice)) return MakePatterns(member.choice, member.ranges, kNoCap);
-  const absl::StatusOr<uint64_t> remaining = backend.Remaining(*member.ledger);
-  if (!remaining.ok()) return remaining.status();
-  return MakePatterns(member.choice, member.ranges, LayerAllowance(*remaining, member.share));
+absl::StatusOr<MemberPatterns> PatternsOf(const Model& model, const Member& member, int32_t layer) {
+  AttentionSpec choice = member.input->Choose(model, layer);
+  choice.sample = member.sample;
+  uint64_t allowance = kNoCap;
+  if (member.ledger != nullptr && HostDrops(choice)) {
+    ASSIGN_OR_RETURN(const uint64_t remaining, model.backend().Remaining(*member.ledger));
+    allowance = LayerAllowance(remaining, member.input->shares[layer]);
+  }
+  return MakePatterns(choice, member.input->ranges, allowance);
+}
+
+PairwiseBias BiasOf(const Model& model, const ModelSequence& sequence) {
+  PairwiseBias bias;
+  bias.length = sequence.length();
+  bias.values = sequence.bias_values.empty() ? nullptr : sequence.bias_values.data();
+  bias.buckets = sequence.bias_buckets.empty() ? nullptr : sequence.bias_buckets.data();
+  bias.table = model.weights().pairwise_table.data();
+  return bias;
 }
 
 }  // namespace
 
-// Long division, every step of it exact: the rest stays below the sum, and twice the rest minus the sum has no
-// rounding. Rounded up, an exact share of a whole number stays one.
-BudgetShare ShareOf(const std::vector<double>& shares, int32_t layer, uint64_t forced_here, uint64_t forced_later) {
-  long double sum = 0.0L;
-  for (size_t l = layer; l < shares.size(); ++l) sum += shares[l];
-  BudgetShare share{kWholeShare, forced_here, forced_later};
-  long double rest = shares[layer];
-  if (rest >= sum) return share;
-  share.fraction = 0;
-  for (uint64_t bit = kWholeShare >> 1; bit > 0; bit >>= 1) {
-    rest *= 2.0L;
-    if (rest < sum) continue;
-    rest -= sum;
-    share.fraction |= bit;
-  }
-  if (rest > 0.0L) ++share.fraction;
-  return share;
+int64_t RunningInput::rows() const {
+  int64_t rows = 0;
+  for (const QueryRange& range : ranges) rows += range.sequence->valid() - range.first_query;
+  return rows;
 }
 
-std::vector<uint64_t> LeastEdgesLater(std::span<const AttentionSpec> choices, std::span<const QueryRange> ranges) {
-  std::vector<uint64_t> later(choices.size(), 0);
-  for (size_t l = choices.size(); l-- > 1;) later[l - 1] = later[l] + LeastEdges(choices[l], ranges);
-  return later;
-}
-
-uint64_t EdgesOfDensity(double density, uint64_t pairs) {
-  constexpr uint64_t kExact = uint64_t{1} << 53;  // whole numbers up to here are doubles
-  uint64_t edges = std::min(pairs, static_cast<uint64_t>(density * static_cast<double>(pairs)));
-  if (pairs > kExact) return edges;
-  const double all = static_cast<double>(pairs);
-  while (edges < pairs && static_cast<double>(edges + 1) / all <= density) ++edges;
-  while (edges > 0 && static_cast<double>(edges) / all > density) --edges;
-  return edges;
+AttentionSpec RunningInput::Choose(const Model& model, int32_t layer) const {
+  AttentionSpec choice = model.Choose(*draw, given, layer);
+  choice.sources = sources;
+  return choice;
 }
 
 AttentionCall::~AttentionCall() {
   if (pending_ != nullptr) pending_->Synchronize().IgnoreError();
 }
 
-absl::Status AttentionCall::Attend(const Model& model, const AttentionInputs& inputs, Matrix out) {
+absl::Status AttentionCall::Attend(const Model& model, AttentionInputs inputs, bool shared, const KvCache* cache,
+                                   Matrix out) {
+  size_t sequences = 0;
+  for (const auto& member : members_) sequences += member->input->ranges.size();
+  reports_.resize(sequences);
   std::vector<AttentionProblem> problems;
-  size_t sides = 0;
-  for (const AttentionMember& member : members) sides += member.ranges.size();
+  problems.reserve(sequences);
   std::vector<PairwiseBias> biases;  // the problems point to them
-  biases.reserve(sides);
-  for (AttentionMember& member : members) {
-    absl::StatusOr<MemberPatterns> made = PatternsOf(model.backend(), member);
-    if (!made.ok()) return made.status();
-    member.capped = made->capped;
-    member.reports.assign(member.ranges.size(), {});
-    const int32_t cap = member.ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size());
-    if (cap >= 0) caps_.push_back({kNoCap, member.ledger, member.share});
-    int64_t row = member.first_row, out_row = member.out_row;
-    for (size_t side = 0; side < member.ranges.size(); ++side) {
-      const ModelSequence& sequence = *member.ranges[side].sequence;
-      AttentionReport& report = member.reports[side];
-      report.want_expected = member.want_expected;
-      report.want_key_degrees = member.want_key_degrees;
-      report.want_graph = member.want_graph;
+  biases.reserve(sequences);
+  for (const auto& member : members_) {
+    const RunningInput& input = *member->input;
+    ASSIGN_OR_RETURN(MemberPatterns made, PatternsOf(model, *member, layer_));
+    member->result.capped |= made.capped;
+    const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size());
+    if (cap >= 0) caps_.push_back({kNoCap, member->ledger.get(), input.shares[layer_]});
+    int64_t out_row = member->row;
+    int64_t query_row = shared ? input.prefix->row : member->row;
+    int64_t key_row = cache == nullptr ? query_row : cache->FirstRow(layer_, member->sample - input.draw->first_sample);
+    for (size_t side = 0; side < input.ranges.size(); ++side) {
+      const QueryRange& range = input.ranges[side];
+      const ModelSequence& sequence = *range.sequence;
+      AttentionReport& report = reports_[problems.size()];
+      report.wanted = input.wanted;
       AttentionProblem& problem = problems.emplace_back();
-      problem.first_row = row;
+      problem.first_row = key_row;
       problem.tokens = sequence.valid();
-      problem.first_query = member.ranges[side].first_query;
-      problem.query_shift = member.query_shift;
+      problem.first_query = range.first_query;
+      problem.query_shift = query_row - key_row - range.first_query;
       problem.out_row = out_row;
       problem.positions = sequence.valid() == sequence.length() ? nullptr : sequence.positions.data();
       if (!sequence.bias_values.empty() || !sequence.bias_buckets.empty()) {
-        PairwiseBias& bias = biases.emplace_back();
-        bias.length = sequence.length();
-        bias.values = sequence.bias_values.empty() ? nullptr : sequence.bias_values.data();
-        bias.buckets = sequence.bias_buckets.empty() ? nullptr : sequence.bias_buckets.data();
-        bias.table = model.weights().pairwise_table.data();
-        problem.bias = &bias;
+        problem.bias = &biases.emplace_back(BiasOf(model, sequence));
       }
-      problem.pattern = std::move(made->patterns[side]);
+      problem.pattern = std::move(made.patterns[side]);
       problem.cap = cap;
-      problem.cancel = member.cancel;
+      problem.cancel = input.cancel == nullptr ? nullptr : input.cancel->flag();
       problem.report = &report;
-      row += sequence.valid();
-      out_row += sequence.valid() - problem.first_query;
+      key_row += sequence.valid();
+      query_row += sequence.valid() - range.first_query;
+      out_row += sequence.valid() - range.first_query;
     }
+  }
+  if (cache != nullptr) {
+    inputs.k = cache->Keys(layer_);
+    inputs.v = cache->Values(layer_);
   }
   pending_ = &model.backend();  // from here on: a call that fails may have begun
   return model.backend().Attend(inputs, problems, caps_, out);
 }
 
-void AttentionCall::Collect() {
+void AttentionCall::Record(const ModelConfig& config) {
   if (std::exchange(pending_, nullptr) == nullptr) return;  // it never began
-  size_t cap = 0;
-  for (AttentionMember& member : members) {
-    if (member.ledger != nullptr) member.capped |= caps_[cap++].capped;
+  auto cap = caps_.begin();
+  auto report = reports_.begin();
+  for (const auto& member : members_) {
+    const bool capped = member->ledger != nullptr && (cap++)->capped;
+    const bool gone = member->input->Gone();
+    SampleResult& result = member->result;
+    if (!gone) result.capped |= capped;
+    for (size_t side = 0; side < member->input->ranges.size(); ++side, ++report) {
+      if (gone) continue;
+      const ModelSequence& sequence = *member->input->ranges[side].sequence;
+      const size_t index = side * config.num_hidden_layers + layer_;
+      for (HeadReport& head : report->heads) {
+        // A multiple of 2^-20, so that sums over samples are exact and parts of an ensemble merge to the whole.
+        head.expected = std::round(head.expected * 1048576.0) / 1048576.0;
+        std::vector<uint32_t> degrees(head.key_degrees.empty() ? 0 : sequence.length(), 0);
+        for (size_t i = 0; i < head.key_degrees.size(); ++i) degrees[sequence.positions[i]] = head.key_degrees[i];
+        head.key_degrees = std::move(degrees);
+        if (report->wanted.graph) result.graph[index].push_back(ToPositions(head.graph, sequence));
+        result.layers[index].push_back(std::move(head));
+      }
+    }
   }
 }
 

@@ -1,4 +1,4 @@
-// What ties a stop that a caller asks for to the flag that kernels read.
+// Connects the stop that a caller requests with the flag that kernels read.
 #ifndef EDGEWISE_MODEL_FORWARD_CANCEL_ON_STOP_H_
 #define EDGEWISE_MODEL_FORWARD_CANCEL_ON_STOP_H_
 
@@ -13,15 +13,15 @@
 
 namespace edgewise {
 
-// What work ends with that a caller stopped. A kernel sees a flag only after the stop was asked for. So where work has
-// been waited for and the token, looked at after that, asks for no stop, the work is whole.
+// Status of work whose caller requested a stop. Kernels see the flag only after the request, so work is whole where its
+// token shows no request after a wait for the backend.
 inline absl::Status CancelledByCaller() { return absl::CancelledError("the caller stopped it"); }
 
-// Raises a flag of the backend when a stop is asked for, on the thread that asks. Must outlive the work that names the
-// flag; one that is destroyed while it is raised waits for that.
+// Raises a flag of the backend when a stop is requested, on the requesting thread. Must outlive the work that names the
+// flag; the destructor waits while the flag is being raised.
 class CancelOnStop {
  public:
-  // Null where `token` can never ask for a stop. Errors as Backend::MakeCancelFlag.
+  // Null where a stop can never be requested. Errors as Backend::MakeCancelFlag.
   static absl::StatusOr<std::unique_ptr<CancelOnStop>> Create(Backend& backend, std::stop_token token) {
     if (!token.stop_possible()) return nullptr;
     absl::StatusOr<std::unique_ptr<CancelFlag>> flag = backend.MakeCancelFlag();

@@ -9,12 +9,12 @@ namespace {
 constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
 
 struct Prefix {
-  size_t bytes = 0;      // longest begin of a character
-  bool whole = false;    // it is one
-  bool partial = false;  // the text ends before it is
+  size_t bytes = 0;      // of the character, or of the longest beginning of one
+  bool whole = false;    // a character
+  bool partial = false;  // the text ends within the character
 };
 
-// What stands at the begin of `text`, which is not empty.
+// The character at the beginning of `text`, which is not empty.
 Prefix FirstCharacter(const std::string& text) {
   const unsigned char first = static_cast<unsigned char>(text[0]);
   size_t length = 1;

@@ -4,32 +4,27 @@
 #include <cmath>
 #include <exception>
 #include <new>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/permutation.h"
-#include "model/forward/generation_state.h"
+#include "model/forward/cancel_on_stop.h"
+#include "model/forward/edge_budget.h"
+#include "model/forward/generated_text.h"
+#include "model/forward/heads.h"
+#include "model/forward/kv_cache.h"
+#include "model/forward/pass.h"
 #include "model/forward/softmax.h"
 #include "model/forward/token_choice.h"
+#include "model/forward/wave.h"
 #include "model/kinds/patterns.h"
+#include "model/kinds/ssa.h"
+#include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
-
-ModelInput ChoicesOf(const GenerationOptions& options) {
-  ModelInput input;
-  input.seed = options.seed;
-  input.samples = options.samples;
-  input.dense = options.dense;
-  input.attention = options.attention;
-  return input;
-}
-
-std::vector<AttentionSpec> LayersOf(const Model& model, const ModelInput& choices) {
-  std::vector<AttentionSpec> layers;
-  for (int32_t l = 0; l < model.config().num_hidden_layers; ++l) layers.push_back(model.Choose(choices, l));
-  return layers;
-}
 
 // Pads at the end of a prompt are no part of the text that goes on.
 std::vector<int32_t> WithoutTrailingPads(const ModelSequence& prompt) {
@@ -48,71 +43,73 @@ ModelSequence ContextOf(const ModelConfig& config, const std::vector<int32_t>& t
   return context;
 }
 
-absl::Status CheckOptions(const Model& model, const ModelSequence& prompt, const GenerationOptions& options) {
-  const ModelConfig& config = model.config();
-  if (config.task != ModelTask::kCausalLm) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model: generation needs a causal-lm; this one does ", ModelTaskName(config.task)));
-  }
-  if (prompt.positions.empty()) return absl::InvalidArgumentError("prompt has no token");
-  if (!prompt.bias_values.empty() || !prompt.bias_buckets.empty()) {
-    return absl::InvalidArgumentError("prompt.bias: a text that grows takes no pairwise bias");
-  }
-  if (options.max_new_tokens == 0) return absl::InvalidArgumentError("max_new_tokens is 0; at least 1 is expected");
-  if (options.samples == 0) return absl::InvalidArgumentError("samples is 0; at least 1 is expected");
-  if (!(options.temperature >= 0.0) || !std::isfinite(options.temperature)) {
-    return absl::InvalidArgumentError(absl::StrCat("temperature is ", options.temperature, "; 0 or more is expected"));
-  }
-  if (!options.stop.empty() && config.tokenizer.kind == TokenizerKind::kNone) {
-    return absl::InvalidArgumentError("stop: this model has no tokenizer");
-  }
-  for (size_t i = 0; i < options.stop.size(); ++i) {
-    if (options.stop[i].empty()) return absl::InvalidArgumentError(absl::StrCat("stop[", i, "] is empty"));
-  }
-  return absl::OkStatus();
+// The tokens that a generation caches at most.
+int64_t CachedTokens(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options) {
+  return std::min<int64_t>(config.max_position_embeddings,
+                           static_cast<int64_t>(prompt.length()) + options.max_new_tokens);
 }
 
 }  // namespace
 
-Generation::State::State(const Model& model, ModelSequence prompt, GenerationOptions given)
+uint64_t CacheBytes(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options) {
+  return KvCache::Bytes(config, options, static_cast<uint64_t>(CachedTokens(config, prompt, options)));
+}
+
+struct Generation::State {
+  State(const Model& model, const ModelSequence& prompt, GenerationOptions options);
+
+  absl::Status CheckBudget() const;
+  absl::Status Step();
+  absl::Status StepPrefill();
+  absl::Status Decode(RowEdges& edges, std::vector<double>& mean);
+  bool prefill_next() const { return cached < context.valid() - 1; }
+
+  // The row of the last token: its pairs, the edges that no cap drops, and those that one sample may use (0: all).
+  uint64_t RowPairs(const ModelSequence& sequence) const;
+  uint64_t RowLeast(const ModelSequence& sequence) const;
+  uint64_t RowBudget(const ModelSequence& sequence) const;
+
+  const Model& model;
+  const ModelConfig& config;
+  const GenerationOptions options;
+  const int32_t first_drawn;  // the samples share the layers below it
+  const uint32_t samples;     // that differ
+
+  std::vector<int32_t> tokens;  // prompt and what was generated
+  ModelSequence context;        // the end of it that the model sees
+  int32_t cached = 0;  // tokens of `context` whose keys and values are cached: all but the last before a decode
+  KvCache cache;
+  SourceCache sources;                 // of the window that the last row was in
+  std::shared_ptr<CancelOnStop> stop;  // of decodes; null: nobody can stop it
+
+  std::vector<ModelInput> before;  // [1] the tokens before the last one of the context, while they run:
+  std::unique_ptr<Pass> prefill;   // null: they do not
+
+  GeneratedText text;
+  uint32_t generated = 0;
+  FinishReason finish = FinishReason::kNone;
+  std::optional<GeneratedToken> token;
+};
+
+Generation::State::State(const Model& model, const ModelSequence& prompt, GenerationOptions given)
     : model(model),
       config(model.config()),
       options(std::move(given)),
-      choices(ChoicesOf(options)),
-      layers(LayersOf(model, choices)),
-      first_drawn(options.dense ? config.num_hidden_layers : FirstDrawnLayer(AttentionOf(config, choices))),
-      samples(model.Samples(choices) ? options.samples : 1),
-      capacity(std::min<int64_t>(config.max_position_embeddings,
-                                 prompt.positions.back() + static_cast<int64_t>(options.max_new_tokens))),
+      first_drawn(FirstDrawnLayer(config, options)),
+      samples(first_drawn < config.num_hidden_layers ? options.samples : 1),
       tokens(WithoutTrailingPads(prompt)),
       context(ContextOf(config, tokens)),
-      shared(model.backend(), Workspace::kPrompt),
-      active(model.backend(), Workspace::kPrompt),
+      cache(model, options, CachedTokens(config, prompt, options)),
       text(options.stop) {}
 
-absl::Status Generation::State::Allocate() {
-  absl::StatusOr<std::unique_ptr<CancelOnStop>> made = CancelOnStop::Create(model.backend(), options.stopping);
-  if (!made.ok()) return made.status();
-  stop = *std::move(made);
-  const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
-  for (int32_t l = 0; l < config.num_hidden_layers; ++l) {
-    absl::StatusOr<Buffer> cache = model.backend().AllocateIn(Workspace::kCaches, Copies(l) * capacity * 2 * width);
-    if (!cache.ok()) return cache.status();
-    caches.push_back(*std::move(cache));
-  }
-  return absl::OkStatus();
-}
-
 uint64_t Generation::State::RowPairs(const ModelSequence& sequence) const {
-  const uint64_t of_head = PairsOf(config, {&sequence, sequence.valid() - 1});
-  return of_head * config.num_attention_heads * config.num_hidden_layers;
+  const QueryRange range{&sequence, sequence.valid() - 1};
+  return model.Pairs({&range, 1});
 }
 
 uint64_t Generation::State::RowLeast(const ModelSequence& sequence) const {
   const QueryRange range{&sequence, sequence.valid() - 1};
-  uint64_t least = 0;
-  for (const AttentionSpec& layer_choice : layers) least += LeastEdges(layer_choice, {&range, 1});
-  return std::max<uint64_t>(1, least);
+  return std::max<uint64_t>(1, model.LeastEdges(options, nullptr, {&range, 1}));
 }
 
 uint64_t Generation::State::RowBudget(const ModelSequence& sequence) const {
@@ -121,48 +118,95 @@ uint64_t Generation::State::RowBudget(const ModelSequence& sequence) const {
   return std::max(EdgesOfDensity(options.max_density, RowPairs(sequence)), RowLeast(sequence));
 }
 
-void Generation::State::Append(ModelSequence& sequence, int32_t token_id) const {
-  sequence.positions.push_back(sequence.length());
-  sequence.token_ids.push_back(token_id);
-}
-
-// Every row that may come keeps what is never dropped. What a row needs depends on where tokens stand, not on which. A
-// density never asks for less (RowBudget).
+// max_edges allows the forced edges of every row that this text can reach. They depend on the places of tokens, not on
+// the tokens. A density always allows them (RowBudget).
 absl::Status Generation::State::CheckBudget() const {
   if (options.max_edges == kNoCap) return absl::OkStatus();
   const int32_t any_token = config.pad_token_id == 0 ? 1 : 0;
   std::vector<int32_t> coming = tokens;
-  ModelSequence row = context;
   uint64_t most = 0;
   for (uint32_t t = 0; t < options.max_new_tokens; ++t) {
+    const ModelSequence row = ContextOf(config, coming);
     most = std::max(most, RowLeast(row));
+    if (row.valid() == config.max_position_embeddings) break;  // from here on all rows are alike
     coming.push_back(any_token);
-    if (row.length() < config.max_position_embeddings) {
-      Append(row, any_token);
-    } else if (row.valid() == row.length()) {
-      break;  // from here on all rows are alike
-    } else {
-      row = ContextOf(config, coming);
-    }
   }
   if (options.max_edges >= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("max_edges is ", options.max_edges,
-                                                 "; a row of this text needs up to ", most,
-                                                 " edges (those that are never dropped)"));
+  return FieldError("max_edges", absl::StrCat("is ", options.max_edges, "; a row of this text needs up to ", most,
+                                              " edges (those that are never dropped)"));
 }
 
-// One layer of what comes before the next token, or the token.
+// One layer of the tokens before the last one, whose keys and values go to the cache.
+absl::Status Generation::State::StepPrefill() {
+  if (prefill == nullptr) {
+    ModelInput& input = before.emplace_back();
+    static_cast<Draw&>(input) = options;
+    input.sequences.push_back(context);
+    input.sequences[0].positions.pop_back();
+    Pass::Options filling;
+    filling.cache = &cache;
+    prefill = std::make_unique<Pass>(model, before, filling);
+  }
+  RETURN_IF_ERROR(prefill->Step());
+  if (!prefill->done()) return absl::OkStatus();
+  RETURN_IF_ERROR(prefill->TakeResult(0).status);
+  cached = context.valid() - 1;
+  prefill.reset();  // between tokens there are only the caches
+  before.clear();
+  return absl::OkStatus();
+}
+
+// All layers of the last token of the context, whose earlier tokens are cached; its own keys and values become so.
+// `mean`: the mean over samples of the next token's distribution.
+absl::Status Generation::State::Decode(RowEdges& edges, std::vector<double>& mean) {
+  edges.pairs = RowPairs(context);
+  edges.budget = RowBudget(context);
+  RunningInput row;
+  row.draw = &options;
+  row.ranges = {{&context, context.valid() - 1}};
+  row.sources = &sources;
+  row.cancel = stop;
+  if (edges.budget > 0 && edges.budget < edges.pairs) row.max_edges = edges.budget;
+  std::vector<Wave::Sample> all;
+  for (uint32_t s = 0; s < samples; ++s) all.push_back({&row, s});
+
+  Wave wave(model, first_drawn, Phase::kDecode, &cache);
+  RunningInput* const rows[] = {&row};
+  RETURN_IF_ERROR(wave.Start(rows));
+  while (wave.shared()) RETURN_IF_ERROR(wave.RunLayer());
+  RETURN_IF_ERROR(wave.StartSamples(all));
+  while (!wave.done()) RETURN_IF_ERROR(wave.RunLayer());
+  cached = context.valid();
+
+  std::vector<int64_t> places(samples);
+  std::iota(places.begin(), places.end(), 0);
+  mean.assign(config.vocab_size, 0.0);
+  bool finite = true;
+  RETURN_IF_ERROR(NextTokenLogits(model, wave.rows(), places, Phase::kDecode, [&](size_t, const float* logits) {
+    finite &= AllFinite(logits, mean.size());
+    const std::vector<double> probabilities = Softmax(logits, mean.size());
+    for (size_t c = 0; c < mean.size(); ++c) mean[c] += probabilities[c];
+  }));
+  RETURN_IF_ERROR(wave.Finish());
+  if (options.stopping.stop_requested()) return CancelledByCaller();  // else what was downloaded is whole
+  if (!finite) return NonFiniteOutput();
+  for (double& probability : mean) probability /= static_cast<double>(samples);
+  for (const auto& member : wave.samples()) {
+    const SampleResult& result = member->result;
+    edges.edges += static_cast<double>(result.edges);
+    edges.max_sample_edges = std::max(edges.max_sample_edges, result.edges);
+    edges.capped |= result.capped;
+  }
+  edges.edges /= static_cast<double>(samples);
+  return absl::OkStatus();
+}
+
 absl::Status Generation::State::Step() {
   if (options.stopping.stop_requested()) return CancelledByCaller();
-  if (cached < context.valid() - 1) {
-    const absl::Status status = StepBefore();
-    if (cached == before.valid()) ClearRows();
-    return status.ok() ? model.backend().Throttle() : status;
-  }
+  if (prefill_next()) return StepPrefill();
   GeneratedToken next;
   std::vector<double> mean;
-  const absl::Status status = RunRow(next.edges, mean);
-  if (!status.ok()) return status;
+  RETURN_IF_ERROR(Decode(next.edges, mean));
   const uint32_t position = static_cast<uint32_t>(tokens.size());
   next.token_id = ChooseToken(mean, {options.temperature, options.top_k, options.top_p, config.pad_token_id},
                               TokenUniform(options.seed, position));
@@ -178,24 +222,18 @@ absl::Status Generation::State::Step() {
   }
   token = std::move(next);
   tokens.push_back(token->token_id);
-  if (context.length() < config.max_position_embeddings) {
-    Append(context, token->token_id);
-  } else {
-    context = ContextOf(config, tokens);
-    cached = 0;
-  }
+  if (context.length() == config.max_position_embeddings) cached = 0;  // every token gets another position
+  context = ContextOf(config, tokens);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(const Model& model, ModelSequence prompt,
                                                                GenerationOptions options) {
   try {
-    absl::Status status = CheckOptions(model, prompt, options);
-    if (!status.ok()) return status;
-    auto state = std::make_unique<State>(model, std::move(prompt), std::move(options));
-    status = state->CheckBudget();
-    if (status.ok()) status = state->Allocate();
-    if (!status.ok()) return status;
+    auto state = std::make_unique<State>(model, prompt, std::move(options));
+    RETURN_IF_ERROR(state->CheckBudget());
+    ASSIGN_OR_RETURN(state->stop, CancelOnStop::Create(model.backend(), state->options.stopping));
+    RETURN_IF_ERROR(state->cache.Allocate());
     return std::unique_ptr<Generation>(new Generation(std::move(state)));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("out of memory for a generation");
@@ -206,9 +244,8 @@ Generation::Generation(std::unique_ptr<State> state) : state_(std::move(state)) 
 Generation::~Generation() = default;
 
 FinishReason Generation::finish_reason() const { return state_->finish; }
-uint32_t Generation::generated_tokens() const { return state_->generated; }
-bool Generation::prompt_next() const { return state_->cached < state_->context.valid() - 1; }
-bool Generation::holds_rows() const { return !state_->shared.empty(); }
+bool Generation::prompt_next() const { return state_->prefill_next(); }
+bool Generation::holds_rows() const { return state_->prefill != nullptr; }
 std::optional<GeneratedToken> Generation::TakeToken() { return std::exchange(state_->token, std::nullopt); }
 
 absl::Status Generation::Step() {

@@ -17,22 +17,20 @@
 
 namespace edgewise {
 
-struct GenerationOptions {
+// `first_sample` is 0. The next token is chosen from the mean of the samples' distributions.
+struct GenerationOptions : Draw {
   uint32_t max_new_tokens = 0;    // >= 1
   double temperature = 0.0;       // 0: the most probable token, the lower id among equals
   uint32_t top_k = 0;             // 0: off
   double top_p = 0.0;             // 0: off
   std::vector<std::string> stop;  // generation ends before the first of these; needs a tokenizer
-  uint64_t seed = 0;
-  uint32_t samples = 1;         // the next token is drawn from the mean of their distributions
-  uint64_t max_edges = kNoCap;  // of one new token's row, over all layers and heads, in one sample
-  // > 0: likewise, floor(max_density * pairs of the row) (EdgesOfDensity), but at least what is never dropped: a row
-  // that has one key has nothing to drop.
+  uint64_t max_edges = kNoCap;    // of one new token's row, over all layers and heads, in one sample
+  // > 0: the cap is EdgesOfDensity(max_density, pairs of the row), but at least the row's forced edges.
   double max_density = 0.0;
-  bool dense = false;
-  std::shared_ptr<const std::vector<AttentionConfig>> attention;  // as ModelInput::attention
-  std::stop_token stopping;                                       // as ModelInput::stopping
 };
+
+// The bytes of the keys and values that a generation holds at most.
+uint64_t CacheBytes(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options);
 
 // Edges of the row that predicted a token, per sample.
 struct RowEdges {
@@ -45,8 +43,7 @@ struct RowEdges {
 
 struct GeneratedToken {
   int32_t token_id = 0;
-  // What is sure to belong to the generated text and was not given before: stop strings are left out, so text that may
-  // be the begin of one is held back.
+  // Text that became certain with this token (GeneratedText): a possible beginning of a stop string is held back.
   std::string text;
   double log_probability = 0.0;  // ln of the mean probability over samples, before temperature, top_k and top_p
   RowEdges edges;
@@ -54,25 +51,25 @@ struct GeneratedToken {
 
 enum class FinishReason { kNone, kLength, kStop };
 
-// How far the probabilities of a generated token may be from those of a forward pass over the text so far, relative to
-// them: the row of a new token runs with Phase::kDecode and cached keys and values, a pass with Phase::kPrefill. In
-// float32; with bf16 operands a hundred times as far (tests/model/generation_test.cc measures both).
+// The largest relative difference between the probabilities of a decoded token and those of a forward pass over the
+// same text, in float32: the two phases may round differently. With bf16 operands it is a hundred times as large
+// (tests/model/generation_test.cc measures both).
 inline constexpr double kCachedTolerance = 1e-4;
 
-// One generation. A draw belongs to (seed, sample, layer, window). The samples share what lies before the first sampled
-// layer, and its keys and values; above it each has its own cache. The row of the prompt's last token is the first that
-// the budget caps. Beyond the context the text is cropped to its last max_position_embeddings tokens, with positions
-// from 0, and recomputed for every token.
+// One generation. The tokens before the last one run as a Pass that fills a KvCache (prefill); then each step decodes
+// the row of one token. The prompt's last token is the first row that the budget caps. Once the text is longer than the
+// context, its last max_position_embeddings tokens are recomputed for every token, with positions from 0.
 //
-// Pads at the end of a prompt are taken off; a pad is never chosen.
+// Pads at the end of a prompt are removed; a pad is never chosen.
 //
 // One thread at a time; the model's backend is used only inside Create(), Step() and the destructor, which waits for
 // it.
 class Generation {
  public:
-  // `model` must outlive the generation; `prompt` comes from Model::Prepare and has at least one token. Allocates the
-  // caches. INVALID_ARGUMENT: max_edges is below what a row that may come needs (the message begins with "max_edges"
-  // and says the least); RESOURCE_EXHAUSTED: no memory.
+  // `model` is a causal-lm and must outlive the generation; `prompt` comes from Model::Prepare, without a pairwise
+  // bias; `stop` has no empty string. Allocates the cache. INVALID_ARGUMENT: max_edges is below the forced edges of a
+  // row that this text can reach (the field is max_edges; the message gives the least); RESOURCE_EXHAUSTED: no
+  // memory.
   static absl::StatusOr<std::unique_ptr<Generation>> Create(const Model& model, ModelSequence prompt,
                                                             GenerationOptions options);
   ~Generation();
@@ -80,17 +77,15 @@ class Generation {
   bool done() const { return finish_reason() != FinishReason::kNone; }
   FinishReason finish_reason() const;
 
-  // Runs one layer of the rows that come before the next new token (the prompt), or all layers of one new token. An
-  // error ends the generation: INTERNAL where the model gave a number that is not finite or the device failed,
-  // CANCELLED where it was stopped.
+  // Runs one layer of the prefill, or decodes one token. An error ends the generation: INTERNAL where the model gave a
+  // number that is not finite or the device failed, CANCELLED where a stop was requested.
   absl::Status Step();
-  // Whether the next Step() runs a layer of the rows before a token; and whether rows of the layer before are kept for
-  // it. They need as much memory as those of a pass, so it is well not to begin with others before these are done.
+  // Whether the next Step() is one of a prefill; and whether a prefill is half-way, so that its rows are in memory.
+  // They take as much as those of a pass: finish one prefill before the next begins.
   bool prompt_next() const;
   bool holds_rows() const;
-  // The token of the last Step(), if that gave one.
+  // The token of the last Step(), if it decoded one.
   std::optional<GeneratedToken> TakeToken();
-  uint32_t generated_tokens() const;
 
  private:
   struct State;

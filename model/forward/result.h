@@ -1,4 +1,4 @@
-// What a forward pass says of one input.
+// The result of a forward pass for one input.
 #ifndef EDGEWISE_MODEL_FORWARD_RESULT_H_
 #define EDGEWISE_MODEL_FORWARD_RESULT_H_
 
@@ -11,29 +11,23 @@
 
 namespace edgewise {
 
-// Counts of one (layer, head) in one sample.
-struct HeadCounts {
-  uint64_t edges = 0;
-  uint64_t isolated = 0;
-  double expected = 0.0;
-  std::vector<uint32_t> key_degrees;  // [length], by position
-};
-
 // One forward pass. Rows: 1, or every position for token-classification (rows of pads are zero). causal-lm: the one row
 // is the distribution of the token that follows the text.
 struct SampleResult {
   std::vector<float> logits;                // [rows, labels]
   std::vector<float> probabilities;         // [rows, labels]; regression: the values
   std::vector<double> token_probabilities;  // causal-lm: p(x_t | x_<t) of the scored tokens of all windows, in order
-  std::vector<std::vector<HeadCounts>> layers;  // [layers, a pair's second sequence after the first][heads]
-  uint64_t edges = 0;                           // over all layers and heads
-  uint64_t isolated = 0;                        // likewise
+  // [layers, a pair's second sequence after the first][heads]; key degrees are of positions, [length].
+  std::vector<std::vector<HeadCounts>> layers;
+  std::vector<std::vector<HeadEdges>> graph;  // as layers, by position; empty: not wanted, or in InputResult::graph
+  uint64_t edges = 0;                         // over all layers and heads
+  uint64_t isolated = 0;                      // likewise
   bool capped = false;
 };
 
 // The self-ensemble of one input (docs/promises.md, promise 3).
 struct InputResult {
-  absl::Status status;  // INTERNAL: the model gave a number that is not finite; CANCELLED: dropped. Else OK.
+  absl::Status status;  // INTERNAL: the model gave a number that is not finite; CANCELLED: a stop was requested
 
   int32_t rows = 0;  // 1, or positions for token-classification
   int32_t labels = 0;
@@ -45,30 +39,30 @@ struct InputResult {
   std::vector<double> predictive_entropy;  // [rows] nats
   std::vector<double> mutual_information;  // [rows] nats
 
-  // causal-lm: sum over scored tokens of ln(mean over samples of p(x_t | x_<t)), and exp of minus its mean; 0 scored
-  // tokens: 0 and 1. Always finite where the status is OK.
+  // causal-lm: sum over scored tokens of ln(mean over samples of p(x_t | x_<t)), and exp of minus its mean; 0 and 1
+  // without scored tokens. Finite where the status is OK.
   double log_likelihood = 0.0;
   double perplexity = 1.0;
 
-  uint32_t samples = 0;  // that the answer is made of
-  double edges = 0.0;    // mean per sample
+  uint32_t samples = 0;
+  double edges = 0.0;  // mean per sample
   uint64_t max_sample_edges = 0;
   uint64_t pairs = 0;
   double density = 0.0;
   bool capped = false;
   double isolated_queries = 0.0;             // mean per sample
-  double expected_edges = 0.0;               // when asked for, mean per sample
+  double expected_edges = 0.0;               // when wanted, mean per sample
   std::vector<SampleResult> sample_results;  // [samples], in order
-  std::optional<Graph> graph;                // when asked for
+  std::optional<Graph> graph;                // when wanted
 };
 
-// Mean, spread and information of the first `result.samples` entries of result.sample_results, whose number and layout
-// are set; fills everything derived from them, the status where that is not finite. Arithmetic: docs/ensembles.md.
+// Fills every field that is derived from the first `result.samples` samples, and the status where one is not finite.
+// `rows`, `labels`, `regression`, `samples` and `pairs` are set. Arithmetic: docs/ensembles.md.
 void CombineSamples(InputResult& result);
 
-// The first k in [4, result.sample_results.size()] whose standard error s_k / sqrt(k) of the leading label of the first
-// k samples is below `tolerance` (for token-classification: of every token's; for regression: of every value); 0: none
-// yet. rows, labels and regression are set.
+// The first k in [4, result.sample_results.size()] for which the standard error s_k / sqrt(k) over the first k samples
+// is below `tolerance`: that of the leading label, of every token's leading label or of every value (regression). 0:
+// none yet. `rows`, `labels` and `regression` are set.
 uint32_t ConvergedSamples(const InputResult& result, double tolerance);
 
 }  // namespace edgewise

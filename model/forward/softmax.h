@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 
 namespace edgewise {
 
@@ -20,7 +21,7 @@ inline std::vector<double> Softmax(const float* logits, size_t count) {
   return probabilities;
 }
 
-// Entry `index` of it.
+// Entry `index` of Softmax.
 inline double SoftmaxOf(const float* logits, size_t count, size_t index) {
   const double largest = *std::max_element(logits, logits + count);
   double total = 0.0;
@@ -32,10 +33,15 @@ inline bool AllFinite(const float* values, size_t count) {
   return std::all_of(values, values + count, [](float value) { return std::isfinite(value); });
 }
 
-// What an input fails with when the model gave infinity or NaN.
+inline constexpr char kNonFiniteUrl[] = "edgewise/non-finite-output";
+
+// INTERNAL: the model computed infinity or NaN for an input.
 inline absl::Status NonFiniteOutput() {
-  return absl::InternalError("the model gave a number that is not finite (NON_FINITE_OUTPUT)");
+  absl::Status status = absl::InternalError("the model gave a number that is not finite (NON_FINITE_OUTPUT)");
+  status.SetPayload(kNonFiniteUrl, absl::Cord());
+  return status;
 }
+inline bool IsNonFiniteOutput(const absl::Status& status) { return status.GetPayload(kNonFiniteUrl).has_value(); }
 
 }  // namespace edgewise
 

@@ -3,37 +3,38 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "text/field_error.h"
 
 namespace edgewise {
 
 absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequence, bool multi, bool causal) {
   const int64_t length = sequence.length();
   if (static_cast<int64_t>(edges.row_offsets.size()) != length + 1) {
-    return absl::InvalidArgumentError(absl::StrCat("row_offsets has ", edges.row_offsets.size(), " entries; ",
-                                                   length + 1, " (positions + 1) are expected"));
+    return FieldError("row_offsets", absl::StrCat("has ", edges.row_offsets.size(), " entries; ", length + 1,
+                                                  " (positions + 1) are expected"));
   }
   if (!edges.multiplicity.empty() && edges.multiplicity.size() != edges.keys.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("multiplicities has ", edges.multiplicity.size(), " entries; its keys have ", edges.keys.size()));
+    return FieldError("multiplicities",
+                      absl::StrCat("has ", edges.multiplicity.size(), " entries; its keys have ", edges.keys.size()));
   }
   if (std::any_of(edges.multiplicity.begin(), edges.multiplicity.end(), [](int32_t m) { return m < 1; })) {
-    return absl::InvalidArgumentError("multiplicities has an entry below 1");
+    return FieldError("multiplicities", "has an entry below 1");
   }
   if (edges.row_offsets[0] != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("row_offsets[0] is ", edges.row_offsets[0], "; 0 is expected"));
+    return FieldError("row_offsets[0]", absl::StrCat("is ", edges.row_offsets[0], "; 0 is expected"));
   }
   const int64_t count = static_cast<int64_t>(edges.keys.size());
   if (!multi && std::any_of(edges.multiplicity.begin(), edges.multiplicity.end(), [](int32_t m) { return m != 1; })) {
-    return absl::InvalidArgumentError("keys repeats an edge; only law poisson_multi has parallel edges");
+    return FieldError("keys", "repeats an edge; only law poisson_multi has parallel edges");
   }
   if (edges.row_offsets.back() != count) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("row_offsets ends with ", edges.row_offsets.back(), "; keys has ", count, " entries"));
+    return FieldError("row_offsets",
+                      absl::StrCat("ends with ", edges.row_offsets.back(), "; keys has ", count, " entries"));
   }
   for (int64_t i = 0; i < length; ++i) {
     if (edges.row_offsets[i + 1] < edges.row_offsets[i] || edges.row_offsets[i + 1] > count) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("row_offsets[", i + 1, "] is ", edges.row_offsets[i + 1], "; offsets ascend from 0 to ", count));
+      return FieldError(absl::StrCat("row_offsets[", i + 1, "]"),
+                        absl::StrCat("is ", edges.row_offsets[i + 1], "; offsets ascend from 0 to ", count));
     }
   }
   std::vector<bool> valid(length, false);
@@ -42,20 +43,20 @@ absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequenc
     for (int64_t e = edges.row_offsets[i]; e < edges.row_offsets[i + 1]; ++e) {
       const int64_t key = edges.keys[e];
       if (key < 0 || key >= length) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("keys[", e, "] is ", key, "; positions go from 0 to ", length - 1));
+        return FieldError(absl::StrCat("keys[", e, "]"),
+                          absl::StrCat("is ", key, "; positions go from 0 to ", length - 1));
       }
       if (!valid[i] || !valid[key]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("keys[", e, "] is ", key, " of query ", i, ": position ", valid[i] ? key : i, " is a pad"));
+        return FieldError(absl::StrCat("keys[", e, "]"),
+                          absl::StrCat("is ", key, " of query ", i, ": position ", valid[i] ? key : i, " is a pad"));
       }
       if (causal && key > i) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("keys[", e, "] is ", key, " of query ", i, "; on a causal model keys do not come after"));
+        return FieldError(absl::StrCat("keys[", e, "]"),
+                          absl::StrCat("is ", key, " of query ", i, "; on a causal model keys do not come after"));
       }
       if (e > edges.row_offsets[i] && key <= edges.keys[e - 1]) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("keys[", e, "] is ", key, " after ", edges.keys[e - 1], "; keys ascend within a row"));
+        return FieldError(absl::StrCat("keys[", e, "]"),
+                          absl::StrCat("is ", key, " after ", edges.keys[e - 1], "; keys ascend within a row"));
       }
     }
   }

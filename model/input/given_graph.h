@@ -1,4 +1,4 @@
-// Graphs that come with a request, or go back with an answer.
+// Graphs as requests give them and as answers return them.
 #ifndef EDGEWISE_MODEL_INPUT_GIVEN_GRAPH_H_
 #define EDGEWISE_MODEL_INPUT_GIVEN_GRAPH_H_
 
@@ -9,7 +9,7 @@
 namespace edgewise {
 
 // One head of a given graph, by position: offsets, bounds, strictly ascending keys, no pads, no multiplicity unless
-// `multi`, no key after its query if `causal`. INVALID_ARGUMENT; messages begin with the field's name.
+// `multi`, no key after its query if `causal`. INVALID_ARGUMENT with the field.
 absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequence, bool multi, bool causal);
 
 // Between positions as sent and valid tokens 0..n-1. `edges` has been checked, or came from a backend.

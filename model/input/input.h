@@ -35,32 +35,32 @@ struct Graph {
   std::vector<std::vector<HeadEdges>> layers;
 };
 
-// Model::Prepare and Model::CheckGraph make the parts; the caller fills in the rest.
-struct ModelInput {
-  std::vector<ModelSequence> sequences;  // 1, 2 for pair-classification, or the windows of a text for causal-lm
-  std::optional<Graph> graph;            // used instead of the model's edges
-
+// The draws of one input or generation: which of its samples run, over which pairs, and until when.
+struct Draw {
   uint64_t seed = 0;
   uint32_t first_sample = 0;
-  uint32_t samples = 1;         // >= 1
-  double tolerance = 0.0;       // > 0: stop at the first k >= 4 samples whose standard error is below it
-  uint64_t max_edges = kNoCap;  // per sample; >= Model::LeastEdges
-  bool dense = false;           // every allowed pair, whatever the model's kind
+  uint32_t samples = 1;  // >= 1
+  bool dense = false;    // every allowed pair, whatever the model's kind
   // [layers] attention to use instead of the model's (SSA on a model trained densely); null: the model's.
   std::shared_ptr<const std::vector<AttentionConfig>> attention;
 
-  // Once a stop is asked for, by any thread, nobody wants the result: work on it ends early, also inside a layer, and
-  // the result is CANCELLED unless it was complete.
+  // Any thread may request a stop. Work on the input then ends early, also inside a layer, and its result is CANCELLED
+  // unless it was complete.
   std::stop_token stopping;
-
-  bool want_expected = false;
-  bool want_key_degrees = false;
-  bool want_graph = false;  // samples must be 1
 };
 
-// The attention of every layer of this input.
-inline const std::vector<AttentionConfig>& AttentionOf(const ModelConfig& config, const ModelInput& input) {
-  return input.attention != nullptr ? *input.attention : config.attention;
+// Model::Prepare and Model::CheckGraph make the parts; the caller fills in the rest.
+struct ModelInput : Draw {
+  std::vector<ModelSequence> sequences;  // 1, 2 for pair-classification, or the windows of a text for causal-lm
+  std::optional<Graph> graph;            // used instead of the model's edges
+  double tolerance = 0.0;                // > 0: stop at the first k >= 4 samples whose standard error is below it
+  uint64_t max_edges = kNoCap;           // per sample; >= Model::LeastEdges
+  Wanted wanted;                         // wanted.graph: samples must be 1
+};
+
+// The attention of every layer that these draws use where they are not dense.
+inline const std::vector<AttentionConfig>& AttentionOf(const ModelConfig& config, const Draw& draw) {
+  return draw.attention != nullptr ? *draw.attention : config.attention;
 }
 
 }  // namespace edgewise

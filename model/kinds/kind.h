@@ -1,6 +1,6 @@
-// An attention kind is one AttentionKind, in a file of its own: dense.cc, sbm.cc, ssa.cc, block.cc. Nothing outside
-// this folder tells kinds apart but by its members. docs/architecture.md, "Adding things", lists what a new kind
-// touches.
+// Attention kinds. Each is one AttentionKind in a file of its own: dense.cc, sbm.cc, ssa.cc, block.cc. Code outside
+// this folder tells kinds apart by the members of AttentionKind only. docs/architecture.md, "Adding things", lists the
+// files that a new kind touches.
 #ifndef EDGEWISE_MODEL_KINDS_KIND_H_
 #define EDGEWISE_MODEL_KINDS_KIND_H_
 
@@ -16,33 +16,36 @@ namespace edgewise {
 
 class JsonObject;  // model/checkpoint/json_object.h
 
-inline constexpr int64_t kMaxPlaces = 1 << 20;  // windows, sources, blocks: as many as a model may have positions
+// The most windows, sources or blocks that a field may ask for: as many as a model may have positions.
+inline constexpr int32_t kMaxPlaces = 1 << 20;
 
+// A tensor that a checkpoint must have, or may have where it is `optional`.
 struct TensorShape {
   std::string name;
   std::vector<int64_t> shape;
   bool optional = false;
 };
 
+// Immutable; any thread may call the functions.
 struct AttentionKind {
-  const char* name;          // as config.json writes it
-  bool causal = true;        // causal models may have it
-  bool draws = false;        // its edges are random
-  bool memberships = false;  // its patterns are DrawnRows: the backend draws from the layer's memberships, and drops
-  bool host_drops = false;   // `patterns` keeps to the allowance, which must be known by then
+  const char* name;          // in config.json
+  bool causal = true;        // causal models may have this kind
+  bool draws = false;        // edges are random
+  bool memberships = false;  // patterns are DrawnRows: the backend draws from memberships, and drops under a budget
+  bool host_drops = false;   // `patterns` drops edges under a budget, and so needs the allowance
 
-  // Reads the fields of one object of `attention` into `layers`, whose `kind` is set: all layers of the model, or one
-  // where the objects are listed layer by layer (`listed`). `config` is complete but for `attention` and
-  // `budget_shares`. Errors go to object.Fail. Null: the kind has no fields.
+  // Reads the fields of one object of `attention` into `layers`, whose `kind` is set: into all layers of the model, or
+  // into one where config.json lists an object per layer (`listed`). `config` lacks `attention` and `budget_shares`.
+  // Errors go to object.Fail. Null: the kind has no fields.
   void (*parse)(JsonObject& object, const ModelConfig& config, bool listed,
                 std::span<AttentionConfig> layers) = nullptr;
-  // ListModels calls the layer's attention name/variant. Null: the name alone.
+  // The part of AttentionName behind the kind's name and a slash. Null: AttentionName is the kind's name.
   std::string (*variant)(const AttentionConfig& attention) = nullptr;
-  // The weights of one layer, named without "layers.N.attention.". Null: none.
+  // The tensors of one layer, by their names behind "layers.N.attention.". Null: the kind has none.
   std::vector<TensorShape> (*tensors)(const ModelConfig& config, const AttentionConfig& attention) = nullptr;
-  // Edges of one head that no cap drops. Does not depend on what is drawn.
+  // Edges of one head in one sequence that no cap drops, whatever is drawn.
   uint64_t (*least_edges)(const AttentionSpec& choice, const QueryRange& range);
-  // MakePatterns, where no graph is given.
+  // MakePatterns for an input without a given graph.
   MemberPatterns (*patterns)(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t allowance);
 };
 

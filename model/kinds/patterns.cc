@@ -11,7 +11,7 @@ const AttentionKind& KindOf(const AttentionSpec& choice) {
   return choice.attention == nullptr ? kDenseKind : *choice.attention->kind;
 }
 
-// The given edges of one sequence; null: none are given.
+// The given edges of one sequence; null: the input has no graph.
 const std::vector<HeadEdges>* GivenEdges(const AttentionSpec& choice, size_t side) {
   if (choice.given == nullptr) return nullptr;
   return &(*choice.given)[side * choice.config->num_hidden_layers + choice.layer];
@@ -19,11 +19,13 @@ const std::vector<HeadEdges>* GivenEdges(const AttentionSpec& choice, size_t sid
 
 }  // namespace
 
-bool Draws(const ModelInput& input) { return !input.dense && !input.graph.has_value(); }
-
 int32_t FirstDrawnLayer(const std::vector<AttentionConfig>& attention) {
   const auto draws = [](const AttentionConfig& layer) { return layer.kind->draws; };
   return static_cast<int32_t>(std::find_if(attention.begin(), attention.end(), draws) - attention.begin());
+}
+
+int32_t FirstDrawnLayer(const ModelConfig& config, const Draw& draw) {
+  return draw.dense ? config.num_hidden_layers : FirstDrawnLayer(AttentionOf(config, draw));
 }
 
 uint64_t PairsOf(const ModelConfig& config, const QueryRange& range) {

@@ -1,4 +1,4 @@
-// From attention kinds to attention patterns: which pairs attend in one layer, and what a budget leaves of them.
+// The attention patterns of one layer: the pairs that its kind, a given graph and a budget leave to attend. Any thread.
 #ifndef EDGEWISE_MODEL_KINDS_PATTERNS_H_
 #define EDGEWISE_MODEL_KINDS_PATTERNS_H_
 
@@ -13,55 +13,54 @@
 
 namespace edgewise {
 
-class SourceCache;  // model/kinds/ssa_sources.h
+class SourceCache;  // model/kinds/ssa.h
 
-// Whether the model's kinds decide the edges: neither DENSE nor a given graph does.
-bool Draws(const ModelInput& input);
-
-// The first layer whose edges are random (sbm, ssa); attention.size() where none is.
+// The first layer whose kind draws edges; attention.size() where no layer draws.
 int32_t FirstDrawnLayer(const std::vector<AttentionConfig>& attention);
+int32_t FirstDrawnLayer(const ModelConfig& config, const Draw& draw);
 
-// The queries of one sequence that attend: all, or the last ones where earlier rows are cached.
+// The queries of one sequence that attend: all queries, or those from `first_query` on where earlier rows are cached.
 struct QueryRange {
   const ModelSequence* sequence = nullptr;
-  int32_t first_query = 0;  // packed
+  int32_t first_query = 0;  // an index of valid tokens
 };
 
-// Pairs of one head in one layer: queries x valid keys, of causal models those that do not come after the query.
+// Pairs of one head in one layer. On causal models a query pairs with the valid keys that do not come after it, on
+// other models with all valid keys.
 uint64_t PairsOf(const ModelConfig& config, const QueryRange& range);
 
-// Everything that decides a layer's edges but the budget.
+// All that decides the edges of one layer for one sample, but the budget. Points into the model and the input.
 struct AttentionSpec {
   const ModelConfig* config = nullptr;
   const AttentionConfig* attention = nullptr;  // null: dense
-  // The input's graph over valid tokens, as ToValidTokens makes it, [layers, a pair's second sequence after the
-  // first][heads]; null: none.
+  // The input's graph between valid tokens (ToValidTokens), [layers][heads]; the layers of a pair's second sequence
+  // follow those of the first. Null: the input has none.
   const std::vector<std::vector<HeadEdges>>* given = nullptr;
   int32_t layer = 0;
   uint64_t seed = 0;
   uint32_t sample = 0;
-  std::span<const float> block_scores;  // pattern learned: [blocks, blocks], host
-  SourceCache* sources = nullptr;       // causal ssa: what a growing text asks for again and again; null: drawn anew
+  std::span<const float> block_scores;  // block pattern learned: [blocks, blocks], host
+  SourceCache* sources = nullptr;       // causal ssa: sources already drawn for a growing text; null: all are drawn
 };
 
-// Whether the edges are drawn from the memberships of queries and keys.
+// Whether the backend draws the edges from the memberships of queries and keys.
 bool NeedsMemberships(const AttentionSpec& choice);
 
-// Whether MakePatterns drops the edges that a budget does not allow, and so must know how many are left. Edges of other
-// kinds are dropped by the backend, or never.
+// Whether MakePatterns drops edges under a budget, and so needs the allowance. Otherwise the backend drops them, or
+// nothing does.
 bool HostDrops(const AttentionSpec& choice);
 
-// Edges of the layer that no cap drops, over heads and sequences: forced edges of sbm, one source per window of ssa,
-// the blocks on the diagonal, all of a dense layer or a given graph. Does not depend on what is drawn.
+// Edges that no cap drops, over all heads and sequences, whatever is drawn: those of a given graph, or those that the
+// kind says.
 uint64_t LeastEdges(const AttentionSpec& choice, std::span<const QueryRange> ranges);
 
 struct MemberPatterns {
   std::vector<AttentionPattern> patterns;  // one per sequence
-  bool capped = false;                     // sources or blocks were dropped; what sbm drops is in EdgeCap::capped
+  bool capped = false;                     // the host dropped edges; EdgeCap::capped tells of drops by the backend
 };
 
-// The patterns of all sequences of one input, within `allowance` edges (kNoCap: no budget; else >= LeastEdges) except
-// where a pattern is DrawnRows, which the backend caps. `choice.given` must outlive the patterns.
+// The patterns of all sequences of one input. Where HostDrops, they have at most `allowance` edges together (kNoCap: no
+// budget; otherwise at least LeastEdges). `choice.given` must outlive the patterns.
 MemberPatterns MakePatterns(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t allowance);
 
 }  // namespace edgewise

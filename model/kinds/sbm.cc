@@ -1,4 +1,4 @@
-// Attention kind sbm: edges drawn by the backend from the memberships of queries and keys in clusters.
+// Attention kind sbm: the backend draws edges from the memberships of queries and keys in clusters.
 #include <algorithm>
 
 #include "model/checkpoint/json_object.h"
@@ -11,11 +11,11 @@ const std::vector<std::string> kLaws = {"bernoulli", "poisson_set", "poisson_mul
 
 void Parse(JsonObject& object, const ModelConfig&, bool, std::span<AttentionConfig> layers) {
   AttentionConfig& attention = layers[0];
-  attention.num_clusters = static_cast<int32_t>(object.Integer("num_clusters", 1, 4096));
+  attention.num_clusters = object.Integer("num_clusters", 1, 4096);
   attention.law = static_cast<Law>(object.Choice("law", kLaws));
   attention.exploration = static_cast<float>(object.Number("exploration", 0.0, 1.0, 0.0));
   attention.self_loops = object.Boolean("self_loops", false);
-  attention.local_window = static_cast<int32_t>(object.Integer("local_window", 0, 2 * kMaxPlaces, 0));
+  attention.local_window = object.Integer("local_window", 0, 2 * kMaxPlaces, 0);
   std::fill(layers.begin() + 1, layers.end(), attention);
 }
 
@@ -31,7 +31,7 @@ std::vector<TensorShape> Tensors(const ModelConfig& config, const AttentionConfi
           {.name = "block_matrix", .shape = {heads, clusters, clusters}, .optional = true}};
 }
 
-// Pairs of valid tokens with |i - j| <= reach, by position.
+// Pairs of valid tokens whose positions are at most `reach` apart.
 uint64_t BandEdges(const ModelSequence& sequence, int32_t reach) {
   const std::vector<int32_t>& positions = sequence.positions;
   uint64_t pairs = 0;

@@ -6,7 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_object.h"
 #include "model/kinds/kind.h"
-#include "model/kinds/ssa_sources.h"
+#include "model/kinds/ssa.h"
+#include "text/field_error.h"
 
 namespace edgewise {
 namespace {
@@ -15,7 +16,8 @@ using nlohmann::json;
 
 constexpr double kMaxSigma = 1e6;
 
-// `sigma` goes linearly from the first layer to the last; the layers below the last `last_layers` are dense (0: none).
+// Fills `layers` with `ssa`, whose sigma goes linearly to `last_sigma` in the last layer. The layers below the last
+// `last_layers` are dense; 0: none is.
 void Spread(const AttentionConfig& ssa, double last_sigma, int64_t last_layers, std::span<AttentionConfig> layers) {
   const int32_t count = static_cast<int32_t>(layers.size());
   for (int32_t l = 0; l < count; ++l) {
@@ -33,9 +35,9 @@ void ParseSigma(JsonObject& object, bool listed, AttentionConfig& attention, dou
   if (sigma.is_null()) return;
   const bool pair = sigma.is_array() && sigma.size() == 2 && !listed;
   if (pair ? !IsSigma(sigma[0]) || !IsSigma(sigma[1]) : !IsSigma(sigma)) {
-    object.Fail(absl::StrCat(object.Path("sigma"), " is ", ShowJson(sigma), "; allowed: a number from 0 to ", kMaxSigma,
-                             listed ? "" : ", or two of them [first layer, last layer]"));
-    return;
+    return object.FailAt("sigma", sigma,
+                         absl::StrCat("allowed: a number from 0 to ", kMaxSigma,
+                                      listed ? "" : ", or two of them [first layer, last layer]"));
   }
   attention.sigma = (pair ? sigma[0] : sigma).get<double>();
   last_sigma = (pair ? sigma[1] : sigma).get<double>();
@@ -46,10 +48,9 @@ void ParseGrid(JsonObject& object, int32_t length, AttentionConfig& attention) {
   if (grid.is_null()) return;
   if (!grid.is_array() || grid.size() != 2 || !IsInteger(grid[0], 1, kMaxPlaces) ||
       !IsInteger(grid[1], 1, kMaxPlaces) || grid[0].get<int64_t>() * grid[1].get<int64_t>() != length) {
-    object.Fail(absl::StrCat(object.Path("grid"), " is ", ShowJson(grid),
-                             "; allowed: [rows, columns], whose product is ", "max_position_embeddings (", length,
-                             ")"));
-    return;
+    return object.FailAt(
+        "grid", grid,
+        absl::StrCat("allowed: [rows, columns], whose product is max_position_embeddings (", length, ")"));
   }
   attention.grid_rows = grid[0].get<int32_t>();
   attention.grid_columns = grid[1].get<int32_t>();
@@ -61,13 +62,13 @@ void Parse(JsonObject& object, const ModelConfig& config, bool listed, std::span
   attention.local = object.Choice("bias", {"local", "none"}) == 0;
   if (attention.local) {
     object.Refuse({"keep"}, "bias \"none\"");
-    attention.windows = static_cast<int32_t>(object.Integer("windows", 1, kMaxPlaces));
+    attention.windows = object.Integer("windows", 1, kMaxPlaces);
     ParseSigma(object, listed, attention, last_sigma);
     ParseGrid(object, config.max_position_embeddings, attention);
   } else {
     object.Refuse({"sigma", "grid"}, "bias \"local\"");
-    attention.keep = static_cast<int32_t>(object.Integer("keep", 1, kMaxPlaces, 0));
-    attention.windows = static_cast<int32_t>(object.Integer("windows", 1, kMaxPlaces, 0));
+    attention.keep = object.Integer("keep", 1, kMaxPlaces, 0);
+    attention.windows = object.Integer("windows", 1, kMaxPlaces, 0);
     if (object.Has("keep") == object.Has("windows")) {
       object.Fail(absl::StrCat(object.Path(object.Has("keep") ? "windows is given beside keep" : "keep is missing"),
                                "; bias \"none\" has keep or windows"));
@@ -81,7 +82,7 @@ void Parse(JsonObject& object, const ModelConfig& config, bool listed, std::span
 
 std::string Variant(const AttentionConfig& attention) { return attention.local ? "local" : "none"; }
 
-// One source per window.
+// Each window keeps one source.
 uint64_t LeastEdges(const AttentionSpec&, const QueryRange& range) {
   return range.sequence->valid() - range.first_query;
 }
@@ -97,8 +98,6 @@ MemberPatterns Patterns(const AttentionSpec& choice, std::span<const QueryRange>
   return made;
 }
 
-absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
-
 }  // namespace
 
 const AttentionKind kSsaKind = {.name = "ssa",
@@ -112,36 +111,39 @@ const AttentionKind kSsaKind = {.name = "ssa",
 absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig& config, const std::string& kind,
                                                                uint32_t windows, uint32_t keep,
                                                                const std::vector<double>& sigma, uint32_t last_layers) {
-  if (kind != "ssa") return Invalid(absl::StrCat("kind is ", ShowJson(json(kind)), "; allowed: ssa"));
+  if (kind != "ssa") return FieldError("kind", absl::StrCat("is ", ShowJson(json(kind)), "; allowed: ssa"));
   for (const AttentionConfig& attention : config.attention) {
     if (attention.kind != &kDenseKind && attention.kind != &kSsaKind) {
-      return Invalid(absl::StrCat("kind is \"ssa\"; this model's attention is ", AttentionName(config),
-                                  ", and only dense and ssa layers can be overridden"));
+      return FieldError("kind", absl::StrCat("is \"ssa\"; this model's attention is ", AttentionName(config),
+                                             ", and only dense and ssa layers can be overridden"));
     }
   }
   AttentionConfig ssa;
   ssa.kind = &kSsaKind;
   ssa.local = windows > 0;
-  if (windows == 0 && keep == 0) return Invalid("windows is 0; allowed: windows or keep from 1");
-  if (windows > kMaxPlaces) return Invalid(absl::StrCat("windows is ", windows, "; allowed: 1 to ", kMaxPlaces));
-  if (keep > kMaxPlaces) return Invalid(absl::StrCat("keep is ", keep, "; allowed: 1 to ", kMaxPlaces));
-  if (windows > 0 && keep > 0) return Invalid(absl::StrCat("keep is ", keep, " beside windows; allowed: one of them"));
+  if (windows == 0 && keep == 0) return FieldError("windows", "is 0; allowed: windows or keep from 1");
+  if (windows > uint32_t{kMaxPlaces})
+    return FieldError("windows", absl::StrCat("is ", windows, "; allowed: 1 to ", kMaxPlaces));
+  if (keep > uint32_t{kMaxPlaces}) return FieldError("keep", absl::StrCat("is ", keep, "; allowed: 1 to ", kMaxPlaces));
+  if (windows > 0 && keep > 0)
+    return FieldError("keep", absl::StrCat("is ", keep, " beside windows; allowed: one of them"));
   ssa.windows = static_cast<int32_t>(windows);
   ssa.keep = static_cast<int32_t>(keep);
   const size_t sigmas = sigma.size();
   if (windows > 0 ? sigmas != 1 && sigmas != 2 : sigmas != 0) {
-    return Invalid(absl::StrCat("sigma has ", sigmas, " entries; allowed: ",
-                                windows > 0 ? "1, or 2 (of the first and of the last layer)" : "none beside keep"));
+    return FieldError("sigma",
+                      absl::StrCat("has ", sigmas, " entries; allowed: ",
+                                   windows > 0 ? "1, or 2 (of the first and of the last layer)" : "none beside keep"));
   }
   for (size_t i = 0; i < sigmas; ++i) {
     if (!(sigma[i] >= 0.0 && sigma[i] <= kMaxSigma)) {
-      return Invalid(absl::StrCat("sigma[", i, "] is ", sigma[i], "; allowed: 0 to ", kMaxSigma));
+      return FieldError(absl::StrCat("sigma[", i, "]"), absl::StrCat("is ", sigma[i], "; allowed: 0 to ", kMaxSigma));
     }
   }
   if (sigmas > 0) ssa.sigma = sigma.front();
   if (last_layers > static_cast<uint32_t>(config.num_hidden_layers)) {
-    return Invalid(
-        absl::StrCat("last_layers is ", last_layers, "; the model has ", config.num_hidden_layers, " layers (0: all)"));
+    return FieldError("last_layers", absl::StrCat("is ", last_layers, "; the model has ", config.num_hidden_layers,
+                                                  " layers (0: all)"));
   }
   std::vector<AttentionConfig> layers(config.num_hidden_layers);
   Spread(ssa, sigmas > 0 ? sigma.back() : 0.0, last_layers, layers);

@@ -1,15 +1,15 @@
-// What an edge budget leaves of the sources of SSA (docs/model-format.md, "Under a budget").
+// The sources of ssa that an edge budget leaves (docs/model-format.md, "Under a budget").
 #include <algorithm>
 #include <bit>
 #include <limits>
 
-#include "model/kinds/ssa_sources.h"
+#include "model/kinds/ssa.h"
 
 namespace edgewise {
 namespace {
 
-// 0, then the middle, then the quarters, ...: the numbers below `count` in the order of their reversed bits, so that
-// the first m of them are spread evenly for every m.
+// The numbers below `count` in the order of their reversed bits: 0, the middle, the quarters and so on. The first m of
+// them are spread evenly, for every m.
 std::vector<int64_t> SpreadOrder(int64_t count) {
   std::vector<int64_t> order{0};
   for (int64_t step = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))) / 2; step > 0; step /= 2) {
@@ -20,22 +20,22 @@ std::vector<int64_t> SpreadOrder(int64_t count) {
   return order;
 }
 
-// One group of one sequence, its keys in the order in which they are kept.
+// One group of one sequence, and the order in which its keys are kept.
 struct Window {
   GroupedKeys* groups;
   size_t index;
-  std::vector<int64_t> order;  // into keys[key_offsets[index]..]
+  std::vector<int64_t> order;  // indices of keys, from key_offsets[index] on
   int64_t kept = 0;
 };
 
-// Queries of group g that attend to `key`.
+// The number of queries of group g that attend to `key`.
 uint64_t QueriesOf(const GroupedKeys& groups, size_t g, int32_t key) {
   const int32_t end = groups.group_begin[g + 1];
   const int32_t begin = groups.causal ? std::max(groups.group_begin[g], key) : groups.group_begin[g];
   return static_cast<uint64_t>(std::max(0, end - begin));
 }
 
-// Takes the keys that are not kept out of a sequence's groups; `windows` are its own, in order.
+// Removes the keys that are not kept from the groups of a sequence, which are `windows`, in order.
 void KeepOnly(GroupedKeys& groups, std::span<const Window> windows) {
   std::vector<int32_t> keys;
   std::vector<int64_t> offsets{0};
@@ -69,7 +69,7 @@ bool DropSources(std::span<GroupedKeys> sequences, uint64_t heads, uint64_t allo
   if (heads * all <= allowance) return false;
 
   std::vector<Window> windows;
-  int64_t most = 0;  // sources of a window
+  int64_t most = 0;  // the most sources of a window
   for (GroupedKeys& groups : sequences) {
     for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
       const int64_t keys = groups.key_offsets[g + 1] - groups.key_offsets[g];
@@ -77,7 +77,7 @@ bool DropSources(std::span<GroupedKeys> sequences, uint64_t heads, uint64_t allo
       most = std::max(most, keys);
     }
   }
-  // Rank by rank, window by window, until one does not fit: then m windows' worth and some more have been kept.
+  // Rank by rank and window by window, until a source does not fit.
   uint64_t used = 0;
   bool fits = true;
   for (int64_t rank = 0; rank < most && fits; ++rank) {

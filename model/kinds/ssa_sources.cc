@@ -1,5 +1,3 @@
-#include "model/kinds/ssa_sources.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -8,18 +6,19 @@
 #include <numeric>
 
 #include "kernels/permutation.h"
+#include "model/kinds/ssa.h"
 
 namespace edgewise {
 namespace {
 
-// Of an input's sequences only those of a pair draw apart; the windows of one text draw by their own positions.
+// The two sequences of a pair draw apart. The sequences of a causal model are parts of one text and draw alike.
 RandomKey KeyOf(const AttentionSpec& choice, uint32_t side) {
   return {choice.seed, choice.sample, static_cast<uint32_t>(choice.layer), choice.config->causal ? 0 : side};
 }
 
 int32_t CeilDivide(int32_t a, int32_t b) { return (a - 1) / b + 1; }
 
-// A uniform permutation of 0..length-1: its first `kept` places, ascending.
+// The first `kept` places of a uniform permutation of 0 .. length - 1, ascending.
 std::vector<int32_t> UniformSources(const RandomKey& key, int32_t length, int32_t kept) {
   std::vector<std::pair<uint64_t, int32_t>> order(length);
   for (int32_t j = 0; j < length; ++j) order[j] = {OrderUniform(key, j), j};
@@ -30,7 +29,7 @@ std::vector<int32_t> UniformSources(const RandomKey& key, int32_t length, int32_
   return sources;
 }
 
-// argsort(j + scale * normals[j]), ties to the lower index.
+// argsort(j + scale * normals[j]); of equal keys the lower index comes first.
 std::vector<int32_t> Shuffle(const std::vector<double>& normals, double scale) {
   std::vector<double> keys(normals.size());
   for (size_t j = 0; j < keys.size(); ++j) keys[j] = OrderKey(static_cast<uint32_t>(j), scale, normals[j]);
@@ -41,8 +40,8 @@ std::vector<int32_t> Shuffle(const std::vector<double>& normals, double scale) {
   return order;
 }
 
-// An upper bound of the normal number that a block gives, without its logarithm: -ln u1 is below (leading zeros of word
-// 0, plus 1) * ln 2, and the cosine is positive in the first and last quarter turn only.
+// An upper bound of the normal number of a block that takes no logarithm: -ln u1 is below (leading zeros of word 0,
+// plus 1) * ln 2, and the cosine is positive in the first and the last quarter turn only.
 double NormalBound(const PhiloxBlock& block) {
   static const std::vector<double> bounds = [] {
     std::vector<double> table;
@@ -54,8 +53,9 @@ double NormalBound(const PhiloxBlock& block) {
   return block.word[1] - quarter <= 2 * quarter ? 1e-9 : bounds[std::countl_zero(block.word[0])];
 }
 
-// The last `count` places of argsort(j + scale * z_j) over 0..end-1, ascending by position. Looks at the positions from
-// the last one down and leaves out those that cannot be among them any more, mostly before their logarithm is taken.
+// The last `count` places of argsort(j + scale * z_j) over 0 .. end - 1, ascending by position. The loop goes from the
+// last position down, skips positions that cannot be among them, mostly before it takes a logarithm, and stops where no
+// position can.
 std::vector<int32_t> LastOfShuffle(const RandomKey& key, uint32_t window, int32_t end, int32_t count, double scale) {
   constexpr double kMostNormal = 6.8;  // u1 is at least 2^-33
   std::vector<std::pair<double, int32_t>> last;
@@ -78,7 +78,7 @@ std::vector<int32_t> LastOfShuffle(const RandomKey& key, uint32_t window, int32_
   return places;
 }
 
-// Rows 0..rows-1 of the grid, shuffled: columns within each row, then rows within each column. [rows * columns]
+// [rows * columns]: the positions of rows 0 .. rows - 1 of the grid, shuffled within each row, then within each column.
 std::vector<int32_t> ShuffleGrid(const RandomKey& key, uint32_t window, int32_t rows,
                                  const AttentionConfig& attention) {
   const int32_t columns = attention.grid_columns;
@@ -99,14 +99,14 @@ std::vector<int32_t> ShuffleGrid(const RandomKey& key, uint32_t window, int32_t 
   return shuffled;
 }
 
-// The part [begin, end) of a shuffle, ascending.
+// Places begin .. end - 1 of a shuffle, ascending.
 std::vector<int32_t> Sorted(const std::vector<int32_t>& order, int32_t begin, int32_t end) {
   std::vector<int32_t> part(order.begin() + begin, order.begin() + end);
   std::sort(part.begin(), part.end());
   return part;
 }
 
-// Puts groups together from the first query on.
+// Makes the groups of one sequence, from the first query on.
 class GroupBuilder {
  public:
   GroupBuilder(const QueryRange& range, bool causal) : sequence_(*range.sequence) {
@@ -115,19 +115,19 @@ class GroupBuilder {
     groups_.key_offsets.push_back(0);
   }
 
-  // Valid tokens before `position`.
+  // The number of valid tokens before `position`.
   int32_t TokenAt(int32_t position) const {
     const auto& positions = sequence_.positions;
     return static_cast<int32_t>(std::lower_bound(positions.begin(), positions.end(), position) - positions.begin());
   }
-  // The next queries, up to before token `end`, attend to these tokens (ascending). Nothing where there are no queries.
+  // The next group: the queries before token `end` attend to `tokens` (ascending). No group where there is no query.
   void AddTokens(int32_t end, std::span<const int32_t> tokens) {
     if (end <= groups_.group_begin.back()) return;
     groups_.group_begin.push_back(end);
     groups_.keys.insert(groups_.keys.end(), tokens.begin(), tokens.end());
     groups_.key_offsets.push_back(static_cast<int64_t>(groups_.keys.size()));
   }
-  // The same by position; pads and places beyond the text are left out.
+  // The same by position, without pads and places beyond the text.
   void AddPositions(int32_t end, std::span<const int32_t> places) {
     const auto& positions = sequence_.positions;
     std::vector<int32_t> tokens;
@@ -147,13 +147,47 @@ class GroupBuilder {
   GroupedKeys groups_;
 };
 
-// Windows of the context from that of the first query on.
+// The first place of window a, where `count` windows share `length` places; the length for a = count.
+int32_t WindowBegin(int32_t a, int32_t length, int32_t count) {
+  return static_cast<int32_t>(static_cast<int64_t>(a) * length / count);
+}
+
+// The window of a position. The windows of a causal model divide its context, whatever the text. Bias none has one.
+int32_t WindowOf(const ModelConfig& config, const AttentionConfig& attention, int32_t position) {
+  if (!attention.local) return 0;
+  if (attention.grid_rows > 0) {
+    // The last window whose first row is at most this one.
+    const int64_t count = std::min(attention.windows, attention.grid_rows), row = position / attention.grid_columns;
+    return static_cast<int32_t>(((row + 1) * count - 1) / attention.grid_rows);
+  }
+  return position / CeilDivide(config.max_position_embeddings, attention.windows);
+}
+
+// The first position of a window of a causal model, and the position behind its last.
+std::pair<int32_t, int32_t> Window(const ModelConfig& config, const AttentionConfig& attention, int32_t window) {
+  const int32_t length = config.max_position_embeddings;
+  if (!attention.local) return {0, length};
+  if (attention.grid_rows > 0) {
+    const int32_t count = std::min(attention.windows, attention.grid_rows);
+    return {WindowBegin(window, attention.grid_rows, count) * attention.grid_columns,
+            WindowBegin(window + 1, attention.grid_rows, count) * attention.grid_columns};
+  }
+  const int32_t size = CeilDivide(length, attention.windows);
+  return {window * size, static_cast<int32_t>(std::min<int64_t>(int64_t{size} * (window + 1), length))};
+}
+
+// The number of sources among `length` places with bias none.
+int32_t Kept(const AttentionConfig& attention, int32_t length) {
+  return std::min(length, attention.keep > 0 ? attention.keep : CeilDivide(length, attention.windows));
+}
+
+// The groups of a causal model: windows of the context, from the window of the first query on.
 GroupedKeys CausalGroups(const AttentionSpec& choice, const QueryRange& range) {
   const std::vector<int32_t>& positions = range.sequence->positions;
   GroupBuilder groups(range, true);
-  const int32_t last = SsaWindowOf(*choice.config, *choice.attention, positions.back());
-  for (int32_t a = SsaWindowOf(*choice.config, *choice.attention, positions[range.first_query]); a <= last; ++a) {
-    const int32_t end = SsaWindow(*choice.config, *choice.attention, a).second;
+  const int32_t last = WindowOf(*choice.config, *choice.attention, positions.back());
+  for (int32_t a = WindowOf(*choice.config, *choice.attention, positions[range.first_query]); a <= last; ++a) {
+    const int32_t end = Window(*choice.config, *choice.attention, a).second;
     if (!groups.HasQueriesBefore(end)) continue;
     groups.AddPositions(end, choice.sources != nullptr ? choice.sources->Get(choice, a) : SsaSources(choice, a));
   }
@@ -175,42 +209,12 @@ GroupedKeys GridGroups(const AttentionSpec& choice, const RandomKey& key, const 
 
 }  // namespace
 
-int32_t SsaWindowOf(const ModelConfig& config, const AttentionConfig& attention, int32_t position) {
-  if (!attention.local) return 0;
-  if (attention.grid_rows > 0) {
-    // The last window whose first row is at most this one.
-    const int64_t count = std::min(attention.windows, attention.grid_rows), row = position / attention.grid_columns;
-    return static_cast<int32_t>(((row + 1) * count - 1) / attention.grid_rows);
-  }
-  return position / CeilDivide(config.max_position_embeddings, attention.windows);
-}
-
-std::pair<int32_t, int32_t> SsaWindow(const ModelConfig& config, const AttentionConfig& attention, int32_t window) {
-  const int32_t length = config.max_position_embeddings;
-  if (!attention.local) return {0, length};
-  if (attention.grid_rows > 0) {
-    const int32_t count = std::min(attention.windows, attention.grid_rows);
-    return {WindowBegin(window, attention.grid_rows, count) * attention.grid_columns,
-            WindowBegin(window + 1, attention.grid_rows, count) * attention.grid_columns};
-  }
-  const int32_t size = CeilDivide(length, attention.windows);
-  return {window * size, static_cast<int32_t>(std::min<int64_t>(int64_t{size} * (window + 1), length))};
-}
-
-int32_t SsaKept(const AttentionConfig& attention, int32_t length) {
-  return std::min(length, attention.keep > 0 ? attention.keep : CeilDivide(length, attention.windows));
-}
-
-int32_t WindowBegin(int32_t a, int32_t length, int32_t count) {
-  return static_cast<int32_t>(static_cast<int64_t>(a) * length / count);
-}
-
 std::vector<int32_t> SsaSources(const AttentionSpec& choice, int32_t window) {
   const AttentionConfig& attention = *choice.attention;
   const RandomKey key = KeyOf(choice, 0);
   const int32_t length = choice.config->max_position_embeddings;
-  if (!attention.local) return UniformSources(key, length, SsaKept(attention, length));
-  const auto [begin, end] = SsaWindow(*choice.config, attention, window);
+  if (!attention.local) return UniformSources(key, length, Kept(attention, length));
+  const auto [begin, end] = Window(*choice.config, attention, window);
   if (attention.grid_rows > 0) {
     return Sorted(ShuffleGrid(key, window, end / attention.grid_columns, attention), begin, end);
   }
@@ -231,7 +235,7 @@ GroupedKeys SsaGroups(const AttentionSpec& choice, uint32_t side, const QueryRan
   const int32_t tokens = range.sequence->valid();
   GroupBuilder groups(range, false);
   if (!attention.local) {
-    groups.AddTokens(tokens, UniformSources(key, tokens, SsaKept(attention, tokens)));
+    groups.AddTokens(tokens, UniformSources(key, tokens, Kept(attention, tokens)));
     return groups.Take();
   }
   std::vector<double> normals(tokens);

@@ -1,95 +1,85 @@
 #include "server/calls/calls.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/status_details.h"
-#include "server/validate/validate.h"
+#include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
+namespace {
 
-ModelMetrics& Calls::MetricsOf(const std::string& model, int64_t version) const {
-  if (!IsModelName(model)) return metrics_.other();
-  return *repository_.Resolve(model, std::max<int64_t>(0, version)).metrics;
+constexpr size_t kMaxRequestId = 128;
+
+absl::Status CheckRequestId(const std::string& id) {
+  const bool printable = std::all_of(id.begin(), id.end(), [](char c) { return c >= 0x20 && c < 0x7F; });
+  if (id.size() <= kMaxRequestId && printable) return absl::OkStatus();
+  return FieldError("request_id", absl::StrCat("is ", Quoted(id), "; allowed are at most ", kMaxRequestId,
+                                               " printable ASCII characters"));
 }
 
-void Calls::Begin(Call& call, const std::string& model, int64_t version) {
+}  // namespace
+
+absl::Status Calls::Admit(Call& call, const std::string& model, int64_t version, const std::string& request_id) {
   in_flight_.fetch_add(1);
-  call.arrival = queue_.now();
-  call.metrics = &MetricsOf(model, version);
-}
-
-absl::Status Calls::Admit(Call& call, const std::string& model, int64_t version, const std::string& request_id,
-                          Time deadline) {
-  for (absl::Status status : {CheckModelName(model), CheckVersion(version), CheckRequestId(request_id)}) {
-    if (!status.ok()) return status;
-  }
-  call.request_id = request_id;
-  call.model = model;
+  call.arrival = now();
   Resolved resolved = repository_.Resolve(model, version);
   call.metrics = resolved.metrics;
+  if (absl::IsInvalidArgument(resolved.status)) return resolved.status;
+  RETURN_IF_ERROR(CheckRequestId(request_id));
+  call.request_id = request_id;
+  call.model = model;
   if (draining()) return ShuttingDown();
   if (!resolved.status.ok()) return resolved.status;
   call.loaded = std::move(resolved.loaded);
-  if (call.arrival >= deadline) return absl::DeadlineExceededError("the deadline has passed");
+  if (call.arrival >= call.deadline) return absl::DeadlineExceededError("the deadline has passed");
   return absl::OkStatus();
 }
 
-absl::Status Calls::Push(Call& call, TaskPtr task) {
-  LoadedMetrics& metrics = *call.loaded->metrics;
-  const auto accept = [&](int requests) {
+absl::Status Calls::Queue(Call& call, ParsedRequest parsed, std::function<void(TaskResult)> done) {
+  Task& task = *parsed.task;
+  call.seed = parsed.seed;
+  call.priority = task.priority;
+  task.model = call.loaded;
+  task.deadline = call.deadline;
+  task.stopping = call.stopping;
+  task.done = std::move(done);
+  {
+    LoadedMetrics& metrics = *call.loaded->metrics;
     const MetricsEvent event = metrics.Event();
-    metrics.AddInFlight(requests);
-    metrics.AddQueued(requests, requests * static_cast<int64_t>(call.tokens));
-  };
-  accept(1);
-  absl::Status pushed = queue_.Push(std::move(task));
-  if (!pushed.ok()) accept(-1);
+    metrics.CountBudget(parsed.budget);
+    metrics.ObserveStage(Stage::kInput, Seconds(now() - call.arrival));
+    call.in_flight = metrics.HoldInFlight();
+    task.gauge = metrics.HoldQueued(task.tokens);
+  }
+  absl::Status pushed = queue_.Push(std::move(parsed.task));
+  if (!pushed.ok()) call.in_flight.reset();
   return pushed;
 }
 
-void Calls::Left(const Call& call, const TaskResult& result) {
+void Calls::CountTask(Call& call, TaskResult& result) {
   LoadedMetrics& metrics = *call.loaded->metrics;
-  const MetricsEvent event = metrics.Event();
   metrics.ObserveQueue(call.priority, result.queue_seconds);
-  if (result.batch_inputs == 0) metrics.AddQueued(-1, -static_cast<int64_t>(call.tokens));
-  metrics.AddInFlight(-1);
   metrics.AddCancelledCompute(result.cancelled_seconds);
+  result.gauge.reset();
+  call.in_flight.reset();
 }
 
-void Calls::CountValid(const Call& call, BudgetKind budget) const {
-  LoadedMetrics& metrics = *call.loaded->metrics;
-  const MetricsEvent event = metrics.Event();
-  metrics.CountBudget(budget);
-  metrics.ObserveStage(Stage::kInput, Seconds(now() - call.arrival));
+void Calls::CountEnd(Call& call, const absl::Status& status) {
+  const MetricsEvent event = call.metrics->Event();
+  call.seconds = Seconds(now() - call.arrival);
+  call.metrics->CountRequest(call.rpc, status.code(), call.seconds);
+  if (const std::optional<Rejection> reason = RejectionOf(status)) call.metrics->CountRejection(*reason);
 }
 
-std::optional<Rejection> Calls::RejectionOf(const absl::Status& status, Rejection invalid_as) const {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-      return invalid_as;
-    case absl::StatusCode::kNotFound:
-      return Rejection::kInvalid;
-    case absl::StatusCode::kFailedPrecondition:
-      return Rejection::kNotReady;
-    case absl::StatusCode::kUnavailable:
-      return draining() ? Rejection::kDraining : Rejection::kNotReady;
-    case absl::StatusCode::kDeadlineExceeded:
-      return Rejection::kDeadline;
-    case absl::StatusCode::kCancelled:
-      return Rejection::kCancelled;
-    case absl::StatusCode::kResourceExhausted:
-      if (RetryDelay(status) >= 0.0) return Rejection::kQueueFull;
-      return invalid_as == Rejection::kOutOfMemory ? Rejection::kOutOfMemory : Rejection::kInvalid;
-    default:
-      return std::nullopt;
-  }
-}
-
-void Calls::CountRefusal(const Call& call, const absl::Status& status, Rejection invalid_as) const {
-  if (status.ok()) return;
-  const std::optional<Rejection> rejection = RejectionOf(status, invalid_as);
-  if (rejection) call.metrics->CountRejection(*rejection);
+void Calls::CountUnadmitted(const std::string& model, int64_t version, const absl::Status& status) {
+  Call call(Rpc::kPredict);
+  call.arrival = now();
+  call.metrics = repository_.Resolve(model, version).metrics;
+  CountEnd(call, status);
 }
 
 void Calls::LogRefusal(const Call& call, const absl::Status& status) {

@@ -1,12 +1,12 @@
-// What Predict and Generate have in common: where a request counts, whether it may come in, how its end is counted and
-// logged.
+// The part that Predict and Generate share: admission, queueing, counting and logging of requests.
 #ifndef EDGEWISE_SERVER_CALLS_CALLS_H_
 #define EDGEWISE_SERVER_CALLS_CALLS_H_
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
+#include <stop_token>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -16,20 +16,26 @@
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/queue.h"
+#include "server/validate/common.h"
 
 namespace edgewise::server {
 
-// One request on its way.
+// One request from its arrival to its end.
 struct Call {
+  explicit Call(Rpc rpc) : rpc(rpc) {}
+
+  const Rpc rpc;
   Time arrival;
+  Time deadline = Time::max();
+  std::stop_token stopping;  // requested when the client cancels
   std::string request_id;
-  std::string model;  // as the request says
+  std::string model;  // as the request names it
   ModelMetrics* metrics = nullptr;
   std::shared_ptr<const LoadedModel> loaded;  // once admitted
   uint64_t seed = 0;
   uint32_t priority = 0;
-  uint64_t tokens = 0;   // that wait in the queue, or did
-  double seconds = 0.0;  // from its arrival to its end, once that is counted
+  GaugeHold in_flight;   // while it is queued or computed
+  double seconds = 0.0;  // from its arrival to its end, once counted
 };
 
 // All methods may be called from any thread; none blocks.
@@ -39,40 +45,33 @@ class Calls {
   Calls(Repository& repository, TaskQueue& queue, Metrics& metrics)
       : repository_(repository), queue_(queue), metrics_(metrics) {}
 
-  // Where a request counts: the version it asks for, the latest when that is no version; `_other` for what the
-  // repository lacks.
-  ModelMetrics& MetricsOf(const std::string& model, int64_t version) const;
-
-  // Begin and End enclose every request.
-  void Begin(Call& call, const std::string& model, int64_t version);
-  // Checks what every request has, and finds the model. INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, UNAVAILABLE,
-  // DEADLINE_EXCEEDED.
-  absl::Status Admit(Call& call, const std::string& model, int64_t version, const std::string& request_id,
-                     Time deadline);
-  // Queues an admitted task. From OK on the call belongs to the task's `done`, which must call Left() first.
-  absl::Status Push(Call& call, TaskPtr task);
-  void Left(const Call& call, const TaskResult& result);
-  // A request was admitted and is valid.
-  void CountValid(const Call& call, BudgetKind budget) const;
-  // Counts why a request got no answer; nothing for OK. `invalid_as`: what INVALID_ARGUMENT, or RESOURCE_EXHAUSTED
-  // without a retry, counts as.
-  void CountRefusal(const Call& call, const absl::Status& status, Rejection invalid_as) const;
-  // Logs it, once it is counted.
+  // The first call for every request: counts it as in flight, checks its names and finds the model. Its metrics are
+  // those of the version asked for, of the latest if there is no such version, `_other` for an unknown model.
+  // INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, UNAVAILABLE, DEADLINE_EXCEEDED.
+  absl::Status Admit(Call& call, const std::string& model, int64_t version, const std::string& request_id);
+  // Counts a valid request and queues its task. From OK on the call belongs to `done`, which must call CountTask().
+  absl::Status Queue(Call& call, ParsedRequest parsed, std::function<void(TaskResult)> done);
+  // Counts the time and the end of a task. Inside the metrics event that counts the end of the call.
+  void CountTask(Call& call, TaskResult& result);
+  // Counts the end of a request, and why it got no answer.
+  void CountEnd(Call& call, const absl::Status& status);
+  // Counts a Predict request that was refused before Admit.
+  void CountUnadmitted(const std::string& model, int64_t version, const absl::Status& status);
+  // Logs why a counted request got no answer; nothing for OK.
   void LogRefusal(const Call& call, const absl::Status& status);
+  // The last call for every request, after its status is sent.
   void End() { in_flight_.fetch_sub(1); }
 
-  // From now on every request is UNAVAILABLE.
+  // From now on every new request is UNAVAILABLE.
   void Drain() { draining_.store(true); }
   bool draining() const { return draining_.load(); }
-  // Requests that have begun and not ended.
+  // Requests between Admit and End.
   int64_t in_flight() const { return in_flight_.load(); }
   Time now() const { return queue_.now(); }
-  // A client took tokens, or went: its generation can go on.
+  // Tells the engine that a client took tokens or cancelled, so that its generation can go on.
   void Wake() { queue_.Wake(); }
 
  private:
-  std::optional<Rejection> RejectionOf(const absl::Status& status, Rejection invalid_as) const;
-
   Repository& repository_;
   TaskQueue& queue_;
   Metrics& metrics_;

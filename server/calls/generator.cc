@@ -4,46 +4,35 @@
 #include <utility>
 
 #include "server/calls/respond.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 
 void Generator::Generate(const v1::GenerateRequest& request, Time deadline, std::stop_token stopping,
                          TokenStream* stream) {
   auto call = std::make_shared<GenerateCall>();
+  call->deadline = deadline;
+  call->stopping = std::move(stopping);
   call->stream = stream;
-  calls_.Begin(*call, request.model(), request.version());
-  call->last = call->arrival;
-  Start(request, deadline, std::move(stopping), std::move(call));
+  const absl::Status status = Start(request, call);
+  if (status.ok()) return;
+  calls_.CountEnd(*call, status);
+  Tell(*call, status);
 }
 
-void Generator::Start(const v1::GenerateRequest& request, Time deadline, std::stop_token stopping,
-                      std::shared_ptr<GenerateCall> call) {
-  const absl::Status admitted = calls_.Admit(*call, request.model(), request.version(), request.request_id(), deadline);
-  if (!admitted.ok()) return End(*call, admitted);
-  absl::StatusOr<ParsedGeneration> parsed = ParseGeneration(request, *call->loaded->model, options_.limits);
-  if (!parsed.ok()) return End(*call, parsed.status());
-  calls_.CountValid(*call, parsed->budget);
-  call->seed = parsed->seed;
-  call->priority = parsed->priority;
-  call->tokens = parsed->tokens;
-  call->samples = parsed->work->options.samples;
-  call->truncated_tokens = parsed->truncated_tokens;
-
-  auto task = std::make_unique<Task>();
-  task->model = call->loaded;
-  task->generation = std::move(parsed->work);
-  task->generation->ready = [call] { return call->stream->ready(); };
-  task->generation->token = [this, call](const GeneratedToken& token, const GenerationProgress& progress) {
+absl::Status Generator::Start(const v1::GenerateRequest& request, const std::shared_ptr<GenerateCall>& call) {
+  RETURN_IF_ERROR(calls_.Admit(*call, request.model(), request.version(), request.request_id()));
+  ASSIGN_OR_RETURN(ParsedRequest parsed, ParseGenerate(request, *call->loaded->model, options_.limits));
+  GenerationWork& work = *parsed.task->generation;
+  call->last = call->arrival;
+  call->prompt_tokens = parsed.task->tokens;
+  call->samples = work.options.samples;
+  call->truncated_tokens = work.prompt.truncated_tokens;
+  work.ready = [call] { return call->stream->ready(); };
+  work.token = [this, call](const GeneratedToken& token, const GenerationProgress& progress) {
     Send(*call, token, progress);
   };
-  task->tokens = parsed->tokens;
-  task->cost = parsed->cost;
-  task->priority = parsed->priority;
-  task->deadline = deadline;
-  task->stopping = std::move(stopping);
-  task->done = [this, call](const TaskResult& result) { Finish(*call, result); };
-  const absl::Status pushed = calls_.Push(*call, std::move(task));
-  if (!pushed.ok()) End(*call, pushed);
+  return calls_.Queue(*call, std::move(parsed), [this, call](TaskResult result) { Finish(*call, std::move(result)); });
 }
 
 void Generator::Send(GenerateCall& call, const GeneratedToken& token, const GenerationProgress& progress) {
@@ -81,7 +70,7 @@ void Generator::Send(GenerateCall& call, const GeneratedToken& token, const Gene
 void Generator::FillEnd(const GenerateCall& call, const GenerationProgress& progress, v1::GenerateResponse& message) {
   message.set_done(true);
   message.set_finish_reason(progress.finish == FinishReason::kStop ? "stop" : "length");
-  message.set_prompt_tokens(static_cast<uint32_t>(call.tokens));
+  message.set_prompt_tokens(static_cast<uint32_t>(call.prompt_tokens));
   message.set_generated_tokens(call.sent);
   message.set_truncated_tokens(call.truncated_tokens);
   v1::Timing& timing = *message.mutable_timing();
@@ -89,47 +78,27 @@ void Generator::FillEnd(const GenerateCall& call, const GenerationProgress& prog
   timing.set_compute_us(Microseconds(progress.compute_seconds));
   timing.set_total_us(Microseconds(Seconds(calls_.now() - call.arrival)));
   timing.set_batch_inputs(progress.running);
-  timing.set_batch_tokens(call.tokens + call.sent);
+  timing.set_batch_tokens(call.prompt_tokens + call.sent);
 }
 
-void Generator::Finish(GenerateCall& call, const TaskResult& result) {
-  const bool ran = result.batch_inputs > 0;
+void Generator::Finish(GenerateCall& call, TaskResult result) {
   {
     LoadedMetrics& metrics = *call.loaded->metrics;
     const MetricsEvent event = metrics.Event();
-    calls_.Left(call, result);
-    if (ran) metrics.AddGenerations(-1);
     if (result.status.ok()) {
       metrics.ObserveStage(Stage::kForward, result.compute_seconds);
-      metrics.ObserveGeneration(call.tokens, call.samples, call.utilization, call.capped);
+      metrics.ObserveGeneration(call.prompt_tokens, call.samples, call.utilization, call.capped);
     }
-    const Rejection by_model = absl::IsInvalidArgument(result.status) ? Rejection::kBudget : Rejection::kOutOfMemory;
-    Count(call, result.status, ran ? by_model : Rejection::kInvalid);
+    calls_.CountTask(call, result);
+    calls_.CountEnd(call, result.status);
   }
-  Tell(call, result.status);
-}
-
-void Generator::End(GenerateCall& call, const absl::Status& status, Rejection invalid_as) {
-  Count(call, status, invalid_as);
-  Tell(call, status);
-}
-
-void Generator::Count(GenerateCall& call, const absl::Status& status, Rejection invalid_as) {
-  const MetricsEvent event = call.metrics->Event();
-  call.seconds = Seconds(calls_.now() - call.arrival);
-  call.metrics->CountGeneration(status.code(), call.seconds);
-  calls_.CountRefusal(call, status, invalid_as);
-}
-
-void Generator::Tell(GenerateCall& call, const absl::Status& status) {
-  calls_.LogRefusal(call, status);
-  if (status.ok()) {
+  if (result.status.ok()) {
     Log(LogLevel::kInfo, "generation",
         {{"request_id", call.request_id},
          {"model", call.loaded->name},
          {"version", call.loaded->version},
          {"code", "OK"},
-         {"prompt_tokens", call.tokens},
+         {"prompt_tokens", call.prompt_tokens},
          {"generated_tokens", call.sent},
          {"samples", call.samples},
          {"edges", call.edges},
@@ -138,6 +107,11 @@ void Generator::Tell(GenerateCall& call, const absl::Status& status) {
          {"compute_us", Microseconds(call.progress.compute_seconds)},
          {"total_us", Microseconds(call.seconds)}});
   }
+  Tell(call, result.status);
+}
+
+void Generator::Tell(GenerateCall& call, const absl::Status& status) {
+  calls_.LogRefusal(call, status);
   call.stream->End(status);
   calls_.End();
 }

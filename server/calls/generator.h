@@ -1,5 +1,5 @@
-// One GenerateRequest, from message to messages: find the model, check, queue, send every token, count, log. Knows no
-// RPC library; generate_stream.h puts gRPC around it.
+// Answers GenerateRequests: admit, check, queue, send every token, count, log. Knows no RPC library; rpc/ puts gRPC
+// around it.
 #ifndef EDGEWISE_SERVER_CALLS_GENERATOR_H_
 #define EDGEWISE_SERVER_CALLS_GENERATOR_H_
 
@@ -9,15 +9,15 @@
 #include "edgewise/v1/inference.pb.h"
 #include "server/calls/calls.h"
 #include "server/options.h"
-#include "server/validate/validate_generate.h"
+#include "server/validate/generate.h"
 
 namespace edgewise::server {
 
-// Where the messages of one generation go. Used by one thread at a time; nothing may block.
+// Receives the messages of one generation. Used by one thread at a time; no method may block.
 class TokenStream {
  public:
   virtual ~TokenStream() = default;
-  // Whether it takes another message now. Calls::Wake when that becomes true.
+  // Whether the stream takes another message now. Calls::Wake when that becomes true.
   virtual bool ready() const = 0;
   virtual void Send(std::unique_ptr<v1::GenerateResponse> message) = 0;
   // The last call, exactly once.
@@ -31,30 +31,30 @@ class Generator {
   Generator(const ServerOptions& options, Calls& calls) : options_(options), calls_(calls) {}
 
   // Answers `request`, which is not used after the return. `stream` must live until its End(), which may come before
-  // the return. A stop may be asked for at any time.
+  // the return. `stopping` may be requested at any time.
   void Generate(const v1::GenerateRequest& request, Time deadline, std::stop_token stopping, TokenStream* stream);
 
  private:
   struct GenerateCall : Call {
+    GenerateCall() : Call(Rpc::kGenerate) {}
+
     TokenStream* stream = nullptr;
+    uint64_t prompt_tokens = 0;
     uint32_t samples = 1;
     uint32_t truncated_tokens = 0;
-    Time last;  // when the last token came, or the call
+    Time last;  // time of the last token, or of the arrival
     uint32_t sent = 0;
     double edges = 0.0, pairs = 0.0;  // of the generated rows
-    double utilization = -1.0;        // the most expensive row over its cap; < 0: no budget
+    double utilization = -1.0;        // edges of the most expensive row over its cap; < 0: no budget
     bool capped = false;
     GenerationProgress progress;  // at the last token
   };
 
-  void Start(const v1::GenerateRequest& request, Time deadline, std::stop_token stopping,
-             std::shared_ptr<GenerateCall> call);
+  absl::Status Start(const v1::GenerateRequest& request, const std::shared_ptr<GenerateCall>& call);
   void Send(GenerateCall& call, const GeneratedToken& token, const GenerationProgress& progress);
   void FillEnd(const GenerateCall& call, const GenerationProgress& progress, v1::GenerateResponse& message);
-  void Finish(GenerateCall& call, const TaskResult& result);
-  // Counts, then tells. Finish counts more in between.
-  void End(GenerateCall& call, const absl::Status& status, Rejection invalid_as = Rejection::kInvalid);
-  void Count(GenerateCall& call, const absl::Status& status, Rejection invalid_as);
+  void Finish(GenerateCall& call, TaskResult result);
+  // The last step of every call: counted, then told.
   void Tell(GenerateCall& call, const absl::Status& status);
 
   const ServerOptions& options_;

@@ -1,5 +1,4 @@
-// One PredictRequest, from message to message: find the model, check, queue, answer, count, log. Knows no RPC library;
-// service.h puts gRPC around it.
+// Answers PredictRequests: admit, check, queue, respond, count, log. Knows no RPC library; rpc/ puts gRPC around it.
 #ifndef EDGEWISE_SERVER_CALLS_PREDICTOR_H_
 #define EDGEWISE_SERVER_CALLS_PREDICTOR_H_
 
@@ -10,7 +9,7 @@
 #include "edgewise/v1/inference.pb.h"
 #include "server/calls/calls.h"
 #include "server/options.h"
-#include "server/validate/validate.h"
+#include "server/validate/predict.h"
 
 namespace edgewise::server {
 
@@ -23,26 +22,26 @@ class Predictor {
   // Both must outlive the predictor and every request in flight.
   Predictor(const ServerOptions& options, Calls& calls) : options_(options), calls_(calls) {}
 
-  // Answers `request`, which is not used after the return. `response` is filled when `done` gets OK, perhaps before the
-  // return. A stop may be asked for at any time.
+  // Answers `request`, which is not used after the return. `response` is filled before `done` gets OK, perhaps before
+  // the return. `stopping` may be requested at any time.
   void Predict(const v1::PredictRequest& request, Time deadline, std::stop_token stopping,
                v1::PredictResponse* response, PredictDone done);
 
  private:
   struct PredictCall : Call {
+    PredictCall() : Call(Rpc::kPredict) {}
+
     OutputSelection outputs;
     v1::PredictResponse* response = nullptr;
     PredictDone done;
   };
 
-  void Start(const v1::PredictRequest& request, Time deadline, std::stop_token stopping,
-             std::shared_ptr<PredictCall> call);
+  absl::Status Start(const v1::PredictRequest& request, const std::shared_ptr<PredictCall>& call);
+  // On the engine's thread, or on that of the queue if the task never ran.
   void Finish(PredictCall& call, TaskResult result);
-  // Counts, then tells. Finish counts more in between.
-  void End(PredictCall& call, const absl::Status& status, Rejection invalid_as = Rejection::kInvalid);
-  void Count(PredictCall& call, const absl::Status& status, Rejection invalid_as);
+  // The last step of every call: counted, then told.
   void Tell(PredictCall& call, const absl::Status& status);
-  void FillResponse(const PredictCall& call, const TaskResult& result, v1::PredictResponse& response);
+  void FillResponse(const PredictCall& call, const TaskResult& result);
 
   const ServerOptions& options_;
   Calls& calls_;

@@ -8,7 +8,7 @@
 namespace edgewise::server {
 namespace {
 
-// The text of a token where it is printable: the label of what a language model predicts.
+// The label of a token that a language model predicts: its text where that is printable.
 std::string TokenName(const TokenizerConfig& tokenizer, int32_t id) {
   if (static_cast<size_t>(id) < tokenizer.vocabulary.size()) return tokenizer.vocabulary[static_cast<size_t>(id)];
   const int32_t byte = id - tokenizer.offset;
@@ -166,20 +166,9 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
   info.set_name(status.name);
   info.set_version(status.version);
   info.set_error(status.error);
-  switch (status.state) {
-    case ModelState::kLoading:
-      info.set_state(v1::ModelInfo::LOADING);
-      break;
-    case ModelState::kReady:
-      info.set_state(v1::ModelInfo::READY);
-      break;
-    case ModelState::kFailed:
-      info.set_state(v1::ModelInfo::FAILED);
-      break;
-    case ModelState::kDraining:
-      info.set_state(v1::ModelInfo::DRAINING);
-      break;
-  }
+  constexpr v1::ModelInfo::State kStates[] = {v1::ModelInfo::LOADING, v1::ModelInfo::READY, v1::ModelInfo::FAILED,
+                                              v1::ModelInfo::DRAINING};
+  info.set_state(kStates[static_cast<int>(status.state)]);
   if (!status.loaded) return;
   const Model& model = *status.loaded->model;
   const ModelConfig& config = model.config();

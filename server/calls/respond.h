@@ -1,4 +1,4 @@
-// What the model found becomes the answer. Any thread.
+// Fills messages from results of a model. Any thread.
 #ifndef EDGEWISE_SERVER_CALLS_RESPOND_H_
 #define EDGEWISE_SERVER_CALLS_RESPOND_H_
 
@@ -8,7 +8,7 @@
 #include "model/forward/result.h"
 #include "model/input/input.h"
 #include "server/models/repository.h"
-#include "server/validate/validate.h"
+#include "server/validate/answer_size.h"
 
 namespace edgewise::server {
 
@@ -16,10 +16,10 @@ namespace edgewise::server {
 void FillPrediction(const ModelConfig& config, const ModelInput& input, const InputResult& result,
                     const OutputSelection& outputs, v1::Prediction& prediction);
 
-// `vocabulary`: the tokens of a language model too, as its labels.
+// `vocabulary`: whether the labels of a language model include its tokens.
 void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& info);
 
-// The row that predicted a generated token.
+// `row`: the row that predicted a generated token.
 void FillRowEdges(const RowEdges& row, v1::EdgeReport& report);
 
 }  // namespace edgewise::server

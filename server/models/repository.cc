@@ -11,10 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "model/load.h"
 #include "server/observe/log.h"
 #include "server/status_details.h"
 #include "server/task.h"
 #include "text/did_you_mean.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
@@ -100,6 +102,17 @@ std::string RemedyForRepository(const std::string& root) {
 
 std::string Named(const std::string& name, int64_t version) {
   return absl::StrCat("model \"", name, "\" version ", version);
+}
+
+// A model's name and a version as a request gives them.
+absl::Status CheckNames(const std::string& name, int64_t version) {
+  if (name.empty()) return FieldError("model", "is empty; give the name of a model (ListModels lists them)");
+  if (!IsModelName(name)) {
+    return FieldError("model", absl::StrCat("is ", Quoted(name),
+                                            "; allowed are 1 to 64 of a-z 0-9 _ . -, the first a letter or digit"));
+  }
+  if (version >= 0) return absl::OkStatus();
+  return FieldError("version", absl::StrCat("is ", version, "; allowed are 0 (the latest) and more"));
 }
 
 }  // namespace
@@ -189,7 +202,7 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const std::string& directory, Backend& backend) const {
-  absl::StatusOr<std::unique_ptr<Model>> model = Model::Load(directory, backend);
+  absl::StatusOr<std::unique_ptr<Model>> model = edgewise::LoadModel(directory, backend);
   if (!model.ok()) return model;
   const absl::Status reserved = ReserveForGenerations(**model, limits_);
   if (reserved.ok()) return model;
@@ -209,7 +222,7 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
     const MetricsEvent event = metrics.Event();
     metrics.CountLoad(model.ok(), seconds);
     const auto versions = models_.find(job.name);
-    if (versions == models_.end() || !versions->second.count(job.version)) return;  // gone since
+    if (versions == models_.end() || !versions->second.count(job.version)) return;  // removed meanwhile
     Entry& entry = versions->second[job.version];
     if (model.ok()) {
       auto loaded = std::make_shared<LoadedModel>();
@@ -240,21 +253,6 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
   if (listener_) listener_();
 }
 
-Resolved Repository::ResolveVersion(const std::string& name, int64_t version, const Entry& entry) const {
-  Resolved resolved;
-  resolved.metrics = entry.metrics;
-  if (entry.loaded) {
-    resolved.loaded = entry.loaded;
-  } else if (entry.state == ModelState::kLoading) {
-    resolved.status = absl::UnavailableError(absl::StrCat(Named(name, version), " is loading"));
-    SetRetryDelay(resolved.status, 1.0);
-  } else {
-    resolved.status =
-        absl::FailedPreconditionError(absl::StrCat(Named(name, version), " failed to load: ", entry.error));
-  }
-  return resolved;
-}
-
 absl::Status Repository::UnknownModel(const std::string& name) const {
   std::set<std::string> names;
   for (const auto& [known, versions] : models_) names.insert(known);
@@ -266,29 +264,38 @@ absl::Status Repository::UnknownModel(const std::string& name) const {
 }
 
 Resolved Repository::Resolve(const std::string& name, int64_t version) const {
+  const absl::Status checked = CheckNames(name, version);
   const absl::MutexLock lock(&mutex_);
-  Resolved resolved;
-  resolved.metrics = &metrics_.other();
-  const auto versions = models_.find(name);
-  if (versions == models_.end()) {
-    resolved.status = UnknownModel(name);
-    return resolved;
-  }
-  if (version != 0) {
-    const auto entry = versions->second.find(version);
-    if (entry != versions->second.end()) return ResolveVersion(name, version, entry->second);
+  const auto model = models_.find(name);
+  if (model == models_.end()) return {checked.ok() ? UnknownModel(name) : checked, nullptr, &metrics_.other()};
+  const Versions& versions = model->second;
+  const auto found = version > 0 ? versions.find(version) : Latest(versions);
+  if (found == versions.end()) {
     auto show = [](std::string* text, const auto& known) { absl::StrAppend(text, known.first); };
-    resolved.status = absl::NotFoundError(absl::StrCat(Named(name, version), " is not in the repository; it has ",
-                                                       absl::StrJoin(versions->second, ", ", show)));
-    return resolved;
+    return {absl::NotFoundError(absl::StrCat(Named(name, version), " is not in the repository; it has ",
+                                             absl::StrJoin(versions, ", ", show))),
+            nullptr, &metrics_.other()};
   }
-  // The highest that is ready; else one that loads; else the highest, for its reason.
-  const std::pair<const int64_t, Entry>* best = nullptr;
-  auto rank = [](const Entry& entry) { return entry.loaded ? 2 : entry.state == ModelState::kLoading ? 1 : 0; };
-  for (const auto& candidate : versions->second) {
-    if (!best || rank(candidate.second) >= rank(best->second)) best = &candidate;
+  const Entry& entry = found->second;
+  if (!checked.ok()) return {checked, nullptr, entry.metrics};
+  if (entry.loaded) return {absl::OkStatus(), entry.loaded, entry.metrics};
+  if (entry.state == ModelState::kLoading) {
+    absl::Status loading = absl::UnavailableError(absl::StrCat(Named(name, found->first), " is loading"));
+    SetRetryDelay(loading, 1.0);
+    return {loading, nullptr, entry.metrics};
   }
-  return ResolveVersion(name, best->first, best->second);
+  return {absl::FailedPreconditionError(absl::StrCat(Named(name, found->first), " failed to load: ", entry.error)),
+          nullptr, entry.metrics};
+}
+
+// The highest version that is ready; else the highest that loads; else the highest, whose error is the answer.
+Repository::Versions::const_iterator Repository::Latest(const Versions& versions) {
+  const auto rank = [](const Entry& entry) { return entry.loaded ? 2 : entry.state == ModelState::kLoading ? 1 : 0; };
+  auto latest = versions.begin();
+  for (auto version = versions.begin(); version != versions.end(); ++version) {
+    if (rank(version->second) >= rank(latest->second)) latest = version;
+  }
+  return latest;
 }
 
 std::vector<ModelStatus> Repository::List() const {

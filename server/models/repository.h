@@ -1,7 +1,7 @@
-// The models that the server has: what lies in <root>/<name>/<version>/, what of it is loaded, and what failed.
+// The models in <root>/<name>/<version>/, loaded, loading or failed.
 //
-// A request's model name is only ever a key of a map here; paths come from listing the folder. A version that fails to
-// load, or to load again, never takes the place of one that serves.
+// The name in a request is only used as the key of a map; paths come from listing the folder. A version that fails to
+// load, or to load again, never replaces one that serves.
 #ifndef EDGEWISE_SERVER_MODELS_REPOSITORY_H_
 #define EDGEWISE_SERVER_MODELS_REPOSITORY_H_
 
@@ -23,7 +23,7 @@
 
 namespace edgewise::server {
 
-// A version that is ready. Immutable; requests that use it keep it alive.
+// A version that is ready. Immutable; requests in flight share its ownership.
 struct LoadedModel {
   std::string name;
   int64_t version = 0;
@@ -37,18 +37,18 @@ struct ModelStatus {
   std::string name;
   int64_t version = 0;
   ModelState state = ModelState::kLoading;
-  std::string error;                          // why it failed; of a version that serves: why its last reload failed
+  std::string error;                          // of the load, or of the last reload of a version that serves
   std::shared_ptr<const LoadedModel> loaded;  // null unless it serves
 };
 
-// What a request's name and version mean.
+// The version that a request names.
 struct Resolved {
   absl::Status status;
   std::shared_ptr<const LoadedModel> loaded;  // when OK
-  ModelMetrics* metrics = nullptr;            // never null: `_other` for what the repository lacks
+  ModelMetrics* metrics = nullptr;            // never null: `_other` for a version that the repository lacks
 };
 
-// A version that Load() should load.
+// A version to load.
 struct LoadJob {
   std::string name;
   int64_t version = 0;
@@ -62,35 +62,36 @@ bool IsModelName(const std::string& name);
 // Any thread, except where a method says otherwise.
 class Repository {
  public:
-  // `metrics` must outlive the repository. `limits`: what a model that generates takes memory for when it is loaded.
+  // `metrics` must outlive the repository. `limits`: the generations that memory is reserved for when a model
+  // that generates is loaded.
   Repository(std::string root, Metrics& metrics, GenerationLimits limits = {})
       : root_(std::move(root)), metrics_(metrics), limits_(limits) {}
 
-  // Called after every change of state, on the thread that made it, without a lock held. Set before use.
+  // `listener` is called after every change of state, on the thread that made it, without a lock held. Call before use.
   void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
 
-  // Lists the folder: forgets versions that are gone, and returns what is new, changed, or failed before. Names and
-  // entries that are not models are logged and left alone, symbolic links too. A model whose folder cannot be read is
-  // logged and keeps the versions it has. A model or a repository without any version is logged, with the remedy. One
-  // thread at a time. NOT_FOUND: the folder itself cannot be read.
+  // Lists the folder, forgets versions that are no longer there, and returns those that are new, changed, or failed
+  // before. Entries that are not models are logged and ignored, symbolic links too. A model whose folder cannot be read
+  // is logged and keeps its versions. A model or a repository without a version is logged, with the remedy. One thread
+  // at a time. NOT_FOUND: the folder itself cannot be read.
   absl::StatusOr<std::vector<LoadJob>> Scan();
   // Loads one version; only on the thread that uses `backend`.
   void Load(const LoadJob& job, Backend& backend);
 
-  // Version 0: the highest that is ready. NOT_FOUND: not there. FAILED_PRECONDITION: it failed to load. UNAVAILABLE: it
-  // loads.
+  // Version 0: the highest that is ready. INVALID_ARGUMENT: no name of a model, or a negative version, which counts for
+  // the metrics of version 0. NOT_FOUND: not there. FAILED_PRECONDITION: it failed to load. UNAVAILABLE: it loads.
   Resolved Resolve(const std::string& name, int64_t version) const;
   std::vector<ModelStatus> List() const;  // by name, then version
-  // Whether nothing waits for its first load.
+  // Whether every version was loaded or failed at least once.
   bool settled() const;
-  // Every version becomes DRAINING in List().
+  // Makes every loaded version DRAINING in List().
   void SetDraining();
 
  private:
   struct Entry {
     ModelState state = ModelState::kLoading;
     std::string error;
-    std::string fingerprint;  // that was loaded, or tried, last
+    std::string fingerprint;  // of the files that were last loaded or tried
     std::shared_ptr<const LoadedModel> loaded;
     ModelMetrics* metrics = nullptr;
   };
@@ -99,9 +100,9 @@ class Repository {
   // `unreadable`: models whose folder could not be listed whole.
   std::vector<LoadJob> ListFolder(absl::Status& status, std::set<std::string>& unreadable) const;
   absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend) const;
-  // NOT_FOUND, with names that there are.
+  // NOT_FOUND, with the names of known models.
   absl::Status UnknownModel(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Resolved ResolveVersion(const std::string& name, int64_t version, const Entry& entry) const;
+  static Versions::const_iterator Latest(const Versions& versions);  // `versions` is not empty
 
   const std::string root_;
   Metrics& metrics_;

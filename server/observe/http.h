@@ -1,5 +1,5 @@
-// The HTTP port: GET /metrics and GET /healthz, nothing else. A single thread of its own, so a slow scraper never holds
-// up a request.
+// The HTTP port: GET /metrics and GET /healthz only. It has one thread of its own, so a slow scraper never delays a
+// request.
 #ifndef EDGEWISE_SERVER_OBSERVE_HTTP_H_
 #define EDGEWISE_SERVER_OBSERVE_HTTP_H_
 
@@ -17,12 +17,12 @@ struct HttpHandlers {
   std::function<bool(std::string* json)> healthy;  // fills the body; true: 200, false: 503
 };
 
-// Requests are at most 8 KiB with an empty body; a connection answers one request, may take `timeout` to send it and as
-// long to take the answer, and at most 64 are open at once.
+// A request has at most 8 KiB and no body. A connection answers one request; the client has `timeout` to send it and
+// again to read the answer. At most 64 connections are open at once.
 class HttpServer {
  public:
-  // Listens on "host:port" (port 0: any). INVALID_ARGUMENT: not an address; ALREADY_EXISTS: the port is taken. The
-  // handlers are called on the server's thread.
+  // Listens on "host:port" (port 0: any free one). INVALID_ARGUMENT: not an address; ALREADY_EXISTS: the port is taken.
+  // The handlers are called on the thread of this server.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const std::string& address, HttpHandlers handlers,
                                                            std::chrono::milliseconds timeout = std::chrono::seconds(2));
   // Closes all connections.

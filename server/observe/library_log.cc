@@ -27,9 +27,9 @@ void Write(const char* library, bool error, const std::string& message) {
 
 void OnGrpcMessage(gpr_log_func_args* arguments) {
   const std::string message = arguments->message;
-  // A port that cannot be listened on: Server::Start says so, and the process ends.
-  const bool said = message.find("No address added out of total") != std::string::npos;
-  Write("grpc", arguments->severity == GPR_LOG_SEVERITY_ERROR && !said, message);
+  // A port that cannot be listened on: Server::Start reports it, and the process ends.
+  const bool reported = message.find("No address added out of total") != std::string::npos;
+  Write("grpc", arguments->severity == GPR_LOG_SEVERITY_ERROR && !reported, message);
 }
 
 void OnProtobufMessage(google::protobuf::LogLevel level, const char*, int, const std::string& message) {

@@ -1,5 +1,5 @@
-// One JSON object a line on stderr. Strings are escaped and cut at 256 bytes; requests' contents are never logged.
-// Lines are written by a thread of their own; when stderr does not take them, the oldest are dropped. Any thread.
+// The log: one JSON object per line on stderr. Strings are escaped and cut at 256 bytes; contents of requests are never
+// logged. A thread of its own writes the lines; while stderr blocks, the oldest lines are dropped. Any thread.
 #ifndef EDGEWISE_SERVER_OBSERVE_LOG_H_
 #define EDGEWISE_SERVER_OBSERVE_LOG_H_
 
@@ -15,7 +15,7 @@ namespace edgewise::server {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-// debug | info | warning | error | off; anything else: false.
+// Parses debug, info, warning, error or off. False: any other name.
 bool ParseLogLevel(const std::string& name, LogLevel& level);
 
 struct LogField {
@@ -32,25 +32,26 @@ struct LogField {
   std::variant<std::string, int64_t, uint64_t, double> value;
 };
 
-// Before the first line; without it nothing is written. StopLog writes what is left; false: stderr did not take it
-// within a second, and the thread that writes still waits: leave with _exit.
+// Nothing is written before StartLog. StopLog writes the lines that are left; false: stderr blocked for a second and
+// the writing thread still waits for it, so leave with _exit.
 void StartLog(LogLevel least);
 bool StopLog();
 
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
-// The body of a line, without braces, time and level: what Log writes.
+// The body of the line that Log writes, without braces, time and level.
 std::string LogBody(std::string_view event, std::initializer_list<LogField> fields);
 
-// A JSON string with its quotes: printable ASCII as it is, everything else escaped, cut at `max_bytes`.
+// A JSON string with its quotes, cut at `max_bytes`. All but printable ASCII is escaped.
 std::string JsonString(std::string_view text, size_t max_bytes = 256);
 
-// At most `lines` a second for each key; says how many were held back. Keys come from a closed set. Not thread-safe.
+// Limits a log to `lines` per second and key, and counts the lines held back. Keys come from a closed set. Not
+// thread-safe.
 class LogLimiter {
  public:
   explicit LogLimiter(int lines = 10) : lines_(lines) {}
 
-  // Whether to write a line now; `suppressed` becomes the number held back since the last one.
+  // Whether to write a line now. `suppressed` becomes the number of lines held back since the last one.
   bool Allow(const std::string& key, std::chrono::steady_clock::time_point now, uint64_t& suppressed);
 
  private:

@@ -1,5 +1,4 @@
-// Names, help, labels and buckets of every metric. Included by the .cc files of metrics only: prometheus-cpp stays
-// there.
+// Names, help and buckets of every metric. Only metrics.cc includes this, and with it prometheus-cpp.
 #ifndef EDGEWISE_SERVER_OBSERVE_METRIC_FAMILIES_H_
 #define EDGEWISE_SERVER_OBSERVE_METRIC_FAMILIES_H_
 
@@ -28,7 +27,7 @@ using Buckets = prometheus::Histogram::BucketBoundaries;
 struct MetricFamilies {
   MetricFamilies();
 
-  absl::Mutex mutex;  // MetricsEvent shares it; who collects has it alone
+  absl::Mutex mutex;  // shared by MetricsEvent, exclusive to a scrape
   prometheus::Registry registry;
 
   Gauges& build_info;
@@ -99,7 +98,7 @@ inline constexpr std::array<absl::StatusCode, 10> kCodes = {
     absl::StatusCode::kUnimplemented};
 size_t CodeIndex(absl::StatusCode code);  // in kCodes
 
-// What the kernel says of this process; read at every scrape.
+// Metrics of this process, read from the kernel at every scrape.
 std::vector<prometheus::MetricFamily> ProcessMetrics();
 
 }  // namespace edgewise::server

@@ -1,5 +1,5 @@
-// The counters and histograms that Prometheus sees (docs/metrics.md). Every series exists from the moment its model is
-// known. Any thread may record. A scrape shows an event, with all that it moves, as a whole or not at all.
+// The metrics that Prometheus scrapes (docs/metrics.md). Every series exists as soon as its model is known. Any thread
+// may record. A scrape shows all changes of an event or none.
 #ifndef EDGEWISE_SERVER_OBSERVE_METRICS_H_
 #define EDGEWISE_SERVER_OBSERVE_METRICS_H_
 
@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -16,19 +17,24 @@
 #include "model/forward/result.h"
 #include "model/input/input.h"
 #include "model/model.h"
+#include "server/status_details.h"
+#include "server/task.h"
+
+namespace prometheus {
+class Gauge;
+}
 
 namespace edgewise::server {
 
-enum class Rejection { kQueueFull, kDeadline, kCancelled, kDraining, kInvalid, kBudget, kOutOfMemory, kNotReady };
 enum class Stage { kInput, kForward, kOutput };
 enum class BudgetKind { kNone, kEdges, kDensity };
 enum class Rpc { kPredict, kPredictStream, kGenerate, kListModels, kGetModel };
 
 struct MetricFamilies;
 
-// While it lives, what its thread records is one event: threads that record share the mutex, a scrape has it alone.
-// Every recording call is an event by itself, and part of the one around it. Inside one take no lock that others hold
-// while they record, and answer nobody.
+// Makes the records of its thread one event while it lives. Recording threads share the mutex; a scrape holds it alone.
+// Every recording call is an event of its own, or part of the event around it. Inside an event take no lock that others
+// hold while they record, and call no client.
 class MetricsEvent {
  public:
   explicit MetricsEvent(absl::Mutex& mutex);
@@ -41,7 +47,7 @@ class MetricsEvent {
   absl::Mutex* const outer_;  // of the event around this one
 };
 
-// The series of one loaded version. Made anew by every load; the numbers go on.
+// The series of one loaded version. Every load makes a new object; the numbers continue.
 class LoadedMetrics {
  public:
   LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version, const Model& loaded);
@@ -52,18 +58,20 @@ class LoadedMetrics {
   void ObserveStage(Stage stage, double seconds);
   void ObserveQueue(uint32_t priority, double seconds);
   void ObserveInput(const Model& model, const ModelInput& input, const InputResult& result);
-  // A generated token: its row, and how long it took since the last one (`first`: since the call arrived).
+  // A generated token: its row, and the time since the last token (`first`: since the arrival of the call).
   void ObserveToken(const Model& model, const RowEdges& row, uint32_t samples, bool first, double seconds);
-  // A generation that came to its end. utilization: of its most expensive row; < 0: no budget.
+  // A generation that ended OK. utilization: edges of its most expensive row over the budget; < 0: no budget.
   void ObserveGeneration(uint64_t prompt_tokens, uint32_t samples, double utilization, bool capped);
-  void AddGenerations(int running);
-  void AddInFlight(int requests);
-  void AddQueued(int requests, int64_t tokens);
+  // Each counts one request in its gauges while the hold lives, which may outlive this but not Metrics.
+  GaugeHold HoldInFlight();
+  GaugeHold HoldQueued(uint64_t tokens);
+  GaugeHold HoldGeneration();
   void ObserveBatch(uint32_t inputs, uint64_t tokens);
   void AddCancelledCompute(double seconds);
 
  private:
   struct Series;
+  GaugeHold Hold(std::vector<std::pair<prometheus::Gauge*, double>> amounts);
   absl::Mutex& mutex_;
   std::unique_ptr<Series> series_;
 };
@@ -79,13 +87,11 @@ class ModelMetrics {
   std::unique_ptr<LoadedMetrics> Loaded(const Model& model);
   void CountLoad(bool ok, double seconds);
   void SetReady(bool ready);
-  // The version has gone from the repository: not ready, no memory, no model_info. A later load brings them back.
+  // The version left the repository: not ready, no memory, no model_info. A later load brings these back.
   void Removed();
 
-  // Once for every Predict request.
-  void CountRequest(absl::StatusCode code, double seconds);
-  // Once for every Generate request.
-  void CountGeneration(absl::StatusCode code, double seconds);
+  // Once for every request. `rpc`: kPredict, for streams too, or kGenerate.
+  void CountRequest(Rpc rpc, absl::StatusCode code, double seconds);
   void CountRejection(Rejection reason);
 
  private:
@@ -101,13 +107,13 @@ class Metrics {
   Metrics();
   ~Metrics();
 
-  // The series of a model that the repository has; made at the first call, kept until the end.
+  // The series of a version in the repository, made by the first call and kept until the end.
   ModelMetrics& ForModel(const std::string& model, int64_t version);
-  // Requests for models that the repository lacks: labels `_other`.
+  // The series of requests for unknown models and versions, with the labels `_other`.
   ModelMetrics& other() { return *other_; }
   void CountRpc(Rpc rpc, absl::StatusCode code, int calls = 1);
 
-  // The exposition text, process_* metrics included.
+  // The exposition text, with process_* metrics.
   std::string Render() const;
 
  private:

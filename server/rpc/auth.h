@@ -1,4 +1,4 @@
-// Who may call. One gate in front of every method, health and reflection included, before a method is looked up.
+// Authentication of clients. Every call passes it before its method is looked up, health and reflection included.
 #ifndef EDGEWISE_SERVER_RPC_AUTH_H_
 #define EDGEWISE_SERVER_RPC_AUTH_H_
 
@@ -20,11 +20,11 @@ using Digest = std::array<uint8_t, 32>;
 // Bearer tokens, kept as SHA-256 digests. Immutable; any thread.
 class TokenSet {
  public:
-  // One token a line; empty lines and lines that start with # are skipped. INVALID_ARGUMENT: a token is shorter than 16
-  // or longer than 1024 characters, or there is none. NOT_FOUND: the file cannot be read.
+  // One token per line; empty lines and lines that start with # are skipped. INVALID_ARGUMENT: a token is shorter than
+  // 16 or longer than 1024 characters, or the file has none. NOT_FOUND: the file cannot be read.
   static absl::StatusOr<TokenSet> Read(const std::string& file);
 
-  // `authorization`: the header's value, "Bearer <token>". Takes as long for a wrong token as for a right one.
+  // `authorization`: the value of the header, "Bearer <token>". Wrong tokens take as long as right ones.
   bool Allows(const std::string& authorization) const;
 
  private:

@@ -6,17 +6,15 @@
 
 namespace edgewise::server {
 
-GenerateReactor::GenerateReactor(InferenceServiceImpl& service, grpc::CallbackServerContext* context,
+GenerateReactor::GenerateReactor(RpcContext& context, grpc::CallbackServerContext* call,
                                  const v1::GenerateRequest& request)
-    : service_(service), limit_(service.options_.unsent_tokens), counted_(!service.calls_.draining()) {
-  if (counted_) service_.open_calls_.fetch_add(1);
-  service_.generator_.Generate(request, ToSteady(context->deadline(), service.calls_.now()), cancelled_.get_token(),
-                               this);
+    : context_(context), open_(context.HoldCall()) {
+  context_.generator.Generate(request, ToSteady(call->deadline(), context_.calls.now()), cancelled_.get_token(), this);
 }
 
 void GenerateReactor::Advance() {
-  if (starting_) return mutex_.Unlock();       // that thread goes on
-  if (broken_ || (ended_ && !status_.ok())) {  // nobody reads the rest, or it would only delay the bad news
+  if (starting_) return mutex_.Unlock();             // that thread goes on
+  if (disconnected_ || (ended_ && !status_.ok())) {  // nobody reads the rest, or it would only delay the error
     unsent_.fetch_sub(waiting_.size());
     waiting_.clear();
   }
@@ -36,7 +34,7 @@ void GenerateReactor::Advance() {
   finished_ = true;
   const absl::Status status = status_;
   mutex_.Unlock();
-  service_.metrics_.CountRpc(Rpc::kGenerate, status.code());
+  context_.metrics.CountRpc(Rpc::kGenerate, status.code());
   Finish(ToGrpc(status));
 }
 
@@ -58,23 +56,20 @@ void GenerateReactor::OnWriteDone(bool ok) {
   if (!ok) cancelled_.request_stop();
   mutex_.Lock();
   writing_.reset();
-  const bool was_full = unsent_.fetch_sub(1) >= limit_;
-  if (!ok) broken_ = true;
-  if (was_full || !ok) service_.calls_.Wake();
+  const bool was_full = unsent_.fetch_sub(1) >= context_.options.unsent_tokens;
+  if (!ok) disconnected_ = true;
+  if (was_full || !ok) context_.calls.Wake();
   Advance();
 }
 
 void GenerateReactor::OnCancel() {
   cancelled_.request_stop();
-  service_.calls_.Wake();
+  context_.calls.Wake();
   mutex_.Lock();
-  broken_ = true;
+  disconnected_ = true;
   Advance();
 }
 
-void GenerateReactor::OnDone() {
-  if (counted_) service_.open_calls_.fetch_sub(1);
-  delete this;
-}
+void GenerateReactor::OnDone() { delete this; }
 
 }  // namespace edgewise::server

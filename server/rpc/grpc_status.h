@@ -1,4 +1,4 @@
-// Between gRPC's types and ours.
+// Conversions between the types of gRPC and those of the server.
 #ifndef EDGEWISE_SERVER_RPC_GRPC_STATUS_H_
 #define EDGEWISE_SERVER_RPC_GRPC_STATUS_H_
 
@@ -14,7 +14,7 @@
 
 namespace edgewise::server {
 
-// The numbers are the same; payloads become error details; a message is cut at 1 KiB.
+// Status codes have the same numbers. Payloads become error details (EncodeStatus); a message is cut at 1 KiB.
 inline grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   std::string message(status.message());
@@ -22,7 +22,7 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message, EncodeStatus(status));
 }
 
-// A wall-clock deadline as gRPC gives it, on the clock that says `now`; far ones are none.
+// Converts a wall-clock deadline to the clock of `now`. A deadline more than a year ahead becomes Time::max().
 inline Time ToSteady(std::chrono::system_clock::time_point deadline, Time now) {
   const auto left = deadline - std::chrono::system_clock::now();
   if (left > std::chrono::hours(24 * 365)) return Time::max();

@@ -1,8 +1,7 @@
 #include "server/rpc/service.h"
 
-#include <atomic>
+#include <memory>
 #include <stop_token>
-#include <utility>
 
 #include "server/calls/respond.h"
 #include "server/rpc/generate_stream.h"
@@ -15,92 +14,79 @@ namespace {
 // One Predict call. Deletes itself when the call is over.
 class PredictReactor final : public grpc::ServerUnaryReactor {
  public:
-  // Counts in `open` until the answer is out. A drain waits for that, so what it refuses does not count.
-  PredictReactor(Calls& calls, Predictor& predictor, Metrics& metrics, std::atomic<int64_t>& open,
-                 grpc::CallbackServerContext* context, const v1::PredictRequest& request, v1::PredictResponse* response)
-      : open_(calls.draining() ? nullptr : &open) {
-    if (open_) open_->fetch_add(1);
-    predictor.Predict(request, ToSteady(context->deadline(), calls.now()), cancelled_.get_token(), response,
-                      [this, &metrics](const absl::Status& status) {
-                        metrics.CountRpc(Rpc::kPredict, status.code());
-                        Finish(ToGrpc(status));
-                      });
-  }
+  explicit PredictReactor(RpcContext& context) : context_(context), open_(context.HoldCall()) {}
 
-  void OnCancel() override { cancelled_.request_stop(); }
-  void OnDone() override {
-    if (open_) open_->fetch_sub(1);
-    delete this;
+  // The answer may come before the return.
+  void Start(const v1::PredictRequest& request, Time deadline, v1::PredictResponse* response) {
+    context_.predictor.Predict(request, deadline, cancelled_.get_token(), response, [this](const absl::Status& status) {
+      context_.metrics.CountRpc(Rpc::kPredict, status.code());
+      Finish(ToGrpc(status));
+    });
   }
 
  private:
-  std::atomic<int64_t>* const open_;
+  void OnCancel() override { cancelled_.request_stop(); }
+  void OnDone() override { delete this; }
+
+  RpcContext& context_;
+  const std::shared_ptr<void> open_;
   std::stop_source cancelled_;
 };
 
-}  // namespace
-
-grpc::ServerUnaryReactor* InferenceServiceImpl::Predict(grpc::CallbackServerContext* context,
-                                                        const v1::PredictRequest* request,
-                                                        v1::PredictResponse* response) {
-  return new PredictReactor(calls_, predictor_, metrics_, open_calls_, context, *request, response);
-}
-
-grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* InferenceServiceImpl::PredictStream(
-    grpc::CallbackServerContext* context) {
-  return new StreamReactor(*this, context);
-}
-
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* context,
-                                                                               const v1::GenerateRequest* request) {
-  return new GenerateReactor(*this, context, *request);
-}
-
-grpc::ServerUnaryReactor* InferenceServiceImpl::ListModels(grpc::CallbackServerContext* context,
-                                                           const v1::ListModelsRequest*,
-                                                           v1::ListModelsResponse* response) {
-  for (const ModelStatus& status : repository_.List()) FillModelInfo(status, false, *response->add_models());
-  metrics_.CountRpc(Rpc::kListModels, absl::StatusCode::kOk);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* InferenceServiceImpl::GetModel(grpc::CallbackServerContext* context,
-                                                         const v1::GetModelRequest* request,
-                                                         v1::GetModelResponse* response) {
-  absl::Status status = CheckModelName(request->model());
-  if (status.ok()) status = CheckVersion(request->version());
-  if (status.ok()) {
-    // Whatever its state: the version asked for, else the highest that serves, else the highest.
-    std::vector<ModelStatus> list = repository_.List();
-    const ModelStatus* found = nullptr;
-    for (const ModelStatus& candidate : list) {
-      if (candidate.name != request->model()) continue;
-      if (request->version() != 0 && candidate.version != request->version()) continue;
-      if (!found || candidate.loaded || !found->loaded) found = &candidate;
-    }
-    if (found) {
-      FillModelInfo(*found, true, *response->mutable_model());
-    } else {
-      status = repository_.Resolve(request->model(), request->version()).status;
-      if (status.ok()) status = absl::UnavailableError("the repository is changing");
-    }
-  }
-  metrics_.CountRpc(Rpc::kGetModel, status.code());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+grpc::ServerUnaryReactor* Finished(grpc::CallbackServerContext* call, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
   reactor->Finish(ToGrpc(status));
   return reactor;
 }
 
-void InferenceServiceImpl::DrainStreams() {
-  const absl::MutexLock lock(&streams_mutex_);
-  for (StreamReactor* stream : streams_) stream->Drain();
+}  // namespace
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::Predict(grpc::CallbackServerContext* call,
+                                                        const v1::PredictRequest* request,
+                                                        v1::PredictResponse* response) {
+  auto* reactor = new PredictReactor(context_);
+  reactor->Start(*request, ToSteady(call->deadline(), context_.calls.now()), response);
+  return reactor;
 }
 
-int64_t InferenceServiceImpl::open_streams() {
-  const absl::MutexLock lock(&streams_mutex_);
-  return static_cast<int64_t>(streams_.size());
+grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* InferenceServiceImpl::PredictStream(
+    grpc::CallbackServerContext* call) {
+  return new StreamReactor(context_, call);
+}
+
+grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* call,
+                                                                               const v1::GenerateRequest* request) {
+  return new GenerateReactor(context_, call, *request);
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::ListModels(grpc::CallbackServerContext* call,
+                                                           const v1::ListModelsRequest*,
+                                                           v1::ListModelsResponse* response) {
+  for (const ModelStatus& status : context_.repository.List()) FillModelInfo(status, false, *response->add_models());
+  context_.metrics.CountRpc(Rpc::kListModels, absl::StatusCode::kOk);
+  return Finished(call, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* InferenceServiceImpl::GetModel(grpc::CallbackServerContext* call,
+                                                         const v1::GetModelRequest* request,
+                                                         v1::GetModelResponse* response) {
+  // In any state: the version asked for, else the highest that serves, else the highest.
+  const std::vector<ModelStatus> list = context_.repository.List();
+  const ModelStatus* found = nullptr;
+  for (const ModelStatus& candidate : list) {
+    if (candidate.name != request->model()) continue;
+    if (request->version() != 0 && candidate.version != request->version()) continue;
+    if (!found || candidate.loaded || !found->loaded) found = &candidate;
+  }
+  absl::Status status;
+  if (found) {
+    FillModelInfo(*found, true, *response->mutable_model());
+  } else {
+    status = context_.repository.Resolve(request->model(), request->version()).status;
+    if (status.ok()) status = absl::UnavailableError("the repository is changing");
+  }
+  context_.metrics.CountRpc(Rpc::kGetModel, status.code());
+  return Finished(call, status);
 }
 
 }  // namespace edgewise::server

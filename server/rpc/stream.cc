@@ -5,23 +5,50 @@
 #include "absl/strings/str_cat.h"
 #include "server/rpc/grpc_status.h"
 #include "server/status_details.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
+namespace {
 
-StreamReactor::StreamReactor(InferenceServiceImpl& service, grpc::CallbackServerContext* context)
-    : service_(service), deadline_(ToSteady(context->deadline(), service.calls_.now())) {
-  {
-    const absl::MutexLock lock(&service_.streams_mutex_);
-    service_.streams_.insert(this);
-  }
+void SetError(const absl::Status& status, v1::PredictStreamResponse& response) {
+  const grpc::Status wire = ToGrpc(status);
+  response.mutable_error()->set_code(wire.error_code());
+  response.mutable_error()->set_message(wire.error_message());
+}
+
+}  // namespace
+
+void OpenRpcs::AddStream(StreamReactor* stream) {
+  const absl::MutexLock lock(&mutex_);
+  streams_.insert(stream);
+}
+
+void OpenRpcs::RemoveStream(StreamReactor* stream) {
+  const absl::MutexLock lock(&mutex_);
+  streams_.erase(stream);
+}
+
+void OpenRpcs::DrainStreams() {
+  const absl::MutexLock lock(&mutex_);
+  for (StreamReactor* stream : streams_) stream->Drain();
+}
+
+int64_t OpenRpcs::streams() const {
+  const absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(streams_.size());
+}
+
+StreamReactor::StreamReactor(RpcContext& context, grpc::CallbackServerContext* call)
+    : context_(context), deadline_(ToSteady(call->deadline(), context.calls.now())) {
+  context_.open.AddStream(this);
   mutex_.Lock();
-  if (service_.calls_.draining()) draining_ = half_closed_ = true;
+  if (context_.calls.draining()) draining_ = half_closed_ = true;
   Advance();
 }
 
 void StreamReactor::Advance() {
   while (true) {
-    if (broken_ || finished_) {
+    if (disconnected_ || finished_) {
       in_flight_ -= static_cast<uint32_t>(ready_.size());
       ready_.clear();
     }
@@ -32,7 +59,7 @@ void StreamReactor::Advance() {
       ++starting_;
       mutex_.Unlock();
       StartWrite(response);
-    } else if (!reading_ && !half_closed_ && in_flight_ < service_.options_.stream_in_flight) {
+    } else if (!reading_ && !half_closed_ && in_flight_ < context_.options.stream_in_flight) {
       reading_ = true;
       ++starting_;
       mutex_.Unlock();
@@ -52,7 +79,7 @@ void StreamReactor::Advance() {
     status = ShuttingDown();
   }
   mutex_.Unlock();
-  service_.metrics_.CountRpc(Rpc::kPredictStream, status.code());
+  context_.metrics.CountRpc(Rpc::kPredictStream, status.code());
   Finish(ToGrpc(status));
 }
 
@@ -72,42 +99,30 @@ void StreamReactor::OnReadDone(bool ok) {
   const bool duplicate = !ids_.insert(id).second;
   mutex_.Unlock();
   auto response = std::make_unique<v1::PredictStreamResponse>();
+  response->set_request_id(id);
   if (duplicate) {
-    response->set_request_id(id);
-    response->mutable_error()->set_code(static_cast<int32_t>(absl::StatusCode::kInvalidArgument));
-    response->mutable_error()->set_message(
-        absl::StrCat("request_id is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
-    ModelMetrics& metrics = service_.calls_.MetricsOf(request_.model(), request_.version());
-    {
-      const MetricsEvent event = metrics.Event();
-      metrics.CountRequest(absl::StatusCode::kInvalidArgument, 0.0);
-      metrics.CountRejection(Rejection::kInvalid);
-    }
+    const absl::Status refused = FieldError(
+        "request_id", absl::StrCat("is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
+    context_.calls.CountUnadmitted(request_.model(), request_.version(), refused);
+    SetError(refused, *response);
     mutex_.Lock();
-    reading_ = false;
     ready_.push_back(std::move(response));
-    return Advance();
+  } else {
+    v1::PredictResponse* answer = response->mutable_response();
+    // std::function wants a copyable closure.
+    auto shared = std::make_shared<std::unique_ptr<v1::PredictStreamResponse>>(std::move(response));
+    context_.predictor.Predict(request_, deadline_, cancelled_.get_token(), answer,
+                               [this, shared](const absl::Status& status) { Answer(std::move(*shared), status); });
+    mutex_.Lock();
   }
-  v1::PredictResponse* answer = response->mutable_response();
-  // std::function wants a copyable closure.
-  auto shared = std::make_shared<std::unique_ptr<v1::PredictStreamResponse>>(std::move(response));
-  service_.predictor_.Predict(request_, deadline_, cancelled_.get_token(), answer,
-                              [this, id, shared](absl::Status status) { Answer(id, std::move(*shared), status); });
-  mutex_.Lock();
   reading_ = false;
   Advance();
 }
 
-void StreamReactor::Answer(const std::string& request_id, std::unique_ptr<v1::PredictStreamResponse> response,
-                           const absl::Status& status) {
-  response->set_request_id(request_id);
-  if (!status.ok()) {
-    const grpc::Status wire = ToGrpc(status);
-    response->mutable_error()->set_code(wire.error_code());
-    response->mutable_error()->set_message(wire.error_message());
-  }
+void StreamReactor::Answer(std::unique_ptr<v1::PredictStreamResponse> response, const absl::Status& status) {
+  if (!status.ok()) SetError(status, *response);
   mutex_.Lock();
-  ids_.erase(request_id);
+  ids_.erase(response->request_id());
   ready_.push_back(std::move(response));
   Advance();
 }
@@ -116,14 +131,14 @@ void StreamReactor::OnWriteDone(bool ok) {
   mutex_.Lock();
   writing_.reset();
   --in_flight_;
-  if (!ok) broken_ = half_closed_ = true;
+  if (!ok) disconnected_ = half_closed_ = true;
   Advance();
 }
 
 void StreamReactor::OnCancel() {
   cancelled_.request_stop();
   mutex_.Lock();
-  broken_ = half_closed_ = true;
+  disconnected_ = half_closed_ = true;
   Advance();
 }
 
@@ -134,10 +149,7 @@ void StreamReactor::Drain() {
 }
 
 void StreamReactor::OnDone() {
-  {
-    const absl::MutexLock lock(&service_.streams_mutex_);
-    service_.streams_.erase(this);
-  }
+  context_.open.RemoveStream(this);
   delete this;
 }
 

@@ -28,27 +28,20 @@ TaskPtr Batcher::Line::Pop() {
   return task;
 }
 
-void Batcher::Line::TakeEnded(Time now, std::vector<EndedTask>& dead) {
+void Batcher::Line::TakeEnded(Time now, std::vector<EndedTask>& ended) {
   for (std::deque<TaskPtr>& level : levels) {
-    std::deque<TaskPtr> live;
-    bool changed = false;
     for (TaskPtr& task : level) {
-      absl::Status alive = Alive(*task, now);
-      if (alive.ok()) continue;
+      absl::Status reason = CancelledOrExpired(*task, now);
+      if (reason.ok()) continue;
       cost -= task->cost;
-      dead.push_back({std::move(task), std::move(alive)});
-      changed = true;
+      ended.push_back({std::move(task), std::move(reason)});
     }
-    if (!changed) continue;
-    for (TaskPtr& task : level) {
-      if (task) live.push_back(std::move(task));
-    }
-    level = std::move(live);
+    std::erase(level, nullptr);
   }
 }
 
 absl::Status Batcher::Add(TaskPtr& task, Time now) {
-  if (absl::Status alive = Alive(*task, now); !alive.ok()) return alive;
+  if (absl::Status reason = CancelledOrExpired(*task, now); !reason.ok()) return reason;
   Line& line = task->generation ? generations_ : requests_;
   const char* what = task->generation ? " generations wait" : " requests wait";
   const size_t waiting = line.size();
@@ -62,7 +55,7 @@ absl::Status Batcher::Add(TaskPtr& task, Time now) {
   if (!full.empty()) {
     absl::Status status = absl::ResourceExhaustedError(full);
     SetRetryDelay(status, RetryDelaySeconds(line));
-    return status;
+    return WithRejection(std::move(status), Rejection::kQueueFull);
   }
   line.cost += task->cost;
   const uint32_t level = std::clamp(task->priority, 1u, kPriorityLevels);
@@ -71,10 +64,10 @@ absl::Status Batcher::Add(TaskPtr& task, Time now) {
 }
 
 std::vector<EndedTask> Batcher::TakeEnded(Time now) {
-  std::vector<EndedTask> dead;
-  requests_.TakeEnded(now, dead);
-  generations_.TakeEnded(now, dead);
-  return dead;
+  std::vector<EndedTask> ended;
+  requests_.TakeEnded(now, ended);
+  generations_.TakeEnded(now, ended);
+  return ended;
 }
 
 std::vector<TaskPtr> Batcher::TakeAll() {

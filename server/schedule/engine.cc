@@ -2,9 +2,11 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "model/forward/pass.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
@@ -12,16 +14,14 @@
 #include "server/status_details.h"
 
 namespace edgewise::server {
-namespace {
 
-// A batch while it runs: the inputs of all tasks in one list, and which of them belong to which task.
-struct Running {
+// The tasks that run together: their inputs in one list, and which of them belong to which task.
+struct Engine::RunningBatch {
   struct Member {
     TaskPtr task;  // null once answered
     int64_t first_input = 0;
     int64_t num_inputs = 0;
     double queue_seconds = 0.0;
-    double cancelled_seconds = 0.0;
   };
 
   std::vector<Member> members;
@@ -29,14 +29,25 @@ struct Running {
   uint64_t tokens = 0;
   double compute_seconds = 0.0;  // in its own layers: generations take their steps between them
 
-  bool AnyLive() const {
-    for (const Member& member : members) {
-      if (member.task) return true;
+  RunningBatch(std::vector<TaskPtr> tasks, Time start) {
+    for (TaskPtr& task : tasks) {
+      members.push_back({nullptr, static_cast<int64_t>(inputs.size()), static_cast<int64_t>(task->inputs.size()),
+                         Seconds(start - task->queued)});
+      tokens += task->tokens;
+      for (ModelInput& input : task->inputs) {
+        input.stopping = task->stopping;
+        inputs.push_back(std::move(input));
+      }
+      members.back().task = std::move(task);
     }
-    return false;
   }
 
-  void Answer(Member& member, absl::Status status, std::vector<InputResult> results) {
+  bool AllAnswered() const {
+    return std::none_of(members.begin(), members.end(), [](const Member& member) { return member.task != nullptr; });
+  }
+
+  void Answer(Member& member, absl::Status status, std::vector<InputResult> results = {},
+              double cancelled_share = 0.0) {
     TaskResult result;
     if (status.ok()) {
       const auto first = inputs.begin() + member.first_input;
@@ -46,27 +57,40 @@ struct Running {
     result.results = std::move(results);
     result.queue_seconds = member.queue_seconds;
     result.compute_seconds = compute_seconds;
-    result.cancelled_seconds = member.cancelled_seconds;
+    result.cancelled_seconds = compute_seconds * cancelled_share;
     result.batch_inputs = static_cast<uint32_t>(inputs.size());
     result.batch_tokens = tokens;
     std::exchange(member.task, nullptr)->done(std::move(result));
   }
-};
 
-// OK, or the first input that has no result.
-absl::Status TakeResults(Pass& pass, const Running::Member& member, std::vector<InputResult>& results) {
-  absl::Status status;
-  for (int64_t i = 0; i < member.num_inputs; ++i) {
-    results.push_back(pass.TakeResult(member.first_input + i));
-    const absl::Status& of_input = results.back().status;
-    if (status.ok() && !of_input.ok()) {
-      status = absl::Status(of_input.code(), "inputs[" + std::to_string(i) + "] " + std::string(of_input.message()));
+  // Takes the tasks that nobody waits for out of the pass; all of them at a shutdown.
+  void CancelEnded(Pass& pass, Time now, bool shutdown) {
+    for (Member& member : members) {
+      if (!member.task) continue;
+      absl::Status reason = shutdown ? ShuttingDown() : CancelledOrExpired(*member.task, now);
+      if (reason.ok()) continue;
+      for (int64_t i = 0; i < member.num_inputs; ++i) pass.Cancel(member.first_input + i, reason);
+      Answer(member, std::move(reason), {}, static_cast<double>(member.task->tokens) / static_cast<double>(tokens));
     }
   }
-  return status;
-}
 
-}  // namespace
+  // Answers with the results of the pass; a task with an input that has none gets the status of the first such.
+  void AnswerResults(Pass& pass) {
+    for (Member& member : members) {
+      if (!member.task) continue;
+      absl::Status status;
+      std::vector<InputResult> results;
+      for (int64_t i = 0; i < member.num_inputs; ++i) {
+        results.push_back(pass.TakeResult(member.first_input + i));
+        const absl::Status& of_input = results.back().status;
+        if (status.ok() && !of_input.ok()) {
+          status = absl::Status(of_input.code(), absl::StrCat("inputs[", i, "] ", of_input.message()));
+        }
+      }
+      Answer(member, std::move(status), std::move(results));
+    }
+  }
+};
 
 void Engine::Start() {
   thread_ = std::thread([this] {
@@ -86,12 +110,12 @@ void Engine::Run() {
     if (work.end() && generations_.empty()) return;
     if (work.job) work.job();
     if (work.generation) generations_.Start(std::move(work.generation));
-    generations_.EndCancelled();
+    generations_.AnswerEnded();
     if (!work.batch.empty()) {
       RunBatch(std::move(work.batch));
     } else {
       generations_.Step();
-      owed_seconds_ = 0.0;  // nobody competes
+      generation_seconds_ = 0.0;  // no batch competes
     }
     after_work_();
   }
@@ -99,82 +123,54 @@ void Engine::Run() {
 
 void Engine::ShareWithGenerations(double seconds) {
   while (TaskPtr task = queue_.NextGeneration(generations_.room())) generations_.Start(std::move(task));
-  owed_seconds_ += seconds;
-  while (owed_seconds_ > 0.0) {
+  generation_seconds_ += seconds;
+  while (generation_seconds_ > 0.0) {
     const Time start = queue_.now();
-    generations_.EndCancelled();
+    generations_.AnswerEnded();
     if (!generations_.Step()) {
-      owed_seconds_ = 0.0;
+      generation_seconds_ = 0.0;
     } else {
-      owed_seconds_ -= Seconds(queue_.now() - start);
+      generation_seconds_ -= Seconds(queue_.now() - start);
     }
   }
 }
 
-void Engine::RunBatch(std::vector<TaskPtr> batch) {
-  Running running;
+void Engine::RunBatch(std::vector<TaskPtr> tasks) {
   const Time start = queue_.now();
-  const std::shared_ptr<const LoadedModel> model = batch.front()->model;
-  const size_t requests = batch.size();
-  for (TaskPtr& task : batch) {
-    Running::Member member;
-    member.first_input = static_cast<int64_t>(running.inputs.size());
-    member.num_inputs = static_cast<int64_t>(task->inputs.size());
-    member.queue_seconds = Seconds(start - task->queued);
-    running.tokens += task->tokens;
-    for (ModelInput& input : task->inputs) {
-      input.stopping = task->stopping;
-      running.inputs.push_back(std::move(input));
-    }
-    member.task = std::move(task);
-    running.members.push_back(std::move(member));
-  }
-  LoadedMetrics& metrics = *model->metrics;
+  const std::shared_ptr<const LoadedModel> model = tasks.front()->model;
+  const size_t requests = tasks.size();
+  RunningBatch batch(std::move(tasks), start);
   {
-    const MetricsEvent event = metrics.Event();
-    metrics.AddQueued(-static_cast<int>(requests), -static_cast<int64_t>(running.tokens));
-    metrics.ObserveBatch(static_cast<uint32_t>(running.inputs.size()), running.tokens);
+    const MetricsEvent event = model->metrics->Event();
+    for (RunningBatch::Member& member : batch.members) member.task->gauge.reset();
+    model->metrics->ObserveBatch(static_cast<uint32_t>(batch.inputs.size()), batch.tokens);
   }
-
-  Pass pass(*model->model, running.inputs, {});
-  const auto drop_dead = [&](bool aborted) {
-    const Time now = queue_.now();
-    for (Running::Member& member : running.members) {
-      if (!member.task) continue;
-      absl::Status alive = aborted ? ShuttingDown() : Alive(*member.task, now);
-      if (alive.ok()) continue;
-      for (int64_t i = 0; i < member.num_inputs; ++i) pass.Cancel(member.first_input + i, alive);
-      const double share = static_cast<double>(member.task->tokens) / static_cast<double>(running.tokens);
-      member.cancelled_seconds = running.compute_seconds * share;
-      running.Answer(member, std::move(alive), {});
-    }
-  };
-  while (!pass.done()) {
-    drop_dead(queue_.aborted());
-    if (!running.AnyLive()) return;
-    queue_.AnswerEnded();
-    const Time step_start = queue_.now();
-    absl::Status step = pass.Step();
-    const double step_seconds = Seconds(queue_.now() - step_start);
-    running.compute_seconds += step_seconds;
-    if (step.ok()) {
-      ShareWithGenerations(step_seconds);
-      continue;
-    }
-    step = DeviceFailure(step);
-    for (Running::Member& member : running.members) {
-      if (member.task) running.Answer(member, step, {});
-    }
-    return;
-  }
-  drop_dead(false);  // one that went in the last step may have no result
+  Pass pass(*model->model, batch.inputs, {});
+  if (!RunSteps(pass, batch)) return;
+  batch.CancelEnded(pass, queue_.now(), false);  // a task that ended in the last step may have no result
   queue_.RecordBatch(requests, Seconds(queue_.now() - start));
-  for (Running::Member& member : running.members) {
-    if (!member.task) continue;
-    std::vector<InputResult> results;
-    absl::Status status = TakeResults(pass, member, results);
-    running.Answer(member, std::move(status), std::move(results));
+  batch.AnswerResults(pass);
+}
+
+bool Engine::RunSteps(Pass& pass, RunningBatch& batch) {
+  while (!pass.done()) {
+    batch.CancelEnded(pass, queue_.now(), queue_.cancelled());
+    if (batch.AllAnswered()) return false;
+    queue_.AnswerEnded();
+    const Time start = queue_.now();
+    absl::Status step = pass.Step();
+    const double seconds = Seconds(queue_.now() - start);
+    batch.compute_seconds += seconds;
+    if (!step.ok()) {
+      step = DeviceFailure(step);
+      for (RunningBatch::Member& member : batch.members) {
+        if (member.task) batch.Answer(member, step);
+      }
+      return false;
+    }
+    ShareWithGenerations(seconds);
   }
+  return true;
 }
 
 }  // namespace edgewise::server

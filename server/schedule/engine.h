@@ -1,7 +1,7 @@
-// The one thread that uses the backend: it takes work from the queue, loads models, runs batches layer by layer and
-// generations step by step, and answers every task exactly once. Between layers it looks at deadlines, cancellation and
-// shutdown; a client that goes ends its work inside a layer too (Task::stopping). A batch and the generations that
-// compete with it get the device for equal times, by turns.
+// The one thread that uses the backend. The engine takes work from the queue, loads models, runs batches layer by layer
+// and generations step by step, and answers every task exactly once. Between layers it checks deadlines, cancellation
+// and shutdown; cancellation also ends work inside a layer (Task::stopping). A batch and the generations that compete
+// with it get the device by turns, for equal times.
 #ifndef EDGEWISE_SERVER_SCHEDULE_ENGINE_H_
 #define EDGEWISE_SERVER_SCHEDULE_ENGINE_H_
 
@@ -13,31 +13,40 @@
 #include "server/schedule/generations.h"
 #include "server/schedule/queue.h"
 
+namespace edgewise {
+class Pass;
+}
+
 namespace edgewise::server {
 
 class Engine {
  public:
-  // `queue` must outlive the engine. `after_work` is called on the engine's thread after everything it does.
+  // `queue` must outlive the engine. `after_work` is called on the engine's thread after each job, batch or step.
   Engine(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes, Clock::duration unread_timeout,
          std::function<void()> after_work)
       : queue_(queue),
         generations_(queue, max_generations, max_cache_bytes, unread_timeout),
         after_work_(std::move(after_work)) {}
-  // The queue must be closed: waits for the work that is left.
+  // The queue must be closed. Waits for the work that is left.
   ~Engine() { Join(); }
 
   void Start();
   void Join();
 
  private:
+  struct RunningBatch;
+
   void Run();
-  void RunBatch(std::vector<TaskPtr> batch);
-  // After a layer of a batch that took `seconds`: starts generations that wait, and gives them as much time.
+  void RunBatch(std::vector<TaskPtr> tasks);
+  // Runs the layers of a batch. False: every task is answered, with an error.
+  bool RunSteps(Pass& pass, RunningBatch& batch);
+  // After a layer of a batch that took `seconds`: starts waiting generations and gives generations as much time.
   void ShareWithGenerations(double seconds);
 
   TaskQueue& queue_;
-  Generations generations_;    // this and the next two are used by thread_ only
-  double owed_seconds_ = 0.0;  // to the generations; < 0: their last step took more than was owed
+  // Used by thread_ only, both.
+  Generations generations_;
+  double generation_seconds_ = 0.0;  // that generations may take before the next layer; < 0: they took more than that
   const std::function<void()> after_work_;
   std::thread thread_;
 };

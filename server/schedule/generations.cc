@@ -10,16 +10,15 @@
 #include "server/observe/metrics.h"
 #include "server/schedule/device_failure.h"
 #include "server/status_details.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
 
-// "max_edges is ..." of the model, as the request's field.
-absl::Status OfBudget(const absl::Status& status) {
+// The error of a generation that could not start: a row cannot keep the budget, or the device failed.
+absl::Status StartFailure(const absl::Status& status) {
   if (!absl::IsInvalidArgument(status)) return DeviceFailure(status);
-  const std::string message(status.message());
-  return InvalidFieldMessage(absl::StrCat("budget.", message.substr(0, message.find(' '))),
-                             absl::StrCat("budget.", message));
+  return WithRejection(Within("budget", status), Rejection::kBudget);
 }
 
 }  // namespace
@@ -44,35 +43,34 @@ void Generations::Start(TaskPtr task) {
   {
     LoadedMetrics& metrics = *started.model->metrics;
     const MetricsEvent event = metrics.Event();
-    metrics.AddQueued(-1, -static_cast<int64_t>(started.tokens));
-    metrics.AddGenerations(1);  // until its answer is counted
+    started.gauge = metrics.HoldGeneration();
   }
   started.generation->options.stopping = started.stopping;
   cache_bytes_ += started.generation->cache_bytes;
   absl::StatusOr<std::unique_ptr<Generation>> generation = Generation::Create(
       *started.model->model, std::move(started.generation->prompt), std::move(started.generation->options));
   running.compute_seconds = Seconds(queue_.now() - start);
-  if (!generation.ok()) return Answer(running, OfBudget(generation.status()));
+  if (!generation.ok()) return Answer(running, StartFailure(generation.status()));
   running.generation = *std::move(generation);
   running_.push_back(std::move(running));
 }
 
-void Generations::EndCancelled() {
+void Generations::AnswerEnded() {
   const Time now = queue_.now();
-  const bool aborted = queue_.aborted();
+  const bool shutdown = queue_.cancelled();
   for (size_t left = running_.size(); left > 0; --left) {
     Running running = std::move(running_.front());
     running_.pop_front();
-    absl::Status alive = aborted ? ShuttingDown() : Alive(*running.task, now);
+    absl::Status reason = shutdown ? ShuttingDown() : CancelledOrExpired(*running.task, now);
     if (running.task->generation->ready()) running.ready = now;
-    if (alive.ok() && now - running.ready >= unread_timeout_) {
-      alive = absl::CancelledError(absl::StrCat("the client took no token for ", Seconds(unread_timeout_), " s"));
+    if (reason.ok() && now - running.ready >= unread_timeout_) {
+      reason = absl::CancelledError(absl::StrCat("the client took no token for ", Seconds(unread_timeout_), " s"));
     }
-    if (alive.ok()) {
+    if (reason.ok()) {
       running_.push_back(std::move(running));
-      continue;
+    } else {
+      Answer(running, std::move(reason), running.compute_seconds);
     }
-    Cancel(running, std::move(alive));
   }
 }
 
@@ -84,9 +82,9 @@ bool Generations::Step() {
     running_.pop_front();
     const Generation& generation = *running.generation;
     const bool begins = generation.prompt_next() && !generation.holds_rows();
-    const bool goes = running.task->generation->ready() && !(begins && prefilling);
-    if (!goes || Advance(running)) running_.push_back(std::move(running));
-    if (goes) return true;
+    const bool can_step = running.task->generation->ready() && !(begins && prefilling);
+    if (!can_step || Advance(running)) running_.push_back(std::move(running));
+    if (can_step) return true;
   }
   return false;
 }
@@ -97,11 +95,11 @@ bool Generations::Advance(Running& running) {
   const absl::Status step = running.generation->Step();
   running.compute_seconds += Seconds(queue_.now() - start);
   if (absl::IsCancelled(step)) {
-    Cancel(running, Alive(task, queue_.now()));
+    Answer(running, CancelledOrExpired(task, queue_.now()), running.compute_seconds);
     return false;
   }
   if (!step.ok()) {
-    Answer(running, step == NonFiniteOutput() ? step : DeviceFailure(step));
+    Answer(running, IsNonFiniteOutput(step) ? step : DeviceFailure(step));
     return false;
   }
   const FinishReason finish = running.generation->finish_reason();
@@ -114,10 +112,6 @@ bool Generations::Advance(Running& running) {
   return false;
 }
 
-void Generations::Cancel(Running& running, absl::Status why) {
-  Answer(running, std::move(why), running.compute_seconds);
-}
-
 void Generations::Answer(Running& running, absl::Status status, double cancelled_seconds) {
   TaskResult result;
   result.status = std::move(status);
@@ -125,7 +119,8 @@ void Generations::Answer(Running& running, absl::Status status, double cancelled
   result.compute_seconds = running.compute_seconds;
   result.cancelled_seconds = cancelled_seconds;
   result.batch_inputs = static_cast<uint32_t>(running_.size() + 1);
-  running.generation.reset();  // its memory is free before the client hears of the end
+  result.gauge = std::move(running.task->gauge);
+  running.generation.reset();  // frees its memory before the client hears of the end
   cache_bytes_ -= running.task->generation->cache_bytes;
   running.task->done(std::move(result));
 }

@@ -1,5 +1,5 @@
-// The generations that run, side by side, one step each in turn. A state machine without thread or lock: the engine
-// drives it, between the layers of its batches too.
+// The generations that run side by side, one step each in turn. A state machine without a thread or a lock: the engine
+// drives it, also between the layers of its batches.
 #ifndef EDGEWISE_SERVER_SCHEDULE_GENERATIONS_H_
 #define EDGEWISE_SERVER_SCHEDULE_GENERATIONS_H_
 
@@ -15,7 +15,7 @@ namespace edgewise::server {
 
 class Generations {
  public:
-  // `queue` gives the time and says when to stop; it must outlive this.
+  // `queue` gives the time and tells of a shutdown; it must outlive this.
   Generations(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes, Clock::duration unread_timeout)
       : queue_(queue),
         max_generations_(max_generations),
@@ -23,17 +23,18 @@ class Generations {
         unread_timeout_(unread_timeout) {}
 
   bool empty() const { return running_.empty(); }
-  // Whether none of those that run can go on: their clients have not taken what was sent.
+  // Whether no running generation can go on, because no client has taken the tokens sent.
   bool stalled() const;
   GenerationRoom room() const;
 
-  // Starts a task that fits into room(); answers it at once where the model refuses it.
+  // Starts a task that fits into room(); answers the task at once if the model refuses it.
   void Start(TaskPtr task);
-  // Ends those that are cancelled, late or shut down, and those whose client has taken nothing for unread_timeout: they
-  // keep others from running.
-  void EndCancelled();
-  // Takes one step, a layer of a prompt or a token, of the next in turn whose client keeps up; answers it if that was
-  // its last. Prompts run one after the other, so that the rows of one are in memory. False: there is none.
+  // Answers the generations that are cancelled or expired, all of them at a shutdown, and those whose client has taken
+  // nothing for unread_timeout, because they keep others from running.
+  void AnswerEnded();
+  // Runs one step (a layer of a prompt, or a token) of the next generation in turn whose client keeps up, and answers
+  // the generation after its last step. Prompts run one after the other, so that the rows of one at a time are in
+  // memory. False: no generation can take a step.
   bool Step();
 
  private:
@@ -42,13 +43,12 @@ class Generations {
     std::unique_ptr<Generation> generation;
     double queue_seconds = 0.0;
     double compute_seconds = 0.0;
-    Time ready;  // when its client last kept up
+    Time ready;  // the last time its client kept up
   };
 
-  // Takes a step; true: it goes on. None of these may be called with an entry of running_.
+  // Runs a step; false: that was the last, and the task is answered. `running` is not an entry of running_, as in
+  // Answer.
   bool Advance(Running& running);
-  // Answers one that nobody waits for any more.
-  void Cancel(Running& running, absl::Status why);
   void Answer(Running& running, absl::Status status, double cancelled_seconds = 0.0);
 
   TaskQueue& queue_;

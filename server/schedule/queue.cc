@@ -9,8 +9,8 @@ namespace {
 
 constexpr absl::Duration kAWhile = absl::Milliseconds(20);
 
-void AnswerAll(std::vector<EndedTask> dead, Time now) {
-  for (EndedTask& entry : dead) AnswerUncomputed(std::move(entry.task), std::move(entry.reason), now);
+void AnswerAll(std::vector<EndedTask> ended, Time now) {
+  for (EndedTask& entry : ended) AnswerUncomputed(std::move(entry.task), std::move(entry.reason), now);
 }
 
 }  // namespace
@@ -19,6 +19,7 @@ void AnswerUncomputed(TaskPtr task, absl::Status reason, Time now) {
   TaskResult result;
   result.status = std::move(reason);
   result.queue_seconds = Seconds(now - task->queued);
+  result.gauge = std::move(task->gauge);
   task->done(std::move(result));
 }
 
@@ -27,18 +28,18 @@ TaskQueue::TaskQueue(QueueLimits limits, std::function<Time()> clock) : clock_(s
 absl::Status TaskQueue::Push(TaskPtr task) {
   const Time now = clock_();
   task->queued = now;
-  std::vector<EndedTask> dead;
+  std::vector<EndedTask> ended;
   absl::Status status;
   {
     const absl::MutexLock lock(&mutex_);
     if (closed_) return ShuttingDown();
     status = batcher_.Add(task, now);
-    if (absl::IsResourceExhausted(status)) {  // the dead make room
-      dead = batcher_.TakeEnded(now);
-      if (!dead.empty()) status = batcher_.Add(task, now);
+    if (absl::IsResourceExhausted(status)) {  // ended tasks make room
+      ended = batcher_.TakeEnded(now);
+      if (!ended.empty()) status = batcher_.Add(task, now);
     }
   }
-  AnswerAll(std::move(dead), now);
+  AnswerAll(std::move(ended), now);
   return status;
 }
 
@@ -50,18 +51,18 @@ void TaskQueue::Post(std::function<void()> job) {
 Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
   while (true) {
     Work work;
-    std::vector<EndedTask> dead;
+    std::vector<EndedTask> ended;
     bool closed = false;
     {
       const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        if (wait == Wait::kForWork ? closed_ : woken_ || aborted()) return true;
+        if (wait == Wait::kForWork ? closed_ : woken_ || cancelled()) return true;
         return !jobs_.empty() || batcher_.HasBatch() || batcher_.HasGeneration(room);
       };
       const absl::MutexLock lock(&mutex_);
       if (wait == Wait::kForWork) mutex_.Await(absl::Condition(&due));
       if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
       woken_ = false;
-      dead = batcher_.TakeEnded(clock_());
+      ended = batcher_.TakeEnded(clock_());
       if (!jobs_.empty()) {
         work.job = std::move(jobs_.front());
         jobs_.pop_front();
@@ -72,7 +73,7 @@ Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
       closed = closed_;
       work.closed = closed_ && batcher_.size() == 0;
     }
-    AnswerAll(std::move(dead), clock_());
+    AnswerAll(std::move(ended), clock_());
     if (wait != Wait::kForWork || !work.none() || closed) return work;
   }
 }
@@ -88,13 +89,13 @@ void TaskQueue::Wake() {
 }
 
 void TaskQueue::AnswerEnded() {
-  std::vector<EndedTask> dead;
+  std::vector<EndedTask> ended;
   const Time now = clock_();
   {
     const absl::MutexLock lock(&mutex_);
-    dead = batcher_.TakeEnded(now);
+    ended = batcher_.TakeEnded(now);
   }
-  AnswerAll(std::move(dead), now);
+  AnswerAll(std::move(ended), now);
 }
 
 void TaskQueue::RecordBatch(size_t requests, double seconds) {
@@ -108,8 +109,8 @@ void TaskQueue::Close() {
   jobs_.clear();
 }
 
-void TaskQueue::Abort() {
-  aborted_.store(true, std::memory_order_relaxed);
+void TaskQueue::CancelAll() {
+  cancelled_.store(true, std::memory_order_relaxed);
   Close();
   std::vector<TaskPtr> waiting;
   {
@@ -117,9 +118,7 @@ void TaskQueue::Abort() {
     waiting = batcher_.TakeAll();
   }
   const Time now = clock_();
-  for (TaskPtr& task : waiting) {
-    AnswerUncomputed(std::move(task), ShuttingDown(), now);
-  }
+  for (TaskPtr& task : waiting) AnswerUncomputed(std::move(task), ShuttingDown(), now);
 }
 
 size_t TaskQueue::size() const {

@@ -14,22 +14,22 @@
 
 namespace edgewise::server {
 
-// What the engine does next: a job on its own thread, a generation to start, a batch, or nothing.
+// The engine's next work: a job for its thread, or a generation to start and a batch, either of which may be missing.
 struct Work {
   std::function<void()> job;
   TaskPtr generation;
   std::vector<TaskPtr> batch;
-  bool closed = false;  // nothing waits, and nothing will
+  bool closed = false;  // the queue is closed and empty
 
   bool none() const { return !job && !generation && batch.empty(); }
   bool end() const { return none() && closed; }
 };
 
-// What Next() does when nothing waits.
+// How long Next() waits while there is no work.
 enum class Wait {
-  kForWork,  // waits for work, or for the end
-  kAWhile,   // waits 20 ms at most, also for Wake()
-  kNot       // returns at once
+  kForWork,  // until there is work, or the queue is closed
+  kAWhile,   // 20 ms at most; Wake() ends the wait too
+  kNot       // not at all
 };
 
 // All methods may be called from any thread, except that one thread calls Next(). Nothing but Next() blocks; `done` of
@@ -38,26 +38,26 @@ class TaskQueue {
  public:
   explicit TaskQueue(QueueLimits limits, std::function<Time()> clock = Clock::now);
 
-  // Owns the task either way; calls its `done` iff OK is returned. Errors: Batcher::Add; UNAVAILABLE after Close.
+  // Takes the task in any case; `done` is called iff OK is returned. Errors: Batcher::Add; UNAVAILABLE after Close.
   absl::Status Push(TaskPtr task);
   // Runs on the engine's thread, before any task. Dropped after Close.
   void Post(std::function<void()> job);
 
-  // The next work; a generation only if it fits into `room`. Tasks that died waiting are answered here.
+  // The next work; a generation only if it fits into `room`. Answers the tasks that ended while they waited.
   Work Next(Wait wait = Wait::kForWork, const GenerationRoom& room = {});
-  // Answers the tasks that are cancelled or late; the engine calls it between layers.
+  // Answers the waiting tasks that are cancelled or expired; the engine calls this between layers.
   void AnswerEnded();
-  // A generation to start between the layers of a batch; null: none waits that fits.
+  // A generation to start between the layers of a batch; null: no waiting one fits.
   TaskPtr NextGeneration(const GenerationRoom& room);
-  // Ends a wait of kind kAWhile: a client took tokens, or went.
+  // Ends a wait of kind kAWhile: a client took tokens or cancelled.
   void Wake();
   void RecordBatch(size_t requests, double seconds);
 
-  // Push refuses from now on; what waits is still served.
+  // Push refuses from now on; waiting tasks are still served.
   void Close();
-  // Close, and answer what waits with UNAVAILABLE. aborted() tells the engine to drop what runs.
-  void Abort();
-  bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
+  // Closes, and answers waiting tasks with UNAVAILABLE. cancelled() tells the engine to do the same with running ones.
+  void CancelAll();
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
   Time now() const { return clock_(); }
   size_t size() const;
@@ -69,7 +69,7 @@ class TaskQueue {
   std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<bool> aborted_ = false;
+  std::atomic<bool> cancelled_ = false;
 };
 
 // Answers a task that was not computed.

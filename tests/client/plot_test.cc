@@ -8,9 +8,8 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/plot_draw.h"
 #include "client/cli/plot_layout.h"
-#include "client/cli/plot_text.h"
+#include "client/cli/plot_show.h"
 
 namespace edgewise::cli {
 namespace {
@@ -307,7 +306,7 @@ TEST(DrawPlotTest, FormatFollowsTheName) {
   const std::pair<const char*, const char*> formats[] = {{"png", "\x89PNG\r\n\x1a\n"}, {"SVG", "<?xml"}};
   for (const auto& [ending, start] : formats) {
     const std::string path = absl::StrCat(::testing::TempDir(), "edgewise_plot.", ending);
-    ASSERT_TRUE(CheckPlotPath(path).ok());
+    ASSERT_TRUE(CheckPictureName(path, "or - for the terminal").ok());
     ASSERT_TRUE(DrawPlot(*plot, path).ok());
     std::ifstream file(path, std::ios::binary);
     const std::string content{std::istreambuf_iterator<char>(file), {}};
@@ -321,7 +320,7 @@ TEST(DrawPlotTest, FormatFollowsTheName) {
 
 TEST(DrawPlotTest, OtherEndingsAreRefused) {
   for (const char* path : {"plot.pdf", "plot", "png", "plot.svg.gz"}) {
-    const absl::Status status = CheckPlotPath(path);
+    const absl::Status status = CheckPictureName(path, "or - for the terminal");
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << path;
     EXPECT_NE(status.message().find(".png or .svg"), std::string::npos) << status;
   }

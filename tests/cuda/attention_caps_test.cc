@@ -1,15 +1,18 @@
-// Edge caps on the device: the edges that the reference keeps, exactly, whatever the order in which blocks and threads
-// run; ledgers over successive calls.
+// How the device selects the edges that a cap keeps: in any order of blocks and threads, where many edges have one age
+// or nearly, and in parts. tests/kernels/cap_test.cc has which edges those are.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels/cuda/attention/age_select.h"
 #include "kernels/cuda/attention/kernels.h"
-#include "tests/cuda/attention_caps_case.h"
+#include "kernels/reference.h"
+#include "tests/cuda/device_case.h"
 #include "tests/cuda/emulator/emulator.h"
 
 namespace edgewise::cuda {
@@ -20,62 +23,53 @@ using edgewise::testing::Shape;
 using testing::CapOf;
 using testing::DeviceCase;
 using testing::DeviceCopies;
-using testing::Drawn;
-using testing::DrawnUnder;
-using testing::ExpectAsReference;
-using testing::ExpectCap;
 using testing::Get;
-using testing::kLaws;
 using testing::Select;
 
-TEST(SelectYoungestTest, KeepsWhatTheReferenceKeepsAtEveryShare) {
-  for (const Law law : kLaws) {
-    Shape shape;
-    shape.lengths = {70, 33};
-    shape.mean_rate = 0.3;
-    shape.gap_share = law == Law::kPoissonSet ? 0.2 : 0.0;
-    Case host(shape);
-    host.AddProblems(DrawnRows{.law = law, .key = {.seed = 5}}, 0);
-    host.AskForAll();
-    const uint64_t all = DrawnUnder(host, 0).edges.size();
-    for (const uint64_t cap : {all * 9 / 10, all / 2, all / 100, all, all - 1, all + 1, uint64_t{1}, uint64_t{0}}) {
-      ExpectAsReference(host, {cap}, "law " + std::to_string(static_cast<int>(law)) + " cap " + std::to_string(cap));
-      if (HasFatalFailure()) return;
+// A drawn edge in the order in which caps keep them.
+using Key = std::tuple<double, int32_t, int32_t, int32_t, int32_t>;  // age, problem, head, query, key
+
+// The draws of one cap before it keeps any.
+struct Drawn {
+  uint64_t forced = 0;
+  std::vector<Key> edges;  // ascending
+};
+
+Drawn DrawnUnder(const Case& host, int32_t cap) {
+  Drawn drawn;
+  for (size_t p = 0; p < host.problems.size(); ++p) {
+    if (host.problems[p].cap != cap) continue;
+    for (int h = 0; h < host.inputs.num_heads; ++h) {
+      for (const reference::Edge& edge : reference::DrawEdges(host.inputs, host.problems[p], h)) {
+        if (edge.forced) {
+          ++drawn.forced;
+        } else {
+          drawn.edges.emplace_back(edge.age, static_cast<int32_t>(p), h, edge.query, edge.key);
+        }
+      }
     }
   }
+  std::sort(drawn.edges.begin(), drawn.edges.end());
+  return drawn;
 }
 
-TEST(SelectYoungestTest, KeepsWhatTheReferenceKeepsInRandomCalls) {
-  std::mt19937 random(11);
-  for (int round = 0; round < 25; ++round) {
-    Shape shape;
-    shape.seed = static_cast<uint32_t>(round);
-    shape.lengths = {static_cast<int>(1 + random() % 90), static_cast<int>(1 + random() % 40), 1};
-    shape.heads = static_cast<int>(1 + random() % 3);
-    const double rates[] = {0.01, 0.1, 0.5, 2.0};
-    shape.mean_rate = rates[random() % 4];
-    shape.gap_share = random() % 3 == 0 ? 0.3 : 0.0;
-    Case host(shape);
-    DrawnRows drawn;
-    drawn.law = static_cast<Law>(random() % 3);
-    drawn.exploration = random() % 3 == 0 ? 0.01f : 0.0f;
-    drawn.self_loops = random() % 2 == 0;
-    drawn.local_window = random() % 3 == 0 ? 4 : 0;
-    drawn.key.seed = random();
-    host.AddProblems(drawn, 0);
-    drawn.key.sample = 1;
-    host.AddProblems(drawn, 1);
-    host.problems[3].cap = 2;
-    host.problems[4].cap = -1;
-    host.AskForAll();
-    std::vector<uint64_t> caps;
-    for (int32_t c = 0; c < 3; ++c) {
-      const Drawn of_cap = DrawnUnder(host, c);
-      caps.push_back(of_cap.forced + random() % (of_cap.edges.size() + 2));
-    }
-    ExpectAsReference(host, caps, "round " + std::to_string(round));
-    if (HasFatalFailure()) return;
+// `cap` is that of a call that may keep `allowed` of `drawn`.
+void ExpectCap(const DeviceCap& cap, const Drawn& drawn, uint64_t allowed) {
+  EXPECT_EQ(cap.forced, drawn.forced);
+  EXPECT_EQ(cap.drawn, drawn.edges.size());
+  EXPECT_EQ(cap.allowed, allowed);
+  EXPECT_EQ(cap.failed, 0);
+  const bool drops = drawn.edges.size() > allowed;
+  EXPECT_EQ(cap.capped, drops ? 1 : 0);
+  if (!drops) {
+    EXPECT_EQ(cap.cut.age_bits, ~uint64_t{0});
+    EXPECT_EQ(cap.tau, 1.0);
+    return;
   }
+  const auto [age, problem, head, query, key] = drawn.edges[allowed];
+  EXPECT_EQ(cap.cut.age_bits, AgeBits(age));
+  EXPECT_EQ(cap.cut.order, EdgeOrder(problem, 1, head, query, key));
+  EXPECT_EQ(cap.tau, age);
 }
 
 // A sequence of more than one chunk of keys, so many edges that most buckets have one, and every kind of order.
@@ -90,114 +84,25 @@ TEST(SelectYoungestTest, OrdersOfBlocksAndThreadsChangeNothing) {
   const Drawn drawn = DrawnUnder(host, 0);
   DeviceCase device(host, {CapOf(drawn.forced + drawn.edges.size() / 3)});
   for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(1)}) {
+    SCOPED_TRACE(order.kind);
     emulator::SetOrder(order);
     Select(device);
-    ExpectCap(device.Caps()[0], drawn, drawn.edges.size() / 3, 1, "order " + std::to_string(order.kind));
+    ExpectCap(device.Caps()[0], drawn, drawn.edges.size() / 3);
   }
   emulator::SetOrder(emulator::kForward);
-}
-
-TEST(SelectYoungestTest, UndrawnEdgesUseTheAllowanceAndUnlimitedCapsAreLeftAlone) {
-  Shape shape;
-  shape.lengths = {30};
-  shape.heads = 2;
-  shape.mean_rate = 0.5;
-  Case host(shape);
-  host.AddProblems(AllPairs{true}, 0);
-  host.AddProblems(DrawnRows{}, 0);
-  host.AddProblems(AllPairs{}, 1);
-  host.AddProblems(DrawnRows{}, 2);
-  host.AskForAll();
-  const uint64_t undrawn = 2 * 465;
-  ExpectAsReference(host, {undrawn + 100, 1800, 40}, "above");
-  ExpectAsReference(host, {undrawn, 1800, 0}, "none are left");
-  DeviceCase device(host, {CapOf(undrawn + 3), CapOf(kNoCap), CapOf(kNoCap)});
-  Select(device);
-  const std::vector<DeviceCap> caps = device.Caps();
-  EXPECT_EQ(caps[0].allowed, 3u);
-  EXPECT_EQ(caps[1].undrawn, 1800u);
-  for (int c : {1, 2}) {
-    EXPECT_EQ(caps[c].capped, 0);
-    EXPECT_EQ(caps[c].cut.age_bits, ~uint64_t{0});
-  }
-}
-
-TEST(SelectYoungestTest, ALargerAllowanceKeepsASuperset) {
-  Shape shape;
-  shape.lengths = {60, 20};
-  shape.mean_rate = 0.4;
-  Case host(shape);
-  host.AddProblems(DrawnRows{.law = Law::kPoissonSet, .self_loops = true}, 0);
-  const Drawn drawn = DrawnUnder(host, 0);
-  AgedEdge previous = {0, 0};
-  for (uint64_t allowed = 0; allowed < drawn.edges.size(); allowed = allowed * 3 / 2 + 1) {
-    DeviceCase device(host, {CapOf(drawn.forced + allowed)});
-    Select(device);
-    const DeviceCap cap = device.Caps()[0];
-    ExpectCap(cap, drawn, allowed, device.call.num_heads, std::to_string(allowed));
-    const AgedEdge cut = {cap.cut.age_bits, cap.cut.order};
-    EXPECT_TRUE(IsBefore(previous, cut)) << allowed;
-    previous = cut;
-  }
-}
-
-// Layers of one sample take from its ledger what they use, as the host's chain of allowances does.
-TEST(SelectYoungestTest, LedgersAreChargedInStreamOrder) {
-  for (const uint64_t budget : {uint64_t{2500}, uint64_t{4000}, uint64_t{100000}}) {
-    Shape shape;
-    shape.lengths = {40, 25};
-    shape.mean_rate = 0.3;
-    DeviceCopies memory;
-    uint64_t* ledgers = memory.Put(std::vector<uint64_t>{budget, budget / 2});
-    uint64_t remaining[2] = {budget, budget / 2};
-    for (int layer = 0; layer < 3; ++layer) {
-      shape.seed = static_cast<uint32_t>(layer);
-      Case host(shape);
-      host.AddProblems(AllPairs{true}, 0);
-      host.problems.pop_back();  // of the second sequence
-      host.AddProblems(DrawnRows{.self_loops = true, .key = {.layer = static_cast<uint32_t>(layer)}}, 0);
-      host.AddProblems(DrawnRows{.key = {.sample = 1, .layer = static_cast<uint32_t>(layer)}}, 1);
-      const uint64_t undrawn = layer == 0 ? 2 * 40 * 41 / 2 : 0;
-      if (layer > 0) host.problems.erase(host.problems.begin());
-      const uint64_t forced = 2 * 65;
-      const uint64_t fraction = kWholeShare / (3 - layer) + (layer == 0 ? 1 : 0);
-      const BudgetShare shares[2] = {{fraction, undrawn + forced, forced * (2 - layer)}, {fraction, 0, 0}};
-      const uint64_t most[2] = {kNoCap, 90};
-      DeviceCase device(host, {CapOf(most[0], ledgers, shares[0]), CapOf(most[1], ledgers + 1, shares[1])});
-      Select(device);
-      const std::vector<DeviceCap> caps = device.Caps();
-      for (int c = 0; c < 2; ++c) {
-        const Drawn drawn = DrawnUnder(host, c);
-        const uint64_t taken = drawn.forced + (c == 0 ? undrawn : 0);
-        const uint64_t allowance = std::min(most[c], LayerAllowance(remaining[c], shares[c]));
-        const uint64_t allowed = allowance - taken;
-        ASSERT_GE(allowance, taken);
-        ExpectCap(caps[c], drawn, allowed, 2, "layer " + std::to_string(layer) + " cap " + std::to_string(c));
-        remaining[c] -= taken + std::min<uint64_t>(drawn.edges.size(), allowed);
-        EXPECT_EQ(Get(ledgers + c, 1)[0], remaining[c]) << layer << " " << c;
-      }
-    }
-  }
 }
 
 // More caps than scratch is for: they are settled some at a time, and read what a ledger held before the first.
 TEST(SelectYoungestTest, ManyCapsAreSettledInParts) {
   constexpr int kCaps = 2 * kMaxCapsAtOnce + 3;
+  EXPECT_EQ(CapScratchBytes(kCaps), CapScratchBytes(kMaxCapsAtOnce));
   Shape shape;
   shape.lengths.assign(kCaps, 9);
   shape.heads = 1;
   shape.mean_rate = 0.4;
   Case host(shape);
   host.AddProblems(DrawnRows{.key = {.seed = 3}}, 0);
-  host.AskForAll();
-  std::vector<uint64_t> most;
-  for (int c = 0; c < kCaps; ++c) {
-    host.problems[c].cap = c;
-    most.push_back(c % 30);
-  }
-  ExpectAsReference(host, most, "many");
-  EXPECT_EQ(CapScratchBytes(kCaps), CapScratchBytes(kMaxCapsAtOnce));
-
+  for (int c = 0; c < kCaps; ++c) host.problems[c].cap = c;
   constexpr uint64_t kBudget = 20;
   DeviceCopies memory;
   uint64_t* ledger = memory.Put(std::vector<uint64_t>{kBudget});
@@ -209,7 +114,7 @@ TEST(SelectYoungestTest, ManyCapsAreSettledInParts) {
   uint64_t left = kBudget;
   for (const int c : {0, kCaps - 1}) {
     const Drawn drawn = DrawnUnder(host, c);
-    ExpectCap(got[c], drawn, kBudget, 1, std::to_string(c));
+    ExpectCap(got[c], drawn, kBudget);
     left -= std::min<uint64_t>(drawn.edges.size(), kBudget);
   }
   EXPECT_EQ(Get(ledger, 1)[0], left);
@@ -222,11 +127,78 @@ TEST(SelectYoungestTest, ACallWithoutCapsOrRowsIsNoError) {
   host.AddProblems(AllPairs{}, 0);
   DeviceCase nothing_drawn(host, {CapOf(50)});
   Select(nothing_drawn);
-  ExpectCap(nothing_drawn.Caps()[0], {}, 0, 2, "all pairs");
+  ExpectCap(nothing_drawn.Caps()[0], {}, 0);
   DeviceCase no_caps(host, {CapOf(50)});
   no_caps.call.num_caps = 0;
   EXPECT_EQ(SelectYoungest(nullptr, no_caps.call, nullptr), cudaSuccess);
   EXPECT_EQ(CapScratchBytes(0), 0);
+}
+
+// Sequences of one token, all with the same uniform number, whose edges have ages as near as their rates; and one of 40
+// tokens, whose edges have ages of all sizes. That uniform number is just above a multiple of 2^-8 and the ages just
+// below a bucket's end, so that a bound on either that is slightly too low loses edges.
+struct Crowd {
+  Crowd(int size, double spread) : host(ShapeOf(size)) {
+    DrawnRows pattern;
+    for (pattern.key.seed = 1;; ++pattern.key.seed) {
+      const double u = static_cast<double>(PairUniform(pattern.key, 0, 0, 0)) / kPairUniformScale;
+      const double bucket = u / kRate * kAgeBuckets, byte = u * 256.0;
+      if (u > 0.1 && u < 0.2 && bucket - std::floor(bucket) > 0.7 && byte - std::floor(byte) < 4e-4) break;
+    }
+    std::mt19937 random(7);
+    std::fill(host.x.begin(), host.x.end(), 0.0f);
+    std::fill(host.y.begin(), host.y.end(), 0.0f);
+    for (size_t i = 0; i < host.query_bound.size(); ++i) {
+      const float rate = static_cast<float>(kRate + spread * static_cast<double>(random() % 1024) / 1024.0);
+      host.x[i * 16] = host.query_bound[i] = rate;
+      host.y[i * 16] = host.key_bound[i] = 1.0f;
+    }
+    host.AddProblems(pattern, 0);
+    drawn = DrawnUnder(host, 0);
+    while (std::get<1>(drawn.edges[first]) == size) ++first;
+  }
+  static Shape ShapeOf(int size) {
+    Shape shape;
+    shape.lengths.assign(size, 1);
+    shape.lengths.push_back(40);
+    shape.heads = 1;
+    shape.head_dim = 1;
+    shape.rank = 16;
+    return shape;
+  }
+  void ExpectKept(uint64_t allowed) const {
+    DeviceCase device(host, {CapOf(allowed)});
+    Select(device);
+    ExpectCap(device.Caps()[0], drawn, allowed);
+  }
+  static constexpr double kRate = 0.98;
+  Case host;
+  Drawn drawn;
+  size_t first = 0;  // of the sequences of one token among the drawn edges
+};
+
+TEST(SelectYoungestTiesTest, DividesABucketThatHasTooManyEdges) {
+  const Crowd crowd(9000, 3e-6);  // more than the 8192 that a list has room for
+  const uint32_t youngest = AgeTick(std::get<0>(crowd.drawn.edges[crowd.first]));
+  const uint32_t oldest = AgeTick(std::get<0>(crowd.drawn.edges[crowd.first + 8999]));
+  ASSERT_EQ(AgeBucket(youngest), AgeBucket(oldest));
+  ASSERT_LT(youngest, oldest);
+  for (const uint64_t allowed : {crowd.first, crowd.first + 4321}) crowd.ExpectKept(allowed);
+}
+
+TEST(SelectYoungestTiesTest, ReportsThatMoreEdgesThanItCanListHaveOneAge) {
+  const Crowd crowd(8193, 0.0);  // one more than a list has room for
+  DeviceCase device(crowd.host, {CapOf(crowd.first + 100)});
+  Select(device);
+  const DeviceCap cap = device.Caps()[0];
+  EXPECT_EQ(cap.failed, 1);
+  EXPECT_EQ(cap.drawn, crowd.drawn.edges.size());
+  EXPECT_EQ(testing::List(device, 8193).keys.size(), 0u);  // the allowance holds all the same
+}
+
+TEST(SelectYoungestTiesTest, SelectsAmongAsManyEdgesOfOneAgeAsItCanList) {
+  const Crowd crowd(8100, 0.0);  // and some that are near
+  crowd.ExpectKept(crowd.first + 6000);
 }
 
 }  // namespace

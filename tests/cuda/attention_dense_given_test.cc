@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/reference.h"
@@ -36,21 +39,21 @@ std::vector<std::vector<HeadEdges>> GraphsOfReference(const Case& from) {
 
 // Head by head.
 TEST(AttentionDenseGivenTest, AGivenGraphHasTheBytesOfTheDrawnOne) {
-  for (const double rate : {0.03, 0.06, 0.5}) {
+  for (const auto& [rate, bf16] : {std::pair(0.03, true), {0.06, false}, {0.06, true}, {0.5, false}, {0.5, true}}) {
     Shape shape;
     shape.lengths = {150, 33, 64};
     shape.heads = 3;
     shape.mean_rate = rate;
     Case made(shape);
     made.AddProblems(Drawn(Law::kBernoulli));
-    const std::vector<float> want = DenseCase(made).Attend(made);
+    const std::vector<float> want = DenseCase(made, bf16).Attend(made);
     const auto graphs = GraphsOfReference(made);
     for (size_t p = 0; p < graphs.size(); ++p) {
       ExplicitEdges given;
       given.heads = &graphs[p];
       made.problems[p].pattern = given;
     }
-    DenseCase device(made);
+    DenseCase device(made, bf16);
     EXPECT_EQ(device.call.num_sampled_items, 0);
     EXPECT_TRUE(SameBytes(device.Attend(made), want)) << rate;
     if (rate == 0.5) {
@@ -70,7 +73,9 @@ TEST(AttentionDenseGivenTest, AGivenGraphHasTheBytesOfTheDrawnOneWhateverItsShap
   const Shaped shapes[] = {{Law::kPoissonSet, false, 0.0, 16, 0},   {Law::kBernoulli, true, 0.0, 136, 0},
                            {Law::kBernoulli, false, 0.0, 128, 0},   {Law::kBernoulli, false, 0.2, 16, 0},
                            {Law::kBernoulli, false, 0.0, 16, 2000}, {Law::kBernoulli, true, 0.0, 16, 300}};
-  for (const Shaped& of : shapes) {
+  for (int i = 0; i < 2 * static_cast<int>(std::size(shapes)); ++i) {
+    const Shaped& of = shapes[i / 2];
+    const bool bf16 = i % 2 == 1;
     Shape shape;
     shape.lengths = {1, 20, 31, 32, 100};
     shape.value_dim = of.value_dim;
@@ -82,8 +87,11 @@ TEST(AttentionDenseGivenTest, AGivenGraphHasTheBytesOfTheDrawnOneWhateverItsShap
     made.AddProblems(drawn, of.most > 0 ? 0 : -1);
     std::vector<DeviceCap> caps;
     if (of.most > 0) caps.push_back(testing::CapOf(of.most));
-    DenseCase first(made, caps);
+    DenseCase first(made, bf16, caps);
     const std::vector<float> want = first.Attend(made);
+    if (of.most == 0) {
+      EXPECT_TRUE(first.IsDense(made.problems.size() - 1, 0));
+    }
     std::vector<std::vector<HeadEdges>> graphs(made.problems.size());
     for (size_t p = 0; p < graphs.size(); ++p) {
       const testing::Listed listed = testing::List(first, static_cast<int32_t>(p));
@@ -97,7 +105,34 @@ TEST(AttentionDenseGivenTest, AGivenGraphHasTheBytesOfTheDrawnOneWhateverItsShap
       made.problems[p].pattern = ExplicitEdges{.heads = &graphs[p]};
       made.problems[p].cap = -1;
     }
-    EXPECT_TRUE(SameBytes(DenseCase(made).Attend(made), want)) << of.value_dim << " " << of.most << " " << of.gaps;
+    EXPECT_TRUE(SameBytes(DenseCase(made, bf16).Attend(made), want))
+        << of.value_dim << " " << of.most << " " << of.gaps;
+  }
+}
+
+// The last queries of a sequence: the bytes that they have among all.
+TEST(AttentionDenseGivenTest, LaterQueriesOfADenseGraphHaveTheirBytes) {
+  for (const bool bf16 : {false, true}) {
+    Shape shape;
+    shape.lengths = {150};
+    shape.mean_rate = 0.5;
+    Case made(shape);
+    made.AddProblems(Drawn(Law::kBernoulli));
+    auto graphs = GraphsOfReference(made);
+    made.problems[0].pattern = ExplicitEdges{.heads = graphs.data()};
+    const std::vector<float> want = DenseCase(made, bf16).Attend(made);
+    for (HeadEdges& head : graphs[0]) {
+      const int64_t first = head.row_offsets[100];
+      head.keys.erase(head.keys.begin(), head.keys.begin() + first);
+      head.row_offsets.erase(head.row_offsets.begin(), head.row_offsets.begin() + 100);
+      for (int64_t& offset : head.row_offsets) offset -= first;
+    }
+    made.problems[0].first_query = 100;
+    made.out_rows = 50;
+    DenseCase device(made, bf16);
+    EXPECT_EQ(device.call.num_row_items, 0);
+    const std::vector<float> last = device.Attend(made);
+    EXPECT_TRUE(SameBytes(last, std::span(want).last(last.size())));
   }
 }
 

@@ -1,4 +1,4 @@
-// Dense heads on tensor cores against the float64 reference: which heads they are, the same edges, the same sums.
+// Dense heads against the float64 reference, in both precisions: which heads they are, the same edges, the same sums.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,12 +31,12 @@ double LargestValue(const std::vector<float>& values) {
 }
 
 // Outputs and counts; `dense`: how many heads are.
-void ExpectReference(const Case& from, int dense, std::vector<EdgeCap> caps = {}) {
+void ExpectReference(const Case& from, int dense, bool bf16, std::vector<EdgeCap> caps) {
   const Outcome want = RunReference(from, caps);
   std::vector<DeviceCap> device_caps;
   for (const EdgeCap& cap : caps) device_caps.push_back(testing::CapOf(cap.max_edges));
-  DenseCase device(from, device_caps);
-  EXPECT_LE(LargestDifference(device.Attend(from), want.out), 2e-2 * LargestValue(want.out));
+  DenseCase device(from, bf16, device_caps);
+  EXPECT_LE(LargestDifference(device.Attend(from), want.out), bf16 ? 2e-2 * LargestValue(want.out) : 1e-4);
   const std::vector<DeviceHeadCounts> counts = device.Counts();
   int found = 0;
   for (size_t p = 0; p < device.problems.size(); ++p) {
@@ -47,6 +47,10 @@ void ExpectReference(const Case& from, int dense, std::vector<EdgeCap> caps = {}
     }
   }
   EXPECT_EQ(found, dense);
+}
+
+void ExpectReference(const Case& from, int dense, const std::vector<EdgeCap>& caps = {}) {
+  for (const bool bf16 : {false, true}) ExpectReference(from, dense, bf16, caps);
 }
 
 class AttentionDenseTest : public ::testing::Test {
@@ -91,7 +95,8 @@ TEST_F(AttentionDenseTest, EveryLengthForcedEdgeAndExplorationMatchesTheReferenc
 }
 
 TEST_F(AttentionDenseTest, EveryDimensionMatchesTheReference) {
-  const std::pair<int, int> dims[] = {{5, 5}, {16, 16}, {33, 33}, {64, 64}, {128, 128}, {32, 48}, {16, 1}, {96, 40}};
+  const std::pair<int, int> dims[] = {{8, 8},   {16, 16}, {40, 40}, {64, 64}, {128, 128},
+                                      {32, 48}, {16, 8},  {96, 40}, {64, 256}};
   for (const auto& [head_dim, value_dim] : dims) {
     SCOPED_TRACE(std::to_string(head_dim) + " " + std::to_string(value_dim));
     Shape shape;
@@ -100,7 +105,7 @@ TEST_F(AttentionDenseTest, EveryDimensionMatchesTheReference) {
     shape.value_dim = value_dim;
     shape.mean_rate = 0.5;
     shape.spread = 0.2;
-    shape.one_matrix = head_dim % 3 == 0;
+    shape.one_matrix = head_dim == value_dim;
     Case made(shape);
     made.AddProblems(Drawn(Law::kBernoulli));
     ExpectReference(made, 2);
@@ -127,7 +132,7 @@ TEST_F(AttentionDenseTest, BiasesMatchTheReference) {
   ExpectReference(made, 2);
 }
 
-// Head 0 is dense, head 1 is not, and the sequence with gaps has none that may be.
+// Head 0 is dense and head 1 is not, also in a sequence with gaps.
 TEST_F(AttentionDenseTest, EachHeadGoesItsWay) {
   Shape shape;
   shape.lengths = {150, 40};
@@ -137,19 +142,24 @@ TEST_F(AttentionDenseTest, EachHeadGoesItsWay) {
   for (size_t i = rows * rank; i < 2 * rows * rank; ++i) made.x[i] *= 0.02f;
   made.positions[1].back() += 1;
   made.AddProblems(Drawn(Law::kBernoulli));
-  DenseCase device(made);
-  const std::vector<float> out = device.Attend(made);
-  const Outcome want = RunReference(made);
-  EXPECT_LE(LargestDifference(out, want.out), 2e-2 * LargestValue(want.out));
-  EXPECT_TRUE(device.IsDense(0, 0));
-  EXPECT_FALSE(device.IsDense(0, 1));
-  EXPECT_EQ(device.problems[1].sampled, -1);
-  EXPECT_EQ(device.items.sampled_heads, 2);
+  ExpectReference(made, 2);
+  DenseCase device(made, false);
+  device.Attend(made);
   for (int p = 0; p < 2; ++p) {
-    for (int h = 0; h < 2; ++h) {
-      EXPECT_EQ(device.Counts()[device.problems[p].count + h].edges, want.reports[p].heads[h].edges);
-    }
+    EXPECT_TRUE(device.IsDense(p, 0));
+    EXPECT_FALSE(device.IsDense(p, 1));
   }
+}
+
+TEST_F(AttentionDenseTest, HeadsWithMultiplicityAreNeverDense) {
+  Shape shape;
+  shape.lengths = {40};
+  shape.mean_rate = 1.0;
+  Case made(shape);
+  made.AddProblems(Drawn(Law::kPoissonMulti));
+  const DenseCase device(made, false);
+  EXPECT_EQ(device.problems[0].sampled, -1);
+  EXPECT_EQ(device.call.num_dense_items, 0);
 }
 
 TEST_F(AttentionDenseTest, SampledEdgesAreThoseOfEvery32ndQuery) {
@@ -159,7 +169,7 @@ TEST_F(AttentionDenseTest, SampledEdgesAreThoseOfEvery32ndQuery) {
     shape.mean_rate = 0.2;
     Case made(shape);
     made.AddProblems(Drawn(Law::kPoissonSet));
-    DenseCase device(made);
+    DenseCase device(made, false);
     EXPECT_EQ(CountSampledEdges(nullptr, device.call), cudaSuccess);
     const auto counts = Get(device.call.sampled_edges, 2);
     for (int h = 0; h < 2; ++h) {
@@ -187,26 +197,28 @@ TEST_F(AttentionDenseTest, CapsMatchTheReference) {
 }
 
 TEST_F(AttentionDenseTest, OrderAndCompanyChangeNoBit) {
-  Shape shape;
-  shape.lengths = {70, 130};
-  shape.mean_rate = 0.3;
-  Case made(shape);
-  made.AddProblems(Drawn(Law::kBernoulli));
-  const std::vector<float> want = DenseCase(made).Attend(made);
-  for (const emulator::Order order : {emulator::kBackward, emulator::Shuffled(3), emulator::Shuffled(4)}) {
-    emulator::SetOrder(order);
-    EXPECT_TRUE(SameBytes(DenseCase(made).Attend(made), want));
+  for (const bool bf16 : {false, true}) {
+    Shape shape;
+    shape.lengths = {70, 130};
+    shape.mean_rate = 0.3;
+    Case made(shape);
+    made.AddProblems(Drawn(Law::kBernoulli));
+    const std::vector<float> want = DenseCase(made, bf16).Attend(made);
+    for (const emulator::Order order : {emulator::kBackward, emulator::Shuffled(3), emulator::Shuffled(4)}) {
+      emulator::SetOrder(order);
+      EXPECT_TRUE(SameBytes(DenseCase(made, bf16).Attend(made), want));
+    }
+    emulator::SetOrder(emulator::kForward);
+    DenseCase device(made, bf16);
+    EXPECT_EQ(CountSampledEdges(nullptr, device.call), cudaSuccess);
+    for (int64_t item = device.call.num_dense_items - 1; item >= 0; --item) {
+      DeviceCall one = device.call;
+      one.dense_items += item;
+      one.num_dense_items = 1;
+      EXPECT_EQ(AttendTiles(nullptr, one), cudaSuccess);
+    }
+    EXPECT_TRUE(SameBytes(Get(device.call.out, made.out_rows * device.call.out_stride), want));
   }
-  emulator::SetOrder(emulator::kForward);
-  DenseCase device(made);
-  EXPECT_EQ(CountSampledEdges(nullptr, device.call), cudaSuccess);
-  for (int64_t item = device.call.num_dense_items - 1; item >= 0; --item) {
-    DeviceCall one = device.call;
-    one.dense_items += item;
-    one.num_dense_items = 1;
-    EXPECT_EQ(AttendDense(nullptr, one), cudaSuccess);
-  }
-  EXPECT_TRUE(SameBytes(Get(device.call.out, made.out_rows * device.call.out_stride), want));
 }
 
 TEST_F(AttentionDenseTest, ScoresThatOverflowGiveNaNToTheirRowsOnly) {
@@ -218,14 +230,16 @@ TEST_F(AttentionDenseTest, ScoresThatOverflowGiveNaNToTheirRowsOnly) {
   made.AddProblems(Drawn(Law::kBernoulli));
   const std::vector<float> want = RunReference(made).out;
   for (int c = 0; c < shape.head_dim; ++c) made.data[20 * shape.head_dim + c] = c % 2 == 0 ? 3e38f : -3e38f;
-  const std::vector<float> out = DenseCase(made).Attend(made);
-  for (int row = 0; row < 80; ++row) {
-    for (int c = 0; c < shape.head_dim; ++c) {
-      const float value = out[row * shape.head_dim + c];
-      if (row == 20) {
-        EXPECT_TRUE(std::isnan(value));
-      } else {
-        EXPECT_NEAR(value, want[row * shape.head_dim + c], 5e-2) << row;
+  for (const bool bf16 : {false, true}) {
+    const std::vector<float> out = DenseCase(made, bf16).Attend(made);
+    for (int row = 0; row < 80; ++row) {
+      for (int c = 0; c < shape.head_dim; ++c) {
+        const float value = out[row * shape.head_dim + c];
+        if (row == 20) {
+          EXPECT_TRUE(std::isnan(value));
+        } else {
+          EXPECT_NEAR(value, want[row * shape.head_dim + c], bf16 ? 5e-2 : 1e-4) << row;
+        }
       }
     }
   }

@@ -31,12 +31,11 @@ DrawnRows Drawn(Law law) {
 }
 
 // One warp a fragment of rows, over all tiles: to [rows of the call, tiles, lanes].
-template <typename Fragment>
 __global__ void __launch_bounds__(kWarpSize)
     DumpFragments(const __grid_constant__ DeviceCall call, const FragmentRows* rows, int tiles, uint32_t* to) {
-  Fragment fragment(call, rows[blockIdx.x]);
+  const FragmentDraw draw(call, rows[blockIdx.x]);
   for (int tile = 0; tile < tiles; ++tile) {
-    const uint32_t edges = fragment.Next(tile * kTileKeys);
+    const uint32_t edges = draw.Next(tile * kTileKeys);
     to[(static_cast<int64_t>(blockIdx.x) * tiles + tile) * kWarpSize + static_cast<int>(threadIdx.x)] = edges;
   }
 }
@@ -44,7 +43,6 @@ __global__ void __launch_bounds__(kWarpSize)
 using Pairs = std::vector<std::pair<int32_t, int32_t>>;
 
 // The edges of one head of problem 0, rows `step` apart in a fragment.
-template <typename Fragment>
 Pairs EdgesOf(const DeviceCase& device, int32_t head, int step) {
   const int32_t n = device.problems[0].tokens;
   std::vector<FragmentRows> rows;
@@ -56,7 +54,7 @@ Pairs EdgesOf(const DeviceCase& device, int32_t head, int step) {
   const int tiles = (n + kTileKeys - 1) / kTileKeys;
   DeviceCopies memory;
   uint32_t* to = memory.Put(std::vector<uint32_t>(rows.size() * tiles * kWarpSize));
-  EXPECT_EQ(Launch(nullptr, static_cast<int64_t>(rows.size()), kWarpSize, 0, DumpFragments<Fragment>, device.call,
+  EXPECT_EQ(Launch(nullptr, static_cast<int64_t>(rows.size()), kWarpSize, 0, DumpFragments, device.call,
                    memory.Put(rows), tiles, to),
             cudaSuccess);
   const std::vector<uint32_t> words = Get(to, static_cast<int64_t>(rows.size()) * tiles * kWarpSize);
@@ -88,8 +86,8 @@ void ExpectDefinition(const Case& from) {
   const DeviceCase device(from);
   for (int head = 0; head < from.inputs.num_heads; ++head) {
     const Pairs want = Definition(from, head);
-    ASSERT_EQ(EdgesOf<FragmentDraw>(device, head, 1), want) << "head " << head;
-    ASSERT_EQ(EdgesOf<FragmentDraw>(device, head, kSampledStep), want) << "head " << head;
+    ASSERT_EQ(EdgesOf(device, head, 1), want) << "head " << head;
+    ASSERT_EQ(EdgesOf(device, head, kSampledStep), want) << "head " << head;
   }
 }
 
@@ -166,6 +164,23 @@ TEST_F(AttentionFragmentTest, EveryLengthAndForcedEdgeIsTheDefinition) {
       DrawnRows drawn = Drawn(Law::kBernoulli);
       drawn.self_loops = window == 0;
       drawn.local_window = std::max(window, 0);
+      made.AddProblems(drawn);
+      ExpectDefinition(made);
+    }
+  }
+}
+
+TEST_F(AttentionFragmentTest, SequencesWithGapsAreTheDefinition) {
+  for (const Law law : {Law::kBernoulli, Law::kPoissonSet}) {
+    for (const int window : {0, 1, 8, 300}) {
+      Shape shape;
+      shape.lengths = {100};
+      shape.mean_rate = 0.3;
+      shape.gap_share = 0.3;
+      Case made(shape);
+      DrawnRows drawn = Drawn(law);
+      drawn.self_loops = window == 0;
+      drawn.local_window = window;
       made.AddProblems(drawn);
       ExpectDefinition(made);
     }
@@ -253,35 +268,9 @@ TEST_F(AttentionFragmentTest, ACapKeepsTheEdgesThatTheListHas) {
               want.emplace_back(i, listed.keys[static_cast<size_t>(e)]);
             }
           }
-          ASSERT_EQ(EdgesOf<FragmentDraw>(device, head, 1), want);
+          ASSERT_EQ(EdgesOf(device, head, 1), want);
         }
       }
-    }
-  }
-}
-
-TEST_F(AttentionFragmentTest, GivenRowsAreRead) {
-  Shape shape;
-  shape.lengths = {150};
-  shape.mean_rate = 0.4;
-  Case made(shape);
-  made.AddProblems(Drawn(Law::kBernoulli));
-  std::vector<HeadEdges> graph(2);
-  for (int head = 0; head < 2; ++head) {
-    const Pairs edges = Definition(made, head);
-    for (int32_t i = 0; i <= 150; ++i) {
-      graph[head].row_offsets.push_back(std::lower_bound(edges.begin(), edges.end(), std::pair(i, 0)) - edges.begin());
-    }
-    for (const auto& [query, key] : edges) graph[head].keys.push_back(key);
-  }
-  ExplicitEdges given;
-  given.heads = &graph;
-  made.problems[0].pattern = given;
-  const DeviceCase device(made);
-  for (const emulator::Order order : {emulator::kForward, emulator::kBackward, emulator::Shuffled(3)}) {
-    emulator::SetOrder(order);
-    for (int head = 0; head < 2; ++head) {
-      EXPECT_EQ(EdgesOf<FragmentGiven>(device, head, 1), Definition(made, head));
     }
   }
 }

@@ -1,38 +1,30 @@
-// What the tests of the row kernel share: cases run on the device, in both precisions, and the edges that it kept.
+// Shared by the tests of drawn rows.
 #ifndef EDGEWISE_TESTS_CUDA_ATTENTION_ROWS_CASE_H_
 #define EDGEWISE_TESTS_CUDA_ATTENTION_ROWS_CASE_H_
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
-#include <ostream>
 #include <vector>
 
-#include "kernels/attention.h"
 #include "tests/cuda/device_case.h"
-#include "tests/kernels/attention_cases.h"
 
 namespace edgewise::cuda::testing {
 
-DrawnRows Drawn(Law law, uint64_t seed = 7);
-
-// What the device kept of a problem and head, ascending.
-struct KeptEdge {
-  int32_t query, key;
-  int multiplicity;
-  bool operator==(const KeptEdge&) const = default;
-};
-using Graph = std::vector<KeptEdge>;
-void PrintTo(const KeptEdge& edge, std::ostream* out);
-
-// By problem and head.
-std::vector<std::vector<Graph>> GraphsOf(const DeviceCase& device);
+inline DrawnRows Drawn(Law law, uint64_t seed = 7) { return {.law = law, .key = {.seed = seed, .layer = 3}}; }
 
 // Keys and values rounded as precision bf16 has them.
-void RoundOperands(const edgewise::testing::Case& from, DeviceCase& device);
-
-std::vector<float> AttendCase(const edgewise::testing::Case& from, bool bf16);
-
-// Graphs, outputs and counts.
-void ExpectReference(const edgewise::testing::Case& from, bool graphs = true);
+inline void RoundOperands(const edgewise::testing::Case& from, DeviceCase& device) {
+  const auto rounded = [](const ConstMatrix& rows) {
+    std::vector<__nv_bfloat16> to;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      for (int64_t c = 0; c < rows.columns; ++c) to.push_back(__float2bfloat16_rn(rows.row(r)[c]));
+    }
+    return to;
+  };
+  device.call.k16 = device.memory.Put(rounded(from.inputs.k));
+  device.call.v16 = device.memory.Put(rounded(from.inputs.v));
+}
 
 }  // namespace edgewise::cuda::testing
 

@@ -24,9 +24,6 @@ class TilesCall {
   TilesCall(const edgewise::testing::Case& from, bool bf16, TileCuts cuts = {});
   TilesCall(const TilesCall&) = delete;
 
-  // Names `flag` in a problem.
-  void Drop(size_t problem, const int32_t* flag) { problems_[problem].cancel = flag; }
-
   // The output: kUnwritten where nothing was written.
   std::vector<float> Run();
   static constexpr float kUnwritten = 7.0f;

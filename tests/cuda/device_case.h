@@ -209,28 +209,6 @@ inline void Select(DeviceCase& device) {
   EXPECT_EQ(SelectYoungest(nullptr, device.call, memory.Put(dirt)), cudaSuccess);
 }
 
-// The graphs of a report, as List gives them.
-inline Listed GraphsOf(const AttentionReport& report) {
-  Listed listed;
-  for (const HeadReport& head : report.heads) {
-    const auto before = static_cast<int64_t>(listed.keys.size());
-    for (int64_t offset : head.graph.row_offsets) listed.row_offsets.push_back(before + offset);
-    listed.keys.insert(listed.keys.end(), head.graph.keys.begin(), head.graph.keys.end());
-    listed.multiplicity.insert(listed.multiplicity.end(), head.graph.multiplicity.begin(),
-                               head.graph.multiplicity.end());
-    listed.multiplicity.resize(listed.keys.size(), 1);
-  }
-  return listed;
-}
-
-// The device keeps the edges of a drawn problem that its report has.
-inline void ExpectListed(const DeviceCase& device, int32_t problem, const AttentionReport& report) {
-  const Listed listed = List(device, problem), want = GraphsOf(report);
-  ASSERT_EQ(listed.row_offsets, want.row_offsets) << "problem " << problem;
-  ASSERT_EQ(listed.keys, want.keys) << "problem " << problem;
-  ASSERT_EQ(listed.multiplicity, want.multiplicity) << "problem " << problem;
-}
-
 }  // namespace edgewise::cuda::testing
 
 #endif  // EDGEWISE_TESTS_CUDA_DEVICE_CASE_H_

@@ -119,6 +119,39 @@ TEST(EmulatorMemoryDeathTest, MisuseIsReported) {
   cudaFree(device);
 }
 
+TEST(EmulatorMemoryDeathTest, MisuseOfThePoolAndOfPinnedMemoryIsReported) {
+  char *plain, *pooled, *pinned;
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&plain, 8), cudaSuccess);
+  ASSERT_EQ(cudaMallocAsync(&pooled, 8, stream), cudaSuccess);
+  ASSERT_EQ(cudaMallocHost(&pinned, 8), cudaSuccess);
+  EXPECT_DEATH(cudaFreeAsync(plain, nullptr), "in another way or on another stream");
+  EXPECT_DEATH(cudaFree(pooled), "in another way or on another stream");
+  EXPECT_DEATH(cudaFreeAsync(pooled, nullptr), "in another way or on another stream");
+  const auto freed_too_early = [&] {
+    cudaFreeAsync(pooled, stream);
+    cudaMemsetAsync(pooled, 0, 8, stream);
+  };
+  EXPECT_DEATH(freed_too_early(), "is not device memory");
+  const auto upload = [&] { cudaMemcpyAsync(pooled, pinned, 8, cudaMemcpyHostToDevice, stream); };
+  const auto overwritten = [&] {
+    upload();
+    pinned[3] = 'x';
+    cudaStreamSynchronize(stream);
+  };
+  EXPECT_DEATH(overwritten(), "was written before the copy of it was done");
+  const auto gone = [&] {
+    upload();
+    cudaFreeHost(pinned);
+  };
+  EXPECT_DEATH(gone(), "while a copy is in flight");
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(pooled, stream), cudaSuccess);
+  EXPECT_EQ(cudaFree(plain), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 TEST(EmulatorMemoryDeathTest, NothingWaitsForTheGridThatItIsPartOf) {
   char* device;
   ASSERT_EQ(cudaMalloc(&device, 8), cudaSuccess);

@@ -126,9 +126,9 @@ TEST(EmulatorRuntimeTest, MemoryIsLimitedCountedAndFilled) {
   emulator::SetMemoryLimit(bytes + 1000);
   unsigned char *a, *b;
   ASSERT_EQ(cudaMalloc(&a, 600), cudaSuccess);
-  EXPECT_EQ(cudaMallocAsync(&b, 401, nullptr), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaMalloc(&b, 401), cudaErrorMemoryAllocation);
   EXPECT_EQ(b, nullptr);
-  ASSERT_EQ(cudaMallocAsync(&b, 400, nullptr), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&b, 400), cudaSuccess);
   size_t free, total;
   EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
   EXPECT_EQ(free, 0u);
@@ -137,11 +137,84 @@ TEST(EmulatorRuntimeTest, MemoryIsLimitedCountedAndFilled) {
   EXPECT_EQ(cudaMemcpy(read.data(), b, 400, cudaMemcpyDeviceToHost), cudaSuccess);
   EXPECT_THAT(read, Each(0xFF));
   EXPECT_EQ(cudaFree(a), cudaSuccess);
-  EXPECT_EQ(cudaFreeAsync(b, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaFree(b), cudaSuccess);
   EXPECT_EQ(emulator::LiveAllocations(), allocations);
   EXPECT_EQ(emulator::LiveBytes(), bytes);
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
   emulator::SetMemoryLimit(size_t{16} << 30);
+}
+
+TEST(EmulatorRuntimeTest, ThePoolKeepsWhatIsFreedUpToItsThreshold) {
+  constexpr size_t kGrain = size_t{2} << 20;
+  const size_t bytes = emulator::LiveBytes();
+  cudaMemPool_t pool;
+  ASSERT_EQ(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
+  const auto set_threshold = [&](uint64_t threshold) {
+    EXPECT_EQ(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), cudaSuccess);
+  };
+  set_threshold(kGrain);
+  emulator::SetMemoryLimit(bytes + 3 * kGrain + 1000);
+  char *a, *b;
+  ASSERT_EQ(cudaMallocAsync(&a, 2 * kGrain, nullptr), cudaSuccess);
+  EXPECT_EQ(emulator::LiveBytes(), bytes + 2 * kGrain);
+  EXPECT_EQ(cudaMallocAsync(&b, kGrain + 1, nullptr), cudaErrorMemoryAllocation);
+  EXPECT_EQ(b, nullptr);
+  ASSERT_EQ(cudaMallocAsync(&b, 1, nullptr), cudaSuccess);
+  EXPECT_EQ(emulator::LiveBytes(), bytes + 3 * kGrain);
+  EXPECT_EQ(cudaFreeAsync(a, nullptr), cudaSuccess);
+  const uint64_t taken = emulator::TakenSoFar().device_memory;
+  ASSERT_EQ(cudaMallocAsync(&a, kGrain, nullptr), cudaSuccess);
+  EXPECT_EQ(emulator::TakenSoFar().device_memory, taken) << "free memory is used first";
+  EXPECT_EQ(emulator::LiveBytes(), bytes + 3 * kGrain) << "the host has not waited";
+  EXPECT_EQ(cudaFreeAsync(a, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  EXPECT_EQ(emulator::LiveBytes(), bytes + 2 * kGrain);
+  EXPECT_EQ(cudaMemPoolTrimTo(pool, 0), cudaSuccess);
+  EXPECT_EQ(emulator::LiveBytes(), bytes + kGrain) << "for what is in use";
+  EXPECT_EQ(cudaFreeAsync(b, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolTrimTo(pool, 0), cudaSuccess);
+  EXPECT_EQ(emulator::LiveBytes(), bytes);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  set_threshold(0);
+  emulator::SetMemoryLimit(size_t{16} << 30);
+}
+
+TEST(EmulatorRuntimeTest, CopiesOfPinnedMemoryAreDoneWhenTheHostHasWaited) {
+  cudaStream_t stream, other;
+  cudaEvent_t first, second;
+  char* pinned;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreate(&other), cudaSuccess);
+  ASSERT_EQ(cudaEventCreate(&first), cudaSuccess);
+  ASSERT_EQ(cudaEventCreate(&second), cudaSuccess);
+  ASSERT_EQ(cudaMallocHost(&pinned, 8), cudaSuccess);
+  Buffer<char> memory(std::vector<char>{'a', 'b'});
+  EXPECT_EQ(cudaEventQuery(first), cudaSuccess) << "never recorded";
+  ASSERT_EQ(cudaMemcpyAsync(pinned, memory.data, 2, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(first, stream), cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(pinned + 4, memory.data, 2, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(second, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+  EXPECT_EQ(cudaEventQuery(first), cudaErrorNotReady);
+  EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+  EXPECT_NE(pinned[0], 'a');
+  EXPECT_EQ(cudaEventSynchronize(first), cudaSuccess);
+  EXPECT_EQ(pinned[0], 'a');
+  EXPECT_NE(pinned[4], 'a');
+  EXPECT_EQ(cudaEventQuery(second), cudaErrorNotReady);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(pinned[5], 'b');
+  EXPECT_EQ(cudaEventQuery(second), cudaSuccess);
+
+  // A stream keeps its order: what comes to the host can go back at once.
+  ASSERT_EQ(cudaMemcpyAsync(pinned + 2, memory.data, 2, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(memory.data, pinned + 3, 1, cudaMemcpyHostToDevice, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_THAT(memory.Read(), ElementsAre('b', 'b'));
+  for (cudaEvent_t event : {first, second}) EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
+  for (cudaStream_t s : {stream, other}) EXPECT_EQ(cudaStreamDestroy(s), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  cudaGetLastError();
 }
 
 TEST(EmulatorRuntimeTest, CopiesOfRows) {

@@ -1,4 +1,5 @@
-// The CUDA backend that is linked with a test, not a module's (device_run.h): the test sees the emulator that runs it.
+// The CUDA backend that is linked with a test, not that of a module (tests/kernels/devices.h): the test sees the
+// emulator that runs it.
 #ifndef EDGEWISE_TESTS_CUDA_LINKED_BACKEND_H_
 #define EDGEWISE_TESTS_CUDA_LINKED_BACKEND_H_
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/attention/attention.h"
 #include "kernels/reference.h"
 
 namespace edgewise::testing {
@@ -80,48 +79,44 @@ void Case::AddProblems(const AttentionPattern& pattern, int32_t cap) {
   }
 }
 
-void Case::AskForAll() {
-  for (auto& report : reports) report->want_expected = report->want_key_degrees = report->want_graph = true;
+void Case::TakeQueries(const std::vector<float>& rows) {
+  const auto first = static_cast<std::ptrdiff_t>(data.size());
+  const auto k_at = inputs.k.data - data.data(), v_at = inputs.v.data - data.data();
+  data.insert(data.end(), rows.begin(), rows.end());
+  inputs.q = ConstMatrix(data.data() + first, static_cast<int64_t>(rows.size()) / inputs.q.columns, inputs.q.columns);
+  inputs.k.data = data.data() + k_at;
+  inputs.v.data = data.data() + v_at;
 }
 
-namespace {
+void Case::AskForAll() {
+  for (auto& report : reports) report->wanted.expected = report->wanted.key_degrees = report->wanted.graph = true;
+}
 
-template <typename Run>
-Outcome RunWith(const Case& attention_case, std::vector<EdgeCap> caps, const Run& run) {
+Outcome RunReference(const Case& attention_case, std::vector<EdgeCap> caps) {
   Outcome outcome;
   const int64_t width = attention_case.inputs.v.columns;
   outcome.out.assign(static_cast<size_t>(attention_case.out_rows * width), NAN);
   outcome.caps = std::move(caps);
-  run(Matrix(outcome.out.data(), attention_case.out_rows, width), outcome.caps);
+  reference::Attend(attention_case.inputs, attention_case.problems, outcome.caps,
+                    Matrix(outcome.out.data(), attention_case.out_rows, width));
   for (const AttentionProblem& problem : attention_case.problems) outcome.reports.push_back(*problem.report);
   return outcome;
 }
 
-}  // namespace
-
-Outcome RunCpu(const Case& attention_case, Isa isa, int threads, std::vector<EdgeCap> caps) {
-  ThreadPool pool(threads);
-  AttentionScratch scratch;
-  return RunWith(attention_case, std::move(caps), [&](Matrix out, std::span<EdgeCap> caps) {
-    const absl::Status status =
-        CpuAttend(KernelsFor(isa), pool, scratch, attention_case.inputs, attention_case.problems, caps, out);
-    if (!status.ok()) std::abort();
-  });
+std::span<const float> RowsOf(const Case& attention_case, const Outcome& outcome, size_t problem) {
+  const auto width = static_cast<size_t>(attention_case.inputs.v.columns);
+  const AttentionProblem& of = attention_case.problems[problem];
+  return std::span(outcome.out)
+      .subspan(static_cast<size_t>(of.out_row) * width, static_cast<size_t>(of.tokens - of.first_query) * width);
 }
 
-Outcome RunReference(const Case& attention_case, std::vector<EdgeCap> caps) {
-  return RunWith(attention_case, std::move(caps), [&](Matrix out, std::span<EdgeCap> caps) {
-    reference::Attend(attention_case.inputs, attention_case.problems, caps, out);
-  });
-}
-
-std::vector<Isa> AvailableIsas() {
-  std::vector<Isa> isas;
-  for (const char* name : {"generic", "avx2", "avx512"}) {
-    const absl::StatusOr<Isa> isa = SelectIsa(name);
-    if (isa.ok()) isas.push_back(*isa);
+std::vector<std::vector<HeadEdges>> GraphsOf(const Outcome& outcome) {
+  std::vector<std::vector<HeadEdges>> graphs;
+  for (const AttentionReport& report : outcome.reports) {
+    graphs.emplace_back();
+    for (const HeadReport& head : report.heads) graphs.back().push_back(head.graph);
   }
-  return isas;
+  return graphs;
 }
 
 double LargestDifference(std::span<const float> a, std::span<const float> b) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/cpu/simd/isa.h"
 
 namespace edgewise::testing {
 
@@ -34,6 +33,8 @@ struct Case {
 
   // One problem per sequence with this pattern and cap; samples after each other write to rows of their own.
   void AddProblems(const AttentionPattern& pattern, int32_t cap = -1);
+  // The rows of q are these, [rows, heads * head_dim], and no longer those of `data`.
+  void TakeQueries(const std::vector<float>& rows);
   // Reports ask for the graph, key degrees and expected edges.
   void AskForAll();
 
@@ -53,11 +54,13 @@ struct Outcome {
   std::vector<EdgeCap> caps;
 };
 
-Outcome RunCpu(const Case& attention_case, Isa isa, int threads, std::vector<EdgeCap> caps = {});
 Outcome RunReference(const Case& attention_case, std::vector<EdgeCap> caps = {});
 
-// The instruction sets of this machine.
-std::vector<Isa> AvailableIsas();
+// Rows of the output that are a problem's.
+std::span<const float> RowsOf(const Case& attention_case, const Outcome& outcome, size_t problem);
+
+// Graphs that went through a call, by problem and head: patterns for another.
+std::vector<std::vector<HeadEdges>> GraphsOf(const Outcome& outcome);
 
 double LargestDifference(std::span<const float> a, std::span<const float> b);
 bool SameBytes(std::span<const float> a, std::span<const float> b);

@@ -27,7 +27,7 @@ GroupedKeys Windows(int32_t n, int windows, bool causal);
 std::unique_ptr<Case> MakeCase(const Shape& shape, const Pattern& pattern);
 
 enum class BiasKind { kNone, kDistance, kValues, kBuckets, kDistanceAndBuckets };
-inline constexpr BiasKind kBiasKinds[] = {BiasKind::kDistance, BiasKind::kValues, BiasKind::kBuckets,
+inline constexpr BiasKind kBiasKinds[] = {BiasKind::kNone, BiasKind::kDistance, BiasKind::kValues, BiasKind::kBuckets,
                                           BiasKind::kDistanceAndBuckets};
 
 // Owns the biases that it gives to a case: as many positions as the case has.

@@ -1,4 +1,4 @@
-// What the tests of cancel flags look at: a case of several problems of which one has a flag.
+// What the tests of cancel flags look at: a case of three problems of which the second has a flag.
 #ifndef EDGEWISE_TESTS_KERNELS_CANCEL_CASE_H_
 #define EDGEWISE_TESTS_KERNELS_CANCEL_CASE_H_
 
@@ -21,15 +21,8 @@ inline std::unique_ptr<Case> ThreeSequences(const Pattern& pattern, int length) 
   Shape shape;
   shape.lengths = {40, length, 33};
   auto attention_case = MakeCase(shape, pattern);
-  for (const auto& report : attention_case->reports) report->want_graph = false;
+  for (const auto& report : attention_case->reports) report->wanted.graph = false;
   return attention_case;
-}
-
-inline std::span<const float> RowsOf(const Case& attention_case, const Outcome& outcome, size_t problem) {
-  const auto width = static_cast<size_t>(attention_case.inputs.v.columns);
-  const AttentionProblem& of = attention_case.problems[problem];
-  return std::span(outcome.out)
-      .subspan(static_cast<size_t>(of.out_row) * width, static_cast<size_t>(of.tokens - of.first_query) * width);
 }
 
 // All but the dropped problem is as if there were no flag.

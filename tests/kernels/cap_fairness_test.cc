@@ -10,14 +10,13 @@
 #include <utility>
 
 #include "kernels/reference.h"
-#include "tests/kernels/attention_cases.h"
+#include "tests/kernels/devices.h"
 
 namespace edgewise {
 namespace {
 
-using testing::AvailableIsas;
 using testing::Case;
-using testing::RunCpu;
+using testing::RunOn;
 using testing::Shape;
 
 constexpr int kTokens = 120;
@@ -103,9 +102,10 @@ double MostErrors(Law law, const Select& select) {
 }
 
 TEST(CapFairnessTest, EveryDrawnEdgeIsKeptWithItsChance) {
+  const auto backend = *CreateBackend({});
   for (const Law law : {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti}) {
-    const double errors = MostErrors(law, [](Case& attention_case, const auto&, uint64_t cap) {
-      const auto outcome = RunCpu(attention_case, AvailableIsas().back(), 2, {EdgeCap{cap}});
+    const double errors = MostErrors(law, [&](Case& attention_case, const auto&, uint64_t cap) {
+      const auto outcome = RunOn(*backend, attention_case, {EdgeCap{cap}});
       const HeadEdges& graph = outcome.reports[0].heads[0].graph;
       std::set<Pair> kept;
       for (int32_t i = 0; i < kTokens; ++i) {

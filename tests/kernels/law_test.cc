@@ -75,8 +75,8 @@ struct Sample {
 Sample Draw(Backend& backend, const Problem& problem, DrawnRows drawn, bool graph) {
   Sample sample;
   sample.out.resize(problem.n * kHeads * kHeadDim);
-  sample.report.want_expected = true;
-  sample.report.want_graph = graph;
+  sample.report.wanted.expected = true;
+  sample.report.wanted.graph = graph;
   AttentionProblem attention;
   attention.tokens = problem.n;
   attention.pattern = drawn;

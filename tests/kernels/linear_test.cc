@@ -1,80 +1,89 @@
-// Matrix products: right, and a row's result depends on that row alone.
-#include <gtest/gtest.h>
+// Matrix products on every device: right, and a row's result depends on that row alone.
+#include <gmock/gmock.h>
 
+#include <bit>
 #include <cmath>
-#include <cstring>
-#include <ostream>
-#include <random>
 #include <string>
-#include <tuple>
 
-#include "kernels/backend.h"
 #include "kernels/reference.h"
+#include "tests/kernels/device_matrix.h"
 
 namespace edgewise {
-
-inline void PrintTo(Phase phase, std::ostream* out) { *out << (phase == Phase::kPrefill ? "many rows" : "few rows"); }
-
 namespace {
 
-std::vector<float> Random(size_t size, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(size);
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
-std::unique_ptr<Backend> MakeBackend(int threads, const std::string& isa = "auto") {
-  BackendOptions options;
-  options.isa = isa;
-  options.num_threads = threads;
-  auto backend = CreateBackend(options);
-  return backend.ok() ? *std::move(backend) : nullptr;  // an instruction set that this machine lacks
-}
+using testing::DeviceMatrix;
+using testing::Random;
+using testing::RowsOf;
 
 struct Shape {
   int64_t out, in;
 };
 
 const Shape kShapes[] = {
-    {64, 64},  {192, 64},   // the published models
-    {1, 1},    {3, 17},     // not a multiple of any vector
-    {128, 32}, {2, 256},    // clusters, classifier
-    {65, 48},  {400, 384},  // characters; several panels of columns
+    {64, 64},   {192, 64},  // the published models
+    {128, 32},  {2, 256},   // clusters, classifier
+    {1, 1},     {3, 17},    // less than a vector of anything
+    {20, 30},               // a GPU's products take multiples of 4 and 8
+    {17, 136},  {9, 257},   // a vector, and one, more than what a warp reads at a time
+    {65, 48},               // one more than a panel of 64 columns
+    {400, 384},             // several panels of columns
 };
+constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
 
-// How many rows a product is for, and the instruction set. Weights lie as the first backend of a process likes them, so
-// run each test in a process of its own, as ctest does.
-class LinearTest : public ::testing::TestWithParam<std::tuple<Phase, std::string>> {
- protected:
-  void SetUp() override {
-    if (Make(1) == nullptr) GTEST_SKIP() << "not on this machine";
+// As the device sees them.
+std::vector<float> Rounded(std::vector<float> values, bool bf16) {
+  for (float& value : values) {
+    const auto bits = std::bit_cast<uint32_t>(value);
+    if (bf16) value = std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u);
   }
-  std::unique_ptr<Backend> Make(int threads) const { return MakeBackend(threads, std::get<1>(GetParam())); }
-  Phase phase() const { return std::get<0>(GetParam()); }
-};
+  return values;
+}
 
-INSTANTIATE_TEST_SUITE_P(All, LinearTest,
-                         ::testing::Combine(::testing::Values(Phase::kPrefill, Phase::kDecode),
-                                            ::testing::Values<std::string>("generic", "avx2", "avx512")));
+// On a CPU weights lie as the first backend of a process likes them, so run each test in a process of its own, as ctest
+// does.
+class LinearTest : public testing::DeviceTest {
+ protected:
+  // Shapes that are not too large for the emulator.
+  std::vector<Shape> Shapes() const {
+    std::vector<Shape> shapes;
+    for (const Shape& shape : kShapes) {
+      if (shape.out * shape.in <= Sized(1 << 20, 5000)) shapes.push_back(shape);
+    }
+    return shapes;
+  }
+};
+EDGEWISE_TEST_ON(Devices, LinearTest);
 
 TEST_P(LinearTest, AgreesWithTheReference) {
-  const auto backend = Make(2);
-  for (const Shape shape : kShapes) {
-    for (const int64_t rows : {1, 63, 64, 65, 200}) {
-      const auto weight = Random(shape.out * shape.in, 1), bias = Random(shape.out, 2), x = Random(rows * shape.in, 3);
+  const bool bf16 = GetParam().bf16;
+  const int64_t row_counts[] = {
+      1,            // the next token of one text
+      3,   13,      // of several, few enough for one block, and more
+      63,  64, 65,  // around the 64 rows of a CPU's product
+      200,
+  };
+  for (const Shape s : Shapes()) {
+    for (const int64_t rows : row_counts) {
+      if (rows > Sized(200, 13)) continue;
+      const auto weight = Random(s.out * s.in, 1), bias = Random(s.out, 2), x = Random(rows * s.in, 3);
+      const auto before = Random(rows * s.out, 4);
+      const auto seen_weight = Rounded(weight, bf16), seen_x = Rounded(x, bf16);
       for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu}) {
-        for (const bool accumulate : {false, true}) {
-          if (accumulate && activation != Activation::kNone) continue;
-          const auto linear = *backend->PrepareLinear(weight, bias, shape.out, shape.in, activation);
-          std::vector<float> y = Random(rows * shape.out, 4), expected = y;
-          ASSERT_TRUE(
-              backend->Linear(*linear, {x.data(), rows, shape.in}, {y.data(), rows, shape.out}, accumulate, phase())
-                  .ok());
-          reference::Linear({x.data(), rows, shape.in}, weight, bias, activation, accumulate,
-                            {expected.data(), rows, shape.out});
-          for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-5 * std::sqrt(shape.in) + 1e-5);
+        for (const bool with_bias : {false, true}) {
+          const std::span<const float> b = with_bias ? std::span<const float>(bias) : std::span<const float>();
+          const auto linear = *backend_->PrepareLinear(weight, b, s.out, s.in, activation);
+          for (const bool accumulate : {false, true}) {
+            if (accumulate && activation != Activation::kNone) continue;
+            std::vector<float> expected = before;
+            reference::Linear({seen_x.data(), rows, s.in}, seen_weight, b, activation, accumulate,
+                              {expected.data(), rows, s.out});
+            for (const Phase phase : kPhases) {
+              const DeviceMatrix source(*backend_, x, rows, s.in), y(*backend_, before, rows, s.out);
+              ASSERT_TRUE(backend_->Linear(*linear, source.view(), y.view(), accumulate, phase).ok());
+              ASSERT_LE(testing::LargestDifference(y.Host(), expected), 1e-5 * std::sqrt(s.in) + 1e-5)
+                  << s.out << "x" << s.in << ", " << rows << " rows";
+            }
+          }
         }
       }
     }
@@ -82,88 +91,106 @@ TEST_P(LinearTest, AgreesWithTheReference) {
 }
 
 TEST_P(LinearTest, ARowDependsOnNothingElse) {
-  for (const Shape shape : kShapes) {
-    const auto weight = Random(shape.out * shape.in, 1), bias = Random(shape.out, 2), x = Random(300 * shape.in, 3);
-    std::vector<float> whole(300 * shape.out);
-    {
-      const auto backend = Make(1);
-      const auto linear = *backend->PrepareLinear(weight, bias, shape.out, shape.in, Activation::kGelu);
-      ASSERT_TRUE(
-          backend->Linear(*linear, {x.data(), 300, shape.in}, {whole.data(), 300, shape.out}, false, phase()).ok());
-    }
-    for (const int threads : {1, 2, 4}) {
-      const auto backend = Make(threads);
-      const auto linear = *backend->PrepareLinear(weight, bias, shape.out, shape.in, Activation::kGelu);
-      for (const int64_t first : {0, 1, 63, 64, 100, 299}) {
-        for (const int64_t rows : {1, 2, 64, 130}) {
-          if (first + rows > 300) continue;
-          std::vector<float> part(rows * shape.out);
-          ASSERT_TRUE(backend
-                          ->Linear(*linear, {x.data() + first * shape.in, rows, shape.in},
-                                   {part.data(), rows, shape.out}, false, phase())
-                          .ok());
-          ASSERT_EQ(std::memcmp(part.data(), whole.data() + first * shape.out, part.size() * sizeof(float)), 0)
-              << shape.out << "x" << shape.in << ": rows " << first << " to " << first + rows << ", " << threads
-              << " threads";
+  const std::pair<int64_t, int64_t> parts[] = {
+      {0, 1},    {1, 2},   {8, 3},    {8, 5}, {0, 9}, {20, 1},  // few rows, anywhere
+      {63, 64},  {64, 64}, {100, 64},                           // a CPU's product of 64 rows, cut otherwise
+      {64, 130}, {299, 1},                                      // several products; the last row
+  };
+  const int64_t all = Sized(300, 21);
+  for (const Shape s : Shapes()) {
+    const auto weight = Random(s.out * s.in, 1), bias = Random(s.out, 2), x = Random(all * s.in, 3);
+    const auto before = Random(all * s.out, 4);
+    const auto linear = *backend_->PrepareLinear(weight, bias, s.out, s.in, Activation::kGelu);
+    for (const Phase phase : kPhases) {
+      for (const bool accumulate : {false, true}) {
+        const DeviceMatrix source(*backend_, x, all, s.in), y(*backend_, before, all, s.out);
+        ASSERT_TRUE(backend_->Linear(*linear, source.view(), y.view(), accumulate, phase).ok());
+        const auto whole = y.Host();
+        for (const auto& [first, rows] : parts) {
+          if (first + rows > all) continue;
+          for (const int64_t shift : {0, 1}) {  // packed, and in views that are not aligned
+            const DeviceMatrix part_x(*backend_, RowsOf(x, s.in, first, rows), rows, s.in, s.in + 5 * shift, shift);
+            const DeviceMatrix part(*backend_, RowsOf(before, s.out, first, rows), rows, s.out, s.out + 3 * shift,
+                                    shift);
+            ASSERT_TRUE(backend_->Linear(*linear, part_x.view(), part.view(), accumulate, phase).ok());
+            ASSERT_EQ(part.Host(), RowsOf(whole, s.out, first, rows))
+                << s.out << "x" << s.in << ": " << first << ", " << rows << " at " << shift;
+          }
         }
       }
     }
   }
 }
 
-TEST_P(LinearTest, StridedViewsGiveTheSameBytes) {
-  const auto backend = Make(1);
-  const auto weight = Random(24 * 16, 1), bias = Random(24, 2), wide = Random(100 * 40, 3);
-  const auto linear = *backend->PrepareLinear(weight, bias, 24, 16, Activation::kNone);
-  std::vector<float> packed(100 * 16), expected(100 * 24), strided(100 * 30, -1.0f);
-  for (int r = 0; r < 100; ++r) std::copy_n(wide.data() + r * 40 + 8, 16, packed.data() + r * 16);
-  ASSERT_TRUE(backend->Linear(*linear, {packed.data(), 100, 16}, {expected.data(), 100, 24}, false, phase()).ok());
-  ASSERT_TRUE(
-      backend->Linear(*linear, {wide.data() + 8, 100, 16, 40}, {strided.data(), 100, 24, 30}, false, phase()).ok());
-  for (int r = 0; r < 100; ++r) {
-    ASSERT_EQ(std::memcmp(strided.data() + r * 30, expected.data() + r * 24, 24 * sizeof(float)), 0);
-    ASSERT_EQ(strided[r * 30 + 24], -1.0f) << "nothing is written beside the view";
+class CpuLinearTest : public testing::DeviceTest {};
+EDGEWISE_TEST_ON(Cpus, CpuLinearTest);
+
+TEST_P(CpuLinearTest, ThreadsChangeNoByte) {
+  for (const Shape s : kShapes) {
+    const auto weight = Random(s.out * s.in, 1), bias = Random(s.out, 2), x = Random(300 * s.in, 3);
+    for (const Phase phase : kPhases) {
+      std::vector<std::vector<float>> results;
+      for (const int threads : {1, 2, 4}) {
+        const auto backend = *Make(threads);
+        const auto linear = *backend->PrepareLinear(weight, bias, s.out, s.in, Activation::kGelu);
+        const DeviceMatrix source(*backend, x, 300, s.in), y(*backend, Random(300 * s.out, 4), 300, s.out);
+        ASSERT_TRUE(backend->Linear(*linear, source.view(), y.view(), false, phase).ok());
+        results.push_back(y.Host());
+      }
+      EXPECT_EQ(results[0], results[1]);
+      EXPECT_EQ(results[0], results[2]);
+    }
   }
 }
 
 TEST_P(LinearTest, FeedForwardHasTheBytesOfItsTwoProducts) {
-  const auto backend = Make(2);
-  const auto up_weight = Random(96 * 40, 1), up_bias = Random(96, 2), down_weight = Random(40 * 96, 3);
-  const auto up = *backend->PrepareLinear(up_weight, up_bias, 96, 40, Activation::kGelu);
-  const auto down = *backend->PrepareLinear(down_weight, {}, 40, 96, Activation::kNone);
-  for (const int64_t rows : {1, 5, 64, 130}) {
-    const auto x = Random(rows * 40, 4);
-    std::vector<float> wide(rows * 96), expected = x, in_place = x;
-    ASSERT_TRUE(backend->Linear(*up, {x.data(), rows, 40}, {wide.data(), rows, 96}, false, phase()).ok());
-    ASSERT_TRUE(backend->Linear(*down, {wide.data(), rows, 96}, {expected.data(), rows, 40}, true, phase()).ok());
-    const Matrix y(in_place.data(), rows, 40);
-    ASSERT_TRUE(backend->FeedForward(*up, *down, y, y, phase()).ok());
-    EXPECT_EQ(in_place, expected) << rows;
+  for (const int64_t width : {96, 50}) {  // whole vectors, and not
+    const auto up_weight = Random(width * 40, 1), up_bias = Random(width, 2), down_weight = Random(40 * width, 3);
+    const auto up = *backend_->PrepareLinear(up_weight, up_bias, width, 40, Activation::kGelu);
+    const auto down = *backend_->PrepareLinear(down_weight, Random(40, 6), 40, width, Activation::kNone);
+    for (const int64_t rows : {1, 5, 20, 64, 130}) {  // few; one product of a CPU, and several
+      if (rows > Sized(130, 20)) continue;
+      for (const Phase phase : kPhases) {
+        const auto x = Random(rows * 40, 4);
+        const DeviceMatrix y(*backend_, x, rows, 40), in_place(*backend_, x, rows, 40, 44);
+        const DeviceMatrix wide(*backend_, Random(rows * width, 5), rows, width);
+        ASSERT_TRUE(backend_->Linear(*up, y.view(), wide.view(), false, phase).ok());
+        ASSERT_TRUE(backend_->Linear(*down, wide.view(), y.view(), true, phase).ok());
+        ASSERT_TRUE(backend_->FeedForward(*up, *down, in_place.view(), in_place.view(), phase).ok());
+        EXPECT_EQ(in_place.Host(), y.Host()) << rows;
+      }
+    }
   }
 }
 
-TEST(LayerNormTest, AgreesWithTheReference) {
-  const auto backend = MakeBackend(2);
-  const auto x = Random(130 * 48, 1), weight = Random(48, 2), bias = Random(48, 3);
-  std::vector<float> y(x.size()), expected(x.size());
-  ASSERT_TRUE(backend->LayerNorm({x.data(), 130, 48}, weight.data(), bias.data(), 1e-5f, {y.data(), 130, 48}).ok());
-  reference::LayerNorm({x.data(), 130, 48}, weight.data(), bias.data(), 1e-5f, {expected.data(), 130, 48});
-  for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 1e-5);
+TEST_P(LinearTest, NoRowsAndManyRowsAreFine) {
+  for (const int64_t rows : {0, 16387}) {  // three more than one product of a GPU may have
+    const auto weight = Random(4 * 8, 1), x = Random(rows * 8, 2);
+    const auto linear = *backend_->PrepareLinear(weight, {}, 4, 8, Activation::kNone);
+    const auto back = *backend_->PrepareLinear(weight, {}, 8, 4, Activation::kNone);
+    const DeviceMatrix source(*backend_, x, rows, 8), y(*backend_, Random(rows * 4, 3), rows, 4);
+    ASSERT_TRUE(backend_->Linear(*linear, source.view(), y.view(), false, Phase::kPrefill).ok());
+    std::vector<float> expected(rows * 4);
+    const auto seen_weight = Rounded(weight, GetParam().bf16), seen_x = Rounded(x, GetParam().bf16);
+    reference::Linear({seen_x.data(), rows, 8}, seen_weight, {}, Activation::kNone, false, {expected.data(), rows, 4});
+    EXPECT_LE(testing::LargestDifference(y.Host(), expected), 1e-5);
+    EXPECT_TRUE(backend_->FeedForward(*linear, *back, source.view(), source.view(), Phase::kPrefill).ok());
+  }
+}
+
+TEST_P(LinearTest, SaysWhichDeviceItIs) {
+  EXPECT_THAT(backend_->device(),
+              ::testing::MatchesRegex(GetParam().bf16                      ? "cuda/sm_[0-9]+/bf16"
+                                      : GetParam().options.device == "cpu" ? "cpu/" + GetParam().name + "/fp32"
+                                                                           : "cuda/sm_[0-9]+/fp32"));
+  EXPECT_FALSE(backend_->lost());
 }
 
 TEST(BackendTest, UnknownNamesAreRefused) {
-  BackendOptions options;
-  options.device = "tpu";
-  EXPECT_EQ(CreateBackend(options).status().code(), absl::StatusCode::kInvalidArgument);
-  options = {};
-  options.isa = "sse9";
-  EXPECT_EQ(CreateBackend(options).status().code(), absl::StatusCode::kInvalidArgument);
-  options = {};
-  options.precision = "fp8";
-  EXPECT_EQ(CreateBackend(options).status().code(), absl::StatusCode::kInvalidArgument);
-  options = {};
-  options.num_threads = -1;
-  EXPECT_EQ(CreateBackend(options).status().code(), absl::StatusCode::kInvalidArgument);
+  const BackendOptions refused[] = {{.device = "tpu"}, {.num_threads = -1}, {.isa = "sse9"}, {.precision = "fp8"}};
+  for (const BackendOptions& options : refused) {
+    EXPECT_EQ(CreateBackend(options).status().code(), absl::StatusCode::kInvalidArgument);
+  }
 }
 
 }  // namespace

@@ -1,65 +1,107 @@
-// Memberships: inner products are the edge rates of the definition, and the bounds hold.
-#include <gtest/gtest.h>
-
+// Memberships on every device: inner products are the edge rates of the definition, the bounds hold, and a row depends
+// on nothing else.
+#include <algorithm>
 #include <cmath>
-#include <random>
 
-#include "kernels/backend.h"
 #include "kernels/reference.h"
+#include "tests/kernels/device_matrix.h"
 
 namespace edgewise {
 namespace {
 
-std::vector<float> Random(size_t size, float scale, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(size);
-  for (float& value : values) value = scale * normal(random);
-  return values;
-}
+using testing::DeviceMatrix;
+using testing::Fetch;
+using testing::Random;
+using testing::RowsOf;
 
-void CheckMemberships(int heads, int d, int k, int64_t rows, const std::vector<float>& block_matrix) {
-  const auto w0 = Random(d * d, 0.4f, 1), b0 = Random(d, 0.2f, 2), w1 = Random(d * d, 0.4f, 3), b1 = Random(d, 0.2f, 4);
-  const auto clusters = Random(heads * k * d, 0.5f, 5);
-  MembershipParameters parameters{heads, d, k, w0, b0, w1, b1, clusters, block_matrix};
-  BackendOptions options;
-  options.num_threads = 2;
-  const auto backend = *CreateBackend(options);
-  const auto weights = backend->PrepareMemberships(parameters);
-  ASSERT_TRUE(weights.ok()) << weights.status();
-  const int32_t rank = (*weights)->rank();
-  EXPECT_EQ(rank % kDotLanes, 0);
-  EXPECT_LE(rank, (k + kDotLanes - 1) / kDotLanes * kDotLanes);
+struct Shape {
+  int heads, d, k;
+  int64_t rows;
+};
 
-  const auto q = Random(rows * heads * d, 1.0f, 6), key = Random(rows * heads * d, 1.0f, 7);
-  std::vector<float> x(heads * rows * rank), y(x.size()), a(heads * rows), c(heads * rows);
-  const Memberships out{x.data(), y.data(), a.data(), c.data(), rows, rank};
-  const ConstMatrix q_view(q.data(), rows, heads * d), k_view(key.data(), rows, heads * d);
-  ASSERT_TRUE(backend->ComputeMemberships(**weights, q_view, k_view, out).ok());
-  for (int h = 0; h < heads; ++h) {
-    const auto rates = reference::EdgeRates(parameters, h, q_view.Columns(h * d, d), k_view.Columns(h * d, d));
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < rows; ++j) {
-        const float dot = MembershipDot(x.data() + (h * rows + i) * rank, y.data() + (h * rows + j) * rank, rank);
-        ASSERT_NEAR(dot, rates[i * rows + j], 3e-6);
-        ASSERT_LE(dot, a[h * rows + i] * c[h * rows + j]) << "the bound holds";
+class MembershipsTest : public testing::DeviceTest {
+ protected:
+  struct Result {
+    int32_t rank;
+    std::vector<float> x, y, query_bound, key_bound;
+  };
+
+  void Check(const Shape& shape, const std::vector<float>& block_matrix = {}) {
+    const int heads = shape.heads, d = shape.d, k = shape.k;
+    const int64_t rows = shape.rows, columns = int64_t{heads} * d;
+    const auto w0 = Random(d * d, 1, 0.4f), b0 = Random(d, 2, 0.2f), w1 = Random(d * d, 3, 0.4f),
+               b1 = Random(d, 4, 0.2f);
+    const auto clusters = Random(heads * k * d, 5, 0.5f), q = Random(rows * columns, 6),
+               key = Random(rows * columns, 7);
+    const MembershipParameters parameters = {heads, d, k, w0, b0, w1, b1, clusters, block_matrix};
+    const auto weights = backend_->PrepareMemberships(parameters);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const int32_t rank = (*weights)->rank();
+    EXPECT_EQ(rank % kDotLanes, 0);
+    EXPECT_LE(rank, (k + kDotLanes - 1) / kDotLanes * kDotLanes);
+
+    // Of some of the rows, from views with gaps.
+    const auto compute = [&](int64_t first, int64_t count, int64_t gap, int64_t shift) -> Result {
+      const DeviceMatrix of_q(*backend_, RowsOf(q, columns, first, count), count, columns, columns + gap, shift);
+      const DeviceMatrix of_k(*backend_, RowsOf(key, columns, first, count), count, columns);
+      const int64_t size = heads * count;
+      const Buffer x = *backend_->Allocate(size * rank), y = *backend_->Allocate(size * rank);
+      const Buffer a = *backend_->Allocate(size), c = *backend_->Allocate(size);
+      const Memberships out = {x.data(), y.data(), a.data(), c.data(), count, rank};
+      EXPECT_TRUE(backend_->ComputeMemberships(**weights, of_q.view(), of_k.view(), out).ok());
+      return {rank, Fetch(*backend_, x), Fetch(*backend_, y), Fetch(*backend_, a), Fetch(*backend_, c)};
+    };
+    const Result r = compute(0, rows, 0, 0);
+    const ConstMatrix q_view(q.data(), rows, columns), k_view(key.data(), rows, columns);
+    for (int h = 0; h < heads; ++h) {
+      const auto rates = reference::EdgeRates(parameters, h, q_view.Columns(h * d, d), k_view.Columns(h * d, d));
+      for (int64_t i = 0; i < rows; ++i) {
+        for (int64_t j = 0; j < rows; ++j) {
+          const float dot = MembershipDot(&r.x[(h * rows + i) * rank], &r.y[(h * rows + j) * rank], rank);
+          const float bound = r.query_bound[h * rows + i] * r.key_bound[h * rows + j];
+          ASSERT_NEAR(dot, rates[i * rows + j], GetParam().rates);
+          ASSERT_LE(dot, bound) << "the bound holds";
+          ASSERT_LE(bound, block_matrix.empty() ? 1.5f : HUGE_VALF) << "and says something";
+        }
+      }
+    }
+    for (const int64_t first : {int64_t{0}, rows / 2, rows - 1}) {
+      const int64_t part = std::min<int64_t>(rows - first, 3);
+      const Result some = compute(first, part, 3, 1);
+      for (int h = 0; h < heads; ++h) {
+        const auto same = [&](const std::vector<float>& all, const std::vector<float>& few, int64_t width) {
+          ASSERT_EQ(RowsOf(few, width, h * part, part), RowsOf(all, width, h * rows + first, part));
+        };
+        same(r.x, some.x, rank);
+        same(r.y, some.y, rank);
+        same(r.query_bound, some.query_bound, 1);
+        same(r.key_bound, some.key_bound, 1);
       }
     }
   }
+};
+EDGEWISE_TEST_ON(Devices, MembershipsTest);
+
+TEST_P(MembershipsTest, InnerProductsAreTheEdgeRates) {
+  Check({2, 32, 128, Sized(70, 33)});  // several tiles of clusters; a second block of rows
+  Check({1, 3, 10, 5});                // nothing is a multiple of anything
+  Check({3, 8, 16, 1});                // one row
+  Check({1, 72, 70, 4});               // more than one tile and panel of everything
 }
 
-TEST(MembershipsTest, InnerProductsAreTheEdgeRates) {
-  CheckMemberships(2, 32, 128, 70, {});
-  CheckMemberships(1, 16, 10, 5, {});  // clusters not a multiple of the lanes
-  CheckMemberships(3, 8, 16, 130, {});
-}
-
-TEST(MembershipsTest, AnyBlockMatrixHasTheFallback) {
+TEST_P(MembershipsTest, AnyBlockMatrixHasTheFallback) {
   std::vector<float> s(2 * 20 * 20, 0.0f);
   for (int h = 0; h < 2; ++h) {
     for (int u = 0; u < 20; ++u) s[h * 400 + u * 20 + (u * 7 + h) % 20] = 0.05f;
   }
-  CheckMemberships(2, 16, 20, 70, s);
+  Check({2, 16, 20, Sized(70, 37)}, s);
+}
+
+// More shared memory than blocks of 32 tokens may have on a GPU.
+TEST_P(MembershipsTest, ManyClustersAreTheDefinitionToo) {
+  std::vector<float> s(700 * 700, 0.0f);
+  for (int u = 0; u < 700; ++u) s[u * 700 + (u * 3 + 1) % 700] = 1.0f / 700;
+  Check({1, 24, 700, 18}, s);
 }
 
 }  // namespace

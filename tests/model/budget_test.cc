@@ -22,7 +22,7 @@ class BudgetTest : public ::testing::TestWithParam<ModelKind> {
 
   ModelInput RandomInput(std::mt19937_64& random) const {
     ModelInput input = edgewise::testing::RandomInput(GetParam(), *loaded_, random);
-    input.want_graph = true;
+    input.wanted.graph = true;
     return input;
   }
 
@@ -59,7 +59,7 @@ TEST_P(BudgetTest, EverySampleOfAnEnsembleStaysBelowTheCap) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < 20; ++trial) {
     ModelInput input = RandomInput(random);
-    input.want_graph = false;
+    input.wanted.graph = false;
     input.samples = 1 + random() % 6;
     const uint64_t least = Least(input);
     input.max_edges = least + random() % (loaded_->Pairs(input) - least + 1) / 3;
@@ -74,8 +74,8 @@ TEST_P(BudgetTest, ExpectedEdgesAreTheEdgesButForSbm) {
   std::mt19937_64 random(6);
   for (int trial = 0; trial < 20; ++trial) {
     ModelInput input = RandomInput(random);
-    input.want_graph = false;
-    input.want_expected = true;
+    input.wanted.graph = false;
+    input.wanted.expected = true;
     input.samples = 1 + random() % 4;
     const std::vector<AttentionConfig>& attention = AttentionOf(loaded_->config(), input);
     const bool sbm =

@@ -31,9 +31,9 @@ class Cancelling : public ::testing::TestWithParam<ModelKind> {
     for (int i = 0; i < 8; ++i) {
       ModelInput& input = inputs.emplace_back(RandomInput(GetParam(), *model_, random, 24));
       input.samples = 1 + i % 4;
-      input.want_expected = i % 2 == 0;
-      input.want_key_degrees = i % 3 == 0;
-      input.want_graph = input.samples == 1;
+      input.wanted.expected = i % 2 == 0;
+      input.wanted.key_degrees = i % 3 == 0;
+      input.wanted.graph = input.samples == 1;
       if (i == 7) input.samples = 9, input.tolerance = 0.01;
       if (i % 3 == 0) continue;
       const uint64_t least = std::max<uint64_t>(1, model_->LeastEdges(input));
@@ -157,7 +157,7 @@ TEST_P(Cancelling, APassThatEndsHalfWayKeepsItsFlagsUntilTheBackendIsDone) {
   std::vector<ModelInput> inputs = Inputs();
   for (ModelInput& input : inputs) {
     input.stopping = caller.get_token();
-    input.want_graph = false;  // nothing is waited for before the end
+    input.wanted.graph = false;  // nothing is waited for before the end
   }
   for (const int64_t tokens : {16384, 60}) {
     Pass::Options options;

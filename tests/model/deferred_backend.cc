@@ -33,7 +33,7 @@ void Poison(size_t heads, AttentionReport& report) {
   for (HeadReport& head : report.heads) {
     head.edges = head.isolated = kAbsurd;
     head.expected = -1.0;
-    if (report.want_key_degrees) head.key_degrees = {0xFFFFFFFFu};
+    if (report.wanted.key_degrees) head.key_degrees = {0xFFFFFFFFu};
   }
 }
 
@@ -118,10 +118,8 @@ absl::Status DeferredBackend::Attend(const AttentionInputs& inputs, std::span<co
   bool graph = false;
   for (size_t p = 0; p < problems.size(); ++p) {
     const AttentionReport& report = *problems[p].report;
-    reports[p].want_expected = report.want_expected;
-    reports[p].want_key_degrees = report.want_key_degrees;
-    reports[p].want_graph = report.want_graph;
-    graph |= report.want_graph;
+    reports[p].wanted = report.wanted;
+    graph |= report.wanted.graph;
     inner_problems[p].report = &reports[p];
     if (problems[p].cancel != nullptr)
       inner_problems[p].cancel = static_cast<const Flag*>(problems[p].cancel)->inner.get();

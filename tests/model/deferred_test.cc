@@ -29,9 +29,9 @@ class Deferred : public ::testing::TestWithParam<ModelKind> {
       input.seed = random();
       input.samples = 1 + i % 4;
       input.dense = i == 4;
-      input.want_expected = i % 2 == 0;
-      input.want_key_degrees = i % 3 == 0;
-      input.want_graph = graphs && i % 4 == 2;
+      input.wanted.expected = i % 2 == 0;
+      input.wanted.key_degrees = i % 3 == 0;
+      input.wanted.graph = graphs && i % 4 == 2;
       if (i == 7) input.samples = 9, input.tolerance = 0.01;
       if (i % 3 == 0) continue;
       const uint64_t least = std::max<uint64_t>(1, plain_->LeastEdges(input));

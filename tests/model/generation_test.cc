@@ -10,7 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "model/forward/attention_call.h"
+#include "model/forward/edge_budget.h"
 #include "tests/model/model_kinds.h"
 
 namespace edgewise::testing {
@@ -79,7 +79,7 @@ class GenerationTest : public ::testing::TestWithParam<ModelKind> {
     input.samples = options_.samples;
     input.attention = options_.attention;
     input.dense = options_.dense;
-    input.want_graph = options_.samples == 1;
+    input.wanted.graph = options_.samples == 1;
     return RunOne(*loaded_, input);
   }
 
@@ -294,22 +294,6 @@ TEST_F(BytesTest, PadsAreNeverChosenAndThoseBehindThePromptChangeNothing) {
   const auto tokens = Generate(*loaded_, {5, 6, 7}, options_);
   EXPECT_THAT(IdsOf(tokens), ::testing::Not(::testing::Contains(0)));
   EXPECT_TRUE(SameTokens(tokens, Generate(*loaded_, {5, 6, 7, 0, 0}, options_)));
-}
-
-TEST_F(BytesTest, RefusalsNameTheField) {
-  const auto message = [&](const GenerationOptions& options) {
-    return std::string(
-        Generation::Create(*loaded_, *loaded_->Prepare({5}, TruncateMode::kRefuse), options).status().message());
-  };
-  GenerationOptions options = options_;
-  options.max_new_tokens = 0;
-  EXPECT_THAT(message(options), StartsWith("max_new_tokens is 0"));
-  options = options_;
-  options.stop = {"a", ""};
-  EXPECT_THAT(message(options), StartsWith("stop[1] is empty"));
-  options = options_;
-  options.temperature = -1.0;
-  EXPECT_THAT(message(options), StartsWith("temperature is -1"));
 }
 
 TEST(GenerationFailureTest, ANumberThatIsNotFiniteEndsItWithInternal) {

@@ -126,7 +126,7 @@ TEST_P(GoldenTest, ChoosesTheEdgesOfTheReferenceAndGivesTheSameBytesWhenTheyAreG
   for (const json& entry : golden_) {
     if (!entry.contains("seed")) continue;
     ModelInput input = Input(entry);
-    input.want_graph = true;
+    input.wanted.graph = true;
     const InputResult own = RunOne(*loaded_, input);
     ASSERT_TRUE(own.status.ok()) << own.status;
     const Graph expected = ReadGraph(entry["graph"]);
@@ -148,7 +148,7 @@ TEST_P(GoldenTest, ExpectedEdgesOfTheFirstLayerAgreeWithTheReference) {
   for (const json& entry : golden_) {
     if (!entry.contains("expected_edges")) continue;
     ModelInput input = Input(entry);
-    input.want_expected = true;
+    input.wanted.expected = true;
     const InputResult result = RunOne(*loaded_, input);
     ASSERT_TRUE(result.status.ok()) << result.status;
     const auto& layers = result.sample_results[0].layers;

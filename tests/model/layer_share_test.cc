@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "model/forward/attention_call.h"
+#include "model/forward/edge_budget.h"
 
 namespace edgewise {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "model/kinds/block_layout.h"
-#include "model/kinds/ssa_sources.h"
+#include "model/kinds/block.h"
+#include "model/kinds/ssa.h"
 #include "tests/model/pattern_kinds.h"
 
 namespace edgewise::testing {

@@ -205,8 +205,8 @@ TEST_P(PartsTest, ATextThatRunsInPartsGivesTheSameBytes) {
       input.seed = length;
       input.samples = samples;
       input.tolerance = samples == 9 ? 2e-3 : 0.0;
-      input.want_expected = input.want_key_degrees = true;
-      input.want_graph = samples == 1;
+      input.wanted.expected = input.wanted.key_degrees = true;
+      input.wanted.graph = samples == 1;
       if (length == 100 && samples == 3) input.max_edges = loaded->Pairs(input) - 1;
     }
   }

@@ -83,7 +83,7 @@ TEST_P(ReproducibleTest, ADroppedInputLeavesTheOthersAlone) {
   for (const ModelInput& input : inputs) {
     first_drawn = std::min(first_drawn, FirstDrawnLayer(AttentionOf(loaded->config(), input)));
   }
-  const int wave_starts = std::max(0, first_drawn - 1);  // in the step after so many; it attends for every sample
+  const int wave_starts = first_drawn;  // in the step after so many; it attends for every sample
   for (int steps = 0; steps < 3; ++steps) {
     Pass pass(*loaded, inputs, {});
     for (int s = 0; s < steps && !pass.done(); ++s) ASSERT_TRUE(pass.Step().ok());
@@ -144,7 +144,7 @@ TEST(PairTest, TheTwoSequencesDrawIndependently) {
   const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config));
   const std::vector<int32_t> ids = RandomTokens(40, 50, 1);
   ModelInput input = MakeInput(*loaded, ids, ids);
-  input.want_graph = true;
+  input.wanted.graph = true;
   Overlap overlap(40);
   for (input.seed = 0; input.seed < 20; ++input.seed) {
     const InputResult result = RunOne(*loaded, input);
@@ -159,7 +159,7 @@ TEST(TiedLayersTest, ApplicationsOfOneLayerDrawIndependently) {
   const TemporaryFolder folder;
   const LoadedModel loaded = LoadModel(WriteModel(folder.path(), config));
   ModelInput input = MakeInput(*loaded, RandomTokens(40, 50, 1));
-  input.want_graph = true;
+  input.wanted.graph = true;
   Overlap layers(40), samples(40);
   for (input.seed = 0; input.seed < 20; ++input.seed) {
     input.first_sample = 0;

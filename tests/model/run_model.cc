@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "model/load.h"
 #include "tests/model/deferred_backend.h"
 #include "tests/model/toy_kind.h"
 
@@ -51,7 +52,7 @@ std::unique_ptr<Backend> MakeBackend(int threads) {
 LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend) {
   LoadedModel loaded;
   loaded.backend = std::move(backend);
-  auto model = Model::Load(folder, *loaded.backend, KindsWithToy());
+  auto model = LoadModel(folder, *loaded.backend, KindsWithToy());
   Check(model.status());
   loaded.model = *std::move(model);
   return loaded;

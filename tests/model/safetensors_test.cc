@@ -9,6 +9,7 @@
 #include <cmath>
 #include <functional>
 
+#include "model/load.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 
@@ -154,7 +155,7 @@ TEST_P(BadWeightsTest, AreRefusedAndNamed) {
   WriteFile(folder.path() + "/model.safetensors", SafetensorsBytes(tensors));
   const auto backend = CreateBackend({});
   ASSERT_TRUE(backend.ok());
-  const auto model = Model::Load(folder.path(), **backend);
+  const auto model = LoadModel(folder.path(), **backend);
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(model.status().message()), HasSubstr(GetParam().message));
@@ -198,9 +199,9 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ModelLoadTest, MissingFilesAreNotFound) {
   const TemporaryFolder folder;
   const auto backend = CreateBackend({});
-  EXPECT_EQ(Model::Load(folder.path(), **backend).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LoadModel(folder.path(), **backend).status().code(), absl::StatusCode::kNotFound);
   WriteFile(folder.path() + "/config.json", SmallConfig().dump());
-  EXPECT_THAT(Model::Load(folder.path(), **backend).status().ToString(), HasSubstr("model.safetensors: no such file"));
+  EXPECT_THAT(LoadModel(folder.path(), **backend).status().ToString(), HasSubstr("model.safetensors: no such file"));
 }
 
 }  // namespace

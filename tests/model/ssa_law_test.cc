@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-#include "model/kinds/ssa_sources.h"
+#include "model/kinds/ssa.h"
 #include "tests/model/pattern_cases.h"
 
 namespace edgewise::testing {

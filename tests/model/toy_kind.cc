@@ -2,13 +2,13 @@
 
 #include "model/checkpoint/json_object.h"
 #include "model/kinds/kind.h"
-#include "model/kinds/ssa_sources.h"
+#include "model/kinds/ssa.h"
 
 namespace edgewise::testing {
 namespace {
 
 void Parse(JsonObject& object, const ModelConfig&, bool, std::span<AttentionConfig> layers) {
-  for (AttentionConfig& layer : layers) layer.stride = static_cast<int32_t>(object.Integer("stride", 1, kMaxPlaces));
+  for (AttentionConfig& layer : layers) layer.stride = object.Integer("stride", 1, kMaxPlaces);
 }
 
 // Those to the first token.

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "model/checkpoint/attention_config.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
@@ -41,7 +40,7 @@ TEST(ToyKindTest, TheGraphOfAnAnswerIsTheKinds) {
   const TemporaryFolder folder;
   const LoadedModel loaded = LoadModel(WriteModel(folder.path(), ToyConfig({{"kind", "every_nth"}, {"stride", 3}})));
   ModelInput input = MakeInput(*loaded, RandomTokens(11, 49, 1));
-  input.want_graph = true;
+  input.wanted.graph = true;
   const InputResult result = RunOne(*loaded, input);
   ASSERT_TRUE(result.status.ok()) << result.status;
   EXPECT_FALSE(loaded->Samples(input)) << "nothing is drawn";

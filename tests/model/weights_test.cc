@@ -9,7 +9,9 @@
 #include <cstdlib>
 
 #include "model/checkpoint/weight_tables.h"
+#include "tests/model/deferred_backend.h"
 #include "tests/model/model_builder.h"
+#include "tests/model/model_kinds.h"
 
 namespace edgewise::testing {
 namespace {
@@ -164,6 +166,37 @@ TEST(AlibiTest, HasThePublishedSlopes) {
   EXPECT_THAT(slopes(12), Pointwise(FloatEq(), {0.5f, 0.25f, 0.125f, 1.0f / 16, 1.0f / 32, 1.0f / 64, 1.0f / 128,
                                                 1.0f / 256, root, root / 2, root / 4, root / 8}));
   EXPECT_THAT(slopes(3), Pointwise(FloatEq(), {1.0f / 16, 1.0f / 256, 0.25f}));
+}
+
+class AligningBackend : public DeferredBackend {
+ public:
+  using DeferredBackend::DeferredBackend;
+  int32_t HeadAlignment() const override { return 8; }
+};
+
+TEST(HeadAlignmentTest, ZerosBehindHeadsChangeNoEdge) {
+  const ModelKind kinds[] = {{"sbm", {{"num_attention_heads", 3}, {"head_dim", 5}}},
+                             {"alibi", {{"position_embedding", "alibi"}, {"head_dim", 12}}}};
+  for (const ModelKind& kind : kinds) {
+    const TemporaryFolder folder;
+    WriteModel(folder.path(), ConfigOf(kind), 5);
+    const LoadedModel plain = LoadModel(folder.path(), MakeBackend());
+    const LoadedModel aligned = LoadModel(folder.path(), std::make_unique<AligningBackend>(MakeBackend()));
+    EXPECT_EQ(aligned->config().head_dim, kind.name == "sbm" ? 8 : 16);
+    std::mt19937_64 random(3);
+    ModelInput input = RandomInput(kind, *plain, random);
+    input.wanted.graph = true;
+    const InputResult want = RunOne(*plain, input), got = RunOne(*aligned, input);
+    EXPECT_GT(want.edges, 0.0);
+    for (size_t layer = 0; layer < want.graph->layers.size(); ++layer) {
+      for (size_t head = 0; head < want.graph->layers[layer].size(); ++head) {
+        const HeadEdges &a = got.graph->layers[layer][head], &b = want.graph->layers[layer][head];
+        EXPECT_EQ(a.row_offsets, b.row_offsets);
+        EXPECT_EQ(a.keys, b.keys);
+      }
+    }
+    EXPECT_THAT(got.logits, Pointwise(::testing::FloatNear(1e-4f), want.logits));
+  }
 }
 
 }  // namespace

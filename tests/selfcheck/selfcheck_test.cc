@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "model/load.h"
 #include "model/model.h"
 #include "selfcheck/attention_check.h"
 #include "selfcheck/difference.h"
@@ -44,7 +45,7 @@ class WrongBackend : public edgewise::testing::DeferredBackend {
                       std::span<EdgeCap> caps, Matrix out) override {
     const absl::Status status = DeferredBackend::Attend(inputs, problems, caps, out);
     AttentionReport* report = problems[0].report;
-    if (spoil_report && report != nullptr && report->want_graph) spoil_report(*report);
+    if (spoil_report && report != nullptr && report->wanted.graph) spoil_report(*report);
     return status;
   }
 };
@@ -139,8 +140,8 @@ TEST(AttentionCheckTest, AFailureNamesDeviceAndPattern) {
 TEST(ModelCheckTest, WrongLogitsAreSeen) {
   WrongBackend device;
   const auto cpu = *CreateBackend({});
-  const auto on_device = *Model::Load(kModel, device);
-  const auto on_cpu = *Model::Load(kModel, *cpu);
+  const auto on_device = *LoadModel(kModel, device);
+  const auto on_cpu = *LoadModel(kModel, *cpu);
   for (const auto& [value, own_edges_pass] : {std::pair{0.0f, true}, {0.1f, true}, {kNan, false}}) {
     device.spoil_values = [value = value](std::span<float> host) { host[0] += value; };
     const auto rows = CheckModel(*on_device, *on_cpu, 96, 1e-3);

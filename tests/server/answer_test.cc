@@ -10,9 +10,11 @@
 #include "server/calls/generator.h"
 #include "server/calls/predictor.h"
 #include "server/models/repository.h"
+#include "server/schedule/device_failure.h"
 #include "server/schedule/queue.h"
 #include "tests/model/run_model.h"
 #include "tests/server/test_models.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
@@ -44,7 +46,7 @@ class AnswerTest : public ::testing::Test, public TokenStream {
   TaskPtr Take() {
     Work work = queue_.Next(Wait::kNot, {1, uint64_t{1} << 40});
     TaskPtr task = work.generation ? std::move(work.generation) : std::move(work.batch.at(0));
-    task->model->metrics->AddQueued(-1, -static_cast<int64_t>(task->tokens));
+    task->gauge.reset();
     return task;
   }
   double Metric(const std::string& series) const {
@@ -277,8 +279,23 @@ TEST_F(RejectionTest, WhatIsRefusedAtOnce) {
   EXPECT_EQ(code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(RejectionTest, R6RequestIdIsPrintableAndShort) {
+  for (const std::string& good : {std::string(), std::string(128, '~')}) {
+    request_.set_request_id(good);
+    EXPECT_EQ(Reasons("sbm", absl::CancelledError("admitted")), "sbm cancelled;");
+  }
+  for (const std::string& bad : {std::string(129, 'a'), std::string("a\nb"), std::string("\x1b[31m"),
+                                 std::string("a\0b", 3), std::string("\x7f"), std::string("\xc3\xa9")}) {
+    request_.set_request_id(bad);
+    EXPECT_EQ(Reasons("sbm"), "sbm invalid;");
+    EXPECT_EQ(FieldOf(ends_.at(0)), "request_id");
+    EXPECT_EQ(ends_.at(0).message().find('\n'), absl::string_view::npos);
+  }
+}
+
 TEST_F(RejectionTest, WhatFailsLater) {
-  EXPECT_EQ(Reasons("sbm", absl::ResourceExhaustedError("out of device memory")), "sbm oom;");
+  EXPECT_EQ(Reasons("sbm", DeviceFailure(absl::ResourceExhaustedError("cudaMalloc"))), "sbm oom;");
+  EXPECT_EQ(ends_.at(0).message(), "out of device memory");
   EXPECT_EQ(Reasons("sbm", absl::CancelledError("gone")), "sbm cancelled;");
   EXPECT_EQ(Reasons("sbm", absl::DeadlineExceededError("late")), "sbm deadline;");
   EXPECT_EQ(Reasons("sbm", absl::InternalError("broken")), "") << "a failure of ours is no rejection";
@@ -298,7 +315,7 @@ TEST_F(RejectionTest, FullQueue) {
   EXPECT_EQ(Metric(R"(rejections_total{model="sbm",reason="queue_full",version="3"})"), 1);
   EXPECT_EQ(Metric(R"(queue_requests{model="sbm",version="3"})"), 1);
   EXPECT_EQ(Metric(R"(requests_in_flight{model="sbm",version="3"})"), 1);
-  narrow.Abort();
+  narrow.CancelAll();
 }
 
 }  // namespace

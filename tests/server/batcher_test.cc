@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "server/status_details.h"
+#include "tests/server/retry_delay.h"
 
 namespace edgewise::server {
 namespace {
@@ -97,11 +98,11 @@ TEST(BatcherTest, CancelledByItsOwnDeadlineIsLateAndNotCancelled) {
   Task task;
   task.stopping = client.get_token();
   task.deadline = kStart + std::chrono::seconds(1);
-  EXPECT_TRUE(Alive(task, task.deadline - std::chrono::milliseconds(1)).ok());
+  EXPECT_TRUE(CancelledOrExpired(task, task.deadline - std::chrono::milliseconds(1)).ok());
   client.request_stop();
-  EXPECT_TRUE(absl::IsDeadlineExceeded(Alive(task, task.deadline + std::chrono::seconds(1))));
-  EXPECT_TRUE(absl::IsDeadlineExceeded(Alive(task, task.deadline - std::chrono::milliseconds(1))));
-  EXPECT_TRUE(absl::IsCancelled(Alive(task, kStart)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(CancelledOrExpired(task, task.deadline + std::chrono::seconds(1))));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(CancelledOrExpired(task, task.deadline - std::chrono::milliseconds(1))));
+  EXPECT_TRUE(absl::IsCancelled(CancelledOrExpired(task, kStart)));
 }
 
 TEST(BatcherTest, LateOrCancelledTasksAreRefusedAtTheDoor) {

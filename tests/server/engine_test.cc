@@ -6,6 +6,7 @@
 #include <atomic>
 #include <string>
 
+#include "model/load.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "tests/model/cancelling_backend.h"
@@ -29,7 +30,7 @@ class EngineTest : public ::testing::Test {
 
   void Load(const std::string& name) {
     backend_ = std::make_unique<CancellingBackend>(testing::MakeBackend());
-    auto model = Model::Load(tests::TestdataFolder() + "/" + name + "/1", *backend_);
+    auto model = LoadModel(tests::TestdataFolder() + "/" + name + "/1", *backend_);
     ASSERT_TRUE(model.ok()) << model.status();
     auto loaded = std::make_shared<LoadedModel>();
     loaded->name = name;
@@ -78,7 +79,7 @@ class EngineTest : public ::testing::Test {
     TaskQueue queue({}, [this] { return now(); });
     Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
     for (TaskPtr& task : tasks) {
-      model_->metrics->AddQueued(1, static_cast<int64_t>(task->tokens));
+      task->gauge = model_->metrics->HoldQueued(task->tokens);
       ASSERT_TRUE(queue.Push(std::move(task)).ok());
     }
     queue.Close();
@@ -209,10 +210,7 @@ TEST_F(EngineTest, QueueAndComputeSecondsAreThoseOfTheClock) {
   Outcome first, second;
   TaskQueue queue({}, [this] { return now(); });
   Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
-  const auto push = [&](Outcome& outcome) {
-    model_->metrics->AddQueued(1, 9);
-    ASSERT_TRUE(queue.Push(Predict(outcome)).ok());
-  };
+  const auto push = [&](Outcome& outcome) { ASSERT_TRUE(queue.Push(Predict(outcome)).ok()); };
   push(first);
   milliseconds_ += 25;
   push(second);
@@ -239,7 +237,6 @@ TEST_F(EngineTest, ProgressOfAGenerationHasTheSecondsOfTheClock) {
   task->generation->token = [&](const GeneratedToken&, const GenerationProgress& of) { progress.push_back(of); };
   TaskQueue queue({}, [this] { return now(); });
   Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
-  model_->metrics->AddQueued(1, 9);
   ASSERT_TRUE(queue.Push(std::move(task)).ok());
   milliseconds_ += 7;
   queue.Close();
@@ -277,7 +274,7 @@ TEST(AliveTest, AClientMayCancelFiveMillisecondsBeforeItsDeadline) {
   Task task;
   const Time deadline = Time() + std::chrono::hours(1);
   const auto code = [&](int64_t early_us) {
-    return Alive(task, deadline - std::chrono::microseconds(early_us)).code();
+    return CancelledOrExpired(task, deadline - std::chrono::microseconds(early_us)).code();
   };
   EXPECT_EQ(code(0), absl::StatusCode::kOk) << "without a deadline";
   task.deadline = deadline;

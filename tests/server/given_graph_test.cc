@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "server/status_details.h"
-#include "server/validate/validate.h"
+#include "server/validate/predict.h"
 #include "tests/server/test_models.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
@@ -97,7 +97,7 @@ class RefusedGraphTest : public ::testing::TestWithParam<Case> {
     SetGraph(*input->mutable_graph(), GetParam().pad);
     *request_.add_inputs() = *input;
   }
-  absl::Status Parse() const { return ParseRequest(request_, *model_, WithGraphs()).status(); }
+  absl::Status Parse() const { return ParsePredict(request_, *model_, WithGraphs()).status(); }
 
   const std::unique_ptr<Model> model_ = LoadTestModel(GetParam().model);
   v1::PredictRequest request_;
@@ -113,7 +113,7 @@ TEST_P(RefusedGraphTest, IsInvalidArgumentThatNamesInputLayerHeadAndEntry) {
         const std::string field = "inputs[" + std::to_string(i) + "].graph.layers[" + std::to_string(l) + "].heads[" +
                                   std::to_string(h) + "]." + GetParam().field;
         const absl::Status refused = Parse();
-        EXPECT_EQ(refused, InvalidField(field, GetParam().what)) << refused;  // the google.rpc.BadRequest too
+        EXPECT_EQ(refused, FieldError(field, GetParam().what)) << refused;  // the google.rpc.BadRequest too
         request_ = good;
       }
     }
@@ -130,7 +130,7 @@ class GivenGraphTest : public ::testing::Test {
     SetGraph(*input->mutable_graph(), kNoPad);
   }
   v1::Graph& graph() { return *request_.mutable_inputs(0)->mutable_graph(); }
-  absl::Status Parse() const { return ParseRequest(request_, *model_, WithGraphs()).status(); }
+  absl::Status Parse() const { return ParsePredict(request_, *model_, WithGraphs()).status(); }
 
   const std::unique_ptr<Model> model_ = LoadTestModel("sbm");
   v1::PredictRequest request_;
@@ -138,10 +138,10 @@ class GivenGraphTest : public ::testing::Test {
 
 TEST_F(GivenGraphTest, LayersAndHeadsAreThoseOfTheModel) {
   graph().mutable_layers()->RemoveLast();
-  EXPECT_EQ(Parse(), InvalidField("inputs[0].graph.layers", "has 1 entries; 2 are expected"));
+  EXPECT_EQ(Parse(), FieldError("inputs[0].graph.layers", "has 1 entries; 2 are expected"));
   *graph().add_layers() = graph().layers(0);
   graph().mutable_layers(1)->mutable_heads()->RemoveLast();
-  EXPECT_EQ(Parse(), InvalidField("inputs[0].graph.layers[1].heads", "has 1 entries; 2 are expected"));
+  EXPECT_EQ(Parse(), FieldError("inputs[0].graph.layers[1].heads", "has 1 entries; 2 are expected"));
 }
 
 // On a model that is not causal a query may attend to what comes after it; a row may be empty.
@@ -150,9 +150,9 @@ TEST_F(GivenGraphTest, FutureKeysAndEmptyRowsAreTaken) {
   head.Clear();
   for (const uint32_t offset : {0, 0, 2, 2, 2}) head.add_row_offsets(offset);
   for (const uint32_t key : {0, 3}) head.add_keys(key);
-  const absl::StatusOr<ParsedRequest> parsed = ParseRequest(request_, *model_, WithGraphs());
+  const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request_, *model_, WithGraphs());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  const HeadEdges& given = parsed->inputs[0].graph->layers[1][1];
+  const HeadEdges& given = parsed->task->inputs[0].graph->layers[1][1];
   EXPECT_EQ(given.row_offsets, (std::vector<int64_t>{0, 0, 2, 2, 2}));
   EXPECT_EQ(given.keys, (std::vector<int32_t>{0, 3}));
 }
@@ -162,9 +162,9 @@ TEST_F(GivenGraphTest, TheLargestMultiplicityIsTaken) {
   graph().mutable_layers()->RemoveLast();
   v1::Graph::Head& head = *graph().mutable_layers(0)->mutable_heads(1);
   for (int i = 0; i < head.keys_size(); ++i) head.add_multiplicities(1 << 20);
-  const absl::StatusOr<ParsedRequest> parsed = ParseRequest(request_, *multi, WithGraphs());
+  const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request_, *multi, WithGraphs());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(parsed->inputs[0].graph->layers[0][1].multiplicity, std::vector<int32_t>(7, 1 << 20));
+  EXPECT_EQ(parsed->task->inputs[0].graph->layers[0][1].multiplicity, std::vector<int32_t>(7, 1 << 20));
 }
 
 }  // namespace

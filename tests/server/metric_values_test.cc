@@ -95,9 +95,9 @@ TEST_F(MetricValuesTest, BucketsOfEveryHistogramAreThoseOfTheTable) {
 
 // Boundaries belong to the bucket that they end.
 TEST_F(MetricValuesTest, AValueIsCountedInTheBucketsFromItsOwnOn) {
-  of_model_.CountRequest(absl::StatusCode::kOk, 0.25);
-  of_model_.CountRequest(absl::StatusCode::kOk, 0.3);
-  of_model_.CountRequest(absl::StatusCode::kOk, 31.0);
+  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.25);
+  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.3);
+  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 31.0);
   const std::pair<const char*, double> cumulative[] = {{"0.1", 0}, {"0.25", 1}, {"0.5", 2}, {"30", 2}, {"+Inf", 3}};
   for (const auto& [le, count] : cumulative) {
     EXPECT_EQ(Value(R"(edgewise_request_duration_seconds_bucket{model="m",version="1",le=")" + std::string(le) + "\"}"),
@@ -108,10 +108,10 @@ TEST_F(MetricValuesTest, AValueIsCountedInTheBucketsFromItsOwnOn) {
 
 // Powers of two add up without rounding. Every duration of its own, so that no two can be swapped.
 TEST_F(MetricValuesTest, DurationsAreSummedInSeconds) {
-  of_model_.CountRequest(absl::StatusCode::kOk, 0.25);
-  of_model_.CountRequest(absl::StatusCode::kInvalidArgument, 2.0);
-  of_model_.CountGeneration(absl::StatusCode::kOk, 64.0);
-  of_model_.CountGeneration(absl::StatusCode::kCancelled, 0.5);
+  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.25);
+  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kInvalidArgument, 2.0);
+  of_model_.CountRequest(Rpc::kGenerate, absl::StatusCode::kOk, 64.0);
+  of_model_.CountRequest(Rpc::kGenerate, absl::StatusCode::kCancelled, 0.5);
   of_model_.CountLoad(true, 3.5);
   loaded_->ObserveQueue(1, 0.125);
   loaded_->ObserveQueue(2, 0.25);
@@ -141,18 +141,20 @@ TEST_F(MetricValuesTest, DurationsAreSummedInSeconds) {
 TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
   loaded_->ObserveBatch(3, 100);
   loaded_->ObserveBatch(5, 1000);
-  loaded_->AddInFlight(7);
-  loaded_->AddInFlight(-1);
-  loaded_->AddQueued(4, 40);
-  loaded_->AddQueued(-1, -11);
-  loaded_->AddGenerations(2);
+  std::vector<GaugeHold> in_flight;
+  for (int i = 0; i < 7; ++i) in_flight.push_back(loaded_->HoldInFlight());
+  in_flight[3].reset();
+  std::vector<GaugeHold> queued;
+  for (const uint64_t tokens : {9, 11, 20}) queued.push_back(loaded_->HoldQueued(tokens));
+  queued[1].reset();
+  const GaugeHold generations[] = {loaded_->HoldGeneration(), loaded_->HoldGeneration(), loaded_->HoldGeneration()};
   EXPECT_EQ(Of("batch_items_sum"), 8);
   EXPECT_EQ(Of("batch_tokens_sum"), 1100);
   EXPECT_EQ(Of("executions_total", "device=\"" + model_->backend().device() + "\","), 2);
   EXPECT_EQ(Of("requests_in_flight"), 6);
-  EXPECT_EQ(Of("queue_requests"), 3);
+  EXPECT_EQ(Of("queue_requests"), 2);
   EXPECT_EQ(Of("queue_tokens"), 29);
-  EXPECT_EQ(Of("generations_running"), 2);
+  EXPECT_EQ(Of("generations_running"), 3);
 }
 
 // An answer of two samples whose every number is known: 2 layers of 2 heads over 5 valid tokens.
@@ -300,8 +302,8 @@ TEST_F(MetricValuesTest, EveryRejectionBudgetAndCodeCountsUnderItsOwnLabel) {
   }
   times = 0;
   for (const auto& [code, name] : codes) {
-    for (int i = 0; i <= times; ++i) of_model_.CountRequest(code, 0.0);
-    for (int i = 0; i <= 2 * times; ++i) of_model_.CountGeneration(code, 0.0);
+    for (int i = 0; i <= times; ++i) of_model_.CountRequest(Rpc::kPredict, code, 0.0);
+    for (int i = 0; i <= 2 * times; ++i) of_model_.CountRequest(Rpc::kGenerate, code, 0.0);
     ++times;
   }
   times = 0;

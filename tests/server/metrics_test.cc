@@ -71,9 +71,9 @@ TEST_F(MetricsTest, PromtoolFindsNothingToSay) {
 
 TEST_F(MetricsTest, RequestsMoveTheCountersByExactlyTheirNumber) {
   ModelMetrics& model = metrics_.ForModel("m", 1);
-  for (int i = 0; i < 7; ++i) model.CountRequest(absl::StatusCode::kOk, 0.01);
-  model.CountRequest(absl::StatusCode::kInvalidArgument, 0.01);
-  model.CountRequest(absl::StatusCode::kDataLoss, 0.01);  // not one of the codes: a fault of ours
+  for (int i = 0; i < 7; ++i) model.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.01);
+  model.CountRequest(Rpc::kPredict, absl::StatusCode::kInvalidArgument, 0.01);
+  model.CountRequest(Rpc::kPredict, absl::StatusCode::kDataLoss, 0.01);  // not one of the codes: a fault of ours
   const std::string text = metrics_.Render();
   EXPECT_EQ(Value(text, R"(edgewise_requests_total{code="OK",model="m",version="1"})"), 7.0);
   EXPECT_EQ(Value(text, R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="m",version="1"})"), 1.0);
@@ -112,7 +112,7 @@ TEST_F(MetricsTest, SeriesDoNotGrowWithTraffic) {
   std::unique_ptr<LoadedMetrics> loaded = metrics_.ForModel("m", 1).Loaded(*model_);
   const size_t before = Lines(metrics_.Render());
   for (int i = 0; i < 100; ++i) {
-    metrics_.other().CountRequest(absl::StatusCode::kNotFound, 0.001);
+    metrics_.other().CountRequest(Rpc::kPredict, absl::StatusCode::kNotFound, 0.001);
     metrics_.CountRpc(Rpc::kPredict, absl::StatusCode::kOutOfRange);
     loaded->ObserveQueue(static_cast<uint32_t>(i), 0.1);
   }
@@ -162,7 +162,7 @@ TEST_F(MetricsTest, PageShowsWholeEvents) {
         const MetricsEvent event = model.Event();
         loaded->AddCancelledCompute(1.0);
         loaded->ObserveQueue(1, 0.0);
-        model.CountRequest(absl::StatusCode::kCancelled, 1.0);
+        model.CountRequest(Rpc::kPredict, absl::StatusCode::kCancelled, 1.0);
         model.CountRejection(Rejection::kCancelled);
       }
     });

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "server/status_details.h"
+#include "tests/server/retry_delay.h"
 
 namespace edgewise::server {
 namespace {
@@ -107,11 +108,11 @@ TEST(TaskQueueTest, AbortAnswersWhatWaits) {
   TaskQueue queue({});
   Answers waiting;
   ASSERT_TRUE(queue.Push(waiting.MakeTask()).ok());
-  queue.Abort();
+  queue.CancelAll();
   EXPECT_EQ(waiting.count, 1);
   EXPECT_TRUE(absl::IsUnavailable(waiting.last));
   EXPECT_GT(RetryDelay(waiting.last), 0.0);
-  EXPECT_TRUE(queue.aborted());
+  EXPECT_TRUE(queue.cancelled());
   EXPECT_TRUE(queue.Next().end());
 }
 

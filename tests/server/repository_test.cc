@@ -4,8 +4,11 @@
 #include <sys/fsuid.h>
 #include <unistd.h>
 
-#include "server/status_details.h"
+#include <limits>
+
+#include "tests/server/retry_delay.h"
 #include "tests/server/test_models.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
@@ -159,6 +162,23 @@ TEST_F(RepositoryTest, ConfigOfHuggingFaceIsRecognised) {
   EXPECT_EQ(repository_.List()[0].error,
             "config.json: this is a Hugging Face config (model_type \"bert\"), which Edgewise cannot serve as it is; "
             "docs/convert.md#hugging-face says which models can be converted");
+}
+
+TEST_F(RepositoryTest, R1toR5NamesAndVersionsAreChecked) {
+  folder_.AddModel("sbm", "m", 1);
+  Update();
+  const auto error = [&](const std::string& name, int64_t version) {
+    return repository_.Resolve(name, version).status;
+  };
+  EXPECT_EQ(error("", 0), FieldError("model", "is empty; give the name of a model (ListModels lists them)"));
+  EXPECT_EQ(error("../x", 0),
+            FieldError("model", "is \"../x\"; allowed are 1 to 64 of a-z 0-9 _ . -, the first a letter or digit"));
+  EXPECT_LT(error(std::string(1 << 20, 'A'), 0).message().size(), 300u);
+  const absl::Status negative = FieldError("version", "is -1; allowed are 0 (the latest) and more");
+  for (const char* name : {"m", "unknown"}) EXPECT_EQ(error(name, -1), negative);
+  EXPECT_EQ(repository_.Resolve("m", -1).loaded, nullptr);
+  EXPECT_EQ(repository_.Resolve("m", -1).metrics, repository_.Resolve("m", 0).metrics);
+  EXPECT_TRUE(absl::IsNotFound(error("m", std::numeric_limits<int64_t>::max())));
 }
 
 TEST(ModelNameTest, AllowListHolds) {

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/cord.h"
+#include "tests/server/retry_delay.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
@@ -22,28 +24,37 @@ TEST(StatusDetailsTest, RetryInfoHasTheBytesOfGoogleRpc) {
   EXPECT_LT(RetryDelay(status), 0.0) << "cut off";
 }
 
-TEST(StatusDetailsTest, InvalidFieldNamesTheFieldInMessageAndDetails) {
-  const absl::Status status = InvalidField("model", "is empty");
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "model is empty");
-  // BadRequest { field_violations { field: "model" description: "model is empty" } }
-  EXPECT_EQ(std::string(*status.GetPayload(kBadRequestUrl)), "\x0a\x17\x0a\x05model\x12\x0emodel is empty");
+TEST(StatusDetailsTest, AFieldBecomesBadRequestWithTheWholeMessage) {
+  // Status { code: 3 message: "model is empty" details { type_url value: BadRequest { field_violations {
+  //   field: "model" description: "model is empty" } } } }
+  const std::string bad_request = "\x0a\x17\x0a\x05model\x12\x0emodel is empty";
+  EXPECT_EQ(EncodeStatus(FieldError("model", "is empty")),
+            "\x08\x03\x12\x0emodel is empty\x1a\x46\x0a\x29" + std::string(kBadRequestUrl) + "\x12\x19" + bad_request);
 }
 
 // A message may quote the first bytes of a text, and end inside a character.
 TEST(StatusDetailsTest, AMessageNeedNotBeUtf8) {
-  const absl::Status status = InvalidField("text", "is \"\xc3");
-  EXPECT_EQ(std::string(*status.GetPayload(kBadRequestUrl)), "\x0a\x12\x0a\x04text\x12\x0atext is \"\xc3");
-  EXPECT_EQ(EncodeStatus(status).substr(0, 14), "\x08\x03\x12\x0atext is \"\xc3");
+  const std::string encoded = EncodeStatus(FieldError("text", "is \"\xc3"));
+  EXPECT_EQ(encoded.substr(0, 14), "\x08\x03\x12\x0atext is \"\xc3");
+  EXPECT_EQ(encoded.substr(encoded.size() - 20), "\x0a\x12\x0a\x04text\x12\x0atext is \"\xc3");
 }
 
-TEST(StatusDetailsTest, EncodedStatusCarriesCodeMessageAndDetails) {
+TEST(StatusDetailsTest, OnlyDetailsOfGoogleRpcAreEncoded) {
   EXPECT_EQ(EncodeStatus(absl::InternalError("no details")), "");
-  const std::string encoded = EncodeStatus(InvalidField("a", "b"));
-  EXPECT_EQ(encoded.substr(0, 7), std::string("\x08\x03\x12\x03"
-                                              "a b",
-                                              7));
-  EXPECT_NE(encoded.find(kBadRequestUrl), std::string::npos);
+  EXPECT_EQ(EncodeStatus(WithRejection(absl::ResourceExhaustedError("full"), Rejection::kQueueFull)), "");
+  const std::string encoded = EncodeStatus(ShuttingDown());
+  EXPECT_NE(encoded.find(kRetryInfoUrl), std::string::npos);
+  EXPECT_EQ(encoded.find("edgewise"), std::string::npos);
+}
+
+TEST(StatusDetailsTest, AReasonThatIsSetGoesBeforeThatOfTheCode) {
+  EXPECT_EQ(RejectionOf(absl::ResourceExhaustedError("windows")), Rejection::kInvalid);
+  EXPECT_EQ(RejectionOf(WithRejection(absl::ResourceExhaustedError("full"), Rejection::kQueueFull)),
+            Rejection::kQueueFull);
+  EXPECT_EQ(RejectionOf(ShuttingDown()), Rejection::kDraining);
+  EXPECT_EQ(RejectionOf(absl::UnavailableError("loading")), Rejection::kNotReady);
+  EXPECT_EQ(RejectionOf(absl::InternalError("broken")), std::nullopt);
+  EXPECT_EQ(RejectionOf(absl::OkStatus()), std::nullopt);
 }
 
 }  // namespace

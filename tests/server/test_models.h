@@ -11,6 +11,7 @@
 #include <string>
 
 #include "kernels/backend.h"
+#include "model/load.h"
 #include "model/model.h"
 #include "tests/support/paths.h"
 
@@ -28,8 +29,7 @@ inline Backend& TestBackend() {
 // vocabulary 40, at most 48 tokens, pad 0, 2 layers of 2 heads, 5 labels ("sbm", "dense"); "sbm-pair": 2 labels;
 // "sbm-tokens": 1 layer, law poisson_multi.
 inline std::unique_ptr<Model> LoadTestModel(const std::string& name) {
-  absl::StatusOr<std::unique_ptr<Model>> model =
-      Model::Load(tests::TestdataFolder() + "/" + name + "/1", TestBackend());
+  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(tests::TestdataFolder() + "/" + name + "/1", TestBackend());
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }

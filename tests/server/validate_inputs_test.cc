@@ -7,8 +7,9 @@
 #include <string>
 
 #include "server/status_details.h"
-#include "server/validate/validate.h"
+#include "server/validate/predict.h"
 #include "tests/server/test_models.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
@@ -57,13 +58,13 @@ TEST_P(RefusedInputTest, IsNamedByItsOwnIndex) {
     for (const int id : {1, 2, 3}) input->mutable_sequence()->mutable_token_ids()->add_values(id);
     if (std::string(c.model) == "sbm-pair") *input->mutable_second() = input->sequence();
   }
-  ASSERT_TRUE(ParseRequest(good, *model, {}).ok()) << ParseRequest(good, *model, {}).status();
+  ASSERT_TRUE(ParsePredict(good, *model, {}).ok()) << ParsePredict(good, *model, {}).status();
   for (int i = 0; i < kInputs; ++i) {
     v1::PredictRequest request = good;
     c.change(*request.mutable_inputs(i));
-    const absl::Status refused = ParseRequest(request, *model, {}).status();
+    const absl::Status refused = ParsePredict(request, *model, {}).status();
     const std::string field = "inputs[" + std::to_string(i) + "]." + c.field;
-    EXPECT_EQ(refused, InvalidField(field, c.what)) << refused;  // the google.rpc.BadRequest too
+    EXPECT_EQ(refused, FieldError(field, c.what)) << refused;  // the google.rpc.BadRequest too
   }
 }
 
@@ -81,9 +82,11 @@ TEST(RefusedSizeTest, TheInputThatABudgetIsTooSmallForIsNamed) {
     v1::PredictRequest request;
     for (int input = 0; input < 3; ++input) SetTokens(*request.add_inputs(), input == i ? 5 : 4);
     request.mutable_budget()->set_max_edges(4 * 4 * 2 * 2);
-    EXPECT_EQ(ParseRequest(request, *model, {}).status(),
-              InvalidField("budget.max_edges", "is 64; inputs[" + std::to_string(i) +
-                                                   "] needs at least 100 edges (those that are never dropped)"));
+    EXPECT_EQ(
+        ParsePredict(request, *model, {}).status(),
+        WithRejection(FieldError("budget.max_edges", "is 64; inputs[" + std::to_string(i) +
+                                                         "] needs at least 100 edges (those that are never dropped)"),
+                      Rejection::kBudget));
   }
 }
 
@@ -95,10 +98,10 @@ TEST(RefusedSizeTest, TheInputWhoseGraphIsTooLargeToReturnIsNamed) {
     v1::PredictRequest request;
     for (int input = 0; input < 3; ++input) SetTokens(*request.add_inputs(), input == i ? 5 : 4);
     request.mutable_outputs()->set_graph(true);
-    EXPECT_EQ(ParseRequest(request, *model, limits).status(),
-              InvalidField("outputs.graph", "of inputs[" + std::to_string(i) +
-                                                "] may have 100 edges; the server returns at most 64 (lower the "
-                                                "budget)"));
+    EXPECT_EQ(ParsePredict(request, *model, limits).status(),
+              FieldError("outputs.graph", "of inputs[" + std::to_string(i) +
+                                              "] may have 100 edges; the server returns at most 64 (lower the "
+                                              "budget)"));
   }
 }
 
@@ -122,18 +125,18 @@ TEST(ParsedInputTest, WhatIsAskedForReachesEveryInput) {
       {[](auto& r) { r.mutable_budget()->set_max_edges(7); }, [](const auto& in) { return in.max_edges; },
        static_cast<double>(kNoCap), 7},
       {[](auto& r) { r.set_attention(v1::DENSE); }, [](const auto& in) { return in.dense; }, 0, 1},
-      {[](auto& r) { r.mutable_outputs()->set_layer_stats(true); }, [](const auto& in) { return in.want_expected; }, 0,
-       1},
-      {[](auto& r) { r.mutable_outputs()->set_key_degrees(true); }, [](const auto& in) { return in.want_key_degrees; },
+      {[](auto& r) { r.mutable_outputs()->set_layer_stats(true); }, [](const auto& in) { return in.wanted.expected; },
        0, 1},
-      {[](auto& r) { r.mutable_outputs()->set_graph(true); }, [](const auto& in) { return in.want_graph; }, 0, 1}};
+      {[](auto& r) { r.mutable_outputs()->set_key_degrees(true); },
+       [](const auto& in) { return in.wanted.key_degrees; }, 0, 1},
+      {[](auto& r) { r.mutable_outputs()->set_graph(true); }, [](const auto& in) { return in.wanted.graph; }, 0, 1}};
   for (size_t f = 0; f < std::size(fields); ++f) {
     v1::PredictRequest request = plain;
     fields[f].set(request);
-    const absl::StatusOr<ParsedRequest> parsed = ParseRequest(request, *model, {});
+    const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request, *model, {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
-    ASSERT_EQ(parsed->inputs.size(), 2u);
-    for (const ModelInput& input : parsed->inputs) {
+    ASSERT_EQ(parsed->task->inputs.size(), 2u);
+    for (const ModelInput& input : parsed->task->inputs) {
       for (size_t other = 0; other < std::size(fields); ++other) {
         EXPECT_EQ(fields[other].of(input), other == f ? fields[other].expected : fields[other].unset)
             << "field " << other << " of a request that sets field " << f;
@@ -148,10 +151,10 @@ TEST(ParsedInputTest, TheMostInputsAreTaken) {
   limits.max_inputs = 3;
   v1::PredictRequest request;
   for (int i = 0; i < 3; ++i) SetTokens(*request.add_inputs(), 2);
-  EXPECT_TRUE(ParseRequest(request, *model, limits).ok());
+  EXPECT_TRUE(ParsePredict(request, *model, limits).ok());
   SetTokens(*request.add_inputs(), 2);
-  EXPECT_EQ(ParseRequest(request, *model, limits).status(),
-            InvalidField("inputs", "has 4 entries; the server takes at most 3"));
+  EXPECT_EQ(ParsePredict(request, *model, limits).status(),
+            FieldError("inputs", "has 4 entries; the server takes at most 3"));
 }
 
 }  // namespace

@@ -165,12 +165,12 @@ class GpuBundleTest(unittest.TestCase):
         run = self.run_bundle("tests")
         self.assertEqual(run.returncode, 1)
         self.assertTrue(run.stdout.endswith(self.summary()))
-        self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: status 1 ")
+        self.assertRegex(self.summary(), r"tests backend_caps +FAILED: status 1 ")
         suites = [line.split() for line in (GPU_TOOLS / "suites.txt").read_text().splitlines()]
         self.assertEqual(self.summary().count(" passed "), sum(len(precisions) for _, *precisions in suites) - 1)
         self.assertRegex(self.summary(), r"tests budget bf16 +passed ")
         with tarfile.open(self.out / "logs.tar.gz") as logs:
-            self.assertEqual(logs.extractfile("./tests_cuda_backend_cap.log").read(), b"broken\n")
+            self.assertEqual(logs.extractfile("./tests_backend_caps.log").read(), b"broken\n")
 
     def write_timeout(self, suite, commands):
         """A `timeout` before the real one, which does these commands for a suite."""
@@ -186,11 +186,11 @@ class GpuBundleTest(unittest.TestCase):
             time.sleep(0.01)
 
     def test_a_step_that_hangs_is_ended(self):
-        self.write_suites(f"case $0 in *backend_cap_test) exec {shutil.which('sleep')} 500 ;; esac")
+        self.write_suites(f"case $0 in *backend_caps_test) exec {shutil.which('sleep')} 500 ;; esac")
         self.pack()
         run = self.run_bundle("tests", EDGEWISE_GPU_TIME_SCALE="0")  # a second for each step
         self.assertEqual(run.returncode, 1)
-        self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: over 1 s ")
+        self.assertRegex(self.summary(), r"tests backend_caps +FAILED: over 1 s ")
         self.assertRegex(self.summary(), r"tests generation bf16 ")
 
     def test_a_step_that_hangs_leaves_time_for_the_table(self):
@@ -198,12 +198,12 @@ class GpuBundleTest(unittest.TestCase):
         clock = self.root / "clock"
         clock.write_text("1000")
         self.write_program(self.tools / "date", f"cat {clock}")
-        self.write_timeout("backend_cap", f"echo $((1000 + $2)) >{clock}; exit 124")  # its limit has passed
+        self.write_timeout("backend_caps", f"echo $((1000 + $2)) >{clock}; exit 124")  # its limit has passed
         self.pack()
         run = self.run_bundle("tests", "server", EDGEWISE_GPU_SECONDS="50")  # of which 20 are for closing
         self.assertEqual(run.returncode, 1)
-        self.assertRegex(self.summary(), r"tests cuda_backend_attention +passed ")
-        self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: over 30 s ")
+        self.assertRegex(self.summary(), r"tests backend_attention +passed ")
+        self.assertRegex(self.summary(), r"tests backend_caps +FAILED: over 30 s ")
         self.assertRegex(self.summary(), r"tests golden +not run: out of time ")
         self.assertRegex(self.summary(), r"server starts +not run: out of time ")
 
@@ -221,7 +221,7 @@ class GpuBundleTest(unittest.TestCase):
         os.kill(int(stuck.read_text()), signal.SIGKILL)
         self.assertEqual(run.returncode, 130)
         self.assertEqual(asleep.read_text(), "558\n")
-        self.assertRegex(self.summary(), r"tests cuda_backend_cap +passed ")
+        self.assertRegex(self.summary(), r"tests backend_caps +passed ")
         self.assertRegex(self.summary(), r"tests golden +FAILED: cut off ")
         self.assertTrue((self.out / "logs.tar.gz").exists())
 
@@ -236,10 +236,10 @@ class GpuBundleTest(unittest.TestCase):
         self.wait_for(begun.exists)
         run.send_signal(signal.SIGTERM)
         self.assertEqual(run.wait(timeout=60), 130)
-        self.assertRegex(self.summary(), r"tests cuda_backend_attention +passed ")
-        self.assertRegex(self.summary(), r"tests cuda_backend_cap +FAILED: cut off ")
+        self.assertRegex(self.summary(), r"tests backend_attention +passed ")
+        self.assertRegex(self.summary(), r"tests backend_caps +FAILED: cut off ")
         with tarfile.open(self.out / "logs.tar.gz") as logs:
-            self.assertIn("./tests_cuda_backend_cap.log", logs.getnames())
+            self.assertIn("./tests_backend_caps.log", logs.getnames())
 
     def test_the_alarm_of_a_run_that_ends_in_time_does_not_stay(self):
         asleep = self.root / "asleep"

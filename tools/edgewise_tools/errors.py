@@ -6,7 +6,7 @@ _MAX_BITS = 512  # of an integer that is shown by its digits
 
 
 class ConvertError(Exception):
-    """What is wrong with an input, in one line."""
+    """A fault of an input, described in one line."""
 
 
 def mismatch(where: str, found: object, expected: object) -> ConvertError:

@@ -28,7 +28,7 @@ STORAGE_TYPES = {
 
 @dataclass(frozen=True)
 class Storage:
-    """Where a tensor's elements lie: the member `data/<key>`, `count` elements of type `dtype`."""
+    """The place of a tensor's elements: the member `data/<key>`, `count` elements of type `dtype`."""
 
     key: str
     dtype: str

@@ -1,1 +1,1 @@
-"""What tools/evaluate.py is made of: examples, server, sweeps, statistics, tables, plots."""
+"""The parts of tools/evaluate.py: examples, server, sweeps, statistics, tables, plots."""

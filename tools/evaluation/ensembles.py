@@ -24,7 +24,7 @@ SOURCE = {"shapes": "generated", "graphs": "generated"}     # the others: the he
 VARIANTS = {"dense": "trained with dense attention", "tuned": "SSA, then trained on with dense attention"}
 
 
-# What a sample says of an input: its fields of SampleOutput.
+# The fields of SampleOutput that hold a sample's answer to an input.
 OUTPUTS = {"loss": "token_probabilities", "accuracy": "probabilities", "error": "values"}
 
 

@@ -29,7 +29,7 @@ RECIPES = {f"shakespeare-{part}": ("shakespeare.py", part) for part in ("block",
 SOURCES = {"sentiment": "sst2/test.tsv", "long": "tinyshakespeare.txt",
            **dict.fromkeys(RECIPES, "tinyshakespeare.txt")}
 
-# What stands in where that folder is not there: held-out examples too, but few.
+# The stand-in where that folder is missing: held-out examples too, but few.
 BUNDLED = {"long": "examples/data/long.jsonl"}
 
 

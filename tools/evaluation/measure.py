@@ -116,7 +116,7 @@ class Sweep:
             mean, half = statistics.interval(by_seed)
             rows.append({"samples": count, "accuracy": mean, "ci95": half, "accuracy_by_seed": by_seed})
             self.say(f"{self.model}: {count} samples, accuracy {mean:.4f} ± {half:.4f}")
-        # What one sample costs; its draws are those of the capped runs with the same seeds.
+        # The cost of one sample; its draws are those of the capped runs with the same seeds.
         first = np.array([[a.sample_edges[0] for a in answers] for answers in answers_by_seed])
         one = {**rows[0], "edges": float(first.mean()), "density": float((first / self.pairs).mean()),
                "capped_share": 0.0}

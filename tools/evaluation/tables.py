@@ -62,7 +62,7 @@ def verdict(met):
 
 
 def targets(models):
-    """What was asked of each model, and what came out."""
+    """The requests to each model, and their results."""
     rows = []
 
     def row(name, what, value, met):

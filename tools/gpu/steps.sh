@@ -162,18 +162,18 @@ run_tests() {
 
 sanitize() { # TOOL
   local sanitizer tool=$1
-  local attention='*PatternsMatchTheReference*:*DrawnGraphsAreThoseOfTheReference*:*OneQueryAfterCachedKeys*'
+  local attention='*PatternsTest.AgreeWithTheReference*:*DrawTest.AnyRows*:*AttentionTest.GivenRows*'
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
   if [[ ${EDGEWISE_SKIP_SANITIZER:-0} == 1 || -z $sanitizer ]]; then
     record "$tool" "skipped: $([[ -n $sanitizer ]] && echo asked for || echo not installed)" 0
     return
   fi
   step_on_device "$tool attention" 240 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-    "$bundle/bin/cuda_backend_attention_test" --gtest_brief=1 --gtest_filter="$attention"
+    "$bundle/bin/backend_attention_test" --gtest_brief=1 --gtest_filter="$attention"
   step_on_device "$tool cap" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-    "$bundle/bin/cuda_backend_cap_test" --gtest_brief=1 --gtest_filter='*KeptEdgesAreTheReferences:*Ledgers*'
+    "$bundle/bin/backend_caps_test" --gtest_brief=1 --gtest_filter='*KeepsTheForced*:*Ledgers*'
   step_on_device "$tool operations" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 \
-    "$bundle/bin/cuda_backend_operations_test" --gtest_brief=1
+    "$bundle/bin/backend_operations_test" --gtest_brief=1
 }
 run_memcheck() { sanitize memcheck; }
 run_racecheck() { sanitize racecheck; }

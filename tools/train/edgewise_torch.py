@@ -217,7 +217,7 @@ class EdgewiseTransformer(nn.Module):
                 nn.init.zeros_(linear.bias)
 
     def score_bias(self, n, buckets):
-        """What is added to the scores of all layers: [1 or B, h, n, n] or None."""
+        """The bias added to the scores of all layers: [1 or B, h, n, n] or None."""
         bias, place = None, torch.arange(n)
         if self.positions == "relative":
             bias = self.embeddings["relative"].weight[:, place - place[:, None]

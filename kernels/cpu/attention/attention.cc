@@ -72,7 +72,7 @@ Call MakeCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::spa
       call.block_head.insert(call.block_head.end(), static_cast<size_t>(head.blocks()),
                              static_cast<int32_t>(call.heads.size()));
       call.heads.push_back(head);
-      if (problem.report->want_key_degrees) problem.report->heads[h].key_degrees.assign(problem.tokens, 0);
+      if (problem.report->wanted.key_degrees) problem.report->heads[h].key_degrees.assign(problem.tokens, 0);
     }
   }
   call.reports.resize(call.block_head.size());
@@ -90,7 +90,7 @@ void PrepareWorkers(const Call& call, std::span<Worker> workers) {
   for (Worker& worker : workers) worker.Prepare(columns, depth);
 }
 
-// Whether the call is done before a second thread would be awake.
+// Whether one thread finishes the call before a second would be awake.
 bool IsSmall(const Call& call) {
   int64_t cost = 0;
   for (const Head& head : call.heads) {
@@ -103,7 +103,7 @@ bool IsSmall(const Call& call) {
 
 // Whether the rest of a problem may be left out. Ledgers and graphs are made from all of its blocks.
 bool IsCancelled(const AttentionProblem& problem) {
-  return problem.cancel != nullptr && problem.cancel->cancelled() && problem.cap < 0 && !problem.report->want_graph;
+  return problem.cancel != nullptr && problem.cancel->cancelled() && problem.cap < 0 && !problem.report->wanted.graph;
 }
 
 void AttendBlocks(ThreadPool& pool, std::span<Worker> workers, Call& call) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSamples = 512;
 
-// <sum of x, sum of y> + exploration * n^2: the sum of all rates where none is clamped.
+// The sum of all rates where none is clamped: <sum of x, sum of y> + exploration * n^2.
 double SumOfProducts(const Head& head) {
   const int rank = head.tables.rank;
   std::vector<double> x(static_cast<size_t>(rank)), y(static_cast<size_t>(rank));
@@ -31,7 +31,7 @@ double SumOfProducts(const Head& head) {
   return sum + static_cast<double>(head.tables.exploration) * n * n;
 }
 
-// Nearly <x, y>, in whatever order is fast.
+// <x, y>, summed in a fast order: no exact rate is needed.
 float Product(const float* x, const float* y, int rank) {
   float lane[kDotLanes] = {};
   for (int t = 0; t < rank; t += kDotLanes) {
@@ -47,8 +47,8 @@ bool MayClamp(const Head& head) {
   return !(largest * head.tables.key_scale + head.tables.exploration <= 1.0f);
 }
 
-// The expected number of edges of heads at a given tau, about: where to look for the age that a cap allows.
-// Chances of an edge at rate tau * p are the power series of tau * p, and so are their sums over all pairs.
+// The approximate number of edges that heads are expected to have at a given tau, which tells where to look for the age
+// that a cap allows. The chance of an edge at rate tau * p is a power series of tau * p, and so is the sum.
 class EdgeEstimate {
  public:
   EdgeEstimate() = default;
@@ -56,7 +56,7 @@ class EdgeEstimate {
 
   void Add(const EdgeEstimate& other);
   double Edges(double tau) const;
-  // Where `edges` are expected; 0 for none, 1 where there are never so many.
+  // The tau at which `edges` are expected; 0 for none, 1 where fewer are expected at 1.
   double TauOf(double edges) const;
   double variance() const { return variance_; }  // of Edges(1)
 
@@ -75,7 +75,7 @@ EdgeEstimate::EdgeEstimate(const Head& head) {
   const int rank = head.tables.rank;
   bool clamped = false;
   double powers[kTerms] = {};          // sums of p, p^2, ... over the sample
-  double sum[2] = {}, square[2] = {};  // of chances, and of what they are above p
+  double sum[2] = {}, square[2] = {};  // of chances, and of chances - p
   uint64_t state = 0;
   for (int s = 0; s < kSamples; ++s) {
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -170,7 +170,7 @@ void DrawCapBlock(const Call& call, float low, float high, Worker& worker, CapBl
     if (!pair.forced) {
       if (!IsEdge(law, pair.uniform, pair.rate)) continue;
       age = EdgeAge(law, pair.uniform, pair.rate);
-      if (high < 1.0f && !(age < static_cast<double>(high))) continue;  // not all of that age are here
+      if (high < 1.0f && !(age < static_cast<double>(high))) continue;  // not all edges of that age are here
     }
     block.open.push_back(pair);
     block.ages.push_back(age);
@@ -204,6 +204,7 @@ std::vector<AgedEdge> OpenEdges(const CapWork& work) {
 void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
                  CapBlock& block) {
   std::vector<OpenPair> kept_open;
+  kept_open.reserve(block.open.size());
   for (size_t i = 0; i < block.open.size(); ++i) {
     const OpenPair& pair = block.open[i];
     if (pair.forced || AgedEdge(block.ages[i], index, pair.row, pair.key) < first_dropped) kept_open.push_back(pair);
@@ -217,7 +218,7 @@ void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, si
     TakeLists(worker.lists, block.rows, kept);
   }
   if (!block.parallel.empty()) SetMultiplicity(head, block.rows, block.parallel, bits, kept);
-  block = CapBlock();  // makes room for the next
+  block = CapBlock();  // frees its memory for the next
 }
 
 // The ages between which the first dropped edge is looked for.

@@ -1,5 +1,5 @@
 // Patterns whose queries share their keys: all pairs, grouped keys, and given edges that came from them. A group of
-// rows is computed by dense tiles of 64 keys of its list, gathered as they are needed.
+// rows is computed by dense tiles of 64 keys of its list, which are gathered tile by tile.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -13,7 +13,7 @@ namespace {
 
 // Most rows that share the packing of a tile, where tiles are not prepared; a multiple of 12.
 constexpr int kGroupRows = 516;
-// Most rows of causal pairs: their cost differs from block to block, and threads should end together.
+// Most rows of a group of causal pairs: groups differ in cost, and threads should end together.
 constexpr int kCausalRows = 348;
 
 // Rows first..end - 1 with their list, in equal parts of at most `most_rows`.
@@ -27,7 +27,7 @@ void AddGroup(int64_t first, int64_t end, const int32_t* keys, int64_t count, in
   }
 }
 
-// Whether groups read runs of 16 keys, as packed tiles hold them, more than twice as often as there are keys.
+// Whether groups read aligned runs of 16 keys, as packed tiles have them, more than twice per key.
 bool ShareTiles(const CompactPlan& plan, int64_t tokens) {
   constexpr int64_t kRun = 16;
   int64_t left = 2 * tokens;
@@ -51,7 +51,7 @@ void MakeItems(CompactPlan& plan) {
   }
 }
 
-// How many keys of its list each row of a group sees; null: all.
+// The number of keys of its list that each row of a group sees; null: all.
 const int32_t* LimitsOf(const CompactPlan& plan, const KeyGroup& group, Worker& worker) {
   if (!plan.causal && plan.given == nullptr) return nullptr;
   int64_t seen = 0;
@@ -72,7 +72,7 @@ const int32_t* LimitsOf(const CompactPlan& plan, const KeyGroup& group, Worker& 
   return worker.limits;
 }
 
-// Adds how many rows of the group see each of its keys.
+// Adds the number of rows of the group that see each of its keys.
 void AddDegrees(const KeyGroup& group, const int32_t* limits, uint32_t* degrees) {
   std::vector<uint32_t> end_here(static_cast<size_t>(group.count) + 1, 0);
   for (int32_t r = 0; r < group.rows; ++r) ++end_here[limits == nullptr ? group.count : limits[r]];
@@ -94,8 +94,8 @@ void ReportGroup(const Call& call, const Head& head, const KeyGroup& group, cons
     block.edges += static_cast<uint64_t>(seen(r));
     if (seen(r) == 0) ++block.isolated;
   }
-  if (report.want_key_degrees) AddDegrees(group, attended.limits, report.heads[head.index].key_degrees.data());
-  if (!report.want_graph) return;
+  if (report.wanted.key_degrees) AddDegrees(group, attended.limits, report.heads[head.index].key_degrees.data());
+  if (!report.wanted.graph) return;
   const int32_t* keys = group.keys;
   if (keys == nullptr) {
     for (int64_t key = 0; key < group.count; ++key) worker.row_keys[key] = static_cast<int32_t>(key);
@@ -178,7 +178,7 @@ void AttendItem(Call& call, int64_t block, Worker& worker) {
     call.kernels->attend_dense(attend);
     ReportGroup(call, head, group, attend, worker, call.reports[block]);
   }
-  if (head.problem->report->want_expected) {
+  if (head.problem->report->wanted.expected) {
     call.reports[block].expected = static_cast<double>(call.reports[block].edges);
   }
 }

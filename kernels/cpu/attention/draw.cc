@@ -12,7 +12,7 @@ namespace {
 constexpr double kTileDrawShare =
     0.22;  // of the pairs of a block: where bounds allow more edges, they are drawn by tiles
 
-// Forced edges of a row lie at positions first..last; few of them.
+// The first and last position of the forced edges of a row.
 std::pair<int64_t, int64_t> ForcedSpan(const Head& head, int64_t row) {
   const int64_t reach = std::max(head.drawn->local_window, 0) / 2;
   const int64_t position = head.position(row);
@@ -42,11 +42,11 @@ bool CanDrawTiles(const Head& head, int64_t row0, int rows) {
     for (int t = 0; t < tables.rank; ++t) square += head.x[r * tables.rank + t] * head.x[r * tables.rank + t];
     norm = std::max(norm, square);
   }
-  // Beyond, p~ would be too far from p.
+  // A larger epsilon would leave too many pairs undecided.
   return TileEpsilon(tables.rank, std::sqrt(norm) * 1.0001f * tables.key_norm) < 0.25f;
 }
 
-// Moves what a kernel listed to `block`. `multiplicities`: those of forced edges matter.
+// Moves the pairs that a kernel listed to `block`. `multiplicities`: those of forced edges matter.
 void TakeExtras(const Head& head, int64_t row0, bool multiplicities, DrawExtras& extras, DrawnBlock& block) {
   const auto index = [&](int32_t position) { return head.gaps ? head.tables.packed[position] : position; };
   for (ParallelEdge edge : std::span(extras.parallel, static_cast<size_t>(extras.parallels))) {
@@ -220,6 +220,7 @@ DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows,
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
                   EdgeLists& lists, std::vector<ParallelEdge>& parallel) {
   std::vector<ParallelEdge> added;
+  added.reserve(edges.size());
   for (const OpenPair& pair : edges) {
     const ParallelEdge edge = {pair.row, pair.key, OpenMultiplicity(head.drawn->law, pair, tau)};
     if (!pair.forced) added.push_back(edge);

@@ -1,5 +1,4 @@
-// The drawn edges of one block of query rows, also at a tau that is known only roughly (docs/maths.md). Internal to
-// this folder.
+// The drawn edges of one block of query rows, also at a tau that is known only roughly (docs/maths.md).
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_DRAW_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_DRAW_H_
 

@@ -1,5 +1,5 @@
-// What is done once per head of a sequence before its blocks of rows: operands in the layout that the kernels read, and
-// the tables of the random generator.
+// The work that is done once per head of a sequence, before its blocks of rows: operands in the layout that the kernels
+// read, and the tables of the random generator.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -11,8 +11,8 @@ namespace edgewise::cpu_attention {
 namespace {
 
 constexpr int64_t kChunk = 512;      // columns that one item of work prepares; a multiple of kDrawColumns
-constexpr int64_t kSerialCost = 12;  // so many chunks are done before a second thread would be awake
-// Keys are packed in advance where the bounds allow this share of edges (where not, tiles pack them as they go).
+constexpr int64_t kSerialCost = 12;  // of chunks that one thread finishes before a second would be awake
+// Shares of edges, by the bounds, from which keys and rates are packed in advance (below, tiles pack keys as they go).
 constexpr double kPackKeysShare = 0.27;
 constexpr double kPackRatesShare = 0.18;
 
@@ -47,7 +47,7 @@ void CopyRows(const float* from, int64_t stride, int64_t rows, int columns, int 
   }
 }
 
-// In eight chains: one would wait for itself.
+// In eight chains: each addition of a single chain would wait for the one before.
 double Sum(const float* values, int64_t count) {
   double sum[8] = {};
   int64_t i = 0;
@@ -67,15 +67,15 @@ struct Needs {
 Needs NeedsOf(const Call& call, const Head& head) {
   const AttentionInputs& inputs = *call.inputs;
   Needs needs;
-  // Rows of several heads lie far apart and would fall into few sets of the caches.
-  // Rows across two cache lines would be read twice.
+  // Rows between those of other heads lie far apart and would fall into few sets of the caches; rows across two cache
+  // lines would be read twice.
   const auto copied = [&](ConstMatrix m, int columns) {
     return head.depth != columns || m.stride != head.depth || reinterpret_cast<uintptr_t>(m.data) % 64 != 0;
   };
   needs.copy_k = copied(inputs.k, inputs.head_dim);
   needs.copy_v = copied(inputs.v, call.value_dim());
   if (head.plan != nullptr) {
-    needs.copy_k = head.problem->report->want_graph && head.depth != inputs.head_dim;
+    needs.copy_k = head.problem->report->wanted.graph && head.depth != inputs.head_dim;
     needs.copy_v = needs.copy_v && head.plan->shared;
     needs.k_tiles = head.plan->shared;
   } else if (head.given != nullptr) {
@@ -86,7 +86,7 @@ Needs NeedsOf(const Call& call, const Head& head) {
     const double n = static_cast<double>(head.n);
     const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
-    needs.y_tiles = head.problem->report->want_expected || share >= kPackRatesShare;
+    needs.y_tiles = head.problem->report->wanted.expected || share >= kPackRatesShare;
   }
   return needs;
 }
@@ -151,7 +151,7 @@ void FillDrawChunk(Head& head, int64_t begin, int64_t end) {
       tables.packed[position] = static_cast<int32_t>(token);
     }
   }
-  if (norm > 0.0f) {  // a maximum does not depend on who comes first
+  if (norm > 0.0f) {  // a maximum does not depend on the order
     norm = std::sqrt(norm) * 1.0001f;
     std::atomic_ref<float> largest(tables.key_norm);
     float seen = largest.load();
@@ -207,7 +207,7 @@ void Measure(const AttentionInputs& inputs, Head& head) {
   tables.sample = key.sample;
   for (int64_t j = 0; j < head.n; ++j) tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
   head.bound_sum = Sum(head.key_bound, head.n);
-  // Serves rows down to half the mean bound.
+  // Suits rows of at least half the mean bound.
   const double number = 65536.0 * tables.key_scale * Sum(head.query_bound, head.n) / static_cast<double>(head.n);
   const double lift = 2.0 * kBoundMargin * 65536.0 / number;
   tables.bound_lift = lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;

@@ -65,7 +65,7 @@ void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowEd
 void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended, const BlockEdges& edges, int64_t row0,
                  Worker& worker, BlockReport& report) {
   report.edges = edges.count;
-  AttentionReport& wanted = *head.problem->report;
+  const Wanted& wanted = head.problem->report->wanted;
   for (int r = 0; r < attended.rows; ++r) {
     bool any = false;
     if (edges.offsets != nullptr) {
@@ -75,19 +75,19 @@ void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended
     }
     if (!any) ++report.isolated;
   }
-  if (wanted.want_key_degrees || wanted.want_graph) {
-    uint32_t* degrees = wanted.heads[head.index].key_degrees.data();
+  if (wanted.key_degrees || wanted.graph) {
+    uint32_t* degrees = head.problem->report->heads[head.index].key_degrees.data();
     const bool multi =
         head.drawn != nullptr ? head.drawn->law == Law::kPoissonMulti : !head.given->multiplicity.empty();
     for (int r = 0; r < attended.rows; ++r) {
       const RowEdges row = RowOfBlock(call, edges, r, worker);
-      for (int64_t e = 0; wanted.want_key_degrees && e < row.count; ++e) {
+      for (int64_t e = 0; wanted.key_degrees && e < row.count; ++e) {
         std::atomic_ref<uint32_t>(degrees[row.keys[e]]).fetch_add(1, std::memory_order_relaxed);
       }
-      if (wanted.want_graph) RecordRow(call, attended, r, row, multi, report);
+      if (wanted.graph) RecordRow(call, attended, r, row, multi, report);
     }
   }
-  if (wanted.want_expected) report.expected = ExpectedEdges(call, head, row0, attended.rows, edges, worker);
+  if (wanted.expected) report.expected = ExpectedEdges(call, head, row0, attended.rows, edges, worker);
 }
 
 void CollectReports(Call& call) {
@@ -95,13 +95,13 @@ void CollectReports(Call& call) {
     AttentionReport& report = *head.problem->report;
     HeadReport& out = report.heads[head.index];
     HeadEdges& graph = out.graph;
-    if (report.want_graph) graph.row_offsets.push_back(0);
+    if (report.wanted.graph) graph.row_offsets.push_back(0);
     for (int64_t b = head.first_block; b < head.first_block + head.blocks(); ++b) {
       BlockReport& block = call.reports[b];
       out.edges += block.edges;
       out.isolated += block.isolated;
       out.expected += block.expected;
-      if (!report.want_graph) continue;
+      if (!report.wanted.graph) continue;
       for (int64_t count : block.row_edges) graph.row_offsets.push_back(graph.row_offsets.back() + count);
       graph.keys.insert(graph.keys.end(), block.keys.begin(), block.keys.end());
       graph.multiplicity.insert(graph.multiplicity.end(), block.multiplicity.begin(), block.multiplicity.end());

@@ -1,4 +1,4 @@
-// Reports of attention on the CPU. Internal to this folder.
+// Reports of attention on the CPU.
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_REPORT_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_REPORT_H_
 

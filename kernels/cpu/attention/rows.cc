@@ -1,4 +1,4 @@
-// Blocks of query rows whose edges are drawn, or given as drawn ones: edges, scores, softmax, weighted sum.
+// Blocks of query rows whose edges are drawn, or given as drawn ones: their edges, scores, softmax and weighted sums.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@ namespace edgewise::cpu_attention {
 namespace {
 
 // Blocks with at least this share of their pairs as edges are computed by dense tiles, the others edge by edge. Decided
-// by the drawn edges alone, so that equal edges give equal bytes however they came about.
+// by the edges alone, so that equal edges give equal bytes whether drawn or given.
 constexpr double kTileShare = 0.34;
 constexpr double kShallowTileShare = 0.29;  // up to 32 columns, where an edge costs more beside a pair of a tile
 

@@ -18,7 +18,7 @@ void Memory::Reserve(size_t bytes) {
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(unit, rounded)));
   if (data_ == nullptr) throw std::bad_alloc();
   size_ = rounded;
-  // Gathers touch many pages. A refusal is no error: this is advice.
+  // Gathers touch many pages. Advice only, so a refusal is no error.
   if (huge) static_cast<void>(madvise(data_.get(), rounded, MADV_HUGEPAGE));
 }
 

@@ -1,5 +1,4 @@
-// One call of CpuAttend taken apart: the heads of its sequences and their blocks of query rows. Internal to this
-// folder.
+// One call of CpuAttend taken apart: the heads of its sequences and their blocks of query rows.
 //
 // Edges that are drawn, or given as drawn ones, are computed in blocks of query rows (rows.cc): the edges of a block
 // decide how. Every other pattern is a set of groups of rows that share a list of keys, and is computed by dense tiles

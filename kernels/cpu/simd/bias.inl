@@ -25,7 +25,7 @@ EDGEWISE_INLINE F GatherFloats(const float* base, const int32_t* places) {
 #endif
 }
 
-// scores[0..kLanes) of a query at `query` and of keys at positions places[0..kLanes). `run`: those follow each other.
+// Adds the biases to scores[0..kLanes) of a query at `query` and keys at places[0..kLanes). `run`: no gaps.
 EDGEWISE_INLINE F AddBias(const BiasView& bias, int64_t query, const int32_t* places, bool run, F scores) {
   const F unit = Broadcast(1.44269504088896340736f);
   if (bias.distance != nullptr) {
@@ -44,7 +44,7 @@ EDGEWISE_INLINE F AddBias(const BiasView& bias, int64_t query, const int32_t* pl
   return scores;
 }
 
-// Adds the biases of one query to the scores of `count` keys, rounded up to whole batches of 16, all of which are keys.
+// Adds the biases of one query to the scores of `count` keys, rounded up to whole batches of 16; pads are keys too.
 static void AddEdgeBias(const AttendBlock& block, int row, const int32_t* keys, int64_t count, float* scores) {
   const BiasView& bias = *block.bias;
   for (int64_t e = 0; e < count; e += kLanes) {
@@ -62,7 +62,7 @@ struct TilePositions {
   uint32_t runs = 0;  // bit per vector of keys: they follow each other
 };
 
-// Of places first_place.. of the keys of a block. Places beyond `count` repeat the last, so that they may be read.
+// Positions of the keys first_place.. of a block. Places beyond `count` repeat the last, so that they can be read.
 static void FindPositions(const AttendBlock& block, int64_t first_place, int count, TilePositions* positions) {
   for (int c = 0; c < kTileKeys; ++c) {
     const int64_t place = first_place + (c < count ? c : count - 1);

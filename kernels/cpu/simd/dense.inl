@@ -4,7 +4,7 @@
 // values. A strip without an edge in a tile is skipped, which changes no bit: the tile would add zeros.
 //
 // A row's result depends only on its own keys and their places in the list: every score and every element of the sum is
-// one chain of operations, whatever rows and columns share its registers.
+// one chain of operations, which does not depend on the rows and columns that share its registers.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_DENSE_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_DENSE_INL_
 
@@ -14,11 +14,11 @@
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
-inline constexpr int kPartKeys = 16;  // keys of a tile that lie together or are put together
+inline constexpr int kPartKeys = 16;  // keys of a tile that are contiguous, or copied to be
 inline constexpr int kTileParts = kTileKeys / kPartKeys;
 
-// Columns of a tile [depth, 64] from the up to 16 keys whose rows are row(0)..row(count - 1), of `columns` elements;
-// zeros below those. Columns beyond `count` hold anything: their keys are masked.
+// Fills columns of a tile [depth, 64] from up to 16 keys, whose rows row(0)..row(count - 1) have `columns` elements;
+// zeros beyond. Columns beyond `count` may hold anything: their keys are masked.
 template <typename Row>
 EDGEWISE_INLINE void PackPart(const Row& row, int count, int columns, int depth, float* tile) {
   int first = 0;
@@ -48,7 +48,7 @@ static void PackKeyTile(const float* k, int64_t stride, int count, int columns, 
   }
 }
 
-// One tile as a block reads it, in parts of 16 keys.
+// One tile, in parts of 16 keys.
 struct TileView {
   const float* k[kTileParts] = {};  // [depth, 16], rows 64 apart
   const float* v[kTileParts] = {};  // [16, depth], rows v_stride apart
@@ -56,14 +56,14 @@ struct TileView {
   int v_run = kPartKeys;  // keys whose values follow each other: of a part, or of the tile
 };
 
-// Keys first_place.. of the block's list, where they lie or put together in `packed` [depth, 64] and `values` [64,
+// A tile of the keys first_place.. of the block's list: in place, or copied: to `packed` [depth, 64], `values` [64,
 // depth].
 static TileView MakeTile(const AttendBlock& block, int64_t first_place, int count, float* packed, float* values) {
   const int depth = block.depth;
   const int32_t* list = block.list == nullptr ? nullptr : block.list + first_place;
   const auto key_at = [&](int place) { return list == nullptr ? first_place + place : list[place]; };
   const bool run = list == nullptr || list[count - 1] - list[0] == count - 1;  // they ascend
-  // Rows that lie far apart fall into few sets of the cache; a few queries do not come back to them.
+  // Rows that lie far apart fall into few sets of the cache, which does not matter to a few queries.
   const bool in_place = block.v_columns == depth && (block.v_stride == depth || (run && block.rows <= kScoreRows));
   TileView tile;
   tile.v_stride = in_place ? block.v_stride : depth;
@@ -99,8 +99,8 @@ static TileView MakeTile(const AttendBlock& block, int64_t first_place, int coun
   return tile;
 }
 
-// Asks for the rows of the tile at first_place while the one before is computed: scattered rows are no stream that the
-// processor would follow by itself. A few queries are done too soon for it to be worth the instructions.
+// Prefetches the rows of the tile at first_place while the tile before is computed: the processor does not prefetch
+// scattered rows itself. Not worth the instructions for a few queries.
 static void FetchNext(const AttendBlock& block, int64_t first_place, int64_t keys) {
   if (block.rows < 64 || first_place >= keys) return;
   const int64_t count = keys - first_place < kTileKeys ? keys - first_place : kTileKeys;
@@ -117,8 +117,8 @@ static void FetchNext(const AttendBlock& block, int64_t first_place, int64_t key
 
 inline constexpr int kStripRows = 2 * kScoreRows;
 inline constexpr int kTileVectors = kTileKeys / kLanes;
-// Base-2 logarithm of the largest weight. A row's unit is its highest score so far, and stays so until another is above
-// it by more than this: the first tile of a row mostly settles its unit.
+// Base-2 logarithm of the largest weight. The unit of a row's weights is a score, and changes only where another score
+// exceeds it by more than this: mostly the first tile fixes the unit.
 inline constexpr float kMostWeight = 8.0f;
 
 // scores[r][c] = <q[r], tile column c> for kRows rows and kVectors vectors of columns, from vector `first` on.
@@ -157,8 +157,7 @@ static void ScoreRows(const float* q, int depth, const TileView& tile, int vecto
   if (vectors - c == 1) ScoreTile<kRows, 1>(q, depth, tile, c, scores);
 }
 
-// sums[r] += sum over `count` keys of weights[r][key] * v[key], for kRows rows and kVectors vectors of columns from t
-// on.
+// sums[r] += sum over `count` keys of weights[r][key] * v[key], for kRows rows and kVectors vectors of columns from t.
 template <int kRows, int kVectors>
 EDGEWISE_INLINE void AddValues(const float* weights, const TileView& tile, int count, float* sums, int depth, int t) {
   F sum[kRows][kVectors];
@@ -189,7 +188,7 @@ static void AddRowValues(const float* weights, const TileView& tile, int count, 
   for (; t < depth; t += kLanes) AddValues<kRows, 1>(weights, tile, count, sums, depth, t);
 }
 
-// A strip of all its rows, which may share what they load.
+// A whole strip, whose rows share the loads of values.
 static void AddStripValues(const float* weights, const TileView& tile, int count, float* sums, int depth) {
   int t = 0;
   for (; t + 4 * kLanes <= depth; t += 4 * kLanes) {
@@ -208,7 +207,7 @@ static constexpr ScoreStep kScoreSteps[] = {nullptr,      ScoreRows<1>, ScoreRow
 static constexpr ValueStep kValueSteps[] = {nullptr,         AddRowValues<1>, AddRowValues<2>, AddRowValues<3>,
                                             AddRowValues<4>, AddRowValues<5>, AddRowValues<6>};
 
-// Turns one row of scores into weights under the row's unit; rescales what was summed when that grows.
+// Turns one row of scores into weights in the row's unit; rescales the sums where the unit grows.
 EDGEWISE_INLINE void WeighRow(uint64_t mask, float* scores, float* sums, int depth, float* weight_sum, float* max) {
   F s[kTileVectors];
   for (int c = 0; c < kTileVectors; ++c) {
@@ -276,8 +275,8 @@ EDGEWISE_INLINE void FetchRow(const float* row, int columns) {
   for (int t = 0; t < columns; t += kLine) __builtin_prefetch(row + t, 0, 3);
 }
 
-// One tile of a strip of up to 12 rows. Asks for as many of `next_q`, one by one: at once, they would wait for each
-// other. `scores`: [12, 64] scratch.
+// One tile of a strip of up to 12 rows. Prefetches as many rows of `next_q`, one by one: together they would wait for
+// each other. `scores`: [12, 64] scratch.
 static void AttendStrip(const AttendBlock& block, const TileView& tile, const TilePositions& positions, int row0,
                         int rows, const uint64_t* mask, uint64_t any, const float* next_q, float* scores,
                         float* weight_sum) {
@@ -304,7 +303,7 @@ static void AttendStrip(const AttendBlock& block, const TileView& tile, const Ti
   if (second_half > 0) kValueSteps[second_half](second_scores, tile, end, sums + kScoreRows * depth, depth);
 }
 
-// Edges of rows row0.. of a block in its tile at first_place, of `count` keys. Returns what any of them has.
+// Edges of rows row0.. of a block in its tile at first_place, of `count` keys. Returns the union over the rows.
 EDGEWISE_INLINE uint64_t TileMasks(const AttendBlock& block, int64_t first_place, int count, int row0, int rows,
                                    uint64_t* mask) {
   const uint64_t present = ~uint64_t{0} >> (kTileKeys - count);
@@ -323,8 +322,8 @@ EDGEWISE_INLINE uint64_t TileMasks(const AttendBlock& block, int64_t first_place
 
 static void AttendDense(const AttendBlock& block) {
   const int depth = block.depth;
-  float* packed = block.scratch;                        // [depth, 64] when keys come unpacked
-  float* values = packed + depth * kTileKeys;           // [64, depth] when values come one by one
+  float* packed = block.scratch;                        // [depth, 64] of keys that are not packed
+  float* values = packed + depth * kTileKeys;           // [64, depth] of values that are not in place
   float* scores = values + depth * kTileKeys;           // [12, 64]
   float* weight_sum = scores + kStripRows * kTileKeys;  // [rows, kLanes]
   int64_t keys = block.keys;

@@ -11,8 +11,8 @@
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
-// Appends `from` + the places of the set bits of `mask`, and their bytes. No branch on what is rare: compresses go to
-// registers, whole vectors are stored and the end moves on.
+// Appends `from` + the places of the set bits of `mask`, and their bytes. Almost branch-free: whole compressed vectors
+// are stored, and the size grows by the count.
 EDGEWISE_INLINE int64_t Append(uint64_t mask, V from, V bytes, uint32_t* column, uint8_t* byte, int64_t size) {
   const V ids = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kIota));
   const int count = static_cast<int>(_mm_popcnt_u64(mask));
@@ -29,8 +29,7 @@ EDGEWISE_INLINE int64_t Append(uint64_t mask, V from, V bytes, uint32_t* column,
   return size + count;
 }
 
-// What a row is tested with: in units of 2^-16, t = a * c + margin, rounded up; where bounds exceed 1, in units of
-// 2^(shift - 16).
+// The test of a row's pairs: t = a * c + margin, rounded up, in units of 2^-16, or 2^(shift - 16) for bounds above 1.
 struct RowTest {
   V a, margin, limit, shift;
   bool shifted;
@@ -45,7 +44,7 @@ EDGEWISE_INLINE RowTest MakeTest(const DrawTables& tables, const DrawRow& row, f
   const float stretch = 65535.0f / static_cast<float>(65535 - tables.bound_lift);
   const float a = top * unit * stretch * 1.00001f + 2.0f;
   const float margin = tau * tables.exploration * unit * 1.00001f + static_cast<float>(kBoundMargin);
-  // A row beyond what 16 bits hold: everything is a candidate.
+  // Where 16 bits do not suffice, every pair is a candidate.
   const bool all = !(a < 65536.0f) || !(margin < 65536.0f);
   RowTest test;
   test.a = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(a < 65535.0f ? a : 65535.0f)));
@@ -157,8 +156,8 @@ EDGEWISE_INLINE F Rates(const DrawTables& tables, const DotOperand<kVectors>& x,
                        Broadcast(1.0f));  // max: NaN gives 0
 }
 
-// Ends a row's candidates: fills up to the next multiple of 16 (at least one batch), and notes the row and the lanes
-// that count of its batches. Returns where the next row begins.
+// Ends a row's candidates: pads them to a multiple of 16 (at least one batch), and records the row and the valid lanes
+// of its batches. Returns the place of the next row.
 EDGEWISE_INLINE int64_t EndRow(const DrawScratch& scratch, int row, int64_t begin, int64_t end) {
   _mm512_storeu_si512(scratch.column + end, _mm512_setzero_si512());
   _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.byte + end), _mm_set1_epi8(-1));
@@ -320,7 +319,7 @@ EDGEWISE_INLINE void Decide(const DrawTables& tables, const DrawSpan& span, cons
   DecideBatches<kExact, 0>(tables, span, rows, scratch, first, last, extras);
 }
 
-// Which of a batch's candidates are edges. Lists those that are several.
+// The candidates of a batch that are edges. Lists those of multiplicity above 1.
 template <bool kExact>
 EDGEWISE_INLINE uint32_t TakeBatch(const DrawScratch& scratch, int64_t batch, DrawExtras& extras) {
   const __m128i count = _mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.count + 16 * batch));

@@ -8,7 +8,7 @@
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
-// Philox4x32-10 on `lanes` counters at once; words[w][lane]. In loops that a compiler turns into vectors.
+// Philox4x32-10 on 16 counters at once, in loops that the compiler vectorises.
 struct PhiloxLanes {
   uint32_t c0[16], c1[16], c2[16], c3[16];
 };
@@ -159,22 +159,21 @@ static int64_t DrawOneRow(const DrawTables& tables, const DrawSpan& span, const 
     }
     const float rate = rates[e % 16];
     const auto key = static_cast<int32_t>(scratch.column[e]);
-    int count = 0;
-    if constexpr (kExact) {
-      count = IsEdge(tables, row.position, scratch.column[e], scratch.byte[e], rate) ? 1 : 0;
-    } else {
-      const auto byte = static_cast<float>(scratch.byte[e]);
-      count = FindMultiplicity(span, rate, byte / 256.0f, (byte + 1.0f) / 256.0f);
-      if (count < 0) {
-        const uint64_t uniform =
-            static_cast<uint64_t>(scratch.byte[e]) << 32 | LowWordOf(tables, row.position, scratch.column[e]);
-        const float u = static_cast<float>(uniform) / 1099511627776.0f;
-        count = FindMultiplicity(span, rate, u, u);
-        if (count < 0) extras.open[extras.opens++] = {block_row, key, rate, false, uniform};
-      }
-      if (count > 1) extras.parallel[extras.parallels++] = {block_row, key, count};
-    }
     positions[edges] = key;
+    if constexpr (kExact) {
+      edges += IsEdge(tables, row.position, scratch.column[e], scratch.byte[e], rate) ? 1 : 0;
+      continue;
+    }
+    const auto byte = static_cast<float>(scratch.byte[e]);
+    int count = FindMultiplicity(span, rate, byte / 256.0f, (byte + 1.0f) / 256.0f);
+    if (count < 0) {
+      const uint64_t uniform =
+          static_cast<uint64_t>(scratch.byte[e]) << 32 | LowWordOf(tables, row.position, scratch.column[e]);
+      const float u = static_cast<float>(uniform) / 1099511627776.0f;
+      count = FindMultiplicity(span, rate, u, u);
+      if (count < 0) extras.open[extras.opens++] = {block_row, key, rate, false, uniform};
+    }
+    if (count > 1) extras.parallel[extras.parallels++] = {block_row, key, count};
     edges += count > 0 ? 1 : 0;
   }
   return edges;

@@ -25,7 +25,7 @@ static void ScoreBatches(const AttendBlock& block, int64_t batches, const int32_
                          float* scores) {
   const int vectors = kVectors > 0 ? kVectors : block.depth / 16;
   const int64_t depth = 16 * vectors;
-  const int64_t stride = kVectors > 0 ? depth : block.k_stride;  // depths that are compiled in lie packed
+  const int64_t stride = kVectors > 0 ? depth : block.k_stride;  // rows of compiled-in depths are contiguous
   for (int64_t b = 0; b < batches; ++b) {
     StoreDots16<kVectors>(LoadOperand<kVectors>(block.q + batch_rows[b] * depth), vectors, block.k, stride,
                           keys + 16 * b, scores + 16 * b);
@@ -39,7 +39,7 @@ EDGEWISE_INLINE void ScoreAll(const AttendBlock& block, int64_t batches, const i
   ScoreBatches<0>(block, batches, batch_rows, keys, scores);
 }
 
-// Raises the row's maximum and shrinks what was summed under the old one.
+// Raises the row's maximum and rescales the sums under the old one.
 EDGEWISE_INLINE void RaiseMax(const AttendBlock& block, int r, float max) {
   const F shrink = Exp2(Broadcast(block.max_score[r] - max));
   block.max_score[r] = max;
@@ -53,7 +53,7 @@ EDGEWISE_INLINE void RaiseMax(const AttendBlock& block, int r, float max) {
 EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdges& row, float* scores) {
   float* s = scores + row.begin;
   if (kLanes == 16 && row.count <= 32 && row.multiplicity == nullptr) {
-    // Two vectors whether the row has them or not. What lies after a row is written after it, so it is only read here.
+    // Always two vectors. Scores beyond the row belong to later rows, so they are read but not written.
     const uint32_t bits = static_cast<uint32_t>((uint64_t{1} << row.count) - 1);
     const F first = Select(bits & 0xFFFF, Load(s), Broadcast(kLowest));
     const F second = Select(bits >> 16, Load(s + kLanes), Broadcast(kLowest));
@@ -89,7 +89,7 @@ EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdg
 }
 
 // sums[row of batch] += weights times values, for kVectors vectors of columns, in units of 8 edges. Even and odd edges
-// are summed apart: one chain of additions would wait for itself. Padding has weight 0.
+// are summed apart, which halves the chain of dependent additions. Padding has weight 0.
 template <int kVectors>
 EDGEWISE_INLINE void AddUnit(const int32_t* keys, const float* weights, const float* v, int64_t v_stride, float* sums) {
   F even[kVectors], odd[kVectors];

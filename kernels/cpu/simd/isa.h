@@ -1,4 +1,4 @@
-// Which instruction set the CPU kernels use. Chosen once, when the backend is made.
+// The instruction set of the CPU kernels, chosen once when the backend is made.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_ISA_H_
 #define EDGEWISE_KERNELS_CPU_SIMD_ISA_H_
 

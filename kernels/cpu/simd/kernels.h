@@ -1,6 +1,5 @@
 // The CPU kernels that exist once per instruction set: drawing edges, attention over a block of query rows, and
-// products, norms. Plain data and function pointers, because the files behind them are compiled with flags of
-// their own.
+// matrix products and norms. Plain data and function pointers, because each file behind them has its own flags.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_KERNELS_H_
 #define EDGEWISE_KERNELS_CPU_SIMD_KERNELS_H_
 
@@ -54,8 +53,7 @@ static constexpr float TileEpsilon(int rank, float norms) {
 
 // The bound of a pair is the high half of a product of two 16-bit numbers, and must not come out too small. The key's
 // number is bound / key_scale * (65535 - bound_lift), rounded up, + bound_lift. The lift covers the rounding of the
-// product where the query's number times the lift is at least kBoundMargin * 2^16; other rows add the margin
-// themselves.
+// product where the query's number times the lift is at least kBoundMargin * 2^16; other rows add the margin.
 static constexpr int kBoundMargin = 4;
 static constexpr int kMaxBoundLift = 4096;
 
@@ -113,7 +111,7 @@ struct DrawExtras {
   int64_t opens = 0;
 };
 
-// Biases of one head, added to its scores. Pointers into the inputs of the call.
+// Biases of one head's scores. Pointers into the inputs of the call.
 struct BiasView {
   const float* distance = nullptr;   // [key position - query position]
   const float* values = nullptr;     // [query position * length + key position]

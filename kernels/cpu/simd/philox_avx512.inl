@@ -13,7 +13,7 @@ using V = __m512i;
 
 EDGEWISE_INLINE V Set64(uint64_t a) { return _mm512_set1_epi64(static_cast<long long>(a)); }
 EDGEWISE_INLINE V Xor3(V a, V b, V c) { return _mm512_ternarylogic_epi64(a, b, c, 0x96); }
-// High halves of 64-bit lanes into their low halves; the new high halves mean nothing. Two ways, for two ports.
+// Moves the high halves of 64-bit lanes to the low halves; the new high halves are garbage. Two ways, for two ports.
 EDGEWISE_INLINE V HighHalf(V a) { return _mm512_shuffle_epi32(a, static_cast<_MM_PERM_ENUM>(0xF5)); }
 EDGEWISE_INLINE V HighHalfShifted(V a) { return _mm512_srli_epi64(a, 32); }
 
@@ -32,7 +32,7 @@ EDGEWISE_INLINE void PhiloxRound(Counters& c, uint64_t k0, uint64_t k1) {
   c.c3 = product0;
 }
 
-// What one query adds to the tables of DrawTables::philox: rounds 0 and 1 on the words that no column changes.
+// The query's part of rounds 0 and 1, which joins the columns' part in DrawTables::philox.
 struct QueryWords {
   V high, low;
 };
@@ -54,7 +54,7 @@ EDGEWISE_INLINE void FillRoundKeys(const DrawTables& tables, RoundKeys& keys) {
   }
 }
 
-// Rounds 0 to 2 of eight blocks, from what DrawTables::philox holds.
+// Rounds 0 to 2 of eight blocks, from their part in DrawTables::philox.
 EDGEWISE_INLINE Counters FirstRounds(const uint64_t* table, QueryWords query) {
   const V product =
       _mm512_mul_epu32(_mm512_xor_si512(query.high, _mm512_loadu_si512(table)), Set64(kPhiloxMultiplier1));
@@ -73,7 +73,7 @@ EDGEWISE_INLINE void OrderBytes(const Counters& c, V order, V* first, V* second)
 }
 
 // The high bytes of 128 positions for each of kChains pairs of a table and a query, in order: bytes [2 * kChains].
-// Chains run side by side, because one waits for itself: a round is seven cycles and three instructions long.
+// Chains run side by side, because each round waits for the one before: seven cycles for three instructions.
 template <int kChains>
 EDGEWISE_INLINE void HighBytes(const uint64_t* const* table, const QueryWords* query, const RoundKeys& keys, V order,
                                V* bytes) {

@@ -36,9 +36,8 @@ EDGEWISE_INLINE void StoreFirst(float* p, F a, int count) {
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1), a);
 }
 
-// 2^a for a <= 0, -inf included; error below 1.5 ulp; exactly 1 at 0. Never below 2^-100: that is nothing in a sum that
-// holds a 1, and results that are no normal numbers would cost a hundred cycles each. Degree-5 minimax polynomial on
-// [-1/2, 1/2].
+// 2^a for a <= 0, -inf included; error below 1.5 ulp; exactly 1 at 0. Never below 2^-100, which vanishes in a sum with
+// a 1: subnormal results would cost a hundred cycles each. Degree-5 minimax polynomial on [-1/2, 1/2].
 EDGEWISE_INLINE F Exp2(F a) {
   const F magic = Broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to integers
   a = Max(a, Broadcast(-100.0f));
@@ -92,8 +91,8 @@ EDGEWISE_INLINE F Halve2(F a, F b) {
 }
 EDGEWISE_INLINE F Halve1(F a, F b) { return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xDD); }
 
-// <x, row k> for 16 rows: row k begins at base + keys[k] * stride. x and rows have 16 * kVectors elements, or 16 *
-// vectors where kVectors is 0. Keys are read again for every four rows: GCC would keep 16 pointers in vector registers.
+// <x, row k> for 16 rows, row k at base + keys[k] * stride. x and rows have 16 * kVectors elements, or 16 * vectors
+// where kVectors is 0. Keys are read again for every four rows: GCC would keep 16 pointers in vector registers.
 template <int kVectors>
 EDGEWISE_INLINE F DotRows4(const F* x, const float* x_rest, int vectors, const float* base, int64_t stride,
                            const int32_t* keys) {
@@ -148,8 +147,8 @@ EDGEWISE_INLINE void StoreIf(bool condition, float* p, F a) {
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>(-static_cast<int>(condition)), a);
 }
 
-// Copies keys below `end` from `count` ascending ones; end - 1 up to the next multiple of 16, and further up to 32.
-// Returns how many. No branch but for more than 32.
+// Copies those of `count` ascending keys that are below `end`, padded with end - 1 to a multiple of 16 or 32. Returns
+// their number. Branches only for more than 32.
 EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end, int32_t* out) {
   const __m512i limit = _mm512_set1_epi32(end);
   const __m512i last = _mm512_set1_epi32(end - 1);
@@ -180,7 +179,7 @@ static int64_t CountBits(const uint64_t* bits, int64_t words) {
   return count;
 }
 
-// Set bits as numbers from `first` on, ascending. Room for 64 more than there are.
+// Set bits as ascending numbers from `first` on. Needs room for 64 more.
 static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
   int64_t size = 0;
   for (int64_t word = 0; word < words; ++word) {

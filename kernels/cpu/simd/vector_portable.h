@@ -123,7 +123,8 @@ EDGEWISE_INLINE void StoreIf(bool condition, float* p, F a) {
   if (condition) Store(p, a);
 }
 
-// Copies keys below `end` from `count` ascending ones, and end - 1 up to the next multiple of 16. Returns how many.
+// Copies those of `count` ascending keys that are below `end`, padded with end - 1 to a multiple of 16. Returns the
+// count.
 EDGEWISE_INLINE int64_t TakeKeys(const int32_t* keys, int64_t count, int32_t end, int32_t* out) {
   int64_t taken = 0;
   while (taken < count && keys[taken] < end) {
@@ -144,7 +145,7 @@ static int64_t CountBits(const uint64_t* bits, int64_t words) {
   return count;
 }
 
-// Set bits as numbers from `first` on, ascending. Room for 64 more than there are.
+// Set bits as ascending numbers from `first` on. Needs room for 64 more.
 static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
   int64_t size = 0;
   for (int64_t word = 0; word < words; ++word) {

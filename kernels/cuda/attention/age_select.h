@@ -1,8 +1,8 @@
-// Ages as integers: how the youngest drawn edges of a cap are found without a list of all of them.
+// Ages as integers, so that the youngest drawn edges of a cap are found without a list of all edges.
 //
-// An age lies in [0, 1) and falls into one of 2^32 ticks. Its tick's high half names a bucket, its low half a part of
-// that bucket. So edges can be counted by bucket, the one bucket in which the first dropped edge lies counted by part,
-// and the few edges that are left compared by (age, order).
+// An age lies in [0, 1) and falls into one of 2^32 ticks. The high half of the tick names a bucket, the low half a part
+// of that bucket. So edges are counted by bucket, the edges of the first dropped edge's bucket by part, and the few
+// that remain are compared by (age, order).
 //
 // Compiled for the host and for the device.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_AGE_SELECT_H_
@@ -18,8 +18,7 @@ namespace edgewise::cuda {
 
 inline constexpr uint32_t kAgeBuckets = 1u << 16;  // and parts of a bucket
 
-// Which tick an age falls into: floor(age * 2^32), exact and monotone. An age of 1 or more (by rounding only) is in the
-// last one.
+// The tick of an age: floor(age * 2^32), exact and monotone. An age of 1 or more (by rounding only) is in the last one.
 EDGEWISE_HOST_DEVICE inline uint32_t AgeTick(double age) {
   const double ticks = age * 4294967296.0;
   return ticks < 4294967295.0 ? static_cast<uint32_t>(ticks) : 0xFFFFFFFFu;
@@ -54,7 +53,7 @@ EDGEWISE_HOST_DEVICE inline uint32_t ByteOf(const AgedEdge& edge, int byte) {
   return static_cast<uint32_t>((byte < 8 ? edge.order >> (8 * byte) : edge.age_bits >> (8 * (byte - 8))) & 0xFFu);
 }
 
-// Drawn edges that may stay where `taken` are undrawn or forced. `ledger`: what is left of it; null: no ledger.
+// How many drawn edges may stay where `taken` edges are undrawn or forced. `ledger`: edges left; null: no ledger.
 EDGEWISE_HOST_DEVICE inline uint64_t AllowedDrawn(uint64_t max_edges, const uint64_t* ledger, const BudgetShare& share,
                                                   uint64_t taken) {
   uint64_t allowance = max_edges;

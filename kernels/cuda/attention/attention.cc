@@ -18,8 +18,6 @@ namespace {
 constexpr int32_t kMaxDim = 256;  // of a head's queries and values
 constexpr int32_t kMaxDimLittleShared = 128;
 constexpr int64_t kLittleShared = 160 << 10;  // bytes a block; A100 and H100 have more
-// Results of the calls of one wave: 16 layers of 8 heads over 16,384 tokens whose key degrees are wanted, say.
-constexpr int64_t kResultBytes = int64_t{16} << 20;
 
 absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
                          std::span<const AttentionProblem> problems) {
@@ -27,6 +25,10 @@ absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
   if (inputs.head_dim > most || inputs.value_dim > most) {
     return absl::InvalidArgumentError(absl::StrCat("head_dim is ", std::max(inputs.head_dim, inputs.value_dim),
                                                    "; the kernels take at most ", most, " on ", device.name()));
+  }
+  if (inputs.head_dim % kHeadAlignment != 0 || inputs.value_dim % kHeadAlignment != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("heads of ", inputs.head_dim, " and ", inputs.value_dim,
+                                                   " columns; the kernels take multiples of ", kHeadAlignment));
   }
   if (static_cast<int64_t>(problems.size()) * inputs.num_heads >= kMaxProblemHeads) {
     return absl::ResourceExhaustedError(
@@ -41,7 +43,7 @@ absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
   return absl::OkStatus();
 }
 
-// Positions that kernels look up; empty where token i is at position i.
+// The positions that kernels look up; empty where token i is at position i.
 std::span<const int32_t> Positions(const AttentionProblem& problem) {
   if (problem.positions == nullptr) return {};
   const std::span<const int32_t> positions(problem.positions, problem.tokens);
@@ -117,13 +119,13 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
       of.key = drawn->key;
       of.count = counts;
       counts += inputs.num_heads;
-      if (problem.report->want_expected) expected.push_back(index);
+      if (problem.report->wanted.expected) expected.push_back(index);
     }
     if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
     if (of.kind == PatternKind::kTiles) {
       AddTileItems(problem, index, inputs.num_heads, staging_, tile_items);
     } else {
-      AddRowItems(problem, index, inputs.num_heads, bf16_ && call.value_dim <= kMaxDenseDim, of, row_items);
+      AddRowItems(problem, index, inputs.num_heads, of, row_items);
     }
   }
   call.num_narrow_items = OrderTileItems(tile_items);
@@ -138,7 +140,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   return PlanResults(problems, caps, call, lists, results);
 }
 
-// Lays out what the device writes, and writes what it starts from.
+// Lays out the block that the device writes results to, and copies its first contents there.
 absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
                                     DeviceCall& call, Lists& lists, Results& results) {
   const int64_t heads = call.num_heads;
@@ -154,7 +156,7 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   for (size_t p = 0; p < problems.size(); ++p) {
     const AttentionProblem& problem = problems[p];
     if (!std::holds_alternative<DrawnRows>(problem.pattern)) continue;
-    if (problem.report->want_key_degrees) first_degrees[p] = std::exchange(degrees, degrees + heads * problem.tokens);
+    if (problem.report->wanted.key_degrees) first_degrees[p] = std::exchange(degrees, degrees + heads * problem.tokens);
     problem.report->heads.assign(heads, {});
     results.owed.push_back({problem.report, count, first_degrees[p], problem.tokens});
     count += heads;
@@ -162,30 +164,30 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
   if (degrees > 0) lists.first_degrees = staging_.Add(std::span<const int64_t>(first_degrees));
   const int64_t bytes = results.degrees + degrees * static_cast<int64_t>(sizeof(uint32_t));
   if (bytes == 0) return absl::OkStatus();
-  const absl::StatusOr<ResultMemory::Piece> memory = result_memory_.Take(bytes);
+  absl::StatusOr<DeviceArray> memory = DeviceArray::Create(device_, bytes);
   if (!memory.ok()) return memory.status();
-  results.memory = *memory;
+  results.memory = *std::move(memory);
   results.bytes = bytes;
-  unsigned char* host = memory->host;
-  std::memset(host, 0, bytes);
   std::vector<uint64_t> undrawn(caps.size(), 0);
   for (const AttentionProblem& problem : problems) {
     if (problem.cap < 0 || std::holds_alternative<DrawnRows>(problem.pattern)) continue;
     undrawn[problem.cap] += CountEdges(problem, call.num_heads);
   }
+  std::vector<DeviceCap> device_caps(caps.size());
   for (size_t c = 0; c < caps.size(); ++c) {
-    DeviceCap cap = {};
+    DeviceCap& cap = device_caps[c];
     cap.undrawn = undrawn[c];
     cap.max_edges = caps[c].max_edges;
     cap.ledger = caps[c].ledger == nullptr ? nullptr : static_cast<const CudaLedger*>(caps[c].ledger)->edges();
     cap.share = caps[c].share;
     cap.cut = {~uint64_t{0}, ~uint64_t{0}};
     cap.tau = 1.0;
-    std::memcpy(host + c * sizeof(DeviceCap), &cap, sizeof(cap));
   }
-  call.caps = reinterpret_cast<DeviceCap*>(memory->device);
-  call.counts = reinterpret_cast<DeviceHeadCounts*>(memory->device + cap_bytes);
-  return CopyAsync(memory->device, host, bytes, cudaMemcpyHostToDevice, device_);
+  call.caps = results.memory.as<DeviceCap>();
+  call.counts = reinterpret_cast<DeviceHeadCounts*>(results.memory.as<unsigned char>() + cap_bytes);
+  const absl::Status status =
+      CudaStatus(cudaMemsetAsync(results.memory.data(), 0, bytes, device_.stream()), "memory of results");
+  return status.ok() ? staging_.Upload(device_caps.data(), cap_bytes, call.caps) : status;
 }
 
 absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
@@ -195,11 +197,10 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
   const int64_t v_columns = static_cast<int64_t>(call.num_heads) * call.value_dim;
   const int64_t k_count = (inputs.k.rows * k_columns + 127) / 128 * 128;  // keeps the values aligned
   absl::StatusOr<DeviceArray> block =
-      DeviceArray::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)),
-                          device_.memory(Workspace::kAttention));
+      DeviceArray::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
-  int64_t first = inputs.k.rows, end = 0;  // of the rows that problems read: a cache has room for more
+  int64_t first = inputs.k.rows, end = 0;  // the rows that problems read: a cache has room for more
   for (const AttentionProblem& problem : problems) {
     first = std::min(first, problem.first_row);
     end = std::max(end, problem.first_row + problem.tokens);
@@ -220,23 +221,19 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
   cudaStream_t stream = device_.stream();
   absl::Status status;
   if (call.num_caps > 0) {
-    const absl::StatusOr<void*> scratch = cap_scratch_.Get(CapScratchBytes(call.num_caps));
+    const absl::StatusOr<DeviceArray> scratch = DeviceArray::Create(device_, CapScratchBytes(call.num_caps));
     if (!scratch.ok()) return scratch.status();
-    status = CudaStatus(SelectYoungest(stream, call, *scratch), "edge caps");
+    status = CudaStatus(SelectYoungest(stream, call, scratch->data()), "edge caps");
   }
   if (status.ok()) status = CudaStatus(CountSampledEdges(stream, call), "sampled edges");
-  if (status.ok()) status = CudaStatus(AttendDense(stream, call), "attention in dense heads");
-  if (status.ok() && call.num_row_items > 0) status = CudaStatus(AttendRows(stream, call), "attention over rows");
+  if (status.ok()) status = CudaStatus(AttendRows(stream, call), "attention over rows");
   if (status.ok()) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
   if (status.ok() && lists.first_degrees != nullptr) {
-    auto* degrees = reinterpret_cast<uint32_t*>(results.memory.device + results.degrees);
+    auto* degrees = reinterpret_cast<uint32_t*>(results.memory.as<unsigned char>() + results.degrees);
     status = CudaStatus(CountKeyDegrees(stream, call, lists.first_degrees, degrees), "key degrees");
   }
   if (status.ok() && lists.num_expected > 0) {
     status = CudaStatus(CountExpected(stream, call, lists.expected, lists.num_expected), "expected edges");
-  }
-  if (status.ok() && results.bytes > 0) {
-    status = CopyAsync(results.memory.host, results.memory.device, results.bytes, cudaMemcpyDeviceToHost, device_);
   }
   return status;
 }
@@ -250,28 +247,31 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   Lists lists;
   DeviceArray rounded;
   status = Plan(inputs, problems, caps, out, call, lists, results);
-  status.Update(staging_.Commit());  // always: it ends what Plan began
+  status.Update(staging_.Commit());  // always: Plan began to stage
   if (status.ok()) status = RoundKeysAndValues(inputs, problems, call, rounded);
   if (status.ok()) status = Enqueue(call, lists, results);
-  if (!status.ok()) {
-    device_.Synchronize().IgnoreError();  // copies to and from `results` may be on their way
-    return status;
-  }
+  if (!status.ok()) return status;
   if (results.bytes > 0) pending_.push_back(std::move(results));
   for (size_t p = 0; p < problems.size(); ++p) {
     if (!std::holds_alternative<DrawnRows>(problems[p].pattern)) ReportUndrawn(problems[p], call.num_heads);
-    if (!problems[p].report->want_graph) continue;
+    if (!problems[p].report->wanted.graph) continue;
     status = FillGraph(device_, problems[p], static_cast<int32_t>(p), call);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
-absl::Status Attention::Collect() {
-  absl::Status status;
-  for (; !pending_.empty(); pending_.pop_front()) {
-    const Results& results = pending_.front();
-    const unsigned char* host = results.memory.host;
+absl::Status Attention::Collect(std::vector<Staging::ToHost> copies) {
+  std::vector<std::vector<unsigned char>> written;
+  for (const Results& results : pending_) {
+    written.emplace_back(results.bytes);
+    copies.push_back({written.back().data(), results.memory.data(), results.bytes});
+  }
+  absl::Status status = staging_.Download(copies);
+  if (!status.ok()) return status;
+  for (size_t call = 0; call < pending_.size(); ++call) {
+    const Results& results = pending_[call];
+    const unsigned char* host = written[call].data();
     const auto* device_caps = reinterpret_cast<const DeviceCap*>(host);
     for (size_t c = 0; c < results.caps.size(); ++c) {
       results.caps[c].capped = device_caps[c].capped != 0;
@@ -283,7 +283,7 @@ absl::Status Attention::Collect() {
         HeadReport& head = owed.report->heads[h];
         head.edges = counts[owed.count + h].edges;
         head.isolated = counts[owed.count + h].isolated;
-        if (owed.report->want_expected) head.expected = counts[owed.count + h].expected;
+        if (owed.report->wanted.expected) head.expected = counts[owed.count + h].expected;
         if (owed.degrees < 0) continue;
         const auto* degrees =
             reinterpret_cast<const uint32_t*>(host + results.degrees) + owed.degrees + h * owed.tokens;
@@ -291,13 +291,8 @@ absl::Status Attention::Collect() {
       }
     }
   }
-  result_memory_.Clear();
+  pending_.clear();
   return status;
-}
-
-absl::Status Attention::Prepare(bool caps) {
-  const absl::Status status = result_memory_.Prepare(kResultBytes);
-  return status.ok() && caps ? cap_scratch_.Get(CapScratchBytes(kMaxCapsAtOnce)).status() : status;
 }
 
 }  // namespace edgewise::cuda

@@ -1,10 +1,9 @@
-// Backend::Attend on a GPU: the host cuts a call into items, enqueues the kernels, and fills reports when the stream
-// has been waited for.
+// Backend::Attend on a GPU: the host cuts a call into items and enqueues the kernels. Reports are filled once the
+// stream has been waited for.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ATTENTION_H_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ATTENTION_H_
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -28,28 +27,24 @@ class CudaLedger : public EdgeLedger {
   DeviceArray block_;
 };
 
-// One thread at a time, as Backend. `device` must outlive it.
+// One thread at a time, as Backend. `device` and `staging` must outlive the object.
 class Attention {
  public:
-  // `staging` must outlive it too.
-  Attention(Device& device, Staging& staging, bool bf16)
-      : device_(device), staging_(staging), bf16_(bf16), result_memory_(device), cap_scratch_(device) {}
-  ~Attention() { device_.Synchronize().IgnoreError(); }  // copies to what is pending may be on their way
+  Attention(Device& device, bool bf16) : device_(device), staging_(device.staging()), bf16_(bf16) {}
 
   // As Backend::Attend.
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                       std::span<EdgeCap> caps, Matrix out);
-  // Fills what is still owed to reports and caps; the stream has been waited for. INTERNAL: a kernel gave up.
-  absl::Status Collect();
-  // Fills nothing that is owed: the device failed, and the owners of reports may go.
+  // Waits for the stream, makes `copies` to the host, and fills the reports and caps of the calls so far. INTERNAL: a
+  // kernel gave up.
+  absl::Status Collect(std::vector<Staging::ToHost> copies);
+  // Leaves those reports and caps unfilled: the device failed, and their owners may go.
   void Forget() { pending_.clear(); }
-  // Takes the memory that usual calls need besides, with `caps` also for edge caps.
-  absl::Status Prepare(bool caps);
 
  private:
-  // What the device writes for one call, and who gets it: caps, counts, then key degrees, in one block.
+  // The results of one call, in one block (caps, counts, then key degrees), and the reports that they go to.
   struct Results {
-    ResultMemory::Piece memory;  // null: nothing is written
+    DeviceArray memory;  // null: nothing is written
     int64_t bytes = 0;
     int64_t degrees = 0;  // bytes before the key degrees
     std::span<EdgeCap> caps;
@@ -63,11 +58,11 @@ class Attention {
     int64_t num_heads = 0;
   };
 
-  // What the kernels of a call read besides the call itself.
+  // Arrays that the kernels read besides the call itself.
   struct Lists {
-    const int32_t* expected = nullptr;  // device: problems whose expected edges are wanted
+    const int32_t* expected = nullptr;  // device: the problems whose expected edges are wanted
     int32_t num_expected = 0;
-    // device: [problems] where its key degrees begin among the call's, -1: not wanted; null: nobody wants any
+    // device: [problems] where a problem's key degrees begin among the call's, -1: not wanted; null: no problem's are
     const int64_t* first_degrees = nullptr;
   };
 
@@ -76,16 +71,14 @@ class Attention {
   absl::Status PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps, DeviceCall& call,
                            Lists& lists, Results& results);
   absl::Status Enqueue(const DeviceCall& call, const Lists& lists, const Results& results);
-  // Rounds keys and values where the precision is bf16; they live until the call's kernels are done.
+  // Precision bf16: rounds keys and values into `rounded`, which must live until the call's kernels are done.
   absl::Status RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                                   DeviceCall& call, DeviceArray& rounded);
 
   Device& device_;
   Staging& staging_;
   const bool bf16_;
-  ResultMemory result_memory_;  // of pending_
-  Scratch cap_scratch_;
-  std::deque<Results> pending_;
+  std::vector<Results> pending_;
 };
 
 }  // namespace edgewise::cuda

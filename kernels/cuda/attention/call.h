@@ -1,5 +1,5 @@
-// What the attention kernels read: one call of Backend::Attend as plain structs in device memory. The host makes them
-// (attention.cc); nothing here depends on what is drawn.
+// One call of Backend::Attend as the attention kernels read it: plain structs in device memory, which the host makes
+// (attention.cc) before any edge is drawn.
 //
 // Compiled for the host and for the device; pointers are to device memory.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_CALL_H_
@@ -14,38 +14,39 @@
 
 namespace edgewise::cuda {
 
-// How many queries one item of the row kernel has; of a sequence's last item fewer.
+// A head's columns, of keys and of values, are a multiple of so many, and rows are 16-byte aligned.
+inline constexpr int kHeadAlignment = 8;
+// Queries of one item of the row kernel; the last item of a sequence may have fewer.
 inline constexpr int kRowsPerItem = 32;
-// Rows are drawn and attended over in chunks of so many keys (packed indices), so that a chunk's edges, one bit per
-// pair, stay in shared memory. What such a row sums up in which order depends on its edges and on these chunks only.
+// The row kernel takes a row in chunks of so many keys (packed indices), so that the chunk's edges, one bit per pair,
+// fit in shared memory. The order of a row's sums depends on the row's edges and on these chunks only.
 inline constexpr int kChunkKeys = 4096;
 inline constexpr int kChunkWords = kChunkKeys / 64;
-// Queries of one item of the tile kernel, and keys of one of its steps. An item of at most kWarpQueries can also go to
-// a block of one warp, which gives it the same bytes.
+// Queries of one item of the tile kernel, and keys of one tile. An item of at most kWarpQueries queries can also go to
+// a block of one warp: its results have the same bytes there.
 inline constexpr int kTileQueries = 64;
 inline constexpr int kTileKeys = 64;
 inline constexpr int kWarpQueries = 16;
 
-// A head with rows of its own is dense, and goes to the tile kernel, where of the pairs of its queries 0, kSampledStep,
-// 2 * kSampledStep .. one in kDenseHeadShare or more is an edge: known before the others are drawn, and the same for a
-// graph that is given back. To be tuned on a GPU.
+// A head whose edges are rows of their own is dense, and goes to the tile kernel, if of the pairs of every
+// kSampledStep-th query one in kDenseHeadShare or more is an edge. That is known before the other queries are drawn,
+// and is the same for a graph that is given back. To be tuned on a GPU.
 inline constexpr int kSampledStep = 32;
 inline constexpr int64_t kDenseHeadShare = 20;
-inline constexpr int kMaxDenseDim = 128;  // wider heads are never dense: their values' sums take a draw's registers
 
 enum class PatternKind : int32_t {
-  kDrawn,  // rows drawn from memberships: row kernel, or the tile kernel for dense heads
+  kDrawn,  // rows drawn from memberships: the row kernel, or the tile kernel for dense heads
   kGiven,  // compressed sparse rows: likewise
-  kTiles   // key lists shared by runs of queries: tile kernel
+  kTiles   // key lists shared by runs of queries: the tile kernel
 };
 
-// Which drawn edges a cap keeps: all, or those before (age, order) in lexicographic order. Written by the device.
+// The drawn edges that a cap keeps: all, or those before (age, order) in lexicographic order. Written by the device.
 struct EdgeCut {
-  uint64_t age_bits;  // of the first dropped edge's age, a double; ~0: all are kept
-  uint64_t order;     // EdgeOrder of it
+  uint64_t age_bits;  // bits of the first dropped edge's age, a double; ~0: all edges are kept
+  uint64_t order;     // EdgeOrder of that edge
 };
 
-// Place of an edge among edges of the same age: problem and head, then query, then key (20 bits each).
+// The place of an edge among edges of the same age: by problem and head, then query, then key (20 bits each).
 EDGEWISE_HOST_DEVICE inline uint64_t EdgeOrder(uint32_t problem, uint32_t num_heads, uint32_t head, uint32_t query,
                                                uint32_t key) {
   return (static_cast<uint64_t>(problem) * num_heads + head) << 40 | static_cast<uint64_t>(query) << 20 | key;
@@ -53,17 +54,17 @@ EDGEWISE_HOST_DEVICE inline uint64_t EdgeOrder(uint32_t problem, uint32_t num_he
 inline constexpr int64_t kMaxTokens = int64_t{1} << 20;        // of a sequence
 inline constexpr int64_t kMaxProblemHeads = int64_t{1} << 24;  // of a call
 
-// One allowance of the call (EdgeCap). All but `problems` and `undrawn` is written by the device.
+// One allowance of the call (EdgeCap). The host sets the fields up to `undrawn`, the device writes the others.
 struct DeviceCap {
   uint64_t max_edges;  // as EdgeCap::max_edges
-  uint64_t* ledger;    // what the sample may still use; null: none
+  uint64_t* ledger;    // edges that the sample may still use; null: no ledger
   BudgetShare share;   // of the ledger
-  uint64_t undrawn;    // edges of patterns under this cap that draw nothing, over heads
-  uint64_t forced;     // out: forced edges of the drawn ones
-  uint64_t drawn;      // out: edges drawn before the cut, forced ones left out
-  uint64_t allowed;    // out: drawn edges that may stay
+  uint64_t undrawn;    // edges under this cap, over heads, of the patterns that draw nothing
+  uint64_t forced;     // out: forced edges of the patterns that draw
+  uint64_t drawn;      // out: their other edges, before the cut
+  uint64_t allowed;    // out: how many of `drawn` may stay
   EdgeCut cut;         // out
-  double tau;          // out: age of the first dropped edge; 1: none
+  double tau;          // out: the age of the first dropped edge; 1: none is dropped
   int32_t capped;      // out: 1: edges were dropped
   int32_t failed;      // out: 1: the selection ran out of room
 };
@@ -79,8 +80,8 @@ struct DeviceProblem {
   PatternKind kind;
   int32_t cap;      // index into the call's caps; -1: none
   int64_t count;    // index of its first head in the call's counts; drawn only
-  int64_t sampled;  // index of its first head in the call's sampled_edges; -1: its heads have row items only
-  // Not 0 once nobody wants the results; written while kernels run (Cancelled, cancel.cuh). Null: always wanted.
+  int64_t sampled;  // index of its first head in the call's sampled_edges; -1: none of its heads may be dense
+  // Not 0 once the problem is cancelled; written while kernels run (Cancelled, cancel.cuh). Null: never cancelled.
   const int32_t* cancel;
 
   // kDrawn
@@ -90,45 +91,44 @@ struct DeviceProblem {
   int32_t local_window;
   RandomKey key;
 
-  // kGiven: heads one behind the other, each over the queries; row_offsets [heads, queries + 1] into the next two.
+  // kGiven: the rows of one head behind those of another; row_offsets [heads, queries + 1] are indices into the other
+  // two.
   const int64_t* row_offsets;
   const int32_t* given_keys;
   const int32_t* multiplicity;  // null: all 1
 
-  // Pairwise bias by position: values, or buckets into table; length 0: none.
+  // Pairwise bias by position: values, or buckets that index the table; length 0: no bias.
   int32_t bias_length;
   const float* bias_values;     // [length, length]
   const uint8_t* bias_buckets;  // [length, length]
   const float* bias_table;      // [heads, 256]
 };
 
-// Up to kRowsPerItem queries of one head, whose edges are rows of their own.
+// Neighbouring queries of one head whose edges are rows of their own: up to kRowsPerItem for the row kernel, up to
+// kTileQueries for the tile kernel. Or up to kWarpQueries sampled queries, kSampledStep apart.
 struct RowItem {
   int32_t problem, head;
   int32_t first_query, queries;
 };
 
-// Up to kTileQueries queries of one head that share a key list; query r sees the first limits[r] of the keys.
+// Up to kTileQueries queries of one head that share a list of keys; query r sees the first limits[r] of the keys.
 struct TileItem {
   int32_t problem, head;
   int32_t first_query, queries;
-  int32_t num_keys;       // that the last of the queries may see at most
-  int32_t causal;         // 1: keys are 0..num_keys-1 and query i sees i + 1 of them; 0: see limits
+  int32_t num_keys;       // no query sees more
+  int32_t causal;         // 1: the keys are 0..num_keys-1 and query i sees i + 1 of them; 0: `limits` says how many
   const int32_t* keys;    // [num_keys] packed indices, ascending; null: 0..num_keys-1
-  const int32_t* limits;  // [queries]; null: all keys (or causal)
+  const int32_t* limits;  // [queries]; null: every query sees all keys, but for `causal`
 };
 
-// Up to kTileQueries queries of one head that may be dense; or up to 16 of the queries that say so, kSampledStep apart.
-using FragmentItem = RowItem;
-
-// What a head of a drawn problem reports.
+// The report of one head of a drawn problem.
 struct DeviceHeadCounts {
-  unsigned long long edges;     // kept, forced ones included
+  unsigned long long edges;     // kept edges, forced ones included
   unsigned long long isolated;  // queries without an edge
-  double expected;              // mean edges of the uncapped law; when asked for
+  double expected;              // mean edges of the uncapped law; where asked for
 };
 
-// Everything a kernel needs; passed by value.
+// Everything that a kernel needs; passed by value.
 struct DeviceCall {
   const float* q;
   const float* k;
@@ -154,34 +154,39 @@ struct DeviceCall {
   const DeviceProblem* problems;
   const RowItem* row_items;
   const TileItem* tile_items;
-  const TileItem* narrow_items;  // of at most kWarpQueries queries each; none of them is among tile_items
+  const TileItem* narrow_items;  // of at most kWarpQueries queries each, for blocks of one warp
   int64_t num_row_items, num_tile_items, num_narrow_items;
-  // Precision bf16: of drawn problems whose heads may be dense; and of given heads that are, which have no row items.
-  const FragmentItem* dense_items;
-  const FragmentItem* given_items;
-  const FragmentItem* sampled_items;  // of the former
-  int64_t num_dense_items, num_given_items, num_sampled_items;
-  unsigned long long* sampled_edges;  // [.. heads that may be dense]: of their sampled queries; zero at first
+  const RowItem* dense_items;    // for the tile kernel: of given dense heads (no row items) and drawn ones that may be
+  const RowItem* sampled_items;  // of the drawn ones
+  int64_t num_dense_items, num_sampled_items;
+  unsigned long long* sampled_edges;  // [drawn heads that may be dense] edges of the sampled queries; zero at first
   DeviceCap* caps;
   int32_t num_caps;
   DeviceHeadCounts* counts;
 };
 
-// `sampled_edges`: of queries 0, kSampledStep, 2 * kSampledStep .. of a head.
-EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t tokens, uint64_t sampled_edges) {
-  const int64_t rows = (tokens + kSampledStep - 1) / kSampledStep;
+// `sampled_edges`: edges of the first of the head's queries and of every kSampledStep-th after it.
+EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t queries, int32_t tokens, uint64_t sampled_edges) {
+  const int64_t rows = (queries + kSampledStep - 1) / kSampledStep;
   return static_cast<int64_t>(sampled_edges) * kDenseHeadShare >= rows * tokens;
 }
-// Of a drawn problem, once the sampled items have been counted.
+// Whether a head of a drawn problem is dense. Known once the sampled items have been counted.
 EDGEWISE_HOST_DEVICE inline bool IsDenseHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
-  return problem.sampled >= 0 && HeadIsDense(problem.tokens, call.sampled_edges[problem.sampled + head]);
+  return problem.sampled >= 0 &&
+         HeadIsDense(problem.tokens, problem.tokens, call.sampled_edges[problem.sampled + head]);
+}
+
+// Where the given edges of a query begin; those of the next query begin where they end.
+EDGEWISE_HOST_DEVICE inline const int64_t* GivenRow(const DeviceProblem& problem, int32_t head, int32_t query) {
+  const int64_t queries = problem.tokens - problem.first_query;
+  return problem.row_offsets + head * (queries + 1) + query - problem.first_query;
 }
 
 EDGEWISE_HOST_DEVICE inline int32_t PositionOf(const DeviceProblem& problem, int32_t token) {
   return problem.positions == nullptr ? token : problem.positions[token];
 }
 
-// What is added to the scaled score of a pair of tokens of one head.
+// The bias that is added to the scaled score of a pair of tokens of one head.
 EDGEWISE_HOST_DEVICE inline float BiasOf(const DeviceCall& call, const DeviceProblem& problem, int32_t head,
                                          int32_t query, int32_t key) {
   if (call.distance_bias == nullptr && problem.bias_length == 0) return 0.0f;

@@ -1,4 +1,4 @@
-// How a kernel learns that nobody wants a problem's results any more.
+// How a kernel learns that a problem has been cancelled.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_CANCEL_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_CANCEL_CUH_
 
@@ -10,8 +10,8 @@
 
 namespace edgewise::cuda {
 
-// The same answer for all threads of the block, which call it together: the flag may change between two threads' reads,
-// so that one of them reads it for all. A block barrier where the problem has a flag.
+// Called by all threads of a block together, which get the same answer: one thread reads the flag for all, since the
+// flag may change between two reads. A block barrier where the problem has a flag.
 __device__ inline bool Cancelled(const DeviceProblem& problem) {
   if (problem.cancel == nullptr) return false;
   const bool raised = threadIdx.x == 0 && *static_cast<const volatile int32_t*>(problem.cancel) != 0;

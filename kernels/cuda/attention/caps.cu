@@ -1,6 +1,11 @@
-// Edge caps: which drawn edges an allowance keeps. Edges are drawn once to count their ages by bucket,
-// and once more to list the few in the bucket of the first dropped one; in between once more, by parts of the bucket,
-// where those would be too many. Memory does not depend on the edges, and the host learns nothing of them.
+// Edge caps: which drawn edges an allowance keeps. Memory does not depend on the edges, and the host learns nothing of
+// them. Of each cap:
+//   1. CountAges draws all edges and counts them by age in 2^16 buckets.
+//   2. FindBucket finds the bucket of the first edge that is dropped.
+//   3. Where that bucket has more edges than a list has room for, both run once more, on the parts of the bucket.
+//   4. ListYoung draws the bucket's edges and lists them.
+//   5. SettleCap finds the first dropped edge among them.
+// TakeFromLedgers then charges what all caps kept.
 #include <algorithm>
 
 #include "kernels/cuda/attention/age_select.h"
@@ -13,25 +18,33 @@ namespace edgewise::cuda {
 namespace {
 
 constexpr int kLedgerThreads = 128;
-constexpr uint32_t kMaxListed = 8192;  // edges of a cap; 2^44 pairs have fewer of one tick
+constexpr uint32_t kMaxListed = 8192;  // edges of a cap; 2^44 pairs have fewer edges of one tick
 
 enum class CapStage : int32_t {
-  kSettled,  // nothing is dropped, or the selection has failed
-  kDivide,   // the bucket of the first dropped edge has too many edges to list
-  kList      // edges are listed
+  kCount,   // the first dropped edge is among more edges than a list has room for
+  kList,    // it is among few enough
+  kSettled  // nothing is dropped, or the selection has failed
 };
 
-// What is known of a cap's first dropped edge between the passes.
+// A cap's first dropped edge, as far as the passes so far have found it; zero at first.
 struct alignas(16) CapState {
   unsigned long long forced;
-  uint64_t rank;  // of the edge among those whose tick >> shift is `prefix`
-  uint32_t prefix;
-  uint32_t shift;
+  uint64_t rank;    // of the edge among the edges whose tick begins with `prefix`
+  uint32_t prefix;  // the first `known` bits of the edge's tick
+  int32_t known;    // 0, 16 or 32
   CapStage stage;
-  uint32_t listed;  // may be more than there is room for
+  uint32_t listed;  // edges; may be more than the list has room for
 };
 
-// Of the caps first..first+count-1.
+__device__ bool BeginsWithPrefix(const CapState& state, uint32_t tick) {
+  return uint64_t{tick} >> (32 - state.known) == state.prefix;
+}
+// All edges whose tick begins with `prefix` are younger than this.
+__device__ double YoungerThan(const CapState& state) {
+  return static_cast<double>((uint64_t{state.prefix} + 1) << (32 - state.known)) / 4294967296.0;
+}
+
+// The scratch of the caps first..first+count-1.
 struct CapScratch {
   int64_t first, count;
   CapState* states;  // [count]
@@ -44,7 +57,7 @@ struct CapScratch {
 };
 static_assert(kMaxListed * sizeof(AgedEdge) <= kAgeBuckets * sizeof(uint32_t));
 
-// A cap of these chooses from what it draws.
+// The problem draws, under one of these caps.
 __device__ bool IsCapped(const DeviceProblem& problem, const CapScratch& scratch) {
   return problem.kind == PatternKind::kDrawn && problem.cap >= scratch.first &&
          problem.cap < scratch.first + scratch.count;
@@ -73,91 +86,58 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
   if (!IsCapped(problem, scratch) || IsUnlimited(call.caps[problem.cap])) return;
+  CapState& state = scratch.StateOf(problem.cap);
+  if (state.stage != CapStage::kCount) return;
+  const bool first = state.known == 0;
   uint32_t* counts = scratch.CountsOf(problem.cap);
   unsigned forced_here = 0;
-  VisitYoung(call, problem, item, 1.0, draw, [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
-    if (forced) {
-      ++forced_here;
-    } else {
-      atomicAdd(counts + AgeBucket(TickOf(problem.law, uniform, rate)), 1u);
-    }
-  });
+  VisitYoung(call, problem, item, YoungerThan(state), draw,
+             [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
+               if (forced) {
+                 ++forced_here;
+                 return;
+               }
+               const uint32_t tick = TickOf(problem.law, uniform, rate);
+               if (BeginsWithPrefix(state, tick)) atomicAdd(counts + (first ? AgeBucket(tick) : AgePart(tick)), 1u);
+             });
   for (int step = kWarpSize / 2; step > 0; step /= 2) forced_here += __shfl_xor_sync(kWholeWarp, forced_here, step);
-  if (threadIdx.x % kWarpSize == 0 && forced_here > 0) {
-    atomicAdd(&scratch.StateOf(problem.cap).forced, static_cast<unsigned long long>(forced_here));
+  if (threadIdx.x % kWarpSize == 0 && first && forced_here > 0) {
+    atomicAdd(&state.forced, static_cast<unsigned long long>(forced_here));
   }
 }
 
-// One block a cap: how many drawn edges may stay, and the bucket of the first one that may not.
+// One block a cap. The first run also says how many drawn edges may stay.
 __global__ void __launch_bounds__(kSearchThreads)
     FindBucket(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ Search search;
   const int64_t index = scratch.first + blockIdx.x;
   DeviceCap& cap = call.caps[index];
   CapState& state = scratch.StateOf(index);
+  const CapState before = state;
+  if (before.stage != CapStage::kCount) return;
   uint32_t* counts = scratch.CountsOf(index);
   const uint64_t drawn = Total(counts, search);
-  const uint64_t allowed = AllowedDrawn(cap.max_edges, cap.ledger, cap.share, cap.undrawn + state.forced);
-  if (threadIdx.x == 0) {
-    cap.forced = state.forced;
-    cap.drawn = drawn;
-    cap.allowed = allowed;
-    state.stage = CapStage::kSettled;
+  uint64_t rank = before.rank;
+  if (before.known == 0) {
+    rank = AllowedDrawn(cap.max_edges, cap.ledger, cap.share, cap.undrawn + before.forced);
+    if (threadIdx.x == 0) {
+      cap.forced = before.forced;
+      cap.drawn = drawn;
+      cap.allowed = rank;
+      if (drawn <= rank) state.stage = CapStage::kSettled;
+    }
+    if (drawn <= rank) return;
   }
-  if (drawn <= allowed) return;
-  Find(counts, allowed, search);
-  const bool divide = search.count > kMaxListed;
+  Find(counts, rank, search);
+  const int32_t known = before.known + 16;
+  const bool few = search.count <= kMaxListed, divide = !few && known < 32;
   if (threadIdx.x == 0) {
-    state.rank = allowed - search.before;
-    state.prefix = search.bin;
-    state.shift = 16;
-    state.stage = divide ? CapStage::kDivide : CapStage::kList;
+    state.rank = rank - search.before;
+    state.prefix = before.prefix << 16 | search.bin;
+    state.known = known;
+    state.stage = few ? CapStage::kList : divide ? CapStage::kCount : CapStage::kSettled;
   }
   for (uint32_t i = threadIdx.x; divide && i < kAgeBuckets; i += kSearchThreads) counts[i] = 0;
-}
-
-// The age up to which an edge's tick >> state.shift is at most state.prefix.
-__device__ double YoungerThan(const CapState& state) {
-  return static_cast<double>((static_cast<uint64_t>(state.prefix) + 1) << state.shift) / 4294967296.0;
-}
-
-// Counts the edges of a bucket that is too full by its parts.
-__global__ void __launch_bounds__(kDrawThreads, 2)
-    CountParts(const __grid_constant__ DeviceCall call, CapScratch scratch) {
-  __shared__ DrawScratch draw;
-  const RowItem item = call.row_items[blockIdx.x];
-  const DeviceProblem& problem = call.problems[item.problem];
-  if (!IsCapped(problem, scratch)) return;
-  const CapState& state = scratch.StateOf(problem.cap);
-  if (state.stage != CapStage::kDivide) return;
-  uint32_t* counts = scratch.CountsOf(problem.cap);
-  const uint32_t bucket = state.prefix;
-  VisitYoung(call, problem, item, YoungerThan(state), draw,
-             [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
-               if (forced) return;
-               const uint32_t tick = TickOf(problem.law, uniform, rate);
-               if (AgeBucket(tick) == bucket) atomicAdd(counts + AgePart(tick), 1u);
-             });
-}
-
-__global__ void __launch_bounds__(kSearchThreads)
-    FindPart(const __grid_constant__ DeviceCall call, CapScratch scratch) {
-  __shared__ Search search;
-  const int64_t index = scratch.first + blockIdx.x;
-  CapState& state = scratch.StateOf(index);
-  if (state.stage != CapStage::kDivide) return;
-  const uint64_t rank = state.rank;
-  const uint32_t* counts = scratch.CountsOf(index);
-  Total(counts, search);
-  Find(counts, rank, search);
-  if (threadIdx.x != 0) return;
-  state.rank = rank - search.before;
-  state.prefix = state.prefix << 16 | search.bin;
-  state.shift = 0;
-  state.stage = CapStage::kList;
-  if (search.count <= kMaxListed) return;
-  state.stage = CapStage::kSettled;
-  call.caps[index].failed = 1;
 }
 
 __global__ void __launch_bounds__(kDrawThreads, 2)
@@ -169,12 +149,11 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   CapState& state = scratch.StateOf(problem.cap);
   if (state.stage != CapStage::kList) return;
   AgedEdge* list = scratch.ListOf(problem.cap);
-  const uint32_t prefix = state.prefix, shift = state.shift;
   VisitYoung(call, problem, item, YoungerThan(state), draw,
              [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
                if (forced) return;
                const uint64_t age = EdgeAgeBits(problem.law, uniform, rate);
-               if (AgeTick(AgeOfBits(age)) >> shift != prefix) return;
+               if (!BeginsWithPrefix(state, AgeTick(AgeOfBits(age)))) return;
                const uint32_t place = atomicAdd(&state.listed, 1u);
                if (place >= kMaxListed) return;
                const auto query = static_cast<uint32_t>(item.first_query + row);
@@ -183,7 +162,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
              });
 }
 
-// One block a cap: what it keeps.
+// One block a cap: where the cap cuts.
 __global__ void __launch_bounds__(kSelectThreads)
     SettleCap(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ Digits digits;
@@ -205,7 +184,7 @@ __global__ void __launch_bounds__(kSelectThreads)
   cap.failed = failed ? 1 : 0;
 }
 
-// One thread a cap: what its ledger loses. When allowances were read no ledger had changed.
+// One thread a cap: takes the edges used off the cap's ledger. All allowances have been read by now.
 __global__ void __launch_bounds__(kLedgerThreads) TakeFromLedgers(const __grid_constant__ DeviceCall call) {
   const int64_t index = int64_t{blockIdx.x} * kLedgerThreads + threadIdx.x;
   if (index >= call.num_caps) return;
@@ -234,10 +213,10 @@ cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* sc
     const auto search = [&](int threads, void (*kernel)(DeviceCall, CapScratch)) {
       if (error == cudaSuccess) error = Launch(stream, count, threads, 0, kernel, call, work);
     };
-    draw(CountAges);
-    search(kSearchThreads, FindBucket);
-    draw(CountParts);
-    search(kSearchThreads, FindPart);
+    for (int half = 0; half < 2; ++half) {  // of a tick
+      draw(CountAges);
+      search(kSearchThreads, FindBucket);
+    }
     draw(ListYoung);
     search(kSelectThreads, SettleCap);
   }

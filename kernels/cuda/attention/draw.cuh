@@ -1,10 +1,9 @@
-// The edges of the row items: drawn exactly as kernels/draw.h says, or read from given rows. Blocks that call anything
-// here have kDrawThreads threads, all of which take part. Compile with -fmad=false.
+// The edges of row items: drawn exactly as kernels/draw.h says, or read from given rows. Blocks that call these
+// functions have kDrawThreads threads, all of which take part. Compile with -fmad=false.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_CUH_
 
 #include "kernels/cuda/attention/call.h"
-#include "kernels/cuda/attention/draw_dense.cuh"
 #include "kernels/cuda/attention/draw_rows.cuh"
 #include "kernels/cuda/device/launch.h"
 
@@ -23,12 +22,6 @@ __device__ inline int64_t FirstGiven(const DeviceProblem& problem, int64_t begin
   return begin;
 }
 
-// Where the given edges of a query begin; those of the next query begin where they end.
-__device__ inline const int64_t* GivenRow(const DeviceProblem& problem, int32_t head, int32_t query) {
-  const int64_t queries = problem.tokens - problem.first_query;
-  return problem.row_offsets + head * (queries + 1) + query - problem.first_query;
-}
-
 template <typename Visit>
 __device__ void VisitGiven(const DeviceProblem& problem, const RowItem& item, int32_t chunk, Visit& visit) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -45,9 +38,9 @@ __device__ void VisitGiven(const DeviceProblem& problem, const RowItem& item, in
 }
 
 // Calls visit(int row, int32_t key, bool forced, uint64_t uniform, float rate) once for every edge of the item's rows
-// (0..queries-1) among the keys (packed) of one chunk, before any cap: in any order, by any thread, at any time, so it
-// contains no collectives. Drawn edges come with PairUniform and p; forced and given ones with 0 and 1, but under law
-// poisson_multi forced ones too with PairUniform and p. Ends with a block barrier.
+// (0..queries-1) among the keys (packed) of one chunk, before any cap. Calls come in any order, from any thread, at any
+// time, so `visit` contains no collectives. Drawn edges, and forced edges of law poisson_multi, come with PairUniform
+// and p; other forced edges and given edges come with 0 and 1. Ends with a block barrier.
 template <typename Visit>
 __device__ void VisitEdges(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, int32_t chunk,
                            DrawScratch& scratch, Visit visit) {
@@ -64,7 +57,7 @@ __device__ inline bool HasMultiplicity(const DeviceProblem& problem) {
   return problem.kind == PatternKind::kDrawn ? problem.law == Law::kPoissonMulti : problem.multiplicity != nullptr;
 }
 
-// What the cap of a problem leaves: `cut` and `tau` for DrawBits.
+// The cut and tau of the problem's cap, for DrawBits.
 __device__ inline EdgeCut CutOf(const DeviceCall& call, const DeviceProblem& problem) {
   return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? EdgeCut{~uint64_t{0}, 0} : call.caps[problem.cap].cut;
 }
@@ -84,15 +77,15 @@ __device__ __noinline__ inline int EdgeCount(const DeviceCall& call, const Devic
   return problem.multiplicity[FirstGiven(problem, offsets[0], offsets[1], key)];
 }
 
-// How often an edge that the item's rows have counts, under a cap whose first dropped edge has the age tau. Not cheap.
+// How often an edge of the item's rows counts, under a cap whose first dropped edge has the age tau. Not cheap.
 __device__ inline int MultiplicityOf(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, int row,
                                      int32_t key, double tau) {
   return HasMultiplicity(problem) ? EdgeCount(call, problem, item.head, item.first_query + row, key, tau) : 1;
 }
 
-// Fills bits [kRowsPerItem][kChunkWords] in shared memory: key j of the chunk is bit j % 64 of word j / 64; set iff the
-// pair is an edge and forced or before the cut. `parallel`, as bits: set where the multiplicity is more than 1; only
-// for problems with HasMultiplicity, else null. Ends with a block barrier.
+// Fills bits [kRowsPerItem][kChunkWords] in shared memory: key j of the chunk is bit j % 64 of word j / 64, set iff the
+// pair is an edge that is forced or before the cut. `parallel`: likewise, set iff the edge's multiplicity is above 1;
+// null for problems without multiplicity. Ends with a block barrier.
 __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item,
                                 const EdgeCut& cut, double tau, int32_t chunk, DrawScratch& scratch, uint64_t* bits,
                                 uint64_t* parallel) {
@@ -102,15 +95,6 @@ __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& pro
   }
   __syncthreads();
   const int32_t first_key = chunk * kChunkKeys;
-  if (MayDrawFragments(problem)) {
-    const int32_t keys = min(problem.tokens - first_key, kChunkKeys);
-    auto* sums = reinterpret_cast<float*>(scratch.queue);
-    if (AllowedShare<kDrawWarps>(call, problem, item, first_key, keys, tau, sums) * kDenseDrawShare >= 1.0f) {
-      DrawFragments<kDrawWarps>(call, item, first_key, keys, kChunkWords, bits);
-      __syncthreads();
-      return;
-    }
-  }
   const auto set = [&](uint64_t* to, int row, int32_t key) {
     const int bit = key - first_key;
     atomicOr(reinterpret_cast<unsigned*>(to + row * kChunkWords) + bit / 32, 1u << (bit % 32));

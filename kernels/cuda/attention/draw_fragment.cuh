@@ -1,8 +1,8 @@
-// The edges between 16 queries and 64 keys as one warp holds their scores: the mask bits of tensor-core fragments.
+// The edges between 16 queries and 64 keys, drawn by one warp with tensor cores.
 //
-// With g = lane / 4 and t = lane % 4 a thread has queries g and g + 8 and, of every 8 keys, those at 2t and 2t + 1. Bit
-// 16 * half + 2 * n + b of its word is query g + 8 * half and key 8 * n + 2 * t + b. These are the bytes of one block
-// of random numbers for each query (HighByteAddress, draw.h).
+// With g = lane / 4 and t = lane % 4 a thread has queries g and g + 8 and, of every 8 keys, keys 2t and 2t + 1. Bit
+// 16 * half + 2 * n + b of the thread's word is query g + 8 * half and key 8 * n + 2 * t + b. The pairs of one query
+// take the bytes of one block of random numbers (HighByteAddress, draw.h).
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_FRAGMENT_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_FRAGMENT_CUH_
 
@@ -16,14 +16,14 @@ namespace edgewise::cuda {
 inline constexpr int kFragmentTiles = kTileKeys / 8;  // of 8 keys each
 static_assert(kTileKeys == 64);
 
-// Which keys of a tile: bit j is key j. The part of it that belongs to one query of a thread.
+// `keys`: bit j is key j of the tile. Returns the part that a thread has of them, for one query.
 __device__ inline uint32_t FragmentOf(uint64_t keys, int thread) {
   uint64_t word = keys >> (2 * thread) & 0x0303030303030303u;
   word = (word | word >> 6) & 0x000F000F000F000Fu;
   word = (word | word >> 12) & 0x000000FF000000FFu;
   return static_cast<uint32_t>((word | word >> 24) & 0xFFFFu);
 }
-// The keys of a query, from the parts that its four threads have; by whole warps.
+// The keys of a query, from the parts of the query's four threads; by whole warps.
 __device__ inline uint64_t KeysOf(uint32_t part, int thread) {
   uint64_t word = (part | static_cast<uint64_t>(part) << 24) & 0x000000FF000000FFu;
   word = (word | word << 12) & 0x000F000F000F000Fu;
@@ -31,8 +31,8 @@ __device__ inline uint64_t KeysOf(uint32_t part, int thread) {
   word |= __shfl_xor_sync(kWholeWarp, word, 1);
   return word | __shfl_xor_sync(kWholeWarp, word, 2);
 }
-// From the middle of the values of u that begin with a byte of `word` down to zero, in units of the byte: the byte goes
-// into the last bits of 2^23.
+// Minus the middle of the values of u that begin with a byte of `word`, in units of that byte: the byte becomes the
+// last bits of 2^23.
 __device__ inline float BelowByte(uint32_t word, int byte) {
   return 8388607.5f - __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7440u + static_cast<unsigned>(byte)));
 }
@@ -67,9 +67,11 @@ __device__ __noinline__ inline bool IsKept(const DeviceCall& call, int32_t probl
   return IsBefore({EdgeAgeBits(of.law, uniform, rate), order}, {cut.age_bits, cut.order});
 }
 
-// Draws, by whole warps. p comes from memberships rounded to tf32, to within a margin; a pair whose high byte is
-// further away than that is settled, and the others, about one in a hundred, are computed as draw.h says. So the edges
-// are those of draw.h, however a tensor core sums. For sequences without gaps, and laws without multiplicity.
+// Draws edges, by whole warps, for laws without multiplicity:
+//   1. Rates come from memberships rounded to tf32, to within a margin (Multiply, FindRates).
+//   2. A pair whose high byte is further from its rate than the margin is settled (Settle).
+//   3. The others, about one in a hundred, are computed as draw.h says (IsKept).
+// So the edges are those of draw.h, however a tensor core sums. In a sequence with gaps no pair is settled.
 class FragmentDraw {
  public:
   __device__ FragmentDraw(const DeviceCall& call, const FragmentRows& rows) : call_(call), rows_(rows) {}
@@ -79,18 +81,38 @@ class FragmentDraw {
     const DeviceProblem& problem = call_.problems[rows_.problem];
     const DrawnPairs pairs(call_, problem, rows_.head);
     const int lane = ThisThread() % kWarpSize, group = lane / 4, thread = lane % 4;
+    const uint32_t valid = Valid(problem.tokens - first_key, group, thread);
+    Settled settled = {0, valid};
+    if (problem.positions == nullptr) settled = Settle(problem, pairs, first_key, group, thread);
+    uint32_t edges = settled.edges & valid;
+    for (uint32_t open = settled.open & valid & ~edges; open != 0; open &= open - 1) {
+      const int bit = __ffs(static_cast<int>(open)) - 1;
+      const int32_t query = Query(group + bit / 16 * 8), key = first_key + bit % 16 / 2 * 8 + 2 * thread + bit % 2;
+      if (pairs.Forced(query, key) || IsKept(call_, rows_.problem, rows_.head, query, key)) edges |= 1u << bit;
+    }
+    return edges;
+  }
+
+ private:
+  // The pairs that are edges, and the pairs that may be.
+  struct Settled {
+    uint32_t edges, open;
+  };
+
+  __device__ Settled Settle(const DeviceProblem& problem, const DrawnPairs& pairs, int32_t first_key, int group,
+                            int thread) const {
     float rates[kFragmentTiles][4] = {};  // inner products, then what u is compared with
     Multiply(pairs, problem.tokens, first_key, group, thread, rates);
     const float tau = problem.cap >= 0 ? static_cast<float>(call_.caps[problem.cap].tau) : 1.0f;
     const float unit = FindRates(problem, tau, rates);
-    const float bound = LargestKeyBound(pairs, problem.tokens, first_key, lane);
-    uint32_t none = 0, open = 0;  // bits come in from below, the last pair's first
+    const float bound = LargestKeyBound(pairs, problem.tokens, first_key, 4 * group + thread);
+    uint32_t none = 0, open = 0;  // bits are shifted in from below, the last pair's first
 #pragma unroll
     for (int half = 1; half >= 0; --half) {
       const int32_t query = Query(group + 8 * half);
       const PhiloxBlock block = pairs.HighBytes(query, static_cast<uint32_t>(first_key / 16 + thread));
-      // Both factors lose less than 2^-10 of themselves, and a product of bounds is at least the sum of the sizes of
-      // what is summed.
+      // Both factors lose less than 2^-10 of themselves, and the product of the bounds is at least the sum of the sizes
+      // of all terms.
       const float margin = fmaf(256.0f * tau * (1.1f / 512.0f) * __ldg(pairs.query_bound + query), bound, 0.501f);
       const float settled = margin == margin ? margin : INFINITY;  // a GPU's NaN has no sign
 #pragma unroll
@@ -100,19 +122,11 @@ class FragmentDraw {
         open = __funnelshift_l(__float_as_uint(fabsf(room) - settled), open, 1);
       }
     }
-    const uint32_t valid = Valid(problem.tokens - first_key, group, thread);
-    uint32_t edges = ((~none & ~open) | Forced(pairs, first_key, group, thread)) & valid;
-    for (open &= valid & ~edges; open != 0; open &= open - 1) {
-      const int bit = __ffs(static_cast<int>(open)) - 1;
-      const int32_t key = first_key + bit % 16 / 2 * 8 + 2 * thread + bit % 2;
-      if (IsKept(call_, rows_.problem, rows_.head, Query(group + bit / 16 * 8), key)) edges |= 1u << bit;
-    }
-    return edges;
+    return {(~none & ~open) | Forced(pairs, first_key, group, thread), open};
   }
 
- private:
-  // Turns inner products into what u is compared with, in units of 1 / (the number returned) of the high byte: an edge
-  // is kept iff u < tau * p, or 1 - exp(-tau * p), where tau is the age of the first that is dropped.
+  // Turns inner products into the numbers that u is compared with; times the number returned they are in units of the
+  // high byte. An edge is kept iff u < tau * p, or 1 - exp(-tau * p), where tau is the age of the first dropped edge.
   __device__ static float FindRates(const DeviceProblem& problem, float tau, float (&values)[kFragmentTiles][4]) {
     const float exploration = problem.exploration;
 #pragma unroll
@@ -130,7 +144,7 @@ class FragmentDraw {
     return 256.0f;
   }
 
-  // The last row for rows that there are not.
+  // The query of a row; of the last row for rows beyond it.
   __device__ int32_t Query(int row) const { return rows_.first_query + rows_.step * min(row, rows_.rows - 1); }
 
   __device__ void Multiply(const DrawnPairs& pairs, int32_t tokens, int32_t first_key, int group, int thread,
@@ -175,48 +189,6 @@ class FragmentDraw {
 
   const DeviceCall& call_;
   const FragmentRows rows_;
-};
-
-// Reads the edges of given rows, tile after tile, by whole warps.
-class FragmentGiven {
- public:
-  __device__ FragmentGiven(const DeviceCall& call, const FragmentRows& rows)
-      : problem_(call.problems[rows.problem]), thread_(static_cast<int>(threadIdx.x) % 4) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = static_cast<int>(threadIdx.x) % kWarpSize / 4 + 8 * half;
-      next_[half] = end_[half] = 0;
-      if (row >= rows.rows) continue;
-      const int64_t queries = problem_.tokens - problem_.first_query;
-      const int64_t* offsets =
-          problem_.row_offsets + rows.head * (queries + 1) + rows.first_query + rows.step * row - problem_.first_query;
-      next_[half] = offsets[0] + thread_;
-      end_[half] = offsets[1];
-    }
-  }
-
-  // Edges among the keys first_key..; tiles come in ascending order.
-  __device__ uint32_t Next(int32_t first_key) {
-    uint32_t edges = 0;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint64_t keys = 0;  // of the row; the four threads that have it take turns
-      for (; next_[half] < end_[half]; next_[half] += 4) {
-        const int32_t key = problem_.given_keys[next_[half]] - first_key;
-        if (key >= kTileKeys) break;
-        keys |= uint64_t{1} << key;
-      }
-      keys |= __shfl_xor_sync(kWholeWarp, keys, 1);
-      keys |= __shfl_xor_sync(kWholeWarp, keys, 2);
-      edges |= FragmentOf(keys, thread_) << (16 * half);
-    }
-    return edges;
-  }
-
- private:
-  const DeviceProblem& problem_;
-  const int thread_;
-  int64_t next_[2], end_[2];
 };
 
 }  // namespace edgewise::cuda

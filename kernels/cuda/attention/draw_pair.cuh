@@ -1,4 +1,4 @@
-// What a draw says of one pair of tokens of one head, as kernels/draw.h defines it.
+// The draw of one pair of tokens of one head, as kernels/draw.h defines it.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_PAIR_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_PAIR_CUH_
 
@@ -10,13 +10,13 @@
 
 namespace edgewise::cuda {
 
-// threadIdx.x, in a way that the compiler does not see through; by whole warps. Else it works out addresses ahead of a
-// loop that has no registers to keep them in.
+// threadIdx.x, hidden from the compiler, which would otherwise compute addresses ahead of a loop that has no registers
+// to keep them in. By whole warps.
 __device__ inline int ThisThread() {
   return __shfl_sync(kWholeWarp, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x) % kWarpSize);
 }
 
-// A word or byte of a block by an index that is not constant, without a round through memory.
+// A word or byte of a block by an index that is not constant, without going through memory.
 __device__ inline uint32_t WordOf(const PhiloxBlock& block, uint32_t index) {
   const uint32_t even = index & 2u ? block.word[2] : block.word[0], odd = index & 2u ? block.word[3] : block.word[1];
   return index & 1u ? odd : even;
@@ -59,7 +59,7 @@ __device__ inline float AboutOneMinusExp(float p) {
   return p * sum;
 }
 
-// What few pairs need is kept out of line, for the registers of what all pairs need.
+// Steps that few pairs need, out of line so that they take no registers from those that all pairs need.
 __device__ __noinline__ inline bool IsBelowThreshold(Law law, uint64_t uniform, float rate) {
   return uniform < EdgeThreshold(EdgeProbability(law, rate));
 }
@@ -98,7 +98,7 @@ class DrawnPairs {
     return (distance < 0 ? -distance : distance) <= reach();
   }
 
-  // Their memberships [rank].
+  // The memberships of a query or key [rank].
   __device__ const float* Query(int32_t query) const { return x_ + static_cast<int64_t>(query) * rank_; }
   __device__ const float* Key(int32_t key) const { return y_ + static_cast<int64_t>(key) * rank_; }
   __device__ float Rate(int32_t query, int32_t key) const {

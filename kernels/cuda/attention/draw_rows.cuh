@@ -1,4 +1,8 @@
-// Draws the rows of an item exactly as kernels/draw.h says, by blocks of kDrawThreads threads, all of which take part.
+// Draws the rows of an item exactly as kernels/draw.h says, by blocks of kDrawThreads threads, all of which take part:
+//   1. Forced pairs are edges (VisitForced).
+//   2. A pair is a candidate if its random byte is low enough for the bounds of query and key (ScanSegment, ScanGaps).
+//   3. Candidates are queued for each warp (Reserve).
+//   4. The warp computes the rates of 32 candidates at once and tests them (TestQueued).
 // Compile with -fmad=false.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_ROWS_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_DRAW_ROWS_CUH_
@@ -11,7 +15,7 @@ namespace edgewise::cuda {
 
 inline constexpr int kDrawThreads = 256;
 inline constexpr int kDrawWarps = kDrawThreads / kWarpSize;
-inline constexpr int kSegmentWords = 8;  // 64-key words that a warp scans at once, 16 keys a thread
+inline constexpr int kSegmentWords = 8;  // words of 64 keys that a warp scans at once, 16 keys a thread
 inline constexpr int kSegmentKeys = kSegmentWords * 64;
 
 // Shared memory of a block that draws; free for other use between the calls.
@@ -62,7 +66,7 @@ class RowDrawer {
   }
 
  private:
-  // Forced pairs are visited without a draw. Their keys are within as many tokens as positions.
+  // Tokens of a forced pair are no further apart than their positions.
   __device__ void VisitForced() {
     if (!pairs_.HasForced()) return;
     const int64_t reach = pairs_.reach();
@@ -79,7 +83,7 @@ class RowDrawer {
     }
   }
 
-  // Of a thread's 16 keys of a segment.
+  // The largest bound of the thread's 16 keys of a segment.
   __device__ float SegmentBound(int first) const {
     float bound = 0.0f;
 #pragma unroll
@@ -88,7 +92,7 @@ class RowDrawer {
   }
   __device__ int FirstKey(int first) const { return first + lane_ / 4 * 64 + lane_ % 4 * 2; }
 
-  // 512 keys of a sequence without gaps: a thread draws the bytes of 16 keys with one call of Philox.
+  // Scans 512 keys of a sequence without gaps: a thread draws the bytes of 16 keys with one call of Philox.
   __device__ void ScanSegment(int first, int row, float bound) {
     const int column = FirstKey(first);
     const int32_t query = item_.first_query + row;
@@ -96,7 +100,7 @@ class RowDrawer {
     const uint32_t counter = static_cast<uint32_t>(first_key_ + first) / 16 + static_cast<uint32_t>(lane_);
     const PhiloxBlock block = pairs_.HighBytes(query, counter);
     uint32_t candidates = BytesUpTo(block, fmaf(slope, bound, base_));
-    for (uint32_t rest = candidates; rest != 0; rest &= rest - 1) {  // which of them their own bound allows
+    for (uint32_t rest = candidates; rest != 0; rest &= rest - 1) {  // drops those that their own bound excludes
       const int b = ByteOfBit(rest);
       const int key = column + KeyOffset(b);
       const float byte = static_cast<float>(ByteOf(block, static_cast<uint32_t>(b)));
@@ -114,7 +118,7 @@ class RowDrawer {
   __device__ static int KeyOffset(int b) { return (b >> 1) * 8 + (b & 1); }
   __device__ float KeyBound(int key) const { return key < keys_ ? __ldg(pairs_.key_bound + first_key_ + key) : 0.0f; }
 
-  // Which of 16 bytes are at most `limit`, four at a time: byte 4 w + b has bit 2 w + b % 2 + 16 * (b / 2).
+  // Bits of the bytes, of 16, that are at most `limit`: byte 4 w + b has bit 2 w + b % 2 + 16 * (b / 2).
   __device__ static uint32_t BytesUpTo(const PhiloxBlock& block, float limit) {
     const uint32_t most = limit < 255.0f ? static_cast<uint32_t>(fmaxf(limit, 0.0f)) : 255u;
     const uint32_t limits = 0x01000100u + most * 0x00010001u;  // less a byte: bit 8 stays where the byte is no more
@@ -126,13 +130,13 @@ class RowDrawer {
     }
     return bits;
   }
-  // The byte of the lowest of such bits.
+  // The byte of the lowest of these bits.
   __device__ static int ByteOfBit(uint32_t bits) {
     const int bit = __ffs(static_cast<int>(bits)) - 1;
     return (bit & 6) << 1 | (bit >> 4) << 1 | (bit & 1);
   }
 
-  // 32 keys of a sequence with gaps, pair by pair.
+  // Scans 32 keys of a sequence with gaps, pair by pair.
   __device__ void ScanGaps(int first, int row, float bound) {
     const int key = first + lane_;
     const int32_t query = item_.first_query + row;
@@ -147,9 +151,9 @@ class RowDrawer {
     return static_cast<uint32_t>(key) | byte << 12 | static_cast<uint32_t>(row) << 20;
   }
 
-  // Where this thread may queue `count` pairs. The queue has room for a segment on top of what is left over.
+  // Where this thread may queue `count` pairs. The queue has room for a segment and the pairs that are left over.
   __device__ int Reserve(int count) {
-    int through = count;  // of this thread and those before it
+    int through = count;  // pairs of this thread and those before it
     for (int step = 1; step < kWarpSize; step *= 2) {
       const int before = __shfl_up_sync(kWholeWarp, through, step);
       if (lane_ >= step) through += before;

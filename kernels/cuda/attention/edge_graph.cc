@@ -17,22 +17,21 @@ struct Edges {
   std::vector<int32_t> multiplicity;  // empty: all 1
 };
 
-// A copy of `host`, which must stay until the stream has been waited for, on the device; of at least one byte.
+// A copy of `host` on the device; of at least one byte.
 template <typename T>
 absl::StatusOr<DeviceArray> Upload(Device& device, const std::vector<T>& host) {
   const auto bytes = static_cast<int64_t>(host.size() * sizeof(T));
   absl::StatusOr<DeviceArray> block = DeviceArray::Create(device, bytes);
   if (!block.ok() || bytes == 0) return block;
-  const absl::Status status = CopyAsync(block->data(), host.data(), bytes, cudaMemcpyHostToDevice, device);
+  const absl::Status status = device.staging().Upload(host.data(), bytes, block->data());
   if (!status.ok()) return status;
   return block;
 }
 
 template <typename T>
 absl::Status Download(Device& device, const DeviceArray& block, std::vector<T>& host) {
-  absl::Status status = CopyAsync(host.data(), block.data(), static_cast<int64_t>(host.size() * sizeof(T)),
-                                  cudaMemcpyDeviceToHost, device);
-  return status.ok() ? device.Synchronize() : status;
+  const Staging::ToHost copy = {host.data(), block.data(), static_cast<int64_t>(host.size() * sizeof(T))};
+  return device.staging().Download({&copy, 1});
 }
 
 // Where the rows of a drawn problem begin.

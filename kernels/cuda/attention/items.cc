@@ -93,17 +93,18 @@ bool IsSingle(const ExplicitEdges& given) {
 }
 
 bool MayBeDense(const AttentionProblem& problem) {
-  if (problem.first_query > 0) return false;
-  if (problem.positions != nullptr && problem.positions[problem.tokens - 1] != problem.tokens - 1) return false;
   if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) return drawn->law != Law::kPoissonMulti;
   return IsSingle(std::get<ExplicitEdges>(problem.pattern));
 }
 
 bool IsDenseGiven(const AttentionProblem& problem, int32_t head) {
-  const std::vector<int64_t>& offsets = (*std::get<ExplicitEdges>(problem.pattern).heads)[head].row_offsets;
+  const HeadEdges& given = (*std::get<ExplicitEdges>(problem.pattern).heads)[head];
+  const int64_t shift = FirstGivenRow(problem, given);
   int64_t edges = 0;
-  for (int32_t i = 0; i < problem.tokens; i += kSampledStep) edges += offsets[i + 1] - offsets[i];
-  return HeadIsDense(problem.tokens, static_cast<uint64_t>(edges));
+  for (int64_t i = problem.first_query - shift; i < problem.tokens - shift; i += kSampledStep) {
+    edges += given.row_offsets[i + 1] - given.row_offsets[i];
+  }
+  return HeadIsDense(problem.tokens - problem.first_query, problem.tokens, static_cast<uint64_t>(edges));
 }
 
 }  // namespace
@@ -115,10 +116,9 @@ PatternKind KindOf(const AttentionPattern& pattern) {
   return PatternKind::kGiven;
 }
 
-void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, bool may_be_dense,
-                 DeviceProblem& staged, RowItems& items) {
-  const bool drawn = staged.kind == PatternKind::kDrawn;
-  may_be_dense = may_be_dense && MayBeDense(problem);
+void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, DeviceProblem& staged,
+                 RowItems& items) {
+  const bool drawn = staged.kind == PatternKind::kDrawn, may_be_dense = MayBeDense(problem);
   staged.sampled = may_be_dense && drawn ? items.sampled_heads : -1;
   const auto add = [&](int32_t head, int32_t most, std::vector<RowItem>& to) {
     CutQueries(problem.first_query, problem.tokens, most, [&](int32_t first, int32_t queries) {
@@ -127,7 +127,7 @@ void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_hea
   };
   for (int32_t head = 0; head < num_heads; ++head) {
     if (may_be_dense && !drawn && IsDenseGiven(problem, head)) {
-      add(head, kTileQueries, items.given);
+      add(head, kTileQueries, items.dense);
       continue;
     }
     add(head, kRowsPerItem, items.rows);
@@ -150,7 +150,6 @@ void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Stagi
   };
   stage(items.rows, call.row_items, call.num_row_items);
   stage(items.dense, call.dense_items, call.num_dense_items);
-  stage(items.given, call.given_items, call.num_given_items);
   stage(items.sampled, call.sampled_items, call.num_sampled_items);
   const std::vector<unsigned long long> none(static_cast<size_t>(items.sampled_heads), 0);
   call.sampled_edges = const_cast<unsigned long long*>(staging.Add(std::span<const unsigned long long>(none)));

@@ -10,40 +10,38 @@
 
 namespace edgewise::cuda {
 
-// rows.cu: draws (or reads) the edges of every row item, keeps those before the cap's cut, attends over them
-// and counts edges and isolated queries of drawn problems. Precision bf16 where call.k16 is set.
+// rows.cu: draws (or reads) the edges of every row item, keeps those before the cap's cut, attends over them and counts
+// edges and isolated queries of drawn problems. Precision bf16 where call.k16 is set.
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);
 
-// dense_heads.cu, precision bf16 only. Counts the edges of the sampled items: after caps, and before AttendRows,
-// which leaves out the row items of the heads that it finds dense.
+// dense_heads.cu: counts the edges of the sampled items, which tells the drawn heads that are dense. After caps, and
+// before AttendRows and AttendTiles: the former leaves out the row items of dense heads, the latter attends over them.
 cudaError_t CountSampledEdges(cudaStream_t stream, const DeviceCall& call);
-// Attends over the dense items, if their heads are dense, and over the given items. Counts as AttendRows does.
-cudaError_t AttendDense(cudaStream_t stream, const DeviceCall& call);
 
-// tiles.cu: every tile item, narrow_items included. A query's result depends on its own keys, in tiles of
-// kTileKeys, alone.
+// tiles.cu: every tile item, narrow_items included, and the dense items whose heads are dense; counts for the latter
+// as AttendRows does. A query's result depends on its own keys, in tiles of kTileKeys, alone.
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
 
-// caps.cu: fills every cap's cut from the ages of the edges that its drawn row items draw,
-// then takes what the call uses off its ledger: undrawn + forced + min(drawn, allowed). `scratch`: CapScratchBytes(...)
-// bytes, no more than those of kMaxCapsAtOnce caps.
+// caps.cu: sets every cap's cut from the ages of the edges drawn under the cap, then takes the edges that the call uses
+// off the cap's ledger: undrawn + forced + min(drawn, allowed). `scratch`: CapScratchBytes(num_caps) bytes.
 cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* scratch);
 inline constexpr int64_t kMaxCapsAtOnce = 128;
 int64_t CapScratchBytes(int64_t num_caps);
 
-// reports.cu. Of drawn problems only; what other patterns report, the host counts.
-// expected: counts[...].expected of every head of the problems in `problems` [count].
+// reports.cu, for drawn problems only: the host counts for the other patterns.
+// Sets counts[...].expected of every head of the problems in `problems` [count].
 cudaError_t CountExpected(cudaStream_t stream, const DeviceCall& call, const int32_t* problems, int32_t count);
 // Adds every kept edge of the row items to the degrees [heads, n] of its problem, which begin at
-// degrees[first_degrees[problem]]; below 0: not wanted.
+// degrees[first_degrees[problem]]; first_degrees below 0: not wanted.
 cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, const int64_t* first_degrees,
                             uint32_t* degrees);
-// Kept edges of each query: row_edges [heads, queries].
+// Counts the kept edges of each query: row_edges [heads, queries].
 cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, int32_t* row_edges);
-// The kept edges themselves: keys and multiplicity (null: not wanted) in [row_offsets[heads, queries + 1]].
+// Lists the kept edges: keys and multiplicity (null: not wanted), by row_offsets [heads, queries + 1].
 cudaError_t ListEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
                       int32_t* keys, int32_t* multiplicity);
-// Softmax weights of listed edges of any problem, float32: weights as keys. row_offsets as in ListEdges.
+// Computes the softmax weights of listed edges of any problem, in float32: one for each key. row_offsets as in
+// ListEdges.
 cudaError_t EdgeWeights(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
                         const int32_t* keys, const int32_t* multiplicity, float* weights);
 

@@ -18,7 +18,7 @@ struct OnlineSoftmax {
   float largest = -INFINITY;
   float sum = 0.0f;
 
-  // Takes note of scores up to `score`: returns what sums of weights so far are to be multiplied by, `sum` included.
+  // Takes note of scores up to `score`. The caller multiplies its sums so far, `sum` included, by the number returned.
   EDGEWISE_HOST_DEVICE float Raise(float score) {
     const float before = largest;
     largest = fmaxf(largest, score);
@@ -28,19 +28,19 @@ struct OnlineSoftmax {
   // exp2(score - largest); no score so far was above `largest`.
   EDGEWISE_HOST_DEVICE float Weight(float score) const { return exp2f(score - Unit()); }
 
-  // What scores are relative to: -infinity less itself would be NaN.
+  // The score that weights are relative to: -infinity less itself would be NaN.
   EDGEWISE_HOST_DEVICE float Unit() const { return largest == -INFINITY ? 0.0f : largest; }
 
-  // What the weighted sum of values is to be multiplied by in the end. With edges whose largest score is not finite the
-  // result is NaN; without edges it is zero.
+  // The factor that turns the weighted sum of values into the result: NaN where there are edges but their largest score
+  // is not finite, zero where there are none.
   EDGEWISE_HOST_DEVICE float Normalizer(bool has_edges) const {
     if (!has_edges) return 0.0f;
     return sum > 0.0f ? 1.0f / sum : NAN;
   }
 };
 
-// Two parts as one. The parts' weighted sums of values are added as first * of_first + second * of_second. Which part
-// is first changes no bit.
+// Two parts as one. The parts' weighted sums of values are added as first * of_first + second * of_second. The order of
+// the parts changes no bit.
 struct MergedSoftmax {
   OnlineSoftmax state;
   float of_first, of_second;

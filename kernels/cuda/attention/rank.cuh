@@ -1,5 +1,5 @@
-// The element of a given rank: among counts of bins, and among listed edges. Each function is called by all threads of
-// its block, or of its warp.
+// Finds the element of a given rank, among counts of bins and among listed edges. All threads of a block, or of a warp,
+// call a function together.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_RANK_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_RANK_CUH_
 
@@ -37,7 +37,7 @@ __device__ inline int LaneOfRank(uint64_t mine, uint64_t rank, uint64_t* before,
 // A block's view of the counts of one cap.
 struct Search {
   uint64_t warp_sums[kSearchWarps];  // elements in its kBinsPerWarp bins
-  // What Find finds.
+  // Set by Find.
   uint32_t bin;
   uint32_t count;   // elements in the bin
   uint64_t before;  // elements in earlier ones
@@ -63,7 +63,7 @@ __device__ inline uint64_t Total(const uint32_t* counts, Search& search) {
   return total;
 }
 
-// The bin of the element of rank `rank` < Total, which came before; all threads may read `search` afterwards.
+// Finds the bin of the element of rank `rank` < Total, which has been called. All threads may read `search` afterwards.
 __device__ inline void Find(const uint32_t* counts, uint64_t rank, Search& search) {
   const uint32_t warp = threadIdx.x / kWarpSize;
   uint64_t before = 0;

@@ -1,5 +1,5 @@
-// What reports of drawn problems ask for, counted from the same edges that were attended over; and the softmax weights
-// of listed edges. Sums are the same on every run: a warp adds in a fixed order, and blocks add integers.
+// The reports of drawn problems, counted from the same edges that were attended over, and the softmax weights of listed
+// edges. Sums are the same on every run: a warp adds in a fixed order, and blocks add integers.
 #include <cmath>
 
 #include "kernels/cuda/attention/cancel.cuh"
@@ -13,7 +13,7 @@ namespace {
 constexpr int kRowsPerWarp = kRowsPerItem / kDrawWarps;
 constexpr int kWordsPerLane = kChunkWords / kWarpSize;
 constexpr int kWeightThreads = 128;
-constexpr int kWeightBlocks = 1024;  // each takes many rows: how many there are, the device knows
+constexpr int kWeightBlocks = 1024;  // each takes many rows
 
 __device__ int Lane() { return static_cast<int>(threadIdx.x) % kWarpSize; }
 __device__ int Warp() { return static_cast<int>(threadIdx.x) / kWarpSize; }
@@ -35,8 +35,8 @@ __device__ double BlockSum(double value, double* warp_sums) {
   return sum;
 }
 
-// Expected edges of a head are summed as integers, in units of 2^-shift. They are at most what the bounds of the
-// memberships allow, so that the sum of all rows stays below 2^63 and a unit is 2^-60 of it or so.
+// Expected edges of a head are summed as integers, in units of 2^-shift. The bounds of the memberships limit them, so
+// that the sum of all rows stays below 2^63 and a unit is about 2^-60 of it.
 __device__ int ExpectedShift(const DeviceCall& call, const DeviceProblem& problem, int32_t head, double* warp_sums) {
   const DrawnPairs pairs(call, problem, head);
   double queries = 0.0, keys = 0.0;
@@ -107,7 +107,7 @@ struct KeptBits {
   uint64_t bits[kRowsPerItem * kChunkWords];
 };
 
-// Calls use(first_key, keys) by the whole block for each chunk of keys, whose edges are in `kept`.
+// Calls use(first_key, keys) by the whole block for each chunk of keys; the chunk's edges are in `kept`.
 template <typename Use>
 __device__ void ForChunks(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, KeptBits& kept,
                           const Use& use) {

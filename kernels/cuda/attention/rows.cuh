@@ -1,4 +1,4 @@
-// What the ways to attend over a row item share: its operands, its shared memory and its running state.
+// A row item's operands, its shared memory and its running state.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_CUH_
 
@@ -12,33 +12,18 @@
 namespace edgewise::cuda {
 
 inline constexpr int kMaxHeadDim = 256;
-inline constexpr int kStageBytes = 18432;               // a slice of a tile's keys or values
-inline constexpr int kScoreStride = kTileKeys + 4;      // floats from one row of a tile's scores to the next
-inline constexpr int kWeightWords = kTileKeys / 2 + 4;  // pairs of bf16 from one row of a tile's weights to the next
 
-// Shared memory of a block, at the start of its dynamic one. Behind it: the outputs of the rows before they are
-// normalised [kRowsPerItem, value_dim], then what the dense way needs.
+// Dynamic shared memory of a block: this, then the weighted sums of the rows' values [kRowsPerItem, value_dim].
 struct alignas(16) RowsShared {
-  uint64_t bits[kRowsPerItem * kChunkWords];  // edges of the chunk
-  union {
-    uint64_t parallel[kRowsPerItem * kChunkWords];  // those that count more than once; such chunks are gathered
-    struct {
-      float scores[kRowsPerItem * kScoreStride];  // of a tile; in float32 then its weights
-      uint32_t weights[kRowsPerItem * kWeightWords];
-    };
-  };
-  union {
-    DrawScratch draw;  // while drawing; while gathering, the queue of a warp holds its list of edges
-    unsigned char stage[kStageBytes];
-  };
+  uint64_t bits[kRowsPerItem * kChunkWords];           // edges of the chunk
+  uint64_t parallel[kRowsPerItem * kChunkWords];       // edges that count more than once
+  DrawScratch draw;                                    // while gathering, the queue of a warp holds its list of edges
   float largest[kRowsPerItem], sum[kRowsPerItem];      // OnlineSoftmax of the chunks so far
-  float of_old[kRowsPerItem], of_new[kRowsPerItem];    // factors of the sums that are merged
   int chunk_edges[kRowsPerItem], edges[kRowsPerItem];  // of a row: in this chunk, so far
   int next_row;                                        // to be taken by a warp
 };
-static_assert(sizeof(DrawScratch) <= kStageBytes);
 
-// What is added to a score, in units of ln 2. Out of line: most models have no bias.
+// The bias of a score, in units of ln 2. Out of line: most models have no bias.
 __device__ __noinline__ inline float ScoreBias(const DeviceCall& call, const DeviceProblem& problem, int32_t head,
                                                int32_t query, int32_t key) {
   return BiasOf(call, problem, head, query, key) * kLog2E;
@@ -87,29 +72,11 @@ struct RowOperands {
   }
 };
 
-// How a thread reads a row: 16 bytes at a time where rows are aligned, else single elements.
-template <typename Element, bool kAligned>
-struct RowVector {
-  using Raw = Element;
-  static constexpr int kSize = 1;
-  __device__ static Raw Load(const Element* p) { return *p; }
-  __device__ static Raw Zero() {
-    if constexpr (std::is_same_v<Element, float>) {
-      return 0.0f;
-    } else {
-      return __float2bfloat16_rn(0.0f);
-    }
-  }
-  __device__ static void Unpack(const Raw& raw, float* to) {
-    if constexpr (std::is_same_v<Element, float>) {
-      to[0] = raw;
-    } else {
-      to[0] = __bfloat162float(raw);
-    }
-  }
-};
+// A vector of a row, which a thread reads at a time: 16 bytes.
+template <typename Element>
+struct RowVector;
 template <>
-struct RowVector<float, true> {
+struct RowVector<float> {
   using Raw = float4;
   static constexpr int kSize = 4;
   __device__ static Raw Load(const float* p) { return __ldg(reinterpret_cast<const float4*>(p)); }
@@ -122,7 +89,7 @@ struct RowVector<float, true> {
   }
 };
 template <>
-struct RowVector<__nv_bfloat16, true> {
+struct RowVector<__nv_bfloat16> {
   using Raw = uint4;
   static constexpr int kSize = 8;
   __device__ static Raw Load(const __nv_bfloat16* p) { return __ldg(reinterpret_cast<const uint4*>(p)); }

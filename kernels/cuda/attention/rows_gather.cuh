@@ -1,4 +1,4 @@
-// Attention over few edges: a warp takes a row, lists its edges and fetches their keys and values.
+// Attention of one row over its edges in one chunk: a warp lists them and fetches their keys and values.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_GATHER_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_ROWS_GATHER_CUH_
 
@@ -6,10 +6,13 @@
 
 namespace edgewise::cuda {
 
-// A warp that attends over one row's edges in one chunk. Its threads form groups, each of which takes one edge at a
-// time; a thread of a group holds the same elements of all keys and values. Edge e of the row's list is taken by the
-// same group in the same step whatever other rows there are, and groups are added up in a fixed order.
-template <typename Element, int kMaxDim, bool kAligned>
+// A warp that attends over rows of an item, one after the other. The threads form groups, each of which takes one edge
+// at a time; a thread of a group holds the same elements of all keys and values. Edge e of a row's list is taken by the
+// same group in the same step whatever other rows there are, and groups are added up in a fixed order. For each row:
+//   1. ListChunk, or ListSegment where the list might not have room for all edges, lists the keys.
+//   2. AttendBatch scores kBatch edges, raises the largest score and adds the weighted values.
+//   3. MergeGroups adds up the groups, AddToRow adds the chunk to the row.
+template <typename Element, int kMaxDim>
 class RowGather {
  public:
   __device__ RowGather(const RowOperands<Element>& operands, int32_t chunk, double tau, RowsShared& shared, float* sums)
@@ -37,7 +40,7 @@ class RowGather {
   }
 
  private:
-  using Vector = RowVector<Element, kAligned>;
+  using Vector = RowVector<Element>;
   static constexpr int kSize = Vector::kSize;
   static constexpr int kLanes = kMaxDim / kSize < kWarpSize ? kMaxDim / kSize : kWarpSize;  // of a group
   static constexpr int kRepeat = kMaxDim / (kSize * kLanes);                                // vectors of a thread
@@ -60,7 +63,7 @@ class RowGather {
         value_[r][c] = 0.0f;
       }
     }
-    // A list that surely has room is made at once.
+    // A list that surely has room for all edges is made at once.
     const int segments = shared_.chunk_edges[row] <= kSegmentKeys ? 1 : kChunkKeys / kSegmentKeys;
     int size = 0;
     for (int segment = 0; segment < segments; ++segment) {
@@ -90,7 +93,7 @@ class RowGather {
     return __shfl_sync(kWholeWarp, through, kWarpSize - 1);
   }
 
-  // Lists the edges of one segment behind the `size` ones that are listed: a thread reads a quarter of a word.
+  // Lists the edges of one segment behind the `size` edges that are listed: a thread reads a quarter of a word.
   __device__ int ListSegment(int segment, int size) {
     const int word = segment * kSegmentWords + lane_ / 4, shift = lane_ % 4 * 16;
     const uint64_t bits = shared_.bits[row_ * kChunkWords + word] >> shift & 0xFFFFu;
@@ -116,10 +119,10 @@ class RowGather {
     }
   }
 
-  // Edges begin..begin + kBatch - 1 of the list; what lies beyond its end weighs nothing.
+  // Attends over edges begin..begin + kBatch - 1 of the list. Edges beyond the list's end weigh nothing.
   __device__ void AttendBatch(int begin, int size) {
     typename Vector::Raw keys[kUnroll][kRepeat], values[kUnroll][kRepeat];
-    // A thread finds out what is special about one edge of the batch; the edge's group takes it over.
+    // A thread looks up the multiplicity and bias of one edge of the batch for the edge's group.
     float own_count = 1.0f, own_bias = 0.0f;  // multiplicity; added to the score
     if (special_ && lane_ < kBatch) {
       const uint32_t entry = list_[min(begin + lane_, size - 1)];
@@ -240,7 +243,7 @@ class RowGather {
   float* const sums_;
   const int32_t first_key_;
   const double tau_;
-  const bool multi_, special_;  // edges may count more than once; or have biases
+  const bool multi_, special_;  // edges may count more than once; that, or biases
   const int lane_, group_;
   const int column_;  // first of the thread's elements
   int row_ = 0;

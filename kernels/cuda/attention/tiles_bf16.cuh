@@ -1,7 +1,14 @@
-// The tile kernel in bf16 on tensor cores, laid out as FlashAttention-2: a warp has 16 neighbouring queries; scores,
-// weights and sums stay in its registers.
+// The tile kernel in bf16 on tensor cores, laid out as FlashAttention-2: a warp has 16 neighbouring queries, and
+// scores, weights and sums stay in registers. For each tile of keys:
+//   1. StartTile copies the keys and the values to shared memory while the warp computes.
+//   2. Dense heads draw or read their edges (DenseItems::Next).
+//   3. ScoreTile multiplies queries and keys; AddBiases adds biases.
+//   4. HideTile or MaskTile hides the pairs that are no edges.
+//   5. WeighTile turns scores into weights and rescales the sums.
+//   6. AddValues adds the weighted values.
+// At the end WriteRows divides by the sums of the weights.
 //
-// With g = lane / 4 and t = lane % 4 a thread has the queries g and g + 8 of its warp; of every 8 keys, or value
+// With g = lane / 4 and t = lane % 4 a thread has the queries g and g + 8 of its warp and, of every 8 keys or value
 // columns, those at 2t and 2t + 1.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_BF16_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_BF16_CUH_
@@ -32,8 +39,8 @@ inline size_t SharedBytes(int head_dim, int value_dim) {
          ((kWarps * kWarpQueries + kTileKeys) * Stride(head_dim) + kTileKeys * Stride(value_dim));
 }
 
-// What a lane gives LoadMatrices for 16 rows by 16 columns: A operands, and transposed B operands, come row block by
-// row block; B operands from rows of keys column block by column block.
+// Where a lane's row of LoadMatrices begins, among 16 rows by 16 columns: row block by row block for A operands and
+// transposed B operands, column block by column block for B operands from rows of keys.
 __device__ inline int RowsFirst(int lane, int stride) { return lane % 16 * stride + lane / 16 * 8; }
 __device__ inline int ColumnsFirst(int lane, int stride) {
   return (lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 8;
@@ -76,7 +83,7 @@ __device__ inline void AddBiases(const DeviceCall& call, const DeviceProblem& pr
   if (call.distance_bias == nullptr && problem.bias_length == 0) return;
 #pragma unroll
   for (int n = 0; n < kKeyTiles; ++n) {
-    __syncwarp();  // so that what is loaded for other keys takes no registers
+    __syncwarp();  // so that the biases of other keys take no registers
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = first_row + i / 2 * 8, place = n * 8 + first_column + i % 2;
@@ -101,19 +108,22 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
   }
 }
 
-// Hides the pairs without a bit (draw_fragment.cuh).
-__device__ inline void HideTile(uint32_t edges, float (&scores)[kKeyTiles][4]) {
+// Hides the pairs that are no edges.
+__device__ inline void HideTile(const TileLists& lists, int first_row, int first_column,
+                                float (&scores)[kKeyTiles][4]) {
 #pragma unroll
-  for (int n = 0; n < kKeyTiles; ++n) {
+  for (int half = 0; half < 2; ++half) {
+    const uint64_t edges = lists.edges[first_row + half * 8] >> first_column;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((edges >> (16 * (i / 2) + 2 * n + i % 2) & 1u) == 0) scores[n][i] = kNoScore;
+    for (int n = 0; n < kKeyTiles; ++n) {
+      if ((edges >> (8 * n) & 1) == 0) scores[n][2 * half] = kNoScore;
+      if ((edges >> (8 * n + 1) & 1) == 0) scores[n][2 * half + 1] = kNoScore;
     }
   }
 }
 
-// Turns scores into weights; rescales what was summed. A tile in which a row sees nothing changes no bit of the row:
-// its largest score stays, so `shrink` is 1 and every weight 0. A state's sum is of the thread's own keys.
+// Turns scores into weights and rescales the sums. A tile in which a row sees no key changes no bit of the row: the
+// largest score stays, so `shrink` is 1 and every weight 0. A state's sum is of the thread's own keys.
 template <int kValueTiles>
 __device__ inline void WeighTile(float (&scores)[kKeyTiles][4], OnlineSoftmax (&states)[2],
                                  float (&sums)[kValueTiles][4]) {
@@ -143,7 +153,7 @@ __device__ inline void WeighTile(float (&scores)[kKeyTiles][4], OnlineSoftmax (&
   }
 }
 
-// sums += weights, rounded, times values, but for steps of keys that no row of the warp sees.
+// sums += rounded weights times values, but for steps of keys that no row of the warp sees.
 template <int kValueTiles>
 __device__ inline void AddValues(const float (&weights)[kKeyTiles][4], const __nv_bfloat16* values, int stride,
                                  int seen, int value_dim, float (&sums)[kValueTiles][4]) {
@@ -165,14 +175,13 @@ __device__ inline void AddValues(const float (&weights)[kKeyTiles][4], const __n
   }
 }
 
-// Divides by the sums of the weights and writes the rows that the item has.
+// Divides by the sums of the weights and writes the item's rows.
 template <int kValueTiles>
 __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
                                  const TileLists& lists, int first_row, int first_column, OnlineSoftmax (&states)[2],
                                  const float (&sums)[kValueTiles][4]) {
   float* const out = call.out + (problem.out_row + item.first_query - problem.first_query) * call.out_stride +
                      static_cast<int64_t>(item.head) * call.value_dim + first_column;
-  const bool pairs = reinterpret_cast<uintptr_t>(out) % 8 == 0 && call.out_stride % 2 == 0 && call.value_dim % 2 == 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     states[half].sum += __shfl_xor_sync(kWholeWarp, states[half].sum, 1);
@@ -183,43 +192,24 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
     float* const to = out + row * call.out_stride;
 #pragma unroll
     for (int n = 0; n < kValueTiles; ++n) {
-      const int left = call.value_dim - first_column - n * 8;
-      // + 0: a sum of nothing but zeros is +0, whatever values its masked keys have.
-      const float low = fmaf(sums[n][2 * half], scale, 0.0f), high = fmaf(sums[n][2 * half + 1], scale, 0.0f);
-      if (pairs && left > 0) {
-        *reinterpret_cast<float2*>(to + n * 8) = make_float2(low, high);
-      } else {
-        if (left > 0) to[n * 8] = low;
-        if (left > 1) to[n * 8 + 1] = high;
-      }
+      if (n * 8 >= call.value_dim) break;
+      // + 0: never -0, whose sign would tell of masked keys.
+      *reinterpret_cast<float2*>(to + n * 8) =
+          make_float2(fmaf(sums[n][2 * half], scale, 0.0f), fmaf(sums[n][2 * half + 1], scale, 0.0f));
     }
   }
 }
 
-// Blocks that registers leave room for on a multiprocessor; those of one warp, as many as shared memory does.
+// Blocks on a multiprocessor at once, as registers allow; for blocks of one warp, as shared memory allows.
 constexpr int BlocksAtOnce(int warps, int steps, int value_dim, bool masked) {
   if (masked) return 2;
   if (warps > 1) return steps > 0 && value_dim <= 16 ? 4 : value_dim <= 64 ? 3 : 2;
   return steps > 0 && value_dim <= 32 ? 16 : value_dim <= 64 ? 12 : 8;
 }
 
-// The items of the call's lists: a query attends to all keys up to its limit.
-struct ListedItems {
-  static constexpr bool kMasked = false;
-  template <int kWarps>
-  __device__ static const TileItem& Get(const DeviceCall& call) {
-    return ItemOfBlock<kWarps>(call);
-  }
-  __device__ static bool Skip(const DeviceCall&, const DeviceProblem&, const TileItem&) { return false; }
-  __device__ ListedItems(const DeviceCall&, const TileItem&, int) {}
-  __device__ uint32_t Next(int) { return 0; }
-  __device__ void Finish(const DeviceCall&, const DeviceProblem&, const TileItem&, TileLists&) {}
-};
-
 // kSteps: of 16 columns of q and k; 0: any number, and the queries are read again for every tile. kValueDim >=
-// value_dim. One block an item. Items: ListedItems, or DenseItems (dense_heads.cu), whose Next() gives each warp
-// the edges of its queries, tile after tile.
-template <int kWarps, int kSteps, int kValueDim, typename Items = ListedItems>
+// value_dim. Items: ListedItems or DenseItems.
+template <typename Items, int kWarps, int kSteps, int kValueDim>
 __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSteps, kValueDim, Items::kMasked))
     AttendTilesBf16(const __grid_constant__ DeviceCall call) {
   __shared__ TileLists lists;
@@ -261,7 +251,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
                       v_width, call.value_dim, values);
     LoadTileKeys<kWarps>(item, tile + 1, lists);
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
-    const uint32_t edges = seen > 0 ? items.Next(tile) : 0;
+    if (seen > 0) items.Next(tile, lists);
     WaitForTile();
     float scores[kKeyTiles][4];
     if (seen > 0) {
@@ -277,7 +267,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
       }
       AddBiases(call, problem, item, lists, tile, first_row, first_column, scores);
       if constexpr (Items::kMasked) {
-        HideTile(edges, scores);
+        HideTile(lists, first_row, first_column, scores);
       } else if (range.warp_least < (tile + 1) * kTileKeys) {
         MaskTile(lists, tile, first_row, first_column, scores);
       }
@@ -288,7 +278,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
     __syncthreads();  // the values have been read
   }
   __pipeline_wait_prior(0);
-  items.Finish(call, problem, item, lists);
+  items.Finish(call, lists);
   WriteRows(call, problem, item, lists, first_row, first_column, states, sums);
 }
 

@@ -1,7 +1,13 @@
-// The tile kernel in float32: plain fused multiply-adds, 8 rows by 4 keys of scores a thread.
+// The tile kernel in float32: plain fused multiply-adds, 8 rows by 4 keys of scores a thread. For each tile of keys:
+//   1. StageRows copies the keys to shared memory; dense heads draw or read their edges (DenseItems::Next).
+//   2. ScoreTile multiplies queries and keys; AddBiases adds biases.
+//   3. HideTile or MaskTile hides the pairs that are no edges.
+//   4. WeighTile turns scores into weights and rescales the sums.
+//   5. StageRows copies the values to the place of the keys; AddValues adds them, weighted.
+// At the end WriteRows divides by the sums of the weights.
 //
-// A warp has 16 neighbouring queries, half a warp 8 of them; its 16 threads have every 16th key of the tile, and every
-// 16th run of value columns. So a row's weights pass through shared memory within half a warp only.
+// A warp has 16 neighbouring queries, half a warp 8 of them; the 16 threads of a half have every 16th key of the tile
+// and every 16th run of value columns. So a row's weights pass through shared memory within half a warp only.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_FP32_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_FP32_CUH_
 
@@ -26,7 +32,7 @@ inline constexpr int kWeightStride = kTileKeys + 4;  // floats; rows that lie 4 
 
 // Columns of q and k in groups of 4 floats, and the groups from one row to the next in shared memory: an odd number, so
 // that neighbouring rows lie in different banks.
-EDGEWISE_HOST_DEVICE inline int Groups(int head_dim) { return (head_dim + 3) / 4; }
+EDGEWISE_HOST_DEVICE inline int Groups(int head_dim) { return head_dim / 4; }
 EDGEWISE_HOST_DEVICE inline int GroupStride(int head_dim) { return Groups(head_dim) | 1; }
 
 // Dynamic shared memory: scaled queries, then keys or values of the tile, then weights.
@@ -77,8 +83,8 @@ __device__ inline void ScoreTile(const float* queries, const float* keys, int gr
   }
 }
 
-// Adds the biases of a tile to its scores. They pass through the thread's own places of `weights`, row by row: all at
-// once the addresses would take more registers than there are.
+// Adds the biases of a tile to its scores, row by row, in the thread's own places of `weights`: all rows at once would
+// take more registers for addresses than there are.
 __device__ inline void AddBiases(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
                                  const TileLists& lists, int tile, int first_row, int column, float* weights,
                                  float (&scores)[kRows][kKeys]) {
@@ -120,10 +126,19 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
   }
 }
 
-// A tile in which a row sees nothing changes no bit of the row: its largest score stays, so `shrink` is 1 and every
-// weight 0. A state's sum is of the thread's own keys.
-//
-// Turns scores into weights, in shared memory for the other threads of the row; rescales what was summed.
+// Hides the pairs that are no edges.
+__device__ inline void HideTile(const TileLists& lists, int first_row, int column, float (&scores)[kRows][kKeys]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const uint64_t edges = lists.edges[first_row + RowStep(i)] >> column;
+#pragma unroll
+    for (int j = 0; j < kKeys; ++j) scores[i][j] = (edges >> (j * kRowThreads) & 1) != 0 ? scores[i][j] : kNoScore;
+  }
+}
+
+// Turns scores into weights, in shared memory for the other threads of the row, and rescales the sums. A tile in which
+// a row sees no key changes no bit of the row: the largest score stays, so `shrink` is 1 and every weight 0. A state's
+// sum is of the thread's own keys.
 template <int kColumns>
 __device__ inline void WeighTile(const float (&scores)[kRows][kKeys], int first_row, int column, float* weights,
                                  OnlineSoftmax (&states)[kRows], float (&sums)[kRows][kColumns]) {
@@ -151,7 +166,7 @@ __device__ inline void WeighTile(const float (&scores)[kRows][kKeys], int first_
 template <int kColumns>
 inline constexpr int kRun = kColumns < 4 ? kColumns : 4;
 
-// sums += weights times values, from the tile's first key to its last but those that no row of the warp sees.
+// sums += weights times values, in the order of keys, up to the last key that a row of the warp sees.
 template <int kColumns>
 __device__ inline void AddValues(const float* weights, const float* values, int seen, int value_dim, int first_row,
                                  int column, float (&sums)[kRows][kColumns]) {
@@ -196,7 +211,7 @@ __device__ inline void AddValues(const float* weights, const float* values, int 
   }
 }
 
-// Divides by the sums of the weights and writes the rows that the item has.
+// Divides by the sums of the weights and writes the item's rows.
 template <int kColumns>
 __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
                                  const TileLists& lists, int first_row, int column, OnlineSoftmax (&states)[kRows],
@@ -220,25 +235,25 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
   }
 }
 
-// Blocks that registers leave room for on a multiprocessor; those of one warp, as many as shared memory does.
-constexpr int BlocksAtOnce(int warps, int columns) {
-  if (warps > 1) return columns <= 4 ? 4 : 2;
+// Blocks on a multiprocessor at once, as registers allow; for blocks of one warp, as shared memory allows.
+constexpr int BlocksAtOnce(int warps, int columns, bool masked) {
+  if (warps > 1) return columns <= 4 && !masked ? 4 : 2;
   return columns <= 2 ? 12 : 8;
 }
-// Loads that a thread has in flight when tiles are staged. One warp alone needs more of them.
+// Loads that a thread has in flight when tiles are staged. A block of one warp needs more of them.
 template <int kWarps, int kColumns>
 inline constexpr int kLoadsAtOnce = kWarps > 1                       ? 4
                                     : kColumns == 4 || kColumns == 8 ? 16
                                                                      : 8;
 
-// kColumns: value columns of a thread; 16 * kColumns >= value_dim. One block an item.
-template <int kWarps, int kColumns>
-__global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kColumns))
+// kColumns: value columns of a thread; 16 * kColumns >= value_dim. Items: ListedItems or DenseItems.
+template <typename Items, int kWarps, int kColumns>
+__global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kColumns, Items::kMasked))
     AttendTilesFp32(const __grid_constant__ DeviceCall call) {
   __shared__ TileLists lists;
-  const TileItem& item = ItemOfBlock<kWarps>(call);
+  const auto& item = Items::template Get<kWarps>(call);
   const DeviceProblem& problem = call.problems[item.problem];
-  if (Cancelled(problem)) return;
+  if (Items::Skip(call, problem, item) || Cancelled(problem)) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
   const int first_row = warp * kWarpQueries + lane / kRowThreads * 4, column = lane % kRowThreads;
   constexpr int kLoads = kLoadsAtOnce<kWarps, kColumns>;
@@ -256,6 +271,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
   __syncthreads();
   const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
 
+  Items items(call, item, warp);
   OnlineSoftmax states[kRows];
   float sums[kRows][kColumns] = {};
   for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
@@ -264,13 +280,18 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
         call.k + problem.first_row * call.k_stride + static_cast<int64_t>(item.head) * call.head_dim, call.k_stride,
         key_of, call.head_dim, 1.0f, groups, group_stride, tile_rows);
     LoadTileKeys<kWarps>(item, tile + 1, lists);
-    __syncthreads();
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
+    if (seen > 0) items.Next(tile, lists);
+    __syncthreads();
     if (seen > 0) {
       float scores[kRows][kKeys];
       ScoreTile(queries, tile_rows, groups, group_stride, first_row, column, scores);
       AddBiases(call, problem, item, lists, tile, first_row, column, weights, scores);
-      if (range.warp_least < (tile + 1) * kTileKeys) MaskTile(lists, tile, first_row, column, scores);
+      if constexpr (Items::kMasked) {
+        HideTile(lists, first_row, column, scores);
+      } else if (range.warp_least < (tile + 1) * kTileKeys) {
+        MaskTile(lists, tile, first_row, column, scores);
+      }
       WeighTile(scores, first_row, column, weights, states, sums);
     }
     __syncthreads();  // the keys have been read
@@ -281,6 +302,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
     if (seen > 0) AddValues(weights, tile_rows, seen, call.value_dim, first_row, column, sums);
     __syncthreads();  // the values have been read
   }
+  items.Finish(call, lists);
   WriteRows(call, problem, item, lists, first_row, column, states, sums);
 }
 

@@ -1,7 +1,7 @@
-// What both precisions of the tile kernel share: blocks, and the limits and keys of an item.
+// Blocks of the tile kernel, in both precisions, and the limits and keys of their items.
 //
-// A block has kWarps warps, 1 or kTileWarps, and every warp 16 neighbouring queries. Nothing that a warp computes
-// depends on the others.
+// A block has kWarps warps, 1 or kTileWarps, and every warp has 16 neighbouring queries. The results of a warp do not
+// depend on the other warps.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_ITEM_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_ITEM_CUH_
 
@@ -21,18 +21,33 @@ inline constexpr int kTileThreads{kWarps * kWarpSize};
 inline constexpr int kMaxTileDim = 256;       // of head_dim and value_dim
 inline constexpr float kNoScore = -INFINITY;  // of a masked pair
 
-template <int kWarps>
-__device__ inline const TileItem& ItemOfBlock(const DeviceCall& call) {
-  return (kWarps == 1 ? call.narrow_items : call.tile_items)[blockIdx.x];
-}
-
 // In shared memory: how many keys each row of the item sees, and the keys of this tile and the next.
 struct TileLists {
   int32_t limits[kTileQueries];  // of the block's rows; 0 of rows that the item does not have
   int32_t keys[2][kTileKeys];    // packed indices; -1: none
+  uint64_t
+      edges[kTileQueries];  // dense heads: bit j of a row's word is set iff key j of the tile is an edge of the row
 };
 
-// The first LimitOf(item, row) keys of the list are those of the row.
+// The items that a kernel takes, one a block: here those of the call's lists, whose queries see all keys up to a limit.
+class ListedItems {
+ public:
+  static constexpr bool kMasked = false;
+  template <int kWarps>
+  static int64_t Count(const DeviceCall& call) {
+    return kWarps == 1 ? call.num_narrow_items : call.num_tile_items;
+  }
+  template <int kWarps>
+  __device__ static const TileItem& Get(const DeviceCall& call) {
+    return (kWarps == 1 ? call.narrow_items : call.tile_items)[blockIdx.x];
+  }
+  __device__ static bool Skip(const DeviceCall&, const DeviceProblem&, const TileItem&) { return false; }
+  __device__ ListedItems(const DeviceCall&, const TileItem&, int) {}
+  __device__ void Next(int, TileLists&) {}
+  __device__ void Finish(const DeviceCall&, TileLists&) const {}
+};
+
+// How many keys of the list the row sees: the first ones.
 __device__ inline int32_t LimitOf(const TileItem& item, int row) {
   if (row >= item.queries) return 0;
   if (item.limits != nullptr) return min(item.limits[row], item.num_keys);
@@ -65,7 +80,7 @@ struct LimitRange {
   int32_t warp_least;  // of rows that the item has
 };
 
-// By all threads of each warp together, once `lists.limits` is there.
+// By all threads of each warp together, once LoadLimits has run and a barrier has followed.
 template <int kWarps>
 __device__ inline LimitRange FindLimitRange(const TileItem& item, const TileLists& lists, int warp, int lane) {
   const int row = warp * kWarpQueries + lane % kWarpQueries;

@@ -1,5 +1,5 @@
-// How rows of queries, keys and values get into shared memory, in both precisions of the tile kernel. What is told
-// kWarps is called by all threads of a block of so many warps.
+// Copies rows of queries, keys and values to shared memory, in both precisions of the tile kernel. All threads of a
+// block of kWarps warps call a function with that parameter.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_STAGE_CUH_
 #define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_STAGE_CUH_
 
@@ -16,19 +16,10 @@
 
 namespace edgewise::cuda {
 
-// Whether rows of `columns` elements at `first`, `stride` elements apart, can be read 16 bytes at a time.
-template <typename T>
-__device__ inline bool AllowsVectors(const T* first, int64_t stride, int columns) {
-  constexpr int kElements = 16 / sizeof(T);
-  return reinterpret_cast<uintptr_t>(first) % 16 == 0 && stride % kElements == 0 && columns % kElements == 0;
-}
-
 // Floats column..column + 3 of a row of `columns`, zeros beyond; row null: zeros.
-__device__ inline float4 LoadFour(const float* row, int column, int columns, bool vectors) {
+__device__ inline float4 LoadFour(const float* row, int column, int columns) {
   if (row == nullptr || column >= columns) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  if (vectors) return *reinterpret_cast<const float4*>(row + column);
-  return make_float4(row[column], column + 1 < columns ? row[column + 1] : 0.0f,
-                     column + 2 < columns ? row[column + 2] : 0.0f, column + 3 < columns ? row[column + 3] : 0.0f);
+  return *reinterpret_cast<const float4*>(row + column);
 }
 
 // Threads side by side in a row of `groups` groups.
@@ -38,7 +29,7 @@ __device__ inline int ThreadsOfRow(int groups) {
   return width;
 }
 
-// store(row, group, load(row, group)) for kRows rows and groups 0..groups - 1: neighbouring threads take
+// Calls store(row, group, load(row, group)) for kRows rows and groups 0..groups - 1. Neighbouring threads take
 // neighbouring groups, and kAtOnce loads of a thread are in flight.
 template <int kWarps, int kRows, int kAtOnce, typename Load, typename Store>
 __device__ inline void MoveGroups(int groups, const Load& load, const Store& store) {
@@ -66,12 +57,11 @@ namespace tiles_fp32 {
 template <int kWarps, int kRows, int kAtOnce, typename IndexOf>
 __device__ inline void StageRows(const float* from, int64_t from_stride, const IndexOf& index_of, int columns,
                                  float factor, int groups, int group_stride, float* to) {
-  const bool vectors = AllowsVectors(from, from_stride, columns);
   MoveGroups<kWarps, kRows, kAtOnce>(
       groups,
       [&](int row, int group) {
         const int64_t index = index_of(row);
-        return LoadFour(index < 0 ? nullptr : from + index * from_stride, 4 * group, columns, vectors);
+        return LoadFour(index < 0 ? nullptr : from + index * from_stride, 4 * group, columns);
       },
       [&](int row, int group, float4 x) {
         reinterpret_cast<float4*>(to)[row * group_stride + group] =
@@ -89,45 +79,21 @@ EDGEWISE_HOST_DEVICE inline int Steps(int dim) { return (dim + kStep - 1) / kSte
 // Elements from one row to the next in shared memory: 8 neighbouring rows lie in different banks.
 EDGEWISE_HOST_DEVICE inline int Stride(int dim) { return Steps(dim) * kStep + 8; }
 
-// Elements column..column + 7 of a row of `columns`, zeros beyond; row null: zeros.
-__device__ inline uint4 LoadEight(const __nv_bfloat16* row, int column, int columns) {
-  if (row == nullptr || column >= columns) return make_uint4(0, 0, 0, 0);
-  const auto* const bits = reinterpret_cast<const uint16_t*>(row);
-  uint32_t pairs[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int low = column + 2 * i;
-    pairs[i] = (low < columns ? bits[low] : 0u) | (low + 1 < columns ? bits[low + 1] : 0u) << 16;
-  }
-  return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-}
-
-// Starts to copy the rows of a tile's keys (-1: zeros) to shared memory, as one group of asynchronous copies. Rows that
-// cannot be read 16 bytes at a time are copied at once.
+// Starts to copy the rows of a tile's keys (-1: zeros) to shared memory, as one group of asynchronous copies.
 template <int kWarps>
 __device__ inline void StartTile(const int32_t* keys, const __nv_bfloat16* from, int64_t from_stride, int columns,
                                  __nv_bfloat16* to) {
   const int stride = Stride(columns), groups = 2 * Steps(columns);
-  const auto place = [&](int row, int group) { return reinterpret_cast<uint4*>(to + row * stride + 8 * group); };
-  if (AllowsVectors(from, from_stride, columns)) {
-    const int width = ThreadsOfRow(groups), thread = static_cast<int>(threadIdx.x);
-    for (int group = thread % width; group < groups; group += width) {
-      for (int row = thread / width; row < kTileKeys; row += kTileThreads<kWarps> / width) {
-        if (keys[row] >= 0 && 8 * group < columns) {
-          __pipeline_memcpy_async(place(row, group), from + keys[row] * from_stride + 8 * group, sizeof(uint4));
-        } else {
-          *place(row, group) = make_uint4(0, 0, 0, 0);
-        }
+  const int width = ThreadsOfRow(groups), thread = static_cast<int>(threadIdx.x);
+  for (int group = thread % width; group < groups; group += width) {
+    for (int row = thread / width; row < kTileKeys; row += kTileThreads<kWarps> / width) {
+      uint4* const place = reinterpret_cast<uint4*>(to + row * stride + 8 * group);
+      if (keys[row] >= 0 && 8 * group < columns) {
+        __pipeline_memcpy_async(place, from + keys[row] * from_stride + 8 * group, sizeof(uint4));
+      } else {
+        *place = make_uint4(0, 0, 0, 0);
       }
     }
-  } else {
-    constexpr int kAtOnce = kWarps == 1 ? 2 : 4;  // more would leave fewer registers to more warps
-    MoveGroups<kWarps, kTileKeys, kAtOnce>(
-        groups,
-        [&](int row, int group) {
-          return LoadEight(keys[row] < 0 ? nullptr : from + keys[row] * from_stride, 8 * group, columns);
-        },
-        [&](int row, int group, uint4 x) { *place(row, group) = x; });
   }
   __pipeline_commit();
 }
@@ -141,13 +107,10 @@ __device__ inline void WaitForTile() {
 // Rounds the item's queries, zeros for rows that it does not have.
 template <int kWarps>
 __device__ inline void StageQueries(const float* from, int64_t from_stride, int rows, int columns, __nv_bfloat16* to) {
-  const bool vectors = AllowsVectors(from, from_stride, columns);
   const int stride = Stride(columns);
   MoveGroups<kWarps, kWarps * kWarpQueries, 4>(
       4 * Steps(columns),
-      [&](int row, int group) {
-        return LoadFour(row < rows ? from + row * from_stride : nullptr, 4 * group, columns, vectors);
-      },
+      [&](int row, int group) { return LoadFour(row < rows ? from + row * from_stride : nullptr, 4 * group, columns); },
       [&](int row, int group, float4 x) {
         *reinterpret_cast<uint2*>(to + row * stride + 4 * group) = make_uint2(PackBf16(x.x, x.y), PackBf16(x.z, x.w));
       });

@@ -1,6 +1,7 @@
 #include "kernels/cuda/device/runtime.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/cord.h"
@@ -64,105 +65,59 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   device->minor_ = properties.minor;
   device->shared_memory_ = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
 
+  int pools = 0;
+  error = cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, ordinal);
+  if (error != cudaSuccess) return unusable(error, "device attributes");
+  if (pools == 0) {
+    return absl::UnavailableError(absl::StrCat("CUDA device ", ordinal, " (", device->name_,
+                                               ") has no memory pools (cudaDevAttrMemoryPoolsSupported is 0)"));
+  }
+  error = cudaDeviceGetDefaultMemPool(&device->pool_, ordinal);
+  if (error != cudaSuccess) return unusable(error, "memory pool");
+  uint64_t kept = std::numeric_limits<uint64_t>::max();
+  error = cudaMemPoolSetAttribute(device->pool_, cudaMemPoolAttrReleaseThreshold, &kept);
+  if (error != cudaSuccess) return unusable(error, "release threshold of the memory pool");
+
   error = cudaStreamCreateWithFlags(&device->stream_, cudaStreamNonBlocking);
   if (error != cudaSuccess) return unusable(error, "stream");
+  absl::StatusOr<std::unique_ptr<Staging>> staging = Staging::Create(*device);
+  if (!staging.ok()) return staging.status();
+  device->staging_ = *std::move(staging);
   return device;
 }
 
 Device::~Device() {
   if (stream_ == nullptr) return;
-  Use().IgnoreError();  // for the thread that drops the last reference, and the memory that goes now
+  Use().IgnoreError();  // for the thread that drops the last reference
+  staging_.reset();
   Synchronize().IgnoreError();
   cudaStreamDestroy(stream_);
+  cudaMemPoolTrimTo(pool_, 0);
 }
 
 absl::Status Device::Use() const { return CudaStatus(cudaSetDevice(ordinal_), absl::StrCat("device ", ordinal_)); }
 
 absl::Status Device::Synchronize() const { return CudaStatus(cudaStreamSynchronize(stream_), "synchronize"); }
 
-absl::StatusOr<void*> Device::Allocate(int64_t bytes, MemoryCache& from) {
+absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
+  const auto wanted = static_cast<size_t>(std::max<int64_t>(bytes, 1));
   void* memory = nullptr;
-  cudaError_t error = from.Take(bytes, &memory);
+  cudaError_t error = cudaMallocAsync(&memory, wanted, stream_);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // is told here, if at all
+    cudaGetLastError();  // an error that is not sticky is told once
     if (absl::Status status = Synchronize(); !status.ok()) return status;
-    memory_.Trim();
-    for (size_t w = 0; w < workspaces_.size(); ++w) workspaces_[w].Trim(reserved_[w]);
-    error = from.Take(bytes, &memory);
+    cudaMemPoolTrimTo(pool_, 0);
+    error = cudaMallocAsync(&memory, wanted, stream_);
   }
-  if (error != cudaSuccess) return CudaStatus(error, absl::StrCat(bytes, " bytes asked for on CUDA device ", ordinal_));
-  return memory;
+  if (error == cudaSuccess) return memory;
+  size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  return CudaStatus(
+      error, absl::StrCat(bytes, " bytes asked for on CUDA device ", ordinal_, "; ", free, " of ", total, " are free"));
 }
 
-absl::Status Device::Reserve(Workspace workspace, int64_t bytes) {
-  int64_t& reserved = reserved_[static_cast<size_t>(workspace)];
-  if (bytes <= reserved) return absl::OkStatus();
-  MemoryCache& cache = memory(workspace);
-  if (absl::Status status = Synchronize(); !status.ok()) return status;
-  cache.Trim();
-  const absl::StatusOr<void*> taken = Allocate(bytes, cache);
-  if (taken.ok()) {
-    cache.Give(*taken);
-    reserved = bytes;
-    return absl::OkStatus();
-  }
-  // As it was, for what is served already.
-  const absl::StatusOr<void*> before = reserved > 0 ? Allocate(reserved, cache) : nullptr;
-  if (before.ok()) cache.Give(*before);
-  if (!before.ok()) reserved = 0;
-  return taken.status();
-}
-
-absl::Status Device::ReserveOthers(int64_t bytes) {
-  const absl::StatusOr<void*> taken = Allocate(bytes);
-  if (taken.ok()) Release(*taken);
-  return taken.status();
-}
-
-absl::StatusOr<DeviceMemory> DeviceMemory::Create(std::shared_ptr<Device> device, int64_t bytes) {
-  absl::StatusOr<void*> data = device->Allocate(bytes);
-  if (!data.ok()) return data.status();
-  DeviceMemory memory;
-  memory.device_ = std::move(device);
-  memory.data_ = *data;
-  return memory;
-}
-
-absl::StatusOr<DeviceMemory> DeviceMemory::CopyBytes(std::shared_ptr<Device> device, const void* host, int64_t bytes) {
-  if (bytes == 0) return DeviceMemory();
-  const cudaStream_t stream = device->stream();
-  absl::StatusOr<DeviceMemory> memory = Create(std::move(device), bytes);
-  if (!memory.ok()) return memory;
-  const cudaError_t error =
-      cudaMemcpyAsync(memory->data_, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream);
-  if (error != cudaSuccess) return CudaStatus(error, "copy to the device");
-  if (absl::Status status = memory->device_->Synchronize(); !status.ok()) return status;
-  return memory;
-}
-
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  std::swap(device_, other.device_);
-  std::swap(data_, other.data_);
-  return *this;
-}
-
-DeviceMemory::~DeviceMemory() {
-  if (data_ == nullptr) return;
-  if (!device_->Use().ok()) return;  // the thread that drops the last reference may never have used the device
-  cudaDeviceSynchronize();
-  device_->Release(data_);
-}
-
-absl::StatusOr<void*> Scratch::Get(int64_t bytes) {
-  if (data_ != nullptr && bytes <= bytes_) return data_;
-  device_.Release(data_);
-  data_ = nullptr;
-  bytes_ = 0;
-  absl::StatusOr<void*> data = device_.Allocate(bytes);
-  if (!data.ok()) return data;
-  data_ = *data;
-  bytes_ = bytes;
-  return data;
+void Device::Free(void* memory) const {
+  if (memory != nullptr && Use().ok()) cudaFreeAsync(memory, stream_);
 }
 
 }  // namespace edgewise::cuda

@@ -1,7 +1,7 @@
-// Staging (runtime.h): chunks of pinned memory, each with as much device memory, that are filled one behind the other.
+#include "kernels/cuda/device/staging.h"
+
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,159 +10,160 @@
 namespace edgewise::cuda {
 namespace {
 
-constexpr size_t kChunkBytes = size_t{4} << 20;
+constexpr size_t kSlotBytes = size_t{4} << 20;
+constexpr size_t kBlockBytes = size_t{4} << 20;
 constexpr size_t kAlignment = 16;
-// As many chunks with room may be waiting before one of them is waited for.
-constexpr size_t kMaxWaiting = 5;
-constexpr size_t kPrepared = kMaxWaiting + 1;
-
-size_t RoundUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
-const void* Staging::AddBytes(const void* host, size_t bytes) {
-  if (bytes == 0 || !error_.ok()) return nullptr;
-  if (committed_) {
-    error_ = Retire();
-    committed_ = false;
-    if (!error_.ok()) return nullptr;
-  }
-  error_ = Reserve(RoundUp(bytes));
-  if (!error_.ok()) return nullptr;
-  Chunk& chunk = *current_;
-  std::memcpy(chunk.host + chunk.used, host, bytes);
-  const void* place = chunk.device + chunk.used;
-  chunk.used += RoundUp(bytes);
-  return place;
+absl::StatusOr<std::unique_ptr<Staging>> Staging::Create(Device& device) {
+  std::unique_ptr<Staging> staging(new Staging(device));
+  if (absl::Status status = staging->Start(); !status.ok()) return status;
+  return staging;
 }
 
-absl::Status Staging::Commit() {
-  committed_ = true;
-  const auto copy = [&](Chunk& chunk) {
-    if (chunk.committed == chunk.used) return absl::OkStatus();
-    const size_t first = chunk.committed;
-    chunk.committed = chunk.used;
-    return CudaStatus(cudaMemcpyAsync(chunk.device + first, chunk.host + first, chunk.used - first,
-                                      cudaMemcpyHostToDevice, device_.stream()),
-                      "copy of small arrays");
-  };
-  absl::Status status = std::exchange(error_, absl::OkStatus());
-  for (const auto& chunk : full_) {
-    if (status.ok()) status = copy(*chunk);
-  }
-  if (status.ok() && current_ != nullptr) status = copy(*current_);
-  return status;
-}
-
-absl::Status Staging::Retire() {
-  for (const auto& chunk : full_) {
-    const cudaError_t error = cudaEventRecord(chunk->done, device_.stream());
-    if (error != cudaSuccess) return CudaStatus(error, "event record");
-    chunk->waiting = true;
-  }
-  std::move(full_.begin(), full_.end(), std::back_inserter(retired_));
-  full_.clear();
-  return absl::OkStatus();
-}
-
-absl::Status Staging::Reserve(size_t bytes) {
-  if (current_ != nullptr && current_->used + bytes <= current_->bytes) return absl::OkStatus();
-  if (current_ != nullptr) {
-    const bool read = full_.empty() && current_->used == current_->committed;  // by nothing that is not enqueued yet
-    full_.push_back(std::move(current_));
-    if (absl::Status status = read ? Retire() : absl::OkStatus(); !status.ok()) return status;
-  }
-
-  // The smallest chunk that is free and large enough; where there is none, the one that will be free first.
-  size_t best = retired_.size(), first = retired_.size(), waiting = 0;
-  for (size_t i = 0; i < retired_.size(); ++i) {
-    Chunk& chunk = *retired_[i];
-    if (chunk.waiting) {
-      const cudaError_t error = cudaEventQuery(chunk.done);
-      if (error != cudaSuccess && error != cudaErrorNotReady) return CudaStatus(error, "event query");
-      chunk.waiting = error == cudaErrorNotReady;
-    }
-    if (chunk.bytes < bytes) continue;
-    if (chunk.waiting) {
-      first = std::min(first, i);
-      ++waiting;
-    } else if (best == retired_.size() || chunk.bytes < retired_[best]->bytes) {
-      best = i;
-    }
-  }
-  if (best == retired_.size() && waiting >= kMaxWaiting) {
-    best = first;
-    const cudaError_t error = cudaEventSynchronize(retired_[best]->done);
-    if (error != cudaSuccess) return CudaStatus(error, "event synchronize");
-  }
-  if (best < retired_.size()) {
-    current_ = std::move(retired_[best]);
-    retired_.erase(retired_.begin() + static_cast<std::ptrdiff_t>(best));
-    current_->used = current_->committed = 0;
-    current_->waiting = false;
-    return absl::OkStatus();
-  }
-  FreeOutgrown(bytes);
-  absl::StatusOr<std::unique_ptr<Chunk>> made = MakeChunk(std::max(bytes, kChunkBytes));
-  if (!made.ok()) return made.status();
-  current_ = *std::move(made);
-  return absl::OkStatus();
-}
-
-absl::Status Staging::Prepare() {
-  for (size_t chunks = retired_.size() + full_.size() + (current_ != nullptr); chunks < kPrepared; ++chunks) {
-    absl::StatusOr<std::unique_ptr<Chunk>> made = MakeChunk(kChunkBytes);
-    if (!made.ok()) return made.status();
-    retired_.push_back(*std::move(made));
-  }
-  return absl::OkStatus();
-}
-
-// One chunk that was made for an array larger than a chunk, but smaller than `bytes`, goes, if it is free.
-void Staging::FreeOutgrown(size_t bytes) {
-  const auto outgrown = [&](const auto& chunk) {
-    return !chunk->waiting && chunk->bytes > kChunkBytes && chunk->bytes < bytes;
-  };
-  const auto found = std::find_if(retired_.begin(), retired_.end(), outgrown);
-  if (found == retired_.end()) return;
-  FreeChunk(**found);
-  retired_.erase(found);
-}
-
-absl::StatusOr<std::unique_ptr<Staging::Chunk>> Staging::MakeChunk(size_t bytes) {
-  auto chunk = std::make_unique<Chunk>();
-  chunk->bytes = bytes;
-  void* host = nullptr;
-  cudaError_t error = cudaMallocHost(&host, bytes);
+absl::Status Staging::Start() {
+  void* ring = nullptr;
+  const cudaError_t error = cudaMallocHost(&ring, kSlots * kSlotBytes);
   if (error == cudaErrorMemoryAllocation) {
-    return absl::ResourceExhaustedError(absl::StrCat("out of pinned host memory: ", bytes, " bytes asked for"));
+    cudaGetLastError();  // an error that is not sticky is told once
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of pinned host memory: ", kSlots * kSlotBytes, " bytes asked for"));
   }
   if (error != cudaSuccess) return CudaStatus(error, "pinned host memory");
-  chunk->host = static_cast<unsigned char*>(host);
-  absl::StatusOr<void*> memory = device_.Allocate(static_cast<int64_t>(bytes));
-  absl::Status status = memory.status();
-  if (memory.ok()) {
-    chunk->device = static_cast<unsigned char*>(*memory);
-    status = CudaStatus(cudaEventCreateWithFlags(&chunk->done, cudaEventDisableTiming), "event");
+  ring_ = static_cast<unsigned char*>(ring);
+  for (cudaEvent_t& done : done_) {
+    absl::Status status = CudaStatus(cudaEventCreateWithFlags(&done, cudaEventDisableTiming), "event");
+    if (!status.ok()) return status;
   }
-  if (!status.ok()) {
-    FreeChunk(*chunk);
-    return status;
-  }
-  return chunk;
-}
-
-void Staging::FreeChunk(Chunk& chunk) {
-  if (chunk.done != nullptr) cudaEventDestroy(chunk.done);
-  device_.Release(chunk.device);
-  cudaFreeHost(chunk.host);
+  return AddBlock(kBlockBytes);
 }
 
 Staging::~Staging() {
   device_.Synchronize().IgnoreError();
-  if (current_ != nullptr) FreeChunk(*current_);
-  for (const auto& chunk : full_) FreeChunk(*chunk);
-  for (const auto& chunk : retired_) FreeChunk(*chunk);
+  FreeBlocks(0);
+  for (cudaEvent_t done : done_) {
+    if (done != nullptr) cudaEventDestroy(done);
+  }
+  if (ring_ != nullptr) cudaFreeHost(ring_);
 }
+
+const void* Staging::AddBytes(const void* host, size_t bytes) {
+  if (committed_) {
+    FreeBlocks(1);
+    free_ = blocks_.front();
+    free_bytes_ = kBlockBytes;
+    committed_ = false;
+  }
+  if (bytes == 0 || !error_.ok()) return nullptr;
+  const size_t padding = (kAlignment - bytes % kAlignment) % kAlignment;
+  if (bytes + padding > free_bytes_) error_ = AddBlock(std::max(bytes + padding, kBlockBytes));
+  if (!error_.ok()) return nullptr;
+  unsigned char* place = free_;
+  free_ += bytes + padding;
+  free_bytes_ -= bytes + padding;
+  error_ = Put(host, bytes, place);
+  constexpr unsigned char kZeros[kAlignment] = {};
+  if (error_.ok()) error_ = Put(kZeros, padding, place + bytes);  // one copy takes this array and the next
+  return error_.ok() ? place : nullptr;
+}
+
+absl::Status Staging::Commit() {
+  committed_ = true;
+  absl::Status status = std::exchange(error_, absl::OkStatus());
+  if (status.ok()) return Flush();
+  flushed_ = used_;
+  return status;
+}
+
+absl::Status Staging::Upload(const void* host, int64_t bytes, void* device) {
+  absl::Status status = Put(host, static_cast<size_t>(bytes), static_cast<unsigned char*>(device));
+  return status.ok() ? Flush() : status;
+}
+
+// What a slot holds may still be on its way to the device: the stream's order keeps these copies behind.
+absl::Status Staging::Download(std::span<const ToHost> copies) {
+  std::vector<std::pair<void*, size_t>> landed;  // in the ring, one behind the other
+  size_t used = 0;
+  const auto land = [&](absl::Status status) {
+    status.Update(device_.Synchronize());
+    const unsigned char* from = ring_;
+    for (const auto& [host, bytes] : landed) {
+      if (status.ok()) std::memcpy(host, from, bytes);
+      from += bytes;
+    }
+    landed.clear();
+    used = 0;
+    return status;
+  };
+  absl::Status status = Flush();
+  for (const ToHost& copy : copies) {
+    size_t bytes = 0;
+    for (size_t at = 0; status.ok() && at < static_cast<size_t>(copy.bytes); at += bytes) {
+      if (used == kSlots * kSlotBytes) status = land(status);
+      if (!status.ok()) break;
+      bytes = std::min(static_cast<size_t>(copy.bytes) - at, kSlots * kSlotBytes - used);
+      status = CudaStatus(cudaMemcpyAsync(ring_ + used, static_cast<const unsigned char*>(copy.device) + at, bytes,
+                                          cudaMemcpyDeviceToHost, device_.stream()),
+                          "copy to the host");
+      landed.emplace_back(static_cast<unsigned char*>(copy.host) + at, bytes);
+      used += bytes;
+    }
+  }
+  status = land(status);
+  if (status.ok()) slot_ = used_ = flushed_ = 0;  // all slots are free
+  return status;
+}
+
+absl::Status Staging::AddBlock(size_t bytes) {
+  const absl::StatusOr<void*> block = device_.Allocate(static_cast<int64_t>(bytes));
+  if (!block.ok()) return block.status();
+  blocks_.push_back(static_cast<unsigned char*>(*block));
+  free_ = blocks_.back();
+  free_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+void Staging::FreeBlocks(size_t kept) {
+  for (; blocks_.size() > kept; blocks_.pop_back()) device_.Free(blocks_.back());
+}
+
+absl::Status Staging::Put(const void* host, size_t bytes, unsigned char* device) {
+  const auto* from = static_cast<const unsigned char*>(host);
+  while (bytes > 0) {
+    absl::Status status = used_ == kSlotBytes ? NextSlot() : absl::OkStatus();
+    if (status.ok() && to_ + (used_ - flushed_) != device) {
+      status = Flush();
+      to_ = device;
+    }
+    if (!status.ok()) return status;
+    const size_t here = std::min(bytes, kSlotBytes - used_);
+    std::memcpy(slot() + used_, from, here);
+    used_ += here;
+    from += here;
+    device += here;
+    bytes -= here;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Staging::NextSlot() {
+  absl::Status status = Flush();
+  if (status.ok()) status = CudaStatus(cudaEventRecord(done_[slot_], device_.stream()), "event record");
+  if (!status.ok()) return status;
+  slot_ = (slot_ + 1) % kSlots;
+  used_ = flushed_ = 0;
+  return CudaStatus(cudaEventSynchronize(done_[slot_]), "wait for a slot");
+}
+
+absl::Status Staging::Flush() {
+  const size_t first = std::exchange(flushed_, used_), bytes = used_ - first;
+  if (bytes == 0) return absl::OkStatus();
+  return CudaStatus(
+      cudaMemcpyAsync(std::exchange(to_, to_ + bytes), slot() + first, bytes, cudaMemcpyHostToDevice, device_.stream()),
+      "copy to the device");
+}
+
+unsigned char* Staging::slot() const { return ring_ + slot_ * kSlotBytes; }
 
 }  // namespace edgewise::cuda

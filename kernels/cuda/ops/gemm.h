@@ -1,4 +1,4 @@
-// Products of many rows. One implementation per build: cuBLASLt, or a plain loop where the device is emulated.
+// Matrix products of many rows. One implementation per build: cuBLASLt, or a plain loop where the device is emulated.
 #ifndef EDGEWISE_KERNELS_CUDA_OPS_GEMM_H_
 #define EDGEWISE_KERNELS_CUDA_OPS_GEMM_H_
 
@@ -25,7 +25,7 @@ struct GemmShape {
   bool bf16 = false;
 };
 
-// How a product of one shape is done. Immutable; for every Gemm on a device of the same kind.
+// The algorithm for products of one shape. Immutable; for every Gemm on a device of the same kind.
 class GemmPlan {
  public:
   virtual ~GemmPlan() = default;
@@ -36,7 +36,7 @@ class Gemm {
   static absl::StatusOr<std::unique_ptr<Gemm>> Create(std::shared_ptr<Device> device);
   virtual ~Gemm() = default;
 
-  // NOT_FOUND: the library has no way to do it whose rows are independent of their number.
+  // NOT_FOUND: no algorithm of the library gives rows that do not depend on the number of rows.
   virtual absl::StatusOr<std::unique_ptr<GemmPlan>> Plan(const GemmShape& shape) = 0;
 
   // y [rows, out] = x [rows, in] W [out, in]^T, or y += with `accumulate`, on the device's stream. W is packed; the

@@ -3,8 +3,8 @@
 // cuBLASLt counts in columns: y [rows, out] in rows is its D [out, rows] with leading dimension y_stride, x is its B
 // [in, rows], W [out, in] its A [in, out], transposed: D = A^T B. So m is `out`, n is `rows`, k is `in`.
 //
-// One algorithm is chosen per shape, for kPlanRows rows, and used for every number of rows: what an element of y sums
-// up in which order is then part of the algorithm (its tile of k, no parts of k summed apart). An algorithm is taken
+// One algorithm is chosen per shape, for kPlanRows rows, and used for every number of rows: the order in which an
+// element of y is summed is part of the algorithm (its tile of k, no parts of k summed apart). An algorithm is taken
 // only if it accepts all of kTriedRows.
 #include <cublasLt.h>
 
@@ -13,6 +13,7 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/ops/gemm.h"
 
 namespace edgewise::cuda {
@@ -22,7 +23,7 @@ constexpr int64_t kPlanRows = 1024;
 constexpr std::array<int64_t, 9> kTriedRows = {1, 2, 3, 17, 64, 129, 1000, 4099, kGemmRows};
 constexpr int kCandidates = 64;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-constexpr uint32_t kAlignment = 16;  // bytes; what Run asks for of every pointer
+constexpr uint32_t kAlignment = 16;  // bytes, of every pointer given to Run
 
 absl::Status LtStatus(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
@@ -98,7 +99,7 @@ struct LtPlan : GemmPlan {
 
 class LtGemm : public Gemm {
  public:
-  LtGemm(std::shared_ptr<Device> device, cublasLtHandle_t handle, DeviceMemory workspace)
+  LtGemm(std::shared_ptr<Device> device, cublasLtHandle_t handle, DeviceArray workspace)
       : device_(std::move(device)), handle_(handle), workspace_(std::move(workspace)) {}
   ~LtGemm() override { cublasLtDestroy(handle_); }
 
@@ -159,14 +160,14 @@ class LtGemm : public Gemm {
 
   const std::shared_ptr<Device> device_;
   const cublasLtHandle_t handle_;
-  const DeviceMemory workspace_;  // of products of this stream, which run one after the other
+  const DeviceArray workspace_;  // of products of this stream, which run one after the other
 };
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Gemm>> Gemm::Create(std::shared_ptr<Device> device) {
   if (absl::Status status = device->Use(); !status.ok()) return status;
-  absl::StatusOr<DeviceMemory> workspace = DeviceMemory::Create(device, kWorkspaceBytes);
+  absl::StatusOr<DeviceArray> workspace = DeviceArray::Create(*device, kWorkspaceBytes);
   if (!workspace.ok()) return workspace.status();
   cublasLtHandle_t handle = nullptr;
   if (absl::Status status = LtStatus(cublasLtCreate(&handle), "start"); !status.ok()) return status;

@@ -12,7 +12,7 @@ namespace {
 constexpr int kColumnsPerBlock = 8;
 constexpr int kThreads = kColumnsPerBlock * kWarpSize;
 
-// What one thread reads of a row of weights at a time: 16 bytes.
+// Weights of a row that one thread reads at a time: 16 bytes.
 template <typename Weight>
 inline constexpr int kRun = 16 / sizeof(Weight);
 
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) GemvKernel(const Weight* weight, Few
   float sum[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    // Rows that are not there repeat the last one.
+    // Rows beyond the last repeat the last one.
     const int64_t row = first + r < few.rows ? first + r : few.rows - 1;
     x_row[r] = few.x + row * few.x_stride;
     sum[r] = 0.0f;
@@ -95,7 +95,7 @@ cudaError_t LaunchGemv(cudaStream_t stream, const Weight* weight, const Few& few
   if (few.rows <= 1) return launch(GemvKernel<Weight, 1, kAligned>, 1);
   if (few.rows <= 2) return launch(GemvKernel<Weight, 2, kAligned>, 2);
   if (few.rows <= 4) return launch(GemvKernel<Weight, 4, kAligned>, 4);
-  // What is read element by element needs more registers.
+  // Reading element by element needs more registers.
   constexpr int kMost = kAligned ? 8 : 4;
   return launch(GemvKernel<Weight, kMost, kAligned>, kMost);
 }

@@ -11,7 +11,7 @@
 
 namespace edgewise::cuda {
 
-// W and what follows the product, in device memory.
+// W, bias and activation; pointers are to device memory.
 struct GemvWeights {
   const void* weight = nullptr;  // [out, in_padded], zeros beyond `in`, 16-byte aligned; float or bf16
   const float* bias = nullptr;   // [out] or null

@@ -11,29 +11,29 @@
 namespace edgewise::cuda {
 namespace {
 
-constexpr int64_t kMostPadded = int64_t{1} << 22;  // floats of y in scratch, if that is more than a few rows
+constexpr int64_t kMostPadded = int64_t{1} << 22;  // floats of y in scratch, but at least 64 rows
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// Of one product.
+// Rows of one product at most.
 int64_t MostRows(const CudaLinearWeights& w) {
   return w.out == w.out_padded ? kGemmRows : std::clamp<int64_t>(kMostPadded / w.out_padded, 64, kGemmRows);
 }
 
-// Whether Gemm takes the matrix as it lies.
+// Whether Gemm takes the matrix where it lies.
 bool Whole(ConstMatrix m) {
   return (reinterpret_cast<uintptr_t>(m.data) | static_cast<uintptr_t>(m.stride) * sizeof(float)) % 16 == 0;
 }
 
 template <typename T, typename Convert>
-absl::StatusOr<DeviceMemory> CopyPadded(const std::shared_ptr<Device>& device, std::span<const float> weight,
-                                        const CudaLinearWeights& w, const Convert& convert) {
+absl::StatusOr<DeviceArray> CopyPadded(Device& device, std::span<const float> weight, const CudaLinearWeights& w,
+                                       const Convert& convert) {
   std::vector<T> padded(static_cast<size_t>(w.out_padded * w.in_padded), convert(0.0f));
   for (int64_t o = 0; o < w.out; ++o) {
     std::transform(weight.begin() + o * w.in, weight.begin() + (o + 1) * w.in, padded.begin() + o * w.in_padded,
                    convert);
   }
-  return DeviceMemory::Copy(device, std::span<const T>(padded));
+  return DeviceArray::Copy(device, std::span<const T>(padded));
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<LinearProducts>> LinearProducts::Create(std::shar
 }
 
 LinearProducts::LinearProducts(std::shared_ptr<Device> device, std::unique_ptr<Gemm> gemm, bool bf16)
-    : device_(std::move(device)), gemm_(std::move(gemm)), bf16_(bf16), x_(*device_), y_(*device_), wide_(*device_) {}
+    : device_(std::move(device)), gemm_(std::move(gemm)), bf16_(bf16) {}
 
 absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span<const float> weight,
                                                                        std::span<const float> bias, int64_t out,
@@ -62,12 +62,12 @@ absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span
   weights->bf16 = bf16_;
   weights->activation = activation;
 
-  absl::StatusOr<DeviceMemory> matrix =
-      bf16_ ? CopyPadded<__nv_bfloat16>(device_, weight, *weights, [](float v) { return __float2bfloat16_rn(v); })
-            : CopyPadded<float>(device_, weight, *weights, [](float v) { return v; });
+  absl::StatusOr<DeviceArray> matrix =
+      bf16_ ? CopyPadded<__nv_bfloat16>(*device_, weight, *weights, [](float v) { return __float2bfloat16_rn(v); })
+            : CopyPadded<float>(*device_, weight, *weights, [](float v) { return v; });
   if (!matrix.ok()) return matrix.status();
   weights->weight = *std::move(matrix);
-  absl::StatusOr<DeviceMemory> vector = DeviceMemory::Copy(device_, bias);
+  absl::StatusOr<DeviceArray> vector = DeviceArray::Copy(*device_, bias);
   if (!vector.ok()) return vector.status();
   weights->bias = *std::move(vector);
   absl::StatusOr<std::unique_ptr<GemmPlan>> plan = gemm_->Plan({weights->out_padded, weights->in_padded, bf16_});
@@ -82,17 +82,9 @@ absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span
   if (weights->out != weights->out_padded) {
     y_bytes_ = std::max(y_bytes_, MostRows(*weights) * weights->out_padded * of_float);
   }
-  // What has an activation is the first product of a feed-forward, but for a classifier's.
+  // A product with an activation is the first of a feed-forward, or of a classifier.
   if (activation != Activation::kNone) wide_bytes_ = std::max(wide_bytes_, kGemmRows * weights->out_padded * of_float);
   return weights;
-}
-
-absl::Status LinearProducts::Reserve() {
-  for (const auto& [scratch, bytes] : {std::pair(&x_, x_bytes_), {&y_, y_bytes_}, {&wide_, wide_bytes_}}) {
-    if (bytes == 0) continue;
-    if (absl::Status status = scratch->Get(bytes).status(); !status.ok()) return status;
-  }
-  return absl::OkStatus();
 }
 
 absl::Status LinearProducts::Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) {
@@ -111,25 +103,29 @@ absl::Status LinearProducts::Run(const LinearWeights& weights, ConstMatrix x, Ma
 
 absl::Status LinearProducts::RunMany(const CudaLinearWeights& w, ConstMatrix x, Matrix y, bool accumulate) {
   const cudaStream_t stream = device_->stream();
-  // What Gemm cannot read or write where it lies goes through scratch, with the same sums.
+  // Matrices that Gemm cannot read or write where they lie go through scratch, with the same sums.
+  DeviceArray packed, padded;
   const void* source = x.data;
   int64_t source_stride = x.stride;
   if (w.bf16 || w.in != w.in_padded || !Whole(x)) {
     const int64_t bytes = w.bf16 ? sizeof(__nv_bfloat16) : sizeof(float);
-    absl::StatusOr<void*> packed = x_.Get(x.rows * w.in_padded * bytes);
-    if (!packed.ok()) return packed.status();
-    const cudaError_t error = w.bf16 ? PadRoundRows(stream, x, static_cast<__nv_bfloat16*>(*packed), w.in_padded)
-                                     : PadRows(stream, x, static_cast<float*>(*packed), w.in_padded);
+    absl::StatusOr<DeviceArray> scratch = DeviceArray::Create(*device_, x.rows * w.in_padded * bytes);
+    if (!scratch.ok()) return scratch.status();
+    packed = *std::move(scratch);
+    const cudaError_t error = w.bf16 ? PadRoundRows(stream, x, packed.as<__nv_bfloat16>(), w.in_padded)
+                                     : PadRows(stream, x, packed.as<float>(), w.in_padded);
     if (error != cudaSuccess) return CudaStatus(error, "packing of rows");
-    source = *packed;
+    source = packed.data();
     source_stride = w.in_padded;
   }
   const bool direct = w.out == w.out_padded && Whole(y);
   Matrix product = y;
   if (!direct) {
-    absl::StatusOr<void*> padded = y_.Get(x.rows * w.out_padded * static_cast<int64_t>(sizeof(float)));
-    if (!padded.ok()) return padded.status();
-    product = Matrix(static_cast<float*>(*padded), x.rows, w.out, w.out_padded);
+    absl::StatusOr<DeviceArray> scratch =
+        DeviceArray::Create(*device_, x.rows * w.out_padded * static_cast<int64_t>(sizeof(float)));
+    if (!scratch.ok()) return scratch.status();
+    padded = *std::move(scratch);
+    product = Matrix(padded.as<float>(), x.rows, w.out, w.out_padded);
   }
   absl::Status status = gemm_->Run(*w.plan, w.weight.data(), source, source_stride, x.rows, product.data,
                                    product.stride, accumulate && direct);
@@ -144,12 +140,12 @@ absl::Status LinearProducts::RunMany(const CudaLinearWeights& w, ConstMatrix x, 
 absl::Status LinearProducts::FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
                                          Phase phase) {
   const auto& w = static_cast<const CudaLinearWeights&>(up);
-  absl::StatusOr<void*> scratch =
-      wide_.Get(std::min(x.rows, kGemmRows) * w.out_padded * static_cast<int64_t>(sizeof(float)));
+  const absl::StatusOr<DeviceArray> scratch =
+      DeviceArray::Create(*device_, std::min(x.rows, kGemmRows) * w.out_padded * static_cast<int64_t>(sizeof(float)));
   if (!scratch.ok()) return scratch.status();
   for (int64_t first = 0; first < x.rows; first += kGemmRows) {
     const int64_t rows = std::min(kGemmRows, x.rows - first);
-    const Matrix wide(static_cast<float*>(*scratch), rows, w.out, w.out_padded);
+    const Matrix wide(scratch->as<float>(), rows, w.out, w.out_padded);
     absl::Status status = Run(up, x.Rows(first, rows), wide, false, phase);
     if (status.ok()) status = Run(down, wide, y.Rows(first, rows), true, phase);
     if (!status.ok()) return status;

@@ -13,7 +13,7 @@ namespace edgewise::cuda {
 inline constexpr int kMembershipIn = 8;
 inline constexpr int kMembershipOut = 64;
 
-// What a head has of its own, in device memory.
+// The weights of one head, in device memory.
 struct MembershipHead {
   const float* clusters;      // [d, k]
   const float* cluster_bias;  // [k]

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/ops/membership_kernel.h"
 #include "kernels/membership_fold.h"
 
@@ -14,9 +15,9 @@ struct CudaMembershipWeights : public MembershipWeights {
   int32_t rank() const override { return rank_; }
 
   int32_t num_heads = 0, head_dim = 0, num_clusters = 0, rank_ = 0;
-  DeviceMemory data;           // all weights, one behind the other
-  size_t hidden_bias = 0;      // floats from the start of data; `hidden` is there
-  DeviceMemory head_pointers;  // MembershipHead [heads]
+  DeviceArray data;           // all weights, one behind the other
+  size_t hidden_bias = 0;     // floats from the start of data; `hidden` is there
+  DeviceArray head_pointers;  // MembershipHead [heads]
 };
 
 size_t Padded(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -89,7 +90,7 @@ absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(const std:
     }
     places.push_back(place);
   }
-  absl::StatusOr<DeviceMemory> data = DeviceMemory::Copy(device, packer.floats());
+  absl::StatusOr<DeviceArray> data = DeviceArray::Copy(*device, packer.floats());
   if (!data.ok()) return data.status();
   weights->data = *std::move(data);
 
@@ -99,7 +100,7 @@ absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(const std:
     heads.push_back({base + place.clusters, base + place.bias, base + place.query, base + place.key,
                      place.semidefinite ? nullptr : base + place.column_sums});
   }
-  absl::StatusOr<DeviceMemory> pointers = DeviceMemory::Copy(device, std::span<const MembershipHead>(heads));
+  absl::StatusOr<DeviceArray> pointers = DeviceArray::Copy(*device, std::span<const MembershipHead>(heads));
   if (!pointers.ok()) return pointers.status();
   weights->head_pointers = *std::move(pointers);
   return weights;

@@ -1,6 +1,11 @@
-// A block has kTokens rows of one side of one head and takes them through three products: hidden, clusters, factor.
-// Rows stay in shared memory, transposed; weights stream through it in panels. A thread has 4 outputs of 4 tokens.
-// Every element is one chain of multiply-adds over `in`, so that neither the rows beside it nor kTokens change a bit.
+// Memberships. A block has kTokens rows of one side (queries or keys) of one head:
+//   1. LoadTokens copies the rows to shared memory, transposed.
+//   2. Multiply by `hidden`, with relu.
+//   3. Multiply by the head's clusters, with sigmoid.
+//   4. Multiply by the head's factor: the memberships.
+//   5. The bounds of the rows are added up.
+// Weights stream through shared memory in panels. A thread has 4 outputs of 4 tokens. Every element is one chain of
+// multiply-adds over `in`, so that neither the rows beside it nor kTokens change a bit.
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device/launch.h"
@@ -22,7 +27,7 @@ __host__ __device__ constexpr int Padded(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// What a thread has of a tile: outputs out..out + 3 of tokens token..token + 3.
+// A thread's part of a tile: outputs out..out + 3 of tokens token..token + 3.
 struct Sums {
   float at[4][4];  // [token][out]
 };
@@ -83,7 +88,7 @@ __device__ inline void Multiply(const float* in, int in_rows, const float* weigh
 
 __device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// activation(sums + bias) into rows [limit][kTokens] of shared memory; outputs beyond `limit` are nobody's.
+// activation(sums + bias) into rows [limit][kTokens] of shared memory; outputs beyond `limit` are dropped.
 template <int kTokens, typename Activation>
 __device__ inline void Keep(const Sums& sums, const float* bias, int out, int limit, float* rows,
                             const Activation& activation) {
@@ -99,7 +104,7 @@ __device__ inline void Keep(const Sums& sums, const float* bias, int out, int li
   }
 }
 
-// z [kTokens, d] of a block, transposed, with zeros for tokens and columns that are not there.
+// Loads z [kTokens, d] of a block, transposed, with zeros for tokens and columns beyond the last.
 template <int kTokens>
 __device__ inline void LoadTokens(const float* z, int64_t stride, int tokens, int d, float* rows) {
   constexpr int kStep = ThreadsFor(kTokens) / kTokens;

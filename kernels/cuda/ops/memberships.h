@@ -1,5 +1,5 @@
-// PrepareMemberships and ComputeMemberships of Backend. Float32 in every precision: the edges drawn must not depend on
-// it.
+// PrepareMemberships and ComputeMemberships of Backend, in float32 in every precision: drawn edges must not depend on
+// the precision.
 #ifndef EDGEWISE_KERNELS_CUDA_OPS_MEMBERSHIPS_H_
 #define EDGEWISE_KERNELS_CUDA_OPS_MEMBERSHIPS_H_
 
@@ -12,7 +12,7 @@
 
 namespace edgewise::cuda {
 
-// Done when it returns.
+// Finished when the call returns.
 absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(const std::shared_ptr<Device>& device,
                                                                       const MembershipParameters& parameters);
 

@@ -1,8 +1,8 @@
-// Kernels that go row by row: all of a model that is neither a product nor attention. Each function enqueues on
-// `stream` and returns the launch's error. Matrices and index arrays are in device memory; what an operation means is
-// said at Backend's function of the same name (kernels/backend.h).
+// Kernels that go row by row: the operations of a model that are neither products nor attention. Each function enqueues
+// on `stream` and returns the launch's error. Matrices and index arrays are in device memory. Backend's function of the
+// same name (kernels/backend.h) says what an operation computes.
 //
-// A row's result does not depend on where the row lies or on how many rows there are.
+// A row's result depends neither on where the row lies nor on the number of rows.
 #ifndef EDGEWISE_KERNELS_CUDA_OPS_ROWS_H_
 #define EDGEWISE_KERNELS_CUDA_OPS_ROWS_H_
 
@@ -16,7 +16,7 @@
 
 namespace edgewise::cuda {
 
-// position.data null: none, and `positions` is not read. y [rows, hidden].
+// position.data null: no positions are added, and `positions` is not read. y [rows, hidden].
 cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, const int32_t* token_ids,
                   const int32_t* positions, Matrix y);
 

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <cstring>
-#include <source_location>
 #include <type_traits>
 
 #define EMULATOR_TEXT_OF(x) #x
@@ -71,7 +70,14 @@ inline constexpr int warpSize = 32;
 
 namespace emulator {
 
-using Where = std::source_location;
+struct Where {  // a std::source_location, which the clang 14 of `./dev lint` lacks
+  const char* file;
+  int line;
+  static constexpr Where current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+  bool operator==(const Where&) const = default;
+};
 
 inline constinit unsigned char* dynamic_shared = nullptr;
 inline unsigned char* DynamicShared() { return dynamic_shared; }

@@ -7,9 +7,10 @@
 //
 // What that shows: wrong indices, wrong results, barriers and collectives that not all threads reach, reads of shared
 // memory that nothing wrote, leaks; under AddressSanitizer accesses outside allocations; and missing barriers, as
-// results that depend on the order of threads (SetOrder). What it cannot show: races between threads that the orders
-// tried do not reorder, the memory model, time, registers, limits of static shared memory, kernels that read memory of
-// the host, work that runs later than the host thinks.
+// results that depend on the order of threads (SetOrder); and a host that writes to pinned memory, or reads from it,
+// before it has waited for the copy. What it cannot show: races between threads that the orders tried do not reorder,
+// the memory model, time, registers, limits of static shared memory, kernels that read memory of the host, other work
+// that runs later than the host thinks, gaps in the memory pool.
 //
 // Misuse (see collectives.cc, memory.cc and streams.cc) is reported on stderr and ends the process.
 //
@@ -44,14 +45,11 @@ void SetOrder(Order order);
 // negative: never, and all is well again.
 void FailAfter(int64_t launches);
 
-// Allocations of device memory beyond so many bytes in all fail with cudaErrorMemoryAllocation.
+// Where the driver would have to give more device memory than so many bytes, calls fail with
+// cudaErrorMemoryAllocation. The pool takes 2 MB at a time.
 void SetMemoryLimit(size_t bytes);
-
-// For what cuts allocations into blocks: a block begins and holds what new memory holds; no one may touch what lies
-// between `bytes` and `whole`, at least 64 more. Or it ends, and what it held is lost. A write behind it ends the
-// process then.
-void MarkTaken(void* block, size_t bytes, size_t whole);
-void MarkFree(void* block, size_t whole);
+// Whether the device has memory pools.
+void SetPools(bool pools);
 
 uint64_t launches();  // made since the process began
 uint64_t calls();     // of the runtime API, likewise
@@ -68,7 +66,7 @@ struct Taken {
 };
 Taken TakenSoFar();
 size_t LiveAllocations();  // of device memory
-size_t LiveBytes();        // of device memory
+size_t LiveBytes();        // that the driver gave, to the pool or outside it
 
 }  // namespace emulator
 

@@ -10,8 +10,6 @@
 #include "tests/cuda/emulator/runtime_state.h"
 #include "tests/cuda/emulator/scheduler.h"
 
-struct CUmemPoolHandle_st {};
-
 namespace emulator {
 namespace {
 
@@ -118,6 +116,7 @@ void FailAfter(int64_t launches) {
   const std::lock_guard lock(TheDevice().mutex);
   TheDevice().launches_left = launches;
   TheDevice().lost = false;
+  TheDevice().flights.clear();
 }
 
 }  // namespace emulator
@@ -239,7 +238,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       *value = static_cast<int>(properties.sharedMemPerBlockOptin);
       break;
     case cudaDevAttrMemoryPoolsSupported:
-      *value = 1;
+      *value = emulator::TheDevice().pools;
       break;
     default:
       return cudaErrorInvalidValue;
@@ -250,7 +249,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceSynchronize() {
   return Call([](Device& d) {
     emulator::AwaitGrid(d, "cudaDeviceSynchronize");
-    return cudaSuccess;
+    return emulator::Wait(d, std::nullopt), cudaSuccess;
   });
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
@@ -261,13 +260,3 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
     return cudaSuccess;
   });
 }
-
-cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
-  return Call([&](Device&) {
-    static CUmemPoolHandle_st the_pool;
-    *pool = &the_pool;
-    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
-  });
-}
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSetDevice(0); }
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSetDevice(0); }

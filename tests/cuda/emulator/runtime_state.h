@@ -8,13 +8,35 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "tests/cuda/emulator/cuda_runtime.h"
 #include "tests/cuda/emulator/emulator.h"
 
 namespace emulator {
+
+struct Allocation {
+  size_t bytes;
+  bool pooled = false;
+  cudaStream_t stream = nullptr;  // of pooled memory
+};
+
+struct Pool {
+  size_t reserved = 0, used = 0;  // bytes taken from the driver, and of them those of allocations
+  uint64_t threshold = 0;         // so much of the rest stays when the host waits
+};
+
+// A copy from or to pinned memory that the host has not waited for.
+struct Flight {
+  cudaStream_t stream;
+  uint64_t number;  // among all
+  char* host;
+  std::vector<char> bytes;  // read there, or to be written there
+  bool to_host;
+};
 
 struct Device {
   Device();  // as the environment says
@@ -31,11 +53,14 @@ struct Device {
   bool guarded = false;  // host code that touches device memory ends the process
   int unguarded = 0;     // how many reasons there are why it can be touched now
   size_t memory = size_t{16} << 30;
-  size_t used = 0;
-  std::map<const char*, size_t> allocations;       // of device memory: bytes by address
-  std::map<const char*, size_t> blocks;            // parts of allocations that are in use (MarkTaken), likewise
-  std::map<const char*, size_t> host_allocations;  // pinned
-  std::map<const void*, int> shared_limits;        // of kernels that asked for more
+  size_t used = 0;  // what the driver gave: to the pool, and outside it
+  bool pools = true;
+  Pool pool;
+  std::map<const char*, Allocation> allocations;       // of device memory, by address
+  std::map<const char*, Allocation> host_allocations;  // pinned
+  uint64_t enqueued = 0;                               // flights so far
+  std::vector<Flight> flights;                         // oldest first
+  std::map<const void*, int> shared_limits;            // of kernels that asked for more
   std::set<cudaStream_t> streams;
   std::set<cudaEvent_t> events;
   Taken taken;
@@ -61,6 +86,9 @@ cudaError_t Call(F f) {
 void AwaitGrid(Device& d, const char* call);
 
 void CheckStream(Device& d, cudaStream_t stream);
+
+// The host has waited for the flights of a stream, or of all, up to number `until`.
+void Wait(Device& d, std::optional<cudaStream_t> stream, uint64_t until = ~uint64_t{0});
 
 // While one lives, guarded device memory can be touched.
 class Unguarded {

@@ -97,7 +97,7 @@ void Fail(const char* format, ...) {
 std::string Text(const Place& place) {
   char mask[32] = "";
   if (place.mask != 0) std::snprintf(mask, sizeof(mask), " (mask %08x)", place.mask);
-  return std::string(place.name) + mask + " at " + place.where.file_name() + ":" + std::to_string(place.where.line());
+  return std::string(place.name) + mask + " at " + place.where.file + ":" + std::to_string(place.where.line);
 }
 
 namespace {

@@ -32,10 +32,7 @@ struct Place {
   int width;
   unsigned mask;
   Where where;
-  bool operator==(const Place& other) const {
-    return name == other.name && width == other.width && mask == other.mask && where.line() == other.where.line() &&
-           where.file_name() == other.where.file_name();
-  }
+  bool operator==(const Place&) const = default;
 };
 std::string Text(const Place& place);
 

@@ -1,0 +1,106 @@
+// Dense heads in the tile kernel: items over all keys of a sequence, whose drawn or given edges are mask bits.
+#ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_DENSE_CUH_
+#define EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_DENSE_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/draw_fragment.cuh"
+#include "kernels/cuda/attention/tiles_item.cuh"
+#include "kernels/cuda/device/launch.h"
+
+namespace edgewise::cuda {
+
+// As ListedItems (tiles_item.cuh), but a query attends only to the keys that Next says. One object a warp.
+class DenseItems {
+ public:
+  static constexpr bool kMasked = true;
+  template <int>
+  static int64_t Count(const DeviceCall& call) {
+    return call.num_dense_items;
+  }
+  template <int>
+  __device__ static TileItem Get(const DeviceCall& call) {
+    const RowItem& item = call.dense_items[blockIdx.x];
+    return {item.problem, item.head, item.first_query, item.queries, call.problems[item.problem].tokens};
+  }
+  __device__ static bool Skip(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item) {
+    return problem.kind == PatternKind::kDrawn && !IsDenseHead(call, problem, item.head);
+  }
+
+  __device__ DenseItems(const DeviceCall& call, const TileItem& item, int warp)
+      : problem_(call.problems[item.problem]),
+        drawn_(problem_.kind == PatternKind::kDrawn),
+        lane_(static_cast<int>(threadIdx.x) % kWarpSize),
+        first_row_(warp * kWarpQueries),
+        rows_{item.problem, item.head, item.first_query + first_row_, 1,
+              max(0, min(item.queries - first_row_, kWarpQueries))},
+        draw_(call, rows_) {
+    const int row = lane_ / 2;
+    if (drawn_ || row >= rows_.rows) return;
+    const int64_t* offsets = GivenRow(problem_, rows_.head, rows_.first_query + row);
+    next_ = offsets[0] + lane_ % 2;
+    end_ = offsets[1];
+  }
+
+  // Sets lists.edges of the warp's rows. Tiles come in ascending order; a block barrier lies between two.
+  __device__ void Next(int tile, TileLists& lists) {
+    uint64_t* words = lists.edges + first_row_;
+    if (drawn_) {
+      Draw(tile * kTileKeys, words);
+    } else {
+      Read(tile * kTileKeys, words);
+    }
+    __syncwarp(kWholeWarp);
+    if (lane_ < kWarpQueries) edges_ += __popcll(words[lane_]);
+  }
+
+  // Sets the limits of the warp's rows to their edges, and adds those to what a drawn head reports.
+  __device__ void Finish(const DeviceCall& call, TileLists& lists) const {
+    if (lane_ < kWarpQueries) lists.limits[first_row_ + lane_] = edges_;
+    __syncwarp(kWholeWarp);
+    int sum = edges_;
+    for (int step = kWarpSize / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
+    const int isolated = __popc(__ballot_sync(kWholeWarp, lane_ < rows_.rows && edges_ == 0));
+    if (lane_ != 0 || !drawn_) return;
+    DeviceHeadCounts& counts = call.counts[problem_.count + rows_.head];
+    if (sum > 0) atomicAdd(&counts.edges, static_cast<unsigned long long>(sum));
+    if (isolated > 0) atomicAdd(&counts.isolated, static_cast<unsigned long long>(isolated));
+  }
+
+ private:
+  __device__ void Draw(int32_t first_key, uint64_t* words) const {
+    const uint32_t edges = draw_.Next(first_key);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t word = KeysOf(edges >> (16 * half) & 0xFFFFu, lane_ % 4);
+      if (lane_ % 4 == 0) words[lane_ / 4 + 8 * half] = word;
+    }
+  }
+
+  // Two threads read a row's keys, by turns.
+  __device__ void Read(int32_t first_key, uint64_t* words) {
+    uint64_t word = 0;
+    for (; next_ < end_; next_ += 2) {
+      const int32_t key = problem_.given_keys[next_] - first_key;
+      if (key >= kTileKeys) break;
+      word |= uint64_t{1} << key;
+    }
+    word |= __shfl_xor_sync(kWholeWarp, word, 1);
+    if (lane_ % 2 == 0) words[lane_ / 2] = word;
+  }
+
+  const DeviceProblem& problem_;
+  const bool drawn_;
+  const int lane_, first_row_;
+  const FragmentRows rows_;
+  const FragmentDraw draw_;
+  int64_t next_ = 0, end_ = 0;  // of the thread's given edges
+  int edges_ = 0;               // of row `lane`
+};
+
+}  // namespace edgewise::cuda
+
+#endif  // EDGEWISE_KERNELS_CUDA_ATTENTION_TILES_DENSE_CUH_

@@ -1,0 +1,23 @@
+// Models from files.
+#ifndef EDGEWISE_MODEL_LOAD_H_
+#define EDGEWISE_MODEL_LOAD_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "model/model.h"
+
+namespace edgewise {
+
+// Loads <directory>/config.json and model.safetensors onto `backend`, which must outlive the model, runs a self-test
+// and reserves the memory of a full wave. INVALID_ARGUMENT: a file says something that is not allowed; the message
+// names field or tensor, what was found and what was expected. NOT_FOUND: a file is missing. RESOURCE_EXHAUSTED: no
+// memory. Must not run while another thread uses the backend.
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend,
+                                                 AttentionKinds kinds = Kinds());
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_LOAD_H_

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Clang's checks of the C++ sources: its thread-safety analysis of every file of the product that can see a mutex, and
+clang-tidy (.clang-tidy) on the files that have changed. Prints what is wrong, and fails where something is.
+
+Reads the compile commands of a configured build, whose generated headers must be there: `./dev lint` sees to both."""
+import argparse
+import concurrent.futures
+import functools
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PRODUCT = ("kernels", "text", "model", "server", "client", "selfcheck")
+# Beyond so many files clang-tidy takes longer than the tests; the files that changed last are checked.
+MOST_TIDY = 12
+LAST = ("-1", "-m", "--first-parent")  # the last commit; of a merge, all that it brought
+MUTEX = "absl/synchronization/mutex.h"
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+def commands(build):
+    """The words of each source's compile command, as clang takes them: {path from the root: [word]}. Of a source that is
+    compiled twice the last counts: of the CUDA sources that is the one for the emulator. nvcc's commands are left out."""
+    found = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        path = pathlib.Path(entry["file"])
+        words = shlex.split(entry["command"])
+        if not path.is_relative_to(ROOT) or any(word.endswith("nvcc") for word in words):
+            continue
+        start = next(i for i, word in enumerate(words) if word.startswith("-"))
+        kept, skip = [], False
+        for word, following in zip(words[start:], [*words[start + 1:], ""]):
+            pair = word == "-o" or (word == "-include" and "cmake_pch" in following)  # g++'s precompiled headers
+            if not pair and not skip and not word.startswith("-W"):
+                kept.append(word)
+            skip = pair
+        found[path.relative_to(ROOT).as_posix()] = kept
+    return found
+
+
+@functools.cache
+def sees_mutex(path):
+    """Whether a file includes the header of mutexes, itself or through other files of the repository."""
+    text = (ROOT / path).read_text()
+    return any(include == MUTEX or ((ROOT / include).is_file() and sees_mutex(include))
+               for include in INCLUDE.findall(text))
+
+
+def git(*arguments):
+    """The lines that git prints; none where it fails."""
+    done = subprocess.run(["git", *arguments], cwd=ROOT, text=True, capture_output=True, check=False)
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def changed():
+    """Files that differ from the main branch, the latest change first; on the main branch itself those of the last
+    commit."""
+    paths = [line[3:] for line in git("status", "--porcelain", "--no-renames", "--untracked-files=all")]
+    for main in ("origin/main", "main"):
+        base = git("merge-base", "HEAD", main)
+        if base:
+            since = [f"{base[0]}..HEAD"] if base != git("rev-parse", "HEAD") else LAST
+            return [*paths, *git("log", "--format=", "--name-only", *since)]
+    return [*paths, *git("log", "--format=", "--name-only", *LAST)]
+
+
+def tidy_files(known):
+    """The sources that clang-tidy should look at: those that changed, and those beside a header that changed."""
+    sources = (re.sub(r"\.h$", ".cc", path) for path in changed())
+    return [path for path in dict.fromkeys(sources) if path in known and (ROOT / path).is_file()]
+
+
+def run_all(title, jobs, files, command):
+    """Runs a command for every file. Whether all went well."""
+    start = time.monotonic()
+
+    def run(path):
+        done = subprocess.run(command(path), cwd=ROOT, text=True, capture_output=True, check=False)
+        return path, done.returncode, done.stdout or done.stderr
+
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for path, code, output in pool.map(run, files):
+            if code != 0:
+                failed += 1
+                print(f"{title}: {path}\n{output}", flush=True)
+    print(f"{title}: {failed} of {len(files)} files fail ({time.monotonic() - start:.0f} s)", flush=True)
+    return failed == 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="the folder of the build")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="files at a time")
+    parser.add_argument("--all", action="store_true", help="clang-tidy on every source of the product")
+    arguments = parser.parse_args()
+    known = commands(arguments.build.resolve())
+    product = [path for path in known if path.split("/")[0] in PRODUCT]
+
+    ok = run_all("thread safety", arguments.jobs, [path for path in product if sees_mutex(path)],
+                 lambda path: ["clang++", *known[path], "-fsyntax-only", "-Wno-everything",
+                               "-Werror=thread-safety"])
+    files = product if arguments.all else tidy_files(known)
+    if len(files) > MOST_TIDY and not arguments.all:
+        print(f"clang-tidy: of {len(files)} changed files the {MOST_TIDY} that changed last; --all: of every source")
+        files = files[:MOST_TIDY]
+    ok &= run_all("clang-tidy", arguments.jobs, files,
+                  lambda path: ["clang-tidy", "--quiet", path, "--", *known[path], "-w"])
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
