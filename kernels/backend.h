@@ -16,7 +16,8 @@
 namespace edgewise {
 
 // The phase that a matrix product belongs to. A row's result is the same for any number of rows of the same phase. The
-// two phases may round differently, by at most 1e-6 of the largest sum of products, also where GELU is nearly zero.
+// two phases may round differently on a GPU, by at most 1e-6 of the largest sum of products, also where GELU is nearly
+// zero; on the CPU they are one.
 enum class Phase {
   kPrefill,  // rows of whole sequences
   kDecode    // one new token per sequence: bound by reading the weights

@@ -23,18 +23,6 @@ constexpr size_t kAlignment = 64;
 constexpr int64_t kRowsPerItem = 64;  // of the row-wise loops
 constexpr int kMaxThreads = 1024;
 
-Epilogue EpilogueOf(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return Epilogue::kRelu;
-    case Activation::kGelu:
-      return Epilogue::kGelu;
-    case Activation::kNone:
-      break;
-  }
-  return Epilogue::kNone;
-}
-
 struct CpuLedger : EdgeLedger {
   explicit CpuLedger(uint64_t edges) : remaining(edges) {}
   uint64_t remaining;
@@ -43,10 +31,7 @@ struct CpuLedger : EdgeLedger {
 class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, int num_threads)
-      : kernels_(KernelsFor(isa)),
-        pool_(num_threads),
-        linear_scratch_(static_cast<size_t>(num_threads)),
-        device_(absl::StrCat("cpu/", IsaName(isa), "/fp32")) {}
+      : kernels_(KernelsFor(isa)), pool_(num_threads), device_(absl::StrCat("cpu/", IsaName(isa), "/fp32")) {}
 
   const std::string& device() const override { return device_; }
 
@@ -77,33 +62,17 @@ class CpuBackend : public Backend {
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                std::span<const float> bias, int64_t out, int64_t in,
                                                                Activation activation) override {
-    auto block = LinearBlock::Create(weight, bias, out, in, EpilogueOf(activation));
-    if (!block.ok()) return block.status();
-    return std::make_unique<CpuLinearWeights>(*std::move(block));
+    return CpuLinear::Create(kernels_, weight, bias, out, in, activation);
   }
 
-  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) override {
-    const LinearBlock& block = *static_cast<const CpuLinearWeights&>(weights).block;
-    if (phase == Phase::kDecode) {
-      CpuGemv(kernels_, pool_, linear_scratch_, block, x, y, accumulate);
-    } else {
-      CpuLinear(pool_, linear_scratch_, block, x, y, accumulate);
-    }
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase) override {
+    static_cast<const CpuLinear&>(weights).Run(pool_, x, y, accumulate);
     return absl::OkStatus();
   }
 
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
-                           Phase phase) override {
-    const LinearBlock& first = *static_cast<const CpuLinearWeights&>(up).block;
-    const LinearBlock& second = *static_cast<const CpuLinearWeights&>(down).block;
-    if (phase == Phase::kPrefill) {
-      CpuFeedForward(pool_, linear_scratch_, first, second, x, y);
-      return absl::OkStatus();
-    }
-    wide_.resize(static_cast<size_t>(x.rows * first.out()));
-    const Matrix wide(wide_.data(), x.rows, first.out());
-    CpuGemv(kernels_, pool_, linear_scratch_, first, x, wide, false);
-    CpuGemv(kernels_, pool_, linear_scratch_, second, wide, y, true);
+                           Phase) override {
+    CpuFeedForward(pool_, static_cast<const CpuLinear&>(up), static_cast<const CpuLinear&>(down), x, y, scratch_);
     return absl::OkStatus();
   }
 
@@ -123,18 +92,7 @@ class CpuBackend : public Backend {
   }
 
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
-    ForRows(x.rows, [&](int64_t r) {
-      const float* in = x.row(r);
-      float* out = y.row(r);
-      double mean = 0.0, variance = 0.0;
-      for (int64_t c = 0; c < x.columns; ++c) mean += in[c];
-      mean /= static_cast<double>(x.columns);
-      for (int64_t c = 0; c < x.columns; ++c) variance += (in[c] - mean) * (in[c] - mean);
-      variance /= static_cast<double>(x.columns);
-      const float scale = static_cast<float>(1.0 / std::sqrt(variance + epsilon));
-      const float center = static_cast<float>(mean);
-      for (int64_t c = 0; c < x.columns; ++c) out[c] = (in[c] - center) * scale * weight[c] + bias[c];
-    });
+    ForRows(x.rows, [&](int64_t r) { kernels_.layer_norm(x.row(r), weight, bias, epsilon, x.columns, y.row(r)); });
     return absl::OkStatus();
   }
 
@@ -172,12 +130,12 @@ class CpuBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) override {
-    return CpuMembershipWeights::Create(parameters);
+    return CpuMembershipWeights::Create(kernels_, parameters);
   }
 
   absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                   const Memberships& out) override {
-    static_cast<const CpuMembershipWeights&>(weights).Run(pool_, linear_scratch_, q, k, out);
+    static_cast<const CpuMembershipWeights&>(weights).Run(pool_, scratch_, q, k, out);
     return absl::OkStatus();
   }
 
@@ -222,8 +180,7 @@ class CpuBackend : public Backend {
   const CpuKernels& kernels_;
   ThreadPool pool_;
   AttentionScratch attention_scratch_;
-  std::vector<LinearScratch> linear_scratch_;  // [threads of the pool]
-  std::vector<float> wide_;                    // of FeedForward in phase decode
+  std::vector<float> scratch_;  // of the operation that runs
   const std::string device_;
 };
 
@@ -240,7 +197,6 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& 
   }
   absl::StatusOr<Isa> isa = SelectIsa(options.isa);
   if (!isa.ok()) return isa.status();
-  LimitLinearIsa(*isa);
   const int threads = options.num_threads > 0 ? options.num_threads
                                               : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return std::make_unique<CpuBackend>(*isa, threads);

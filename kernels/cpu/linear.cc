@@ -1,12 +1,7 @@
 #include "kernels/cpu/linear.h"
 
-#include <omp.h>
-
 #include <algorithm>
-#include <cstring>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <unordered_map>
-#include <vector>
+#include <cstdlib>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -14,221 +9,104 @@
 namespace edgewise {
 namespace {
 
-using dnnl::memory;
-
-const dnnl::engine& Engine() {
-  static const dnnl::engine* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
-  return *engine;
-}
-
-constexpr int64_t kPanelColumns = 64;
-// Multiply-adds that one thread finishes before a second would be awake.
-constexpr int64_t kSerialWork = 60000;
-
-// oneDNN runs each product on the thread that asks for it.
-dnnl::stream MakeStream() {
-  omp_set_num_threads(1);
-  return dnnl::stream(Engine());
-}
-
-dnnl::matmul::primitive_desc Describe(int64_t out, int64_t in, bool bias, Epilogue epilogue, bool accumulate) {
-  const memory::desc x({kLinearRows, in}, memory::data_type::f32, memory::format_tag::ab);
-  const memory::desc w({in, out}, memory::data_type::f32, memory::format_tag::any);
-  const memory::desc y({kLinearRows, out}, memory::data_type::f32, memory::format_tag::ab);
-  const memory::desc b({1, out}, memory::data_type::f32, memory::format_tag::ab);
-  dnnl::post_ops post_ops;
-  if (accumulate) post_ops.append_sum(1.0f);
-  if (epilogue == Epilogue::kRelu) post_ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-  if (epilogue == Epilogue::kGelu) post_ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_gelu_erf, 0.0f, 0.0f);
-  if (epilogue == Epilogue::kSigmoid) post_ops.append_eltwise(1.0f, dnnl::algorithm::eltwise_logistic, 0.0f, 0.0f);
-  dnnl::primitive_attr attributes;
-  attributes.set_post_ops(post_ops);
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const dnnl::matmul::desc desc = bias ? dnnl::matmul::desc(x, w, b, y) : dnnl::matmul::desc(x, w, y);
-  return {desc, attributes, Engine()};
-}
-
-// Panels of 64 columns (BA16a64b, for AVX-512), or [in, out] row-major.
-LinearBlock::Panels PanelsOf(const memory& weight) {
-  const dnnl_memory_desc_t& desc = weight.get_desc().data;
-  if (desc.format_kind != dnnl_blocked || desc.offset0 != 0) return {};
-  const dnnl_blocking_desc_t& blocking = desc.format_desc.blocking;
-  const auto* data = static_cast<const float*>(weight.get_data_handle());
-  if (blocking.inner_nblks == 0 && (blocking.strides[1] == 1 || desc.dims[1] == 1)) {
-    return {data, kPanelColumns, kPanelColumns, blocking.strides[0], false};
-  }
-  const bool panels = blocking.inner_nblks == 2 && blocking.inner_idxs[0] == 0 && blocking.inner_idxs[1] == 1 &&
-                      blocking.inner_blks[1] == kPanelColumns &&
-                      blocking.strides[0] == blocking.inner_blks[0] * kPanelColumns;
-  if (!panels) return {};
-  return {data, kPanelColumns, blocking.strides[1], kPanelColumns, true};
-}
+constexpr size_t kAlignment = 64;
+// Rows of one item. Their wide rows in a feed-forward stay in the second-level cache or near it.
+constexpr int64_t kItemRows = 96;
+// Multiply-adds of an item that is worth a second thread: some 20 microseconds.
+constexpr int64_t kItemWork = int64_t{1} << 21;
 
 }  // namespace
 
-struct LinearBlock::Primitives {
-  // One product, with its weights in the layout that oneDNN prefers.
-  struct Product {
-    Product(int64_t out, int64_t in, bool has_bias, Epilogue epilogue, bool accumulate)
-        : desc(Describe(out, in, has_bias, epilogue, accumulate)), primitive(desc) {}
-    dnnl::matmul::primitive_desc desc;
-    dnnl::matmul primitive;
-  };
-  Primitives(int64_t out, int64_t in, bool has_bias, Epilogue epilogue)
-      : assign(out, in, has_bias, epilogue, false), add(out, in, has_bias, Epilogue::kNone, true) {}
-
-  Product assign, add;
-  memory weight_assign, weight_add, bias;
-};
-
-LinearBlock::LinearBlock(int64_t out, int64_t in, Epilogue epilogue) : out_(out), in_(in), epilogue_(epilogue) {}
-LinearBlock::~LinearBlock() = default;
-
-const float* LinearBlock::bias() const {
-  return primitives_->bias ? static_cast<const float*>(primitives_->bias.get_data_handle()) : nullptr;
-}
-
-absl::StatusOr<std::unique_ptr<LinearBlock>> LinearBlock::Create(std::span<const float> weight,
-                                                                 std::span<const float> bias, int64_t out, int64_t in,
-                                                                 Epilogue epilogue) {
-  try {
-    std::unique_ptr<LinearBlock> block(new LinearBlock(out, in, epilogue));
-    block->primitives_ = std::make_unique<Primitives>(out, in, !bias.empty(), epilogue);
-    Primitives& p = *block->primitives_;
-    // [out, in] row-major is [in, out] with columns contiguous.
-    const memory::desc given({in, out}, memory::data_type::f32, memory::format_tag::ba);
-    memory source(given, Engine(), const_cast<float*>(weight.data()));
-    dnnl::stream stream = MakeStream();
-    auto place = [&](const memory::desc& wanted) {
-      memory placed(wanted, Engine());
-      dnnl::reorder(source, placed).execute(stream, source, placed);
-      stream.wait();
-      return placed;
-    };
-    p.weight_assign = place(p.assign.desc.weights_desc());
-    p.weight_add =
-        p.add.desc.weights_desc() == p.assign.desc.weights_desc() ? p.weight_assign : place(p.add.desc.weights_desc());
-    if (!bias.empty()) {
-      p.bias = memory({{1, out}, memory::data_type::f32, memory::format_tag::ab}, Engine());
-      std::memcpy(p.bias.get_data_handle(), bias.data(), bias.size_bytes());
-    }
-    block->panels_ = PanelsOf(p.weight_assign);
-    return block;
-  } catch (const dnnl::error& error) {
-    return absl::InternalError(absl::StrCat("oneDNN: product of ", in, " by ", out, ": ", error.what()));
-  } catch (const std::bad_alloc&) {
+absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(const CpuKernels& kernels, std::span<const float> weight,
+                                                             std::span<const float> bias, int64_t out, int64_t in,
+                                                             Activation activation) {
+  std::unique_ptr<CpuLinear> linear(new CpuLinear);
+  linear->in_ = in;
+  linear->out_ = out;
+  linear->activation_ = activation;
+  linear->kernels_ = &kernels;
+  linear->bias_.assign(bias.begin(), bias.end());
+  const int lanes = kernels.lanes;
+  const int64_t vectors = (out + lanes - 1) / lanes;
+  const size_t bytes = (vectors * lanes * in * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+  void* memory = std::aligned_alloc(kAlignment, std::max(bytes, kAlignment));
+  if (memory == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("out of memory for weights of ", in, " by ", out));
   }
-}
-
-void LinearBlock::Run(const float* x, float* y, bool accumulate, LinearScratch& scratch) const {
-  const Primitives& p = *primitives_;
-  const Primitives::Product& product = accumulate ? p.add : p.assign;
-  omp_set_num_threads(1);  // of this thread, which may not be the one that made the stream
-  if (scratch.stream == nullptr) scratch.stream = std::make_shared<dnnl::stream>(Engine());
-  dnnl::stream& stream = *scratch.stream;
-  const memory::desc scratchpad_desc = product.desc.scratchpad_desc();
-  float* scratchpad =
-      LinearScratch::Grow(scratch.onednn, static_cast<int64_t>(scratchpad_desc.get_size() / sizeof(float)) + 1);
-  std::unordered_map<int, memory> arguments = {
-      {DNNL_ARG_SRC, memory(product.desc.src_desc(), Engine(), const_cast<float*>(x))},
-      {DNNL_ARG_WEIGHTS, accumulate ? p.weight_add : p.weight_assign},
-      {DNNL_ARG_DST, memory(product.desc.dst_desc(), Engine(), y)},
-      {DNNL_ARG_SCRATCHPAD, memory(scratchpad_desc, Engine(), scratchpad)}};
-  if (p.bias) arguments.insert({DNNL_ARG_BIAS, p.bias});
-  product.primitive.execute(stream, arguments);
-  stream.wait();
-}
-
-namespace {
-
-// At most 64 rows, padded to 64 in scratch where they are fewer or not contiguous.
-void RunRows(const LinearBlock& block, ConstMatrix x, Matrix y, bool accumulate, LinearScratch& scratch) {
-  const bool whole = x.rows == kLinearRows;
-  const float* source = x.data;
-  if (!whole || x.stride != block.in()) {
-    scratch.x.assign(kLinearRows * block.in(), 0.0f);
-    for (int64_t r = 0; r < x.rows; ++r) std::copy_n(x.row(r), block.in(), scratch.x.data() + r * block.in());
-    source = scratch.x.data();
+  linear->data_ = Buffer(static_cast<float*>(memory), vectors * lanes * in, [](float* data) { std::free(data); });
+  float* to = linear->data_.data();
+  for (int64_t vector = 0; vector < vectors;) {
+    const int wide = GemmPanelVectors(vectors - vector) * lanes;
+    const int64_t column = vector * lanes;
+    linear->panels_.push_back({column, to - linear->data_.data()});
+    for (int64_t i = 0; i < in; ++i) {
+      for (int c = 0; c < wide; ++c) *to++ = column + c < out ? weight[(column + c) * in + i] : 0.0f;
+    }
+    vector += wide / lanes;
   }
-  if (whole && y.stride == block.out()) return block.Run(source, y.data, accumulate, scratch);
-  scratch.y.assign(kLinearRows * block.out(), 0.0f);
-  for (int64_t r = 0; accumulate && r < x.rows; ++r) {
-    std::copy_n(y.row(r), block.out(), scratch.y.data() + r * block.out());
-  }
-  block.Run(source, scratch.y.data(), accumulate, scratch);
-  for (int64_t r = 0; r < x.rows; ++r) std::copy_n(scratch.y.data() + r * block.out(), block.out(), y.row(r));
+  linear->panels_.push_back({out, to - linear->data_.data()});
+  return linear;
 }
 
-// body(first row, rows, worker) for blocks of 64.
-template <typename Body>
-void ForRowBlocks(ThreadPool& pool, int64_t rows, const Body& body) {
-  pool.For((rows + kLinearRows - 1) / kLinearRows, [&](int64_t item, int worker) {
-    const int64_t first = item * kLinearRows;
-    body(first, std::min(kLinearRows, rows - first), worker);
+void CpuLinear::RunPanels(ConstMatrix x, Matrix y, bool accumulate, size_t first_panel, size_t last_panel) const {
+  const int64_t column = panels_[first_panel].column;
+  Gemm gemm;
+  gemm.rows = x.rows;
+  gemm.in = in_;
+  gemm.columns = panels_[last_panel].column - column;
+  gemm.x = x.data;
+  gemm.x_stride = x.stride;
+  gemm.panels = data_.data() + panels_[first_panel].offset;
+  gemm.bias = bias_.empty() ? nullptr : bias_.data() + column;
+  gemm.y = y.data + column;
+  gemm.y_stride = y.stride;
+  gemm.accumulate = accumulate;
+  gemm.activation = accumulate ? Activation::kNone : activation_;
+  kernels_->gemm(gemm);
+}
+
+void CpuLinear::Run(ConstMatrix x, Matrix y, bool accumulate) const {
+  RunPanels(x, y, accumulate, 0, panels_.size() - 1);
+}
+
+void CpuLinear::Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate) const {
+  const int64_t panels = static_cast<int64_t>(panels_.size()) - 1;
+  const int64_t work = x.rows * in_ * out_;
+  if (pool.num_threads() == 1 || work < 2 * kItemWork) return Run(x, y, accumulate);
+  // Columns are shared first, since a thread then reads only its part of the weights; rows where there are many.
+  const int64_t threads = pool.num_threads();
+  const int64_t blocks = (x.rows + kItemRows - 1) / kItemRows;
+  const int64_t wanted = std::min(work / kItemWork, 4 * threads);
+  const int64_t parts = std::clamp<int64_t>((wanted + blocks - 1) / blocks, 1, panels);
+  pool.For(blocks * parts, [&](int64_t item, int) {
+    const int64_t row = x.rows * (item / parts) / blocks, end = x.rows * (item / parts + 1) / blocks;
+    const int64_t part = item % parts;
+    RunPanels(x.Rows(row, end - row), y.Rows(row, end - row), accumulate, panels * part / parts,
+              panels * (part + 1) / parts);
   });
 }
 
-}  // namespace
-
-void CpuLinear(ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& block, ConstMatrix x, Matrix y,
-               bool accumulate) {
-  ForRowBlocks(pool, x.rows, [&](int64_t first, int64_t rows, int worker) {
-    RunRows(block, x.Rows(first, rows), y.Rows(first, rows), accumulate, scratch[worker]);
-  });
-}
-
-void CpuFeedForward(ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& up, const LinearBlock& down,
-                    ConstMatrix x, Matrix y) {
-  ForRowBlocks(pool, x.rows, [&](int64_t first, int64_t rows, int worker) {
-    const Matrix wide(LinearScratch::Grow(scratch[worker].wide, kLinearRows * up.out()), rows, up.out());
-    RunRows(up, x.Rows(first, rows), wide, false, scratch[worker]);
-    RunRows(down, wide, y.Rows(first, rows), true, scratch[worker]);
-  });
-}
-
-void CpuGemv(const CpuKernels& kernels, ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& block,
-             ConstMatrix x, Matrix y, bool accumulate) {
-  const LinearBlock::Panels& panels = block.panels();
-  if (panels.data == nullptr || block.epilogue() == Epilogue::kSigmoid) {
-    return CpuLinear(pool, scratch, block, x, y, accumulate);
+void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down, ConstMatrix x, Matrix y,
+                    std::vector<float>& scratch) {
+  const int64_t threads = pool.num_threads();
+  scratch.resize(static_cast<size_t>(std::min(x.rows, 2 * threads * kItemRows) * up.out()));
+  if (threads == 1 || x.rows < 2 * threads * kItemRows) {
+    for (int64_t row = 0; row < x.rows; row += kItemRows * threads) {
+      const int64_t rows = std::min(kItemRows * threads, x.rows - row);
+      const Matrix wide(scratch.data(), rows, up.out());
+      up.Run(pool, x.Rows(row, rows), wide, false);
+      down.Run(pool, wide, y.Rows(row, rows), true);
+    }
+    return;
   }
-  // A column's bits do not depend on how the columns are divided, as long as parts begin at multiples of 16.
-  int64_t columns = kPanelColumns;
-  while (columns > 32 && block.out() < 2 * pool.num_threads() * columns) columns /= 2;
-  const auto run = [&](int64_t item, int) {
-    const int64_t first = item * columns;
-    Gemv few;
-    few.rows = x.rows;
-    few.in = block.in();
-    few.columns = static_cast<int>(std::min(columns, block.out() - first));
-    few.x = x.data;
-    few.x_stride = x.stride;
-    few.weight = panels.data + first / kPanelColumns * panels.panel_stride + first % kPanelColumns;
-    few.weight_stride = panels.row_stride;
-    few.readable = panels.padded ? static_cast<int>(columns) : few.columns;
-    few.bias = block.bias() == nullptr ? nullptr : block.bias() + first;
-    few.y = y.data + first;
-    few.y_stride = y.stride;
-    few.accumulate = accumulate;
-    if (!accumulate && block.epilogue() == Epilogue::kRelu) few.activation = Activation::kRelu;
-    if (!accumulate && block.epilogue() == Epilogue::kGelu) few.activation = Activation::kGelu;
-    kernels.gemv(few);
-  };
-  const int64_t items = (block.out() + columns - 1) / columns;
-  if (x.rows * block.in() * block.out() > kSerialWork) return pool.For(items, run);
-  for (int64_t item = 0; item < items; ++item) run(item, 0);
-}
-
-void LimitLinearIsa(Isa isa) {
-#if defined(__x86_64__)
-  const dnnl::cpu_isa limit = isa == Isa::kAvx512 ? dnnl::cpu_isa::avx512_core
-                              : isa == Isa::kAvx2 ? dnnl::cpu_isa::avx2
-                                                  : dnnl::cpu_isa::sse41;
-  dnnl::set_max_cpu_isa(limit);  // oneDNN refuses after its first use: the first limit stays
-#else
-  (void)isa;
-#endif
+  // Each thread takes blocks of rows through both products.
+  const int64_t blocks = (x.rows + kItemRows - 1) / kItemRows;
+  pool.For(blocks, [&](int64_t item, int worker) {
+    const int64_t row = x.rows * item / blocks, rows = x.rows * (item + 1) / blocks - row;
+    const Matrix wide(scratch.data() + worker * kItemRows * up.out(), rows, up.out());
+    up.Run(x.Rows(row, rows), wide, false);
+    down.Run(wide, y.Rows(row, rows), true);
+  });
 }
 
 }  // namespace edgewise

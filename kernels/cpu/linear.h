@@ -1,5 +1,5 @@
-// Matrix products by oneDNN, always in blocks of exactly 64 rows, so that a row's result does not depend on the number
-// of rows. Products of few rows read the same copy of the weights with CpuKernels::gemv.
+// Matrix products on the CPU (simd/kernels.h), shared by the threads of a pool. A row's bytes depend on the row and the
+// weights alone: not on the other rows, nor on the threads.
 #ifndef EDGEWISE_KERNELS_CPU_LINEAR_H_
 #define EDGEWISE_KERNELS_CPU_LINEAR_H_
 
@@ -10,92 +10,49 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
-namespace dnnl {
-struct stream;
-}
-
 namespace edgewise {
 
-inline constexpr int64_t kLinearRows = 64;
-
-// The function of each element that follows the product.
-enum class Epilogue { kNone, kRelu, kGelu, kSigmoid };
-
-// Memory of one thread's products, which grows and is kept between them. The backend owns one per thread of its pool.
-struct LinearScratch {
-  std::shared_ptr<dnnl::stream> stream;
-  std::vector<float> onednn;       // its scratchpad
-  std::vector<float> x, y;         // [64, in], [64, out]: rows padded to a block
-  std::vector<float> wide;         // [64, columns] between two products
-  std::vector<float> memberships;  // [64, clusters]
-
-  // Pointer to `vector`, grown to at least `floats`.
-  static float* Grow(std::vector<float>& vector, int64_t floats) {
-    if (vector.size() < static_cast<size_t>(floats)) vector.resize(static_cast<size_t>(floats));
-    return vector.data();
-  }
-};
-
-// y = epilogue(x W^T + b) on 64 rows. Immutable; Run may be called from many threads at once.
-class LinearBlock {
+// y = activation(x W^T + b) with W packed for one table of kernels. Immutable: any number of threads may use it.
+class CpuLinear : public LinearWeights {
  public:
-  // weight [out, in], bias [out] or empty.
-  static absl::StatusOr<std::unique_ptr<LinearBlock>> Create(std::span<const float> weight, std::span<const float> bias,
-                                                             int64_t out, int64_t in, Epilogue epilogue);
-  ~LinearBlock();
+  // weight [out, in] row-major, bias [out] or empty. RESOURCE_EXHAUSTED: no memory for the packed copy.
+  static absl::StatusOr<std::unique_ptr<CpuLinear>> Create(const CpuKernels& kernels, std::span<const float> weight,
+                                                           std::span<const float> bias, int64_t out, int64_t in,
+                                                           Activation activation);
 
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
-  // x [64, in], y [64, out], both contiguous. With `accumulate`, y += x W^T + b, without the epilogue. Uses the stream
-  // and scratchpad of `scratch`.
-  void Run(const float* x, float* y, bool accumulate, LinearScratch& scratch) const;
 
-  // The weights in oneDNN's memory: panels of columns, panel p [in, panel_columns] at data + p * panel_stride, rows
-  // row_stride apart. Null where oneDNN chose another layout.
-  struct Panels {
-    const float* data = nullptr;
-    int64_t panel_columns = 0, panel_stride = 0, row_stride = 0;
-    bool padded = false;  // the last panel is as wide as the others
-  };
-  const Panels& panels() const { return panels_; }
-  const float* bias() const;  // [out] or null
-  Epilogue epilogue() const { return epilogue_; }
+  // On the calling thread. x [rows, in], y [rows, out]. With `accumulate`, y += x W^T + b and no activation.
+  void Run(ConstMatrix x, Matrix y, bool accumulate) const;
+  // Shared by the pool's threads. Backend::Linear on the host.
+  void Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate) const;
 
  private:
-  struct Primitives;
-  LinearBlock(int64_t out, int64_t in, Epilogue epilogue);
+  CpuLinear() = default;
+  // Columns of the panels first_panel..last_panel-1.
+  void RunPanels(ConstMatrix x, Matrix y, bool accumulate, size_t first_panel, size_t last_panel) const;
 
-  int64_t out_, in_;
-  Epilogue epilogue_;
-  Panels panels_;
-  std::unique_ptr<Primitives> primitives_;
+  struct Panel {
+    int64_t column;  // its first
+    int64_t offset;  // in data_, floats
+  };
+
+  int64_t in_ = 0, out_ = 0;
+  Activation activation_ = Activation::kNone;
+  const CpuKernels* kernels_ = nullptr;
+  std::vector<Panel> panels_;  // and one past the last
+  Buffer data_;
+  std::vector<float> bias_;
 };
 
-class CpuLinearWeights : public LinearWeights {
- public:
-  explicit CpuLinearWeights(std::unique_ptr<LinearBlock> block) : block(std::move(block)) {}
-  const std::unique_ptr<LinearBlock> block;
-};
-
-// Backend::Linear on the host. `scratch`: one per thread of the pool, here and below.
-void CpuLinear(ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& block, ConstMatrix x, Matrix y,
-               bool accumulate);
-
-// Backend::FeedForward on the host: the 64 wide rows between the products stay in a core's cache.
-void CpuFeedForward(ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& up, const LinearBlock& down,
-                    ConstMatrix x, Matrix y);
-
-// CpuLinear for few rows: any number of threads shares the columns. A row's bytes depend on the row alone, but may
-// differ from those of CpuLinear.
-void CpuGemv(const CpuKernels& kernels, ThreadPool& pool, std::span<LinearScratch> scratch, const LinearBlock& block,
-             ConstMatrix x, Matrix y, bool accumulate);
-
-// Limits oneDNN to `isa`. Call it before the first product of the process; later calls have no effect.
-void LimitLinearIsa(Isa isa);
+// Backend::FeedForward on the host. The wide rows between the two products stay in `scratch`, whose size is bounded
+// whatever the number of rows is; it may be used by one call at a time.
+void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down, ConstMatrix x, Matrix y,
+                    std::vector<float>& scratch);
 
 }  // namespace edgewise
 

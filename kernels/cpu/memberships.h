@@ -17,26 +17,28 @@ namespace edgewise {
 // or y is the factor of S times m.
 class CpuMembershipWeights : public MembershipWeights {
  public:
-  static absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> Create(const MembershipParameters& parameters);
+  static absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> Create(const CpuKernels& kernels,
+                                                                      const MembershipParameters& parameters);
 
   int32_t rank() const override { return rank_; }
   // Backend::ComputeMemberships on the host.
-  void Run(ThreadPool& pool, std::span<LinearScratch> scratch, ConstMatrix q, ConstMatrix k,
-           const Memberships& out) const;
+  // `scratch` may be used by one call at a time.
+  void Run(ThreadPool& pool, std::vector<float>& scratch, ConstMatrix q, ConstMatrix k, const Memberships& out) const;
 
  private:
   struct Head {
-    std::unique_ptr<LinearBlock> clusters;      // d -> k, sigmoid
-    std::unique_ptr<LinearBlock> query_factor;  // k -> rank
-    std::unique_ptr<LinearBlock> key_factor;    // null: as query_factor
-    std::vector<float> column_sums;             // empty: bounds are norms
+    std::unique_ptr<CpuLinear> clusters;      // d -> k, sigmoid
+    std::unique_ptr<CpuLinear> query_factor;  // k -> rank
+    std::unique_ptr<CpuLinear> key_factor;    // null: as query_factor
+    std::vector<float> column_sums;           // empty: bounds are norms
   };
-  // Rows first..first+rows-1 (at most 64) of one side of one head.
-  void RunBlock(const Head& head, bool query_side, ConstMatrix z, int64_t rows, LinearScratch& scratch, float* out,
+  // At most 64 rows of one side of one head. hidden [rows, head_dim] and memberships [rows, clusters] are scratch.
+  void RunBlock(const Head& head, bool query_side, ConstMatrix z, Matrix hidden, Matrix memberships, float* out,
                 float* bound) const;
 
+  const CpuKernels* kernels_ = nullptr;
   int32_t head_dim_ = 0, num_clusters_ = 0, rank_ = 0;
-  std::unique_ptr<LinearBlock> hidden_;  // d -> d, ReLU; shared by heads and sides
+  std::unique_ptr<CpuLinear> hidden_;  // d -> d, ReLU; shared by heads and sides
   std::vector<Head> heads_;
 };
 

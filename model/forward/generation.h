@@ -51,9 +51,9 @@ struct GeneratedToken {
 
 enum class FinishReason { kNone, kLength, kStop };
 
-// The largest relative difference between the probabilities of a decoded token and those of a forward pass over the
-// same text, in float32: the two phases may round differently. With bf16 operands it is a hundred times as large
-// (tests/model/generation_test.cc measures both).
+// On a GPU, the largest relative difference between the probabilities of a decoded token and those of a forward pass
+// over the same text, in float32: the two phases round differently there. With bf16 operands it is a hundred times as
+// large. On the CPU there is none: decoded rows are the rows of a pass, byte for byte (tests/model/generation_test.cc).
 inline constexpr double kCachedTolerance = 1e-4;
 
 // One generation. The tokens before the last one run as a Pass that fills a KvCache (prefill); then each step decodes

@@ -11,7 +11,6 @@ import words
 ELSEWHERE = {
     "train.py", "prepare.py", "config/train_shakespeare_char.py", "data/shakespeare_char/prepare.py",  # of nanoGPT
     "lra_config.py",  # of SBM-Transformer
-    "dnnl-config.cmake",  # of a package
     "tinyshakespeare.txt",  # a download
     "F.json", "M.json", "text.json", "budget.png",  # of a user
     "attention_gpu.json", "summary.txt", "gpu-bundle/run.sh",  # made by ./dev

@@ -59,7 +59,7 @@ TEST_P(LinearTest, AgreesWithTheReference) {
   const int64_t row_counts[] = {
       1,            // the next token of one text
       3,   13,      // of several, few enough for one block, and more
-      63,  64, 65,  // around the 64 rows of a CPU's product
+      63,  64, 65,  // whole tiles of rows, and one less or more
       200,
   };
   for (const Shape s : Shapes()) {
@@ -93,7 +93,7 @@ TEST_P(LinearTest, AgreesWithTheReference) {
 TEST_P(LinearTest, ARowDependsOnNothingElse) {
   const std::pair<int64_t, int64_t> parts[] = {
       {0, 1},    {1, 2},   {8, 3},    {8, 5}, {0, 9}, {20, 1},  // few rows, anywhere
-      {63, 64},  {64, 64}, {100, 64},                           // a CPU's product of 64 rows, cut otherwise
+      {63, 64},  {64, 64}, {100, 64},                           // many rows, cut otherwise
       {64, 130}, {299, 1},                                      // several products; the last row
   };
   const int64_t all = Sized(300, 21);

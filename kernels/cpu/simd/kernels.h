@@ -1,5 +1,5 @@
 // The CPU kernels that exist once per instruction set: drawing edges, attention over a block of query rows, and
-// products of few rows. Plain data and function pointers, because each file behind them has its own flags.
+// matrix products and norms. Plain data and function pointers, because each file behind them has its own flags.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_KERNELS_H_
 #define EDGEWISE_KERNELS_CPU_SIMD_KERNELS_H_
 
@@ -166,20 +166,25 @@ static constexpr int64_t DenseScratchFloats(int depth) {
   return (2 * static_cast<int64_t>(depth) + 12) * kTileKeys + kBlockRows * 16;
 }
 
-// Some columns of y = activation(x W^T + bias), or of y += x W^T + bias. Each element is one chain of multiply-adds in
-// the order of `in`, so its bits depend neither on other rows nor on other columns.
-struct Gemv {
+// The sum over `in` of a matrix product is cut into segments of so many elements. Each segment is one chain of fused
+// multiply-adds in ascending order; the segments are added in ascending order. (Without FMA each step rounds twice.)
+static constexpr int64_t kGemmSegment = 256;
+
+// Vectors of columns of the panel of weights that begins where `left` vectors (>= 1) are left: three, the last few
+// panels two, or one where the matrix has no more.
+static constexpr int GemmPanelVectors(int64_t left) { return left == 1 ? 1 : left == 2 || left == 4 ? 2 : 3; }
+
+// y = activation(x W^T + bias), or y += x W^T + bias. A row's bytes depend on the row and the weights alone.
+struct Gemm {
   int64_t rows = 0, in = 0;
-  int columns = 0;  // at most 64; all 16-column groups but the matrix's last are whole
-  const float* x = nullptr;
+  int64_t columns = 0;       // of y; whole panels, up to the last column of the matrix
+  const float* x = nullptr;  // [rows, in], rows x_stride apart
   int64_t x_stride = 0;
-  const float* weight = nullptr;  // [in, columns], rows weight_stride apart
-  int64_t weight_stride = 0;
-  int readable = 0;             // columns of `weight` that may be read, >= columns
-  const float* bias = nullptr;  // [columns] or null
-  float* y = nullptr;
+  const float* panels = nullptr;  // panel after panel, each [in, its columns], zeros beyond the matrix's last column
+  const float* bias = nullptr;    // [columns] or null
+  float* y = nullptr;             // [rows, columns], rows y_stride apart; does not overlap x
   int64_t y_stride = 0;
-  bool accumulate = false;
+  bool accumulate = false;  // only without an activation
   Activation activation = Activation::kNone;
 };
 
@@ -203,7 +208,12 @@ struct CpuKernels {
   int64_t (*count_bits)(const uint64_t* bits, int64_t words);
   // Set bits as ascending numbers from `first` on; returns their count. Room for 64 more.
   int64_t (*list_bits)(const uint64_t* bits, int64_t words, int32_t first, int32_t* out);
-  void (*gemv)(const Gemv&);
+  int lanes;  // columns of a vector
+  void (*gemm)(const Gemm&);
+  // squares[r] = <x_r, x_r> in the order of MembershipDot. x [rows, columns] contiguous, columns a multiple of 16.
+  void (*squares)(const float* x, int64_t rows, int64_t columns, float* squares);
+  // y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias, one row; x [columns], y may be x.
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float epsilon, int64_t columns, float* y);
 };
 
 // For an instruction set that this CPU has.

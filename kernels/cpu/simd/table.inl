@@ -3,7 +3,7 @@
 // run it on a CPU that lacks the instructions.
 #include "kernels/cpu/simd/dense.inl"
 #include "kernels/cpu/simd/gather.inl"
-#include "kernels/cpu/simd/gemv.inl"
+#include "kernels/cpu/simd/gemm.inl"
 #include "kernels/cpu/simd/kernels.h"
 #if defined(__AVX512VBMI2__)
 #include "kernels/cpu/simd/draw_tile_avx512.inl"
@@ -22,6 +22,9 @@ static constexpr CpuKernels kTable = {.draw_rows = DrawRows,
                                       .edge_scores = EdgeScores,
                                       .count_bits = CountBits,
                                       .list_bits = ListBits,
-                                      .gemv = MultiplyFewRows};
+                                      .lanes = kLanes,
+                                      .gemm = MultiplyRows,
+                                      .squares = Squares,
+                                      .layer_norm = LayerNorm};
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

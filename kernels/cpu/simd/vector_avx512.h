@@ -32,6 +32,9 @@ EDGEWISE_INLINE F Select(uint32_t bits, F a, F b) { return _mm512_mask_blend_ps(
 EDGEWISE_INLINE F LoadFirst(const float* p, int count) {
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
 }
+EDGEWISE_INLINE void StoreFirst(float* p, F a, int count) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1), a);
+}
 
 // 2^a for a <= 0, -inf included; error below 1.5 ulp; exactly 1 at 0. Never below 2^-100, which vanishes in a sum with
 // a 1: subnormal results would cost a hundred cycles each. Degree-5 minimax polynomial on [-1/2, 1/2].

@@ -71,6 +71,11 @@ EDGEWISE_INLINE F LoadFirst(const float* p, int count) {
   }
   return a;
 }
+EDGEWISE_INLINE void StoreFirst(float* p, F a, int count) {
+  for (int l = 0; l < kLanes; ++l) {
+    if (l < count) p[l] = a[l];
+  }
+}
 
 // 2^a for a <= 0, -inf included; never below 2^-100; error below 1.5 ulp; exactly 1 at 0.
 EDGEWISE_INLINE F Exp2(F a) {

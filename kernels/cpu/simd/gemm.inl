@@ -1,0 +1,216 @@
+// Matrix products, and what is done to whole rows.
+//
+// Loops of a product from the outside in: rows in blocks whose part of x stays in the second-level cache; segments of
+// `in`; panels, whose part of a segment stays in the first-level cache; tiles of rows, whose sums stay in registers.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_
+
+#include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/vector.h"
+
+namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+inline constexpr int kGemmTileRows = kLanes == 16 ? 8 : 4;  // sums, weights and one broadcast fill the registers
+inline constexpr int64_t kGemmBlockRows = 96;
+
+// x (1 + erf(x / sqrt 2)) / 2 by formula 7.1.26 of Abramowitz and Stegun: max(x, 0) - |x| P(t) exp(-x^2 / 2) / 2 with
+// t = 1 / (1 + p |x| / sqrt 2). Within |x| * 1e-7.
+EDGEWISE_INLINE F Gelu(F x) {
+  const F size = Max(x, Zero() - x);
+  const F z = size * Broadcast(0.70710678f);
+  const F t = Broadcast(1.0f) / Fma(Broadcast(0.3275911f), z, Broadcast(1.0f));
+  F p = Broadcast(1.061405429f);
+  p = Fma(p, t, Broadcast(-1.453152027f));
+  p = Fma(p, t, Broadcast(1.421413741f));
+  p = Fma(p, t, Broadcast(-0.284496736f));
+  p = Fma(p, t, Broadcast(0.254829592f));
+  const F tail = p * t * Exp2(x * x * Broadcast(-0.72134752f));
+  return Max(Zero(), x) - size * tail * Broadcast(0.5f);
+}
+
+// 1 / (1 + exp(-x)) as e / (1 + exp(-|x|)), where e is 1 for x >= 0 and exp(-|x|) below. NaN stays NaN.
+EDGEWISE_INLINE F Sigmoid(F x) {
+  const F power = Exp2(Max(x, Zero() - x) * Broadcast(-1.44269504f));
+  const F step = Min(Broadcast(1.0f), Max(Zero(), x * Broadcast(1e38f)));
+  return Max(power, step) / (Broadcast(1.0f) + power);
+}
+
+EDGEWISE_INLINE F Activate(Activation activation, F value) {
+  switch (activation) {
+    case Activation::kRelu:
+      return Max(Zero(), value);
+    case Activation::kGelu:
+      return Gelu(value);
+    case Activation::kSigmoid:
+      return Sigmoid(value);
+    case Activation::kNone:
+      break;
+  }
+  return value;
+}
+
+// One segment of one panel.
+struct GemmPart {
+  const float* weights;  // [depth, kVectors * kLanes]
+  int64_t depth;
+  int columns;        // that exist, at most kVectors * kLanes
+  const float* bias;  // with the last segment; null: none
+  bool add;           // to y
+  bool last;
+};
+
+template <int kRows, int kVectors>
+EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart& part, const float* x, float* y) {
+  F sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = Zero();
+  }
+  const int64_t stride = g.x_stride;
+  const float* x_upper = x + 4 * stride;  // rows are reached from two pointers by the multiples an address can hold
+  const float* weights = part.weights;
+  for (int64_t t = 0; t < part.depth; ++t, weights += kVectors * kLanes) {
+    F w[kVectors];
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) w[v] = Load(weights + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const F value = Broadcast(r < 4 ? x[r * stride + t] : x_upper[(r - 4) * stride + t]);
+#pragma GCC unroll 3
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Fma(value, w[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r, y += g.y_stride) {
+#pragma GCC unroll 3
+    for (int v = 0; v < kVectors; ++v) {
+      const int count = part.columns - v * kLanes;
+      float* to = y + v * kLanes;
+      F value = sum[r][v];
+      if (count >= kLanes) {
+        if (part.add) value = Load(to) + value;
+        if (part.bias != nullptr) value = value + Load(part.bias + v * kLanes);
+        Store(to, part.last ? Activate(g.activation, value) : value);
+      } else if (count > 0) {
+        if (part.add) value = LoadFirst(to, count) + value;
+        if (part.bias != nullptr) value = value + LoadFirst(part.bias + v * kLanes, count);
+        StoreFirst(to, part.last ? Activate(g.activation, value) : value, count);
+      }
+    }
+  }
+}
+
+// GemmTile of `rows` rows, 1 <= rows <= kRows.
+template <int kRows, int kVectors>
+EDGEWISE_INLINE void GemmTileOf(int64_t rows, const Gemm& g, const GemmPart& part, const float* x, float* y) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return GemmTileOf<kRows - 1, kVectors>(rows, g, part, x, y);
+  }
+  GemmTile<kRows, kVectors>(g, part, x, y);
+}
+
+// Tiles of equal height, give or take one row.
+template <int kVectors>
+static void GemmRows(const Gemm& g, const GemmPart& part, const float* x, float* y, int64_t rows) {
+  const int64_t tiles = (rows + kGemmTileRows - 1) / kGemmTileRows;
+  for (int64_t tile = 0, row = 0; tile < tiles; ++tile) {
+    const int64_t end = rows * (tile + 1) / tiles;
+    GemmTileOf<kGemmTileRows, kVectors>(end - row, g, part, x + row * g.x_stride, y + row * g.y_stride);
+    row = end;
+  }
+}
+
+static void MultiplyRows(const Gemm& g) {
+  const int64_t blocks = (g.rows + kGemmBlockRows - 1) / kGemmBlockRows;
+  const int64_t vectors = (g.columns + kLanes - 1) / kLanes;
+  for (int64_t block = 0, row = 0; block < blocks; ++block) {
+    const int64_t rows = g.rows * (block + 1) / blocks - row;
+    for (int64_t first = 0; first < g.in; first += kGemmSegment) {
+      const int64_t depth = kGemmSegment < g.in - first ? kGemmSegment : g.in - first;
+      const float* x = g.x + row * g.x_stride + first;
+      const float* panel = g.panels;
+      for (int64_t vector = 0; vector < vectors;) {
+        const int wide = GemmPanelVectors(vectors - vector);
+        const int64_t column = vector * kLanes;
+        GemmPart part;
+        part.weights = panel + first * wide * kLanes;
+        part.depth = depth;
+        part.columns = static_cast<int>(g.columns - column < wide * kLanes ? g.columns - column : wide * kLanes);
+        part.last = first + depth == g.in;
+        part.bias = part.last && g.bias != nullptr ? g.bias + column : nullptr;
+        part.add = first > 0 || g.accumulate;
+        float* y = g.y + row * g.y_stride + column;
+        if (wide == 3) GemmRows<3>(g, part, x, y, rows);
+        if (wide == 2) GemmRows<2>(g, part, x, y, rows);
+        if (wide == 1) GemmRows<1>(g, part, x, y, rows);
+        panel += g.in * wide * kLanes;
+        vector += wide;
+      }
+    }
+    row += rows;
+  }
+}
+
+static void Squares(const float* x, int64_t rows, int64_t columns, float* squares) {
+  constexpr int kParts = 16 / kLanes;  // vectors that hold the 16 partial sums
+  for (int64_t r = 0; r < rows; ++r, x += columns) {
+    F sum[kParts];
+    for (int p = 0; p < kParts; ++p) sum[p] = Zero();
+    for (int64_t t = 0; t < columns; t += 16) {
+      for (int p = 0; p < kParts; ++p) {
+        const F part = Load(x + t + p * kLanes);
+        sum[p] = Fma(part, part, sum[p]);
+      }
+    }
+    float lane[16];
+    for (int p = 0; p < kParts; ++p) Store(lane + p * kLanes, sum[p]);
+    for (int step = 8; step > 0; step /= 2) {
+      for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
+    }
+    squares[r] = lane[0];
+  }
+}
+
+// Calls visit(vector of x, count of its elements, column, slot) for all columns of a row; slots take turns, 0 to 3.
+template <typename Visit>
+EDGEWISE_INLINE void ForVectors(const float* x, int64_t columns, const Visit& visit) {
+  int64_t c = 0;
+  for (; c + 4 * kLanes <= columns; c += 4 * kLanes) {
+    for (int slot = 0; slot < 4; ++slot) visit(Load(x + c + slot * kLanes), kLanes, c + slot * kLanes, slot);
+  }
+  for (; c + kLanes <= columns; c += kLanes) visit(Load(x + c), kLanes, c, 0);
+  const int count = static_cast<int>(columns - c);
+  if (count > 0) visit(LoadFirst(x + c, count), count, c, 1);
+}
+
+EDGEWISE_INLINE F FirstOf(F a, int count) {
+  float lane[kLanes];
+  Store(lane, a);
+  return LoadFirst(lane, count);
+}
+
+// 1. The mean. 2. The variance about the mean. 3. The row.
+static void LayerNorm(const float* x, const float* weight, const float* bias, float epsilon, int64_t columns,
+                      float* y) {
+  F sum[4] = {Zero(), Zero(), Zero(), Zero()};
+  ForVectors(x, columns, [&](F value, int, int64_t, int slot) { sum[slot] = sum[slot] + value; });
+  const float count = static_cast<float>(columns);
+  const F mean = Broadcast(ReduceAdd((sum[0] + sum[1]) + (sum[2] + sum[3])) / count);
+  F squares[4] = {Zero(), Zero(), Zero(), Zero()};
+  ForVectors(x, columns, [&](F value, int present, int64_t, int slot) {
+    const F difference = present == kLanes ? value - mean : FirstOf(value - mean, present);
+    squares[slot] = Fma(difference, difference, squares[slot]);
+  });
+  const float variance = ReduceAdd((squares[0] + squares[1]) + (squares[2] + squares[3])) / count;
+  const F scale = Broadcast(1.0f / __builtin_sqrtf(variance + epsilon));
+  ForVectors(x, columns, [&](F value, int present, int64_t c, int) {
+    const F norm = (value - mean) * scale;
+    if (present == kLanes) return Store(y + c, Fma(norm, Load(weight + c), Load(bias + c)));
+    StoreFirst(y + c, Fma(norm, LoadFirst(weight + c, present), LoadFirst(bias + c, present)), present);
+  });
+}
+
+}  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_
