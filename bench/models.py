@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Whole SBM models on the CPU: sparse, capped and dense, by length and density.
+
+    ./dev bench models [--json FILE] [--plot FILE.png] [--against BIN]
+
+A model of 4 layers, 8 heads, 512 wide with 64 clusters and random weights, whose memberships are shifted until its density
+is the one asked for; and the bundled model `long`. A server of our own answers one request at a time: with the model's
+attention, with DENSE, and with caps of a half, a quarter and a tenth of the model's own edges, in turns, round by round.
+Printed are medians over rounds of ratios of `compute_us`, the forward pass. --against names the folder of another build's
+programs: its server takes turns with ours, and the ratio is its time over ours.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+from random_models import ROOT, Weights, write_model
+
+from evaluation.server import Server  # random_models made tools importable
+
+LAYERS, HEADS, WIDTH, HEAD_DIM, INNER, CLUSTERS, WORDS = 4, 8, 512, 64, 2048, 64, 1000
+DENSITIES = [0.025, 0.10, 0.21]
+LENGTHS = [1024, 4096]
+CAPS = [0.5, 0.25, 0.1]
+
+
+def write_sbm_model(folder, shift):
+    """A random SBM classifier. A larger `shift` of the membership logits means more edges."""
+    weights = Weights(WIDTH)
+    # Clusters share a direction, and the second bias points along it: each logit moves by `shift`.
+    direction = np.zeros(HEAD_DIM, np.float32)
+    direction[0] = 1.0
+    tensors = {"embeddings.word.weight": weights.normal(WORDS, WIDTH, scale=1.0)}
+    for layer in range(LAYERS):
+        name = f"layers.{layer}.attention"
+        tensors |= weights.attention(layer, HEADS * HEAD_DIM)
+        tensors[f"{name}.clusters"] = weights.normal(HEADS, CLUSTERS, HEAD_DIM, scale=0.125) + direction
+        tensors |= {
+            f"{name}.membership.0.weight": weights.normal(HEAD_DIM, HEAD_DIM, scale=0.2),
+            f"{name}.membership.0.bias": weights.normal(HEAD_DIM),
+            f"{name}.membership.1.weight": weights.normal(HEAD_DIM, HEAD_DIM, scale=0.2) * (1 - direction)[:, None],
+            f"{name}.membership.1.bias": np.float32(shift) * direction}
+        tensors |= weights.feed_forward(layer, INNER)
+    tensors |= weights.norm("final_norm") | weights.linear("classifier.output", 4, WIDTH)
+    config = {"task": "sequence-classification", "vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
+              "num_attention_heads": HEADS, "intermediate_size": INNER, "max_position_embeddings": max(LENGTHS),
+              "position_embedding": "none", "pad_token_id": -1, "pooling": {"kind": "mean", "divisor": "valid"},
+              "num_labels": 4, "attention": {"kind": "sbm", "num_clusters": CLUSTERS, "law": "bernoulli"}}
+    write_model(folder, config, tensors)
+
+
+def ask(server, model, path, *flags):
+    """(seconds of the forward pass, density, edges) of one request."""
+    done = subprocess.run(
+        [server.binaries / "edgewise", "predict", f"--model={model}", f"--input={path}", "--json", "--seed=7",
+         "--timeout=300s", f"--server={server.address}", *flags], capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        raise RuntimeError(f"edgewise predict {model} {' '.join(flags)}: {done.stderr}{done.stdout[:300]}")
+    answer = json.loads(done.stdout.splitlines()[0])
+    edges = answer["predictions"][0]["edges"]
+    return int(answer["timing"]["compute_us"]) / 1e6, float(edges["density"]), float(edges["edges"])
+
+
+def text_of(folder, length, words):
+    path = pathlib.Path(folder) / f"{length}-{words}.jsonl"
+    random = np.random.default_rng(length)
+    ids = random.integers(3, words, length)  # below 3 `long` has its pad, unknown word and CLS token
+    path.write_text(json.dumps({"token_ids": ids.tolist()}) + "\n")
+    return path
+
+
+def find_shifts(binaries, folder):
+    """The shift of the logits for each density, by two steps of a secant on the logarithms."""
+    shifts = {}
+    path = text_of(folder, 1024, WORDS)
+    for density in DENSITIES:
+        shift = math.log(math.sqrt(density) / (1 - math.sqrt(density)))
+        for step in range(3):
+            repository = pathlib.Path(folder) / f"find-{density}-{step}"
+            write_sbm_model(repository / "m", shift)
+            with Server(binaries, repository, folder) as server:
+                _, found, _ = ask(server, "m", path)
+            shift += 0.5 * (math.log(density) - math.log(max(found, 1e-6))) / (1 - math.sqrt(density))
+        shifts[density] = shift
+    return shifts
+
+
+def compare(servers, model, path, edges, rounds):
+    """Medians over rounds of the ratios of one model and input."""
+    caps = {f"cap {share:g}": [f"--max_edges={max(1, int(share * edges))}"] for share in CAPS}
+    ways = {"own": [], "dense": ["--dense"]} | caps
+    times = {(name, way): [] for name in servers for way in ways}
+    for turn in range(rounds + 1):
+        for way, flags in ways.items():
+            for name, server in servers.items():
+                seconds, _, _ = ask(server, model, path, *flags)
+                if turn > 0:
+                    times[name, way].append(seconds)
+    row = {"milliseconds": {way: round(1e3 * statistics.median(times["ours", way]), 2) for way in ways}}
+
+    def ratio(above, below):
+        return round(statistics.median(a / b for a, b in zip(times[above], times[below])), 3)
+
+    row["dense_over_own"] = ratio(("ours", "dense"), ("ours", "own"))
+    for way in caps:
+        row[f"{way}_over_own"] = ratio(("ours", way), ("ours", "own"))
+    for way in ways if "against" in servers else []:
+        row[f"against_over_ours, {way}"] = ratio(("against", way), ("ours", way))
+    return row
+
+
+def run(binaries, against, rounds, folder):
+    shifts = find_shifts(binaries, folder)
+    repository = pathlib.Path(folder) / "repository"
+    for density, shift in shifts.items():
+        write_sbm_model(repository / f"sbm-{100 * density:g}", shift)
+    shutil.copytree(ROOT / "examples/models/long", repository / "long")
+    cases = [(f"sbm-{100 * density:g}", length, WORDS) for density in DENSITIES for length in LENGTHS]
+    cases += [("long", 2048, 883), ("long", 4095, 883)]
+    rows = []
+    with Server(binaries, repository, folder) as ours:
+        other = None
+        if against:
+            (pathlib.Path(folder) / "against").mkdir()
+            other = Server(against, repository, pathlib.Path(folder) / "against").__enter__()
+        try:
+            servers = {"ours": ours} | ({"against": other} if other else {})
+            for model, length, words in cases:
+                path = text_of(folder, length, words)
+                _, density, edges = ask(ours, model, path)
+                row = {"model": model, "tokens": length, "density": round(density, 4)}
+                row |= compare(servers, model, path, edges, rounds)
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+        finally:
+            if other:
+                other.__exit__()
+    return rows
+
+
+def plot(rows, path):
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    figure, axes = pyplot.subplots(figsize=(7, 4))
+    for length in LENGTHS:
+        chosen = [row for row in rows if row["tokens"] == length and row["model"] != "long"]
+        axes.plot([100 * row["density"] for row in chosen], [row["dense_over_own"] for row in chosen], "o-",
+                  label=f"{length} tokens")
+    axes.axhline(1.0, color="grey", linewidth=0.8)
+    axes.set(xscale="log", xlabel="density, %", ylabel="dense / sparse, whole model", title="4 layers, 8 heads, 512 wide")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build/bin"), help="folder of edgewise-server and edgewise")
+    parser.add_argument("--against", help="folder of another build's programs")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", help="write the rows to this file")
+    parser.add_argument("--plot", help="draw dense over sparse by density (needs Matplotlib)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = run(args.bin, args.against, args.rounds, folder)
+    if args.plot:
+        plot(rows, args.plot)
+    if args.json:
+        result = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "load": os.getloadavg()[0],
+                  "command": " ".join(sys.argv), "rows": rows}
+        pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
