@@ -189,8 +189,13 @@ class Peer(Stoppable):
         return self.ask(do="time", seconds=SECONDS)
 
     def close(self):
-        self.child.kill()
-        self.child.wait()
+        os.kill(self.pid, signal.SIGCONT)
+        self.child.stdin.close()
+        try:
+            self.child.wait(10)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
 
 
 def start_peers(python, names, threads, repository, versions):
@@ -335,6 +340,8 @@ def main():
     parser.add_argument("--only", default="", help="rows whose 'MODEL TOKENS NEW' holds this, as in 'gpt2 32 17'")
     parser.add_argument("--json", help="write the rows to this file")
     args = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that no process stays behind, stopped
+        signal.signal(number, lambda *_: sys.exit(1))
     load, versions = os.getloadavg()[0], {}
     with tempfile.TemporaryDirectory() as folder:
         rows = run(args, folder, versions)
