@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whole SBM models on the CPU: sparse, capped and dense, by length and density.
 
-    ./dev bench models [--json FILE] [--plot FILE.png] [--against BIN]
+    ./dev bench models [--json FILE] [--plot FILE] [--against BIN]
 
 A model of 4 layers, 8 heads, 512 wide with 64 clusters and random weights, whose memberships are shifted until its density
 is the one asked for; and the bundled model `long`. A server of our own answers one request at a time: with the model's
@@ -22,58 +22,40 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
-# pylint: disable=wrong-import-position
-import numpy as np  # noqa: E402
-from edgewise_tools.safetensors_io import write_safetensors  # noqa: E402
-from evaluation.server import Server  # noqa: E402
+import numpy as np
+from random_models import ROOT, Weights, write_model
+
+from evaluation.server import Server  # random_models made tools importable
 
 LAYERS, HEADS, WIDTH, HEAD_DIM, INNER, CLUSTERS, WORDS = 4, 8, 512, 64, 2048, 64, 1000
 DENSITIES = [0.025, 0.10, 0.21]
 LENGTHS = [1024, 4096]
 CAPS = [0.5, 0.25, 0.1]
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def write_model(folder, shift):
+def write_sbm_model(folder, shift):
     """A random SBM classifier. A larger `shift` of the membership logits means more edges."""
-    random = np.random.default_rng(1)
-
-    def normal(*shape, scale=0.02):
-        return (scale * random.standard_normal(shape)).astype(np.float32)
-
-    def linear(name, out, inner):
-        return {f"{name}.weight": normal(out, inner), f"{name}.bias": normal(out)}
-
-    def norm(name):
-        return {f"{name}.weight": np.ones(WIDTH, np.float32), f"{name}.bias": np.zeros(WIDTH, np.float32)}
-
+    weights = Weights(WIDTH)
     # Clusters share a direction, and the second bias points along it: each logit moves by `shift`.
     direction = np.zeros(HEAD_DIM, np.float32)
     direction[0] = 1.0
-    tensors = {"embeddings.word.weight": normal(WORDS, WIDTH, scale=1.0)}
+    tensors = {"embeddings.word.weight": weights.normal(WORDS, WIDTH, scale=1.0)}
     for layer in range(LAYERS):
         name = f"layers.{layer}.attention"
-        tensors |= norm(f"{name}_norm")
-        for part in ("query", "key", "value"):
-            tensors |= linear(f"{name}.{part}", HEADS * HEAD_DIM, WIDTH)
-        tensors |= linear(f"{name}.output", WIDTH, HEADS * HEAD_DIM)
-        tensors[f"{name}.clusters"] = normal(HEADS, CLUSTERS, HEAD_DIM, scale=0.125) + direction
-        tensors |= {f"{name}.membership.0.weight": normal(HEAD_DIM, HEAD_DIM, scale=0.2),
-                    f"{name}.membership.0.bias": normal(HEAD_DIM),
-                    f"{name}.membership.1.weight": normal(HEAD_DIM, HEAD_DIM, scale=0.2) * (1 - direction)[:, None],
-                    f"{name}.membership.1.bias": np.float32(shift) * direction}
-        tensors |= norm(f"layers.{layer}.mlp_norm")
-        tensors |= linear(f"layers.{layer}.mlp.up", INNER, WIDTH) | linear(f"layers.{layer}.mlp.down", WIDTH, INNER)
-    tensors |= norm("final_norm") | linear("classifier.output", 4, WIDTH)
+        tensors |= weights.attention(layer, HEADS * HEAD_DIM)
+        tensors[f"{name}.clusters"] = weights.normal(HEADS, CLUSTERS, HEAD_DIM, scale=0.125) + direction
+        tensors |= {
+            f"{name}.membership.0.weight": weights.normal(HEAD_DIM, HEAD_DIM, scale=0.2),
+            f"{name}.membership.0.bias": weights.normal(HEAD_DIM),
+            f"{name}.membership.1.weight": weights.normal(HEAD_DIM, HEAD_DIM, scale=0.2) * (1 - direction)[:, None],
+            f"{name}.membership.1.bias": np.float32(shift) * direction}
+        tensors |= weights.feed_forward(layer, INNER)
+    tensors |= weights.norm("final_norm") | weights.linear("classifier.output", 4, WIDTH)
     config = {"task": "sequence-classification", "vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
               "num_attention_heads": HEADS, "intermediate_size": INNER, "max_position_embeddings": max(LENGTHS),
-              "position_embedding": "none", "pad_token_id": -1, "pooling": {"kind": "mean", "divisor": "valid"}, "num_labels": 4,
-              "attention": {"kind": "sbm", "num_clusters": CLUSTERS, "law": "bernoulli"}}
-    folder = pathlib.Path(folder) / "1"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    write_safetensors(str(folder / "model.safetensors"), tensors)
+              "position_embedding": "none", "pad_token_id": -1, "pooling": {"kind": "mean", "divisor": "valid"},
+              "num_labels": 4, "attention": {"kind": "sbm", "num_clusters": CLUSTERS, "law": "bernoulli"}}
+    write_model(folder, config, tensors)
 
 
 def ask(server, model, path, *flags):
@@ -104,7 +86,7 @@ def find_shifts(binaries, folder):
         shift = math.log(math.sqrt(density) / (1 - math.sqrt(density)))
         for step in range(3):
             repository = pathlib.Path(folder) / f"find-{density}-{step}"
-            write_model(repository / "m", shift)
+            write_sbm_model(repository / "m", shift)
             with Server(binaries, repository, folder) as server:
                 _, found, _ = ask(server, "m", path)
             shift += 0.5 * (math.log(density) - math.log(max(found, 1e-6))) / (1 - math.sqrt(density))
@@ -140,7 +122,7 @@ def run(binaries, against, rounds, folder):
     shifts = find_shifts(binaries, folder)
     repository = pathlib.Path(folder) / "repository"
     for density, shift in shifts.items():
-        write_model(repository / f"sbm-{100 * density:g}", shift)
+        write_sbm_model(repository / f"sbm-{100 * density:g}", shift)
     shutil.copytree(ROOT / "examples/models/long", repository / "long")
     cases = [(f"sbm-{100 * density:g}", length, WORDS) for density in DENSITIES for length in LENGTHS]
     cases += [("long", 2048, 883), ("long", 4095, 883)]

@@ -43,13 +43,13 @@ def parse(line):
 class Server:
     """edgewise-server on free ports of the loopback; as a context manager. Its log goes to a file in `folder`."""
 
-    def __init__(self, binaries, repository, folder):
+    def __init__(self, binaries, repository, folder, flags=()):
         self.binaries = pathlib.Path(binaries)
         self.log = pathlib.Path(folder) / "server.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 [self.binaries / "edgewise-server", f"--model_repository={repository}", "--listen=127.0.0.1:0",
-                 "--metrics_listen="], stdout=log, stderr=log)
+                 "--metrics_listen=", *flags], stdout=log, stderr=log)
         self.address = ""
 
     def __enter__(self):
