@@ -198,8 +198,9 @@ void FillChunk(const Call& call, Head& head, int64_t chunk) {
 // Ranks and lengths from which bounds of single keys pay: below, keys are read and multiplied as fast.
 constexpr int kSplitRank = 64;
 constexpr int64_t kSplitTokens = 256;
-// Widest bounds that pay: over p for single pairs; as chances, for tiles of this rank.
-constexpr float kSplitShare = 0.5f;
+// Widest bounds that pay, for each element of a key that is not read: over p, beyond kSplitRank / 2; as chances in
+// tiles.
+constexpr float kSplitShare = 0.3f / 96.0f;
 constexpr float kSplitTileShare = 0.1f / 128.0f;
 
 // Finds a direction that bounds p well, the mean of some keys, and decides on a sample of pairs whether its bounds pay.
@@ -225,7 +226,7 @@ void MeasureSplit(const CpuKernels& kernels, Head& head) {
     along += std::bit_cast<float>(x & 0xFFFF0000u) * std::bit_cast<float>(y & 0xFFFF0000u);
     width += std::min(1.0f, 2.0f * std::bit_cast<float>(x << 16) * std::bit_cast<float>(y << 16));
   }
-  if (!(width < kSplitShare * along)) return;
+  if (!(width < kSplitShare * static_cast<float>(rank - kSplitRank / 2) * along)) return;
   tables.unit = head.unit;
   tables.split_tiles = width < kSplitTileShare * static_cast<float>(rank * pairs);
 }

@@ -129,8 +129,8 @@ EDGEWISE_INLINE V FloorBytesInOrder(const F* rate) {
   const V order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
   V whole[4];
   for (int c = 0; c < 4; ++c) whole[c] = _mm512_cvttps_epi32(rate[c]);
-  return _mm512_permutexvar_epi32(order, _mm512_packus_epi16(_mm512_packs_epi32(whole[0], whole[1]),
-                                                             _mm512_packs_epi32(whole[2], whole[3])));
+  return _mm512_permutexvar_epi32(
+      order, _mm512_packus_epi16(_mm512_packs_epi32(whole[0], whole[1]), _mm512_packs_epi32(whole[2], whole[3])));
 }
 
 // An exact span from bounds of p alone; pairs that those and the byte leave open are decided one by one.

@@ -32,9 +32,9 @@ struct DrawTables {
   const float* unit = nullptr;  // [rank] direction that `split` refers to
   uint32_t* split = nullptr;    // [64 * words] split_key of the key of each position; null: no bounds by key
   bool split_tiles = false;     // the bounds are close enough to draw tiles by them
-  float key_scale = 0.0f;      // largest key bound
-  int bound_lift = 0;          // added to every number of `bound`
-  float key_norm = 0.0f;       // largest |y|
+  float key_scale = 0.0f;       // largest key bound
+  int bound_lift = 0;           // added to every number of `bound`
+  float key_norm = 0.0f;        // largest |y|
   float exploration = 0.0f;
   uint32_t seed[2] = {};    // low word first
   uint32_t bytes_word = 0;  // third counter word of kStreamBytes

@@ -139,9 +139,8 @@ static void DecideByRate(const DrawTables& tables, const DrawRow* rows, const Dr
     const V limit = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
                                              _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
     const __mmask16 equal = _mm512_cmp_ps_mask(bytes, whole, _CMP_EQ_OQ);
-    const uint32_t edges =
-        _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ) |
-        _mm512_mask_cmplt_epu32_mask(equal, _mm512_loadu_si512(scratch.tie_value + t), limit);
+    const uint32_t edges = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ) |
+                           _mm512_mask_cmplt_epu32_mask(equal, _mm512_loadu_si512(scratch.tie_value + t), limit);
     MarkEdges(scratch, places, edges & ((1u << count) - 1));
   }
 }
