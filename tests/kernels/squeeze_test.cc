@@ -102,8 +102,8 @@ TEST(SqueezeTest, BoundsHoldForHostileMemberships) {
 
 class SqueezedDrawTest : public testing::DeviceTest {
  protected:
-  // Graphs of a sequence whose keys and queries 5, 5 + step, .. are hostile, those of `kinds` alone.
-  void Check(int rank, double rate, float exploration, int step, std::span<const int> kinds, double gaps) {
+  // Graphs of a sequence whose keys, and where there are several kinds queries, first, first + step, .. are hostile.
+  void Check(int rank, double rate, float exploration, int first, int step, std::span<const int> kinds, double gaps) {
     SCOPED_TRACE(std::to_string(rank) + " " + std::to_string(rate) + " " + std::to_string(step));
     Shape shape;
     shape.lengths = {400};
@@ -115,9 +115,9 @@ class SqueezedDrawTest : public testing::DeviceTest {
     shape.seed = static_cast<uint32_t>(rank);
     Case made(shape);
     size_t next = 0;
-    for (int row = 5; row < 400; row += step) {
+    for (int row = first; row < 400; row += step) {
       const int kind = kinds[next++ % kinds.size()];
-      const bool query = next % 4 == 0;
+      const bool query = kinds.size() > 1 && next % 4 == 0;
       const std::span<float> v(&(query ? made.x : made.y)[static_cast<size_t>(row) * rank], static_cast<size_t>(rank));
       MakeHostile(kind, v);
       double square = 0.0;
@@ -142,12 +142,15 @@ EDGEWISE_TEST_ON(Cpus, SqueezedDrawTest);
 
 TEST_P(SqueezedDrawTest, HostileMembershipsGiveTheReferenceGraph) {
   const std::vector<int> any = {7, 0, 8, 1, 2, 9, 3, 4, 10, 5, 6, 11}, finite = {0, 1, 2, 4, 5, 6, 11};
+  for (const int kind : {0, 5, 7, 8, 10}) {  // of all keys that the direction is taken from
+    Check(128, 0.04, 0.0f, 0, 3, std::span(&kind, 1), 0.0);
+  }
   for (const int rank : {64, 128, 512}) {
-    for (const double rate : {0.02, 0.5}) {
+    for (const double rate : {0.04, 0.5}) {
       for (const int step : {3, 12}) {
         if (rank == 512 && step == 3) continue;  // takes long
-        Check(rank, rate, 0.0f, step, any, 0.0);
-        Check(rank, rate, rate < 0.1 ? 0.01f : 0.0f, step, finite, step == 12 ? 0.3 : 0.0);
+        Check(rank, rate, 0.0f, 5, step, any, 0.0);
+        Check(rank, rate, rate < 0.1 ? 0.01f : 0.0f, 5, step, finite, step == 12 ? 0.3 : 0.0);
       }
     }
   }

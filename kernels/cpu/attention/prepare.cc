@@ -195,9 +195,11 @@ void FillChunk(const Call& call, Head& head, int64_t chunk) {
   }
 }
 
-// Ranks and lengths from which bounds of single keys pay: below, keys are read and multiplied as fast.
+// Heads whose keys get bounds of their own. Short keys are read and multiplied as fast, and a table for few candidates
+// costs more than it saves.
 constexpr int kSplitRank = 64;
-constexpr int64_t kSplitTokens = 256;
+constexpr int64_t kSplitTokens = 1024;     // or, from 256 on,
+constexpr double kSplitCandidates = 12.0;  // of a row
 // Widest bounds that pay, for each element of a key that is not read: over p, beyond kSplitRank / 2; as chances in
 // tiles.
 constexpr float kSplitShare = 0.3f / 96.0f;
@@ -205,19 +207,22 @@ constexpr float kSplitTileShare = 0.1f / 128.0f;
 
 // Finds a direction that bounds p well, the mean of some keys, and decides on a sample of pairs whether its bounds pay.
 // Bounds along any direction hold; those that NaN and infinities give are not used.
-void MeasureSplit(const CpuKernels& kernels, Head& head) {
+void MeasureSplit(const CpuKernels& kernels, double mean_bound, Head& head) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
-  if (kernels.split_key == nullptr || rank < kSplitRank || rank > kMaxRank || head.n < kSplitTokens) return;
+  if (kernels.split_key == nullptr || rank < kSplitRank || rank > kMaxRank || head.n < 256) return;
+  const double candidates = static_cast<double>(head.n) / 256.0 + mean_bound * head.bound_sum;
+  if (head.n < kSplitTokens && !(candidates >= kSplitCandidates)) return;
   std::fill(head.unit, head.unit + rank, 0.0f);
   const int64_t step = head.n / 128;
   for (int64_t key = 0; key < head.n; key += step) {
     for (int t = 0; t < rank; ++t) head.unit[t] += tables.y[key * rank + t];
   }
-  float square = 0.0f;
-  for (int t = 0; t < rank; ++t) square += head.unit[t] * head.unit[t];
-  const float norm = std::sqrt(square);
-  for (int t = 0; t < rank; ++t) head.unit[t] /= norm;
+  double square = 0.0;  // in float32 the norm would be off by more than the bounds allow for
+  for (int t = 0; t < rank; ++t) square += static_cast<double>(head.unit[t]) * static_cast<double>(head.unit[t]);
+  if (!(square >= 1e-30 && square <= 1e30)) return;
+  const double norm = std::sqrt(square);
+  for (int t = 0; t < rank; ++t) head.unit[t] = static_cast<float>(static_cast<double>(head.unit[t]) / norm);
   float along = 0.0f, width = 0.0f;
   int pairs = 0;
   for (int64_t key = step / 2; key < head.n; key += 2 * step, ++pairs) {
@@ -250,10 +255,11 @@ void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& hea
   for (int64_t j = 0; j < head.n; ++j) tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
   head.bound_sum = Sum(head.key_bound, head.n);
   // Suits rows of at least half the mean bound.
-  const double number = 65536.0 * tables.key_scale * Sum(head.query_bound, head.n) / static_cast<double>(head.n);
+  const double query_sum = Sum(head.query_bound, head.n);
+  const double number = 65536.0 * tables.key_scale * query_sum / static_cast<double>(head.n);
   const double lift = 2.0 * kBoundMargin * 65536.0 / number;
   tables.bound_lift = lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;
-  MeasureSplit(kernels, head);
+  MeasureSplit(kernels, query_sum / static_cast<double>(head.n), head);
 }
 
 }  // namespace

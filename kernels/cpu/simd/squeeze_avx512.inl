@@ -19,9 +19,10 @@ struct Split {
 // Upper halves of floats that are rounded down are too small by less than 2^-7, and sums of floats by far less.
 inline constexpr float kSplitWidth = 1.008f;
 
-// Sums of `rank` products of x and y are off by at most e |x| |y| / 2, in the order of MembershipDot too: 16 chains of
-// rank / 16 products. across^2 is larger by 4 e |x|^2 at least than it would be without rounding, so that the product
-// of two is larger by 4 e |x| |y|: enough for the sums and for the rounding of the bounds themselves.
+// `unit` has norm 1, or gives nothing but NaN. Sums of `rank` products of x and y are off by at most e |x| |y| / 2, in
+// the order of MembershipDot too: 16 chains of rank / 16 products. across^2 is larger by 4 e |x|^2 at least than it
+// would be without rounding, so that the product of two is larger by 4 e |x| |y|: enough for the sums and for the
+// rounding of the bounds themselves.
 EDGEWISE_INLINE Split SplitVector(const float* x, const float* unit, int rank) {
   F dots = Zero(), squares = Zero();
   for (int t = 0; t < rank; t += 16) {
@@ -63,20 +64,19 @@ EDGEWISE_INLINE RateBounds BoundRates(const Split& query, V keys, float explorat
           _mm512_min_ps(_mm512_max_ps(Zero(), high) + least, most)};
 }
 
-// <x, y> of 16 pairs, in the order of MembershipDot.
-template <int kVectors>
+// <x, y> of 16 pairs, in the order of MembershipDot. Vectors have 16 * `vectors` elements.
 EDGEWISE_INLINE F DotPairs4(const float* const* x, const float* const* y, int vectors) {
   F sum[4];
   for (int i = 0; i < 4; ++i) sum[i] = Load(x[4 * i]) * Load(y[4 * i]);
-  for (int t = 1; t < (kVectors > 0 ? kVectors : vectors); ++t) {
+  for (int t = 1; t < vectors; ++t) {
     for (int i = 0; i < 4; ++i) sum[i] = Fma(Load(x[4 * i] + 16 * t), Load(y[4 * i] + 16 * t), sum[i]);
   }
   return Halve4(Halve8(sum[0], sum[1]), Halve8(sum[2], sum[3]));
 }
 EDGEWISE_INLINE F DotPairs16(const float* const* x, const float* const* y, int vectors) {
-  const F s0 = DotPairs4<0>(x, y, vectors), s1 = DotPairs4<0>(x + 1, y + 1, vectors);
+  const F s0 = DotPairs4(x, y, vectors), s1 = DotPairs4(x + 1, y + 1, vectors);
   const F s01 = Halve2(s0, s1);
-  const F s2 = DotPairs4<0>(x + 2, y + 2, vectors), s3 = DotPairs4<0>(x + 3, y + 3, vectors);
+  const F s2 = DotPairs4(x + 2, y + 2, vectors), s3 = DotPairs4(x + 3, y + 3, vectors);
   return Halve1(s01, Halve2(s2, s3));
 }
 
