@@ -67,7 +67,7 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
     problem.given_keys = given ? call.keys : nullptr;
     AttentionProblem shape;
     shape.tokens = problem.tokens;
-    if (given) shape.pattern = ExplicitEdges{.heads = &graph};
+    shape.pattern = given ? AttentionPattern(ExplicitEdges{.heads = &graph}) : DrawnRows{};
     for (size_t h = 0; h < graph.size(); ++h) {
       graph[h].row_offsets.resize(call.n + 1);
       const cudaError_t error = cudaMemcpy(graph[h].row_offsets.data(), problem.row_offsets + h * (call.n + 1),

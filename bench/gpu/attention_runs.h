@@ -46,7 +46,8 @@ class AttentionRuns {
   // Null before Start() and where it failed.
   cuda::Device* device() const { return device_.get(); }
 
-  // The problems as the backend's host makes them; `given`: over call.row_offsets and keys, else drawn.
+  // The problems as the backend's host makes them. `given`: over call.row_offsets and keys; else drawn, for
+  // CountRowEdges and ListEdges alone.
   absl::StatusOr<KernelCall> MakeKernelCall(const EdgewiseBenchCall& call, bool given) const;
   absl::Status Run(int kind, const EdgewiseBenchCall& call) {
     double milliseconds = 0.0;

@@ -13,7 +13,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/cli/commands.h"
-#include "client/cli/evaluate_plot.h"
 #include "client/cli/evaluation.h"
 #include "client/cli/format.h"
 #include "client/cli/load.h"

@@ -1,5 +1,3 @@
-#include "client/cli/evaluate_plot.h"
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -7,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/evaluation.h"
 #include "client/cli/format.h"
 #include "client/cli/plot_canvas.h"
 

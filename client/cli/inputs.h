@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,6 +37,10 @@ absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line);
 // All lines; blank ones are skipped. path "-": standard input. NotFound, or InvalidArgument with "FILE:LINE: ". `flag`
 // is the one that named the file.
 absl::StatusOr<std::vector<LabelledInput>> ReadInputFile(const std::string& path, const std::string& flag = "--input");
+
+// A long text in pieces that are each a request: of at most `bytes` (>= 4), and `text` when put together. They end
+// after a line or a word where the last quarter of a piece has one, and never inside a UTF-8 character.
+std::vector<std::string_view> SplitText(std::string_view text, size_t bytes);
 
 }  // namespace edgewise::cli
 

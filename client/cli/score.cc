@@ -12,7 +12,6 @@
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
-#include "client/cli/split_text.h"
 
 namespace edgewise::cli {
 namespace {

@@ -78,8 +78,8 @@ TEST_P(AttentionTest, EveryDimensionMatchesTheReference) {
       SCOPED_TRACE(std::to_string(head_dim) + " " + std::to_string(value_dim) + " " + std::to_string(rate));
       Shape shape;
       shape.lengths = {70, 5};  // more than a tile of keys; less than a strip of queries
-      shape.head_dim = head_dim;
-      shape.value_dim = value_dim;
+      shape.head_dim = Aligned(head_dim);
+      shape.value_dim = Aligned(value_dim);
       shape.heads = head_dim == 64 ? 1 : 2;
       shape.mean_rate = rate;
       shape.spread = 0.2;
@@ -109,7 +109,7 @@ TEST_P(AttentionTest, EveryDensityMatchesTheReference) {
       Shape shape;
       shape.lengths = {Sized(300, 100)};
       shape.heads = 1;
-      shape.head_dim = head_dim;
+      shape.head_dim = Aligned(head_dim);
       shape.mean_rate = rate;
       shape.spread = rate > 1.0 ? 0.0 : 0.1;
       shape.rank = 48;

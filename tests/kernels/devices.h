@@ -75,6 +75,11 @@ class DeviceTest : public ::testing::TestWithParam<Device> {
   void ExpectNear(std::span<const float> got, std::span<const float> want, double tolerance);
   // A size of a test, which is smaller on the emulator: it is slow.
   int Sized(int size, int emulated) const { return on_emulator_ ? emulated : size; }
+  // `columns` of a head, up to a width that the device takes.
+  int Aligned(int columns) const {
+    const int alignment = backend_->HeadAlignment();
+    return (columns + alignment - 1) / alignment * alignment;
+  }
 
   std::unique_ptr<Backend> backend_;
   bool on_emulator_ = false;

@@ -37,7 +37,7 @@ TEST_P(DrawTest, AnyRowsAreThoseOfTheReference) {
     shape.seed = static_cast<uint32_t>(round + 100);
     shape.lengths = {static_cast<int>(1 + random() % longest), static_cast<int>(1 + random() % 40)};
     shape.heads = static_cast<int>(1 + random() % 3);
-    shape.head_dim = static_cast<int>(pick(8, 16, 20, 32, 64));
+    shape.head_dim = Aligned(static_cast<int>(pick(8, 16, 20, 32, 64)));
     shape.value_dim = static_cast<int>(pick(0, 24));
     shape.rank = static_cast<int>(pick(16, 32, 48, 64, 128));
     shape.mean_rate = pick(1e-12, 0.001, 0.01, 0.05, 0.2, 0.6, 1.0, 3.0);

@@ -1,7 +1,9 @@
 """The bundle for machines with a GPU: what packs it, and what unpacks and runs it there. The programs in it are made up."""
 
+import fnmatch
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -160,7 +162,7 @@ class GpuBundleTest(unittest.TestCase):
         return (self.out / "summary.txt").read_text()
 
     def test_steps_end_in_one_table(self):
-        self.write_suites('case $0 in *cap_test) echo broken; exit 1 ;; esac; test -n "$EDGEWISE_TESTDATA"')
+        self.write_suites('case $0 in *backend_caps_test) echo broken; exit 1 ;; esac; test -n "$EDGEWISE_TESTDATA"')
         self.pack()
         run = self.run_bundle("tests")
         self.assertEqual(run.returncode, 1)
@@ -171,6 +173,14 @@ class GpuBundleTest(unittest.TestCase):
         self.assertRegex(self.summary(), r"tests budget bf16 +passed ")
         with tarfile.open(self.out / "logs.tar.gz") as logs:
             self.assertEqual(logs.extractfile("./tests_backend_caps.log").read(), b"broken\n")
+
+    def test_the_sanitizer_runs_tests_that_are_there(self):
+        sources = [path.read_text() for path in (GPU_TOOLS.parents[1] / "tests" / "kernels").glob("*_test.cc")]
+        tests = [".".join(name) for source in sources for name in re.findall(r"^TEST_P\((\w+), (\w+)\)", source, re.M)]
+        filters = re.findall(r"(?:attention|gtest_filter)='([^']+)'", (GPU_TOOLS / "steps.sh").read_text())
+        self.assertEqual(len(filters), 2)
+        for pattern in ":".join(filters).split(":"):
+            self.assertTrue(fnmatch.filter(tests, pattern), f"no test is named {pattern}")
 
     def write_timeout(self, suite, commands):
         """A `timeout` before the real one, which does these commands for a suite."""
@@ -227,7 +237,7 @@ class GpuBundleTest(unittest.TestCase):
 
     def test_what_is_cut_off_leaves_its_table_and_logs(self):
         begun = self.root / "begun"
-        self.write_suites(f"case $0 in *cap_test) touch {begun}; exec {shutil.which('sleep')} 500 ;; esac")
+        self.write_suites(f"case $0 in *backend_caps_test) touch {begun}; exec {shutil.which('sleep')} 500 ;; esac")
         self.pack()
         command = [shutil.which("bash"), self.bundle / "run.sh", "tests"]
         run = subprocess.Popen(command, env=self.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

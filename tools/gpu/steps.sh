@@ -148,7 +148,8 @@ step_on_device() { # NAME SECONDS COMMAND...
   step "$name" "$limit" "${on_device[@]}" "$@"
 }
 
-# Every suite in float32, then those whose promises hold in every precision in bf16.
+# Every suite, then in bf16 the suites of models that suites.txt names for it. A suite of the backend runs in both
+# precisions by itself.
 run_tests() {
   local suite precisions
   while read -r suite precisions; do
