@@ -1,7 +1,8 @@
 // attention_bench [--json FILE] [--memory] [--threads N] [--isa NAME] [--heads H] [--repeats R] [--n N] [--d D]
 //
 // Sparse attention, drawing included, against dense attention of the same backend: the calls that Predict makes, timed
-// in turns, medians. With --memory: how peak memory grows with the length at 64 edges a row.
+// in turns, medians. Memberships are made up, of rank 32, or those of a membership network of 128 clusters, scaled to
+// the density. With --memory: how peak memory grows with the length at 64 edges a row.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,8 +33,8 @@ namespace edgewise::bench {
 namespace {
 
 using selfcheck::Floats;
-using selfcheck::kRank;
 using selfcheck::Operands;
+using selfcheck::ScaleToDensity;
 using selfcheck::SyntheticMemberships;
 
 struct Options : RunOptions {
@@ -42,7 +45,7 @@ struct Options : RunOptions {
 
 struct Row {
   int64_t n;
-  int d;
+  int d, rank;
   double target_density, density;
   double milliseconds, dense_milliseconds, membership_milliseconds;
   double dense_peak_share, error;
@@ -103,12 +106,43 @@ class MembershipCall {
         {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), operands_->inputs.q.rows, weights_->rank()}));
     Check(backend_->Synchronize());
   }
+  // Of this object's memory, after Run.
+  Memberships memberships() const {
+    return {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), operands_->inputs.q.rows, weights_->rank()};
+  }
 
  private:
   Backend* backend_;
   const Operands* operands_;
   std::unique_ptr<MembershipWeights> weights_;
   Floats x_, y_, query_bound_, key_bound_;
+};
+
+// Memberships of another call with x scaled, so that the mean of min(1, p) is `density`.
+struct ScaledMemberships {
+  ScaledMemberships(const Memberships& given, int heads, double density) : memberships(given) {
+    std::mt19937_64 random(31);
+    std::vector<double> products(20000);
+    const auto rows = static_cast<uint64_t>(given.rows);
+    for (double& product : products) {
+      const auto head = random() % static_cast<uint64_t>(heads);
+      const float* x_row = given.x + (head * rows + random() % rows) * given.rank;
+      const float* y_row = given.y + (head * rows + random() % rows) * given.rank;
+      product = std::inner_product(x_row, x_row + given.rank, y_row, 0.0);
+    }
+    const auto scale = static_cast<float>(ScaleToDensity(products, density));
+    const auto scaled = [&](const float* values, int64_t count) {
+      Floats result(values, values + count);
+      for (float& value : result) value *= scale;
+      return result;
+    };
+    x = scaled(given.x, heads * given.rows * given.rank);
+    query_bound = scaled(given.query_bound, heads * given.rows);
+    memberships.x = x.data();
+    memberships.query_bound = query_bound.data();
+  }
+  Floats x, query_bound;
+  Memberships memberships;
 };
 
 // Largest |out - float64 attention| over some rows of every head.
@@ -134,10 +168,16 @@ std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& opt
   DrawnRows drawn;
   drawn.key.seed = 2026;
   std::vector<std::unique_ptr<SyntheticMemberships>> synthetic;
+  std::vector<std::unique_ptr<ScaledMemberships>> scaled;
   std::vector<std::unique_ptr<AttendCall>> sparse;
   for (double density : densities) {
     synthetic.push_back(std::make_unique<SyntheticMemberships>(n, options.heads, density));
     sparse.push_back(std::make_unique<AttendCall>(backend, operands, synthetic.back()->memberships, drawn));
+  }
+  memberships.Run();
+  for (double density : densities) {
+    scaled.push_back(std::make_unique<ScaledMemberships>(memberships.memberships(), options.heads, density));
+    sparse.push_back(std::make_unique<AttendCall>(backend, operands, scaled.back()->memberships, drawn));
   }
   std::vector<double> dense_times, membership_times;
   std::vector<std::vector<double>> sparse_times(sparse.size());
@@ -159,7 +199,8 @@ std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& opt
     Row row;
     row.n = n;
     row.d = d;
-    row.target_density = densities[i];
+    row.rank = sparse[i]->inputs.memberships.rank;
+    row.target_density = densities[i % std::size(densities)];
     row.density = static_cast<double>(sparse[i]->edges()) / pairs;
     row.milliseconds = 1e3 * Median(sparse_times[i]);
     row.dense_milliseconds = 1e3 * Median(dense_times);
@@ -173,8 +214,8 @@ std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& opt
 }
 
 void PrintRow(const Row& row) {
-  std::printf("%5ld %3d %8.3f %8.4f  fp32 %9.2f %9.2f %10.2f %10.2f %9.2f %9.1e\n", static_cast<long>(row.n), row.d,
-              row.target_density, row.density, row.dense_milliseconds, row.milliseconds,
+  std::printf("%5ld %3d %4d %8.3f %8.4f  fp32 %9.2f %9.2f %10.2f %10.2f %9.2f %9.1e\n", static_cast<long>(row.n), row.d,
+              row.rank, row.target_density, row.density, row.dense_milliseconds, row.milliseconds,
               row.dense_milliseconds / row.milliseconds,
               row.dense_milliseconds / (row.milliseconds + row.membership_milliseconds), row.dense_peak_share,
               row.error);
@@ -188,8 +229,8 @@ void WriteJson(const std::string& path, const std::vector<Row>& rows, const Opti
        << ", \"heads\": " << options.heads << ", \"fma_peak_flops\": " << peak << ", \"rows\": [";
   const char* separator = "\n";
   for (const Row& row : rows) {
-    file << separator << "  {\"n\": " << row.n << ", \"d\": " << row.d << ", \"target_density\": " << row.target_density
-         << ", \"density\": " << row.density
+    file << separator << "  {\"n\": " << row.n << ", \"d\": " << row.d << ", \"rank\": " << row.rank
+         << ", \"target_density\": " << row.target_density << ", \"density\": " << row.density
          << ", \"precision\": \"fp32\", \"speedup_over_dense\": " << row.dense_milliseconds / row.milliseconds
          << ", \"speedup_with_memberships\": "
          << row.dense_milliseconds / (row.milliseconds + row.membership_milliseconds)
@@ -255,14 +296,13 @@ int Run(const Options& options, const std::string& provenance) {
   const auto isa = SelectIsa(options.isa);
   Check(isa.status());
   const double peak = FmaPeak(*isa, options.threads);
-  std::printf(
-      "%s, %d threads, %d head%s, multiply-add peak %.1f GFLOP/s; medians of %d runs; law bernoulli, rank %d\n\n",
-      (*backend)->device().c_str(), options.threads, options.heads, options.heads == 1 ? "" : "s", peak / 1e9,
-      options.repeats, kRank);
-  std::printf("%5s %3s %8s %8s %5s %9s %9s %10s %10s %9s %9s\n", "", "", "target", "", "", "dense", "sparse", "speedup",
-              "with mem-", "dense", "");
-  std::printf("%5s %3s %8s %8s %5s %9s %9s %10s %10s %9s %9s\n", "n", "d", "density", "density", "prec", "ms", "ms", "",
-              "berships", "of peak", "error");
+  std::printf("%s, %d threads, %d head%s, multiply-add peak %.1f GFLOP/s; medians of %d runs; law bernoulli\n\n",
+              (*backend)->device().c_str(), options.threads, options.heads, options.heads == 1 ? "" : "s", peak / 1e9,
+              options.repeats);
+  std::printf("%5s %3s %4s %8s %8s %5s %9s %9s %10s %10s %9s %9s\n", "", "", "", "target", "", "", "dense", "sparse",
+              "speedup", "with mem-", "dense", "");
+  std::printf("%5s %3s %4s %8s %8s %5s %9s %9s %10s %10s %9s %9s\n", "n", "d", "rank", "density", "density", "prec",
+              "ms", "ms", "", "berships", "of peak", "error");
   std::vector<Row> rows;
   for (const int64_t n : {1024, 2048, 4096}) {
     for (const int d : {32, 64}) {

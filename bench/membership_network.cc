@@ -17,7 +17,7 @@ MembershipNetwork::MembershipNetwork(int heads, int head_dim) : heads_(heads), h
   fill(weight0_, d * d, scale);
   fill(weight1_, d * d, scale);
   fill(bias_, d, 0.0f);
-  // Small clusters, as initialised: S is then almost of rank 32.
+  // Small clusters, as initialised.
   fill(clusters_, static_cast<size_t>(heads) * kClusters * d, 0.3f * scale);
 }
 

@@ -22,6 +22,17 @@ Operands::Operands(int64_t n, int heads, int head_dim) {
   inputs.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
 }
 
+double ScaleToDensity(std::span<const double> products, double density) {
+  double low = 0.0, high = 100.0;
+  for (int step = 0; step < 60; ++step) {
+    const double scale = (low + high) / 2;
+    double mean = 0.0;
+    for (double product : products) mean += std::min(1.0, scale * product) / static_cast<double>(products.size());
+    (mean < density ? low : high) = scale;
+  }
+  return low;
+}
+
 SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density) {
   std::mt19937 random(23);
   std::normal_distribution<double> normal;
@@ -32,7 +43,7 @@ SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density)
     for (int64_t i = 0; i < heads * n * kRank; ++i)
       side->push_back(static_cast<float>(common + noise * normal(random)));
   }
-  // The scale that gives the density, by bisection on a sample of pairs.
+  // The scale that gives the density on a sample of pairs.
   std::vector<double> products;
   for (int sample = 0; sample < 20000; ++sample) {
     const int64_t i = static_cast<int64_t>(random() % static_cast<uint64_t>(n));
@@ -41,14 +52,7 @@ SyntheticMemberships::SyntheticMemberships(int64_t n, int heads, double density)
     for (int t = 0; t < kRank; ++t) product += static_cast<double>(x[i * kRank + t]) * y[j * kRank + t];
     products.push_back(product);
   }
-  double low = 0.0, high = 100.0;
-  for (int step = 0; step < 60; ++step) {
-    const double scale = (low + high) / 2;
-    double mean = 0.0;
-    for (double product : products) mean += std::min(1.0, scale * product) / static_cast<double>(products.size());
-    (mean < density ? low : high) = scale;
-  }
-  const float root = static_cast<float>(std::sqrt(low));
+  const float root = static_cast<float>(std::sqrt(ScaleToDensity(products, density)));
   for (float& value : x) value *= root;
   for (float& value : y) value *= root;
   const auto norms = [](const Floats& side, Floats& out) {

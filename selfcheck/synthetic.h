@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <new>
+#include <span>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -29,6 +30,9 @@ struct Operands {
   Floats q, k, v;
   AttentionInputs inputs;
 };
+
+// The scale, at most 100, at which the mean of min(1, scale * product) is `density`; by bisection.
+double ScaleToDensity(std::span<const double> products, double density);
 
 // Memberships around one common direction with the mean cosine above, scaled so that the mean of min(1, p) is
 // `density`.

@@ -2,6 +2,7 @@
 // read, and the tables of the random generator.
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -109,9 +110,10 @@ void PlaceArrays(const Needs& needs, Head& head, const Place& place) {
   place(head.tables.philox, head.columns / kDrawColumns * 32);
   if (needs.y_tiles) place(head.tables.y_tiles, head.columns * head.tables.rank);
   if (head.gaps) place(head.tables.packed, head.columns);
+  if (head.tables.unit != nullptr) place(head.tables.split, head.columns);
 }
 
-void FillDrawChunk(Head& head, int64_t begin, int64_t end) {
+void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t end) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
   for (int64_t column = begin; column < end; column += 16) {
@@ -122,6 +124,7 @@ void FillDrawChunk(Head& head, int64_t begin, int64_t end) {
   std::fill(tables.bound + begin, tables.bound + end, 0);
   if (tables.y_tiles != nullptr) std::fill(tables.y_tiles + begin * rank, tables.y_tiles + end * rank, 0.0f);
   if (tables.packed != nullptr) std::fill(tables.packed + begin, tables.packed + end, 0);
+  if (tables.split != nullptr) std::fill(tables.split + begin, tables.split + end, 0);
   const float range = static_cast<float>(65535 - tables.bound_lift);
   const float scale = tables.key_scale > 0.0f ? range / tables.key_scale : 0.0f;
   const float lift = static_cast<float>(tables.bound_lift) + 1.0f;
@@ -136,6 +139,9 @@ void FillDrawChunk(Head& head, int64_t begin, int64_t end) {
     tables.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
     tables.valid[word] |= uint64_t{1} << column;
     if (tables.packed != nullptr) tables.packed[position] = static_cast<int32_t>(token);
+    if (tables.split != nullptr) {
+      tables.split[position] = kernels.split_key(tables.y + token * rank, tables.unit, rank);
+    }
     if (tables.y_tiles == nullptr) continue;
     float* tile = tables.y_tiles + word * rank * 64 + TilePlace(column);
     const float* y = tables.y + token * rank;
@@ -169,11 +175,52 @@ void FillChunk(const Call& call, Head& head, int64_t chunk) {
     }
   }
   if (head.drawn != nullptr && begin < head.columns) {
-    FillDrawChunk(head, begin, std::min(begin + kChunk, head.columns));
+    FillDrawChunk(*call.kernels, head, begin, std::min(begin + kChunk, head.columns));
   }
 }
 
-void Measure(const AttentionInputs& inputs, Head& head) {
+// Heads whose keys get bounds of their own. Short keys are read and multiplied as fast, and a table for few candidates
+// costs more than it saves.
+constexpr int kSplitRank = 64;
+constexpr int64_t kSplitTokens = 1024;     // or, from 256 on,
+constexpr double kSplitCandidates = 12.0;  // of a row
+// Widest bounds that pay, for each element of a key that is not read: over p, beyond kSplitRank / 2; as chances in
+// tiles.
+constexpr float kSplitShare = 0.3f / 96.0f;
+constexpr float kSplitTileShare = 0.1f / 128.0f;
+
+// Finds a direction that bounds p well, the mean of some keys, and decides on a sample of pairs whether its bounds pay.
+// Bounds along any direction hold; those that NaN and infinities give are not used.
+void MeasureSplit(const CpuKernels& kernels, double mean_bound, Head& head) {
+  DrawTables& tables = head.tables;
+  const int rank = tables.rank;
+  if (kernels.split_key == nullptr || rank < kSplitRank || rank > kMaxRank || head.n < 256) return;
+  const double candidates = static_cast<double>(head.n) / 256.0 + mean_bound * head.bound_sum;
+  if (head.n < kSplitTokens && !(candidates >= kSplitCandidates)) return;
+  std::fill(head.unit, head.unit + rank, 0.0f);
+  const int64_t step = head.n / 128;
+  for (int64_t key = 0; key < head.n; key += step) {
+    for (int t = 0; t < rank; ++t) head.unit[t] += tables.y[key * rank + t];
+  }
+  double square = 0.0;  // in float32 the norm would be off by more than the bounds allow for
+  for (int t = 0; t < rank; ++t) square += static_cast<double>(head.unit[t]) * static_cast<double>(head.unit[t]);
+  if (!(square >= 1e-30 && square <= 1e30)) return;
+  const double norm = std::sqrt(square);
+  for (int t = 0; t < rank; ++t) head.unit[t] = static_cast<float>(static_cast<double>(head.unit[t]) / norm);
+  float along = 0.0f, width = 0.0f;
+  int pairs = 0;
+  for (int64_t key = step / 2; key < head.n; key += 2 * step, ++pairs) {
+    const uint32_t x = kernels.split_key(head.x + key * rank, head.unit, rank);
+    const uint32_t y = kernels.split_key(tables.y + key * rank, head.unit, rank);
+    along += std::bit_cast<float>(x & 0xFFFF0000u) * std::bit_cast<float>(y & 0xFFFF0000u);
+    width += std::min(1.0f, 2.0f * std::bit_cast<float>(x << 16) * std::bit_cast<float>(y << 16));
+  }
+  if (!(width < kSplitShare * static_cast<float>(rank - kSplitRank / 2) * along)) return;
+  tables.unit = head.unit;
+  tables.split_tiles = width < kSplitTileShare * static_cast<float>(rank * pairs);
+}
+
+void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& head) {
   const Memberships& m = inputs.memberships;
   const int64_t first = head.index * m.rows + head.problem->first_row;
   DrawTables& tables = head.tables;
@@ -192,9 +239,11 @@ void Measure(const AttentionInputs& inputs, Head& head) {
   for (int64_t j = 0; j < head.n; ++j) tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
   head.bound_sum = Sum(head.key_bound, head.n);
   // Suits rows of at least half the mean bound.
-  const double number = 65536.0 * tables.key_scale * Sum(head.query_bound, head.n) / static_cast<double>(head.n);
+  const double query_sum = Sum(head.query_bound, head.n);
+  const double number = 65536.0 * tables.key_scale * query_sum / static_cast<double>(head.n);
   const double lift = 2.0 * kBoundMargin * 65536.0 / number;
   tables.bound_lift = lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;
+  MeasureSplit(kernels, query_sum / static_cast<double>(head.n), head);
 }
 
 }  // namespace
@@ -210,7 +259,7 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
     head.tables.words = head.columns / 64;
     head.q = inputs.q.row(problem.first_row + problem.query_shift) + head.index * inputs.head_dim;
     head.q_stride = inputs.q.stride;
-    if (head.drawn != nullptr) Measure(inputs, head);
+    if (head.drawn != nullptr) Measure(*call.kernels, inputs, head);
   };
   const auto heads = static_cast<int64_t>(call.heads.size());
   if (std::any_of(call.heads.begin(), call.heads.end(), [](const Head& head) { return head.drawn != nullptr; })) {

@@ -40,6 +40,8 @@ void Worker::Prepare(int64_t columns, int depth) {
     place(draw.tie, draw.capacity + 64);
     place(draw.tie_value, draw.capacity + 64);
     place(draw.tie_query, draw.capacity + 64);
+    place(draw.tie_low, draw.capacity + 64);
+    place(draw.tie_high, draw.capacity + 64);
     place(position_bits, kBlockRows * words);
     place(bits, kBlockRows * words);
     place(row_keys, columns + 64);

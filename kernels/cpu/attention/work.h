@@ -69,6 +69,7 @@ struct Head {
   const float* query_bound = nullptr;  // [n]
   const float* key_bound = nullptr;    // [n]
   double bound_sum = 0.0;              // of key_bound
+  float unit[kMaxRank];                // DrawTables::unit
 
   int block_rows = 0;       // of every block but the last
   int64_t first_block = 0;  // among the blocks of the call

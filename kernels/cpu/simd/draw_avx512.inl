@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/philox_avx512.inl"
+#include "kernels/cpu/simd/squeeze_avx512.inl"
 #include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
@@ -343,7 +344,13 @@ static int DrawRowsOf(const DrawTables& tables, const DrawSpan& span, const Draw
     const int64_t end = Scan(tables, rows[drawn], span.high, scratch.column, scratch.byte, size);
     size = EndRow(scratch, drawn, size, end);
   }
-  Decide<kExact>(tables, span, rows, scratch, 0, size / 16, extras);
+  if (kExact && tables.split != nullptr) {
+    Split split[kBlockRows];
+    for (int r = 0; r < drawn; ++r) split[r] = SplitVector(rows[r].x, tables.unit, tables.rank);
+    DecideSqueezed(tables, rows, split, scratch, 0, size / 16);
+  } else {
+    Decide<kExact>(tables, span, rows, scratch, 0, size / 16, extras);
+  }
   int64_t edges = 0;
   for (int64_t b = 0; b < size / 16; ++b) {
     const uint32_t taken = TakeBatch<kExact>(scratch, b, extras);
@@ -354,6 +361,8 @@ static int DrawRowsOf(const DrawTables& tables, const DrawSpan& span, const Draw
   }
   return drawn;
 }
+
+static constexpr auto* kSplitKey = SplitKey;
 
 static int DrawRows(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
                     const DrawScratch& scratch, int32_t* positions, int64_t* ends, DrawExtras& extras) {

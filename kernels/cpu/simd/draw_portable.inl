@@ -179,6 +179,8 @@ static int64_t DrawOneRow(const DrawTables& tables, const DrawSpan& span, const 
   return edges;
 }
 
+static constexpr uint32_t (*kSplitKey)(const float*, const float*, int) = nullptr;
+
 static int DrawRows(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int,
                     const DrawScratch& scratch, int32_t* positions, int64_t* ends, DrawExtras& extras) {
   const auto draw = span.exact() ? DrawOneRow<true> : DrawOneRow<false>;

@@ -19,14 +19,30 @@ struct RowEdges {
   const float* multiplicity;  // or null
 };
 
+// Keys and values together that a core's second-level cache does not hold.
+inline constexpr int64_t kFarBytes = 1 << 20;
+
+// Whether the keys and values of a segment come from farther away: they are then fetched ahead of their use.
+EDGEWISE_INLINE bool IsFar(const AttendBlock& block) {
+  const int64_t keys = block.segment < block.keys ? block.segment : block.keys;
+  return keys * (block.k_stride + block.v_stride) * static_cast<int64_t>(sizeof(float)) > kFarBytes;
+}
+
+EDGEWISE_INLINE void Prefetch(const float* row, int floats) {
+  for (int t = 0; t < floats; t += 16) __builtin_prefetch(row + t);
+}
+
 // scores of batches first..last-1 of 16 edges.
-template <int kVectors>
+template <int kVectors, bool kFar>
 static void ScoreBatches(const AttendBlock& block, int64_t batches, const int32_t* batch_rows, const int32_t* keys,
                          float* scores) {
   const int vectors = kVectors > 0 ? kVectors : block.depth / 16;
   const int64_t depth = 16 * vectors;
   const int64_t stride = kVectors > 0 ? depth : block.k_stride;  // rows of compiled-in depths are contiguous
   for (int64_t b = 0; b < batches; ++b) {
+    if (kFar && b + 1 < batches) {
+      for (int e = 16; e < 32; ++e) Prefetch(block.k + keys[16 * b + e] * stride, depth);
+    }
     StoreDots16<kVectors>(LoadOperand<kVectors>(block.q + batch_rows[b] * depth), vectors, block.k, stride,
                           keys + 16 * b, scores + 16 * b);
   }
@@ -34,9 +50,13 @@ static void ScoreBatches(const AttendBlock& block, int64_t batches, const int32_
 
 EDGEWISE_INLINE void ScoreAll(const AttendBlock& block, int64_t batches, const int32_t* batch_rows, const int32_t* keys,
                               float* scores) {
-  if (block.depth == 32 && block.k_stride == 32) return ScoreBatches<2>(block, batches, batch_rows, keys, scores);
-  if (block.depth == 64 && block.k_stride == 64) return ScoreBatches<4>(block, batches, batch_rows, keys, scores);
-  ScoreBatches<0>(block, batches, batch_rows, keys, scores);
+  if (block.depth == 32 && block.k_stride == 32)
+    return ScoreBatches<2, false>(block, batches, batch_rows, keys, scores);
+  if (block.depth == 64 && block.k_stride == 64) {
+    const auto score = IsFar(block) ? ScoreBatches<4, true> : ScoreBatches<4, false>;
+    return score(block, batches, batch_rows, keys, scores);
+  }
+  ScoreBatches<0, false>(block, batches, batch_rows, keys, scores);
 }
 
 // Raises the row's maximum and rescales the sums under the old one.
@@ -109,29 +129,33 @@ EDGEWISE_INLINE void AddUnit(const int32_t* keys, const float* weights, const fl
   for (int c = 0; c < kVectors; ++c) Store(sums + c * kLanes, even[c] + odd[c]);
 }
 
-template <int kVectors, int kStride>
-EDGEWISE_INLINE void AddColumns(const AttendBlock& block, int64_t units, const int32_t* unit_rows,
-                                const int32_t* unit_begins, const int32_t* keys, const float* weights, int t) {
+template <int kVectors, int kStride, bool kFar>
+static void AddColumns(const AttendBlock& block, int64_t units, const int32_t* unit_rows, const int32_t* unit_begins,
+                       const int32_t* keys, const float* weights, int t) {
   const int64_t stride = kStride > 0 ? kStride : block.v_stride;
   for (int64_t u = 0; u < units; ++u) {
     const int64_t begin = unit_begins[u];
+    if (kFar && u + 2 < units) {
+      for (int e = 0; e < 8; ++e) Prefetch(block.v + keys[unit_begins[u + 2] + e] * stride, kVectors * kLanes);
+    }
     AddUnit<kVectors>(keys + begin, weights + begin, block.v + t, stride, block.sums + unit_rows[u] * block.depth + t);
   }
 }
 
 static void AddAll(const AttendBlock& block, int64_t units, const int32_t* unit_rows, const int32_t* unit_begins,
-                   const int32_t* keys, const float* weights) {
+                   const int32_t* keys, const float* weights, bool far) {
   const int depth = block.depth;
   int t = 0;
   if (depth == 64 && block.v_stride == 64) {
-    for (; t < 64; t += 4 * kLanes) AddColumns<4, 64>(block, units, unit_rows, unit_begins, keys, weights, t);
+    const auto add = far ? AddColumns<4, 64, true> : AddColumns<4, 64, false>;
+    for (; t < 64; t += 4 * kLanes) add(block, units, unit_rows, unit_begins, keys, weights, t);
   } else if (depth == 32 && block.v_stride == 32) {
-    for (; t < 32; t += 2 * kLanes) AddColumns<2, 32>(block, units, unit_rows, unit_begins, keys, weights, t);
+    for (; t < 32; t += 2 * kLanes) AddColumns<2, 32, false>(block, units, unit_rows, unit_begins, keys, weights, t);
   }
   for (; t + 4 * kLanes <= depth; t += 4 * kLanes) {
-    AddColumns<4, 0>(block, units, unit_rows, unit_begins, keys, weights, t);
+    AddColumns<4, 0, false>(block, units, unit_rows, unit_begins, keys, weights, t);
   }
-  for (; t < depth; t += kLanes) AddColumns<1, 0>(block, units, unit_rows, unit_begins, keys, weights, t);
+  for (; t < depth; t += kLanes) AddColumns<1, 0, false>(block, units, unit_rows, unit_begins, keys, weights, t);
 }
 
 static void AttendGather(const AttendBlock& block) {
@@ -184,7 +208,7 @@ static void AttendGather(const AttendBlock& block) {
       AddEdgeBias(block, r, keys + rows[r].begin, rows[r].count, scores + rows[r].begin);
     }
     for (int r = 0; r < block.rows; ++r) WeighRowEdges(block, r, rows[r], scores);
-    AddAll(block, units, block.unit_rows, block.unit_begins, keys, scores);
+    AddAll(block, units, block.unit_rows, block.unit_begins, keys, scores, IsFar(block));
   }
 }
 

@@ -29,9 +29,12 @@ struct DrawTables {
   float* y_tiles = nullptr;    // [words, rank, 64] in TilePlace order, zero for pads; null: not packed
   int32_t* packed = nullptr;   // [64 * words] token index of each position; null: the position itself
   int rank = 0;                // of x and y, a multiple of 16
-  float key_scale = 0.0f;      // largest key bound
-  int bound_lift = 0;          // added to every number of `bound`
-  float key_norm = 0.0f;       // largest |y|
+  const float* unit = nullptr;  // [rank] direction that `split` refers to
+  uint32_t* split = nullptr;    // [64 * words] split_key of the key of each position; null: no bounds by key
+  bool split_tiles = false;     // the bounds are close enough to draw tiles by them
+  float key_scale = 0.0f;       // largest key bound
+  int bound_lift = 0;           // added to every number of `bound`
+  float key_norm = 0.0f;        // largest |y|
   float exploration = 0.0f;
   uint32_t seed[2] = {};    // low word first
   uint32_t bytes_word = 0;  // third counter word of kStreamBytes
@@ -75,6 +78,8 @@ struct DrawScratch {
   uint32_t* tie = nullptr;          // [capacity + 64] index of a candidate that its byte does not decide
   uint32_t* tie_value = nullptr;    // [capacity + 64] its limit of the low word, or its rate (kernels differ)
   uint32_t* tie_query = nullptr;    // [capacity + 64] position of its query
+  float* tie_low = nullptr;         // [capacity + 64] 256 times the bounds of its p
+  float* tie_high = nullptr;        // [capacity + 64]
 };
 
 // The rates tau * p of a draw, for a tau that is known to lie in [low, high]; 1 where nothing caps the edges.
@@ -199,6 +204,8 @@ struct CpuKernels {
                     uint64_t* bits, DrawExtras& extras);
   // Sum over valid positions of p, or of 1 - exp(-p) with `poisson`. Needs y_tiles.
   double (*expected_row)(const DrawTables&, const DrawRow&, bool poisson);
+  // Four bytes that bound the products of y [rank] by its parts along and across a unit vector; null: not used.
+  uint32_t (*split_key)(const float* y, const float* unit, int rank);
   // tile [depth, 64] from up to 64 keys of `columns` elements, `stride` apart; zeros beyond.
   void (*pack_keys)(const float* keys, int64_t stride, int count, int columns, int depth, float* tile);
   void (*attend_dense)(const AttendBlock&);

@@ -16,6 +16,7 @@ namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 static constexpr CpuKernels kTable = {.draw_rows = DrawRows,
                                       .draw_tile = DrawTile,
                                       .expected_row = ExpectedRow,
+                                      .split_key = kSplitKey,
                                       .pack_keys = PackKeyTile,
                                       .attend_dense = AttendDense,
                                       .attend_gather = AttendGather,
