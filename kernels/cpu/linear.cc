@@ -15,6 +15,12 @@ constexpr int64_t kItemRows = 96;
 // Multiply-adds of an item that is worth a second thread: some 20 microseconds.
 constexpr int64_t kItemWork = int64_t{1} << 21;
 
+// Blocks of at most kItemRows rows, as many for each thread.
+int64_t RowBlocks(int64_t rows, int64_t threads) {
+  const int64_t blocks = (rows + kItemRows - 1) / kItemRows;
+  return (blocks + threads - 1) / threads * threads;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(const CpuKernels& kernels, std::span<const float> weight,
@@ -75,7 +81,7 @@ void CpuLinear::Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate) 
   if (pool.num_threads() == 1 || work < 2 * kItemWork) return Run(x, y, accumulate);
   // Columns are shared first, since a thread then reads only its part of the weights; rows where there are many.
   const int64_t threads = pool.num_threads();
-  const int64_t blocks = (x.rows + kItemRows - 1) / kItemRows;
+  const int64_t blocks = x.rows <= kItemRows ? 1 : RowBlocks(x.rows, threads);
   const int64_t wanted = std::min(work / kItemWork, 4 * threads);
   const int64_t parts = std::clamp<int64_t>((wanted + blocks - 1) / blocks, 1, panels);
   pool.For(blocks * parts, [&](int64_t item, int) {
@@ -100,7 +106,7 @@ void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down
     return;
   }
   // Each thread takes blocks of rows through both products.
-  const int64_t blocks = (x.rows + kItemRows - 1) / kItemRows;
+  const int64_t blocks = RowBlocks(x.rows, threads);
   pool.For(blocks, [&](int64_t item, int worker) {
     const int64_t row = x.rows * item / blocks, rows = x.rows * (item + 1) / blocks - row;
     const Matrix wide(scratch.data() + worker * kItemRows * up.out(), rows, up.out());
