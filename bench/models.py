@@ -176,8 +176,9 @@ def main():
     if args.plot:
         plot(rows, args.plot)
     if args.json:
+        command = f"./dev bench models --rounds {args.rounds}" + (" --against BIN" if args.against else "")
         result = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "load": os.getloadavg()[0],
-                  "command": " ".join(sys.argv), "rows": rows}
+                  "command": command, "rows": rows}
         pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
     return 0
 

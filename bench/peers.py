@@ -349,8 +349,10 @@ def main():
     for name, figure in found.items():
         print(f"{name}: geometric mean {figure['geometric_mean']}, least {figure['least']} of {figure['rows']} rows")
     if args.json:
+        command = f"./dev bench peers --python PYTHON --rounds {args.rounds}"
+        command += f" --only {shlex.quote(args.only)}" if args.only else ""
         result = {"date": datetime.date.today().isoformat(), "machine": machine(), "load": load, "versions": versions,
-                  "command": shlex.join(sys.argv), "figures": found, "rows": rows}
+                  "command": command, "figures": found, "rows": rows}
         pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
     return 1 if any(row["errors"] for row in rows) else 0
 
