@@ -25,8 +25,8 @@ const Shape kShapes[] = {
     {1, 1},     {3, 17},    // less than a vector of anything
     {20, 30},               // a GPU's products take multiples of 4 and 8
     {17, 136},  {9, 257},   // a vector, and one, more than what a warp reads at a time
-    {65, 48},               // one more than a panel of 64 columns
-    {400, 384},             // several panels of columns
+    {65, 48},               // a vector of columns, and one, more than a CPU's panel of 48
+    {400, 384},             // panels of three vectors and of two; more inputs than a segment
 };
 constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
 
@@ -39,8 +39,6 @@ std::vector<float> Rounded(std::vector<float> values, bool bf16) {
   return values;
 }
 
-// On a CPU weights lie as the first backend of a process likes them, so run each test in a process of its own, as ctest
-// does.
 class LinearTest : public testing::DeviceTest {
  protected:
   // Shapes that are not too large for the emulator.
@@ -148,8 +146,9 @@ TEST_P(LinearTest, FeedForwardHasTheBytesOfItsTwoProducts) {
     const auto up_weight = Random(width * 40, 1), up_bias = Random(width, 2), down_weight = Random(40 * width, 3);
     const auto up = *backend_->PrepareLinear(up_weight, up_bias, width, 40, Activation::kGelu);
     const auto down = *backend_->PrepareLinear(down_weight, Random(40, 6), 40, width, Activation::kNone);
-    for (const int64_t rows : {1, 5, 20, 64, 130}) {  // few; one product of a CPU, and several
-      if (rows > Sized(130, 20)) continue;
+    // One row; a few; some; what two threads of a CPU share by columns, and by rows.
+    for (const int64_t rows : {1, 5, 20, 130, 500}) {
+      if (rows > Sized(500, 20)) continue;
       for (const Phase phase : kPhases) {
         const auto x = Random(rows * 40, 4);
         const DeviceMatrix y(*backend_, x, rows, 40), in_place(*backend_, x, rows, 40, 44);
