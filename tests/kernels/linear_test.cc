@@ -141,6 +141,24 @@ TEST_P(CpuLinearTest, ThreadsChangeNoByte) {
   }
 }
 
+// Enough work that all threads are awake for most of it.
+TEST_P(CpuLinearTest, ThreadsChangeNoByteOfAFeedForward) {
+  const int64_t rows = 900, columns = 128, width = 512;
+  const auto up_weight = Random(width * columns, 1), down_weight = Random(columns * width, 2);
+  const auto x = Random(rows * columns, 3), before = Random(rows * columns, 4);
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 4}) {
+    const auto backend = *Make(threads);
+    const auto up = *backend->PrepareLinear(up_weight, {}, width, columns, Activation::kGelu);
+    const auto down = *backend->PrepareLinear(down_weight, {}, columns, width, Activation::kNone);
+    const DeviceMatrix source(*backend, x, rows, columns), y(*backend, before, rows, columns);
+    ASSERT_TRUE(backend->FeedForward(*up, *down, source.view(), y.view(), Phase::kPrefill).ok());
+    results.push_back(y.Host());
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
 TEST_P(LinearTest, FeedForwardHasTheBytesOfItsTwoProducts) {
   for (const int64_t width : {96, 50}) {  // whole vectors, and not
     const auto up_weight = Random(width * 40, 1), up_bias = Random(width, 2), down_weight = Random(40 * width, 3);
