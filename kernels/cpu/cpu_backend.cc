@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/memberships.h"
+#include "kernels/cpu/memory.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
@@ -19,7 +19,6 @@
 namespace edgewise {
 namespace {
 
-constexpr size_t kAlignment = 64;
 constexpr int64_t kRowsPerItem = 64;  // of the row-wise loops
 constexpr int kMaxThreads = 1024;
 
@@ -35,15 +34,7 @@ class CpuBackend : public Backend {
 
   const std::string& device() const override { return device_; }
 
-  absl::StatusOr<Buffer> Allocate(int64_t floats) override {
-    const size_t bytes =
-        (static_cast<size_t>(std::max<int64_t>(floats, 1)) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
-    void* memory = std::aligned_alloc(kAlignment, bytes);
-    if (memory == nullptr) {
-      return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", bytes, " bytes asked for on the CPU"));
-    }
-    return Buffer(static_cast<float*>(memory), floats, [](float* data) { std::free(data); });
-  }
+  absl::StatusOr<Buffer> Allocate(int64_t floats) override { return AllocateOnHost(floats); }
 
   absl::Status Upload(std::span<const float> host, float* device) override {
     if (!host.empty()) std::memcpy(device, host.data(), host.size_bytes());
