@@ -27,7 +27,8 @@ struct KeyGroup {
   // In tiles of a row; packing a tile costs as much as a few rows.
   int64_t cost() const { return (count + kTileKeys - 1) / kTileKeys * (rows + 6) + 1; }
 };
-inline constexpr int64_t kItemCost = 400;  // of an item of work: some ten times the cost of waking a thread
+inline constexpr int64_t kCostNanoseconds = 130;
+inline constexpr int64_t kItemCost = 400;  // of an item of work: enough to wake a thread for
 
 // All groups of one problem, or of one head where heads differ.
 struct CompactPlan {
