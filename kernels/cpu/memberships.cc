@@ -64,7 +64,9 @@ void CpuMembershipWeights::Run(ThreadPool& pool, std::vector<float>& scratch, Co
   scratch.resize(static_cast<size_t>(pool.num_threads() * floats));
   const int64_t heads = static_cast<int64_t>(heads_.size());
   const int64_t blocks = (q.rows + kItemRows - 1) / kItemRows;
-  pool.For(blocks * heads * 2, [&](int64_t item, int worker) {
+  const int64_t products =
+      (q.rows + k.rows) * heads * (head_dim_ * (head_dim_ + num_clusters_) + num_clusters_ * rank_);
+  pool.For(blocks * heads * 2, products / 16, [&](int64_t item, int worker) {
     const bool query_side = item % 2 == 0;
     const int64_t head = item / 2 % heads;
     const int64_t first = item / 2 / heads * kItemRows;
