@@ -30,21 +30,12 @@ EDGEWISE_INLINE F Gelu(F x) {
   return Max(Zero(), x) - size * tail * Broadcast(0.5f);
 }
 
-// 1 / (1 + exp(-x)) as e / (1 + exp(-|x|)), where e is 1 for x >= 0 and exp(-|x|) below. NaN stays NaN.
-EDGEWISE_INLINE F Sigmoid(F x) {
-  const F power = Exp2(Max(x, Zero() - x) * Broadcast(-1.44269504f));
-  const F step = Min(Broadcast(1.0f), Max(Zero(), x * Broadcast(1e38f)));
-  return Max(power, step) / (Broadcast(1.0f) + power);
-}
-
 EDGEWISE_INLINE F Activate(Activation activation, F value) {
   switch (activation) {
     case Activation::kRelu:
       return Max(Zero(), value);
     case Activation::kGelu:
       return Gelu(value);
-    case Activation::kSigmoid:
-      return Sigmoid(value);
     case Activation::kNone:
       break;
   }
@@ -161,26 +152,6 @@ static void MultiplyRows(const Gemm& g) {
       }
     }
     row += rows;
-  }
-}
-
-static void Squares(const float* x, int64_t rows, int64_t columns, float* squares) {
-  constexpr int kParts = 16 / kLanes;  // vectors that hold the 16 partial sums
-  for (int64_t r = 0; r < rows; ++r, x += columns) {
-    F sum[kParts];
-    for (int p = 0; p < kParts; ++p) sum[p] = Zero();
-    for (int64_t t = 0; t < columns; t += 16) {
-      for (int p = 0; p < kParts; ++p) {
-        const F part = Load(x + t + p * kLanes);
-        sum[p] = Fma(part, part, sum[p]);
-      }
-    }
-    float lane[16];
-    for (int p = 0; p < kParts; ++p) Store(lane + p * kLanes, sum[p]);
-    for (int step = 8; step > 0; step /= 2) {
-      for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
-    }
-    squares[r] = lane[0];
   }
 }
 
