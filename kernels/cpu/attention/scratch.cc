@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <new>
 
-namespace edgewise {
-namespace cpu_attention {
+namespace edgewise::cpu_attention {
 
 void Memory::Reserve(size_t bytes) {
   if (bytes <= size_) return;
@@ -54,14 +53,4 @@ void Worker::Prepare(int64_t columns, int depth) {
   });
 }
 
-}  // namespace cpu_attention
-
-void AttentionScratch::ReleaseAbove(size_t bytes_each) {
-  heads.ReleaseAbove(bytes_each);
-  for (cpu_attention::Worker& worker : workers) {
-    worker.call_memory.ReleaseAbove(bytes_each);
-    worker.block_memory.ReleaseAbove(bytes_each);
-  }
-}
-
-}  // namespace edgewise
+}  // namespace edgewise::cpu_attention
