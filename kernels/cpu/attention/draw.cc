@@ -163,7 +163,7 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
   const bool tiles = many && CanDrawTiles(head, row0, rows);
   const bool by_index = !head.gaps && !HasForced(head);
   const bool lists = by_index && !(span.exact() ? tiles : many);
-  DrawRow block_rows[kBlockRows];
+  DrawRow* const block_rows = worker.rows;
   for (int r = 0; r < rows; ++r) block_rows[r] = RowOf(head, row0 + r);
   DrawnBlock& block = worker.drawn;
   block.bits = nullptr;

@@ -43,6 +43,7 @@ void Worker::Prepare(int64_t columns, int depth) {
     place(draw.tie_high, draw.capacity + 64);
     place(position_bits, kBlockRows * words);
     place(bits, kBlockRows * words);
+    place(rows, kBlockRows);
     place(row_keys, columns + 64);
     place(q, static_cast<int64_t>(kBlockRows) * depth);
     place(sums, static_cast<int64_t>(kBlockRows) * depth);

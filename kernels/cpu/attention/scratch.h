@@ -74,6 +74,7 @@ struct alignas(64) Worker {
   DrawScratch draw;
   uint64_t* position_bits = nullptr;   // [kBlockRows, words] edges by position
   uint64_t* bits = nullptr;            // [kBlockRows, words] edges by token index
+  DrawRow* rows = nullptr;             // [kBlockRows]
   int32_t* row_keys = nullptr;         // [columns + 64]
   float* q = nullptr;                  // [kBlockRows, depth]
   float* sums = nullptr;               // [kBlockRows, depth]
