@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory_resource>
 #include <variant>
 #include <vector>
 
@@ -49,11 +50,12 @@ struct ExplicitEdges {
 // Runs of neighbouring queries that share their keys, the same for all heads: windows of a permutation (SSA), rows of
 // blocks (block-sparse). Tokens are packed indices 0..n-1.
 struct GroupedKeys {
-  std::vector<int32_t> group_begin;  // [groups + 1] ascending: group g has the queries group_begin[g]..[g + 1] - 1. The
-                                     // first entry is the problem's first_query, the last entry its tokens
-  std::vector<int64_t> key_offsets;  // [groups + 1], the first 0
-  std::vector<int32_t> keys;         // [key_offsets.back()], ascending strictly within a group
-  bool causal = false;               // a query attends to the keys of its group that do not come after it
+  std::pmr::vector<int32_t>
+      group_begin;  // [groups + 1] ascending: group g has the queries group_begin[g]..[g + 1] - 1. The
+                    // first entry is the problem's first_query, the last entry its tokens
+  std::pmr::vector<int64_t> key_offsets;  // [groups + 1], the first 0
+  std::pmr::vector<int32_t> keys;         // [key_offsets.back()], ascending strictly within a group
+  bool causal = false;                    // a query attends to the keys of its group that do not come after it
 };
 
 using AttentionPattern = std::variant<AllPairs, DrawnRows, ExplicitEdges, GroupedKeys>;

@@ -71,7 +71,8 @@ class Backend {
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
   // Takes from the system, once and beside the weights, the memory of a pass and of the generations that run beside it;
   // each is the most that any call asked for. A GPU keeps the memory for later calls of Allocate and adds what its own
-  // operations need with the weights prepared so far. The CPU does nothing.
+  // operations need with the weights prepared so far. The CPU takes nothing yet, but keeps what passes free, up to
+  // `pass_floats`.
   virtual absl::Status Reserve(int64_t pass_floats, int64_t generation_floats) {
     static_cast<void>(pass_floats);
     static_cast<void>(generation_floats);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/weights.h"
+#include "model/forward/wave.h"
 #include "text/field_error.h"
 #include "text/status_macros.h"
 
@@ -257,6 +258,21 @@ AttentionSpec Model::Choose(const Draw& draw, const std::vector<std::vector<Head
   choice.block_scores = weights_->layer(static_cast<size_t>(layer)).block_scores;
   choice.seed = draw.seed;
   return choice;
+}
+
+std::unique_ptr<Wave, KeepWave> Model::TakeWave() const {
+  const absl::MutexLock lock(&mutex_);
+  if (waves_.empty()) waves_.push_back(std::make_unique<Wave>(*this));
+  std::unique_ptr<Wave, KeepWave> wave(waves_.back().release());
+  waves_.pop_back();
+  return wave;
+}
+
+void KeepWave::operator()(Wave* wave) const {
+  wave->Clear();
+  const Model& model = wave->model();
+  const absl::MutexLock lock(&model.mutex_);
+  model.waves_.emplace_back(wave);
 }
 
 bool Model::Samples(const ModelInput& input) const {

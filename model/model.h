@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/backend.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/tokenizer.h"
@@ -20,6 +22,12 @@
 namespace edgewise {
 
 struct ModelWeights;
+class Wave;  // model/forward/wave.h
+
+// Gives a wave back to its model.
+struct KeepWave {
+  void operator()(Wave* wave) const;
+};
 
 enum class TruncateMode { kRefuse, kHead, kTail };
 
@@ -86,10 +94,14 @@ class Model {
   // The attention of `layer` with these draws: all pairs where they are dense, else the `given` edges
   // (AttentionSpec::given), else the override or the model's kind. Points into this model and the arguments.
   AttentionSpec Choose(const Draw& draw, const std::vector<std::vector<HeadEdges>>* given, int32_t layer) const;
+  // A wave that nobody uses. Its host memory stays with the model, which it must not outlive.
+  std::unique_ptr<Wave, KeepWave> TakeWave() const;
+
   // Whether two samples can differ: some layer draws edges.
   bool Samples(const ModelInput& input) const;
 
  private:
+  friend struct KeepWave;
   static std::vector<QueryRange> RangesOf(const ModelInput& input);
 
   const ModelConfig config_;
@@ -98,6 +110,8 @@ class Model {
   const std::unique_ptr<const ModelWeights> weights_;
   const uint64_t parameters_;
   const std::string sha256_;
+  mutable absl::Mutex mutex_;
+  mutable std::vector<std::unique_ptr<Wave>> waves_ ABSL_GUARDED_BY(mutex_);  // that nobody uses
 };
 
 }  // namespace edgewise

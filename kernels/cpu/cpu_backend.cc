@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/attention/attention.h"
+#include "kernels/cpu/buffer_pool.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/memberships.h"
-#include "kernels/cpu/memory.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
@@ -34,7 +34,12 @@ class CpuBackend : public Backend {
 
   const std::string& device() const override { return device_; }
 
-  absl::StatusOr<Buffer> Allocate(int64_t floats) override { return AllocateOnHost(floats); }
+  absl::StatusOr<Buffer> Allocate(int64_t floats) override { return buffers_.Allocate(floats); }
+
+  absl::Status Reserve(int64_t pass_floats, int64_t) override {
+    buffers_.Keep(pass_floats);
+    return absl::OkStatus();
+  }
 
   absl::Status Upload(std::span<const float> host, float* device) override {
     if (!host.empty()) std::memcpy(device, host.data(), host.size_bytes());
@@ -96,11 +101,15 @@ class CpuBackend : public Backend {
   absl::Status PoolMean(ConstMatrix x, std::span<const int64_t> offsets, std::span<const float> divisors,
                         Matrix y) override {
     pool_.For(y.rows, x.rows * x.columns, [&](int64_t s, int) {
-      std::vector<double> sum(x.columns, 0.0);
-      for (int64_t r = offsets[s]; r < offsets[s + 1]; ++r) {
-        for (int64_t c = 0; c < x.columns; ++c) sum[c] += x.row(r)[c];
+      constexpr int64_t kColumns = 64;  // at a time
+      for (int64_t first = 0; first < x.columns; first += kColumns) {
+        const int64_t columns = std::min(kColumns, x.columns - first);
+        double sum[kColumns] = {};
+        for (int64_t r = offsets[s]; r < offsets[s + 1]; ++r) {
+          for (int64_t c = 0; c < columns; ++c) sum[c] += x.row(r)[first + c];
+        }
+        for (int64_t c = 0; c < columns; ++c) y.row(s)[first + c] = static_cast<float>(sum[c] / divisors[s]);
       }
-      for (int64_t c = 0; c < x.columns; ++c) y.row(s)[c] = static_cast<float>(sum[c] / divisors[s]);
     });
     return absl::OkStatus();
   }
@@ -171,6 +180,7 @@ class CpuBackend : public Backend {
   }
 
   const CpuKernels& kernels_;
+  BufferPool buffers_;
   ThreadPool pool_;
   AttentionScratch attention_scratch_;
   std::vector<float> scratch_;  // of the operation that runs

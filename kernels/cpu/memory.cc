@@ -16,16 +16,21 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 }  // namespace
 
-absl::StatusOr<Buffer> AllocateOnHost(int64_t floats) {
-  const size_t bytes =
-      (static_cast<size_t>(std::max<int64_t>(floats, 1)) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+float* AllocateBytes(size_t bytes) {
   const bool huge = bytes >= kHugePage;
   void* memory = nullptr;
-  if (posix_memalign(&memory, huge ? kHugePage : kAlignment, bytes) != 0) {
+  if (posix_memalign(&memory, huge ? kHugePage : kAlignment, bytes) != 0) return nullptr;
+  if (huge) madvise(memory, bytes, MADV_HUGEPAGE);  // without huge pages the memory is as good
+  return static_cast<float*>(memory);
+}
+
+absl::StatusOr<Buffer> AllocateOnHost(int64_t floats) {
+  const size_t bytes = static_cast<size_t>(std::max<int64_t>(floats, 1)) * sizeof(float);
+  float* data = AllocateBytes(bytes);
+  if (data == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", bytes, " bytes asked for on the CPU"));
   }
-  if (huge) madvise(memory, bytes, MADV_HUGEPAGE);  // without huge pages the memory is as good
-  return Buffer(static_cast<float*>(memory), floats, [](float* data) { std::free(data); });
+  return Buffer(data, floats, [](float* freed) { std::free(freed); });
 }
 
 }  // namespace edgewise

@@ -2,6 +2,7 @@
 #ifndef EDGEWISE_KERNELS_CPU_MEMORY_H_
 #define EDGEWISE_KERNELS_CPU_MEMORY_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -9,8 +10,11 @@
 
 namespace edgewise {
 
-// `floats` floats, 64-byte aligned, not initialised; from 2 MiB on in huge pages where Linux gives them, because matrix
-// products read weights faster from them. RESOURCE_EXHAUSTED: no memory.
+// 64-byte aligned, not initialised; free() takes it back. From 2 MiB on in huge pages where Linux gives them, because
+// matrix products read weights faster from them. Null: no memory.
+float* AllocateBytes(size_t bytes);
+
+// The same as a buffer. RESOURCE_EXHAUSTED: no memory.
 absl::StatusOr<Buffer> AllocateOnHost(int64_t floats);
 
 }  // namespace edgewise

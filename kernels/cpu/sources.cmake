@@ -1,5 +1,6 @@
 # Sources of the CPU kernels, and the flags of the one file per instruction set. Paths are relative to kernels/.
 set(EDGEWISE_CPU_SOURCES
+  cpu/buffer_pool.cc
   cpu/cpu_backend.cc
   cpu/linear.cc
   cpu/memberships.cc

@@ -9,8 +9,11 @@
 
 namespace edgewise {
 
-Activations::Activations(const Model& model)
-    : model_(model), backend_(model.backend()), pre_norm_(model.config().norm_position == NormPosition::kPre) {}
+Activations::Activations(const Model& model, std::pmr::memory_resource* scratch)
+    : model_(model),
+      backend_(model.backend()),
+      scratch_(scratch),
+      pre_norm_(model.config().norm_position == NormPosition::kPre) {}
 
 int64_t Activations::Columns(const ModelConfig& config, Field field, int64_t rank) {
   const int64_t hidden = config.hidden_size, heads = config.num_attention_heads, width = heads * config.head_dim;
@@ -58,8 +61,8 @@ void Activations::Clear() {
 absl::Status Activations::Embed(std::span<const QueryRange> ranges, Phase phase) {
   const ModelConfig& config = model_.config();
   const ModelWeights& weights = model_.weights();
-  std::vector<int32_t> words, positions;
-  std::vector<float> features;
+  std::pmr::vector<int32_t> words(scratch_), positions(scratch_);
+  std::pmr::vector<float> features(scratch_);
   for (const QueryRange& range : ranges) {
     const ModelSequence& sequence = *range.sequence;
     for (int32_t i = range.first_query; i < sequence.valid(); ++i) {

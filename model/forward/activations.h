@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -23,8 +24,8 @@ struct Norm;
 // grows and is reused. One thread at a time. Errors of all methods: those of the backend.
 class Activations {
  public:
-  // `model` must outlive the activations.
-  explicit Activations(const Model& model);
+  // Both must outlive the activations. `scratch` is used during calls only.
+  Activations(const Model& model, std::pmr::memory_resource* scratch);
 
   // The floats that one row takes in all buffers together.
   static int64_t FloatsPerRow(const Model& model);
@@ -68,6 +69,7 @@ class Activations {
 
   const Model& model_;
   Backend& backend_;
+  std::pmr::memory_resource* const scratch_;
   const bool pre_norm_;
   int64_t rows_ = 0;
   int64_t rank_ = 0;  // of the last layer that had memberships

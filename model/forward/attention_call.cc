@@ -10,9 +10,11 @@ namespace edgewise {
 namespace {
 
 // Waits for the layers before where the host drops.
-absl::StatusOr<MemberPatterns> PatternsOf(const Model& model, const Member& member, int32_t layer) {
+absl::StatusOr<MemberPatterns> PatternsOf(const Model& model, const Member& member, int32_t layer,
+                                          std::pmr::memory_resource* scratch) {
   AttentionSpec choice = member.input->Choose(model, layer);
   choice.sample = member.sample;
+  choice.memory = scratch;
   uint64_t allowance = kNoCap;
   if (member.ledger != nullptr && HostDrops(choice)) {
     ASSIGN_OR_RETURN(const uint64_t remaining, model.backend().Remaining(*member.ledger));
@@ -44,25 +46,24 @@ AttentionSpec RunningInput::Choose(const Model& model, int32_t layer) const {
   return choice;
 }
 
-AttentionCall::~AttentionCall() {
-  if (pending_ != nullptr) pending_->Synchronize().IgnoreError();
-}
-
-absl::Status AttentionCall::Attend(const Model& model, AttentionInputs inputs, bool shared, const KvCache* cache,
-                                   Matrix out) {
-  size_t sequences = 0;
-  for (const auto& member : members_) sequences += member->input->ranges.size();
-  reports_.resize(sequences);
-  std::vector<AttentionProblem> problems;
-  problems.reserve(sequences);
-  std::vector<PairwiseBias> biases;  // the problems point to them
-  biases.reserve(sequences);
+absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Members& members, AttentionInputs inputs,
+                                   bool shared, const KvCache* cache, std::pmr::memory_resource* scratch, Matrix out) {
+  layer_ = layer;
+  members_ = members;
+  caps_.clear();
+  sequences_ = 0;
+  for (const Member* member : members_) sequences_ += member->input->ranges.size();
+  if (reports_.size() < sequences_) reports_.resize(sequences_);
+  std::pmr::vector<AttentionProblem> problems(scratch);
+  problems.reserve(sequences_);
+  std::pmr::vector<PairwiseBias> biases(scratch);  // the problems point to them
+  biases.reserve(sequences_);
   const ModelConfig& config = model.config();
   const bool first_rows = config.pooling == Pooling::kCls && layer_ + 1 == config.num_hidden_layers;
-  for (const auto& member : members_) {
+  for (Member* member : members_) {
     const RunningInput& input = *member->input;
-    ASSIGN_OR_RETURN(MemberPatterns made, PatternsOf(model, *member, layer_));
-    member->result.capped |= made.capped;
+    ASSIGN_OR_RETURN(MemberPatterns made, PatternsOf(model, *member, layer_, scratch));
+    member->result->capped |= made.capped;
     const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size());
     if (cap >= 0) caps_.push_back({kNoCap, member->ledger.get(), input.shares[layer_]});
     int64_t out_row = member->row;
@@ -97,23 +98,22 @@ absl::Status AttentionCall::Attend(const Model& model, AttentionInputs inputs, b
     inputs.k = cache->Keys(layer_);
     inputs.v = cache->Values(layer_);
   }
-  pending_ = &model.backend();  // from here on: a call that fails may have begun
   return model.backend().Attend(inputs, problems, caps_, out);
 }
 
 void AttentionCall::Record(const ModelConfig& config) {
-  if (std::exchange(pending_, nullptr) == nullptr) return;  // it never began
   auto cap = caps_.begin();
   auto report = reports_.begin();
-  for (const auto& member : members_) {
+  for (const Member* member : members_) {
     const bool capped = member->ledger != nullptr && (cap++)->capped;
     const bool gone = member->input->Gone();
-    SampleResult& result = member->result;
+    SampleResult& result = *member->result;
     if (!gone) result.capped |= capped;
     for (size_t side = 0; side < member->input->ranges.size(); ++side, ++report) {
       if (gone) continue;
       const ModelSequence& sequence = *member->input->ranges[side].sequence;
-      const size_t index = side * config.num_hidden_layers + layer_;
+      const size_t index = member->input->first_layer + side * config.num_hidden_layers + layer_;
+      HeadCounts* counts = result.layers[index].data();
       for (HeadReport& head : report->heads) {
         // A multiple of 2^-20, so that sums over samples are exact and parts of an ensemble merge to the whole.
         head.expected = std::round(head.expected * 1048576.0) / 1048576.0;
@@ -121,7 +121,7 @@ void AttentionCall::Record(const ModelConfig& config) {
         for (size_t i = 0; i < head.key_degrees.size(); ++i) degrees[sequence.positions[i]] = head.key_degrees[i];
         head.key_degrees = std::move(degrees);
         if (report->wanted.graph) result.graph[index].push_back(ToPositions(head.graph, sequence));
-        result.layers[index].push_back(std::move(head));
+        *counts++ = std::move(static_cast<HeadCounts&>(head));
       }
     }
   }

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <utility>
+#include <memory_resource>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,12 +29,15 @@ struct RunningInput {
   SourceCache* sources = nullptr;                              // AttentionSpec::sources
   uint64_t max_edges = kNoCap;                                 // of one sample; kNoCap: no budget binds
   std::shared_ptr<const CancelOnStop> cancel;                  // null: nobody can stop it
-  bool next_token = true;  // causal-lm: the text ends with the last sequence, and the token that follows is predicted
-  bool complete = false;   // its result is decided: nobody reads more of it
+  bool next_token = true;   // causal-lm: the text ends with the last sequence, and the token that follows is predicted
+  bool complete = false;    // its result is decided: nobody reads more of it
+  size_t first_layer = 0;   // that of the first sequence that runs, in results; and
+  size_t first_scored = 0;  // its first scored token, likewise
+  SampleResult shared;      // the layers that the samples share
 
   // Set by Wave::Start.
   std::vector<BudgetShare> shares;  // [layers] of a sample's ledger; empty: no budget binds
-  std::shared_ptr<Member> prefix;   // the layers that the samples share
+  Member* prefix = nullptr;         // the rows that the samples share
 
   int64_t rows() const;                                           // queries of one sample
   AttentionSpec Choose(const Model& model, int32_t layer) const;  // of sample 0
@@ -49,33 +52,29 @@ struct Member {
   uint32_t sample = 0;                 // index within the ensemble, first_sample included
   int64_t row = 0;                     // of its first query among the samples' rows; of a prefix, the shared rows
   std::unique_ptr<EdgeLedger> ledger;  // null: no budget binds
-  SampleResult result;                 // of its own layers, over the sequences that run
+  SampleResult* result = nullptr;      // of its own layers
   bool finite = true;                  // false: the model gave a number that is not finite
 };
-using Members = std::vector<std::shared_ptr<Member>>;
+using Members = std::vector<Member*>;
 
-// Owns the memory that the backend writes to, the members and their ledgers among it, until the reports are there: the
-// destructor waits for the backend.
+// Owns the reports that the backend writes to until it is waited for. Keeps its memory for the next call.
 class AttentionCall {
  public:
-  AttentionCall(int32_t layer, Members members) : layer_(layer), members_(std::move(members)) {}
-  AttentionCall(const AttentionCall&) = delete;
-  AttentionCall& operator=(const AttentionCall&) = delete;
-  ~AttentionCall();
-
-  // Attends all members. Once. `shared`: `inputs` are of the shared rows, else of the members' own. `cache`: holds the
-  // keys and values in place of `inputs`; null: none. `out`: rows of the members. Errors: those of the backend.
-  absl::Status Attend(const Model& model, AttentionInputs inputs, bool shared, const KvCache* cache, Matrix out);
-  size_t sequences() const { return reports_.size(); }
+  // Attends all members, which live until Record. `shared`: `inputs` are of the shared rows, else of the members' own.
+  // `cache`: holds the keys and values in place of `inputs`; null: none. `out`: rows of the members. Errors: those of
+  // the backend.
+  absl::Status Attend(const Model& model, int32_t layer, const Members& members, AttentionInputs inputs, bool shared,
+                      const KvCache* cache, std::pmr::memory_resource* scratch, Matrix out);
+  size_t sequences() const { return sequences_; }
   // Adds the reports to the members' results, but not to those of inputs that are gone. Once; Backend::Synchronize or
   // Download has returned since Attend.
   void Record(const ModelConfig& config);
 
  private:
-  const int32_t layer_;
-  const Members members_;
-  Backend* pending_ = nullptr;            // may still write; null: none
-  std::vector<AttentionReport> reports_;  // of each sequence of each member
+  int32_t layer_ = 0;
+  Members members_;
+  size_t sequences_ = 0;                  // of all members
+  std::vector<AttentionReport> reports_;  // of each sequence; older ones beyond
   std::vector<EdgeCap> caps_;             // of the members that have a ledger
 };
 

@@ -167,32 +167,33 @@ absl::Status Generation::State::Decode(RowEdges& edges, std::vector<double>& mea
   row.sources = &sources;
   row.cancel = stop;
   if (edges.budget > 0 && edges.budget < edges.pairs) row.max_edges = edges.budget;
+  row.shared = SampleResult(config, 1, 0, 0, false);
+  std::vector<SampleResult> results(samples, row.shared);
   std::vector<Wave::Sample> all;
-  for (uint32_t s = 0; s < samples; ++s) all.push_back({&row, s});
+  for (uint32_t s = 0; s < samples; ++s) all.push_back({&row, s, &results[s]});
 
-  Wave wave(model, first_drawn, Phase::kDecode, &cache);
+  const auto wave = model.TakeWave();
   RunningInput* const rows[] = {&row};
-  RETURN_IF_ERROR(wave.Start(rows));
-  while (wave.shared()) RETURN_IF_ERROR(wave.RunLayer());
-  RETURN_IF_ERROR(wave.StartSamples(all));
-  while (!wave.done()) RETURN_IF_ERROR(wave.RunLayer());
+  RETURN_IF_ERROR(wave->Start(rows, {first_drawn, Phase::kDecode, &cache}));
+  while (wave->shared()) RETURN_IF_ERROR(wave->RunLayer());
+  RETURN_IF_ERROR(wave->StartSamples(all));
+  while (!wave->done()) RETURN_IF_ERROR(wave->RunLayer());
   cached = context.valid();
 
   std::vector<int64_t> places(samples);
   std::iota(places.begin(), places.end(), 0);
   mean.assign(config.vocab_size, 0.0);
   bool finite = true;
-  RETURN_IF_ERROR(NextTokenLogits(model, wave.rows(), places, Phase::kDecode, [&](size_t, const float* logits) {
+  RETURN_IF_ERROR(NextTokenLogits(*wave, places, Phase::kDecode, [&](size_t, const float* logits) {
     finite &= AllFinite(logits, mean.size());
-    const std::vector<double> probabilities = Softmax(logits, mean.size());
+    const auto probabilities = Softmax(logits, mean.size(), wave->scratch());
     for (size_t c = 0; c < mean.size(); ++c) mean[c] += probabilities[c];
   }));
-  RETURN_IF_ERROR(wave.Finish());
+  RETURN_IF_ERROR(wave->Finish());
   if (options.stopping.stop_requested()) return CancelledByCaller();  // else what was downloaded is whole
   if (!finite) return NonFiniteOutput();
   for (double& probability : mean) probability /= static_cast<double>(samples);
-  for (const auto& member : wave.samples()) {
-    const SampleResult& result = member->result;
+  for (const SampleResult& result : results) {
     edges.edges += static_cast<double>(result.edges);
     edges.max_sample_edges = std::max(edges.max_sample_edges, result.edges);
     edges.capped |= result.capped;

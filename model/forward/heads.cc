@@ -28,14 +28,22 @@ ClassifierFloats FloatsOf(const ModelConfig& config, int64_t sequences, int64_t 
           outputs * config.classifier_hidden_size, outputs * config.num_labels};
 }
 
-// Pooled rows of the sequences, or features of their pairs.
-absl::StatusOr<Matrix> Pool(const Model& model, Matrix rows, const Members& members, Buffer& pooled, Buffer& paired) {
-  const ModelConfig& config = model.config();
-  Backend& backend = model.backend();
-  std::vector<int64_t> offsets;
-  std::vector<float> divisors;
-  for (const auto& member : members) {
-    int64_t row = member->row;
+// Features of pairs, whose sequences alternate in `rows`: the first and the second of each pair.
+absl::StatusOr<Matrix> Pairs(Backend& backend, Matrix rows, const Buffer& paired) {
+  const int64_t pairs = rows.rows / 2, stride = 2 * rows.columns;
+  const Matrix out = paired.AsMatrix(pairs, 4 * rows.columns);
+  RETURN_IF_ERROR(backend.PairFeatures(ConstMatrix(rows.data, pairs, rows.columns, stride),
+                                       ConstMatrix(rows.data + rows.columns, pairs, rows.columns, stride), out));
+  return out;
+}
+
+// The mean row of each sequence.
+absl::StatusOr<Matrix> PoolMean(Wave& wave, Matrix rows, const Buffer& pooled) {
+  const ModelConfig& config = wave.model().config();
+  std::pmr::vector<int64_t> offsets(wave.scratch());
+  std::pmr::vector<float> divisors(wave.scratch());
+  int64_t row = 0;
+  for (const Member* member : wave.samples()) {
     for (const QueryRange& range : member->input->ranges) {
       const int32_t tokens = range.sequence->valid();
       offsets.push_back(std::exchange(row, row + tokens));
@@ -43,43 +51,36 @@ absl::StatusOr<Matrix> Pool(const Model& model, Matrix rows, const Members& memb
           static_cast<float>(config.pooling == Pooling::kMeanMaxLength ? config.max_position_embeddings : tokens));
     }
   }
-  const int64_t count = static_cast<int64_t>(offsets.size());
-  Matrix out = rows;  // Pooling::kCls: the first row of each sequence
-  if (config.pooling != Pooling::kCls) {
-    out = pooled.AsMatrix(count, config.hidden_size);
-    offsets.push_back(rows.rows);
-    RETURN_IF_ERROR(backend.PoolMean(rows, offsets, divisors, out));
-  }
-  if (config.task != ModelTask::kPairClassification) return out;
-  // Sequences alternate: first and second of each pair.
-  const int64_t stride = 2 * out.columns;
-  const Matrix pairs = paired.AsMatrix(count / 2, 4 * out.columns);
-  RETURN_IF_ERROR(backend.PairFeatures(ConstMatrix(out.data, count / 2, out.columns, stride),
-                                       ConstMatrix(out.data + out.columns, count / 2, out.columns, stride), pairs));
-  return pairs;
+  const Matrix out = pooled.AsMatrix(static_cast<int64_t>(offsets.size()), config.hidden_size);
+  offsets.push_back(row);
+  RETURN_IF_ERROR(wave.model().backend().PoolMean(rows, offsets, divisors, out));
+  return out;
 }
 
 // Final norm, pooling and classifier: logits [sequences or pairs, labels], or [rows of all sequences, labels] for
 // token-classification, on the host; `features`: the rows that the classifier sees.
-absl::Status ClassifierLogits(const Model& model, Activations& rows, const Members& members,
-                              std::vector<float>& features, std::vector<float>& logits) {
-  const ModelConfig& config = model.config();
-  const ModelWeights& weights = model.weights();
-  Backend& backend = model.backend();
-  ASSIGN_OR_RETURN(Matrix input, rows.FinalNorm());
+absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std::pmr::vector<float>& logits) {
+  const ModelConfig& config = wave.model().config();
+  const ModelWeights& weights = wave.model().weights();
+  Backend& backend = wave.model().backend();
+  ASSIGN_OR_RETURN(Matrix input, wave.rows().FinalNorm());
   const bool per_token = config.task == ModelTask::kTokenClassification;
-  const int64_t count = static_cast<int64_t>(members.size());
-  const int64_t outputs = per_token ? rows.rows() : count;
-  const ClassifierFloats floats =
-      FloatsOf(config, config.task == ModelTask::kPairClassification ? 2 * count : count, outputs);
+  const bool pairs = config.task == ModelTask::kPairClassification;
+  const auto count = static_cast<int64_t>(wave.samples().size());
+  const int64_t outputs = per_token ? wave.rows().rows() : count;
+  const ClassifierFloats floats = FloatsOf(config, pairs ? 2 * count : count, outputs);
   Buffer pooled, paired, hidden, output;
   for (const auto& [buffer, size] : {std::pair(&pooled, floats.pooled), std::pair(&paired, floats.paired),
                                      std::pair(&hidden, floats.hidden), std::pair(&output, floats.output)}) {
     if (size == 0) continue;
     ASSIGN_OR_RETURN(*buffer, backend.Allocate(size));
   }
-  if (!per_token) {
-    ASSIGN_OR_RETURN(input, Pool(model, input, members, pooled, paired));
+  // Of models that read the first rows only these are left.
+  if (!per_token && config.pooling != Pooling::kCls) {
+    ASSIGN_OR_RETURN(input, PoolMean(wave, input, pooled));
+  }
+  if (pairs) {
+    ASSIGN_OR_RETURN(input, Pairs(backend, input, paired));
   }
   features.resize(input.rows * input.columns);
   RETURN_IF_ERROR(backend.Download(input.data, features));
@@ -95,38 +96,40 @@ absl::Status ClassifierLogits(const Model& model, Activations& rows, const Membe
 }
 
 // causal-lm: how likely every scored token was, and the distribution of the token that follows the text.
-absl::Status Score(const Model& model, const Activations& rows, const Members& members) {
+absl::Status Score(Wave& wave) {
   struct Row {
     Member* member;
-    int32_t next;  // token id; -1: the one that follows
+    double* probability;  // out: of the token `next`; null: all of the token that follows the text
+    int32_t next;
   };
-  std::vector<Row> wanted;
-  std::vector<int64_t> places;
-  for (const auto& member : members) {
+  std::pmr::vector<Row> wanted(wave.scratch());
+  std::pmr::vector<int64_t> places(wave.scratch());
+  for (Member* member : wave.samples()) {
+    const RunningInput& input = *member->input;
+    double* probability = member->result->token_probabilities.data() + input.first_scored;
     int64_t row = member->row;
-    for (const QueryRange& range : member->input->ranges) {
+    for (const QueryRange& range : input.ranges) {
       const ModelSequence& window = *range.sequence;
       for (int32_t i = window.first_scored; i < window.valid(); ++i) {
-        wanted.push_back({member.get(), window.token_ids[window.positions[i]]});
+        wanted.push_back({member, probability++, window.token_ids[window.positions[i]]});
         places.push_back(row + i - 1);
       }
       row += window.valid();
     }
-    if (!member->input->next_token) continue;
-    wanted.push_back({member.get(), -1});
+    if (!input.next_token) continue;
+    wanted.push_back({member, nullptr, -1});
     places.push_back(row - 1);
   }
-  const size_t labels = model.config().num_labels;
-  return NextTokenLogits(model, rows, places, Phase::kPrefill, [&](size_t i, const float* logits) {
+  const size_t labels = wave.model().config().num_labels;
+  return NextTokenLogits(wave, places, Phase::kPrefill, [&](size_t i, const float* logits) {
     Member& member = *wanted[i].member;
-    SampleResult& result = member.result;
     member.finite &= AllFinite(logits, labels);
-    if (wanted[i].next >= 0) {
-      result.token_probabilities.push_back(SoftmaxOf(logits, labels, wanted[i].next));
+    if (wanted[i].probability != nullptr) {
+      *wanted[i].probability = SoftmaxOf(logits, labels, wanted[i].next);
     } else {
-      result.logits.assign(logits, logits + labels);
-      const std::vector<double> probabilities = Softmax(logits, labels);
-      result.probabilities.assign(probabilities.begin(), probabilities.end());
+      std::copy_n(logits, labels, member.result->logits.begin());
+      const auto probabilities = Softmax(logits, labels, wave.scratch());
+      std::copy(probabilities.begin(), probabilities.end(), member.result->probabilities.begin());
     }
   });
 }
@@ -142,23 +145,23 @@ int64_t HeadFloats(const ModelConfig& config, int64_t sequences) {
   return floats.pooled + floats.paired + floats.hidden + floats.output;
 }
 
-absl::Status NextTokenLogits(const Model& model, const Activations& rows, std::span<const int64_t> places, Phase phase,
-                             const std::function<void(size_t, const float*)>& visit) {
+absl::Status NextTokenLogits(Wave& wave, std::span<const int64_t> places, Phase phase,
+                             absl::FunctionRef<void(size_t, const float*)> visit) {
   if (places.empty()) return absl::OkStatus();
-  const ModelConfig& config = model.config();
-  const ModelWeights& weights = model.weights();
-  Backend& backend = model.backend();
+  const ModelConfig& config = wave.model().config();
+  const ModelWeights& weights = wave.model().weights();
+  Backend& backend = wave.model().backend();
   const int64_t vocabulary = config.vocab_size;
-  const int64_t wanted = static_cast<int64_t>(places.size());
+  const auto wanted = static_cast<int64_t>(places.size());
   const int64_t most = LogitsAtOnce(config, wanted);
   ASSIGN_OR_RETURN(const Buffer last_rows, backend.Allocate(most * config.hidden_size));
   ASSIGN_OR_RETURN(const Buffer logit_rows, backend.Allocate(most * vocabulary));
-  std::vector<float> host(most * vocabulary);
+  std::pmr::vector<float> host(most * vocabulary, wave.scratch());
   for (int64_t first = 0; first < wanted; first += most) {
     const int64_t chunk = std::min(most, wanted - first);
     const Matrix last = last_rows.AsMatrix(chunk, config.hidden_size);
     const Matrix logits = logit_rows.AsMatrix(chunk, vocabulary);
-    RETURN_IF_ERROR(backend.GatherRows(rows.hidden(), places.subspan(first, chunk), last));
+    RETURN_IF_ERROR(backend.GatherRows(wave.rows().hidden(), places.subspan(first, chunk), last));
     if (config.norm_position == NormPosition::kPre) {
       const Norm& norm = weights.final_norm;
       RETURN_IF_ERROR(backend.LayerNorm(last, norm.weight.data(), norm.bias.data(), config.layer_norm_eps, last));
@@ -170,30 +173,29 @@ absl::Status NextTokenLogits(const Model& model, const Activations& rows, std::s
   return absl::OkStatus();
 }
 
-absl::Status ComputeOutputs(const Model& model, Activations& rows, const Members& members) {
-  const ModelConfig& config = model.config();
-  if (config.task == ModelTask::kCausalLm) return Score(model, rows, members);
-  std::vector<float> features, logits;
-  RETURN_IF_ERROR(ClassifierLogits(model, rows, members, features, logits));
+absl::Status ComputeOutputs(Wave& wave) {
+  const ModelConfig& config = wave.model().config();
+  if (config.task == ModelTask::kCausalLm) return Score(wave);
+  std::pmr::vector<float> features(wave.scratch()), logits(wave.scratch());
+  RETURN_IF_ERROR(ClassifierLogits(wave, features, logits));
   const int32_t labels = config.num_labels;
   const size_t width = features.size() / (logits.size() / labels);
   const bool per_token = config.task == ModelTask::kTokenClassification;
   const float *row = logits.data(), *seen = features.data();
-  for (const auto& member : members) {
+  for (Member* member : wave.samples()) {
     const ModelSequence& sequence = *member->input->ranges[0].sequence;
-    SampleResult& result = member->result;
-    const size_t size = static_cast<size_t>(per_token ? sequence.length() : 1) * labels;
-    result.logits.assign(size, 0.0f);
-    result.probabilities.assign(size, 0.0f);
     for (int32_t i = 0; i < (per_token ? sequence.valid() : 1); ++i, row += labels, seen += width) {
       const int64_t out = static_cast<int64_t>(per_token ? sequence.positions[i] : 0) * labels;
       // A ReLU turns NaN into 0, so numbers that are not finite are looked for before the classifier too.
       member->finite &= AllFinite(seen, width) && AllFinite(row, labels);
-      std::copy_n(row, labels, result.logits.begin() + out);
-      const std::vector<double> outputs =
-          config.task == ModelTask::kRegression ? std::vector<double>(row, row + labels) : Softmax(row, labels);
-      std::transform(outputs.begin(), outputs.end(), result.probabilities.begin() + out,
-                     [](double value) { return static_cast<float>(value); });
+      std::copy_n(row, labels, member->result->logits.begin() + out);
+      const auto to = member->result->probabilities.begin() + out;
+      if (config.task == ModelTask::kRegression) {
+        std::copy_n(row, labels, to);
+        continue;
+      }
+      const auto probabilities = Softmax(row, labels, wave.scratch());
+      std::copy(probabilities.begin(), probabilities.end(), to);
     }
   }
   return absl::OkStatus();

@@ -3,26 +3,25 @@
 #define EDGEWISE_MODEL_FORWARD_HEADS_H_
 
 #include <cstdint>
-#include <functional>
 #include <span>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "kernels/backend.h"
-#include "model/forward/activations.h"
-#include "model/forward/attention_call.h"
+#include "model/forward/wave.h"
 #include "model/model.h"
 
 namespace edgewise {
 
-// Fills logits, probabilities and token_probabilities of the members' results, and `finite`. Waits for the backend.
-// `rows`: those of the members. causal-lm: tokens of all sequences are scored; the distribution after the last sequence
-// is computed where the text ends there. Errors: those of the backend.
-absl::Status ComputeOutputs(const Model& model, Activations& rows, const Members& members);
+// Fills logits, probabilities and token_probabilities of the results of the wave's samples, and `finite`. Waits for the
+// backend. causal-lm: tokens of all sequences are scored; the distribution after the last sequence is computed where
+// the text ends there. Errors: those of the backend.
+absl::Status ComputeOutputs(Wave& wave);
 
 // causal-lm: calls visit(i, logits of the token after row places[i] [vocab_size], host) for every i in order. Runs a
 // few rows at a time: memory does not grow with rows x vocabulary. Waits for the backend. Errors: those of the backend.
-absl::Status NextTokenLogits(const Model& model, const Activations& rows, std::span<const int64_t> places, Phase phase,
-                             const std::function<void(size_t, const float*)>& visit);
+absl::Status NextTokenLogits(Wave& wave, std::span<const int64_t> places, Phase phase,
+                             absl::FunctionRef<void(size_t, const float*)> visit);
 
 // The floats that the head takes for `sequences` of one row each.
 int64_t HeadFloats(const ModelConfig& config, int64_t sequences);

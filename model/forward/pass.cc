@@ -1,9 +1,10 @@
 #include "model/forward/pass.h"
 
 #include <algorithm>
-#include <deque>
 #include <exception>
+#include <memory_resource>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,12 +26,12 @@ struct PassInput : RunningInput {
   void SelectSequences(size_t end);
   // The samples that the next wave may run.
   uint32_t NextSamples() const;
-  // Takes the result of a sample of the sequences that run.
-  void AddSample(Member& member);
-  // Looks whether a part has enough samples; then selects the next part, and returns true, or completes the result.
+  // Of the next sample but `ahead`.
+  SampleResult* NextResult(uint32_t ahead);
+  // Looks whether a part has enough samples; then selects the next part, and returns true, or the result is complete.
   bool FinishPart();
-  void Complete();
   void Cancel(absl::Status reason);
+  InputResult TakeResult();
 
   const ModelConfig& config;
   const ModelInput& source;
@@ -42,6 +43,13 @@ struct PassInput : RunningInput {
   size_t first_sequence = 0;                        // that runs
   std::vector<std::vector<HeadEdges>> given_edges;  // over valid tokens
 };
+
+size_t ScoredTokens(const ModelConfig& config, std::span<const ModelSequence> sequences) {
+  size_t tokens = 0;
+  if (config.task != ModelTask::kCausalLm) return tokens;
+  for (const ModelSequence& window : sequences) tokens += std::max(0, window.valid() - window.first_scored);
+  return tokens;
+}
 
 PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Options& options)
     : config(model.config()), source(input), options(options), draws(model.Samples(input)) {
@@ -62,6 +70,9 @@ PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Op
   result.rows = config.task == ModelTask::kTokenClassification ? input.sequences[0].length() : 1;
   if (input.max_edges < result.pairs) max_edges = input.max_edges;
   SelectSequences(input.sequences.size());
+  shared = SampleResult(config, input.sequences.size(), 0, 0, wanted.graph);
+  result.sample_results.reserve(samples);  // waves point to them
+  if (input.tolerance == 0.0) NextResult(samples - 1);
 }
 
 void PassInput::SelectSequences(size_t end) {
@@ -76,6 +87,8 @@ void PassInput::SelectSequences(size_t end) {
   for (size_t s = first_sequence; s < end; ++s) ranges.push_back({&source.sequences[s]});
   next_token = end == source.sequences.size();
   ran = 0;
+  first_layer = first_sequence * config.num_hidden_layers;
+  first_scored = ScoredTokens(config, std::span(source.sequences).first(first_sequence));
 }
 
 uint32_t PassInput::NextSamples() const {
@@ -83,31 +96,17 @@ uint32_t PassInput::NextSamples() const {
   return source.tolerance > 0.0 ? std::min(left, std::max(ran, kFirstToleranceWave)) : left;
 }
 
-void PassInput::AddSample(Member& member) {
-  if (!member.finite && result.status.ok()) result.status = NonFiniteOutput();
-  SampleResult& part = member.result;
-  const size_t layers = config.num_hidden_layers;
-  if (ran == result.sample_results.size()) {
-    SampleResult& added = result.sample_results.emplace_back();
-    added.layers.resize(layers * source.sequences.size());
-    added.graph.resize(wanted.graph ? added.layers.size() : 0);
-    added.logits = std::move(part.logits);
-    added.probabilities = std::move(part.probabilities);
+SampleResult* PassInput::NextResult(uint32_t ahead) {
+  const size_t rows = options.cache == nullptr ? result.rows : 0;
+  while (result.sample_results.size() <= ran + ahead) {
+    result.sample_results.emplace_back(config, source.sequences.size(), rows, ScoredTokens(config, source.sequences),
+                                       wanted.graph);
   }
-  SampleResult& sample = result.sample_results[ran++];
-  sample.token_probabilities.insert(sample.token_probabilities.begin(), part.token_probabilities.begin(),
-                                    part.token_probabilities.end());
-  sample.edges += part.edges;
-  sample.isolated += part.isolated;
-  sample.capped |= part.capped;
-  for (size_t l = 0; l < part.layers.size(); ++l) {
-    sample.layers[first_sequence * layers + l] = std::move(part.layers[l]);
-    if (wanted.graph) sample.graph[first_sequence * layers + l] = std::move(part.graph[l]);
-  }
+  return &result.sample_results[ran + ahead];
 }
 
 bool PassInput::FinishPart() {
-  if (next_token && source.tolerance > 0.0) {  // the first part decides how many samples there are
+  if (draws && next_token && source.tolerance > 0.0) {  // the first part decides how many samples there are
     const uint32_t converged = ConvergedSamples(result, source.tolerance);
     if (converged > 0) {
       result.sample_results.resize(converged);
@@ -115,24 +114,25 @@ bool PassInput::FinishPart() {
     }
   }
   if (ran < samples) return false;
-  if (first_sequence > 0) {
-    SelectSequences(first_sequence);
-    return true;
-  }
-  Complete();
-  return false;
+  complete = first_sequence == 0;
+  if (!complete) SelectSequences(first_sequence);
+  return !complete;
 }
 
-void PassInput::Complete() {
-  complete = true;
-  if (!result.status.ok() || options.cache != nullptr) return;
+InputResult PassInput::TakeResult() {
   std::vector<SampleResult>& all = result.sample_results;
-  if (wanted.graph) result.graph = Graph{std::move(all[0].graph)};
-  // Where nothing is drawn all samples are the one that ran; a tolerance is met at once.
-  if (!draws)
-    all.resize(source.tolerance > 0.0 ? std::min(source.samples, kFirstToleranceWave) : source.samples, all[0]);
-  result.samples = static_cast<uint32_t>(all.size());
-  CombineSamples(result);
+  if (!result.status.ok()) {
+    all.clear();
+  } else if (options.cache == nullptr) {
+    if (wanted.graph) result.graph = Graph{std::move(all[0].graph)};
+    // Where nothing is drawn all samples are the one that ran; a tolerance is met at once.
+    if (!draws) {
+      all.resize(source.tolerance > 0.0 ? std::min(source.samples, kFirstToleranceWave) : source.samples, all[0]);
+    }
+    result.samples = static_cast<uint32_t>(all.size());
+    CombineSamples(result);
+  }
+  return std::move(result);
 }
 
 void PassInput::Cancel(absl::Status reason) {
@@ -152,101 +152,112 @@ int32_t FirstDrawn(const ModelConfig& config, const std::vector<ModelInput>& inp
 
 // Runs the inputs group by group, and the samples of a group wave by wave.
 struct Pass::State {
-  State(const Model& model, const std::vector<ModelInput>& given, Options options)
-      : model(model), options(options), wave(model, FirstDrawn(model.config(), given), Phase::kPrefill, options.cache) {
-    for (const ModelInput& input : given) inputs.emplace_back(model, input, this->options);
-  }
+  State(const Model& model, const std::vector<ModelInput>& given, Options options);
 
   absl::Status Step();
   absl::Status StartGroup();
   absl::Status StartWave();
   absl::Status FinishWave();
   void CancelWhereCallersAsked();
-  bool Done(size_t begin, size_t end) const {
-    return std::all_of(inputs.begin() + static_cast<int64_t>(begin), inputs.begin() + static_cast<int64_t>(end),
-                       [](const PassInput& input) { return input.complete; });
-  }
 
   const Model& model;
   const Options options;
-  std::deque<PassInput> inputs;
-  size_t group_begin = 0;  // inputs that run together: from here
-  size_t group_end = 0;    // to before here
-  Wave wave;               // of the group
+  const int32_t first_drawn;
+  std::vector<PassInput> inputs;
+  absl::Status flags;                          // an error where the backend gave no flag for a stop
+  std::vector<RunningInput*> group;            // inputs that run together
+  size_t next_input = 0;                       // of the next group
+  const std::unique_ptr<Wave, KeepWave> wave;  // of the group
 };
 
+Pass::State::State(const Model& model, const std::vector<ModelInput>& given, Options options)
+    : model(model), options(options), first_drawn(FirstDrawn(model.config(), given)), wave(model.TakeWave()) {
+  inputs.reserve(given.size());  // groups point to them
+  group.reserve(given.size());
+  for (const ModelInput& input : given) {
+    PassInput& added = inputs.emplace_back(model, input, this->options);
+    // Neighbours of one caller, the inputs of a request, have one flag.
+    if (inputs.size() > 1 && input.stopping == inputs[inputs.size() - 2].draw->stopping) {
+      added.cancel = inputs[inputs.size() - 2].cancel;
+    } else if (!input.stopping.stop_requested()) {
+      auto flag = CancelOnStop::Create(model.backend(), input.stopping);
+      if (flag.ok()) {
+        added.cancel = *std::move(flag);
+      } else {
+        flags = flag.status();
+      }
+    }
+  }
+}
+
 absl::Status Pass::State::Step() {
-  if (Done(group_begin, group_end)) RETURN_IF_ERROR(StartGroup());
-  if (wave.shared()) {
-    RETURN_IF_ERROR(wave.RunLayer());
-    if (!wave.done()) return absl::OkStatus();
+  RETURN_IF_ERROR(flags);
+  const auto complete = [](const RunningInput* input) { return input->complete; };
+  if (std::all_of(group.begin(), group.end(), complete)) RETURN_IF_ERROR(StartGroup());
+  if (wave->shared()) {
+    RETURN_IF_ERROR(wave->RunLayer());
+    if (!wave->done()) return absl::OkStatus();
     if (options.cache != nullptr) {
-      inputs[0].Complete();
+      inputs[0].complete = true;
       return absl::OkStatus();
     }
   }
-  if (wave.samples().empty()) RETURN_IF_ERROR(StartWave());
-  RETURN_IF_ERROR(wave.RemoveComplete());
-  if (!wave.samples().empty() && !wave.done()) RETURN_IF_ERROR(wave.RunLayer());
-  return wave.done() || wave.samples().empty() ? FinishWave() : absl::OkStatus();
+  if (wave->samples().empty()) RETURN_IF_ERROR(StartWave());
+  RETURN_IF_ERROR(wave->RemoveComplete());
+  if (!wave->samples().empty() && !wave->done()) RETURN_IF_ERROR(wave->RunLayer());
+  return wave->done() || wave->samples().empty() ? FinishWave() : absl::OkStatus();
 }
 
 // Takes the next inputs that fit together.
 absl::Status Pass::State::StartGroup() {
-  wave.Clear();  // waits: nothing names the flags of the last group any more
-  for (size_t i = group_begin; i < group_end; ++i) inputs[i].cancel.reset();
-  group_begin = group_end;
-  std::vector<RunningInput*> group;
+  group.clear();
   int64_t rows = 0;
-  for (; group_end < inputs.size(); ++group_end) {
-    PassInput& input = inputs[group_end];
+  bool alone = false;
+  for (; next_input < inputs.size() && !alone; ++next_input) {
+    PassInput& input = inputs[next_input];
     if (input.complete) continue;
     rows += input.rows();
-    const bool alone = input.first_sequence > 0;  // its other parts are groups of their own
+    alone = input.first_sequence > 0;  // its other parts are groups of their own
     if (!group.empty() && (alone || rows > options.max_wave_tokens)) break;
-    // Neighbours of one caller, the inputs of a request, have one flag.
-    if (!group.empty() && group.back()->draw->stopping == input.draw->stopping) input.cancel = group.back()->cancel;
-    if (input.cancel == nullptr) {
-      ASSIGN_OR_RETURN(input.cancel, CancelOnStop::Create(model.backend(), input.draw->stopping));
-    }
     group.push_back(&input);
-    if (alone) {
-      ++group_end;
-      break;
-    }
   }
-  return wave.Start(group);
+  return wave->Start(group, {first_drawn, Phase::kPrefill, options.cache});
 }
 
 // Picks the next samples of every input of the group that wants more.
 absl::Status Pass::State::StartWave() {
-  std::vector<Wave::Sample> samples;
+  std::pmr::vector<Wave::Sample> samples(wave->scratch());
   int64_t rows = 0;
-  for (size_t i = group_begin; i < group_end; ++i) {
-    PassInput& input = inputs[i];
+  for (RunningInput* running : group) {
+    auto& input = static_cast<PassInput&>(*running);
     if (input.complete) continue;
     const int64_t more = input.rows();
     for (uint32_t s = 0; s < input.NextSamples(); ++s, rows += more) {
       if (!samples.empty() && rows + more > options.max_wave_tokens) break;
-      samples.push_back({&input, input.draw->first_sample + input.ran + s});
+      samples.push_back({&input, input.draw->first_sample + input.ran + s, input.NextResult(s)});
     }
   }
-  return wave.StartSamples(samples);
+  return wave->StartSamples(samples);
 }
 
-// Hands the results of the samples to their inputs, and completes those that have enough.
+// Counts the samples for their inputs, and completes those that have enough.
 absl::Status Pass::State::FinishWave() {
-  const Members& samples = wave.samples();
-  if (!samples.empty() && options.cache == nullptr) RETURN_IF_ERROR(ComputeOutputs(model, wave.rows(), samples));
-  RETURN_IF_ERROR(wave.Finish());
+  if (!wave->samples().empty() && options.cache == nullptr) RETURN_IF_ERROR(ComputeOutputs(*wave));
+  RETURN_IF_ERROR(wave->Finish());
   CancelWhereCallersAsked();  // after the wait: the results of the others are whole
-  for (const auto& member : samples) {
-    if (!member->input->complete) static_cast<PassInput*>(member->input)->AddSample(*member);
+  for (const Member* member : wave->samples()) {
+    auto& input = static_cast<PassInput&>(*member->input);
+    if (input.complete) continue;
+    ++input.ran;
+    if (!member->finite && input.result.status.ok()) input.result.status = NonFiniteOutput();
   }
-  wave.RemoveSamples();
-  for (size_t i = group_begin; i < group_end; ++i) {
-    if (inputs[i].complete || !inputs[i].FinishPart()) continue;
-    group_end = group_begin = i;  // the next part is the next group
+  wave->RemoveSamples();
+  for (RunningInput* running : group) {
+    auto& input = static_cast<PassInput&>(*running);
+    if (input.complete || !input.FinishPart()) continue;
+    group.clear();  // it ran alone: the next part is the next group
+    next_input = static_cast<size_t>(&input - inputs.data());
+    break;
   }
   return absl::OkStatus();
 }
@@ -262,7 +273,10 @@ Pass::Pass(const Model& model, const std::vector<ModelInput>& inputs, Options op
 
 Pass::~Pass() = default;
 
-bool Pass::done() const { return state_->Done(0, state_->inputs.size()); }
+bool Pass::done() const {
+  return std::all_of(state_->inputs.begin(), state_->inputs.end(),
+                     [](const PassInput& input) { return input.complete; });
+}
 
 absl::Status Pass::Step() {
   state_->CancelWhereCallersAsked();
@@ -280,6 +294,6 @@ absl::Status Pass::Step() {
 
 void Pass::Cancel(int64_t input, absl::Status reason) { state_->inputs[input].Cancel(std::move(reason)); }
 
-InputResult Pass::TakeResult(int64_t input) { return std::move(state_->inputs[input].result); }
+InputResult Pass::TakeResult(int64_t input) { return state_->inputs[input].TakeResult(); }
 
 }  // namespace edgewise

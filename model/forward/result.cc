@@ -75,6 +75,13 @@ void CombineRow(InputResult& result, int32_t row) {
 
 }  // namespace
 
+SampleResult::SampleResult(const ModelConfig& config, size_t sequences, size_t rows, size_t scored_tokens, bool graph)
+    : logits(rows * config.num_labels),
+      probabilities(logits.size()),
+      token_probabilities(scored_tokens),
+      layers(sequences * config.num_hidden_layers, std::vector<HeadCounts>(config.num_attention_heads)),
+      graph(graph ? layers.size() : 0) {}
+
 void CombineSamples(InputResult& result) {
   const size_t size = static_cast<size_t>(result.rows) * result.labels;
   result.probabilities.assign(size, 0.0f);

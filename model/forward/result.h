@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "model/checkpoint/config.h"
 #include "model/input/input.h"
 
 namespace edgewise {
@@ -14,6 +15,10 @@ namespace edgewise {
 // One forward pass. Rows: 1, or every position for token-classification (rows of pads are zero). causal-lm: the one row
 // is the distribution of the token that follows the text.
 struct SampleResult {
+  // With room for `sequences` sequences and `rows` rows of logits, all zero.
+  SampleResult(const ModelConfig& config, size_t sequences, size_t rows, size_t scored_tokens, bool graph);
+  SampleResult() = default;
+
   std::vector<float> logits;                // [rows, labels]
   std::vector<float> probabilities;         // [rows, labels]; regression: the values
   std::vector<double> token_probabilities;  // causal-lm: p(x_t | x_<t) of the scored tokens of all windows, in order

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <memory_resource>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,8 +13,8 @@
 
 namespace edgewise {
 
-inline std::vector<double> Softmax(const float* logits, size_t count) {
-  std::vector<double> probabilities(count);
+inline std::pmr::vector<double> Softmax(const float* logits, size_t count, std::pmr::memory_resource* memory) {
+  std::pmr::vector<double> probabilities(count, memory);
   const double largest = *std::max_element(logits, logits + count);
   double total = 0.0;
   for (size_t c = 0; c < count; ++c) total += probabilities[c] = std::exp(logits[c] - largest);

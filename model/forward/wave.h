@@ -4,7 +4,6 @@
 #define EDGEWISE_MODEL_FORWARD_WAVE_H_
 
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "model/forward/activations.h"
 #include "model/forward/attention_call.h"
 #include "model/forward/kv_cache.h"
+#include "model/forward/scratch.h"
 
 namespace edgewise {
 
@@ -21,21 +21,29 @@ inline constexpr int64_t kMaxWaveTokens = 16384;
 // Start; RunLayer until the shared layers have run; then, as often as there are samples: StartSamples, RunLayer for all
 // other layers, Finish.
 //
-// The backend may still run what was enqueued; nothing is read before Finish. The inputs must outlive the wave, whose
-// destructor waits for the backend. One thread at a time. Errors of all methods: those of the backend.
+// The backend may still run what was enqueued; nothing is read before Finish. The inputs must outlive what was started
+// with them; Clear and the destructor wait for the backend. A wave keeps its host memory, so the next one of the same
+// shape takes none from the system (Model::TakeWave). One thread at a time. Errors of all methods: those of the
+// backend.
 class Wave {
  public:
-  // `first_drawn`: the samples share the layers below it. `cache`: null, or the cache of the one input. In kPrefill its
-  // layers are filled, and the last layer runs only as far as its keys and values; in kDecode the one query of the
-  // input attends to it, and is added.
-  Wave(const Model& model, int32_t first_drawn, Phase phase, KvCache* cache);
+  explicit Wave(const Model& model) : model_(model) {}
+  ~Wave() { Clear(); }
 
+  struct Options {
+    int32_t first_drawn = 0;  // the samples share the layers below it
+    Phase phase = Phase::kPrefill;
+    // Null, or the cache of the one input. In kPrefill its layers are filled, and the last layer runs only as far as
+    // its keys and values; in kDecode the one query of the input attends to it, and is added.
+    KvCache* cache = nullptr;
+  };
   // Drops all that ran before, and embeds the rows of `inputs`.
-  absl::Status Start(std::span<RunningInput* const> inputs);
+  absl::Status Start(std::span<RunningInput* const> inputs, const Options& options);
   // Makes members of these samples; their rows begin as the shared ones. Not before the shared layers have run.
   struct Sample {
     RunningInput* input;
     uint32_t sample;
+    SampleResult* result;  // outlives the sample
   };
   absl::Status StartSamples(std::span<const Sample> samples);
   // The samples of inputs that are complete leave.
@@ -46,35 +54,40 @@ class Wave {
   absl::Status Finish();
   // The samples leave.
   void RemoveSamples() { samples_.clear(); }
-  // Waits, and frees all memory.
+  // Waits, and frees the memory of the backend.
   void Clear();
 
+  const Model& model() const { return model_; }
   bool shared() const { return layer_ < first_drawn_; }  // the next layer is one that samples share
   bool done() const { return layer_ == num_layers_; }
   const Members& samples() const { return samples_; }
   // Of the samples. Where the model reads only the first row of a sequence (Pooling::kCls), in the end these alone.
   Activations& rows() { return own_; }
+  Scratch* scratch() { return &scratch_; }  // for what is used before the next layer
 
  private:
-  bool FillsCache() const { return cache_ != nullptr && phase_ == Phase::kPrefill; }
-  std::shared_ptr<Member> MakeMember(RunningInput* input, uint32_t sample, int64_t row) const;
+  bool FillsCache() const { return options_.cache != nullptr && options_.phase == Phase::kPrefill; }
+  bool ReadsFirstRows() const { return model_.config().pooling == Pooling::kCls; }
+  // The rows of an input's sample: in the end, those that the head reads.
+  int64_t RowsOf(const RunningInput& input) const;
   absl::Status MakeLedger(RunningInput& input) const;
   absl::Status Project(Activations& rows);
   absl::Status Attend(const Activations& source, Activations& rows);
-  // The rows of an input's sample: in the end, those that the head reads.
-  int64_t RowsOf(const RunningInput& input) const;
-  absl::Status KeepFirstRows(Activations& rows, Members& members);
+  absl::Status KeepFirstRows(Activations& rows, const Members& members);
   absl::Status Record();
 
   const Model& model_;
-  const Phase phase_;
-  KvCache* const cache_;
-  const int32_t num_layers_, first_drawn_;
-  Activations shared_, own_;
+  const int32_t num_layers_ = model_.config().num_hidden_layers;
+  Options options_;
+  int32_t first_drawn_ = 0;
+  Scratch scratch_;
+  Activations shared_{model_, &scratch_}, own_{model_, &scratch_};
   int32_t layer_ = 0;       // next
   bool projected_ = false;  // the shared rows have the queries, keys and values of the first drawn layer
-  Members prefixes_, samples_;
-  std::deque<AttentionCall> unrecorded_;
+  std::vector<Member> all_prefixes_, all_samples_;
+  Members prefixes_, samples_;        // of these, those that run
+  std::vector<AttentionCall> calls_;  // the backend may write to the first `unrecorded_`
+  size_t unrecorded_ = 0;
 };
 
 }  // namespace edgewise

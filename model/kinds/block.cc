@@ -118,7 +118,7 @@ class BlockLayout {
   BlockLayout(const AttentionSpec& choice, const QueryRange& range);
 
   // The blocks of the pattern that have edges, by row, then by column.
-  std::vector<Block> Blocks() const;
+  std::pmr::vector<Block> Blocks() const;
   // The edges of one head in those blocks of the pattern that are on the diagonal.
   uint64_t DiagonalEdges() const;
   // One group for each row of blocks that has queries; its keys are those of the kept blocks.
@@ -132,6 +132,7 @@ class BlockLayout {
   int32_t QueriesBegin(int32_t row) const;
 
   const AttentionSpec& choice_;
+  const QueryRange& range_;
   const std::vector<int32_t>& positions_;
   const int32_t first_query_;
   int32_t size_ = 0;                  // B
@@ -139,7 +140,7 @@ class BlockLayout {
 };
 
 BlockLayout::BlockLayout(const AttentionSpec& choice, const QueryRange& range)
-    : choice_(choice), positions_(range.sequence->positions), first_query_(range.first_query) {
+    : choice_(choice), range_(range), positions_(range.sequence->positions), first_query_(range.first_query) {
   // The length ends with the last valid token: pads behind it do not count.
   const int32_t length = choice.config->causal ? choice.config->max_position_embeddings : positions_.back() + 1;
   size_ = BlockSize(*choice.attention, length);
@@ -191,9 +192,9 @@ uint64_t BlockLayout::Edges(int32_t row, int32_t column) const {
   return queries * (first + keys) / 2;
 }
 
-std::vector<Block> BlockLayout::Blocks() const {
+std::pmr::vector<Block> BlockLayout::Blocks() const {
   const AttentionConfig& attention = *choice_.attention;
-  std::vector<Block> blocks;
+  std::pmr::vector<Block> blocks(choice_.memory);
   for (int32_t row = first_row_; row < rows_; ++row) {
     const auto add = [&](int32_t column) {
       const uint64_t edges = Edges(row, column);
@@ -241,10 +242,7 @@ uint64_t BlockLayout::DiagonalEdges() const {
 }
 
 GroupedKeys BlockLayout::Groups(std::span<const Block> blocks) const {
-  GroupedKeys groups;
-  groups.causal = choice_.config->causal;
-  groups.group_begin.push_back(first_query_);
-  groups.key_offsets.push_back(0);
+  GroupedKeys groups = NoGroups(choice_, range_);
   size_t next = 0;
   for (int32_t row = first_row_; row < rows_; ++row) {
     for (; next < blocks.size() && blocks[next].row == row; ++next) {
@@ -262,9 +260,9 @@ GroupedKeys BlockLayout::Groups(std::span<const Block> blocks) const {
 
 // Drops blocks, but none on the diagonal, until `heads` heads of all sequences have at most `allowance` edges. Returns
 // whether a block was dropped.
-bool DropBlocks(std::span<std::vector<Block>> sequences, uint64_t heads, uint64_t allowance) {
+bool DropBlocks(std::span<std::pmr::vector<Block>> sequences, uint64_t heads, uint64_t allowance) {
   uint64_t all = 0;
-  for (const std::vector<Block>& blocks : sequences) {
+  for (const std::pmr::vector<Block>& blocks : sequences) {
     for (const Block& block : blocks) all += block.edges;
   }
   if (heads * all <= allowance) return false;
@@ -305,9 +303,9 @@ uint64_t LeastEdges(const AttentionSpec& choice, const QueryRange& range) {
 }
 
 MemberPatterns Patterns(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t allowance) {
-  MemberPatterns made;
-  std::vector<BlockLayout> layouts;
-  std::vector<std::vector<Block>> sequences;
+  MemberPatterns made{std::pmr::vector<AttentionPattern>(choice.memory)};
+  std::pmr::vector<BlockLayout> layouts(choice.memory);
+  std::pmr::vector<std::pmr::vector<Block>> sequences(choice.memory);
   for (const QueryRange& range : ranges) {
     layouts.emplace_back(choice, range);
     sequences.push_back(layouts.back().Blocks());

@@ -7,7 +7,7 @@ namespace {
 uint64_t LeastEdges(const AttentionSpec& choice, const QueryRange& range) { return PairsOf(*choice.config, range); }
 
 MemberPatterns Patterns(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t) {
-  return {std::vector<AttentionPattern>(ranges.size(), AllPairs{choice.config->causal})};
+  return {std::pmr::vector<AttentionPattern>(ranges.size(), AllPairs{choice.config->causal}, choice.memory)};
 }
 
 }  // namespace

@@ -51,10 +51,18 @@ uint64_t LeastEdges(const AttentionSpec& choice, std::span<const QueryRange> ran
   return edges;
 }
 
+GroupedKeys NoGroups(const AttentionSpec& choice, const QueryRange& range) {
+  std::pmr::memory_resource* const memory = choice.memory;
+  return {.group_begin = std::pmr::vector<int32_t>(1, range.first_query, memory),
+          .key_offsets = std::pmr::vector<int64_t>(1, 0, memory),
+          .keys = std::pmr::vector<int32_t>(memory),
+          .causal = choice.config->causal};
+}
+
 MemberPatterns MakePatterns(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t allowance) {
   const AttentionKind& kind = KindOf(choice);
   if (choice.given == nullptr) return kind.patterns(choice, ranges, allowance);
-  MemberPatterns made;
+  MemberPatterns made{std::pmr::vector<AttentionPattern>(choice.memory)};
   for (size_t side = 0; side < ranges.size(); ++side) {
     made.patterns.push_back(ExplicitEdges{GivenEdges(choice, side), !kind.memberships});
   }

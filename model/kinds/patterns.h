@@ -3,6 +3,7 @@
 #define EDGEWISE_MODEL_KINDS_PATTERNS_H_
 
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,7 @@ struct AttentionSpec {
   uint32_t sample = 0;
   std::span<const float> block_scores;  // block pattern learned: [blocks, blocks], host
   SourceCache* sources = nullptr;       // causal ssa: sources already drawn for a growing text; null: all are drawn
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();  // of patterns, and while they are made
 };
 
 // Whether the backend draws the edges from the memberships of queries and keys.
@@ -57,12 +59,15 @@ bool HostDrops(const AttentionSpec& choice);
 uint64_t LeastEdges(const AttentionSpec& choice, std::span<const QueryRange> ranges);
 
 struct MemberPatterns {
-  std::vector<AttentionPattern> patterns;  // one per sequence
-  bool capped = false;                     // the host dropped edges; EdgeCap::capped tells of drops by the backend
+  std::pmr::vector<AttentionPattern> patterns;  // one per sequence
+  bool capped = false;                          // the host dropped edges; EdgeCap::capped tells of drops by the backend
 };
 
+// Groups without queries or keys yet, for queries from range.first_query on.
+GroupedKeys NoGroups(const AttentionSpec& choice, const QueryRange& range);
+
 // The patterns of all sequences of one input. Where HostDrops, they have at most `allowance` edges together (kNoCap: no
-// budget; otherwise at least LeastEdges). `choice.given` must outlive the patterns.
+// budget; otherwise at least LeastEdges). `choice.given` and `choice.memory` must outlive the patterns.
 MemberPatterns MakePatterns(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t allowance);
 
 }  // namespace edgewise

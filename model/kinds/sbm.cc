@@ -52,7 +52,7 @@ uint64_t LeastEdges(const AttentionSpec& choice, const QueryRange& range) {
 
 MemberPatterns Patterns(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t) {
   const AttentionConfig& attention = *choice.attention;
-  MemberPatterns made;
+  MemberPatterns made{std::pmr::vector<AttentionPattern>(choice.memory)};
   for (uint32_t side = 0; side < ranges.size(); ++side) {
     DrawnRows drawn;
     drawn.law = attention.law;

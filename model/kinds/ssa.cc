@@ -88,8 +88,8 @@ uint64_t LeastEdges(const AttentionSpec&, const QueryRange& range) {
 }
 
 MemberPatterns Patterns(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t allowance) {
-  MemberPatterns made;
-  std::vector<GroupedKeys> sequences;
+  MemberPatterns made{std::pmr::vector<AttentionPattern>(choice.memory)};
+  std::pmr::vector<GroupedKeys> sequences(choice.memory);
   for (size_t side = 0; side < ranges.size(); ++side) {
     sequences.push_back(SsaGroups(choice, static_cast<uint32_t>(side), ranges[side]));
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory_resource>
 #include <span>
 #include <string>
 #include <utility>
@@ -25,14 +26,17 @@ absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig
                                                                uint32_t windows, uint32_t keep,
                                                                const std::vector<double>& sigma, uint32_t last_layers);
 
-// The sources of one window of a causal model: ascending positions, some of them pads or beyond the text. A query of
-// the window attends to the sources that are tokens and do not come after it. Drawn by seed, sample, layer and window.
-std::vector<int32_t> SsaSources(const AttentionSpec& choice, int32_t window);
+using Places = std::pmr::vector<int32_t>;
+
+// The sources of one window of a causal model, in choice.memory: ascending positions, some of them pads or beyond the
+// text. A query of the window attends to the sources that are tokens and do not come after it. Drawn by seed, sample,
+// layer and window.
+Places SsaSources(const AttentionSpec& choice, int32_t window);
 
 // The sources of the window that a growing text was last in, for each layer and sample of one seed. One thread.
 class SourceCache {
  public:
-  const std::vector<int32_t>& Get(const AttentionSpec& choice, int32_t window);
+  std::span<const int32_t> Get(const AttentionSpec& choice, int32_t window);
 
  private:
   struct Window {

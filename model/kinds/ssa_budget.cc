@@ -10,8 +10,8 @@ namespace {
 
 // The numbers below `count` in the order of their reversed bits: 0, the middle, the quarters and so on. The first m of
 // them are spread evenly, for every m.
-std::vector<int64_t> SpreadOrder(int64_t count) {
-  std::vector<int64_t> order{0};
+std::pmr::vector<int64_t> SpreadOrder(int64_t count, std::pmr::memory_resource* memory) {
+  std::pmr::vector<int64_t> order(std::min<int64_t>(count, 1), 0, memory);
   for (int64_t step = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))) / 2; step > 0; step /= 2) {
     const size_t before = order.size();
     for (size_t i = 0; i < before; ++i) order.push_back(order[i] + step);
@@ -24,7 +24,7 @@ std::vector<int64_t> SpreadOrder(int64_t count) {
 struct Window {
   GroupedKeys* groups;
   size_t index;
-  std::vector<int64_t> order;  // indices of keys, from key_offsets[index] on
+  std::pmr::vector<int64_t> order;  // indices of keys, from key_offsets[index] on
   int64_t kept = 0;
 };
 
@@ -37,8 +37,8 @@ uint64_t QueriesOf(const GroupedKeys& groups, size_t g, int32_t key) {
 
 // Removes the keys that are not kept from the groups of a sequence, which are `windows`, in order.
 void KeepOnly(GroupedKeys& groups, std::span<const Window> windows) {
-  std::vector<int32_t> keys;
-  std::vector<int64_t> offsets{0};
+  std::pmr::vector<int32_t> keys(groups.keys.get_allocator());
+  std::pmr::vector<int64_t> offsets(1, 0, groups.keys.get_allocator());
   for (const Window& window : windows) {
     const auto first = groups.keys.begin() + groups.key_offsets[window.index];
     const size_t before = keys.size();
@@ -68,12 +68,13 @@ bool DropSources(std::span<GroupedKeys> sequences, uint64_t heads, uint64_t allo
   for (const GroupedKeys& groups : sequences) all += EdgesOf(groups);
   if (heads * all <= allowance) return false;
 
-  std::vector<Window> windows;
+  std::pmr::memory_resource* const memory = sequences[0].keys.get_allocator().resource();
+  std::pmr::vector<Window> windows(memory);
   int64_t most = 0;  // the most sources of a window
   for (GroupedKeys& groups : sequences) {
     for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
       const int64_t keys = groups.key_offsets[g + 1] - groups.key_offsets[g];
-      windows.push_back({&groups, g, keys > 0 ? SpreadOrder(keys) : std::vector<int64_t>()});
+      windows.push_back({&groups, g, SpreadOrder(keys, memory)});
       most = std::max(most, keys);
     }
   }

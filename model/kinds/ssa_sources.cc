@@ -11,6 +11,8 @@
 namespace edgewise {
 namespace {
 
+using Memory = std::pmr::memory_resource*;
+
 // The two sequences of a pair draw apart. The sequences of a causal model are parts of one text and draw alike.
 RandomKey KeyOf(const AttentionSpec& choice, uint32_t side) {
   return {choice.seed, choice.sample, static_cast<uint32_t>(choice.layer), choice.config->causal ? 0 : side};
@@ -19,21 +21,21 @@ RandomKey KeyOf(const AttentionSpec& choice, uint32_t side) {
 int32_t CeilDivide(int32_t a, int32_t b) { return (a - 1) / b + 1; }
 
 // The first `kept` places of a uniform permutation of 0 .. length - 1, ascending.
-std::vector<int32_t> UniformSources(const RandomKey& key, int32_t length, int32_t kept) {
-  std::vector<std::pair<uint64_t, int32_t>> order(length);
+Places UniformSources(const RandomKey& key, int32_t length, int32_t kept, Memory memory) {
+  std::pmr::vector<std::pair<uint64_t, int32_t>> order(length, memory);
   for (int32_t j = 0; j < length; ++j) order[j] = {OrderUniform(key, j), j};
   std::nth_element(order.begin(), order.begin() + kept - 1, order.end());
-  std::vector<int32_t> sources(kept);
+  Places sources(kept, memory);
   for (int32_t j = 0; j < kept; ++j) sources[j] = order[j].second;
   std::sort(sources.begin(), sources.end());
   return sources;
 }
 
 // argsort(j + scale * normals[j]); of equal keys the lower index comes first.
-std::vector<int32_t> Shuffle(const std::vector<double>& normals, double scale) {
-  std::vector<double> keys(normals.size());
+Places Shuffle(const std::pmr::vector<double>& normals, double scale) {
+  std::pmr::vector<double> keys(normals.size(), normals.get_allocator());
   for (size_t j = 0; j < keys.size(); ++j) keys[j] = OrderKey(static_cast<uint32_t>(j), scale, normals[j]);
-  std::vector<int32_t> order(keys.size());
+  Places order(keys.size(), normals.get_allocator());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),
             [&](int32_t a, int32_t b) { return keys[a] < keys[b] || (keys[a] == keys[b] && a < b); });
@@ -56,9 +58,10 @@ double NormalBound(const PhiloxBlock& block) {
 // The last `count` places of argsort(j + scale * z_j) over 0 .. end - 1, ascending by position. The loop goes from the
 // last position down, skips positions that cannot be among them, mostly before it takes a logarithm, and stops where no
 // position can.
-std::vector<int32_t> LastOfShuffle(const RandomKey& key, uint32_t window, int32_t end, int32_t count, double scale) {
+Places LastOfShuffle(const RandomKey& key, uint32_t window, int32_t end, int32_t count, double scale, Memory memory) {
   constexpr double kMostNormal = 6.8;  // u1 is at least 2^-33
-  std::vector<std::pair<double, int32_t>> last;
+  std::pmr::vector<std::pair<double, int32_t>> last(memory);
+  last.reserve(2 * static_cast<size_t>(count));
   double least = -std::numeric_limits<double>::infinity();  // `count` places looked at so far have at least this key
   const auto keep_largest = [&] {
     std::nth_element(last.begin(), last.begin() + count - 1, last.end(), std::greater<>());
@@ -72,36 +75,36 @@ std::vector<int32_t> LastOfShuffle(const RandomKey& key, uint32_t window, int32_
     if (last.size() == 2 * static_cast<size_t>(count)) keep_largest();
   }
   keep_largest();
-  std::vector<int32_t> places(count);
+  Places places(count, memory);
   for (int32_t i = 0; i < count; ++i) places[i] = last[i].second;
   std::sort(places.begin(), places.end());
   return places;
 }
 
 // [rows * columns]: the positions of rows 0 .. rows - 1 of the grid, shuffled within each row, then within each column.
-std::vector<int32_t> ShuffleGrid(const RandomKey& key, uint32_t window, int32_t rows,
-                                 const AttentionConfig& attention) {
+Places ShuffleGrid(const RandomKey& key, uint32_t window, int32_t rows, const AttentionConfig& attention,
+                   Memory memory) {
   const int32_t columns = attention.grid_columns;
   const double scale_columns = attention.sigma * columns, scale_rows = attention.sigma * attention.grid_rows;
-  std::vector<int32_t> grid(static_cast<size_t>(rows) * columns), shuffled(grid.size());
-  std::vector<double> normals(columns);
+  Places grid(static_cast<size_t>(rows) * columns, memory), shuffled(grid.size(), memory);
+  std::pmr::vector<double> normals(columns, memory);
   for (int32_t r = 0; r < rows; ++r) {
     for (int32_t c = 0; c < columns; ++c) normals[c] = OrderNormal(key, window, r * columns + c, kStreamOrder);
-    const std::vector<int32_t> order = Shuffle(normals, scale_columns);
+    const Places order = Shuffle(normals, scale_columns);
     for (int32_t c = 0; c < columns; ++c) grid[r * columns + c] = r * columns + order[c];
   }
   normals.resize(rows);
   for (int32_t c = 0; c < columns; ++c) {
     for (int32_t r = 0; r < rows; ++r) normals[r] = OrderNormal(key, window, r * columns + c, kStreamRows);
-    const std::vector<int32_t> order = Shuffle(normals, scale_rows);
+    const Places order = Shuffle(normals, scale_rows);
     for (int32_t r = 0; r < rows; ++r) shuffled[r * columns + c] = grid[order[r] * columns + c];
   }
   return shuffled;
 }
 
 // Places begin .. end - 1 of a shuffle, ascending.
-std::vector<int32_t> Sorted(const std::vector<int32_t>& order, int32_t begin, int32_t end) {
-  std::vector<int32_t> part(order.begin() + begin, order.begin() + end);
+Places Sorted(const Places& order, int32_t begin, int32_t end) {
+  Places part(order.begin() + begin, order.begin() + end, order.get_allocator());
   std::sort(part.begin(), part.end());
   return part;
 }
@@ -109,11 +112,8 @@ std::vector<int32_t> Sorted(const std::vector<int32_t>& order, int32_t begin, in
 // Makes the groups of one sequence, from the first query on.
 class GroupBuilder {
  public:
-  GroupBuilder(const QueryRange& range, bool causal) : sequence_(*range.sequence) {
-    groups_.causal = causal;
-    groups_.group_begin.push_back(range.first_query);
-    groups_.key_offsets.push_back(0);
-  }
+  GroupBuilder(const AttentionSpec& choice, const QueryRange& range)
+      : sequence_(*range.sequence), groups_(NoGroups(choice, range)) {}
 
   // The number of valid tokens before `position`.
   int32_t TokenAt(int32_t position) const {
@@ -130,7 +130,7 @@ class GroupBuilder {
   // The same by position, without pads and places beyond the text.
   void AddPositions(int32_t end, std::span<const int32_t> places) {
     const auto& positions = sequence_.positions;
-    std::vector<int32_t> tokens;
+    Places tokens(groups_.keys.get_allocator());
     size_t token = 0;
     for (int32_t place : places) {
       if (place > positions.back()) break;
@@ -184,21 +184,25 @@ int32_t Kept(const AttentionConfig& attention, int32_t length) {
 // The groups of a causal model: windows of the context, from the window of the first query on.
 GroupedKeys CausalGroups(const AttentionSpec& choice, const QueryRange& range) {
   const std::vector<int32_t>& positions = range.sequence->positions;
-  GroupBuilder groups(range, true);
+  GroupBuilder groups(choice, range);
   const int32_t last = WindowOf(*choice.config, *choice.attention, positions.back());
   for (int32_t a = WindowOf(*choice.config, *choice.attention, positions[range.first_query]); a <= last; ++a) {
     const int32_t end = Window(*choice.config, *choice.attention, a).second;
     if (!groups.HasQueriesBefore(end)) continue;
-    groups.AddPositions(end, choice.sources != nullptr ? choice.sources->Get(choice, a) : SsaSources(choice, a));
+    if (choice.sources != nullptr) {
+      groups.AddPositions(end, choice.sources->Get(choice, a));
+    } else {
+      groups.AddPositions(end, SsaSources(choice, a));
+    }
   }
   return groups.Take();
 }
 
 GroupedKeys GridGroups(const AttentionSpec& choice, const RandomKey& key, const QueryRange& range) {
   const AttentionConfig& attention = *choice.attention;
-  const std::vector<int32_t> shuffled = ShuffleGrid(key, 0, attention.grid_rows, attention);
+  const Places shuffled = ShuffleGrid(key, 0, attention.grid_rows, attention, choice.memory);
   const int32_t count = std::min(attention.windows, attention.grid_rows);
-  GroupBuilder groups(range, false);
+  GroupBuilder groups(choice, range);
   for (int32_t a = 0; a < count; ++a) {
     const int32_t begin = WindowBegin(a, attention.grid_rows, count) * attention.grid_columns;
     const int32_t end = WindowBegin(a + 1, attention.grid_rows, count) * attention.grid_columns;
@@ -209,21 +213,24 @@ GroupedKeys GridGroups(const AttentionSpec& choice, const RandomKey& key, const 
 
 }  // namespace
 
-std::vector<int32_t> SsaSources(const AttentionSpec& choice, int32_t window) {
+Places SsaSources(const AttentionSpec& choice, int32_t window) {
   const AttentionConfig& attention = *choice.attention;
   const RandomKey key = KeyOf(choice, 0);
   const int32_t length = choice.config->max_position_embeddings;
-  if (!attention.local) return UniformSources(key, length, Kept(attention, length));
+  if (!attention.local) return UniformSources(key, length, Kept(attention, length), choice.memory);
   const auto [begin, end] = Window(*choice.config, attention, window);
   if (attention.grid_rows > 0) {
-    return Sorted(ShuffleGrid(key, window, end / attention.grid_columns, attention), begin, end);
+    return Sorted(ShuffleGrid(key, window, end / attention.grid_columns, attention, choice.memory), begin, end);
   }
-  return LastOfShuffle(key, window, end, end - begin, attention.sigma * length);
+  return LastOfShuffle(key, window, end, end - begin, attention.sigma * length, choice.memory);
 }
 
-const std::vector<int32_t>& SourceCache::Get(const AttentionSpec& choice, int32_t window) {
+std::span<const int32_t> SourceCache::Get(const AttentionSpec& choice, int32_t window) {
   Window& last = windows_[{choice.layer, choice.sample}];
-  if (last.index != window) last = {window, SsaSources(choice, window)};
+  if (last.index != window) {
+    const Places drawn = SsaSources(choice, window);
+    last = {window, {drawn.begin(), drawn.end()}};
+  }
   return last.sources;
 }
 
@@ -233,14 +240,14 @@ GroupedKeys SsaGroups(const AttentionSpec& choice, uint32_t side, const QueryRan
   const RandomKey key = KeyOf(choice, side);
   if (attention.grid_rows > 0) return GridGroups(choice, key, range);
   const int32_t tokens = range.sequence->valid();
-  GroupBuilder groups(range, false);
+  GroupBuilder groups(choice, range);
   if (!attention.local) {
-    groups.AddTokens(tokens, UniformSources(key, tokens, Kept(attention, tokens)));
+    groups.AddTokens(tokens, UniformSources(key, tokens, Kept(attention, tokens), choice.memory));
     return groups.Take();
   }
-  std::vector<double> normals(tokens);
+  std::pmr::vector<double> normals(tokens, choice.memory);
   for (int32_t t = 0; t < tokens; ++t) normals[t] = OrderNormal(key, 0, t, kStreamOrder);
-  const std::vector<int32_t> order = Shuffle(normals, attention.sigma * tokens);
+  const Places order = Shuffle(normals, attention.sigma * tokens);
   const int32_t count = std::min(attention.windows, tokens);
   for (int32_t a = 0; a < count; ++a) {
     const int32_t end = WindowBegin(a + 1, tokens, count);

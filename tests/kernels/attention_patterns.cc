@@ -8,9 +8,10 @@ namespace edgewise::testing {
 namespace {
 
 // Groups of queries that begin at `begins`, with the keys for which sees(group, key).
-GroupedKeys Groups(std::vector<int32_t> begins, int32_t n, bool causal, const std::function<bool(int, int32_t)>& sees) {
+GroupedKeys Groups(const std::vector<int32_t>& begins, int32_t n, bool causal,
+                   const std::function<bool(int, int32_t)>& sees) {
   GroupedKeys grouped;
-  grouped.group_begin = std::move(begins);
+  grouped.group_begin.assign(begins.begin(), begins.end());
   grouped.group_begin.push_back(n);
   grouped.key_offsets.push_back(0);
   for (size_t g = 0; g + 1 < grouped.group_begin.size(); ++g) {

@@ -17,17 +17,16 @@ uint64_t LeastEdges(const AttentionSpec&, const QueryRange& range) {
 }
 
 MemberPatterns Patterns(const AttentionSpec& choice, std::span<const QueryRange> ranges, uint64_t allowance) {
-  std::vector<GroupedKeys> sequences;
+  std::pmr::vector<GroupedKeys> sequences(choice.memory);
   for (const QueryRange& range : ranges) {
-    GroupedKeys& groups = sequences.emplace_back();
-    groups.causal = choice.config->causal;
-    groups.group_begin = {range.first_query, range.sequence->valid()};
+    GroupedKeys& groups = sequences.emplace_back(NoGroups(choice, range));
+    groups.group_begin.push_back(range.sequence->valid());
     for (int32_t key = 0; key < range.sequence->valid(); key += choice.attention->stride) groups.keys.push_back(key);
-    groups.key_offsets = {0, static_cast<int64_t>(groups.keys.size())};
+    groups.key_offsets.push_back(static_cast<int64_t>(groups.keys.size()));
   }
-  MemberPatterns made;
+  MemberPatterns made{std::pmr::vector<AttentionPattern>(choice.memory)};
   if (allowance != kNoCap) made.capped = DropSources(sequences, choice.config->num_attention_heads, allowance);
-  made.patterns.assign(sequences.begin(), sequences.end());
+  for (GroupedKeys& groups : sequences) made.patterns.push_back(std::move(groups));
   return made;
 }
 

@@ -12,14 +12,25 @@ namespace {
 
 constexpr size_t kKeptBytes = size_t{64} << 20;  // of each memory, between calls
 
+// An empty plan with the memory of an older one.
+CompactPlan& NextPlan(Call& call) {
+  if (call.used_plans == call.plans.size()) call.plans.push_back(std::make_unique<CompactPlan>());
+  CompactPlan& plan = *call.plans[call.used_plans++];
+  plan.causal = plan.shared = false;
+  plan.given = nullptr;
+  plan.groups.clear();
+  plan.items.assign(1, 0);
+  return plan;
+}
+
 // Heads of one problem come one after the other.
 void SetPattern(const AttentionProblem& problem, Call& call, Head& head) {
   head.drawn = std::get_if<DrawnRows>(&problem.pattern);
   if (head.drawn != nullptr) return;
   const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
   if (given == nullptr) {
-    if (head.index == 0) call.plans.push_back(PlanProblem(problem, head.depth));
-    head.plan = call.plans.back().get();
+    if (head.index == 0) PlanProblem(problem, head.depth, NextPlan(call));
+    head.plan = call.plans[call.used_plans - 1].get();
     return;
   }
   const HeadEdges& edges = (*given->heads)[head.index];
@@ -29,8 +40,8 @@ void SetPattern(const AttentionProblem& problem, Call& call, Head& head) {
     head.given = &edges;
     return;
   }
-  call.plans.push_back(PlanGiven(problem, edges));
-  head.plan = call.plans.back().get();
+  PlanGiven(problem, edges, NextPlan(call));
+  head.plan = call.plans[call.used_plans - 1].get();
 }
 
 void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, Head& head) {
@@ -49,16 +60,20 @@ void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, Hea
   head.biased = bias.distance != nullptr || bias.values != nullptr || bias.buckets != nullptr;
 }
 
-Call MakeCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
-              Matrix out) {
-  Call call;
+void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+               Matrix out, Call& call) {
+  call.used_plans = 0;
+  call.heads.clear();
+  call.chunks.clear();
+  call.block_head.clear();
+  call.kept.clear();
   call.kernels = &kernels;
   call.inputs = &inputs;
   call.out = out;
   for (const AttentionProblem& problem : problems) {
     problem.report->heads.assign(static_cast<size_t>(inputs.num_heads), HeadReport());
     for (int h = 0; h < inputs.num_heads; ++h) {
-      Head head;
+      Head& head = call.heads.emplace_back();
       head.problem = &problem;
       head.index = h;
       head.n = problem.tokens;
@@ -70,14 +85,11 @@ Call MakeCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::spa
       head.capped = problem.cap >= 0 && head.drawn != nullptr;
       head.first_block = static_cast<int64_t>(call.block_head.size());
       call.block_head.insert(call.block_head.end(), static_cast<size_t>(head.blocks()),
-                             static_cast<int32_t>(call.heads.size()));
-      call.heads.push_back(head);
+                             static_cast<int32_t>(call.heads.size()) - 1);
       if (problem.report->wanted.key_degrees) problem.report->heads[h].key_degrees.assign(problem.tokens, 0);
     }
   }
-  call.reports.resize(call.block_head.size());
-  call.kept.resize(call.block_head.size());
-  return call;
+  call.reports.assign(call.block_head.size(), BlockReport());
 }
 
 void PrepareWorkers(const Call& call, std::span<Worker> workers) {
@@ -136,6 +148,17 @@ bool WithinCaps(std::span<const AttentionProblem> problems, std::span<const Edge
 }  // namespace
 }  // namespace cpu_attention
 
+void AttentionScratch::ReleaseAbove(size_t bytes_each) {
+  heads.ReleaseAbove(bytes_each);
+  for (cpu_attention::Worker& worker : workers) {
+    worker.call_memory.ReleaseAbove(bytes_each);
+    worker.block_memory.ReleaseAbove(bytes_each);
+    worker.extra_memory.ReleaseAbove(bytes_each);
+  }
+  if (call.heads.capacity() * sizeof(cpu_attention::Head) > bytes_each) call = cpu_attention::Call();
+  call.kept.clear();
+}
+
 absl::Status CpuAttend(const CpuKernels& kernels, ThreadPool& pool, AttentionScratch& scratch,
                        const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                        std::span<EdgeCap> caps, Matrix out) {
@@ -144,7 +167,8 @@ absl::Status CpuAttend(const CpuKernels& kernels, ThreadPool& pool, AttentionScr
     if (scratch.workers.empty()) scratch.workers = std::vector<Worker>(static_cast<size_t>(pool.num_threads()));
     for (const bool optimistic : {true, false}) {
       for (EdgeCap& cap : caps) cap.capped = false;
-      Call call = MakeCall(kernels, inputs, problems, out);
+      Call& call = scratch.call;
+      StartCall(kernels, inputs, problems, out, call);
       PrepareHeads(pool, scratch.heads, call);
       PrepareWorkers(call, scratch.workers);
       const bool unchecked = !caps.empty() && ApplyCaps(pool, scratch.workers, caps, optimistic, call);

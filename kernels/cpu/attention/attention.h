@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/attention.h"
-#include "kernels/cpu/attention/scratch.h"
+#include "kernels/cpu/attention/work.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 

@@ -157,7 +157,8 @@ void TakeLists(const EdgeLists& lists, int rows, EdgeLists& kept) {
 
 void DrawCapBlock(const Call& call, float low, float high, Worker& worker, CapBlock& block) {
   const Law law = block.head->drawn->law;
-  DrawnBlock drawn = DrawBlock(call, *block.head, block.row0, block.rows, SpanOf(law, low, high), worker);
+  DrawBlock(call, *block.head, block.row0, block.rows, SpanOf(law, low, high), worker);
+  DrawnBlock& drawn = worker.drawn;
   const auto count = static_cast<int64_t>(drawn.count);
   const int64_t words = block.head->tables.words;
   const bool many = drawn.bits != nullptr && count >= block.rows * words * kManyPerWord;
@@ -212,7 +213,7 @@ void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, si
   const Head& head = *block.head;
   EdgeLists& kept = *block.kept;
   uint64_t* bits = block.bits.empty() ? nullptr : block.bits.data();
-  AddOpenPairs(head, block.rows, kept_open, tau, bits, kept, block.parallel);
+  AddOpenPairs(head, block.rows, kept_open, tau, bits, kept, block.parallel, worker.added);
   if (bits != nullptr) {
     ListBits(call, head, block.rows, bits, worker.lists);
     TakeLists(worker.lists, block.rows, kept);
@@ -307,6 +308,7 @@ bool ApplyCaps(ThreadPool& pool, std::span<Worker> workers, std::span<EdgeCap> c
     const uint64_t allowed = caps[c].max_edges > taken ? caps[c].max_edges - taken : 0;
     const double expected = work.estimate.Edges(1.0);
     const double error = std::sqrt(expected) + std::sqrt(work.estimate.variance());
+    call.kept.resize(call.block_head.size());
     if (optimistic && expected + 8.0 * error + 64.0 <= static_cast<double>(allowed)) {
       for (Head* head : work.heads) head->capped = false;
       unchecked = true;

@@ -108,41 +108,38 @@ void ReportGroup(const Call& call, const Head& head, const KeyGroup& group, cons
 
 }  // namespace
 
-std::unique_ptr<CompactPlan> PlanProblem(const AttentionProblem& problem, int depth) {
-  auto plan = std::make_unique<CompactPlan>();
+void PlanProblem(const AttentionProblem& problem, int depth, CompactPlan& plan) {
   if (const auto* grouped = std::get_if<GroupedKeys>(&problem.pattern)) {
-    plan->causal = grouped->causal;
+    plan.causal = grouped->causal;
     for (size_t g = 0; g + 1 < grouped->group_begin.size(); ++g) {
       const int64_t begin = grouped->key_offsets[g];
       AddGroup(grouped->group_begin[g], grouped->group_begin[g + 1], grouped->keys.data() + begin,
-               grouped->key_offsets[g + 1] - begin, kGroupRows, *plan);
+               grouped->key_offsets[g + 1] - begin, kGroupRows, plan);
     }
-    plan->shared = ShareTiles(*plan, problem.tokens);
+    plan.shared = ShareTiles(plan, problem.tokens);
   } else {
-    plan->causal = std::get<AllPairs>(problem.pattern).causal;
+    plan.causal = std::get<AllPairs>(problem.pattern).causal;
     const int64_t n = problem.tokens;
     const int block_rows = BlockRows(n, depth);
-    AddGroup(problem.first_query, n, nullptr, n, plan->causal ? std::min(block_rows, kCausalRows) : block_rows, *plan);
-    plan->shared = plan->groups.size() > 1;
+    AddGroup(problem.first_query, n, nullptr, n, plan.causal ? std::min(block_rows, kCausalRows) : block_rows, plan);
+    plan.shared = plan.groups.size() > 1;
   }
-  MakeItems(*plan);
-  return plan;
+  MakeItems(plan);
 }
 
-std::unique_ptr<CompactPlan> PlanGiven(const AttentionProblem& problem, const HeadEdges& given) {
-  auto plan = std::make_unique<CompactPlan>();
-  plan->given = &given;
-  plan->given_first = FirstGivenRow(problem, given);
+void PlanGiven(const AttentionProblem& problem, const HeadEdges& given, CompactPlan& plan) {
+  plan.given = &given;
+  plan.given_first = FirstGivenRow(problem, given);
   int64_t first = problem.first_query;
   const int32_t* keys = nullptr;  // the longest row since `first`
   int64_t count = 0;
   for (int64_t query = first; query < problem.tokens; ++query) {
-    const int64_t* offsets = given.row_offsets.data() + query - plan->given_first;
+    const int64_t* offsets = given.row_offsets.data() + query - plan.given_first;
     const int32_t* row = given.keys.data() + offsets[0];
     const int64_t size = offsets[1] - offsets[0];
     const size_t common = static_cast<size_t>(std::min(size, count));
     if (common > 0 && std::memcmp(row, keys, common * sizeof(int32_t)) != 0) {
-      AddGroup(first, query, keys, count, kGroupRows, *plan);
+      AddGroup(first, query, keys, count, kGroupRows, plan);
       first = query;
       count = 0;
     }
@@ -151,10 +148,9 @@ std::unique_ptr<CompactPlan> PlanGiven(const AttentionProblem& problem, const He
       count = size;
     }
   }
-  AddGroup(first, problem.tokens, keys, count, kGroupRows, *plan);
-  plan->shared = ShareTiles(*plan, problem.tokens);
-  MakeItems(*plan);
-  return plan;
+  AddGroup(first, problem.tokens, keys, count, kGroupRows, plan);
+  plan.shared = ShareTiles(plan, problem.tokens);
+  MakeItems(plan);
 }
 
 void AttendItem(Call& call, int64_t block, Worker& worker) {

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <memory>
 
 namespace edgewise::cpu_attention {
 namespace {
@@ -156,7 +155,7 @@ DrawSpan SpanOf(Law law, float low, float high) {
   return {law != Law::kBernoulli, law == Law::kPoissonMulti, low, high};
 }
 
-DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker) {
+void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker) {
   const CpuKernels& kernels = *call.kernels;
   const DrawTables& tables = head.tables;
   const int64_t words = tables.words;
@@ -164,16 +163,17 @@ DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows,
   const bool tiles = many && CanDrawTiles(head, row0, rows);
   const bool by_index = !head.gaps && !HasForced(head);
   const bool lists = by_index && !(span.exact() ? tiles : many);
-  DrawRow block_rows[kBlockRows];
+  DrawRow* const block_rows = worker.rows;
   for (int r = 0; r < rows; ++r) block_rows[r] = RowOf(head, row0 + r);
-  DrawnBlock block;
-  std::unique_ptr<OpenPair[]> open;
-  std::unique_ptr<ParallelEdge[]> parallel;
-  if (!span.exact()) open.reset(new OpenPair[static_cast<size_t>(worker.draw.capacity)]);
-  if (span.parallel) parallel.reset(new ParallelEdge[static_cast<size_t>(worker.draw.capacity)]);
+  DrawnBlock& block = worker.drawn;
+  block.bits = nullptr;
+  block.parallel.clear();
+  block.open.clear();
   DrawExtras extras;
-  extras.open = open.get();
-  extras.parallel = parallel.get();
+  worker.extra_memory.Lay([&](const auto& place) {
+    if (!span.exact()) place(extras.open, worker.draw.capacity);
+    if (span.parallel) place(extras.parallel, worker.draw.capacity);
+  });
   uint64_t* bits = worker.position_bits;
   if (tiles) {
     for (int r = 0; r < rows; r += kTileRows) {
@@ -202,7 +202,7 @@ DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows,
     }
     if (lists) {
       block.count = static_cast<uint64_t>(offsets[rows]);
-      return block;
+      return;
     }
   }
   block.bits = bits;
@@ -214,12 +214,11 @@ DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows,
     }
   }
   block.count = static_cast<uint64_t>(kernels.count_bits(block.bits, rows * words));
-  return block;
 }
 
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
-                  EdgeLists& lists, std::vector<ParallelEdge>& parallel) {
-  std::vector<ParallelEdge> added;
+                  EdgeLists& lists, std::vector<ParallelEdge>& parallel, std::vector<ParallelEdge>& added) {
+  added.clear();
   added.reserve(edges.size());
   for (const OpenPair& pair : edges) {
     const ParallelEdge edge = {pair.row, pair.key, OpenMultiplicity(head.drawn->law, pair, tau)};

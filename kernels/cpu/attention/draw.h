@@ -10,22 +10,15 @@
 
 namespace edgewise::cpu_attention {
 
-// The edges of a block that exist for every tau of a span, forced ones included, and the pairs that are open.
-struct DrawnBlock {
-  uint64_t* bits = nullptr;            // [rows, words] in the worker; null: worker.lists
-  uint64_t count = 0;                  // of the edges
-  std::vector<ParallelEdge> parallel;  // edges of multiplicity above 1
-  std::vector<OpenPair> open;          // a forced edge is open where its multiplicity is
-};
-
 // `span` of a law with tau in [low, high].
 DrawSpan SpanOf(Law law, float low, float high);
-DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker);
+// Fills worker.drawn.
+void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker);
 
 // Adds open pairs that are edges at `tau` to the block's edges, which are `bits` or, where that is null, `lists`;
-// forced ones are there already. Appends those of multiplicity above 1 to `parallel`.
+// forced ones are there already. Appends those of multiplicity above 1 to `parallel`. `added` is scratch.
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
-                  EdgeLists& lists, std::vector<ParallelEdge>& parallel);
+                  EdgeLists& lists, std::vector<ParallelEdge>& parallel, std::vector<ParallelEdge>& added);
 // Turns bits into lists.
 void ListBits(const Call& call, const Head& head, int rows, const uint64_t* bits, EdgeLists& lists);
 // Sets lists.multiplicity to 1 for every edge but those of `parallel`. `bits`: the same edges, or null.

@@ -68,10 +68,6 @@ double Sum(const float* values, int64_t count) {
   return total;
 }
 
-struct Needs {
-  bool copy_k = false, copy_v = false, k_tiles = false, y_tiles = false;
-};
-
 Needs NeedsOf(const Call& call, const Head& head) {
   const AttentionInputs& inputs = *call.inputs;
   Needs needs;
@@ -100,7 +96,8 @@ Needs NeedsOf(const Call& call, const Head& head) {
 }
 
 template <typename Place>
-void PlaceArrays(const Needs& needs, Head& head, const Place& place) {
+void PlaceArrays(Head& head, const Place& place) {
+  const Needs& needs = head.needs;
   const int64_t tiles = (head.n + kTileKeys - 1) / kTileKeys;
   if (needs.copy_k) place(head.k_copy, head.n * head.depth);
   if (needs.copy_v) place(head.v_copy, head.n * head.depth);
@@ -264,12 +261,10 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
     head.q_stride = inputs.q.stride;
     if (head.drawn != nullptr) Measure(*call.kernels, inputs, head);
   });
-  std::vector<Needs> needs;
-  for (Head& head : call.heads) needs.push_back(NeedsOf(call, head));
+  for (Head& head : call.heads) head.needs = NeedsOf(call, head);
   memory.Lay([&](const auto& place) {
-    for (size_t i = 0; i < call.heads.size(); ++i) PlaceArrays(needs[i], call.heads[i], place);
+    for (Head& head : call.heads) PlaceArrays(head, place);
   });
-  std::vector<std::pair<int32_t, int32_t>> chunks;
   int64_t cost = 0;
   for (size_t i = 0; i < call.heads.size(); ++i) {
     Head& head = call.heads[i];
@@ -279,15 +274,15 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
     head.v =
         v_copied ? ConstMatrix(head.v_copy, head.n, head.depth, head.depth) : PartOf(head, inputs.v, call.value_dim());
     head.tables.full_words = head.gaps ? 0 : head.n / 64;
-    if (head.drawn == nullptr && !k_copied && !v_copied && !needs[i].k_tiles) continue;
+    if (head.drawn == nullptr && !k_copied && !v_copied && !head.needs.k_tiles) continue;
     const int64_t span = head.drawn != nullptr ? head.columns : head.n;
     for (int64_t chunk = 0; chunk * kChunk < span; ++chunk) {
-      chunks.emplace_back(static_cast<int32_t>(i), static_cast<int32_t>(chunk));
-      cost += 1 + (k_copied ? 2 : 0) + (v_copied ? 2 : 0) + (needs[i].k_tiles ? 4 : 0) + (needs[i].y_tiles ? 8 : 0);
+      call.chunks.emplace_back(static_cast<int32_t>(i), static_cast<int32_t>(chunk));
+      cost += 1 + (k_copied ? 2 : 0) + (v_copied ? 2 : 0) + (head.needs.k_tiles ? 4 : 0) + (head.needs.y_tiles ? 8 : 0);
     }
   }
-  pool.For(static_cast<int64_t>(chunks.size()), cost * kChunkWork,
-           [&](int64_t i, int) { FillChunk(call, call.heads[chunks[i].first], chunks[i].second); });
+  pool.For(static_cast<int64_t>(call.chunks.size()), cost * kChunkWork,
+           [&](int64_t i, int) { FillChunk(call, call.heads[call.chunks[i].first], call.chunks[i].second); });
 }
 
 }  // namespace edgewise::cpu_attention

@@ -54,13 +54,14 @@ BlockEdges GivenEdges(const Head& head, int64_t row0, int rows, EdgeLists& lists
 
 BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker) {
   const Law law = head.drawn->law;
-  DrawnBlock block = DrawBlock(call, head, row0, rows, SpanOf(law, 1.0f, 1.0f), worker);
+  DrawBlock(call, head, row0, rows, SpanOf(law, 1.0f, 1.0f), worker);
+  DrawnBlock& block = worker.drawn;
   worker.lists.multiplicity.clear();
   if (!block.open.empty()) {
     std::erase_if(block.open,
                   [&](const OpenPair& pair) { return !pair.forced && !IsEdge(law, pair.uniform, pair.rate); });
     for (const OpenPair& pair : block.open) block.count += pair.forced ? 0 : 1;
-    AddOpenPairs(head, rows, block.open, 1.0, block.bits, worker.lists, block.parallel);
+    AddOpenPairs(head, rows, block.open, 1.0, block.bits, worker.lists, block.parallel, worker.added);
   }
   if (block.bits != nullptr && block.parallel.empty()) {
     BlockEdges edges;

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <new>
 
-namespace edgewise {
-namespace cpu_attention {
+namespace edgewise::cpu_attention {
 
 void Memory::Reserve(size_t bytes) {
   if (bytes <= size_) return;
@@ -44,6 +43,7 @@ void Worker::Prepare(int64_t columns, int depth) {
     place(draw.tie_high, draw.capacity + 64);
     place(position_bits, kBlockRows * words);
     place(bits, kBlockRows * words);
+    place(rows, kBlockRows);
     place(row_keys, columns + 64);
     place(q, static_cast<int64_t>(kBlockRows) * depth);
     place(sums, static_cast<int64_t>(kBlockRows) * depth);
@@ -54,14 +54,4 @@ void Worker::Prepare(int64_t columns, int depth) {
   });
 }
 
-}  // namespace cpu_attention
-
-void AttentionScratch::ReleaseAbove(size_t bytes_each) {
-  heads.ReleaseAbove(bytes_each);
-  for (cpu_attention::Worker& worker : workers) {
-    worker.call_memory.ReleaseAbove(bytes_each);
-    worker.block_memory.ReleaseAbove(bytes_each);
-  }
-}
-
-}  // namespace edgewise
+}  // namespace edgewise::cpu_attention

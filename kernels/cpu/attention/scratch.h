@@ -57,13 +57,24 @@ struct EdgeLists {
   }
 };
 
+// The edges of a block of query rows that exist for every tau of a span, forced ones included, and the pairs that are
+// open.
+struct DrawnBlock {
+  uint64_t* bits = nullptr;            // [rows, words] in the worker; null: worker.lists
+  uint64_t count = 0;                  // of the edges
+  std::vector<ParallelEdge> parallel;  // edges of multiplicity above 1
+  std::vector<OpenPair> open;          // a forced edge is open where its multiplicity is
+};
+
 // Buffers of one thread of the pool, for one block of query rows of the longest sequence of a call.
 struct alignas(64) Worker {
   Memory call_memory;   // of the arrays below
   Memory block_memory;  // of AttendBlock
+  Memory extra_memory;  // of DrawExtras
   DrawScratch draw;
   uint64_t* position_bits = nullptr;   // [kBlockRows, words] edges by position
   uint64_t* bits = nullptr;            // [kBlockRows, words] edges by token index
+  DrawRow* rows = nullptr;             // [kBlockRows]
   int32_t* row_keys = nullptr;         // [columns + 64]
   float* q = nullptr;                  // [kBlockRows, depth]
   float* sums = nullptr;               // [kBlockRows, depth]
@@ -72,22 +83,14 @@ struct alignas(64) Worker {
   int32_t* limits = nullptr;           // [kBlockRows] AttendBlock::limits
   int32_t* query_positions = nullptr;  // [kBlockRows] AttendBlock::query_positions
   EdgeLists lists;
+  DrawnBlock drawn;
+  std::vector<ParallelEdge> added;  // by AddOpenPairs
 
   // Throws std::bad_alloc.
   void Prepare(int64_t columns, int depth);
 };
 
 }  // namespace cpu_attention
-
-// All memory of CpuAttend between calls. One thread at a time.
-struct AttentionScratch {
-  cpu_attention::Memory heads;                 // operands and draw tables of a call's heads
-  std::vector<cpu_attention::Worker> workers;  // [threads of the pool]
-
-  // Gives back what a long sequence took; throws nothing.
-  void ReleaseAbove(size_t bytes_each);
-};
-
 }  // namespace edgewise
 
 #endif  // EDGEWISE_KERNELS_CPU_ATTENTION_SCRATCH_H_

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -41,6 +42,11 @@ struct CompactPlan {
   bool shared = false;               // groups read the same keys: operands are prepared once
 };
 
+// Operands that a head has a copy of.
+struct Needs {
+  bool copy_k = false, copy_v = false, k_tiles = false, y_tiles = false;
+};
+
 // One head of one sequence.
 struct Head {
   const AttentionProblem* problem = nullptr;
@@ -54,6 +60,7 @@ struct Head {
   bool gaps = false;    // positions are not 0..n-1
   bool capped = false;  // its edges are Call::kept
 
+  Needs needs;
   // Operands. Rows have `depth` columns, zero-padded; with a plan k and v may be as given.
   int depth = 0;
   const float* q = nullptr;  // [n, head_dim] as given, by token
@@ -98,11 +105,13 @@ struct Call {
   const CpuKernels* kernels = nullptr;
   const AttentionInputs* inputs = nullptr;
   Matrix out;
-  std::vector<std::unique_ptr<CompactPlan>> plans;
-  std::vector<Head> heads;           // problem by problem
-  std::vector<int32_t> block_head;   // [blocks] index into heads
-  std::vector<BlockReport> reports;  // [blocks]
-  std::vector<EdgeLists> kept;       // [blocks], of heads under a cap: the edges that the cap keeps
+  std::vector<std::unique_ptr<CompactPlan>> plans;  // the first `used_plans`, and older ones
+  size_t used_plans = 0;
+  std::vector<Head> heads;                          // problem by problem
+  std::vector<std::pair<int32_t, int32_t>> chunks;  // head and part of its keys: work of PrepareHeads
+  std::vector<int32_t> block_head;                  // [blocks] index into heads
+  std::vector<BlockReport> reports;                 // [blocks]
+  std::vector<EdgeLists> kept;                      // [blocks], of heads under a cap: the edges that the cap keeps
 
   const Head& HeadOf(int64_t block) const { return heads[block_head[block]]; }
   int value_dim() const { return inputs->value_dim > 0 ? inputs->value_dim : inputs->head_dim; }
@@ -134,13 +143,27 @@ AttendBlock OperandsOf(const Call& call, const Head& head, int64_t first, int ro
 // rows.cc: one block of drawn or given edges.
 void AttendRows(Call& call, int64_t block, Worker& worker);
 
-// compact.cc: the plan of a problem whose heads are alike (all pairs, grouped keys).
-std::unique_ptr<CompactPlan> PlanProblem(const AttentionProblem& problem, int depth);
+// compact.cc: the plan of a problem whose heads are alike (all pairs, grouped keys), into an empty one.
+void PlanProblem(const AttentionProblem& problem, int depth, CompactPlan& plan);
 // compact.cc: the plan of given edges of multiplicity 1: runs of rows that are the beginnings of one list.
-std::unique_ptr<CompactPlan> PlanGiven(const AttentionProblem& problem, const HeadEdges& given);
+void PlanGiven(const AttentionProblem& problem, const HeadEdges& given, CompactPlan& plan);
 // compact.cc: one item of a plan.
 void AttendItem(Call& call, int64_t block, Worker& worker);
 
 }  // namespace edgewise::cpu_attention
+
+namespace edgewise {
+
+// All memory of CpuAttend between calls. One thread at a time.
+struct AttentionScratch {
+  cpu_attention::Memory heads;                 // operands and draw tables of a call's heads
+  cpu_attention::Call call;                    // the last one
+  std::vector<cpu_attention::Worker> workers;  // [threads of the pool]
+
+  // Gives back what a long sequence, or many, took; throws nothing.
+  void ReleaseAbove(size_t bytes_each);
+};
+
+}  // namespace edgewise
 
 #endif  // EDGEWISE_KERNELS_CPU_ATTENTION_WORK_H_

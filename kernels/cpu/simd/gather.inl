@@ -159,9 +159,9 @@ static void AddAll(const AttendBlock& block, int64_t units, const int32_t* unit_
 }
 
 static void AttendGather(const AttendBlock& block) {
-  int64_t next[kBlockRows] = {};
+  int64_t next[kBlockRows];
   for (int r = 0; r < block.rows; ++r) {
-    if (block.offsets != nullptr) next[r] = block.offsets[r];
+    next[r] = block.offsets != nullptr ? block.offsets[r] : 0;
     block.max_score[r] = kLowest;
     block.weight_sum[r] = 0.0f;
     for (int t = 0; t < block.depth; ++t) block.sums[r * block.depth + t] = 0.0f;

@@ -1,0 +1,44 @@
+// Buffers on the CPU, whose memory is used again.
+#ifndef EDGEWISE_KERNELS_CPU_BUFFER_POOL_H_
+#define EDGEWISE_KERNELS_CPU_BUFFER_POOL_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/tensor.h"
+
+namespace edgewise {
+
+// Any thread. Must outlive its buffers.
+class BufferPool {
+ public:
+  BufferPool() = default;
+  ~BufferPool();
+
+  // RESOURCE_EXHAUSTED: no memory.
+  absl::StatusOr<Buffer> Allocate(int64_t floats);
+  // Keeps so many freed floats, or as many as an earlier call said if that is more. None at first.
+  void Keep(int64_t floats);
+
+ private:
+  // Sizes are rounded up to a power of two or a quarter, a half or three quarters more. Memory is used again for its
+  // own size, so calls like earlier ones find what those left.
+  static constexpr int kSizes = 160;
+  static size_t Bytes(int size) { return (size_t{4} + size % 4) << (size / 4 + 6); }
+  void Free(float* data, int size);
+  void FreeKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::Mutex mutex_;
+  std::array<std::vector<float*>, kSizes> kept_ ABSL_GUARDED_BY(mutex_);
+  size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t most_kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_KERNELS_CPU_BUFFER_POOL_H_
