@@ -29,9 +29,10 @@ struct DrawTables {
   float* y_tiles = nullptr;    // [words, rank, 64] in TilePlace order, zero for pads; null: not packed
   int32_t* packed = nullptr;   // [64 * words] token index of each position; null: the position itself
   int rank = 0;                // of x and y, a multiple of 16
-  const float* unit = nullptr;  // [rank] direction that `split` refers to
+  const float* unit = nullptr;  // [rank] direction that `split` and `low` refer to
   uint32_t* split = nullptr;    // [64 * words] split_key of the key of each position; null: no bounds by key
-  bool split_tiles = false;     // the bounds are close enough to draw tiles by them
+  uint16_t* low = nullptr;      // [64 * words] low_bound of keys, BoundPlace order; null: no lower bounds
+  float low_width = 0.0f;       // of low_bound
   float key_scale = 0.0f;       // largest key bound
   int bound_lift = 0;           // added to every number of `bound`
   float key_norm = 0.0f;        // largest |y|
@@ -223,13 +224,17 @@ struct CpuKernels {
   // exist for every tau of the span; open pairs go to `extras`.
   int (*draw_rows)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
                    int32_t* positions, int64_t* ends, DrawExtras& extras);
-  // The same for `count` <= kTileRows rows, from y_tiles: bits by position, [count, words].
+  // The same as bits by position, [count, words]: of `count` <= kTileRows rows, from y_tiles; or of any number of rows
+  // and an exact span, from lower bounds of keys.
   void (*draw_tile)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
                     uint64_t* bits, DrawExtras& extras);
   // Sum over valid positions of p, or of 1 - exp(-p) with `poisson`. Needs y_tiles.
   double (*expected_row)(const DrawTables&, const DrawRow&, bool poisson);
   // Four bytes that bound the products of y [rank] by its parts along and across a unit vector; null: not used.
   uint32_t (*split_key)(const float* y, const float* unit, int rank);
+  // The number that, times the part along `unit` of a query whose part across is at most `width` as long, bounds p from
+  // below, in units of scale / 65535; null: not used.
+  uint16_t (*low_bound)(const float* y, const float* unit, int rank, float width, float scale);
   // tile [depth, 64] from up to 64 keys of `columns` elements, `stride` apart; zeros beyond.
   void (*pack_keys)(const float* keys, int64_t stride, int count, int columns, int depth, float* tile);
   void (*attend_dense)(const AttendBlock&);
