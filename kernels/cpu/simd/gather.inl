@@ -113,10 +113,7 @@ EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdg
 template <int kVectors>
 EDGEWISE_INLINE void AddUnit(const int32_t* keys, const float* weights, const float* v, int64_t v_stride, float* sums) {
   F even[kVectors], odd[kVectors];
-  for (int c = 0; c < kVectors; ++c) {
-    even[c] = Load(sums + c * kLanes);
-    odd[c] = Zero();
-  }
+  for (int c = 0; c < kVectors; ++c) even[c] = odd[c] = Zero();
 #pragma GCC unroll 4
   for (int e = 0; e < 8; e += 2) {
     const float* v0 = v + keys[e] * v_stride;
@@ -126,7 +123,7 @@ EDGEWISE_INLINE void AddUnit(const int32_t* keys, const float* weights, const fl
     for (int c = 0; c < kVectors; ++c) even[c] = Fma(weight0, Load(v0 + c * kLanes), even[c]);
     for (int c = 0; c < kVectors; ++c) odd[c] = Fma(weight1, Load(v1 + c * kLanes), odd[c]);
   }
-  for (int c = 0; c < kVectors; ++c) Store(sums + c * kLanes, even[c] + odd[c]);
+  for (int c = 0; c < kVectors; ++c) Store(sums + c * kLanes, Load(sums + c * kLanes) + (even[c] + odd[c]));
 }
 
 template <int kVectors, int kStride, bool kFar>
