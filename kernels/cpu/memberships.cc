@@ -75,7 +75,9 @@ void CpuMembershipWeights::Run(ThreadPool& pool, std::vector<float>& scratch, Co
   const int64_t floats = kMembershipRows * (hidden_.columns + heads_[0].clusters.columns);  // of a thread
   scratch.resize(static_cast<size_t>(pool.num_threads() * floats));
   const int64_t tiles = (q.rows + kMembershipRows - 1) / kMembershipRows;
-  pool.For(tiles * heads * 2, [&](int64_t item, int worker) {
+  const int64_t products =
+      (q.rows + k.rows) * heads * (head_dim_ * (head_dim_ + num_clusters_) + num_clusters_ * rank_);
+  pool.For(tiles * heads * 2, products / 16, [&](int64_t item, int worker) {
     const bool query_side = item % 2 == 0;
     const Head& head = heads_[item / 2 % heads];
     const int64_t first = q.rows * (item / 2 / heads) / tiles, end = q.rows * (item / 2 / heads + 1) / tiles;

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 #include <utility>
 
+#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "model/kinds/ssa.h"
 #include "text/field_error.h"
@@ -37,8 +37,8 @@ absl::Status CheckEnsemble(const v1::Ensemble& ensemble, const RequestLimits& li
 }
 
 uint64_t RandomSeed() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
+  static thread_local absl::BitGen generator;  // seeded from the operating system when a thread first asks
+  return absl::Uniform<uint64_t>(generator);
 }
 
 }  // namespace
