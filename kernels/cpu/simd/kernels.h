@@ -132,7 +132,7 @@ struct AttendBlock {
   int rows = 0;              // <= kBlockRows
   int depth = 0;             // of q and sums: the larger of head_dim and value_dim, padded to a multiple of 16
   int64_t keys = 0;          // n; with `list`, its length
-  float* q = nullptr;        // [rows, depth] times q_scale, padded with zeros; filled by attend_dense
+  float* q = nullptr;        // [rows, depth] times q_scale, padded with zeros; filled from q_given
   const float* k = nullptr;  // [n, k_columns], rows k_stride apart
   const float* v = nullptr;  // [n, v_columns], rows v_stride apart
   int64_t k_stride = 0, v_stride = 0;
@@ -140,16 +140,15 @@ struct AttendBlock {
   const BiasView* bias = nullptr;            // null: none
   const int32_t* query_positions = nullptr;  // [rows], with a bias
   float* sums = nullptr;                     // out: [rows, depth] sum of weights times v
-  float* weight_sum = nullptr;               // out: [rows]
   float* max_score = nullptr;                // out: [rows] base-2 logarithm of the unit of the weights
-  // attend_dense: tiles of 64 keys.
-  const float* q_given = nullptr;  // [rows, q_columns], rows q_stride apart: source of q
+  const float* q_given = nullptr;            // [rows, q_columns], rows q_stride apart: source of q
   int64_t q_stride = 0;
   int q_columns = 0;
   float q_scale = 0.0f;  // of the scores / ln 2
-  float* out = nullptr;  // out: [rows, out_columns] sums over weights, rows out_stride apart; null with `bits`
+  float* out = nullptr;  // out: [rows, out_columns] sums over weights, rows out_stride apart
   int64_t out_stride = 0;
   int out_columns = 0;
+  // attend_dense: tiles of 64 keys.
   const float* k_tiles = nullptr;   // [ceil(n / 64), depth, 64]; null: packed on the way
   const int32_t* list = nullptr;    // [keys] ascending keys of the tiles; null: all
   const int32_t* limits = nullptr;  // [rows] a row sees this many keys from the first on; null: all, or
@@ -162,10 +161,9 @@ struct AttendBlock {
   int64_t segment = 0;                  // keys that all rows finish before the next; a multiple of 64
   // Scratch, with `padded` the edges of a segment, each row's rounded up to 16.
   float* scratch = nullptr;         // attend_dense: [DenseScratchFloats]; attend_gather: [padded + 64]
+  float* weight_sum = nullptr;      // attend_gather: [rows]
   int32_t* keys_scratch = nullptr;  // attend_gather: [padded + 64]
   int32_t* batch_rows = nullptr;    // attend_gather: [padded / 16 + 64]
-  int32_t* unit_rows = nullptr;     // attend_gather: [padded / 8 + 64]
-  int32_t* unit_begins = nullptr;   // attend_gather: [padded / 8 + 64]
 };
 
 static constexpr int64_t DenseScratchFloats(int depth) {
