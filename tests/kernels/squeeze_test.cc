@@ -145,7 +145,7 @@ TEST_P(SqueezedDrawTest, HostileMembershipsGiveTheReferenceGraph) {
   for (const int kind : {0, 5, 7, 8, 10}) {  // of all keys that the direction is taken from
     Check(128, 0.04, 0.0f, 0, 3, std::span(&kind, 1), 0.0);
   }
-  for (const int rank : {64, 128, 512}) {
+  for (const int rank : {16, 64, 128, 512}) {
     for (const double rate : {0.04, 0.5}) {
       for (const int step : {3, 12}) {
         if (rank == 512 && step == 3) continue;  // takes long

@@ -167,10 +167,6 @@ void AttendItem(Call& call, int64_t block, Worker& worker) {
     attend.limits = LimitsOf(plan, group, worker);
     attend.scratch = scratch;
     attend.k_tiles = head.k_tiles;
-    const int columns = call.value_dim();
-    attend.out = call.out.row(head.problem->out_row + group.first - head.first_query) + head.index * columns;
-    attend.out_stride = call.out.stride;
-    attend.out_columns = columns;
     if (attend.rows > 0) call.kernels->attend_dense(attend);
     ReportGroup(call, head, group, attend, worker, call.reports[block]);
   }

@@ -160,7 +160,8 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
   const DrawTables& tables = head.tables;
   const int64_t words = tables.words;
   const bool many = HasManyEdges(head, row0, rows, span.high);
-  const bool tiles = many && CanDrawTiles(head, row0, rows);
+  const bool certain = span.exact() && tables.low != nullptr;
+  const bool tiles = certain || (many && CanDrawTiles(head, row0, rows));
   const bool by_index = !head.gaps && !HasForced(head);
   const bool lists = by_index && !(span.exact() ? tiles : many);
   DrawRow* const block_rows = worker.rows;
@@ -176,10 +177,10 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
   });
   uint64_t* bits = worker.position_bits;
   if (tiles) {
-    for (int r = 0; r < rows; r += kTileRows) {
+    const int step = certain ? rows : kTileRows;
+    for (int r = 0; r < rows; r += step) {
       extras.first_row = r;
-      kernels.draw_tile(tables, span, block_rows + r, std::min(kTileRows, rows - r), worker.draw, bits + r * words,
-                        extras);
+      kernels.draw_tile(tables, span, block_rows + r, std::min(step, rows - r), worker.draw, bits + r * words, extras);
       TakeExtras(head, row0, span.parallel, extras, block);
     }
   } else {

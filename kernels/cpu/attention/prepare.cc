@@ -90,7 +90,7 @@ Needs NeedsOf(const Call& call, const Head& head) {
     const double n = static_cast<double>(head.n);
     const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
-    needs.y_tiles = head.problem->report->wanted.expected || share >= kPackRatesShare;
+    needs.y_tiles = head.problem->report->wanted.expected || (share >= kPackRatesShare && !head.lower_bounds);
   }
   return needs;
 }
@@ -108,7 +108,8 @@ void PlaceArrays(Head& head, const Place& place) {
   place(head.tables.philox, head.columns / kDrawColumns * 32);
   if (needs.y_tiles) place(head.tables.y_tiles, head.columns * head.tables.rank);
   if (head.gaps) place(head.tables.packed, head.columns);
-  if (head.tables.unit != nullptr) place(head.tables.split, head.columns);
+  if (head.split_keys) place(head.tables.split, head.columns);
+  if (head.lower_bounds) place(head.tables.low, head.columns);
 }
 
 void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t end) {
@@ -123,6 +124,7 @@ void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t
   if (tables.y_tiles != nullptr) std::fill(tables.y_tiles + begin * rank, tables.y_tiles + end * rank, 0.0f);
   if (tables.packed != nullptr) std::fill(tables.packed + begin, tables.packed + end, 0);
   if (tables.split != nullptr) std::fill(tables.split + begin, tables.split + end, 0);
+  if (tables.low != nullptr) std::fill(tables.low + begin, tables.low + end, 0);
   const float range = static_cast<float>(65535 - tables.bound_lift);
   const float scale = tables.key_scale > 0.0f ? range / tables.key_scale : 0.0f;
   const float lift = static_cast<float>(tables.bound_lift) + 1.0f;
@@ -139,6 +141,10 @@ void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t
     if (tables.packed != nullptr) tables.packed[position] = static_cast<int32_t>(token);
     if (tables.split != nullptr) {
       tables.split[position] = kernels.split_key(tables.y + token * rank, tables.unit, rank);
+    }
+    if (tables.low != nullptr) {
+      tables.low[word * 64 + BoundPlace(column)] =
+          kernels.low_bound(tables.y + token * rank, tables.unit, rank, tables.low_width, tables.key_scale);
     }
     if (tables.y_tiles == nullptr) continue;
     float* tile = tables.y_tiles + word * rank * 64 + TilePlace(column);
@@ -182,19 +188,23 @@ void FillChunk(const Call& call, Head& head, int64_t chunk) {
 constexpr int kSplitRank = 64;
 constexpr int64_t kSplitTokens = 1024;     // or, from 256 on,
 constexpr double kSplitCandidates = 12.0;  // of a row
-// Widest bounds that pay, for each element of a key that is not read: over p, beyond kSplitRank / 2; as chances in
-// tiles.
+// Widest bounds that pay, for each element of a key that is not read: over p, beyond kSplitRank / 2.
 constexpr float kSplitShare = 0.3f / 96.0f;
-constexpr float kSplitTileShare = 0.1f / 128.0f;
+// Heads whose keys get lower bounds: the least share of edges, by the bounds, and the widest bounds over p.
+constexpr double kLowShare = 0.05;
+constexpr float kLowWidth = 0.3f;
 
 // Finds a direction that bounds p well, the mean of some keys, and decides on a sample of pairs whether its bounds pay.
 // Bounds along any direction hold; those that NaN and infinities give are not used.
 void MeasureSplit(const CpuKernels& kernels, double mean_bound, Head& head) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
-  if (kernels.split_key == nullptr || rank < kSplitRank || rank > kMaxRank || head.n < 256) return;
-  const double candidates = static_cast<double>(head.n) / 256.0 + mean_bound * head.bound_sum;
-  if (head.n < kSplitTokens && !(candidates >= kSplitCandidates)) return;
+  if (kernels.split_key == nullptr || rank > kMaxRank || head.n < 256) return;
+  const double share = mean_bound * head.bound_sum / static_cast<double>(head.n);
+  const double candidates = static_cast<double>(head.n) * (1.0 / 256.0 + share);
+  const bool split = rank >= kSplitRank && (head.n >= kSplitTokens || candidates >= kSplitCandidates);
+  const bool low = share >= kLowShare && head.drawn->law == Law::kBernoulli && !head.capped;
+  if (!split && !low) return;
   std::fill(head.unit, head.unit + rank, 0.0f);
   const int64_t step = head.n / 128;
   for (int64_t key = 0; key < head.n; key += step) {
@@ -205,17 +215,18 @@ void MeasureSplit(const CpuKernels& kernels, double mean_bound, Head& head) {
   if (!(square >= 1e-30 && square <= 1e30)) return;
   const double norm = std::sqrt(square);
   for (int t = 0; t < rank; ++t) head.unit[t] = static_cast<float>(static_cast<double>(head.unit[t]) / norm);
+  tables.unit = head.unit;
   float along = 0.0f, width = 0.0f;
-  int pairs = 0;
-  for (int64_t key = step / 2; key < head.n; key += 2 * step, ++pairs) {
+  for (int64_t key = step / 2; key < head.n; key += 2 * step) {
     const uint32_t x = kernels.split_key(head.x + key * rank, head.unit, rank);
     const uint32_t y = kernels.split_key(tables.y + key * rank, head.unit, rank);
-    along += std::bit_cast<float>(x & 0xFFFF0000u) * std::bit_cast<float>(y & 0xFFFF0000u);
-    width += std::min(1.0f, 2.0f * std::bit_cast<float>(x << 16) * std::bit_cast<float>(y << 16));
+    const float x_along = std::bit_cast<float>(x & 0xFFFF0000u), x_across = std::bit_cast<float>(x << 16);
+    along += x_along * std::bit_cast<float>(y & 0xFFFF0000u);
+    width += std::min(1.0f, 2.0f * x_across * std::bit_cast<float>(y << 16));
+    if (x_across < x_along) tables.low_width = std::max(tables.low_width, 1.1f * x_across / x_along);
   }
-  if (!(width < kSplitShare * static_cast<float>(rank - kSplitRank / 2) * along)) return;
-  tables.unit = head.unit;
-  tables.split_tiles = width < kSplitTileShare * static_cast<float>(rank * pairs);
+  head.split_keys = split && width < kSplitShare * static_cast<float>(rank - kSplitRank / 2) * along;
+  head.lower_bounds = low && width < kLowWidth * along;
 }
 
 void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& head) {

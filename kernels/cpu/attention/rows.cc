@@ -91,29 +91,6 @@ void MarkBits(const Head& head, int rows, BlockEdges& edges, Worker& worker) {
   edges.bit_words = words;
 }
 
-// As attend_dense does.
-void ScaleQueries(const AttendBlock& attend) {
-  for (int r = 0; r < attend.rows; ++r) {
-    const float* from = attend.q_given + r * attend.q_stride;
-    float* to = attend.q + r * attend.depth;
-    for (int t = 0; t < attend.q_columns; ++t) to[t] = from[t] * attend.q_scale;
-    for (int t = attend.q_columns; t < attend.depth; ++t) to[t] = 0.0f;
-  }
-}
-
-// Row r of sums, divided by its weights, into the output. As attend_dense does for listed keys.
-void StoreOutput(const Call& call, const Head& head, const BlockEdges& edges, int64_t query, int r, Worker& worker) {
-  const int columns = call.value_dim();
-  float* out = call.out.row(head.problem->out_row + query - head.first_query) + head.index * columns;
-  const float sum = worker.weight_sum[r];
-  float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
-  // Either no edges, which gives zeros, or scores beyond float32, which must not pass for an answer.
-  if ((!(sum > 0.0f) || !std::isfinite(worker.max_score[r])) && RowOfBlock(call, edges, r, worker).count > 0) {
-    inverse = std::nanf("");
-  }
-  for (int t = 0; t < columns; ++t) out[t] = worker.sums[r * head.depth + t] * inverse;
-}
-
 }  // namespace
 
 AttendBlock OperandsOf(const Call& call, const Head& head, int64_t first, int rows, Worker& worker) {
@@ -136,6 +113,9 @@ AttendBlock OperandsOf(const Call& call, const Head& head, int64_t first, int ro
   attend.q_stride = head.q_stride;
   attend.q_columns = call.inputs->head_dim;
   attend.q_scale = call.inputs->scale * 1.44269504088896340736f;  // weights are powers of 2
+  attend.out = call.out.row(head.problem->out_row + first - head.first_query) + head.index * call.value_dim();
+  attend.out_stride = call.out.stride;
+  attend.out_columns = call.value_dim();
   if (head.biased) {
     for (int r = 0; r < rows; ++r) worker.query_positions[r] = static_cast<int32_t>(head.position(first + r));
     attend.bias = &head.bias;
@@ -168,7 +148,6 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
     attend.k_tiles = head.k_tiles;
     call.kernels->attend_dense(attend);
   } else {
-    ScaleQueries(attend);
     attend.segment = SegmentOf(edges.count, rows, head.n);
     attend.offsets = edges.offsets;
     attend.edges = edges.keys;
@@ -180,12 +159,9 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
       place(attend.scratch, padded + 64);
       place(attend.keys_scratch, padded + 64);
       place(attend.batch_rows, padded / 16 + 64);
-      place(attend.unit_rows, padded / 8 + 64);
-      place(attend.unit_begins, padded / 8 + 64);
     });
     call.kernels->attend_gather(attend);
   }
-  for (int r = 0; r < computed; ++r) StoreOutput(call, head, edges, row0 + r, r, worker);
   attend.rows = rows;
   ReportBlock(call, head, attend, edges, row0, worker, call.reports[block]);
 }

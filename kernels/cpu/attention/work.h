@@ -78,6 +78,8 @@ struct Head {
   const float* query_bound = nullptr;  // [n]
   const float* key_bound = nullptr;    // [n]
   double bound_sum = 0.0;              // of key_bound
+  bool split_keys = false;             // DrawTables::split is there
+  bool lower_bounds = false;           // DrawTables::low is there
   float unit[kMaxRank];                // DrawTables::unit
 
   int block_rows = 0;       // of every block but the last

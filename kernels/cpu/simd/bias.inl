@@ -10,8 +10,6 @@
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
-inline constexpr float kLowest = -3.0e38f;  // below every score, and its differences are finite
-
 // base[places[l]] in lane l.
 EDGEWISE_INLINE F GatherFloats(const float* base, const int32_t* places) {
 #if defined(__AVX512F__)

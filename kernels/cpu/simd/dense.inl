@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/simd/bias.inl"
 #include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/row.inl"
 #include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
@@ -236,37 +237,9 @@ EDGEWISE_INLINE void WeighRow(uint64_t mask, float* scores, float* sums, int dep
 
 // Before the first tile of a strip.
 static void BeginStrip(const AttendBlock& block, int row0, int rows, float* weight_sum) {
-  const int depth = block.depth;
-  for (int i = row0 * depth; i < (row0 + rows) * depth; i += kLanes) Store(block.sums + i, Zero());
   for (int r = row0; r < row0 + rows; ++r) {
     Store(weight_sum + r * kLanes, Zero());
-    block.max_score[r] = kLowest;
-  }
-  const F scale = Broadcast(block.q_scale);
-  for (int r = row0; r < row0 + rows; ++r) {
-    const float* from = block.q_given + r * block.q_stride;
-    float* to = block.q + r * depth;
-    int t = 0;
-    for (; t + kLanes <= block.q_columns; t += kLanes) Store(to + t, Load(from + t) * scale);
-    for (; t < depth; ++t) to[t] = t < block.q_columns ? from[t] * block.q_scale : 0.0f;
-  }
-}
-
-// After its last tile: zeros of a row without keys.
-static void EndStrip(const AttendBlock& block, int row0, int rows, const float* weight_sum) {
-  for (int r = row0; r < row0 + rows; ++r) {
-    const float sum = ReduceAdd(Load(weight_sum + r * kLanes));
-    block.weight_sum[r] = sum;
-    if (block.out == nullptr) continue;
-    float inverse = sum > 0.0f ? 1.0f / sum : 0.0f;
-    // Scores beyond float32 must not pass for an answer.
-    const int64_t seen = block.limits == nullptr ? block.keys : block.limits[r];
-    if ((!(sum > 0.0f) || !__builtin_isfinite(block.max_score[r])) && seen > 0) inverse = __builtin_nanf("");
-    const float* from = block.sums + r * block.depth;
-    float* to = block.out + r * block.out_stride;
-    int t = 0;
-    for (; t + kLanes <= block.out_columns; t += kLanes) Store(to + t, Load(from + t) * Broadcast(inverse));
-    for (; t < block.out_columns; ++t) to[t] = from[t] * inverse;
+    BeginRow(block, r);
   }
 }
 
@@ -352,7 +325,7 @@ static void AttendDense(const AttendBlock& block) {
       uint64_t mask[kStripRows];
       const uint64_t any = count > 0 ? TileMasks(block, first_place, count, row0, rows, mask) : 0;
       if (any != 0) AttendStrip(block, tile, positions, row0, rows, mask, any, next_q, scores, weight_sum);
-      if (last) EndStrip(block, row0, rows, weight_sum);
+      for (int r = row0; last && r < row0 + rows; ++r) EndRow(block, r, ReduceAdd(Load(weight_sum + r * kLanes)));
     }
     first_place += kTileKeys;
   } while (first_place < keys);

@@ -7,140 +7,11 @@
 
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/philox_avx512.inl"
+#include "kernels/cpu/simd/scan_avx512.inl"
 #include "kernels/cpu/simd/squeeze_avx512.inl"
 #include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
-
-// Appends `from` + the places of the set bits of `mask`, and their bytes. Almost branch-free: whole compressed vectors
-// are stored, and the size grows by the count.
-EDGEWISE_INLINE int64_t Append(uint64_t mask, V from, V bytes, uint32_t* column, uint8_t* byte, int64_t size) {
-  const V ids = _mm512_maskz_compress_epi8(mask, _mm512_load_si512(kIota));
-  const int count = static_cast<int>(_mm_popcnt_u64(mask));
-  _mm512_storeu_si512(byte + size, _mm512_maskz_compress_epi8(mask, bytes));
-  _mm512_storeu_si512(column + size, _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(ids))));
-  if (__builtin_expect(count > 16, 0)) {
-    _mm512_storeu_si512(column + size + 16,
-                        _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 1))));
-    _mm512_storeu_si512(column + size + 32,
-                        _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 2))));
-    _mm512_storeu_si512(column + size + 48,
-                        _mm512_add_epi32(from, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(ids, 3))));
-  }
-  return size + count;
-}
-
-// The test of a row's pairs: t = a * c + margin, rounded up, in units of 2^-16, or 2^(shift - 16) for bounds above 1.
-struct RowTest {
-  V a, margin, limit, shift;
-  bool shifted;
-  bool lifted;  // the margin is in the keys' numbers already
-};
-
-EDGEWISE_INLINE RowTest MakeTest(const DrawTables& tables, const DrawRow& row, float tau) {
-  const float top = tau * row.bound * tables.key_scale;
-  int shift = 0;
-  while (shift < 7 && !(top <= 0.9f * static_cast<float>(1 << shift))) ++shift;
-  const float unit = 65536.0f / static_cast<float>(1 << shift);
-  const float stretch = 65535.0f / static_cast<float>(65535 - tables.bound_lift);
-  const float a = top * unit * stretch * 1.00001f + 2.0f;
-  const float margin = tau * tables.exploration * unit * 1.00001f + static_cast<float>(kBoundMargin);
-  // Where 16 bits do not suffice, every pair is a candidate.
-  const bool all = !(a < 65536.0f) || !(margin < 65536.0f);
-  RowTest test;
-  test.a = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(a < 65535.0f ? a : 65535.0f)));
-  test.margin = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(margin)));
-  test.limit = _mm512_set1_epi16(static_cast<short>(65535 >> shift));
-  test.shift = _mm512_set1_epi16(static_cast<short>(shift));
-  test.shifted = shift != 0;
-  test.lifted = !all && shift == 0 && tables.exploration == 0.0f &&
-                (a - 1.0f) * static_cast<float>(tables.bound_lift) >= static_cast<float>(kBoundMargin) * 65536.0f;
-  return test;
-}
-
-// Which of 64 positions pass: byte <= floor(256 * min(1, bound)).
-template <bool kShifted, bool kLifted>
-EDGEWISE_INLINE uint64_t Passes(const RowTest& test, const uint16_t* bound, uint64_t valid, bool full, V bytes) {
-  V even = _mm512_mulhi_epu16(test.a, _mm512_loadu_si512(bound));
-  V odd = _mm512_mulhi_epu16(test.a, _mm512_loadu_si512(bound + 32));
-  if (!kLifted) {
-    even = _mm512_adds_epu16(even, test.margin);
-    odd = _mm512_adds_epu16(odd, test.margin);
-  }
-  if (kShifted) {
-    even = _mm512_sllv_epi16(_mm512_min_epu16(even, test.limit), test.shift);
-    odd = _mm512_sllv_epi16(_mm512_min_epu16(odd, test.limit), test.shift);
-    even = _mm512_or_si512(
-        even, _mm512_maskz_set1_epi16(_mm512_cmpge_epu16_mask(even, _mm512_sllv_epi16(test.limit, test.shift)), -1));
-    odd = _mm512_or_si512(
-        odd, _mm512_maskz_set1_epi16(_mm512_cmpge_epu16_mask(odd, _mm512_sllv_epi16(test.limit, test.shift)), -1));
-  }
-  // Bytes of column order: the high one of `even` below the high one of `odd`.
-  const V limit =
-      _mm512_ternarylogic_epi32(_mm512_srli_epi16(even, 8), odd, _mm512_set1_epi16(static_cast<short>(0xFF00)),
-                                0xF8);  // a | (b & c)
-  return full ? _mm512_cmple_epu8_mask(bytes, limit) : _mm512_mask_cmple_epu8_mask(valid, bytes, limit);
-}
-
-template <bool kShifted, bool kLifted>
-static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTest& test, uint32_t* column,
-                       uint8_t* byte, int64_t size) {
-  const V order = _mm512_load_si512(kByteOrder);
-  const QueryWords query = MixQuery(tables, row.position);
-  RoundKeys keys;
-  FillRoundKeys(tables, keys);
-  V from = _mm512_setzero_si512();
-  const auto take = [&](int64_t word, bool full, V bytes) __attribute__((always_inline)) {
-    const uint64_t mask =
-        Passes<kShifted, kLifted>(test, tables.bound + word * 64, full ? 0 : tables.valid[word], full, bytes);
-    size = Append(mask, from, bytes, column, byte, size);
-    from = _mm512_add_epi32(from, _mm512_set1_epi32(64));
-  };
-  int64_t word = 0;
-  V bytes[8];
-  if (tables.full_words >= 8) {
-    // 512 columns a step: their rounds take turns with the tests of the 512 before, which wait for nothing.
-    const QueryWords queries[4] = {query, query, query, query};
-    const uint64_t* table = tables.philox;
-    const uint64_t* chains[4] = {table, table + 32, table + 64, table + 96};
-    HighBytes<4>(chains, queries, keys, order, bytes);
-    for (; word + 16 <= tables.full_words; word += 8) {
-      table += 128;
-      Counters c[4];
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) c[i] = FirstRounds(table + 32 * i, query);
-      take(word, true, bytes[0]);
-#pragma GCC unroll 7
-      for (int round = 0; round < 7; ++round) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) PhiloxRound(c[i], keys.k0[round], keys.k1[round]);
-        take(word + 1 + round, true, bytes[1 + round]);
-      }
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) OrderBytes(c[i], order, bytes + 2 * i, bytes + 2 * i + 1);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) take(word + i, true, bytes[i]);
-    word += 8;
-  }
-  for (; word < tables.words; word += 2) {
-    const uint64_t* table = tables.philox + word * 16;
-    HighBytes<1>(&table, &query, keys, order, bytes);
-    take(word, false, bytes[0]);
-    take(word + 1, false, bytes[1]);
-  }
-  return size;
-}
-
-// Pairs whose byte is at most floor(256 * min(1, tau * bound)): all edges of the row and few others. Appends to
-// `column` and `byte` from `size` on and returns the new size.
-static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte,
-                    int64_t size) {
-  const RowTest test = MakeTest(tables, row, tau);
-  if (test.shifted) return ScanRow<true, false>(tables, row, test, column, byte, size);
-  return test.lifted ? ScanRow<false, true>(tables, row, test, column, byte, size)
-                     : ScanRow<false, false>(tables, row, test, column, byte, size);
-}
 
 // p of 16 candidates, bit for bit EdgeRate(MembershipDot(x, y), exploration).
 template <int kVectors>
@@ -316,6 +187,7 @@ static void DecideBatches(const DrawTables& tables, const DrawSpan& span, const 
 template <bool kExact>
 EDGEWISE_INLINE void Decide(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows,
                             const DrawScratch& scratch, int64_t first, int64_t last, DrawExtras& extras) {
+  if (tables.rank == 16) return DecideBatches<kExact, 1>(tables, span, rows, scratch, first, last, extras);
   if (tables.rank == 32) return DecideBatches<kExact, 2>(tables, span, rows, scratch, first, last, extras);
   DecideBatches<kExact, 0>(tables, span, rows, scratch, first, last, extras);
 }
@@ -335,24 +207,36 @@ EDGEWISE_INLINE uint32_t TakeBatch(const DrawScratch& scratch, int64_t batch, Dr
   return _mm_test_epi8_mask(count, count) & scratch.batch_lanes[batch];
 }
 
-template <bool kExact>
-static int DrawRowsOf(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
-                      const DrawScratch& scratch, int32_t* positions, int64_t* ends, DrawExtras& extras) {
+// Scans the first few of `count` rows into scratch and decides what they append; returns how many, and the batches in
+// `batches`. `certain`: [count, words] of ScanRow.
+template <bool kExact, bool kCertain>
+EDGEWISE_INLINE int ScanRows(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                             const DrawScratch& scratch, uint64_t* certain, DrawExtras& extras, int64_t* batches) {
   int64_t size = 0;
   int drawn = 0;
   for (; drawn < count && size <= kDrawGroup; ++drawn) {
-    const int64_t end = Scan(tables, rows[drawn], span.high, scratch.column, scratch.byte, size);
+    const int64_t end = Scan<kCertain>(tables, rows[drawn], span.high, scratch.column, scratch.byte, size,
+                                       kCertain ? certain + drawn * tables.words : nullptr);
     size = EndRow(scratch, drawn, size, end);
   }
+  *batches = size / 16;
   if (kExact && tables.split != nullptr) {
     Split split[kBlockRows];
     for (int r = 0; r < drawn; ++r) split[r] = SplitVector(rows[r].x, tables.unit, tables.rank);
-    DecideSqueezed(tables, rows, split, scratch, 0, size / 16);
+    DecideSqueezed(tables, rows, split, scratch, 0, *batches);
   } else {
-    Decide<kExact>(tables, span, rows, scratch, 0, size / 16, extras);
+    Decide<kExact>(tables, span, rows, scratch, 0, *batches, extras);
   }
+  return drawn;
+}
+
+template <bool kExact>
+static int DrawRowsOf(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                      const DrawScratch& scratch, int32_t* positions, int64_t* ends, DrawExtras& extras) {
+  int64_t batches;
+  const int drawn = ScanRows<kExact, false>(tables, span, rows, count, scratch, nullptr, extras, &batches);
   int64_t edges = 0;
-  for (int64_t b = 0; b < size / 16; ++b) {
+  for (int64_t b = 0; b < batches; ++b) {
     const uint32_t taken = TakeBatch<kExact>(scratch, b, extras);
     _mm512_storeu_si512(positions + edges, _mm512_maskz_compress_epi32(static_cast<__mmask16>(taken),
                                                                        _mm512_loadu_si512(scratch.column + 16 * b)));
@@ -362,7 +246,32 @@ static int DrawRowsOf(const DrawTables& tables, const DrawSpan& span, const Draw
   return drawn;
 }
 
+// Adds the edges among the decided candidates of batches first..last-1 to the bits of their rows, `words` apart.
+template <bool kExact>
+EDGEWISE_INLINE void AddListed(const DrawScratch& scratch, int64_t first, int64_t last, uint64_t* bits, int64_t words,
+                               DrawExtras& extras) {
+  for (int64_t b = first; b < last; ++b) {
+    uint64_t* row_bits = bits + scratch.batch_row[b] * words;
+    for (uint32_t taken = TakeBatch<kExact>(scratch, b, extras); taken != 0; taken &= taken - 1) {
+      const uint32_t column = scratch.column[16 * b + __builtin_ctz(taken)];
+      row_bits[column / 64] |= uint64_t{1} << (column % 64);
+    }
+  }
+}
+
+// An exact span where lower bounds decide most edges.
+static void DrawCertain(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                        const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
+  for (int row = 0; row < count;) {
+    uint64_t* certain = bits + row * tables.words;
+    int64_t batches;
+    row += ScanRows<true, true>(tables, span, rows + row, count - row, scratch, certain, extras, &batches);
+    AddListed<true>(scratch, 0, batches, certain, tables.words, extras);
+  }
+}
+
 static constexpr auto* kSplitKey = SplitKey;
+static constexpr auto* kLowBound = LowBound;
 
 static int DrawRows(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
                     const DrawScratch& scratch, int32_t* positions, int64_t* ends, DrawExtras& extras) {

@@ -180,6 +180,7 @@ static int64_t DrawOneRow(const DrawTables& tables, const DrawSpan& span, const 
 }
 
 static constexpr uint32_t (*kSplitKey)(const float*, const float*, int) = nullptr;
+static constexpr uint16_t (*kLowBound)(const float*, const float*, int, float, float) = nullptr;
 
 static int DrawRows(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int,
                     const DrawScratch& scratch, int32_t* positions, int64_t* ends, DrawExtras& extras) {

@@ -41,18 +41,6 @@ EDGEWISE_INLINE V FloorBytes(const F* rate, F shift) {
   return _mm512_packus_epi16(_mm512_packs_epi32(whole[0], whole[1]), _mm512_packs_epi32(whole[2], whole[3]));
 }
 
-// Adds the edges among the decided candidates of batches first..last-1, which are of one row, to its bits.
-template <bool kExact>
-EDGEWISE_INLINE void AddListed(const DrawScratch& scratch, int64_t first, int64_t last, uint64_t* row_bits,
-                               DrawExtras& extras) {
-  for (int64_t b = first; b < last; ++b) {
-    for (uint32_t taken = TakeBatch<kExact>(scratch, b, extras); taken != 0; taken &= taken - 1) {
-      const uint32_t column = scratch.column[16 * b + __builtin_ctz(taken)];
-      row_bits[column / 64] |= uint64_t{1} << (column % 64);
-    }
-  }
-}
-
 template <bool kExact, bool kPoisson, bool kParallel>
 static void DrawTileOf(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
                        const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
@@ -120,73 +108,13 @@ static void DrawTileOf(const DrawTables& tables, const DrawSpan& span, const Dra
     const int64_t begin = r * stride;
     const int64_t end = EndRow(scratch, r, begin, begin + size[r]);
     Decide<kExact>(tables, span, rows, scratch, begin / 16, end / 16, extras);
-    AddListed<kExact>(scratch, begin / 16, end / 16, bits + r * tables.words, extras);
-  }
-}
-
-// min(255, floor(rate)) of 64 columns in order, as bytes; rates within int32.
-EDGEWISE_INLINE V FloorBytesInOrder(const F* rate) {
-  const V order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-  V whole[4];
-  for (int c = 0; c < 4; ++c) whole[c] = _mm512_cvttps_epi32(rate[c]);
-  return _mm512_permutexvar_epi32(
-      order, _mm512_packus_epi16(_mm512_packs_epi32(whole[0], whole[1]), _mm512_packs_epi32(whole[2], whole[3])));
-}
-
-// An exact span from bounds of p alone; pairs that those and the byte leave open are decided one by one.
-static void DrawTileSqueezed(const DrawTables& tables, const DrawRow* rows, int count, const DrawScratch& scratch,
-                             uint64_t* bits, DrawExtras& extras) {
-  QueryWords query[kTileRows];
-  Split split[kTileRows], scaled[kTileRows];
-  const int64_t stride = tables.words * 64 + 64;  // room of a row's candidates: a multiple of 16
-  int64_t size[kTileRows] = {};
-  for (int r = 0; r < kTileRows; ++r) {
-    const DrawRow& row = rows[r < count ? r : 0];
-    split[r] = SplitVector(row.x, tables.unit, tables.rank);
-    scaled[r] = {256.0f * split[r].along, 256.0f * split[r].across};
-    query[r] = MixQuery(tables, row.position);
-  }
-  RoundKeys keys;
-  FillRoundKeys(tables, keys);
-  const V order = _mm512_load_si512(kByteOrder);
-  for (int64_t word = 0; word < tables.words; word += 2) {
-    V bytes[kTileRows][2];
-    const uint64_t* table = tables.philox + word * 16;
-    const uint64_t* chains[3] = {table, table, table};
-    HighBytes<3>(chains, query, keys, order, bytes[0]);
-    HighBytes<3>(chains, query + 3, keys, order, bytes[3]);
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t* parts = tables.split + (word + half) * 64;
-      const uint64_t valid = tables.valid[word + half];
-      for (int r = 0; r < count; ++r) {
-        F low[4], high[4];
-        for (int c = 0; c < 4; ++c) {
-          const RateBounds rates = BoundRates<256>(scaled[r], _mm512_loadu_si512(parts + 16 * c), tables.exploration);
-          low[c] = rates.low;
-          high[c] = rates.high;
-        }
-        const V byte = bytes[r][half];
-        const uint64_t edges = _mm512_mask_cmplt_epu8_mask(valid, byte, FloorBytesInOrder(low));
-        const uint64_t listed = _mm512_mask_cmple_epu8_mask(valid & ~edges, byte, FloorBytesInOrder(high));
-        bits[r * tables.words + word + half] = edges;
-        size[r] = Append(listed, _mm512_set1_epi32(static_cast<int>(word + half) * 64), byte,
-                         scratch.column + r * stride, scratch.byte + r * stride, size[r]);
-      }
-    }
-  }
-  for (int r = 0; r < count; ++r) {
-    const int64_t begin = r * stride;
-    const int64_t end = EndRow(scratch, r, begin, begin + size[r]);
-    DecideSqueezed(tables, rows, split, scratch, begin / 16, end / 16);
-    AddListed<true>(scratch, begin / 16, end / 16, bits + r * tables.words, extras);
+    AddListed<kExact>(scratch, begin / 16, end / 16, bits, tables.words, extras);
   }
 }
 
 static void DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
                      const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
-  if (span.exact() && tables.split != nullptr && tables.split_tiles) {
-    return DrawTileSqueezed(tables, rows, count, scratch, bits, extras);
-  }
+  if (span.exact() && tables.low != nullptr) return DrawCertain(tables, span, rows, count, scratch, bits, extras);
   const auto draw = span.exact()     ? DrawTileOf<true, false, false>
                     : !span.poisson  ? DrawTileOf<false, false, false>
                     : !span.parallel ? DrawTileOf<false, true, false>

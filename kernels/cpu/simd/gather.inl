@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/simd/bias.inl"
 #include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/row.inl"
 #include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
@@ -108,17 +109,15 @@ EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdg
   block.weight_sum[r] += ReduceAdd(total);
 }
 
-// sums[row of batch] += weights times values, for kVectors vectors of columns, in units of 8 edges. Even and odd edges
-// are summed apart, which halves the chain of dependent additions. Padding has weight 0.
+// sums += weights times values of a batch, for kVectors vectors of columns. Even and odd edges are summed apart, which
+// halves the chain of dependent additions. Padding has weight 0.
 template <int kVectors>
-EDGEWISE_INLINE void AddUnit(const int32_t* keys, const float* weights, const float* v, int64_t v_stride, float* sums) {
+EDGEWISE_INLINE void AddBatch(const int32_t* keys, const float* weights, const float* v, int64_t v_stride,
+                              float* sums) {
   F even[kVectors], odd[kVectors];
-  for (int c = 0; c < kVectors; ++c) {
-    even[c] = Load(sums + c * kLanes);
-    odd[c] = Zero();
-  }
-#pragma GCC unroll 4
-  for (int e = 0; e < 8; e += 2) {
+  for (int c = 0; c < kVectors; ++c) even[c] = odd[c] = Zero();
+#pragma GCC unroll 8
+  for (int e = 0; e < 16; e += 2) {
     const float* v0 = v + keys[e] * v_stride;
     const float* v1 = v + keys[e + 1] * v_stride;
     const F weight0 = Broadcast(weights[e]);
@@ -126,90 +125,83 @@ EDGEWISE_INLINE void AddUnit(const int32_t* keys, const float* weights, const fl
     for (int c = 0; c < kVectors; ++c) even[c] = Fma(weight0, Load(v0 + c * kLanes), even[c]);
     for (int c = 0; c < kVectors; ++c) odd[c] = Fma(weight1, Load(v1 + c * kLanes), odd[c]);
   }
-  for (int c = 0; c < kVectors; ++c) Store(sums + c * kLanes, even[c] + odd[c]);
+  for (int c = 0; c < kVectors; ++c) Store(sums + c * kLanes, Load(sums + c * kLanes) + (even[c] + odd[c]));
 }
 
 template <int kVectors, int kStride, bool kFar>
-static void AddColumns(const AttendBlock& block, int64_t units, const int32_t* unit_rows, const int32_t* unit_begins,
-                       const int32_t* keys, const float* weights, int t) {
+static void AddColumns(const AttendBlock& block, int64_t batches, const int32_t* keys, const float* weights, int t) {
   const int64_t stride = kStride > 0 ? kStride : block.v_stride;
-  for (int64_t u = 0; u < units; ++u) {
-    const int64_t begin = unit_begins[u];
-    if (kFar && u + 2 < units) {
-      for (int e = 0; e < 8; ++e) Prefetch(block.v + keys[unit_begins[u + 2] + e] * stride, kVectors * kLanes);
+  for (int64_t b = 0; b < batches; ++b) {
+    if (kFar && b + 1 < batches) {
+      for (int e = 16; e < 32; ++e) Prefetch(block.v + keys[16 * b + e] * stride, kVectors * kLanes);
     }
-    AddUnit<kVectors>(keys + begin, weights + begin, block.v + t, stride, block.sums + unit_rows[u] * block.depth + t);
+    AddBatch<kVectors>(keys + 16 * b, weights + 16 * b, block.v + t, stride,
+                       block.sums + block.batch_rows[b] * block.depth + t);
   }
 }
 
-static void AddAll(const AttendBlock& block, int64_t units, const int32_t* unit_rows, const int32_t* unit_begins,
-                   const int32_t* keys, const float* weights, bool far) {
+static void AddAll(const AttendBlock& block, int64_t batches, const int32_t* keys, const float* weights) {
   const int depth = block.depth;
   int t = 0;
   if (depth == 64 && block.v_stride == 64) {
-    const auto add = far ? AddColumns<4, 64, true> : AddColumns<4, 64, false>;
-    for (; t < 64; t += 4 * kLanes) add(block, units, unit_rows, unit_begins, keys, weights, t);
+    const auto add = IsFar(block) ? AddColumns<4, 64, true> : AddColumns<4, 64, false>;
+    for (; t < 64; t += 4 * kLanes) add(block, batches, keys, weights, t);
   } else if (depth == 32 && block.v_stride == 32) {
-    for (; t < 32; t += 2 * kLanes) AddColumns<2, 32, false>(block, units, unit_rows, unit_begins, keys, weights, t);
+    for (; t < 32; t += 2 * kLanes) AddColumns<2, 32, false>(block, batches, keys, weights, t);
   }
-  for (; t + 4 * kLanes <= depth; t += 4 * kLanes) {
-    AddColumns<4, 0, false>(block, units, unit_rows, unit_begins, keys, weights, t);
+  for (; t + 4 * kLanes <= depth; t += 4 * kLanes) AddColumns<4, 0, false>(block, batches, keys, weights, t);
+  for (; t < depth; t += kLanes) AddColumns<1, 0, false>(block, batches, keys, weights, t);
+}
+
+// The edges of row r among the keys first_key..end_key - 1, as keys padded to whole batches. `next`: where its edges
+// begin in the block's lists; moves on.
+EDGEWISE_INLINE RowEdges TakeEdges(const AttendBlock& block, int r, int64_t first_key, int64_t end_key, int64_t* next,
+                                   int64_t begin) {
+  int32_t* keys = block.keys_scratch + begin;
+  if (block.offsets == nullptr) {
+    const uint64_t* bits = block.bits + r * block.bit_words + first_key / 64;
+    const int64_t count = ListBits(bits, (end_key - first_key + 63) / 64, static_cast<int32_t>(first_key), keys);
+    FillKeys(keys + count, static_cast<int32_t>(end_key - 1));
+    return {begin, count, nullptr};
   }
-  for (; t < depth; t += kLanes) AddColumns<1, 0, false>(block, units, unit_rows, unit_begins, keys, weights, t);
+  const float* multiplicity = block.multiplicity == nullptr ? nullptr : block.multiplicity + *next;
+  const int64_t count =
+      TakeKeys(block.edges + *next, block.offsets[r + 1] - *next, static_cast<int32_t>(end_key), keys);
+  *next += count;
+  return {begin, count, multiplicity};
 }
 
 static void AttendGather(const AttendBlock& block) {
   int64_t next[kBlockRows];
-  for (int r = 0; r < block.rows; ++r) {
-    next[r] = block.offsets != nullptr ? block.offsets[r] : 0;
-    block.max_score[r] = kLowest;
-    block.weight_sum[r] = 0.0f;
-    for (int t = 0; t < block.depth; ++t) block.sums[r * block.depth + t] = 0.0f;
-  }
   RowEdges rows[kBlockRows];
+  for (int r = 0; r < block.rows; ++r) {
+    BeginRow(block, r);
+    next[r] = block.offsets != nullptr ? block.offsets[r] : 0;
+    block.weight_sum[r] = 0.0f;
+  }
   float* scores = block.scratch;
   int32_t* keys = block.keys_scratch;
   for (int64_t first_key = 0; first_key < block.keys; first_key += block.segment) {
     const int64_t end_key = first_key + block.segment < block.keys ? first_key + block.segment : block.keys;
-    int64_t batches = 0, units = 0;
+    int64_t batches = 0;
     for (int r = 0; r < block.rows; ++r) {
-      RowEdges& row = rows[r];
-      row.begin = 16 * batches;
-      row.multiplicity = nullptr;
-      if (block.offsets == nullptr) {
-        const uint64_t* bits = block.bits + r * block.bit_words + first_key / 64;
-        row.count = ListBits(bits, (end_key - first_key + 63) / 64, static_cast<int32_t>(first_key), keys + row.begin);
-        FillKeys(keys + row.begin + row.count, static_cast<int32_t>(end_key - 1));
-      } else {
-        if (block.multiplicity != nullptr) row.multiplicity = block.multiplicity + next[r];
-        row.count = TakeKeys(block.edges + next[r], block.offsets[r + 1] - next[r], static_cast<int32_t>(end_key),
-                             keys + row.begin);
-        next[r] += row.count;
-      }
-      const int64_t more = (row.count + 15) / 16;
+      rows[r] = TakeEdges(block, r, first_key, end_key, &next[r], 16 * batches);
+      const int64_t more = (rows[r].count + 15) / 16;
       int64_t b = 0;
-      do {
+      do {  // two at least, which later rows overwrite: most rows end without a mispredicted branch
         block.batch_rows[batches + b] = block.batch_rows[batches + b + 1] = r;
         b += 2;
       } while (b < more);
       batches += more;
-      int64_t u = 0;
-      do {
-        for (int i = 0; i < 4; ++i) {
-          block.unit_rows[units + u + i] = r;
-          block.unit_begins[units + u + i] = static_cast<int32_t>(row.begin + 8 * (u + i));
-        }
-        u += 4;
-      } while (u < (row.count + 7) / 8);
-      units += (row.count + 7) / 8;
     }
     ScoreAll(block, batches, block.batch_rows, keys, scores);
     for (int r = 0; block.bias != nullptr && r < block.rows; ++r) {
       AddEdgeBias(block, r, keys + rows[r].begin, rows[r].count, scores + rows[r].begin);
     }
     for (int r = 0; r < block.rows; ++r) WeighRowEdges(block, r, rows[r], scores);
-    AddAll(block, units, block.unit_rows, block.unit_begins, keys, scores, IsFar(block));
+    AddAll(block, batches, keys, scores);
   }
+  for (int r = 0; r < block.rows; ++r) EndRow(block, r, block.weight_sum[r]);
 }
 
 static void EdgeScores(const AttendBlock& block, int row, float* out) {

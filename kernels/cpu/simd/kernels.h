@@ -29,9 +29,10 @@ struct DrawTables {
   float* y_tiles = nullptr;    // [words, rank, 64] in TilePlace order, zero for pads; null: not packed
   int32_t* packed = nullptr;   // [64 * words] token index of each position; null: the position itself
   int rank = 0;                // of x and y, a multiple of 16
-  const float* unit = nullptr;  // [rank] direction that `split` refers to
+  const float* unit = nullptr;  // [rank] direction that `split` and `low` refer to
   uint32_t* split = nullptr;    // [64 * words] split_key of the key of each position; null: no bounds by key
-  bool split_tiles = false;     // the bounds are close enough to draw tiles by them
+  uint16_t* low = nullptr;      // [64 * words] low_bound of keys, BoundPlace order; null: no lower bounds
+  float low_width = 0.0f;       // of low_bound
   float key_scale = 0.0f;       // largest key bound
   int bound_lift = 0;           // added to every number of `bound`
   float key_norm = 0.0f;        // largest |y|
@@ -131,7 +132,7 @@ struct AttendBlock {
   int rows = 0;              // <= kBlockRows
   int depth = 0;             // of q and sums: the larger of head_dim and value_dim, padded to a multiple of 16
   int64_t keys = 0;          // n; with `list`, its length
-  float* q = nullptr;        // [rows, depth] times q_scale, padded with zeros; filled by attend_dense
+  float* q = nullptr;        // [rows, depth] times q_scale, padded with zeros; filled from q_given
   const float* k = nullptr;  // [n, k_columns], rows k_stride apart
   const float* v = nullptr;  // [n, v_columns], rows v_stride apart
   int64_t k_stride = 0, v_stride = 0;
@@ -139,16 +140,15 @@ struct AttendBlock {
   const BiasView* bias = nullptr;            // null: none
   const int32_t* query_positions = nullptr;  // [rows], with a bias
   float* sums = nullptr;                     // out: [rows, depth] sum of weights times v
-  float* weight_sum = nullptr;               // out: [rows]
   float* max_score = nullptr;                // out: [rows] base-2 logarithm of the unit of the weights
-  // attend_dense: tiles of 64 keys.
-  const float* q_given = nullptr;  // [rows, q_columns], rows q_stride apart: source of q
+  const float* q_given = nullptr;            // [rows, q_columns], rows q_stride apart: source of q
   int64_t q_stride = 0;
   int q_columns = 0;
   float q_scale = 0.0f;  // of the scores / ln 2
-  float* out = nullptr;  // out: [rows, out_columns] sums over weights, rows out_stride apart; null with `bits`
+  float* out = nullptr;  // out: [rows, out_columns] sums over weights, rows out_stride apart
   int64_t out_stride = 0;
   int out_columns = 0;
+  // attend_dense: tiles of 64 keys.
   const float* k_tiles = nullptr;   // [ceil(n / 64), depth, 64]; null: packed on the way
   const int32_t* list = nullptr;    // [keys] ascending keys of the tiles; null: all
   const int32_t* limits = nullptr;  // [rows] a row sees this many keys from the first on; null: all, or
@@ -161,10 +161,9 @@ struct AttendBlock {
   int64_t segment = 0;                  // keys that all rows finish before the next; a multiple of 64
   // Scratch, with `padded` the edges of a segment, each row's rounded up to 16.
   float* scratch = nullptr;         // attend_dense: [DenseScratchFloats]; attend_gather: [padded + 64]
+  float* weight_sum = nullptr;      // attend_gather: [rows]
   int32_t* keys_scratch = nullptr;  // attend_gather: [padded + 64]
   int32_t* batch_rows = nullptr;    // attend_gather: [padded / 16 + 64]
-  int32_t* unit_rows = nullptr;     // attend_gather: [padded / 8 + 64]
-  int32_t* unit_begins = nullptr;   // attend_gather: [padded / 8 + 64]
 };
 
 static constexpr int64_t DenseScratchFloats(int depth) {
@@ -223,13 +222,17 @@ struct CpuKernels {
   // exist for every tau of the span; open pairs go to `extras`.
   int (*draw_rows)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
                    int32_t* positions, int64_t* ends, DrawExtras& extras);
-  // The same for `count` <= kTileRows rows, from y_tiles: bits by position, [count, words].
+  // The same as bits by position, [count, words]: of `count` <= kTileRows rows, from y_tiles; or of any number of rows
+  // and an exact span, from lower bounds of keys.
   void (*draw_tile)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
                     uint64_t* bits, DrawExtras& extras);
   // Sum over valid positions of p, or of 1 - exp(-p) with `poisson`. Needs y_tiles.
   double (*expected_row)(const DrawTables&, const DrawRow&, bool poisson);
   // Four bytes that bound the products of y [rank] by its parts along and across a unit vector; null: not used.
   uint32_t (*split_key)(const float* y, const float* unit, int rank);
+  // The number that, times the part along `unit` of a query whose part across is at most `width` as long, bounds p from
+  // below, in units of scale / 65535; null: not used.
+  uint16_t (*low_bound)(const float* y, const float* unit, int rank, float width, float scale);
   // tile [depth, 64] from up to 64 keys of `columns` elements, `stride` apart; zeros beyond.
   void (*pack_keys)(const float* keys, int64_t stride, int count, int columns, int depth, float* tile);
   void (*attend_dense)(const AttendBlock&);
