@@ -10,27 +10,11 @@
 namespace edgewise::server {
 namespace {
 
-// Counts of one input. All sizes here are doubles: they hold every product, and are exact up to 2^53.
-struct Counts {
-  double positions = 0;  // pads included
-  double rows = 1;       // of probabilities
-  double heads = 0;      // over layers and sequences
-  double scored = 0;     // tokens whose probability a language model gives
-  double edges = 0;      // at most, in one sample
+// Upper bounds. Doubles hold every product, and are exact up to 2^53.
+struct Bytes {
+  double response = 1024;  // of the answer on the wire
+  double results = 0;      // of the samples' results until they are combined
 };
-
-Counts CountsOf(const ModelInput& input, const Model& model) {
-  const ModelConfig& config = model.config();
-  Counts counts;
-  for (const ModelSequence& sequence : input.sequences) {
-    counts.positions += sequence.length();
-    if (config.task == ModelTask::kCausalLm) counts.scored += std::max(0, sequence.valid() - sequence.first_scored);
-  }
-  if (config.task == ModelTask::kTokenClassification) counts.rows = counts.positions;
-  counts.heads = static_cast<double>(input.sequences.size()) * config.num_hidden_layers * config.num_attention_heads;
-  counts.edges = static_cast<double>(std::min(input.max_edges, model.Pairs(input)));
-  return counts;
-}
 
 // The longest name that an answer can give a label.
 double LabelBytes(const ModelConfig& config) {
@@ -42,55 +26,51 @@ double LabelBytes(const ModelConfig& config) {
   return static_cast<double>(bytes);
 }
 
-// Upper bound of the bytes that the answer to one input takes on the wire.
-double ResponseBytes(const Counts& counts, const OutputSelection& outputs, double samples, double labels,
-                     double label_bytes) {
-  double bytes = 256 + counts.rows * (labels * (outputs.logits ? 12 : 8) + label_bytes + 64);
-  bytes += outputs.top_k * (label_bytes + 24);
-  if (outputs.each_sample) {
-    bytes += samples * (64 + counts.rows * labels * (outputs.logits ? 8 : 4) + counts.scored * sizeof(double));
+// `edges`: of a returned graph, at most.
+void AddInput(const ModelInput& input, const OutputSelection& outputs, const ModelConfig& config, double label_bytes,
+              double edges, Bytes& bytes) {
+  double positions = 0, scored = 0;  // pads included; tokens whose probability a language model gives
+  for (const ModelSequence& sequence : input.sequences) {
+    positions += sequence.length();
+    if (config.task == ModelTask::kCausalLm) scored += std::max(0, sequence.valid() - sequence.first_scored);
   }
-  if (outputs.layer_stats || outputs.key_degrees) bytes += counts.heads * 40;
-  if (outputs.key_degrees) bytes += counts.heads * counts.positions * 5;
-  if (outputs.graph) bytes += counts.heads * (32 + (counts.positions + 1) * 5) + counts.edges * 10;
-  return bytes;
-}
-
-// The bytes that the results of an input's samples take until they are combined.
-double ResultBytes(const Counts& counts, const OutputSelection& outputs, double samples, double labels) {
-  const double per_head = sizeof(HeadCounts) + (outputs.key_degrees ? counts.positions * sizeof(uint32_t) : 0);
-  return samples *
-         (counts.rows * labels * 2 * sizeof(float) + counts.scored * sizeof(double) + counts.heads * per_head);
+  const double rows = config.task == ModelTask::kTokenClassification ? positions : 1, samples = input.samples;
+  const double values = rows * config.num_labels;
+  const double heads =
+      static_cast<double>(input.sequences.size()) * config.num_hidden_layers * config.num_attention_heads;
+  bytes.response += 256 + values * (outputs.logits ? 12 : 8) + rows * (label_bytes + 64);
+  bytes.response += outputs.top_k * (label_bytes + 24);
+  if (outputs.each_sample)
+    bytes.response += samples * (64 + values * (outputs.logits ? 8 : 4) + scored * sizeof(double));
+  if (outputs.layer_stats || outputs.key_degrees) bytes.response += heads * 40;
+  if (outputs.key_degrees) bytes.response += heads * positions * 5;
+  if (outputs.graph) bytes.response += heads * (32 + (positions + 1) * 5) + edges * 10;
+  const double head_bytes = sizeof(HeadCounts) + (outputs.key_degrees ? positions * sizeof(uint32_t) : 0);
+  bytes.results += samples * (values * 2 * sizeof(float) + scored * sizeof(double) + heads * head_bytes);
 }
 
 uint64_t Whole(double bytes) { return static_cast<uint64_t>(std::min(bytes, 1e19)); }
 
 }  // namespace
 
-absl::Status CheckAnswerSize(const std::vector<ModelInput>& inputs, const OutputSelection& outputs, const Model& model,
-                             const RequestLimits& limits) {
-  const double labels = model.config().num_labels, label_bytes = LabelBytes(model.config());
-  double response = 1024, result = 0;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Counts counts = CountsOf(inputs[i], model);
-    if (outputs.graph && counts.edges > static_cast<double>(limits.max_graph_edges)) {
-      return FieldError("outputs.graph", absl::StrCat("of inputs[", i, "] may have ", Whole(counts.edges),
-                                                      " edges; the server returns at most ", limits.max_graph_edges,
-                                                      " (lower the budget)"));
-    }
-    response += ResponseBytes(counts, outputs, inputs[i].samples, labels, label_bytes);
-    result += ResultBytes(counts, outputs, inputs[i].samples, labels);
+absl::Status CheckAnswerSize(const Request& request, const Model& model, const RequestLimits& limits) {
+  const double label_bytes = LabelBytes(model.config());
+  Bytes bytes;
+  for (const ModelInput& input : request.inputs) {
+    const uint64_t edges = request.outputs.graph ? std::min(input.max_edges, model.Pairs(input)) : 0;
+    REFUSE_IF(edges > limits.max_graph_edges, "outputs.graph", "of inputs[", &input - request.inputs.data(),
+              "] may have ", edges, " edges; the server returns at most ", limits.max_graph_edges,
+              " (lower the budget)");
+    AddInput(input, request.outputs, model.config(), label_bytes, static_cast<double>(edges), bytes);
   }
-  if (response > static_cast<double>(limits.max_response_bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat("outputs would take up to ", Whole(response),
+  if (bytes.response > static_cast<double>(limits.max_response_bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat("outputs would take up to ", Whole(bytes.response),
                                                      " bytes; the server sends at most ", limits.max_response_bytes,
                                                      " in one answer"));
   }
-  if (result > static_cast<double>(limits.max_result_bytes)) {
-    return FieldError("ensemble.samples", absl::StrCat("times inputs would hold ", Whole(result),
-                                                       " bytes of results; the server holds at most ",
-                                                       limits.max_result_bytes, " for one request"));
-  }
+  REFUSE_IF(bytes.results > static_cast<double>(limits.max_result_bytes), "ensemble.samples",
+            "times inputs would hold ", Whole(bytes.results), " bytes of results; the server holds at most ",
+            limits.max_result_bytes, " for one request");
   return absl::OkStatus();
 }
 
