@@ -115,9 +115,10 @@ struct Request {
   uint64_t cost = 0;  // for the queue's limit: positions, pads included, entries of biases and edges of given graphs
 
   // From the queue to the end.
-  GaugeHold in_flight;
-  GaugeHold waiting, waiting_tokens;  // in the queue; `waiting` then counts a generation as running
-  Time queued;                        // Time(): never
+  struct {
+    GaugeHold in_flight, queued, queued_tokens, generating;
+  } gauges;
+  Time queued;  // Time(): never
   double queue_seconds = 0.0;
   double compute_seconds = 0.0;
   double cancelled_seconds = 0.0;  // the part of compute_seconds that was wasted: the request was cancelled or expired

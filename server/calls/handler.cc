@@ -77,14 +77,16 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   if (request.arrival >= request.deadline) return absl::DeadlineExceededError("the deadline has passed");
   request.model = std::move(resolved.loaded);
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
-  if (request.generation) {
-    GenerationWork& work = *request.generation;
-    work.last_sent = request.arrival;
-    work.ready = [&request] { return request.stream->ready(); };
-    work.token = [this, &request](const GeneratedToken& token, FinishReason finish) { Send(request, token, finish); };
-  }
+  if (request.generation) ConnectStream(request);
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
   return absl::OkStatus();
+}
+
+void RequestHandler::ConnectStream(Request& request) {
+  GenerationWork& work = *request.generation;
+  work.last_sent = request.arrival;
+  work.ready = [&request] { return request.stream->ready(); };
+  work.token = [this, &request](const GeneratedToken& token, FinishReason finish) { Send(request, token, finish); };
 }
 
 void RequestHandler::Send(Request& request, const GeneratedToken& token, FinishReason finish) {
@@ -121,9 +123,7 @@ void RequestHandler::Finish(Request& request, const absl::Status& status) {
     if (request.queued != Time()) {
       request.model->metrics->CountEnd(event, *request.model->model, request, answered, Seconds(end - computed));
     }
-    request.in_flight.reset();
-    request.waiting.reset();
-    request.waiting_tokens.reset();
+    request.gauges = {};
   }
   if (answered) {
     LogAnswer(request, seconds);

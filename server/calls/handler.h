@@ -47,6 +47,7 @@ class RequestHandler {
   // asked for, of the latest if there is no such version, `_other` for an unknown model.
   template <typename Message>
   absl::Status Admit(const Message& message, Request& request);
+  void ConnectStream(Request& request);
   void Send(Request& request, const GeneratedToken& token, FinishReason finish);
   // The last step of every request.
   void Finish(Request& request, const absl::Status& status);

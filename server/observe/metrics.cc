@@ -196,17 +196,16 @@ void LoadedMetrics::CountValid(Request& request, double seconds) {
   const MetricsEvent event(mutex_);
   series_->budgets[static_cast<size_t>(request.budget)]->Increment();
   series_->input_stage->Observe(seconds);
-  request.in_flight = Hold(series_->in_flight);
-  request.waiting = Hold(series_->queue_requests);
-  request.waiting_tokens = Hold(series_->queue_tokens, static_cast<double>(request.tokens));
+  request.gauges = {Hold(series_->in_flight), Hold(series_->queue_requests),
+                    Hold(series_->queue_tokens, static_cast<double>(request.tokens)), nullptr};
 }
 
 void LoadedMetrics::CountStart(Request& request) {
   const MetricsEvent event(mutex_);
-  request.waiting.reset();
-  request.waiting_tokens.reset();
+  request.gauges.queued.reset();
+  request.gauges.queued_tokens.reset();
   if (request.generation) {
-    request.waiting = Hold(series_->generations_running);
+    request.gauges.generating = Hold(series_->generations_running);
     return;
   }
   series_->executions->Increment();
@@ -243,39 +242,36 @@ void LoadedMetrics::CountEnd(const MetricsEvent& event, const Model& model, cons
 void LoadedMetrics::CountInput(const MetricsEvent&, const Model& model, const ModelInput& input,
                                const InputResult& result) {
   Series& s = *series_;
-  const double layers = static_cast<double>(s.layers.size());
-  double tokens = 0.0, edges = 0.0;
-  for (const ModelSequence& sequence : input.sequences) tokens += sequence.valid();
-  for (size_t l = 0; l < s.layers.size(); ++l) {
-    HeadCounts layer;  // over heads, sequences and samples
-    for (const SampleResult& sample : result.sample_results) {
-      for (size_t of = l; of < sample.layers.size(); of += s.layers.size()) {  // a pair's second sequence has its own
-        for (const HeadCounts& head : sample.layers[of]) {
-          layer.edges += head.edges;
-          layer.isolated += head.isolated;
-        }
+  const double layers = static_cast<double>(s.layers.size()),
+               pairs = static_cast<double>(result.pairs) * result.samples;
+  for (const SampleResult& sample : result.sample_results) {
+    for (size_t l = 0; l < sample.layers.size(); ++l) {  // those of a pair's second sequence follow
+      uint64_t edges = 0, isolated = 0;
+      for (const HeadCounts& head : sample.layers[l]) {
+        edges += head.edges;
+        isolated += head.isolated;
       }
+      s.layers[l % s.layers.size()].edges->Increment(static_cast<double>(edges));
+      s.layers[l % s.layers.size()].isolated->Increment(static_cast<double>(isolated));
     }
-    edges += static_cast<double>(layer.edges);
-    s.layers[l].edges->Increment(static_cast<double>(layer.edges));
-    s.layers[l].pairs->Increment(static_cast<double>(result.pairs) / layers * result.samples);
-    s.layers[l].isolated->Increment(static_cast<double>(layer.isolated));
+    s.flops_executed->Increment(FlopsPerPair(model) * static_cast<double>(sample.edges));
   }
+  for (const Series::Layer& layer : s.layers) layer.pairs->Increment(pairs / layers);
+  s.flops_dense->Increment(FlopsPerPair(model) * pairs);
+  double tokens = 0.0;
+  for (const ModelSequence& sequence : input.sequences) tokens += sequence.valid();
+  const double rows = tokens * layers * model.config().num_attention_heads;
   s.items->Increment();
   s.tokens->Increment(tokens);
   s.input_length->Observe(tokens);
   s.density->Observe(result.density);
   s.edges->Observe(result.edges);
-  const double rows = tokens * layers * model.config().num_attention_heads;
   s.isolated->Observe(rows > 0.0 ? result.isolated_queries / rows : 0.0);
-  if (input.max_edges != kNoCap) {
+  if (input.max_edges != kNoCap)
     s.utilization->Observe(static_cast<double>(result.max_sample_edges) / static_cast<double>(input.max_edges));
-  }
   if (result.capped) s.capped->Increment();
   s.samples->Observe(result.samples);
   s.disagreement->Observe(Disagreement(result));
-  s.flops_executed->Increment(FlopsPerPair(model) * edges);
-  s.flops_dense->Increment(FlopsPerPair(model) * static_cast<double>(result.pairs) * result.samples);
 }
 
 void LoadedMetrics::CountGeneration(const Request& request) {

@@ -39,33 +39,29 @@ void RequestQueue::Post(std::function<void()> job) {
 }
 
 Work RequestQueue::Next(Wait wait, const GenerationRoom& room) {
-  while (true) {
-    Work work;
-    std::vector<EndedRequest> ended;
-    bool closed = false;
-    {
-      const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        if (wait == Wait::kForWork ? closed_ : woken_ || cancelled()) return true;
-        return !jobs_.empty() || scheduler_.HasPredict() || scheduler_.HasGeneration(room);
-      };
-      const absl::MutexLock lock(&mutex_);
-      if (wait == Wait::kForWork) mutex_.Await(absl::Condition(&due));
-      if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
-      woken_ = false;
-      ended = scheduler_.TakeEnded(clock_());
-      if (!jobs_.empty()) {
-        work.job = std::move(jobs_.front());
-        jobs_.pop_front();
-      } else {
-        work.generation = scheduler_.NextGeneration(room);
-        work.predict = scheduler_.NextPredict();
-      }
-      closed = closed_;
-      work.closed = closed_ && scheduler_.size() == 0;
+  Work work;
+  std::vector<EndedRequest> ended;
+  {
+    const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (wait == Wait::kForWork ? closed_ : woken_ || cancelled()) return true;
+      return !jobs_.empty() || scheduler_.HasPredict() || scheduler_.HasGeneration(room);
+    };
+    const absl::MutexLock lock(&mutex_);
+    if (wait == Wait::kForWork) mutex_.Await(absl::Condition(&due));
+    if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
+    woken_ = false;
+    ended = scheduler_.TakeEnded(clock_());
+    if (!jobs_.empty()) {
+      work.job = std::move(jobs_.front());
+      jobs_.pop_front();
+    } else {
+      work.generation = scheduler_.NextGeneration(room);
+      work.predict = scheduler_.NextPredict();
     }
-    EndAll(ended, clock_());
-    if (wait != Wait::kForWork || !work.none() || closed) return work;
+    work.closed = closed_ && scheduler_.size() == 0;
   }
+  EndAll(ended, clock_());
+  return work;
 }
 
 RequestPtr RequestQueue::NextGeneration(const GenerationRoom& room) {

@@ -27,7 +27,7 @@ struct Work {
   bool end() const { return none() && closed; }
 };
 
-// How long Next() waits while there is no work.
+// How long Next() waits while nothing waits for it.
 enum class Wait {
   kForWork,  // until there is work, or the queue is closed
   kAWhile,   // 20 ms at most; Wake() ends the wait too

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/forward/result.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -15,6 +16,10 @@ struct Bytes {
   double response = 1024;  // of the answer on the wire
   double results = 0;      // of the samples' results until they are combined
 };
+
+double GraphEdges(const ModelInput& input, const Model& model) {
+  return static_cast<double>(std::min(input.max_edges, model.Pairs(input)));
+}
 
 // The longest name that an answer can give a label.
 double LabelBytes(const ModelConfig& config) {
@@ -26,43 +31,49 @@ double LabelBytes(const ModelConfig& config) {
   return static_cast<double>(bytes);
 }
 
-// `edges`: of a returned graph, at most.
-void AddInput(const ModelInput& input, const OutputSelection& outputs, const ModelConfig& config, double label_bytes,
-              double edges, Bytes& bytes) {
+void AddInput(const ModelInput& input, const OutputSelection& outputs, const Model& model, double label_bytes,
+              Bytes& bytes) {
+  const ModelConfig& config = model.config();
   double positions = 0, scored = 0;  // pads included; tokens whose probability a language model gives
   for (const ModelSequence& sequence : input.sequences) {
     positions += sequence.length();
     if (config.task == ModelTask::kCausalLm) scored += std::max(0, sequence.valid() - sequence.first_scored);
   }
-  const double rows = config.task == ModelTask::kTokenClassification ? positions : 1, samples = input.samples;
-  const double values = rows * config.num_labels;
+  const double rows = config.task == ModelTask::kTokenClassification ? positions : 1, values = rows * config.num_labels;
   const double heads =
       static_cast<double>(input.sequences.size()) * config.num_hidden_layers * config.num_attention_heads;
-  bytes.response += 256 + values * (outputs.logits ? 12 : 8) + rows * (label_bytes + 64);
-  bytes.response += outputs.top_k * (label_bytes + 24);
+  const double sample = values * sizeof(float) + scored * sizeof(double);
+  bytes.response += 256 + 2 * values * sizeof(float) + rows * (label_bytes + 64);
+  bytes.results += input.samples * (sample + values * sizeof(float) + heads * sizeof(HeadCounts));
+  if (outputs.logits) bytes.response += values * sizeof(float);
+  if (outputs.top_k > 0) bytes.response += outputs.top_k * (label_bytes + 24);
   if (outputs.each_sample)
-    bytes.response += samples * (64 + values * (outputs.logits ? 8 : 4) + scored * sizeof(double));
+    bytes.response += input.samples * (64 + sample + (outputs.logits ? values * sizeof(float) : 0));
   if (outputs.layer_stats || outputs.key_degrees) bytes.response += heads * 40;
   if (outputs.key_degrees) bytes.response += heads * positions * 5;
-  if (outputs.graph) bytes.response += heads * (32 + (positions + 1) * 5) + edges * 10;
-  const double head_bytes = sizeof(HeadCounts) + (outputs.key_degrees ? positions * sizeof(uint32_t) : 0);
-  bytes.results += samples * (values * 2 * sizeof(float) + scored * sizeof(double) + heads * head_bytes);
+  if (outputs.key_degrees) bytes.results += input.samples * heads * positions * sizeof(uint32_t);
+  if (outputs.graph) bytes.response += heads * (32 + (positions + 1) * 5) + 10 * GraphEdges(input, model);
 }
 
-uint64_t Whole(double bytes) { return static_cast<uint64_t>(std::min(bytes, 1e19)); }
+uint64_t Whole(double count) { return static_cast<uint64_t>(std::min(count, 1e19)); }
+
+// The graphs of an answer may have this many edges.
+absl::Status CheckGraphs(const Request& request, const Model& model, const RequestLimits& limits) {
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
+    const double edges = GraphEdges(request.inputs[i], model);
+    REFUSE_IF(edges > static_cast<double>(limits.max_graph_edges), "outputs.graph", "of inputs[", i, "] may have ",
+              Whole(edges), " edges; the server returns at most ", limits.max_graph_edges, " (lower the budget)");
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
 absl::Status CheckAnswerSize(const Request& request, const Model& model, const RequestLimits& limits) {
+  if (request.outputs.graph) RETURN_IF_ERROR(CheckGraphs(request, model, limits));
   const double label_bytes = LabelBytes(model.config());
   Bytes bytes;
-  for (const ModelInput& input : request.inputs) {
-    const uint64_t edges = request.outputs.graph ? std::min(input.max_edges, model.Pairs(input)) : 0;
-    REFUSE_IF(edges > limits.max_graph_edges, "outputs.graph", "of inputs[", &input - request.inputs.data(),
-              "] may have ", edges, " edges; the server returns at most ", limits.max_graph_edges,
-              " (lower the budget)");
-    AddInput(input, request.outputs, model.config(), label_bytes, static_cast<double>(edges), bytes);
-  }
+  for (const ModelInput& input : request.inputs) AddInput(input, request.outputs, model, label_bytes, bytes);
   if (bytes.response > static_cast<double>(limits.max_response_bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat("outputs would take up to ", Whole(bytes.response),
                                                      " bytes; the server sends at most ", limits.max_response_bytes,

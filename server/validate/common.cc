@@ -12,6 +12,34 @@
 namespace edgewise::server {
 namespace {
 
+absl::Status ParseBudget(const v1::Budget& budget, Request& request) {
+  const double density = budget.max_density();
+  REFUSE_IF(budget.has_max_edges() && budget.max_edges() == 0, "budget.max_edges",
+            "is 0; allowed are 1 and more (leave it out for no cap)");
+  REFUSE_IF(budget.has_max_density() && !(density > 0.0 && density <= 1.0), "budget.max_density", "is ", density,
+            "; allowed is (0, 1]");
+  if (budget.has_max_edges()) request.budget = BudgetKind::kEdges;
+  if (budget.has_max_density()) request.budget = BudgetKind::kDensity;
+  return absl::OkStatus();
+}
+
+absl::Status ParseEnsemble(const v1::Ensemble& ensemble, const RequestLimits& limits, Draw& draw) {
+  const uint32_t samples = std::max<uint32_t>(1, ensemble.samples()), first = ensemble.first_sample();
+  const double tolerance = ensemble.tolerance();
+  REFUSE_IF(samples > limits.max_samples, "ensemble.samples", "is ", samples, "; the server takes at most ",
+            limits.max_samples);
+  REFUSE_IF(!(tolerance >= 0.0) || std::isinf(tolerance), "ensemble.tolerance", "is ", tolerance,
+            "; allowed are finite numbers, 0 and more");
+  REFUSE_IF(tolerance > 0.0 && first != 0, "ensemble.tolerance", "is ", tolerance, " with first_sample ", first,
+            "; a part of an ensemble cannot stop early");
+  REFUSE_IF(uint64_t{first} + samples > uint64_t{1} << 32, "ensemble.first_sample", "is ", first, " with ", samples,
+            " samples; the last sample may be 4294967295");
+  draw.seed = ensemble.seed();
+  draw.first_sample = first;
+  draw.samples = samples;
+  return absl::OkStatus();
+}
+
 uint64_t RandomSeed() {
   std::random_device device;
   return uint64_t{device()} << 32 | device();
@@ -21,32 +49,15 @@ uint64_t RandomSeed() {
 
 template <typename Message>
 absl::Status ValidateCommon(const Message& message, const RequestLimits& limits, Request& request, Draw& draw) {
-  const v1::Budget& budget = message.budget();
-  const v1::Ensemble& ensemble = message.ensemble();
-  const uint32_t samples = std::max<uint32_t>(1, ensemble.samples()), first = ensemble.first_sample();
-  const double density = budget.max_density(), tolerance = ensemble.tolerance();
   REFUSE_IF(message.attention() != v1::MODEL_DEFAULT && message.attention() != v1::DENSE, "attention", "is ",
             static_cast<int>(message.attention()), "; allowed are MODEL_DEFAULT and DENSE");
   REFUSE_IF(message.priority() > kPriorityLevels, "priority", "is ", message.priority(),
             "; allowed are 0 (default) to ", kPriorityLevels);
-  REFUSE_IF(budget.has_max_edges() && budget.max_edges() == 0, "budget.max_edges",
-            "is 0; allowed are 1 and more (leave it out for no cap)");
-  REFUSE_IF(budget.has_max_density() && !(density > 0.0 && density <= 1.0), "budget.max_density", "is ", density,
-            "; allowed is (0, 1]");
-  REFUSE_IF(samples > limits.max_samples, "ensemble.samples", "is ", samples, "; the server takes at most ",
-            limits.max_samples);
-  REFUSE_IF(!(tolerance >= 0.0) || std::isinf(tolerance), "ensemble.tolerance", "is ", tolerance,
-            "; allowed are finite numbers, 0 and more");
-  REFUSE_IF(tolerance > 0.0 && first != 0, "ensemble.tolerance", "is ", tolerance, " with first_sample ", first,
-            "; a part of an ensemble cannot stop early");
-  REFUSE_IF(uint64_t{first} + samples > uint64_t{1} << 32, "ensemble.first_sample", "is ", first, " with ", samples,
-            " samples; the last sample may be 4294967295");
+  if (message.has_budget()) RETURN_IF_ERROR(ParseBudget(message.budget(), request));
+  if (message.has_ensemble()) RETURN_IF_ERROR(ParseEnsemble(message.ensemble(), limits, draw));
   if (message.priority() != 0) request.priority = message.priority();
-  if (budget.has_max_edges()) request.budget = BudgetKind::kEdges;
-  if (budget.has_max_density()) request.budget = BudgetKind::kDensity;
-  request.seed = draw.seed = ensemble.has_seed() ? ensemble.seed() : RandomSeed();
-  draw.first_sample = first;
-  draw.samples = samples;
+  if (!message.ensemble().has_seed()) draw.seed = RandomSeed();
+  request.seed = draw.seed;
   draw.dense = message.attention() == v1::DENSE;
   draw.stopping = request.stopping;
   return absl::OkStatus();

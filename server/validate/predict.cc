@@ -16,7 +16,8 @@
 namespace edgewise::server {
 namespace {
 
-absl::Status CheckOutputs(const v1::PredictRequest& message, const ModelConfig& config) {
+absl::Status ParseOutputs(const v1::PredictRequest& message, const ModelConfig& config, OutputSelection& outputs,
+                          Wanted& wanted) {
   const v1::OutputOptions& options = message.outputs();
   const uint32_t top_k = options.top_k();
   REFUSE_IF(options.stride() != 0 && config.task != ModelTask::kCausalLm, "outputs.stride", "is ", options.stride(),
@@ -31,6 +32,9 @@ absl::Status CheckOutputs(const v1::PredictRequest& message, const ModelConfig& 
             config.num_labels, " labels");
   REFUSE_IF(options.graph() && message.ensemble().samples() > 1, "outputs.graph", "is set with ",
             message.ensemble().samples(), " samples; a graph is returned of one sample only");
+  outputs = {options.logits(),      options.layer_stats(), options.key_degrees(),
+             options.each_sample(), options.graph(),       top_k};
+  wanted = {options.layer_stats(), options.key_degrees(), options.graph()};
   return absl::OkStatus();
 }
 
@@ -52,21 +56,21 @@ absl::Status ParseBias(const v1::PairwiseBias& bias, const Model& model, const s
                        std::vector<ModelSequence>& sequences) {
   REFUSE_IF(bias.values().empty() && bias.buckets().empty(), field + ".bias",
             "is empty; give values or buckets, or leave it out");
-  REFUSE_IF(sequences.size() > 1, field + ".bias", "is given for a text that is scored in ", sequences.size(),
+  REFUSE_IF(sequences.size() > 1 && model.config().task == ModelTask::kCausalLm, field + ".bias",
+            "is given for a text that is scored in ", sequences.size(),
             " windows; it goes with texts that fit the context");
-  ModelSequence& one = sequences.front();
+  ModelSequence& one = sequences.back();
   one.bias_values.assign(bias.values().begin(), bias.values().end());
   one.bias_buckets.assign(bias.buckets().begin(), bias.buckets().end());
   return Within(field, model.CheckBias(one));
 }
 
-// One sequence, or the windows of a text for causal-lm.
-absl::StatusOr<std::vector<ModelSequence>> ParseSequence(const v1::Sequence& message, const Model& model,
-                                                         uint32_t stride, const std::string& field) {
+// Appends the sequence, or sets the windows of a text for causal-lm.
+absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint32_t stride, const std::string& field,
+                           std::vector<ModelSequence>& sequences) {
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(message.truncate(), field + ".truncate"));
   REFUSE_IF(message.content_case() == v1::Sequence::CONTENT_NOT_SET, field,
             "has no content; give text, token_ids or features");
-  std::vector<ModelSequence> sequences;
   if (message.has_features()) {
     ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, ParseFeatures(message.features(), model, truncate)));
   } else {
@@ -77,8 +81,7 @@ absl::StatusOr<std::vector<ModelSequence>> ParseSequence(const v1::Sequence& mes
       ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, model.Prepare(std::move(tokens), truncate)));
     }
   }
-  if (message.has_bias()) RETURN_IF_ERROR(ParseBias(message.bias(), model, field, sequences));
-  return sequences;
+  return message.has_bias() ? ParseBias(message.bias(), model, field, sequences) : absl::OkStatus();
 }
 
 absl::Status ParseGivenGraph(const v1::Graph& graph, const Model& model, const RequestLimits& limits,
@@ -91,19 +94,15 @@ absl::Status ParseGivenGraph(const v1::Graph& graph, const Model& model, const R
 }
 
 absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t stride, const std::string& field,
-                        ModelInput& input) {
+                        std::vector<ModelSequence>& sequences) {
   const bool pair = model.config().task == ModelTask::kPairClassification;
   REFUSE_IF(!message.has_sequence(), field + ".sequence", "is missing");
   REFUSE_IF(pair && !message.has_second(), field + ".second",
             "is missing; a pair-classification model takes two sequences");
   REFUSE_IF(!pair && message.has_second(), field + ".second", "is for pair-classification models; this one does ",
             ModelTaskName(model.config().task));
-  ASSIGN_OR_RETURN(input.sequences, ParseSequence(message.sequence(), model, stride, field + ".sequence"));
-  if (!pair) return absl::OkStatus();
-  ASSIGN_OR_RETURN(std::vector<ModelSequence> second,
-                   ParseSequence(message.second(), model, stride, field + ".second"));
-  input.sequences.push_back(std::move(second.front()));
-  return absl::OkStatus();
+  RETURN_IF_ERROR(ParseSequence(message.sequence(), model, stride, field + ".sequence", sequences));
+  return pair ? ParseSequence(message.second(), model, stride, field + ".second", sequences) : absl::OkStatus();
 }
 
 // Sets the cap of one input, in edges.
@@ -152,19 +151,15 @@ void AddSize(const ModelInput& input, Request& request) {
 
 absl::Status Validate(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits,
                       Request& request) {
-  const v1::OutputOptions& options = message.outputs();
+  const ModelConfig& config = model.config();
   const auto count = static_cast<uint32_t>(message.inputs_size());
-  const bool language = model.config().task == ModelTask::kCausalLm;
   ModelInput shared;  // the part that all inputs have in common
   RETURN_IF_ERROR(ValidateCommon(message, limits, request, shared));
-  RETURN_IF_ERROR(CheckOutputs(message, model.config()));
+  if (message.has_outputs()) RETURN_IF_ERROR(ParseOutputs(message, config, request.outputs, shared.wanted));
   REFUSE_IF(count == 0, "inputs", "is empty; at least one is needed");
   REFUSE_IF(count > limits.max_inputs, "inputs", "has ", count, " entries; the server takes at most ",
             limits.max_inputs);
-  request.outputs = {options.logits(),      options.layer_stats(), options.key_degrees(),
-                     options.each_sample(), options.graph(),       options.top_k()};
   shared.tolerance = message.ensemble().tolerance();
-  shared.wanted = {options.layer_stats(), options.key_degrees(), options.graph()};
   if (message.has_override()) {
     ASSIGN_OR_RETURN(shared.attention, ParseOverride(message.override(), message.attention(), model));
   }
@@ -173,10 +168,12 @@ absl::Status Validate(const v1::PredictRequest& message, const Model& model, con
   for (const v1::Input& part : message.inputs()) {
     const std::string field = absl::StrCat("inputs[", request.inputs.size(), "]");
     ModelInput& input = request.inputs.emplace_back(shared);
-    RETURN_IF_ERROR(ParseInput(part, model, options.stride(), field, input));
+    RETURN_IF_ERROR(ParseInput(part, model, message.outputs().stride(), field, input.sequences));
     if (part.has_graph()) RETURN_IF_ERROR(ParseGivenGraph(part.graph(), model, limits, field, input));
     if (request.budget != BudgetKind::kNone) RETURN_IF_ERROR(ApplyBudget(message.budget(), model, field, input));
-    if (language && input.sequences.size() > 1) RETURN_IF_ERROR(CheckWindows(input, model, field, window_positions));
+    if (input.sequences.size() > 1 && config.task == ModelTask::kCausalLm) {
+      RETURN_IF_ERROR(CheckWindows(input, model, field, window_positions));
+    }
     AddSize(input, request);
   }
   return CheckAnswerSize(request, model, limits);

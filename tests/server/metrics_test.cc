@@ -175,7 +175,7 @@ TEST_F(MetricsTest, PageShowsWholeEvents) {
         const MetricsEvent event = model.Event();
         model.CountRequest(event, Rpc::kPredict, absl::CancelledError(), 1.0);
         loaded->CountEnd(event, *model_, request, false, 0.0);
-        request.in_flight.reset();
+        request.gauges = {};
       }
     });
   }
