@@ -52,8 +52,9 @@ void LogAnswer(const Request& request, double seconds) {
 }  // namespace
 
 template <typename Message>
-void RequestHandler::Start(const Message& message, RequestPtr request) {
+void RequestHandler::Start(const Message& message, Request of_rpc) {
   in_flight_.fetch_add(1);
+  auto request = std::make_unique<Request>(std::move(of_rpc));
   Request& started = *request;
   started.arrival = now();
   started.done = [this, &started](const absl::Status& status) { Finish(started, status); };
@@ -61,8 +62,8 @@ void RequestHandler::Start(const Message& message, RequestPtr request) {
   if (status.ok()) status = queue_.Push(request);
   if (!status.ok()) Finish(started, status);
 }
-template void RequestHandler::Start(const v1::PredictRequest&, RequestPtr);
-template void RequestHandler::Start(const v1::GenerateRequest&, RequestPtr);
+template void RequestHandler::Start(const v1::PredictRequest&, Request);
+template void RequestHandler::Start(const v1::GenerateRequest&, Request);
 
 template <typename Message>
 absl::Status RequestHandler::Admit(const Message& message, Request& request) {
@@ -125,11 +126,7 @@ void RequestHandler::Finish(Request& request, const absl::Status& status) {
     }
     request.gauges = {};
   }
-  if (answered) {
-    LogAnswer(request, seconds);
-  } else {
-    LogRefusal(request, status, seconds);
-  }
+  answered ? LogAnswer(request, seconds) : LogRefusal(request, status, seconds);
   request.reply(status);
   in_flight_.fetch_sub(1);
 }

@@ -26,10 +26,10 @@ class RequestHandler {
   RequestHandler(const ServerOptions& options, Repository& repository, RequestQueue& queue)
       : options_(options), repository_(repository), queue_(queue) {}
 
-  // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. The RPC's part
-  // of `request` is filled; `reply` may come before the return.
+  // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. `of_rpc` has the
+  // RPC's part; `reply` may come before the return.
   template <typename Message>
-  void Start(const Message& message, RequestPtr request);
+  void Start(const Message& message, Request of_rpc);
   // Counts a Predict message that is refused before Start.
   void CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status);
 

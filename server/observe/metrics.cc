@@ -242,8 +242,8 @@ void LoadedMetrics::CountEnd(const MetricsEvent& event, const Model& model, cons
 void LoadedMetrics::CountInput(const MetricsEvent&, const Model& model, const ModelInput& input,
                                const InputResult& result) {
   Series& s = *series_;
-  const double layers = static_cast<double>(s.layers.size()),
-               pairs = static_cast<double>(result.pairs) * result.samples;
+  const double layers = static_cast<double>(s.layers.size());
+  const double pairs = static_cast<double>(result.pairs) * result.samples;
   for (const SampleResult& sample : result.sample_results) {
     for (size_t l = 0; l < sample.layers.size(); ++l) {  // those of a pair's second sequence follow
       uint64_t edges = 0, isolated = 0;
@@ -267,8 +267,9 @@ void LoadedMetrics::CountInput(const MetricsEvent&, const Model& model, const Mo
   s.density->Observe(result.density);
   s.edges->Observe(result.edges);
   s.isolated->Observe(rows > 0.0 ? result.isolated_queries / rows : 0.0);
-  if (input.max_edges != kNoCap)
+  if (input.max_edges != kNoCap) {
     s.utilization->Observe(static_cast<double>(result.max_sample_edges) / static_cast<double>(input.max_edges));
+  }
   if (result.capped) s.capped->Increment();
   s.samples->Observe(result.samples);
   s.disagreement->Observe(Disagreement(result));

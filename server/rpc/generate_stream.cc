@@ -7,13 +7,11 @@
 namespace edgewise::server {
 
 void GenerateReactor::Start(const v1::GenerateRequest& message, Time deadline) {
-  auto request = std::make_unique<Request>();
-  request->rpc = Rpc::kGenerate;
-  request->deadline = deadline;
-  request->stopping = cancelled_.get_token();
-  request->stream = this;
-  request->reply = [this](const absl::Status& status) { End(status); };
-  context_.handler.Start(message, std::move(request));
+  context_.handler.Start(message, {.rpc = Rpc::kGenerate,
+                                   .deadline = deadline,
+                                   .stopping = cancelled_.get_token(),
+                                   .reply = [this](const absl::Status& status) { End(status); },
+                                   .stream = this});
 }
 
 void GenerateReactor::Advance() {

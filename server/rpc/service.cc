@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <stop_token>
-#include <utility>
 
 #include "server/calls/respond.h"
 #include "server/rpc/generate_stream.h"
@@ -19,15 +18,12 @@ class PredictReactor final : public grpc::ServerUnaryReactor {
 
   // The answer may come before the return.
   void Start(const v1::PredictRequest& message, Time deadline, v1::PredictResponse* response) {
-    auto request = std::make_unique<Request>();
-    request->deadline = deadline;
-    request->stopping = cancelled_.get_token();
-    request->response = response;
-    request->reply = [this](const absl::Status& status) {
+    const auto reply = [this](const absl::Status& status) {
       context_.metrics.CountRpc(Rpc::kPredict, status.code());
       Finish(ToGrpc(status));
     };
-    context_.handler.Start(message, std::move(request));
+    context_.handler.Start(
+        message, {.deadline = deadline, .stopping = cancelled_.get_token(), .reply = reply, .response = response});
   }
 
  private:

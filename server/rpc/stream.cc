@@ -108,14 +108,14 @@ void StreamReactor::OnReadDone(bool ok) {
     mutex_.Lock();
     ready_.push_back(std::move(response));
   } else {
-    auto request = std::make_unique<Request>();
-    request->deadline = deadline_;
-    request->stopping = cancelled_.get_token();
-    request->response = response->mutable_response();
-    request->reply = [this, owned = response.release()](const absl::Status& status) {
+    v1::PredictStreamResponse* owned = response.release();
+    const auto reply = [this, owned](const absl::Status& status) {
       Answer(std::unique_ptr<v1::PredictStreamResponse>(owned), status);
     };
-    context_.handler.Start(message_, std::move(request));
+    context_.handler.Start(message_, {.deadline = deadline_,
+                                      .stopping = cancelled_.get_token(),
+                                      .reply = reply,
+                                      .response = owned->mutable_response()});
     mutex_.Lock();
   }
   reading_ = false;

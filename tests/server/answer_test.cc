@@ -43,21 +43,10 @@ class AnswerTest : public ::testing::Test, public TokenStream {
   // Replies go to ends_ and messages_.
   void Predict(RequestHandler& handler, const v1::PredictRequest& message, v1::PredictResponse& response,
                Time deadline = Time::max()) {
-    RequestPtr request = MakeRequest(deadline);
-    request->response = &response;
-    handler.Start(message, std::move(request));
+    handler.Start(message, {.deadline = deadline, .reply = reply_, .response = &response});
   }
   void Generate(const v1::GenerateRequest& message) {
-    RequestPtr request = MakeRequest(Time::max());
-    request->rpc = Rpc::kGenerate;
-    request->stream = this;
-    handler_.Start(message, std::move(request));
-  }
-  RequestPtr MakeRequest(Time deadline) {
-    auto request = std::make_unique<Request>();
-    request->deadline = deadline;
-    request->reply = [this](const absl::Status& status) { ends_.push_back(status); };
-    return request;
+    handler_.Start(message, {.rpc = Rpc::kGenerate, .reply = reply_, .stream = this});
   }
 
   // Does with the one request that waits what the engine does, as far as the metrics go.
@@ -82,6 +71,9 @@ class AnswerTest : public ::testing::Test, public TokenStream {
   RequestHandler handler_{options_, repository_, queue_};
   std::vector<v1::GenerateResponse> messages_;
   std::vector<absl::Status> ends_;
+  const std::function<void(const absl::Status&)> reply_ = [this](const absl::Status& status) {
+    ends_.push_back(status);
+  };
 };
 
 TEST_F(AnswerTest, TimingOfAPredictionIsTheEnginesAndTheClocks) {
