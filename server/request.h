@@ -60,6 +60,8 @@ struct OutputSelection {
   bool each_sample = false;
   bool graph = false;
   uint32_t top_k = 0;
+
+  bool operator==(const OutputSelection&) const = default;
 };
 
 // Receives the messages of one generation. Used by one thread at a time; no method may block.

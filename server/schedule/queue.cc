@@ -23,11 +23,7 @@ absl::Status RequestQueue::Push(RequestPtr& request) {
   {
     const absl::MutexLock lock(&mutex_);
     if (closed_) return ShuttingDown();
-    status = scheduler_.Add(request, now);
-    if (absl::IsResourceExhausted(status)) {  // ended requests make room
-      ended = scheduler_.TakeEnded(now);
-      if (!ended.empty()) status = scheduler_.Add(request, now);
-    }
+    status = scheduler_.Add(request, now, ended);
   }
   EndAll(ended, now);
   return status;

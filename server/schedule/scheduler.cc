@@ -41,25 +41,28 @@ void Scheduler::Line::TakeEnded(Time now, std::vector<EndedRequest>& ended) {
   }
 }
 
-absl::Status Scheduler::Add(RequestPtr& request, Time now) {
+absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
   Line& line = request->generation ? generations_ : predicts_;
-  const size_t waiting = line.size();
-  if (waiting >= limits_.max_requests && waiting > 0) {
-    return Full(line, absl::StrCat(waiting, request->generation ? " generations" : " requests", " wait; the limit is ",
-                                   limits_.max_requests));
-  }
-  if (waiting > 0 && line.cost + request->cost > limits_.max_tokens) {
-    return Full(line, absl::StrCat(line.cost, " positions and edges wait and this request has ", request->cost,
-                                   "; the limit is ", limits_.max_tokens));
-  }
+  if (IsFull(line, *request)) ended = TakeEnded(now);  // they make room
+  if (IsFull(line, *request)) return Full(line, *request);
   line.cost += request->cost;
   request->queued = now;
   line.levels[request->priority - 1].push_back(std::move(request));
   return absl::OkStatus();
 }
 
-absl::Status Scheduler::Full(const Line& line, const std::string& why) const {
+bool Scheduler::IsFull(const Line& line, const Request& request) const {
+  const size_t waiting = line.size();
+  return waiting > 0 && (waiting >= limits_.max_requests || line.cost + request.cost > limits_.max_tokens);
+}
+
+absl::Status Scheduler::Full(const Line& line, const Request& request) const {
+  const std::string why = line.size() >= limits_.max_requests
+                              ? absl::StrCat(line.size(), request.generation ? " generations" : " requests",
+                                             " wait; the limit is ", limits_.max_requests)
+                              : absl::StrCat(line.cost, " positions and edges wait and this request has ", request.cost,
+                                             "; the limit is ", limits_.max_tokens);
   absl::Status status = absl::ResourceExhaustedError("the queue is full: " + why);
   SetRetryDelay(status, RetryDelaySeconds(line));
   return WithRejection(std::move(status), Rejection::kQueueFull);

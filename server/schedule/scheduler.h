@@ -34,8 +34,8 @@ class Scheduler {
   explicit Scheduler(QueueLimits limits) : limits_(limits) {}
 
   // Takes the request iff OK. RESOURCE_EXHAUSTED with RetryInfo: its line is full. DEADLINE_EXCEEDED or CANCELLED: it
-  // has ended already. An empty line is never full. Ended requests count until TakeEnded.
-  absl::Status Add(RequestPtr& request, Time now);
+  // has ended already. An empty line is never full. Where the line is full, those that have ended leave it, to `ended`.
+  absl::Status Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended);
 
   // Removes the requests that are cancelled or expired.
   std::vector<EndedRequest> TakeEnded(Time now);
@@ -68,7 +68,8 @@ class Scheduler {
     RequestPtr Pop();      // the line must not be empty
     void TakeEnded(Time now, std::vector<EndedRequest>& ended);
   };
-  absl::Status Full(const Line& line, const std::string& why) const;
+  bool IsFull(const Line& line, const Request& request) const;  // has no room for it
+  absl::Status Full(const Line& line, const Request& request) const;
   double RetryDelaySeconds(const Line& line) const;
 
   QueueLimits limits_;

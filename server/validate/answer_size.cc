@@ -31,28 +31,40 @@ double LabelBytes(const ModelConfig& config) {
   return static_cast<double>(bytes);
 }
 
-void AddInput(const ModelInput& input, const OutputSelection& outputs, const Model& model, double label_bytes,
-              Bytes& bytes) {
-  const ModelConfig& config = model.config();
-  double positions = 0, scored = 0;  // pads included; tokens whose probability a language model gives
+// Counts of one input.
+struct Counts {
+  double positions = 0;  // pads included
+  double rows = 1;       // of probabilities
+  double values = 0;     // of probabilities
+  double heads = 0;      // over layers and sequences
+  double scored = 0;     // tokens whose probability a language model gives
+};
+
+Counts CountsOf(const ModelInput& input, const ModelConfig& config) {
+  Counts counts;
   for (const ModelSequence& sequence : input.sequences) {
-    positions += sequence.length();
-    if (config.task == ModelTask::kCausalLm) scored += std::max(0, sequence.valid() - sequence.first_scored);
+    counts.positions += sequence.length();
+    if (config.task == ModelTask::kCausalLm) counts.scored += std::max(0, sequence.valid() - sequence.first_scored);
   }
-  const double rows = config.task == ModelTask::kTokenClassification ? positions : 1, values = rows * config.num_labels;
-  const double heads =
-      static_cast<double>(input.sequences.size()) * config.num_hidden_layers * config.num_attention_heads;
-  const double sample = values * sizeof(float) + scored * sizeof(double);
-  bytes.response += 256 + 2 * values * sizeof(float) + rows * (label_bytes + 64);
-  bytes.results += input.samples * (sample + values * sizeof(float) + heads * sizeof(HeadCounts));
-  if (outputs.logits) bytes.response += values * sizeof(float);
-  if (outputs.top_k > 0) bytes.response += outputs.top_k * (label_bytes + 24);
-  if (outputs.each_sample)
-    bytes.response += input.samples * (64 + sample + (outputs.logits ? values * sizeof(float) : 0));
-  if (outputs.layer_stats || outputs.key_degrees) bytes.response += heads * 40;
-  if (outputs.key_degrees) bytes.response += heads * positions * 5;
-  if (outputs.key_degrees) bytes.results += input.samples * heads * positions * sizeof(uint32_t);
-  if (outputs.graph) bytes.response += heads * (32 + (positions + 1) * 5) + 10 * GraphEdges(input, model);
+  if (config.task == ModelTask::kTokenClassification) counts.rows = counts.positions;
+  counts.values = counts.rows * config.num_labels;
+  counts.heads = static_cast<double>(input.sequences.size()) * config.num_hidden_layers * config.num_attention_heads;
+  return counts;
+}
+
+// The outputs that the message asks for, of one input.
+void AddOutputs(const Counts& counts, const OutputSelection& outputs, const ModelInput& input, const Model& model,
+                double label_bytes, Bytes& bytes) {
+  const double samples = input.samples;
+  const double logits = outputs.logits ? counts.values * sizeof(float) : 0;
+  bytes.response += logits + outputs.top_k * (label_bytes + 24);
+  if (outputs.each_sample) {
+    bytes.response += samples * (64 + counts.values * sizeof(float) + logits + counts.scored * sizeof(double));
+  }
+  if (outputs.layer_stats || outputs.key_degrees) bytes.response += counts.heads * 40;
+  if (outputs.key_degrees) bytes.response += counts.heads * counts.positions * 5;
+  if (outputs.key_degrees) bytes.results += samples * counts.heads * counts.positions * sizeof(uint32_t);
+  if (outputs.graph) bytes.response += counts.heads * (32 + (counts.positions + 1) * 5) + 10 * GraphEdges(input, model);
 }
 
 uint64_t Whole(double count) { return static_cast<uint64_t>(std::min(count, 1e19)); }
@@ -73,7 +85,13 @@ absl::Status CheckAnswerSize(const Request& request, const Model& model, const R
   if (request.outputs.graph) RETURN_IF_ERROR(CheckGraphs(request, model, limits));
   const double label_bytes = LabelBytes(model.config());
   Bytes bytes;
-  for (const ModelInput& input : request.inputs) AddInput(input, request.outputs, model, label_bytes, bytes);
+  for (const ModelInput& input : request.inputs) {
+    const Counts counts = CountsOf(input, model.config());
+    bytes.response += 256 + counts.values * 2 * sizeof(float) + counts.rows * (label_bytes + 64);
+    bytes.results += input.samples * (counts.values * 2 * sizeof(float) + counts.scored * sizeof(double) +
+                                      counts.heads * sizeof(HeadCounts));
+    if (request.outputs != OutputSelection()) AddOutputs(counts, request.outputs, input, model, label_bytes, bytes);
+  }
   if (bytes.response > static_cast<double>(limits.max_response_bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat("outputs would take up to ", Whole(bytes.response),
                                                      " bytes; the server sends at most ", limits.max_response_bytes,

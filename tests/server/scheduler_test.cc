@@ -21,10 +21,18 @@ RequestPtr MakeRequest(uint64_t cost = 1, uint32_t priority = kDefaultPriority, 
   return request;
 }
 
+// Nothing leaves the lines: nothing that waits has ended.
+absl::Status Push(Scheduler& scheduler, RequestPtr& request) {
+  std::vector<EndedRequest> ended;
+  absl::Status status = scheduler.Add(request, kStart, ended);
+  EXPECT_TRUE(ended.empty());
+  return status;
+}
+
 // Adds and returns the request's address, which is its identity.
 const Request* Add(Scheduler& scheduler, RequestPtr request) {
   const Request* address = request.get();
-  EXPECT_TRUE(scheduler.Add(request, kStart).ok());
+  EXPECT_TRUE(Push(scheduler, request).ok());
   EXPECT_EQ(request, nullptr);
   return address;
 }
@@ -56,7 +64,7 @@ TEST(SchedulerTest, FullQueueRefusesWithRetryInfoAndLeavesTheRequest) {
   Add(scheduler, MakeRequest());
   Add(scheduler, MakeRequest());
   RequestPtr third = MakeRequest();
-  const absl::Status status = scheduler.Add(third, kStart);
+  const absl::Status status = Push(scheduler, third);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(status.message(), "the queue is full: 2 requests wait; the limit is 2");
   EXPECT_GE(RetryDelay(status), 0.05);
@@ -64,7 +72,20 @@ TEST(SchedulerTest, FullQueueRefusesWithRetryInfoAndLeavesTheRequest) {
   ASSERT_NE(third, nullptr);
   EXPECT_EQ(scheduler.size(), 2u);
   scheduler.NextPredict();
-  EXPECT_TRUE(scheduler.Add(third, kStart).ok());
+  EXPECT_TRUE(Push(scheduler, third).ok());
+}
+
+TEST(SchedulerTest, EndedRequestsLeaveAFullLineOnly) {
+  Scheduler scheduler({.max_requests = 2});
+  const Request* late = Add(scheduler, MakeRequest(1, 2, kStart + seconds(1)));
+  std::vector<EndedRequest> ended;
+  RequestPtr second = MakeRequest(), third = MakeRequest();
+  ASSERT_TRUE(scheduler.Add(second, kStart + seconds(1), ended).ok());
+  EXPECT_TRUE(ended.empty());
+  ASSERT_TRUE(scheduler.Add(third, kStart + seconds(1), ended).ok());
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].request.get(), late);
+  EXPECT_EQ(scheduler.size(), 2u);
 }
 
 TEST(SchedulerTest, TokensBoundTheQueueToo) {
@@ -72,11 +93,11 @@ TEST(SchedulerTest, TokensBoundTheQueueToo) {
   Add(scheduler, MakeRequest(6));
   Add(scheduler, MakeRequest(4));
   RequestPtr more = MakeRequest(1);
-  ASSERT_TRUE(absl::IsResourceExhausted(scheduler.Add(more, kStart)));
+  ASSERT_TRUE(absl::IsResourceExhausted(Push(scheduler, more)));
   ASSERT_NE(more, nullptr);
   scheduler.NextPredict();
   EXPECT_EQ(scheduler.cost(), 4u);
-  EXPECT_TRUE(scheduler.Add(more, kStart).ok());
+  EXPECT_TRUE(Push(scheduler, more).ok());
   EXPECT_EQ(scheduler.cost(), 5u);
 }
 
@@ -103,12 +124,12 @@ TEST(SchedulerTest, CancelledByItsOwnDeadlineIsLateAndNotCancelled) {
 TEST(SchedulerTest, LateOrCancelledRequestsAreRefusedAtTheDoor) {
   Scheduler scheduler({});
   RequestPtr late = MakeRequest(1, 2, kStart);
-  EXPECT_TRUE(absl::IsDeadlineExceeded(scheduler.Add(late, kStart)));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Push(scheduler, late)));
   std::stop_source client;
   client.request_stop();
   RequestPtr cancelled = MakeRequest();
   cancelled->stopping = client.get_token();
-  EXPECT_TRUE(absl::IsCancelled(scheduler.Add(cancelled, kStart)));
+  EXPECT_TRUE(absl::IsCancelled(Push(scheduler, cancelled)));
   EXPECT_EQ(scheduler.size(), 0u);
 }
 
@@ -156,7 +177,7 @@ TEST(SchedulerTest, GenerationsAndRequestsWaitInLinesOfTheirOwn) {
   const Request* generation = Add(scheduler, MakeGeneration());
   Add(scheduler, MakeGeneration());
   RequestPtr third = MakeGeneration();
-  const absl::Status full = scheduler.Add(third, kStart);
+  const absl::Status full = Push(scheduler, third);
   EXPECT_TRUE(absl::IsResourceExhausted(full));
   EXPECT_NE(std::string(full.message()).find("2 generations wait; the limit is 2"), std::string::npos);
   const Request* request = Add(scheduler, MakeRequest());
