@@ -30,7 +30,7 @@ struct RequestLimits {
 // Lower them where clients should hear of overload earlier: waiting requests use up their deadlines.
 struct QueueLimits {
   uint32_t max_requests = 256;
-  uint64_t max_tokens = uint64_t{8} << 20;  // sum of Task::cost
+  uint64_t max_tokens = uint64_t{8} << 20;  // sum of Request::cost
 };
 
 // Set these to serve others than this machine.

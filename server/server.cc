@@ -19,9 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "server/address.h"
-#include "server/calls/calls.h"
-#include "server/calls/generator.h"
-#include "server/calls/predictor.h"
+#include "server/calls/handler.h"
 #include "server/models/repository.h"
 #include "server/observe/http.h"
 #include "server/observe/log.h"
@@ -89,20 +87,16 @@ struct Server::Parts {
         queue(options.queue, options.clock),
         repository(options.model_repository, metrics,
                    {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples}),
-        calls(repository, queue, metrics),
-        predictor(options, calls),
-        generator(options, calls),
+        handler(options, repository, queue),
         service(rpcs) {}
 
   const ServerOptions options;
   Metrics metrics;
   std::unique_ptr<Backend> backend;
-  TaskQueue queue;
+  RequestQueue queue;
   Repository repository;
-  Calls calls;
-  Predictor predictor;
-  Generator generator;
-  RpcContext rpcs{options, calls, predictor, generator, repository, metrics};
+  RequestHandler handler;
+  RpcContext rpcs{options, handler, repository, metrics};
   InferenceServiceImpl service;
   int port = 0;
   std::unique_ptr<grpc::Server> grpc;
@@ -119,7 +113,7 @@ struct Server::Parts {
   // After every change in the repository, on the thread that made it.
   void UpdateHealth() {
     const absl::MutexLock lock(&health_mutex);
-    if (calls.draining()) return;
+    if (handler.draining()) return;
     if (repository.settled()) settled = true;
     if (device_lost) {
       ready = false;
@@ -147,11 +141,11 @@ struct Server::Parts {
   }
 
   bool Healthz(std::string* json) {
-    const char* status = device_lost        ? "device lost"
-                         : calls.draining() ? "draining"
-                         : !settled         ? "loading"
-                         : ready            ? "ready"
-                                            : "no model";
+    const char* status = device_lost          ? "device lost"
+                         : handler.draining() ? "draining"
+                         : !settled           ? "loading"
+                         : ready              ? "ready"
+                                              : "no model";
     absl::StrAppend(json, "{\"status\":\"", status, "\",\"models\":[");
     const char* comma = "";
     for (const ModelStatus& model : repository.List()) {
@@ -160,7 +154,7 @@ struct Server::Parts {
       comma = ",";
     }
     absl::StrAppend(json, "]}\n");
-    return ready && !device_lost && !calls.draining();
+    return ready && !device_lost && !handler.draining();
   }
 };
 
@@ -256,17 +250,17 @@ bool Server::WaitUntilLoaded(std::chrono::milliseconds timeout) {
 
 void Server::Drain(std::chrono::milliseconds timeout) {
   if (std::exchange(parts_->drained, true)) return;
-  Log(LogLevel::kInfo, "draining", {{"in_flight", parts_->calls.in_flight()}});
+  Log(LogLevel::kInfo, "draining", {{"in_flight", parts_->handler.in_flight()}});
   parts_->grpc->GetHealthCheckService()->Shutdown();
   parts_->repository.SetDraining();
-  parts_->calls.Drain();
+  parts_->handler.Drain();
   parts_->rpcs.open.DrainStreams();
-  auto busy = [this] { return parts_->calls.in_flight() > 0 || parts_->rpcs.open.streams() > 0; };
+  auto busy = [this] { return parts_->handler.in_flight() > 0 || parts_->rpcs.open.streams() > 0; };
   auto sending = [this] { return parts_->rpcs.open.calls() > 0; };
   const std::function<Time()>& now = parts_->options.clock;
   const Time end = now() + timeout;
   while ((busy() || sending()) && now() < end) std::this_thread::sleep_for(kPoll);
-  const int64_t cancelled = parts_->calls.in_flight();
+  const int64_t cancelled = parts_->handler.in_flight();
   parts_->queue.CancelAll();
   const Time stopped = now() + kStopWork;
   while (busy() && now() < stopped) std::this_thread::sleep_for(kPoll);

@@ -4,8 +4,15 @@
 #define EDGEWISE_TEXT_FIELD_ERROR_H_
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+
+// Returns FieldError(field, <the other arguments in one string>) from the enclosing function where `wrong` holds.
+#define REFUSE_IF(wrong, field, ...) \
+  if (wrong) return ::edgewise::FieldError(field, absl::StrCat(__VA_ARGS__))
 
 namespace edgewise {
 
@@ -19,6 +26,11 @@ std::string FieldOf(const absl::Status& status);
 // The same error one level up: "<parent>." goes in front of the field and of the message. A status without a field gets
 // "<parent>: " in front of its message and stays without one. OK stays OK.
 absl::Status Within(const std::string& parent, const absl::Status& status);
+template <typename Value>
+absl::StatusOr<Value> Within(const std::string& parent, absl::StatusOr<Value> value) {
+  if (value.ok()) return value;
+  return Within(parent, value.status());
+}
 
 // `text` in quotes and escaped, for messages. Shows at most 64 characters, then the number of bytes.
 std::string Quoted(const std::string& text);

@@ -25,7 +25,7 @@ FLOORS = {
                 "kernels/backend.cc"],
     "model": ["model/checkpoint/json_object", "model/checkpoint/config.h", "model/input/", "model/kinds/",
               "model/checkpoint/", "model/model.", "model/forward/", "model/reserve", "model/load"],
-    "server": ["server/options", "server/status_details", "server/address", "server/task", "server/observe/",
+    "server": ["server/options", "server/status_details", "server/address", "server/request", "server/observe/",
                "server/models/", "server/validate/", "server/schedule/", "server/calls/", "server/rpc/",
                "server/server.", "server/main"],
 }

@@ -109,44 +109,74 @@ void FillGraph(const Graph& graph, v1::Graph& message) {
   }
 }
 
+void FillTokens(const ModelConfig& config, const InputResult& result, const OutputSelection& outputs,
+                v1::Prediction& prediction) {
+  for (int32_t row = 0; row < result.rows; ++row) {
+    v1::TokenPrediction* token = prediction.add_tokens();
+    if (result.label_id[static_cast<size_t>(row)] < 0) {
+      token->set_pad(true);
+    } else {
+      FillRow(config, result, row, outputs.logits, *token);
+    }
+  }
+}
+
+void FillSamples(const ModelConfig& config, const InputResult& result, const OutputSelection& outputs,
+                 v1::Prediction& prediction) {
+  for (const SampleResult& sample : result.sample_results) {
+    v1::SampleOutput* output = prediction.add_sample_outputs();
+    auto* numbers = config.task == ModelTask::kRegression ? output->mutable_values() : output->mutable_probabilities();
+    numbers->Add(sample.probabilities.begin(), sample.probabilities.end());
+    output->mutable_token_probabilities()->Add(sample.token_probabilities.begin(), sample.token_probabilities.end());
+    if (outputs.logits) output->mutable_logits()->Add(sample.logits.begin(), sample.logits.end());
+    output->set_edges(sample.edges);
+  }
+}
+
+void FillScores(const InputResult& result, v1::Prediction& prediction) {
+  prediction.set_log_likelihood(result.log_likelihood);
+  prediction.set_perplexity(result.perplexity);
+  prediction.set_scored_tokens(static_cast<uint32_t>(result.sample_results.front().token_probabilities.size()));
+}
+
+// Where an answer comes from. PredictResponse and GenerateResponse name these alike.
+template <typename Message>
+void FillOrigin(const Request& request, Message& message) {
+  message.set_model(request.model->name);
+  message.set_version(request.model->version);
+  message.set_seed(request.seed);
+  message.set_device(request.model->model->backend().device());
+  message.set_request_id(request.id);
+}
+
 }  // namespace
+
+void FillResponse(Request& request, v1::PredictResponse& response) {
+  FillOrigin(request, response);
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
+    const InputResult& result = request.results[i];
+    FillPrediction(request.model->model->config(), request.inputs[i], result, request.outputs,
+                   *response.add_predictions());
+    request.edges += result.edges;
+    request.pairs += static_cast<double>(result.pairs);
+  }
+}
 
 void FillPrediction(const ModelConfig& config, const ModelInput& input, const InputResult& result,
                     const OutputSelection& outputs, v1::Prediction& prediction) {
   if (config.task == ModelTask::kTokenClassification) {
-    for (int32_t row = 0; row < result.rows; ++row) {
-      v1::TokenPrediction* token = prediction.add_tokens();
-      if (result.label_id[static_cast<size_t>(row)] < 0) {
-        token->set_pad(true);
-      } else {
-        FillRow(config, result, row, outputs.logits, *token);
-      }
-    }
+    FillTokens(config, result, outputs, prediction);
   } else if (config.task == ModelTask::kRegression) {
     AddRow(result.probabilities, 0, result.labels, prediction.mutable_values());
     AddRow(result.stddev, 0, result.labels, prediction.mutable_stddev());
   } else {
     FillRow(config, result, 0, outputs.logits, prediction);
-    if (outputs.top_k > 0) FillTop(config, result, outputs.top_k, prediction);
   }
-  if (config.task == ModelTask::kCausalLm) {
-    prediction.set_log_likelihood(result.log_likelihood);
-    prediction.set_perplexity(result.perplexity);
-    prediction.set_scored_tokens(static_cast<uint32_t>(result.sample_results.front().token_probabilities.size()));
-  }
+  if (outputs.top_k > 0) FillTop(config, result, outputs.top_k, prediction);
+  if (config.task == ModelTask::kCausalLm) FillScores(result, prediction);
   prediction.set_samples(result.samples);
   FillEdges(input, result, outputs, *prediction.mutable_edges());
-  if (outputs.each_sample) {
-    for (const SampleResult& sample : result.sample_results) {
-      v1::SampleOutput* output = prediction.add_sample_outputs();
-      auto* numbers =
-          config.task == ModelTask::kRegression ? output->mutable_values() : output->mutable_probabilities();
-      numbers->Add(sample.probabilities.begin(), sample.probabilities.end());
-      output->mutable_token_probabilities()->Add(sample.token_probabilities.begin(), sample.token_probabilities.end());
-      if (outputs.logits) output->mutable_logits()->Add(sample.logits.begin(), sample.logits.end());
-      output->set_edges(sample.edges);
-    }
-  }
+  if (outputs.each_sample) FillSamples(config, result, outputs, prediction);
   if (outputs.graph && result.graph) FillGraph(*result.graph, *prediction.mutable_graph());
   uint32_t truncated = 0;
   for (const ModelSequence& sequence : input.sequences) truncated += sequence.truncated_tokens;
@@ -160,6 +190,23 @@ void FillRowEdges(const RowEdges& row, v1::EdgeReport& report) {
   report.set_budget(row.budget);
   report.set_capped(row.capped);
   report.set_max_sample_edges(row.max_sample_edges);
+}
+
+void FillToken(const Request& request, const GeneratedToken& token, FinishReason finish,
+               v1::GenerateResponse& message) {
+  const GenerationWork& work = *request.generation;
+  const bool last = finish != FinishReason::kNone;
+  message.set_token_id(token.token_id);
+  message.set_text(token.text);
+  message.set_log_probability(token.log_probability);
+  FillRowEdges(token.edges, *message.mutable_edges());
+  if (last || work.sent == 1) FillOrigin(request, message);
+  if (!last) return;
+  message.set_done(true);
+  message.set_finish_reason(finish == FinishReason::kStop ? "stop" : "length");
+  message.set_prompt_tokens(static_cast<uint32_t>(request.tokens));
+  message.set_generated_tokens(work.sent);
+  message.set_truncated_tokens(work.truncated_tokens);
 }
 
 void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& info) {

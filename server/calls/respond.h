@@ -8,19 +8,24 @@
 #include "model/forward/result.h"
 #include "model/input/input.h"
 #include "server/models/repository.h"
-#include "server/validate/answer_size.h"
+#include "server/request.h"
 
 namespace edgewise::server {
+
+// The answer to a computed request, without the timing. Sums the edges and pairs of its inputs up.
+void FillResponse(Request& request, v1::PredictResponse& response);
+// The message of the latest token, without the timing.
+void FillToken(const Request& request, const GeneratedToken& token, FinishReason finish, v1::GenerateResponse& message);
 
 // One input's prediction. `result.status` is OK.
 void FillPrediction(const ModelConfig& config, const ModelInput& input, const InputResult& result,
                     const OutputSelection& outputs, v1::Prediction& prediction);
 
-// `vocabulary`: whether the labels of a language model include its tokens.
-void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& info);
-
 // `row`: the row that predicted a generated token.
 void FillRowEdges(const RowEdges& row, v1::EdgeReport& report);
+
+// `vocabulary`: whether the labels of a language model include its tokens.
+void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& info);
 
 }  // namespace edgewise::server
 

@@ -13,8 +13,8 @@
 #include "absl/strings/str_replace.h"
 #include "model/load.h"
 #include "server/observe/log.h"
+#include "server/request.h"
 #include "server/status_details.h"
-#include "server/task.h"
 #include "text/did_you_mean.h"
 #include "text/field_error.h"
 
@@ -106,13 +106,11 @@ std::string Named(const std::string& name, int64_t version) {
 
 // A model's name and a version as a request gives them.
 absl::Status CheckNames(const std::string& name, int64_t version) {
-  if (name.empty()) return FieldError("model", "is empty; give the name of a model (ListModels lists them)");
-  if (!IsModelName(name)) {
-    return FieldError("model", absl::StrCat("is ", Quoted(name),
-                                            "; allowed are 1 to 64 of a-z 0-9 _ . -, the first a letter or digit"));
-  }
-  if (version >= 0) return absl::OkStatus();
-  return FieldError("version", absl::StrCat("is ", version, "; allowed are 0 (the latest) and more"));
+  REFUSE_IF(name.empty(), "model", "is empty; give the name of a model (ListModels lists them)");
+  REFUSE_IF(!IsModelName(name), "model", "is ", Quoted(name),
+            "; allowed are 1 to 64 of a-z 0-9 _ . -, the first a letter or digit");
+  REFUSE_IF(version < 0, "version", "is ", version, "; allowed are 0 (the latest) and more");
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -220,7 +218,7 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
   {
     const absl::MutexLock lock(&mutex_);
     const MetricsEvent event = metrics.Event();
-    metrics.CountLoad(model.ok(), seconds);
+    metrics.CountLoad(event, model.ok(), seconds);
     const auto versions = models_.find(job.name);
     if (versions == models_.end() || !versions->second.count(job.version)) return;  // removed meanwhile
     Entry& entry = versions->second[job.version];
@@ -228,7 +226,7 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
       auto loaded = std::make_shared<LoadedModel>();
       loaded->name = job.name;
       loaded->version = job.version;
-      loaded->metrics = metrics.Loaded(**model);
+      loaded->metrics = metrics.Loaded(event, **model);
       loaded->model = *std::move(model);
       previous = std::exchange(entry.loaded, std::move(loaded));
       entry.state = ModelState::kReady;
@@ -243,7 +241,6 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
         entry.state = ModelState::kFailed;
       }
     }
-    metrics.SetReady(entry.loaded != nullptr);
   }
   if (error.empty()) {
     Log(LogLevel::kInfo, "model loaded", {{"model", job.name}, {"version", job.version}, {"seconds", seconds}});
@@ -263,6 +260,22 @@ absl::Status Repository::UnknownModel(const std::string& name) const {
   return absl::NotFoundError(absl::StrCat("model \"", name, "\" is not in the repository", hint));
 }
 
+// Why a version that the repository has does not serve.
+absl::Status Repository::NotServing(const std::string& name, int64_t version, const Entry& entry) {
+  if (entry.state != ModelState::kLoading) {
+    return absl::FailedPreconditionError(absl::StrCat(Named(name, version), " failed to load: ", entry.error));
+  }
+  absl::Status loading = absl::UnavailableError(absl::StrCat(Named(name, version), " is loading"));
+  SetRetryDelay(loading, 1.0);
+  return loading;
+}
+
+absl::Status Repository::UnknownVersion(const std::string& name, int64_t version, const Versions& versions) {
+  auto show = [](std::string* text, const auto& known) { absl::StrAppend(text, known.first); };
+  return absl::NotFoundError(
+      absl::StrCat(Named(name, version), " is not in the repository; it has ", absl::StrJoin(versions, ", ", show)));
+}
+
 Resolved Repository::Resolve(const std::string& name, int64_t version) const {
   const absl::Status checked = CheckNames(name, version);
   const absl::MutexLock lock(&mutex_);
@@ -270,22 +283,10 @@ Resolved Repository::Resolve(const std::string& name, int64_t version) const {
   if (model == models_.end()) return {checked.ok() ? UnknownModel(name) : checked, nullptr, &metrics_.other()};
   const Versions& versions = model->second;
   const auto found = version > 0 ? versions.find(version) : Latest(versions);
-  if (found == versions.end()) {
-    auto show = [](std::string* text, const auto& known) { absl::StrAppend(text, known.first); };
-    return {absl::NotFoundError(absl::StrCat(Named(name, version), " is not in the repository; it has ",
-                                             absl::StrJoin(versions, ", ", show))),
-            nullptr, &metrics_.other()};
-  }
+  if (found == versions.end()) return {UnknownVersion(name, version, versions), nullptr, &metrics_.other()};
   const Entry& entry = found->second;
-  if (!checked.ok()) return {checked, nullptr, entry.metrics};
-  if (entry.loaded) return {absl::OkStatus(), entry.loaded, entry.metrics};
-  if (entry.state == ModelState::kLoading) {
-    absl::Status loading = absl::UnavailableError(absl::StrCat(Named(name, found->first), " is loading"));
-    SetRetryDelay(loading, 1.0);
-    return {loading, nullptr, entry.metrics};
-  }
-  return {absl::FailedPreconditionError(absl::StrCat(Named(name, found->first), " failed to load: ", entry.error)),
-          nullptr, entry.metrics};
+  if (checked.ok() && entry.loaded) return {absl::OkStatus(), entry.loaded, entry.metrics};
+  return {checked.ok() ? NotServing(name, found->first, entry) : checked, nullptr, entry.metrics};
 }
 
 // The highest version that is ready; else the highest that loads; else the highest, whose error is the answer.

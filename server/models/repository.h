@@ -102,6 +102,9 @@ class Repository {
   absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend) const;
   // NOT_FOUND, with the names of known models.
   absl::Status UnknownModel(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // NOT_FOUND, with the versions that there are.
+  static absl::Status UnknownVersion(const std::string& name, int64_t version, const Versions& versions);
+  static absl::Status NotServing(const std::string& name, int64_t version, const Entry& entry);
   static Versions::const_iterator Latest(const Versions& versions);  // `versions` is not empty
 
   const std::string root_;

@@ -78,17 +78,17 @@ bool StopLog() {
   return done.wait_for(kLastLines) == std::future_status::ready;
 }
 
-void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields) {
+void Log(LogLevel level, std::string_view event, const std::vector<LogField>& fields) {
   spdlog::logger* logger = g_logger;
   if (!logger || !logger->should_log(SpdlogLevel(level))) return;
   logger->log(SpdlogLevel(level), spdlog::string_view_t(LogBody(event, fields)));
 }
 
-std::string LogBody(std::string_view event, std::initializer_list<LogField> fields) {
+std::string LogBody(std::string_view event, const std::vector<LogField>& fields) {
   std::string line = "\"event\":" + JsonString(event);
   for (const LogField& field : fields) {
     line += ",\"" + std::string(field.key) + "\":";
-    if (const auto* text = std::get_if<std::string>(&field.value)) line += JsonString(*text);
+    if (const auto* text = std::get_if<std::string_view>(&field.value)) line += JsonString(*text);
     if (const auto* number = std::get_if<int64_t>(&field.value)) line += std::to_string(*number);
     if (const auto* number = std::get_if<uint64_t>(&field.value)) line += std::to_string(*number);
     if (const auto* number = std::get_if<double>(&field.value)) line += JsonNumber(*number);

@@ -5,11 +5,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <initializer_list>
 #include <map>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 namespace edgewise::server {
 
@@ -18,10 +18,11 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 // Parses debug, info, warning, error or off. False: any other name.
 bool ParseLogLevel(const std::string& name, LogLevel& level);
 
+// Refers to the key and to a string; both must outlive it.
 struct LogField {
-  LogField(const char* key, std::string_view value) : key(key), value(std::string(value)) {}
-  LogField(const char* key, const std::string& value) : key(key), value(value) {}
-  LogField(const char* key, const char* value) : key(key), value(std::string(value)) {}
+  LogField(const char* key, std::string_view value) : key(key), value(value) {}
+  LogField(const char* key, const std::string& value) : key(key), value(std::string_view(value)) {}
+  LogField(const char* key, const char* value) : key(key), value(std::string_view(value)) {}
   LogField(const char* key, int value) : key(key), value(static_cast<int64_t>(value)) {}
   LogField(const char* key, int64_t value) : key(key), value(value) {}
   LogField(const char* key, uint32_t value) : key(key), value(static_cast<int64_t>(value)) {}
@@ -29,7 +30,7 @@ struct LogField {
   LogField(const char* key, double value) : key(key), value(value) {}
 
   const char* key;
-  std::variant<std::string, int64_t, uint64_t, double> value;
+  std::variant<std::string_view, int64_t, uint64_t, double> value;
 };
 
 // Nothing is written before StartLog. StopLog writes the lines that are left; false: stderr blocked for a second and
@@ -37,10 +38,10 @@ struct LogField {
 void StartLog(LogLevel least);
 bool StopLog();
 
-void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
+void Log(LogLevel level, std::string_view event, const std::vector<LogField>& fields = {});
 
 // The body of the line that Log writes, without braces, time and level.
-std::string LogBody(std::string_view event, std::initializer_list<LogField> fields);
+std::string LogBody(std::string_view event, const std::vector<LogField>& fields);
 
 // A JSON string with its quotes, cut at `max_bytes`. All but printable ASCII is escaped.
 std::string JsonString(std::string_view text, size_t max_bytes = 256);

@@ -24,6 +24,16 @@ using Histograms = prometheus::Family<prometheus::Histogram>;
 using Labels = prometheus::Labels;
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
+// The status codes that a request can end with; others count as INTERNAL.
+inline constexpr std::array<absl::StatusCode, 10> kCodes = {
+    absl::StatusCode::kOk,           absl::StatusCode::kCancelled,          absl::StatusCode::kInvalidArgument,
+    absl::StatusCode::kNotFound,     absl::StatusCode::kDeadlineExceeded,   absl::StatusCode::kResourceExhausted,
+    absl::StatusCode::kInternal,     absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnavailable,
+    absl::StatusCode::kUnimplemented};
+size_t CodeIndex(absl::StatusCode code);  // in kCodes
+
+inline constexpr size_t kRpcs = 5;  // enum Rpc
+
 struct MetricFamilies {
   MetricFamilies();
 
@@ -37,6 +47,7 @@ struct MetricFamilies {
   Gauges& model_load_duration;
   Gauges& memory;
   Counters& rpc_requests;
+  std::array<std::array<prometheus::Counter*, kCodes.size()>, kRpcs> rpcs{};  // the series of rpc_requests
 
   Counters& requests;
   Counters& items;
@@ -89,14 +100,6 @@ inline const Buckets kDurationBuckets = {0.0001, 0.00025, 0.0005, 0.001, 0.0025,
 inline const Buckets kRatioBuckets = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2,
                                       0.3,   0.4,   0.5,   0.6,  0.7,  0.8,  0.9, 1};
 inline const Buckets kUtilizationBuckets = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.01, 1.05, 1.25, 2};
-
-// The status codes that a request can end with; others count as INTERNAL.
-inline constexpr std::array<absl::StatusCode, 10> kCodes = {
-    absl::StatusCode::kOk,           absl::StatusCode::kCancelled,          absl::StatusCode::kInvalidArgument,
-    absl::StatusCode::kNotFound,     absl::StatusCode::kDeadlineExceeded,   absl::StatusCode::kResourceExhausted,
-    absl::StatusCode::kInternal,     absl::StatusCode::kFailedPrecondition, absl::StatusCode::kUnavailable,
-    absl::StatusCode::kUnimplemented};
-size_t CodeIndex(absl::StatusCode code);  // in kCodes
 
 // Metrics of this process, read from the kernel at every scrape.
 std::vector<prometheus::MetricFamily> ProcessMetrics();

@@ -6,23 +6,21 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "model/kinds/patterns.h"
 #include "server/observe/metric_families.h"
+#include "server/status_details.h"
 
 namespace edgewise::server {
 namespace {
 
 constexpr const char* kReasons[] = {"queue_full", "deadline", "cancelled", "draining",
                                     "invalid",    "budget",   "oom",       "not_ready"};
-constexpr const char* kMethods[] = {"Predict", "PredictStream", "Generate", "ListModels", "GetModel"};
+constexpr const char* kMethods[kRpcs] = {"Predict", "PredictStream", "Generate", "ListModels", "GetModel"};
 
-constexpr const char* kStages[] = {"input", "forward", "output"};
 constexpr const char* kBudgetKinds[] = {"none", "edges", "density"};
-
-thread_local absl::Mutex* recording = nullptr;  // the mutex that this thread shares
 
 // Samples, or tokens of samples, whose most probable label is not the answer's. Values have no labels.
 double Disagreement(const InputResult& result) {
@@ -38,18 +36,12 @@ double Disagreement(const InputResult& result) {
   return total == 0 ? 0.0 : static_cast<double>(differ) / static_cast<double>(total);
 }
 
+// A multiply and an add for the score, as many for the sum.
+double FlopsPerPair(const Model& model) { return 4.0 * model.config().head_dim; }
+
 std::string CodeName(size_t index) { return absl::StatusCodeToString(kCodes[index]); }
 
 }  // namespace
-
-MetricsEvent::MetricsEvent(absl::Mutex& mutex) : mutex_(mutex), outer_(std::exchange(recording, &mutex)) {
-  if (outer_ != &mutex_) mutex_.ReaderLock();
-}
-
-MetricsEvent::~MetricsEvent() {
-  if (outer_ != &mutex_) mutex_.ReaderUnlock();
-  recording = outer_;
-}
 
 struct ModelMetrics::Series {
   Labels labels;
@@ -91,8 +83,7 @@ ModelMetrics::~ModelMetrics() = default;
 
 MetricsEvent ModelMetrics::Event() const { return MetricsEvent(families_.mutex); }
 
-std::unique_ptr<LoadedMetrics> ModelMetrics::Loaded(const Model& model) {
-  const MetricsEvent event(families_.mutex);
+std::unique_ptr<LoadedMetrics> ModelMetrics::Loaded(const MetricsEvent&, const Model& model) {
   const ModelConfig& config = model.config();
   const std::string device = model.backend().device();
   Labels info = series_->labels;
@@ -107,38 +98,29 @@ std::unique_ptr<LoadedMetrics> ModelMetrics::Loaded(const Model& model) {
   series_->info->Set(1.0);
   series_->memory = &families_.memory.Add(With(With(series_->labels, "device", device), "kind", "weights"));
   series_->memory->Set(static_cast<double>(model.parameters()) * sizeof(float));
+  series_->ready->Set(1.0);
   return std::make_unique<LoadedMetrics>(families_, model_, version_, model);
-}
-
-void ModelMetrics::SetReady(bool ready) {
-  const MetricsEvent event(families_.mutex);
-  series_->ready->Set(ready ? 1.0 : 0.0);
 }
 
 void ModelMetrics::Removed() {
   const MetricsEvent event(families_.mutex);
-  SetReady(false);
+  series_->ready->Set(0.0);
   if (series_->memory) series_->memory->Set(0.0);
   if (series_->info) families_.model_info.Remove(series_->info);
   series_->info = nullptr;
 }
 
-void ModelMetrics::CountLoad(bool ok, double seconds) {
-  const MetricsEvent event(families_.mutex);
+void ModelMetrics::CountLoad(const MetricsEvent&, bool ok, double seconds) {
   (ok ? series_->loads_ok : series_->loads_error)->Increment();
   series_->load_duration->Set(seconds);
 }
 
-void ModelMetrics::CountRequest(Rpc rpc, absl::StatusCode code, double seconds) {
-  const MetricsEvent event(families_.mutex);
+void ModelMetrics::CountRequest(const MetricsEvent&, Rpc rpc, const absl::Status& status, double seconds) {
   const bool generates = rpc == Rpc::kGenerate;
-  (generates ? series_->generations : series_->requests)[CodeIndex(code)]->Increment();
+  (generates ? series_->generations : series_->requests)[CodeIndex(status.code())]->Increment();
   (generates ? series_->generation_duration : series_->request_duration)->Observe(seconds);
-}
-
-void ModelMetrics::CountRejection(Rejection reason) {
-  const MetricsEvent event(families_.mutex);
-  series_->rejections[static_cast<size_t>(reason)]->Increment();
+  const std::optional<Rejection> reason = status.ok() ? std::nullopt : RejectionOf(status);
+  if (reason) series_->rejections[static_cast<size_t>(*reason)]->Increment();
 }
 
 struct LoadedMetrics::Series {
@@ -149,10 +131,9 @@ struct LoadedMetrics::Series {
   prometheus::Counter *items, *executions, *cancelled_compute, *tokens, *capped, *flops_executed, *flops_dense,
       *generated_tokens, *prompt_tokens;
   prometheus::Histogram *batch_items, *batch_tokens, *input_length, *density, *edges, *isolated, *utilization, *samples,
-      *disagreement, *first_token, *token;
+      *disagreement, *first_token, *token, *input_stage, *forward_stage, *output_stage;
   prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *generations_running;
   std::array<prometheus::Histogram*, kPriorityLevels> queue{};
-  std::array<prometheus::Histogram*, std::size(kStages)> stages{};
   std::array<prometheus::Counter*, std::size(kBudgetKinds)> budgets{};
   std::vector<Layer> layers;  // [num_hidden_layers]
   Layer generated{};          // rows of generated tokens, all layers together; null: the model generates nothing
@@ -161,7 +142,6 @@ struct LoadedMetrics::Series {
 LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version,
                              const Model& loaded)
     : mutex_(families.mutex), series_(std::make_unique<Series>()) {
-  const MetricsEvent event(mutex_);
   Series& s = *series_;
   const std::string device = loaded.backend().device();
   const Labels base = {{"model", model}, {"version", version}};
@@ -193,9 +173,9 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   for (uint32_t level = 1; level <= kPriorityLevels; ++level) {
     s.queue[level - 1] = &families.queue_duration.Add(With(base, "priority", std::to_string(level)), kDurationBuckets);
   }
-  for (size_t i = 0; i < std::size(kStages); ++i) {
-    s.stages[i] = &families.stage_duration.Add(With(base, "stage", kStages[i]), kDurationBuckets);
-  }
+  s.input_stage = &families.stage_duration.Add(With(base, "stage", "input"), kDurationBuckets);
+  s.forward_stage = &families.stage_duration.Add(With(base, "stage", "forward"), kDurationBuckets);
+  s.output_stage = &families.stage_duration.Add(With(base, "stage", "output"), kDurationBuckets);
   for (size_t i = 0; i < std::size(kBudgetKinds); ++i) {
     s.budgets[i] = &families.budget_requests.Add(With(base, "kind", kBudgetKinds[i]));
   }
@@ -212,113 +192,95 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
 
 LoadedMetrics::~LoadedMetrics() = default;
 
-void LoadedMetrics::CountBudget(BudgetKind kind) {
+void LoadedMetrics::CountValid(Request& request, double seconds) {
   const MetricsEvent event(mutex_);
-  series_->budgets[static_cast<size_t>(kind)]->Increment();
+  series_->budgets[static_cast<size_t>(request.budget)]->Increment();
+  series_->input_stage->Observe(seconds);
+  request.gauges = {Hold(series_->in_flight), Hold(series_->queue_requests),
+                    Hold(series_->queue_tokens, static_cast<double>(request.tokens)), nullptr};
 }
 
-void LoadedMetrics::ObserveStage(Stage stage, double seconds) {
+void LoadedMetrics::CountStart(Request& request) {
   const MetricsEvent event(mutex_);
-  series_->stages[static_cast<size_t>(stage)]->Observe(seconds);
+  request.gauges.queued.reset();
+  request.gauges.queued_tokens.reset();
+  if (request.generation) {
+    request.gauges.generating = Hold(series_->generations_running);
+    return;
+  }
+  series_->executions->Increment();
+  series_->batch_items->Observe(request.batch_inputs);
+  series_->batch_tokens->Observe(static_cast<double>(request.batch_tokens));
 }
 
-void LoadedMetrics::ObserveQueue(uint32_t priority, double seconds) {
-  const MetricsEvent event(mutex_);
-  series_->queue[std::clamp(priority, 1u, kPriorityLevels) - 1]->Observe(seconds);
-}
-
-void LoadedMetrics::ObserveInput(const Model& model, const ModelInput& input, const InputResult& result) {
+void LoadedMetrics::CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds) {
   const MetricsEvent event(mutex_);
   Series& s = *series_;
-  const ModelConfig& config = model.config();
-  uint64_t valid = 0, pairs_per_layer = 0;
-  for (const ModelSequence& sequence : input.sequences) {
-    valid += static_cast<uint64_t>(sequence.valid());
-    pairs_per_layer += PairsOf(config, {&sequence, 0}) * static_cast<uint64_t>(config.num_attention_heads);
-  }
-  const double queries = static_cast<double>(valid) * config.num_attention_heads * config.num_hidden_layers;
-  uint64_t edges = 0;
-  std::vector<uint64_t> layer_edges(s.layers.size()), layer_isolated(s.layers.size());
+  const GenerationWork& work = *request.generation;
+  const double samples = work.options.samples;
+  (work.sent == 0 ? s.first_token : s.token)->Observe(seconds);
+  s.generated_tokens->Increment();
+  const double edges = std::round(row.edges * samples), pairs = static_cast<double>(row.pairs) * samples;
+  s.generated.edges->Increment(edges);
+  s.generated.pairs->Increment(pairs);
+  s.flops_executed->Increment(FlopsPerPair(model) * edges);
+  s.flops_dense->Increment(FlopsPerPair(model) * pairs);
+}
+
+void LoadedMetrics::CountEnd(const MetricsEvent& event, const Model& model, const Request& request, bool answered,
+                             double output_seconds) {
+  Series& s = *series_;
+  s.queue[request.priority - 1]->Observe(request.queue_seconds);
+  s.cancelled_compute->Increment(request.cancelled_seconds);
+  if (!answered) return;
+  s.forward_stage->Observe(request.compute_seconds);
+  if (request.generation) return CountGeneration(request);
+  s.output_stage->Observe(output_seconds);
+  for (size_t i = 0; i < request.inputs.size(); ++i) CountInput(event, model, request.inputs[i], request.results[i]);
+}
+
+void LoadedMetrics::CountInput(const MetricsEvent&, const Model& model, const ModelInput& input,
+                               const InputResult& result) {
+  Series& s = *series_;
+  const double layers = static_cast<double>(s.layers.size());
+  const double pairs = static_cast<double>(result.pairs) * result.samples;
   for (const SampleResult& sample : result.sample_results) {
-    edges += sample.edges;
-    for (size_t l = 0; l < sample.layers.size(); ++l) {
+    for (size_t l = 0; l < sample.layers.size(); ++l) {  // those of a pair's second sequence follow
+      uint64_t edges = 0, isolated = 0;
       for (const HeadCounts& head : sample.layers[l]) {
-        layer_edges[l % s.layers.size()] += head.edges;
-        layer_isolated[l % s.layers.size()] += head.isolated;
+        edges += head.edges;
+        isolated += head.isolated;
       }
+      s.layers[l % s.layers.size()].edges->Increment(static_cast<double>(edges));
+      s.layers[l % s.layers.size()].isolated->Increment(static_cast<double>(isolated));
     }
+    s.flops_executed->Increment(FlopsPerPair(model) * static_cast<double>(sample.edges));
   }
-  for (size_t l = 0; l < s.layers.size(); ++l) {
-    s.layers[l].edges->Increment(static_cast<double>(layer_edges[l]));
-    s.layers[l].pairs->Increment(static_cast<double>(pairs_per_layer) * result.samples);
-    s.layers[l].isolated->Increment(static_cast<double>(layer_isolated[l]));
-  }
+  for (const Series::Layer& layer : s.layers) layer.pairs->Increment(pairs / layers);
+  s.flops_dense->Increment(FlopsPerPair(model) * pairs);
+  double tokens = 0.0;
+  for (const ModelSequence& sequence : input.sequences) tokens += sequence.valid();
+  const double rows = tokens * layers * model.config().num_attention_heads;
   s.items->Increment();
-  s.tokens->Increment(static_cast<double>(valid));
-  s.input_length->Observe(static_cast<double>(valid));
+  s.tokens->Increment(tokens);
+  s.input_length->Observe(tokens);
   s.density->Observe(result.density);
   s.edges->Observe(result.edges);
-  s.isolated->Observe(queries > 0.0 ? result.isolated_queries / queries : 0.0);
+  s.isolated->Observe(rows > 0.0 ? result.isolated_queries / rows : 0.0);
   if (input.max_edges != kNoCap) {
     s.utilization->Observe(static_cast<double>(result.max_sample_edges) / static_cast<double>(input.max_edges));
   }
   if (result.capped) s.capped->Increment();
   s.samples->Observe(result.samples);
   s.disagreement->Observe(Disagreement(result));
-  const double flops_per_pair = 4.0 * config.head_dim;  // a multiply and an add for the score, as many for the sum
-  s.flops_executed->Increment(flops_per_pair * static_cast<double>(edges));
-  s.flops_dense->Increment(flops_per_pair * static_cast<double>(result.pairs) * result.samples);
 }
 
-void LoadedMetrics::ObserveToken(const Model& model, const RowEdges& row, uint32_t samples, bool first,
-                                 double seconds) {
-  const MetricsEvent event(mutex_);
-  Series& s = *series_;
-  (first ? s.first_token : s.token)->Observe(seconds);
-  s.generated_tokens->Increment();
-  const double edges = std::round(row.edges * samples), pairs = static_cast<double>(row.pairs) * samples;
-  const double flops_per_pair = 4.0 * model.config().head_dim;
-  s.generated.edges->Increment(edges);
-  s.generated.pairs->Increment(pairs);
-  s.flops_executed->Increment(flops_per_pair * edges);
-  s.flops_dense->Increment(flops_per_pair * pairs);
-}
-
-void LoadedMetrics::ObserveGeneration(uint64_t prompt_tokens, uint32_t samples, double utilization, bool capped) {
-  const MetricsEvent event(mutex_);
-  series_->prompt_tokens->Increment(static_cast<double>(prompt_tokens));
-  series_->samples->Observe(samples);
-  if (utilization >= 0.0) series_->utilization->Observe(utilization);
-  if (capped) series_->capped->Increment();
-}
-
-GaugeHold LoadedMetrics::HoldInFlight() { return Hold({{series_->in_flight, 1.0}}); }
-
-GaugeHold LoadedMetrics::HoldQueued(uint64_t tokens) {
-  return Hold({{series_->queue_requests, 1.0}, {series_->queue_tokens, static_cast<double>(tokens)}});
-}
-
-GaugeHold LoadedMetrics::HoldGeneration() { return Hold({{series_->generations_running, 1.0}}); }
-
-GaugeHold LoadedMetrics::Hold(std::vector<std::pair<prometheus::Gauge*, double>> amounts) {
-  const auto add = [amounts = std::move(amounts), &mutex = mutex_](double sign) {
-    const MetricsEvent event(mutex);
-    for (const auto& [gauge, amount] : amounts) gauge->Increment(sign * amount);
-  };
-  add(1.0);
-  return GaugeHold(nullptr, [add](std::nullptr_t) { add(-1.0); });
-}
-
-void LoadedMetrics::ObserveBatch(uint32_t inputs, uint64_t tokens) {
-  const MetricsEvent event(mutex_);
-  series_->executions->Increment();
-  series_->batch_items->Observe(inputs);
-  series_->batch_tokens->Observe(static_cast<double>(tokens));
-}
-
-void LoadedMetrics::AddCancelledCompute(double seconds) {
-  const MetricsEvent event(mutex_);
-  series_->cancelled_compute->Increment(seconds);
+void LoadedMetrics::CountGeneration(const Request& request) {
+  const GenerationWork& work = *request.generation;
+  series_->prompt_tokens->Increment(static_cast<double>(request.tokens));
+  series_->samples->Observe(work.options.samples);
+  if (work.utilization >= 0.0) series_->utilization->Observe(work.utilization);
+  if (work.capped) series_->capped->Increment();
 }
 
 Metrics::Metrics() : families_(std::make_unique<MetricFamilies>()) {
@@ -331,7 +293,10 @@ Metrics::Metrics() : families_(std::make_unique<MetricFamilies>()) {
       .Set(1.0);
   other_ = std::make_unique<ModelMetrics>(*families_, "_other", "_other");
   for (size_t method = 0; method < std::size(kMethods); ++method) {
-    for (absl::StatusCode code : kCodes) CountRpc(static_cast<Rpc>(method), code, 0);
+    for (size_t code = 0; code < kCodes.size(); ++code) {
+      families_->rpcs[method][code] = &families_->rpc_requests.Add(
+          {{"service", "edgewise.v1.InferenceService"}, {"method", kMethods[method]}, {"code", CodeName(code)}});
+    }
   }
 }
 
@@ -344,13 +309,9 @@ ModelMetrics& Metrics::ForModel(const std::string& model, int64_t version) {
   return *metrics;
 }
 
-void Metrics::CountRpc(Rpc rpc, absl::StatusCode code, int calls) {
+void Metrics::CountRpc(Rpc rpc, absl::StatusCode code) {
   const MetricsEvent event(families_->mutex);
-  families_->rpc_requests
-      .Add({{"service", "edgewise.v1.InferenceService"},
-            {"method", kMethods[static_cast<size_t>(rpc)]},
-            {"code", CodeName(CodeIndex(code))}})
-      .Increment(calls);
+  families_->rpcs[static_cast<size_t>(rpc)][CodeIndex(code)]->Increment();
 }
 
 std::string Metrics::Render() const {

@@ -17,34 +17,21 @@
 #include "model/forward/result.h"
 #include "model/input/input.h"
 #include "model/model.h"
-#include "server/status_details.h"
-#include "server/task.h"
-
-namespace prometheus {
-class Gauge;
-}
+#include "server/request.h"
 
 namespace edgewise::server {
 
-enum class Stage { kInput, kForward, kOutput };
-enum class BudgetKind { kNone, kEdges, kDensity };
-enum class Rpc { kPredict, kPredictStream, kGenerate, kListModels, kGetModel };
-
 struct MetricFamilies;
 
-// Makes the records of its thread one event while it lives. Recording threads share the mutex; a scrape holds it alone.
-// Every recording call is an event of its own, or part of the event around it. Inside an event take no lock that others
-// hold while they record, and call no client.
+// Makes the records of its scope one event. Recording threads share the mutex; a scrape holds it alone. A method that
+// takes an event records as part of it; others are events of their own. One event at a time on a thread. Inside an
+// event take no lock that others hold while they record, and call no client.
 class MetricsEvent {
  public:
-  explicit MetricsEvent(absl::Mutex& mutex);
-  ~MetricsEvent();
-  MetricsEvent(const MetricsEvent&) = delete;
-  MetricsEvent& operator=(const MetricsEvent&) = delete;
+  explicit MetricsEvent(absl::Mutex& mutex) : lock_(&mutex) {}
 
  private:
-  absl::Mutex& mutex_;
-  absl::Mutex* const outer_;  // of the event around this one
+  absl::ReaderMutexLock lock_;
 };
 
 // The series of one loaded version. Every load makes a new object; the numbers continue.
@@ -53,25 +40,20 @@ class LoadedMetrics {
   LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version, const Model& loaded);
   ~LoadedMetrics();
 
-  MetricsEvent Event() const { return MetricsEvent(mutex_); }
-  void CountBudget(BudgetKind kind);
-  void ObserveStage(Stage stage, double seconds);
-  void ObserveQueue(uint32_t priority, double seconds);
-  void ObserveInput(const Model& model, const ModelInput& input, const InputResult& result);
-  // A generated token: its row, and the time since the last token (`first`: since the arrival of the call).
-  void ObserveToken(const Model& model, const RowEdges& row, uint32_t samples, bool first, double seconds);
-  // A generation that ended OK. utilization: edges of its most expensive row over the budget; < 0: no budget.
-  void ObserveGeneration(uint64_t prompt_tokens, uint32_t samples, double utilization, bool capped);
-  // Each counts one request in its gauges while the hold lives, which may outlive this but not Metrics.
-  GaugeHold HoldInFlight();
-  GaugeHold HoldQueued(uint64_t tokens);
-  GaugeHold HoldGeneration();
-  void ObserveBatch(uint32_t inputs, uint64_t tokens);
-  void AddCancelledCompute(double seconds);
+  // A valid request, checked in `seconds`: counts it as in flight and as waiting.
+  void CountValid(Request& request, double seconds);
+  // It leaves the queue to be computed.
+  void CountStart(Request& request);
+  // A generated token: its row, and the time since the last token (since the arrival for the first one).
+  void CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds);
+  // A request that waited ends. `answered`: with OK, after `output_seconds` for the answer.
+  void CountEnd(const MetricsEvent& event, const Model& model, const Request& request, bool answered,
+                double output_seconds);
+  void CountInput(const MetricsEvent& event, const Model& model, const ModelInput& input, const InputResult& result);
 
  private:
   struct Series;
-  GaugeHold Hold(std::vector<std::pair<prometheus::Gauge*, double>> amounts);
+  void CountGeneration(const Request& request);
   absl::Mutex& mutex_;
   std::unique_ptr<Series> series_;
 };
@@ -83,16 +65,14 @@ class ModelMetrics {
   ~ModelMetrics();
 
   MetricsEvent Event() const;
-  // One thread at a time: the engine.
-  std::unique_ptr<LoadedMetrics> Loaded(const Model& model);
-  void CountLoad(bool ok, double seconds);
-  void SetReady(bool ready);
+  // One thread at a time: the engine. The version is ready from now on.
+  std::unique_ptr<LoadedMetrics> Loaded(const MetricsEvent& event, const Model& model);
+  void CountLoad(const MetricsEvent& event, bool ok, double seconds);
   // The version left the repository: not ready, no memory, no model_info. A later load brings these back.
   void Removed();
 
   // Once for every request. `rpc`: kPredict, for streams too, or kGenerate.
-  void CountRequest(Rpc rpc, absl::StatusCode code, double seconds);
-  void CountRejection(Rejection reason);
+  void CountRequest(const MetricsEvent& event, Rpc rpc, const absl::Status& status, double seconds);
 
  private:
   struct Series;
@@ -111,7 +91,7 @@ class Metrics {
   ModelMetrics& ForModel(const std::string& model, int64_t version);
   // The series of requests for unknown models and versions, with the labels `_other`.
   ModelMetrics& other() { return *other_; }
-  void CountRpc(Rpc rpc, absl::StatusCode code, int calls = 1);
+  void CountRpc(Rpc rpc, absl::StatusCode code);
 
   // The exposition text, with process_* metrics.
   std::string Render() const;

@@ -10,8 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/calls/generator.h"
-#include "server/calls/predictor.h"
+#include "server/calls/handler.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/options.h"
@@ -32,7 +31,7 @@ class OpenRpcs {
 
   void AddStream(StreamReactor* stream);
   void RemoveStream(StreamReactor* stream);
-  // Ends each stream once its requests are answered. After Calls::Drain().
+  // Ends each stream once its requests are answered. After RequestHandler::Drain().
   void DrainStreams();
   int64_t streams() const;
 
@@ -45,15 +44,13 @@ class OpenRpcs {
 // All parts must outlive the context and every RPC.
 struct RpcContext {
   const ServerOptions& options;
-  Calls& calls;
-  Predictor& predictor;
-  Generator& generator;
+  RequestHandler& handler;
   const Repository& repository;
   Metrics& metrics;
   OpenRpcs open = {};
 
   // A call that begins during a drain does not count: the drain does not wait for the calls that it refuses.
-  std::shared_ptr<void> HoldCall() { return calls.draining() ? nullptr : open.HoldCall(); }
+  std::shared_ptr<void> HoldCall() { return handler.draining() ? nullptr : open.HoldCall(); }
 };
 
 }  // namespace edgewise::server

@@ -6,10 +6,12 @@
 
 namespace edgewise::server {
 
-GenerateReactor::GenerateReactor(RpcContext& context, grpc::CallbackServerContext* call,
-                                 const v1::GenerateRequest& request)
-    : context_(context), open_(context.HoldCall()) {
-  context_.generator.Generate(request, ToSteady(call->deadline(), context_.calls.now()), cancelled_.get_token(), this);
+void GenerateReactor::Start(const v1::GenerateRequest& message, Time deadline) {
+  context_.handler.Start(message, {.rpc = Rpc::kGenerate,
+                                   .deadline = deadline,
+                                   .stopping = cancelled_.get_token(),
+                                   .reply = [this](const absl::Status& status) { End(status); },
+                                   .stream = this});
 }
 
 void GenerateReactor::Advance() {
@@ -58,13 +60,13 @@ void GenerateReactor::OnWriteDone(bool ok) {
   writing_.reset();
   const bool was_full = unsent_.fetch_sub(1) >= context_.options.unsent_tokens;
   if (!ok) disconnected_ = true;
-  if (was_full || !ok) context_.calls.Wake();
+  if (was_full || !ok) context_.handler.Wake();
   Advance();
 }
 
 void GenerateReactor::OnCancel() {
   cancelled_.request_stop();
-  context_.calls.Wake();
+  context_.handler.Wake();
   mutex_.Lock();
   disconnected_ = true;
   Advance();

@@ -17,7 +17,10 @@ namespace edgewise::server {
 // Holds at most options.unsent_tokens messages; beyond that the generation waits. Deletes itself when the call is over.
 class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateResponse>, private TokenStream {
  public:
-  GenerateReactor(RpcContext& context, grpc::CallbackServerContext* call, const v1::GenerateRequest& request);
+  explicit GenerateReactor(RpcContext& context) : context_(context), open_(context.HoldCall()) {}
+
+  // The answer may come before the return.
+  void Start(const v1::GenerateRequest& message, Time deadline);
 
  private:
   void OnWriteDone(bool ok) override;
@@ -26,7 +29,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateRespon
 
   bool ready() const override { return unsent_.load(std::memory_order_relaxed) < context_.options.unsent_tokens; }
   void Send(std::unique_ptr<v1::GenerateResponse> message) override;
-  void End(const absl::Status& status) override;
+  void End(const absl::Status& status);
 
   // Starts the write or the finish that is due, and releases the lock that guarded the change which made it due. `this`
   // may be deleted by the return unless a callback is running.

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/request.h"
 #include "server/status_details.h"
-#include "server/task.h"
 
 namespace edgewise::server {
 

@@ -17,11 +17,13 @@ class PredictReactor final : public grpc::ServerUnaryReactor {
   explicit PredictReactor(RpcContext& context) : context_(context), open_(context.HoldCall()) {}
 
   // The answer may come before the return.
-  void Start(const v1::PredictRequest& request, Time deadline, v1::PredictResponse* response) {
-    context_.predictor.Predict(request, deadline, cancelled_.get_token(), response, [this](const absl::Status& status) {
+  void Start(const v1::PredictRequest& message, Time deadline, v1::PredictResponse* response) {
+    const auto reply = [this](const absl::Status& status) {
       context_.metrics.CountRpc(Rpc::kPredict, status.code());
       Finish(ToGrpc(status));
-    });
+    };
+    context_.handler.Start(
+        message, {.deadline = deadline, .stopping = cancelled_.get_token(), .reply = reply, .response = response});
   }
 
  private:
@@ -42,10 +44,10 @@ grpc::ServerUnaryReactor* Finished(grpc::CallbackServerContext* call, const absl
 }  // namespace
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Predict(grpc::CallbackServerContext* call,
-                                                        const v1::PredictRequest* request,
+                                                        const v1::PredictRequest* message,
                                                         v1::PredictResponse* response) {
   auto* reactor = new PredictReactor(context_);
-  reactor->Start(*request, ToSteady(call->deadline(), context_.calls.now()), response);
+  reactor->Start(*message, ToSteady(call->deadline(), context_.handler.now()), response);
   return reactor;
 }
 
@@ -55,8 +57,10 @@ grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* Inferenc
 }
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* call,
-                                                                               const v1::GenerateRequest* request) {
-  return new GenerateReactor(context_, call, *request);
+                                                                               const v1::GenerateRequest* message) {
+  auto* reactor = new GenerateReactor(context_);
+  reactor->Start(*message, ToSteady(call->deadline(), context_.handler.now()));
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::ListModels(grpc::CallbackServerContext* call,

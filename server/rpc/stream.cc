@@ -39,10 +39,10 @@ int64_t OpenRpcs::streams() const {
 }
 
 StreamReactor::StreamReactor(RpcContext& context, grpc::CallbackServerContext* call)
-    : context_(context), deadline_(ToSteady(call->deadline(), context.calls.now())) {
+    : context_(context), deadline_(ToSteady(call->deadline(), context.handler.now())) {
   context_.open.AddStream(this);
   mutex_.Lock();
-  if (context_.calls.draining()) draining_ = half_closed_ = true;
+  if (context_.handler.draining()) draining_ = half_closed_ = true;
   Advance();
 }
 
@@ -63,7 +63,7 @@ void StreamReactor::Advance() {
       reading_ = true;
       ++starting_;
       mutex_.Unlock();
-      StartRead(&request_);
+      StartRead(&message_);
     } else {
       break;
     }
@@ -94,8 +94,8 @@ void StreamReactor::OnReadDone(bool ok) {
     reading_ = false;
     return mutex_.Unlock();
   }
-  ++in_flight_;  // reading_ stays set until request_ is free again
-  const std::string id = request_.request_id();
+  ++in_flight_;  // reading_ stays set until message_ is free again
+  const std::string id = message_.request_id();
   const bool duplicate = !ids_.insert(id).second;
   mutex_.Unlock();
   auto response = std::make_unique<v1::PredictStreamResponse>();
@@ -103,16 +103,19 @@ void StreamReactor::OnReadDone(bool ok) {
   if (duplicate) {
     const absl::Status refused = FieldError(
         "request_id", absl::StrCat("is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
-    context_.calls.CountUnadmitted(request_.model(), request_.version(), refused);
+    context_.handler.CountUnadmitted(message_, refused);
     SetError(refused, *response);
     mutex_.Lock();
     ready_.push_back(std::move(response));
   } else {
-    v1::PredictResponse* answer = response->mutable_response();
-    // std::function wants a copyable closure.
-    auto shared = std::make_shared<std::unique_ptr<v1::PredictStreamResponse>>(std::move(response));
-    context_.predictor.Predict(request_, deadline_, cancelled_.get_token(), answer,
-                               [this, shared](const absl::Status& status) { Answer(std::move(*shared), status); });
+    v1::PredictStreamResponse* owned = response.release();
+    const auto reply = [this, owned](const absl::Status& status) {
+      Answer(std::unique_ptr<v1::PredictStreamResponse>(owned), status);
+    };
+    context_.handler.Start(message_, {.deadline = deadline_,
+                                      .stopping = cancelled_.get_token(),
+                                      .reply = reply,
+                                      .response = owned->mutable_response()});
     mutex_.Lock();
   }
   reading_ = false;

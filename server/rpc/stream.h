@@ -39,7 +39,7 @@ class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v
   const Time deadline_;
   std::stop_source cancelled_;
 
-  v1::PredictRequest request_;  // of the read in progress; belongs to the thread that set reading_
+  v1::PredictRequest message_;  // of the read in progress; belongs to the thread that set reading_
 
   absl::Mutex mutex_;
   std::set<std::string> ids_ ABSL_GUARDED_BY(mutex_);  // request_id of the requests in flight

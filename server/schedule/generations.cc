@@ -25,7 +25,7 @@ absl::Status StartFailure(const absl::Status& status) {
 
 bool Generations::stalled() const {
   return std::none_of(running_.begin(), running_.end(),
-                      [](const Running& running) { return running.task->generation->ready(); });
+                      [](const Running& running) { return running.request->generation->ready(); });
 }
 
 GenerationRoom Generations::room() const {
@@ -33,43 +33,36 @@ GenerationRoom Generations::room() const {
           max_cache_bytes_ - std::min(max_cache_bytes_, cache_bytes_)};
 }
 
-void Generations::Start(TaskPtr task) {
+void Generations::Start(RequestPtr request) {
   const Time start = queue_.now();
-  Running running;
-  running.queue_seconds = Seconds(start - task->queued);
-  running.ready = start;
-  running.task = std::move(task);
-  Task& started = *running.task;
-  {
-    LoadedMetrics& metrics = *started.model->metrics;
-    const MetricsEvent event = metrics.Event();
-    started.gauge = metrics.HoldGeneration();
-  }
-  started.generation->options.stopping = started.stopping;
+  Running running{std::move(request), nullptr, start};
+  Request& started = *running.request;
+  started.queue_seconds = Seconds(start - started.queued);
+  started.model->metrics->CountStart(started);
   cache_bytes_ += started.generation->cache_bytes;
-  absl::StatusOr<std::unique_ptr<Generation>> generation = Generation::Create(
-      *started.model->model, std::move(started.generation->prompt), std::move(started.generation->options));
-  running.compute_seconds = Seconds(queue_.now() - start);
-  if (!generation.ok()) return Answer(running, StartFailure(generation.status()));
+  absl::StatusOr<std::unique_ptr<Generation>> generation =
+      Generation::Create(*started.model->model, std::move(started.generation->prompt), started.generation->options);
+  started.compute_seconds = Seconds(queue_.now() - start);
+  if (!generation.ok()) return End(running, StartFailure(generation.status()));
   running.generation = *std::move(generation);
   running_.push_back(std::move(running));
 }
 
-void Generations::AnswerEnded() {
+void Generations::EndExpired() {
   const Time now = queue_.now();
   const bool shutdown = queue_.cancelled();
   for (size_t left = running_.size(); left > 0; --left) {
     Running running = std::move(running_.front());
     running_.pop_front();
-    absl::Status reason = shutdown ? ShuttingDown() : CancelledOrExpired(*running.task, now);
-    if (running.task->generation->ready()) running.ready = now;
+    absl::Status reason = shutdown ? ShuttingDown() : CancelledOrExpired(*running.request, now);
+    if (running.request->generation->ready()) running.ready = now;
     if (reason.ok() && now - running.ready >= unread_timeout_) {
       reason = absl::CancelledError(absl::StrCat("the client took no token for ", Seconds(unread_timeout_), " s"));
     }
     if (reason.ok()) {
       running_.push_back(std::move(running));
     } else {
-      Answer(running, std::move(reason), running.compute_seconds);
+      End(running, reason, true);
     }
   }
 }
@@ -82,7 +75,7 @@ bool Generations::Step() {
     running_.pop_front();
     const Generation& generation = *running.generation;
     const bool begins = generation.prompt_next() && !generation.holds_rows();
-    const bool can_step = running.task->generation->ready() && !(begins && prefilling);
+    const bool can_step = running.request->generation->ready() && !(begins && prefilling);
     if (!can_step || Advance(running)) running_.push_back(std::move(running));
     if (can_step) return true;
   }
@@ -90,39 +83,34 @@ bool Generations::Step() {
 }
 
 bool Generations::Advance(Running& running) {
-  const Task& task = *running.task;
+  Request& request = *running.request;
   const Time start = queue_.now();
   const absl::Status step = running.generation->Step();
-  running.compute_seconds += Seconds(queue_.now() - start);
+  request.compute_seconds += Seconds(queue_.now() - start);
   if (absl::IsCancelled(step)) {
-    Answer(running, CancelledOrExpired(task, queue_.now()), running.compute_seconds);
+    End(running, CancelledOrExpired(request, queue_.now()), true);
     return false;
   }
   if (!step.ok()) {
-    Answer(running, IsNonFiniteOutput(step) ? step : DeviceFailure(step));
+    End(running, IsNonFiniteOutput(step) ? step : DeviceFailure(step));
     return false;
   }
   const FinishReason finish = running.generation->finish_reason();
+  request.batch_inputs = static_cast<uint32_t>(running_.size() + 1);
   if (const std::optional<GeneratedToken> token = running.generation->TakeToken()) {
-    task.generation->token(
-        *token, {finish, running.queue_seconds, running.compute_seconds, static_cast<uint32_t>(running_.size() + 1)});
+    request.generation->token(*token, finish);
   }
   if (finish == FinishReason::kNone) return true;
-  Answer(running, absl::OkStatus());
+  End(running, absl::OkStatus());
   return false;
 }
 
-void Generations::Answer(Running& running, absl::Status status, double cancelled_seconds) {
-  TaskResult result;
-  result.status = std::move(status);
-  result.queue_seconds = running.queue_seconds;
-  result.compute_seconds = running.compute_seconds;
-  result.cancelled_seconds = cancelled_seconds;
-  result.batch_inputs = static_cast<uint32_t>(running_.size() + 1);
-  result.gauge = std::move(running.task->gauge);
+void Generations::End(Running& running, const absl::Status& status, bool wasted) {
+  Request& request = *running.request;
+  if (wasted) request.cancelled_seconds = request.compute_seconds;
   running.generation.reset();  // frees its memory before the client hears of the end
-  cache_bytes_ -= running.task->generation->cache_bytes;
-  running.task->done(std::move(result));
+  cache_bytes_ -= request.generation->cache_bytes;
+  request.done(status);
 }
 
 }  // namespace edgewise::server

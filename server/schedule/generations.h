@@ -16,7 +16,7 @@ namespace edgewise::server {
 class Generations {
  public:
   // `queue` gives the time and tells of a shutdown; it must outlive this.
-  Generations(TaskQueue& queue, size_t max_generations, uint64_t max_cache_bytes, Clock::duration unread_timeout)
+  Generations(RequestQueue& queue, size_t max_generations, uint64_t max_cache_bytes, Clock::duration unread_timeout)
       : queue_(queue),
         max_generations_(max_generations),
         max_cache_bytes_(max_cache_bytes),
@@ -27,31 +27,28 @@ class Generations {
   bool stalled() const;
   GenerationRoom room() const;
 
-  // Starts a task that fits into room(); answers the task at once if the model refuses it.
-  void Start(TaskPtr task);
-  // Answers the generations that are cancelled or expired, all of them at a shutdown, and those whose client has taken
+  // Starts a request that fits into room(); ends it at once if the model refuses it.
+  void Start(RequestPtr request);
+  // Ends the generations that are cancelled or expired, all of them at a shutdown, and those whose client has taken
   // nothing for unread_timeout, because they keep others from running.
-  void AnswerEnded();
-  // Runs one step (a layer of a prompt, or a token) of the next generation in turn whose client keeps up, and answers
+  void EndExpired();
+  // Runs one step (a layer of a prompt, or a token) of the next generation in turn whose client keeps up, and ends
   // the generation after its last step. Prompts run one after the other, so that the rows of one at a time are in
   // memory. False: no generation can take a step.
   bool Step();
 
  private:
   struct Running {
-    TaskPtr task;
+    RequestPtr request;
     std::unique_ptr<Generation> generation;
-    double queue_seconds = 0.0;
-    double compute_seconds = 0.0;
     Time ready;  // the last time its client kept up
   };
 
-  // Runs a step; false: that was the last, and the task is answered. `running` is not an entry of running_, as in
-  // Answer.
+  // Runs a step; false: that was the last, and the request has ended. `running` is not an entry of running_, as in End.
   bool Advance(Running& running);
-  void Answer(Running& running, absl::Status status, double cancelled_seconds = 0.0);
+  void End(Running& running, const absl::Status& status, bool wasted = false);
 
-  TaskQueue& queue_;
+  RequestQueue& queue_;
   const size_t max_generations_;
   const uint64_t max_cache_bytes_;
   const Clock::duration unread_timeout_;

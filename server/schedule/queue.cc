@@ -1,7 +1,5 @@
 #include "server/schedule/queue.h"
 
-#include <utility>
-
 #include "server/status_details.h"
 
 namespace edgewise::server {
@@ -9,121 +7,104 @@ namespace {
 
 constexpr absl::Duration kAWhile = absl::Milliseconds(20);
 
-void AnswerAll(std::vector<EndedTask> ended, Time now) {
-  for (EndedTask& entry : ended) AnswerUncomputed(std::move(entry.task), std::move(entry.reason), now);
+void EndAll(const std::vector<EndedRequest>& ended, Time now) {
+  for (const auto& [request, reason] : ended) {
+    request->queue_seconds = Seconds(now - request->queued);
+    request->done(reason);
+  }
 }
 
 }  // namespace
 
-void AnswerUncomputed(TaskPtr task, absl::Status reason, Time now) {
-  TaskResult result;
-  result.status = std::move(reason);
-  result.queue_seconds = Seconds(now - task->queued);
-  result.gauge = std::move(task->gauge);
-  task->done(std::move(result));
-}
-
-TaskQueue::TaskQueue(QueueLimits limits, std::function<Time()> clock) : clock_(std::move(clock)), batcher_(limits) {}
-
-absl::Status TaskQueue::Push(TaskPtr task) {
+absl::Status RequestQueue::Push(RequestPtr& request) {
   const Time now = clock_();
-  task->queued = now;
-  std::vector<EndedTask> ended;
+  std::vector<EndedRequest> ended;
   absl::Status status;
   {
     const absl::MutexLock lock(&mutex_);
     if (closed_) return ShuttingDown();
-    status = batcher_.Add(task, now);
-    if (absl::IsResourceExhausted(status)) {  // ended tasks make room
-      ended = batcher_.TakeEnded(now);
-      if (!ended.empty()) status = batcher_.Add(task, now);
-    }
+    status = scheduler_.Add(request, now, ended);
   }
-  AnswerAll(std::move(ended), now);
+  EndAll(ended, now);
   return status;
 }
 
-void TaskQueue::Post(std::function<void()> job) {
+void RequestQueue::Post(std::function<void()> job) {
   const absl::MutexLock lock(&mutex_);
   if (!closed_) jobs_.push_back(std::move(job));
 }
 
-Work TaskQueue::Next(Wait wait, const GenerationRoom& room) {
-  while (true) {
-    Work work;
-    std::vector<EndedTask> ended;
-    bool closed = false;
-    {
-      const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        if (wait == Wait::kForWork ? closed_ : woken_ || cancelled()) return true;
-        return !jobs_.empty() || batcher_.HasBatch() || batcher_.HasGeneration(room);
-      };
-      const absl::MutexLock lock(&mutex_);
-      if (wait == Wait::kForWork) mutex_.Await(absl::Condition(&due));
-      if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
-      woken_ = false;
-      ended = batcher_.TakeEnded(clock_());
-      if (!jobs_.empty()) {
-        work.job = std::move(jobs_.front());
-        jobs_.pop_front();
-      } else {
-        work.generation = batcher_.NextGeneration(room);
-        work.batch = batcher_.NextBatch();
-      }
-      closed = closed_;
-      work.closed = closed_ && batcher_.size() == 0;
+Work RequestQueue::Next(Wait wait, const GenerationRoom& room) {
+  Work work;
+  std::vector<EndedRequest> ended;
+  {
+    const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (wait == Wait::kForWork ? closed_ : woken_ || cancelled()) return true;
+      return !jobs_.empty() || scheduler_.HasPredict() || scheduler_.HasGeneration(room);
+    };
+    const absl::MutexLock lock(&mutex_);
+    if (wait == Wait::kForWork) mutex_.Await(absl::Condition(&due));
+    if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
+    woken_ = false;
+    ended = scheduler_.TakeEnded(clock_());
+    if (!jobs_.empty()) {
+      work.job = std::move(jobs_.front());
+      jobs_.pop_front();
+    } else {
+      work.generation = scheduler_.NextGeneration(room);
+      work.predict = scheduler_.NextPredict();
     }
-    AnswerAll(std::move(ended), clock_());
-    if (wait != Wait::kForWork || !work.none() || closed) return work;
+    work.closed = closed_ && scheduler_.size() == 0;
   }
+  EndAll(ended, clock_());
+  return work;
 }
 
-TaskPtr TaskQueue::NextGeneration(const GenerationRoom& room) {
+RequestPtr RequestQueue::NextGeneration(const GenerationRoom& room) {
   const absl::MutexLock lock(&mutex_);
-  return batcher_.NextGeneration(room);
+  return scheduler_.NextGeneration(room);
 }
 
-void TaskQueue::Wake() {
+void RequestQueue::Wake() {
   const absl::MutexLock lock(&mutex_);
   woken_ = true;
 }
 
-void TaskQueue::AnswerEnded() {
-  std::vector<EndedTask> ended;
+void RequestQueue::EndExpired() {
+  std::vector<EndedRequest> ended;
   const Time now = clock_();
   {
     const absl::MutexLock lock(&mutex_);
-    ended = batcher_.TakeEnded(now);
+    ended = scheduler_.TakeEnded(now);
   }
-  AnswerAll(std::move(ended), now);
+  EndAll(ended, now);
 }
 
-void TaskQueue::RecordBatch(size_t requests, double seconds) {
+void RequestQueue::RecordPredict(double seconds) {
   const absl::MutexLock lock(&mutex_);
-  batcher_.RecordBatch(requests, seconds);
+  scheduler_.RecordPredict(seconds);
 }
 
-void TaskQueue::Close() {
+void RequestQueue::Close() {
   const absl::MutexLock lock(&mutex_);
   closed_ = true;
   jobs_.clear();
 }
 
-void TaskQueue::CancelAll() {
+void RequestQueue::CancelAll() {
   cancelled_.store(true, std::memory_order_relaxed);
   Close();
-  std::vector<TaskPtr> waiting;
+  std::vector<EndedRequest> ended;
   {
     const absl::MutexLock lock(&mutex_);
-    waiting = batcher_.TakeAll();
+    for (RequestPtr& request : scheduler_.TakeAll()) ended.push_back({std::move(request), ShuttingDown()});
   }
-  const Time now = clock_();
-  for (TaskPtr& task : waiting) AnswerUncomputed(std::move(task), ShuttingDown(), now);
+  EndAll(ended, clock_());
 }
 
-size_t TaskQueue::size() const {
+size_t RequestQueue::size() const {
   const absl::MutexLock lock(&mutex_);
-  return batcher_.size();
+  return scheduler_.size();
 }
 
 }  // namespace edgewise::server

@@ -6,30 +6,19 @@
 #include "absl/strings/str_cat.h"
 #include "model/forward/result.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
 
-// Counts of one input. All sizes here are doubles: they hold every product, and are exact up to 2^53.
-struct Counts {
-  double positions = 0;  // pads included
-  double rows = 1;       // of probabilities
-  double heads = 0;      // over layers and sequences
-  double scored = 0;     // tokens whose probability a language model gives
-  double edges = 0;      // at most, in one sample
+// Upper bounds. Doubles hold every product, and are exact up to 2^53.
+struct Bytes {
+  double response = 1024;  // of the answer on the wire
+  double results = 0;      // of the samples' results until they are combined
 };
 
-Counts CountsOf(const ModelInput& input, const Model& model) {
-  const ModelConfig& config = model.config();
-  Counts counts;
-  for (const ModelSequence& sequence : input.sequences) {
-    counts.positions += sequence.length();
-    if (config.task == ModelTask::kCausalLm) counts.scored += std::max(0, sequence.valid() - sequence.first_scored);
-  }
-  if (config.task == ModelTask::kTokenClassification) counts.rows = counts.positions;
-  counts.heads = static_cast<double>(input.sequences.size()) * config.num_hidden_layers * config.num_attention_heads;
-  counts.edges = static_cast<double>(std::min(input.max_edges, model.Pairs(input)));
-  return counts;
+double GraphEdges(const ModelInput& input, const Model& model) {
+  return static_cast<double>(std::min(input.max_edges, model.Pairs(input)));
 }
 
 // The longest name that an answer can give a label.
@@ -42,55 +31,75 @@ double LabelBytes(const ModelConfig& config) {
   return static_cast<double>(bytes);
 }
 
-// Upper bound of the bytes that the answer to one input takes on the wire.
-double ResponseBytes(const Counts& counts, const OutputSelection& outputs, double samples, double labels,
-                     double label_bytes) {
-  double bytes = 256 + counts.rows * (labels * (outputs.logits ? 12 : 8) + label_bytes + 64);
-  bytes += outputs.top_k * (label_bytes + 24);
-  if (outputs.each_sample) {
-    bytes += samples * (64 + counts.rows * labels * (outputs.logits ? 8 : 4) + counts.scored * sizeof(double));
+// Counts of one input.
+struct Counts {
+  double positions = 0;  // pads included
+  double rows = 1;       // of probabilities
+  double values = 0;     // of probabilities
+  double heads = 0;      // over layers and sequences
+  double scored = 0;     // tokens whose probability a language model gives
+};
+
+Counts CountsOf(const ModelInput& input, const ModelConfig& config) {
+  Counts counts;
+  for (const ModelSequence& sequence : input.sequences) {
+    counts.positions += sequence.length();
+    if (config.task == ModelTask::kCausalLm) counts.scored += std::max(0, sequence.valid() - sequence.first_scored);
   }
-  if (outputs.layer_stats || outputs.key_degrees) bytes += counts.heads * 40;
-  if (outputs.key_degrees) bytes += counts.heads * counts.positions * 5;
-  if (outputs.graph) bytes += counts.heads * (32 + (counts.positions + 1) * 5) + counts.edges * 10;
-  return bytes;
+  if (config.task == ModelTask::kTokenClassification) counts.rows = counts.positions;
+  counts.values = counts.rows * config.num_labels;
+  counts.heads = static_cast<double>(input.sequences.size()) * config.num_hidden_layers * config.num_attention_heads;
+  return counts;
 }
 
-// The bytes that the results of an input's samples take until they are combined.
-double ResultBytes(const Counts& counts, const OutputSelection& outputs, double samples, double labels) {
-  const double per_head = sizeof(HeadCounts) + (outputs.key_degrees ? counts.positions * sizeof(uint32_t) : 0);
-  return samples *
-         (counts.rows * labels * 2 * sizeof(float) + counts.scored * sizeof(double) + counts.heads * per_head);
+// The outputs that the message asks for, of one input.
+void AddOutputs(const Counts& counts, const OutputSelection& outputs, const ModelInput& input, const Model& model,
+                double label_bytes, Bytes& bytes) {
+  const double samples = input.samples;
+  const double logits = outputs.logits ? counts.values * sizeof(float) : 0;
+  bytes.response += logits + outputs.top_k * (label_bytes + 24);
+  if (outputs.each_sample) {
+    bytes.response += samples * (64 + counts.values * sizeof(float) + logits + counts.scored * sizeof(double));
+  }
+  if (outputs.layer_stats || outputs.key_degrees) bytes.response += counts.heads * 40;
+  if (outputs.key_degrees) bytes.response += counts.heads * counts.positions * 5;
+  if (outputs.key_degrees) bytes.results += samples * counts.heads * counts.positions * sizeof(uint32_t);
+  if (outputs.graph) bytes.response += counts.heads * (32 + (counts.positions + 1) * 5) + 10 * GraphEdges(input, model);
 }
 
-uint64_t Whole(double bytes) { return static_cast<uint64_t>(std::min(bytes, 1e19)); }
+uint64_t Whole(double count) { return static_cast<uint64_t>(std::min(count, 1e19)); }
+
+// The graphs of an answer may have this many edges.
+absl::Status CheckGraphs(const Request& request, const Model& model, const RequestLimits& limits) {
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
+    const double edges = GraphEdges(request.inputs[i], model);
+    REFUSE_IF(edges > static_cast<double>(limits.max_graph_edges), "outputs.graph", "of inputs[", i, "] may have ",
+              Whole(edges), " edges; the server returns at most ", limits.max_graph_edges, " (lower the budget)");
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
-absl::Status CheckAnswerSize(const std::vector<ModelInput>& inputs, const OutputSelection& outputs, const Model& model,
-                             const RequestLimits& limits) {
-  const double labels = model.config().num_labels, label_bytes = LabelBytes(model.config());
-  double response = 1024, result = 0;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Counts counts = CountsOf(inputs[i], model);
-    if (outputs.graph && counts.edges > static_cast<double>(limits.max_graph_edges)) {
-      return FieldError("outputs.graph", absl::StrCat("of inputs[", i, "] may have ", Whole(counts.edges),
-                                                      " edges; the server returns at most ", limits.max_graph_edges,
-                                                      " (lower the budget)"));
-    }
-    response += ResponseBytes(counts, outputs, inputs[i].samples, labels, label_bytes);
-    result += ResultBytes(counts, outputs, inputs[i].samples, labels);
+absl::Status CheckAnswerSize(const Request& request, const Model& model, const RequestLimits& limits) {
+  if (request.outputs.graph) RETURN_IF_ERROR(CheckGraphs(request, model, limits));
+  const double label_bytes = LabelBytes(model.config());
+  Bytes bytes;
+  for (const ModelInput& input : request.inputs) {
+    const Counts counts = CountsOf(input, model.config());
+    bytes.response += 256 + counts.values * 2 * sizeof(float) + counts.rows * (label_bytes + 64);
+    bytes.results += input.samples * (counts.values * 2 * sizeof(float) + counts.scored * sizeof(double) +
+                                      counts.heads * sizeof(HeadCounts));
+    if (request.outputs != OutputSelection()) AddOutputs(counts, request.outputs, input, model, label_bytes, bytes);
   }
-  if (response > static_cast<double>(limits.max_response_bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat("outputs would take up to ", Whole(response),
+  if (bytes.response > static_cast<double>(limits.max_response_bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat("outputs would take up to ", Whole(bytes.response),
                                                      " bytes; the server sends at most ", limits.max_response_bytes,
                                                      " in one answer"));
   }
-  if (result > static_cast<double>(limits.max_result_bytes)) {
-    return FieldError("ensemble.samples", absl::StrCat("times inputs would hold ", Whole(result),
-                                                       " bytes of results; the server holds at most ",
-                                                       limits.max_result_bytes, " for one request"));
-  }
+  REFUSE_IF(bytes.results > static_cast<double>(limits.max_result_bytes), "ensemble.samples",
+            "times inputs would hold ", Whole(bytes.results), " bytes of results; the server holds at most ",
+            limits.max_result_bytes, " for one request");
   return absl::OkStatus();
 }
 

@@ -1,5 +1,4 @@
-// Checks that Predict and Generate share. Errors: INVALID_ARGUMENT with the field (text/field_error.h), the value found
-// and the values allowed. Any thread.
+// Checks that Predict and Generate share. Errors: as in validate.h. Any thread.
 #ifndef EDGEWISE_SERVER_VALIDATE_COMMON_H_
 #define EDGEWISE_SERVER_VALIDATE_COMMON_H_
 
@@ -12,22 +11,14 @@
 #include "absl/status/statusor.h"
 #include "edgewise/v1/inference.pb.h"
 #include "model/model.h"
-#include "server/observe/metrics.h"
 #include "server/options.h"
-#include "server/task.h"
+#include "server/request.h"
 
 namespace edgewise::server {
 
-// A valid request.
-struct ParsedRequest {
-  TaskPtr task;  // ready for the queue but for the model, the deadline, the cancellation and the functions
-  BudgetKind budget = BudgetKind::kNone;
-  uint64_t seed = 0;  // drawn where the request has none
-};
-
-// The fields that both requests have and that depend on nothing else. The task of the result has its priority only.
-absl::StatusOr<ParsedRequest> ParseCommon(v1::AttentionMode attention, uint32_t priority, const v1::Budget& budget,
-                                          const v1::Ensemble& ensemble, const RequestLimits& limits);
+// The fields that both messages (v1::PredictRequest, v1::GenerateRequest) have and that depend on nothing else.
+template <typename Message>
+absl::Status ValidateCommon(const Message& message, const RequestLimits& limits, Request& request, Draw& draw);
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field);
 

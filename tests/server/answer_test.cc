@@ -7,8 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/calls/generator.h"
-#include "server/calls/predictor.h"
+#include "server/calls/handler.h"
 #include "server/models/repository.h"
 #include "server/schedule/device_failure.h"
 #include "server/schedule/queue.h"
@@ -40,14 +39,22 @@ class AnswerTest : public ::testing::Test, public TokenStream {
 
   bool ready() const override { return true; }
   void Send(std::unique_ptr<v1::GenerateResponse> message) override { messages_.push_back(std::move(*message)); }
-  void End(const absl::Status& status) override { ends_.push_back(status); }
 
-  // Does with the one task that waits what the engine does, as far as the metrics go.
-  TaskPtr Take() {
+  // Replies go to ends_ and messages_.
+  void Predict(RequestHandler& handler, const v1::PredictRequest& message, v1::PredictResponse& response,
+               Time deadline = Time::max()) {
+    handler.Start(message, {.deadline = deadline, .reply = reply_, .response = &response});
+  }
+  void Generate(const v1::GenerateRequest& message) {
+    handler_.Start(message, {.rpc = Rpc::kGenerate, .reply = reply_, .stream = this});
+  }
+
+  // Does with the one request that waits what the engine does, as far as the metrics go.
+  RequestPtr Take() {
     Work work = queue_.Next(Wait::kNot, {1, uint64_t{1} << 40});
-    TaskPtr task = work.generation ? std::move(work.generation) : std::move(work.batch.at(0));
-    task->gauge.reset();
-    return task;
+    RequestPtr request = work.generation ? std::move(work.generation) : std::move(work.predict);
+    request->model->metrics->CountStart(*request);
+    return request;
   }
   double Metric(const std::string& series) const {
     const std::string text = metrics_.Render();
@@ -59,13 +66,14 @@ class AnswerTest : public ::testing::Test, public TokenStream {
   TestFolder folder_;
   Metrics metrics_;
   Repository repository_{folder_.path(), metrics_};
-  TaskQueue queue_{{}, [this] { return now_; }};
-  Calls calls_{repository_, queue_, metrics_};
+  RequestQueue queue_{{}, [this] { return now_; }};
   const ServerOptions options_;
-  Predictor predictor_{options_, calls_};
-  Generator generator_{options_, calls_};
+  RequestHandler handler_{options_, repository_, queue_};
   std::vector<v1::GenerateResponse> messages_;
   std::vector<absl::Status> ends_;
+  const std::function<void(const absl::Status&)> reply_ = [this](const absl::Status& status) {
+    ends_.push_back(status);
+  };
 };
 
 TEST_F(AnswerTest, TimingOfAPredictionIsTheEnginesAndTheClocks) {
@@ -79,25 +87,23 @@ TEST_F(AnswerTest, TimingOfAPredictionIsTheEnginesAndTheClocks) {
     for (int i = 0; i < length; ++i) ids->add_values(i + 1);
   }
   v1::PredictResponse response;
-  predictor_.Predict(request, Time::max(), {}, &response, [this](const absl::Status& status) { End(status); });
+  Predict(handler_, request, response);
   const std::string of_sbm = R"({model="sbm",version="3"})";
   EXPECT_EQ(Metric("queue_requests" + of_sbm), 1);
   EXPECT_EQ(Metric("queue_tokens" + of_sbm), 7);
   EXPECT_EQ(Metric("requests_in_flight" + of_sbm), 1);
-  EXPECT_EQ(calls_.in_flight(), 1);
+  EXPECT_EQ(handler_.in_flight(), 1);
   now_ += microseconds(9000);
-  const TaskPtr task = Take();
-  EXPECT_EQ(task->priority, 3u);
-  EXPECT_EQ(task->tokens, 7u);
-  TaskResult result;
-  result.inputs = task->inputs;
-  result.results = edgewise::testing::RunAll(*task->model->model, task->inputs);
-  result.queue_seconds = Seconds(microseconds(249));  // 0.000249 * 1e6 is 248.99999999999997
-  result.compute_seconds = Seconds(microseconds(4501));
-  result.batch_inputs = 11;
-  result.batch_tokens = 222;
+  const RequestPtr taken = Take();
+  EXPECT_EQ(taken->priority, 3u);
+  EXPECT_EQ(taken->tokens, 7u);
+  taken->results = edgewise::testing::RunAll(*taken->model->model, taken->inputs);
+  taken->queue_seconds = Seconds(microseconds(249));  // 0.000249 * 1e6 is 248.99999999999997
+  taken->compute_seconds = Seconds(microseconds(4501));
+  taken->batch_inputs = 11;
+  taken->batch_tokens = 222;
   EXPECT_TRUE(ends_.empty());
-  task->done(std::move(result));
+  taken->done(absl::OkStatus());
   ASSERT_EQ(ends_.size(), 1u);
   ASSERT_TRUE(ends_[0].ok()) << ends_[0];
   EXPECT_EQ(response.timing().queue_us(), 249u);
@@ -120,7 +126,7 @@ TEST_F(AnswerTest, TimingOfAPredictionIsTheEnginesAndTheClocks) {
   EXPECT_EQ(Metric("queue_requests" + of_sbm), 0);
   EXPECT_EQ(Metric("queue_tokens" + of_sbm), 0);
   EXPECT_EQ(Metric("requests_in_flight" + of_sbm), 0);
-  EXPECT_EQ(calls_.in_flight(), 0);
+  EXPECT_EQ(handler_.in_flight(), 0);
 }
 
 // A request that never ran leaves the queue, and its end is counted by its reason.
@@ -129,10 +135,9 @@ TEST_F(AnswerTest, RequestThatDiesInTheQueueIsCountedOnceAndLeavesNothingBehind)
   request.set_model("sbm");
   request.add_inputs()->mutable_sequence()->mutable_token_ids()->add_values(1);
   v1::PredictResponse response;
-  predictor_.Predict(request, now_ + std::chrono::seconds(1), {}, &response,
-                     [this](const absl::Status& status) { End(status); });
+  Predict(handler_, request, response, now_ + std::chrono::seconds(1));
   now_ += std::chrono::seconds(1);
-  queue_.AnswerEnded();
+  queue_.EndExpired();
   ASSERT_EQ(ends_.size(), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(ends_[0])) << ends_[0];
   EXPECT_EQ(Metric(R"(requests_total{code="DEADLINE_EXCEEDED",model="sbm",version="3"})"), 1);
@@ -142,7 +147,7 @@ TEST_F(AnswerTest, RequestThatDiesInTheQueueIsCountedOnceAndLeavesNothingBehind)
   EXPECT_EQ(Metric(R"(queue_requests{model="sbm",version="3"})"), 0);
   EXPECT_EQ(Metric(R"(queue_tokens{model="sbm",version="3"})"), 0);
   EXPECT_EQ(Metric(R"(requests_in_flight{model="sbm",version="3"})"), 0);
-  EXPECT_EQ(calls_.in_flight(), 0);
+  EXPECT_EQ(handler_.in_flight(), 0);
 }
 
 TEST_F(AnswerTest, TimingOfAGenerationIsTheEnginesAndTheClocks) {
@@ -153,24 +158,25 @@ TEST_F(AnswerTest, TimingOfAGenerationIsTheEnginesAndTheClocks) {
   request.mutable_ensemble()->set_seed(6);
   request.mutable_ensemble()->set_samples(2);
   for (const int id : {3, 1, 4, 1, 5}) request.mutable_prompt()->mutable_token_ids()->add_values(id);
-  generator_.Generate(request, Time::max(), {}, this);
-  const TaskPtr task = Take();
+  Generate(request);
+  const RequestPtr taken = Take();
   GeneratedToken token;
   token.edges.edges = 3.5;
   token.edges.pairs = 14;
   token.edges.budget = 8;
   token.edges.max_sample_edges = 4;
   now_ += microseconds(500000);
-  task->generation->token(token, {FinishReason::kNone, 0.25, 0.125, 3});
+  taken->queue_seconds = 0.25;
+  taken->compute_seconds = 0.125;
+  taken->batch_inputs = 3;
+  taken->generation->token(token, FinishReason::kNone);
   token.edges.max_sample_edges = 6;
   token.edges.capped = true;
   now_ += microseconds(125000);
-  task->generation->token(token, {FinishReason::kLength, 0.25, 0.1875, 2});
-  TaskResult result;
-  result.queue_seconds = 0.25;
-  result.compute_seconds = 0.1875;
-  result.batch_inputs = 2;
-  task->done(std::move(result));
+  taken->compute_seconds = 0.1875;
+  taken->batch_inputs = 2;
+  taken->generation->token(token, FinishReason::kLength);
+  taken->done(absl::OkStatus());
   ASSERT_EQ(ends_.size(), 1u);
   ASSERT_TRUE(ends_[0].ok()) << ends_[0];
   ASSERT_EQ(messages_.size(), 2u);
@@ -209,7 +215,7 @@ TEST_F(AnswerTest, TimingOfAGenerationIsTheEnginesAndTheClocks) {
   EXPECT_EQ(Metric("generated_tokens_total" + of_lm), 2);
   EXPECT_EQ(Metric("ensemble_samples_sum" + of_lm), 2);
   EXPECT_EQ(Metric("requests_in_flight" + of_lm), 0);
-  EXPECT_EQ(calls_.in_flight(), 0);
+  EXPECT_EQ(handler_.in_flight(), 0);
 }
 
 // Why requests got no answer: the reason that each counts under, and no other.
@@ -224,15 +230,10 @@ class RejectionTest : public AnswerTest {
     request_.set_model(model);
     v1::PredictResponse response;
     ends_.clear();
-    predictor_.Predict(request_, deadline, {}, &response, [this](const absl::Status& status) { End(status); });
-    if (!failure.ok()) {
-      TaskResult result;
-      result.status = failure;
-      result.batch_inputs = 1;
-      Take()->done(std::move(result));
-    }
+    Predict(handler_, request_, response, deadline);
+    if (!failure.ok()) Take()->done(failure);
     EXPECT_EQ(ends_.size(), 1u);
-    EXPECT_EQ(calls_.in_flight(), 0);
+    EXPECT_EQ(handler_.in_flight(), 0);
     std::string counted;
     for (const char* of : {"_other\"", "sbm\"", "lm\""}) {
       for (const char* reason :
@@ -274,7 +275,7 @@ TEST_F(RejectionTest, WhatIsRefusedAtOnce) {
   EXPECT_EQ(Reasons("new"), "") << "counted under a model of its own";
   EXPECT_EQ(code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Metric(R"(rejections_total{model="new",reason="not_ready",version="1"})"), 1);
-  calls_.Drain();
+  handler_.Drain();
   EXPECT_EQ(Reasons("sbm"), "sbm draining;");
   EXPECT_EQ(code(), absl::StatusCode::kUnavailable);
 }
@@ -303,13 +304,12 @@ TEST_F(RejectionTest, WhatFailsLater) {
 }
 
 TEST_F(RejectionTest, FullQueue) {
-  TaskQueue narrow({.max_requests = 1}, [this] { return now_; });
-  Calls calls(repository_, narrow, metrics_);
-  Predictor predictor(options_, calls);
+  RequestQueue narrow({.max_requests = 1}, [this] { return now_; });
+  RequestHandler handler(options_, repository_, narrow);
   request_.set_model("sbm");
   v1::PredictResponse first, second;
-  predictor.Predict(request_, Time::max(), {}, &first, [](const absl::Status&) {});
-  predictor.Predict(request_, Time::max(), {}, &second, [this](const absl::Status& status) { End(status); });
+  Predict(handler, request_, first);
+  Predict(handler, request_, second);
   ASSERT_EQ(ends_.size(), 1u);
   EXPECT_EQ(code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Metric(R"(rejections_total{model="sbm",reason="queue_full",version="3"})"), 1);

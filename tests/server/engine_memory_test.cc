@@ -19,24 +19,24 @@ constexpr int64_t kSamples = 3;
 // Runs `count` generations side by side; the tokens of each.
 std::vector<std::vector<int32_t>> Generate(const std::shared_ptr<const LoadedModel>& model, size_t count) {
   std::vector<std::vector<int32_t>> tokens(count);
-  TaskQueue queue({}, [] { return Time(); });
+  RequestQueue queue({}, [] { return Time(); });
   Engine engine(queue, count, 1 << 30, std::chrono::seconds(1), [] {});
   for (size_t g = 0; g < count; ++g) {
-    auto task = std::make_unique<Task>();
-    task->model = model;
-    task->tokens = task->cost = 9;
-    task->deadline = Time::max();
-    task->done = [](TaskResult result) { EXPECT_TRUE(result.status.ok()) << result.status; };
-    task->generation = std::make_unique<GenerationWork>();
-    task->generation->prompt = *model->model->Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse);
-    task->generation->options.max_new_tokens = 60;  // beyond the context, where the text is run again for each token
-    task->generation->options.samples = kSamples;
-    task->generation->options.seed = g;
-    task->generation->ready = [] { return true; };
-    task->generation->token = [&of = tokens[g]](const GeneratedToken& token, const GenerationProgress&) {
+    auto request = std::make_unique<Request>();
+    request->model = model;
+    request->tokens = request->cost = 9;
+    request->deadline = Time::max();
+    request->done = [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; };
+    request->generation = std::make_unique<GenerationWork>();
+    request->generation->prompt = *model->model->Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse);
+    request->generation->options.max_new_tokens = 60;  // beyond the context, where the text is run again for each token
+    request->generation->options.samples = kSamples;
+    request->generation->options.seed = g;
+    request->generation->ready = [] { return true; };
+    request->generation->token = [&of = tokens[g]](const GeneratedToken& token, FinishReason) {
       of.push_back(token.token_id);
     };
-    EXPECT_TRUE(queue.Push(std::move(task)).ok());
+    EXPECT_TRUE(queue.Push(request).ok());
   }
   queue.Close();
   engine.Start();
@@ -51,7 +51,7 @@ TEST(EngineMemoryTest, GenerationsSideBySideHaveTheRowsOfOne) {
   model->name = "lm-ssa-local";
   model->version = 1;
   model->model = *LoadModel(tests::TestdataFolder() + "/lm-ssa-local/1", backend);
-  model->metrics = metrics.ForModel(model->name, 1).Loaded(*model->model);
+  model->metrics = metrics.ForModel(model->name, 1).Loaded(metrics.other().Event(), *model->model);
   ASSERT_LT(model->model->config().max_position_embeddings, 69);
 
   // Keys and values of a generation: one copy in the first layer, which all samples share, and one of each above it.

@@ -24,7 +24,14 @@ class EngineTest : public ::testing::Test {
  protected:
   struct Outcome {
     int answers = 0;
-    TaskResult result;
+    struct {
+      absl::Status status;
+      std::vector<ModelInput> inputs;
+      std::vector<InputResult> results;
+      double queue_seconds, compute_seconds, cancelled_seconds;
+      uint32_t batch_inputs;
+      uint64_t batch_tokens;
+    } result{};
     std::vector<int32_t> tokens;
   };
 
@@ -35,61 +42,70 @@ class EngineTest : public ::testing::Test {
     auto loaded = std::make_shared<LoadedModel>();
     loaded->name = name;
     loaded->version = 1;
-    loaded->metrics = metrics_.ForModel(name, 1).Loaded(**model);
+    loaded->metrics = metrics_.ForModel(name, 1).Loaded(metrics_.other().Event(), **model);
     loaded->model = *std::move(model);
     model_ = std::move(loaded);
   }
 
-  TaskPtr MakeTask(Outcome& outcome, Time deadline = Time::max()) const {
-    auto task = std::make_unique<Task>();
-    task->model = model_;
-    task->tokens = task->cost = 9;
-    task->deadline = deadline;
-    task->done = [&outcome](TaskResult result) {
+  RequestPtr MakeRequest(Outcome& outcome, Time deadline = Time::max()) const {
+    auto request = std::make_unique<Request>();
+    request->model = model_;
+    request->tokens = request->cost = 9;
+    request->deadline = deadline;
+    request->done = [&outcome, raw = request.get()](const absl::Status& status) {
       ++outcome.answers;
-      outcome.result = std::move(result);
+      outcome.result = {status,
+                        raw->inputs,
+                        std::move(raw->results),
+                        raw->queue_seconds,
+                        raw->compute_seconds,
+                        raw->cancelled_seconds,
+                        raw->batch_inputs,
+                        raw->batch_tokens};
     };
-    return task;
+    return request;
   }
 
-  TaskPtr Predict(Outcome& outcome, Time deadline = Time::max()) const {
-    TaskPtr task = MakeTask(outcome, deadline);
+  RequestPtr Predict(Outcome& outcome, Time deadline = Time::max()) const {
+    RequestPtr request = MakeRequest(outcome, deadline);
     for (const uint64_t seed : {1, 2}) {
-      ModelInput& input = task->inputs.emplace_back(testing::MakeInput(*model_->model, {3, 1, 4, 1, 5, 9, 2, 6, 5}));
+      ModelInput& input = request->inputs.emplace_back(testing::MakeInput(*model_->model, {3, 1, 4, 1, 5, 9, 2, 6, 5}));
       input.seed = seed;
       input.samples = 3;
     }
-    return task;
+    return request;
   }
 
-  TaskPtr Generate(Outcome& outcome, Time deadline = Time::max()) const {
-    TaskPtr task = MakeTask(outcome, deadline);
-    task->generation = std::make_unique<GenerationWork>();
-    task->generation->prompt = *model_->model->Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse);
-    task->generation->options.max_new_tokens = 3;
-    task->generation->ready = [] { return true; };
-    task->generation->token = [&outcome](const GeneratedToken& token, const GenerationProgress&) {
+  RequestPtr Generate(Outcome& outcome, Time deadline = Time::max()) const {
+    RequestPtr request = MakeRequest(outcome, deadline);
+    request->generation = std::make_unique<GenerationWork>();
+    request->generation->prompt = *model_->model->Prepare({3, 1, 4, 1, 5, 9, 2, 6, 5}, TruncateMode::kRefuse);
+    request->generation->options.max_new_tokens = 3;
+    request->generation->ready = [] { return true; };
+    request->generation->token = [&outcome](const GeneratedToken& token, FinishReason) {
       outcome.tokens.push_back(token.token_id);
     };
-    return task;
+    return request;
   }
 
   // Runs them to their end, in this order.
-  void Run(std::vector<TaskPtr> tasks) {
-    TaskQueue queue({}, [this] { return now(); });
+  void Run(std::vector<RequestPtr> requests) {
+    RequestQueue queue({}, [this] { return now(); });
     Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
-    for (TaskPtr& task : tasks) {
-      task->gauge = model_->metrics->HoldQueued(task->tokens);
-      ASSERT_TRUE(queue.Push(std::move(task)).ok());
+    for (RequestPtr& request : requests) {
+      for (ModelInput& input : request->inputs) input.stopping = request->stopping;
+      if (request->generation) request->generation->options.stopping = request->stopping;
+      model_->metrics->CountValid(*request, 0.0);
+      ASSERT_TRUE(queue.Push(request).ok());
     }
     queue.Close();
     engine.Start();
     engine.Join();
   }
-  void Run(TaskPtr task) {
-    std::vector<TaskPtr> tasks;
-    tasks.push_back(std::move(task));
-    Run(std::move(tasks));
+  void Run(RequestPtr request) {
+    std::vector<RequestPtr> requests;
+    requests.push_back(std::move(request));
+    Run(std::move(requests));
   }
 
   // 40 ms go by during the call of Attend number `call`; then `gone`, or only the time.
@@ -121,11 +137,11 @@ TEST_F(EngineTest, RequestWhoseClientGoesInsideALayerIsCancelledOnceAndTheNextIs
     Outcome gone, next;
     const int64_t begin = backend_->calls(), dropped = backend_->dropped();
     DuringCall(call, &client);
-    std::vector<TaskPtr> tasks;
-    tasks.push_back(Predict(gone));
-    tasks.back()->stopping = client.get_token();
-    tasks.push_back(Predict(next));
-    Run(std::move(tasks));
+    std::vector<RequestPtr> requests;
+    requests.push_back(Predict(gone));
+    requests.back()->stopping = client.get_token();
+    requests.push_back(Predict(next));
+    Run(std::move(requests));
     EXPECT_EQ(gone.answers, 1);
     EXPECT_TRUE(absl::IsCancelled(gone.result.status)) << gone.result.status;
     EXPECT_EQ(gone.result.status.message(), "the client cancelled the request");
@@ -149,9 +165,9 @@ TEST_F(EngineTest, RequestThatIsStoppedAtItsDeadlineIsLate) {
       std::stop_source client;
       Outcome late;
       DuringCall(call, &client);
-      TaskPtr task = Predict(late, now() + std::chrono::milliseconds(40 + early));
-      task->stopping = client.get_token();
-      Run(std::move(task));
+      RequestPtr request = Predict(late, now() + std::chrono::milliseconds(40 + early));
+      request->stopping = client.get_token();
+      Run(std::move(request));
       EXPECT_EQ(late.answers, 1);
       EXPECT_TRUE(absl::IsDeadlineExceeded(late.result.status)) << late.result.status;
     }
@@ -184,11 +200,11 @@ TEST_F(EngineTest, GenerationWhoseClientGoesInsideALayerIsCancelledOnceAndTheNex
       Outcome gone, next;
       const int64_t dropped = backend_->dropped();
       DuringCall(call, &client);
-      std::vector<TaskPtr> tasks;
-      tasks.push_back(Generate(gone, by_deadline ? now() + std::chrono::milliseconds(43) : Time::max()));
-      tasks.back()->stopping = client.get_token();
-      tasks.push_back(Generate(next));
-      Run(std::move(tasks));
+      std::vector<RequestPtr> requests;
+      requests.push_back(Generate(gone, by_deadline ? now() + std::chrono::milliseconds(43) : Time::max()));
+      requests.back()->stopping = client.get_token();
+      requests.push_back(Generate(next));
+      Run(std::move(requests));
       EXPECT_EQ(gone.answers, 1);
       EXPECT_EQ(gone.result.status.code(),
                 by_deadline ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kCancelled)
@@ -208,9 +224,12 @@ TEST_F(EngineTest, GenerationWhoseClientGoesInsideALayerIsCancelledOnceAndTheNex
 TEST_F(EngineTest, QueueAndComputeSecondsAreThoseOfTheClock) {
   Load("sbm");
   Outcome first, second;
-  TaskQueue queue({}, [this] { return now(); });
+  RequestQueue queue({}, [this] { return now(); });
   Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
-  const auto push = [&](Outcome& outcome) { ASSERT_TRUE(queue.Push(Predict(outcome)).ok()); };
+  const auto push = [&](Outcome& outcome) {
+    RequestPtr request = Predict(outcome);
+    ASSERT_TRUE(queue.Push(request).ok());
+  };
   push(first);
   milliseconds_ += 25;
   push(second);
@@ -232,12 +251,19 @@ TEST_F(EngineTest, QueueAndComputeSecondsAreThoseOfTheClock) {
 TEST_F(EngineTest, ProgressOfAGenerationHasTheSecondsOfTheClock) {
   Load("lm-ssa-local");
   Outcome outcome;
-  std::vector<GenerationProgress> progress;
-  TaskPtr task = Generate(outcome);
-  task->generation->token = [&](const GeneratedToken&, const GenerationProgress& of) { progress.push_back(of); };
-  TaskQueue queue({}, [this] { return now(); });
+  struct Progress {
+    double queue_seconds, compute_seconds;
+    uint32_t running;
+    FinishReason finish;
+  };
+  std::vector<Progress> progress;
+  RequestPtr request = Generate(outcome);
+  request->generation->token = [&progress, &of = *request](const GeneratedToken&, FinishReason finish) {
+    progress.push_back({of.queue_seconds, of.compute_seconds, of.batch_inputs, finish});
+  };
+  RequestQueue queue({}, [this] { return now(); });
   Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
-  ASSERT_TRUE(queue.Push(std::move(task)).ok());
+  ASSERT_TRUE(queue.Push(request).ok());
   milliseconds_ += 7;
   queue.Close();
   DuringCall(0);
@@ -259,11 +285,11 @@ TEST_F(EngineTest, ProgressOfAGenerationHasTheSecondsOfTheClock) {
 TEST_F(EngineTest, DeviceThatFailsIsAnInternalErrorOfTheRequestAndOfNoOther) {
   Load("sbm");
   Outcome failed, next;
-  std::vector<TaskPtr> tasks;
-  tasks.push_back(Predict(failed));
-  tasks.push_back(Predict(next));
+  std::vector<RequestPtr> requests;
+  requests.push_back(Predict(failed));
+  requests.push_back(Predict(next));
   backend_->FailAfter(0);
-  Run(std::move(tasks));
+  Run(std::move(requests));
   EXPECT_EQ(failed.answers, 1);
   EXPECT_EQ(failed.result.status, absl::InternalError("the device failed while computing; the server's log says how"));
   EXPECT_TRUE(failed.result.results.empty());
@@ -271,21 +297,21 @@ TEST_F(EngineTest, DeviceThatFailsIsAnInternalErrorOfTheRequestAndOfNoOther) {
 }
 
 TEST(AliveTest, AClientMayCancelFiveMillisecondsBeforeItsDeadline) {
-  Task task;
+  Request request;
   const Time deadline = Time() + std::chrono::hours(1);
   const auto code = [&](int64_t early_us) {
-    return CancelledOrExpired(task, deadline - std::chrono::microseconds(early_us)).code();
+    return CancelledOrExpired(request, deadline - std::chrono::microseconds(early_us)).code();
   };
   EXPECT_EQ(code(0), absl::StatusCode::kOk) << "without a deadline";
-  task.deadline = deadline;
+  request.deadline = deadline;
   EXPECT_EQ(code(1), absl::StatusCode::kOk);
   EXPECT_EQ(code(0), absl::StatusCode::kDeadlineExceeded);
   std::stop_source client;
   client.request_stop();
-  task.stopping = client.get_token();
+  request.stopping = client.get_token();
   EXPECT_EQ(code(5001), absl::StatusCode::kCancelled);
   EXPECT_EQ(code(5000), absl::StatusCode::kDeadlineExceeded);
-  task.deadline = Time::max();
+  request.deadline = Time::max();
   EXPECT_EQ(code(0), absl::StatusCode::kCancelled);
 }
 
@@ -295,18 +321,17 @@ TEST_F(EngineTest, TheInputThatHasNoFiniteAnswerIsNamed) {
   const uint32_t columns = static_cast<uint32_t>(model_->model->config().feature_size);
   for (size_t bad = 0; bad < 3; ++bad) {
     Outcome outcome;
-    TaskPtr task = MakeTask(outcome);
+    RequestPtr request = MakeRequest(outcome);
     for (size_t i = 0; i < 3; ++i) {
       const std::vector<float> values(3 * columns, i == bad ? 3e38f : 0.25f);
-      task->inputs.emplace_back().sequences.push_back(
+      request->inputs.emplace_back().sequences.push_back(
           *model_->model->PrepareFeatures(3, columns, values, TruncateMode::kRefuse));
     }
-    Run(std::move(task));
+    Run(std::move(request));
     EXPECT_EQ(outcome.answers, 1);
     EXPECT_TRUE(absl::IsInternal(outcome.result.status));
     EXPECT_EQ(outcome.result.status.message().substr(0, 10), "inputs[" + std::to_string(bad) + "] ")
         << outcome.result.status;
-    EXPECT_TRUE(outcome.result.inputs.empty());
   }
 }
 
@@ -314,15 +339,15 @@ TEST_F(EngineTest, TheInputThatHasNoFiniteAnswerIsNamed) {
 TEST_F(EngineTest, ResultsAreInTheOrderOfTheInputs) {
   Load("sbm");
   Outcome together;
-  TaskPtr task = MakeTask(together);
+  RequestPtr request = MakeRequest(together);
   const std::vector<std::vector<int32_t>> texts = {{3, 1, 4}, {1, 5, 9, 2, 6}, {3, 1, 4}, {5}, {2, 7, 1, 8}, {4, 1, 3}};
   for (size_t i = 0; i < texts.size(); ++i) {
-    task->inputs.push_back(testing::MakeInput(*model_->model, texts[i]));
-    task->inputs.back().seed = i;
-    task->inputs.back().samples = 2;
+    request->inputs.push_back(testing::MakeInput(*model_->model, texts[i]));
+    request->inputs.back().seed = i;
+    request->inputs.back().samples = 2;
   }
-  const std::vector<ModelInput> inputs = task->inputs;
-  Run(std::move(task));
+  const std::vector<ModelInput> inputs = request->inputs;
+  Run(std::move(request));
   ASSERT_TRUE(together.result.status.ok()) << together.result.status;
   ASSERT_EQ(together.result.results.size(), inputs.size());
   ASSERT_EQ(together.result.inputs.size(), inputs.size());

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/validate/predict.h"
-#include "tests/server/test_models.h"
+#include "tests/server/validated.h"
 #include "text/field_error.h"
 
 namespace edgewise::server {
@@ -97,7 +96,7 @@ class RefusedGraphTest : public ::testing::TestWithParam<Case> {
     SetGraph(*input->mutable_graph(), GetParam().pad);
     *request_.add_inputs() = *input;
   }
-  absl::Status Parse() const { return ParsePredict(request_, *model_, WithGraphs()).status(); }
+  absl::Status Parse() const { return Validated(request_, *model_, WithGraphs()).status(); }
 
   const std::unique_ptr<Model> model_ = LoadTestModel(GetParam().model);
   v1::PredictRequest request_;
@@ -130,7 +129,7 @@ class GivenGraphTest : public ::testing::Test {
     SetGraph(*input->mutable_graph(), kNoPad);
   }
   v1::Graph& graph() { return *request_.mutable_inputs(0)->mutable_graph(); }
-  absl::Status Parse() const { return ParsePredict(request_, *model_, WithGraphs()).status(); }
+  absl::Status Parse() const { return Validated(request_, *model_, WithGraphs()).status(); }
 
   const std::unique_ptr<Model> model_ = LoadTestModel("sbm");
   v1::PredictRequest request_;
@@ -150,9 +149,9 @@ TEST_F(GivenGraphTest, FutureKeysAndEmptyRowsAreTaken) {
   head.Clear();
   for (const uint32_t offset : {0, 0, 2, 2, 2}) head.add_row_offsets(offset);
   for (const uint32_t key : {0, 3}) head.add_keys(key);
-  const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request_, *model_, WithGraphs());
+  const absl::StatusOr<Request> parsed = Validated(request_, *model_, WithGraphs());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  const HeadEdges& given = parsed->task->inputs[0].graph->layers[1][1];
+  const HeadEdges& given = parsed->inputs[0].graph->layers[1][1];
   EXPECT_EQ(given.row_offsets, (std::vector<int64_t>{0, 0, 2, 2, 2}));
   EXPECT_EQ(given.keys, (std::vector<int32_t>{0, 3}));
 }
@@ -162,9 +161,9 @@ TEST_F(GivenGraphTest, TheLargestMultiplicityIsTaken) {
   graph().mutable_layers()->RemoveLast();
   v1::Graph::Head& head = *graph().mutable_layers(0)->mutable_heads(1);
   for (int i = 0; i < head.keys_size(); ++i) head.add_multiplicities(1 << 20);
-  const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request_, *multi, WithGraphs());
+  const absl::StatusOr<Request> parsed = Validated(request_, *multi, WithGraphs());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(parsed->task->inputs[0].graph->layers[0][1].multiplicity, std::vector<int32_t>(7, 1 << 20));
+  EXPECT_EQ(parsed->inputs[0].graph->layers[0][1].multiplicity, std::vector<int32_t>(7, 1 << 20));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/observe/metrics.h"
+#include "server/status_details.h"
 #include "tests/model/run_model.h"
 #include "tests/server/test_models.h"
 
@@ -51,10 +52,24 @@ class MetricValuesTest : public ::testing::Test {
     return of_family;
   }
 
+  void CountRequest(Rpc rpc, const absl::Status& status, double seconds) {
+    of_model_.CountRequest(of_model_.Event(), rpc, status, seconds);
+  }
+  void CountRequest(Rpc rpc, absl::StatusCode code, double seconds) {
+    CountRequest(rpc, absl::Status(code, ""), seconds);
+  }
+  void CountLoad(bool ok, double seconds) { of_model_.CountLoad(of_model_.Event(), ok, seconds); }
+  void CountEnd(const Request& request, bool answered, double output_seconds = 0.0) {
+    loaded_->CountEnd(of_model_.Event(), *model_, request, answered, output_seconds);
+  }
+  void CountInput(const ModelInput& input, const InputResult& result) {
+    loaded_->CountInput(of_model_.Event(), *model_, input, result);
+  }
+
   Metrics metrics_;
   const std::unique_ptr<Model> model_ = LoadTestModel("sbm");
   ModelMetrics& of_model_ = metrics_.ForModel("m", 1);
-  const std::unique_ptr<LoadedMetrics> loaded_ = of_model_.Loaded(*model_);
+  const std::unique_ptr<LoadedMetrics> loaded_ = of_model_.Loaded(of_model_.Event(), *model_);
 };
 
 TEST_F(MetricValuesTest, BucketsOfEveryHistogramAreThoseOfTheTable) {
@@ -95,9 +110,9 @@ TEST_F(MetricValuesTest, BucketsOfEveryHistogramAreThoseOfTheTable) {
 
 // Boundaries belong to the bucket that they end.
 TEST_F(MetricValuesTest, AValueIsCountedInTheBucketsFromItsOwnOn) {
-  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.25);
-  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.3);
-  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 31.0);
+  CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.25);
+  CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.3);
+  CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 31.0);
   const std::pair<const char*, double> cumulative[] = {{"0.1", 0}, {"0.25", 1}, {"0.5", 2}, {"30", 2}, {"+Inf", 3}};
   for (const auto& [le, count] : cumulative) {
     EXPECT_EQ(Value(R"(edgewise_request_duration_seconds_bucket{model="m",version="1",le=")" + std::string(le) + "\"}"),
@@ -108,20 +123,29 @@ TEST_F(MetricValuesTest, AValueIsCountedInTheBucketsFromItsOwnOn) {
 
 // Powers of two add up without rounding. Every duration of its own, so that no two can be swapped.
 TEST_F(MetricValuesTest, DurationsAreSummedInSeconds) {
-  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.25);
-  of_model_.CountRequest(Rpc::kPredict, absl::StatusCode::kInvalidArgument, 2.0);
-  of_model_.CountRequest(Rpc::kGenerate, absl::StatusCode::kOk, 64.0);
-  of_model_.CountRequest(Rpc::kGenerate, absl::StatusCode::kCancelled, 0.5);
-  of_model_.CountLoad(true, 3.5);
-  loaded_->ObserveQueue(1, 0.125);
-  loaded_->ObserveQueue(2, 0.25);
-  loaded_->ObserveQueue(2, 4.0);
-  loaded_->ObserveQueue(3, 8.0);
-  loaded_->ObserveStage(Stage::kInput, 0.0625);
-  loaded_->ObserveStage(Stage::kForward, 16.0);
-  loaded_->ObserveStage(Stage::kForward, 0.5);
-  loaded_->ObserveStage(Stage::kOutput, 0.03125);
-  loaded_->AddCancelledCompute(0.375);
+  CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.25);
+  CountRequest(Rpc::kPredict, absl::StatusCode::kInvalidArgument, 2.0);
+  CountRequest(Rpc::kGenerate, absl::StatusCode::kOk, 64.0);
+  CountRequest(Rpc::kGenerate, absl::StatusCode::kCancelled, 0.5);
+  CountLoad(true, 3.5);
+  Request request;
+  request.priority = 1;
+  request.queue_seconds = 0.125;
+  request.compute_seconds = 32.0;
+  request.cancelled_seconds = 0.375;
+  CountEnd(request, false);
+  request.cancelled_seconds = 0.0;
+  request.priority = 2;
+  request.queue_seconds = 0.25;
+  request.compute_seconds = 16.0;
+  CountEnd(request, true, 0.03125);
+  request.queue_seconds = 4.0;
+  request.compute_seconds = 0.5;
+  CountEnd(request, true);
+  request.priority = 3;
+  request.queue_seconds = 8.0;
+  CountEnd(request, false);
+  loaded_->CountValid(request, 0.0625);
   EXPECT_EQ(Of("request_duration_seconds_sum"), 2.25);
   EXPECT_EQ(Of("request_duration_seconds_count"), 2);
   EXPECT_EQ(Of("generation_duration_seconds_sum"), 64.5);
@@ -139,20 +163,28 @@ TEST_F(MetricValuesTest, DurationsAreSummedInSeconds) {
 }
 
 TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
-  loaded_->ObserveBatch(3, 100);
-  loaded_->ObserveBatch(5, 1000);
-  std::vector<GaugeHold> in_flight;
-  for (int i = 0; i < 7; ++i) in_flight.push_back(loaded_->HoldInFlight());
-  in_flight[3].reset();
-  std::vector<GaugeHold> queued;
-  for (const uint64_t tokens : {9, 11, 20}) queued.push_back(loaded_->HoldQueued(tokens));
-  queued[1].reset();
-  const GaugeHold generations[] = {loaded_->HoldGeneration(), loaded_->HoldGeneration(), loaded_->HoldGeneration()};
+  // Seven valid requests: two are computed, three generate, one is answered, one waits.
+  std::vector<Request> requests(7);
+  const uint64_t tokens[] = {100, 1000, 9, 11, 20, 7, 29};
+  const uint32_t inputs[] = {3, 5};
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].tokens = tokens[i];
+    loaded_->CountValid(requests[i], 0.0);
+  }
+  EXPECT_EQ(Of("queue_requests"), 7);
+  EXPECT_EQ(Of("queue_tokens"), 1176);
+  for (size_t i = 0; i < 5; ++i) {
+    if (i >= 2) requests[i].generation = std::make_unique<GenerationWork>();
+    if (i < 2) requests[i].batch_inputs = inputs[i];
+    if (i < 2) requests[i].batch_tokens = tokens[i];
+    loaded_->CountStart(requests[i]);
+  }
+  requests[5] = Request();
   EXPECT_EQ(Of("batch_items_sum"), 8);
   EXPECT_EQ(Of("batch_tokens_sum"), 1100);
   EXPECT_EQ(Of("executions_total", "device=\"" + model_->backend().device() + "\","), 2);
   EXPECT_EQ(Of("requests_in_flight"), 6);
-  EXPECT_EQ(Of("queue_requests"), 2);
+  EXPECT_EQ(Of("queue_requests"), 1);
   EXPECT_EQ(Of("queue_tokens"), 29);
   EXPECT_EQ(Of("generations_running"), 3);
 }
@@ -195,7 +227,7 @@ class InputValuesTest : public MetricValuesTest {
 };
 
 TEST_F(InputValuesTest, AnInputCountsWhatItsAnswerSays) {
-  loaded_->ObserveInput(*model_, input_, result_);
+  CountInput(input_, result_);
   EXPECT_EQ(Of("items_total"), 1);
   EXPECT_EQ(Of("tokens_total"), 5);
   EXPECT_EQ(Of("input_length_tokens_sum"), 5);
@@ -222,7 +254,7 @@ TEST_F(InputValuesTest, AnInputCountsWhatItsAnswerSays) {
 TEST_F(InputValuesTest, AnInputWithoutABudgetUsesNone) {
   input_.max_edges = kNoCap;
   result_.capped = true;
-  loaded_->ObserveInput(*model_, input_, result_);
+  CountInput(input_, result_);
   EXPECT_EQ(Of("edge_budget_utilization_ratio_count"), 0);
   EXPECT_EQ(Of("edge_budget_capped_total"), 1);
 }
@@ -233,14 +265,15 @@ TEST_F(InputValuesTest, DisagreementIsOfEveryToken) {
   result_.label_id = {1, -1, 0};
   result_.sample_results[0].probabilities = {0.25f, 0.75f, 0.0f, 0.0f, 0.5f, 0.25f};
   result_.sample_results[1].probabilities = {0.25f, 0.75f, 0.0f, 0.0f, 0.25f, 0.5f};
-  loaded_->ObserveInput(*model_, input_, result_);
+  CountInput(input_, result_);
   EXPECT_EQ(Of("ensemble_disagreement_ratio_sum"), 0.25);
 }
 
 TEST(GenerationValuesTest, TokensAndGenerationsCountWhatTheySay) {
   const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
   Metrics metrics;
-  const std::unique_ptr<LoadedMetrics> loaded = metrics.ForModel("m", 1).Loaded(*model);
+  ModelMetrics& of_model = metrics.ForModel("m", 1);
+  const std::unique_ptr<LoadedMetrics> loaded = of_model.Loaded(of_model.Event(), *model);
   const auto value = [&](const std::string& name, const std::string& before = "") {
     const std::string text = metrics.Render();
     const std::string series = "\nedgewise_" + name + "{" + before + "model=\"m\",version=\"1\"} ";
@@ -250,11 +283,22 @@ TEST(GenerationValuesTest, TokensAndGenerationsCountWhatTheySay) {
   RowEdges row;
   row.edges = 2.5;  // of each of two samples
   row.pairs = 12;
-  loaded->ObserveToken(*model, row, 2, true, 0.5);
-  loaded->ObserveToken(*model, row, 2, false, 0.125);
-  loaded->ObserveToken(*model, row, 2, false, 0.25);
-  loaded->ObserveGeneration(9, 2, 0.75, true);
-  loaded->ObserveGeneration(2, 4, -1.0, false);
+  Request request;
+  request.tokens = 9;
+  request.generation = std::make_unique<GenerationWork>();
+  request.generation->options.samples = 2;
+  for (const double seconds : {0.5, 0.125, 0.25}) {
+    loaded->CountToken(*model, request, row, seconds);
+    ++request.generation->sent;
+  }
+  request.generation->utilization = 0.75;
+  request.generation->capped = true;
+  loaded->CountEnd(of_model.Event(), *model, request, true, 0.0);
+  request.tokens = 2;
+  request.generation->options.samples = 4;
+  request.generation->utilization = -1.0;
+  request.generation->capped = false;
+  loaded->CountEnd(of_model.Event(), *model, request, true, 0.0);
   EXPECT_EQ(value("first_token_duration_seconds_sum"), 0.5);
   EXPECT_EQ(value("first_token_duration_seconds_count"), 1);
   EXPECT_EQ(value("token_duration_seconds_sum"), 0.375);
@@ -271,11 +315,25 @@ TEST(GenerationValuesTest, TokensAndGenerationsCountWhatTheySay) {
   EXPECT_EQ(value("edge_budget_capped_total"), 1);
 }
 
-TEST_F(MetricValuesTest, EveryRejectionBudgetAndCodeCountsUnderItsOwnLabel) {
+TEST_F(MetricValuesTest, EveryRejectionCountsUnderItsOwnLabel) {
   const std::pair<Rejection, const char*> rejections[] = {
       {Rejection::kQueueFull, "queue_full"}, {Rejection::kDeadline, "deadline"}, {Rejection::kCancelled, "cancelled"},
       {Rejection::kDraining, "draining"},    {Rejection::kInvalid, "invalid"},   {Rejection::kBudget, "budget"},
       {Rejection::kOutOfMemory, "oom"},      {Rejection::kNotReady, "not_ready"}};
+  int times = 0;  // the reason of number i comes i + 1 times
+  for (const auto& [reason, name] : rejections) {
+    for (int i = 0; i <= times; ++i) {
+      CountRequest(Rpc::kPredict, WithRejection(absl::UnknownError(""), reason), 0.0);
+    }
+    ++times;
+  }
+  times = 0;
+  for (const auto& [reason, name] : rejections) {
+    EXPECT_EQ(Of("rejections_total", "", "reason=\"" + std::string(name) + "\","), ++times) << name;
+  }
+}
+
+TEST_F(MetricValuesTest, EveryBudgetCodeAndMethodCountsUnderItsOwnLabel) {
   const std::pair<absl::StatusCode, const char*> codes[] = {
       {absl::StatusCode::kOk, "OK"},
       {absl::StatusCode::kCancelled, "CANCELLED"},
@@ -296,28 +354,24 @@ TEST_F(MetricValuesTest, EveryRejectionBudgetAndCodeCountsUnderItsOwnLabel) {
                                                  {Rpc::kGetModel, "GetModel"}};
   // The one of number i comes i + 1 times.
   int times = 0;
-  for (const auto& [reason, name] : rejections) {
-    for (int i = 0; i <= times; ++i) of_model_.CountRejection(reason);
-    ++times;
-  }
-  times = 0;
   for (const auto& [code, name] : codes) {
-    for (int i = 0; i <= times; ++i) of_model_.CountRequest(Rpc::kPredict, code, 0.0);
-    for (int i = 0; i <= 2 * times; ++i) of_model_.CountRequest(Rpc::kGenerate, code, 0.0);
+    for (int i = 0; i <= times; ++i) CountRequest(Rpc::kPredict, code, 0.0);
+    for (int i = 0; i <= 2 * times; ++i) CountRequest(Rpc::kGenerate, code, 0.0);
     ++times;
   }
   times = 0;
   for (const auto& [kind, name] : budgets) {
-    for (int i = 0; i <= times; ++i) loaded_->CountBudget(kind);
+    Request request;
+    request.budget = kind;
+    for (int i = 0; i <= times; ++i) loaded_->CountValid(request, 0.0);
     ++times;
   }
   times = 0;
-  for (const auto& [method, name] : methods) metrics_.CountRpc(method, absl::StatusCode::kOk, ++times);
-
-  times = 0;
-  for (const auto& [reason, name] : rejections) {
-    EXPECT_EQ(Of("rejections_total", "", "reason=\"" + std::string(name) + "\","), ++times) << name;
+  for (const auto& [method, name] : methods) {
+    for (int i = 0; i <= times; ++i) metrics_.CountRpc(method, absl::StatusCode::kOk);
+    ++times;
   }
+
   times = 0;
   for (const auto& [code, name] : codes) {
     EXPECT_EQ(Of("requests_total", "code=\"" + std::string(name) + "\","), times + 1) << name;
@@ -338,10 +392,9 @@ TEST_F(MetricValuesTest, EveryRejectionBudgetAndCodeCountsUnderItsOwnLabel) {
 }
 
 TEST_F(MetricValuesTest, LoadsAreCountedByTheirResult) {
-  of_model_.CountLoad(true, 1.0);
-  of_model_.CountLoad(false, 2.0);
-  of_model_.CountLoad(false, 0.5);
-  of_model_.SetReady(true);
+  CountLoad(true, 1.0);
+  CountLoad(false, 2.0);
+  CountLoad(false, 0.5);
   EXPECT_EQ(Of("model_loads_total", "", R"(result="ok",)"), 1);
   EXPECT_EQ(Of("model_loads_total", "", R"(result="error",)"), 2);
   EXPECT_EQ(Of("model_load_duration_seconds"), 0.5) << "of the last one";

@@ -32,12 +32,17 @@ size_t Lines(const std::string& text) {
 
 class MetricsTest : public ::testing::Test {
  protected:
+  std::unique_ptr<LoadedMetrics> Load(ModelMetrics& model) { return model.Loaded(model.Event(), *model_); }
+  static void CountRequest(ModelMetrics& model, absl::StatusCode code) {
+    model.CountRequest(model.Event(), Rpc::kPredict, absl::Status(code, ""), 0.01);
+  }
+
   Metrics metrics_;
   std::unique_ptr<Model> model_ = LoadTestModel("sbm");
 };
 
 TEST_F(MetricsTest, EverySeriesIsThereAtZeroBeforeTheFirstRequest) {
-  std::unique_ptr<LoadedMetrics> loaded = metrics_.ForModel("m", 3).Loaded(*model_);
+  std::unique_ptr<LoadedMetrics> loaded = Load(metrics_.ForModel("m", 3));
   const std::string text = metrics_.Render();
   for (const char* series :
        {R"(edgewise_requests_total{code="OK",model="m",version="3"})",
@@ -61,7 +66,7 @@ TEST_F(MetricsTest, EverySeriesIsThereAtZeroBeforeTheFirstRequest) {
 
 TEST_F(MetricsTest, PromtoolFindsNothingToSay) {
   if (std::system("command -v promtool > /dev/null 2>&1") != 0) GTEST_SKIP() << "promtool is not installed";
-  std::unique_ptr<LoadedMetrics> loaded = metrics_.ForModel("m", 1).Loaded(*model_);
+  std::unique_ptr<LoadedMetrics> loaded = Load(metrics_.ForModel("m", 1));
   FILE* promtool = popen("promtool check metrics", "w");
   ASSERT_NE(promtool, nullptr);
   const std::string text = metrics_.Render();
@@ -71,9 +76,9 @@ TEST_F(MetricsTest, PromtoolFindsNothingToSay) {
 
 TEST_F(MetricsTest, RequestsMoveTheCountersByExactlyTheirNumber) {
   ModelMetrics& model = metrics_.ForModel("m", 1);
-  for (int i = 0; i < 7; ++i) model.CountRequest(Rpc::kPredict, absl::StatusCode::kOk, 0.01);
-  model.CountRequest(Rpc::kPredict, absl::StatusCode::kInvalidArgument, 0.01);
-  model.CountRequest(Rpc::kPredict, absl::StatusCode::kDataLoss, 0.01);  // not one of the codes: a fault of ours
+  for (int i = 0; i < 7; ++i) CountRequest(model, absl::StatusCode::kOk);
+  CountRequest(model, absl::StatusCode::kInvalidArgument);
+  CountRequest(model, absl::StatusCode::kDataLoss);  // not one of the codes: a fault of ours
   const std::string text = metrics_.Render();
   EXPECT_EQ(Value(text, R"(edgewise_requests_total{code="OK",model="m",version="1"})"), 7.0);
   EXPECT_EQ(Value(text, R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="m",version="1"})"), 1.0);
@@ -82,7 +87,7 @@ TEST_F(MetricsTest, RequestsMoveTheCountersByExactlyTheirNumber) {
 }
 
 TEST_F(MetricsTest, EdgesAndPairsAreThoseOfTheResult) {
-  std::unique_ptr<LoadedMetrics> loaded = metrics_.ForModel("m", 1).Loaded(*model_);
+  std::unique_ptr<LoadedMetrics> loaded = Load(metrics_.ForModel("m", 1));
   std::vector<ModelInput> inputs(1);
   inputs[0].sequences.push_back(model_->Prepare({1, 2, 0, 3, 4, 5}, TruncateMode::kRefuse).value());
   inputs[0].samples = 3;
@@ -91,7 +96,7 @@ TEST_F(MetricsTest, EdgesAndPairsAreThoseOfTheResult) {
   while (!pass.done()) ASSERT_TRUE(pass.Step().ok());
   const InputResult result = pass.TakeResult(0);
   ASSERT_TRUE(result.status.ok());
-  loaded->ObserveInput(*model_, inputs[0], result);
+  loaded->CountInput(metrics_.other().Event(), *model_, inputs[0], result);
   const std::string text = metrics_.Render();
   double edges = 0.0, pairs = 0.0;
   for (const char* layer : {"0", "1"}) {
@@ -109,12 +114,12 @@ TEST_F(MetricsTest, EdgesAndPairsAreThoseOfTheResult) {
 }
 
 TEST_F(MetricsTest, SeriesDoNotGrowWithTraffic) {
-  std::unique_ptr<LoadedMetrics> loaded = metrics_.ForModel("m", 1).Loaded(*model_);
+  std::unique_ptr<LoadedMetrics> loaded = Load(metrics_.ForModel("m", 1));
   const size_t before = Lines(metrics_.Render());
   for (int i = 0; i < 100; ++i) {
-    metrics_.other().CountRequest(Rpc::kPredict, absl::StatusCode::kNotFound, 0.001);
+    CountRequest(metrics_.other(), absl::StatusCode::kNotFound);
     metrics_.CountRpc(Rpc::kPredict, absl::StatusCode::kOutOfRange);
-    loaded->ObserveQueue(static_cast<uint32_t>(i), 0.1);
+    loaded->CountEnd(metrics_.other().Event(), *model_, Request(), true, 0.1);
   }
   EXPECT_EQ(Lines(metrics_.Render()), before);
 }
@@ -124,22 +129,24 @@ TEST_F(MetricsTest, RemovedVersionHoldsNoMemoryAndHasNoInfo) {
       R"(edgewise_memory_bytes{device=")" + model_->backend().device() + R"(",kind="weights",model="m",version="1"})";
   ModelMetrics& model = metrics_.ForModel("m", 1);
   model.Removed();  // before any load
-  std::unique_ptr<LoadedMetrics> loaded = model.Loaded(*model_);
+  std::unique_ptr<LoadedMetrics> loaded = Load(model);
   EXPECT_GT(Value(metrics_.Render(), memory), 0.0);
   model.Removed();
   EXPECT_EQ(Value(metrics_.Render(), memory), 0.0);
   EXPECT_EQ(metrics_.Render().find("edgewise_model_info{"), std::string::npos);
-  loaded = model.Loaded(*model_);
+  loaded = Load(model);
   EXPECT_GT(Value(metrics_.Render(), memory), 0.0);
   EXPECT_NE(metrics_.Render().find("edgewise_model_info{"), std::string::npos);
 }
 
 TEST_F(MetricsTest, LoadingAgainKeepsTheNumbers) {
+  Request request;
+  request.budget = BudgetKind::kEdges;
   ModelMetrics& model = metrics_.ForModel("m", 1);
-  std::unique_ptr<LoadedMetrics> loaded = model.Loaded(*model_);
-  loaded->CountBudget(BudgetKind::kEdges);
-  loaded = model.Loaded(*model_);
-  loaded->CountBudget(BudgetKind::kEdges);
+  std::unique_ptr<LoadedMetrics> loaded = Load(model);
+  loaded->CountValid(request, 0.0);
+  loaded = Load(model);
+  loaded->CountValid(request, 0.0);
   const std::string text = metrics_.Render();
   EXPECT_EQ(Value(text, R"(edgewise_edge_budget_requests_total{kind="edges",model="m",version="1"})"), 2.0);
   size_t infos = 0;
@@ -152,18 +159,23 @@ TEST_F(MetricsTest, LoadingAgainKeepsTheNumbers) {
 // Threads record without a pause while pages are made: on every page, what one event moves has moved together.
 TEST_F(MetricsTest, PageShowsWholeEvents) {
   ModelMetrics& model = metrics_.ForModel("m", 1);
-  std::unique_ptr<LoadedMetrics> loaded = model.Loaded(*model_);
+  std::unique_ptr<LoadedMetrics> loaded = Load(model);
   std::atomic<bool> over = false;
   std::vector<std::thread> recorders;
   for (int t = 0; t < 2; ++t) {
     recorders.emplace_back([&] {
+      Request request;
+      request.priority = 1;
+      request.tokens = request.batch_tokens = 4;
+      request.batch_inputs = 1;
+      request.cancelled_seconds = 1.0;
       while (!over) {
-        loaded->ObserveBatch(1, 4);
+        loaded->CountValid(request, 0.0);
+        loaded->CountStart(request);
         const MetricsEvent event = model.Event();
-        loaded->AddCancelledCompute(1.0);
-        loaded->ObserveQueue(1, 0.0);
-        model.CountRequest(Rpc::kPredict, absl::StatusCode::kCancelled, 1.0);
-        model.CountRejection(Rejection::kCancelled);
+        model.CountRequest(event, Rpc::kPredict, absl::CancelledError(), 1.0);
+        loaded->CountEnd(event, *model_, request, false, 0.0);
+        request.gauges = {};
       }
     });
   }
@@ -177,6 +189,8 @@ TEST_F(MetricsTest, PageShowsWholeEvents) {
     violations += Value(text, R"(edgewise_cancelled_compute_seconds_total{model="m",version="1"})") != ended;
     violations += Value(text, R"(edgewise_queue_duration_seconds_count{model="m",priority="1",version="1"})") != ended;
     const double batches = Value(text, R"(edgewise_batch_items_count{model="m",version="1"})");
+    violations += Value(text, R"(edgewise_queue_tokens{model="m",version="1"})") !=
+                  4.0 * Value(text, R"(edgewise_queue_requests{model="m",version="1"})");
     violations += Value(text, R"(edgewise_batch_tokens_sum{model="m",version="1"})") != 4.0 * batches;
   }
   over = true;

@@ -20,48 +20,54 @@ struct FakeClock {
   Time at(int64_t when) { return Time() + std::chrono::milliseconds(when); }
 };
 
-// Counts how often a task was answered, and keeps the last answer.
+// Counts how often requests ended, and keeps the last status.
 struct Answers {
   std::atomic<int> count = 0;
   absl::Status last;
   double queue_seconds = 0.0;
 
-  TaskPtr MakeTask(Time deadline = Time::max()) {
-    auto task = std::make_unique<Task>();
-    task->cost = 1;
-    task->deadline = deadline;
-    task->done = [this](TaskResult result) {
-      last = result.status;
-      queue_seconds = result.queue_seconds;
+  RequestPtr Make(Time deadline = Time::max()) {
+    auto request = std::make_unique<Request>();
+    request->cost = 1;
+    request->deadline = deadline;
+    request->done = [this, raw = request.get()](const absl::Status& status) {
+      last = status;
+      queue_seconds = raw->queue_seconds;
       ++count;
     };
-    return task;
+    return request;
+  }
+  absl::Status Push(RequestQueue& queue, Time deadline = Time::max()) {
+    RequestPtr request = Make(deadline);
+    absl::Status status = queue.Push(request);
+    EXPECT_EQ(request == nullptr, status.ok()) << "taken iff OK";
+    return status;
   }
 };
 
-TEST(TaskQueueTest, JobsGoBeforeTasks) {
-  TaskQueue queue({});
+TEST(RequestQueueTest, JobsGoBeforeRequests) {
+  RequestQueue queue({});
   Answers answers;
-  ASSERT_TRUE(queue.Push(answers.MakeTask()).ok());
+  ASSERT_TRUE(answers.Push(queue).ok());
   int ran = 0;
   queue.Post([&ran] { ++ran; });
   Work work = queue.Next();
   ASSERT_TRUE(work.job);
   work.job();
   EXPECT_EQ(ran, 1);
-  EXPECT_EQ(queue.Next().batch.size(), 1u);
+  EXPECT_NE(queue.Next().predict, nullptr);
 }
 
-TEST(TaskQueueTest, TaskThatExpiresWaitingIsAnsweredOnceAndNeverComputed) {
+TEST(RequestQueueTest, RequestThatExpiresWaitingEndsOnceAndIsNeverComputed) {
   FakeClock clock;
-  TaskQueue queue({}, clock.read());
+  RequestQueue queue({}, clock.read());
   Answers late, live;
-  ASSERT_TRUE(queue.Push(late.MakeTask(clock.at(1500))).ok());
-  ASSERT_TRUE(queue.Push(live.MakeTask()).ok());
+  ASSERT_TRUE(late.Push(queue, clock.at(1500)).ok());
+  ASSERT_TRUE(live.Push(queue).ok());
   clock.milliseconds = 1500;
   Work work = queue.Next();
-  ASSERT_EQ(work.batch.size(), 1u);
-  work.batch[0]->done({});
+  ASSERT_NE(work.predict, nullptr);
+  work.predict->done(absl::OkStatus());
   EXPECT_EQ(live.count, 1);
   EXPECT_EQ(late.count, 1);
   EXPECT_TRUE(absl::IsDeadlineExceeded(late.last));
@@ -69,45 +75,45 @@ TEST(TaskQueueTest, TaskThatExpiresWaitingIsAnsweredOnceAndNeverComputed) {
   EXPECT_EQ(queue.size(), 0u);
 }
 
-TEST(TaskQueueTest, DeadTasksMakeRoomForALiveOne) {
+TEST(RequestQueueTest, EndedRequestsMakeRoomForALiveOne) {
   FakeClock clock;
-  TaskQueue queue({.max_requests = 1}, clock.read());
+  RequestQueue queue({.max_requests = 1}, clock.read());
   Answers late, live, refused;
-  ASSERT_TRUE(queue.Push(late.MakeTask(clock.at(1100))).ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(queue.Push(refused.MakeTask())));
-  EXPECT_EQ(refused.count, 0);  // a refused task is answered by who pushed it
+  ASSERT_TRUE(late.Push(queue, clock.at(1100)).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.Push(queue)));
+  EXPECT_EQ(refused.count, 0);  // a refused request is ended by who pushed it
   clock.milliseconds = 1100;
-  EXPECT_TRUE(queue.Push(live.MakeTask()).ok());
+  EXPECT_TRUE(live.Push(queue).ok());
   EXPECT_EQ(late.count, 1);
   EXPECT_EQ(queue.size(), 1u);
 }
 
-TEST(TaskQueueTest, AnswerDeadWorksWhileTheEngineIsBusy) {
+TEST(RequestQueueTest, RequestsExpireWhileTheEngineIsBusy) {
   FakeClock clock;
-  TaskQueue queue({}, clock.read());
+  RequestQueue queue({}, clock.read());
   Answers late;
-  ASSERT_TRUE(queue.Push(late.MakeTask(clock.at(1100))).ok());
-  queue.AnswerEnded();
+  ASSERT_TRUE(late.Push(queue, clock.at(1100)).ok());
+  queue.EndExpired();
   EXPECT_EQ(late.count, 0);
   clock.milliseconds = 1101;
-  queue.AnswerEnded();
+  queue.EndExpired();
   EXPECT_EQ(late.count, 1);
 }
 
-TEST(TaskQueueTest, CloseServesWhatWaitsAndRefusesTheRest) {
-  TaskQueue queue({});
+TEST(RequestQueueTest, CloseServesWhatWaitsAndRefusesTheRest) {
+  RequestQueue queue({});
   Answers waiting, refused;
-  ASSERT_TRUE(queue.Push(waiting.MakeTask()).ok());
+  ASSERT_TRUE(waiting.Push(queue).ok());
   queue.Close();
-  EXPECT_TRUE(absl::IsUnavailable(queue.Push(refused.MakeTask())));
-  EXPECT_EQ(queue.Next().batch.size(), 1u);
+  EXPECT_TRUE(absl::IsUnavailable(refused.Push(queue)));
+  EXPECT_NE(queue.Next().predict, nullptr);
   EXPECT_TRUE(queue.Next().end());
 }
 
-TEST(TaskQueueTest, AbortAnswersWhatWaits) {
-  TaskQueue queue({});
+TEST(RequestQueueTest, CancelAllEndsWhatWaits) {
+  RequestQueue queue({});
   Answers waiting;
-  ASSERT_TRUE(queue.Push(waiting.MakeTask()).ok());
+  ASSERT_TRUE(waiting.Push(queue).ok());
   queue.CancelAll();
   EXPECT_EQ(waiting.count, 1);
   EXPECT_TRUE(absl::IsUnavailable(waiting.last));
@@ -116,25 +122,25 @@ TEST(TaskQueueTest, AbortAnswersWhatWaits) {
   EXPECT_TRUE(queue.Next().end());
 }
 
-TEST(TaskQueueTest, EveryTaskOfManyThreadsIsAnsweredExactlyOnce) {
-  constexpr int kThreads = 4, kTasks = 500;
-  TaskQueue queue({.max_requests = 64});
+TEST(RequestQueueTest, EveryRequestOfManyThreadsEndsExactlyOnce) {
+  constexpr int kThreads = 4, kRequests = 500;
+  RequestQueue queue({.max_requests = 64});
   std::atomic<int> accepted = 0, refused = 0, answered = 0;
   std::thread engine([&] {
     for (Work work = queue.Next(); !work.end(); work = queue.Next()) {
-      for (TaskPtr& task : work.batch) task->done({});
+      if (work.predict) work.predict->done(absl::OkStatus());
     }
   });
   std::vector<std::thread> clients;
   for (int t = 0; t < kThreads; ++t) {
     clients.emplace_back([&, t] {
-      for (int i = 0; i < kTasks; ++i) {
-        auto task = std::make_unique<Task>();
-        task->cost = 1;
+      for (int i = 0; i < kRequests; ++i) {
+        auto made = std::make_unique<Request>();
+        made->cost = 1;
         std::stop_source client;
-        task->stopping = client.get_token();
-        task->done = [&answered](TaskResult) { ++answered; };
-        if (queue.Push(std::move(task)).ok()) {
+        made->stopping = client.get_token();
+        made->done = [&answered](const absl::Status&) { ++answered; };
+        if (queue.Push(made).ok()) {
           ++accepted;
           if ((i + t) % 3 == 0) client.request_stop();
         } else {
@@ -146,27 +152,27 @@ TEST(TaskQueueTest, EveryTaskOfManyThreadsIsAnsweredExactlyOnce) {
   for (std::thread& client : clients) client.join();
   queue.Close();
   engine.join();
-  EXPECT_EQ(accepted + refused, kThreads * kTasks);
+  EXPECT_EQ(accepted + refused, kThreads * kRequests);
   EXPECT_EQ(answered, accepted);
 }
 
-TEST(TaskQueueTest, NextGivesAGenerationOnlyWhereThereIsRoom) {
-  TaskQueue queue({});
+TEST(RequestQueueTest, NextGivesAGenerationOnlyWhereThereIsRoom) {
+  RequestQueue queue({});
   Answers request, generation;
-  TaskPtr task = generation.MakeTask();
-  task->generation = std::make_unique<GenerationWork>();
-  ASSERT_TRUE(queue.Push(std::move(task)).ok());
+  RequestPtr waiting = generation.Make();
+  waiting->generation = std::make_unique<GenerationWork>();
+  ASSERT_TRUE(queue.Push(waiting).ok());
   EXPECT_TRUE(queue.Next(Wait::kNot, {0, 100}).none());
   EXPECT_EQ(queue.NextGeneration({0, 100}), nullptr);
-  ASSERT_TRUE(queue.Push(request.MakeTask()).ok());
+  ASSERT_TRUE(request.Push(queue).ok());
   const Work work = queue.Next(Wait::kForWork, {1, 100});
   EXPECT_NE(work.generation, nullptr);
-  EXPECT_EQ(work.batch.size(), 1u);
+  EXPECT_NE(work.predict, nullptr);
   EXPECT_FALSE(work.end());
 }
 
-TEST(TaskQueueTest, WaitForAClientEndsByItselfOrWhenItIsWoken) {
-  TaskQueue queue({});
+TEST(RequestQueueTest, WaitForAClientEndsByItselfOrWhenItIsWoken) {
+  RequestQueue queue({});
   EXPECT_TRUE(queue.Next(Wait::kAWhile).none());
   std::atomic<bool> over = false;
   std::thread waker([&] {
@@ -177,8 +183,8 @@ TEST(TaskQueueTest, WaitForAClientEndsByItselfOrWhenItIsWoken) {
   waker.join();
 }
 
-TEST(TaskQueueTest, ClosedQueueWaitsForGenerationsThatRun) {
-  TaskQueue queue({});
+TEST(RequestQueueTest, ClosedQueueWaitsForGenerationsThatRun) {
+  RequestQueue queue({});
   queue.Close();
   const Work work = queue.Next(Wait::kNot, {1, 1});
   EXPECT_TRUE(work.none());

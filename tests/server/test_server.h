@@ -19,8 +19,8 @@
 #include <thread>
 
 #include "edgewise/v1/inference.grpc.pb.h"
+#include "server/request.h"
 #include "server/server.h"
-#include "server/task.h"
 #include "tests/server/test_models.h"
 #include "tests/support/paths.h"
 

@@ -8,9 +8,8 @@
 #include <ostream>
 
 #include "model/load.h"
-#include "server/validate/generate.h"
 #include "tests/model/model_builder.h"
-#include "tests/server/test_models.h"
+#include "tests/server/validated.h"
 #include "text/field_error.h"
 
 namespace edgewise::server {
@@ -93,7 +92,7 @@ TEST_P(RefusedGenerationTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   const std::unique_ptr<Model> model = LoadTestModel(c.model);
   v1::GenerateRequest request = GoodRequest();
   c.change(request);
-  const absl::StatusOr<ParsedRequest> parsed = ParseGenerate(request, *model, {});
+  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(c.message));
   EXPECT_FALSE(FieldOf(parsed.status()).empty()) << "no google.rpc.BadRequest";
@@ -111,13 +110,13 @@ TEST(ValidateGenerateTest, WhatIsAskedArrives) {
   request.set_priority(1);
   request.mutable_ensemble()->set_seed(7);
   request.mutable_budget()->set_max_density(0.5);
-  ParsedRequest parsed = ParseGenerate(request, *model, {}).value();
+  Request parsed = Validated(request, *model, {}).value();
   EXPECT_EQ(parsed.seed, 7u);
-  EXPECT_EQ(parsed.task->tokens, 3u);
-  EXPECT_EQ(parsed.task->cost, 3u);
-  EXPECT_EQ(parsed.task->priority, 1u);
+  EXPECT_EQ(parsed.tokens, 3u);
+  EXPECT_EQ(parsed.cost, 3u);
+  EXPECT_EQ(parsed.priority, 1u);
   EXPECT_EQ(parsed.budget, BudgetKind::kDensity);
-  const GenerationOptions& options = parsed.task->generation->options;
+  const GenerationOptions& options = parsed.generation->options;
   EXPECT_EQ(options.max_new_tokens, 5u);
   EXPECT_EQ(options.temperature, 0.5);
   EXPECT_EQ(options.top_k, 3u);
@@ -132,7 +131,7 @@ TEST(ValidateGenerateTest, MoreThanTheVocabularyIsNoLimitOfTopK) {
   const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
   v1::GenerateRequest request = GoodRequest();
   request.set_top_k(200);
-  EXPECT_EQ(ParseGenerate(request, *model, {})->task->generation->options.top_k, 0u);
+  EXPECT_EQ(Validated(request, *model, {})->generation->options.top_k, 0u);
 }
 
 TEST(ValidateGenerateTest, StopStringsAreFewAndShort) {
@@ -148,15 +147,15 @@ TEST(ValidateGenerateTest, StopStringsAreFewAndShort) {
   ASSERT_TRUE(model.ok()) << model.status();
   v1::GenerateRequest request = GoodRequest();
   for (int i = 0; i < 16; ++i) request.add_stop(std::string(256, 'x'));
-  EXPECT_TRUE(ParseGenerate(request, **model, {}).ok()) << ParseGenerate(request, **model, {}).status();
+  EXPECT_TRUE(Validated(request, **model, {}).ok()) << Validated(request, **model, {}).status();
   request.set_stop(3, "");
-  EXPECT_THAT(std::string(ParseGenerate(request, **model, {}).status().message()),
+  EXPECT_THAT(std::string(Validated(request, **model, {}).status().message()),
               HasSubstr("stop[3] has 0 bytes; allowed are 1 to 256"));
   request.set_stop(3, std::string(257, 'x'));
-  EXPECT_THAT(std::string(ParseGenerate(request, **model, {}).status().message()), HasSubstr("stop[3] has 257 bytes"));
+  EXPECT_THAT(std::string(Validated(request, **model, {}).status().message()), HasSubstr("stop[3] has 257 bytes"));
   request.set_stop(3, "x");
   request.add_stop("y");
-  EXPECT_THAT(std::string(ParseGenerate(request, **model, {}).status().message()),
+  EXPECT_THAT(std::string(Validated(request, **model, {}).status().message()),
               HasSubstr("stop has 17 strings; allowed are at most 16"));
 }
 
@@ -166,9 +165,9 @@ TEST(ValidateGenerateTest, KeysAndValuesOfAllSamplesAreBoundedButSharedLayersCou
   v1::GenerateRequest request = GoodRequest();
   request.mutable_ensemble()->set_samples(100);
   // 8 positions, 2 heads of 8, keys and values: 1024 bytes a layer; what the first layer draws is in the second.
-  EXPECT_EQ(ParseGenerate(request, *LoadTestModel("lm-dense"), limits)->task->generation->cache_bytes, 2048u);
+  EXPECT_EQ(Validated(request, *LoadTestModel("lm-dense"), limits)->generation->cache_bytes, 2048u);
   EXPECT_THAT(
-      std::string(ParseGenerate(request, *LoadTestModel("lm-ssa-local"), limits).status().message()),
+      std::string(Validated(request, *LoadTestModel("lm-ssa-local"), limits).status().message()),
       HasSubstr("ensemble.samples is 100, whose keys and values would take up to 103424 bytes; the server holds "
                 "at most 20000"));
 }
@@ -182,12 +181,12 @@ TEST(ValidateGenerateTest, LimitsAreTaken) {
   request.set_top_p(1.0);
   request.mutable_ensemble()->set_samples(limits.max_samples);
   request.set_priority(3);
-  const absl::StatusOr<ParsedRequest> parsed = ParseGenerate(request, *model, limits);
+  const absl::StatusOr<Request> parsed = Validated(request, *model, limits);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(parsed->task->generation->options.max_new_tokens, 30u);
-  EXPECT_EQ(parsed->task->generation->options.top_p, 1.0);
-  EXPECT_EQ(parsed->task->generation->options.samples, limits.max_samples);
-  EXPECT_EQ(parsed->task->priority, 3u);
+  EXPECT_EQ(parsed->generation->options.max_new_tokens, 30u);
+  EXPECT_EQ(parsed->generation->options.top_p, 1.0);
+  EXPECT_EQ(parsed->generation->options.samples, limits.max_samples);
+  EXPECT_EQ(parsed->priority, 3u);
 }
 
 TEST(ValidateGenerateTest, PadsOfAPromptAreNoTokens) {
@@ -195,13 +194,13 @@ TEST(ValidateGenerateTest, PadsOfAPromptAreNoTokens) {
   v1::GenerateRequest request = GoodRequest();
   request.mutable_prompt()->mutable_token_ids()->set_values(1, 0);
   request.mutable_budget()->set_max_edges(1000);
-  const absl::StatusOr<ParsedRequest> parsed = ParseGenerate(request, *model, {});
+  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(parsed->task->tokens, 2u);
-  EXPECT_EQ(parsed->task->cost, 3u);
-  EXPECT_EQ(parsed->task->generation->options.max_edges, 1000u);
-  EXPECT_EQ(parsed->task->generation->options.max_density, 0.0);
-  EXPECT_EQ(parsed->task->generation->prompt.truncated_tokens, 0u);
+  EXPECT_EQ(parsed->tokens, 2u);
+  EXPECT_EQ(parsed->cost, 3u);
+  EXPECT_EQ(parsed->generation->options.max_edges, 1000u);
+  EXPECT_EQ(parsed->generation->options.max_density, 0.0);
+  EXPECT_EQ(parsed->generation->prompt.truncated_tokens, 0u);
 }
 
 }  // namespace

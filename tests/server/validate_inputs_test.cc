@@ -7,8 +7,7 @@
 #include <string>
 
 #include "server/status_details.h"
-#include "server/validate/predict.h"
-#include "tests/server/test_models.h"
+#include "tests/server/validated.h"
 #include "text/field_error.h"
 
 namespace edgewise::server {
@@ -58,11 +57,11 @@ TEST_P(RefusedInputTest, IsNamedByItsOwnIndex) {
     for (const int id : {1, 2, 3}) input->mutable_sequence()->mutable_token_ids()->add_values(id);
     if (std::string(c.model) == "sbm-pair") *input->mutable_second() = input->sequence();
   }
-  ASSERT_TRUE(ParsePredict(good, *model, {}).ok()) << ParsePredict(good, *model, {}).status();
+  ASSERT_TRUE(Validated(good, *model, {}).ok()) << Validated(good, *model, {}).status();
   for (int i = 0; i < kInputs; ++i) {
     v1::PredictRequest request = good;
     c.change(*request.mutable_inputs(i));
-    const absl::Status refused = ParsePredict(request, *model, {}).status();
+    const absl::Status refused = Validated(request, *model, {}).status();
     const std::string field = "inputs[" + std::to_string(i) + "]." + c.field;
     EXPECT_EQ(refused, FieldError(field, c.what)) << refused;  // the google.rpc.BadRequest too
   }
@@ -83,7 +82,7 @@ TEST(RefusedSizeTest, TheInputThatABudgetIsTooSmallForIsNamed) {
     for (int input = 0; input < 3; ++input) SetTokens(*request.add_inputs(), input == i ? 5 : 4);
     request.mutable_budget()->set_max_edges(4 * 4 * 2 * 2);
     EXPECT_EQ(
-        ParsePredict(request, *model, {}).status(),
+        Validated(request, *model, {}).status(),
         WithRejection(FieldError("budget.max_edges", "is 64; inputs[" + std::to_string(i) +
                                                          "] needs at least 100 edges (those that are never dropped)"),
                       Rejection::kBudget));
@@ -98,7 +97,7 @@ TEST(RefusedSizeTest, TheInputWhoseGraphIsTooLargeToReturnIsNamed) {
     v1::PredictRequest request;
     for (int input = 0; input < 3; ++input) SetTokens(*request.add_inputs(), input == i ? 5 : 4);
     request.mutable_outputs()->set_graph(true);
-    EXPECT_EQ(ParsePredict(request, *model, limits).status(),
+    EXPECT_EQ(Validated(request, *model, limits).status(),
               FieldError("outputs.graph", "of inputs[" + std::to_string(i) +
                                               "] may have 100 edges; the server returns at most 64 (lower the "
                                               "budget)"));
@@ -133,10 +132,10 @@ TEST(ParsedInputTest, WhatIsAskedForReachesEveryInput) {
   for (size_t f = 0; f < std::size(fields); ++f) {
     v1::PredictRequest request = plain;
     fields[f].set(request);
-    const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request, *model, {});
+    const absl::StatusOr<Request> parsed = Validated(request, *model, {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
-    ASSERT_EQ(parsed->task->inputs.size(), 2u);
-    for (const ModelInput& input : parsed->task->inputs) {
+    ASSERT_EQ(parsed->inputs.size(), 2u);
+    for (const ModelInput& input : parsed->inputs) {
       for (size_t other = 0; other < std::size(fields); ++other) {
         EXPECT_EQ(fields[other].of(input), other == f ? fields[other].expected : fields[other].unset)
             << "field " << other << " of a request that sets field " << f;
@@ -151,9 +150,9 @@ TEST(ParsedInputTest, TheMostInputsAreTaken) {
   limits.max_inputs = 3;
   v1::PredictRequest request;
   for (int i = 0; i < 3; ++i) SetTokens(*request.add_inputs(), 2);
-  EXPECT_TRUE(ParsePredict(request, *model, limits).ok());
+  EXPECT_TRUE(Validated(request, *model, limits).ok());
   SetTokens(*request.add_inputs(), 2);
-  EXPECT_EQ(ParsePredict(request, *model, limits).status(),
+  EXPECT_EQ(Validated(request, *model, limits).status(),
             FieldError("inputs", "has 4 entries; the server takes at most 3"));
 }
 

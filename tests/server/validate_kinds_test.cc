@@ -8,8 +8,7 @@
 #include <ostream>
 
 #include "model/kinds/kind.h"
-#include "server/validate/predict.h"
-#include "tests/server/test_models.h"
+#include "tests/server/validated.h"
 #include "text/field_error.h"
 
 namespace edgewise::server {
@@ -166,9 +165,9 @@ TEST_P(RefusedKindTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   const Case& c = GetParam();
   const std::unique_ptr<Model> model = LoadTestModel(c.model);
   v1::PredictRequest request = GoodRequest(*model);
-  ASSERT_TRUE(ParsePredict(request, *model, {}).ok()) << ParsePredict(request, *model, {}).status();
+  ASSERT_TRUE(Validated(request, *model, {}).ok()) << Validated(request, *model, {}).status();
   c.change(request);
-  const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request, *model, {});
+  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(parsed.status().message()), HasSubstr(c.message));
   EXPECT_FALSE(FieldOf(parsed.status()).empty()) << "no google.rpc.BadRequest";
@@ -182,7 +181,7 @@ TEST(ValidateKindsTest, R11DenormalFeaturesAndTheMostRowsAreTaken) {
   v1::PredictRequest request = GoodRequest(*model);
   Features(request).set_rows(48);
   while (Features(request).values_size() < 48 * 6) Features(request).add_values(1e-40f);
-  EXPECT_TRUE(ParsePredict(request, *model, {}).ok()) << ParsePredict(request, *model, {}).status();
+  EXPECT_TRUE(Validated(request, *model, {}).ok()) << Validated(request, *model, {}).status();
 }
 
 TEST(ValidateKindsTest, LongTextBecomesWindowsThatScoreEachTokenOnce) {
@@ -191,11 +190,10 @@ TEST(ValidateKindsTest, LongTextBecomesWindowsThatScoreEachTokenOnce) {
     v1::PredictRequest request = GoodRequest(*model);
     while (Sequence(request).token_ids().values_size() < 150) Sequence(request).mutable_token_ids()->add_values(5);
     request.mutable_outputs()->set_stride(stride);
-    const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request, *model, {});
+    const absl::StatusOr<Request> parsed = Validated(request, *model, {});
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     int scored = 0;
-    for (const ModelSequence& window : parsed->task->inputs[0].sequences)
-      scored += window.valid() - window.first_scored;
+    for (const ModelSequence& window : parsed->inputs[0].sequences) scored += window.valid() - window.first_scored;
     EXPECT_EQ(scored, 149) << "stride " << stride;
   }
 }
@@ -204,22 +202,22 @@ TEST(ValidateKindsTest, TheWindowsOfARequestAreBounded) {
   const std::unique_ptr<Model> model = LoadTestModel("lm-ssa-local");
   v1::PredictRequest request = GoodRequest(*model);
   while (Sequence(request).token_ids().values_size() < 40000) Sequence(request).mutable_token_ids()->add_values(5);
-  const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request, *model, {});  // 1666 windows of 48
+  const absl::StatusOr<Request> parsed = Validated(request, *model, {});  // 1666 windows of 48
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  const uint64_t pairs = model->Pairs(parsed->task->inputs[0]);
+  const uint64_t pairs = model->Pairs(parsed->inputs[0]);
   request.mutable_budget()->set_max_edges(pairs);
-  EXPECT_TRUE(ParsePredict(request, *model, {}).ok()) << "a budget that caps nothing";
+  EXPECT_TRUE(Validated(request, *model, {}).ok()) << "a budget that caps nothing";
   request.mutable_budget()->set_max_edges(pairs - 1);
-  const absl::Status capped = ParsePredict(request, *model, {}).status();
+  const absl::Status capped = Validated(request, *model, {}).status();
   EXPECT_EQ(capped.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(capped.message()),
               HasSubstr("inputs[0]: the windows of the text have 79968 positions; under a "
                         "budget or with a graph at most 65536"));
   request.clear_budget();
   while (request.inputs_size() < 13) *request.add_inputs() = request.inputs(0);
-  EXPECT_TRUE(ParsePredict(request, *model, {}).ok()) << ParsePredict(request, *model, {}).status();
+  EXPECT_TRUE(Validated(request, *model, {}).ok()) << Validated(request, *model, {}).status();
   *request.add_inputs() = request.inputs(0);
-  const absl::Status many = ParsePredict(request, *model, {}).status();
+  const absl::Status many = Validated(request, *model, {}).status();
   EXPECT_EQ(many.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(many.message()),
               HasSubstr("inputs: the windows of the texts up to inputs[13] have 1119552 positions; at most 1048576"));
@@ -231,16 +229,16 @@ TEST(ValidateKindsTest, TokenProbabilitiesCountInTheSizeOfTheAnswerAndOfWhatIsHe
   while (Sequence(request).token_ids().values_size() < 10000) Sequence(request).mutable_token_ids()->add_values(5);
   RequestLimits limits;
   limits.max_response_bytes = 100000;
-  EXPECT_TRUE(ParsePredict(request, *model, limits).ok());
+  EXPECT_TRUE(Validated(request, *model, limits).ok());
   request.mutable_outputs()->set_each_sample(true);
-  EXPECT_TRUE(ParsePredict(request, *model, limits).ok()) << ParsePredict(request, *model, limits).status();
+  EXPECT_TRUE(Validated(request, *model, limits).ok()) << Validated(request, *model, limits).status();
   request.mutable_ensemble()->set_samples(2);  // 2 * 9999 * 8 bytes
-  EXPECT_EQ(ParsePredict(request, *model, limits).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Validated(request, *model, limits).status().code(), absl::StatusCode::kResourceExhausted);
   limits = {};
   limits.max_result_bytes = 79000;
   request.mutable_outputs()->set_each_sample(false);
   request.mutable_ensemble()->set_samples(1);
-  EXPECT_THAT(std::string(ParsePredict(request, *model, limits).status().message()),
+  EXPECT_THAT(std::string(Validated(request, *model, limits).status().message()),
               HasSubstr("ensemble.samples times inputs would hold"));
 }
 
@@ -250,9 +248,9 @@ TEST(ValidateKindsTest, OverrideIsTheAttentionOfEveryInputAndExcludesAGraph) {
   LocalSsa(request);
   Override(request).set_last_layers(1);
   *request.add_inputs() = request.inputs(0);
-  const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request, *model, {});
+  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  for (const ModelInput& input : parsed->task->inputs) {
+  for (const ModelInput& input : parsed->inputs) {
     ASSERT_EQ(AttentionOf(model->config(), input).size(), 2u);
     EXPECT_EQ(AttentionOf(model->config(), input)[0].kind, &kDenseKind);
     EXPECT_EQ(AttentionOf(model->config(), input)[1].kind, &kSsaKind);
@@ -260,7 +258,7 @@ TEST(ValidateKindsTest, OverrideIsTheAttentionOfEveryInputAndExcludesAGraph) {
   RequestLimits limits;
   limits.allow_graphs = true;
   request.mutable_inputs(0)->mutable_graph()->add_layers()->add_heads();
-  EXPECT_THAT(std::string(ParsePredict(request, *model, limits).status().message()),
+  EXPECT_THAT(std::string(Validated(request, *model, limits).status().message()),
               HasSubstr("inputs[0].graph cannot go with an override"));
 }
 

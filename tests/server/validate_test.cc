@@ -9,8 +9,7 @@
 
 #include "model/forward/edge_budget.h"
 #include "server/status_details.h"
-#include "server/validate/predict.h"
-#include "tests/server/test_models.h"
+#include "tests/server/validated.h"
 #include "text/field_error.h"
 
 namespace edgewise::server {
@@ -161,9 +160,9 @@ TEST_P(RefusedTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   const Case& c = GetParam();
   const std::unique_ptr<Model> model = LoadTestModel(c.model);
   v1::PredictRequest request = GoodRequest(std::string(c.model) == "sbm-pair");
-  ASSERT_TRUE(ParsePredict(request, *model, {}).ok()) << ParsePredict(request, *model, {}).status();
+  ASSERT_TRUE(Validated(request, *model, {}).ok()) << Validated(request, *model, {}).status();
   c.change(request);
-  const absl::StatusOr<ParsedPredict> parsed = ParsePredict(request, *model, {});
+  const absl::StatusOr<Request> parsed = Validated(request, *model, {});
   EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(parsed.status()), HasSubstr(c.message));
   EXPECT_FALSE(FieldOf(parsed.status()).empty()) << "no google.rpc.BadRequest";
@@ -181,35 +180,35 @@ class ValidateTest : public ::testing::Test {
 TEST_F(ValidateTest, R8R9OneTokenAndTheLongestInputAreTaken) {
   Ids(request_).clear_values();
   Ids(request_).add_values(5);
-  EXPECT_TRUE(ParsePredict(request_, *model_, {}).ok());
+  EXPECT_TRUE(Validated(request_, *model_, {}).ok());
   while (Ids(request_).values_size() < 48) Ids(request_).add_values(5);
-  EXPECT_TRUE(ParsePredict(request_, *model_, {}).ok());
+  EXPECT_TRUE(Validated(request_, *model_, {}).ok());
 }
 
 TEST_F(ValidateTest, TruncationIsCountedAndKeepsTheSideAskedFor) {
   Ids(request_).clear_values();
   for (int i = 0; i < 50; ++i) Ids(request_).add_values(i < 25 ? 1 : 2);
   request_.mutable_inputs(0)->mutable_sequence()->set_truncate(v1::HEAD);
-  ParsedPredict head = ParsePredict(request_, *model_, {}).value();
-  EXPECT_EQ(head.task->inputs[0].sequences[0].truncated_tokens, 2u);
-  EXPECT_EQ(head.task->inputs[0].sequences[0].token_ids[22], 1);
-  EXPECT_EQ(head.task->inputs[0].sequences[0].token_ids[23], 2);
+  Request head = Validated(request_, *model_, {}).value();
+  EXPECT_EQ(head.inputs[0].sequences[0].truncated_tokens, 2u);
+  EXPECT_EQ(head.inputs[0].sequences[0].token_ids[22], 1);
+  EXPECT_EQ(head.inputs[0].sequences[0].token_ids[23], 2);
   request_.mutable_inputs(0)->mutable_sequence()->set_truncate(v1::TAIL);
-  ParsedPredict tail = ParsePredict(request_, *model_, {}).value();
-  EXPECT_EQ(tail.task->inputs[0].sequences[0].token_ids[24], 1);
-  EXPECT_EQ(tail.task->inputs[0].sequences[0].token_ids[25], 2);
+  Request tail = Validated(request_, *model_, {}).value();
+  EXPECT_EQ(tail.inputs[0].sequences[0].token_ids[24], 1);
+  EXPECT_EQ(tail.inputs[0].sequences[0].token_ids[25], 2);
 }
 
 TEST_F(ValidateTest, R19R20BudgetsFromOneEdgeToMoreThanAllPairs) {
   for (const uint64_t edges : {uint64_t{1}, uint64_t{64}, std::numeric_limits<uint64_t>::max()}) {
     request_.mutable_budget()->set_max_edges(edges);
-    ASSERT_TRUE(ParsePredict(request_, *model_, {}).ok());
-    EXPECT_EQ(ParsePredict(request_, *model_, {})->task->inputs[0].max_edges, edges);
+    ASSERT_TRUE(Validated(request_, *model_, {}).ok());
+    EXPECT_EQ(Validated(request_, *model_, {})->inputs[0].max_edges, edges);
   }
   request_.mutable_budget()->set_max_density(1.0);
-  EXPECT_EQ(ParsePredict(request_, *model_, {})->task->inputs[0].max_edges, 64u);
+  EXPECT_EQ(Validated(request_, *model_, {})->inputs[0].max_edges, 64u);
   request_.mutable_budget()->set_max_density(0.5);
-  EXPECT_EQ(ParsePredict(request_, *model_, {})->task->inputs[0].max_edges, 32u);
+  EXPECT_EQ(Validated(request_, *model_, {})->inputs[0].max_edges, 32u);
 }
 
 TEST_F(ValidateTest, DensityIsTheLargestWholeShareThatItAllows) {
@@ -229,30 +228,30 @@ TEST_F(ValidateTest, DensityIsTheLargestWholeShareThatItAllows) {
 TEST_F(ValidateTest, R24SeedIsTakenAsItComesOrDrawn) {
   for (const uint64_t seed : {uint64_t{0}, std::numeric_limits<uint64_t>::max()}) {
     request_.mutable_ensemble()->set_seed(seed);
-    EXPECT_EQ(ParsePredict(request_, *model_, {})->seed, seed);
-    EXPECT_EQ(ParsePredict(request_, *model_, {})->task->inputs[0].seed, seed);
+    EXPECT_EQ(Validated(request_, *model_, {})->seed, seed);
+    EXPECT_EQ(Validated(request_, *model_, {})->inputs[0].seed, seed);
   }
   request_.mutable_ensemble()->clear_seed();
-  EXPECT_NE(ParsePredict(request_, *model_, {})->seed, ParsePredict(request_, *model_, {})->seed);
+  EXPECT_NE(Validated(request_, *model_, {})->seed, Validated(request_, *model_, {})->seed);
 }
 
 TEST_F(ValidateTest, NoSamplesMeansOneAndTheLimitIsInclusive) {
-  EXPECT_EQ(ParsePredict(request_, *model_, {})->task->inputs[0].samples, 1u);
+  EXPECT_EQ(Validated(request_, *model_, {})->inputs[0].samples, 1u);
   request_.mutable_ensemble()->set_samples(256);
-  EXPECT_EQ(ParsePredict(request_, *model_, {})->task->inputs[0].samples, 256u);
+  EXPECT_EQ(Validated(request_, *model_, {})->inputs[0].samples, 256u);
   request_.mutable_ensemble()->set_samples(1);
   request_.mutable_ensemble()->set_first_sample(4294967295u);
-  EXPECT_TRUE(ParsePredict(request_, *model_, {}).ok());
+  EXPECT_TRUE(Validated(request_, *model_, {}).ok());
 }
 
 TEST_F(ValidateTest, R47AnswerTooLargeIsRefusedBeforeCompute) {
   RequestLimits limits;
   limits.max_response_bytes = 10000;
-  EXPECT_TRUE(ParsePredict(request_, *model_, limits).ok());
+  EXPECT_TRUE(Validated(request_, *model_, limits).ok());
   request_.mutable_ensemble()->set_samples(256);
-  EXPECT_TRUE(ParsePredict(request_, *model_, limits).ok());
+  EXPECT_TRUE(Validated(request_, *model_, limits).ok());
   request_.mutable_outputs()->set_each_sample(true);
-  const absl::Status status = ParsePredict(request_, *model_, limits).status();
+  const absl::Status status = Validated(request_, *model_, limits).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(Message(status), HasSubstr("the server sends at most 10000 in one answer"));
 }
@@ -261,9 +260,9 @@ TEST_F(ValidateTest, R23SamplesTimesInputsAreBounded) {
   RequestLimits limits;
   limits.max_result_bytes = 100000;
   request_.mutable_ensemble()->set_samples(256);
-  EXPECT_TRUE(ParsePredict(request_, *model_, limits).ok());
+  EXPECT_TRUE(Validated(request_, *model_, limits).ok());
   *request_.add_inputs() = request_.inputs(0);
-  const absl::Status status = ParsePredict(request_, *model_, limits).status();
+  const absl::Status status = Validated(request_, *model_, limits).status();
   EXPECT_THAT(Message(status), HasSubstr("ensemble.samples times inputs would hold"));
 }
 
@@ -271,10 +270,10 @@ TEST_F(ValidateTest, ReturnedGraphIsBoundedByTheBudgetOrThePairs) {
   RequestLimits limits;
   limits.max_graph_edges = 63;
   request_.mutable_outputs()->set_graph(true);
-  EXPECT_THAT(Message(ParsePredict(request_, *model_, limits).status()),
+  EXPECT_THAT(Message(Validated(request_, *model_, limits).status()),
               HasSubstr("outputs.graph of inputs[0] may have 64 edges; the server returns at most 63"));
   request_.mutable_budget()->set_max_edges(63);
-  EXPECT_TRUE(ParsePredict(request_, *model_, limits).ok());
+  EXPECT_TRUE(Validated(request_, *model_, limits).ok());
 }
 
 // One edge for every row, itself, in every layer and head.
@@ -293,41 +292,40 @@ TEST_F(ValidateTest, GivenGraphIsTakenCheckedAndItsEdgesAreTheLeastBudget) {
   RequestLimits limits;
   limits.allow_graphs = true;
   v1::Graph& graph = *request_.mutable_inputs(0)->mutable_graph();
-  EXPECT_THAT(Message(ParsePredict(request_, *model_, limits).status()), HasSubstr("inputs[0].graph has no heads"));
+  EXPECT_THAT(Message(Validated(request_, *model_, limits).status()), HasSubstr("inputs[0].graph has no heads"));
   SetDiagonal(graph, 2, 2, 4);
-  ASSERT_TRUE(ParsePredict(request_, *model_, limits).ok()) << ParsePredict(request_, *model_, limits).status();
+  ASSERT_TRUE(Validated(request_, *model_, limits).ok()) << Validated(request_, *model_, limits).status();
   request_.mutable_budget()->set_max_edges(15);
-  EXPECT_THAT(Message(ParsePredict(request_, *model_, limits).status()),
-              HasSubstr("inputs[0] needs at least 16 edges"));
+  EXPECT_THAT(Message(Validated(request_, *model_, limits).status()), HasSubstr("inputs[0] needs at least 16 edges"));
   request_.clear_budget();
   limits.max_graph_edges = 15;
-  EXPECT_THAT(Message(ParsePredict(request_, *model_, limits).status()),
+  EXPECT_THAT(Message(Validated(request_, *model_, limits).status()),
               HasSubstr("inputs[0].graph has 16 edges; the server takes at most 15"));
   limits.max_graph_edges = 16;
   request_.set_attention(v1::DENSE);
-  EXPECT_THAT(Message(ParsePredict(request_, *model_, limits).status()),
+  EXPECT_THAT(Message(Validated(request_, *model_, limits).status()),
               HasSubstr("inputs[0].graph cannot go with attention DENSE"));
   request_.set_attention(v1::MODEL_DEFAULT);
   graph.mutable_layers(1)->mutable_heads(0)->set_keys(2, 4294967295u);
-  EXPECT_THAT(Message(ParsePredict(request_, *model_, limits).status()),
+  EXPECT_THAT(Message(Validated(request_, *model_, limits).status()),
               HasSubstr("inputs[0].graph.layers[1].heads[0].keys[2] is 4294967295"));
   graph.mutable_layers(1)->mutable_heads(0)->set_keys(2, 4);
-  EXPECT_TRUE(absl::IsInvalidArgument(ParsePredict(request_, *model_, limits).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Validated(request_, *model_, limits).status()));
   graph.mutable_layers(1)->mutable_heads(0)->set_keys(2, 2);
   graph.mutable_layers(1)->mutable_heads(0)->set_row_offsets(2, 4000000000u);
-  EXPECT_TRUE(absl::IsInvalidArgument(ParsePredict(request_, *model_, limits).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(Validated(request_, *model_, limits).status()));
 }
 
 TEST_F(ValidateTest, PadsAndGivenEdgesCostRoomInTheQueue) {
   for (int i = 0; i < 3; ++i) Ids(request_).add_values(0);
-  ParsedPredict parsed = ParsePredict(request_, *model_, {}).value();
-  EXPECT_EQ(parsed.task->tokens, 4u);
-  EXPECT_EQ(parsed.task->cost, 7u);
+  Request parsed = Validated(request_, *model_, {}).value();
+  EXPECT_EQ(parsed.tokens, 4u);
+  EXPECT_EQ(parsed.cost, 7u);
   RequestLimits limits;
   limits.allow_graphs = true;
   request_ = GoodRequest();
   SetDiagonal(*request_.mutable_inputs(0)->mutable_graph(), 2, 2, 4);
-  EXPECT_EQ(ParsePredict(request_, *model_, limits).value().task->cost, 4u + 16u);
+  EXPECT_EQ(Validated(request_, *model_, limits).value().cost, 4u + 16u);
 }
 
 TEST_F(ValidateTest, MultiplicitiesOfPoissonMultiAreCheckedAndTaken) {
@@ -337,25 +335,25 @@ TEST_F(ValidateTest, MultiplicitiesOfPoissonMultiAreCheckedAndTaken) {
   SetDiagonal(*request_.mutable_inputs(0)->mutable_graph(), 1, 2, 4);
   v1::Graph::Head& head = *request_.mutable_inputs(0)->mutable_graph()->mutable_layers(0)->mutable_heads(0);
   for (int i = 0; i < 4; ++i) head.add_multiplicities(static_cast<uint32_t>(i + 1));
-  const ParsedPredict parsed = ParsePredict(request_, *model, limits).value();
-  EXPECT_EQ(parsed.task->inputs[0].graph->layers[0][0].multiplicity, (std::vector<int32_t>{1, 2, 3, 4}));
+  const Request parsed = Validated(request_, *model, limits).value();
+  EXPECT_EQ(parsed.inputs[0].graph->layers[0][0].multiplicity, (std::vector<int32_t>{1, 2, 3, 4}));
   for (const uint32_t bad : {0u, 1048577u, 4294967295u}) {
     head.set_multiplicities(1, bad);
-    EXPECT_THAT(Message(ParsePredict(request_, *model, limits).status()), HasSubstr("heads[0].multiplicities[1] is"))
+    EXPECT_THAT(Message(Validated(request_, *model, limits).status()), HasSubstr("heads[0].multiplicities[1] is"))
         << bad;
   }
   head.mutable_multiplicities()->RemoveLast();
-  EXPECT_THAT(Message(ParsePredict(request_, *model, limits).status()),
+  EXPECT_THAT(Message(Validated(request_, *model, limits).status()),
               HasSubstr("multiplicities has 3 entries; its keys have 4"));
 }
 
 TEST_F(ValidateTest, BudgetRefusalsAreToldApart) {
   request_.mutable_ensemble()->set_samples(1000);
-  EXPECT_EQ(RejectionOf(ParsePredict(request_, *model_, {}).status()), Rejection::kInvalid);
+  EXPECT_EQ(RejectionOf(Validated(request_, *model_, {}).status()), Rejection::kInvalid);
   request_.mutable_ensemble()->set_samples(1);
   request_.set_attention(v1::DENSE);
   request_.mutable_budget()->set_max_edges(5);
-  EXPECT_EQ(RejectionOf(ParsePredict(request_, *model_, {}).status()), Rejection::kBudget);
+  EXPECT_EQ(RejectionOf(Validated(request_, *model_, {}).status()), Rejection::kBudget);
 }
 
 }  // namespace

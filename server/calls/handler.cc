@@ -1,0 +1,155 @@
+#include "server/calls/handler.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "server/calls/respond.h"
+#include "server/observe/metrics.h"
+#include "server/status_details.h"
+#include "server/validate/validate.h"
+#include "text/field_error.h"
+#include "text/status_macros.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr size_t kMaxRequestId = 128;
+
+absl::Status CheckRequestId(const std::string& id) {
+  const bool printable = std::all_of(id.begin(), id.end(), [](char c) { return c >= 0x20 && c < 0x7F; });
+  REFUSE_IF(id.size() > kMaxRequestId || !printable, "request_id", "is ", Quoted(id), "; allowed are at most ",
+            kMaxRequestId, " printable ASCII characters");
+  return absl::OkStatus();
+}
+
+void FillTiming(const Request& request, double total_seconds, v1::Timing& timing) {
+  timing.set_queue_us(Microseconds(request.queue_seconds));
+  timing.set_compute_us(Microseconds(request.compute_seconds));
+  timing.set_total_us(Microseconds(total_seconds));
+  timing.set_batch_inputs(request.batch_inputs);
+  timing.set_batch_tokens(request.batch_tokens);
+}
+
+void LogAnswer(const Request& request, double seconds) {
+  const GenerationWork* work = request.generation.get();
+  std::vector<LogField> fields = {
+      {"request_id", request.id}, {"model", request.model->name}, {"version", request.model->version}, {"code", "OK"}};
+  if (work) {
+    fields.insert(fields.end(), {{"prompt_tokens", request.tokens}, {"generated_tokens", work->sent}});
+  } else {
+    fields.push_back({"inputs", request.inputs.size()});
+  }
+  fields.insert(fields.end(), {{"samples", work ? work->options.samples : request.results.front().samples},
+                               {"edges", request.edges},
+                               {"density", request.pairs > 0.0 ? request.edges / request.pairs : 0.0},
+                               {"queue_us", Microseconds(request.queue_seconds)},
+                               {"compute_us", Microseconds(request.compute_seconds)},
+                               {"total_us", Microseconds(seconds)}});
+  Log(LogLevel::kInfo, work ? "generation" : "request", fields);
+}
+
+}  // namespace
+
+template <typename Message>
+void RequestHandler::Start(const Message& message, Request of_rpc) {
+  in_flight_.fetch_add(1);
+  auto request = std::make_unique<Request>(std::move(of_rpc));
+  Request& started = *request;
+  started.arrival = now();
+  started.done = [this, &started](const absl::Status& status) { Finish(started, status); };
+  absl::Status status = Admit(message, started);
+  if (status.ok()) status = queue_.Push(request);
+  if (!status.ok()) Finish(started, status);
+}
+template void RequestHandler::Start(const v1::PredictRequest&, Request);
+template void RequestHandler::Start(const v1::GenerateRequest&, Request);
+
+template <typename Message>
+absl::Status RequestHandler::Admit(const Message& message, Request& request) {
+  Resolved resolved = repository_.Resolve(message.model(), message.version());
+  request.metrics = resolved.metrics;
+  if (absl::IsInvalidArgument(resolved.status)) return resolved.status;
+  RETURN_IF_ERROR(CheckRequestId(message.request_id()));
+  request.id = message.request_id();
+  request.model_name = message.model();
+  if (draining()) return ShuttingDown();
+  RETURN_IF_ERROR(resolved.status);
+  if (request.arrival >= request.deadline) return absl::DeadlineExceededError("the deadline has passed");
+  request.model = std::move(resolved.loaded);
+  RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
+  if (request.generation) ConnectStream(request);
+  request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
+  return absl::OkStatus();
+}
+
+void RequestHandler::ConnectStream(Request& request) {
+  GenerationWork& work = *request.generation;
+  work.last_sent = request.arrival;
+  work.ready = [&request] { return request.stream->ready(); };
+  work.token = [this, &request](const GeneratedToken& token, FinishReason finish) { Send(request, token, finish); };
+}
+
+void RequestHandler::Send(Request& request, const GeneratedToken& token, FinishReason finish) {
+  GenerationWork& work = *request.generation;
+  const RowEdges& row = token.edges;
+  const Time now = queue_.now();
+  request.model->metrics->CountToken(*request.model->model, request, row, Seconds(now - work.last_sent));
+  work.last_sent = now;
+  ++work.sent;
+  request.batch_tokens = request.tokens + work.sent;
+  request.edges += row.edges;
+  request.pairs += static_cast<double>(row.pairs);
+  work.capped |= row.capped;
+  if (row.budget > 0) {
+    work.utilization =
+        std::max(work.utilization, static_cast<double>(row.max_sample_edges) / static_cast<double>(row.budget));
+  }
+  auto message = std::make_unique<v1::GenerateResponse>();
+  FillToken(request, token, finish, *message);
+  if (message->done()) FillTiming(request, Seconds(queue_.now() - request.arrival), *message->mutable_timing());
+  request.stream->Send(std::move(message));
+}
+
+void RequestHandler::Finish(Request& request, const absl::Status& status) {
+  const bool answered = status.ok();
+  const Time computed = now();
+  if (answered && request.response) FillResponse(request, *request.response);
+  const Time end = now();
+  const double seconds = Seconds(end - request.arrival);
+  if (answered && request.response) FillTiming(request, seconds, *request.response->mutable_timing());
+  {
+    const MetricsEvent event = request.metrics->Event();
+    request.metrics->CountRequest(event, request.rpc, status, seconds);
+    if (request.queued != Time()) {
+      request.model->metrics->CountEnd(event, *request.model->model, request, answered, Seconds(end - computed));
+    }
+    request.gauges = {};
+  }
+  answered ? LogAnswer(request, seconds) : LogRefusal(request, status, seconds);
+  request.reply(status);
+  in_flight_.fetch_sub(1);
+}
+
+void RequestHandler::LogRefusal(const Request& request, const absl::Status& status, double seconds) {
+  const std::string code = absl::StatusCodeToString(status.code());
+  uint64_t suppressed = 0;
+  {
+    const absl::MutexLock lock(&limiter_mutex_);
+    if (!limiter_.Allow(code, now(), suppressed)) return;
+  }
+  Log(LogLevel::kWarning, "request",
+      {{"request_id", request.id},
+       {"model", request.model_name},
+       {"code", code},
+       {"error", std::string(status.message())},
+       {"total_us", Microseconds(seconds)},
+       {"suppressed", suppressed}});
+}
+
+void RequestHandler::CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status) {
+  ModelMetrics& metrics = *repository_.Resolve(message.model(), message.version()).metrics;
+  metrics.CountRequest(metrics.Event(), Rpc::kPredict, status, 0.0);
+}
+
+}  // namespace edgewise::server

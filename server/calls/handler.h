@@ -1,0 +1,70 @@
+// What happens to a request around its computation: it is admitted, checked and queued, and at its end answered,
+// counted and logged. Knows no RPC library; rpc/ puts gRPC around it.
+#ifndef EDGEWISE_SERVER_CALLS_HANDLER_H_
+#define EDGEWISE_SERVER_CALLS_HANDLER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "edgewise/v1/inference.pb.h"
+#include "server/models/repository.h"
+#include "server/observe/log.h"
+#include "server/options.h"
+#include "server/request.h"
+#include "server/schedule/queue.h"
+
+namespace edgewise::server {
+
+// All methods may be called from any thread; none blocks.
+class RequestHandler {
+ public:
+  // All must outlive the handler and every request in flight.
+  RequestHandler(const ServerOptions& options, Repository& repository, RequestQueue& queue)
+      : options_(options), repository_(repository), queue_(queue) {}
+
+  // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. `of_rpc` has the
+  // RPC's part; `reply` may come before the return.
+  template <typename Message>
+  void Start(const Message& message, Request of_rpc);
+  // Counts a Predict message that is refused before Start.
+  void CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status);
+
+  // From now on every new request is UNAVAILABLE.
+  void Drain() { draining_.store(true); }
+  bool draining() const { return draining_.load(); }
+  // Requests between Start and the return of `reply`.
+  int64_t in_flight() const { return in_flight_.load(); }
+  Time now() const { return queue_.now(); }
+  // Tells the engine that a client took tokens or cancelled, so that its generation can go on.
+  void Wake() { queue_.Wake(); }
+
+ private:
+  // Checks the message, the names first, and counts it as valid. The metrics of an invalid one are those of the version
+  // asked for, of the latest if there is no such version, `_other` for an unknown model.
+  template <typename Message>
+  absl::Status Admit(const Message& message, Request& request);
+  void ConnectStream(Request& request);
+  void Send(Request& request, const GeneratedToken& token, FinishReason finish);
+  // The last step of every request.
+  void Finish(Request& request, const absl::Status& status);
+  void LogRefusal(const Request& request, const absl::Status& status, double seconds);
+
+  const ServerOptions& options_;
+  Repository& repository_;
+  RequestQueue& queue_;
+  std::atomic<bool> draining_ = false;
+  std::atomic<int64_t> in_flight_ = 0;
+  absl::Mutex limiter_mutex_;
+  LogLimiter limiter_ ABSL_GUARDED_BY(limiter_mutex_);
+};
+
+// Whole microseconds, rounded down. Clocks tick in nanoseconds: half of one makes up for the rounding of the product.
+inline uint64_t Microseconds(double seconds) { return static_cast<uint64_t>(seconds * 1e6 + 0.0005); }
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_CALLS_HANDLER_H_

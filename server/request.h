@@ -1,0 +1,151 @@
+// A request from its arrival to its answer. The RPC makes it, the checks fill it, the queue and the engine own it in
+// turn. Its end is counted, logged and told in one place (calls/handler.h).
+#ifndef EDGEWISE_SERVER_REQUEST_H_
+#define EDGEWISE_SERVER_REQUEST_H_
+
+#include <prometheus/gauge.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "model/forward/generation.h"
+#include "model/forward/result.h"
+#include "model/input/input.h"
+
+namespace edgewise::v1 {
+class GenerateResponse;
+class PredictResponse;
+}  // namespace edgewise::v1
+
+namespace edgewise::server {
+
+using Clock = std::chrono::steady_clock;
+using Time = Clock::time_point;
+
+inline double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+struct LoadedModel;
+class ModelMetrics;
+
+enum class Rpc { kPredict, kPredictStream, kGenerate, kListModels, kGetModel };
+enum class BudgetKind { kNone, kEdges, kDensity };
+
+// Requests of level 1 go first, then 2, then 3; 0 in a message means 2.
+inline constexpr uint32_t kPriorityLevels = 3;
+inline constexpr uint32_t kDefaultPriority = 2;
+
+// Adds `amount` to a gauge until it is reset or destroyed. Reset it inside a MetricsEvent (observe/metrics.h) where a
+// scrape may not see one change without another.
+struct Decrement {
+  double amount = 0.0;
+  void operator()(prometheus::Gauge* gauge) const { gauge->Decrement(amount); }
+};
+using GaugeHold = std::unique_ptr<prometheus::Gauge, Decrement>;
+inline GaugeHold Hold(prometheus::Gauge* gauge, double amount = 1.0) {
+  gauge->Increment(amount);
+  return {gauge, {amount}};
+}
+
+// The parts of a prediction besides label and edges: OutputOptions of the message.
+struct OutputSelection {
+  bool logits = false;
+  bool layer_stats = false;
+  bool key_degrees = false;
+  bool each_sample = false;
+  bool graph = false;
+  uint32_t top_k = 0;
+
+  bool operator==(const OutputSelection&) const = default;
+};
+
+// Receives the messages of one generation. Used by one thread at a time; no method may block.
+class TokenStream {
+ public:
+  virtual ~TokenStream() = default;
+  // Whether the stream takes another message now. RequestHandler::Wake when that becomes true.
+  virtual bool ready() const = 0;
+  virtual void Send(std::unique_ptr<v1::GenerateResponse> message) = 0;
+};
+
+// The part of a Generate request. The engine calls the functions, before Request::done; they must not block.
+struct GenerationWork {
+  ModelSequence prompt;
+  GenerationOptions options;
+  uint64_t cache_bytes = 0;     // at most, while it runs
+  std::function<bool()> ready;  // whether the client takes a token now
+  // Every token, in order. Any reason but kNone: it is the last.
+  std::function<void(const GeneratedToken&, FinishReason)> token;
+
+  // So far.
+  uint32_t truncated_tokens = 0;  // of the prompt
+  uint32_t sent = 0;              // tokens
+  Time last_sent;                 // or the arrival
+  double utilization = -1.0;      // edges of the most expensive row over its cap; < 0: no budget
+  bool capped = false;
+};
+
+struct Request {
+  // The RPC. `reply` is called exactly once, on any thread, and must not block. `response` is filled before an OK.
+  Rpc rpc = Rpc::kPredict;  // for streams too; or kGenerate
+  Time deadline = Time::max();
+  std::stop_token stopping;  // requested by gRPC when the client cancels or disconnects; by nothing else
+  std::function<void(const absl::Status&)> reply;
+  v1::PredictResponse* response = nullptr;  // of Predict
+  TokenStream* stream = nullptr;            // of Generate; lives until `reply`
+
+  // Admission.
+  Time arrival;
+  std::string id;
+  std::string model_name;                    // as the message says
+  ModelMetrics* metrics = nullptr;           // of the version asked for, or `_other`
+  std::shared_ptr<const LoadedModel> model;  // once admitted
+
+  // The checked message.
+  uint32_t priority = kDefaultPriority;  // 1..kPriorityLevels
+  uint64_t seed = 0;                     // drawn where the message has none
+  BudgetKind budget = BudgetKind::kNone;
+  OutputSelection outputs;
+  std::vector<ModelInput> inputs;              // of Predict
+  std::unique_ptr<GenerationWork> generation;  // of Generate
+  uint64_t tokens = 0;                         // valid tokens of all inputs, one sample
+  uint64_t cost = 0;  // for the queue's limit: positions, pads included, entries of biases and edges of given graphs
+
+  // From the queue to the end.
+  struct {
+    GaugeHold in_flight, queued, queued_tokens, generating;
+  } gauges;
+  Time queued;  // Time(): never
+  double queue_seconds = 0.0;
+  double compute_seconds = 0.0;
+  double cancelled_seconds = 0.0;  // the part of compute_seconds that was wasted: the request was cancelled or expired
+  uint32_t batch_inputs = 0;       // of the batch; for a generation: how many run side by side
+  uint64_t batch_tokens = 0;       // valid tokens of the batch
+  std::vector<InputResult> results;  // one per input, when OK
+  double edges = 0.0, pairs = 0.0;   // mean per sample, summed over inputs or generated rows
+
+  // From an OK of RequestQueue::Push on called exactly once, by the owner, on any thread; it must not block.
+  std::function<void(const absl::Status&)> done;
+};
+
+using RequestPtr = std::unique_ptr<Request>;
+
+// CANCELLED or DEADLINE_EXCEEDED for a request that nobody waits for any more; OK for the others.
+inline absl::Status CancelledOrExpired(const Request& request, Time now) {
+  const bool cancelled = request.stopping.stop_requested();
+  // A client cancels when its own clock reaches the deadline, which may be a moment before this one does.
+  const Time expiry =
+      cancelled && request.deadline != Time::max() ? request.deadline - std::chrono::milliseconds(5) : request.deadline;
+  if (now >= expiry) return absl::DeadlineExceededError("the deadline has passed");
+  if (cancelled) return absl::CancelledError("the client cancelled the request");
+  return absl::OkStatus();
+}
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_REQUEST_H_

@@ -1,0 +1,25 @@
+// The checks that make a message a Request whose contents can be computed, or an error. Nothing is computed, and
+// nothing large is allocated before its size is checked. Any thread.
+#ifndef EDGEWISE_SERVER_VALIDATE_VALIDATE_H_
+#define EDGEWISE_SERVER_VALIDATE_VALIDATE_H_
+
+#include "absl/status/status.h"
+#include "edgewise/v1/inference.pb.h"
+#include "model/model.h"
+#include "server/options.h"
+#include "server/request.h"
+
+namespace edgewise::server {
+
+// Fill the part "The checked message" of `request`, whose `stopping` is set. They check everything but the model's
+// name, the version, request_id and, for Generate, whether each row can keep its budget (Generation::Create).
+// INVALID_ARGUMENT with the field (text/field_error.h), the value found and the values allowed. RESOURCE_EXHAUSTED: a
+// text has too many windows, or the answer would be larger than limits.max_response_bytes.
+absl::Status Validate(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits,
+                      Request& request);
+absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const RequestLimits& limits,
+                      Request& request);
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_VALIDATE_VALIDATE_H_

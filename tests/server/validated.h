@@ -1,0 +1,21 @@
+// The request that a message becomes.
+#ifndef EDGEWISE_TESTS_SERVER_VALIDATED_H_
+#define EDGEWISE_TESTS_SERVER_VALIDATED_H_
+
+#include "absl/status/statusor.h"
+#include "server/validate/validate.h"
+#include "tests/server/test_models.h"
+
+namespace edgewise::server {
+
+template <typename Message>
+absl::StatusOr<Request> Validated(const Message& message, const Model& model, const RequestLimits& limits) {
+  Request request;
+  absl::Status status = Validate(message, model, limits, request);
+  if (!status.ok()) return status;
+  return request;
+}
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_TESTS_SERVER_VALIDATED_H_
