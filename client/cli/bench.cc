@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -33,8 +36,10 @@ struct BenchFlags {
   std::optional<absl::Duration> duration;
   double rate = 0;
   uint32_t inputs_per_request = 1;
+  uint32_t new_tokens = 0;
   uint32_t warmup = 8;
   std::string json;
+  std::string calls;
 
   void Register(FlagSet& flags) {
     request.Register(flags);
@@ -44,15 +49,18 @@ struct BenchFlags {
     flags.Add("duration", "DURATION", "stop after this long (default 10s; with --requests 10m)", &duration);
     flags.Add("rate", "R", "open loop: R requests per second, arriving at random (Poisson)", &rate);
     flags.Add("inputs_per_request", "N", "inputs of each request", &inputs_per_request);
+    flags.Add("new_tokens", "N", "let a language model write N tokens after each input; 0: predict", &new_tokens);
     flags.Add("warmup", "N", "requests before, not measured; at least one for each 64 of --concurrency", &warmup);
     flags.Section("Output");
     flags.Add("json", "FILE", "also write the result as JSON", &json);
+    flags.Add("calls", "FILE", "also write every call as a line of JSON: times, code, the server's timing", &calls);
     connection.Register(flags);
   }
 
   absl::StatusOr<LoadOptions> MakeLoad() const {
     LoadOptions load;
     load.rate = rate;
+    load.keep_calls = !calls.empty();
     load.requests = requests;
     load.concurrency = concurrency.value_or(rate > 0 ? kOpenLoopConcurrency : 4);
     load.duration = duration.value_or(requests > 0 ? absl::Minutes(10) : absl::Seconds(10));
@@ -70,13 +78,30 @@ struct BenchFlags {
       return absl::InvalidArgumentError(
           absl::StrCat("--inputs_per_request is ", inputs_per_request, "; expected 1 to 65536"));
     }
+    if (new_tokens > 0 && inputs_per_request != 1) {
+      return absl::InvalidArgumentError("--new_tokens and --inputs_per_request exclude each other");
+    }
     return load;
   }
 };
 
+// The request of this index, or one like it, to one server.
+using Ask = std::function<absl::StatusOr<LoadAnswer>(Client& client, uint64_t index)>;
+
+void SetTiming(const v1::Timing& timing, LoadAnswer& answer) {
+  answer.queue_us = static_cast<double>(timing.queue_us());
+  answer.compute_us = static_cast<double>(timing.compute_us());
+  answer.batch_inputs = timing.batch_inputs();
+}
+
+void AddOutput(const v1::EdgeReport& report, LoadAnswer& answer) {
+  ++answer.outputs;
+  answer.density += report.density();
+  answer.edges += report.edges();
+}
+
 // The requests to send in turn: each input is part of one of them.
-std::vector<v1::PredictRequest> MakeRequests(const v1::PredictRequest& base, const std::vector<LabelledInput>& inputs,
-                                             uint32_t per_request) {
+Ask MakePredicts(const v1::PredictRequest& base, const std::vector<LabelledInput>& inputs, uint32_t per_request) {
   std::vector<v1::PredictRequest> requests;
   const size_t count = (inputs.size() + per_request - 1) / per_request;
   for (size_t r = 0; r < count; ++r) {
@@ -85,7 +110,45 @@ std::vector<v1::PredictRequest> MakeRequests(const v1::PredictRequest& base, con
       *requests.back().add_inputs() = inputs[(r * per_request + i) % inputs.size()].input;
     }
   }
-  return requests;
+  return [requests = std::move(requests)](Client& client, uint64_t index) -> absl::StatusOr<LoadAnswer> {
+    const absl::StatusOr<v1::PredictResponse> response = client.Predict(requests[index % requests.size()]);
+    if (!response.ok()) return response.status();
+    LoadAnswer answer;
+    SetTiming(response->timing(), answer);
+    for (const v1::Prediction& prediction : response->predictions()) AddOutput(prediction.edges(), answer);
+    return answer;
+  };
+}
+
+// A generation after each input in turn.
+Ask MakeGenerations(const v1::GenerateRequest& base, const std::vector<LabelledInput>& prompts,
+                    absl::Duration timeout) {
+  std::vector<v1::GenerateRequest> requests(prompts.size(), base);
+  for (size_t r = 0; r < prompts.size(); ++r) *requests[r].mutable_prompt() = prompts[r].input.sequence();
+  return [requests = std::move(requests), timeout](Client& client, uint64_t index) -> absl::StatusOr<LoadAnswer> {
+    LoadAnswer answer;
+    const absl::Status status = client.Generate(requests[index % requests.size()],
+                                                [&](const v1::GenerateResponse& message) {
+                                                  AddOutput(message.edges(), answer);
+                                                  if (message.done()) SetTiming(message.timing(), answer);
+                                                  return true;
+                                                },
+                                                {.timeout = timeout});
+    if (!status.ok()) return status;
+    return answer;
+  };
+}
+
+absl::StatusOr<Ask> MakeAsk(const BenchFlags& flags) {
+  const absl::StatusOr<v1::PredictRequest> predict = flags.request.MakeRequest();
+  if (!predict.ok()) return predict.status();
+  const absl::StatusOr<std::vector<LabelledInput>> inputs = flags.request.ReadInputs();
+  if (!inputs.ok()) return inputs.status();
+  if (flags.new_tokens == 0) return MakePredicts(*predict, *inputs, flags.inputs_per_request);
+  v1::GenerateRequest generate;
+  if (absl::Status status = flags.request.Apply(generate); !status.ok()) return status;
+  generate.set_max_new_tokens(flags.new_tokens);
+  return MakeGenerations(generate, *inputs, flags.connection.timeout);
 }
 
 std::string LoopText(const LoadOptions& load) {
@@ -102,7 +165,10 @@ uint64_t Failed(const LoadResult& result) {
   return failed;
 }
 
-void Print(const LoadOptions& load, const LoadResult& result, std::ostream& out) {
+// Of BenchFlags::new_tokens.
+const char* OutputName(uint32_t new_tokens) { return new_tokens > 0 ? "tokens" : "inputs"; }
+
+void Print(const BenchFlags& flags, const LoadOptions& load, const LoadResult& result, std::ostream& out) {
   const double ok = static_cast<double>(result.latency_ms.size());
   const double seconds = std::max(result.seconds, 1e-9);
   out << "load         " << LoopText(load) << absl::StrFormat(", %.2f s\n", result.seconds);
@@ -112,18 +178,18 @@ void Print(const LoadOptions& load, const LoadResult& result, std::ostream& out)
     out << "             " << CodeName(code) << " " << WithCommas(count) << "\n";
   if (!result.first_error.ok()) out << "             first: " << std::string(result.first_error.message()) << "\n";
   if (ok == 0) return;
-  out << absl::StrFormat("throughput   %.1f requests/s, %.1f inputs/s\n", ok / seconds,
-                         static_cast<double>(result.predictions) / seconds);
+  out << absl::StrFormat("throughput   %.1f requests/s, %.1f %s/s\n", ok / seconds,
+                         static_cast<double>(result.sum.outputs) / seconds, OutputName(flags.new_tokens));
   out << "latency      ";
   for (double share : kPercentiles) {
     out << absl::StrFormat("%s %.2f  ", PercentileName(share), Percentile(result.latency_ms, share));
   }
   out << absl::StrFormat("max %.2f  mean %.2f ms\n", result.latency_ms.back(), Mean(result.latency_ms));
-  out << absl::StrFormat("server       mean queue %s, compute %s\n", Milliseconds(result.queue_us / ok),
-                         Milliseconds(result.compute_us / ok));
-  const double predictions = std::max<double>(1.0, static_cast<double>(result.predictions));
-  out << absl::StrFormat("density      mean %s, %s edges an input\n", Percent(result.density / predictions),
-                         MeanWithCommas(result.edges / predictions));
+  out << absl::StrFormat("server       mean queue %s, compute %s\n", Milliseconds(result.sum.queue_us / ok),
+                         Milliseconds(result.sum.compute_us / ok));
+  const double outputs = std::max<double>(1.0, static_cast<double>(result.sum.outputs));
+  out << absl::StrFormat("density      mean %s, %s edges %s\n", Percent(result.sum.density / outputs),
+                         MeanWithCommas(result.sum.edges / outputs), flags.new_tokens > 0 ? "a token" : "an input");
   if (result.unsent > 0) {
     out << absl::StrFormat("unsent       %s requests were due while all %d callers waited; latency would be higher\n",
                            WithCommas(result.unsent), load.concurrency);
@@ -144,25 +210,45 @@ nlohmann::json ToJson(const BenchFlags& flags, const LoadOptions& load, const Lo
   nlohmann::json errors = nlohmann::json::object();
   for (const auto& [code, count] : result.errors) errors[CodeName(code)] = count;
   const double calls = std::max(1.0, ok);
-  const double predictions = std::max<double>(1.0, static_cast<double>(result.predictions));
-  return {{"model", flags.request.model},
-          {"loop", load.rate > 0 ? "open" : "closed"},
-          {"rate", load.rate},
-          {"concurrency", load.concurrency},
-          {"inputs_per_request", flags.inputs_per_request},
-          {"samples", flags.request.samples},
-          {"seconds", result.seconds},
-          {"answered", result.latency_ms.size()},
-          {"failed", Failed(result)},
-          {"errors", errors},
-          {"requests_per_second", ok / seconds},
-          {"inputs_per_second", static_cast<double>(result.predictions) / seconds},
-          {"latency_ms", latency},
-          {"server_ms", {{"queue", result.queue_us / calls / 1000.0}, {"compute", result.compute_us / calls / 1000.0}}},
-          {"density", result.density / predictions},
-          {"edges", result.edges / predictions},
-          {"late", result.late},
-          {"unsent", result.unsent}};
+  const double outputs = std::max<double>(1.0, static_cast<double>(result.sum.outputs));
+  return {
+      {"model", flags.request.model},
+      {"loop", load.rate > 0 ? "open" : "closed"},
+      {"rate", load.rate},
+      {"concurrency", load.concurrency},
+      {"inputs_per_request", flags.inputs_per_request},
+      {"samples", flags.request.samples},
+      {"seconds", result.seconds},
+      {"answered", result.latency_ms.size()},
+      {"failed", Failed(result)},
+      {"errors", errors},
+      {"requests_per_second", ok / seconds},
+      {absl::StrCat(OutputName(flags.new_tokens), "_per_second"), static_cast<double>(result.sum.outputs) / seconds},
+      {"latency_ms", latency},
+      {"server_ms",
+       {{"queue", result.sum.queue_us / calls / 1000.0}, {"compute", result.sum.compute_us / calls / 1000.0}}},
+      {"density", result.sum.density / outputs},
+      {"edges", result.sum.edges / outputs},
+      {"late", result.late},
+      {"unsent", result.unsent}};
+}
+
+nlohmann::json ToJson(const CallRecord& call) {
+  return {{"due", call.due},
+          {"begun", call.begun},
+          {"end", call.end},
+          {"code", CodeName(call.code)},
+          {"outputs", call.answer.outputs},
+          {"queue_us", call.answer.queue_us},
+          {"compute_us", call.answer.compute_us},
+          {"batch_inputs", call.answer.batch_inputs}};
+}
+
+// Opens the file that a flag names, where it names one.
+absl::Status OpenFile(const char* flag, const std::string& path, std::ofstream& file) {
+  if (!path.empty()) file.open(path);
+  if (file) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("--", flag, ": cannot write \"", path, "\""));
 }
 
 }  // namespace
@@ -176,37 +262,29 @@ int RunBench(Arguments arguments, std::ostream& out, std::ostream& err) {
   if (!ParseOrHelp(flags, "bench", arguments, out, err, exit_code)) return exit_code;
   absl::StatusOr<LoadOptions> load = values.MakeLoad();
   if (!load.ok()) return ReportUsageError(load.status(), "bench", err);
-  absl::StatusOr<v1::PredictRequest> base = values.request.MakeRequest();
-  if (!base.ok()) return ReportUsageError(base.status(), "bench", err);
-  absl::StatusOr<std::vector<LabelledInput>> inputs = values.request.ReadInputs();
-  if (!inputs.ok()) return ReportUsageError(inputs.status(), "bench", err);
+  absl::StatusOr<Ask> ask = MakeAsk(values);
+  if (!ask.ok()) return ReportUsageError(ask.status(), "bench", err);
   std::vector<std::unique_ptr<Client>> clients;
   for (uint32_t c = 0; c < load->concurrency; c += kCallsPerConnection) {
     absl::StatusOr<std::unique_ptr<Client>> client = values.connection.Connect(/*own_connection=*/true);
     if (!client.ok()) return ReportUsageError(client.status(), "bench", err);
     clients.push_back(*std::move(client));
   }
-  std::ofstream json_file;
-  if (!values.json.empty()) {
-    json_file.open(values.json);
-    if (!json_file) {
-      return ReportUsageError(absl::NotFoundError(absl::StrCat("--json: cannot write \"", values.json, "\"")), "bench",
-                              err);
-    }
-  }
+  std::ofstream json_file, calls_file;
+  absl::Status files = OpenFile("json", values.json, json_file);
+  files.Update(OpenFile("calls", values.calls, calls_file));
+  if (!files.ok()) return ReportUsageError(files, "bench", err);
 
-  const std::vector<v1::PredictRequest> requests = MakeRequests(*base, *inputs, values.inputs_per_request);
   // Some for each connection, so that none is made while we measure.
   const size_t warmup = values.warmup == 0 ? 0 : std::max<size_t>(values.warmup, clients.size());
   for (size_t w = 0; w < warmup; ++w) {
-    absl::StatusOr<v1::PredictResponse> response = clients[w % clients.size()]->Predict(requests[w % requests.size()]);
-    if (!response.ok()) return ReportServerError(response.status(), values.connection, err);
+    const absl::StatusOr<LoadAnswer> answer = (*ask)(*clients[w % clients.size()], w);
+    if (!answer.ok()) return ReportServerError(answer.status(), values.connection, err);
   }
   const bool terminal = isatty(STDERR_FILENO) != 0;
   double last_line = 0;
   LoadResult result = RunLoad(
-      *load,
-      [&](uint64_t index) { return clients[index % clients.size()]->Predict(requests[index % requests.size()]); },
+      *load, [&](uint64_t index) { return (*ask)(*clients[index % clients.size()], index); },
       [&](uint64_t ok, uint64_t failed, double seconds) {
         if (!terminal && seconds - last_line < 5) return;  // a log wants fewer lines
         last_line = seconds;
@@ -216,8 +294,9 @@ int RunBench(Arguments arguments, std::ostream& out, std::ostream& err) {
             << (terminal ? "   " : "\n") << std::flush;
       });
   if (terminal) err << "\n";
-  Print(*load, result, out);
+  Print(values, *load, result, out);
   if (json_file.is_open()) json_file << ToJson(values, *load, result).dump(2) << "\n";
+  for (const CallRecord& call : result.calls) calls_file << ToJson(call).dump() << "\n";
   return result.latency_ms.empty() || Failed(result) > 0 ? kExitServer : kExitOk;
 }
 

@@ -55,25 +55,28 @@ class Load {
     return std::nullopt;
   }
 
-  void Add(Clock::time_point due, Clock::time_point begun, const absl::StatusOr<v1::PredictResponse>& response) {
+  void Add(Clock::time_point due, Clock::time_point begun, const absl::StatusOr<LoadAnswer>& answer) {
     const Clock::time_point end = clock_.now();
     const absl::MutexLock lock(&mutex_);
     result_.seconds = std::max(result_.seconds, Seconds(end - start_));
     result_.late += options_.rate > 0 && begun - due > std::chrono::milliseconds(1);
-    if (!response.ok()) {
+    if (options_.keep_calls) {
+      result_.calls.push_back({Seconds(due - start_), Seconds(begun - start_), Seconds(end - start_),
+                               answer.status().code(), answer.value_or(LoadAnswer())});
+    }
+    if (!answer.ok()) {
       ++failed_;
-      ++result_.errors[response.status().code()];
-      result_.first_error.Update(response.status());
+      ++result_.errors[answer.status().code()];
+      result_.first_error.Update(answer.status());
       return;
     }
     result_.latency_ms.push_back(1000.0 * Seconds(end - due));
-    result_.queue_us += static_cast<double>(response->timing().queue_us());
-    result_.compute_us += static_cast<double>(response->timing().compute_us());
-    for (const v1::Prediction& prediction : response->predictions()) {
-      ++result_.predictions;
-      result_.density += prediction.edges().density();
-      result_.edges += prediction.edges().edges();
-    }
+    result_.sum.outputs += answer->outputs;
+    result_.sum.density += answer->density;
+    result_.sum.edges += answer->edges;
+    result_.sum.queue_us += answer->queue_us;
+    result_.sum.compute_us += answer->compute_us;
+    result_.sum.batch_inputs += answer->batch_inputs;
   }
 
   void WorkerEnded() {
@@ -132,8 +135,7 @@ LoadResult RunLoad(const LoadOptions& options, const LoadCall& call, const LoadP
         while (std::optional<Load::Ticket> ticket = load.Next()) {
           if (ticket->due) clock.sleep_until(*ticket->due);
           const Clock::time_point begun = clock.now();
-          const absl::StatusOr<v1::PredictResponse> response = call(ticket->index);
-          load.Add(ticket->due.value_or(begun), begun, response);
+          load.Add(ticket->due.value_or(begun), begun, call(ticket->index));
         }
         load.WorkerEnded();
       });

@@ -32,15 +32,8 @@ TEST(PercentileTest, OfAThousandValuesP999IsTheLastButOne) {
   EXPECT_EQ(Percentile(values, 0.99), 990);
 }
 
-v1::PredictResponse Answer() {
-  v1::PredictResponse response;
-  response.mutable_timing()->set_queue_us(100);
-  response.mutable_timing()->set_compute_us(300);
-  for (int i = 0; i < 2; ++i) {
-    response.add_predictions()->mutable_edges()->set_edges(50);
-    response.mutable_predictions(i)->mutable_edges()->set_density(0.25);
-  }
-  return response;
+LoadAnswer Answer() {
+  return {.outputs = 2, .density = 0.5, .edges = 100, .queue_us = 100, .compute_us = 300, .batch_inputs = 3};
 }
 
 TEST(LoadTest, EveryIndexIsCalledOnceAndCounted) {
@@ -48,7 +41,7 @@ TEST(LoadTest, EveryIndexIsCalledOnceAndCounted) {
   std::multiset<uint64_t> seen;
   const LoadResult result = RunLoad(
       {.concurrency = 8, .requests = 200},
-      [&](uint64_t index) -> absl::StatusOr<v1::PredictResponse> {
+      [&](uint64_t index) -> absl::StatusOr<LoadAnswer> {
         std::lock_guard lock(mutex);
         seen.insert(index);
         if (index % 10 == 0) return absl::ResourceExhaustedError("queue full");
@@ -60,12 +53,13 @@ TEST(LoadTest, EveryIndexIsCalledOnceAndCounted) {
   EXPECT_EQ(result.latency_ms.size(), 180u);
   EXPECT_EQ(result.errors.at(absl::StatusCode::kResourceExhausted), 20u);
   EXPECT_EQ(result.first_error.message(), "queue full");
-  EXPECT_EQ(result.predictions, 360u);
-  EXPECT_EQ(result.edges, 360 * 50.0);
-  EXPECT_EQ(result.density, 360 * 0.25);
-  EXPECT_EQ(result.queue_us, 180 * 100.0);
-  EXPECT_EQ(result.compute_us, 180 * 300.0);
+  EXPECT_EQ(result.sum.outputs, 360u);
+  EXPECT_EQ(result.sum.edges, 360 * 50.0);
+  EXPECT_EQ(result.sum.density, 360 * 0.25);
+  EXPECT_EQ(result.sum.queue_us, 180 * 100.0);
+  EXPECT_EQ(result.sum.compute_us, 180 * 300.0);
   EXPECT_TRUE(std::is_sorted(result.latency_ms.begin(), result.latency_ms.end()));
+  EXPECT_TRUE(result.calls.empty()) << "nobody asked for them";
 }
 
 // Waits until done() is true, and says so; a minute is a hang.
@@ -90,7 +84,7 @@ class TestClock {
   }
   // A call that takes so long.
   LoadCall Taking(std::chrono::milliseconds time) {
-    return [this, time](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
+    return [this, time](uint64_t) -> absl::StatusOr<LoadAnswer> {
       std::lock_guard lock(mutex_);
       now_ += time;
       return Answer();
@@ -106,7 +100,7 @@ TEST(LoadTest, ClosedLoopHasAsManyCallsAtATimeAsAskedForAndNoMore) {
   std::atomic<int> now = 0, most = 0;
   RunLoad(
       {.concurrency = 3, .requests = 60},
-      [&](uint64_t index) -> absl::StatusOr<v1::PredictResponse> {
+      [&](uint64_t index) -> absl::StatusOr<LoadAnswer> {
         const int running = ++now;
         for (int seen = most; running > seen && !most.compare_exchange_weak(seen, running);) {
         }
@@ -131,7 +125,7 @@ TEST(LoadTest, ProgressIsToldWhileCallsRun) {
   std::atomic<uint64_t> told = 0;
   const LoadResult result = RunLoad(
       {.concurrency = 2, .requests = 4},
-      [&](uint64_t index) -> absl::StatusOr<v1::PredictResponse> {
+      [&](uint64_t index) -> absl::StatusOr<LoadAnswer> {
         EXPECT_TRUE(index < 2 || WaitUntil([&] { return told == 2; })) << "word of the first two";
         return Answer();
       },
@@ -163,6 +157,32 @@ TEST(LoadTest, OpenLoopEndsInTimeAndCountsWhatItCouldNotSend) {
   EXPECT_EQ(result.latency_ms.size(), 6u);
   EXPECT_NEAR(result.seconds, 0.3, 0.01);
   EXPECT_NEAR(static_cast<double>(result.latency_ms.size() + result.unsent), 300.0, 60.0);
+}
+
+TEST(LoadTest, EveryCallIsKeptWithItsTimesAndItsCode) {
+  // Calls of 10 ms, one at a time, due every 1 ms or so: each begins when the one before has ended.
+  TestClock clock;
+  const LoadCall slow = clock.Taking(std::chrono::milliseconds(10));
+  const LoadResult result = RunLoad(
+      {.concurrency = 1, .requests = 20, .rate = 1000, .keep_calls = true},
+      [&](uint64_t index) -> absl::StatusOr<LoadAnswer> {
+        absl::StatusOr<LoadAnswer> answer = slow(index);
+        if (index == 7) return absl::DeadlineExceededError("late");
+        return answer;
+      },
+      nullptr, clock.clock());
+  ASSERT_EQ(result.calls.size(), 20u);
+  for (size_t i = 0; i < result.calls.size(); ++i) {
+    const CallRecord& call = result.calls[i];
+    EXPECT_EQ(call.code, i == 7 ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kOk);
+    EXPECT_EQ(call.answer.batch_inputs, i == 7 ? 0u : 3u);
+    EXPECT_NEAR(call.end - call.begun, 0.010, 1e-9);
+    EXPECT_LE(call.due, call.begun);
+    if (i > 0) {
+      EXPECT_GT(call.due, result.calls[i - 1].due);
+      EXPECT_NEAR(call.begun, std::max(call.due, result.calls[i - 1].end), 1e-9);
+    }
+  }
 }
 
 TEST(LoadTest, OpenLoopArrivesAtTheRateAskedFor) {
