@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/load.h"
@@ -23,7 +24,7 @@ namespace edgewise::cli {
 namespace {
 
 constexpr double kPercentiles[] = {0.5, 0.9, 0.99, 0.999};
-constexpr uint32_t kOpenLoopConcurrency = 512;  // enough that the server is the limit, not we
+constexpr uint32_t kOpenLoopConcurrency = 1024;  // enough that the server is the limit, not we
 // Calls at a time on one connection. Servers allow about 100; above, calls would wait in our own library, unseen by the
 // server's queue.
 constexpr uint32_t kCallsPerConnection = 64;
@@ -44,7 +45,7 @@ struct BenchFlags {
   void Register(FlagSet& flags) {
     request.Register(flags);
     flags.Section("Load");
-    flags.Add("concurrency", "N", "calls at a time (default 4; with --rate: at most, default 512)", &concurrency);
+    flags.Add("concurrency", "N", "calls at a time (default 4; with --rate: at most, default 1024)", &concurrency);
     flags.Add("requests", "N", "stop after so many", &requests);
     flags.Add("duration", "DURATION", "stop after this long (default 10s; with --requests 10m)", &duration);
     flags.Add("rate", "R", "open loop: R requests per second, arriving at random (Poisson)", &rate);
@@ -64,8 +65,8 @@ struct BenchFlags {
     load.requests = requests;
     load.concurrency = concurrency.value_or(rate > 0 ? kOpenLoopConcurrency : 4);
     load.duration = duration.value_or(requests > 0 ? absl::Minutes(10) : absl::Seconds(10));
-    if (load.concurrency < 1 || load.concurrency > 4096) {
-      return absl::InvalidArgumentError(absl::StrCat("--concurrency is ", load.concurrency, "; expected 1 to 4096"));
+    if (load.concurrency < 1 || load.concurrency > 8192) {
+      return absl::InvalidArgumentError(absl::StrCat("--concurrency is ", load.concurrency, "; expected 1 to 8192"));
     }
     if (!(rate >= 0) || std::isinf(rate)) {
       return absl::InvalidArgumentError(absl::StrCat("--rate is ", rate, "; expected >= 0"));
@@ -78,15 +79,15 @@ struct BenchFlags {
       return absl::InvalidArgumentError(
           absl::StrCat("--inputs_per_request is ", inputs_per_request, "; expected 1 to 65536"));
     }
-    if (new_tokens > 0 && inputs_per_request != 1) {
-      return absl::InvalidArgumentError("--new_tokens and --inputs_per_request exclude each other");
+    if (new_tokens > 0 && (inputs_per_request != 1 || rate > 0)) {
+      return absl::InvalidArgumentError("--new_tokens excludes --inputs_per_request and --rate");
     }
     return load;
   }
 };
 
-// The request of this index, or one like it, to one server.
-using Ask = std::function<absl::StatusOr<LoadAnswer>(Client& client, uint64_t index)>;
+// Begins the call of this index on a connection, as LoadCall. What it returns lives as long as its calls.
+using Ask = std::function<void(Client& client, uint64_t index, LoadDone done)>;
 
 void SetTiming(const v1::Timing& timing, LoadAnswer& answer) {
   answer.queue_us = static_cast<double>(timing.queue_us());
@@ -100,8 +101,17 @@ void AddOutput(const v1::EdgeReport& report, LoadAnswer& answer) {
   answer.edges += report.edges();
 }
 
+absl::StatusOr<LoadAnswer> Answer(const absl::StatusOr<v1::PredictResponse>& response) {
+  if (!response.ok()) return response.status();
+  LoadAnswer answer;
+  SetTiming(response->timing(), answer);
+  for (const v1::Prediction& prediction : response->predictions()) AddOutput(prediction.edges(), answer);
+  return answer;
+}
+
 // The requests to send in turn: each input is part of one of them.
-Ask MakePredicts(const v1::PredictRequest& base, const std::vector<LabelledInput>& inputs, uint32_t per_request) {
+Ask MakePredicts(const v1::PredictRequest& base, const std::vector<LabelledInput>& inputs, uint32_t per_request,
+                 bool open_loop) {
   std::vector<v1::PredictRequest> requests;
   const size_t count = (inputs.size() + per_request - 1) / per_request;
   for (size_t r = 0; r < count; ++r) {
@@ -110,13 +120,12 @@ Ask MakePredicts(const v1::PredictRequest& base, const std::vector<LabelledInput
       *requests.back().add_inputs() = inputs[(r * per_request + i) % inputs.size()].input;
     }
   }
-  return [requests = std::move(requests)](Client& client, uint64_t index) -> absl::StatusOr<LoadAnswer> {
-    const absl::StatusOr<v1::PredictResponse> response = client.Predict(requests[index % requests.size()]);
-    if (!response.ok()) return response.status();
-    LoadAnswer answer;
-    SetTiming(response->timing(), answer);
-    for (const v1::Prediction& prediction : response->predictions()) AddOutput(prediction.edges(), answer);
-    return answer;
+  return [requests = std::move(requests), open_loop](Client& client, uint64_t index, LoadDone done) {
+    const v1::PredictRequest& request = requests[index % requests.size()];
+    if (!open_loop) return done(Answer(client.Predict(request)));
+    client.PredictAsync(request, [done = std::move(done)](const absl::StatusOr<v1::PredictResponse>& response) {
+      done(Answer(response));
+    });
   };
 }
 
@@ -125,7 +134,7 @@ Ask MakeGenerations(const v1::GenerateRequest& base, const std::vector<LabelledI
                     absl::Duration timeout) {
   std::vector<v1::GenerateRequest> requests(prompts.size(), base);
   for (size_t r = 0; r < prompts.size(); ++r) *requests[r].mutable_prompt() = prompts[r].input.sequence();
-  return [requests = std::move(requests), timeout](Client& client, uint64_t index) -> absl::StatusOr<LoadAnswer> {
+  return [requests = std::move(requests), timeout](Client& client, uint64_t index, const LoadDone& done) {
     LoadAnswer answer;
     const absl::Status status = client.Generate(requests[index % requests.size()],
                                                 [&](const v1::GenerateResponse& message) {
@@ -134,8 +143,7 @@ Ask MakeGenerations(const v1::GenerateRequest& base, const std::vector<LabelledI
                                                   return true;
                                                 },
                                                 {.timeout = timeout});
-    if (!status.ok()) return status;
-    return answer;
+    done(status.ok() ? absl::StatusOr<LoadAnswer>(answer) : status);
   };
 }
 
@@ -144,7 +152,7 @@ absl::StatusOr<Ask> MakeAsk(const BenchFlags& flags) {
   if (!predict.ok()) return predict.status();
   const absl::StatusOr<std::vector<LabelledInput>> inputs = flags.request.ReadInputs();
   if (!inputs.ok()) return inputs.status();
-  if (flags.new_tokens == 0) return MakePredicts(*predict, *inputs, flags.inputs_per_request);
+  if (flags.new_tokens == 0) return MakePredicts(*predict, *inputs, flags.inputs_per_request, flags.rate > 0);
   v1::GenerateRequest generate;
   if (absl::Status status = flags.request.Apply(generate); !status.ok()) return status;
   generate.set_max_new_tokens(flags.new_tokens);
@@ -191,7 +199,7 @@ void Print(const BenchFlags& flags, const LoadOptions& load, const LoadResult& r
   out << absl::StrFormat("density      mean %s, %s edges %s\n", Percent(result.sum.density / outputs),
                          MeanWithCommas(result.sum.edges / outputs), flags.new_tokens > 0 ? "a token" : "an input");
   if (result.unsent > 0) {
-    out << absl::StrFormat("unsent       %s requests were due while all %d callers waited; latency would be higher\n",
+    out << absl::StrFormat("unsent       %s requests were due while %d calls ran; latency would be higher\n",
                            WithCommas(result.unsent), load.concurrency);
   }
   if (result.late > 0) {
@@ -278,13 +286,19 @@ int RunBench(Arguments arguments, std::ostream& out, std::ostream& err) {
   // Some for each connection, so that none is made while we measure.
   const size_t warmup = values.warmup == 0 ? 0 : std::max<size_t>(values.warmup, clients.size());
   for (size_t w = 0; w < warmup; ++w) {
-    const absl::StatusOr<LoadAnswer> answer = (*ask)(*clients[w % clients.size()], w);
-    if (!answer.ok()) return ReportServerError(answer.status(), values.connection, err);
+    absl::Status status;
+    absl::Notification ended;
+    (*ask)(*clients[w % clients.size()], w, [&](const absl::StatusOr<LoadAnswer>& answer) {
+      status = answer.status();
+      ended.Notify();
+    });
+    ended.WaitForNotification();
+    if (!status.ok()) return ReportServerError(status, values.connection, err);
   }
   const bool terminal = isatty(STDERR_FILENO) != 0;
   double last_line = 0;
   LoadResult result = RunLoad(
-      *load, [&](uint64_t index) { return (*ask)(*clients[index % clients.size()], index); },
+      *load, [&](uint64_t index, LoadDone done) { (*ask)(*clients[index % clients.size()], index, std::move(done)); },
       [&](uint64_t ok, uint64_t failed, double seconds) {
         if (!terminal && seconds - last_line < 5) return;  // a log wants fewer lines
         last_line = seconds;

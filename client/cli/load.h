@@ -2,9 +2,9 @@
 //
 // Closed loop: `concurrency` callers, each of which calls again as soon as it is answered. Latency counts from the
 // start of the call. Open loop (rate > 0): calls are due at the points of a Poisson process, however long answers take;
-// at most `concurrency` run at a time. A call that has to wait for a free caller is late, and its latency counts from
-// the time when it was due, so a slow server cannot hide behind a client that waits for it. Calls that find no free
-// caller before the duration is over are counted and never made.
+// at most `concurrency` run at a time. A call that has to wait for another's end is late, and its latency counts from
+// the time when it was due, so a slow server cannot hide behind a client that waits for it. Calls that cannot be begun
+// before the duration is over are counted and never made.
 #ifndef EDGEWISE_CLIENT_CLI_LOAD_H_
 #define EDGEWISE_CLIENT_CLI_LOAD_H_
 
@@ -68,12 +68,14 @@ struct LoadClock {
   std::function<void(Time)> sleep_until = [](Time time) { std::this_thread::sleep_until(time); };
 };
 
-using LoadCall = std::function<absl::StatusOr<LoadAnswer>(uint64_t index)>;
+using LoadDone = std::function<void(const absl::StatusOr<LoadAnswer>& answer)>;
+// Begins a call. `done` must be called once, in any thread; in a closed loop before the return.
+using LoadCall = std::function<void(uint64_t index, LoadDone done)>;
 // Called about twice a second, in the calling thread, with what is done so far.
 using LoadProgress = std::function<void(uint64_t ok, uint64_t failed, double seconds)>;
 
-// Calls `call` with indexes 0, 1, ... from `concurrency` threads; returns when all have ended. Either limit must be
-// set.
+// Calls `call` with indexes 0, 1, ..., from `concurrency` threads in a closed loop, else from one; returns when all
+// have ended. Either limit must be set.
 LoadResult RunLoad(const LoadOptions& options, const LoadCall& call, const LoadProgress& progress,
                    const LoadClock& clock = {});
 

@@ -233,7 +233,8 @@ TEST_F(CliTest, ServerErrorIsOneAndWrongUsageIsTwo) {
            {"models", "--samples=3"},
            {"bench", "--model=toy", "--text=a", "--rate=-1"},
            {"bench", "--model=toy", "--text=a", "--concurrency=0"},
-           {"bench", "--model=toy", "--text=a", "--new_tokens=2", "--inputs_per_request=2"}}) {
+           {"bench", "--model=toy", "--text=a", "--new_tokens=2", "--inputs_per_request=2"},
+           {"bench", "--model=toy", "--text=a", "--new_tokens=2", "--rate=9"}}) {
     const Outcome run = RunCli(arguments);
     EXPECT_EQ(run.status, kExitUsage) << ::testing::PrintToString(arguments);
     EXPECT_NE(run.err, "") << ::testing::PrintToString(arguments);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <set>
@@ -41,11 +42,12 @@ TEST(LoadTest, EveryIndexIsCalledOnceAndCounted) {
   std::multiset<uint64_t> seen;
   const LoadResult result = RunLoad(
       {.concurrency = 8, .requests = 200},
-      [&](uint64_t index) -> absl::StatusOr<LoadAnswer> {
-        std::lock_guard lock(mutex);
-        seen.insert(index);
-        if (index % 10 == 0) return absl::ResourceExhaustedError("queue full");
-        return Answer();
+      [&](uint64_t index, const LoadDone& done) {
+        {
+          std::lock_guard lock(mutex);
+          seen.insert(index);
+        }
+        done(index % 10 == 0 ? absl::StatusOr<LoadAnswer>(absl::ResourceExhaustedError("queue full")) : Answer());
       },
       nullptr);
   EXPECT_EQ(seen.size(), 200u);
@@ -82,12 +84,15 @@ class TestClock {
     std::lock_guard lock(mutex_);
     return now_;
   }
+  void Pass(std::chrono::milliseconds time) {
+    std::lock_guard lock(mutex_);
+    now_ += time;
+  }
   // A call that takes so long.
   LoadCall Taking(std::chrono::milliseconds time) {
-    return [this, time](uint64_t) -> absl::StatusOr<LoadAnswer> {
-      std::lock_guard lock(mutex_);
-      now_ += time;
-      return Answer();
+    return [this, time](uint64_t, const LoadDone& done) {
+      Pass(time);
+      done(Answer());
     };
   }
 
@@ -100,13 +105,13 @@ TEST(LoadTest, ClosedLoopHasAsManyCallsAtATimeAsAskedForAndNoMore) {
   std::atomic<int> now = 0, most = 0;
   RunLoad(
       {.concurrency = 3, .requests = 60},
-      [&](uint64_t index) -> absl::StatusOr<LoadAnswer> {
+      [&](uint64_t index, const LoadDone& done) {
         const int running = ++now;
         for (int seen = most; running > seen && !most.compare_exchange_weak(seen, running);) {
         }
         EXPECT_TRUE(index >= 3 || WaitUntil([&] { return most >= 3; })) << "three calls at a time";
         --now;
-        return Answer();
+        done(Answer());
       },
       nullptr);
   EXPECT_EQ(most, 3);
@@ -125,9 +130,9 @@ TEST(LoadTest, ProgressIsToldWhileCallsRun) {
   std::atomic<uint64_t> told = 0;
   const LoadResult result = RunLoad(
       {.concurrency = 2, .requests = 4},
-      [&](uint64_t index) -> absl::StatusOr<LoadAnswer> {
+      [&](uint64_t index, const LoadDone& done) {
         EXPECT_TRUE(index < 2 || WaitUntil([&] { return told == 2; })) << "word of the first two";
-        return Answer();
+        done(Answer());
       },
       [&](uint64_t ok, uint64_t failed, double seconds) {
         told = ok;
@@ -159,16 +164,45 @@ TEST(LoadTest, OpenLoopEndsInTimeAndCountsWhatItCouldNotSend) {
   EXPECT_NEAR(static_cast<double>(result.latency_ms.size() + result.unsent), 300.0, 60.0);
 }
 
+TEST(LoadTest, OpenLoopHasAtMostSoManyCallsAtATimeAndWaitsForTheLast) {
+  // Calls end in a thread of their own, the oldest first, once four run or none is left to begin.
+  std::mutex mutex;
+  std::deque<LoadDone> running;
+  size_t most = 0, begun = 0;
+  std::jthread server([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      LoadDone done;
+      {
+        std::lock_guard lock(mutex);
+        if (running.size() == 4 || (begun == 50 && !running.empty())) {
+          done = std::move(running.front());
+          running.pop_front();
+        }
+      }
+      if (done) done(Answer());
+    }
+  });
+  const LoadResult result = RunLoad(
+      {.concurrency = 4, .requests = 50, .rate = 1e6},
+      [&](uint64_t, LoadDone done) {
+        std::lock_guard lock(mutex);
+        running.push_back(std::move(done));
+        most = std::max(most, running.size());
+        ++begun;
+      },
+      nullptr);
+  EXPECT_EQ(result.latency_ms.size(), 50u);
+  EXPECT_EQ(most, 4u);
+}
+
 TEST(LoadTest, EveryCallIsKeptWithItsTimesAndItsCode) {
   // Calls of 10 ms, one at a time, due every 1 ms or so: each begins when the one before has ended.
   TestClock clock;
-  const LoadCall slow = clock.Taking(std::chrono::milliseconds(10));
   const LoadResult result = RunLoad(
       {.concurrency = 1, .requests = 20, .rate = 1000, .keep_calls = true},
-      [&](uint64_t index) -> absl::StatusOr<LoadAnswer> {
-        absl::StatusOr<LoadAnswer> answer = slow(index);
-        if (index == 7) return absl::DeadlineExceededError("late");
-        return answer;
+      [&](uint64_t index, const LoadDone& done) {
+        clock.Pass(std::chrono::milliseconds(10));
+        done(index == 7 ? absl::StatusOr<LoadAnswer>(absl::DeadlineExceededError("late")) : Answer());
       },
       nullptr, clock.clock());
   ASSERT_EQ(result.calls.size(), 20u);
