@@ -21,7 +21,7 @@ import sys
 import time
 
 import numpy as np
-from serving import Cpu, data_of, goal, main
+from serving import Cpu, data_of, goal, main, quantile
 
 FACTORS = [2, 5, 10]
 LEAST = {2: 0.95, 5: 0.93, 10: 0.90}  # goodput over the peak, for `long`
@@ -60,14 +60,15 @@ def overload(run, server, echo, model, factor, deadline):
     worst = min(((good >= start) & (good < start + width)).sum() / width
                 for start in np.arange(begin, seconds - width + 1e-9, width))
     refused = len(calls.ok) - calls.ok.sum()
-    call_us, echo_us = 1e6 * (cpu.seconds - cpu.busiest) / len(calls.ok), 1e6 * echo_cpu.seconds / len(echoes.ok)
-    lateness = 1e3 * float(np.quantile(calls.begun - calls.due, 0.99))
+    call_us = 1e6 * (cpu.seconds - cpu.busiest) / max(1, len(calls.ok))
+    echo_us = 1e6 * echo_cpu.seconds / max(1, len(echoes.ok))
+    late_ms = 1e3 * quantile(calls.begun - calls.due, 0.99)
     recovered = recovery(after, deadline, run.seconds)
-    figures = {"peak": peak, "offered": rate, "deadline_ms": 1e3 * deadline, **calls.counts(), "unsent": calls.unsent,
+    figures = {"peak": peak, "offered": rate, "deadline_ms": 1e3 * deadline, **calls.counts(),
                "goodput_over_peak": float(goodput / peak), "worst_second": float(worst / peak),
                "p50_ms": 1e3 * calls.quantile(0.5), "p99_ms": 1e3 * calls.quantile(0.99),
                "for_nobody": nobody / cpu.seconds, "recovery_seconds": recovered, "call_us": call_us,
-               "echo_us": echo_us, "late_p99_ms": lateness, "void": lateness > 100 * deadline or calls.unsent > 0}
+               "echo_us": echo_us, "late_p99_ms": late_ms, "void": late_ms > 100 * deadline or calls.unsent > 0}
     least = LEAST[factor] if model == "long" else 0.9 * (1 - refused / seconds * echo_us / 1e6)
     goals = {}
     if model == "long" or factor == 2:

@@ -23,7 +23,8 @@ EXAMPLES = ROOT / "examples/models"
 CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, CLIENT_CORE = CORES[0], CORES[-1]
 WIDTH, INDENT = 120, 26  # of what is printed
-MOST_CALLERS = 2048  # threads of one `edgewise bench`
+MOST_CALLERS = 4096  # calls at a time of one open loop
+NO_DEADLINE = 120  # seconds
 
 
 @contextlib.contextmanager
@@ -94,6 +95,11 @@ class Cpu:
         self.busiest = max(after - self.threads_before.get(task, 0.0) for task, after in self.threads().items())
 
 
+def quantile(values, share):
+    """0 for none."""
+    return float(np.quantile(values, share)) if len(values) else 0.0
+
+
 class Calls:
     """The calls of a load, as arrays in the order of their ends. A call counts from when it was due."""
 
@@ -124,8 +130,8 @@ class Calls:
         return self.ok & (self.latency <= deadline)
 
     def quantile(self, share):
-        """Of the seconds of the calls that were answered; 0 where none was."""
-        return float(np.quantile(self.latency[self.ok], share)) if self.ok.any() else 0.0
+        """Of the seconds of the calls that were answered."""
+        return quantile(self.latency[self.ok], share)
 
     def forward(self):
         """Seconds of the forward pass that an input took: what was computed together shares its time."""
@@ -136,8 +142,10 @@ class Calls:
         return float(self.ok.sum() / self.end.max()) if len(self.end) else 0.0
 
     def counts(self):
+        """How many were sent and answered; the others by code; and how many could not be sent."""
         codes, counts = np.unique(self.codes[~self.ok], return_counts=True)
-        return {"sent": len(self.ok), "answered": int(self.ok.sum())} | dict(zip(codes.tolist(), counts.tolist()))
+        others = dict(zip(codes.tolist(), counts.tolist()))
+        return {"sent": len(self.ok), "answered": int(self.ok.sum()), "others": others, "unsent": self.unsent}
 
 
 class Load:
@@ -146,11 +154,11 @@ class Load:
     def __init__(self, folder, server, model, data, *, seconds, clients=1, rate=0, deadline=0, flags=()):
         self.files = pathlib.Path(tempfile.mkdtemp(dir=folder))
         if rate:
-            clients = int(min(MOST_CALLERS, max(64, 2 * rate * (deadline or 1))))
+            clients = int(min(MOST_CALLERS, max(64, 2 * rate * (deadline or NO_DEADLINE / 4))))
         command = [server.binaries / "edgewise", "bench", f"--server={server.address}", f"--model={model}",
                    f"--input={data}", f"--concurrency={clients}", f"--rate={rate}", f"--duration={seconds}s",
                    f"--json={self.files / 'summary'}", f"--calls={self.files / 'calls'}",
-                   f"--timeout={deadline or 120}s", *flags]
+                   f"--timeout={deadline or NO_DEADLINE}s", *flags]
         with on_core(CLIENT_CORE), open(self.files / "log", "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
