@@ -4,7 +4,7 @@
     ./dev bench batching [--single 'FLAGS'] [--seconds 4] [--only sentiment] [--json FILE]
 
 For the bundled models `sentiment` and `long`, for `empty`, a model whose forward pass is next to nothing, and for a
-server that only echoes. All run in turns, in four rounds. FLAGS are those that make a second server compute each
+server that only echoes. All run in turns, in three rounds. FLAGS are those that make a second server compute each
 request alone; without them one client stands for that. Figures of a row:
 
 forward_us            forward pass of an input: compute_us, shared by the inputs that were computed together
@@ -21,7 +21,7 @@ from random_models import Weights, write_model
 from serving import EXAMPLES, Calls, Cpu, data_of, goal, main
 
 CLIENTS = [1, 8, 32]
-ROUNDS = 4
+ROUNDS = 3
 
 
 def write_empty(folder):

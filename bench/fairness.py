@@ -43,7 +43,7 @@ def scenario(run):
             run.row("polite alone", figures(*polite(server)))
         if run.wants("beside greedy"):
             rate = FACTOR * peak
-            flood = run.start(server, "long", DATA, seconds=run.seconds + 2, rate=rate, deadline=GREEDY_DEADLINE,
+            flood = run.start(server, "long", DATA, seconds=run.seconds + 1.5, rate=rate, deadline=GREEDY_DEADLINE,
                               flags=greedy)
             time.sleep(1)
             calls, share = polite(server)

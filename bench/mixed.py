@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Small requests beside large ones, and inputs of many lengths at once.
 
-    ./dev bench mixed [--seconds 12] [--only lengths] [--json FILE]
+    ./dev bench mixed [--seconds 12] [--only beside|lengths] [--json FILE]
 
 `sentiment` beside `long`: 20 requests of `sentiment` a second, at random moments, alone and beside 2 clients of `long`
 that call in turn for 256 samples; first with priority 1, then with the default. Compared with the 2 clients alone.
@@ -92,7 +92,7 @@ def lengths(run, server):
 
 def scenario(run):
     with run.server() as server:
-        if run.wants("sentiment beside long"):
+        if run.wants("beside"):
             beside(run, server)
         if run.wants("lengths"):
             lengths(run, server)

@@ -187,7 +187,7 @@ class Run:
         self.goals = []
 
     def wants(self, case):
-        return self.args.only in case
+        return any(part in case for part in self.args.only.split(","))
 
     def new_folder(self):
         return pathlib.Path(tempfile.mkdtemp(dir=self.folder))
@@ -234,7 +234,7 @@ def main(name, description, scenario, seconds, add_flags=lambda parser: None):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build/bin"), help="folder of the programs")
     parser.add_argument("--seconds", type=float, default=seconds, help="of one load (default %(default)s)")
-    parser.add_argument("--only", default="", help="cases whose name holds this")
+    parser.add_argument("--only", default="", help="cases whose name holds this, or one of these: A,B")
     parser.add_argument("--flags", default="", help="more flags of the server")
     parser.add_argument("--json", help="write the rows to this file, one a line")
     add_flags(parser)

@@ -184,13 +184,13 @@ TEST(ClientTest, WaitForReadyWaitsUntilTheDeadline) {
 TEST(ClientTest, MessagesAboveFourMebibytesPassBothWays) {
   FakeServer server([](const v1::PredictRequest& request, const CallInfo&) {
     v1::PredictResponse response = PlausibleAnswer(request);
-    response.set_device(request.inputs(0).sequence().text());  // 20 MB back
+    response.set_device(request.inputs(0).sequence().text());  // 5 MB back
     return response;
   });
   std::unique_ptr<Client> client = Connect({.address = server.address()});
-  absl::StatusOr<v1::PredictResponse> response = client->Predict(Request(std::string(20'000'000, 'x')));
+  absl::StatusOr<v1::PredictResponse> response = client->Predict(Request(std::string(5'000'000, 'x')));
   ASSERT_TRUE(response.ok()) << response.status();
-  EXPECT_EQ(response->device().size(), 20'000'000u);
+  EXPECT_EQ(response->device().size(), 5'000'000u);
   std::unique_ptr<Client> narrow = Connect({.address = server.address(), .max_message_bytes = 1000});
   EXPECT_EQ(narrow->Predict(Request(std::string(2000, 'x'))).status().code(), absl::StatusCode::kResourceExhausted);
 }

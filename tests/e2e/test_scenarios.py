@@ -52,24 +52,22 @@ class ScenarioTest(unittest.TestCase):
         self.assertEqual(row["goals"]["goodput_over_peak"]["goal"], "at least 0.93")
 
     def test_batching_compares_with_the_echo_and_an_empty_forward_pass(self):
-        rows = self.run_scenario("batching", "--seconds=0.4")
-        self.assertEqual(set(rows), {*(f"{model} {clients}" for model in ("sentiment", "long") for clients in (1, 8, 32)),
-                                     "empty 32", "echo 1", "echo 32"})
+        rows = self.run_scenario("batching", "--seconds=0.3", "--only=sentiment,empty,echo 1")
+        self.assertEqual(set(rows), {"sentiment 1", "sentiment 8", "sentiment 32", "empty 32", "echo 1"})
         for name, row in rows.items():
             self.assertEqual(row["figures"]["answered"], row["figures"]["sent"], name)
             self.assertEqual(row["figures"]["forward_us"] > 0, not name.startswith("echo"), name)
-        self.assertLess(rows["empty 32"]["figures"]["forward_us"], rows["long 32"]["figures"]["forward_us"])
         self.assertEqual(set(rows["sentiment 1"]["goals"]), {"outside_over_echo"})
         self.assertEqual(set(rows["sentiment 32"]["goals"]), {"forward_over_alone", "requests_over_empty_forward"})
 
     def test_mixed_keeps_both_kinds_of_requests(self):
-        rows = self.run_scenario("mixed", "--seconds=0.5", "--samples=4", "--inputs=8")
+        rows = self.run_scenario("mixed", "--seconds=0.3", "--samples=4", "--inputs=8")
         self.assertEqual(set(rows), {"sentiment alone", "long alone", "sentiment priority 1", "long beside priority 1",
                                      "sentiment default", "long beside default", "lengths", "lengths dense"})
         self.assertEqual(rows["lengths"]["figures"]["sent"], 16 * rows["lengths"]["figures"]["rounds"])
 
     def test_fairness_counts_the_polite_and_the_greedy(self):
-        rows = self.run_scenario("fairness", "--seconds=1")
+        rows = self.run_scenario("fairness", "--seconds=0.6")
         self.assertEqual(set(rows), {"polite alone", "polite beside greedy", "greedy"})
         self.assertGreater(rows["greedy"]["figures"]["sent"], rows["polite beside greedy"]["figures"]["sent"])
 
