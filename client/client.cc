@@ -1,6 +1,8 @@
 #include "edgewise/client/client.h"
 
 #include <iterator>
+#include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -102,6 +104,29 @@ absl::Status Client::WaitForConnected(absl::Duration timeout) {
 
 absl::StatusOr<v1::PredictResponse> Client::Predict(const v1::PredictRequest& request, const CallOptions& call) {
   return impl_->Call(&v1::InferenceService::Stub::Predict, request, call);
+}
+
+void Client::PredictAsync(const v1::PredictRequest& request, PredictDone done, const CallOptions& call) {
+  struct UnderWay {
+    PredictDone done;
+    grpc::ClientContext context;
+    v1::PredictResponse response;
+    std::optional<Cancellable> cancellable;
+  };
+  auto under_way = std::make_shared<UnderWay>();
+  UnderWay& state = *under_way;
+  state.done = std::move(done);
+  internal::PrepareContext(impl_->options, call.timeout.value_or(impl_->options.timeout), state.context);
+  state.cancellable.emplace(call, state.context);
+  impl_->stub->async()->Predict(&state.context, &request, &state.response,
+                                [under_way = std::move(under_way)](const grpc::Status& status) {
+                                  under_way->cancellable.reset();
+                                  if (status.ok()) {
+                                    under_way->done(std::move(under_way->response));
+                                  } else {
+                                    under_way->done(internal::ToAbslStatus(status));
+                                  }
+                                });
 }
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -33,13 +34,15 @@ class Load {
     std::optional<Clock::time_point> due;  // open loop
   };
 
-  // The next call; none when a limit is reached.
+  // The next call, as soon as fewer than `concurrency` run; none when a limit is reached.
   std::optional<Ticket> Next() {
-    const absl::MutexLock lock(&mutex_);
+    const auto free = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return running_ < options_.concurrency; };
+    const absl::MutexLock lock(&mutex_, absl::Condition(&free));
     const double limit = absl::ToDoubleSeconds(options_.duration);
     const double now = Seconds(clock_.now() - start_);
     if (options_.rate <= 0) {
       if (now >= limit || Exhausted()) return std::nullopt;
+      ++running_;
       return Ticket{issued_++, std::nullopt};
     }
     while (!Exhausted() && arrival_ < limit) {
@@ -47,6 +50,7 @@ class Load {
       if (arrival_ >= limit) break;
       const uint64_t index = issued_++;
       if (now < limit) {
+        ++running_;
         const auto after = std::chrono::duration<double>(arrival_);
         return Ticket{index, start_ + std::chrono::duration_cast<Clock::duration>(after)};
       }
@@ -55,25 +59,29 @@ class Load {
     return std::nullopt;
   }
 
-  void Add(Clock::time_point due, Clock::time_point begun, const absl::StatusOr<v1::PredictResponse>& response) {
+  void Add(Clock::time_point due, Clock::time_point begun, const absl::StatusOr<LoadAnswer>& answer) {
     const Clock::time_point end = clock_.now();
     const absl::MutexLock lock(&mutex_);
+    --running_;
     result_.seconds = std::max(result_.seconds, Seconds(end - start_));
     result_.late += options_.rate > 0 && begun - due > std::chrono::milliseconds(1);
-    if (!response.ok()) {
+    if (options_.keep_calls) {
+      result_.calls.push_back({Seconds(due - start_), Seconds(begun - start_), Seconds(end - start_),
+                               answer.status().code(), answer.value_or(LoadAnswer())});
+    }
+    if (!answer.ok()) {
       ++failed_;
-      ++result_.errors[response.status().code()];
-      result_.first_error.Update(response.status());
+      ++result_.errors[answer.status().code()];
+      result_.first_error.Update(answer.status());
       return;
     }
     result_.latency_ms.push_back(1000.0 * Seconds(end - due));
-    result_.queue_us += static_cast<double>(response->timing().queue_us());
-    result_.compute_us += static_cast<double>(response->timing().compute_us());
-    for (const v1::Prediction& prediction : response->predictions()) {
-      ++result_.predictions;
-      result_.density += prediction.edges().density();
-      result_.edges += prediction.edges().edges();
-    }
+    result_.sum.outputs += answer->outputs;
+    result_.sum.density += answer->density;
+    result_.sum.edges += answer->edges;
+    result_.sum.queue_us += answer->queue_us;
+    result_.sum.compute_us += answer->compute_us;
+    result_.sum.batch_inputs += answer->batch_inputs;
   }
 
   void WorkerEnded() {
@@ -81,9 +89,9 @@ class Load {
     ++ended_;
   }
 
-  // Until `workers` have ended.
+  // Until `workers` and all calls have ended.
   void Await(uint32_t workers, const LoadProgress& progress) {
-    const auto all_ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ == workers; };
+    const auto all_ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_ == workers && running_ == 0; };
     while (true) {
       uint64_t ok = 0, failed = 0;
       {
@@ -116,6 +124,7 @@ class Load {
   double arrival_ ABSL_GUARDED_BY(mutex_) = 0;  // seconds after start_
   uint64_t issued_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t failed_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t running_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
   LoadResult result_ ABSL_GUARDED_BY(mutex_);
 };
@@ -124,23 +133,25 @@ class Load {
 
 LoadResult RunLoad(const LoadOptions& options, const LoadCall& call, const LoadProgress& progress,
                    const LoadClock& clock) {
-  Load load(options, clock);
+  const auto load = std::make_shared<Load>(options, clock);  // the last call may still hold it when it has ended
+  const uint32_t workers = options.rate > 0 ? 1 : options.concurrency;
   {
-    std::vector<std::jthread> workers;
-    for (uint32_t w = 0; w < options.concurrency; ++w) {
-      workers.emplace_back([&] {
-        while (std::optional<Load::Ticket> ticket = load.Next()) {
+    std::vector<std::jthread> threads;
+    for (uint32_t w = 0; w < workers; ++w) {
+      threads.emplace_back([&] {
+        while (std::optional<Load::Ticket> ticket = load->Next()) {
           if (ticket->due) clock.sleep_until(*ticket->due);
           const Clock::time_point begun = clock.now();
-          const absl::StatusOr<v1::PredictResponse> response = call(ticket->index);
-          load.Add(ticket->due.value_or(begun), begun, response);
+          const Clock::time_point due = ticket->due.value_or(begun);
+          call(ticket->index,
+               [load, due, begun](const absl::StatusOr<LoadAnswer>& answer) { load->Add(due, begun, answer); });
         }
-        load.WorkerEnded();
+        load->WorkerEnded();
       });
     }
-    load.Await(options.concurrency, progress);
+    load->Await(workers, progress);
   }
-  return load.Take();
+  return load->Take();
 }
 
 double Percentile(std::span<const double> ascending, double share) {

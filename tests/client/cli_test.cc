@@ -218,21 +218,23 @@ TEST_F(CliTest, ServerErrorIsOneAndWrongUsageIsTwo) {
   const Outcome absent = RunCli({"predict", "--model=toy", "--text=a", "--server=127.0.0.1:1"});
   EXPECT_EQ(absent.status, kExitServer);
   EXPECT_HAS(absent.err, "Is edgewise-server running at 127.0.0.1:1?");
-  for (const std::vector<std::string>& arguments :
-       std::vector<std::vector<std::string>>{{},
-                                             {"predcit"},
-                                             {"predict"},
-                                             {"predict", "--model=toy"},
-                                             {"predict", "--model=toy", "--text=a", "--max_density=2"},
-                                             {"predict", "--model=toy", "--text=a", "--timeout=0s"},
-                                             {"predict", "--model=toy", "--text=\xff"},
-                                             {"predict", "--model=toy", "--input=/nonexistent"},
-                                             {"predict", "--model=toy", "--text=a", "--plot=y.pdf"},
-                                             {"predict", "--model=toy", "--text=a", "--plot=-", "--json"},
-                                             {"predict", "--model=toy", "--text=a", "--token_file=/nonexistent"},
-                                             {"models", "--samples=3"},
-                                             {"bench", "--model=toy", "--text=a", "--rate=-1"},
-                                             {"bench", "--model=toy", "--text=a", "--concurrency=0"}}) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {},
+           {"predcit"},
+           {"predict"},
+           {"predict", "--model=toy"},
+           {"predict", "--model=toy", "--text=a", "--max_density=2"},
+           {"predict", "--model=toy", "--text=a", "--timeout=0s"},
+           {"predict", "--model=toy", "--text=\xff"},
+           {"predict", "--model=toy", "--input=/nonexistent"},
+           {"predict", "--model=toy", "--text=a", "--plot=y.pdf"},
+           {"predict", "--model=toy", "--text=a", "--plot=-", "--json"},
+           {"predict", "--model=toy", "--text=a", "--token_file=/nonexistent"},
+           {"models", "--samples=3"},
+           {"bench", "--model=toy", "--text=a", "--rate=-1"},
+           {"bench", "--model=toy", "--text=a", "--concurrency=0"},
+           {"bench", "--model=toy", "--text=a", "--new_tokens=2", "--inputs_per_request=2"},
+           {"bench", "--model=toy", "--text=a", "--new_tokens=2", "--rate=9"}}) {
     const Outcome run = RunCli(arguments);
     EXPECT_EQ(run.status, kExitUsage) << ::testing::PrintToString(arguments);
     EXPECT_NE(run.err, "") << ::testing::PrintToString(arguments);
@@ -348,6 +350,55 @@ TEST_F(CliTest, BenchMeasuresAsManyRequestsAsAskedFor) {
   EXPECT_NEAR(json["inputs_per_second"].get<double>() / json["requests_per_second"].get<double>(), 2.0, 1e-9);
   EXPECT_LE(json["latency_ms"]["p50"].get<double>(), json["latency_ms"]["p99.9"].get<double>());
   std::remove(json_path.c_str());
+}
+
+TEST_F(CliTest, BenchWritesEveryCallWithItsCode) {
+  const std::string path = ::testing::TempDir() + "edgewise_bench_calls.jsonl";
+  const Outcome run =
+      RunHere({"bench", "--model=toy", "--text=abc", "--requests=20", "--inputs_per_request=2", "--calls=" + path});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  std::ifstream file(path);
+  size_t lines = 0;
+  for (std::string line; std::getline(file, line); ++lines) {
+    const nlohmann::json call = nlohmann::json::parse(line, nullptr, false);
+    ASSERT_FALSE(call.is_discarded()) << line;
+    EXPECT_EQ(call["code"], "OK");
+    EXPECT_EQ(call["outputs"], 2);
+    EXPECT_EQ(call["compute_us"], 3100);
+    EXPECT_EQ(call["batch_inputs"], 1);
+    EXPECT_LE(call["begun"], call["end"]);
+  }
+  EXPECT_EQ(lines, 20u);
+  std::remove(path.c_str());
+}
+
+TEST_F(CliTest, BenchCountsTheTokensOfGenerations) {
+  std::atomic<int> generations = 0;
+  server_.SetGenerate([&](const v1::GenerateRequest& request, const FakeServer::Emit& emit) {
+    ++generations;
+    EXPECT_EQ(request.prompt().text(), "abc");
+    for (uint32_t token = 1; token <= request.max_new_tokens(); ++token) {
+      v1::GenerateResponse message;
+      message.mutable_edges()->set_edges(6);
+      message.set_done(token == request.max_new_tokens());
+      if (message.done()) message.mutable_timing()->set_compute_us(700);
+      emit(message);
+    }
+    return absl::OkStatus();
+  });
+  const std::string path = ::testing::TempDir() + "edgewise_bench_generate.json";
+  const Outcome run = RunHere(
+      {"bench", "--model=toy", "--text=abc", "--new_tokens=5", "--requests=12", "--warmup=2", "--json=" + path});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  EXPECT_EQ(generations, 14);
+  EXPECT_HAS(run.out, "requests     12 answered, 0 failed");
+  EXPECT_HAS(run.out, "compute 0.70 ms");
+  EXPECT_HAS(run.out, "6 edges a token");
+  std::ifstream file(path);
+  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_FALSE(json.is_discarded());
+  EXPECT_NEAR(json["tokens_per_second"].get<double>() / json["requests_per_second"].get<double>(), 5.0, 1e-9);
+  std::remove(path.c_str());
 }
 
 TEST_F(CliTest, BenchOpenLoopRunsForItsDuration) {

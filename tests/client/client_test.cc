@@ -19,6 +19,8 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "tests/client/fake_service.h"
@@ -58,6 +60,61 @@ TEST(ClientTest, PredictReturnsTheServersAnswer) {
   absl::StatusOr<v1::PredictResponse> response = client->Predict(Request("odd"));
   ASSERT_TRUE(response.ok()) << response.status();
   EXPECT_EQ(response->predictions(0).label(), "positive");
+}
+
+TEST(ClientTest, AsyncCallsRunTogetherAndEachEndsOnce) {
+  constexpr int kCalls = 20;
+  absl::Mutex mutex;
+  int arrived = 0;
+  FakeServer server([&](const v1::PredictRequest& request, const CallInfo& call) {
+    const absl::MutexLock lock(&mutex);
+    ++arrived;
+    mutex.Await(absl::Condition(
+        +[](int* count) { return *count == kCalls; }, &arrived));  // all are under way
+    return Answer(request, call);
+  });
+  std::unique_ptr<Client> client = Connect({.address = server.address()});
+  const v1::PredictRequest odd = Request("odd"), even = Request("even");
+  absl::BlockingCounter running(kCalls);
+  std::atomic<int> positive = 0;
+  for (int i = 0; i < kCalls; ++i) {
+    client->PredictAsync(i % 4 == 0 ? odd : even, [&](const absl::StatusOr<v1::PredictResponse>& response) {
+      positive += response.ok() && response->predictions(0).label() == "positive";
+      running.DecrementCount();
+    });
+  }
+  running.Wait();
+  EXPECT_EQ(positive, kCalls / 4);
+}
+
+TEST(ClientTest, AsyncCallsKeepTheErrorAndEndWhenCancelled) {
+  absl::Notification cancelled;
+  FakeServer server([&](const v1::PredictRequest& request, const CallInfo&) -> absl::StatusOr<v1::PredictResponse> {
+    if (request.inputs(0).sequence().text() == "bad") return absl::ResourceExhaustedError("queue: full");
+    cancelled.WaitForNotificationWithTimeout(kHang);
+    return PlausibleAnswer(request);
+  });
+  std::unique_ptr<Client> client = Connect({.address = server.address()});
+  const v1::PredictRequest bad = Request("bad"), slow = Request("slow");
+  absl::Notification bad_ended, slow_ended;
+  absl::Status bad_status, slow_status;
+  Cancellation cancellation;
+  client->PredictAsync(bad, [&](const absl::StatusOr<v1::PredictResponse>& response) {
+    bad_status = response.status();
+    bad_ended.Notify();
+  });
+  client->PredictAsync(slow,
+                       [&](const absl::StatusOr<v1::PredictResponse>& response) {
+                         slow_status = response.status();
+                         slow_ended.Notify();
+                       },
+                       {.cancellation = &cancellation});
+  cancellation.Cancel();
+  bad_ended.WaitForNotification();
+  slow_ended.WaitForNotification();
+  cancelled.Notify();
+  EXPECT_EQ(bad_status, absl::ResourceExhaustedError("queue: full"));
+  EXPECT_EQ(slow_status.code(), absl::StatusCode::kCancelled);
 }
 
 TEST(ClientTest, ErrorKeepsCodeMessageAndDetails) {
@@ -127,13 +184,13 @@ TEST(ClientTest, WaitForReadyWaitsUntilTheDeadline) {
 TEST(ClientTest, MessagesAboveFourMebibytesPassBothWays) {
   FakeServer server([](const v1::PredictRequest& request, const CallInfo&) {
     v1::PredictResponse response = PlausibleAnswer(request);
-    response.set_device(request.inputs(0).sequence().text());  // 20 MB back
+    response.set_device(request.inputs(0).sequence().text());  // 5 MB back
     return response;
   });
   std::unique_ptr<Client> client = Connect({.address = server.address()});
-  absl::StatusOr<v1::PredictResponse> response = client->Predict(Request(std::string(20'000'000, 'x')));
+  absl::StatusOr<v1::PredictResponse> response = client->Predict(Request(std::string(5'000'000, 'x')));
   ASSERT_TRUE(response.ok()) << response.status();
-  EXPECT_EQ(response->device().size(), 20'000'000u);
+  EXPECT_EQ(response->device().size(), 5'000'000u);
   std::unique_ptr<Client> narrow = Connect({.address = server.address(), .max_message_bytes = 1000});
   EXPECT_EQ(narrow->Predict(Request(std::string(2000, 'x'))).status().code(), absl::StatusCode::kResourceExhausted);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <set>
@@ -32,15 +33,8 @@ TEST(PercentileTest, OfAThousandValuesP999IsTheLastButOne) {
   EXPECT_EQ(Percentile(values, 0.99), 990);
 }
 
-v1::PredictResponse Answer() {
-  v1::PredictResponse response;
-  response.mutable_timing()->set_queue_us(100);
-  response.mutable_timing()->set_compute_us(300);
-  for (int i = 0; i < 2; ++i) {
-    response.add_predictions()->mutable_edges()->set_edges(50);
-    response.mutable_predictions(i)->mutable_edges()->set_density(0.25);
-  }
-  return response;
+LoadAnswer Answer() {
+  return {.outputs = 2, .density = 0.5, .edges = 100, .queue_us = 100, .compute_us = 300, .batch_inputs = 3};
 }
 
 TEST(LoadTest, EveryIndexIsCalledOnceAndCounted) {
@@ -48,11 +42,12 @@ TEST(LoadTest, EveryIndexIsCalledOnceAndCounted) {
   std::multiset<uint64_t> seen;
   const LoadResult result = RunLoad(
       {.concurrency = 8, .requests = 200},
-      [&](uint64_t index) -> absl::StatusOr<v1::PredictResponse> {
-        std::lock_guard lock(mutex);
-        seen.insert(index);
-        if (index % 10 == 0) return absl::ResourceExhaustedError("queue full");
-        return Answer();
+      [&](uint64_t index, const LoadDone& done) {
+        {
+          std::lock_guard lock(mutex);
+          seen.insert(index);
+        }
+        done(index % 10 == 0 ? absl::StatusOr<LoadAnswer>(absl::ResourceExhaustedError("queue full")) : Answer());
       },
       nullptr);
   EXPECT_EQ(seen.size(), 200u);
@@ -60,12 +55,13 @@ TEST(LoadTest, EveryIndexIsCalledOnceAndCounted) {
   EXPECT_EQ(result.latency_ms.size(), 180u);
   EXPECT_EQ(result.errors.at(absl::StatusCode::kResourceExhausted), 20u);
   EXPECT_EQ(result.first_error.message(), "queue full");
-  EXPECT_EQ(result.predictions, 360u);
-  EXPECT_EQ(result.edges, 360 * 50.0);
-  EXPECT_EQ(result.density, 360 * 0.25);
-  EXPECT_EQ(result.queue_us, 180 * 100.0);
-  EXPECT_EQ(result.compute_us, 180 * 300.0);
+  EXPECT_EQ(result.sum.outputs, 360u);
+  EXPECT_EQ(result.sum.edges, 360 * 50.0);
+  EXPECT_EQ(result.sum.density, 360 * 0.25);
+  EXPECT_EQ(result.sum.queue_us, 180 * 100.0);
+  EXPECT_EQ(result.sum.compute_us, 180 * 300.0);
   EXPECT_TRUE(std::is_sorted(result.latency_ms.begin(), result.latency_ms.end()));
+  EXPECT_TRUE(result.calls.empty()) << "nobody asked for them";
 }
 
 // Waits until done() is true, and says so; a minute is a hang.
@@ -88,12 +84,15 @@ class TestClock {
     std::lock_guard lock(mutex_);
     return now_;
   }
+  void Pass(std::chrono::milliseconds time) {
+    std::lock_guard lock(mutex_);
+    now_ += time;
+  }
   // A call that takes so long.
   LoadCall Taking(std::chrono::milliseconds time) {
-    return [this, time](uint64_t) -> absl::StatusOr<v1::PredictResponse> {
-      std::lock_guard lock(mutex_);
-      now_ += time;
-      return Answer();
+    return [this, time](uint64_t, const LoadDone& done) {
+      Pass(time);
+      done(Answer());
     };
   }
 
@@ -106,13 +105,13 @@ TEST(LoadTest, ClosedLoopHasAsManyCallsAtATimeAsAskedForAndNoMore) {
   std::atomic<int> now = 0, most = 0;
   RunLoad(
       {.concurrency = 3, .requests = 60},
-      [&](uint64_t index) -> absl::StatusOr<v1::PredictResponse> {
+      [&](uint64_t index, const LoadDone& done) {
         const int running = ++now;
         for (int seen = most; running > seen && !most.compare_exchange_weak(seen, running);) {
         }
         EXPECT_TRUE(index >= 3 || WaitUntil([&] { return most >= 3; })) << "three calls at a time";
         --now;
-        return Answer();
+        done(Answer());
       },
       nullptr);
   EXPECT_EQ(most, 3);
@@ -131,9 +130,9 @@ TEST(LoadTest, ProgressIsToldWhileCallsRun) {
   std::atomic<uint64_t> told = 0;
   const LoadResult result = RunLoad(
       {.concurrency = 2, .requests = 4},
-      [&](uint64_t index) -> absl::StatusOr<v1::PredictResponse> {
+      [&](uint64_t index, const LoadDone& done) {
         EXPECT_TRUE(index < 2 || WaitUntil([&] { return told == 2; })) << "word of the first two";
-        return Answer();
+        done(Answer());
       },
       [&](uint64_t ok, uint64_t failed, double seconds) {
         told = ok;
@@ -163,6 +162,62 @@ TEST(LoadTest, OpenLoopEndsInTimeAndCountsWhatItCouldNotSend) {
   EXPECT_EQ(result.latency_ms.size(), 6u);
   EXPECT_NEAR(result.seconds, 0.3, 0.01);
   EXPECT_NEAR(static_cast<double>(result.latency_ms.size() + result.unsent), 300.0, 60.0);
+}
+
+TEST(LoadTest, OpenLoopHasAtMostSoManyCallsAtATimeAndWaitsForTheLast) {
+  // Calls end in a thread of their own, the oldest first, once four run or none is left to begin.
+  std::mutex mutex;
+  std::deque<LoadDone> running;
+  size_t most = 0, begun = 0;
+  std::jthread server([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // time for one call too many
+      LoadDone done;
+      {
+        std::lock_guard lock(mutex);
+        if (running.size() >= 4 || (begun == 50 && !running.empty())) {
+          done = std::move(running.front());
+          running.pop_front();
+        }
+      }
+      if (done) done(Answer());
+    }
+  });
+  const LoadResult result = RunLoad(
+      {.concurrency = 4, .requests = 50, .rate = 1e6},
+      [&](uint64_t, LoadDone done) {
+        std::lock_guard lock(mutex);
+        running.push_back(std::move(done));
+        most = std::max(most, running.size());
+        ++begun;
+      },
+      nullptr);
+  EXPECT_EQ(result.latency_ms.size(), 50u);
+  EXPECT_EQ(most, 4u);
+}
+
+TEST(LoadTest, EveryCallIsKeptWithItsTimesAndItsCode) {
+  // Calls of 10 ms, one at a time, due every 1 ms or so: each begins when the one before has ended.
+  TestClock clock;
+  const LoadResult result = RunLoad(
+      {.concurrency = 1, .requests = 20, .rate = 1000, .keep_calls = true},
+      [&](uint64_t index, const LoadDone& done) {
+        clock.Pass(std::chrono::milliseconds(10));
+        done(index == 7 ? absl::StatusOr<LoadAnswer>(absl::DeadlineExceededError("late")) : Answer());
+      },
+      nullptr, clock.clock());
+  ASSERT_EQ(result.calls.size(), 20u);
+  for (size_t i = 0; i < result.calls.size(); ++i) {
+    const CallRecord& call = result.calls[i];
+    EXPECT_EQ(call.code, i == 7 ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kOk);
+    EXPECT_EQ(call.answer.batch_inputs, i == 7 ? 0u : 3u);
+    EXPECT_NEAR(call.end - call.begun, 0.010, 1e-9);
+    EXPECT_LE(call.due, call.begun);
+    if (i > 0) {
+      EXPECT_GT(call.due, result.calls[i - 1].due);
+      EXPECT_NEAR(call.begun, std::max(call.due, result.calls[i - 1].end), 1e-9);
+    }
+  }
 }
 
 TEST(LoadTest, OpenLoopArrivesAtTheRateAskedFor) {

@@ -77,8 +77,9 @@ enum class HealthState { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUn
 // "SERVING", ...
 const char* HealthStateName(HealthState state);
 
-// Thread-safe: any thread may call any method at any time; calls share one connection. All calls block. The destructor
-// must wait until they have returned. Clients of the same address and options may share a socket (see own_connection).
+// Thread-safe: any thread may call any method at any time; calls share one connection. All calls but
+// PredictAsync block. The destructor must wait until they have returned. Clients of the same address and options may
+// share a socket (see own_connection).
 class Client {
  public:
   // Reads the files that the options name. Does not connect: the first call does. InvalidArgument, or NotFound for a
@@ -93,6 +94,10 @@ class Client {
   absl::Status WaitForConnected(absl::Duration timeout);
 
   absl::StatusOr<v1::PredictResponse> Predict(const v1::PredictRequest& request, const CallOptions& call = {});
+  // Returns at once. `done` gets the answer, once, in a thread of gRPC that it must not block. `request` and the client
+  // must live until then.
+  using PredictDone = std::function<void(const absl::StatusOr<v1::PredictResponse>& response)>;
+  void PredictAsync(const v1::PredictRequest& request, PredictDone done, const CallOptions& call = {});
   // Calls `on_token` in the calling thread with every message, in order, until it returns false (Ok; the generation is
   // cancelled) or the stream ends (its status). The client's default timeout does not apply; one in `call` does, and is
   // for the whole generation.

@@ -1,0 +1,121 @@
+"""The scenarios of load (./dev bench overload, ...), shortened: they run, and what they count adds up."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from edgewise_process import BIN, ROOT
+
+sys.path.insert(0, os.path.join(ROOT, "bench"))
+import mixed  # noqa: E402
+import overload  # noqa: E402
+import serving  # noqa: E402
+
+
+def calls(ends_and_codes, unsent=0):
+    """One call each 10 ms; (seconds that it took, its code)."""
+    return serving.Calls([{"due": 0.01 * i, "begun": 0.01 * i, "end": 0.01 * i + took, "code": code, "outputs": 1,
+                           "queue_us": 0, "compute_us": 800, "batch_inputs": 4}
+                          for i, (took, code) in enumerate(ends_and_codes)], unsent)
+
+
+class ScenarioTest(unittest.TestCase):
+    def run_scenario(self, name, *flags):
+        """{case: row} of a run."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rows")
+            done = subprocess.run([sys.executable, os.path.join(ROOT, "bench", f"{name}.py"), "--bin", BIN, "--json", path,
+                                   *flags], capture_output=True, text=True, timeout=240, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(path, encoding="utf-8") as file:
+                head, *rows = [json.loads(line) for line in file]
+        self.assertEqual(head["scenario"], name)
+        self.assertTrue(head["command"].startswith(f"./dev bench {name} --seconds="), head["command"])
+        for row in rows:
+            figures = row["figures"]
+            self.assertGreater(figures["sent"], 0, row)
+            self.assertEqual(figures["sent"], figures["answered"] + sum(figures["others"].values()), row)
+            for one in row["goals"].values():
+                self.assertIn("goal", one, row)
+        return {row["case"]: row for row in rows}
+
+    def test_overload_counts_every_call_and_prices_a_refusal(self):
+        row = self.run_scenario("overload", "--seconds=0.5", "--only=long 5x")["long 5x"]
+        figures = row["figures"]
+        self.assertAlmostEqual(figures["offered"] / figures["peak"], 5, places=3)
+        self.assertGreaterEqual(figures["deadline_ms"], 200)
+        self.assertGreater(figures["echo_us"], 0)
+        self.assertGreaterEqual(figures["call_us"], 0)
+        self.assertEqual(row["goals"]["goodput_over_peak"]["goal"], "at least 0.93")
+
+    def test_batching_compares_with_the_echo_and_an_empty_forward_pass(self):
+        rows = self.run_scenario("batching", "--seconds=0.3", "--only=sentiment,empty,echo 1")
+        self.assertEqual(set(rows), {"sentiment 1", "sentiment 8", "sentiment 32", "empty 32", "echo 1"})
+        for name, row in rows.items():
+            self.assertEqual(row["figures"]["answered"], row["figures"]["sent"], name)
+            self.assertEqual(row["figures"]["forward_us"] > 0, not name.startswith("echo"), name)
+        self.assertEqual(set(rows["sentiment 1"]["goals"]), {"outside_over_echo"})
+        self.assertEqual(set(rows["sentiment 32"]["goals"]), {"forward_over_alone", "requests_over_empty_forward"})
+
+    def test_mixed_keeps_both_kinds_of_requests(self):
+        rows = self.run_scenario("mixed", "--seconds=0.3", "--samples=4", "--inputs=8")
+        self.assertEqual(set(rows), {"sentiment alone", "long alone", "sentiment priority 1", "long beside priority 1",
+                                     "sentiment default", "long beside default", "lengths", "lengths dense"})
+        self.assertEqual(rows["lengths"]["figures"]["sent"], 16 * rows["lengths"]["figures"]["rounds"])
+
+    def test_fairness_counts_the_polite_and_the_greedy(self):
+        rows = self.run_scenario("fairness", "--seconds=0.6")
+        self.assertEqual(set(rows), {"polite alone", "polite beside greedy", "greedy"})
+        self.assertGreater(rows["greedy"]["figures"]["sent"], rows["polite beside greedy"]["figures"]["sent"])
+
+    def test_generations_all_end(self):
+        rows = self.run_scenario("generations", "--seconds=0.1", "--only=shakespeare")
+        self.assertEqual(set(rows), {f"shakespeare-ssa {at_once}" for at_once in (1, 4, 16)})
+        for row in rows.values():
+            self.assertEqual(row["figures"]["answered"], row["figures"]["sent"])
+            self.assertGreater(row["figures"]["tokens_per_second"], 0)
+
+
+class FigureTest(unittest.TestCase):
+    def test_an_answer_after_its_deadline_is_not_good(self):
+        some = calls([(0.1, "OK"), (0.3, "OK"), (0.1, "RESOURCE_EXHAUSTED")], unsent=2)
+        self.assertEqual(some.good(0.2).tolist(), [True, False, False])
+        self.assertEqual(some.counts(), {"sent": 3, "answered": 2, "others": {"RESOURCE_EXHAUSTED": 1}, "unsent": 2})
+        self.assertAlmostEqual(some.quantile(1.0), 0.3)
+
+    def test_inputs_computed_together_share_the_forward_pass(self):
+        self.assertAlmostEqual(calls([(0.1, "OK"), (0.1, "OK"), (0.1, "CANCELLED")]).forward(), 200e-6)
+
+    def test_loads_join_as_one(self):
+        one, other = calls([(0.1, "OK")], unsent=1), calls([(0.2, "OK"), (0.1, "UNAVAILABLE")], unsent=2)
+        self.assertEqual(serving.Calls.joined([one, other]).counts(),
+                         {"sent": 3, "answered": 2, "others": {"UNAVAILABLE": 1}, "unsent": 3})
+
+    def test_recovery_ends_with_the_last_bin_that_is_not_in_time(self):
+        def after(bad):
+            return overload.recovery(calls([(0.3 if i in bad else 0.1, "OK") for i in range(200)]), 0.2, 2.0)
+
+        self.assertEqual(after(()), 0.0)
+        self.assertEqual(after(range(60)), 0.75)
+        self.assertEqual(after((110,)), 0.0)  # one of 25
+        self.assertEqual(after((110, 111)), 1.25)
+        self.assertIsNone(after(range(190, 200)))
+
+    def test_a_goal_is_met_at_its_bound_and_missed_by_nothing(self):
+        self.assertTrue(serving.goal(0.9, "at least", 0.9)["met"])
+        self.assertFalse(serving.goal(0.89, "at least", 0.9)["met"])
+        self.assertFalse(serving.goal(3, "at most", 2)["met"])
+        self.assertFalse(serving.goal(None, "at most", 2)["met"])
+
+    def test_padded_texts_are_as_long_as_the_longest_of_their_group(self):
+        own, padded = mixed.lengths_of(64)
+        self.assertTrue(((own >= mixed.SHORTEST) & (own <= mixed.LONGEST)).all())
+        for group in range(0, 64, mixed.GROUP):
+            self.assertEqual(set(padded[group:group + mixed.GROUP]), {max(own[group:group + mixed.GROUP])})
+
+
+if __name__ == "__main__":
+    unittest.main()
