@@ -18,7 +18,7 @@ void SetPattern(const AttentionProblem& problem, Call& call, Head& head) {
   if (head.drawn != nullptr) return;
   const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
   if (given == nullptr) {
-    if (head.index == 0) call.plans.push_back(PlanProblem(problem, head.depth));
+    if (head.index == 0) call.plans.push_back(PlanProblem(problem, head.operands.depth));
     head.plan = call.plans.back().get();
     return;
   }
@@ -46,7 +46,6 @@ void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, Hea
     bias.buckets = problem.bias->buckets;
     if (bias.buckets != nullptr) bias.table = problem.bias->table + head.index * 256;
   }
-  head.biased = bias.distance != nullptr || bias.values != nullptr || bias.buckets != nullptr;
 }
 
 Call MakeCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
@@ -63,8 +62,8 @@ Call MakeCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::spa
       head.index = h;
       head.n = problem.tokens;
       head.first_query = problem.first_query;
-      head.depth = (std::max(inputs.head_dim, inputs.value_dim) + 15) / 16 * 16;
-      head.block_rows = BlockRows(head.n, head.depth);
+      head.operands.depth = (std::max(inputs.head_dim, inputs.value_dim) + 15) / 16 * 16;
+      head.block_rows = BlockRows(head.n, head.operands.depth);
       SetPattern(problem, call, head);
       SetBias(inputs, problem, head);
       head.capped = problem.cap >= 0 && head.drawn != nullptr;
@@ -85,7 +84,7 @@ void PrepareWorkers(const Call& call, std::span<Worker> workers) {
   int depth = 0;
   for (const Head& head : call.heads) {
     columns = std::max(columns, head.columns);
-    depth = std::max(depth, head.depth);
+    depth = std::max(depth, head.operands.depth);
   }
   for (Worker& worker : workers) worker.Prepare(columns, depth);
 }

@@ -92,34 +92,19 @@ void MarkBits(const Head& head, int rows, BlockEdges& edges, Worker& worker) {
 
 }  // namespace
 
-AttendBlock OperandsOf(const Call& call, const Head& head, int64_t first, int rows, Worker& worker) {
-  const int depth = head.depth;
-  AttendBlock attend;
+AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker) {
+  AttendBlock attend = head.operands;
   attend.rows = rows;
-  attend.depth = depth;
-  attend.keys = head.n;
-  attend.k = head.k.data;
-  attend.v = head.v.data;
-  attend.k_stride = head.k.stride;
-  attend.v_stride = head.v.stride;
-  attend.k_columns = static_cast<int>(head.k.columns);
-  attend.v_columns = static_cast<int>(head.v.columns);
   attend.q = worker.q;
   attend.sums = worker.sums;
   attend.weight_sum = worker.weight_sum;
   attend.max_score = worker.max_score;
-  attend.q_given = head.q + first * head.q_stride;
-  attend.q_stride = head.q_stride;
-  attend.q_columns = call.inputs->head_dim;
-  attend.q_scale = call.inputs->scale * 1.44269504088896340736f;  // weights are powers of 2
-  attend.out = call.out.row(head.problem->out_row + first - head.first_query) + head.index * call.value_dim();
-  attend.out_stride = call.out.stride;
-  attend.out_columns = call.value_dim();
-  if (head.biased) {
-    for (int r = 0; r < rows; ++r) worker.query_positions[r] = static_cast<int32_t>(head.position(first + r));
-    attend.bias = &head.bias;
-    attend.query_positions = worker.query_positions;
+  attend.q_given += first * attend.q_stride;
+  attend.out += (first - head.first_query) * attend.out_stride;
+  for (int r = 0; attend.bias != nullptr && r < rows; ++r) {
+    worker.query_positions[r] = static_cast<int32_t>(head.position(first + r));
   }
+  attend.query_positions = worker.query_positions;
   return attend;
 }
 
@@ -127,13 +112,12 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
   const Head& head = call.HeadOf(block);
   const int64_t row0 = head.first_query + (block - head.first_block) * head.block_rows;
   const int rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0));
-  const int depth = head.depth;
-
+  const int depth = head.operands.depth;
   BlockEdges edges = head.given != nullptr ? GivenEdges(head, row0, rows, worker.lists)
                      : head.capped         ? ViewOf(call.kept[block], rows)
                                            : DrawnEdges(call, head, row0, rows, worker);
   const int computed = ComputedRows(head, row0, rows);
-  AttendBlock attend = OperandsOf(call, head, row0, computed, worker);
+  AttendBlock attend = OperandsOf(head, row0, computed, worker);
   const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
   const bool dense = edges.multiplicity == nullptr &&
                      static_cast<double>(edges.count) >= (depth <= 32 ? kShallowTileShare : kTileShare) * pairs;
@@ -144,7 +128,6 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
     // Only counted.
   } else if (dense) {
     worker.block_memory.Lay([&](const auto& place) { place(attend.scratch, DenseScratchFloats(depth)); });
-    attend.k_tiles = head.k_tiles;
     call.kernels->attend_dense(attend);
   } else {
     attend.segment = SegmentOf(edges.count, rows, head.n);

@@ -41,6 +41,12 @@ struct CompactPlan {
   bool shared = false;               // groups read the same keys: operands are prepared once
 };
 
+// Arrays that a head's blocks read besides what the call gives.
+struct Needs {
+  bool copy_k = false, copy_v = false, k_tiles = false, y_tiles = false, split = false, low = false;
+  int cost() const { return 2 * copy_k + 2 * copy_v + 4 * k_tiles + 8 * y_tiles; }
+};
+
 // One head of one sequence.
 struct Head {
   const AttentionProblem* problem = nullptr;
@@ -53,16 +59,12 @@ struct Head {
   int64_t columns = 0;  // positions, rounded up to kDrawColumns
   bool gaps = false;    // positions are not 0..n-1
   bool capped = false;  // its edges are Call::kept
+  Needs needs;
 
-  // Operands. Rows have `depth` columns, zero-padded; with a plan k and v may be as given.
-  int depth = 0;
-  const float* q = nullptr;  // [n, head_dim] as given, by token
-  int64_t q_stride = 0;
-  ConstMatrix k, v;          // [n, depth], or as given
+  AttendBlock operands;      // of all its queries as one block, without edges, limits and scratch
   float* k_copy = nullptr;   // [n, depth]; null: k is as given
   float* v_copy = nullptr;   // likewise
   float* k_tiles = nullptr;  // [n / 64 up, depth, 64]; null: not packed
-  bool biased = false;
   BiasView bias;
 
   // Drawn rows only; tables.words is set for all.
@@ -71,8 +73,6 @@ struct Head {
   const float* query_bound = nullptr;  // [n]
   const float* key_bound = nullptr;    // [n]
   double bound_sum = 0.0;              // of key_bound
-  bool split_keys = false;             // DrawTables::split is there
-  bool lower_bounds = false;           // DrawTables::low is there
   float unit[kMaxRank];                // DrawTables::unit
 
   int block_rows = 0;       // of every block but the last
@@ -131,8 +131,8 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call);
 // there are such heads; the caller then checks that they stayed below.
 bool ApplyCaps(ThreadPool& pool, std::span<Worker> workers, std::span<EdgeCap> caps, bool optimistic, Call& call);
 
-// rows.cc: operands of `head` for queries first.. of one block; scaled queries and results are the worker's.
-AttendBlock OperandsOf(const Call& call, const Head& head, int64_t first, int rows, Worker& worker);
+// rows.cc: operands of `head` for queries first.. of one block; scaled queries and sums are the worker's.
+AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker);
 // rows.cc: one block of drawn or given edges.
 void AttendRows(Call& call, int64_t block, Worker& worker);
 
