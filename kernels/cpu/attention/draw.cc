@@ -156,15 +156,19 @@ DrawSpan SpanOf(Law law, float low, float high) {
   return {law != Law::kBernoulli, law == Law::kPoissonMulti, low, high};
 }
 
+void MarkBits(const int64_t* offsets, const int32_t* keys, int rows, int64_t words, uint64_t* bits) {
+  std::fill(bits, bits + rows * words, 0);
+  for (int r = 0; r < rows; ++r, bits += words) {
+    for (int64_t e = offsets[r]; e < offsets[r + 1]; ++e) bits[keys[e] / 64] |= uint64_t{1} << (keys[e] % 64);
+  }
+}
+
 DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker) {
-  const CpuKernels& kernels = *call.kernels;
   const DrawTables& tables = head.tables;
   const int64_t words = tables.words;
-  const bool many = HasManyEdges(head, row0, rows, span.high);
   const bool certain = span.exact() && tables.low != nullptr;
-  const bool tiles = certain || (many && CanDrawTiles(head, row0, rows));
-  const bool by_index = !head.gaps && !HasForced(head);
-  const bool lists = by_index && !(span.exact() ? tiles : many);
+  const bool as_bits = certain || (HasManyEdges(head, row0, rows, span.high) && CanDrawTiles(head, row0, rows));
+  const int step = as_bits && !certain ? kTileRows : rows;  // most rows that a kernel takes at once
   DrawRow block_rows[kBlockRows];
   for (int r = 0; r < rows; ++r) block_rows[r] = RowOf(head, row0 + r);
   DrawnBlock block;
@@ -176,45 +180,33 @@ DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows,
   extras.open = open.get();
   extras.parallel = parallel.get();
   uint64_t* bits = worker.position_bits;
-  if (tiles) {
-    const int step = certain ? rows : kTileRows;
-    for (int r = 0; r < rows; r += step) {
-      extras.first_row = r;
-      kernels.draw_tile(tables, span, block_rows + r, std::min(step, rows - r), worker.draw, bits + r * words, extras);
-      TakeExtras(head, row0, span.parallel, extras, block);
+  std::vector<int64_t>& offsets = worker.lists.offsets;
+  offsets.assign(static_cast<size_t>(rows) + 1, 0);
+  for (int r = 0, drawn; r < rows; r += drawn) {
+    extras.first_row = r;
+    drawn = std::min(step, rows - r);
+    if (as_bits) {
+      call.kernels->draw_tile(tables, span, block_rows + r, drawn, worker.draw, bits + r * words, extras);
+    } else {
+      int32_t* keys = worker.lists.Room(offsets[r], head.columns + kDrawGroup + 64);
+      int64_t* ends = offsets.data() + r + 1;
+      drawn = call.kernels->draw_rows(tables, span, block_rows + r, drawn, worker.draw, keys, ends, extras);
+      for (int i = 0; i < drawn; ++i) ends[i] += offsets[r];
     }
-  } else {
-    if (!lists) std::fill(bits, bits + rows * words, 0);
-    std::vector<int64_t>& offsets = worker.lists.offsets;
-    offsets.assign(static_cast<size_t>(rows) + 1, 0);
-    for (int r = 0; r < rows;) {
-      const int64_t used = lists ? offsets[r] : 0;
-      int32_t* keys = worker.lists.Room(used, head.columns + kDrawGroup + 64);
-      int64_t ends[kBlockRows];
-      extras.first_row = r;
-      const int drawn = kernels.draw_rows(tables, span, block_rows + r, rows - r, worker.draw, keys, ends, extras);
-      TakeExtras(head, row0, span.parallel, extras, block);
-      int64_t e = 0;
-      for (int i = 0; i < drawn; ++i, ++r) {
-        offsets[r + 1] = used + ends[i];
-        if (lists) continue;
-        for (; e < ends[i]; ++e) bits[r * words + keys[e] / 64] |= uint64_t{1} << (keys[e] % 64);
-      }
-    }
-    if (lists) {
-      block.count = static_cast<uint64_t>(offsets[rows]);
-      return block;
-    }
+    TakeExtras(head, row0, span.parallel, extras, block);
   }
-  block.bits = bits;
-  if (!by_index) {
-    block.bits = worker.bits;
-    for (int r = 0; r < rows; ++r) {
-      if (HasForced(head)) AddForced(head, row0 + r, bits + r * words);
-      PackBits(head, bits + r * words, worker.bits + r * words);
-    }
+  const bool by_index = !head.gaps && !HasForced(head);
+  if (!as_bits && by_index) {
+    block.count = static_cast<uint64_t>(offsets[rows]);
+    return block;
   }
-  block.count = static_cast<uint64_t>(kernels.count_bits(block.bits, rows * words));
+  if (!as_bits) MarkBits(offsets.data(), worker.lists.keys.data(), rows, words, bits);
+  block.bits = by_index ? bits : worker.bits;
+  for (int r = 0; r < rows && !by_index; ++r) {
+    if (HasForced(head)) AddForced(head, row0 + r, bits + r * words);
+    PackBits(head, bits + r * words, worker.bits + r * words);
+  }
+  block.count = static_cast<uint64_t>(call.kernels->count_bits(block.bits, rows * words));
   return block;
 }
 

@@ -26,7 +26,8 @@ DrawnBlock DrawBlock(const Call& call, const Head& head, int64_t row0, int rows,
 // forced ones are there already. Appends those of multiplicity above 1 to `parallel`.
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
                   EdgeLists& lists, std::vector<ParallelEdge>& parallel);
-// Turns bits into lists.
+// Turns lists into bits [rows, words], and bits into lists.
+void MarkBits(const int64_t* offsets, const int32_t* keys, int rows, int64_t words, uint64_t* bits);
 void ListBits(const Call& call, const Head& head, int rows, const uint64_t* bits, EdgeLists& lists);
 // Sets lists.multiplicity to 1 for every edge but those of `parallel`. `bits`: the same edges, or null.
 void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> parallel, const uint64_t* bits,

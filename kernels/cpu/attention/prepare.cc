@@ -265,6 +265,7 @@ void SetOperands(const Call& call, Head& head) {
   };
   const ConstMatrix k = view(head.k_copy, inputs.k, inputs.head_dim), v = view(head.v_copy, inputs.v, call.value_dim());
   all.keys = head.n;
+  all.bit_words = head.tables.words;
   all.k = k.data;
   all.k_stride = k.stride;
   all.k_columns = static_cast<int>(k.columns);

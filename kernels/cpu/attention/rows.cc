@@ -62,32 +62,15 @@ BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows
     for (const OpenPair& pair : block.open) block.count += pair.forced ? 0 : 1;
     AddOpenPairs(head, rows, block.open, 1.0, block.bits, worker.lists, block.parallel);
   }
-  if (block.bits != nullptr && block.parallel.empty()) {
-    BlockEdges edges;
-    edges.bits = block.bits;
-    edges.bit_words = head.tables.words;
-    edges.count = block.count;
-    return edges;
+  BlockEdges edges;
+  if (block.bits == nullptr || !block.parallel.empty()) {
+    if (block.bits != nullptr) ListBits(call, head, rows, block.bits, worker.lists);
+    if (!block.parallel.empty()) SetMultiplicity(head, rows, block.parallel, block.bits, worker.lists);
+    edges = ViewOf(worker.lists, rows);
   }
-  if (block.bits != nullptr) ListBits(call, head, rows, block.bits, worker.lists);
-  if (!block.parallel.empty()) SetMultiplicity(head, rows, block.parallel, block.bits, worker.lists);
-  BlockEdges edges = ViewOf(worker.lists, rows);
   edges.bits = block.bits;
-  edges.bit_words = head.tables.words;
+  edges.count = block.count;
   return edges;
-}
-
-// Lists to bits, for dense tiles.
-void MarkBits(const Head& head, int rows, BlockEdges& edges, Worker& worker) {
-  const int64_t words = head.tables.words;
-  std::fill(worker.bits, worker.bits + rows * words, 0);
-  for (int r = 0; r < rows; ++r) {
-    for (int64_t e = edges.offsets[r]; e < edges.offsets[r + 1]; ++e) {
-      worker.bits[r * words + edges.keys[e] / 64] |= uint64_t{1} << (edges.keys[e] % 64);
-    }
-  }
-  edges.bits = worker.bits;
-  edges.bit_words = words;
 }
 
 }  // namespace
@@ -121,9 +104,11 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
   const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
   const bool dense = edges.multiplicity == nullptr &&
                      static_cast<double>(edges.count) >= (depth <= 32 ? kShallowTileShare : kTileShare) * pairs;
-  if (dense && edges.offsets != nullptr) MarkBits(head, rows, edges, worker);
+  if (dense && edges.offsets != nullptr) {
+    MarkBits(edges.offsets, edges.keys, rows, head.tables.words, worker.bits);
+    edges.bits = worker.bits;
+  }
   attend.bits = edges.bits;
-  attend.bit_words = edges.bit_words;
   if (computed == 0) {
     // Only counted.
   } else if (dense) {
