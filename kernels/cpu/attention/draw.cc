@@ -36,14 +36,8 @@ bool HasManyEdges(const Head& head, int64_t row0, int rows, float tau) {
 bool CanDrawTiles(const Head& head, int64_t row0, int rows) {
   const DrawTables& tables = head.tables;
   if (tables.y_tiles == nullptr || tables.rank > kMaxRank) return false;
-  float norm = 0.0f;
-  for (int64_t r = row0; r < row0 + rows; ++r) {
-    float square = 0.0f;
-    for (int t = 0; t < tables.rank; ++t) square += head.x[r * tables.rank + t] * head.x[r * tables.rank + t];
-    norm = std::max(norm, square);
-  }
-  // A larger epsilon would leave too many pairs undecided.
-  return TileEpsilon(tables.rank, std::sqrt(norm) * 1.0001f * tables.key_norm) < 0.25f;
+  const float norm = LargestNorm(head.x + row0 * tables.rank, rows, tables.rank);
+  return TileEpsilon(tables.rank, norm * tables.key_norm) < 0.25f;  // a larger one would leave too many pairs undecided
 }
 
 // Moves the pairs that a kernel listed to `block`. `multiplicities`: those of forced edges matter.
@@ -92,6 +86,16 @@ void InsertEdges(std::span<const ParallelEdge> added, int rows, EdgeLists& lists
 }
 
 }  // namespace
+
+float LargestNorm(const float* rows, int64_t count, int rank) {
+  float largest = 0.0f;
+  for (int64_t r = 0; r < count; ++r, rows += rank) {
+    float square = 0.0f;
+    for (int t = 0; t < rank; ++t) square += rows[t] * rows[t];
+    largest = std::max(largest, square);
+  }
+  return std::sqrt(largest) * 1.0001f;
+}
 
 DrawRow RowOf(const Head& head, int64_t row) {
   return {head.position(row), head.x + row * head.tables.rank, head.query_bound[row]};

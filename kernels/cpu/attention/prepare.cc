@@ -1,11 +1,11 @@
 // The work that is done once per head of a sequence, before its blocks of rows: operands in the layout that the kernels
 // read, and the tables of the random generator.
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/attention/draw.h"
 #include "kernels/cpu/attention/work.h"
 
 namespace edgewise::cpu_attention {
@@ -92,6 +92,7 @@ void SetNeeds(const Call& call, Head& head) {
     const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
     needs.y_tiles = head.problem->report->wanted.expected || (share >= kPackRatesShare && !needs.low);
+    if (needs.y_tiles) head.tables.key_norm = LargestNorm(head.tables.y, head.n, head.tables.rank);
   }
 }
 
@@ -129,40 +130,25 @@ void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t
   const float range = static_cast<float>(65535 - tables.bound_lift);
   const float scale = tables.key_scale > 0.0f ? range / tables.key_scale : 0.0f;
   const float lift = static_cast<float>(tables.bound_lift) + 1.0f;
-  float norm = 0.0f;
   const int32_t* positions = head.problem->positions;
   int64_t token = head.gaps ? std::lower_bound(positions, positions + head.n, begin) - positions : begin;
   for (; token < head.n && head.position(token) < end; ++token) {
     const int64_t position = head.position(token);
     const int64_t word = position / 64;
     const int column = static_cast<int>(position % 64);
+    const int64_t place = word * 64 + BoundPlace(column);
+    const float* y = tables.y + token * rank;
     const float bound = head.key_bound[token] * scale + lift;  // rounded up, or further
-    tables.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
+    tables.bound[place] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
     tables.valid[word] |= uint64_t{1} << column;
     if (tables.packed != nullptr) tables.packed[position] = static_cast<int32_t>(token);
-    if (tables.split != nullptr) {
-      tables.split[position] = kernels.split_key(tables.y + token * rank, tables.unit, rank);
-    }
+    if (tables.split != nullptr) tables.split[position] = kernels.split_key(y, tables.unit, rank);
     if (tables.low != nullptr) {
-      tables.low[word * 64 + BoundPlace(column)] =
-          kernels.low_bound(tables.y + token * rank, tables.unit, rank, tables.low_width, tables.key_scale);
+      tables.low[place] = kernels.low_bound(y, tables.unit, rank, tables.low_width, tables.key_scale);
     }
     if (tables.y_tiles == nullptr) continue;
     float* tile = tables.y_tiles + word * rank * 64 + TilePlace(column);
-    const float* y = tables.y + token * rank;
-    float square = 0.0f;
-    for (int t = 0; t < rank; ++t) {
-      tile[t * 64] = y[t];
-      square += y[t] * y[t];
-    }
-    norm = std::max(norm, square);
-  }
-  if (norm > 0.0f) {  // a maximum does not depend on the order
-    norm = std::sqrt(norm) * 1.0001f;
-    std::atomic_ref<float> largest(tables.key_norm);
-    float seen = largest.load();
-    while (seen < norm && !largest.compare_exchange_weak(seen, norm)) {
-    }
+    for (int t = 0; t < rank; ++t) tile[t * 64] = y[t];
   }
 }
 

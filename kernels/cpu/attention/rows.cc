@@ -80,7 +80,6 @@ AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker
   attend.rows = rows;
   attend.q = worker.q;
   attend.sums = worker.sums;
-  attend.weight_sum = worker.weight_sum;
   attend.max_score = worker.max_score;
   attend.q_given += first * attend.q_stride;
   attend.out += (first - head.first_query) * attend.out_stride;
@@ -109,25 +108,18 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
     edges.bits = worker.bits;
   }
   attend.bits = edges.bits;
-  if (computed == 0) {
-    // Only counted.
-  } else if (dense) {
-    worker.block_memory.Lay([&](const auto& place) { place(attend.scratch, DenseScratchFloats(depth)); });
-    call.kernels->attend_dense(attend);
-  } else {
-    attend.segment = SegmentOf(edges.count, rows, head.n);
+  if (!dense) {
     attend.offsets = edges.offsets;
     attend.edges = edges.keys;
     attend.multiplicity = edges.multiplicity;
+    attend.segment = SegmentOf(edges.count, rows, head.n);
     // A segment holds no more edges than the block, and no more than its pairs.
-    const int64_t most = std::min<int64_t>(static_cast<int64_t>(edges.count), rows * attend.segment);
-    const int64_t padded = most + 16 * rows;
-    worker.block_memory.Lay([&](const auto& place) {
-      place(attend.scratch, padded + 64);
-      place(attend.keys_scratch, padded + 64);
-      place(attend.batch_rows, padded / 16 + 64);
-    });
-    call.kernels->attend_gather(attend);
+    attend.room = std::min<int64_t>(static_cast<int64_t>(edges.count), rows * attend.segment) + 16 * rows;
+  }
+  if (computed > 0) {  // else only counted
+    const int64_t floats = dense ? DenseScratchFloats(depth) : GatherScratchFloats(attend.room);
+    worker.block_memory.Lay([&](const auto& place) { place(attend.scratch, floats); });
+    (dense ? call.kernels->attend_dense : call.kernels->attend_gather)(attend);
   }
   attend.rows = rows;
   ReportBlock(call, head, attend, edges, row0, worker, call.reports[block]);
