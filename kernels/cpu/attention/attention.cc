@@ -63,7 +63,7 @@ Call MakeCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::spa
       head.n = problem.tokens;
       head.first_query = problem.first_query;
       head.operands.depth = (std::max(inputs.head_dim, inputs.value_dim) + 15) / 16 * 16;
-      head.block_rows = BlockRows(head.n, head.operands.depth);
+      head.block_rows = BlockRows(head.n, head.operands.depth, kNearEdges);
       SetPattern(problem, call, head);
       SetBias(inputs, problem, head);
       head.capped = problem.cap >= 0 && head.drawn != nullptr;

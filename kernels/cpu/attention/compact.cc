@@ -121,7 +121,7 @@ std::unique_ptr<CompactPlan> PlanProblem(const AttentionProblem& problem, int de
   } else {
     plan->causal = std::get<AllPairs>(problem.pattern).causal;
     const int64_t n = problem.tokens;
-    const int block_rows = BlockRows(n, depth);
+    const int block_rows = BlockRows(n, depth, kNearTiles);
     AddGroup(problem.first_query, n, nullptr, n, plan->causal ? std::min(block_rows, kCausalRows) : block_rows, *plan);
     plan->shared = plan->groups.size() > 1;
   }

@@ -110,12 +110,15 @@ struct Call {
   int value_dim() const { return inputs->value_dim > 0 ? inputs->value_dim : inputs->head_dim; }
 };
 
-// Query rows of a block, a multiple of 12: more where keys and values outgrow a core's cache, so that more rows share
-// the cost of fetching them. Depends on the sequence alone, because a block's edges decide how it is computed.
-inline int BlockRows(int64_t n, int depth) {
+// Query rows of a block, a multiple of 12: more where keys and values outgrow `near` bytes of a core's cache, so that
+// more rows share the cost of fetching them. Depends on the sequence alone, because a block's edges decide how it is
+// computed.
+inline int BlockRows(int64_t n, int depth, int64_t near) {
   const int64_t bytes = n * depth * 2 * static_cast<int64_t>(sizeof(float));
-  return bytes <= 1 << 20 ? 60 : bytes <= 2 << 20 ? 684 : kBlockRows;
+  return bytes <= near ? 60 : bytes <= 2 << 20 ? 684 : kBlockRows;
 }
+inline constexpr int64_t kNearTiles = 1 << 20;  // read in order
+inline constexpr int64_t kNearEdges = 1 << 19;  // read by edges
 
 // Of `rows` queries of a head from `first` on, those whose output is computed: a graph has weights of all.
 inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
