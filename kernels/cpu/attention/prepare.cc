@@ -87,9 +87,7 @@ void SetNeeds(const Call& call, Head& head) {
     const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
     needs.k_tiles = static_cast<double>(head.given->keys.size()) >= kPackKeysShare * pairs;
   } else if (head.drawn != nullptr) {
-    const double rows = Sum(head.query_bound, head.n);
-    const double n = static_cast<double>(head.n);
-    const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
+    const double share = head.bound_share + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
     needs.y_tiles = head.problem->report->wanted.expected || (share >= kPackRatesShare && !needs.low);
     if (needs.y_tiles) head.tables.key_norm = LargestNorm(head.tables.y, head.n, head.tables.rank);
@@ -184,14 +182,13 @@ constexpr float kLowWidth = 0.3f;
 
 // Finds a direction that bounds p well, the mean of some keys, and decides on a sample of pairs whether its bounds pay.
 // Bounds along any direction hold; those that NaN and infinities give are not used.
-void MeasureSplit(const CpuKernels& kernels, double mean_bound, Head& head) {
+void MeasureSplit(const CpuKernels& kernels, Head& head) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
   if (kernels.split_key == nullptr || rank > kMaxRank || head.n < 256) return;
-  const double share = mean_bound * head.bound_sum / static_cast<double>(head.n);
-  const double candidates = static_cast<double>(head.n) * (1.0 / 256.0 + share);
+  const double candidates = static_cast<double>(head.n) * (1.0 / 256.0 + head.bound_share);
   const bool split = rank >= kSplitRank && (head.n >= kSplitTokens || candidates >= kSplitCandidates);
-  const bool low = share >= kLowShare && head.drawn->law == Law::kBernoulli && !head.capped;
+  const bool low = head.bound_share >= kLowShare && head.drawn->law == Law::kBernoulli && !head.capped;
   if (!split && !low) return;
   std::fill(head.unit, head.unit + rank, 0.0f);
   const int64_t step = head.n / 128;
@@ -236,11 +233,12 @@ void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& hea
   for (int64_t j = 0; j < head.n; ++j) tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
   head.bound_sum = Sum(head.key_bound, head.n);
   // Suits rows of at least half the mean bound.
-  const double query_sum = Sum(head.query_bound, head.n);
-  const double number = 65536.0 * tables.key_scale * query_sum / static_cast<double>(head.n);
+  const double mean_bound = Sum(head.query_bound, head.n) / static_cast<double>(head.n);
+  const double number = 65536.0 * tables.key_scale * mean_bound;
   const double lift = 2.0 * kBoundMargin * 65536.0 / number;
   tables.bound_lift = lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;
-  MeasureSplit(kernels, query_sum / static_cast<double>(head.n), head);
+  head.bound_share = mean_bound * head.bound_sum / static_cast<double>(head.n);
+  MeasureSplit(kernels, head);
 }
 
 void SetOperands(const Call& call, Head& head) {

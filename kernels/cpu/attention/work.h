@@ -73,6 +73,7 @@ struct Head {
   const float* query_bound = nullptr;  // [n]
   const float* key_bound = nullptr;    // [n]
   double bound_sum = 0.0;              // of key_bound
+  double bound_share = 0.0;            // of its pairs that are edges, by the bounds
   float unit[kMaxRank];                // DrawTables::unit
 
   int block_rows = 0;       // of every block but the last
