@@ -174,7 +174,7 @@ void FillChunk(const Call& call, Head& head, int64_t chunk) {
 constexpr int kSplitRank = 64;
 constexpr int64_t kSplitTokens = 1024;     // or, from 256 on,
 constexpr double kSplitCandidates = 12.0;  // of a row
-// Widest bounds that pay, for each element of a key that is not read: over p, beyond kSplitRank / 2.
+// Widest bounds that pay, over p, for each element of a key beyond 32 that is not read.
 constexpr float kSplitShare = 0.3f / 96.0f;
 // Heads whose keys get lower bounds: the least share of edges, by the bounds, and the widest bounds over p.
 constexpr double kLowShare = 0.05;
@@ -210,7 +210,7 @@ void MeasureSplit(const CpuKernels& kernels, Head& head) {
     width += std::min(1.0f, 2.0f * x_across * std::bit_cast<float>(y << 16));
     if (x_across < x_along) tables.low_width = std::max(tables.low_width, 1.1f * x_across / x_along);
   }
-  head.needs.split = split && width < kSplitShare * static_cast<float>(rank - kSplitRank / 2) * along;
+  head.needs.split = split && width < kSplitShare * static_cast<float>(rank - 32) * along;
   head.needs.low = low && width < kLowWidth * along;
 }
 
