@@ -29,7 +29,7 @@ void SetPattern(const AttentionProblem& problem, Call& call, Head& head) {
   if (head.drawn != nullptr) return;
   const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
   if (given == nullptr) {
-    if (head.index == 0) PlanProblem(problem, head.depth, NextPlan(call));
+    if (head.index == 0) PlanProblem(problem, head.operands.depth, NextPlan(call));
     head.plan = call.plans[call.used_plans - 1].get();
     return;
   }
@@ -57,14 +57,12 @@ void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, Hea
     bias.buckets = problem.bias->buckets;
     if (bias.buckets != nullptr) bias.table = problem.bias->table + head.index * 256;
   }
-  head.biased = bias.distance != nullptr || bias.values != nullptr || bias.buckets != nullptr;
 }
 
 void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                Matrix out, Call& call) {
   call.used_plans = 0;
   call.heads.clear();
-  call.chunks.clear();
   call.block_head.clear();
   call.kept.clear();
   call.kernels = &kernels;
@@ -78,8 +76,8 @@ void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::sp
       head.index = h;
       head.n = problem.tokens;
       head.first_query = problem.first_query;
-      head.depth = (std::max(inputs.head_dim, inputs.value_dim) + 15) / 16 * 16;
-      head.block_rows = BlockRows(head.n, head.depth);
+      head.operands.depth = (std::max(inputs.head_dim, inputs.value_dim) + 15) / 16 * 16;
+      head.block_rows = BlockRows(head.n, head.operands.depth, kNearEdges);
       SetPattern(problem, call, head);
       SetBias(inputs, problem, head);
       head.capped = problem.cap >= 0 && head.drawn != nullptr;
@@ -97,7 +95,7 @@ void PrepareWorkers(const Call& call, std::span<Worker> workers) {
   int depth = 0;
   for (const Head& head : call.heads) {
     columns = std::max(columns, head.columns);
-    depth = std::max(depth, head.depth);
+    depth = std::max(depth, head.operands.depth);
   }
   for (Worker& worker : workers) worker.Prepare(columns, depth);
 }

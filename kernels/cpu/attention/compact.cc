@@ -120,7 +120,7 @@ void PlanProblem(const AttentionProblem& problem, int depth, CompactPlan& plan) 
   } else {
     plan.causal = std::get<AllPairs>(problem.pattern).causal;
     const int64_t n = problem.tokens;
-    const int block_rows = BlockRows(n, depth);
+    const int block_rows = BlockRows(n, depth, kNearTiles);
     AddGroup(problem.first_query, n, nullptr, n, plan.causal ? std::min(block_rows, kCausalRows) : block_rows, plan);
     plan.shared = plan.groups.size() > 1;
   }
@@ -158,15 +158,14 @@ void AttendItem(Call& call, int64_t block, Worker& worker) {
   const CompactPlan& plan = *head.plan;
   const int64_t item = block - head.first_block;
   float* scratch = nullptr;
-  worker.block_memory.Lay([&](const auto& place) { place(scratch, DenseScratchFloats(head.depth)); });
+  worker.block_memory.Lay([&](const auto& place) { place(scratch, DenseScratchFloats(head.operands.depth)); });
   for (int32_t g = plan.items[item]; g < plan.items[item + 1]; ++g) {
     const KeyGroup& group = plan.groups[g];
-    AttendBlock attend = OperandsOf(call, head, group.first, ComputedRows(head, group.first, group.rows), worker);
+    AttendBlock attend = OperandsOf(head, group.first, ComputedRows(head, group.first, group.rows), worker);
     attend.keys = group.count;
     attend.list = group.keys;
     attend.limits = LimitsOf(plan, group, worker);
     attend.scratch = scratch;
-    attend.k_tiles = head.k_tiles;
     if (attend.rows > 0) call.kernels->attend_dense(attend);
     ReportGroup(call, head, group, attend, worker, call.reports[block]);
   }

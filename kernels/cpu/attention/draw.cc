@@ -35,14 +35,8 @@ bool HasManyEdges(const Head& head, int64_t row0, int rows, float tau) {
 bool CanDrawTiles(const Head& head, int64_t row0, int rows) {
   const DrawTables& tables = head.tables;
   if (tables.y_tiles == nullptr || tables.rank > kMaxRank) return false;
-  float norm = 0.0f;
-  for (int64_t r = row0; r < row0 + rows; ++r) {
-    float square = 0.0f;
-    for (int t = 0; t < tables.rank; ++t) square += head.x[r * tables.rank + t] * head.x[r * tables.rank + t];
-    norm = std::max(norm, square);
-  }
-  // A larger epsilon would leave too many pairs undecided.
-  return TileEpsilon(tables.rank, std::sqrt(norm) * 1.0001f * tables.key_norm) < 0.25f;
+  const float norm = LargestNorm(head.x + row0 * tables.rank, rows, tables.rank);
+  return TileEpsilon(tables.rank, norm * tables.key_norm) < 0.25f;  // a larger one would leave too many pairs undecided
 }
 
 // Moves the pairs that a kernel listed to `block`. `multiplicities`: those of forced edges matter.
@@ -91,6 +85,16 @@ void InsertEdges(std::span<const ParallelEdge> added, int rows, EdgeLists& lists
 }
 
 }  // namespace
+
+float LargestNorm(const float* rows, int64_t count, int rank) {
+  float largest = 0.0f;
+  for (int64_t r = 0; r < count; ++r, rows += rank) {
+    float square = 0.0f;
+    for (int t = 0; t < rank; ++t) square += rows[t] * rows[t];
+    largest = std::max(largest, square);
+  }
+  return std::sqrt(largest) * 1.0001f;
+}
 
 DrawRow RowOf(const Head& head, int64_t row) {
   return {head.position(row), head.x + row * head.tables.rank, head.query_bound[row]};
@@ -155,15 +159,19 @@ DrawSpan SpanOf(Law law, float low, float high) {
   return {law != Law::kBernoulli, law == Law::kPoissonMulti, low, high};
 }
 
+void MarkBits(const int64_t* offsets, const int32_t* keys, int rows, int64_t words, uint64_t* bits) {
+  std::fill(bits, bits + rows * words, 0);
+  for (int r = 0; r < rows; ++r, bits += words) {
+    for (int64_t e = offsets[r]; e < offsets[r + 1]; ++e) bits[keys[e] / 64] |= uint64_t{1} << (keys[e] % 64);
+  }
+}
+
 void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker) {
-  const CpuKernels& kernels = *call.kernels;
   const DrawTables& tables = head.tables;
   const int64_t words = tables.words;
-  const bool many = HasManyEdges(head, row0, rows, span.high);
   const bool certain = span.exact() && tables.low != nullptr;
-  const bool tiles = certain || (many && CanDrawTiles(head, row0, rows));
-  const bool by_index = !head.gaps && !HasForced(head);
-  const bool lists = by_index && !(span.exact() ? tiles : many);
+  const bool as_bits = certain || (HasManyEdges(head, row0, rows, span.high) && CanDrawTiles(head, row0, rows));
+  const int step = as_bits && !certain ? kTileRows : rows;  // most rows that a kernel takes at once
   DrawRow* const block_rows = worker.rows;
   for (int r = 0; r < rows; ++r) block_rows[r] = RowOf(head, row0 + r);
   DrawnBlock& block = worker.drawn;
@@ -176,45 +184,33 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
     if (span.parallel) place(extras.parallel, worker.draw.capacity);
   });
   uint64_t* bits = worker.position_bits;
-  if (tiles) {
-    const int step = certain ? rows : kTileRows;
-    for (int r = 0; r < rows; r += step) {
-      extras.first_row = r;
-      kernels.draw_tile(tables, span, block_rows + r, std::min(step, rows - r), worker.draw, bits + r * words, extras);
-      TakeExtras(head, row0, span.parallel, extras, block);
+  std::vector<int64_t>& offsets = worker.lists.offsets;
+  offsets.assign(static_cast<size_t>(rows) + 1, 0);
+  for (int r = 0, drawn; r < rows; r += drawn) {
+    extras.first_row = r;
+    drawn = std::min(step, rows - r);
+    if (as_bits) {
+      call.kernels->draw_tile(tables, span, block_rows + r, drawn, worker.draw, bits + r * words, extras);
+    } else {
+      int32_t* keys = worker.lists.Room(offsets[r], head.columns + kDrawGroup + 64);
+      int64_t* ends = offsets.data() + r + 1;
+      drawn = call.kernels->draw_rows(tables, span, block_rows + r, drawn, worker.draw, keys, ends, extras);
+      for (int i = 0; i < drawn; ++i) ends[i] += offsets[r];
     }
-  } else {
-    if (!lists) std::fill(bits, bits + rows * words, 0);
-    std::vector<int64_t>& offsets = worker.lists.offsets;
-    offsets.assign(static_cast<size_t>(rows) + 1, 0);
-    for (int r = 0; r < rows;) {
-      const int64_t used = lists ? offsets[r] : 0;
-      int32_t* keys = worker.lists.Room(used, head.columns + kDrawGroup + 64);
-      int64_t ends[kBlockRows];
-      extras.first_row = r;
-      const int drawn = kernels.draw_rows(tables, span, block_rows + r, rows - r, worker.draw, keys, ends, extras);
-      TakeExtras(head, row0, span.parallel, extras, block);
-      int64_t e = 0;
-      for (int i = 0; i < drawn; ++i, ++r) {
-        offsets[r + 1] = used + ends[i];
-        if (lists) continue;
-        for (; e < ends[i]; ++e) bits[r * words + keys[e] / 64] |= uint64_t{1} << (keys[e] % 64);
-      }
-    }
-    if (lists) {
-      block.count = static_cast<uint64_t>(offsets[rows]);
-      return;
-    }
+    TakeExtras(head, row0, span.parallel, extras, block);
   }
-  block.bits = bits;
-  if (!by_index) {
-    block.bits = worker.bits;
-    for (int r = 0; r < rows; ++r) {
-      if (HasForced(head)) AddForced(head, row0 + r, bits + r * words);
-      PackBits(head, bits + r * words, worker.bits + r * words);
-    }
+  const bool by_index = !head.gaps && !HasForced(head);
+  if (!as_bits && by_index) {
+    block.count = static_cast<uint64_t>(offsets[rows]);
+    return;
   }
-  block.count = static_cast<uint64_t>(kernels.count_bits(block.bits, rows * words));
+  if (!as_bits) MarkBits(offsets.data(), worker.lists.keys.data(), rows, words, bits);
+  block.bits = by_index ? bits : worker.bits;
+  for (int r = 0; r < rows && !by_index; ++r) {
+    if (HasForced(head)) AddForced(head, row0 + r, bits + r * words);
+    PackBits(head, bits + r * words, worker.bits + r * words);
+  }
+  block.count = static_cast<uint64_t>(call.kernels->count_bits(block.bits, rows * words));
 }
 
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,

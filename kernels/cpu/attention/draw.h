@@ -19,7 +19,8 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
 // forced ones are there already. Appends those of multiplicity above 1 to `parallel`. `added` is scratch.
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
                   EdgeLists& lists, std::vector<ParallelEdge>& parallel, std::vector<ParallelEdge>& added);
-// Turns bits into lists.
+// Turns lists into bits [rows, words], and bits into lists.
+void MarkBits(const int64_t* offsets, const int32_t* keys, int rows, int64_t words, uint64_t* bits);
 void ListBits(const Call& call, const Head& head, int rows, const uint64_t* bits, EdgeLists& lists);
 // Sets lists.multiplicity to 1 for every edge but those of `parallel`. `bits`: the same edges, or null.
 void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> parallel, const uint64_t* bits,
@@ -29,6 +30,8 @@ void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> p
 bool IsEdge(Law law, uint64_t uniform, float rate);
 float RateOf(const Head& head, int64_t row, int64_t key);
 DrawRow RowOf(const Head& head, int64_t row);
+// Of rows of `rank` elements, rounded up.
+float LargestNorm(const float* rows, int64_t count, int rank);
 
 // Forced edges.
 bool HasForced(const Head& head);

@@ -1,11 +1,11 @@
 // The work that is done once per head of a sequence, before its blocks of rows: operands in the layout that the kernels
 // read, and the tables of the random generator.
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/attention/draw.h"
 #include "kernels/cpu/attention/work.h"
 
 namespace edgewise::cpu_attention {
@@ -68,48 +68,48 @@ double Sum(const float* values, int64_t count) {
   return total;
 }
 
-Needs NeedsOf(const Call& call, const Head& head) {
+void SetNeeds(const Call& call, Head& head) {
   const AttentionInputs& inputs = *call.inputs;
-  Needs needs;
+  Needs& needs = head.needs;
+  const int depth = head.operands.depth;
   // Rows between those of other heads lie far apart and would fall into few sets of the caches; rows across two cache
   // lines would be read twice.
   const auto copied = [&](ConstMatrix m, int columns) {
-    return head.depth != columns || m.stride != head.depth || reinterpret_cast<uintptr_t>(m.data) % 64 != 0;
+    return depth != columns || m.stride != depth || reinterpret_cast<uintptr_t>(m.data) % 64 != 0;
   };
   needs.copy_k = copied(inputs.k, inputs.head_dim);
   needs.copy_v = copied(inputs.v, call.value_dim());
   if (head.plan != nullptr) {
-    needs.copy_k = head.problem->report->wanted.graph && head.depth != inputs.head_dim;
+    needs.copy_k = head.problem->report->wanted.graph && depth != inputs.head_dim;
     needs.copy_v = needs.copy_v && head.plan->shared;
     needs.k_tiles = head.plan->shared;
   } else if (head.given != nullptr) {
     const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
     needs.k_tiles = static_cast<double>(head.given->keys.size()) >= kPackKeysShare * pairs;
   } else if (head.drawn != nullptr) {
-    const double rows = Sum(head.query_bound, head.n);
-    const double n = static_cast<double>(head.n);
-    const double share = rows * head.bound_sum / (n * n) + head.drawn->exploration;
+    const double share = head.bound_share + head.drawn->exploration;
     needs.k_tiles = share >= kPackKeysShare;
-    needs.y_tiles = head.problem->report->wanted.expected || (share >= kPackRatesShare && !head.lower_bounds);
+    needs.y_tiles = head.problem->report->wanted.expected || (share >= kPackRatesShare && !needs.low);
+    if (needs.y_tiles) head.tables.key_norm = LargestNorm(head.tables.y, head.n, head.tables.rank);
   }
-  return needs;
 }
 
 template <typename Place>
 void PlaceArrays(Head& head, const Place& place) {
   const Needs& needs = head.needs;
+  const int depth = head.operands.depth;
   const int64_t tiles = (head.n + kTileKeys - 1) / kTileKeys;
-  if (needs.copy_k) place(head.k_copy, head.n * head.depth);
-  if (needs.copy_v) place(head.v_copy, head.n * head.depth);
-  if (needs.k_tiles) place(head.k_tiles, tiles * head.depth * kTileKeys);
+  if (needs.copy_k) place(head.k_copy, head.n * depth);
+  if (needs.copy_v) place(head.v_copy, head.n * depth);
+  if (needs.k_tiles) place(head.k_tiles, tiles * depth * kTileKeys);
   if (head.drawn == nullptr) return;
   place(head.tables.valid, head.tables.words);
   place(head.tables.bound, head.columns);
   place(head.tables.philox, head.columns / kDrawColumns * 32);
   if (needs.y_tiles) place(head.tables.y_tiles, head.columns * head.tables.rank);
   if (head.gaps) place(head.tables.packed, head.columns);
-  if (head.split_keys) place(head.tables.split, head.columns);
-  if (head.lower_bounds) place(head.tables.low, head.columns);
+  if (needs.split) place(head.tables.split, head.columns);
+  if (needs.low) place(head.tables.low, head.columns);
 }
 
 void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t end) {
@@ -128,54 +128,40 @@ void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t
   const float range = static_cast<float>(65535 - tables.bound_lift);
   const float scale = tables.key_scale > 0.0f ? range / tables.key_scale : 0.0f;
   const float lift = static_cast<float>(tables.bound_lift) + 1.0f;
-  float norm = 0.0f;
   const int32_t* positions = head.problem->positions;
   int64_t token = head.gaps ? std::lower_bound(positions, positions + head.n, begin) - positions : begin;
   for (; token < head.n && head.position(token) < end; ++token) {
     const int64_t position = head.position(token);
     const int64_t word = position / 64;
     const int column = static_cast<int>(position % 64);
+    const int64_t place = word * 64 + BoundPlace(column);
+    const float* y = tables.y + token * rank;
     const float bound = head.key_bound[token] * scale + lift;  // rounded up, or further
-    tables.bound[word * 64 + BoundPlace(column)] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
+    tables.bound[place] = bound < 65535.0f ? static_cast<uint16_t>(bound) : 65535;
     tables.valid[word] |= uint64_t{1} << column;
     if (tables.packed != nullptr) tables.packed[position] = static_cast<int32_t>(token);
-    if (tables.split != nullptr) {
-      tables.split[position] = kernels.split_key(tables.y + token * rank, tables.unit, rank);
-    }
+    if (tables.split != nullptr) tables.split[position] = kernels.split_key(y, tables.unit, rank);
     if (tables.low != nullptr) {
-      tables.low[word * 64 + BoundPlace(column)] =
-          kernels.low_bound(tables.y + token * rank, tables.unit, rank, tables.low_width, tables.key_scale);
+      tables.low[place] = kernels.low_bound(y, tables.unit, rank, tables.low_width, tables.key_scale);
     }
     if (tables.y_tiles == nullptr) continue;
     float* tile = tables.y_tiles + word * rank * 64 + TilePlace(column);
-    const float* y = tables.y + token * rank;
-    float square = 0.0f;
-    for (int t = 0; t < rank; ++t) {
-      tile[t * 64] = y[t];
-      square += y[t] * y[t];
-    }
-    norm = std::max(norm, square);
-  }
-  if (norm > 0.0f) {  // a maximum does not depend on the order
-    norm = std::sqrt(norm) * 1.0001f;
-    std::atomic_ref<float> largest(tables.key_norm);
-    float seen = largest.load();
-    while (seen < norm && !largest.compare_exchange_weak(seen, norm)) {
-    }
+    for (int t = 0; t < rank; ++t) tile[t * 64] = y[t];
   }
 }
 
 void FillChunk(const Call& call, Head& head, int64_t chunk) {
-  const int64_t begin = chunk * kChunk;
-  if (const int64_t count = std::min(kChunk, head.n - begin); count > 0) {
+  const int64_t begin = chunk * kChunk, count = std::min(kChunk, head.n - begin);
+  const int depth = head.operands.depth;
+  if (count > 0 && head.needs.cost() > 0) {
     const ConstMatrix k = PartOf(head, call.inputs->k, call.inputs->head_dim).Rows(begin, count);
     const ConstMatrix v = PartOf(head, call.inputs->v, call.value_dim()).Rows(begin, count);
-    if (head.k_copy != nullptr) CopyRows(k, head.depth, head.k_copy + begin * head.depth);
-    if (head.v_copy != nullptr) CopyRows(v, head.depth, head.v_copy + begin * head.depth);
+    if (head.k_copy != nullptr) CopyRows(k, depth, head.k_copy + begin * depth);
+    if (head.v_copy != nullptr) CopyRows(v, depth, head.v_copy + begin * depth);
     for (int64_t key = 0; head.k_tiles != nullptr && key < count; key += kTileKeys) {
       const int keys = static_cast<int>(std::min<int64_t>(kTileKeys, count - key));
-      call.kernels->pack_keys(k.row(key), k.stride, keys, static_cast<int>(k.columns), head.depth,
-                              head.k_tiles + (begin + key) * head.depth);
+      call.kernels->pack_keys(k.row(key), k.stride, keys, static_cast<int>(k.columns), depth,
+                              head.k_tiles + (begin + key) * depth);
     }
   }
   if (head.drawn != nullptr && begin < head.columns) {
@@ -188,7 +174,7 @@ void FillChunk(const Call& call, Head& head, int64_t chunk) {
 constexpr int kSplitRank = 64;
 constexpr int64_t kSplitTokens = 1024;     // or, from 256 on,
 constexpr double kSplitCandidates = 12.0;  // of a row
-// Widest bounds that pay, for each element of a key that is not read: over p, beyond kSplitRank / 2.
+// Widest bounds that pay, over p, for each element of a key beyond 32 that is not read.
 constexpr float kSplitShare = 0.3f / 96.0f;
 // Heads whose keys get lower bounds: the least share of edges, by the bounds, and the widest bounds over p.
 constexpr double kLowShare = 0.05;
@@ -196,14 +182,13 @@ constexpr float kLowWidth = 0.3f;
 
 // Finds a direction that bounds p well, the mean of some keys, and decides on a sample of pairs whether its bounds pay.
 // Bounds along any direction hold; those that NaN and infinities give are not used.
-void MeasureSplit(const CpuKernels& kernels, double mean_bound, Head& head) {
+void MeasureSplit(const CpuKernels& kernels, Head& head) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
   if (kernels.split_key == nullptr || rank > kMaxRank || head.n < 256) return;
-  const double share = mean_bound * head.bound_sum / static_cast<double>(head.n);
-  const double candidates = static_cast<double>(head.n) * (1.0 / 256.0 + share);
+  const double candidates = static_cast<double>(head.n) * (1.0 / 256.0 + head.bound_share);
   const bool split = rank >= kSplitRank && (head.n >= kSplitTokens || candidates >= kSplitCandidates);
-  const bool low = share >= kLowShare && head.drawn->law == Law::kBernoulli && !head.capped;
+  const bool low = head.bound_share >= kLowShare && head.drawn->law == Law::kBernoulli && !head.capped;
   if (!split && !low) return;
   std::fill(head.unit, head.unit + rank, 0.0f);
   const int64_t step = head.n / 128;
@@ -225,8 +210,8 @@ void MeasureSplit(const CpuKernels& kernels, double mean_bound, Head& head) {
     width += std::min(1.0f, 2.0f * x_across * std::bit_cast<float>(y << 16));
     if (x_across < x_along) tables.low_width = std::max(tables.low_width, 1.1f * x_across / x_along);
   }
-  head.split_keys = split && width < kSplitShare * static_cast<float>(rank - kSplitRank / 2) * along;
-  head.lower_bounds = low && width < kLowWidth * along;
+  head.needs.split = split && width < kSplitShare * static_cast<float>(rank - 32) * along;
+  head.needs.low = low && width < kLowWidth * along;
 }
 
 void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& head) {
@@ -248,52 +233,70 @@ void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& hea
   for (int64_t j = 0; j < head.n; ++j) tables.key_scale = std::max(tables.key_scale, head.key_bound[j]);
   head.bound_sum = Sum(head.key_bound, head.n);
   // Suits rows of at least half the mean bound.
-  const double query_sum = Sum(head.query_bound, head.n);
-  const double number = 65536.0 * tables.key_scale * query_sum / static_cast<double>(head.n);
+  const double mean_bound = Sum(head.query_bound, head.n) / static_cast<double>(head.n);
+  const double number = 65536.0 * tables.key_scale * mean_bound;
   const double lift = 2.0 * kBoundMargin * 65536.0 / number;
   tables.bound_lift = lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;
-  MeasureSplit(kernels, query_sum / static_cast<double>(head.n), head);
+  head.bound_share = mean_bound * head.bound_sum / static_cast<double>(head.n);
+  MeasureSplit(kernels, head);
+}
+
+void SetOperands(const Call& call, Head& head) {
+  const AttentionInputs& inputs = *call.inputs;
+  AttendBlock& all = head.operands;
+  const auto view = [&](const float* copy, ConstMatrix given, int columns) {
+    return copy != nullptr ? ConstMatrix(copy, head.n, all.depth, all.depth) : PartOf(head, given, columns);
+  };
+  const ConstMatrix k = view(head.k_copy, inputs.k, inputs.head_dim), v = view(head.v_copy, inputs.v, call.value_dim());
+  all.keys = head.n;
+  all.bit_words = head.tables.words;
+  all.k = k.data;
+  all.k_stride = k.stride;
+  all.k_columns = static_cast<int>(k.columns);
+  all.k_tiles = head.k_tiles;
+  all.v = v.data;
+  all.v_stride = v.stride;
+  all.v_columns = static_cast<int>(v.columns);
+  all.q_given = inputs.q.row(head.problem->first_row + head.problem->query_shift) + head.index * inputs.head_dim;
+  all.q_stride = inputs.q.stride;
+  all.q_columns = inputs.head_dim;
+  all.q_scale = inputs.scale * 1.44269504088896340736f;  // weights are powers of 2
+  all.out = call.out.row(head.problem->out_row) + head.index * call.value_dim();
+  all.out_stride = call.out.stride;
+  all.out_columns = call.value_dim();
+  if (head.bias.distance != nullptr || head.bias.values != nullptr || head.bias.buckets != nullptr) {
+    all.bias = &head.bias;
+  }
+  head.tables.full_words = head.gaps ? 0 : head.n / 64;
 }
 
 }  // namespace
 
 void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
-  const AttentionInputs& inputs = *call.inputs;
+  const auto heads = static_cast<int64_t>(call.heads.size());
   int64_t drawn = 0;  // keys
   for (const Head& head : call.heads) drawn += head.drawn != nullptr ? head.n : 0;
-  pool.For(static_cast<int64_t>(call.heads.size()), drawn * kKeyWork, [&](int64_t i, int) {
+  pool.For(heads, drawn * kKeyWork, [&](int64_t i, int) {
     Head& head = call.heads[i];
-    const AttentionProblem& problem = *head.problem;
     const int64_t last = head.position(head.n - 1);
     head.gaps = last != head.n - 1;
     head.columns = (last + kDrawColumns) / kDrawColumns * kDrawColumns;
     head.tables.words = head.columns / 64;
-    head.q = inputs.q.row(problem.first_row + problem.query_shift) + head.index * inputs.head_dim;
-    head.q_stride = inputs.q.stride;
-    if (head.drawn != nullptr) Measure(*call.kernels, inputs, head);
+    if (head.drawn != nullptr) Measure(*call.kernels, *call.inputs, head);
+    SetNeeds(call, head);
   });
-  for (Head& head : call.heads) head.needs = NeedsOf(call, head);
   memory.Lay([&](const auto& place) {
     for (Head& head : call.heads) PlaceArrays(head, place);
   });
-  int64_t cost = 0;
-  for (size_t i = 0; i < call.heads.size(); ++i) {
-    Head& head = call.heads[i];
-    const bool k_copied = head.k_copy != nullptr, v_copied = head.v_copy != nullptr;
-    head.k =
-        k_copied ? ConstMatrix(head.k_copy, head.n, head.depth, head.depth) : PartOf(head, inputs.k, inputs.head_dim);
-    head.v =
-        v_copied ? ConstMatrix(head.v_copy, head.n, head.depth, head.depth) : PartOf(head, inputs.v, call.value_dim());
-    head.tables.full_words = head.gaps ? 0 : head.n / 64;
-    if (head.drawn == nullptr && !k_copied && !v_copied && !head.needs.k_tiles) continue;
-    const int64_t span = head.drawn != nullptr ? head.columns : head.n;
-    for (int64_t chunk = 0; chunk * kChunk < span; ++chunk) {
-      call.chunks.emplace_back(static_cast<int32_t>(i), static_cast<int32_t>(chunk));
-      cost += 1 + (k_copied ? 2 : 0) + (v_copied ? 2 : 0) + (head.needs.k_tiles ? 4 : 0) + (head.needs.y_tiles ? 8 : 0);
-    }
+  int64_t chunks = 0, cost = 0;  // of the longest head; of all
+  for (Head& head : call.heads) {
+    SetOperands(call, head);
+    const int64_t more = (head.columns + kChunk - 1) / kChunk;
+    chunks = std::max(chunks, more);
+    cost += more * (head.needs.cost() + (head.drawn != nullptr ? 1 : 0));
   }
-  pool.For(static_cast<int64_t>(call.chunks.size()), cost * kChunkWork,
-           [&](int64_t i, int) { FillChunk(call, call.heads[call.chunks[i].first], call.chunks[i].second); });
+  pool.For(heads * chunks, cost * kChunkWork,
+           [&](int64_t i, int) { FillChunk(call, call.heads[i / chunks], i % chunks); });
 }
 
 }  // namespace edgewise::cpu_attention

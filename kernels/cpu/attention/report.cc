@@ -26,17 +26,18 @@ double ExpectedEdges(const Call& call, const Head& head, int64_t row0, int rows,
   return sum;
 }
 
-}  // namespace
-
-RowEdges RowOfBlock(const Call& call, const BlockEdges& edges, int row, Worker& worker) {
+// The edges of row `row` of a block; bits are listed in worker.row_keys.
+RowEdges RowOfBlock(const Call& call, const BlockEdges& edges, int64_t words, int row, Worker& worker) {
   if (edges.offsets == nullptr) {
-    const uint64_t* bits = edges.bits + row * edges.bit_words;
-    return {worker.row_keys, call.kernels->list_bits(bits, edges.bit_words, 0, worker.row_keys), nullptr};
+    const uint64_t* bits = edges.bits + row * words;
+    return {worker.row_keys, call.kernels->list_bits(bits, words, 0, worker.row_keys), nullptr};
   }
   const int64_t begin = edges.offsets[row];
   return {edges.keys + begin, edges.offsets[row + 1] - begin,
           edges.multiplicity == nullptr ? nullptr : edges.multiplicity + begin};
 }
+
+}  // namespace
 
 void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowEdges& row, bool multi,
                BlockReport& report) {
@@ -67,20 +68,18 @@ void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended
   report.edges = edges.count;
   const Wanted& wanted = head.problem->report->wanted;
   for (int r = 0; r < attended.rows; ++r) {
-    bool any = false;
-    if (edges.offsets != nullptr) {
-      any = edges.offsets[r + 1] > edges.offsets[r];
-    } else {
-      for (int64_t word = 0; word < edges.bit_words && !any; ++word) any = edges.bits[r * edges.bit_words + word] != 0;
-    }
-    if (!any) ++report.isolated;
+    const uint64_t* bits = edges.bits + r * attended.bit_words;
+    const bool isolated = edges.offsets != nullptr
+                              ? edges.offsets[r] == edges.offsets[r + 1]
+                              : std::all_of(bits, bits + attended.bit_words, [](uint64_t word) { return word == 0; });
+    report.isolated += isolated ? 1 : 0;
   }
   if (wanted.key_degrees || wanted.graph) {
     uint32_t* degrees = head.problem->report->heads[head.index].key_degrees.data();
     const bool multi =
         head.drawn != nullptr ? head.drawn->law == Law::kPoissonMulti : !head.given->multiplicity.empty();
     for (int r = 0; r < attended.rows; ++r) {
-      const RowEdges row = RowOfBlock(call, edges, r, worker);
+      const RowEdges row = RowOfBlock(call, edges, attended.bit_words, r, worker);
       for (int64_t e = 0; wanted.key_degrees && e < row.count; ++e) {
         std::atomic_ref<uint32_t>(degrees[row.keys[e]]).fetch_add(1, std::memory_order_relaxed);
       }

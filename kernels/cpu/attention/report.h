@@ -10,8 +10,7 @@ namespace edgewise::cpu_attention {
 
 // A view of the edges of one block of query rows, rows and keys as token indices.
 struct BlockEdges {
-  const uint64_t* bits = nullptr;  // [rows, bit_words], or
-  int64_t bit_words = 0;
+  const uint64_t* bits = nullptr;       // [rows, words of the head], or
   const int64_t* offsets = nullptr;     // [rows + 1] into
   const int32_t* keys = nullptr;        // ascending within a row
   const float* multiplicity = nullptr;  // as keys; null: all 1
@@ -24,8 +23,6 @@ struct RowEdges {
   int64_t count;
   const float* multiplicity;  // null: all 1
 };
-// The edges of row `row` of a block; bits are listed in worker.row_keys.
-RowEdges RowOfBlock(const Call& call, const BlockEdges& edges, int row, Worker& worker);
 
 // Appends the edges of row r of a block and their softmax weights to the graph. `multi`: and their multiplicities.
 void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowEdges& row, bool multi,

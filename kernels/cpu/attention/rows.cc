@@ -63,64 +63,31 @@ BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows
     for (const OpenPair& pair : block.open) block.count += pair.forced ? 0 : 1;
     AddOpenPairs(head, rows, block.open, 1.0, block.bits, worker.lists, block.parallel, worker.added);
   }
-  if (block.bits != nullptr && block.parallel.empty()) {
-    BlockEdges edges;
-    edges.bits = block.bits;
-    edges.bit_words = head.tables.words;
-    edges.count = block.count;
-    return edges;
+  BlockEdges edges;
+  if (block.bits == nullptr || !block.parallel.empty()) {
+    if (block.bits != nullptr) ListBits(call, head, rows, block.bits, worker.lists);
+    if (!block.parallel.empty()) SetMultiplicity(head, rows, block.parallel, block.bits, worker.lists);
+    edges = ViewOf(worker.lists, rows);
   }
-  if (block.bits != nullptr) ListBits(call, head, rows, block.bits, worker.lists);
-  if (!block.parallel.empty()) SetMultiplicity(head, rows, block.parallel, block.bits, worker.lists);
-  BlockEdges edges = ViewOf(worker.lists, rows);
   edges.bits = block.bits;
-  edges.bit_words = head.tables.words;
+  edges.count = block.count;
   return edges;
-}
-
-// Lists to bits, for dense tiles.
-void MarkBits(const Head& head, int rows, BlockEdges& edges, Worker& worker) {
-  const int64_t words = head.tables.words;
-  std::fill(worker.bits, worker.bits + rows * words, 0);
-  for (int r = 0; r < rows; ++r) {
-    for (int64_t e = edges.offsets[r]; e < edges.offsets[r + 1]; ++e) {
-      worker.bits[r * words + edges.keys[e] / 64] |= uint64_t{1} << (edges.keys[e] % 64);
-    }
-  }
-  edges.bits = worker.bits;
-  edges.bit_words = words;
 }
 
 }  // namespace
 
-AttendBlock OperandsOf(const Call& call, const Head& head, int64_t first, int rows, Worker& worker) {
-  const int depth = head.depth;
-  AttendBlock attend;
+AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker) {
+  AttendBlock attend = head.operands;
   attend.rows = rows;
-  attend.depth = depth;
-  attend.keys = head.n;
-  attend.k = head.k.data;
-  attend.v = head.v.data;
-  attend.k_stride = head.k.stride;
-  attend.v_stride = head.v.stride;
-  attend.k_columns = static_cast<int>(head.k.columns);
-  attend.v_columns = static_cast<int>(head.v.columns);
   attend.q = worker.q;
   attend.sums = worker.sums;
-  attend.weight_sum = worker.weight_sum;
   attend.max_score = worker.max_score;
-  attend.q_given = head.q + first * head.q_stride;
-  attend.q_stride = head.q_stride;
-  attend.q_columns = call.inputs->head_dim;
-  attend.q_scale = call.inputs->scale * 1.44269504088896340736f;  // weights are powers of 2
-  attend.out = call.out.row(head.problem->out_row + first - head.first_query) + head.index * call.value_dim();
-  attend.out_stride = call.out.stride;
-  attend.out_columns = call.value_dim();
-  if (head.biased) {
-    for (int r = 0; r < rows; ++r) worker.query_positions[r] = static_cast<int32_t>(head.position(first + r));
-    attend.bias = &head.bias;
-    attend.query_positions = worker.query_positions;
+  attend.q_given += first * attend.q_stride;
+  attend.out += (first - head.first_query) * attend.out_stride;
+  for (int r = 0; attend.bias != nullptr && r < rows; ++r) {
+    worker.query_positions[r] = static_cast<int32_t>(head.position(first + r));
   }
+  attend.query_positions = worker.query_positions;
   return attend;
 }
 
@@ -128,39 +95,32 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
   const Head& head = call.HeadOf(block);
   const int64_t row0 = head.first_query + (block - head.first_block) * head.block_rows;
   const int rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0));
-  const int depth = head.depth;
-
+  const int depth = head.operands.depth;
   BlockEdges edges = head.given != nullptr ? GivenEdges(head, row0, rows, worker.lists)
                      : head.capped         ? ViewOf(call.kept[block], rows)
                                            : DrawnEdges(call, head, row0, rows, worker);
   const int computed = ComputedRows(head, row0, rows);
-  AttendBlock attend = OperandsOf(call, head, row0, computed, worker);
+  AttendBlock attend = OperandsOf(head, row0, computed, worker);
   const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
   const bool dense = edges.multiplicity == nullptr &&
                      static_cast<double>(edges.count) >= (depth <= 32 ? kShallowTileShare : kTileShare) * pairs;
-  if (dense && edges.offsets != nullptr) MarkBits(head, rows, edges, worker);
+  if (dense && edges.offsets != nullptr) {
+    MarkBits(edges.offsets, edges.keys, rows, head.tables.words, worker.bits);
+    edges.bits = worker.bits;
+  }
   attend.bits = edges.bits;
-  attend.bit_words = edges.bit_words;
-  if (computed == 0) {
-    // Only counted.
-  } else if (dense) {
-    worker.block_memory.Lay([&](const auto& place) { place(attend.scratch, DenseScratchFloats(depth)); });
-    attend.k_tiles = head.k_tiles;
-    call.kernels->attend_dense(attend);
-  } else {
-    attend.segment = SegmentOf(edges.count, rows, head.n);
+  if (!dense) {
     attend.offsets = edges.offsets;
     attend.edges = edges.keys;
     attend.multiplicity = edges.multiplicity;
+    attend.segment = SegmentOf(edges.count, rows, head.n);
     // A segment holds no more edges than the block, and no more than its pairs.
-    const int64_t most = std::min<int64_t>(static_cast<int64_t>(edges.count), rows * attend.segment);
-    const int64_t padded = most + 16 * rows;
-    worker.block_memory.Lay([&](const auto& place) {
-      place(attend.scratch, padded + 64);
-      place(attend.keys_scratch, padded + 64);
-      place(attend.batch_rows, padded / 16 + 64);
-    });
-    call.kernels->attend_gather(attend);
+    attend.room = std::min<int64_t>(static_cast<int64_t>(edges.count), rows * attend.segment) + 16 * rows;
+  }
+  if (computed > 0) {  // else only counted
+    const int64_t floats = dense ? DenseScratchFloats(depth) : GatherScratchFloats(attend.room);
+    worker.block_memory.Lay([&](const auto& place) { place(attend.scratch, floats); });
+    (dense ? call.kernels->attend_dense : call.kernels->attend_gather)(attend);
   }
   attend.rows = rows;
   ReportBlock(call, head, attend, edges, row0, worker, call.reports[block]);

@@ -47,7 +47,6 @@ void Worker::Prepare(int64_t columns, int depth) {
     place(row_keys, columns + 64);
     place(q, static_cast<int64_t>(kBlockRows) * depth);
     place(sums, static_cast<int64_t>(kBlockRows) * depth);
-    place(weight_sum, kBlockRows);
     place(max_score, kBlockRows);
     place(limits, kBlockRows);
     place(query_positions, kBlockRows);

@@ -78,7 +78,6 @@ struct alignas(64) Worker {
   int32_t* row_keys = nullptr;         // [columns + 64]
   float* q = nullptr;                  // [kBlockRows, depth]
   float* sums = nullptr;               // [kBlockRows, depth]
-  float* weight_sum = nullptr;         // [kBlockRows]
   float* max_score = nullptr;          // [kBlockRows]
   int32_t* limits = nullptr;           // [kBlockRows] AttendBlock::limits
   int32_t* query_positions = nullptr;  // [kBlockRows] AttendBlock::query_positions

@@ -42,9 +42,10 @@ struct CompactPlan {
   bool shared = false;               // groups read the same keys: operands are prepared once
 };
 
-// Operands that a head has a copy of.
+// Arrays that a head's blocks read besides what the call gives.
 struct Needs {
-  bool copy_k = false, copy_v = false, k_tiles = false, y_tiles = false;
+  bool copy_k = false, copy_v = false, k_tiles = false, y_tiles = false, split = false, low = false;
+  int cost() const { return 2 * copy_k + 2 * copy_v + 4 * k_tiles + 8 * y_tiles; }
 };
 
 // One head of one sequence.
@@ -59,17 +60,12 @@ struct Head {
   int64_t columns = 0;  // positions, rounded up to kDrawColumns
   bool gaps = false;    // positions are not 0..n-1
   bool capped = false;  // its edges are Call::kept
-
   Needs needs;
-  // Operands. Rows have `depth` columns, zero-padded; with a plan k and v may be as given.
-  int depth = 0;
-  const float* q = nullptr;  // [n, head_dim] as given, by token
-  int64_t q_stride = 0;
-  ConstMatrix k, v;          // [n, depth], or as given
+
+  AttendBlock operands;      // of all its queries as one block, without edges, limits and scratch
   float* k_copy = nullptr;   // [n, depth]; null: k is as given
   float* v_copy = nullptr;   // likewise
   float* k_tiles = nullptr;  // [n / 64 up, depth, 64]; null: not packed
-  bool biased = false;
   BiasView bias;
 
   // Drawn rows only; tables.words is set for all.
@@ -78,8 +74,7 @@ struct Head {
   const float* query_bound = nullptr;  // [n]
   const float* key_bound = nullptr;    // [n]
   double bound_sum = 0.0;              // of key_bound
-  bool split_keys = false;             // DrawTables::split is there
-  bool lower_bounds = false;           // DrawTables::low is there
+  double bound_share = 0.0;            // of its pairs that are edges, by the bounds
   float unit[kMaxRank];                // DrawTables::unit
 
   int block_rows = 0;       // of every block but the last
@@ -110,7 +105,6 @@ struct Call {
   std::vector<std::unique_ptr<CompactPlan>> plans;  // the first `used_plans`, and older ones
   size_t used_plans = 0;
   std::vector<Head> heads;                          // problem by problem
-  std::vector<std::pair<int32_t, int32_t>> chunks;  // head and part of its keys: work of PrepareHeads
   std::vector<int32_t> block_head;                  // [blocks] index into heads
   std::vector<BlockReport> reports;                 // [blocks]
   std::vector<EdgeLists> kept;                      // [blocks], of heads under a cap: the edges that the cap keeps
@@ -119,12 +113,15 @@ struct Call {
   int value_dim() const { return inputs->value_dim > 0 ? inputs->value_dim : inputs->head_dim; }
 };
 
-// Query rows of a block, a multiple of 12: more where keys and values outgrow a core's cache, so that more rows share
-// the cost of fetching them. Depends on the sequence alone, because a block's edges decide how it is computed.
-inline int BlockRows(int64_t n, int depth) {
+// Query rows of a block, a multiple of 12: more where keys and values outgrow `near` bytes of a core's cache, so that
+// more rows share the cost of fetching them. Depends on the sequence alone, because a block's edges decide how it is
+// computed.
+inline int BlockRows(int64_t n, int depth, int64_t near) {
   const int64_t bytes = n * depth * 2 * static_cast<int64_t>(sizeof(float));
-  return bytes <= 1 << 20 ? 60 : bytes <= 2 << 20 ? 684 : kBlockRows;
+  return bytes <= near ? 60 : bytes <= 2 << 20 ? 684 : kBlockRows;
 }
+inline constexpr int64_t kNearTiles = 1 << 20;  // read in order
+inline constexpr int64_t kNearEdges = 1 << 19;  // read by edges
 
 // Of `rows` queries of a head from `first` on, those whose output is computed: a graph has weights of all.
 inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
@@ -140,8 +137,8 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call);
 // there are such heads; the caller then checks that they stayed below.
 bool ApplyCaps(ThreadPool& pool, std::span<Worker> workers, std::span<EdgeCap> caps, bool optimistic, Call& call);
 
-// rows.cc: operands of `head` for queries first.. of one block; scaled queries and results are the worker's.
-AttendBlock OperandsOf(const Call& call, const Head& head, int64_t first, int rows, Worker& worker);
+// rows.cc: operands of `head` for queries first.. of one block; scaled queries and sums are the worker's.
+AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker);
 // rows.cc: one block of drawn or given edges.
 void AttendRows(Call& call, int64_t block, Worker& worker);
 

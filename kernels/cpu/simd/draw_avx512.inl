@@ -1,6 +1,6 @@
 // Drawing edges with AVX-512: the graph of kernels/draw.h, bit for bit.
 //
-// One random byte against a bound rejects most pairs, 64 columns a step. Pairs that pass get their exact p, 16 at a
+// The scan (scan_avx512.inl) rejects most pairs and may accept many. Pairs that it leaves get their exact p, 16 at a
 // time. Only where the byte does not decide is the low word of the uniform drawn, 16 pairs at a time as well.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_DRAW_AVX512_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_DRAW_AVX512_INL_

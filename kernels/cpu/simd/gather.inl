@@ -61,17 +61,18 @@ EDGEWISE_INLINE void ScoreAll(const AttendBlock& block, int64_t batches, const i
 }
 
 // Raises the row's maximum and rescales the sums under the old one.
-EDGEWISE_INLINE void RaiseMax(const AttendBlock& block, int r, float max) {
+EDGEWISE_INLINE void RaiseMax(const AttendBlock& block, int r, float max, float* weight_sum) {
   const F shrink = Exp2(Broadcast(block.max_score[r] - max));
   block.max_score[r] = max;
-  block.weight_sum[r] *= shrink[0];
+  *weight_sum *= shrink[0];
   for (int t = 0; t < block.depth; t += kLanes) {
     Store(block.sums + r * block.depth + t, Load(block.sums + r * block.depth + t) * shrink);
   }
 }
 
 // Turns a row's scores into weights under its running maximum and adds them up; zeros up to the end of its last batch.
-EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdges& row, float* scores) {
+EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdges& row, float* scores,
+                                   float* weight_sum) {
   float* s = scores + row.begin;
   if (kLanes == 16 && row.count <= 32 && row.multiplicity == nullptr) {
     // Always two vectors. Scores beyond the row belong to later rows, so they are read but not written.
@@ -79,13 +80,13 @@ EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdg
     const F first = Select(bits & 0xFFFF, Load(s), Broadcast(kLowest));
     const F second = Select(bits >> 16, Load(s + kLanes), Broadcast(kLowest));
     const float top = ReduceMax(Max(first, second));
-    if (top > block.max_score[r]) RaiseMax(block, r, top);
+    if (top > block.max_score[r]) RaiseMax(block, r, top, weight_sum);
     const F unit = Broadcast(block.max_score[r]);
     const F weight0 = Select(bits & 0xFFFF, Exp2(first - unit), Zero());
     const F weight1 = Select(bits >> 16, Exp2(second - unit), Zero());
     StoreIf(row.count > 0, s, weight0);
     StoreIf(row.count > 16, s + kLanes, weight1);
-    block.weight_sum[r] += ReduceAdd(weight0 + weight1);
+    *weight_sum += ReduceAdd(weight0 + weight1);
     return;
   }
   F top = Broadcast(kLowest);
@@ -94,7 +95,7 @@ EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdg
     top = Max(top, Select((1u << rest) - 1, Load(s + e), Broadcast(kLowest)));
   }
   const float segment_max = ReduceMax(top);
-  if (segment_max > block.max_score[r]) RaiseMax(block, r, segment_max);
+  if (segment_max > block.max_score[r]) RaiseMax(block, r, segment_max, weight_sum);
   const F unit = Broadcast(block.max_score[r]);
   F total = Zero();
   for (int64_t e = 0; e < (row.count + 15) / 16 * 16; e += kLanes) {
@@ -106,7 +107,7 @@ EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdg
     Store(s + e, weight);
     total = total + weight;
   }
-  block.weight_sum[r] += ReduceAdd(total);
+  *weight_sum += ReduceAdd(total);
 }
 
 // sums += weights times values of a batch, for kVectors vectors of columns. Even and odd edges are summed apart, which
@@ -129,35 +130,37 @@ EDGEWISE_INLINE void AddBatch(const int32_t* keys, const float* weights, const f
 }
 
 template <int kVectors, int kStride, bool kFar>
-static void AddColumns(const AttendBlock& block, int64_t batches, const int32_t* keys, const float* weights, int t) {
+static void AddColumns(const AttendBlock& block, int64_t batches, const int32_t* batch_rows, const int32_t* keys,
+                       const float* weights, int t) {
   const int64_t stride = kStride > 0 ? kStride : block.v_stride;
   for (int64_t b = 0; b < batches; ++b) {
     if (kFar && b + 1 < batches) {
       for (int e = 16; e < 32; ++e) Prefetch(block.v + keys[16 * b + e] * stride, kVectors * kLanes);
     }
     AddBatch<kVectors>(keys + 16 * b, weights + 16 * b, block.v + t, stride,
-                       block.sums + block.batch_rows[b] * block.depth + t);
+                       block.sums + batch_rows[b] * block.depth + t);
   }
 }
 
-static void AddAll(const AttendBlock& block, int64_t batches, const int32_t* keys, const float* weights) {
+static void AddAll(const AttendBlock& block, int64_t batches, const int32_t* batch_rows, const int32_t* keys,
+                   const float* weights) {
   const int depth = block.depth;
   int t = 0;
   if (depth == 64 && block.v_stride == 64) {
     const auto add = IsFar(block) ? AddColumns<4, 64, true> : AddColumns<4, 64, false>;
-    for (; t < 64; t += 4 * kLanes) add(block, batches, keys, weights, t);
+    for (; t < 64; t += 4 * kLanes) add(block, batches, batch_rows, keys, weights, t);
   } else if (depth == 32 && block.v_stride == 32) {
-    for (; t < 32; t += 2 * kLanes) AddColumns<2, 32, false>(block, batches, keys, weights, t);
+    for (; t < 32; t += 2 * kLanes) AddColumns<2, 32, false>(block, batches, batch_rows, keys, weights, t);
   }
-  for (; t + 4 * kLanes <= depth; t += 4 * kLanes) AddColumns<4, 0, false>(block, batches, keys, weights, t);
-  for (; t < depth; t += kLanes) AddColumns<1, 0, false>(block, batches, keys, weights, t);
+  for (; t + 4 * kLanes <= depth; t += 4 * kLanes)
+    AddColumns<4, 0, false>(block, batches, batch_rows, keys, weights, t);
+  for (; t < depth; t += kLanes) AddColumns<1, 0, false>(block, batches, batch_rows, keys, weights, t);
 }
 
 // The edges of row r among the keys first_key..end_key - 1, as keys padded to whole batches. `next`: where its edges
 // begin in the block's lists; moves on.
 EDGEWISE_INLINE RowEdges TakeEdges(const AttendBlock& block, int r, int64_t first_key, int64_t end_key, int64_t* next,
-                                   int64_t begin) {
-  int32_t* keys = block.keys_scratch + begin;
+                                   int64_t begin, int32_t* keys) {
   if (block.offsets == nullptr) {
     const uint64_t* bits = block.bits + r * block.bit_words + first_key / 64;
     const int64_t count = ListBits(bits, (end_key - first_key + 63) / 64, static_cast<int32_t>(first_key), keys);
@@ -174,34 +177,35 @@ EDGEWISE_INLINE RowEdges TakeEdges(const AttendBlock& block, int r, int64_t firs
 static void AttendGather(const AttendBlock& block) {
   int64_t next[kBlockRows];
   RowEdges rows[kBlockRows];
+  float weight_sum[kBlockRows] = {};
   for (int r = 0; r < block.rows; ++r) {
     BeginRow(block, r);
     next[r] = block.offsets != nullptr ? block.offsets[r] : 0;
-    block.weight_sum[r] = 0.0f;
   }
   float* scores = block.scratch;
-  int32_t* keys = block.keys_scratch;
+  auto* keys = reinterpret_cast<int32_t*>(scores + block.room + 64);
+  int32_t* batch_rows = keys + block.room + 64;
   for (int64_t first_key = 0; first_key < block.keys; first_key += block.segment) {
     const int64_t end_key = first_key + block.segment < block.keys ? first_key + block.segment : block.keys;
     int64_t batches = 0;
     for (int r = 0; r < block.rows; ++r) {
-      rows[r] = TakeEdges(block, r, first_key, end_key, &next[r], 16 * batches);
+      rows[r] = TakeEdges(block, r, first_key, end_key, &next[r], 16 * batches, keys + 16 * batches);
       const int64_t more = (rows[r].count + 15) / 16;
       int64_t b = 0;
       do {  // two at least, which later rows overwrite: most rows end without a mispredicted branch
-        block.batch_rows[batches + b] = block.batch_rows[batches + b + 1] = r;
+        batch_rows[batches + b] = batch_rows[batches + b + 1] = r;
         b += 2;
       } while (b < more);
       batches += more;
     }
-    ScoreAll(block, batches, block.batch_rows, keys, scores);
+    ScoreAll(block, batches, batch_rows, keys, scores);
     for (int r = 0; block.bias != nullptr && r < block.rows; ++r) {
       AddEdgeBias(block, r, keys + rows[r].begin, rows[r].count, scores + rows[r].begin);
     }
-    for (int r = 0; r < block.rows; ++r) WeighRowEdges(block, r, rows[r], scores);
-    AddAll(block, batches, keys, scores);
+    for (int r = 0; r < block.rows; ++r) WeighRowEdges(block, r, rows[r], scores, &weight_sum[r]);
+    AddAll(block, batches, batch_rows, keys, scores);
   }
-  for (int r = 0; r < block.rows; ++r) EndRow(block, r, block.weight_sum[r]);
+  for (int r = 0; r < block.rows; ++r) EndRow(block, r, weight_sum[r]);
 }
 
 static void EdgeScores(const AttendBlock& block, int row, float* out) {

@@ -159,16 +159,15 @@ struct AttendBlock {
   const int32_t* edges = nullptr;       // keys, ascending within a row
   const float* multiplicity = nullptr;  // as edges; null: all 1
   int64_t segment = 0;                  // keys that all rows finish before the next; a multiple of 64
-  // Scratch, with `padded` the edges of a segment, each row's rounded up to 16.
-  float* scratch = nullptr;         // attend_dense: [DenseScratchFloats]; attend_gather: [padded + 64]
-  float* weight_sum = nullptr;      // attend_gather: [rows]
-  int32_t* keys_scratch = nullptr;  // attend_gather: [padded + 64]
-  int32_t* batch_rows = nullptr;    // attend_gather: [padded / 16 + 64]
+  int64_t room = 0;                     // most edges of a segment, each row's rounded up to 16
+  float* scratch = nullptr;             // [DenseScratchFloats] or [GatherScratchFloats]
 };
 
 static constexpr int64_t DenseScratchFloats(int depth) {
   return (2 * static_cast<int64_t>(depth) + 12) * kTileKeys + kBlockRows * 16;
 }
+// Scores and keys of `room` edges, and the rows of their batches.
+static constexpr int64_t GatherScratchFloats(int64_t room) { return 2 * (room + 64) + room / 16 + 64; }
 
 // The sum over `in` of a matrix product is cut into segments of so many elements. Each segment is one chain of fused
 // multiply-adds in ascending order; the segments are added in ascending order. (Without FMA each step rounds twice.)
