@@ -270,7 +270,7 @@ class TlsTest : public ::testing::Test {
         .code();
   }
 
-  const testing::TlsFiles files_;
+  const testing::TlsFiles files_{};
   const std::string& key_ = files_.key();
   const std::string& certificate_ = files_.certificate();
 };
