@@ -143,11 +143,12 @@ struct AttentionReport {
 // One sequence of one sample. Problems may share input rows (samples share all layers before the first draw); their
 // output rows are disjoint.
 struct AttentionProblem {
-  int64_t first_row = 0;               // of the sequence in k, v and the memberships
-  int32_t tokens = 0;                  // n >= 1
-  int32_t first_query = 0;             // tokens first_query..n-1 are queries, and are reported; 0 with DrawnRows
-  int64_t query_shift = 0;             // token i's query is in row first_row + query_shift + i of q
-  int64_t out_row = 0;                 // row of the first query in the output
+  int64_t first_row = 0;    // of the sequence in k, v and the memberships
+  int32_t tokens = 0;       // n >= 1
+  int32_t first_query = 0;  // tokens first_query..n-1 are queries, and are reported; 0 with DrawnRows
+  int64_t query_shift = 0;  // token i's query is in row first_row + query_shift + i of q
+  int64_t out_row = 0;      // row of the first query in the output
+  int32_t read_queries = std::numeric_limits<int32_t>::max();  // the first so many; output rows of others hold anything
   const int32_t* positions = nullptr;  // [n] ascending places in the sequence as sent, host; null: 0..n-1
   const PairwiseBias* bias = nullptr;  // null: none
   AttentionPattern pattern;

@@ -67,7 +67,7 @@ std::string Model::Decode(int32_t token_id, bool first) const { return tokenizer
 absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const {
   RETURN_IF_ERROR(CheckTokens(config_, token_ids));
   ModelSequence sequence;
-  const bool cls = config_.task != ModelTask::kTokenClassification && config_.pooling == Pooling::kCls;
+  const bool cls = config_.pooling == Pooling::kCls;
   size_t most = config_.max_position_embeddings;
   if (token_ids.size() > most) {
     if (cls && truncate != TruncateMode::kRefuse && most > 1) --most;  // the CLS token takes a place

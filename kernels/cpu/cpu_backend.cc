@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/memberships.h"
+#include "kernels/cpu/memory.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
@@ -19,7 +19,6 @@
 namespace edgewise {
 namespace {
 
-constexpr size_t kAlignment = 64;
 constexpr int64_t kRowsPerItem = 64;  // of the row-wise loops
 constexpr int kMaxThreads = 1024;
 
@@ -35,15 +34,7 @@ class CpuBackend : public Backend {
 
   const std::string& device() const override { return device_; }
 
-  absl::StatusOr<Buffer> Allocate(int64_t floats) override {
-    const size_t bytes =
-        (static_cast<size_t>(std::max<int64_t>(floats, 1)) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
-    void* memory = std::aligned_alloc(kAlignment, bytes);
-    if (memory == nullptr) {
-      return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", bytes, " bytes asked for on the CPU"));
-    }
-    return Buffer(static_cast<float*>(memory), floats, [](float* data) { std::free(data); });
-  }
+  absl::StatusOr<Buffer> Allocate(int64_t floats) override { return AllocateOnHost(floats); }
 
   absl::Status Upload(std::span<const float> host, float* device) override {
     if (!host.empty()) std::memcpy(device, host.data(), host.size_bytes());
@@ -51,6 +42,7 @@ class CpuBackend : public Backend {
   }
 
   absl::Status Download(const float* device, std::span<float> host) override {
+    pool_.Rest();  // results are taken
     if (!host.empty()) std::memcpy(host.data(), device, host.size_bytes());
     return absl::OkStatus();
   }
@@ -78,7 +70,7 @@ class CpuBackend : public Backend {
 
   absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
                      std::span<const int32_t> positions, Matrix y) override {
-    ForRows(y.rows, [&](int64_t r) {
+    ForRows(y, [&](int64_t r) {
       const float* token = word.row(token_ids[r]);
       float* out = y.row(r);
       if (position.data == nullptr) {
@@ -92,7 +84,7 @@ class CpuBackend : public Backend {
   }
 
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
-    ForRows(x.rows, [&](int64_t r) { kernels_.layer_norm(x.row(r), weight, bias, epsilon, x.columns, y.row(r)); });
+    ForRows(y, [&](int64_t r) { kernels_.layer_norm(x.row(r), weight, bias, epsilon, x.columns, y.row(r)); });
     return absl::OkStatus();
   }
 
@@ -103,7 +95,7 @@ class CpuBackend : public Backend {
 
   absl::Status PoolMean(ConstMatrix x, std::span<const int64_t> offsets, std::span<const float> divisors,
                         Matrix y) override {
-    pool_.For(y.rows, [&](int64_t s, int) {
+    pool_.For(y.rows, x.rows * x.columns, [&](int64_t s, int) {
       std::vector<double> sum(x.columns, 0.0);
       for (int64_t r = offsets[s]; r < offsets[s + 1]; ++r) {
         for (int64_t c = 0; c < x.columns; ++c) sum[c] += x.row(r)[c];
@@ -130,7 +122,7 @@ class CpuBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) override {
-    return CpuMembershipWeights::Create(kernels_, parameters);
+    return std::make_unique<CpuMembershipWeights>(kernels_, parameters);
   }
 
   absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
@@ -169,10 +161,11 @@ class CpuBackend : public Backend {
   }
 
  private:
+  // body(row) for every row of y, a few operations for each number of it.
   template <typename Body>
-  void ForRows(int64_t rows, const Body& body) {
-    pool_.For((rows + kRowsPerItem - 1) / kRowsPerItem, [&](int64_t item, int) {
-      const int64_t end = std::min(rows, (item + 1) * kRowsPerItem);
+  void ForRows(const Matrix& y, const Body& body) {
+    pool_.For((y.rows + kRowsPerItem - 1) / kRowsPerItem, y.rows * y.columns / 2, [&](int64_t item, int) {
+      const int64_t end = std::min(y.rows, (item + 1) * kRowsPerItem);
       for (int64_t r = item * kRowsPerItem; r < end; ++r) body(r);
     });
   }

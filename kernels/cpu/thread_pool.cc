@@ -6,22 +6,18 @@
 namespace edgewise {
 namespace {
 
-constexpr std::chrono::microseconds kLook{40};  // about as long as waking a thread takes
+constexpr std::chrono::microseconds kLook{100};  // longer than what a layer has between two loops that are shared
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
-// Whether `done` came true within kLook.
-template <typename Done>
-bool Look(const Done& done) {
+// Whether `done` came true before kLook was over and before `give_up` did.
+template <typename Done, typename GiveUp>
+bool Look(const Done& done, const GiveUp& give_up) {
   const auto end = std::chrono::steady_clock::now() + kLook;
   do {
     if (done()) return true;
-    Pause();
-  } while (std::chrono::steady_clock::now() < end);
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  } while (!give_up() && std::chrono::steady_clock::now() < end);
   return done();
 }
 
@@ -42,49 +38,49 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void ThreadPool::For(int64_t count, const Body& body) {
-  if (threads_.empty() || count <= 1) {
+void ThreadPool::For(int64_t count, int64_t work, Body body) {
+  if (threads_.empty() || count <= 1 || work < kSharedWork) {
     for (int64_t item = 0; item < count; ++item) body(item, 0);
     return;
   }
   body_ = &body;
   count_ = count;
   next_.store(0);
-  busy_.store(static_cast<int>(threads_.size()));
+  resting_.store(false);
   {
     const absl::MutexLock lock(&mutex_);
-    generation_.fetch_add(1);
+    loop_.fetch_add(3);
   }
   start_.SignalAll();
   RunItems(0);
-  const auto finished = [this] { return busy_.load() == 0; };
-  if (!Look(finished)) {
+  // Threads that are still asleep are not waited for: nothing is left for them.
+  loop_.fetch_sub(1);
+  const auto alone = [this] { return joined_.load() == 0; };
+  if (!Look(alone, [] { return false; })) {
     const absl::MutexLock lock(&mutex_);
-    while (!finished()) finished_.Wait(&mutex_);
+    while (!alone()) left_.Wait(&mutex_);
   }
-  body_ = nullptr;
-  std::exception_ptr failure;
-  {
-    const absl::MutexLock lock(&mutex_);
-    failure = std::exchange(failure_, nullptr);
-  }
-  if (failure != nullptr) std::rethrow_exception(failure);
+  const absl::MutexLock lock(&mutex_);
+  if (failure_ != nullptr) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void ThreadPool::Work(int worker) {
-  uint64_t seen = 0;
+  uint64_t seen = 0;  // the last loop that it knows
   while (true) {
-    const auto called = [&] { return generation_.load() != seen; };
-    if (!Look(called)) {
+    const auto called = [&] { return loop_.load() / 2 != seen; };
+    if (!Look(called, [this] { return resting_.load(); })) {
       const absl::MutexLock lock(&mutex_);
       while (!stop_ && !called()) start_.Wait(&mutex_);
-      if (!called()) return;
+      if (stop_) return;
+      wakes_.fetch_add(1);
     }
-    seen = generation_.load();
-    RunItems(worker);
-    if (busy_.fetch_sub(1) == 1) {
+    joined_.fetch_add(1);  // from here on For() waits
+    const uint64_t loop = loop_.load();
+    seen = loop / 2;
+    if (loop % 2 == 1) RunItems(worker);
+    if (joined_.fetch_sub(1) == 1) {
       const absl::MutexLock lock(&mutex_);  // the caller either sees the zero or is already waiting
-      finished_.Signal();
+      left_.Signal();
     }
   }
 }

@@ -29,13 +29,17 @@ int64_t Activations::FloatsPerRow(const Model& model) {
   return floats;
 }
 
+absl::Status Activations::Reserve(Field field, int64_t floats) {
+  Buffer& buffer = buffers_[field];
+  if (buffer.size() >= floats) return absl::OkStatus();
+  buffer = Buffer();  // freed before more is asked for
+  ASSIGN_OR_RETURN(buffer, backend_.Allocate(floats));
+  return absl::OkStatus();
+}
+
 absl::Status Activations::Reserve(std::initializer_list<Field> fields) {
   for (const Field field : fields) {
-    Buffer& buffer = buffers_[field];
-    const int64_t floats = rows_ * Columns(model_.config(), field, rank_);
-    if (buffer.size() >= floats) continue;
-    buffer = Buffer();  // freed before more is asked for
-    ASSIGN_OR_RETURN(buffer, backend_.Allocate(floats));
+    RETURN_IF_ERROR(Reserve(field, rows_ * Columns(model_.config(), field, rank_)));
   }
   return absl::OkStatus();
 }
@@ -84,11 +88,15 @@ absl::Status Activations::Embed(std::span<const QueryRange> ranges, Phase phase)
   return backend_.Embed(View(kNormed), position, words, positions, hidden());
 }
 
-absl::Status Activations::Compact(const std::vector<int64_t>& rows) {
-  RETURN_IF_ERROR(Reserve({kNormed}));
+absl::Status Activations::Compact(std::span<const int64_t> rows, bool attended) {
   const int64_t count = static_cast<int64_t>(rows.size());
-  RETURN_IF_ERROR(backend_.GatherRows(hidden(), rows, View(kNormed).Rows(0, count)));
-  std::swap(buffers_[kHidden], buffers_[kNormed]);
+  for (const Field field : {kHidden, kAttended}) {
+    if (field == kAttended && !attended) break;
+    const ConstMatrix from = View(field);
+    RETURN_IF_ERROR(Reserve(kNormed, count * from.columns));
+    RETURN_IF_ERROR(backend_.GatherRows(from, rows, buffers_[kNormed].AsMatrix(count, from.columns)));
+    std::swap(buffers_[field], buffers_[kNormed]);
+  }
   rows_ = count;
   return absl::OkStatus();
 }

@@ -36,8 +36,8 @@ class Activations {
   absl::Status Resize(int64_t rows);
   // Frees all memory; there are no rows.
   void Clear();
-  // Keeps the given rows of the residual stream, in this order.
-  absl::Status Compact(const std::vector<int64_t>& rows);
+  // Keeps the given rows of the residual stream, in this order; with `attended`, those of attended() too.
+  absl::Status Compact(std::span<const int64_t> rows, bool attended);
 
   int64_t rows() const { return rows_; }
   Matrix hidden() const { return View(kHidden); }      // residual stream [rows, hidden_size]
@@ -62,7 +62,8 @@ class Activations {
   static int64_t Columns(const ModelConfig& config, Field field, int64_t rank);
   Matrix View(Field field) const { return buffers_[field].AsMatrix(rows_, Columns(model_.config(), field, rank_)); }
   Memberships MembershipsView() const;
-  absl::Status Reserve(std::initializer_list<Field> fields);
+  absl::Status Reserve(Field field, int64_t floats);
+  absl::Status Reserve(std::initializer_list<Field> fields);  // of all rows
   absl::Status LayerNorm(const Norm& norm, Matrix out) const;
 
   const Model& model_;

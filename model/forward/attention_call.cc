@@ -34,7 +34,7 @@ PairwiseBias BiasOf(const Model& model, const ModelSequence& sequence) {
 
 int64_t RunningInput::rows() const {
   int64_t rows = 0;
-  for (const QueryRange& range : ranges) rows += range.sequence->valid() - range.first_query;
+  for (const QueryRange& range : ranges) rows += range.queries();
   return rows;
 }
 
@@ -57,6 +57,8 @@ absl::Status AttentionCall::Attend(const Model& model, AttentionInputs inputs, b
   problems.reserve(sequences);
   std::vector<PairwiseBias> biases;  // the problems point to them
   biases.reserve(sequences);
+  const ModelConfig& config = model.config();
+  const bool first_rows = config.pooling == Pooling::kCls && layer_ + 1 == config.num_hidden_layers;
   for (const auto& member : members_) {
     const RunningInput& input = *member->input;
     ASSIGN_OR_RETURN(MemberPatterns made, PatternsOf(model, *member, layer_));
@@ -77,6 +79,7 @@ absl::Status AttentionCall::Attend(const Model& model, AttentionInputs inputs, b
       problem.first_query = range.first_query;
       problem.query_shift = query_row - key_row - range.first_query;
       problem.out_row = out_row;
+      if (first_rows) problem.read_queries = 1;
       problem.positions = sequence.valid() == sequence.length() ? nullptr : sequence.positions.data();
       if (!sequence.bias_values.empty() || !sequence.bias_buckets.empty()) {
         problem.bias = &biases.emplace_back(BiasOf(model, sequence));
@@ -86,8 +89,8 @@ absl::Status AttentionCall::Attend(const Model& model, AttentionInputs inputs, b
       problem.cancel = input.cancel == nullptr ? nullptr : input.cancel->flag();
       problem.report = &report;
       key_row += sequence.valid();
-      query_row += sequence.valid() - range.first_query;
-      out_row += sequence.valid() - range.first_query;
+      query_row += range.queries();
+      out_row += range.queries();
     }
   }
   if (cache != nullptr) {

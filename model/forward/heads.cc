@@ -44,10 +44,9 @@ absl::StatusOr<Matrix> Pool(const Model& model, Matrix rows, const Members& memb
     }
   }
   const int64_t count = static_cast<int64_t>(offsets.size());
-  const Matrix out = pooled.AsMatrix(count, config.hidden_size);
-  if (config.pooling == Pooling::kCls) {
-    RETURN_IF_ERROR(backend.GatherRows(rows, offsets, out));
-  } else {
+  Matrix out = rows;  // Pooling::kCls: the first row of each sequence
+  if (config.pooling != Pooling::kCls) {
+    out = pooled.AsMatrix(count, config.hidden_size);
     offsets.push_back(rows.rows);
     RETURN_IF_ERROR(backend.PoolMean(rows, offsets, divisors, out));
   }

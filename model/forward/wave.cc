@@ -77,7 +77,7 @@ absl::Status Wave::StartSamples(std::span<const Sample> samples) {
     if (prefix.ledger != nullptr) {
       ASSIGN_OR_RETURN(member.ledger, model_.backend().CopyLedger(*prefix.ledger));
     }
-    for (int64_t r = 0; r < input->rows(); ++r) rows.push_back(prefix.row + r);
+    for (int64_t r = 0; r < RowsOf(*input); ++r) rows.push_back(prefix.row + r);
   }
   RETURN_IF_ERROR(own_.Resize(static_cast<int64_t>(rows.size())));
   return model_.backend().GatherRows(shared_.hidden(), rows, own_.hidden());
@@ -90,9 +90,23 @@ absl::Status Wave::RemoveComplete() {
   std::vector<int64_t> rows;
   for (const auto& member : samples_) {
     const int64_t first = std::exchange(member->row, static_cast<int64_t>(rows.size()));
-    for (int64_t r = 0; r < member->input->rows(); ++r) rows.push_back(first + r);
+    for (int64_t r = 0; r < RowsOf(*member->input); ++r) rows.push_back(first + r);
   }
-  return own_.Compact(rows);
+  return own_.Compact(rows, false);
+}
+
+int64_t Wave::RowsOf(const RunningInput& input) const {
+  return done() && model_.config().pooling == Pooling::kCls ? static_cast<int64_t>(input.ranges.size()) : input.rows();
+}
+
+// Once attention has run for the last time.
+absl::Status Wave::KeepFirstRows(Activations& rows, Members& members) {
+  std::vector<int64_t> kept;
+  for (const auto& member : members) {
+    int64_t row = std::exchange(member->row, static_cast<int64_t>(kept.size()));
+    for (const QueryRange& range : member->input->ranges) kept.push_back(std::exchange(row, row + range.queries()));
+  }
+  return rows.Compact(kept, true);
 }
 
 absl::Status Wave::RunLayer() {
@@ -102,6 +116,9 @@ absl::Status Wave::RunLayer() {
   projected_ |= layer_ == first_drawn_;
   if (!(FillsCache() && layer_ + 1 == num_layers_)) {
     RETURN_IF_ERROR(Attend(source, rows));
+    if (layer_ + 1 == num_layers_ && model_.config().pooling == Pooling::kCls) {
+      RETURN_IF_ERROR(KeepFirstRows(rows, shared() ? prefixes_ : samples_));
+    }
     RETURN_IF_ERROR(rows.Finish(model_.weights().layer(layer_), phase_));
   }
   ++layer_;

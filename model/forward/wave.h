@@ -52,7 +52,8 @@ class Wave {
   bool shared() const { return layer_ < first_drawn_; }  // the next layer is one that samples share
   bool done() const { return layer_ == num_layers_; }
   const Members& samples() const { return samples_; }
-  Activations& rows() { return own_; }  // of the samples
+  // Of the samples. Where the model reads only the first row of a sequence (Pooling::kCls), in the end these alone.
+  Activations& rows() { return own_; }
 
  private:
   bool FillsCache() const { return cache_ != nullptr && phase_ == Phase::kPrefill; }
@@ -60,6 +61,9 @@ class Wave {
   absl::Status MakeLedger(RunningInput& input) const;
   absl::Status Project(Activations& rows);
   absl::Status Attend(const Activations& source, Activations& rows);
+  // The rows of an input's sample: in the end, those that the head reads.
+  int64_t RowsOf(const RunningInput& input) const;
+  absl::Status KeepFirstRows(Activations& rows, Members& members);
   absl::Status Record();
 
   const Model& model_;

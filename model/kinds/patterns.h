@@ -23,6 +23,8 @@ int32_t FirstDrawnLayer(const ModelConfig& config, const Draw& draw);
 struct QueryRange {
   const ModelSequence* sequence = nullptr;
   int32_t first_query = 0;  // an index of valid tokens
+
+  int32_t queries() const { return sequence->valid() - first_query; }
 };
 
 // Pairs of one head in one layer. On causal models a query pairs with the valid keys that do not come after it, on

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <utility>
 
+#include "absl/random/random.h"
 #include "model/kinds/ssa.h"
 #include "text/field_error.h"
 #include "text/status_macros.h"
@@ -41,8 +41,8 @@ absl::Status ParseEnsemble(const v1::Ensemble& ensemble, const RequestLimits& li
 }
 
 uint64_t RandomSeed() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
+  static thread_local absl::BitGen generator;  // seeded from the operating system when a thread first asks
+  return absl::Uniform<uint64_t>(generator);
 }
 
 }  // namespace

@@ -42,5 +42,28 @@ TEST(ThreadPoolTest, AnExceptionReachesTheCallerAndThePoolLivesOn) {
   }
 }
 
+TEST(ThreadPoolTest, SmallLoopsWakeNobody) {
+  ThreadPool pool(4);
+  for (int loop = 0; loop < 1000; ++loop) {
+    pool.For(50, ThreadPool::kSharedWork - 1, [](int64_t, int worker) { EXPECT_EQ(worker, 0); });
+  }
+  EXPECT_EQ(pool.wakes(), 0);
+}
+
+TEST(ThreadPoolTest, LargeLoopsWakeThreadsThatRest) {
+  ThreadPool pool(3);
+  for (int loop = 1; loop <= 5; ++loop) {
+    pool.Rest();
+    // Every thread takes an item, and waits until all have one.
+    std::atomic<int> arrived{0};
+    pool.For(3, ThreadPool::kSharedWork, [&](int64_t, int) {
+      ++arrived;
+      while (arrived < 3) std::this_thread::yield();
+    });
+    EXPECT_EQ(arrived, 3);
+  }
+  EXPECT_GE(pool.wakes(), 2);
+}
+
 }  // namespace
 }  // namespace edgewise

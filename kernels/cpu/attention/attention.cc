@@ -90,15 +90,18 @@ void PrepareWorkers(const Call& call, std::span<Worker> workers) {
   for (Worker& worker : workers) worker.Prepare(columns, depth);
 }
 
-// Whether one thread finishes the call before a second would be awake.
-bool IsSmall(const Call& call) {
-  int64_t cost = 0;
+// Nanoseconds of one thread, roughly.
+int64_t WorkOf(const Call& call) {
+  int64_t work = 0;
   for (const Head& head : call.heads) {
-    if (head.plan == nullptr) return false;
-    for (const KeyGroup& group : head.plan->groups) cost += group.cost();
-    if (cost >= kItemCost) return false;
+    if (head.plan == nullptr) {
+      work += (head.n - head.first_query) * (head.n + 100);
+    } else {
+      for (const KeyGroup& group : head.plan->groups) work += group.cost() * kCostNanoseconds;
+    }
+    if (work >= ThreadPool::kSharedWork) break;
   }
-  return true;
+  return work;
 }
 
 // Whether the rest of a problem may be left out. Ledgers and graphs are made from all of its blocks.
@@ -108,15 +111,13 @@ bool IsCancelled(const AttentionProblem& problem) {
 
 void AttendBlocks(ThreadPool& pool, std::span<Worker> workers, Call& call) {
   const auto blocks = static_cast<int64_t>(call.block_head.size());
-  const auto attend = [&](int64_t item, int worker) {
+  pool.For(blocks, WorkOf(call), [&](int64_t item, int worker) {
     const int64_t block = blocks - 1 - item;  // causal patterns: the longest rows first
     const Head& head = call.HeadOf(block);
     if (IsCancelled(*head.problem)) return;
     if (head.plan != nullptr) return AttendItem(call, block, workers[worker]);
     AttendRows(call, block, workers[worker]);
-  };
-  if (!IsSmall(call)) return pool.For(blocks, attend);
-  for (int64_t item = 0; item < blocks; ++item) attend(item, 0);
+  });
 }
 
 // Whether the edges reported stay within every cap.

@@ -165,7 +165,7 @@ void AttendItem(Call& call, int64_t block, Worker& worker) {
   worker.block_memory.Lay([&](const auto& place) { place(scratch, DenseScratchFloats(head.depth)); });
   for (int32_t g = plan.items[item]; g < plan.items[item + 1]; ++g) {
     const KeyGroup& group = plan.groups[g];
-    AttendBlock attend = OperandsOf(call, head, group.first, group.rows, worker);
+    AttendBlock attend = OperandsOf(call, head, group.first, ComputedRows(head, group.first, group.rows), worker);
     attend.keys = group.count;
     attend.list = group.keys;
     attend.limits = LimitsOf(plan, group, worker);
@@ -175,7 +175,7 @@ void AttendItem(Call& call, int64_t block, Worker& worker) {
     attend.out = call.out.row(head.problem->out_row + group.first - head.first_query) + head.index * columns;
     attend.out_stride = call.out.stride;
     attend.out_columns = columns;
-    call.kernels->attend_dense(attend);
+    if (attend.rows > 0) call.kernels->attend_dense(attend);
     ReportGroup(call, head, group, attend, worker, call.reports[block]);
   }
   if (head.problem->report->wanted.expected) {

@@ -11,8 +11,9 @@
 namespace edgewise::cpu_attention {
 namespace {
 
-constexpr int64_t kChunk = 512;      // columns that one item of work prepares; a multiple of kDrawColumns
-constexpr int64_t kSerialCost = 12;  // of chunks that one thread finishes before a second would be awake
+constexpr int64_t kKeyWork = 4;       // nanoseconds that a key takes to measure, roughly
+constexpr int64_t kChunk = 512;       // columns that one item of work prepares; a multiple of kDrawColumns
+constexpr int64_t kChunkWork = 4000;  // nanoseconds that a unit of a chunk's cost takes, roughly
 // Shares of edges, by the bounds, from which keys and rates are packed in advance (below, tiles pack keys as they go).
 constexpr double kPackKeysShare = 0.27;
 constexpr double kPackRatesShare = 0.18;
@@ -250,7 +251,9 @@ void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& hea
 
 void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
   const AttentionInputs& inputs = *call.inputs;
-  const auto measure = [&](int64_t i, int) {
+  int64_t drawn = 0;  // keys
+  for (const Head& head : call.heads) drawn += head.drawn != nullptr ? head.n : 0;
+  pool.For(static_cast<int64_t>(call.heads.size()), drawn * kKeyWork, [&](int64_t i, int) {
     Head& head = call.heads[i];
     const AttentionProblem& problem = *head.problem;
     const int64_t last = head.position(head.n - 1);
@@ -260,13 +263,7 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
     head.q = inputs.q.row(problem.first_row + problem.query_shift) + head.index * inputs.head_dim;
     head.q_stride = inputs.q.stride;
     if (head.drawn != nullptr) Measure(*call.kernels, inputs, head);
-  };
-  const auto heads = static_cast<int64_t>(call.heads.size());
-  if (std::any_of(call.heads.begin(), call.heads.end(), [](const Head& head) { return head.drawn != nullptr; })) {
-    pool.For(heads, measure);
-  } else {
-    for (int64_t i = 0; i < heads; ++i) measure(i, 0);
-  }
+  });
   std::vector<Needs> needs;
   for (Head& head : call.heads) needs.push_back(NeedsOf(call, head));
   memory.Lay([&](const auto& place) {
@@ -289,10 +286,8 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
       cost += 1 + (k_copied ? 2 : 0) + (v_copied ? 2 : 0) + (needs[i].k_tiles ? 4 : 0) + (needs[i].y_tiles ? 8 : 0);
     }
   }
-  const auto fill = [&](int64_t i, int) { FillChunk(call, call.heads[chunks[i].first], chunks[i].second); };
-  const auto count_chunks = static_cast<int64_t>(chunks.size());
-  if (cost > kSerialCost) return pool.For(count_chunks, fill);
-  for (int64_t i = 0; i < count_chunks; ++i) fill(i, 0);
+  pool.For(static_cast<int64_t>(chunks.size()), cost * kChunkWork,
+           [&](int64_t i, int) { FillChunk(call, call.heads[chunks[i].first], chunks[i].second); });
 }
 
 }  // namespace edgewise::cpu_attention

@@ -152,14 +152,17 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
   BlockEdges edges = head.given != nullptr ? GivenEdges(head, row0, rows, worker.lists)
                      : head.capped         ? ViewOf(call.kept[block], rows)
                                            : DrawnEdges(call, head, row0, rows, worker);
-  AttendBlock attend = OperandsOf(call, head, row0, rows, worker);
+  const int computed = ComputedRows(head, row0, rows);
+  AttendBlock attend = OperandsOf(call, head, row0, computed, worker);
   const double pairs = static_cast<double>(rows) * static_cast<double>(head.n);
   const bool dense = edges.multiplicity == nullptr &&
                      static_cast<double>(edges.count) >= (depth <= 32 ? kShallowTileShare : kTileShare) * pairs;
   if (dense && edges.offsets != nullptr) MarkBits(head, rows, edges, worker);
   attend.bits = edges.bits;
   attend.bit_words = edges.bit_words;
-  if (dense) {
+  if (computed == 0) {
+    // Only counted.
+  } else if (dense) {
     worker.block_memory.Lay([&](const auto& place) { place(attend.scratch, DenseScratchFloats(depth)); });
     attend.k_tiles = head.k_tiles;
     call.kernels->attend_dense(attend);
@@ -181,7 +184,8 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
     });
     call.kernels->attend_gather(attend);
   }
-  for (int r = 0; r < rows; ++r) StoreOutput(call, head, edges, row0 + r, r, worker);
+  for (int r = 0; r < computed; ++r) StoreOutput(call, head, edges, row0 + r, r, worker);
+  attend.rows = rows;
   ReportBlock(call, head, attend, edges, row0, worker, call.reports[block]);
 }
 

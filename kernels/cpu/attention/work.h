@@ -6,6 +6,7 @@
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_WORK_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_WORK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -27,7 +28,8 @@ struct KeyGroup {
   // In tiles of a row; packing a tile costs as much as a few rows.
   int64_t cost() const { return (count + kTileKeys - 1) / kTileKeys * (rows + 6) + 1; }
 };
-inline constexpr int64_t kItemCost = 400;  // of an item of work: some ten times the cost of waking a thread
+inline constexpr int64_t kCostNanoseconds = 130;
+inline constexpr int64_t kItemCost = 400;  // of an item of work: enough to wake a thread for
 
 // All groups of one problem, or of one head where heads differ.
 struct CompactPlan {
@@ -111,6 +113,12 @@ struct Call {
 inline int BlockRows(int64_t n, int depth) {
   const int64_t bytes = n * depth * 2 * static_cast<int64_t>(sizeof(float));
   return bytes <= 1 << 20 ? 60 : bytes <= 2 << 20 ? 684 : kBlockRows;
+}
+
+// Of `rows` queries of a head from `first` on, those whose output is computed: a graph has weights of all.
+inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
+  if (head.problem->report->wanted.graph) return static_cast<int>(rows);
+  return static_cast<int>(std::clamp<int64_t>(head.first_query + head.problem->read_queries - first, 0, rows));
 }
 
 // prepare.cc: lays out the operands and draw tables of call.heads in `memory` and fills them.
