@@ -14,17 +14,25 @@ namespace edgewise {
 namespace {
 
 absl::Status CheckTokens(const ModelConfig& config, const std::vector<int32_t>& token_ids) {
-  if (config.vocab_size == 0) {
-    return FieldError("token_ids", ": this model takes rows of features; send features");
-  }
-  if (token_ids.empty()) return FieldError("token_ids", "is empty; at least one token is expected");
+  REFUSE_IF(config.vocab_size == 0, "token_ids", ": this model takes rows of features; send features");
+  REFUSE_IF(token_ids.empty(), "token_ids", "is empty; at least one token is expected");
   for (size_t i = 0; i < token_ids.size(); ++i) {
-    if (token_ids[i] < 0 || token_ids[i] >= config.vocab_size) {
-      return FieldError(absl::StrCat("token_ids[", i, "]"),
-                        absl::StrCat("is ", token_ids[i], "; the vocabulary has ", config.vocab_size, " entries"));
-    }
+    REFUSE_IF(token_ids[i] < 0 || token_ids[i] >= config.vocab_size, absl::StrCat("token_ids[", i, "]"), "is ",
+              token_ids[i], "; the vocabulary has ", config.vocab_size, " entries");
   }
   return absl::OkStatus();
+}
+
+// Cuts a text that is longer than `most` tokens; how many are left out.
+absl::StatusOr<uint32_t> Cut(std::vector<int32_t>& token_ids, size_t most, TruncateMode truncate) {
+  REFUSE_IF(truncate == TruncateMode::kRefuse, "token_ids", "has ", token_ids.size(), " tokens; the model takes ", most,
+            "; set truncate to HEAD or TAIL to cut it");
+  const size_t surplus = token_ids.size() - most;
+  if (truncate == TruncateMode::kHead) {
+    token_ids.erase(token_ids.begin(), token_ids.begin() + static_cast<int64_t>(surplus));
+  }
+  token_ids.resize(most);
+  return static_cast<uint32_t>(surplus);
 }
 
 // The places of `token_ids` that are not pads.
@@ -64,19 +72,7 @@ absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, Tru
   size_t most = config_.max_position_embeddings;
   if (token_ids.size() > most) {
     if (cls && truncate != TruncateMode::kRefuse && most > 1) --most;  // the CLS token takes a place
-    const size_t surplus = token_ids.size() - most;
-    switch (truncate) {
-      case TruncateMode::kRefuse:
-        return FieldError("token_ids", absl::StrCat("has ", token_ids.size(), " tokens; the model takes ", most,
-                                                    "; set truncate to HEAD or TAIL to cut it"));
-      case TruncateMode::kHead:
-        token_ids.erase(token_ids.begin(), token_ids.begin() + static_cast<int64_t>(surplus));
-        break;
-      case TruncateMode::kTail:
-        token_ids.resize(most);
-        break;
-    }
-    sequence.truncated_tokens = static_cast<uint32_t>(surplus);
+    ASSIGN_OR_RETURN(sequence.truncated_tokens, Cut(token_ids, most, truncate));
   }
   if (cls) {
     // At full length the last position makes room, as the published models were trained.

@@ -40,8 +40,8 @@ enum class BudgetKind { kNone, kEdges, kDensity };
 inline constexpr uint32_t kPriorityLevels = 3;
 inline constexpr uint32_t kDefaultPriority = 2;
 
-// Adds `amount` to a gauge until it is reset or destroyed. Reset it inside a MetricsEvent (observe/metrics.h) where a
-// scrape may not see one change without another.
+// A hold adds to a gauge until it is reset or destroyed: inside a MetricsEvent (observe/metrics.h), so that a scrape
+// does not see one change without another.
 struct Decrement {
   double amount = 0.0;
   void operator()(prometheus::Gauge* gauge) const { gauge->Decrement(amount); }
@@ -73,7 +73,8 @@ class TokenStream {
   virtual void Send(std::unique_ptr<v1::GenerateResponse> message) = 0;
 };
 
-// The part of a Generate request. The engine calls the functions, before Request::done; they must not block.
+// The part that Generate requests alone have. The engine calls the functions, before Request::done; they must not
+// block.
 struct GenerationWork {
   ModelSequence prompt;
   GenerationOptions options;
@@ -117,7 +118,7 @@ struct Request {
   uint64_t cost = 0;  // for the queue's limit: positions, pads included, entries of biases and edges of given graphs
 
   // From the queue to the end.
-  struct {
+  struct Gauges {
     GaugeHold in_flight, queued, queued_tokens, generating;
   } gauges;
   Time queued;  // Time(): never

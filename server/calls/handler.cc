@@ -126,8 +126,8 @@ void RequestHandler::Finish(Request& request, const absl::Status& status) {
     }
     request.gauges = {};
   }
-  answered ? LogAnswer(request, seconds) : LogRefusal(request, status, seconds);
   request.reply(status);
+  answered ? LogAnswer(request, seconds) : LogRefusal(request, status, seconds);
   in_flight_.fetch_sub(1);
 }
 

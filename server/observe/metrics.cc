@@ -200,17 +200,17 @@ void LoadedMetrics::CountValid(Request& request, double seconds) {
                     Hold(series_->queue_tokens, static_cast<double>(request.tokens)), nullptr};
 }
 
-void LoadedMetrics::CountStart(Request& request) {
+void LoadedMetrics::CountPredict(Request& request) {
   const MetricsEvent event(mutex_);
-  request.gauges.queued.reset();
-  request.gauges.queued_tokens.reset();
-  if (request.generation) {
-    request.gauges.generating = Hold(series_->generations_running);
-    return;
-  }
+  request.gauges = {std::move(request.gauges.in_flight), nullptr, nullptr, nullptr};
   series_->executions->Increment();
   series_->batch_items->Observe(request.batch_inputs);
   series_->batch_tokens->Observe(static_cast<double>(request.batch_tokens));
+}
+
+void LoadedMetrics::CountGeneration(Request& request) {
+  const MetricsEvent event(mutex_);
+  request.gauges = {std::move(request.gauges.in_flight), nullptr, nullptr, Hold(series_->generations_running)};
 }
 
 void LoadedMetrics::CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds) {
@@ -234,7 +234,7 @@ void LoadedMetrics::CountEnd(const MetricsEvent& event, const Model& model, cons
   s.cancelled_compute->Increment(request.cancelled_seconds);
   if (!answered) return;
   s.forward_stage->Observe(request.compute_seconds);
-  if (request.generation) return CountGeneration(request);
+  if (request.generation) return CountGenerated(request);
   s.output_stage->Observe(output_seconds);
   for (size_t i = 0; i < request.inputs.size(); ++i) CountInput(event, model, request.inputs[i], request.results[i]);
 }
@@ -275,7 +275,7 @@ void LoadedMetrics::CountInput(const MetricsEvent&, const Model& model, const Mo
   s.disagreement->Observe(Disagreement(result));
 }
 
-void LoadedMetrics::CountGeneration(const Request& request) {
+void LoadedMetrics::CountGenerated(const Request& request) {
   const GenerationWork& work = *request.generation;
   series_->prompt_tokens->Increment(static_cast<double>(request.tokens));
   series_->samples->Observe(work.options.samples);

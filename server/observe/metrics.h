@@ -42,8 +42,9 @@ class LoadedMetrics {
 
   // A valid request, checked in `seconds`: counts it as in flight and as waiting.
   void CountValid(Request& request, double seconds);
-  // It leaves the queue to be computed.
-  void CountStart(Request& request);
+  // It leaves the queue to be computed: as a batch, or as one of the generations that run.
+  void CountPredict(Request& request);
+  void CountGeneration(Request& request);
   // A generated token: its row, and the time since the last token (since the arrival for the first one).
   void CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds);
   // A request that waited ends. `answered`: with OK, after `output_seconds` for the answer.
@@ -53,7 +54,7 @@ class LoadedMetrics {
 
  private:
   struct Series;
-  void CountGeneration(const Request& request);
+  void CountGenerated(const Request& request);
   absl::Mutex& mutex_;
   std::unique_ptr<Series> series_;
 };

@@ -71,7 +71,7 @@ void Engine::RunPredict(Request& request) {
   request.queue_seconds = Seconds(start - request.queued);
   request.batch_inputs = static_cast<uint32_t>(request.inputs.size());
   request.batch_tokens = request.tokens;
-  request.model->metrics->CountStart(request);
+  request.model->metrics->CountPredict(request);
   Pass pass(*request.model->model, request.inputs, {});
   absl::Status status = RunLayers(pass, request);
   if (status.ok()) queue_.RecordPredict(Seconds(queue_.now() - start));

@@ -38,7 +38,7 @@ void Generations::Start(RequestPtr request) {
   Running running{std::move(request), nullptr, start};
   Request& started = *running.request;
   started.queue_seconds = Seconds(start - started.queued);
-  started.model->metrics->CountStart(started);
+  started.model->metrics->CountGeneration(started);
   cache_bytes_ += started.generation->cache_bytes;
   absl::StatusOr<std::unique_ptr<Generation>> generation =
       Generation::Create(*started.model->model, std::move(started.generation->prompt), started.generation->options);

@@ -79,6 +79,18 @@ absl::Status CheckGraphs(const Request& request, const Model& model, const Reque
   return absl::OkStatus();
 }
 
+// The error of an answer that does not fit.
+absl::Status TooLarge(const Bytes& bytes, const RequestLimits& limits) {
+  if (bytes.response > static_cast<double>(limits.max_response_bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat("outputs would take up to ", Whole(bytes.response),
+                                                     " bytes; the server sends at most ", limits.max_response_bytes,
+                                                     " in one answer"));
+  }
+  return FieldError("ensemble.samples", absl::StrCat("times inputs would hold ", Whole(bytes.results),
+                                                     " bytes of results; the server holds at most ",
+                                                     limits.max_result_bytes, " for one request"));
+}
+
 }  // namespace
 
 absl::Status CheckAnswerSize(const Request& request, const Model& model, const RequestLimits& limits) {
@@ -92,15 +104,9 @@ absl::Status CheckAnswerSize(const Request& request, const Model& model, const R
                                       counts.heads * sizeof(HeadCounts));
     if (request.outputs != OutputSelection()) AddOutputs(counts, request.outputs, input, model, label_bytes, bytes);
   }
-  if (bytes.response > static_cast<double>(limits.max_response_bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat("outputs would take up to ", Whole(bytes.response),
-                                                     " bytes; the server sends at most ", limits.max_response_bytes,
-                                                     " in one answer"));
-  }
-  REFUSE_IF(bytes.results > static_cast<double>(limits.max_result_bytes), "ensemble.samples",
-            "times inputs would hold ", Whole(bytes.results), " bytes of results; the server holds at most ",
-            limits.max_result_bytes, " for one request");
-  return absl::OkStatus();
+  const bool fits = bytes.response <= static_cast<double>(limits.max_response_bytes) &&
+                    bytes.results <= static_cast<double>(limits.max_result_bytes);
+  return fits ? absl::OkStatus() : TooLarge(bytes, limits);
 }
 
 }  // namespace edgewise::server

@@ -53,7 +53,8 @@ class AnswerTest : public ::testing::Test, public TokenStream {
   RequestPtr Take() {
     Work work = queue_.Next(Wait::kNot, {1, uint64_t{1} << 40});
     RequestPtr request = work.generation ? std::move(work.generation) : std::move(work.predict);
-    request->model->metrics->CountStart(*request);
+    LoadedMetrics& metrics = *request->model->metrics;
+    request->generation ? metrics.CountGeneration(*request) : metrics.CountPredict(*request);
     return request;
   }
   double Metric(const std::string& series) const {

@@ -1,8 +1,14 @@
 #include "server/observe/log.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <functional>
 #include <limits>
+#include <string>
+#include <thread>
+#include <vector>
 
 namespace edgewise::server {
 namespace {
@@ -21,6 +27,60 @@ TEST(LogTest, NumbersAreJsonNumbers) {
   EXPECT_EQ(LogBody("e", {{"a", 1}, {"b", uint64_t{18446744073709551615u}}, {"c", 0.25}, {"d", "x"}}),
             "\"event\":\"e\",\"a\":1,\"b\":18446744073709551615,\"c\":0.25,\"d\":\"x\"");
   EXPECT_EQ(LogBody("e", {{"n", std::numeric_limits<double>::quiet_NaN()}}), "\"event\":\"e\",\"n\":null");
+}
+
+// The lines that `log` logs from level info on. Nobody reads stderr before `log` returns.
+std::string Written(const std::function<void()>& log) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const int real = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  close(ends[1]);
+  StartLog(LogLevel::kInfo);
+  log();
+  std::string text;
+  std::thread reader([&] {
+    char part[4096];
+    for (ssize_t got = 0; (got = read(ends[0], part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(got));
+  });
+  EXPECT_TRUE(StopLog());
+  dup2(real, STDERR_FILENO);  // closes the pipe
+  close(real);
+  reader.join();
+  close(ends[0]);
+  return text;
+}
+
+// The numbers of the lines of `text`.
+std::vector<int> Numbers(const std::string& text) {
+  std::vector<int> numbers;
+  const std::string key = "\"event\":\"e\",\"n\":";
+  for (size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + 1)) {
+    numbers.push_back(std::stoi(text.substr(at + key.size())));
+  }
+  return numbers;
+}
+
+TEST(LogTest, LinesAreWrittenInOrderFromTheirLevelOnAndTheLastOnesAtTheEnd) {
+  const std::string text = Written([] {
+    for (int i = 0; i < 100; ++i) Log(i % 2 == 0 ? LogLevel::kDebug : LogLevel::kError, "e", {{"n", i}});
+  });
+  std::vector<int> odd;
+  for (int i = 1; i < 100; i += 2) odd.push_back(i);
+  EXPECT_EQ(Numbers(text), odd);
+  EXPECT_EQ(text.substr(0, 11), "{\"time\":\"20");
+  EXPECT_NE(text.find("Z\",\"level\":\"error\",\"event\":\"e\",\"n\":1}\n"), std::string::npos);
+  Log(LogLevel::kError, "nobody writes any more");
+}
+
+TEST(LogTest, OldLinesAreDroppedWhileStderrTakesNone) {
+  const std::vector<int> numbers = Numbers(Written([] {
+    for (int i = 0; i < 20000; ++i) Log(LogLevel::kInfo, "e", {{"n", i}});
+  }));
+  EXPECT_LT(numbers.size(), 20000u);
+  EXPECT_GE(numbers.size(), 8192u);
+  EXPECT_TRUE(std::is_sorted(numbers.begin(), numbers.end()));
+  EXPECT_EQ(numbers.back(), 19999);
 }
 
 TEST(LogTest, LevelsParse) {

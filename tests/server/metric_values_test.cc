@@ -174,10 +174,13 @@ TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
   EXPECT_EQ(Of("queue_requests"), 7);
   EXPECT_EQ(Of("queue_tokens"), 1176);
   for (size_t i = 0; i < 5; ++i) {
-    if (i >= 2) requests[i].generation = std::make_unique<GenerationWork>();
-    if (i < 2) requests[i].batch_inputs = inputs[i];
-    if (i < 2) requests[i].batch_tokens = tokens[i];
-    loaded_->CountStart(requests[i]);
+    if (i < 2) {
+      requests[i].batch_inputs = inputs[i];
+      requests[i].batch_tokens = tokens[i];
+      loaded_->CountPredict(requests[i]);
+    } else {
+      loaded_->CountGeneration(requests[i]);
+    }
   }
   requests[5] = Request();
   EXPECT_EQ(Of("batch_items_sum"), 8);

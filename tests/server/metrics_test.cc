@@ -171,7 +171,7 @@ TEST_F(MetricsTest, PageShowsWholeEvents) {
       request.cancelled_seconds = 1.0;
       while (!over) {
         loaded->CountValid(request, 0.0);
-        loaded->CountStart(request);
+        loaded->CountPredict(request);
         const MetricsEvent event = model.Event();
         model.CountRequest(event, Rpc::kPredict, absl::CancelledError(), 1.0);
         loaded->CountEnd(event, *model_, request, false, 0.0);
