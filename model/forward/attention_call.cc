@@ -75,20 +75,18 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
       AttentionReport& report = reports_[problems.size()];
       report.wanted = input.wanted;
       AttentionProblem& problem = problems.emplace_back();
-      problem.first_row = key_row;
-      problem.tokens = sequence.valid();
-      problem.first_query = range.first_query;
-      problem.query_shift = query_row - key_row - range.first_query;
-      problem.out_row = out_row;
+      problem = {.first_row = key_row,
+                 .tokens = sequence.valid(),
+                 .first_query = range.first_query,
+                 .query_shift = query_row - key_row - range.first_query,
+                 .out_row = out_row,
+                 .pattern = std::move(made.patterns[side]),
+                 .cap = cap,
+                 .report = &report};
       if (first_rows) problem.read_queries = 1;
-      problem.positions = sequence.valid() == sequence.length() ? nullptr : sequence.positions.data();
-      if (!sequence.bias_values.empty() || !sequence.bias_buckets.empty()) {
-        problem.bias = &biases.emplace_back(BiasOf(model, sequence));
-      }
-      problem.pattern = std::move(made.patterns[side]);
-      problem.cap = cap;
-      problem.cancel = input.cancel == nullptr ? nullptr : input.cancel->flag();
-      problem.report = &report;
+      if (sequence.valid() < sequence.length()) problem.positions = sequence.positions.data();
+      if (sequence.has_bias()) problem.bias = &biases.emplace_back(BiasOf(model, sequence));
+      if (input.cancel != nullptr) problem.cancel = input.cancel->flag();
       key_row += sequence.valid();
       query_row += range.queries();
       out_row += range.queries();

@@ -57,11 +57,7 @@ PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Op
   wanted = input.wanted;
   samples = draws ? input.samples : 1;
   if (input.graph.has_value()) {
-    for (size_t l = 0; l < input.graph->layers.size(); ++l) {
-      const ModelSequence& sequence = input.sequences[l / config.num_hidden_layers];
-      auto& heads = given_edges.emplace_back();
-      for (const HeadEdges& head : input.graph->layers[l]) heads.push_back(ToValidTokens(head, sequence));
-    }
+    given_edges = ToValidTokens(*input.graph, input.sequences);
     given = &given_edges;
   }
   result.pairs = model.Pairs(input);
