@@ -97,6 +97,11 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
   return model.backend().Attend(inputs, problems, caps_, out);
 }
 
+void AttentionCall::Clear() {
+  for (size_t r = 0; r < sequences_; ++r) reports_[r].heads.clear();
+  sequences_ = 0;
+}
+
 void AttentionCall::Record(const ModelConfig& config) {
   auto cap = caps_.begin();
   auto report = reports_.begin();

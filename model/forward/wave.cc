@@ -29,6 +29,7 @@ void Wave::Clear() {
   // Until then the backend may write to reports and ledgers.
   if (unrecorded_ > 0) model_.backend().Synchronize().IgnoreError();
   unrecorded_ = 0;
+  for (AttentionCall& call : calls_) call.Clear();
   layer_ = 0;
   projected_ = false;
   samples_.clear();
