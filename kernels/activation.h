@@ -4,7 +4,7 @@
 
 namespace edgewise {
 
-enum class Activation { kNone, kRelu, kGelu, kSigmoid };  // GELU is the exact one: x * (1 + erf(x / sqrt 2)) / 2
+enum class Activation { kNone, kRelu, kGelu };  // GELU is the exact one: x * (1 + erf(x / sqrt 2)) / 2
 
 }  // namespace edgewise
 

@@ -1,6 +1,7 @@
 #include "kernels/factorization.h"
 
 #include <Eigen/Eigenvalues>
+#include <Eigen/QR>
 #include <algorithm>
 #include <cmath>
 
@@ -32,12 +33,14 @@ BlockFactor FactorBlockMatrix(const std::vector<double>& s, int32_t num_clusters
       factor.semidefinite = true;
       factor.rank = rank;
       factor.error = std::max(dropped, 0.0) * k;
-      factor.query.resize(static_cast<size_t>(k) * rank);
+      const Eigen::MatrixXd root =
+          solver.eigenvectors().rightCols(rank) * values.tail(rank).cwiseMax(0.0).cwiseSqrt().asDiagonal();
+      // root = L Q, and Q changes no inner product. Below the diagonal Householder's vectors share R's memory.
+      const Eigen::HouseholderQR<Eigen::MatrixXd> turned(root.transpose());
+      factor.query.assign(static_cast<size_t>(k) * rank, 0.0f);
       for (int32_t c = 0; c < k; ++c) {
-        for (int32_t r = 0; r < rank; ++r) {
-          const int32_t column = k - 1 - r;  // largest eigenvalue first
-          factor.query[c * rank + r] =
-              static_cast<float>(solver.eigenvectors()(c, column) * std::sqrt(std::max(values[column], 0.0)));
+        for (int32_t r = 0; r <= std::min(c, rank - 1); ++r) {
+          factor.query[c * rank + r] = static_cast<float>(turned.matrixQR()(r, c));
         }
       }
       factor.key = factor.query;

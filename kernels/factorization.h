@@ -12,7 +12,8 @@ namespace edgewise {
 // q_hat S k_hat^T = <query^T q_hat, key^T k_hat> to within `error`, for memberships in (0, 1)^k.
 //
 // S = softmax(C C^T) is an entrywise exponential of a Gram matrix, hence positive semidefinite (docs/maths.md): then
-// query = key = U sqrt(Lambda), cut to the smallest rank whose error is certified, and |p| <= |x| |y| bounds a rate.
+// query = key = U sqrt(Lambda) Q, cut to the smallest rank whose error is certified, and |p| <= |x| |y| bounds a rate.
+// The rotation Q makes it lower triangular: a membership is multiplied only by what lies left of the diagonal.
 // Any other S falls back to query = S, key = I, and the bound is max_v (x_v / w_v) * <y, w> with w the column sums of
 // S.
 struct BlockFactor {

@@ -12,8 +12,6 @@ double Activate(double x, Activation activation) {
       return std::max(x, 0.0);
     case Activation::kGelu:
       return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
-    case Activation::kSigmoid:
-      return 1.0 / (1.0 + std::exp(-x));
     case Activation::kNone:
       break;
   }

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/memory.h"
 
 namespace edgewise {
 
@@ -28,7 +29,7 @@ absl::StatusOr<Buffer> BufferPool::Allocate(int64_t floats) {
       kept_bytes_ -= Bytes(size);
     } else {
       if (kept_bytes_ + Bytes(size) > most_kept_bytes_) FreeKept();  // other sizes are wanted now
-      data = static_cast<float*>(std::aligned_alloc(64, Bytes(size)));
+      data = AllocateFloats(static_cast<int64_t>(Bytes(size) / sizeof(float)));
     }
   }
   if (data == nullptr) {

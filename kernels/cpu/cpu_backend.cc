@@ -131,7 +131,7 @@ class CpuBackend : public Backend {
 
   absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) override {
-    return CpuMembershipWeights::Create(kernels_, parameters);
+    return std::make_unique<CpuMembershipWeights>(kernels_, parameters);
   }
 
   absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,

@@ -1,15 +1,13 @@
 #include "kernels/cpu/linear.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "kernels/cpu/memory.h"
 
 namespace edgewise {
 namespace {
 
-constexpr size_t kAlignment = 64;
 // Rows of one item. Their wide rows in a feed-forward stay in the second-level cache or near it.
 constexpr int64_t kItemRows = 96;
 // Multiply-adds of an item that is worth a second thread: some 20 microseconds.
@@ -34,12 +32,9 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(const CpuKernels& k
   linear->bias_.assign(bias.begin(), bias.end());
   const int lanes = kernels.lanes;
   const int64_t vectors = (out + lanes - 1) / lanes;
-  const size_t bytes = (vectors * lanes * in * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
-  void* memory = std::aligned_alloc(kAlignment, std::max(bytes, kAlignment));
-  if (memory == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("out of memory for weights of ", in, " by ", out));
-  }
-  linear->data_ = Buffer(static_cast<float*>(memory), vectors * lanes * in, [](float* data) { std::free(data); });
+  auto memory = AllocateOnHost(vectors * lanes * in);
+  if (!memory.ok()) return memory.status();
+  linear->data_ = *std::move(memory);
   float* to = linear->data_.data();
   for (int64_t vector = 0; vector < vectors;) {
     const int wide = GemmPanelVectors(vectors - vector) * lanes;

@@ -8,101 +8,109 @@
 namespace edgewise {
 namespace {
 
-constexpr int64_t kItemRows = 64;
-
-// Rows of [rows, columns] as columns of a [out, rows] weight, zero-padded to `out`.
-std::vector<float> TransposePadded(const std::vector<float>& matrix, int64_t rows, int64_t columns, int64_t out) {
-  std::vector<float> weight(out * rows, 0.0f);
+// [rows, columns] turned into [columns, rows].
+std::vector<float> Transposed(const std::vector<float>& matrix, int64_t rows, int64_t columns) {
+  std::vector<float> turned(matrix.size());
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) weight[c * rows + r] = matrix[r * columns + c];
+    for (int64_t c = 0; c < columns; ++c) turned[c * rows + r] = matrix[r * columns + c];
   }
-  return weight;
+  return turned;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> CpuMembershipWeights::Create(
-    const CpuKernels& kernels, const MembershipParameters& parameters) {
-  const int64_t d = parameters.head_dim;
-  const int64_t k = parameters.num_clusters;
-  auto weights = std::make_unique<CpuMembershipWeights>();
-  weights->kernels_ = &kernels;
-  weights->head_dim_ = parameters.head_dim;
-  weights->num_clusters_ = parameters.num_clusters;
-
-  auto hidden = CpuLinear::Create(kernels, parameters.weight0, parameters.bias0, d, d, Activation::kRelu);
-  if (!hidden.ok()) return hidden.status();
-  weights->hidden_ = *std::move(hidden);
-
-  const FoldedMemberships folded = FoldMemberships(parameters);
-  weights->rank_ = folded.rank;
-  for (const FoldedHead& head : folded.heads) {
-    Head entry;
-    auto clusters = CpuLinear::Create(kernels, head.clusters, head.bias, k, d, Activation::kSigmoid);
-    if (!clusters.ok()) return clusters.status();
-    entry.clusters = *std::move(clusters);
+CpuMembershipWeights::CpuMembershipWeights(const CpuKernels& kernels, const MembershipParameters& parameters)
+    : kernels_(&kernels), head_dim_(parameters.head_dim), num_clusters_(parameters.num_clusters) {
+  hidden_ = Pack(parameters.weight0, parameters.bias0, head_dim_, head_dim_, head_dim_);
+  FoldedMemberships folded = FoldMemberships(parameters);
+  rank_ = folded.rank;
+  for (FoldedHead& head : folded.heads) {
+    Head& entry = heads_.emplace_back();
+    entry.clusters = Pack(head.clusters, head.bias, num_clusters_, num_clusters_, head_dim_);
     const BlockFactor& factor = head.factor;
-    auto query = CpuLinear::Create(kernels, TransposePadded(factor.query, k, factor.rank, weights->rank_), {},
-                                   weights->rank_, k, Activation::kNone);
-    if (!query.ok()) return query.status();
-    entry.query_factor = *std::move(query);
-    if (!factor.semidefinite) {
-      auto key = CpuLinear::Create(kernels, TransposePadded(factor.key, k, factor.rank, weights->rank_), {},
-                                   weights->rank_, k, Activation::kNone);
-      if (!key.ok()) return key.status();
-      entry.key_factor = *std::move(key);
-      entry.column_sums = factor.column_sums;
-    }
-    weights->heads_.push_back(std::move(entry));
+    const auto pack = [&](const std::vector<float>& values) {
+      return Pack(Transposed(values, num_clusters_, factor.rank), {}, rank_, factor.rank, num_clusters_);
+    };
+    entry.query_factor = pack(factor.query);
+    if (!factor.semidefinite) entry.key_factor = pack(factor.key);
+    entry.column_sums = factor.column_sums;
   }
-  return weights;
+}
+
+CpuMembershipWeights::Product CpuMembershipWeights::Pack(std::span<const float> weight, std::span<const float> bias,
+                                                         int columns, int out, int in) const {
+  const int lanes = kernels_->lanes;
+  Product product;
+  product.columns = (columns + lanes - 1) / lanes * lanes;
+  product.data.reserve(static_cast<size_t>(product.columns) * (in + 1));  // panels point into it
+  for (int first = 0; first < product.columns; first += 2 * lanes) {
+    const int end = std::min(first + 2 * lanes, product.columns);
+    const auto at = [&](int column, int i) { return column < out ? weight[column * int64_t{in} + i] : 0.0f; };
+    const auto is_used = [&](int i) {
+      for (int column = first; column < end; ++column) {
+        if (at(column, i) != 0.0f) return true;
+      }
+      return false;
+    };
+    MembershipPanel panel;
+    panel.end = in;
+    while (panel.end > 0 && !is_used(panel.end - 1)) --panel.end;
+    while (panel.begin < panel.end && !is_used(panel.begin)) ++panel.begin;
+    panel.bias = product.data.data() + product.data.size();
+    for (int column = first; column < end; ++column) {
+      product.data.push_back(column < static_cast<int>(bias.size()) ? bias[column] : 0.0f);
+    }
+    panel.weights = product.data.data() + product.data.size();
+    for (int i = panel.begin; i < panel.end; ++i) {
+      for (int column = first; column < end; ++column) product.data.push_back(at(column, i));
+    }
+    product.panels.push_back(panel);
+  }
+  return product;
 }
 
 void CpuMembershipWeights::Run(ThreadPool& pool, std::vector<float>& scratch, ConstMatrix q, ConstMatrix k,
                                const Memberships& out) const {
-  const int64_t floats = kItemRows * (head_dim_ + num_clusters_);  // of a thread
-  scratch.resize(static_cast<size_t>(pool.num_threads() * floats));
   const int64_t heads = static_cast<int64_t>(heads_.size());
-  const int64_t blocks = (q.rows + kItemRows - 1) / kItemRows;
+  const int64_t floats = kMembershipRows * (hidden_.columns + heads_[0].clusters.columns);  // of a thread
+  scratch.resize(static_cast<size_t>(pool.num_threads() * floats));
+  const int64_t tiles = (q.rows + kMembershipRows - 1) / kMembershipRows;
   const int64_t products =
       (q.rows + k.rows) * heads * (head_dim_ * (head_dim_ + num_clusters_) + num_clusters_ * rank_);
-  pool.For(blocks * heads * 2, products / 16, [&](int64_t item, int worker) {
+  pool.For(tiles * heads * 2, products / 16, [&](int64_t item, int worker) {
     const bool query_side = item % 2 == 0;
-    const int64_t head = item / 2 % heads;
-    const int64_t first = item / 2 / heads * kItemRows;
-    const int64_t rows = std::min(kItemRows, q.rows - first);
-    const ConstMatrix z = (query_side ? q : k).Rows(first, rows).Columns(head * head_dim_, head_dim_);
-    const int64_t row = head * out.rows + first;
-    float* values = const_cast<float*>(query_side ? out.x : out.y) + row * rank_;
+    const Head& head = heads_[item / 2 % heads];
+    const int64_t first = q.rows * (item / 2 / heads) / tiles, end = q.rows * (item / 2 / heads + 1) / tiles;
+    const ConstMatrix z = (query_side ? q : k).Columns(item / 2 % heads * head_dim_, head_dim_);
+    const int64_t row = item / 2 % heads * out.rows + first;
     float* bounds = const_cast<float*>(query_side ? out.query_bound : out.key_bound) + row;
-    float* hidden = scratch.data() + worker * floats;
-    RunBlock(heads_[head], query_side, z, Matrix(hidden, rows, head_dim_),
-             Matrix(hidden + kItemRows * head_dim_, rows, num_clusters_), values, bounds);
+    MembershipTile tile;
+    tile.rows = end - first;
+    tile.z = z.row(first);
+    tile.z_stride = z.stride;
+    tile.hidden = hidden_.view();
+    tile.clusters = head.clusters.view();
+    tile.factor = (query_side || head.column_sums.empty() ? head.query_factor : head.key_factor).view();
+    tile.scratch = scratch.data() + worker * floats;
+    tile.out = const_cast<float*>(query_side ? out.x : out.y) + row * rank_;
+    tile.squares = bounds;
+    kernels_->memberships(tile);
+    SetBounds(head, query_side, tile.out, tile.rows, bounds);
   });
 }
 
-void CpuMembershipWeights::RunBlock(const Head& head, bool query_side, ConstMatrix z, Matrix hidden, Matrix memberships,
-                                    float* out, float* bound) const {
-  const int64_t rows = z.rows;
-  hidden_->Run(z, hidden, false);
-  head.clusters->Run(hidden, memberships, false);
-  const CpuLinear& factor = query_side || head.key_factor == nullptr ? *head.query_factor : *head.key_factor;
-  factor.Run(memberships, Matrix(out, rows, rank_), false);
-
-  if (head.column_sums.empty()) {
-    kernels_->squares(out, rows, rank_, bound);
-    for (int64_t r = 0; r < rows; ++r) bound[r] = std::sqrt(bound[r]) * static_cast<float>(BoundMargin(rank_));
-    return;
-  }
+void CpuMembershipWeights::SetBounds(const Head& head, bool query_side, const float* values, int64_t rows,
+                                     float* bounds) const {
   for (int64_t r = 0; r < rows; ++r) {
-    const float* row = out + r * rank_;
-    double value = 0.0;
-    for (int32_t v = 0; v < num_clusters_; ++v) {
+    double bound = 0.0;
+    if (head.column_sums.empty()) bound = std::sqrt(bounds[r]);
+    for (size_t v = 0; v < head.column_sums.size(); ++v) {
+      const auto value = static_cast<double>(values[r * rank_ + static_cast<int64_t>(v)]);
       const auto sum = static_cast<double>(head.column_sums[v]);
-      if (query_side && sum > 0.0) value = std::max(value, static_cast<double>(row[v]) / sum);
-      if (!query_side) value += static_cast<double>(row[v]) * sum;
+      if (!query_side) bound += value * sum;
+      if (query_side && sum > 0.0) bound = std::max(bound, value / sum);
     }
-    bound[r] = static_cast<float>(value * BoundMargin(rank_));
+    bounds[r] = static_cast<float>(bound * BoundMargin(rank_));
   }
 }
 

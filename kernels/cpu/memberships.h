@@ -6,9 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/linear.h"
+#include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
@@ -17,28 +16,34 @@ namespace edgewise {
 // or y is the factor of S times m.
 class CpuMembershipWeights : public MembershipWeights {
  public:
-  static absl::StatusOr<std::unique_ptr<CpuMembershipWeights>> Create(const CpuKernels& kernels,
-                                                                      const MembershipParameters& parameters);
+  CpuMembershipWeights(const CpuKernels& kernels, const MembershipParameters& parameters);
 
   int32_t rank() const override { return rank_; }
-  // Backend::ComputeMemberships on the host.
-  // `scratch` may be used by one call at a time.
+  // Backend::ComputeMemberships on the host. `scratch` may be used by one call at a time.
   void Run(ThreadPool& pool, std::vector<float>& scratch, ConstMatrix q, ConstMatrix k, const Memberships& out) const;
 
  private:
-  struct Head {
-    std::unique_ptr<CpuLinear> clusters;      // d -> k, sigmoid
-    std::unique_ptr<CpuLinear> query_factor;  // k -> rank
-    std::unique_ptr<CpuLinear> key_factor;    // null: as query_factor
-    std::vector<float> column_sums;           // empty: bounds are norms
+  // One product of the network, packed for one table of kernels.
+  struct Product {
+    std::vector<float> data;
+    std::vector<MembershipPanel> panels;  // of data
+    int columns;                          // of all panels
+    MembershipProduct view() const { return {panels.data(), columns}; }
   };
-  // At most 64 rows of one side of one head. hidden [rows, head_dim] and memberships [rows, clusters] are scratch.
-  void RunBlock(const Head& head, bool query_side, ConstMatrix z, Matrix hidden, Matrix memberships, float* out,
-                float* bound) const;
+  struct Head {
+    Product clusters;                // d -> k
+    Product query_factor;            // k -> rank
+    Product key_factor;              // without columns: as query_factor
+    std::vector<float> column_sums;  // empty: bounds are norms
+  };
+  // weight [out, in], bias [out] or empty; zeros up to `columns` outputs and further to whole vectors.
+  Product Pack(std::span<const float> weight, std::span<const float> bias, int columns, int out, int in) const;
+  // Bounds of `rows` rows of x or y; norms from their squares.
+  void SetBounds(const Head& head, bool query_side, const float* values, int64_t rows, float* bounds) const;
 
-  const CpuKernels* kernels_ = nullptr;
-  int32_t head_dim_ = 0, num_clusters_ = 0, rank_ = 0;
-  std::unique_ptr<CpuLinear> hidden_;  // d -> d, ReLU; shared by heads and sides
+  const CpuKernels* kernels_;
+  int32_t head_dim_, num_clusters_, rank_ = 0;
+  Product hidden_;  // d -> d; shared by heads and sides
   std::vector<Head> heads_;
 };
 

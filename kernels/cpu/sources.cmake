@@ -4,6 +4,7 @@ set(EDGEWISE_CPU_SOURCES
   cpu/cpu_backend.cc
   cpu/linear.cc
   cpu/memberships.cc
+  cpu/memory.cc
   cpu/thread_pool.cc
   cpu/attention/attention.cc
   cpu/attention/cap.cc

@@ -225,6 +225,7 @@ TEST_P(AttentionTest, ScoresBeyondFloat32AreNaNInTheirRowsAndNoOther) {
     Case made(shape);
     made.AddProblems(DrawnRows{.self_loops = true});
     made.AddProblems(AllPairs{});
+    made.AskForAll();
     const Outcome want = RunReference(made);
     for (int c = 0; c < shape.head_dim; ++c) made.data[20 * shape.head_dim + c] = c % 2 == 0 ? 3e38f : -3e38f;
     const Outcome got = Run(made);
@@ -233,6 +234,14 @@ TEST_P(AttentionTest, ScoresBeyondFloat32AreNaNInTheirRowsAndNoOther) {
         EXPECT_TRUE(std::isnan(got.out[i]));
       } else {
         EXPECT_NEAR(got.out[i], want.out[i], 4.0 * GetParam().outputs) << rate;  // values up to 4
+      }
+    }
+    for (const auto& report : got.reports) {
+      const HeadEdges& graph = report.heads[0].graph;
+      for (int row = 0; row < 100; ++row) {
+        for (int64_t e = graph.row_offsets[row]; e < graph.row_offsets[row + 1]; ++e) {
+          EXPECT_EQ(std::isnan(graph.weights[e]), row == 20) << rate << " " << row;
+        }
       }
     }
   }

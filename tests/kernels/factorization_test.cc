@@ -56,6 +56,14 @@ TEST(FactorizationTest, ASoftmaxOfAGramMatrixIsFactoredWithinItsCertificate) {
   }
 }
 
+TEST(FactorizationTest, TheFactorOfASoftmaxIsLowerTriangular) {
+  const BlockFactor factor = FactorBlockMatrix(reference::BlockMatrix(Clusters(64, 32, 0.02f, 1), 64, 32), 64);
+  ASSERT_LT(factor.rank, 64);
+  for (int c = 0; c < 64; ++c) {
+    for (int r = 0; r < factor.rank; ++r) EXPECT_EQ(factor.query[c * factor.rank + r] == 0.0f, r > c);
+  }
+}
+
 TEST(FactorizationTest, AFreshlyInitialisedModelNeedsALowRank) {
   const std::vector<double> s = reference::BlockMatrix(Clusters(128, 32, 0.0221f, 1), 128, 32);
   EXPECT_LE(FactorBlockMatrix(s, 128).rank, 48);

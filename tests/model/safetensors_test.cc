@@ -42,6 +42,12 @@ struct Case {
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
+std::string ManyTensors(int count) {
+  std::string header = "{";
+  for (int t = 0; t < count; ++t) header += (t == 0 ? "\"" : ",\"") + std::to_string(t) + "\":{}";
+  return header + "}";
+}
+
 std::vector<Case> BadFiles() {
   const std::string good = "{\"a\":" + Tensor("[2,3]", 0, 24) + "}";
   return {
@@ -56,6 +62,8 @@ std::vector<Case> BadFiles() {
       {"leading_space", FileOf(" {}", 0), "does not begin with {"},
       {"pickle", std::string("\x80\x02}q\x00(X\x05\x00\x00\x00hello", 15), "header length is"},
       {"html", "<!DOCTYPE html><html><body>Sign in</body></html>", "header length is"},
+      {"many_tensors", FileOf(ManyTensors(250000), 0), "has 250000 tensors"},  // minutes in quadratic time
+      {"nul", FileOf(std::string("{}\0 {", 5), 0), "byte 2 is a NUL character"},
       {"not_utf8", FileOf("{\"\xff\":1}", 0), "not valid JSON"},
       {"deep", FileOf("{\"a\":" + std::string(10000, '[') + "}", 0), "nested deeper"},
       {"duplicate_tensor", FileOf("{\"a\":" + Tensor("[1]", 0, 4) + ",\"a\":" + Tensor("[1]", 0, 4) + "}", 4),

@@ -12,6 +12,8 @@ namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
 inline constexpr int kGemmTileRows = kLanes == 16 ? 8 : 4;  // sums, weights and one broadcast fill the registers
 inline constexpr int64_t kGemmBlockRows = 96;
+inline constexpr int kGemmLine = 16;                      // floats of a cache line
+inline constexpr int64_t kGemmCached = int64_t{1} << 18;  // weights, floats, that may be in the second-level cache
 
 // x (1 + erf(x / sqrt 2)) / 2 by formula 7.1.26 of Abramowitz and Stegun: max(x, 0) - |x| P(t) exp(-x^2 / 2) / 2 with
 // t = 1 / (1 + p |x| / sqrt 2). Within |x| * 1e-7.
@@ -28,21 +30,12 @@ EDGEWISE_INLINE F Gelu(F x) {
   return Max(Zero(), x) - size * tail * Broadcast(0.5f);
 }
 
-// 1 / (1 + exp(-x)) as e / (1 + exp(-|x|)), where e is 1 for x >= 0 and exp(-|x|) below. NaN stays NaN.
-EDGEWISE_INLINE F Sigmoid(F x) {
-  const F power = Exp2(Max(x, Zero() - x) * Broadcast(-1.44269504f));
-  const F step = Min(Broadcast(1.0f), Max(Zero(), x * Broadcast(1e38f)));
-  return Max(power, step) / (Broadcast(1.0f) + power);
-}
-
 EDGEWISE_INLINE F Activate(Activation activation, F value) {
   switch (activation) {
     case Activation::kRelu:
       return Max(Zero(), value);
     case Activation::kGelu:
       return Gelu(value);
-    case Activation::kSigmoid:
-      return Sigmoid(value);
     case Activation::kNone:
       break;
   }
@@ -57,6 +50,8 @@ struct GemmPart {
   const float* bias;  // with the last segment; null: none
   bool add;           // to y
   bool last;
+  const float* ahead;  // weights that come next; each step of a tile fetches `lines` cache lines of them
+  int64_t lines;
 };
 
 template <int kRows, int kVectors>
@@ -70,7 +65,9 @@ EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart& part, const float* 
   const int64_t stride = g.x_stride;
   const float* x_upper = x + 4 * stride;  // rows are reached from two pointers by the multiples an address can hold
   const float* weights = part.weights;
+  const float* ahead = part.ahead;
   for (int64_t t = 0; t < part.depth; ++t, weights += kVectors * kLanes) {
+    for (int64_t line = 0; line < part.lines; ++line, ahead += kGemmLine) __builtin_prefetch(ahead);
     F w[kVectors];
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) w[v] = Load(weights + v * kLanes);
@@ -110,13 +107,17 @@ EDGEWISE_INLINE void GemmTileOf(int64_t rows, const Gemm& g, const GemmPart& par
   GemmTile<kRows, kVectors>(g, part, x, y);
 }
 
-// Tiles of equal height, give or take one row.
+// Tiles of equal height, give or take one row. Together they fetch the weights that come next: the first tile would
+// wait for memory otherwise, while the others do not read it.
 template <int kVectors>
-static void GemmRows(const Gemm& g, const GemmPart& part, const float* x, float* y, int64_t rows) {
+static void GemmRows(const Gemm& g, GemmPart part, const float* x, float* y, int64_t rows) {
   const int64_t tiles = (rows + kGemmTileRows - 1) / kGemmTileRows;
+  const int64_t lines = part.ahead == nullptr ? 0 : (kVectors * kLanes + kGemmLine - 1) / kGemmLine;
   for (int64_t tile = 0, row = 0; tile < tiles; ++tile) {
     const int64_t end = rows * (tile + 1) / tiles;
+    part.lines = lines * (tile + 1) / tiles - lines * tile / tiles;
     GemmTileOf<kGemmTileRows, kVectors>(end - row, g, part, x + row * g.x_stride, y + row * g.y_stride);
+    part.ahead += part.lines * kGemmLine * part.depth;
     row = end;
   }
 }
@@ -124,51 +125,33 @@ static void GemmRows(const Gemm& g, const GemmPart& part, const float* x, float*
 static void MultiplyRows(const Gemm& g) {
   const int64_t blocks = (g.rows + kGemmBlockRows - 1) / kGemmBlockRows;
   const int64_t vectors = (g.columns + kLanes - 1) / kLanes;
+  const bool fetch = g.rows > kGemmTileRows || g.in * g.columns > kGemmCached;
+  const auto weights = [&](int64_t vector, int64_t first) {
+    return g.panels + (vector * g.in + first * GemmPanelVectors(vectors - vector)) * kLanes;
+  };
   for (int64_t block = 0, row = 0; block < blocks; ++block) {
     const int64_t rows = g.rows * (block + 1) / blocks - row;
     for (int64_t first = 0; first < g.in; first += kGemmSegment) {
-      const int64_t depth = kGemmSegment < g.in - first ? kGemmSegment : g.in - first;
+      GemmPart part;
+      part.depth = kGemmSegment < g.in - first ? kGemmSegment : g.in - first;
+      part.last = first + part.depth == g.in;
+      part.add = first > 0 || g.accumulate;
       const float* x = g.x + row * g.x_stride + first;
-      const float* panel = g.panels;
       for (int64_t vector = 0; vector < vectors;) {
         const int wide = GemmPanelVectors(vectors - vector);
         const int64_t column = vector * kLanes;
-        GemmPart part;
-        part.weights = panel + first * wide * kLanes;
-        part.depth = depth;
+        part.weights = weights(vector, first);
         part.columns = static_cast<int>(g.columns - column < wide * kLanes ? g.columns - column : wide * kLanes);
-        part.last = first + depth == g.in;
         part.bias = part.last && g.bias != nullptr ? g.bias + column : nullptr;
-        part.add = first > 0 || g.accumulate;
+        vector += wide;
+        part.ahead = !fetch ? nullptr : vector < vectors ? weights(vector, first) : weights(0, first + part.depth);
         float* y = g.y + row * g.y_stride + column;
         if (wide == 3) GemmRows<3>(g, part, x, y, rows);
         if (wide == 2) GemmRows<2>(g, part, x, y, rows);
         if (wide == 1) GemmRows<1>(g, part, x, y, rows);
-        panel += g.in * wide * kLanes;
-        vector += wide;
       }
     }
     row += rows;
-  }
-}
-
-static void Squares(const float* x, int64_t rows, int64_t columns, float* squares) {
-  constexpr int kParts = 16 / kLanes;  // vectors that hold the 16 partial sums
-  for (int64_t r = 0; r < rows; ++r, x += columns) {
-    F sum[kParts];
-    for (int p = 0; p < kParts; ++p) sum[p] = Zero();
-    for (int64_t t = 0; t < columns; t += 16) {
-      for (int p = 0; p < kParts; ++p) {
-        const F part = Load(x + t + p * kLanes);
-        sum[p] = Fma(part, part, sum[p]);
-      }
-    }
-    float lane[16];
-    for (int p = 0; p < kParts; ++p) Store(lane + p * kLanes, sum[p]);
-    for (int step = 8; step > 0; step /= 2) {
-      for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
-    }
-    squares[r] = lane[0];
   }
 }
 

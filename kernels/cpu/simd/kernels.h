@@ -193,6 +193,30 @@ struct Gemm {
   Activation activation = Activation::kNone;
 };
 
+inline constexpr int kMembershipRows = 48;  // most rows of a membership tile
+
+// Columns of a product of the membership network: two vectors, or the one that is left.
+struct MembershipPanel {
+  const float* weights = nullptr;  // [end - begin, columns]
+  const float* bias = nullptr;     // [columns]
+  int begin = 0, end = 0;          // the inputs whose weights are not all zero
+};
+struct MembershipProduct {
+  const MembershipPanel* panels = nullptr;
+  int columns = 0;  // of all panels
+};
+
+// Some tokens of one side of one head: out = factor sigmoid(clusters ReLU(hidden z)).
+struct MembershipTile {
+  int64_t rows = 0;  // <= kMembershipRows
+  const float* z = nullptr;
+  int64_t z_stride = 0;
+  MembershipProduct hidden, clusters, factor;
+  float* scratch = nullptr;  // [rows, columns of hidden and clusters together]
+  float* out = nullptr;      // [rows, columns of factor]
+  float* squares = nullptr;  // [rows] <out, out> in the order of MembershipDot
+};
+
 struct CpuKernels {
   // Draws the first few of `count` rows: their edges as ascending key positions, row after row; row r ends at ends[r].
   // Returns the number of rows drawn, at least one. Room for columns + kDrawGroup + 64 positions. Lists only edges that
@@ -217,8 +241,7 @@ struct CpuKernels {
   int64_t (*list_bits)(const uint64_t* bits, int64_t words, int32_t first, int32_t* out);
   int lanes;  // columns of a vector
   void (*gemm)(const Gemm&);
-  // squares[r] = <x_r, x_r> in the order of MembershipDot. x [rows, columns] contiguous, columns a multiple of 16.
-  void (*squares)(const float* x, int64_t rows, int64_t columns, float* squares);
+  void (*memberships)(const MembershipTile&);
   // y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias, one row; x [columns], y may be x.
   void (*layer_norm)(const float* x, const float* weight, const float* bias, float epsilon, int64_t columns, float* y);
 };

@@ -5,6 +5,7 @@
 #include "kernels/cpu/simd/gather.inl"
 #include "kernels/cpu/simd/gemm.inl"
 #include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/memberships.inl"
 #if defined(__AVX512VBMI2__)
 #include "kernels/cpu/simd/draw_tile_avx512.inl"
 #else
@@ -25,7 +26,7 @@ static constexpr CpuKernels kTable = {.draw_rows = DrawRows,
                                       .list_bits = ListBits,
                                       .lanes = kLanes,
                                       .gemm = MultiplyRows,
-                                      .squares = Squares,
+                                      .memberships = ComputeMemberships,
                                       .layer_norm = LayerNorm};
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

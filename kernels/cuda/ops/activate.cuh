@@ -11,7 +11,6 @@ namespace edgewise::cuda {
 __device__ inline float Activate(Activation activation, float x) {
   if (activation == Activation::kRelu) return x > 0.0f ? x : (x != x ? x : 0.0f);
   if (activation == Activation::kGelu) return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
-  if (activation == Activation::kSigmoid) return 1.0f / (1.0f + expf(-x));
   return x;
 }
 
