@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/weights.h"
-#include "model/forward/wave.h"
 #include "text/field_error.h"
 #include "text/status_macros.h"
 
@@ -256,19 +255,17 @@ AttentionSpec Model::Choose(const Draw& draw, const std::vector<std::vector<Head
   return choice;
 }
 
-std::unique_ptr<Wave, KeepWave> Model::TakeWave() const {
+std::unique_ptr<Kept> Model::TakeKept() const {
   const absl::MutexLock lock(&mutex_);
-  if (waves_.empty()) waves_.push_back(std::make_unique<Wave>(*this));
-  std::unique_ptr<Wave, KeepWave> wave(waves_.back().release());
-  waves_.pop_back();
-  return wave;
+  if (kept_.empty()) return nullptr;
+  std::unique_ptr<Kept> kept = std::move(kept_.back());
+  kept_.pop_back();
+  return kept;
 }
 
-void KeepWave::operator()(Wave* wave) const {
-  wave->Clear();
-  const Model& model = wave->model();
-  const absl::MutexLock lock(&model.mutex_);
-  model.waves_.emplace_back(wave);
+void Model::Keep(std::unique_ptr<Kept> kept) const {
+  const absl::MutexLock lock(&mutex_);
+  kept_.push_back(std::move(kept));
 }
 
 bool Model::Samples(const ModelInput& input) const {

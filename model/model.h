@@ -22,11 +22,11 @@
 namespace edgewise {
 
 struct ModelWeights;
-class Wave;  // model/forward/wave.h
 
-// Gives a wave back to its model.
-struct KeepWave {
-  void operator()(Wave* wave) const;
+// Memory that a pass leaves to later passes of its model.
+class Kept {
+ public:
+  virtual ~Kept() = default;
 };
 
 enum class TruncateMode { kRefuse, kHead, kTail };
@@ -94,14 +94,14 @@ class Model {
   // The attention of `layer` with these draws: all pairs where they are dense, else the `given` edges
   // (AttentionSpec::given), else the override or the model's kind. Points into this model and the arguments.
   AttentionSpec Choose(const Draw& draw, const std::vector<std::vector<HeadEdges>>* given, int32_t layer) const;
-  // A wave that nobody uses. Its host memory stays with the model, which it must not outlive.
-  std::unique_ptr<Wave, KeepWave> TakeWave() const;
+  // Takes what Keep was given last; null: nothing is left.
+  std::unique_ptr<Kept> TakeKept() const;
+  void Keep(std::unique_ptr<Kept> kept) const;
 
   // Whether two samples can differ: some layer draws edges.
   bool Samples(const ModelInput& input) const;
 
  private:
-  friend struct KeepWave;
   static std::vector<QueryRange> RangesOf(const ModelInput& input);
 
   const ModelConfig config_;
@@ -111,7 +111,7 @@ class Model {
   const uint64_t parameters_;
   const std::string sha256_;
   mutable absl::Mutex mutex_;
-  mutable std::vector<std::unique_ptr<Wave>> waves_ ABSL_GUARDED_BY(mutex_);  // that nobody uses
+  mutable std::vector<std::unique_ptr<Kept>> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace edgewise

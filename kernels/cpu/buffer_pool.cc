@@ -29,7 +29,7 @@ absl::StatusOr<Buffer> BufferPool::Allocate(int64_t floats) {
       kept_bytes_ -= Bytes(size);
     } else {
       if (kept_bytes_ + Bytes(size) > most_kept_bytes_) FreeKept();  // other sizes are wanted now
-      data = AllocateBytes(Bytes(size));
+      data = AllocateFloats(static_cast<int64_t>(Bytes(size) / sizeof(float)));
     }
   }
   if (data == nullptr) {

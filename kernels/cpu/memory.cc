@@ -16,7 +16,9 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 }  // namespace
 
-float* AllocateBytes(size_t bytes) {
+float* AllocateFloats(int64_t floats) {
+  const size_t bytes =
+      (static_cast<size_t>(std::max<int64_t>(floats, 1)) * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
   const bool huge = bytes >= kHugePage;
   void* memory = nullptr;
   if (posix_memalign(&memory, huge ? kHugePage : kAlignment, bytes) != 0) return nullptr;
@@ -25,12 +27,12 @@ float* AllocateBytes(size_t bytes) {
 }
 
 absl::StatusOr<Buffer> AllocateOnHost(int64_t floats) {
-  const size_t bytes = static_cast<size_t>(std::max<int64_t>(floats, 1)) * sizeof(float);
-  float* data = AllocateBytes(bytes);
-  if (data == nullptr) {
-    return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", bytes, " bytes asked for on the CPU"));
+  float* const memory = AllocateFloats(floats);
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("out of memory: ", floats * sizeof(float), " bytes asked for on the CPU"));
   }
-  return Buffer(data, floats, [](float* freed) { std::free(freed); });
+  return Buffer(memory, floats, [](float* data) { std::free(data); });
 }
 
 }  // namespace edgewise

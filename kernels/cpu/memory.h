@@ -2,7 +2,6 @@
 #ifndef EDGEWISE_KERNELS_CPU_MEMORY_H_
 #define EDGEWISE_KERNELS_CPU_MEMORY_H_
 
-#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/statusor.h"
@@ -10,10 +9,9 @@
 
 namespace edgewise {
 
-// 64-byte aligned, not initialised; free() takes it back. From 2 MiB on in huge pages where Linux gives them, because
-// matrix products read weights faster from them. Null: no memory.
-float* AllocateBytes(size_t bytes);
-
+// `floats` floats, 64-byte aligned, not initialised; from 2 MiB on in huge pages where Linux gives them, because matrix
+// products read weights faster from them. The caller frees them (std::free). Null: no memory.
+float* AllocateFloats(int64_t floats);
 // The same as a buffer. RESOURCE_EXHAUSTED: no memory.
 absl::StatusOr<Buffer> AllocateOnHost(int64_t floats);
 

@@ -1,7 +1,6 @@
 #include "model/forward/activations.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "model/checkpoint/weights.h"
@@ -62,33 +61,38 @@ absl::Status Activations::Embed(std::span<const QueryRange> ranges, Phase phase)
   const ModelConfig& config = model_.config();
   const ModelWeights& weights = model_.weights();
   std::pmr::vector<int32_t> words(scratch_), positions(scratch_);
-  std::pmr::vector<float> features(scratch_);
   for (const QueryRange& range : ranges) {
-    const ModelSequence& sequence = *range.sequence;
-    for (int32_t i = range.first_query; i < sequence.valid(); ++i) {
-      positions.push_back(sequence.positions[i]);
-      if (weights.features == nullptr) {
-        words.push_back(sequence.token_ids[positions.back()]);
-      } else {
-        const auto row = sequence.features.begin() + int64_t{positions.back()} * config.feature_size;
-        features.insert(features.end(), row, row + config.feature_size);
-      }
+    for (int32_t i = range.first_query; i < range.sequence->valid(); ++i) {
+      positions.push_back(range.sequence->positions[i]);
+      // The projected rows of features are the words of this input.
+      words.push_back(weights.features != nullptr ? static_cast<int32_t>(words.size())
+                                                  : range.sequence->token_ids[positions.back()]);
     }
   }
   RETURN_IF_ERROR(Resize(static_cast<int64_t>(positions.size())));
-  const ConstMatrix position = weights.position.data() == nullptr
-                                   ? ConstMatrix()
-                                   : weights.position.AsMatrix(config.max_position_embeddings, config.hidden_size);
-  if (weights.features == nullptr) {
-    const ConstMatrix word = weights.word.AsMatrix(config.vocab_size, config.hidden_size);
-    return backend_.Embed(word, position, words, positions, hidden());
+  ConstMatrix word = weights.word.AsMatrix(config.vocab_size, config.hidden_size), position;
+  if (weights.position.data() != nullptr) {
+    position = weights.position.AsMatrix(config.max_position_embeddings, config.hidden_size);
+  }
+  if (weights.features != nullptr) {
+    RETURN_IF_ERROR(ProjectFeatures(ranges, phase));
+    word = View(kNormed);
+  }
+  return backend_.Embed(word, position, words, positions, hidden());
+}
+
+absl::Status Activations::ProjectFeatures(std::span<const QueryRange> ranges, Phase phase) {
+  std::pmr::vector<float> features(scratch_);
+  for (const QueryRange& range : ranges) {
+    for (int32_t i = range.first_query; i < range.sequence->valid(); ++i) {
+      const int64_t size = model_.config().feature_size;
+      const auto row = range.sequence->features.begin() + range.sequence->positions[i] * size;
+      features.insert(features.end(), row, row + size);
+    }
   }
   RETURN_IF_ERROR(Reserve({kFeatures, kNormed}));
   RETURN_IF_ERROR(backend_.Upload(features, buffers_[kFeatures].data()));
-  RETURN_IF_ERROR(backend_.Linear(*weights.features, View(kFeatures), View(kNormed), false, phase));
-  words.resize(rows_);
-  std::iota(words.begin(), words.end(), 0);  // the projected rows are the words of this input
-  return backend_.Embed(View(kNormed), position, words, positions, hidden());
+  return backend_.Linear(*model_.weights().features, View(kFeatures), View(kNormed), false, phase);
 }
 
 absl::Status Activations::Compact(std::span<const int64_t> rows, bool attended) {

@@ -66,6 +66,7 @@ class Activations {
   absl::Status Reserve(Field field, int64_t floats);
   absl::Status Reserve(std::initializer_list<Field> fields);  // of all rows
   absl::Status LayerNorm(const Norm& norm, Matrix out) const;
+  absl::Status ProjectFeatures(std::span<const QueryRange> ranges, Phase phase);  // into kNormed
 
   const Model& model_;
   Backend& backend_;

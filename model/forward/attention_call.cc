@@ -55,7 +55,6 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
   for (const Member* member : members_) sequences_ += member->input->ranges.size();
   if (reports_.size() < sequences_) reports_.resize(sequences_);
   std::pmr::vector<AttentionProblem> problems(scratch);
-  problems.reserve(sequences_);
   std::pmr::vector<PairwiseBias> biases(scratch);  // the problems point to them
   biases.reserve(sequences_);
   const ModelConfig& config = model.config();
@@ -66,32 +65,29 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
     member->result->capped |= made.capped;
     const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size());
     if (cap >= 0) caps_.push_back({kNoCap, member->ledger.get(), input.shares[layer_]});
-    int64_t out_row = member->row;
-    int64_t query_row = shared ? input.prefix->row : member->row;
+    const int64_t query_row = shared ? input.prefix->row : member->row;
     int64_t key_row = cache == nullptr ? query_row : cache->FirstRow(layer_, member->sample - input.draw->first_sample);
+    int64_t queries = 0;  // of the sequences before
     for (size_t side = 0; side < input.ranges.size(); ++side) {
       const QueryRange& range = input.ranges[side];
       const ModelSequence& sequence = *range.sequence;
       AttentionReport& report = reports_[problems.size()];
       report.wanted = input.wanted;
       AttentionProblem& problem = problems.emplace_back();
-      problem.first_row = key_row;
-      problem.tokens = sequence.valid();
-      problem.first_query = range.first_query;
-      problem.query_shift = query_row - key_row - range.first_query;
-      problem.out_row = out_row;
+      problem = {.first_row = key_row,
+                 .tokens = sequence.valid(),
+                 .first_query = range.first_query,
+                 .query_shift = query_row + queries - key_row - range.first_query,
+                 .out_row = member->row + queries,
+                 .pattern = std::move(made.patterns[side]),
+                 .cap = cap,
+                 .report = &report};
       if (first_rows) problem.read_queries = 1;
-      problem.positions = sequence.valid() == sequence.length() ? nullptr : sequence.positions.data();
-      if (!sequence.bias_values.empty() || !sequence.bias_buckets.empty()) {
-        problem.bias = &biases.emplace_back(BiasOf(model, sequence));
-      }
-      problem.pattern = std::move(made.patterns[side]);
-      problem.cap = cap;
-      problem.cancel = input.cancel == nullptr ? nullptr : input.cancel->flag();
-      problem.report = &report;
+      if (sequence.valid() < sequence.length()) problem.positions = sequence.positions.data();
+      if (sequence.has_bias()) problem.bias = &biases.emplace_back(BiasOf(model, sequence));
+      if (input.cancel != nullptr) problem.cancel = input.cancel->flag();
       key_row += sequence.valid();
-      query_row += range.queries();
-      out_row += range.queries();
+      queries += range.queries();
     }
   }
   if (cache != nullptr) {
@@ -99,6 +95,11 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
     inputs.v = cache->Values(layer_);
   }
   return model.backend().Attend(inputs, problems, caps_, out);
+}
+
+void AttentionCall::Clear() {
+  for (size_t r = 0; r < sequences_; ++r) reports_[r].heads.clear();
+  sequences_ = 0;
 }
 
 void AttentionCall::Record(const ModelConfig& config) {

@@ -69,6 +69,8 @@ class AttentionCall {
   // Adds the reports to the members' results, but not to those of inputs that are gone. Once; Backend::Synchronize or
   // Download has returned since Attend.
   void Record(const ModelConfig& config);
+  // Frees what reports contain, graphs among it.
+  void Clear();
 
  private:
   int32_t layer_ = 0;

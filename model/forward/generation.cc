@@ -172,7 +172,7 @@ absl::Status Generation::State::Decode(RowEdges& edges, std::vector<double>& mea
   std::vector<Wave::Sample> all;
   for (uint32_t s = 0; s < samples; ++s) all.push_back({&row, s, &results[s]});
 
-  const auto wave = model.TakeWave();
+  const auto wave = Wave::Take(model);
   RunningInput* const rows[] = {&row};
   RETURN_IF_ERROR(wave->Start(rows, {first_drawn, Phase::kDecode, &cache}));
   while (wave->shared()) RETURN_IF_ERROR(wave->RunLayer());

@@ -18,19 +18,10 @@ int64_t LogitsAtOnce(const ModelConfig& config, int64_t rows) {
   return std::min(rows, std::max<int64_t>(1, kMaxLogits / config.vocab_size));
 }
 
-// Floats of each buffer of a classifier, 0 where it has none. `outputs`: rows of logits.
-struct ClassifierFloats {
-  int64_t pooled, paired, hidden, output;
-};
-ClassifierFloats FloatsOf(const ModelConfig& config, int64_t sequences, int64_t outputs) {
-  return {config.task == ModelTask::kTokenClassification ? 0 : sequences * config.hidden_size,
-          config.task == ModelTask::kPairClassification ? outputs * 4 * config.hidden_size : 0,
-          outputs * config.classifier_hidden_size, outputs * config.num_labels};
-}
-
 // Features of pairs, whose sequences alternate in `rows`: the first and the second of each pair.
-absl::StatusOr<Matrix> Pairs(Backend& backend, Matrix rows, const Buffer& paired) {
+absl::StatusOr<Matrix> Pairs(Backend& backend, Matrix rows, Buffer& paired) {
   const int64_t pairs = rows.rows / 2, stride = 2 * rows.columns;
+  ASSIGN_OR_RETURN(paired, backend.Allocate(pairs * 4 * rows.columns));
   const Matrix out = paired.AsMatrix(pairs, 4 * rows.columns);
   RETURN_IF_ERROR(backend.PairFeatures(ConstMatrix(rows.data, pairs, rows.columns, stride),
                                        ConstMatrix(rows.data + rows.columns, pairs, rows.columns, stride), out));
@@ -38,8 +29,9 @@ absl::StatusOr<Matrix> Pairs(Backend& backend, Matrix rows, const Buffer& paired
 }
 
 // The mean row of each sequence.
-absl::StatusOr<Matrix> PoolMean(Wave& wave, Matrix rows, const Buffer& pooled) {
+absl::StatusOr<Matrix> PoolMean(Wave& wave, Matrix rows, Buffer& pooled) {
   const ModelConfig& config = wave.model().config();
+  Backend& backend = wave.model().backend();
   std::pmr::vector<int64_t> offsets(wave.scratch());
   std::pmr::vector<float> divisors(wave.scratch());
   int64_t row = 0;
@@ -51,9 +43,11 @@ absl::StatusOr<Matrix> PoolMean(Wave& wave, Matrix rows, const Buffer& pooled) {
           static_cast<float>(config.pooling == Pooling::kMeanMaxLength ? config.max_position_embeddings : tokens));
     }
   }
-  const Matrix out = pooled.AsMatrix(static_cast<int64_t>(offsets.size()), config.hidden_size);
+  const auto sequences = static_cast<int64_t>(offsets.size());
   offsets.push_back(row);
-  RETURN_IF_ERROR(wave.model().backend().PoolMean(rows, offsets, divisors, out));
+  ASSIGN_OR_RETURN(pooled, backend.Allocate(sequences * config.hidden_size));
+  const Matrix out = pooled.AsMatrix(sequences, config.hidden_size);
+  RETURN_IF_ERROR(backend.PoolMean(rows, offsets, divisors, out));
   return out;
 }
 
@@ -64,34 +58,26 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   const ModelWeights& weights = wave.model().weights();
   Backend& backend = wave.model().backend();
   ASSIGN_OR_RETURN(Matrix input, wave.rows().FinalNorm());
-  const bool per_token = config.task == ModelTask::kTokenClassification;
-  const bool pairs = config.task == ModelTask::kPairClassification;
-  const auto count = static_cast<int64_t>(wave.samples().size());
-  const int64_t outputs = per_token ? wave.rows().rows() : count;
-  const ClassifierFloats floats = FloatsOf(config, pairs ? 2 * count : count, outputs);
   Buffer pooled, paired, hidden, output;
-  for (const auto& [buffer, size] : {std::pair(&pooled, floats.pooled), std::pair(&paired, floats.paired),
-                                     std::pair(&hidden, floats.hidden), std::pair(&output, floats.output)}) {
-    if (size == 0) continue;
-    ASSIGN_OR_RETURN(*buffer, backend.Allocate(size));
-  }
   // Of models that read the first rows only these are left.
-  if (!per_token && config.pooling != Pooling::kCls) {
+  if (config.task != ModelTask::kTokenClassification && config.pooling != Pooling::kCls) {
     ASSIGN_OR_RETURN(input, PoolMean(wave, input, pooled));
   }
-  if (pairs) {
+  if (config.task == ModelTask::kPairClassification) {
     ASSIGN_OR_RETURN(input, Pairs(backend, input, paired));
   }
   features.resize(input.rows * input.columns);
   RETURN_IF_ERROR(backend.Download(input.data, features));
   if (weights.classifier_hidden != nullptr) {
-    const Matrix out = hidden.AsMatrix(outputs, config.classifier_hidden_size);
+    ASSIGN_OR_RETURN(hidden, backend.Allocate(input.rows * config.classifier_hidden_size));
+    const Matrix out = hidden.AsMatrix(input.rows, config.classifier_hidden_size);
     RETURN_IF_ERROR(backend.Linear(*weights.classifier_hidden, input, out, false));
     input = out;
   }
-  const Matrix out = output.AsMatrix(outputs, config.num_labels);
+  ASSIGN_OR_RETURN(output, backend.Allocate(input.rows * config.num_labels));
+  const Matrix out = output.AsMatrix(input.rows, config.num_labels);
   RETURN_IF_ERROR(backend.Linear(*weights.classifier_output, input, out, false));
-  logits.resize(outputs * config.num_labels);
+  logits.resize(input.rows * config.num_labels);
   return backend.Download(out.data, logits);
 }
 
@@ -140,9 +126,10 @@ int64_t HeadFloats(const ModelConfig& config, int64_t sequences) {
   if (config.task == ModelTask::kCausalLm) {
     return LogitsAtOnce(config, sequences) * (static_cast<int64_t>(config.hidden_size) + config.vocab_size);
   }
-  const int64_t pair = config.task == ModelTask::kPairClassification ? 2 : 1;
-  const ClassifierFloats floats = FloatsOf(config, sequences, sequences / pair);
-  return floats.pooled + floats.paired + floats.hidden + floats.output;
+  const bool pairs = config.task == ModelTask::kPairClassification;
+  const int64_t pooled = config.task == ModelTask::kTokenClassification ? 0 : sequences * config.hidden_size;
+  const int64_t outputs = pairs ? sequences / 2 : sequences;
+  return pooled + outputs * ((pairs ? 4 * config.hidden_size : 0) + config.classifier_hidden_size + config.num_labels);
 }
 
 absl::Status NextTokenLogits(Wave& wave, std::span<const int64_t> places, Phase phase,

@@ -57,11 +57,7 @@ PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Op
   wanted = input.wanted;
   samples = draws ? input.samples : 1;
   if (input.graph.has_value()) {
-    for (size_t l = 0; l < input.graph->layers.size(); ++l) {
-      const ModelSequence& sequence = input.sequences[l / config.num_hidden_layers];
-      auto& heads = given_edges.emplace_back();
-      for (const HeadEdges& head : input.graph->layers[l]) heads.push_back(ToValidTokens(head, sequence));
-    }
+    given_edges = ToValidTokens(*input.graph, input.sequences);
     given = &given_edges;
   }
   result.pairs = model.Pairs(input);
@@ -164,14 +160,14 @@ struct Pass::State {
   const Options options;
   const int32_t first_drawn;
   std::vector<PassInput> inputs;
-  absl::Status flags;                          // an error where the backend gave no flag for a stop
-  std::vector<RunningInput*> group;            // inputs that run together
-  size_t next_input = 0;                       // of the next group
-  const std::unique_ptr<Wave, KeepWave> wave;  // of the group
+  absl::Status flags;                              // an error where the backend gave no flag for a stop
+  std::vector<RunningInput*> group;                // inputs that run together
+  size_t next_input = 0;                           // of the next group
+  const std::unique_ptr<Wave, Wave::Return> wave;  // of the group
 };
 
 Pass::State::State(const Model& model, const std::vector<ModelInput>& given, Options options)
-    : model(model), options(options), first_drawn(FirstDrawn(model.config(), given)), wave(model.TakeWave()) {
+    : model(model), options(options), first_drawn(FirstDrawn(model.config(), given)), wave(Wave::Take(model)) {
   inputs.reserve(given.size());  // groups point to them
   group.reserve(given.size());
   for (const ModelInput& input : given) {

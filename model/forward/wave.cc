@@ -15,10 +15,21 @@ constexpr size_t kMostUnrecorded = 1 << 17;  // reports of heads, which are larg
 
 }  // namespace
 
+std::unique_ptr<Wave, Wave::Return> Wave::Take(const Model& model) {
+  std::unique_ptr<Kept> kept = model.TakeKept();
+  return std::unique_ptr<Wave, Return>(kept == nullptr ? new Wave(model) : static_cast<Wave*>(kept.release()));
+}
+
+void Wave::Return::operator()(Wave* wave) const {
+  wave->Clear();
+  wave->model_.Keep(std::unique_ptr<Kept>(wave));
+}
+
 void Wave::Clear() {
   // Until then the backend may write to reports and ledgers.
   if (unrecorded_ > 0) model_.backend().Synchronize().IgnoreError();
   unrecorded_ = 0;
+  for (AttentionCall& call : calls_) call.Clear();
   layer_ = 0;
   projected_ = false;
   samples_.clear();

@@ -4,6 +4,7 @@
 #define EDGEWISE_MODEL_FORWARD_WAVE_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -22,13 +23,17 @@ inline constexpr int64_t kMaxWaveTokens = 16384;
 // other layers, Finish.
 //
 // The backend may still run what was enqueued; nothing is read before Finish. The inputs must outlive what was started
-// with them; Clear and the destructor wait for the backend. A wave keeps its host memory, so the next one of the same
-// shape takes none from the system (Model::TakeWave). One thread at a time. Errors of all methods: those of the
+// with them; Clear and the destructor wait for the backend. One thread at a time. Errors of all methods: those of the
 // backend.
-class Wave {
+class Wave : public Kept {
  public:
-  explicit Wave(const Model& model) : model_(model) {}
-  ~Wave() { Clear(); }
+  // Gives a wave back to its model, with its host memory.
+  struct Return {
+    void operator()(Wave* wave) const;
+  };
+  // A wave of the model, with the memory of one that ran before: a pass of the same shape takes none from the system.
+  static std::unique_ptr<Wave, Return> Take(const Model& model);
+  ~Wave() override { Clear(); }
 
   struct Options {
     int32_t first_drawn = 0;  // the samples share the layers below it
@@ -66,6 +71,7 @@ class Wave {
   Scratch* scratch() { return &scratch_; }  // for what is used before the next layer
 
  private:
+  explicit Wave(const Model& model) : model_(model) {}
   bool FillsCache() const { return options_.cache != nullptr && options_.phase == Phase::kPrefill; }
   bool ReadsFirstRows() const { return model_.config().pooling == Pooling::kCls; }
   // The rows of an input's sample: in the end, those that the head reads.

@@ -73,6 +73,16 @@ HeadEdges ToValidTokens(const HeadEdges& edges, const ModelSequence& sequence) {
   return out;
 }
 
+std::vector<std::vector<HeadEdges>> ToValidTokens(const Graph& graph, std::span<const ModelSequence> sequences) {
+  std::vector<std::vector<HeadEdges>> layers;
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    const ModelSequence& sequence = sequences[l * sequences.size() / graph.layers.size()];
+    auto& heads = layers.emplace_back();
+    for (const HeadEdges& head : graph.layers[l]) heads.push_back(ToValidTokens(head, sequence));
+  }
+  return layers;
+}
+
 HeadEdges ToPositions(const HeadEdges& edges, const ModelSequence& sequence) {
   HeadEdges out = edges;
   out.row_offsets.assign(1, 0);

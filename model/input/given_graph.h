@@ -2,6 +2,9 @@
 #ifndef EDGEWISE_MODEL_INPUT_GIVEN_GRAPH_H_
 #define EDGEWISE_MODEL_INPUT_GIVEN_GRAPH_H_
 
+#include <span>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "kernels/attention.h"
 #include "model/input/input.h"
@@ -14,6 +17,7 @@ absl::Status CheckHeadEdges(const HeadEdges& edges, const ModelSequence& sequenc
 
 // Between positions as sent and valid tokens 0..n-1. `edges` has been checked, or came from a backend.
 HeadEdges ToValidTokens(const HeadEdges& edges, const ModelSequence& sequence);
+std::vector<std::vector<HeadEdges>> ToValidTokens(const Graph& graph, std::span<const ModelSequence> sequences);
 HeadEdges ToPositions(const HeadEdges& edges, const ModelSequence& sequence);
 
 }  // namespace edgewise

@@ -28,6 +28,7 @@ struct ModelSequence {
 
   int32_t length() const { return token_ids.empty() ? feature_rows : static_cast<int32_t>(token_ids.size()); }
   int32_t valid() const { return static_cast<int32_t>(positions.size()); }
+  bool has_bias() const { return !bias_values.empty() || !bias_buckets.empty(); }
 };
 
 // Attended pairs by position, [layers][heads]; the layers of a pair's second sequence follow the first's.

@@ -297,6 +297,39 @@ TEST_P(AttentionTest, SamplesMayShareTheirInputRows) {
   ExpectReference(made);
 }
 
+// Of the others the CPU leaves the output as it is; their edges are drawn, counted and reported as before.
+TEST_P(AttentionTest, RowsThatAreReadHaveTheBytesOfTheWholeAndAllAreCounted) {
+  for (const double rate : {0.05, 0.6}) {        // gathered edge by edge; by tiles
+    for (const int32_t read : {1, 5, 60, 61}) {  // around the rows of a block
+      for (const bool degrees : {false, true}) {
+        SCOPED_TRACE(std::to_string(rate) + " " + std::to_string(read));
+        Shape shape;
+        shape.lengths = {130, 4, 61};
+        shape.mean_rate = rate;
+        Case made(shape);
+        made.AddProblems(AllPairs{true});
+        made.AddProblems(DrawnRows{});
+        for (const auto& report : made.reports) report->wanted.key_degrees = report->wanted.expected = degrees;
+        const Outcome whole = Run(made);
+        for (AttentionProblem& problem : made.problems) problem.read_queries = read;
+        const Outcome part = Run(made);
+        for (size_t p = 0; p < made.problems.size(); ++p) {
+          const auto rows = static_cast<size_t>(std::min(read, made.problems[p].tokens));
+          const size_t floats = rows * shape.heads * shape.head_dim;
+          EXPECT_TRUE(SameBytes(RowsOf(made, part, p).first(floats), RowsOf(made, whole, p).first(floats)));
+          for (int h = 0; h < shape.heads; ++h) {
+            const HeadReport &want = whole.reports[p].heads[h], &got = part.reports[p].heads[h];
+            EXPECT_EQ(got.edges, want.edges);
+            EXPECT_EQ(got.isolated, want.isolated);
+            EXPECT_EQ(got.expected, want.expected);
+            EXPECT_EQ(got.key_degrees, want.key_degrees);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(CpuAttentionTest, CompleteGraphGivesTheBytesOfAllPairs) {
   Shape shape;
   shape.lengths = {300, 1, 97};  // several tiles; one token; one more than whole strips
