@@ -1,83 +1,54 @@
 #include "server/observe/log.h"
 
+#include <spdlog/async.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
 #include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <deque>
+#include <future>
+#include <memory>
 #include <thread>
-
-#include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 
 namespace edgewise::server {
 namespace {
 
 constexpr size_t kQueuedLines = 8192;
-constexpr absl::Duration kPause = absl::Milliseconds(10);
-constexpr absl::Duration kLastLines = absl::Seconds(1);
-constexpr const char* kLevels[] = {"debug", "info", "warning", "error", "off"};
+constexpr auto kLastLines = std::chrono::seconds(1);
 
-// Lines on their way to stderr. Never freed, since threads of libraries may log to the end.
-struct Lines {
-  absl::Mutex mutex;
-  std::deque<std::string> waiting ABSL_GUARDED_BY(mutex);
-  bool stopping ABSL_GUARDED_BY(mutex) = false;
-  bool stopped ABSL_GUARDED_BY(mutex) = true;  // nobody writes
-};
-Lines& lines = *new Lines;
-std::atomic<LogLevel> least_level = LogLevel::kOff;
+// Set by StartLog, cleared by StopLog; never freed, since threads of libraries may log to the end.
+std::atomic<spdlog::logger*> g_logger = nullptr;
 
-// After a write, the lines of a pause go out together: busy threads wake this one a hundred times a second at most.
-void WriteLines() {
-  for (bool stopping = false; !stopping;) {
-    std::deque<std::string> due;
-    {
-      const auto any = []() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lines.mutex) {
-        return lines.stopping || !lines.waiting.empty();
-      };
-      const absl::MutexLock lock(&lines.mutex, absl::Condition(&any));
-      due.swap(lines.waiting);
-      stopping = lines.stopping;
-    }
-    const std::string text = absl::StrJoin(due, "");
-    std::fwrite(text.data(), 1, text.size(), stderr);
-    if (!stopping) absl::SleepFor(kPause);
+spdlog::level::level_enum SpdlogLevel(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+    case LogLevel::kOff:
+      break;
   }
-  const absl::MutexLock lock(&lines.mutex);
-  lines.stopped = true;
+  return spdlog::level::off;
 }
 
-void AppendNumber(std::string& line, double value) {
+std::string JsonNumber(double value) {
+  if (!std::isfinite(value)) return "null";
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", value);
-  line += std::isfinite(value) ? text : "null";
-}
-
-void AppendString(std::string& line, std::string_view text, size_t max_bytes) {
-  line += '"';
-  for (const char c : text.substr(0, max_bytes)) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    if (byte == '"' || byte == '\\') line += '\\';
-    if (byte >= 0x20 && byte < 0x7F) {
-      line += c;
-    } else {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", byte);
-      line += escape;
-    }
-  }
-  line += text.size() > max_bytes ? "...\"" : "\"";
+  return text;
 }
 
 }  // namespace
 
 bool ParseLogLevel(const std::string& name, LogLevel& level) {
+  static constexpr const char* kNames[] = {"debug", "info", "warning", "error", "off"};
   for (int i = 0; i < 5; ++i) {
-    if (name == kLevels[i]) {
+    if (name == kNames[i]) {
       level = static_cast<LogLevel>(i);
       return true;
     }
@@ -86,50 +57,62 @@ bool ParseLogLevel(const std::string& name, LogLevel& level) {
 }
 
 void StartLog(LogLevel least) {
-  {
-    const absl::MutexLock lock(&lines.mutex);
-    lines.stopping = lines.stopped = false;
-  }
-  std::thread(WriteLines).detach();
-  least_level = least;
+  spdlog::init_thread_pool(kQueuedLines, 1);
+  auto& logger = *new std::shared_ptr<spdlog::async_logger>(
+      new spdlog::async_logger("edgewise", std::make_shared<spdlog::sinks::stderr_sink_mt>(), spdlog::thread_pool(),
+                               spdlog::async_overflow_policy::overrun_oldest));
+  logger->set_level(SpdlogLevel(least));
+  logger->set_pattern("{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}", spdlog::pattern_time_type::utc);
+  logger->flush_on(spdlog::level::info);
+  g_logger = logger.get();
 }
 
 bool StopLog() {
-  least_level = LogLevel::kOff;
-  const absl::MutexLock lock(&lines.mutex);
-  lines.stopping = true;
-  return lines.mutex.AwaitWithTimeout(absl::Condition(&lines.stopped), kLastLines);
+  g_logger = nullptr;
+  auto stopped = std::make_shared<std::promise<void>>();
+  std::future<void> done = stopped->get_future();
+  std::thread([stopped] {
+    spdlog::shutdown();
+    stopped->set_value();
+  }).detach();
+  return done.wait_for(kLastLines) == std::future_status::ready;
 }
 
 void Log(LogLevel level, std::string_view event, const std::vector<LogField>& fields) {
-  if (level < least_level.load(std::memory_order_relaxed)) return;
-  std::string line =
-      absl::StrCat("{\"time\":\"", absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()),
-                   "\",\"level\":\"", kLevels[static_cast<int>(level)], "\",", LogBody(event, fields), "}\n");
-  const absl::MutexLock lock(&lines.mutex);
-  if (lines.waiting.size() == kQueuedLines) lines.waiting.pop_front();
-  lines.waiting.push_back(std::move(line));
+  spdlog::logger* logger = g_logger;
+  if (!logger || !logger->should_log(SpdlogLevel(level))) return;
+  logger->log(SpdlogLevel(level), spdlog::string_view_t(LogBody(event, fields)));
 }
 
 std::string LogBody(std::string_view event, const std::vector<LogField>& fields) {
-  std::string line;
-  line.reserve(512);
-  line += "\"event\":";
-  AppendString(line, event, event.size());
+  std::string line = "\"event\":" + JsonString(event);
   for (const LogField& field : fields) {
-    absl::StrAppend(&line, ",\"", field.key, "\":");
-    if (const auto* text = std::get_if<std::string_view>(&field.value)) AppendString(line, *text, kMaxLogString);
-    if (const auto* number = std::get_if<int64_t>(&field.value)) absl::StrAppend(&line, *number);
-    if (const auto* number = std::get_if<uint64_t>(&field.value)) absl::StrAppend(&line, *number);
-    if (const auto* number = std::get_if<double>(&field.value)) AppendNumber(line, *number);
+    line += ",\"" + std::string(field.key) + "\":";
+    if (const auto* text = std::get_if<std::string_view>(&field.value)) line += JsonString(*text);
+    if (const auto* number = std::get_if<int64_t>(&field.value)) line += std::to_string(*number);
+    if (const auto* number = std::get_if<uint64_t>(&field.value)) line += std::to_string(*number);
+    if (const auto* number = std::get_if<double>(&field.value)) line += JsonNumber(*number);
   }
   return line;
 }
 
 std::string JsonString(std::string_view text, size_t max_bytes) {
-  std::string out;
-  AppendString(out, text, max_bytes);
-  return out;
+  std::string out = "\"";
+  for (const char c : text.substr(0, max_bytes)) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    if (byte == '"' || byte == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte >= 0x20 && byte < 0x7F) {
+      out += c;
+    } else {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", byte);
+      out += escape;
+    }
+  }
+  if (text.size() > max_bytes) out += "...";
+  return out + "\"";
 }
 
 bool LogLimiter::Allow(const std::string& key, std::chrono::steady_clock::time_point now, uint64_t& suppressed) {

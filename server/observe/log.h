@@ -1,6 +1,5 @@
 // The log: one JSON object per line on stderr. Strings are escaped and cut at 256 bytes; contents of requests are never
-// logged. A thread of its own writes the lines, those of 10 ms together; while stderr blocks, the oldest waiting lines
-// are dropped. Any thread.
+// logged. A thread of its own writes the lines; while stderr blocks, the oldest lines are dropped. Any thread.
 #ifndef EDGEWISE_SERVER_OBSERVE_LOG_H_
 #define EDGEWISE_SERVER_OBSERVE_LOG_H_
 
@@ -45,8 +44,7 @@ void Log(LogLevel level, std::string_view event, const std::vector<LogField>& fi
 std::string LogBody(std::string_view event, const std::vector<LogField>& fields);
 
 // A JSON string with its quotes, cut at `max_bytes`. All but printable ASCII is escaped.
-inline constexpr size_t kMaxLogString = 256;
-std::string JsonString(std::string_view text, size_t max_bytes = kMaxLogString);
+std::string JsonString(std::string_view text, size_t max_bytes = 256);
 
 // Limits a log to `lines` per second and key, and counts the lines held back. Keys come from a closed set. Not
 // thread-safe.
