@@ -73,6 +73,7 @@ void Engine::RunPredict(Request& request) {
   request.batch_tokens = request.tokens;
   request.model->metrics->CountPredict(request);
   Pass pass(*request.model->model, request.inputs, {});
+  request.compute_seconds = Seconds(queue_.now() - start);
   absl::Status status = RunLayers(pass, request);
   if (status.ok()) queue_.RecordPredict(Seconds(queue_.now() - start));
   if (status.ok()) status = TakeResults(pass, request);
