@@ -12,6 +12,8 @@ namespace {
 constexpr int64_t kItemRows = 96;
 // Multiply-adds of an item that is worth a second thread: some 20 microseconds.
 constexpr int64_t kItemWork = int64_t{1} << 21;
+// Fewer rows take as long where the weights come from memory.
+constexpr int64_t kReadRows = 8;
 
 // Blocks of at most kItemRows rows, as many for each thread.
 int64_t RowBlocks(int64_t rows, int64_t threads) {
@@ -72,7 +74,7 @@ void CpuLinear::Run(ConstMatrix x, Matrix y, bool accumulate) const {
 
 void CpuLinear::Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate) const {
   const int64_t panels = static_cast<int64_t>(panels_.size()) - 1;
-  const int64_t work = x.rows * in_ * out_;
+  const int64_t work = std::max(x.rows, kReadRows) * in_ * out_;
   if (pool.num_threads() == 1 || work < 2 * kItemWork) return Run(x, y, accumulate);
   // Columns are shared first, since a thread then reads only its part of the weights; rows where there are many.
   const int64_t threads = pool.num_threads();
