@@ -186,6 +186,17 @@ class ResultsTest(unittest.TestCase):
                    [row["speedup_with_memberships"] for row in rows])
         self.check(re.findall(r"ran at (\d+) % of", self.text), [100 * rows[0]["dense_peak_share"]])
 
+    def test_products(self):
+        self.check(re.findall(r"`mm` takes ([\d.]+) times as long", self.text), [self.results("products")["geometric_mean"]])
+
+    def test_peers(self):
+        figures = self.results("peers")["figures"]
+        for label, name in (("BERT-base and a small encoder, 16 to 512 tokens", "dense encoder, wall"),
+                            ("GPT-2 small, prefill of 32 and 512 tokens", "prefill, wall"),
+                            ("GPT-2 small, decode", "decode, wall")):
+            measured = next(value for key, value in figures.items() if key.startswith(name))
+            self.check(self.row(label)[1:3], [measured["geometric_mean"], measured["least"]])
+
     def test_kinds(self):
         rows = {row["name"]: row for row in self.results("kinds")["rows"]}
         kinds = ("causal dense", "windows 4", "windows 8", "windows 16", *(f"causal windows {w}" for w in (4, 8, 16)))

@@ -114,11 +114,11 @@ struct Call {
 };
 
 // Query rows of a block, a multiple of 12: more where keys and values outgrow `near` bytes of a core's cache, so that
-// more rows share the cost of fetching them. Depends on the sequence alone, because a block's edges decide how it is
-// computed.
+// more rows share the cost of fetching them, but several blocks of a head, for threads to share. Depends on the sequence
+// alone, because a block's edges decide how it is computed.
 inline int BlockRows(int64_t n, int depth, int64_t near) {
   const int64_t bytes = n * depth * 2 * static_cast<int64_t>(sizeof(float));
-  return bytes <= near ? 60 : bytes <= 2 << 20 ? 684 : kBlockRows;
+  return bytes <= near ? 60 : bytes <= 1 << 20 ? 264 : bytes <= 2 << 20 ? 684 : kBlockRows;
 }
 inline constexpr int64_t kNearTiles = 1 << 20;  // read in order
 inline constexpr int64_t kNearEdges = 1 << 19;  // read by edges
