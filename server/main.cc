@@ -54,6 +54,8 @@ struct Settings {
 
   ServerOptions options;
   absl::Duration drain_timeout = absl::FromChrono(options.drain_timeout);
+  absl::Duration max_queue_delay = absl::FromChrono(options.queue.max_delay);
+  uint32_t max_step_ms = static_cast<uint32_t>(options.max_step.count());
   std::string log_level = "info";
 
   const std::vector<Flag> flags = {
@@ -81,6 +83,8 @@ struct Settings {
       Bind("reflection", options.reflection, "Serve gRPC reflection."),
       Bind("drain_timeout", drain_timeout, "How long SIGTERM waits for requests in flight."),
       Bind("max_queue_requests", options.queue.max_requests, "Requests that may wait; more get RESOURCE_EXHAUSTED."),
+      Bind("max_queue_delay", max_queue_delay, "The longest wait that a request without a deadline is accepted for."),
+      Bind("max_step_ms", max_step_ms, "Milliseconds of a step of the device, where rows can be put off."),
       Bind("log_level", log_level, "debug | info | warning | error | off."),
       Bind("tls_certificate", options.security.tls_certificate, "PEM file; with --tls_key: serve TLS."),
       Bind("tls_key", options.security.tls_key, "PEM file."),
@@ -153,14 +157,19 @@ std::string CheckFlags(Settings& settings) {
       {"max_inputs", options.limits.max_inputs},          {"max_samples", options.limits.max_samples},
       {"max_queue_requests", options.queue.max_requests}, {"max_result_bytes", options.limits.max_result_bytes},
       {"max_new_tokens", options.limits.max_new_tokens},  {"max_cache_bytes", options.limits.max_cache_bytes},
-      {"max_generations", options.max_generations}};
+      {"max_generations", options.max_generations},       {"max_step_ms", settings.max_step_ms}};
   for (const auto& [name, value] : positive) {
     if (value == 0) return absl::StrCat("--", name, " is 0; at least 1 is needed");
   }
   if (options.max_message_bytes < 1024) return "--max_message_bytes is below 1024";
-  if (settings.drain_timeout < absl::ZeroDuration()) return "--drain_timeout is negative";
-  if (settings.drain_timeout > absl::Hours(24)) return "--drain_timeout is above 24h";
+  for (const auto& [name, value] :
+       {std::pair("drain_timeout", settings.drain_timeout), std::pair("max_queue_delay", settings.max_queue_delay)}) {
+    if (value < absl::ZeroDuration()) return absl::StrCat("--", name, " is negative");
+    if (value > absl::Hours(24)) return absl::StrCat("--", name, " is above 24h");
+  }
   options.drain_timeout = absl::ToChronoMilliseconds(settings.drain_timeout);
+  options.queue.max_delay = absl::ToChronoMilliseconds(settings.max_queue_delay);
+  options.max_step = std::chrono::milliseconds(settings.max_step_ms);
   options.limits.max_response_bytes = static_cast<uint64_t>(options.max_message_bytes);
   return "";
 }

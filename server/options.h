@@ -31,6 +31,8 @@ struct RequestLimits {
 struct QueueLimits {
   uint32_t max_requests = 256;
   uint64_t max_tokens = uint64_t{8} << 20;  // sum of Request::cost
+  // The longest wait that a request without a deadline is accepted for, as predicted when it arrives.
+  std::chrono::milliseconds max_delay{2000};
 };
 
 // Set these to serve others than this machine.
@@ -49,6 +51,8 @@ struct ServerOptions {
   BackendOptions backend;
   RequestLimits limits;
   QueueLimits queue;
+  // The time that work on the device is cut into, where it can be: the time after which a more urgent request begins.
+  std::chrono::milliseconds max_step{20};
   uint32_t max_generations = 16;  // that run side by side; more raise the throughput and slow each one down
   SecurityOptions security;
   int max_message_bytes = 64 << 20;  // raise it for inputs with a large pairwise bias or graph

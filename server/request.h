@@ -17,6 +17,7 @@
 #include "model/forward/generation.h"
 #include "model/forward/result.h"
 #include "model/input/input.h"
+#include "server/cost_model.h"
 
 namespace edgewise::v1 {
 class GenerateResponse;
@@ -116,6 +117,9 @@ struct Request {
   std::unique_ptr<GenerationWork> generation;  // of Generate
   uint64_t tokens = 0;                         // valid tokens of all inputs, one sample
   uint64_t cost = 0;  // for the queue's limit: positions, pads included, entries of biases and edges of given graphs
+
+  Demand demand;                   // of Predict, as expected
+  double predicted_seconds = 0.0;  // alone on the device; 0: nothing is known of the model yet
 
   // From the queue to the end.
   struct Gauges {

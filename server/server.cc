@@ -202,8 +202,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   parts->grpc->GetHealthCheckService()->SetServingStatus(false);
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
-  parts->engine = std::make_unique<Engine>(parts->queue, options.max_generations, options.limits.max_cache_bytes,
-                                           options.unread_timeout, [raw] { raw->WatchDevice(); });
+  parts->engine = std::make_unique<Engine>(parts->queue, raw->options, [raw] { raw->WatchDevice(); });
   parts->engine->Start();
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   Log(LogLevel::kInfo, "serving",

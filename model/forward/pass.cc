@@ -138,17 +138,23 @@ void PassInput::Cancel(absl::Status reason) {
 }
 
 // The first layer that draws for any input: the samples of every input share the layers below it.
-int32_t FirstDrawn(const ModelConfig& config, const std::vector<ModelInput>& inputs) {
+int32_t FirstDrawn(const ModelConfig& config, const std::vector<const ModelInput*>& inputs) {
   int32_t first = config.num_hidden_layers;
-  for (const ModelInput& input : inputs) first = std::min(first, FirstDrawnLayer(config, input));
+  for (const ModelInput* input : inputs) first = std::min(first, FirstDrawnLayer(config, *input));
   return first;
+}
+
+std::vector<const ModelInput*> PointersTo(const std::vector<ModelInput>& inputs) {
+  std::vector<const ModelInput*> pointers;
+  for (const ModelInput& input : inputs) pointers.push_back(&input);
+  return pointers;
 }
 
 }  // namespace
 
 // Runs the inputs group by group, and the samples of a group wave by wave.
 struct Pass::State {
-  State(const Model& model, const std::vector<ModelInput>& given, Options options);
+  State(const Model& model, const std::vector<const ModelInput*>& given, Options options);
 
   absl::Status Step();
   absl::Status StartGroup();
@@ -166,17 +172,17 @@ struct Pass::State {
   const std::unique_ptr<Wave, Wave::Return> wave;  // of the group
 };
 
-Pass::State::State(const Model& model, const std::vector<ModelInput>& given, Options options)
+Pass::State::State(const Model& model, const std::vector<const ModelInput*>& given, Options options)
     : model(model), options(options), first_drawn(FirstDrawn(model.config(), given)), wave(Wave::Take(model)) {
   inputs.reserve(given.size());  // groups point to them
   group.reserve(given.size());
-  for (const ModelInput& input : given) {
-    PassInput& added = inputs.emplace_back(model, input, this->options);
+  for (const ModelInput* input : given) {
+    PassInput& added = inputs.emplace_back(model, *input, this->options);
     // Neighbours of one caller, the inputs of a request, have one flag.
-    if (inputs.size() > 1 && input.stopping == inputs[inputs.size() - 2].draw->stopping) {
+    if (inputs.size() > 1 && input->stopping == inputs[inputs.size() - 2].draw->stopping) {
       added.cancel = inputs[inputs.size() - 2].cancel;
-    } else if (!input.stopping.stop_requested()) {
-      auto flag = CancelOnStop::Create(model.backend(), input.stopping);
+    } else if (!input->stopping.stop_requested()) {
+      auto flag = CancelOnStop::Create(model.backend(), input->stopping);
       if (flag.ok()) {
         added.cancel = *std::move(flag);
       } else {
@@ -265,6 +271,9 @@ void Pass::State::CancelWhereCallersAsked() {
 }
 
 Pass::Pass(const Model& model, const std::vector<ModelInput>& inputs, Options options)
+    : Pass(model, PointersTo(inputs), options) {}
+
+Pass::Pass(const Model& model, const std::vector<const ModelInput*>& inputs, Options options)
     : state_(std::make_unique<State>(model, inputs, options)) {}
 
 Pass::~Pass() = default;
@@ -273,6 +282,7 @@ bool Pass::done() const {
   return std::all_of(state_->inputs.begin(), state_->inputs.end(),
                      [](const PassInput& input) { return input.complete; });
 }
+bool Pass::done(int64_t input) const { return state_->inputs[input].complete; }
 
 absl::Status Pass::Step() {
   state_->CancelWhereCallersAsked();

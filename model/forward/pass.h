@@ -34,17 +34,20 @@ class Pass {
 
   // `model` and `inputs` must outlive the pass.
   Pass(const Model& model, const std::vector<ModelInput>& inputs, Options options);
+  Pass(const Model& model, const std::vector<const ModelInput*>& inputs, Options options);
   ~Pass();
 
   // All inputs have their result.
   bool done() const;
+  // This input has its result.
+  bool done(int64_t input) const;
   // Runs the next layer of the current wave. An input whose stop was requested (Draw::stopping) is CANCELLED, unless it
   // is complete. An error concerns all inputs without a result: the device failed.
   absl::Status Step();
   // The input leaves before the next step; its result becomes `reason`, unless it is complete.
   void Cancel(int64_t input, absl::Status reason);
 
-  // Valid when done(); moves the result out.
+  // Valid when done(input); moves the result out.
   InputResult TakeResult(int64_t input);
 
  private:

@@ -79,6 +79,9 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   request.model = std::move(resolved.loaded);
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
   if (request.generation) ConnectStream(request);
+  const CostModel& costs = *request.model->costs;
+  for (const ModelInput& input : request.inputs) request.demand += costs.Expected(*request.model->model, input);
+  if (!request.inputs.empty()) request.predicted_seconds = costs.Predict(request.demand);
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
   return absl::OkStatus();
 }

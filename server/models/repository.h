@@ -29,6 +29,7 @@ struct LoadedModel {
   int64_t version = 0;
   std::unique_ptr<const Model> model;
   std::unique_ptr<LoadedMetrics> metrics;
+  std::unique_ptr<CostModel> costs = std::make_unique<CostModel>();
 };
 
 enum class ModelState { kLoading, kReady, kFailed, kDraining };

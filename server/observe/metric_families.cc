@@ -79,6 +79,8 @@ MetricFamilies::MetricFamilies()
       rejections(EDGEWISE_COUNTER("rejections_total", "Requests refused or dropped, by reason.")),
       cancelled_compute(EDGEWISE_COUNTER("cancelled_compute_seconds_total",
                                          "Compute time spent on requests that were cancelled or late.")),
+      prediction(EDGEWISE_HISTOGRAM("measured_over_predicted_ratio",
+                                    "Seconds that a batch took on the device, over those predicted.")),
       batch_items(EDGEWISE_HISTOGRAM("batch_items", "Inputs of a batch.")),
       batch_tokens(EDGEWISE_HISTOGRAM("batch_tokens", "Valid tokens of a batch.")),
       tokens(EDGEWISE_COUNTER("tokens_total", "Valid tokens answered.")),

@@ -60,6 +60,7 @@ struct MetricFamilies {
   Gauges& queue_tokens;
   Counters& rejections;
   Counters& cancelled_compute;
+  Histograms& prediction;
   Histograms& batch_items;
   Histograms& batch_tokens;
   Counters& tokens;
@@ -100,6 +101,7 @@ inline const Buckets kDurationBuckets = {0.0001, 0.00025, 0.0005, 0.001, 0.0025,
 inline const Buckets kRatioBuckets = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2,
                                       0.3,   0.4,   0.5,   0.6,  0.7,  0.8,  0.9, 1};
 inline const Buckets kUtilizationBuckets = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.01, 1.05, 1.25, 2};
+inline const Buckets kPredictionBuckets = {0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4};
 
 // Metrics of this process, read from the kernel at every scrape.
 std::vector<prometheus::MetricFamily> ProcessMetrics();

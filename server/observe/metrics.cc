@@ -130,8 +130,8 @@ struct LoadedMetrics::Series {
 
   prometheus::Counter *items, *executions, *cancelled_compute, *tokens, *capped, *flops_executed, *flops_dense,
       *generated_tokens, *prompt_tokens;
-  prometheus::Histogram *batch_items, *batch_tokens, *input_length, *density, *edges, *isolated, *utilization, *samples,
-      *disagreement, *first_token, *token, *input_stage, *forward_stage, *output_stage;
+  prometheus::Histogram *prediction, *batch_items, *batch_tokens, *input_length, *density, *edges, *isolated,
+      *utilization, *samples, *disagreement, *first_token, *token, *input_stage, *forward_stage, *output_stage;
   prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *generations_running;
   std::array<prometheus::Histogram*, kPriorityLevels> queue{};
   std::array<prometheus::Counter*, std::size(kBudgetKinds)> budgets{};
@@ -153,6 +153,7 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   s.capped = &families.budget_capped.Add(base);
   s.flops_executed = &families.flops.Add(With(base, "kind", "executed"));
   s.flops_dense = &families.flops.Add(With(base, "kind", "dense_equivalent"));
+  s.prediction = &families.prediction.Add(base, kPredictionBuckets);
   s.batch_items = &families.batch_items.Add(base, PowersOf(2, 0, 10));
   s.batch_tokens = &families.batch_tokens.Add(base, PowersOf(2, 4, 20));
   s.input_length = &families.input_length.Add(base, PowersOf(2, 4, 15));
@@ -200,12 +201,17 @@ void LoadedMetrics::CountValid(Request& request, double seconds) {
                     Hold(series_->queue_tokens, static_cast<double>(request.tokens)), nullptr};
 }
 
-void LoadedMetrics::CountPredict(Request& request) {
+void LoadedMetrics::CountBatch(std::span<Request* const> requests, uint32_t inputs, uint64_t tokens) {
   const MetricsEvent event(mutex_);
-  request.gauges = {std::move(request.gauges.in_flight), nullptr, nullptr, nullptr};
+  for (Request* request : requests) request->gauges = {std::move(request->gauges.in_flight), nullptr, nullptr, nullptr};
   series_->executions->Increment();
-  series_->batch_items->Observe(request.batch_inputs);
-  series_->batch_tokens->Observe(static_cast<double>(request.batch_tokens));
+  series_->batch_items->Observe(inputs);
+  series_->batch_tokens->Observe(static_cast<double>(tokens));
+}
+
+void LoadedMetrics::CountPrediction(double predicted, double seconds) {
+  const MetricsEvent event(mutex_);
+  if (predicted > 0.0) series_->prediction->Observe(seconds / predicted);
 }
 
 void LoadedMetrics::CountGeneration(Request& request) {

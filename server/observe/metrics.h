@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,9 +43,12 @@ class LoadedMetrics {
 
   // A valid request, checked in `seconds`: counts it as in flight and as waiting.
   void CountValid(Request& request, double seconds);
-  // It leaves the queue to be computed: as a batch, or as one of the generations that run.
-  void CountPredict(Request& request);
+  // Requests leave the queue: a pass over their inputs begins, `tokens` valid ones; or one joins the generations that
+  // run.
+  void CountBatch(std::span<Request* const> requests, uint32_t inputs, uint64_t tokens);
   void CountGeneration(Request& request);
+  // A pass whose requests were all answered took `seconds`; 0 `predicted`: nothing was known of the model.
+  void CountPrediction(double predicted, double seconds);
   // A generated token: its row, and the time since the last token (since the arrival for the first one).
   void CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds);
   // A request that waited ends. `answered`: with OK, after `output_seconds` for the answer.

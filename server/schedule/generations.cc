@@ -67,19 +67,28 @@ void Generations::EndExpired() {
   }
 }
 
-bool Generations::Step() {
-  const bool prefilling = std::any_of(running_.begin(), running_.end(),
-                                      [](const Running& running) { return running.generation->holds_rows(); });
-  for (size_t left = running_.size(); left > 0; --left) {
-    Running running = std::move(running_.front());
-    running_.pop_front();
-    const Generation& generation = *running.generation;
-    const bool begins = generation.prompt_next() && !generation.holds_rows();
-    const bool can_step = running.request->generation->ready() && !(begins && prefilling);
-    if (!can_step || Advance(running)) running_.push_back(std::move(running));
-    if (can_step) return true;
+bool Generations::CanStep(const Running& running) const {
+  if (!running.request->generation->ready()) return false;
+  if (!running.generation->prompt_next() || running.generation->holds_rows()) return true;
+  return std::none_of(running_.begin(), running_.end(), [&](const Running& other) {
+    return other.request->priority == running.request->priority && other.generation->holds_rows();
+  });
+}
+
+PerLevel<bool> Generations::CanStep() const {
+  PerLevel<bool> can = {};
+  for (const Running& running : running_) can[running.request->priority - 1] |= CanStep(running);
+  return can;
+}
+
+void Generations::Step(uint32_t level) {
+  for (auto running = running_.begin(); running != running_.end(); ++running) {
+    if (running->request->priority - 1 != level || !CanStep(*running)) continue;
+    Running next = std::move(*running);
+    running_.erase(running);
+    if (Advance(next)) running_.push_back(std::move(next));
+    return;
   }
-  return false;
 }
 
 bool Generations::Advance(Running& running) {

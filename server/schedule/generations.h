@@ -25,6 +25,8 @@ class Generations {
   bool empty() const { return running_.empty(); }
   // Whether no running generation can go on, because no client has taken the tokens sent.
   bool stalled() const;
+  // By level, whether Step would take one.
+  PerLevel<bool> CanStep() const;
   GenerationRoom room() const;
 
   // Starts a request that fits into room(); ends it at once if the model refuses it.
@@ -32,10 +34,10 @@ class Generations {
   // Ends the generations that are cancelled or expired, all of them at a shutdown, and those whose client has taken
   // nothing for unread_timeout, because they keep others from running.
   void EndExpired();
-  // Runs one step (a layer of a prompt, or a token) of the next generation in turn whose client keeps up, and ends
-  // the generation after its last step. Prompts run one after the other, so that the rows of one at a time are in
-  // memory. False: no generation can take a step.
-  bool Step();
+  // Runs one step (a layer of a prompt, or a token) of the next generation of this level in turn whose client keeps up,
+  // and ends the generation after its last step. Prompts run one after the other, so that the rows of one at a time are
+  // in memory.
+  void Step(uint32_t level);
 
  private:
   struct Running {
@@ -44,6 +46,7 @@ class Generations {
     Time ready;  // the last time its client kept up
   };
 
+  bool CanStep(const Running& running) const;
   // Runs a step; false: that was the last, and the request has ended. `running` is not an entry of running_, as in End.
   bool Advance(Running& running);
   void End(Running& running, const absl::Status& status, bool wasted = false);

@@ -34,25 +34,27 @@ void RequestQueue::Post(std::function<void()> job) {
   if (!closed_) jobs_.push_back(std::move(job));
 }
 
-Work RequestQueue::Next(Wait wait, const GenerationRoom& room) {
+Work RequestQueue::Next(Wait wait, const Running& running) {
   Work work;
   std::vector<EndedRequest> ended;
   {
     const auto due = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       if (wait == Wait::kForWork ? closed_ : woken_ || cancelled()) return true;
-      return !jobs_.empty() || scheduler_.HasPredict() || scheduler_.HasGeneration(room);
+      return !jobs_.empty() || scheduler_.HasPredict() || scheduler_.HasGeneration(running.room);
     };
     const absl::MutexLock lock(&mutex_);
     if (wait == Wait::kForWork) mutex_.Await(absl::Condition(&due));
     if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
     woken_ = false;
-    ended = scheduler_.TakeEnded(clock_());
+    const Time now = clock_();
+    ended = scheduler_.TakeEnded(now);
     if (!jobs_.empty()) {
       work.job = std::move(jobs_.front());
       jobs_.pop_front();
     } else {
-      work.generation = scheduler_.NextGeneration(room);
-      work.predict = scheduler_.NextPredict();
+      work.generation = scheduler_.NextGeneration(running.room);
+      work.turn = scheduler_.Next(running.passes, running.generations, now);
+      if (work.turn.kind == Turn::kStart) work.batch = scheduler_.TakeBatch(work.turn.level, now);
     }
     work.closed = closed_ && scheduler_.size() == 0;
   }
@@ -60,29 +62,14 @@ Work RequestQueue::Next(Wait wait, const GenerationRoom& room) {
   return work;
 }
 
-RequestPtr RequestQueue::NextGeneration(const GenerationRoom& room) {
+void RequestQueue::Charge(const Turn& turn, double seconds) {
   const absl::MutexLock lock(&mutex_);
-  return scheduler_.NextGeneration(room);
+  scheduler_.Charge(turn, seconds);
 }
 
 void RequestQueue::Wake() {
   const absl::MutexLock lock(&mutex_);
   woken_ = true;
-}
-
-void RequestQueue::EndExpired() {
-  std::vector<EndedRequest> ended;
-  const Time now = clock_();
-  {
-    const absl::MutexLock lock(&mutex_);
-    ended = scheduler_.TakeEnded(now);
-  }
-  EndAll(ended, now);
-}
-
-void RequestQueue::RecordPredict(double seconds) {
-  const absl::MutexLock lock(&mutex_);
-  scheduler_.RecordPredict(seconds);
 }
 
 void RequestQueue::Close() {

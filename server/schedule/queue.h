@@ -15,16 +15,23 @@
 
 namespace edgewise::server {
 
-// The engine's next work: a job for its thread, or a generation to start and a Predict request, either of which may be
-// missing.
+// The engine's next work: a job for its thread; or a generation to start, which may be missing, and a turn.
 struct Work {
   std::function<void()> job;
   RequestPtr generation;
-  RequestPtr predict;
-  bool closed = false;  // the queue is closed and empty
+  Turn turn;
+  std::vector<RequestPtr> batch;  // of Turn::kStart
+  bool closed = false;            // the queue is closed and empty
 
-  bool none() const { return !job && !generation && !predict; }
+  bool none() const { return !job && !generation && turn.kind == Turn::kNothing; }
   bool end() const { return none() && closed; }
+};
+
+// What the engine has under way.
+struct Running {
+  std::vector<RunningPass> passes;  // the latest last
+  PerLevel<bool> generations = {};  // one of this level can take a step
+  GenerationRoom room;
 };
 
 // How long Next() waits while nothing waits for it.
@@ -46,15 +53,12 @@ class RequestQueue {
   // Runs on the engine's thread, before any request. Dropped after Close.
   void Post(std::function<void()> job);
 
-  // The next work; a generation only if it fits into `room`. Ends the requests that nobody waits for any more.
-  Work Next(Wait wait = Wait::kForWork, const GenerationRoom& room = {});
-  // Ends the waiting requests that are cancelled or expired; the engine calls this between layers.
-  void EndExpired();
-  // A generation to start between the layers of a Predict request; null: no waiting one fits.
-  RequestPtr NextGeneration(const GenerationRoom& room);
+  // The next work; a generation only if it fits into the room. Ends the requests that cannot be answered any more.
+  Work Next(Wait wait = Wait::kForWork, const Running& running = {});
+  // The turn took so long.
+  void Charge(const Turn& turn, double seconds);
   // Ends a wait of kind kAWhile: a client took tokens or cancelled.
   void Wake();
-  void RecordPredict(double seconds);
 
   // Push refuses from now on; waiting requests are still served.
   void Close();

@@ -1,13 +1,44 @@
 #include "server/schedule/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "server/status_details.h"
 #include "text/status_macros.h"
 
 namespace edgewise::server {
+namespace {
+
+constexpr double kShorter = 0.25;  // of what is left of a pass: a request that starts beside it
+// Of a prediction: a request is refused as hopeless where even that is too long; where it has to wait, this is added.
+constexpr double kSure = 0.7, kMargin = 1.15;
+
+// Of its deadline, as seconds from now.
+double SlackOf(const Request& request, Time now) {
+  return request.deadline == Time::max() ? std::numeric_limits<double>::infinity() : Seconds(request.deadline - now);
+}
+
+bool IsHopeless(const Request& request, Time now) {
+  const double seconds = request.predicted_seconds;
+  const bool waited = request.queued != Time() && Seconds(now - request.queued) > seconds;
+  return (waited ? seconds : kSure * seconds) > SlackOf(request, now);
+}
+
+std::string Show(double seconds) {
+  return absl::FormatDuration(absl::Microseconds(static_cast<int64_t>(seconds * 1e6)));
+}
+
+absl::Status Hopeless(const Request& request, Time now) {
+  return absl::DeadlineExceededError(absl::StrCat("the request takes about ", Show(request.predicted_seconds),
+                                                  " on an idle server; its deadline is in ",
+                                                  Show(SlackOf(request, now))));
+}
+
+}  // namespace
 
 size_t Scheduler::Line::size() const {
   size_t requests = 0;
@@ -15,16 +46,10 @@ size_t Scheduler::Line::size() const {
   return requests;
 }
 
-size_t Scheduler::Line::first() const {
-  size_t level = 0;
-  while (level < levels.size() && levels[level].empty()) ++level;
-  return level;
-}
-
-RequestPtr Scheduler::Line::Pop() {
-  std::deque<RequestPtr>& level = levels[first()];
-  RequestPtr request = std::move(level.front());
-  level.pop_front();
+RequestPtr Scheduler::Line::Take(size_t level, size_t index) {
+  const auto at = levels[level].begin() + static_cast<int64_t>(index);
+  RequestPtr request = std::move(*at);
+  levels[level].erase(at);
   cost -= request->cost;
   return request;
 }
@@ -33,6 +58,7 @@ void Scheduler::Line::TakeEnded(Time now, std::vector<EndedRequest>& ended) {
   for (std::deque<RequestPtr>& level : levels) {
     for (RequestPtr& request : level) {
       absl::Status reason = CancelledOrExpired(*request, now);
+      if (reason.ok() && IsHopeless(*request, now)) reason = Hopeless(*request, now);
       if (reason.ok()) continue;
       cost -= request->cost;
       ended.push_back({std::move(request), std::move(reason)});
@@ -43,29 +69,64 @@ void Scheduler::Line::TakeEnded(Time now, std::vector<EndedRequest>& ended) {
 
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
+  if (IsHopeless(*request, now)) return Hopeless(*request, now);
   Line& line = request->generation ? generations_ : predicts_;
-  if (IsFull(line, *request)) ended = TakeEnded(now);  // they make room
-  if (IsFull(line, *request)) return Full(line, *request);
+  absl::Status room = CheckRoom(line, *request, now);
+  if (!room.ok()) {
+    ended = TakeEnded(now);  // they make room
+    if (!ended.empty()) room = CheckRoom(line, *request, now);
+  }
+  RETURN_IF_ERROR(room);
   line.cost += request->cost;
   request->queued = now;
   line.levels[request->priority - 1].push_back(std::move(request));
   return absl::OkStatus();
 }
 
-bool Scheduler::IsFull(const Line& line, const Request& request) const {
+absl::Status Scheduler::CheckRoom(const Line& line, const Request& request, Time now) const {
   const size_t waiting = line.size();
-  return waiting > 0 && (waiting >= limits_.max_requests || line.cost + request.cost > limits_.max_tokens);
+  const double before = SecondsBefore(request), slack = SlackOf(request, now);
+  std::string why;
+  if (waiting > 0 && waiting >= limits_.max_requests) {
+    why = absl::StrCat(waiting, request.generation ? " generations" : " requests", " wait; the limit is ",
+                       limits_.max_requests);
+  } else if (waiting > 0 && line.cost + request.cost > limits_.max_tokens) {
+    why = absl::StrCat(line.cost, " positions and edges wait and this request has ", request.cost, "; the limit is ",
+                       limits_.max_tokens);
+  } else if (!request.generation && before > 0.0) {
+    if (kMargin * (before + request.predicted_seconds) > slack) {
+      why = absl::StrCat("requests that go first take about ", Show(before), " and this one about ",
+                         Show(request.predicted_seconds), "; its deadline is in ", Show(slack));
+    } else if (request.deadline == Time::max() && before > Seconds(limits_.max_delay)) {
+      why = absl::StrCat("requests that go first take about ", Show(before), "; without a deadline the limit is ",
+                         Show(Seconds(limits_.max_delay)), " (--max_queue_delay)");
+    }
+  }
+  if (why.empty()) return absl::OkStatus();
+  absl::Status status = absl::ResourceExhaustedError("the queue is full: " + why);
+  SetRetryDelay(status, std::clamp(before, 0.05, 5.0));
+  return WithRejection(std::move(status), Rejection::kQueueFull);
 }
 
-absl::Status Scheduler::Full(const Line& line, const Request& request) const {
-  const std::string why = line.size() >= limits_.max_requests
-                              ? absl::StrCat(line.size(), request.generation ? " generations" : " requests",
-                                             " wait; the limit is ", limits_.max_requests)
-                              : absl::StrCat(line.cost, " positions and edges wait and this request has ", request.cost,
-                                             "; the limit is ", limits_.max_tokens);
-  absl::Status status = absl::ResourceExhaustedError("the queue is full: " + why);
-  SetRetryDelay(status, RetryDelaySeconds(line));
-  return WithRejection(std::move(status), Rejection::kQueueFull);
+// The work that goes before the request, over the share of the device that its level and those above get.
+double Scheduler::SecondsBefore(const Request& request) const {
+  const size_t own = request.priority - 1;
+  PerLevel<double> seconds = {};
+  const auto add = [&](size_t level, double work) {
+    const bool first = level != own || kShorter * work <= request.predicted_seconds;
+    if (first) seconds[level] += work;
+  };
+  for (size_t level = 0; level < kPriorityLevels; ++level) {
+    for (const RequestPtr& waiting : predicts_.levels[level]) add(level, waiting->predicted_seconds);
+  }
+  for (const RunningPass& pass : running_) add(pass.level, pass.remaining);
+  double before = 0.0, weight = 0.0, below = 0.0;
+  for (size_t level = 0; level < kPriorityLevels; ++level) {
+    if (level <= own) before += seconds[level];
+    if (level <= own) weight += kLevelWeights[level];
+    if (level > own && seconds[level] > 0.0) below += kLevelWeights[level];
+  }
+  return before * (weight + below) / weight;
 }
 
 std::vector<EndedRequest> Scheduler::TakeEnded(Time now) {
@@ -78,19 +139,109 @@ std::vector<EndedRequest> Scheduler::TakeEnded(Time now) {
 std::vector<RequestPtr> Scheduler::TakeAll() {
   std::vector<RequestPtr> all;
   for (Line* line : {&predicts_, &generations_}) {
-    while (line->first() < kPriorityLevels) all.push_back(line->Pop());
+    for (size_t level = 0; level < kPriorityLevels; ++level) {
+      while (!line->levels[level].empty()) all.push_back(line->Take(level, 0));
+    }
   }
   return all;
 }
 
-bool Scheduler::HasGeneration(const GenerationRoom& room) const {
-  const size_t first = generations_.first();
-  return first < kPriorityLevels && room.generations > 0 &&
-         generations_.levels[first].front()->generation->cache_bytes <= room.cache_bytes;
+int64_t Scheduler::Candidate(uint32_t level, std::span<const RunningPass> running) const {
+  const std::deque<RequestPtr>& line = predicts_.levels[level];
+  double shortest = std::numeric_limits<double>::infinity();
+  for (const RunningPass& pass : running) {
+    if (pass.level == level) shortest = std::min(shortest, pass.remaining);
+  }
+  for (size_t i = 0; i < line.size(); ++i) {
+    const double seconds = line[i]->predicted_seconds;
+    if (shortest == std::numeric_limits<double>::infinity()) return 0;
+    if (seconds > 0.0 && seconds <= kShorter * shortest) return static_cast<int64_t>(i);
+  }
+  return -1;
 }
 
-double Scheduler::RetryDelaySeconds(const Line& line) const {
-  return std::clamp(static_cast<double>(line.size()) * seconds_per_request_, 0.05, 5.0);
+Turn Scheduler::TurnOf(uint32_t level, std::span<const RunningPass> running, bool generation, Time now) {
+  Turn turn;
+  turn.level = level;
+  for (size_t p = 0; p < running.size(); ++p) {
+    if (running[p].level != level) continue;
+    turn.kind = Turn::kStep;
+    turn.pass = p;  // the latest
+  }
+  const int64_t candidate = Candidate(level, running);
+  if (candidate >= 0) {
+    turn.kind = Turn::kStart;
+    candidate_[level] = static_cast<size_t>(candidate);
+  }
+  for (size_t p = 0; p < running.size(); ++p) {
+    if (running[p].level != level || now - running[p].stepped < kPatience) continue;
+    turn.kind = Turn::kStep;
+    turn.pass = p;
+    break;
+  }
+  if (!generation || turn.kind == Turn::kNothing) generation_lead_[level] = 0.0;  // nobody to share with
+  if (generation && (turn.kind == Turn::kNothing || generation_lead_[level] < 0.0)) turn.kind = Turn::kGeneration;
+  return turn;
+}
+
+Turn Scheduler::Next(std::span<const RunningPass> running, const PerLevel<bool>& generations, Time now) {
+  running_.assign(running.begin(), running.end());
+  PerLevel<Turn> turns;
+  double least = std::numeric_limits<double>::infinity();  // served, of the levels that still have work
+  for (uint32_t level = 0; level < kPriorityLevels; ++level) {
+    turns[level] = TurnOf(level, running, generations[level], now);
+    if (turns[level].kind != Turn::kNothing && active_[level]) least = std::min(least, served_[level]);
+  }
+  Turn next;
+  for (uint32_t level = 0; level < kPriorityLevels; ++level) {
+    const bool works = turns[level].kind != Turn::kNothing;
+    // A level that was idle has saved nothing up.
+    if (works && !active_[level] && std::isfinite(least)) served_[level] = std::max(served_[level], least);
+    active_[level] = works;
+    if (works && (next.kind == Turn::kNothing || served_[level] < served_[next.level])) next = turns[level];
+  }
+  return next;
+}
+
+void Scheduler::Charge(const Turn& turn, double seconds) {
+  served_[turn.level] += seconds / kLevelWeights[turn.level];
+  generation_lead_[turn.level] += turn.kind == Turn::kGeneration ? seconds : -seconds;
+}
+
+std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
+  std::deque<RequestPtr>& line = predicts_.levels[level];
+  std::vector<RequestPtr> batch;
+  batch.push_back(predicts_.Take(level, candidate_[level]));
+  double seconds = batch[0]->predicted_seconds, most = std::min(kBatchSeconds, SlackOf(*batch[0], now));
+  for (size_t i = candidate_[level]; i < line.size() && seconds > 0.0;) {
+    const Request& mate = *line[i];
+    const double together = seconds + mate.predicted_seconds;
+    if (mate.model != batch[0]->model || together > std::min(most, SlackOf(mate, now))) {
+      ++i;
+      continue;
+    }
+    most = std::min(most, SlackOf(mate, now));
+    seconds = together;
+    batch.push_back(predicts_.Take(level, i));
+  }
+  running_.push_back({level, seconds, now});
+  return batch;
+}
+
+bool Scheduler::HasGeneration(const GenerationRoom& room) const {
+  const Request* first = FirstGeneration();
+  return first != nullptr && room.generations > 0 && first->generation->cache_bytes <= room.cache_bytes;
+}
+
+RequestPtr Scheduler::NextGeneration(const GenerationRoom& room) {
+  return HasGeneration(room) ? generations_.Take(FirstGeneration()->priority - 1, 0) : nullptr;
+}
+
+const Request* Scheduler::FirstGeneration() const {
+  for (const std::deque<RequestPtr>& level : generations_.levels) {
+    if (!level.empty()) return level.front().get();
+  }
+  return nullptr;
 }
 
 }  // namespace edgewise::server

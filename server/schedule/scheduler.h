@@ -1,14 +1,19 @@
-// Decides which requests wait, which is computed next, and which are refused. A plain state machine: no thread, no
-// lock, no clock; callers pass the time. RequestQueue (queue.h) puts a lock around it.
+// Decides which requests wait, what the device does next, and which requests are refused. A plain state machine: no
+// thread, no lock, no clock; callers pass the time. RequestQueue (queue.h) puts a lock around it.
 //
-// The policy of this version: one request at a time; first come, first served within a priority. Predict requests and
-// generations wait in a line each, so that neither kind fills the line of the other.
+// Between levels: levels with work share the device by weight (kLevelWeights), over any time in which they all have
+// work. Within a level: first come, first served; but a request that takes at most a quarter of what is left of the
+// passes that run starts beside them and goes first. A pass that was set aside so gets a step every kPatience. Requests
+// and generations of one level get equal times. Work is predicted seconds (cost_model.h).
+//
+// Predict requests and generations wait in a line each, so that neither kind fills the line of the other.
 #ifndef EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_
 #define EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_
 
 #include <array>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,7 +22,7 @@
 
 namespace edgewise::server {
 
-// A request that was cancelled or expired before it was computed.
+// A request that was cancelled or expired before it was computed, or that cannot be computed in time.
 struct EndedRequest {
   RequestPtr request;
   absl::Status reason;
@@ -29,53 +34,84 @@ struct GenerationRoom {
   uint64_t cache_bytes = 0;
 };
 
+// A pass that runs (passes.h).
+struct RunningPass {
+  uint32_t level = 0;      // priority - 1
+  double remaining = 0.0;  // predicted seconds
+  Time stepped;            // the end of its last step
+};
+
+// What the engine does next.
+struct Turn {
+  enum Kind { kNothing, kStart, kStep, kGeneration };
+  Kind kind = kNothing;
+  uint32_t level = 0;
+  size_t pass = 0;  // kStep: index among the running passes
+};
+
+template <typename T>
+using PerLevel = std::array<T, kPriorityLevels>;
+
 class Scheduler {
  public:
+  static constexpr PerLevel<double> kLevelWeights = {8.0, 4.0, 1.0};
+  static constexpr std::chrono::milliseconds kPatience{100};
+  // A batch of several requests takes at most so long: larger ones gain nothing from each other.
+  static constexpr double kBatchSeconds = 0.005;
+
   explicit Scheduler(QueueLimits limits) : limits_(limits) {}
 
-  // Takes the request iff OK. RESOURCE_EXHAUSTED with RetryInfo: its line is full. DEADLINE_EXCEEDED or CANCELLED: it
-  // has ended already. An empty line is never full. Where the line is full, those that have ended leave it, to `ended`.
+  // Takes the request iff OK. DEADLINE_EXCEEDED or CANCELLED: it has ended already, or would be late on an idle server.
+  // RESOURCE_EXHAUSTED with RetryInfo: its line is full, or what goes before it would make it late (without a deadline:
+  // would make it wait longer than limits.max_delay). A server without other work takes any request that is in time.
+  // Before it refuses, requests that have ended make room: they go to `ended`.
   absl::Status Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended);
 
-  // Removes the requests that are cancelled or expired.
+  // Removes the requests that are cancelled, expired, or cannot be computed before their deadline any more.
   std::vector<EndedRequest> TakeEnded(Time now);
   // Removes all requests.
   std::vector<RequestPtr> TakeAll();
 
-  // Removes and returns the Predict request to compute next; null if none waits. Call TakeEnded first.
-  RequestPtr NextPredict() { return HasPredict() ? predicts_.Pop() : nullptr; }
+  // What to do next, where `running` are the passes, the latest last, and `generations` tells on which levels a
+  // generation can take a step. Call TakeEnded first.
+  Turn Next(std::span<const RunningPass> running, const PerLevel<bool>& generations, Time now);
+  // A turn took so long.
+  void Charge(const Turn& turn, double seconds);
+  // Removes and returns the requests that Turn::kStart starts: of one model, in order.
+  std::vector<RequestPtr> TakeBatch(uint32_t level, Time now);
   // Removes and returns the generation to start next if it fits, otherwise null. No later one overtakes it.
-  RequestPtr NextGeneration(const GenerationRoom& room) { return HasGeneration(room) ? generations_.Pop() : nullptr; }
-  bool HasPredict() const { return predicts_.first() < kPriorityLevels; }
+  RequestPtr NextGeneration(const GenerationRoom& room);
+
+  bool HasPredict() const { return predicts_.size() > 0; }
   bool HasGeneration(const GenerationRoom& room) const;
-
-  // A Predict request took this long. RetryDelaySeconds averages these times.
-  void RecordPredict(double seconds) { seconds_per_request_ += 0.1 * (seconds - seconds_per_request_); }
-  // The delay before a refused client should retry: the time of the work in the queue, between 50 ms and 5 s.
-  double RetryDelaySeconds() const { return RetryDelaySeconds(predicts_); }
-
   size_t size() const { return predicts_.size() + generations_.size(); }
   uint64_t cost() const { return predicts_.cost + generations_.cost; }
 
  private:
   // Requests of one kind.
   struct Line {
-    std::array<std::deque<RequestPtr>, kPriorityLevels> levels;  // by priority - 1
+    PerLevel<std::deque<RequestPtr>> levels;
     uint64_t cost = 0;
 
     size_t size() const;
-    size_t first() const;  // the level of the request that goes first; kPriorityLevels: the line is empty
-    RequestPtr Pop();      // the line must not be empty
+    RequestPtr Take(size_t level, size_t index);
     void TakeEnded(Time now, std::vector<EndedRequest>& ended);
   };
-  bool IsFull(const Line& line, const Request& request) const;  // has no room for it
-  absl::Status Full(const Line& line, const Request& request) const;
-  double RetryDelaySeconds(const Line& line) const;
+  absl::Status CheckRoom(const Line& line, const Request& request, Time now) const;
+  double SecondsBefore(const Request& request) const;
+  // The index in its line of the request that would start beside these passes of its level; -1: none.
+  int64_t Candidate(uint32_t level, std::span<const RunningPass> running) const;
+  Turn TurnOf(uint32_t level, std::span<const RunningPass> running, bool generation, Time now);
+  const Request* FirstGeneration() const;  // null: none waits
 
-  QueueLimits limits_;
+  const QueueLimits limits_;
   Line predicts_;
   Line generations_;
-  double seconds_per_request_ = 0.01;  // moving average
+  std::vector<RunningPass> running_;       // at the last turn
+  PerLevel<double> served_ = {};           // seconds over weight; of idle levels not less than of the others
+  PerLevel<bool> active_ = {};             // at the last turn
+  PerLevel<double> generation_lead_ = {};  // seconds that generations had beyond those of requests
+  PerLevel<size_t> candidate_ = {};        // of the last turn
 };
 
 }  // namespace edgewise::server

@@ -51,10 +51,13 @@ class AnswerTest : public ::testing::Test, public TokenStream {
 
   // Does with the one request that waits what the engine does, as far as the metrics go.
   RequestPtr Take() {
-    Work work = queue_.Next(Wait::kNot, {1, uint64_t{1} << 40});
-    RequestPtr request = work.generation ? std::move(work.generation) : std::move(work.predict);
+    Running nothing;
+    nothing.room = {1, uint64_t{1} << 40};
+    Work work = queue_.Next(Wait::kNot, nothing);
+    RequestPtr request = work.generation ? std::move(work.generation) : std::move(work.batch[0]);
     LoadedMetrics& metrics = *request->model->metrics;
-    request->generation ? metrics.CountGeneration(*request) : metrics.CountPredict(*request);
+    Request* const started[] = {request.get()};
+    request->generation ? metrics.CountGeneration(*request) : metrics.CountBatch(started, 1, request->tokens);
     return request;
   }
   double Metric(const std::string& series) const {
@@ -138,7 +141,7 @@ TEST_F(AnswerTest, RequestThatDiesInTheQueueIsCountedOnceAndLeavesNothingBehind)
   v1::PredictResponse response;
   Predict(handler_, request, response, now_ + std::chrono::seconds(1));
   now_ += std::chrono::seconds(1);
-  queue_.EndExpired();
+  EXPECT_TRUE(queue_.Next(Wait::kNot).none());
   ASSERT_EQ(ends_.size(), 1u);
   EXPECT_TRUE(absl::IsDeadlineExceeded(ends_[0])) << ends_[0];
   EXPECT_EQ(Metric(R"(requests_total{code="DEADLINE_EXCEEDED",model="sbm",version="3"})"), 1);

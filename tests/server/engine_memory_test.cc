@@ -20,7 +20,9 @@ constexpr int64_t kSamples = 3;
 std::vector<std::vector<int32_t>> Generate(const std::shared_ptr<const LoadedModel>& model, size_t count) {
   std::vector<std::vector<int32_t>> tokens(count);
   RequestQueue queue({}, [] { return Time(); });
-  Engine engine(queue, count, 1 << 30, std::chrono::seconds(1), [] {});
+  ServerOptions options;
+  options.max_generations = static_cast<uint32_t>(count);
+  Engine engine(queue, options, [] {});
   for (size_t g = 0; g < count; ++g) {
     auto request = std::make_unique<Request>();
     request->model = model;

@@ -18,6 +18,13 @@ namespace {
 
 using testing::CancellingBackend;
 
+ServerOptions OneGeneration() {
+  ServerOptions options;
+  options.max_generations = 1;
+  options.unread_timeout = std::chrono::seconds(1);
+  return options;
+}
+
 // One model, requests that are there before the engine starts, and a clock that only tests move: what happens does not
 // depend on time.
 class EngineTest : public ::testing::Test {
@@ -91,7 +98,7 @@ class EngineTest : public ::testing::Test {
   // Runs them to their end, in this order.
   void Run(std::vector<RequestPtr> requests) {
     RequestQueue queue({}, [this] { return now(); });
-    Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
+    Engine engine(queue, OneGeneration(), [] {});
     for (RequestPtr& request : requests) {
       for (ModelInput& input : request->inputs) input.stopping = request->stopping;
       if (request->generation) request->generation->options.stopping = request->stopping;
@@ -119,6 +126,7 @@ class EngineTest : public ::testing::Test {
   Time now() const { return Time() + std::chrono::milliseconds(milliseconds_.load()); }
 
   std::atomic<int64_t> milliseconds_ = 1000;
+  int64_t calls_at_answer_ = 0;
   Metrics metrics_;
   std::unique_ptr<CancellingBackend> backend_;
   std::shared_ptr<const LoadedModel> model_;
@@ -225,7 +233,7 @@ TEST_F(EngineTest, QueueAndComputeSecondsAreThoseOfTheClock) {
   Load("sbm");
   Outcome first, second;
   RequestQueue queue({}, [this] { return now(); });
-  Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
+  Engine engine(queue, OneGeneration(), [] {});
   const auto push = [&](Outcome& outcome) {
     RequestPtr request = Predict(outcome);
     ASSERT_TRUE(queue.Push(request).ok());
@@ -262,7 +270,7 @@ TEST_F(EngineTest, ProgressOfAGenerationHasTheSecondsOfTheClock) {
     progress.push_back({of.queue_seconds, of.compute_seconds, of.batch_inputs, finish});
   };
   RequestQueue queue({}, [this] { return now(); });
-  Engine engine(queue, 1, 1 << 30, std::chrono::seconds(1), [] {});
+  Engine engine(queue, OneGeneration(), [] {});
   ASSERT_TRUE(queue.Push(request).ok());
   milliseconds_ += 7;
   queue.Close();
@@ -294,6 +302,123 @@ TEST_F(EngineTest, DeviceThatFailsIsAnInternalErrorOfTheRequestAndOfNoOther) {
   EXPECT_EQ(failed.result.status, absl::InternalError("the device failed while computing; the server's log says how"));
   EXPECT_TRUE(failed.result.results.empty());
   EXPECT_TRUE(next.result.status.ok()) << next.result.status;
+}
+
+// Requests of one batch: each has the bytes that it has alone, and the batch's size.
+TEST_F(EngineTest, ShortRequestsThatWaitTogetherGoTogetherAndNobodysAnswerChanges) {
+  Load("sbm");
+  std::vector<Outcome> outcomes(4);
+  std::vector<RequestPtr> requests;
+  std::vector<std::vector<ModelInput>> inputs;
+  for (size_t r = 0; r < outcomes.size(); ++r) {
+    RequestPtr request = Predict(outcomes[r]);
+    for (ModelInput& input : request->inputs) input.seed += 10 * r;
+    request->inputs[0].samples = static_cast<uint32_t>(1 + r);
+    request->inputs[1].dense = r == 2;
+    request->inputs[1].max_edges = r == 3 ? 40 : kNoCap;
+    request->predicted_seconds = 0.001;
+    inputs.push_back(request->inputs);
+    requests.push_back(std::move(request));
+  }
+  Run(std::move(requests));
+  for (size_t r = 0; r < outcomes.size(); ++r) {
+    ASSERT_TRUE(outcomes[r].result.status.ok()) << outcomes[r].result.status;
+    EXPECT_EQ(outcomes[r].answers, 1);
+    EXPECT_EQ(outcomes[r].result.batch_inputs, 8u);
+    EXPECT_EQ(outcomes[r].result.batch_tokens, 36u);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(testing::SameBytes(outcomes[r].result.results[i], testing::RunOne(*model_->model, inputs[r][i])))
+          << r << " " << i;
+    }
+  }
+}
+
+TEST_F(EngineTest, ClientThatLeavesABatchTakesNobodyWithIt) {
+  Load("sbm");
+  Outcome gone, stays;
+  std::stop_source client;
+  DuringCall(0, &client);
+  std::vector<RequestPtr> requests;
+  for (Outcome* outcome : {&gone, &stays}) {
+    requests.push_back(Predict(*outcome));
+    requests.back()->predicted_seconds = 0.001;
+  }
+  requests[0]->stopping = client.get_token();
+  Run(std::move(requests));
+  EXPECT_EQ(gone.answers, 1);
+  EXPECT_TRUE(absl::IsCancelled(gone.result.status)) << gone.result.status;
+  EXPECT_DOUBLE_EQ(gone.result.cancelled_seconds, 0.02) << "its half of the layer";
+  EXPECT_EQ(stays.answers, 1);
+  EXPECT_TRUE(stays.result.status.ok()) << stays.result.status;
+  EXPECT_EQ(stays.result.cancelled_seconds, 0.0);
+}
+
+TEST_F(EngineTest, LayerThatFailsForABatchIsRunAgainForEachAlone) {
+  Load("sbm");
+  Outcome first, second;
+  std::vector<RequestPtr> requests;
+  for (Outcome* outcome : {&first, &second}) {
+    requests.push_back(Predict(*outcome));
+    requests.back()->predicted_seconds = 0.001;
+  }
+  backend_->FailAfter(0);
+  Run(std::move(requests));
+  for (const Outcome* outcome : {&first, &second}) {
+    EXPECT_EQ(outcome->answers, 1);
+    ASSERT_TRUE(outcome->result.status.ok()) << outcome->result.status;
+    EXPECT_EQ(outcome->result.batch_inputs, 4u) << "of the batch that it began in";
+  }
+}
+
+TEST_F(EngineTest, RequestOfABatchIsAnsweredWhenItsOwnInputsAreDone) {
+  Load("sbm");
+  Outcome short_one, long_one;
+  std::vector<RequestPtr> requests;
+  for (Outcome* outcome : {&short_one, &long_one}) {
+    requests.push_back(Predict(*outcome));
+    requests.back()->predicted_seconds = 0.001;
+  }
+  for (ModelInput& input : requests[1]->inputs) input.samples = 4000;  // several waves
+  int answered_before = -1;
+  requests[1]->done = [&, done = requests[1]->done](const absl::Status& status) {
+    answered_before = short_one.answers;
+    EXPECT_GT(backend_->calls(), calls_at_answer_);
+    done(status);
+  };
+  requests[0]->done = [&, done = requests[0]->done](const absl::Status& status) {
+    calls_at_answer_ = backend_->calls();
+    done(status);
+  };
+  Run(std::move(requests));
+  EXPECT_EQ(answered_before, 1);
+}
+
+TEST_F(EngineTest, ShortRequestGoesFirstBesideALongPass) {
+  Load("sbm");
+  Outcome short_one, long_one;
+  RequestQueue queue({}, [this] { return now(); });
+  Engine engine(queue, OneGeneration(), [] {});
+  RequestPtr request = Predict(long_one);
+  request->predicted_seconds = 10.0;
+  model_->costs->Observe({1, 9, 100, 100}, 10.0);  // of what is left
+  request->demand = {1, 9, 100, 100};
+  model_->metrics->CountValid(*request, 0.0);
+  request->done = [&, done = request->done](const absl::Status& status) {
+    EXPECT_EQ(short_one.answers, 1);
+    done(status);
+  };
+  ASSERT_TRUE(queue.Push(request).ok());
+  backend_->CancelAfter(0, [&] {
+    RequestPtr late = Predict(short_one);
+    late->predicted_seconds = 0.001;
+    EXPECT_TRUE(queue.Push(late).ok());
+    queue.Close();
+  });
+  engine.Start();
+  engine.Join();
+  EXPECT_TRUE(short_one.result.status.ok()) << short_one.result.status;
+  EXPECT_TRUE(long_one.result.status.ok()) << long_one.result.status;
+  EXPECT_EQ(long_one.answers, 1);
 }
 
 TEST(AliveTest, AClientMayCancelFiveMillisecondsBeforeItsDeadline) {

@@ -84,6 +84,7 @@ TEST_F(MetricValuesTest, BucketsOfEveryHistogramAreThoseOfTheTable) {
       {"edgewise_generation_duration_seconds", durations},
       {"edgewise_first_token_duration_seconds", durations},
       {"edgewise_token_duration_seconds", durations},
+      {"edgewise_measured_over_predicted_ratio", {0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4}},
       {"edgewise_batch_items", {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}},
       {"edgewise_batch_tokens",
        {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576}},
@@ -162,6 +163,13 @@ TEST_F(MetricValuesTest, DurationsAreSummedInSeconds) {
   EXPECT_EQ(Of("cancelled_compute_seconds_total"), 0.375);
 }
 
+TEST_F(MetricValuesTest, PredictionsAreComparedWhereThereWasOne) {
+  loaded_->CountPrediction(0.0, 1.0);
+  EXPECT_EQ(Of("measured_over_predicted_ratio_count"), 0);
+  loaded_->CountPrediction(2.0, 3.0);
+  EXPECT_EQ(Of("measured_over_predicted_ratio_sum"), 1.5);
+}
+
 TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
   // Seven valid requests: two are computed, three generate, one is answered, one waits.
   std::vector<Request> requests(7);
@@ -174,13 +182,8 @@ TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
   EXPECT_EQ(Of("queue_requests"), 7);
   EXPECT_EQ(Of("queue_tokens"), 1176);
   for (size_t i = 0; i < 5; ++i) {
-    if (i < 2) {
-      requests[i].batch_inputs = inputs[i];
-      requests[i].batch_tokens = tokens[i];
-      loaded_->CountPredict(requests[i]);
-    } else {
-      loaded_->CountGeneration(requests[i]);
-    }
+    Request* const request[] = {&requests[i]};
+    i < 2 ? loaded_->CountBatch(request, inputs[i], tokens[i]) : loaded_->CountGeneration(requests[i]);
   }
   requests[5] = Request();
   EXPECT_EQ(Of("batch_items_sum"), 8);

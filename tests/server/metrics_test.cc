@@ -166,12 +166,12 @@ TEST_F(MetricsTest, PageShowsWholeEvents) {
     recorders.emplace_back([&] {
       Request request;
       request.priority = 1;
-      request.tokens = request.batch_tokens = 4;
-      request.batch_inputs = 1;
+      request.tokens = 4;
       request.cancelled_seconds = 1.0;
       while (!over) {
         loaded->CountValid(request, 0.0);
-        loaded->CountPredict(request);
+        Request* const started[] = {&request};
+        loaded->CountBatch(started, 1, 4);
         const MetricsEvent event = model.Event();
         model.CountRequest(event, Rpc::kPredict, absl::CancelledError(), 1.0);
         loaded->CountEnd(event, *model_, request, false, 0.0);

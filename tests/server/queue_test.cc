@@ -45,6 +45,13 @@ struct Answers {
   }
 };
 
+// Nothing runs, and so many generations may.
+Running Room(size_t generations, uint64_t cache_bytes) {
+  Running running;
+  running.room = {generations, cache_bytes};
+  return running;
+}
+
 TEST(RequestQueueTest, JobsGoBeforeRequests) {
   RequestQueue queue({});
   Answers answers;
@@ -55,7 +62,7 @@ TEST(RequestQueueTest, JobsGoBeforeRequests) {
   ASSERT_TRUE(work.job);
   work.job();
   EXPECT_EQ(ran, 1);
-  EXPECT_NE(queue.Next().predict, nullptr);
+  EXPECT_EQ(queue.Next().batch.size(), 1u);
 }
 
 TEST(RequestQueueTest, RequestThatExpiresWaitingEndsOnceAndIsNeverComputed) {
@@ -66,8 +73,8 @@ TEST(RequestQueueTest, RequestThatExpiresWaitingEndsOnceAndIsNeverComputed) {
   ASSERT_TRUE(live.Push(queue).ok());
   clock.milliseconds = 1500;
   Work work = queue.Next();
-  ASSERT_NE(work.predict, nullptr);
-  work.predict->done(absl::OkStatus());
+  ASSERT_EQ(work.batch.size(), 1u);
+  work.batch[0]->done(absl::OkStatus());
   EXPECT_EQ(live.count, 1);
   EXPECT_EQ(late.count, 1);
   EXPECT_TRUE(absl::IsDeadlineExceeded(late.last));
@@ -93,10 +100,12 @@ TEST(RequestQueueTest, RequestsExpireWhileTheEngineIsBusy) {
   RequestQueue queue({}, clock.read());
   Answers late;
   ASSERT_TRUE(late.Push(queue, clock.at(1100)).ok());
-  queue.EndExpired();
+  Running busy;
+  busy.passes.push_back({kDefaultPriority - 1, 0.0, clock.at(1000)});
+  EXPECT_EQ(queue.Next(Wait::kNot, busy).turn.kind, Turn::kStep);
   EXPECT_EQ(late.count, 0);
   clock.milliseconds = 1101;
-  queue.EndExpired();
+  EXPECT_EQ(queue.Next(Wait::kNot, busy).turn.kind, Turn::kStep);
   EXPECT_EQ(late.count, 1);
 }
 
@@ -106,7 +115,7 @@ TEST(RequestQueueTest, CloseServesWhatWaitsAndRefusesTheRest) {
   ASSERT_TRUE(waiting.Push(queue).ok());
   queue.Close();
   EXPECT_TRUE(absl::IsUnavailable(refused.Push(queue)));
-  EXPECT_NE(queue.Next().predict, nullptr);
+  EXPECT_EQ(queue.Next().batch.size(), 1u);
   EXPECT_TRUE(queue.Next().end());
 }
 
@@ -128,7 +137,7 @@ TEST(RequestQueueTest, EveryRequestOfManyThreadsEndsExactlyOnce) {
   std::atomic<int> accepted = 0, refused = 0, answered = 0;
   std::thread engine([&] {
     for (Work work = queue.Next(); !work.end(); work = queue.Next()) {
-      if (work.predict) work.predict->done(absl::OkStatus());
+      for (const RequestPtr& request : work.batch) request->done(absl::OkStatus());
     }
   });
   std::vector<std::thread> clients;
@@ -162,12 +171,11 @@ TEST(RequestQueueTest, NextGivesAGenerationOnlyWhereThereIsRoom) {
   RequestPtr waiting = generation.Make();
   waiting->generation = std::make_unique<GenerationWork>();
   ASSERT_TRUE(queue.Push(waiting).ok());
-  EXPECT_TRUE(queue.Next(Wait::kNot, {0, 100}).none());
-  EXPECT_EQ(queue.NextGeneration({0, 100}), nullptr);
+  EXPECT_TRUE(queue.Next(Wait::kNot, Room(0, 100)).none());
   ASSERT_TRUE(request.Push(queue).ok());
-  const Work work = queue.Next(Wait::kForWork, {1, 100});
+  const Work work = queue.Next(Wait::kForWork, Room(1, 100));
   EXPECT_NE(work.generation, nullptr);
-  EXPECT_NE(work.predict, nullptr);
+  EXPECT_EQ(work.batch.size(), 1u);
   EXPECT_FALSE(work.end());
 }
 
@@ -186,10 +194,10 @@ TEST(RequestQueueTest, WaitForAClientEndsByItselfOrWhenItIsWoken) {
 TEST(RequestQueueTest, ClosedQueueWaitsForGenerationsThatRun) {
   RequestQueue queue({});
   queue.Close();
-  const Work work = queue.Next(Wait::kNot, {1, 1});
+  const Work work = queue.Next(Wait::kNot, Room(1, 1));
   EXPECT_TRUE(work.none());
   EXPECT_TRUE(work.closed);
-  EXPECT_TRUE(queue.Next(Wait::kAWhile, {1, 1}).end());
+  EXPECT_TRUE(queue.Next(Wait::kAWhile, Room(1, 1)).end());
 }
 
 }  // namespace

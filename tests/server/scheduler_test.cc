@@ -37,8 +37,31 @@ const Request* Add(Scheduler& scheduler, RequestPtr request) {
   return address;
 }
 
-// Who comes next; null: nobody.
-const Request* NextOf(Scheduler& scheduler) { return scheduler.NextPredict().get(); }
+// The requests that start next, where nothing runs.
+std::vector<RequestPtr> NextBatch(Scheduler& scheduler) {
+  const Turn turn = scheduler.Next({}, {}, kStart);
+  if (turn.kind != Turn::kStart) return {};
+  return scheduler.TakeBatch(turn.level, kStart);
+}
+
+// Who starts next; null: nobody.
+const Request* NextOf(Scheduler& scheduler) {
+  const std::vector<RequestPtr> batch = NextBatch(scheduler);
+  EXPECT_LE(batch.size(), 1u);
+  return batch.empty() ? nullptr : batch[0].get();
+}
+
+// A request that takes so long on an idle server.
+RequestPtr Taking(double predicted, uint32_t priority = kDefaultPriority, Time deadline = Time::max()) {
+  RequestPtr request = MakeRequest(1, priority, deadline);
+  request->predicted_seconds = predicted;
+  return request;
+}
+
+constexpr uint32_t kLevel = kDefaultPriority - 1;
+RunningPass Pass(double remaining, uint32_t level = kLevel, Time stepped = kStart) {
+  return {level, remaining, stepped};
+}
 
 TEST(SchedulerTest, RequestsOfALevelGoInOrderOfArrival) {
   Scheduler scheduler({});
@@ -71,7 +94,7 @@ TEST(SchedulerTest, FullQueueRefusesWithRetryInfoAndLeavesTheRequest) {
   EXPECT_LE(RetryDelay(status), 5.0);
   ASSERT_NE(third, nullptr);
   EXPECT_EQ(scheduler.size(), 2u);
-  scheduler.NextPredict();
+  NextOf(scheduler);
   EXPECT_TRUE(Push(scheduler, third).ok());
 }
 
@@ -95,7 +118,7 @@ TEST(SchedulerTest, TokensBoundTheQueueToo) {
   RequestPtr more = MakeRequest(1);
   ASSERT_TRUE(absl::IsResourceExhausted(Push(scheduler, more)));
   ASSERT_NE(more, nullptr);
-  scheduler.NextPredict();
+  NextOf(scheduler);
   EXPECT_EQ(scheduler.cost(), 4u);
   EXPECT_TRUE(Push(scheduler, more).ok());
   EXPECT_EQ(scheduler.cost(), 5u);
@@ -155,16 +178,6 @@ TEST(SchedulerTest, TakeEndedRemovesExactlyTheEndedAndKeepsTheOrder) {
   EXPECT_EQ(NextOf(scheduler), last);
 }
 
-TEST(SchedulerTest, RetryAdviceGrowsWithTheQueueAndTheServiceTime) {
-  Scheduler scheduler({});
-  for (int i = 0; i < 50; ++i) scheduler.RecordPredict(0.1);
-  EXPECT_NEAR(scheduler.RetryDelaySeconds(), 0.05, 1e-9);
-  for (int i = 0; i < 10; ++i) Add(scheduler, MakeRequest());
-  EXPECT_NEAR(scheduler.RetryDelaySeconds(), 1.0, 0.02);
-  for (int i = 0; i < 90; ++i) Add(scheduler, MakeRequest());
-  EXPECT_EQ(scheduler.RetryDelaySeconds(), 5.0);
-}
-
 RequestPtr MakeGeneration(uint64_t cache_bytes = 1, uint32_t priority = kDefaultPriority) {
   RequestPtr request = MakeRequest(1, priority);
   request->generation = std::make_unique<GenerationWork>();
@@ -216,6 +229,181 @@ TEST(SchedulerTest, CancelledGenerationsAreTakenOut) {
   ASSERT_EQ(dead.size(), 1u);
   EXPECT_TRUE(absl::IsCancelled(dead[0].reason));
   EXPECT_FALSE(scheduler.HasGeneration({1, 1}));
+}
+
+TEST(SchedulerTest, RetryAdviceIsTheWorkThatGoesFirst) {
+  Scheduler scheduler({.max_requests = 3});
+  for (int i = 0; i < 3; ++i) Add(scheduler, Taking(0.4));
+  RequestPtr more = Taking(0.4);
+  EXPECT_NEAR(RetryDelay(Push(scheduler, more)), 1.2, 1e-9);
+}
+
+TEST(SchedulerTest, ARequestThatNoIdleServerAnswersInTimeIsLateAtTheDoor) {
+  Scheduler scheduler({});
+  RequestPtr hopeless = Taking(1.0, 2, kStart + milliseconds(600));
+  const absl::Status status = Push(scheduler, hopeless);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status));
+  EXPECT_EQ(status.message(), "the request takes about 1s on an idle server; its deadline is in 600ms");
+  EXPECT_NE(hopeless, nullptr);
+  RequestPtr tight = Taking(1.0, 2, kStart + milliseconds(800));
+  EXPECT_TRUE(Push(scheduler, tight).ok()) << "predictions are not exact";
+  EXPECT_TRUE(scheduler.TakeEnded(kStart + milliseconds(50)).empty());
+  const std::vector<EndedRequest> ended = scheduler.TakeEnded(kStart + milliseconds(150));
+  ASSERT_EQ(ended.size(), 1u) << "waiting made it hopeless";
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ended[0].reason));
+}
+
+TEST(SchedulerTest, ARequestThatOthersMakeLateIsRefusedWithTheirTime) {
+  Scheduler scheduler({});
+  Add(scheduler, Taking(0.5));
+  RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
+  const absl::Status status = Push(scheduler, late);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(status.message(),
+            "the queue is full: requests that go first take about 500ms and this one about 200ms; its deadline is in "
+            "600ms");
+  EXPECT_NEAR(RetryDelay(status), 0.5, 1e-9);
+  RequestPtr in_time = Taking(0.2, 2, kStart + milliseconds(810));
+  EXPECT_TRUE(Push(scheduler, in_time).ok());
+}
+
+TEST(SchedulerTest, WorkThatRunsCountsToo) {
+  Scheduler scheduler({});
+  scheduler.Next(std::vector{Pass(0.5)}, {}, kStart);
+  RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
+  EXPECT_TRUE(absl::IsResourceExhausted(Push(scheduler, late)));
+  scheduler.Next({}, {}, kStart);
+  EXPECT_TRUE(Push(scheduler, late).ok());
+}
+
+TEST(SchedulerTest, OnlyWorkThatGoesFirstCounts) {
+  Scheduler scheduler({});
+  Add(scheduler, Taking(0.8, 2));
+  RequestPtr urgent = Taking(0.2, 1, kStart + milliseconds(400));
+  EXPECT_TRUE(Push(scheduler, urgent).ok()) << "level 2 takes a third while level 1 has work";
+  RequestPtr shorter = Taking(0.1, 2, kStart + milliseconds(450));
+  EXPECT_TRUE(Push(scheduler, shorter).ok()) << "it starts beside the long one";
+  RequestPtr similar = Taking(0.3, 2, kStart + milliseconds(900));
+  EXPECT_TRUE(absl::IsResourceExhausted(Push(scheduler, similar)));
+}
+
+TEST(SchedulerTest, WithoutADeadlineTheWaitIsBoundedButNotTheWork) {
+  Scheduler scheduler({.max_delay = milliseconds(2000)});
+  Add(scheduler, Taking(100.0));
+  EXPECT_NE(NextOf(scheduler), nullptr) << "an idle server takes any request";
+  scheduler.Next({}, {}, kStart);
+  Add(scheduler, Taking(1.5));
+  Add(scheduler, Taking(1.0));
+  RequestPtr third = Taking(0.5);
+  const absl::Status status = Push(scheduler, third);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(status.message(),
+            "the queue is full: requests that go first take about 2.5s; without a deadline the limit is 2s "
+            "(--max_queue_delay)");
+}
+
+TEST(SchedulerTest, ARequestStartsBesideAPassOfFourTimesItsLength) {
+  Scheduler scheduler({});
+  Add(scheduler, Taking(0.5));
+  const Request* shorter = Add(scheduler, Taking(0.1));
+  const std::vector<RunningPass> running = {Pass(1.0), Pass(0.4)};
+  const Turn turn = scheduler.Next(running, {}, kStart);
+  ASSERT_EQ(turn.kind, Turn::kStart);
+  const std::vector<RequestPtr> batch = scheduler.TakeBatch(turn.level, kStart);
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0].get(), shorter) << "the first waits: 0.5 s are more than a quarter";
+  const Turn next = scheduler.Next(running, {}, kStart);
+  EXPECT_EQ(next.kind, Turn::kStep);
+  EXPECT_EQ(next.pass, 1u) << "the latest";
+}
+
+TEST(SchedulerTest, WhereNothingIsKnownOfAModelRequestsGoOneByOne) {
+  Scheduler scheduler({});
+  Add(scheduler, MakeRequest());
+  EXPECT_EQ(scheduler.Next(std::vector{Pass(1.0)}, {}, kStart).kind, Turn::kStep);
+  Add(scheduler, MakeRequest());
+  EXPECT_EQ(NextBatch(scheduler).size(), 1u);
+}
+
+TEST(SchedulerTest, APassSetAsideGetsAStepEveryPatience) {
+  Scheduler scheduler({});
+  const Time now = kStart + Scheduler::kPatience;
+  const std::vector<RunningPass> running = {Pass(1.0, kLevel, kStart), Pass(0.1, kLevel, now)};
+  EXPECT_EQ(scheduler.Next(running, {}, now - milliseconds(1)).pass, 1u);
+  EXPECT_EQ(scheduler.Next(running, {}, now).pass, 0u);
+}
+
+TEST(SchedulerTest, LevelsWithWorkShareTheDeviceByWeight) {
+  Scheduler scheduler({});
+  const std::vector<RunningPass> running = {Pass(1.0, 0), Pass(1.0, 1), Pass(1.0, 2)};
+  PerLevel<double> seconds = {};
+  for (int step = 0; step < 1300; ++step) {
+    const Turn turn = scheduler.Next(running, {}, kStart);
+    ASSERT_EQ(turn.kind, Turn::kStep);
+    const double took = step % 7 == 0 ? 0.02 : 0.001;  // unequal steps
+    seconds[turn.level] += took;
+    scheduler.Charge(turn, took);
+  }
+  EXPECT_NEAR(seconds[0] / seconds[2], 8.0, 0.8);
+  EXPECT_NEAR(seconds[1] / seconds[2], 4.0, 0.4);
+}
+
+TEST(SchedulerTest, AnIdleLevelSavesNothingUp) {
+  Scheduler scheduler({});
+  for (int step = 0; step < 100; ++step) scheduler.Charge(scheduler.Next(std::vector{Pass(1.0, 2)}, {}, kStart), 0.1);
+  const std::vector<RunningPass> both = {Pass(1.0, 1), Pass(1.0, 2)};
+  PerLevel<int> turns = {};
+  for (int step = 0; step < 50; ++step) {
+    const Turn turn = scheduler.Next(both, {}, kStart);
+    ++turns[turn.level];
+    scheduler.Charge(turn, 0.01);
+  }
+  EXPECT_NEAR(turns[2], 10, 2);
+}
+
+TEST(SchedulerTest, RequestsAndGenerationsOfALevelGetEqualTimes) {
+  Scheduler scheduler({});
+  const std::vector<RunningPass> running = {Pass(1.0)};
+  PerLevel<bool> generations = {};
+  generations[kLevel] = true;
+  double predict = 0.0, generate = 0.0;
+  for (int step = 0; step < 300; ++step) {
+    const Turn turn = scheduler.Next(running, generations, kStart);
+    const double took = turn.kind == Turn::kGeneration ? 0.002 : 0.006;
+    (turn.kind == Turn::kGeneration ? generate : predict) += took;
+    scheduler.Charge(turn, took);
+  }
+  EXPECT_NEAR(predict, generate, 0.01);
+}
+
+TEST(SchedulerTest, RequestsOfOneModelGoTogetherWhereTheyAreShort) {
+  const auto model = std::make_shared<const LoadedModel*>(), other = std::make_shared<const LoadedModel*>();
+  const auto of = [](const auto& owner) {
+    return std::shared_ptr<const LoadedModel>(owner, reinterpret_cast<const LoadedModel*>(owner.get()));
+  };
+  Scheduler scheduler({});
+  std::vector<const Request*> own;
+  for (int i = 0; i < 12; ++i) {
+    RequestPtr request = Taking(0.0006);
+    request->model = of(i % 4 == 3 ? other : model);
+    const Request* added = Add(scheduler, std::move(request));
+    if (i % 4 != 3) own.push_back(added);
+  }
+  const std::vector<RequestPtr> batch = NextBatch(scheduler);
+  ASSERT_EQ(batch.size(), 8u) << "0.0006 s each, at most kBatchSeconds";
+  for (size_t i = 0; i < batch.size(); ++i) EXPECT_EQ(batch[i].get(), own[i]);
+  EXPECT_EQ(NextBatch(scheduler).size(), 3u) << "those of the other model came before the ninth";
+  EXPECT_EQ(NextBatch(scheduler).size(), 1u);
+}
+
+TEST(SchedulerTest, NobodyIsMadeLateByItsMates) {
+  Scheduler scheduler({});
+  const Time soon = kStart + std::chrono::microseconds(1700);
+  Add(scheduler, Taking(0.001));
+  Add(scheduler, Taking(0.0004, 2, soon));
+  Add(scheduler, Taking(0.001));
+  Add(scheduler, Taking(0.00005));
+  EXPECT_EQ(NextBatch(scheduler).size(), 3u) << "the third would make the second late; the fourth does not";
 }
 
 }  // namespace

@@ -1,0 +1,129 @@
+#include "server/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace edgewise::server {
+namespace {
+
+constexpr double kRidge = 1e-9;      // of a term's own weight: keeps terms apart that were always in proportion
+constexpr double kStep = 0.01;       // of a quantile, in its logarithm
+constexpr double kShareAbove = 0.1;  // of the densities, above the quantile
+
+size_t LengthOf(double tokens) { return static_cast<size_t>(std::clamp(std::ilogb(std::max(tokens, 1.0)), 0, 31)); }
+
+double TokensOf(const ModelInput& input) {
+  double tokens = 0.0;
+  for (const ModelSequence& sequence : input.sequences) tokens += sequence.valid();
+  return tokens;
+}
+
+// Solves a x = b for the terms in `subset`, the others zero; a is symmetric and positive definite. False: it is not.
+template <typename Matrix, typename Vector>
+bool Solve(Matrix a, Vector b, unsigned subset, Vector& x) {
+  constexpr size_t n = std::tuple_size_v<Vector>;
+  for (size_t i = 0; i < n; ++i) {
+    if ((subset >> i & 1) != 0) continue;
+    for (size_t j = 0; j < n; ++j) a[i][j] = a[j][i] = i == j ? 1.0 : 0.0;
+    b[i] = 0.0;
+  }
+  for (size_t i = 0; i < n; ++i) {  // elimination without pivots
+    if (!(a[i][i] > 0.0)) return false;
+    for (size_t r = i + 1; r < n; ++r) {
+      const double factor = a[r][i] / a[i][i];
+      for (size_t c = i; c < n; ++c) a[r][c] -= factor * a[i][c];
+      b[r] -= factor * b[i];
+    }
+  }
+  for (size_t i = n; i-- > 0;) {
+    x[i] = b[i];
+    for (size_t c = i + 1; c < n; ++c) x[i] -= a[i][c] * x[c];
+    x[i] /= a[i][i];
+  }
+  return true;
+}
+
+}  // namespace
+
+void CostModel::Observe(const Demand& demand, double seconds) {
+  if (!(seconds > 0.0)) return;
+  Terms terms = TermsOf(demand);
+  for (double& term : terms) term /= seconds;
+  const absl::MutexLock lock(&mutex_);
+  static const double kKept = std::exp2(-1.0 / kHalfLife);
+  for (int i = 0; i < kTerms; ++i) {
+    targets_[i] = targets_[i] * kKept + terms[i];
+    for (int j = 0; j < kTerms; ++j) products_[i][j] = products_[i][j] * kKept + terms[i] * terms[j];
+  }
+  Fit();
+}
+
+// Least squares with coefficients of at least zero: of all subsets of terms, the best whose solution has none below.
+void CostModel::Fit() {
+  Terms scale;
+  for (int i = 0; i < kTerms; ++i) scale[i] = products_[i][i] > 0.0 ? std::sqrt(products_[i][i]) : 1.0;
+  std::array<Terms, kTerms> scaled;
+  Terms targets;
+  for (int i = 0; i < kTerms; ++i) {
+    targets[i] = targets_[i] / scale[i];
+    for (int j = 0; j < kTerms; ++j) scaled[i][j] = products_[i][j] / (scale[i] * scale[j]) + (i == j ? kRidge : 0.0);
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (unsigned subset = 1; subset < 1u << kTerms; ++subset) {
+    Terms found;
+    if (!Solve(scaled, targets, subset, found)) continue;
+    if (std::any_of(found.begin(), found.end(), [](double value) { return value < 0.0; })) continue;
+    double gain = 0.0;  // of a least-squares solution: half of what it takes from the sum of squares
+    for (int i = 0; i < kTerms; ++i) gain += found[i] * targets[i];
+    if (-gain >= best) continue;
+    best = -gain;
+    for (int i = 0; i < kTerms; ++i) coefficients_[i] = found[i] / scale[i];
+  }
+}
+
+double CostModel::Predict(const Demand& demand) const {
+  const Terms terms = TermsOf(demand);
+  const absl::MutexLock lock(&mutex_);
+  double seconds = 0.0;
+  for (int i = 0; i < kTerms; ++i) seconds += coefficients_[i] * terms[i];
+  return seconds;
+}
+
+Demand CostModel::Expected(const Model& model, const ModelInput& input) const {
+  const double tokens = TokensOf(input), pairs = static_cast<double>(model.Pairs(input));
+  const double samples = model.Samples(input) ? input.samples : 1.0;
+  double edges = input.dense ? pairs : LikelyEdges(tokens, pairs);
+  if (input.max_edges != kNoCap) edges = std::min(edges, static_cast<double>(input.max_edges));
+  return {samples, samples * tokens, samples * pairs, samples * edges};
+}
+
+Demand CostModel::Observed(const ModelInput& input, const InputResult& result) {
+  const double tokens = TokensOf(input), pairs = static_cast<double>(result.pairs);
+  const bool own = !input.dense && input.attention == nullptr && !input.graph.has_value() && input.max_edges == kNoCap;
+  if (own) ObserveEdges(tokens, pairs, result.edges);
+  const double samples = result.samples;
+  return {samples, samples * tokens, samples * pairs, samples * result.edges};
+}
+
+double CostModel::LikelyEdges(double tokens, double pairs) const {
+  const absl::MutexLock lock(&mutex_);
+  const double density = density_[LengthOf(tokens)];
+  return density > 0.0 ? std::min(density, 1.0) * pairs : pairs;
+}
+
+void CostModel::ObserveEdges(double tokens, double pairs, double edges) {
+  if (!(pairs > 0.0)) return;
+  const double seen = std::max(edges / pairs, 1e-9);
+  const absl::MutexLock lock(&mutex_);
+  double& density = density_[LengthOf(tokens)];
+  if (density == 0.0) {
+    density = seen;
+  } else if (seen > density) {
+    density *= std::exp(kStep * (1.0 - kShareAbove) / kShareAbove);
+  } else {
+    density *= std::exp(-kStep);
+  }
+}
+
+}  // namespace edgewise::server

@@ -1,0 +1,73 @@
+// Predicts the seconds that a request takes on the device, from what has been measured of its model so far.
+#ifndef EDGEWISE_SERVER_COST_MODEL_H_
+#define EDGEWISE_SERVER_COST_MODEL_H_
+
+#include <array>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "model/forward/result.h"
+#include "model/model.h"
+
+namespace edgewise::server {
+
+// What a request, or a batch of requests, asks of the device. Sums over its inputs and samples.
+struct Demand {
+  double passes = 0.0;  // inputs times samples
+  double tokens = 0.0;  // valid tokens
+  double pairs = 0.0;   // over layers and heads
+  double edges = 0.0;   // attended pairs
+
+  Demand& operator+=(const Demand& other) {
+    passes += other.passes;
+    tokens += other.tokens;
+    pairs += other.pairs;
+    edges += other.edges;
+    return *this;
+  }
+};
+
+// seconds = fixed + passes p + tokens t + pairs q + edges e, none of the five coefficients below zero. The coefficients
+// minimise the squares of the relative errors over past observations, the weight of which halves every kHalfLife
+// observations: so the model follows a machine that gets slower, and small requests count as much as large ones.
+//
+// Any thread may call any method.
+class CostModel {
+ public:
+  static constexpr double kHalfLife = 50.0;  // observations
+
+  // `demand` took `seconds` > 0 of the device, in one batch.
+  void Observe(const Demand& demand, double seconds);
+  // Seconds of a batch of this demand. 0 before the first observation.
+  double Predict(const Demand& demand) const;
+
+  // Before an input runs: all of its samples, with the edges of its cap or LikelyEdges, whichever are fewer.
+  Demand Expected(const Model& model, const ModelInput& input) const;
+  // After it ran: `result` of `input` is OK. Observes its edges.
+  Demand Observed(const ModelInput& input, const InputResult& result);
+
+  // The edges that an input of so many tokens and pairs (of one sample) is likely not to exceed: nine tenths of the
+  // observed inputs of about its length had a lower density. All pairs before the first observation of its length.
+  double LikelyEdges(double tokens, double pairs) const;
+  void ObserveEdges(double tokens, double pairs, double edges);
+
+ private:
+  static constexpr int kTerms = 5;
+  static constexpr int kLengths = 32;  // by the logarithm of tokens to base 2
+  using Terms = std::array<double, kTerms>;
+
+  static Terms TermsOf(const Demand& demand) { return {1.0, demand.passes, demand.tokens, demand.pairs, demand.edges}; }
+  void Fit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  // Weighted sums over observations, each divided by its seconds: terms times terms, and terms.
+  std::array<Terms, kTerms> products_ ABSL_GUARDED_BY(mutex_) = {};
+  Terms targets_ ABSL_GUARDED_BY(mutex_) = {};
+  Terms coefficients_ ABSL_GUARDED_BY(mutex_) = {};                    // seconds
+  std::array<double, kLengths> density_ ABSL_GUARDED_BY(mutex_) = {};  // nine-tenths quantile by length; 0: none yet
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_COST_MODEL_H_

@@ -1,0 +1,204 @@
+#include "server/schedule/passes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/forward/pass.h"
+#include "server/models/repository.h"
+#include "server/observe/metrics.h"
+#include "server/cost_model.h"
+#include "server/schedule/device_failure.h"
+#include "server/status_details.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr double kLeastLeft = 0.02;  // of its prediction: what a pass is taken to have left when that has run out
+
+std::vector<const ModelInput*> InputsOf(const std::vector<RequestPtr>& requests) {
+  std::vector<const ModelInput*> inputs;
+  for (const RequestPtr& request : requests) {
+    for (const ModelInput& input : request->inputs) inputs.push_back(&input);
+  }
+  return inputs;
+}
+
+Demand SumOf(const std::vector<RequestPtr>& requests) {
+  Demand demand;
+  for (const RequestPtr& request : requests) demand += request->demand;
+  return demand;
+}
+
+}  // namespace
+
+struct Passes::Running {
+  struct Member {
+    RequestPtr request;  // kept after its end: the pass refers to its inputs
+    int64_t first_input = 0;
+    bool ended = false;
+  };
+
+  Running(std::vector<RequestPtr> requests, Pass::Options options)
+      : level(requests[0]->priority - 1),
+        demand(SumOf(requests)),
+        pass(*requests[0]->model->model, InputsOf(requests), options) {
+    for (RequestPtr& request : requests) {
+      tokens += request->tokens;
+      members.push_back({std::move(request), inputs});
+      inputs += static_cast<int64_t>(members.back().request->inputs.size());
+    }
+  }
+
+  const LoadedModel& model() const { return *members[0].request->model; }
+  bool AllEnded() const {
+    return std::all_of(members.begin(), members.end(), [](const Member& member) { return member.ended; });
+  }
+
+  void End(Member& member, const absl::Status& status) {
+    member.request->compute_seconds += seconds;
+    member.ended = true;
+    member.request->done(status);
+  }
+  // Nobody waits for it any more.
+  void Leave(Member& member, const absl::Status& reason) {
+    const double share = static_cast<double>(member.request->tokens) / static_cast<double>(tokens);
+    member.request->cancelled_seconds += seconds * share;
+    whole = false;
+    End(member, reason);
+  }
+
+  std::vector<Member> members;
+  int64_t inputs = 0;
+  uint64_t tokens = 0;  // valid ones, one sample
+  const uint32_t level;
+  const Demand demand;
+  double predicted = 0.0;  // seconds
+  double seconds = 0.0;    // in its steps so far
+  bool whole = true;       // nobody left it
+  Demand observed;         // of the requests that were answered
+  Time stepped;
+  Pass pass;
+};
+
+Passes::Passes(RequestQueue& queue, Clock::duration max_step) : queue_(queue), max_step_seconds_(Seconds(max_step)) {}
+Passes::~Passes() = default;
+
+std::vector<RunningPass> Passes::View() const {
+  std::vector<RunningPass> view;
+  for (const auto& running : running_) {
+    const double remaining = std::max(running->predicted - running->seconds, kLeastLeft * running->predicted);
+    view.push_back({running->level, remaining, running->stepped});
+  }
+  return view;
+}
+
+std::unique_ptr<Passes::Running> Passes::Make(std::vector<RequestPtr> requests) const {
+  const LoadedModel& model = *requests[0]->model;
+  const Demand demand = SumOf(requests);
+  const double predicted = model.costs->Predict(demand);
+  Pass::Options options;
+  const double layer = predicted / model.model->config().num_hidden_layers;  // of all waves together
+  if (layer > max_step_seconds_) {
+    const double rows = demand.tokens * max_step_seconds_ / layer;
+    options.max_wave_tokens = std::clamp(static_cast<int64_t>(rows), int64_t{1}, options.max_wave_tokens);
+  }
+  auto running = std::make_unique<Running>(std::move(requests), options);
+  running->predicted = predicted;
+  running->stepped = queue_.now();
+  return running;
+}
+
+void Passes::Start(std::vector<RequestPtr> requests) {
+  const Time now = queue_.now();
+  running_.push_back(Make(std::move(requests)));
+  Running& running = *running_.back();
+  running.seconds = Seconds(queue_.now() - now);
+  std::vector<Request*> started;
+  for (Running::Member& member : running.members) {
+    Request& request = *started.emplace_back(member.request.get());
+    request.queue_seconds = Seconds(now - request.queued);
+    request.batch_inputs = static_cast<uint32_t>(running.inputs);
+    request.batch_tokens = running.tokens;
+  }
+  running.model().metrics->CountBatch(started, static_cast<uint32_t>(running.inputs), running.tokens);
+}
+
+void Passes::EndExpired() {
+  const Time now = queue_.now();
+  for (const auto& running : running_) {
+    for (Running::Member& member : running->members) {
+      if (member.ended) continue;
+      const absl::Status reason = queue_.cancelled() ? ShuttingDown() : CancelledOrExpired(*member.request, now);
+      if (reason.ok()) continue;
+      for (size_t i = 0; i < member.request->inputs.size(); ++i) {
+        running->pass.Cancel(member.first_input + static_cast<int64_t>(i), reason);
+      }
+      running->Leave(member, reason);
+    }
+  }
+  std::erase_if(running_, [](const auto& running) { return running->AllEnded(); });
+}
+
+void Passes::Step(size_t pass) {
+  Running& running = *running_[pass];
+  const Time start = queue_.now();
+  const absl::Status status = running.pass.Step();
+  running.stepped = queue_.now();
+  running.seconds += Seconds(running.stepped - start);
+  if (!status.ok()) return Fail(pass, status);
+  EndAnswered(running);
+  if (!running.AllEnded()) return;
+  running_.erase(running_.begin() + static_cast<int64_t>(pass));
+}
+
+void Passes::EndAnswered(Running& running) {
+  const Time now = queue_.now();
+  for (Running::Member& member : running.members) {
+    Request& request = *member.request;
+    const auto inputs = static_cast<int64_t>(request.inputs.size());
+    bool done = !member.ended;
+    for (int64_t i = 0; i < inputs && done; ++i) done = running.pass.done(member.first_input + i);
+    if (!done) continue;
+    absl::Status status = CancelledOrExpired(request, now);
+    if (!status.ok()) {
+      running.Leave(member, status);
+      continue;
+    }
+    for (int64_t i = 0; i < inputs; ++i) {
+      InputResult& result = request.results.emplace_back(running.pass.TakeResult(member.first_input + i));
+      if (status.ok() && !result.status.ok()) {
+        status = {result.status.code(), absl::StrCat("inputs[", i, "] ", result.status.message())};
+      }
+    }
+    running.whole &= status.ok();
+    for (int64_t i = 0; i < inputs && status.ok(); ++i) {
+      running.observed += request.model->costs->Observed(request.inputs[i], request.results[i]);
+    }
+    running.End(member, status);
+  }
+  if (!running.whole || !running.AllEnded()) return;
+  running.model().costs->Observe(running.observed, running.seconds);
+  running.model().metrics->CountPrediction(running.predicted, running.seconds);
+}
+
+void Passes::Fail(size_t pass, const absl::Status& status) {
+  std::unique_ptr<Running> failed = std::move(running_[pass]);
+  running_.erase(running_.begin() + static_cast<int64_t>(pass));
+  std::erase_if(failed->members, [](const Running::Member& member) { return member.ended; });
+  const absl::Status answer = DeviceFailure(status);
+  if (failed->members.size() == 1) return failed->End(failed->members[0], answer);
+  std::vector<RequestPtr> requests;
+  for (Running::Member& member : failed->members) {
+    member.request->compute_seconds += failed->seconds;
+    requests.push_back(std::move(member.request));
+  }
+  failed.reset();  // frees its memory
+  for (RequestPtr& request : requests) {
+    std::vector<RequestPtr> alone;
+    alone.push_back(std::move(request));
+    running_.push_back(Make(std::move(alone)));
+  }
+}
+
+}  // namespace edgewise::server

@@ -1,0 +1,108 @@
+#include "server/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+namespace edgewise::server {
+namespace {
+
+// Requests like those of a server: lengths over three decades, densities between 1 % and all, up to 16 samples.
+class Requests {
+ public:
+  Demand Next() {
+    const double tokens = std::exp(uniform_(random_) * 7.0), samples = 1.0 + std::floor(uniform_(random_) * 16.0);
+    const double pairs = 8.0 * tokens * tokens;
+    return {samples, samples * tokens, samples * pairs, samples * pairs * (0.01 + 0.99 * uniform_(random_))};
+  }
+  // Between 1 / 1.1 and 1.1.
+  double Noise() { return std::exp((uniform_(random_) - 0.5) * 0.19); }
+
+ private:
+  std::mt19937 random_{7};
+  std::uniform_real_distribution<double> uniform_{0.0, 1.0};
+};
+
+double Truth(const Demand& d) { return 5e-5 + 1e-5 * d.passes + 3e-6 * d.tokens + 1e-10 * d.pairs + 2e-9 * d.edges; }
+
+TEST(CostModelTest, NothingIsKnownBeforeTheFirstObservation) {
+  CostModel model;
+  EXPECT_EQ(model.Predict({1, 100, 1e4, 1e4}), 0.0);
+  EXPECT_EQ(model.LikelyEdges(100, 1e4), 1e4);
+}
+
+TEST(CostModelTest, OneObservationIsPredicted) {
+  CostModel model;
+  model.Observe({1, 100, 1e4, 1e3}, 0.004);
+  EXPECT_NEAR(model.Predict({1, 100, 1e4, 1e3}), 0.004, 1e-8);
+}
+
+TEST(CostModelTest, RecoversALinearCostWithinItsNoise) {
+  CostModel model;
+  Requests requests;
+  for (int i = 0; i < 400; ++i) {
+    const Demand demand = requests.Next();
+    model.Observe(demand, Truth(demand) * requests.Noise());
+  }
+  for (int i = 0; i < 200; ++i) {
+    const Demand demand = requests.Next();
+    EXPECT_NEAR(model.Predict(demand) / Truth(demand), 1.0, 0.06);
+  }
+}
+
+TEST(CostModelTest, MoreNeverCostsLess) {
+  CostModel model;
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  for (int i = 0; i < 50; ++i) {  // seconds that have nothing to do with the demand
+    model.Observe({1, 100 * uniform(random), 1e4 * uniform(random), 1e3 * uniform(random)}, 1e-3 * uniform(random));
+    const Demand demand = {3, 50, 5e3, 500};
+    const double seconds = model.Predict(demand);
+    EXPECT_GT(seconds, 0.0);
+    EXPECT_GE(model.Predict({4, 50, 5e3, 500}), seconds);
+    EXPECT_GE(model.Predict({3, 60, 5e3, 500}), seconds);
+    EXPECT_GE(model.Predict({3, 50, 6e3, 500}), seconds);
+    EXPECT_GE(model.Predict({3, 50, 5e3, 600}), seconds);
+  }
+}
+
+TEST(CostModelTest, FollowsAMachineThatGetsSlower) {
+  CostModel model;
+  Requests requests;
+  for (int i = 0; i < 1000; ++i) {
+    const Demand demand = requests.Next();
+    model.Observe(demand, Truth(demand));
+  }
+  for (int i = 0; i < 400; ++i) {  // eight half-lives
+    const Demand demand = requests.Next();
+    model.Observe(demand, 2.0 * Truth(demand));
+  }
+  for (int i = 0; i < 100; ++i) {
+    const Demand demand = requests.Next();
+    EXPECT_NEAR(model.Predict(demand) / Truth(demand), 2.0, 0.25);
+  }
+}
+
+TEST(CostModelTest, LikelyEdgesAreTheNineTenthsQuantileOfALength) {
+  CostModel model;
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> uniform(0.0, 0.2);
+  for (int i = 0; i < 5000; ++i) {
+    model.ObserveEdges(100, 1e4, 1e4 * uniform(random));
+    model.ObserveEdges(1000, 1e6, 1e6 * 0.5);
+  }
+  EXPECT_NEAR(model.LikelyEdges(100, 1e4), 0.18 * 1e4, 0.02 * 1e4);
+  EXPECT_NEAR(model.LikelyEdges(1000, 1e6), 0.5 * 1e6, 0.06 * 1e6);
+  EXPECT_EQ(model.LikelyEdges(10, 100), 100);  // nothing seen of this length
+}
+
+TEST(CostModelTest, LikelyEdgesNeverExceedThePairs) {
+  CostModel model;
+  for (int i = 0; i < 1000; ++i) model.ObserveEdges(100, 1e4, 1e4);
+  EXPECT_LE(model.LikelyEdges(100, 1e4), 1e4);
+}
+
+}  // namespace
+}  // namespace edgewise::server
