@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/forward/pass.h"
+#include "server/cost_model.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
-#include "server/cost_model.h"
 #include "server/schedule/device_failure.h"
 #include "server/status_details.h"
 

@@ -104,18 +104,18 @@ struct Call {
   Matrix out;
   std::vector<std::unique_ptr<CompactPlan>> plans;  // the first `used_plans`, and older ones
   size_t used_plans = 0;
-  std::vector<Head> heads;                          // problem by problem
-  std::vector<int32_t> block_head;                  // [blocks] index into heads
-  std::vector<BlockReport> reports;                 // [blocks]
-  std::vector<EdgeLists> kept;                      // [blocks], of heads under a cap: the edges that the cap keeps
+  std::vector<Head> heads;           // problem by problem
+  std::vector<int32_t> block_head;   // [blocks] index into heads
+  std::vector<BlockReport> reports;  // [blocks]
+  std::vector<EdgeLists> kept;       // [blocks], of heads under a cap: the edges that the cap keeps
 
   const Head& HeadOf(int64_t block) const { return heads[block_head[block]]; }
   int value_dim() const { return inputs->value_dim > 0 ? inputs->value_dim : inputs->head_dim; }
 };
 
 // Query rows of a block, a multiple of 12: more where keys and values outgrow `near` bytes of a core's cache, so that
-// more rows share the cost of fetching them, but several blocks of a head, for threads to share. Depends on the sequence
-// alone, because a block's edges decide how it is computed.
+// more rows share the cost of fetching them, but several blocks of a head, for threads to share. Depends on the
+// sequence alone, because a block's edges decide how it is computed.
 inline int BlockRows(int64_t n, int depth, int64_t near) {
   const int64_t bytes = n * depth * 2 * static_cast<int64_t>(sizeof(float));
   return bytes <= near ? 60 : bytes <= 1 << 20 ? 264 : bytes <= 2 << 20 ? 684 : kBlockRows;
