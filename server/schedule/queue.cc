@@ -43,6 +43,7 @@ Work RequestQueue::Next(Wait wait, const Running& running) {
       return !jobs_.empty() || scheduler_.HasPredict() || scheduler_.HasGeneration(running.room);
     };
     const absl::MutexLock lock(&mutex_);
+    scheduler_.SetRunning(running.passes);  // before the wait: requests that come meanwhile are compared with it
     if (wait == Wait::kForWork) mutex_.Await(absl::Condition(&due));
     if (wait == Wait::kAWhile) mutex_.AwaitWithTimeout(absl::Condition(&due), kAWhile);
     woken_ = false;
@@ -53,7 +54,7 @@ Work RequestQueue::Next(Wait wait, const Running& running) {
       jobs_.pop_front();
     } else {
       work.generation = scheduler_.NextGeneration(running.room);
-      work.turn = scheduler_.Next(running.passes, running.generations, now);
+      work.turn = scheduler_.Next(running.generations, now);
       if (work.turn.kind == Turn::kStart) work.batch = scheduler_.TakeBatch(work.turn.level, now);
     }
     work.closed = closed_ && scheduler_.size() == 0;

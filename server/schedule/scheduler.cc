@@ -22,10 +22,10 @@ double SlackOf(const Request& request, Time now) {
   return request.deadline == Time::max() ? std::numeric_limits<double>::infinity() : Seconds(request.deadline - now);
 }
 
+// After waiting for as long as it takes alone.
 bool IsHopeless(const Request& request, Time now) {
   const double seconds = request.predicted_seconds;
-  const bool waited = request.queued != Time() && Seconds(now - request.queued) > seconds;
-  return (waited ? seconds : kSure * seconds) > SlackOf(request, now);
+  return Seconds(now - request.queued) > seconds && seconds > SlackOf(request, now);
 }
 
 std::string Show(double seconds) {
@@ -69,7 +69,8 @@ void Scheduler::Line::TakeEnded(Time now, std::vector<EndedRequest>& ended) {
 
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
-  if (IsHopeless(*request, now)) return Hopeless(*request, now);
+  const bool idle = predicts_.size() == 0 && running_.empty();  // it may try: a wrong prediction is corrected so
+  if (!idle && kSure * request->predicted_seconds > SlackOf(*request, now)) return Hopeless(*request, now);
   Line& line = request->generation ? generations_ : predicts_;
   absl::Status room = CheckRoom(line, *request, now);
   if (!room.ok()) {
@@ -146,10 +147,10 @@ std::vector<RequestPtr> Scheduler::TakeAll() {
   return all;
 }
 
-int64_t Scheduler::Candidate(uint32_t level, std::span<const RunningPass> running) const {
+int64_t Scheduler::Candidate(uint32_t level) const {
   const std::deque<RequestPtr>& line = predicts_.levels[level];
   double shortest = std::numeric_limits<double>::infinity();
-  for (const RunningPass& pass : running) {
+  for (const RunningPass& pass : running_) {
     if (pass.level == level) shortest = std::min(shortest, pass.remaining);
   }
   for (size_t i = 0; i < line.size(); ++i) {
@@ -160,21 +161,21 @@ int64_t Scheduler::Candidate(uint32_t level, std::span<const RunningPass> runnin
   return -1;
 }
 
-Turn Scheduler::TurnOf(uint32_t level, std::span<const RunningPass> running, bool generation, Time now) {
+Turn Scheduler::TurnOf(uint32_t level, bool generation, Time now) {
   Turn turn;
   turn.level = level;
-  for (size_t p = 0; p < running.size(); ++p) {
-    if (running[p].level != level) continue;
+  for (size_t p = 0; p < running_.size(); ++p) {
+    if (running_[p].level != level) continue;
     turn.kind = Turn::kStep;
     turn.pass = p;  // the latest
   }
-  const int64_t candidate = Candidate(level, running);
+  const int64_t candidate = Candidate(level);
   if (candidate >= 0) {
     turn.kind = Turn::kStart;
     candidate_[level] = static_cast<size_t>(candidate);
   }
-  for (size_t p = 0; p < running.size(); ++p) {
-    if (running[p].level != level || now - running[p].stepped < kPatience) continue;
+  for (size_t p = 0; p < running_.size(); ++p) {
+    if (running_[p].level != level || now - running_[p].stepped < kPatience) continue;
     turn.kind = Turn::kStep;
     turn.pass = p;
     break;
@@ -184,12 +185,11 @@ Turn Scheduler::TurnOf(uint32_t level, std::span<const RunningPass> running, boo
   return turn;
 }
 
-Turn Scheduler::Next(std::span<const RunningPass> running, const PerLevel<bool>& generations, Time now) {
-  running_.assign(running.begin(), running.end());
+Turn Scheduler::Next(const PerLevel<bool>& generations, Time now) {
   PerLevel<Turn> turns;
   double least = std::numeric_limits<double>::infinity();  // served, of the levels that still have work
   for (uint32_t level = 0; level < kPriorityLevels; ++level) {
-    turns[level] = TurnOf(level, running, generations[level], now);
+    turns[level] = TurnOf(level, generations[level], now);
     if (turns[level].kind != Turn::kNothing && active_[level]) least = std::min(least, served_[level]);
   }
   Turn next;

@@ -61,9 +61,9 @@ class Scheduler {
 
   explicit Scheduler(QueueLimits limits) : limits_(limits) {}
 
-  // Takes the request iff OK. DEADLINE_EXCEEDED or CANCELLED: it has ended already, or would be late on an idle server.
+  // Takes the request iff OK. DEADLINE_EXCEEDED or CANCELLED: it has ended already, or would be late even alone.
   // RESOURCE_EXHAUSTED with RetryInfo: its line is full, or what goes before it would make it late (without a deadline:
-  // would make it wait longer than limits.max_delay). A server without other work takes any request that is in time.
+  // would make it wait longer than limits.max_delay). A server without other work tries every request.
   // Before it refuses, requests that have ended make room: they go to `ended`.
   absl::Status Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended);
 
@@ -72,9 +72,10 @@ class Scheduler {
   // Removes all requests.
   std::vector<RequestPtr> TakeAll();
 
-  // What to do next, where `running` are the passes, the latest last, and `generations` tells on which levels a
-  // generation can take a step. Call TakeEnded first.
-  Turn Next(std::span<const RunningPass> running, const PerLevel<bool>& generations, Time now);
+  // The passes that run, the latest last.
+  void SetRunning(std::span<const RunningPass> running) { running_.assign(running.begin(), running.end()); }
+  // What to do next, where `generations` tells on which levels a generation can take a step. Call TakeEnded first.
+  Turn Next(const PerLevel<bool>& generations, Time now);
   // A turn took so long.
   void Charge(const Turn& turn, double seconds);
   // Removes and returns the requests that Turn::kStart starts: of one model, in order.
@@ -99,15 +100,15 @@ class Scheduler {
   };
   absl::Status CheckRoom(const Line& line, const Request& request, Time now) const;
   double SecondsBefore(const Request& request) const;
-  // The index in its line of the request that would start beside these passes of its level; -1: none.
-  int64_t Candidate(uint32_t level, std::span<const RunningPass> running) const;
-  Turn TurnOf(uint32_t level, std::span<const RunningPass> running, bool generation, Time now);
+  // The index in its line of the request that would start beside the passes of its level; -1: none.
+  int64_t Candidate(uint32_t level) const;
+  Turn TurnOf(uint32_t level, bool generation, Time now);
   const Request* FirstGeneration() const;  // null: none waits
 
   const QueueLimits limits_;
   Line predicts_;
   Line generations_;
-  std::vector<RunningPass> running_;       // at the last turn
+  std::vector<RunningPass> running_;
   PerLevel<double> served_ = {};           // seconds over weight; of idle levels not less than of the others
   PerLevel<bool> active_ = {};             // at the last turn
   PerLevel<double> generation_lead_ = {};  // seconds that generations had beyond those of requests

@@ -26,8 +26,9 @@ struct Answers {
   absl::Status last;
   double queue_seconds = 0.0;
 
-  RequestPtr Make(Time deadline = Time::max()) {
+  RequestPtr Make(Time deadline = Time::max(), double predicted = 0.0) {
     auto request = std::make_unique<Request>();
+    request->predicted_seconds = predicted;
     request->cost = 1;
     request->deadline = deadline;
     request->done = [this, raw = request.get()](const absl::Status& status) {
@@ -37,8 +38,8 @@ struct Answers {
     };
     return request;
   }
-  absl::Status Push(RequestQueue& queue, Time deadline = Time::max()) {
-    RequestPtr request = Make(deadline);
+  absl::Status Push(RequestQueue& queue, Time deadline = Time::max(), double predicted = 0.0) {
+    RequestPtr request = Make(deadline, predicted);
     absl::Status status = queue.Push(request);
     EXPECT_EQ(request == nullptr, status.ok()) << "taken iff OK";
     return status;
@@ -107,6 +108,26 @@ TEST(RequestQueueTest, RequestsExpireWhileTheEngineIsBusy) {
   clock.milliseconds = 1101;
   EXPECT_EQ(queue.Next(Wait::kNot, busy).turn.kind, Turn::kStep);
   EXPECT_EQ(late.count, 1);
+}
+
+// The engine waits for work after the last pass has ended: nothing goes before what comes then.
+TEST(RequestQueueTest, PassesThatHaveEndedDelayNobody) {
+  FakeClock clock;
+  RequestQueue queue({}, clock.read());
+  Running busy;
+  busy.passes.push_back({kDefaultPriority - 1, 100.0, clock.at(1000)});
+  queue.Next(Wait::kNot, busy);
+  Answers refused, taken;
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.Push(queue, Time::max(), 50.0)));
+  std::thread engine([&] { EXPECT_EQ(queue.Next().batch.size(), 1u); });
+  absl::Status status = absl::UnknownError("not tried");
+  for (int tries = 0; tries < 5000 && !status.ok(); ++tries) {  // until the engine waits
+    status = taken.Push(queue, Time::max(), 50.0);
+    if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(status.ok()) << status;
+  queue.Close();
+  engine.join();
 }
 
 TEST(RequestQueueTest, CloseServesWhatWaitsAndRefusesTheRest) {
