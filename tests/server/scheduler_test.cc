@@ -317,14 +317,14 @@ TEST(SchedulerTest, WithoutADeadlineTheWaitIsBoundedButNotTheWork) {
 
 TEST(SchedulerTest, ARequestStartsBesideAPassOfFourTimesItsLength) {
   Scheduler scheduler({});
-  Add(scheduler, Taking(0.5));
+  Add(scheduler, Taking(0.11));
   const Request* shorter = Add(scheduler, Taking(0.1));
   const std::vector<RunningPass> running = {Pass(1.0), Pass(0.4)};
   const Turn turn = Next(scheduler, running, {}, kStart);
   ASSERT_EQ(turn.kind, Turn::kStart);
   const std::vector<RequestPtr> batch = scheduler.TakeBatch(turn.level, kStart);
   ASSERT_EQ(batch.size(), 1u);
-  EXPECT_EQ(batch[0].get(), shorter) << "the first waits: 0.5 s are more than a quarter";
+  EXPECT_EQ(batch[0].get(), shorter) << "the first waits: 0.11 s are more than a quarter";
   const Turn next = Next(scheduler, running, {}, kStart);
   EXPECT_EQ(next.kind, Turn::kStep);
   EXPECT_EQ(next.pass, 1u) << "the latest";
