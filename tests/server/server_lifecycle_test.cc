@@ -172,9 +172,7 @@ TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   CallContext stream_context;
   auto stream = server.stub().PredictStream(&stream_context);
   v1::PredictStreamResponse streamed;
-  v1::PredictRequest first = SmallRequest();
-  first.set_priority(1);
-  ASSERT_TRUE(stream->Write(first));
+  ASSERT_TRUE(stream->Write(SmallRequest()));  // of the same level: it waits
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
   TestDrain drain(server, clock);
   EXPECT_TRUE(server.WaitForHealth("", 2));
