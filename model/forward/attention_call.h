@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <memory_resource>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +30,9 @@ struct RunningInput {
   SourceCache* sources = nullptr;                              // AttentionSpec::sources
   uint64_t max_edges = kNoCap;                                 // of one sample; kNoCap: no budget binds
   std::shared_ptr<const CancelOnStop> cancel;                  // null: nobody can stop it
+  // The earlier tokens of the one sequence: the rows attend to them and to each other, and are added as they run. Null:
+  // the rows are the whole sequences.
+  KvCache* cache = nullptr;
   bool next_token = true;   // causal-lm: the text ends with the last sequence, and the token that follows is predicted
   bool complete = false;    // its result is decided: nobody reads more of it
   size_t first_layer = 0;   // that of the first sequence that runs, in results; and
@@ -61,10 +65,9 @@ using Members = std::vector<Member*>;
 class AttentionCall {
  public:
   // Attends all members, which live until Record. `shared`: `inputs` are of the shared rows, else of the members' own.
-  // `cache`: holds the keys and values in place of `inputs`; null: none. `out`: rows of the members. Errors: those of
-  // the backend.
-  absl::Status Attend(const Model& model, int32_t layer, const Members& members, AttentionInputs inputs, bool shared,
-                      const KvCache* cache, std::pmr::memory_resource* scratch, Matrix out);
+  // `out`: rows of the members. Errors: those of the backend.
+  absl::Status Attend(const Model& model, int32_t layer, const Members& members, const AttentionInputs& inputs,
+                      bool shared, std::pmr::memory_resource* scratch, Matrix out);
   size_t sequences() const { return sequences_; }
   // Adds the reports to the members' results, but not to those of inputs that are gone. Once; Backend::Synchronize or
   // Download has returned since Attend.
@@ -73,6 +76,10 @@ class AttentionCall {
   void Clear();
 
  private:
+  // Attends neighbours, who have one cache or none. Their caps, and `reports`, are places in caps_ and reports_.
+  absl::Status AttendTogether(const Model& model, std::span<Member* const> members, AttentionInputs inputs, bool shared,
+                              AttentionReport* reports, std::pmr::memory_resource* scratch, Matrix out);
+
   int32_t layer_ = 0;
   Members members_;
   size_t sequences_ = 0;                  // of all members

@@ -27,9 +27,6 @@ class Pass {
  public:
   struct Options {
     int64_t max_wave_tokens = kMaxWaveTokens;
-    // Prefill: the keys and values of the one input, which is one sequence, go here, and the result has a status only.
-    // Outlives the pass. Null: a pass that gives results.
-    KvCache* cache = nullptr;
   };
 
   // `model` and `inputs` must outlive the pass.

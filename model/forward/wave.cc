@@ -53,7 +53,7 @@ absl::Status Wave::Start(std::span<RunningInput* const> inputs, const Options& o
   Clear();
   options_ = options;
   // Where the last layer does not attend, its draws make no difference.
-  first_drawn_ = FillsCache() && options.first_drawn + 1 == num_layers_ ? num_layers_ : options.first_drawn;
+  first_drawn_ = options.fills_caches && options.first_drawn + 1 == num_layers_ ? num_layers_ : options.first_drawn;
   all_prefixes_.resize(inputs.size());
   std::pmr::vector<QueryRange> ranges(&scratch_);
   int64_t rows = 0;
@@ -109,7 +109,7 @@ absl::Status Wave::RunLayer() {
   if (layer_ != first_drawn_ || !projected_) RETURN_IF_ERROR(Project(source));
   projected_ |= layer_ == first_drawn_;
   const bool last = layer_ + 1 == num_layers_;
-  if (!(FillsCache() && last)) {
+  if (!(options_.fills_caches && last)) {
     RETURN_IF_ERROR(Attend(source, rows));
     if (last && ReadsFirstRows()) RETURN_IF_ERROR(KeepFirstRows(rows, shared() ? prefixes_ : samples_));
     RETURN_IF_ERROR(rows.Finish(model_.weights().layer(layer_), options_.phase));
@@ -123,19 +123,25 @@ absl::Status Wave::Project(Activations& rows) {
     return NeedsMemberships(prefix->input->Choose(model_, layer_));
   });
   RETURN_IF_ERROR(rows.Project(model_.weights().layer(layer_), memberships, options_.phase));
-  if (options_.cache == nullptr) return absl::OkStatus();
-  const RunningInput& input = *prefixes_[0]->input;
-  const uint32_t first_copy = layer_ <= first_drawn_ ? 0 : samples_[0]->sample - input.draw->first_sample;
-  return options_.cache->Store(layer_, rows, input.rows(), first_copy, input.ranges[0].first_query);
+  return StoreKeys(rows);
+}
+
+absl::Status Wave::StoreKeys(const Activations& rows) {
+  for (const Member* member : layer_ <= first_drawn_ ? prefixes_ : samples_) {
+    const RunningInput& input = *member->input;
+    if (input.cache == nullptr) continue;
+    RETURN_IF_ERROR(input.cache->Store(layer_, member->sample - input.draw->first_sample, input.ranges[0].first_query,
+                                       rows.keys_and_values().Rows(member->row, input.rows())));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Wave::Attend(const Activations& source, Activations& rows) {
   RETURN_IF_ERROR(rows.ReserveAttended());
   if (unrecorded_ == calls_.size()) calls_.emplace_back();
   AttentionCall& call = calls_[unrecorded_++];
-  const KvCache* const cache = options_.phase == Phase::kDecode ? options_.cache : nullptr;
   RETURN_IF_ERROR(call.Attend(model_, layer_, shared() ? prefixes_ : samples_, source.AttentionView(),
-                              &source == &shared_, cache, &scratch_, rows.attended()));
+                              &source == &shared_, &scratch_, rows.attended()));
   const size_t heads = call.sequences() * model_.config().num_attention_heads * unrecorded_;
   return heads > kMostUnrecorded ? Record() : absl::OkStatus();
 }

@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "model/forward/activations.h"
 #include "model/forward/attention_call.h"
-#include "model/forward/kv_cache.h"
 #include "model/forward/scratch.h"
 
 namespace edgewise {
@@ -38,9 +37,8 @@ class Wave : public Kept {
   struct Options {
     int32_t first_drawn = 0;  // the samples share the layers below it
     Phase phase = Phase::kPrefill;
-    // Null, or the cache of the one input. In kPrefill its layers are filled, and the last layer runs only as far as
-    // its keys and values; in kDecode the one query of the input attends to it, and is added.
-    KvCache* cache = nullptr;
+    // The inputs have caches, and nobody reads their rows: the last layer runs only as far as its keys and values.
+    bool fills_caches = false;
   };
   // Drops all that ran before, and embeds the rows of `inputs`.
   absl::Status Start(std::span<RunningInput* const> inputs, const Options& options);
@@ -72,12 +70,12 @@ class Wave : public Kept {
 
  private:
   explicit Wave(const Model& model) : model_(model) {}
-  bool FillsCache() const { return options_.cache != nullptr && options_.phase == Phase::kPrefill; }
   bool ReadsFirstRows() const { return model_.config().pooling == Pooling::kCls; }
   // The rows of an input's sample: in the end, those that the head reads.
   int64_t RowsOf(const RunningInput& input) const;
   absl::Status MakeLedger(RunningInput& input) const;
   absl::Status Project(Activations& rows);
+  absl::Status StoreKeys(const Activations& rows);
   absl::Status Attend(const Activations& source, Activations& rows);
   absl::Status KeepFirstRows(Activations& rows, const Members& members);
   absl::Status Record();
