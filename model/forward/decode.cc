@@ -1,6 +1,6 @@
 #include "model/forward/decode.h"
 
-#include <numeric>
+#include <iterator>
 
 #include "model/forward/heads.h"
 #include "model/forward/softmax.h"
@@ -30,13 +30,21 @@ void GenerationRows::AddSamples(std::vector<Wave::Sample>& samples) {
   for (SampleResult& result : results) samples.push_back({&input, sample++, &result});
 }
 
-absl::Status DecodeRows(const Model& model, int32_t first_drawn, std::span<GenerationRows* const> rows,
+absl::Status DecodeRows(const Model& model, int32_t first_drawn, std::span<const DecodedRow> rows,
                         absl::FunctionRef<void(size_t, const std::vector<double>&, bool)> visit) {
   std::vector<RunningInput*> inputs;
   std::vector<Wave::Sample> samples;
-  for (GenerationRows* of : rows) {
-    inputs.push_back(&of->input);
-    of->AddSamples(samples);
+  std::vector<int64_t> places;  // of the last tokens, among the samples' rows
+  int64_t wave_rows = 0;
+  for (const DecodedRow& row : rows) {
+    for (GenerationRows* of : {row.before, row.last}) {
+      if (of == nullptr) continue;
+      inputs.push_back(&of->input);
+      of->AddSamples(samples);
+      const auto more = of->input.rows() * std::ssize(of->results);
+      for (int64_t place = wave_rows; of == row.last && place < wave_rows + more; ++place) places.push_back(place);
+      wave_rows += more;
+    }
   }
   const auto wave = Wave::Take(model);
   RETURN_IF_ERROR(wave->Start(inputs, {first_drawn, Phase::kDecode}));
@@ -44,8 +52,6 @@ absl::Status DecodeRows(const Model& model, int32_t first_drawn, std::span<Gener
   RETURN_IF_ERROR(wave->StartSamples(samples));
   while (!wave->done()) RETURN_IF_ERROR(wave->RunLayer());
 
-  std::vector<int64_t> places(samples.size());
-  std::iota(places.begin(), places.end(), 0);
   const size_t vocabulary = model.config().vocab_size;
   std::vector<double> mean(vocabulary), more(vocabulary);
   size_t row = 0, sample = 0;  // that come next
@@ -55,7 +61,7 @@ absl::Status DecodeRows(const Model& model, int32_t first_drawn, std::span<Gener
     finite &= AllFinite(logits, vocabulary);
     Softmax(logits, probabilities);
     for (size_t c = 0; sample > 0 && c < vocabulary; ++c) mean[c] += more[c];
-    const size_t of_row = rows[row]->results.size();
+    const size_t of_row = rows[row].last->results.size();
     if (++sample < of_row) return;
     for (size_t c = 0; of_row > 1 && c < vocabulary; ++c) mean[c] /= static_cast<double>(of_row);
     visit(row++, mean, finite);

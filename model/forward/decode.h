@@ -15,7 +15,7 @@
 
 namespace edgewise {
 
-// The tokens of one generation that run next, whose earlier tokens are cached.
+// Tokens of one generation, whose earlier tokens are cached.
 struct GenerationRows {
   RunningInput input;                 // one range, a cache
   std::vector<SampleResult> results;  // of its samples: edges alone
@@ -28,11 +28,17 @@ struct GenerationRows {
   void AddSamples(std::vector<Wave::Sample>& samples);
 };
 
-// Runs all layers of one token of each generation, whose samples share the layers below `first_drawn`. Calls
+// The last token of one generation, and those before it that are not cached yet.
+struct DecodedRow {
+  GenerationRows* before = nullptr;  // null: all are cached
+  GenerationRows* last = nullptr;    // one token
+};
+
+// Runs all layers of one row of each generation, whose samples share the layers below `first_drawn`. Calls
 // visit(i, distribution, finite) for generation i in order: the mean over its samples of the next token's distribution,
-// valid during the call and only where all logits are finite. Then the results are whole. No row depends on another.
-// Errors: those of the backend.
-absl::Status DecodeRows(const Model& model, int32_t first_drawn, std::span<GenerationRows* const> rows,
+// valid during the call and only where all logits are finite. Then the results are whole. No generation's bytes depend
+// on the others. Errors: those of the backend.
+absl::Status DecodeRows(const Model& model, int32_t first_drawn, std::span<const DecodedRow> rows,
                         absl::FunctionRef<void(size_t, const std::vector<double>&, bool)> visit);
 
 }  // namespace edgewise

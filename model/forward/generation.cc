@@ -24,6 +24,9 @@
 namespace edgewise {
 namespace {
 
+// A prompt of so many rows before its last token costs little more than that token: the weights are read once.
+constexpr int64_t kShortRows = 16;
+
 // The tokens that a generation caches at most.
 int64_t CachedTokens(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options) {
   return std::min<int64_t>(config.max_position_embeddings,
@@ -61,10 +64,18 @@ struct Generation::State {
   absl::Status CheckBudget() const;
   absl::Status StepPrompt();
   absl::Status StartPart();
-  void SelectRow();
+  void SelectPart(int32_t end);
+  void DropCache();
+  DecodedRow SelectRow();
   void Choose(const std::vector<double>& distribution, bool finite);
   absl::Status FinishToken();
-  bool prompt_next() const { return cached < context().valid() - 1; }
+  int32_t uncached() const { return context().valid() - 1 - cached; }  // tokens before the last
+  bool prompt_next() const { return uncached() > 0 && !(IsShort(uncached()) && phase() == Phase::kDecode); }
+  bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortRows; }
+  // Of the tokens that are cached next. It depends on the text alone: on a GPU the phases round differently.
+  Phase phase() const {
+    return IsShort(prompt_tokens) || cached >= prompt_tokens ? Phase::kDecode : Phase::kPrefill;
+  }
   bool stop_requested() const { return options.stopping.stop_requested(); }
   const ModelSequence& context() const { return window.sequence(); }
 
@@ -84,10 +95,12 @@ struct Generation::State {
   ContextWindow window;
   const uint32_t most_tokens;
   int32_t cached = 0;  // tokens of the context whose keys and values are cached: all but the last before a decode
+  int32_t prompt_tokens;  // of the context, those that were there before its last token was decoded
   KvCache cache;
   SourceCache sources;  // of the window that the last row was in
 
-  GenerationRows rows;  // that run: a part of the prompt, or the last token
+  GenerationRows rows;    // the last token
+  GenerationRows before;  // a part of the tokens before it
   int32_t most_part_tokens = 0;
   ModelSequence part;                          // the text up to the end of the part that runs; and
   std::unique_ptr<Wave, Wave::Return> prompt;  // its rows; null: none runs
@@ -107,10 +120,12 @@ Generation::State::State(const Model& model, const ModelSequence& prompt, Genera
       first_drawn(FirstDrawnLayer(config, options)),
       window(config, options.overflow, prompt),
       most_tokens(MostTokens(config, window, options)),
+      prompt_tokens(context().valid() - 1),
       cache(model, options, CachedTokens(config, prompt, options)),
       rows(config, options, first_drawn < config.num_hidden_layers ? options.samples : 1, cache),
+      before(rows),
       text(options.stop) {
-  rows.input.sources = &sources;
+  before.input.sources = rows.input.sources = &sources;
 }
 
 uint64_t Generation::State::RowPairs(const ModelSequence& sequence) const {
@@ -151,21 +166,32 @@ absl::Status Generation::State::CheckBudget() const {
 absl::Status Generation::State::StartPart() {
   int64_t tokens = std::max<int64_t>(1, kMaxWaveTokens / std::ssize(rows.results));
   if (most_part_tokens > 0) tokens = std::min<int64_t>(tokens, most_part_tokens);
-  const auto end = static_cast<int32_t>(std::min<int64_t>(cached + tokens, context().valid() - 1));
+  const int32_t last = phase() == Phase::kPrefill ? prompt_tokens : context().valid() - 1;
+  SelectPart(static_cast<int32_t>(std::min<int64_t>(cached + tokens, last)));
+  prompt = Wave::Take(model);
+  RunningInput* const input = &before.input;
+  return prompt->Start({&input, 1}, {first_drawn, phase(), true});
+}
+
+// The tokens from the cached ones to `end` run next.
+void Generation::State::SelectPart(int32_t end) {
   part.positions.assign(context().positions.begin(), context().positions.begin() + end);
   part.token_ids.assign(context().token_ids.begin(), context().token_ids.begin() + part.positions.back() + 1);
-  rows.Select({&part, cached}, kNoCap);
-  prompt = Wave::Take(model);
-  RunningInput* const input = &rows.input;
-  return prompt->Start({&input, 1}, {first_drawn, Phase::kPrefill, true});
+  before.Select({&part, cached}, kNoCap);
+}
+
+void Generation::State::DropCache() {
+  cache.Free();
+  cached = 0;
 }
 
 // One layer of a part of the tokens before the last one, whose keys and values go to the cache.
 absl::Status Generation::State::StepPrompt() {
+  RETURN_IF_ERROR(cache.Allocate());
   if (prompt == nullptr) RETURN_IF_ERROR(StartPart());
   if (!prompt->shared() && prompt->samples().empty()) {
     std::vector<Wave::Sample> samples;
-    rows.AddSamples(samples);
+    before.AddSamples(samples);
     RETURN_IF_ERROR(prompt->StartSamples(samples));
   }
   RETURN_IF_ERROR(prompt->RunLayer());
@@ -177,12 +203,15 @@ absl::Status Generation::State::StepPrompt() {
 }
 
 // The row of the last token runs next.
-void Generation::State::SelectRow() {
+DecodedRow Generation::State::SelectRow() {
   next = {};
   next.edges.pairs = RowPairs(context());
   next.edges.budget = RowBudget(context());
   const bool binds = next.edges.budget > 0 && next.edges.budget < next.edges.pairs;
   rows.Select({&context(), context().valid() - 1}, binds ? next.edges.budget : kNoCap);
+  if (uncached() == 0) return {nullptr, &rows};
+  SelectPart(context().valid() - 1);
+  return {&before, &rows};
 }
 
 void Generation::State::Choose(const std::vector<double>& distribution, bool finite) {
@@ -211,16 +240,18 @@ absl::Status Generation::State::FinishToken() {
     finish = FinishReason::kLength;
     next.text += text.Finish();
   }
-  cached = window.Append(next.token_id) ? 0 : context().valid() - 1;
+  const bool moved = window.Append(next.token_id);
+  cached = moved ? 0 : context().valid() - 1;
+  if (moved) prompt_tokens = context().valid() - 1;
   token = std::move(next);
   return absl::OkStatus();
 }
 
 absl::Status Generation::State::Decode(std::span<State* const> states) {
-  std::vector<GenerationRows*> rows;
+  std::vector<DecodedRow> rows;
   for (State* state : states) {
-    state->SelectRow();
-    rows.push_back(&state->rows);
+    RETURN_IF_ERROR(state->cache.Allocate());
+    rows.push_back(state->SelectRow());
   }
   return DecodeRows(states[0]->model, states[0]->first_drawn, rows,
                     [&](size_t i, const std::vector<double>& distribution, bool finite) {
@@ -235,6 +266,7 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(const Model& mode
     state = std::make_unique<State>(model, prompt, std::move(options));
     RETURN_IF_ERROR(state->CheckBudget());
     ASSIGN_OR_RETURN(state->rows.input.cancel, CancelOnStop::Create(model.backend(), state->options.stopping));
+    state->before.input.cancel = state->rows.input.cancel;
     return state->cache.Allocate();
   }));
   return std::unique_ptr<Generation>(new Generation(std::move(state)));
@@ -247,9 +279,14 @@ FinishReason Generation::finish_reason() const { return state_->finish; }
 bool Generation::prompt_next() const { return state_->prompt_next(); }
 bool Generation::holds_rows() const { return state_->prompt != nullptr; }
 void Generation::LimitPart(int32_t tokens) { state_->most_part_tokens = tokens; }
-int32_t Generation::part_tokens() const { return state_->rows.input.ranges[0].queries(); }
-uint32_t Generation::rows() const { return static_cast<uint32_t>(state_->rows.results.size()); }
+int32_t Generation::part_tokens() const { return state_->before.input.ranges[0].queries(); }
+int64_t Generation::rows() const { return (1 + state_->uncached()) * std::ssize(state_->rows.results); }
 std::optional<GeneratedToken> Generation::TakeToken() { return std::exchange(state_->token, std::nullopt); }
+
+bool Generation::CanDropCache() const {
+  return !holds_rows() && state_->options.max_edges == kNoCap && !(state_->options.max_density > 0.0);
+}
+void Generation::DropCache() { state_->DropCache(); }
 
 bool Generation::Joins(const Generation& other) const {
   return &state_->model == &other.state_->model && state_->first_drawn == other.state_->first_drawn;

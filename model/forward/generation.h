@@ -60,8 +60,8 @@ enum class FinishReason { kNone, kLength, kStop };
 inline constexpr double kCachedTolerance = 1e-4;
 
 // One generation. The tokens before the last one of its context (its prompt, at first) run part by part and fill a
-// KvCache; then each step decodes the row of one token. The prompt's last token is the first row that the budget caps.
-// Once the text is longer than the context, tokens leave it (Overflow), the others get positions from 0, and all but
+// KvCache; then each step decodes the row of one token. A prompt of few tokens runs with its last one, in one step. The
+// prompt's last token is the first row that the budget caps. Once the text is longer than the context, tokens leave it (Overflow), the others get positions from 0, and all but
 // the last are a prompt again.
 //
 // Pads at the end of a prompt are removed; a pad is never chosen. On the CPU the bytes depend on no part's size, and on
@@ -93,8 +93,13 @@ class Generation {
   // wave may have. 0: no other bound.
   void LimitPart(int32_t tokens);
   int32_t part_tokens() const;  // of the part that runs, or ran last
-  // The rows of one token: samples that differ.
-  uint32_t rows() const;
+  // The rows that the next token takes, those of a short prompt included.
+  int64_t rows() const;
+
+  // Frees the keys and values until the next step, which computes them again. Only between parts of the prompt, and
+  // where that gives the same bytes: a row that was capped would not be.
+  bool CanDropCache() const;
+  void DropCache();
 
   // Whether both can decode in one step: they are of one model, and their samples share the same layers.
   bool Joins(const Generation& other) const;

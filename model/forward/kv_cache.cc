@@ -26,7 +26,7 @@ KvCache::KvCache(const Model& model, const Draw& draw, int64_t tokens)
       width_(static_cast<int64_t>(model.config().num_attention_heads) * model.config().head_dim) {}
 
 absl::Status KvCache::Allocate() {
-  for (int32_t l = 0; l < num_layers_; ++l) {
+  for (auto l = static_cast<int32_t>(layers_.size()); l < num_layers_; ++l) {
     ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.Allocate(Copies(l) * tokens_ * 2 * width_));
   }
   return absl::OkStatus();

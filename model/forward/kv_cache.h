@@ -21,8 +21,10 @@ class KvCache {
 
   // `model` must outlive the cache.
   KvCache(const Model& model, const Draw& draw, int64_t tokens);
-  // Once, before the other methods. RESOURCE_EXHAUSTED: no memory.
+  // Before the other methods; does nothing where the cache has its memory. RESOURCE_EXHAUSTED: no memory.
   absl::Status Allocate();
+  // Gives the memory back.
+  void Free() { layers_.clear(); }
 
   // Writes the keys and values of tokens to a layer, from packed token `first_token` on: those of a sample (counted from
   // 0), or of all samples where they share the layer.
