@@ -29,6 +29,18 @@ absl::Status RequestQueue::Push(RequestPtr& request) {
   return status;
 }
 
+absl::Status RequestQueue::Check(const Request& request) {
+  const Time now = clock_();
+  std::vector<EndedRequest> ended;
+  absl::Status status;
+  {
+    const absl::MutexLock lock(&mutex_);
+    status = scheduler_.Check(request, now, ended);
+  }
+  EndAll(ended, now);
+  return status;
+}
+
 void RequestQueue::Post(std::function<void()> job) {
   const absl::MutexLock lock(&mutex_);
   if (!closed_) jobs_.push_back(std::move(job));
