@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+
 namespace edgewise::server {
 
 void Engine::Start() {
@@ -18,12 +20,13 @@ void Engine::Join() {
 
 std::optional<Turn> Engine::RunOnce(bool wait) {
   passes_.EndExpired();
-  generations_.EndExpired();
-  const Wait patience = !wait || !passes_.empty() ? Wait::kNot
-                        : generations_.empty()    ? Wait::kForWork
-                        : generations_.stalled()  ? Wait::kAWhile
-                                                  : Wait::kNot;
-  Work work = queue_.Next(patience, {passes_.View(), generations_.CanStep(), generations_.room()});
+  generations_.Update();
+  const PerLevel<bool> can_step = generations_.CanStep();
+  const bool goes_on = std::find(can_step.begin(), can_step.end(), true) != can_step.end();
+  const Wait patience = !wait || goes_on || !passes_.empty() ? Wait::kNot
+                        : generations_.empty()               ? Wait::kForWork
+                                                             : Wait::kAWhile;
+  Work work = queue_.Next(patience, {passes_.View(), can_step, generations_.room()});
   if (work.end() && passes_.empty() && generations_.empty()) return std::nullopt;
   if (work.job) work.job();
   if (work.generation) generations_.Start(std::move(work.generation));

@@ -23,7 +23,7 @@ class Engine {
   Engine(RequestQueue& queue, const ServerOptions& options, std::function<void()> after_work)
       : queue_(queue),
         passes_(queue, options.max_step),
-        generations_(queue, options.max_generations, options.limits.max_cache_bytes, options.unread_timeout),
+        generations_(queue, options),
         after_work_(std::move(after_work)) {}
   // The queue must be closed. Waits for the work that is left.
   ~Engine() { Join(); }
