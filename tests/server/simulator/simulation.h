@@ -54,6 +54,7 @@ class Simulation {
     Request* request = nullptr;  // until it has ended
     bool started = false;
     int answers = 0;
+    Time ended;
 
     // Of a generation.
     size_t tokens = 0, unread = 0;
@@ -103,6 +104,7 @@ class Simulation {
   void AfterTurn(const Turn& turn);
   void CheckLimits();
   void CheckWorkIsDone(const Turn& turn);
+  void CheckWorkIsForSomeone(const Turn& turn);
   void CheckShares(const Turn& turn);
   void CheckEnd();
 
