@@ -25,8 +25,9 @@ Remark Ignored(const std::string& entry, const std::string& reason) {
   return {LogLevel::kWarning, "repository entry ignored", {"entry", entry}, {"reason", reason}};
 }
 
-// Folders in `parent`, symbolic links not followed.
-std::vector<fs::path> Folders(const fs::path& parent, std::error_code& error, std::vector<Remark>& remarks) {
+// Folders in `parent`, symbolic links not followed. `shown`: what stands before an entry in a remark.
+std::vector<fs::path> Folders(const fs::path& parent, const std::string& shown, std::error_code& error,
+                              std::vector<Remark>& remarks) {
   std::vector<fs::path> folders;
   for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
     std::error_code entry_error;
@@ -38,7 +39,7 @@ std::vector<fs::path> Folders(const fs::path& parent, std::error_code& error, st
     if (type == fs::file_type::directory) {
       folders.push_back(it->path());
     } else if (type == fs::file_type::symlink) {
-      remarks.push_back(Ignored(it->path().filename().string(), "a symbolic link"));
+      remarks.push_back(Ignored(shown + it->path().filename().string(), "a symbolic link"));
     }
   }
   return folders;
@@ -70,7 +71,7 @@ std::string RemedyForRepository(const std::string& root) {
   }
   std::error_code ignored;
   std::vector<Remark> unused;
-  for (const fs::path& entry : Folders(path, ignored, unused)) {
+  for (const fs::path& entry : Folders(path, "", ignored, unused)) {
     if (ParseVersion(entry.filename().string()) > 0 && HoldsModelFiles(entry)) {
       return absl::StrCat("this is a model: give the folder above ", name);
     }
@@ -107,7 +108,7 @@ std::string Fingerprint(const std::string& directory) {
 absl::StatusOr<FolderList> ListFolder(const std::string& root) {
   FolderList list;
   std::error_code error;
-  const std::vector<fs::path> names = Folders(root, error, list.remarks);
+  const std::vector<fs::path> names = Folders(root, "", error, list.remarks);
   if (error) return absl::NotFoundError(absl::StrCat("model repository ", root, ": ", error.message()));
   for (const fs::path& path : names) {
     const std::string name = path.filename().string();
@@ -117,7 +118,7 @@ absl::StatusOr<FolderList> ListFolder(const std::string& root) {
     }
     std::error_code version_error;
     const size_t before = list.versions.size();
-    for (const fs::path& folder : Folders(path, version_error, list.remarks)) {
+    for (const fs::path& folder : Folders(path, name + "/", version_error, list.remarks)) {
       const int64_t version = ParseVersion(folder.filename().string());
       if (version > 0) {
         list.versions.push_back({name, version, folder.string(), Fingerprint(folder.string())});
