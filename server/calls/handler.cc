@@ -80,8 +80,13 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
   if (request.generation) ConnectStream(request);
   const CostModel& costs = *request.model->costs;
-  for (const ModelInput& input : request.inputs) request.demand += costs.Expected(*request.model->model, input);
+  for (const ModelInput& input : request.inputs) {
+    const Demand demand = costs.Expected(*request.model->model, input);
+    request.demand += demand;
+    if (request.consent.given) request.consent.least += demand.OfOneSample();
+  }
   if (!request.inputs.empty()) request.predicted_seconds = costs.Predict(request.demand);
+  if (request.consent.given) request.consent.least_seconds = costs.Predict(request.consent.least);
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
   return absl::OkStatus();
 }

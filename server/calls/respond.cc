@@ -153,6 +153,13 @@ void FillOrigin(const Request& request, Message& message) {
 
 void FillResponse(Request& request, v1::PredictResponse& response) {
   FillOrigin(request, response);
+  const Consent& consent = request.consent;
+  if (consent.fit || consent.samples < consent.asked) {
+    v1::Degraded& degraded = *response.mutable_degraded();
+    degraded.set_requested_samples(consent.asked);
+    degraded.set_samples(consent.samples);
+    degraded.set_reason(static_cast<v1::Degraded::Reason>(consent.reason));
+  }
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     const InputResult& result = request.results[i];
     FillPrediction(request.model->model->config(), request.inputs[i], result, request.outputs,

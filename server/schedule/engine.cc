@@ -17,7 +17,7 @@ void Engine::Join() {
 
 void Engine::Run() {
   while (true) {
-    passes_.EndExpired();
+    passes_.EndDue();
     generations_.EndExpired();
     const Wait wait = !passes_.empty()         ? Wait::kNot
                       : generations_.empty()   ? Wait::kForWork
@@ -32,7 +32,7 @@ void Engine::Run() {
       passes_.Start(std::move(work.batch));
       passes_.StepLatest();
     }
-    if (work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass);
+    if (work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass, work.turn.share);
     if (work.turn.kind == Turn::kGeneration) generations_.Step(work.turn.level);
     if (work.turn.kind != Turn::kNothing) queue_.Charge(work.turn, Seconds(queue_.now() - start));
     after_work_();

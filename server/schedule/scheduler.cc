@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "server/schedule/degrade.h"
 #include "server/status_details.h"
 #include "text/status_macros.h"
 
@@ -16,15 +17,12 @@ namespace {
 constexpr double kShorter = 0.25;  // of what is left of a pass: a request that starts beside it
 // Of a prediction: a request is refused as hopeless where even that is too long; where it has to wait, this is added.
 constexpr double kSure = 0.7, kMargin = 1.15;
-
-// Of its deadline, as seconds from now.
-double SlackOf(const Request& request, Time now) {
-  return request.deadline == Time::max() ? std::numeric_limits<double>::infinity() : Seconds(request.deadline - now);
-}
+// Of the time until a deadline: what those before it may take where they could give samples up instead.
+constexpr double kInTime = 0.75;
 
 // After waiting for as long as it takes alone.
 bool IsHopeless(const Request& request, Time now) {
-  const double seconds = request.predicted_seconds;
+  const double seconds = LeastSeconds(request);
   return Seconds(now - request.queued) > seconds && seconds > SlackOf(request, now);
 }
 
@@ -33,9 +31,16 @@ std::string Show(double seconds) {
 }
 
 absl::Status Hopeless(const Request& request, Time now) {
-  return absl::DeadlineExceededError(absl::StrCat("the request takes about ", Show(request.predicted_seconds),
+  return absl::DeadlineExceededError(absl::StrCat("the request takes about ", Show(LeastSeconds(request)),
                                                   " on an idle server; its deadline is in ",
                                                   Show(SlackOf(request, now))));
+}
+
+// Keeps this share of what it may give up.
+void Lower(Request& request, double share, Time now) {
+  if (share >= 1.0) return;
+  const double kept = LeastSeconds(request) + share * SpareSeconds(request, now);
+  LowerSamples(request, SamplesWithin(request, kept), DegradedBy::kLoad);
 }
 
 }  // namespace
@@ -70,7 +75,7 @@ void Scheduler::Line::TakeEnded(Time now, std::vector<EndedRequest>& ended) {
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
   const bool idle = predicts_.size() == 0 && running_.empty();  // it may try: a wrong prediction is corrected so
-  if (!idle && kSure * request->predicted_seconds > SlackOf(*request, now)) return Hopeless(*request, now);
+  if (!idle && kSure * LeastSeconds(*request) > SlackOf(*request, now)) return Hopeless(*request, now);
   Line& line = request->generation ? generations_ : predicts_;
   absl::Status room = CheckRoom(line, *request, now);
   if (!room.ok()) {
@@ -95,9 +100,9 @@ absl::Status Scheduler::CheckRoom(const Line& line, const Request& request, Time
     why = absl::StrCat(line.cost, " positions and edges wait and this request has ", request.cost, "; the limit is ",
                        limits_.max_tokens);
   } else if (!request.generation && before > 0.0) {
-    if (kMargin * (before + request.predicted_seconds) > slack) {
+    if (kMargin * (before + LeastSeconds(request)) > slack) {
       why = absl::StrCat("requests that go first take about ", Show(before), " and this one about ",
-                         Show(request.predicted_seconds), "; its deadline is in ", Show(slack));
+                         Show(LeastSeconds(request)), "; its deadline is in ", Show(slack));
     } else if (request.deadline == Time::max() && before > Seconds(limits_.max_delay)) {
       why = absl::StrCat("requests that go first take about ", Show(before), "; without a deadline the limit is ",
                          Show(Seconds(limits_.max_delay)), " (--max_queue_delay)");
@@ -113,14 +118,16 @@ absl::Status Scheduler::CheckRoom(const Line& line, const Request& request, Time
 double Scheduler::SecondsBefore(const Request& request) const {
   const size_t own = request.priority - 1;
   PerLevel<double> seconds = {};
-  const auto add = [&](size_t level, double work) {
+  const auto add = [&](size_t level, double work, double least) {
     const bool first = level != own || kShorter * work <= request.predicted_seconds;
-    if (first) seconds[level] += work;
+    if (first) seconds[level] += least;
   };
   for (size_t level = 0; level < kPriorityLevels; ++level) {
-    for (const RequestPtr& waiting : predicts_.levels[level]) add(level, waiting->predicted_seconds);
+    for (const RequestPtr& waiting : predicts_.levels[level]) {
+      add(level, waiting->predicted_seconds, LeastSeconds(*waiting));
+    }
   }
-  for (const RunningPass& pass : running_) add(pass.level, pass.remaining);
+  for (const RunningPass& pass : running_) add(pass.level, pass.remaining, pass.remaining - pass.spare);
   double before = 0.0, weight = 0.0, below = 0.0;
   for (size_t level = 0; level < kPriorityLevels; ++level) {
     if (level <= own) before += seconds[level];
@@ -128,6 +135,30 @@ double Scheduler::SecondsBefore(const Request& request) const {
     if (level > own && seconds[level] > 0.0) below += kLevelWeights[level];
   }
   return before * (weight + below) / weight;
+}
+
+double Scheduler::Share(uint32_t level, Time now) const {
+  double before = 0.0, spare = 0.0;  // in all: what those before take at least, and what they may give up
+  for (uint32_t above = 0; above < level; ++above) {
+    for (const RequestPtr& waiting : predicts_.levels[above]) before += LeastSeconds(*waiting);
+  }
+  double share = 1.0;
+  for (const RequestPtr& waiting : predicts_.levels[level]) {
+    double before_it = before, spare_before_it = spare;
+    for (const RunningPass& pass : running_) {
+      if (pass.level > level || kShorter * pass.remaining > waiting->predicted_seconds) continue;  // it goes first
+      before_it += pass.remaining - pass.spare;
+      spare_before_it += pass.spare;
+    }
+    before += LeastSeconds(*waiting);
+    spare += SpareSeconds(*waiting, now);
+    const bool endless = waiting->deadline == Time::max();
+    const double left = endless ? Seconds(limits_.max_delay - (now - waiting->queued)) : SlackOf(*waiting, now);
+    const double own = endless ? 0.0 : LeastSeconds(*waiting);
+    if (before_it + own > left || spare_before_it <= 0.0) continue;  // nothing would help it; nothing can be given up
+    share = std::min(share, (kInTime * left - before_it - own) / spare_before_it);
+  }
+  return std::max(0.0, share);
 }
 
 std::vector<EndedRequest> Scheduler::TakeEnded(Time now) {
@@ -200,6 +231,7 @@ Turn Scheduler::Next(const PerLevel<bool>& generations, Time now) {
     active_[level] = works;
     if (works && (next.kind == Turn::kNothing || served_[level] < served_[next.level])) next = turns[level];
   }
+  if (next.kind == Turn::kStep && running_[next.pass].spare > 0.0) next.share = Share(next.level, now);
   return next;
 }
 
@@ -211,11 +243,13 @@ void Scheduler::Charge(const Turn& turn, double seconds) {
 std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
   std::deque<RequestPtr>& line = predicts_.levels[level];
   std::vector<RequestPtr> batch;
+  const double share = line[candidate_[level]]->consent.given ? Share(level, now) : 1.0;
   batch.push_back(predicts_.Take(level, candidate_[level]));
+  Lower(*batch[0], share, now);
   double seconds = batch[0]->predicted_seconds, most = std::min(kBatchSeconds, SlackOf(*batch[0], now));
   for (size_t i = candidate_[level]; i < line.size() && seconds > 0.0;) {
     const Request& mate = *line[i];
-    const double together = seconds + mate.predicted_seconds;
+    const double together = seconds + mate.predicted_seconds - (1.0 - share) * SpareSeconds(mate, now);
     if (mate.model != batch[0]->model || together > std::min(most, SlackOf(mate, now))) {
       ++i;
       continue;
@@ -223,6 +257,7 @@ std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
     most = std::min(most, SlackOf(mate, now));
     seconds = together;
     batch.push_back(predicts_.Take(level, i));
+    Lower(*batch.back(), share, now);
   }
   running_.push_back({level, seconds, now});
   return batch;

@@ -6,6 +6,9 @@
 // passes that run starts beside them and goes first. A pass that was set aside so gets a step every kPatience. Requests
 // and generations of one level get equal times. Work is predicted seconds (cost_model.h).
 //
+// Requests whose clients have agreed to fewer samples count with one sample where others wait for them. When one
+// starts, and at each of its steps, it keeps the share of its other samples that makes nobody late who waits behind it.
+//
 // Predict requests and generations wait in a line each, so that neither kind fills the line of the other.
 #ifndef EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_
 #define EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_
@@ -39,6 +42,7 @@ struct RunningPass {
   uint32_t level = 0;      // priority - 1
   double remaining = 0.0;  // predicted seconds
   Time stepped;            // the end of its last step
+  double spare = 0.0;      // of the remaining seconds: what its requests may give up (degrade.h)
 };
 
 // What the engine does next.
@@ -46,7 +50,8 @@ struct Turn {
   enum Kind { kNothing, kStart, kStep, kGeneration };
   Kind kind = kNothing;
   uint32_t level = 0;
-  size_t pass = 0;  // kStep: index among the running passes
+  size_t pass = 0;     // kStep: index among the running passes
+  double share = 1.0;  // kStep: of what the pass may give up, what it can keep without making others late
 };
 
 template <typename T>
@@ -100,6 +105,9 @@ class Scheduler {
   };
   absl::Status CheckRoom(const Line& line, const Request& request, Time now) const;
   double SecondsBefore(const Request& request) const;
+  // The share that all requests of the level have to keep of what they may give up, so that none of those that wait is
+  // late.
+  double Share(uint32_t level, Time now) const;
   // The index in its line of the request that would start beside the passes of its level; -1: none.
   int64_t Candidate(uint32_t level) const;
   Turn TurnOf(uint32_t level, bool generation, Time now);

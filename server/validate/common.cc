@@ -20,6 +20,10 @@ absl::Status ParseBudget(const v1::Budget& budget, Request& request) {
             "; allowed is (0, 1]");
   if (budget.has_max_edges()) request.budget = BudgetKind::kEdges;
   if (budget.has_max_density()) request.budget = BudgetKind::kDensity;
+  REFUSE_IF(budget.fit_deadline() && request.deadline == Time::max(), "budget.fit_deadline",
+            "is set; the call has no deadline to fit");
+  request.consent.given = budget.allow_degraded() || budget.fit_deadline();
+  request.consent.fit = budget.fit_deadline();
   return absl::OkStatus();
 }
 

@@ -44,6 +44,10 @@ absl::Status CheckStops(const v1::GenerateRequest& message, const Model& model) 
 // The fields of Generate alone that say how tokens are chosen.
 absl::Status CheckSampling(const v1::GenerateRequest& message, const RequestLimits& limits) {
   const v1::Ensemble& ensemble = message.ensemble();
+  REFUSE_IF(message.budget().allow_degraded(), "budget.allow_degraded",
+            "is set; Generate uses all samples for every token");
+  REFUSE_IF(message.budget().fit_deadline(), "budget.fit_deadline",
+            "is set; Generate uses all samples for every token");
   REFUSE_IF(ensemble.tolerance() != 0.0, "ensemble.tolerance", "is ", ensemble.tolerance(),
             "; Generate uses all samples for every token");
   REFUSE_IF(ensemble.first_sample() != 0, "ensemble.first_sample", "is ", ensemble.first_sample(),

@@ -147,6 +147,24 @@ void AddSize(const ModelInput& input, Request& request) {
   if (input.graph) request.cost += EdgesOf(*input.graph);
 }
 
+// The samples that a request may have under consent. Without a number the deadline decides, among those whose answer is
+// not too large.
+absl::Status SetConsent(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits,
+                        Request& request) {
+  const bool open = request.consent.fit && message.ensemble().samples() == 0 && !request.outputs.graph;
+  uint32_t samples = open ? limits.max_samples : request.inputs[0].samples;
+  while (true) {
+    for (ModelInput& input : request.inputs) input.samples = samples;
+    const absl::Status size = CheckAnswerSize(request, model, limits);
+    if (!size.ok() && open && samples > 1) {
+      samples /= 2;
+      continue;
+    }
+    request.consent.asked = request.consent.samples = samples;
+    return size;
+  }
+}
+
 }  // namespace
 
 absl::Status Validate(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits,
@@ -176,7 +194,7 @@ absl::Status Validate(const v1::PredictRequest& message, const Model& model, con
     }
     AddSize(input, request);
   }
-  return CheckAnswerSize(request, model, limits);
+  return SetConsent(message, model, limits, request);
 }
 
 }  // namespace edgewise::server
