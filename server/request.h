@@ -22,6 +22,7 @@
 namespace edgewise::v1 {
 class GenerateResponse;
 class PredictResponse;
+class Settings;
 }  // namespace edgewise::v1
 
 namespace edgewise::server {
@@ -125,6 +126,7 @@ struct Request {
   // The checked message.
   uint32_t priority = kDefaultPriority;  // 1..kPriorityLevels
   uint64_t seed = 0;                     // drawn where the message has none
+  std::shared_ptr<v1::Settings> settings;  // as the answer reports them
   BudgetKind budget = BudgetKind::kNone;
   OutputSelection outputs;
   std::vector<ModelInput> inputs;              // of Predict

@@ -225,7 +225,7 @@ nlohmann::json ToJson(const BenchFlags& flags, const LoadOptions& load, const Lo
       {"rate", load.rate},
       {"concurrency", load.concurrency},
       {"inputs_per_request", flags.inputs_per_request},
-      {"samples", flags.request.samples},
+      {"samples", flags.request.samples.value_or(0)},
       {"seconds", result.seconds},
       {"answered", result.latency_ms.size()},
       {"failed", Failed(result)},

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "server/validate/settings.h"
+
 namespace edgewise::server {
 namespace {
 
@@ -147,6 +149,10 @@ void FillOrigin(const Request& request, Message& message) {
   message.set_seed(request.seed);
   message.set_device(request.model->model->backend().device());
   message.set_request_id(request.id);
+  if (request.settings == nullptr) return;
+  *message.mutable_settings() = *request.settings;
+  const uint32_t samples = request.generation ? request.generation->options.samples : request.consent.samples;
+  message.mutable_settings()->set_samples(samples);
 }
 
 }  // namespace
@@ -248,6 +254,9 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
                                                                              : "buckets");
   info.set_num_buckets(static_cast<uint32_t>(config.num_buckets));
   info.set_causal(config.causal);
+  for (const auto& [name, profile] : config.profiles.by_name) *info.add_profiles() = ToMessage(name, profile);
+  info.set_default_profile(config.profiles.default_name);
+  *info.mutable_limits() = ToMessage("", config.profiles.limits);
 }
 
 }  // namespace edgewise::server
