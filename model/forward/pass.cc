@@ -46,6 +46,7 @@ struct PassInput : RunningInput {
   uint32_t ran = 0;                                 // of them, over the sequences that run
   size_t first_sequence = 0;                        // that runs
   std::vector<std::vector<HeadEdges>> given_edges;  // over valid tokens
+  std::vector<SampleResult> unwanted;               // samples that a limit left out: a wave may still write to them
 };
 
 size_t ScoredTokens(const ModelConfig& config, std::span<const ModelSequence> sequences) {
@@ -131,7 +132,11 @@ InputResult PassInput::TakeResult() {
     if (!draws) {
       all.resize(source.tolerance > 0.0 ? std::min(wanted_samples, kFirstToleranceWave) : wanted_samples, all[0]);
     }
-    all.resize(std::min<size_t>(all.size(), wanted_samples));
+    if (all.size() > wanted_samples) {
+      const auto begin = std::make_move_iterator(all.begin());
+      std::vector<SampleResult> first(begin, begin + wanted_samples);
+      unwanted = std::exchange(all, std::move(first));
+    }
     result.samples = static_cast<uint32_t>(all.size());
     CombineSamples(result);
   }
@@ -215,7 +220,7 @@ absl::Status Pass::State::Step() {
   const auto complete = [](const RunningInput* input) { return input->complete; };
   if (std::all_of(group.begin(), group.end(), complete)) RETURN_IF_ERROR(StartGroup());
   if (wave->shared()) {
-    RETURN_IF_ERROR(wave->RunLayer());
+    RETURN_IF_ERROR(wave->Step());
     if (!wave->done()) return absl::OkStatus();
     if (options.cache != nullptr) {
       inputs[0].complete = true;
@@ -224,7 +229,7 @@ absl::Status Pass::State::Step() {
   }
   if (wave->samples().empty()) RETURN_IF_ERROR(StartWave());
   RETURN_IF_ERROR(wave->RemoveComplete());
-  if (!wave->samples().empty() && !wave->done()) RETURN_IF_ERROR(wave->RunLayer());
+  if (!wave->samples().empty() && !wave->done()) RETURN_IF_ERROR(wave->Step());
   return wave->done() || wave->samples().empty() ? FinishWave() : absl::OkStatus();
 }
 
@@ -241,7 +246,7 @@ absl::Status Pass::State::StartGroup() {
     if (!group.empty() && (alone || rows > options.max_wave_tokens)) break;
     group.push_back(&input);
   }
-  return wave->Start(group, {first_drawn, Phase::kPrefill, options.cache});
+  return wave->Start(group, {first_drawn, Phase::kPrefill, options.cache, options.step_rows});
 }
 
 // Picks the next samples of every input of the group that wants more.

@@ -256,7 +256,9 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
   info.set_causal(config.causal);
   for (const auto& [name, profile] : config.profiles.by_name) *info.add_profiles() = ToMessage(name, profile);
   info.set_default_profile(config.profiles.default_name);
-  *info.mutable_limits() = ToMessage("", config.profiles.limits);
+  const Profile& limits = config.profiles.limits;
+  const bool limited = limits.max_edges > 0 || limits.max_density > 0.0 || limits.samples > 0;
+  if (limited) *info.mutable_limits() = ToMessage("", limits);
 }
 
 }  // namespace edgewise::server

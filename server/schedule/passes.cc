@@ -18,6 +18,7 @@ namespace edgewise::server {
 namespace {
 
 constexpr double kLeastLeft = 0.02;  // of its prediction: what a pass is taken to have left when that has run out
+constexpr int64_t kLeastStepRows = 64;  // fewer share too little of reading the weights
 
 // Under consent, of the seconds until the deadline: what a wave takes; the samples of a request that can end after
 // every wave, or only with the last of its inputs, as predicted; and what is left for the answer, of the whole time.
@@ -170,6 +171,7 @@ std::unique_ptr<Passes::Running> Passes::Make(std::vector<RequestPtr> requests) 
   if (layer > max_step_seconds_) {
     const double rows = demand.tokens * max_step_seconds_ / layer;
     options.max_wave_tokens = std::clamp(static_cast<int64_t>(rows), int64_t{1}, options.max_wave_tokens);
+    options.step_rows = std::max(static_cast<int64_t>(rows), kLeastStepRows);
   }
   if (LowerToDeadlines(requests, options.max_wave_tokens, now)) {
     demand = SumOf(requests);
