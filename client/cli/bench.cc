@@ -106,6 +106,7 @@ absl::StatusOr<LoadAnswer> Answer(const absl::StatusOr<v1::PredictResponse>& res
   LoadAnswer answer;
   SetTiming(response->timing(), answer);
   for (const v1::Prediction& prediction : response->predictions()) AddOutput(prediction.edges(), answer);
+  if (response->predictions_size() > 0) answer.samples = response->predictions(0).samples();
   return answer;
 }
 
@@ -249,7 +250,8 @@ nlohmann::json ToJson(const CallRecord& call) {
           {"outputs", call.answer.outputs},
           {"queue_us", call.answer.queue_us},
           {"compute_us", call.answer.compute_us},
-          {"batch_inputs", call.answer.batch_inputs}};
+          {"batch_inputs", call.answer.batch_inputs},
+          {"samples", call.answer.samples}};
 }
 
 // Opens the file that a flag names, where it names one.

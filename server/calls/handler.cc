@@ -78,6 +78,7 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   if (request.arrival >= request.deadline) return absl::DeadlineExceededError("the deadline has passed");
   request.model = std::move(resolved.loaded);
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
+  request.priority = std::max(request.priority, request.principal.highest_level);
   if (request.generation) ConnectStream(request);
   const CostModel& costs = *request.model->costs;
   for (const ModelInput& input : request.inputs) {

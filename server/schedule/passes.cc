@@ -17,7 +17,7 @@
 namespace edgewise::server {
 namespace {
 
-constexpr double kLeastLeft = 0.02;  // of its prediction: what a pass is taken to have left when that has run out
+constexpr double kLeastLeft = 0.02;     // of its prediction: what a pass is taken to have left when that has run out
 constexpr int64_t kLeastStepRows = 64;  // fewer share too little of reading the weights
 
 // Under consent, of the seconds until the deadline: what a wave takes; the samples of a request that can end after
@@ -66,6 +66,12 @@ int64_t WaveTokens(const std::vector<RequestPtr>& requests, const Demand& demand
   return static_cast<int64_t>(std::min(std::max(rows, tokens), static_cast<double>(most)));
 }
 
+double OwnShare(const std::vector<RequestPtr>& requests) {
+  double seconds = 0.0;
+  for (const RequestPtr& request : requests) seconds += request->predicted_seconds;
+  return seconds > 0.0 ? requests[0]->predicted_seconds / seconds : 1.0;
+}
+
 }  // namespace
 
 struct Passes::Running {
@@ -77,6 +83,8 @@ struct Passes::Running {
 
   Running(std::vector<RequestPtr> requests, Pass::Options options)
       : level(requests[0]->priority - 1),
+        principal(requests[0]->principal.name),
+        own(OwnShare(requests)),
         demand(SumOf(requests)),
         pass(*requests[0]->model->model, InputsOf(requests), options) {
     for (RequestPtr& request : requests) {
@@ -136,6 +144,8 @@ struct Passes::Running {
   int64_t inputs = 0;
   uint64_t tokens = 0;  // valid ones, one sample
   const uint32_t level;
+  const std::string principal;  // of the first request
+  const double own;             // that request's part of the work, as predicted
   const Demand demand;
   double predicted = 0.0;                         // seconds
   double seconds = 0.0;                           // in its steps so far
@@ -154,9 +164,9 @@ Passes::~Passes() = default;
 std::vector<RunningPass> Passes::View() const {
   std::vector<RunningPass> view;
   for (const auto& running : running_) {
-    double remaining = std::max(running->predicted - running->seconds, kLeastLeft * running->predicted);
-    const double spare = running->Spare(remaining);
-    view.push_back({running->level, remaining, running->stepped, spare});
+    const double remaining = std::max(running->predicted - running->seconds, kLeastLeft * running->predicted);
+    view.push_back(
+        {running->level, remaining, running->stepped, running->principal, running->own, running->Spare(remaining)});
   }
   return view;
 }
