@@ -137,9 +137,11 @@ uint64_t Generation::State::RowLeast(const ModelSequence& sequence) const {
 }
 
 uint64_t Generation::State::RowBudget(const ModelSequence& sequence) const {
-  if (options.max_edges != kNoCap) return options.max_edges;
-  if (!(options.max_density > 0.0)) return 0;
-  return std::max(EdgesOfDensity(options.max_density, RowPairs(sequence)), RowLeast(sequence));
+  uint64_t cap = options.max_edges;
+  if (options.max_density > 0.0) {
+    cap = std::min(cap, std::max(EdgesOfDensity(options.max_density, RowPairs(sequence)), RowLeast(sequence)));
+  }
+  return cap == kNoCap ? 0 : cap;
 }
 
 // max_edges allows the forced edges of every row that this text can reach. They depend on the places of tokens, not on

@@ -6,6 +6,7 @@
 
 #include "server/calls/respond.h"
 #include "server/observe/metrics.h"
+#include "server/schedule/degrade.h"
 #include "server/status_details.h"
 #include "server/validate/validate.h"
 #include "text/field_error.h"
@@ -91,9 +92,14 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   request.priority = std::max(request.priority, request.principal.highest_level);
   if (request.generation) ConnectStream(request);
   const CostModel& costs = *request.model->costs;
-  for (const ModelInput& input : request.inputs) request.demand += costs.Expected(*request.model->model, input);
+  for (const ModelInput& input : request.inputs) {
+    const Demand demand = costs.Expected(*request.model->model, input);
+    request.demand += demand;
+    if (request.consent.given) request.consent.least += demand.OfOneSample();
+  }
   if (!request.inputs.empty()) request.predicted_seconds = costs.Predict(request.demand);
-  request.model->costs->ObserveSize(size, request.predicted_seconds);
+  if (request.consent.given) request.consent.least_seconds = costs.Predict(request.consent.least);
+  request.model->costs->ObserveSize(size, LeastSeconds(request));
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
   return absl::OkStatus();
 }
