@@ -134,7 +134,7 @@ class Simulation {
 
   Time turn_began_;
   double longest_turn_ = 0.0;
-  bool changed_ = false;           // a request started or ended or a model was loaded in this turn
+  bool changed_ = false;           // a request started or ended in this turn, or a model was loaded before it
   bool cancelled_before_ = false;  // cancelled_all_ before this turn
   int64_t newest_ = 0;             // call before this turn
   PerLevel<double> served_ = {};   // seconds over weight
