@@ -90,6 +90,7 @@ void Simulation::Run() {
   engine_ = std::make_unique<Engine>(*queue_, scenario_.options, [] {});
   After(0.0, [this] { Arrive(); });
   while (violation_.empty()) {
+    for (; !jobs_.empty(); jobs_.pop_front()) jobs_.front()();
     BeforeTurn();
     const std::optional<Turn> turn = engine_->RunOnce(false);
     if (!turn) break;
@@ -224,7 +225,7 @@ void Simulation::Read(Call& call) {
   });
 }
 
-// A model is loaded again with other weights, or goes and comes back.
+// Between two turns a model is loaded again with other weights, or goes and comes back.
 void Simulation::Change(size_t model) {
   const size_t version = (versions_[model] + 1) % Catalogue::kVersions;
   if (Chance(0.3)) {
@@ -236,7 +237,6 @@ void Simulation::Change(size_t model) {
 }
 
 void Simulation::Load(size_t model, size_t version) {
-  changed_ = true;
   absl::StatusOr<std::unique_ptr<Model>> loading = LoadModel(catalogue_.Folder(model, version), device_);
   Say(absl::StrCat("model ", model, " is loaded with weights ", version, ": ", loading.status().ToString()));
   if (!loading.ok()) return;

@@ -5,6 +5,7 @@
 #define EDGEWISE_TESTS_SERVER_SIMULATOR_SIMULATION_H_
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -122,6 +123,7 @@ class Simulation {
   Metrics metrics_;
   std::array<std::shared_ptr<const LoadedModel>, Catalogue::kModels> models_;
   std::array<size_t, Catalogue::kModels> versions_ = {};  // of the weights
+  std::deque<std::function<void()>> jobs_;                // for the engine's thread
   std::unique_ptr<RequestQueue> queue_;
   std::unique_ptr<Engine> engine_;
 
