@@ -174,13 +174,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     addresses.Update(ParseHostPort("--metrics_listen", options.metrics_listen).status());
   }
   if (!addresses.ok()) return addresses;
-  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options);
-  if (!credentials.ok()) return credentials.status();
+  absl::StatusOr<Security> security = MakeSecurity(options);
+  if (!security.ok()) return security.status();
   if (!options.metrics_listen.empty() && !IsLoopback(options.metrics_listen) && !options.security.insecure_bind) {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics_listen=", options.metrics_listen, " is not a loopback address: give --insecure_bind"));
   }
   auto parts = std::make_unique<Parts>(options);
+  parts->rpcs.tokens = security->tokens;
   std::string why_cpu;
   absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(options.backend, &why_cpu);
   if (!backend.ok()) return backend.status();
@@ -206,7 +207,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   Configure(options, builder);
-  builder.AddListeningPort(options.listen, *credentials, &parts->port);
+  builder.AddListeningPort(options.listen, security->credentials, &parts->port);
   builder.RegisterService(&parts->service);
   parts->grpc = builder.BuildAndStart();
   if (!parts->grpc || parts->port == 0) {

@@ -30,6 +30,18 @@ absl::Status RequestQueue::Push(RequestPtr& request) {
   return status;
 }
 
+absl::Status RequestQueue::Check(const Request& request) {
+  const Time now = clock_();
+  std::vector<EndedRequest> ended;
+  absl::Status status;
+  {
+    const absl::MutexLock lock(&mutex_);
+    status = scheduler_.Check(request, now, ended);
+  }
+  EndAll(ended, now);
+  return status;
+}
+
 absl::Status RequestQueue::RunOnEngine(const std::function<absl::Status()>& work) {
   absl::Status status;
   absl::Notification done;

@@ -50,6 +50,8 @@ class RequestQueue {
 
   // Takes the request iff OK. Errors: Scheduler::Add; UNAVAILABLE after Close.
   absl::Status Push(RequestPtr& request);
+  // Whether Push would refuse a request of which not all is known yet: Scheduler::Check.
+  absl::Status Check(const Request& request);
   // Runs `work` on the engine's thread, before any request, waits for it and returns its status. UNAVAILABLE after
   // Close.
   absl::Status RunOnEngine(const std::function<absl::Status()>& work);
