@@ -57,6 +57,12 @@ absl::Status CheckSampling(const v1::GenerateRequest& message, const RequestLimi
   return absl::OkStatus();
 }
 
+absl::StatusOr<Overflow> ParseOverflow(v1::Overflow overflow) {
+  REFUSE_IF(!v1::Overflow_IsValid(overflow), "overflow", "is ", static_cast<int>(overflow),
+            "; allowed are SLIDE, HALVE and STOP");
+  return overflow == v1::SLIDE ? Overflow::kSlide : overflow == v1::HALVE ? Overflow::kHalve : Overflow::kStop;
+}
+
 }  // namespace
 
 absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const RequestLimits& limits,
@@ -72,6 +78,7 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   if (message.has_override()) {
     ASSIGN_OR_RETURN(options.attention, ParseOverride(message.override(), message.attention(), model));
   }
+  ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
   ASSIGN_OR_RETURN(work->prompt, ParsePrompt(message, model));
 
   options.max_new_tokens = message.max_new_tokens();
