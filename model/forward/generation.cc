@@ -24,9 +24,6 @@
 namespace edgewise {
 namespace {
 
-// A prompt of so many rows before its last token costs little more than that token: the weights are read once.
-constexpr int64_t kShortRows = 16;
-
 // The tokens that a generation caches at most.
 int64_t CachedTokens(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options) {
   return std::min<int64_t>(config.max_position_embeddings,
@@ -71,11 +68,9 @@ struct Generation::State {
   absl::Status FinishToken();
   int32_t uncached() const { return context().valid() - 1 - cached; }  // tokens before the last
   bool prompt_next() const { return uncached() > 0 && !(IsShort(uncached()) && phase() == Phase::kDecode); }
-  bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortRows; }
+  bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortPromptRows; }
   // Of the tokens that are cached next. It depends on the text alone: on a GPU the phases round differently.
-  Phase phase() const {
-    return IsShort(prompt_tokens) || cached >= prompt_tokens ? Phase::kDecode : Phase::kPrefill;
-  }
+  Phase phase() const { return IsShort(prompt_tokens) || cached >= prompt_tokens ? Phase::kDecode : Phase::kPrefill; }
   bool stop_requested() const { return options.stopping.stop_requested(); }
   const ModelSequence& context() const { return window.sequence(); }
 
@@ -94,7 +89,7 @@ struct Generation::State {
 
   ContextWindow window;
   const uint32_t most_tokens;
-  int32_t cached = 0;  // tokens of the context whose keys and values are cached: all but the last before a decode
+  int32_t cached = 0;     // tokens of the context whose keys and values are cached: all but the last before a decode
   int32_t prompt_tokens;  // of the context, those that were there before its last token was decoded
   KvCache cache;
   SourceCache sources;  // of the window that the last row was in
@@ -253,10 +248,9 @@ absl::Status Generation::State::Decode(std::span<State* const> states) {
     RETURN_IF_ERROR(state->cache.Allocate());
     rows.push_back(state->SelectRow());
   }
-  return DecodeRows(states[0]->model, states[0]->first_drawn, rows,
-                    [&](size_t i, const std::vector<double>& distribution, bool finite) {
-                      states[i]->Choose(distribution, finite);
-                    });
+  return DecodeRows(
+      states[0]->model, states[0]->first_drawn, rows,
+      [&](size_t i, const std::vector<double>& distribution, bool finite) { states[i]->Choose(distribution, finite); });
 }
 
 absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(const Model& model, ModelSequence prompt,

@@ -59,10 +59,15 @@ enum class FinishReason { kNone, kLength, kStop };
 // large. On the CPU there is none: decoded rows are the rows of a pass, byte for byte (tests/model/generation_test.cc).
 inline constexpr double kCachedTolerance = 1e-4;
 
+// Of the rows that decode in one step: by then the products gain nothing from more.
+inline constexpr int64_t kRowsTogether = 64;
+// A prompt of so many rows before its last token costs little more than that token: the weights are read once for both.
+inline constexpr int64_t kShortPromptRows = 16;
+
 // One generation. The tokens before the last one of its context (its prompt, at first) run part by part and fill a
 // KvCache; then each step decodes the row of one token. A prompt of few tokens runs with its last one, in one step. The
-// prompt's last token is the first row that the budget caps. Once the text is longer than the context, tokens leave it (Overflow), the others get positions from 0, and all but
-// the last are a prompt again.
+// prompt's last token is the first row that the budget caps. Once the text is longer than the context, tokens leave it
+// (Overflow), the others get positions from 0, and all but the last are a prompt again.
 //
 // Pads at the end of a prompt are removed; a pad is never chosen. On the CPU the bytes depend on no part's size, and on
 // no generation that decodes in the same step.
@@ -82,11 +87,11 @@ class Generation {
   bool done() const { return finish_reason() != FinishReason::kNone; }
   FinishReason finish_reason() const;
 
-  // Runs one layer of a part of the prompt, or decodes one token. An error ends the generation: INTERNAL where the model
-  // gave a number that is not finite or the device failed, CANCELLED where a stop was requested.
+  // Runs one layer of a part of the prompt, or decodes one token. An error ends the generation: INTERNAL where the
+  // model gave a number that is not finite or the device failed, CANCELLED where a stop was requested.
   absl::Status Step();
-  // Whether the next step is one of a prompt; and whether a part of it is half-way, so that its rows are in memory. They
-  // take as much as those of a pass: finish one part before another generation begins one.
+  // Whether the next step is one of a prompt; and whether a part of it is half-way, so that its rows are in memory.
+  // They take as much as those of a pass: finish one part before another generation begins one.
   bool prompt_next() const;
   bool holds_rows() const;
   // The tokens of a part of the prompt, from the next part on; fewer where they and the samples make more rows than a

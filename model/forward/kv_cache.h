@@ -26,8 +26,8 @@ class KvCache {
   // Gives the memory back.
   void Free() { layers_.clear(); }
 
-  // Writes the keys and values of tokens to a layer, from packed token `first_token` on: those of a sample (counted from
-  // 0), or of all samples where they share the layer.
+  // Writes the keys and values of tokens to a layer, from packed token `first_token` on: those of a sample (counted
+  // from 0), or of all samples where they share the layer.
   absl::Status Store(int32_t layer, uint32_t copy, int32_t first_token, ConstMatrix keys_and_values);
 
   ConstMatrix Keys(int32_t layer) const { return Layer(layer).Columns(0, width_); }

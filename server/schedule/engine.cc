@@ -23,9 +23,7 @@ void Engine::Run() {
     generations_.Update();
     const PerLevel<bool> can_step = generations_.CanStep();
     const bool goes_on = std::find(can_step.begin(), can_step.end(), true) != can_step.end();
-    const Wait wait = goes_on || !passes_.empty() ? Wait::kNot
-                      : generations_.empty()      ? Wait::kForWork
-                                                  : Wait::kAWhile;
+    const Wait wait = goes_on || !passes_.empty() ? Wait::kNot : generations_.empty() ? Wait::kForWork : Wait::kAWhile;
     Work work = queue_.Next(wait, {passes_.View(), can_step, generations_.room()});
     if (work.end() && passes_.empty() && generations_.empty()) return;
     if (work.job) work.job();
