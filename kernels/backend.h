@@ -45,6 +45,16 @@ struct MembershipParameters {
   std::span<const float> block_matrix;    // [heads, k, k], or empty: softmax over all entries of C C^T
 };
 
+// Attention that Backend::AttendInParts began. All that its call names outlives it; so does the backend.
+class AttentionParts {
+ public:
+  virtual ~AttentionParts() = default;
+  // Computes the next blocks of query rows, about `share` of the work (in (0, 1]). True: that was the last part, and
+  // all is as after Backend::Attend. A cap's threshold is found, in parts too, before the first row attends. Errors:
+  // those of Attend.
+  virtual absl::StatusOr<bool> Next(double share) = 0;
+};
+
 struct BackendOptions {
   std::string device = "cpu";      // auto | cpu | cuda[:N]
   int num_threads = 0;             // CPU: 0 means one per core
@@ -53,7 +63,8 @@ struct BackendOptions {
 };
 
 // Matrices are in this backend's memory, spans in host memory. Work is enqueued in order and may still run when a call
-// returns; Download and Synchronize wait for it. One thread at a time per backend; threads may share prepared weights.
+// returns; Download and Synchronize wait for it. One thread at a time per backend, but see PreparesBeside; threads may
+// share prepared weights.
 // Errors: RESOURCE_EXHAUSTED out of memory, INTERNAL a kernel failed.
 class Backend {
  public:
@@ -67,6 +78,10 @@ class Backend {
 
   // Attend takes heads whose number of columns is a multiple of this; zeros may fill up a head.
   virtual int32_t HeadAlignment() const { return 1; }
+
+  // Whether Allocate, Reserve, Upload, PrepareLinear and PrepareMemberships may be called, on memory and weights of the
+  // caller's own, while another thread uses the backend.
+  virtual bool PreparesBeside() const { return false; }
 
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
   // Takes from the system, once and beside the weights, the memory of a pass and of the generations that run beside it;
@@ -115,7 +130,7 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) = 0;
   // Memberships of queries and keys. q, k [rows, heads * head_dim]. `out` points into this backend's memory; its arrays
-  // have room for the rows and weights.rank().
+  // have weights.rank(), and heads that lie out.rows rows apart, which may be more than those of q and k.
   virtual absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                           const Memberships& out) = 0;
 
@@ -133,6 +148,14 @@ class Backend {
   // returns. A report that wants a graph makes the call wait.
   virtual absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                               std::span<EdgeCap> caps, Matrix out) = 0;
+  // The same, with the same bytes, but the caller may do other work on this backend between the parts. Null: the work
+  // has been enqueued as a whole, as by Attend.
+  virtual absl::StatusOr<std::unique_ptr<AttentionParts>> AttendInParts(const AttentionInputs& inputs,
+                                                                        std::span<const AttentionProblem> problems,
+                                                                        std::span<EdgeCap> caps, Matrix out) {
+    if (absl::Status status = Attend(inputs, problems, caps, out); !status.ok()) return status;
+    return nullptr;
+  }
 };
 
 // Device auto is the first GPU, or the CPU where there is none; `why_cpu` then gets the reason. INVALID_ARGUMENT:

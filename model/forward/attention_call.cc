@@ -54,8 +54,8 @@ AttentionSpec RunningInput::Choose(const Model& model, int32_t layer) const {
 }
 
 absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Members& members,
-                                   const AttentionInputs& inputs, bool shared, std::pmr::memory_resource* scratch,
-                                   Matrix out) {
+                                   const AttentionInputs& inputs, bool shared, double share,
+                                   std::pmr::memory_resource* scratch, Matrix out) {
   layer_ = layer;
   members_ = members;
   caps_.clear();
@@ -67,7 +67,8 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
     const KvCache* const cache = rest[0]->input->cache;
     size_t count = 0;
     while (count < rest.size() && rest[count]->input->cache == cache) ++count;
-    RETURN_IF_ERROR(AttendTogether(model, rest.first(count), inputs, shared, reports, scratch, out));
+    const double part = count == members_.size() ? share : 1.0;
+    RETURN_IF_ERROR(AttendTogether(model, rest.first(count), inputs, shared, part, reports, scratch, out));
     reports += SequencesOf(rest.first(count));
     rest = rest.subspan(count);
   }
@@ -75,12 +76,11 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
 }
 
 absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member* const> members, AttentionInputs inputs,
-                                           bool shared, AttentionReport* reports, std::pmr::memory_resource* scratch,
-                                           Matrix out) {
+                                           bool shared, double share, AttentionReport* reports,
+                                           std::pmr::memory_resource* scratch, Matrix out) {
   const KvCache* const cache = members[0]->input->cache;
   const size_t first_cap = caps_.size();
-  std::pmr::vector<AttentionProblem> problems(scratch);
-  std::pmr::vector<PairwiseBias> biases(scratch);  // the problems point to them
+  auto& [problems, biases] = problems_.emplace(scratch);
   biases.reserve(SequencesOf(members));
   const ModelConfig& config = model.config();
   const bool first_rows = config.pooling == Pooling::kCls && layer_ + 1 == config.num_hidden_layers;
@@ -119,10 +119,31 @@ absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member*
     inputs.k = cache->Keys(layer_);
     inputs.v = cache->Values(layer_);
   }
-  return model.backend().Attend(inputs, problems, std::span(caps_).subspan(first_cap), out);
+  const std::span<EdgeCap> caps = std::span(caps_).subspan(first_cap);
+  if (share < 1.0) {
+    ASSIGN_OR_RETURN(parts_, model.backend().AttendInParts(inputs, problems, caps, out));
+    return absl::OkStatus();
+  }
+  const absl::Status status = model.backend().Attend(inputs, problems, caps, out);
+  problems_.reset();
+  return status;
+}
+
+absl::StatusOr<bool> AttentionCall::Continue(double share) {
+  bool done = parts_ == nullptr;
+  if (!done) {
+    ASSIGN_OR_RETURN(done, parts_->Next(share));
+  }
+  if (done) {
+    parts_.reset();
+    problems_.reset();
+  }
+  return done;
 }
 
 void AttentionCall::Clear() {
+  parts_.reset();
+  problems_.reset();
   for (size_t r = 0; r < sequences_; ++r) reports_[r].heads.clear();
   sequences_ = 0;
 }

@@ -48,9 +48,9 @@ absl::Status DecodeRows(const Model& model, int32_t first_drawn, std::span<const
   }
   const auto wave = Wave::Take(model);
   RETURN_IF_ERROR(wave->Start(inputs, {first_drawn, Phase::kDecode}));
-  while (wave->shared()) RETURN_IF_ERROR(wave->RunLayer());
+  while (wave->shared()) RETURN_IF_ERROR(wave->Step());
   RETURN_IF_ERROR(wave->StartSamples(samples));
-  while (!wave->done()) RETURN_IF_ERROR(wave->RunLayer());
+  while (!wave->done()) RETURN_IF_ERROR(wave->Step());
 
   const size_t vocabulary = model.config().vocab_size;
   std::vector<double> mean(vocabulary), more(vocabulary);

@@ -189,7 +189,7 @@ absl::Status Generation::State::StepPrompt() {
     before.AddSamples(samples);
     RETURN_IF_ERROR(prompt->StartSamples(samples));
   }
-  RETURN_IF_ERROR(prompt->RunLayer());
+  RETURN_IF_ERROR(prompt->Step());
   if (!prompt->done()) return model.backend().Throttle();
   RETURN_IF_ERROR(prompt->Finish());
   cached = part.valid();

@@ -196,12 +196,12 @@ absl::Status Pass::State::Step() {
   const auto complete = [](const RunningInput* input) { return input->complete; };
   if (std::all_of(group.begin(), group.end(), complete)) RETURN_IF_ERROR(StartGroup());
   if (wave->shared()) {
-    RETURN_IF_ERROR(wave->RunLayer());
+    RETURN_IF_ERROR(wave->Step());
     if (!wave->done()) return absl::OkStatus();
   }
   if (wave->samples().empty()) RETURN_IF_ERROR(StartWave());
   RETURN_IF_ERROR(wave->RemoveComplete());
-  if (!wave->samples().empty() && !wave->done()) RETURN_IF_ERROR(wave->RunLayer());
+  if (!wave->samples().empty() && !wave->done()) RETURN_IF_ERROR(wave->Step());
   return wave->done() || wave->samples().empty() ? FinishWave() : absl::OkStatus();
 }
 
@@ -218,7 +218,7 @@ absl::Status Pass::State::StartGroup() {
     if (!group.empty() && (alone || rows > options.max_wave_tokens)) break;
     group.push_back(&input);
   }
-  return wave->Start(group, {first_drawn, Phase::kPrefill});
+  return wave->Start(group, {first_drawn, Phase::kPrefill, false, options.step_rows});
 }
 
 // Picks the next samples of every input of the group that wants more.

@@ -9,12 +9,15 @@
 #include <openssl/sha.h>
 #include <openssl/x509.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "server/address.h"
 
 namespace edgewise::server {
@@ -22,6 +25,8 @@ namespace {
 
 constexpr char kBearer[] = "Bearer ";
 constexpr size_t kMinToken = 16, kMaxToken = 1024;
+constexpr size_t kNameBytes = 8;  // of a token's digest: enough to tell tokens apart
+constexpr uintmax_t kMaxFile = 16 << 20;  // bytes of tokens or certificates
 
 Digest Sha256(const std::string& text) {
   Digest digest;
@@ -30,6 +35,17 @@ Digest Sha256(const std::string& text) {
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, const char* flag) {
+  // A FIFO would wait for a writer, and a device never end.
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", path, ": is not a regular file"));
+  }
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (!error && bytes > kMaxFile) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " ", path, ": has ", bytes, " bytes; at most ", kMaxFile, " are allowed"));
+  }
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file || text.empty()) return absl::NotFoundError(absl::StrCat(flag, " ", path, ": cannot be read, or is empty"));
@@ -80,23 +96,37 @@ absl::Status CheckClientCa(const std::string& certificates) {
 
 class TokenProcessor final : public grpc::AuthMetadataProcessor {
  public:
-  explicit TokenProcessor(TokenSet tokens) : tokens_(std::move(tokens)) {}
+  explicit TokenProcessor(std::shared_ptr<const TokenSet> tokens) : tokens_(std::move(tokens)) {}
 
   bool IsBlocking() const override { return false; }
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata* consumed,
-                       OutputMetadata*) override {
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*, OutputMetadata*) override {
     const auto [begin, end] = metadata.equal_range("authorization");
     if (begin == end) return {grpc::StatusCode::UNAUTHENTICATED, "authorization is missing; send \"Bearer <token>\""};
     if (std::next(begin) != end) return {grpc::StatusCode::UNAUTHENTICATED, "authorization is given more than once"};
     const std::string value(begin->second.data(), begin->second.size());
-    if (!tokens_.Allows(value)) return {grpc::StatusCode::UNAUTHENTICATED, "authorization does not hold a known token"};
-    consumed->insert({"authorization", value});
-    return grpc::Status::OK;
+    if (!tokens_->Find(value)) return {grpc::StatusCode::UNAUTHENTICATED, "authorization does not hold a known token"};
+    return grpc::Status::OK;  // the header stays with the call, for PrincipalOf
   }
 
  private:
-  const TokenSet tokens_;
+  const std::shared_ptr<const TokenSet> tokens_;
 };
+
+// Cuts " priority=N" off the line.
+absl::Status TakePriority(std::string& line, uint32_t& priority) {
+  const size_t space = line.find(' ');
+  if (space == std::string::npos) return absl::OkStatus();
+  const std::string rest = line.substr(space);
+  line.resize(space);
+  for (uint32_t level = 1; level <= kPriorityLevels; ++level) {
+    if (rest != absl::StrCat(" priority=", level)) continue;
+    priority = level;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--auth_token_file: a token is followed by \"",
+                                                 absl::CHexEscape(rest.substr(0, 32)),
+                                                 "\"; allowed is \" priority=N\" with 1 to ", kPriorityLevels));
+}
 
 }  // namespace
 
@@ -111,25 +141,31 @@ absl::StatusOr<TokenSet> TokenSet::Read(const std::string& file) {
     begin = end + 1;
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (line.empty() || line[0] == '#') continue;
+    Principal principal;
+    if (absl::Status priority = TakePriority(line, principal.highest_level); !priority.ok()) return priority;
     if (line.size() < kMinToken || line.size() > kMaxToken) {
       return absl::InvalidArgumentError(absl::StrCat("--auth_token_file: a token has ", line.size(),
                                                      " characters; allowed are ", kMinToken, " to ", kMaxToken));
     }
-    tokens.digests_.push_back(Sha256(line));
+    const Digest digest = Sha256(line);
+    principal.name = absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), kNameBytes});
+    tokens.entries_.push_back({digest, std::move(principal)});
   }
-  if (tokens.digests_.empty()) return absl::InvalidArgumentError("--auth_token_file: holds no token");
+  if (tokens.entries_.empty()) return absl::InvalidArgumentError("--auth_token_file: holds no token");
   return tokens;
 }
 
-bool TokenSet::Allows(const std::string& authorization) const {
+const Principal* TokenSet::Find(const std::string& authorization) const {
   const bool bearer = authorization.compare(0, sizeof kBearer - 1, kBearer) == 0;
   const Digest digest = Sha256(bearer ? authorization.substr(sizeof kBearer - 1) : authorization);
-  bool known = false;
-  for (const Digest& allowed : digests_) known |= CRYPTO_memcmp(digest.data(), allowed.data(), digest.size()) == 0;
-  return bearer && known;
+  const Principal* known = nullptr;
+  for (const Entry& entry : entries_) {
+    if (CRYPTO_memcmp(digest.data(), entry.digest.data(), digest.size()) == 0) known = &entry.principal;
+  }
+  return bearer ? known : nullptr;
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const ServerOptions& options) {
+absl::StatusOr<Security> MakeSecurity(const ServerOptions& options) {
   const SecurityOptions& security = options.security;
   const bool tls = !security.tls_certificate.empty();
   const bool loopback = IsLoopback(options.listen);
@@ -144,7 +180,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const S
         absl::StrCat("--listen=", options.listen,
                      " is not a loopback address: give --tls_certificate and --tls_key, or --insecure_bind"));
   }
-  std::shared_ptr<grpc::ServerCredentials> credentials;
+  Security made;
   if (tls) {
     grpc::SslServerCredentialsOptions ssl(security.tls_client_ca.empty()
                                               ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
@@ -161,9 +197,9 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const S
       if (absl::Status status = CheckClientCa(*ca); !status.ok()) return status;
       ssl.pem_root_certs = *ca;
     }
-    credentials = grpc::SslServerCredentials(ssl);
+    made.credentials = grpc::SslServerCredentials(ssl);
   } else if (security.auth_token_file.empty()) {
-    return grpc::InsecureServerCredentials();
+    made.credentials = grpc::InsecureServerCredentials();
   } else {
     if (!loopback) {
       return absl::InvalidArgumentError(
@@ -171,14 +207,15 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const S
                        " needs --tls_certificate: a token sent in the clear is no secret"));
     }
     // Plain text that takes loopback peers only, and, unlike gRPC's insecure credentials, a gate.
-    credentials = grpc::experimental::LocalServerCredentials(LOCAL_TCP);
+    made.credentials = grpc::experimental::LocalServerCredentials(LOCAL_TCP);
   }
   if (!security.auth_token_file.empty()) {
     absl::StatusOr<TokenSet> tokens = TokenSet::Read(security.auth_token_file);
     if (!tokens.ok()) return tokens.status();
-    credentials->SetAuthMetadataProcessor(std::make_shared<TokenProcessor>(*std::move(tokens)));
+    made.tokens = std::make_shared<const TokenSet>(*std::move(tokens));
+    made.credentials->SetAuthMetadataProcessor(std::make_shared<TokenProcessor>(made.tokens));
   }
-  return credentials;
+  return made;
 }
 
 }  // namespace edgewise::server

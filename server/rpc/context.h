@@ -14,6 +14,7 @@
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/options.h"
+#include "server/rpc/auth.h"
 
 namespace edgewise::server {
 
@@ -47,6 +48,7 @@ struct RpcContext {
   RequestHandler& handler;
   const Repository& repository;
   Metrics& metrics;
+  std::shared_ptr<const TokenSet> tokens = nullptr;  // null: no token is required
   OpenRpcs open = {};
 
   // A call that begins during a drain does not count: the drain does not wait for the calls that it refuses.

@@ -3,13 +3,15 @@
 #include <utility>
 
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/principal.h"
 
 namespace edgewise::server {
 
-void GenerateReactor::Start(const v1::GenerateRequest& message, Time deadline) {
+void GenerateReactor::Start(const v1::GenerateRequest& message, const grpc::CallbackServerContext& call) {
   context_.handler.Start(message, {.rpc = Rpc::kGenerate,
-                                   .deadline = deadline,
+                                   .deadline = ToSteady(call.deadline(), context_.handler.now()),
                                    .stopping = cancelled_.get_token(),
+                                   .principal = PrincipalOf(call, context_.tokens.get()),
                                    .reply = [this](const absl::Status& status) { End(status); },
                                    .stream = this});
 }

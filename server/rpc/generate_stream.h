@@ -20,7 +20,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateRespon
   explicit GenerateReactor(RpcContext& context) : context_(context), open_(context.HoldCall()) {}
 
   // The answer may come before the return.
-  void Start(const v1::GenerateRequest& message, Time deadline);
+  void Start(const v1::GenerateRequest& message, const grpc::CallbackServerContext& call);
 
  private:
   void OnWriteDone(bool ok) override;

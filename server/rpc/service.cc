@@ -6,6 +6,7 @@
 #include "server/calls/respond.h"
 #include "server/rpc/generate_stream.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/principal.h"
 #include "server/rpc/stream.h"
 
 namespace edgewise::server {
@@ -17,13 +18,17 @@ class PredictReactor final : public grpc::ServerUnaryReactor {
   explicit PredictReactor(RpcContext& context) : context_(context), open_(context.HoldCall()) {}
 
   // The answer may come before the return.
-  void Start(const v1::PredictRequest& message, Time deadline, v1::PredictResponse* response) {
+  void Start(const v1::PredictRequest& message, const grpc::CallbackServerContext& call,
+             v1::PredictResponse* response) {
     const auto reply = [this](const absl::Status& status) {
       context_.metrics.CountRpc(Rpc::kPredict, status.code());
       Finish(ToGrpc(status));
     };
-    context_.handler.Start(
-        message, {.deadline = deadline, .stopping = cancelled_.get_token(), .reply = reply, .response = response});
+    context_.handler.Start(message, {.deadline = ToSteady(call.deadline(), context_.handler.now()),
+                                     .stopping = cancelled_.get_token(),
+                                     .principal = PrincipalOf(call, context_.tokens.get()),
+                                     .reply = reply,
+                                     .response = response});
   }
 
  private:
@@ -47,7 +52,7 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::Predict(grpc::CallbackServerCont
                                                         const v1::PredictRequest* message,
                                                         v1::PredictResponse* response) {
   auto* reactor = new PredictReactor(context_);
-  reactor->Start(*message, ToSteady(call->deadline(), context_.handler.now()), response);
+  reactor->Start(*message, *call, response);
   return reactor;
 }
 
@@ -59,7 +64,7 @@ grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* Inferenc
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* call,
                                                                                const v1::GenerateRequest* message) {
   auto* reactor = new GenerateReactor(context_);
-  reactor->Start(*message, ToSteady(call->deadline(), context_.handler.now()));
+  reactor->Start(*message, *call);
   return reactor;
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/principal.h"
 #include "server/status_details.h"
 #include "text/field_error.h"
 
@@ -39,7 +40,9 @@ int64_t OpenRpcs::streams() const {
 }
 
 StreamReactor::StreamReactor(RpcContext& context, grpc::CallbackServerContext* call)
-    : context_(context), deadline_(ToSteady(call->deadline(), context.handler.now())) {
+    : context_(context),
+      deadline_(ToSteady(call->deadline(), context.handler.now())),
+      principal_(PrincipalOf(*call, context.tokens.get())) {
   context_.open.AddStream(this);
   mutex_.Lock();
   if (context_.handler.draining()) draining_ = half_closed_ = true;
@@ -114,6 +117,7 @@ void StreamReactor::OnReadDone(bool ok) {
     };
     context_.handler.Start(message_, {.deadline = deadline_,
                                       .stopping = cancelled_.get_token(),
+                                      .principal = principal_,
                                       .reply = reply,
                                       .response = owned->mutable_response()});
     mutex_.Lock();

@@ -37,6 +37,7 @@ class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v
 
   RpcContext& context_;
   const Time deadline_;
+  const Principal principal_;
   std::stop_source cancelled_;
 
   v1::PredictRequest message_;  // of the read in progress; belongs to the thread that set reading_

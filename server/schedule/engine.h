@@ -1,4 +1,4 @@
-// The one thread that uses the backend. The engine takes work from the queue, loads models, runs passes layer by layer
+// The one thread that uses the backend. The engine takes work from the queue: jobs of the loader, passes layer by layer
 // and generations step by step, in the order that the scheduler gives, and ends every request exactly once. Between
 // steps it looks at deadlines, cancellation and shutdown; cancellation also ends work inside a layer
 // (Request::stopping).
@@ -6,6 +6,7 @@
 #define EDGEWISE_SERVER_SCHEDULE_ENGINE_H_
 
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -27,14 +28,18 @@ class Engine {
   // The queue must be closed. Waits for the work that is left.
   ~Engine() { Join(); }
 
+  // Runs RunOnce on a thread of its own until the queue is closed and nothing is left.
   void Start();
   void Join();
 
- private:
-  void Run();
+  // Does what is next, a job or a turn, and returns the turn, which may be kNothing; no value: the queue is closed and
+  // nothing is left. With `wait` it waits where there is nothing to do. For tests that use no thread: call this or
+  // Start, not both.
+  std::optional<Turn> RunOnce(bool wait);
 
+ private:
   RequestQueue& queue_;
-  // Used by thread_ only, both.
+  // Used by one thread only, both.
   Passes passes_;
   Generations generations_;
   const std::function<void()> after_work_;

@@ -1,9 +1,11 @@
 #include "server/rpc/auth.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
+#include "server/rpc/principal.h"
 #include "tests/server/test_models.h"
 
 namespace edgewise::server {
@@ -14,13 +16,45 @@ TEST(TokenSetTest, AllowsExactlyTheTokensOfTheFile) {
   folder.Write("tokens", "# comment\n\n0123456789abcdef\nsecond-token-of-the-file\r\n");
   absl::StatusOr<TokenSet> tokens = TokenSet::Read(folder.path() + "/tokens");
   ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_TRUE(tokens->Allows("Bearer 0123456789abcdef"));
-  EXPECT_TRUE(tokens->Allows("Bearer second-token-of-the-file"));
+  EXPECT_NE(tokens->Find("Bearer 0123456789abcdef"), nullptr);
+  EXPECT_NE(tokens->Find("Bearer second-token-of-the-file"), nullptr);
   for (const char* wrong : {"", "Bearer", "Bearer ", "0123456789abcdef", "bearer 0123456789abcdef",
                             "Bearer 0123456789ABCDEF", "Bearer 0123456789abcde", "Bearer 0123456789abcdef ",
                             "Bearer  0123456789abcdef", "Bearer # comment", "Basic 0123456789abcdef"}) {
-    EXPECT_FALSE(tokens->Allows(wrong)) << wrong;
+    EXPECT_EQ(tokens->Find(wrong), nullptr) << wrong;
   }
+}
+
+TEST(TokenSetTest, ATokenIsAPrincipalThatDoesNotShowIt) {
+  TestFolder folder;
+  folder.Write("tokens", "0123456789abcdef\nsecond-token-of-the-file priority=3\r\n");
+  absl::StatusOr<TokenSet> tokens = TokenSet::Read(folder.path() + "/tokens");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  const Principal* first = tokens->Find("Bearer 0123456789abcdef");
+  const Principal* second = tokens->Find("Bearer second-token-of-the-file");
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->name, "9f9f5111f7b27a78") << "of its SHA-256";
+  EXPECT_EQ(first->highest_level, 1u);
+  EXPECT_NE(second->name, first->name);
+  EXPECT_EQ(second->highest_level, 3u);
+  EXPECT_EQ(tokens->Find("Bearer second-token-of-the-file priority=3"), nullptr);
+}
+
+TEST(TokenSetTest, OnlyAPriorityMayFollowAToken) {
+  TestFolder folder;
+  for (const char* words : {" priority=0", " priority=4", " priority", "  priority=1", " level=1", " priority=1 x"}) {
+    folder.Write("tokens", std::string("0123456789abcdef") + words + "\n");
+    const absl::Status status = TokenSet::Read(folder.path() + "/tokens").status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << words;
+    EXPECT_EQ(status.message(), "--auth_token_file: a token is followed by \"" + std::string(words) +
+                                    "\"; allowed is \" priority=N\" with 1 to 3");
+  }
+}
+
+TEST(PrincipalTest, AnAddressIsOnePrincipalWhateverItsPort) {
+  EXPECT_EQ(WithoutPort("ipv4:10.0.0.1:1234"), "ipv4:10.0.0.1");
+  EXPECT_EQ(WithoutPort("ipv6:%5B::1%5D:1234"), "ipv6:%5B::1%5D");
+  EXPECT_EQ(WithoutPort("unix:/tmp/socket:1"), "unix:/tmp/socket:1");
 }
 
 TEST(TokenSetTest, ShortTokensAndEmptyFilesAreRefused) {
@@ -33,22 +67,40 @@ TEST(TokenSetTest, ShortTokensAndEmptyFilesAreRefused) {
   EXPECT_TRUE(absl::IsNotFound(TokenSet::Read(folder.path() + "/missing").status()));
 }
 
+TEST(TokenSetTest, FileThatNeverEndsOrIsNoneIsRefused) {
+  TestFolder folder;
+  ASSERT_EQ(mkfifo((folder.path() + "/fifo").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/zero", folder.path() + "/zero");
+  folder.Write("large", std::string((16 << 20) + 1, 'a'));
+  folder.Write("tokens", "0123456789abcdef\n");
+  std::filesystem::create_symlink("tokens", folder.path() + "/link");  // as Kubernetes mounts secrets
+  const auto error = [&](const std::string& file) {
+    return std::string(TokenSet::Read(folder.path() + file).status().message());
+  };
+  for (const char* file : {"", "/fifo", "/zero"}) {
+    EXPECT_EQ(error(file), "--auth_token_file " + folder.path() + file + ": is not a regular file");
+  }
+  EXPECT_EQ(error("/large"),
+            "--auth_token_file " + folder.path() + "/large: has 16777217 bytes; at most 16777216 are allowed");
+  EXPECT_EQ(error("/link"), "");
+}
+
 TEST(CredentialsTest, OpenAddressNeedsTlsOrAnExplicitWord) {
   ServerOptions options;
   options.listen = "0.0.0.0:8001";
-  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeSecurity(options).status()));
   options.security.insecure_bind = true;
-  EXPECT_TRUE(MakeCredentials(options).ok());
+  EXPECT_TRUE(MakeSecurity(options).ok());
   options.security.auth_token_file = "tokens";
-  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));  // a token in the clear
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeSecurity(options).status()));  // a token in the clear
 }
 
 TEST(CredentialsTest, HalfATlsPairIsRefused) {
   ServerOptions options;
   options.security.tls_certificate = "certificate.pem";
-  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeSecurity(options).status()));
   options.security.tls_key = "/nonexistent/key.pem";
-  EXPECT_TRUE(absl::IsNotFound(MakeCredentials(options).status()));
+  EXPECT_TRUE(absl::IsNotFound(MakeSecurity(options).status()));
 }
 
 TEST(CredentialsTest, CertificateAndKeyMustBelongTogether) {
@@ -61,20 +113,20 @@ TEST(CredentialsTest, CertificateAndKeyMustBelongTogether) {
   ServerOptions options;
   options.security.tls_certificate = folder.path() + "/certificate.pem";
   options.security.tls_key = folder.path() + "/key.pem";
-  EXPECT_TRUE(MakeCredentials(options).ok());
+  EXPECT_TRUE(MakeSecurity(options).ok());
   options.security.tls_client_ca = folder.path() + "/certificate.pem";
-  EXPECT_TRUE(MakeCredentials(options).ok());
+  EXPECT_TRUE(MakeSecurity(options).ok());
   folder.Write("half.pem", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n");
   for (const char* broken : {"/key.pem", "/half.pem"}) {
     options.security.tls_client_ca = folder.path() + broken;
-    EXPECT_EQ(MakeCredentials(options).status(),
+    EXPECT_EQ(MakeSecurity(options).status(),
               absl::InvalidArgumentError("--tls_client_ca: not certificates in PEM form"));
   }
   options.security.tls_client_ca.clear();
   options.security.tls_key = folder.path() + "/other.pem";
-  EXPECT_EQ(MakeCredentials(options).status().message(), "--tls_key is not the key of --tls_certificate");
+  EXPECT_EQ(MakeSecurity(options).status().message(), "--tls_key is not the key of --tls_certificate");
   options.security.tls_key = folder.path() + "/certificate.pem";
-  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeSecurity(options).status()));
 }
 
 }  // namespace
