@@ -70,6 +70,12 @@ void SetCap(const v1::Budget& budget, const Profile& limits, GenerationOptions& 
   }
 }
 
+absl::StatusOr<Overflow> ParseOverflow(v1::Overflow overflow) {
+  REFUSE_IF(!v1::Overflow_IsValid(overflow), "overflow", "is ", static_cast<int>(overflow),
+            "; allowed are SLIDE, HALVE and STOP");
+  return overflow == v1::SLIDE ? Overflow::kSlide : overflow == v1::HALVE ? Overflow::kHalve : Overflow::kStop;
+}
+
 }  // namespace
 
 absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const RequestLimits& limits,
@@ -82,6 +88,7 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   RETURN_IF_ERROR(ValidateCommon(message, model, limits, request, options));
   RETURN_IF_ERROR(CheckSampling(message, limits));
   RETURN_IF_ERROR(CheckStops(message, model));
+  ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
   ASSIGN_OR_RETURN(work->prompt, ParsePrompt(message, model));
 
   options.max_new_tokens = message.max_new_tokens();
