@@ -264,11 +264,12 @@ Turn Scheduler::Next(const PerLevel<bool>& generations, Time now) {
     turns[level] = TurnOf(level, generations[level], now);
     if (turns[level].kind != Turn::kNothing && active_[level]) least = std::min(least, served_[level]);
   }
+  if (std::isinf(least)) served_ = {}, least = 0.0;  // no level that had work has any left: nobody owes anything
   Turn next;
   for (uint32_t level = 0; level < kPriorityLevels; ++level) {
     const bool works = turns[level].kind != Turn::kNothing;
     // A level that was idle has saved nothing up.
-    if (works && !active_[level] && std::isfinite(least)) served_[level] = std::max(served_[level], least);
+    if (works && !active_[level]) served_[level] = std::max(served_[level], least);
     active_[level] = works;
     if (works && (next.kind == Turn::kNothing || served_[level] < served_[next.level])) next = turns[level];
   }

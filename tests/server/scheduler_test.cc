@@ -390,6 +390,20 @@ TEST(SchedulerTest, AnIdleLevelSavesNothingUp) {
   EXPECT_NEAR(turns[2], 10, 2);
 }
 
+TEST(SchedulerTest, ALevelThatBeginsOnAnIdleServerIsNotOwedWhatOthersHadBefore) {
+  Scheduler scheduler({});
+  for (int step = 0; step < 100; ++step) scheduler.Charge(Next(scheduler, std::vector{Pass(1.0, 1)}, {}, kStart), 1.0);
+  scheduler.Charge(Next(scheduler, std::vector{Pass(1.0, 2)}, {}, kStart), 0.01);
+  const std::vector<RunningPass> both = {Pass(1.0, 1), Pass(1.0, 2)};
+  PerLevel<int> turns = {};
+  for (int step = 0; step < 50; ++step) {
+    const Turn turn = Next(scheduler, both, {}, kStart);
+    ++turns[turn.level];
+    scheduler.Charge(turn, 0.01);
+  }
+  EXPECT_NEAR(turns[2], 10, 2);
+}
+
 TEST(SchedulerTest, RequestsAndGenerationsOfALevelGetEqualTimes) {
   Scheduler scheduler({});
   const std::vector<RunningPass> running = {Pass(1.0)};
