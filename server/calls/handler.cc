@@ -27,7 +27,8 @@ absl::Status CheckRequestId(const std::string& id) {
 // That the cost of a message grows with, as far as it shows before the message is checked: see
 // CostModel::LeastSeconds. 0: it is not known.
 double SizeOf(const v1::PredictRequest& message) {
-  if (message.budget().allow_degraded()) return 0.0;  // it may get less than it asks for
+  const v1::Budget& budget = message.budget();
+  if (budget.allow_degraded() || budget.fit_deadline()) return 0.0;  // it may get less than it asks for
   return static_cast<double>(message.ByteSizeLong()) * std::max<uint32_t>(1, message.ensemble().samples());
 }
 double SizeOf(const v1::GenerateRequest&) { return 0.0; }

@@ -19,7 +19,7 @@ import soak  # noqa: E402
 def calls(ends_and_codes, unsent=0):
     """One call each 10 ms; (seconds that it took, its code)."""
     return serving.Calls([{"due": 0.01 * i, "begun": 0.01 * i, "end": 0.01 * i + took, "code": code, "outputs": 1,
-                           "queue_us": 0, "compute_us": 800, "batch_inputs": 4}
+                           "queue_us": 0, "compute_us": 800, "batch_inputs": 4, "samples": 1}
                           for i, (took, code) in enumerate(ends_and_codes)], unsent)
 
 
@@ -82,6 +82,16 @@ class ScenarioTest(unittest.TestCase):
         row = self.run_scenario("chaos", "--seconds=5", "--every=2", "--only=client")["client"]
         self.assertTrue(row["goals"]["troubles"]["met"], row)
         self.assertTrue(row["goals"]["kills"]["met"], row)
+
+    def test_degraded_serves_more_by_consent(self):
+        rows = self.run_scenario("degraded", "--seconds=0.6", "--samples=8")
+        self.assertEqual(set(rows), {"all or nothing", "by consent"})
+        self.assertEqual(rows["all or nothing"]["figures"]["samples"], 8)
+        self.assertLessEqual(rows["by consent"]["figures"]["samples"], 8)
+
+    def test_fit_deadline_chooses_samples(self):
+        row = self.run_scenario("fit_deadline", "--seconds=0.6", "--only=4x")["4x"]
+        self.assertGreaterEqual(row["figures"]["chosen"], 1)
 
     def test_generations_all_end(self):
         rows = self.run_scenario("generations", "--seconds=0.1", "--only=shakespeare")
