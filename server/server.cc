@@ -20,11 +20,14 @@
 #include "absl/synchronization/mutex.h"
 #include "server/address.h"
 #include "server/calls/handler.h"
+#include "server/calls/message_limit.h"
+#include "server/memory.h"
 #include "server/models/repository.h"
 #include "server/observe/http.h"
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
 #include "server/rpc/auth.h"
+#include "server/rpc/awaited.h"
 #include "server/rpc/service.h"
 #include "server/schedule/engine.h"
 #include "server/schedule/queue.h"
@@ -32,6 +35,7 @@
 namespace edgewise::server {
 namespace {
 
+constexpr auto kKeep = std::chrono::milliseconds(20);
 constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr auto kStopWork = std::chrono::seconds(5);  // the layer that runs, at most
 constexpr auto kFlushAnswers = std::chrono::milliseconds(500);
@@ -53,8 +57,7 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 };
 
 void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(options.max_message_bytes);
-  builder.SetMaxSendMessageSize(options.max_message_bytes);
+  builder.SetMaxReceiveMessageSize(-1);  // RPCs compare with their own limit, which changes with the models
   for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
@@ -80,10 +83,21 @@ const char* StateName(ModelState state) {
 
 }  // namespace
 
+// No request may take all of the memory: its results half of it, its answer an eighth, since an answer is held as
+// objects and as bytes.
+ServerOptions WithinMemory(ServerOptions options) {
+  const uint64_t memory = MemoryForCalls(options, {});
+  options.limits.max_result_bytes = std::min(options.limits.max_result_bytes, memory / 2);
+  options.limits.max_response_bytes = std::min(options.limits.max_response_bytes, memory / 8);
+  return options;
+}
+
 // In order of construction; torn down in reverse.
 struct Server::Parts {
   explicit Parts(const ServerOptions& given)
-      : options(given),
+      : options(WithinMemory(given)),
+        memory(MemoryForCalls(options, {})),
+        largest_message(MessageLimit(options, memory.limit(), {})),
         queue(options.queue, options.clock),
         repository(options.model_repository, metrics,
                    {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples}),
@@ -91,12 +105,15 @@ struct Server::Parts {
         service(rpcs) {}
 
   const ServerOptions options;
+  MemoryLedger memory;
+  std::atomic<uint64_t> largest_message;
   Metrics metrics;
   std::unique_ptr<Backend> backend;
   RequestQueue queue;
   Repository repository;
   RequestHandler handler;
-  RpcContext rpcs{options, handler, repository, metrics};
+  AwaitedCalls awaited{options.clock};
+  RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message};
   InferenceServiceImpl service;
   int port = 0;
   std::unique_ptr<grpc::Server> grpc;
@@ -108,6 +125,7 @@ struct Server::Parts {
   absl::Mutex health_mutex;
   std::map<std::string, bool> serving ABSL_GUARDED_BY(health_mutex);  // by model name, removed ones included
   bool drained = false;
+  std::jthread keeper;  // does what time alone asks for
   std::atomic<bool> calls_ended = false;
 
   // After every change in the repository, on the thread that made it.
@@ -115,6 +133,9 @@ struct Server::Parts {
     const absl::MutexLock lock(&health_mutex);
     if (handler.draining()) return;
     if (repository.settled()) settled = true;
+    const std::vector<ModelStatus> models = repository.List();
+    memory.SetLimit(MemoryForCalls(options, models));
+    largest_message = MessageLimit(options, memory.limit(), models);
     if (device_lost) {
       ready = false;
       grpc->GetHealthCheckService()->SetServingStatus(false);
@@ -122,7 +143,7 @@ struct Server::Parts {
     }
     for (auto& [name, serves] : serving) serves = false;
     bool any = false;
-    for (const ModelStatus& status : repository.List()) {
+    for (const ModelStatus& status : models) {
       serving[status.name] |= status.loaded != nullptr;
       any |= status.loaded != nullptr;
     }
@@ -130,6 +151,13 @@ struct Server::Parts {
     grpc::HealthCheckServiceInterface* health = grpc->GetHealthCheckService();
     for (const auto& [name, serves] : serving) health->SetServingStatus(name, serves);
     health->SetServingStatus("", ready);
+  }
+
+  void Keep(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      std::this_thread::sleep_for(kKeep);
+      awaited.EndExpired();
+    }
   }
 
   // On the engine's thread, after each of its works.
@@ -214,6 +242,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   for (const LoadJob& job : *jobs) {
     raw->queue.Post([raw, job] { raw->repository.Load(job, *raw->backend); });
   }
+  raw->keeper = std::jthread([raw](const std::stop_token& stop) { raw->Keep(stop); });
   raw->UpdateHealth();
   return server;
 }
@@ -253,6 +282,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->grpc->GetHealthCheckService()->Shutdown();
   parts_->repository.SetDraining();
   parts_->handler.Drain();
+  parts_->awaited.Close();
   parts_->rpcs.open.DrainStreams();
   auto busy = [this] { return parts_->handler.in_flight() > 0 || parts_->rpcs.open.streams() > 0; };
   auto sending = [this] { return parts_->rpcs.open.calls() > 0; };
@@ -266,6 +296,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   const int64_t unsent = parts_->rpcs.open.calls();
   parts_->grpc->Shutdown(std::chrono::system_clock::now() + kFlushAnswers);
   parts_->calls_ended = true;
+  parts_->keeper = {};
   parts_->engine->Join();
   parts_->http.reset();
   Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}, {"unsent", unsent}});

@@ -78,6 +78,7 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   if (request.arrival >= request.deadline) return absl::DeadlineExceededError("the deadline has passed");
   request.model = std::move(resolved.loaded);
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
+  if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
   if (request.generation) ConnectStream(request);
   const CostModel& costs = *request.model->costs;
   for (const ModelInput& input : request.inputs) request.demand += costs.Expected(*request.model->model, input);
@@ -153,6 +154,11 @@ void RequestHandler::LogRefusal(const Request& request, const absl::Status& stat
 void RequestHandler::CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status) {
   ModelMetrics& metrics = *repository_.Resolve(message.model(), message.version()).metrics;
   metrics.CountRequest(metrics.Event(), Rpc::kPredict, status, 0.0);
+}
+
+void RequestHandler::CountUnread(Rpc rpc, const absl::Status& status) {
+  ModelMetrics& metrics = *repository_.Resolve("", 0).metrics;
+  metrics.CountRequest(metrics.Event(), rpc, status, 0.0);
 }
 
 }  // namespace edgewise::server
