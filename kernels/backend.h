@@ -45,6 +45,16 @@ struct MembershipParameters {
   std::span<const float> block_matrix;    // [heads, k, k], or empty: softmax over all entries of C C^T
 };
 
+// Attention that Backend::AttendInParts began. All that its call names outlives it; so does the backend.
+class AttentionParts {
+ public:
+  virtual ~AttentionParts() = default;
+  // Computes the next blocks of query rows, about `share` of the work (in (0, 1]). True: that was the last part, and
+  // all is as after Backend::Attend. A cap's threshold is found, in parts too, before the first row attends. Errors:
+  // those of Attend.
+  virtual absl::StatusOr<bool> Next(double share) = 0;
+};
+
 struct BackendOptions {
   std::string device = "cpu";      // auto | cpu | cuda[:N]
   int num_threads = 0;             // CPU: 0 means one per core
@@ -115,7 +125,7 @@ class Backend {
   virtual absl::StatusOr<std::unique_ptr<MembershipWeights>> PrepareMemberships(
       const MembershipParameters& parameters) = 0;
   // Memberships of queries and keys. q, k [rows, heads * head_dim]. `out` points into this backend's memory; its arrays
-  // have room for the rows and weights.rank().
+  // have weights.rank(), and heads that lie out.rows rows apart, which may be more than those of q and k.
   virtual absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                           const Memberships& out) = 0;
 
@@ -133,6 +143,14 @@ class Backend {
   // returns. A report that wants a graph makes the call wait.
   virtual absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                               std::span<EdgeCap> caps, Matrix out) = 0;
+  // The same, with the same bytes, but the caller may do other work on this backend between the parts. Null: the work
+  // has been enqueued as a whole, as by Attend.
+  virtual absl::StatusOr<std::unique_ptr<AttentionParts>> AttendInParts(const AttentionInputs& inputs,
+                                                                        std::span<const AttentionProblem> problems,
+                                                                        std::span<EdgeCap> caps, Matrix out) {
+    if (absl::Status status = Attend(inputs, problems, caps, out); !status.ok()) return status;
+    return nullptr;
+  }
 };
 
 // Device auto is the first GPU, or the CPU where there is none; `why_cpu` then gets the reason. INVALID_ARGUMENT:

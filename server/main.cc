@@ -75,6 +75,8 @@ struct Settings {
       Bind("max_graph_edges", options.limits.max_graph_edges, "Most edges of a graph given or returned."),
       Bind("max_memory", options.max_memory,
            "Most bytes that calls hold: messages, requests, results, unsent answers; 0: half of the machine's."),
+      Bind("max_connections", options.max_connections, "Most connections."),
+      Bind("max_connections_per_peer", options.max_connections_per_peer, "Most connections of one IP address."),
       Bind("max_message_bytes", options.max_message_bytes,
            "Largest message, in and out; 0: 4 MiB, or what one input of a model needs; 64 MiB out."),
       Bind("max_result_bytes", options.limits.max_result_bytes,
@@ -156,11 +158,16 @@ std::string CheckFlags(Settings& settings) {
   ServerOptions& options = settings.options;
   if (options.model_repository.empty()) return "--model_repository is missing: the folder of models";
   if (options.backend.num_threads < 0) return "--threads is negative; 0 means one per core";
-  const std::pair<const char*, uint64_t> positive[] = {
-      {"max_inputs", options.limits.max_inputs},          {"max_samples", options.limits.max_samples},
-      {"max_queue_requests", options.queue.max_requests}, {"max_result_bytes", options.limits.max_result_bytes},
-      {"max_new_tokens", options.limits.max_new_tokens},  {"max_cache_bytes", options.limits.max_cache_bytes},
-      {"max_generations", options.max_generations},       {"max_step_ms", settings.max_step_ms}};
+  const std::pair<const char*, uint64_t> positive[] = {{"max_inputs", options.limits.max_inputs},
+                                                       {"max_samples", options.limits.max_samples},
+                                                       {"max_queue_requests", options.queue.max_requests},
+                                                       {"max_result_bytes", options.limits.max_result_bytes},
+                                                       {"max_new_tokens", options.limits.max_new_tokens},
+                                                       {"max_cache_bytes", options.limits.max_cache_bytes},
+                                                       {"max_generations", options.max_generations},
+                                                       {"max_connections", options.max_connections},
+                                                       {"max_connections_per_peer", options.max_connections_per_peer},
+                                                       {"max_step_ms", settings.max_step_ms}};
   for (const auto& [name, value] : positive) {
     if (value == 0) return absl::StrCat("--", name, " is 0; at least 1 is needed");
   }

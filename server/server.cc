@@ -1,10 +1,13 @@
 #include "server/server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -28,6 +31,8 @@
 #include "server/observe/metrics.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
+#include "server/rpc/keeper.h"
+#include "server/rpc/listener.h"
 #include "server/rpc/service.h"
 #include "server/schedule/engine.h"
 #include "server/schedule/queue.h"
@@ -35,7 +40,7 @@
 namespace edgewise::server {
 namespace {
 
-constexpr auto kKeep = std::chrono::milliseconds(20);
+constexpr uint32_t kOtherFiles = 32;
 constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr auto kStopWork = std::chrono::seconds(5);  // the layer that runs, at most
 constexpr auto kFlushAnswers = std::chrono::milliseconds(500);
@@ -56,24 +61,34 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
   const bool enabled_;
 };
 
-void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
+void Configure(const ServerOptions& options, uint64_t memory, grpc::ServerBuilder& builder) {
+  // Of what gRPC holds itself. Above it, gRPC ends streams one by one.
+  builder.SetResourceQuota(grpc::ResourceQuota("calls").Resize(memory));
   builder.SetMaxReceiveMessageSize(-1);  // RPCs compare with their own limit, which changes with the models
   for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
   const std::pair<const char*, int> arguments[] = {
-      {GRPC_ARG_ALLOW_REUSEPORT, 0},  // a second server on the port must fail, not share it
       {GRPC_ARG_ENABLE_CHANNELZ, 0},
       {GRPC_ARG_MAX_METADATA_SIZE, 8192},
       {GRPC_ARG_MAX_CONCURRENT_STREAMS, 100},
       {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000},
       {GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000},
+      {GRPC_ARG_MAX_CONNECTION_AGE_MS, 1800000},  // GOAWAY: clients find new replicas; calls go on
       {GRPC_ARG_KEEPALIVE_TIME_MS, 30000},
       {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000},
       {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000},
       {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2}};
   for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
   builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
+}
+
+// The process needs descriptors for other things too.
+ConnectionLimits LimitsOf(const ServerOptions& options) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const auto room = static_cast<uint32_t>(std::clamp<rlim_t>(files.rlim_cur, kOtherFiles + 1, 1 << 20)) - kOtherFiles;
+  return {std::min(options.max_connections, room), options.max_connections_per_peer};
 }
 
 const char* StateName(ModelState state) {
@@ -112,10 +127,12 @@ struct Server::Parts {
   RequestQueue queue;
   Repository repository;
   RequestHandler handler;
+  const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
+  Keeper keeper{options, awaited, memory, largest_message, queue, *gate};
   RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message};
   InferenceServiceImpl service;
-  int port = 0;
+  std::unique_ptr<Listener> listener;
   std::unique_ptr<grpc::Server> grpc;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<HttpServer> http;
@@ -125,7 +142,6 @@ struct Server::Parts {
   absl::Mutex health_mutex;
   std::map<std::string, bool> serving ABSL_GUARDED_BY(health_mutex);  // by model name, removed ones included
   bool drained = false;
-  std::jthread keeper;  // does what time alone asks for
   std::atomic<bool> calls_ended = false;
 
   // After every change in the repository, on the thread that made it.
@@ -136,6 +152,7 @@ struct Server::Parts {
     const std::vector<ModelStatus> models = repository.List();
     memory.SetLimit(MemoryForCalls(options, models));
     largest_message = MessageLimit(options, memory.limit(), models);
+    keeper.MeasureModels();
     if (device_lost) {
       ready = false;
       grpc->GetHealthCheckService()->SetServingStatus(false);
@@ -151,13 +168,6 @@ struct Server::Parts {
     grpc::HealthCheckServiceInterface* health = grpc->GetHealthCheckService();
     for (const auto& [name, serves] : serving) health->SetServingStatus(name, serves);
     health->SetServingStatus("", ready);
-  }
-
-  void Keep(const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      std::this_thread::sleep_for(kKeep);
-      awaited.EndExpired();
-    }
   }
 
   // On the engine's thread, after each of its works.
@@ -192,13 +202,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     addresses.Update(ParseHostPort("--metrics_listen", options.metrics_listen).status());
   }
   if (!addresses.ok()) return addresses;
-  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options);
+  auto parts = std::make_unique<Parts>(options);
+  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options, parts->gate);
   if (!credentials.ok()) return credentials.status();
   if (!options.metrics_listen.empty() && !IsLoopback(options.metrics_listen) && !options.security.insecure_bind) {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics_listen=", options.metrics_listen, " is not a loopback address: give --insecure_bind"));
   }
-  auto parts = std::make_unique<Parts>(options);
   std::string why_cpu;
   absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(options.backend, &why_cpu);
   if (!backend.ok()) return backend.status();
@@ -209,32 +219,35 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   absl::StatusOr<std::vector<LoadJob>> jobs = parts->repository.Scan();
   if (!jobs.ok()) return jobs.status();
 
+  absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(options.listen, LimitsOf(options));
+  if (!listener.ok()) return listener.status();
+  parts->listener = *std::move(listener);
   Parts* raw = parts.get();
   if (!options.metrics_listen.empty()) {
-    HttpHandlers handlers{[raw] { return raw->metrics.Render(); },
-                          [raw](std::string* json) { return raw->Healthz(json); }};
+    const auto render = [raw] {
+      raw->metrics.SetTransport(raw->memory.used(), raw->memory.limit(), raw->listener->connections());
+      return raw->metrics.Render();
+    };
+    HttpHandlers handlers{render, [raw](std::string* json) { return raw->Healthz(json); }};
     absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(options.metrics_listen, std::move(handlers));
     if (!http.ok()) return http.status();
     parts->http = *std::move(http);
   }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  Configure(options, builder);
-  builder.AddListeningPort(options.listen, *credentials, &parts->port);
+  Configure(options, parts->memory.limit(), builder);
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *credentials);
   builder.RegisterService(&parts->service);
   parts->grpc = builder.BuildAndStart();
-  if (!parts->grpc || parts->port == 0) {
-    parts->grpc.reset();
-    return absl::AlreadyExistsError(
-        absl::StrCat("--listen=", options.listen, ": the port is taken, or the address is not usable"));
-  }
+  if (!parts->grpc) return absl::InternalError("gRPC does not start");
   parts->grpc->GetHealthCheckService()->SetServingStatus(false);
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
   parts->engine = std::make_unique<Engine>(parts->queue, raw->options, [raw] { raw->WatchDevice(); });
   parts->engine->Start();
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   Log(LogLevel::kInfo, "serving",
-      {{"port", raw->port},
+      {{"port", raw->listener->port()},
        {"metrics_port", server->metrics_port()},
        {"device", raw->backend->device()},
        {"gpu", gpu},
@@ -242,8 +255,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   for (const LoadJob& job : *jobs) {
     raw->queue.Post([raw, job] { raw->repository.Load(job, *raw->backend); });
   }
-  raw->keeper = std::jthread([raw](const std::stop_token& stop) { raw->Keep(stop); });
   raw->UpdateHealth();
+  raw->keeper.Start(*raw->listener);
+  raw->listener->Start(std::move(acceptor));
   return server;
 }
 
@@ -251,7 +265,7 @@ Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Server::~Server() { Drain(std::chrono::milliseconds(0)); }
 
-int Server::port() const { return parts_->port; }
+int Server::port() const { return parts_->listener->port(); }
 int Server::metrics_port() const { return parts_->http ? parts_->http->port() : 0; }
 
 absl::Status Server::Reload() {
@@ -282,6 +296,13 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->grpc->GetHealthCheckService()->Shutdown();
   parts_->repository.SetDraining();
   parts_->handler.Drain();
+  parts_->listener->Stop();
+  parts_->gate->Close();
+  std::atomic<bool> left = false;
+  std::thread leave([this, &left] {  // sends GOAWAY and waits for the calls
+    parts_->grpc->Shutdown();
+    left = true;
+  });
   parts_->awaited.Close();
   parts_->rpcs.open.DrainStreams();
   auto busy = [this] { return parts_->handler.in_flight() > 0 || parts_->rpcs.open.streams() > 0; };
@@ -294,9 +315,12 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   const Time stopped = now() + kStopWork;
   while (busy() && now() < stopped) std::this_thread::sleep_for(kPoll);
   const int64_t unsent = parts_->rpcs.open.calls();
-  parts_->grpc->Shutdown(std::chrono::system_clock::now() + kFlushAnswers);
+  const auto flushed = Clock::now() + kFlushAnswers;
+  while (!left && Clock::now() < flushed) std::this_thread::sleep_for(kPoll);
+  grpc_server_cancel_all_calls(parts_->grpc->c_server());
+  leave.join();
   parts_->calls_ended = true;
-  parts_->keeper = {};
+  parts_->keeper.Stop();
   parts_->engine->Join();
   parts_->http.reset();
   Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}, {"unsent", unsent}});

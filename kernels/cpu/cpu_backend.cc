@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -154,22 +155,73 @@ class CpuBackend : public Backend {
 
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                       std::span<EdgeCap> caps, Matrix out) override {
+    return Caught(attention_scratch_, [&] {
+      Allow(caps);
+      CpuAttention(kernels_, pool_, attention_scratch_, inputs, problems, caps, out).Next(1.0);
+      Charge(problems, caps);
+    });
+  }
+
+  absl::StatusOr<std::unique_ptr<AttentionParts>> AttendInParts(const AttentionInputs& inputs,
+                                                                std::span<const AttentionProblem> problems,
+                                                                std::span<EdgeCap> caps, Matrix out) override {
+    std::unique_ptr<Parts> parts;
+    const absl::Status status = Caught(attention_scratch_, [&] {
+      Allow(caps);
+      parts = std::make_unique<Parts>(kernels_, pool_, inputs, problems, caps, out);
+    });
+    if (!status.ok()) return status;
+    return parts;
+  }
+
+ private:
+  // Has memory of its own, since other calls come between its parts.
+  struct Parts : AttentionParts {
+    Parts(const CpuKernels& kernels, ThreadPool& pool, const AttentionInputs& inputs,
+          std::span<const AttentionProblem> problems, std::span<EdgeCap> caps, Matrix out)
+        : problems(problems), caps(caps), attention(kernels, pool, scratch, inputs, problems, caps, out) {}
+    absl::StatusOr<bool> Next(double share) override {
+      bool done = false;
+      const absl::Status status = Caught(scratch, [&] { done = attention.Next(share); });
+      if (!status.ok()) return status;
+      if (done) Charge(problems, caps);
+      return done;
+    }
+
+    AttentionScratch scratch;
+    const std::span<const AttentionProblem> problems;
+    const std::span<EdgeCap> caps;
+    CpuAttention attention;
+  };
+
+  // RESOURCE_EXHAUSTED where `attend` throws std::bad_alloc.
+  template <typename Attend>
+  static absl::Status Caught(AttentionScratch& scratch, const Attend& attend) {
+    try {
+      attend();
+    } catch (const std::bad_alloc&) {
+      scratch = AttentionScratch();
+      return absl::ResourceExhaustedError("attention: out of memory");
+    }
+    return absl::OkStatus();
+  }
+
+  // What the ledgers leave to the call; and they lose the edges of the call.
+  static void Allow(std::span<EdgeCap> caps) {
     for (EdgeCap& cap : caps) {
       if (cap.ledger == nullptr) continue;
       const uint64_t remaining = static_cast<const CpuLedger&>(*cap.ledger).remaining;
       cap.max_edges = std::min(cap.max_edges, LayerAllowance(remaining, cap.share));
     }
-    const absl::Status status = CpuAttend(kernels_, pool_, attention_scratch_, inputs, problems, caps, out);
-    if (!status.ok()) return status;
+  }
+  static void Charge(std::span<const AttentionProblem> problems, std::span<const EdgeCap> caps) {
     for (const AttentionProblem& problem : problems) {
       if (problem.cap < 0 || caps[problem.cap].ledger == nullptr) continue;
       auto& ledger = static_cast<CpuLedger&>(*caps[problem.cap].ledger);
       for (const HeadReport& head : problem.report->heads) ledger.remaining -= head.edges;
     }
-    return status;
   }
 
- private:
   // body(row) for every row of y, a few operations for each number of it.
   template <typename Body>
   void ForRows(const Matrix& y, const Body& body) {

@@ -136,38 +136,48 @@ AttentionInputs Activations::AttentionView() const {
   return inputs;
 }
 
-absl::Status Activations::LayerNorm(const Norm& norm, Matrix out) const {
-  return backend_.LayerNorm(hidden(), norm.weight.data(), norm.bias.data(), model_.config().layer_norm_eps, out);
+absl::Status Activations::LayerNorm(const Norm& norm, ConstMatrix in, Matrix out) const {
+  return backend_.LayerNorm(in, norm.weight.data(), norm.bias.data(), model_.config().layer_norm_eps, out);
 }
 
 absl::StatusOr<Matrix> Activations::FinalNorm() {
   if (!pre_norm_) return hidden();
   RETURN_IF_ERROR(Reserve({kNormed}));
-  RETURN_IF_ERROR(LayerNorm(model_.weights().final_norm, View(kNormed)));
+  RETURN_IF_ERROR(LayerNorm(model_.weights().final_norm, hidden(), View(kNormed)));
   return View(kNormed);
 }
 
-absl::Status Activations::Project(const LayerWeights& weights, bool memberships, Phase phase) {
+absl::Status Activations::Project(const LayerWeights& weights, bool memberships, Phase phase, Part part) {
   RETURN_IF_ERROR(Reserve({kNormed, kQueryKeyValue}));
-  if (pre_norm_) RETURN_IF_ERROR(LayerNorm(weights.attention_norm, View(kNormed)));
-  const Matrix all = View(kQueryKeyValue);
-  const Matrix source = pre_norm_ ? View(kNormed) : hidden();
+  const Matrix all = View(kQueryKeyValue).Rows(part.first, part.count);
+  Matrix source = hidden().Rows(part.first, part.count);
+  if (pre_norm_) {
+    const Matrix normed = View(kNormed).Rows(part.first, part.count);
+    RETURN_IF_ERROR(LayerNorm(weights.attention_norm, source, normed));
+    source = normed;
+  }
   RETURN_IF_ERROR(backend_.Linear(*weights.query_key_value, source, all, false, phase));
   if (!memberships) return absl::OkStatus();
   rank_ = weights.memberships->rank();
   RETURN_IF_ERROR(Reserve({kX, kY, kQueryBound, kKeyBound}));
+  Memberships out = MembershipsView();
+  out.x += part.first * rank_;
+  out.y += part.first * rank_;
+  out.query_bound += part.first;
+  out.key_bound += part.first;
   const int64_t width = all.columns / 3;
-  return backend_.ComputeMemberships(*weights.memberships, all.Columns(0, width), all.Columns(width, width),
-                                     MembershipsView());
+  return backend_.ComputeMemberships(*weights.memberships, all.Columns(0, width), all.Columns(width, width), out);
 }
 
-absl::Status Activations::Finish(const LayerWeights& weights, Phase phase) {
+absl::Status Activations::Finish(const LayerWeights& weights, Phase phase, Part part) {
   RETURN_IF_ERROR(Reserve({kNormed}));
-  const Matrix normed = pre_norm_ ? View(kNormed) : hidden();
-  RETURN_IF_ERROR(backend_.Linear(*weights.output, attended(), hidden(), true, phase));
-  RETURN_IF_ERROR(LayerNorm(pre_norm_ ? weights.mlp_norm : weights.attention_norm, normed));
-  RETURN_IF_ERROR(backend_.FeedForward(*weights.up, *weights.down, normed, hidden(), phase));
-  return pre_norm_ ? absl::OkStatus() : LayerNorm(weights.mlp_norm, hidden());
+  const Matrix rows = hidden().Rows(part.first, part.count);
+  const Matrix normed = pre_norm_ ? View(kNormed).Rows(part.first, part.count) : rows;
+  const Matrix attended_rows = attended().Rows(part.first, part.count);
+  RETURN_IF_ERROR(backend_.Linear(*weights.output, attended_rows, rows, true, phase));
+  RETURN_IF_ERROR(LayerNorm(pre_norm_ ? weights.mlp_norm : weights.attention_norm, rows, normed));
+  RETURN_IF_ERROR(backend_.FeedForward(*weights.up, *weights.down, normed, rows, phase));
+  return pre_norm_ ? absl::OkStatus() : LayerNorm(weights.mlp_norm, rows, rows);
 }
 
 }  // namespace edgewise

@@ -47,12 +47,16 @@ class Activations {
   // Queries, keys, values and memberships as Project left them.
   AttentionInputs AttentionView() const;
 
-  // Queries, keys and values of every row, and their `memberships` where the layer draws from them.
-  absl::Status Project(const LayerWeights& weights, bool memberships, Phase phase);
+  // Rows first..first + count - 1.
+  struct Part {
+    int64_t first = 0, count = 0;
+  };
+  // Queries, keys and values of these rows, and their `memberships` where the layer draws from them.
+  absl::Status Project(const LayerWeights& weights, bool memberships, Phase phase, Part part);
   // Allocates attended(), which Project does not.
   absl::Status ReserveAttended() { return Reserve({kAttended}); }
-  // The rest of the layer after attention: output projection, residual, feed-forward, norms.
-  absl::Status Finish(const LayerWeights& weights, Phase phase);
+  // The rest of the layer after attention, for these rows: output projection, residual, feed-forward, norms.
+  absl::Status Finish(const LayerWeights& weights, Phase phase, Part part);
   // The residual stream after the final norm, or as it is where norms follow their sublayers. Valid until the next
   // call.
   absl::StatusOr<Matrix> FinalNorm();
@@ -65,7 +69,7 @@ class Activations {
   Memberships MembershipsView() const;
   absl::Status Reserve(Field field, int64_t floats);
   absl::Status Reserve(std::initializer_list<Field> fields);  // of all rows
-  absl::Status LayerNorm(const Norm& norm, Matrix out) const;
+  absl::Status LayerNorm(const Norm& norm, ConstMatrix in, Matrix out) const;
   absl::Status ProjectFeatures(std::span<const QueryRange> ranges, Phase phase);  // into kNormed
 
   const Model& model_;

@@ -47,15 +47,15 @@ AttentionSpec RunningInput::Choose(const Model& model, int32_t layer) const {
 }
 
 absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Members& members, AttentionInputs inputs,
-                                   bool shared, const KvCache* cache, std::pmr::memory_resource* scratch, Matrix out) {
+                                   bool shared, const KvCache* cache, double share, std::pmr::memory_resource* scratch,
+                                   Matrix out) {
   layer_ = layer;
   members_ = members;
   caps_.clear();
   sequences_ = 0;
   for (const Member* member : members_) sequences_ += member->input->ranges.size();
   if (reports_.size() < sequences_) reports_.resize(sequences_);
-  std::pmr::vector<AttentionProblem> problems(scratch);
-  std::pmr::vector<PairwiseBias> biases(scratch);  // the problems point to them
+  auto& [problems, biases] = problems_.emplace(scratch);
   biases.reserve(sequences_);
   const ModelConfig& config = model.config();
   const bool first_rows = config.pooling == Pooling::kCls && layer_ + 1 == config.num_hidden_layers;
@@ -94,10 +94,30 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
     inputs.k = cache->Keys(layer_);
     inputs.v = cache->Values(layer_);
   }
-  return model.backend().Attend(inputs, problems, caps_, out);
+  if (share < 1.0) {
+    ASSIGN_OR_RETURN(parts_, model.backend().AttendInParts(inputs, problems, caps_, out));
+    return absl::OkStatus();
+  }
+  const absl::Status status = model.backend().Attend(inputs, problems, caps_, out);
+  problems_.reset();
+  return status;
+}
+
+absl::StatusOr<bool> AttentionCall::Continue(double share) {
+  bool done = parts_ == nullptr;
+  if (!done) {
+    ASSIGN_OR_RETURN(done, parts_->Next(share));
+  }
+  if (done) {
+    parts_.reset();
+    problems_.reset();
+  }
+  return done;
 }
 
 void AttentionCall::Clear() {
+  parts_.reset();
+  problems_.reset();
   for (size_t r = 0; r < sequences_; ++r) reports_[r].heads.clear();
   sequences_ = 0;
 }

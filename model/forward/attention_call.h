@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <memory_resource>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,15 +62,18 @@ using Members = std::vector<Member*>;
 class AttentionCall {
  public:
   // Attends all members, which live until Record. `shared`: `inputs` are of the shared rows, else of the members' own.
-  // `cache`: holds the keys and values in place of `inputs`; null: none. `out`: rows of the members. Errors: those of
-  // the backend.
+  // `cache`: holds the keys and values in place of `inputs`; null: none. `out`: rows of the members. `scratch` keeps
+  // what it gives until the attention is done. With `share` < 1 it is not until Continue has returned true. Errors:
+  // those of the backend.
   absl::Status Attend(const Model& model, int32_t layer, const Members& members, AttentionInputs inputs, bool shared,
-                      const KvCache* cache, std::pmr::memory_resource* scratch, Matrix out);
+                      const KvCache* cache, double share, std::pmr::memory_resource* scratch, Matrix out);
+  // Attends about this share of the queries; true: all is done.
+  absl::StatusOr<bool> Continue(double share);
   size_t sequences() const { return sequences_; }
   // Adds the reports to the members' results, but not to those of inputs that are gone. Once; Backend::Synchronize or
   // Download has returned since Attend.
   void Record(const ModelConfig& config);
-  // Frees what reports contain, graphs among it.
+  // Drops attention that is not done, and frees what reports contain, graphs among it.
   void Clear();
 
  private:
@@ -78,6 +82,14 @@ class AttentionCall {
   size_t sequences_ = 0;                  // of all members
   std::vector<AttentionReport> reports_;  // of each sequence; older ones beyond
   std::vector<EdgeCap> caps_;             // of the members that have a ledger
+  // Of the attention that is not done.
+  struct Problems {
+    explicit Problems(std::pmr::memory_resource* scratch) : all(scratch), biases(scratch) {}
+    std::pmr::vector<AttentionProblem> all;
+    std::pmr::vector<PairwiseBias> biases;  // the problems point to them
+  };
+  std::optional<Problems> problems_;
+  std::unique_ptr<AttentionParts> parts_;  // refers to problems_ and caps_
 };
 
 }  // namespace edgewise

@@ -175,9 +175,9 @@ absl::Status Generation::State::Decode(RowEdges& edges, std::vector<double>& mea
   const auto wave = Wave::Take(model);
   RunningInput* const rows[] = {&row};
   RETURN_IF_ERROR(wave->Start(rows, {first_drawn, Phase::kDecode, &cache}));
-  while (wave->shared()) RETURN_IF_ERROR(wave->RunLayer());
+  while (wave->shared()) RETURN_IF_ERROR(wave->Step());
   RETURN_IF_ERROR(wave->StartSamples(all));
-  while (!wave->done()) RETURN_IF_ERROR(wave->RunLayer());
+  while (!wave->done()) RETURN_IF_ERROR(wave->Step());
   cached = context.valid();
 
   std::vector<int64_t> places(samples);

@@ -197,7 +197,7 @@ absl::Status Pass::State::Step() {
   const auto complete = [](const RunningInput* input) { return input->complete; };
   if (std::all_of(group.begin(), group.end(), complete)) RETURN_IF_ERROR(StartGroup());
   if (wave->shared()) {
-    RETURN_IF_ERROR(wave->RunLayer());
+    RETURN_IF_ERROR(wave->Step());
     if (!wave->done()) return absl::OkStatus();
     if (options.cache != nullptr) {
       inputs[0].complete = true;
@@ -206,7 +206,7 @@ absl::Status Pass::State::Step() {
   }
   if (wave->samples().empty()) RETURN_IF_ERROR(StartWave());
   RETURN_IF_ERROR(wave->RemoveComplete());
-  if (!wave->samples().empty() && !wave->done()) RETURN_IF_ERROR(wave->RunLayer());
+  if (!wave->samples().empty() && !wave->done()) RETURN_IF_ERROR(wave->Step());
   return wave->done() || wave->samples().empty() ? FinishWave() : absl::OkStatus();
 }
 
@@ -223,7 +223,7 @@ absl::Status Pass::State::StartGroup() {
     if (!group.empty() && (alone || rows > options.max_wave_tokens)) break;
     group.push_back(&input);
   }
-  return wave->Start(group, {first_drawn, Phase::kPrefill, options.cache});
+  return wave->Start(group, {first_drawn, Phase::kPrefill, options.cache, options.step_rows});
 }
 
 // Picks the next samples of every input of the group that wants more.

@@ -3,6 +3,7 @@
 #define EDGEWISE_MODEL_FORWARD_PASS_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,9 @@ class Pass {
  public:
   struct Options {
     int64_t max_wave_tokens = kMaxWaveTokens;
+    // A layer of more rows runs in several steps: its products so many rows at a time, its attention for as many
+    // queries.
+    int64_t step_rows = std::numeric_limits<int64_t>::max();
     // Prefill: the keys and values of the one input, which is one sequence, go here, and the result has a status only.
     // Outlives the pass. Null: a pass that gives results.
     KvCache* cache = nullptr;
@@ -41,8 +45,8 @@ class Pass {
   bool done() const;
   // This input has its result.
   bool done(int64_t input) const;
-  // Runs the next layer of the current wave. An input whose stop was requested (Draw::stopping) is CANCELLED, unless it
-  // is complete. An error concerns all inputs without a result: the device failed.
+  // Runs the next layer of the current wave, or a part of it. An input whose stop was requested (Draw::stopping) is
+  // CANCELLED, unless it is complete. An error concerns all inputs without a result: the device failed.
   absl::Status Step();
   // The input leaves before the next step; its result becomes `reason`, unless it is complete.
   void Cancel(int64_t input, absl::Status reason);

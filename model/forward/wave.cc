@@ -30,6 +30,7 @@ void Wave::Clear() {
   if (unrecorded_ > 0) model_.backend().Synchronize().IgnoreError();
   unrecorded_ = 0;
   for (AttentionCall& call : calls_) call.Clear();
+  EndLayer();
   layer_ = 0;
   projected_ = false;
   samples_.clear();
@@ -88,7 +89,7 @@ absl::Status Wave::StartSamples(std::span<const Sample> samples) {
 
 absl::Status Wave::RemoveComplete() {
   const auto complete = [](const Member* member) { return member->input->complete; };
-  if (std::none_of(samples_.begin(), samples_.end(), complete)) return absl::OkStatus();
+  if (amid_layer_ || std::none_of(samples_.begin(), samples_.end(), complete)) return absl::OkStatus();
   std::erase_if(samples_, complete);
   std::pmr::vector<int64_t> rows(&scratch_);
   for (Member* member : samples_) {
@@ -102,42 +103,96 @@ int64_t Wave::RowsOf(const RunningInput& input) const {
   return done() && ReadsFirstRows() ? static_cast<int64_t>(input.ranges.size()) : input.rows();
 }
 
-absl::Status Wave::RunLayer() {
-  scratch_.Reset();
+absl::Status Wave::Step() {
   Activations& source = layer_ <= first_drawn_ ? shared_ : own_;
   Activations& rows = shared() ? shared_ : own_;
-  if (layer_ != first_drawn_ || !projected_) RETURN_IF_ERROR(Project(source));
-  projected_ |= layer_ == first_drawn_;
-  const bool last = layer_ + 1 == num_layers_;
-  if (!(FillsCache() && last)) {
-    RETURN_IF_ERROR(Attend(source, rows));
-    if (last && ReadsFirstRows()) RETURN_IF_ERROR(KeepFirstRows(rows, shared() ? prefixes_ : samples_));
-    RETURN_IF_ERROR(rows.Finish(model_.weights().layer(layer_), options_.phase));
+  if (!amid_layer_) {
+    scratch_.Reset();
+    amid_layer_ = true;
+    share_ = std::min(1.0, static_cast<double>(options_.step_rows) / static_cast<double>(rows.rows()));
   }
-  ++layer_;
+  do {
+    switch (stage_) {
+      case Stage::kProject:
+        RETURN_IF_ERROR(StepProject(source));
+        break;
+      case Stage::kAttend:
+        RETURN_IF_ERROR(StepAttend(source, rows));
+        break;
+      case Stage::kFinish:
+        RETURN_IF_ERROR(StepFinish(rows));
+        break;
+    }
+  } while (amid_layer_ && share_ == 1.0);
   return absl::OkStatus();
 }
 
-absl::Status Wave::Project(Activations& rows) {
-  const bool memberships = std::any_of(prefixes_.begin(), prefixes_.end(), [&](const Member* prefix) {
-    return NeedsMemberships(prefix->input->Choose(model_, layer_));
-  });
-  RETURN_IF_ERROR(rows.Project(model_.weights().layer(layer_), memberships, options_.phase));
-  if (options_.cache == nullptr) return absl::OkStatus();
+Activations::Part Wave::TakeRows(int64_t rows) {
+  const int64_t first = row_;
+  row_ = share_ == 1.0 ? rows : std::min(rows, row_ + options_.step_rows);
+  return {first, row_ - first};
+}
+
+void Wave::EndLayer() {
+  ++layer_;
+  stage_ = Stage::kProject;
+  row_ = 0;
+  amid_layer_ = false;
+}
+
+absl::Status Wave::StepProject(Activations& source) {
+  if (layer_ != first_drawn_ || !projected_) {
+    const bool memberships = std::any_of(prefixes_.begin(), prefixes_.end(), [&](const Member* prefix) {
+      return NeedsMemberships(prefix->input->Choose(model_, layer_));
+    });
+    const LayerWeights& weights = model_.weights().layer(layer_);
+    RETURN_IF_ERROR(source.Project(weights, memberships, options_.phase, TakeRows(source.rows())));
+    if (row_ < source.rows()) return absl::OkStatus();
+    if (options_.cache != nullptr) RETURN_IF_ERROR(StoreKeys(source));
+    projected_ |= layer_ == first_drawn_;
+  }
+  // Of the last layer a cache takes the keys and values alone.
+  if (FillsCache() && layer_ + 1 == num_layers_) {
+    EndLayer();
+  } else {
+    stage_ = Stage::kAttend;
+    row_ = 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Wave::StoreKeys(const Activations& rows) {
   const RunningInput& input = *prefixes_[0]->input;
   const uint32_t first_copy = layer_ <= first_drawn_ ? 0 : samples_[0]->sample - input.draw->first_sample;
   return options_.cache->Store(layer_, rows, input.rows(), first_copy, input.ranges[0].first_query);
 }
 
-absl::Status Wave::Attend(const Activations& source, Activations& rows) {
-  RETURN_IF_ERROR(rows.ReserveAttended());
-  if (unrecorded_ == calls_.size()) calls_.emplace_back();
-  AttentionCall& call = calls_[unrecorded_++];
-  const KvCache* const cache = options_.phase == Phase::kDecode ? options_.cache : nullptr;
-  RETURN_IF_ERROR(call.Attend(model_, layer_, shared() ? prefixes_ : samples_, source.AttentionView(),
-                              &source == &shared_, cache, &scratch_, rows.attended()));
+absl::Status Wave::StepAttend(const Activations& source, Activations& rows) {
+  if (row_ == 0) {
+    row_ = 1;  // it has begun
+    RETURN_IF_ERROR(rows.ReserveAttended());
+    if (unrecorded_ == calls_.size()) calls_.emplace_back();
+    AttentionCall& call = calls_[unrecorded_++];
+    const KvCache* const cache = options_.phase == Phase::kDecode ? options_.cache : nullptr;
+    RETURN_IF_ERROR(call.Attend(model_, layer_, shared() ? prefixes_ : samples_, source.AttentionView(),
+                                &source == &shared_, cache, share_, &scratch_, rows.attended()));
+  }
+  AttentionCall& call = calls_[unrecorded_ - 1];
+  ASSIGN_OR_RETURN(const bool done, call.Continue(share_));
+  if (!done) return absl::OkStatus();
   const size_t heads = call.sequences() * model_.config().num_attention_heads * unrecorded_;
-  return heads > kMostUnrecorded ? Record() : absl::OkStatus();
+  if (heads > kMostUnrecorded) RETURN_IF_ERROR(Record());
+  const bool last = layer_ + 1 == num_layers_;
+  if (last && ReadsFirstRows()) RETURN_IF_ERROR(KeepFirstRows(rows, shared() ? prefixes_ : samples_));
+  stage_ = Stage::kFinish;
+  row_ = 0;
+  return absl::OkStatus();
+}
+
+absl::Status Wave::StepFinish(Activations& rows) {
+  RETURN_IF_ERROR(rows.Finish(model_.weights().layer(layer_), options_.phase, TakeRows(rows.rows())));
+  if (row_ == rows.rows()) EndLayer();
+  return absl::OkStatus();
 }
 
 // Once the last layer has attended.

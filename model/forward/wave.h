@@ -4,6 +4,7 @@
 #define EDGEWISE_MODEL_FORWARD_WAVE_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,8 +20,8 @@ namespace edgewise {
 // The most rows of a wave that has more than one sample.
 inline constexpr int64_t kMaxWaveTokens = 16384;
 
-// Start; RunLayer until the shared layers have run; then, as often as there are samples: StartSamples, RunLayer for all
-// other layers, Finish.
+// Start; Step until the shared layers have run; then, as often as there are samples: StartSamples, Step until all other
+// layers have run, Finish.
 //
 // The backend may still run what was enqueued; nothing is read before Finish. The inputs must outlive what was started
 // with them; Clear and the destructor wait for the backend. One thread at a time. Errors of all methods: those of the
@@ -41,6 +42,8 @@ class Wave : public Kept {
     // Null, or the cache of the one input. In kPrefill its layers are filled, and the last layer runs only as far as
     // its keys and values; in kDecode the one query of the input attends to it, and is added.
     KvCache* cache = nullptr;
+    // A layer of more rows runs in steps: its projections so many rows at a time, and attention likewise.
+    int64_t step_rows = std::numeric_limits<int64_t>::max();
   };
   // Drops all that ran before, and embeds the rows of `inputs`.
   absl::Status Start(std::span<RunningInput* const> inputs, const Options& options);
@@ -51,10 +54,10 @@ class Wave : public Kept {
     SampleResult* result;  // outlives the sample
   };
   absl::Status StartSamples(std::span<const Sample> samples);
-  // The samples of inputs that are complete leave.
+  // The samples of inputs that are complete leave, unless a layer is under way.
   absl::Status RemoveComplete();
-  // Runs the next layer.
-  absl::Status RunLayer();
+  // Runs the next layer, or a part of it.
+  absl::Status Step();
   // Waits, and makes the members' results whole, but not those of inputs that are gone.
   absl::Status Finish();
   // The samples leave.
@@ -71,14 +74,22 @@ class Wave : public Kept {
   Scratch* scratch() { return &scratch_; }  // for what is used before the next layer
 
  private:
+  enum class Stage { kProject, kAttend, kFinish };
+
   explicit Wave(const Model& model) : model_(model) {}
   bool FillsCache() const { return options_.cache != nullptr && options_.phase == Phase::kPrefill; }
   bool ReadsFirstRows() const { return model_.config().pooling == Pooling::kCls; }
   // The rows of an input's sample: in the end, those that the head reads.
   int64_t RowsOf(const RunningInput& input) const;
   absl::Status MakeLedger(RunningInput& input) const;
-  absl::Status Project(Activations& rows);
-  absl::Status Attend(const Activations& source, Activations& rows);
+  // The next part of the layer; the end of a stage leads to the next one.
+  absl::Status StepProject(Activations& source);
+  absl::Status StepAttend(const Activations& source, Activations& rows);
+  absl::Status StepFinish(Activations& rows);
+  void EndLayer();
+  // The next rows of a stage, of so many.
+  Activations::Part TakeRows(int64_t rows);
+  absl::Status StoreKeys(const Activations& rows);
   absl::Status KeepFirstRows(Activations& rows, const Members& members);
   absl::Status Record();
 
@@ -88,7 +99,11 @@ class Wave : public Kept {
   int32_t first_drawn_ = 0;
   Scratch scratch_;
   Activations shared_{model_, &scratch_}, own_{model_, &scratch_};
-  int32_t layer_ = 0;       // next
+  int32_t layer_ = 0;              // next, or the one that runs
+  Stage stage_ = Stage::kProject;  // of the layer
+  int64_t row_ = 0;                // of the stage: the next
+  bool amid_layer_ = false;
+  double share_ = 1.0;      // of the layer's rows: step_rows
   bool projected_ = false;  // the shared rows have the queries, keys and values of the first drawn layer
   std::vector<Member> all_prefixes_, all_samples_;
   Members prefixes_, samples_;        // of these, those that run

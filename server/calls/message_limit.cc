@@ -11,8 +11,11 @@ constexpr uint64_t kUsualMessage = uint64_t{4} << 20;
 constexpr uint64_t kLeastMemory = uint64_t{64} << 20;
 constexpr double kRest = 64 << 10;                      // names, options, the frames of fields
 constexpr double kIdBytes = 5;                          // a token id on the wire, at most
-constexpr uint64_t kParts = 4;                          // a message may take one of so many parts of the memory
+constexpr uint64_t kParts = 3;                          // a message may take one of so many parts of the memory
 constexpr uint64_t kLargest = (uint64_t{1} << 31) - 1;  // for Protobuf
+
+// The rest is for what gRPC holds itself.
+uint64_t PartOfCalls(uint64_t memory) { return memory / 4 * 3; }
 
 }  // namespace
 
@@ -26,13 +29,13 @@ uint64_t LongestMessage(const ModelConfig& config) {
 }
 
 uint64_t MemoryForCalls(const ServerOptions& options, const std::vector<ModelStatus>& models) {
-  if (options.max_memory > 0) return options.max_memory;
+  if (options.max_memory > 0) return PartOfCalls(options.max_memory);
   uint64_t weights = 0;
   for (const ModelStatus& model : models) {
     if (model.loaded) weights += model.loaded->model->parameters() * sizeof(float);
   }
   const uint64_t available = AvailableMemory();
-  return std::max(kLeastMemory, (available - std::min(available, weights)) / 2);
+  return PartOfCalls(std::max(kLeastMemory, (available - std::min(available, weights)) / 2));
 }
 
 uint64_t LargestMessageLimit(const ServerOptions& options, uint64_t memory) {

@@ -10,11 +10,12 @@
 
 namespace edgewise::server {
 
-// The memory for calls where options.max_memory does not say it: half of what this machine has beside the weights.
+// The memory that calls may hold: three quarters of options.max_memory, or else of half of what this machine has beside
+// the weights. The last quarter is for what gRPC holds itself.
 uint64_t MemoryForCalls(const ServerOptions& options, const std::vector<ModelStatus>& models);
 
 // The largest message to take: options.max_message_bytes, else 4 MiB, or more where one input of a loaded model needs
-// it, up to a quarter of `memory`.
+// it, up to a third of `memory`.
 uint64_t MessageLimit(const ServerOptions& options, uint64_t memory, const std::vector<ModelStatus>& models);
 
 // The largest message that a server with so much memory ever takes.

@@ -2,7 +2,9 @@
 #ifndef EDGEWISE_SERVER_RPC_AWAITED_H_
 #define EDGEWISE_SERVER_RPC_AWAITED_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <utility>
@@ -47,12 +49,16 @@ class AwaitedCalls {
   // Gives up all, and refuses more: UNAVAILABLE.
   void Close();
   size_t size() const;
+  // Counts a call that its client gave up before its message was whole. Returns how many there were, and starts anew.
+  void CountAbandoned() { abandoned_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t TakeAbandoned() { return abandoned_.exchange(0); }
 
  private:
   template <typename Condition>
   size_t End(const absl::Status& status, Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::function<Time()> clock_;
+  std::atomic<uint64_t> abandoned_ = 0;
   mutable absl::Mutex mutex_;
   std::list<AwaitedCall*> calls_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -18,6 +18,7 @@ void OneMessageReactor::OnReadDone(bool ok) {
     Serve();
     message_memory_.Shrink(0);
   } else {
+    context_.awaited.CountAbandoned();
     Refuse(call_->IsCancelled() ? absl::CancelledError("the client cancelled the call")
                                 : absl::InvalidArgumentError("the call ended before its message was whole"));
   }

@@ -16,6 +16,8 @@ namespace {
 
 constexpr double kLeastLeft = 0.02;  // of its prediction: what a pass is taken to have left when that has run out
 
+constexpr int64_t kLeastStepRows = 64;  // fewer share too little of reading the weights
+
 std::vector<const ModelInput*> InputsOf(const std::vector<RequestPtr>& requests) {
   std::vector<const ModelInput*> inputs;
   for (const RequestPtr& request : requests) {
@@ -102,6 +104,7 @@ std::unique_ptr<Passes::Running> Passes::Make(std::vector<RequestPtr> requests) 
   if (layer > max_step_seconds_) {
     const double rows = demand.tokens * max_step_seconds_ / layer;
     options.max_wave_tokens = std::clamp(static_cast<int64_t>(rows), int64_t{1}, options.max_wave_tokens);
+    options.step_rows = std::max(static_cast<int64_t>(rows), kLeastStepRows);
   }
   auto running = std::make_unique<Running>(std::move(requests), options);
   running->predicted = predicted;

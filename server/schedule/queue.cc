@@ -35,6 +35,7 @@ void RequestQueue::Post(std::function<void()> job) {
 }
 
 Work RequestQueue::Next(Wait wait, const Running& running) {
+  cache_left_.store(running.room.cache_bytes, std::memory_order_relaxed);
   Work work;
   std::vector<EndedRequest> ended;
   {

@@ -83,6 +83,29 @@ TEST_P(CapTest, KeepsTheForcedAndTheYoungestAsTheReferenceDoes) {
   }
 }
 
+// Drawn freely, under tight caps and under one far above, and not drawn.
+TEST_P(CapTest, InPartsTheBytesAreTheSame) {
+  for (const Law law : kLaws) {
+    Shape shape;
+    shape.lengths = {Sized(300, 90), Sized(150, 70)};
+    Case made(shape);
+    for (const int32_t cap : {-1, 0, 1, 2}) {
+      made.AddProblems(DrawnRows{.law = law, .self_loops = true, .key = {1, static_cast<uint32_t>(cap + 1)}}, cap);
+    }
+    made.AddProblems(AllPairs{.causal = true});
+    made.AskForAll();
+    const std::vector<EdgeCap> caps = {EdgeCap{900}, EdgeCap{1u << 20}, EdgeCap{2500}};
+    const Outcome whole = Run(made, caps);
+    EXPECT_TRUE(whole.caps[0].capped);
+    EXPECT_FALSE(whole.caps[1].capped);
+    for (const double share : {0.001, 0.1, 0.4}) {
+      const Outcome parts = RunOn(*backend_, made, caps, share);
+      EXPECT_TRUE(SameBytes(parts.out, whole.out)) << share;
+      ExpectSameReports(parts, whole, 0.0, 0.0);
+    }
+  }
+}
+
 TEST_P(CapTest, IsExactAtOneBelowAtAndOneAboveTheFreeUse) {
   for (const Law law : kLaws) {
     for (const double rate : {0.02, 0.5}) {

@@ -76,11 +76,21 @@ PlacedCase::PlacedCase(Backend& backend, const Case& attention_case) : inputs(at
   out = Place(backend, std::vector<float>(attention_case.out_rows * inputs.v.columns, NAN));
 }
 
-Outcome RunOn(Backend& backend, const Case& attention_case, std::vector<EdgeCap> caps) {
+Outcome RunOn(Backend& backend, const Case& attention_case, std::vector<EdgeCap> caps, double share) {
   const PlacedCase placed(backend, attention_case);
   Outcome outcome;
   outcome.caps = std::move(caps);
-  Check(backend.Attend(placed.inputs, attention_case.problems, outcome.caps, placed.Out()));
+  if (share == 1.0) {
+    Check(backend.Attend(placed.inputs, attention_case.problems, outcome.caps, placed.Out()));
+  } else {
+    auto parts = backend.AttendInParts(placed.inputs, attention_case.problems, outcome.caps, placed.Out());
+    Check(parts.status());
+    for (bool done = *parts == nullptr; !done;) {
+      const absl::StatusOr<bool> next = (*parts)->Next(share);
+      Check(next.status());
+      done = *next;
+    }
+  }
   outcome.out = Fetch(backend, placed.out);
   for (const AttentionProblem& problem : attention_case.problems) outcome.reports.push_back(*problem.report);
   return outcome;

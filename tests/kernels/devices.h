@@ -54,8 +54,8 @@ struct PlacedCase {
   Buffer out;
 };
 
-// Uploads the case, attends, waits, downloads.
-Outcome RunOn(Backend& backend, const Case& attention_case, std::vector<EdgeCap> caps = {});
+// Uploads the case, attends, waits, downloads. With a `share` below 1, in parts of that share.
+Outcome RunOn(Backend& backend, const Case& attention_case, std::vector<EdgeCap> caps = {}, double share = 1.0);
 
 // Graphs, counts and what caps say agree exactly, weights within a tolerance, and expected edges within a share of
 // them.

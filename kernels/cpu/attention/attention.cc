@@ -1,7 +1,7 @@
 #include "kernels/cpu/attention/attention.h"
 
 #include <algorithm>
-#include <new>
+#include <vector>
 
 #include "kernels/cpu/attention/report.h"
 #include "kernels/cpu/attention/work.h"
@@ -119,17 +119,6 @@ bool IsCancelled(const AttentionProblem& problem) {
   return problem.cancel != nullptr && problem.cancel->cancelled() && problem.cap < 0 && !problem.report->wanted.graph;
 }
 
-void AttendBlocks(ThreadPool& pool, std::span<Worker> workers, Call& call) {
-  const auto blocks = static_cast<int64_t>(call.block_head.size());
-  pool.For(blocks, WorkOf(call), [&](int64_t item, int worker) {
-    const int64_t block = blocks - 1 - item;  // causal patterns: the longest rows first
-    const Head& head = call.HeadOf(block);
-    if (IsCancelled(*head.problem)) return;
-    if (head.plan != nullptr) return AttendItem(call, block, workers[worker]);
-    AttendRows(call, block, workers[worker]);
-  });
-}
-
 // Whether the edges reported stay within every cap.
 bool WithinCaps(std::span<const AttentionProblem> problems, std::span<const EdgeCap> caps) {
   std::vector<uint64_t> edges(caps.size(), 0);
@@ -146,40 +135,70 @@ bool WithinCaps(std::span<const AttentionProblem> problems, std::span<const Edge
 }  // namespace
 }  // namespace cpu_attention
 
+using cpu_attention::Call;
+using cpu_attention::Head;
+using cpu_attention::Worker;
+
 void AttentionScratch::ReleaseAbove(size_t bytes_each) {
   heads.ReleaseAbove(bytes_each);
-  for (cpu_attention::Worker& worker : workers) {
+  for (Worker& worker : workers) {
     worker.call_memory.ReleaseAbove(bytes_each);
     worker.block_memory.ReleaseAbove(bytes_each);
     worker.extra_memory.ReleaseAbove(bytes_each);
   }
-  if (call.heads.capacity() * sizeof(cpu_attention::Head) > bytes_each) call = cpu_attention::Call();
+  if (call.heads.capacity() * sizeof(Head) > bytes_each) call = Call();
   call.kept.clear();
 }
 
-absl::Status CpuAttend(const CpuKernels& kernels, ThreadPool& pool, AttentionScratch& scratch,
-                       const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
-                       std::span<EdgeCap> caps, Matrix out) {
-  using namespace cpu_attention;
-  try {
-    if (scratch.workers.empty()) scratch.workers = std::vector<Worker>(static_cast<size_t>(pool.num_threads()));
-    for (const bool optimistic : {true, false}) {
-      for (EdgeCap& cap : caps) cap.capped = false;
-      Call& call = scratch.call;
-      StartCall(kernels, inputs, problems, out, call);
-      PrepareHeads(pool, scratch.heads, call);
-      PrepareWorkers(call, scratch.workers);
-      const bool unchecked = !caps.empty() && ApplyCaps(pool, scratch.workers, caps, optimistic, call);
-      AttendBlocks(pool, scratch.workers, call);
-      CollectReports(call);
-      if (!unchecked || WithinCaps(problems, caps)) break;
-    }
-    scratch.ReleaseAbove(kKeptBytes);
-  } catch (const std::bad_alloc&) {
-    scratch = AttentionScratch();
-    return absl::ResourceExhaustedError("attention: out of memory");
+CpuAttention::CpuAttention(const CpuKernels& kernels, ThreadPool& pool, AttentionScratch& scratch,
+                           const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
+                           std::span<EdgeCap> caps, Matrix out)
+    : kernels_(kernels), pool_(pool), scratch_(scratch), inputs_(inputs), problems_(problems), caps_(caps), out_(out) {
+  if (scratch_.workers.empty()) scratch_.workers = std::vector<Worker>(static_cast<size_t>(pool.num_threads()));
+  Begin(true);
+}
+
+void CpuAttention::Begin(bool optimistic) {
+  for (EdgeCap& cap : caps_) cap.capped = false;
+  Call& call = scratch_.call;
+  cpu_attention::StartCall(kernels_, inputs_, problems_, out_, call);
+  cpu_attention::PrepareHeads(pool_, scratch_.heads, call);
+  cpu_attention::PrepareWorkers(call, scratch_.workers);
+  search_.Start(pool_, caps_, optimistic, call);
+  left_ = static_cast<int64_t>(call.block_head.size());
+}
+
+bool CpuAttention::Next(double share) {
+  Call& call = scratch_.call;
+  const auto part = [&](int64_t blocks) {
+    return std::clamp(static_cast<int64_t>(share * static_cast<double>(blocks)), int64_t{1}, blocks);
+  };
+  while (!search_.done()) {
+    search_.Next(pool_, scratch_.workers, part(search_.blocks()), call);
+    if (share < 1.0) return false;
   }
-  return absl::OkStatus();
+  AttendBlocks(std::min(left_, part(static_cast<int64_t>(call.block_head.size()))));
+  if (left_ > 0) return false;
+  cpu_attention::CollectReports(call);
+  if (search_.unchecked() && !cpu_attention::WithinCaps(problems_, caps_)) {
+    Begin(false);
+    return share < 1.0 ? false : Next(share);
+  }
+  scratch_.ReleaseAbove(cpu_attention::kKeptBytes);
+  return true;
+}
+
+// From the end: of causal patterns, the longest rows first.
+void CpuAttention::AttendBlocks(int64_t count) {
+  Call& call = scratch_.call;
+  pool_.For(count, cpu_attention::WorkOf(call), [&](int64_t item, int worker) {
+    const int64_t block = left_ - 1 - item;
+    const Head& head = call.HeadOf(block);
+    if (cpu_attention::IsCancelled(*head.problem)) return;
+    if (head.plan != nullptr) return cpu_attention::AttendItem(call, block, scratch_.workers[worker]);
+    cpu_attention::AttendRows(call, block, scratch_.workers[worker]);
+  });
+  left_ -= count;
 }
 
 }  // namespace edgewise

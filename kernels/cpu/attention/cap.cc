@@ -141,14 +141,6 @@ struct CapBlock {
   std::vector<double> ages;  // as open; -1: forced
 };
 
-// The blocks under one cap, in the order in which edges of one age are kept.
-struct CapWork {
-  std::vector<Head*> heads;
-  std::vector<CapBlock> blocks;
-  uint64_t forced = 0;
-  EdgeEstimate estimate;
-};
-
 // Copies the lists of a worker, which have room for more.
 void TakeLists(const EdgeLists& lists, int rows, EdgeLists& kept) {
   kept.offsets = lists.offsets;
@@ -189,18 +181,6 @@ void DrawCapBlock(const Call& call, float low, float high, Worker& worker, CapBl
 // A drawn edge in the order in which edges are kept.
 using AgedEdge = std::tuple<double, size_t, int32_t, int32_t>;  // age, block, row, key
 
-// Open edges that are not forced.
-std::vector<AgedEdge> OpenEdges(const CapWork& work) {
-  std::vector<AgedEdge> edges;
-  for (size_t b = 0; b < work.blocks.size(); ++b) {
-    const CapBlock& block = work.blocks[b];
-    for (size_t i = 0; i < block.open.size(); ++i) {
-      if (!block.open[i].forced) edges.emplace_back(block.ages[i], b, block.open[i].row, block.open[i].key);
-    }
-  }
-  return edges;
-}
-
 // Adds the open edges before `first_dropped`, whose age is tau, to the certain ones.
 void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
                  CapBlock& block) {
@@ -235,66 +215,99 @@ AgeSpan GuessSpan(const EdgeEstimate& estimate, uint64_t allowed) {
   return {static_cast<float>(estimate.TauOf(edges - room)), static_cast<float>(estimate.TauOf(edges + room))};
 }
 
-// Finds the edges that the cap keeps; returns whether edges were dropped.
-bool KeepYoungest(ThreadPool& pool, std::span<Worker> workers, uint64_t allowed, const Call& call, CapWork& work) {
-  const auto blocks = static_cast<int64_t>(work.blocks.size());
-  AgeSpan span = GuessSpan(work.estimate, allowed);
-  while (true) {
-    pool.For(blocks,
-             [&](int64_t b, int worker) { DrawCapBlock(call, span.low, span.high, workers[worker], work.blocks[b]); });
-    uint64_t certain = 0;
-    for (const CapBlock& block : work.blocks) certain += block.certain;
-    certain -= work.forced;
-    std::vector<AgedEdge> open = OpenEdges(work);
-    const bool drops = certain + open.size() > allowed;
-    const double edges = static_cast<double>(allowed);
-    AgedEdge first_dropped(INFINITY, 0, 0, 0);
-    if (drops && certain <= allowed) {
-      const auto place = open.begin() + static_cast<int64_t>(allowed - certain);
-      std::nth_element(open.begin(), place, open.end());
-      first_dropped = *place;
+}  // namespace
+
+// The search of one cap: runs over its blocks that draw between two ages, until the first dropped edge is found between
+// them, and a last run that keeps the edges before it.
+struct CapWork {
+  EdgeCap* cap = nullptr;
+  std::vector<Head*> heads;
+  std::vector<CapBlock> blocks;  // in the order in which edges of one age are kept
+  uint64_t forced = 0;
+  uint64_t allowed = 0;  // beside the forced edges
+  EdgeEstimate estimate;
+
+  AgeSpan span;
+  size_t next = 0;  // block of this run
+  bool found = false;
+  AgedEdge first_dropped{INFINITY, 0, 0, 0};
+  double tau = 1.0;
+
+  // Once all blocks are drawn: sets `found`, or the next span.
+  void Look();
+};
+
+namespace {
+
+// Open edges that are not forced.
+std::vector<AgedEdge> OpenEdges(const CapWork& work) {
+  std::vector<AgedEdge> edges;
+  for (size_t b = 0; b < work.blocks.size(); ++b) {
+    const CapBlock& block = work.blocks[b];
+    for (size_t i = 0; i < block.open.size(); ++i) {
+      if (!block.open[i].forced) edges.emplace_back(block.ages[i], b, block.open[i].row, block.open[i].key);
     }
-    const double tau = drops ? std::get<0>(first_dropped) : 1.0;
-    if (drops && (certain > allowed || tau < static_cast<double>(span.low))) {
-      // More edges are younger than `low` than may stay.
-      const double wanted = std::max(0.0, edges - 6.0 * std::sqrt(edges) - 64.0);
-      const double share = std::min(0.8, wanted / static_cast<double>(std::max<uint64_t>(certain, 1)));
-      span = {static_cast<float>(share * static_cast<double>(span.low)), span.low};
-      continue;
-    }
-    if (!drops && span.high < 1.0f) {
-      // Fewer edges are younger than `high` than may stay.
-      const double wanted = 1.1 * (edges + 6.0 * std::sqrt(edges) + 64.0);
-      const double share = std::max(1.25, wanted / static_cast<double>(certain + open.size() + 1));
-      span = {span.high, static_cast<float>(std::min(1.0, share * static_cast<double>(span.high)))};
-      continue;
-    }
-    pool.For(blocks, [&](int64_t b, int worker) {
-      FinishBlock(call, first_dropped, tau, static_cast<size_t>(b), workers[worker], work.blocks[b]);
-    });
-    return drops;
   }
+  return edges;
 }
 
 }  // namespace
 
-bool ApplyCaps(ThreadPool& pool, std::span<Worker> workers, std::span<EdgeCap> caps, bool optimistic, Call& call) {
-  bool unchecked = false;
-  std::vector<CapWork> works(caps.size());
+void CapWork::Look() {
+  uint64_t certain = 0;
+  for (const CapBlock& block : blocks) certain += block.certain;
+  certain -= forced;
+  std::vector<AgedEdge> open = OpenEdges(*this);
+  const bool drops = certain + open.size() > allowed;
+  const double edges = static_cast<double>(allowed);
+  if (drops && certain <= allowed) {
+    const auto place = open.begin() + static_cast<int64_t>(allowed - certain);
+    std::nth_element(open.begin(), place, open.end());
+    first_dropped = *place;
+  }
+  tau = drops ? std::get<0>(first_dropped) : 1.0;
+  if (drops && (certain > allowed || tau < static_cast<double>(span.low))) {
+    // More edges are younger than `low` than may stay.
+    const double wanted = std::max(0.0, edges - 6.0 * std::sqrt(edges) - 64.0);
+    const double share = std::min(0.8, wanted / static_cast<double>(std::max<uint64_t>(certain, 1)));
+    span = {static_cast<float>(share * static_cast<double>(span.low)), span.low};
+  } else if (!drops && span.high < 1.0f) {
+    // Fewer edges are younger than `high` than may stay.
+    const double wanted = 1.1 * (edges + 6.0 * std::sqrt(edges) + 64.0);
+    const double share = std::max(1.25, wanted / static_cast<double>(certain + open.size() + 1));
+    span = {span.high, static_cast<float>(std::min(1.0, share * static_cast<double>(span.high)))};
+  } else {
+    found = true;
+    cap->capped = drops;
+    return;
+  }
+  first_dropped = {INFINITY, 0, 0, 0};
+}
+
+CapSearch::CapSearch() = default;
+CapSearch::~CapSearch() = default;
+
+void CapSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic, Call& call) {
+  works_.clear();
+  next_ = 0;
+  unchecked_ = false;
+  if (caps.empty()) return;
+  works_.resize(caps.size());
   for (Head& head : call.heads) {
     if (head.problem->cap >= 0 && head.drawn == nullptr) {
-      works[head.problem->cap].forced += CountHeadEdges(*head.problem, head.index);
+      works_[head.problem->cap].forced += CountHeadEdges(*head.problem, head.index);
     }
     if (!head.capped) continue;
     if (caps[head.problem->cap].max_edges == kNoCap) {
       head.capped = false;
       continue;
     }
-    works[head.problem->cap].heads.push_back(&head);
+    works_[head.problem->cap].heads.push_back(&head);
   }
   for (size_t c = 0; c < caps.size(); ++c) {
-    CapWork& work = works[c];
+    CapWork& work = works_[c];
     if (work.heads.empty()) continue;
+    work.cap = &caps[c];
     const uint64_t others = work.forced;
     std::vector<EdgeEstimate> estimates(work.heads.size());
     pool.For(static_cast<int64_t>(work.heads.size()),
@@ -305,28 +318,48 @@ bool ApplyCaps(ThreadPool& pool, std::span<Worker> workers, std::span<EdgeCap> c
       work.forced += static_cast<uint64_t>(CountForced(*work.heads[h]));
     }
     const uint64_t taken = others + work.forced;
-    const uint64_t allowed = caps[c].max_edges > taken ? caps[c].max_edges - taken : 0;
+    work.allowed = caps[c].max_edges > taken ? caps[c].max_edges - taken : 0;
     const double expected = work.estimate.Edges(1.0);
     const double error = std::sqrt(expected) + std::sqrt(work.estimate.variance());
     call.kept.resize(call.block_head.size());
-    if (optimistic && expected + 8.0 * error + 64.0 <= static_cast<double>(allowed)) {
+    if (optimistic && expected + 8.0 * error + 64.0 <= static_cast<double>(work.allowed)) {
       for (Head* head : work.heads) head->capped = false;
-      unchecked = true;
+      work.heads.clear();
+      unchecked_ = true;
       continue;
     }
+    work.span = GuessSpan(work.estimate, work.allowed);
     for (Head* head : work.heads) {
       for (int64_t b = 0; b < head->blocks(); ++b) {
-        CapBlock block;
+        CapBlock& block = work.blocks.emplace_back();
         block.head = head;
         block.row0 = b * head->block_rows;
         block.rows = static_cast<int>(std::min<int64_t>(head->block_rows, head->n - block.row0));
         block.kept = &call.kept[head->first_block + b];
-        work.blocks.push_back(std::move(block));
       }
     }
-    caps[c].capped = KeepYoungest(pool, workers, allowed, call, work);
   }
-  return unchecked;
+  std::erase_if(works_, [](const CapWork& work) { return work.blocks.empty(); });
+}
+
+bool CapSearch::done() const { return next_ == works_.size(); }
+
+int64_t CapSearch::blocks() const { return static_cast<int64_t>(works_[next_].blocks.size()); }
+
+void CapSearch::Next(ThreadPool& pool, std::span<Worker> workers, int64_t blocks, const Call& call) {
+  CapWork& work = works_[next_];
+  const size_t first = work.next;
+  work.next = std::min(work.blocks.size(), first + static_cast<size_t>(blocks));
+  pool.For(static_cast<int64_t>(work.next - first), [&](int64_t i, int worker) {
+    const size_t b = first + static_cast<size_t>(i);
+    if (work.found) return FinishBlock(call, work.first_dropped, work.tau, b, workers[worker], work.blocks[b]);
+    DrawCapBlock(call, work.span.low, work.span.high, workers[worker], work.blocks[b]);
+  });
+  if (work.next < work.blocks.size()) return;
+  work.next = 0;
+  if (!work.found) return work.Look();
+  work = CapWork();  // frees its memory
+  ++next_;
 }
 
 }  // namespace edgewise::cpu_attention

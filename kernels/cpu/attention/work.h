@@ -98,6 +98,8 @@ struct BlockReport {
   std::vector<float> weights;
 };
 
+struct CapWork;  // cap.cc
+
 struct Call {
   const CpuKernels* kernels = nullptr;
   const AttentionInputs* inputs = nullptr;
@@ -132,10 +134,25 @@ inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
 // prepare.cc: lays out the operands and draw tables of call.heads in `memory` and fills them.
 void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call);
 
-// cap.cc: finds the edges that each cap keeps, sets EdgeCap::capped and fills call.kept. With `optimistic`, heads under
-// a cap far above the expected edges are left to be drawn without it, which saves storing their edges. Returns whether
-// there are such heads; the caller then checks that they stayed below.
-bool ApplyCaps(ThreadPool& pool, std::span<Worker> workers, std::span<EdgeCap> caps, bool optimistic, Call& call);
+// cap.cc: finds the edges that each cap keeps, sets EdgeCap::capped and fills call.kept, in parts.
+class CapSearch {
+ public:
+  CapSearch();
+  ~CapSearch();
+  // With `optimistic`, heads under a cap far above the expected edges are left to be drawn without it, which saves
+  // storing their edges; the caller then checks that they stayed below.
+  void Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic, Call& call);
+  bool unchecked() const { return unchecked_; }  // there are such heads
+  bool done() const;
+  // Not when done: the blocks of the cap that is searched, and a run over the next so many of them.
+  int64_t blocks() const;
+  void Next(ThreadPool& pool, std::span<Worker> workers, int64_t blocks, const Call& call);
+
+ private:
+  std::vector<CapWork> works_;  // of the caps that need it
+  size_t next_ = 0;             // of works_
+  bool unchecked_ = false;
+};
 
 // rows.cc: operands of `head` for queries first.. of one block; scaled queries and sums are the worker's.
 AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker);
