@@ -65,9 +65,10 @@ struct ServerOptions {
   uint32_t max_connections_per_peer = 1024;  // of one IP address; raise it where all clients come through one proxy
   std::chrono::milliseconds message_timeout{30000};  // from the headers of a call to its whole message
   uint32_t stream_in_flight = 32;  // requests that one stream has queued or computed at once; beyond it reads wait
-  uint64_t unsent_bytes = uint64_t{4} << 20;  // answers of one stream that wait to be sent; beyond it reads wait
-  uint32_t unsent_tokens = 32;                // of one generation, which then waits until its client has read some
-  std::chrono::milliseconds unread_timeout{30000};  // cancels a generation whose client reads nothing for so long
+  uint64_t unsent_bytes = uint64_t{4} << 20;   // answers of one stream that wait to be sent; beyond it reads wait
+  uint32_t unsent_tokens = 32;                 // of one generation, which then waits until its client has read some
+  std::chrono::milliseconds park_after{1000};  // gives the place of a generation whose client reads nothing away;
+  std::chrono::milliseconds unread_timeout{30000};  // and cancels it
   bool reflection = false;                          // enable it for tools such as grpcurl
   std::chrono::milliseconds drain_timeout{25000};   // keep it below the grace period of the process manager
   // Called once, on a thread of the server, when the device is lost, which only a new process can repair. Health

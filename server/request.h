@@ -42,6 +42,12 @@ enum class BudgetKind { kNone, kEdges, kDensity };
 inline constexpr uint32_t kPriorityLevels = 3;
 inline constexpr uint32_t kDefaultPriority = 2;
 
+// Whose request it is. Principals of one level share the device and the queue (schedule/scheduler.h).
+struct Principal {
+  std::string name;            // shown in no answer; never a secret
+  uint32_t highest_level = 1;  // requests of a higher level are lowered to it
+};
+
 // A hold adds to a gauge until it is reset or destroyed: inside a MetricsEvent (observe/metrics.h), so that a scrape
 // does not see one change without another.
 struct Decrement {
@@ -98,6 +104,7 @@ struct Request {
   Rpc rpc = Rpc::kPredict;  // for streams too; or kGenerate
   Time deadline = Time::max();
   std::stop_token stopping;  // requested by gRPC when the client cancels or disconnects; by nothing else
+  Principal principal;
   std::function<void(const absl::Status&)> reply;
   v1::PredictResponse* response = nullptr;  // of Predict
   TokenStream* stream = nullptr;            // of Generate; lives until `reply`

@@ -130,7 +130,7 @@ struct Server::Parts {
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
   Keeper keeper{options, awaited, memory, largest_message, queue, *gate};
-  RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message};
+  RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
   InferenceServiceImpl service;
   std::unique_ptr<Listener> listener;
   std::unique_ptr<grpc::Server> grpc;

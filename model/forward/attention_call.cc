@@ -32,6 +32,13 @@ PairwiseBias BiasOf(const Model& model, const ModelSequence& sequence) {
   return bias;
 }
 
+template <typename Range>
+size_t SequencesOf(const Range& members) {
+  size_t sequences = 0;
+  for (const Member* member : members) sequences += member->input->ranges.size();
+  return sequences;
+}
+
 }  // namespace
 
 int64_t RunningInput::rows() const {
@@ -46,24 +53,42 @@ AttentionSpec RunningInput::Choose(const Model& model, int32_t layer) const {
   return choice;
 }
 
-absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Members& members, AttentionInputs inputs,
-                                   bool shared, const KvCache* cache, double share, std::pmr::memory_resource* scratch,
-                                   Matrix out) {
+absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Members& members,
+                                   const AttentionInputs& inputs, bool shared, double share,
+                                   std::pmr::memory_resource* scratch, Matrix out) {
   layer_ = layer;
   members_ = members;
   caps_.clear();
-  sequences_ = 0;
-  for (const Member* member : members_) sequences_ += member->input->ranges.size();
+  sequences_ = SequencesOf(members_);
+  caps_.reserve(members_.size());  // the backend keeps pointers
   if (reports_.size() < sequences_) reports_.resize(sequences_);
+  AttentionReport* reports = reports_.data();
+  for (std::span<Member* const> rest(members_); !rest.empty();) {
+    const KvCache* const cache = rest[0]->input->cache;
+    size_t count = 0;
+    while (count < rest.size() && rest[count]->input->cache == cache) ++count;
+    const double part = count == members_.size() ? share : 1.0;
+    RETURN_IF_ERROR(AttendTogether(model, rest.first(count), inputs, shared, part, reports, scratch, out));
+    reports += SequencesOf(rest.first(count));
+    rest = rest.subspan(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member* const> members, AttentionInputs inputs,
+                                           bool shared, double share, AttentionReport* reports,
+                                           std::pmr::memory_resource* scratch, Matrix out) {
+  const KvCache* const cache = members[0]->input->cache;
+  const size_t first_cap = caps_.size();
   auto& [problems, biases] = problems_.emplace(scratch);
-  biases.reserve(sequences_);
+  biases.reserve(SequencesOf(members));
   const ModelConfig& config = model.config();
   const bool first_rows = config.pooling == Pooling::kCls && layer_ + 1 == config.num_hidden_layers;
-  for (Member* member : members_) {
+  for (Member* member : members) {
     const RunningInput& input = *member->input;
     ASSIGN_OR_RETURN(MemberPatterns made, PatternsOf(model, *member, layer_, scratch));
     member->result->capped |= made.capped;
-    const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size());
+    const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size() - first_cap);
     if (cap >= 0) caps_.push_back({kNoCap, member->ledger.get(), input.shares[layer_]});
     const int64_t query_row = shared ? input.prefix->row : member->row;
     int64_t key_row = cache == nullptr ? query_row : cache->FirstRow(layer_, member->sample - input.draw->first_sample);
@@ -71,7 +96,7 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
     for (size_t side = 0; side < input.ranges.size(); ++side) {
       const QueryRange& range = input.ranges[side];
       const ModelSequence& sequence = *range.sequence;
-      AttentionReport& report = reports_[problems.size()];
+      AttentionReport& report = *reports++;
       report.wanted = input.wanted;
       AttentionProblem& problem = problems.emplace_back();
       problem = {.first_row = key_row,
@@ -94,11 +119,12 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
     inputs.k = cache->Keys(layer_);
     inputs.v = cache->Values(layer_);
   }
+  const std::span<EdgeCap> caps = std::span(caps_).subspan(first_cap);
   if (share < 1.0) {
-    ASSIGN_OR_RETURN(parts_, model.backend().AttendInParts(inputs, problems, caps_, out));
+    ASSIGN_OR_RETURN(parts_, model.backend().AttendInParts(inputs, problems, caps, out));
     return absl::OkStatus();
   }
-  const absl::Status status = model.backend().Attend(inputs, problems, caps_, out);
+  const absl::Status status = model.backend().Attend(inputs, problems, caps, out);
   problems_.reset();
   return status;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <memory_resource>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,6 +31,9 @@ struct RunningInput {
   SourceCache* sources = nullptr;                              // AttentionSpec::sources
   uint64_t max_edges = kNoCap;                                 // of one sample; kNoCap: no budget binds
   std::shared_ptr<const CancelOnStop> cancel;                  // null: nobody can stop it
+  // The earlier tokens of the one sequence: the rows attend to them and to each other, and are added as they run. Null:
+  // the rows are the whole sequences.
+  KvCache* cache = nullptr;
   bool next_token = true;   // causal-lm: the text ends with the last sequence, and the token that follows is predicted
   bool complete = false;    // its result is decided: nobody reads more of it
   size_t first_layer = 0;   // that of the first sequence that runs, in results; and
@@ -62,11 +66,10 @@ using Members = std::vector<Member*>;
 class AttentionCall {
  public:
   // Attends all members, which live until Record. `shared`: `inputs` are of the shared rows, else of the members' own.
-  // `cache`: holds the keys and values in place of `inputs`; null: none. `out`: rows of the members. `scratch` keeps
-  // what it gives until the attention is done. With `share` < 1 it is not until Continue has returned true. Errors:
-  // those of the backend.
-  absl::Status Attend(const Model& model, int32_t layer, const Members& members, AttentionInputs inputs, bool shared,
-                      const KvCache* cache, double share, std::pmr::memory_resource* scratch, Matrix out);
+  // `out`: rows of the members. `scratch` keeps what it gives until the attention is done. With `share` < 1 it is not
+  // until Continue has returned true. Errors: those of the backend.
+  absl::Status Attend(const Model& model, int32_t layer, const Members& members, const AttentionInputs& inputs,
+                      bool shared, double share, std::pmr::memory_resource* scratch, Matrix out);
   // Attends about this share of the queries; true: all is done.
   absl::StatusOr<bool> Continue(double share);
   size_t sequences() const { return sequences_; }
@@ -77,6 +80,10 @@ class AttentionCall {
   void Clear();
 
  private:
+  // Attends neighbours, who have one cache or none. Their caps, and `reports`, are places in caps_ and reports_.
+  absl::Status AttendTogether(const Model& model, std::span<Member* const> members, AttentionInputs inputs, bool shared,
+                              double share, AttentionReport* reports, std::pmr::memory_resource* scratch, Matrix out);
+
   int32_t layer_ = 0;
   Members members_;
   size_t sequences_ = 0;                  // of all members

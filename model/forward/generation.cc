@@ -4,17 +4,15 @@
 #include <cmath>
 #include <exception>
 #include <new>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/permutation.h"
 #include "model/forward/cancel_on_stop.h"
+#include "model/forward/decode.h"
 #include "model/forward/edge_budget.h"
 #include "model/forward/generated_text.h"
-#include "model/forward/heads.h"
 #include "model/forward/kv_cache.h"
-#include "model/forward/pass.h"
 #include "model/forward/softmax.h"
 #include "model/forward/token_choice.h"
 #include "model/forward/wave.h"
@@ -26,27 +24,32 @@
 namespace edgewise {
 namespace {
 
-// Pads at the end of a prompt are no part of the text that goes on.
-std::vector<int32_t> WithoutTrailingPads(const ModelSequence& prompt) {
-  const auto begin = prompt.token_ids.begin();
-  return std::vector<int32_t>(begin, begin + prompt.positions.back() + 1);
-}
-
-// The last positions of a text that the model can see, numbered from 0.
-ModelSequence ContextOf(const ModelConfig& config, const std::vector<int32_t>& tokens) {
-  const size_t length = std::min<size_t>(tokens.size(), config.max_position_embeddings);
-  ModelSequence context;
-  context.token_ids.assign(tokens.end() - static_cast<int64_t>(length), tokens.end());
-  for (size_t i = 0; i < length; ++i) {
-    if (context.token_ids[i] != config.pad_token_id) context.positions.push_back(static_cast<int32_t>(i));
-  }
-  return context;
-}
+// A prompt of so many rows before its last token costs little more than that token: the weights are read once.
+constexpr int64_t kShortRows = 16;
 
 // The tokens that a generation caches at most.
 int64_t CachedTokens(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options) {
   return std::min<int64_t>(config.max_position_embeddings,
                            static_cast<int64_t>(prompt.length()) + options.max_new_tokens);
+}
+
+// The new tokens at most: with Overflow::kStop the last one is predicted by a full context.
+uint32_t MostTokens(const ModelConfig& config, const ContextWindow& window, const GenerationOptions& options) {
+  if (options.overflow != Overflow::kStop) return options.max_new_tokens;
+  const auto room = static_cast<uint32_t>(config.max_position_embeddings - window.sequence().length());
+  return std::min(options.max_new_tokens, room + 1);
+}
+
+// Nothing is thrown to the caller.
+template <typename Body>
+absl::Status Guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("out of memory in a generation");
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("the generation failed: ", error.what()));
+  }
 }
 
 }  // namespace
@@ -59,35 +62,52 @@ struct Generation::State {
   State(const Model& model, const ModelSequence& prompt, GenerationOptions options);
 
   absl::Status CheckBudget() const;
-  absl::Status Step();
-  absl::Status StepPrefill();
-  absl::Status Decode(RowEdges& edges, std::vector<double>& mean);
-  bool prefill_next() const { return cached < context.valid() - 1; }
+  absl::Status StepPrompt();
+  absl::Status StartPart();
+  void SelectPart(int32_t end);
+  void DropCache();
+  DecodedRow SelectRow();
+  void Choose(const std::vector<double>& distribution, bool finite);
+  absl::Status FinishToken();
+  int32_t uncached() const { return context().valid() - 1 - cached; }  // tokens before the last
+  bool prompt_next() const { return uncached() > 0 && !(IsShort(uncached()) && phase() == Phase::kDecode); }
+  bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortRows; }
+  // Of the tokens that are cached next. It depends on the text alone: on a GPU the phases round differently.
+  Phase phase() const { return IsShort(prompt_tokens) || cached >= prompt_tokens ? Phase::kDecode : Phase::kPrefill; }
+  bool stop_requested() const { return options.stopping.stop_requested(); }
+  const ModelSequence& context() const { return window.sequence(); }
 
   // The row of the last token: its pairs, the edges that no cap drops, and those that one sample may use (0: all).
   uint64_t RowPairs(const ModelSequence& sequence) const;
   uint64_t RowLeast(const ModelSequence& sequence) const;
   uint64_t RowBudget(const ModelSequence& sequence) const;
 
+  // Decodes one token of each in one step. An error concerns all.
+  static absl::Status Decode(std::span<State* const> states);
+
   const Model& model;
   const ModelConfig& config;
   const GenerationOptions options;
   const int32_t first_drawn;  // the samples share the layers below it
-  const uint32_t samples;     // that differ
 
-  std::vector<int32_t> tokens;  // prompt and what was generated
-  ModelSequence context;        // the end of it that the model sees
-  int32_t cached = 0;  // tokens of `context` whose keys and values are cached: all but the last before a decode
+  ContextWindow window;
+  const uint32_t most_tokens;
+  int32_t cached = 0;     // tokens of the context whose keys and values are cached: all but the last before a decode
+  int32_t prompt_tokens;  // of the context, those that were there before its last token was decoded
   KvCache cache;
-  SourceCache sources;                 // of the window that the last row was in
-  std::shared_ptr<CancelOnStop> stop;  // of decodes; null: nobody can stop it
+  SourceCache sources;  // of the window that the last row was in
 
-  std::vector<ModelInput> before;  // [1] the tokens before the last one of the context, while they run:
-  std::unique_ptr<Pass> prefill;   // null: they do not
+  GenerationRows rows;    // the last token
+  GenerationRows before;  // a part of the tokens before it
+  int32_t most_part_tokens = 0;
+  ModelSequence part;                          // the text up to the end of the part that runs; and
+  std::unique_ptr<Wave, Wave::Return> prompt;  // its rows; null: none runs
 
   GeneratedText text;
   uint32_t generated = 0;
   FinishReason finish = FinishReason::kNone;
+  GeneratedToken next;  // while it is decoded
+  bool next_finite = false;
   std::optional<GeneratedToken> token;
 };
 
@@ -96,11 +116,15 @@ Generation::State::State(const Model& model, const ModelSequence& prompt, Genera
       config(model.config()),
       options(std::move(given)),
       first_drawn(FirstDrawnLayer(config, options)),
-      samples(first_drawn < config.num_hidden_layers ? options.samples : 1),
-      tokens(WithoutTrailingPads(prompt)),
-      context(ContextOf(config, tokens)),
+      window(config, options.overflow, prompt),
+      most_tokens(MostTokens(config, window, options)),
+      prompt_tokens(context().valid() - 1),
       cache(model, options, CachedTokens(config, prompt, options)),
-      text(options.stop) {}
+      rows(config, options, first_drawn < config.num_hidden_layers ? options.samples : 1, cache),
+      before(rows),
+      text(options.stop) {
+  before.input.sources = rows.input.sources = &sources;
+}
 
 uint64_t Generation::State::RowPairs(const ModelSequence& sequence) const {
   const QueryRange range{&sequence, sequence.valid() - 1};
@@ -123,141 +147,179 @@ uint64_t Generation::State::RowBudget(const ModelSequence& sequence) const {
 absl::Status Generation::State::CheckBudget() const {
   if (options.max_edges == kNoCap) return absl::OkStatus();
   const int32_t any_token = config.pad_token_id == 0 ? 1 : 0;
-  std::vector<int32_t> coming = tokens;
+  ContextWindow coming = window;
   uint64_t most = 0;
-  for (uint32_t t = 0; t < options.max_new_tokens; ++t) {
-    const ModelSequence row = ContextOf(config, coming);
+  int full = 0;  // contexts without a pad: after the first or, where half of it leaves, the second, all rows are alike
+  for (uint32_t t = 0; t < most_tokens && full < (options.overflow == Overflow::kHalve ? 2 : 1); ++t) {
+    const ModelSequence& row = coming.sequence();
     most = std::max(most, RowLeast(row));
-    if (row.valid() == config.max_position_embeddings) break;  // from here on all rows are alike
-    coming.push_back(any_token);
+    full += row.valid() == config.max_position_embeddings ? 1 : 0;
+    coming.Append(any_token);
   }
   if (options.max_edges >= most) return absl::OkStatus();
   return FieldError("max_edges", absl::StrCat("is ", options.max_edges, "; a row of this text needs up to ", most,
                                               " edges (those that are never dropped)"));
 }
 
-// One layer of the tokens before the last one, whose keys and values go to the cache.
-absl::Status Generation::State::StepPrefill() {
-  if (prefill == nullptr) {
-    ModelInput& input = before.emplace_back();
-    static_cast<Draw&>(input) = options;
-    input.sequences.push_back(context);
-    input.sequences[0].positions.pop_back();
-    Pass::Options filling;
-    filling.cache = &cache;
-    prefill = std::make_unique<Pass>(model, before, filling);
+absl::Status Generation::State::StartPart() {
+  int64_t tokens = std::max<int64_t>(1, kMaxWaveTokens / std::ssize(rows.results));
+  if (most_part_tokens > 0) tokens = std::min<int64_t>(tokens, most_part_tokens);
+  const int32_t last = phase() == Phase::kPrefill ? prompt_tokens : context().valid() - 1;
+  SelectPart(static_cast<int32_t>(std::min<int64_t>(cached + tokens, last)));
+  prompt = Wave::Take(model);
+  RunningInput* const input = &before.input;
+  return prompt->Start({&input, 1}, {first_drawn, phase(), true});
+}
+
+// The tokens from the cached ones to `end` run next.
+void Generation::State::SelectPart(int32_t end) {
+  part.positions.assign(context().positions.begin(), context().positions.begin() + end);
+  part.token_ids.assign(context().token_ids.begin(), context().token_ids.begin() + part.positions.back() + 1);
+  before.Select({&part, cached}, kNoCap);
+}
+
+void Generation::State::DropCache() {
+  cache.Free();
+  cached = 0;
+}
+
+// One layer of a part of the tokens before the last one, whose keys and values go to the cache.
+absl::Status Generation::State::StepPrompt() {
+  RETURN_IF_ERROR(cache.Allocate());
+  if (prompt == nullptr) RETURN_IF_ERROR(StartPart());
+  if (!prompt->shared() && prompt->samples().empty()) {
+    std::vector<Wave::Sample> samples;
+    before.AddSamples(samples);
+    RETURN_IF_ERROR(prompt->StartSamples(samples));
   }
-  RETURN_IF_ERROR(prefill->Step());
-  if (!prefill->done()) return absl::OkStatus();
-  RETURN_IF_ERROR(prefill->TakeResult(0).status);
-  cached = context.valid() - 1;
-  prefill.reset();  // between tokens there are only the caches
-  before.clear();
+  RETURN_IF_ERROR(prompt->Step());
+  if (!prompt->done()) return model.backend().Throttle();
+  RETURN_IF_ERROR(prompt->Finish());
+  cached = part.valid();
+  prompt.reset();  // between parts there are only the caches
   return absl::OkStatus();
 }
 
-// All layers of the last token of the context, whose earlier tokens are cached; its own keys and values become so.
-// `mean`: the mean over samples of the next token's distribution.
-absl::Status Generation::State::Decode(RowEdges& edges, std::vector<double>& mean) {
-  edges.pairs = RowPairs(context);
-  edges.budget = RowBudget(context);
-  RunningInput row;
-  row.draw = &options;
-  row.ranges = {{&context, context.valid() - 1}};
-  row.sources = &sources;
-  row.cancel = stop;
-  if (edges.budget > 0 && edges.budget < edges.pairs) row.max_edges = edges.budget;
-  row.shared = SampleResult(config, 1, 0, 0, false);
-  std::vector<SampleResult> results(samples, row.shared);
-  std::vector<Wave::Sample> all;
-  for (uint32_t s = 0; s < samples; ++s) all.push_back({&row, s, &results[s]});
-
-  const auto wave = Wave::Take(model);
-  RunningInput* const rows[] = {&row};
-  RETURN_IF_ERROR(wave->Start(rows, {first_drawn, Phase::kDecode, &cache}));
-  while (wave->shared()) RETURN_IF_ERROR(wave->Step());
-  RETURN_IF_ERROR(wave->StartSamples(all));
-  while (!wave->done()) RETURN_IF_ERROR(wave->Step());
-  cached = context.valid();
-
-  std::vector<int64_t> places(samples);
-  std::iota(places.begin(), places.end(), 0);
-  mean.assign(config.vocab_size, 0.0);
-  bool finite = true;
-  RETURN_IF_ERROR(NextTokenLogits(*wave, places, Phase::kDecode, [&](size_t, const float* logits) {
-    finite &= AllFinite(logits, mean.size());
-    const auto probabilities = Softmax(logits, mean.size(), wave->scratch());
-    for (size_t c = 0; c < mean.size(); ++c) mean[c] += probabilities[c];
-  }));
-  RETURN_IF_ERROR(wave->Finish());
-  if (options.stopping.stop_requested()) return CancelledByCaller();  // else what was downloaded is whole
-  if (!finite) return NonFiniteOutput();
-  for (double& probability : mean) probability /= static_cast<double>(samples);
-  for (const SampleResult& result : results) {
-    edges.edges += static_cast<double>(result.edges);
-    edges.max_sample_edges = std::max(edges.max_sample_edges, result.edges);
-    edges.capped |= result.capped;
-  }
-  edges.edges /= static_cast<double>(samples);
-  return absl::OkStatus();
+// The row of the last token runs next.
+DecodedRow Generation::State::SelectRow() {
+  next = {};
+  next.edges.pairs = RowPairs(context());
+  next.edges.budget = RowBudget(context());
+  const bool binds = next.edges.budget > 0 && next.edges.budget < next.edges.pairs;
+  rows.Select({&context(), context().valid() - 1}, binds ? next.edges.budget : kNoCap);
+  if (uncached() == 0) return {nullptr, &rows};
+  SelectPart(context().valid() - 1);
+  return {&before, &rows};
 }
 
-absl::Status Generation::State::Step() {
-  if (options.stopping.stop_requested()) return CancelledByCaller();
-  if (prefill_next()) return StepPrefill();
-  GeneratedToken next;
-  std::vector<double> mean;
-  RETURN_IF_ERROR(Decode(next.edges, mean));
-  const uint32_t position = static_cast<uint32_t>(tokens.size());
-  next.token_id = ChooseToken(mean, {options.temperature, options.top_k, options.top_p, config.pad_token_id},
-                              TokenUniform(options.seed, position));
-  next.log_probability = std::log(mean[next.token_id]);
-  if (!std::isfinite(next.log_probability)) return NonFiniteOutput();  // all of it was the pad's
+void Generation::State::Choose(const std::vector<double>& distribution, bool finite) {
+  next_finite = finite;
+  if (!finite) return;
+  next.token_id = ChooseToken(distribution, {options.temperature, options.top_k, options.top_p, config.pad_token_id},
+                              TokenUniform(options.seed, window.text_length()));
+  next.log_probability = std::log(distribution[next.token_id]);
+  next_finite = std::isfinite(next.log_probability);  // else all of it was the pad's
+}
+
+absl::Status Generation::State::FinishToken() {
+  if (stop_requested()) return CancelledByCaller();  // else what was downloaded is whole
+  if (!next_finite) return NonFiniteOutput();
+  for (const SampleResult& result : rows.results) {
+    next.edges.edges += static_cast<double>(result.edges);
+    next.edges.max_sample_edges = std::max(next.edges.max_sample_edges, result.edges);
+    next.edges.capped |= result.capped;
+  }
+  next.edges.edges /= static_cast<double>(rows.results.size());
   next.text = text.Add(model.Decode(next.token_id, generated == 0));
   ++generated;
   if (text.stopped()) {
     finish = FinishReason::kStop;
-  } else if (generated == options.max_new_tokens) {
+  } else if (generated == most_tokens) {
     finish = FinishReason::kLength;
     next.text += text.Finish();
   }
+  const bool moved = window.Append(next.token_id);
+  cached = moved ? 0 : context().valid() - 1;
+  if (moved) prompt_tokens = context().valid() - 1;
   token = std::move(next);
-  tokens.push_back(token->token_id);
-  if (context.length() == config.max_position_embeddings) cached = 0;  // every token gets another position
-  context = ContextOf(config, tokens);
   return absl::OkStatus();
+}
+
+absl::Status Generation::State::Decode(std::span<State* const> states) {
+  std::vector<DecodedRow> rows;
+  for (State* state : states) {
+    RETURN_IF_ERROR(state->cache.Allocate());
+    rows.push_back(state->SelectRow());
+  }
+  return DecodeRows(
+      states[0]->model, states[0]->first_drawn, rows,
+      [&](size_t i, const std::vector<double>& distribution, bool finite) { states[i]->Choose(distribution, finite); });
 }
 
 absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(const Model& model, ModelSequence prompt,
                                                                GenerationOptions options) {
-  try {
-    auto state = std::make_unique<State>(model, prompt, std::move(options));
+  std::unique_ptr<State> state;
+  RETURN_IF_ERROR(Guarded([&] {
+    state = std::make_unique<State>(model, prompt, std::move(options));
     RETURN_IF_ERROR(state->CheckBudget());
-    ASSIGN_OR_RETURN(state->stop, CancelOnStop::Create(model.backend(), state->options.stopping));
-    RETURN_IF_ERROR(state->cache.Allocate());
-    return std::unique_ptr<Generation>(new Generation(std::move(state)));
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory for a generation");
-  }
+    ASSIGN_OR_RETURN(state->rows.input.cancel, CancelOnStop::Create(model.backend(), state->options.stopping));
+    state->before.input.cancel = state->rows.input.cancel;
+    return state->cache.Allocate();
+  }));
+  return std::unique_ptr<Generation>(new Generation(std::move(state)));
 }
 
 Generation::Generation(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Generation::~Generation() = default;
 
 FinishReason Generation::finish_reason() const { return state_->finish; }
-bool Generation::prompt_next() const { return state_->prefill_next(); }
-bool Generation::holds_rows() const { return state_->prefill != nullptr; }
+bool Generation::prompt_next() const { return state_->prompt_next(); }
+bool Generation::holds_rows() const { return state_->prompt != nullptr; }
+void Generation::LimitPart(int32_t tokens) { state_->most_part_tokens = tokens; }
+int32_t Generation::part_tokens() const { return state_->before.input.ranges[0].queries(); }
+int64_t Generation::rows() const { return (1 + state_->uncached()) * std::ssize(state_->rows.results); }
 std::optional<GeneratedToken> Generation::TakeToken() { return std::exchange(state_->token, std::nullopt); }
+
+bool Generation::CanDropCache() const {
+  return !holds_rows() && state_->options.max_edges == kNoCap && !(state_->options.max_density > 0.0);
+}
+void Generation::DropCache() { state_->DropCache(); }
+
+bool Generation::Joins(const Generation& other) const {
+  return &state_->model == &other.state_->model && state_->first_drawn == other.state_->first_drawn;
+}
 
 absl::Status Generation::Step() {
   if (done()) return absl::OkStatus();
+  if (!prompt_next()) {
+    Generation* const generation = this;
+    absl::Status status;
+    DecodeTogether({&generation, 1}, {&status, 1});
+    return status;
+  }
   state_->token.reset();
-  try {
-    return state_->Step();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("out of memory in a generation");
-  } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("the generation failed: ", error.what()));
+  if (state_->stop_requested()) return CancelledByCaller();
+  return Guarded([&] { return state_->StepPrompt(); });
+}
+
+void Generation::DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
+  std::vector<State*> states;
+  for (size_t i = 0; i < generations.size(); ++i) {
+    State& state = *generations[i]->state_;
+    state.token.reset();
+    statuses[i] = state.stop_requested() ? CancelledByCaller() : absl::OkStatus();
+    if (statuses[i].ok()) states.push_back(&state);
+  }
+  if (states.empty()) return;
+  const absl::Status together = Guarded([&] { return State::Decode(states); });
+  for (size_t i = 0; i < generations.size(); ++i) {
+    State& state = *generations[i]->state_;
+    if (!statuses[i].ok()) continue;
+    statuses[i] = Guarded([&] {
+      State* const alone = &state;
+      RETURN_IF_ERROR(together.ok() || states.size() == 1 ? together : State::Decode({&alone, 1}));
+      return state.FinishToken();
+    });
   }
 }
 

@@ -5,13 +5,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <stop_token>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/attention.h"
 #include "model/checkpoint/config.h"
+#include "model/forward/context_window.h"
 #include "model/input/input.h"
 #include "model/model.h"
 
@@ -27,6 +29,7 @@ struct GenerationOptions : Draw {
   uint64_t max_edges = kNoCap;    // of one new token's row, over all layers and heads, in one sample
   // > 0: the cap is EdgesOfDensity(max_density, pairs of the row), but at least the row's forced edges.
   double max_density = 0.0;
+  Overflow overflow = Overflow::kSlide;  // kStop: a full context is the end, as max_new_tokens is
 };
 
 // The bytes of the keys and values that a generation holds at most.
@@ -56,14 +59,16 @@ enum class FinishReason { kNone, kLength, kStop };
 // large. On the CPU there is none: decoded rows are the rows of a pass, byte for byte (tests/model/generation_test.cc).
 inline constexpr double kCachedTolerance = 1e-4;
 
-// One generation. The tokens before the last one run as a Pass that fills a KvCache (prefill); then each step decodes
-// the row of one token. The prompt's last token is the first row that the budget caps. Once the text is longer than the
-// context, its last max_position_embeddings tokens are recomputed for every token, with positions from 0.
+// One generation. The tokens before the last one of its context (its prompt, at first) run part by part and fill a
+// KvCache; then each step decodes the row of one token. A prompt of few tokens runs with its last one, in one step. The
+// prompt's last token is the first row that the budget caps. Once the text is longer than the context, tokens leave it
+// (Overflow), the others get positions from 0, and all but the last are a prompt again.
 //
-// Pads at the end of a prompt are removed; a pad is never chosen.
+// Pads at the end of a prompt are removed; a pad is never chosen. On the CPU the bytes depend on no part's size, and on
+// no generation that decodes in the same step.
 //
-// One thread at a time; the model's backend is used only inside Create(), Step() and the destructor, which waits for
-// it.
+// One thread at a time; the model's backend is used only inside Create(), the steps and the destructor, which waits
+// for it.
 class Generation {
  public:
   // `model` is a causal-lm and must outlive the generation; `prompt` comes from Model::Prepare, without a pairwise
@@ -77,14 +82,32 @@ class Generation {
   bool done() const { return finish_reason() != FinishReason::kNone; }
   FinishReason finish_reason() const;
 
-  // Runs one layer of the prefill, or decodes one token. An error ends the generation: INTERNAL where the model gave a
-  // number that is not finite or the device failed, CANCELLED where a stop was requested.
+  // Runs one layer of a part of the prompt, or decodes one token. An error ends the generation: INTERNAL where the
+  // model gave a number that is not finite or the device failed, CANCELLED where a stop was requested.
   absl::Status Step();
-  // Whether the next Step() is one of a prefill; and whether a prefill is half-way, so that its rows are in memory.
-  // They take as much as those of a pass: finish one prefill before the next begins.
+  // Whether the next step is one of a prompt; and whether a part of it is half-way, so that its rows are in memory.
+  // They take as much as those of a pass: finish one part before another generation begins one.
   bool prompt_next() const;
   bool holds_rows() const;
-  // The token of the last Step(), if it decoded one.
+  // The tokens of a part of the prompt, from the next part on; fewer where they and the samples make more rows than a
+  // wave may have. 0: no other bound.
+  void LimitPart(int32_t tokens);
+  int32_t part_tokens() const;  // of the part that runs, or ran last
+  // The rows that the next token takes, those of a short prompt included.
+  int64_t rows() const;
+
+  // Frees the keys and values until the next step, which computes them again. Only between parts of the prompt, and
+  // where that gives the same bytes: a row that was capped would not be.
+  bool CanDropCache() const;
+  void DropCache();
+
+  // Whether both can decode in one step: they are of one model, and their samples share the same layers.
+  bool Joins(const Generation& other) const;
+  // Decodes one token of each generation in one step; none has prompt_next(), and each joins the first. `statuses`: of
+  // each, as Step() returns it. Where the step fails, each generation takes it again alone.
+  static void DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses);
+
+  // The token of the last step, if it decoded one.
   std::optional<GeneratedToken> TakeToken();
 
  private:

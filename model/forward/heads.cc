@@ -107,6 +107,7 @@ absl::Status Score(Wave& wave) {
     places.push_back(row - 1);
   }
   const size_t labels = wave.model().config().num_labels;
+  std::pmr::vector<double> probabilities(labels, wave.scratch());
   return NextTokenLogits(wave, places, Phase::kPrefill, [&](size_t i, const float* logits) {
     Member& member = *wanted[i].member;
     member.finite &= AllFinite(logits, labels);
@@ -114,7 +115,7 @@ absl::Status Score(Wave& wave) {
       *wanted[i].probability = SoftmaxOf(logits, labels, wanted[i].next);
     } else {
       std::copy_n(logits, labels, member.result->logits.begin());
-      const auto probabilities = Softmax(logits, labels, wave.scratch());
+      Softmax(logits, probabilities);
       std::copy(probabilities.begin(), probabilities.end(), member.result->probabilities.begin());
     }
   });
@@ -169,6 +170,7 @@ absl::Status ComputeOutputs(Wave& wave) {
   const size_t width = features.size() / (logits.size() / labels);
   const bool per_token = config.task == ModelTask::kTokenClassification;
   const float *row = logits.data(), *seen = features.data();
+  std::pmr::vector<double> probabilities(labels, wave.scratch());
   for (Member* member : wave.samples()) {
     const ModelSequence& sequence = *member->input->ranges[0].sequence;
     for (int32_t i = 0; i < (per_token ? sequence.valid() : 1); ++i, row += labels, seen += width) {
@@ -181,7 +183,7 @@ absl::Status ComputeOutputs(Wave& wave) {
         std::copy_n(row, labels, to);
         continue;
       }
-      const auto probabilities = Softmax(row, labels, wave.scratch());
+      Softmax(row, probabilities);
       std::copy(probabilities.begin(), probabilities.end(), to);
     }
   }

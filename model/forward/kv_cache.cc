@@ -1,7 +1,8 @@
 #include "model/forward/kv_cache.h"
 
 #include <algorithm>
-#include <numeric>
+#include <iterator>
+#include <span>
 #include <utility>
 
 #include "model/kinds/patterns.h"
@@ -25,21 +26,17 @@ KvCache::KvCache(const Model& model, const Draw& draw, int64_t tokens)
       width_(static_cast<int64_t>(model.config().num_attention_heads) * model.config().head_dim) {}
 
 absl::Status KvCache::Allocate() {
-  for (int32_t l = 0; l < num_layers_; ++l) {
+  for (auto l = static_cast<int32_t>(layers_.size()); l < num_layers_; ++l) {
     ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.Allocate(Copies(l) * tokens_ * 2 * width_));
   }
   return absl::OkStatus();
 }
 
-absl::Status KvCache::Store(int32_t layer, const Activations& rows, int64_t tokens, uint32_t first_copy,
-                            int32_t first_token) {
-  std::vector<int64_t> places(tokens);
-  std::iota(places.begin(), places.end(), 0);
-  for (int64_t first = 0; first < rows.rows(); first += tokens, ++first_copy) {
-    const Matrix to = Layer(layer).Rows(FirstRow(layer, first_copy) + first_token, tokens);
-    RETURN_IF_ERROR(backend_.GatherRows(rows.keys_and_values().Rows(first, tokens), places, to));
-  }
-  return absl::OkStatus();
+absl::Status KvCache::Store(int32_t layer, uint32_t copy, int32_t first_token, ConstMatrix keys_and_values) {
+  const int64_t tokens = keys_and_values.rows;
+  while (std::ssize(places_) < tokens) places_.push_back(std::ssize(places_));
+  const Matrix to = Layer(layer).Rows(FirstRow(layer, copy) + first_token, tokens);
+  return backend_.GatherRows(keys_and_values, std::span(places_).first(tokens), to);
 }
 
 }  // namespace edgewise

@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
-#include "model/forward/activations.h"
 #include "model/input/input.h"
 #include "model/model.h"
 
@@ -22,12 +21,14 @@ class KvCache {
 
   // `model` must outlive the cache.
   KvCache(const Model& model, const Draw& draw, int64_t tokens);
-  // Once, before the other methods. RESOURCE_EXHAUSTED: no memory.
+  // Before the other methods; does nothing where the cache has its memory. RESOURCE_EXHAUSTED: no memory.
   absl::Status Allocate();
+  // Gives the memory back.
+  void Free() { layers_.clear(); }
 
-  // Writes the keys and values of `rows` to a layer, from packed token `first_token` on. The rows are runs of `tokens`,
-  // one for each sample from `first_copy` on (counted from 0); or one run for all where samples share the layer.
-  absl::Status Store(int32_t layer, const Activations& rows, int64_t tokens, uint32_t first_copy, int32_t first_token);
+  // Writes the keys and values of tokens to a layer, from packed token `first_token` on: those of a sample (counted
+  // from 0), or of all samples where they share the layer.
+  absl::Status Store(int32_t layer, uint32_t copy, int32_t first_token, ConstMatrix keys_and_values);
 
   ConstMatrix Keys(int32_t layer) const { return Layer(layer).Columns(0, width_); }
   ConstMatrix Values(int32_t layer) const { return Layer(layer).Columns(width_, width_); }
@@ -42,7 +43,8 @@ class KvCache {
   const int32_t num_layers_, first_drawn_;
   const uint32_t samples_;
   const int64_t tokens_, width_;
-  std::vector<Buffer> layers_;  // [num_layers], each [copies, tokens, keys and values]
+  std::vector<Buffer> layers_;   // [num_layers], each [copies, tokens, keys and values]
+  std::vector<int64_t> places_;  // 0, 1, ...: the rows of what is stored
 };
 
 }  // namespace edgewise

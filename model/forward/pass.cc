@@ -93,10 +93,9 @@ uint32_t PassInput::NextSamples() const {
 }
 
 SampleResult* PassInput::NextResult(uint32_t ahead) {
-  const size_t rows = options.cache == nullptr ? result.rows : 0;
   while (result.sample_results.size() <= ran + ahead) {
-    result.sample_results.emplace_back(config, source.sequences.size(), rows, ScoredTokens(config, source.sequences),
-                                       wanted.graph);
+    result.sample_results.emplace_back(config, source.sequences.size(), result.rows,
+                                       ScoredTokens(config, source.sequences), wanted.graph);
   }
   return &result.sample_results[ran + ahead];
 }
@@ -119,7 +118,7 @@ InputResult PassInput::TakeResult() {
   std::vector<SampleResult>& all = result.sample_results;
   if (!result.status.ok()) {
     all.clear();
-  } else if (options.cache == nullptr) {
+  } else {
     if (wanted.graph) result.graph = Graph{std::move(all[0].graph)};
     // Where nothing is drawn all samples are the one that ran; a tolerance is met at once.
     if (!draws) {
@@ -199,10 +198,6 @@ absl::Status Pass::State::Step() {
   if (wave->shared()) {
     RETURN_IF_ERROR(wave->Step());
     if (!wave->done()) return absl::OkStatus();
-    if (options.cache != nullptr) {
-      inputs[0].complete = true;
-      return absl::OkStatus();
-    }
   }
   if (wave->samples().empty()) RETURN_IF_ERROR(StartWave());
   RETURN_IF_ERROR(wave->RemoveComplete());
@@ -223,7 +218,7 @@ absl::Status Pass::State::StartGroup() {
     if (!group.empty() && (alone || rows > options.max_wave_tokens)) break;
     group.push_back(&input);
   }
-  return wave->Start(group, {first_drawn, Phase::kPrefill, options.cache, options.step_rows});
+  return wave->Start(group, {first_drawn, Phase::kPrefill, false, options.step_rows});
 }
 
 // Picks the next samples of every input of the group that wants more.
@@ -244,7 +239,7 @@ absl::Status Pass::State::StartWave() {
 
 // Counts the samples for their inputs, and completes those that have enough.
 absl::Status Pass::State::FinishWave() {
-  if (!wave->samples().empty() && options.cache == nullptr) RETURN_IF_ERROR(ComputeOutputs(*wave));
+  if (!wave->samples().empty()) RETURN_IF_ERROR(ComputeOutputs(*wave));
   RETURN_IF_ERROR(wave->Finish());
   CancelWhereCallersAsked();  // after the wait: the results of the others are whole
   for (const Member* member : wave->samples()) {

@@ -31,9 +31,6 @@ class Pass {
     // A layer of more rows runs in several steps: its products so many rows at a time, its attention for as many
     // queries.
     int64_t step_rows = std::numeric_limits<int64_t>::max();
-    // Prefill: the keys and values of the one input, which is one sequence, go here, and the result has a status only.
-    // Outlives the pass. Null: a pass that gives results.
-    KvCache* cache = nullptr;
   };
 
   // `model` and `inputs` must outlive the pass.

@@ -5,21 +5,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <memory_resource>
-#include <vector>
+#include <span>
 
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 
 namespace edgewise {
 
-inline std::pmr::vector<double> Softmax(const float* logits, size_t count, std::pmr::memory_resource* memory) {
-  std::pmr::vector<double> probabilities(count, memory);
+// Of as many logits as there are `probabilities`, which it fills.
+inline void Softmax(const float* logits, std::span<double> probabilities) {
+  const size_t count = probabilities.size();
   const double largest = *std::max_element(logits, logits + count);
   double total = 0.0;
   for (size_t c = 0; c < count; ++c) total += probabilities[c] = std::exp(logits[c] - largest);
   for (double& probability : probabilities) probability /= total;
-  return probabilities;
 }
 
 // Entry `index` of Softmax.

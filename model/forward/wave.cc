@@ -54,7 +54,7 @@ absl::Status Wave::Start(std::span<RunningInput* const> inputs, const Options& o
   Clear();
   options_ = options;
   // Where the last layer does not attend, its draws make no difference.
-  first_drawn_ = FillsCache() && options.first_drawn + 1 == num_layers_ ? num_layers_ : options.first_drawn;
+  first_drawn_ = options_.fills_caches && options.first_drawn + 1 == num_layers_ ? num_layers_ : options.first_drawn;
   all_prefixes_.resize(inputs.size());
   std::pmr::vector<QueryRange> ranges(&scratch_);
   int64_t rows = 0;
@@ -148,11 +148,11 @@ absl::Status Wave::StepProject(Activations& source) {
     const LayerWeights& weights = model_.weights().layer(layer_);
     RETURN_IF_ERROR(source.Project(weights, memberships, options_.phase, TakeRows(source.rows())));
     if (row_ < source.rows()) return absl::OkStatus();
-    if (options_.cache != nullptr) RETURN_IF_ERROR(StoreKeys(source));
+    RETURN_IF_ERROR(StoreKeys(source));
     projected_ |= layer_ == first_drawn_;
   }
   // Of the last layer a cache takes the keys and values alone.
-  if (FillsCache() && layer_ + 1 == num_layers_) {
+  if (options_.fills_caches && layer_ + 1 == num_layers_) {
     EndLayer();
   } else {
     stage_ = Stage::kAttend;
@@ -162,9 +162,13 @@ absl::Status Wave::StepProject(Activations& source) {
 }
 
 absl::Status Wave::StoreKeys(const Activations& rows) {
-  const RunningInput& input = *prefixes_[0]->input;
-  const uint32_t first_copy = layer_ <= first_drawn_ ? 0 : samples_[0]->sample - input.draw->first_sample;
-  return options_.cache->Store(layer_, rows, input.rows(), first_copy, input.ranges[0].first_query);
+  for (const Member* member : layer_ <= first_drawn_ ? prefixes_ : samples_) {
+    const RunningInput& input = *member->input;
+    if (input.cache == nullptr) continue;
+    RETURN_IF_ERROR(input.cache->Store(layer_, member->sample - input.draw->first_sample, input.ranges[0].first_query,
+                                       rows.keys_and_values().Rows(member->row, input.rows())));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Wave::StepAttend(const Activations& source, Activations& rows) {
@@ -173,9 +177,8 @@ absl::Status Wave::StepAttend(const Activations& source, Activations& rows) {
     RETURN_IF_ERROR(rows.ReserveAttended());
     if (unrecorded_ == calls_.size()) calls_.emplace_back();
     AttentionCall& call = calls_[unrecorded_++];
-    const KvCache* const cache = options_.phase == Phase::kDecode ? options_.cache : nullptr;
     RETURN_IF_ERROR(call.Attend(model_, layer_, shared() ? prefixes_ : samples_, source.AttentionView(),
-                                &source == &shared_, cache, share_, &scratch_, rows.attended()));
+                                &source == &shared_, share_, &scratch_, rows.attended()));
   }
   AttentionCall& call = calls_[unrecorded_ - 1];
   ASSIGN_OR_RETURN(const bool done, call.Continue(share_));

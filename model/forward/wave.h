@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "model/forward/activations.h"
 #include "model/forward/attention_call.h"
-#include "model/forward/kv_cache.h"
 #include "model/forward/scratch.h"
 
 namespace edgewise {
@@ -39,9 +38,8 @@ class Wave : public Kept {
   struct Options {
     int32_t first_drawn = 0;  // the samples share the layers below it
     Phase phase = Phase::kPrefill;
-    // Null, or the cache of the one input. In kPrefill its layers are filled, and the last layer runs only as far as
-    // its keys and values; in kDecode the one query of the input attends to it, and is added.
-    KvCache* cache = nullptr;
+    // The inputs have caches, and nobody reads their rows: the last layer runs only as far as its keys and values.
+    bool fills_caches = false;
     // A layer of more rows runs in steps: its projections so many rows at a time, and attention likewise.
     int64_t step_rows = std::numeric_limits<int64_t>::max();
   };
@@ -77,7 +75,6 @@ class Wave : public Kept {
   enum class Stage { kProject, kAttend, kFinish };
 
   explicit Wave(const Model& model) : model_(model) {}
-  bool FillsCache() const { return options_.cache != nullptr && options_.phase == Phase::kPrefill; }
   bool ReadsFirstRows() const { return model_.config().pooling == Pooling::kCls; }
   // The rows of an input's sample: in the end, those that the head reads.
   int64_t RowsOf(const RunningInput& input) const;

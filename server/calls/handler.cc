@@ -79,6 +79,7 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   request.model = std::move(resolved.loaded);
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
   if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
+  request.priority = std::max(request.priority, request.principal.highest_level);
   if (request.generation) ConnectStream(request);
   const CostModel& costs = *request.model->costs;
   for (const ModelInput& input : request.inputs) request.demand += costs.Expected(*request.model->model, input);

@@ -17,7 +17,9 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "server/address.h"
 
 namespace edgewise::server {
@@ -26,6 +28,7 @@ namespace {
 constexpr char kBearer[] = "Bearer ";
 constexpr unsigned kTlsSeconds = 1;  // between two looks at the files of TLS
 constexpr size_t kMinToken = 16, kMaxToken = 1024;
+constexpr size_t kNameBytes = 8;  // of a token's digest: enough to tell tokens apart
 
 Digest Sha256(const std::string& text) {
   Digest digest;
@@ -89,8 +92,7 @@ class GateProcessor final : public grpc::AuthMetadataProcessor {
   explicit GateProcessor(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {}
 
   bool IsBlocking() const override { return false; }
-  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata* consumed,
-                       OutputMetadata*) override {
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*, OutputMetadata*) override {
     if (gate_->closed()) return {grpc::StatusCode::UNAVAILABLE, kShuttingDown};
     const std::shared_ptr<const TokenSet> tokens = gate_->tokens();
     if (!tokens) return grpc::Status::OK;
@@ -98,9 +100,8 @@ class GateProcessor final : public grpc::AuthMetadataProcessor {
     if (begin == end) return {grpc::StatusCode::UNAUTHENTICATED, "authorization is missing; send \"Bearer <token>\""};
     if (std::next(begin) != end) return {grpc::StatusCode::UNAUTHENTICATED, "authorization is given more than once"};
     const std::string value(begin->second.data(), begin->second.size());
-    if (!tokens->Allows(value)) return {grpc::StatusCode::UNAUTHENTICATED, "authorization does not hold a known token"};
-    consumed->insert({"authorization", value});
-    return grpc::Status::OK;
+    if (!tokens->Find(value)) return {grpc::StatusCode::UNAUTHENTICATED, "authorization does not hold a known token"};
+    return grpc::Status::OK;  // the header stays with the call, for PrincipalOf
   }
 
  private:
@@ -134,6 +135,22 @@ class PlainCredentials final : public grpc::ServerCredentials {
   grpc_server_credentials* const credentials_ = grpc_insecure_server_credentials_create();
 };
 
+// Cuts " priority=N" off the line.
+absl::Status TakePriority(std::string& line, uint32_t& priority) {
+  const size_t space = line.find(' ');
+  if (space == std::string::npos) return absl::OkStatus();
+  const std::string rest = line.substr(space);
+  line.resize(space);
+  for (uint32_t level = 1; level <= kPriorityLevels; ++level) {
+    if (rest != absl::StrCat(" priority=", level)) continue;
+    priority = level;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--auth_token_file: a token is followed by \"",
+                                                 absl::CHexEscape(rest.substr(0, 32)),
+                                                 "\"; allowed is \" priority=N\" with 1 to ", kPriorityLevels));
+}
+
 }  // namespace
 
 absl::StatusOr<TokenSet> TokenSet::Read(const std::string& file) {
@@ -147,22 +164,28 @@ absl::StatusOr<TokenSet> TokenSet::Read(const std::string& file) {
     begin = end + 1;
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (line.empty() || line[0] == '#') continue;
+    Principal principal;
+    if (absl::Status priority = TakePriority(line, principal.highest_level); !priority.ok()) return priority;
     if (line.size() < kMinToken || line.size() > kMaxToken) {
       return absl::InvalidArgumentError(absl::StrCat("--auth_token_file: a token has ", line.size(),
                                                      " characters; allowed are ", kMinToken, " to ", kMaxToken));
     }
-    tokens.digests_.push_back(Sha256(line));
+    const Digest digest = Sha256(line);
+    principal.name = absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), kNameBytes});
+    tokens.entries_.push_back({digest, std::move(principal)});
   }
-  if (tokens.digests_.empty()) return absl::InvalidArgumentError("--auth_token_file: holds no token");
+  if (tokens.entries_.empty()) return absl::InvalidArgumentError("--auth_token_file: holds no token");
   return tokens;
 }
 
-bool TokenSet::Allows(const std::string& authorization) const {
+const Principal* TokenSet::Find(const std::string& authorization) const {
   const bool bearer = authorization.compare(0, sizeof kBearer - 1, kBearer) == 0;
   const Digest digest = Sha256(bearer ? authorization.substr(sizeof kBearer - 1) : authorization);
-  bool known = false;
-  for (const Digest& allowed : digests_) known |= CRYPTO_memcmp(digest.data(), allowed.data(), digest.size()) == 0;
-  return bearer && known;
+  const Principal* known = nullptr;
+  for (const Entry& entry : entries_) {
+    if (CRYPTO_memcmp(digest.data(), entry.digest.data(), digest.size()) == 0) known = &entry.principal;
+  }
+  return bearer ? known : nullptr;
 }
 
 absl::Status Gate::ReadTokens(const std::string& file) {

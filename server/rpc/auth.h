@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "server/options.h"
+#include "server/request.h"
 
 namespace edgewise::server {
 
@@ -25,15 +26,21 @@ using Digest = std::array<uint8_t, 32>;
 // Bearer tokens, kept as SHA-256 digests. Immutable; any thread.
 class TokenSet {
  public:
-  // One token per line; empty lines and lines that start with # are skipped. INVALID_ARGUMENT: a token is shorter than
-  // 16 or longer than 1024 characters, or the file has none. NOT_FOUND: the file cannot be read.
+  // One token per line, alone or followed by " priority=N": the highest level of its requests. Empty lines and lines
+  // that start with # are skipped. INVALID_ARGUMENT: a token is shorter than 16 or longer than 1024 characters, other
+  // words follow it, or the file has no token. NOT_FOUND: the file cannot be read.
   static absl::StatusOr<TokenSet> Read(const std::string& file);
 
-  // `authorization`: the value of the header, "Bearer <token>". Wrong tokens take as long as right ones.
-  bool Allows(const std::string& authorization) const;
+  // The principal of a token; null: it is not known. `authorization`: the value of the header, "Bearer <token>". Wrong
+  // tokens take as long as right ones.
+  const Principal* Find(const std::string& authorization) const;
 
  private:
-  std::vector<Digest> digests_;
+  struct Entry {
+    Digest digest;
+    Principal principal;
+  };
+  std::vector<Entry> entries_;
 };
 
 // Any thread.

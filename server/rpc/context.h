@@ -15,6 +15,7 @@
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/options.h"
+#include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
 
 namespace edgewise::server {
@@ -52,6 +53,7 @@ struct RpcContext {
   MemoryLedger& memory;
   AwaitedCalls& awaited;
   const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
+  const Gate& gate;
   OpenRpcs open = {};
 
   uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }

@@ -4,6 +4,7 @@
 
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/message.h"
+#include "server/rpc/principal.h"
 
 namespace edgewise::server {
 
@@ -14,6 +15,7 @@ void GenerateReactor::Serve() {
   context_.handler.Start(*message, {.rpc = Rpc::kGenerate,
                                     .deadline = ToSteady(call_->deadline(), context_.handler.now()),
                                     .stopping = cancelled_.get_token(),
+                                    .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
                                     .reply = [this](const absl::Status& status) { End(status); },
                                     .stream = this,
                                     .memory = &memory_});

@@ -12,6 +12,7 @@
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/message.h"
 #include "server/rpc/one_message.h"
+#include "server/rpc/principal.h"
 #include "server/rpc/stream.h"
 
 namespace edgewise::server {
@@ -53,6 +54,7 @@ class PredictReactor final : public UnaryReactor {
     // The answer may come before the return.
     context_.handler.Start(*message, {.deadline = ToSteady(call_->deadline(), context_.handler.now()),
                                       .stopping = cancelled_.get_token(),
+                                      .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
                                       .reply = [this](const absl::Status& status) { Reply(status); },
                                       .response = response_.get(),
                                       .memory = &memory_});

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/message.h"
+#include "server/rpc/principal.h"
 #include "server/status_details.h"
 #include "text/field_error.h"
 
@@ -40,7 +41,9 @@ int64_t OpenRpcs::streams() const {
 }
 
 StreamReactor::StreamReactor(RpcContext& context, grpc::CallbackServerContext* call)
-    : context_(context), deadline_(ToSteady(call->deadline(), context.handler.now())) {
+    : context_(context),
+      deadline_(ToSteady(call->deadline(), context.handler.now())),
+      principal_(PrincipalOf(*call, context.gate.tokens().get())) {
   context_.open.AddStream(this);
   const absl::Status status = message_memory_.Resize(context_.message_limit());
   mutex_.Lock();
@@ -153,6 +156,7 @@ void StreamReactor::Serve(v1::PredictRequest& message) {
   };
   context_.handler.Start(message, {.deadline = deadline_,
                                    .stopping = cancelled_.get_token(),
+                                   .principal = principal_,
                                    .reply = reply,
                                    .response = owned->response.mutable_response(),
                                    .memory = &owned->memory});

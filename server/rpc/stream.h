@@ -54,6 +54,7 @@ class StreamReactor final : public RawReactor, private AwaitedCall {
 
   RpcContext& context_;
   const Time deadline_;
+  const Principal principal_;
   std::stop_source cancelled_;
 
   MemoryHold message_memory_{context_.memory};

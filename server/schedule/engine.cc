@@ -2,12 +2,15 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+
 namespace edgewise::server {
 
 void Engine::Start() {
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "engine");
-    Run();
+    while (RunOnce(true)) {
+    }
   });
 }
 
@@ -15,28 +18,28 @@ void Engine::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Engine::Run() {
-  while (true) {
-    passes_.EndExpired();
-    generations_.EndExpired();
-    const Wait wait = !passes_.empty()         ? Wait::kNot
-                      : generations_.empty()   ? Wait::kForWork
-                      : generations_.stalled() ? Wait::kAWhile
-                                               : Wait::kNot;
-    Work work = queue_.Next(wait, {passes_.View(), generations_.CanStep(), generations_.room()});
-    if (work.end() && passes_.empty() && generations_.empty()) return;
-    if (work.job) work.job();
-    if (work.generation) generations_.Start(std::move(work.generation));
-    const Time start = queue_.now();
-    if (work.turn.kind == Turn::kStart) {
-      passes_.Start(std::move(work.batch));
-      passes_.StepLatest();
-    }
-    if (work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass);
-    if (work.turn.kind == Turn::kGeneration) generations_.Step(work.turn.level);
-    if (work.turn.kind != Turn::kNothing) queue_.Charge(work.turn, Seconds(queue_.now() - start));
-    after_work_();
+std::optional<Turn> Engine::RunOnce(bool wait) {
+  passes_.EndExpired();
+  generations_.Update();
+  const PerLevel<bool> can_step = generations_.CanStep();
+  const bool goes_on = std::find(can_step.begin(), can_step.end(), true) != can_step.end();
+  const Wait patience = !wait || goes_on || !passes_.empty() ? Wait::kNot
+                        : generations_.empty()               ? Wait::kForWork
+                                                             : Wait::kAWhile;
+  Work work = queue_.Next(patience, {passes_.View(), can_step, generations_.room()});
+  if (work.end() && passes_.empty() && generations_.empty()) return std::nullopt;
+  if (work.job) work.job();
+  if (work.generation) generations_.Start(std::move(work.generation));
+  const Time start = queue_.now();
+  if (work.turn.kind == Turn::kStart) {
+    passes_.Start(std::move(work.batch));
+    passes_.StepLatest();
   }
+  if (work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass);
+  if (work.turn.kind == Turn::kGeneration) generations_.Step(work.turn.level);
+  if (work.turn.kind != Turn::kNothing) queue_.Charge(work.turn, Seconds(queue_.now() - start));
+  after_work_();
+  return work.turn;
 }
 
 }  // namespace edgewise::server

@@ -6,6 +6,7 @@
 #define EDGEWISE_SERVER_SCHEDULE_ENGINE_H_
 
 #include <functional>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -22,19 +23,23 @@ class Engine {
   Engine(RequestQueue& queue, const ServerOptions& options, std::function<void()> after_work)
       : queue_(queue),
         passes_(queue, options.max_step),
-        generations_(queue, options.max_generations, options.limits.max_cache_bytes, options.unread_timeout),
+        generations_(queue, options),
         after_work_(std::move(after_work)) {}
   // The queue must be closed. Waits for the work that is left.
   ~Engine() { Join(); }
 
+  // Runs RunOnce on a thread of its own until the queue is closed and nothing is left.
   void Start();
   void Join();
 
- private:
-  void Run();
+  // Does what is next, a job or a turn, and returns the turn, which may be kNothing; no value: the queue is closed and
+  // nothing is left. With `wait` it waits where there is nothing to do. For tests that use no thread: call this or
+  // Start, not both.
+  std::optional<Turn> RunOnce(bool wait);
 
+ private:
   RequestQueue& queue_;
-  // Used by thread_ only, both.
+  // Used by one thread only, both.
   Passes passes_;
   Generations generations_;
   const std::function<void()> after_work_;

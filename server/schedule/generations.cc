@@ -15,6 +15,10 @@
 namespace edgewise::server {
 namespace {
 
+constexpr int64_t kRowsTogether = 64;  // that decode in one step: by then the products gain nothing from more
+constexpr int32_t kFirstPart = 64;      // tokens of a prompt
+constexpr int32_t kLeastPart = 32, kMostPart = 1 << 20;
+
 // The error of a generation that could not start: a row cannot keep the budget, or the device failed.
 absl::Status StartFailure(const absl::Status& status) {
   if (!absl::IsInvalidArgument(status)) return DeviceFailure(status);
@@ -23,14 +27,40 @@ absl::Status StartFailure(const absl::Status& status) {
 
 }  // namespace
 
-bool Generations::stalled() const {
-  return std::none_of(running_.begin(), running_.end(),
-                      [](const Running& running) { return running.request->generation->ready(); });
+Generations::Generations(RequestQueue& queue, const ServerOptions& options)
+    : queue_(queue),
+      max_generations_(options.max_generations),
+      max_cache_bytes_(options.limits.max_cache_bytes),
+      max_step_seconds_(Seconds(options.max_step)),
+      park_after_(options.park_after),
+      unread_timeout_(options.unread_timeout) {}
+
+size_t Generations::Active() const {
+  return std::count_if(running_.begin(), running_.end(), [](const Running& running) { return !running.parked; });
 }
 
 GenerationRoom Generations::room() const {
-  return {max_generations_ - std::min(max_generations_, running_.size()),
-          max_cache_bytes_ - std::min(max_cache_bytes_, cache_bytes_)};
+  size_t places = 0;
+  uint64_t bytes = 0;
+  for (const Running& running : running_) {
+    const bool goes_on = !running.parked || running.client_ready();
+    if (goes_on) ++places;
+    if (goes_on || !running.generation->CanDropCache()) bytes += running.cache_bytes();
+  }
+  return {max_generations_ - std::min(max_generations_, places), max_cache_bytes_ - std::min(max_cache_bytes_, bytes)};
+}
+
+bool Generations::MakeRoom(uint64_t cache_bytes) {
+  uint64_t held = 0;
+  for (const Running& running : running_) held += running.cached ? running.cache_bytes() : 0;
+  for (Running& running : running_) {
+    if (held + cache_bytes <= max_cache_bytes_) break;
+    if (!running.parked || !running.cached || !running.generation->CanDropCache()) continue;
+    running.generation->DropCache();
+    running.cached = false;
+    held -= running.cache_bytes();
+  }
+  return held + cache_bytes <= max_cache_bytes_;
 }
 
 void Generations::Start(RequestPtr request) {
@@ -39,38 +69,48 @@ void Generations::Start(RequestPtr request) {
   Request& started = *running.request;
   started.queue_seconds = Seconds(start - started.queued);
   started.model->metrics->CountGeneration(started);
-  cache_bytes_ += started.generation->cache_bytes;
+  MakeRoom(running.cache_bytes());
   absl::StatusOr<std::unique_ptr<Generation>> generation =
       Generation::Create(*started.model->model, std::move(started.generation->prompt), started.generation->options);
-  started.compute_seconds = Seconds(queue_.now() - start);
+  started.compute_seconds = running.own_seconds = Seconds(queue_.now() - start);
   if (!generation.ok()) return End(running, StartFailure(generation.status()));
   running.generation = *std::move(generation);
+  running.generation->LimitPart(kFirstPart);
   running_.push_back(std::move(running));
 }
 
-void Generations::EndExpired() {
+void Generations::Update() {
   const Time now = queue_.now();
   const bool shutdown = queue_.cancelled();
   for (size_t left = running_.size(); left > 0; --left) {
     Running running = std::move(running_.front());
     running_.pop_front();
     absl::Status reason = shutdown ? ShuttingDown() : CancelledOrExpired(*running.request, now);
-    if (running.request->generation->ready()) running.ready = now;
+    if (running.client_ready()) running.ready = now;
     if (reason.ok() && now - running.ready >= unread_timeout_) {
       reason = absl::CancelledError(absl::StrCat("the client took no token for ", Seconds(unread_timeout_), " s"));
     }
-    if (reason.ok()) {
-      running_.push_back(std::move(running));
-    } else {
+    if (!reason.ok()) {
       End(running, reason, true);
+      continue;
     }
+    if (now - running.ready >= park_after_ && !running.generation->holds_rows()) running.parked = true;
+    running_.push_back(std::move(running));
+  }
+  for (Running& running : running_) {
+    if (!running.parked || running.ready != now || Active() >= max_generations_) continue;
+    if (!running.cached && !MakeRoom(running.cache_bytes())) continue;
+    running.parked = false;
+    running.cached = true;
   }
 }
 
+// Rows that are in memory go on without their client: a layer of a prompt sends it nothing.
 bool Generations::CanStep(const Running& running) const {
-  if (!running.request->generation->ready()) return false;
-  if (!running.generation->prompt_next() || running.generation->holds_rows()) return true;
-  return std::none_of(running_.begin(), running_.end(), [&](const Running& other) {
+  if (running.parked) return false;
+  if (running.generation->holds_rows()) return true;
+  if (!running.client_ready()) return false;
+  return !running.generation->prompt_next() || std::none_of(running_.begin(), running_.end(), [&](const Running& other) {
     return other.request->priority == running.request->priority && other.generation->holds_rows();
   });
 }
@@ -81,21 +121,68 @@ PerLevel<bool> Generations::CanStep() const {
   return can;
 }
 
+std::vector<Generations::Running> Generations::TakeNext(uint32_t level) {
+  std::vector<Running> next;
+  int64_t rows = 0;
+  for (auto running = running_.begin(); running != running_.end();) {
+    const Generation& generation = *running->generation;
+    const bool fits = next.empty() || (!generation.prompt_next() && generation.Joins(*next[0].generation) &&
+                                       rows + generation.rows() <= kRowsTogether);
+    if (running->request->priority - 1 != level || !CanStep(*running) || !fits) {
+      ++running;
+      continue;
+    }
+    rows += generation.rows();
+    next.push_back(std::move(*running));
+    running = running_.erase(running);
+    if (next[0].generation->prompt_next()) break;
+  }
+  return next;
+}
+
 void Generations::Step(uint32_t level) {
-  for (auto running = running_.begin(); running != running_.end(); ++running) {
-    if (running->request->priority - 1 != level || !CanStep(*running)) continue;
-    Running next = std::move(*running);
-    running_.erase(running);
-    if (Advance(next)) running_.push_back(std::move(next));
-    return;
+  std::vector<Running> next = TakeNext(level);
+  if (next.empty()) return;
+  if (next[0].generation->prompt_next()) {
+    StepPrompt(next[0]);
+  } else {
+    Decode(next);
   }
 }
 
-bool Generations::Advance(Running& running) {
-  Request& request = *running.request;
+void Generations::StepPrompt(Running& running) {
   const Time start = queue_.now();
   const absl::Status step = running.generation->Step();
-  request.compute_seconds += Seconds(queue_.now() - start);
+  const double seconds = Seconds(queue_.now() - start);
+  running.request->compute_seconds += seconds;
+  running.own_seconds += seconds;
+  if (!GoesOn(running, step)) return;
+  if (seconds > 0.0) {
+    const double tokens = max_step_seconds_ / seconds * running.generation->part_tokens();
+    running.generation->LimitPart(static_cast<int32_t>(std::clamp<double>(tokens, kLeastPart, kMostPart)));
+  }
+  running_.push_back(std::move(running));
+}
+
+void Generations::Decode(std::vector<Running>& together) {
+  const auto side_by_side = static_cast<uint32_t>(running_.size() + together.size());
+  std::vector<Generation*> generations;
+  for (const Running& running : together) generations.push_back(running.generation.get());
+  std::vector<absl::Status> steps(together.size());
+  const Time start = queue_.now();
+  Generation::DecodeTogether(generations, steps);
+  const double seconds = Seconds(queue_.now() - start);
+  for (size_t i = 0; i < together.size(); ++i) {
+    Running& running = together[i];
+    running.request->compute_seconds += seconds;
+    running.own_seconds += seconds / static_cast<double>(together.size());
+    running.request->batch_inputs = side_by_side;
+    if (GoesOn(running, steps[i])) running_.push_back(std::move(running));
+  }
+}
+
+bool Generations::GoesOn(Running& running, const absl::Status& step) {
+  Request& request = *running.request;
   if (absl::IsCancelled(step)) {
     End(running, CancelledOrExpired(request, queue_.now()), true);
     return false;
@@ -105,7 +192,6 @@ bool Generations::Advance(Running& running) {
     return false;
   }
   const FinishReason finish = running.generation->finish_reason();
-  request.batch_inputs = static_cast<uint32_t>(running_.size() + 1);
   if (const std::optional<GeneratedToken> token = running.generation->TakeToken()) {
     request.generation->token(*token, finish);
   }
@@ -116,9 +202,8 @@ bool Generations::Advance(Running& running) {
 
 void Generations::End(Running& running, const absl::Status& status, bool wasted) {
   Request& request = *running.request;
-  if (wasted) request.cancelled_seconds = request.compute_seconds;
+  if (wasted) request.cancelled_seconds = running.own_seconds;
   running.generation.reset();  // frees its memory before the client hears of the end
-  cache_bytes_ -= request.generation->cache_bytes;
   request.done(status);
 }
 

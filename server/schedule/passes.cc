@@ -32,6 +32,12 @@ Demand SumOf(const std::vector<RequestPtr>& requests) {
   return demand;
 }
 
+double OwnShare(const std::vector<RequestPtr>& requests) {
+  double seconds = 0.0;
+  for (const RequestPtr& request : requests) seconds += request->predicted_seconds;
+  return seconds > 0.0 ? requests[0]->predicted_seconds / seconds : 1.0;
+}
+
 }  // namespace
 
 struct Passes::Running {
@@ -43,6 +49,8 @@ struct Passes::Running {
 
   Running(std::vector<RequestPtr> requests, Pass::Options options)
       : level(requests[0]->priority - 1),
+        principal(requests[0]->principal.name),
+        own(OwnShare(requests)),
         demand(SumOf(requests)),
         pass(*requests[0]->model->model, InputsOf(requests), options) {
     for (RequestPtr& request : requests) {
@@ -74,6 +82,8 @@ struct Passes::Running {
   int64_t inputs = 0;
   uint64_t tokens = 0;  // valid ones, one sample
   const uint32_t level;
+  const std::string principal;  // of the first request
+  const double own;             // that request's part of the work, as predicted
   const Demand demand;
   double predicted = 0.0;  // seconds
   double seconds = 0.0;    // in its steps so far
@@ -90,7 +100,7 @@ std::vector<RunningPass> Passes::View() const {
   std::vector<RunningPass> view;
   for (const auto& running : running_) {
     const double remaining = std::max(running->predicted - running->seconds, kLeastLeft * running->predicted);
-    view.push_back({running->level, remaining, running->stepped});
+    view.push_back({running->level, remaining, running->stepped, running->principal, running->own});
   }
   return view;
 }

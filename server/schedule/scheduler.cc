@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr double kShorter = 0.25;  // of what is left of a pass: a request that starts beside it
 // Of a prediction: a request is refused as hopeless where even that is too long; where it has to wait, this is added.
 constexpr double kSure = 0.7, kMargin = 1.15;
+constexpr std::chrono::milliseconds kLookAgain{1};  // for requests that have ended, where a line is full
 
 // Of its deadline, as seconds from now.
 double SlackOf(const Request& request, Time now) {
@@ -38,142 +40,202 @@ absl::Status Hopeless(const Request& request, Time now) {
                                                   Show(SlackOf(request, now))));
 }
 
+absl::Status QueueFull(const std::string& why, double before) {
+  absl::Status status = absl::ResourceExhaustedError("the queue is full: " + why);
+  SetRetryDelay(status, std::clamp(before, 0.05, 5.0));
+  return WithRejection(std::move(status), Rejection::kQueueFull);
+}
+
 }  // namespace
-
-size_t Scheduler::Line::size() const {
-  size_t requests = 0;
-  for (const std::deque<RequestPtr>& level : levels) requests += level.size();
-  return requests;
-}
-
-RequestPtr Scheduler::Line::Take(size_t level, size_t index) {
-  const auto at = levels[level].begin() + static_cast<int64_t>(index);
-  RequestPtr request = std::move(*at);
-  levels[level].erase(at);
-  cost -= request->cost;
-  return request;
-}
-
-void Scheduler::Line::TakeEnded(Time now, std::vector<EndedRequest>& ended) {
-  for (std::deque<RequestPtr>& level : levels) {
-    for (RequestPtr& request : level) {
-      absl::Status reason = CancelledOrExpired(*request, now);
-      if (reason.ok() && IsHopeless(*request, now)) reason = Hopeless(*request, now);
-      if (reason.ok()) continue;
-      cost -= request->cost;
-      ended.push_back({std::move(request), std::move(reason)});
-    }
-    std::erase(level, nullptr);
-  }
-}
 
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
   const bool idle = predicts_.size() == 0 && running_.empty();  // it may try: a wrong prediction is corrected so
   if (!idle && kSure * request->predicted_seconds > SlackOf(*request, now)) return Hopeless(*request, now);
   Line& line = request->generation ? generations_ : predicts_;
-  absl::Status room = CheckRoom(line, *request, now);
-  if (!room.ok()) {
+  absl::Status room = CheckRoom(line, *request, now, ended);
+  if (!room.ok() && now - looked_ >= kLookAgain) {
     ended = TakeEnded(now);  // they make room
-    if (!ended.empty()) room = CheckRoom(line, *request, now);
+    if (!ended.empty()) room = CheckRoom(line, *request, now, ended);
   }
   RETURN_IF_ERROR(room);
-  line.cost += request->cost;
   request->queued = now;
-  line.levels[request->priority - 1].push_back(std::move(request));
+  line.Push(std::move(request));
   return absl::OkStatus();
 }
 
-absl::Status Scheduler::CheckRoom(const Line& line, const Request& request, Time now) const {
-  const size_t waiting = line.size();
-  const double before = SecondsBefore(request), slack = SlackOf(request, now);
-  std::string why;
-  if (waiting > 0 && waiting >= limits_.max_requests) {
-    why = absl::StrCat(waiting, request.generation ? " generations" : " requests", " wait; the limit is ",
-                       limits_.max_requests);
-  } else if (waiting > 0 && line.cost + request.cost > limits_.max_tokens) {
-    why = absl::StrCat(line.cost, " positions and edges wait and this request has ", request.cost, "; the limit is ",
-                       limits_.max_tokens);
-  } else if (!request.generation && before > 0.0) {
-    if (kMargin * (before + request.predicted_seconds) > slack) {
-      why = absl::StrCat("requests that go first take about ", Show(before), " and this one about ",
-                         Show(request.predicted_seconds), "; its deadline is in ", Show(slack));
-    } else if (request.deadline == Time::max() && before > Seconds(limits_.max_delay)) {
-      why = absl::StrCat("requests that go first take about ", Show(before), "; without a deadline the limit is ",
-                         Show(Seconds(limits_.max_delay)), " (--max_queue_delay)");
-    }
+absl::Status Scheduler::CheckRoom(Line& line, const Request& request, Time now, std::vector<EndedRequest>& ended) {
+  const double before = SecondsBefore(request);
+  const Line::Share own = line.ShareOf(request.principal.name);
+  const bool alone = own.requests == line.size();  // nobody else waits
+  const size_t max_requests = alone ? limits_.max_requests : limits_.max_requests / 2;
+  const uint64_t max_cost = alone ? limits_.max_tokens : limits_.max_tokens / 2;
+  const char* const kind = request.generation ? " generations" : " requests";
+  const char* const whose = alone ? " wait" : " of this client wait";
+  const char* const limit = alone ? "; the limit is " : "; the limit while others wait is ";
+  if (own.requests > 0 && own.requests >= max_requests) {
+    return QueueFull(absl::StrCat(own.requests, kind, whose, limit, max_requests), before);
   }
-  if (why.empty()) return absl::OkStatus();
-  absl::Status status = absl::ResourceExhaustedError("the queue is full: " + why);
-  SetRetryDelay(status, std::clamp(before, 0.05, 5.0));
-  return WithRejection(std::move(status), Rejection::kQueueFull);
+  if (own.requests > 0 && own.cost + request.cost > max_cost) {
+    return QueueFull(
+        absl::StrCat(own.cost, " positions and edges", whose, " and this request has ", request.cost, limit, max_cost),
+        before);
+  }
+  RETURN_IF_ERROR(CheckTime(request, before, now));
+  const bool full = line.size() >= limits_.max_requests || line.cost() + request.cost > limits_.max_tokens;
+  if (line.size() == 0 || !full) return absl::OkStatus();
+  std::vector<RequestPtr> displaced = line.MakeRoom(request, limits_.max_requests, limits_.max_tokens);
+  if (displaced.empty()) {
+    return QueueFull(
+        absl::StrCat(line.size(), kind, " with ", line.cost(), " positions and edges wait; the limits are ",
+                     limits_.max_requests, " and ", limits_.max_tokens),
+        before);
+  }
+  for (RequestPtr& newest : displaced) {
+    ended.push_back({std::move(newest), QueueFull("a client with fewer requests came", before)});
+  }
+  return absl::OkStatus();
 }
 
-// The work that goes before the request, over the share of the device that its level and those above get.
+absl::Status Scheduler::CheckTime(const Request& request, double before, Time now) const {
+  if (request.generation || before <= 0.0) return absl::OkStatus();
+  const double slack = SlackOf(request, now);
+  if (kMargin * (before + request.predicted_seconds) > slack) {
+    return QueueFull(absl::StrCat("requests that go first take about ", Show(before), " and this one about ",
+                                  Show(request.predicted_seconds), "; its deadline is in ", Show(slack)),
+                     before);
+  }
+  if (request.deadline == Time::max() && before > Seconds(limits_.max_delay)) {
+    return QueueFull(
+        absl::StrCat("requests that go first take about ", Show(before), "; without a deadline the limit is ",
+                     Show(Seconds(limits_.max_delay)), " (--max_queue_delay)"),
+        before);
+  }
+  return absl::OkStatus();
+}
+
+// The work that goes before the request: that of its own principal, as far as it is not much longer; of others on its
+// level, what ends before it does when each gets its share; of the other levels, what they get meanwhile.
 double Scheduler::SecondsBefore(const Request& request) const {
-  const size_t own = request.priority - 1;
-  PerLevel<double> seconds = {};
-  const auto add = [&](size_t level, double work) {
-    const bool first = level != own || kShorter * work <= request.predicted_seconds;
-    if (first) seconds[level] += work;
-  };
-  for (size_t level = 0; level < kPriorityLevels; ++level) {
-    for (const RequestPtr& waiting : predicts_.levels[level]) add(level, waiting->predicted_seconds);
+  const uint32_t own = request.priority - 1;
+  const std::string& principal = request.principal.name;
+  const double takes = request.predicted_seconds;
+  const Line::Accounts& accounts = predicts_.accounts(own);
+  const auto mine = accounts.find(principal);
+  double before = 0.0;
+  const auto add = [&](double work) { before += kShorter * work <= takes ? work : 0.0; };
+  if (mine != accounts.end() && kShorter * mine->second.longest <= takes) before += mine->second.seconds;
+  if (mine != accounts.end() && kShorter * mine->second.longest > takes) {
+    for (const RequestPtr& waiting : mine->second.waiting) add(waiting->predicted_seconds);
   }
-  for (const RunningPass& pass : running_) add(pass.level, pass.remaining);
-  double before = 0.0, weight = 0.0, below = 0.0;
-  for (size_t level = 0; level < kPriorityLevels; ++level) {
-    if (level <= own) before += seconds[level];
-    if (level <= own) weight += kLevelWeights[level];
-    if (level > own && seconds[level] > 0.0) below += kLevelWeights[level];
+  for (const RunningPass& pass : running_) {
+    if (pass.level == own && pass.principal == principal) add(pass.remaining);
   }
-  return before * (weight + below) / weight;
+  const double end = (mine != accounts.end() ? mine->second.served : predicts_.clock(own)) + before + takes;
+  for (auto other = accounts.begin(); other != accounts.end(); ++other) {
+    if (other != mine) before += SecondsUntil(end, own, other->first, other->second);
+  }
+  const double until = before + takes;
+  for (uint32_t level = 0; level < kPriorityLevels; ++level) {
+    if (level != own) before += std::min(SecondsOf(level), until * kLevelWeights[level] / kLevelWeights[own]);
+  }
+  return before;
+}
+
+// The work of a principal that ends before `end` on the clock of its level.
+double Scheduler::SecondsUntil(double end, uint32_t level, const std::string& principal, const Account& account) const {
+  const double left = end - account.served;
+  double seconds = 0.0;
+  for (const RunningPass& pass : running_) {
+    const bool first = pass.level == level && pass.principal == principal && seconds + pass.remaining <= left;
+    if (first) seconds += pass.remaining;
+  }
+  if (seconds + account.seconds <= left) return seconds + account.seconds;
+  for (const RequestPtr& waiting : account.waiting) {
+    if (seconds + waiting->predicted_seconds > left) break;
+    seconds += waiting->predicted_seconds;
+  }
+  return seconds;
+}
+
+double Scheduler::SecondsOf(uint32_t level) const {
+  double seconds = 0.0;
+  for (const auto& [principal, account] : predicts_.accounts(level)) seconds += account.seconds;
+  for (const RunningPass& pass : running_) seconds += pass.level == level ? pass.remaining : 0.0;
+  return seconds;
 }
 
 std::vector<EndedRequest> Scheduler::TakeEnded(Time now) {
   std::vector<EndedRequest> ended;
-  predicts_.TakeEnded(now, ended);
-  generations_.TakeEnded(now, ended);
+  const auto reason = [now](const Request& request) {
+    absl::Status status = CancelledOrExpired(request, now);
+    return status.ok() && IsHopeless(request, now) ? Hopeless(request, now) : status;
+  };
+  predicts_.TakeIf(reason, ended);
+  generations_.TakeIf(reason, ended);
+  looked_ = now;
   return ended;
 }
 
 std::vector<RequestPtr> Scheduler::TakeAll() {
-  std::vector<RequestPtr> all;
-  for (Line* line : {&predicts_, &generations_}) {
-    for (size_t level = 0; level < kPriorityLevels; ++level) {
-      while (!line->levels[level].empty()) all.push_back(line->Take(level, 0));
-    }
-  }
+  std::vector<RequestPtr> all = predicts_.TakeAll();
+  for (RequestPtr& request : generations_.TakeAll()) all.push_back(std::move(request));
   return all;
 }
 
-int64_t Scheduler::Candidate(uint32_t level) const {
-  const std::deque<RequestPtr>& line = predicts_.levels[level];
-  double shortest = std::numeric_limits<double>::infinity();
-  for (const RunningPass& pass : running_) {
-    if (pass.level == level) shortest = std::min(shortest, pass.remaining);
+void Scheduler::SetRunning(std::span<const RunningPass> running) {
+  running_.assign(running.begin(), running.end());
+  for (uint32_t level = 0; level < kPriorityLevels; ++level) {
+    const auto runs = [&](const std::string& principal) {
+      return std::any_of(running_.begin(), running_.end(),
+                         [&](const RunningPass& pass) { return pass.level == level && pass.principal == principal; });
+    };
+    predicts_.CloseIdle(level, runs);
+    generations_.CloseIdle(level, [](const std::string&) { return false; });
   }
-  for (size_t i = 0; i < line.size(); ++i) {
-    const double seconds = line[i]->predicted_seconds;
-    if (shortest == std::numeric_limits<double>::infinity()) return 0;
-    if (seconds > 0.0 && seconds <= kShorter * shortest) return static_cast<int64_t>(i);
+  for (const RunningPass& pass : running_) predicts_.Open(pass.level, pass.principal);
+}
+
+// Apart from others: a step of its latest pass, or the start of a request that goes before its passes.
+Scheduler::Candidate Scheduler::CandidateOf(uint32_t level, const std::string& principal,
+                                            const Account& account) const {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  Candidate next{.turn = {.level = level}, .principal = principal};
+  double shortest = kNone;
+  size_t running = 0;  // of all principals
+  for (size_t p = 0; p < running_.size(); ++p) {
+    if (running_[p].level != level) continue;
+    ++running;
+    if (running_[p].principal != principal) continue;
+    shortest = std::min(shortest, running_[p].remaining);
+    next.turn.kind = Turn::kStep;
+    next.turn.pass = p;
+    next.end = account.served + running_[p].remaining;
   }
-  return -1;
+  if (running >= kMostPasses) return next;
+  for (size_t i = 0; i < account.waiting.size(); ++i) {
+    const double seconds = account.waiting[i]->predicted_seconds;
+    const bool starts = running == 0 || (seconds > 0.0 && (shortest == kNone || seconds <= kShorter * shortest));
+    if (starts) {
+      next.turn.kind = Turn::kStart;
+      next.index = i;
+      next.end = account.served + seconds;
+      next.since = account.waiting[i]->queued;
+    }
+    if (starts || shortest == kNone) break;
+  }
+  return next;
 }
 
 Turn Scheduler::TurnOf(uint32_t level, bool generation, Time now) {
-  Turn turn;
-  turn.level = level;
-  for (size_t p = 0; p < running_.size(); ++p) {
-    if (running_[p].level != level) continue;
-    turn.kind = Turn::kStep;
-    turn.pass = p;  // the latest
+  Candidate first{.turn = {.level = level}};
+  for (const auto& [principal, account] : predicts_.accounts(level)) {
+    Candidate next = CandidateOf(level, principal, account);
+    if (next.turn.kind == Turn::kNothing) continue;
+    if (first.turn.kind == Turn::kNothing || next.Before(first)) first = std::move(next);
   }
-  const int64_t candidate = Candidate(level);
-  if (candidate >= 0) {
-    turn.kind = Turn::kStart;
-    candidate_[level] = static_cast<size_t>(candidate);
-  }
+  Turn turn = first.turn;
+  candidate_[level] = std::move(first);
   for (size_t p = 0; p < running_.size(); ++p) {
     if (running_[p].level != level || now - running_[p].stepped < kPatience) continue;
     turn.kind = Turn::kStep;
@@ -192,11 +254,12 @@ Turn Scheduler::Next(const PerLevel<bool>& generations, Time now) {
     turns[level] = TurnOf(level, generations[level], now);
     if (turns[level].kind != Turn::kNothing && active_[level]) least = std::min(least, served_[level]);
   }
+  if (std::isinf(least)) served_ = {}, least = 0.0;  // no level that had work has any left: nobody owes anything
   Turn next;
   for (uint32_t level = 0; level < kPriorityLevels; ++level) {
     const bool works = turns[level].kind != Turn::kNothing;
     // A level that was idle has saved nothing up.
-    if (works && !active_[level] && std::isfinite(least)) served_[level] = std::max(served_[level], least);
+    if (works && !active_[level]) served_[level] = std::max(served_[level], least);
     active_[level] = works;
     if (works && (next.kind == Turn::kNothing || served_[level] < served_[next.level])) next = turns[level];
   }
@@ -206,42 +269,75 @@ Turn Scheduler::Next(const PerLevel<bool>& generations, Time now) {
 void Scheduler::Charge(const Turn& turn, double seconds) {
   served_[turn.level] += seconds / kLevelWeights[turn.level];
   generation_lead_[turn.level] += turn.kind == Turn::kGeneration ? seconds : -seconds;
+  if (turn.kind == Turn::kGeneration || running_.empty()) return;
+  const RunningPass& pass = turn.kind == Turn::kStart ? running_.back() : running_[turn.pass];
+  predicts_.Charge(turn.level, pass.principal, seconds, pass.own);
 }
 
 std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
-  std::deque<RequestPtr>& line = predicts_.levels[level];
   std::vector<RequestPtr> batch;
-  batch.push_back(predicts_.Take(level, candidate_[level]));
-  double seconds = batch[0]->predicted_seconds, most = std::min(kBatchSeconds, SlackOf(*batch[0], now));
-  for (size_t i = candidate_[level]; i < line.size() && seconds > 0.0;) {
-    const Request& mate = *line[i];
-    const double together = seconds + mate.predicted_seconds;
-    if (mate.model != batch[0]->model || together > std::min(most, SlackOf(mate, now))) {
-      ++i;
-      continue;
+  const Candidate& candidate = candidate_[level];
+  batch.push_back(predicts_.Take(level, candidate.principal, candidate.index));
+  const Request& first = *batch[0];
+  double seconds = first.predicted_seconds, most = std::min(kBatchSeconds, SlackOf(first, now));
+  std::map<std::string, size_t> looked_at;  // by principal: those before do not fit
+  looked_at[candidate.principal] = candidate.index;
+  while (seconds > 0.0) {
+    Candidate next{.end = std::numeric_limits<double>::infinity()};
+    for (const auto& [principal, account] : predicts_.accounts(level)) {
+      size_t& index = looked_at[principal];
+      for (; index < account.waiting.size(); ++index) {
+        const Request& mate = *account.waiting[index];
+        if (mate.model == first.model && seconds + mate.predicted_seconds <= std::min(most, SlackOf(mate, now))) break;
+      }
+      if (index == account.waiting.size()) continue;
+      const Request& mate = *account.waiting[index];
+      Candidate own{
+          .principal = principal, .index = index, .end = account.served + mate.predicted_seconds, .since = mate.queued};
+      if (own.Before(next)) next = std::move(own);
     }
-    most = std::min(most, SlackOf(mate, now));
-    seconds = together;
-    batch.push_back(predicts_.Take(level, i));
+    if (!std::isfinite(next.end)) break;
+    RequestPtr mate = predicts_.Take(level, next.principal, next.index);
+    predicts_.Open(level, next.principal).served += mate->predicted_seconds;
+    most = std::min(most, SlackOf(*mate, now));
+    seconds += mate->predicted_seconds;
+    batch.push_back(std::move(mate));
   }
-  running_.push_back({level, seconds, now});
+  const double own = seconds > 0.0 ? first.predicted_seconds / seconds : 1.0;
+  running_.push_back({level, seconds, now, first.principal.name, own});
   return batch;
 }
 
+std::optional<Scheduler::Candidate> Scheduler::FirstGeneration() const {
+  for (uint32_t level = 0; level < kPriorityLevels; ++level) {
+    Candidate first{.turn = {.level = level}, .end = std::numeric_limits<double>::infinity()};
+    for (const auto& [principal, account] : generations_.accounts(level)) {
+      if (account.waiting.empty()) continue;
+      const Request& request = *account.waiting.front();
+      Candidate next{.turn = {.level = level},
+                     .principal = principal,
+                     .end = account.served + request.predicted_seconds,
+                     .since = request.queued};
+      if (next.Before(first)) first = std::move(next);
+    }
+    if (std::isfinite(first.end)) return first;
+  }
+  return std::nullopt;
+}
+
 bool Scheduler::HasGeneration(const GenerationRoom& room) const {
-  const Request* first = FirstGeneration();
-  return first != nullptr && room.generations > 0 && first->generation->cache_bytes <= room.cache_bytes;
+  const std::optional<Candidate> first = FirstGeneration();
+  if (!first || room.generations == 0) return false;
+  const Account& account = generations_.accounts(first->turn.level).find(first->principal)->second;
+  return account.waiting.front()->generation->cache_bytes <= room.cache_bytes;
 }
 
 RequestPtr Scheduler::NextGeneration(const GenerationRoom& room) {
-  return HasGeneration(room) ? generations_.Take(FirstGeneration()->priority - 1, 0) : nullptr;
-}
-
-const Request* Scheduler::FirstGeneration() const {
-  for (const std::deque<RequestPtr>& level : generations_.levels) {
-    if (!level.empty()) return level.front().get();
-  }
-  return nullptr;
+  if (!HasGeneration(room)) return nullptr;
+  const std::optional<Candidate> first = FirstGeneration();
+  RequestPtr request = generations_.Take(first->turn.level, first->principal, 0);
+  generations_.Charge(first->turn.level, first->principal, request->predicted_seconds);
+  return request;
 }
 
 }  // namespace edgewise::server

@@ -2,31 +2,31 @@
 // thread, no lock, no clock; callers pass the time. RequestQueue (queue.h) puts a lock around it.
 //
 // Between levels: levels with work share the device by weight (kLevelWeights), over any time in which they all have
-// work. Within a level: first come, first served; but a request that takes at most a quarter of what is left of the
-// passes that run starts beside them and goes first. A pass that was set aside so gets a step every kPatience. Requests
-// and generations of one level get equal times. Work is predicted seconds (cost_model.h).
+// work. Between principals of a level: each has an account of the seconds that it has had (line.h), and what would end
+// first goes next, counted from the account of its principal: so each gets its share, and a short request goes before a
+// long one of a principal that has had as much. Within a principal: first come, first served; but a request that takes
+// at most a quarter of what is left of the passes of its principal goes before them. Whatever goes before a pass that
+// runs starts beside it, and a pass that was set aside so gets a step every kPatience. Requests and generations of one
+// level get equal times. Work is predicted seconds (cost_model.h).
+//
+// A principal may hold half of a line while others wait in it. Where the line is full, the newest requests of the
+// principal that has most waiting make room for one that has less.
 //
 // Predict requests and generations wait in a line each, so that neither kind fills the line of the other.
 #ifndef EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_
 #define EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_
 
-#include <array>
-#include <deque>
-#include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "server/options.h"
 #include "server/request.h"
+#include "server/schedule/line.h"
 
 namespace edgewise::server {
-
-// A request that was cancelled or expired before it was computed, or that cannot be computed in time.
-struct EndedRequest {
-  RequestPtr request;
-  absl::Status reason;
-};
 
 // The room for further generations beside those that run.
 struct GenerationRoom {
@@ -39,6 +39,8 @@ struct RunningPass {
   uint32_t level = 0;      // priority - 1
   double remaining = 0.0;  // predicted seconds
   Time stepped;            // the end of its last step
+  std::string principal;   // of its first request
+  double own = 1.0;        // that request's part of the work; the others have been charged for theirs
 };
 
 // What the engine does next.
@@ -49,22 +51,22 @@ struct Turn {
   size_t pass = 0;  // kStep: index among the running passes
 };
 
-template <typename T>
-using PerLevel = std::array<T, kPriorityLevels>;
-
 class Scheduler {
  public:
   static constexpr PerLevel<double> kLevelWeights = {8.0, 4.0, 1.0};
   static constexpr std::chrono::milliseconds kPatience{100};
   // A batch of several requests takes at most so long: larger ones gain nothing from each other.
   static constexpr double kBatchSeconds = 0.005;
+  // Passes of one level; beyond it none starts beside others.
+  static constexpr size_t kMostPasses = 8;
 
   explicit Scheduler(QueueLimits limits) : limits_(limits) {}
 
   // Takes the request iff OK. DEADLINE_EXCEEDED or CANCELLED: it has ended already, or would be late even alone.
   // RESOURCE_EXHAUSTED with RetryInfo: its line is full, or what goes before it would make it late (without a deadline:
   // would make it wait longer than limits.max_delay). A server without other work tries every request.
-  // Before it refuses, requests that have ended make room: they go to `ended`.
+  // Before it refuses, requests that have ended make room, and those of a principal that holds more: they go to
+  // `ended`.
   absl::Status Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended);
 
   // Removes the requests that are cancelled, expired, or cannot be computed before their deadline any more.
@@ -73,7 +75,7 @@ class Scheduler {
   std::vector<RequestPtr> TakeAll();
 
   // The passes that run, the latest last.
-  void SetRunning(std::span<const RunningPass> running) { running_.assign(running.begin(), running.end()); }
+  void SetRunning(std::span<const RunningPass> running);
   // What to do next, where `generations` tells on which levels a generation can take a step. Call TakeEnded first.
   Turn Next(const PerLevel<bool>& generations, Time now);
   // A turn took so long.
@@ -86,24 +88,28 @@ class Scheduler {
   bool HasPredict() const { return predicts_.size() > 0; }
   bool HasGeneration(const GenerationRoom& room) const;
   size_t size() const { return predicts_.size() + generations_.size(); }
-  uint64_t cost() const { return predicts_.cost + generations_.cost; }
+  uint64_t cost() const { return predicts_.cost() + generations_.cost(); }
 
  private:
-  // Requests of one kind.
-  struct Line {
-    PerLevel<std::deque<RequestPtr>> levels;
-    uint64_t cost = 0;
+  // What a principal does next, and when that ends on the clock of its level.
+  struct Candidate {
+    Turn turn;
+    std::string principal;
+    size_t index = 0;  // of what starts, in the account
+    double end = 0.0;
+    Time since;  // of what starts: when it came
 
-    size_t size() const;
-    RequestPtr Take(size_t level, size_t index);
-    void TakeEnded(Time now, std::vector<EndedRequest>& ended);
+    bool Before(const Candidate& other) const { return end != other.end ? end < other.end : since < other.since; }
   };
-  absl::Status CheckRoom(const Line& line, const Request& request, Time now) const;
+
+  absl::Status CheckRoom(Line& line, const Request& request, Time now, std::vector<EndedRequest>& ended);
+  absl::Status CheckTime(const Request& request, double before, Time now) const;
   double SecondsBefore(const Request& request) const;
-  // The index in its line of the request that would start beside the passes of its level; -1: none.
-  int64_t Candidate(uint32_t level) const;
+  double SecondsUntil(double end, uint32_t level, const std::string& principal, const Account& account) const;
+  double SecondsOf(uint32_t level) const;
+  Candidate CandidateOf(uint32_t level, const std::string& principal, const Account& account) const;
   Turn TurnOf(uint32_t level, bool generation, Time now);
-  const Request* FirstGeneration() const;  // null: none waits
+  std::optional<Candidate> FirstGeneration() const;  // none waits
 
   const QueueLimits limits_;
   Line predicts_;
@@ -112,7 +118,8 @@ class Scheduler {
   PerLevel<double> served_ = {};           // seconds over weight; of idle levels not less than of the others
   PerLevel<bool> active_ = {};             // at the last turn
   PerLevel<double> generation_lead_ = {};  // seconds that generations had beyond those of requests
-  PerLevel<size_t> candidate_ = {};        // of the last turn
+  PerLevel<Candidate> candidate_ = {};     // of the last turn
+  Time looked_;                            // for requests that have ended
 };
 
 }  // namespace edgewise::server

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "server/rpc/principal.h"
 #include "tests/server/test_models.h"
 
 namespace edgewise::server {
@@ -14,13 +15,45 @@ TEST(TokenSetTest, AllowsExactlyTheTokensOfTheFile) {
   folder.Write("tokens", "# comment\n\n0123456789abcdef\nsecond-token-of-the-file\r\n");
   absl::StatusOr<TokenSet> tokens = TokenSet::Read(folder.path() + "/tokens");
   ASSERT_TRUE(tokens.ok()) << tokens.status();
-  EXPECT_TRUE(tokens->Allows("Bearer 0123456789abcdef"));
-  EXPECT_TRUE(tokens->Allows("Bearer second-token-of-the-file"));
+  EXPECT_NE(tokens->Find("Bearer 0123456789abcdef"), nullptr);
+  EXPECT_NE(tokens->Find("Bearer second-token-of-the-file"), nullptr);
   for (const char* wrong : {"", "Bearer", "Bearer ", "0123456789abcdef", "bearer 0123456789abcdef",
                             "Bearer 0123456789ABCDEF", "Bearer 0123456789abcde", "Bearer 0123456789abcdef ",
                             "Bearer  0123456789abcdef", "Bearer # comment", "Basic 0123456789abcdef"}) {
-    EXPECT_FALSE(tokens->Allows(wrong)) << wrong;
+    EXPECT_EQ(tokens->Find(wrong), nullptr) << wrong;
   }
+}
+
+TEST(TokenSetTest, ATokenIsAPrincipalThatDoesNotShowIt) {
+  TestFolder folder;
+  folder.Write("tokens", "0123456789abcdef\nsecond-token-of-the-file priority=3\r\n");
+  absl::StatusOr<TokenSet> tokens = TokenSet::Read(folder.path() + "/tokens");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  const Principal* first = tokens->Find("Bearer 0123456789abcdef");
+  const Principal* second = tokens->Find("Bearer second-token-of-the-file");
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->name, "9f9f5111f7b27a78") << "of its SHA-256";
+  EXPECT_EQ(first->highest_level, 1u);
+  EXPECT_NE(second->name, first->name);
+  EXPECT_EQ(second->highest_level, 3u);
+  EXPECT_EQ(tokens->Find("Bearer second-token-of-the-file priority=3"), nullptr);
+}
+
+TEST(TokenSetTest, OnlyAPriorityMayFollowAToken) {
+  TestFolder folder;
+  for (const char* words : {" priority=0", " priority=4", " priority", "  priority=1", " level=1", " priority=1 x"}) {
+    folder.Write("tokens", std::string("0123456789abcdef") + words + "\n");
+    const absl::Status status = TokenSet::Read(folder.path() + "/tokens").status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << words;
+    EXPECT_EQ(status.message(), "--auth_token_file: a token is followed by \"" + std::string(words) +
+                                    "\"; allowed is \" priority=N\" with 1 to 3");
+  }
+}
+
+TEST(PrincipalTest, AnAddressIsOnePrincipalWhateverItsPort) {
+  EXPECT_EQ(WithoutPort("ipv4:10.0.0.1:1234"), "ipv4:10.0.0.1");
+  EXPECT_EQ(WithoutPort("ipv6:%5B::1%5D:1234"), "ipv6:%5B::1%5D");
+  EXPECT_EQ(WithoutPort("unix:/tmp/socket:1"), "unix:/tmp/socket:1");
 }
 
 TEST(TokenSetTest, ShortTokensAndEmptyFilesAreRefused) {

@@ -1,0 +1,251 @@
+// What must hold at every time of a simulation.
+#include <algorithm>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "server/observe/metrics.h"
+#include "tests/model/run_model.h"
+#include "tests/server/retry_delay.h"
+#include "tests/server/simulator/simulation.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr double kRounding = 1e-6;  // seconds
+// A client that cancels at its deadline is late even where this clock is behind its own (CancelledOrExpired).
+constexpr auto kClocksApart = std::chrono::milliseconds(5);
+
+bool Waits(const Request& request) { return request.gauges.queued != nullptr; }
+
+}  // namespace
+
+void Simulation::Say(const std::string& what) {
+  trace_.push_back(absl::StrCat(static_cast<int64_t>(Seconds(now_ - kBegin) * 1e6), " us: ", what));
+}
+
+void Simulation::Require(bool holds, const std::string& what) {
+  if (holds || !violation_.empty()) return;
+  violation_ = what;
+  Say("VIOLATION: " + what);
+}
+
+double Simulation::SlackOf(const Call& call, Time at) {
+  return call.deadline == Time::max() ? 1e9 : Seconds(call.deadline - at);
+}
+
+// Refused at the door: only work that goes first, a full line, or the request itself is a reason.
+void Simulation::OnRefused(const Call& call, const absl::Status& status) {
+  ++counts_.refused;
+  Say(absl::StrCat(call.number, " is refused: ", status.ToString()));
+  const bool alone = calls_.size() == 1;
+  const bool cancelled = call.cancelled <= now_;
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+      return Require(closed_, "only a closed queue is unavailable");
+    case absl::StatusCode::kResourceExhausted:
+      Require(!alone, "an idle server takes every request");
+      return Require(RetryDelay(status) > 0.0, "a refusal says when to come again");
+    case absl::StatusCode::kDeadlineExceeded:
+      return Require(call.deadline <= now_ || (cancelled && call.deadline - kClocksApart <= now_) ||
+                         (!alone && call.predicted > SlackOf(call, now_)),
+                     "who is late at the door has a deadline that cannot be met");
+    case absl::StatusCode::kCancelled:
+      return Require(cancelled, "only who cancelled is cancelled at the door");
+    default:
+      Require(false, "a refusal of this code has no reason");
+  }
+}
+
+void Simulation::OnToken(Call& call, const GeneratedToken& token, FinishReason finish) {
+  ++counts_.tokens;
+  const std::vector<GeneratedToken>& tokens = call.alone->tokens;
+  Require(call.request != nullptr, "no token comes after the end");
+  Require(!call.finished, "no token comes after the last one");
+  Require(call.unread < scenario_.unread_limit, "no token goes to a client that takes none");
+  Require(call.tokens < tokens.size() && SameToken(token, tokens[call.tokens]), "a token is the one that comes alone");
+  call.finished = finish != FinishReason::kNone;
+  ++call.tokens;
+  Require(!call.finished || call.tokens == tokens.size(), "a text ends where it ends alone");
+  ++call.unread;
+  call.last_token = now_;
+  Read(call);
+}
+
+void Simulation::OnEnd(Call& call, const Request& request, const absl::Status& status) {
+  Require(++call.answers == 1, "one status for every request");
+  if (call.answers > 1) return;
+  Say(absl::StrCat(call.number, " ends: ", status.ToString()));
+  changed_ = true;
+  if (!Waits(request)) NoteStart(call);
+  const double total = Seconds(now_ - call.pushed);
+  Require(request.queue_seconds >= 0.0 && request.queue_seconds + request.compute_seconds <= total + kRounding,
+          "waiting and computing take no longer than the request");
+  Require(request.cancelled_seconds <= request.compute_seconds + kRounding, "no more is wasted than computed");
+  if (status.ok()) {
+    ++counts_.answered;
+    CheckAnswer(call, request);
+  } else {
+    ++counts_.failed;
+    CheckError(call, status);
+  }
+  call.request->gauges = {};
+  call.request = nullptr;
+  const auto at = std::find_if(calls_.begin(), calls_.end(), [&](const Call& c) { return &c == &call; });
+  ended_.splice(ended_.end(), calls_, at);
+}
+
+void Simulation::CheckAnswer(const Call& call, const Request& request) {
+  Require(call.started, "an answer was computed");
+  Require(call.alone->code == absl::StatusCode::kOk, "a request that fails alone fails among others");
+  if (call.work->generates()) {
+    return Require(call.finished && call.tokens == call.alone->tokens.size(), "an answered generation is whole");
+  }
+  Require(call.deadline > now_ && call.cancelled > now_, "nobody is answered who does not wait any more");
+  Require(request.batch_inputs >= call.work->inputs.size(), "a batch has the request's inputs");
+  Require(request.results.size() == call.alone->results.size(), "every input has a result");
+  for (size_t i = 0; i < request.results.size() && violation_.empty(); ++i) {
+    Require(testing::SameBytes(request.results[i], call.alone->results[i]),
+            "an answer has the bytes that it has alone");
+  }
+}
+
+void Simulation::CheckError(const Call& call, const absl::Status& status) {
+  const bool late = call.deadline <= now_;
+  const bool cancelled = call.cancelled <= now_;
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled: {
+      const double unread = Seconds(now_ - call.last_token) + longest_turn_ + Seconds(now_ - turn_began_) + kRounding;
+      const bool stuck = call.unread >= scenario_.unread_limit && unread >= Seconds(scenario_.options.unread_timeout);
+      return Require(cancelled || stuck, "only who cancelled or reads nothing is cancelled");
+    }
+    case absl::StatusCode::kDeadlineExceeded:
+      return Require(late || (cancelled && call.deadline - kClocksApart <= now_) ||
+                         (!call.started && call.predicted > SlackOf(call, now_)),
+                     "who is late has a deadline that has passed or cannot be met");
+    case absl::StatusCode::kUnavailable:
+      return Require(cancelled_all_, "only a shutdown that is out of patience ends requests");
+    default:
+      if (status.code() == call.alone->code) return;
+      Require(status.code() == absl::StatusCode::kInternal || status.code() == absl::StatusCode::kResourceExhausted,
+              "an error of this code has no reason");
+      Require(++blamed_on_device_ <= device_.failures(), "a fault of the device fails one request at most");
+  }
+}
+
+// The request left the queue for the device.
+void Simulation::NoteStart(Call& call) {
+  if (call.started) return;
+  call.started = changed_ = true;
+  const Request& request = *call.request;
+  const double waited = request.queue_seconds;
+  const Time start = call.pushed + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(waited));
+  Say(absl::StrCat(call.number, " started after ", waited, " s, in a batch of ", request.batch_inputs));
+  Require(call.cancelled > start, "nothing that is cancelled is started");
+  Require(call.deadline > start, "nothing that is late is started");
+  const double slack = SlackOf(call, start);
+  Require(call.predicted <= slack + kRounding || waited <= call.predicted + kRounding,
+          "nothing is started after a wait that cannot end in time");
+}
+
+void Simulation::BeforeTurn() {
+  turn_began_ = now_;
+  newest_ = counts_.arrivals;
+  changed_ = false;
+  cancelled_before_ = cancelled_all_;
+}
+
+void Simulation::AfterTurn(const Turn& turn) {
+  for (Call& call : calls_) {
+    if (!Waits(*call.request)) NoteStart(call);
+    Require(call.cancelled > turn_began_, "who cancels is ended before the next step");
+    Require(call.deadline > turn_began_, "who is late is ended before the next step");
+    Require(!cancelled_before_, "a shutdown that is out of patience ends all");
+  }
+  CheckLimits();
+  CheckWorkIsDone(turn);
+  CheckShares(turn);
+}
+
+void Simulation::CheckLimits() {
+  const ServerOptions& options = scenario_.options;
+  struct Line {
+    size_t requests = 0;
+    uint64_t cost = 0;
+  } lines[2];
+  size_t generations = 0;
+  uint64_t cache_bytes = 0;
+  for (const Call& call : calls_) {
+    const Request& request = *call.request;
+    if (Waits(request)) {
+      Line& line = lines[call.work->generates()];
+      ++line.requests;
+      line.cost += request.cost;
+    } else if (call.work->generates()) {
+      ++generations;
+      cache_bytes += request.generation->cache_bytes;
+    }
+  }
+  Require(queue_->size() == lines[0].requests + lines[1].requests, "who is neither ended nor started waits");
+  for (const Line& line : lines) {
+    Require(line.requests <= options.queue.max_requests, "no line is longer than its limit");
+    Require(line.requests <= 1 || line.cost <= options.queue.max_tokens, "no line costs more than its limit");
+  }
+  Require(generations <= options.max_generations, "no more generations run than may");
+  Require(generations <= 1 || cache_bytes <= options.limits.max_cache_bytes, "caches have the room that they may");
+}
+
+void Simulation::CheckWorkIsDone(const Turn& turn) {
+  if (turn.kind != Turn::kNothing || changed_) return;
+  bool runs = false, waits = false;
+  for (const Call& call : calls_) {
+    Require(call.work->generates(), "the device does not rest while a request waits");
+    Require(!call.started || call.unread >= scenario_.unread_limit,
+            "the device does not rest while a generation can go on");
+    runs |= call.started;
+    waits |= !call.started;
+  }
+  Require(runs || !waits, "the device does not rest while a generation waits");
+}
+
+// Levels that both have work get times in the ratio of their weights, but for a turn each at both ends.
+void Simulation::CheckShares(const Turn& turn) {
+  if (turn.kind == Turn::kNothing) return;
+  const double seconds = Seconds(now_ - turn_began_);
+  served_[turn.level] += seconds / Scheduler::kLevelWeights[turn.level];
+  longest_turn_ = std::max(longest_turn_, seconds);
+  PerLevel<bool> works = {};
+  works[turn.level] = true;
+  for (const Call& call : calls_) works[call.level] |= !call.work->generates() && call.number <= newest_;
+  for (size_t a = 0; a < kPriorityLevels; ++a) {
+    for (size_t b = a + 1; b < kPriorityLevels; ++b) {
+      std::optional<double>& before = lead_[a][b];
+      const double lead = served_[a] - served_[b];
+      if (!works[a] || !works[b]) before.reset();
+      if (!works[a] || !works[b]) continue;
+      if (!before) before = lead;
+      const double turns =
+          2.0 * longest_turn_ * (1.0 / Scheduler::kLevelWeights[a] + 1.0 / Scheduler::kLevelWeights[b]);
+      Require(std::abs(lead - *before) <= turns + kRounding, "levels share the device by their weights");
+    }
+  }
+}
+
+void Simulation::CheckEnd() {
+  if (!violation_.empty()) return;
+  Require(calls_.empty(), "who was accepted is ended");
+  Require(queue_->size() == 0, "a queue is empty at its end");
+  engine_.reset();
+  queue_.reset();
+  models_ = {};
+  Require(requests_alive_ == 0, "no request outlives the engine");
+  Require(device_.live() == 0, "the memory of models and work is freed");
+  std::istringstream page(metrics_.Render());
+  for (std::string line; std::getline(page, line);) {
+    for (const char* gauge : {"requests_in_flight", "queue_requests", "queue_tokens", "generations_running"}) {
+      if (line.rfind(absl::StrCat("edgewise_", gauge, "{"), 0) != 0) continue;
+      Require(line.ends_with(" 0"), "gauges are zero at the end: " + line);
+    }
+  }
+}
+
+}  // namespace edgewise::server

@@ -1,0 +1,145 @@
+// One run of queue, scheduler, passes, generations and engine on one thread, on a clock that only the simulated device
+// moves, with clients, faults and reloads drawn from a seed. After every turn of the engine the run checks what must
+// always hold (invariants.cc), and stops at the first violation.
+#ifndef EDGEWISE_TESTS_SERVER_SIMULATOR_SIMULATION_H_
+#define EDGEWISE_TESTS_SERVER_SIMULATOR_SIMULATION_H_
+
+#include <array>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "server/models/repository.h"
+#include "server/schedule/engine.h"
+#include "tests/server/simulator/catalogue.h"
+#include "tests/server/simulator/device.h"
+
+namespace edgewise::server {
+
+class Simulation {
+ public:
+  // `catalogue` must outlive the simulation.
+  Simulation(uint64_t seed, Catalogue& catalogue);
+  ~Simulation();
+
+  // Runs to the end, or to the first violation. Once.
+  void Run();
+
+  // Empty: everything held.
+  const std::string& violation() const { return violation_; }
+  // A line for everything that happened, in order.
+  const std::vector<std::string>& trace() const { return trace_; }
+  struct Counts {
+    int64_t turns = 0, arrivals = 0, refused = 0, answered = 0, failed = 0, tokens = 0, loads = 0;
+    int64_t faults = 0;  // of the device
+    Counts& operator+=(const Counts& other);
+  };
+  const Counts& counts() const { return counts_; }
+
+ private:
+  // A request from its client's point of view.
+  struct Call {
+    int64_t number = 0;
+    const SimulatedWork* work = nullptr;
+    const LoneAnswer* alone = nullptr;
+    uint32_t level = 0;
+    Time pushed, deadline = Time::max(), cancelled = Time::max();
+    std::stop_source client;
+    double predicted = 0.0;      // seconds
+    Request* request = nullptr;  // until it has ended
+    bool started = false;
+    int answers = 0;
+
+    // Of a generation.
+    size_t tokens = 0, unread = 0;
+    double seconds_to_read = 0.0;
+    Time last_token;
+    bool finished = false;  // the last token came
+  };
+  // What a seed draws for the whole run.
+  struct Scenario {
+    ServerOptions options;
+    int64_t arrivals = 0;
+    double interval = 0.0;  // mean seconds between arrivals
+    double generating = 0.0, faulty = 0.0, cancelling = 0.0, urgent = 0.0;
+    double misjudged = 1.0;  // predictions are off by this factor
+    size_t unread_limit = 0;
+    bool cancel_all = false;
+  };
+
+  // Events (simulation.cc).
+  Scenario Draw();
+  double Uniform(double from, double to);
+  bool Chance(double probability) { return Uniform(0.0, 1.0) < probability; }
+  void Pass(double seconds);
+  void After(double seconds, std::function<void()> event);
+  void NextEvent();
+  void Arrive();
+  void Ask(size_t model);
+  RequestPtr MakeRequest(Call& call);
+  void AddGeneration(Call& call, Request& request);
+  void Read(Call& call);
+  void Change(size_t model);
+  void Load(size_t model, size_t version);
+  void End();
+  Call* Find(int64_t number);  // null: it has ended
+
+  // Invariants (invariants.cc).
+  void Require(bool holds, const std::string& what);
+  void Say(const std::string& what);
+  void OnRefused(const Call& call, const absl::Status& status);
+  void OnToken(Call& call, const GeneratedToken& token, FinishReason finish);
+  void OnEnd(Call& call, const Request& request, const absl::Status& status);
+  void CheckAnswer(const Call& call, const Request& request);
+  void CheckError(const Call& call, const absl::Status& status);
+  void NoteStart(Call& call);
+  static double SlackOf(const Call& call, Time at);  // seconds to its deadline
+  void BeforeTurn();
+  void AfterTurn(const Turn& turn);
+  void CheckLimits();
+  void CheckWorkIsDone(const Turn& turn);
+  void CheckShares(const Turn& turn);
+  void CheckEnd();
+
+  Catalogue& catalogue_;
+  std::mt19937_64 random_;
+  static constexpr Time kBegin = Time() + std::chrono::seconds(1000);
+  Time now_ = kBegin;
+  std::multimap<Time, std::function<void()>> events_;
+  const Scenario scenario_;
+
+  SimulatedDevice device_;
+  Metrics metrics_;
+  std::array<std::shared_ptr<const LoadedModel>, Catalogue::kModels> models_;
+  std::array<size_t, Catalogue::kModels> versions_ = {};  // of the weights
+  std::unique_ptr<RequestQueue> queue_;
+  std::unique_ptr<Engine> engine_;
+
+  std::list<Call> calls_;  // that were accepted and have not ended
+  std::list<Call> ended_;
+  int64_t requests_alive_ = 0;  // objects
+  bool closed_ = false, cancelled_all_ = false;
+  int64_t blamed_on_device_ = 0;  // errors of requests that succeed alone
+
+  Time turn_began_;
+  double longest_turn_ = 0.0;
+  bool changed_ = false;           // a request started or ended or a model was loaded in this turn
+  bool cancelled_before_ = false;  // cancelled_all_ before this turn
+  int64_t newest_ = 0;             // call before this turn
+  PerLevel<double> served_ = {};   // seconds over weight
+  // served_ of one level less that of another, when both began to have work at once.
+  PerLevel<PerLevel<std::optional<double>>> lead_ = {};
+
+  std::string violation_;
+  std::vector<std::string> trace_;
+  Counts counts_;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_TESTS_SERVER_SIMULATOR_SIMULATION_H_
