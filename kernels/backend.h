@@ -63,7 +63,8 @@ struct BackendOptions {
 };
 
 // Matrices are in this backend's memory, spans in host memory. Work is enqueued in order and may still run when a call
-// returns; Download and Synchronize wait for it. One thread at a time per backend; threads may share prepared weights.
+// returns; Download and Synchronize wait for it. One thread at a time per backend, but see PreparesBeside; threads may
+// share prepared weights.
 // Errors: RESOURCE_EXHAUSTED out of memory, INTERNAL a kernel failed.
 class Backend {
  public:
@@ -77,6 +78,10 @@ class Backend {
 
   // Attend takes heads whose number of columns is a multiple of this; zeros may fill up a head.
   virtual int32_t HeadAlignment() const { return 1; }
+
+  // Whether Allocate, Reserve, Upload, PrepareLinear and PrepareMemberships may be called, on memory and weights of the
+  // caller's own, while another thread uses the backend.
+  virtual bool PreparesBeside() const { return false; }
 
   virtual absl::StatusOr<Buffer> Allocate(int64_t floats) = 0;
   // Takes from the system, once and beside the weights, the memory of a pass and of the generations that run beside it;

@@ -1,11 +1,11 @@
 #include "model/load.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/safetensors.h"
-#include "model/checkpoint/weights.h"
 #include "model/forward/pass.h"
 #include "model/reserve.h"
 #include "text/status_macros.h"
@@ -35,19 +35,29 @@ absl::StatusOr<ModelSequence> ShortSequence(const Model& model) {
 }
 
 // One forward pass of a short input: finite weights can still give numbers that are not.
-absl::Status SelfTest(const Model& model) {
+absl::Status SelfTest(const Model& model, const RunWork& use_backend) {
   const ModelConfig& config = model.config();
   ASSIGN_OR_RETURN(const ModelSequence sequence, ShortSequence(model));
   std::vector<ModelInput> inputs(1);
   inputs[0].sequences.assign(config.task == ModelTask::kPairClassification ? 2 : 1, sequence);
-  Pass pass(model, inputs, {});
-  while (!pass.done()) RETURN_IF_ERROR(pass.Step());
-  return pass.TakeResult(0).status;
+  std::optional<Pass> pass;
+  absl::Status status = use_backend([&] {
+    pass.emplace(model, inputs, Pass::Options{});
+    return absl::OkStatus();
+  });
+  while (status.ok() && !pass->done()) status = use_backend([&] { return pass->Step(); });
+  if (status.ok()) status = pass->TakeResult(0).status;
+  status.Update(use_backend([&] {
+    pass.reset();
+    return absl::OkStatus();
+  }));
+  return status;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend, AttentionKinds kinds) {
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend, AttentionKinds kinds,
+                                                 const RunWork& use_backend) {
   const absl::StatusOr<std::string> text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
   if (!text.ok()) return In("config.json", text.status());
   absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, kinds);
@@ -55,14 +65,15 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, B
 
   auto file = SafetensorsFile::Open(directory + "/model.safetensors");
   if (!file.ok()) return In("model.safetensors", file.status());
-  auto weights = LoadWeights(*config, **file, backend);
+  const RunWork& prepare = backend.PreparesBeside() ? RunHere : use_backend;
+  auto weights = LoadWeights(*config, **file, backend, prepare);
   if (!weights.ok()) return In("model.safetensors", weights.status());
   config->head_dim = AlignedHeadDim(*config, backend);
   auto model = std::make_unique<Model>(*std::move(config), *std::move(weights), (*file)->sha256(),
                                        (*file)->data_bytes() / sizeof(float), backend);
 
-  absl::Status status = SelfTest(*model);
-  if (status.ok()) status = ReserveForPasses(*model);
+  absl::Status status = SelfTest(*model, use_backend);
+  if (status.ok()) status = prepare([&] { return ReserveForPasses(*model); });
   if (status.ok()) return model;
   // Numbers that are not finite are the file's fault; running out of memory is not.
   const absl::StatusCode code =

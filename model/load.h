@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
+#include "model/checkpoint/weights.h"
 #include "model/model.h"
 
 namespace edgewise {
@@ -14,9 +15,10 @@ namespace edgewise {
 // Loads <directory>/config.json and model.safetensors onto `backend`, which must outlive the model, runs a self-test
 // and reserves the memory of a full wave. INVALID_ARGUMENT: a file says something that is not allowed; the message
 // names field or tensor, what was found and what was expected. NOT_FOUND: a file is missing. RESOURCE_EXHAUSTED: no
-// memory. Must not run while another thread uses the backend.
+// memory. `use_backend` runs what uses the backend, one weight or one layer of the self-test at a time; while it runs
+// nothing, another thread may use the backend.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend,
-                                                 AttentionKinds kinds = Kinds());
+                                                 AttentionKinds kinds = Kinds(), const RunWork& use_backend = RunHere);
 
 }  // namespace edgewise
 

@@ -10,6 +10,7 @@ namespace {
 constexpr double kRidge = 1e-9;      // of a term's own weight: keeps terms apart that were always in proportion
 constexpr double kStep = 0.01;       // of a quantile, in its logarithm
 constexpr double kShareAbove = 0.1;  // of the densities, above the quantile
+constexpr double kForget = 1.001;    // the least seconds of a size rise so much with every request
 
 size_t LengthOf(double tokens) { return static_cast<size_t>(std::clamp(std::ilogb(std::max(tokens, 1.0)), 0, 31)); }
 
@@ -110,6 +111,18 @@ double CostModel::LikelyEdges(double tokens, double pairs) const {
   const absl::MutexLock lock(&mutex_);
   const double density = density_[LengthOf(tokens)];
   return density > 0.0 ? std::min(density, 1.0) * pairs : pairs;
+}
+
+double CostModel::LeastSeconds(double size) const {
+  const absl::MutexLock lock(&mutex_);
+  return least_ * size;
+}
+
+void CostModel::ObserveSize(double size, double predicted_seconds) {
+  if (!(predicted_seconds > 0.0 && size > 0.0)) return;
+  const double seen = predicted_seconds / size;
+  const absl::MutexLock lock(&mutex_);
+  least_ = least_ > 0.0 ? std::min(seen, least_ * kForget) : seen;
 }
 
 void CostModel::ObserveEdges(double tokens, double pairs, double edges) {

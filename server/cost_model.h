@@ -52,6 +52,11 @@ class CostModel {
   double LikelyEdges(double tokens, double pairs) const;
   void ObserveEdges(double tokens, double pairs, double edges);
 
+  // The seconds that hardly a request of this size takes less than: of those observed lately, the one that took least
+  // for its size. `size`: of the message in bytes, times samples. 0 before the first.
+  double LeastSeconds(double size) const;
+  void ObserveSize(double size, double predicted_seconds);
+
  private:
   static constexpr int kTerms = 5;
   static constexpr int kLengths = 32;  // by the logarithm of tokens to base 2
@@ -66,6 +71,7 @@ class CostModel {
   Terms targets_ ABSL_GUARDED_BY(mutex_) = {};
   Terms coefficients_ ABSL_GUARDED_BY(mutex_) = {};                    // seconds
   std::array<double, kLengths> density_ ABSL_GUARDED_BY(mutex_) = {};  // nine-tenths quantile by length; 0: none yet
+  double least_ ABSL_GUARDED_BY(mutex_) = 0.0;                         // seconds of a byte; 0: none yet
 };
 
 }  // namespace edgewise::server

@@ -27,6 +27,44 @@
 namespace edgewise::server {
 namespace {
 
+// The names of an option's values, for its flag.
+template <typename T>
+using Names = std::vector<std::pair<T, const char*>>;
+const Names<RepositoryMode> kRepositoryModes = {
+    {RepositoryMode::kNone, "none"}, {RepositoryMode::kPoll, "poll"}, {RepositoryMode::kExplicit, "explicit"}};
+const Names<ReadyWhen> kReadyWhens = {{ReadyWhen::kAny, "any"}, {ReadyWhen::kAll, "all"}};
+
+template <typename T>
+bool ParseName(const Names<T>& names, absl::string_view text, T* value, std::string* error) {
+  for (const auto& [known, name] : names) {
+    if (text == name) {
+      *value = known;
+      return true;
+    }
+    absl::StrAppend(error, error->empty() ? "allowed are " : ", ", name);
+  }
+  return false;
+}
+
+template <typename T>
+std::string NameOf(const Names<T>& names, T value) {
+  return std::find_if(names.begin(), names.end(), [&](const auto& known) { return known.first == value; })->second;
+}
+
+}  // namespace
+
+// For absl::ParseFlag and absl::UnparseFlag.
+static bool AbslParseFlag(absl::string_view text, RepositoryMode* mode, std::string* error) {
+  return ParseName(kRepositoryModes, text, mode, error);
+}
+static std::string AbslUnparseFlag(RepositoryMode mode) { return NameOf(kRepositoryModes, mode); }
+static bool AbslParseFlag(absl::string_view text, ReadyWhen* ready, std::string* error) {
+  return ParseName(kReadyWhens, text, ready, error);
+}
+static std::string AbslUnparseFlag(ReadyWhen ready) { return NameOf(kReadyWhens, ready); }
+
+namespace {
+
 enum ExitCode { kOk = 0, kNotDrained = 1, kBadFlags = 2, kPortTaken = 3, kNoDevice = 4, kDeviceLost = 5 };
 
 constexpr int64_t kPollMilliseconds = 20;
@@ -56,11 +94,16 @@ struct Settings {
   absl::Duration drain_timeout = absl::FromChrono(options.drain_timeout);
   absl::Duration max_queue_delay = absl::FromChrono(options.queue.max_delay);
   uint32_t max_step_ms = static_cast<uint32_t>(options.max_step.count());
+  uint32_t repository_poll_seconds = static_cast<uint32_t>(options.repository_poll / std::chrono::seconds(1));
   std::string log_level = "info";
 
   const std::vector<Flag> flags = {
       Bind("model_repository", options.model_repository,
            "Folder of models: <name>/<version>/{config.json,model.safetensors}."),
+      Bind("repository_mode", options.repository_mode,
+           "When the repository is read after the start: none (never), poll, explicit (at SIGHUP)."),
+      Bind("repository_poll_seconds", repository_poll_seconds, "Seconds between two looks of --repository_mode=poll."),
+      Bind("ready", options.ready, "Ready once any model serves, or all models of the repository: any | all."),
       Bind("listen", options.listen, "gRPC address, HOST:PORT; port 0 takes any."),
       Bind("metrics_listen", options.metrics_listen, "HTTP address of /metrics and /healthz; empty: none."),
       Bind("device", options.backend.device, "auto | cpu | cuda[:N]."),
@@ -117,7 +160,8 @@ void PrintHelp(const Settings& settings) {
     std::printf("  --%s=%s\n      %s\n", flag.name.c_str(), flag.value().c_str(), flag.help.c_str());
   }
   std::printf(
-      "\nSIGTERM and SIGINT drain (a second one exits at once), SIGHUP reads the repository again.\n"
+      "\nSIGTERM and SIGINT drain (a second one exits at once), SIGHUP reads the repository again,\n"
+      "unless --repository_mode is none.\n"
       "Exit codes: 0 drained, 1 a second signal, 2 bad flags or files, 3 a port is taken, 4 the device cannot be\n"
       "used, 5 the device was lost while serving.\n");
 }
@@ -167,7 +211,8 @@ std::string CheckFlags(Settings& settings) {
                                                        {"max_generations", options.max_generations},
                                                        {"max_connections", options.max_connections},
                                                        {"max_connections_per_peer", options.max_connections_per_peer},
-                                                       {"max_step_ms", settings.max_step_ms}};
+                                                       {"max_step_ms", settings.max_step_ms},
+                                                       {"repository_poll_seconds", settings.repository_poll_seconds}};
   for (const auto& [name, value] : positive) {
     if (value == 0) return absl::StrCat("--", name, " is 0; at least 1 is needed");
   }
@@ -183,6 +228,7 @@ std::string CheckFlags(Settings& settings) {
   options.queue.max_delay = absl::ToChronoMilliseconds(settings.max_queue_delay);
   options.max_step = std::chrono::milliseconds(settings.max_step_ms);
   if (options.max_message_bytes != 0) options.limits.max_response_bytes = options.max_message_bytes;
+  options.repository_poll = std::chrono::seconds(settings.repository_poll_seconds);
   return "";
 }
 

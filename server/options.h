@@ -44,8 +44,19 @@ struct SecurityOptions {
   bool insecure_bind = false;   // allow an address other than loopback without TLS, as behind a proxy
 };
 
+// When the server looks into the repository after its start. With kNone or kExplicit nothing but Server::Reload does,
+// which kNone refuses.
+enum class RepositoryMode { kNone, kPoll, kExplicit };
+
+// When the server is ready first: once a model serves, or once every model of the repository does. Before that it has
+// tried to load each. Then it is ready while any model serves, so that a bad model that comes later stops no server.
+enum class ReadyWhen { kAny, kAll };
+
 struct ServerOptions {
   std::string model_repository;
+  RepositoryMode repository_mode = RepositoryMode::kExplicit;
+  std::chrono::milliseconds repository_poll{10000};  // between two looks of kPoll
+  ReadyWhen ready = ReadyWhen::kAny;
   std::string listen = "127.0.0.1:8001";
   std::string metrics_listen = "127.0.0.1:8002";  // empty: no HTTP port
   BackendOptions backend;

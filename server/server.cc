@@ -21,10 +21,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "server/address.h"
 #include "server/calls/handler.h"
 #include "server/calls/message_limit.h"
 #include "server/memory.h"
+#include "server/models/loader.h"
 #include "server/models/repository.h"
 #include "server/observe/http.h"
 #include "server/observe/log.h"
@@ -135,8 +137,11 @@ struct Server::Parts {
   std::unique_ptr<Listener> listener;
   std::unique_ptr<grpc::Server> grpc;
   std::unique_ptr<Engine> engine;
+  std::unique_ptr<Loader> loader;
   std::unique_ptr<HttpServer> http;
   std::atomic<bool> settled = false;  // every version was tried once
+  std::atomic<bool> started = false;  // and what the server waits for to be ready came (ServerOptions::ready)
+  std::atomic<bool> any = false;      // a model serves
   std::atomic<bool> ready = false;
   std::atomic<bool> device_lost = false;
   absl::Mutex health_mutex;
@@ -159,12 +164,15 @@ struct Server::Parts {
       return;
     }
     for (auto& [name, serves] : serving) serves = false;
-    bool any = false;
+    for (const ModelStatus& status : models) serving[status.name] |= status.loaded != nullptr;
+    bool all = true;
+    any = false;
     for (const ModelStatus& status : models) {
-      serving[status.name] |= status.loaded != nullptr;
-      any |= status.loaded != nullptr;
+      any = any || serving[status.name];
+      all &= serving[status.name];
     }
-    ready = settled && any;
+    if (settled && any && (all || options.ready == ReadyWhen::kAny)) started = true;
+    ready = started && any;
     grpc::HealthCheckServiceInterface* health = grpc->GetHealthCheckService();
     for (const auto& [name, serves] : serving) health->SetServingStatus(name, serves);
     health->SetServingStatus("", ready);
@@ -183,6 +191,7 @@ struct Server::Parts {
                          : handler.draining() ? "draining"
                          : !settled           ? "loading"
                          : ready              ? "ready"
+                         : any                ? "model missing"
                                               : "no model";
     absl::StrAppend(json, "{\"status\":\"", status, "\",\"models\":[");
     const char* comma = "";
@@ -216,13 +225,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                           : absl::StartsWith((*backend)->device(), "cpu") ? "not asked for"
                                                                           : "in use";
   parts->backend = *std::move(backend);
-  absl::StatusOr<std::vector<LoadJob>> jobs = parts->repository.Scan();
-  if (!jobs.ok()) return jobs.status();
-
   absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(options.listen, LimitsOf(options));
   if (!listener.ok()) return listener.status();
   parts->listener = *std::move(listener);
   Parts* raw = parts.get();
+  parts->loader = std::make_unique<Loader>(
+      raw->repository, *raw->backend, [raw](const auto& work) { return raw->queue.RunOnEngine(work); },
+      options.repository_mode == RepositoryMode::kPoll ? absl::FromChrono(options.repository_poll)
+                                                       : absl::InfiniteDuration());
+  const absl::StatusOr<size_t> versions = parts->loader->Scan();
+  if (!versions.ok()) return versions.status();
+
   if (!options.metrics_listen.empty()) {
     const auto render = [raw] {
       raw->metrics.SetTransport(raw->memory.used(), raw->memory.limit(), raw->listener->connections());
@@ -251,13 +264,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
        {"metrics_port", server->metrics_port()},
        {"device", raw->backend->device()},
        {"gpu", gpu},
-       {"versions", static_cast<int64_t>(jobs->size())}});
-  for (const LoadJob& job : *jobs) {
-    raw->queue.Post([raw, job] { raw->repository.Load(job, *raw->backend); });
-  }
+       {"versions", static_cast<uint64_t>(*versions)}});
   raw->UpdateHealth();
   raw->keeper.Start(*raw->listener);
   raw->listener->Start(std::move(acceptor));
+  raw->loader->Start();
   return server;
 }
 
@@ -269,13 +280,12 @@ int Server::port() const { return parts_->listener->port(); }
 int Server::metrics_port() const { return parts_->http ? parts_->http->port() : 0; }
 
 absl::Status Server::Reload() {
-  absl::StatusOr<std::vector<LoadJob>> jobs = parts_->repository.Scan();
-  if (!jobs.ok()) return jobs.status();
-  Log(LogLevel::kInfo, "repository read again", {{"versions_to_load", static_cast<int64_t>(jobs->size())}});
-  Parts* raw = parts_.get();
-  for (const LoadJob& job : *jobs) {
-    raw->queue.Post([raw, job] { raw->repository.Load(job, *raw->backend); });
+  if (parts_->options.repository_mode == RepositoryMode::kNone) {
+    return absl::FailedPreconditionError("the repository is read at the start only (--repository_mode=none)");
   }
+  const absl::StatusOr<size_t> versions = parts_->loader->Scan();
+  if (!versions.ok()) return versions.status();
+  Log(LogLevel::kInfo, "repository read again", {{"versions_to_load", static_cast<uint64_t>(*versions)}});
   return absl::OkStatus();
 }
 
@@ -321,6 +331,8 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   leave.join();
   parts_->calls_ended = true;
   parts_->keeper.Stop();
+  parts_->loader->Stop();
+  parts_->queue.Close();
   parts_->engine->Join();
   parts_->http.reset();
   Log(LogLevel::kInfo, "stopped", {{"cancelled", cancelled}, {"unsent", unsent}});

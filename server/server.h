@@ -23,7 +23,8 @@ class Server {
   int port() const;          // of gRPC
   int metrics_port() const;  // of HTTP; 0: none
 
-  // Scans the repository again; loads happen afterwards. One thread at a time. NOT_FOUND: it cannot be read.
+  // Scans the repository again; loads happen afterwards. NOT_FOUND: it cannot be read. FAILED_PRECONDITION:
+  // RepositoryMode::kNone.
   absl::Status Reload();
   // Waits until every version was tried. False: not within `timeout`.
   bool WaitUntilLoaded(std::chrono::milliseconds timeout);
@@ -31,7 +32,7 @@ class Server {
   // Makes health NOT_SERVING and new requests UNAVAILABLE, waits at most `timeout` for requests in flight, and cancels
   // the rest. Returns when everything has stopped. Only the first call has an effect.
   void Drain(std::chrono::milliseconds timeout);
-  // Whether Drain() has ended all calls and only waits for the device, which may be loading a model. Any thread.
+  // Whether Drain() has ended all calls and only waits for the device, or for a model that loads. Any thread.
   bool calls_ended() const;
 
  private:

@@ -35,6 +35,8 @@ class CpuBackend : public Backend {
 
   const std::string& device() const override { return device_; }
 
+  bool PreparesBeside() const override { return true; }
+
   absl::StatusOr<Buffer> Allocate(int64_t floats) override { return buffers_.Allocate(floats); }
 
   absl::Status Reserve(int64_t pass_floats, int64_t) override {

@@ -178,7 +178,7 @@ int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend) {
 }
 
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,
-                                                          Backend& backend) {
+                                                          Backend& backend, const RunWork& use_backend) {
   absl::Status status = CheckTensors(config, file);
   if (status.ok()) status = file.ReadData();
   if (status.ok()) status = CheckFinite(file);
@@ -188,7 +188,7 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
   Loader loader(config, file, backend);
   // Runs a step unless a step before it failed.
   auto load = [&](const auto& step) {
-    if (status.ok()) status = step();
+    if (status.ok()) status = use_backend(step);
   };
   if (config.feature_size > 0) {
     load([&] { return loader.LoadLinear("embeddings.features", Activation::kNone, weights->features); });

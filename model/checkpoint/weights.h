@@ -2,10 +2,12 @@
 #ifndef EDGEWISE_MODEL_CHECKPOINT_WEIGHTS_H_
 #define EDGEWISE_MODEL_CHECKPOINT_WEIGHTS_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "model/checkpoint/config.h"
@@ -45,14 +47,19 @@ struct ModelWeights {
   const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }
 };
 
+// Runs `work`, on the thread where it may run, and returns its status after it.
+using RunWork = std::function<absl::Status(const std::function<absl::Status()>& work)>;
+inline absl::Status RunHere(const std::function<absl::Status()>& work) { return work(); }
+
 // config.head_dim, with the zeros that the backend aligns heads by.
 int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend);
 
-// Reads the data of the file and brings the weights to the backend, in heads of AlignedHeadDim columns.
+// Reads the data of the file and brings the weights to the backend, in heads of AlignedHeadDim columns. Nothing but
+// `use_backend` uses the backend, for one weight after the other.
 // INVALID_ARGUMENT: a tensor is missing, superfluous, of the wrong dtype or shape, or not finite; the message names the
 // tensor.
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,
-                                                          Backend& backend);
+                                                          Backend& backend, const RunWork& use_backend = RunHere);
 
 }  // namespace edgewise
 

@@ -23,6 +23,14 @@ absl::Status CheckRequestId(const std::string& id) {
   return absl::OkStatus();
 }
 
+// That the cost of a message grows with, as far as it shows before the message is checked: see
+// CostModel::LeastSeconds. 0: it is not known.
+double SizeOf(const v1::PredictRequest& message) {
+  if (message.budget().allow_degraded()) return 0.0;  // it may get less than it asks for
+  return static_cast<double>(message.ByteSizeLong()) * std::max<uint32_t>(1, message.ensemble().samples());
+}
+double SizeOf(const v1::GenerateRequest&) { return 0.0; }
+
 void FillTiming(const Request& request, double total_seconds, v1::Timing& timing) {
   timing.set_queue_us(Microseconds(request.queue_seconds));
   timing.set_compute_us(Microseconds(request.compute_seconds));
@@ -77,6 +85,8 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   RETURN_IF_ERROR(resolved.status);
   if (request.arrival >= request.deadline) return absl::DeadlineExceededError("the deadline has passed");
   request.model = std::move(resolved.loaded);
+  const double size = SizeOf(message);
+  RETURN_IF_ERROR(CheckEarly(message.priority(), size, request));
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
   if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
   request.priority = std::max(request.priority, request.principal.highest_level);
@@ -84,8 +94,17 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   const CostModel& costs = *request.model->costs;
   for (const ModelInput& input : request.inputs) request.demand += costs.Expected(*request.model->model, input);
   if (!request.inputs.empty()) request.predicted_seconds = costs.Predict(request.demand);
+  request.model->costs->ObserveSize(size, request.predicted_seconds);
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
   return absl::OkStatus();
+}
+
+absl::Status RequestHandler::CheckEarly(uint32_t priority, double size, Request& request) {
+  request.predicted_seconds = request.model->costs->LeastSeconds(size);
+  if (request.predicted_seconds == 0.0 || priority > kPriorityLevels) return absl::OkStatus();
+  if (priority != 0) request.priority = priority;
+  request.priority = std::max(request.priority, request.principal.highest_level);
+  return queue_.Check(request);
 }
 
 void RequestHandler::ConnectStream(Request& request) {

@@ -49,6 +49,9 @@ class RequestHandler {
   // asked for, of the latest if there is no such version, `_other` for an unknown model.
   template <typename Message>
   absl::Status Admit(const Message& message, Request& request);
+  // Refuses a message before it is checked, where what goes first would make even the shortest of its size late: under
+  // overload that spares most of what a refusal costs. `priority` as the message has it.
+  absl::Status CheckEarly(uint32_t priority, double size, Request& request);
   void ConnectStream(Request& request);
   void Send(Request& request, const GeneratedToken& token, FinishReason finish);
   // The last step of every request.

@@ -1,9 +1,5 @@
 #include "server/models/repository.h"
 
-#include <sys/stat.h>
-
-#include <charconv>
-#include <filesystem>
 #include <set>
 #include <utility>
 #include <vector>
@@ -11,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "model/load.h"
 #include "server/observe/log.h"
 #include "server/request.h"
 #include "server/status_details.h"
@@ -21,84 +16,7 @@
 namespace edgewise::server {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr size_t kMostNamesShown = 20;  // of models, to a client that asks for another
-
-// 1, 2, ...: no sign, no leading zero. 0: not a version.
-int64_t ParseVersion(const std::string& text) {
-  int64_t version = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
-  if (error != std::errc() || end != text.data() + text.size() || version <= 0 || text[0] == '0') return 0;
-  return version;
-}
-
-std::string Fingerprint(const std::string& directory) {
-  std::string fingerprint;
-  for (const char* file : {"/config.json", "/model.safetensors"}) {
-    struct stat info {};
-    if (lstat((directory + file).c_str(), &info) != 0) {
-      absl::StrAppend(&fingerprint, "missing;");
-      continue;
-    }
-    absl::StrAppend(&fingerprint, info.st_ino, ":", info.st_size, ":", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec,
-                    ";");
-  }
-  return fingerprint;
-}
-
-// Folders in `parent`, symbolic links not followed. Others are reported once a scan.
-std::vector<fs::path> Folders(const fs::path& parent, std::error_code& error) {
-  std::vector<fs::path> folders;
-  for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
-    std::error_code entry_error;
-    const fs::file_type type = it->symlink_status(entry_error).type();
-    if (type == fs::file_type::none) {
-      error = entry_error;
-      break;
-    }
-    if (type == fs::file_type::directory) {
-      folders.push_back(it->path());
-    } else if (type == fs::file_type::symlink) {
-      Log(LogLevel::kWarning, "repository entry ignored",
-          {{"entry", it->path().filename().string()}, {"reason", "a symbolic link"}});
-    }
-  }
-  return folders;
-}
-
-bool HoldsModelFiles(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::exists(folder / "config.json", ignored) || fs::exists(folder / "model.safetensors", ignored);
-}
-
-// The remedy for a folder of the repository that has no version.
-std::string RemedyForEntry(const fs::path& path) {
-  const std::string name = path.filename().string();
-  if (!HoldsModelFiles(path)) return absl::StrCat("put config.json and model.safetensors into ", name, "/1/");
-  if (ParseVersion(name) > 0) return absl::StrCat("a version lies in the folder of its model: MODEL/", name, "/");
-  return absl::StrCat("put ", name, "/config.json and model.safetensors into ", name, "/1/");
-}
-
-// The remedy for a repository without any version.
-std::string RemedyForRepository(const std::string& root) {
-  const fs::path folder = fs::absolute(root).lexically_normal();
-  const fs::path path = folder.has_filename() ? folder : folder.parent_path();
-  const std::string name = path.filename().string();
-  const std::string parent = path.parent_path().filename().string();
-  std::error_code ignored;
-  if (HoldsModelFiles(path)) {
-    return ParseVersion(name) > 0
-               ? "this is a version of a model: give the folder above " + parent
-               : absl::StrCat("this is a model: put it into ", name, "/1/ and give the folder above ", name);
-  }
-  for (const fs::path& entry : Folders(path, ignored)) {
-    if (ParseVersion(entry.filename().string()) > 0 && HoldsModelFiles(entry)) {
-      return absl::StrCat("this is a model: give the folder above ", name);
-    }
-  }
-  return "a model is <name>/<version>/config.json and model.safetensors, such as bert/1/config.json";
-}
 
 std::string Named(const std::string& name, int64_t version) {
   return absl::StrCat("model \"", name, "\" version ", version);
@@ -115,102 +33,78 @@ absl::Status CheckNames(const std::string& name, int64_t version) {
 
 }  // namespace
 
-bool IsModelName(const std::string& name) {
-  if (name.empty() || name.size() > 64) return false;
-  for (size_t i = 0; i < name.size(); ++i) {
-    const char c = name[i];
-    const bool alphanumeric = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-    if (!alphanumeric && (i == 0 || (c != '_' && c != '.' && c != '-'))) return false;
+void Repository::LogRemarks(const std::vector<Remark>& remarks, Scanning scanning) {
+  std::set<Remark> remarked(remarks.begin(), remarks.end());
+  for (const Remark& remark : remarked) {
+    if (scanning == Scanning::kPoll && remarked_.count(remark)) continue;
+    Log(remark.level, remark.event,
+        {{remark.subject.first.c_str(), remark.subject.second}, {remark.detail.first.c_str(), remark.detail.second}});
   }
-  return true;
+  remarked_ = std::move(remarked);
 }
 
-std::vector<LoadJob> Repository::ListFolder(absl::Status& status, std::set<std::string>& unreadable) const {
-  std::vector<LoadJob> found;
-  std::error_code error;
-  const std::vector<fs::path> names = Folders(root_, error);
-  if (error) {
-    status = absl::NotFoundError(absl::StrCat("model repository ", root_, ": ", error.message()));
-    return found;
-  }
-  for (const fs::path& path : names) {
-    const std::string name = path.filename().string();
-    if (!IsModelName(name)) {
-      Log(LogLevel::kWarning, "repository entry ignored", {{"entry", name}, {"reason", "not a model name"}});
-      continue;
-    }
-    std::error_code version_error;
-    const size_t before = found.size();
-    for (const fs::path& folder : Folders(path, version_error)) {
-      const int64_t version = ParseVersion(folder.filename().string());
-      if (version == 0) {
-        Log(LogLevel::kWarning, "repository entry ignored",
-            {{"entry", name + "/" + folder.filename().string()}, {"reason", "not a version number"}});
-        continue;
-      }
-      found.push_back({name, version, folder.string(), Fingerprint(folder.string())});
-    }
-    if (version_error) {
-      unreadable.insert(name);
-      Log(LogLevel::kError, "model folder not read", {{"model", name}, {"error", version_error.message()}});
-    } else if (found.size() == before) {
-      Log(LogLevel::kWarning, "model without a version", {{"entry", name}, {"remedy", RemedyForEntry(path)}});
-    }
-  }
-  if (found.empty() && unreadable.empty()) {
-    Log(LogLevel::kWarning, "repository without a model",
-        {{"repository", root_}, {"remedy", RemedyForRepository(root_)}});
-  }
-  return found;
-}
-
-absl::StatusOr<std::vector<LoadJob>> Repository::Scan() {
-  absl::Status status;
-  std::set<std::string> unreadable;
-  std::vector<LoadJob> found = ListFolder(status, unreadable);
-  if (!status.ok()) return status;
+absl::StatusOr<std::vector<LoadJob>> Repository::Scan(Scanning scanning) {
   std::vector<LoadJob> jobs;
   {
+    const absl::MutexLock one_at_a_time(&scanning_mutex_);
+    absl::StatusOr<FolderList> list = ListFolder(root_);
+    if (!list.ok()) {
+      const std::string error(list.status().message());
+      if (scanning == Scanning::kPoll) {  // nobody asked who could be told
+        LogRemarks({{LogLevel::kError, "repository not read", {"repository", root_}, {"error", error}}}, scanning);
+      }
+      return list.status();
+    }
+    LogRemarks(list->remarks, scanning);
     const absl::MutexLock lock(&mutex_);
-    std::set<std::pair<std::string, int64_t>> present;
-    for (LoadJob& job : found) {
-      present.insert({job.name, job.version});
+    Forget(*list);
+    for (LoadJob& job : list->versions) {
       Entry& entry = models_[job.name][job.version];
       if (!entry.metrics) entry.metrics = &metrics_.ForModel(job.name, job.version);
-      if (entry.fingerprint == job.fingerprint && entry.state != ModelState::kFailed) continue;
+      const bool again = entry.failed && scanning == Scanning::kAsked;
+      if (entry.fingerprint == job.fingerprint && !again) continue;
       entry.fingerprint = job.fingerprint;
+      entry.failed = false;
       if (!entry.loaded) entry.state = ModelState::kLoading;
       jobs.push_back(std::move(job));
-    }
-    for (auto model = models_.begin(); model != models_.end();) {
-      for (auto version = model->second.begin(); version != model->second.end();) {
-        if (unreadable.count(model->first) || present.count({model->first, version->first})) {
-          ++version;
-          continue;
-        }
-        Log(LogLevel::kInfo, "model removed", {{"model", model->first}, {"version", version->first}});
-        version->second.metrics->Removed();
-        version = model->second.erase(version);
-      }
-      model = model->second.empty() ? models_.erase(model) : std::next(model);
     }
   }
   if (listener_) listener_();
   return jobs;
 }
 
-absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const std::string& directory, Backend& backend) const {
-  absl::StatusOr<std::unique_ptr<Model>> model = edgewise::LoadModel(directory, backend);
+void Repository::Forget(const FolderList& list) {
+  std::set<std::pair<std::string, int64_t>> present;
+  for (const LoadJob& version : list.versions) present.insert({version.name, version.version});
+  for (auto& [name, versions] : models_) {
+    if (list.unreadable.count(name)) continue;
+    std::erase_if(versions, [&, &name = name](const auto& version) {
+      if (present.count({name, version.first})) return false;
+      Log(LogLevel::kInfo, "model removed", {{"model", name}, {"version", version.first}});
+      version.second.metrics->Removed();
+      return true;
+    });
+  }
+  std::erase_if(models_, [](const auto& model) { return model.second.empty(); });
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const LoadJob& job, Backend& backend,
+                                                             const RunWork& use_backend) const {
+  absl::StatusOr<std::unique_ptr<Model>> model = edgewise::LoadModel(job.directory, backend, Kinds(), use_backend);
   if (!model.ok()) return model;
-  const absl::Status reserved = ReserveForGenerations(**model, limits_);
+  if (Fingerprint(job.directory) != job.fingerprint) {
+    return absl::InvalidArgumentError("a file changed while it was read");
+  }
+  const RunWork& reserve = backend.PreparesBeside() ? RunHere : use_backend;
+  const absl::Status reserved = reserve([&] { return ReserveForGenerations(**model, limits_); });
   if (reserved.ok()) return model;
   return absl::Status(reserved.code(), absl::StrCat("generations (--max_cache_bytes=", limits_.cache_bytes,
                                                     "): ", std::string(reserved.message())));
 }
 
-void Repository::Load(const LoadJob& job, Backend& backend) {
+void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_backend) {
   const Time start = Clock::now();
-  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(job.directory, backend);
+  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(job, backend, use_backend);
   const double seconds = Seconds(Clock::now() - start);
   ModelMetrics& metrics = metrics_.ForModel(job.name, job.version);
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
@@ -222,6 +116,7 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
     const auto versions = models_.find(job.name);
     if (versions == models_.end() || !versions->second.count(job.version)) return;  // removed meanwhile
     Entry& entry = versions->second[job.version];
+    if (entry.fingerprint != job.fingerprint) return;  // it is to be loaded again
     if (model.ok()) {
       auto loaded = std::make_shared<LoadedModel>();
       loaded->name = job.name;
@@ -235,11 +130,8 @@ void Repository::Load(const LoadJob& job, Backend& backend) {
       // Clients read this: no paths.
       error = absl::StrReplaceAll(std::string(model.status().message()), {{job.directory + "/", ""}, {root_, ""}});
       entry.error = error;
-      if (entry.loaded) {
-        entry.fingerprint.clear();  // the next scan tries again
-      } else {
-        entry.state = ModelState::kFailed;
-      }
+      entry.failed = true;
+      if (!entry.loaded) entry.state = ModelState::kFailed;
     }
   }
   if (error.empty()) {

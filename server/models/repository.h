@@ -17,8 +17,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "model/load.h"
 #include "model/model.h"
 #include "model/reserve.h"
+#include "server/models/folder.h"
 #include "server/observe/metrics.h"
 
 namespace edgewise::server {
@@ -49,16 +51,11 @@ struct Resolved {
   ModelMetrics* metrics = nullptr;            // never null: `_other` for a version that the repository lacks
 };
 
-// A version to load.
-struct LoadJob {
-  std::string name;
-  int64_t version = 0;
-  std::string directory;
-  std::string fingerprint;  // of its files: changes when they do
+// Why the repository is listed.
+enum class Scanning {
+  kAsked,  // versions that failed are tried again, and everything that is wrong is logged
+  kPoll  // a version that failed is tried again when its files have changed; what was wrong before is not logged again
 };
-
-// 1 to 64 of a-z 0-9 _ . -, the first a letter or digit.
-bool IsModelName(const std::string& name);
 
 // Any thread, except where a method says otherwise.
 class Repository {
@@ -71,13 +68,14 @@ class Repository {
   // `listener` is called after every change of state, on the thread that made it, without a lock held. Call before use.
   void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
 
-  // Lists the folder, forgets versions that are no longer there, and returns those that are new, changed, or failed
-  // before. Entries that are not models are logged and ignored, symbolic links too. A model whose folder cannot be read
-  // is logged and keeps its versions. A model or a repository without a version is logged, with the remedy. One thread
-  // at a time. NOT_FOUND: the folder itself cannot be read.
-  absl::StatusOr<std::vector<LoadJob>> Scan();
-  // Loads one version; only on the thread that uses `backend`.
-  void Load(const LoadJob& job, Backend& backend);
+  // Lists the folder, forgets versions that are no longer there, and returns those that are to be loaded: new, changed,
+  // or failed before. Entries that are not models are logged and ignored, symbolic links too. A model whose folder
+  // cannot be read is logged and keeps its versions. A model or a repository without a version is logged, with the
+  // remedy. NOT_FOUND: the folder itself cannot be read, which is logged for kPoll.
+  absl::StatusOr<std::vector<LoadJob>> Scan(Scanning scanning = Scanning::kAsked);
+  // Loads one version, which then takes the place of the one that serves under its number. `use_backend`: as LoadModel.
+  // One thread at a time.
+  void Load(const LoadJob& job, Backend& backend, const RunWork& use_backend = RunHere);
 
   // Version 0: the highest that is ready. INVALID_ARGUMENT: no name of a model, or a negative version, which counts for
   // the metrics of version 0. NOT_FOUND: not there. FAILED_PRECONDITION: it failed to load. UNAVAILABLE: it loads.
@@ -93,14 +91,17 @@ class Repository {
     ModelState state = ModelState::kLoading;
     std::string error;
     std::string fingerprint;  // of the files that were last loaded or tried
+    bool failed = false;      // when they were
     std::shared_ptr<const LoadedModel> loaded;
     ModelMetrics* metrics = nullptr;
   };
   using Versions = std::map<int64_t, Entry>;
 
-  // `unreadable`: models whose folder could not be listed whole.
-  std::vector<LoadJob> ListFolder(absl::Status& status, std::set<std::string>& unreadable) const;
-  absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend) const;
+  void LogRemarks(const std::vector<Remark>& remarks, Scanning scanning) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scanning_mutex_);
+  // Forgets the versions that `list` lacks.
+  void Forget(const FolderList& list) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::unique_ptr<Model>> LoadModel(const LoadJob& job, Backend& backend,
+                                                   const RunWork& use_backend) const;
   // NOT_FOUND, with the names of known models.
   absl::Status UnknownModel(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // NOT_FOUND, with the versions that there are.
@@ -112,6 +113,8 @@ class Repository {
   Metrics& metrics_;
   const GenerationLimits limits_;
   std::function<void()> listener_;
+  absl::Mutex scanning_mutex_;
+  std::set<Remark> remarked_ ABSL_GUARDED_BY(scanning_mutex_);  // by the last scan
   mutable absl::Mutex mutex_;
   std::map<std::string, Versions> models_ ABSL_GUARDED_BY(mutex_);
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;

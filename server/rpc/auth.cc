@@ -12,6 +12,7 @@
 #include <openssl/x509.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -29,6 +30,7 @@ constexpr char kBearer[] = "Bearer ";
 constexpr unsigned kTlsSeconds = 1;  // between two looks at the files of TLS
 constexpr size_t kMinToken = 16, kMaxToken = 1024;
 constexpr size_t kNameBytes = 8;  // of a token's digest: enough to tell tokens apart
+constexpr uintmax_t kMaxFile = 16 << 20;  // bytes of tokens or certificates
 
 Digest Sha256(const std::string& text) {
   Digest digest;
@@ -37,6 +39,17 @@ Digest Sha256(const std::string& text) {
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, const char* flag) {
+  // A FIFO would wait for a writer, and a device never end.
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", path, ": is not a regular file"));
+  }
+  const uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (!error && bytes > kMaxFile) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " ", path, ": has ", bytes, " bytes; at most ", kMaxFile, " are allowed"));
+  }
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file || text.empty()) return absl::NotFoundError(absl::StrCat(flag, " ", path, ": cannot be read, or is empty"));

@@ -1,4 +1,4 @@
-// The one thread that uses the backend. The engine takes work from the queue, loads models, runs passes layer by layer
+// The one thread that uses the backend. The engine takes work from the queue: jobs of the loader, passes layer by layer
 // and generations step by step, in the order that the scheduler gives, and ends every request exactly once. Between
 // steps it looks at deadlines, cancellation and shutdown; cancellation also ends work inside a layer
 // (Request::stopping).

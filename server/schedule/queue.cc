@@ -1,5 +1,6 @@
 #include "server/schedule/queue.h"
 
+#include "absl/synchronization/notification.h"
 #include "server/status_details.h"
 
 namespace edgewise::server {
@@ -22,16 +23,38 @@ absl::Status RequestQueue::Push(RequestPtr& request) {
   absl::Status status;
   {
     const absl::MutexLock lock(&mutex_);
-    if (closed_) return ShuttingDown();
+    if (closed_ || cancelled()) return ShuttingDown();
     status = scheduler_.Add(request, now, ended);
   }
   EndAll(ended, now);
   return status;
 }
 
-void RequestQueue::Post(std::function<void()> job) {
-  const absl::MutexLock lock(&mutex_);
-  if (!closed_) jobs_.push_back(std::move(job));
+absl::Status RequestQueue::Check(const Request& request) {
+  const Time now = clock_();
+  std::vector<EndedRequest> ended;
+  absl::Status status;
+  {
+    const absl::MutexLock lock(&mutex_);
+    status = scheduler_.Check(request, now, ended);
+  }
+  EndAll(ended, now);
+  return status;
+}
+
+absl::Status RequestQueue::RunOnEngine(const std::function<absl::Status()>& work) {
+  absl::Status status;
+  absl::Notification done;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (closed_) return ShuttingDown();
+    jobs_.push_back([&] {
+      status = work();
+      done.Notify();
+    });
+  }
+  done.WaitForNotification();
+  return status;
 }
 
 Work RequestQueue::Next(Wait wait, const Running& running) {
@@ -77,15 +100,13 @@ void RequestQueue::Wake() {
 void RequestQueue::Close() {
   const absl::MutexLock lock(&mutex_);
   closed_ = true;
-  jobs_.clear();
 }
 
 void RequestQueue::CancelAll() {
-  cancelled_.store(true, std::memory_order_relaxed);
-  Close();
   std::vector<EndedRequest> ended;
   {
     const absl::MutexLock lock(&mutex_);
+    cancelled_.store(true, std::memory_order_relaxed);
     for (RequestPtr& request : scheduler_.TakeAll()) ended.push_back({std::move(request), ShuttingDown()});
   }
   EndAll(ended, clock_());

@@ -50,8 +50,11 @@ class RequestQueue {
 
   // Takes the request iff OK. Errors: Scheduler::Add; UNAVAILABLE after Close.
   absl::Status Push(RequestPtr& request);
-  // Runs on the engine's thread, before any request. Dropped after Close.
-  void Post(std::function<void()> job);
+  // Whether Push would refuse a request of which not all is known yet: Scheduler::Check.
+  absl::Status Check(const Request& request);
+  // Runs `work` on the engine's thread, before any request, waits for it and returns its status. UNAVAILABLE after
+  // Close.
+  absl::Status RunOnEngine(const std::function<absl::Status()>& work);
 
   // The next work; a generation only if it fits into the room. Ends the requests that cannot be answered any more.
   Work Next(Wait wait = Wait::kForWork, const Running& running = {});
@@ -60,9 +63,10 @@ class RequestQueue {
   // Ends a wait of kind kAWhile: a client took tokens or cancelled.
   void Wake();
 
-  // Push refuses from now on; waiting requests are still served.
+  // Push refuses from now on; what waits is still served. Then the engine ends.
   void Close();
-  // Closes, and ends waiting requests with UNAVAILABLE. cancelled() tells the engine to do the same with running ones.
+  // Push refuses from now on, and waiting requests end with UNAVAILABLE. cancelled() tells the engine to do the same
+  // with running ones.
   void CancelAll();
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 

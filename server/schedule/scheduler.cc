@@ -40,6 +40,8 @@ absl::Status Hopeless(const Request& request, Time now) {
                                                   Show(SlackOf(request, now))));
 }
 
+const char* KindOf(const Request& request) { return request.generation ? " generations" : " requests"; }
+
 absl::Status QueueFull(const std::string& why, double before) {
   absl::Status status = absl::ResourceExhaustedError("the queue is full: " + why);
   SetRetryDelay(status, std::clamp(before, 0.05, 5.0));
@@ -52,42 +54,50 @@ absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequ
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
   const bool idle = predicts_.size() == 0 && running_.empty();  // it may try: a wrong prediction is corrected so
   if (!idle && kSure * request->predicted_seconds > SlackOf(*request, now)) return Hopeless(*request, now);
-  Line& line = request->generation ? generations_ : predicts_;
-  absl::Status room = CheckRoom(line, *request, now, ended);
-  if (!room.ok() && now - looked_ >= kLookAgain) {
-    ended = TakeEnded(now);  // they make room
-    if (!ended.empty()) room = CheckRoom(line, *request, now, ended);
-  }
-  RETURN_IF_ERROR(room);
+  RETURN_IF_ERROR(Check(*request, now, ended));
+  RETURN_IF_ERROR(MakeRoom(*request, ended));
   request->queued = now;
-  line.Push(std::move(request));
+  LineOf(*request).Push(std::move(request));
   return absl::OkStatus();
 }
 
-absl::Status Scheduler::CheckRoom(Line& line, const Request& request, Time now, std::vector<EndedRequest>& ended) {
+absl::Status Scheduler::Check(const Request& request, Time now, std::vector<EndedRequest>& ended) {
+  absl::Status refused = CheckShare(request, now);
+  if (refused.ok() || now - looked_ < kLookAgain) return refused;
+  ended = TakeEnded(now);  // they make room
+  return ended.empty() ? refused : CheckShare(request, now);
+}
+
+// Without what others make room for.
+absl::Status Scheduler::CheckShare(const Request& request, Time now) const {
   const double before = SecondsBefore(request);
+  const Line& line = LineOf(request);
   const Line::Share own = line.ShareOf(request.principal.name);
   const bool alone = own.requests == line.size();  // nobody else waits
   const size_t max_requests = alone ? limits_.max_requests : limits_.max_requests / 2;
   const uint64_t max_cost = alone ? limits_.max_tokens : limits_.max_tokens / 2;
-  const char* const kind = request.generation ? " generations" : " requests";
   const char* const whose = alone ? " wait" : " of this client wait";
   const char* const limit = alone ? "; the limit is " : "; the limit while others wait is ";
   if (own.requests > 0 && own.requests >= max_requests) {
-    return QueueFull(absl::StrCat(own.requests, kind, whose, limit, max_requests), before);
+    return QueueFull(absl::StrCat(own.requests, KindOf(request), whose, limit, max_requests), before);
   }
   if (own.requests > 0 && own.cost + request.cost > max_cost) {
     return QueueFull(
         absl::StrCat(own.cost, " positions and edges", whose, " and this request has ", request.cost, limit, max_cost),
         before);
   }
-  RETURN_IF_ERROR(CheckTime(request, before, now));
+  return CheckTime(request, before, now);
+}
+
+absl::Status Scheduler::MakeRoom(const Request& request, std::vector<EndedRequest>& ended) {
+  Line& line = LineOf(request);
   const bool full = line.size() >= limits_.max_requests || line.cost() + request.cost > limits_.max_tokens;
   if (line.size() == 0 || !full) return absl::OkStatus();
+  const double before = SecondsBefore(request);
   std::vector<RequestPtr> displaced = line.MakeRoom(request, limits_.max_requests, limits_.max_tokens);
   if (displaced.empty()) {
     return QueueFull(
-        absl::StrCat(line.size(), kind, " with ", line.cost(), " positions and edges wait; the limits are ",
+        absl::StrCat(line.size(), KindOf(request), " with ", line.cost(), " positions and edges wait; the limits are ",
                      limits_.max_requests, " and ", limits_.max_tokens),
         before);
   }

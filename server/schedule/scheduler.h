@@ -68,6 +68,9 @@ class Scheduler {
   // Before it refuses, requests that have ended make room, and those of a principal that holds more: they go to
   // `ended`.
   absl::Status Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended);
+  // Whether what waits and runs would make Add refuse the request, of which priority, principal, deadline and predicted
+  // seconds are known; cost is 0 where it is not.
+  absl::Status Check(const Request& request, Time now, std::vector<EndedRequest>& ended);
 
   // Removes the requests that are cancelled, expired, or cannot be computed before their deadline any more.
   std::vector<EndedRequest> TakeEnded(Time now);
@@ -102,8 +105,11 @@ class Scheduler {
     bool Before(const Candidate& other) const { return end != other.end ? end < other.end : since < other.since; }
   };
 
-  absl::Status CheckRoom(Line& line, const Request& request, Time now, std::vector<EndedRequest>& ended);
+  absl::Status CheckShare(const Request& request, Time now) const;
   absl::Status CheckTime(const Request& request, double before, Time now) const;
+  absl::Status MakeRoom(const Request& request, std::vector<EndedRequest>& ended);
+  Line& LineOf(const Request& request) { return request.generation ? generations_ : predicts_; }
+  const Line& LineOf(const Request& request) const { return request.generation ? generations_ : predicts_; }
   double SecondsBefore(const Request& request) const;
   double SecondsUntil(double end, uint32_t level, const std::string& principal, const Account& account) const;
   double SecondsOf(uint32_t level) const;

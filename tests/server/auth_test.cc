@@ -1,6 +1,7 @@
 #include "server/rpc/auth.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
@@ -64,6 +65,24 @@ TEST(TokenSetTest, ShortTokensAndEmptyFilesAreRefused) {
             "--auth_token_file: a token has 6 characters; allowed are 16 to 1024");
   EXPECT_TRUE(absl::IsInvalidArgument(TokenSet::Read(folder.path() + "/none").status()));
   EXPECT_TRUE(absl::IsNotFound(TokenSet::Read(folder.path() + "/missing").status()));
+}
+
+TEST(TokenSetTest, FileThatNeverEndsOrIsNoneIsRefused) {
+  TestFolder folder;
+  ASSERT_EQ(mkfifo((folder.path() + "/fifo").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/zero", folder.path() + "/zero");
+  folder.Write("large", std::string((16 << 20) + 1, 'a'));
+  folder.Write("tokens", "0123456789abcdef\n");
+  std::filesystem::create_symlink("tokens", folder.path() + "/link");  // as Kubernetes mounts secrets
+  const auto error = [&](const std::string& file) {
+    return std::string(TokenSet::Read(folder.path() + file).status().message());
+  };
+  for (const char* file : {"", "/fifo", "/zero"}) {
+    EXPECT_EQ(error(file), "--auth_token_file " + folder.path() + file + ": is not a regular file");
+  }
+  EXPECT_EQ(error("/large"),
+            "--auth_token_file " + folder.path() + "/large: has 16777217 bytes; at most 16777216 are allowed");
+  EXPECT_EQ(error("/link"), "");
 }
 
 TEST(CredentialsTest, OpenAddressNeedsTlsOrAnExplicitWord) {

@@ -98,6 +98,19 @@ TEST(CostModelTest, LikelyEdgesAreTheNineTenthsQuantileOfALength) {
   EXPECT_EQ(model.LikelyEdges(10, 100), 100);  // nothing seen of this length
 }
 
+TEST(CostModelTest, LeastSecondsAreThoseOfTheCheapestOfItsSize) {
+  CostModel model;
+  EXPECT_EQ(model.LeastSeconds(100), 0.0) << "nothing seen";
+  model.ObserveSize(100, 0.0);
+  EXPECT_EQ(model.LeastSeconds(100), 0.0) << "nothing predicted";
+  model.ObserveSize(100, 0.02);
+  model.ObserveSize(100, 0.01);
+  model.ObserveSize(100, 0.04);
+  EXPECT_NEAR(model.LeastSeconds(200), 0.02, 1e-4);
+  for (int i = 0; i < 2000; ++i) model.ObserveSize(100, 0.04);
+  EXPECT_NEAR(model.LeastSeconds(100), 0.04, 1e-3) << "long ago";
+}
+
 TEST(CostModelTest, LikelyEdgesNeverExceedThePairs) {
   CostModel model;
   for (int i = 0; i < 1000; ++i) model.ObserveEdges(100, 1e4, 1e4);

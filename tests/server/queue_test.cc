@@ -54,16 +54,45 @@ Running Room(size_t generations, uint64_t cache_bytes) {
 }
 
 TEST(RequestQueueTest, JobsGoBeforeRequests) {
+  bool before = false;
+  for (int patience = 1; !before && patience < 4096; patience *= 2) {  // milliseconds until the job is there
+    RequestQueue queue({});
+    Answers answers;
+    ASSERT_TRUE(answers.Push(queue).ok());
+    std::jthread waiting([&] { EXPECT_TRUE(queue.RunOnEngine([] { return absl::OkStatus(); }).ok()); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(patience));
+    Work first = queue.Next();
+    before = first.job != nullptr;
+    const Work second = queue.Next();
+    (before ? first : second).job();
+    EXPECT_EQ((before ? second : first).batch.size(), 1u);
+  }
+  EXPECT_TRUE(before);
+}
+
+TEST(RequestQueueTest, JobHasItsStatusAndNoneIsTakenOnceTheQueueIsClosed) {
   RequestQueue queue({});
-  Answers answers;
-  ASSERT_TRUE(answers.Push(queue).ok());
   int ran = 0;
-  queue.Post([&ran] { ++ran; });
-  Work work = queue.Next();
-  ASSERT_TRUE(work.job);
-  work.job();
+  std::jthread waiting([&] {
+    EXPECT_TRUE(absl::IsInternal(queue.RunOnEngine([&ran] {
+      ++ran;
+      return absl::InternalError("broken");
+    })));
+  });
+  queue.Next().job();
+  waiting.join();
   EXPECT_EQ(ran, 1);
-  EXPECT_EQ(queue.Next().batch.size(), 1u);
+  queue.Close();
+  EXPECT_TRUE(absl::IsUnavailable(queue.RunOnEngine([] { return absl::OkStatus(); })));
+}
+
+TEST(RequestQueueTest, JobsRunWhenRequestsHaveBeenCancelled) {
+  RequestQueue queue({});
+  queue.CancelAll();
+  Answers refused;
+  EXPECT_TRUE(absl::IsUnavailable(refused.Push(queue)));
+  std::jthread waiting([&] { EXPECT_TRUE(queue.RunOnEngine([] { return absl::OkStatus(); }).ok()); });
+  queue.Next().job();
 }
 
 TEST(RequestQueueTest, RequestThatExpiresWaitingEndsOnceAndIsNeverComputed) {
@@ -149,6 +178,7 @@ TEST(RequestQueueTest, CancelAllEndsWhatWaits) {
   EXPECT_TRUE(absl::IsUnavailable(waiting.last));
   EXPECT_GT(RetryDelay(waiting.last), 0.0);
   EXPECT_TRUE(queue.cancelled());
+  queue.Close();
   EXPECT_TRUE(queue.Next().end());
 }
 

@@ -282,6 +282,20 @@ TEST(SchedulerTest, ARequestThatOthersMakeLateIsRefusedWithTheirTime) {
   EXPECT_TRUE(Push(scheduler, in_time).ok());
 }
 
+TEST(SchedulerTest, ACheckRefusesAsAddDoesAndChangesNothing) {
+  Scheduler scheduler({.max_requests = 2});
+  Add(scheduler, Taking(0.5));
+  std::vector<EndedRequest> ended;
+  const RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*late, kStart, ended)));
+  const RequestPtr in_time = Taking(0.2, 2, kStart + milliseconds(810));
+  EXPECT_TRUE(scheduler.Check(*in_time, kStart, ended).ok());
+  EXPECT_EQ(scheduler.size(), 1u);
+  Add(scheduler, Taking(0.1));
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*in_time, kStart, ended)));
+  EXPECT_TRUE(ended.empty());
+}
+
 TEST(SchedulerTest, WorkThatRunsCountsToo) {
   Scheduler scheduler({});
   Next(scheduler, std::vector{Pass(0.5)}, {}, kStart);

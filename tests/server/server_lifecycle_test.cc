@@ -76,6 +76,42 @@ TEST(LifecycleTest, EmptyRepositoryIsNotReadyUntilAModelCame) {
   EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("\"status\":\"ready\""));
 }
 
+TEST(LifecycleTest, ReadyAllWaitsForEveryModelOnceAndForNoneThatComesLater) {
+  TestFolder folder;
+  folder.AddModel("sbm", "good", 1);
+  folder.Write("bad/1/config.json", "{}");
+  ServerOptions options = TestOptions(folder.path());
+  options.ready = ReadyWhen::kAll;
+  TestServer server(options);
+  EXPECT_TRUE(server.WaitForHealth("good", 1));
+  EXPECT_EQ(server.Health(""), 2);
+  EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("503"));
+  EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("\"status\":\"model missing\""));
+  folder.AddModel("sbm", "bad", 1);
+  ASSERT_TRUE(server.server().Reload().ok());
+  EXPECT_TRUE(server.WaitForHealth("", 1));
+  folder.Write("worse/1/config.json", "{}");
+  ASSERT_TRUE(server.server().Reload().ok());
+  ASSERT_TRUE(server.server().WaitUntilLoaded(kHang));
+  EXPECT_EQ(server.Health("worse"), 2);
+  EXPECT_EQ(server.Health(""), 1);
+}
+
+TEST(LifecycleTest, ModeNoneReadsTheRepositoryOnceAndModePollByItself) {
+  TestFolder folder;
+  folder.AddModel("sbm", "m", 1);
+  ServerOptions options = TestOptions(folder.path());
+  options.repository_mode = RepositoryMode::kNone;
+  TestServer none(options);
+  options.repository_mode = RepositoryMode::kPoll;
+  options.repository_poll = milliseconds(1);
+  TestServer poll(options);
+  folder.AddModel("sbm", "later", 1);
+  EXPECT_EQ(none.server().Reload().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(poll.WaitForHealth("later", 1));
+  EXPECT_EQ(none.Health("later"), -grpc::NOT_FOUND);
+}
+
 TEST(LifecycleTest, RemovedModelIsNotServingAnyMore) {
   TestFolder folder;
   folder.AddModel("sbm", "m", 1);

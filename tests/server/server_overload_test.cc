@@ -86,6 +86,40 @@ TEST(OverloadTest, FullQueueIsResourceExhaustedWithRetryInfo) {
   EXPECT_EQ(server.Metric(OfSbm("queue_tokens")), 0.0);
 }
 
+TEST(OverloadTest, WhereTheQueueIsFullARequestIsRefusedBeforeItIsChecked) {
+  ServerOptions options = TestOptions();
+  options.queue.max_requests = 1;
+  TestServer server(options);
+  v1::PredictResponse response;
+  v1::PredictRequest slow = SlowRequest();
+  slow.mutable_ensemble()->set_samples(1);
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok() &&
+              server.Predict(slow, response).ok());  // now seconds are known
+  slow.mutable_ensemble()->set_samples(64);          // two of them end in time
+  CallContext running_context, waiting_context;
+  std::jthread running([&] {
+    v1::PredictResponse answer;
+    server.stub().Predict(&running_context, slow, &answer);
+  });
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 3));
+  std::jthread waiting([&] {
+    v1::PredictResponse answer;
+    server.stub().Predict(&waiting_context, slow, &answer);
+  });
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
+  v1::PredictRequest wrong = SmallRequest();
+  wrong.mutable_ensemble()->set_samples(1000);
+  EXPECT_EQ(server.Predict(wrong, response).error_code(), grpc::RESOURCE_EXHAUSTED);
+  wrong.set_priority(kPriorityLevels + 1);
+  EXPECT_EQ(server.Predict(wrong, response).error_code(), grpc::INVALID_ARGUMENT) << "its level is not known";
+  running_context.TryCancel();
+  waiting_context.TryCancel();
+  running.join();
+  waiting.join();
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("requests_in_flight"), 0));
+  EXPECT_EQ(server.Predict(wrong, response).error_code(), grpc::INVALID_ARGUMENT);
+}
+
 TEST(OverloadTest, CountersMoveByExactlyTheRequestsMade) {
   TestServer server;
   v1::PredictResponse response;

@@ -68,10 +68,10 @@ void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended
   report.edges = edges.count;
   const Wanted& wanted = head.problem->report->wanted;
   for (int r = 0; r < attended.rows; ++r) {
-    const uint64_t* bits = edges.bits + r * attended.bit_words;
-    const bool isolated = edges.offsets != nullptr
-                              ? edges.offsets[r] == edges.offsets[r + 1]
-                              : std::all_of(bits, bits + attended.bit_words, [](uint64_t word) { return word == 0; });
+    const bool isolated = edges.offsets != nullptr ? edges.offsets[r] == edges.offsets[r + 1]
+                                                   : std::all_of(edges.bits + r * attended.bit_words,
+                                                                 edges.bits + (r + 1) * attended.bit_words,
+                                                                 [](uint64_t word) { return word == 0; });
     report.isolated += isolated ? 1 : 0;
   }
   if (wanted.key_degrees || wanted.graph) {

@@ -88,6 +88,7 @@ void Simulation::OnEnd(Call& call, const Request& request, const absl::Status& s
     ++counts_.failed;
     CheckError(call, status);
   }
+  call.ended = now_;
   call.request->gauges = {};
   call.request = nullptr;
   const auto at = std::find_if(calls_.begin(), calls_.end(), [&](const Call& c) { return &c == &call; });
@@ -163,6 +164,7 @@ void Simulation::AfterTurn(const Turn& turn) {
   }
   CheckLimits();
   CheckWorkIsDone(turn);
+  CheckWorkIsForSomeone(turn);
   CheckShares(turn);
 }
 
@@ -205,6 +207,17 @@ void Simulation::CheckWorkIsDone(const Turn& turn) {
     waits |= !call.started;
   }
   Require(runs || !waits, "the device does not rest while a generation waits");
+}
+
+// A step that took time had a request that was not ended before it.
+void Simulation::CheckWorkIsForSomeone(const Turn& turn) {
+  if (turn.kind == Turn::kNothing || now_ == turn_began_) return;
+  const auto stepped = [&](const Call& call) {
+    return call.started && call.level == turn.level && call.work->generates() == (turn.kind == Turn::kGeneration);
+  };
+  const auto until_now = [&](const Call& call) { return stepped(call) && call.ended > turn_began_; };
+  Require(std::any_of(calls_.begin(), calls_.end(), stepped) || std::any_of(ended_.begin(), ended_.end(), until_now),
+          "no step is for nobody");
 }
 
 // Levels that both have work get times in the ratio of their weights, but for a turn each at both ends.

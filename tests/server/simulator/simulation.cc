@@ -222,13 +222,11 @@ void Simulation::Read(Call& call) {
 void Simulation::Change(size_t model) {
   const size_t version = (versions_[model] + 1) % Catalogue::kVersions;
   if (Chance(0.3)) {
-    queue_->Post([this, model] {
-      Say(absl::StrCat("model ", model, " goes"));
-      models_[model] = nullptr;
-      changed_ = true;
-    });
+    Say(absl::StrCat("model ", model, " goes"));
+    models_[model] = nullptr;
+    changed_ = true;
   }
-  queue_->Post([this, model, version] { Load(model, version); });
+  Load(model, version);
 }
 
 void Simulation::Load(size_t model, size_t version) {
@@ -249,7 +247,8 @@ void Simulation::End() {
   closed_ = true;
   cancelled_all_ = scenario_.cancel_all;
   Say(cancelled_all_ ? "cancel all" : "close");
-  cancelled_all_ ? queue_->CancelAll() : queue_->Close();
+  if (cancelled_all_) queue_->CancelAll();
+  queue_->Close();
 }
 
 Simulation::Call* Simulation::Find(int64_t number) {

@@ -54,6 +54,7 @@ class Simulation {
     Request* request = nullptr;  // until it has ended
     bool started = false;
     int answers = 0;
+    Time ended;
 
     // Of a generation.
     size_t tokens = 0, unread = 0;
@@ -103,6 +104,7 @@ class Simulation {
   void AfterTurn(const Turn& turn);
   void CheckLimits();
   void CheckWorkIsDone(const Turn& turn);
+  void CheckWorkIsForSomeone(const Turn& turn);
   void CheckShares(const Turn& turn);
   void CheckEnd();
 
@@ -128,7 +130,7 @@ class Simulation {
 
   Time turn_began_;
   double longest_turn_ = 0.0;
-  bool changed_ = false;           // a request started or ended or a model was loaded in this turn
+  bool changed_ = false;           // a request started or ended in this turn, or a model was loaded before it
   bool cancelled_before_ = false;  // cancelled_all_ before this turn
   int64_t newest_ = 0;             // call before this turn
   PerLevel<double> served_ = {};   // seconds over weight

@@ -1,0 +1,26 @@
+// What is fuzzed. Each target takes any bytes; where a promise is broken the process ends. One thread.
+#ifndef EDGEWISE_TESTS_FUZZ_TARGETS_H_
+#define EDGEWISE_TESTS_FUZZ_TARGETS_H_
+
+#include <string>
+
+namespace edgewise::fuzz {
+
+// A weight file: header and data.
+void FuzzSafetensors(const std::string& bytes);
+// A config.json.
+void FuzzConfig(const std::string& bytes);
+// The first byte chooses a tokenizer; the others are a text.
+void FuzzTokenizer(const std::string& bytes);
+// The first byte chooses a model and a method; the others are a message. What passes the checks and is small is run.
+void FuzzRequest(const std::string& bytes);
+
+// Ends the process where a promise is broken.
+void Require(bool holds, const std::string& promise);
+void RequireUtf8(const std::string& text);
+// An error that clients or logs see has a reason, in valid UTF-8 and of a bounded length.
+void RequireReadable(const std::string& message);
+
+}  // namespace edgewise::fuzz
+
+#endif  // EDGEWISE_TESTS_FUZZ_TARGETS_H_
