@@ -29,7 +29,7 @@ namespace {
 constexpr char kBearer[] = "Bearer ";
 constexpr unsigned kTlsSeconds = 1;  // between two looks at the files of TLS
 constexpr size_t kMinToken = 16, kMaxToken = 1024;
-constexpr size_t kNameBytes = 8;  // of a token's digest: enough to tell tokens apart
+constexpr size_t kNameBytes = 8;          // of a token's digest: enough to tell tokens apart
 constexpr uintmax_t kMaxFile = 16 << 20;  // bytes of tokens or certificates
 
 Digest Sha256(const std::string& text) {
