@@ -90,6 +90,7 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   const double size = SizeOf(message);
   RETURN_IF_ERROR(CheckEarly(message.priority(), size, request));
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
+  if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
   request.priority = std::max(request.priority, request.principal.highest_level);
   if (request.generation) ConnectStream(request);
   const CostModel& costs = *request.model->costs;
@@ -180,6 +181,11 @@ void RequestHandler::LogRefusal(const Request& request, const absl::Status& stat
 void RequestHandler::CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status) {
   ModelMetrics& metrics = *repository_.Resolve(message.model(), message.version()).metrics;
   metrics.CountRequest(metrics.Event(), Rpc::kPredict, status, 0.0);
+}
+
+void RequestHandler::CountUnread(Rpc rpc, const absl::Status& status) {
+  ModelMetrics& metrics = *repository_.Resolve("", 0).metrics;
+  metrics.CountRequest(metrics.Event(), rpc, status, 0.0);
 }
 
 }  // namespace edgewise::server
