@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"shares", R"({"budget_shares": [1, 0]})", "budget_shares[1] is 0; allowed: above 0"},
         Case{"profiles_no_object", R"({"profiles": 3})", "profiles: an object with at most 64 profiles is expected"},
         Case{"profile_none", R"({"profiles": {"none": {}}})", "profiles has the name \"none\"; allowed: 1 to 64 of"},
-        Case{"profile_field", R"({"profiles": {"a": {"sample": 3}}})", "unknown field \"profiles.a.sample\""},
+        Case{"profile_field", R"({"profiles": {"a": {"sample": 3}}})", "unknown field profiles.a.\"sample\"; did you mean samples?"},
         Case{"profile_two_caps", R"({"profiles": {"a": {"max_edges": 3, "max_density": 0.5}}})",
              "profiles.a.max_density is given beside max_edges"},
         Case{"profile_density", R"({"profiles": {"a": {"max_density": 0}}})", "profiles.a.max_density is 0; allowed"},

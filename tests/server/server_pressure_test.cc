@@ -54,7 +54,7 @@ TEST_F(PressureTest, WhatAnAnswerSaysItRanWithGivesTheSameBytes) {
                                              : std::string(profile) == "none" ? ""
                                                                               : profile);
       EXPECT_EQ(answer.has_degraded(), fit);
-      if (fit) EXPECT_EQ(answer.degraded().samples(), answer.settings().samples());
+      EXPECT_EQ(answer.degraded().samples(), fit ? answer.settings().samples() : 0);
       EXPECT_EQ(answer.predictions(0).samples(), answer.settings().samples());
       EXPECT_EQ(Again(request, answer).predictions(0).SerializeAsString(), answer.predictions(0).SerializeAsString());
     }
