@@ -195,7 +195,7 @@ class Caller(threading.Thread):
         else:
             del request.inputs[:]
         try:
-            self.service.Predict(request, timeout=CALL_SECONDS)
+            self.until_answered(lambda: self.service.Predict(request, timeout=CALL_SECONDS), ("UNAVAILABLE",))
             self.trouble("wrong_statuses", f"OK for mistake {mistake}")
         except grpc.RpcError as error:
             self.ended(error, ("NOT_FOUND",) if mistake == 0 else ("INVALID_ARGUMENT",))
