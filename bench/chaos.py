@@ -5,9 +5,9 @@
 
 Clients call the bundled models `sentiment`, `long` and `shakespeare-ssa`, 1 % of the calls wrong and 1 % cancelled.
 Single requests are sent again after UNAVAILABLE, a generation also after INTERNAL, CANCELLED and UNKNOWN, with which a
-proxy ends a stream that had begun. Each right answer is known byte for byte. In turn a replica gets SIGKILL and is started again. The proxies run
-deploy/haproxy.cfg and deploy/nginx-replicas.conf, on other ports; one that is not installed (Debian: haproxy,
-nginx-light) is left out, and the output says so. Figures:
+proxy ends a stream that had begun. Each right answer is known byte for byte. In turn a replica gets SIGKILL and is
+started again. The proxies run deploy/haproxy.cfg and deploy/nginx-replicas.conf, on other ports; one that is not
+installed (Debian: haproxy, nginx-light) is left out, and the output says so. Figures:
 
 sent, answered, again    calls; how many times one of them was sent again, after which code
 kills                    replicas that were killed
@@ -47,13 +47,13 @@ class Replicas(threading.Thread):
 
     def __init__(self, run, repository, ports, every):
         super().__init__(daemon=True)
-        self.run_, self.repository, self.every = run, repository, every
+        self.scenario, self.repository, self.every = run, repository, every
         self.ports = [(ports[call], ports[health]) for call, health in REPLICAS.items()]
         self.servers, self.kills, self.failed, self.stop = [], 0, [], threading.Event()
 
     def start_one(self, ports):
-        return self.run_.server(self.repository, [f"--listen=127.0.0.1:{ports[0]}", f"--metrics_listen=127.0.0.1:{ports[1]}",
-                                                  "--ready=all"]).__enter__()
+        flags = [f"--listen=127.0.0.1:{ports[0]}", f"--metrics_listen=127.0.0.1:{ports[1]}", "--ready=all"]
+        return self.scenario.server(self.repository, flags).__enter__()
 
     def run(self):
         while not self.stop.wait(self.every):

@@ -81,7 +81,8 @@ class Caller(threading.Thread):
     """Calls in turn until `stop` is set. `bad`, `cancelled`: shares of the calls; `streams`, `generations` too.
     `retry`: whether calls are made again, as they must be where replicas die."""
 
-    def __init__(self, marked, address, stop, seed, *, bad=0.0, cancelled=0.0, streams=0.0, generations=0.0, retry=False):
+    def __init__(self, marked, address, stop, seed, *, bad=0.0, cancelled=0.0, streams=0.0, generations=0.0,
+                 retry=False):
         super().__init__(daemon=True)
         self.marked, self.stop, self.random, self.retry = marked, stop, random.Random(seed), retry
         self.channel = connect(address)
@@ -98,6 +99,8 @@ class Caller(threading.Thread):
                 self.counts["sent"] += 1
                 try:
                     call()
+                except TimeoutError as error:
+                    self.trouble("lost", error)
                 except grpc.RpcError as error:
                     self.ended(error)
 
@@ -131,8 +134,10 @@ class Caller(threading.Thread):
             try:
                 return call()
             except grpc.RpcError as error:
-                if not self.retry or error.code().name not in again or time.monotonic() > end:
+                if not self.retry or error.code().name not in again:
                     raise
+                if time.monotonic() > end:
+                    raise TimeoutError(error.details()) from error
                 self.counts[f"again_{error.code().name}"] += 1
                 time.sleep(RETRY_SECONDS)
 
@@ -195,7 +200,7 @@ class Caller(threading.Thread):
         else:
             del request.inputs[:]
         try:
-            self.service.Predict(request, timeout=CALL_SECONDS)
+            self.until_answered(lambda: self.service.Predict(request, timeout=CALL_SECONDS), ("UNAVAILABLE",))
             self.trouble("wrong_statuses", f"OK for mistake {mistake}")
         except grpc.RpcError as error:
             self.ended(error, ("NOT_FOUND",) if mistake == 0 else ("INVALID_ARGUMENT",))

@@ -5,8 +5,9 @@
 
 Clients call the bundled models `sentiment`, `long` and `shakespeare-ssa` in turn: single requests, streams,
 generations, 1 % wrong requests and 1 % that are cancelled. Each right answer is known byte for byte. 20 times, every
-30 s in 600 s, another version of each model comes and the old one goes; every third time a broken one comes too. The same runs for a third of the time on a server that leaks on purpose, which must be noticed. Memory takes
-a minute to settle, so shorter runs seem to grow. Figures:
+30 s in 600 s, another version of each model comes and the old one goes; every third time a broken one comes too. The
+same runs for a third of the time on a server that leaks on purpose, which must be noticed. Memory takes a minute to
+settle, so shorter runs seem to grow. Figures:
 
 sent, answered, others   calls; those that were refused, or ended as a wrong or cancelled one must, are `others`
 lost                     no answer within a minute
@@ -44,7 +45,7 @@ def resident_mb(pid):
 
 
 def growth(samples, parts=20):
-    """MB a minute of [(seconds, MB)], without the first quarter. Least values: a reload holds two versions for a time."""
+    """MB a minute of [(seconds, MB)], without the first quarter. Least values: a reload holds two versions at once."""
     times, sizes = np.array(samples).T
     begin, end = times[0] + (times[-1] - times[0]) / 4, times[-1]
     part = np.minimum(((times - begin) / (end - begin) * parts).astype(int), parts - 1)

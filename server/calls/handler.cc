@@ -26,12 +26,13 @@ absl::Status CheckRequestId(const std::string& id) {
 
 // That the cost of a message grows with, as far as it shows before the message is checked: see
 // CostModel::LeastSeconds. 0: it is not known.
-double SizeOf(const v1::PredictRequest& message) {
+double SizeOf(const v1::PredictRequest& message, const RequestLimits& limits) {
   const v1::Budget& budget = message.budget();
-  if (budget.allow_degraded() || budget.fit_deadline()) return 0.0;  // it may get less than it asks for
+  if (budget.allow_degraded() || budget.fit_deadline()) return 0.0;   // it may get less than it asks for
+  if (message.ensemble().samples() > limits.max_samples) return 0.0;  // it is wrong, not large
   return static_cast<double>(message.ByteSizeLong()) * std::max<uint32_t>(1, message.ensemble().samples());
 }
-double SizeOf(const v1::GenerateRequest&) { return 0.0; }
+double SizeOf(const v1::GenerateRequest&, const RequestLimits&) { return 0.0; }
 
 void FillTiming(const Request& request, double total_seconds, v1::Timing& timing) {
   timing.set_queue_us(Microseconds(request.queue_seconds));
@@ -87,7 +88,7 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   RETURN_IF_ERROR(resolved.status);
   if (request.arrival >= request.deadline) return absl::DeadlineExceededError("the deadline has passed");
   request.model = std::move(resolved.loaded);
-  const double size = SizeOf(message);
+  const double size = SizeOf(message, options_.limits);
   RETURN_IF_ERROR(CheckEarly(message.priority(), size, request));
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
   if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));

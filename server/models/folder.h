@@ -2,10 +2,10 @@
 #ifndef EDGEWISE_SERVER_MODELS_FOLDER_H_
 #define EDGEWISE_SERVER_MODELS_FOLDER_H_
 
-#include <compare>
 #include <cstdint>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,7 +28,9 @@ struct Remark {
   std::string event;
   std::pair<std::string, std::string> subject, detail;  // key and value
 
-  auto operator<=>(const Remark&) const = default;
+  friend bool operator<(const Remark& a, const Remark& b) {
+    return std::tie(a.event, a.subject, a.detail) < std::tie(b.event, b.subject, b.detail);
+  }
 };
 
 struct FolderList {

@@ -70,7 +70,7 @@ class ModelMetrics {
   ~ModelMetrics();
 
   MetricsEvent Event() const;
-  // One thread at a time: the engine. The version is ready from now on.
+  // One thread at a time: the loader. The version is ready from now on.
   std::unique_ptr<LoadedMetrics> Loaded(const MetricsEvent& event, const Model& model);
   void CountLoad(const MetricsEvent& event, bool ok, double seconds);
   // The version left the repository: not ready, no memory, no model_info. A later load brings these back.

@@ -322,5 +322,19 @@ TEST_F(RejectionTest, FullQueue) {
   narrow.CancelAll();
 }
 
+TEST_F(RejectionTest, TooManySamplesAreAMistakeHoweverFullTheQueueIs) {
+  RequestQueue narrow({.max_requests = 1}, [this] { return now_; });
+  RequestHandler handler(options_, repository_, narrow);
+  request_.set_model("sbm");
+  repository_.Resolve("sbm", 0).loaded->costs->ObserveSize(1.0, 1.0);  // so that full is seen before the checks
+  v1::PredictResponse first, second;
+  Predict(handler, request_, first);
+  request_.mutable_ensemble()->set_samples(1 << 30);
+  Predict(handler, request_, second);
+  ASSERT_EQ(ends_.size(), 1u);
+  EXPECT_EQ(code(), absl::StatusCode::kInvalidArgument) << ends_[0];
+  narrow.CancelAll();
+}
+
 }  // namespace
 }  // namespace edgewise::server
