@@ -167,6 +167,21 @@ TEST_F(GenerationsTest, WhoReadsNothingForASecondGivesPlaceAndMemoryAwayAndGoesO
   }
 }
 
+TEST_F(GenerationsTest, NoMoreAreParkedThanMayRun) {
+  Make(1, 1 << 30);
+  Client first, second;
+  Start(first, 3, 18);
+  first.reads = false;
+  Advance(1000);
+  generations_->Update();
+  EXPECT_EQ(generations_->room().generations, 1u);
+  Start(second, 3, 18);
+  second.reads = false;
+  Advance(1000);
+  generations_->Update();
+  EXPECT_EQ(generations_->room().generations, 0u);
+}
+
 TEST_F(GenerationsTest, AParkedGenerationEndsWhenItsClientReadsNothingForHalfAMinute) {
   Make(1, 1 << 30);
   Client client;
