@@ -229,7 +229,8 @@ std::span<const int32_t> SourceCache::Get(const AttentionSpec& choice, int32_t w
   Window& last = windows_[{choice.layer, choice.sample}];
   if (last.index != window) {
     const Places drawn = SsaSources(choice, window);
-    last = {window, {drawn.begin(), drawn.end()}};
+    last.index = window;
+    last.sources.assign(drawn.begin(), drawn.end());
   }
   return last.sources;
 }

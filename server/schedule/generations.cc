@@ -15,7 +15,7 @@
 namespace edgewise::server {
 namespace {
 
-constexpr int32_t kFirstPart = 64;     // tokens of a prompt
+constexpr int32_t kFirstPart = 64;  // tokens of a prompt
 constexpr int32_t kLeastPart = 32, kMostPart = 1 << 20;
 
 // The error of a generation that could not start: a row cannot keep the budget, or the device failed.
@@ -81,6 +81,7 @@ void Generations::Start(RequestPtr request) {
 void Generations::Update() {
   const Time now = queue_.now();
   const bool shutdown = queue_.cancelled();
+  size_t parked = running_.size() - Active();
   for (size_t left = running_.size(); left > 0; --left) {
     Running running = std::move(running_.front());
     running_.pop_front();
@@ -93,11 +94,15 @@ void Generations::Update() {
       End(running, reason, true);
       continue;
     }
-    if (now - running.ready >= park_after_ && !running.generation->holds_rows()) running.parked = true;
+    const bool park = now - running.ready >= park_after_ && !running.generation->holds_rows();
+    if (park && !running.parked && parked < max_generations_) {
+      running.parked = true;
+      ++parked;
+    }
     running_.push_back(std::move(running));
   }
   for (Running& running : running_) {
-    if (!running.parked || running.ready != now || Active() >= max_generations_) continue;
+    if (!running.parked || !running.client_ready() || Active() >= max_generations_) continue;
     if (!running.cached && !MakeRoom(running.cache_bytes())) continue;
     running.parked = false;
     running.cached = true;

@@ -17,7 +17,7 @@ namespace edgewise::server {
 
 // A generation whose client has taken nothing for park_after is parked: another may have its place, and its memory too
 // where it can be computed again (Generation::CanDropCache). It goes on, before those that wait, once its client reads
-// and there is room.
+// and there is room. As many may be parked as may run.
 class Generations {
  public:
   // `queue` gives the time and tells of a shutdown; it must outlive this.

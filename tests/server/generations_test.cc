@@ -10,6 +10,7 @@
 #include "model/load.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
+#include "tests/model/counting_backend.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"
 
@@ -31,7 +32,8 @@ class GenerationsTest : public ::testing::Test {
     auto loaded = std::make_shared<LoadedModel>();
     loaded->name = "lm-ssa-local";
     loaded->version = 1;
-    loaded->model = *LoadModel(tests::TestdataFolder() + "/lm-ssa-local/1", *backend_);
+    loaded->model = *LoadModel(tests::TestdataFolder() + "/lm-ssa-local/1", backend_);
+    weights_ = backend_.live();
     loaded->metrics = metrics_.ForModel(loaded->name, 1).Loaded(metrics_.other().Event(), *loaded->model);
     model_ = std::move(loaded);
   }
@@ -74,7 +76,8 @@ class GenerationsTest : public ::testing::Test {
 
   int64_t milliseconds_ = 1000;
   Metrics metrics_;
-  const std::unique_ptr<Backend> backend_ = testing::MakeBackend();
+  testing::CountingBackend backend_{testing::MakeBackend()};
+  int64_t weights_ = 0;
   std::shared_ptr<const LoadedModel> model_;
   RequestQueue queue_{{}, [this] { return now(); }};
   std::unique_ptr<Generations> generations_;
@@ -146,6 +149,7 @@ TEST_F(GenerationsTest, WhoReadsNothingForASecondGivesPlaceAndMemoryAwayAndGoesO
     EXPECT_GE(generations_->room().cache_bytes, bytes);
 
     Start(next, 30, 18);
+    EXPECT_EQ(static_cast<uint64_t>(backend_.live() - weights_) * sizeof(float), memory_for_both ? 2 * bytes : bytes);
     EXPECT_EQ(generations_->room().generations, 0u);
     generations_->Step(kLevel);
     parked.reads = true;  // it comes after `next`, and before those that wait
@@ -165,6 +169,21 @@ TEST_F(GenerationsTest, WhoReadsNothingForASecondGivesPlaceAndMemoryAwayAndGoesO
     }
     EXPECT_TRUE(generations_->empty());
   }
+}
+
+TEST_F(GenerationsTest, NoMoreAreParkedThanMayRun) {
+  Make(1, 1 << 30);
+  Client first, second;
+  Start(first, 3, 18);
+  first.reads = false;
+  Advance(1000);
+  generations_->Update();
+  EXPECT_EQ(generations_->room().generations, 1u);
+  Start(second, 3, 18);
+  second.reads = false;
+  Advance(1000);
+  generations_->Update();
+  EXPECT_EQ(generations_->room().generations, 0u);
 }
 
 TEST_F(GenerationsTest, AParkedGenerationEndsWhenItsClientReadsNothingForHalfAMinute) {
