@@ -65,6 +65,9 @@ struct ServerOptions {
   // The time that work on the device is cut into, where it can be: the time after which a more urgent request begins.
   std::chrono::milliseconds max_step{20};
   uint32_t max_generations = 16;  // that run side by side; more raise the throughput and slow each one down
+  // Of the device, for the first forward passes of a model that is loaded: predictions of the first requests are fitted
+  // to them.
+  std::chrono::milliseconds warm_up{1000};
   SecurityOptions security;
   int max_message_bytes = 64 << 20;  // raise it for inputs with a large pairwise bias or graph
   uint32_t stream_in_flight = 32;    // requests that one stream has queued or computed at once; beyond it reads wait

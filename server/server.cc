@@ -88,7 +88,8 @@ struct Server::Parts {
       : options(given),
         queue(options.queue, options.clock),
         repository(options.model_repository, metrics,
-                   {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples}),
+                   {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples},
+                   Seconds(options.warm_up)),
         handler(options, repository, queue),
         service(rpcs) {}
 

@@ -93,6 +93,10 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   const CostModel& costs = *request.model->costs;
   for (const ModelInput& input : request.inputs) request.demand += costs.Expected(*request.model->model, input);
   if (!request.inputs.empty()) request.predicted_seconds = costs.Predict(request.demand);
+  if (request.generation) {
+    request.predicted_seconds =
+        costs.PredictGeneration(static_cast<double>(request.tokens), request.generation->options.max_new_tokens);
+  }
   request.model->costs->ObserveSize(size, request.predicted_seconds);
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
   return absl::OkStatus();
@@ -148,6 +152,9 @@ void RequestHandler::Finish(Request& request, const absl::Status& status) {
       request.model->metrics->CountEnd(event, *request.model->model, request, answered, Seconds(end - computed));
     }
     request.gauges = {};
+  }
+  if (answered && request.generation) {
+    request.model->costs->ObserveLength(request.generation->sent, request.generation->options.max_new_tokens);
   }
   request.reply(status);
   answered ? LogAnswer(request, seconds) : LogRefusal(request, status, seconds);

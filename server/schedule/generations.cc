@@ -16,7 +16,7 @@ namespace edgewise::server {
 namespace {
 
 constexpr int64_t kRowsTogether = 64;  // that decode in one step: by then the products gain nothing from more
-constexpr int32_t kFirstPart = 64;      // tokens of a prompt
+constexpr int32_t kFirstPart = 64;     // tokens of a prompt
 constexpr int32_t kLeastPart = 32, kMostPart = 1 << 20;
 
 // The error of a generation that could not start: a row cannot keep the budget, or the device failed.
@@ -110,9 +110,10 @@ bool Generations::CanStep(const Running& running) const {
   if (running.parked) return false;
   if (running.generation->holds_rows()) return true;
   if (!running.client_ready()) return false;
-  return !running.generation->prompt_next() || std::none_of(running_.begin(), running_.end(), [&](const Running& other) {
-    return other.request->priority == running.request->priority && other.generation->holds_rows();
-  });
+  return !running.generation->prompt_next() ||
+         std::none_of(running_.begin(), running_.end(), [&](const Running& other) {
+           return other.request->priority == running.request->priority && other.generation->holds_rows();
+         });
 }
 
 PerLevel<bool> Generations::CanStep() const {
@@ -154,6 +155,7 @@ void Generations::StepPrompt(Running& running) {
   const Time start = queue_.now();
   const absl::Status step = running.generation->Step();
   const double seconds = Seconds(queue_.now() - start);
+  running.request->model->metrics->CountDevice(seconds);
   running.request->compute_seconds += seconds;
   running.own_seconds += seconds;
   if (!GoesOn(running, step)) return;
@@ -172,10 +174,12 @@ void Generations::Decode(std::vector<Running>& together) {
   const Time start = queue_.now();
   Generation::DecodeTogether(generations, steps);
   const double seconds = Seconds(queue_.now() - start);
+  together[0].request->model->metrics->CountDevice(seconds);
   for (size_t i = 0; i < together.size(); ++i) {
     Running& running = together[i];
     running.request->compute_seconds += seconds;
     running.own_seconds += seconds / static_cast<double>(together.size());
+    running.request->model->costs->ObserveToken(seconds / static_cast<double>(together.size()));
     running.request->batch_inputs = side_by_side;
     if (GoesOn(running, steps[i])) running_.push_back(std::move(running));
   }

@@ -159,6 +159,7 @@ void Passes::Step(size_t pass) {
   const absl::Status status = running.pass.Step();
   running.stepped = queue_.now();
   running.seconds += Seconds(running.stepped - start);
+  running.model().metrics->CountDevice(Seconds(running.stepped - start));
   if (!status.ok()) return Fail(pass, status);
   EndAnswered(running);
   if (!running.AllEnded()) return;
