@@ -7,11 +7,13 @@
 namespace edgewise::server {
 namespace {
 
-constexpr double kRidge = 1e-9;      // of a term's own weight: keeps terms apart that were always in proportion
-constexpr double kStep = 0.01;       // of a quantile, in its logarithm
-constexpr double kShareAbove = 0.1;  // of the densities, above the quantile
-constexpr int64_t kFitEvery = 8;     // observations, once there are many: a fit costs as much as a small request
-constexpr double kForget = 1.001;    // the least seconds of a size rise so much with every request
+constexpr double kRidge = 1e-9;       // of a term's own weight: keeps terms apart that were always in proportion
+constexpr double kStep = 0.01;        // of a quantile, in its logarithm
+constexpr double kShareAbove = 0.1;   // of the densities, above the quantile
+constexpr int64_t kFitEvery = 8;      // observations, once there are many: a fit costs as much as a small request
+constexpr double kRecent = 0.05;      // of a recent mean: the part of the latest observation
+constexpr double kPromptToken = 0.1;  // of a generated token: about what a token of a prompt costs
+constexpr double kForget = 1.001;     // the least seconds of a size rise so much with every request
 
 size_t LengthOf(double tokens) { return static_cast<size_t>(std::clamp(std::ilogb(std::max(tokens, 1.0)), 0, 31)); }
 
@@ -112,6 +114,21 @@ double CostModel::LikelyEdges(double tokens, double pairs) const {
   const absl::MutexLock lock(&mutex_);
   const double density = density_[LengthOf(tokens)];
   return density > 0.0 ? std::min(density, 1.0) * pairs : pairs;
+}
+
+double CostModel::PredictGeneration(double prompt_tokens, double max_new_tokens) const {
+  const absl::MutexLock lock(&mutex_);
+  return token_seconds_ * (kPromptToken * prompt_tokens + length_ * max_new_tokens);
+}
+
+void CostModel::ObserveToken(double seconds) {
+  const absl::MutexLock lock(&mutex_);
+  token_seconds_ += kRecent * (seconds - token_seconds_);
+}
+
+void CostModel::ObserveLength(double generated, double max_new_tokens) {
+  const absl::MutexLock lock(&mutex_);
+  length_ += kRecent * (generated / max_new_tokens - length_);
 }
 
 double CostModel::LeastSeconds(double size) const {

@@ -54,6 +54,13 @@ class CostModel {
   double LikelyEdges(double tokens, double pairs) const;
   void ObserveEdges(double tokens, double pairs, double edges);
 
+  // Of a generation: its prompt and the tokens that it is likely to generate of those that it may.
+  double PredictGeneration(double prompt_tokens, double max_new_tokens) const;
+  // A token of a generation took so long of the device: the step, shared by those that it decoded.
+  void ObserveToken(double seconds);
+  // A generation ended on its own.
+  void ObserveLength(double generated, double max_new_tokens);
+
   // The seconds that hardly a request of this size takes less than: of those observed lately, the one that took least
   // for its size. `size`: of the message in bytes, times samples. 0 before the first.
   double LeastSeconds(double size) const;
@@ -74,6 +81,8 @@ class CostModel {
   int64_t observed_ ABSL_GUARDED_BY(mutex_) = 0;
   Terms coefficients_ ABSL_GUARDED_BY(mutex_) = {};                    // seconds
   std::array<double, kLengths> density_ ABSL_GUARDED_BY(mutex_) = {};  // nine-tenths quantile by length; 0: none yet
+  double token_seconds_ ABSL_GUARDED_BY(mutex_) = 0.001;               // recent mean
+  double length_ ABSL_GUARDED_BY(mutex_) = 1.0;                        // recent mean of generated over allowed
   double least_ ABSL_GUARDED_BY(mutex_) = 0.0;                         // seconds of a byte; 0: none yet
 };
 

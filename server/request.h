@@ -151,7 +151,7 @@ struct Request {
 
   // From the queue to the end.
   struct Gauges {
-    GaugeHold in_flight, queued, queued_tokens, generating;
+    GaugeHold in_flight, queued, queued_tokens, queued_seconds, generating;
   } gauges;
   Time queued;  // Time(): never
   double queue_seconds = 0.0;

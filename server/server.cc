@@ -117,7 +117,8 @@ struct Server::Parts {
         largest_message(MessageLimit(options, memory.limit(), {})),
         queue(options.queue, options.clock),
         repository(options.model_repository, metrics,
-                   {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples}),
+                   {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples},
+                   Seconds(options.warm_up)),
         handler(options, repository, queue),
         service(rpcs) {}
 

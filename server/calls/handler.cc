@@ -101,6 +101,10 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
     if (request.consent.given) request.consent.least += demand.OfOneSample();
   }
   if (!request.inputs.empty()) request.predicted_seconds = costs.Predict(request.demand);
+  if (request.generation) {
+    request.predicted_seconds =
+        costs.PredictGeneration(static_cast<double>(request.tokens), request.generation->options.max_new_tokens);
+  }
   if (request.consent.given) request.consent.least_seconds = costs.Predict(request.consent.least);
   request.model->costs->ObserveSize(size, LeastSeconds(request));
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
@@ -157,6 +161,9 @@ void RequestHandler::Finish(Request& request, const absl::Status& status) {
       request.model->metrics->CountEnd(event, *request.model->model, request, answered, Seconds(end - computed));
     }
     request.gauges = {};
+  }
+  if (answered && request.generation) {
+    request.model->costs->ObserveLength(request.generation->sent, request.generation->options.max_new_tokens);
   }
   request.reply(status);
   answered ? LogAnswer(request, seconds) : LogRefusal(request, status, seconds);

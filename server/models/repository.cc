@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "server/models/warm_up.h"
 #include "server/observe/log.h"
 #include "server/request.h"
 #include "server/status_details.h"
@@ -105,6 +106,8 @@ absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const LoadJob& job,
 void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_backend) {
   const Time start = Clock::now();
   absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(job, backend, use_backend);
+  auto costs = std::make_unique<CostModel>();
+  if (model.ok()) WarmUp(**model, warm_up_, use_backend, *costs);
   const double seconds = Seconds(Clock::now() - start);
   ModelMetrics& metrics = metrics_.ForModel(job.name, job.version);
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
@@ -123,6 +126,7 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
       loaded->version = job.version;
       loaded->metrics = metrics.Loaded(event, **model);
       loaded->model = *std::move(model);
+      loaded->costs = std::move(costs);
       previous = std::exchange(entry.loaded, std::move(loaded));
       entry.state = ModelState::kReady;
       entry.error.clear();

@@ -61,9 +61,9 @@ enum class Scanning {
 class Repository {
  public:
   // `metrics` must outlive the repository. `limits`: the generations that memory is reserved for when a model
-  // that generates is loaded.
-  Repository(std::string root, Metrics& metrics, GenerationLimits limits = {})
-      : root_(std::move(root)), metrics_(metrics), limits_(limits) {}
+  // that generates is loaded. `warm_up`: seconds of the device (WarmUp).
+  Repository(std::string root, Metrics& metrics, GenerationLimits limits = {}, double warm_up = 0.0)
+      : root_(std::move(root)), metrics_(metrics), limits_(limits), warm_up_(warm_up) {}
 
   // `listener` is called after every change of state, on the thread that made it, without a lock held. Call before use.
   void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
@@ -112,6 +112,7 @@ class Repository {
   const std::string root_;
   Metrics& metrics_;
   const GenerationLimits limits_;
+  const double warm_up_;
   std::function<void()> listener_;
   absl::Mutex scanning_mutex_;
   std::set<Remark> remarked_ ABSL_GUARDED_BY(scanning_mutex_);  // by the last scan

@@ -79,6 +79,8 @@ MetricFamilies::MetricFamilies()
       in_flight(EDGEWISE_GAUGE("requests_in_flight", "Requests accepted and not yet answered.")),
       queue_requests(EDGEWISE_GAUGE("queue_requests", "Requests that wait for the device.")),
       queue_tokens(EDGEWISE_GAUGE("queue_tokens", "Valid tokens of the requests that wait.")),
+      queue_seconds(EDGEWISE_GAUGE("queue_seconds", "Seconds that the requests that wait will take, as predicted.")),
+      device(EDGEWISE_COUNTER("device_seconds_total", "Time that the device worked.")),
       rejections(EDGEWISE_COUNTER("rejections_total", "Requests refused or dropped, by reason.")),
       cancelled_compute(EDGEWISE_COUNTER("cancelled_compute_seconds_total",
                                          "Compute time spent on requests that were cancelled or late.")),

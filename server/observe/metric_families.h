@@ -61,6 +61,8 @@ struct MetricFamilies {
   Gauges& in_flight;
   Gauges& queue_requests;
   Gauges& queue_tokens;
+  Gauges& queue_seconds;
+  Counters& device;
   Counters& rejections;
   Counters& cancelled_compute;
   Histograms& prediction;

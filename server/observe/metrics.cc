@@ -131,10 +131,10 @@ struct LoadedMetrics::Series {
   };
 
   prometheus::Counter *items, *executions, *cancelled_compute, *tokens, *capped, *flops_executed, *flops_dense,
-      *generated_tokens, *prompt_tokens;
+      *generated_tokens, *prompt_tokens, *device;
   prometheus::Histogram *prediction, *batch_items, *batch_tokens, *input_length, *density, *edges, *isolated,
       *utilization, *samples, *disagreement, *first_token, *token, *input_stage, *forward_stage, *output_stage;
-  prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *generations_running;
+  prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *queue_seconds, *generations_running;
   std::array<prometheus::Histogram*, kPriorityLevels> queue{};
   std::array<prometheus::Counter*, std::size(kBudgetKinds)> budgets{};
   std::array<prometheus::Counter*, std::size(kDegradedBy)> degraded{};
@@ -174,6 +174,8 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   s.in_flight = &families.in_flight.Add(base);
   s.queue_requests = &families.queue_requests.Add(base);
   s.queue_tokens = &families.queue_tokens.Add(base);
+  s.queue_seconds = &families.queue_seconds.Add(base);
+  s.device = &families.device.Add(base);
   for (uint32_t level = 1; level <= kPriorityLevels; ++level) {
     s.queue[level - 1] = &families.queue_duration.Add(With(base, "priority", std::to_string(level)), kDurationBuckets);
   }
@@ -204,12 +206,13 @@ void LoadedMetrics::CountValid(Request& request, double seconds) {
   series_->budgets[static_cast<size_t>(request.budget)]->Increment();
   series_->input_stage->Observe(seconds);
   request.gauges = {Hold(series_->in_flight), Hold(series_->queue_requests),
-                    Hold(series_->queue_tokens, static_cast<double>(request.tokens)), nullptr};
+                    Hold(series_->queue_tokens, static_cast<double>(request.tokens)),
+                    Hold(series_->queue_seconds, request.predicted_seconds), nullptr};
 }
 
 void LoadedMetrics::CountBatch(std::span<Request* const> requests, uint32_t inputs, uint64_t tokens) {
   const MetricsEvent event(mutex_);
-  for (Request* request : requests) request->gauges = {std::move(request->gauges.in_flight), nullptr, nullptr, nullptr};
+  for (Request* request : requests) request->gauges = {.in_flight = std::move(request->gauges.in_flight)};
   series_->executions->Increment();
   series_->batch_items->Observe(inputs);
   series_->batch_tokens->Observe(static_cast<double>(tokens));
@@ -220,9 +223,14 @@ void LoadedMetrics::CountPrediction(double predicted, double seconds) {
   if (predicted > 0.0) series_->prediction->Observe(seconds / predicted);
 }
 
+void LoadedMetrics::CountDevice(double seconds) {
+  const MetricsEvent event(mutex_);
+  series_->device->Increment(seconds);
+}
+
 void LoadedMetrics::CountGeneration(Request& request) {
   const MetricsEvent event(mutex_);
-  request.gauges = {std::move(request.gauges.in_flight), nullptr, nullptr, Hold(series_->generations_running)};
+  request.gauges = {.in_flight = std::move(request.gauges.in_flight), .generating = Hold(series_->generations_running)};
 }
 
 void LoadedMetrics::CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds) {

@@ -49,6 +49,8 @@ class LoadedMetrics {
   void CountGeneration(Request& request);
   // A pass whose requests were all answered took `seconds`; 0 `predicted`: nothing was known of the model.
   void CountPrediction(double predicted, double seconds);
+  // A step of the model's work took so long.
+  void CountDevice(double seconds);
   // A generated token: its row, and the time since the last token (since the arrival for the first one).
   void CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds);
   // A request that waited ends. `answered`: with OK, after `output_seconds` for the answer.

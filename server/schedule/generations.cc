@@ -159,6 +159,7 @@ void Generations::StepPrompt(Running& running) {
   const Time start = queue_.now();
   const absl::Status step = running.generation->Step();
   const double seconds = Seconds(queue_.now() - start);
+  running.request->model->metrics->CountDevice(seconds);
   running.request->compute_seconds += seconds;
   running.own_seconds += seconds;
   if (!GoesOn(running, step)) return;
@@ -177,10 +178,12 @@ void Generations::Decode(std::vector<Running>& together) {
   const Time start = queue_.now();
   Generation::DecodeTogether(generations, steps);
   const double seconds = Seconds(queue_.now() - start);
+  together[0].request->model->metrics->CountDevice(seconds);
   for (size_t i = 0; i < together.size(); ++i) {
     Running& running = together[i];
     running.request->compute_seconds += seconds;
     running.own_seconds += seconds / static_cast<double>(together.size());
+    running.request->model->costs->ObserveToken(seconds / static_cast<double>(together.size()));
     running.request->batch_inputs = side_by_side;
     if (GoesOn(running, steps[i])) running_.push_back(std::move(running));
   }

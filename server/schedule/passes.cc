@@ -253,6 +253,7 @@ void Passes::Step(size_t pass, double share) {
   const absl::Status status = running.pass.Step();
   const Time end = queue_.now();
   running.seconds += Seconds(end - start);
+  running.model().metrics->CountDevice(Seconds(end - start));
   running.step_seconds = Seconds(end - std::exchange(running.stepped, end));
   if (running.pass.between_waves()) running.wave_seconds = Seconds(end - std::exchange(running.wave_began, end));
   if (!status.ok()) return Fail(pass, status);

@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kLookAgain{1};  // for requests that have en
 // After waiting for as long as it takes alone.
 bool IsHopeless(const Request& request, Time now) {
   const double seconds = LeastSeconds(request);
-  return Seconds(now - request.queued) > seconds && seconds > SlackOf(request, now);
+  return !request.generation && Seconds(now - request.queued) > seconds && seconds > SlackOf(request, now);
 }
 
 std::string Show(double seconds) {
@@ -53,12 +53,38 @@ void Lower(Request& request, double share, Time now) {
   LowerSamples(request, SamplesWithin(request, kept), DegradedBy::kLoad);
 }
 
+// The work of a principal that ends before `end` on the clock of its level.
+double SecondsUntil(double end, std::span<const RunningPass> running, uint32_t level, const std::string& principal,
+                    const Account& account) {
+  const double left = end - account.served;
+  double seconds = 0.0;
+  for (const RunningPass& pass : running) {
+    const double least = pass.remaining - pass.spare;
+    const bool first = pass.level == level && pass.principal == principal && seconds + least <= left;
+    if (first) seconds += least;
+  }
+  if (seconds + account.seconds <= left) return seconds + account.seconds;
+  for (const RequestPtr& waiting : account.waiting) {
+    if (seconds + LeastSeconds(*waiting) > left) break;
+    seconds += LeastSeconds(*waiting);
+  }
+  return seconds;
+}
+
+double SecondsOf(const Line& line, std::span<const RunningPass> running, uint32_t level) {
+  double seconds = 0.0;
+  for (const auto& [principal, account] : line.accounts(level)) seconds += account.seconds;
+  for (const RunningPass& pass : running) seconds += pass.level == level ? pass.remaining - pass.spare : 0.0;
+  return seconds;
+}
+
 }  // namespace
 
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
   const bool idle = predicts_.size() == 0 && running_.empty();  // it may try: a wrong prediction is corrected so
-  if (!idle && kSure * LeastSeconds(*request) > SlackOf(*request, now)) return Hopeless(*request, now);
+  const bool lasts = !request->generation && kSure * LeastSeconds(*request) > SlackOf(*request, now);
+  if (!idle && lasts) return Hopeless(*request, now);
   RETURN_IF_ERROR(Check(*request, now, ended));
   RETURN_IF_ERROR(MakeRoom(*request, ended));
   request->queued = now;
@@ -113,8 +139,14 @@ absl::Status Scheduler::MakeRoom(const Request& request, std::vector<EndedReques
 }
 
 absl::Status Scheduler::CheckTime(const Request& request, double before, Time now) const {
-  if (request.generation || before <= 0.0) return absl::OkStatus();
+  if (before <= 0.0) return absl::OkStatus();
   const double slack = SlackOf(request, now), least = LeastSeconds(request);
+  if (request.generation) {  // its client reads what there is at its deadline
+    if (before <= slack) return absl::OkStatus();
+    return QueueFull(
+        absl::StrCat("generations that go first take about ", Show(before), "; its deadline is in ", Show(slack)),
+        before);
+  }
   if (kMargin * (before + least) > slack) {
     return QueueFull(absl::StrCat("requests that go first take about ", Show(before), " and this one about ",
                                   Show(least), "; its deadline is in ", Show(slack)),
@@ -135,7 +167,9 @@ double Scheduler::SecondsBefore(const Request& request) const {
   const uint32_t own = request.priority - 1;
   const std::string& principal = request.principal.name;
   const double takes = request.predicted_seconds;
-  const Line::Accounts& accounts = predicts_.accounts(own);
+  const Line& line = LineOf(request);
+  const std::span<const RunningPass> running = request.generation ? std::span<const RunningPass>() : running_;
+  const Line::Accounts& accounts = line.accounts(own);
   const auto mine = accounts.find(principal);
   double before = 0.0;
   const auto add = [&](double work, double least) { before += kShorter * work <= takes ? least : 0.0; };
@@ -143,42 +177,19 @@ double Scheduler::SecondsBefore(const Request& request) const {
   if (mine != accounts.end() && kShorter * mine->second.longest > takes) {
     for (const RequestPtr& waiting : mine->second.waiting) add(waiting->predicted_seconds, LeastSeconds(*waiting));
   }
-  for (const RunningPass& pass : running_) {
+  for (const RunningPass& pass : running) {
     if (pass.level == own && pass.principal == principal) add(pass.remaining, pass.remaining - pass.spare);
   }
-  const double end = (mine != accounts.end() ? mine->second.served : predicts_.clock(own)) + before + takes;
+  const double end = (mine != accounts.end() ? mine->second.served : line.clock(own)) + before + takes;
   for (auto other = accounts.begin(); other != accounts.end(); ++other) {
-    if (other != mine) before += SecondsUntil(end, own, other->first, other->second);
+    if (other != mine) before += SecondsUntil(end, running, own, other->first, other->second);
   }
   const double until = before + takes;
   for (uint32_t level = 0; level < kPriorityLevels; ++level) {
-    if (level != own) before += std::min(SecondsOf(level), until * kLevelWeights[level] / kLevelWeights[own]);
+    if (level != own)
+      before += std::min(SecondsOf(line, running, level), until * kLevelWeights[level] / kLevelWeights[own]);
   }
   return before;
-}
-
-// The work of a principal that ends before `end` on the clock of its level.
-double Scheduler::SecondsUntil(double end, uint32_t level, const std::string& principal, const Account& account) const {
-  const double left = end - account.served;
-  double seconds = 0.0;
-  for (const RunningPass& pass : running_) {
-    const double least = pass.remaining - pass.spare;
-    const bool first = pass.level == level && pass.principal == principal && seconds + least <= left;
-    if (first) seconds += least;
-  }
-  if (seconds + account.seconds <= left) return seconds + account.seconds;
-  for (const RequestPtr& waiting : account.waiting) {
-    if (seconds + LeastSeconds(*waiting) > left) break;
-    seconds += LeastSeconds(*waiting);
-  }
-  return seconds;
-}
-
-double Scheduler::SecondsOf(uint32_t level) const {
-  double seconds = 0.0;
-  for (const auto& [principal, account] : predicts_.accounts(level)) seconds += account.seconds;
-  for (const RunningPass& pass : running_) seconds += pass.level == level ? pass.remaining - pass.spare : 0.0;
-  return seconds;
 }
 
 double Scheduler::Share(uint32_t level, Time now) const {
@@ -188,7 +199,7 @@ double Scheduler::Share(uint32_t level, Time now) const {
   }
   std::stable_sort(line.begin(), line.end(), [](const Request* a, const Request* b) { return a->queued < b->queued; });
   double before = 0.0, spare = 0.0;  // of those before: what they take at least, and what they may give up
-  for (uint32_t above = 0; above < level; ++above) before += SecondsOf(above);
+  for (uint32_t above = 0; above < level; ++above) before += SecondsOf(predicts_, running_, above);
   double share = 1.0;
   for (const Request* waiting : line) {
     double least = before, more = spare;

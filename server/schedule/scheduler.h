@@ -69,9 +69,9 @@ class Scheduler {
 
   // Takes the request iff OK. DEADLINE_EXCEEDED or CANCELLED: it has ended already, or would be late even alone.
   // RESOURCE_EXHAUSTED with RetryInfo: its line is full, or what goes before it would make it late (without a deadline:
-  // would make it wait longer than limits.max_delay). A server without other work tries every request.
-  // Before it refuses, requests that have ended make room, and those of a principal that holds more: they go to
-  // `ended`.
+  // would make it wait longer than limits.max_delay; a generation: not even start before its deadline). A server
+  // without other work tries every request. Before it refuses, requests that have ended make room, and those of a
+  // principal that holds more: they go to `ended`.
   absl::Status Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended);
   // Whether what waits and runs would make Add refuse the request, of which priority, principal, deadline and predicted
   // seconds are known; cost is 0 where it is not.
@@ -116,8 +116,6 @@ class Scheduler {
   Line& LineOf(const Request& request) { return request.generation ? generations_ : predicts_; }
   const Line& LineOf(const Request& request) const { return request.generation ? generations_ : predicts_; }
   double SecondsBefore(const Request& request) const;
-  double SecondsUntil(double end, uint32_t level, const std::string& principal, const Account& account) const;
-  double SecondsOf(uint32_t level) const;
   // The share that all requests of the level have to keep of what they may give up, so that none of those that wait is
   // late. They are taken to go in order of arrival.
   double Share(uint32_t level, Time now) const;

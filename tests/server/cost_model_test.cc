@@ -111,6 +111,16 @@ TEST(CostModelTest, LeastSecondsAreThoseOfTheCheapestOfItsSize) {
   EXPECT_NEAR(model.LeastSeconds(100), 0.04, 1e-3) << "long ago";
 }
 
+TEST(CostModelTest, AGenerationTakesItsLikelyTokens) {
+  CostModel model;
+  for (int i = 0; i < 200; ++i) {
+    model.ObserveToken(0.01);
+    model.ObserveLength(25, 100);
+  }
+  EXPECT_NEAR(model.PredictGeneration(0, 400), 1.0, 0.01) << "a quarter of those that it may generate";
+  EXPECT_GT(model.PredictGeneration(100, 400), 1.05);
+}
+
 TEST(CostModelTest, LikelyEdgesNeverExceedThePairs) {
   CostModel model;
   for (int i = 0; i < 1000; ++i) model.ObserveEdges(100, 1e4, 1e4);

@@ -177,10 +177,12 @@ TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
   const uint32_t inputs[] = {3, 5};
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i].tokens = tokens[i];
+    requests[i].predicted_seconds = 0.5;
     loaded_->CountValid(requests[i], 0.0);
   }
   EXPECT_EQ(Of("queue_requests"), 7);
   EXPECT_EQ(Of("queue_tokens"), 1176);
+  EXPECT_EQ(Of("queue_seconds"), 3.5);
   for (size_t i = 0; i < 5; ++i) {
     Request* const request[] = {&requests[i]};
     i < 2 ? loaded_->CountBatch(request, inputs[i], tokens[i]) : loaded_->CountGeneration(requests[i]);
@@ -192,7 +194,10 @@ TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
   EXPECT_EQ(Of("requests_in_flight"), 6);
   EXPECT_EQ(Of("queue_requests"), 1);
   EXPECT_EQ(Of("queue_tokens"), 29);
+  EXPECT_EQ(Of("queue_seconds"), 0.5);
   EXPECT_EQ(Of("generations_running"), 3);
+  for (double seconds : {0.25, 0.5}) loaded_->CountDevice(seconds);
+  EXPECT_EQ(Of("device_seconds_total"), 0.75);
 }
 
 // An answer of two samples whose every number is known: 2 layers of 2 heads over 5 valid tokens.

@@ -40,6 +40,20 @@ TEST_F(RepositoryTest, LatestIsTheHighestReadyVersionAsANumber) {
   EXPECT_TRUE(absl::IsNotFound(repository_.Resolve("other", 0).status));
 }
 
+TEST_F(RepositoryTest, TheFirstRequestOfAModelThatWasWarmedUpHasAPrediction) {
+  const auto predicted = [](const Repository& repository) {
+    const CostModel& costs = *repository.Resolve("m", 1).loaded->costs;
+    return std::pair(costs.Predict({1, 4, 64, 64}), costs.Predict({1, 32, 4096, 4096}));
+  };
+  folder_.AddModel("sbm", "m", 1);
+  Repository warm(folder_.path(), metrics_, {}, 1.0);
+  for (const LoadJob& job : warm.Scan().value()) warm.Load(job, TestBackend());
+  EXPECT_GT(predicted(warm).first, 0.0);
+  EXPECT_GE(predicted(warm).second, predicted(warm).first);
+  Update();
+  EXPECT_EQ(predicted(repository_).first, 0.0);
+}
+
 TEST_F(RepositoryTest, LoadingIsUnavailableWithRetryInfo) {
   folder_.AddModel("sbm", "m", 1);
   ASSERT_EQ(repository_.Scan().value().size(), 1u);

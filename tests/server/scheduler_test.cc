@@ -225,6 +225,22 @@ TEST(SchedulerTest, GenerationStartsWhenThereIsRoomAndNoneOvertakesItButByPriori
   EXPECT_EQ(scheduler.NextGeneration({1, 100}), nullptr);
 }
 
+TEST(SchedulerTest, AGenerationThatCannotBeginBeforeItsDeadlineIsRefused) {
+  Scheduler scheduler({});
+  const auto generation = [](Time deadline) {
+    RequestPtr request = MakeGeneration();
+    request->predicted_seconds = 1.0;
+    request->deadline = deadline;
+    return request;
+  };
+  Add(scheduler, generation(Time::max()));
+  RequestPtr late = generation(kStart + milliseconds(900)), in_time = generation(kStart + milliseconds(1100));
+  const absl::Status status = Push(scheduler, late);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_NEAR(RetryDelay(status), 1.0, 1e-9);
+  EXPECT_TRUE(Push(scheduler, in_time).ok()) << "it may end late: its client reads what there is";
+}
+
 TEST(SchedulerTest, CancelledGenerationsAreTakenOut) {
   Scheduler scheduler({});
   RequestPtr request = MakeGeneration();

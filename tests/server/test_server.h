@@ -70,6 +70,7 @@ inline ServerOptions TestOptions(const std::string& repository = tests::Testdata
   options.listen = "127.0.0.1:0";
   options.metrics_listen = "127.0.0.1:0";
   options.backend.num_threads = 1;
+  options.warm_up = std::chrono::milliseconds(0);  // requests of a model whose cost is not known go one by one
   return options;
 }
 
