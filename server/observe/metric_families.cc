@@ -111,6 +111,8 @@ MetricFamilies::MetricFamilies()
       budget_utilization(EDGEWISE_HISTOGRAM("edge_budget_utilization_ratio",
                                             "Edges of the most expensive sample over the cap; above 1 is a fault.")),
       budget_capped(EDGEWISE_COUNTER("edge_budget_capped_total", "Inputs whose budget made a layer drop edges.")),
+      degraded(EDGEWISE_COUNTER("degraded_requests_total",
+                                "Requests answered, as agreed, with fewer samples than asked for, by reason.")),
       ensemble_samples(EDGEWISE_HISTOGRAM("ensemble_samples", "Samples that an answer is made of.")),
       ensemble_disagreement(
           EDGEWISE_HISTOGRAM("ensemble_disagreement_ratio",

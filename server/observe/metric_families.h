@@ -86,6 +86,7 @@ struct MetricFamilies {
   Counters& budget_requests;
   Histograms& budget_utilization;
   Counters& budget_capped;
+  Counters& degraded;
   Histograms& ensemble_samples;
   Histograms& ensemble_disagreement;
   Counters& flops;

@@ -20,6 +20,8 @@ constexpr const char* kReasons[] = {"queue_full", "deadline", "cancelled", "drai
                                     "invalid",    "budget",   "oom",       "not_ready"};
 constexpr const char* kMethods[kRpcs] = {"Predict", "PredictStream", "Generate", "ListModels", "GetModel"};
 
+constexpr const char* kDegradedBy[] = {"deadline", "load"};  // DegradedBy but the first
+
 constexpr const char* kBudgetKinds[] = {"none", "edges", "density"};
 
 // Samples, or tokens of samples, whose most probable label is not the answer's. Values have no labels.
@@ -135,6 +137,7 @@ struct LoadedMetrics::Series {
   prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *generations_running;
   std::array<prometheus::Histogram*, kPriorityLevels> queue{};
   std::array<prometheus::Counter*, std::size(kBudgetKinds)> budgets{};
+  std::array<prometheus::Counter*, std::size(kDegradedBy)> degraded{};
   std::vector<Layer> layers;  // [num_hidden_layers]
   Layer generated{};          // rows of generated tokens, all layers together; null: the model generates nothing
 };
@@ -179,6 +182,9 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   s.output_stage = &families.stage_duration.Add(With(base, "stage", "output"), kDurationBuckets);
   for (size_t i = 0; i < std::size(kBudgetKinds); ++i) {
     s.budgets[i] = &families.budget_requests.Add(With(base, "kind", kBudgetKinds[i]));
+  }
+  for (size_t i = 0; i < std::size(kDegradedBy); ++i) {
+    s.degraded[i] = &families.degraded.Add(With(base, "reason", kDegradedBy[i]));
   }
   s.layers.clear();
   for (int32_t layer = 0; layer < loaded.config().num_hidden_layers; ++layer) {
@@ -242,6 +248,9 @@ void LoadedMetrics::CountEnd(const MetricsEvent& event, const Model& model, cons
   s.forward_stage->Observe(request.compute_seconds);
   if (request.generation) return CountGenerated(request);
   s.output_stage->Observe(output_seconds);
+  if (request.consent.reason != DegradedBy::kNothing) {
+    s.degraded[static_cast<size_t>(request.consent.reason) - 1]->Increment();
+  }
   for (size_t i = 0; i < request.inputs.size(); ++i) CountInput(event, model, request.inputs[i], request.results[i]);
 }
 
