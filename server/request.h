@@ -18,6 +18,7 @@
 #include "model/forward/result.h"
 #include "model/input/input.h"
 #include "server/cost_model.h"
+#include "server/memory.h"
 
 namespace edgewise::v1 {
 class GenerateResponse;
@@ -122,6 +123,8 @@ struct Request {
   std::function<void(const absl::Status&)> reply;
   v1::PredictResponse* response = nullptr;  // of Predict
   TokenStream* stream = nullptr;            // of Generate; lives until `reply`
+  // The RPC holds it until its last message is sent. Admission makes it hold what the request takes from then on.
+  MemoryHold* memory = nullptr;
 
   // Admission.
   Time arrival;
@@ -139,6 +142,7 @@ struct Request {
   std::vector<ModelInput> inputs;              // of Predict
   std::unique_ptr<GenerationWork> generation;  // of Generate
   uint64_t tokens = 0;                         // valid tokens of all inputs, one sample
+  uint64_t held_bytes = 0;                     // of the inputs, results and answer, at most
   uint64_t cost = 0;  // for the queue's limit: positions, pads included, entries of biases and edges of given graphs
 
   Consent consent;

@@ -24,9 +24,6 @@
 namespace edgewise {
 namespace {
 
-// A prompt of so many rows before its last token costs little more than that token: the weights are read once.
-constexpr int64_t kShortRows = 16;
-
 // The tokens that a generation caches at most.
 int64_t CachedTokens(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options) {
   return std::min<int64_t>(config.max_position_embeddings,
@@ -71,7 +68,7 @@ struct Generation::State {
   absl::Status FinishToken();
   int32_t uncached() const { return context().valid() - 1 - cached; }  // tokens before the last
   bool prompt_next() const { return uncached() > 0 && !(IsShort(uncached()) && phase() == Phase::kDecode); }
-  bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortRows; }
+  bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortPromptRows; }
   // Of the tokens that are cached next. It depends on the text alone: on a GPU the phases round differently.
   Phase phase() const { return IsShort(prompt_tokens) || cached >= prompt_tokens ? Phase::kDecode : Phase::kPrefill; }
   bool stop_requested() const { return options.stopping.stop_requested(); }

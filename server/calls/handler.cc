@@ -6,6 +6,7 @@
 
 #include "server/calls/respond.h"
 #include "server/observe/metrics.h"
+#include "server/schedule/degrade.h"
 #include "server/status_details.h"
 #include "server/validate/validate.h"
 #include "text/field_error.h"
@@ -89,6 +90,7 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   const double size = SizeOf(message);
   RETURN_IF_ERROR(CheckEarly(message.priority(), size, request));
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
+  if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
   request.priority = std::max(request.priority, request.principal.highest_level);
   if (request.generation) ConnectStream(request);
   const CostModel& costs = *request.model->costs;
@@ -99,7 +101,7 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   }
   if (!request.inputs.empty()) request.predicted_seconds = costs.Predict(request.demand);
   if (request.consent.given) request.consent.least_seconds = costs.Predict(request.consent.least);
-  request.model->costs->ObserveSize(size, request.predicted_seconds);
+  request.model->costs->ObserveSize(size, LeastSeconds(request));
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
   return absl::OkStatus();
 }
@@ -179,6 +181,11 @@ void RequestHandler::LogRefusal(const Request& request, const absl::Status& stat
 void RequestHandler::CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status) {
   ModelMetrics& metrics = *repository_.Resolve(message.model(), message.version()).metrics;
   metrics.CountRequest(metrics.Event(), Rpc::kPredict, status, 0.0);
+}
+
+void RequestHandler::CountUnread(Rpc rpc, const absl::Status& status) {
+  ModelMetrics& metrics = *repository_.Resolve("", 0).metrics;
+  metrics.CountRequest(metrics.Event(), rpc, status, 0.0);
 }
 
 }  // namespace edgewise::server

@@ -307,6 +307,9 @@ Metrics::Metrics() : families_(std::make_unique<MetricFamilies>()) {
             {"compiler", EDGEWISE_COMPILER}})
       .Set(1.0);
   other_ = std::make_unique<ModelMetrics>(*families_, "_other", "_other");
+  call_memory_ = &families_->call_memory.Add({});
+  call_memory_limit_ = &families_->call_memory_limit.Add({});
+  connections_ = &families_->connections.Add({});
   for (size_t method = 0; method < std::size(kMethods); ++method) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
       families_->rpcs[method][code] = &families_->rpc_requests.Add(
@@ -327,6 +330,13 @@ ModelMetrics& Metrics::ForModel(const std::string& model, int64_t version) {
 void Metrics::CountRpc(Rpc rpc, absl::StatusCode code) {
   const MetricsEvent event(families_->mutex);
   families_->rpcs[static_cast<size_t>(rpc)][CodeIndex(code)]->Increment();
+}
+
+void Metrics::SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections) {
+  const MetricsEvent event(families_->mutex);
+  call_memory_->Set(static_cast<double>(call_memory));
+  call_memory_limit_->Set(static_cast<double>(call_memory_limit));
+  connections_->Set(static_cast<double>(connections));
 }
 
 std::string Metrics::Render() const {

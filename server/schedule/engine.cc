@@ -18,6 +18,7 @@ void Engine::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
+
 std::optional<Turn> Engine::RunOnce(bool wait) {
   passes_.EndDue();
   generations_.Update();

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/forward/generation.h"
+#include "server/validate/answer_size.h"
 #include "server/validate/common.h"
 #include "server/validate/validate.h"
 #include "text/field_error.h"
@@ -16,6 +17,7 @@ namespace {
 
 constexpr int kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 256;
+constexpr uint64_t kHeldBytes = uint64_t{64} << 10;  // of a generation: its tokens that are not sent, its text
 
 absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, const Model& model) {
   const v1::Sequence& prompt = message.prompt();
@@ -70,6 +72,12 @@ void SetCap(const v1::Budget& budget, const Profile& limits, GenerationOptions& 
   }
 }
 
+absl::StatusOr<Overflow> ParseOverflow(v1::Overflow overflow) {
+  REFUSE_IF(!v1::Overflow_IsValid(overflow), "overflow", "is ", static_cast<int>(overflow),
+            "; allowed are SLIDE, HALVE and STOP");
+  return overflow == v1::SLIDE ? Overflow::kSlide : overflow == v1::HALVE ? Overflow::kHalve : Overflow::kStop;
+}
+
 }  // namespace
 
 absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const RequestLimits& limits,
@@ -82,6 +90,7 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   RETURN_IF_ERROR(ValidateCommon(message, model, limits, request, options));
   RETURN_IF_ERROR(CheckSampling(message, limits));
   RETURN_IF_ERROR(CheckStops(message, model));
+  ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
   ASSIGN_OR_RETURN(work->prompt, ParsePrompt(message, model));
 
   options.max_new_tokens = message.max_new_tokens();
@@ -98,6 +107,7 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   work->truncated_tokens = work->prompt.truncated_tokens;
   request.tokens = static_cast<uint64_t>(work->prompt.valid());
   request.cost = static_cast<uint64_t>(work->prompt.length());
+  request.held_bytes = kHeldBytes + BytesOf(work->prompt);
   request.generation = std::move(work);
   return absl::OkStatus();
 }

@@ -103,10 +103,10 @@ class RequestTest(unittest.TestCase):
     def test_generate(self):
         options = {"version": 1, "max_edges": 2, "samples": 3, "seed": 4, "dense": True, "priority": 5, "profile": "p",
                    "request_id": "r", "truncate": "head", "max_new_tokens": 6, "temperature": 0.5, "top_k": 7,
-                   "top_p": 0.25, "stop": ["x", "y"]}
+                   "top_p": 0.25, "stop": ["x", "y"], "overflow": "halve"}
         expected = pb.GenerateRequest(
             model="m", version=1, prompt=pb.Sequence(text="p", truncate=pb.HEAD), max_new_tokens=6, temperature=0.5,
-            top_k=7, top_p=0.25, stop=["x", "y"], ensemble=pb.Ensemble(samples=3, seed=4),
+            top_k=7, top_p=0.25, stop=["x", "y"], overflow=pb.HALVE, ensemble=pb.Ensemble(samples=3, seed=4),
             budget=pb.Budget(max_edges=2), attention=pb.DENSE, request_id="r", priority=5, profile="p")
         self.assertEqual(requests.generate("m", "p", options), expected)
         self.assertEqual(set(options) | {"max_density", "override"}, set(requests.GenerateOptions.__annotations__))

@@ -60,6 +60,7 @@ class GenerateOptions(CostOptions, total=False):
     top_k: int | None  #: draw among the k most probable; 0: off
     top_p: float | None  #: draw among the fewest whose probabilities sum to it; 0: off
     stop: str | Sequence[str] | None  #: ends before the first of these
+    overflow: str | None  #: beyond the context: "slide", as where it is left out, "halve" or "stop"
 
 
 #: Arguments that are one field of the request: where.
@@ -72,6 +73,7 @@ _PATHS = {
 _PREDICT_PATHS = {**_PATHS, **{name: f"outputs.{name}" for name in (
     "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "stride")}}
 _GENERATE_PATHS = {**_PATHS, **{name: name for name in ("max_new_tokens", "temperature", "top_k", "top_p")}}
+_OVERFLOW = {"slide": pb.SLIDE, "halve": pb.HALVE, "stop": pb.STOP}
 _TRUNCATE = {"head": pb.HEAD, "tail": pb.TAIL}
 
 
@@ -103,7 +105,11 @@ def generate(model: str, prompt: Input, options: Mapping[str, Any]) -> pb.Genera
     _truncate(request.prompt, rest.get("truncate"))
     stop = rest.get("stop") or ()
     request.stop.extend([stop] if isinstance(stop, str) else stop)
-    _refuse_unknown(rest, ("truncate", "stop"))
+    overflow = rest.get("overflow") or "slide"
+    if overflow not in _OVERFLOW:
+        raise Error("INVALID_ARGUMENT", f'overflow is {overflow!r}; expected "slide", "halve" or "stop"', "overflow")
+    request.overflow = _OVERFLOW[overflow]
+    _refuse_unknown(rest, ("truncate", "stop", "overflow"))
     return request
 
 
