@@ -3,10 +3,10 @@
 
     ./dev bench degraded [--seconds 6] [--samples 16] [--json FILE]
 
-For the bundled model `long`. The deadline is 20 times the median latency of an unloaded server, and at least 200 ms; the
-peak is measured with 8 clients that call in turn. Then twice the peak is offered at random moments, with `asked` samples
-each: first all of them or nothing, then under `allow_degraded`. Figures of a row: good, the answers in time a second,
-over the peak; samples, the mean of the answers in time.
+For the bundled model `long`. The deadline is 20 times the median latency of an unloaded server, and at least 200 ms;
+the peak is measured with 8 clients that call in turn. Then twice the peak is offered at random moments: first all samples
+or nothing, then under `allow_degraded`. Figures of a row: good_over_peak, the answers in time a second over the peak;
+samples, the mean of the answers in time.
 """
 
 import sys

@@ -3,10 +3,10 @@
 
     ./dev bench fit_deadline [--seconds 6] [--only 4x] [--json FILE]
 
-For the bundled model `long` and one client. The deadlines are 1.5, 4 and 16 times the p99 latency of one sample, at least
-20 ms. Each call asks with `fit_deadline`. Then explicit numbers of samples are asked for, from the median choice up: the
-largest whose median latency meets the deadline is what could have been had. Figures of a row: met, the share of calls in
-time; chosen, the median number of samples; largest; chosen_over_largest.
+For the bundled model `long` and one client. The deadlines are 1.5, 4 and 16 times the p99 latency of one sample, at
+least 20 ms. Each call asks with `fit_deadline`. Then explicit numbers of samples are asked for: the largest whose median
+latency meets the deadline is what could have been had. Figures of a row: met, the share of calls in time; chosen, the
+median number of samples; largest; chosen_over_largest.
 """
 
 import sys
@@ -27,7 +27,8 @@ def largest_in_time(run, server, deadline, guess):
     """By bisection over the median latency of explicit numbers."""
 
     def meets(samples):
-        return ask(run, server, max(run.seconds / 6, 4 * deadline), flags=[f"--samples={samples}"]).quantile(0.5) <= deadline
+        calls = ask(run, server, max(run.seconds / 6, 4 * deadline), flags=[f"--samples={samples}"])
+        return calls.quantile(0.5) <= deadline
 
     low, high = 0, max(2, 2 * guess)
     while high < MOST and meets(high):

@@ -134,8 +134,8 @@ struct Request {
   std::shared_ptr<const LoadedModel> model;  // once admitted
 
   // The checked message.
-  uint32_t priority = kDefaultPriority;  // 1..kPriorityLevels
-  uint64_t seed = 0;                     // drawn where the message has none
+  uint32_t priority = kDefaultPriority;    // 1..kPriorityLevels
+  uint64_t seed = 0;                       // drawn where the message has none
   std::shared_ptr<v1::Settings> settings;  // as the answer reports them
   BudgetKind budget = BudgetKind::kNone;
   OutputSelection outputs;

@@ -22,7 +22,7 @@ constexpr int64_t kLeastStepRows = 64;  // fewer share too little of reading the
 
 // Under consent, of the seconds until the deadline: what a wave takes; the samples of a request that can end after
 // every wave, or only with the last of its inputs, as predicted; and what is left for the answer, of the whole time.
-constexpr double kWaveShare = 0.125, kHopeful = 1.25, kCareful = 0.8, kAnswerShare = 0.05;
+constexpr double kWaveShare = 0.125, kHopeful = 1.25, kCareful = 0.8, kAnswerShare = 0.1;
 constexpr std::chrono::milliseconds kAnswer{1};
 
 std::vector<const ModelInput*> InputsOf(const std::vector<RequestPtr>& requests) {
