@@ -10,6 +10,7 @@ namespace {
 constexpr double kRidge = 1e-9;      // of a term's own weight: keeps terms apart that were always in proportion
 constexpr double kStep = 0.01;       // of a quantile, in its logarithm
 constexpr double kShareAbove = 0.1;  // of the densities, above the quantile
+constexpr int64_t kFitEvery = 8;     // observations, once there are many: a fit costs as much as a small request
 constexpr double kForget = 1.001;    // the least seconds of a size rise so much with every request
 
 size_t LengthOf(double tokens) { return static_cast<size_t>(std::clamp(std::ilogb(std::max(tokens, 1.0)), 0, 31)); }
@@ -57,7 +58,7 @@ void CostModel::Observe(const Demand& demand, double seconds) {
     targets_[i] = targets_[i] * kKept + terms[i];
     for (int j = 0; j < kTerms; ++j) products_[i][j] = products_[i][j] * kKept + terms[i] * terms[j];
   }
-  Fit();
+  if (++observed_ <= kHalfLife || observed_ % kFitEvery == 0) Fit();
 }
 
 // Least squares with coefficients of at least zero: of all subsets of terms, the best whose solution has none below.

@@ -26,6 +26,8 @@ struct Demand {
     edges += other.edges;
     return *this;
   }
+  // For the demand of one input: that of one of its samples.
+  Demand OfOneSample() const { return {1.0, tokens / passes, pairs / passes, edges / passes}; }
 };
 
 // seconds = fixed + passes p + tokens t + pairs q + edges e, none of the five coefficients below zero. The coefficients
@@ -69,6 +71,7 @@ class CostModel {
   // Weighted sums over observations, each divided by its seconds: terms times terms, and terms.
   std::array<Terms, kTerms> products_ ABSL_GUARDED_BY(mutex_) = {};
   Terms targets_ ABSL_GUARDED_BY(mutex_) = {};
+  int64_t observed_ ABSL_GUARDED_BY(mutex_) = 0;
   Terms coefficients_ ABSL_GUARDED_BY(mutex_) = {};                    // seconds
   std::array<double, kLengths> density_ ABSL_GUARDED_BY(mutex_) = {};  // nine-tenths quantile by length; 0: none yet
   double least_ ABSL_GUARDED_BY(mutex_) = 0.0;                         // seconds of a byte; 0: none yet

@@ -1,24 +1,81 @@
 #include "server/observe/log.h"
 
-#include <spdlog/async.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/details/null_mutex.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <future>
+#include <deque>
 #include <memory>
 #include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 
 namespace edgewise::server {
 namespace {
 
 constexpr size_t kQueuedLines = 8192;
-constexpr auto kLastLines = std::chrono::seconds(1);
+constexpr absl::Duration kLastLines = absl::Seconds(1);
+constexpr absl::Duration kGathering = absl::Milliseconds(10);
+
+// Keeps lines until its thread writes them: those of 10 ms together, because waking a thread costs more than a line.
+class GatheringSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  GatheringSink() {
+    std::thread([this] { Write(); }).detach();
+  }
+
+  // Whether all lines were written in time.
+  bool Stop() {
+    const absl::MutexLock lock(&lines_mutex_);
+    stopping_ = true;
+    return lines_mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kLastLines);
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    const absl::MutexLock lock(&lines_mutex_);
+    formatter_->format(message, line);
+    lines_.emplace_back(line.data(), line.size());
+    if (lines_.size() > kQueuedLines) lines_.pop_front();
+  }
+  void flush_() override {}
+
+  void Write() {
+    const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(lines_mutex_) { return stopping_ || !lines_.empty(); };
+    for (bool stopping = false; !stopping;) {
+      std::string text;
+      {
+        const absl::MutexLock lock(&lines_mutex_);
+        lines_mutex_.Await(absl::Condition(&due));
+        lines_mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kGathering);
+        for (const std::string& line : lines_) text += line;
+        lines_.clear();
+        stopping = stopping_;
+      }
+      std::fwrite(text.data(), 1, text.size(), stderr);
+      std::fflush(stderr);
+    }
+    const absl::MutexLock lock(&lines_mutex_);
+    stopped_ = true;
+  }
+
+  absl::Mutex lines_mutex_;
+  std::deque<std::string> lines_ ABSL_GUARDED_BY(lines_mutex_);
+  bool stopping_ ABSL_GUARDED_BY(lines_mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(lines_mutex_) = false;
+};
 
 // Set by StartLog, cleared by StopLog; never freed, since threads of libraries may log to the end.
 std::atomic<spdlog::logger*> g_logger = nullptr;
+std::atomic<GatheringSink*> g_sink = nullptr;
 
 spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   switch (level) {
@@ -57,25 +114,18 @@ bool ParseLogLevel(const std::string& name, LogLevel& level) {
 }
 
 void StartLog(LogLevel least) {
-  spdlog::init_thread_pool(kQueuedLines, 1);
-  auto& logger = *new std::shared_ptr<spdlog::async_logger>(
-      new spdlog::async_logger("edgewise", std::make_shared<spdlog::sinks::stderr_sink_mt>(), spdlog::thread_pool(),
-                               spdlog::async_overflow_policy::overrun_oldest));
+  static auto& sink = *new std::shared_ptr<GatheringSink>(new GatheringSink);
+  static auto* const logger = new spdlog::logger("edgewise", sink);
   logger->set_level(SpdlogLevel(least));
   logger->set_pattern("{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}", spdlog::pattern_time_type::utc);
-  logger->flush_on(spdlog::level::info);
-  g_logger = logger.get();
+  g_sink = sink.get();
+  g_logger = logger;
 }
 
 bool StopLog() {
   g_logger = nullptr;
-  auto stopped = std::make_shared<std::promise<void>>();
-  std::future<void> done = stopped->get_future();
-  std::thread([stopped] {
-    spdlog::shutdown();
-    stopped->set_value();
-  }).detach();
-  return done.wait_for(kLastLines) == std::future_status::ready;
+  GatheringSink* sink = g_sink.exchange(nullptr);
+  return sink == nullptr || sink->Stop();
 }
 
 void Log(LogLevel level, std::string_view event, const std::vector<LogField>& fields) {

@@ -15,8 +15,7 @@
 namespace edgewise::server {
 namespace {
 
-constexpr int64_t kRowsTogether = 64;  // that decode in one step: by then the products gain nothing from more
-constexpr int32_t kFirstPart = 64;      // tokens of a prompt
+constexpr int32_t kFirstPart = 64;     // tokens of a prompt
 constexpr int32_t kLeastPart = 32, kMostPart = 1 << 20;
 
 // The error of a generation that could not start: a row cannot keep the budget, or the device failed.
@@ -110,9 +109,10 @@ bool Generations::CanStep(const Running& running) const {
   if (running.parked) return false;
   if (running.generation->holds_rows()) return true;
   if (!running.client_ready()) return false;
-  return !running.generation->prompt_next() || std::none_of(running_.begin(), running_.end(), [&](const Running& other) {
-    return other.request->priority == running.request->priority && other.generation->holds_rows();
-  });
+  return !running.generation->prompt_next() ||
+         std::none_of(running_.begin(), running_.end(), [&](const Running& other) {
+           return other.request->priority == running.request->priority && other.generation->holds_rows();
+         });
 }
 
 PerLevel<bool> Generations::CanStep() const {
