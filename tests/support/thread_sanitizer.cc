@@ -1,9 +1,11 @@
-// For builds with ThreadSanitizer: tells it what Debian's libraries do, which are not compiled for it. Linked into every
-// test. absl::Mutex and absl::CondVar are taken over here, for gRPC too: each method tells the sanitizer and then calls
-// the method of the library. Without that it would see none of these locks and call everything behind them a race.
+// For builds with ThreadSanitizer: tells it what Debian's libraries do, which are not compiled for it. Linked into
+// every test. absl::Mutex, CondVar and Notification are taken over here, for gRPC too: each method tells the sanitizer
+// and then calls the method of the library. Without that it would see none of these locks and call everything behind
+// them a race.
 #include <absl/base/options.h>
 #include <absl/strings/str_cat.h>
 #include <absl/synchronization/mutex.h>
+#include <absl/synchronization/notification.h>
 #include <absl/time/time.h>
 #include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
@@ -32,11 +34,11 @@ namespace {
 #define EDGEWISE_TEXT_OF(name) #name
 #define EDGEWISE_EXPANDED(name) EDGEWISE_TEXT_OF(name)
 
-// The library's function, by the part of its mangled name behind absl's namespace.
+// The library's function, by the parts of its mangled name before and behind absl's namespace.
 template <typename Function>
-Function* Real(const char* name) {
+Function* Real(const char* name, const char* before = "_ZN") {
   const std::string space = EDGEWISE_EXPANDED(ABSL_OPTION_INLINE_NAMESPACE_NAME);
-  void* function = dlsym(RTLD_NEXT, absl::StrCat("_ZN4absl", space.size(), space, name).c_str());
+  void* function = dlsym(RTLD_NEXT, absl::StrCat(before, "4absl", space.size(), space, name).c_str());
   if (function == nullptr) __builtin_trap();
   return reinterpret_cast<Function*>(function);
 }
@@ -50,7 +52,7 @@ class Conditions {
 
 // Locks the sanitizer's picture of the mutex while it lives.
 template <typename Call>
-auto Locking(void* mutex, unsigned flags, Call call) {
+void Locking(void* mutex, unsigned flags, Call call) {
   __tsan_mutex_pre_lock(mutex, flags);
   const Conditions conditions;
   call();
@@ -119,6 +121,19 @@ void Mutex::ReaderUnlock() {
   Unlocking(this, __tsan_mutex_read_lock, [&] { real(this); });
 }
 
+void Mutex::LockWhen(const Condition& condition) {
+  static const auto real = Real<void(Mutex*, const Condition&)>("5Mutex8LockWhenERKNS0_9ConditionE");
+  Locking(this, 0, [&] { real(this, condition); });
+}
+
+bool Mutex::LockWhenWithTimeout(const Condition& condition, Duration timeout) {
+  static const auto real =
+      Real<bool(Mutex*, const Condition&, Duration)>("5Mutex19LockWhenWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+  bool holds = false;
+  Locking(this, 0, [&] { holds = real(this, condition, timeout); });
+  return holds;
+}
+
 void Mutex::Await(const Condition& condition) {
   static const auto real = Real<void(Mutex*, const Condition&)>("5Mutex5AwaitERKNS0_9ConditionE");
   Waiting(this, [&] { real(this, condition); });
@@ -136,13 +151,26 @@ void CondVar::Wait(Mutex* mutex) {
 }
 
 bool CondVar::WaitWithTimeout(Mutex* mutex, Duration timeout) {
-  static const auto real = Real<bool(CondVar*, Mutex*, Duration)>("7CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE");
+  static const auto real =
+      Real<bool(CondVar*, Mutex*, Duration)>("7CondVar15WaitWithTimeoutEPNS0_5MutexENS0_8DurationE");
   return Waiting(mutex, [&] { return real(this, mutex, timeout); });
 }
 
 bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   static const auto real = Real<bool(CondVar*, Mutex*, Time)>("7CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE");
   return Waiting(mutex, [&] { return real(this, mutex, deadline); });
+}
+
+void Notification::Notify() {
+  static const auto real = Real<void(Notification*)>("12Notification6NotifyEv");
+  __tsan_release(this);
+  real(this);
+}
+
+void Notification::WaitForNotification() const {
+  static const auto real = Real<void(const Notification*)>("12Notification19WaitForNotificationEv", "_ZNK");
+  real(this);
+  __tsan_acquire(const_cast<Notification*>(this));
 }
 
 ABSL_NAMESPACE_END
