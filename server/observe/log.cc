@@ -114,8 +114,8 @@ bool ParseLogLevel(const std::string& name, LogLevel& level) {
 }
 
 void StartLog(LogLevel least) {
-  static auto& sink = *new std::shared_ptr<GatheringSink>(new GatheringSink);
-  static auto* const logger = new spdlog::logger("edgewise", sink);
+  auto& sink = *new std::shared_ptr<GatheringSink>(new GatheringSink);
+  auto* logger = new spdlog::logger("edgewise", sink);
   logger->set_level(SpdlogLevel(least));
   logger->set_pattern("{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}", spdlog::pattern_time_type::utc);
   g_sink = sink.get();

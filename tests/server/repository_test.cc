@@ -47,7 +47,8 @@ TEST_F(RepositoryTest, TheFirstRequestOfAModelThatWasWarmedUpHasAPrediction) {
   };
   folder_.AddModel("sbm", "m", 1);
   Repository warm(folder_.path(), metrics_, {}, 1.0);
-  for (const LoadJob& job : warm.Scan().value()) warm.Load(job, TestBackend());
+  const std::vector<LoadJob> jobs = warm.Scan().value();
+  for (const LoadJob& job : jobs) warm.Load(job, TestBackend());
   EXPECT_GT(predicted(warm).first, 0.0);
   EXPECT_GE(predicted(warm).second, predicted(warm).first);
   Update();
