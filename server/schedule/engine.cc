@@ -18,7 +18,6 @@ void Engine::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
-
 std::optional<Turn> Engine::RunOnce(bool wait) {
   passes_.EndDue();
   generations_.Update();
