@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/forward/activations.h"
+#include "model/forward/generation.h"
 #include "model/forward/heads.h"
 #include "model/forward/wave.h"
 #include "model/kinds/patterns.h"
@@ -27,11 +28,11 @@ absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& l
   const int64_t samples = std::clamp<int64_t>(static_cast<int64_t>(limits.samples), 1, kMaxWaveTokens);
   const int64_t layers = config.num_hidden_layers;
 
-  // The rows of a prompt, for all samples and for each; later one of each.
+  // The rows of a prompt, for all samples and for each; and beside it those of a step that decodes.
   const int64_t prompt = std::min<int64_t>(kMaxWaveTokens, config.max_position_embeddings);
   const int64_t wave = std::min(kMaxWaveTokens, prompt * samples);
-  const int64_t rows = std::max((prompt + wave) * Activations::FloatsPerRow(model),
-                                (1 + samples) * Activations::FloatsPerRow(model) + HeadFloats(config, samples));
+  const int64_t step = std::max(kRowsTogether, samples + kShortPromptRows);
+  const int64_t rows = (prompt + wave + 2 * step) * Activations::FloatsPerRow(model) + HeadFloats(config, step);
 
   // Doubles: whole generations may be more than there are bytes.
   const double of_layer = static_cast<double>(samples) * config.max_position_embeddings * 2 * Width(config);

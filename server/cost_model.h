@@ -26,6 +26,8 @@ struct Demand {
     edges += other.edges;
     return *this;
   }
+  // For the demand of one input: that of one of its samples.
+  Demand OfOneSample() const { return {1.0, tokens / passes, pairs / passes, edges / passes}; }
 };
 
 // seconds = fixed + passes p + tokens t + pairs q + edges e, none of the five coefficients below zero. The coefficients

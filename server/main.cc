@@ -116,7 +116,12 @@ struct Settings {
       Bind("allow_graphs", options.limits.allow_graphs,
            "Take graphs in requests, to use instead of the model's edges."),
       Bind("max_graph_edges", options.limits.max_graph_edges, "Most edges of a graph given or returned."),
-      Bind("max_message_bytes", options.max_message_bytes, "Largest message, in and out."),
+      Bind("max_memory", options.max_memory,
+           "Most bytes that calls hold: messages, requests, results, unsent answers; 0: half of the machine's."),
+      Bind("max_connections", options.max_connections, "Most connections."),
+      Bind("max_connections_per_peer", options.max_connections_per_peer, "Most connections of one IP address."),
+      Bind("max_message_bytes", options.max_message_bytes,
+           "Largest message, in and out; 0: 4 MiB, or what one input of a model needs; 64 MiB out."),
       Bind("max_result_bytes", options.limits.max_result_bytes,
            "Most bytes held for the samples of one request while computed."),
       Bind("max_generations", options.max_generations, "Generations that run side by side; others wait."),
@@ -204,12 +209,16 @@ std::string CheckFlags(Settings& settings) {
                                                        {"max_new_tokens", options.limits.max_new_tokens},
                                                        {"max_cache_bytes", options.limits.max_cache_bytes},
                                                        {"max_generations", options.max_generations},
+                                                       {"max_connections", options.max_connections},
+                                                       {"max_connections_per_peer", options.max_connections_per_peer},
                                                        {"max_step_ms", settings.max_step_ms},
                                                        {"repository_poll_seconds", settings.repository_poll_seconds}};
   for (const auto& [name, value] : positive) {
     if (value == 0) return absl::StrCat("--", name, " is 0; at least 1 is needed");
   }
-  if (options.max_message_bytes < 1024) return "--max_message_bytes is below 1024";
+  if (options.max_message_bytes != 0 && options.max_message_bytes < 1024) return "--max_message_bytes is below 1024";
+  if (options.max_message_bytes > (uint64_t{1} << 31) - 1) return "--max_message_bytes is above 2147483647";
+  if (options.max_memory != 0 && options.max_memory < uint64_t{16} << 20) return "--max_memory is below 16777216";
   for (const auto& [name, value] :
        {std::pair("drain_timeout", settings.drain_timeout), std::pair("max_queue_delay", settings.max_queue_delay)}) {
     if (value < absl::ZeroDuration()) return absl::StrCat("--", name, " is negative");
@@ -218,8 +227,8 @@ std::string CheckFlags(Settings& settings) {
   options.drain_timeout = absl::ToChronoMilliseconds(settings.drain_timeout);
   options.queue.max_delay = absl::ToChronoMilliseconds(settings.max_queue_delay);
   options.max_step = std::chrono::milliseconds(settings.max_step_ms);
+  if (options.max_message_bytes != 0) options.limits.max_response_bytes = options.max_message_bytes;
   options.repository_poll = std::chrono::seconds(settings.repository_poll_seconds);
-  options.limits.max_response_bytes = static_cast<uint64_t>(options.max_message_bytes);
   return "";
 }
 

@@ -18,7 +18,7 @@ struct RequestLimits {
   uint32_t max_samples = 256;
   bool allow_graphs = false;                         // enable it for clients that feed graphs back: each costs a check
   uint64_t max_graph_edges = uint64_t{4} << 20;      // given or returned, over layers and heads
-  uint64_t max_response_bytes = uint64_t{64} << 20;  // main.cc keeps it at max_message_bytes
+  uint64_t max_response_bytes = uint64_t{64} << 20;  // main.cc sets it to max_message_bytes
   uint64_t max_result_bytes = uint64_t{256} << 20;   // held for the samples of one request while it is computed
   uint32_t max_new_tokens = 4096;                    // lower it where long generations keep others waiting
   // Keys and values of one generation, and of all that run together. Lower it where a GPU also has to hold other
@@ -69,10 +69,19 @@ struct ServerOptions {
   // to them.
   std::chrono::milliseconds warm_up{1000};
   SecurityOptions security;
-  int max_message_bytes = 64 << 20;  // raise it for inputs with a large pairwise bias or graph
-  uint32_t stream_in_flight = 32;    // requests that one stream has queued or computed at once; beyond it reads wait
-  uint32_t unsent_tokens = 32;       // of one generation, which then waits until its client has read some
-  std::chrono::milliseconds park_after{1000};       // gives the place of a generation whose client reads nothing away;
+  // Largest message, in and out. 0: 4 MiB in, or as much as one input of the largest loaded model needs, but at most a
+  // quarter of the memory for calls; 64 MiB out. Set it for many inputs in one request, or large graphs.
+  uint64_t max_message_bytes = 0;
+  // Memory for calls: messages, requests, results, answers that are not sent. 0: half of what the machine, or the
+  // cgroup, has beside the weights. Set it where other programs share the machine.
+  uint64_t max_memory = 0;
+  uint32_t max_connections = 4096;
+  uint32_t max_connections_per_peer = 1024;  // of one IP address; raise it where all clients come through one proxy
+  std::chrono::milliseconds message_timeout{30000};  // from the headers of a call to its whole message
+  uint32_t stream_in_flight = 32;  // requests that one stream has queued or computed at once; beyond it reads wait
+  uint64_t unsent_bytes = uint64_t{4} << 20;   // answers of one stream that wait to be sent; beyond it reads wait
+  uint32_t unsent_tokens = 32;                 // of one generation, which then waits until its client has read some
+  std::chrono::milliseconds park_after{1000};  // gives the place of a generation whose client reads nothing away;
   std::chrono::milliseconds unread_timeout{30000};  // and cancels it
   bool reflection = false;                          // enable it for tools such as grpcurl
   std::chrono::milliseconds drain_timeout{25000};   // keep it below the grace period of the process manager

@@ -18,10 +18,12 @@
 #include "model/forward/result.h"
 #include "model/input/input.h"
 #include "server/cost_model.h"
+#include "server/memory.h"
 
 namespace edgewise::v1 {
 class GenerateResponse;
 class PredictResponse;
+class Settings;
 }  // namespace edgewise::v1
 
 namespace edgewise::server {
@@ -71,6 +73,20 @@ struct OutputSelection {
   bool operator==(const OutputSelection&) const = default;
 };
 
+// Why an answer has fewer samples than were asked for: its own deadline, or requests that wait behind it.
+enum class DegradedBy { kNothing, kDeadline, kLoad };
+
+// Whether an answer may have fewer samples than were asked for, and what became of it (schedule/degrade.h).
+struct Consent {
+  bool given = false;
+  bool fit = false;      // asked for as many samples as the deadline allows
+  uint32_t asked = 1;    // samples
+  uint32_t samples = 1;  // so far
+  DegradedBy reason = DegradedBy::kNothing;
+  Demand least;                // of one sample, as expected
+  double least_seconds = 0.0;  // predicted for it
+};
+
 // Receives the messages of one generation. Used by one thread at a time; no method may block.
 class TokenStream {
  public:
@@ -107,6 +123,8 @@ struct Request {
   std::function<void(const absl::Status&)> reply;
   v1::PredictResponse* response = nullptr;  // of Predict
   TokenStream* stream = nullptr;            // of Generate; lives until `reply`
+  // The RPC holds it until its last message is sent. Admission makes it hold what the request takes from then on.
+  MemoryHold* memory = nullptr;
 
   // Admission.
   Time arrival;
@@ -118,13 +136,16 @@ struct Request {
   // The checked message.
   uint32_t priority = kDefaultPriority;  // 1..kPriorityLevels
   uint64_t seed = 0;                     // drawn where the message has none
+  std::shared_ptr<v1::Settings> settings;  // as the answer reports them
   BudgetKind budget = BudgetKind::kNone;
   OutputSelection outputs;
   std::vector<ModelInput> inputs;              // of Predict
   std::unique_ptr<GenerationWork> generation;  // of Generate
   uint64_t tokens = 0;                         // valid tokens of all inputs, one sample
+  uint64_t held_bytes = 0;                     // of the inputs, results and answer, at most
   uint64_t cost = 0;  // for the queue's limit: positions, pads included, entries of biases and edges of given graphs
 
+  Consent consent;
   Demand demand;                   // of Predict, as expected
   double predicted_seconds = 0.0;  // alone on the device; 0: nothing is known of the model yet
 

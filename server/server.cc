@@ -1,10 +1,13 @@
 #include "server/server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,12 +24,17 @@
 #include "absl/time/time.h"
 #include "server/address.h"
 #include "server/calls/handler.h"
+#include "server/calls/message_limit.h"
+#include "server/memory.h"
 #include "server/models/loader.h"
 #include "server/models/repository.h"
 #include "server/observe/http.h"
 #include "server/observe/log.h"
 #include "server/observe/metrics.h"
 #include "server/rpc/auth.h"
+#include "server/rpc/awaited.h"
+#include "server/rpc/keeper.h"
+#include "server/rpc/listener.h"
 #include "server/rpc/service.h"
 #include "server/schedule/engine.h"
 #include "server/schedule/queue.h"
@@ -34,6 +42,7 @@
 namespace edgewise::server {
 namespace {
 
+constexpr uint32_t kOtherFiles = 32;
 constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr auto kStopWork = std::chrono::seconds(5);  // the layer that runs, at most
 constexpr auto kFlushAnswers = std::chrono::milliseconds(500);
@@ -54,25 +63,34 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
   const bool enabled_;
 };
 
-void Configure(const ServerOptions& options, grpc::ServerBuilder& builder) {
-  builder.SetMaxReceiveMessageSize(options.max_message_bytes);
-  builder.SetMaxSendMessageSize(options.max_message_bytes);
+void Configure(const ServerOptions& options, uint64_t memory, grpc::ServerBuilder& builder) {
+  // Of what gRPC holds itself. Above it, gRPC ends streams one by one.
+  builder.SetResourceQuota(grpc::ResourceQuota("calls").Resize(memory));
+  builder.SetMaxReceiveMessageSize(-1);  // RPCs compare with their own limit, which changes with the models
   for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
   const std::pair<const char*, int> arguments[] = {
-      {GRPC_ARG_ALLOW_REUSEPORT, 0},  // a second server on the port must fail, not share it
       {GRPC_ARG_ENABLE_CHANNELZ, 0},
       {GRPC_ARG_MAX_METADATA_SIZE, 8192},
       {GRPC_ARG_MAX_CONCURRENT_STREAMS, 100},
       {GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10000},
       {GRPC_ARG_MAX_CONNECTION_IDLE_MS, 300000},
+      {GRPC_ARG_MAX_CONNECTION_AGE_MS, 1800000},  // GOAWAY: clients find new replicas; calls go on
       {GRPC_ARG_KEEPALIVE_TIME_MS, 30000},
       {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000},
       {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000},
       {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2}};
   for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
   builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
+}
+
+// The process needs descriptors for other things too.
+ConnectionLimits LimitsOf(const ServerOptions& options) {
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  const auto room = static_cast<uint32_t>(std::clamp<rlim_t>(files.rlim_cur, kOtherFiles + 1, 1 << 20)) - kOtherFiles;
+  return {std::min(options.max_connections, room), options.max_connections_per_peer};
 }
 
 const char* StateName(ModelState state) {
@@ -82,10 +100,21 @@ const char* StateName(ModelState state) {
 
 }  // namespace
 
+// No request may take all of the memory: its results half of it, its answer an eighth, since an answer is held as
+// objects and as bytes.
+ServerOptions WithinMemory(ServerOptions options) {
+  const uint64_t memory = MemoryForCalls(options, {});
+  options.limits.max_result_bytes = std::min(options.limits.max_result_bytes, memory / 2);
+  options.limits.max_response_bytes = std::min(options.limits.max_response_bytes, memory / 8);
+  return options;
+}
+
 // In order of construction; torn down in reverse.
 struct Server::Parts {
   explicit Parts(const ServerOptions& given)
-      : options(given),
+      : options(WithinMemory(given)),
+        memory(MemoryForCalls(options, {})),
+        largest_message(MessageLimit(options, memory.limit(), {})),
         queue(options.queue, options.clock),
         repository(options.model_repository, metrics,
                    {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples},
@@ -94,14 +123,19 @@ struct Server::Parts {
         service(rpcs) {}
 
   const ServerOptions options;
+  MemoryLedger memory;
+  std::atomic<uint64_t> largest_message;
   Metrics metrics;
   std::unique_ptr<Backend> backend;
   RequestQueue queue;
   Repository repository;
   RequestHandler handler;
-  RpcContext rpcs{options, handler, repository, metrics};
+  const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+  AwaitedCalls awaited{options.clock};
+  Keeper keeper{options, awaited, memory, largest_message, queue, *gate};
+  RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
   InferenceServiceImpl service;
-  int port = 0;
+  std::unique_ptr<Listener> listener;
   std::unique_ptr<grpc::Server> grpc;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Loader> loader;
@@ -121,17 +155,20 @@ struct Server::Parts {
     const absl::MutexLock lock(&health_mutex);
     if (handler.draining()) return;
     if (repository.settled()) settled = true;
+    const std::vector<ModelStatus> models = repository.List();
+    memory.SetLimit(MemoryForCalls(options, models));
+    largest_message = MessageLimit(options, memory.limit(), models);
+    keeper.MeasureModels();
     if (device_lost) {
       ready = false;
       grpc->GetHealthCheckService()->SetServingStatus(false);
       return;
     }
     for (auto& [name, serves] : serving) serves = false;
-    const std::vector<ModelStatus> versions = repository.List();
-    for (const ModelStatus& status : versions) serving[status.name] |= status.loaded != nullptr;
+    for (const ModelStatus& status : models) serving[status.name] |= status.loaded != nullptr;
     bool all = true;
     any = false;
-    for (const ModelStatus& status : versions) {
+    for (const ModelStatus& status : models) {
       any = any || serving[status.name];
       all &= serving[status.name];
     }
@@ -175,14 +212,13 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     addresses.Update(ParseHostPort("--metrics_listen", options.metrics_listen).status());
   }
   if (!addresses.ok()) return addresses;
-  absl::StatusOr<Security> security = MakeSecurity(options);
-  if (!security.ok()) return security.status();
+  auto parts = std::make_unique<Parts>(options);
+  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options, parts->gate);
+  if (!credentials.ok()) return credentials.status();
   if (!options.metrics_listen.empty() && !IsLoopback(options.metrics_listen) && !options.security.insecure_bind) {
     return absl::InvalidArgumentError(
         absl::StrCat("--metrics_listen=", options.metrics_listen, " is not a loopback address: give --insecure_bind"));
   }
-  auto parts = std::make_unique<Parts>(options);
-  parts->rpcs.tokens = security->tokens;
   std::string why_cpu;
   absl::StatusOr<std::unique_ptr<Backend>> backend = CreateBackend(options.backend, &why_cpu);
   if (!backend.ok()) return backend.status();
@@ -190,6 +226,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                           : absl::StartsWith((*backend)->device(), "cpu") ? "not asked for"
                                                                           : "in use";
   parts->backend = *std::move(backend);
+  absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(options.listen, LimitsOf(options));
+  if (!listener.ok()) return listener.status();
+  parts->listener = *std::move(listener);
   Parts* raw = parts.get();
   parts->loader = std::make_unique<Loader>(
       raw->repository, *raw->backend, [raw](const auto& work) { return raw->queue.RunOnEngine(work); },
@@ -199,35 +238,37 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!versions.ok()) return versions.status();
 
   if (!options.metrics_listen.empty()) {
-    HttpHandlers handlers{[raw] { return raw->metrics.Render(); },
-                          [raw](std::string* json) { return raw->Healthz(json); }};
+    const auto render = [raw] {
+      raw->metrics.SetTransport(raw->memory.used(), raw->memory.limit(), raw->listener->connections());
+      return raw->metrics.Render();
+    };
+    HttpHandlers handlers{render, [raw](std::string* json) { return raw->Healthz(json); }};
     absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(options.metrics_listen, std::move(handlers));
     if (!http.ok()) return http.status();
     parts->http = *std::move(http);
   }
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
-  Configure(options, builder);
-  builder.AddListeningPort(options.listen, security->credentials, &parts->port);
+  Configure(options, parts->memory.limit(), builder);
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *credentials);
   builder.RegisterService(&parts->service);
   parts->grpc = builder.BuildAndStart();
-  if (!parts->grpc || parts->port == 0) {
-    parts->grpc.reset();
-    return absl::AlreadyExistsError(
-        absl::StrCat("--listen=", options.listen, ": the port is taken, or the address is not usable"));
-  }
+  if (!parts->grpc) return absl::InternalError("gRPC does not start");
   parts->grpc->GetHealthCheckService()->SetServingStatus(false);
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
   parts->engine = std::make_unique<Engine>(parts->queue, raw->options, [raw] { raw->WatchDevice(); });
   parts->engine->Start();
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   Log(LogLevel::kInfo, "serving",
-      {{"port", raw->port},
+      {{"port", raw->listener->port()},
        {"metrics_port", server->metrics_port()},
        {"device", raw->backend->device()},
        {"gpu", gpu},
        {"versions", static_cast<uint64_t>(*versions)}});
   raw->UpdateHealth();
+  raw->keeper.Start(*raw->listener);
+  raw->listener->Start(std::move(acceptor));
   raw->loader->Start();
   return server;
 }
@@ -236,7 +277,7 @@ Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Server::~Server() { Drain(std::chrono::milliseconds(0)); }
 
-int Server::port() const { return parts_->port; }
+int Server::port() const { return parts_->listener->port(); }
 int Server::metrics_port() const { return parts_->http ? parts_->http->port() : 0; }
 
 absl::Status Server::Reload() {
@@ -266,6 +307,14 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->grpc->GetHealthCheckService()->Shutdown();
   parts_->repository.SetDraining();
   parts_->handler.Drain();
+  parts_->listener->Stop();
+  parts_->gate->Close();
+  std::atomic<bool> left = false;
+  std::thread leave([this, &left] {  // sends GOAWAY and waits for the calls
+    parts_->grpc->Shutdown();
+    left = true;
+  });
+  parts_->awaited.Close();
   parts_->rpcs.open.DrainStreams();
   auto busy = [this] { return parts_->handler.in_flight() > 0 || parts_->rpcs.open.streams() > 0; };
   auto sending = [this] { return parts_->rpcs.open.calls() > 0; };
@@ -277,8 +326,12 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   const Time stopped = now() + kStopWork;
   while (busy() && now() < stopped) std::this_thread::sleep_for(kPoll);
   const int64_t unsent = parts_->rpcs.open.calls();
-  parts_->grpc->Shutdown(std::chrono::system_clock::now() + kFlushAnswers);
+  const auto flushed = Clock::now() + kFlushAnswers;
+  while (!left && Clock::now() < flushed) std::this_thread::sleep_for(kPoll);
+  grpc_server_cancel_all_calls(parts_->grpc->c_server());
+  leave.join();
   parts_->calls_ended = true;
+  parts_->keeper.Stop();
   parts_->loader->Stop();
   parts_->queue.Close();
   parts_->engine->Join();

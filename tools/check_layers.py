@@ -25,9 +25,9 @@ FLOORS = {
                 "kernels/backend.cc"],
     "model": ["model/checkpoint/json_object", "model/checkpoint/config.h", "model/input/", "model/kinds/",
               "model/checkpoint/", "model/model.", "model/forward/", "model/reserve", "model/load"],
-    "server": ["server/options", "server/status_details", "server/address", "server/cost_model", "server/request",
-               "server/observe/", "server/models/", "server/validate/", "server/schedule/", "server/calls/",
-               "server/rpc/", "server/server.", "server/main"],
+    "server": ["server/options", "server/status_details", "server/address", "server/cost_model", "server/memory",
+               "server/request", "server/observe/", "server/models/", "server/validate/", "server/schedule/",
+               "server/calls/", "server/rpc/", "server/server.", "server/main"],
 }
 # kernels/ itself does not look into its devices; only the one file that makes backends does.
 DEVICE_INCLUDERS = {"kernels/backend.cc"}

@@ -106,6 +106,7 @@ absl::StatusOr<LoadAnswer> Answer(const absl::StatusOr<v1::PredictResponse>& res
   LoadAnswer answer;
   SetTiming(response->timing(), answer);
   for (const v1::Prediction& prediction : response->predictions()) AddOutput(prediction.edges(), answer);
+  if (response->predictions_size() > 0) answer.samples = response->predictions(0).samples();
   return answer;
 }
 
@@ -225,7 +226,7 @@ nlohmann::json ToJson(const BenchFlags& flags, const LoadOptions& load, const Lo
       {"rate", load.rate},
       {"concurrency", load.concurrency},
       {"inputs_per_request", flags.inputs_per_request},
-      {"samples", flags.request.samples},
+      {"samples", flags.request.samples.value_or(0)},
       {"seconds", result.seconds},
       {"answered", result.latency_ms.size()},
       {"failed", Failed(result)},
@@ -249,7 +250,8 @@ nlohmann::json ToJson(const CallRecord& call) {
           {"outputs", call.answer.outputs},
           {"queue_us", call.answer.queue_us},
           {"compute_us", call.answer.compute_us},
-          {"batch_inputs", call.answer.batch_inputs}};
+          {"batch_inputs", call.answer.batch_inputs},
+          {"samples", call.answer.samples}};
 }
 
 // Opens the file that a flag names, where it names one.

@@ -34,6 +34,7 @@ struct GenerateFlags {
   uint32_t top_k = 0;
   double top_p = 0;
   std::vector<std::string> stop;
+  std::string overflow;
   std::string request_id;
   bool json = false;
 
@@ -49,6 +50,8 @@ struct GenerateFlags {
     flags.Add("top_k", "K", "draw among the K most probable tokens", &top_k);
     flags.Add("top_p", "P", "draw among the fewest tokens whose probabilities sum to P", &top_p);
     flags.AddList("stop", "TEXT", "end before this text; may be given more than once", &stop);
+    flags.Add("overflow", "slide|halve|stop",
+              "beyond the context: drop a token for each new one, or half at once; or end", &overflow);
     flags.Section("Cost and uncertainty");
     cost.RegisterCost(flags);
     flags.Section("Output");
@@ -86,6 +89,12 @@ struct GenerateFlags {
       if (!IsUtf8(text)) return absl::InvalidArgumentError("--stop is not valid UTF-8");
       request.add_stop(text);
     }
+    v1::Overflow how_on = v1::SLIDE;
+    if (!overflow.empty() && !v1::Overflow_Parse(absl::AsciiStrToUpper(overflow), &how_on)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--overflow is \"", overflow, "\"; expected slide, halve or stop"));
+    }
+    request.set_overflow(how_on);
     request.set_request_id(request_id);
     return request;
   }

@@ -39,6 +39,7 @@ struct LoadAnswer {
   double queue_us = 0;
   double compute_us = 0;
   uint32_t batch_inputs = 0;  // computed together
+  uint64_t samples = 0;       // of the first output
 };
 
 // One call. Times are seconds since the load began.

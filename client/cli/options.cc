@@ -16,11 +16,12 @@ void CostFlags::RegisterModel(FlagSet& flags) {
 void CostFlags::RegisterCost(FlagSet& flags) {
   flags.Add("max_edges", "N", "hard cap on attended pairs per input (generate: per token) and sample", &max_edges);
   flags.Add("max_density", "D", "the same as a share of all pairs, in (0, 1]", &max_density);
-  flags.Add("samples", "N", "forward passes to average over", &samples);
+  flags.Add("samples", "N", "forward passes to average over; default: the profile's, else 1", &samples);
   flags.Add("seed", "S", "makes the answer repeatable; without it the server draws one", &seed);
   flags.AddSwitch("dense", "attend to every pair, whatever the model does", &dense);
   RegisterOverride(flags);
   flags.Add("priority", "P", "0: default; 1: highest", &priority);
+  flags.Add("profile", "NAME", "the model's profile for what is left open; none: no profile", &profile);
 }
 
 void CostFlags::RegisterOverride(FlagSet& flags) {
@@ -40,7 +41,7 @@ absl::Status CostFlags::Check() const {
   if (max_density && !(*max_density > 0.0 && *max_density <= 1.0)) {
     return absl::InvalidArgumentError(absl::StrCat("--max_density is ", *max_density, "; expected in (0, 1]"));
   }
-  if (samples == 0) return absl::InvalidArgumentError("--samples is 0; expected >= 1");
+  if (samples && *samples == 0) return absl::InvalidArgumentError("--samples is 0; expected >= 1");
   return absl::OkStatus();
 }
 
@@ -85,7 +86,8 @@ void RequestFlags::Register(FlagSet& flags) {
   flags.Add("truncate", "head|tail", "drop tokens there where the input is too long; otherwise refused", &truncate);
   flags.Section("Cost and uncertainty");
   RegisterCost(flags);
-  flags.AddSwitch("allow_degraded", "under pressure the server may lower samples, then the cap", &allow_degraded);
+  flags.AddSwitch("allow_degraded", "where time is short the server may compute fewer samples", &allow_degraded);
+  flags.AddSwitch("fit_deadline", "as many samples, at most --samples, as --timeout allows", &fit_deadline);
   flags.Add("tolerance", "T", "stop sampling at this standard error of the leading label", &tolerance);
   flags.Add("first_sample", "K", "index of the first sample: a part of a larger ensemble", &first_sample);
   flags.Add("top_k", "K", "the K most probable labels, or next tokens", &top_k);
@@ -99,6 +101,7 @@ absl::StatusOr<v1::PredictRequest> RequestFlags::MakeRequest() const {
     return absl::InvalidArgumentError(absl::StrCat("--tolerance is ", tolerance, "; expected >= 0"));
   }
   if (allow_degraded) request.mutable_budget()->set_allow_degraded(true);
+  if (fit_deadline) request.mutable_budget()->set_fit_deadline(true);
   request.mutable_ensemble()->set_tolerance(tolerance);
   request.mutable_ensemble()->set_first_sample(first_sample);
   request.mutable_outputs()->set_top_k(top_k);

@@ -22,7 +22,7 @@ struct CostFlags {
   int64_t version = 0;
   std::optional<uint64_t> max_edges;
   std::optional<double> max_density;
-  uint32_t samples = 1;
+  std::optional<uint32_t> samples;
   std::optional<uint64_t> seed;
   bool dense = false;
   uint32_t windows = 0;
@@ -30,6 +30,7 @@ struct CostFlags {
   std::string sigma;
   uint32_t last_layers = 0;
   uint32_t priority = 0;
+  std::string profile;
 
   void RegisterModel(FlagSet& flags);
   void RegisterCost(FlagSet& flags);
@@ -58,6 +59,7 @@ struct RequestFlags : CostFlags {
   std::optional<std::string> second_token_ids;
   std::string truncate;
   bool allow_degraded = false;
+  bool fit_deadline = false;
   double tolerance = 0;
   uint32_t first_sample = 0;
   uint32_t top_k = 0;
@@ -79,11 +81,12 @@ absl::Status CostFlags::Apply(Request& request) const {
   request.set_version(version);
   if (max_edges) request.mutable_budget()->set_max_edges(*max_edges);
   if (max_density) request.mutable_budget()->set_max_density(*max_density);
-  request.mutable_ensemble()->set_samples(samples);
+  if (samples) request.mutable_ensemble()->set_samples(*samples);
   if (seed) request.mutable_ensemble()->set_seed(*seed);
   if (dense) request.set_attention(v1::DENSE);
   if (*override) *request.mutable_override() = **std::move(override);
   request.set_priority(priority);
+  request.set_profile(profile);
   return absl::OkStatus();
 }
 

@@ -59,7 +59,7 @@ struct PredictFlags {
     if (!made.ok()) return made;
     v1::OutputOptions* outputs = made->mutable_outputs();
     outputs->set_logits(logits);
-    outputs->set_each_sample(each_sample || (!plot.empty() && request.samples > 1));
+    outputs->set_each_sample(each_sample || (!plot.empty() && request.samples.value_or(1) > 1));
     outputs->set_layer_stats(layer_stats);
     outputs->set_key_degrees(key_degrees || !plot.empty());
     outputs->set_graph(graph);

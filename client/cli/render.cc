@@ -152,6 +152,16 @@ void AddGraph(const v1::Prediction& prediction, std::string& text) {
   Line(text, "graph", absl::StrCat(Plural(edges, "edge"), "; --json shows it, --plot draws it"));
 }
 
+// "4", "4 of 16, so that the answer came in time", "4 of 16, as others waited".
+std::string SamplesText(const v1::PredictResponse& response) {
+  const v1::Degraded& degraded = response.degraded();
+  std::string text = absl::StrCat(response.predictions(0).samples());
+  if (degraded.samples() >= degraded.requested_samples()) return text;
+  const bool load = degraded.reason() == v1::Degraded::LOAD;
+  return absl::StrCat(text, " of ", degraded.requested_samples(),
+                      load ? ", as others waited" : ", so that the answer came in time");
+}
+
 double AnswerProbability(const v1::Prediction& prediction) {
   const int id = prediction.label_id();
   return id >= 0 && id < prediction.probabilities_size() ? prediction.probabilities(id) : 0.0;
@@ -165,7 +175,7 @@ std::string RenderAnswer(const v1::PredictResponse& response) {
   if (response.predictions_size() != 1) return text;
   const v1::Prediction& prediction = response.predictions(0);
   AddOutcome(prediction, text);
-  Line(text, "samples", absl::StrCat(prediction.samples()));
+  Line(text, "samples", SamplesText(response));
   AddSamples(prediction, text);
   AddEdges(prediction, text);
   AddGraph(prediction, text);
@@ -176,6 +186,7 @@ std::string RenderAnswer(const v1::PredictResponse& response) {
                     ", total ", Milliseconds(timing.total_us())));
   Line(text, "batch",
        absl::StrCat(Plural(timing.batch_inputs(), "input"), ", ", Plural(timing.batch_tokens(), "token")));
+  if (!response.settings().profile().empty()) Line(text, "profile", response.settings().profile());
   Line(text, "device", response.device());
   Line(text, "seed", absl::StrCat(response.seed()));
   return text;

@@ -299,6 +299,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
   ParseLabels(object, config);
   ParseAttention(object, kinds, config);
   ParseBudgetShares(object, config);
+  config.profiles = ParseProfiles(object, config);
   const absl::Status status = object.Finish();
   if (!status.ok()) return status;
   return config;

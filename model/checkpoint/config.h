@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/draw.h"
+#include "model/checkpoint/profiles.h"
 
 namespace edgewise {
 
@@ -95,6 +96,7 @@ struct ModelConfig {
   TokenizerConfig tokenizer;
   std::vector<AttentionConfig> attention;  // [num_hidden_layers]
   std::vector<double> budget_shares;       // [num_hidden_layers]
+  Profiles profiles;
 };
 
 // Parses config.json and checks all that can be checked without the weights. INVALID_ARGUMENT: the message names the

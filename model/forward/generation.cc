@@ -24,9 +24,6 @@
 namespace edgewise {
 namespace {
 
-// A prompt of so many rows before its last token costs little more than that token: the weights are read once.
-constexpr int64_t kShortRows = 16;
-
 // The tokens that a generation caches at most.
 int64_t CachedTokens(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options) {
   return std::min<int64_t>(config.max_position_embeddings,
@@ -71,7 +68,7 @@ struct Generation::State {
   absl::Status FinishToken();
   int32_t uncached() const { return context().valid() - 1 - cached; }  // tokens before the last
   bool prompt_next() const { return uncached() > 0 && !(IsShort(uncached()) && phase() == Phase::kDecode); }
-  bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortRows; }
+  bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortPromptRows; }
   // Of the tokens that are cached next. It depends on the text alone: on a GPU the phases round differently.
   Phase phase() const { return IsShort(prompt_tokens) || cached >= prompt_tokens ? Phase::kDecode : Phase::kPrefill; }
   bool stop_requested() const { return options.stopping.stop_requested(); }
@@ -137,9 +134,11 @@ uint64_t Generation::State::RowLeast(const ModelSequence& sequence) const {
 }
 
 uint64_t Generation::State::RowBudget(const ModelSequence& sequence) const {
-  if (options.max_edges != kNoCap) return options.max_edges;
-  if (!(options.max_density > 0.0)) return 0;
-  return std::max(EdgesOfDensity(options.max_density, RowPairs(sequence)), RowLeast(sequence));
+  uint64_t cap = options.max_edges;
+  if (options.max_density > 0.0) {
+    cap = std::min(cap, std::max(EdgesOfDensity(options.max_density, RowPairs(sequence)), RowLeast(sequence)));
+  }
+  return cap == kNoCap ? 0 : cap;
 }
 
 // max_edges allows the forced edges of every row that this text can reach. They depend on the places of tokens, not on

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <memory_resource>
 #include <new>
 #include <span>
@@ -31,6 +32,8 @@ struct PassInput : RunningInput {
   // Looks whether a part has enough samples; then selects the next part, and returns true, or the result is complete.
   bool FinishPart();
   void Cancel(absl::Status reason);
+  void Limit(uint32_t samples);
+  uint32_t samples_done() const;
   InputResult TakeResult();
 
   const ModelConfig& config;
@@ -38,10 +41,12 @@ struct PassInput : RunningInput {
   const Pass::Options& options;
   const bool draws;  // samples can differ
   InputResult result;
+  uint32_t wanted_samples = 0;                      // of the result
   uint32_t samples = 0;                             // forward passes to run
   uint32_t ran = 0;                                 // of them, over the sequences that run
   size_t first_sequence = 0;                        // that runs
   std::vector<std::vector<HeadEdges>> given_edges;  // over valid tokens
+  std::vector<SampleResult> unwanted;               // samples that a limit left out: a wave may still write to them
 };
 
 size_t ScoredTokens(const ModelConfig& config, std::span<const ModelSequence> sequences) {
@@ -55,6 +60,7 @@ PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Op
     : config(model.config()), source(input), options(options), draws(model.Samples(input)) {
   draw = &input;
   wanted = input.wanted;
+  wanted_samples = input.samples;
   samples = draws ? input.samples : 1;
   if (input.graph.has_value()) {
     given_edges = ToValidTokens(*input.graph, input.sequences);
@@ -82,6 +88,7 @@ void PassInput::SelectSequences(size_t end) {
   ranges.clear();
   for (size_t s = first_sequence; s < end; ++s) ranges.push_back({&source.sequences[s]});
   next_token = end == source.sequences.size();
+  samples = std::min(samples, wanted_samples);
   ran = 0;
   first_layer = first_sequence * config.num_hidden_layers;
   first_scored = ScoredTokens(config, std::span(source.sequences).first(first_sequence));
@@ -122,7 +129,12 @@ InputResult PassInput::TakeResult() {
     if (wanted.graph) result.graph = Graph{std::move(all[0].graph)};
     // Where nothing is drawn all samples are the one that ran; a tolerance is met at once.
     if (!draws) {
-      all.resize(source.tolerance > 0.0 ? std::min(source.samples, kFirstToleranceWave) : source.samples, all[0]);
+      all.resize(source.tolerance > 0.0 ? std::min(wanted_samples, kFirstToleranceWave) : wanted_samples, all[0]);
+    }
+    if (all.size() > wanted_samples) {
+      const auto begin = std::make_move_iterator(all.begin());
+      std::vector<SampleResult> first(begin, begin + wanted_samples);
+      unwanted = std::exchange(all, std::move(first));
     }
     result.samples = static_cast<uint32_t>(all.size());
     CombineSamples(result);
@@ -134,6 +146,17 @@ void PassInput::Cancel(absl::Status reason) {
   if (complete) return;
   complete = true;
   result.status = std::move(reason);
+}
+
+void PassInput::Limit(uint32_t most) {
+  wanted_samples = std::min(wanted_samples, std::max(most, 1u));
+  if (first_sequence == 0 && ran >= wanted_samples) complete = true;
+  samples = std::min(samples, std::max(wanted_samples, ran + 1));  // a part ends with a wave
+}
+
+uint32_t PassInput::samples_done() const {
+  if (complete) return wanted_samples;
+  return first_sequence == 0 ? ran : 0;
 }
 
 // The first layer that draws for any input: the samples of every input share the layers below it.
@@ -224,14 +247,23 @@ absl::Status Pass::State::StartGroup() {
 // Picks the next samples of every input of the group that wants more.
 absl::Status Pass::State::StartWave() {
   std::pmr::vector<Wave::Sample> samples(wave->scratch());
+  uint32_t next = std::numeric_limits<uint32_t>::max();
+  for (const RunningInput* running : group) {
+    const auto& input = static_cast<const PassInput&>(*running);
+    if (!input.complete) next = std::min(next, input.ran);
+  }
   int64_t rows = 0;
-  for (RunningInput* running : group) {
-    auto& input = static_cast<PassInput&>(*running);
-    if (input.complete) continue;
-    const int64_t more = input.rows();
-    for (uint32_t s = 0; s < input.NextSamples(); ++s, rows += more) {
-      if (!samples.empty() && rows + more > options.max_wave_tokens) break;
-      samples.push_back({&input, input.draw->first_sample + input.ran + s, input.NextResult(s)});
+  for (bool more = true, full = false; more && !full; ++next) {
+    more = false;
+    for (RunningInput* running : group) {
+      auto& input = static_cast<PassInput&>(*running);
+      if (input.complete || next >= input.ran + input.NextSamples()) continue;
+      more = true;
+      if (next < input.ran) continue;
+      rows += input.rows();
+      full = !samples.empty() && rows > options.max_wave_tokens;
+      if (full) break;
+      samples.push_back({&input, input.draw->first_sample + next, input.NextResult(next - input.ran)});
     }
   }
   return wave->StartSamples(samples);
@@ -246,7 +278,8 @@ absl::Status Pass::State::FinishWave() {
     auto& input = static_cast<PassInput&>(*member->input);
     if (input.complete) continue;
     ++input.ran;
-    if (!member->finite && input.result.status.ok()) input.result.status = NonFiniteOutput();
+    const bool counts = member->sample - input.draw->first_sample < input.wanted_samples;
+    if (!member->finite && counts && input.result.status.ok()) input.result.status = NonFiniteOutput();
   }
   wave->RemoveSamples();
   for (RunningInput* running : group) {
@@ -294,6 +327,12 @@ absl::Status Pass::Step() {
 }
 
 void Pass::Cancel(int64_t input, absl::Status reason) { state_->inputs[input].Cancel(std::move(reason)); }
+
+void Pass::Limit(int64_t input, uint32_t samples) { state_->inputs[input].Limit(samples); }
+
+uint32_t Pass::samples_done(int64_t input) const { return state_->inputs[input].samples_done(); }
+
+bool Pass::between_waves() const { return state_->wave->samples().empty(); }
 
 InputResult Pass::TakeResult(int64_t input) { return state_->inputs[input].TakeResult(); }
 

@@ -18,8 +18,9 @@ namespace edgewise {
 // Sequences are packed end to end without padding. From the first layer that draws edges each sample of an input has
 // rows of its own; the layers below it are computed once. Inputs run in groups, and the samples of a group in waves, of
 // at most `max_wave_tokens` valid tokens (but at least one sample of one input), so memory grows neither with the batch
-// nor with the ensemble. A scored text without budget and graph runs in parts of as many windows as fit, so memory does
-// not grow with its length either. The result of an input depends on the model and the input alone.
+// nor with the ensemble. A wave goes on with the inputs that have the fewest samples. A scored text without budget and
+// graph runs in parts of as many windows as fit, so memory does not grow with its length either. The result of an input
+// depends on the model and the input alone.
 //
 // The backend may run up to two steps behind the host: reports are read when a wave ends, and the destructor waits.
 //
@@ -47,6 +48,13 @@ class Pass {
   absl::Status Step();
   // The input leaves before the next step; its result becomes `reason`, unless it is complete.
   void Cancel(int64_t input, absl::Status reason);
+  // The result of the input will have its first `samples` samples, at least one, or those that it would have had, if
+  // these are fewer: the bytes of an ensemble of so many. Complete at once where they have run. Before TakeResult.
+  void Limit(int64_t input, uint32_t samples);
+  // How many samples of the input have run in full: what Limit completes it with. 0: none yet.
+  uint32_t samples_done(int64_t input) const;
+  // No sample is under way: a limit to what is done wastes nothing.
+  bool between_waves() const;
 
   // Valid when done(input); moves the result out.
   InputResult TakeResult(int64_t input);

@@ -6,6 +6,7 @@
 
 #include "server/calls/respond.h"
 #include "server/observe/metrics.h"
+#include "server/schedule/degrade.h"
 #include "server/status_details.h"
 #include "server/validate/validate.h"
 #include "text/field_error.h"
@@ -26,7 +27,8 @@ absl::Status CheckRequestId(const std::string& id) {
 // That the cost of a message grows with, as far as it shows before the message is checked: see
 // CostModel::LeastSeconds. 0: it is not known.
 double SizeOf(const v1::PredictRequest& message) {
-  if (message.budget().allow_degraded()) return 0.0;  // it may get less than it asks for
+  const v1::Budget& budget = message.budget();
+  if (budget.allow_degraded() || budget.fit_deadline()) return 0.0;  // it may get less than it asks for
   return static_cast<double>(message.ByteSizeLong()) * std::max<uint32_t>(1, message.ensemble().samples());
 }
 double SizeOf(const v1::GenerateRequest&) { return 0.0; }
@@ -88,16 +90,22 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   const double size = SizeOf(message);
   RETURN_IF_ERROR(CheckEarly(message.priority(), size, request));
   RETURN_IF_ERROR(Validate(message, *request.model->model, options_.limits, request));
+  if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
   request.priority = std::max(request.priority, request.principal.highest_level);
   if (request.generation) ConnectStream(request);
   const CostModel& costs = *request.model->costs;
-  for (const ModelInput& input : request.inputs) request.demand += costs.Expected(*request.model->model, input);
+  for (const ModelInput& input : request.inputs) {
+    const Demand demand = costs.Expected(*request.model->model, input);
+    request.demand += demand;
+    if (request.consent.given) request.consent.least += demand.OfOneSample();
+  }
   if (!request.inputs.empty()) request.predicted_seconds = costs.Predict(request.demand);
   if (request.generation) {
     request.predicted_seconds =
         costs.PredictGeneration(static_cast<double>(request.tokens), request.generation->options.max_new_tokens);
   }
-  request.model->costs->ObserveSize(size, request.predicted_seconds);
+  if (request.consent.given) request.consent.least_seconds = costs.Predict(request.consent.least);
+  request.model->costs->ObserveSize(size, LeastSeconds(request));
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
   return absl::OkStatus();
 }
@@ -180,6 +188,11 @@ void RequestHandler::LogRefusal(const Request& request, const absl::Status& stat
 void RequestHandler::CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status) {
   ModelMetrics& metrics = *repository_.Resolve(message.model(), message.version()).metrics;
   metrics.CountRequest(metrics.Event(), Rpc::kPredict, status, 0.0);
+}
+
+void RequestHandler::CountUnread(Rpc rpc, const absl::Status& status) {
+  ModelMetrics& metrics = *repository_.Resolve("", 0).metrics;
+  metrics.CountRequest(metrics.Event(), rpc, status, 0.0);
 }
 
 }  // namespace edgewise::server

@@ -32,6 +32,8 @@ class RequestHandler {
   void Start(const Message& message, Request of_rpc);
   // Counts a Predict message that is refused before Start.
   void CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status);
+  // Counts a message of kPredict or kGenerate that is refused before it can be read, under `_other`.
+  void CountUnread(Rpc rpc, const absl::Status& status);
 
   // From now on every new request is UNAVAILABLE.
   void Drain() { draining_.store(true); }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "server/validate/settings.h"
+
 namespace edgewise::server {
 namespace {
 
@@ -147,12 +149,23 @@ void FillOrigin(const Request& request, Message& message) {
   message.set_seed(request.seed);
   message.set_device(request.model->model->backend().device());
   message.set_request_id(request.id);
+  if (request.settings == nullptr) return;
+  *message.mutable_settings() = *request.settings;
+  const uint32_t samples = request.generation ? request.generation->options.samples : request.consent.samples;
+  message.mutable_settings()->set_samples(samples);
 }
 
 }  // namespace
 
 void FillResponse(Request& request, v1::PredictResponse& response) {
   FillOrigin(request, response);
+  const Consent& consent = request.consent;
+  if (consent.fit || consent.samples < consent.asked) {
+    v1::Degraded& degraded = *response.mutable_degraded();
+    degraded.set_requested_samples(consent.asked);
+    degraded.set_samples(consent.samples);
+    degraded.set_reason(static_cast<v1::Degraded::Reason>(consent.reason));
+  }
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     const InputResult& result = request.results[i];
     FillPrediction(request.model->model->config(), request.inputs[i], result, request.outputs,
@@ -241,6 +254,11 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
                                                                              : "buckets");
   info.set_num_buckets(static_cast<uint32_t>(config.num_buckets));
   info.set_causal(config.causal);
+  for (const auto& [name, profile] : config.profiles.by_name) *info.add_profiles() = ToMessage(name, profile);
+  info.set_default_profile(config.profiles.default_name);
+  const Profile& limits = config.profiles.limits;
+  const bool limited = limits.max_edges > 0 || limits.max_density > 0.0 || limits.samples > 0;
+  if (limited) *info.mutable_limits() = ToMessage("", limits);
 }
 
 }  // namespace edgewise::server

@@ -65,6 +65,9 @@ MetricFamilies::MetricFamilies()
       model_loads(EDGEWISE_COUNTER("model_loads_total", "Loads tried, by result.")),
       model_load_duration(EDGEWISE_GAUGE("model_load_duration_seconds", "How long the last load took.")),
       memory(EDGEWISE_GAUGE("memory_bytes", "Memory that a model holds, by device and kind.")),
+      call_memory(EDGEWISE_GAUGE("call_memory_bytes", "Memory that calls hold or have reserved.")),
+      call_memory_limit(EDGEWISE_GAUGE("call_memory_limit_bytes", "Memory that calls may hold.")),
+      connections(EDGEWISE_GAUGE("connections", "Connections that are open.")),
       rpc_requests(EDGEWISE_COUNTER("rpc_requests_total", "RPCs ended, by service, method and status code.")),
       requests(EDGEWISE_COUNTER("requests_total", "Predict requests ended (messages, on a stream), by status code.")),
       items(EDGEWISE_COUNTER("items_total", "Inputs answered.")),
@@ -110,6 +113,8 @@ MetricFamilies::MetricFamilies()
       budget_utilization(EDGEWISE_HISTOGRAM("edge_budget_utilization_ratio",
                                             "Edges of the most expensive sample over the cap; above 1 is a fault.")),
       budget_capped(EDGEWISE_COUNTER("edge_budget_capped_total", "Inputs whose budget made a layer drop edges.")),
+      degraded(EDGEWISE_COUNTER("degraded_requests_total",
+                                "Requests answered, as agreed, with fewer samples than asked for, by reason.")),
       ensemble_samples(EDGEWISE_HISTOGRAM("ensemble_samples", "Samples that an answer is made of.")),
       ensemble_disagreement(
           EDGEWISE_HISTOGRAM("ensemble_disagreement_ratio",

@@ -46,6 +46,9 @@ struct MetricFamilies {
   Counters& model_loads;
   Gauges& model_load_duration;
   Gauges& memory;
+  Gauges& call_memory;
+  Gauges& call_memory_limit;
+  Gauges& connections;
   Counters& rpc_requests;
   std::array<std::array<prometheus::Counter*, kCodes.size()>, kRpcs> rpcs{};  // the series of rpc_requests
 
@@ -85,6 +88,7 @@ struct MetricFamilies {
   Counters& budget_requests;
   Histograms& budget_utilization;
   Counters& budget_capped;
+  Counters& degraded;
   Histograms& ensemble_samples;
   Histograms& ensemble_disagreement;
   Counters& flops;

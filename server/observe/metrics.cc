@@ -20,6 +20,8 @@ constexpr const char* kReasons[] = {"queue_full", "deadline", "cancelled", "drai
                                     "invalid",    "budget",   "oom",       "not_ready"};
 constexpr const char* kMethods[kRpcs] = {"Predict", "PredictStream", "Generate", "ListModels", "GetModel"};
 
+constexpr const char* kDegradedBy[] = {"deadline", "load"};  // DegradedBy but the first
+
 constexpr const char* kBudgetKinds[] = {"none", "edges", "density"};
 
 // Samples, or tokens of samples, whose most probable label is not the answer's. Values have no labels.
@@ -135,6 +137,7 @@ struct LoadedMetrics::Series {
   prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *queue_seconds, *generations_running;
   std::array<prometheus::Histogram*, kPriorityLevels> queue{};
   std::array<prometheus::Counter*, std::size(kBudgetKinds)> budgets{};
+  std::array<prometheus::Counter*, std::size(kDegradedBy)> degraded{};
   std::vector<Layer> layers;  // [num_hidden_layers]
   Layer generated{};          // rows of generated tokens, all layers together; null: the model generates nothing
 };
@@ -181,6 +184,9 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   s.output_stage = &families.stage_duration.Add(With(base, "stage", "output"), kDurationBuckets);
   for (size_t i = 0; i < std::size(kBudgetKinds); ++i) {
     s.budgets[i] = &families.budget_requests.Add(With(base, "kind", kBudgetKinds[i]));
+  }
+  for (size_t i = 0; i < std::size(kDegradedBy); ++i) {
+    s.degraded[i] = &families.degraded.Add(With(base, "reason", kDegradedBy[i]));
   }
   s.layers.clear();
   for (int32_t layer = 0; layer < loaded.config().num_hidden_layers; ++layer) {
@@ -250,6 +256,9 @@ void LoadedMetrics::CountEnd(const MetricsEvent& event, const Model& model, cons
   s.forward_stage->Observe(request.compute_seconds);
   if (request.generation) return CountGenerated(request);
   s.output_stage->Observe(output_seconds);
+  if (request.consent.reason != DegradedBy::kNothing) {
+    s.degraded[static_cast<size_t>(request.consent.reason) - 1]->Increment();
+  }
   for (size_t i = 0; i < request.inputs.size(); ++i) CountInput(event, model, request.inputs[i], request.results[i]);
 }
 
@@ -306,6 +315,9 @@ Metrics::Metrics() : families_(std::make_unique<MetricFamilies>()) {
             {"compiler", EDGEWISE_COMPILER}})
       .Set(1.0);
   other_ = std::make_unique<ModelMetrics>(*families_, "_other", "_other");
+  call_memory_ = &families_->call_memory.Add({});
+  call_memory_limit_ = &families_->call_memory_limit.Add({});
+  connections_ = &families_->connections.Add({});
   for (size_t method = 0; method < std::size(kMethods); ++method) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
       families_->rpcs[method][code] = &families_->rpc_requests.Add(
@@ -326,6 +338,13 @@ ModelMetrics& Metrics::ForModel(const std::string& model, int64_t version) {
 void Metrics::CountRpc(Rpc rpc, absl::StatusCode code) {
   const MetricsEvent event(families_->mutex);
   families_->rpcs[static_cast<size_t>(rpc)][CodeIndex(code)]->Increment();
+}
+
+void Metrics::SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections) {
+  const MetricsEvent event(families_->mutex);
+  call_memory_->Set(static_cast<double>(call_memory));
+  call_memory_limit_->Set(static_cast<double>(call_memory_limit));
+  connections_->Set(static_cast<double>(connections));
 }
 
 std::string Metrics::Render() const {

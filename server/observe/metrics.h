@@ -99,6 +99,8 @@ class Metrics {
   // The series of requests for unknown models and versions, with the labels `_other`.
   ModelMetrics& other() { return *other_; }
   void CountRpc(Rpc rpc, absl::StatusCode code);
+  // For the next Render.
+  void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections);
 
   // The exposition text, with process_* metrics.
   std::string Render() const;
@@ -106,6 +108,7 @@ class Metrics {
  private:
   std::unique_ptr<MetricFamilies> families_;
   std::unique_ptr<ModelMetrics> other_;
+  prometheus::Gauge *call_memory_, *call_memory_limit_, *connections_;
   absl::Mutex mutex_;
   std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,5 +1,7 @@
 #include "server/rpc/auth.h"
 
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
 #include <grpc/grpc_security_constants.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <openssl/bio.h>
@@ -8,6 +10,7 @@
 #include <openssl/pem.h>
 #include <openssl/sha.h>
 #include <openssl/x509.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -24,8 +27,9 @@ namespace edgewise::server {
 namespace {
 
 constexpr char kBearer[] = "Bearer ";
+constexpr unsigned kTlsSeconds = 1;  // between two looks at the files of TLS
 constexpr size_t kMinToken = 16, kMaxToken = 1024;
-constexpr size_t kNameBytes = 8;  // of a token's digest: enough to tell tokens apart
+constexpr size_t kNameBytes = 8;          // of a token's digest: enough to tell tokens apart
 constexpr uintmax_t kMaxFile = 16 << 20;  // bytes of tokens or certificates
 
 Digest Sha256(const std::string& text) {
@@ -94,22 +98,54 @@ absl::Status CheckClientCa(const std::string& certificates) {
   return absl::InvalidArgumentError("--tls_client_ca: not certificates in PEM form");
 }
 
-class TokenProcessor final : public grpc::AuthMetadataProcessor {
+constexpr char kShuttingDown[] = "the server is shutting down";
+
+class GateProcessor final : public grpc::AuthMetadataProcessor {
  public:
-  explicit TokenProcessor(std::shared_ptr<const TokenSet> tokens) : tokens_(std::move(tokens)) {}
+  explicit GateProcessor(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {}
 
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*, OutputMetadata*) override {
+    if (gate_->closed()) return {grpc::StatusCode::UNAVAILABLE, kShuttingDown};
+    const std::shared_ptr<const TokenSet> tokens = gate_->tokens();
+    if (!tokens) return grpc::Status::OK;
     const auto [begin, end] = metadata.equal_range("authorization");
     if (begin == end) return {grpc::StatusCode::UNAUTHENTICATED, "authorization is missing; send \"Bearer <token>\""};
     if (std::next(begin) != end) return {grpc::StatusCode::UNAUTHENTICATED, "authorization is given more than once"};
     const std::string value(begin->second.data(), begin->second.size());
-    if (!tokens_->Find(value)) return {grpc::StatusCode::UNAUTHENTICATED, "authorization does not hold a known token"};
+    if (!tokens->Find(value)) return {grpc::StatusCode::UNAUTHENTICATED, "authorization does not hold a known token"};
     return grpc::Status::OK;  // the header stays with the call, for PrincipalOf
   }
 
  private:
-  const std::shared_ptr<const TokenSet> tokens_;
+  const std::shared_ptr<const Gate> gate_;
+};
+
+// Plain text with a gate: gRPC's own have none.
+class PlainCredentials final : public grpc::ServerCredentials {
+ public:
+  explicit PlainCredentials(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {
+    const auto process = [](void* state, grpc_auth_context*, const grpc_metadata*, size_t,
+                            grpc_process_auth_metadata_done_cb done, void* call) {
+      const bool closed = static_cast<const Gate*>(state)->closed();
+      done(call, nullptr, 0, nullptr, 0, closed ? GRPC_STATUS_UNAVAILABLE : GRPC_STATUS_OK,
+           closed ? kShuttingDown : nullptr);
+    };
+    grpc_server_credentials_set_auth_metadata_processor(credentials_,
+                                                        {process, [](void*) {}, const_cast<Gate*>(gate_.get())});
+  }
+  ~PlainCredentials() override { grpc_server_credentials_release(credentials_); }
+
+  void SetAuthMetadataProcessor(const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
+
+ private:
+  int AddPortToServer(const std::string& address, grpc_server* server) override {
+    return grpc_server_add_http2_port(server, address.c_str(), credentials_);
+  }
+  bool IsInsecure() const override { return true; }
+
+  const std::shared_ptr<const Gate> gate_;
+  grpc_server_credentials* const credentials_ = grpc_insecure_server_credentials_create();
 };
 
 // Cuts " priority=N" off the line.
@@ -165,7 +201,29 @@ const Principal* TokenSet::Find(const std::string& authorization) const {
   return bearer ? known : nullptr;
 }
 
-absl::StatusOr<Security> MakeSecurity(const ServerOptions& options) {
+absl::Status Gate::ReadTokens(const std::string& file) {
+  absl::StatusOr<TokenSet> tokens = TokenSet::Read(file);
+  if (!tokens.ok()) return tokens.status();
+  const absl::MutexLock lock(&mutex_);
+  tokens_ = std::make_shared<const TokenSet>(*std::move(tokens));
+  return absl::OkStatus();
+}
+
+std::shared_ptr<const TokenSet> Gate::tokens() const {
+  const absl::MutexLock lock(&mutex_);
+  return tokens_;
+}
+
+bool FileWatch::Changed() {
+  struct stat info;
+  if (stat(path_.c_str(), &info) != 0) return false;
+  const std::array<int64_t, 4> now = {static_cast<int64_t>(info.st_dev), static_cast<int64_t>(info.st_ino),
+                                      info.st_size, info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec};
+  return std::exchange(seen_, now) != now;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(const ServerOptions& options,
+                                                                         std::shared_ptr<Gate> gate) {
   const SecurityOptions& security = options.security;
   const bool tls = !security.tls_certificate.empty();
   const bool loopback = IsLoopback(options.listen);
@@ -180,42 +238,44 @@ absl::StatusOr<Security> MakeSecurity(const ServerOptions& options) {
         absl::StrCat("--listen=", options.listen,
                      " is not a loopback address: give --tls_certificate and --tls_key, or --insecure_bind"));
   }
-  Security made;
+  std::shared_ptr<grpc::ServerCredentials> credentials;
   if (tls) {
-    grpc::SslServerCredentialsOptions ssl(security.tls_client_ca.empty()
-                                              ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                                              : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
     absl::StatusOr<std::string> key = ReadFile(security.tls_key, "--tls_key");
     if (!key.ok()) return key.status();
     absl::StatusOr<std::string> certificate = ReadFile(security.tls_certificate, "--tls_certificate");
     if (!certificate.ok()) return certificate.status();
     if (absl::Status pair = CheckPair(*certificate, *key); !pair.ok()) return pair;
-    ssl.pem_key_cert_pairs.push_back({*key, *certificate});
     if (!security.tls_client_ca.empty()) {
       absl::StatusOr<std::string> ca = ReadFile(security.tls_client_ca, "--tls_client_ca");
       if (!ca.ok()) return ca.status();
       if (absl::Status status = CheckClientCa(*ca); !status.ok()) return status;
-      ssl.pem_root_certs = *ca;
     }
-    made.credentials = grpc::SslServerCredentials(ssl);
+    grpc::experimental::TlsServerCredentialsOptions ssl(
+        std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(security.tls_key, security.tls_certificate,
+                                                                             security.tls_client_ca, kTlsSeconds));
+    ssl.watch_identity_key_cert_pairs();
+    ssl.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+    if (!security.tls_client_ca.empty()) {
+      ssl.watch_root_certs();
+      ssl.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    }
+    credentials = grpc::experimental::TlsServerCredentials(ssl);
   } else if (security.auth_token_file.empty()) {
-    made.credentials = grpc::InsecureServerCredentials();
+    return std::make_shared<PlainCredentials>(std::move(gate));
   } else {
     if (!loopback) {
       return absl::InvalidArgumentError(
           absl::StrCat("--auth_token_file with --listen=", options.listen,
                        " needs --tls_certificate: a token sent in the clear is no secret"));
     }
-    // Plain text that takes loopback peers only, and, unlike gRPC's insecure credentials, a gate.
-    made.credentials = grpc::experimental::LocalServerCredentials(LOCAL_TCP);
+    // Plain text that takes loopback peers only.
+    credentials = grpc::experimental::LocalServerCredentials(LOCAL_TCP);
   }
   if (!security.auth_token_file.empty()) {
-    absl::StatusOr<TokenSet> tokens = TokenSet::Read(security.auth_token_file);
-    if (!tokens.ok()) return tokens.status();
-    made.tokens = std::make_shared<const TokenSet>(*std::move(tokens));
-    made.credentials->SetAuthMetadataProcessor(std::make_shared<TokenProcessor>(made.tokens));
+    if (absl::Status tokens = gate->ReadTokens(security.auth_token_file); !tokens.ok()) return tokens;
   }
-  return made;
+  credentials->SetAuthMetadataProcessor(std::make_shared<GateProcessor>(std::move(gate)));
+  return credentials;
 }
 
 }  // namespace edgewise::server

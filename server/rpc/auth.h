@@ -1,16 +1,21 @@
-// Authentication of clients. Every call passes it before its method is looked up, health and reflection included.
+// The gate that every call passes before its method is looked up, health and reflection included: it turns calls away
+// during a drain, and clients without a token.
 #ifndef EDGEWISE_SERVER_RPC_AUTH_H_
 #define EDGEWISE_SERVER_RPC_AUTH_H_
 
 #include <grpcpp/security/server_credentials.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "server/options.h"
 #include "server/request.h"
 
@@ -38,13 +43,41 @@ class TokenSet {
   std::vector<Entry> entries_;
 };
 
-struct Security {
-  std::shared_ptr<grpc::ServerCredentials> credentials;
-  std::shared_ptr<const TokenSet> tokens;  // null: no token is required
+// Any thread.
+class Gate {
+ public:
+  // Calls need one of the tokens from now on. Errors: TokenSet::Read, and what was before stays.
+  absl::Status ReadTokens(const std::string& file);
+  // Turns every call away from now on.
+  void Close() { closed_.store(true); }
+  bool closed() const { return closed_.load(std::memory_order_relaxed); }
+  // Null: no token is needed.
+  std::shared_ptr<const TokenSet> tokens() const;
+
+ private:
+  std::atomic<bool> closed_ = false;
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<const TokenSet> tokens_ ABSL_GUARDED_BY(mutex_);
 };
 
-// For options.listen. INVALID_ARGUMENT: the options contradict each other; NOT_FOUND: a file cannot be read.
-absl::StatusOr<Security> MakeSecurity(const ServerOptions& options);
+// Whether a file is another than when it was looked at last. One thread at a time.
+class FileWatch {
+ public:
+  explicit FileWatch(std::string path) : path_(std::move(path)) { Changed(); }
+  const std::string& path() const { return path_; }
+  // False for a file that is not there: it is being replaced.
+  bool Changed();
+
+ private:
+  std::string path_;
+  std::array<int64_t, 4> seen_{};  // device, inode, size, time of the last change
+};
+
+// Credentials for options.listen, which read certificates and keys again when their files change. They read the tokens
+// into the gate and keep it. INVALID_ARGUMENT: the options contradict each other; NOT_FOUND: a file cannot be
+// read.
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
+    const ServerOptions& options, std::shared_ptr<Gate> gate = std::make_shared<Gate>());
 
 }  // namespace edgewise::server
 

@@ -11,10 +11,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "server/calls/handler.h"
+#include "server/memory.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/options.h"
 #include "server/rpc/auth.h"
+#include "server/rpc/awaited.h"
 
 namespace edgewise::server {
 
@@ -48,8 +50,13 @@ struct RpcContext {
   RequestHandler& handler;
   const Repository& repository;
   Metrics& metrics;
-  std::shared_ptr<const TokenSet> tokens = nullptr;  // null: no token is required
+  MemoryLedger& memory;
+  AwaitedCalls& awaited;
+  const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
+  const Gate& gate;
   OpenRpcs open = {};
+
+  uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
 
   // A call that begins during a drain does not count: the drain does not wait for the calls that it refuses.
   std::shared_ptr<void> HoldCall() { return handler.draining() ? nullptr : open.HoldCall(); }

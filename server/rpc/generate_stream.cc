@@ -3,17 +3,22 @@
 #include <utility>
 
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/message.h"
 #include "server/rpc/principal.h"
 
 namespace edgewise::server {
 
-void GenerateReactor::Start(const v1::GenerateRequest& message, const grpc::CallbackServerContext& call) {
-  context_.handler.Start(message, {.rpc = Rpc::kGenerate,
-                                   .deadline = ToSteady(call.deadline(), context_.handler.now()),
-                                   .stopping = cancelled_.get_token(),
-                                   .principal = PrincipalOf(call, context_.tokens.get()),
-                                   .reply = [this](const absl::Status& status) { End(status); },
-                                   .stream = this});
+void GenerateReactor::Serve() {
+  ParsedMessage<v1::GenerateRequest> message;
+  if (!Take(*message)) return;
+  // The end may come before the return.
+  context_.handler.Start(*message, {.rpc = Rpc::kGenerate,
+                                    .deadline = ToSteady(call_->deadline(), context_.handler.now()),
+                                    .stopping = cancelled_.get_token(),
+                                    .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
+                                    .reply = [this](const absl::Status& status) { End(status); },
+                                    .stream = this,
+                                    .memory = &memory_});
 }
 
 void GenerateReactor::Advance() {
@@ -24,9 +29,10 @@ void GenerateReactor::Advance() {
   }
   if (writing_ || finished_) return mutex_.Unlock();
   if (!waiting_.empty()) {
-    writing_ = std::move(waiting_.front());
+    sending_ = std::move(waiting_.front());
     waiting_.pop_front();
-    const v1::GenerateResponse* message = writing_.get();
+    writing_ = true;
+    const grpc::ByteBuffer* message = &sending_;
     starting_ = true;
     mutex_.Unlock();
     StartWrite(message);
@@ -43,9 +49,10 @@ void GenerateReactor::Advance() {
 }
 
 void GenerateReactor::Send(std::unique_ptr<v1::GenerateResponse> message) {
+  grpc::ByteBuffer bytes = Serialize(*message);
   mutex_.Lock();
   unsent_.fetch_add(1);
-  waiting_.push_back(std::move(message));
+  waiting_.push_back(std::move(bytes));
   Advance();
 }
 
@@ -59,7 +66,7 @@ void GenerateReactor::End(const absl::Status& status) {
 void GenerateReactor::OnWriteDone(bool ok) {
   if (!ok) cancelled_.request_stop();
   mutex_.Lock();
-  writing_.reset();
+  writing_ = false;
   const bool was_full = unsent_.fetch_sub(1) >= context_.options.unsent_tokens;
   if (!ok) disconnected_ = true;
   if (was_full || !ok) context_.handler.Wake();
@@ -67,13 +74,11 @@ void GenerateReactor::OnWriteDone(bool ok) {
 }
 
 void GenerateReactor::OnCancel() {
-  cancelled_.request_stop();
+  OneMessageReactor::OnCancel();
   context_.handler.Wake();
   mutex_.Lock();
   disconnected_ = true;
   Advance();
 }
-
-void GenerateReactor::OnDone() { delete this; }
 
 }  // namespace edgewise::server

@@ -5,44 +5,39 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <stop_token>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "edgewise/v1/inference.grpc.pb.h"
-#include "server/rpc/context.h"
+#include "edgewise/v1/inference.pb.h"
+#include "server/rpc/one_message.h"
 
 namespace edgewise::server {
 
 // Holds at most options.unsent_tokens messages; beyond that the generation waits. Deletes itself when the call is over.
-class GenerateReactor final : public grpc::ServerWriteReactor<v1::GenerateResponse>, private TokenStream {
+class GenerateReactor final : public OneMessageReactor, private TokenStream {
  public:
-  explicit GenerateReactor(RpcContext& context) : context_(context), open_(context.HoldCall()) {}
-
-  // The answer may come before the return.
-  void Start(const v1::GenerateRequest& message, const grpc::CallbackServerContext& call);
+  GenerateReactor(RpcContext& context, grpc::CallbackServerContext* call)
+      : OneMessageReactor(context, call, Rpc::kGenerate) {}
 
  private:
+  void Serve() override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
-  void OnDone() override;
 
   bool ready() const override { return unsent_.load(std::memory_order_relaxed) < context_.options.unsent_tokens; }
   void Send(std::unique_ptr<v1::GenerateResponse> message) override;
-  void End(const absl::Status& status);
+  void End(const absl::Status& status) override;
 
   // Starts the write or the finish that is due, and releases the lock that guarded the change which made it due. `this`
   // may be deleted by the return unless a callback is running.
   void Advance() ABSL_UNLOCK_FUNCTION(mutex_);
 
-  RpcContext& context_;
-  const std::shared_ptr<void> open_;
-  std::stop_source cancelled_;
-  std::atomic<size_t> unsent_ = 0;  // messages in waiting_ and writing_
+  std::atomic<size_t> unsent_ = 0;  // messages in waiting_ and sending_
 
   absl::Mutex mutex_;
-  std::deque<std::unique_ptr<v1::GenerateResponse>> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<v1::GenerateResponse> writing_ ABSL_GUARDED_BY(mutex_);
+  std::deque<grpc::ByteBuffer> waiting_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer sending_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool starting_ ABSL_GUARDED_BY(mutex_) = false;      // a thread decided on a write and has not started it yet
   bool disconnected_ ABSL_GUARDED_BY(mutex_) = false;  // the client cancelled or disconnected
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;         // the engine has no more messages

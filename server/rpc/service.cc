@@ -1,101 +1,150 @@
 #include "server/rpc/service.h"
 
-#include <memory>
-#include <stop_token>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/impl/rpc_service_method.h>
 
+#include <memory>
+#include <utility>
+
+#include "edgewise/v1/inference.pb.h"
 #include "server/calls/respond.h"
 #include "server/rpc/generate_stream.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/message.h"
+#include "server/rpc/one_message.h"
 #include "server/rpc/principal.h"
 #include "server/rpc/stream.h"
 
 namespace edgewise::server {
 namespace {
 
-// One Predict call. Deletes itself when the call is over.
-class PredictReactor final : public grpc::ServerUnaryReactor {
+// A call with one answer.
+class UnaryReactor : public OneMessageReactor {
  public:
-  explicit PredictReactor(RpcContext& context) : context_(context), open_(context.HoldCall()) {}
+  using OneMessageReactor::OneMessageReactor;
 
-  // The answer may come before the return.
-  void Start(const v1::PredictRequest& message, const grpc::CallbackServerContext& call,
-             v1::PredictResponse* response) {
-    const auto reply = [this](const absl::Status& status) {
-      context_.metrics.CountRpc(Rpc::kPredict, status.code());
-      Finish(ToGrpc(status));
-    };
-    context_.handler.Start(message, {.deadline = ToSteady(call.deadline(), context_.handler.now()),
-                                     .stopping = cancelled_.get_token(),
-                                     .principal = PrincipalOf(call, context_.tokens.get()),
-                                     .reply = reply,
-                                     .response = response});
+ protected:
+  // Sends the answer; its memory is held until it is sent.
+  void Answer(const google::protobuf::Message& message) {
+    answer_ = Serialize(message);
+    const absl::Status status = memory_.Resize(answer_.Length());
+    if (!status.ok()) return End(status);
+    context_.metrics.CountRpc(rpc_, absl::StatusCode::kOk);
+    StartWriteAndFinish(&answer_, grpc::WriteOptions(), grpc::Status::OK);
+  }
+
+  void End(const absl::Status& status) override {
+    memory_.Shrink(0);
+    context_.metrics.CountRpc(rpc_, status.code());
+    Finish(ToGrpc(status));
   }
 
  private:
-  void OnCancel() override { cancelled_.request_stop(); }
-  void OnDone() override { delete this; }
-
-  RpcContext& context_;
-  const std::shared_ptr<void> open_;
-  std::stop_source cancelled_;
+  grpc::ByteBuffer answer_;
 };
 
-grpc::ServerUnaryReactor* Finished(grpc::CallbackServerContext* call, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
+class PredictReactor final : public UnaryReactor {
+ public:
+  using UnaryReactor::UnaryReactor;
+
+ private:
+  void Serve() override {
+    ParsedMessage<v1::PredictRequest> message;
+    if (!Take(*message)) return;
+    // The answer may come before the return.
+    context_.handler.Start(*message, {.deadline = ToSteady(call_->deadline(), context_.handler.now()),
+                                      .stopping = cancelled_.get_token(),
+                                      .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
+                                      .reply = [this](const absl::Status& status) { Reply(status); },
+                                      .response = response_.get(),
+                                      .memory = &memory_});
+  }
+
+  void Reply(const absl::Status& status) {
+    const std::unique_ptr<v1::PredictResponse> response = std::move(response_);
+    status.ok() ? Answer(*response) : End(status);
+  }
+
+  std::unique_ptr<v1::PredictResponse> response_ = std::make_unique<v1::PredictResponse>();
+};
+
+void FillInfo(const RpcContext& context, const ModelStatus& status, bool vocabulary, v1::ModelInfo& info) {
+  FillModelInfo(status, vocabulary, info);
+  info.set_max_message_bytes(context.message_limit());
+}
+
+class ListModelsReactor final : public UnaryReactor {
+ public:
+  using UnaryReactor::UnaryReactor;
+
+ private:
+  void Serve() override {
+    ParsedMessage<v1::ListModelsRequest> message;
+    if (!Take(*message)) return;
+    v1::ListModelsResponse response;
+    for (const ModelStatus& status : context_.repository.List()) {
+      FillInfo(context_, status, false, *response.add_models());
+    }
+    Answer(response);
+  }
+};
+
+class GetModelReactor final : public UnaryReactor {
+ public:
+  using UnaryReactor::UnaryReactor;
+
+ private:
+  void Serve() override {
+    ParsedMessage<v1::GetModelRequest> message;
+    if (!Take(*message)) return;
+    const v1::GetModelRequest& request = *message;
+    // In any state: the version asked for, else the highest that serves, else the highest.
+    const std::vector<ModelStatus> list = context_.repository.List();
+    const ModelStatus* found = nullptr;
+    for (const ModelStatus& candidate : list) {
+      if (candidate.name != request.model()) continue;
+      if (request.version() != 0 && candidate.version != request.version()) continue;
+      if (!found || candidate.loaded || !found->loaded) found = &candidate;
+    }
+    if (!found) {
+      const absl::Status status = context_.repository.Resolve(request.model(), request.version()).status;
+      return End(status.ok() ? absl::UnavailableError("the repository is changing") : status);
+    }
+    v1::GetModelResponse response;
+    FillInfo(context_, *found, true, *response.mutable_model());
+    Answer(response);
+  }
+};
+
+template <typename Reactor>
+RawReactor* Started(Reactor* reactor) {
+  reactor->Start();
   return reactor;
 }
 
 }  // namespace
 
-grpc::ServerUnaryReactor* InferenceServiceImpl::Predict(grpc::CallbackServerContext* call,
-                                                        const v1::PredictRequest* message,
-                                                        v1::PredictResponse* response) {
-  auto* reactor = new PredictReactor(context_);
-  reactor->Start(*message, *call, response);
-  return reactor;
-}
-
-grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse>* InferenceServiceImpl::PredictStream(
-    grpc::CallbackServerContext* call) {
-  return new StreamReactor(context_, call);
-}
-
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceServiceImpl::Generate(grpc::CallbackServerContext* call,
-                                                                               const v1::GenerateRequest* message) {
-  auto* reactor = new GenerateReactor(context_);
-  reactor->Start(*message, *call);
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* InferenceServiceImpl::ListModels(grpc::CallbackServerContext* call,
-                                                           const v1::ListModelsRequest*,
-                                                           v1::ListModelsResponse* response) {
-  for (const ModelStatus& status : context_.repository.List()) FillModelInfo(status, false, *response->add_models());
-  context_.metrics.CountRpc(Rpc::kListModels, absl::StatusCode::kOk);
-  return Finished(call, absl::OkStatus());
-}
-
-grpc::ServerUnaryReactor* InferenceServiceImpl::GetModel(grpc::CallbackServerContext* call,
-                                                         const v1::GetModelRequest* request,
-                                                         v1::GetModelResponse* response) {
-  // In any state: the version asked for, else the highest that serves, else the highest.
-  const std::vector<ModelStatus> list = context_.repository.List();
-  const ModelStatus* found = nullptr;
-  for (const ModelStatus& candidate : list) {
-    if (candidate.name != request->model()) continue;
-    if (request->version() != 0 && candidate.version != request->version()) continue;
-    if (!found || candidate.loaded || !found->loaded) found = &candidate;
-  }
-  absl::Status status;
-  if (found) {
-    FillModelInfo(*found, true, *response->mutable_model());
-  } else {
-    status = context_.repository.Resolve(request->model(), request->version()).status;
-    if (status.ok()) status = absl::UnavailableError("the repository is changing");
-  }
-  context_.metrics.CountRpc(Rpc::kGetModel, status.code());
-  return Finished(call, status);
+InferenceServiceImpl::InferenceServiceImpl(RpcContext& context) {
+  // To gRPC every method is a stream of bytes both ways: it then hands a call over at its headers.
+  using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
+  int methods = 0;
+  const auto add = [this, &methods](const char* path, std::function<RawReactor*(grpc::CallbackServerContext*)> make) {
+    AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+    MarkMethodRawCallback(methods++, new Handler(std::move(make)));
+  };
+  add("/edgewise.v1.InferenceService/Predict", [&context](grpc::CallbackServerContext* call) {
+    return Started(new PredictReactor(context, call, Rpc::kPredict));
+  });
+  add("/edgewise.v1.InferenceService/PredictStream",
+      [&context](grpc::CallbackServerContext* call) { return new StreamReactor(context, call); });
+  add("/edgewise.v1.InferenceService/Generate",
+      [&context](grpc::CallbackServerContext* call) { return Started(new GenerateReactor(context, call)); });
+  add("/edgewise.v1.InferenceService/ListModels", [&context](grpc::CallbackServerContext* call) {
+    return Started(new ListModelsReactor(context, call, Rpc::kListModels));
+  });
+  add("/edgewise.v1.InferenceService/GetModel", [&context](grpc::CallbackServerContext* call) {
+    return Started(new GetModelReactor(context, call, Rpc::kGetModel));
+  });
 }
 
 }  // namespace edgewise::server

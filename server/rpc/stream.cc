@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/message.h"
 #include "server/rpc/principal.h"
 #include "server/status_details.h"
 #include "text/field_error.h"
@@ -42,11 +43,18 @@ int64_t OpenRpcs::streams() const {
 StreamReactor::StreamReactor(RpcContext& context, grpc::CallbackServerContext* call)
     : context_(context),
       deadline_(ToSteady(call->deadline(), context.handler.now())),
-      principal_(PrincipalOf(*call, context.tokens.get())) {
+      principal_(PrincipalOf(*call, context.gate.tokens().get())) {
   context_.open.AddStream(this);
+  const absl::Status status = message_memory_.Resize(context_.message_limit());
   mutex_.Lock();
-  if (context_.handler.draining()) draining_ = half_closed_ = true;
+  if (!status.ok()) EndWith(status);
+  if (context_.handler.draining()) EndWith(ShuttingDown());
   Advance();
+}
+
+void StreamReactor::EndWith(const absl::Status& status) {
+  if (end_.ok()) end_ = status;
+  half_closed_ = true;
 }
 
 void StreamReactor::Advance() {
@@ -55,18 +63,19 @@ void StreamReactor::Advance() {
       in_flight_ -= static_cast<uint32_t>(ready_.size());
       ready_.clear();
     }
+    const bool room = in_flight_ < context_.options.stream_in_flight && unsent_bytes_ <= context_.options.unsent_bytes;
     if (!writing_ && !ready_.empty()) {
       writing_ = std::move(ready_.front());
       ready_.pop_front();
-      const v1::PredictStreamResponse* response = writing_.get();
+      const grpc::ByteBuffer* bytes = &writing_->bytes;
       ++starting_;
       mutex_.Unlock();
-      StartWrite(response);
-    } else if (!reading_ && !half_closed_ && in_flight_ < context_.options.stream_in_flight) {
+      StartWrite(bytes);
+    } else if (!reading_ && !half_closed_ && room) {
       reading_ = true;
       ++starting_;
       mutex_.Unlock();
-      StartRead(&message_);
+      Read();
     } else {
       break;
     }
@@ -75,18 +84,27 @@ void StreamReactor::Advance() {
   }
   if (finished_ || !half_closed_ || in_flight_ > 0 || starting_ > 0) return mutex_.Unlock();
   finished_ = true;
-  absl::Status status;
-  if (cancelled_.stop_requested()) {
-    status = absl::CancelledError("the client cancelled the stream");
-  } else if (draining_) {
-    status = ShuttingDown();
-  }
+  const absl::Status status =
+      cancelled_.stop_requested() ? absl::CancelledError("the client cancelled the stream") : end_;
   mutex_.Unlock();
   context_.metrics.CountRpc(Rpc::kPredictStream, status.code());
   Finish(ToGrpc(status));
 }
 
+void StreamReactor::Read() {
+  // A stream may be silent for long; only its first message has to come in time.
+  const Clock::duration patience = began_ ? Clock::duration::max() : context_.options.message_timeout;
+  const absl::Status status = context_.awaited.Add(*this, patience);
+  if (status.ok()) return StartRead(&message_);
+  mutex_.Lock();
+  reading_ = false;
+  EndWith(status);
+  mutex_.Unlock();  // the caller goes on
+}
+
 void StreamReactor::OnReadDone(bool ok) {
+  if (!context_.awaited.Remove(*this)) return;  // GiveUp has ended the stream
+  began_ = true;
   mutex_.Lock();
   if (!ok) {
     reading_ = false;
@@ -98,44 +116,66 @@ void StreamReactor::OnReadDone(bool ok) {
     return mutex_.Unlock();
   }
   ++in_flight_;  // reading_ stays set until message_ is free again
-  const std::string id = message_.request_id();
-  const bool duplicate = !ids_.insert(id).second;
   mutex_.Unlock();
-  auto response = std::make_unique<v1::PredictStreamResponse>();
-  response->set_request_id(id);
-  if (duplicate) {
-    const absl::Status refused = FieldError(
-        "request_id", absl::StrCat("is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
-    context_.handler.CountUnadmitted(message_, refused);
-    SetError(refused, *response);
-    mutex_.Lock();
-    ready_.push_back(std::move(response));
-  } else {
-    v1::PredictStreamResponse* owned = response.release();
-    const auto reply = [this, owned](const absl::Status& status) {
-      Answer(std::unique_ptr<v1::PredictStreamResponse>(owned), status);
-    };
-    context_.handler.Start(message_, {.deadline = deadline_,
-                                      .stopping = cancelled_.get_token(),
-                                      .principal = principal_,
-                                      .reply = reply,
-                                      .response = owned->mutable_response()});
-    mutex_.Lock();
+  {
+    ParsedMessage<v1::PredictRequest> message;
+    MemoryHold memory(context_.memory);
+    const absl::Status status = Parse(message_, context_.message_limit(), *message, memory);
+    message_.Clear();
+    if (status.ok()) {
+      Serve(*message);
+    } else {
+      context_.handler.CountUnread(Rpc::kPredict, status);
+      Send(std::make_unique<Answer>(context_.memory), status);
+    }
   }
+  mutex_.Lock();
   reading_ = false;
   Advance();
 }
 
-void StreamReactor::Answer(std::unique_ptr<v1::PredictStreamResponse> response, const absl::Status& status) {
-  if (!status.ok()) SetError(status, *response);
+void StreamReactor::Serve(v1::PredictRequest& message) {
+  const std::string id = message.request_id();
   mutex_.Lock();
-  ids_.erase(response->request_id());
-  ready_.push_back(std::move(response));
+  const bool duplicate = !ids_.insert(id).second;
+  mutex_.Unlock();
+  auto answer = std::make_unique<Answer>(context_.memory);
+  answer->response.set_request_id(id);
+  if (duplicate) {
+    const absl::Status refused = FieldError(
+        "request_id", absl::StrCat("is ", Quoted(id), ", which is in flight on this stream; each needs its own"));
+    context_.handler.CountUnadmitted(message, refused);
+    return Send(std::move(answer), refused);
+  }
+  Answer* owned = answer.release();
+  const auto reply = [this, owned](const absl::Status& status) {
+    mutex_.Lock();
+    ids_.erase(owned->response.request_id());
+    mutex_.Unlock();
+    Send(AnswerPtr(owned), status);
+  };
+  context_.handler.Start(message, {.deadline = deadline_,
+                                   .stopping = cancelled_.get_token(),
+                                   .principal = principal_,
+                                   .reply = reply,
+                                   .response = owned->response.mutable_response(),
+                                   .memory = &owned->memory});
+}
+
+void StreamReactor::Send(AnswerPtr answer, const absl::Status& status) {
+  if (!status.ok()) SetError(status, answer->response);
+  answer->bytes = Serialize(answer->response);
+  answer->response.Clear();
+  answer->memory.Shrink(answer->bytes.Length());
+  mutex_.Lock();
+  unsent_bytes_ += answer->bytes.Length();
+  ready_.push_back(std::move(answer));
   Advance();
 }
 
 void StreamReactor::OnWriteDone(bool ok) {
   mutex_.Lock();
+  unsent_bytes_ -= writing_->bytes.Length();
   writing_.reset();
   --in_flight_;
   if (!ok) disconnected_ = half_closed_ = true;
@@ -149,9 +189,11 @@ void StreamReactor::OnCancel() {
   Advance();
 }
 
-void StreamReactor::Drain() {
+void StreamReactor::Drain() { GiveUp(ShuttingDown()); }
+
+void StreamReactor::GiveUp(const absl::Status& status) {
   mutex_.Lock();
-  draining_ = half_closed_ = true;
+  EndWith(status);
   Advance();
 }
 

@@ -10,14 +10,15 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "edgewise/v1/inference.grpc.pb.h"
-#include "server/rpc/context.h"
+#include "edgewise/v1/inference.pb.h"
+#include "server/rpc/one_message.h"
 
 namespace edgewise::server {
 
-// At most options.stream_in_flight requests are read but not yet answered. Beyond that the stream reads no further, so
-// a client that does not read its answers is not read from. Deletes itself when the call is over.
-class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v1::PredictStreamResponse> {
+// At most options.stream_in_flight requests are read but not yet answered, and at most options.unsent_bytes of answers
+// wait to be sent before the stream reads no further: a client that does not read its answers is not read from. Holds
+// memory for one message as long as it reads. Deletes itself when the call is over.
+class StreamReactor final : public RawReactor, private AwaitedCall {
  public:
   StreamReactor(RpcContext& context, grpc::CallbackServerContext* call);
 
@@ -29,8 +30,24 @@ class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
+  void GiveUp(const absl::Status& status) override;
 
-  void Answer(std::unique_ptr<v1::PredictStreamResponse> response, const absl::Status& status);
+  // An answer from the start of its request until it is sent.
+  struct Answer {
+    explicit Answer(MemoryLedger& ledger) : memory(ledger) {}
+
+    v1::PredictStreamResponse response;
+    MemoryHold memory;
+    grpc::ByteBuffer bytes;  // of the response, when it is finished
+  };
+  using AnswerPtr = std::unique_ptr<Answer>;
+
+  void Serve(v1::PredictRequest& message);
+  // `status`: of the request.
+  void Send(AnswerPtr answer, const absl::Status& status);
+  // No message is read after this, and the call ends with the status once all are answered.
+  void EndWith(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Read();
   // Starts the read, the write or the finish that is due, and releases the lock that guarded the change which made it
   // due. `this` may be deleted by the return unless a callback is running.
   void Advance() ABSL_UNLOCK_FUNCTION(mutex_);
@@ -40,18 +57,21 @@ class StreamReactor final : public grpc::ServerBidiReactor<v1::PredictRequest, v
   const Principal principal_;
   std::stop_source cancelled_;
 
-  v1::PredictRequest message_;  // of the read in progress; belongs to the thread that set reading_
+  MemoryHold message_memory_{context_.memory};
+  bool began_ = false;        // a message has come; as message_
+  grpc::ByteBuffer message_;  // of the read in progress; belongs to the thread that set reading_
 
   absl::Mutex mutex_;
   std::set<std::string> ids_ ABSL_GUARDED_BY(mutex_);  // request_id of the requests in flight
   uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;     // requests that are read and not yet answered
-  std::deque<std::unique_ptr<v1::PredictStreamResponse>> ready_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<v1::PredictStreamResponse> writing_ ABSL_GUARDED_BY(mutex_);
+  std::deque<AnswerPtr> ready_ ABSL_GUARDED_BY(mutex_);
+  uint64_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of ready_ and writing_
+  AnswerPtr writing_ ABSL_GUARDED_BY(mutex_);
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   int starting_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that decided on an operation and have not started it yet
   bool half_closed_ ABSL_GUARDED_BY(mutex_) = false;   // no further request is read
   bool disconnected_ ABSL_GUARDED_BY(mutex_) = false;  // the client cancelled or disconnected
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status end_ ABSL_GUARDED_BY(mutex_);           // of the call, where the server ends it
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

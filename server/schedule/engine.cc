@@ -19,7 +19,7 @@ void Engine::Join() {
 }
 
 std::optional<Turn> Engine::RunOnce(bool wait) {
-  passes_.EndExpired();
+  passes_.EndDue();
   generations_.Update();
   const PerLevel<bool> can_step = generations_.CanStep();
   const bool goes_on = std::find(can_step.begin(), can_step.end(), true) != can_step.end();
@@ -35,7 +35,7 @@ std::optional<Turn> Engine::RunOnce(bool wait) {
     passes_.Start(std::move(work.batch));
     passes_.StepLatest();
   }
-  if (work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass);
+  if (work.turn.kind == Turn::kStep) passes_.Step(work.turn.pass, work.turn.share);
   if (work.turn.kind == Turn::kGeneration) generations_.Step(work.turn.level);
   if (work.turn.kind != Turn::kNothing) queue_.Charge(work.turn, Seconds(queue_.now() - start));
   after_work_();

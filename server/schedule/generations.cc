@@ -15,8 +15,7 @@
 namespace edgewise::server {
 namespace {
 
-constexpr int64_t kRowsTogether = 64;  // that decode in one step: by then the products gain nothing from more
-constexpr int32_t kFirstPart = 64;     // tokens of a prompt
+constexpr int32_t kFirstPart = 64;  // tokens of a prompt
 constexpr int32_t kLeastPart = 32, kMostPart = 1 << 20;
 
 // The error of a generation that could not start: a row cannot keep the budget, or the device failed.

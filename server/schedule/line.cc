@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/schedule/degrade.h"
+
 namespace edgewise::server {
 
 Line::Share Line::ShareOf(const std::string& principal) const {
@@ -31,7 +33,7 @@ void Line::Push(RequestPtr request) {
   Share& share = shares_[request->principal.name];
   ++share.requests, ++requests_;
   share.cost += request->cost, cost_ += request->cost;
-  account.seconds += request->predicted_seconds;
+  account.seconds += LeastSeconds(*request);
   account.longest = std::max(account.longest, request->predicted_seconds);
   account.waiting.push_back(std::move(request));
 }
@@ -42,7 +44,7 @@ void Line::Leave(Account& account, const Request& request) {
   --share->second.requests, --requests_;
   share->second.cost -= request.cost, cost_ -= request.cost;
   if (share->second.requests == 0) shares_.erase(share);
-  account.seconds -= request.predicted_seconds;
+  account.seconds -= LeastSeconds(request);
 }
 
 RequestPtr Line::Take(size_t level, const std::string& principal, size_t index) {

@@ -33,8 +33,8 @@ struct EndedRequest {
 // One principal on one level.
 struct Account {
   std::deque<RequestPtr> waiting;  // in order of arrival
-  double seconds = 0.0;            // predicted, of those that wait
-  double longest = 0.0;            // of them, or longer
+  double seconds = 0.0;            // predicted for the least that those that wait take (degrade.h)
+  double longest = 0.0;            // predicted, of them, or longer
   double served = 0.0;             // seconds, on the level's clock
 };
 

@@ -1,6 +1,8 @@
 #include "server/schedule/passes.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,15 +10,20 @@
 #include "server/cost_model.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
+#include "server/schedule/degrade.h"
 #include "server/schedule/device_failure.h"
 #include "server/status_details.h"
 
 namespace edgewise::server {
 namespace {
 
-constexpr double kLeastLeft = 0.02;  // of its prediction: what a pass is taken to have left when that has run out
-
+constexpr double kLeastLeft = 0.02;     // of its prediction: what a pass is taken to have left when that has run out
 constexpr int64_t kLeastStepRows = 64;  // fewer share too little of reading the weights
+
+// Under consent, of the seconds until the deadline: what a wave takes; the samples of a request that can end after
+// every wave, or only with the last of its inputs, as predicted; and what is left for the answer, of the whole time.
+constexpr double kWaveShare = 0.125, kHopeful = 1.25, kCareful = 0.8, kAnswerShare = 0.05;
+constexpr std::chrono::milliseconds kAnswer{1};
 
 std::vector<const ModelInput*> InputsOf(const std::vector<RequestPtr>& requests) {
   std::vector<const ModelInput*> inputs;
@@ -30,6 +37,33 @@ Demand SumOf(const std::vector<RequestPtr>& requests) {
   Demand demand;
   for (const RequestPtr& request : requests) demand += request->demand;
   return demand;
+}
+
+// Lowers requests under consent to the samples that their deadlines allow: a start, since EndDue looks at the time that
+// they took. True: some were lowered.
+bool LowerToDeadlines(const std::vector<RequestPtr>& requests, int64_t max_wave_tokens, Time now) {
+  bool lowered = false;
+  for (const RequestPtr& request : requests) {
+    if (!request->consent.given || request->deadline == Time::max()) continue;
+    const bool at_once = request->tokens <= static_cast<uint64_t>(max_wave_tokens);
+    const uint32_t samples = SamplesWithin(*request, SlackOf(*request, now) * (at_once ? kHopeful : kCareful));
+    lowered |= samples < request->consent.samples;
+    LowerSamples(*request, samples, DegradedBy::kDeadline);
+  }
+  return lowered;
+}
+
+// The most rows of a wave, so that requests under consent can end in time; one sample of all inputs goes together.
+int64_t WaveTokens(const std::vector<RequestPtr>& requests, const Demand& demand, double predicted, int64_t most,
+                   Time now) {
+  double tokens = 0.0, slack = std::numeric_limits<double>::infinity();
+  for (const RequestPtr& request : requests) {
+    tokens += static_cast<double>(request->tokens);
+    if (request->consent.given) slack = std::min(slack, SlackOf(*request, now));
+  }
+  if (!std::isfinite(slack)) return most;
+  const double rows = predicted > 0.0 ? demand.tokens * std::max(0.0, kWaveShare * slack) / predicted : 0.0;
+  return static_cast<int64_t>(std::min(std::max(rows, tokens), static_cast<double>(most)));
 }
 
 double OwnShare(const std::vector<RequestPtr>& requests) {
@@ -61,6 +95,34 @@ struct Passes::Running {
   }
 
   const LoadedModel& model() const { return *members[0].request->model; }
+  // The samples that every input of the request has.
+  uint32_t SamplesDone(const Member& member) const {
+    uint32_t done = std::numeric_limits<uint32_t>::max();
+    for (size_t i = 0; i < member.request->inputs.size(); ++i) {
+      done = std::min(done, pass.samples_done(member.first_input + static_cast<int64_t>(i)));
+    }
+    return done;
+  }
+  // The seconds that its requests may give up of those that are left; 0 where one of them has not agreed.
+  double Spare(double remaining) const {
+    double least = 0.0;
+    for (const Member& member : members) {
+      if (member.ended) continue;
+      if (!member.request->consent.given) return 0.0;
+      if (SamplesDone(member) == 0) least += LeastSeconds(*member.request);
+    }
+    return std::max(0.0, remaining - least);
+  }
+  void Limit(Member& member, uint32_t samples, DegradedBy reason) {
+    Request& request = *member.request;
+    if (!request.consent.given || samples >= request.consent.samples) return;
+    LowerSamples(request, samples, reason);
+    for (size_t i = 0; i < request.inputs.size(); ++i) {
+      pass.Limit(member.first_input + static_cast<int64_t>(i), request.consent.samples);
+    }
+    limited = true;
+    whole &= pass.between_waves();  // otherwise samples that run are lost
+  }
   bool AllEnded() const {
     return std::all_of(members.begin(), members.end(), [](const Member& member) { return member.ended; });
   }
@@ -85,10 +147,13 @@ struct Passes::Running {
   const std::string principal;  // of the first request
   const double own;             // that request's part of the work, as predicted
   const Demand demand;
-  double predicted = 0.0;  // seconds
-  double seconds = 0.0;    // in its steps so far
-  bool whole = true;       // nobody left it
-  Demand observed;         // of the requests that were answered
+  double predicted = 0.0;                         // seconds
+  double seconds = 0.0;                           // in its steps so far
+  bool whole = true;                              // nobody left it, and all samples that ran count
+  bool limited = false;                           // it ran fewer samples than predicted
+  double wave_seconds = 0.0, step_seconds = 0.0;  // the last, other passes in between included
+  Time wave_began;
+  Demand observed;  // of the requests that were answered
   Time stepped;
   Pass pass;
 };
@@ -100,15 +165,17 @@ std::vector<RunningPass> Passes::View() const {
   std::vector<RunningPass> view;
   for (const auto& running : running_) {
     const double remaining = std::max(running->predicted - running->seconds, kLeastLeft * running->predicted);
-    view.push_back({running->level, remaining, running->stepped, running->principal, running->own});
+    view.push_back(
+        {running->level, remaining, running->stepped, running->principal, running->own, running->Spare(remaining)});
   }
   return view;
 }
 
 std::unique_ptr<Passes::Running> Passes::Make(std::vector<RequestPtr> requests) const {
   const LoadedModel& model = *requests[0]->model;
-  const Demand demand = SumOf(requests);
-  const double predicted = model.costs->Predict(demand);
+  const Time now = queue_.now();
+  Demand demand = SumOf(requests);
+  double predicted = model.costs->Predict(demand);
   Pass::Options options;
   const double layer = predicted / model.model->config().num_hidden_layers;  // of all waves together
   if (layer > max_step_seconds_) {
@@ -116,9 +183,14 @@ std::unique_ptr<Passes::Running> Passes::Make(std::vector<RequestPtr> requests) 
     options.max_wave_tokens = std::clamp(static_cast<int64_t>(rows), int64_t{1}, options.max_wave_tokens);
     options.step_rows = std::max(static_cast<int64_t>(rows), kLeastStepRows);
   }
+  if (LowerToDeadlines(requests, options.max_wave_tokens, now)) {
+    demand = SumOf(requests);
+    predicted = model.costs->Predict(demand);
+  }
+  options.max_wave_tokens = WaveTokens(requests, demand, predicted, options.max_wave_tokens, now);
   auto running = std::make_unique<Running>(std::move(requests), options);
   running->predicted = predicted;
-  running->stepped = queue_.now();
+  running->stepped = running->wave_began = queue_.now();
   return running;
 }
 
@@ -137,9 +209,25 @@ void Passes::Start(std::vector<RequestPtr> requests) {
   running.model().metrics->CountBatch(started, static_cast<uint32_t>(running.inputs), running.tokens);
 }
 
-void Passes::EndExpired() {
+void Passes::AnswerInTime(Running& running, Time now) {
+  const double next = running.pass.between_waves() ? running.wave_seconds : running.step_seconds;
+  bool limited = false;
+  for (Running::Member& member : running.members) {
+    const Request& request = *member.request;
+    if (member.ended || !request.consent.given || request.deadline == Time::max()) continue;
+    const double answer = Seconds(kAnswer) + kAnswerShare * Seconds(request.deadline - request.arrival);
+    const uint32_t done = running.SamplesDone(member);
+    if (done == 0 || SlackOf(request, now) >= next + answer) continue;
+    running.Limit(member, done, DegradedBy::kDeadline);
+    limited = true;
+  }
+  if (limited) EndAnswered(running);
+}
+
+void Passes::EndDue() {
   const Time now = queue_.now();
   for (const auto& running : running_) {
+    if (!queue_.cancelled()) AnswerInTime(*running, now);
     for (Running::Member& member : running->members) {
       if (member.ended) continue;
       const absl::Status reason = queue_.cancelled() ? ShuttingDown() : CancelledOrExpired(*member.request, now);
@@ -153,13 +241,21 @@ void Passes::EndExpired() {
   std::erase_if(running_, [](const auto& running) { return running->AllEnded(); });
 }
 
-void Passes::Step(size_t pass) {
+void Passes::Step(size_t pass, double share) {
   Running& running = *running_[pass];
+  for (Running::Member& member : running.members) {
+    if (share >= 1.0 || member.ended) continue;
+    const uint32_t done = running.SamplesDone(member), samples = member.request->consent.samples;
+    const uint32_t more = samples - std::min(samples, std::max(done, 1u));
+    running.Limit(member, samples - more + static_cast<uint32_t>(share * more), DegradedBy::kLoad);
+  }
   const Time start = queue_.now();
   const absl::Status status = running.pass.Step();
-  running.stepped = queue_.now();
-  running.seconds += Seconds(running.stepped - start);
-  running.model().metrics->CountDevice(Seconds(running.stepped - start));
+  const Time end = queue_.now();
+  running.seconds += Seconds(end - start);
+  running.model().metrics->CountDevice(Seconds(end - start));
+  running.step_seconds = Seconds(end - std::exchange(running.stepped, end));
+  if (running.pass.between_waves()) running.wave_seconds = Seconds(end - std::exchange(running.wave_began, end));
   if (!status.ok()) return Fail(pass, status);
   EndAnswered(running);
   if (!running.AllEnded()) return;
@@ -193,7 +289,7 @@ void Passes::EndAnswered(Running& running) {
   }
   if (!running.whole || !running.AllEnded()) return;
   running.model().costs->Observe(running.observed, running.seconds);
-  running.model().metrics->CountPrediction(running.predicted, running.seconds);
+  if (!running.limited) running.model().metrics->CountPrediction(running.predicted, running.seconds);
 }
 
 void Passes::Fail(size_t pass, const absl::Status& status) {

@@ -23,17 +23,20 @@ class Passes {
   // A pass over requests of one model and level.
   void Start(std::vector<RequestPtr> requests);
   // Runs the next layer of a pass, and ends the requests whose inputs all have their result. Where a layer fails,
-  // several requests go on in a pass of their own each, so that only the request fails that fails alone.
-  void Step(size_t pass);
+  // several requests go on in a pass of their own each, so that only the request fails that fails alone. Before it the
+  // pass keeps this share of what it may give up (Turn::share).
+  void Step(size_t pass, double share = 1.0);
   void StepLatest() { Step(running_.size() - 1); }
-  // Ends the requests that are cancelled or expired, all of them at a shutdown.
-  void EndExpired();
+  // Ends the requests that are cancelled or expired, all of them at a shutdown. Under consent (Request::consent) a
+  // request whose deadline comes before its next samples is answered with those that have run.
+  void EndDue();
 
  private:
   struct Running;
 
   std::unique_ptr<Running> Make(std::vector<RequestPtr> requests) const;
   void EndAnswered(Running& running);
+  void AnswerInTime(Running& running, Time now);
   void Fail(size_t pass, const absl::Status& status);
 
   RequestQueue& queue_;

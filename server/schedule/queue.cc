@@ -58,6 +58,7 @@ absl::Status RequestQueue::RunOnEngine(const std::function<absl::Status()>& work
 }
 
 Work RequestQueue::Next(Wait wait, const Running& running) {
+  cache_left_.store(running.room.cache_bytes, std::memory_order_relaxed);
   Work work;
   std::vector<EndedRequest> ended;
   {

@@ -70,6 +70,8 @@ class RequestQueue {
   void CancelAll();
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
+  // Memory for keys and values that the generations which run have left; all of it before the first call of Next.
+  uint64_t cache_left() const { return cache_left_.load(std::memory_order_relaxed); }
   Time now() const { return clock_(); }
   size_t size() const;
 
@@ -81,6 +83,7 @@ class RequestQueue {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<bool> cancelled_ = false;
+  std::atomic<uint64_t> cache_left_ = ~uint64_t{0};
 };
 
 }  // namespace edgewise::server

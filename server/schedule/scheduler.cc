@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "server/schedule/degrade.h"
 #include "server/status_details.h"
 #include "text/status_macros.h"
 
@@ -17,16 +18,13 @@ namespace {
 constexpr double kShorter = 0.25;  // of what is left of a pass: a request that starts beside it
 // Of a prediction: a request is refused as hopeless where even that is too long; where it has to wait, this is added.
 constexpr double kSure = 0.7, kMargin = 1.15;
+// Of the time until a deadline: what those before it may take where they could give samples up instead.
+constexpr double kInTime = 0.75;
 constexpr std::chrono::milliseconds kLookAgain{1};  // for requests that have ended, where a line is full
-
-// Of its deadline, as seconds from now.
-double SlackOf(const Request& request, Time now) {
-  return request.deadline == Time::max() ? std::numeric_limits<double>::infinity() : Seconds(request.deadline - now);
-}
 
 // After waiting for as long as it takes alone.
 bool IsHopeless(const Request& request, Time now) {
-  const double seconds = request.predicted_seconds;
+  const double seconds = LeastSeconds(request);
   return !request.generation && Seconds(now - request.queued) > seconds && seconds > SlackOf(request, now);
 }
 
@@ -35,7 +33,7 @@ std::string Show(double seconds) {
 }
 
 absl::Status Hopeless(const Request& request, Time now) {
-  return absl::DeadlineExceededError(absl::StrCat("the request takes about ", Show(request.predicted_seconds),
+  return absl::DeadlineExceededError(absl::StrCat("the request takes about ", Show(LeastSeconds(request)),
                                                   " on an idle server; its deadline is in ",
                                                   Show(SlackOf(request, now))));
 }
@@ -48,19 +46,27 @@ absl::Status QueueFull(const std::string& why, double before) {
   return WithRejection(std::move(status), Rejection::kQueueFull);
 }
 
+// Keeps this share of what it may give up.
+void Lower(Request& request, double share, Time now) {
+  if (share >= 1.0) return;
+  const double kept = LeastSeconds(request) + share * SpareSeconds(request, now);
+  LowerSamples(request, SamplesWithin(request, kept), DegradedBy::kLoad);
+}
+
 // The work of a principal that ends before `end` on the clock of its level.
 double SecondsUntil(double end, std::span<const RunningPass> running, uint32_t level, const std::string& principal,
                     const Account& account) {
   const double left = end - account.served;
   double seconds = 0.0;
   for (const RunningPass& pass : running) {
-    const bool first = pass.level == level && pass.principal == principal && seconds + pass.remaining <= left;
-    if (first) seconds += pass.remaining;
+    const double least = pass.remaining - pass.spare;
+    const bool first = pass.level == level && pass.principal == principal && seconds + least <= left;
+    if (first) seconds += least;
   }
   if (seconds + account.seconds <= left) return seconds + account.seconds;
   for (const RequestPtr& waiting : account.waiting) {
-    if (seconds + waiting->predicted_seconds > left) break;
-    seconds += waiting->predicted_seconds;
+    if (seconds + LeastSeconds(*waiting) > left) break;
+    seconds += LeastSeconds(*waiting);
   }
   return seconds;
 }
@@ -68,7 +74,7 @@ double SecondsUntil(double end, std::span<const RunningPass> running, uint32_t l
 double SecondsOf(const Line& line, std::span<const RunningPass> running, uint32_t level) {
   double seconds = 0.0;
   for (const auto& [principal, account] : line.accounts(level)) seconds += account.seconds;
-  for (const RunningPass& pass : running) seconds += pass.level == level ? pass.remaining : 0.0;
+  for (const RunningPass& pass : running) seconds += pass.level == level ? pass.remaining - pass.spare : 0.0;
   return seconds;
 }
 
@@ -77,7 +83,7 @@ double SecondsOf(const Line& line, std::span<const RunningPass> running, uint32_
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
   const bool idle = predicts_.size() == 0 && running_.empty();  // it may try: a wrong prediction is corrected so
-  const bool lasts = !request->generation && kSure * request->predicted_seconds > SlackOf(*request, now);
+  const bool lasts = !request->generation && kSure * LeastSeconds(*request) > SlackOf(*request, now);
   if (!idle && lasts) return Hopeless(*request, now);
   RETURN_IF_ERROR(Check(*request, now, ended));
   RETURN_IF_ERROR(MakeRoom(*request, ended));
@@ -134,16 +140,16 @@ absl::Status Scheduler::MakeRoom(const Request& request, std::vector<EndedReques
 
 absl::Status Scheduler::CheckTime(const Request& request, double before, Time now) const {
   if (before <= 0.0) return absl::OkStatus();
-  const double slack = SlackOf(request, now);
+  const double slack = SlackOf(request, now), least = LeastSeconds(request);
   if (request.generation) {  // its client reads what there is at its deadline
     if (before <= slack) return absl::OkStatus();
     return QueueFull(
         absl::StrCat("generations that go first take about ", Show(before), "; its deadline is in ", Show(slack)),
         before);
   }
-  if (kMargin * (before + request.predicted_seconds) > slack) {
+  if (kMargin * (before + least) > slack) {
     return QueueFull(absl::StrCat("requests that go first take about ", Show(before), " and this one about ",
-                                  Show(request.predicted_seconds), "; its deadline is in ", Show(slack)),
+                                  Show(least), "; its deadline is in ", Show(slack)),
                      before);
   }
   if (request.deadline == Time::max() && before > Seconds(limits_.max_delay)) {
@@ -166,13 +172,13 @@ double Scheduler::SecondsBefore(const Request& request) const {
   const Line::Accounts& accounts = line.accounts(own);
   const auto mine = accounts.find(principal);
   double before = 0.0;
-  const auto add = [&](double work) { before += kShorter * work <= takes ? work : 0.0; };
+  const auto add = [&](double work, double least) { before += kShorter * work <= takes ? least : 0.0; };
   if (mine != accounts.end() && kShorter * mine->second.longest <= takes) before += mine->second.seconds;
   if (mine != accounts.end() && kShorter * mine->second.longest > takes) {
-    for (const RequestPtr& waiting : mine->second.waiting) add(waiting->predicted_seconds);
+    for (const RequestPtr& waiting : mine->second.waiting) add(waiting->predicted_seconds, LeastSeconds(*waiting));
   }
   for (const RunningPass& pass : running) {
-    if (pass.level == own && pass.principal == principal) add(pass.remaining);
+    if (pass.level == own && pass.principal == principal) add(pass.remaining, pass.remaining - pass.spare);
   }
   const double end = (mine != accounts.end() ? mine->second.served : line.clock(own)) + before + takes;
   for (auto other = accounts.begin(); other != accounts.end(); ++other) {
@@ -184,6 +190,33 @@ double Scheduler::SecondsBefore(const Request& request) const {
       before += std::min(SecondsOf(line, running, level), until * kLevelWeights[level] / kLevelWeights[own]);
   }
   return before;
+}
+
+double Scheduler::Share(uint32_t level, Time now) const {
+  std::vector<const Request*> line;
+  for (const auto& [principal, account] : predicts_.accounts(level)) {
+    for (const RequestPtr& waiting : account.waiting) line.push_back(waiting.get());
+  }
+  std::stable_sort(line.begin(), line.end(), [](const Request* a, const Request* b) { return a->queued < b->queued; });
+  double before = 0.0, spare = 0.0;  // of those before: what they take at least, and what they may give up
+  for (uint32_t above = 0; above < level; ++above) before += SecondsOf(predicts_, running_, above);
+  double share = 1.0;
+  for (const Request* waiting : line) {
+    double least = before, more = spare;
+    for (const RunningPass& pass : running_) {
+      if (pass.level != level || kShorter * pass.remaining > waiting->predicted_seconds) continue;  // it goes first
+      least += pass.remaining - pass.spare;
+      more += pass.spare;
+    }
+    before += LeastSeconds(*waiting);
+    spare += SpareSeconds(*waiting, now);
+    const bool endless = waiting->deadline == Time::max();
+    const double left = endless ? Seconds(limits_.max_delay - (now - waiting->queued)) : SlackOf(*waiting, now);
+    if (!endless) least += LeastSeconds(*waiting);
+    if (least > left || more <= 0.0) continue;  // nothing would help it; nothing can be given up
+    share = std::min(share, (kInTime * left - least) / more);
+  }
+  return std::max(0.0, share);
 }
 
 std::vector<EndedRequest> Scheduler::TakeEnded(Time now) {
@@ -284,6 +317,7 @@ Turn Scheduler::Next(const PerLevel<bool>& generations, Time now) {
     active_[level] = works;
     if (works && (next.kind == Turn::kNothing || served_[level] < served_[next.level])) next = turns[level];
   }
+  if (next.kind == Turn::kStep && running_[next.pass].spare > 0.0) next.share = Share(next.level, now);
   return next;
 }
 
@@ -298,7 +332,13 @@ void Scheduler::Charge(const Turn& turn, double seconds) {
 std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
   std::vector<RequestPtr> batch;
   const Candidate& candidate = candidate_[level];
+  const Account& account = predicts_.accounts(level).find(candidate.principal)->second;
+  const double share = account.waiting[candidate.index]->consent.given ? Share(level, now) : 1.0;
+  const auto planned = [&](const Request& request) {
+    return request.predicted_seconds - (1.0 - share) * SpareSeconds(request, now);
+  };
   batch.push_back(predicts_.Take(level, candidate.principal, candidate.index));
+  Lower(*batch[0], share, now);
   const Request& first = *batch[0];
   double seconds = first.predicted_seconds, most = std::min(kBatchSeconds, SlackOf(first, now));
   std::map<std::string, size_t> looked_at;  // by principal: those before do not fit
@@ -309,7 +349,7 @@ std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
       size_t& index = looked_at[principal];
       for (; index < account.waiting.size(); ++index) {
         const Request& mate = *account.waiting[index];
-        if (mate.model == first.model && seconds + mate.predicted_seconds <= std::min(most, SlackOf(mate, now))) break;
+        if (mate.model == first.model && seconds + planned(mate) <= std::min(most, SlackOf(mate, now))) break;
       }
       if (index == account.waiting.size()) continue;
       const Request& mate = *account.waiting[index];
@@ -319,6 +359,7 @@ std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
     }
     if (!std::isfinite(next.end)) break;
     RequestPtr mate = predicts_.Take(level, next.principal, next.index);
+    Lower(*mate, share, now);
     predicts_.Open(level, next.principal).served += mate->predicted_seconds;
     most = std::min(most, SlackOf(*mate, now));
     seconds += mate->predicted_seconds;

@@ -12,6 +12,9 @@
 // A principal may hold half of a line while others wait in it. Where the line is full, the newest requests of the
 // principal that has most waiting make room for one that has less.
 //
+// Requests whose clients have agreed to fewer samples count with one sample where others wait for them. When one
+// starts, and at each of its steps, it keeps the share of its other samples that makes nobody late who waits behind it.
+//
 // Predict requests and generations wait in a line each, so that neither kind fills the line of the other.
 #ifndef EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_
 #define EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_
@@ -41,6 +44,7 @@ struct RunningPass {
   Time stepped;            // the end of its last step
   std::string principal;   // of its first request
   double own = 1.0;        // that request's part of the work; the others have been charged for theirs
+  double spare = 0.0;      // of the remaining seconds: what its requests may give up (degrade.h)
 };
 
 // What the engine does next.
@@ -48,7 +52,8 @@ struct Turn {
   enum Kind { kNothing, kStart, kStep, kGeneration };
   Kind kind = kNothing;
   uint32_t level = 0;
-  size_t pass = 0;  // kStep: index among the running passes
+  size_t pass = 0;     // kStep: index among the running passes
+  double share = 1.0;  // kStep: of what the pass may give up, what it can keep without making others late
 };
 
 class Scheduler {
@@ -111,6 +116,9 @@ class Scheduler {
   Line& LineOf(const Request& request) { return request.generation ? generations_ : predicts_; }
   const Line& LineOf(const Request& request) const { return request.generation ? generations_ : predicts_; }
   double SecondsBefore(const Request& request) const;
+  // The share that all requests of the level have to keep of what they may give up, so that none of those that wait is
+  // late. They are taken to go in order of arrival.
+  double Share(uint32_t level, Time now) const;
   Candidate CandidateOf(uint32_t level, const std::string& principal, const Account& account) const;
   Turn TurnOf(uint32_t level, bool generation, Time now);
   std::optional<Candidate> FirstGeneration() const;  // none waits

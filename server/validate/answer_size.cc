@@ -11,6 +11,9 @@
 namespace edgewise::server {
 namespace {
 
+// An answer as objects, and serialized, over its size on the wire.
+constexpr double kAnswerObjects = 3.0;
+
 // Upper bounds. Doubles hold every product, and are exact up to 2^53.
 struct Bytes {
   double response = 1024;  // of the answer on the wire
@@ -67,6 +70,19 @@ void AddOutputs(const Counts& counts, const OutputSelection& outputs, const Mode
   if (outputs.graph) bytes.response += counts.heads * (32 + (counts.positions + 1) * 5) + 10 * GraphEdges(input, model);
 }
 
+uint64_t InputBytes(const ModelInput& input) {
+  uint64_t bytes = sizeof input;
+  for (const ModelSequence& sequence : input.sequences) bytes += BytesOf(sequence);
+  if (!input.graph) return bytes;
+  for (const std::vector<HeadEdges>& layer : input.graph->layers) {
+    for (const HeadEdges& head : layer) {
+      bytes += sizeof head + sizeof(int64_t) * head.row_offsets.capacity() +
+               sizeof(int32_t) * (head.keys.capacity() + head.weights.capacity() + head.multiplicity.capacity());
+    }
+  }
+  return bytes;
+}
+
 uint64_t Whole(double count) { return static_cast<uint64_t>(std::min(count, 1e19)); }
 
 // The graphs of an answer may have this many edges.
@@ -93,11 +109,19 @@ absl::Status TooLarge(const Bytes& bytes, const RequestLimits& limits) {
 
 }  // namespace
 
-absl::Status CheckAnswerSize(const Request& request, const Model& model, const RequestLimits& limits) {
+uint64_t BytesOf(const ModelSequence& sequence) {
+  return sizeof sequence + sizeof(int32_t) * (sequence.token_ids.capacity() + sequence.positions.capacity()) +
+         sizeof(float) * (sequence.features.capacity() + sequence.bias_values.capacity()) +
+         sequence.bias_buckets.capacity();
+}
+
+absl::Status CheckAnswerSize(Request& request, const Model& model, const RequestLimits& limits) {
   if (request.outputs.graph) RETURN_IF_ERROR(CheckGraphs(request, model, limits));
   const double label_bytes = LabelBytes(model.config());
   Bytes bytes;
+  uint64_t inputs = 0;
   for (const ModelInput& input : request.inputs) {
+    inputs += InputBytes(input);
     const Counts counts = CountsOf(input, model.config());
     bytes.response += 256 + counts.values * 2 * sizeof(float) + counts.rows * (label_bytes + 64);
     bytes.results += input.samples * (counts.values * 2 * sizeof(float) + counts.scored * sizeof(double) +
@@ -106,6 +130,7 @@ absl::Status CheckAnswerSize(const Request& request, const Model& model, const R
   }
   const bool fits = bytes.response <= static_cast<double>(limits.max_response_bytes) &&
                     bytes.results <= static_cast<double>(limits.max_result_bytes);
+  request.held_bytes = inputs + Whole(bytes.results + kAnswerObjects * bytes.response);
   return fits ? absl::OkStatus() : TooLarge(bytes, limits);
 }
 

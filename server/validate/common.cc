@@ -6,13 +6,14 @@
 
 #include "absl/random/random.h"
 #include "model/kinds/ssa.h"
+#include "server/validate/settings.h"
 #include "text/field_error.h"
 #include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
 
-absl::Status ParseBudget(const v1::Budget& budget, Request& request) {
+absl::Status ParseCap(const v1::Budget& budget, Request& request) {
   const double density = budget.max_density();
   REFUSE_IF(budget.has_max_edges() && budget.max_edges() == 0, "budget.max_edges",
             "is 0; allowed are 1 and more (leave it out for no cap)");
@@ -23,9 +24,10 @@ absl::Status ParseBudget(const v1::Budget& budget, Request& request) {
   return absl::OkStatus();
 }
 
-absl::Status ParseEnsemble(const v1::Ensemble& ensemble, const RequestLimits& limits, Draw& draw) {
-  const uint32_t samples = std::max<uint32_t>(1, ensemble.samples()), first = ensemble.first_sample();
-  const double tolerance = ensemble.tolerance();
+absl::Status ParseEnsemble(const v1::Ensemble& ensemble, const v1::Settings& settings, const RequestLimits& limits,
+                           Draw& draw) {
+  const uint32_t samples = std::max<uint32_t>(1, settings.samples()), first = ensemble.first_sample();
+  const double tolerance = settings.tolerance();
   REFUSE_IF(samples > limits.max_samples, "ensemble.samples", "is ", samples, "; the server takes at most ",
             limits.max_samples);
   REFUSE_IF(!(tolerance >= 0.0) || std::isinf(tolerance), "ensemble.tolerance", "is ", tolerance,
@@ -40,6 +42,18 @@ absl::Status ParseEnsemble(const v1::Ensemble& ensemble, const RequestLimits& li
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::shared_ptr<const std::vector<AttentionConfig>>> ParseOverride(const v1::AttentionOverride& override,
+                                                                                  v1::AttentionMode attention,
+                                                                                  const Model& model) {
+  REFUSE_IF(attention == v1::DENSE, "override", "cannot go with attention DENSE: choose one of them");
+  ASSIGN_OR_RETURN(
+      std::vector<AttentionConfig> layers,
+      Within("override", OverrideAttention(model.config(), override.kind(), override.windows(), override.keep(),
+                                           std::vector<double>(override.sigma().begin(), override.sigma().end()),
+                                           override.last_layers())));
+  return std::make_shared<const std::vector<AttentionConfig>>(std::move(layers));
+}
+
 uint64_t RandomSeed() {
   static thread_local absl::BitGen generator;  // seeded from the operating system when a thread first asks
   return absl::Uniform<uint64_t>(generator);
@@ -48,13 +62,19 @@ uint64_t RandomSeed() {
 }  // namespace
 
 template <typename Message>
-absl::Status ValidateCommon(const Message& message, const RequestLimits& limits, Request& request, Draw& draw) {
+absl::Status ValidateCommon(const Message& message, const Model& model, const RequestLimits& limits, Request& request,
+                            Draw& draw) {
   REFUSE_IF(message.attention() != v1::MODEL_DEFAULT && message.attention() != v1::DENSE, "attention", "is ",
             static_cast<int>(message.attention()), "; allowed are MODEL_DEFAULT and DENSE");
   REFUSE_IF(message.priority() > kPriorityLevels, "priority", "is ", message.priority(),
             "; allowed are 0 (default) to ", kPriorityLevels);
-  if (message.has_budget()) RETURN_IF_ERROR(ParseBudget(message.budget(), request));
-  if (message.has_ensemble()) RETURN_IF_ERROR(ParseEnsemble(message.ensemble(), limits, draw));
+  ASSIGN_OR_RETURN(v1::Settings settings, SettingsOf(message, model.config().profiles));
+  RETURN_IF_ERROR(ParseCap(settings.budget(), request));
+  RETURN_IF_ERROR(ParseEnsemble(message.ensemble(), settings, limits, draw));
+  if (settings.has_override()) {
+    ASSIGN_OR_RETURN(draw.attention, ParseOverride(settings.override(), message.attention(), model));
+  }
+  request.settings = std::make_shared<v1::Settings>(std::move(settings));
   if (message.priority() != 0) request.priority = message.priority();
   if (!message.ensemble().has_seed()) draw.seed = RandomSeed();
   request.seed = draw.seed;
@@ -62,8 +82,8 @@ absl::Status ValidateCommon(const Message& message, const RequestLimits& limits,
   draw.stopping = request.stopping;
   return absl::OkStatus();
 }
-template absl::Status ValidateCommon(const v1::PredictRequest&, const RequestLimits&, Request&, Draw&);
-template absl::Status ValidateCommon(const v1::GenerateRequest&, const RequestLimits&, Request&, Draw&);
+template absl::Status ValidateCommon(const v1::PredictRequest&, const Model&, const RequestLimits&, Request&, Draw&);
+template absl::Status ValidateCommon(const v1::GenerateRequest&, const Model&, const RequestLimits&, Request&, Draw&);
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field) {
   REFUSE_IF(!v1::Truncate_IsValid(truncate), field, "is ", static_cast<int>(truncate),
@@ -82,18 +102,6 @@ absl::StatusOr<std::vector<int32_t>> ParseTokens(const v1::Sequence& sequence, c
   absl::StatusOr<std::vector<int32_t>> tokens = model.Tokenize(sequence.text());
   REFUSE_IF(tokens.ok() && tokens->empty(), field + ".text", "has no tokens; at least one is needed");
   return Within(field, std::move(tokens));
-}
-
-absl::StatusOr<std::shared_ptr<const std::vector<AttentionConfig>>> ParseOverride(const v1::AttentionOverride& override,
-                                                                                  v1::AttentionMode attention,
-                                                                                  const Model& model) {
-  REFUSE_IF(attention == v1::DENSE, "override", "cannot go with attention DENSE: choose one of them");
-  ASSIGN_OR_RETURN(
-      std::vector<AttentionConfig> layers,
-      Within("override", OverrideAttention(model.config(), override.kind(), override.windows(), override.keep(),
-                                           std::vector<double>(override.sigma().begin(), override.sigma().end()),
-                                           override.last_layers())));
-  return std::make_shared<const std::vector<AttentionConfig>>(std::move(layers));
 }
 
 }  // namespace edgewise::server

@@ -16,20 +16,17 @@
 
 namespace edgewise::server {
 
-// The fields that both messages (v1::PredictRequest, v1::GenerateRequest) have and that depend on nothing else.
+// The fields that both messages (v1::PredictRequest, v1::GenerateRequest) have and that depend on nothing else but the
+// model's profiles and limits.
 template <typename Message>
-absl::Status ValidateCommon(const Message& message, const RequestLimits& limits, Request& request, Draw& draw);
+absl::Status ValidateCommon(const Message& message, const Model& model, const RequestLimits& limits, Request& request,
+                            Draw& draw);
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field);
 
 // The token ids of a sequence that has text or token_ids. `field`: "inputs[0].sequence".
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const v1::Sequence& sequence, const Model& model,
                                                  const std::string& field);
-
-// The attention of every layer under `override`.
-absl::StatusOr<std::shared_ptr<const std::vector<AttentionConfig>>> ParseOverride(const v1::AttentionOverride& override,
-                                                                                  v1::AttentionMode attention,
-                                                                                  const Model& model);
 
 }  // namespace edgewise::server
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/forward/generation.h"
+#include "server/validate/answer_size.h"
 #include "server/validate/common.h"
 #include "server/validate/validate.h"
 #include "text/field_error.h"
@@ -16,6 +17,7 @@ namespace {
 
 constexpr int kMaxStops = 16;
 constexpr size_t kMaxStopBytes = 256;
+constexpr uint64_t kHeldBytes = uint64_t{64} << 10;  // of a generation: its tokens that are not sent, its text
 
 absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, const Model& model) {
   const v1::Sequence& prompt = message.prompt();
@@ -44,6 +46,10 @@ absl::Status CheckStops(const v1::GenerateRequest& message, const Model& model) 
 // The fields of Generate alone that say how tokens are chosen.
 absl::Status CheckSampling(const v1::GenerateRequest& message, const RequestLimits& limits) {
   const v1::Ensemble& ensemble = message.ensemble();
+  REFUSE_IF(message.budget().allow_degraded(), "budget.allow_degraded",
+            "is set; Generate uses all samples for every token");
+  REFUSE_IF(message.budget().fit_deadline(), "budget.fit_deadline",
+            "is set; Generate uses all samples for every token");
   REFUSE_IF(ensemble.tolerance() != 0.0, "ensemble.tolerance", "is ", ensemble.tolerance(),
             "; Generate uses all samples for every token");
   REFUSE_IF(ensemble.first_sample() != 0, "ensemble.first_sample", "is ", ensemble.first_sample(),
@@ -57,6 +63,21 @@ absl::Status CheckSampling(const v1::GenerateRequest& message, const RequestLimi
   return absl::OkStatus();
 }
 
+void SetCap(const v1::Budget& budget, const Profile& limits, GenerationOptions& options) {
+  if (budget.has_max_edges()) options.max_edges = budget.max_edges();
+  if (budget.has_max_density()) options.max_density = budget.max_density();
+  if (limits.max_edges > 0) options.max_edges = std::min(options.max_edges, limits.max_edges);
+  if (limits.max_density > 0.0 && (options.max_density == 0.0 || limits.max_density < options.max_density)) {
+    options.max_density = limits.max_density;
+  }
+}
+
+absl::StatusOr<Overflow> ParseOverflow(v1::Overflow overflow) {
+  REFUSE_IF(!v1::Overflow_IsValid(overflow), "overflow", "is ", static_cast<int>(overflow),
+            "; allowed are SLIDE, HALVE and STOP");
+  return overflow == v1::SLIDE ? Overflow::kSlide : overflow == v1::HALVE ? Overflow::kHalve : Overflow::kStop;
+}
+
 }  // namespace
 
 absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const RequestLimits& limits,
@@ -66,12 +87,10 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
             ModelTaskName(config.task), "; Generate needs one that does causal-lm");
   auto work = std::make_unique<GenerationWork>();
   GenerationOptions& options = work->options;
-  RETURN_IF_ERROR(ValidateCommon(message, limits, request, options));
+  RETURN_IF_ERROR(ValidateCommon(message, model, limits, request, options));
   RETURN_IF_ERROR(CheckSampling(message, limits));
   RETURN_IF_ERROR(CheckStops(message, model));
-  if (message.has_override()) {
-    ASSIGN_OR_RETURN(options.attention, ParseOverride(message.override(), message.attention(), model));
-  }
+  ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
   ASSIGN_OR_RETURN(work->prompt, ParsePrompt(message, model));
 
   options.max_new_tokens = message.max_new_tokens();
@@ -79,8 +98,7 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   options.top_k = message.top_k() >= static_cast<uint32_t>(config.vocab_size) ? 0 : message.top_k();
   options.top_p = message.top_p();
   options.stop.assign(message.stop().begin(), message.stop().end());
-  if (message.budget().has_max_edges()) options.max_edges = message.budget().max_edges();
-  if (message.budget().has_max_density()) options.max_density = message.budget().max_density();
+  SetCap(request.settings->budget(), model.config().profiles.limits, options);
 
   work->cache_bytes = CacheBytes(config, work->prompt, options);
   REFUSE_IF(work->cache_bytes > limits.max_cache_bytes, "ensemble.samples", "is ", options.samples,
@@ -89,6 +107,7 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   work->truncated_tokens = work->prompt.truncated_tokens;
   request.tokens = static_cast<uint64_t>(work->prompt.valid());
   request.cost = static_cast<uint64_t>(work->prompt.length());
+  request.held_bytes = kHeldBytes + BytesOf(work->prompt);
   request.generation = std::move(work);
   return absl::OkStatus();
 }

@@ -110,6 +110,9 @@ absl::Status ApplyBudget(const v1::Budget& budget, const Model& model, const std
   const uint64_t pairs = model.Pairs(input);
   const uint64_t least = std::max<uint64_t>(1, model.LeastEdges(input));
   input.max_edges = budget.has_max_edges() ? budget.max_edges() : EdgesOfDensity(budget.max_density(), pairs);
+  const Profile& limits = model.config().profiles.limits;
+  if (limits.max_edges > 0) input.max_edges = std::min(input.max_edges, limits.max_edges);
+  if (limits.max_density > 0.0) input.max_edges = std::min(input.max_edges, EdgesOfDensity(limits.max_density, pairs));
   if (input.max_edges >= least) return absl::OkStatus();
   absl::Status refused =
       budget.has_max_edges()
@@ -147,6 +150,30 @@ void AddSize(const ModelInput& input, Request& request) {
   if (input.graph) request.cost += EdgesOf(*input.graph);
 }
 
+// The samples that a request may have under consent. Without a number the deadline decides, among those whose answer is
+// not too large.
+absl::Status SetConsent(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits,
+                        Request& request) {
+  const v1::Budget& budget = message.budget();
+  REFUSE_IF(budget.fit_deadline() && request.deadline == Time::max(), "budget.fit_deadline",
+            "is set; the call has no deadline to fit");
+  request.consent.given = budget.allow_degraded() || budget.fit_deadline();
+  request.consent.fit = budget.fit_deadline();
+  const bool open = request.consent.fit && request.settings->samples() == 0 && !request.outputs.graph;
+  const uint32_t of_model = model.config().profiles.limits.samples, of_server = limits.max_samples;
+  uint32_t samples = !open ? request.inputs[0].samples : of_model > 0 ? std::min(of_model, of_server) : of_server;
+  while (true) {
+    for (ModelInput& input : request.inputs) input.samples = samples;
+    const absl::Status size = CheckAnswerSize(request, model, limits);
+    if (!size.ok() && open && samples > 1) {
+      samples /= 2;
+      continue;
+    }
+    request.consent.asked = request.consent.samples = samples;
+    return size;
+  }
+}
+
 }  // namespace
 
 absl::Status Validate(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits,
@@ -154,15 +181,12 @@ absl::Status Validate(const v1::PredictRequest& message, const Model& model, con
   const ModelConfig& config = model.config();
   const auto count = static_cast<uint32_t>(message.inputs_size());
   ModelInput shared;  // the part that all inputs have in common
-  RETURN_IF_ERROR(ValidateCommon(message, limits, request, shared));
+  RETURN_IF_ERROR(ValidateCommon(message, model, limits, request, shared));
   if (message.has_outputs()) RETURN_IF_ERROR(ParseOutputs(message, config, request.outputs, shared.wanted));
   REFUSE_IF(count == 0, "inputs", "is empty; at least one is needed");
   REFUSE_IF(count > limits.max_inputs, "inputs", "has ", count, " entries; the server takes at most ",
             limits.max_inputs);
-  shared.tolerance = message.ensemble().tolerance();
-  if (message.has_override()) {
-    ASSIGN_OR_RETURN(shared.attention, ParseOverride(message.override(), message.attention(), model));
-  }
+  shared.tolerance = request.settings->tolerance();
   request.inputs.reserve(count);
   uint64_t window_positions = 0;
   for (const v1::Input& part : message.inputs()) {
@@ -170,13 +194,14 @@ absl::Status Validate(const v1::PredictRequest& message, const Model& model, con
     ModelInput& input = request.inputs.emplace_back(shared);
     RETURN_IF_ERROR(ParseInput(part, model, message.outputs().stride(), field, input.sequences));
     if (part.has_graph()) RETURN_IF_ERROR(ParseGivenGraph(part.graph(), model, limits, field, input));
-    if (request.budget != BudgetKind::kNone) RETURN_IF_ERROR(ApplyBudget(message.budget(), model, field, input));
+    if (request.budget != BudgetKind::kNone)
+      RETURN_IF_ERROR(ApplyBudget(request.settings->budget(), model, field, input));
     if (input.sequences.size() > 1 && config.task == ModelTask::kCausalLm) {
       RETURN_IF_ERROR(CheckWindows(input, model, field, window_positions));
     }
     AddSize(input, request);
   }
-  return CheckAnswerSize(request, model, limits);
+  return SetConsent(message, model, limits, request);
 }
 
 }  // namespace edgewise::server

@@ -157,7 +157,7 @@ TEST_F(LanguageTest, CancellationEndsCallsUnderWayAndLaterOnes) {
 TEST_F(LanguageTest, GeneratePrintsTheTextAsItComesAndWhatItCost) {
   const Outcome run = RunHere({"generate", "--model=toy", "--prompt=Say", "--max_new_tokens=3", "--temperature=0.5",
                                "--top_k=9", "--top_p=0.9", "--stop=a", "--stop=b", "--seed=7", "--samples=2",
-                               "--max_density=0.5", "--keep=4", "--priority=1"});
+                               "--max_density=0.5", "--keep=4", "--priority=1", "--overflow=halve"});
   EXPECT_EQ(run.status, kExitOk) << run.err;
   EXPECT_EQ(run.out.substr(0, 7), "Hello\n\n");
   EXPECT_HAS(run.out, "3 tokens in ");
@@ -168,6 +168,7 @@ TEST_F(LanguageTest, GeneratePrintsTheTextAsItComesAndWhatItCost) {
   EXPECT_EQ(generated_.top_k(), 9u);
   EXPECT_EQ(generated_.top_p(), 0.9);
   EXPECT_EQ(generated_.stop_size(), 2);
+  EXPECT_EQ(generated_.overflow(), v1::HALVE);
   EXPECT_EQ(generated_.ensemble().seed(), 7u);
   EXPECT_EQ(generated_.ensemble().samples(), 2u);
   EXPECT_EQ(generated_.budget().max_density(), 0.5);
@@ -223,6 +224,8 @@ TEST_F(LanguageTest, WrongFlagsAreToldBeforeAnythingIsSent) {
       {{"generate", "--model=toy", "--prompt=a", "--temperature=-1"}, "--temperature is -1"},
       {{"generate", "--model=toy", "--prompt=a", "--temperature=nan"}, "--temperature is nan"},
       {{"generate", "--model=toy", "--prompt=a", "--top_p=1.5"}, "--top_p is 1.5"},
+      {{"generate", "--model=toy", "--prompt=a", "--overflow=half"},
+       "--overflow is \"half\"; expected slide, halve or stop"},
       {{"generate", "--model=toy", "--prompt=a", "--stop=\xff"}, "--stop is not valid UTF-8"},
       {{"score", "--model=toy"}, "no text: give --file or --text"},
       {{"score", "--model=toy", "--file=/does/not/exist"}, "--file: cannot read \"/does/not/exist\""},

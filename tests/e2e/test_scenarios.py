@@ -13,18 +13,19 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 import mixed  # noqa: E402
 import overload  # noqa: E402
 import serving  # noqa: E402
+import soak  # noqa: E402
 
 
 def calls(ends_and_codes, unsent=0):
     """One call each 10 ms; (seconds that it took, its code)."""
     return serving.Calls([{"due": 0.01 * i, "begun": 0.01 * i, "end": 0.01 * i + took, "code": code, "outputs": 1,
-                           "queue_us": 0, "compute_us": 800, "batch_inputs": 4}
+                           "queue_us": 0, "compute_us": 800, "batch_inputs": 4, "samples": 1}
                           for i, (took, code) in enumerate(ends_and_codes)], unsent)
 
 
 class ScenarioTest(unittest.TestCase):
-    def run_scenario(self, name, *flags):
-        """{case: row} of a run."""
+    def run_scenario(self, name, *flags, counted=True):
+        """{case: row} of a run; `counted`: each row says what became of the calls."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "rows")
             done = subprocess.run([sys.executable, os.path.join(ROOT, "bench", f"{name}.py"), "--bin", BIN, "--json", path,
@@ -36,8 +37,9 @@ class ScenarioTest(unittest.TestCase):
         self.assertTrue(head["command"].startswith(f"./dev bench {name} --seconds="), head["command"])
         for row in rows:
             figures = row["figures"]
-            self.assertGreater(figures["sent"], 0, row)
-            self.assertEqual(figures["sent"], figures["answered"] + sum(figures["others"].values()), row)
+            if counted:
+                self.assertGreater(figures["sent"], 0, row)
+                self.assertEqual(figures["sent"], figures["answered"] + sum(figures["others"].values()), row)
             for one in row["goals"].values():
                 self.assertIn("goal", one, row)
         return {row["case"]: row for row in rows}
@@ -71,6 +73,35 @@ class ScenarioTest(unittest.TestCase):
         self.assertEqual(set(rows), {"polite alone", "polite beside greedy", "greedy"})
         self.assertGreater(rows["greedy"]["figures"]["sent"], rows["polite beside greedy"]["figures"]["sent"])
 
+    def test_a_soak_loses_nothing_and_mixes_nothing_up(self):
+        rows = self.run_scenario("soak", "--seconds=6")
+        self.assertEqual(set(rows), {"mixed", "planted leak"})
+        self.assertTrue(rows["mixed"]["goals"]["troubles"]["met"], rows["mixed"])
+        self.assertTrue(rows["mixed"]["goals"]["reloads"]["met"], rows["mixed"])
+
+    def test_a_killed_replica_loses_nothing(self):
+        row = self.run_scenario("chaos", "--seconds=5", "--every=2", "--only=client")["client"]
+        self.assertTrue(row["goals"]["troubles"]["met"], row)
+        self.assertTrue(row["goals"]["kills"]["met"], row)
+
+    def test_degraded_serves_more_by_consent(self):
+        rows = self.run_scenario("degraded", "--seconds=0.6", "--samples=8")
+        self.assertEqual(set(rows), {"all or nothing", "by consent"})
+        self.assertEqual(rows["all or nothing"]["figures"]["samples"], 8)
+        self.assertLessEqual(rows["by consent"]["figures"]["samples"], 8)
+
+    def test_fit_deadline_chooses_samples(self):
+        row = self.run_scenario("fit_deadline", "--seconds=0.6", "--only=4x")["4x"]
+        self.assertGreaterEqual(row["figures"]["chosen"], 1)
+
+    def test_hostile_clients_leave_memory_and_port(self):
+        rows = self.run_scenario("hostile", "--seconds=1", counted=False)
+        self.assertEqual(set(rows), {"slow senders", "unread streams", "empty parts", "resets", "connections",
+                                     "all at once"})
+        for name in ("slow senders", "unread streams", "empty parts", "connections"):
+            for figure, one in rows[name]["goals"].items():
+                self.assertTrue(one["met"], f"{name}: {figure} {one}")
+
     def test_generations_all_end(self):
         rows = self.run_scenario("generations", "--seconds=0.1", "--only=shakespeare")
         self.assertEqual(set(rows), {f"shakespeare-ssa {at_once}" for at_once in (1, 4, 16)})
@@ -103,6 +134,14 @@ class FigureTest(unittest.TestCase):
         self.assertEqual(after((110,)), 0.0)  # one of 25
         self.assertEqual(after((110, 111)), 1.25)
         self.assertIsNone(after(range(190, 200)))
+
+    def test_growth_is_that_of_the_least_memory_after_the_first_quarter(self):
+        def samples(a_minute, peak=0.0):
+            return [(t, 80 + max(0, 60 - t) + a_minute * t / 60 + (peak if t % 12 < 3 else 0)) for t in range(240)]
+
+        self.assertAlmostEqual(soak.growth(samples(0)), 0, places=6)
+        self.assertAlmostEqual(soak.growth(samples(2)), 2, delta=0.1)
+        self.assertAlmostEqual(soak.growth(samples(0.5, peak=30)), 0.5, delta=0.1)
 
     def test_a_goal_is_met_at_its_bound_and_missed_by_nothing(self):
         self.assertTrue(serving.goal(0.9, "at least", 0.9)["met"])

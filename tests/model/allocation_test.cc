@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <stop_token>
 
+#include "model/forward/generation.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
 
@@ -123,6 +124,45 @@ TEST_P(AllocationKindsTest, SeveralThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, AllocationKindsTest, ::testing::ValuesIn(ModelKinds()),
+                         ::testing::PrintToStringParamName());
+
+class AllocationOfTokensTest : public AllocationKindsTest {};
+
+// A few lists of the step, whatever the length of the text and the number of generations.
+TEST_P(AllocationOfTokensTest, DoNotGrow) {
+  const LoadedModel model = Load(1);
+  const auto most_of_a_step = [&](size_t count) {
+    std::vector<std::unique_ptr<Generation>> generations;
+    std::vector<Generation*> together;
+    for (size_t g = 0; g < count; ++g) {
+      GenerationOptions options;
+      options.max_new_tokens = 40;
+      options.samples = 2;
+      if (!GetParam().override_with.is_null()) {
+        options.attention = Override(ConfigOf(GetParam()), GetParam().override_with);
+      }
+      const auto prompt = *model->Prepare(RandomTokens(3, 49, g), TruncateMode::kRefuse);
+      generations.push_back(*Generation::Create(*model, prompt, options));
+      together.push_back(generations.back().get());
+    }
+    std::vector<absl::Status> statuses(count);
+    int64_t most = 0;
+    for (int step = 0; step < 40; ++step) {
+      allocations = 0;
+      counting = true;
+      Generation::DecodeTogether(together, statuses);
+      counting = false;
+      for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+      if (step >= 2) most = std::max<int64_t>(most, allocations);
+    }
+    return most;
+  };
+  most_of_a_step(8);  // takes the memory that later ones find
+  EXPECT_LE(most_of_a_step(1), 24);
+  EXPECT_LE(most_of_a_step(8), 48);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, AllocationOfTokensTest, ::testing::ValuesIn(LanguageModelKinds()),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

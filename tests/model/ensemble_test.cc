@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "tests/model/model_builder.h"
 #include "tests/model/model_kinds.h"
@@ -101,6 +102,33 @@ TEST_P(EnsembleOfEveryKind, WavesChangeNoByte) {
     Pass::Options options;
     options.max_wave_tokens = tokens;
     EXPECT_TRUE(SameBytes(whole, RunAll(*loaded_, {input_}, options)[0])) << tokens << " tokens a wave";
+  }
+}
+
+// Whenever the limit comes, whatever has run by then.
+TEST_P(EnsembleOfEveryKind, ALimitGivesTheBytesOfAnEnsembleOfSoMany) {
+  const std::vector<ModelInput> inputs = {input_, input_};
+  std::map<uint32_t, InputResult> asked;  // by samples
+  for (const int64_t wave : {int64_t{1}, kMaxWaveTokens}) {
+    for (const int steps : {0, 3, 7, 12, 20}) {
+      Pass pass(*loaded_, inputs, {.max_wave_tokens = wave});
+      for (int step = 0; step < steps; ++step) ASSERT_TRUE(pass.Step().ok());
+      std::vector<uint32_t> limits;
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        limits.push_back(std::max(i == 0 ? 2u : 1u, pass.samples_done(i)));
+        pass.Limit(i, limits[i]);
+        EXPECT_EQ(pass.done(i), pass.samples_done(i) >= limits[i]);
+      }
+      while (!pass.done()) ASSERT_TRUE(pass.Step().ok());
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        ModelInput fewer = inputs[i];
+        fewer.samples = limits[i];
+        if (!asked.contains(limits[i])) asked.emplace(limits[i], RunOne(*loaded_, fewer));
+        const InputResult result = pass.TakeResult(i);
+        EXPECT_EQ(result.samples, limits[i]);
+        EXPECT_TRUE(SameBytes(result, asked.at(limits[i]))) << limits[i] << " samples after " << steps << " steps";
+      }
+    }
   }
 }
 

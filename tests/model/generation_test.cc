@@ -7,10 +7,13 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "model/forward/edge_budget.h"
+#include "tests/model/cancelling_backend.h"
 #include "tests/model/model_kinds.h"
 
 namespace edgewise::testing {
@@ -41,6 +44,45 @@ std::vector<GeneratedToken> Generate(const Model& model, const Tokens& prompt, c
     if (auto token = (*generation)->TakeToken()) tokens.push_back(*std::move(token));
   }
   if (reason != nullptr) *reason = (*generation)->finish_reason();
+  return tokens;
+}
+
+// Steps generations together as far as they can, those that join the first of the rest in one step, until all are done.
+// `between` is called before each step.
+std::vector<std::vector<GeneratedToken>> GenerateTogether(
+    const std::vector<std::unique_ptr<Generation>>& generations, const std::function<void()>& between = [] {}) {
+  std::vector<std::vector<GeneratedToken>> tokens(generations.size());
+  for (bool more = true; std::exchange(more, false);) {
+    std::vector<size_t> decoding;
+    for (size_t g = 0; g < generations.size(); ++g) {
+      if (generations[g]->done()) continue;
+      more = true;
+      if (!generations[g]->prompt_next()) {
+        decoding.push_back(g);
+        continue;
+      }
+      between();
+      EXPECT_TRUE(generations[g]->Step().ok());
+    }
+    while (!decoding.empty()) {
+      std::vector<Generation*> together;
+      std::vector<size_t> left, taken;
+      for (const size_t g : decoding) {
+        const bool joins = together.empty() || generations[g]->Joins(*together[0]);
+        (joins ? taken : left).push_back(g);
+        if (joins) together.push_back(generations[g].get());
+      }
+      std::vector<absl::Status> statuses(together.size());
+      between();
+      Generation::DecodeTogether(together, statuses);
+      for (size_t i = 0; i < taken.size(); ++i) {
+        EXPECT_TRUE(statuses[i].ok()) << statuses[i];
+        if (auto token = together[i]->TakeToken()) tokens[taken[i]].push_back(*std::move(token));
+        if (!statuses[i].ok()) return tokens;
+      }
+      decoding = left;
+    }
+  }
   return tokens;
 }
 
@@ -255,6 +297,104 @@ TEST_P(GenerationTest, ThreadsAndOthersInBetweenChangeNoByte) {
   EXPECT_TRUE(SameTokens(alone, tokens));
 }
 
+// Of any mix of prompts, samples, seeds, budgets and attention; in any number, and after parts of any size.
+TEST_P(GenerationTest, TogetherEachHasTheBytesThatItHasAlone) {
+  struct Case {
+    Tokens prompt;
+    GenerationOptions options;
+  };
+  std::vector<Case> cases;
+  for (uint64_t i = 0; i < 16; ++i) {
+    Case& one = cases.emplace_back(Case{Prompt(static_cast<int32_t>(1 + (i * 7) % 60), i), options_});
+    one.options.seed = i % 5;
+    one.options.samples = 1 + i % 3;
+    one.options.max_new_tokens = 6 + i % 7;
+    one.options.temperature = i % 4 == 0 ? 0.0 : 0.9;
+    one.options.max_density = i % 4 == 1 ? 0.5 : 0.0;
+    one.options.dense = i % 6 == 5;
+  }
+  std::vector<std::vector<GeneratedToken>> alone;
+  for (const Case& one : cases) alone.push_back(Generate(*loaded_, one.prompt, one.options));
+  const LoadedModel threaded = LoadModel(folder_.path(), 3);
+  for (const Model* model : {&*loaded_, &*threaded}) {
+    std::vector<std::unique_ptr<Generation>> generations;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const auto prompt = *model->Prepare(cases[i].prompt, TruncateMode::kRefuse);
+      generations.push_back(*Generation::Create(*model, prompt, cases[i].options));
+      generations.back()->LimitPart(static_cast<int32_t>(i % 4 * 5));  // 0: whole
+    }
+    const auto together = GenerateTogether(generations);
+    for (size_t i = 0; i < cases.size(); ++i) EXPECT_TRUE(SameTokens(together[i], alone[i])) << i;
+  }
+}
+
+// The cache of a parked generation is computed again.
+TEST_P(GenerationTest, ACacheThatWasDroppedChangesNoByte) {
+  for (const int32_t length : {1, 9, 58}) {
+    options_.samples = 2;
+    const Tokens prompt = Prompt(length, 5);
+    const auto whole = Generate(*loaded_, prompt, options_);
+    const auto generation = *Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options_);
+    std::vector<GeneratedToken> tokens;
+    size_t dropped = 0;  // tokens at the last time
+    while (!generation->done()) {
+      ASSERT_TRUE(generation->Step().ok());
+      if (auto token = generation->TakeToken()) tokens.push_back(*std::move(token));
+      if (!generation->CanDropCache() || tokens.size() < dropped + 3) continue;
+      dropped = tokens.size();
+      generation->DropCache();
+      generation->LimitPart(11);
+    }
+    EXPECT_TRUE(SameTokens(tokens, whole)) << length;
+  }
+  options_.max_density = 0.5;
+  EXPECT_FALSE(
+      (*Generation::Create(*loaded_, *loaded_->Prepare({1, 2}, TruncateMode::kRefuse), options_))->CanDropCache())
+      << "rows that a cap may have changed";
+}
+
+// A full context loses its older half; the rest is the prompt of what follows.
+TEST_P(GenerationTest, HalvingGoesOnAsTheKeptHalfWould) {
+  const Tokens prompt = Prompt(50, 4);
+  options_.max_new_tokens = 64;  // the context is 64
+  options_.overflow = Overflow::kHalve;
+  options_.samples = 2;
+  options_.temperature = 0.0;  // which token is drawn depends on the length of the whole text
+  const auto tokens = Generate(*loaded_, prompt, options_);
+  ASSERT_EQ(tokens.size(), 64u);
+  size_t begin = 0;  // of the context
+  Tokens text = prompt;
+  const auto context = [&] { return Tokens(text.begin() + static_cast<int64_t>(begin), text.end()); };
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    if (text.size() - begin > 64) {
+      begin += 32;
+      GenerationOptions fresh = options_;
+      fresh.max_new_tokens = static_cast<uint32_t>(std::min<size_t>(tokens.size() - t, 64 + 1 - context().size()));
+      const auto expected = Generate(*loaded_, context(), fresh);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_EQ(tokens[t + i].token_id, expected[i].token_id) << t + i;
+        EXPECT_EQ(tokens[t + i].log_probability, expected[i].log_probability) << t + i;
+        EXPECT_EQ(tokens[t + i].edges.edges, expected[i].edges.edges) << t + i;
+      }
+    }
+    ExpectAsRecomputed(context(), {tokens[t]});
+    text.push_back(tokens[t].token_id);
+  }
+  EXPECT_EQ(begin, 64u) << "halved twice";
+  EXPECT_TRUE(SameTokens(tokens, Generate(*loaded_, prompt, options_)));
+}
+
+TEST_P(GenerationTest, StoppingEndsWithTheTokenThatAFullContextPredicts) {
+  options_.max_new_tokens = 30;
+  const auto sliding = Generate(*loaded_, Prompt(50, 4), options_);
+  options_.overflow = Overflow::kStop;
+  FinishReason reason = FinishReason::kNone;
+  const auto tokens = Generate(*loaded_, Prompt(50, 4), options_, &reason);
+  EXPECT_EQ(reason, FinishReason::kLength);
+  ASSERT_EQ(tokens.size(), 15u) << "the context is 64";
+  EXPECT_TRUE(SameTokens(tokens, {sliding.begin(), sliding.begin() + 15}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, GenerationTest, ::testing::ValuesIn(LanguageModelKinds()),
                          [](const auto& info) { return info.param.name; });
 
@@ -299,24 +439,63 @@ TEST_F(BytesTest, PadsAreNeverChosenAndThoseBehindThePromptChangeNothing) {
   EXPECT_TRUE(SameTokens(tokens, Generate(*loaded_, {5, 6, 7, 0, 0}, options_)));
 }
 
-TEST(GenerationFailureTest, ANumberThatIsNotFiniteEndsItWithInternal) {
-  const auto config = ConfigOf(LanguageModelKinds()[0]);
-  const TemporaryFolder folder;
-  auto tensors = RandomTensors(config, 1);
-  tensors["embeddings.word.weight"].values[49 * 32] = 3e38f;  // token 49 at position 10
-  tensors["embeddings.position.weight"].values[10 * 32] = 3e38f;
-  WriteFile(folder.path() + "/config.json", config.dump());
-  WriteFile(folder.path() + "/model.safetensors", SafetensorsBytes(tensors));
-  const LoadedModel loaded = LoadModel(folder.path());
-  GenerationOptions options;
-  options.max_new_tokens = 2;
-  const Tokens prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 49, 3};
-  auto generation = Generation::Create(*loaded, *loaded->Prepare(prompt, TruncateMode::kRefuse), options);
-  ASSERT_TRUE(generation.ok());
+// Token 49 at position 10 makes numbers that are not finite.
+class GenerationFailureTest : public ::testing::Test {
+ protected:
+  GenerationFailureTest() {
+    const auto config = ConfigOf(LanguageModelKinds()[0]);
+    auto tensors = RandomTensors(config, 1);
+    tensors["embeddings.word.weight"].values[49 * 32] = 1e38f;
+    tensors["embeddings.position.weight"].values[10 * 32] = 3e38f;
+    WriteFile(folder_.path() + "/config.json", config.dump());
+    WriteFile(folder_.path() + "/model.safetensors", SafetensorsBytes(tensors));
+    loaded_ = LoadModel(folder_.path(), std::make_unique<CancellingBackend>(MakeBackend()));
+    options_.max_new_tokens = 1;
+  }
+  CancellingBackend& backend() { return static_cast<CancellingBackend&>(*loaded_.backend); }
+  std::unique_ptr<Generation> Create(const Tokens& prompt) {
+    return *Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options_);
+  }
+
+  const Tokens bad_ = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 49, 3}, good_ = {1, 2, 3, 4};
+  TemporaryFolder folder_;
+  LoadedModel loaded_;
+  GenerationOptions options_;
+};
+
+TEST_F(GenerationFailureTest, ANumberThatIsNotFiniteEndsItWithInternal) {
+  const auto generation = Create(bad_);
   absl::Status status;
-  for (int step = 0; step < 10 && status.ok(); ++step) status = (*generation)->Step();
+  for (int step = 0; step < 10 && status.ok(); ++step) status = generation->Step();
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(std::string(status.message()), HasSubstr("NON_FINITE_OUTPUT"));
+}
+
+TEST_F(GenerationFailureTest, ANumberThatIsNotFiniteEndsNoOtherOfItsStep) {
+  const auto alone = Generate(*loaded_, good_, options_);
+  const auto good = Create(good_), bad = Create(bad_);
+  Generation* const both[] = {bad.get(), good.get()};
+  absl::Status statuses[2];
+  Generation::DecodeTogether(both, statuses);
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kInternal);
+  EXPECT_FALSE(bad->TakeToken().has_value());
+  ASSERT_TRUE(statuses[1].ok()) << statuses[1];
+  EXPECT_TRUE(SameTokens({*good->TakeToken()}, {alone[0]}));
+}
+
+TEST_F(GenerationFailureTest, AStepThatFailsIsTakenAgainByEachAlone) {
+  const auto alone = Generate(*loaded_, good_, options_);
+  for (const bool all_fail : {false, true}) {
+    const auto first = Create(good_), second = Create(good_);
+    Generation* const both[] = {first.get(), second.get()};
+    absl::Status statuses[2];
+    backend().FailAfter(1);
+    if (all_fail) backend().CancelAfter(2, [&] { backend().FailAfter(0); });
+    Generation::DecodeTogether(both, statuses);
+    EXPECT_EQ(statuses[0].ok(), !all_fail) << statuses[0];
+    ASSERT_TRUE(statuses[1].ok()) << statuses[1];
+    EXPECT_TRUE(SameTokens({*second->TakeToken()}, {alone[0]}));
+  }
 }
 
 }  // namespace

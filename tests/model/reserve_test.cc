@@ -145,12 +145,27 @@ TEST_P(ReserveGenerationsTest, GenerationsHaveWhatWasReserved) {
       const auto prompt = RandomTokens(1 + random_() % 60, 49, random_());
       running.push_back(*Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options));
     }
-    // A prompt to its end, then a token of each: no two hold rows.
+    // Parts of prompts one after the other, and beside each all others that can decode in one step.
+    std::vector<Generation*> decoding;
+    int64_t rows = 0;
     for (auto& generation : running) {
+      const bool joins =
+          decoding.empty() || (generation->Joins(*decoding[0]) && rows + generation->rows() <= kRowsTogether);
+      if (generation->prompt_next() || !joins) continue;
+      rows += generation->rows();
+      decoding.push_back(generation.get());
+    }
+    for (auto& generation : running) {
+      if (!generation->prompt_next()) continue;
       do {
         ASSERT_TRUE(generation->Step().ok());
+        if (decoding.empty()) continue;
+        std::vector<absl::Status> statuses(decoding.size());
+        Generation::DecodeTogether(std::exchange(decoding, {}), statuses);
+        for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
       } while (generation->holds_rows());
     }
+    for (Generation* generation : decoding) ASSERT_TRUE(generation->Step().ok());
     std::erase_if(running, [](const auto& generation) { return generation->done(); });
   }
   const int64_t taken = Taken();

@@ -88,19 +88,19 @@ TEST(TokenSetTest, FileThatNeverEndsOrIsNoneIsRefused) {
 TEST(CredentialsTest, OpenAddressNeedsTlsOrAnExplicitWord) {
   ServerOptions options;
   options.listen = "0.0.0.0:8001";
-  EXPECT_TRUE(absl::IsInvalidArgument(MakeSecurity(options).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
   options.security.insecure_bind = true;
-  EXPECT_TRUE(MakeSecurity(options).ok());
+  EXPECT_TRUE(MakeCredentials(options).ok());
   options.security.auth_token_file = "tokens";
-  EXPECT_TRUE(absl::IsInvalidArgument(MakeSecurity(options).status()));  // a token in the clear
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));  // a token in the clear
 }
 
 TEST(CredentialsTest, HalfATlsPairIsRefused) {
   ServerOptions options;
   options.security.tls_certificate = "certificate.pem";
-  EXPECT_TRUE(absl::IsInvalidArgument(MakeSecurity(options).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
   options.security.tls_key = "/nonexistent/key.pem";
-  EXPECT_TRUE(absl::IsNotFound(MakeSecurity(options).status()));
+  EXPECT_TRUE(absl::IsNotFound(MakeCredentials(options).status()));
 }
 
 TEST(CredentialsTest, CertificateAndKeyMustBelongTogether) {
@@ -113,20 +113,20 @@ TEST(CredentialsTest, CertificateAndKeyMustBelongTogether) {
   ServerOptions options;
   options.security.tls_certificate = folder.path() + "/certificate.pem";
   options.security.tls_key = folder.path() + "/key.pem";
-  EXPECT_TRUE(MakeSecurity(options).ok());
+  EXPECT_TRUE(MakeCredentials(options).ok());
   options.security.tls_client_ca = folder.path() + "/certificate.pem";
-  EXPECT_TRUE(MakeSecurity(options).ok());
+  EXPECT_TRUE(MakeCredentials(options).ok());
   folder.Write("half.pem", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n");
   for (const char* broken : {"/key.pem", "/half.pem"}) {
     options.security.tls_client_ca = folder.path() + broken;
-    EXPECT_EQ(MakeSecurity(options).status(),
+    EXPECT_EQ(MakeCredentials(options).status(),
               absl::InvalidArgumentError("--tls_client_ca: not certificates in PEM form"));
   }
   options.security.tls_client_ca.clear();
   options.security.tls_key = folder.path() + "/other.pem";
-  EXPECT_EQ(MakeSecurity(options).status().message(), "--tls_key is not the key of --tls_certificate");
+  EXPECT_EQ(MakeCredentials(options).status().message(), "--tls_key is not the key of --tls_certificate");
   options.security.tls_key = folder.path() + "/certificate.pem";
-  EXPECT_TRUE(absl::IsInvalidArgument(MakeSecurity(options).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeCredentials(options).status()));
 }
 
 }  // namespace

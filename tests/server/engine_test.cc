@@ -393,6 +393,38 @@ TEST_F(EngineTest, RequestOfABatchIsAnsweredWhenItsOwnInputsAreDone) {
   EXPECT_EQ(answered_before, 1);
 }
 
+// Three samples in waves of one: 40 ms of 60 go by in one layer, after which no other of the kind fits.
+TEST_F(EngineTest, UnderConsentARequestEndsInTimeWithTheSamplesThatHaveRun) {
+  Load("sbm");
+  Outcome whole;
+  const int64_t before = backend_->calls();
+  Run(Predict(whole));
+  const int64_t layers = backend_->calls() - before;  // of all samples at once
+  for (int64_t late = 0; late < 3 * layers; ++late) {
+    Outcome outcome;
+    RequestPtr request = Predict(outcome, now() + std::chrono::milliseconds(60));
+    request->arrival = now();
+    request->tokens = 18;
+    request->consent = {.given = true, .asked = 3, .samples = 3};
+    const std::vector<ModelInput> inputs = request->inputs;
+    uint32_t given = 0;
+    request->done = [&given, raw = request.get(), done = request->done](const absl::Status& status) {
+      given = raw->consent.samples;
+      done(status);
+    };
+    DuringCall(late);
+    Run(std::move(request));
+    EXPECT_EQ(outcome.answers, 1);
+    ASSERT_TRUE(outcome.result.status.ok()) << outcome.result.status;
+    EXPECT_EQ(given, std::max<int64_t>(1, (late + 1) / layers)) << "what had run in whole, but at least one";
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      ModelInput asked = inputs[i];
+      asked.samples = given;
+      EXPECT_TRUE(testing::SameBytes(outcome.result.results[i], testing::RunOne(*model_->model, asked))) << i;
+    }
+  }
+}
+
 TEST_F(EngineTest, ShortRequestGoesFirstBesideALongPass) {
   Load("sbm");
   Outcome short_one, long_one;

@@ -206,7 +206,7 @@ TEST(GenerateLoadTest, DrainLetsGenerationsEnd) {
   v1::GenerateResponse message;
   ASSERT_TRUE(stream->Read(&message));
   TestDrain drain(server, clock);
-  EXPECT_TRUE(server.WaitForHealth("", 2));
+  EXPECT_TRUE(server.WaitForHealth("", -grpc::UNAVAILABLE));
   EXPECT_EQ(Generate(server, ShortRequest()).status.error_code(), grpc::UNAVAILABLE);
   int messages = 1;
   while (stream->Read(&message)) ++messages;
@@ -232,7 +232,7 @@ TEST(GenerateLoadTest, DrainThatTakesTooLongEndsThoseThatRunThoseThatWaitAndThos
   }
   EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 2));
   TestDrain drain(server, clock, seconds(30));
-  EXPECT_TRUE(server.WaitForHealth("", 2));
+  EXPECT_TRUE(server.WaitForHealth("", -grpc::UNAVAILABLE));
   drain.RunOutOfPatience();
   EXPECT_TRUE(drain.WaitForEnd());
   for (std::jthread& client : clients) client.join();

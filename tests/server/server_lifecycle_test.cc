@@ -1,6 +1,8 @@
 // Loading, reloading, health, draining and the gate, over real ports.
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <thread>
 
 #include "tests/server/generate_calls.h"
@@ -211,7 +213,7 @@ TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   ASSERT_TRUE(stream->Write(SmallRequest()));  // of the same level: it waits
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
   TestDrain drain(server, clock);
-  EXPECT_TRUE(server.WaitForHealth("", 2));
+  EXPECT_TRUE(server.WaitForHealth("", -grpc::UNAVAILABLE));  // the connection has had its GOAWAY, the port is closed
   v1::PredictResponse response;
   const grpc::Status refused = server.Predict(SmallRequest(), response);
   EXPECT_EQ(refused.error_code(), grpc::UNAVAILABLE);
@@ -278,7 +280,7 @@ TEST(LifecycleTest, DrainThatTakesTooLongGivesEveryCallItsStatus) {
   }
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 3));
   TestDrain drain(server, clock, seconds(30));
-  EXPECT_TRUE(server.WaitForHealth("", 2));
+  EXPECT_TRUE(server.WaitForHealth("", -grpc::UNAVAILABLE));
   drain.RunOutOfPatience();
   EXPECT_TRUE(drain.WaitForEnd());
   for (std::jthread& client : clients) client.join();
@@ -314,6 +316,55 @@ TEST(LifecycleTest, EveryMethodNeedsTheTokenWhenThereIsOne) {
                   .ok());
   EXPECT_EQ(server.Call("/no.such.Service/Method", "", nullptr, "a-token-of-the-test").error_code(),
             grpc::UNIMPLEMENTED);
+}
+
+TEST(LifecycleTest, ChangedTokensAreReadAndBrokenOnesLeaveThoseFromBefore) {
+  TestFolder folder;
+  folder.Write("tokens", "a-token-of-the-test\n");
+  ServerOptions options = TestOptions();
+  options.security.auth_token_file = folder.path() + "/tokens";
+  TestServer server(options);
+  const auto code = [&](const char* token) {
+    return server.Call("/grpc.health.v1.Health/Check", "", nullptr, token).error_code();
+  };
+  EXPECT_EQ(code("a-token-of-the-test"), grpc::OK);
+  EXPECT_EQ(code("the-token-that-follows"), grpc::UNAUTHENTICATED);
+  folder.Write("tokens", "the-token-that-follows\n");
+  EXPECT_TRUE(WaitUntil("the new token", [&] { return code("the-token-that-follows") == grpc::OK; }));
+  EXPECT_EQ(code("a-token-of-the-test"), grpc::UNAUTHENTICATED);
+  folder.Write("tokens", "short\n");
+  std::this_thread::sleep_for(milliseconds(1500));  // long enough to be read
+  EXPECT_EQ(code("the-token-that-follows"), grpc::OK);
+}
+
+TEST(LifecycleTest, ChangedCertificatesAreServedToNewConnections) {
+  TestFolder folder;
+  const auto make = [&](const char* name) {
+    const std::string command = "cd " + folder.path() + " && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj " +
+                                "/CN=localhost -addext subjectAltName=DNS:localhost -keyout key.new -out " + name +
+                                " 2> /dev/null && cp " + name + " certificate.new && mv key.new key.pem && " +
+                                "mv certificate.new certificate.pem";
+    return std::system(command.c_str()) == 0;
+  };
+  if (!make("first.pem")) GTEST_SKIP() << "openssl is not installed";
+  ServerOptions options = TestOptions();
+  options.security.tls_certificate = folder.path() + "/certificate.pem";
+  options.security.tls_key = folder.path() + "/key.pem";
+  TestServer server(options);
+  const auto trusted = [&](const std::string& name) {
+    grpc::SslCredentialsOptions ssl;
+    std::ifstream file(folder.path() + "/" + name);
+    ssl.pem_root_certs = std::string(std::istreambuf_iterator<char>(file), {});
+    auto channel =
+        grpc::CreateChannel("localhost:" + std::to_string(server.server().port()), grpc::SslCredentials(ssl));
+    CallContext context;
+    v1::ListModelsResponse models;
+    return v1::InferenceService::NewStub(channel)->ListModels(&context, {}, &models).ok();
+  };
+  EXPECT_TRUE(trusted("first.pem"));
+  ASSERT_TRUE(make("second.pem"));
+  EXPECT_TRUE(WaitUntil("the new certificate", [&] { return trusted("second.pem"); }));
+  EXPECT_FALSE(trusted("first.pem"));
 }
 
 TEST(LifecycleTest, TakenPortIsAnErrorNotAShare) {

@@ -163,12 +163,13 @@ TEST(ServerTest, BadRequestsHaveTheirCodeAndTheServerServesTheNext) {
 TEST(ServerTest, R31toR34MessagesThatAreNoMessages) {
   TestServer server;
   const std::string path = "/edgewise.v1.InferenceService/Predict";
-  EXPECT_FALSE(server.Call(path, "\xff\xff\xff\xff").ok());                           // random bytes
-  EXPECT_FALSE(server.Call(path, SmallRequest().SerializeAsString() + "\x1a").ok());  // truncated
-  EXPECT_FALSE(server.Call(path, std::string("\x0a\x02\xff\xfe")).ok());              // a name that is not UTF-8
+  const auto code = [&](const std::string& bytes) { return server.Call(path, bytes).error_code(); };
+  EXPECT_EQ(code("\xff\xff\xff\xff"), grpc::INVALID_ARGUMENT);                           // random bytes
+  EXPECT_EQ(code(SmallRequest().SerializeAsString() + "\x1a"), grpc::INVALID_ARGUMENT);  // truncated
+  EXPECT_EQ(code("\x0a\x02\xff\xfe"), grpc::INVALID_ARGUMENT);                           // a name that is not UTF-8
   std::string nested;
   for (int i = 0; i < 200; ++i) nested += "\x7b";  // start of group 15, 200 deep
-  EXPECT_FALSE(server.Call(path, nested).ok());
+  EXPECT_EQ(code(nested), grpc::INVALID_ARGUMENT);
   std::string unknown = SmallRequest().SerializeAsString();
   for (int i = 0; i < 1000; ++i) unknown += std::string("\xfa\x7d\x01x", 4);  // field 2015: ignored
   EXPECT_TRUE(server.Call(path, unknown).ok());

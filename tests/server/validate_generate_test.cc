@@ -76,6 +76,8 @@ const Case kRefused[] = {
     {"density", [](auto& r) { r.mutable_budget()->set_max_density(1.5); }, "budget.max_density is 1.5"},
     {"attention", [](auto& r) { r.set_attention(static_cast<v1::AttentionMode>(5)); }, "attention is 5"},
     {"priority", [](auto& r) { r.set_priority(4); }, "priority is 4"},
+    {"overflow", [](auto& r) { r.set_overflow(static_cast<v1::Overflow>(3)); },
+     "overflow is 3; allowed are SLIDE, HALVE and STOP"},
     {"override_kind", [](auto& r) { r.mutable_override()->set_kind("dense"); }, "override.kind is \"dense\""},
     {"override_and_dense",
      [](auto& r) {
@@ -108,6 +110,7 @@ TEST(ValidateGenerateTest, WhatIsAskedArrives) {
   request.set_top_k(3);
   request.set_top_p(0.9);
   request.set_priority(1);
+  request.set_overflow(v1::HALVE);
   request.mutable_ensemble()->set_seed(7);
   request.mutable_budget()->set_max_density(0.5);
   Request parsed = Validated(request, *model, {}).value();
@@ -121,6 +124,7 @@ TEST(ValidateGenerateTest, WhatIsAskedArrives) {
   EXPECT_EQ(options.temperature, 0.5);
   EXPECT_EQ(options.top_k, 3u);
   EXPECT_EQ(options.top_p, 0.9);
+  EXPECT_EQ(options.overflow, Overflow::kHalve);
   EXPECT_EQ(options.seed, 7u);
   EXPECT_EQ(options.samples, 1u);
   EXPECT_EQ(options.max_edges, kNoCap);

@@ -35,6 +35,8 @@ _OTHER_FIELDS = (
     "tokenizer",
     "attention",
     "budget_shares",
+    "profiles",
+    "limits",
 )
 _MAX_LAYERS_AND_HEADS = 4096  # 12 bits each in the random-number counter
 _MAX_BUCKETS = 256  # a bucket is one byte

@@ -66,7 +66,7 @@ void Simulation::OnToken(Call& call, const GeneratedToken& token, FinishReason f
   call.finished = finish != FinishReason::kNone;
   ++call.tokens;
   Require(!call.finished || call.tokens == tokens.size(), "a text ends where it ends alone");
-  ++call.unread;
+  call.ever_unread |= ++call.unread >= scenario_.unread_limit;
   call.last_token = now_;
   Read(call);
 }
@@ -127,6 +127,10 @@ void Simulation::CheckError(const Call& call, const absl::Status& status) {
       return Require(cancelled_all_, "only a shutdown that is out of patience ends requests");
     default:
       if (status.code() == call.alone->code) return;
+      if (absl::IsResourceExhausted(status) && !call.started) {
+        return Require(asking_ != nullptr && asking_->principal != call.principal,
+                       "who waits makes room only for another's request");
+      }
       Require(status.code() == absl::StatusCode::kInternal || status.code() == absl::StatusCode::kResourceExhausted,
               "an error of this code has no reason");
       Require(++blamed_on_device_ <= device_.failures(), "a fault of the device fails one request at most");
@@ -182,7 +186,7 @@ void Simulation::CheckLimits() {
       Line& line = lines[call.work->generates()];
       ++line.requests;
       line.cost += request.cost;
-    } else if (call.work->generates()) {
+    } else if (call.work->generates() && !call.ever_unread) {
       ++generations;
       cache_bytes += request.generation->cache_bytes;
     }
@@ -201,8 +205,7 @@ void Simulation::CheckWorkIsDone(const Turn& turn) {
   bool runs = false, waits = false;
   for (const Call& call : calls_) {
     Require(call.work->generates(), "the device does not rest while a request waits");
-    Require(!call.started || call.unread >= scenario_.unread_limit,
-            "the device does not rest while a generation can go on");
+    Require(!call.started || call.ever_unread, "the device does not rest while a generation can go on");
     runs |= call.started;
     waits |= !call.started;
   }

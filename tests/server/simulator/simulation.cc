@@ -39,9 +39,11 @@ Simulation::Scenario Simulation::Draw() {
   options.queue.max_delay = std::chrono::milliseconds(one_of(20, 200, 2000));
   options.max_step = std::chrono::milliseconds(one_of(1, 5, 20));
   options.max_generations = one_of(1u, 2u, 8u);
+  options.park_after = std::chrono::milliseconds(one_of(5, 20, 1000));
   options.unread_timeout = std::chrono::milliseconds(one_of(30, 300));
   options.limits.max_cache_bytes = one_of(uint64_t{150} << 10, uint64_t{1} << 30);
   scenario.arrivals = one_of(30, 150, 400);
+  scenario.principals = one_of(size_t{1}, size_t{2}, size_t{3});
   scenario.interval = one_of(0.0001, 0.002, 0.005, 0.02);
   scenario.generating = one_of(0.0, 0.1, 0.5);
   scenario.faulty = one_of(0.0, 0.0, 0.02, 0.2);
@@ -88,6 +90,7 @@ void Simulation::Run() {
   engine_ = std::make_unique<Engine>(*queue_, scenario_.options, [] {});
   After(0.0, [this] { Arrive(); });
   while (violation_.empty()) {
+    for (; !jobs_.empty(); jobs_.pop_front()) jobs_.front()();
     BeforeTurn();
     const std::optional<Turn> turn = engine_->RunOnce(false);
     if (!turn) break;
@@ -129,13 +132,16 @@ void Simulation::Ask(size_t model) {
   } while (call.work->model != model);
   call.alone = &catalogue_.AnswerOf(*call.work, versions_[model]);
   call.level = static_cast<uint32_t>(random_() % kPriorityLevels);
+  call.principal = std::string(1, static_cast<char>('a' + random_() % scenario_.principals));
   call.pushed = now_;
   RequestPtr request = MakeRequest(call);
   if (Chance(0.02)) call.client.request_stop(), call.cancelled = now_;
-  Say(absl::StrCat(call.number, generates ? " generates" : " asks", " model ", model, " at level ", call.level,
-                   ", predicted ", request->predicted_seconds, " s, deadline in ",
+  Say(absl::StrCat(call.number, generates ? " generates" : " asks", " model ", model, " at level ", call.level, " for ",
+                   call.principal, ", predicted ", request->predicted_seconds, " s, deadline in ",
                    call.deadline == Time::max() ? -1.0 : Seconds(call.deadline - now_), " s"));
+  asking_ = &call;
   const absl::Status status = queue_->Push(request);
+  asking_ = nullptr;
   if (!status.ok()) {
     OnRefused(call, status);
     request.reset();
@@ -163,6 +169,7 @@ RequestPtr Simulation::MakeRequest(Call& call) {
   request->model = models_[call.work->model];
   request->arrival = now_;
   request->priority = call.level + 1;
+  request->principal.name = call.principal;
   request->stopping = call.client.get_token();
   if (call.work->generates()) {
     AddGeneration(call, *request);
@@ -218,7 +225,7 @@ void Simulation::Read(Call& call) {
   });
 }
 
-// A model is loaded again with other weights, or goes and comes back.
+// Between two turns a model is loaded again with other weights, or goes and comes back.
 void Simulation::Change(size_t model) {
   const size_t version = (versions_[model] + 1) % Catalogue::kVersions;
   if (Chance(0.3)) {
@@ -230,7 +237,6 @@ void Simulation::Change(size_t model) {
 }
 
 void Simulation::Load(size_t model, size_t version) {
-  changed_ = true;
   absl::StatusOr<std::unique_ptr<Model>> loading = LoadModel(catalogue_.Folder(model, version), device_);
   Say(absl::StrCat("model ", model, " is loaded with weights ", version, ": ", loading.status().ToString()));
   if (!loading.ok()) return;

@@ -5,6 +5,7 @@
 #define EDGEWISE_TESTS_SERVER_SIMULATOR_SIMULATION_H_
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -48,6 +49,7 @@ class Simulation {
     const SimulatedWork* work = nullptr;
     const LoneAnswer* alone = nullptr;
     uint32_t level = 0;
+    std::string principal;
     Time pushed, deadline = Time::max(), cancelled = Time::max();
     std::stop_source client;
     double predicted = 0.0;      // seconds
@@ -60,12 +62,14 @@ class Simulation {
     size_t tokens = 0, unread = 0;
     double seconds_to_read = 0.0;
     Time last_token;
-    bool finished = false;  // the last token came
+    bool finished = false;     // the last token came
+    bool ever_unread = false;  // as many tokens were unread as may be: it may have been parked
   };
   // What a seed draws for the whole run.
   struct Scenario {
     ServerOptions options;
     int64_t arrivals = 0;
+    size_t principals = 1;
     double interval = 0.0;  // mean seconds between arrivals
     double generating = 0.0, faulty = 0.0, cancelling = 0.0, urgent = 0.0;
     double misjudged = 1.0;  // predictions are off by this factor
@@ -119,12 +123,14 @@ class Simulation {
   Metrics metrics_;
   std::array<std::shared_ptr<const LoadedModel>, Catalogue::kModels> models_;
   std::array<size_t, Catalogue::kModels> versions_ = {};  // of the weights
+  std::deque<std::function<void()>> jobs_;                // for the engine's thread
   std::unique_ptr<RequestQueue> queue_;
   std::unique_ptr<Engine> engine_;
 
   std::list<Call> calls_;  // that were accepted and have not ended
   std::list<Call> ended_;
-  int64_t requests_alive_ = 0;  // objects
+  int64_t requests_alive_ = 0;    // objects
+  const Call* asking_ = nullptr;  // inside RequestQueue::Push
   bool closed_ = false, cancelled_all_ = false;
   int64_t blamed_on_device_ = 0;  // errors of requests that succeed alone
 

@@ -35,6 +35,7 @@ class CostOptions(TypedDict, total=False):
     dense: bool | None  #: attend to every pair, whatever the model does
     override: Override | None
     priority: int | None  #: 0: default; 1: highest
+    profile: str | None  #: the model's profile for what is left open; "none": no profile
     request_id: str | None  #: at most 128 printable characters; returned as it came, and logged
     truncate: str | None  #: "head" or "tail": drop tokens there where the input is too long; otherwise it is refused
 
@@ -42,7 +43,8 @@ class CostOptions(TypedDict, total=False):
 class PredictOptions(CostOptions, total=False):
     tolerance: float | None  #: stop sampling once the standard error is below it
     first_sample: int | None  #: index of the first sample: to compute a part of a larger ensemble
-    allow_degraded: bool | None  #: under pressure the server may lower samples, then the cap
+    allow_degraded: bool | None  #: where time is short the server may compute fewer samples
+    fit_deadline: bool | None  #: as many samples, at most `samples`, as the timeout allows
     top_k: int | None  #: the k most probable labels, in Answer.top
     logits: bool | None
     layer_stats: bool | None  #: edges and expected edges of every layer and head, in Answer.message.edges
@@ -58,18 +60,20 @@ class GenerateOptions(CostOptions, total=False):
     top_k: int | None  #: draw among the k most probable; 0: off
     top_p: float | None  #: draw among the fewest whose probabilities sum to it; 0: off
     stop: str | Sequence[str] | None  #: ends before the first of these
+    overflow: str | None  #: beyond the context: "slide", as where it is left out, "halve" or "stop"
 
 
 #: Arguments that are one field of the request: where.
 _PATHS = {
-    "version": "version", "priority": "priority", "request_id": "request_id",
+    "version": "version", "priority": "priority", "request_id": "request_id", "profile": "profile",
     "max_edges": "budget.max_edges", "max_density": "budget.max_density", "allow_degraded": "budget.allow_degraded",
-    "samples": "ensemble.samples", "seed": "ensemble.seed", "tolerance": "ensemble.tolerance",
+    "fit_deadline": "budget.fit_deadline", "samples": "ensemble.samples", "seed": "ensemble.seed", "tolerance": "ensemble.tolerance",
     "first_sample": "ensemble.first_sample",
 }
 _PREDICT_PATHS = {**_PATHS, **{name: f"outputs.{name}" for name in (
     "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "stride")}}
 _GENERATE_PATHS = {**_PATHS, **{name: name for name in ("max_new_tokens", "temperature", "top_k", "top_p")}}
+_OVERFLOW = {"slide": pb.SLIDE, "halve": pb.HALVE, "stop": pb.STOP}
 _TRUNCATE = {"head": pb.HEAD, "tail": pb.TAIL}
 
 
@@ -101,7 +105,11 @@ def generate(model: str, prompt: Input, options: Mapping[str, Any]) -> pb.Genera
     _truncate(request.prompt, rest.get("truncate"))
     stop = rest.get("stop") or ()
     request.stop.extend([stop] if isinstance(stop, str) else stop)
-    _refuse_unknown(rest, ("truncate", "stop"))
+    overflow = rest.get("overflow") or "slide"
+    if overflow not in _OVERFLOW:
+        raise Error("INVALID_ARGUMENT", f'overflow is {overflow!r}; expected "slide", "halve" or "stop"', "overflow")
+    request.overflow = _OVERFLOW[overflow]
+    _refuse_unknown(rest, ("truncate", "stop", "overflow"))
     return request
 
 

@@ -1,0 +1,112 @@
+#include "model/checkpoint/profiles.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/json_object.h"
+#include "model/kinds/ssa.h"
+
+namespace edgewise {
+namespace {
+
+using nlohmann::json;
+
+constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+constexpr size_t kMaxProfiles = 64;
+constexpr size_t kMaxName = 64;
+
+// The cap of a profile or of the limits.
+void ParseCap(JsonObject& object, Profile& profile) {
+  profile.max_edges = static_cast<uint64_t>(object.Integer("max_edges", 1, kMost, 0));
+  profile.max_density = object.Number("max_density", 0.0, 1.0, 0.0);
+  if (object.Has("max_density") && !(profile.max_density > 0.0)) {
+    object.Fail(absl::StrCat(object.Path("max_density"), " is 0; allowed: above 0, to 1"));
+  }
+  if (object.Has("max_edges") && object.Has("max_density")) {
+    object.Fail(absl::StrCat(object.Path("max_density"), " is given beside max_edges; a cap is one of them"));
+  }
+}
+
+Profile::Override ParseOverride(const json& value, const std::string& path, const ModelConfig& config,
+                                JsonObject& parent) {
+  Profile::Override override;
+  JsonObject object(value, path);
+  override.kind = object.String("kind", "");
+  override.windows = static_cast<uint32_t>(object.Integer("windows", 0, kMost, 0));
+  override.keep = static_cast<uint32_t>(object.Integer("keep", 0, kMost, 0));
+  override.last_layers = static_cast<uint32_t>(object.Integer("last_layers", 0, kMost, 0));
+  const json& sigma = object.Value("sigma", false);
+  if (sigma.is_number()) override.sigma = {sigma.get<double>()};
+  if (!sigma.is_null() && !sigma.is_number() && !sigma.is_array()) {
+    object.FailAt("sigma", sigma, "a number or a list of two is expected");
+  }
+  for (const json& number : sigma.is_array() ? sigma : json::array()) {
+    if (!number.is_number()) {
+      object.FailAt("sigma", number, "numbers are expected");
+      break;
+    }
+    override.sigma.push_back(number.get<double>());
+  }
+  const auto attention =
+      OverrideAttention(config, override.kind, override.windows, override.keep, override.sigma, override.last_layers);
+  if (!attention.ok()) object.Fail(absl::StrCat(path, ".", std::string(attention.status().message())));
+  object.FinishInto(parent);
+  return override;
+}
+
+bool IsName(const std::string& name) {
+  const auto allowed = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; };
+  return !name.empty() && name.size() <= kMaxName && std::all_of(name.begin(), name.end(), allowed);
+}
+
+}  // namespace
+
+Profiles ParseProfiles(JsonObject& object, const ModelConfig& config) {
+  Profiles profiles;
+  const json& limits = object.Value("limits", false);
+  if (!limits.is_null()) {
+    JsonObject fields(limits, "limits");
+    ParseCap(fields, profiles.limits);
+    profiles.limits.samples = static_cast<uint32_t>(fields.Integer("samples", 1, kMost, 0));
+    fields.FinishInto(object);
+  }
+  const json& all = object.Value("profiles", false);
+  if (all.is_null()) return profiles;
+  if (!all.is_object() || all.size() > kMaxProfiles) {
+    object.Fail(absl::StrCat("profiles: an object with at most ", kMaxProfiles, " profiles is expected"));
+    return profiles;
+  }
+  for (const auto& [name, value] : all.items()) {
+    const std::string path = absl::StrCat("profiles.", name);
+    if (!IsName(name) || name == kNoProfile) {
+      object.Fail(absl::StrCat("profiles has the name ", ShowJson(json(name)), "; allowed: 1 to ", kMaxName,
+                               " of a-z 0-9 _ -, but not \"", kNoProfile, "\""));
+      return profiles;
+    }
+    JsonObject fields(value, path);
+    Profile profile;
+    ParseCap(fields, profile);
+    profile.samples = static_cast<uint32_t>(fields.Integer("samples", 1, kMost, 0));
+    profile.tolerance = fields.Number("tolerance", 0.0, std::numeric_limits<double>::max(), 0.0);
+    const json& override = fields.Value("override", false);
+    if (!override.is_null()) profile.override = ParseOverride(override, path + ".override", config, fields);
+    if (profiles.limits.samples > 0 && profile.samples > profiles.limits.samples) {
+      fields.Fail(absl::StrCat(path, ".samples is ", profile.samples, "; limits.samples is ", profiles.limits.samples));
+    }
+    if (fields.Boolean("default", false)) {
+      if (!profiles.default_name.empty()) {
+        fields.Fail(absl::StrCat(path, ".default is true; so is profiles.", profiles.default_name, ".default"));
+      }
+      profiles.default_name = name;
+    }
+    fields.FinishInto(object);
+    profiles.by_name.emplace(name, std::move(profile));
+  }
+  return profiles;
+}
+
+}  // namespace edgewise

@@ -1,0 +1,48 @@
+// The fields `profiles` and `limits` of config.json (docs/model-format.md): what requests get that leave it open, and
+// the most that a request may have.
+#ifndef EDGEWISE_MODEL_CHECKPOINT_PROFILES_H_
+#define EDGEWISE_MODEL_CHECKPOINT_PROFILES_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace edgewise {
+
+class JsonObject;
+struct ModelConfig;
+
+// The name that a request gives for no profile.
+inline constexpr char kNoProfile[] = "none";
+
+struct Profile {
+  // The arguments of OverrideAttention (model/kinds/ssa.h), which took them when the config was read.
+  struct Override {
+    std::string kind;
+    uint32_t windows = 0;
+    uint32_t keep = 0;
+    std::vector<double> sigma;
+    uint32_t last_layers = 0;
+  };
+
+  uint64_t max_edges = 0;    // 0: not set. At most one of these two is set
+  double max_density = 0.0;  // 0: not set
+  uint32_t samples = 0;      // 0: not set
+  double tolerance = 0.0;    // 0: not set
+  std::optional<Override> override;
+};
+
+struct Profiles {
+  std::map<std::string, Profile> by_name;
+  std::string default_name;  // of `by_name`; empty: none
+  Profile limits;            // samples and the cap; not set: no limit
+};
+
+// Reads both fields. All fields that override needs are in `config`. Errors go to `object`.
+Profiles ParseProfiles(JsonObject& object, const ModelConfig& config);
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_CHECKPOINT_PROFILES_H_

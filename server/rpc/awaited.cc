@@ -1,0 +1,65 @@
+#include "server/rpc/awaited.h"
+
+#include "absl/strings/str_cat.h"
+#include "server/status_details.h"
+
+namespace edgewise::server {
+
+absl::Status AwaitedCalls::Add(AwaitedCall& call, Clock::duration patience) {
+  const absl::MutexLock lock(&mutex_);
+  if (closed_) return ShuttingDown();
+  call.since_ = clock_();
+  call.until_ = patience == Clock::duration::max() ? Time::max() : call.since_ + patience;
+  call.place_ = calls_.insert(calls_.end(), &call);
+  call.awaited_ = true;
+  return absl::OkStatus();
+}
+
+bool AwaitedCalls::Remove(AwaitedCall& call) {
+  const absl::MutexLock lock(&mutex_);
+  if (!call.awaited_) return false;
+  call.awaited_ = false;
+  calls_.erase(call.place_);
+  return true;
+}
+
+template <typename Condition>
+size_t AwaitedCalls::End(const absl::Status& status, Condition condition) {
+  size_t ended = 0;
+  for (auto next = calls_.begin(); next != calls_.end();) {
+    AwaitedCall& call = **next++;
+    if (!condition(call)) continue;
+    call.awaited_ = false;
+    calls_.erase(call.place_);
+    ++ended;
+    call.GiveUp(status);
+  }
+  return ended;
+}
+
+void AwaitedCalls::EndExpired() {
+  const absl::MutexLock lock(&mutex_);
+  if (calls_.empty()) return;
+  const Time now = clock_();
+  End(absl::DeadlineExceededError("the message of the call did not arrive in time"),
+      [now](const AwaitedCall& call) { return call.until_ <= now; });
+}
+
+size_t AwaitedCalls::EndWaiting(Clock::duration at_least, const absl::Status& status) {
+  const absl::MutexLock lock(&mutex_);
+  const Time now = clock_();
+  return End(status, [&](const AwaitedCall& call) { return now - call.since_ >= at_least; });
+}
+
+void AwaitedCalls::Close() {
+  const absl::MutexLock lock(&mutex_);
+  closed_ = true;
+  End(ShuttingDown(), [](const AwaitedCall&) { return true; });
+}
+
+size_t AwaitedCalls::size() const {
+  const absl::MutexLock lock(&mutex_);
+  return calls_.size();
+}
+
+}  // namespace edgewise::server

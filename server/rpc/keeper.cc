@@ -1,0 +1,110 @@
+#include "server/rpc/keeper.h"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+
+#include "server/observe/log.h"
+#include "server/status_details.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(20);
+constexpr int kTicksOfFiles = 50;
+// A message of a usual size is there long before this.
+constexpr auto kSlow = std::chrono::milliseconds(100);
+constexpr double kRetrySeconds = 1.0;
+constexpr uint64_t kPartOfGrpc = 3;       // gRPC itself may hold one of so many parts of the memory for calls
+constexpr uint64_t kManyAbandoned = 500;  // calls in one or two seconds
+
+absl::Status OutOfMemory() {
+  absl::Status status = absl::ResourceExhaustedError(
+      "the message of the call did not arrive before messages took all the memory that they may (--max_memory)");
+  SetRetryDelay(status, kRetrySeconds);
+  return WithRejection(std::move(status), Rejection::kOutOfMemory);
+}
+
+}  // namespace
+
+uint64_t ResidentMemory() {
+  // Kept open: it is needed most when no descriptor is left.
+  static const int statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  char text[128] = {};
+  unsigned long long pages = 0;
+  if (pread(statm, text, sizeof text - 1, 0) > 0) std::sscanf(text, "%*u %llu", &pages);
+  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+Keeper::Keeper(const ServerOptions& options, AwaitedCalls& awaited, const MemoryLedger& memory,
+               const std::atomic<uint64_t>& message_limit, const RequestQueue& queue, Gate& gate)
+    : awaited_(awaited),
+      memory_(memory),
+      message_limit_(message_limit),
+      queue_(queue),
+      max_cache_bytes_(options.limits.max_cache_bytes),
+      gate_(gate) {
+  if (!options.security.auth_token_file.empty()) token_file_.emplace(options.security.auth_token_file);
+}
+
+void Keeper::Start(Listener& listener) {
+  listener_ = &listener;
+  MeasureModels();
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+}
+
+void Keeper::Stop() { thread_ = {}; }
+
+void Keeper::MeasureModels() {
+  const uint64_t resident = ResidentMemory();
+  of_models_ = resident - std::min(resident, memory_.used());
+}
+
+void Keeper::Run(const std::stop_token& stop) {
+  for (int tick = 1; !stop.stop_requested(); ++tick) {
+    std::this_thread::sleep_for(kTick);
+    awaited_.EndExpired();
+    BoundMemory();
+    if (tick % kTicksOfFiles != 0) continue;
+    listener_->MarkTraffic();
+    abandoned_ = awaited_.TakeAbandoned();
+    if (token_file_) ReadTokens();
+  }
+}
+
+bool Keeper::OverTheBound() const {
+  const uint64_t used = memory_.used();
+  // What is reserved for messages that are on their way is not in memory, or is with gRPC.
+  const uint64_t reserved = std::min(used, awaited_.size() * message_limit_.load());
+  const uint64_t cache = max_cache_bytes_ - std::min(max_cache_bytes_, queue_.cache_left());
+  return ResidentMemory() > of_models_ + used - reserved + cache + memory_.limit() / kPartOfGrpc;
+}
+
+void Keeper::BoundMemory() {
+  if (!OverTheBound()) return;
+  malloc_trim(0);  // what earlier calls have freed is nobody's
+  if (!OverTheBound()) return;
+  const size_t ended = awaited_.EndWaiting(kSlow, OutOfMemory());
+  if (ended > 0) Log(LogLevel::kWarning, "slow calls ended for memory", {{"calls", static_cast<int64_t>(ended)}});
+  abandoned_ += awaited_.TakeAbandoned();
+  if (abandoned_ >= kManyAbandoned && listener_->CloseBusiest()) {
+    Log(LogLevel::kWarning, "connection closed for memory", {});
+  }
+}
+
+void Keeper::ReadTokens() {
+  if (!token_file_->Changed()) return;
+  const absl::Status status = gate_.ReadTokens(token_file_->path());
+  if (status.ok()) {
+    Log(LogLevel::kInfo, "tokens read again", {});
+  } else {
+    Log(LogLevel::kError, "tokens not read; those from before stay", {{"error", std::string(status.message())}});
+  }
+}
+
+}  // namespace edgewise::server

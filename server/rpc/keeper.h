@@ -1,0 +1,62 @@
+// Does what time alone asks for: ends calls whose message does not come, bounds what gRPC holds of messages that are on
+// their way, reads changed tokens.
+#ifndef EDGEWISE_SERVER_RPC_KEEPER_H_
+#define EDGEWISE_SERVER_RPC_KEEPER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <thread>
+
+#include "server/memory.h"
+#include "server/options.h"
+#include "server/rpc/auth.h"
+#include "server/rpc/awaited.h"
+#include "server/rpc/listener.h"
+#include "server/schedule/queue.h"
+
+namespace edgewise::server {
+
+// gRPC collects a message whole, however long it says it is, before anybody sees its size. So no limit of a message
+// bounds what senders make it hold; the memory of the process does. Where that is a third of the ledger more than
+// models, calls and generations explain, the calls whose message is on its way end. Where clients have given up many
+// calls, the connection that sends most ends too: calls that are begun and reset make gRPC hold a thousand times what
+// was sent.
+class Keeper {
+ public:
+  // All must outlive the keeper.
+  Keeper(const ServerOptions& options, AwaitedCalls& awaited, const MemoryLedger& memory,
+         const std::atomic<uint64_t>& message_limit, const RequestQueue& queue, Gate& gate);
+  ~Keeper() { Stop(); }
+
+  // `listener` must live until Stop.
+  void Start(Listener& listener);
+  void Stop();
+  // The models have changed: what is resident now, without what calls hold, is theirs. Any thread.
+  void MeasureModels();
+
+ private:
+  void Run(const std::stop_token& stop);
+  bool OverTheBound() const;
+  void BoundMemory();
+  void ReadTokens();
+
+  AwaitedCalls& awaited_;
+  const MemoryLedger& memory_;
+  const std::atomic<uint64_t>& message_limit_;
+  const RequestQueue& queue_;
+  const uint64_t max_cache_bytes_;
+  Gate& gate_;
+  Listener* listener_ = nullptr;
+  std::optional<FileWatch> token_file_;
+  std::atomic<uint64_t> of_models_ = 0;
+  uint64_t abandoned_ = 0;  // calls in the last second and so far in this one; of thread_
+  std::jthread thread_;
+};
+
+// Bytes of this process that are in memory.
+uint64_t ResidentMemory();
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_RPC_KEEPER_H_

@@ -1,0 +1,87 @@
+// Accepts connections for gRPC, which by itself takes any number of them and stops for good when the process runs out
+// of file descriptors.
+#ifndef EDGEWISE_SERVER_RPC_LISTENER_H_
+#define EDGEWISE_SERVER_RPC_LISTENER_H_
+
+#include <grpcpp/server_builder.h>
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+namespace edgewise::server {
+
+struct ConnectionLimits {
+  uint32_t in_all = 4096;
+  uint32_t per_peer = 1024;  // connections of one IP address
+};
+
+// A connection over a limit is closed at once. While no file descriptor is left, connections wait in the kernel's
+// queue.
+class Listener {
+ public:
+  // Listens on HOST:PORT, on every address of the host. Port 0: any, the same for all. ALREADY_EXISTS: the port is
+  // taken, or the address is not usable; INVALID_ARGUMENT: `address` is not HOST:PORT.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address, ConnectionLimits limits);
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  int port() const { return port_; }
+  // Accepts for `server` from now on, on a thread of its own. Call once, after the gRPC server has started.
+  void Start(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server);
+  // Closes the ports. Connections stay.
+  void Stop();
+
+  // These may be called from any thread.
+  size_t connections();  // open now
+  // Remembers what each connection has received so far.
+  void MarkTraffic();
+  // Ends the connection that has received most since the last mark, and drops what gRPC has not read of it yet. False:
+  // none has received anything.
+  bool CloseBusiest();
+
+ private:
+  using Peer = std::array<uint8_t, 16>;  // IPv6, or IPv4 mapped
+  struct Connection {
+    ino_t socket;  // tells it from a later one with the same descriptor
+    Peer peer;
+    uint64_t marked = 0;  // bytes received, at the last mark
+  };
+
+  explicit Listener(ConnectionLimits limits) : limits_(limits) {}
+  absl::Status Listen(const std::string& address);
+  void Run();
+  // False: out of descriptors or memory.
+  bool Accept(int listener);
+  // Whether one more connection of the peer is within the limits.
+  bool HasRoom(const Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Forgets the connections that gRPC has closed: it does not tell.
+  void Forget(std::map<int, Connection>::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const ConnectionLimits limits_;
+  int port_ = 0;
+  int stop_ = -1;  // an eventfd
+  std::vector<int> listeners_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
+  std::string out_of_;  // the error of the last accept; of thread_
+  std::thread thread_;
+  absl::Mutex mutex_;
+  std::map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by descriptor, which gRPC owns
+  std::map<Peer, uint32_t> peers_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_RPC_LISTENER_H_

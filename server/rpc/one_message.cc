@@ -1,0 +1,40 @@
+#include "server/rpc/one_message.h"
+
+#include "server/rpc/message.h"
+
+namespace edgewise::server {
+
+void OneMessageReactor::Start() {
+  absl::Status status = message_memory_.Resize(context_.message_limit());
+  if (status.ok()) status = context_.awaited.Add(*this, context_.options.message_timeout);
+  if (!status.ok()) return Refuse(status);
+  StartRead(&message_);
+}
+
+void OneMessageReactor::OnReadDone(bool ok) {
+  if (!context_.awaited.Remove(*this)) return;
+  open_ = context_.HoldCall();
+  if (ok) {
+    Serve();
+    message_memory_.Shrink(0);
+  } else {
+    context_.awaited.CountAbandoned();
+    Refuse(call_->IsCancelled() ? absl::CancelledError("the client cancelled the call")
+                                : absl::InvalidArgumentError("the call ended before its message was whole"));
+  }
+}
+
+bool OneMessageReactor::Take(google::protobuf::Message& message) {
+  const absl::Status status = Parse(message_, context_.message_limit(), message, message_memory_);
+  if (!status.ok()) Refuse(status);
+  return status.ok();
+}
+
+void OneMessageReactor::Refuse(const absl::Status& status) {
+  if (rpc_ == Rpc::kPredict || rpc_ == Rpc::kGenerate) context_.handler.CountUnread(rpc_, status);
+  message_.Clear();
+  message_memory_.Shrink(0);
+  End(status);
+}
+
+}  // namespace edgewise::server

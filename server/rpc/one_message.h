@@ -1,0 +1,59 @@
+// A call with one message from the client, from its headers on: memory is reserved before the message is read, and a
+// message that does not come in time ends the call.
+#ifndef EDGEWISE_SERVER_RPC_ONE_MESSAGE_H_
+#define EDGEWISE_SERVER_RPC_ONE_MESSAGE_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <memory>
+#include <stop_token>
+
+#include "server/rpc/awaited.h"
+#include "server/rpc/context.h"
+
+namespace edgewise::server {
+
+using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// Deletes itself when the call is over.
+class OneMessageReactor : public RawReactor, private AwaitedCall {
+ public:
+  OneMessageReactor(RpcContext& context, grpc::CallbackServerContext* call, Rpc rpc)
+      : context_(context), call_(call), rpc_(rpc) {}
+
+  // Call once, after the construction. The end may come before the return.
+  void Start();
+
+ protected:
+  // The message is there. `this` lives until the return.
+  virtual void Serve() = 0;
+  // Sends and counts the status, after all that was written. Called once.
+  virtual void End(const absl::Status& status) = 0;
+
+  // The message, which is parsed into one on an arena. Ends the call where it cannot be; then false.
+  bool Take(google::protobuf::Message& message);
+  // A status that no request counts.
+  void Refuse(const absl::Status& status);
+  void OnCancel() override { cancelled_.request_stop(); }
+  void OnDone() override { delete this; }
+
+  RpcContext& context_;
+  grpc::CallbackServerContext* const call_;
+  const Rpc rpc_;
+  std::stop_source cancelled_;
+  MemoryHold message_memory_{context_.memory};  // of the message until the return of Serve
+  MemoryHold memory_{context_.memory};          // of the request and its answer
+
+ private:
+  void OnReadDone(bool ok) final;
+  void GiveUp(const absl::Status& status) final { Refuse(status); }
+
+  grpc::ByteBuffer message_;
+  std::shared_ptr<void> open_;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_RPC_ONE_MESSAGE_H_

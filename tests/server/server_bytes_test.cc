@@ -1,0 +1,225 @@
+// The memory of calls and the connections, over a real port.
+#include <gmock/gmock.h>
+
+#include <thread>
+#include <vector>
+
+#include "tests/server/generate_calls.h"
+
+namespace edgewise::server {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::Eq;
+using ::testing::HasSubstr;
+
+constexpr char kPredict[] = "/edgewise.v1.InferenceService/Predict";
+constexpr char kHeld[] = "edgewise_call_memory_bytes";
+
+// A call whose headers are sent, and nothing else.
+class SilentCall {
+ public:
+  explicit SilentCall(TestServer& server) : stub_(server.channel()) {
+    call_ = stub_.PrepareCall(&context_, kPredict, &queue_);
+    call_->StartCall(nullptr);
+    Next();
+  }
+  ~SilentCall() {
+    if (!finished_) Cancel();
+  }
+
+  grpc::Status Finish() {
+    grpc::Status status;
+    finished_ = true;
+    call_->Finish(&status, nullptr);
+    Next();
+    return status;
+  }
+  void Cancel() {
+    context_.TryCancel();
+    Finish();
+  }
+
+ private:
+  void Next() {
+    void* tag;
+    bool ok;
+    queue_.Next(&tag, &ok);
+  }
+
+  grpc::GenericStub stub_;
+  grpc::CompletionQueue queue_;
+  CallContext context_;
+  bool finished_ = false;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+};
+
+ServerOptions SmallMemory() {
+  ServerOptions options = TestOptions();
+  options.max_memory = uint64_t{24} << 20;  // of which calls may hold 18 MiB: four messages of 4 MiB, and a little
+  return options;
+}
+
+TEST(BytesTest, MessageThatDoesNotComeInTimeEndsItsCall) {
+  TestClock clock;
+  ServerOptions options = TestOptions();
+  options.clock = clock.read();
+  TestServer server(options);
+  SilentCall call(server);
+  ASSERT_TRUE(WaitUntil("a reservation", [&] { return server.Metric(kHeld) > 0; }));
+  clock.Advance(seconds(31));
+  const grpc::Status status = call.Finish();
+  EXPECT_EQ(status.error_code(), grpc::DEADLINE_EXCEEDED);
+  EXPECT_EQ(status.error_message(), "the message of the call did not arrive in time");
+  EXPECT_TRUE(server.WaitForMetric(kHeld, 0));
+  EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="DEADLINE_EXCEEDED",model="_other",version="_other"})"), 1);
+}
+
+TEST(BytesTest, CallsBeyondTheMemoryAreRefusedUntilSomeIsFree) {
+  TestServer server(SmallMemory());
+  v1::PredictResponse response;
+  ASSERT_TRUE(server.Predict(SmallRequest(), response).ok());
+  {
+    std::vector<std::unique_ptr<SilentCall>> calls;
+    for (int i = 0; i < 4; ++i) calls.push_back(std::make_unique<SilentCall>(server));
+    ASSERT_TRUE(server.WaitForMetric(kHeld, 16 << 20));
+    const grpc::Status refused = server.Predict(SmallRequest(), response);
+    EXPECT_EQ(refused.error_code(), grpc::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(refused.error_message(), HasSubstr("others hold 16777216 of the 18874368 bytes"));
+    EXPECT_THAT(refused.error_details(), HasSubstr("google.rpc.RetryInfo"));
+    CallContext context;
+    auto stream = server.stub().PredictStream(&context);
+    EXPECT_EQ(stream->Finish().error_code(), grpc::RESOURCE_EXHAUSTED);
+    calls.pop_back();
+    EXPECT_TRUE(WaitUntil("an answer", [&] { return server.Predict(SmallRequest(), response).ok(); }));
+  }
+  EXPECT_TRUE(server.WaitForMetric(kHeld, 0));
+  EXPECT_EQ(server.Metric("edgewise_call_memory_limit_bytes"), 18 << 20);
+}
+
+TEST(BytesTest, EveryRequestGivesItsMemoryBack) {
+  TestServer server(SmallMemory());
+  v1::PredictRequest large = SmallRequest();
+  for (int i = 1; i < 512; ++i) *large.add_inputs() = large.inputs(0);
+  large.mutable_ensemble()->set_samples(16);
+  large.mutable_outputs()->set_each_sample(true);
+  v1::PredictResponse response;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(server.Predict(large, response).ok());
+    EXPECT_FALSE(server.Predict(SmallRequest("unknown"), response).ok());
+    EXPECT_TRUE(Generate(server, ShortRequest("lm-dense", 3)).status.ok());
+  }
+  EXPECT_TRUE(server.WaitForMetric(kHeld, 0));
+}
+
+TEST(BytesTest, ManyEmptyPartsAreRefusedBeforeTheyAreParsed) {
+  TestServer server;
+  std::string parts = SmallRequest().SerializeAsString();
+  for (int i = 0; i < 1 << 20; ++i) parts.append("\x1a\x00", 2);
+  const grpc::Status status = server.Call(kPredict, parts);
+  EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("more than 131072 parts"));
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
+}
+
+TEST(BytesTest, LimitOfMessagesIsShownAndKept) {
+  TestServer server(SmallMemory());
+  v1::GetModelRequest request;
+  request.set_model("sbm");
+  v1::GetModelResponse model;
+  CallContext context;
+  ASSERT_TRUE(server.stub().GetModel(&context, request, &model).ok());
+  ASSERT_EQ(model.model().max_message_bytes(), uint64_t{4} << 20);
+  std::string message = SmallRequest().SerializeAsString();
+  message += std::string("\xfa\x7d", 2) + "\xff\xff\xff\x01" + std::string(0x3fffff, ' ');  // an unknown field
+  const grpc::Status status = server.Call(kPredict, message);
+  EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("the server takes at most 4194304"));
+}
+
+TEST(BytesTest, StreamWhoseAnswersAreNotReadIsNotReadFrom) {
+  ServerOptions options = TestOptions();
+  options.unsent_bytes = 1000;
+  TestServer server(options);
+  auto stub = NarrowStub(server);
+  CallContext context;
+  auto stream = stub->PredictStream(&context);
+  v1::PredictRequest request = SmallRequest();
+  for (int i = 1; i < 512; ++i) *request.add_inputs() = request.inputs(0);  // 100 kB of answers
+  constexpr int kRequests = 16;
+  for (int i = 0; i < kRequests; ++i) {
+    request.set_request_id(std::to_string(i));
+    ASSERT_TRUE(stream->Write(request));
+  }
+  const char answered[] = R"(edgewise_requests_total{code="OK",model="sbm",version="1"})";
+  ASSERT_TRUE(WaitUntil("an answer", [&] { return server.Metric(answered) > 0; }));
+  EXPECT_TRUE(
+      WaitUntil("the requests that were read", [&] { return server.Metric(OfSbm("requests_in_flight")) == 0; }));
+  EXPECT_LT(server.Metric(answered), kRequests);
+  stream->WritesDone();
+  int read = 0;
+  for (v1::PredictStreamResponse response; stream->Read(&response);) read += response.has_response();
+  EXPECT_EQ(read, kRequests);
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+int Connect(TestServer& server) {
+  const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(server.server().port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  return descriptor;
+}
+
+// gRPC greets a connection with SETTINGS.
+bool Greeted(int descriptor) {
+  char byte;
+  return recv(descriptor, &byte, 1, 0) == 1;
+}
+
+TEST(BytesTest, ConnectionsBeyondTheLimitAreClosedAndThoseThatEndMakeRoom) {
+  for (const bool per_peer : {false, true}) {
+    ServerOptions options = TestOptions();
+    (per_peer ? options.max_connections_per_peer : options.max_connections) = 2;
+    TestServer server(options);
+    const int first = Connect(server), second = Connect(server);
+    EXPECT_TRUE(Greeted(first) && Greeted(second));
+    const int third = Connect(server);
+    EXPECT_FALSE(Greeted(third));
+    EXPECT_EQ(server.Metric("edgewise_connections"), 2);
+    close(first);
+    EXPECT_TRUE(server.WaitForMetric("edgewise_connections", 1));
+    v1::PredictResponse response;
+    EXPECT_TRUE(WaitUntil("an answer", [&] { return server.Predict(SmallRequest(), response).ok(); }));
+    close(second);
+    close(third);
+  }
+}
+
+TEST(BytesTest, NoCallThatMeetsADrainIsCancelled) {
+  for (int round = 0; round < 5; ++round) {
+    TestServer server;
+    std::atomic<bool> stop = false;
+    std::atomic<int> answered = 0;
+    std::vector<std::jthread> clients;
+    for (int i = 0; i < 4; ++i) {
+      clients.emplace_back([&] {
+        while (!stop) {
+          v1::PredictResponse response;
+          const grpc::Status status = server.Predict(SmallRequest(), response);
+          if (status.ok()) ++answered;
+          EXPECT_THAT(status.error_code(), AnyOf(Eq(grpc::OK), Eq(grpc::UNAVAILABLE))) << status.error_message();
+        }
+      });
+    }
+    EXPECT_TRUE(WaitUntil("answers", [&] { return answered > 20; }));
+    server.server().Drain(kHang);
+    stop = true;
+  }
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,154 @@
+// Profiles, limits and consent: what a request runs with, and what is refused.
+#include "server/validate/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/model/model_builder.h"
+#include "tests/model/run_model.h"
+#include "tests/server/validated.h"
+
+namespace edgewise::server {
+namespace {
+
+// A model whose config.json has two profiles, "quick" the default, and limits.
+class SettingsTest : public ::testing::Test {
+ protected:
+  SettingsTest() {
+    nlohmann::json config = testing::SmallConfig();
+    config["profiles"] = {{"quick", {{"default", true}, {"samples", 2}, {"max_density", 0.5}}},
+                          {"careful", {{"samples", 8}, {"tolerance", 0.25}}}};
+    config["limits"] = {{"samples", 32}, {"max_density", 0.75}};
+    loaded_ = std::make_unique<testing::LoadedModel>(testing::LoadModel(testing::WriteModel(folder_.path(), config)));
+    request_.set_model("m");
+    for (int id : {1, 2, 3, 4}) {
+      (request_.inputs_size() > 0 ? request_.mutable_inputs(0) : request_.add_inputs())
+          ->mutable_sequence()
+          ->mutable_token_ids()
+          ->add_values(id);
+    }
+  }
+
+  absl::StatusOr<Request> Checked(Time deadline = Time::max()) {
+    Request request;
+    request.deadline = deadline;
+    absl::Status status = Validate(request_, **loaded_, limits_, request);
+    if (!status.ok()) return status;
+    return request;
+  }
+  std::string Refusal(Time deadline = Time::max()) { return std::string(Checked(deadline).status().message()); }
+
+  testing::TemporaryFolder folder_;
+  std::unique_ptr<testing::LoadedModel> loaded_;
+  RequestLimits limits_;
+  v1::PredictRequest request_;
+};
+
+TEST_F(SettingsTest, TheDefaultProfileFillsWhatTheRequestLeavesOpen) {
+  const absl::StatusOr<Request> request = Checked();
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->settings->profile(), "quick");
+  EXPECT_EQ(request->settings->budget().max_density(), 0.5);
+  EXPECT_EQ(request->inputs[0].samples, 2u);
+  EXPECT_EQ(request->budget, BudgetKind::kDensity);
+}
+
+TEST_F(SettingsTest, FieldsOfTheRequestWinOverItsProfile) {
+  request_.set_profile("careful");
+  request_.mutable_ensemble()->set_samples(5);
+  request_.mutable_budget()->set_max_edges(40);
+  const absl::StatusOr<Request> request = Checked();
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->settings->profile(), "careful");
+  EXPECT_EQ(request->inputs[0].samples, 5u);
+  EXPECT_EQ(request->inputs[0].max_edges, 40u);
+  EXPECT_EQ(request->inputs[0].tolerance, 0.25);
+}
+
+TEST_F(SettingsTest, NoneIsNoProfileAndTheLimitsStillHold) {
+  request_.set_profile("none");
+  const absl::StatusOr<Request> request = Checked();
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->settings->profile(), "");
+  EXPECT_EQ(request->inputs[0].samples, 1u);
+  EXPECT_EQ(request->settings->budget().max_density(), 0.75);
+  request_.mutable_budget()->set_max_density(1.0);
+  const uint64_t pairs = (*loaded_)->Pairs(request->inputs[0]);
+  EXPECT_EQ(Checked()->inputs[0].max_edges, pairs * 3 / 4) << "the lower of both caps";
+  request_.mutable_ensemble()->set_samples(33);
+  EXPECT_EQ(Refusal(), "ensemble.samples is 33; the model's limits allow at most 32");
+}
+
+TEST_F(SettingsTest, AnUnknownProfileIsRefusedWithTheNames) {
+  request_.set_profile("fast");
+  EXPECT_EQ(Refusal(), "profile is \"fast\"; allowed are none, careful, quick");
+}
+
+TEST_F(SettingsTest, TheSettingsOfAnAnswerAskedForGiveTheSameRequest) {
+  request_.set_profile("careful");
+  const absl::StatusOr<Request> by_profile = Checked();
+  ASSERT_TRUE(by_profile.ok());
+  const v1::Settings& settings = *by_profile->settings;
+  request_.set_profile("none");
+  *request_.mutable_budget() = settings.budget();
+  request_.mutable_ensemble()->set_samples(settings.samples());
+  request_.mutable_ensemble()->set_tolerance(settings.tolerance());
+  const absl::StatusOr<Request> asked = Checked();
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked->inputs[0].samples, by_profile->inputs[0].samples);
+  EXPECT_EQ(asked->inputs[0].tolerance, by_profile->inputs[0].tolerance);
+  EXPECT_EQ(asked->inputs[0].max_edges, by_profile->inputs[0].max_edges);
+}
+
+TEST_F(SettingsTest, APartOfAnEnsembleHasNoToleranceAndAGraphOneSample) {
+  request_.set_profile("careful");
+  request_.mutable_ensemble()->set_first_sample(4);
+  ASSERT_TRUE(Checked().ok()) << Refusal();
+  EXPECT_EQ(Checked()->inputs[0].tolerance, 0.0);
+  request_.mutable_outputs()->set_graph(true);
+  ASSERT_TRUE(Checked().ok()) << Refusal();
+  EXPECT_EQ(Checked()->inputs[0].samples, 1u);
+}
+
+TEST_F(SettingsTest, FittingADeadlineNeedsOneAndIsBoundedBySamplesOrTheLimits) {
+  request_.mutable_budget()->set_fit_deadline(true);
+  EXPECT_EQ(Refusal(), "budget.fit_deadline is set; the call has no deadline to fit");
+  const Time deadline = Time() + std::chrono::hours(1);
+  EXPECT_EQ(Checked(deadline)->consent.asked, 2u) << "of the profile";
+  request_.set_profile("none");
+  EXPECT_EQ(Checked(deadline)->consent.asked, 32u) << "of the limits";
+  request_.mutable_ensemble()->set_samples(7);
+  const absl::StatusOr<Request> request = Checked(deadline);
+  EXPECT_EQ(request->consent.asked, 7u);
+  EXPECT_TRUE(request->consent.given);
+}
+
+TEST_F(SettingsTest, WithoutANumberSamplesAreThoseWhoseAnswerFits) {
+  request_.set_profile("none");
+  request_.mutable_budget()->set_fit_deadline(true);
+  request_.mutable_outputs()->set_each_sample(true);
+  limits_.max_response_bytes = 2500;
+  const absl::StatusOr<Request> request = Checked(Time() + std::chrono::hours(1));
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_LT(request->consent.asked, 32u);
+  EXPECT_GE(request->consent.asked, 1u);
+  EXPECT_EQ(request->inputs[0].samples, request->consent.asked);
+}
+
+TEST(GenerateSettingsTest, TakesNoConsent) {
+  const std::unique_ptr<Model> model = LoadTestModel("lm-ssa-local");
+  v1::GenerateRequest request;
+  for (int id : {1, 2, 3}) request.mutable_prompt()->mutable_token_ids()->add_values(id);
+  request.set_max_new_tokens(1);
+  request.mutable_budget()->set_allow_degraded(true);
+  EXPECT_EQ(Validated(request, *model, {}).status().message(),
+            "budget.allow_degraded is set; Generate uses all samples for every token");
+  request.mutable_budget()->set_allow_degraded(false);
+  request.mutable_budget()->set_fit_deadline(true);
+  EXPECT_EQ(Validated(request, *model, {}).status().message(),
+            "budget.fit_deadline is set; Generate uses all samples for every token");
+}
+
+}  // namespace
+}  // namespace edgewise::server
