@@ -108,7 +108,8 @@ TEST(OverloadTest, WhereTheQueueIsFullARequestIsRefusedBeforeItIsChecked) {
   });
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
   v1::PredictRequest wrong = SmallRequest();
-  wrong.mutable_ensemble()->set_samples(1000);
+  wrong.mutable_ensemble()->set_samples(256);
+  wrong.mutable_inputs(0)->mutable_sequence()->mutable_token_ids()->set_values(0, -1);
   EXPECT_EQ(server.Predict(wrong, response).error_code(), grpc::RESOURCE_EXHAUSTED);
   wrong.set_priority(kPriorityLevels + 1);
   EXPECT_EQ(server.Predict(wrong, response).error_code(), grpc::INVALID_ARGUMENT) << "its level is not known";
