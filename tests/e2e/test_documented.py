@@ -215,6 +215,35 @@ class ResultsTest(unittest.TestCase):
         self.check(re.findall(r"tokens (\d+) times as fast", self.text),
                    [results["tokens_per_second"] / results["peer_tokens_per_second"]])
 
+    def scenario(self, benchmark: str) -> dict:
+        """The figures of each case: JSON lines, the first about the run."""
+        named = re.findall(rf"bench/results/\S+-{benchmark}\.json", self.text)
+        self.assertEqual(len(named), 1, benchmark)
+        rows = [json.loads(line) for line in read(named[0]).splitlines()[1:]]
+        return {row["case"]: row for row in rows}
+
+    def test_overload(self):
+        rows = self.scenario("overload")
+        self.check(self.row("answered in time, over the peak"),
+                   [rows[f"long {factor}x"]["figures"]["goodput_over_peak"] for factor in (2, 5, 10)])
+
+    def test_generations(self):
+        rows = self.scenario("generations")
+        for label, name in (("10.8 M parameters", "nano"), ("the shape of GPT-2 small", "gpt2")):
+            self.check(self.row(label), [rows[f"{name} {count}"]["figures"]["over_one"] for count in (4, 16)])
+
+    def test_scenarios_of_one_figure(self):
+        fit = self.scenario("fit_deadline").values()
+        for shown, figure in (
+                (r"tokens together: ([\d.]+) times", self.scenario("mixed")["lengths"]["figures"]["inputs_over_padded"]),
+                (r"with 200 ms, (\d+) %", 100 * self.scenario("fairness")["polite beside greedy"]["figures"]["in_time"]),
+                (r"serves ([\d.]+) times",
+                 self.scenario("degraded")["by consent"]["goals"]["served_over_all_or_nothing"]["found"]),
+                (r"(\d+) % of deadlines", 100 * min(row["figures"]["met"] for row in fit)),
+                (r"at least ([\d.]+) of the samples", min(row["goals"]["chosen_over_largest"]["found"] for row in fit))):
+            with self.subTest(shown=shown):
+                self.check(re.findall(shown, self.text), [figure])
+
 
 if __name__ == "__main__":
     unittest.main()
