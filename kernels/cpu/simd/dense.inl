@@ -51,11 +51,45 @@ static void PackKeyTile(const float* k, int64_t stride, int count, int columns, 
 
 // One tile, in parts of 16 keys.
 struct TileView {
-  const float* k[kTileParts] = {};  // [depth, 16], rows 64 apart
+  int64_t first_place = 0;  // of the keys, in the block's list
+  int count = 0;
+  const float* k[kTileParts] = {};  // [depth, 16], rows 64 apart; null where KeysByRow()
   const float* v[kTileParts] = {};  // [16, depth], rows v_stride apart
   int64_t v_stride = 0;
   int v_run = kPartKeys;  // keys whose values follow each other: of a part, or of the tile
 };
+
+#if defined(EDGEWISE_HAS_TRANSPOSE16)
+// Whether the keys of a tile stay where they are: the block's only query multiplies them as they are transposed.
+static bool KeysByRow(const AttendBlock& block) {
+  return block.rows == 1 && block.k_tiles == nullptr && block.k_columns == block.depth;
+}
+
+// The scores of the block's only row with 16 * vectors keys of the tile; the last key repeats. Each score is the chain
+// of operations that it is in ScoreTile.
+static void ScoreByRow(const AttendBlock& block, const TileView& tile, int vectors, float* scores) {
+  for (int begin = 0; begin < vectors * kPartKeys; begin += kPartKeys) {
+    const float* from[kPartKeys];
+    for (int i = 0; i < kPartKeys; ++i) {
+      const int64_t place = tile.first_place + (begin + i < tile.count ? begin + i : tile.count - 1);
+      from[i] = block.k + (block.list == nullptr ? place : block.list[place]) * block.k_stride;
+    }
+    F sum = Zero();
+    for (int t = 0; t < block.depth; t += 16) {
+      F columns[kPartKeys];
+#pragma GCC unroll 16
+      for (int i = 0; i < kPartKeys; ++i) columns[i] = Load(from[i] + t);
+      Transpose16(columns);
+#pragma GCC unroll 16
+      for (int i = 0; i < kPartKeys; ++i) sum = Fma(Broadcast(block.q[t + i]), columns[i], sum);
+    }
+    Store(scores + begin, sum);
+  }
+}
+#else
+static bool KeysByRow(const AttendBlock&) { return false; }
+static void ScoreByRow(const AttendBlock&, const TileView&, int, float*) {}  // never called
+#endif
 
 // A tile of the keys first_place.. of the block's list: in place, or copied: to `packed` [depth, 64], `values` [64,
 // depth].
@@ -66,7 +100,10 @@ static TileView MakeTile(const AttendBlock& block, int64_t first_place, int coun
   const bool run = list == nullptr || list[count - 1] - list[0] == count - 1;  // they ascend
   // Rows that lie far apart fall into few sets of the cache, which does not matter to a few queries.
   const bool in_place = block.v_columns == depth && (block.v_stride == depth || (run && block.rows <= kScoreRows));
+  const bool keys_by_row = KeysByRow(block);
   TileView tile;
+  tile.first_place = first_place;
+  tile.count = count;
   tile.v_stride = in_place ? block.v_stride : depth;
   if (run || !in_place) tile.v_run = kTileKeys;
   for (int begin = 0; begin < count; begin += kPartKeys) {
@@ -74,15 +111,14 @@ static TileView MakeTile(const AttendBlock& block, int64_t first_place, int coun
     const int keys = count - begin < kPartKeys ? count - begin : kPartKeys;
     const int64_t first = key_at(begin);
     const bool part_run = run || key_at(begin + keys - 1) - first == keys - 1;
-    tile.k[part] = packed + begin;
-    if (part_run && block.k_tiles != nullptr && first % kPartKeys == 0) {
+    if (keys_by_row) {
+      tile.k[part] = nullptr;
+    } else if (part_run && block.k_tiles != nullptr && first % kPartKeys == 0) {
       tile.k[part] = block.k_tiles + first / kTileKeys * kTileKeys * depth + first % kTileKeys;
-    } else if (part_run) {
-      PackPart([&](int i) { return block.k + (first + i) * block.k_stride; }, keys, block.k_columns, depth,
-               packed + begin);
     } else {
-      PackPart([&](int i) { return block.k + list[begin + i] * block.k_stride; }, keys, block.k_columns, depth,
-               packed + begin);
+      tile.k[part] = packed + begin;
+      const auto row = [&](int i) { return block.k + key_at(begin + i) * block.k_stride; };
+      PackPart(row, keys, block.k_columns, depth, packed + begin);
     }
     if (in_place && part_run) {
       tile.v[part] = block.v + first * block.v_stride;
@@ -261,7 +297,11 @@ static void AttendStrip(const AttendBlock& block, const TileView& tile, const Ti
   const int first_half = rows < kScoreRows ? rows : kScoreRows;
   const int second_half = rows - first_half;
   float* second_scores = scores + kScoreRows * kTileKeys;
-  kScoreSteps[first_half](q, depth, tile, vectors, scores);
+  if (KeysByRow(block)) {
+    ScoreByRow(block, tile, vectors, scores);
+  } else {
+    kScoreSteps[first_half](q, depth, tile, vectors, scores);
+  }
   if (second_half > 0) kScoreSteps[second_half](q + kScoreRows * depth, depth, tile, vectors, second_scores);
   if (block.bias != nullptr) {
     for (int r = 0; r < rows; ++r) AddTileBias(block, row0 + r, positions, vectors, scores + r * kTileKeys);
