@@ -41,12 +41,22 @@ class Walk {
   }
 
  private:
+  static WireFormatLite::WireType ElementWire(const FieldDescriptor& field) {
+    return WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
+  }
+
+  static bool Fits(const FieldDescriptor& field, WireFormatLite::WireType wire) {
+    return wire == ElementWire(field) || (wire == WireFormatLite::WIRETYPE_LENGTH_DELIMITED && field.is_packable());
+  }
+
   absl::Status Field(const Descriptor* type, uint32_t tag, int depth) {
     const int number = WireFormatLite::GetTagFieldNumber(tag);
     if (number == 0) return Broken("has a field of number 0");
+    const WireFormatLite::WireType wire = WireFormatLite::GetTagWireType(tag);
     const FieldDescriptor* field = type ? type->FindFieldByNumber(number) : nullptr;
+    if (field && !Fits(*field, wire)) field = nullptr;  // kept as an unknown field
     if (!field) RETURN_IF_ERROR(CountPart());
-    switch (WireFormatLite::GetTagWireType(tag)) {
+    switch (wire) {
       case WireFormatLite::WIRETYPE_VARINT: {
         uint64_t value;
         CountNumbers(kVarintBytes);
@@ -85,9 +95,7 @@ class Walk {
   }
 
   absl::Status Packed(const FieldDescriptor& field, int length) {
-    const WireFormatLite::WireType element =
-        WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
-    if (element != WireFormatLite::WIRETYPE_VARINT) {
+    if (ElementWire(field) != WireFormatLite::WIRETYPE_VARINT) {
       CountNumbers(static_cast<uint64_t>(length));
       return Skip(length);
     }
