@@ -19,7 +19,8 @@ using google::protobuf::io::CodedInputStream;
 constexpr uint64_t kPartBytes = 192;  // the largest message of the service, and its place in a list
 // An arena keeps the arrays that a list outgrows, and a list grows to twice its size.
 constexpr uint64_t kGrowth = 4;
-constexpr int kMaxDepth = 100;  // of groups, as in Protobuf
+constexpr uint64_t kVarintBytes = 4;  // of an element: the service has no list of varints of 64 bits
+constexpr int kMaxDepth = 100;        // of groups, as in Protobuf
 
 class Walk {
  public:
@@ -40,22 +41,32 @@ class Walk {
   }
 
  private:
+  static WireFormatLite::WireType ElementWire(const FieldDescriptor& field) {
+    return WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
+  }
+
+  static bool Fits(const FieldDescriptor& field, WireFormatLite::WireType wire) {
+    return wire == ElementWire(field) || (wire == WireFormatLite::WIRETYPE_LENGTH_DELIMITED && field.is_packable());
+  }
+
   absl::Status Field(const Descriptor* type, uint32_t tag, int depth) {
     const int number = WireFormatLite::GetTagFieldNumber(tag);
     if (number == 0) return Broken("has a field of number 0");
+    const WireFormatLite::WireType wire = WireFormatLite::GetTagWireType(tag);
     const FieldDescriptor* field = type ? type->FindFieldByNumber(number) : nullptr;
+    if (field && !Fits(*field, wire)) field = nullptr;  // kept as an unknown field
     if (!field) RETURN_IF_ERROR(CountPart());
-    switch (WireFormatLite::GetTagWireType(tag)) {
+    switch (wire) {
       case WireFormatLite::WIRETYPE_VARINT: {
         uint64_t value;
-        CountElements(1);
+        CountNumbers(kVarintBytes);
         return input_.ReadVarint64(&value) ? absl::OkStatus() : Broken("has a broken number");
       }
       case WireFormatLite::WIRETYPE_FIXED64:
-        CountElements(1);
+        CountNumbers(8);
         return Skip(8);
       case WireFormatLite::WIRETYPE_FIXED32:
-        CountElements(1);
+        CountNumbers(4);
         return Skip(4);
       case WireFormatLite::WIRETYPE_LENGTH_DELIMITED:
         return Delimited(field, depth);
@@ -84,10 +95,8 @@ class Walk {
   }
 
   absl::Status Packed(const FieldDescriptor& field, int length) {
-    const WireFormatLite::WireType element =
-        WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
-    if (element != WireFormatLite::WIRETYPE_VARINT) {
-      counts_.parsed_bytes += kGrowth * static_cast<uint64_t>(length);
+    if (ElementWire(field) != WireFormatLite::WIRETYPE_VARINT) {
+      CountNumbers(static_cast<uint64_t>(length));
       return Skip(length);
     }
     while (length > 0) {
@@ -96,8 +105,8 @@ class Walk {
       if (!input_.GetDirectBufferPointer(&data, &size)) return Broken("has a list that ends behind it");
       size = std::min(size, length);
       const auto* begin = static_cast<const uint8_t*>(data);
-      CountElements(
-          static_cast<uint64_t>(std::count_if(begin, begin + size, [](uint8_t byte) { return byte < 0x80; })));
+      const auto last_bytes = std::count_if(begin, begin + size, [](uint8_t byte) { return byte < 0x80; });
+      CountNumbers(kVarintBytes * static_cast<uint64_t>(last_bytes));
       RETURN_IF_ERROR(Skip(size));
       length -= size;
     }
@@ -112,7 +121,7 @@ class Walk {
                                                      "strings or heads of graphs"));
   }
 
-  void CountElements(uint64_t elements) { counts_.parsed_bytes += kGrowth * sizeof(uint64_t) / 2 * elements; }
+  void CountNumbers(uint64_t bytes) { counts_.parsed_bytes += kGrowth * bytes; }
 
   absl::Status Skip(int bytes) {
     return input_.Skip(bytes) ? absl::OkStatus() : Broken("has a field that ends behind it");

@@ -14,6 +14,8 @@ void FuzzConfig(const std::string& bytes);
 void FuzzTokenizer(const std::string& bytes);
 // The first byte chooses a model and a method; the others are a message. What passes the checks and is small is run.
 void FuzzRequest(const std::string& bytes);
+// The first byte chooses a method and how the bytes are cut; the others are a message that has not been parsed.
+void FuzzWire(const std::string& bytes);
 
 // Ends the process where a promise is broken.
 void Require(bool holds, const std::string& promise);

@@ -28,6 +28,23 @@ TEST(ThreadPoolTest, ManyShortLoopsLoseNothing) {
   EXPECT_EQ(sum.load(), 2000 * 21);
 }
 
+// Only relaxed atomic operations in the body: ThreadSanitizer sees whether the pool orders what its threads do.
+TEST(ThreadPoolTest, EachLoopSeesWhatTheCallerAndTheLoopBeforeWrote) {
+  ThreadPool pool(3);
+  std::vector<int64_t> values(3, 0);
+  int64_t added = 0;
+  for (int loop = 0; loop < 20; ++loop) {
+    added = loop;
+    std::atomic<int> arrived{0};
+    pool.For(3, [&](int64_t item, int) {
+      arrived.fetch_add(1, std::memory_order_relaxed);
+      while (arrived.load(std::memory_order_relaxed) < 3) std::this_thread::yield();  // every thread takes an item
+      values[item] += added;
+    });
+    for (const int64_t value : values) ASSERT_EQ(value, loop * (loop + 1) / 2);
+  }
+}
+
 TEST(ThreadPoolTest, AnExceptionReachesTheCallerAndThePoolLivesOn) {
   for (const int threads : {1, 4}) {
     ThreadPool pool(threads);
