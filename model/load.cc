@@ -56,20 +56,24 @@ absl::Status SelfTest(const Model& model, const RunWork& use_backend) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend, AttentionKinds kinds,
-                                                 const RunWork& use_backend) {
+absl::StatusOr<ModelConfig> LoadConfig(const std::string& directory, AttentionKinds kinds) {
   const absl::StatusOr<std::string> text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
   if (!text.ok()) return In("config.json", text.status());
   absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, kinds);
   if (!config.ok()) return In("config.json", config.status());
+  return config;
+}
 
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend, AttentionKinds kinds,
+                                                 const RunWork& use_backend) {
+  ASSIGN_OR_RETURN(ModelConfig config, LoadConfig(directory, kinds));
   auto file = SafetensorsFile::Open(directory + "/model.safetensors");
   if (!file.ok()) return In("model.safetensors", file.status());
   const RunWork& prepare = backend.PreparesBeside() ? RunHere : use_backend;
-  auto weights = LoadWeights(*config, **file, backend, prepare);
+  auto weights = LoadWeights(config, **file, backend, prepare);
   if (!weights.ok()) return In("model.safetensors", weights.status());
-  config->head_dim = AlignedHeadDim(*config, backend);
-  auto model = std::make_unique<Model>(*std::move(config), *std::move(weights), (*file)->sha256(),
+  config.head_dim = AlignedHeadDim(config, backend);
+  auto model = std::make_unique<Model>(std::move(config), *std::move(weights), (*file)->sha256(),
                                        (*file)->data_bytes() / sizeof(float), backend);
 
   absl::Status status = SelfTest(*model, use_backend);

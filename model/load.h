@@ -12,6 +12,9 @@
 
 namespace edgewise {
 
+// Reads and checks <directory>/config.json. Errors: as LoadModel.
+absl::StatusOr<ModelConfig> LoadConfig(const std::string& directory, AttentionKinds kinds = Kinds());
+
 // Loads <directory>/config.json and model.safetensors onto `backend`, which must outlive the model, runs a self-test
 // and reserves the memory of a full wave. INVALID_ARGUMENT: a file says something that is not allowed; the message
 // names field or tensor, what was found and what was expected. NOT_FOUND: a file is missing. RESOURCE_EXHAUSTED: no

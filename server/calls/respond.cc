@@ -254,9 +254,10 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
                                                                              : "buckets");
   info.set_num_buckets(static_cast<uint32_t>(config.num_buckets));
   info.set_causal(config.causal);
-  for (const auto& [name, profile] : config.profiles.by_name) *info.add_profiles() = ToMessage(name, profile);
-  info.set_default_profile(config.profiles.default_name);
-  const Profile& limits = config.profiles.limits;
+  const Profiles& profiles = status.loaded->profiles;
+  for (const auto& [name, profile] : profiles.by_name) *info.add_profiles() = ToMessage(name, profile);
+  info.set_default_profile(profiles.default_name);
+  const Profile& limits = profiles.limits;
   const bool limited = limits.max_edges > 0 || limits.max_density > 0.0 || limits.samples > 0;
   if (limited) *info.mutable_limits() = ToMessage("", limits);
 }

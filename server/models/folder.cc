@@ -79,6 +79,12 @@ std::string RemedyForRepository(const std::string& root) {
   return "a model is <name>/<version>/config.json and model.safetensors, such as bert/1/config.json";
 }
 
+std::string FingerprintOfFile(const std::string& path) {
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) return "missing";
+  return absl::StrCat(info.st_ino, ":", info.st_size, ":", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
+}
+
 }  // namespace
 
 bool IsModelName(const std::string& name) {
@@ -91,18 +97,8 @@ bool IsModelName(const std::string& name) {
   return true;
 }
 
-std::string Fingerprint(const std::string& directory) {
-  std::string fingerprint;
-  for (const char* file : {"/config.json", "/model.safetensors"}) {
-    struct stat info {};
-    if (lstat((directory + file).c_str(), &info) != 0) {
-      absl::StrAppend(&fingerprint, "missing;");
-      continue;
-    }
-    absl::StrAppend(&fingerprint, info.st_ino, ":", info.st_size, ":", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec,
-                    ";");
-  }
-  return fingerprint;
+Fingerprint FingerprintOf(const std::string& directory) {
+  return {FingerprintOfFile(directory + "/config.json"), FingerprintOfFile(directory + "/model.safetensors")};
 }
 
 absl::StatusOr<FolderList> ListFolder(const std::string& root) {
@@ -121,7 +117,7 @@ absl::StatusOr<FolderList> ListFolder(const std::string& root) {
     for (const fs::path& folder : Folders(path, name + "/", version_error, list.remarks)) {
       const int64_t version = ParseVersion(folder.filename().string());
       if (version > 0) {
-        list.versions.push_back({name, version, folder.string(), Fingerprint(folder.string())});
+        list.versions.push_back({name, version, folder.string(), FingerprintOf(folder.string())});
       } else {
         list.remarks.push_back(Ignored(name + "/" + folder.filename().string(), "not a version number"));
       }

@@ -14,12 +14,19 @@
 
 namespace edgewise::server {
 
+// Of the files of a version: changes when they do.
+struct Fingerprint {
+  std::string config, weights;
+
+  bool operator==(const Fingerprint&) const = default;
+};
+
 // A version to load.
 struct LoadJob {
   std::string name;
   int64_t version = 0;
   std::string directory;
-  std::string fingerprint;  // of its files: changes when they do
+  Fingerprint fingerprint;
 };
 
 // A line for the log about something in the folder that an operator should know.
@@ -42,8 +49,8 @@ struct FolderList {
 // 1 to 64 of a-z 0-9 _ . -, the first a letter or digit.
 bool IsModelName(const std::string& name);
 
-// Of the files of the version in `directory`.
-std::string Fingerprint(const std::string& directory);
+// Of the version in `directory`.
+Fingerprint FingerprintOf(const std::string& directory);
 
 // Symbolic links are not followed. NOT_FOUND: `root` cannot be read. Any thread.
 absl::StatusOr<FolderList> ListFolder(const std::string& root);

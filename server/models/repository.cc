@@ -13,6 +13,7 @@
 #include "server/status_details.h"
 #include "text/did_you_mean.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
@@ -93,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const LoadJob& job,
                                                              const RunWork& use_backend) const {
   absl::StatusOr<std::unique_ptr<Model>> model = edgewise::LoadModel(job.directory, backend, Kinds(), use_backend);
   if (!model.ok()) return model;
-  if (Fingerprint(job.directory) != job.fingerprint) {
+  if (FingerprintOf(job.directory) != job.fingerprint) {
     return absl::InvalidArgumentError("a file changed while it was read");
   }
   const RunWork& reserve = backend.PreparesBeside() ? RunHere : use_backend;
@@ -103,11 +104,41 @@ absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const LoadJob& job,
                                                     "): ", std::string(reserved.message())));
 }
 
+absl::StatusOr<std::shared_ptr<LoadedModel>> Repository::LoadWhole(const LoadJob& job, Backend& backend,
+                                                                   const RunWork& use_backend) const {
+  auto loaded = std::make_shared<LoadedModel>();
+  loaded->name = job.name;
+  loaded->version = job.version;
+  ASSIGN_OR_RETURN(loaded->model, LoadModel(job, backend, use_backend));
+  loaded->profiles = loaded->model->config().profiles;
+  WarmUp(*loaded->model, warm_up_, use_backend, *loaded->costs);
+  return loaded;
+}
+
+std::shared_ptr<LoadedModel> Repository::WithNewProfiles(const LoadJob& job) const {
+  std::shared_ptr<const LoadedModel> serving;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto versions = models_.find(job.name);
+    if (versions == models_.end()) return nullptr;
+    const auto version = versions->second.find(job.version);
+    if (version == versions->second.end() || version->second.weights != job.fingerprint.weights) return nullptr;
+    serving = version->second.loaded;
+  }
+  if (!serving) return nullptr;
+  absl::StatusOr<ModelConfig> config = LoadConfig(job.directory);
+  if (!config.ok() || config->others != serving->model->config().others) return nullptr;
+  if (FingerprintOf(job.directory) != job.fingerprint) return nullptr;
+  auto loaded = std::make_shared<LoadedModel>(*serving);
+  loaded->profiles = std::move(config->profiles);
+  return loaded;
+}
+
 void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_backend) {
   const Time start = Clock::now();
-  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(job, backend, use_backend);
-  auto costs = std::make_unique<CostModel>();
-  if (model.ok()) WarmUp(**model, warm_up_, use_backend, *costs);
+  absl::StatusOr<std::shared_ptr<LoadedModel>> loaded = WithNewProfiles(job);
+  const bool whole = *loaded == nullptr;
+  if (whole) loaded = LoadWhole(job, backend, use_backend);
   const double seconds = Seconds(Clock::now() - start);
   ModelMetrics& metrics = metrics_.ForModel(job.name, job.version);
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
@@ -115,31 +146,28 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
   {
     const absl::MutexLock lock(&mutex_);
     const MetricsEvent event = metrics.Event();
-    metrics.CountLoad(event, model.ok(), seconds);
+    metrics.CountLoad(event, loaded.ok(), seconds);
     const auto versions = models_.find(job.name);
     if (versions == models_.end() || !versions->second.count(job.version)) return;  // removed meanwhile
     Entry& entry = versions->second[job.version];
     if (entry.fingerprint != job.fingerprint) return;  // it is to be loaded again
-    if (model.ok()) {
-      auto loaded = std::make_shared<LoadedModel>();
-      loaded->name = job.name;
-      loaded->version = job.version;
-      loaded->metrics = metrics.Loaded(event, **model);
-      loaded->model = *std::move(model);
-      loaded->costs = std::move(costs);
-      previous = std::exchange(entry.loaded, std::move(loaded));
+    if (loaded.ok()) {
+      if (whole || !entry.loaded) (*loaded)->metrics = metrics.Loaded(event, *(*loaded)->model);
+      previous = std::exchange(entry.loaded, *std::move(loaded));
+      entry.weights = job.fingerprint.weights;
       entry.state = ModelState::kReady;
       entry.error.clear();
     } else {
       // Clients read this: no paths.
-      error = absl::StrReplaceAll(std::string(model.status().message()), {{job.directory + "/", ""}, {root_, ""}});
+      error = absl::StrReplaceAll(std::string(loaded.status().message()), {{job.directory + "/", ""}, {root_, ""}});
       entry.error = error;
       entry.failed = true;
       if (!entry.loaded) entry.state = ModelState::kFailed;
     }
   }
   if (error.empty()) {
-    Log(LogLevel::kInfo, "model loaded", {{"model", job.name}, {"version", job.version}, {"seconds", seconds}});
+    Log(LogLevel::kInfo, whole ? "model loaded" : "profiles loaded",
+        {{"model", job.name}, {"version", job.version}, {"seconds", seconds}});
   } else {
     Log(LogLevel::kError, "model failed to load", {{"model", job.name}, {"version", job.version}, {"error", error}});
   }

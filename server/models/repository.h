@@ -29,9 +29,11 @@ namespace edgewise::server {
 struct LoadedModel {
   std::string name;
   int64_t version = 0;
-  std::unique_ptr<const Model> model;
-  std::unique_ptr<LoadedMetrics> metrics;
-  std::unique_ptr<CostModel> costs = std::make_unique<CostModel>();
+  // Shared with the objects of the same weights that have other profiles.
+  std::shared_ptr<const Model> model;
+  std::shared_ptr<LoadedMetrics> metrics;
+  std::shared_ptr<CostModel> costs = std::make_shared<CostModel>();
+  Profiles profiles;  // those of now; Model::config() has those of the time when the weights were read
 };
 
 enum class ModelState { kLoading, kReady, kFailed, kDraining };
@@ -73,8 +75,9 @@ class Repository {
   // cannot be read is logged and keeps its versions. A model or a repository without a version is logged, with the
   // remedy. NOT_FOUND: the folder itself cannot be read, which is logged for kPoll.
   absl::StatusOr<std::vector<LoadJob>> Scan(Scanning scanning = Scanning::kAsked);
-  // Loads one version, which then takes the place of the one that serves under its number. `use_backend`: as LoadModel.
-  // One thread at a time.
+  // Loads one version, which then takes the place of the one that serves under its number. Where the version that
+  // serves differs in profiles and limits alone, only these are read. `use_backend`: as LoadModel. One thread at a
+  // time.
   void Load(const LoadJob& job, Backend& backend, const RunWork& use_backend = RunHere);
 
   // Version 0: the highest that is ready. INVALID_ARGUMENT: no name of a model, or a negative version, which counts for
@@ -90,9 +93,10 @@ class Repository {
   struct Entry {
     ModelState state = ModelState::kLoading;
     std::string error;
-    std::string fingerprint;  // of the files that were last loaded or tried
+    Fingerprint fingerprint;  // of the files that were last loaded or tried
     bool failed = false;      // when they were
     std::shared_ptr<const LoadedModel> loaded;
+    std::string weights;  // the fingerprint of those of `loaded`
     ModelMetrics* metrics = nullptr;
   };
   using Versions = std::map<int64_t, Entry>;
@@ -102,6 +106,12 @@ class Repository {
   void Forget(const FolderList& list) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::unique_ptr<Model>> LoadModel(const LoadJob& job, Backend& backend,
                                                    const RunWork& use_backend) const;
+  // The version that serves with the profiles that its config.json has now; null where anything else has changed, or a
+  // file is wrong.
+  std::shared_ptr<LoadedModel> WithNewProfiles(const LoadJob& job) const;
+  // All of a version but its metrics.
+  absl::StatusOr<std::shared_ptr<LoadedModel>> LoadWhole(const LoadJob& job, Backend& backend,
+                                                         const RunWork& use_backend) const;
   // NOT_FOUND, with the names of known models.
   absl::Status UnknownModel(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // NOT_FOUND, with the versions that there are.

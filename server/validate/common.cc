@@ -62,13 +62,13 @@ uint64_t RandomSeed() {
 }  // namespace
 
 template <typename Message>
-absl::Status ValidateCommon(const Message& message, const Model& model, const RequestLimits& limits, Request& request,
-                            Draw& draw) {
+absl::Status ValidateCommon(const Message& message, const Model& model, const Profiles& profiles,
+                            const RequestLimits& limits, Request& request, Draw& draw) {
   REFUSE_IF(message.attention() != v1::MODEL_DEFAULT && message.attention() != v1::DENSE, "attention", "is ",
             static_cast<int>(message.attention()), "; allowed are MODEL_DEFAULT and DENSE");
   REFUSE_IF(message.priority() > kPriorityLevels, "priority", "is ", message.priority(),
             "; allowed are 0 (default) to ", kPriorityLevels);
-  ASSIGN_OR_RETURN(v1::Settings settings, SettingsOf(message, model.config().profiles));
+  ASSIGN_OR_RETURN(v1::Settings settings, SettingsOf(message, profiles));
   RETURN_IF_ERROR(ParseCap(settings.budget(), request));
   RETURN_IF_ERROR(ParseEnsemble(message.ensemble(), settings, limits, draw));
   if (settings.has_override()) {
@@ -82,8 +82,10 @@ absl::Status ValidateCommon(const Message& message, const Model& model, const Re
   draw.stopping = request.stopping;
   return absl::OkStatus();
 }
-template absl::Status ValidateCommon(const v1::PredictRequest&, const Model&, const RequestLimits&, Request&, Draw&);
-template absl::Status ValidateCommon(const v1::GenerateRequest&, const Model&, const RequestLimits&, Request&, Draw&);
+template absl::Status ValidateCommon(const v1::PredictRequest&, const Model&, const Profiles&, const RequestLimits&,
+                                     Request&, Draw&);
+template absl::Status ValidateCommon(const v1::GenerateRequest&, const Model&, const Profiles&, const RequestLimits&,
+                                     Request&, Draw&);
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field) {
   REFUSE_IF(!v1::Truncate_IsValid(truncate), field, "is ", static_cast<int>(truncate),

@@ -19,8 +19,8 @@ namespace edgewise::server {
 // The fields that both messages (v1::PredictRequest, v1::GenerateRequest) have and that depend on nothing else but the
 // model's profiles and limits.
 template <typename Message>
-absl::Status ValidateCommon(const Message& message, const Model& model, const RequestLimits& limits, Request& request,
-                            Draw& draw);
+absl::Status ValidateCommon(const Message& message, const Model& model, const Profiles& profiles,
+                            const RequestLimits& limits, Request& request, Draw& draw);
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field);
 

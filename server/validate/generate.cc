@@ -80,14 +80,14 @@ absl::StatusOr<Overflow> ParseOverflow(v1::Overflow overflow) {
 
 }  // namespace
 
-absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const RequestLimits& limits,
-                      Request& request) {
+absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const Profiles& profiles,
+                      const RequestLimits& limits, Request& request) {
   const ModelConfig& config = model.config();
   REFUSE_IF(config.task != ModelTask::kCausalLm, "model", "is ", Quoted(message.model()), ", which does ",
             ModelTaskName(config.task), "; Generate needs one that does causal-lm");
   auto work = std::make_unique<GenerationWork>();
   GenerationOptions& options = work->options;
-  RETURN_IF_ERROR(ValidateCommon(message, model, limits, request, options));
+  RETURN_IF_ERROR(ValidateCommon(message, model, profiles, limits, request, options));
   RETURN_IF_ERROR(CheckSampling(message, limits));
   RETURN_IF_ERROR(CheckStops(message, model));
   ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
@@ -98,7 +98,7 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   options.top_k = message.top_k() >= static_cast<uint32_t>(config.vocab_size) ? 0 : message.top_k();
   options.top_p = message.top_p();
   options.stop.assign(message.stop().begin(), message.stop().end());
-  SetCap(request.settings->budget(), model.config().profiles.limits, options);
+  SetCap(request.settings->budget(), profiles.limits, options);
 
   work->cache_bytes = CacheBytes(config, work->prompt, options);
   REFUSE_IF(work->cache_bytes > limits.max_cache_bytes, "ensemble.samples", "is ", options.samples,

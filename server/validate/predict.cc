@@ -106,11 +106,11 @@ absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t s
 }
 
 // Sets the cap of one input, in edges.
-absl::Status ApplyBudget(const v1::Budget& budget, const Model& model, const std::string& field, ModelInput& input) {
+absl::Status ApplyBudget(const v1::Budget& budget, const Profile& limits, const Model& model, const std::string& field,
+                         ModelInput& input) {
   const uint64_t pairs = model.Pairs(input);
   const uint64_t least = std::max<uint64_t>(1, model.LeastEdges(input));
   input.max_edges = budget.has_max_edges() ? budget.max_edges() : EdgesOfDensity(budget.max_density(), pairs);
-  const Profile& limits = model.config().profiles.limits;
   if (limits.max_edges > 0) input.max_edges = std::min(input.max_edges, limits.max_edges);
   if (limits.max_density > 0.0) input.max_edges = std::min(input.max_edges, EdgesOfDensity(limits.max_density, pairs));
   if (input.max_edges >= least) return absl::OkStatus();
@@ -152,15 +152,15 @@ void AddSize(const ModelInput& input, Request& request) {
 
 // The samples that a request may have under consent. Without a number the deadline decides, among those whose answer is
 // not too large.
-absl::Status SetConsent(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits,
-                        Request& request) {
+absl::Status SetConsent(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
+                        const RequestLimits& limits, Request& request) {
   const v1::Budget& budget = message.budget();
   REFUSE_IF(budget.fit_deadline() && request.deadline == Time::max(), "budget.fit_deadline",
             "is set; the call has no deadline to fit");
   request.consent.given = budget.allow_degraded() || budget.fit_deadline();
   request.consent.fit = budget.fit_deadline();
   const bool open = request.consent.fit && request.settings->samples() == 0 && !request.outputs.graph;
-  const uint32_t of_model = model.config().profiles.limits.samples, of_server = limits.max_samples;
+  const uint32_t of_model = profiles.limits.samples, of_server = limits.max_samples;
   uint32_t samples = !open ? request.inputs[0].samples : of_model > 0 ? std::min(of_model, of_server) : of_server;
   while (true) {
     for (ModelInput& input : request.inputs) input.samples = samples;
@@ -176,12 +176,12 @@ absl::Status SetConsent(const v1::PredictRequest& message, const Model& model, c
 
 }  // namespace
 
-absl::Status Validate(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits,
-                      Request& request) {
+absl::Status Validate(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
+                      const RequestLimits& limits, Request& request) {
   const ModelConfig& config = model.config();
   const auto count = static_cast<uint32_t>(message.inputs_size());
   ModelInput shared;  // the part that all inputs have in common
-  RETURN_IF_ERROR(ValidateCommon(message, model, limits, request, shared));
+  RETURN_IF_ERROR(ValidateCommon(message, model, profiles, limits, request, shared));
   if (message.has_outputs()) RETURN_IF_ERROR(ParseOutputs(message, config, request.outputs, shared.wanted));
   REFUSE_IF(count == 0, "inputs", "is empty; at least one is needed");
   REFUSE_IF(count > limits.max_inputs, "inputs", "has ", count, " entries; the server takes at most ",
@@ -195,13 +195,13 @@ absl::Status Validate(const v1::PredictRequest& message, const Model& model, con
     RETURN_IF_ERROR(ParseInput(part, model, message.outputs().stride(), field, input.sequences));
     if (part.has_graph()) RETURN_IF_ERROR(ParseGivenGraph(part.graph(), model, limits, field, input));
     if (request.budget != BudgetKind::kNone)
-      RETURN_IF_ERROR(ApplyBudget(request.settings->budget(), model, field, input));
+      RETURN_IF_ERROR(ApplyBudget(request.settings->budget(), profiles.limits, model, field, input));
     if (input.sequences.size() > 1 && config.task == ModelTask::kCausalLm) {
       RETURN_IF_ERROR(CheckWindows(input, model, field, window_positions));
     }
     AddSize(input, request);
   }
-  return SetConsent(message, model, limits, request);
+  return SetConsent(message, model, profiles, limits, request);
 }
 
 }  // namespace edgewise::server

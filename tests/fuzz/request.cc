@@ -89,7 +89,7 @@ void Check(const std::string& bytes, const Model& model) {
   Message message;
   if (!message.ParseFromString(bytes)) return;
   server::Request request;
-  const absl::Status status = server::Validate(message, model, Limits(), request);
+  const absl::Status status = server::Validate(message, model, model.config().profiles, Limits(), request);
   if (!status.ok()) return RequireReadable(std::string(status.message()));
   request.generation ? RunGeneration(model, request) : RunInputs(model, request);
 }

@@ -4,7 +4,9 @@
 #include <sys/fsuid.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "tests/server/retry_delay.h"
 #include "tests/server/test_models.h"
@@ -81,6 +83,57 @@ TEST_F(RepositoryTest, FailedReloadKeepsTheOldVersionAndIsTriedAgain) {
   EXPECT_NE(repository_.Resolve("m", 0).loaded, old);
   EXPECT_EQ(repository_.List()[0].error, "");
   EXPECT_EQ(Update(), 0u);
+}
+
+TEST_F(RepositoryTest, NewProfilesComeWithoutTheWeights) {
+  folder_.AddModel("sbm", "m", 1);
+  Update();
+  const auto loaded = [&] { return repository_.Resolve("m", 1).loaded; };
+  const std::shared_ptr<const LoadedModel> first = loaded();
+  const std::string path = folder_.path() + "/m/1/config.json";
+  std::ifstream file(path);
+  nlohmann::json config = nlohmann::json::parse(file);
+  const auto write = [&](const nlohmann::json& profiles) {
+    config["profiles"] = profiles;
+    folder_.Write("m/1/config.json", config.dump());
+    return Update();
+  };
+  config["limits"] = {{"samples", 8}};
+  EXPECT_EQ(write({{"quick", {{"samples", 2}, {"default", true}}}}), 1u);
+  const std::shared_ptr<const LoadedModel> second = loaded();
+  EXPECT_EQ(second->model, first->model);
+  EXPECT_EQ(second->costs, first->costs);
+  EXPECT_EQ(second->metrics, first->metrics);
+  EXPECT_EQ(second->profiles.by_name.at("quick").samples, 2u);
+  EXPECT_EQ(second->profiles.limits.samples, 8u);
+  EXPECT_EQ(first->profiles.by_name.count("quick"), 0u) << "requests in flight keep theirs";
+
+  EXPECT_EQ(write({{"quick", {{"samples", 9}}}}), 1u);
+  EXPECT_EQ(loaded(), second);
+  EXPECT_EQ(repository_.List()[0].error, "config.json: profiles.quick.samples is 9; limits.samples is 8");
+  EXPECT_EQ(write({{"quick", {{"samples", 4}}}}), 1u);
+  EXPECT_EQ(loaded()->model, first->model);
+  EXPECT_EQ(loaded()->profiles.by_name.at("quick").samples, 4u);
+  EXPECT_EQ(repository_.List()[0].error, "");
+
+  config["description"] = "another";
+  EXPECT_EQ(write({{"quick", {{"samples", 5}}}}), 1u);
+  EXPECT_NE(loaded()->model, first->model) << "another field has changed";
+  EXPECT_EQ(loaded()->profiles.by_name.at("quick").samples, 5u);
+}
+
+TEST_F(RepositoryTest, NewProfilesComeWithNewWeights) {
+  folder_.AddModel("sbm", "m", 1);
+  Update();
+  const std::shared_ptr<const LoadedModel> first = repository_.Resolve("m", 1).loaded;
+  folder_.AddModel("sbm", "m", 1);
+  std::ifstream file(folder_.path() + "/m/1/config.json");
+  nlohmann::json config = nlohmann::json::parse(file);
+  config["profiles"] = {{"quick", {{"samples", 2}}}};
+  folder_.Write("m/1/config.json", config.dump());
+  EXPECT_EQ(Update(), 1u);
+  EXPECT_NE(repository_.Resolve("m", 1).loaded->model, first->model);
+  EXPECT_EQ(repository_.Resolve("m", 1).loaded->profiles.by_name.count("quick"), 1u);
 }
 
 TEST_F(RepositoryTest, BrokenModelIsFailedWithTheReasonAndNoPath) {

@@ -33,7 +33,7 @@ class SettingsTest : public ::testing::Test {
   absl::StatusOr<Request> Checked(Time deadline = Time::max()) {
     Request request;
     request.deadline = deadline;
-    absl::Status status = Validate(request_, **loaded_, limits_, request);
+    absl::Status status = Validate(request_, **loaded_, (*loaded_)->config().profiles, limits_, request);
     if (!status.ok()) return status;
     return request;
   }

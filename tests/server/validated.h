@@ -11,7 +11,7 @@ namespace edgewise::server {
 template <typename Message>
 absl::StatusOr<Request> Validated(const Message& message, const Model& model, const RequestLimits& limits) {
   Request request;
-  absl::Status status = Validate(message, model, limits, request);
+  absl::Status status = Validate(message, model, model.config().profiles, limits, request);
   if (!status.ok()) return status;
   return request;
 }
