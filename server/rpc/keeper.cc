@@ -15,13 +15,14 @@
 namespace edgewise::server {
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(20);
-constexpr int kTicksOfFiles = 50;
+constexpr auto kTick = std::chrono::milliseconds(10);
+constexpr int kTicksOfFiles = 100;
 // A message of a usual size is there long before this.
 constexpr auto kSlow = std::chrono::milliseconds(100);
 constexpr double kRetrySeconds = 1.0;
 constexpr uint64_t kPartOfGrpc = 3;       // gRPC itself may hold one of so many parts of the memory for calls
 constexpr uint64_t kManyAbandoned = 500;  // calls in one or two seconds
+constexpr int kClosedAtOnce = 4;          // connections
 
 absl::Status OutOfMemory() {
   absl::Status status = absl::ResourceExhaustedError(
@@ -77,24 +78,27 @@ void Keeper::Run(const std::stop_token& stop) {
   }
 }
 
-bool Keeper::OverTheBound() const {
+bool Keeper::OverTheBound(uint64_t times) const {
   const uint64_t used = memory_.used();
   // What is reserved for messages that are on their way is not in memory, or is with gRPC.
   const uint64_t reserved = std::min(used, awaited_.size() * message_limit_.load());
   const uint64_t cache = max_cache_bytes_ - std::min(max_cache_bytes_, queue_.cache_left());
-  return ResidentMemory() > of_models_ + used - reserved + cache + memory_.limit() / kPartOfGrpc;
+  return ResidentMemory() > of_models_ + used - reserved + cache + times * memory_.limit() / kPartOfGrpc;
 }
 
 void Keeper::BoundMemory() {
-  if (!OverTheBound()) return;
-  malloc_trim(0);  // what earlier calls have freed is nobody's
-  if (!OverTheBound()) return;
+  if (OverTheBound()) malloc_trim(0);  // what earlier calls have freed is nobody's
+  const bool far = OverTheBound(2);
+  listener_->Hold(far);
+  if (!far && !OverTheBound()) return;
   const size_t ended = awaited_.EndWaiting(kSlow, OutOfMemory());
   if (ended > 0) Log(LogLevel::kWarning, "slow calls ended for memory", {{"calls", static_cast<int64_t>(ended)}});
   abandoned_ += awaited_.TakeAbandoned();
-  if (abandoned_ >= kManyAbandoned && listener_->CloseBusiest()) {
-    Log(LogLevel::kWarning, "connection closed for memory", {});
-  }
+  // Far over the bound there are calls that no thread has looked at yet.
+  const int most = far ? kClosedAtOnce : abandoned_ >= kManyAbandoned ? 1 : 0;
+  int closed = 0;
+  while (closed < most && listener_->CloseBusiest()) ++closed;
+  if (closed > 0) Log(LogLevel::kWarning, "connections closed for memory", {{"connections", closed}});
 }
 
 void Keeper::ReadTokens() {

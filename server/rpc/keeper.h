@@ -20,8 +20,8 @@ namespace edgewise::server {
 // gRPC collects a message whole, however long it says it is, before anybody sees its size. So no limit of a message
 // bounds what senders make it hold; the memory of the process does. Where that is a third of the ledger more than
 // models, calls and generations explain, the calls whose message is on its way end. Where clients have given up many
-// calls, the connection that sends most ends too: calls that are begun and reset make gRPC hold a thousand times what
-// was sent.
+// calls, or the memory is twice as much over, the connection that sends most ends too, and further connections wait:
+// calls that are begun and reset make gRPC hold a thousand times what was sent.
 class Keeper {
  public:
   // All must outlive the keeper.
@@ -37,7 +37,8 @@ class Keeper {
 
  private:
   void Run(const std::stop_token& stop);
-  bool OverTheBound() const;
+  // `times` as much as gRPC may hold.
+  bool OverTheBound(uint64_t times = 1) const;
   void BoundMemory();
   void ReadTokens();
 

@@ -120,6 +120,10 @@ void Listener::Run() {
 
 bool Listener::Accept(int listener) {
   while (true) {
+    if (hold_.load()) {
+      out_of_ = "calls hold more memory than they may";
+      return false;
+    }
     sockaddr_storage address{};
     socklen_t size = sizeof address;
     const int descriptor =

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -26,8 +27,8 @@ struct ConnectionLimits {
   uint32_t per_peer = 1024;  // connections of one IP address
 };
 
-// A connection over a limit is closed at once. While no file descriptor is left, connections wait in the kernel's
-// queue.
+// A connection over a limit is closed at once. While no file descriptor or memory is left, connections wait in the
+// kernel's queue.
 class Listener {
  public:
   // Listens on HOST:PORT, on every address of the host. Port 0: any, the same for all. ALREADY_EXISTS: the port is
@@ -47,6 +48,8 @@ class Listener {
   size_t connections();  // open now
   // Remembers what each connection has received so far.
   void MarkTraffic();
+  // While this is set, connections wait.
+  void Hold(bool hold) { hold_.store(hold); }
   // Ends the connection that has received most since the last mark, and drops what gRPC has not read of it yet. False:
   // none has received anything.
   bool CloseBusiest();
@@ -62,7 +65,7 @@ class Listener {
   explicit Listener(ConnectionLimits limits) : limits_(limits) {}
   absl::Status Listen(const std::string& address);
   void Run();
-  // False: out of descriptors or memory.
+  // False: out of descriptors or memory, or held.
   bool Accept(int listener);
   // Whether one more connection of the peer is within the limits.
   bool HasRoom(const Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -77,6 +80,7 @@ class Listener {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> server_;
   std::string out_of_;  // the error of the last accept; of thread_
   std::thread thread_;
+  std::atomic<bool> hold_ = false;
   absl::Mutex mutex_;
   std::map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by descriptor, which gRPC owns
   std::map<Peer, uint32_t> peers_ ABSL_GUARDED_BY(mutex_);

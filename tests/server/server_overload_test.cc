@@ -89,14 +89,15 @@ TEST(OverloadTest, FullQueueIsResourceExhaustedWithRetryInfo) {
 TEST(OverloadTest, WhereTheQueueIsFullARequestIsRefusedBeforeItIsChecked) {
   ServerOptions options = TestOptions();
   options.queue.max_requests = 1;
+  options.queue.max_delay = std::chrono::hours(24);  // no request is refused for its time: nothing depends on a clock
   TestServer server(options);
   v1::PredictResponse response;
   v1::PredictRequest slow = SlowRequest();
   slow.mutable_ensemble()->set_samples(1);
   EXPECT_TRUE(server.Predict(SmallRequest(), response).ok() &&
               server.Predict(slow, response).ok());  // now seconds are known
-  slow.mutable_ensemble()->set_samples(64);          // two of them end in time
-  CallContext running_context, waiting_context;
+  slow.mutable_ensemble()->set_samples(256);
+  grpc::ClientContext running_context, waiting_context;  // without deadlines
   std::jthread running([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&running_context, slow, &answer);
