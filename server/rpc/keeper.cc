@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "server/observe/log.h"
 #include "server/status_details.h"
@@ -20,9 +21,9 @@ constexpr int kTicksOfFiles = 100;
 // A message of a usual size is there long before this.
 constexpr auto kSlow = std::chrono::milliseconds(100);
 constexpr double kRetrySeconds = 1.0;
-constexpr uint64_t kPartOfGrpc = 3;       // gRPC itself may hold one of so many parts of the memory for calls
-constexpr uint64_t kManyAbandoned = 500;  // calls in one or two seconds
-constexpr int kClosedAtOnce = 4;          // connections
+constexpr uint64_t kPartOfGrpc = 3;  // gRPC itself may hold one of so many parts of the memory for calls
+constexpr uint64_t kManyAbandoned = 500, kSomeAbandoned = 20;  // calls in one or two seconds
+constexpr int kClosedAtOnce = 4;                               // connections
 
 absl::Status OutOfMemory() {
   absl::Status status = absl::ResourceExhaustedError(
@@ -73,7 +74,7 @@ void Keeper::Run(const std::stop_token& stop) {
     BoundMemory();
     if (tick % kTicksOfFiles != 0) continue;
     listener_->MarkTraffic();
-    abandoned_ = awaited_.TakeAbandoned();
+    abandoned_before_ = std::exchange(abandoned_, 0);
     if (token_file_) ReadTokens();
   }
 }
@@ -87,15 +88,16 @@ bool Keeper::OverTheBound(uint64_t times) const {
 }
 
 void Keeper::BoundMemory() {
+  abandoned_ += awaited_.TakeAbandoned();
   if (OverTheBound()) malloc_trim(0);  // what earlier calls have freed is nobody's
-  const bool far = OverTheBound(2);
-  listener_->Hold(far);
-  if (!far && !OverTheBound()) return;
+  const uint64_t abandoned = abandoned_before_ + abandoned_;
+  // So far over the bound there are many more calls like these that no thread has looked at yet.
+  const bool floods = abandoned >= kSomeAbandoned && OverTheBound(2);
+  listener_->Hold(floods);
+  if (!floods && !OverTheBound()) return;
   const size_t ended = awaited_.EndWaiting(kSlow, OutOfMemory());
   if (ended > 0) Log(LogLevel::kWarning, "slow calls ended for memory", {{"calls", static_cast<int64_t>(ended)}});
-  abandoned_ += awaited_.TakeAbandoned();
-  // Far over the bound there are calls that no thread has looked at yet.
-  const int most = far ? kClosedAtOnce : abandoned_ >= kManyAbandoned ? 1 : 0;
+  const int most = floods ? kClosedAtOnce : abandoned >= kManyAbandoned ? 1 : 0;
   int closed = 0;
   while (closed < most && listener_->CloseBusiest()) ++closed;
   if (closed > 0) Log(LogLevel::kWarning, "connections closed for memory", {{"connections", closed}});

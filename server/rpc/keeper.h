@@ -20,7 +20,7 @@ namespace edgewise::server {
 // gRPC collects a message whole, however long it says it is, before anybody sees its size. So no limit of a message
 // bounds what senders make it hold; the memory of the process does. Where that is a third of the ledger more than
 // models, calls and generations explain, the calls whose message is on its way end. Where clients have given up many
-// calls, or the memory is twice as much over, the connection that sends most ends too, and further connections wait:
+// calls the connection that sends most ends too, and further connections wait where the memory is twice as much over:
 // calls that are begun and reset make gRPC hold a thousand times what was sent.
 class Keeper {
  public:
@@ -51,7 +51,7 @@ class Keeper {
   Listener* listener_ = nullptr;
   std::optional<FileWatch> token_file_;
   std::atomic<uint64_t> of_models_ = 0;
-  uint64_t abandoned_ = 0;  // calls in the last second and so far in this one; of thread_
+  uint64_t abandoned_before_ = 0, abandoned_ = 0;  // calls in the last second, and so far in this one; of thread_
   std::jthread thread_;
 };
 
