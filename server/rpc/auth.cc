@@ -106,6 +106,7 @@ class GateProcessor final : public grpc::AuthMetadataProcessor {
 
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*, OutputMetadata*) override {
+    gate_->CountCall();
     if (gate_->closed()) return {grpc::StatusCode::UNAVAILABLE, kShuttingDown};
     const std::shared_ptr<const TokenSet> tokens = gate_->tokens();
     if (!tokens) return grpc::Status::OK;
@@ -127,6 +128,7 @@ class PlainCredentials final : public grpc::ServerCredentials {
   explicit PlainCredentials(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {
     const auto process = [](void* state, grpc_auth_context*, const grpc_metadata*, size_t,
                             grpc_process_auth_metadata_done_cb done, void* call) {
+      static_cast<const Gate*>(state)->CountCall();
       const bool closed = static_cast<const Gate*>(state)->closed();
       done(call, nullptr, 0, nullptr, 0, closed ? GRPC_STATUS_UNAVAILABLE : GRPC_STATUS_OK,
            closed ? kShuttingDown : nullptr);

@@ -51,11 +51,15 @@ class Gate {
   // Turns every call away from now on.
   void Close() { closed_.store(true); }
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
+  // Counts a call that has come, whether it passes or not, and tells how many have.
+  void CountCall() const { calls_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   // Null: no token is needed.
   std::shared_ptr<const TokenSet> tokens() const;
 
  private:
   std::atomic<bool> closed_ = false;
+  mutable std::atomic<uint64_t> calls_ = 0;
   mutable absl::Mutex mutex_;
   std::shared_ptr<const TokenSet> tokens_ ABSL_GUARDED_BY(mutex_);
 };

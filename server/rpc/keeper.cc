@@ -75,6 +75,7 @@ void Keeper::Run(const std::stop_token& stop) {
     if (tick % kTicksOfFiles != 0) continue;
     listener_->MarkTraffic();
     abandoned_before_ = std::exchange(abandoned_, 0);
+    behind_ = gate_.calls() - awaited_.begun();
     if (token_file_) ReadTokens();
   }
 }
@@ -91,8 +92,10 @@ void Keeper::BoundMemory() {
   abandoned_ += awaited_.TakeAbandoned();
   if (OverTheBound()) malloc_trim(0);  // what earlier calls have freed is nobody's
   const uint64_t abandoned = abandoned_before_ + abandoned_;
-  // So far over the bound there are many more calls like these that no thread has looked at yet.
-  const bool floods = abandoned >= kSomeAbandoned && OverTheBound(2);
+  // Calls that have come since and that no thread has looked at yet.
+  const uint64_t more = gate_.calls() - awaited_.begun() - behind_;
+  const bool late = more >= kManyAbandoned && more < uint64_t{1} << 63;  // else there are fewer
+  const bool floods = (late || abandoned >= kSomeAbandoned) && OverTheBound(2);
   listener_->Hold(floods);
   if (!floods && !OverTheBound()) return;
   const size_t ended = awaited_.EndWaiting(kSlow, OutOfMemory());

@@ -51,6 +51,7 @@ class Keeper {
   Listener* listener_ = nullptr;
   std::optional<FileWatch> token_file_;
   std::atomic<uint64_t> of_models_ = 0;
+  uint64_t behind_ = 0;  // calls that have come but were not begun, at the last second; some never are
   uint64_t abandoned_before_ = 0, abandoned_ = 0;  // calls in the last second, and so far in this one; of thread_
   std::jthread thread_;
 };
