@@ -64,8 +64,8 @@ TEST_P(StepsTest, APassThatIsDroppedWithinALayerLeavesTheOthersAlone) {
   const LoadedModel loaded = LoadModel(WriteModel(folder.path(), ConfigOf(GetParam())), 2);
   const std::vector<ModelInput> inputs = Inputs(GetParam(), *loaded);
   const std::vector<InputResult> whole = RunAll(*loaded, inputs);
-  for (int steps = 1; steps < 12; ++steps) {
-    Pass stays(*loaded, inputs, {.step_rows = 7});
+  for (int steps = 1; steps < 250; steps += 9) {  // to all stages of the first layers
+    Pass stays(*loaded, inputs, {.step_rows = 20});
     {
       Pass leaves(*loaded, inputs, {.step_rows = 20});
       for (int s = 0; s < steps; ++s) {
