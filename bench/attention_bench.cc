@@ -1,27 +1,19 @@
-// attention_bench [--json FILE] [--memory] [--threads N] [--isa NAME] [--heads H] [--repeats R] [--n N] [--d D]
+// attention_bench [--json FILE] [--threads N] [--isa NAME] [--heads H] [--repeats R] [--n N] [--d D]
 //
 // Sparse attention, drawing included, against dense attention of the same backend: the calls that Predict makes, timed
 // in turns, medians. Memberships are made up, of rank 32, or those of a membership network of 128 clusters, scaled to
-// the density. With --memory: how peak memory grows with the length at 64 edges a row.
-#include <sys/wait.h>
-#include <unistd.h>
-
+// the density.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <memory>
-#include <numeric>
-#include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "bench/attention_calls.h"
 #include "bench/flags.h"
 #include "bench/fma_peak.h"
-#include "bench/membership_network.h"
 #include "bench/provenance.h"
 #include "bench/row_errors.h"
 #include "bench/timing.h"
@@ -32,13 +24,10 @@
 namespace edgewise::bench {
 namespace {
 
-using selfcheck::Floats;
 using selfcheck::Operands;
-using selfcheck::ScaleToDensity;
 using selfcheck::SyntheticMemberships;
 
 struct Options : RunOptions {
-  bool memory = false;
   int heads = 1;
   int only_n = 0, only_d = 0;  // 0: all
 };
@@ -58,110 +47,23 @@ double Seconds(const Function& function) {
   return Now() - start;
 }
 
-// One sequence of n tokens through Backend::Attend.
-struct AttendCall {
-  AttendCall(Backend& backend, const Operands& operands, const Memberships& memberships,
-             const AttentionPattern& pattern)
-      : backend(&backend), inputs(operands.inputs), out(operands.q.size()) {
-    inputs.memberships = memberships;
-    problem.tokens = static_cast<int32_t>(inputs.q.rows);
-    problem.pattern = pattern;
-    problem.report = &report;
-  }
-  AttendCall(const AttendCall&) = delete;
-  void Run() {
-    Check(backend->Attend(inputs, {&problem, 1}, {}, Matrix(out.data(), inputs.q.rows, inputs.q.columns)));
-    Check(backend->Synchronize());
-  }
-  uint64_t edges() const {
-    uint64_t sum = 0;
-    for (const HeadReport& head : report.heads) sum += head.edges;
-    return sum;
-  }
-
-  Backend* backend;
-  AttentionInputs inputs;
-  AttentionReport report;
-  AttentionProblem problem;
-  Floats out;
-};
-
-// Memberships of both sides from q and k, as a trained layer computes them.
-class MembershipCall {
- public:
-  MembershipCall(Backend& backend, const Operands& operands) : backend_(&backend), operands_(&operands) {
-    const MembershipNetwork network(operands.inputs.num_heads, operands.inputs.head_dim);
-    auto weights = backend.PrepareMemberships(network.parameters());
-    Check(weights.status());
-    weights_ = std::move(*weights);
-    const size_t rows = static_cast<size_t>(operands.inputs.q.rows) * operands.inputs.num_heads;
-    x_.resize(rows * weights_->rank());
-    y_.resize(rows * weights_->rank());
-    query_bound_.resize(rows);
-    key_bound_.resize(rows);
-  }
-  void Run() {
-    Check(backend_->ComputeMemberships(
-        *weights_, operands_->inputs.q, operands_->inputs.k,
-        {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), operands_->inputs.q.rows, weights_->rank()}));
-    Check(backend_->Synchronize());
-  }
-  // Of this object's memory, after Run.
-  Memberships memberships() const {
-    return {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), operands_->inputs.q.rows, weights_->rank()};
-  }
-
- private:
-  Backend* backend_;
-  const Operands* operands_;
-  std::unique_ptr<MembershipWeights> weights_;
-  Floats x_, y_, query_bound_, key_bound_;
-};
-
-// Memberships of another call with x scaled, so that the mean of min(1, p) is `density`.
-struct ScaledMemberships {
-  ScaledMemberships(const Memberships& given, int heads, double density) : memberships(given) {
-    std::mt19937_64 random(31);
-    std::vector<double> products(20000);
-    const auto rows = static_cast<uint64_t>(given.rows);
-    for (double& product : products) {
-      const auto head = random() % static_cast<uint64_t>(heads);
-      const float* x_row = given.x + (head * rows + random() % rows) * given.rank;
-      const float* y_row = given.y + (head * rows + random() % rows) * given.rank;
-      product = std::inner_product(x_row, x_row + given.rank, y_row, 0.0);
-    }
-    const auto scale = static_cast<float>(ScaleToDensity(products, density));
-    const auto scaled = [&](const float* values, int64_t count) {
-      Floats result(values, values + count);
-      for (float& value : result) value *= scale;
-      return result;
-    };
-    x = scaled(given.x, heads * given.rows * given.rank);
-    query_bound = scaled(given.query_bound, heads * given.rows);
-    memberships.x = x.data();
-    memberships.query_bound = query_bound.data();
-  }
-  Floats x, query_bound;
-  Memberships memberships;
-};
-
 // Largest |out - float64 attention| over some rows of every head.
 double LargestError(const AttentionInputs& inputs, const DrawnRows& drawn, ConstMatrix out) {
   const int64_t n = inputs.q.rows;
   const Memberships& m = inputs.memberships;
   RowErrors errors;
   for (int h = 0; h < inputs.num_heads; ++h) {
-    for (int64_t i = 5; i < n; i += n / 8) {
-      const std::vector<int32_t> keys =
-          DrawnKeys(drawn, static_cast<uint32_t>(h), i, m.x + (h * n + i) * m.rank, m.y + h * n * m.rank, n, m.rank);
-      CompareRow(inputs, h, i, keys, out, errors);
-    }
+    std::vector<int64_t> some;
+    for (int64_t i = 5; i < n; i += n / 8) some.push_back(i);
+    const auto keys =
+        DrawnKeys(drawn, static_cast<uint32_t>(h), some, m.x + h * n * m.rank, m.y + h * n * m.rank, n, m.rank);
+    for (size_t r = 0; r < some.size(); ++r) CompareRow(inputs, h, some[r], keys[r], out, errors);
   }
   return errors.largest_difference;
 }
 
 std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& options, double peak) {
-  const double densities[] = {0.01, 0.025, 0.10, 0.25, 0.999};
+  const double densities[] = {0.0025, 0.01, 0.025, 0.10, 0.25, 0.999};
   const Operands operands(n, options.heads, d);
   AttendCall dense(backend, operands, {}, AllPairs{});
   MembershipCall memberships(backend, operands);
@@ -243,53 +145,6 @@ void WriteJson(const std::string& path, const std::vector<Row>& rows, const Opti
   if (!file) Check(absl::UnavailableError("cannot write " + path));
 }
 
-// Kilobytes of a field of /proc/self/status.
-int64_t StatusKilobytes(const char* field) {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.rfind(field, 0) == 0) return std::atoll(line.c_str() + std::strlen(field) + 1);
-  }
-  return 0;
-}
-
-// Peak memory above the inputs of one call at 64 edges a row, in a process of its own.
-int64_t PeakKilobytes(int64_t n, const Options& options) {
-  int fds[2];
-  if (pipe(fds) != 0) std::exit(1);
-  const pid_t child = fork();
-  if (child == 0) {
-    auto backend = CreateBackend({"cpu", options.threads, options.isa, "fp32"});
-    Check(backend.status());
-    const Operands operands(n, 1, 64);
-    const SyntheticMemberships synthetic(n, 1, 64.0 / static_cast<double>(n));
-    AttendCall call(**backend, operands, synthetic.memberships, DrawnRows{});
-    const int64_t before = StatusKilobytes("VmRSS:");
-    call.Run();
-    const int64_t kilobytes = StatusKilobytes("VmHWM:") - before;
-    if (write(fds[1], &kilobytes, sizeof(kilobytes)) != sizeof(kilobytes)) _exit(1);
-    _exit(0);
-  }
-  int64_t kilobytes = 0;
-  if (read(fds[0], &kilobytes, sizeof(kilobytes)) != sizeof(kilobytes)) std::exit(1);
-  waitpid(child, nullptr, 0);
-  close(fds[0]);
-  close(fds[1]);
-  return kilobytes;
-}
-
-int RunMemory(const Options& options) {
-  std::printf("Peak memory above the inputs, 64 edges a row, d = 64, one head\n\n%7s %10s %7s\n", "n", "kB", "ratio");
-  int64_t previous = 0;
-  for (const int64_t n : {8192, 16384, 32768}) {
-    const int64_t kilobytes = PeakKilobytes(n, options);
-    std::printf("%7ld %10ld %7.2f\n", static_cast<long>(n), static_cast<long>(kilobytes),
-                previous > 0 ? static_cast<double>(kilobytes) / static_cast<double>(previous) : 0.0);
-    previous = kilobytes;
-  }
-  return 0;
-}
-
 int Run(const Options& options, const std::string& provenance) {
   auto backend = CreateBackend({"cpu", options.threads, options.isa, "fp32"});
   Check(backend.status());
@@ -325,10 +180,9 @@ int main(int argc, char** argv) {
   Options options;
   Flags flags("attention_bench");
   options.Register(flags);
-  flags.AddSwitch("memory", &options.memory);
   flags.Add("heads", "H", &options.heads);
   flags.Add("n", "N", &options.only_n, 0);
   flags.Add("d", "D", &options.only_d, 0);
   flags.Parse(argc, argv);
-  return options.memory ? RunMemory(options) : Run(options, Provenance(argc, argv));
+  return Run(options, Provenance(argc, argv));
 }

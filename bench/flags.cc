@@ -28,11 +28,13 @@ void Flags::Parse(int argc, char** argv) const {
   };
   for (int i = 1; i < argc; ++i) {
     const std::string given = argv[i];
-    const auto flag =
-        std::find_if(flags_.begin(), flags_.end(), [&](const Flag& known) { return given == "--" + known.name; });
+    const size_t equals = given.find('=');
+    const auto flag = std::find_if(flags_.begin(), flags_.end(), [name = given.substr(0, equals)](const Flag& known) {
+      return name == "--" + known.name;
+    });
     if (flag == flags_.end()) usage();
-    if (!flag->value.empty() && ++i == argc) usage();
-    flag->set(argv[i]);
+    if (!flag->value.empty() && equals == std::string::npos && ++i == argc) usage();
+    flag->set(equals == std::string::npos ? argv[i] : argv[i] + equals + 1);
   }
 }
 

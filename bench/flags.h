@@ -1,4 +1,4 @@
-// The command line of a benchmark: --name value.
+// The command line of a benchmark: --name value, or --name=value.
 #ifndef EDGEWISE_BENCH_FLAGS_H_
 #define EDGEWISE_BENCH_FLAGS_H_
 

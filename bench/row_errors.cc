@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "kernels/draw.h"
+#include "kernels/reference.h"
 
 namespace edgewise::bench {
 
@@ -41,13 +42,28 @@ std::vector<int32_t> AllKeys(int64_t n) {
   return keys;
 }
 
-std::vector<int32_t> DrawnKeys(const DrawnRows& drawn, uint32_t head, int64_t row, const float* x, const float* y,
-                               int64_t n, int32_t rank) {
-  std::vector<int32_t> keys;
-  for (int64_t j = 0; j < n; ++j) {
-    const float rate = EdgeRate(MembershipDot(x, y + j * rank, rank), drawn.exploration);
-    const uint64_t uniform = PairUniform(drawn.key, head, static_cast<uint32_t>(row), static_cast<uint32_t>(j));
-    if (uniform < EdgeThreshold(EdgeProbability(drawn.law, rate))) keys.push_back(static_cast<int32_t>(j));
+std::vector<std::vector<int32_t>> DrawnKeys(const DrawnRows& drawn, uint32_t head, std::span<const int64_t> rows,
+                                            const float* x, const float* y, int64_t n, int32_t rank) {
+  AttentionInputs inputs;
+  inputs.memberships = {x, y, nullptr, nullptr, 0, rank};  // rows 0: every head has these
+  AttentionProblem problem;
+  problem.tokens = static_cast<int32_t>(n);
+  problem.pattern = drawn;
+  std::vector<std::vector<int32_t>> keys(rows.size());
+  if (reference::UsesEvents(inputs, problem, static_cast<int>(head))) {
+    for (const reference::Edge& edge : reference::DrawByEvents(inputs, problem, static_cast<int>(head))) {
+      for (size_t r = 0; r < rows.size(); ++r) {
+        if (rows[r] == edge.query) keys[r].push_back(edge.key);
+      }
+    }
+    return keys;
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (int64_t j = 0; j < n; ++j) {
+      const float rate = EdgeRate(MembershipDot(x + rows[r] * rank, y + j * rank, rank), drawn.exploration);
+      const uint64_t uniform = PairUniform(drawn.key, head, static_cast<uint32_t>(rows[r]), static_cast<uint32_t>(j));
+      if (uniform < EdgeThreshold(EdgeProbability(drawn.law, rate))) keys[r].push_back(static_cast<int32_t>(j));
+    }
   }
   return keys;
 }

@@ -22,10 +22,10 @@ void CompareRow(const AttentionInputs& inputs, int head, int64_t row, std::span<
 // 0, 1, ... up to but without n.
 std::vector<int32_t> AllKeys(int64_t n);
 
-// The keys that a row draws as kernels/draw.h defines it, without any that are forced. x: the row's membership; y:
-// those of n keys, `rank` each.
-std::vector<int32_t> DrawnKeys(const DrawnRows& drawn, uint32_t head, int64_t row, const float* x, const float* y,
-                               int64_t n, int32_t rank);
+// The keys that each of some rows draws by the definition, without any that are forced. x, y: the memberships of n
+// tokens, `rank` each.
+std::vector<std::vector<int32_t>> DrawnKeys(const DrawnRows& drawn, uint32_t head, std::span<const int64_t> rows,
+                                            const float* x, const float* y, int64_t n, int32_t rank);
 
 }  // namespace edgewise::bench
 

@@ -29,6 +29,7 @@ struct DrawnRows {
   bool self_loops = false;   // force the diagonal
   int32_t local_window = 0;  // force |i - j| <= local_window / 2, by position; 0: none
   RandomKey key;
+  DrawWay way = DrawWay::kRule;
 };
 
 // The edges of one head, as compressed sparse rows over valid tokens 0..n-1 of one sequence. Keys ascend strictly.
@@ -145,11 +146,15 @@ struct AttentionReport {
 // One sequence of one sample. Problems may share input rows (samples share all layers before the first draw); their
 // output rows are disjoint.
 struct AttentionProblem {
-  int64_t first_row = 0;    // of the sequence in k, v and the memberships
+  int64_t first_row = 0;    // of the sequence in k, v and the memberships; 0 with `pages`
   int32_t tokens = 0;       // n >= 1
   int32_t first_query = 0;  // tokens first_query..n-1 are queries, and are reported; 0 with DrawnRows
   int64_t query_shift = 0;  // token i's query is in row first_row + query_shift + i of q
   int64_t out_row = 0;      // row of the first query in the output
+  // [n / KvPage::kTokens, rounded up] The sequence's keys and values, in the backend's memory: pages of num_heads heads
+  // of head_dim columns. Host memory that outlives the call. Only where Backend::TakesPages, and not with DrawnRows.
+  // Null: they are rows of k and v.
+  const float* const* pages = nullptr;
   int32_t read_queries = std::numeric_limits<int32_t>::max();  // the first so many; output rows of others hold anything
   const int32_t* positions = nullptr;  // [n] ascending places in the sequence as sent, host; null: 0..n-1
   const PairwiseBias* bias = nullptr;  // null: none

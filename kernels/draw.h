@@ -20,6 +20,15 @@ enum class Law : uint8_t {
   kPoissonMulti  // Poisson(p) parallel edges; the multiplicity weights the softmax
 };
 
+inline constexpr uint32_t kRandomNumbersVersion = 2;  // of docs/random-numbers.md
+
+// How the edges of a head are found.
+enum class DrawWay : uint8_t {
+  kRule,   // as the specification says (event_rule.h); the others are for tests and benchmarks
+  kPairs,  // each pair is asked, as below
+  kEvents  // events.h, where the memberships have bounds
+};
+
 // The key of all random numbers of a draw. The batch slot and the index of an input in its request are not in it.
 struct RandomKey {
   uint64_t seed = 0;

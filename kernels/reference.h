@@ -31,8 +31,17 @@ struct Edge {
   int multiplicity;  // at tau = 1
   uint64_t uniform;  // of the pair; 0 for patterns that draw nothing
   float rate;
+  // Of a head that is drawn by events: no uniform number, but with law poisson_multi the events' ages, ascending.
+  bool by_events = false;
+  std::vector<double> event_ages = {};
 };
 std::vector<Edge> DrawEdges(const AttentionInputs& inputs, const AttentionProblem& problem, int head);
+
+// The pair is an edge of every draw.
+bool IsForced(const AttentionProblem& problem, const DrawnRows& drawn, int32_t query, int32_t key);
+// Whether a head of a problem of DrawnRows is drawn by events, and its edges where it is, or if it were.
+bool UsesEvents(const AttentionInputs& inputs, const AttentionProblem& problem, int head);
+std::vector<Edge> DrawByEvents(const AttentionInputs& inputs, const AttentionProblem& problem, int head);
 
 // As Backend::Attend.
 void Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,

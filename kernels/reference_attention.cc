@@ -15,16 +15,16 @@ const float* MembershipRow(const Memberships& memberships, const float* data, in
   return data + (head * memberships.rows + row) * memberships.rank;
 }
 
-std::vector<Edge> DrawRows(const AttentionInputs& inputs, const AttentionProblem& problem, const DrawnRows& drawn,
-                           int head) {
+// Every pair is asked.
+std::vector<Edge> DrawPairs(const AttentionInputs& inputs, const AttentionProblem& problem, const DrawnRows& drawn,
+                            int head) {
   const Memberships& m = inputs.memberships;
   std::vector<Edge> edges;
   for (int32_t i = 0; i < problem.tokens; ++i) {
     const int32_t query = Position(problem, i);
     for (int32_t j = 0; j < problem.tokens; ++j) {
       const int32_t key = Position(problem, j);
-      const bool forced =
-          (drawn.self_loops && i == j) || (drawn.local_window > 0 && std::abs(query - key) <= drawn.local_window / 2);
+      const bool forced = IsForced(problem, drawn, i, j);
       const float dot = MembershipDot(MembershipRow(m, m.x, head, problem.first_row + i),
                                       MembershipRow(m, m.y, head, problem.first_row + j), m.rank);
       const float rate = EdgeRate(dot, drawn.exploration);
@@ -46,15 +46,19 @@ double ExpectedEdges(const AttentionInputs& inputs, const AttentionProblem& prob
   double sum = 0.0;
   for (int32_t i = 0; i < problem.tokens; ++i) {
     for (int32_t j = 0; j < problem.tokens; ++j) {
-      const bool forced =
-          (drawn->self_loops && i == j) ||
-          (drawn->local_window > 0 && std::abs(Position(problem, i) - Position(problem, j)) <= drawn->local_window / 2);
+      const bool forced = IsForced(problem, *drawn, i, j);
       const float dot = MembershipDot(MembershipRow(m, m.x, head, problem.first_row + i),
                                       MembershipRow(m, m.y, head, problem.first_row + j), m.rank);
       sum += forced ? 1.0 : EdgeProbability(drawn->law, EdgeRate(dot, drawn->exploration));
     }
   }
   return sum;
+}
+
+int MultiplicityAt(const Edge& edge, double tau) {
+  if (!edge.by_events) return EdgeMultiplicity(edge.uniform, tau * static_cast<double>(edge.rate));
+  return static_cast<int>(
+      std::count_if(edge.event_ages.begin(), edge.event_ages.end(), [&](double age) { return age < tau; }));
 }
 
 // Keeps the edges that each cap allows. `edges` [problems][heads].
@@ -92,7 +96,7 @@ void ApplyCaps(std::span<const AttentionProblem> problems, std::span<EdgeCap> ca
         });
         if (pattern->law != Law::kPoissonMulti) continue;
         for (Edge& edge : edges[p][h]) {
-          edge.multiplicity = std::max(1, EdgeMultiplicity(edge.uniform, tau * static_cast<double>(edge.rate)));
+          edge.multiplicity = std::max(1, MultiplicityAt(edge, tau));
         }
       }
     }
@@ -195,8 +199,17 @@ void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, 
 
 }  // namespace
 
+bool IsForced(const AttentionProblem& problem, const DrawnRows& drawn, int32_t query, int32_t key) {
+  if (drawn.self_loops && query == key) return true;
+  const int32_t distance = std::abs(Position(problem, query) - Position(problem, key));
+  return drawn.local_window > 0 && distance <= drawn.local_window / 2;
+}
+
 std::vector<Edge> DrawEdges(const AttentionInputs& inputs, const AttentionProblem& problem, int head) {
-  if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) return DrawRows(inputs, problem, *drawn, head);
+  if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
+    return UsesEvents(inputs, problem, head) ? DrawByEvents(inputs, problem, head)
+                                             : DrawPairs(inputs, problem, *drawn, head);
+  }
   if (const auto* given = std::get_if<ExplicitEdges>(&problem.pattern))
     return GivenEdges(problem, (*given->heads)[head]);
   if (const auto* grouped = std::get_if<GroupedKeys>(&problem.pattern)) return GroupEdges(*grouped);

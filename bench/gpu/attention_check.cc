@@ -59,14 +59,20 @@ void CompareRows(const EdgewiseBenchCall& call, const HeadOperands& operands, in
   inputs.num_heads = 1;
   inputs.head_dim = call.head_dim;
   inputs.scale = Scale(call);
-  const DrawnRows drawn = {.key = {call.seed + sequence, 0, 0, 0}};
+  DrawnRows drawn = {.key = {call.seed + sequence, 0, 0, 0}};
+  if (kind == kEdgewiseGiven) drawn.way = DrawWay::kPairs;  // EdgewiseBenchListEdges
+  std::vector<int64_t> rows;
   for (int64_t row = 0; row < std::min(n, kCheckedRows); ++row) {
-    const int64_t i = std::min(n - 1, row * n / kCheckedRows + row);
-    const std::vector<int32_t> keys = kind == kEdgewiseAllPairs
-                                          ? AllKeys(n)
-                                          : DrawnKeys(drawn, static_cast<uint32_t>(head), i, &operands.x[i * call.rank],
-                                                      operands.y.data(), n, call.rank);
-    CompareRow(inputs, 0, i, keys, ConstMatrix(operands.out.data(), n, d), errors);
+    rows.push_back(std::min(n - 1, row * n / kCheckedRows + row));
+  }
+  std::vector<std::vector<int32_t>> keys(rows.size());
+  if (kind == kEdgewiseAllPairs) {
+    std::fill(keys.begin(), keys.end(), AllKeys(n));
+  } else {
+    keys = DrawnKeys(drawn, static_cast<uint32_t>(head), rows, operands.x.data(), operands.y.data(), n, call.rank);
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    CompareRow(inputs, 0, rows[r], keys[r], ConstMatrix(operands.out.data(), n, d), errors);
   }
 }
 

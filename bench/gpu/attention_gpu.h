@@ -42,7 +42,8 @@ int EdgewiseBenchPeakBytes(EdgewiseBench* bench, int kind, const EdgewiseBenchCa
 // kernels/draw.h defines. error: the largest difference, relative to the largest value.
 int EdgewiseBenchCheck(EdgewiseBench* bench, int kind, const EdgewiseBenchCall* call, double* error);
 
-// The edges that kDrawn draws: how many each row has [batch, heads, n]; then, given where rows begin, their keys.
+// Edges for kGiven: those of kDrawn, but that all heads are drawn pair by pair (docs/random-numbers.md), which is the
+// same law. How many each row has [batch, heads, n]; then, given where rows begin, their keys.
 int EdgewiseBenchCountEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call, int32_t* row_edges);
 int EdgewiseBenchListEdges(EdgewiseBench* bench, const EdgewiseBenchCall* call, const int64_t* row_offsets,
                            int32_t* keys);

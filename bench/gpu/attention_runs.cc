@@ -60,6 +60,7 @@ absl::StatusOr<KernelCall> AttentionRuns::MakeKernelCall(const EdgewiseBenchCall
     problem.tokens = static_cast<int32_t>(call.n);
     problem.kind = given ? cuda::PatternKind::kGiven : cuda::PatternKind::kDrawn;
     problem.cap = -1;
+    problem.event_head = -1;
     problem.count = static_cast<int64_t>(b) * call.heads;
     problem.law = Law::kBernoulli;
     problem.key.seed = call.seed + b;

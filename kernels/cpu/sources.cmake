@@ -10,6 +10,8 @@ set(EDGEWISE_CPU_SOURCES
   cpu/attention/cap.cc
   cpu/attention/compact.cc
   cpu/attention/draw.cc
+  cpu/attention/estimate.cc
+  cpu/attention/events.cc
   cpu/attention/scratch.cc
   cpu/attention/prepare.cc
   cpu/attention/report.cc

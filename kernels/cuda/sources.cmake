@@ -3,6 +3,7 @@
 set(EDGEWISE_CUDA_SOURCES
   attention/caps.cu
   attention/dense_heads.cu
+  attention/event_heads.cu
   attention/reports.cu
   attention/rows.cu
   attention/tiles.cu

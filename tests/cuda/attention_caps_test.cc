@@ -38,9 +38,11 @@ struct Drawn {
 Drawn DrawnUnder(const Case& host, int32_t cap) {
   Drawn drawn;
   for (size_t p = 0; p < host.problems.size(); ++p) {
-    if (host.problems[p].cap != cap) continue;
+    AttentionProblem problem = host.problems[p];
+    if (problem.cap != cap) continue;
+    if (auto* pattern = std::get_if<DrawnRows>(&problem.pattern)) pattern->way = DrawWay::kPairs;  // as DeviceCase does
     for (int h = 0; h < host.inputs.num_heads; ++h) {
-      for (const reference::Edge& edge : reference::DrawEdges(host.inputs, host.problems[p], h)) {
+      for (const reference::Edge& edge : reference::DrawEdges(host.inputs, problem, h)) {
         if (edge.forced) {
           ++drawn.forced;
         } else {

@@ -114,7 +114,7 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
     const std::span<const int32_t> positions(problem.positions, problem.positions == nullptr ? 0 : problem.tokens);
     if (!positions.empty() && positions.back() != problem.tokens - 1) of.positions = memory.Put(positions);
     of.cap = problem.cap;
-    of.sampled = -1;
+    of.sampled = of.event_head = -1;
     if (problem.bias != nullptr) {
       const size_t pairs = static_cast<size_t>(problem.bias->length) * problem.bias->length;
       of.bias_length = problem.bias->length;

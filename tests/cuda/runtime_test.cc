@@ -30,6 +30,10 @@ TEST(CudaStatusTest, SaysWhatFailedAndWhetherTheDeviceIsLost) {
   EXPECT_EQ(lost.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(lost.message().substr(0, 45), "cuda: synchronize: cudaErrorIllegalAddress: a");
   EXPECT_TRUE(lost.GetPayload(kDeviceLost).has_value());
+  for (const cudaError_t recoverable : {cudaErrorNoKernelImageForDevice, cudaErrorLaunchOutOfResources,
+                                        cudaErrorNotReady, cudaErrorNotSupported, cudaErrorUnknown}) {
+    EXPECT_FALSE(IsSticky(recoverable)) << recoverable;
+  }
 }
 
 TEST(DeviceTest, ADeviceThatIsNotThereIsUnavailable) {

@@ -4,7 +4,8 @@
     /usr/bin/python3 tests/reference/make_random_numbers.py [folder]
 
 random-numbers-v1.txt has the uniform numbers of pairs; orders-v1.txt the normal numbers and the 64-bit sort keys of
-what is drawn once per layer. A sort key belongs to stream 2 and window 0 and is 0 in other rows.
+what is drawn once per layer. A sort key belongs to stream 2 and window 0 and is 0 in other rows. events-v2.txt has heads
+that are drawn by events: their tables, every accepted event, and what the rule says of larger heads.
 """
 
 import os
@@ -12,10 +13,14 @@ import sys
 
 import numpy as np
 
+import events
 from permutation import GRID_ROWS, ORDER, Draw
 from philox import philox4x32
 
 PAIRS = "# seed sample layer head side query_position key_position uniform (times 2^40)\n"
+EVENT_CASES = ("# case law exploration tokens rank shift hot step seed sample layer head side; its\n"
+               "#   token index mean_gap (bits of a float) end_of_places is_heavy_key; event query key age (times 2^31)\n"
+               "# rule tokens rank shift hot drawn_by_events\n")
 ORDERS = "# seed sample layer side stream window element normal sort_key\n"
 
 
@@ -62,8 +67,29 @@ def order_lines() -> list:
     return lines
 
 
+def event_lines() -> list:
+    lines = [EVENT_CASES]
+    # law, exploration, tokens, rank, shift and hot of the memberships, step between positions
+    for law, exploration, tokens, rank, shift, hot, step, seed in (
+            (events.BERNOULLI, 0.0, 48, 16, 6, True, 1, 7), (events.BERNOULLI, 0.0078125, 60, 32, 7, False, 3, 1 << 63),
+            (events.POISSON_SET, 0.0, 40, 16, 6, True, 1, 99), (events.POISSON_MULTI, 0.0, 40, 48, 7, True, 2, 12345)):
+        head = events.Head(events.Memberships(tokens, rank, shift, hot), law, exploration)
+        draw = events.Draw(seed, 3, 5, 2, 1, lambda token, step=step: step * token)
+        lines.append(f"case {law} {exploration} {tokens} {rank} {shift} {int(hot)} {step} {seed} 3 5 2 1\n")
+        for token in range(tokens):
+            gap = np.float32(head.mean_gap[token]).view(np.uint32)
+            lines.append(f"token {token} {gap} {head.places[token + 1]} {int(token in head.heavy_keys)}\n")
+            lines += [f"event {token} {key} {age}\n" for key, age in sorted(draw.events(head, token))]
+    for tokens, rank, shift, hot in ((512, 16, 9, False), (600, 16, 9, False), (1024, 16, 8, False), (1024, 16, 7, False),
+                                     (1024, 16, 9, True), (4096, 16, 8, False), (4096, 32, 7, False)):
+        head = events.Head(events.Memberships(tokens, rank, shift, hot), events.BERNOULLI, 0.0)
+        lines.append(f"rule {tokens} {rank} {shift} {int(hot)} {int(head.is_drawn_by_events())}\n")
+    return lines
+
+
 def main(folder: str) -> None:
-    for name, lines in (("random-numbers-v1.txt", pair_lines()), ("orders-v1.txt", order_lines())):
+    for name, lines in (("random-numbers-v1.txt", pair_lines()), ("orders-v1.txt", order_lines()),
+                        ("events-v2.txt", event_lines())):
         with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
             file.writelines(lines)
 

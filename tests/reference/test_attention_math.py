@@ -124,6 +124,12 @@ class DrawTest(unittest.TestCase):
                 self.assertAlmostEqual(float(ours.pop(7)), float(theirs.pop(7)), places=12)
             self.assertEqual(ours, theirs)
 
+    def test_the_golden_events(self):
+        """tests/testdata/events-v2.txt is what make_random_numbers.py writes."""
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "testdata", "events-v2.txt")
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "".join(make_random_numbers.event_lines()))
+
     def test_normal_and_uniform(self):
         z = Draw(11).normals(0, 0, 200_000)
         self.assertLess(abs(z.mean()), 0.01)

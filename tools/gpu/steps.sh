@@ -3,8 +3,8 @@
 #
 #     run.sh [tests] [sanitizer] [selfcheck] [server] [bench]      nothing named: all of them, in this order
 #
-# memcheck and racecheck are the halves of sanitizer. A step that fails stops no other; a table of all comes last. Exit
-# code: 0, 1 if a step failed or was not run for want of time, 2 if there is no such step, 77 without a GPU, 130 cut off.
+# memcheck, racecheck, synccheck and initcheck are the parts of sanitizer. A step that fails stops no other; a table of
+# all comes last. Exit code: 0, 1 if a step failed or was not run for want of time, 2 if there is no such step, 77 without a GPU, 130 cut off.
 # Logs (logs.tar.gz), the table (summary.txt) and the numbers (attention_gpu.json, .png) go to $OUT, or to ./out, as soon
 # as they are there.
 #   EDGEWISE_GPU_SECONDS         ends within so many seconds, whatever hangs: steps get what is left, or are not run
@@ -178,7 +178,9 @@ sanitize() { # TOOL
 }
 run_memcheck() { sanitize memcheck; }
 run_racecheck() { sanitize racecheck; }
-run_sanitizer() { run_memcheck; run_racecheck; }
+run_synccheck() { sanitize synccheck; }
+run_initcheck() { sanitize initcheck; }
+run_sanitizer() { run_memcheck; run_racecheck; run_synccheck; run_initcheck; }
 
 run_selfcheck() {
   local precision
@@ -252,8 +254,9 @@ echo "CUDA libraries: ${libraries#:}"
 (($#)) || set -- tests sanitizer selfcheck server bench
 for what in "$@"; do
   case $what in
-    tests | sanitizer | memcheck | racecheck | selfcheck | server | bench) ;;
-    *) echo "run.sh knows: tests, sanitizer (memcheck, racecheck), selfcheck, server, bench (found: $what)" >&2; exit 2 ;;
+    tests | sanitizer | memcheck | racecheck | synccheck | initcheck | selfcheck | server | bench) ;;
+    *) echo "run.sh knows: tests, sanitizer (memcheck, racecheck, synccheck, initcheck), selfcheck, server, bench (found:" \
+      "$what)" >&2; exit 2 ;;
   esac
 done
 

@@ -141,10 +141,12 @@ using cpu_attention::Worker;
 
 void AttentionScratch::ReleaseAbove(size_t bytes_each) {
   heads.ReleaseAbove(bytes_each);
+  events.ReleaseAbove(bytes_each);
   for (Worker& worker : workers) {
     worker.call_memory.ReleaseAbove(bytes_each);
     worker.block_memory.ReleaseAbove(bytes_each);
     worker.extra_memory.ReleaseAbove(bytes_each);
+    worker.event_memory.ReleaseAbove(bytes_each);
   }
   if (call.heads.capacity() * sizeof(Head) > bytes_each) call = Call();
   call.kept.clear();
@@ -162,7 +164,7 @@ void CpuAttention::Begin(bool optimistic) {
   for (EdgeCap& cap : caps_) cap.capped = false;
   Call& call = scratch_.call;
   cpu_attention::StartCall(kernels_, inputs_, problems_, out_, call);
-  cpu_attention::PrepareHeads(pool_, scratch_.heads, call);
+  cpu_attention::PrepareHeads(pool_, scratch_.heads, scratch_.events, call);
   cpu_attention::PrepareWorkers(call, scratch_.workers);
   search_.Start(pool_, caps_, optimistic, call);
   left_ = static_cast<int64_t>(call.block_head.size());

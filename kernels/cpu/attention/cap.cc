@@ -7,123 +7,13 @@
 #include <tuple>
 
 #include "kernels/cpu/attention/draw.h"
+#include "kernels/cpu/attention/estimate.h"
+#include "kernels/cpu/attention/events.h"
 #include "kernels/cpu/attention/work.h"
 #include "kernels/pattern_count.h"
 
 namespace edgewise::cpu_attention {
 namespace {
-
-constexpr int kSamples = 512;
-
-// The sum of all rates where none is clamped: <sum of x, sum of y> + exploration * n^2.
-double SumOfProducts(const Head& head) {
-  const int rank = head.tables.rank;
-  std::vector<double> x(static_cast<size_t>(rank)), y(static_cast<size_t>(rank));
-  for (int64_t r = 0; r < head.n; ++r) {
-    for (int t = 0; t < rank; ++t) {
-      x[t] += static_cast<double>(head.x[r * rank + t]);
-      y[t] += static_cast<double>(head.tables.y[r * rank + t]);
-    }
-  }
-  double sum = 0.0;
-  for (int t = 0; t < rank; ++t) sum += x[t] * y[t];
-  const double n = static_cast<double>(head.n);
-  return sum + static_cast<double>(head.tables.exploration) * n * n;
-}
-
-// <x, y>, summed in a fast order: no exact rate is needed.
-float Product(const float* x, const float* y, int rank) {
-  float lane[kDotLanes] = {};
-  for (int t = 0; t < rank; t += kDotLanes) {
-    for (int l = 0; l < kDotLanes; ++l) lane[l] += x[t + l] * y[t + l];
-  }
-  float sum = 0.0f;
-  for (float part : lane) sum += part;
-  return sum;
-}
-
-bool MayClamp(const Head& head) {
-  const float largest = *std::max_element(head.query_bound, head.query_bound + head.n);
-  return !(largest * head.tables.key_scale + head.tables.exploration <= 1.0f);
-}
-
-// The approximate number of edges that heads are expected to have at a given tau, which tells where to look for the age
-// that a cap allows. The chance of an edge at rate tau * p is a power series of tau * p, and so is the sum.
-class EdgeEstimate {
- public:
-  EdgeEstimate() = default;
-  explicit EdgeEstimate(const Head& head);
-
-  void Add(const EdgeEstimate& other);
-  double Edges(double tau) const;
-  // The tau at which `edges` are expected; 0 for none, 1 where fewer are expected at 1.
-  double TauOf(double edges) const;
-  double variance() const { return variance_; }  // of Edges(1)
-
- private:
-  static constexpr int kTerms = 9;
-  double terms_[kTerms] = {};  // coefficients of tau, tau^2, ...
-  double variance_ = 0.0;
-};
-
-EdgeEstimate::EdgeEstimate(const Head& head) {
-  const bool poisson = head.drawn->law != Law::kBernoulli;
-  const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
-  terms_[0] = SumOfProducts(head);
-  if (!poisson && !MayClamp(head)) return;
-
-  const int rank = head.tables.rank;
-  bool clamped = false;
-  double powers[kTerms] = {};          // sums of p, p^2, ... over the sample
-  double sum[2] = {}, square[2] = {};  // of chances, and of chances - p
-  uint64_t state = 0;
-  for (int s = 0; s < kSamples; ++s) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    const auto row = static_cast<int64_t>((state >> 32) % static_cast<uint64_t>(head.n));
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    const auto key = static_cast<int64_t>((state >> 32) % static_cast<uint64_t>(head.n));
-    const float dot = Product(head.x + row * rank, head.tables.y + key * rank, rank);
-    const float rate = EdgeRate(dot, head.tables.exploration);
-    clamped |= rate != dot + head.tables.exploration;
-    const double p = rate;
-    double power = p, chance = p;
-    for (int term = 0; term < kTerms; ++term, power *= p) powers[term] += power;
-    if (poisson) chance = -std::expm1(-p);
-    const double value[2] = {chance, chance - p};
-    for (int i = 0; i < 2; ++i) sum[i] += value[i], square[i] += value[i] * value[i];
-  }
-  if (clamped) terms_[0] = pairs * powers[0] / kSamples;
-  for (int term = 1; poisson && term < kTerms; ++term) {
-    double factorial = 1.0;
-    for (int i = 2; i <= term + 1; ++i) factorial *= i;
-    terms_[term] = (term % 2 == 1 ? -1.0 : 1.0) * pairs * powers[term] / kSamples / factorial;
-  }
-  const int sampled = clamped ? 0 : 1;  // without clamps the mean of p is exact
-  const double mean = sum[sampled] / kSamples;
-  variance_ = pairs * pairs * std::max(0.0, square[sampled] / kSamples - mean * mean) / kSamples;
-}
-
-void EdgeEstimate::Add(const EdgeEstimate& other) {
-  for (int term = 0; term < kTerms; ++term) terms_[term] += other.terms_[term];
-  variance_ += other.variance_;
-}
-
-double EdgeEstimate::Edges(double tau) const {
-  double sum = 0.0;
-  for (int term = kTerms - 1; term >= 0; --term) sum = (sum + terms_[term]) * tau;
-  return sum;
-}
-
-double EdgeEstimate::TauOf(double edges) const {
-  if (edges <= 0.0) return 0.0;
-  if (Edges(1.0) <= edges) return 1.0;
-  double low = 0.0, high = 1.0;
-  for (int step = 0; step < 48; ++step) {
-    const double middle = (low + high) / 2;
-    (Edges(middle) < edges ? low : high) = middle;
-  }
-  return high;
-}
 
 // Where a word has this many edges on average, bits take no more memory than lists.
 constexpr int64_t kManyPerWord = 2;
@@ -139,6 +29,7 @@ struct CapBlock {
   std::vector<ParallelEdge> parallel;
   std::vector<OpenPair> open;
   std::vector<double> ages;  // as open; -1: forced
+  AgedEvents events;         // of a head that is drawn by events: all that may stay, in place of bits and parallel
 };
 
 // Copies the lists of a worker, which have room for more.
@@ -147,7 +38,32 @@ void TakeLists(const EdgeLists& lists, int rows, EdgeLists& kept) {
   kept.keys.assign(lists.keys.begin(), lists.keys.begin() + lists.offsets[rows]);
 }
 
+// Ages of events as ticks of 2^-31: an event is younger than tau iff it has fewer ticks.
+uint32_t TicksOf(double tau) { return static_cast<uint32_t>(std::ceil(tau * 0x1p31)); }
+
+// Of a head that is drawn by events. Open pairs are the edges with an age in the span.
+void DrawEventCapBlock(const Call& call, float low, float high, Worker& worker, CapBlock& block) {
+  const Head& head = *block.head;
+  DrawAgedEvents(call, head, block.row0, block.rows, TicksOf(std::min(1.0, static_cast<double>(high))), worker,
+                 block.events);
+  block.open.clear();
+  block.ages.clear();
+  const AgedEvents& events = block.events;
+  const uint32_t certain = TicksOf(static_cast<double>(low));
+  uint64_t edges = 0;
+  for (size_t e = 0; e < events.keys.size(); ++e) {  // rows are short: loops over each would guess their ends wrong
+    const bool edge = events.keys[e] >= 0;
+    edges += edge ? 1 : 0;
+    if (!edge || events.ages[e] < certain) continue;
+    const auto row = std::upper_bound(events.ends.begin(), events.ends.end(), static_cast<int64_t>(e));
+    block.open.push_back({static_cast<int32_t>(row - events.ends.begin()), events.keys[e], 0.0f, false, 0});
+    block.ages.push_back(static_cast<double>(events.ages[e]) * 0x1p-31);
+  }
+  block.certain = CountForced(head, block.row0, block.rows) + edges - block.open.size();
+}
+
 void DrawCapBlock(const Call& call, float low, float high, Worker& worker, CapBlock& block) {
+  if (block.head->by_events) return DrawEventCapBlock(call, low, high, worker, block);
   const Law law = block.head->drawn->law;
   DrawBlock(call, *block.head, block.row0, block.rows, SpanOf(law, low, high), worker);
   DrawnBlock& drawn = worker.drawn;
@@ -181,9 +97,47 @@ void DrawCapBlock(const Call& call, float low, float high, Worker& worker, CapBl
 // A drawn edge in the order in which edges are kept.
 using AgedEdge = std::tuple<double, size_t, int32_t, int32_t>;  // age, block, row, key
 
+// Keeps the events before `first_dropped`, whose age is tau.
+void FinishEventBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
+                      CapBlock& block) {
+  const Head& head = *block.head;
+  AgedEvents& events = block.events;
+  const uint32_t ticks = TicksOf(tau);
+  std::vector<uint32_t>& kept_before = events.ages;  // takes the place of what has been read
+  size_t kept = 0;
+  for (size_t e = 0; e < events.keys.size(); ++e) {
+    const int32_t key = events.keys[e];
+    bool keeps = events.ages[e] < ticks;
+    if (events.ages[e] == ticks && key >= 0) {
+      const auto row = std::upper_bound(events.ends.begin(), events.ends.end(), static_cast<int64_t>(e));
+      keeps = AgedEdge(tau, index, static_cast<int32_t>(row - events.ends.begin()), key) < first_dropped;
+    }
+    kept_before[e] = static_cast<uint32_t>(kept);
+    events.keys[kept] = key < 0 ? ~key : key;
+    kept += keeps ? 1 : 0;
+  }
+  kept_before.push_back(static_cast<uint32_t>(kept));
+  int64_t most = 0;
+  for (int64_t& end : events.ends) {
+    end = kept_before[end];
+    most = std::max(most, end - (&end == events.ends.data() ? 0 : (&end)[-1]));
+  }
+  // All rows at once, in another loop: vectors would wait for what was just stored.
+  LayEventWorker(head, most, worker);
+  block.kept->offsets.assign(static_cast<size_t>(block.rows) + 1, 0);
+  for (int32_t row = 0; row < block.rows; ++row) {
+    const int64_t begin = row == 0 ? 0 : events.ends[row - 1];
+    AppendEventRow(call, head, block.row0, row, events.keys.data() + begin, events.ends[row] - begin, worker,
+                   *block.kept, block.parallel);
+  }
+  if (!block.parallel.empty()) SetMultiplicity(head, block.rows, block.parallel, nullptr, *block.kept);
+  block = CapBlock();  // frees its memory for the next
+}
+
 // Adds the open edges before `first_dropped`, whose age is tau, to the certain ones.
 void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
                  CapBlock& block) {
+  if (block.head->by_events) return FinishEventBlock(call, first_dropped, tau, index, worker, block);
   std::vector<OpenPair> kept_open;
   kept_open.reserve(block.open.size());
   for (size_t i = 0; i < block.open.size(); ++i) {
@@ -315,7 +269,7 @@ void CapSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic
     work.forced = 0;
     for (size_t h = 0; h < work.heads.size(); ++h) {
       work.estimate.Add(estimates[h]);
-      work.forced += static_cast<uint64_t>(CountForced(*work.heads[h]));
+      work.forced += CountForced(*work.heads[h], 0, work.heads[h]->n);
     }
     const uint64_t taken = others + work.forced;
     work.allowed = caps[c].max_edges > taken ? caps[c].max_edges - taken : 0;

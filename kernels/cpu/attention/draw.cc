@@ -119,17 +119,17 @@ void AddForced(const Head& head, int64_t row, uint64_t* bits) {
   }
 }
 
-int64_t CountForced(const Head& head) {
+uint64_t CountForced(const Head& head, int64_t row0, int64_t rows) {
   if (!HasForced(head)) return 0;
   const int64_t reach = std::max(head.drawn->local_window, 0) / 2;
   int64_t count = 0, first = 0, end = 0;  // tokens within reach of a row: a window that slides with it
-  for (int64_t row = 0; row < head.n; ++row) {
+  for (int64_t row = row0; row < row0 + rows; ++row) {
     const int64_t position = head.position(row);
     while (head.position(first) + reach < position) ++first;
     while (end < head.n && head.position(end) <= position + reach) ++end;
     count += end - first;
   }
-  return count;
+  return static_cast<uint64_t>(count);
 }
 
 void PackBits(const Head& head, const uint64_t* by_position, uint64_t* by_index) {

@@ -35,7 +35,7 @@ float LargestNorm(const float* rows, int64_t count, int rank);
 
 // Forced edges.
 bool HasForced(const Head& head);
-int64_t CountForced(const Head& head);
+uint64_t CountForced(const Head& head, int64_t row0, int64_t rows);
 // Adds those of a row to its bits, which are by position.
 void AddForced(const Head& head, int64_t row, uint64_t* bits);
 // Bits by position to bits by token index. [words] both; may be the same memory.

@@ -6,7 +6,9 @@
 #include <cstring>
 
 #include "kernels/cpu/attention/draw.h"
+#include "kernels/cpu/attention/events.h"
 #include "kernels/cpu/attention/work.h"
+#include "kernels/kv_page.h"
 
 namespace edgewise::cpu_attention {
 namespace {
@@ -42,9 +44,29 @@ void FillPhilox(const DrawTables& tables, uint32_t counter, uint64_t* table, int
   table[24 + lane] = low(product2);
 }
 
+static_assert(KvPage::kTokens == kTileKeys);
+
+KvPage PageOf(const AttentionInputs& inputs) { return {inputs.num_heads, inputs.head_dim}; }
+
 // The rows and columns of `all` that belong to one head, `columns` a head, as given.
 ConstMatrix PartOf(const Head& head, ConstMatrix all, int columns) {
   return all.Rows(head.problem->first_row, head.n).Columns(int64_t{head.index} * columns, columns);
+}
+
+// Keys first..first + count - 1 of a head, which are of one tile, and their values.
+ConstMatrix KeysOf(const Call& call, const Head& head, int64_t first, int64_t count) {
+  const AttentionInputs& inputs = *call.inputs;
+  const float* const* pages = head.problem->pages;
+  if (pages == nullptr) return PartOf(head, inputs.k, inputs.head_dim).Rows(first, count);
+  const float* keys = pages[first / kTileKeys] + PageOf(inputs).Keys(head.index);
+  return {keys + first % kTileKeys * inputs.head_dim, count, inputs.head_dim};
+}
+ConstMatrix ValuesOf(const Call& call, const Head& head, int64_t first, int64_t count) {
+  const AttentionInputs& inputs = *call.inputs;
+  const float* const* pages = head.problem->pages;
+  if (pages == nullptr) return PartOf(head, inputs.v, call.value_dim()).Rows(first, count);
+  const float* values = pages[first / kTileKeys] + PageOf(inputs).Values(head.index);
+  return {values + first % kTileKeys * inputs.head_dim, count, inputs.head_dim};
 }
 
 // To rows of `padded` columns.
@@ -74,22 +96,25 @@ void SetNeeds(const Call& call, Head& head) {
   const int depth = head.operands.depth;
   // Rows between those of other heads lie far apart and would fall into few sets of the caches; rows across two cache
   // lines would be read twice.
+  const bool paged = head.problem->pages != nullptr;
   const auto copied = [&](ConstMatrix m, int columns) {
-    return depth != columns || m.stride != depth || reinterpret_cast<uintptr_t>(m.data) % 64 != 0;
+    return depth != columns || (!paged && (m.stride != depth || reinterpret_cast<uintptr_t>(m.data) % 64 != 0));
   };
-  needs.copy_k = copied(inputs.k, inputs.head_dim);
-  needs.copy_v = copied(inputs.v, call.value_dim());
-  if (head.plan != nullptr) {
-    needs.copy_k = head.problem->report->wanted.graph && depth != inputs.head_dim;
-    needs.copy_v = needs.copy_v && head.plan->shared;
+  needs.copy_k = paged || copied(inputs.k, inputs.head_dim);
+  needs.copy_v = paged || copied(inputs.v, call.value_dim());
+  if (head.plan != nullptr) {  // tiles read pages
+    needs.copy_k = head.problem->report->wanted.graph && (paged || depth != inputs.head_dim);
+    needs.copy_v = head.plan->shared && copied(inputs.v, call.value_dim());
     needs.k_tiles = head.plan->shared;
   } else if (head.given != nullptr) {
     const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
     needs.k_tiles = static_cast<double>(head.given->keys.size()) >= kPackKeysShare * pairs;
   } else if (head.drawn != nullptr) {
-    const double share = head.bound_share + head.drawn->exploration;
+    const double share = head.by_events ? 0.0 : head.bound_share + head.drawn->exploration;
+    const bool expected = head.problem->report->wanted.expected;
+    needs.pairs = !head.by_events || expected;
     needs.k_tiles = share >= kPackKeysShare;
-    needs.y_tiles = head.problem->report->wanted.expected || (share >= kPackRatesShare && !needs.low);
+    needs.y_tiles = expected || (share >= kPackRatesShare && !needs.low);
     if (needs.y_tiles) head.tables.key_norm = LargestNorm(head.tables.y, head.n, head.tables.rank);
   }
 }
@@ -102,7 +127,7 @@ void PlaceArrays(Head& head, const Place& place) {
   if (needs.copy_k) place(head.k_copy, head.n * depth);
   if (needs.copy_v) place(head.v_copy, head.n * depth);
   if (needs.k_tiles) place(head.k_tiles, tiles * depth * kTileKeys);
-  if (head.drawn == nullptr) return;
+  if (!needs.pairs) return;
   place(head.tables.valid, head.tables.words);
   place(head.tables.bound, head.columns);
   place(head.tables.philox, head.columns / kDrawColumns * 32);
@@ -153,18 +178,20 @@ void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t
 void FillChunk(const Call& call, Head& head, int64_t chunk) {
   const int64_t begin = chunk * kChunk, count = std::min(kChunk, head.n - begin);
   const int depth = head.operands.depth;
-  if (count > 0 && head.needs.cost() > 0) {
-    const ConstMatrix k = PartOf(head, call.inputs->k, call.inputs->head_dim).Rows(begin, count);
-    const ConstMatrix v = PartOf(head, call.inputs->v, call.value_dim()).Rows(begin, count);
-    if (head.k_copy != nullptr) CopyRows(k, depth, head.k_copy + begin * depth);
-    if (head.v_copy != nullptr) CopyRows(v, depth, head.v_copy + begin * depth);
-    for (int64_t key = 0; head.k_tiles != nullptr && key < count; key += kTileKeys) {
-      const int keys = static_cast<int>(std::min<int64_t>(kTileKeys, count - key));
-      call.kernels->pack_keys(k.row(key), k.stride, keys, static_cast<int>(k.columns), depth,
-                              head.k_tiles + (begin + key) * depth);
-    }
+  for (int64_t key = begin; head.needs.cost() > 0 && key < begin + count; key += kTileKeys) {
+    const int64_t keys = std::min<int64_t>(kTileKeys, begin + count - key);
+    const ConstMatrix k = KeysOf(call, head, key, keys), v = ValuesOf(call, head, key, keys);
+    if (head.k_copy != nullptr) CopyRows(k, depth, head.k_copy + key * depth);
+    if (head.v_copy != nullptr) CopyRows(v, depth, head.v_copy + key * depth);
+    if (head.k_tiles == nullptr) continue;
+    call.kernels->pack_keys(k.data, k.stride, static_cast<int>(keys), static_cast<int>(k.columns), depth,
+                            head.k_tiles + key * depth);
   }
-  if (head.drawn != nullptr && begin < head.columns) {
+  for (int64_t key = begin; head.event_draw.split != nullptr && key < begin + count; ++key) {
+    const int rank = head.tables.rank;
+    head.event_split[key] = call.kernels->split_key(head.tables.y + key * rank, head.unit, rank);
+  }
+  if (head.needs.pairs && begin < head.columns) {
     FillDrawChunk(*call.kernels, head, begin, std::min(begin + kChunk, head.columns));
   }
 }
@@ -180,8 +207,23 @@ constexpr float kSplitShare = 0.3f / 96.0f;
 constexpr double kLowShare = 0.05;
 constexpr float kLowWidth = 0.3f;
 
-// Finds a direction that bounds p well, the mean of some keys, and decides on a sample of pairs whether its bounds pay.
-// Bounds along any direction hold; those that NaN and infinities give are not used.
+// Finds a direction that bounds p well, the mean of some keys. Bounds along any direction hold; those that NaN and
+// infinities give are not used.
+bool FindDirection(Head& head) {
+  const int rank = head.tables.rank;
+  std::fill(head.unit, head.unit + rank, 0.0f);
+  for (int64_t key = 0; key < head.n; key += std::max<int64_t>(1, head.n / 128)) {
+    for (int t = 0; t < rank; ++t) head.unit[t] += head.tables.y[key * rank + t];
+  }
+  double square = 0.0;  // in float32 the norm would be off by more than the bounds allow for
+  for (int t = 0; t < rank; ++t) square += static_cast<double>(head.unit[t]) * static_cast<double>(head.unit[t]);
+  if (!(square >= 1e-30 && square <= 1e30)) return false;
+  const double norm = std::sqrt(square);
+  for (int t = 0; t < rank; ++t) head.unit[t] = static_cast<float>(static_cast<double>(head.unit[t]) / norm);
+  return true;
+}
+
+// Decides on a sample of pairs whether bounds by key pay.
 void MeasureSplit(const CpuKernels& kernels, Head& head) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
@@ -190,16 +232,8 @@ void MeasureSplit(const CpuKernels& kernels, Head& head) {
   const bool split = rank >= kSplitRank && (head.n >= kSplitTokens || candidates >= kSplitCandidates);
   const bool low = head.bound_share >= kLowShare && head.drawn->law == Law::kBernoulli && !head.capped;
   if (!split && !low) return;
-  std::fill(head.unit, head.unit + rank, 0.0f);
+  if (!FindDirection(head)) return;
   const int64_t step = head.n / 128;
-  for (int64_t key = 0; key < head.n; key += step) {
-    for (int t = 0; t < rank; ++t) head.unit[t] += tables.y[key * rank + t];
-  }
-  double square = 0.0;  // in float32 the norm would be off by more than the bounds allow for
-  for (int t = 0; t < rank; ++t) square += static_cast<double>(head.unit[t]) * static_cast<double>(head.unit[t]);
-  if (!(square >= 1e-30 && square <= 1e30)) return;
-  const double norm = std::sqrt(square);
-  for (int t = 0; t < rank; ++t) head.unit[t] = static_cast<float>(static_cast<double>(head.unit[t]) / norm);
   tables.unit = head.unit;
   float along = 0.0f, width = 0.0f;
   for (int64_t key = step / 2; key < head.n; key += 2 * step) {
@@ -236,16 +270,22 @@ void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& hea
   const double mean_bound = Sum(head.query_bound, head.n) / static_cast<double>(head.n);
   const double number = 65536.0 * tables.key_scale * mean_bound;
   const double lift = 2.0 * kBoundMargin * 65536.0 / number;
-  tables.bound_lift = lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;
+  tables.bound_lift = lift >= 0.0 && lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;
   head.bound_share = mean_bound * head.bound_sum / static_cast<double>(head.n);
-  MeasureSplit(kernels, head);
+  MeasureEvents(kernels, head);
+  if (!head.by_events) return MeasureSplit(kernels, head);
+  if (kernels.split_key == nullptr || !FindDirection(head)) return;
+  head.event_draw.unit = head.unit;
+  head.event_draw.split = head.event_split;
 }
 
 void SetOperands(const Call& call, Head& head) {
   const AttentionInputs& inputs = *call.inputs;
   AttendBlock& all = head.operands;
+  const bool paged = head.problem->pages != nullptr;
   const auto view = [&](const float* copy, ConstMatrix given, int columns) {
-    return copy != nullptr ? ConstMatrix(copy, head.n, all.depth, all.depth) : PartOf(head, given, columns);
+    if (copy != nullptr) return ConstMatrix(copy, head.n, all.depth, all.depth);
+    return paged ? ConstMatrix(nullptr, head.n, columns) : PartOf(head, given, columns);
   };
   const ConstMatrix k = view(head.k_copy, inputs.k, inputs.head_dim), v = view(head.v_copy, inputs.v, call.value_dim());
   all.keys = head.n;
@@ -257,6 +297,11 @@ void SetOperands(const Call& call, Head& head) {
   all.v = v.data;
   all.v_stride = v.stride;
   all.v_columns = static_cast<int>(v.columns);
+  if (paged) {
+    all.pages = head.problem->pages;
+    all.k_in_page = PageOf(inputs).Keys(head.index);
+    all.v_in_page = PageOf(inputs).Values(head.index);
+  }
   all.q_given = inputs.q.row(head.problem->first_row + head.problem->query_shift) + head.index * inputs.head_dim;
   all.q_stride = inputs.q.stride;
   all.q_columns = inputs.head_dim;
@@ -272,7 +317,8 @@ void SetOperands(const Call& call, Head& head) {
 
 }  // namespace
 
-void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call) {
+void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& call) {
+  PlaceEventTables(call, event_memory);
   const auto heads = static_cast<int64_t>(call.heads.size());
   int64_t drawn = 0;  // keys
   for (const Head& head : call.heads) drawn += head.drawn != nullptr ? head.n : 0;

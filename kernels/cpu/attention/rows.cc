@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu/attention/draw.h"
+#include "kernels/cpu/attention/events.h"
 #include "kernels/cpu/attention/report.h"
 #include "kernels/cpu/attention/work.h"
 #include "kernels/pattern_count.h"
@@ -54,7 +55,11 @@ BlockEdges GivenEdges(const Head& head, int64_t row0, int rows, EdgeLists& lists
 
 BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker) {
   const Law law = head.drawn->law;
-  DrawBlock(call, head, row0, rows, SpanOf(law, 1.0f, 1.0f), worker);
+  if (head.by_events) {
+    DrawEventBlock(call, head, row0, rows, worker);
+  } else {
+    DrawBlock(call, head, row0, rows, SpanOf(law, 1.0f, 1.0f), worker);
+  }
   DrawnBlock& block = worker.drawn;
   worker.lists.multiplicity.clear();
   if (!block.open.empty()) {

@@ -1,30 +1,23 @@
 #include "kernels/cpu/attention/scratch.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <new>
+
+#include "kernels/cpu/memory.h"
 
 namespace edgewise::cpu_attention {
 
 void Memory::Reserve(size_t bytes) {
-  if (bytes <= size_) return;
-  ReleaseAbove(0);
-  constexpr size_t kHugePage = 2 << 20;
-  const bool huge = bytes >= kHugePage;
-  const size_t unit = huge ? kHugePage : 64;
-  const size_t rounded = (bytes + unit - 1) / unit * unit;
-  data_.reset(static_cast<std::byte*>(std::aligned_alloc(unit, rounded)));
-  if (data_ == nullptr) throw std::bad_alloc();
-  size_ = rounded;
-  // Gathers touch many pages. Advice only, so a refusal is no error.
-  if (huge) static_cast<void>(madvise(data_.get(), rounded, MADV_HUGEPAGE));
+  if (bytes <= size()) return;
+  data_.reset();
+  float* const data = AllocateFloats(static_cast<int64_t>((bytes + sizeof(float) - 1) / sizeof(float)));
+  if (data == nullptr) throw std::bad_alloc();
+  data_ = {reinterpret_cast<std::byte*>(data), FreeCounted{bytes}};
+  CountWorkingBytes(static_cast<int64_t>(bytes));
 }
 
 void Memory::ReleaseAbove(size_t bytes) {
-  if (size_ <= bytes) return;
-  data_.reset();
-  size_ = 0;
+  if (size() > bytes) data_.reset();
 }
 
 void Worker::Prepare(int64_t columns, int depth) {

@@ -9,10 +9,19 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/cpu/memory.h"
 #include "kernels/cpu/simd/kernels.h"
 
 namespace edgewise {
 namespace cpu_attention {
+
+struct FreeCounted {
+  size_t bytes = 0;
+  void operator()(std::byte* data) const {
+    std::free(data);
+    CountWorkingBytes(-static_cast<int64_t>(bytes));
+  }
+};
 
 // 64-byte aligned memory that grows. Arrays laid out in it lose their contents when it is laid out again.
 class Memory {
@@ -33,14 +42,11 @@ class Memory {
   void ReleaseAbove(size_t bytes);
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const { std::free(data); }
-  };
   static constexpr size_t Rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
   void Reserve(size_t bytes);
+  size_t size() const { return data_ == nullptr ? 0 : data_.get_deleter().bytes; }
 
-  std::unique_ptr<std::byte, Free> data_;
-  size_t size_ = 0;
+  std::unique_ptr<std::byte, FreeCounted> data_;
 };
 
 // Edges of one block of query rows as lists of keys, rows and keys as token indices.
@@ -71,6 +77,13 @@ struct alignas(64) Worker {
   Memory call_memory;   // of the arrays below
   Memory block_memory;  // of AttendBlock
   Memory extra_memory;  // of DrawExtras
+  Memory event_memory;  // of EventScratch and the next five
+  EventScratch events;
+  int64_t* event_ends = nullptr;   // [kBlockRows]
+  uint64_t* event_bits = nullptr;  // [(n + 63) / 64] one bit a key; zero between uses
+  uint16_t* event_rows = nullptr;  // [n] 1 + the last row of a block that had an event of the key
+  int32_t* event_keys = nullptr;   // [capacity + 2 n + 64] of one row
+  uint32_t* event_ages = nullptr;  // likewise
   DrawScratch draw;
   uint64_t* position_bits = nullptr;   // [kBlockRows, words] edges by position
   uint64_t* bits = nullptr;            // [kBlockRows, words] edges by token index

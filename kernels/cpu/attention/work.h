@@ -17,6 +17,7 @@
 #include "kernels/cpu/attention/scratch.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/event_tables.h"
 
 namespace edgewise::cpu_attention {
 
@@ -45,6 +46,7 @@ struct CompactPlan {
 // Arrays that a head's blocks read besides what the call gives.
 struct Needs {
   bool copy_k = false, copy_v = false, k_tiles = false, y_tiles = false, split = false, low = false;
+  bool pairs = false;  // tables of DrawTables
   int cost() const { return 2 * copy_k + 2 * copy_v + 4 * k_tiles + 8 * y_tiles; }
 };
 
@@ -57,9 +59,10 @@ struct Head {
   const CompactPlan* plan = nullptr;  // any other
   int64_t n = 0;                      // tokens
   int64_t first_query = 0;
-  int64_t columns = 0;  // positions, rounded up to kDrawColumns
-  bool gaps = false;    // positions are not 0..n-1
-  bool capped = false;  // its edges are Call::kept
+  int64_t columns = 0;     // positions, rounded up to kDrawColumns
+  bool gaps = false;       // positions are not 0..n-1
+  bool capped = false;     // its edges are Call::kept
+  bool by_events = false;  // drawn by events (events.h), else pair by pair
   Needs needs;
 
   AttendBlock operands;      // of all its queries as one block, without edges, limits and scratch
@@ -76,6 +79,11 @@ struct Head {
   double bound_sum = 0.0;              // of key_bound
   double bound_share = 0.0;            // of its pairs that are edges, by the bounds
   float unit[kMaxRank];                // DrawTables::unit
+
+  // Of heads that are drawn by events.
+  EventTables events;
+  EventDraw event_draw;
+  uint32_t* event_split = nullptr;  // [n] EventDraw::split
 
   int block_rows = 0;       // of every block but the last
   int64_t first_block = 0;  // among the blocks of the call
@@ -131,8 +139,9 @@ inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
   return static_cast<int>(std::clamp<int64_t>(head.first_query + head.problem->read_queries - first, 0, rows));
 }
 
-// prepare.cc: lays out the operands and draw tables of call.heads in `memory` and fills them.
-void PrepareHeads(ThreadPool& pool, Memory& memory, Call& call);
+// prepare.cc: lays out the operands and draw tables of call.heads in `memory`, those of events in `event_memory`, and
+// fills them.
+void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& call);
 
 // cap.cc: finds the edges that each cap keeps, sets EdgeCap::capped and fills call.kept, in parts.
 class CapSearch {
@@ -173,6 +182,7 @@ namespace edgewise {
 // All memory of CpuAttend between calls. One thread at a time.
 struct AttentionScratch {
   cpu_attention::Memory heads;                 // operands and draw tables of a call's heads
+  cpu_attention::Memory events;                // tables of those that may be drawn by events
   cpu_attention::Call call;                    // the last one
   std::vector<cpu_attention::Worker> workers;  // [threads of the pool]
 

@@ -49,6 +49,24 @@ static void PackKeyTile(const float* k, int64_t stride, int count, int columns, 
   }
 }
 
+// The row of a key, and of its values.
+EDGEWISE_INLINE const float* PageOf(const AttendBlock& block, int64_t key) {
+  return block.pages[static_cast<uint64_t>(key) / kTileKeys];
+}
+EDGEWISE_INLINE const float* KeyRow(const AttendBlock& block, int64_t key) {
+  if (block.k != nullptr) return block.k + key * block.k_stride;
+  return PageOf(block, key) + block.k_in_page + key % kTileKeys * block.k_stride;
+}
+EDGEWISE_INLINE const float* ValueRow(const AttendBlock& block, int64_t key) {
+  if (block.v != nullptr) return block.v + key * block.v_stride;
+  return PageOf(block, key) + block.v_in_page + key % kTileKeys * block.v_stride;
+}
+
+// Whether keys first..last, `count` of a list that ascends, have neighbouring rows.
+EDGEWISE_INLINE bool IsRun(const AttendBlock& block, int64_t first, int64_t last, int count) {
+  return last - first == count - 1 && (block.v != nullptr || first / kTileKeys == last / kTileKeys);
+}
+
 // One tile, in parts of 16 keys.
 struct TileView {
   int64_t first_place = 0;  // of the keys, in the block's list
@@ -68,11 +86,12 @@ static bool KeysByRow(const AttendBlock& block) {
 // The scores of the block's only row with 16 * vectors keys of the tile; the last key repeats. Each score is the chain
 // of operations that it is in ScoreTile.
 static void ScoreByRow(const AttendBlock& block, const TileView& tile, int vectors, float* scores) {
+  const float* const first = block.list == nullptr ? KeyRow(block, tile.first_place) : nullptr;
   for (int begin = 0; begin < vectors * kPartKeys; begin += kPartKeys) {
     const float* from[kPartKeys];
     for (int i = 0; i < kPartKeys; ++i) {
-      const int64_t place = tile.first_place + (begin + i < tile.count ? begin + i : tile.count - 1);
-      from[i] = block.k + (block.list == nullptr ? place : block.list[place]) * block.k_stride;
+      const int64_t place = begin + i < tile.count ? begin + i : tile.count - 1;
+      from[i] = first != nullptr ? first + place * block.k_stride : KeyRow(block, block.list[tile.first_place + place]);
     }
     F sum = Zero();
     for (int t = 0; t < block.depth; t += 16) {
@@ -97,7 +116,7 @@ static TileView MakeTile(const AttendBlock& block, int64_t first_place, int coun
   const int depth = block.depth;
   const int32_t* list = block.list == nullptr ? nullptr : block.list + first_place;
   const auto key_at = [&](int place) { return list == nullptr ? first_place + place : list[place]; };
-  const bool run = list == nullptr || list[count - 1] - list[0] == count - 1;  // they ascend
+  const bool run = list == nullptr || IsRun(block, list[0], list[count - 1], count);
   // Rows that lie far apart fall into few sets of the cache, which does not matter to a few queries.
   const bool in_place = block.v_columns == depth && (block.v_stride == depth || (run && block.rows <= kScoreRows));
   const bool keys_by_row = KeysByRow(block);
@@ -110,23 +129,23 @@ static TileView MakeTile(const AttendBlock& block, int64_t first_place, int coun
     const int part = begin / kPartKeys;
     const int keys = count - begin < kPartKeys ? count - begin : kPartKeys;
     const int64_t first = key_at(begin);
-    const bool part_run = run || key_at(begin + keys - 1) - first == keys - 1;
+    const bool part_run = run || IsRun(block, first, key_at(begin + keys - 1), keys);
     if (keys_by_row) {
       tile.k[part] = nullptr;
     } else if (part_run && block.k_tiles != nullptr && first % kPartKeys == 0) {
       tile.k[part] = block.k_tiles + first / kTileKeys * kTileKeys * depth + first % kTileKeys;
     } else {
       tile.k[part] = packed + begin;
-      const auto row = [&](int i) { return block.k + key_at(begin + i) * block.k_stride; };
+      const auto row = [&](int i) { return KeyRow(block, key_at(begin + i)); };
       PackPart(row, keys, block.k_columns, depth, packed + begin);
     }
     if (in_place && part_run) {
-      tile.v[part] = block.v + first * block.v_stride;
+      tile.v[part] = ValueRow(block, first);
       continue;
     }
     tile.v[part] = values + begin * depth;
     for (int key = begin; key < begin + keys; ++key) {
-      const float* from = block.v + key_at(key) * block.v_stride;
+      const float* from = ValueRow(block, key_at(key));
       float* to = values + key * depth;
       int t = 0;
       for (; t + kLanes <= block.v_columns; t += kLanes) Store(to + t, Load(from + t));
@@ -145,8 +164,8 @@ static void FetchNext(const AttendBlock& block, int64_t first_place, int64_t key
   if (list[count - 1] - list[0] == count - 1) return;
   constexpr int kLine = 16;  // floats
   for (int64_t key = 0; key < count; ++key) {
-    const float* k = block.k + list[key] * block.k_stride;
-    const float* v = block.v + list[key] * block.v_stride;
+    const float* k = KeyRow(block, list[key]);
+    const float* v = ValueRow(block, list[key]);
     for (int t = 0; t < block.k_columns; t += kLine) __builtin_prefetch(k + t, 0, 2);
     for (int t = 0; t < block.v_columns; t += kLine) __builtin_prefetch(v + t, 0, 2);
   }

@@ -3,8 +3,8 @@
 #define EDGEWISE_KERNELS_CPU_SIMD_DRAW_PORTABLE_INL_
 
 #include "kernels/cpu/simd/kernels.h"
+#include "kernels/cpu/simd/philox_words.inl"
 #include "kernels/cpu/simd/vector.h"
-#include "kernels/philox.h"  // constants only
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
@@ -12,8 +12,8 @@ namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 struct PhiloxLanes {
   uint32_t c0[16], c1[16], c2[16], c3[16];
 };
-EDGEWISE_INLINE void MixLanes(const DrawTables& tables, PhiloxLanes& c) {
-  uint32_t k0 = tables.seed[0], k1 = tables.seed[1];
+EDGEWISE_INLINE void MixLanes(const uint32_t* seed, PhiloxLanes& c) {
+  uint32_t k0 = seed[0], k1 = seed[1];
   for (int round = 0; round < kPhiloxRounds; ++round) {
     for (int l = 0; l < 16; ++l) {
       const uint64_t product0 = static_cast<uint64_t>(kPhiloxMultiplier0) * c.c0[l];
@@ -37,7 +37,7 @@ EDGEWISE_INLINE void HighBytes256(const DrawTables& tables, uint32_t query, uint
     c.c2[l] = tables.bytes_word;
     c.c3[l] = tables.sample;
   }
-  MixLanes(tables, c);
+  MixLanes(tables.seed, c);
   const uint32_t* words[4] = {c.c0, c.c1, c.c2, c.c3};
   for (int l = 0; l < 16; ++l) {  // block 4J + t, byte 2e + b -> column 64J + 8e + 2t + b
     for (int byte = 0; byte < 16; ++byte) {
@@ -48,19 +48,8 @@ EDGEWISE_INLINE void HighBytes256(const DrawTables& tables, uint32_t query, uint
 }
 
 EDGEWISE_INLINE uint32_t LowWordOf(const DrawTables& tables, uint32_t query, uint32_t position) {
-  uint32_t c0 = position >> 2, c1 = query, c2 = tables.low_word, c3 = tables.sample;
-  uint32_t k0 = tables.seed[0], k1 = tables.seed[1];
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t product0 = static_cast<uint64_t>(kPhiloxMultiplier0) * c0;
-    const uint64_t product1 = static_cast<uint64_t>(kPhiloxMultiplier1) * c2;
-    c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(product1);
-    c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(product0);
-    k0 += kPhiloxWeyl0;
-    k1 += kPhiloxWeyl1;
-  }
-  const uint32_t words[4] = {c0, c1, c2, c3};
+  uint32_t words[4] = {position >> 2, query, tables.low_word, tables.sample};
+  MixWords(tables.seed, words);
   return words[position & 3];
 }
 

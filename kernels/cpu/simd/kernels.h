@@ -7,6 +7,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/cpu/simd/isa.h"
+#include "kernels/draw.h"
 
 namespace edgewise {
 
@@ -117,6 +118,42 @@ struct DrawExtras {
   int64_t opens = 0;
 };
 
+// What the events of one head are drawn from (kernels/events.h). Arrays of n = tokens.
+struct EventDraw {
+  int64_t tokens = 0;
+  int rank = 0;
+  const float* x = nullptr;            // [n, rank]
+  const float* y = nullptr;            // [n, rank]
+  const int32_t* positions = nullptr;  // null: the token itself
+  const float* mean_gap = nullptr;     // EventTables, as the next three
+  const uint32_t* places = nullptr;
+  const uint64_t* guide = nullptr;
+  int guide_shift = 0;              // a place's run is place >> guide_shift
+  const float* unit = nullptr;      // [rank] direction that `split` refers to
+  const uint32_t* split = nullptr;  // split_key of each key; null: no bounds by key
+  Law law = Law::kBernoulli;
+  float exploration = 0.0f;
+  uint32_t seed[2] = {};                                                       // low word first
+  uint32_t events_word = 0, fractions_word = 0, bytes_word = 0, low_word = 0;  // third counter words of streams
+  uint32_t sample = 0;
+};
+
+// Scratch of one thread, and room for the edges of the rows drawn at once.
+struct EventScratch {
+  int64_t capacity = 0;           // events
+  uint32_t* age = nullptr;        // [capacity + 64] of events; the rows' lists follow each other, in batches of 16
+  uint32_t* place = nullptr;      // [capacity + 64]; then the distance to the key's last place
+  int32_t* key = nullptr;         // [capacity + 64]; n: none
+  uint32_t* open = nullptr;       // [capacity + 64] events that bounds do not decide
+  uint32_t* open_row = nullptr;   // [capacity + 64] their rows
+  uint16_t* accepted = nullptr;   // [capacity / 16 + 64] lanes of each batch
+  int64_t* row_begin = nullptr;   // [kBlockRows + 1] first event of a row
+  int64_t* row_events = nullptr;  // [kBlockRows] their number
+  float* row_bounds = nullptr;    // [kBlockRows, 2] parts along and across EventDraw::unit
+  int32_t* edge_key = nullptr;    // [capacity + 64] out: accepted events, row after row in the order of age
+  uint32_t* edge_age = nullptr;   // [capacity + 64] out
+};
+
 // Biases of one head's scores. Pointers into the inputs of the call.
 struct BiasView {
   const float* distance = nullptr;   // [key position - query position]
@@ -133,10 +170,13 @@ struct AttendBlock {
   int depth = 0;             // of q and sums: the larger of head_dim and value_dim, padded to a multiple of 16
   int64_t keys = 0;          // n; with `list`, its length
   float* q = nullptr;        // [rows, depth] times q_scale, padded with zeros; filled from q_given
-  const float* k = nullptr;  // [n, k_columns], rows k_stride apart
-  const float* v = nullptr;  // [n, v_columns], rows v_stride apart
+  const float* k = nullptr;  // [n, k_columns], rows k_stride apart; null: in pages
+  const float* v = nullptr;  // [n, v_columns], rows v_stride apart; null: in pages
   int64_t k_stride = 0, v_stride = 0;
-  int k_columns = 0, v_columns = 0;          // depth, zero-padded; attend_dense also takes fewer
+  int k_columns = 0, v_columns = 0;  // depth, zero-padded; attend_dense also takes fewer
+  // attend_dense: pages of kTileKeys keys, where keys and values begin at these places.
+  const float* const* pages = nullptr;
+  int64_t k_in_page = 0, v_in_page = 0;
   const BiasView* bias = nullptr;            // null: none
   const int32_t* query_positions = nullptr;  // [rows], with a bias
   float* sums = nullptr;                     // out: [rows, depth] sum of weights times v
@@ -225,6 +265,19 @@ struct CpuKernels {
   // and an exact span, from lower bounds of keys.
   void (*draw_tile)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
                     uint64_t* bits, DrawExtras& extras);
+  // Draws the accepted events younger than `limit` of the first few of `count` rows from `first` on; a key may come
+  // more than once. Row r of them ends at ends[r] in edge_key and edge_age. Returns the number of rows drawn; 0: the
+  // capacity is too small for one.
+  int (*draw_events)(const EventDraw&, int64_t first, int count, uint32_t limit, const EventScratch&, int64_t* ends);
+  // Draws pairs of one query and `count` keys, null: 0.. on, by their uniform numbers and law bernoulli. Returns how
+  // many of those younger than `limit` are edges. Room for `count` + 64.
+  int64_t (*draw_heavy_pairs)(const EventDraw&, int64_t query, const int32_t* keys, int64_t count, uint32_t limit,
+                              int32_t* edge_key, uint32_t* edge_age);
+  // <row, row> of each row, in the order of MembershipDot.
+  void (*square_norms)(const float* rows, int64_t count, int rank, float* out);
+  // The distinct ones of `count` keys below n, ascending; returns their number. Room for `count` + 64 keys, also beyond
+  // the given ones. bits: [(n + 63) / 64], zero before and after.
+  int64_t (*sort_keys)(const int32_t* keys, int64_t count, int64_t n, uint64_t* bits, int32_t* out);
   // Sum over valid positions of p, or of 1 - exp(-p) with `poisson`. Needs y_tiles.
   double (*expected_row)(const DrawTables&, const DrawRow&, bool poisson);
   // Four bytes that bound the products of y [rank] by its parts along and across a unit vector; null: not used.

@@ -8,14 +8,21 @@
 #include "kernels/cpu/simd/memberships.inl"
 #if defined(__AVX512VBMI2__)
 #include "kernels/cpu/simd/draw_tile_avx512.inl"
+#include "kernels/cpu/simd/events_avx512.inl"
+#include "kernels/cpu/simd/sort_avx512.inl"
 #else
 #include "kernels/cpu/simd/draw_portable.inl"
+#include "kernels/cpu/simd/events_portable.inl"
 #endif
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
 static constexpr CpuKernels kTable = {.draw_rows = DrawRows,
                                       .draw_tile = DrawTile,
+                                      .draw_events = DrawEvents,
+                                      .draw_heavy_pairs = DrawHeavyPairs,
+                                      .square_norms = SquareNorms,
+                                      .sort_keys = SortKeys,
                                       .expected_row = ExpectedRow,
                                       .split_key = kSplitKey,
                                       .low_bound = kLowBound,

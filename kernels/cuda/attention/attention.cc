@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/device/cancel_flags.h"
 #include "kernels/cuda/ops/rows.h"
+#include "kernels/event_rule.h"
 #include "kernels/pattern_count.h"
 
 namespace edgewise::cuda {
@@ -89,7 +90,8 @@ DeviceCall MakeCall(const AttentionInputs& inputs, Matrix out) {
 }  // namespace
 
 absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
-                             std::span<EdgeCap> caps, Matrix out, DeviceCall& call, Lists& lists, Results& results) {
+                             std::span<EdgeCap> caps, Matrix out, DeviceCall& call, Lists& lists, Results& results,
+                             DeviceArray& tables) {
   call = MakeCall(inputs, out);
   std::vector<DeviceProblem> staged(problems.size());
   RowItems row_items;
@@ -109,7 +111,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     of.kind = KindOf(problem.pattern);
     of.cap = problem.cap;
     of.cancel = CancelFlags::WordOf(problem.cancel);
-    of.sampled = -1;
+    of.sampled = of.event_head = -1;
     if (problem.bias != nullptr) StageBias(*problem.bias, inputs.num_heads, staging_, of);
     if (const auto* drawn = std::get_if<DrawnRows>(&problem.pattern)) {
       of.law = drawn->law;
@@ -117,6 +119,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
       of.exploration = drawn->exploration;
       of.local_window = drawn->local_window;
       of.key = drawn->key;
+      of.way = drawn->way;
       of.count = counts;
       counts += inputs.num_heads;
       if (problem.report->wanted.expected) expected.push_back(index);
@@ -130,6 +133,8 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   }
   call.num_narrow_items = OrderTileItems(tile_items);
   call.num_tile_items = static_cast<int64_t>(tile_items.size()) - call.num_narrow_items;
+  const absl::Status status = PlanEvents(staged, call, tables);
+  if (!status.ok()) return status;
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
   StageRowItems(row_items, staged, staging_, call);
   call.tile_items = staging_.Add(std::span<const TileItem>(tile_items));
@@ -138,6 +143,39 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   lists.expected = staging_.Add(std::span<const int32_t>(expected));
   lists.num_expected = static_cast<int32_t>(expected.size());
   return PlanResults(problems, caps, call, lists, results);
+}
+
+absl::Status Attention::PlanEvents(std::span<DeviceProblem> staged, DeviceCall& call, DeviceArray& tables) {
+  std::vector<DeviceEventHead> heads;
+  int64_t words = 0;
+  for (size_t p = 0; p < staged.size(); ++p) {
+    DeviceProblem& problem = staged[p];
+    if (problem.kind != PatternKind::kDrawn ||
+        !MayUseEvents(problem.way, problem.tokens, call.rank, problem.self_loops, problem.local_window)) {
+      continue;
+    }
+    problem.event_head = static_cast<int64_t>(heads.size());
+    for (int32_t head = 0; head < call.num_heads; ++head) {
+      heads.push_back({0, 0, static_cast<int32_t>(p), head, nullptr, nullptr, nullptr, nullptr});
+      words += 4 * int64_t{problem.tokens} + 2;
+    }
+  }
+  if (heads.empty()) return absl::OkStatus();
+  absl::StatusOr<DeviceArray> memory = DeviceArray::Create(device_, words * static_cast<int64_t>(sizeof(uint32_t)));
+  if (!memory.ok()) return memory.status();
+  tables = *std::move(memory);
+  auto* next = tables.as<uint32_t>();
+  for (DeviceEventHead& head : heads) {
+    const int64_t n = staged[head.problem].tokens;
+    head.mean_gap = reinterpret_cast<float*>(next);
+    head.weight = reinterpret_cast<float*>(next + n);
+    head.heavy = reinterpret_cast<int32_t*>(next + 2 * n);
+    head.places = next + 3 * n;
+    next += 4 * n + 2;
+  }
+  call.num_event_heads = static_cast<int64_t>(heads.size());
+  call.event_heads = const_cast<DeviceEventHead*>(staging_.Add(std::span<const DeviceEventHead>(heads)));
+  return absl::OkStatus();
 }
 
 // Lays out the block that the device writes results to, and copies its first contents there.
@@ -219,8 +257,8 @@ absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::s
 
 absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results) {
   cudaStream_t stream = device_.stream();
-  absl::Status status;
-  if (call.num_caps > 0) {
+  absl::Status status = CudaStatus(FillEventTables(stream, call), "tables of events");
+  if (status.ok() && call.num_caps > 0) {
     const absl::StatusOr<DeviceArray> scratch = DeviceArray::Create(device_, CapScratchBytes(call.num_caps));
     if (!scratch.ok()) return scratch.status();
     status = CudaStatus(SelectYoungest(stream, call, scratch->data()), "edge caps");
@@ -245,8 +283,8 @@ absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const At
   Results results;
   DeviceCall call;
   Lists lists;
-  DeviceArray rounded;
-  status = Plan(inputs, problems, caps, out, call, lists, results);
+  DeviceArray rounded, tables;
+  status = Plan(inputs, problems, caps, out, call, lists, results, tables);
   status.Update(staging_.Commit());  // always: Plan began to stage
   if (status.ok()) status = RoundKeysAndValues(inputs, problems, call, rounded);
   if (status.ok()) status = Enqueue(call, lists, results);

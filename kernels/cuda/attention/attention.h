@@ -67,13 +67,16 @@ class Attention {
   };
 
   absl::Status Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
-                    Matrix out, DeviceCall& call, Lists& lists, Results& results);
+                    Matrix out, DeviceCall& call, Lists& lists, Results& results, DeviceArray& tables);
   absl::Status PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps, DeviceCall& call,
                            Lists& lists, Results& results);
   absl::Status Enqueue(const DeviceCall& call, const Lists& lists, const Results& results);
   // Precision bf16: rounds keys and values into `rounded`, which must live until the call's kernels are done.
   absl::Status RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                                   DeviceCall& call, DeviceArray& rounded);
+
+  // Memory for the tables of heads that may be drawn by events, which must live until the call's kernels are done.
+  absl::Status PlanEvents(std::span<DeviceProblem> staged, DeviceCall& call, DeviceArray& tables);
 
   Device& device_;
   Staging& staging_;

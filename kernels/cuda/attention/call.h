@@ -90,6 +90,8 @@ struct DeviceProblem {
   float exploration;
   int32_t local_window;
   RandomKey key;
+  DrawWay way;
+  int64_t event_head;  // index of its first head in the call's event_heads; -1: none may be drawn by events
 
   // kGiven: the rows of one head behind those of another; row_offsets [heads, queries + 1] are indices into the other
   // two.
@@ -119,6 +121,18 @@ struct TileItem {
   int32_t causal;         // 1: the keys are 0..num_keys-1 and query i sees i + 1 of them; 0: `limits` says how many
   const int32_t* keys;    // [num_keys] packed indices, ascending; null: 0..num_keys-1
   const int32_t* limits;  // [queries]; null: every query sees all keys, but for `causal`
+};
+
+// A head that may be drawn by events (events.cuh). The host sets all but the first two, the device those and what the
+// pointers point to.
+struct DeviceEventHead {
+  int32_t by_events;   // 1: it is, and has tables
+  int32_t heavy_keys;  // length of `heavy`
+  int32_t problem, head;
+  float* mean_gap;   // [tokens] as EventTables, like the next three
+  float* weight;     // [tokens] of keys
+  uint32_t* places;  // [tokens + 2]
+  int32_t* heavy;    // [tokens]
 };
 
 // The report of one head of a drawn problem.
@@ -160,6 +174,8 @@ struct DeviceCall {
   const RowItem* sampled_items;  // of the drawn ones
   int64_t num_dense_items, num_sampled_items;
   unsigned long long* sampled_edges;  // [drawn heads that may be dense] edges of the sampled queries; zero at first
+  DeviceEventHead* event_heads;
+  int64_t num_event_heads;
   DeviceCap* caps;
   int32_t num_caps;
   DeviceHeadCounts* counts;
@@ -170,9 +186,14 @@ EDGEWISE_HOST_DEVICE inline bool HeadIsDense(int32_t queries, int32_t tokens, ui
   const int64_t rows = (queries + kSampledStep - 1) / kSampledStep;
   return static_cast<int64_t>(sampled_edges) * kDenseHeadShare >= rows * tokens;
 }
+// Whether a head of a drawn problem is drawn by events.
+EDGEWISE_HOST_DEVICE inline bool IsEventHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
+  return problem.event_head >= 0 && call.event_heads[problem.event_head + head].by_events != 0;
+}
 // Whether a head of a drawn problem is dense. Known once the sampled items have been counted.
 EDGEWISE_HOST_DEVICE inline bool IsDenseHead(const DeviceCall& call, const DeviceProblem& problem, int32_t head) {
-  return problem.sampled >= 0 &&
+  // Heads that are drawn by events are far from dense.
+  return problem.sampled >= 0 && !IsEventHead(call, problem, head) &&
          HeadIsDense(problem.tokens, problem.tokens, call.sampled_edges[problem.sampled + head]);
 }
 

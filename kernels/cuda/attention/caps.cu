@@ -66,13 +66,14 @@ __device__ bool IsCapped(const DeviceProblem& problem, const CapScratch& scratch
 __device__ bool IsUnlimited(const DeviceCap& cap) { return cap.max_edges == ~uint64_t{0} && cap.ledger == nullptr; }
 
 __device__ uint32_t TickOf(Law law, uint64_t uniform, float rate) {
-  return AgeTick(AgeOfBits(EdgeAgeBits(law, uniform, rate)));
+  return AgeTick(AgeOfBits(VisitedAgeBits(law, uniform, rate)));
 }
 
 // Calls visit(int row, int32_t key, bool forced, uint64_t uniform, float rate) once for every edge of the item's rows
 // that is forced or has an age up to `tau`, and for some of the others. Calls come in any order, from any thread, at
 // any time, so `visit` contains no collectives. Drawn edges, and forced edges of law poisson_multi, come with
-// PairUniform and p; other forced edges come with 0 and 1.
+// PairUniform and p; other forced edges come with 0 and 1. Of heads that are drawn by events see events.cuh; an edge's
+// further events come too.
 template <typename Visit>
 __device__ void VisitYoung(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item, double tau,
                            DrawScratch& scratch, const Visit& visit) {
@@ -99,6 +100,7 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
                  ++forced_here;
                  return;
                }
+               if (IsRepeated(uniform)) return;
                const uint32_t tick = TickOf(problem.law, uniform, rate);
                if (BeginsWithPrefix(state, tick)) atomicAdd(counts + (first ? AgeBucket(tick) : AgePart(tick)), 1u);
              });
@@ -153,8 +155,8 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   AgedEdge* list = scratch.ListOf(problem.cap);
   VisitYoung(call, problem, item, YoungerThan(state), draw,
              [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
-               if (forced) return;
-               const uint64_t age = EdgeAgeBits(problem.law, uniform, rate);
+               if (forced || IsRepeated(uniform)) return;
+               const uint64_t age = VisitedAgeBits(problem.law, uniform, rate);
                if (!BeginsWithPrefix(state, AgeTick(AgeOfBits(age)))) return;
                const uint32_t place = atomicAdd(&state.listed, 1u);
                if (place >= kMaxListed) return;

@@ -13,7 +13,7 @@ constexpr int kSampleWarps = 8;
 __global__ void __launch_bounds__(kSampleWarps* kWarpSize) AddSampledEdges(const __grid_constant__ DeviceCall call) {
   const RowItem& item = call.sampled_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
-  if (Cancelled(problem)) return;
+  if (Cancelled(problem) || IsEventHead(call, problem, item.head)) return;
   const FragmentDraw draw(call, {item.problem, item.head, item.first_query, kSampledStep, item.queries});
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize, lane = static_cast<int>(threadIdx.x) % kWarpSize;
   int edges = 0;

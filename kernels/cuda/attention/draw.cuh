@@ -55,6 +55,8 @@ __device__ __noinline__ inline int EdgeCount(const DeviceCall& call, const Devic
                                              int32_t query, int32_t key, double tau) {
   if (problem.kind == PatternKind::kDrawn) {
     const DrawnPairs pairs(call, problem, head);
+    const DeviceEventHead* events = EventHeadOf(call, problem, head);
+    if (events != nullptr) return max(1, CountEvents(problem, *events, pairs, query, key, tau));
     const double rate = tau * static_cast<double>(pairs.Rate(query, key));
     return max(1, EdgeMultiplicity(pairs.Uniform(query, key), rate));
   }
@@ -87,14 +89,18 @@ __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& pro
   if (problem.kind == PatternKind::kDrawn) {
     const bool all = cut.age_bits == ~uint64_t{0};
     const auto visit = [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
+      if (IsRepeated(uniform)) {
+        if (parallel != nullptr && VisitedParallel(uniform, tau, rate)) set(parallel, row, key);
+        return;
+      }
       if (!all && !forced) {
         const uint64_t order = EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
                                          static_cast<uint32_t>(item.head),
                                          static_cast<uint32_t>(item.first_query + row), static_cast<uint32_t>(key));
-        if (!IsBefore({EdgeAgeBits(problem.law, uniform, rate), order}, {cut.age_bits, cut.order})) return;
+        if (!IsBefore({VisitedAgeBits(problem.law, uniform, rate), order}, {cut.age_bits, cut.order})) return;
       }
       set(bits, row, key);
-      if (parallel != nullptr && HasParallel(uniform, tau * static_cast<double>(rate))) set(parallel, row, key);
+      if (parallel != nullptr && VisitedParallel(uniform, tau, rate)) set(parallel, row, key);
     };
     RowDrawer<const decltype(visit)>(call, problem, item, chunk, tau, !all, scratch, visit).Run();
   } else {

@@ -121,6 +121,11 @@ class DrawnPairs {
                                                   CounterWord(problem_.key, head_, kStreamLow), problem_.key.sample}}),
                   position & 3u);
   }
+  // A block of random numbers of the query's events.
+  __device__ PhiloxBlock EventWords(int32_t query, uint32_t stream, uint32_t counter) const {
+    return Philox4x32(problem_.key.seed,
+                      {{counter, Position(query), CounterWord(problem_.key, head_, stream), problem_.key.sample}});
+  }
   __device__ uint64_t Uniform(int32_t query, int32_t key) const {
     return static_cast<uint64_t>(HighByte(query, key)) << 32 | LowWord(query, key);
   }

@@ -1,4 +1,5 @@
-// Draws the rows of an item exactly as kernels/draw.h says, by blocks of kDrawThreads threads, all of which take part:
+// Draws the rows of an item exactly as kernels/draw.h says, or kernels/events.h where the head is drawn by events, by
+// blocks of kDrawThreads threads, all of which take part:
 //   1. Forced pairs are edges (VisitForced).
 //   2. A pair is a candidate if its random byte is low enough for the bounds of query and key (ScanSegment, ScanGaps).
 //   3. Candidates are queued for each warp (Reserve).
@@ -9,6 +10,7 @@
 
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/draw_pair.cuh"
+#include "kernels/cuda/attention/events.cuh"
 #include "kernels/cuda/device/launch.h"
 
 namespace edgewise::cuda {
@@ -35,6 +37,7 @@ class RowDrawer {
       : problem_(problem),
         item_(item),
         pairs_(call, problem, item.head),
+        events_(EventHeadOf(call, problem, item.head)),
         queue_(scratch.queue[threadIdx.x / kWarpSize]),
         visit_(visit),
         first_key_(chunk * kChunkKeys),
@@ -43,10 +46,18 @@ class RowDrawer {
         lane_(static_cast<int>(threadIdx.x) % kWarpSize),
         want_uniform_(want_uniform || problem.law == Law::kPoissonMulti),
         slope_(256.0f * 1.00001f * static_cast<float>(tau)),
-        base_(256.0f * 1.00001f * static_cast<float>(tau) * problem.exploration + 0.001f) {}
+        base_(256.0f * 1.00001f * static_cast<float>(tau) * problem.exploration + 0.001f),
+        limit_(tau < 1.0 ? static_cast<uint32_t>(tau * 0x1p31) + 1 : kEventAgeOne) {}
 
   __device__ void Run() {
     VisitForced();
+    if (events_ != nullptr) {
+      for (int row = warp_; row < item_.queries; row += kDrawWarps) {
+        VisitEvents(problem_, *events_, pairs_, item_.first_query + row, row, first_key_, keys_, limit_, queue_,
+                    visit_);
+      }
+      return;
+    }
     const bool gaps = problem_.positions != nullptr;
     const int step = gaps ? kWarpSize : kSegmentKeys;
 #pragma unroll 1
@@ -77,6 +88,10 @@ class RowDrawer {
       for (int64_t key = first + lane_; key <= last; key += kWarpSize) {
         const int32_t i = static_cast<int32_t>(query), j = static_cast<int32_t>(key);
         if (!pairs_.Forced(i, j)) continue;
+        if (events_ != nullptr) {
+          visit_(row, j, true, kIsEvent, 1.0f);
+          continue;
+        }
         const bool multi = problem_.law == Law::kPoissonMulti;
         visit_(row, j, true, multi ? pairs_.Uniform(i, j) : 0, multi ? pairs_.Rate(i, j) : 1.0f);
       }
@@ -189,16 +204,19 @@ class RowDrawer {
   const DeviceProblem& problem_;
   const RowItem& item_;
   const DrawnPairs pairs_;
+  const DeviceEventHead* const events_;
   uint32_t* const queue_;
   Visit& visit_;
   const int32_t first_key_;
   const int keys_;
   const int warp_, lane_;
   const bool want_uniform_;
-  const float slope_, base_;  // a pair can be an edge only if its byte <= slope * (product of bounds) + base
+  const float slope_, base_;  // of pairs: one can be an edge only if its byte <= slope * (product of bounds) + base
+  const uint32_t limit_;      // of ages of events
   int queued_ = 0;
 };
 
+static_assert(kChunkKeys / 32 <= kSegmentKeys + kWarpSize);  // VisitEvents has a bit for each key in the queue
 static_assert(kChunkKeys <= 1 << 12 && kRowsPerItem <= 1 << 12 && kChunkKeys % kSegmentKeys == 0);
 
 }  // namespace edgewise::cuda

@@ -10,6 +10,9 @@
 
 namespace edgewise::cuda {
 
+// event_heads.cu: the tables of the heads that are drawn by events; before anything is drawn.
+cudaError_t FillEventTables(cudaStream_t stream, const DeviceCall& call);
+
 // rows.cu: draws (or reads) the edges of every row item, keeps those before the cap's cut, attends over them and counts
 // edges and isolated queries of drawn problems. Precision bf16 where call.k16 is set.
 cudaError_t AttendRows(cudaStream_t stream, const DeviceCall& call);

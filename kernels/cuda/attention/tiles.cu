@@ -32,10 +32,9 @@ cudaError_t LaunchBf16(cudaStream_t stream, const DeviceCall& call) {
                 tiles_bf16::AttendTilesBf16<Items, kWarps, kSteps, kValueDim>, call);
 }
 
-// Queries are held in registers where keys are about as wide as values, unless a draw needs these registers.
 template <typename Items, int kWarps, int kValueDim>
 cudaError_t AttendBf16(cudaStream_t stream, const DeviceCall& call) {
-  constexpr int kSteps = kValueDim <= 128 && !Items::kMasked ? kValueDim / tiles_bf16::kStep : 0;
+  constexpr int kSteps = kValueDim / tiles_bf16::kStep;
   return tiles_bf16::Steps(call.head_dim) == kSteps ? LaunchBf16<Items, kWarps, kSteps, kValueDim>(stream, call)
                                                     : LaunchBf16<Items, kWarps, 0, kValueDim>(stream, call);
 }

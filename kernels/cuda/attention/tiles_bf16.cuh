@@ -46,9 +46,9 @@ __device__ inline int ColumnsFirst(int lane, int stride) {
   return (lane % 8 + lane / 16 * 8) * stride + lane / 8 % 2 * 8;
 }
 
-// scores = queries times keys, in bf16 steps of 16 columns. kSteps > 0: the queries are held in `held`.
-template <int kSteps>
-__device__ inline void ScoreTile(const uint32_t (&held)[kSteps > 0 ? kSteps : 1][4], const __nv_bfloat16* queries,
+// scores = queries times keys, in bf16 steps of 16 columns. kHeld > 0: the queries are held in `held`.
+template <int kHeld>
+__device__ inline void ScoreTile(const uint32_t (&held)[kHeld > 0 ? kHeld : 1][4], const __nv_bfloat16* queries,
                                  const __nv_bfloat16* keys, int steps, int stride, float (&scores)[kKeyTiles][4]) {
 #pragma unroll
   for (int n = 0; n < kKeyTiles; ++n) {
@@ -64,9 +64,9 @@ __device__ inline void ScoreTile(const uint32_t (&held)[kSteps > 0 ? kSteps : 1]
       MmaBf16(scores[n + 1], query, key + 2);
     }
   };
-  if constexpr (kSteps > 0) {
+  if constexpr (kHeld > 0) {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) add_step(step, held[step]);
+    for (int step = 0; step < kHeld; ++step) add_step(step, held[step]);
   } else {
     for (int step = 0; step < steps; ++step) {
       uint32_t query[4];
@@ -207,7 +207,7 @@ constexpr int BlocksAtOnce(int warps, int steps, int value_dim, bool masked) {
   return steps > 0 && value_dim <= 32 ? 16 : value_dim <= 64 ? 12 : 8;
 }
 
-// kSteps: of 16 columns of q and k; 0: any number, and the queries are read again for every tile. kValueDim >=
+// kSteps: of 16 columns of q and k; 0: any number. kValueDim >=
 // value_dim. Items: ListedItems or DenseItems.
 template <typename Items, int kWarps, int kSteps, int kValueDim>
 __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSteps, kValueDim, Items::kMasked))
@@ -233,33 +233,39 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
   __syncthreads();
   const LimitRange range = FindLimitRange<kWarps>(item, lists, warp, lane);
   const __nv_bfloat16* const own_queries = queries + warp * kWarpQueries * stride + RowsFirst(lane, stride);
-  uint32_t held[kSteps > 0 ? kSteps : 1][4];
+  // Queries are held in registers, unless a draw or wide values need those.
+  constexpr int kHeld = kValueDim <= 128 && !Items::kMasked ? kSteps : 0;
+  uint32_t held[kHeld > 0 ? kHeld : 1][4];
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) LoadMatrices<false>(own_queries + step * kStep, held[step]);
+  for (int step = 0; step < kHeld; ++step) LoadMatrices<false>(own_queries + step * kStep, held[step]);
 
   Items items(call, item, warp);
   OnlineSoftmax states[2];
   float sums[kValueDim / 8][4] = {};
   const auto start_keys = [&](int tile) {
-    StartTile<kWarps>(lists.keys[tile & 1], call.k16 + problem.first_row * k_width + item.head * call.head_dim, k_width,
-                      call.head_dim, keys);
+    StartTile<kWarps, 2 * kSteps>(lists.keys[tile & 1],
+                                  call.k16 + problem.first_row * k_width + item.head * call.head_dim, k_width,
+                                  call.head_dim, keys);
   };
   // Values are on their way while the scores are computed, the next keys while the values are summed.
   start_keys(0);
   for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
-    StartTile<kWarps>(lists.keys[tile & 1], call.v16 + problem.first_row * v_width + item.head * call.value_dim,
-                      v_width, call.value_dim, values);
+    StartTile<kWarps, kValueDim / 8>(lists.keys[tile & 1],
+                                     call.v16 + problem.first_row * v_width + item.head * call.value_dim, v_width,
+                                     call.value_dim, values);
     LoadTileKeys<kWarps>(item, tile + 1, lists);
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
     if (seen > 0) items.Next(tile, lists);
     WaitForTile();
     float scores[kKeyTiles][4];
     if (seen > 0) {
-      ScoreTile<kSteps>(held, own_queries, keys + ColumnsFirst(lane, stride), Steps(call.head_dim), stride, scores);
+      ScoreTile<kHeld>(held, own_queries, keys + ColumnsFirst(lane, stride), kSteps > 0 ? kSteps : Steps(call.head_dim),
+                       stride, scores);
     }
     __syncthreads();  // the keys have been read
     start_keys(tile + 1);
     if (seen > 0) {
+      // Not in the exponent's multiply-add, whose rounding may be anything where scores are large.
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll

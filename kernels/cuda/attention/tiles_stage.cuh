@@ -22,21 +22,18 @@ __device__ inline float4 LoadFour(const float* row, int column, int columns) {
   return *reinterpret_cast<const float4*>(row + column);
 }
 
-// Threads side by side in a row of `groups` groups.
-__device__ inline int ThreadsOfRow(int groups) {
-  int width = 1;
-  while (width < groups && width < kWarpSize) width *= 2;
-  return width;
-}
+// Threads side by side in a row of `groups` groups: 2 to this power, at most a warp. A shift, since a division by a
+// number that is not known before takes some twenty instructions.
+__device__ inline int LogThreadsOfRow(int groups) { return groups >= kWarpSize ? 5 : 32 - __clz(groups - 1); }
 
 // Calls store(row, group, load(row, group)) for kRows rows and groups 0..groups - 1. Neighbouring threads take
 // neighbouring groups, and kAtOnce loads of a thread are in flight.
 template <int kWarps, int kRows, int kAtOnce, typename Load, typename Store>
 __device__ inline void MoveGroups(int groups, const Load& load, const Store& store) {
-  const int width = ThreadsOfRow(groups);
-  const int thread = static_cast<int>(threadIdx.x), step = kTileThreads<kWarps> / width;
-  for (int group = thread % width; group < groups; group += width) {
-    for (int first = thread / width; first < kRows; first += kAtOnce * step) {
+  const int log_width = LogThreadsOfRow(groups), width = 1 << log_width;
+  const int thread = static_cast<int>(threadIdx.x), step = kTileThreads<kWarps> >> log_width;
+  for (int group = thread & (width - 1); group < groups; group += width) {
+    for (int first = thread >> log_width; first < kRows; first += kAtOnce * step) {
       decltype(load(0, 0)) loaded[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -79,20 +76,39 @@ EDGEWISE_HOST_DEVICE inline int Steps(int dim) { return (dim + kStep - 1) / kSte
 // Elements from one row to the next in shared memory: 8 neighbouring rows lie in different banks.
 EDGEWISE_HOST_DEVICE inline int Stride(int dim) { return Steps(dim) * kStep + 8; }
 
+// Starts to copy 16 bytes from global to shared memory; zeros unless `copied`, and then `from` is only to be an
+// address.
+__device__ inline void StartCopy(__nv_bfloat16* to, const __nv_bfloat16* from, bool copied) {
+  constexpr int kBytes = 16;
+  const int bytes = copied ? kBytes : 0;
+#if defined(EDGEWISE_CUDA_EMULATED)
+  __pipeline_memcpy_async(to, from, kBytes, kBytes - bytes);
+#else
+  // As __pipeline_memcpy_async, which takes two instructions and a choice between them.
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from), "r"(bytes)
+               : "memory");
+#endif
+}
+
 // Starts to copy the rows of a tile's keys (-1: zeros) to shared memory, as one group of asynchronous copies.
-template <int kWarps>
+// kGroups: of 8 columns, or a few more; 0: not known.
+template <int kWarps, int kGroups>
 __device__ inline void StartTile(const int32_t* keys, const __nv_bfloat16* from, int64_t from_stride, int columns,
                                  __nv_bfloat16* to) {
   const int stride = Stride(columns), groups = 2 * Steps(columns);
-  const int width = ThreadsOfRow(groups), thread = static_cast<int>(threadIdx.x);
-  for (int group = thread % width; group < groups; group += width) {
-    for (int row = thread / width; row < kTileKeys; row += kTileThreads<kWarps> / width) {
-      uint4* const place = reinterpret_cast<uint4*>(to + row * stride + 8 * group);
-      if (keys[row] >= 0 && 8 * group < columns) {
-        __pipeline_memcpy_async(place, from + keys[row] * from_stride + 8 * group, sizeof(uint4));
-      } else {
-        *place = make_uint4(0, 0, 0, 0);
-      }
+  const int log_width = LogThreadsOfRow(kGroups > 0 ? kGroups : groups);
+  const int thread = static_cast<int>(threadIdx.x), group = thread & ((1 << log_width) - 1);
+  const int first = thread >> log_width, step = kTileThreads<kWarps> >> log_width;
+  const bool inside = 8 * group < columns;
+  if (group < groups) {
+#pragma unroll(kGroups > 0 ? 8 : 1)
+    for (int i = 0; i < kTileKeys / step; ++i) {
+      const int32_t key = keys[first + i * step];
+      const bool copied = inside && key >= 0;
+      StartCopy(to + (first + i * step) * stride + 8 * group, from + (copied ? key * from_stride + 8 * group : 0),
+                copied);
     }
   }
   __pipeline_commit();

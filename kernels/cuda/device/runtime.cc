@@ -8,22 +8,34 @@
 #include "absl/strings/str_cat.h"
 
 namespace edgewise::cuda {
+namespace {
 
+// Older headers do not name these.
+constexpr auto kContained = static_cast<cudaError_t>(226), kTensorMemoryLeak = static_cast<cudaError_t>(721);
+
+}  // namespace
+
+// Those of which CUDA says that the process must be ended, and memory that cannot be trusted. An error that is not
+// known here fails one request: if the device is lost, the next call says so by one that is.
 bool IsSticky(cudaError_t error) {
   switch (error) {
-    case cudaSuccess:
-    case cudaErrorMemoryAllocation:
-    case cudaErrorNotReady:
-    case cudaErrorInvalidValue:
-    case cudaErrorInvalidConfiguration:
-    case cudaErrorInvalidDevice:
-    case cudaErrorInvalidResourceHandle:
-    case cudaErrorLaunchOutOfResources:
-    case cudaErrorNotSupported:
-    case cudaErrorOperatingSystem:
-      return false;
-    default:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorMpsClientTerminated:
+    case cudaErrorExternalDevice:
       return true;
+    default:
+      return error == kContained || error == kTensorMemoryLeak;
   }
 }
 

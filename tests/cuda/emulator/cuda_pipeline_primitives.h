@@ -16,7 +16,7 @@ namespace emulator {
 struct AsyncCopy {
   void* to;
   const void* from;
-  size_t bytes;
+  size_t bytes, zeros;  // of which the last are zeros
 };
 struct AsyncCopies {
   std::vector<AsyncCopy> open;                // started since the last commit
@@ -30,9 +30,9 @@ inline AsyncCopies& OwnCopies() {
 
 }  // namespace emulator
 
-inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes) {
+inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes, size_t zeros = 0) {
   std::memset(to, 0xFF, bytes);
-  emulator::OwnCopies().open.push_back({to, from, bytes});
+  emulator::OwnCopies().open.push_back({to, from, bytes, zeros});
 }
 
 inline void __pipeline_commit() {
@@ -44,7 +44,10 @@ inline void __pipeline_commit() {
 inline void __pipeline_wait_prior(size_t prior) {
   emulator::AsyncCopies& own = emulator::OwnCopies();
   for (; own.groups.size() > prior; own.groups.pop_front()) {
-    for (const emulator::AsyncCopy& copy : own.groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
+    for (const emulator::AsyncCopy& copy : own.groups.front()) {
+      std::memcpy(copy.to, copy.from, copy.bytes - copy.zeros);
+      std::memset(static_cast<char*>(copy.to) + copy.bytes - copy.zeros, 0, copy.zeros);
+    }
   }
 }
 

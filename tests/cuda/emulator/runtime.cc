@@ -144,6 +144,18 @@ using emulator::Device;
   X(cudaErrorLaunchOutOfResources, "too many resources requested for launch")                    \
   X(cudaErrorLaunchFailure, "unspecified launch failure")                                        \
   X(cudaErrorNotSupported, "operation not supported")                                            \
+  X(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered")                            \
+  X(cudaErrorNvlinkUncorrectable, "uncorrectable NVLink error detected during the execution")    \
+  X(cudaErrorLaunchTimeout, "the launch timed out and was terminated")                           \
+  X(cudaErrorContextIsDestroyed, "context is destroyed")                                         \
+  X(cudaErrorAssert, "device-side assert triggered")                                             \
+  X(cudaErrorHardwareStackError, "hardware stack error")                                         \
+  X(cudaErrorIllegalInstruction, "an illegal instruction was encountered")                       \
+  X(cudaErrorMisalignedAddress, "misaligned address")                                            \
+  X(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space")      \
+  X(cudaErrorInvalidPc, "invalid program counter")                                               \
+  X(cudaErrorMpsClientTerminated, "MPS client terminated")                                       \
+  X(cudaErrorExternalDevice, "async operation error on an external device")                      \
   X(cudaErrorUnknown, "unknown error")
 
 const char* cudaGetErrorName(cudaError_t error) {

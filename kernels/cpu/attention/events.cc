@@ -1,0 +1,218 @@
+#include "kernels/cpu/attention/events.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/attention/draw.h"
+#include "kernels/events.h"
+
+namespace edgewise::cpu_attention {
+namespace {
+
+constexpr int64_t kFirstCapacity = 8192;  // events of the rows drawn at once; more where a row needs it
+
+// Adds the edges of heavy pairs to the events of a row, in worker.event_keys and event_ages. Returns their number.
+int64_t AddHeavyPairs(const Call& call, const Head& head, int64_t row, uint32_t limit, const int32_t* keys,
+                      const uint32_t* ages, int64_t count, Worker& worker) {
+  const EventTables& tables = head.events;
+  std::copy_n(keys, count, worker.event_keys);
+  std::copy_n(ages, count, worker.event_ages);
+  const bool all = !(tables.mean_gap[row] > 0.0f);
+  return count + call.kernels->draw_heavy_pairs(head.event_draw, row, all ? nullptr : tables.heavy,
+                                                all ? head.n : tables.heavy_keys, limit, worker.event_keys + count,
+                                                worker.event_ages + count);
+}
+
+// Calls use(row, keys, ages, count) for each row of a block, with its accepted events younger than `limit`.
+template <typename Use>
+void ForEventRows(const Call& call, const Head& head, int64_t row0, int rows, uint32_t limit, Worker& worker,
+                  const Use& use) {
+  LayEventWorker(head, 0, worker);
+  const bool heavy = head.events.heavy_keys > 0 || head.events.heavy_queries > 0;
+  for (int row = 0; row < rows;) {
+    const int drawn =
+        call.kernels->draw_events(head.event_draw, row0 + row, rows - row, limit, worker.events, worker.event_ends);
+    if (drawn == 0) {
+      const std::vector<uint16_t> rows_before(worker.event_rows, worker.event_rows + head.n);
+      LayEventWorker(head, 2 * worker.events.capacity, worker);
+      std::copy(rows_before.begin(), rows_before.end(), worker.event_rows);
+      continue;
+    }
+    int64_t begin = 0;
+    for (int i = 0; i < drawn; ++i) {
+      const int32_t* keys = worker.events.edge_key + begin;
+      const uint32_t* ages = worker.events.edge_age + begin;
+      int64_t count = worker.event_ends[i] - begin;
+      begin += count;
+      if (heavy) {
+        count = AddHeavyPairs(call, head, row0 + row + i, limit, keys, ages, count, worker);
+        keys = worker.event_keys;
+        ages = worker.event_ages;
+      }
+      use(row + i, keys, ages, count);
+    }
+    row += drawn;
+  }
+}
+
+// The first forced key of a row and the one after the last; tokens within reach follow each other.
+std::pair<int64_t, int64_t> ForcedKeys(const Head& head, int64_t row) {
+  if (!HasForced(head)) return {row, row};
+  const int64_t reach = std::max(head.drawn->local_window, 0) / 2, position = head.position(row);
+  int64_t first = row, end = row + 1;
+  while (first > 0 && position - head.position(first - 1) <= reach) --first;
+  while (end < head.n && head.position(end) - position <= reach) ++end;
+  return {first, end};
+}
+
+// Lists the keys that come more than once. Forced ones are among `keys` once more than they have events.
+void AddParallel(int row, int64_t forced_first, int64_t forced_end, int32_t* keys, int64_t count,
+                 std::vector<ParallelEdge>& parallel) {
+  std::sort(keys, keys + count);
+  for (int64_t e = 0; e < count;) {
+    int64_t end = e + 1;
+    while (end < count && keys[end] == keys[e]) ++end;
+    const bool forced = keys[e] >= forced_first && keys[e] < forced_end;
+    const auto times = static_cast<int32_t>(end - e - (forced ? 1 : 0));
+    if (times > 1) parallel.push_back({row, keys[e], times});
+    e = end;
+  }
+}
+
+}  // namespace
+
+void LayEventWorker(const Head& head, int64_t row_events, Worker& worker) {
+  EventScratch& events = worker.events;
+  events.capacity = std::max({events.capacity, kFirstCapacity, row_events});
+  const int64_t room = events.capacity + 64;
+  worker.event_memory.Lay([&](const auto& place) {
+    place(events.age, room);
+    place(events.place, room);
+    place(events.key, room);
+    place(events.open, room);
+    place(events.open_row, room);
+    place(events.accepted, room / 16 + 64);
+    place(events.row_begin, kBlockRows + 1);
+    place(events.row_events, kBlockRows);
+    place(events.edge_key, room);
+    place(events.edge_age, room);
+    place(worker.event_ends, kBlockRows);
+    place(worker.event_bits, (head.n + 63) / 64);
+    place(worker.event_rows, head.n);
+    place(worker.event_keys, room + 2 * head.n);
+    place(worker.event_ages, room + 2 * head.n);
+  });
+  std::fill(worker.event_bits, worker.event_bits + (head.n + 63) / 64, 0);
+}
+
+void PlaceEventTables(Call& call, Memory& memory) {
+  memory.Lay([&](const auto& place) {
+    for (Head& head : call.heads) {
+      head.by_events = head.drawn != nullptr && MayUseEvents(*head.drawn, head.n, call.inputs->memberships.rank);
+      if (!head.by_events) continue;
+      EventTables& tables = head.events;
+      tables.tokens = head.n;
+      place(tables.query_bound, head.n);
+      place(tables.key_bound, head.n);
+      place(tables.places, head.n + 2);
+      place(tables.guide, EventGuideSize(head.n));
+      place(tables.heavy, head.n);
+      place(head.event_split, head.n);
+    }
+  });
+}
+
+void MeasureEvents(const CpuKernels& kernels, Head& head) {
+  if (!head.by_events) return;
+  EventTables& tables = head.events;
+  const DrawTables& pairs = head.tables;
+  kernels.square_norms(head.x, head.n, pairs.rank, tables.query_bound);
+  kernels.square_norms(pairs.y, head.n, pairs.rank, tables.key_bound);
+  const EventMeans means = edgewise::MeasureEvents(*head.drawn, tables);
+  head.by_events = UsesEvents(*head.drawn, means, tables);
+  if (!head.by_events) return;
+  tables.mean_gap = tables.query_bound;
+  FillEventTables(*head.drawn, means, tables);
+  EventDraw& draw = head.event_draw;
+  draw.tokens = head.n;
+  draw.rank = pairs.rank;
+  draw.x = head.x;
+  draw.y = pairs.y;
+  draw.positions = head.gaps ? head.problem->positions : nullptr;
+  draw.mean_gap = tables.mean_gap;
+  draw.places = tables.places;
+  draw.guide = tables.guide;
+  draw.guide_shift = 32 - EventGuideBits(head.n);
+  draw.law = head.drawn->law;
+  draw.exploration = head.drawn->exploration;
+  draw.seed[0] = pairs.seed[0];
+  draw.seed[1] = pairs.seed[1];
+  const RandomKey& key = head.drawn->key;
+  draw.events_word = CounterWord(key, static_cast<uint32_t>(head.index), kStreamEvents);
+  draw.fractions_word = CounterWord(key, static_cast<uint32_t>(head.index), kStreamEventFractions);
+  draw.bytes_word = pairs.bytes_word;
+  draw.low_word = pairs.low_word;
+  draw.sample = pairs.sample;
+}
+
+void DrawAgedEvents(const Call& call, const Head& head, int64_t row0, int rows, uint32_t limit, Worker& worker,
+                    AgedEvents& events) {
+  events.ends.clear();
+  events.keys.clear();
+  events.ages.clear();
+  const bool repeated = head.drawn->law == Law::kPoissonMulti;
+  LayEventWorker(head, 0, worker);
+  std::fill(worker.event_rows, worker.event_rows + head.n, 0);
+  ForEventRows(call, head, row0, rows, limit, worker,
+               [&](int row, const int32_t* keys, const uint32_t* ages, int64_t count) {
+                 uint16_t* last_row = worker.event_rows;
+                 const auto mark = static_cast<uint16_t>(row + 1);
+                 const auto [first, end] = ForcedKeys(head, row0 + row);
+                 for (int64_t key = first; key < end; ++key) last_row[key] = mark;
+                 size_t size = events.keys.size();
+                 events.keys.resize(size + static_cast<size_t>(count));
+                 events.ages.resize(size + static_cast<size_t>(count));
+                 for (int64_t e = 0; e < count; ++e) {
+                   const bool known = last_row[keys[e]] == mark;
+                   last_row[keys[e]] = mark;
+                   events.keys[size] = known ? ~keys[e] : keys[e];
+                   events.ages[size] = ages[e];
+                   size += known && !repeated ? 0 : 1;
+                 }
+                 events.keys.resize(size);
+                 events.ages.resize(size);
+                 events.ends.push_back(static_cast<int64_t>(size));
+               });
+}
+
+void AppendEventRow(const Call& call, const Head& head, int64_t row0, int row, const int32_t* keys, int64_t count,
+                    Worker& worker, EdgeLists& lists, std::vector<ParallelEdge>& parallel) {
+  const auto [first, end] = ForcedKeys(head, row0 + row);
+  const bool multi = head.drawn->law == Law::kPoissonMulti;
+  int32_t* merged = worker.event_keys;
+  if (first < end || multi) {
+    if (keys != merged) std::copy_n(keys, count, merged);
+    keys = merged;
+    for (int64_t key = first; key < end; ++key) merged[count++] = static_cast<int32_t>(key);
+  }
+  const int64_t used = lists.offsets[row];
+  const int64_t size = call.kernels->sort_keys(keys, count, head.n, worker.event_bits, lists.Room(used, count + 64));
+  lists.offsets[row + 1] = used + size;
+  if (multi && size < count) AddParallel(row, first, end, merged, count, parallel);
+}
+
+void DrawEventBlock(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker) {
+  DrawnBlock& block = worker.drawn;
+  block.bits = nullptr;
+  block.parallel.clear();
+  block.open.clear();
+  worker.lists.offsets.assign(static_cast<size_t>(rows) + 1, 0);
+  ForEventRows(call, head, row0, rows, kEventAgeOne, worker,
+               [&](int row, const int32_t* keys, const uint32_t*, int64_t count) {
+                 AppendEventRow(call, head, row0, row, keys, count, worker, worker.lists, block.parallel);
+               });
+  block.count = static_cast<uint64_t>(worker.lists.offsets[rows]);
+}
+
+}  // namespace edgewise::cpu_attention

@@ -1,0 +1,282 @@
+// Drawing events with AVX-512: the edges of kernels/events.h, bit for bit.
+//
+// Each step takes the events of several rows together, so that short rows fill vectors and nothing branches on random
+// numbers: RowEvents draws ages and places, FindKeys the keys, JudgeByBounds decides most events from four bytes a key
+// (squeeze_avx512.inl), JudgeByRate the others, TakeAccepted lists what is accepted.
+#ifndef EDGEWISE_KERNELS_CPU_SIMD_EVENTS_AVX512_INL_
+#define EDGEWISE_KERNELS_CPU_SIMD_EVENTS_AVX512_INL_
+
+#include "kernels/cpu/simd/events_shared.inl"
+#include "kernels/cpu/simd/philox_avx512.inl"
+#include "kernels/cpu/simd/squeeze_avx512.inl"
+
+namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
+
+// Low halves of 64-bit lanes: of `even`, and of `odd` behind each.
+EDGEWISE_INLINE V Interleave(V even, V odd) {
+  return _mm512_mask_shuffle_epi32(even, 0xAAAA, odd, static_cast<_MM_PERM_ENUM>(0xA0));
+}
+
+// EventExponential of 16 words.
+EDGEWISE_INLINE F Exponentials(V words) {
+  const F whole = _mm512_cvtepu32_ps(_mm512_or_si512(words, _mm512_set1_epi32(1)));
+  const V bits = _mm512_castps_si512(whole);
+  const V exponent = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3F3504F3)), 23);
+  const F z = _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(exponent, 23))) - Broadcast(1.0f);
+  const F z2 = z * z;
+  F p = Broadcast(7.0376836292e-2f);
+  p = Fma(p, z, Broadcast(-1.1514610310e-1f));
+  p = Fma(p, z, Broadcast(1.1676998740e-1f));
+  p = Fma(p, z, Broadcast(-1.2420140846e-1f));
+  p = Fma(p, z, Broadcast(1.4249322787e-1f));
+  p = Fma(p, z, Broadcast(-1.6668057665e-1f));
+  p = Fma(p, z, Broadcast(2.0000714765e-1f));
+  p = Fma(p, z, Broadcast(-2.4999993993e-1f));
+  p = Fma(p, z, Broadcast(3.3333331174e-1f));
+  const F log_m = Fma(p * z, z2, Fma(Broadcast(-0.5f), z2, z));
+  const F steps = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(32), exponent));
+  return _mm512_fmsub_ps(steps, Broadcast(0.69314718056f), log_m);
+}
+
+// Sums of the lanes up to each, modulo 2^32.
+EDGEWISE_INLINE V PrefixSums(V a) {
+  const V zero = _mm512_setzero_si512();
+  a = _mm512_add_epi32(a, _mm512_alignr_epi32(a, zero, 15));
+  a = _mm512_add_epi32(a, _mm512_alignr_epi32(a, zero, 14));
+  a = _mm512_add_epi32(a, _mm512_alignr_epi32(a, zero, 12));
+  return _mm512_add_epi32(a, _mm512_alignr_epi32(a, zero, 8));
+}
+
+// Ages and places of a row's events younger than `limit`, from `at` on. Returns the place after the last, or -1 without
+// room for them. kChains * 16 events a step: rounds of Philox wait for each other.
+template <int kChains>
+static int64_t RowEventsOf(const EventDraw& draw, uint32_t query, float mean_gap, uint32_t limit,
+                           const EventScratch& scratch, int64_t at) {
+  const V blocks = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(kIota)));
+  const F top = Broadcast(2147483648.0f);
+  V base = _mm512_setzero_si512();
+  for (uint32_t block = 0;; block += 8 * kChains, at += 16 * kChains) {
+    if (at + 16 * kChains > scratch.capacity) return -1;
+    Counters c[kChains];
+#pragma GCC unroll 4
+    for (int i = 0; i < kChains; ++i) {
+      c[i] = {_mm512_add_epi64(blocks, Set64(block + 8 * i)), Set64(query), Set64(draw.events_word),
+              Set64(draw.sample)};
+    }
+    uint32_t k0 = draw.seed[0], k1 = draw.seed[1];
+#pragma GCC unroll 10
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kChains; ++i) PhiloxRound(c[i], k0, k1);
+      k0 += kPhiloxWeyl0;
+      k1 += kPhiloxWeyl1;
+    }
+    uint64_t young = 0;
+#pragma GCC unroll 4
+    for (int i = 0; i < kChains; ++i) {
+      const F gap = Fma(Exponentials(Interleave(c[i].c0, c[i].c2)), Broadcast(mean_gap), Broadcast(0.5f));
+      const V age = _mm512_add_epi32(PrefixSums(_mm512_cvttps_epu32(_mm512_min_ps(gap, top))), base);
+      base = _mm512_permutexvar_epi32(_mm512_set1_epi32(15), age);
+      young |= static_cast<uint64_t>(_mm512_cmplt_epu32_mask(age, _mm512_set1_epi32(static_cast<int>(limit))))
+               << (16 * i);
+      _mm512_storeu_si512(scratch.age + at + 16 * i, age);
+      _mm512_storeu_si512(scratch.place + at + 16 * i, Interleave(c[i].c1, c[i].c3));
+    }
+    constexpr uint64_t kAll = ~uint64_t{0} >> (64 - 16 * kChains);
+    if (young != kAll) return at + __builtin_ctzll(~young);  // ages beyond the first old one may have wrapped
+  }
+}
+
+EDGEWISE_INLINE int64_t RowEvents(const EventDraw& draw, int64_t row, uint32_t limit, const EventScratch& scratch,
+                                  int64_t at) {
+  const float mean_gap = draw.mean_gap[row];
+  if (!(mean_gap > 0.0f)) return at;
+  const uint32_t query = PositionOf(draw, row);
+  const float expected = static_cast<float>(limit) / mean_gap;
+  if (expected > 160.0f) return RowEventsOf<4>(draw, query, mean_gap, limit, scratch, at);
+  if (expected > 24.0f) return RowEventsOf<2>(draw, query, mean_gap, limit, scratch, at);
+  return RowEventsOf<1>(draw, query, mean_gap, limit, scratch, at);
+}
+
+// Keys of the first `size` places; places become distances.
+static void FindKeys(const EventDraw& draw, const EventScratch& scratch, int64_t size) {
+  const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
+  const V even = _mm512_add_epi32(iota, iota), one = _mm512_set1_epi32(1);
+  const V tokens = _mm512_set1_epi32(static_cast<int>(draw.tokens));
+  int64_t left = 0;  // events whose key is not that of the first place of their run
+  for (int64_t e = 0; e < size; e += 16) {
+    const V place = _mm512_loadu_si512(scratch.place + e);
+    const V run = _mm512_srli_epi32(place, static_cast<unsigned>(draw.guide_shift));
+    const V low = _mm512_i32gather_epi64(_mm512_castsi512_si256(run), draw.guide, 8);
+    const V high = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(run, 1), draw.guide, 8);
+    const V end = _mm512_permutex2var_epi32(low, even, high);
+    const V key = _mm512_permutex2var_epi32(low, _mm512_or_si512(even, one), high);
+    const __mmask16 beyond = _mm512_cmple_epu32_mask(end, place) & _mm512_cmplt_epi32_mask(key, tokens);
+    const V distance = _mm512_sub_epi32(_mm512_sub_epi32(end, place), one);
+    _mm512_storeu_si512(scratch.key + e, key);
+    _mm512_storeu_si512(scratch.place + e, _mm512_mask_mov_epi32(distance, beyond, place));
+    const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
+    _mm512_storeu_si512(scratch.open + left, _mm512_maskz_compress_epi32(beyond, index));
+    left += _mm_popcnt_u32(beyond);
+  }
+  for (int64_t e = 0; e < left; e += 16) {
+    const auto lanes = static_cast<__mmask16>(left - e < 16 ? (1u << (left - e)) - 1 : 0xFFFFu);
+    const V index = _mm512_maskz_loadu_epi32(lanes, scratch.open + e);
+    const V place = _mm512_mask_i32gather_epi32(one, lanes, index, scratch.place, 4);
+    V key = _mm512_mask_i32gather_epi32(one, lanes, index, scratch.key, 4);
+    V end = one;
+    for (__mmask16 beyond = lanes; beyond != 0;) {
+      key = _mm512_mask_add_epi32(key, beyond, key, one);
+      end = _mm512_mask_i32gather_epi32(end, beyond, _mm512_add_epi32(key, one), draw.places, 4);
+      beyond = _mm512_mask_cmple_epu32_mask(beyond, end, place) & _mm512_cmplt_epi32_mask(key, tokens);
+    }
+    _mm512_mask_i32scatter_epi32(scratch.key, lanes, index, key, 4);
+    _mm512_mask_i32scatter_epi32(scratch.place, lanes, index, _mm512_sub_epi32(_mm512_sub_epi32(end, place), one), 4);
+  }
+}
+
+// What JudgeEvent compares, of 16 events: (distance + 1) * left or distance * left, and places.
+struct Judgement {
+  F age, distance;  // age as a share of 1; 0 where the law does not look at it
+};
+EDGEWISE_INLINE __mmask16 Accepted(const Judgement& event, F rates, F events, __mmask16 lanes) {
+  const F left = _mm512_fnmadd_ps(event.age, rates, Broadcast(1.0f));
+  return _mm512_mask_cmp_ps_mask(lanes, (event.distance + Broadcast(1.0f)) * left, rates * events, _CMP_LE_OQ);
+}
+EDGEWISE_INLINE __mmask16 Rejected(const Judgement& event, F rates, F events, __mmask16 lanes) {
+  const F left = _mm512_fnmadd_ps(event.age, rates, Broadcast(1.0f));
+  return _mm512_mask_cmp_ps_mask(lanes, event.distance * left, rates * events, _CMP_GE_OQ);
+}
+
+// Decides events by bounds of their rates; both comparisons rise with the rate. Returns how many are open still.
+static int64_t JudgeByBounds(const EventDraw& draw, int64_t first, int rows, const EventScratch& scratch) {
+  const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
+  const V tokens = _mm512_set1_epi32(static_cast<int>(draw.tokens));
+  const F year = Broadcast(draw.law == Law::kBernoulli ? 0x1p-31f : 0.0f);
+  int64_t opens = 0;
+  for (int r = 0; r < rows; ++r) {
+    const F events = Broadcast(2.0f * draw.mean_gap[first + r]);
+    Split query = {0.0f, 0.0f};
+    if (draw.split != nullptr) query = SplitVector(draw.x + (first + r) * draw.rank, draw.unit, draw.rank);
+    const int64_t end = scratch.row_begin[r] + scratch.row_events[r];
+    for (int64_t e = scratch.row_begin[r]; e < end; e += 16) {
+      auto lanes = static_cast<__mmask16>(end - e < 16 ? (1u << (end - e)) - 1 : 0xFFFFu);
+      const V key = _mm512_loadu_si512(scratch.key + e);
+      lanes &= _mm512_cmplt_epi32_mask(key, tokens);
+      __mmask16 accepted = 0, open = lanes;
+      if (draw.split != nullptr) {
+        const V keys = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), lanes, key, draw.split, 4);
+        const RateBounds rates = BoundRates<1>(query, keys, draw.exploration);
+        const Judgement event = {_mm512_cvtepu32_ps(_mm512_loadu_si512(scratch.age + e)) * year,
+                                 _mm512_cvtepu32_ps(_mm512_loadu_si512(scratch.place + e))};
+        accepted = Accepted(event, rates.low, events, lanes);
+        open = lanes & ~accepted & ~Rejected(event, rates.high, events, lanes);
+      }
+      scratch.accepted[e / 16] = accepted;
+      const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
+      _mm512_storeu_si512(scratch.open + opens, _mm512_maskz_compress_epi32(open, index));
+      _mm512_storeu_si512(scratch.open_row + opens, _mm512_set1_epi32(r));
+      opens += _mm_popcnt_u32(open);
+    }
+  }
+  return opens;
+}
+
+// Decides the open events by their rates.
+static void JudgeByRate(const EventDraw& draw, int64_t first, int64_t opens, const EventScratch& scratch) {
+  const F year = Broadcast(draw.law == Law::kBernoulli ? 0x1p-31f : 0.0f);
+  const int rank = draw.rank;
+  for (int64_t o = 0; o < opens; o += 16) {
+    const int count = opens - o < 16 ? static_cast<int>(opens - o) : 16;
+    const auto lanes = static_cast<__mmask16>((1u << count) - 1);
+    const float *x[16], *y[16];
+    for (int i = 0; i < 16; ++i) {
+      const int64_t at = o + (i < count ? i : 0);
+      x[i] = draw.x + (first + scratch.open_row[at]) * rank;
+      y[i] = draw.y + static_cast<int64_t>(scratch.key[scratch.open[at]]) * rank;
+    }
+    const F dot = DotPairs16(x, y, rank / 16);
+    const F rates = _mm512_min_ps(_mm512_max_ps(dot, Zero()) + Broadcast(draw.exploration), Broadcast(1.0f));
+    const V index = _mm512_maskz_loadu_epi32(lanes, scratch.open + o);
+    const V row = _mm512_maskz_loadu_epi32(lanes, scratch.open_row + o);
+    const F gap = _mm512_i32gather_ps(row, draw.mean_gap + first, 4), events = gap + gap;
+    const V age = _mm512_i32gather_epi32(index, scratch.age, 4);
+    const V distance = _mm512_i32gather_epi32(index, scratch.place, 4);
+    const Judgement event = {_mm512_cvtepu32_ps(age) * year, _mm512_cvtepu32_ps(distance)};
+    uint32_t accepted = Accepted(event, rates, events, lanes);
+    for (uint32_t open = lanes & ~accepted & ~Rejected(event, rates, events, lanes); open != 0; open &= open - 1) {
+      const int i = __builtin_ctz(open);
+      const uint32_t at = scratch.open[o + i];
+      const int64_t r = scratch.open_row[o + i];
+      const auto number = static_cast<uint32_t>(at - scratch.row_begin[r]);
+      if (Accepts(draw, PositionOf(draw, first + r), draw.mean_gap[first + r], number, rates[i], scratch.age[at],
+                  scratch.place[at])) {
+        accepted |= 1u << i;
+      }
+    }
+    for (; accepted != 0; accepted &= accepted - 1) {
+      const uint32_t at = scratch.open[o + __builtin_ctz(accepted)];
+      scratch.accepted[at / 16] |= static_cast<uint16_t>(1u << (at % 16));
+    }
+  }
+}
+
+static void TakeAccepted(int rows, const EventScratch& scratch, int64_t* ends) {
+  int64_t edges = 0;
+  for (int r = 0; r < rows; ++r) {
+    const int64_t end = scratch.row_begin[r] + scratch.row_events[r];
+    for (int64_t e = scratch.row_begin[r]; e < end; e += 16) {
+      const __mmask16 lanes = scratch.accepted[e / 16];
+      _mm512_storeu_si512(scratch.edge_key + edges,
+                          _mm512_maskz_compress_epi32(lanes, _mm512_loadu_si512(scratch.key + e)));
+      _mm512_storeu_si512(scratch.edge_age + edges,
+                          _mm512_maskz_compress_epi32(lanes, _mm512_loadu_si512(scratch.age + e)));
+      edges += _mm_popcnt_u32(lanes);
+    }
+    ends[r] = edges;
+  }
+}
+
+static int DrawEvents(const EventDraw& draw, int64_t first, int count, uint32_t limit, const EventScratch& scratch,
+                      int64_t* ends) {
+  int64_t size = 0;
+  int drawn = 0;
+  for (; drawn < count && size <= kDrawGroup; ++drawn) {
+    const int64_t end = RowEvents(draw, first + drawn, limit, scratch, size);
+    if (end < 0) break;
+    scratch.row_begin[drawn] = size;
+    scratch.row_events[drawn] = end - size;
+    size = (end + 15) / 16 * 16;
+  }
+  FindKeys(draw, scratch, size);
+  JudgeByRate(draw, first, JudgeByBounds(draw, first, drawn, scratch), scratch);
+  TakeAccepted(drawn, scratch, ends);
+  return drawn;
+}
+
+// Lanes of squares of a row.
+EDGEWISE_INLINE F SquareLanes(const float* row, int rank) {
+  F sum = Zero();
+  for (int t = 0; t < rank; t += 16) {
+    const F part = Load(row + t);
+    sum = Fma(part, part, sum);
+  }
+  return sum;
+}
+
+// 16 rows at a time, summed as DotRows16 does.
+static void SquareNorms(const float* rows, int64_t count, int rank, float* out) {
+  for (int64_t first = 0; first < count; first += 16) {
+    const int64_t last = count - 1;
+    F sum[16];
+    for (int r = 0; r < 16; ++r) sum[r] = SquareLanes(rows + (first + r < last ? first + r : last) * rank, rank);
+    F four[4];
+    for (int s = 0; s < 4; ++s) four[s] = Halve4(Halve8(sum[s], sum[s + 4]), Halve8(sum[s + 8], sum[s + 12]));
+    StoreFirst(out + first, Halve1(Halve2(four[0], four[1]), Halve2(four[2], four[3])),
+               count - first < 16 ? static_cast<int>(count - first) : 16);
+  }
+}
+
+}  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
+
+#endif  // EDGEWISE_KERNELS_CPU_SIMD_EVENTS_AVX512_INL_
