@@ -39,6 +39,11 @@ size_t SequencesOf(const Range& members) {
   return sequences;
 }
 
+// Whether one call of Backend::Attend takes both. Pages belong to a sequence, matrices of keys and values to a call.
+bool Together(const KvCache* a, const KvCache* b) {
+  return a == b || (a != nullptr && b != nullptr && a->paged() && b->paged());
+}
+
 }  // namespace
 
 int64_t RunningInput::rows() const {
@@ -66,7 +71,7 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
   for (std::span<Member* const> rest(members_); !rest.empty();) {
     const KvCache* const cache = rest[0]->input->cache;
     size_t count = 0;
-    while (count < rest.size() && rest[count]->input->cache == cache) ++count;
+    while (count < rest.size() && Together(rest[count]->input->cache, cache)) ++count;
     const double part = count == members_.size() ? share : 1.0;
     RETURN_IF_ERROR(AttendTogether(model, rest.first(count), inputs, shared, part, reports, scratch, out));
     reports += SequencesOf(rest.first(count));
@@ -78,7 +83,6 @@ absl::Status AttentionCall::Attend(const Model& model, int32_t layer, const Memb
 absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member* const> members, AttentionInputs inputs,
                                            bool shared, double share, AttentionReport* reports,
                                            std::pmr::memory_resource* scratch, Matrix out) {
-  const KvCache* const cache = members[0]->input->cache;
   const size_t first_cap = caps_.size();
   auto& [problems, biases] = problems_.emplace(scratch);
   biases.reserve(SequencesOf(members));
@@ -91,7 +95,14 @@ absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member*
     const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size() - first_cap);
     if (cap >= 0) caps_.push_back({kNoCap, member->ledger.get(), input.shares[layer_]});
     const int64_t query_row = shared ? input.prefix->row : member->row;
-    int64_t key_row = cache == nullptr ? query_row : cache->FirstRow(layer_, member->sample - input.draw->first_sample);
+    const uint32_t copy = member->sample - input.draw->first_sample;
+    const KvCache* const cache = input.cache;
+    const float* const* pages = nullptr;
+    int64_t key_row = query_row;
+    if (cache != nullptr) {
+      pages = cache->paged() ? cache->Pages(layer_, copy) : nullptr;
+      key_row = cache->paged() ? 0 : cache->FirstRow(layer_, copy);
+    }
     int64_t queries = 0;  // of the sequences before
     for (size_t side = 0; side < input.ranges.size(); ++side) {
       const QueryRange& range = input.ranges[side];
@@ -104,6 +115,7 @@ absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member*
                  .first_query = range.first_query,
                  .query_shift = query_row + queries - key_row - range.first_query,
                  .out_row = member->row + queries,
+                 .pages = pages,
                  .pattern = std::move(made.patterns[side]),
                  .cap = cap,
                  .report = &report};
@@ -115,7 +127,7 @@ absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member*
       queries += range.queries();
     }
   }
-  if (cache != nullptr) {
+  if (const KvCache* const cache = members[0]->input->cache; cache != nullptr && !cache->paged()) {
     inputs.k = cache->Keys(layer_);
     inputs.v = cache->Values(layer_);
   }

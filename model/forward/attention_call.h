@@ -80,7 +80,8 @@ class AttentionCall {
   void Clear();
 
  private:
-  // Attends neighbours, who have one cache or none. Their caps, and `reports`, are places in caps_ and reports_.
+  // Attends neighbours, whose keys and values are in pages, in one cache, or in none. Their caps, and `reports`, are
+  // places in caps_ and reports_.
   absl::Status AttendTogether(const Model& model, std::span<Member* const> members, AttentionInputs inputs, bool shared,
                               double share, AttentionReport* reports, std::pmr::memory_resource* scratch, Matrix out);
 

@@ -49,10 +49,21 @@ absl::Status Guarded(const Body& body) {
   }
 }
 
+// A row that a cap may have changed is not computed again.
+bool IsCapped(const GenerationOptions& options) { return options.max_edges != kNoCap || options.max_density > 0.0; }
+
+// Of a text that has `tokens` now.
+CacheBytes BytesOf(const KvCache& cache, const GenerationOptions& options, int64_t tokens, int64_t most) {
+  const int64_t next = IsCapped(options) ? most : tokens;
+  return {cache.bytes(), cache.BytesFor(next), cache.BytesFor(std::min(most, next + KvPage::kTokens)),
+          cache.BytesFor(most)};
+}
+
 }  // namespace
 
-uint64_t CacheBytes(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options) {
-  return KvCache::Bytes(config, options, static_cast<uint64_t>(CachedTokens(config, prompt, options)));
+CacheBytes CacheBytesOf(const Model& model, const ModelSequence& prompt, const GenerationOptions& options) {
+  const int64_t most = CachedTokens(model.config(), prompt, options);
+  return BytesOf(KvCache(model, options, most), options, prompt.valid(), most);
 }
 
 struct Generation::State {
@@ -62,6 +73,8 @@ struct Generation::State {
   absl::Status StepPrompt();
   absl::Status StartPart();
   void SelectPart(int32_t end);
+  CacheBytes cache_bytes() const { return BytesOf(cache, options, context().valid(), most_cached); }
+  absl::Status TakeMemory() { return cache.Grow(IsCapped(options) ? most_cached : context().valid()); }
   void DropCache();
   DecodedRow SelectRow();
   void Choose(const std::vector<double>& distribution, bool finite);
@@ -89,6 +102,7 @@ struct Generation::State {
 
   ContextWindow window;
   const uint32_t most_tokens;
+  const int64_t most_cached;  // tokens
   int32_t cached = 0;     // tokens of the context whose keys and values are cached: all but the last before a decode
   int32_t prompt_tokens;  // of the context, those that were there before its last token was decoded
   KvCache cache;
@@ -115,8 +129,9 @@ Generation::State::State(const Model& model, const ModelSequence& prompt, Genera
       first_drawn(FirstDrawnLayer(config, options)),
       window(config, options.overflow, prompt),
       most_tokens(MostTokens(config, window, options)),
+      most_cached(CachedTokens(config, prompt, options)),
       prompt_tokens(context().valid() - 1),
-      cache(model, options, CachedTokens(config, prompt, options)),
+      cache(model, options, most_cached),
       rows(config, options, first_drawn < config.num_hidden_layers ? options.samples : 1, cache),
       before(rows),
       text(options.stop) {
@@ -178,13 +193,13 @@ void Generation::State::SelectPart(int32_t end) {
 }
 
 void Generation::State::DropCache() {
-  cache.Free();
+  cache.Shrink(0);
   cached = 0;
 }
 
 // One layer of a part of the tokens before the last one, whose keys and values go to the cache.
 absl::Status Generation::State::StepPrompt() {
-  RETURN_IF_ERROR(cache.Allocate());
+  RETURN_IF_ERROR(TakeMemory());
   if (prompt == nullptr) RETURN_IF_ERROR(StartPart());
   if (!prompt->shared() && prompt->samples().empty()) {
     std::vector<Wave::Sample> samples;
@@ -239,7 +254,10 @@ absl::Status Generation::State::FinishToken() {
   }
   const bool moved = window.Append(next.token_id);
   cached = moved ? 0 : context().valid() - 1;
-  if (moved) prompt_tokens = context().valid() - 1;
+  if (moved) {
+    prompt_tokens = context().valid() - 1;
+    if (!IsCapped(options)) cache.Shrink(context().valid());
+  }
   token = std::move(next);
   return absl::OkStatus();
 }
@@ -247,7 +265,7 @@ absl::Status Generation::State::FinishToken() {
 absl::Status Generation::State::Decode(std::span<State* const> states) {
   std::vector<DecodedRow> rows;
   for (State* state : states) {
-    RETURN_IF_ERROR(state->cache.Allocate());
+    RETURN_IF_ERROR(state->TakeMemory());
     rows.push_back(state->SelectRow());
   }
   return DecodeRows(
@@ -263,7 +281,7 @@ absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(const Model& mode
     RETURN_IF_ERROR(state->CheckBudget());
     ASSIGN_OR_RETURN(state->rows.input.cancel, CancelOnStop::Create(model.backend(), state->options.stopping));
     state->before.input.cancel = state->rows.input.cancel;
-    return state->cache.Allocate();
+    return state->TakeMemory();
   }));
   return std::unique_ptr<Generation>(new Generation(std::move(state)));
 }
@@ -279,9 +297,11 @@ int32_t Generation::part_tokens() const { return state_->before.input.ranges[0].
 int64_t Generation::rows() const { return (1 + state_->uncached()) * std::ssize(state_->rows.results); }
 std::optional<GeneratedToken> Generation::TakeToken() { return std::exchange(state_->token, std::nullopt); }
 
-bool Generation::CanDropCache() const {
-  return !holds_rows() && state_->options.max_edges == kNoCap && !(state_->options.max_density > 0.0);
+CacheBytes Generation::cache_bytes() const { return state_->cache_bytes(); }
+absl::Status Generation::TakeMemory() {
+  return Guarded([&] { return state_->TakeMemory(); });
 }
+bool Generation::CanDropCache() const { return !holds_rows() && !IsCapped(state_->options); }
 void Generation::DropCache() { state_->DropCache(); }
 
 bool Generation::Joins(const Generation& other) const {

@@ -32,8 +32,15 @@ struct GenerationOptions : Draw {
   Overflow overflow = Overflow::kSlide;  // kStop: a full context is the end, as max_new_tokens is
 };
 
-// The bytes of the keys and values that a generation holds at most.
-uint64_t CacheBytes(const ModelConfig& config, const ModelSequence& prompt, const GenerationOptions& options);
+// The bytes of a generation's keys and values: held now, held in the next step, and with a page more
+// (kernels/kv_page.h) unless the text cannot grow so far; and those of the longest text. Where the backend takes no
+// pages, or a row that a budget caps could not be computed again (Generation::CanDropCache), all but the first are
+// those of the longest text.
+struct CacheBytes {
+  uint64_t held = 0, next = 0, ahead = 0, longest = 0;
+};
+// Those of a generation before it is created.
+CacheBytes CacheBytesOf(const Model& model, const ModelSequence& prompt, const GenerationOptions& options);
 
 // Edges of the row that predicted a token, per sample.
 struct RowEdges {
@@ -77,9 +84,9 @@ inline constexpr int64_t kShortPromptRows = 16;
 class Generation {
  public:
   // `model` is a causal-lm and must outlive the generation; `prompt` comes from Model::Prepare, without a pairwise
-  // bias; `stop` has no empty string. Allocates the cache. INVALID_ARGUMENT: max_edges is below the forced edges of a
-  // row that this text can reach (the field is max_edges; the message gives the least); RESOURCE_EXHAUSTED: no
-  // memory.
+  // bias; `stop` has no empty string. Takes the memory of CacheBytes::next. INVALID_ARGUMENT: max_edges is below the
+  // forced edges of a row that this text can reach (the field is max_edges; the message gives the least);
+  // RESOURCE_EXHAUSTED: no memory.
   static absl::StatusOr<std::unique_ptr<Generation>> Create(const Model& model, ModelSequence prompt,
                                                             GenerationOptions options);
   ~Generation();
@@ -101,6 +108,9 @@ class Generation {
   // The rows that the next token takes, those of a short prompt included.
   int64_t rows() const;
 
+  // The memory of keys and values; a step takes what it needs more, unless TakeMemory has done so before.
+  CacheBytes cache_bytes() const;
+  absl::Status TakeMemory();
   // Frees the keys and values until the next step, which computes them again. Only between parts of the prompt, and
   // where that gives the same bytes: a row that was capped would not be.
   bool CanDropCache() const;

@@ -9,34 +9,89 @@
 #include "text/status_macros.h"
 
 namespace edgewise {
+namespace {
 
-uint64_t KvCache::Bytes(const ModelConfig& config, const Draw& draw, uint64_t tokens) {
-  const uint64_t layers = static_cast<uint64_t>(config.num_hidden_layers);
-  const uint64_t shared = std::min<uint64_t>(layers, static_cast<uint64_t>(FirstDrawnLayer(config, draw)) + 1);
-  const uint64_t row = 2 * sizeof(float) * static_cast<uint64_t>(config.num_attention_heads) * config.head_dim;
-  return (shared + (layers - shared) * draw.samples) * tokens * row;
+// The layers and samples that have keys and values of their own.
+int64_t NumCopies(int64_t layers, int64_t first_drawn, int64_t samples) {
+  const int64_t shared = std::min(layers, first_drawn + 1);
+  return shared + (layers - shared) * samples;
 }
 
-KvCache::KvCache(const Model& model, const Draw& draw, int64_t tokens)
+int64_t PagesFor(int64_t tokens) { return (tokens + KvPage::kTokens - 1) / KvPage::kTokens; }
+
+}  // namespace
+
+KvCache::KvCache(const Model& model, const Draw& draw, int64_t most_tokens)
     : backend_(model.backend()),
+      paged_(backend_.TakesPages()),
       num_layers_(model.config().num_hidden_layers),
       first_drawn_(FirstDrawnLayer(model.config(), draw)),
       samples_(draw.samples),
-      tokens_(tokens),
-      width_(static_cast<int64_t>(model.config().num_attention_heads) * model.config().head_dim) {}
+      page_{model.config().num_attention_heads, model.config().head_dim},
+      most_tokens_(most_tokens),
+      width_(int64_t{page_.heads} * page_.head_dim),
+      token_bytes_(static_cast<uint64_t>(NumCopies(num_layers_, first_drawn_, samples_) * 2 * width_) * sizeof(float)) {
+}
 
-absl::Status KvCache::Allocate() {
-  for (auto l = static_cast<int32_t>(layers_.size()); l < num_layers_; ++l) {
-    ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.Allocate(Copies(l) * tokens_ * 2 * width_));
+int64_t KvCache::HasMemoryFor(int64_t tokens) const {
+  if (tokens == 0) return 0;
+  return paged_ ? PagesFor(tokens) * KvPage::kTokens : most_tokens_;
+}
+
+size_t KvCache::Copy(int32_t layer, uint32_t copy) const {
+  if (layer <= first_drawn_) return static_cast<size_t>(layer);
+  return static_cast<size_t>(first_drawn_ + 1) + static_cast<size_t>(layer - first_drawn_ - 1) * samples_ + copy;
+}
+
+absl::Status KvCache::Grow(int64_t tokens) {
+  if (tokens <= tokens_) return absl::OkStatus();
+  if (paged_) {
+    copies_.resize(static_cast<size_t>(NumCopies(num_layers_, first_drawn_, samples_)));
+    for (PagesOfCopy& copy : copies_) {
+      while (std::ssize(copy.pages) < PagesFor(tokens)) {
+        ASSIGN_OR_RETURN(Buffer page, backend_.Allocate(page_.floats()));
+        copy.places.push_back(page.data());
+        copy.pages.push_back(std::move(page));
+      }
+    }
+  } else {
+    for (auto l = static_cast<int32_t>(layers_.size()); l < num_layers_; ++l) {
+      ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.Allocate(Copies(l) * most_tokens_ * 2 * width_));
+    }
   }
+  tokens_ = HasMemoryFor(tokens);
   return absl::OkStatus();
+}
+
+void KvCache::Shrink(int64_t tokens) {
+  tokens_ = std::min(tokens_, HasMemoryFor(tokens));
+  if (tokens_ == 0) layers_.clear();
+  for (PagesOfCopy& copy : copies_) {
+    copy.pages.resize(std::min(copy.pages.size(), static_cast<size_t>(PagesFor(tokens_))));
+    copy.places.resize(copy.pages.size());
+  }
 }
 
 absl::Status KvCache::Store(int32_t layer, uint32_t copy, int32_t first_token, ConstMatrix keys_and_values) {
   const int64_t tokens = keys_and_values.rows;
   while (std::ssize(places_) < tokens) places_.push_back(std::ssize(places_));
-  const Matrix to = Layer(layer).Rows(FirstRow(layer, copy) + first_token, tokens);
-  return backend_.GatherRows(keys_and_values, std::span(places_).first(tokens), to);
+  if (!paged_) {
+    const Matrix to = Layer(layer).Rows(FirstRow(layer, copy) + first_token, tokens);
+    return backend_.GatherRows(keys_and_values, std::span(places_).first(tokens), to);
+  }
+  const std::vector<float*>& pages = copies_[Copy(layer, copy)].places;
+  for (int64_t done = 0; done < tokens;) {
+    const int64_t token = first_token + done, in_page = token % KvPage::kTokens;
+    const int64_t rows = std::min(KvPage::kTokens - in_page, tokens - done);
+    for (int32_t part = 0; part < 2 * page_.heads; ++part) {  // keys of each head, then values
+      float* const to = pages[token / KvPage::kTokens] + page_.Keys(part) + in_page * page_.head_dim;
+      RETURN_IF_ERROR(
+          backend_.GatherRows(keys_and_values.Rows(done, rows).Columns(int64_t{part} * page_.head_dim, page_.head_dim),
+                              std::span(places_).first(rows), Matrix(to, rows, page_.head_dim)));
+    }
+    done += rows;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace edgewise

@@ -74,7 +74,6 @@ PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Op
   SelectSequences(input.sequences.size());
   shared = SampleResult(config, input.sequences.size(), 0, 0, wanted.graph);
   result.sample_results.reserve(samples);  // waves point to them
-  if (input.tolerance == 0.0) NextResult(samples - 1);
 }
 
 void PassInput::SelectSequences(size_t end) {
@@ -178,6 +177,7 @@ std::vector<const ModelInput*> PointersTo(const std::vector<ModelInput>& inputs)
 struct Pass::State {
   State(const Model& model, const std::vector<const ModelInput*>& given, Options options);
 
+  void MakeFirstResults();
   absl::Status Step();
   absl::Status StartGroup();
   absl::Status StartWave();
@@ -212,6 +212,21 @@ Pass::State::State(const Model& model, const std::vector<const ModelInput*>& giv
       }
     }
   }
+  MakeFirstResults();
+}
+
+// The results of the first wave have their place before the first step; later waves make their own, so that a large
+// ensemble begins at once.
+void Pass::State::MakeFirstResults() {
+  int64_t rows = 0;
+  size_t first = 0;  // inputs of the first group
+  for (; first < inputs.size(); ++first) {
+    rows += inputs[first].rows();
+    if (first > 0 && rows > options.max_wave_tokens) break;
+  }
+  const auto samples =
+      static_cast<uint32_t>(std::max<int64_t>(1, options.max_wave_tokens / std::max<int64_t>(1, rows)));
+  for (size_t i = 0; i < first; ++i) inputs[i].NextResult(std::min(samples, inputs[i].NextSamples()) - 1);
 }
 
 absl::Status Pass::State::Step() {

@@ -38,37 +38,60 @@ size_t Generations::Active() const {
   return std::count_if(running_.begin(), running_.end(), [](const Running& running) { return !running.parked; });
 }
 
+uint64_t Generations::cache_bytes() const {
+  uint64_t held = 0;
+  for (const Running& running : running_) held += running.cache_bytes().held;
+  return held;
+}
+
+uint64_t Generations::Reserved(const Running& running) const {
+  const CacheBytes bytes = running.cache_bytes();
+  if (!running.parked) return std::max(bytes.held, bytes.ahead);
+  return running.generation->CanDropCache() ? 0 : bytes.held;
+}
+
 GenerationRoom Generations::room() const {
   size_t places = 0;
   uint64_t bytes = 0;
   for (const Running& running : running_) {
     const bool goes_on = !running.parked || running.client_ready();
     if (goes_on) ++places;
-    if (goes_on || !running.generation->CanDropCache()) bytes += running.cache_bytes();
+    bytes += running.parked && goes_on ? running.cache_bytes().ahead : Reserved(running);
   }
   return {max_generations_ - std::min(max_generations_, places), max_cache_bytes_ - std::min(max_cache_bytes_, bytes)};
 }
 
-bool Generations::MakeRoom(uint64_t cache_bytes) {
-  uint64_t held = 0;
-  for (const Running& running : running_) held += running.cached ? running.cache_bytes() : 0;
-  for (Running& running : running_) {
-    if (held + cache_bytes <= max_cache_bytes_) break;
-    if (!running.parked || !running.cached || !running.generation->CanDropCache()) continue;
-    running.generation->DropCache();
-    running.cached = false;
-    held -= running.cache_bytes();
+bool Generations::MakeRoom(uint64_t bytes, const Running* first) {
+  const auto gives = [&](const Running& running) {
+    return (running.parked || (first != nullptr && first->Before(running))) && running.generation->CanDropCache();
+  };
+  uint64_t held = 0, kept = 0;
+  for (const Running& running : running_) {
+    held += running.cache_bytes().held;
+    kept += gives(running) ? 0 : running.cache_bytes().held;
   }
-  return held + cache_bytes <= max_cache_bytes_;
+  if (kept + bytes > max_cache_bytes_) return false;
+  while (held + bytes > max_cache_bytes_) {
+    Running* last = nullptr;  // of those that are parked already, else of all
+    for (Running& running : running_) {
+      if (!gives(running) || running.cache_bytes().held == 0) continue;
+      const bool later = last != nullptr && (running.parked == last->parked ? last->Before(running) : running.parked);
+      if (last == nullptr || later) last = &running;
+    }
+    held -= last->cache_bytes().held;
+    last->generation->DropCache();
+    last->parked = true;
+  }
+  return true;
 }
 
 void Generations::Start(RequestPtr request) {
   const Time start = queue_.now();
-  Running running{std::move(request), nullptr, start};
+  Running running{std::move(request), nullptr, ++started_, start};
   Request& started = *running.request;
   started.queue_seconds = Seconds(start - started.queued);
   started.model->metrics->CountGeneration(started);
-  MakeRoom(running.cache_bytes());
+  MakeRoom(started.generation->cache_bytes.next, nullptr);
   absl::StatusOr<std::unique_ptr<Generation>> generation =
       Generation::Create(*started.model->model, std::move(started.generation->prompt), started.generation->options);
   started.compute_seconds = running.own_seconds = Seconds(queue_.now() - start);
@@ -101,17 +124,56 @@ void Generations::Update() {
     }
     running_.push_back(std::move(running));
   }
+  GiveMemory();
+  GoOn();
+}
+
+template <typename Is>
+std::vector<Generations::Running*> Generations::InOrder(const Is& is) {
+  std::vector<Running*> found;
   for (Running& running : running_) {
-    if (!running.parked || !running.client_ready() || Active() >= max_generations_) continue;
-    if (!running.cached && !MakeRoom(running.cache_bytes())) continue;
-    running.parked = false;
-    running.cached = true;
+    if (is(running)) found.push_back(&running);
   }
+  std::sort(found.begin(), found.end(), [](const Running* a, const Running* b) { return a->Before(*b); });
+  return found;
+}
+
+void Generations::GiveMemory() {
+  for (Running& running : running_) {
+    running.waits = !running.parked && running.cache_bytes().held < running.cache_bytes().next;
+  }
+  for (Running* running : InOrder([](const Running& each) { return each.waits; })) {
+    const CacheBytes bytes = running->cache_bytes();
+    if (!running->parked && MakeRoom(bytes.next - bytes.held, running)) TakeMemory(*running);
+  }
+}
+
+void Generations::GoOn() {
+  bool others_wait = false;  // for memory
+  for (Running* running : InOrder([](const Running& each) { return each.parked && each.client_ready(); })) {
+    if (Active() >= max_generations_) return;
+    const CacheBytes bytes = running->cache_bytes();
+    uint64_t reserved = std::max(bytes.held, bytes.ahead);
+    for (const Running& other : running_) reserved += &other == running ? 0 : Reserved(other);
+    // One whose memory nobody else can have needs no more, and would keep it from all if it did not go on.
+    if (running->generation->CanDropCache() && (others_wait || reserved > max_cache_bytes_)) {
+      others_wait = true;
+      continue;
+    }
+    running->parked = false;
+    MakeRoom(bytes.next - std::min(bytes.next, bytes.held), nullptr);
+    TakeMemory(*running);
+  }
+}
+
+void Generations::TakeMemory(Running& running) {
+  running.generation->TakeMemory().IgnoreError();  // its next step tries again, and fails
+  running.waits = false;
 }
 
 // Rows that are in memory go on without their client: a layer of a prompt sends it nothing.
 bool Generations::CanStep(const Running& running) const {
-  if (running.parked) return false;
+  if (running.parked || running.waits) return false;
   if (running.generation->holds_rows()) return true;
   if (!running.client_ready()) return false;
   return !running.generation->prompt_next() ||

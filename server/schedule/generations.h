@@ -17,7 +17,12 @@ namespace edgewise::server {
 
 // A generation whose client has taken nothing for park_after is parked: another may have its place, and its memory too
 // where it can be computed again (Generation::CanDropCache). It goes on, before those that wait, once its client reads
-// and there is room. As many may be parked as may run.
+// and there is room. As many may be parked so as may run.
+//
+// Each takes memory for keys and values as its text grows. Of two generations the one of the higher level goes first,
+// else the one that started first. Where one needs memory and none is left, those that go after it are parked, the last
+// of them first, and are computed again later; where it is the last itself, it waits. So the first one always goes on.
+// None starts, or goes on after it was parked, unless all that run could take a page more (CacheBytes::ahead).
 class Generations {
  public:
   // `queue` gives the time and tells of a shutdown; it must outlive this.
@@ -28,11 +33,12 @@ class Generations {
   PerLevel<bool> CanStep() const;
   // Beside those that are not parked, and those that are but could go on.
   GenerationRoom room() const;
+  uint64_t cache_bytes() const;  // that keys and values hold
 
   // Starts a request that fits into room(); ends it at once if the model refuses it.
   void Start(RequestPtr request);
   // Ends the generations that are cancelled or expired, all of them at a shutdown, and those whose client has taken
-  // nothing for unread_timeout. Parks others, and lets parked ones go on.
+  // nothing for unread_timeout. Parks others, gives memory to those that need it, and lets parked ones go on.
   void Update();
   // Runs one step of this level: a layer of a part of a prompt, or a token of all generations that can decode with the
   // next in turn. Their clients keep up. Parts of prompts run one after the other, so that the rows of one at a time
@@ -43,13 +49,18 @@ class Generations {
   struct Running {
     RequestPtr request;
     std::unique_ptr<Generation> generation;
+    uint64_t number = 0;       // of its start
     Time ready;                // the last time its client kept up
     double own_seconds = 0.0;  // of steps, its share where it was not alone
     bool parked = false;
-    bool cached = true;  // it has its memory
+    bool waits = false;  // for memory that is not to be had
 
     bool client_ready() const { return request->generation->ready(); }
-    uint64_t cache_bytes() const { return request->generation->cache_bytes; }
+    CacheBytes cache_bytes() const { return generation->cache_bytes(); }
+    bool Before(const Running& other) const {
+      return request->priority != other.request->priority ? request->priority < other.request->priority
+                                                          : number < other.number;
+    }
   };
 
   bool CanStep(const Running& running) const;
@@ -63,14 +74,25 @@ class Generations {
   void End(Running& running, const absl::Status& status, bool wasted = false);
 
   size_t Active() const;  // not parked
-  // Takes the memory of parked generations until there is so much left; false: there is not.
-  bool MakeRoom(uint64_t cache_bytes);
+  // Of a generation, as long as it does not give way to one that starts or goes on; the least that it holds soon.
+  uint64_t Reserved(const Running& running) const;
+  // Takes the memory of parked generations, and of those that go after `first` if it is not null and parks them, until
+  // so many bytes are left. False: so many are not to be had, and nothing was taken.
+  bool MakeRoom(uint64_t bytes, const Running* first);
+  template <typename Is>
+  std::vector<Running*> InOrder(const Is& is);  // those that `is` is true of, the first ones first
+  // To those that run and need it, the first ones first.
+  void GiveMemory();
+  // Those that are parked, the first ones first: none takes memory before another that goes before it.
+  void GoOn();
+  void TakeMemory(Running& running);  // there is room for it
 
   RequestQueue& queue_;
   const size_t max_generations_;
   const uint64_t max_cache_bytes_;
   const double max_step_seconds_;
   const Clock::duration park_after_, unread_timeout_;
+  uint64_t started_ = 0;
   std::deque<Running> running_;  // the next in turn first
 };
 

@@ -24,10 +24,12 @@ void Count() {
 
 // The C library's own, behind those that this program has in their place. operator new ends there too.
 extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are the C library's.
 void* __libc_malloc(size_t size);
 void* __libc_calloc(size_t count, size_t size);
 void* __libc_realloc(void* memory, size_t size);
 void* __libc_memalign(size_t alignment, size_t size);
+// NOLINTEND(bugprone-reserved-identifier)
 
 void* malloc(size_t size) {
   Count();
@@ -79,6 +81,24 @@ TEST(AllocationTest, TheCounterCounts) {
   Buffer buffer = *MakeBackend()->Allocate(1);
   counting = false;
   EXPECT_GE(allocations, 2);
+}
+
+TEST(AllocationTest, APassOfManyWavesBeginsWithTheResultsOfOne) {
+  const ModelKind kind = ModelKinds()[0];
+  const TemporaryFolder folder;
+  const LoadedModel model = LoadModel(WriteModel(folder.path(), ConfigOf(kind)), 1);
+  const auto to_begin = [&](uint32_t samples) {
+    std::mt19937_64 random(1);
+    std::vector<ModelInput> inputs;
+    for (int i = 0; i < 8; ++i) inputs.emplace_back(RandomInput(kind, *model, random)).samples = samples;
+    allocations = 0;
+    counting = true;
+    const Pass pass(*model, inputs, {.max_wave_tokens = 64});
+    counting = false;
+    return allocations.load();
+  };
+  to_begin(1);
+  EXPECT_LE(to_begin(256), to_begin(64));
 }
 
 class AllocationKindsTest : public ::testing::TestWithParam<ModelKind> {

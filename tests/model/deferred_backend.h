@@ -25,6 +25,7 @@ class DeferredBackend : public Backend {
   void FailAfter(int64_t calls) { fail_after_ = calls; }
 
   const std::string& device() const override { return inner_->device(); }
+  bool TakesPages() const override { return inner_->TakesPages(); }
   int32_t HeadAlignment() const override { return inner_->HeadAlignment(); }
   absl::StatusOr<Buffer> Allocate(int64_t floats) override { return inner_->Allocate(floats); }
   absl::Status Upload(std::span<const float> host, float* device) override { return inner_->Upload(host, device); }

@@ -116,6 +116,16 @@ class GenerationTest : public ::testing::TestWithParam<ModelKind> {
     return prompt;
   }
 
+  // With a context of three pages.
+  static nlohmann::json LongConfig() {
+    nlohmann::json config = ConfigOf(GetParam());
+    config["max_position_embeddings"] = 150;
+    if (GetParam().name == "lm_ssa_grid") {
+      for (nlohmann::json& layer : config["attention"]) layer["grid"] = {10, 15};
+    }
+    return config;
+  }
+
   // A forward pass over a text, cut to its last tokens; the row of its last token is what predicts the next.
   InputResult Predict(const Tokens& text) const {
     ModelInput input;
@@ -393,6 +403,72 @@ TEST_P(GenerationTest, StoppingEndsWithTheTokenThatAFullContextPredicts) {
   EXPECT_EQ(reason, FinishReason::kLength);
   ASSERT_EQ(tokens.size(), 15u) << "the context is 64";
   EXPECT_TRUE(SameTokens(tokens, {sliding.begin(), sliding.begin() + 15}));
+}
+
+// Memory is full of NaN when it is given: nothing is read that was not written.
+class StaleMemory : public DeferredBackend {
+ public:
+  explicit StaleMemory(bool pages) : DeferredBackend(MakeBackend()), pages_(pages) {}
+  bool TakesPages() const override { return pages_ && DeferredBackend::TakesPages(); }
+  absl::StatusOr<Buffer> Allocate(int64_t floats) override {
+    absl::StatusOr<Buffer> made = DeferredBackend::Allocate(floats);
+    const std::vector<float> stale(static_cast<size_t>(floats), std::nanf(""));
+    if (!made.ok()) return made;
+    EXPECT_TRUE(Upload(stale, made->data()).ok());
+    return made;
+  }
+
+ private:
+  const bool pages_;
+};
+
+TEST_P(GenerationTest, TextsOfSeveralPagesHaveTheBytesOfOneMatrix) {
+  const std::string folder = WriteModel(folder_.path() + "/long", LongConfig(), 9);
+  const LoadedModel paged = LoadModel(folder, std::make_unique<StaleMemory>(true));
+  const LoadedModel whole = LoadModel(folder, std::make_unique<StaleMemory>(false));
+  options_.samples = 2;
+  for (const int32_t length : {1, 63, 64, 65, 140}) {  // the last grows beyond the context
+    options_.overflow = length % 2 == 0 ? Overflow::kSlide : Overflow::kHalve;
+    options_.max_new_tokens = length == 1 ? 140 : 20;
+    const Tokens prompt = Prompt(length, static_cast<uint64_t>(length));
+    const auto expected = Generate(*whole, prompt, options_);
+    EXPECT_TRUE(SameTokens(Generate(*paged, prompt, options_), expected)) << length;
+    const auto generation = *Generation::Create(*paged, *paged->Prepare(prompt, TruncateMode::kRefuse), options_);
+    generation->LimitPart(50);
+    std::vector<GeneratedToken> tokens;
+    while (!generation->done()) {
+      ASSERT_TRUE(generation->Step().ok());
+      auto token = generation->TakeToken();
+      if (!token) continue;
+      tokens.push_back(*std::move(token));
+      if (tokens.size() % 11 == 10) generation->DropCache();
+    }
+    EXPECT_TRUE(SameTokens(tokens, expected)) << length << ", computed again";
+  }
+}
+
+TEST_P(GenerationTest, MemoryIsTakenByThePageAndGivenBack) {
+  const LoadedModel model = LoadModel(WriteModel(folder_.path() + "/long", LongConfig(), 9));
+  if (!model->backend().TakesPages()) GTEST_SKIP() << "the device takes no pages";
+  options_.overflow = Overflow::kHalve;
+  options_.max_new_tokens = 150;
+  const auto create = [&] {
+    return *Generation::Create(*model, *model->Prepare(RandomTokens(60, 49, 1), TruncateMode::kRefuse), options_);
+  };
+  const auto generation = create();
+  const uint64_t page = generation->cache_bytes().held;
+  EXPECT_EQ(generation->cache_bytes().longest, 3 * page);
+  EXPECT_EQ(generation->cache_bytes().ahead, 2 * page);
+  for (int32_t tokens = 60; !generation->done(); ++tokens) {
+    const int32_t text = tokens <= 150 ? tokens : tokens - 75;  // half of a full context has left
+    const CacheBytes bytes = generation->cache_bytes();
+    EXPECT_EQ(bytes.next, (text + 63) / 64 * page) << tokens;
+    EXPECT_EQ(bytes.ahead, std::min(3, (text + 127) / 64) * page) << tokens;
+    EXPECT_EQ(bytes.held, std::max(tokens <= 150 ? 1 : 2, (text + 62) / 64) * page) << tokens;
+    while (!generation->TakeToken()) ASSERT_TRUE(generation->Step().ok());
+  }
+  options_.max_density = 0.9;
+  EXPECT_EQ(create()->cache_bytes().held, 3 * page) << "rows under a cap are not computed again";
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, GenerationTest, ::testing::ValuesIn(LanguageModelKinds()),

@@ -1,9 +1,11 @@
-// Generations side by side: who decodes together, and clients that do not read.
+// Generations side by side: who decodes together, clients that do not read, and who has memory.
 #include "server/schedule/generations.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "tests/model/counting_backend.h"
+#include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"
 
@@ -28,11 +31,11 @@ class GenerationsTest : public ::testing::Test {
     absl::Status status;
   };
 
-  GenerationsTest() {
+  explicit GenerationsTest(const std::string& folder = tests::TestdataFolder() + "/lm-ssa-local/1") {
     auto loaded = std::make_shared<LoadedModel>();
-    loaded->name = "lm-ssa-local";
+    loaded->name = "model";
     loaded->version = 1;
-    loaded->model = *LoadModel(tests::TestdataFolder() + "/lm-ssa-local/1", backend_);
+    loaded->model = *LoadModel(folder, backend_);
     weights_ = backend_.live();
     loaded->metrics = metrics_.ForModel(loaded->name, 1).Loaded(metrics_.other().Event(), *loaded->model);
     model_ = std::move(loaded);
@@ -50,7 +53,7 @@ class GenerationsTest : public ::testing::Test {
     GenerationWork& work = *request->generation;
     work.prompt = *model_->model->Prepare(testing::RandomTokens(prompt, 20, 3), TruncateMode::kRefuse);
     work.options.max_new_tokens = tokens;
-    work.cache_bytes = CacheBytes(model_->model->config(), work.prompt, work.options);
+    work.cache_bytes = CacheBytesOf(*model_->model, work.prompt, work.options);
     work.ready = [&client] { return client.reads; };
     work.token = [&client](const GeneratedToken& token, FinishReason) { client.tokens.push_back(token.token_id); };
     return request;
@@ -133,7 +136,7 @@ TEST_F(GenerationsTest, WhoReadsNothingForASecondGivesPlaceAndMemoryAwayAndGoesO
     RunUntilStalled();
     ASSERT_EQ(alone.tokens.size(), 18u);
 
-    const uint64_t bytes = Request(parked, 30, 18)->generation->cache_bytes;
+    const uint64_t bytes = Request(parked, 30, 18)->generation->cache_bytes.longest;
     Make(1, memory_for_both ? 2 * bytes : bytes);
     Start(parked, 30, 18);
     while (parked.tokens.size() < 7) generations_->Step(kLevel);
@@ -201,6 +204,143 @@ TEST_F(GenerationsTest, AParkedGenerationEndsWhenItsClientReadsNothingForHalfAMi
   generations_->Update();
   EXPECT_EQ(client.ends, 1);
   EXPECT_TRUE(absl::IsCancelled(client.status)) << client.status;
+}
+
+// A dense model of a context of 8 pages, and generations that ask for more memory than there is.
+class GenerationMemoryTest : public GenerationsTest {
+ protected:
+  static constexpr uint64_t kPage = 2 * 64 * 2 * 32 * sizeof(float);  // layers, tokens, keys and values
+  static constexpr uint32_t kLongest = 8 * 64;
+
+  GenerationMemoryTest() : GenerationsTest(Folder()) {}
+
+  static std::string Folder() {
+    static const testing::TemporaryFolder folder;
+    nlohmann::json config = testing::ConfigOf(testing::LanguageModelKinds()[0]);
+    config["max_position_embeddings"] = kLongest;
+    return testing::WriteModel(folder.path(), config);
+  }
+
+  std::vector<int32_t> Alone(int32_t prompt, uint32_t tokens) {
+    Client client;
+    Make(1, 1 << 30);
+    Start(client, prompt, tokens);
+    RunUntilStalled();
+    EXPECT_TRUE(client.status.ok()) << client.status;
+    return client.tokens;
+  }
+  // Starts the request if there is room for it.
+  bool StartIfRoom(RequestPtr request) {
+    const GenerationRoom room = generations_->room();
+    if (room.generations == 0 || request->generation->cache_bytes.ahead > room.cache_bytes) return false;
+    generations_->Start(std::move(request));
+    return true;
+  }
+  // One turn of the engine; false: nothing can step.
+  bool Turn() {
+    generations_->Update();
+    const PerLevel<bool> can = generations_->CanStep();
+    for (uint32_t level = 0; level < kPriorityLevels; ++level) {
+      if (!can[level]) continue;
+      generations_->Step(level);
+      return true;
+    }
+    return false;
+  }
+  uint64_t Held() const { return static_cast<uint64_t>(backend_.live() - weights_) * sizeof(float); }
+};
+
+TEST_F(GenerationMemoryTest, MemoryOfFourLongestTextsStartsSixteen) {
+  Make(32, 4 * 8 * kPage);
+  std::vector<Client> clients(20);
+  size_t running = 0;
+  while (running < clients.size() && StartIfRoom(Request(clients[running], 10, kLongest - 10))) ++running;
+  EXPECT_EQ(running, 16u) << "each has a page, and could take one more";
+  EXPECT_EQ(generations_->cache_bytes(), 16 * kPage);
+  EXPECT_EQ(Held(), 16 * kPage);
+  while (clients[0].tokens.size() < 100) ASSERT_TRUE(Turn());
+  for (size_t i = 0; i < running; ++i) EXPECT_GE(clients[i].tokens.size(), 90u) << i;
+  EXPECT_EQ(Held(), 32 * kPage);
+}
+
+TEST_F(GenerationMemoryTest, WhereMemoryRunsOutTheLastGiveWayAndAllHaveTheTokensThatTheyHaveAlone) {
+  constexpr uint32_t kTokens = 300;
+  std::vector<std::vector<int32_t>> alone;
+  for (int32_t i = 0; i < 6; ++i) alone.push_back(Alone(20 * i + 1, kTokens));
+  Make(32, 12 * kPage);  // two of them
+  std::vector<Client> clients(6);
+  std::vector<size_t> order;
+  size_t started = 0;
+  bool gave_way = false;
+  for (int turns = 0; order.size() < clients.size(); ++turns) {
+    ASSERT_LT(turns, 10000);
+    while (started < clients.size() &&
+           StartIfRoom(Request(clients[started], 20 * static_cast<int>(started) + 1, kTokens))) {
+      ++started;
+    }
+    const uint64_t before = generations_->cache_bytes();
+    ASSERT_TRUE(Turn()) << "someone can always go on";
+    ASSERT_LE(generations_->cache_bytes(), 12 * kPage);
+    gave_way |= generations_->cache_bytes() < before;
+    for (size_t i = 0; i < clients.size(); ++i) {
+      const bool known = std::find(order.begin(), order.end(), i) != order.end();
+      if (clients[i].ends > 0 && !known) order.push_back(i);
+    }
+  }
+  EXPECT_TRUE(gave_way);
+  EXPECT_EQ(order[0], 0u) << "nothing is taken from the first";
+  for (size_t i = 0; i < clients.size(); ++i) {
+    EXPECT_EQ(clients[i].ends, 1);
+    EXPECT_TRUE(clients[i].status.ok()) << clients[i].status;
+    EXPECT_EQ(clients[i].tokens, alone[i]) << i;
+  }
+  EXPECT_EQ(generations_->cache_bytes(), 0u);
+  EXPECT_EQ(Held(), 0u);
+}
+
+TEST_F(GenerationMemoryTest, AHigherLevelTakesMemoryOfOneThatStartedBefore) {
+  const std::vector<int32_t> alone = Alone(60, 200);
+  Make(32, 6 * kPage);
+  Client low, high, waits;
+  for (Client* client : {&low, &high}) {
+    RequestPtr request = Request(*client, 60, 200);
+    request->priority = client == &low ? 3 : 1;
+    ASSERT_TRUE(StartIfRoom(std::move(request)));
+    while (client->tokens.size() < 70) ASSERT_TRUE(Turn());  // three pages each
+  }
+  ASSERT_EQ(Held(), 6 * kPage);
+  while (high.ends == 0) {
+    ASSERT_TRUE(Turn());
+    ASSERT_FALSE(StartIfRoom(Request(waits, 1, 4)) && high.ends == 0) << "who was parked comes first";
+    ASSERT_LE(Held(), 6 * kPage);
+  }
+  EXPECT_LT(low.tokens.size(), 200u);
+  while (Turn()) {
+  }
+  EXPECT_EQ(high.tokens, alone);
+  EXPECT_EQ(low.tokens, alone);
+  EXPECT_EQ(Held(), 0u);
+}
+
+TEST_F(GenerationMemoryTest, OneUnderABudgetTakesAllAtItsStartAndKeepsIt) {
+  Make(32, 8 * kPage);
+  Client capped, grows;
+  const auto request = [&](Client& client, double density) {
+    RequestPtr made = Request(client, 10, 240);
+    made->generation->options.max_density = density;
+    made->generation->cache_bytes = CacheBytesOf(*model_->model, made->generation->prompt, made->generation->options);
+    return made;
+  };
+  ASSERT_TRUE(StartIfRoom(request(grows, 0.0)));
+  EXPECT_EQ(Held(), kPage);
+  ASSERT_TRUE(StartIfRoom(request(capped, 1.0)));
+  EXPECT_EQ(Held(), 5 * kPage);
+  while (grows.ends + capped.ends < 2) {
+    ASSERT_TRUE(Turn());
+    ASSERT_LE(Held(), 8 * kPage);
+  }
+  EXPECT_EQ(grows.tokens, capped.tokens);
+  EXPECT_EQ(grows.tokens.size(), 240u);
 }
 
 }  // namespace
