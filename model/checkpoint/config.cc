@@ -302,7 +302,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
   config.profiles = ParseProfiles(object, config);
   const absl::Status status = object.Finish();
   if (!status.ok()) return status;
-  for (const char* field : {"profiles", "limits"}) parsed->erase(field);
+  for (const char* field : {"profiles", "limits", "shadow"}) parsed->erase(field);
   config.others = parsed->dump();
   return config;
 }

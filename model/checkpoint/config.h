@@ -97,7 +97,7 @@ struct ModelConfig {
   std::vector<AttentionConfig> attention;  // [num_hidden_layers]
   std::vector<double> budget_shares;       // [num_hidden_layers]
   Profiles profiles;
-  std::string others;  // the JSON of all fields but profiles and limits: where it is equal, so is all of the above
+  std::string others;  // the JSON of all fields but those of `profiles`: where it is equal, so is all of the above
 };
 
 // Parses config.json and checks all that can be checked without the weights. INVALID_ARGUMENT: the message names the

@@ -63,29 +63,27 @@ bool IsName(const std::string& name) {
   return !name.empty() && name.size() <= kMaxName && std::all_of(name.begin(), name.end(), allowed);
 }
 
-}  // namespace
-
-Profiles ParseProfiles(JsonObject& object, const ModelConfig& config) {
-  Profiles profiles;
+void ParseLimits(JsonObject& object, Profiles& profiles) {
   const json& limits = object.Value("limits", false);
-  if (!limits.is_null()) {
-    JsonObject fields(limits, "limits");
-    ParseCap(fields, profiles.limits);
-    profiles.limits.samples = static_cast<uint32_t>(fields.Integer("samples", 1, kMost, 0));
-    fields.FinishInto(object);
-  }
+  if (limits.is_null()) return;
+  JsonObject fields(limits, "limits");
+  ParseCap(fields, profiles.limits);
+  profiles.limits.samples = static_cast<uint32_t>(fields.Integer("samples", 1, kMost, 0));
+  fields.FinishInto(object);
+}
+
+// `profiles.limits` is set.
+void ParseByName(JsonObject& object, const ModelConfig& config, Profiles& profiles) {
   const json& all = object.Value("profiles", false);
-  if (all.is_null()) return profiles;
+  if (all.is_null()) return;
   if (!all.is_object() || all.size() > kMaxProfiles) {
-    object.Fail(absl::StrCat("profiles: an object with at most ", kMaxProfiles, " profiles is expected"));
-    return profiles;
+    return object.Fail(absl::StrCat("profiles: an object with at most ", kMaxProfiles, " profiles is expected"));
   }
   for (const auto& [name, value] : all.items()) {
     const std::string path = absl::StrCat("profiles.", name);
     if (!IsName(name) || name == kNoProfile) {
-      object.Fail(absl::StrCat("profiles has the name ", ShowJson(json(name)), "; allowed: 1 to ", kMaxName,
-                               " of a-z 0-9 _ -, but not \"", kNoProfile, "\""));
-      return profiles;
+      return object.Fail(absl::StrCat("profiles has the name ", ShowJson(json(name)), "; allowed: 1 to ", kMaxName,
+                                      " of a-z 0-9 _ -, but not \"", kNoProfile, "\""));
     }
     JsonObject fields(value, path);
     Profile profile;
@@ -106,6 +104,35 @@ Profiles ParseProfiles(JsonObject& object, const ModelConfig& config) {
     fields.FinishInto(object);
     profiles.by_name.emplace(name, std::move(profile));
   }
+}
+
+// `profiles.by_name` is set.
+void ParseShadow(JsonObject& object, const ModelConfig& config, Profiles& profiles) {
+  const json& value = object.Value("shadow", false);
+  if (value.is_null()) return;
+  JsonObject fields(value, "shadow");
+  ShadowConfig shadow;
+  const json& name = fields.Value("profile", true);
+  shadow.profile = fields.String("profile", kNoProfile);
+  fields.Value("share", true);
+  shadow.share = fields.Number("share", 0.0, 1.0, 0.0);
+  if (shadow.profile != kNoProfile && profiles.by_name.count(shadow.profile) == 0) {
+    std::string names = kNoProfile;
+    for (const auto& [known, profile] : profiles.by_name) absl::StrAppend(&names, ", ", known);
+    fields.FailAt("profile", name, "allowed: " + names);
+  }
+  if (config.task == ModelTask::kRegression) fields.Fail("shadow: a regression model has no distribution to compare");
+  fields.FinishInto(object);
+  profiles.shadow = std::move(shadow);
+}
+
+}  // namespace
+
+Profiles ParseProfiles(JsonObject& object, const ModelConfig& config) {
+  Profiles profiles;
+  ParseLimits(object, profiles);
+  ParseByName(object, config, profiles);
+  ParseShadow(object, config, profiles);
   return profiles;
 }
 

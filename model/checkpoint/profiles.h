@@ -1,5 +1,5 @@
-// The fields `profiles` and `limits` of config.json (docs/model-format.md): what requests get that leave it open, and
-// the most that a request may have.
+// The fields `profiles`, `limits` and `shadow` of config.json (docs/model-format.md): what requests get that leave it
+// open, the most that a request may have, and which requests are computed again under another profile.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_PROFILES_H_
 #define EDGEWISE_MODEL_CHECKPOINT_PROFILES_H_
 
@@ -34,13 +34,20 @@ struct Profile {
   std::optional<Override> override;
 };
 
+// The share of the answered requests that is computed again, to compare the answers.
+struct ShadowConfig {
+  std::string profile;  // of Profiles::by_name, or kNoProfile
+  double share = 0.0;   // 0 to 1
+};
+
 struct Profiles {
   std::map<std::string, Profile> by_name;
   std::string default_name;  // of `by_name`; empty: none
   Profile limits;            // samples and the cap; not set: no limit
+  std::optional<ShadowConfig> shadow;
 };
 
-// Reads both fields. All fields that override needs are in `config`. Errors go to `object`.
+// Reads the three fields. All fields that override needs, and the task, are in `config`. Errors go to `object`.
 Profiles ParseProfiles(JsonObject& object, const ModelConfig& config);
 
 }  // namespace edgewise

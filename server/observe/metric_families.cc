@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 namespace edgewise::server {
 namespace {
@@ -58,8 +59,9 @@ double BootTime() {
 #define EDGEWISE_GAUGE(name, help) BuildGauge().Name("edgewise_" name).Help(help).Register(registry)
 #define EDGEWISE_HISTOGRAM(name, help) BuildHistogram().Name("edgewise_" name).Help(help).Register(registry)
 
-MetricFamilies::MetricFamilies()
-    : build_info(EDGEWISE_GAUGE("build_info", "What runs; the value is 1.")),
+MetricFamilies::MetricFamilies(std::function<Time()> clock)
+    : clock(std::move(clock)),
+      build_info(EDGEWISE_GAUGE("build_info", "What runs; the value is 1.")),
       model_info(EDGEWISE_GAUGE("model_info", "Which weights are loaded; the value is 1.")),
       model_ready(EDGEWISE_GAUGE("model_ready", "1 while the version serves, else 0.")),
       model_loads(EDGEWISE_COUNTER("model_loads_total", "Loads tried, by result.")),
@@ -67,7 +69,10 @@ MetricFamilies::MetricFamilies()
       memory(EDGEWISE_GAUGE("memory_bytes", "Memory that a model holds, by device and kind.")),
       call_memory(EDGEWISE_GAUGE("call_memory_bytes", "Memory that calls hold or have reserved.")),
       call_memory_limit(EDGEWISE_GAUGE("call_memory_limit_bytes", "Memory that calls may hold.")),
+      cache(EDGEWISE_GAUGE("cache_bytes", "Memory that keys and values of generations hold.")),
+      cache_limit(EDGEWISE_GAUGE("cache_limit_bytes", "Memory that keys and values of generations may hold.")),
       connections(EDGEWISE_GAUGE("connections", "Connections that are open.")),
+      utilization(EDGEWISE_GAUGE("device_utilization_ratio", "Share of the last 10 seconds that the device worked.")),
       rpc_requests(EDGEWISE_COUNTER("rpc_requests_total", "RPCs ended, by service, method and status code.")),
       requests(EDGEWISE_COUNTER("requests_total", "Predict requests ended (messages, on a stream), by status code.")),
       items(EDGEWISE_COUNTER("items_total", "Inputs answered.")),
@@ -81,6 +86,8 @@ MetricFamilies::MetricFamilies()
       queue_tokens(EDGEWISE_GAUGE("queue_tokens", "Valid tokens of the requests that wait.")),
       queue_seconds(EDGEWISE_GAUGE("queue_seconds", "Seconds that the requests that wait will take, as predicted.")),
       device(EDGEWISE_COUNTER("device_seconds_total", "Time that the device worked.")),
+      capacity(EDGEWISE_GAUGE("capacity_requests_per_second",
+                              "Predict requests of the usual size that the device would answer alone, as predicted.")),
       rejections(EDGEWISE_COUNTER("rejections_total", "Requests refused or dropped, by reason.")),
       cancelled_compute(EDGEWISE_COUNTER("cancelled_compute_seconds_total",
                                          "Compute time spent on requests that were cancelled or late.")),
@@ -115,6 +122,15 @@ MetricFamilies::MetricFamilies()
       budget_capped(EDGEWISE_COUNTER("edge_budget_capped_total", "Inputs whose budget made a layer drop edges.")),
       degraded(EDGEWISE_COUNTER("degraded_requests_total",
                                 "Requests answered, as agreed, with fewer samples than asked for, by reason.")),
+      shadow_requests(EDGEWISE_COUNTER("shadow_requests_total",
+                                       "Answered requests to be computed again under another profile, by result.")),
+      shadow_disagreements(EDGEWISE_COUNTER("shadow_disagreements_total",
+                                            "Inputs whose most probable label differs under the other profile.")),
+      shadow_distance(
+          EDGEWISE_HISTOGRAM("shadow_distance_ratio",
+                             "Total variation distance of an input's distribution to that of the other profile.")),
+      shadow_device(
+          EDGEWISE_COUNTER("shadow_device_seconds_total", "Time that the device worked on computing requests again.")),
       ensemble_samples(EDGEWISE_HISTOGRAM("ensemble_samples", "Samples that an answer is made of.")),
       ensemble_disagreement(
           EDGEWISE_HISTOGRAM("ensemble_disagreement_ratio",

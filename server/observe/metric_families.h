@@ -9,12 +9,14 @@
 #include <prometheus/registry.h>
 
 #include <array>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "server/observe/busy_share.h"
 
 namespace edgewise::server {
 
@@ -35,10 +37,12 @@ size_t CodeIndex(absl::StatusCode code);  // in kCodes
 inline constexpr size_t kRpcs = 5;  // enum Rpc
 
 struct MetricFamilies {
-  MetricFamilies();
+  explicit MetricFamilies(std::function<Time()> clock);
 
   absl::Mutex mutex;  // shared by MetricsEvent, exclusive to a scrape
   prometheus::Registry registry;
+  const std::function<Time()> clock;
+  BusyShare busy;  // of the device, on requests and generations
 
   Gauges& build_info;
   Gauges& model_info;
@@ -48,7 +52,10 @@ struct MetricFamilies {
   Gauges& memory;
   Gauges& call_memory;
   Gauges& call_memory_limit;
+  Gauges& cache;
+  Gauges& cache_limit;
   Gauges& connections;
+  Gauges& utilization;
   Counters& rpc_requests;
   std::array<std::array<prometheus::Counter*, kCodes.size()>, kRpcs> rpcs{};  // the series of rpc_requests
 
@@ -63,6 +70,7 @@ struct MetricFamilies {
   Gauges& queue_tokens;
   Gauges& queue_seconds;
   Counters& device;
+  Gauges& capacity;
   Counters& rejections;
   Counters& cancelled_compute;
   Histograms& prediction;
@@ -89,6 +97,10 @@ struct MetricFamilies {
   Histograms& budget_utilization;
   Counters& budget_capped;
   Counters& degraded;
+  Counters& shadow_requests;
+  Counters& shadow_disagreements;
+  Histograms& shadow_distance;
+  Counters& shadow_device;
   Histograms& ensemble_samples;
   Histograms& ensemble_disagreement;
   Counters& flops;

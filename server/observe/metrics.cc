@@ -22,6 +22,8 @@ constexpr const char* kMethods[kRpcs] = {"Predict", "PredictStream", "Generate",
 
 constexpr const char* kDegradedBy[] = {"deadline", "load"};  // DegradedBy but the first
 
+constexpr const char* kShadowResults[] = {"compared", "dropped", "failed"};  // ShadowResult
+
 constexpr const char* kBudgetKinds[] = {"none", "edges", "density"};
 
 // Samples, or tokens of samples, whose most probable label is not the answer's. Values have no labels.
@@ -56,6 +58,7 @@ struct ModelMetrics::Series {
   prometheus::Counter* loads_error = nullptr;
   prometheus::Gauge* load_duration = nullptr;
   prometheus::Gauge* ready = nullptr;
+  prometheus::Gauge* capacity = nullptr;
   prometheus::Gauge* info = nullptr;    // while it is loaded
   prometheus::Gauge* memory = nullptr;  // from the first load on
 };
@@ -79,6 +82,7 @@ ModelMetrics::ModelMetrics(MetricFamilies& families, std::string model, std::str
   s.loads_error = &families_.model_loads.Add(With(s.labels, "result", "error"));
   s.load_duration = &families_.model_load_duration.Add(s.labels);
   s.ready = &families_.model_ready.Add(s.labels);
+  s.capacity = &families_.capacity.Add(s.labels);
 }
 
 ModelMetrics::~ModelMetrics() = default;
@@ -107,9 +111,15 @@ std::unique_ptr<LoadedMetrics> ModelMetrics::Loaded(const MetricsEvent&, const M
 void ModelMetrics::Removed() {
   const MetricsEvent event(families_.mutex);
   series_->ready->Set(0.0);
+  series_->capacity->Set(0.0);
   if (series_->memory) series_->memory->Set(0.0);
   if (series_->info) families_.model_info.Remove(series_->info);
   series_->info = nullptr;
+}
+
+void ModelMetrics::SetCapacity(double capacity) {
+  const MetricsEvent event(families_.mutex);
+  series_->capacity->Set(capacity);
 }
 
 void ModelMetrics::CountLoad(const MetricsEvent&, bool ok, double seconds) {
@@ -131,20 +141,22 @@ struct LoadedMetrics::Series {
   };
 
   prometheus::Counter *items, *executions, *cancelled_compute, *tokens, *capped, *flops_executed, *flops_dense,
-      *generated_tokens, *prompt_tokens, *device;
+      *generated_tokens, *prompt_tokens, *device, *shadow_disagreements, *shadow_device;
   prometheus::Histogram *prediction, *batch_items, *batch_tokens, *input_length, *density, *edges, *isolated,
-      *utilization, *samples, *disagreement, *first_token, *token, *input_stage, *forward_stage, *output_stage;
+      *utilization, *samples, *disagreement, *first_token, *token, *input_stage, *forward_stage, *output_stage,
+      *shadow_distance;
   prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *queue_seconds, *generations_running;
   std::array<prometheus::Histogram*, kPriorityLevels> queue{};
   std::array<prometheus::Counter*, std::size(kBudgetKinds)> budgets{};
   std::array<prometheus::Counter*, std::size(kDegradedBy)> degraded{};
+  std::array<prometheus::Counter*, std::size(kShadowResults)> shadows{};
   std::vector<Layer> layers;  // [num_hidden_layers]
   Layer generated{};          // rows of generated tokens, all layers together; null: the model generates nothing
 };
 
 LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version,
                              const Model& loaded)
-    : mutex_(families.mutex), series_(std::make_unique<Series>()) {
+    : families_(families), mutex_(families.mutex), series_(std::make_unique<Series>()) {
   Series& s = *series_;
   const std::string device = loaded.backend().device();
   const Labels base = {{"model", model}, {"version", version}};
@@ -188,6 +200,12 @@ LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model,
   for (size_t i = 0; i < std::size(kDegradedBy); ++i) {
     s.degraded[i] = &families.degraded.Add(With(base, "reason", kDegradedBy[i]));
   }
+  for (size_t i = 0; i < std::size(kShadowResults); ++i) {
+    s.shadows[i] = &families.shadow_requests.Add(With(base, "result", kShadowResults[i]));
+  }
+  s.shadow_disagreements = &families.shadow_disagreements.Add(base);
+  s.shadow_distance = &families.shadow_distance.Add(base, kRatioBuckets);
+  s.shadow_device = &families.shadow_device.Add(base);
   s.layers.clear();
   for (int32_t layer = 0; layer < loaded.config().num_hidden_layers; ++layer) {
     const Labels labels = With(base, "layer", std::to_string(layer));
@@ -223,9 +241,17 @@ void LoadedMetrics::CountPrediction(double predicted, double seconds) {
   if (predicted > 0.0) series_->prediction->Observe(seconds / predicted);
 }
 
-void LoadedMetrics::CountDevice(double seconds) {
+void LoadedMetrics::CountDevice(double seconds, bool background) {
   const MetricsEvent event(mutex_);
-  series_->device->Increment(seconds);
+  (background ? series_->shadow_device : series_->device)->Increment(seconds);
+  if (!background) families_.busy.Add(families_.clock(), seconds);
+}
+
+void LoadedMetrics::CountShadow(ShadowResult result, std::span<const double> distances, uint64_t disagreements) {
+  const MetricsEvent event(mutex_);
+  series_->shadows[static_cast<size_t>(result)]->Increment();
+  series_->shadow_disagreements->Increment(static_cast<double>(disagreements));
+  for (const double distance : distances) series_->shadow_distance->Observe(distance);
 }
 
 void LoadedMetrics::CountGeneration(Request& request) {
@@ -306,7 +332,7 @@ void LoadedMetrics::CountGenerated(const Request& request) {
   if (work.capped) series_->capped->Increment();
 }
 
-Metrics::Metrics() : families_(std::make_unique<MetricFamilies>()) {
+Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<MetricFamilies>(std::move(clock))) {
   families_->build_info
       .Add({{"version", EDGEWISE_VERSION},
             {"revision", EDGEWISE_REVISION},
@@ -317,7 +343,10 @@ Metrics::Metrics() : families_(std::make_unique<MetricFamilies>()) {
   other_ = std::make_unique<ModelMetrics>(*families_, "_other", "_other");
   call_memory_ = &families_->call_memory.Add({});
   call_memory_limit_ = &families_->call_memory_limit.Add({});
+  cache_ = &families_->cache.Add({});
+  cache_limit_ = &families_->cache_limit.Add({});
   connections_ = &families_->connections.Add({});
+  utilization_ = &families_->utilization.Add({});
   for (size_t method = 0; method < std::size(kMethods); ++method) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
       families_->rpcs[method][code] = &families_->rpc_requests.Add(
@@ -347,10 +376,17 @@ void Metrics::SetTransport(uint64_t call_memory, uint64_t call_memory_limit, siz
   connections_->Set(static_cast<double>(connections));
 }
 
+void Metrics::SetCache(uint64_t bytes, uint64_t limit) {
+  const MetricsEvent event(families_->mutex);
+  cache_->Set(static_cast<double>(bytes));
+  cache_limit_->Set(static_cast<double>(limit));
+}
+
 std::string Metrics::Render() const {
   std::vector<prometheus::MetricFamily> families;
   {
     absl::WriterMutexLock alone(&families_->mutex);
+    utilization_->Set(families_->busy.At(families_->clock()));
     families = families_->registry.Collect();
   }
   for (prometheus::MetricFamily& family : ProcessMetrics()) families.push_back(std::move(family));

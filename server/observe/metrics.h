@@ -4,6 +4,7 @@
 #define EDGEWISE_SERVER_OBSERVE_METRICS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -23,6 +24,10 @@
 namespace edgewise::server {
 
 struct MetricFamilies;
+
+// Of the second computation of a request (calls/shadow.h): for want of memory or time there was none; or the other
+// profile, or the device, refused it.
+enum class ShadowResult { kCompared, kDropped, kFailed };
 
 // Makes the records of its scope one event. Recording threads share the mutex; a scrape holds it alone. A method that
 // takes an event records as part of it; others are events of their own. One event at a time on a thread. Inside an
@@ -49,8 +54,11 @@ class LoadedMetrics {
   void CountGeneration(Request& request);
   // A pass whose requests were all answered took `seconds`; 0 `predicted`: nothing was known of the model.
   void CountPrediction(double predicted, double seconds);
-  // A step of the model's work took so long.
-  void CountDevice(double seconds);
+  // A step of the model's work took so long, and ended now. `background`: nobody waits for that work.
+  void CountDevice(double seconds, bool background = false);
+  // The shadow of an answered request ended. Where it was compared: the distance of each input's two distributions, and
+  // the inputs whose labels differ.
+  void CountShadow(ShadowResult result, std::span<const double> distances, uint64_t disagreements);
   // A generated token: its row, and the time since the last token (since the arrival for the first one).
   void CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds);
   // A request that waited ends. `answered`: with OK, after `output_seconds` for the answer.
@@ -61,6 +69,7 @@ class LoadedMetrics {
  private:
   struct Series;
   void CountGenerated(const Request& request);
+  MetricFamilies& families_;
   absl::Mutex& mutex_;
   std::unique_ptr<Series> series_;
 };
@@ -78,6 +87,9 @@ class ModelMetrics {
   // The version left the repository: not ready, no memory, no model_info. A later load brings these back.
   void Removed();
 
+  // Requests a second, for the next Render; 0: not known.
+  void SetCapacity(double capacity);
+
   // Once for every request. `rpc`: kPredict, for streams too, or kGenerate.
   void CountRequest(const MetricsEvent& event, Rpc rpc, const absl::Status& status, double seconds);
 
@@ -91,7 +103,8 @@ class ModelMetrics {
 
 class Metrics {
  public:
-  Metrics();
+  // `clock`: the time, as that of the queue.
+  explicit Metrics(std::function<Time()> clock = Clock::now);
   ~Metrics();
 
   // The series of a version in the repository, made by the first call and kept until the end.
@@ -101,6 +114,7 @@ class Metrics {
   void CountRpc(Rpc rpc, absl::StatusCode code);
   // For the next Render.
   void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections);
+  void SetCache(uint64_t bytes, uint64_t limit);
 
   // The exposition text, with process_* metrics.
   std::string Render() const;
@@ -108,7 +122,7 @@ class Metrics {
  private:
   std::unique_ptr<MetricFamilies> families_;
   std::unique_ptr<ModelMetrics> other_;
-  prometheus::Gauge *call_memory_, *call_memory_limit_, *connections_;
+  prometheus::Gauge *call_memory_, *call_memory_limit_, *cache_, *cache_limit_, *connections_, *utilization_;
   absl::Mutex mutex_;
   std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_ ABSL_GUARDED_BY(mutex_);
 };

@@ -68,7 +68,8 @@ absl::Status ValidateCommon(const Message& message, const Model& model, const Pr
             static_cast<int>(message.attention()), "; allowed are MODEL_DEFAULT and DENSE");
   REFUSE_IF(message.priority() > kPriorityLevels, "priority", "is ", message.priority(),
             "; allowed are 0 (default) to ", kPriorityLevels);
-  ASSIGN_OR_RETURN(v1::Settings settings, SettingsOf(message, profiles));
+  const std::string& profile = request.profile ? *request.profile : message.profile();
+  ASSIGN_OR_RETURN(v1::Settings settings, SettingsOf(message, profile, profiles));
   RETURN_IF_ERROR(ParseCap(settings.budget(), request));
   RETURN_IF_ERROR(ParseEnsemble(message.ensemble(), settings, limits, draw));
   if (settings.has_override()) {

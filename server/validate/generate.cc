@@ -100,9 +100,9 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   options.stop.assign(message.stop().begin(), message.stop().end());
   SetCap(request.settings->budget(), profiles.limits, options);
 
-  work->cache_bytes = CacheBytes(config, work->prompt, options);
-  REFUSE_IF(work->cache_bytes > limits.max_cache_bytes, "ensemble.samples", "is ", options.samples,
-            ", whose keys and values would take up to ", work->cache_bytes, " bytes; the server holds at most ",
+  work->cache_bytes = CacheBytesOf(model, work->prompt, options);
+  REFUSE_IF(work->cache_bytes.longest > limits.max_cache_bytes, "ensemble.samples", "is ", options.samples,
+            ", whose keys and values would take up to ", work->cache_bytes.longest, " bytes; the server holds at most ",
             limits.max_cache_bytes);
   work->truncated_tokens = work->prompt.truncated_tokens;
   request.tokens = static_cast<uint64_t>(work->prompt.valid());

@@ -51,8 +51,8 @@ void SetOverride(const Profile::Override& override, v1::AttentionOverride& messa
 }  // namespace
 
 template <typename Message>
-absl::StatusOr<v1::Settings> SettingsOf(const Message& message, const Profiles& profiles) {
-  ASSIGN_OR_RETURN(const Profile* const profile, FindProfile(message.profile(), profiles));
+absl::StatusOr<v1::Settings> SettingsOf(const Message& message, const std::string& asked, const Profiles& profiles) {
+  ASSIGN_OR_RETURN(const Profile* const profile, FindProfile(asked, profiles));
   v1::Settings settings;
   if (message.budget().has_max_edges()) settings.mutable_budget()->set_max_edges(message.budget().max_edges());
   if (message.budget().has_max_density()) settings.mutable_budget()->set_max_density(message.budget().max_density());
@@ -60,7 +60,7 @@ absl::StatusOr<v1::Settings> SettingsOf(const Message& message, const Profiles& 
   settings.set_tolerance(message.ensemble().tolerance());
   if (message.has_override()) *settings.mutable_override() = message.override();
   if (profile != nullptr) {
-    settings.set_profile(message.profile().empty() ? profiles.default_name : message.profile());
+    settings.set_profile(asked.empty() ? profiles.default_name : asked);
     if (!HasCap(settings.budget())) SetCap(*profile, settings);
     if (settings.samples() == 0 && TakesSamples(message)) settings.set_samples(profile->samples);
     if (settings.tolerance() == 0.0 && TakesTolerance(message)) settings.set_tolerance(profile->tolerance);
@@ -73,8 +73,8 @@ absl::StatusOr<v1::Settings> SettingsOf(const Message& message, const Profiles& 
             "; the model's limits allow at most ", most);
   return settings;
 }
-template absl::StatusOr<v1::Settings> SettingsOf(const v1::PredictRequest&, const Profiles&);
-template absl::StatusOr<v1::Settings> SettingsOf(const v1::GenerateRequest&, const Profiles&);
+template absl::StatusOr<v1::Settings> SettingsOf(const v1::PredictRequest&, const std::string&, const Profiles&);
+template absl::StatusOr<v1::Settings> SettingsOf(const v1::GenerateRequest&, const std::string&, const Profiles&);
 
 v1::Settings ToMessage(const std::string& name, const Profile& profile) {
   v1::Settings settings;

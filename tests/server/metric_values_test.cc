@@ -92,6 +92,7 @@ TEST_F(MetricValuesTest, BucketsOfEveryHistogramAreThoseOfTheTable) {
       {"edgewise_input_density_ratio", ratios},
       {"edgewise_input_isolated_ratio", ratios},
       {"edgewise_ensemble_disagreement_ratio", ratios},
+      {"edgewise_shadow_distance_ratio", ratios},
       {"edgewise_input_edges",
        {256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864, 268435456}},
       {"edgewise_edge_budget_utilization_ratio", {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.01, 1.05, 1.25, 2}},
@@ -198,6 +199,9 @@ TEST_F(MetricValuesTest, BatchesAndQueuesAreCountedInTheirOwnUnits) {
   EXPECT_EQ(Of("generations_running"), 3);
   for (double seconds : {0.25, 0.5}) loaded_->CountDevice(seconds);
   EXPECT_EQ(Of("device_seconds_total"), 0.75);
+  loaded_->CountDevice(2.0, true);
+  EXPECT_EQ(Of("device_seconds_total"), 0.75) << "nobody waited for that";
+  EXPECT_EQ(Of("shadow_device_seconds_total"), 2);
 }
 
 // An answer of two samples whose every number is known: 2 layers of 2 heads over 5 valid tokens.

@@ -1,15 +1,19 @@
 // Consent, deadlines and profiles over a real port: what an answer says, and that asking for it gives the same bytes.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "tests/server/test_server.h"
 
 namespace edgewise::server {
 namespace {
 
-// The model "sbm" with profiles and limits.
+// The model "sbm" with profiles, limits and, where a test says so, a shadow.
 class PressureTest : public ::testing::Test {
  protected:
   PressureTest() {
@@ -20,6 +24,7 @@ class PressureTest : public ::testing::Test {
                           {"careful", {{"samples", 8}, {"tolerance", 1e-9}}}};
     config["limits"] = {{"samples", 32}};
     folder_.Write("sbm/1/config.json", config.dump());
+    config_ = std::move(config);
     server_ = std::make_unique<TestServer>(TestOptions(folder_.path()));
   }
 
@@ -38,6 +43,7 @@ class PressureTest : public ::testing::Test {
   }
 
   TestFolder folder_;
+  nlohmann::json config_;
   std::unique_ptr<TestServer> server_;
 };
 
@@ -74,6 +80,48 @@ TEST_F(PressureTest, GetModelListsTheProfilesAndTheLimits) {
   EXPECT_EQ(model.profiles(1).budget().max_density(), 0.5);
   EXPECT_EQ(model.default_profile(), "quick");
   EXPECT_EQ(model.limits().samples(), 32u);
+}
+
+TEST_F(PressureTest, AShadowOfEveryAnswerEndsAndNoMemoryIsLeft) {
+  constexpr int kClients = 3, kRequests = 40;
+  config_["shadow"] = {{"profile", "careful"}, {"share", 1.0}};
+  folder_.Write("sbm/1/config.json", config_.dump());
+  ASSERT_TRUE(server_->server().Reload().ok());
+  ASSERT_TRUE(server_->WaitForMetric(R"(edgewise_model_loads_total{model="sbm",result="ok",version="1"})", 2));
+  std::vector<std::thread> clients;
+  for (int client = 0; client < kClients; ++client) {
+    clients.emplace_back([this] {
+      for (int i = 0; i < kRequests; ++i) {
+        v1::PredictResponse answer;
+        const grpc::Status status = server_->Predict(SmallRequest(), answer);
+        EXPECT_TRUE(status.ok()) << status.error_message();
+        EXPECT_EQ(answer.settings().profile(), "quick");
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  const auto results = [&](const std::string& result) {
+    return server_->Metric("edgewise_shadow_requests_total{model=\"sbm\",result=\"" + result + "\",version=\"1\"}");
+  };
+  EXPECT_TRUE(WaitUntil("the shadows to end",
+                        [&] { return results("compared") + results("dropped") == kClients * kRequests; }));
+  EXPECT_GT(results("compared"), 0);
+  EXPECT_EQ(server_->Metric(OfSbm("requests_in_flight")), 0);
+  EXPECT_TRUE(server_->WaitForMetric("edgewise_call_memory_bytes", 0));
+}
+
+TEST_F(PressureTest, CapacityAndUtilizationAreKnownOnceRequestsCame) {
+  EXPECT_EQ(server_->Metric(OfSbm("capacity_requests_per_second")), 0);
+  EXPECT_EQ(server_->Metric("edgewise_device_utilization_ratio"), 0);
+  v1::PredictResponse answer;
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(server_->Predict(SmallRequest(), answer).ok());
+  EXPECT_GT(server_->Metric(OfSbm("capacity_requests_per_second")), 1);
+  const double utilization = server_->Metric("edgewise_device_utilization_ratio");
+  EXPECT_GT(utilization, 0);
+  EXPECT_LE(utilization, 1);
+  std::filesystem::remove_all(folder_.path() + "/sbm");
+  ASSERT_TRUE(server_->server().Reload().ok());
+  EXPECT_TRUE(server_->WaitForMetric(OfSbm("capacity_requests_per_second"), 0));
 }
 
 TEST_F(PressureTest, DegradedAnswersAreCounted) {

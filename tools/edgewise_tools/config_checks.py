@@ -37,6 +37,7 @@ _OTHER_FIELDS = (
     "budget_shares",
     "profiles",
     "limits",
+    "shadow",
 )
 _MAX_LAYERS_AND_HEADS = 4096  # 12 bits each in the random-number counter
 _MAX_BUCKETS = 256  # a bucket is one byte

@@ -1,0 +1,149 @@
+#include "server/calls/shadow.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "server/models/repository.h"
+#include "server/validate/validate.h"
+#include "text/status_macros.h"
+
+namespace edgewise::server {
+namespace {
+
+constexpr uint64_t kPartOfMemory = 8;    // shadows hold at most an eighth of the memory for calls
+constexpr double kPatienceOfWork = 2.0;  // times the predicted seconds: how long a shadow may take beyond max_delay
+
+template <typename T>
+uint64_t Mixed(uint64_t number, const std::vector<T>& values) {
+  const std::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+  number = (number ^ std::hash<std::string_view>()(bytes)) * 0x9E3779B97F4A7C15u;
+  return number ^ number >> 32;
+}
+
+// From [0, 1), the same for the same seed, id and inputs.
+double LotOf(const Request& request) {
+  uint64_t number = Mixed(request.seed, std::vector<char>(request.id.begin(), request.id.end()));
+  for (const ModelInput& input : request.inputs) {
+    for (const ModelSequence& sequence : input.sequences) {
+      number = Mixed(Mixed(number, sequence.token_ids), sequence.features);
+    }
+  }
+  return static_cast<double>(number >> 11) * 0x1p-53;
+}
+
+// Whether both give the same answer.
+bool Same(v1::Settings a, v1::Settings b) {
+  for (v1::Settings* settings : {&a, &b}) {
+    settings->clear_profile();
+    settings->set_samples(std::max(1u, settings->samples()));
+  }
+  return google::protobuf::util::MessageDifferencer::Equals(a, b);
+}
+
+// The total variation distance of two distributions over labels; of labelled tokens, the mean of theirs.
+double DistanceOf(const InputResult& a, const InputResult& b) {
+  double sum = 0.0;
+  for (size_t i = 0; i < a.probabilities.size(); ++i) {
+    sum += std::abs(static_cast<double>(a.probabilities[i]) - b.probabilities[i]);
+  }
+  const auto rows = std::count_if(a.label_id.begin(), a.label_id.end(), [](int32_t label) { return label >= 0; });
+  return rows == 0 ? 0.0 : 0.5 * sum / static_cast<double>(rows);
+}
+
+// For want of memory or time, and no fault of the profile or of the model.
+bool IsDropped(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
+         absl::IsUnavailable(status);
+}
+
+}  // namespace
+
+void PredictCost(Request& request) {
+  const CostModel& costs = *request.model->costs;
+  for (const ModelInput& input : request.inputs) {
+    const Demand demand = costs.Expected(*request.model->model, input);
+    request.demand += demand;
+    if (request.consent.given) request.consent.least += demand.OfOneSample();
+  }
+  request.predicted_seconds = costs.Predict(request.demand);
+  if (request.consent.given) request.consent.least_seconds = costs.Predict(request.consent.least);
+}
+
+void Shadows::Prepare(const v1::PredictRequest& message, Request& request) {
+  const std::optional<ShadowConfig>& config = request.model->profiles.shadow;
+  // The samples of a request that fits its deadline belong to that moment.
+  if (!config || request.consent.fit || LotOf(request) >= config->share) return;
+  auto second = std::make_unique<Request>();
+  second->background = true;
+  second->model = request.model;
+  second->stopping = request.model->leaving;
+  second->profile = config->profile;
+  const absl::Status checked =
+      Validate(message, *request.model->model, request.model->profiles, options_.limits, *second);
+  if (checked.ok() && Same(*second->settings, *request.settings)) return;
+  request.shadow = std::make_shared<Shadow>();
+  if (!checked.ok()) {
+    request.shadow->refused = ShadowResult::kFailed;
+    return;
+  }
+  if (!Hold(*request.shadow, second->held_bytes).ok()) return;
+  second->consent = {};
+  second->outputs = {};
+  for (ModelInput& input : second->inputs) {
+    input.seed = request.seed;
+    input.wanted = {};
+  }
+  PredictCost(*second);
+  request.shadow->request = std::move(second);
+}
+
+absl::Status Shadows::Hold(Shadow& shadow, uint64_t bytes) {
+  part_.SetLimit(memory_.limit() / kPartOfMemory);
+  shadow.part = MemoryHold(part_);
+  shadow.whole = MemoryHold(memory_);
+  RETURN_IF_ERROR(shadow.part.Resize(bytes));
+  return shadow.whole.Resize(bytes);
+}
+
+void Shadows::Start(Request& answered) {
+  const std::shared_ptr<Shadow> shadow = std::move(answered.shadow);
+  RequestPtr second = std::move(shadow->request);
+  const bool degraded = answered.consent.reason != DegradedBy::kNothing;  // it is not what was asked for
+  if (!second || degraded) {
+    return answered.model->metrics->CountShadow(second ? ShadowResult::kDropped : shadow->refused, {}, 0);
+  }
+  for (InputResult& result : answered.results) {
+    InputResult& kept = shadow->answer.emplace_back();
+    kept.probabilities = std::move(result.probabilities);
+    kept.label_id = std::move(result.label_id);
+  }
+  second->arrival = queue_.now();
+  second->deadline = second->arrival + options_.queue.max_delay +
+                     std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(kPatienceOfWork * second->predicted_seconds));
+  second->done = [this, shadow, raw = second.get()](const absl::Status& status) { End(*shadow, *raw, status); };
+  Request& started = *second;
+  const absl::Status status = queue_.PushBackground(second);
+  if (!status.ok()) End(*shadow, started, status);
+}
+
+void Shadows::End(const Shadow& shadow, const Request& request, const absl::Status& status) {
+  LoadedMetrics& metrics = *request.model->metrics;
+  if (!status.ok()) {
+    return metrics.CountShadow(IsDropped(status) ? ShadowResult::kDropped : ShadowResult::kFailed, {}, 0);
+  }
+  std::vector<double> distances;
+  uint64_t disagreements = 0;
+  for (size_t i = 0; i < shadow.answer.size(); ++i) {
+    distances.push_back(DistanceOf(shadow.answer[i], request.results[i]));
+    if (shadow.answer[i].label_id != request.results[i].label_id) ++disagreements;
+  }
+  metrics.CountShadow(ShadowResult::kCompared, distances, disagreements);
+}
+
+}  // namespace edgewise::server
