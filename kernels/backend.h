@@ -76,8 +76,15 @@ class Backend {
   // Whether the device failed in a way that this process cannot recover from. Any thread.
   virtual bool lost() const { return false; }
 
+  // Bytes of the host that passes and generations of this process hold or have left for the next, weights apart. Any
+  // thread.
+  virtual uint64_t WorkingBytes() const { return 0; }
+
   // Attend takes heads whose number of columns is a multiple of this; zeros may fill up a head.
   virtual int32_t HeadAlignment() const { return 1; }
+
+  // Whether Attend takes AttentionProblem::pages. Any thread.
+  virtual bool TakesPages() const { return false; }
 
   // Whether Allocate, Reserve, Upload, PrepareLinear and PrepareMemberships may be called, on memory and weights of the
   // caller's own, while another thread uses the backend.

@@ -29,7 +29,7 @@ absl::StatusOr<Buffer> BufferPool::Allocate(int64_t floats) {
       kept_bytes_ -= Bytes(size);
     } else {
       if (kept_bytes_ + Bytes(size) > most_kept_bytes_) FreeKept();  // other sizes are wanted now
-      data = AllocateFloats(static_cast<int64_t>(Bytes(size) / sizeof(float)));
+      data = Take(size);
     }
   }
   if (data == nullptr) {
@@ -43,17 +43,28 @@ void BufferPool::Keep(int64_t floats) {
   most_kept_bytes_ = std::max(most_kept_bytes_, static_cast<size_t>(floats) * sizeof(float));
 }
 
+float* BufferPool::Take(int size) {
+  float* data = AllocateFloats(static_cast<int64_t>(Bytes(size) / sizeof(float)));
+  if (data != nullptr) CountWorkingBytes(static_cast<int64_t>(Bytes(size)));
+  return data;
+}
+
+void BufferPool::Return(float* data, int size) {
+  std::free(data);
+  CountWorkingBytes(-static_cast<int64_t>(Bytes(size)));
+}
+
 void BufferPool::Free(float* data, int size) {
   const absl::MutexLock lock(&mutex_);
-  if (kept_bytes_ + Bytes(size) > most_kept_bytes_) return std::free(data);
+  if (kept_bytes_ + Bytes(size) > most_kept_bytes_) return Return(data, size);
   kept_[size].push_back(data);
   kept_bytes_ += Bytes(size);
 }
 
 void BufferPool::FreeKept() {
-  for (std::vector<float*>& of_size : kept_) {
-    for (float* data : of_size) std::free(data);
-    of_size.clear();
+  for (int size = 0; size < kSizes; ++size) {
+    for (float* data : kept_[size]) Return(data, size);
+    kept_[size].clear();
   }
   kept_bytes_ = 0;
 }

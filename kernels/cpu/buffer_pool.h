@@ -30,6 +30,8 @@ class BufferPool {
   // own size, so calls like earlier ones find what those left.
   static constexpr int kSizes = 160;
   static size_t Bytes(int size) { return (size_t{4} + size % 4) << (size / 4 + 6); }
+  static float* Take(int size);
+  static void Return(float* data, int size);
   void Free(float* data, int size);
   void FreeKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -13,6 +13,7 @@
 #include "kernels/cpu/buffer_pool.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/memberships.h"
+#include "kernels/cpu/memory.h"
 #include "kernels/cpu/simd/isa.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
@@ -34,6 +35,10 @@ class CpuBackend : public Backend {
       : kernels_(KernelsFor(isa)), pool_(num_threads), device_(absl::StrCat("cpu/", IsaName(isa), "/fp32")) {}
 
   const std::string& device() const override { return device_; }
+
+  bool TakesPages() const override { return true; }
+
+  uint64_t WorkingBytes() const override { return edgewise::WorkingBytes(); }
 
   bool PreparesBeside() const override { return true; }
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 
 #include "absl/status/status.h"
@@ -13,6 +14,8 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
+
+std::atomic<uint64_t> working_bytes = 0;
 
 }  // namespace
 
@@ -33,6 +36,12 @@ absl::StatusOr<Buffer> AllocateOnHost(int64_t floats) {
         absl::StrCat("out of memory: ", floats * sizeof(float), " bytes asked for on the CPU"));
   }
   return Buffer(memory, floats, [](float* data) { std::free(data); });
+}
+
+uint64_t WorkingBytes() { return working_bytes.load(std::memory_order_relaxed); }
+
+void CountWorkingBytes(int64_t more) {
+  working_bytes.fetch_add(static_cast<uint64_t>(more), std::memory_order_relaxed);
 }
 
 }  // namespace edgewise

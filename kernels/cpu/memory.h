@@ -15,6 +15,10 @@ float* AllocateFloats(int64_t floats);
 // The same as a buffer. RESOURCE_EXHAUSTED: no memory.
 absl::StatusOr<Buffer> AllocateOnHost(int64_t floats);
 
+// Bytes of the buffers and of the scratch memory of all CPU backends of this process, weights apart. Any thread.
+uint64_t WorkingBytes();
+void CountWorkingBytes(int64_t more);
+
 }  // namespace edgewise
 
 #endif  // EDGEWISE_KERNELS_CPU_MEMORY_H_

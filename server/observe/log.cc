@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <deque>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 
@@ -73,9 +75,17 @@ class GatheringSink final : public spdlog::sinks::base_sink<spdlog::details::nul
   bool stopped_ ABSL_GUARDED_BY(lines_mutex_) = false;
 };
 
-// Set by StartLog, cleared by StopLog; never freed, since threads of libraries may log to the end.
-std::atomic<spdlog::logger*> g_logger = nullptr;
-std::atomic<GatheringSink*> g_sink = nullptr;
+struct Logging {
+  explicit Logging(Logging* before) : before(before) {}
+
+  const std::shared_ptr<GatheringSink> sink = std::make_shared<GatheringSink>();
+  spdlog::logger logger{"edgewise", sink};
+  Logging* const before;
+};
+
+// The last that was started; never freed, since threads of libraries may log to the end.
+std::atomic<Logging*> g_last = nullptr;
+std::atomic<Logging*> g_logging = nullptr;  // set by StartLog, cleared by StopLog
 
 spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   switch (level) {
@@ -93,11 +103,33 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   return spdlog::level::off;
 }
 
-std::string JsonNumber(double value) {
-  if (!std::isfinite(value)) return "null";
+constexpr size_t kUsualLine = 384;  // bytes
+
+void AppendString(std::string_view text, size_t max_bytes, std::string& line) {
+  line += '"';
+  for (const char c : text.substr(0, max_bytes)) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    if (byte == '"' || byte == '\\') {
+      line += '\\';
+      line += c;
+    } else if (byte >= 0x20 && byte < 0x7F) {
+      line += c;
+    } else {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\u%04x", byte);
+      line += escape;
+    }
+  }
+  line += text.size() > max_bytes ? "...\"" : "\"";
+}
+
+void AppendNumber(double value, std::string& line) {
+  if (!std::isfinite(value)) {
+    line += "null";
+    return;
+  }
   char text[32];
-  std::snprintf(text, sizeof text, "%.9g", value);
-  return text;
+  line.append(text, std::to_chars(text, text + sizeof text, value, std::chars_format::general, 9).ptr);
 }
 
 }  // namespace
@@ -114,55 +146,44 @@ bool ParseLogLevel(const std::string& name, LogLevel& level) {
 }
 
 void StartLog(LogLevel least) {
-  auto& sink = *new std::shared_ptr<GatheringSink>(new GatheringSink);
-  auto* logger = new spdlog::logger("edgewise", sink);
-  logger->set_level(SpdlogLevel(least));
-  logger->set_pattern("{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}", spdlog::pattern_time_type::utc);
-  g_sink = sink.get();
-  g_logger = logger;
+  auto* const logging = new Logging(g_last);
+  logging->logger.set_level(SpdlogLevel(least));
+  logging->logger.set_pattern("{\"time\":\"%Y-%m-%dT%H:%M:%S.%eZ\",\"level\":\"%l\",%v}",
+                              spdlog::pattern_time_type::utc);
+  g_last = logging;
+  g_logging = logging;
 }
 
 bool StopLog() {
-  g_logger = nullptr;
-  GatheringSink* sink = g_sink.exchange(nullptr);
-  return sink == nullptr || sink->Stop();
+  Logging* const logging = g_logging.exchange(nullptr);
+  return logging == nullptr || logging->sink->Stop();
 }
 
 void Log(LogLevel level, std::string_view event, const std::vector<LogField>& fields) {
-  spdlog::logger* logger = g_logger;
-  if (!logger || !logger->should_log(SpdlogLevel(level))) return;
-  logger->log(SpdlogLevel(level), spdlog::string_view_t(LogBody(event, fields)));
+  Logging* const logging = g_logging;
+  if (!logging || !logging->logger.should_log(SpdlogLevel(level))) return;
+  logging->logger.log(SpdlogLevel(level), spdlog::string_view_t(LogBody(event, fields)));
 }
 
 std::string LogBody(std::string_view event, const std::vector<LogField>& fields) {
-  std::string line = "\"event\":" + JsonString(event);
+  std::string line;
+  line.reserve(kUsualLine);
+  line += "\"event\":";
+  AppendString(event, kLongestString, line);
   for (const LogField& field : fields) {
-    line += ",\"" + std::string(field.key) + "\":";
-    if (const auto* text = std::get_if<std::string_view>(&field.value)) line += JsonString(*text);
-    if (const auto* number = std::get_if<int64_t>(&field.value)) line += std::to_string(*number);
-    if (const auto* number = std::get_if<uint64_t>(&field.value)) line += std::to_string(*number);
-    if (const auto* number = std::get_if<double>(&field.value)) line += JsonNumber(*number);
+    absl::StrAppend(&line, ",\"", field.key, "\":");
+    if (const auto* text = std::get_if<std::string_view>(&field.value)) AppendString(*text, kLongestString, line);
+    if (const auto* number = std::get_if<int64_t>(&field.value)) absl::StrAppend(&line, *number);
+    if (const auto* number = std::get_if<uint64_t>(&field.value)) absl::StrAppend(&line, *number);
+    if (const auto* number = std::get_if<double>(&field.value)) AppendNumber(*number, line);
   }
   return line;
 }
 
 std::string JsonString(std::string_view text, size_t max_bytes) {
-  std::string out = "\"";
-  for (const char c : text.substr(0, max_bytes)) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    if (byte == '"' || byte == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte >= 0x20 && byte < 0x7F) {
-      out += c;
-    } else {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", byte);
-      out += escape;
-    }
-  }
-  if (text.size() > max_bytes) out += "...";
-  return out + "\"";
+  std::string string;
+  AppendString(text, max_bytes, string);
+  return string;
 }
 
 bool LogLimiter::Allow(const std::string& key, std::chrono::steady_clock::time_point now, uint64_t& suppressed) {

@@ -44,7 +44,8 @@ void Log(LogLevel level, std::string_view event, const std::vector<LogField>& fi
 std::string LogBody(std::string_view event, const std::vector<LogField>& fields);
 
 // A JSON string with its quotes, cut at `max_bytes`. All but printable ASCII is escaped.
-std::string JsonString(std::string_view text, size_t max_bytes = 256);
+inline constexpr size_t kLongestString = 256;
+std::string JsonString(std::string_view text, size_t max_bytes = kLongestString);
 
 // Limits a log to `lines` per second and key, and counts the lines held back. Keys come from a closed set. Not
 // thread-safe.

@@ -17,6 +17,7 @@
 #include "server/options.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
+#include "server/schedule/engine.h"
 
 namespace edgewise::server {
 
@@ -55,6 +56,7 @@ struct RpcContext {
   const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
   const Gate& gate;
   OpenRpcs open = {};
+  Engine* lender = nullptr;  // takes short requests on the threads of gRPC; null: the device takes one thread only
 
   uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
 

@@ -44,13 +44,8 @@ uint64_t ResidentMemory() {
 }
 
 Keeper::Keeper(const ServerOptions& options, AwaitedCalls& awaited, const MemoryLedger& memory,
-               const std::atomic<uint64_t>& message_limit, const RequestQueue& queue, Gate& gate)
-    : awaited_(awaited),
-      memory_(memory),
-      message_limit_(message_limit),
-      queue_(queue),
-      max_cache_bytes_(options.limits.max_cache_bytes),
-      gate_(gate) {
+               const std::atomic<uint64_t>& message_limit, const std::unique_ptr<Backend>& backend, Gate& gate)
+    : awaited_(awaited), memory_(memory), message_limit_(message_limit), backend_(backend), gate_(gate) {
   if (!options.security.auth_token_file.empty()) token_file_.emplace(options.security.auth_token_file);
 }
 
@@ -64,7 +59,7 @@ void Keeper::Stop() { thread_ = {}; }
 
 void Keeper::MeasureModels() {
   const uint64_t resident = ResidentMemory();
-  of_models_ = resident - std::min(resident, memory_.used());
+  of_models_ = resident - std::min(resident, memory_.used() + backend_->WorkingBytes());
 }
 
 void Keeper::Run(const std::stop_token& stop) {
@@ -84,8 +79,8 @@ bool Keeper::OverTheBound(uint64_t times) const {
   const uint64_t used = memory_.used();
   // What is reserved for messages that are on their way is not in memory, or is with gRPC.
   const uint64_t reserved = std::min(used, awaited_.size() * message_limit_.load());
-  const uint64_t cache = max_cache_bytes_ - std::min(max_cache_bytes_, queue_.cache_left());
-  return ResidentMemory() > of_models_ + used - reserved + cache + times * memory_.limit() / kPartOfGrpc;
+  const uint64_t explained = of_models_ + used - reserved + backend_->WorkingBytes();
+  return ResidentMemory() > explained + times * memory_.limit() / kPartOfGrpc;
 }
 
 void Keeper::BoundMemory() {

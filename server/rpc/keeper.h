@@ -5,15 +5,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <thread>
 
+#include "kernels/backend.h"
 #include "server/memory.h"
 #include "server/options.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
 #include "server/rpc/listener.h"
-#include "server/schedule/queue.h"
 
 namespace edgewise::server {
 
@@ -24,9 +25,9 @@ namespace edgewise::server {
 // calls that are begun and reset make gRPC hold a thousand times what was sent.
 class Keeper {
  public:
-  // All must outlive the keeper.
+  // All must outlive the keeper; the backend is there from Start on.
   Keeper(const ServerOptions& options, AwaitedCalls& awaited, const MemoryLedger& memory,
-         const std::atomic<uint64_t>& message_limit, const RequestQueue& queue, Gate& gate);
+         const std::atomic<uint64_t>& message_limit, const std::unique_ptr<Backend>& backend, Gate& gate);
   ~Keeper() { Stop(); }
 
   // `listener` must live until Stop.
@@ -45,8 +46,7 @@ class Keeper {
   AwaitedCalls& awaited_;
   const MemoryLedger& memory_;
   const std::atomic<uint64_t>& message_limit_;
-  const RequestQueue& queue_;
-  const uint64_t max_cache_bytes_;
+  const std::unique_ptr<Backend>& backend_;
   Gate& gate_;
   Listener* listener_ = nullptr;
   std::optional<FileWatch> token_file_;

@@ -51,13 +51,19 @@ class PredictReactor final : public UnaryReactor {
   void Serve() override {
     ParsedMessage<v1::PredictRequest> message;
     if (!Take(*message)) return;
+    // Alone on the server, a short request is computed here.
+    const bool alone = context_.lender && context_.handler.in_flight() == 0 && context_.awaited.size() == 0;
+    bool lent = false;
     // The answer may come before the return.
-    context_.handler.Start(*message, {.deadline = ToSteady(call_->deadline(), context_.handler.now()),
-                                      .stopping = cancelled_.get_token(),
-                                      .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
-                                      .reply = [this](const absl::Status& status) { Reply(status); },
-                                      .response = response_.get(),
-                                      .memory = &memory_});
+    context_.handler.Start(*message,
+                           {.deadline = ToSteady(call_->deadline(), context_.handler.now()),
+                            .stopping = cancelled_.get_token(),
+                            .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
+                            .reply = [this](const absl::Status& status) { Reply(status); },
+                            .response = response_.get(),
+                            .memory = &memory_},
+                           alone ? &lent : nullptr);
+    if (lent) context_.lender->RunLent();
   }
 
   void Reply(const absl::Status& status) {

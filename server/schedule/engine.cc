@@ -20,16 +20,24 @@ void Engine::Join() {
 
 std::optional<Turn> Engine::RunOnce(bool wait) {
   passes_.EndDue();
+  background_.EndDue();
   generations_.Update();
   const PerLevel<bool> can_step = generations_.CanStep();
   const bool goes_on = std::find(can_step.begin(), can_step.end(), true) != can_step.end();
-  const Wait patience = !wait || goes_on || !passes_.empty() ? Wait::kNot
-                        : generations_.empty()               ? Wait::kForWork
-                                                             : Wait::kAWhile;
-  Work work = queue_.Next(patience, {passes_.View(), can_step, generations_.room()});
-  if (work.end() && passes_.empty() && generations_.empty()) return std::nullopt;
+  const Wait patience = !wait || goes_on || !passes_.empty() || !background_.empty() ? Wait::kNot
+                        : generations_.empty()                                       ? Wait::kForWork
+                                                                                     : Wait::kAWhile;
+  Work work = queue_.Next(
+      patience, {passes_.View(), can_step, generations_.room(), generations_.cache_bytes(), !background_.empty()});
+  if (work.end() && passes_.empty() && generations_.empty() && background_.empty()) return std::nullopt;
   if (work.job) work.job();
   if (work.generation) generations_.Start(std::move(work.generation));
+  if (work.background) {
+    std::vector<RequestPtr> alone;
+    alone.push_back(std::move(work.background));
+    background_.Start(std::move(alone));
+  }
+  if (work.none() && !background_.empty()) background_.StepLatest();
   const Time start = queue_.now();
   if (work.turn.kind == Turn::kStart) {
     passes_.Start(std::move(work.batch));
@@ -40,6 +48,13 @@ std::optional<Turn> Engine::RunOnce(bool wait) {
   if (work.turn.kind != Turn::kNothing) queue_.Charge(work.turn, Seconds(queue_.now() - start));
   after_work_();
   return work.turn;
+}
+
+void Engine::RunLent() {
+  const Time start = queue_.now();
+  do RunOnce(false);
+  while (!passes_.empty() && !queue_.HasMore() && Seconds(queue_.now() - start) < RequestQueue::kLoanSeconds);
+  queue_.GiveBack(passes_.View(), !passes_.empty() || !generations_.empty() || !background_.empty());
 }
 
 }  // namespace edgewise::server

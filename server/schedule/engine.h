@@ -1,7 +1,7 @@
-// The one thread that uses the backend. The engine takes work from the queue: jobs of the loader, passes layer by layer
-// and generations step by step, in the order that the scheduler gives, and ends every request exactly once. Between
-// steps it looks at deadlines, cancellation and shutdown; cancellation also ends work inside a layer
-// (Request::stopping).
+// The one thread that uses the backend, but for loans of its turns (queue.h). The engine takes work from the queue:
+// jobs of the loader, passes layer by layer and generations step by step, in the order that the scheduler gives, and
+// ends every request exactly once. Between steps it looks at deadlines, cancellation and shutdown; cancellation also
+// ends work inside a layer (Request::stopping).
 #ifndef EDGEWISE_SERVER_SCHEDULE_ENGINE_H_
 #define EDGEWISE_SERVER_SCHEDULE_ENGINE_H_
 
@@ -23,6 +23,7 @@ class Engine {
   Engine(RequestQueue& queue, const ServerOptions& options, std::function<void()> after_work)
       : queue_(queue),
         passes_(queue, options.max_step),
+        background_(queue, options.max_step),
         generations_(queue, options),
         after_work_(std::move(after_work)) {}
   // The queue must be closed. Waits for the work that is left.
@@ -37,10 +38,15 @@ class Engine {
   // Start, not both.
   std::optional<Turn> RunOnce(bool wait);
 
+  // Takes the turns of a loan (RequestQueue::Push) on this thread: until its request has ended, other work comes, or
+  // RequestQueue::kLoanSeconds are over. The engine does what is left.
+  void RunLent();
+
  private:
   RequestQueue& queue_;
-  // Used by one thread only, both.
+  // Used by one thread at a time, all three: by thread_, or by one that has a loan.
   Passes passes_;
+  Passes background_;  // at most one, which takes a step where there is nothing else to do
   Generations generations_;
   const std::function<void()> after_work_;
   std::thread thread_;

@@ -85,6 +85,7 @@ struct Passes::Running {
       : level(requests[0]->priority - 1),
         principal(requests[0]->principal.name),
         own(OwnShare(requests)),
+        background(requests[0]->background),
         demand(SumOf(requests)),
         pass(*requests[0]->model->model, InputsOf(requests), options) {
     for (RequestPtr& request : requests) {
@@ -146,6 +147,7 @@ struct Passes::Running {
   const uint32_t level;
   const std::string principal;  // of the first request
   const double own;             // that request's part of the work, as predicted
+  const bool background;
   const Demand demand;
   double predicted = 0.0;                         // seconds
   double seconds = 0.0;                           // in its steps so far
@@ -206,6 +208,7 @@ void Passes::Start(std::vector<RequestPtr> requests) {
     request.batch_inputs = static_cast<uint32_t>(running.inputs);
     request.batch_tokens = running.tokens;
   }
+  if (running.background) return;
   running.model().metrics->CountBatch(started, static_cast<uint32_t>(running.inputs), running.tokens);
 }
 
@@ -253,7 +256,7 @@ void Passes::Step(size_t pass, double share) {
   const absl::Status status = running.pass.Step();
   const Time end = queue_.now();
   running.seconds += Seconds(end - start);
-  running.model().metrics->CountDevice(Seconds(end - start));
+  running.model().metrics->CountDevice(Seconds(end - start), running.background);
   running.step_seconds = Seconds(end - std::exchange(running.stepped, end));
   if (running.pass.between_waves()) running.wave_seconds = Seconds(end - std::exchange(running.wave_began, end));
   if (!status.ok()) return Fail(pass, status);
@@ -289,7 +292,8 @@ void Passes::EndAnswered(Running& running) {
   }
   if (!running.whole || !running.AllEnded()) return;
   running.model().costs->Observe(running.observed, running.seconds);
-  if (!running.limited) running.model().metrics->CountPrediction(running.predicted, running.seconds);
+  if (!running.limited && !running.background)
+    running.model().metrics->CountPrediction(running.predicted, running.seconds);
 }
 
 void Passes::Fail(size_t pass, const absl::Status& status) {

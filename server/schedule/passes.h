@@ -20,7 +20,7 @@ class Passes {
   bool empty() const { return running_.empty(); }
   std::vector<RunningPass> View() const;  // the latest last
 
-  // A pass over requests of one model and level.
+  // A pass over requests of one model and level, or one in the background.
   void Start(std::vector<RequestPtr> requests);
   // Runs the next layer of a pass, and ends the requests whose inputs all have their result. Where a layer fails,
   // several requests go on in a pass of their own each, so that only the request fails that fails alone. Before it the

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,9 +22,10 @@ struct Work {
   RequestPtr generation;
   Turn turn;
   std::vector<RequestPtr> batch;  // of Turn::kStart
+  RequestPtr background;          // to start, where there is nothing else
   bool closed = false;            // the queue is closed and empty
 
-  bool none() const { return !job && !generation && turn.kind == Turn::kNothing; }
+  bool none() const { return !job && !generation && !background && turn.kind == Turn::kNothing; }
   bool end() const { return none() && closed; }
 };
 
@@ -32,6 +34,8 @@ struct Running {
   std::vector<RunningPass> passes;  // the latest last
   PerLevel<bool> generations = {};  // one of this level can take a step
   GenerationRoom room;
+  uint64_t cache_bytes = 0;  // that keys and values of generations hold
+  bool background = false;   // a pass that nobody waits for
 };
 
 // How long Next() waits while nothing waits for it.
@@ -41,15 +45,27 @@ enum class Wait {
   kNot       // not at all
 };
 
-// All methods may be called from any thread, except that one thread calls Next(). Nothing but Next() blocks;
+// All methods may be called from any thread, except that one thread at a time calls Next(). Nothing but Next() blocks;
 // Request::done is never called under the lock.
+//
+// A thread that pushes a short request while the engine has nothing to do may take the engine's turns for it: a loan.
+// The request is then computed where it came, and no other thread has to wake for it.
 class RequestQueue {
  public:
   explicit RequestQueue(QueueLimits limits, std::function<Time()> clock = Clock::now)
       : clock_(std::move(clock)), scheduler_(limits) {}
 
-  // Takes the request iff OK. Errors: Scheduler::Add; UNAVAILABLE after Close.
-  absl::Status Push(RequestPtr& request);
+  // Predicted seconds of a request that is worth a loan: for so long its thread can wait.
+  static constexpr double kLoanSeconds = 0.001;
+
+  // Takes the request iff OK. Errors: Scheduler::Add; UNAVAILABLE after Close. `lent`: the caller wants a loan; true
+  // where it has one, and must call GiveBack soon.
+  absl::Status Push(RequestPtr& request, bool* lent = nullptr);
+  // Ends a loan. `passes` are still under way; the engine goes on with them, and with what else is `left`.
+  void GiveBack(std::span<const RunningPass> passes, bool left);
+  // Takes a request that nobody waits for (Request::background) iff OK. It starts when there is nothing else to do, and
+  // counts for no other request. RESOURCE_EXHAUSTED: as many wait as may; UNAVAILABLE after Close.
+  absl::Status PushBackground(RequestPtr& request);
   // Whether Push would refuse a request of which not all is known yet: Scheduler::Check.
   absl::Status Check(const Request& request);
   // Runs `work` on the engine's thread, before any request, waits for it and returns its status. UNAVAILABLE after
@@ -63,27 +79,37 @@ class RequestQueue {
   // Ends a wait of kind kAWhile: a client took tokens or cancelled.
   void Wake();
 
-  // Push refuses from now on; what waits is still served. Then the engine ends.
+  // Push refuses from now on; what waits is still served, but for the background. Then the engine ends.
   void Close();
   // Push refuses from now on, and waiting requests end with UNAVAILABLE. cancelled() tells the engine to do the same
   // with running ones.
   void CancelAll();
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
-  // Memory for keys and values that the generations which run have left; all of it before the first call of Next.
-  uint64_t cache_left() const { return cache_left_.load(std::memory_order_relaxed); }
+  // Running::cache_bytes of the last call of Next.
+  uint64_t cache_bytes() const { return cache_bytes_.load(std::memory_order_relaxed); }
   Time now() const { return clock_(); }
   size_t size() const;
+  // Whether there is work besides what is under way.
+  bool HasMore() const;
 
  private:
+  // Takes the background requests for which `reason` gives an error.
+  void TakeBackground(const std::function<absl::Status(const Request&)>& reason, std::vector<EndedRequest>& ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   const std::function<Time()> clock_;
   mutable absl::Mutex mutex_;
   Scheduler scheduler_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<RequestPtr> background_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool idle_ ABSL_GUARDED_BY(mutex_) = false;  // the engine waits for work and has none
+  bool lent_ ABSL_GUARDED_BY(mutex_) = false;  // and keeps waiting meanwhile
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;  // by a loan
   std::atomic<bool> cancelled_ = false;
-  std::atomic<uint64_t> cache_left_ = ~uint64_t{0};
+  std::atomic<uint64_t> cache_bytes_ = 0;
 };
 
 }  // namespace edgewise::server

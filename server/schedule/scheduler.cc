@@ -391,7 +391,7 @@ bool Scheduler::HasGeneration(const GenerationRoom& room) const {
   const std::optional<Candidate> first = FirstGeneration();
   if (!first || room.generations == 0) return false;
   const Account& account = generations_.accounts(first->turn.level).find(first->principal)->second;
-  return account.waiting.front()->generation->cache_bytes <= room.cache_bytes;
+  return account.waiting.front()->generation->cache_bytes.ahead <= room.cache_bytes;
 }
 
 RequestPtr Scheduler::NextGeneration(const GenerationRoom& room) {

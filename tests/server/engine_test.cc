@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <list>
 #include <string>
+#include <thread>
 
 #include "model/load.h"
 #include "server/models/repository.h"
@@ -451,6 +453,113 @@ TEST_F(EngineTest, ShortRequestGoesFirstBesideALongPass) {
   EXPECT_TRUE(short_one.result.status.ok()) << short_one.result.status;
   EXPECT_TRUE(long_one.result.status.ok()) << long_one.result.status;
   EXPECT_EQ(long_one.answers, 1);
+}
+
+// Pushes requests, one after the other, until one is lent: the engine has to wait for work first.
+template <typename Make>
+void PushLent(RequestQueue& queue, const Make& make) {
+  for (bool lent = false; !lent;) {
+    RequestPtr request = make();
+    ASSERT_TRUE(queue.Push(request, &lent).ok());
+    while (!lent && queue.size() > 0) std::this_thread::yield();
+  }
+}
+
+TEST_F(EngineTest, ABriefRequestOfAnIdleServerEndsOnTheThreadThatPushedIt) {
+  Load("sbm");
+  RequestQueue queue({}, [this] { return now(); });
+  Engine engine(queue, OneGeneration(), [] {});
+  engine.Start();
+  std::list<Outcome> outcomes;
+  bool here = false;
+  PushLent(queue, [&] {
+    RequestPtr request = Predict(outcomes.emplace_back());
+    request->predicted_seconds = RequestQueue::kLoanSeconds;
+    model_->metrics->CountValid(*request, 0.0);
+    request->done = [&, done = request->done, own = std::this_thread::get_id()](const absl::Status& status) {
+      here = std::this_thread::get_id() == own;
+      done(status);
+    };
+    return request;
+  });
+  engine.RunLent();
+  EXPECT_TRUE(here);
+  EXPECT_EQ(outcomes.back().answers, 1);
+  Outcome next;  // the engine goes on by itself
+  RequestPtr request = Predict(next);
+  model_->metrics->CountValid(*request, 0.0);
+  ASSERT_TRUE(queue.Push(request).ok());
+  queue.Close();
+  engine.Join();
+  EXPECT_EQ(next.answers, 1);
+  for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.result.status.ok()) << outcome.result.status;
+}
+
+TEST_F(EngineTest, ALoanEndsWhenOtherWorkComesOrItsTimeIsOver) {
+  Load("sbm");
+  for (const bool others : {true, false}) {
+    RequestQueue queue({}, [this] { return now(); });
+    Engine engine(queue, OneGeneration(), [] {});
+    engine.Start();
+    std::list<Outcome> outcomes;
+    Outcome other;
+    std::atomic<bool> here = true;
+    PushLent(queue, [&] {
+      RequestPtr request = Predict(outcomes.emplace_back());
+      request->predicted_seconds = RequestQueue::kLoanSeconds;
+      model_->metrics->CountValid(*request, 0.0);
+      request->done = [&, done = request->done, own = std::this_thread::get_id()](const absl::Status& status) {
+        here = std::this_thread::get_id() == own;
+        done(status);
+      };
+      return request;
+    });
+    backend_->CancelAfter(0, [&] {
+      if (!others) milliseconds_ += 2;
+      RequestPtr request = Predict(other);
+      model_->metrics->CountValid(*request, 0.0);
+      if (others) {
+        EXPECT_TRUE(queue.Push(request).ok());
+      }
+    });
+    engine.RunLent();
+    queue.Close();
+    engine.Join();
+    EXPECT_FALSE(here);
+    EXPECT_EQ(outcomes.back().answers, 1);
+    EXPECT_TRUE(outcomes.back().result.status.ok()) << outcomes.back().result.status;
+    EXPECT_EQ(other.answers, others ? 1 : 0);
+  }
+}
+
+TEST_F(EngineTest, RequestsOfManyThreadsEndOnceWhoeverComputesThem) {
+  Load("sbm");
+  RequestQueue queue({});
+  Engine engine(queue, OneGeneration(), [] {});
+  engine.Start();
+  constexpr int kThreads = 4, kEach = 25;
+  std::vector<Outcome> outcomes(kThreads * kEach);
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kEach; ++i) {
+          RequestPtr request = Predict(outcomes[t * kEach + i]);
+          request->predicted_seconds = 0.0005;
+          model_->metrics->CountValid(*request, 0.0);
+          bool lent = false;
+          EXPECT_TRUE(queue.Push(request, &lent).ok());
+          if (lent) engine.RunLent();
+        }
+      });
+    }
+  }
+  queue.Close();
+  engine.Join();
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.answers, 1);
+    EXPECT_TRUE(outcome.result.status.ok()) << outcome.result.status;
+  }
 }
 
 TEST(AliveTest, AClientMayCancelFiveMillisecondsBeforeItsDeadline) {

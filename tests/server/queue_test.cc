@@ -95,6 +95,34 @@ TEST(RequestQueueTest, JobsRunWhenRequestsHaveBeenCancelled) {
   queue.Next().job();
 }
 
+TEST(RequestQueueTest, ALoanIsGivenForABriefRequestWhileTheEngineWaitsAndHasNothingElse) {
+  constexpr double kBrief = RequestQueue::kLoanSeconds;
+  RequestQueue queue({});
+  Answers answers;
+  const auto lent = [&](double seconds) {
+    bool lent = false;
+    RequestPtr request = answers.Make(Time::max(), seconds);
+    EXPECT_TRUE(queue.Push(request, &lent).ok());
+    return lent;
+  };
+  EXPECT_FALSE(lent(kBrief)) << "no engine waits";
+  EXPECT_EQ(queue.Next().batch.size(), 1u);
+  std::atomic<int> works = 0;
+  std::jthread engine([&] {
+    while (!queue.Next().closed) ++works;
+  });
+  while (!lent(kBrief)) std::this_thread::yield();
+  const int before = works;
+  EXPECT_FALSE(lent(kBrief)) << "there is a loan already";
+  while (queue.HasMore()) queue.Next(Wait::kNot);
+  EXPECT_EQ(works, before) << "the engine waits meanwhile";
+  queue.GiveBack({}, false);
+  EXPECT_FALSE(lent(2 * kBrief));
+  EXPECT_FALSE(lent(0.0)) << "nothing is known of the model";
+  queue.Close();
+  queue.GiveBack({}, false);  // so that the engine ends where one of these was lent
+}
+
 TEST(RequestQueueTest, RequestThatExpiresWaitingEndsOnceAndIsNeverComputed) {
   FakeClock clock;
   RequestQueue queue({}, clock.read());
