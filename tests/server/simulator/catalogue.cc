@@ -8,8 +8,8 @@ namespace {
 
 using testing::ModelKind;
 
-// Short contexts, so that texts of a few tokens are long.
-constexpr int kContext = 24;
+// Short contexts, so that texts of a few tokens are long; but where a text is generated, of several pages.
+constexpr int kContext = 24, kGenerationContext = 200;
 constexpr int kWorksOfAModel = 16;
 
 ModelKind KindOf(const std::string& name) {
@@ -29,7 +29,7 @@ constexpr size_t kPoisonPosition = 10;
 
 void WriteModel(const std::string& folder, const ModelKind& kind, uint64_t seed) {
   nlohmann::json config = testing::ConfigOf(kind);
-  config["max_position_embeddings"] = kContext;
+  config["max_position_embeddings"] = kind.name == "lm_ssa_local" ? kGenerationContext : kContext;
   auto tensors = testing::RandomTensors(config, seed);
   if (kind.name == "bernoulli") {
     tensors["embeddings.word.weight"].values[kPoison * 32] = 3e38f;
@@ -39,9 +39,10 @@ void WriteModel(const std::string& folder, const ModelKind& kind, uint64_t seed)
   testing::WriteFile(folder + "/model.safetensors", testing::SafetensorsBytes(tensors));
 }
 
-LoneAnswer Predict(const Model& model, const SimulatedWork& work) {
+LoneAnswer Predict(const Model& model, const SimulatedWork& work, uint32_t samples) {
   LoneAnswer answer;
-  for (const ModelInput& input : work.inputs) {
+  for (ModelInput input : work.inputs) {
+    input.samples = samples;
     answer.results.push_back(testing::RunOne(model, input));
     if (!answer.results.back().status.ok()) answer.code = answer.results.back().status.code();
   }
@@ -118,21 +119,25 @@ void Catalogue::AddGenerations(size_t model) {
   for (int w = 0; w < kWorksOfAModel; ++w) {
     SimulatedWork work;
     work.model = model;
-    work.prompt = testing::RandomTokens(static_cast<int32_t>(1 + random() % (kContext - 4)), kPoison, random());
+    const bool grows = w % 4 == 0;  // by a page at least
+    const uint64_t prompt = grows ? 50 + random() % 150 : 1 + random() % (kContext - 4);
+    work.prompt = testing::RandomTokens(static_cast<int32_t>(prompt), kPoison, random());
     work.options.seed = random();
     work.options.samples = random() % 3 == 0 ? 3 : 1;
-    work.options.max_new_tokens = static_cast<uint32_t>(1 + random() % 16);
+    work.options.max_new_tokens = static_cast<uint32_t>(1 + random() % (grows ? 80 : 16));
+    if (random() % 2 == 0) work.options.overflow = Overflow::kHalve;
     work.options.temperature = random() % 2 == 0 ? 0.0 : 1.0;
     if (random() % 4 == 0) work.options.max_density = 0.5;
     generations_.push_back(std::move(work));
   }
 }
 
-const LoneAnswer& Catalogue::AnswerOf(const SimulatedWork& work, size_t version) {
-  const auto [answer, first] = answers_.try_emplace({&work, version});
+const LoneAnswer& Catalogue::AnswerOf(const SimulatedWork& work, size_t version, uint32_t samples) {
+  if (samples == 0 && !work.generates()) samples = work.inputs[0].samples;
+  const auto [answer, first] = answers_.try_emplace({&work, version, samples});
   if (first) {
     const Model& model = *models_[work.model * kVersions + version].model;
-    answer->second = work.generates() ? Generate(model, work) : Predict(model, work);
+    answer->second = work.generates() ? Generate(model, work) : Predict(model, work, samples);
   }
   return answer->second;
 }

@@ -5,7 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "model/forward/generation.h"
@@ -46,7 +46,8 @@ class Catalogue {
 
   const std::vector<SimulatedWork>& predicts() const { return predicts_; }
   const std::vector<SimulatedWork>& generations() const { return generations_; }
-  const LoneAnswer& AnswerOf(const SimulatedWork& work, size_t version);
+  // `samples`: asked for, of Predict; 0: as the work says.
+  const LoneAnswer& AnswerOf(const SimulatedWork& work, size_t version, uint32_t samples = 0);
 
  private:
   void AddPredicts(size_t model, const testing::ModelKind& kind);
@@ -55,7 +56,7 @@ class Catalogue {
   const testing::TemporaryFolder folder_;
   std::vector<testing::LoadedModel> models_;
   std::vector<SimulatedWork> predicts_, generations_;
-  std::map<std::pair<const SimulatedWork*, size_t>, LoneAnswer> answers_;
+  std::map<std::tuple<const SimulatedWork*, size_t, uint32_t>, LoneAnswer> answers_;
 };
 
 }  // namespace edgewise::server

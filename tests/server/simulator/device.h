@@ -24,6 +24,7 @@ class SimulatedDevice : public testing::CountingBackend {
   // Every operation takes so many times as long as at first.
   void SetSlowness(double slowness) { slowness_ = slowness; }
 
+  bool PreparesBeside() const override { return false; }
   absl::StatusOr<Buffer> Allocate(int64_t floats) override;
   absl::Status Upload(std::span<const float> host, float* device) override;
   absl::Status Download(const float* device, std::span<float> host) override;

@@ -37,7 +37,8 @@ double Simulation::SlackOf(const Call& call, Time at) {
 void Simulation::OnRefused(const Call& call, const absl::Status& status) {
   ++counts_.refused;
   Say(absl::StrCat(call.number, " is refused: ", status.ToString()));
-  const bool alone = calls_.size() == 1;
+  // Between two turns the queue does not know yet that passes have ended.
+  const bool alone = calls_.size() == 1 && !between_turns_;
   const bool cancelled = call.cancelled <= now_;
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
@@ -84,6 +85,7 @@ void Simulation::OnEnd(Call& call, const Request& request, const absl::Status& s
   if (status.ok()) {
     ++counts_.answered;
     CheckAnswer(call, request);
+    if (!call.work->generates() && Chance(scenario_.shadowed)) AddShadow(call);
   } else {
     ++counts_.failed;
     CheckError(call, status);
@@ -103,11 +105,34 @@ void Simulation::CheckAnswer(const Call& call, const Request& request) {
   }
   Require(call.deadline > now_ && call.cancelled > now_, "nobody is answered who does not wait any more");
   Require(request.batch_inputs >= call.work->inputs.size(), "a batch has the request's inputs");
-  Require(request.results.size() == call.alone->results.size(), "every input has a result");
+  const Consent& consent = request.consent;
+  const bool degraded = consent.samples < consent.asked;
+  Require(!degraded || call.consents, "nobody gets fewer samples who has not agreed");
+  Require(consent.samples >= 1 && consent.samples <= consent.asked, "nobody gets more samples than asked for, or none");
+  Require(degraded == (consent.reason != DegradedBy::kNothing), "an answer says that it was degraded, and why");
+  if (degraded) ++counts_.degraded;
+  CheckResults(request, catalogue_.AnswerOf(*call.work, call.version, consent.samples));
+}
+
+void Simulation::CheckResults(const Request& request, const LoneAnswer& alone) {
+  Require(request.results.size() == alone.results.size(), "every input has a result");
   for (size_t i = 0; i < request.results.size() && violation_.empty(); ++i) {
-    Require(testing::SameBytes(request.results[i], call.alone->results[i]),
-            "an answer has the bytes that it has alone");
+    Require(testing::SameBytes(request.results[i], alone.results[i]),
+            "an answer has the bytes of asking, alone, for what it has");
   }
+}
+
+void Simulation::OnShadowEnd(const LoneAnswer& alone, const Request& request, const absl::Status& status) {
+  Require(--background_ >= 0, "one status for every shadow");
+  changed_ = true;
+  if (status.ok()) {
+    ++counts_.shadows;
+    return CheckResults(request, alone);
+  }
+  if (absl::IsDeadlineExceeded(status)) return Require(request.deadline <= now_, "a shadow that is late is late");
+  if (absl::IsUnavailable(status)) return Require(closed_, "only a closed queue ends shadows");
+  if (status.code() == alone.code) return;
+  Require(++blamed_on_device_ <= device_.failures(), "a fault of the device fails one request at most");
 }
 
 void Simulation::CheckError(const Call& call, const absl::Status& status) {
@@ -150,6 +175,21 @@ void Simulation::NoteStart(Call& call) {
   const double slack = SlackOf(call, start);
   Require(call.predicted <= slack + kRounding || waited <= call.predicted + kRounding,
           "nothing is started after a wait that cannot end in time");
+  if (!call.work->generates()) NoteOvertaken(call);
+}
+
+// Principals of a level share it: those that come later and go first take no more than as many seconds each as the work
+// of one's own that one waits for, and has just had, up to what predictions and slowness can be wrong by.
+void Simulation::NoteOvertaken(const Call& started) {
+  constexpr double kWrong = 6.0;
+  for (Call& call : calls_) {
+    const bool waits = call.request != nullptr && !call.started && !call.work->generates();
+    if (!waits || call.level != started.level || call.principal == started.principal) continue;
+    if (started.number <= call.number || call.predicted == 0.0) continue;
+    call.overtaken += started.predicted;
+    const double others = static_cast<double>(scenario_.principals - 1);
+    Require(call.overtaken <= kWrong * others * call.before, absl::StrCat(call.number, " is not starved by others"));
+  }
 }
 
 void Simulation::BeforeTurn() {
@@ -179,7 +219,6 @@ void Simulation::CheckLimits() {
     uint64_t cost = 0;
   } lines[2];
   size_t generations = 0;
-  uint64_t cache_bytes = 0;
   for (const Call& call : calls_) {
     const Request& request = *call.request;
     if (Waits(request)) {
@@ -188,7 +227,6 @@ void Simulation::CheckLimits() {
       line.cost += request.cost;
     } else if (call.work->generates() && !call.ever_unread) {
       ++generations;
-      cache_bytes += request.generation->cache_bytes;
     }
   }
   Require(queue_->size() == lines[0].requests + lines[1].requests, "who is neither ended nor started waits");
@@ -197,13 +235,14 @@ void Simulation::CheckLimits() {
     Require(line.requests <= 1 || line.cost <= options.queue.max_tokens, "no line costs more than its limit");
   }
   Require(generations <= options.max_generations, "no more generations run than may");
-  Require(generations <= 1 || cache_bytes <= options.limits.max_cache_bytes, "caches have the room that they may");
+  Require(queue_->cache_bytes() <= options.limits.max_cache_bytes, "keys and values have the memory that they may");
 }
 
 void Simulation::CheckWorkIsDone(const Turn& turn) {
   if (turn.kind != Turn::kNothing || changed_) return;
   bool runs = false, waits = false;
   for (const Call& call : calls_) {
+    if (call.number > newest_) continue;
     Require(call.work->generates(), "the device does not rest while a request waits");
     Require(!call.started || call.ever_unread, "the device does not rest while a generation can go on");
     runs |= call.started;
@@ -248,7 +287,9 @@ void Simulation::CheckShares(const Turn& turn) {
 
 void Simulation::CheckEnd() {
   if (!violation_.empty()) return;
+  loading_.clear();
   Require(calls_.empty(), "who was accepted is ended");
+  Require(background_ == 0, "a shadow ends with the queue");
   Require(queue_->size() == 0, "a queue is empty at its end");
   engine_.reset();
   queue_.reset();

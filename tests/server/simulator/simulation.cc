@@ -4,12 +4,13 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "model/load.h"
+#include "server/schedule/degrade.h"
 
 namespace edgewise::server {
 namespace {
 
 constexpr int64_t kMostTurns = 200000;
+constexpr uint64_t kLeastCacheBytes = uint64_t{256} << 10;  // of the longest generation of the catalogue
 constexpr double kIdle = 0.01;  // seconds that pass at once where nothing can happen but that a client gives up
 
 Clock::duration Duration(double seconds) {
@@ -41,14 +42,18 @@ Simulation::Scenario Simulation::Draw() {
   options.max_generations = one_of(1u, 2u, 8u);
   options.park_after = std::chrono::milliseconds(one_of(5, 20, 1000));
   options.unread_timeout = std::chrono::milliseconds(one_of(30, 300));
-  options.limits.max_cache_bytes = one_of(uint64_t{150} << 10, uint64_t{1} << 30);
+  options.limits.max_cache_bytes = one_of(kLeastCacheBytes, 2 * kLeastCacheBytes, uint64_t{1} << 30);
   scenario.arrivals = one_of(30, 150, 400);
   scenario.principals = one_of(size_t{1}, size_t{2}, size_t{3});
+  scenario.greedy = one_of(0.0, 0.5, 0.9);
+  scenario.highest_level = one_of(1u, 1u, 3u);
   scenario.interval = one_of(0.0001, 0.002, 0.005, 0.02);
   scenario.generating = one_of(0.0, 0.1, 0.5);
   scenario.faulty = one_of(0.0, 0.0, 0.02, 0.2);
   scenario.cancelling = one_of(0.0, 0.05, 0.3);
   scenario.urgent = one_of(0.0, 0.3, 0.9);
+  scenario.consenting = one_of(0.0, 0.3, 0.9);
+  scenario.shadowed = one_of(0.0, 0.5);
   scenario.misjudged = one_of(1.0, 1.0, 0.3, 3.0);
   scenario.unread_limit = one_of(size_t{1}, size_t{4}, size_t{32});
   scenario.cancel_all = one_of(false, false, true);
@@ -81,22 +86,27 @@ Simulation::Counts& Simulation::Counts::operator+=(const Counts& other) {
   tokens += other.tokens;
   loads += other.loads;
   faults += other.faults;
+  degraded += other.degraded;
+  shadows += other.shadows;
   return *this;
 }
 
 void Simulation::Run() {
-  for (size_t model = 0; model < Catalogue::kModels; ++model) Load(model, 0);
+  for (size_t model = 0; model < Catalogue::kModels; ++model) {
+    loading_.push_back({model, 0, nullptr});
+    while (!loading_.empty()) LoadPiece();
+  }
   queue_ = std::make_unique<RequestQueue>(scenario_.options.queue, [this] { return now_; });
   engine_ = std::make_unique<Engine>(*queue_, scenario_.options, [] {});
   After(0.0, [this] { Arrive(); });
   while (violation_.empty()) {
-    for (; !jobs_.empty(); jobs_.pop_front()) jobs_.front()();
+    if (!loading_.empty()) LoadPiece();
     BeforeTurn();
     const std::optional<Turn> turn = engine_->RunOnce(false);
     if (!turn) break;
     AfterTurn(*turn);
     Require(++counts_.turns < kMostTurns, "the work ends some time");
-    if (turn->kind != Turn::kNothing || changed_) continue;
+    if (turn->kind != Turn::kNothing || changed_ || now_ > turn_began_ || !loading_.empty()) continue;
     if (events_.empty() || events_.begin()->first > now_ + Duration(kIdle)) {
       now_ += Duration(kIdle);
     } else {
@@ -130,9 +140,12 @@ void Simulation::Ask(size_t model) {
   do {
     call.work = &works[random_() % works.size()];
   } while (call.work->model != model);
-  call.alone = &catalogue_.AnswerOf(*call.work, versions_[model]);
+  call.version = versions_[model];
+  call.alone = &catalogue_.AnswerOf(*call.work, call.version);
   call.level = static_cast<uint32_t>(random_() % kPriorityLevels);
-  call.principal = std::string(1, static_cast<char>('a' + random_() % scenario_.principals));
+  const size_t principal = Chance(scenario_.greedy) ? 0 : random_() % scenario_.principals;
+  call.principal = std::string(1, static_cast<char>('a' + principal));
+  if (principal == 0) call.level = std::max(call.level, scenario_.highest_level - 1);
   call.pushed = now_;
   RequestPtr request = MakeRequest(call);
   if (Chance(0.02)) call.client.request_stop(), call.cancelled = now_;
@@ -174,16 +187,7 @@ RequestPtr Simulation::MakeRequest(Call& call) {
   if (call.work->generates()) {
     AddGeneration(call, *request);
   } else {
-    request->inputs = call.work->inputs;
-    for (ModelInput& input : request->inputs) {
-      input.stopping = request->stopping;
-      for (const ModelSequence& sequence : input.sequences) {
-        request->tokens += static_cast<uint64_t>(sequence.valid());
-        request->cost += static_cast<uint64_t>(sequence.length());
-      }
-      request->demand += model.costs->Expected(*model.model, input);
-    }
-    request->predicted_seconds = scenario_.misjudged * model.costs->Predict(request->demand);
+    AddPredict(call, *request);
   }
   if (Chance(scenario_.urgent)) {
     call.deadline = now_ + Duration(Chance(0.1) ? 0.0 : Chance(0.3) ? Uniform(0.0, 0.005) : Uniform(0.0, 0.2));
@@ -195,9 +199,55 @@ RequestPtr Simulation::MakeRequest(Call& call) {
   const std::shared_ptr<void> alive(nullptr, [this](void*) { --requests_alive_; });
   request->done = [this, alive, &call, raw = request.get()](const absl::Status& status) { OnEnd(call, *raw, status); };
   call.request = request.get();
-  call.predicted = request->predicted_seconds;
+  call.predicted = LeastSeconds(*request);
+  double& longest = longest_predicted_[{call.level, call.principal}];
+  longest = std::max(longest, request->predicted_seconds);
+  call.before = longest;
+  for (const Call& other : calls_) {
+    const bool own = other.principal == call.principal && other.level == call.level && !other.work->generates();
+    if (!own || other.request == nullptr) continue;
+    call.before += other.request->predicted_seconds + Scheduler::kBatchSeconds;
+  }
   model.metrics->CountValid(*request, 0.0);
   return request;
+}
+
+void Simulation::AddPredict(Call& call, Request& request) {
+  const LoadedModel& model = *request.model;
+  request.inputs = call.work->inputs;
+  Consent& consent = request.consent;
+  consent.given = call.consents = Chance(scenario_.consenting);
+  consent.asked = consent.samples = request.inputs[0].samples;
+  for (ModelInput& input : request.inputs) {
+    input.stopping = request.stopping;
+    for (const ModelSequence& sequence : input.sequences) {
+      request.tokens += static_cast<uint64_t>(sequence.valid());
+      request.cost += static_cast<uint64_t>(sequence.length());
+    }
+    const Demand demand = model.costs->Expected(*model.model, input);
+    request.demand += demand;
+    if (consent.given) consent.least += demand.OfOneSample();
+  }
+  request.predicted_seconds = scenario_.misjudged * model.costs->Predict(request.demand);
+  if (consent.given) consent.least_seconds = scenario_.misjudged * model.costs->Predict(consent.least);
+}
+
+// As Shadows does: another number of samples, in the background.
+void Simulation::AddShadow(const Call& call) {
+  auto request = std::make_unique<Request>();
+  request->model = call.request->model;
+  request->background = true;
+  request->inputs = call.work->inputs;
+  const auto samples = static_cast<uint32_t>(1 + random_() % 8);
+  for (ModelInput& input : request->inputs) input.samples = samples;
+  request->deadline = now_ + Duration(Uniform(0.0, 1.0));
+  const LoneAnswer& alone = catalogue_.AnswerOf(*call.work, call.version, samples);
+  ++requests_alive_, ++background_;
+  const std::shared_ptr<void> alive(nullptr, [this](void*) { --requests_alive_; });
+  request->done = [this, alive, &alone, raw = request.get()](const absl::Status& status) {
+    OnShadowEnd(alone, *raw, status);
+  };
+  if (!queue_->PushBackground(request).ok()) --background_;
 }
 
 void Simulation::AddGeneration(Call& call, Request& request) {
@@ -207,7 +257,7 @@ void Simulation::AddGeneration(Call& call, Request& request) {
   work.prompt = *model.Prepare(call.work->prompt, TruncateMode::kRefuse);
   work.options = call.work->options;
   work.options.stopping = request.stopping;
-  work.cache_bytes = CacheBytes(model.config(), work.prompt, work.options);
+  work.cache_bytes = CacheBytesOf(model, work.prompt, work.options);
   work.ready = [this, &call] { return call.unread < scenario_.unread_limit; };
   work.token = [this, &call](const GeneratedToken& token, FinishReason finish) { OnToken(call, token, finish); };
   request.tokens = static_cast<uint64_t>(work.prompt.valid());
@@ -233,11 +283,20 @@ void Simulation::Change(size_t model) {
     models_[model] = nullptr;
     changed_ = true;
   }
-  Load(model, version);
+  loading_.push_back({model, version, nullptr});
 }
 
-void Simulation::Load(size_t model, size_t version) {
-  absl::StatusOr<std::unique_ptr<Model>> loading = LoadModel(catalogue_.Folder(model, version), device_);
+// Between two turns a piece of the model that loads.
+void Simulation::LoadPiece() {
+  NextModel& next = loading_.front();
+  if (!next.loading) next.loading = std::make_unique<Loading>(catalogue_.Folder(next.model, next.version), device_);
+  between_turns_ = true;
+  const bool more = next.loading->RunPiece();
+  between_turns_ = false;
+  if (more) return;
+  const size_t model = next.model, version = next.version;
+  absl::StatusOr<std::unique_ptr<Model>> loading = next.loading->Take();
+  loading_.pop_front();
   Say(absl::StrCat("model ", model, " is loaded with weights ", version, ": ", loading.status().ToString()));
   if (!loading.ok()) return;
   auto loaded = std::make_shared<LoadedModel>();

@@ -13,12 +13,14 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/models/repository.h"
 #include "server/schedule/engine.h"
 #include "tests/server/simulator/catalogue.h"
 #include "tests/server/simulator/device.h"
+#include "tests/server/simulator/loading.h"
 
 namespace edgewise::server {
 
@@ -37,7 +39,8 @@ class Simulation {
   const std::vector<std::string>& trace() const { return trace_; }
   struct Counts {
     int64_t turns = 0, arrivals = 0, refused = 0, answered = 0, failed = 0, tokens = 0, loads = 0;
-    int64_t faults = 0;  // of the device
+    int64_t faults = 0;                 // of the device
+    int64_t degraded = 0, shadows = 0;  // of the answers; answers in the background
     Counts& operator+=(const Counts& other);
   };
   const Counts& counts() const { return counts_; }
@@ -48,11 +51,17 @@ class Simulation {
     int64_t number = 0;
     const SimulatedWork* work = nullptr;
     const LoneAnswer* alone = nullptr;
+    size_t version = 0;  // of the weights
     uint32_t level = 0;
     std::string principal;
     Time pushed, deadline = Time::max(), cancelled = Time::max();
     std::stop_source client;
-    double predicted = 0.0;      // seconds
+    double predicted = 0.0;  // seconds, of the least that it may get
+    bool consents = false;   // to fewer samples
+    // Predicted seconds of its principal on its level: of what waits or runs when it comes, itself included, each with
+    // the others of its batch; and of the longest so far.
+    double before = 0.0;
+    double overtaken = 0.0;      // predicted seconds of others on its level that came later and started before it
     Request* request = nullptr;  // until it has ended
     bool started = false;
     int answers = 0;
@@ -70,8 +79,10 @@ class Simulation {
     ServerOptions options;
     int64_t arrivals = 0;
     size_t principals = 1;
-    double interval = 0.0;  // mean seconds between arrivals
-    double generating = 0.0, faulty = 0.0, cancelling = 0.0, urgent = 0.0;
+    double greedy = 0.0;         // part of the requests that the first principal has to itself
+    uint32_t highest_level = 1;  // of the first principal
+    double interval = 0.0;       // mean seconds between arrivals
+    double generating = 0.0, faulty = 0.0, cancelling = 0.0, urgent = 0.0, consenting = 0.0, shadowed = 0.0;
     double misjudged = 1.0;  // predictions are off by this factor
     size_t unread_limit = 0;
     bool cancel_all = false;
@@ -87,10 +98,12 @@ class Simulation {
   void Arrive();
   void Ask(size_t model);
   RequestPtr MakeRequest(Call& call);
+  void AddPredict(Call& call, Request& request);
   void AddGeneration(Call& call, Request& request);
+  void AddShadow(const Call& call);
   void Read(Call& call);
   void Change(size_t model);
-  void Load(size_t model, size_t version);
+  void LoadPiece();
   void End();
   Call* Find(int64_t number);  // null: it has ended
 
@@ -100,9 +113,12 @@ class Simulation {
   void OnRefused(const Call& call, const absl::Status& status);
   void OnToken(Call& call, const GeneratedToken& token, FinishReason finish);
   void OnEnd(Call& call, const Request& request, const absl::Status& status);
+  void OnShadowEnd(const LoneAnswer& alone, const Request& request, const absl::Status& status);
   void CheckAnswer(const Call& call, const Request& request);
+  void CheckResults(const Request& request, const LoneAnswer& alone);
   void CheckError(const Call& call, const absl::Status& status);
   void NoteStart(Call& call);
+  void NoteOvertaken(const Call& started);
   static double SlackOf(const Call& call, Time at);  // seconds to its deadline
   void BeforeTurn();
   void AfterTurn(const Turn& turn);
@@ -123,19 +139,26 @@ class Simulation {
   Metrics metrics_;
   std::array<std::shared_ptr<const LoadedModel>, Catalogue::kModels> models_;
   std::array<size_t, Catalogue::kModels> versions_ = {};  // of the weights
-  std::deque<std::function<void()>> jobs_;                // for the engine's thread
+  struct NextModel {
+    size_t model = 0, version = 0;
+    std::unique_ptr<Loading> loading;
+  };
+  std::deque<NextModel> loading_;  // one after the other
   std::unique_ptr<RequestQueue> queue_;
   std::unique_ptr<Engine> engine_;
 
   std::list<Call> calls_;  // that were accepted and have not ended
   std::list<Call> ended_;
   int64_t requests_alive_ = 0;    // objects
+  int64_t background_ = 0;        // shadows that have not ended
   const Call* asking_ = nullptr;  // inside RequestQueue::Push
   bool closed_ = false, cancelled_all_ = false;
+  bool between_turns_ = false;    // while a piece of a model is loaded
   int64_t blamed_on_device_ = 0;  // errors of requests that succeed alone
 
   Time turn_began_;
   double longest_turn_ = 0.0;
+  std::map<std::pair<uint32_t, std::string>, double> longest_predicted_;  // by level and principal
   bool changed_ = false;           // a request started or ended in this turn, or a model was loaded before it
   bool cancelled_before_ = false;  // cancelled_all_ before this turn
   int64_t newest_ = 0;             // call before this turn
