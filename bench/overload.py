@@ -45,13 +45,13 @@ def overload(run, server, echo, model, factor, deadline):
     rate = factor * peak
     nobody = server.metric("edgewise_cancelled_compute_seconds_total")
     with Cpu(server) as cpu:
-        flood = run.start(server, model, data, seconds=seconds, rate=rate, deadline=deadline)
+        flood = run.start(server, model, data, seconds=seconds, rate=rate, deadline=deadline, flood=True)
         time.sleep(seconds + 0.1)
     nobody = server.metric("edgewise_cancelled_compute_seconds_total") - nobody
-    after = run.load(server, model, data, seconds=run.seconds, rate=0.8 * peak, deadline=deadline, flags=["--warmup=0"])
+    after = run.load(server, model, data, seconds=run.seconds, rate=0.8 * peak, deadline=deadline, flood=True)
     calls = flood.wait()
     with Cpu(echo) as echo_cpu:
-        echoes = run.load(echo, model, data, seconds=run.seconds / 2, rate=rate, deadline=deadline)
+        echoes = run.load(echo, model, data, seconds=run.seconds / 2, rate=rate, deadline=deadline, flood=True)
 
     begin = min(1.0, seconds / 4)
     good = calls.due[calls.good(deadline)]

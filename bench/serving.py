@@ -23,7 +23,7 @@ EXAMPLES = ROOT / "examples/models"
 CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, CLIENT_CORE = CORES[0], CORES[-1]
 WIDTH, INDENT = 120, 26  # of what is printed
-MOST_CALLERS = 4096  # calls at a time of one open loop
+MOST_CALLERS, MOST_OF_FLOOD = 4096, 16384  # calls at a time of one open loop
 NO_DEADLINE = 120  # seconds
 
 
@@ -150,13 +150,15 @@ class Calls:
 
 
 class Load:
-    """One `edgewise bench` that runs. With `rate` arrivals are Poisson, otherwise so many `clients` call in turn."""
+    """One `edgewise bench` that runs. With `rate` arrivals are Poisson, otherwise so many `clients` call in turn.
+    `flood`: plain requests at a high rate, which a cheaper generator sends."""
 
-    def __init__(self, folder, server, model, data, *, seconds, clients=1, rate=0, deadline=0, flags=()):
+    def __init__(self, folder, server, model, data, *, seconds, clients=1, rate=0, deadline=0, flood=False, flags=()):
         self.files = pathlib.Path(tempfile.mkdtemp(dir=folder))
         if rate:
-            clients = int(min(MOST_CALLERS, max(64, 2 * rate * (deadline or NO_DEADLINE / 4))))
-        command = [server.binaries / "edgewise", "bench", f"--server={server.address}", f"--model={model}",
+            clients = int(min(MOST_OF_FLOOD if flood else MOST_CALLERS, max(64, 2 * rate * (deadline or NO_DEADLINE / 4))))
+        program = [server.binaries / "flood"] if flood else [server.binaries / "edgewise", "bench"]
+        command = [*program, f"--server={server.address}", f"--model={model}",
                    f"--input={data}", f"--concurrency={clients}", f"--rate={rate}", f"--duration={seconds}s",
                    f"--json={self.files / 'summary'}", f"--calls={self.files / 'calls'}",
                    f"--timeout={deadline or NO_DEADLINE}s", *flags]
