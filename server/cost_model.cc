@@ -87,8 +87,12 @@ void CostModel::Fit() {
 }
 
 double CostModel::Predict(const Demand& demand) const {
-  const Terms terms = TermsOf(demand);
   const absl::MutexLock lock(&mutex_);
+  return PredictLocked(demand);
+}
+
+double CostModel::PredictLocked(const Demand& demand) const {
+  const Terms terms = TermsOf(demand);
   double seconds = 0.0;
   for (int i = 0; i < kTerms; ++i) seconds += coefficients_[i] * terms[i];
   return seconds;
@@ -129,6 +133,22 @@ void CostModel::ObserveToken(double seconds) {
 void CostModel::ObserveLength(double generated, double max_new_tokens) {
   const absl::MutexLock lock(&mutex_);
   length_ += kRecent * (generated / max_new_tokens - length_);
+}
+
+void CostModel::ObserveRequest(const Demand& demand) {
+  const absl::MutexLock lock(&mutex_);
+  const double part = usual_.passes > 0.0 ? kRecent : 1.0;
+  const auto mix = [part](double& mean, double value) { mean += part * (value - mean); };
+  mix(usual_.passes, demand.passes);
+  mix(usual_.tokens, demand.tokens);
+  mix(usual_.pairs, demand.pairs);
+  mix(usual_.edges, demand.edges);
+}
+
+double CostModel::Capacity() const {
+  const absl::MutexLock lock(&mutex_);
+  const double seconds = usual_.passes > 0.0 ? PredictLocked(usual_) : 0.0;
+  return seconds > 0.0 ? 1.0 / seconds : 0.0;
 }
 
 double CostModel::LeastSeconds(double size) const {

@@ -61,6 +61,12 @@ class CostModel {
   // A generation ended on its own.
   void ObserveLength(double generated, double max_new_tokens);
 
+  // The demand of a request that came: the usual demand is the mean of late.
+  void ObserveRequest(const Demand& demand);
+  // Requests of the usual demand that the device would answer in a second, one by one. 0 before the first request, or
+  // the first observation.
+  double Capacity() const;
+
   // The seconds that hardly a request of this size takes less than: of those observed lately, the one that took least
   // for its size. `size`: of the message in bytes, times samples. 0 before the first.
   double LeastSeconds(double size) const;
@@ -72,6 +78,7 @@ class CostModel {
   using Terms = std::array<double, kTerms>;
 
   static Terms TermsOf(const Demand& demand) { return {1.0, demand.passes, demand.tokens, demand.pairs, demand.edges}; }
+  double PredictLocked(const Demand& demand) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
@@ -83,6 +90,7 @@ class CostModel {
   std::array<double, kLengths> density_ ABSL_GUARDED_BY(mutex_) = {};  // nine-tenths quantile by length; 0: none yet
   double token_seconds_ ABSL_GUARDED_BY(mutex_) = 0.001;               // recent mean
   double length_ ABSL_GUARDED_BY(mutex_) = 1.0;                        // recent mean of generated over allowed
+  Demand usual_ ABSL_GUARDED_BY(mutex_);                               // of a request; no passes: none yet
   double least_ ABSL_GUARDED_BY(mutex_) = 0.0;                         // seconds of a byte; 0: none yet
 };
 

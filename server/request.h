@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ inline double Seconds(Clock::duration duration) { return std::chrono::duration<d
 
 struct LoadedModel;
 class ModelMetrics;
+struct Shadow;
 
 enum class Rpc { kPredict, kPredictStream, kGenerate, kListModels, kGetModel };
 enum class BudgetKind { kNone, kEdges, kDensity };
@@ -101,7 +103,7 @@ class TokenStream {
 struct GenerationWork {
   ModelSequence prompt;
   GenerationOptions options;
-  uint64_t cache_bytes = 0;     // at most, while it runs
+  CacheBytes cache_bytes;       // before it starts
   std::function<bool()> ready;  // whether the client takes a token now
   // Every token, in order. Any reason but kNone: it is the last.
   std::function<void(const GeneratedToken&, FinishReason)> token;
@@ -118,7 +120,8 @@ struct Request {
   // The RPC. `reply` is called exactly once, on any thread, and must not block. `response` is filled before an OK.
   Rpc rpc = Rpc::kPredict;  // for streams too; or kGenerate
   Time deadline = Time::max();
-  std::stop_token stopping;  // requested by gRPC when the client cancels or disconnects; by nothing else
+  // Requested by gRPC when the client cancels or disconnects; by nothing else. In the background: LoadedModel::leaving.
+  std::stop_token stopping;
   Principal principal;
   std::function<void(const absl::Status&)> reply;
   v1::PredictResponse* response = nullptr;  // of Predict
@@ -132,6 +135,7 @@ struct Request {
   std::string model_name;                    // as the message says
   ModelMetrics* metrics = nullptr;           // of the version asked for, or `_other`
   std::shared_ptr<const LoadedModel> model;  // once admitted
+  std::optional<std::string> profile;        // instead of the message's
 
   // The checked message.
   uint32_t priority = kDefaultPriority;    // 1..kPriorityLevels
@@ -144,6 +148,10 @@ struct Request {
   uint64_t tokens = 0;                         // valid tokens of all inputs, one sample
   uint64_t held_bytes = 0;                     // of the inputs, results and answer, at most
   uint64_t cost = 0;  // for the queue's limit: positions, pads included, entries of biases and edges of given graphs
+
+  // Nobody waits for it: it runs while nothing else does, and is not in the metrics of requests.
+  bool background = false;
+  std::shared_ptr<Shadow> shadow;  // its second computation, in the background (calls/shadow.h); null: none
 
   Consent consent;
   Demand demand;                   // of Predict, as expected

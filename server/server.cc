@@ -119,20 +119,20 @@ struct Server::Parts {
         repository(options.model_repository, metrics,
                    {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples},
                    Seconds(options.warm_up)),
-        handler(options, repository, queue),
+        handler(options, memory, repository, queue),
         service(rpcs) {}
 
   const ServerOptions options;
   MemoryLedger memory;
   std::atomic<uint64_t> largest_message;
-  Metrics metrics;
+  Metrics metrics{options.clock};
   std::unique_ptr<Backend> backend;
   RequestQueue queue;
   Repository repository;
   RequestHandler handler;
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
-  Keeper keeper{options, awaited, memory, largest_message, queue, *gate};
+  Keeper keeper{options, awaited, memory, largest_message, backend, *gate};
   RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
   InferenceServiceImpl service;
   std::unique_ptr<Listener> listener;
@@ -240,6 +240,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!options.metrics_listen.empty()) {
     const auto render = [raw] {
       raw->metrics.SetTransport(raw->memory.used(), raw->memory.limit(), raw->listener->connections());
+      raw->metrics.SetCache(raw->queue.cache_bytes(), raw->options.limits.max_cache_bytes);
+      for (const ModelStatus& model : raw->repository.List()) {
+        if (model.loaded) raw->metrics.ForModel(model.name, model.version).SetCapacity(model.loaded->costs->Capacity());
+      }
       return raw->metrics.Render();
     };
     HttpHandlers handlers{render, [raw](std::string* json) { return raw->Healthz(json); }};
@@ -258,6 +262,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   parts->grpc->GetHealthCheckService()->SetServingStatus(false);
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
   parts->engine = std::make_unique<Engine>(parts->queue, raw->options, [raw] { raw->WatchDevice(); });
+  // A GPU is left to the engine's thread.
+  if (raw->backend->PreparesBeside()) raw->rpcs.lender = parts->engine.get();
   parts->engine->Start();
   std::unique_ptr<Server> server(new Server(std::move(parts)));
   Log(LogLevel::kInfo, "serving",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "server/calls/respond.h"
@@ -63,18 +64,18 @@ void LogAnswer(const Request& request, double seconds) {
 }  // namespace
 
 template <typename Message>
-void RequestHandler::Start(const Message& message, Request of_rpc) {
+void RequestHandler::Start(const Message& message, Request of_rpc, bool* lent) {
   in_flight_.fetch_add(1);
   auto request = std::make_unique<Request>(std::move(of_rpc));
   Request& started = *request;
   started.arrival = now();
   started.done = [this, &started](const absl::Status& status) { Finish(started, status); };
   absl::Status status = Admit(message, started);
-  if (status.ok()) status = queue_.Push(request);
+  if (status.ok()) status = queue_.Push(request, lent);
   if (!status.ok()) Finish(started, status);
 }
-template void RequestHandler::Start(const v1::PredictRequest&, Request);
-template void RequestHandler::Start(const v1::GenerateRequest&, Request);
+template void RequestHandler::Start(const v1::PredictRequest&, Request, bool*);
+template void RequestHandler::Start(const v1::GenerateRequest&, Request, bool*);
 
 template <typename Message>
 absl::Status RequestHandler::Admit(const Message& message, Request& request) {
@@ -94,19 +95,16 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
   request.priority = std::max(request.priority, request.principal.highest_level);
   if (request.generation) ConnectStream(request);
-  const CostModel& costs = *request.model->costs;
-  for (const ModelInput& input : request.inputs) {
-    const Demand demand = costs.Expected(*request.model->model, input);
-    request.demand += demand;
-    if (request.consent.given) request.consent.least += demand.OfOneSample();
-  }
-  if (!request.inputs.empty()) request.predicted_seconds = costs.Predict(request.demand);
-  if (request.generation) {
+  CostModel& costs = *request.model->costs;
+  if constexpr (std::is_same_v<Message, v1::PredictRequest>) {
+    PredictCost(request);
+    costs.ObserveRequest(request.demand);
+    shadows_.Prepare(message, request);
+  } else {
     request.predicted_seconds =
         costs.PredictGeneration(static_cast<double>(request.tokens), request.generation->options.max_new_tokens);
   }
-  if (request.consent.given) request.consent.least_seconds = costs.Predict(request.consent.least);
-  request.model->costs->ObserveSize(size, LeastSeconds(request));
+  costs.ObserveSize(size, LeastSeconds(request));
   request.model->metrics->CountValid(request, Seconds(now() - request.arrival));
   return absl::OkStatus();
 }
@@ -167,6 +165,7 @@ void RequestHandler::Finish(Request& request, const absl::Status& status) {
   }
   request.reply(status);
   answered ? LogAnswer(request, seconds) : LogRefusal(request, status, seconds);
+  if (answered && request.shadow) shadows_.Start(request);
   in_flight_.fetch_sub(1);
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "edgewise/v1/inference.pb.h"
+#include "server/calls/shadow.h"
 #include "server/models/repository.h"
 #include "server/observe/log.h"
 #include "server/options.h"
@@ -23,13 +24,13 @@ namespace edgewise::server {
 class RequestHandler {
  public:
   // All must outlive the handler and every request in flight.
-  RequestHandler(const ServerOptions& options, Repository& repository, RequestQueue& queue)
-      : options_(options), repository_(repository), queue_(queue) {}
+  RequestHandler(const ServerOptions& options, MemoryLedger& memory, Repository& repository, RequestQueue& queue)
+      : options_(options), repository_(repository), queue_(queue), shadows_(options, memory, queue) {}
 
   // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. `of_rpc` has the
-  // RPC's part; `reply` may come before the return.
+  // RPC's part; `reply` may come before the return. `lent`: RequestQueue::Push.
   template <typename Message>
-  void Start(const Message& message, Request of_rpc);
+  void Start(const Message& message, Request of_rpc, bool* lent = nullptr);
   // Counts a Predict message that is refused before Start.
   void CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status);
   // Counts a message of kPredict or kGenerate that is refused before it can be read, under `_other`.
@@ -61,6 +62,7 @@ class RequestHandler {
   const ServerOptions& options_;
   Repository& repository_;
   RequestQueue& queue_;
+  Shadows shadows_;
   std::atomic<bool> draining_ = false;
   std::atomic<int64_t> in_flight_ = 0;
   absl::Mutex limiter_mutex_;

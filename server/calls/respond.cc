@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/draw.h"
 #include "server/validate/settings.h"
 
 namespace edgewise::server {
@@ -254,6 +255,7 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
                                                                              : "buckets");
   info.set_num_buckets(static_cast<uint32_t>(config.num_buckets));
   info.set_causal(config.causal);
+  info.set_random_numbers(kRandomNumbersVersion);
   const Profiles& profiles = status.loaded->profiles;
   for (const auto& [name, profile] : profiles.by_name) *info.add_profiles() = ToMessage(name, profile);
   info.set_default_profile(profiles.default_name);

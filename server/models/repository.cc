@@ -84,6 +84,7 @@ void Repository::Forget(const FolderList& list) {
       if (present.count({name, version.first})) return false;
       Log(LogLevel::kInfo, "model removed", {{"model", name}, {"version", version.first}});
       version.second.metrics->Removed();
+      version.second.leaving.request_stop();
       return true;
     });
   }
@@ -153,6 +154,10 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
     if (entry.fingerprint != job.fingerprint) return;  // it is to be loaded again
     if (loaded.ok()) {
       if (whole || !entry.loaded) (*loaded)->metrics = metrics.Loaded(event, *(*loaded)->model);
+      if (whole) {
+        std::exchange(entry.leaving, std::stop_source()).request_stop();
+        (*loaded)->leaving = entry.leaving.get_token();
+      }
       previous = std::exchange(entry.loaded, *std::move(loaded));
       entry.weights = job.fingerprint.weights;
       entry.state = ModelState::kReady;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,8 @@ struct LoadedModel {
   std::shared_ptr<LoadedMetrics> metrics;
   std::shared_ptr<CostModel> costs = std::make_shared<CostModel>();
   Profiles profiles;  // those of now; Model::config() has those of the time when the weights were read
+  // Requested when the version has left the repository, or other weights have taken its place.
+  std::stop_token leaving;
 };
 
 enum class ModelState { kLoading, kReady, kFailed, kDraining };
@@ -96,7 +99,8 @@ class Repository {
     Fingerprint fingerprint;  // of the files that were last loaded or tried
     bool failed = false;      // when they were
     std::shared_ptr<const LoadedModel> loaded;
-    std::string weights;  // the fingerprint of those of `loaded`
+    std::string weights;       // the fingerprint of those of `loaded`
+    std::stop_source leaving;  // LoadedModel::leaving
     ModelMetrics* metrics = nullptr;
   };
   using Versions = std::map<int64_t, Entry>;

@@ -13,7 +13,7 @@
 
 // Read by the leak sanitizer, where a build has it: fontconfig keeps its cache of fonts until the process ends.
 extern "C" const char* __lsan_default_suppressions();
-extern "C" const char* __lsan_default_suppressions() { return "leak:libfontconfig\n"; }
+extern "C" const char* __lsan_default_suppressions() { return "leak:libfontconfig\nleak:libcairo\n"; }
 
 namespace edgewise::testing {
 namespace {

@@ -71,7 +71,8 @@ void RunInputs(const Model& model, const server::Request& request) {
 
 void RunGeneration(const Model& model, server::Request& request) {
   server::GenerationWork& work = *request.generation;
-  Require(work.cache_bytes > 0 && work.cache_bytes <= Limits().max_cache_bytes, "a valid generation has room");
+  Require(work.cache_bytes.longest > 0 && work.cache_bytes.longest <= Limits().max_cache_bytes,
+          "a valid generation has room");
   if (request.cost > kFewTokens || work.options.samples > kFewSamples) return;
   work.options.max_new_tokens = std::min(work.options.max_new_tokens, kFewNewTokens);
   auto generation = Generation::Create(model, std::move(work.prompt), work.options);

@@ -72,7 +72,8 @@ class AnswerTest : public ::testing::Test, public TokenStream {
   Repository repository_{folder_.path(), metrics_};
   RequestQueue queue_{{}, [this] { return now_; }};
   const ServerOptions options_;
-  RequestHandler handler_{options_, repository_, queue_};
+  MemoryLedger memory_{uint64_t{1} << 30};
+  RequestHandler handler_{options_, memory_, repository_, queue_};
   std::vector<v1::GenerateResponse> messages_;
   std::vector<absl::Status> ends_;
   const std::function<void(const absl::Status&)> reply_ = [this](const absl::Status& status) {
@@ -309,7 +310,7 @@ TEST_F(RejectionTest, WhatFailsLater) {
 
 TEST_F(RejectionTest, FullQueue) {
   RequestQueue narrow({.max_requests = 1}, [this] { return now_; });
-  RequestHandler handler(options_, repository_, narrow);
+  RequestHandler handler(options_, memory_, repository_, narrow);
   request_.set_model("sbm");
   v1::PredictResponse first, second;
   Predict(handler, request_, first);
@@ -324,7 +325,7 @@ TEST_F(RejectionTest, FullQueue) {
 
 TEST_F(RejectionTest, TooManySamplesAreAMistakeHoweverFullTheQueueIs) {
   RequestQueue narrow({.max_requests = 1}, [this] { return now_; });
-  RequestHandler handler(options_, repository_, narrow);
+  RequestHandler handler(options_, memory_, repository_, narrow);
   request_.set_model("sbm");
   repository_.Resolve("sbm", 0).loaded->costs->ObserveSize(1.0, 1.0);  // so that full is seen before the checks
   v1::PredictResponse first, second;

@@ -111,6 +111,23 @@ TEST(CostModelTest, LeastSecondsAreThoseOfTheCheapestOfItsSize) {
   EXPECT_NEAR(model.LeastSeconds(100), 0.04, 1e-3) << "long ago";
 }
 
+TEST(CostModelTest, CapacityIsThatOfTheUsualRequest) {
+  CostModel model;
+  const Demand small = {1, 10, 100, 10}, large = {1, 1000, 1000000, 100000};
+  for (int i = 0; i < 100; ++i) {
+    model.Observe(small, 0.01);
+    model.Observe(large, 0.5);
+  }
+  EXPECT_EQ(model.Capacity(), 0.0) << "nobody has asked";
+  model.ObserveRequest(small);
+  EXPECT_NEAR(model.Capacity(), 100.0, 1.0);
+  for (int i = 0; i < 1000; ++i) model.ObserveRequest(large);
+  EXPECT_NEAR(model.Capacity(), 2.0, 0.1);
+  CostModel unknown;
+  unknown.ObserveRequest(small);
+  EXPECT_EQ(unknown.Capacity(), 0.0) << "nothing was measured";
+}
+
 TEST(CostModelTest, AGenerationTakesItsLikelyTokens) {
   CostModel model;
   for (int i = 0; i < 200; ++i) {

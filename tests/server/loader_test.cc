@@ -125,8 +125,8 @@ class LoaderTest : public ::testing::Test {
 
   TestFolder folder_;
   Metrics metrics_;
+  std::unique_ptr<GatedBackend> backend_;  // outlives the models
   Repository repository_{folder_.path(), metrics_};
-  std::unique_ptr<GatedBackend> backend_;
   RequestQueue queue_{{}};
   Engine engine_{queue_, {}, [] {}};
   std::unique_ptr<Loader> loader_;

@@ -188,7 +188,7 @@ TEST(SchedulerTest, TakeEndedRemovesExactlyTheEndedAndKeepsTheOrder) {
 RequestPtr MakeGeneration(uint64_t cache_bytes = 1, uint32_t priority = kDefaultPriority) {
   RequestPtr request = MakeRequest(1, priority);
   request->generation = std::make_unique<GenerationWork>();
-  request->generation->cache_bytes = cache_bytes;
+  request->generation->cache_bytes.ahead = cache_bytes;
   return request;
 }
 

@@ -121,7 +121,8 @@ TEST(GenerateLoadTest, BeyondTheLimitGenerationsWaitByPriorityAndAFullLineRefuse
 
 TEST(GenerateLoadTest, CachesThatDoNotFitTogetherWaitForEachOther) {
   ServerOptions options = TestOptions();
-  options.limits.max_cache_bytes = 300000;  // 48 positions of 128 bytes: 17 caches are 104,448 bytes, 41 are 251,904
+  options.limits.max_cache_bytes =
+      400000;  // a page has 64 positions of 128 bytes: 17 are 139,264 bytes, 41 are 335,872
   TestServer server(options);
   CallContext context;
   std::unique_ptr<GenerateStream> stream = server.stub().Generate(&context, LongRequest());
@@ -223,12 +224,14 @@ TEST(GenerateLoadTest, DrainThatTakesTooLongEndsThoseThatRunThoseThatWaitAndThos
   TestClock clock;
   options.clock = clock.read();
   TestServer server(options);
+  v1::GenerateRequest request = LongRequest();
+  request.mutable_ensemble()->set_samples(64);  // none ends by itself while the drain is looked at
   CallContext unread_context;
-  std::unique_ptr<GenerateStream> unread = server.stub().Generate(&unread_context, LongRequest());
+  std::unique_ptr<GenerateStream> unread = server.stub().Generate(&unread_context, request);
   std::vector<grpc::Status> statuses(3);
   std::vector<std::jthread> clients;
   for (grpc::Status& status : statuses) {
-    clients.emplace_back([&] { status = Generate(server, LongRequest()).status; });
+    clients.emplace_back([&] { status = Generate(server, request).status; });
   }
   EXPECT_TRUE(server.WaitForMetric(Of("lm-ssa-local", "queue_requests"), 2));
   TestDrain drain(server, clock, seconds(30));

@@ -341,7 +341,7 @@ TEST(LifecycleTest, ChangedCertificatesAreServedToNewConnections) {
   TestFolder folder;
   const auto make = [&](const char* name) {
     const std::string command = "cd " + folder.path() + " && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj " +
-                                "/CN=localhost -addext subjectAltName=DNS:localhost -keyout key.new -out " + name +
+                                "/CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout key.new -out " + name +
                                 " 2> /dev/null && cp " + name + " certificate.new && mv key.new key.pem && " +
                                 "mv certificate.new certificate.pem";
     return std::system(command.c_str()) == 0;
@@ -356,7 +356,7 @@ TEST(LifecycleTest, ChangedCertificatesAreServedToNewConnections) {
     std::ifstream file(folder.path() + "/" + name);
     ssl.pem_root_certs = std::string(std::istreambuf_iterator<char>(file), {});
     auto channel =
-        grpc::CreateChannel("localhost:" + std::to_string(server.server().port()), grpc::SslCredentials(ssl));
+        grpc::CreateChannel("127.0.0.1:" + std::to_string(server.server().port()), grpc::SslCredentials(ssl));
     CallContext context;
     v1::ListModelsResponse models;
     return v1::InferenceService::NewStub(channel)->ListModels(&context, {}, &models).ok();

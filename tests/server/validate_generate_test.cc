@@ -168,11 +168,12 @@ TEST(ValidateGenerateTest, KeysAndValuesOfAllSamplesAreBoundedButSharedLayersCou
   limits.max_cache_bytes = 20000;
   v1::GenerateRequest request = GoodRequest();
   request.mutable_ensemble()->set_samples(100);
-  // 8 positions, 2 heads of 8, keys and values: 1024 bytes a layer; what the first layer draws is in the second.
-  EXPECT_EQ(Validated(request, *LoadTestModel("lm-dense"), limits)->generation->cache_bytes, 2048u);
+  // A page of 64 positions, 2 heads of 8, keys and values: 8192 bytes a layer; what the first layer draws is in the
+  // second.
+  EXPECT_EQ(Validated(request, *LoadTestModel("lm-dense"), limits)->generation->cache_bytes.longest, 16384u);
   EXPECT_THAT(
       std::string(Validated(request, *LoadTestModel("lm-ssa-local"), limits).status().message()),
-      HasSubstr("ensemble.samples is 100, whose keys and values would take up to 103424 bytes; the server holds "
+      HasSubstr("ensemble.samples is 100, whose keys and values would take up to 827392 bytes; the server holds "
                 "at most 20000"));
 }
 
