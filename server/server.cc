@@ -229,6 +229,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   absl::StatusOr<std::unique_ptr<Listener>> listener = Listener::Open(options.listen, LimitsOf(options));
   if (!listener.ok()) return listener.status();
   parts->listener = *std::move(listener);
+  parts->rpcs.listener = parts->listener.get();
   Parts* raw = parts.get();
   parts->loader = std::make_unique<Loader>(
       raw->repository, *raw->backend, [raw](const auto& work) { return raw->queue.RunOnEngine(work); },
@@ -239,7 +240,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
 
   if (!options.metrics_listen.empty()) {
     const auto render = [raw] {
-      raw->metrics.SetTransport(raw->memory.used(), raw->memory.limit(), raw->listener->connections());
+      raw->metrics.SetTransport(raw->memory.used(), raw->memory.limit(), raw->listener->connections(),
+                                Seconds(raw->listener->LongestWait()));
       raw->metrics.SetCache(raw->queue.cache_bytes(), raw->options.limits.max_cache_bytes);
       for (const ModelStatus& model : raw->repository.List()) {
         if (model.loaded) raw->metrics.ForModel(model.name, model.version).SetCapacity(model.loaded->costs->Capacity());
@@ -315,23 +317,34 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   parts_->handler.Drain();
   parts_->listener->Stop();
   parts_->gate->Close();
+  OpenRpcs& open = parts_->rpcs.open;
+  const auto finish_written = [&] {
+    open.FinishWritten([&](const std::string& peer) { return parts_->listener->Unconfirmed(peer) == 0; });
+  };
+  // Connections without a call close with GOAWAY. The last answers of some may not be sent yet.
+  const auto sent = Clock::now() + kFlushAnswers;
+  while (parts_->listener->Unconfirmed() > 0 && Clock::now() < sent) std::this_thread::sleep_for(kPoll);
   std::atomic<bool> left = false;
   std::thread leave([this, &left] {  // sends GOAWAY and waits for the calls
     parts_->grpc->Shutdown();
     left = true;
   });
   parts_->awaited.Close();
-  parts_->rpcs.open.DrainStreams();
-  auto busy = [this] { return parts_->handler.in_flight() > 0 || parts_->rpcs.open.streams() > 0; };
-  auto sending = [this] { return parts_->rpcs.open.calls() > 0; };
+  open.DrainStreams();
+  auto busy = [&] { return parts_->handler.in_flight() > 0 || open.streams() > 0; };
+  auto sending = [&] { return open.calls() > 0; };
   const std::function<Time()>& now = parts_->options.clock;
   const Time end = now() + timeout;
-  while ((busy() || sending()) && now() < end) std::this_thread::sleep_for(kPoll);
+  while ((busy() || sending()) && now() < end) {
+    finish_written();
+    std::this_thread::sleep_for(kPoll);
+  }
+  open.FinishAll();
   const int64_t cancelled = parts_->handler.in_flight();
   parts_->queue.CancelAll();
   const Time stopped = now() + kStopWork;
   while (busy() && now() < stopped) std::this_thread::sleep_for(kPoll);
-  const int64_t unsent = parts_->rpcs.open.calls();
+  const int64_t unsent = open.calls();
   const auto flushed = Clock::now() + kFlushAnswers;
   while (!left && Clock::now() < flushed) std::this_thread::sleep_for(kPoll);
   grpc_server_cancel_all_calls(parts_->grpc->c_server());

@@ -72,6 +72,7 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
       cache(EDGEWISE_GAUGE("cache_bytes", "Memory that keys and values of generations hold.")),
       cache_limit(EDGEWISE_GAUGE("cache_limit_bytes", "Memory that keys and values of generations may hold.")),
       connections(EDGEWISE_GAUGE("connections", "Connections that are open.")),
+      read_delay(EDGEWISE_GAUGE("read_delay_seconds", "Longest wait of what clients have sent to be read.")),
       utilization(EDGEWISE_GAUGE("device_utilization_ratio", "Share of the last 10 seconds that the device worked.")),
       rpc_requests(EDGEWISE_COUNTER("rpc_requests_total", "RPCs ended, by service, method and status code.")),
       requests(EDGEWISE_COUNTER("requests_total", "Predict requests ended (messages, on a stream), by status code.")),

@@ -55,6 +55,7 @@ struct MetricFamilies {
   Gauges& cache;
   Gauges& cache_limit;
   Gauges& connections;
+  Gauges& read_delay;
   Gauges& utilization;
   Counters& rpc_requests;
   std::array<std::array<prometheus::Counter*, kCodes.size()>, kRpcs> rpcs{};  // the series of rpc_requests

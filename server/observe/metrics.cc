@@ -346,6 +346,7 @@ Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<Metri
   cache_ = &families_->cache.Add({});
   cache_limit_ = &families_->cache_limit.Add({});
   connections_ = &families_->connections.Add({});
+  read_delay_ = &families_->read_delay.Add({});
   utilization_ = &families_->utilization.Add({});
   for (size_t method = 0; method < std::size(kMethods); ++method) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
@@ -369,11 +370,13 @@ void Metrics::CountRpc(Rpc rpc, absl::StatusCode code) {
   families_->rpcs[static_cast<size_t>(rpc)][CodeIndex(code)]->Increment();
 }
 
-void Metrics::SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections) {
+void Metrics::SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections,
+                           double read_delay_seconds) {
   const MetricsEvent event(families_->mutex);
   call_memory_->Set(static_cast<double>(call_memory));
   call_memory_limit_->Set(static_cast<double>(call_memory_limit));
   connections_->Set(static_cast<double>(connections));
+  read_delay_->Set(read_delay_seconds);
 }
 
 void Metrics::SetCache(uint64_t bytes, uint64_t limit) {

@@ -113,7 +113,7 @@ class Metrics {
   ModelMetrics& other() { return *other_; }
   void CountRpc(Rpc rpc, absl::StatusCode code);
   // For the next Render.
-  void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections);
+  void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections, double read_delay_seconds);
   void SetCache(uint64_t bytes, uint64_t limit);
 
   // The exposition text, with process_* metrics.
@@ -122,7 +122,8 @@ class Metrics {
  private:
   std::unique_ptr<MetricFamilies> families_;
   std::unique_ptr<ModelMetrics> other_;
-  prometheus::Gauge *call_memory_, *call_memory_limit_, *cache_, *cache_limit_, *connections_, *utilization_;
+  prometheus::Gauge *call_memory_, *call_memory_limit_, *cache_, *cache_limit_, *connections_, *read_delay_,
+      *utilization_;
   absl::Mutex mutex_;
   std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,15 +1,15 @@
-// The parts of the server that every RPC uses, and the RPCs that are open.
+// The parts of the server that every RPC uses.
 #ifndef EDGEWISE_SERVER_RPC_CONTEXT_H_
 #define EDGEWISE_SERVER_RPC_CONTEXT_H_
 
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <set>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
 #include "server/calls/handler.h"
 #include "server/memory.h"
 #include "server/models/repository.h"
@@ -17,33 +17,14 @@
 #include "server/options.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
+#include "server/rpc/grpc_status.h"
+#include "server/rpc/listener.h"
+#include "server/rpc/open_rpcs.h"
 #include "server/schedule/engine.h"
 
 namespace edgewise::server {
 
-class StreamReactor;
-
-// The RPCs whose status is not sent yet. A drain waits for them. Any thread.
-class OpenRpcs {
- public:
-  // Counts a Predict or Generate call until the result is destroyed, which must be before this.
-  std::shared_ptr<void> HoldCall() {
-    calls_.fetch_add(1);
-    return {nullptr, [this](std::nullptr_t) { calls_.fetch_sub(1); }};
-  }
-  int64_t calls() const { return calls_.load(); }
-
-  void AddStream(StreamReactor* stream);
-  void RemoveStream(StreamReactor* stream);
-  // Ends each stream once its requests are answered. After RequestHandler::Drain().
-  void DrainStreams();
-  int64_t streams() const;
-
- private:
-  std::atomic<int64_t> calls_ = 0;
-  mutable absl::Mutex mutex_;
-  std::set<StreamReactor*> streams_ ABSL_GUARDED_BY(mutex_);
-};
+using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // All parts must outlive the context and every RPC.
 struct RpcContext {
@@ -56,12 +37,24 @@ struct RpcContext {
   const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
   const Gate& gate;
   OpenRpcs open = {};
+  Listener* listener = nullptr;
   Engine* lender = nullptr;  // takes short requests on the threads of gRPC; null: the device takes one thread only
 
   uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
 
   // A call that begins during a drain does not count: the drain does not wait for the calls that it refuses.
   std::shared_ptr<void> HoldCall() { return handler.draining() ? nullptr : open.HoldCall(); }
+
+  // For how long a call that has just been read was in its socket.
+  Clock::duration Waited(const grpc::CallbackServerContext& call) const {
+    return listener != nullptr && listener->behind() ? listener->Waited(call.peer()) : Clock::duration();
+  }
+
+  // Sends the status of a call, after all that was written.
+  void Finish(RawReactor& reactor, const grpc::CallbackServerContext& call, const absl::Status& status) {
+    if (!handler.draining()) return reactor.Finish(ToGrpc(status));
+    open.FinishAfterWrites(call.peer(), [&reactor, status] { reactor.Finish(ToGrpc(status)); });
+  }
 };
 
 }  // namespace edgewise::server

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "server/rpc/grpc_status.h"
 #include "server/rpc/message.h"
 #include "server/rpc/principal.h"
 
@@ -13,7 +12,7 @@ void GenerateReactor::Serve() {
   if (!Take(*message)) return;
   // The end may come before the return.
   context_.handler.Start(*message, {.rpc = Rpc::kGenerate,
-                                    .deadline = ToSteady(call_->deadline(), context_.handler.now()),
+                                    .deadline = deadline(),
                                     .stopping = cancelled_.get_token(),
                                     .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
                                     .reply = [this](const absl::Status& status) { End(status); },
@@ -45,7 +44,7 @@ void GenerateReactor::Advance() {
   const absl::Status status = status_;
   mutex_.Unlock();
   context_.metrics.CountRpc(Rpc::kGenerate, status.code());
-  Finish(ToGrpc(status));
+  context_.Finish(*this, *call_, status);
 }
 
 void GenerateReactor::Send(std::unique_ptr<v1::GenerateResponse> message) {

@@ -23,7 +23,8 @@ constexpr auto kSlow = std::chrono::milliseconds(100);
 constexpr double kRetrySeconds = 1.0;
 constexpr uint64_t kPartOfGrpc = 3;  // gRPC itself may hold one of so many parts of the memory for calls
 constexpr uint64_t kManyAbandoned = 500, kSomeAbandoned = 20;  // calls in one or two seconds
-constexpr int kClosedAtOnce = 4;                               // connections
+constexpr uint64_t kListsOfBuffers = 4;  // a pass has one byte in lists for so many in buffers, at most
+constexpr int kClosedAtOnce = 4;         // connections
 
 absl::Status OutOfMemory() {
   absl::Status status = absl::ResourceExhaustedError(
@@ -65,6 +66,7 @@ void Keeper::MeasureModels() {
 void Keeper::Run(const std::stop_token& stop) {
   for (int tick = 1; !stop.stop_requested(); ++tick) {
     std::this_thread::sleep_for(kTick);
+    listener_->MeasureWaits(Clock::now());
     awaited_.EndExpired();
     BoundMemory();
     if (tick % kTicksOfFiles != 0) continue;
@@ -79,8 +81,12 @@ bool Keeper::OverTheBound(uint64_t times) const {
   const uint64_t used = memory_.used();
   // What is reserved for messages that are on their way is not in memory, or is with gRPC.
   const uint64_t reserved = std::min(used, awaited_.size() * message_limit_.load());
-  const uint64_t explained = of_models_ + used - reserved + backend_->WorkingBytes();
-  return ResidentMemory() > explained + times * memory_.limit() / kPartOfGrpc;
+  // Passes have lists of their own beside the buffers that the backend counts. What a pass has just freed may still be
+  // in memory.
+  const uint64_t before = backend_->WorkingBytes(), resident = ResidentMemory();
+  const uint64_t working = std::max(before, backend_->WorkingBytes());
+  const uint64_t explained = of_models_ + used - reserved + working + working / kListsOfBuffers;
+  return resident > explained + times * memory_.limit() / kPartOfGrpc;
 }
 
 void Keeper::BoundMemory() {

@@ -1,5 +1,5 @@
 // Does what time alone asks for: ends calls whose message does not come, bounds what gRPC holds of messages that are on
-// their way, reads changed tokens.
+// their way, measures how late calls are read, reads changed tokens.
 #ifndef EDGEWISE_SERVER_RPC_KEEPER_H_
 #define EDGEWISE_SERVER_RPC_KEEPER_H_
 

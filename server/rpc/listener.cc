@@ -1,10 +1,13 @@
 #include "server/rpc/listener.h"
 
+#include <arpa/inet.h>
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,7 +18,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "server/address.h"
 #include "server/observe/log.h"
 #include "text/status_macros.h"
@@ -26,6 +31,8 @@ namespace {
 constexpr int kBacklog = 1024;
 constexpr size_t kDropBytes = size_t{1} << 24;
 constexpr int kPauseMilliseconds = 100;  // after running out of descriptors
+constexpr int kMeasuredAtOnce = 256;     // connections
+constexpr auto kShortWait = std::chrono::milliseconds(5);
 
 absl::Status NotUsable(const std::string& address) {
   return absl::AlreadyExistsError(
@@ -42,6 +49,39 @@ uint64_t ReceivedOf(int descriptor) {
   tcp_info info{};
   socklen_t size = sizeof info;
   return getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_bytes_received : 0;
+}
+
+uint64_t UnconfirmedOf(int descriptor) {
+  int bytes = 0;
+  return ioctl(descriptor, SIOCOUTQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : 0;
+}
+
+uint64_t UnreadOf(int descriptor) {
+  int bytes = 0;
+  return ioctl(descriptor, SIOCINQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : 0;
+}
+
+using Address = std::array<uint8_t, 16>;
+
+Address MappedIpv4(const in_addr& address) {
+  Address mapped{};
+  mapped[10] = mapped[11] = 0xFF;
+  std::memcpy(mapped.data() + 12, &address, 4);
+  return mapped;
+}
+
+// "ipv4:192.0.2.1:1234" or "ipv6:%5B2001:db8::1%5D:1234". Port 0: it is another kind of address.
+std::pair<Address, uint16_t> ParsePeer(const std::string& peer) {
+  const std::string text = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}});
+  const std::string::size_type colon = text.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon < 5 || !absl::SimpleAtoi(text.substr(colon + 1), &port)) return {};
+  std::string host = text.substr(5, colon - 5);
+  if (in_addr ipv4; inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return {MappedIpv4(ipv4), port};
+  if (host.size() > 2 && host.front() == '[') host = host.substr(1, host.find_first_of("%]") - 1);
+  Address ipv6{};
+  return inet_pton(AF_INET6, host.c_str(), ipv6.data()) == 1 ? std::pair(ipv6, static_cast<uint16_t>(port))
+                                                             : std::pair(Address{}, uint16_t{0});
 }
 
 }  // namespace
@@ -140,9 +180,10 @@ bool Listener::Accept(int listener) {
     if (address.ss_family == AF_INET6) {
       std::memcpy(peer.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, 16);
     } else {
-      peer[10] = peer[11] = 0xFF;
-      std::memcpy(peer.data() + 12, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, 4);
+      peer = MappedIpv4(reinterpret_cast<const sockaddr_in&>(address).sin_addr);
     }
+    // sin_port and sin6_port lie at the same place.
+    const uint16_t port = ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
     {
       const absl::MutexLock lock(&mutex_);
       if (!HasRoom(peer)) {
@@ -151,7 +192,7 @@ bool Listener::Accept(int listener) {
       }
       const auto old = connections_.find(descriptor);  // closed since, or the descriptor were not free
       if (old != connections_.end()) Forget(old);
-      connections_[descriptor] = {SocketOf(descriptor), peer, 0};
+      connections_[descriptor] = {SocketOf(descriptor), {peer, port}};
       ++peers_[peer];
     }
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
@@ -172,8 +213,9 @@ bool Listener::HasRoom(const Peer& peer) {
 }
 
 void Listener::Forget(std::map<int, Connection>::iterator connection) {
-  const auto peer = peers_.find(connection->second.peer);
+  const auto peer = peers_.find(connection->second.from.first);
   if (--peer->second == 0) peers_.erase(peer);
+  waits_.erase(connection->second.from);
   connections_.erase(connection);
 }
 
@@ -208,6 +250,61 @@ bool Listener::CloseBusiest() {
   while (recv(busiest, nullptr, kDropBytes, MSG_TRUNC | MSG_DONTWAIT) > 0) {
   }
   return true;
+}
+
+uint64_t Listener::Unconfirmed(const std::string& peer) {
+  const PeerPort from = ParsePeer(peer);
+  const absl::MutexLock lock(&mutex_);
+  ForgetClosed();
+  for (const auto& [descriptor, connection] : connections_) {
+    if (connection.from == from) return UnconfirmedOf(descriptor);
+  }
+  return 0;
+}
+
+uint64_t Listener::Unconfirmed() {
+  const absl::MutexLock lock(&mutex_);
+  ForgetClosed();
+  uint64_t bytes = 0;
+  for (const auto& [descriptor, connection] : connections_) bytes += UnconfirmedOf(descriptor);
+  return bytes;
+}
+
+void Listener::MeasureWaits(Time now) {
+  const absl::MutexLock lock(&mutex_);
+  auto next = connections_.upper_bound(measured_);
+  for (size_t looked = std::min<size_t>(connections_.size(), kMeasuredAtOnce); looked > 0; --looked) {
+    if (next == connections_.end()) next = connections_.begin();
+    auto& [descriptor, connection] = *next++;
+    measured_ = descriptor;
+    const uint64_t unread = UnreadOf(descriptor);
+    if (unread == 0 && connection.unread.idle() && !connection.waits) continue;  // most, most of the time
+    if (SocketOf(descriptor) != connection.socket) continue;
+    const Clock::duration before = connection.age;
+    connection.age = connection.unread.Observe(now, unread > 0 ? ReceivedOf(descriptor) : 0, unread);
+    // What was unread at the look before may be what is being read now.
+    const Clock::duration waited = std::max(before, connection.age);
+    connection.waits = waited >= kShortWait;
+    if (connection.waits) {
+      waits_[connection.from] = waited;
+    } else {
+      waits_.erase(connection.from);
+    }
+  }
+  behind_ = !waits_.empty();
+}
+
+Clock::duration Listener::Waited(const std::string& peer) {
+  const absl::MutexLock lock(&mutex_);
+  const auto found = waits_.find(ParsePeer(peer));
+  return found == waits_.end() ? Clock::duration() : found->second;
+}
+
+Clock::duration Listener::LongestWait() {
+  const absl::MutexLock lock(&mutex_);
+  Clock::duration longest{};
+  for (const auto& [peer, waited] : waits_) longest = std::max(longest, waited);
+  return longest;
 }
 
 size_t Listener::connections() {

@@ -14,11 +14,14 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "server/rpc/unread_age.h"
 
 namespace edgewise::server {
 
@@ -53,13 +56,28 @@ class Listener {
   // Ends the connection that has received most since the last mark, and drops what gRPC has not read of it yet. False:
   // none has received anything.
   bool CloseBusiest();
+  // Bytes that gRPC has written and that the peer's kernel has not confirmed, on the connection with this name, or on
+  // all. `peer`: as grpc::ServerContextBase::peer() gives it. 0: there is no such connection any more.
+  uint64_t Unconfirmed(const std::string& peer);
+  uint64_t Unconfirmed();
+  // Looks at how long bytes wait in connections; at the next ones of many.
+  void MeasureWaits(Time now);
+  // Whether bytes wait for more than 5 ms somewhere.
+  bool behind() const { return behind_.load(std::memory_order_relaxed); }
+  // How long what has just been read of the peer had waited; 0: less than 5 ms.
+  Clock::duration Waited(const std::string& peer);
+  Clock::duration LongestWait();
 
  private:
   using Peer = std::array<uint8_t, 16>;  // IPv6, or IPv4 mapped
+  using PeerPort = std::pair<Peer, uint16_t>;
   struct Connection {
     ino_t socket;  // tells it from a later one with the same descriptor
-    Peer peer;
+    PeerPort from;
     uint64_t marked = 0;  // bytes received, at the last mark
+    UnreadAge unread = {};
+    Clock::duration age = {};  // of what was unread at the last look
+    bool waits = false;        // is in waits_
   };
 
   explicit Listener(ConnectionLimits limits) : limits_(limits) {}
@@ -84,6 +102,9 @@ class Listener {
   absl::Mutex mutex_;
   std::map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by descriptor, which gRPC owns
   std::map<Peer, uint32_t> peers_ ABSL_GUARDED_BY(mutex_);
+  int measured_ ABSL_GUARDED_BY(mutex_) = -1;  // the last descriptor that MeasureWaits looked at
+  absl::flat_hash_map<PeerPort, Clock::duration> waits_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> behind_ = false;  // waits_ has some
 };
 
 }  // namespace edgewise::server

@@ -1,11 +1,18 @@
 #include "server/rpc/one_message.h"
 
+#include "server/rpc/grpc_status.h"
 #include "server/rpc/message.h"
 
 namespace edgewise::server {
 
 void OneMessageReactor::Start() {
-  absl::Status status = message_memory_.Resize(context_.message_limit());
+  const Time now = context_.handler.now();
+  const Clock::duration waited = context_.Waited(*call_);
+  deadline_ = ToSteady(call_->deadline(), now);
+  const bool ends = deadline_ != Time::max();
+  absl::Status status = CheckWait(waited, ends ? deadline_ - now : context_.options.queue.max_delay, ends);
+  if (ends) deadline_ -= waited;
+  if (status.ok()) status = message_memory_.Resize(context_.message_limit());
   if (status.ok()) status = context_.awaited.Add(*this, context_.options.message_timeout);
   if (!status.ok()) return Refuse(status);
   StartRead(&message_);

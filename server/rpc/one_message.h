@@ -5,7 +5,6 @@
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/server_callback.h>
 
 #include <memory>
 #include <stop_token>
@@ -14,8 +13,6 @@
 #include "server/rpc/context.h"
 
 namespace edgewise::server {
-
-using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // Deletes itself when the call is over.
 class OneMessageReactor : public RawReactor, private AwaitedCall {
@@ -34,6 +31,8 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
 
   // The message, which is parsed into one on an arena. Ends the call where it cannot be; then false.
   bool Take(google::protobuf::Message& message);
+  // Less what the call waited to be read: gRPC counts from there on.
+  Time deadline() const { return deadline_; }
   // A status that no request counts.
   void Refuse(const absl::Status& status);
   void OnCancel() override { cancelled_.request_stop(); }
@@ -49,7 +48,7 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
  private:
   void OnReadDone(bool ok) final;
   void GiveUp(const absl::Status& status) final { Refuse(status); }
-
+  Time deadline_;
   grpc::ByteBuffer message_;
   std::shared_ptr<void> open_;
 };

@@ -30,8 +30,10 @@ class UnaryReactor : public OneMessageReactor {
     const absl::Status status = memory_.Resize(answer_.Length());
     if (!status.ok()) return End(status);
     context_.metrics.CountRpc(rpc_, absl::StatusCode::kOk);
+    if (context_.handler.draining()) return StartWrite(&answer_);
     StartWriteAndFinish(&answer_, grpc::WriteOptions(), grpc::Status::OK);
   }
+  void OnWriteDone(bool) override { context_.Finish(*this, *call_, absl::OkStatus()); }
 
   void End(const absl::Status& status) override {
     memory_.Shrink(0);
@@ -56,7 +58,7 @@ class PredictReactor final : public UnaryReactor {
     bool lent = false;
     // The answer may come before the return.
     context_.handler.Start(*message,
-                           {.deadline = ToSteady(call_->deadline(), context_.handler.now()),
+                           {.deadline = deadline(),
                             .stopping = cancelled_.get_token(),
                             .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
                             .reply = [this](const absl::Status& status) { Reply(status); },

@@ -20,28 +20,9 @@ void SetError(const absl::Status& status, v1::PredictStreamResponse& response) {
 
 }  // namespace
 
-void OpenRpcs::AddStream(StreamReactor* stream) {
-  const absl::MutexLock lock(&mutex_);
-  streams_.insert(stream);
-}
-
-void OpenRpcs::RemoveStream(StreamReactor* stream) {
-  const absl::MutexLock lock(&mutex_);
-  streams_.erase(stream);
-}
-
-void OpenRpcs::DrainStreams() {
-  const absl::MutexLock lock(&mutex_);
-  for (StreamReactor* stream : streams_) stream->Drain();
-}
-
-int64_t OpenRpcs::streams() const {
-  const absl::MutexLock lock(&mutex_);
-  return static_cast<int64_t>(streams_.size());
-}
-
 StreamReactor::StreamReactor(RpcContext& context, grpc::CallbackServerContext* call)
     : context_(context),
+      call_(call),
       deadline_(ToSteady(call->deadline(), context.handler.now())),
       principal_(PrincipalOf(*call, context.gate.tokens().get())) {
   context_.open.AddStream(this);
@@ -88,7 +69,7 @@ void StreamReactor::Advance() {
       cancelled_.stop_requested() ? absl::CancelledError("the client cancelled the stream") : end_;
   mutex_.Unlock();
   context_.metrics.CountRpc(Rpc::kPredictStream, status.code());
-  Finish(ToGrpc(status));
+  context_.Finish(*this, *call_, status);
 }
 
 void StreamReactor::Read() {

@@ -53,6 +53,7 @@ class StreamReactor final : public RawReactor, private AwaitedCall {
   void Advance() ABSL_UNLOCK_FUNCTION(mutex_);
 
   RpcContext& context_;
+  grpc::CallbackServerContext* const call_;
   const Time deadline_;
   const Principal principal_;
   std::stop_source cancelled_;

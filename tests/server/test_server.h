@@ -22,25 +22,13 @@
 #include "server/request.h"
 #include "server/server.h"
 #include "tests/server/test_models.h"
+#include "tests/server/wait_until.h"
 #include "tests/support/paths.h"
 
 namespace edgewise::server {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// A minute is a hang, on a machine that is busy too: what a test waits for comes, or the test fails and says what.
-constexpr seconds kHang(60);
-
-// Waits until done() is true.
-inline ::testing::AssertionResult WaitUntil(const std::string& what, const std::function<bool()>& done) {
-  const Time end = Clock::now() + kHang;
-  while (!done()) {
-    if (Clock::now() > end) return ::testing::AssertionFailure() << "waited a minute for " << what;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return ::testing::AssertionSuccess();
-}
 
 // A call that ends, whatever the server does.
 struct CallContext : grpc::ClientContext {

@@ -1,0 +1,62 @@
+#include "server/rpc/open_rpcs.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "server/rpc/stream.h"
+
+namespace edgewise::server {
+
+void OpenRpcs::AddStream(StreamReactor* stream) {
+  const absl::MutexLock lock(&mutex_);
+  streams_.insert(stream);
+}
+
+void OpenRpcs::RemoveStream(StreamReactor* stream) {
+  const absl::MutexLock lock(&mutex_);
+  streams_.erase(stream);
+}
+
+void OpenRpcs::DrainStreams() {
+  const absl::MutexLock lock(&mutex_);
+  for (StreamReactor* stream : streams_) stream->Drain();
+}
+
+int64_t OpenRpcs::streams() const {
+  const absl::MutexLock lock(&mutex_);
+  return static_cast<int64_t>(streams_.size());
+}
+
+void OpenRpcs::FinishAfterWrites(std::string peer, std::function<void()> finish) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (waits_) {
+      endings_.push_back({std::move(peer), std::move(finish)});
+      return;
+    }
+  }
+  finish();
+}
+
+void OpenRpcs::FinishWritten(const std::function<bool(const std::string& peer)>& has_all) {
+  std::vector<Ending> written;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto first =
+        std::partition(endings_.begin(), endings_.end(), [&](const Ending& ending) { return !has_all(ending.peer); });
+    written.assign(std::make_move_iterator(first), std::make_move_iterator(endings_.end()));
+    endings_.erase(first, endings_.end());
+  }
+  for (const Ending& ending : written) ending.finish();
+}
+
+void OpenRpcs::FinishAll() {
+  {
+    const absl::MutexLock lock(&mutex_);
+    waits_ = false;
+  }
+  FinishWritten([](const std::string&) { return true; });
+}
+
+}  // namespace edgewise::server
