@@ -24,6 +24,7 @@ inline constexpr int kEventSampling = 32;
 inline constexpr int64_t kEventLeastTokens = 512;
 inline constexpr int64_t kEventLeastPerForced = 100;  // tokens for each forced edge of a query
 inline constexpr double kEventMostDensity = 1.0 / 50.0;
+inline constexpr double kEventMostPerKey = 1.0;         // of a query's events, so that their memory follows n
 inline constexpr double kEventTokenCost = 34000.0;  // of a query and key drawn by events
 inline constexpr double kEventCost = 2800.0;        // of an event, more than of an edge where pairs are asked
 inline constexpr double kEventHeavyCost = 15000.0;  // of a pair of a heavy query or key
@@ -70,6 +71,7 @@ EDGEWISE_HOST_DEVICE static inline bool UsesEvents(DrawWay way, int64_t tokens, 
   if (way == DrawWay::kEvents) return true;
   const double density = means.query * means.key;  // no smaller than the mean of p
   if (!(density <= kEventMostDensity && means.sampled_queries * means.key <= kEventMostDensity)) return false;
+  if (!(static_cast<double>(means.query_max) * means.key <= kEventMostPerKey)) return false;
   const double n = static_cast<double>(tokens);
   const double events = kEventTokenCost + kEventCost * (n * density) + kEventHeavyCost * static_cast<double>(heavy);
   return events < kEventPairCost * n;  // of one query

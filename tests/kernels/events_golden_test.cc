@@ -18,11 +18,12 @@ namespace {
 
 // Memberships as the file's, and one problem that draws from them.
 struct Golden {
-  Golden(int tokens, int rank, int shift, bool hot) {
+  Golden(int tokens, int rank, int shift, bool hot, int longest = 1) {
     const float unit = std::ldexp(1.0f, -shift);
     for (int i = 0; i < tokens; ++i) {
       for (int t = 0; t < rank; ++t) {
-        x.push_back(static_cast<float>((1 + (i * 5 + t * 3) % 7) * (hot && i % 13 == 0 ? 8 : 1)) * unit);
+        x.push_back(static_cast<float>((1 + (i * 5 + t * 3) % 7) * (hot && i % 13 == 0 ? 8 : 1) * (i == 1 ? longest : 1)) *
+                    unit);
         y.push_back(static_cast<float>((1 + (i * 5 + t * 3 + 2) % 7) * (hot && i % 11 == 0 ? 8 : 1)) * unit);
       }
     }
@@ -124,9 +125,9 @@ TEST(EventsGoldenTest, TablesEventsAndTheRuleMatchTheGoldenFile) {
       fields >> i >> j >> age;
       ages[{i, j}].push_back(age);
     } else if (kind == "rule") {
-      int tokens, rank, shift, hot, events;
-      fields >> tokens >> rank >> shift >> hot >> events;
-      Golden head(tokens, rank, shift, hot != 0);
+      int tokens, rank, shift, hot, longest, events;
+      fields >> tokens >> rank >> shift >> hot >> longest >> events;
+      Golden head(tokens, rank, shift, hot != 0, longest);
       head.problem.pattern = DrawnRows{};
       EXPECT_EQ(reference::UsesEvents(head.inputs, head.problem, 0), events != 0) << line;
       ++rules[events];

@@ -60,12 +60,14 @@ def gap(word: int, mean_gap: np.float32) -> int:
 
 
 class Memberships:
-    """Of a golden case: values 1..7 times 2^-shift; with `hot` every 13th query and every 11th key is 8 times as long."""
+    """Of a golden case: values 1..7 times 2^-shift; with `hot` every 13th query and every 11th key is 8 times as long.
+    Query 1 is `longest` times as long."""
 
-    def __init__(self, tokens: int, rank: int, shift: int, hot: bool):
+    def __init__(self, tokens: int, rank: int, shift: int, hot: bool, longest: int = 1):
         i, t = np.arange(tokens)[:, None], np.arange(rank)[None, :]
         unit = _F(2.0 ** -shift)
         self.x = ((1 + (i * 5 + t * 3) % 7) * np.where(hot & (i % 13 == 0), 8, 1)).astype(_F) * unit
+        self.x[1] *= _F(longest)
         self.y = ((1 + (i * 5 + t * 3 + 2) % 7) * np.where(hot & (i % 11 == 0), 8, 1)).astype(_F) * unit
 
 
@@ -80,6 +82,7 @@ class Head:
         query_max, key_max = max(query), max(key)
         self.query_mean, self.key_mean = self._mean(query, query_max), self._mean(key, key_max)
         self.sampled_mean = self._mean(query[::32], query_max)
+        self.query_max = float(query_max)
         query_limit = key_limit = math.inf
         if law == BERNOULLI and float(query_max) * float(key_max) > 0.5:
             stretch = math.sqrt(0.5 / (self.query_mean * self.key_mean))
@@ -113,6 +116,8 @@ class Head:
         """The rule for a head of at least 512 tokens without forced edges."""
         density = self.query_mean * self.key_mean
         if density > 1 / 50 or self.sampled_mean * self.key_mean > 1 / 50:
+            return False
+        if self.query_max * self.key_mean > 1:
             return False
         heavy = len(self.heavy_keys) + len(self.heavy_queries)
         return 34000 + 2800 * (self.tokens * density) + 15000 * heavy < 62 * self.tokens

@@ -20,7 +20,7 @@ from philox import philox4x32
 PAIRS = "# seed sample layer head side query_position key_position uniform (times 2^40)\n"
 EVENT_CASES = ("# case law exploration tokens rank shift hot step seed sample layer head side; its\n"
                "#   token index mean_gap (bits of a float) end_of_places is_heavy_key; event query key age (times 2^31)\n"
-               "# rule tokens rank shift hot drawn_by_events\n")
+               "# rule tokens rank shift hot longest drawn_by_events\n")
 ORDERS = "# seed sample layer side stream window element normal sort_key\n"
 
 
@@ -80,10 +80,12 @@ def event_lines() -> list:
             gap = np.float32(head.mean_gap[token]).view(np.uint32)
             lines.append(f"token {token} {gap} {head.places[token + 1]} {int(token in head.heavy_keys)}\n")
             lines += [f"event {token} {key} {age}\n" for key, age in sorted(draw.events(head, token))]
-    for tokens, rank, shift, hot in ((512, 16, 9, False), (600, 16, 9, False), (1024, 16, 8, False), (1024, 16, 7, False),
-                                     (1024, 16, 9, True), (4096, 16, 8, False), (4096, 32, 7, False)):
-        head = events.Head(events.Memberships(tokens, rank, shift, hot), events.BERNOULLI, 0.0)
-        lines.append(f"rule {tokens} {rank} {shift} {int(hot)} {int(head.is_drawn_by_events())}\n")
+    for tokens, rank, shift, hot, longest in (
+            (512, 16, 9, False, 1), (600, 16, 9, False, 1), (1024, 16, 8, False, 1), (1024, 16, 7, False, 1),
+            (1024, 16, 9, True, 1), (4096, 16, 8, False, 1), (4096, 32, 7, False, 1), (4096, 16, 8, False, 195),
+            (4096, 16, 8, False, 210)):
+        head = events.Head(events.Memberships(tokens, rank, shift, hot, longest), events.BERNOULLI, 0.0)
+        lines.append(f"rule {tokens} {rank} {shift} {int(hot)} {longest} {int(head.is_drawn_by_events())}\n")
     return lines
 
 

@@ -1,0 +1,143 @@
+// caps_bench [--isa NAME] [--repeats R] [--n N] [--json FILE]
+//
+// What a cap saves: attention over drawn edges under caps of a share of the edges that it has without one, as a share
+// of its time without one. CPU time of one thread; medians of paired runs, in turns.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/attention_calls.h"
+#include "bench/flags.h"
+#include "bench/provenance.h"
+#include "kernels/reference.h"
+
+namespace edgewise::bench {
+namespace {
+
+using selfcheck::Operands;
+using selfcheck::SyntheticMemberships;
+
+constexpr int kHeadDim = 64;
+constexpr double kCaps[] = {2.0, 0.99, 0.5, 0.1, 0.01};  // of the edges; the first is slack
+constexpr int kNumCaps = static_cast<int>(std::size(kCaps));
+
+struct Options : RunOptions {
+  int only_n = 0;  // 0: all
+};
+
+struct Row {
+  int64_t n;
+  int rank;
+  std::string memberships, way;
+  double density, milliseconds;
+  double shares[kNumCaps];  // of the time without a cap
+};
+
+// Milliseconds of CPU time of one call.
+double Milliseconds(AttendCall& call) {
+  const double start = CpuSeconds();
+  call.Run();
+  return 1e3 * (CpuSeconds() - start);
+}
+
+Row Measure(Backend& backend, const Operands& operands, const Memberships& memberships, const char* name,
+            const Options& options) {
+  DrawnRows drawn;
+  drawn.key.seed = 2026;
+  AttendCall free(backend, operands, memberships, drawn);
+  free.Run();
+  const auto n = static_cast<double>(operands.inputs.q.rows), edges = static_cast<double>(free.edges());
+  std::vector<std::unique_ptr<AttendCall>> capped;
+  for (const double cap : kCaps) {
+    capped.push_back(std::make_unique<AttendCall>(backend, operands, memberships, drawn));
+    capped.back()->Cap(static_cast<uint64_t>(cap * edges));
+    capped.back()->Run();
+  }
+  std::vector<double> times, shares[kNumCaps];
+  for (int repeat = 0; repeat < options.repeats; ++repeat) {
+    for (int c = 0; c < kNumCaps; ++c) {
+      const double before = Milliseconds(free), under = Milliseconds(*capped[c]), after = Milliseconds(free);
+      times.push_back(before);
+      shares[c].push_back(2.0 * under / (before + after));
+    }
+  }
+  Row row = {operands.inputs.q.rows,
+             memberships.rank,
+             name,
+             reference::UsesEvents(free.inputs, free.problem, 0) ? "events" : "pairs",
+             edges / n / n,
+             Median(times),
+             {}};
+  for (int c = 0; c < kNumCaps; ++c) row.shares[c] = Median(shares[c]);
+  return row;
+}
+
+void PrintRow(const Row& row) {
+  std::printf("%6ld %4d %-9s %8.4f %6s %9.2f", static_cast<long>(row.n), row.rank, row.memberships.c_str(), row.density,
+              row.way.c_str(), row.milliseconds);
+  for (const double share : row.shares) std::printf(" %7.2f", share);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+void WriteJson(const Options& options, const std::vector<Row>& rows, const std::string& provenance) {
+  std::ofstream file(options.json);
+  file << "{" << provenance << ", \"rows\": [";
+  const char* separator = "\n";
+  for (const Row& row : rows) {
+    file << separator << "  {\"n\": " << row.n << ", \"rank\": " << row.rank << ", \"memberships\": \""
+         << row.memberships << "\", \"density\": " << row.density << ", \"way\": \"" << row.way
+         << "\", \"milliseconds\": " << row.milliseconds << ", \"time_by_cap\": {";
+    for (int c = 0; c < kNumCaps; ++c) file << (c > 0 ? ", \"" : "\"") << kCaps[c] << "\": " << row.shares[c];
+    file << "}}";
+    separator = ",\n";
+  }
+  file << "\n]}\n";
+  if (!file) Check(absl::UnavailableError("cannot write " + options.json));
+}
+
+void Run(const Options& options, const std::string& provenance) {
+  auto backend = CreateBackend({"cpu", 1, options.isa, "fp32"});
+  Check(backend.status());
+  std::printf("%s, one thread, d = %d, law bernoulli, medians of %d paired runs; time as a share of that without cap\n",
+              (*backend)->device().c_str(), kHeadDim, options.repeats);
+  std::printf("\n%6s %4s %-9s %8s %6s %9s", "n", "rank", "", "density", "drawn", "free ms");
+  for (const double cap : kCaps) std::printf(" %7g", cap);
+  std::printf("\n");
+  std::vector<Row> rows;
+  for (const int64_t n : {1024, 4096, 16384}) {
+    if (options.only_n != 0 && options.only_n != n) continue;
+    const Operands operands(n, 1, kHeadDim);
+    MembershipCall network(**backend, operands);
+    network.Run();
+    for (const double density : {0.0025, 0.01, 0.025, 0.1}) {
+      const SyntheticMemberships synthetic(n, 1, density);
+      const ScaledMemberships scaled(network.memberships(), 1, density);
+      rows.push_back(Measure(**backend, operands, synthetic.memberships, "cosine .9", options));
+      PrintRow(rows.back());
+      rows.push_back(Measure(**backend, operands, scaled.memberships, "network", options));
+      PrintRow(rows.back());
+    }
+  }
+  if (!options.json.empty()) WriteJson(options, rows, provenance);
+}
+
+}  // namespace
+}  // namespace edgewise::bench
+
+int main(int argc, char** argv) {
+  using namespace edgewise::bench;
+  Options options;
+  options.repeats = 9;
+  options.threads = 1;
+  Flags flags("caps_bench");
+  options.Register(flags);
+  flags.Add("n", "N", &options.only_n, 0);
+  flags.Parse(argc, argv);
+  Run(options, Provenance(argc, argv));
+  return 0;
+}
