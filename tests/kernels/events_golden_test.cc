@@ -22,8 +22,9 @@ struct Golden {
     const float unit = std::ldexp(1.0f, -shift);
     for (int i = 0; i < tokens; ++i) {
       for (int t = 0; t < rank; ++t) {
-        x.push_back(static_cast<float>((1 + (i * 5 + t * 3) % 7) * (hot && i % 13 == 0 ? 8 : 1) * (i == 1 ? longest : 1)) *
-                    unit);
+        x.push_back(
+            static_cast<float>((1 + (i * 5 + t * 3) % 7) * (hot && i % 13 == 0 ? 8 : 1) * (i == 1 ? longest : 1)) *
+            unit);
         y.push_back(static_cast<float>((1 + (i * 5 + t * 3 + 2) % 7) * (hot && i % 11 == 0 ? 8 : 1)) * unit);
       }
     }

@@ -147,6 +147,7 @@ void AttentionScratch::ReleaseAbove(size_t bytes_each) {
     worker.block_memory.ReleaseAbove(bytes_each);
     worker.extra_memory.ReleaseAbove(bytes_each);
     worker.event_memory.ReleaseAbove(bytes_each);
+    worker.kept.ReleaseAbove(bytes_each);
   }
   if (call.heads.capacity() * sizeof(Head) > bytes_each) call = Call();
   call.kept.clear();

@@ -18,148 +18,149 @@ namespace {
 // Where a word has this many edges on average, bits take no more memory than lists.
 constexpr int64_t kManyPerWord = 2;
 
-// One block of rows under a cap.
+// One block of rows under a cap. Arrays are in Worker::kept.
 struct CapBlock {
   const Head* head = nullptr;
   int64_t row0 = 0;
   int rows = 0;
-  EdgeLists* kept = nullptr;
-  uint64_t certain = 0;        // edges younger than the span, forced ones included: in `kept`, or
-  std::vector<uint64_t> bits;  // [rows, words], where they are many
+  BlockEdges* kept = nullptr;  // of the call
+  // Edges younger than the span, forced ones included, as bits or as lists with room for the open edges.
+  uint64_t certain = 0;
+  uint64_t* bits = nullptr;    // [rows, words], or
+  int64_t* offsets = nullptr;  // [rows + 1] into
+  int32_t* keys = nullptr;
+  std::span<OpenPair> open;  // pairs that are edges, and
+  double* ages = nullptr;    // as open; -1: forced. Or
+  std::span<OpenEvent> events;
   std::vector<ParallelEdge> parallel;
-  std::vector<OpenPair> open;
-  std::vector<double> ages;  // as open; -1: forced
-  AgedEvents events;         // of a head that is drawn by events: all that may stay, in place of bits and parallel
 };
-
-// Copies the lists of a worker, which have room for more.
-void TakeLists(const EdgeLists& lists, int rows, EdgeLists& kept) {
-  kept.offsets = lists.offsets;
-  kept.keys.assign(lists.keys.begin(), lists.keys.begin() + lists.offsets[rows]);
-}
 
 // Ages of events as ticks of 2^-31: an event is younger than tau iff it has fewer ticks.
 uint32_t TicksOf(double tau) { return static_cast<uint32_t>(std::ceil(tau * 0x1p31)); }
-
-// Of a head that is drawn by events. Open pairs are the edges with an age in the span.
-void DrawEventCapBlock(const Call& call, float low, float high, Worker& worker, CapBlock& block) {
-  const Head& head = *block.head;
-  DrawAgedEvents(call, head, block.row0, block.rows, TicksOf(std::min(1.0, static_cast<double>(high))), worker,
-                 block.events);
-  block.open.clear();
-  block.ages.clear();
-  const AgedEvents& events = block.events;
-  const uint32_t certain = TicksOf(static_cast<double>(low));
-  uint64_t edges = 0;
-  for (size_t e = 0; e < events.keys.size(); ++e) {  // rows are short: loops over each would guess their ends wrong
-    const bool edge = events.keys[e] >= 0;
-    edges += edge ? 1 : 0;
-    if (!edge || events.ages[e] < certain) continue;
-    const auto row = std::upper_bound(events.ends.begin(), events.ends.end(), static_cast<int64_t>(e));
-    block.open.push_back({static_cast<int32_t>(row - events.ends.begin()), events.keys[e], 0.0f, false, 0});
-    block.ages.push_back(static_cast<double>(events.ages[e]) * 0x1p-31);
-  }
-  block.certain = CountForced(head, block.row0, block.rows) + edges - block.open.size();
-}
-
-void DrawCapBlock(const Call& call, float low, float high, Worker& worker, CapBlock& block) {
-  if (block.head->by_events) return DrawEventCapBlock(call, low, high, worker, block);
-  const Law law = block.head->drawn->law;
-  DrawBlock(call, *block.head, block.row0, block.rows, SpanOf(law, low, high), worker);
-  DrawnBlock& drawn = worker.drawn;
-  const auto count = static_cast<int64_t>(drawn.count);
-  const int64_t words = block.head->tables.words;
-  const bool many = drawn.bits != nullptr && count >= block.rows * words * kManyPerWord;
-  block.certain = drawn.count;
-  block.parallel = std::move(drawn.parallel);
-  block.open.clear();
-  block.ages.clear();
-  for (const OpenPair& pair : drawn.open) {
-    double age = -1.0;
-    if (!pair.forced) {
-      if (!IsEdge(law, pair.uniform, pair.rate)) continue;
-      age = EdgeAge(law, pair.uniform, pair.rate);
-      if (high < 1.0f && !(age < static_cast<double>(high))) continue;  // not all edges of that age are here
-    }
-    block.open.push_back(pair);
-    block.ages.push_back(age);
-  }
-  block.bits.clear();
-  if (many) {
-    block.bits.assign(drawn.bits, drawn.bits + block.rows * words);
-    return;
-  }
-  if (drawn.bits != nullptr) ListBits(call, *block.head, block.rows, drawn.bits, worker.lists);
-  block.kept->keys.reserve(static_cast<size_t>(count) + block.open.size());
-  TakeLists(worker.lists, block.rows, *block.kept);
-}
-
-// A drawn edge in the order in which edges are kept.
-using AgedEdge = std::tuple<double, size_t, int32_t, int32_t>;  // age, block, row, key
-
-// Keeps the events before `first_dropped`, whose age is tau.
-void FinishEventBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
-                      CapBlock& block) {
-  const Head& head = *block.head;
-  AgedEvents& events = block.events;
-  const uint32_t ticks = TicksOf(tau);
-  std::vector<uint32_t>& kept_before = events.ages;  // takes the place of what has been read
-  size_t kept = 0;
-  for (size_t e = 0; e < events.keys.size(); ++e) {
-    const int32_t key = events.keys[e];
-    bool keeps = events.ages[e] < ticks;
-    if (events.ages[e] == ticks && key >= 0) {
-      const auto row = std::upper_bound(events.ends.begin(), events.ends.end(), static_cast<int64_t>(e));
-      keeps = AgedEdge(tau, index, static_cast<int32_t>(row - events.ends.begin()), key) < first_dropped;
-    }
-    kept_before[e] = static_cast<uint32_t>(kept);
-    events.keys[kept] = key < 0 ? ~key : key;
-    kept += keeps ? 1 : 0;
-  }
-  kept_before.push_back(static_cast<uint32_t>(kept));
-  int64_t most = 0;
-  for (int64_t& end : events.ends) {
-    end = kept_before[end];
-    most = std::max(most, end - (&end == events.ends.data() ? 0 : (&end)[-1]));
-  }
-  // All rows at once, in another loop: vectors would wait for what was just stored.
-  LayEventWorker(head, most, worker);
-  block.kept->offsets.assign(static_cast<size_t>(block.rows) + 1, 0);
-  for (int32_t row = 0; row < block.rows; ++row) {
-    const int64_t begin = row == 0 ? 0 : events.ends[row - 1];
-    AppendEventRow(call, head, block.row0, row, events.keys.data() + begin, events.ends[row] - begin, worker,
-                   *block.kept, block.parallel);
-  }
-  if (!block.parallel.empty()) SetMultiplicity(head, block.rows, block.parallel, nullptr, *block.kept);
-  block = CapBlock();  // frees its memory for the next
-}
-
-// Adds the open edges before `first_dropped`, whose age is tau, to the certain ones.
-void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
-                 CapBlock& block) {
-  if (block.head->by_events) return FinishEventBlock(call, first_dropped, tau, index, worker, block);
-  std::vector<OpenPair> kept_open;
-  kept_open.reserve(block.open.size());
-  for (size_t i = 0; i < block.open.size(); ++i) {
-    const OpenPair& pair = block.open[i];
-    if (pair.forced || AgedEdge(block.ages[i], index, pair.row, pair.key) < first_dropped) kept_open.push_back(pair);
-  }
-  const Head& head = *block.head;
-  EdgeLists& kept = *block.kept;
-  uint64_t* bits = block.bits.empty() ? nullptr : block.bits.data();
-  AddOpenPairs(head, block.rows, kept_open, tau, bits, kept, block.parallel, worker.added);
-  if (bits != nullptr) {
-    ListBits(call, head, block.rows, bits, worker.lists);
-    TakeLists(worker.lists, block.rows, kept);
-  }
-  if (!block.parallel.empty()) SetMultiplicity(head, block.rows, block.parallel, bits, kept);
-  block = CapBlock();  // frees its memory for the next
-}
+double AgeOf(const OpenEvent& event) { return static_cast<double>(event.age) * 0x1p-31; }
 
 // The ages between which the first dropped edge is looked for.
 struct AgeSpan {
   float low = 0.0f, high = 1.0f;
 };
+
+// Takes the open pairs that are edges with an age in the span.
+void TakeOpenPairs(const AgeSpan& span, Worker& worker, CapBlock& block) {
+  const std::vector<OpenPair>& drawn = worker.drawn.open;
+  const Law law = block.head->drawn->law;
+  block.open = {worker.kept.Take<OpenPair>(static_cast<int64_t>(drawn.size())), drawn.size()};
+  block.ages = worker.kept.Take<double>(static_cast<int64_t>(drawn.size()));
+  size_t size = 0;
+  for (const OpenPair& pair : drawn) {
+    double age = -1.0;
+    if (!pair.forced) {
+      if (!IsEdge(law, pair.uniform, pair.rate)) continue;
+      age = EdgeAge(law, pair.uniform, pair.rate);
+      if (span.high < 1.0f && !(age < static_cast<double>(span.high))) continue;  // not all edges of that age are here
+    }
+    block.open[size] = pair;
+    block.ages[size++] = age;
+  }
+  block.open = block.open.first(size);
+}
+
+// Copies the worker's lists.
+void TakeLists(const EdgeLists& lists, int64_t more, Worker& worker, CapBlock& block) {
+  const int64_t count = lists.offsets[block.rows];
+  block.offsets = worker.kept.Take<int64_t>(block.rows + 1);
+  block.keys = worker.kept.Take<int32_t>(count + more);
+  std::copy_n(lists.offsets.data(), block.rows + 1, block.offsets);
+  std::copy_n(lists.keys.data(), count, block.keys);
+}
+
+void DrawCapBlock(const Call& call, const AgeSpan& span, Worker& worker, CapBlock& block) {
+  const Head& head = *block.head;
+  DrawnBlock& drawn = worker.drawn;
+  block.open = {};
+  block.events = {};
+  block.bits = nullptr;
+  if (head.by_events) {
+    const auto ticks = [](float tau) { return TicksOf(std::min(1.0, static_cast<double>(tau))); };
+    DrawEventBlock(call, head, block.row0, block.rows, {ticks(span.low), ticks(span.high)}, worker);
+    const size_t events = drawn.events.size();
+    block.events = {worker.kept.Take<OpenEvent>(static_cast<int64_t>(events)), events};
+    std::copy(drawn.events.begin(), drawn.events.end(), block.events.begin());
+  } else {
+    DrawBlock(call, head, block.row0, block.rows, SpanOf(head.drawn->law, span.low, span.high), worker);
+    TakeOpenPairs(span, worker, block);
+  }
+  block.certain = drawn.count;
+  block.parallel = std::move(drawn.parallel);
+  const int64_t words = head.tables.words;
+  if (drawn.bits != nullptr) {
+    if (static_cast<int64_t>(drawn.count) >= block.rows * words * kManyPerWord) {
+      block.bits = worker.kept.Take<uint64_t>(block.rows * words);
+      std::copy_n(drawn.bits, block.rows * words, block.bits);
+      return;
+    }
+    ListBits(call, head, block.rows, drawn.bits, worker.lists);
+  }
+  TakeLists(worker.lists, static_cast<int64_t>(block.open.size() + block.events.size()), worker, block);
+}
+
+// A drawn edge in the order in which edges are kept.
+using AgedEdge = std::tuple<double, size_t, int32_t, int32_t>;  // age, block, row, key
+
+// Adds the open events before `first_dropped`, whose age is tau, to the certain ones.
+void AddOpenEvents(const AgedEdge& first_dropped, double tau, size_t index, Worker& worker, CapBlock& block) {
+  std::vector<ParallelEdge>& added = worker.added;
+  added.clear();
+  for (auto event = block.events.begin(); event < block.events.end();) {
+    ParallelEdge edge = {event->row, event->key, event->before};
+    bool known = true;
+    do {
+      const double age = AgeOf(*event);
+      const bool keeps = event->known ? age < tau : AgedEdge(age, index, edge.row, edge.key) < first_dropped;
+      known &= event->known || !keeps;
+      edge.count += keeps ? 1 : 0;
+      ++event;
+    } while (event < block.events.end() && event->row == edge.row && event->key == edge.key);
+    if (!known) added.push_back(edge);
+    if (edge.count > 1) block.parallel.push_back(edge);
+  }
+  InsertEdges(added, block.rows, block.offsets, block.keys);
+}
+
+// Adds the open edges before `first_dropped`, whose age is tau, to the certain ones.
+void FinishBlock(const Call& call, const AgedEdge& first_dropped, double tau, size_t index, Worker& worker,
+                 CapBlock& block) {
+  const Head& head = *block.head;
+  if (head.by_events) {
+    AddOpenEvents(first_dropped, tau, index, worker, block);
+  } else {
+    size_t size = 0;
+    for (size_t i = 0; i < block.open.size(); ++i) {
+      const OpenPair pair = block.open[i];
+      if (!pair.forced && !(AgedEdge(block.ages[i], index, pair.row, pair.key) < first_dropped)) continue;
+      block.open[size++] = pair;
+      block.certain += pair.forced ? 0 : 1;
+    }
+    AddOpenPairs(head, block.rows, block.open.first(size), tau, block.bits, block.offsets, block.keys, block.parallel,
+                 worker.added);
+  }
+  BlockEdges& kept = *block.kept;
+  kept = {};
+  kept.bits = block.bits;
+  kept.count = block.certain;
+  if (block.bits != nullptr && !block.parallel.empty()) {
+    ListBits(call, head, block.rows, block.bits, worker.lists);
+    TakeLists(worker.lists, 0, worker, block);
+  }
+  if (block.bits == nullptr || !block.parallel.empty()) {
+    kept.offsets = block.offsets;
+    kept.keys = block.keys;
+    kept.count = static_cast<uint64_t>(block.offsets[block.rows]);
+  }
+  if (block.parallel.empty()) return;
+  auto* const multiplicity = worker.kept.Take<float>(static_cast<int64_t>(kept.count));
+  SetMultiplicity(head, block.rows, block.parallel, block.bits, kept.offsets, kept.keys, multiplicity);
+  kept.multiplicity = multiplicity;
+}
 
 AgeSpan GuessSpan(const EdgeEstimate& estimate, uint64_t allowed) {
   const double edges = static_cast<double>(allowed);
@@ -182,7 +183,8 @@ struct CapWork {
   EdgeEstimate estimate;
 
   AgeSpan span;
-  size_t next = 0;  // block of this run
+  size_t next = 0;                 // block of this run
+  std::vector<Pile::Place> piles;  // [workers] where this run's memory begins
   bool found = false;
   AgedEdge first_dropped{INFINITY, 0, 0, 0};
   double tau = 1.0;
@@ -193,13 +195,16 @@ struct CapWork {
 
 namespace {
 
-// Open edges that are not forced.
+// Open edges that are not forced, each once.
 std::vector<AgedEdge> OpenEdges(const CapWork& work) {
   std::vector<AgedEdge> edges;
   for (size_t b = 0; b < work.blocks.size(); ++b) {
     const CapBlock& block = work.blocks[b];
     for (size_t i = 0; i < block.open.size(); ++i) {
       if (!block.open[i].forced) edges.emplace_back(block.ages[i], b, block.open[i].row, block.open[i].key);
+    }
+    for (const OpenEvent& event : block.events) {
+      if (!event.known) edges.emplace_back(AgeOf(event), b, event.row, event.key);
     }
   }
   return edges;
@@ -303,11 +308,15 @@ int64_t CapSearch::blocks() const { return static_cast<int64_t>(works_[next_].bl
 void CapSearch::Next(ThreadPool& pool, std::span<Worker> workers, int64_t blocks, const Call& call) {
   CapWork& work = works_[next_];
   const size_t first = work.next;
+  if (first == 0 && !work.found) {  // what an earlier run of this search kept is not needed
+    for (size_t w = work.piles.size(); w < workers.size(); ++w) work.piles.push_back(workers[w].kept.place());
+    for (size_t w = 0; w < workers.size(); ++w) workers[w].kept.DropFrom(work.piles[w]);
+  }
   work.next = std::min(work.blocks.size(), first + static_cast<size_t>(blocks));
   pool.For(static_cast<int64_t>(work.next - first), [&](int64_t i, int worker) {
     const size_t b = first + static_cast<size_t>(i);
     if (work.found) return FinishBlock(call, work.first_dropped, work.tau, b, workers[worker], work.blocks[b]);
-    DrawCapBlock(call, work.span.low, work.span.high, workers[worker], work.blocks[b]);
+    DrawCapBlock(call, work.span, workers[worker], work.blocks[b]);
   });
   if (work.next < work.blocks.size()) return;
   work.next = 0;

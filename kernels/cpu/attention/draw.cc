@@ -8,8 +8,10 @@
 namespace edgewise::cpu_attention {
 namespace {
 
-constexpr double kTileDrawShare =
-    0.22;  // of the pairs of a block: where bounds allow more edges, they are drawn by tiles
+// Shares of pairs. Where bounds allow more edges in a block, they are drawn by tiles; where they allow fewer in a head,
+// lower bounds accept too few of them to pay.
+constexpr double kTileDrawShare = 0.22;
+constexpr double kCertainShare = 0.02;
 
 // The first and last position of the forced edges of a row.
 std::pair<int64_t, int64_t> ForcedSpan(const Head& head, int64_t row) {
@@ -58,30 +60,6 @@ void TakeExtras(const Head& head, int64_t row0, bool multiplicities, DrawExtras&
 int OpenMultiplicity(Law law, const OpenPair& pair, double tau) {
   const double rate = tau * static_cast<double>(pair.rate);
   return law == Law::kPoissonMulti && rate > 0.0 ? std::max(1, EdgeMultiplicity(pair.uniform, rate)) : 1;
-}
-
-// Adds edges, ascending by row and key, to lists that do not hold them.
-void InsertEdges(std::span<const ParallelEdge> added, int rows, EdgeLists& lists) {
-  if (added.empty()) return;
-  std::vector<int64_t>& offsets = lists.offsets;
-  std::vector<int32_t>& keys = lists.keys;
-  int64_t more = static_cast<int64_t>(added.size());
-  if (static_cast<int64_t>(keys.size()) < offsets[rows] + more) {
-    keys.resize(static_cast<size_t>(offsets[rows] + more));
-  }
-  // From the end, so that no key is overwritten before it has moved, until every edge is added.
-  for (int r = rows - 1; r >= 0 && more > 0; --r) {
-    int64_t from = offsets[r + 1];
-    offsets[r + 1] += more;
-    int64_t to = offsets[r + 1];
-    while (more > 0 && added[more - 1].row == r) {
-      const int32_t key = added[more - 1].key;
-      while (from > offsets[r] && keys[from - 1] > key) keys[--to] = keys[--from];
-      keys[--to] = key;
-      --more;
-    }
-    if (more > 0) std::copy_backward(keys.begin() + offsets[r], keys.begin() + from, keys.begin() + to);
-  }
 }
 
 }  // namespace
@@ -169,7 +147,8 @@ void MarkBits(const int64_t* offsets, const int32_t* keys, int rows, int64_t wor
 void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker) {
   const DrawTables& tables = head.tables;
   const int64_t words = tables.words;
-  const bool certain = span.exact() && tables.low != nullptr;
+  const bool certain = tables.low != nullptr && !span.poisson &&
+                       (span.exact() || static_cast<double>(span.high) * head.bound_share >= kCertainShare);
   const bool as_bits = certain || (HasManyEdges(head, row0, rows, span.high) && CanDrawTiles(head, row0, rows));
   const int step = as_bits && !certain ? kTileRows : rows;  // most rows that a kernel takes at once
   DrawRow* const block_rows = worker.rows;
@@ -213,8 +192,29 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
   block.count = static_cast<uint64_t>(call.kernels->count_bits(block.bits, rows * words));
 }
 
+void InsertEdges(std::span<const ParallelEdge> added, int rows, int64_t* offsets, int32_t* keys) {
+  auto more = static_cast<int64_t>(added.size());
+  // From the end, so that no key is overwritten before it has moved, until every edge is added.
+  for (int r = rows - 1; r >= 0 && more > 0; --r) {
+    int64_t from = offsets[r + 1];
+    offsets[r + 1] += more;
+    int64_t to = offsets[r + 1];
+    while (more > 0 && added[more - 1].row == r) {
+      const int32_t key = added[more - 1].key;
+      const int32_t* const place = std::lower_bound(keys + offsets[r], keys + from, key);
+      to -= keys + from - place;
+      std::memmove(keys + to, place, static_cast<size_t>(keys + from - place) * sizeof(int32_t));
+      from = place - keys;
+      keys[--to] = key;
+      --more;
+    }
+    if (more > 0) std::memmove(keys + offsets[r] + more, keys + offsets[r], (from - offsets[r]) * sizeof(int32_t));
+  }
+}
+
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
-                  EdgeLists& lists, std::vector<ParallelEdge>& parallel, std::vector<ParallelEdge>& added) {
+                  int64_t* offsets, int32_t* keys, std::vector<ParallelEdge>& parallel,
+                  std::vector<ParallelEdge>& added) {
   added.clear();
   added.reserve(edges.size());
   for (const OpenPair& pair : edges) {
@@ -222,7 +222,7 @@ void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, d
     if (!pair.forced) added.push_back(edge);
     if (edge.count > 1) parallel.push_back(edge);
   }
-  if (bits == nullptr) return InsertEdges(added, rows, lists);
+  if (bits == nullptr) return InsertEdges(added, rows, offsets, keys);
   for (const ParallelEdge& edge : added) {
     bits[edge.row * head.tables.words + edge.key / 64] |= uint64_t{1} << (edge.key % 64);
   }
@@ -239,14 +239,12 @@ void ListBits(const Call& call, const Head& head, int rows, const uint64_t* bits
 }
 
 void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> parallel, const uint64_t* bits,
-                     EdgeLists& lists) {
-  const std::vector<int64_t>& offsets = lists.offsets;
-  lists.multiplicity.assign(static_cast<size_t>(offsets[rows]), 1.0f);
+                     const int64_t* offsets, const int32_t* keys, float* multiplicity) {
+  std::fill(multiplicity, multiplicity + offsets[rows], 1.0f);
   if (bits == nullptr) {
     for (const ParallelEdge& edge : parallel) {
-      const int32_t* keys = lists.keys.data();
       const int32_t* found = std::lower_bound(keys + offsets[edge.row], keys + offsets[edge.row + 1], edge.key);
-      lists.multiplicity[found - keys] = static_cast<float>(edge.count);
+      multiplicity[found - keys] = static_cast<float>(edge.count);
     }
     return;
   }
@@ -261,7 +259,7 @@ void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> p
     const uint64_t* row_bits = bits + row * head.tables.words;
     for (; word < edge.key / 64; ++word) before += std::popcount(row_bits[word]);
     const uint64_t below = row_bits[word] & ((uint64_t{1} << (edge.key % 64)) - 1);
-    lists.multiplicity[before + std::popcount(below)] = static_cast<float>(edge.count);
+    multiplicity[before + std::popcount(below)] = static_cast<float>(edge.count);
   }
 }
 

@@ -15,16 +15,20 @@ DrawSpan SpanOf(Law law, float low, float high);
 // Fills worker.drawn.
 void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const DrawSpan& span, Worker& worker);
 
-// Adds open pairs that are edges at `tau` to the block's edges, which are `bits` or, where that is null, `lists`;
-// forced ones are there already. Appends those of multiplicity above 1 to `parallel`. `added` is scratch.
+// Adds open pairs that are edges at `tau` to the block's edges, which are `bits` or, where that is null, the lists of
+// `offsets` and `keys`, with room for them; forced ones are there already. Appends those of multiplicity above 1 to
+// `parallel`. `added` is scratch.
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
-                  EdgeLists& lists, std::vector<ParallelEdge>& parallel, std::vector<ParallelEdge>& added);
+                  int64_t* offsets, int32_t* keys, std::vector<ParallelEdge>& parallel,
+                  std::vector<ParallelEdge>& added);
+// Adds edges, ascending by row and key, to lists that do not hold them but have room.
+void InsertEdges(std::span<const ParallelEdge> added, int rows, int64_t* offsets, int32_t* keys);
 // Turns lists into bits [rows, words], and bits into lists.
 void MarkBits(const int64_t* offsets, const int32_t* keys, int rows, int64_t words, uint64_t* bits);
 void ListBits(const Call& call, const Head& head, int rows, const uint64_t* bits, EdgeLists& lists);
-// Sets lists.multiplicity to 1 for every edge but those of `parallel`. `bits`: the same edges, or null.
+// multiplicity [offsets[rows]]: 1 for every edge but those of `parallel`. `bits`: the same edges, or null.
 void SetMultiplicity(const Head& head, int rows, std::span<const ParallelEdge> parallel, const uint64_t* bits,
-                     EdgeLists& lists);
+                     const int64_t* offsets, const int32_t* keys, float* multiplicity);
 
 // Whether u is below the probability of an edge.
 bool IsEdge(Law law, uint64_t uniform, float rate);

@@ -12,6 +12,30 @@ namespace {
 
 constexpr int64_t kFirstCapacity = 8192;  // events of the rows drawn at once; more where a row needs it
 
+// Makes a worker ready for rows of up to so many events.
+void LayEventWorker(const Head& head, int64_t row_events, Worker& worker) {
+  EventScratch& events = worker.events;
+  events.capacity = std::max({events.capacity, kFirstCapacity, row_events});
+  const int64_t room = events.capacity + 64;
+  worker.event_memory.Lay([&](const auto& place) {
+    place(events.age, room);
+    place(events.place, room);
+    place(events.key, room);
+    place(events.open, room);
+    place(events.open_row, room);
+    place(events.accepted, room / 16 + 64);
+    place(events.row_begin, kBlockRows + 1);
+    place(events.row_events, kBlockRows);
+    place(events.edge_key, room);
+    place(events.edge_age, room);
+    place(worker.event_ends, kBlockRows);
+    place(worker.event_bits, (head.n + 63) / 64);
+    place(worker.event_keys, room + 2 * head.n);
+    place(worker.event_ages, room + 2 * head.n);
+  });
+  std::fill(worker.event_bits, worker.event_bits + (head.n + 63) / 64, 0);
+}
+
 // Adds the edges of heavy pairs to the events of a row, in worker.event_keys and event_ages. Returns their number.
 int64_t AddHeavyPairs(const Call& call, const Head& head, int64_t row, uint32_t limit, const int32_t* keys,
                       const uint32_t* ages, int64_t count, Worker& worker) {
@@ -34,9 +58,7 @@ void ForEventRows(const Call& call, const Head& head, int64_t row0, int rows, ui
     const int drawn =
         call.kernels->draw_events(head.event_draw, row0 + row, rows - row, limit, worker.events, worker.event_ends);
     if (drawn == 0) {
-      const std::vector<uint16_t> rows_before(worker.event_rows, worker.event_rows + head.n);
       LayEventWorker(head, 2 * worker.events.capacity, worker);
-      std::copy(rows_before.begin(), rows_before.end(), worker.event_rows);
       continue;
     }
     int64_t begin = 0;
@@ -80,31 +102,69 @@ void AddParallel(int row, int64_t forced_first, int64_t forced_end, int32_t* key
   }
 }
 
-}  // namespace
-
-void LayEventWorker(const Head& head, int64_t row_events, Worker& worker) {
-  EventScratch& events = worker.events;
-  events.capacity = std::max({events.capacity, kFirstCapacity, row_events});
-  const int64_t room = events.capacity + 64;
-  worker.event_memory.Lay([&](const auto& place) {
-    place(events.age, room);
-    place(events.place, room);
-    place(events.key, room);
-    place(events.open, room);
-    place(events.open_row, room);
-    place(events.accepted, room / 16 + 64);
-    place(events.row_begin, kBlockRows + 1);
-    place(events.row_events, kBlockRows);
-    place(events.edge_key, room);
-    place(events.edge_age, room);
-    place(worker.event_ends, kBlockRows);
-    place(worker.event_bits, (head.n + 63) / 64);
-    place(worker.event_rows, head.n);
-    place(worker.event_keys, room + 2 * head.n);
-    place(worker.event_ages, room + 2 * head.n);
-  });
-  std::fill(worker.event_bits, worker.event_bits + (head.n + 63) / 64, 0);
+// Appends row `row` of a block: its forced edges and `count` events. The worker is laid for them.
+void AppendEventRow(const Call& call, const Head& head, int64_t row0, int row, const int32_t* keys, int64_t count,
+                    Worker& worker) {
+  const auto [first, end] = ForcedKeys(head, row0 + row);
+  const bool multi = head.drawn->law == Law::kPoissonMulti;
+  int32_t* merged = worker.event_keys;
+  if (first < end || multi) {
+    if (keys != merged) std::copy_n(keys, count, merged);
+    keys = merged;
+    for (int64_t key = first; key < end; ++key) merged[count++] = static_cast<int32_t>(key);
+  }
+  EdgeLists& lists = worker.lists;
+  const int64_t used = lists.offsets[row];
+  const int64_t size = call.kernels->sort_keys(keys, count, head.n, worker.event_bits, lists.Room(used, count + 64));
+  lists.offsets[row + 1] = used + size;
+  if (multi && size < count) AddParallel(row, first, end, merged, count, worker.drawn.parallel);
 }
+
+// Moves those of a row's events that are `low` old or older to worker.drawn.events, and returns the number of the
+// others, which are the first of `keys` then.
+int64_t TakeOpenEvents(const Head& head, int row, uint32_t low, const int32_t* keys, const uint32_t* ages,
+                       int64_t count, Worker& worker) {
+  int64_t certain = count;
+  if (keys == worker.event_keys) {  // in no order
+    certain = 0;
+    for (int64_t e = 0; e < count; ++e) {
+      if (ages[e] < low) {
+        worker.event_keys[certain++] = keys[e];
+      } else {
+        worker.drawn.events.push_back({row, keys[e], ages[e]});
+      }
+    }
+    return certain;
+  }
+  while (certain > 0 && ages[certain - 1] >= low) --certain;
+  for (int64_t e = certain; e < count; ++e) {
+    OpenEvent& event = worker.drawn.events.emplace_back(OpenEvent{row, keys[e], ages[e]});
+    if (head.drawn->law == Law::kPoissonMulti) {
+      event.before = static_cast<int32_t>(std::count(keys, keys + certain, keys[e]));
+    }
+  }
+  return certain;
+}
+
+// Sorts the open events of the last row, from `first` on, finds those that add no edge, and drops them where only edges
+// matter.
+void SettleOpenEvents(const Head& head, int row, size_t first, const EdgeLists& lists, std::vector<OpenEvent>& events) {
+  const auto begin = events.begin() + static_cast<int64_t>(first);
+  if (events.end() - begin > 1) {
+    std::sort(begin, events.end(), [](const OpenEvent& a, const OpenEvent& b) {
+      return a.key < b.key || (a.key == b.key && a.age < b.age);
+    });
+  }
+  const int32_t* const keys = lists.keys.data();
+  for (auto event = begin; event < events.end(); ++event) {
+    event->known = (event > begin && event[-1].key == event->key) ||
+                   std::binary_search(keys + lists.offsets[row], keys + lists.offsets[row + 1], event->key);
+  }
+  if (head.drawn->law == Law::kPoissonMulti) return;
+  events.erase(std::remove_if(begin, events.end(), [](const OpenEvent& event) { return event.known; }), events.end());
+}
+
+}  // namespace
 
 void PlaceEventTables(Call& call, Memory& memory) {
   memory.Lay([&](const auto& place) {
@@ -156,63 +216,23 @@ void MeasureEvents(const CpuKernels& kernels, Head& head) {
   draw.sample = pairs.sample;
 }
 
-void DrawAgedEvents(const Call& call, const Head& head, int64_t row0, int rows, uint32_t limit, Worker& worker,
-                    AgedEvents& events) {
-  events.ends.clear();
-  events.keys.clear();
-  events.ages.clear();
-  const bool repeated = head.drawn->law == Law::kPoissonMulti;
-  LayEventWorker(head, 0, worker);
-  std::fill(worker.event_rows, worker.event_rows + head.n, 0);
-  ForEventRows(call, head, row0, rows, limit, worker,
-               [&](int row, const int32_t* keys, const uint32_t* ages, int64_t count) {
-                 uint16_t* last_row = worker.event_rows;
-                 const auto mark = static_cast<uint16_t>(row + 1);
-                 const auto [first, end] = ForcedKeys(head, row0 + row);
-                 for (int64_t key = first; key < end; ++key) last_row[key] = mark;
-                 size_t size = events.keys.size();
-                 events.keys.resize(size + static_cast<size_t>(count));
-                 events.ages.resize(size + static_cast<size_t>(count));
-                 for (int64_t e = 0; e < count; ++e) {
-                   const bool known = last_row[keys[e]] == mark;
-                   last_row[keys[e]] = mark;
-                   events.keys[size] = known ? ~keys[e] : keys[e];
-                   events.ages[size] = ages[e];
-                   size += known && !repeated ? 0 : 1;
-                 }
-                 events.keys.resize(size);
-                 events.ages.resize(size);
-                 events.ends.push_back(static_cast<int64_t>(size));
-               });
-}
-
-void AppendEventRow(const Call& call, const Head& head, int64_t row0, int row, const int32_t* keys, int64_t count,
-                    Worker& worker, EdgeLists& lists, std::vector<ParallelEdge>& parallel) {
-  const auto [first, end] = ForcedKeys(head, row0 + row);
-  const bool multi = head.drawn->law == Law::kPoissonMulti;
-  int32_t* merged = worker.event_keys;
-  if (first < end || multi) {
-    if (keys != merged) std::copy_n(keys, count, merged);
-    keys = merged;
-    for (int64_t key = first; key < end; ++key) merged[count++] = static_cast<int32_t>(key);
-  }
-  const int64_t used = lists.offsets[row];
-  const int64_t size = call.kernels->sort_keys(keys, count, head.n, worker.event_bits, lists.Room(used, count + 64));
-  lists.offsets[row + 1] = used + size;
-  if (multi && size < count) AddParallel(row, first, end, merged, count, parallel);
-}
-
-void DrawEventBlock(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker) {
+void DrawEventBlock(const Call& call, const Head& head, int64_t row0, int rows, const AgeLimits& limits,
+                    Worker& worker) {
   DrawnBlock& block = worker.drawn;
   block.bits = nullptr;
   block.parallel.clear();
   block.open.clear();
-  worker.lists.offsets.assign(static_cast<size_t>(rows) + 1, 0);
-  ForEventRows(call, head, row0, rows, kEventAgeOne, worker,
-               [&](int row, const int32_t* keys, const uint32_t*, int64_t count) {
-                 AppendEventRow(call, head, row0, row, keys, count, worker, worker.lists, block.parallel);
+  block.events.clear();
+  EdgeLists& lists = worker.lists;
+  lists.offsets.assign(static_cast<size_t>(rows) + 1, 0);
+  ForEventRows(call, head, row0, rows, limits.high, worker,
+               [&](int row, const int32_t* keys, const uint32_t* ages, int64_t count) {
+                 const size_t opens = block.events.size();
+                 if (limits.low < limits.high) count = TakeOpenEvents(head, row, limits.low, keys, ages, count, worker);
+                 AppendEventRow(call, head, row0, row, keys, count, worker);
+                 if (block.events.size() > opens) SettleOpenEvents(head, row, opens, lists, block.events);
                });
-  block.count = static_cast<uint64_t>(worker.lists.offsets[rows]);
+  block.count = static_cast<uint64_t>(lists.offsets[rows]);
 }
 
 }  // namespace edgewise::cpu_attention

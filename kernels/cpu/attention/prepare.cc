@@ -230,7 +230,7 @@ void MeasureSplit(const CpuKernels& kernels, Head& head) {
   if (kernels.split_key == nullptr || rank > kMaxRank || head.n < 256) return;
   const double candidates = static_cast<double>(head.n) * (1.0 / 256.0 + head.bound_share);
   const bool split = rank >= kSplitRank && (head.n >= kSplitTokens || candidates >= kSplitCandidates);
-  const bool low = head.bound_share >= kLowShare && head.drawn->law == Law::kBernoulli && !head.capped;
+  const bool low = head.bound_share >= kLowShare && head.drawn->law == Law::kBernoulli;
   if (!split && !low) return;
   if (!FindDirection(head)) return;
   const int64_t step = head.n / 128;

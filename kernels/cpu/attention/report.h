@@ -8,15 +8,6 @@
 
 namespace edgewise::cpu_attention {
 
-// A view of the edges of one block of query rows, rows and keys as token indices.
-struct BlockEdges {
-  const uint64_t* bits = nullptr;       // [rows, words of the head], or
-  const int64_t* offsets = nullptr;     // [rows + 1] into
-  const int32_t* keys = nullptr;        // ascending within a row
-  const float* multiplicity = nullptr;  // as keys; null: all 1
-  uint64_t count = 0;
-};
-
 // The edges of one row.
 struct RowEdges {
   const int32_t* keys;

@@ -56,7 +56,7 @@ BlockEdges GivenEdges(const Head& head, int64_t row0, int rows, EdgeLists& lists
 BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker) {
   const Law law = head.drawn->law;
   if (head.by_events) {
-    DrawEventBlock(call, head, row0, rows, worker);
+    DrawEventBlock(call, head, row0, rows, {}, worker);
   } else {
     DrawBlock(call, head, row0, rows, SpanOf(law, 1.0f, 1.0f), worker);
   }
@@ -66,12 +66,20 @@ BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows
     std::erase_if(block.open,
                   [&](const OpenPair& pair) { return !pair.forced && !IsEdge(law, pair.uniform, pair.rate); });
     for (const OpenPair& pair : block.open) block.count += pair.forced ? 0 : 1;
-    AddOpenPairs(head, rows, block.open, 1.0, block.bits, worker.lists, block.parallel, worker.added);
+    EdgeLists& lists = worker.lists;
+    if (block.bits == nullptr) lists.Room(lists.offsets[rows], static_cast<int64_t>(block.open.size()));
+    AddOpenPairs(head, rows, block.open, 1.0, block.bits, lists.offsets.data(), lists.keys.data(), block.parallel,
+                 worker.added);
   }
   BlockEdges edges;
   if (block.bits == nullptr || !block.parallel.empty()) {
     if (block.bits != nullptr) ListBits(call, head, rows, block.bits, worker.lists);
-    if (!block.parallel.empty()) SetMultiplicity(head, rows, block.parallel, block.bits, worker.lists);
+    if (!block.parallel.empty()) {
+      EdgeLists& lists = worker.lists;
+      lists.multiplicity.resize(static_cast<size_t>(lists.offsets[rows]));
+      SetMultiplicity(head, rows, block.parallel, block.bits, lists.offsets.data(), lists.keys.data(),
+                      lists.multiplicity.data());
+    }
     edges = ViewOf(worker.lists, rows);
   }
   edges.bits = block.bits;
@@ -102,7 +110,7 @@ void AttendRows(Call& call, int64_t block, Worker& worker) {
   const int rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0));
   const int depth = head.operands.depth;
   BlockEdges edges = head.given != nullptr ? GivenEdges(head, row0, rows, worker.lists)
-                     : head.capped         ? ViewOf(call.kept[block], rows)
+                     : head.capped         ? call.kept[block]
                                            : DrawnEdges(call, head, row0, rows, worker);
   const int computed = ComputedRows(head, row0, rows);
   AttendBlock attend = OperandsOf(head, row0, computed, worker);

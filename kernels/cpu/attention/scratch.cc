@@ -20,7 +20,30 @@ void Memory::ReleaseAbove(size_t bytes) {
   if (size() > bytes) data_.reset();
 }
 
+std::byte* Pile::TakeBytes(size_t bytes) {
+  constexpr size_t kChunkBytes = size_t{1} << 20;
+  while (next_.chunk < chunks_.size() && next_.used + bytes > chunks_[next_.chunk].memory.size()) {
+    next_ = {next_.chunk + 1, 0};
+  }
+  if (next_.chunk == chunks_.size()) {
+    Chunk& chunk = chunks_.emplace_back();
+    const auto size = static_cast<int64_t>(std::max(bytes, kChunkBytes));
+    chunk.memory.Lay([&](const auto& place) { place(chunk.data, size); });
+  }
+  std::byte* const begin = chunks_[next_.chunk].data + next_.used;
+  next_.used += bytes;
+  return begin;
+}
+
+void Pile::ReleaseAbove(size_t bytes) {
+  next_ = {};
+  size_t all = 0;
+  for (const Chunk& chunk : chunks_) all += chunk.memory.size();
+  if (all > bytes) chunks_.clear();
+}
+
 void Worker::Prepare(int64_t columns, int depth) {
+  kept.DropFrom({});
   const int64_t words = columns / 64;
   draw.capacity = std::max(kTileRows * (columns + 64), columns + kDrawGroup + 64);
   call_memory.Lay([&](const auto& place) {

@@ -40,13 +40,39 @@ class Memory {
     });
   }
   void ReleaseAbove(size_t bytes);
+  size_t size() const { return data_ == nullptr ? 0 : data_.get_deleter().bytes; }
+  static constexpr size_t Rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
  private:
-  static constexpr size_t Rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
   void Reserve(size_t bytes);
-  size_t size() const { return data_ == nullptr ? 0 : data_.get_deleter().bytes; }
 
   std::unique_ptr<std::byte, FreeCounted> data_;
+};
+
+// Memory for arrays one after the other, which stay until all behind a place are dropped. It keeps its memory then.
+class Pile {
+ public:
+  struct Place {
+    size_t chunk = 0, used = 0;
+  };
+  // 64-byte aligned, not initialised. Throws std::bad_alloc.
+  template <typename T>
+  T* Take(int64_t count) {
+    return reinterpret_cast<T*>(TakeBytes(Memory::Rounded(static_cast<size_t>(count) * sizeof(T))));
+  }
+  Place place() const { return next_; }
+  void DropFrom(Place place) { next_ = place; }
+  void ReleaseAbove(size_t bytes);  // drops all
+
+ private:
+  struct Chunk {
+    Memory memory;
+    std::byte* data = nullptr;
+  };
+  std::byte* TakeBytes(size_t bytes);
+
+  std::vector<Chunk> chunks_;
+  Place next_;
 };
 
 // Edges of one block of query rows as lists of keys, rows and keys as token indices.
@@ -55,7 +81,7 @@ struct EdgeLists {
   std::vector<int32_t> keys;        // ascending within a row; may have room beyond the last
   std::vector<float> multiplicity;  // as keys; empty: all 1
 
-  // Room for `more` keys after the first `used`.
+  // Room for `more` keys after the first `used`; these stay.
   int32_t* Room(int64_t used, int64_t more) {
     const auto room = static_cast<size_t>(used + more);
     if (keys.size() < room) keys.resize(room + static_cast<size_t>(used));
@@ -63,13 +89,31 @@ struct EdgeLists {
   }
 };
 
-// The edges of a block of query rows that exist for every tau of a span, forced ones included, and the pairs that are
-// open.
+// A view of the edges of one block of query rows, rows and keys as token indices.
+struct BlockEdges {
+  const uint64_t* bits = nullptr;       // [rows, words of the head], or
+  const int64_t* offsets = nullptr;     // [rows + 1] into
+  const int32_t* keys = nullptr;        // ascending within a row
+  const float* multiplicity = nullptr;  // as keys; null: all 1
+  uint64_t count = 0;
+};
+
+// An accepted event (kernels/events.h) of an age within a span.
+struct OpenEvent {
+  int32_t row = 0;     // in its block
+  int32_t key = 0;     // token
+  uint32_t age = 0;    // in 2^-31
+  int32_t before = 0;  // law poisson_multi: events of the pair that are younger than the span
+  bool known = false;  // the pair is an edge without it: forced, or by a younger event. Only of law poisson_multi
+};
+
+// The edges of a block of query rows that exist for every tau of a span, forced ones included, and what is open.
 struct DrawnBlock {
   uint64_t* bits = nullptr;            // [rows, words] in the worker; null: worker.lists
   uint64_t count = 0;                  // of the edges
   std::vector<ParallelEdge> parallel;  // edges of multiplicity above 1
   std::vector<OpenPair> open;          // a forced edge is open where its multiplicity is
+  std::vector<OpenEvent> events;       // by row, key and age
 };
 
 // Buffers of one thread of the pool, for one block of query rows of the longest sequence of a call.
@@ -77,11 +121,11 @@ struct alignas(64) Worker {
   Memory call_memory;   // of the arrays below
   Memory block_memory;  // of AttendBlock
   Memory extra_memory;  // of DrawExtras
-  Memory event_memory;  // of EventScratch and the next five
+  Memory event_memory;  // of EventScratch and the next four
+  Pile kept;            // edges of blocks under a cap, until the next call
   EventScratch events;
   int64_t* event_ends = nullptr;   // [kBlockRows]
   uint64_t* event_bits = nullptr;  // [(n + 63) / 64] one bit a key; zero between uses
-  uint16_t* event_rows = nullptr;  // [n] 1 + the last row of a block that had an event of the key
   int32_t* event_keys = nullptr;   // [capacity + 2 n + 64] of one row
   uint32_t* event_ages = nullptr;  // likewise
   DrawScratch draw;
@@ -96,7 +140,7 @@ struct alignas(64) Worker {
   int32_t* query_positions = nullptr;  // [kBlockRows] AttendBlock::query_positions
   EdgeLists lists;
   DrawnBlock drawn;
-  std::vector<ParallelEdge> added;  // by AddOpenPairs
+  std::vector<ParallelEdge> added;  // by AddOpenPairs and AddOpenEvents
 
   // Throws std::bad_alloc.
   void Prepare(int64_t columns, int depth);

@@ -117,7 +117,7 @@ struct Call {
   std::vector<Head> heads;           // problem by problem
   std::vector<int32_t> block_head;   // [blocks] index into heads
   std::vector<BlockReport> reports;  // [blocks]
-  std::vector<EdgeLists> kept;       // [blocks], of heads under a cap: the edges that the cap keeps
+  std::vector<BlockEdges> kept;      // [blocks], of heads under a cap: the edges that the cap keeps, in Worker::kept
 
   const Head& HeadOf(int64_t block) const { return heads[block_head[block]]; }
   int value_dim() const { return inputs->value_dim > 0 ? inputs->value_dim : inputs->head_dim; }

@@ -43,10 +43,6 @@ EDGEWISE_INLINE int64_t EndRow(const DrawScratch& scratch, int row, int64_t begi
   return 16 * (last + 1);
 }
 
-// Margin of chances, which are computed in units of 1/256 as bytes are. Their relative error is below 1e-6; the chances
-// of two and more parallel edges are differences, with an absolute error of the same size.
-inline constexpr float kChanceMargin = 4e-6f;
-
 // P(at least k edges) and P(k edges) of 16 pairs, k going up from 1.
 struct Tail {
   F rate, at_least, exactly;
@@ -215,15 +211,15 @@ EDGEWISE_INLINE int ScanRows(const DrawTables& tables, const DrawSpan& span, con
   int64_t size = 0;
   int drawn = 0;
   for (; drawn < count && size <= kDrawGroup; ++drawn) {
-    const int64_t end = Scan<kCertain>(tables, rows[drawn], span.high, scratch.column, scratch.byte, size,
+    const int64_t end = Scan<kCertain>(tables, rows[drawn], span, scratch.column, scratch.byte, size,
                                        kCertain ? certain + drawn * tables.words : nullptr);
     size = EndRow(scratch, drawn, size, end);
   }
   *batches = size / 16;
-  if (kExact && tables.split != nullptr) {
+  if (tables.split != nullptr && !span.poisson) {
     Split split[kBlockRows];
     for (int r = 0; r < drawn; ++r) split[r] = SplitVector(rows[r].x, tables.unit, tables.rank);
-    DecideSqueezed(tables, rows, split, scratch, 0, *batches);
+    DecideSqueezed<kExact>(tables, span, rows, split, scratch, 0, *batches, extras);
   } else {
     Decide<kExact>(tables, span, rows, scratch, 0, *batches, extras);
   }
@@ -259,14 +255,18 @@ EDGEWISE_INLINE void AddListed(const DrawScratch& scratch, int64_t first, int64_
   }
 }
 
-// An exact span where lower bounds decide most edges.
+// Law bernoulli where lower bounds decide most edges.
+template <bool kExact>
 static void DrawCertain(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
                         const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
   for (int row = 0; row < count;) {
     uint64_t* certain = bits + row * tables.words;
     int64_t batches;
-    row += ScanRows<true, true>(tables, span, rows + row, count - row, scratch, certain, extras, &batches);
-    AddListed<true>(scratch, 0, batches, certain, tables.words, extras);
+    extras.first_row += row;
+    const int drawn = ScanRows<kExact, true>(tables, span, rows + row, count - row, scratch, certain, extras, &batches);
+    extras.first_row -= row;
+    row += drawn;
+    AddListed<kExact>(scratch, 0, batches, certain, tables.words, extras);
   }
 }
 

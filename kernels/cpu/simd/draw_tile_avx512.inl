@@ -114,7 +114,10 @@ static void DrawTileOf(const DrawTables& tables, const DrawSpan& span, const Dra
 
 static void DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
                      const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
-  if (span.exact() && tables.low != nullptr) return DrawCertain(tables, span, rows, count, scratch, bits, extras);
+  if (tables.low != nullptr && !span.poisson) {
+    const auto draw = span.exact() ? DrawCertain<true> : DrawCertain<false>;
+    return draw(tables, span, rows, count, scratch, bits, extras);
+  }
   const auto draw = span.exact()     ? DrawTileOf<true, false, false>
                     : !span.poisson  ? DrawTileOf<false, false, false>
                     : !span.parallel ? DrawTileOf<false, true, false>

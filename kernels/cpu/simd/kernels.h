@@ -262,7 +262,7 @@ struct CpuKernels {
   int (*draw_rows)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
                    int32_t* positions, int64_t* ends, DrawExtras& extras);
   // The same as bits by position, [count, words]: of `count` <= kTileRows rows, from y_tiles; or of any number of rows
-  // and an exact span, from lower bounds of keys.
+  // under law bernoulli, from lower bounds of keys.
   void (*draw_tile)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
                     uint64_t* bits, DrawExtras& extras);
   // Draws the accepted events younger than `limit` of the first few of `count` rows from `first` on; a key may come

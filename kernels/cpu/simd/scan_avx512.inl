@@ -39,12 +39,13 @@ static uint16_t LowBound(const float* y, const float* unit, int rank, float widt
 // The test of a row's pairs: t = a * c + margin, rounded up, in units of 2^-16, or 2^(shift - 16) for bounds above 1.
 // Where keys have lower bounds too, certain_a * c + certain_margin is rounded down.
 struct RowTest {
-  V a, margin, limit, shift, certain_a, certain_margin;
-  bool shifted;
-  bool lifted;  // the margin is in the keys' numbers already; there is no exploration
+  V a, margin, limit, shift, certain_a, certain_margin, certain_limit;
+  bool shifted;  // or bounds above 1 count as 1 before they are multiplied by tau
+  bool lifted;   // the margin is in the keys' numbers already; there is no exploration
 };
 
-EDGEWISE_INLINE RowTest MakeTest(const DrawTables& tables, const DrawRow& row, float tau) {
+EDGEWISE_INLINE RowTest MakeTest(const DrawTables& tables, const DrawRow& row, const DrawSpan& span) {
+  const float tau = span.high;
   const float top = tau * row.bound * tables.key_scale;
   int shift = 0;
   while (shift < 7 && !(top <= 0.9f * static_cast<float>(1 << shift))) ++shift;
@@ -59,15 +60,16 @@ EDGEWISE_INLINE RowTest MakeTest(const DrawTables& tables, const DrawRow& row, f
   test.margin = _mm512_set1_epi16(static_cast<short>(all ? 65535 : static_cast<int>(margin)));
   test.limit = _mm512_set1_epi16(static_cast<short>(65535 >> shift));
   test.shift = _mm512_set1_epi16(static_cast<short>(shift));
-  test.shifted = shift != 0;
-  test.lifted = !all && shift == 0 && tables.exploration == 0.0f &&
+  test.shifted = shift != 0 || (span.low < 1.0f && !(row.bound * tables.key_scale + tables.exploration <= 1.0f));
+  test.lifted = !all && !test.shifted && tables.exploration == 0.0f &&
                 (a - 1.0f) * static_cast<float>(tables.bound_lift) >= static_cast<float>(kBoundMargin) * 65536.0f;
   if (tables.low == nullptr) return test;
   const Split split = SplitVector(row.x, tables.unit, tables.rank);
   const float certain = split.across <= tables.low_width * split.along ? split.along * tables.key_scale * unit : 0.0f;
-  const auto down = [](float number) { return static_cast<short>(number < 65535.0f ? 0.99999f * number : 65535.0f); };
-  test.certain_a = _mm512_set1_epi16(down(certain));
-  test.certain_margin = _mm512_set1_epi16(down(tables.exploration * unit));
+  const auto down = [](float number) { return static_cast<int>(number < 65535.0f ? 0.99999f * number : 65535.0f); };
+  test.certain_a = _mm512_set1_epi16(static_cast<short>(down(span.low * certain)));
+  test.certain_margin = _mm512_set1_epi16(static_cast<short>(down(span.low * tables.exploration * unit)));
+  test.certain_limit = _mm512_set1_epi16(static_cast<short>(down(span.low * 65536.0f) >> shift));
   return test;
 }
 
@@ -108,8 +110,8 @@ EDGEWISE_INLINE uint64_t AreCertain(const RowTest& test, const uint16_t* low, ui
     odd = _mm512_adds_epu16(odd, test.certain_margin);
   }
   if (kShifted) {
-    even = _mm512_sllv_epi16(_mm512_min_epu16(even, test.limit), test.shift);
-    odd = _mm512_sllv_epi16(_mm512_min_epu16(odd, test.limit), test.shift);
+    even = _mm512_sllv_epi16(_mm512_min_epu16(even, test.certain_limit), test.shift);
+    odd = _mm512_sllv_epi16(_mm512_min_epu16(odd, test.certain_limit), test.shift);
   }
   const V limit = HighBytesInOrder(even, odd);
   return full ? _mm512_cmplt_epu8_mask(bytes, limit) : _mm512_mask_cmplt_epu8_mask(valid, bytes, limit);
@@ -170,12 +172,12 @@ static int64_t ScanRow(const DrawTables& tables, const DrawRow& row, const RowTe
   return size;
 }
 
-// Pairs whose byte is at most floor(256 * min(1, tau * bound)): all edges of the row and few others. Appends to
-// `column` and `byte` from `size` on and returns the new size.
+// Pairs whose byte is at most floor(256 * min(1, tau * bound)) for the largest tau: all edges of the row and few
+// others. Appends to `column` and `byte` from `size` on and returns the new size.
 template <bool kCertain>
-static int64_t Scan(const DrawTables& tables, const DrawRow& row, float tau, uint32_t* column, uint8_t* byte,
+static int64_t Scan(const DrawTables& tables, const DrawRow& row, const DrawSpan& span, uint32_t* column, uint8_t* byte,
                     int64_t size, uint64_t* certain) {
-  const RowTest test = MakeTest(tables, row, tau);
+  const RowTest test = MakeTest(tables, row, span);
   const auto scan = test.shifted  ? ScanRow<true, false, kCertain>
                     : test.lifted ? ScanRow<false, true, kCertain>
                                   : ScanRow<false, false, kCertain>;

@@ -114,11 +114,19 @@ static int64_t DecideByLowWord(const DrawTables& tables, const DrawScratch& scra
   return open;
 }
 
-// Decides the first `open` ties, whose low words are their values, by their exact p.
-static void DecideByRate(const DrawTables& tables, const DrawRow* rows, const DrawScratch& scratch, int64_t open) {
+// Margin of chances, which are computed in units of 1/256 as bytes are. Their relative error is below 1e-6; the chances
+// of two and more parallel edges are differences, with an absolute error of the same size.
+inline constexpr float kChanceMargin = 4e-6f;
+
+// Decides the first `open` ties, whose low words are their values, by their exact p. Of spans that are not exact, those
+// that stay open go to `extras`.
+template <bool kExact>
+static void DecideByRate(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows,
+                         const DrawScratch& scratch, int64_t open, DrawExtras& extras) {
   const int rank = tables.rank;
   for (int64_t t = 0; t < open; t += 16) {
     const int count = open - t < 16 ? static_cast<int>(open - t) : 16;
+    const auto lanes = static_cast<__mmask16>((1u << count) - 1);
     const float *x[16], *y[16];
     alignas(64) int32_t byte[16];
     const uint32_t* places = scratch.tie + t;
@@ -133,22 +141,45 @@ static void DecideByRate(const DrawTables& tables, const DrawRow* rows, const Dr
     const F dot = DotPairs16(x, y, rank / 16);
     const F rates = _mm512_min_ps(_mm512_max_ps(dot, Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));
     const F scaled = rates * Broadcast(256.0f);
-    const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
     const F bytes = _mm512_cvtepi32_ps(_mm512_load_si512(byte));
-    // As DecideBatches: low < the ceiling of the fraction.
-    const V limit = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
-                                             _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-    const __mmask16 equal = _mm512_cmp_ps_mask(bytes, whole, _CMP_EQ_OQ);
-    const uint32_t edges = _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ) |
-                           _mm512_mask_cmplt_epu32_mask(equal, _mm512_loadu_si512(scratch.tie_value + t), limit);
-    MarkEdges(scratch, places, edges & ((1u << count) - 1));
+    const V low = _mm512_loadu_si512(scratch.tie_value + t);
+    if constexpr (kExact) {
+      const F whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+      // As DecideBatches: low < the ceiling of the fraction.
+      const V limit = _mm512_cvt_roundps_epu32((scaled - whole) * Broadcast(4294967296.0f),
+                                               _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+      const __mmask16 equal = _mm512_cmp_ps_mask(bytes, whole, _CMP_EQ_OQ);
+      const uint32_t edges =
+          _mm512_cmp_ps_mask(bytes, whole, _CMP_LT_OQ) | _mm512_mask_cmplt_epu32_mask(equal, low, limit);
+      MarkEdges(scratch, places, edges & lanes);
+    } else {
+      const F uniform = Fma(_mm512_cvtepu32_ps(low), Broadcast(1.0f / 4294967296.0f), bytes);
+      const F certain = scaled * Broadcast(span.low * (1.0f - kChanceMargin));
+      const F possible = scaled * Broadcast(span.high * (1.0f + kChanceMargin));
+      const __mmask16 edges = _mm512_mask_cmp_ps_mask(lanes, uniform, certain, _CMP_LT_OQ);
+      MarkEdges(scratch, places, edges);
+      uint32_t between = _mm512_mask_cmp_ps_mask(lanes & ~edges, uniform, possible, _CMP_LE_OQ);
+      for (; between != 0; between &= between - 1) {
+        const int i = __builtin_ctz(between);
+        const uint32_t place = places[i];
+        extras.open[extras.opens++] = {extras.first_row + scratch.batch_row[place / 16],
+                                       static_cast<int32_t>(scratch.column[place]), rates[i], false,
+                                       static_cast<uint64_t>(scratch.byte[place]) << 32 | scratch.tie_value[t + i]};
+      }
+    }
   }
 }
 
-// Decides the candidates of batches first..last-1 of an exact span: fills scratch.count. `split`: of the rows. Not
+// Decides the candidates of batches first..last-1 under law bernoulli: fills scratch.count. `split`: of the rows. Not
 // inlined: the loop beside it, of heads without bounds by key, became 4 % slower.
-__attribute__((noinline)) static void DecideSqueezed(const DrawTables& tables, const DrawRow* rows, const Split* split,
-                                                     const DrawScratch& scratch, int64_t first, int64_t last) {
+template <bool kExact>
+__attribute__((noinline)) static void DecideSqueezed(const DrawTables& tables, const DrawSpan& span,
+                                                     const DrawRow* rows, const Split* split,
+                                                     const DrawScratch& scratch, int64_t first, int64_t last,
+                                                     DrawExtras& extras) {
+  // Of tau * p in place of p.
+  const F down = Broadcast(kExact ? 1.0f : span.low * (1.0f - kChanceMargin));
+  const F up = Broadcast(kExact ? 1.0f : span.high * (1.0f + kChanceMargin));
   const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
   int64_t ties = 0;
   for (int64_t b = first; b < last; ++b) {
@@ -156,11 +187,12 @@ __attribute__((noinline)) static void DecideSqueezed(const DrawTables& tables, c
     const int64_t e = 16 * b;
     const V keys = _mm512_i32gather_epi32(_mm512_loadu_si512(scratch.column + e), tables.split, 4);
     const Split scaled = {256.0f * split[row].along, 256.0f * split[row].across};
-    const auto [low, high] = BoundRates<256>(scaled, keys, tables.exploration);
+    const RateBounds rates = BoundRates<256>(scaled, keys, tables.exploration);
+    const F low = rates.low * down, high = rates.high * up;
     const F bytes =
         _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
     const __mmask16 edges = _mm512_cmp_ps_mask(bytes + Broadcast(1.0f), low, _CMP_LE_OQ);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.count + e), _mm_movm_epi8(edges));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.count + e), _mm_maskz_set1_epi8(edges, 1));
     const __mmask16 tie =
         _mm512_mask_cmp_ps_mask(static_cast<__mmask16>(scratch.batch_lanes[b] & ~edges), bytes, high, _CMP_LT_OQ);
     const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
@@ -170,7 +202,7 @@ __attribute__((noinline)) static void DecideSqueezed(const DrawTables& tables, c
     Store(scratch.tie_high + ties, _mm512_maskz_compress_ps(tie, high));
     ties += _mm_popcnt_u32(tie);
   }
-  DecideByRate(tables, rows, scratch, DecideByLowWord(tables, scratch, ties));
+  DecideByRate<kExact>(tables, span, rows, scratch, DecideByLowWord(tables, scratch, ties), extras);
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
