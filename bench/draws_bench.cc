@@ -1,8 +1,7 @@
-// draws_bench [--isa NAME] [--repeats R] [--n N] [--cap PERCENT]
+// draws_bench [--isa NAME] [--repeats R] [--n N]
 //
 // Attention over drawn edges, drawn by events against pair by pair (docs/random-numbers.md): milliseconds of one
 // thread, the least of runs in turns, and which way the rule chooses. The rule's constants were fitted to this table.
-// With --cap: under a cap of that share of the edges.
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
@@ -23,7 +22,7 @@ using selfcheck::SyntheticMemberships;
 constexpr int kHeadDim = 64;
 
 struct Options : RunOptions {
-  int only_n = 0, cap = 0;  // 0: all, none
+  int only_n = 0;  // 0: all
 };
 
 // Milliseconds of CPU time of one call.
@@ -46,9 +45,6 @@ void RunCase(Backend& backend, const Operands& operands, const Memberships& memb
   const AttendCall rule(backend, operands, memberships, drawn);
   events.Run();
   const auto edges = static_cast<double>(events.edges());
-  if (options.cap > 0) {
-    for (AttendCall* call : {&pairs, &events}) call->Cap(static_cast<uint64_t>(edges * options.cap / 100));
-  }
   double least[3] = {1e30, 1e30, 1e30};
   AttendCall* calls[] = {&pairs, &events, &dense};
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
@@ -66,7 +62,7 @@ void RunLength(Backend& backend, int64_t n, const Options& options) {
   AttendCall dense(backend, operands, {}, AllPairs{});
   MembershipCall network(backend, operands);
   network.Run();
-  for (const double density : {0.0025, 0.005, 0.01, 0.015, 0.025, 0.1}) {
+  for (const double density : {0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.1}) {
     const SyntheticMemberships synthetic(n, 1, density);
     RunCase(backend, operands, synthetic.memberships, "cosine .9", density, Law::kBernoulli, dense, options);
     const ScaledMemberships scaled(network.memberships(), 1, density);
@@ -87,14 +83,13 @@ int main(int argc, char** argv) {
   Flags flags("draws_bench");
   options.Register(flags);
   flags.Add("n", "N", &options.only_n, 0);
-  flags.Add("cap", "PERCENT", &options.cap, 0);
   flags.Parse(argc, argv);
   auto backend = edgewise::CreateBackend({"cpu", 1, options.isa, "fp32"});
   Check(backend.status());
   std::printf("%s, one thread, d = %d, %d runs in turns\n\n", (*backend)->device().c_str(), kHeadDim, options.repeats);
   std::printf("%6s %4s %-9s %8s %8s %9s %9s %7s %9s %7s\n", "n", "rank", "", "target", "density", "pairs ms",
               "events ms", "gain", "of dense", "rule");
-  for (const int64_t n : {512, 1024, 2048, 4096, 8192, 16384}) {
+  for (const int64_t n : {512, 768, 1024, 2048, 4096, 8192, 16384}) {
     if (options.only_n == 0 || options.only_n == n) RunLength(**backend, n, options);
   }
   return 0;

@@ -21,12 +21,12 @@ struct EventMeans {
 inline constexpr int kEventSampling = 32;
 
 // The rule's constants: picoseconds of one thread, fitted with bench/draws_bench.cc. A change is a new version.
-inline constexpr int64_t kEventLeastTokens = 512;
+inline constexpr int64_t kEventLeastTokens = 768;
 inline constexpr int64_t kEventLeastPerForced = 100;  // tokens for each forced edge of a query
-inline constexpr double kEventMostDensity = 1.0 / 50.0;
+inline constexpr double kEventMostDensity = 1.0 / 33.0;
 inline constexpr double kEventMostPerKey = 1.0;     // of a query's events, so that their memory follows n
-inline constexpr double kEventTokenCost = 34000.0;  // of a query and key drawn by events
-inline constexpr double kEventCost = 2800.0;        // of an event, more than of an edge where pairs are asked
+inline constexpr double kEventTokenCost = 20000.0;  // of a query and key drawn by events
+inline constexpr double kEventCost = 2050.0;        // of an event, more than of an edge where pairs are asked
 inline constexpr double kEventHeavyCost = 15000.0;  // of a pair of a heavy query or key
 inline constexpr double kEventPairCost = 62.0;      // of a pair where pairs are asked
 

@@ -113,14 +113,14 @@ class Head:
         return units / len(bounds) * (float(largest) / 2 ** 24)
 
     def is_drawn_by_events(self) -> bool:
-        """The rule for a head of at least 512 tokens without forced edges."""
+        """The rule for a head of at least 768 tokens without forced edges."""
         density = self.query_mean * self.key_mean
-        if density > 1 / 50 or self.sampled_mean * self.key_mean > 1 / 50:
+        if density > 1 / 33 or self.sampled_mean * self.key_mean > 1 / 33:
             return False
         if self.query_max * self.key_mean > 1:
             return False
         heavy = len(self.heavy_keys) + len(self.heavy_queries)
-        return 34000 + 2800 * (self.tokens * density) + 15000 * heavy < 62 * self.tokens
+        return 20000 + 2050 * (self.tokens * density) + 15000 * heavy < 62 * self.tokens
 
     def rate(self, i: int, j: int) -> np.float32:
         return min(max(dot(self.x[i], self.y[j]), _F(0)) + self.delta, _F(1))

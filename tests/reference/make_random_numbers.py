@@ -81,7 +81,7 @@ def event_lines() -> list:
             lines.append(f"token {token} {gap} {head.places[token + 1]} {int(token in head.heavy_keys)}\n")
             lines += [f"event {token} {key} {age}\n" for key, age in sorted(draw.events(head, token))]
     for tokens, rank, shift, hot, longest in (
-            (512, 16, 9, False, 1), (600, 16, 9, False, 1), (1024, 16, 8, False, 1), (1024, 16, 7, False, 1),
+            (768, 16, 8, False, 1), (768, 16, 7, False, 1), (1024, 16, 8, False, 1), (1024, 16, 7, False, 1),
             (1024, 16, 9, True, 1), (4096, 16, 8, False, 1), (4096, 32, 7, False, 1), (4096, 16, 8, False, 195),
             (4096, 16, 8, False, 210)):
         head = events.Head(events.Memberships(tokens, rank, shift, hot, longest), events.BERNOULLI, 0.0)

@@ -2,34 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 namespace edgewise::cpu_attention {
 namespace {
 
 constexpr int kSamples = 512;
-
-// The sum of all rates where none is clamped: <sum of x, sum of y> + exploration * n^2.
-double SumOfProducts(const Head& head) {
-  const int rank = head.tables.rank;
-  std::vector<double> x(static_cast<size_t>(rank)), y(static_cast<size_t>(rank));
-  constexpr int64_t kRows = 64;  // that float32 sums well enough
-  std::vector<float> some_x(x.size()), some_y(y.size());
-  for (int64_t first = 0; first < head.n; first += kRows) {
-    std::fill(some_x.begin(), some_x.end(), 0.0f);
-    std::fill(some_y.begin(), some_y.end(), 0.0f);
-    for (int64_t r = first; r < std::min(first + kRows, head.n); ++r) {
-      for (int t = 0; t < rank; ++t) some_x[t] += head.x[r * rank + t];
-      for (int t = 0; t < rank; ++t) some_y[t] += head.tables.y[r * rank + t];
-    }
-    for (int t = 0; t < rank; ++t) x[t] += static_cast<double>(some_x[t]);
-    for (int t = 0; t < rank; ++t) y[t] += static_cast<double>(some_y[t]);
-  }
-  double sum = 0.0;
-  for (int t = 0; t < rank; ++t) sum += x[t] * y[t];
-  const double n = static_cast<double>(head.n);
-  return sum + static_cast<double>(head.tables.exploration) * n * n;
-}
 
 // <x, y>, summed in a fast order: no exact rate is needed.
 float Product(const float* x, const float* y, int rank) {
@@ -52,7 +29,8 @@ bool MayClamp(const Head& head) {
 EdgeEstimate::EdgeEstimate(const Head& head) {
   const bool poisson = head.drawn->law != Law::kBernoulli;
   const double pairs = static_cast<double>(head.n) * static_cast<double>(head.n);
-  terms_[0] = SumOfProducts(head);
+  // Where no rate is clamped.
+  terms_[0] = head.rate_sum + static_cast<double>(head.tables.exploration) * pairs;
   if (!poisson && !MayClamp(head)) return;
 
   const int rank = head.tables.rank;

@@ -183,12 +183,10 @@ void PlaceEventTables(Call& call, Memory& memory) {
   });
 }
 
-void MeasureEvents(const CpuKernels& kernels, Head& head) {
+void MeasureEvents(Head& head) {
   if (!head.by_events) return;
   EventTables& tables = head.events;
   const DrawTables& pairs = head.tables;
-  kernels.square_norms(head.x, head.n, pairs.rank, tables.query_bound);
-  kernels.square_norms(pairs.y, head.n, pairs.rank, tables.key_bound);
   const EventMeans means = edgewise::MeasureEvents(*head.drawn, tables);
   head.by_events = UsesEvents(*head.drawn, means, tables);
   if (!head.by_events) return;

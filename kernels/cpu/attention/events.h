@@ -12,8 +12,8 @@ namespace edgewise::cpu_attention {
 
 // Lays out the tables of the heads that may be drawn by events.
 void PlaceEventTables(Call& call, Memory& memory);
-// Decides whether a head with tables is drawn by events, and fills them.
-void MeasureEvents(const CpuKernels& kernels, Head& head);
+// Decides whether a head with tables is drawn by events, and fills them. Their bounds are squared norms before.
+void MeasureEvents(Head& head);
 
 // Ages, in 2^-31: edges younger than `low` are wanted as edges, and the others younger than `high` as open events.
 struct AgeLimits {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/attention/draw.h"
 #include "kernels/cpu/attention/events.h"
@@ -248,6 +249,26 @@ void MeasureSplit(const CpuKernels& kernels, Head& head) {
   head.needs.low = low && width < kLowWidth * along;
 }
 
+// What events and caps need of x and y: squared norms, and the sum of all products. Reads each row once.
+void SumMemberships(const CpuKernels& kernels, Head& head) {
+  constexpr int64_t kRows = 64;  // that float32 sums well enough
+  const int rank = head.tables.rank;
+  std::vector<double> sums(head.capped ? 2 * static_cast<size_t>(rank) : 0);
+  std::vector<float> some(head.capped ? static_cast<size_t>(rank) : 0);
+  for (int64_t first = 0; first < head.n && (head.by_events || head.capped); first += kRows) {
+    const int64_t count = std::min(kRows, head.n - first);
+    const float* const rows[] = {head.x + first * rank, head.tables.y + first * rank};
+    float* const squares[] = {head.events.query_bound, head.events.key_bound};
+    for (int side = 0; side < 2; ++side) {
+      if (head.by_events) kernels.square_norms(rows[side], count, rank, squares[side] + first);
+      if (!head.capped) continue;
+      kernels.sum_rows(rows[side], count, rank, some.data());
+      for (int t = 0; t < rank; ++t) sums[side * rank + t] += static_cast<double>(some[t]);
+    }
+  }
+  for (int t = 0; t < rank && head.capped; ++t) head.rate_sum += sums[t] * sums[rank + t];
+}
+
 void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& head) {
   const Memberships& m = inputs.memberships;
   const int64_t first = head.index * m.rows + head.problem->first_row;
@@ -272,7 +293,8 @@ void Measure(const CpuKernels& kernels, const AttentionInputs& inputs, Head& hea
   const double lift = 2.0 * kBoundMargin * 65536.0 / number;
   tables.bound_lift = lift >= 0.0 && lift <= kMaxBoundLift ? static_cast<int>(lift) + 1 : 0;
   head.bound_share = mean_bound * head.bound_sum / static_cast<double>(head.n);
-  MeasureEvents(kernels, head);
+  SumMemberships(kernels, head);
+  MeasureEvents(head);
   if (!head.by_events) return MeasureSplit(kernels, head);
   if (kernels.split_key == nullptr || !FindDirection(head)) return;
   head.event_draw.unit = head.unit;

@@ -78,6 +78,7 @@ struct Head {
   const float* key_bound = nullptr;    // [n]
   double bound_sum = 0.0;              // of key_bound
   double bound_share = 0.0;            // of its pairs that are edges, by the bounds
+  double rate_sum = 0.0;               // of <x_i, y_j> over all pairs; of heads under a cap
   float unit[kMaxRank];                // DrawTables::unit
 
   // Of heads that are drawn by events.

@@ -64,6 +64,14 @@ static int64_t DrawHeavyPairs(const EventDraw& draw, int64_t query, const int32_
   return edges;
 }
 
+static void SumRows(const float* rows, int64_t count, int rank, float* sums) {
+  for (int t = 0; t < rank; t += kLanes) {
+    F sum = Zero();
+    for (int64_t r = 0; r < count; ++r) sum = sum + Load(rows + r * rank + t);
+    Store(sums + t, sum);
+  }
+}
+
 // By one bit a key.
 EDGEWISE_INLINE int64_t SortByBits(const int32_t* keys, int64_t count, int64_t n, uint64_t* bits, int32_t* out) {
   const int64_t words = (n + 63) / 64;

@@ -275,6 +275,8 @@ struct CpuKernels {
                               int32_t* edge_key, uint32_t* edge_age);
   // <row, row> of each row, in the order of MembershipDot.
   void (*square_norms)(const float* rows, int64_t count, int rank, float* out);
+  // sums[t] = the sum of element t over all rows.
+  void (*sum_rows)(const float* rows, int64_t count, int rank, float* sums);
   // The distinct ones of `count` keys below n, ascending; returns their number. Room for `count` + 64 keys, also beyond
   // the given ones. bits: [(n + 63) / 64], zero before and after.
   int64_t (*sort_keys)(const int32_t* keys, int64_t count, int64_t n, uint64_t* bits, int32_t* out);
