@@ -102,7 +102,8 @@ TEST(SqueezeTest, BoundsHoldForHostileMemberships) {
 
 class SqueezedDrawTest : public testing::DeviceTest {
  protected:
-  // Graphs of a sequence whose keys, and where there are several kinds queries, first, first + step, .. are hostile.
+  // Graphs, free and under caps, of a sequence whose keys, and where there are several kinds queries, first, first +
+  // step, .. are hostile.
   void Check(int rank, double rate, float exploration, int first, int step, std::span<const int> kinds, double gaps) {
     SCOPED_TRACE(std::to_string(rank) + " " + std::to_string(rate) + " " + std::to_string(step));
     Shape shape;
@@ -130,12 +131,22 @@ class SqueezedDrawTest : public testing::DeviceTest {
     drawn.key.seed = 77;
     made.AddProblems(drawn);
     made.problems[0].report->wanted.graph = true;
-    const Outcome got = Run(made), want = testing::RunReference(made);
+    const uint64_t edges = ExpectReferenceGraph(made, {});
+    EXPECT_GT(edges, 0u);
+    made.problems[0].cap = 0;
+    for (const double share : {0.1, 0.6}) {
+      ExpectReferenceGraph(made, {EdgeCap{static_cast<uint64_t>(share * static_cast<double>(edges))}});
+    }
+  }
+
+  // Returns its edges.
+  uint64_t ExpectReferenceGraph(const Case& made, const std::vector<EdgeCap>& caps) {
+    const Outcome got = Run(made, caps), want = testing::RunReference(made, caps);
     const HeadEdges& a = got.reports[0].heads[0].graph;
     const HeadEdges& b = want.reports[0].heads[0].graph;
     EXPECT_EQ(a.row_offsets, b.row_offsets);
     EXPECT_EQ(a.keys, b.keys);
-    EXPECT_GT(b.keys.size(), 0u);
+    return b.keys.size();
   }
 };
 EDGEWISE_TEST_ON(Cpus, SqueezedDrawTest);

@@ -195,19 +195,32 @@ struct CapWork {
 
 namespace {
 
-// Open edges that are not forced, each once.
-std::vector<AgedEdge> OpenEdges(const CapWork& work) {
-  std::vector<AgedEdge> edges;
-  for (size_t b = 0; b < work.blocks.size(); ++b) {
-    const CapBlock& block = work.blocks[b];
+// Calls use(edge) for each open edge that is not forced.
+template <typename Use>
+void ForOpenEdges(const std::vector<CapBlock>& blocks, const Use& use) {
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const CapBlock& block = blocks[b];
     for (size_t i = 0; i < block.open.size(); ++i) {
-      if (!block.open[i].forced) edges.emplace_back(block.ages[i], b, block.open[i].row, block.open[i].key);
+      if (!block.open[i].forced) use(AgedEdge(block.ages[i], b, block.open[i].row, block.open[i].key));
     }
     for (const OpenEvent& event : block.events) {
-      if (!event.known) edges.emplace_back(AgeOf(event), b, event.row, event.key);
+      if (!event.known) use(AgedEdge(AgeOf(event), b, event.row, event.key));
     }
   }
-  return edges;
+}
+
+// The edge at `place` in the order in which edges are kept. `ages`: of all open edges.
+AgedEdge FindOpenEdge(const std::vector<CapBlock>& blocks, std::vector<double> ages, size_t place) {
+  const auto at = ages.begin() + static_cast<int64_t>(place);
+  std::nth_element(ages.begin(), at, ages.end());
+  const double age = *at;
+  const auto younger = std::count_if(ages.begin(), at, [&](double other) { return other < age; });
+  std::vector<AgedEdge> same;
+  ForOpenEdges(blocks, [&](const AgedEdge& edge) {
+    if (std::get<0>(edge) == age) same.push_back(edge);
+  });
+  std::sort(same.begin(), same.end());
+  return same[place - static_cast<size_t>(younger)];
 }
 
 }  // namespace
@@ -216,13 +229,12 @@ void CapWork::Look() {
   uint64_t certain = 0;
   for (const CapBlock& block : blocks) certain += block.certain;
   certain -= forced;
-  std::vector<AgedEdge> open = OpenEdges(*this);
+  std::vector<double> open;  // ages
+  ForOpenEdges(blocks, [&](const AgedEdge& edge) { open.push_back(std::get<0>(edge)); });
   const bool drops = certain + open.size() > allowed;
   const double edges = static_cast<double>(allowed);
   if (drops && certain <= allowed) {
-    const auto place = open.begin() + static_cast<int64_t>(allowed - certain);
-    std::nth_element(open.begin(), place, open.end());
-    first_dropped = *place;
+    first_dropped = FindOpenEdge(blocks, open, allowed - certain);
   }
   tau = drops ? std::get<0>(first_dropped) : 1.0;
   if (drops && (certain > allowed || tau < static_cast<double>(span.low))) {

@@ -146,6 +146,15 @@ int64_t TakeOpenEvents(const Head& head, int row, uint32_t low, const int32_t* k
   return certain;
 }
 
+// Whether ascending keys hold `key`.
+bool HasKey(const int32_t* keys, int64_t count, int32_t key) {
+  constexpr int64_t kFew = 256;  // a search would guess wrong more often than a vector takes
+  if (count > kFew) return std::binary_search(keys, keys + count, key);
+  int32_t found = 0;
+  for (int64_t e = 0; e < count; ++e) found |= keys[e] == key ? 1 : 0;
+  return found != 0;
+}
+
 // Sorts the open events of the last row, from `first` on, finds those that add no edge, and drops them where only edges
 // matter.
 void SettleOpenEvents(const Head& head, int row, size_t first, const EdgeLists& lists, std::vector<OpenEvent>& events) {
@@ -155,10 +164,10 @@ void SettleOpenEvents(const Head& head, int row, size_t first, const EdgeLists& 
       return a.key < b.key || (a.key == b.key && a.age < b.age);
     });
   }
-  const int32_t* const keys = lists.keys.data();
+  const int32_t* const keys = lists.keys.data() + lists.offsets[row];
+  const int64_t count = lists.offsets[row + 1] - lists.offsets[row];
   for (auto event = begin; event < events.end(); ++event) {
-    event->known = (event > begin && event[-1].key == event->key) ||
-                   std::binary_search(keys + lists.offsets[row], keys + lists.offsets[row + 1], event->key);
+    event->known = (event > begin && event[-1].key == event->key) || HasKey(keys, count, event->key);
   }
   if (head.drawn->law == Law::kPoissonMulti) return;
   events.erase(std::remove_if(begin, events.end(), [](const OpenEvent& event) { return event.known; }), events.end());
