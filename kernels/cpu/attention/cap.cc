@@ -166,7 +166,7 @@ AgeSpan GuessSpan(const EdgeEstimate& estimate, uint64_t allowed) {
   const double edges = static_cast<double>(allowed);
   const double all = estimate.Edges(1.0);
   const double error = all > edges ? edges / all * std::sqrt(estimate.variance()) : std::sqrt(estimate.variance());
-  const double room = 4.0 * (std::sqrt(edges) + error) + 32.0;
+  const double room = 3.0 * (std::sqrt(edges) + error) + 16.0;  // drawing again costs more than open edges, but is rare
   return {static_cast<float>(estimate.TauOf(edges - room)), static_cast<float>(estimate.TauOf(edges + room))};
 }
 
