@@ -11,6 +11,7 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/device/cancel_flags.h"
 #include "kernels/cuda/device/device_array.h"
+#include "kernels/cuda/device/kernel_list.h"
 #include "kernels/cuda/device/runtime.h"
 #include "kernels/cuda/ops/gemm.h"
 #include "kernels/cuda/ops/linear.h"
@@ -44,6 +45,7 @@ class CudaBackend : public Backend {
         Use([&] { return CancelFlags::Create(device_, kCancelFlags); });
     if (!flags.ok()) return flags.status();
     cancel_flags_ = *std::move(flags);
+    if (absl::Status status = Run("kernels", LoadKernels); !status.ok()) return status;
     return Run("event", [&] { return cudaEventCreateWithFlags(&throttle_, cudaEventDisableTiming); });
   }
 

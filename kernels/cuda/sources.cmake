@@ -16,6 +16,7 @@ set(EDGEWISE_CUDA_HOST_SOURCES
   attention/items.cc
   cuda_backend.cc
   device/cancel_flags.cc
+  device/kernel_list.cc
   device/launch.cc
   ops/linear.cc
   ops/memberships.cc

@@ -68,7 +68,8 @@ class EmulatedGemm : public Gemm {
     Require(y_stride >= shape.out && y_stride % 4 == 0, "stride of y");
     Require(rows >= 1 && rows <= kGemmRows, "number of rows");
     const Product product = {weight, x, y, x_stride, y_stride, shape.out, shape.in, accumulate};
-    return CudaStatus(Launch(stream_, rows, 1, 0, shape.bf16 ? RowKernel<__nv_bfloat16> : RowKernel<float>, product),
+    return CudaStatus(Launch(stream_, rows, 1, 0,
+                             shape.bf16 ? kLoaded<RowKernel<__nv_bfloat16>> : kLoaded<RowKernel<float>>, product),
                       "product");
   }
 

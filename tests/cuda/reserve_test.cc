@@ -20,6 +20,7 @@ void ExpectNothingTaken(const emulator::Taken& before) {
   EXPECT_EQ(now.pinned_memory - before.pinned_memory, 0u) << "calls of cudaMallocHost";
   EXPECT_EQ(now.events - before.events, 0u);
   EXPECT_EQ(now.streams - before.streams, 0u);
+  EXPECT_EQ(now.kernels, 0u) << "kernels that their first launch loaded";
 }
 
 class FullWaveOnceTest : public ::testing::Test {

@@ -120,6 +120,35 @@ TEST_P(LinearTest, ARowDependsOnNothingElse) {
   }
 }
 
+class GpuLinearTest : public LinearTest {};
+EDGEWISE_TEST_ON(Gpus, GpuLinearTest);
+
+// A library chooses the kernel of a product of many rows; it may depend on their number.
+TEST_P(GpuLinearTest, RowsInAnyNumberHaveTheSameBytes) {
+  const std::vector<Shape> of_models = {{192, 64}, {64, 256}, {1152, 384}, {384, 1536}, {2304, 768}, {768, 3072}};
+  const std::vector<Shape> shapes = Sized(1, 0) != 0 ? of_models : std::vector<Shape>{{20, 30}};
+  const int64_t all = Sized(16384, 21);
+  std::vector<int64_t> counts;
+  for (int64_t rows = 1; rows <= 300; rows += rows < 70 ? 1 : 23) counts.push_back(rows);
+  counts.insert(counts.end(), {512, 1000, 1024, 4099, 16383});
+  for (const Shape s : shapes) {
+    const auto x = Random(all * s.in, 3);
+    const auto linear = *backend_->PrepareLinear(Random(s.out * s.in, 1), {}, s.out, s.in, Activation::kNone);
+    const DeviceMatrix source(*backend_, x, all, s.in), y(*backend_, Random(all * s.out, 4), all, s.out);
+    ASSERT_TRUE(backend_->Linear(*linear, source.view(), y.view(), false, Phase::kPrefill).ok());
+    const auto whole = y.Host();
+    for (const int64_t rows : counts) {
+      if (rows > all) continue;
+      const int64_t first = rows * 37 % (all - rows + 1);
+      const DeviceMatrix part(*backend_, Random(rows * s.out, 5), rows, s.out);
+      ASSERT_TRUE(
+          backend_->Linear(*linear, source.view().Rows(first, rows), part.view(), false, Phase::kPrefill).ok());
+      ASSERT_TRUE(testing::SameBytes(part.Host(), RowsOf(whole, s.out, first, rows)))
+          << s.out << "x" << s.in << ": " << rows << " rows from " << first;
+    }
+  }
+}
+
 class CpuLinearTest : public testing::DeviceTest {};
 EDGEWISE_TEST_ON(Cpus, CpuLinearTest);
 

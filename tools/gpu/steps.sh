@@ -3,10 +3,11 @@
 #
 #     run.sh [tests] [sanitizer] [selfcheck] [server] [bench]      nothing named: all of them, in this order
 #
-# memcheck, racecheck, synccheck and initcheck are the parts of sanitizer. A step that fails stops no other; a table of
-# all comes last. Exit code: 0, 1 if a step failed or was not run for want of time, 2 if there is no such step, 77 without a GPU, 130 cut off.
-# Logs (logs.tar.gz), the table (summary.txt) and the numbers (attention_gpu.json, .png) go to $OUT, or to ./out, as soon
-# as they are there.
+# memcheck, racecheck, synccheck and initcheck are the parts of sanitizer; products is a part of tests: rows of a matrix
+# product in any number, compared byte by byte. A step that fails stops no other; a table of all comes last. Exit code:
+# 0, 1 if a step failed or was not run for want of time, 2 if there is no such step, 77 without a GPU, 130 cut off. Logs
+# (logs.tar.gz), the table (summary.txt) and the numbers (attention_gpu.json, .png) go to $OUT, or to ./out, as soon as
+# they are there.
 #   EDGEWISE_GPU_SECONDS         ends within so many seconds, whatever hangs: steps get what is left, or are not run
 #   EDGEWISE_SKIP_SANITIZER=1    leaves compute-sanitizer out
 #   EDGEWISE_BENCH_FLAGS         of bench/gpu/attention_gpu.py; --quick if not set
@@ -161,6 +162,11 @@ run_tests() {
   done <"$bundle/suites.txt"
 }
 
+run_products() {
+  step_on_device "products" 120 "$bundle/bin/backend_operations_test" --gtest_brief=1 \
+    --gtest_filter='*RowsInAnyNumber*:*ARowDependsOnNothingElse*'
+}
+
 sanitize() { # TOOL
   local sanitizer tool=$1
   local attention='*PatternsTest.AgreeWithTheReference*:*DrawTest.AnyRows*:*AttentionTest.GivenRows*'
@@ -254,9 +260,9 @@ echo "CUDA libraries: ${libraries#:}"
 (($#)) || set -- tests sanitizer selfcheck server bench
 for what in "$@"; do
   case $what in
-    tests | sanitizer | memcheck | racecheck | synccheck | initcheck | selfcheck | server | bench) ;;
-    *) echo "run.sh knows: tests, sanitizer (memcheck, racecheck, synccheck, initcheck), selfcheck, server, bench (found:" \
-      "$what)" >&2; exit 2 ;;
+    tests | products | sanitizer | memcheck | racecheck | synccheck | initcheck | selfcheck | server | bench) ;;
+    *) echo "run.sh knows: tests, products, sanitizer (memcheck, racecheck, synccheck, initcheck), selfcheck, server, bench" \
+      "(found: $what)" >&2; exit 2 ;;
   esac
 done
 

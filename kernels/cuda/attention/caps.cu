@@ -218,15 +218,15 @@ cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* sc
       if (error == cudaSuccess) error = Launch(stream, count, threads, 0, kernel, call, work);
     };
     for (int half = 0; half < 2; ++half) {  // of a tick
-      draw(CountAges);
-      search(kSearchThreads, FindBucket);
+      draw(kLoaded<CountAges>);
+      search(kSearchThreads, kLoaded<FindBucket>);
     }
-    draw(ListYoung);
-    search(kSelectThreads, SettleCap);
+    draw(kLoaded<ListYoung>);
+    search(kSelectThreads, kLoaded<SettleCap>);
   }
   const int64_t blocks = (call.num_caps + kLedgerThreads - 1) / kLedgerThreads;
   if (error != cudaSuccess || blocks == 0) return error;
-  return Launch(stream, blocks, kLedgerThreads, 0, TakeFromLedgers, call);
+  return Launch(stream, blocks, kLedgerThreads, 0, kLoaded<TakeFromLedgers>, call);
 }
 
 }  // namespace edgewise::cuda

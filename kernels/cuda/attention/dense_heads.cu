@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kSampleWarps* kWarpSize) AddSampledEdges(const
 }  // namespace
 
 cudaError_t CountSampledEdges(cudaStream_t stream, const DeviceCall& call) {
-  return Launch(stream, call.num_sampled_items, kSampleWarps * kWarpSize, 0, AddSampledEdges, call);
+  return Launch(stream, call.num_sampled_items, kSampleWarps * kWarpSize, 0, kLoaded<AddSampledEdges>, call);
 }
 
 }  // namespace edgewise::cuda

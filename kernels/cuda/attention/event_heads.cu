@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kTableThreads) FillTables(const __grid_constan
 }  // namespace
 
 cudaError_t FillEventTables(cudaStream_t stream, const DeviceCall& call) {
-  return Launch(stream, call.num_event_heads, kTableThreads, 0, FillTables, call);
+  return Launch(stream, call.num_event_heads, kTableThreads, 0, kLoaded<FillTables>, call);
 }
 
 }  // namespace edgewise::cuda

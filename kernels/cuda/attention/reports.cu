@@ -248,32 +248,33 @@ __global__ void __launch_bounds__(kWeightThreads)
 }  // namespace
 
 cudaError_t CountExpected(cudaStream_t stream, const DeviceCall& call, const int32_t* problems, int32_t count) {
-  cudaError_t error = Launch(stream, count, kWarpSize, 0, ClearExpected, call, problems);
+  cudaError_t error = Launch(stream, count, kWarpSize, 0, kLoaded<ClearExpected>, call, problems);
   if (error != cudaSuccess || count == 0) return error;
-  error = Launch(stream, call.num_row_items, kDrawThreads, 0, AddExpected, call, problems, count);
+  error = Launch(stream, call.num_row_items, kDrawThreads, 0, kLoaded<AddExpected>, call, problems, count);
   if (error != cudaSuccess) return error;
-  return Launch(stream, static_cast<int64_t>(count) * call.num_heads, kDrawThreads, 0, FinishExpected, call, problems);
+  return Launch(stream, static_cast<int64_t>(count) * call.num_heads, kDrawThreads, 0, kLoaded<FinishExpected>, call,
+                problems);
 }
 
 cudaError_t CountKeyDegrees(cudaStream_t stream, const DeviceCall& call, const int64_t* first_degrees,
                             uint32_t* degrees) {
-  return Launch(stream, call.num_row_items, kDrawThreads, 0, AddKeyDegrees, call, first_degrees, degrees);
+  return Launch(stream, call.num_row_items, kDrawThreads, 0, kLoaded<AddKeyDegrees>, call, first_degrees, degrees);
 }
 
 cudaError_t CountRowEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, int32_t* row_edges) {
-  return Launch(stream, call.num_row_items, kDrawThreads, 0, StoreRowEdges, call, problem, row_edges);
+  return Launch(stream, call.num_row_items, kDrawThreads, 0, kLoaded<StoreRowEdges>, call, problem, row_edges);
 }
 
 cudaError_t ListEdges(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
                       int32_t* keys, int32_t* multiplicity) {
-  return Launch(stream, call.num_row_items, kDrawThreads, 0, StoreEdges, call, problem, row_offsets, keys,
+  return Launch(stream, call.num_row_items, kDrawThreads, 0, kLoaded<StoreEdges>, call, problem, row_offsets, keys,
                 multiplicity);
 }
 
 cudaError_t EdgeWeights(cudaStream_t stream, const DeviceCall& call, int32_t problem, const int64_t* row_offsets,
                         const int32_t* keys, const int32_t* multiplicity, float* weights) {
-  return Launch(stream, kWeightBlocks, kWeightThreads, 0, StoreWeights, call, problem, row_offsets, keys, multiplicity,
-                weights);
+  return Launch(stream, kWeightBlocks, kWeightThreads, 0, kLoaded<StoreWeights>, call, problem, row_offsets, keys,
+                multiplicity, weights);
 }
 
 }  // namespace edgewise::cuda

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kDrawThreads, BlocksAtOnce(kMaxDim))
 template <typename Element, int kMaxDim>
 cudaError_t Start(cudaStream_t stream, const DeviceCall& call) {
   const size_t shared = sizeof(RowsShared) + sizeof(float) * kRowsPerItem * call.value_dim;
-  return Launch(stream, call.num_row_items, kDrawThreads, shared, AttendRowItems<Element, kMaxDim>, call);
+  return Launch(stream, call.num_row_items, kDrawThreads, shared, kLoaded<AttendRowItems<Element, kMaxDim>>, call);
 }
 
 template <typename Element>

@@ -13,7 +13,7 @@ template <typename Items, int kWarps, int kColumns>
 cudaError_t LaunchFp32(cudaStream_t stream, const DeviceCall& call) {
   return Launch(stream, Items::template Count<kWarps>(call), kTileThreads<kWarps>,
                 tiles_fp32::SharedBytes<kWarps>(call.head_dim, 16 * kColumns),
-                tiles_fp32::AttendTilesFp32<Items, kWarps, kColumns>, call);
+                kLoaded<tiles_fp32::AttendTilesFp32<Items, kWarps, kColumns>>, call);
 }
 
 template <typename Items, int kWarps>
@@ -29,7 +29,7 @@ template <typename Items, int kWarps, int kSteps, int kValueDim>
 cudaError_t LaunchBf16(cudaStream_t stream, const DeviceCall& call) {
   return Launch(stream, Items::template Count<kWarps>(call), kTileThreads<kWarps>,
                 tiles_bf16::SharedBytes<kWarps>(call.head_dim, call.value_dim),
-                tiles_bf16::AttendTilesBf16<Items, kWarps, kSteps, kValueDim>, call);
+                kLoaded<tiles_bf16::AttendTilesBf16<Items, kWarps, kSteps, kValueDim>>, call);
 }
 
 template <typename Items, int kWarps, int kValueDim>

@@ -6,7 +6,6 @@
 #include "absl/synchronization/mutex.h"
 
 namespace edgewise::cuda {
-
 cudaError_t AllowShared(const void* kernel, size_t bytes) {
   static absl::Mutex mutex(absl::kConstInit);
   static std::map<std::pair<int, const void*>, size_t> allowed ABSL_GUARDED_BY(mutex);  // by device and kernel

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "kernels/cuda/device/kernel_list.h"
+
 namespace edgewise::cuda {
 
 inline constexpr unsigned kWholeWarp = 0xFFFFFFFFu;

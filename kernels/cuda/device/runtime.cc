@@ -55,6 +55,7 @@ absl::StatusOr<std::shared_ptr<Device>> Device::Open(int ordinal) {
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
+    cudaGetLastError();  // as CudaStatus
     return absl::UnavailableError(absl::StrCat("no usable CUDA device: ", cudaGetErrorString(error)));
   }
   if (ordinal < 0 || ordinal >= count) {

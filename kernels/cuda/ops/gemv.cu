@@ -92,12 +92,12 @@ cudaError_t LaunchGemv(cudaStream_t stream, const Weight* weight, const Few& few
   const auto launch = [&](auto kernel, int64_t rows) {
     return Launch(stream, (few.rows + rows - 1) / rows * few.column_blocks, kThreads, 0, kernel, weight, few);
   };
-  if (few.rows <= 1) return launch(GemvKernel<Weight, 1, kAligned>, 1);
-  if (few.rows <= 2) return launch(GemvKernel<Weight, 2, kAligned>, 2);
-  if (few.rows <= 4) return launch(GemvKernel<Weight, 4, kAligned>, 4);
+  if (few.rows <= 1) return launch(kLoaded<GemvKernel<Weight, 1, kAligned>>, 1);
+  if (few.rows <= 2) return launch(kLoaded<GemvKernel<Weight, 2, kAligned>>, 2);
+  if (few.rows <= 4) return launch(kLoaded<GemvKernel<Weight, 4, kAligned>>, 4);
   // Reading element by element needs more registers.
   constexpr int kMost = kAligned ? 8 : 4;
-  return launch(GemvKernel<Weight, kMost, kAligned>, kMost);
+  return launch(kLoaded<GemvKernel<Weight, kMost, kAligned>>, kMost);
 }
 
 }  // namespace

@@ -72,7 +72,10 @@ absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span
   weights->bias = *std::move(vector);
   absl::StatusOr<std::unique_ptr<GemmPlan>> plan = gemm_->Plan({weights->out_padded, weights->in_padded, bf16_});
   if (!plan.ok() && !absl::IsNotFound(plan.status())) return plan.status();
-  if (plan.ok()) weights->plan = *std::move(plan);
+  if (plan.ok()) {
+    weights->plan = *std::move(plan);
+    if (absl::Status status = LoadProduct(*weights); !status.ok()) return status;
+  }
 
   const int64_t of_float = sizeof(float);
   if (bf16_ || weights->in != weights->in_padded) {
@@ -85,6 +88,19 @@ absl::StatusOr<std::unique_ptr<LinearWeights>> LinearProducts::Prepare(std::span
   // A product with an activation is the first of a feed-forward, or of a classifier.
   if (activation != Activation::kNone) wide_bytes_ = std::max(wide_bytes_, kGemmRows * weights->out_padded * of_float);
   return weights;
+}
+
+// The library loads its kernel with the first product.
+absl::Status LinearProducts::LoadProduct(const CudaLinearWeights& w) {
+  const int64_t x_bytes = w.in_padded * static_cast<int64_t>(bf16_ ? sizeof(__nv_bfloat16) : sizeof(float));
+  const int64_t bytes = x_bytes + w.out_padded * static_cast<int64_t>(sizeof(float));
+  const absl::StatusOr<DeviceArray> rows = DeviceArray::Create(*device_, bytes);
+  if (!rows.ok()) return rows.status();
+  const absl::Status status =
+      CudaStatus(cudaMemsetAsync(rows->data(), 0, bytes, device_->stream()), "memory of a first product");
+  if (!status.ok()) return status;
+  auto* const y = reinterpret_cast<float*>(rows->as<unsigned char>() + x_bytes);
+  return gemm_->Run(*w.plan, w.weight.data(), rows->data(), w.in_padded, 1, y, w.out_padded, false);
 }
 
 absl::Status LinearProducts::Run(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) {

@@ -45,6 +45,7 @@ class LinearProducts {
 
  private:
   LinearProducts(std::shared_ptr<Device> device, std::unique_ptr<Gemm> gemm, bool bf16);
+  absl::Status LoadProduct(const CudaLinearWeights& weights);
   // At most kGemmRows rows.
   absl::Status RunMany(const CudaLinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate);
 

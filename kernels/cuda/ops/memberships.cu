@@ -194,7 +194,8 @@ size_t SharedBytes(const MembershipCall& call, int tokens) {
 template <int kTokens>
 cudaError_t LaunchTokens(cudaStream_t stream, const MembershipCall& call) {
   const int64_t blocks = (call.rows + kTokens - 1) / kTokens * call.num_heads * 2;
-  return Launch(stream, blocks, ThreadsFor(kTokens), SharedBytes(call, kTokens), MembershipKernel<kTokens>, call);
+  return Launch(stream, blocks, ThreadsFor(kTokens), SharedBytes(call, kTokens), kLoaded<MembershipKernel<kTokens>>,
+                call);
 }
 
 }  // namespace

@@ -203,51 +203,51 @@ cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, c
                   const int32_t* positions, Matrix y) {
   const bool wide =
       y.columns % 4 == 0 && Aligned(word) && Aligned(y) && (position.data == nullptr || Aligned(position));
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? EmbedKernel<4> : EmbedKernel<1>, SourceOf(word),
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<EmbedKernel<4>> : kLoaded<EmbedKernel<1>>, SourceOf(word),
                 SourceOf(position), token_ids, positions, TargetOf(y), y.rows, y.columns);
 }
 
 cudaError_t LayerNorm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
                       Matrix y) {
   const bool aligned = x.columns % 4 == 0 && Aligned(x) && Aligned(y) && Aligned16(weight, 0) && Aligned16(bias, 0);
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0, aligned ? LayerNormKernel<true> : LayerNormKernel<false>,
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, aligned ? kLoaded<LayerNormKernel<true>> : kLoaded<LayerNormKernel<false>>,
                 SourceOf(x), weight, bias, epsilon, TargetOf(y), x.rows, x.columns);
 }
 
 cudaError_t GatherRows(cudaStream_t stream, ConstMatrix x, const int64_t* rows, Matrix y) {
   const bool wide = y.columns % 4 == 0 && Aligned(x) && Aligned(y);
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? GatherKernel<4> : GatherKernel<1>, SourceOf(x), rows,
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<GatherKernel<4>> : kLoaded<GatherKernel<1>>, SourceOf(x), rows,
                 TargetOf(y), y.rows, y.columns);
 }
 
 cudaError_t PoolMean(cudaStream_t stream, ConstMatrix x, const int64_t* offsets, const float* divisors, Matrix y) {
   const int64_t tiles = (y.columns + kWarpSize - 1) / kWarpSize;
-  return Launch(stream, y.rows * tiles, kPoolWarps * kWarpSize, 0, PoolKernel, SourceOf(x), offsets, divisors,
+  return Launch(stream, y.rows * tiles, kPoolWarps * kWarpSize, 0, kLoaded<PoolKernel>, SourceOf(x), offsets, divisors,
                 TargetOf(y), y.columns, tiles);
 }
 
 cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Matrix y) {
   const bool wide = x0.columns % 4 == 0 && Aligned(x0) && Aligned(x1) && Aligned(y);
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? PairKernel<4> : PairKernel<1>, SourceOf(x0),
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<PairKernel<4>> : kLoaded<PairKernel<1>>, SourceOf(x0),
                 SourceOf(x1), TargetOf(y), y.rows, x0.columns);
 }
 
 cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
                           bool accumulate, Matrix y) {
   const bool wide = y.columns % 4 == 0 && Aligned(product) && Aligned(y) && Aligned16(bias, 0);
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? FinishKernel<4> : FinishKernel<1>, SourceOf(product),
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>, SourceOf(product),
                 bias, activation, accumulate, TargetOf(y), y.rows, y.columns);
 }
 
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns) {
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0, PadKernel<float>, SourceOf(x), to, x.rows, x.columns, columns);
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel<float>>, SourceOf(x), to, x.rows, x.columns, columns);
 }
 
 cudaError_t PadRoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t columns) {
   if (columns == x.columns && columns % 4 == 0 && Aligned(x) && Aligned16(to, 0)) {
-    return Launch(stream, RowBlocks(x.rows), kThreads, 0, RoundKernel, SourceOf(x), to, x.rows, columns);
+    return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<RoundKernel>, SourceOf(x), to, x.rows, columns);
   }
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0, PadKernel<__nv_bfloat16>, SourceOf(x), to, x.rows, x.columns,
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel<__nv_bfloat16>>, SourceOf(x), to, x.rows, x.columns,
                 columns);
 }
 

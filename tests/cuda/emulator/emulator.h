@@ -63,6 +63,7 @@ void AtStep(uint64_t more, std::function<void()> f);
 // The sums of what the driver has given since the process began.
 struct Taken {
   uint64_t device_memory = 0, pinned_memory = 0, events = 0, streams = 0;
+  uint64_t kernels = 0;  // loaded by their first launch, since nobody had asked for their attributes
 };
 Taken TakenSoFar();
 size_t LiveAllocations();  // of device memory

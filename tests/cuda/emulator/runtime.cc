@@ -76,6 +76,7 @@ cudaError_t Launch(const cudaLaunchConfig_t& config, const void* kernel, void (*
     }
     if (d.launches_left > 0) --d.launches_left;
     ++d.launches;
+    d.taken.kernels += d.kernels.insert(kernel).second ? 1 : 0;
     AwaitGrid(d, "a launch");
     d.grid = std::this_thread::get_id();
     const Unguarded unguarded(d);
@@ -264,6 +265,14 @@ cudaError_t cudaDeviceSynchronize() {
     return emulator::Wait(d, std::nullopt), cudaSuccess;
   });
 }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  return Call([&](Device& d) {
+    *attributes = {};
+    d.kernels.insert(kernel);
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   return Call([&](Device& d) {
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;

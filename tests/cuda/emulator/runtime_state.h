@@ -61,6 +61,7 @@ struct Device {
   uint64_t enqueued = 0;                               // flights so far
   std::vector<Flight> flights;                         // oldest first
   std::map<const void*, int> shared_limits;            // of kernels that asked for more
+  std::set<const void*> kernels;                       // that are loaded
   std::set<cudaStream_t> streams;
   std::set<cudaEvent_t> events;
   Taken taken;
