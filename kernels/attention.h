@@ -12,6 +12,7 @@
 #include "kernels/budget.h"
 #include "kernels/cancel_flag.h"
 #include "kernels/draw.h"
+#include "kernels/phase.h"
 #include "kernels/tensor.h"
 
 namespace edgewise {
@@ -90,6 +91,9 @@ struct AttentionInputs {
   int32_t head_dim = 0;
   int32_t value_dim = 0;  // of v and the output; 0: head_dim
   float scale = 1.0f;     // of the scores: 1 / sqrt(head_dim)
+  Phase phase = Phase::kPrefill;
+  // k and v are rows that Backend::StoreInCache wrote: [rows, CacheFloats(heads * dim)]. No report wants a graph.
+  bool cached = false;
   // A bias of the scaled scores by distance (ALiBi, learned relative positions), in the backend's memory: query
   // position i and key position j get distance_bias[head * (2 * distance_span - 1) + j - i + distance_span - 1]. Or
   // null.

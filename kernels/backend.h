@@ -11,17 +11,10 @@
 #include "absl/status/statusor.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/phase.h"
 #include "kernels/tensor.h"
 
 namespace edgewise {
-
-// The phase that a matrix product belongs to. A row's result is the same for any number of rows of the same phase. The
-// two phases may round differently on a GPU, by at most 1e-6 of the largest sum of products, also where GELU is nearly
-// zero; on the CPU they are one.
-enum class Phase {
-  kPrefill,  // rows of whole sequences
-  kDecode    // one new token per sequence: bound by reading the weights
-};
 
 // y = activation(x W^T + b), W in a layout of the backend's choice. Made by Backend::PrepareLinear; immutable.
 class LinearWeights {
@@ -126,6 +119,12 @@ class Backend {
                              std::span<const int32_t> positions, Matrix y) = 0;
   // y = (x - mean) / sqrt(variance + epsilon) * weight + bias, per row; biased variance. y may be x.
   virtual absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) = 0;
+  // A cache of keys and values: rows that calls of Attend read again and again (AttentionInputs::cached). The floats
+  // that so many columns of a row take there: fewer where the precision rounds keys and values anyhow.
+  virtual int64_t CacheFloats(int64_t columns) const { return columns; }
+  // Writes rows of keys and values to a cache. cache [x.rows, CacheFloats(x.columns)]; x.columns is a multiple of
+  // HeadAlignment.
+  virtual absl::Status StoreInCache(ConstMatrix x, Matrix cache) = 0;
   // y[i] = x[rows[i]].
   virtual absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) = 0;
   // y[s] = sum of rows offsets[s]..offsets[s+1]-1 of x, divided by divisors[s]. offsets [sequences + 1].

@@ -6,7 +6,6 @@
 #include "model/forward/generation.h"
 #include "model/forward/heads.h"
 #include "model/forward/wave.h"
-#include "model/kinds/patterns.h"
 
 namespace edgewise {
 namespace {
@@ -35,16 +34,10 @@ absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& l
   const int64_t rows = (prompt + wave + 2 * step) * Activations::FloatsPerRow(model) + HeadFloats(config, step);
 
   // Doubles: whole generations may be more than there are bytes.
-  const double of_layer = static_cast<double>(samples) * config.max_position_embeddings * 2 * Width(config);
-  const double all = static_cast<double>(limits.generations) * static_cast<double>(layers) * of_layer;
+  const auto of_token = static_cast<double>(samples * layers * model.backend().CacheFloats(2 * Width(config)));
+  const double all = static_cast<double>(limits.generations) * config.max_position_embeddings * of_token;
   const double caches = std::min(all, static_cast<double>(limits.cache_bytes / sizeof(float)));
-  // A call of attention has the cache of one layer. Samples share that of the first layer that draws and those below.
-  const int64_t first_drawn = FirstDrawnLayer(config.attention);
-  const double of_call = first_drawn + 1 < layers
-                             ? std::min(of_layer, caches / static_cast<double>(layers - first_drawn - 1))
-                             : std::min(of_layer / static_cast<double>(samples), caches);
-
-  return model.backend().Reserve(0, rows + static_cast<int64_t>(caches + of_call / 2));
+  return model.backend().Reserve(0, rows + static_cast<int64_t>(caches));
 }
 
 }  // namespace edgewise

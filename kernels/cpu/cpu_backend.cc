@@ -101,6 +101,11 @@ class CpuBackend : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status StoreInCache(ConstMatrix x, Matrix cache) override {
+    for (int64_t r = 0; r < x.rows; ++r) std::copy_n(x.row(r), x.columns, cache.row(r));
+    return absl::OkStatus();
+  }
+
   absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) override {
     for (size_t r = 0; r < rows.size(); ++r) std::copy_n(x.row(rows[r]), x.columns, y.row(static_cast<int64_t>(r)));
     return absl::OkStatus();

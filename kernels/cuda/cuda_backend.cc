@@ -1,4 +1,6 @@
 // The Backend of one GPU, and the function by which the server makes it (kernels/cuda_module.h).
+#include <cuda_bf16.h>
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -32,6 +34,7 @@ class CudaBackend : public Backend {
   CudaBackend(std::shared_ptr<Device> device, std::unique_ptr<LinearProducts> linears, bool bf16)
       : device_(std::move(device)),
         name_(absl::StrCat("cuda/sm_", device_->major(), device_->minor(), bf16 ? "/bf16" : "/fp32")),
+        bf16_(bf16),
         linears_(std::move(linears)),
         attention_(*device_, bf16) {}
 
@@ -116,6 +119,15 @@ class CudaBackend : public Backend {
 
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
     return Run("layer norm", [&] { return cuda::LayerNorm(device_->stream(), x, weight, bias, epsilon, y); });
+  }
+
+  int64_t CacheFloats(int64_t columns) const override { return bf16_ ? columns / 2 : columns; }
+
+  absl::Status StoreInCache(ConstMatrix x, Matrix cache) override {
+    return Run("rows to a cache", [&] {
+      if (!bf16_) return cuda::GatherRows(device_->stream(), x, nullptr, cache);
+      return RoundRows(device_->stream(), x, reinterpret_cast<__nv_bfloat16*>(cache.data), 2 * cache.stride);
+    });
   }
 
   absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) override {
@@ -238,6 +250,7 @@ class CudaBackend : public Backend {
 
   const std::shared_ptr<Device> device_;
   const std::string name_;
+  const bool bf16_;
   const std::unique_ptr<LinearProducts> linears_;
   std::shared_ptr<CancelFlags> cancel_flags_;
   Attention attention_;

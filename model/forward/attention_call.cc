@@ -130,6 +130,7 @@ absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member*
   if (const KvCache* const cache = members[0]->input->cache; cache != nullptr && !cache->paged()) {
     inputs.k = cache->Keys(layer_);
     inputs.v = cache->Values(layer_);
+    inputs.cached = true;
   }
   const std::span<EdgeCap> caps = std::span(caps_).subspan(first_cap);
   if (share < 1.0) {

@@ -29,9 +29,9 @@ KvCache::KvCache(const Model& model, const Draw& draw, int64_t most_tokens)
       samples_(draw.samples),
       page_{model.config().num_attention_heads, model.config().head_dim},
       most_tokens_(most_tokens),
-      width_(int64_t{page_.heads} * page_.head_dim),
-      token_bytes_(static_cast<uint64_t>(NumCopies(num_layers_, first_drawn_, samples_) * 2 * width_) * sizeof(float)) {
-}
+      row_floats_(backend_.CacheFloats(int64_t{2} * page_.heads * page_.head_dim)),
+      token_bytes_(static_cast<uint64_t>(NumCopies(num_layers_, first_drawn_, samples_) * row_floats_) *
+                   sizeof(float)) {}
 
 int64_t KvCache::HasMemoryFor(int64_t tokens) const {
   if (tokens == 0) return 0;
@@ -56,7 +56,7 @@ absl::Status KvCache::Grow(int64_t tokens) {
     }
   } else {
     for (auto l = static_cast<int32_t>(layers_.size()); l < num_layers_; ++l) {
-      ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.Allocate(Copies(l) * most_tokens_ * 2 * width_));
+      ASSIGN_OR_RETURN(layers_.emplace_back(), backend_.Allocate(Copies(l) * most_tokens_ * row_floats_));
     }
   }
   tokens_ = HasMemoryFor(tokens);
@@ -74,10 +74,8 @@ void KvCache::Shrink(int64_t tokens) {
 
 absl::Status KvCache::Store(int32_t layer, uint32_t copy, int32_t first_token, ConstMatrix keys_and_values) {
   const int64_t tokens = keys_and_values.rows;
-  while (std::ssize(places_) < tokens) places_.push_back(std::ssize(places_));
   if (!paged_) {
-    const Matrix to = Layer(layer).Rows(FirstRow(layer, copy) + first_token, tokens);
-    return backend_.GatherRows(keys_and_values, std::span(places_).first(tokens), to);
+    return backend_.StoreInCache(keys_and_values, Layer(layer).Rows(FirstRow(layer, copy) + first_token, tokens));
   }
   const std::vector<float*>& pages = copies_[Copy(layer, copy)].places;
   for (int64_t done = 0; done < tokens;) {
@@ -85,9 +83,9 @@ absl::Status KvCache::Store(int32_t layer, uint32_t copy, int32_t first_token, C
     const int64_t rows = std::min(KvPage::kTokens - in_page, tokens - done);
     for (int32_t part = 0; part < 2 * page_.heads; ++part) {  // keys of each head, then values
       float* const to = pages[token / KvPage::kTokens] + page_.Keys(part) + in_page * page_.head_dim;
-      RETURN_IF_ERROR(
-          backend_.GatherRows(keys_and_values.Rows(done, rows).Columns(int64_t{part} * page_.head_dim, page_.head_dim),
-                              std::span(places_).first(rows), Matrix(to, rows, page_.head_dim)));
+      RETURN_IF_ERROR(backend_.StoreInCache(
+          keys_and_values.Rows(done, rows).Columns(int64_t{part} * page_.head_dim, page_.head_dim),
+          Matrix(to, rows, page_.head_dim)));
     }
     done += rows;
   }

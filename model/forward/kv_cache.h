@@ -37,8 +37,8 @@ class KvCache {
   // Paged: AttentionProblem::pages of a sample, until the cache grows or shrinks.
   const float* const* Pages(int32_t layer, uint32_t copy) const { return copies_[Copy(layer, copy)].places.data(); }
   // Not paged: the rows of all samples, and the row of a sample's token 0 in these.
-  ConstMatrix Keys(int32_t layer) const { return Layer(layer).Columns(0, width_); }
-  ConstMatrix Values(int32_t layer) const { return Layer(layer).Columns(width_, width_); }
+  ConstMatrix Keys(int32_t layer) const { return Layer(layer).Columns(0, row_floats_ / 2); }
+  ConstMatrix Values(int32_t layer) const { return Layer(layer).Columns(row_floats_ / 2, row_floats_ / 2); }
   int64_t FirstRow(int32_t layer, uint32_t copy) const { return layer <= first_drawn_ ? 0 : copy * most_tokens_; }
 
  private:
@@ -51,19 +51,19 @@ class KvCache {
   int64_t HasMemoryFor(int64_t tokens) const;  // that it takes for so many: at least as many
   uint32_t Copies(int32_t layer) const { return layer <= first_drawn_ ? 1 : samples_; }
   size_t Copy(int32_t layer, uint32_t copy) const;  // index into copies_
-  Matrix Layer(int32_t layer) const { return layers_[layer].AsMatrix(Copies(layer) * most_tokens_, 2 * width_); }
+  Matrix Layer(int32_t layer) const { return layers_[layer].AsMatrix(Copies(layer) * most_tokens_, row_floats_); }
 
   Backend& backend_;
   const bool paged_;
   const int32_t num_layers_, first_drawn_;
   const uint32_t samples_;
   const KvPage page_;
-  const int64_t most_tokens_, width_;
+  const int64_t most_tokens_;
+  const int64_t row_floats_;         // of a token's keys and values in one layer
   const uint64_t token_bytes_;       // over all layers and copies
   int64_t tokens_ = 0;               // that it has memory for
   std::vector<PagesOfCopy> copies_;  // paged: shared layers, then layer by layer the samples
-  std::vector<Buffer> layers_;       // else [num_layers], each [copies, most tokens, keys and values]
-  std::vector<int64_t> places_;      // 0, 1, ...: the rows of what is stored
+  std::vector<Buffer> layers_;       // else [num_layers], each [copies, most tokens, row_floats_]
 };
 
 }  // namespace edgewise

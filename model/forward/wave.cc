@@ -177,8 +177,10 @@ absl::Status Wave::StepAttend(const Activations& source, Activations& rows) {
     RETURN_IF_ERROR(rows.ReserveAttended());
     if (unrecorded_ == calls_.size()) calls_.emplace_back();
     AttentionCall& call = calls_[unrecorded_++];
-    RETURN_IF_ERROR(call.Attend(model_, layer_, shared() ? prefixes_ : samples_, source.AttentionView(),
-                                &source == &shared_, share_, &scratch_, rows.attended()));
+    AttentionInputs inputs = source.AttentionView();
+    inputs.phase = options_.phase;
+    RETURN_IF_ERROR(call.Attend(model_, layer_, shared() ? prefixes_ : samples_, inputs, &source == &shared_, share_,
+                                &scratch_, rows.attended()));
   }
   AttentionCall& call = calls_[unrecorded_ - 1];
   ASSIGN_OR_RETURN(const bool done, call.Continue(share_));

@@ -24,6 +24,8 @@ inline void RoundOperands(const edgewise::testing::Case& from, DeviceCase& devic
   };
   device.call.k16 = device.memory.Put(rounded(from.inputs.k));
   device.call.v16 = device.memory.Put(rounded(from.inputs.v));
+  device.call.k16_stride = from.inputs.k.columns;
+  device.call.v16_stride = from.inputs.v.columns;
 }
 
 }  // namespace edgewise::cuda::testing

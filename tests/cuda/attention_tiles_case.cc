@@ -34,6 +34,8 @@ TilesCall::TilesCall(const edgewise::testing::Case& from, bool bf16, TileCuts cu
     v16_ = Rounded(inputs.v);
     call_.k16 = k16_.data();
     call_.v16 = v16_.data();
+    call_.k16_stride = inputs.k.columns;
+    call_.v16_stride = inputs.v.columns;
   }
   call_.num_heads = inputs.num_heads;
   call_.head_dim = inputs.head_dim;

@@ -51,6 +51,8 @@ class DeferredBackend : public Backend {
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
     return inner_->LayerNorm(x, weight, bias, epsilon, y);
   }
+  int64_t CacheFloats(int64_t columns) const override { return inner_->CacheFloats(columns); }
+  absl::Status StoreInCache(ConstMatrix x, Matrix cache) override { return inner_->StoreInCache(x, cache); }
   absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) override {
     return inner_->GatherRows(x, rows, y);
   }

@@ -169,7 +169,7 @@ run_products() {
 
 sanitize() { # TOOL
   local sanitizer tool=$1
-  local attention='*PatternsTest.AgreeWithTheReference*:*DrawTest.AnyRows*:*AttentionTest.GivenRows*'
+  local attention='*PatternsTest.AgreeWithTheReference*:*DrawTest.AnyRows*:*AttentionTest.GivenRows*:*DecodeTest.ARow*'
   sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
   if [[ ${EDGEWISE_SKIP_SANITIZER:-0} == 1 || -z $sanitizer ]]; then
     record "$tool" "skipped: $([[ -n $sanitizer ]] && echo asked for || echo not installed)" 0

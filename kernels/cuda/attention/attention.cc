@@ -18,7 +18,8 @@ namespace {
 
 constexpr int32_t kMaxDim = 256;  // of a head's queries and values
 constexpr int32_t kMaxDimLittleShared = 128;
-constexpr int64_t kLittleShared = 160 << 10;  // bytes a block; A100 and H100 have more
+constexpr int64_t kLittleShared = 160 << 10;           // bytes a block; A100 and H100 have more
+constexpr int64_t kMostPartFloats = int64_t{4} << 20;  // of the part rows that are in memory at once
 
 absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
                          std::span<const AttentionProblem> problems) {
@@ -36,6 +37,9 @@ absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
         absl::StrCat("a call of attention has ", problems.size(), " sequences of ", inputs.num_heads, " heads"));
   }
   for (const AttentionProblem& problem : problems) {
+    if (inputs.cached && problem.report->wanted.graph) {
+      return absl::InvalidArgumentError("a report wants the graph of a call whose keys and values are cached");
+    }
     if (problem.tokens >= kMaxTokens) {
       return absl::ResourceExhaustedError(
           absl::StrCat("a sequence has ", problem.tokens, " tokens; the CUDA kernels take fewer than ", kMaxTokens));
@@ -126,13 +130,15 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
     }
     if (of.kind == PatternKind::kGiven) StageGivenRows(problem, inputs.num_heads, staging_, of);
     if (of.kind == PatternKind::kTiles) {
-      AddTileItems(problem, index, inputs.num_heads, staging_, tile_items);
+      AddTileItems(problem, index, inputs.num_heads, inputs.phase, staging_, tile_items);
     } else {
       AddRowItems(problem, index, inputs.num_heads, of, row_items);
     }
   }
   call.num_narrow_items = OrderTileItems(tile_items);
   call.num_tile_items = static_cast<int64_t>(tile_items.size()) - call.num_narrow_items;
+  lists.narrow_runs = PlaceParts(std::span(tile_items).subspan(static_cast<size_t>(call.num_tile_items)),
+                                 kMostPartFloats / PartStride(call.value_dim));
   const absl::Status status = PlanEvents(staged, call, tables);
   if (!status.ok()) return status;
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));
@@ -231,28 +237,34 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
 absl::Status Attention::RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                                            DeviceCall& call, DeviceArray& rounded) {
   if (!bf16_) return absl::OkStatus();
-  const int64_t k_columns = static_cast<int64_t>(call.num_heads) * call.head_dim;
-  const int64_t v_columns = static_cast<int64_t>(call.num_heads) * call.value_dim;
-  const int64_t k_count = (inputs.k.rows * k_columns + 127) / 128 * 128;  // keeps the values aligned
-  absl::StatusOr<DeviceArray> block =
-      DeviceArray::Create(device_, (k_count + inputs.v.rows * v_columns) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
+  if (inputs.cached) {
+    call.k16 = reinterpret_cast<const __nv_bfloat16*>(inputs.k.data);
+    call.v16 = reinterpret_cast<const __nv_bfloat16*>(inputs.v.data);
+    call.k16_stride = 2 * inputs.k.stride;
+    call.v16_stride = 2 * inputs.v.stride;
+    return absl::OkStatus();
+  }
+  call.k16_stride = static_cast<int64_t>(call.num_heads) * call.head_dim;
+  call.v16_stride = static_cast<int64_t>(call.num_heads) * call.value_dim;
+  const int64_t k_count = (inputs.k.rows * call.k16_stride + 127) / 128 * 128;  // keeps the values aligned
+  absl::StatusOr<DeviceArray> block = DeviceArray::Create(
+      device_, (k_count + inputs.v.rows * call.v16_stride) * static_cast<int64_t>(sizeof(__nv_bfloat16)));
   if (!block.ok()) return block.status();
   rounded = *std::move(block);
-  int64_t first = inputs.k.rows, end = 0;  // the rows that problems read: a cache has room for more
+  int64_t first = inputs.k.rows, end = 0;  // the rows that problems read
   for (const AttentionProblem& problem : problems) {
     first = std::min(first, problem.first_row);
     end = std::max(end, problem.first_row + problem.tokens);
   }
-  const auto round = [&](const ConstMatrix& rows, int64_t columns, __nv_bfloat16* to) {
-    return CudaStatus(RoundRows(device_.stream(), rows.data + first * rows.stride, rows.stride, end - first, columns,
-                                to + first * columns),
-                      "rounding keys and values");
+  const auto round = [&](const ConstMatrix& rows, int64_t stride, __nv_bfloat16* to) {
+    const ConstMatrix read(rows.row(first), end - first, stride, rows.stride);
+    return CudaStatus(RoundRows(device_.stream(), read, to + first * stride, stride), "rounding keys and values");
   };
   auto* k16 = rounded.as<__nv_bfloat16>();
   call.k16 = k16;
   call.v16 = k16 + k_count;
-  const absl::Status status = round(inputs.k, k_columns, k16);
-  return status.ok() ? round(inputs.v, v_columns, k16 + k_count) : status;
+  const absl::Status status = round(inputs.k, call.k16_stride, k16);
+  return status.ok() ? round(inputs.v, call.v16_stride, k16 + k_count) : status;
 }
 
 absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, const Results& results) {
@@ -265,7 +277,7 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
   }
   if (status.ok()) status = CudaStatus(CountSampledEdges(stream, call), "sampled edges");
   if (status.ok()) status = CudaStatus(AttendRows(stream, call), "attention over rows");
-  if (status.ok()) status = CudaStatus(AttendTiles(stream, call), "attention over tiles");
+  if (status.ok()) status = EnqueueTiles(call, lists.narrow_runs);
   if (status.ok() && lists.first_degrees != nullptr) {
     auto* degrees = reinterpret_cast<uint32_t*>(results.memory.as<unsigned char>() + results.degrees);
     status = CudaStatus(CountKeyDegrees(stream, call, lists.first_degrees, degrees), "key degrees");
@@ -274,6 +286,29 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
     status = CudaStatus(CountExpected(stream, call, lists.expected, lists.num_expected), "expected edges");
   }
   return status;
+}
+
+absl::Status Attention::EnqueueTiles(const DeviceCall& call, std::span<const NarrowRun> runs) {
+  const auto most = std::max_element(runs.begin(), runs.end(),
+                                     [](const NarrowRun& a, const NarrowRun& b) { return a.part_rows < b.part_rows; });
+  DeviceArray memory;
+  if (most->part_rows > 0) {
+    absl::StatusOr<DeviceArray> rows = DeviceArray::Create(
+        device_, most->part_rows * PartStride(call.value_dim) * static_cast<int64_t>(sizeof(float)));
+    if (!rows.ok()) return rows.status();
+    memory = *std::move(rows);
+  }
+  DeviceCall of_run = call;
+  of_run.part_rows = memory.as<float>();
+  for (const NarrowRun& run : runs) {
+    of_run.narrow_items = call.narrow_items + run.begin;
+    of_run.num_narrow_items = run.end - run.begin;
+    of_run.most_parts = run.most_parts;
+    absl::Status status = CudaStatus(AttendTiles(device_.stream(), of_run), "attention over tiles");
+    if (!status.ok()) return status;
+    of_run.num_tile_items = of_run.num_dense_items = 0;  // the first run took them
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Attention::Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,

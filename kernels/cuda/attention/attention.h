@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/attention.h"
 #include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/items.h"
 #include "kernels/cuda/device/device_array.h"
 #include "kernels/cuda/device/runtime.h"
 
@@ -64,6 +65,7 @@ class Attention {
     int32_t num_expected = 0;
     // device: [problems] where a problem's key degrees begin among the call's, -1: not wanted; null: no problem's are
     const int64_t* first_degrees = nullptr;
+    std::vector<NarrowRun> narrow_runs;
   };
 
   absl::Status Plan(const AttentionInputs& inputs, std::span<const AttentionProblem> problems, std::span<EdgeCap> caps,
@@ -71,6 +73,7 @@ class Attention {
   absl::Status PlanResults(std::span<const AttentionProblem> problems, std::span<EdgeCap> caps, DeviceCall& call,
                            Lists& lists, Results& results);
   absl::Status Enqueue(const DeviceCall& call, const Lists& lists, const Results& results);
+  absl::Status EnqueueTiles(const DeviceCall& call, std::span<const NarrowRun> runs);
   // Precision bf16: rounds keys and values into `rounded`, which must live until the call's kernels are done.
   absl::Status RoundKeysAndValues(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                                   DeviceCall& call, DeviceArray& rounded);

@@ -27,6 +27,10 @@ inline constexpr int kChunkWords = kChunkKeys / 64;
 inline constexpr int kTileQueries = 64;
 inline constexpr int kTileKeys = 64;
 inline constexpr int kWarpQueries = 16;
+// In the decode phase a list of more keys than this is attended to in parts of so many keys, by a block of one warp
+// each: a query is all there is to do for a head. A query's result is then its parts', added up in the order of keys,
+// whatever other queries there are. A multiple of kTileKeys; to be tuned on a GPU.
+inline constexpr int kPartKeys = 256;
 
 // A head whose edges are rows of their own is dense, and goes to the tile kernel, if of the pairs of every
 // kSampledStep-th query one in kDenseHeadShare or more is an edge. That is known before the other queries are drawn,
@@ -121,7 +125,15 @@ struct TileItem {
   int32_t causal;         // 1: the keys are 0..num_keys-1 and query i sees i + 1 of them; 0: `limits` says how many
   const int32_t* keys;    // [num_keys] packed indices, ascending; null: 0..num_keys-1
   const int32_t* limits;  // [queries]; null: every query sees all keys, but for `causal`
+  // Among the call's part_rows, where the results of the item's parts begin: those of its queries, part by part. -1: it
+  // is not attended to in parts.
+  int64_t first_part = -1;
 };
+// Floats of a part row: the weighted sums of the values, the largest score, the sum of the weights.
+EDGEWISE_HOST_DEVICE constexpr int64_t PartStride(int32_t value_dim) { return value_dim + 2; }
+EDGEWISE_HOST_DEVICE inline int32_t PartsOf(const TileItem& item) {
+  return item.first_part < 0 ? 1 : (item.num_keys + kPartKeys - 1) / kPartKeys;
+}
 
 // A head that may be drawn by events (events.cuh). The host sets all but the first two, the device those and what the
 // pointers point to.
@@ -148,9 +160,10 @@ struct DeviceCall {
   const float* k;
   const float* v;
   int64_t q_stride, k_stride, v_stride;  // floats
-  // Precision bf16: keys and values rounded, packed [rows, heads * dim]; row r is row r of k and v. Else null.
+  // Precision bf16: keys and values rounded; row r is row r of k and v. Else null.
   const __nv_bfloat16* k16;
   const __nv_bfloat16* v16;
+  int64_t k16_stride, v16_stride;  // elements
   float* out;
   int64_t out_stride;
   int32_t num_heads, head_dim, value_dim;
@@ -169,6 +182,8 @@ struct DeviceCall {
   const RowItem* row_items;
   const TileItem* tile_items;
   const TileItem* narrow_items;  // of at most kWarpQueries queries each, for blocks of one warp
+  int32_t most_parts = 1;        // of a narrow item
+  float* part_rows;              // [part rows, PartStride(value_dim)]
   int64_t num_row_items, num_tile_items, num_narrow_items;
   const RowItem* dense_items;    // for the tile kernel: of given dense heads (no row items) and drawn ones that may be
   const RowItem* sampled_items;  // of the drawn ones

@@ -24,7 +24,7 @@ void AddForHeads(int32_t num_heads, TileItem item, std::vector<TileItem>& items)
 }
 
 void AddGroups(const AttentionProblem& problem, const GroupedKeys& groups, int32_t index, int32_t num_heads,
-               Staging& staging, std::vector<TileItem>& items) {
+               int32_t most_queries, Staging& staging, std::vector<TileItem>& items) {
   const int32_t* keys = staging.Add(std::span<const int32_t>(groups.keys));
   std::vector<int32_t> seen;  // keys that each query sees
   if (groups.causal) {
@@ -39,7 +39,7 @@ void AddGroups(const AttentionProblem& problem, const GroupedKeys& groups, int32
   const int32_t* limits = staging.Add(std::span<const int32_t>(seen));
   for (size_t g = 0; g + 1 < groups.group_begin.size(); ++g) {
     const auto count = static_cast<int32_t>(groups.key_offsets[g + 1] - groups.key_offsets[g]);
-    CutQueries(groups.group_begin[g], groups.group_begin[g + 1], kTileQueries, [&](int32_t first, int32_t queries) {
+    CutQueries(groups.group_begin[g], groups.group_begin[g + 1], most_queries, [&](int32_t first, int32_t queries) {
       const int32_t row = first - problem.first_query;
       TileItem item = {index,  0, first, queries, count, 0, count == 0 ? nullptr : keys + groups.key_offsets[g],
                        nullptr};
@@ -53,7 +53,7 @@ void AddGroups(const AttentionProblem& problem, const GroupedKeys& groups, int32
 }
 
 void AddGivenTiles(const AttentionProblem& problem, const HeadEdges& edges, int32_t index, int32_t head,
-                   Staging& staging, std::vector<TileItem>& items) {
+                   int32_t most_queries, Staging& staging, std::vector<TileItem>& items) {
   const int32_t* keys = staging.Add(std::span<const int32_t>(edges.keys));
   const int64_t shift = FirstGivenRow(problem, edges);
   std::vector<int32_t> seen;
@@ -70,7 +70,7 @@ void AddGivenTiles(const AttentionProblem& problem, const HeadEdges& edges, int3
     const int64_t begin = edges.row_offsets[i - shift];
     const auto row = std::span(edges.keys).subspan(begin, seen[i - problem.first_query]);
     const auto shared = static_cast<int64_t>(std::min(row.size(), longest.size()));
-    const bool joins = item.queries > 0 && item.queries < kTileQueries &&
+    const bool joins = item.queries > 0 && item.queries < most_queries &&
                        std::equal(row.begin(), row.begin() + shared, longest.begin());
     if (!joins) {
       finish();
@@ -155,32 +155,52 @@ void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Stagi
   call.sampled_edges = const_cast<unsigned long long*>(staging.Add(std::span<const unsigned long long>(none)));
 }
 
-void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Staging& staging,
+void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Phase phase, Staging& staging,
                   std::vector<TileItem>& items) {
+  const size_t before = items.size();
+  const int32_t most_queries = phase == Phase::kDecode ? kWarpQueries : kTileQueries;
   if (const auto* groups = std::get_if<GroupedKeys>(&problem.pattern)) {
-    AddGroups(problem, *groups, index, num_heads, staging, items);
+    AddGroups(problem, *groups, index, num_heads, most_queries, staging, items);
   } else if (const auto* given = std::get_if<ExplicitEdges>(&problem.pattern)) {
     for (int32_t head = 0; head < num_heads; ++head) {
-      AddGivenTiles(problem, (*given->heads)[head], index, head, staging, items);
+      AddGivenTiles(problem, (*given->heads)[head], index, head, most_queries, staging, items);
     }
   } else {
     const bool causal = std::get<AllPairs>(problem.pattern).causal;
-    CutQueries(problem.first_query, problem.tokens, kTileQueries, [&](int32_t first, int32_t queries) {
+    CutQueries(problem.first_query, problem.tokens, most_queries, [&](int32_t first, int32_t queries) {
       AddForHeads(num_heads, {index, 0, first, queries, causal ? first + queries : problem.tokens, causal ? 1 : 0},
                   items);
     });
   }
+  if (phase != Phase::kDecode) return;
+  for (TileItem& item : std::span(items).subspan(before)) item.first_part = item.num_keys > kPartKeys ? 0 : -1;
 }
 
 int64_t OrderTileItems(std::vector<TileItem>& items) {
   const auto is_few = [](const TileItem& item) { return item.queries <= kWarpQueries; };
-  auto few = std::count_if(items.begin(), items.end(), is_few);
-  if (2 * few <= std::ssize(items)) few = 0;
+  const bool most_are = 2 * std::count_if(items.begin(), items.end(), is_few) > std::ssize(items);
+  const auto is_narrow = [&](const TileItem& item) { return item.first_part >= 0 || (most_are && is_few(item)); };
   std::stable_sort(items.begin(), items.end(), [&](const TileItem& a, const TileItem& b) {
-    if (few > 0 && is_few(a) != is_few(b)) return is_few(b);
-    return a.num_keys > b.num_keys;
+    return is_narrow(a) != is_narrow(b) ? is_narrow(b) : a.num_keys > b.num_keys;
   });
-  return few;
+  return std::count_if(items.begin(), items.end(), is_narrow);
+}
+
+std::vector<NarrowRun> PlaceParts(std::span<TileItem> narrow, int64_t most_rows) {
+  std::vector<NarrowRun> runs = {{0, 0, 1, 0}};
+  for (TileItem& item : narrow) {
+    const int32_t parts = PartsOf(item);
+    const int64_t rows = item.first_part < 0 ? 0 : int64_t{parts} * item.queries;
+    if (runs.back().part_rows > 0 && runs.back().part_rows + rows > most_rows) {
+      runs.push_back({runs.back().end, runs.back().end, 1, 0});
+    }
+    NarrowRun& run = runs.back();
+    if (rows > 0) item.first_part = run.part_rows;
+    run.part_rows += rows;
+    run.most_parts = std::max(run.most_parts, parts);
+    ++run.end;
+  }
+  return runs;
 }
 
 void StageGivenRows(const AttentionProblem& problem, int32_t num_heads, Staging& staging, DeviceProblem& staged) {

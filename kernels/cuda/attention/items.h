@@ -31,15 +31,26 @@ void AddRowItems(const AttentionProblem& problem, int32_t index, int32_t num_hea
 void StageRowItems(RowItems& items, std::span<const DeviceProblem> staged, Staging& staging, DeviceCall& call);
 
 // Adds the items of a problem of kind kTiles. Rows of a given graph share an item where the keys of one begin those of
-// the other.
-void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Staging& staging,
+// the other. In the decode phase an item has at most kWarpQueries queries, and first_part 0 if it is attended to in
+// parts.
+void AddTileItems(const AttentionProblem& problem, int32_t index, int32_t num_heads, Phase phase, Staging& staging,
                   std::vector<TileItem>& items);
 
 // Orders the items as they start: first those for blocks of several warps, then those for blocks of one warp; of each
 // the longest first, so that no long one is the last to start. Returns the number of the latter: the items of at most
-// kWarpQueries queries if these are most of all items, else none, since their launch begins only when the other has
-// ended.
+// kWarpQueries queries if these are most of all items, else only those that are attended to in parts, since their
+// launch begins only when the other has ended.
 int64_t OrderTileItems(std::vector<TileItem>& items);
+
+// Narrow items that run at once, begin..end - 1.
+struct NarrowRun {
+  int64_t begin, end;
+  int32_t most_parts;  // of one of them
+  int64_t part_rows;   // of all
+};
+// Gives the parts of narrow items their places, and returns the runs: the fewest that have at most `most_rows` part
+// rows or one item. One without items if there are none.
+std::vector<NarrowRun> PlaceParts(std::span<TileItem> narrow, int64_t most_rows);
 
 // Sets row_offsets, given_keys and multiplicity of a problem of kind kGiven.
 void StageGivenRows(const AttentionProblem& problem, int32_t num_heads, Staging& staging, DeviceProblem& staged);

@@ -53,8 +53,8 @@ struct RowOperands {
       k = call.k;
       v = call.v;
     } else {
-      k_stride = static_cast<int64_t>(call.num_heads) * call.head_dim;
-      v_stride = static_cast<int64_t>(call.num_heads) * call.value_dim;
+      k_stride = call.k16_stride;
+      v_stride = call.v16_stride;
       k = call.k16;
       v = call.v16;
     }

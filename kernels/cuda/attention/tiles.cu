@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/attention/cancel.cuh"
 #include "kernels/cuda/attention/kernels.h"
 #include "kernels/cuda/attention/tiles_bf16.cuh"
 #include "kernels/cuda/attention/tiles_dense.cuh"
@@ -48,6 +49,42 @@ cudaError_t AttendBf16(cudaStream_t stream, const DeviceCall& call) {
   return AttendBf16<Items, kWarps, 256>(stream, call);
 }
 
+// One warp for each narrow item: adds up the parts of each of its queries in the order of keys. An item of one part
+// would keep its bytes, so that a query's result does not depend on how many parts its item has.
+__global__ void __launch_bounds__(kWarpSize) MergeParts(const __grid_constant__ DeviceCall call) {
+  const TileItem& item = call.narrow_items[blockIdx.x];
+  const DeviceProblem& problem = call.problems[item.problem];
+  if (item.first_part < 0 || Cancelled(problem)) return;
+  const int lane = static_cast<int>(threadIdx.x), parts = PartsOf(item);
+  const int64_t next = item.queries * PartStride(call.value_dim);  // floats from part to part
+  for (int row = 0; row < item.queries; ++row) {
+    const float* const first = PartRow(call, item, {}, row);
+    OnlineSoftmax state;
+    for (int part = lane; part < parts; part += kWarpSize) {
+      state.largest = fmaxf(state.largest, first[part * next + call.value_dim]);
+    }
+    for (int step = kWarpSize / 2; step > 0; step /= 2) {
+      state.largest = fmaxf(state.largest, __shfl_xor_sync(kWholeWarp, state.largest, step));
+    }
+    for (int part = 0; part < parts; ++part) {
+      const float* const of = first + part * next + call.value_dim;
+      state.sum = fmaf(state.Weight(of[0]), of[1], state.sum);
+    }
+    const float scale = state.Normalizer(LimitOf(item, row) > 0);
+    float* const out = call.out + (problem.out_row + item.first_query + row - problem.first_query) * call.out_stride +
+                       static_cast<int64_t>(item.head) * call.value_dim;
+    for (int column = lane; column < call.value_dim; column += kWarpSize) {
+      float sum = 0.0f;
+#pragma unroll 4
+      for (int part = 0; part < parts; ++part) {
+        const float* const of = first + part * next;
+        sum = fmaf(state.Weight(of[call.value_dim]), of[column], sum);
+      }
+      out[column] = fmaf(sum, scale, 0.0f);  // as WriteRows
+    }
+  }
+}
+
 template <typename Items, int kWarps>
 cudaError_t AttendItems(cudaStream_t stream, const DeviceCall& call) {
   if (Items::template Count<kWarps>(call) == 0) return cudaSuccess;
@@ -60,7 +97,9 @@ cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call) {
   if (call.head_dim > kMaxTileDim || call.value_dim > kMaxTileDim) return cudaErrorInvalidValue;
   cudaError_t error = AttendItems<DenseItems, kTileWarps>(stream, call);
   if (error == cudaSuccess) error = AttendItems<ListedItems, kTileWarps>(stream, call);
-  return error != cudaSuccess ? error : AttendItems<ListedItems, 1>(stream, call);
+  if (error == cudaSuccess) error = AttendItems<ListedItems, 1>(stream, call);
+  if (error != cudaSuccess || call.most_parts == 1) return error;
+  return Launch(stream, call.num_narrow_items, kWarpSize, 0, kLoaded<MergeParts>, call);
 }
 
 }  // namespace edgewise::cuda

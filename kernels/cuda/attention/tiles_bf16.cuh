@@ -109,8 +109,7 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
 }
 
 // Hides the pairs that are no edges.
-__device__ inline void HideTile(const TileLists& lists, int first_row, int first_column,
-                                float (&scores)[kKeyTiles][4]) {
+__device__ inline void HideTile(const TileLists& lists, int first_row, int first_column, float (&scores)[kKeyTiles][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint64_t edges = lists.edges[first_row + half * 8] >> first_column;
@@ -175,11 +174,11 @@ __device__ inline void AddValues(const float (&weights)[kKeyTiles][4], const __n
   }
 }
 
-// Divides by the sums of the weights and writes the item's rows.
-template <int kValueTiles>
+// Divides by the sums of the weights and writes the item's rows; or writes those of its part as they are.
+template <int kWarps, int kValueTiles>
 __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
-                                 const TileLists& lists, int first_row, int first_column, OnlineSoftmax (&states)[2],
-                                 const float (&sums)[kValueTiles][4]) {
+                                 const KeySpan& span, const TileLists& lists, int first_row, int first_column,
+                                 OnlineSoftmax (&states)[2], const float (&sums)[kValueTiles][4]) {
   float* const out = call.out + (problem.out_row + item.first_query - problem.first_query) * call.out_stride +
                      static_cast<int64_t>(item.head) * call.value_dim + first_column;
 #pragma unroll
@@ -188,6 +187,18 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
     states[half].sum += __shfl_xor_sync(kWholeWarp, states[half].sum, 2);
     const int row = first_row + half * 8;
     if (row >= item.queries) continue;
+    if constexpr (kWarps == 1) {
+      if (float* const part = PartRow(call, item, span, row); part != nullptr) {
+#pragma unroll
+        for (int n = 0; n < kValueTiles; ++n) {
+          if (n * 8 >= call.value_dim) break;
+          *reinterpret_cast<float2*>(part + n * 8 + first_column) =
+              make_float2(sums[n][2 * half], sums[n][2 * half + 1]);
+        }
+        if (first_column == 0) StoreState(states[half], part + call.value_dim);
+        continue;
+      }
+    }
     const float scale = states[half].Normalizer(lists.limits[row] > 0);
     float* const to = out + row * call.out_stride;
 #pragma unroll
@@ -215,18 +226,17 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
   __shared__ TileLists lists;
   const auto& item = Items::template Get<kWarps>(call);
   const DeviceProblem& problem = call.problems[item.problem];
-  if (Items::Skip(call, problem, item) || Cancelled(problem)) return;
+  KeySpan span;
+  if (Items::Skip(call, problem, item) || !FindKeySpan<kWarps>(call, item, span) || Cancelled(problem)) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
   const int first_row = warp * kWarpQueries + lane / 4, first_column = lane % 4 * 2;
   const int stride = Stride(call.head_dim), value_stride = Stride(call.value_dim);
   auto* const queries = reinterpret_cast<__nv_bfloat16*>(DynamicShared());
   __nv_bfloat16* const keys = queries + kWarps * kWarpQueries * stride;
   __nv_bfloat16* const values = keys + kTileKeys * stride;
-  const int64_t k_width = static_cast<int64_t>(call.num_heads) * call.head_dim;
-  const int64_t v_width = static_cast<int64_t>(call.num_heads) * call.value_dim;
 
-  LoadLimits<kWarps>(item, lists);
-  LoadTileKeys<kWarps>(item, 0, lists);
+  LoadLimits<kWarps>(item, span, lists);
+  LoadTileKeys<kWarps>(item, span, span.first_tile, lists);
   StageQueries<kWarps>(
       call.q + (problem.query_row + item.first_query) * call.q_stride + static_cast<int64_t>(item.head) * call.head_dim,
       call.q_stride, item.queries, call.head_dim, queries);
@@ -244,16 +254,16 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
   float sums[kValueDim / 8][4] = {};
   const auto start_keys = [&](int tile) {
     StartTile<kWarps, 2 * kSteps>(lists.keys[tile & 1],
-                                  call.k16 + problem.first_row * k_width + item.head * call.head_dim, k_width,
-                                  call.head_dim, keys);
+                                  call.k16 + problem.first_row * call.k16_stride + item.head * call.head_dim,
+                                  call.k16_stride, call.head_dim, keys);
   };
   // Values are on their way while the scores are computed, the next keys while the values are summed.
-  start_keys(0);
-  for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
+  start_keys(span.first_tile);
+  for (int tile = span.first_tile; tile * kTileKeys < range.item_most; ++tile) {
     StartTile<kWarps, kValueDim / 8>(lists.keys[tile & 1],
-                                     call.v16 + problem.first_row * v_width + item.head * call.value_dim, v_width,
-                                     call.value_dim, values);
-    LoadTileKeys<kWarps>(item, tile + 1, lists);
+                                     call.v16 + problem.first_row * call.v16_stride + item.head * call.value_dim,
+                                     call.v16_stride, call.value_dim, values);
+    LoadTileKeys<kWarps>(item, span, tile + 1, lists);
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
     if (seen > 0) items.Next(tile, lists);
     WaitForTile();
@@ -285,7 +295,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSt
   }
   __pipeline_wait_prior(0);
   items.Finish(call, lists);
-  WriteRows(call, problem, item, lists, first_row, first_column, states, sums);
+  WriteRows<kWarps>(call, problem, item, span, lists, first_row, first_column, states, sums);
 }
 
 }  // namespace edgewise::cuda::tiles_bf16

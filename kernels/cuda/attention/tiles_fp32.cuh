@@ -211,11 +211,11 @@ __device__ inline void AddValues(const float* weights, const float* values, int 
   }
 }
 
-// Divides by the sums of the weights and writes the item's rows.
-template <int kColumns>
+// Divides by the sums of the weights and writes the item's rows; or writes those of its part as they are.
+template <int kWarps, int kColumns>
 __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& problem, const TileItem& item,
-                                 const TileLists& lists, int first_row, int column, OnlineSoftmax (&states)[kRows],
-                                 const float (&sums)[kRows][kColumns]) {
+                                 const KeySpan& span, const TileLists& lists, int first_row, int column,
+                                 OnlineSoftmax (&states)[kRows], const float (&sums)[kRows][kColumns]) {
   constexpr int kSpan = kRowThreads * kRun<kColumns>;
   float* const out = call.out + (problem.out_row + item.first_query - problem.first_query) * call.out_stride +
                      static_cast<int64_t>(item.head) * call.value_dim;
@@ -225,10 +225,21 @@ __device__ inline void WriteRows(const DeviceCall& call, const DeviceProblem& pr
     for (int step = kRowThreads / 2; step > 0; step /= 2) sum += __shfl_xor_sync(kWholeWarp, sum, step);
     const int row = first_row + RowStep(i);
     if (row >= item.queries) continue;
+    const auto place = [&](int c) { return c / kRun<kColumns> * kSpan + column * kRun<kColumns> + c % kRun<kColumns>; };
+    if constexpr (kWarps == 1) {
+      if (float* const part = PartRow(call, item, span, row); part != nullptr) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          if (place(c) < call.value_dim) part[place(c)] = sums[i][c];
+        }
+        if (column == 0) StoreState(states[i], part + call.value_dim);
+        continue;
+      }
+    }
     const float scale = states[i].Normalizer(lists.limits[row] > 0);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      const int t = c / kRun<kColumns> * kSpan + column * kRun<kColumns> + c % kRun<kColumns>;
+      const int t = place(c);
       // + 0: never -0, whose sign would tell of masked keys.
       if (t < call.value_dim) out[row * call.out_stride + t] = fmaf(sums[i][c], scale, 0.0f);
     }
@@ -253,7 +264,8 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
   __shared__ TileLists lists;
   const auto& item = Items::template Get<kWarps>(call);
   const DeviceProblem& problem = call.problems[item.problem];
-  if (Items::Skip(call, problem, item) || Cancelled(problem)) return;
+  KeySpan span;
+  if (Items::Skip(call, problem, item) || !FindKeySpan<kWarps>(call, item, span) || Cancelled(problem)) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarpSize, lane = thread % kWarpSize;
   const int first_row = warp * kWarpQueries + lane / kRowThreads * 4, column = lane % kRowThreads;
   constexpr int kLoads = kLoadsAtOnce<kWarps, kColumns>;
@@ -262,8 +274,8 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
   float* const tile_rows = queries + QueryFloats<kWarps>(call.head_dim);
   float* const weights = tile_rows + TileFloats(call.head_dim, kRowThreads * kColumns);
 
-  LoadLimits<kWarps>(item, lists);
-  LoadTileKeys<kWarps>(item, 0, lists);
+  LoadLimits<kWarps>(item, span, lists);
+  LoadTileKeys<kWarps>(item, span, span.first_tile, lists);
   StageRows<kWarps, kWarps * kWarpQueries, 4>(
       call.q + (problem.query_row + item.first_query) * call.q_stride + static_cast<int64_t>(item.head) * call.head_dim,
       call.q_stride, [&](int row) { return row < item.queries ? row : -1; }, call.head_dim, call.scale * kLog2E, groups,
@@ -274,12 +286,12 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
   Items items(call, item, warp);
   OnlineSoftmax states[kRows];
   float sums[kRows][kColumns] = {};
-  for (int tile = 0; tile * kTileKeys < range.item_most; ++tile) {
+  for (int tile = span.first_tile; tile * kTileKeys < range.item_most; ++tile) {
     const auto key_of = [&](int row) { return lists.keys[tile & 1][row]; };
     StageRows<kWarps, kTileKeys, kLoads>(
         call.k + problem.first_row * call.k_stride + static_cast<int64_t>(item.head) * call.head_dim, call.k_stride,
         key_of, call.head_dim, 1.0f, groups, group_stride, tile_rows);
-    LoadTileKeys<kWarps>(item, tile + 1, lists);
+    LoadTileKeys<kWarps>(item, span, tile + 1, lists);
     const int seen = min(range.warp_most - tile * kTileKeys, kTileKeys);  // the same for all threads of a warp
     if (seen > 0) items.Next(tile, lists);
     __syncthreads();
@@ -303,7 +315,7 @@ __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kCo
     __syncthreads();  // the values have been read
   }
   items.Finish(call, lists);
-  WriteRows(call, problem, item, lists, first_row, column, states, sums);
+  WriteRows<kWarps>(call, problem, item, span, lists, first_row, column, states, sums);
 }
 
 }  // namespace edgewise::cuda::tiles_fp32

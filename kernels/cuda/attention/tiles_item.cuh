@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention/call.h"
+#include "kernels/cuda/attention/online_softmax.h"
 #include "kernels/cuda/device/launch.h"
 
 namespace edgewise::cuda {
@@ -21,25 +22,27 @@ inline constexpr int kTileThreads{kWarps * kWarpSize};
 inline constexpr int kMaxTileDim = 256;       // of head_dim and value_dim
 inline constexpr float kNoScore = -INFINITY;  // of a masked pair
 
-// In shared memory: how many keys each row of the item sees, and the keys of this tile and the next.
+// In shared memory: how many keys each row of the item sees, and which.
 struct TileLists {
-  int32_t limits[kTileQueries];  // of the block's rows; 0 of rows that the item does not have
-  int32_t keys[2][kTileKeys];    // packed indices; -1: none
+  int32_t limits[kTileQueries];  // of the block's rows, within its keys; 0 of rows that the item does not have
+  int32_t keys[2][kTileKeys];    // packed indices of this tile and the next; -1: none
   uint64_t
       edges[kTileQueries];  // dense heads: bit j of a row's word is set iff key j of the tile is an edge of the row
 };
 
-// The items that a kernel takes, one a block: here those of the call's lists, whose queries see all keys up to a limit.
+// The items that a kernel takes, one a block, or one part of one: here those of the call's lists, whose queries see all
+// keys up to a limit.
 class ListedItems {
  public:
   static constexpr bool kMasked = false;
   template <int kWarps>
   static int64_t Count(const DeviceCall& call) {
-    return kWarps == 1 ? call.num_narrow_items : call.num_tile_items;
+    return kWarps == 1 ? call.num_narrow_items * call.most_parts : call.num_tile_items;
   }
   template <int kWarps>
   __device__ static const TileItem& Get(const DeviceCall& call) {
-    return (kWarps == 1 ? call.narrow_items : call.tile_items)[blockIdx.x];
+    if constexpr (kWarps > 1) return call.tile_items[blockIdx.x];
+    return call.narrow_items[blockIdx.x / call.most_parts];
   }
   __device__ static bool Skip(const DeviceCall&, const DeviceProblem&, const TileItem&) { return false; }
   __device__ ListedItems(const DeviceCall&, const TileItem&, int) {}
@@ -54,24 +57,53 @@ __device__ inline int32_t LimitOf(const TileItem& item, int row) {
   return item.causal != 0 ? min(item.first_query + row + 1, item.num_keys) : item.num_keys;
 }
 
-__device__ inline int32_t KeyAt(const TileItem& item, int32_t place) {
-  if (place >= item.num_keys) return -1;
-  return item.keys == nullptr ? place : item.keys[place];
+// The keys of the item's list that the block attends to: those from tile `first_tile` on, before place `end`.
+struct KeySpan {
+  int part;  // of the item
+  int first_tile;
+  int32_t end;
+};
+// A block of several warps takes all keys. So does one of one warp unless the item is attended to in parts; false: the
+// item has no such part.
+template <int kWarps>
+__device__ inline bool FindKeySpan(const DeviceCall& call, const TileItem& item, KeySpan& span) {
+  span = {0, 0, item.num_keys};
+  if constexpr (kWarps > 1) return true;
+  span.part = static_cast<int>(blockIdx.x % call.most_parts);
+  if (span.part >= PartsOf(item)) return false;
+  if (item.first_part < 0) return true;
+  span.first_tile = span.part * (kPartKeys / kTileKeys);
+  span.end = min(item.num_keys, (span.part + 1) * kPartKeys);
+  return true;
+}
+static_assert(kPartKeys % kTileKeys == 0);
+
+__device__ inline void StoreState(const OnlineSoftmax& state, float* to) {
+  to[0] = state.largest;
+  to[1] = state.sum;
+}
+
+// Where a row of the item's part goes; null: the block has all keys.
+__device__ inline float* PartRow(const DeviceCall& call, const TileItem& item, const KeySpan& span, int row) {
+  if (item.first_part < 0) return nullptr;
+  return call.part_rows +
+         (item.first_part + static_cast<int64_t>(span.part) * item.queries + row) * PartStride(call.value_dim);
 }
 
 // By all threads of the block.
 template <int kWarps>
-__device__ inline void LoadTileKeys(const TileItem& item, int tile, TileLists& lists) {
-  for (int place = static_cast<int>(threadIdx.x); place < kTileKeys; place += kTileThreads<kWarps>) {
-    lists.keys[tile & 1][place] = KeyAt(item, tile * kTileKeys + place);
+__device__ inline void LoadTileKeys(const TileItem& item, const KeySpan& span, int tile, TileLists& lists) {
+  for (int i = static_cast<int>(threadIdx.x); i < kTileKeys; i += kTileThreads<kWarps>) {
+    const int32_t place = tile * kTileKeys + i;
+    lists.keys[tile & 1][i] = place >= span.end ? -1 : item.keys == nullptr ? place : item.keys[place];
   }
 }
 
 // By all threads of the block.
 template <int kWarps>
-__device__ inline void LoadLimits(const TileItem& item, TileLists& lists) {
+__device__ inline void LoadLimits(const TileItem& item, const KeySpan& span, TileLists& lists) {
   const int row = static_cast<int>(threadIdx.x);
-  if (row < kWarps * kWarpQueries) lists.limits[row] = LimitOf(item, row);
+  if (row < kWarps * kWarpQueries) lists.limits[row] = min(LimitOf(item, row), span.end);
 }
 
 // Limits over all rows of the item and over the 16 rows of a warp.

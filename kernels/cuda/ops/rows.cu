@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
     GatherKernel(Source x, const int64_t* from, Target y, int64_t rows, int64_t columns) {
   const int64_t r = RowOfWarp();
   if (r >= rows) return;
-  const float* in = x.data + from[r] * x.stride;
+  const float* in = x.data + (from == nullptr ? r : from[r]) * x.stride;
   float* out = y.data + r * y.stride;
   ForColumns<kWidth>(columns, [&](int64_t c) { StoreFloats<kWidth>(out + c, LoadFloats<kWidth>(in + c)); });
 }
@@ -186,12 +186,13 @@ __global__ void __launch_bounds__(kThreads) PadKernel(Source x, To* to, int64_t 
 }
 
 // Rows of whole groups of 4 columns.
-__global__ void __launch_bounds__(kThreads) RoundKernel(Source x, __nv_bfloat16* to, int64_t rows, int64_t columns) {
+__global__ void __launch_bounds__(kThreads)
+    RoundKernel(Source x, __nv_bfloat16* to, int64_t to_stride, int64_t rows, int64_t columns) {
   const int64_t r = RowOfWarp();
   if (r >= rows) return;
   ForColumns<4>(columns, [&](int64_t c) {
     const Floats<4> value = LoadFloats<4>(x.data + r * x.stride + c);
-    __nv_bfloat162* out = reinterpret_cast<__nv_bfloat162*>(to + r * columns + c);
+    __nv_bfloat162* out = reinterpret_cast<__nv_bfloat162*>(to + r * to_stride + c);
     out[0] = __floats2bfloat162_rn(value.at[0], value.at[1]);
     out[1] = __floats2bfloat162_rn(value.at[2], value.at[3]);
   });
@@ -203,21 +204,22 @@ cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, c
                   const int32_t* positions, Matrix y) {
   const bool wide =
       y.columns % 4 == 0 && Aligned(word) && Aligned(y) && (position.data == nullptr || Aligned(position));
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<EmbedKernel<4>> : kLoaded<EmbedKernel<1>>, SourceOf(word),
-                SourceOf(position), token_ids, positions, TargetOf(y), y.rows, y.columns);
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<EmbedKernel<4>> : kLoaded<EmbedKernel<1>>,
+                SourceOf(word), SourceOf(position), token_ids, positions, TargetOf(y), y.rows, y.columns);
 }
 
 cudaError_t LayerNorm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
                       Matrix y) {
   const bool aligned = x.columns % 4 == 0 && Aligned(x) && Aligned(y) && Aligned16(weight, 0) && Aligned16(bias, 0);
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0, aligned ? kLoaded<LayerNormKernel<true>> : kLoaded<LayerNormKernel<false>>,
-                SourceOf(x), weight, bias, epsilon, TargetOf(y), x.rows, x.columns);
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0,
+                aligned ? kLoaded<LayerNormKernel<true>> : kLoaded<LayerNormKernel<false>>, SourceOf(x), weight, bias,
+                epsilon, TargetOf(y), x.rows, x.columns);
 }
 
 cudaError_t GatherRows(cudaStream_t stream, ConstMatrix x, const int64_t* rows, Matrix y) {
   const bool wide = y.columns % 4 == 0 && Aligned(x) && Aligned(y);
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<GatherKernel<4>> : kLoaded<GatherKernel<1>>, SourceOf(x), rows,
-                TargetOf(y), y.rows, y.columns);
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<GatherKernel<4>> : kLoaded<GatherKernel<1>>,
+                SourceOf(x), rows, TargetOf(y), y.rows, y.columns);
 }
 
 cudaError_t PoolMean(cudaStream_t stream, ConstMatrix x, const int64_t* offsets, const float* divisors, Matrix y) {
@@ -228,32 +230,33 @@ cudaError_t PoolMean(cudaStream_t stream, ConstMatrix x, const int64_t* offsets,
 
 cudaError_t PairFeatures(cudaStream_t stream, ConstMatrix x0, ConstMatrix x1, Matrix y) {
   const bool wide = x0.columns % 4 == 0 && Aligned(x0) && Aligned(x1) && Aligned(y);
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<PairKernel<4>> : kLoaded<PairKernel<1>>, SourceOf(x0),
-                SourceOf(x1), TargetOf(y), y.rows, x0.columns);
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<PairKernel<4>> : kLoaded<PairKernel<1>>,
+                SourceOf(x0), SourceOf(x1), TargetOf(y), y.rows, x0.columns);
 }
 
 cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float* bias, Activation activation,
                           bool accumulate, Matrix y) {
   const bool wide = y.columns % 4 == 0 && Aligned(product) && Aligned(y) && Aligned16(bias, 0);
-  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>, SourceOf(product),
-                bias, activation, accumulate, TargetOf(y), y.rows, y.columns);
+  return Launch(stream, RowBlocks(y.rows), kThreads, 0, wide ? kLoaded<FinishKernel<4>> : kLoaded<FinishKernel<1>>,
+                SourceOf(product), bias, activation, accumulate, TargetOf(y), y.rows, y.columns);
 }
 
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns) {
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel<float>>, SourceOf(x), to, x.rows, x.columns, columns);
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel<float>>, SourceOf(x), to, x.rows, x.columns,
+                columns);
 }
 
 cudaError_t PadRoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t columns) {
   if (columns == x.columns && columns % 4 == 0 && Aligned(x) && Aligned16(to, 0)) {
-    return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<RoundKernel>, SourceOf(x), to, x.rows, columns);
+    return RoundRows(stream, x, to, columns);
   }
-  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel<__nv_bfloat16>>, SourceOf(x), to, x.rows, x.columns,
-                columns);
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<PadKernel<__nv_bfloat16>>, SourceOf(x), to, x.rows,
+                x.columns, columns);
 }
 
-cudaError_t RoundRows(cudaStream_t stream, const float* from, int64_t stride, int64_t rows, int64_t columns,
-                      __nv_bfloat16* to) {
-  return PadRoundRows(stream, ConstMatrix(from, rows, columns, stride), to, columns);
+cudaError_t RoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t to_stride) {
+  return Launch(stream, RowBlocks(x.rows), kThreads, 0, kLoaded<RoundKernel>, SourceOf(x), to, to_stride, x.rows,
+                x.columns);
 }
 
 }  // namespace edgewise::cuda

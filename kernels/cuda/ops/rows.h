@@ -24,7 +24,7 @@ cudaError_t Embed(cudaStream_t stream, ConstMatrix word, ConstMatrix position, c
 cudaError_t LayerNorm(cudaStream_t stream, ConstMatrix x, const float* weight, const float* bias, float epsilon,
                       Matrix y);
 
-// y[i] = x[rows[i]], rows [y.rows].
+// y[i] = x[rows[i]], rows [y.rows]; null: y = x.
 cudaError_t GatherRows(cudaStream_t stream, ConstMatrix x, const int64_t* rows, Matrix y);
 
 // offsets [y.rows + 1], divisors [y.rows].
@@ -41,9 +41,9 @@ cudaError_t FinishProduct(cudaStream_t stream, ConstMatrix product, const float*
 cudaError_t PadRows(cudaStream_t stream, ConstMatrix x, float* to, int64_t columns);
 cudaError_t PadRoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t columns);
 
-// keys or values [rows, columns] with `stride`, rounded to the nearest bf16: to[r * columns + c].
-cudaError_t RoundRows(cudaStream_t stream, const float* from, int64_t stride, int64_t rows, int64_t columns,
-                      __nv_bfloat16* to);
+// Keys or values, rounded to the nearest bf16: to[r * to_stride + c]. x and `to` begin at 16-byte addresses; columns
+// and strides are multiples of 8.
+cudaError_t RoundRows(cudaStream_t stream, ConstMatrix x, __nv_bfloat16* to, int64_t to_stride);
 
 }  // namespace edgewise::cuda
 
