@@ -78,27 +78,41 @@ class FragmentDraw {
 
   // Edges among the keys first_key.., which is a multiple of kTileKeys.
   __device__ uint32_t Next(int32_t first_key) const {
+    Settled settled = Begin(first_key);
+    const int lane = ThisThread() % kWarpSize;
+    for (; settled.open != 0; settled.open &= settled.open - 1) {
+      const int bit = __ffs(static_cast<int>(settled.open)) - 1;
+      if (IsEdge(first_key, lane, bit)) settled.edges |= 1u << bit;
+    }
+    return settled.edges;
+  }
+
+  // The pairs that are edges, and the others that may be.
+  struct Settled {
+    uint32_t edges, open;
+  };
+  // Steps 1 and 2, for the keys first_key..
+  __device__ Settled Begin(int32_t first_key) const {
     const DeviceProblem& problem = call_.problems[rows_.problem];
     const DrawnPairs pairs(call_, problem, rows_.head);
     const int lane = ThisThread() % kWarpSize, group = lane / 4, thread = lane % 4;
     const uint32_t valid = Valid(problem.tokens - first_key, group, thread);
     Settled settled = {0, valid};
     if (problem.positions == nullptr) settled = Settle(problem, pairs, first_key, group, thread);
-    uint32_t edges = settled.edges & valid;
-    for (uint32_t open = settled.open & valid & ~edges; open != 0; open &= open - 1) {
-      const int bit = __ffs(static_cast<int>(open)) - 1;
-      const int32_t query = Query(group + bit / 16 * 8), key = first_key + bit % 16 / 2 * 8 + 2 * thread + bit % 2;
-      if (pairs.Forced(query, key) || IsKept(call_, rows_.problem, rows_.head, query, key)) edges |= 1u << bit;
-    }
-    return edges;
+    settled.edges &= valid;
+    settled.open &= valid & ~settled.edges;
+    return settled;
+  }
+  // Step 3, for a bit of a lane's word; by any thread.
+  __device__ bool IsEdge(int32_t first_key, int lane, int bit) const {
+    const int32_t query = Query(lane / 4 + bit / 16 * 8);
+    const int32_t key = first_key + bit % 16 / 2 * 8 + lane % 4 * 2 + bit % 2;
+    const DeviceProblem& problem = call_.problems[rows_.problem];
+    return DrawnPairs(call_, problem, rows_.head).Forced(query, key) ||
+           IsKept(call_, rows_.problem, rows_.head, query, key);
   }
 
  private:
-  // The pairs that are edges, and the pairs that may be.
-  struct Settled {
-    uint32_t edges, open;
-  };
-
   __device__ Settled Settle(const DeviceProblem& problem, const DrawnPairs& pairs, int32_t first_key, int group,
                             int thread) const {
     float rates[kFragmentTiles][4] = {};  // inner products, then what u is compared with

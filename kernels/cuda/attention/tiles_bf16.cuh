@@ -109,7 +109,8 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
 }
 
 // Hides the pairs that are no edges.
-__device__ inline void HideTile(const TileLists& lists, int first_row, int first_column, float (&scores)[kKeyTiles][4]) {
+template <typename Lists>
+__device__ inline void HideTile(const Lists& lists, int first_row, int first_column, float (&scores)[kKeyTiles][4]) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint64_t edges = lists.edges[first_row + half * 8] >> first_column;
@@ -223,7 +224,7 @@ constexpr int BlocksAtOnce(int warps, int steps, int value_dim, bool masked) {
 template <typename Items, int kWarps, int kSteps, int kValueDim>
 __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kSteps, kValueDim, Items::kMasked))
     AttendTilesBf16(const __grid_constant__ DeviceCall call) {
-  __shared__ TileLists lists;
+  __shared__ typename Items::Lists lists;
   const auto& item = Items::template Get<kWarps>(call);
   const DeviceProblem& problem = call.problems[item.problem];
   KeySpan span;

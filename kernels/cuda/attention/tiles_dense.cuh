@@ -13,10 +13,22 @@
 
 namespace edgewise::cuda {
 
+// A warp draws so many tiles ahead, so that the pairs that no byte settles are enough for all of its threads.
+inline constexpr int kTilesAhead = 8;
+
+// In shared memory.
+struct DenseLists : TileLists {
+  uint64_t edges[kTileQueries];  // bit j of a row's word is set iff key j of the tile is an edge of the row
+  // By warp:
+  uint32_t drawn[kTileWarps][kTilesAhead][kWarpSize];  // words of FragmentDraw, tile by tile
+  uint16_t open[kTileWarps][2 * kWarpSize];            // pairs that may be edges: tile, lane and bit of `drawn`
+};
+
 // As ListedItems (tiles_item.cuh), but a query attends only to the keys that Next says. One object a warp.
 class DenseItems {
  public:
   static constexpr bool kMasked = true;
+  using Lists = DenseLists;
   template <int>
   static int64_t Count(const DeviceCall& call) {
     return call.num_dense_items;
@@ -46,10 +58,12 @@ class DenseItems {
   }
 
   // Sets lists.edges of the warp's rows. Tiles come in ascending order; a block barrier lies between two.
-  __device__ void Next(int tile, TileLists& lists) {
+  __device__ void Next(int tile, DenseLists& lists) {
     uint64_t* words = lists.edges + first_row_;
     if (drawn_) {
-      Draw(tile * kTileKeys, words);
+      uint32_t(&drawn)[kTilesAhead][kWarpSize] = lists.drawn[first_row_ / kWarpQueries];
+      if (tile % kTilesAhead == 0) DrawAhead(tile, drawn, lists.open[first_row_ / kWarpQueries]);
+      Deal(drawn[tile % kTilesAhead][lane_], words);
     } else {
       Read(tile * kTileKeys, words);
     }
@@ -58,7 +72,7 @@ class DenseItems {
   }
 
   // Sets the limits of the warp's rows to their edges, and adds those to what a drawn head reports.
-  __device__ void Finish(const DeviceCall& call, TileLists& lists) const {
+  __device__ void Finish(const DeviceCall& call, DenseLists& lists) const {
     if (lane_ < kWarpQueries) lists.limits[first_row_ + lane_] = edges_;
     __syncwarp(kWholeWarp);
     int sum = edges_;
@@ -71,8 +85,42 @@ class DenseItems {
   }
 
  private:
-  __device__ void Draw(int32_t first_key, uint64_t* words) const {
-    const uint32_t edges = draw_.Next(first_key);
+  // Draws the tiles first.. up to kTilesAhead of them.
+  __device__ void DrawAhead(int first, uint32_t (&drawn)[kTilesAhead][kWarpSize], uint16_t* open) const {
+    const auto settle = [&](int begin, int end) {  // of `open`; all threads of the warp
+      __syncwarp(kWholeWarp);
+      if (begin + lane_ < end) {
+        const int pair = open[begin + lane_], tile = pair / (32 * kWarpSize), of_lane = pair / 32 % kWarpSize;
+        if (draw_.IsEdge((first + tile) * kTileKeys, of_lane, pair % 32))
+          atomicOr(&drawn[tile][of_lane], 1u << pair % 32);
+      }
+      __syncwarp(kWholeWarp);
+    };
+    int size = 0;  // of `open`
+#pragma unroll 1
+    for (int tile = 0; tile < kTilesAhead && (first + tile) * kTileKeys < problem_.tokens; ++tile) {
+      FragmentDraw::Settled settled = draw_.Begin((first + tile) * kTileKeys);
+      drawn[tile][lane_] = settled.edges;
+      for (;;) {  // a pair of each thread that has one
+        const unsigned have = __ballot_sync(kWholeWarp, settled.open != 0);
+        if (have == 0) break;
+        if (settled.open != 0) {
+          const int bit = __ffs(static_cast<int>(settled.open)) - 1;
+          const int place = size + __popc(have & ((1u << lane_) - 1));
+          open[place] = static_cast<uint16_t>((tile * kWarpSize + lane_) * 32 + bit);
+          settled.open &= settled.open - 1;
+        }
+        size += __popc(have);
+        if (size < kWarpSize) continue;
+        size -= kWarpSize;
+        settle(size, size + kWarpSize);
+      }
+    }
+    settle(0, size);
+  }
+
+  // Deals a thread's word out to the rows.
+  __device__ void Deal(uint32_t edges, uint64_t* words) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const uint64_t word = KeysOf(edges >> (16 * half) & 0xFFFFu, lane_ % 4);

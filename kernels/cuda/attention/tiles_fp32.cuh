@@ -127,7 +127,8 @@ __device__ inline void MaskTile(const TileLists& lists, int tile, int first_row,
 }
 
 // Hides the pairs that are no edges.
-__device__ inline void HideTile(const TileLists& lists, int first_row, int column, float (&scores)[kRows][kKeys]) {
+template <typename Lists>
+__device__ inline void HideTile(const Lists& lists, int first_row, int column, float (&scores)[kRows][kKeys]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     const uint64_t edges = lists.edges[first_row + RowStep(i)] >> column;
@@ -261,7 +262,7 @@ inline constexpr int kLoadsAtOnce = kWarps > 1                       ? 4
 template <typename Items, int kWarps, int kColumns>
 __global__ void __launch_bounds__(kTileThreads<kWarps>, BlocksAtOnce(kWarps, kColumns, Items::kMasked))
     AttendTilesFp32(const __grid_constant__ DeviceCall call) {
-  __shared__ TileLists lists;
+  __shared__ typename Items::Lists lists;
   const auto& item = Items::template Get<kWarps>(call);
   const DeviceProblem& problem = call.problems[item.problem];
   KeySpan span;

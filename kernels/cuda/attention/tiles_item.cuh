@@ -26,8 +26,6 @@ inline constexpr float kNoScore = -INFINITY;  // of a masked pair
 struct TileLists {
   int32_t limits[kTileQueries];  // of the block's rows, within its keys; 0 of rows that the item does not have
   int32_t keys[2][kTileKeys];    // packed indices of this tile and the next; -1: none
-  uint64_t
-      edges[kTileQueries];  // dense heads: bit j of a row's word is set iff key j of the tile is an edge of the row
 };
 
 // The items that a kernel takes, one a block, or one part of one: here those of the call's lists, whose queries see all
@@ -35,6 +33,7 @@ struct TileLists {
 class ListedItems {
  public:
   static constexpr bool kMasked = false;
+  using Lists = TileLists;
   template <int kWarps>
   static int64_t Count(const DeviceCall& call) {
     return kWarps == 1 ? call.num_narrow_items * call.most_parts : call.num_tile_items;
