@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/call.h"
 #include "kernels/cuda/attention/items.h"
 #include "kernels/cuda/attention/kernels.h"
@@ -125,6 +126,29 @@ TEST_P(AttentionTilesTest, RefusesDimensionsBeyond256) {
   EXPECT_EQ(AttendTiles(nullptr, call), cudaErrorInvalidValue);
 }
 
+// What one run of parts has no room for comes in the next ones.
+TEST_P(AttentionTilesTest, RunsOfPartsGiveTheBytesOfOne) {
+  Shape shape;
+  shape.lengths = {700, 300, 520, 90};
+  Case made(shape);
+  made.inputs.phase = Phase::kDecode;
+  made.AddProblems(AllPairs{true});
+  for (AttentionProblem& problem : made.problems) problem.first_query = problem.tokens - 40;
+  const auto device = *Device::Open(0);
+  const auto run = [&](int64_t most_part_floats) {
+    std::vector<float> out(static_cast<size_t>(made.out_rows * made.inputs.v.columns), TilesCall::kUnwritten);
+    Attention attention(*device, GetParam(), most_part_floats);
+    EXPECT_TRUE(
+        attention.Attend(made.inputs, made.problems, {}, Matrix(out.data(), made.out_rows, made.inputs.v.columns))
+            .ok());
+    EXPECT_TRUE(attention.Collect({}).ok());
+    return out;
+  };
+  const std::vector<float> whole = run(kMostPartFloats);
+  EXPECT_TRUE(SameBytes(run(2000), whole));
+  EXPECT_TRUE(SameBytes(run(1), whole));
+}
+
 TEST(OrderTileItemsTest, FewQueriesGoToOneWarpWhereTheyAreMost) {
   const auto item = [](int32_t queries, int32_t num_keys) { return TileItem{0, 0, 0, queries, num_keys}; };
   const auto shapes = [](const std::vector<TileItem>& items) {
@@ -143,6 +167,42 @@ TEST(OrderTileItemsTest, FewQueriesGoToOneWarpWhereTheyAreMost) {
   EXPECT_EQ(OrderTileItems(items), 1);
   items.clear();
   EXPECT_EQ(OrderTileItems(items), 0);
+}
+
+TEST(OrderTileItemsTest, ItemsInPartsAlwaysGoToOneWarp) {
+  std::vector<TileItem> items = {{0, 0, 0, 64, 100}, {0, 0, 0, 64, 90}, {0, 0, 0, 1, 80}, {0, 0, 0, 1, 700}};
+  items.back().first_part = 0;
+  EXPECT_EQ(OrderTileItems(items), 1);
+  EXPECT_EQ(items[2].num_keys, 80);
+  EXPECT_EQ(items[3].num_keys, 700);
+}
+
+TEST(PlacePartsTest, PartsLieOneBehindTheOtherInRunsThatHaveRoom) {
+  const auto item = [](int32_t queries, int32_t num_keys, bool in_parts) {
+    TileItem made = {0, 0, 0, queries, num_keys};
+    made.first_part = in_parts ? 0 : -1;
+    return made;
+  };
+  // 3 rows; none; 2 * 2; 16 * 4, more than a run has; 2.
+  std::vector<TileItem> items = {item(1, 3 * kPartKeys, true), item(5, 900, false), item(2, kPartKeys + 1, true),
+                                 item(16, 4 * kPartKeys, true), item(1, 2 * kPartKeys, true)};
+  const std::vector<NarrowRun> runs = PlaceParts(items, 7);
+  ASSERT_EQ(runs.size(), 3u);
+  const auto expect = [](const NarrowRun& run, int64_t begin, int64_t end, int32_t most, int64_t rows) {
+    EXPECT_EQ(run.begin, begin);
+    EXPECT_EQ(run.end, end);
+    EXPECT_EQ(run.most_parts, most);
+    EXPECT_EQ(run.part_rows, rows);
+  };
+  expect(runs[0], 0, 3, 3, 7);
+  expect(runs[1], 3, 4, 4, 64);
+  expect(runs[2], 4, 5, 2, 2);
+  for (const auto& [place, first] : {std::pair(0, 0), {1, -1}, {2, 3}, {3, 0}, {4, 0}}) {
+    EXPECT_EQ(items[place].first_part, first) << place;
+  }
+  const std::vector<NarrowRun> none = PlaceParts({}, 7);
+  ASSERT_EQ(none.size(), 1u);
+  expect(none[0], 0, 0, 1, 0);
 }
 
 }  // namespace

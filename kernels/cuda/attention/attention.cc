@@ -18,8 +18,7 @@ namespace {
 
 constexpr int32_t kMaxDim = 256;  // of a head's queries and values
 constexpr int32_t kMaxDimLittleShared = 128;
-constexpr int64_t kLittleShared = 160 << 10;           // bytes a block; A100 and H100 have more
-constexpr int64_t kMostPartFloats = int64_t{4} << 20;  // of the part rows that are in memory at once
+constexpr int64_t kLittleShared = 160 << 10;  // bytes a block; A100 and H100 have more
 
 absl::Status CheckShapes(const Device& device, const AttentionInputs& inputs,
                          std::span<const AttentionProblem> problems) {
@@ -138,7 +137,7 @@ absl::Status Attention::Plan(const AttentionInputs& inputs, std::span<const Atte
   call.num_narrow_items = OrderTileItems(tile_items);
   call.num_tile_items = static_cast<int64_t>(tile_items.size()) - call.num_narrow_items;
   lists.narrow_runs = PlaceParts(std::span(tile_items).subspan(static_cast<size_t>(call.num_tile_items)),
-                                 kMostPartFloats / PartStride(call.value_dim));
+                                 most_part_floats_ / PartStride(call.value_dim));
   const absl::Status status = PlanEvents(staged, call, tables);
   if (!status.ok()) return status;
   call.problems = staging_.Add(std::span<const DeviceProblem>(staged));

@@ -28,10 +28,14 @@ class CudaLedger : public EdgeLedger {
   DeviceArray block_;
 };
 
-// One thread at a time, as Backend. `device` and `staging` must outlive the object.
+// Floats of part rows (call.h) that are in memory at once.
+inline constexpr int64_t kMostPartFloats = int64_t{4} << 20;
+
+// One thread at a time, as Backend. `device` must outlive the object.
 class Attention {
  public:
-  Attention(Device& device, bool bf16) : device_(device), staging_(device.staging()), bf16_(bf16) {}
+  Attention(Device& device, bool bf16, int64_t most_part_floats = kMostPartFloats)
+      : device_(device), staging_(device.staging()), bf16_(bf16), most_part_floats_(most_part_floats) {}
 
   // As Backend::Attend.
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
@@ -84,6 +88,7 @@ class Attention {
   Device& device_;
   Staging& staging_;
   const bool bf16_;
+  const int64_t most_part_floats_;
   std::vector<Results> pending_;
 };
 
