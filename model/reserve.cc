@@ -36,7 +36,7 @@ absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& l
   // Doubles: whole generations may be more than there are bytes.
   const auto of_token = static_cast<double>(samples * layers * model.backend().CacheFloats(2 * Width(config)));
   const double all = static_cast<double>(limits.generations) * config.max_position_embeddings * of_token;
-  const double caches = std::min(all, static_cast<double>(limits.cache_bytes / sizeof(float)));
+  const double caches = std::min(all, static_cast<double>(limits.cache_bytes) / sizeof(float));
   return model.backend().Reserve(0, rows + static_cast<int64_t>(caches));
 }
 

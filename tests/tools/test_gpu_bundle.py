@@ -174,11 +174,11 @@ class GpuBundleTest(unittest.TestCase):
         with tarfile.open(self.out / "logs.tar.gz") as logs:
             self.assertEqual(logs.extractfile("./tests_backend_caps.log").read(), b"broken\n")
 
-    def test_the_sanitizer_runs_tests_that_are_there(self):
+    def test_steps_run_tests_that_are_there(self):
         sources = [path.read_text() for path in (GPU_TOOLS.parents[1] / "tests" / "kernels").glob("*_test.cc")]
         tests = [".".join(name) for source in sources for name in re.findall(r"^TEST_P\((\w+), (\w+)\)", source, re.M)]
         filters = re.findall(r"(?:attention|gtest_filter)='([^']+)'", (GPU_TOOLS / "steps.sh").read_text())
-        self.assertEqual(len(filters), 2)
+        self.assertEqual(len(filters), 3)
         for pattern in ":".join(filters).split(":"):
             self.assertTrue(fnmatch.filter(tests, pattern), f"no test is named {pattern}")
 
