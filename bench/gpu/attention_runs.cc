@@ -161,14 +161,16 @@ absl::Status AttentionRuns::RunGiven(const EdgewiseBenchCall& call, const Kernel
     rounded = *std::move(block);
     auto* k16 = rounded.as<__nv_bfloat16>();
     auto* v16 = k16 + values;
-    absl::Status status =
-        CudaStatus(cuda::RoundRows(device_->stream(), call.k, Width(call), Rows(call), Width(call), k16), "rounding");
-    if (!status.ok()) return status;
-    status =
-        CudaStatus(cuda::RoundRows(device_->stream(), call.v, Width(call), Rows(call), Width(call), v16), "rounding");
+    const auto round = [&](const float* from, __nv_bfloat16* to) {
+      const ConstMatrix rows(from, Rows(call), Width(call));
+      return CudaStatus(cuda::RoundRows(device_->stream(), rows, to, Width(call)), "rounding");
+    };
+    absl::Status status = round(call.k, k16);
+    if (status.ok()) status = round(call.v, v16);
     if (!status.ok()) return status;
     of.k16 = k16;
     of.v16 = v16;
+    of.k16_stride = of.v16_stride = Width(call);
   }
   const absl::Status status = CudaStatus(cuda::AttendRows(device_->stream(), of), "attention over rows");
   return status.ok() ? CudaStatus(cuda::AttendTiles(device_->stream(), of), "attention over tiles") : status;
