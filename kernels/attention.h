@@ -23,7 +23,7 @@ struct AllPairs {
 };
 
 // Rows drawn from memberships: p_ij = min(1, <x_i, y_j> + exploration). Edges are drawn during attention, and are
-// stored only where an edge cap needs their ages.
+// stored only where an edge cap needs their ages or rates.
 struct DrawnRows {
   Law law = Law::kBernoulli;
   float exploration = 0.0f;  // delta
@@ -112,13 +112,14 @@ class EdgeLedger {
 
 // An allowance of edges shared by the sequences and heads that name it (one sample of one input, in one layer): at most
 // `max_edges`, and with a ledger at most LayerAllowance(remaining edges, share). Forced edges are kept, and then the
-// first drawn edges in the order of (age, index in `problems`, head, query, key). Only DrawnRows drop edges; the caller
-// sees to it that other patterns are within their allowance.
+// first drawn edges in the order of (age, index in `problems`, head, query, key), or by falling rate in place of the
+// age. Only DrawnRows drop edges; the caller sees to it that other patterns are within their allowance.
 struct EdgeCap {
   uint64_t max_edges = kNoCap;   // >= the forced edges of its sequences
   EdgeLedger* ledger = nullptr;  // loses all edges of the call's problems under this cap; null: none
   BudgetShare share;             // of the ledger
-  bool capped = false;           // out: edges were dropped
+  KeepRule keep = KeepRule::kRandom;
+  bool capped = false;  // out: edges were dropped
 };
 
 // Counts of one head over the queries of one sequence.

@@ -1,4 +1,4 @@
-// The share of a budget's remaining edges that a layer may use.
+// The share of a budget's remaining edges that a layer may use, and which drawn edges stay within it.
 //
 // Plain C++17, compiled for the host and for the device, so that both give the same number.
 #ifndef EDGEWISE_KERNELS_BUDGET_H_
@@ -9,6 +9,12 @@
 #include "kernels/philox.h"
 
 namespace edgewise {
+
+// Which of the edges that were drawn freely an allowance keeps.
+enum class KeepRule : uint8_t {
+  kRandom,   // the youngest (EdgeAge in draw.h): a draw of the same law at a lower rate
+  kProbable  // those of the largest rate (EdgeRate in draw.h)
+};
 
 inline constexpr uint64_t kWholeShare = uint64_t{1} << 63;
 

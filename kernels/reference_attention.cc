@@ -66,6 +66,10 @@ void ApplyCaps(std::span<const AttentionProblem> problems, std::span<EdgeCap> ca
                std::vector<std::vector<std::vector<Edge>>>& edges) {
   for (size_t c = 0; c < caps.size(); ++c) {
     using Key = std::tuple<double, size_t, size_t, int32_t, int32_t>;  // the order in which edges are kept
+    const bool probable = caps[c].keep == KeepRule::kProbable;
+    const auto key_of = [&](const Edge& edge, size_t p, size_t h) {
+      return Key(probable ? -static_cast<double>(edge.rate) : edge.age, p, h, edge.query, edge.key);
+    };
     uint64_t forced = 0;
     std::vector<Key> drawn;
     for (size_t p = 0; p < problems.size(); ++p) {
@@ -76,7 +80,7 @@ void ApplyCaps(std::span<const AttentionProblem> problems, std::span<EdgeCap> ca
           if (!droppable || edge.forced) {
             ++forced;
           } else {
-            drawn.emplace_back(edge.age, p, h, edge.query, edge.key);
+            drawn.push_back(key_of(edge, p, h));
           }
         }
       }
@@ -86,14 +90,13 @@ void ApplyCaps(std::span<const AttentionProblem> problems, std::span<EdgeCap> ca
     if (!caps[c].capped) continue;
     std::sort(drawn.begin(), drawn.end());
     const Key first_dropped = drawn[allowance];
-    const double tau = std::get<0>(first_dropped);
+    const double tau = probable ? 1.0 : std::get<0>(first_dropped);
     for (size_t p = 0; p < problems.size(); ++p) {
       const auto* pattern = std::get_if<DrawnRows>(&problems[p].pattern);
       if (problems[p].cap != static_cast<int32_t>(c) || pattern == nullptr) continue;
       for (size_t h = 0; h < edges[p].size(); ++h) {
-        std::erase_if(edges[p][h], [&](const Edge& edge) {
-          return !edge.forced && Key(edge.age, p, h, edge.query, edge.key) >= first_dropped;
-        });
+        std::erase_if(edges[p][h],
+                      [&](const Edge& edge) { return !edge.forced && key_of(edge, p, h) >= first_dropped; });
         if (pattern->law != Law::kPoissonMulti) continue;
         for (Edge& edge : edges[p][h]) {
           edge.multiplicity = std::max(1, MultiplicityAt(edge, tau));

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/weights.h"
+#include "model/kinds/kind.h"
 #include "text/field_error.h"
 #include "text/status_macros.h"
 
@@ -266,6 +267,12 @@ std::unique_ptr<Kept> Model::TakeKept() const {
 void Model::Keep(std::unique_ptr<Kept> kept) const {
   const absl::MutexLock lock(&mutex_);
   kept_.push_back(std::move(kept));
+}
+
+bool Model::KeepMatters(const Draw& draw) const {
+  const std::vector<AttentionConfig>& layers = AttentionOf(config_, draw);
+  return !draw.dense && std::any_of(layers.begin(), layers.end(),
+                                    [](const AttentionConfig& layer) { return layer.kind->memberships; });
 }
 
 bool Model::Samples(const ModelInput& input) const {

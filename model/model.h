@@ -98,6 +98,10 @@ class Model {
   std::unique_ptr<Kept> TakeKept() const;
   void Keep(std::unique_ptr<Kept> kept) const;
 
+  // Whether some layer draws its edges by their rates, so that Draw::keep says which of them a cap keeps. Given edges
+  // are never dropped.
+  bool KeepMatters(const Draw& draw) const;
+
   // Whether two samples can differ: some layer draws edges.
   bool Samples(const ModelInput& input) const;
 

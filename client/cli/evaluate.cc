@@ -83,6 +83,7 @@ struct EvaluateFlags {
     flags.Add("truncate", "head|tail", "drop tokens there where an input is too long; otherwise refused", &truncate);
     flags.Section("Settings to compare, beside dense attention and no cap");
     flags.Add("caps", "1%,10%", "hard caps on the density, as 1% or 0.01; without it none is tried", &caps);
+    cost.RegisterKeep(flags);
     flags.Add("samples", "N[,N]", "forward passes to average over; each number has its own rows", &samples);
     flags.Add("seed", "S", "of the first repeat, the next has S + 1; the same seed gives the same answers", &seed);
     flags.Add("repeats", "N", "ask everything N times", &repeats);
@@ -99,6 +100,9 @@ struct EvaluateFlags {
     request.mutable_ensemble()->set_seed(seed);
     if (repeats < 1 || repeats > 10000) {
       return absl::InvalidArgumentError(absl::StrCat("--repeats is ", repeats, "; expected 1 to 10000"));
+    }
+    if (!cost.keep_edges.empty() && caps.empty()) {
+      return absl::InvalidArgumentError("--keep_edges goes with --caps");
     }
     if (absl::Status status = CheckPictureName(plot, "as budget.png"); !plot.empty() && !status.ok()) return status;
     return request;

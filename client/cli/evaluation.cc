@@ -17,7 +17,11 @@ v1::PredictRequest MakeRequest(const v1::PredictRequest& base, const Setting& se
   v1::PredictRequest request = base;
   request.mutable_ensemble()->set_samples(setting.samples);
   request.mutable_ensemble()->set_seed(base.ensemble().seed() + repeat);
-  if (setting.cap) request.mutable_budget()->set_max_density(*setting.cap);
+  if (setting.cap) {
+    request.mutable_budget()->set_max_density(*setting.cap);
+  } else {
+    request.clear_budget();
+  }
   if (setting.dense) {
     request.set_attention(v1::DENSE);
     request.clear_override();

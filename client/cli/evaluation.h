@@ -69,9 +69,9 @@ struct Evaluation {
 // Called before every input.
 using EvaluationProgress = std::function<void(uint64_t done, uint64_t all)>;
 
-// `base`: the model and, where wanted, an override of its attention; its seed is that of the first repeat, the next one
-// has the seed after it. The first of `settings` must be the dense one. Fails only where no further input would fare
-// better.
+// `base`: the model and, where wanted, an override of its attention and what caps keep; its seed is that of the first
+// repeat, the next one has the seed after it. The first of `settings` must be the dense one. Fails only where no
+// further input would fare better.
 absl::StatusOr<Evaluation> Evaluate(Client& client, const v1::PredictRequest& base,
                                     const std::vector<LabelledInput>& inputs, const std::vector<Setting>& settings,
                                     uint32_t repeats, const EvaluationProgress& progress);

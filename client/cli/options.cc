@@ -16,12 +16,18 @@ void CostFlags::RegisterModel(FlagSet& flags) {
 void CostFlags::RegisterCost(FlagSet& flags) {
   flags.Add("max_edges", "N", "hard cap on attended pairs per input (generate: per token) and sample", &max_edges);
   flags.Add("max_density", "D", "the same as a share of all pairs, in (0, 1]", &max_density);
+  RegisterKeep(flags);
   flags.Add("samples", "N", "forward passes to average over; default: the profile's, else 1", &samples);
   flags.Add("seed", "S", "makes the answer repeatable; without it the server draws one", &seed);
   flags.AddSwitch("dense", "attend to every pair, whatever the model does", &dense);
   RegisterOverride(flags);
   flags.Add("priority", "P", "0: default; 1: highest", &priority);
   flags.Add("profile", "NAME", "the model's profile for what is left open; none: no profile", &profile);
+}
+
+void CostFlags::RegisterKeep(FlagSet& flags) {
+  flags.Add("keep_edges", "random|probable", "attention sbm: the edges that a cap keeps; default: the model's",
+            &keep_edges);
 }
 
 void CostFlags::RegisterOverride(FlagSet& flags) {
@@ -41,8 +47,17 @@ absl::Status CostFlags::Check() const {
   if (max_density && !(*max_density > 0.0 && *max_density <= 1.0)) {
     return absl::InvalidArgumentError(absl::StrCat("--max_density is ", *max_density, "; expected in (0, 1]"));
   }
+  if (v1::Keep keep; !keep_edges.empty() && !FindKeep(&keep)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--keep_edges is \"", keep_edges, "\"; expected random or probable"));
+  }
   if (samples && *samples == 0) return absl::InvalidArgumentError("--samples is 0; expected >= 1");
   return absl::OkStatus();
+}
+
+bool CostFlags::FindKeep(v1::Keep* keep) const {
+  *keep = keep_edges == "probable" ? v1::PROBABLE : v1::RANDOM;
+  return keep_edges == "probable" || keep_edges == "random";
 }
 
 absl::StatusOr<std::optional<v1::AttentionOverride>> CostFlags::MakeOverride() const {

@@ -22,6 +22,7 @@ struct CostFlags {
   int64_t version = 0;
   std::optional<uint64_t> max_edges;
   std::optional<double> max_density;
+  std::string keep_edges;
   std::optional<uint32_t> samples;
   std::optional<uint64_t> seed;
   bool dense = false;
@@ -34,12 +35,15 @@ struct CostFlags {
 
   void RegisterModel(FlagSet& flags);
   void RegisterCost(FlagSet& flags);
-  void RegisterOverride(FlagSet& flags);  // part of RegisterCost()
+  void RegisterKeep(FlagSet& flags);  // part of RegisterCost(), as the next
+  void RegisterOverride(FlagSet& flags);
   template <typename Request>
   absl::Status Apply(Request& request) const;
 
  private:
   absl::Status Check() const;
+  // False: there is no --keep_edges, or it names nothing.
+  bool FindKeep(v1::Keep* keep) const;
   // Empty: the flags ask for no override.
   absl::StatusOr<std::optional<v1::AttentionOverride>> MakeOverride() const;
 };
@@ -81,6 +85,7 @@ absl::Status CostFlags::Apply(Request& request) const {
   request.set_version(version);
   if (max_edges) request.mutable_budget()->set_max_edges(*max_edges);
   if (max_density) request.mutable_budget()->set_max_density(*max_density);
+  if (v1::Keep keep; FindKeep(&keep)) request.mutable_budget()->set_keep(keep);
   if (samples) request.mutable_ensemble()->set_samples(*samples);
   if (seed) request.mutable_ensemble()->set_seed(*seed);
   if (dense) request.set_attention(v1::DENSE);

@@ -14,6 +14,7 @@ set(EDGEWISE_CPU_SOURCES
   cpu/attention/events.cc
   cpu/attention/scratch.cc
   cpu/attention/prepare.cc
+  cpu/attention/probable.cc
   cpu/attention/report.cc
   cpu/attention/rows.cc
   cpu/simd/generic.cc

@@ -231,7 +231,7 @@ void ParseEntry(const json& value, const std::string& path, bool listed, const M
   object.FinishInto(parent);
 }
 
-// Fills config.attention. All fields of the model but `budget_shares` have been read.
+// Fills config.attention. All fields of the model but those of budgets have been read.
 void ParseAttention(JsonObject& object, AttentionKinds kinds, ModelConfig& config) {
   const json& value = object.Value("attention", true);
   const size_t layers = config.num_hidden_layers;
@@ -299,6 +299,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
   ParseLabels(object, config);
   ParseAttention(object, kinds, config);
   ParseBudgetShares(object, config);
+  config.budget_keep = ParseKeep(object, "budget_keep", config).value_or(KeepRule::kRandom);
   config.profiles = ParseProfiles(object, config);
   const absl::Status status = object.Finish();
   if (!status.ok()) return status;

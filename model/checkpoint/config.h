@@ -96,6 +96,7 @@ struct ModelConfig {
   TokenizerConfig tokenizer;
   std::vector<AttentionConfig> attention;  // [num_hidden_layers]
   std::vector<double> budget_shares;       // [num_hidden_layers]
+  KeepRule budget_keep = KeepRule::kRandom;
   Profiles profiles;
   std::string others;  // the JSON of all fields but those of `profiles`: where it is equal, so is all of the above
 };

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/json_object.h"
+#include "model/kinds/kind.h"
 #include "model/kinds/ssa.h"
 
 namespace edgewise {
@@ -88,6 +89,7 @@ void ParseByName(JsonObject& object, const ModelConfig& config, Profiles& profil
     JsonObject fields(value, path);
     Profile profile;
     ParseCap(fields, profile);
+    profile.keep = ParseKeep(fields, "keep", config);
     profile.samples = static_cast<uint32_t>(fields.Integer("samples", 1, kMost, 0));
     profile.tolerance = fields.Number("tolerance", 0.0, std::numeric_limits<double>::max(), 0.0);
     const json& override = fields.Value("override", false);
@@ -127,6 +129,14 @@ void ParseShadow(JsonObject& object, const ModelConfig& config, Profiles& profil
 }
 
 }  // namespace
+
+std::optional<KeepRule> ParseKeep(JsonObject& object, const std::string& field, const ModelConfig& config) {
+  if (!object.Has(field)) return std::nullopt;
+  const bool applies = std::any_of(config.attention.begin(), config.attention.end(),
+                                   [](const AttentionConfig& layer) { return layer.kind->memberships; });
+  if (!applies) object.Fail(absl::StrCat(object.Path(field), " is given; it is for models with sbm layers"));
+  return static_cast<KeepRule>(object.Choice(field, {"random", "probable"}, 0));
+}
 
 Profiles ParseProfiles(JsonObject& object, const ModelConfig& config) {
   Profiles profiles;

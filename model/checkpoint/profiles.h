@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/budget.h"
+
 namespace edgewise {
 
 class JsonObject;
@@ -29,8 +31,9 @@ struct Profile {
 
   uint64_t max_edges = 0;    // 0: not set. At most one of these two is set
   double max_density = 0.0;  // 0: not set
-  uint32_t samples = 0;      // 0: not set
-  double tolerance = 0.0;    // 0: not set
+  std::optional<KeepRule> keep;
+  uint32_t samples = 0;    // 0: not set
+  double tolerance = 0.0;  // 0: not set
   std::optional<Override> override;
 };
 
@@ -46,6 +49,10 @@ struct Profiles {
   Profile limits;            // samples and the cap; not set: no limit
   std::optional<ShadowConfig> shadow;
 };
+
+// Reads a field that names a KeepRule, "random" or "probable". Errors go to `object`: another value, or no layer of
+// `config` draws its edges by their rates.
+std::optional<KeepRule> ParseKeep(JsonObject& object, const std::string& field, const ModelConfig& config);
 
 // Reads the three fields. All fields that override needs, and the task, are in `config`. Errors go to `object`.
 Profiles ParseProfiles(JsonObject& object, const ModelConfig& config);

@@ -93,7 +93,8 @@ absl::Status AttentionCall::AttendTogether(const Model& model, std::span<Member*
     ASSIGN_OR_RETURN(MemberPatterns made, PatternsOf(model, *member, layer_, scratch));
     member->result->capped |= made.capped;
     const int32_t cap = member->ledger == nullptr ? -1 : static_cast<int32_t>(caps_.size() - first_cap);
-    if (cap >= 0) caps_.push_back({kNoCap, member->ledger.get(), input.shares[layer_]});
+    if (cap >= 0)
+      caps_.push_back({.ledger = member->ledger.get(), .share = input.shares[layer_], .keep = input.draw->keep});
     const int64_t query_row = shared ? input.prefix->row : member->row;
     const uint32_t copy = member->sample - input.draw->first_sample;
     const KvCache* const cache = input.cache;

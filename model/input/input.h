@@ -40,8 +40,9 @@ struct Graph {
 struct Draw {
   uint64_t seed = 0;
   uint32_t first_sample = 0;
-  uint32_t samples = 1;  // >= 1
-  bool dense = false;    // every allowed pair, whatever the model's kind
+  uint32_t samples = 1;               // >= 1
+  bool dense = false;                 // every allowed pair, whatever the model's kind
+  KeepRule keep = KeepRule::kRandom;  // which drawn edges a cap keeps, where edges are drawn by their rates
   // [layers] attention to use instead of the model's (SSA on a model trained densely); null: the model's.
   std::shared_ptr<const std::vector<AttentionConfig>> attention;
 

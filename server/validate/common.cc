@@ -24,6 +24,30 @@ absl::Status ParseCap(const v1::Budget& budget, Request& request) {
   return absl::OkStatus();
 }
 
+// Sets which edges a cap keeps, in the draw and, where that matters, in the settings. All else of the draw is set.
+absl::Status ParseKeep(v1::Keep asked, const Model& model, v1::Settings& settings, Draw& draw) {
+  REFUSE_IF(!v1::Keep_IsValid(asked), "budget.keep", "is ", static_cast<int>(asked),
+            "; allowed are KEEP_MODEL_DEFAULT, RANDOM and PROBABLE");
+  const bool matters = model.KeepMatters(draw);
+  const bool has_cap = settings.budget().has_max_edges() || settings.budget().has_max_density();
+  if (asked != v1::KEEP_MODEL_DEFAULT) {
+    REFUSE_IF(!matters, "budget.keep", "is ", v1::Keep_Name(asked), "; it is for attention sbm, and this request's is ",
+              draw.dense                  ? "dense"
+              : draw.attention != nullptr ? "ssa"
+                                          : AttentionName(model.config()));
+    REFUSE_IF(!has_cap, "budget.keep", "is ", v1::Keep_Name(asked), " without a cap; set max_edges or max_density too");
+  }
+  if (!has_cap) settings.clear_budget();
+  if (has_cap && !matters) settings.mutable_budget()->clear_keep();
+  if (!has_cap || !matters) return absl::OkStatus();
+  const v1::Keep keep = settings.budget().keep();
+  draw.keep = keep == v1::KEEP_MODEL_DEFAULT ? model.config().budget_keep
+              : keep == v1::PROBABLE         ? KeepRule::kProbable
+                                             : KeepRule::kRandom;
+  settings.mutable_budget()->set_keep(draw.keep == KeepRule::kProbable ? v1::PROBABLE : v1::RANDOM);
+  return absl::OkStatus();
+}
+
 absl::Status ParseEnsemble(const v1::Ensemble& ensemble, const v1::Settings& settings, const RequestLimits& limits,
                            Draw& draw) {
   const uint32_t samples = std::max<uint32_t>(1, settings.samples()), first = ensemble.first_sample();
@@ -75,11 +99,12 @@ absl::Status ValidateCommon(const Message& message, const Model& model, const Pr
   if (settings.has_override()) {
     ASSIGN_OR_RETURN(draw.attention, ParseOverride(settings.override(), message.attention(), model));
   }
+  draw.dense = message.attention() == v1::DENSE;
+  RETURN_IF_ERROR(ParseKeep(message.budget().keep(), model, settings, draw));
   request.settings = std::make_shared<v1::Settings>(std::move(settings));
   if (message.priority() != 0) request.priority = message.priority();
   if (!message.ensemble().has_seed()) draw.seed = RandomSeed();
   request.seed = draw.seed;
-  draw.dense = message.attention() == v1::DENSE;
   draw.stopping = request.stopping;
   return absl::OkStatus();
 }

@@ -40,6 +40,11 @@ void SetCap(const Profile& profile, v1::Settings& settings) {
   if (profile.max_density > 0.0) settings.mutable_budget()->set_max_density(profile.max_density);
 }
 
+void SetKeep(const Profile& profile, v1::Settings& settings) {
+  if (!profile.keep) return;
+  settings.mutable_budget()->set_keep(*profile.keep == KeepRule::kProbable ? v1::PROBABLE : v1::RANDOM);
+}
+
 void SetOverride(const Profile::Override& override, v1::AttentionOverride& message) {
   message.set_kind(override.kind);
   message.set_windows(override.windows);
@@ -56,12 +61,15 @@ absl::StatusOr<v1::Settings> SettingsOf(const Message& message, const std::strin
   v1::Settings settings;
   if (message.budget().has_max_edges()) settings.mutable_budget()->set_max_edges(message.budget().max_edges());
   if (message.budget().has_max_density()) settings.mutable_budget()->set_max_density(message.budget().max_density());
+  const bool keeps = message.budget().keep() != v1::KEEP_MODEL_DEFAULT;
+  if (keeps) settings.mutable_budget()->set_keep(message.budget().keep());
   settings.set_samples(message.ensemble().samples());
   settings.set_tolerance(message.ensemble().tolerance());
   if (message.has_override()) *settings.mutable_override() = message.override();
   if (profile != nullptr) {
     settings.set_profile(asked.empty() ? profiles.default_name : asked);
     if (!HasCap(settings.budget())) SetCap(*profile, settings);
+    if (!keeps) SetKeep(*profile, settings);
     if (settings.samples() == 0 && TakesSamples(message)) settings.set_samples(profile->samples);
     if (settings.tolerance() == 0.0 && TakesTolerance(message)) settings.set_tolerance(profile->tolerance);
     const bool own_attention = message.has_override() || message.attention() == v1::DENSE || HasGraph(message);
@@ -80,6 +88,7 @@ v1::Settings ToMessage(const std::string& name, const Profile& profile) {
   v1::Settings settings;
   settings.set_profile(name);
   SetCap(profile, settings);
+  SetKeep(profile, settings);
   settings.set_samples(profile.samples);
   settings.set_tolerance(profile.tolerance);
   if (profile.override) SetOverride(*profile.override, *settings.mutable_override());

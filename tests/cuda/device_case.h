@@ -162,7 +162,7 @@ inline DeviceCase::DeviceCase(const edgewise::testing::Case& host, std::vector<D
     problems.push_back(of);
   }
   for (DeviceCap& cap : caps) {
-    cap.cut = {~uint64_t{0}, ~uint64_t{0}};
+    cap.cut = {~uint64_t{0}, ~uint64_t{0}, KeepRule::kRandom};
     cap.tau = 1.0;
   }
   call.problems = memory.Put(problems);
@@ -206,7 +206,7 @@ inline void Select(DeviceCase& device) {
   DeviceCopies memory;
   // Scratch comes as it is.
   const std::vector<unsigned char> dirt(static_cast<size_t>(CapScratchBytes(device.call.num_caps)), 0xA5);
-  EXPECT_EQ(SelectYoungest(nullptr, device.call, memory.Put(dirt)), cudaSuccess);
+  EXPECT_EQ(SelectKept(nullptr, device.call, true, memory.Put(dirt)), cudaSuccess);
 }
 
 }  // namespace edgewise::cuda::testing

@@ -119,6 +119,25 @@ std::vector<std::vector<HeadEdges>> GraphsOf(const Outcome& outcome) {
   return graphs;
 }
 
+uint64_t EdgesUnder(const Case& made, const Outcome& outcome, int32_t cap) {
+  uint64_t edges = 0;
+  for (size_t p = 0; p < outcome.reports.size(); ++p) {
+    if (made.problems[p].cap != cap) continue;
+    for (const HeadReport& head : outcome.reports[p].heads) edges += head.edges;
+  }
+  return edges;
+}
+
+uint64_t ForcedUnder(const Case& made, int32_t cap) {
+  uint64_t forced = 0;
+  for (const AttentionProblem& problem : made.problems) {
+    for (int h = 0; h < made.inputs.num_heads && problem.cap == cap; ++h) {
+      for (const reference::Edge& edge : reference::DrawEdges(made.inputs, problem, h)) forced += edge.forced ? 1 : 0;
+    }
+  }
+  return forced;
+}
+
 double LargestDifference(std::span<const float> a, std::span<const float> b) {
   if (a.size() != b.size()) return INFINITY;
   double largest = 0.0;

@@ -62,6 +62,10 @@ std::span<const float> RowsOf(const Case& attention_case, const Outcome& outcome
 // Graphs that went through a call, by problem and head: patterns for another.
 std::vector<std::vector<HeadEdges>> GraphsOf(const Outcome& outcome);
 
+// The edges of the problems under a cap, and those of them that it never drops.
+uint64_t EdgesUnder(const Case& attention_case, const Outcome& outcome, int32_t cap);
+uint64_t ForcedUnder(const Case& attention_case, int32_t cap);
+
 double LargestDifference(std::span<const float> a, std::span<const float> b);
 bool SameBytes(std::span<const float> a, std::span<const float> b);
 

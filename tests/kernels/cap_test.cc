@@ -12,6 +12,8 @@ namespace edgewise {
 namespace {
 
 using testing::Case;
+using testing::EdgesUnder;
+using testing::ForcedUnder;
 using testing::Outcome;
 using testing::RunOn;
 using testing::RunReference;
@@ -25,26 +27,6 @@ EDGEWISE_TEST_ON(Devices, CapTest);
 
 class CpuCapTest : public testing::DeviceTest {};
 EDGEWISE_TEST_ON(Cpus, CpuCapTest);
-
-uint64_t EdgesUnder(const Case& made, const Outcome& outcome, int32_t cap) {
-  uint64_t edges = 0;
-  for (size_t p = 0; p < outcome.reports.size(); ++p) {
-    if (made.problems[p].cap != cap) continue;
-    for (const HeadReport& head : outcome.reports[p].heads) edges += head.edges;
-  }
-  return edges;
-}
-
-// The edges that a cap never drops.
-uint64_t ForcedUnder(const Case& made, int32_t cap) {
-  uint64_t forced = 0;
-  for (const AttentionProblem& problem : made.problems) {
-    for (int h = 0; h < made.inputs.num_heads && problem.cap == cap; ++h) {
-      for (const reference::Edge& edge : reference::DrawEdges(made.inputs, problem, h)) forced += edge.forced ? 1 : 0;
-    }
-  }
-  return forced;
-}
 
 TEST_P(CapTest, KeepsTheForcedAndTheYoungestAsTheReferenceDoes) {
   std::mt19937 random(3);

@@ -95,6 +95,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"labels", R"({"id2label": {"0": "a", "2": "b", "1": 3}})", "id2label: the label of \"1\""},
         Case{"labels_count", R"({"id2label": {"0": "a"}})", "\"0\" to \"2\""},
         Case{"shares", R"({"budget_shares": [1, 0]})", "budget_shares[1] is 0; allowed: above 0"},
+        Case{"budget_keep", R"({"budget_keep": "oldest"})", "budget_keep is \"oldest\"; allowed: random, probable"},
+        Case{
+            "budget_keep_of_ssa",
+            R"({"budget_keep": "random", "attention": [{"kind": "dense"}, {"kind": "block", "block_size": 4, "pattern": "local"}]})",
+            "budget_keep is given; it is for models with sbm layers"},
+        Case{"profile_keep", R"({"profiles": {"a": {"keep": 3}}})", "profiles.a.keep is 3; allowed: random, probable"},
         Case{"profiles_no_object", R"({"profiles": 3})", "profiles: an object with at most 64 profiles is expected"},
         Case{"profile_none", R"({"profiles": {"none": {}}})", "profiles has the name \"none\"; allowed: 1 to 64 of"},
         Case{"profile_field", R"({"profiles": {"a": {"sample": 3}}})",

@@ -143,6 +143,13 @@ std::vector<ModelKind> ModelKinds() {
       {"regression_sbm", {{"task", "regression"}}},
       {"regression_features", Features(Local(4, 0.2), {{"task", "regression"}})},
   };
+  kinds.push_back({.name = "probable", .changes = json::object(), .keep = KeepRule::kProbable});
+  kinds.push_back({.name = "probable_multi_pair",
+                   .changes = Attention(Sbm("poisson_multi", true, 0), {{"task", "pair-classification"}}),
+                   .keep = KeepRule::kProbable});
+  kinds.push_back({.name = "probable_and_ssa",
+                   .changes = Attention({Local(3, 0.2), Sbm("poisson_set", false, 2)}),
+                   .keep = KeepRule::kProbable});
   for (const ModelKind& kind : LanguageModelKinds()) kinds.push_back(kind);
   kinds.push_back({"lm_windows_dense", Language(kDense, {{"max_position_embeddings", 16}}), {}, true});
   kinds.push_back(
@@ -196,6 +203,7 @@ ModelInput RandomInput(const ModelKind& kind, const Model& model, std::mt19937_6
   }
   if (!kind.override_with.is_null()) input.attention = Override(ConfigOf(kind), kind.override_with);
   input.seed = random();
+  input.keep = kind.keep;
   return input;
 }
 

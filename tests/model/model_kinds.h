@@ -19,6 +19,7 @@ struct ModelKind {
   nlohmann::json changes;          // of SmallConfig, as a merge patch
   nlohmann::json override_with{};  // attention that every input asks for instead of the model's; null: none
   bool windows = false;            // texts beyond the context
+  KeepRule keep = KeepRule::kRandom;
 };
 
 std::ostream& operator<<(std::ostream& out, const ModelKind& kind);

@@ -21,7 +21,8 @@ class PressureTest : public ::testing::Test {
     std::ifstream file(folder_.path() + "/sbm/1/config.json");
     nlohmann::json config = nlohmann::json::parse(file);
     config["profiles"] = {{"quick", {{"default", true}, {"samples", 2}, {"max_density", 0.5}}},
-                          {"careful", {{"samples", 8}, {"tolerance", 1e-9}}}};
+                          {"careful", {{"samples", 8}, {"tolerance", 1e-9}}},
+                          {"likely", {{"max_density", 0.04}, {"keep", "probable"}}}};
     config["limits"] = {{"samples", 32}};
     folder_.Write("sbm/1/config.json", config.dump());
     config_ = std::move(config);
@@ -48,7 +49,7 @@ class PressureTest : public ::testing::Test {
 };
 
 TEST_F(PressureTest, WhatAnAnswerSaysItRanWithGivesTheSameBytes) {
-  for (const char* profile : {"", "quick", "careful", "none"}) {
+  for (const char* profile : {"", "quick", "careful", "likely", "none"}) {
     for (const bool fit : {false, true}) {
       v1::PredictRequest request = SmallRequest();
       request.set_profile(profile);
@@ -67,6 +68,30 @@ TEST_F(PressureTest, WhatAnAnswerSaysItRanWithGivesTheSameBytes) {
   }
 }
 
+TEST_F(PressureTest, TheAnswerSaysWhichEdgesItsCapKept) {
+  v1::PredictRequest request = SmallRequest();
+  request.set_profile("none");
+  request.mutable_ensemble()->set_samples(4);
+  request.mutable_ensemble()->set_seed(3);
+  request.mutable_budget()->set_max_density(0.04);
+  v1::PredictResponse silent, random, probable, likely;
+  ASSERT_TRUE(server_->Predict(request, silent).ok());
+  ASSERT_TRUE(silent.predictions(0).edges().capped());
+  EXPECT_EQ(silent.settings().budget().keep(), v1::RANDOM);
+  request.mutable_budget()->set_keep(v1::RANDOM);
+  ASSERT_TRUE(server_->Predict(request, random).ok());
+  EXPECT_EQ(random.predictions(0).SerializeAsString(), silent.predictions(0).SerializeAsString());
+  request.mutable_budget()->set_keep(v1::PROBABLE);
+  ASSERT_TRUE(server_->Predict(request, probable).ok());
+  EXPECT_EQ(probable.settings().budget().keep(), v1::PROBABLE);
+  EXPECT_NE(probable.predictions(0).SerializeAsString(), silent.predictions(0).SerializeAsString());
+  request.set_profile("likely");
+  request.clear_budget();
+  ASSERT_TRUE(server_->Predict(request, likely).ok());
+  EXPECT_EQ(likely.settings().budget().keep(), v1::PROBABLE);
+  EXPECT_EQ(likely.predictions(0).SerializeAsString(), probable.predictions(0).SerializeAsString());
+}
+
 TEST_F(PressureTest, GetModelListsTheProfilesAndTheLimits) {
   v1::GetModelRequest request;
   request.set_model("sbm");
@@ -74,10 +99,11 @@ TEST_F(PressureTest, GetModelListsTheProfilesAndTheLimits) {
   CallContext context;
   ASSERT_TRUE(server_->stub().GetModel(&context, request, &response).ok());
   const v1::ModelInfo& model = response.model();
-  ASSERT_EQ(model.profiles_size(), 2);
+  ASSERT_EQ(model.profiles_size(), 3);
   EXPECT_EQ(model.profiles(0).profile(), "careful");
   EXPECT_EQ(model.profiles(0).samples(), 8u);
-  EXPECT_EQ(model.profiles(1).budget().max_density(), 0.5);
+  EXPECT_EQ(model.profiles(1).budget().keep(), v1::PROBABLE);
+  EXPECT_EQ(model.profiles(2).budget().max_density(), 0.5);
   EXPECT_EQ(model.default_profile(), "quick");
   EXPECT_EQ(model.limits().samples(), 32u);
 }

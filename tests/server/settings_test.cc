@@ -101,6 +101,36 @@ TEST_F(SettingsTest, TheSettingsOfAnAnswerAskedForGiveTheSameRequest) {
   EXPECT_EQ(asked->inputs[0].max_edges, by_profile->inputs[0].max_edges);
 }
 
+TEST_F(SettingsTest, KeepIsTheRequestsElseTheProfilesElseTheModels) {
+  nlohmann::json config = testing::SmallConfig();
+  config["profiles"] = {{"plain", {{"max_density", 0.5}}}, {"keeps", {{"keep", "random"}}}};
+  config["budget_keep"] = "probable";
+  loaded_ = std::make_unique<testing::LoadedModel>(testing::LoadModel(testing::WriteModel(folder_.path(), config)));
+  const auto kept = [&](const char* profile, bool cap, v1::Keep keep) {
+    request_.set_profile(profile);
+    request_.clear_budget();
+    if (cap) request_.mutable_budget()->set_max_edges(40);
+    request_.mutable_budget()->set_keep(keep);
+    const absl::StatusOr<Request> request = Checked();
+    EXPECT_TRUE(request.ok()) << request.status();
+    const v1::Keep effective = request->settings->budget().keep();
+    EXPECT_EQ(request->inputs[0].keep == KeepRule::kProbable, effective == v1::PROBABLE);
+    return effective;
+  };
+  EXPECT_EQ(kept("none", true, v1::KEEP_MODEL_DEFAULT), v1::PROBABLE);
+  EXPECT_EQ(kept("plain", false, v1::KEEP_MODEL_DEFAULT), v1::PROBABLE);
+  EXPECT_EQ(kept("plain", false, v1::RANDOM), v1::RANDOM);
+  EXPECT_EQ(kept("keeps", true, v1::KEEP_MODEL_DEFAULT), v1::RANDOM);
+  EXPECT_EQ(kept("keeps", true, v1::PROBABLE), v1::PROBABLE);
+  EXPECT_EQ(kept("keeps", false, v1::KEEP_MODEL_DEFAULT), v1::KEEP_MODEL_DEFAULT) << "there is no cap";
+  request_.set_profile("keeps");
+  request_.clear_budget();
+  EXPECT_FALSE(Checked()->settings->has_budget());
+  request_.mutable_budget()->set_max_edges(64);
+  request_.set_attention(v1::DENSE);
+  EXPECT_EQ(Checked()->settings->budget().keep(), v1::KEEP_MODEL_DEFAULT) << "nothing is drawn";
+}
+
 TEST_F(SettingsTest, APartOfAnEnsembleHasNoToleranceAndAGraphOneSample) {
   request_.set_profile("careful");
   request_.mutable_ensemble()->set_first_sample(4);

@@ -74,6 +74,12 @@ const Case kRefused[] = {
      "ensemble.samples is 257; the server takes at most 256"},
     {"max_edges_0", [](auto& r) { r.mutable_budget()->set_max_edges(0); }, "budget.max_edges is 0"},
     {"density", [](auto& r) { r.mutable_budget()->set_max_density(1.5); }, "budget.max_density is 1.5"},
+    {"keep",
+     [](auto& r) {
+       r.mutable_budget()->set_max_edges(1000);
+       r.mutable_budget()->set_keep(v1::RANDOM);
+     },
+     "budget.keep is RANDOM; it is for attention sbm, and this request's is dense"},
     {"attention", [](auto& r) { r.set_attention(static_cast<v1::AttentionMode>(5)); }, "attention is 5"},
     {"priority", [](auto& r) { r.set_priority(4); }, "priority is 4"},
     {"overflow", [](auto& r) { r.set_overflow(static_cast<v1::Overflow>(3)); },

@@ -55,6 +55,11 @@ void LocalSsa(v1::PredictRequest& r) {
   Override(r).add_sigma(0.1);
 }
 
+void Probable(v1::PredictRequest& r) {
+  r.mutable_budget()->set_max_density(1.0);
+  r.mutable_budget()->set_keep(v1::PROBABLE);
+}
+
 const Case kRefused[] = {
     {"columns", "features", [](auto& r) { Features(r).set_columns(5); },
      "inputs[0].sequence.features.columns is 5; the model takes 6"},
@@ -118,6 +123,16 @@ const Case kRefused[] = {
     {"override_kind", "dense", [](auto& r) { Override(r).set_kind("sbm"); }, "override.kind is \"sbm\"; allowed: ssa"},
     {"override_no_kind", "dense", [](auto& r) { Override(r).set_windows(2); }, "override.kind is \"\"; allowed: ssa"},
     {"override_on_blocks", "block-local", LocalSsa, "override.kind is \"ssa\"; this model's attention is block/local"},
+    {"keep_on_dense", "dense", Probable,
+     "budget.keep is PROBABLE; it is for attention sbm, and this request's is dense"},
+    {"keep_on_blocks", "block-local", Probable,
+     "budget.keep is PROBABLE; it is for attention sbm, and this request's is block/local"},
+    {"keep_of_an_override", "dense",
+     [](auto& r) {
+       LocalSsa(r);
+       Probable(r);
+     },
+     "budget.keep is PROBABLE; it is for attention sbm, and this request's is ssa"},
     {"windows_0", "dense", [](auto& r) { Override(r).set_kind("ssa"); },
      "override.windows is 0; allowed: windows or keep from 1"},
     {"windows_and_keep", "dense",

@@ -117,6 +117,21 @@ const Case kRefused[] = {
      "budget.max_edges is 63; inputs[0] needs at least 64 edges"},
     {"R17_dense_model", [](auto& r) { r.mutable_budget()->set_max_density(0.99); }, "it needs at least 64 edges",
      "dense"},
+    {"keep",
+     [](auto& r) {
+       r.mutable_budget()->set_max_edges(9);
+       r.mutable_budget()->set_keep(static_cast<v1::Keep>(3));
+     },
+     "budget.keep is 3; allowed are KEEP_MODEL_DEFAULT, RANDOM and PROBABLE"},
+    {"keep_without_a_cap", [](auto& r) { r.mutable_budget()->set_keep(v1::RANDOM); },
+     "budget.keep is RANDOM without a cap; set max_edges or max_density too"},
+    {"keep_of_all_pairs",
+     [](auto& r) {
+       r.mutable_budget()->set_max_edges(64);
+       r.mutable_budget()->set_keep(v1::PROBABLE);
+       r.set_attention(v1::DENSE);
+     },
+     "budget.keep is PROBABLE; it is for attention sbm, and this request's is dense"},
     {"R22_samples", [](auto& r) { r.mutable_ensemble()->set_samples(257); },
      "ensemble.samples is 257; the server takes at most 256"},
     {"R22_samples_max", [](auto& r) { r.mutable_ensemble()->set_samples(4294967295u); },

@@ -168,6 +168,7 @@ void CpuAttention::Begin(bool optimistic) {
   cpu_attention::PrepareHeads(pool_, scratch_.heads, scratch_.events, call);
   cpu_attention::PrepareWorkers(call, scratch_.workers);
   search_.Start(pool_, caps_, optimistic, call);
+  probable_.Start(pool_, caps_, optimistic, call);
   left_ = static_cast<int64_t>(call.block_head.size());
 }
 
@@ -180,10 +181,14 @@ bool CpuAttention::Next(double share) {
     search_.Next(pool_, scratch_.workers, part(search_.blocks()), call);
     if (share < 1.0) return false;
   }
+  while (!probable_.done()) {
+    probable_.Next(pool_, scratch_.workers, part(probable_.blocks()), call);
+    if (share < 1.0) return false;
+  }
   AttendBlocks(std::min(left_, part(static_cast<int64_t>(call.block_head.size()))));
   if (left_ > 0) return false;
   cpu_attention::CollectReports(call);
-  if (search_.unchecked() && !cpu_attention::WithinCaps(problems_, caps_)) {
+  if ((search_.unchecked() || probable_.unchecked()) && !cpu_attention::WithinCaps(problems_, caps_)) {
     Begin(false);
     return share < 1.0 ? false : Next(share);
   }

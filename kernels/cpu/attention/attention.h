@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/attention.h"
+#include "kernels/cpu/attention/probable.h"
 #include "kernels/cpu/attention/work.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
@@ -35,6 +36,7 @@ class CpuAttention {
   const std::span<EdgeCap> caps_;
   const Matrix out_;
   cpu_attention::CapSearch search_;
+  cpu_attention::ProbableSearch probable_;
   int64_t left_ = 0;  // blocks
 };
 

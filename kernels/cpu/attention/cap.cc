@@ -268,7 +268,7 @@ void CapSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic
     if (head.problem->cap >= 0 && head.drawn == nullptr) {
       works_[head.problem->cap].forced += CountHeadEdges(*head.problem, head.index);
     }
-    if (!head.capped) continue;
+    if (!head.capped || caps[head.problem->cap].keep != KeepRule::kRandom) continue;
     if (caps[head.problem->cap].max_edges == kNoCap) {
       head.capped = false;
       continue;

@@ -110,6 +110,15 @@ uint64_t CountForced(const Head& head, int64_t row0, int64_t rows) {
   return static_cast<uint64_t>(count);
 }
 
+std::pair<int64_t, int64_t> ForcedKeys(const Head& head, int64_t row) {
+  if (!HasForced(head)) return {row, row};
+  const int64_t reach = std::max(head.drawn->local_window, 0) / 2, position = head.position(row);
+  int64_t first = row, end = row + 1;
+  while (first > 0 && position - head.position(first - 1) <= reach) --first;
+  while (end < head.n && head.position(end) - position <= reach) ++end;
+  return {first, end};
+}
+
 void PackBits(const Head& head, const uint64_t* by_position, uint64_t* by_index) {
   const int64_t words = head.tables.words;
   if (!head.gaps) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/attention/work.h"
@@ -40,6 +41,8 @@ float LargestNorm(const float* rows, int64_t count, int rank);
 // Forced edges.
 bool HasForced(const Head& head);
 uint64_t CountForced(const Head& head, int64_t row0, int64_t rows);
+// The first of a row and the one after the last: tokens within reach follow each other.
+std::pair<int64_t, int64_t> ForcedKeys(const Head& head, int64_t row);
 // Adds those of a row to its bits, which are by position.
 void AddForced(const Head& head, int64_t row, uint64_t* bits);
 // Bits by position to bits by token index. [words] both; may be the same memory.

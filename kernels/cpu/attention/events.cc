@@ -78,16 +78,6 @@ void ForEventRows(const Call& call, const Head& head, int64_t row0, int rows, ui
   }
 }
 
-// The first forced key of a row and the one after the last; tokens within reach follow each other.
-std::pair<int64_t, int64_t> ForcedKeys(const Head& head, int64_t row) {
-  if (!HasForced(head)) return {row, row};
-  const int64_t reach = std::max(head.drawn->local_window, 0) / 2, position = head.position(row);
-  int64_t first = row, end = row + 1;
-  while (first > 0 && position - head.position(first - 1) <= reach) --first;
-  while (end < head.n && head.position(end) - position <= reach) ++end;
-  return {first, end};
-}
-
 // Lists the keys that come more than once. Forced ones are among `keys` once more than they have events.
 void AddParallel(int row, int64_t forced_first, int64_t forced_end, int32_t* keys, int64_t count,
                  std::vector<ParallelEdge>& parallel) {

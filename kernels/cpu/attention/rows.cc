@@ -53,6 +53,8 @@ BlockEdges GivenEdges(const Head& head, int64_t row0, int rows, EdgeLists& lists
   return edges;
 }
 
+}  // namespace
+
 BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker) {
   const Law law = head.drawn->law;
   if (head.by_events) {
@@ -86,8 +88,6 @@ BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows
   edges.count = block.count;
   return edges;
 }
-
-}  // namespace
 
 AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker) {
   AttendBlock attend = head.operands;

@@ -107,7 +107,8 @@ struct BlockReport {
   std::vector<float> weights;
 };
 
-struct CapWork;  // cap.cc
+struct CapWork;     // cap.cc
+struct BlockEdges;  // report.h
 
 struct Call {
   const CpuKernels* kernels = nullptr;
@@ -144,7 +145,7 @@ inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
 // fills them.
 void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& call);
 
-// cap.cc: finds the edges that each cap keeps, sets EdgeCap::capped and fills call.kept, in parts.
+// cap.cc: finds the edges that each cap of KeepRule::kRandom keeps, sets EdgeCap::capped and fills call.kept, in parts.
 class CapSearch {
  public:
   CapSearch();
@@ -166,6 +167,8 @@ class CapSearch {
 
 // rows.cc: operands of `head` for queries first.. of one block; scaled queries and sums are the worker's.
 AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker);
+// rows.cc: all drawn edges of a block, without a cap; the bits or lists are the worker's.
+BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker);
 // rows.cc: one block of drawn or given edges.
 void AttendRows(Call& call, int64_t block, Worker& worker);
 

@@ -273,6 +273,8 @@ struct CpuKernels {
   // many of those younger than `limit` are edges. Room for `count` + 64.
   int64_t (*draw_heavy_pairs)(const EventDraw&, int64_t query, const int32_t* keys, int64_t count, uint32_t limit,
                               int32_t* edge_key, uint32_t* edge_age);
+  // EdgeRate of a query [rank] and `count` keys, as token indices. Room for `count` + 16 rates.
+  void (*edge_rates)(const DrawTables&, const float* x, const int32_t* keys, int64_t count, float* rates);
   // <row, row> of each row, in the order of MembershipDot.
   void (*square_norms)(const float* rows, int64_t count, int rank, float* out);
   // sums[t] = the sum of element t over all rows.

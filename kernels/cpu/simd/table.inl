@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd/gemm.inl"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/memberships.inl"
+#include "kernels/cpu/simd/rates.inl"
 #if defined(__AVX512VBMI2__)
 #include "kernels/cpu/simd/draw_tile_avx512.inl"
 #include "kernels/cpu/simd/events_avx512.inl"
@@ -21,6 +22,7 @@ static constexpr CpuKernels kTable = {.draw_rows = DrawRows,
                                       .draw_tile = DrawTile,
                                       .draw_events = DrawEvents,
                                       .draw_heavy_pairs = DrawHeavyPairs,
+                                      .edge_rates = EdgeRates,
                                       .square_norms = SquareNorms,
                                       .sum_rows = SumRows,
                                       .sort_keys = SortKeys,

@@ -2,7 +2,8 @@
 //
 // An age lies in [0, 1) and falls into one of 2^32 ticks. The high half of the tick names a bucket, the low half a part
 // of that bucket. So edges are counted by bucket, the edges of the first dropped edge's bucket by part, and the few
-// that remain are compared by (age, order).
+// that remain are compared by (age, order). Where a cap keeps edges by their rate, that is an integer as it is. Many
+// edges may have one rate, so their order is counted by digits, too.
 //
 // Compiled for the host and for the device.
 #ifndef EDGEWISE_KERNELS_CUDA_ATTENTION_AGE_SELECT_H_
@@ -39,13 +40,32 @@ EDGEWISE_HOST_DEVICE inline double AgeOfBits(uint64_t bits) {
   return age;
 }
 
+// A rate in (0, 1] as an integer, in falling order.
+EDGEWISE_HOST_DEVICE inline uint64_t RateRank(float rate) {
+  uint32_t bits;
+  memcpy(&bits, &rate, sizeof(bits));
+  return 0x3F800000u - bits;
+}
+
 // A drawn edge in the order in which edges are kept.
 struct AgedEdge {
-  uint64_t age_bits;
-  uint64_t order;  // EdgeOrder
+  uint64_t age_bits;  // AgeBits; KeepRule::kProbable: RateRank
+  uint64_t order;     // EdgeOrder
 };
 EDGEWISE_HOST_DEVICE inline bool IsBefore(const AgedEdge& a, const AgedEdge& b) {
   return a.age_bits < b.age_bits || (a.age_bits == b.age_bits && a.order < b.order);
+}
+
+// The order in 16-bit digits, the highest first, of which an edge of kRandom has its tick alone.
+inline constexpr int kMaxDigits = 6;
+EDGEWISE_HOST_DEVICE inline int DigitsOf(KeepRule keep) { return keep == KeepRule::kRandom ? 2 : kMaxDigits; }
+EDGEWISE_HOST_DEVICE inline uint32_t DigitOf(KeepRule keep, const AgedEdge& edge, int digit) {
+  if (keep == KeepRule::kRandom) {
+    const uint32_t tick = AgeTick(AgeOfBits(edge.age_bits));
+    return digit == 0 ? AgeBucket(tick) : AgePart(tick);
+  }
+  const uint64_t half = digit < 2 ? edge.age_bits >> (16 * (1 - digit)) : edge.order >> (16 * (5 - digit));
+  return static_cast<uint32_t>(half & 0xFFFFu);
 }
 
 // Byte 15 (the highest) to 0 of (age_bits, order) as one number.

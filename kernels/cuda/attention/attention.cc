@@ -223,7 +223,7 @@ absl::Status Attention::PlanResults(std::span<const AttentionProblem> problems, 
     cap.max_edges = caps[c].max_edges;
     cap.ledger = caps[c].ledger == nullptr ? nullptr : static_cast<const CudaLedger*>(caps[c].ledger)->edges();
     cap.share = caps[c].share;
-    cap.cut = {~uint64_t{0}, ~uint64_t{0}};
+    cap.cut = {~uint64_t{0}, ~uint64_t{0}, caps[c].keep};
     cap.tau = 1.0;
   }
   call.caps = results.memory.as<DeviceCap>();
@@ -272,7 +272,9 @@ absl::Status Attention::Enqueue(const DeviceCall& call, const Lists& lists, cons
   if (status.ok() && call.num_caps > 0) {
     const absl::StatusOr<DeviceArray> scratch = DeviceArray::Create(device_, CapScratchBytes(call.num_caps));
     if (!scratch.ok()) return scratch.status();
-    status = CudaStatus(SelectYoungest(stream, call, scratch->data()), "edge caps");
+    const bool by_rate = std::any_of(results.caps.begin(), results.caps.end(),
+                                     [](const EdgeCap& cap) { return cap.keep == KeepRule::kProbable; });
+    status = CudaStatus(SelectKept(stream, call, by_rate, scratch->data()), "edge caps");
   }
   if (status.ok()) status = CudaStatus(CountSampledEdges(stream, call), "sampled edges");
   if (status.ok()) status = CudaStatus(AttendRows(stream, call), "attention over rows");

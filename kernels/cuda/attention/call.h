@@ -44,13 +44,19 @@ enum class PatternKind : int32_t {
   kTiles   // key lists shared by runs of queries: the tile kernel
 };
 
-// The drawn edges that a cap keeps: all, or those before (age, order) in lexicographic order. Written by the device.
+// The drawn edges that a cap keeps: all, or those before (age, order) in lexicographic order, where a rank by falling
+// rate may take the place of the age. Written by the device.
 struct EdgeCut {
-  uint64_t age_bits;  // bits of the first dropped edge's age, a double; ~0: all edges are kept
+  uint64_t age_bits;  // AgedEdge::age_bits of the first dropped edge; ~0: all edges are kept
   uint64_t order;     // EdgeOrder of that edge
+  KeepRule keep;      // set by the host
 };
+// Edges are dropped by their rate.
+EDGEWISE_HOST_DEVICE inline bool CutsByRate(const EdgeCut& cut) {
+  return cut.keep == KeepRule::kProbable && cut.age_bits != ~uint64_t{0};
+}
 
-// The place of an edge among edges of the same age: by problem and head, then query, then key (20 bits each).
+// The place of an edge among edges of the same age or rate: by problem and head, then query, then key (20 bits each).
 EDGEWISE_HOST_DEVICE inline uint64_t EdgeOrder(uint32_t problem, uint32_t num_heads, uint32_t head, uint32_t query,
                                                uint32_t key) {
   return (static_cast<uint64_t>(problem) * num_heads + head) << 40 | static_cast<uint64_t>(query) << 20 | key;
@@ -58,7 +64,8 @@ EDGEWISE_HOST_DEVICE inline uint64_t EdgeOrder(uint32_t problem, uint32_t num_he
 inline constexpr int64_t kMaxTokens = int64_t{1} << 20;        // of a sequence
 inline constexpr int64_t kMaxProblemHeads = int64_t{1} << 24;  // of a call
 
-// One allowance of the call (EdgeCap). The host sets the fields up to `undrawn`, the device writes the others.
+// One allowance of the call (EdgeCap). The host sets the fields up to `undrawn`, and cut.keep; the device writes the
+// others.
 struct DeviceCap {
   uint64_t max_edges;  // as EdgeCap::max_edges
   uint64_t* ledger;    // edges that the sample may still use; null: no ledger
@@ -68,7 +75,7 @@ struct DeviceCap {
   uint64_t drawn;      // out: their other edges, before the cut
   uint64_t allowed;    // out: how many of `drawn` may stay
   EdgeCut cut;         // out
-  double tau;          // out: the age of the first dropped edge; 1: none is dropped
+  double tau;          // out: the age of the first dropped edge; 1: none is dropped, or by rate
   int32_t capped;      // out: 1: edges were dropped
   int32_t failed;      // out: 1: the selection ran out of room
 };

@@ -1,9 +1,10 @@
 // Edge caps: which drawn edges an allowance keeps. Memory does not depend on the edges, and the host learns nothing of
 // them. Of each cap:
-//   1. CountAges draws all edges and counts them by age in 2^16 buckets.
+//   1. CountEdges draws all edges and counts them by the first digit of their order (age_select.h), in 2^16 buckets.
 //   2. FindBucket finds the bucket of the first edge that is dropped.
-//   3. Where that bucket has more edges than a list has room for, both run once more, on the parts of the bucket.
-//   4. ListYoung draws the bucket's edges and lists them.
+//   3. Where that bucket has more edges than a list has room for, both run once more, on the parts of the bucket; where
+//      a cap keeps edges by their rate, of which many may be equal, up to four times more.
+//   4. ListBucket draws the bucket's edges and lists them.
 //   5. SettleCap finds the first dropped edge among them.
 // TakeFromLedgers then charges what all caps kept.
 #include <algorithm>
@@ -29,19 +30,25 @@ enum class CapStage : int32_t {
 // A cap's first dropped edge, as far as the passes so far have found it; zero at first.
 struct alignas(16) CapState {
   unsigned long long forced;
-  uint64_t rank;    // of the edge among the edges whose tick begins with `prefix`
-  uint32_t prefix;  // the first `known` bits of the edge's tick
-  int32_t known;    // 0, 16 or 32
+  uint64_t rank;                // of the edge among the edges that begin with `digits`
+  uint32_t digits[kMaxDigits];  // the first `known` digits of the edge
+  int32_t known;
   CapStage stage;
   uint32_t listed;  // edges; may be more than the list has room for
 };
 
-__device__ bool BeginsWithPrefix(const CapState& state, uint32_t tick) {
-  return uint64_t{tick} >> (32 - state.known) == state.prefix;
+__device__ bool BeginsWithDigits(const CapState& state, KeepRule keep, const AgedEdge& edge) {
+  for (int digit = 0; digit < state.known; ++digit) {
+    if (DigitOf(keep, edge, digit) != state.digits[digit]) return false;
+  }
+  return true;
 }
-// All edges whose tick begins with `prefix` are younger than this.
-__device__ double YoungerThan(const CapState& state) {
-  return static_cast<double>((uint64_t{state.prefix} + 1) << (32 - state.known)) / 4294967296.0;
+// All edges that begin with `digits` are younger than this.
+__device__ double YoungerThan(const CapState& state, KeepRule keep) {
+  if (keep == KeepRule::kProbable || state.known == 0) return 1.0;
+  const uint64_t ticks = state.known == 1 ? (uint64_t{state.digits[0]} + 1) << 16
+                                          : (uint64_t{state.digits[0]} << 16 | state.digits[1]) + 1;
+  return static_cast<double>(ticks) / 4294967296.0;
 }
 
 // The scratch of the caps first..first+count-1.
@@ -65,10 +72,6 @@ __device__ bool IsCapped(const DeviceProblem& problem, const CapScratch& scratch
 
 __device__ bool IsUnlimited(const DeviceCap& cap) { return cap.max_edges == ~uint64_t{0} && cap.ledger == nullptr; }
 
-__device__ uint32_t TickOf(Law law, uint64_t uniform, float rate) {
-  return AgeTick(AgeOfBits(VisitedAgeBits(law, uniform, rate)));
-}
-
 // Calls visit(int row, int32_t key, bool forced, uint64_t uniform, float rate) once for every edge of the item's rows
 // that is forced or has an age up to `tau`, and for some of the others. Calls come in any order, from any thread, at
 // any time, so `visit` contains no collectives. Drawn edges, and forced edges of law poisson_multi, come with
@@ -84,7 +87,7 @@ __device__ void VisitYoung(const DeviceCall& call, const DeviceProblem& problem,
 }
 
 __global__ void __launch_bounds__(kDrawThreads, 2)
-    CountAges(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+    CountEdges(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
@@ -92,17 +95,18 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   CapState& state = scratch.StateOf(problem.cap);
   if (state.stage != CapStage::kCount) return;
   const bool first = state.known == 0;
+  const KeepRule keep = call.caps[problem.cap].cut.keep;
   uint32_t* counts = scratch.CountsOf(problem.cap);
   unsigned forced_here = 0;
-  VisitYoung(call, problem, item, YoungerThan(state), draw,
-             [&](int, int32_t, bool forced, uint64_t uniform, float rate) {
+  VisitYoung(call, problem, item, YoungerThan(state, keep), draw,
+             [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
                if (forced) {
                  ++forced_here;
                  return;
                }
                if (IsRepeated(uniform)) return;
-               const uint32_t tick = TickOf(problem.law, uniform, rate);
-               if (BeginsWithPrefix(state, tick)) atomicAdd(counts + (first ? AgeBucket(tick) : AgePart(tick)), 1u);
+               const AgedEdge edge = PlaceOf(call, problem, item, keep, row, key, uniform, rate);
+               if (BeginsWithDigits(state, keep, edge)) atomicAdd(counts + DigitOf(keep, edge, state.known), 1u);
              });
   for (int step = kWarpSize / 2; step > 0; step /= 2) forced_here += __shfl_xor_sync(kWholeWarp, forced_here, step);
   if (threadIdx.x % kWarpSize == 0 && first && forced_here > 0) {
@@ -133,11 +137,11 @@ __global__ void __launch_bounds__(kSearchThreads)
     if (drawn <= rank) return;
   }
   Find(counts, rank, search);
-  const int32_t known = before.known + 16;
-  const bool few = search.count <= kMaxListed, divide = !few && known < 32;
+  const int32_t known = before.known + 1;
+  const bool few = search.count <= kMaxListed, divide = !few && known < DigitsOf(cap.cut.keep);
   if (threadIdx.x == 0) {
     state.rank = rank - search.before;
-    state.prefix = before.prefix << 16 | search.bin;
+    state.digits[before.known] = search.bin;
     state.known = known;
     state.stage = few ? CapStage::kList : divide ? CapStage::kCount : CapStage::kSettled;
   }
@@ -145,7 +149,7 @@ __global__ void __launch_bounds__(kSearchThreads)
 }
 
 __global__ void __launch_bounds__(kDrawThreads, 2)
-    ListYoung(const __grid_constant__ DeviceCall call, CapScratch scratch) {
+    ListBucket(const __grid_constant__ DeviceCall call, CapScratch scratch) {
   __shared__ DrawScratch draw;
   const RowItem item = call.row_items[blockIdx.x];
   const DeviceProblem& problem = call.problems[item.problem];
@@ -153,16 +157,14 @@ __global__ void __launch_bounds__(kDrawThreads, 2)
   CapState& state = scratch.StateOf(problem.cap);
   if (state.stage != CapStage::kList) return;
   AgedEdge* list = scratch.ListOf(problem.cap);
-  VisitYoung(call, problem, item, YoungerThan(state), draw,
+  const KeepRule keep = call.caps[problem.cap].cut.keep;
+  VisitYoung(call, problem, item, YoungerThan(state, keep), draw,
              [&](int row, int32_t key, bool forced, uint64_t uniform, float rate) {
                if (forced || IsRepeated(uniform)) return;
-               const uint64_t age = VisitedAgeBits(problem.law, uniform, rate);
-               if (!BeginsWithPrefix(state, AgeTick(AgeOfBits(age)))) return;
+               const AgedEdge edge = PlaceOf(call, problem, item, keep, row, key, uniform, rate);
+               if (!BeginsWithDigits(state, keep, edge)) return;
                const uint32_t place = atomicAdd(&state.listed, 1u);
-               if (place >= kMaxListed) return;
-               const auto query = static_cast<uint32_t>(item.first_query + row);
-               list[place] = {age, EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
-                                             static_cast<uint32_t>(item.head), query, static_cast<uint32_t>(key))};
+               if (place < kMaxListed) list[place] = edge;
              });
 }
 
@@ -182,8 +184,9 @@ __global__ void __launch_bounds__(kSelectThreads)
   }
   if (threadIdx.x != 0) return;
   if (failed) first_dropped = {0, 0};  // nothing is kept beyond the allowance
-  cap.cut = {first_dropped.age_bits, first_dropped.order};
-  cap.tau = drops ? AgeOfBits(first_dropped.age_bits) : 1.0;
+  cap.cut.age_bits = first_dropped.age_bits;
+  cap.cut.order = first_dropped.order;
+  cap.tau = drops && cap.cut.keep == KeepRule::kRandom ? AgeOfBits(first_dropped.age_bits) : 1.0;
   cap.capped = drops ? 1 : 0;
   cap.failed = failed ? 1 : 0;
 }
@@ -204,7 +207,7 @@ int64_t CapScratchBytes(int64_t num_caps) {
   return std::min(num_caps, kMaxCapsAtOnce) * static_cast<int64_t>(sizeof(CapState) + kAgeBuckets * sizeof(uint32_t));
 }
 
-cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* scratch) {
+cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch) {
   cudaError_t error = cudaSuccess;
   for (int64_t first = 0; first < call.num_caps && error == cudaSuccess; first += kMaxCapsAtOnce) {
     const int64_t count = std::min(call.num_caps - first, kMaxCapsAtOnce);
@@ -217,11 +220,12 @@ cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* sc
     const auto search = [&](int threads, void (*kernel)(DeviceCall, CapScratch)) {
       if (error == cudaSuccess) error = Launch(stream, count, threads, 0, kernel, call, work);
     };
-    for (int half = 0; half < 2; ++half) {  // of a tick
-      draw(kLoaded<CountAges>);
+    const int digits = DigitsOf(by_rate ? KeepRule::kProbable : KeepRule::kRandom);
+    for (int digit = 0; digit < digits; ++digit) {  // of caps that are past counting, launches return at once
+      draw(kLoaded<CountEdges>);
       search(kSearchThreads, kLoaded<FindBucket>);
     }
-    draw(kLoaded<ListYoung>);
+    draw(kLoaded<ListBucket>);
     search(kSelectThreads, kLoaded<SettleCap>);
   }
   const int64_t blocks = (call.num_caps + kLedgerThreads - 1) / kLedgerThreads;

@@ -44,10 +44,28 @@ __device__ inline bool HasMultiplicity(const DeviceProblem& problem) {
 
 // The cut and tau of the problem's cap, for DrawBits.
 __device__ inline EdgeCut CutOf(const DeviceCall& call, const DeviceProblem& problem) {
-  return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? EdgeCut{~uint64_t{0}, 0} : call.caps[problem.cap].cut;
+  return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? EdgeCut{~uint64_t{0}, 0, KeepRule::kRandom}
+                                                                : call.caps[problem.cap].cut;
 }
 __device__ inline double TauOf(const DeviceCall& call, const DeviceProblem& problem) {
   return problem.cap < 0 || problem.kind != PatternKind::kDrawn ? 1.0 : call.caps[problem.cap].tau;
+}
+
+__device__ __noinline__ inline uint64_t RateRankOf(const DeviceCall& call, const DeviceProblem& problem, int32_t head,
+                                                   int32_t query, int32_t key) {
+  return RateRank(DrawnPairs(call, problem, head).Rate(query, key));
+}
+
+// A visited edge that is not forced, in the order in which a cap keeps edges.
+__device__ inline AgedEdge PlaceOf(const DeviceCall& call, const DeviceProblem& problem, const RowItem& item,
+                                   KeepRule keep, int row, int32_t key, uint64_t uniform, float rate) {
+  const int32_t query = item.first_query + row;
+  const uint64_t order =
+      EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
+                static_cast<uint32_t>(item.head), static_cast<uint32_t>(query), static_cast<uint32_t>(key));
+  if (keep == KeepRule::kRandom) return {VisitedAgeBits(problem.law, uniform, rate), order};
+  // Events come without their rate.
+  return {(uniform & kIsEvent) != 0 ? RateRankOf(call, problem, item.head, query, key) : RateRank(rate), order};
 }
 
 // Multiplicity of an edge. Out of line: few edges need it.
@@ -94,10 +112,8 @@ __device__ inline void DrawBits(const DeviceCall& call, const DeviceProblem& pro
         return;
       }
       if (!all && !forced) {
-        const uint64_t order = EdgeOrder(static_cast<uint32_t>(item.problem), static_cast<uint32_t>(call.num_heads),
-                                         static_cast<uint32_t>(item.head),
-                                         static_cast<uint32_t>(item.first_query + row), static_cast<uint32_t>(key));
-        if (!IsBefore({VisitedAgeBits(problem.law, uniform, rate), order}, {cut.age_bits, cut.order})) return;
+        const AgedEdge edge = PlaceOf(call, problem, item, cut.keep, row, key, uniform, rate);
+        if (!IsBefore(edge, {cut.age_bits, cut.order})) return;
       }
       set(bits, row, key);
       if (parallel != nullptr && VisitedParallel(uniform, tau, rate)) set(parallel, row, key);

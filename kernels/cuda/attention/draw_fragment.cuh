@@ -55,7 +55,7 @@ __device__ __noinline__ inline bool IsKept(const DeviceCall& call, int32_t probl
                                            int32_t key) {
   const DeviceProblem& of = call.problems[problem];
   const DrawnPairs pairs(call, of, head);
-  const EdgeCut cut = of.cap >= 0 ? call.caps[of.cap].cut : EdgeCut{~uint64_t{0}, 0};
+  const EdgeCut cut = of.cap >= 0 ? call.caps[of.cap].cut : EdgeCut{~uint64_t{0}, 0, KeepRule::kRandom};
   const bool all = cut.age_bits == ~uint64_t{0};
   const float rate = pairs.Rate(query, key);
   uint64_t uniform = 0;
@@ -64,14 +64,16 @@ __device__ __noinline__ inline bool IsKept(const DeviceCall& call, int32_t probl
   const uint64_t order =
       EdgeOrder(static_cast<uint32_t>(problem), static_cast<uint32_t>(call.num_heads), static_cast<uint32_t>(head),
                 static_cast<uint32_t>(query), static_cast<uint32_t>(key));
-  return IsBefore({EdgeAgeBits(of.law, uniform, rate), order}, {cut.age_bits, cut.order});
+  const uint64_t place = CutsByRate(cut) ? RateRank(rate) : EdgeAgeBits(of.law, uniform, rate);
+  return IsBefore({place, order}, {cut.age_bits, cut.order});
 }
 
 // Draws edges, by whole warps, for laws without multiplicity:
 //   1. Rates come from memberships rounded to tf32, to within a margin (Multiply, FindRates).
 //   2. A pair whose high byte is further from its rate than the margin is settled (Settle).
 //   3. The others, about one in a hundred, are computed as draw.h says (IsKept).
-// So the edges are those of draw.h, however a tensor core sums. In a sequence with gaps no pair is settled.
+// So the edges are those of draw.h, however a tensor core sums. In a sequence with gaps no pair is settled. Under a cap
+// that drops edges by their rate every edge is computed.
 class FragmentDraw {
  public:
   __device__ FragmentDraw(const DeviceCall& call, const FragmentRows& rows) : call_(call), rows_(rows) {}
@@ -99,6 +101,7 @@ class FragmentDraw {
     const uint32_t valid = Valid(problem.tokens - first_key, group, thread);
     Settled settled = {0, valid};
     if (problem.positions == nullptr) settled = Settle(problem, pairs, first_key, group, thread);
+    if (problem.cap >= 0 && CutsByRate(call_.caps[problem.cap].cut)) settled = {0, settled.edges | settled.open};
     settled.edges &= valid;
     settled.open &= valid & ~settled.edges;
     return settled;

@@ -25,9 +25,10 @@ cudaError_t CountSampledEdges(cudaStream_t stream, const DeviceCall& call);
 // as AttendRows does. A query's result depends on its own keys, in tiles of kTileKeys, alone.
 cudaError_t AttendTiles(cudaStream_t stream, const DeviceCall& call);
 
-// caps.cu: sets every cap's cut from the ages of the edges drawn under the cap, then takes the edges that the call uses
-// off the cap's ledger: undrawn + forced + min(drawn, allowed). `scratch`: CapScratchBytes(num_caps) bytes.
-cudaError_t SelectYoungest(cudaStream_t stream, const DeviceCall& call, void* scratch);
+// caps.cu: sets every cap's cut from the ages or rates of the edges drawn under the cap, then takes the edges that the
+// call uses off the cap's ledger: undrawn + forced + min(drawn, allowed). `by_rate`: some cap has KeepRule::kProbable.
+// `scratch`: CapScratchBytes(num_caps) bytes.
+cudaError_t SelectKept(cudaStream_t stream, const DeviceCall& call, bool by_rate, void* scratch);
 inline constexpr int64_t kMaxCapsAtOnce = 128;
 int64_t CapScratchBytes(int64_t num_caps);
 

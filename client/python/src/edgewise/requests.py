@@ -30,6 +30,7 @@ class CostOptions(TypedDict, total=False):
     version: int | None  #: of the model; 0: the latest that is ready
     max_edges: int | None  #: cap on the edges of an input (generate: of a token) and sample
     max_density: float | None  #: the same, as a share of all pairs, in (0, 1]
+    keep_edges: str | None  #: attention sbm: the edges that a cap keeps, "random" or "probable"
     samples: int | None  #: forward passes to average over
     seed: int | None  #: makes the answer repeatable; without it the server draws one and the answer has it
     dense: bool | None  #: attend to every pair, whatever the model does
@@ -74,6 +75,7 @@ _PREDICT_PATHS = {**_PATHS, **{name: f"outputs.{name}" for name in (
     "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "stride")}}
 _GENERATE_PATHS = {**_PATHS, **{name: name for name in ("max_new_tokens", "temperature", "top_k", "top_p")}}
 _OVERFLOW = {"slide": pb.SLIDE, "halve": pb.HALVE, "stop": pb.STOP}
+_KEEP = {"random": pb.RANDOM, "probable": pb.PROBABLE}
 _TRUNCATE = {"head": pb.HEAD, "tail": pb.TAIL}
 
 
@@ -154,6 +156,11 @@ def _fill(request: _Request, paths: Mapping[str, str], options: Mapping[str, Any
         except (TypeError, ValueError) as why:
             raise Error("INVALID_ARGUMENT", f"{name} is {rest[name]!r}: {why}", paths[name]) from why
         del rest[name]
+    if "keep_edges" in rest:
+        keep = rest.pop("keep_edges")
+        if keep not in _KEEP:
+            raise Error("INVALID_ARGUMENT", f'keep_edges is {keep!r}; expected "random" or "probable"', "budget.keep")
+        request.budget.keep = _KEEP[keep]
     if rest.pop("dense", False):
         request.attention = pb.DENSE
     if "override" in rest:
