@@ -12,6 +12,7 @@ matplotlib (Debian's), and python3-grpcio and python3-protobuf for the models of
     ./dev evaluate --models shakespeare-ssa,shakespeare-words    loss against samples and caps; with the entries of
                                             build/train/models, where the recipes left some, as in Figure 7 of the SSA
                                             paper
+    ./dev evaluate --keeps                  the table of which edges a cap keeps alone; all else keeps its numbers
     ./dev evaluate --render                 tables and plots again, from results.json
 """
 import argparse
@@ -64,24 +65,37 @@ def time_long(server, folder, data):
     return result
 
 
+def begin(name, server, folder, args):
+    """Raises examples.Missing."""
+    made, some, everything = INPUTS[name]
+    inputs = examples.make(name, folder, args.data, made, everything if args.full else some)
+    return measure.Sweep(server, name, inputs, folder, list(range(1, args.seeds + 1)), say)
+
+
+def keeps(sweep, device, command):
+    """-> the part of a model's entry that says which edges a cap keeps; `sweep` knows the pairs of its inputs"""
+    return {"rows": sweep.keeps(), "inputs": len(sweep.examples), "seeds": sweep.seeds, "device": device,
+            "date": datetime.date.today().isoformat(), "command": command}
+
+
 def evaluate(name, server, folder, args, command):
     """-> the model's entry in results.json"""
-    made, some, everything = INPUTS[name]
+    start = time.monotonic()
     try:
-        inputs = examples.make(name, folder, args.data, made, everything if args.full else some)
+        sweep = begin(name, server, folder, args)
     except examples.Missing as missing:
         return {"skipped": str(missing)}
-    start = time.monotonic()
-    sweep = measure.Sweep(server, name, inputs, folder, list(range(1, args.seeds + 1)), say)
     result = measure.tokens(sweep) if name == "duplicates" else measure.classification(sweep)
     if name == "long":
         try:
             result["times"] = time_long(server, folder, args.data)
         except examples.Missing as missing:
             say(f"long: no times, {missing}")
+    result["keeps"] = keeps(sweep, result["dense"]["device"], command)
     trained = ROOT / "tools" / "train" / "results" / f"{name}.json"
-    return {"inputs": len(inputs), "inputs_made": made, "source": SOURCE[name], "seeds": sweep.seeds,
-            "date": datetime.date.today().isoformat(), "command": command, "device": result["dense"].pop("device"),
+    return {"inputs": len(sweep.examples), "inputs_made": INPUTS[name][0], "source": SOURCE[name],
+            "seeds": sweep.seeds, "date": datetime.date.today().isoformat(), "command": command,
+            "device": result["dense"].pop("device"),
             "cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 2),
             "seconds": round(time.monotonic() - start, 1),
             "baselines": statistics.baselines(json.loads(trained.read_text())) if trained.exists() else {}, **result}
@@ -133,6 +147,20 @@ def with_ensembles(names, models, server, folder, args, command):
             others.__exit__()
 
 
+def evaluate_all(names, models, server, folder, args, command):
+    """Fills the entries of `names`, and of the ensembles that were asked for."""
+    ready = server.models()
+    for name in names:
+        models[name] = rounded(evaluate(name, server, folder, args, command)) if name in ready else \
+            {"skipped": f"examples/models/{name} is not there or does not load"}
+        say(f"{name}: {models[name].get('skipped', 'done')}")
+    if PLOTTED[0] in ready and PLOTTED[0] in names:
+        (FOLDER / "plots").mkdir(exist_ok=True)
+        server.plot(PLOTTED[0], FOLDER / "plots" / f"{PLOTTED[0]}-attention.png", *PLOTTED[1:])
+    if drawn := [name for name in ensembles.MODELS if name in args.models.split(",")]:
+        with_ensembles(drawn, models, server, folder, args, command)
+
+
 def rounded(value):
     """Numbers to nine digits: more is noise."""
     if isinstance(value, float):
@@ -158,6 +186,7 @@ def main():
     parser.add_argument("--models", default=",".join(known))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--full", action="store_true", help="all test inputs")
+    parser.add_argument("--keeps", action="store_true", help="measure only which edges a cap keeps")
     parser.add_argument("--render", action="store_true", help="measure nothing")
     args = parser.parse_args()
     names = [name for name in tables.NAMES if name in args.models.split(",")]
@@ -169,19 +198,15 @@ def main():
     path = FOLDER / "results.json"
     models = json.loads(path.read_text())["models"] if path.exists() else {}
     if not args.render:
-        command = "./dev evaluate" + (" --full" if args.full else "") + \
+        command = "./dev evaluate" + (" --keeps" if args.keeps else "") + (" --full" if args.full else "") + \
             (f" --seeds {args.seeds}" if args.seeds != 5 else "")
         with tempfile.TemporaryDirectory() as folder, Server(args.bin, FOLDER / "models", folder) as server:
-            ready = server.models()
-            for name in names:
-                models[name] = rounded(evaluate(name, server, folder, args, command)) if name in ready else \
-                    {"skipped": f"examples/models/{name} is not there or does not load"}
-                say(f"{name}: {models[name].get('skipped', 'done')}")
-            if PLOTTED[0] in ready and PLOTTED[0] in names:
-                (FOLDER / "plots").mkdir(exist_ok=True)
-                server.plot(PLOTTED[0], FOLDER / "plots" / f"{PLOTTED[0]}-attention.png", *PLOTTED[1:])
-            if drawn := [name for name in ensembles.MODELS if name in args.models.split(",")]:
-                with_ensembles(drawn, models, server, folder, args, command)
+            if args.keeps:
+                for name in names:
+                    sweep = begin(name, server, folder, args)
+                    models[name]["keeps"] = rounded(keeps(sweep, sweep.dense()["device"], command))
+            else:
+                evaluate_all(names, models, server, folder, args, command)
         models = {name: models[name] for name in known if name in models}
         path.write_text(json.dumps({"models": models}, indent=1) + "\n")
     render(models)

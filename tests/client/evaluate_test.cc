@@ -220,6 +220,14 @@ TEST_F(EvaluateTest, InputThatFailsWithoutACapIsInNoRow) {
   EXPECT_HAS(Run({"--model=toy", "--caps=10%"}, data).err, "first input 1: the input.sequence has 9 tokens");
 }
 
+TEST_F(EvaluateTest, OnlyCapsSayWhichEdgesTheyKeep) {
+  RunJson({"--model=toy", "--caps=50%", "--keep_edges=probable"});
+  for (const v1::PredictRequest& call : calls_) {
+    EXPECT_EQ(call.budget().keep(), call.budget().has_max_density() ? v1::PROBABLE : v1::KEEP_MODEL_DEFAULT);
+  }
+  EXPECT_HAS(Run({"--model=toy", "--keep_edges=probable"}).err, "--keep_edges goes with --caps");
+}
+
 TEST_F(EvaluateTest, RefusalWithoutACapIsAnErrorAndNoRow) {
   answer_ = [](const v1::PredictRequest& request) -> absl::StatusOr<v1::PredictResponse> {
     if (request.has_override()) return absl::InvalidArgumentError("override: the model samples edges already");

@@ -198,13 +198,15 @@ TEST_F(FlagTest, HelpNamesEveryFlagAndItsDefault) {
 
 TEST_F(FlagTest, RequestCarriesWhatTheFlagsSay) {
   ASSERT_EQ(ParseError({"--model=m", "--version=2", "--max_density=0.25", "--samples=16", "--first_sample=4",
-                        "--tolerance=0.5", "--dense", "--top_k=3", "--priority=1", "--allow_degraded"}),
+                        "--tolerance=0.5", "--dense", "--top_k=3", "--priority=1", "--allow_degraded",
+                        "--keep_edges=probable"}),
             "");
   absl::StatusOr<v1::PredictRequest> request = request_.MakeRequest();
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->version(), 2);
   EXPECT_EQ(request->budget().max_density(), 0.25);
   EXPECT_TRUE(request->budget().allow_degraded());
+  EXPECT_EQ(request->budget().keep(), v1::PROBABLE);
   EXPECT_EQ(request->ensemble().samples(), 16u);
   EXPECT_EQ(request->ensemble().first_sample(), 4u);
   EXPECT_EQ(request->ensemble().tolerance(), 0.5);
@@ -258,6 +260,9 @@ TEST_F(FlagTest, ImpossibleRequestsAreRefusedBeforeTheyAreSent) {
   request_.max_density.reset();
   request_.max_edges = 0;
   EXPECT_EQ(Message(request_.MakeRequest().status()), "--max_edges is 0; expected >= 1");
+  request_.max_edges = 1;
+  request_.keep_edges = "all";
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--keep_edges is \"all\"; expected random or probable");
 }
 
 TEST_F(FlagTest, ExactlyOneSourceOfInputIsAccepted) {

@@ -97,6 +97,34 @@ TEST(AgedEdgeTest, OrdersByAgeThenOrderAndItsBytesDoTheSame) {
   }
 }
 
+TEST(RateRankTest, FallsWithTheRate) {
+  EXPECT_EQ(RateRank(1.0f), 0u);
+  float above = 1.0f;
+  for (float rate = std::nextafter(1.0f, 0.0f); rate > 0.0f; above = rate, rate *= 0.9f) {
+    EXPECT_GT(RateRank(rate), RateRank(above));
+    EXPECT_EQ(RateRank(std::nextafter(rate, 0.0f)), RateRank(rate) + 1);
+  }
+}
+
+TEST(DigitTest, DigitsAreInTheOrderOfEdges) {
+  std::mt19937_64 random(4);
+  const auto digits = [](KeepRule keep, const AgedEdge& edge) {
+    std::vector<uint32_t> all;
+    for (int digit = 0; digit < DigitsOf(keep); ++digit) all.push_back(DigitOf(keep, edge, digit));
+    return all;
+  };
+  const auto rank = [&] { return RateRank(std::ldexp(static_cast<float>(1 + random() % 1000), -10)); };
+  for (int i = 0; i < 2000; ++i) {
+    AgedEdge a = {rank(), random() >> (random() % 64)}, b = {rank(), random() >> (random() % 64)};
+    if (i % 3 == 0) b.age_bits = a.age_bits;
+    EXPECT_EQ(IsBefore(a, b), digits(KeepRule::kProbable, a) < digits(KeepRule::kProbable, b));
+    const double age = static_cast<double>(random() >> 11) * 0x1p-53;
+    const uint32_t tick = AgeTick(age);
+    EXPECT_EQ(digits(KeepRule::kRandom, {AgeBits(age), a.order}),
+              (std::vector<uint32_t>{AgeBucket(tick), AgePart(tick)}));
+  }
+}
+
 TEST(AllowedDrawnTest, IsWhatAllowanceAndLedgerLeave) {
   const BudgetShare half = {kWholeShare / 2, 10, 20};
   const uint64_t remaining = 1000;

@@ -76,14 +76,14 @@ class RequestTest(unittest.TestCase):
 
     def test_predict(self):
         options = {
-            "version": 1, "max_density": 0.5, "samples": 2, "seed": 3,
+            "version": 1, "max_density": 0.5, "keep_edges": "probable", "samples": 2, "seed": 3,
             "override": {"windows": 4, "sigma": [0.25], "last_layers": 5},
             "priority": 6, "request_id": "r", "profile": "p", "tolerance": 0.125, "first_sample": 7,
             "allow_degraded": True, "fit_deadline": True, "top_k": 8, "logits": True, "layer_stats": False, "key_degrees": True,
             "each_sample": False, "graph": True, "stride": 9, "truncate": "tail"}
         expected = pb.PredictRequest(
             model="m", version=1, priority=6, request_id="r", profile="p",
-            budget=pb.Budget(max_density=0.5, allow_degraded=True, fit_deadline=True),
+            budget=pb.Budget(max_density=0.5, allow_degraded=True, fit_deadline=True, keep=pb.PROBABLE),
             ensemble=pb.Ensemble(samples=2, seed=3, tolerance=0.125, first_sample=7),
             outputs=pb.OutputOptions(top_k=8, logits=True, key_degrees=True, graph=True, stride=9),
             override=pb.AttentionOverride(kind="ssa", windows=4, sigma=[0.25], last_layers=5),
@@ -109,7 +109,7 @@ class RequestTest(unittest.TestCase):
             top_k=7, top_p=0.25, stop=["x", "y"], overflow=pb.HALVE, ensemble=pb.Ensemble(samples=3, seed=4),
             budget=pb.Budget(max_edges=2), attention=pb.DENSE, request_id="r", priority=5, profile="p")
         self.assertEqual(requests.generate("m", "p", options), expected)
-        self.assertEqual(set(options) | {"max_density", "override"}, set(requests.GenerateOptions.__annotations__))
+        self.assertEqual(set(options) | {"max_density", "keep_edges", "override"}, set(requests.GenerateOptions.__annotations__))
         expected = pb.GenerateRequest(model="m", prompt=pb.Sequence(text="p"), max_new_tokens=100, stop=["xy"])
         self.assertEqual(requests.generate("m", "p", {"stop": "xy"}), expected)
 

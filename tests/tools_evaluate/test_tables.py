@@ -66,6 +66,14 @@ class BlocksTest(unittest.TestCase):
         text = "<!-- evaluate: sentiment-caps -->\nold\n<!-- end -->"
         self.assertIn("Not measured: no text.", tables.fill(text, {"sentiment": {"skipped": "no text"}}))
 
+    def test_both_ways_to_keep_edges_stand_side_by_side(self):
+        rows = [{"cap": 0.005, "random": point(0.5), "probable": point(0.75)}]
+        keeps = {"rows": rows, "inputs": 100, "seeds": [1, 2], "device": "cpu", "date": "2026-01-01", "command": "./dev"}
+        filled = tables.fill("<!-- evaluate: keeps -->\n<!-- end -->", {"long": {**entry(), "keeps": keeps}})
+        self.assertIn("| `long` | 0.5 % | 50.0 ± 0.2 % | 75.0 ± 0.2 % | 50 | 100 % |", filled)
+        self.assertIn("`long` 100 inputs, seeds 1 to 2", filled)
+        self.assertIn("Not measured:", tables.fill("<!-- evaluate: keeps -->\n<!-- end -->", {"long": entry()}))
+
     def test_without_the_text_there_are_no_times(self):
         self.assertIn("Not measured:", tables.fill("<!-- evaluate: long-times -->\n<!-- end -->", {"long": entry()}))
 

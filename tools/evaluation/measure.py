@@ -8,6 +8,8 @@ from evaluation import statistics
 
 CAPS = (1.0, 0.5, 0.25, 0.1, 0.05, 0.02, 0.01)
 SAMPLES = (1, 2, 4, 8, 16)
+KEEP_CAPS = (0.5, 0.25, 0.1, 0.05, 0.02, 0.01, 0.005)
+KEEPS = ("random", "probable")
 
 
 def truth(examples):
@@ -51,7 +53,7 @@ class Sweep:
         """-> answers per seed"""
         return [self.server.predict(self.model, self.path, f"--seed={seed}", *flags) for seed in self.seeds]
 
-    def ask_capped(self, caps):
+    def ask_capped(self, caps, *flags):
         """As ask(), with a cap on the density of each input; one edge where that would be none, which is refused."""
         groups = {}
         for i, (cap, pairs) in enumerate(zip(caps, self.pairs)):
@@ -60,7 +62,7 @@ class Sweep:
         for flag, indices in groups.items():
             path = example_files.write(self.folder / f"{self.model}-capped.jsonl", [self.examples[i] for i in indices])
             for answers, seed in zip(by_seed, self.seeds):
-                for i, answer in zip(indices, self.server.predict(self.model, path, f"--seed={seed}", flag)):
+                for i, answer in zip(indices, self.server.predict(self.model, path, f"--seed={seed}", flag, *flags)):
                     answers[i] = answer
         return by_seed
 
@@ -92,6 +94,19 @@ class Sweep:
         row = {"cap": cap, **point(self.ask_capped([cap] * len(self.examples)), self.known)}
         self.say(f"{self.model}: cap {cap:.0%} accuracy {row['accuracy']:.4f} ± {row['ci95']:.4f}")
         return row
+
+    def keeps(self):
+        """Rows of the KEEP_CAPS that drop edges: the two ways to choose them, by the same seeds and so out of the same
+        draws."""
+        rows = []
+        for cap in KEEP_CAPS:
+            caps = [cap] * len(self.examples)
+            row = {keep: point(self.ask_capped(caps, f"--keep_edges={keep}"), self.known) for keep in KEEPS}
+            if row["random"]["capped_share"] == 0:
+                continue
+            rows.append({"cap": cap, **row})
+            self.say(f"{self.model}: cap {cap:.1%} keeps " + ", ".join(f"{k} {row[k]['accuracy']:.4f}" for k in KEEPS))
+        return rows
 
     def half(self, own_density, free):
         """Each input capped at half of its own mean density, rounded down by at most 2 %.

@@ -135,6 +135,25 @@ def density(models):
     return table(["model", "mean density", "lowest", "highest", "sd between inputs", "sd between draws", "ratio"], rows)
 
 
+def keeps(models):
+    """Which edges a cap keeps: a part of each model's rows for every cap."""
+    rows, notes = [], []
+    for name in NAMES:
+        entry = models.get(name, {}).get("keeps")
+        if entry is None:
+            continue
+        for row in entry["rows"]:
+            random, probable = row["random"], row["probable"]
+            rows.append([f"`{name}`", cap_text(row["cap"]), accuracy_text(random), accuracy_text(probable),
+                         count_text(probable["edges"]), percent(probable["capped_share"], 0)])
+        notes.append(f"`{name}` {entry['inputs']:,} inputs, seeds {entry['seeds'][0]} to {entry['seeds'][-1]}, "
+                     f"{entry['date']} on `{entry['device']}` by `{entry['command']}`")
+    if not rows:
+        return "Not measured: run ./dev evaluate."
+    heading = ["model", "cap, share of all pairs", "RANDOM", "PROBABLE", "edges used", "inputs capped"]
+    return table(heading, rows) + "\n\nMeasured: " + "; ".join(notes) + "."
+
+
 def times(entry):
     """Milliseconds: one block of columns per length."""
     if "times" not in entry:
@@ -161,8 +180,8 @@ def block(name, models):
     """The text of one marked block."""
     from evaluation import ensemble_tables, ensembles   # they use this module
 
-    if name in ("summary", "targets", "density", "ensembles"):
-        return {"summary": summary, "targets": targets, "density": density,
+    if name in ("summary", "targets", "density", "keeps", "ensembles"):
+        return {"summary": summary, "targets": targets, "density": density, "keeps": keeps,
                 "ensembles": ensemble_tables.summary}[name](models)
     kind, _, what = name.rpartition("-")
     entry = models.get(kind, {"skipped": "run ./dev evaluate"})

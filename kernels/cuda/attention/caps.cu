@@ -121,15 +121,16 @@ __global__ void __launch_bounds__(kSearchThreads)
   const int64_t index = scratch.first + blockIdx.x;
   DeviceCap& cap = call.caps[index];
   CapState& state = scratch.StateOf(index);
-  const CapState before = state;
-  if (before.stage != CapStage::kCount) return;
+  if (state.stage != CapStage::kCount) return;
+  const int32_t digit = state.known;
+  const unsigned long long forced = state.forced;
+  uint64_t rank = state.rank;
   uint32_t* counts = scratch.CountsOf(index);
   const uint64_t drawn = Total(counts, search);
-  uint64_t rank = before.rank;
-  if (before.known == 0) {
-    rank = AllowedDrawn(cap.max_edges, cap.ledger, cap.share, cap.undrawn + before.forced);
+  if (digit == 0) {
+    rank = AllowedDrawn(cap.max_edges, cap.ledger, cap.share, cap.undrawn + forced);
     if (threadIdx.x == 0) {
-      cap.forced = before.forced;
+      cap.forced = forced;
       cap.drawn = drawn;
       cap.allowed = rank;
       if (drawn <= rank) state.stage = CapStage::kSettled;
@@ -137,11 +138,11 @@ __global__ void __launch_bounds__(kSearchThreads)
     if (drawn <= rank) return;
   }
   Find(counts, rank, search);
-  const int32_t known = before.known + 1;
+  const int32_t known = digit + 1;
   const bool few = search.count <= kMaxListed, divide = !few && known < DigitsOf(cap.cut.keep);
   if (threadIdx.x == 0) {
     state.rank = rank - search.before;
-    state.digits[before.known] = search.bin;
+    state.digits[digit] = search.bin;
     state.known = known;
     state.stage = few ? CapStage::kList : divide ? CapStage::kCount : CapStage::kSettled;
   }
