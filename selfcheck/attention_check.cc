@@ -17,6 +17,7 @@ struct NamedPattern {
   AttentionPattern pattern;
   double density = 0.0;    // of the memberships; 0: none are needed
   double cap_share = 0.0;  // of the pairs; 0: no cap
+  KeepRule keep = KeepRule::kRandom;
 };
 
 // Windows of w runs of queries whose keys are every w-th token; or blocks of 64 with the one before.
@@ -48,6 +49,7 @@ std::vector<NamedPattern> Patterns(int64_t n) {
     patterns.push_back({name, DrawnRows{.key = {7, 0, 0, 0}}, density});
   }
   patterns.push_back({"drawn 10 %, capped 5 %", DrawnRows{.key = {7, 0, 0, 0}}, 0.1, 0.05});
+  patterns.push_back({"drawn 10 %, top 5 %", DrawnRows{.key = {7, 0, 0, 0}}, 0.1, 0.05, KeepRule::kProbable});
   patterns.push_back({"poisson 10 %", DrawnRows{.law = Law::kPoissonMulti, .key = {7, 0, 0, 0}}, 0.1});
   return patterns;
 }
@@ -96,6 +98,7 @@ absl::StatusOr<Result> Run(Backend& backend, const Operands& operands, const Att
   for (int run = 0; run <= repeats + 1; ++run) {
     EdgeCap cap;
     cap.max_edges = max_edges;
+    cap.keep = pattern.keep;
     problem.cap = max_edges == kNoCap ? -1 : 0;
     result.report.wanted.graph = run > repeats;
     const auto start = std::chrono::steady_clock::now();
@@ -168,6 +171,7 @@ absl::Status CheckAttention(const AttentionCheckOptions& options, Backend& devic
     problem.cap = max_edges == kNoCap ? -1 : 0;
     EdgeCap cap;
     cap.max_edges = max_edges;
+    cap.keep = pattern.keep;
     reference::Attend(host, {&problem, 1}, {&cap, max_edges == kNoCap ? 0u : 1u},
                       Matrix(want.data(), options.tokens, host.q.columns));
     AttentionRow row;

@@ -100,7 +100,7 @@ TEST(AgedEdgeTest, OrdersByAgeThenOrderAndItsBytesDoTheSame) {
 TEST(RateRankTest, FallsWithTheRate) {
   EXPECT_EQ(RateRank(1.0f), 0u);
   float above = 1.0f;
-  for (float rate = std::nextafter(1.0f, 0.0f); rate > 0.0f; above = rate, rate *= 0.9f) {
+  for (float rate = std::nextafter(1.0f, 0.0f); rate > 1e-30f; above = rate, rate *= 0.9f) {
     EXPECT_GT(RateRank(rate), RateRank(above));
     EXPECT_EQ(RateRank(std::nextafter(rate, 0.0f)), RateRank(rate) + 1);
   }

@@ -75,7 +75,7 @@ void ExpectCap(const DeviceCap& cap, const Drawn& drawn, uint64_t allowed) {
 }
 
 // A sequence of more than one chunk of keys, so many edges that most buckets have one, and every kind of order.
-TEST(SelectYoungestTest, OrdersOfBlocksAndThreadsChangeNothing) {
+TEST(SelectKeptTest, OrdersOfBlocksAndThreadsChangeNothing) {
   Shape shape;
   shape.lengths = {kChunkKeys + 40};
   shape.heads = 1;
@@ -95,7 +95,7 @@ TEST(SelectYoungestTest, OrdersOfBlocksAndThreadsChangeNothing) {
 }
 
 // More caps than scratch is for: they are settled some at a time, and read what a ledger held before the first.
-TEST(SelectYoungestTest, ManyCapsAreSettledInParts) {
+TEST(SelectKeptTest, ManyCapsAreSettledInParts) {
   constexpr int kCaps = 2 * kMaxCapsAtOnce + 3;
   EXPECT_EQ(CapScratchBytes(kCaps), CapScratchBytes(kMaxCapsAtOnce));
   Shape shape;
@@ -122,7 +122,7 @@ TEST(SelectYoungestTest, ManyCapsAreSettledInParts) {
   EXPECT_EQ(Get(ledger, 1)[0], left);
 }
 
-TEST(SelectYoungestTest, ACallWithoutCapsOrRowsIsNoError) {
+TEST(SelectKeptTest, ACallWithoutCapsOrRowsIsNoError) {
   Shape shape;
   shape.lengths = {5};
   Case host(shape);
@@ -132,7 +132,7 @@ TEST(SelectYoungestTest, ACallWithoutCapsOrRowsIsNoError) {
   ExpectCap(nothing_drawn.Caps()[0], {}, 0);
   DeviceCase no_caps(host, {CapOf(50)});
   no_caps.call.num_caps = 0;
-  EXPECT_EQ(SelectYoungest(nullptr, no_caps.call, nullptr), cudaSuccess);
+  EXPECT_EQ(SelectKept(nullptr, no_caps.call, false, nullptr), cudaSuccess);
   EXPECT_EQ(CapScratchBytes(0), 0);
 }
 
@@ -179,7 +179,7 @@ struct Crowd {
   size_t first = 0;  // of the sequences of one token among the drawn edges
 };
 
-TEST(SelectYoungestTiesTest, DividesABucketThatHasTooManyEdges) {
+TEST(SelectKeptTiesTest, DividesABucketThatHasTooManyEdges) {
   const Crowd crowd(9000, 3e-6);  // more than the 8192 that a list has room for
   const uint32_t youngest = AgeTick(std::get<0>(crowd.drawn.edges[crowd.first]));
   const uint32_t oldest = AgeTick(std::get<0>(crowd.drawn.edges[crowd.first + 8999]));
@@ -188,7 +188,7 @@ TEST(SelectYoungestTiesTest, DividesABucketThatHasTooManyEdges) {
   for (const uint64_t allowed : {crowd.first, crowd.first + 4321}) crowd.ExpectKept(allowed);
 }
 
-TEST(SelectYoungestTiesTest, ReportsThatMoreEdgesThanItCanListHaveOneAge) {
+TEST(SelectKeptTiesTest, ReportsThatMoreEdgesThanItCanListHaveOneAge) {
   const Crowd crowd(8193, 0.0);  // one more than a list has room for
   DeviceCase device(crowd.host, {CapOf(crowd.first + 100)});
   Select(device);
@@ -198,7 +198,7 @@ TEST(SelectYoungestTiesTest, ReportsThatMoreEdgesThanItCanListHaveOneAge) {
   EXPECT_EQ(testing::List(device, 8193).keys.size(), 0u);  // the allowance holds all the same
 }
 
-TEST(SelectYoungestTiesTest, SelectsAmongAsManyEdgesOfOneAgeAsItCanList) {
+TEST(SelectKeptTiesTest, SelectsAmongAsManyEdgesOfOneAgeAsItCanList) {
   const Crowd crowd(8100, 0.0);  // and some that are near
   crowd.ExpectKept(crowd.first + 6000);
 }

@@ -13,7 +13,7 @@ CUSPARSE = os.path.join(BIN, "libedgewise_cusparse.so")  # where nvcc was found
 CUSPARSE_STAND_IN = os.environ.get("EDGEWISE_CUSPARSE_STAND_IN", "")
 QUICK = ("--tokens=96", "--repeats=1")
 ATTENTION = ("all pairs", "causal", "4 windows", "blocks of 64", "drawn 1 %", "drawn 2.5 %", "drawn 10 %", "drawn 25 %",
-             "drawn 100 %", "drawn 10 %, capped 5 %", "poisson 10 %")
+             "drawn 100 %", "drawn 10 %, capped 5 %", "drawn 10 %, top 5 %", "poisson 10 %")
 OVER = ("all pairs", "its own edges", "the CPU's edges")
 NAME = 22  # columns of a row's name
 

@@ -71,7 +71,7 @@ class BlocksTest(unittest.TestCase):
         keeps = {"rows": rows, "inputs": 100, "seeds": [1, 2], "device": "cpu", "date": "2026-01-01", "command": "./dev"}
         filled = tables.fill("<!-- evaluate: keeps -->\n<!-- end -->", {"long": {**entry(), "keeps": keeps}})
         self.assertIn("| `long` | 0.5 % | 50.0 ± 0.2 % | 75.0 ± 0.2 % | 50 | 100 % |", filled)
-        self.assertIn("`long` 100 inputs, seeds 1 to 2", filled)
+        self.assertIn("Inputs: `long` 100. Measured 2026-01-01 on `cpu` with seeds 1 to 2 by `./dev`.", filled)
         self.assertIn("Not measured:", tables.fill("<!-- evaluate: keeps -->\n<!-- end -->", {"long": entry()}))
 
     def test_without_the_text_there_are_no_times(self):

@@ -137,7 +137,7 @@ def density(models):
 
 def keeps(models):
     """Which edges a cap keeps: a part of each model's rows for every cap."""
-    rows, notes = [], []
+    rows, inputs, runs = [], [], []
     for name in NAMES:
         entry = models.get(name, {}).get("keeps")
         if entry is None:
@@ -146,12 +146,13 @@ def keeps(models):
             random, probable = row["random"], row["probable"]
             rows.append([f"`{name}`", cap_text(row["cap"]), accuracy_text(random), accuracy_text(probable),
                          count_text(probable["edges"]), percent(probable["capped_share"], 0)])
-        notes.append(f"`{name}` {entry['inputs']:,} inputs, seeds {entry['seeds'][0]} to {entry['seeds'][-1]}, "
-                     f"{entry['date']} on `{entry['device']}` by `{entry['command']}`")
+        inputs.append(f"`{name}` {entry['inputs']:,}")
+        runs.append(f"{entry['date']} on `{entry['device']}` with seeds {entry['seeds'][0]} to {entry['seeds'][-1]} by "
+                    f"`{entry['command']}`")
     if not rows:
         return "Not measured: run ./dev evaluate."
     heading = ["model", "cap, share of all pairs", "RANDOM", "PROBABLE", "edges used", "inputs capped"]
-    return table(heading, rows) + "\n\nMeasured: " + "; ".join(notes) + "."
+    return table(heading, rows) + f"\n\nInputs: {', '.join(inputs)}. Measured {'; '.join(dict.fromkeys(runs))}."
 
 
 def times(entry):

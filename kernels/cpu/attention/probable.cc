@@ -163,8 +163,7 @@ class ProbableCap {
       pool.For(blocks_held(), work, [&](int64_t b, int worker) {
         for (const float rate : blocks_[b].rates) {
           const auto bits = std::bit_cast<uint32_t>(rate);
-          const bool counts_here = (bits ^ cut) >> digit < kDigits && rate <= 1.0f;
-          counts[worker][bits >> digit & (kDigits - 1)] += counts_here ? 1 : 0;
+          if ((bits ^ cut) >> digit < kDigits && rate <= 1.0f) ++counts[worker][bits >> digit & (kDigits - 1)];
         }
       });
       for (uint32_t value = kDigits; value-- > 0;) {

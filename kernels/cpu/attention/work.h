@@ -62,6 +62,7 @@ struct Head {
   int64_t columns = 0;     // positions, rounded up to kDrawColumns
   bool gaps = false;       // positions are not 0..n-1
   bool capped = false;     // its edges are Call::kept
+  bool aged = false;       // it is drawn up to an age, which its cap looks for
   bool by_events = false;  // drawn by events (events.h), else pair by pair
   Needs needs;
 
