@@ -60,7 +60,7 @@ void SetBias(const AttentionInputs& inputs, const AttentionProblem& problem, Hea
 }
 
 void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
-               std::span<const EdgeCap> caps, Matrix out, Call& call) {
+               Matrix out, Call& call) {
   call.used_plans = 0;
   call.heads.clear();
   call.block_head.clear();
@@ -81,7 +81,6 @@ void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::sp
       SetPattern(problem, call, head);
       SetBias(inputs, problem, head);
       head.capped = problem.cap >= 0 && head.drawn != nullptr;
-      head.aged = head.capped && caps[problem.cap].keep == KeepRule::kRandom;
       head.first_block = static_cast<int64_t>(call.block_head.size());
       call.block_head.insert(call.block_head.end(), static_cast<size_t>(head.blocks()),
                              static_cast<int32_t>(call.heads.size()) - 1);
@@ -165,7 +164,7 @@ CpuAttention::CpuAttention(const CpuKernels& kernels, ThreadPool& pool, Attentio
 void CpuAttention::Begin(bool optimistic) {
   for (EdgeCap& cap : caps_) cap.capped = false;
   Call& call = scratch_.call;
-  cpu_attention::StartCall(kernels_, inputs_, problems_, caps_, out_, call);
+  cpu_attention::StartCall(kernels_, inputs_, problems_, out_, call);
   cpu_attention::PrepareHeads(pool_, scratch_.heads, scratch_.events, call);
   cpu_attention::PrepareWorkers(call, scratch_.workers);
   search_.Start(pool_, caps_, optimistic, call);

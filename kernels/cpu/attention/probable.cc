@@ -31,8 +31,9 @@ struct HeldBlock {
   const Head* head = nullptr;
   int64_t row0 = 0;
   int rows = 0;
-  EdgeLists* edges = nullptr;
-  std::vector<float> rates;  // as edges->keys
+  BlockEdges* kept = nullptr;  // of the call
+  EdgeLists edges;
+  std::vector<float> rates;  // as edges.keys
   uint64_t ties = 0;         // edges whose rate is the cut's
 };
 
@@ -83,7 +84,7 @@ DrawnCounts DrawHeld(const Call& call, float floor, Worker& worker, std::vector<
   }
   if (floor > 0.0f) KeepAbove(floor, 0, block.rows, lists, rates.data());
   const int64_t held = lists.offsets[block.rows];
-  EdgeLists& edges = *block.edges;
+  EdgeLists& edges = block.edges;
   edges.offsets.assign(lists.offsets.begin(), lists.offsets.begin() + block.rows + 1);
   edges.keys.assign(lists.keys.begin(), lists.keys.begin() + held);
   edges.multiplicity.clear();
@@ -107,7 +108,7 @@ class ProbableCap {
       block.head = &head;
       block.row0 = b * head.block_rows;
       block.rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - block.row0));
-      block.edges = &call.kept[head.first_block + b];
+      block.kept = &call.kept[head.first_block + b];
     }
   }
   int64_t blocks() const { return static_cast<int64_t>(blocks_.size()); }
@@ -122,10 +123,14 @@ class ProbableCap {
     if (next_ < blocks_.size()) return false;
     if (held_ > allowed_) DropBeaten(pool);
     for (HeldBlock& block : blocks_) {  // where no edge is multiple, the same edges given back say nothing of it
-      std::vector<float>& multiplicity = block.edges->multiplicity;
+      block.rates = {};
+      EdgeLists& edges = block.edges;
+      std::vector<float>& multiplicity = edges.multiplicity;
       if (std::none_of(multiplicity.begin(), multiplicity.end(), [](float m) { return m > 1.0f; })) {
         multiplicity.clear();
       }
+      *block.kept = {nullptr, edges.offsets.data(), edges.keys.data(),
+                     multiplicity.empty() ? nullptr : multiplicity.data(), edges.keys.size()};
     }
     cap_->capped = dropped_;
     return true;
@@ -187,7 +192,7 @@ class ProbableCap {
     }
     pool.For(blocks_held(), work, [&](int64_t b, int) {
       HeldBlock& block = blocks_[b];
-      EdgeLists& edges = *block.edges;
+      EdgeLists& edges = block.edges;
       KeepAbove(floor_, block.ties, block.rows, edges, block.rates.data());
       const auto kept = static_cast<size_t>(edges.offsets[block.rows]);
       edges.keys.resize(kept);
@@ -256,9 +261,7 @@ bool ProbableSearch::done() const { return next_ == caps_.size(); }
 int64_t ProbableSearch::blocks() const { return caps_[next_].blocks(); }
 
 void ProbableSearch::Next(ThreadPool& pool, std::span<Worker> workers, int64_t blocks, const Call& call) {
-  if (!caps_[next_].Draw(pool, workers, blocks, call)) return;
-  caps_[next_] = ProbableCap(nullptr, 0);  // frees its memory
-  ++next_;
+  if (caps_[next_].Draw(pool, workers, blocks, call)) ++next_;
 }
 
 }  // namespace edgewise::cpu_attention

@@ -27,7 +27,7 @@ class ProbableSearch {
   void Next(ThreadPool& pool, std::span<Worker> workers, int64_t blocks, const Call& call);
 
  private:
-  std::vector<ProbableCap> caps_;  // that have heads which draw
+  std::vector<ProbableCap> caps_;  // that have heads which draw; they hold the edges until the next start
   size_t next_ = 0;                // of caps_
   bool unchecked_ = false;
 };

@@ -62,7 +62,6 @@ struct Head {
   int64_t columns = 0;     // positions, rounded up to kDrawColumns
   bool gaps = false;       // positions are not 0..n-1
   bool capped = false;     // its edges are Call::kept
-  bool aged = false;       // it is drawn up to an age, which its cap looks for
   bool by_events = false;  // drawn by events (events.h), else pair by pair
   Needs needs;
 
@@ -120,7 +119,7 @@ struct Call {
   std::vector<Head> heads;           // problem by problem
   std::vector<int32_t> block_head;   // [blocks] index into heads
   std::vector<BlockReport> reports;  // [blocks]
-  std::vector<BlockEdges> kept;      // [blocks], of heads under a cap: the edges that the cap keeps, in Worker::kept
+  std::vector<BlockEdges> kept;      // [blocks], of heads under a cap: the edges that the cap keeps
 
   const Head& HeadOf(int64_t block) const { return heads[block_head[block]]; }
   int value_dim() const { return inputs->value_dim > 0 ? inputs->value_dim : inputs->head_dim; }
