@@ -8,8 +8,11 @@ namespace edgewise::server {
 namespace {
 
 constexpr double kRidge = 1e-9;       // of a term's own weight: keeps terms apart that were always in proportion
+constexpr double kAnchor = 0.02;      // of an observation: the weight of an anchored one
 constexpr double kStep = 0.01;        // of a quantile, in its logarithm
 constexpr double kShareAbove = 0.1;   // of the densities, above the quantile
+constexpr double kShareLate = 0.03;   // of the observations, beyond the spread
+constexpr double kLateStep = 0.002;   // of the spread, in its logarithm
 constexpr int64_t kFitEvery = 8;      // observations, once there are many: a fit costs as much as a small request
 constexpr double kRecent = 0.05;      // of a recent mean: the part of the latest observation
 constexpr double kPromptToken = 0.1;  // of a generated token: about what a token of a prompt costs
@@ -48,6 +51,11 @@ bool Solve(Matrix a, Vector b, unsigned subset, Vector& x) {
   return true;
 }
 
+// One step of a running quantile, which the share `above` of what is seen exceeds.
+void Follow(double& quantile, double seen, double step, double above) {
+  quantile *= std::exp(seen > quantile ? step * (1.0 - above) / above : -step);
+}
+
 }  // namespace
 
 void CostModel::Observe(const Demand& demand, double seconds) {
@@ -55,6 +63,8 @@ void CostModel::Observe(const Demand& demand, double seconds) {
   Terms terms = TermsOf(demand);
   for (double& term : terms) term /= seconds;
   const absl::MutexLock lock(&mutex_);
+  const double predicted = PredictLocked(demand);
+  if (predicted > 0.0) Follow(spread_, seconds / predicted, kLateStep, kShareLate);
   static const double kKept = std::exp2(-1.0 / kHalfLife);
   for (int i = 0; i < kTerms; ++i) {
     targets_[i] = targets_[i] * kKept + terms[i];
@@ -63,15 +73,38 @@ void CostModel::Observe(const Demand& demand, double seconds) {
   if (++observed_ <= kHalfLife || observed_ % kFitEvery == 0) Fit();
 }
 
+void CostModel::Anchor() {
+  const absl::MutexLock lock(&mutex_);
+  anchor_products_ = products_;
+  anchor_targets_ = targets_;
+  anchor_coefficients_ = coefficients_;
+  spread_ = 1.0;  // of first observations it says nothing
+}
+
+// By least squares, how many times as long the device takes of late as when the anchor was set.
+double CostModel::Slower() const {
+  double once = 0.0, twice = 0.0;
+  for (int i = 0; i < kTerms; ++i) {
+    once += anchor_coefficients_[i] * targets_[i];
+    for (int j = 0; j < kTerms; ++j) twice += anchor_coefficients_[i] * products_[i][j] * anchor_coefficients_[j];
+  }
+  return twice > 0.0 ? once / twice : 1.0;
+}
+
 // Least squares with coefficients of at least zero: of all subsets of terms, the best whose solution has none below.
 void CostModel::Fit() {
   Terms scale;
   for (int i = 0; i < kTerms; ++i) scale[i] = products_[i][i] > 0.0 ? std::sqrt(products_[i][i]) : 1.0;
   std::array<Terms, kTerms> scaled;
   Terms targets;
+  const double slower = Slower();
   for (int i = 0; i < kTerms; ++i) {
-    targets[i] = targets_[i] / scale[i];
-    for (int j = 0; j < kTerms; ++j) scaled[i][j] = products_[i][j] / (scale[i] * scale[j]) + (i == j ? kRidge : 0.0);
+    targets[i] = (targets_[i] + kAnchor * anchor_targets_[i] / slower) / scale[i];
+    for (int j = 0; j < kTerms; ++j) {
+      const double anchor = kAnchor * anchor_products_[i][j] / (slower * slower);
+      scaled[i][j] = (products_[i][j] + anchor) / (scale[i] * scale[j]);
+    }
+    scaled[i][i] += kRidge;
   }
   double best = std::numeric_limits<double>::infinity();
   for (unsigned subset = 1; subset < 1u << kTerms; ++subset) {
@@ -89,6 +122,11 @@ void CostModel::Fit() {
 double CostModel::Predict(const Demand& demand) const {
   const absl::MutexLock lock(&mutex_);
   return PredictLocked(demand);
+}
+
+double CostModel::Spread() const {
+  const absl::MutexLock lock(&mutex_);
+  return std::max(1.0, spread_);
 }
 
 double CostModel::PredictLocked(const Demand& demand) const {
@@ -170,10 +208,8 @@ void CostModel::ObserveEdges(double tokens, double pairs, double edges) {
   double& density = density_[LengthOf(tokens)];
   if (density == 0.0) {
     density = seen;
-  } else if (seen > density) {
-    density *= std::exp(kStep * (1.0 - kShareAbove) / kShareAbove);
   } else {
-    density *= std::exp(-kStep);
+    Follow(density, seen, kStep, kShareAbove);
   }
 }
 

@@ -41,8 +41,13 @@ class CostModel {
 
   // `demand` took `seconds` > 0 of the device, in one batch.
   void Observe(const Demand& demand, double seconds);
+  // What was observed so far also decides, forever, what later observations leave open: where all requests have the
+  // same density, these do not tell what an edge costs from what a pair does.
+  void Anchor();
   // Seconds of a batch of this demand. 0 before the first observation.
   double Predict(const Demand& demand) const;
+  // At least 1: hardly an observation took more than so many times the seconds that were predicted for it.
+  double Spread() const;
 
   // Before an input runs: all of its samples, with the edges of its cap or LikelyEdges, whichever are fewer.
   Demand Expected(const Model& model, const ModelInput& input) const;
@@ -79,12 +84,17 @@ class CostModel {
 
   static Terms TermsOf(const Demand& demand) { return {1.0, demand.passes, demand.tokens, demand.pairs, demand.edges}; }
   double PredictLocked(const Demand& demand) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  double Slower() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   // Weighted sums over observations, each divided by its seconds: terms times terms, and terms.
   std::array<Terms, kTerms> products_ ABSL_GUARDED_BY(mutex_) = {};
   Terms targets_ ABSL_GUARDED_BY(mutex_) = {};
+  std::array<Terms, kTerms> anchor_products_ ABSL_GUARDED_BY(mutex_) = {};
+  Terms anchor_targets_ ABSL_GUARDED_BY(mutex_) = {};
+  Terms anchor_coefficients_ ABSL_GUARDED_BY(mutex_) = {};
+  double spread_ ABSL_GUARDED_BY(mutex_) = 1.0;
   int64_t observed_ ABSL_GUARDED_BY(mutex_) = 0;
   Terms coefficients_ ABSL_GUARDED_BY(mutex_) = {};                    // seconds
   std::array<double, kLengths> density_ ABSL_GUARDED_BY(mutex_) = {};  // nine-tenths quantile by length; 0: none yet

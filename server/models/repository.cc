@@ -113,6 +113,7 @@ absl::StatusOr<std::shared_ptr<LoadedModel>> Repository::LoadWhole(const LoadJob
   ASSIGN_OR_RETURN(loaded->model, LoadModel(job, backend, use_backend));
   loaded->profiles = loaded->model->config().profiles;
   WarmUp(*loaded->model, warm_up_, use_backend, *loaded->costs);
+  loaded->costs->Anchor();
   return loaded;
 }
 

@@ -52,6 +52,73 @@ TEST(CostModelTest, RecoversALinearCostWithinItsNoise) {
   }
 }
 
+// Requests of which every tenth has a cap of 1/8. `cost`: seconds of one.
+template <typename Cost>
+void ObserveCaps(CostModel& model, Cost cost) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  for (int i = 0; i < 400; ++i) {
+    const double tokens = 100.0 + 900.0 * uniform(random), pairs = 8.0 * tokens * tokens;
+    const Demand demand = {1, tokens, pairs, pairs * (i % 10 == 0 ? 0.00625 : 0.05)};
+    model.Observe(demand, cost(demand) * std::exp(0.1 * uniform(random)));
+  }
+}
+
+TEST(CostModelTest, RequestsThatVaryInCapTellEdgesFromPairs) {
+  const Demand whole = {1, 500, 2e6, 1e5}, capped = {1, 500, 2e6, 1e5 / 16};
+  const auto by_edges = [](const Demand& d) { return 1e-6 * d.tokens + 2e-8 * d.edges; };
+  const auto by_pairs = [](const Demand& d) { return 1e-6 * d.tokens + 1e-9 * d.pairs; };
+  CostModel edges, pairs;
+  ObserveCaps(edges, by_edges);
+  ObserveCaps(pairs, by_pairs);
+  EXPECT_NEAR(edges.Predict(capped) / edges.Predict(whole), by_edges(capped) / by_edges(whole), 0.03);
+  EXPECT_NEAR(pairs.Predict(capped) / pairs.Predict(whole), 1.0, 0.03);
+}
+
+// Then come a thousand requests of one density.
+TEST(CostModelTest, WhatLaterRequestsLeaveOpenAnAnchorDecides) {
+  const Demand whole = {1, 500, 2e6, 1e5}, capped = {1, 500, 2e6, 1e5 / 16};
+  for (const double of_edges : {0.0, 1.0}) {
+    const auto cost = [of_edges](const Demand& d) {
+      return 1e-6 * d.tokens + of_edges * 2e-8 * d.edges + (1.0 - of_edges) * 1e-9 * d.pairs;
+    };
+    CostModel model;
+    for (const double tokens : {8.0, 32.0, 128.0, 512.0}) {
+      for (const double density : {0.05, 0.00625}) {
+        const Demand demand = {1, tokens, 8 * tokens * tokens, 8 * tokens * tokens * density};
+        model.Observe(demand, cost(demand));
+      }
+    }
+    model.Anchor();
+    std::mt19937 random(12);
+    std::uniform_real_distribution<double> uniform(0.0, 1.0);
+    for (int i = 0; i < 1000; ++i) {  // on a machine that is slower now
+      const double tokens = 100.0 + 900.0 * uniform(random), pairs = 8.0 * tokens * tokens;
+      const Demand demand = {1, tokens, pairs, 0.05 * pairs};
+      model.Observe(demand, 3.0 * cost(demand) * std::exp(0.1 * (uniform(random) - 0.5)));
+    }
+    EXPECT_NEAR(model.Predict(whole) / cost(whole), 3.0, 0.06);
+    EXPECT_NEAR(model.Predict(capped) / model.Predict(whole), cost(capped) / cost(whole), 0.05) << of_edges;
+  }
+}
+
+TEST(CostModelTest, SpreadIsWhatHardlyAnObservationExceeds) {
+  CostModel model;
+  EXPECT_EQ(model.Spread(), 1.0);
+  std::mt19937 random(13);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  const Demand demand = {1, 100, 1e4, 1e3};
+  int beyond = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const double seconds = 0.01 * (uniform(random) < 0.1 ? 1.5 : 1.0);  // one in ten is half as long again
+    if (i >= 2000) beyond += seconds > model.Spread() * model.Predict(demand) ? 1 : 0;
+    model.Observe(demand, seconds);
+  }
+  EXPECT_LE(beyond, 120) << "of 2000";
+  EXPECT_GT(model.Spread(), 1.2);
+  EXPECT_LT(model.Spread(), 2.0);
+}
+
 TEST(CostModelTest, MoreNeverCostsLess) {
   CostModel model;
   std::mt19937 random(3);
