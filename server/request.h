@@ -75,18 +75,32 @@ struct OutputSelection {
   bool operator==(const OutputSelection&) const = default;
 };
 
-// Why an answer has fewer samples than were asked for: its own deadline, or requests that wait behind it.
+// Why an answer has less than was asked for: its own deadline, or requests that wait behind it.
 enum class DegradedBy { kNothing, kDeadline, kLoad };
 
-// Whether an answer may have fewer samples than were asked for, and what became of it (schedule/degrade.h).
+// The caps that an answer may get, lower than the one that was asked for. A cap is one number for all inputs.
+struct CapRange {
+  struct Input {
+    uint64_t pairs = 0;
+    double edges = 0.0;  // of one sample, as expected with the cap that was asked for
+  };
+  bool by_density = true;          // a cap is a share of an input's pairs (Budget.max_density), else a number of edges
+  double most = 0.0, least = 0.0;  // at `most` no input is expected to have fewer edges
+  std::vector<Input> inputs;       // empty: the cap stays as it is
+};
+
+// Whether an answer may have less than was asked for, and what became of it (schedule/degrade.h).
 struct Consent {
   bool given = false;
-  bool fit = false;      // asked for as many samples as the deadline allows
+  bool fit = false;      // asked for as much as the deadline allows
   uint32_t asked = 1;    // samples
   uint32_t samples = 1;  // so far
+  double cap = 0.0;      // so far, of `caps`; 0: the one that was asked for
   DegradedBy reason = DegradedBy::kNothing;
-  Demand least;                // of one sample, as expected
-  double least_seconds = 0.0;  // predicted for it
+  Demand one;                  // of one sample with the cap so far, as expected
+  double one_seconds = 0.0;    // predicted for it
+  double least_seconds = 0.0;  // and for one with the lowest cap
+  CapRange caps;
 };
 
 // Receives the messages of one generation. Used by one thread at a time; no method may block.

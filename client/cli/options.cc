@@ -101,8 +101,10 @@ void RequestFlags::Register(FlagSet& flags) {
   flags.Add("truncate", "head|tail", "drop tokens there where the input is too long; otherwise refused", &truncate);
   flags.Section("Cost and uncertainty");
   RegisterCost(flags);
-  flags.AddSwitch("allow_degraded", "where time is short the server may compute fewer samples", &allow_degraded);
-  flags.AddSwitch("fit_deadline", "as many samples, at most --samples, as --timeout allows", &fit_deadline);
+  flags.AddSwitch("allow_degraded", "where time is short the server may compute fewer samples, then edges",
+                  &allow_degraded);
+  flags.AddSwitch("fit_deadline", "as many samples, at most --samples, or else edges, as --timeout allows",
+                  &fit_deadline);
   flags.Add("tolerance", "T", "stop sampling at this standard error of the leading label", &tolerance);
   flags.Add("first_sample", "K", "index of the first sample: a part of a larger ensemble", &first_sample);
   flags.Add("top_k", "K", "the K most probable labels, or next tokens", &top_k);

@@ -104,16 +104,24 @@ void AddOutcome(const v1::Prediction& prediction, std::string& text) {
                        prediction.mutual_information()));
 }
 
-void AddEdges(const v1::Prediction& prediction, std::string& text) {
+// Empty where all is as it was asked for.
+std::string DegradedText(const v1::Degraded& degraded) {
+  if (degraded.reason() == v1::Degraded::NOTHING) return "";
+  return degraded.reason() == v1::Degraded::LOAD ? ", as others waited" : ", so that the answer came in time";
+}
+
+void AddEdges(const v1::Prediction& prediction, const v1::Degraded& degraded, std::string& text) {
   const v1::EdgeReport& edges = prediction.edges();
   std::string line = absl::StrCat(MeanWithCommas(edges.edges()), " of ", WithCommas(edges.pairs()), " pairs");
   if (prediction.samples() > 1) absl::StrAppend(&line, ", at most ", WithCommas(edges.max_sample_edges()), " a sample");
   Line(text, "edges", line);
   Line(text, "density", Percent(edges.density()));
-  Line(text, "budget",
-       edges.budget() == 0
-           ? "none"
-           : absl::StrCat(Plural(edges.budget(), "edge"), edges.capped() ? ", capped" : ", not reached"));
+  std::string budget = "none";
+  if (edges.budget() > 0) {
+    budget = absl::StrCat(Plural(edges.budget(), "edge"), edges.capped() ? ", capped" : ", not reached");
+  }
+  if (degraded.has_budget()) absl::StrAppend(&budget, ", lower than asked", DegradedText(degraded));
+  Line(text, "budget", budget);
   if (edges.expected_edges() > 0) Line(text, "expected", MeanWithCommas(edges.expected_edges()) + " edges");
   if (edges.isolated_queries() > 0) Line(text, "isolated", MeanWithCommas(edges.isolated_queries()) + " queries");
   if (edges.layers_size() == 0) return;
@@ -157,9 +165,7 @@ std::string SamplesText(const v1::PredictResponse& response) {
   const v1::Degraded& degraded = response.degraded();
   std::string text = absl::StrCat(response.predictions(0).samples());
   if (degraded.samples() >= degraded.requested_samples()) return text;
-  const bool load = degraded.reason() == v1::Degraded::LOAD;
-  return absl::StrCat(text, " of ", degraded.requested_samples(),
-                      load ? ", as others waited" : ", so that the answer came in time");
+  return absl::StrCat(text, " of ", degraded.requested_samples(), DegradedText(degraded));
 }
 
 double AnswerProbability(const v1::Prediction& prediction) {
@@ -177,7 +183,7 @@ std::string RenderAnswer(const v1::PredictResponse& response) {
   AddOutcome(prediction, text);
   Line(text, "samples", SamplesText(response));
   AddSamples(prediction, text);
-  AddEdges(prediction, text);
+  AddEdges(prediction, response.degraded(), text);
   AddGraph(prediction, text);
   if (prediction.truncated_tokens() > 0) Line(text, "truncated", Plural(prediction.truncated_tokens(), "token"));
   const v1::Timing& timing = response.timing();

@@ -142,6 +142,25 @@ void FillScores(const InputResult& result, v1::Prediction& prediction) {
   prediction.set_scored_tokens(static_cast<uint32_t>(result.sample_results.front().token_probabilities.size()));
 }
 
+// The cap that a request was lowered to, in place of the one in `budget`.
+void SetCap(const Consent& consent, v1::Budget& budget) {
+  if (consent.caps.by_density) {
+    budget.set_max_density(consent.cap);
+  } else {
+    budget.set_max_edges(static_cast<uint64_t>(consent.cap));
+  }
+}
+
+void FillDegraded(const Request& request, v1::Degraded& degraded) {
+  const Consent& consent = request.consent;
+  degraded.set_requested_samples(consent.asked);
+  degraded.set_samples(consent.samples);
+  degraded.set_reason(static_cast<v1::Degraded::Reason>(consent.reason));
+  if (consent.cap == 0.0) return;
+  if (request.settings->has_budget()) *degraded.mutable_requested_budget() = request.settings->budget();
+  SetCap(consent, *degraded.mutable_budget());
+}
+
 // Where an answer comes from. PredictResponse and GenerateResponse name these alike.
 template <typename Message>
 void FillOrigin(const Request& request, Message& message) {
@@ -154,6 +173,7 @@ void FillOrigin(const Request& request, Message& message) {
   *message.mutable_settings() = *request.settings;
   const uint32_t samples = request.generation ? request.generation->options.samples : request.consent.samples;
   message.mutable_settings()->set_samples(samples);
+  if (request.consent.cap > 0.0) SetCap(request.consent, *message.mutable_settings()->mutable_budget());
 }
 
 }  // namespace
@@ -161,12 +181,7 @@ void FillOrigin(const Request& request, Message& message) {
 void FillResponse(Request& request, v1::PredictResponse& response) {
   FillOrigin(request, response);
   const Consent& consent = request.consent;
-  if (consent.fit || consent.samples < consent.asked) {
-    v1::Degraded& degraded = *response.mutable_degraded();
-    degraded.set_requested_samples(consent.asked);
-    degraded.set_samples(consent.samples);
-    degraded.set_reason(static_cast<v1::Degraded::Reason>(consent.reason));
-  }
+  if (consent.fit || consent.reason != DegradedBy::kNothing) FillDegraded(request, *response.mutable_degraded());
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     const InputResult& result = request.results[i];
     FillPrediction(request.model->model->config(), request.inputs[i], result, request.outputs,

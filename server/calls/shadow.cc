@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "server/models/repository.h"
+#include "server/schedule/degrade.h"
 #include "server/validate/validate.h"
 #include "text/status_macros.h"
 
@@ -63,20 +64,9 @@ bool IsDropped(const absl::Status& status) {
 
 }  // namespace
 
-void PredictCost(Request& request) {
-  const CostModel& costs = *request.model->costs;
-  for (const ModelInput& input : request.inputs) {
-    const Demand demand = costs.Expected(*request.model->model, input);
-    request.demand += demand;
-    if (request.consent.given) request.consent.least += demand.OfOneSample();
-  }
-  request.predicted_seconds = costs.Predict(request.demand);
-  if (request.consent.given) request.consent.least_seconds = costs.Predict(request.consent.least);
-}
-
 void Shadows::Prepare(const v1::PredictRequest& message, Request& request) {
   const std::optional<ShadowConfig>& config = request.model->profiles.shadow;
-  // The samples of a request that fits its deadline belong to that moment.
+  // What a request that fits its deadline gets belongs to that moment.
   if (!config || request.consent.fit || LotOf(request) >= config->share) return;
   auto second = std::make_unique<Request>();
   second->background = true;

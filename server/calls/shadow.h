@@ -49,9 +49,6 @@ class Shadows {
   MemoryLedger part_{0};  // the part of `memory_` that shadows may hold
 };
 
-// Fills the demand of a checked Predict request and the seconds predicted for it.
-void PredictCost(Request& request);
-
 }  // namespace edgewise::server
 
 #endif  // EDGEWISE_SERVER_CALLS_SHADOW_H_

@@ -122,7 +122,7 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
                                             "Edges of the most expensive sample over the cap; above 1 is a fault.")),
       budget_capped(EDGEWISE_COUNTER("edge_budget_capped_total", "Inputs whose budget made a layer drop edges.")),
       degraded(EDGEWISE_COUNTER("degraded_requests_total",
-                                "Requests answered, as agreed, with fewer samples than asked for, by reason.")),
+                                "Requests answered, as agreed, with fewer samples or a lower cap, by reason.")),
       shadow_requests(EDGEWISE_COUNTER("shadow_requests_total",
                                        "Answered requests to be computed again under another profile, by result.")),
       shadow_disagreements(EDGEWISE_COUNTER("shadow_disagreements_total",

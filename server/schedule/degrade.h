@@ -1,28 +1,51 @@
-// What a request gives up under pressure where its client has agreed (Request::consent): samples. The answer is then
-// that of the first samples of its ensemble. Pure functions.
+// What a request gives up under pressure where its client has agreed (Request::consent): first samples, down to one,
+// so that the answer is that of the first samples of its ensemble; then edges of that one, by a lower cap. The samples
+// go first since an edge costs least where its sample has many: the total of edges over samples is the largest so.
 #ifndef EDGEWISE_SERVER_SCHEDULE_DEGRADE_H_
 #define EDGEWISE_SERVER_SCHEDULE_DEGRADE_H_
 
+#include <chrono>
 #include <cstdint>
 
 #include "server/request.h"
 
 namespace edgewise::server {
 
+// Of a checked Predict request with its model: the demand, the predicted seconds and, under consent, those of the least
+// that its answer can be. Edges can be given up only where a lower cap is predicted to save time.
+void PredictCost(Request& request);
+
 // The seconds until the deadline; infinity where there is none.
 double SlackOf(const Request& request, Time now);
 
-// The predicted seconds of the least that an answer can be: of one sample under consent, else of the whole request.
+// The predicted seconds of the least that an answer can be: under consent of one sample with the lowest cap, else of
+// the whole request.
 double LeastSeconds(const Request& request);
 
 // The predicted seconds that the request may give up, of those that it can use before its deadline. 0: none.
 double SpareSeconds(const Request& request, Time now);
 
-// The most samples that are predicted to take at most `seconds`, at least one and at most those of the request.
-uint32_t SamplesWithin(const Request& request, double seconds);
+// What an answer has of what was asked for. A cap (of CapRange) goes with one sample; 0: it stays as it is.
+struct Choice {
+  uint32_t samples = 1;
+  double cap = 0.0;
+};
 
-// Lowers a request under consent to `samples`, if it has more, with its demand and its predicted seconds.
-void LowerSamples(Request& request, uint32_t samples, DegradedBy reason);
+// The most that is predicted to take at most `seconds`, and its first sample at most `first` seconds; or the least that
+// the request may get. Equal requests get caps of one ladder, with eight rungs to each half.
+Choice ChoiceWithin(const Request& request, double seconds, double first);
+
+// The time that an answer takes on its way.
+inline constexpr std::chrono::milliseconds kAnswer{1};
+
+// Lowers a request under consent that starts now to what its deadline allows: of samples a start, since Passes looks at
+// the time that they took; of edges what is rather surely in time. `max_wave_tokens`: where one sample of all inputs
+// has more, no sample can be left out once it runs.
+void LowerToDeadline(Request& request, int64_t max_wave_tokens, Time now);
+
+// Lowers a request under consent to the choice, where it has more, with its demand and its predicted seconds. A cap is
+// lowered before the request runs.
+void Lower(Request& request, const Choice& choice, DegradedBy reason);
 
 }  // namespace edgewise::server
 

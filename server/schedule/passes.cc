@@ -20,10 +20,9 @@ namespace {
 constexpr double kLeastLeft = 0.02;     // of its prediction: what a pass is taken to have left when that has run out
 constexpr int64_t kLeastStepRows = 64;  // fewer share too little of reading the weights
 
-// Under consent, of the seconds until the deadline: what a wave takes; the samples of a request that can end after
-// every wave, or only with the last of its inputs, as predicted; and what is left for the answer, of the whole time.
-constexpr double kWaveShare = 0.125, kHopeful = 1.25, kCareful = 0.8, kAnswerShare = 0.1;
-constexpr std::chrono::milliseconds kAnswer{1};
+// Under consent: what a wave takes of the seconds until the deadline, and what is left for the answer of the whole
+// time, beside kAnswer.
+constexpr double kWaveShare = 0.125, kAnswerShare = 0.1;
 
 std::vector<const ModelInput*> InputsOf(const std::vector<RequestPtr>& requests) {
   std::vector<const ModelInput*> inputs;
@@ -37,20 +36,6 @@ Demand SumOf(const std::vector<RequestPtr>& requests) {
   Demand demand;
   for (const RequestPtr& request : requests) demand += request->demand;
   return demand;
-}
-
-// Lowers requests under consent to the samples that their deadlines allow: a start, since EndDue looks at the time that
-// they took. True: some were lowered.
-bool LowerToDeadlines(const std::vector<RequestPtr>& requests, int64_t max_wave_tokens, Time now) {
-  bool lowered = false;
-  for (const RequestPtr& request : requests) {
-    if (!request->consent.given || request->deadline == Time::max()) continue;
-    const bool at_once = request->tokens <= static_cast<uint64_t>(max_wave_tokens);
-    const uint32_t samples = SamplesWithin(*request, SlackOf(*request, now) * (at_once ? kHopeful : kCareful));
-    lowered |= samples < request->consent.samples;
-    LowerSamples(*request, samples, DegradedBy::kDeadline);
-  }
-  return lowered;
 }
 
 // The most rows of a wave, so that requests under consent can end in time; one sample of all inputs goes together.
@@ -110,14 +95,14 @@ struct Passes::Running {
     for (const Member& member : members) {
       if (member.ended) continue;
       if (!member.request->consent.given) return 0.0;
-      if (SamplesDone(member) == 0) least += LeastSeconds(*member.request);
+      if (SamplesDone(member) == 0) least += member.request->consent.one_seconds;
     }
     return std::max(0.0, remaining - least);
   }
   void Limit(Member& member, uint32_t samples, DegradedBy reason) {
     Request& request = *member.request;
     if (!request.consent.given || samples >= request.consent.samples) return;
-    LowerSamples(request, samples, reason);
+    Lower(request, {samples}, reason);
     for (size_t i = 0; i < request.inputs.size(); ++i) {
       pass.Limit(member.first_input + static_cast<int64_t>(i), request.consent.samples);
     }
@@ -152,7 +137,7 @@ struct Passes::Running {
   double predicted = 0.0;                         // seconds
   double seconds = 0.0;                           // in its steps so far
   bool whole = true;                              // nobody left it, and all samples that ran count
-  bool limited = false;                           // it ran fewer samples than predicted
+  bool limited = false;                           // it runs fewer samples than predicted
   double wave_seconds = 0.0, step_seconds = 0.0;  // the last, other passes in between included
   Time wave_began;
   Demand observed;  // of the requests that were answered
@@ -185,10 +170,9 @@ std::unique_ptr<Passes::Running> Passes::Make(std::vector<RequestPtr> requests) 
     options.max_wave_tokens = std::clamp(static_cast<int64_t>(rows), int64_t{1}, options.max_wave_tokens);
     options.step_rows = std::max(static_cast<int64_t>(rows), kLeastStepRows);
   }
-  if (LowerToDeadlines(requests, options.max_wave_tokens, now)) {
-    demand = SumOf(requests);
-    predicted = model.costs->Predict(demand);
-  }
+  for (const RequestPtr& request : requests) LowerToDeadline(*request, options.max_wave_tokens, now);
+  demand = SumOf(requests);
+  predicted = model.costs->Predict(demand);
   options.max_wave_tokens = WaveTokens(requests, demand, predicted, options.max_wave_tokens, now);
   auto running = std::make_unique<Running>(std::move(requests), options);
   running->predicted = predicted;

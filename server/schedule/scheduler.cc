@@ -18,7 +18,7 @@ namespace {
 constexpr double kShorter = 0.25;  // of what is left of a pass: a request that starts beside it
 // Of a prediction: a request is refused as hopeless where even that is too long; where it has to wait, this is added.
 constexpr double kSure = 0.7, kMargin = 1.15;
-// Of the time until a deadline: what those before it may take where they could give samples up instead.
+// Of the time until a deadline: what those before it may take where they could give something up instead.
 constexpr double kInTime = 0.75;
 constexpr std::chrono::milliseconds kLookAgain{1};  // for requests that have ended, where a line is full
 
@@ -47,10 +47,10 @@ absl::Status QueueFull(const std::string& why, double before) {
 }
 
 // Keeps this share of what it may give up.
-void Lower(Request& request, double share, Time now) {
+void KeepShare(Request& request, double share, Time now) {
   if (share >= 1.0) return;
   const double kept = LeastSeconds(request) + share * SpareSeconds(request, now);
-  LowerSamples(request, SamplesWithin(request, kept), DegradedBy::kLoad);
+  Lower(request, ChoiceWithin(request, kept, kept), DegradedBy::kLoad);
 }
 
 // The work of a principal that ends before `end` on the clock of its level.
@@ -88,7 +88,8 @@ absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequ
   RETURN_IF_ERROR(Check(*request, now, ended));
   RETURN_IF_ERROR(MakeRoom(*request, ended));
   request->queued = now;
-  LineOf(*request).Push(std::move(request));
+  Line& line = LineOf(*request);
+  line.Push(std::move(request));
   return absl::OkStatus();
 }
 
@@ -338,7 +339,7 @@ std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
     return request.predicted_seconds - (1.0 - share) * SpareSeconds(request, now);
   };
   batch.push_back(predicts_.Take(level, candidate.principal, candidate.index));
-  Lower(*batch[0], share, now);
+  KeepShare(*batch[0], share, now);
   const Request& first = *batch[0];
   double seconds = first.predicted_seconds, most = std::min(kBatchSeconds, SlackOf(first, now));
   std::map<std::string, size_t> looked_at;  // by principal: those before do not fit
@@ -359,7 +360,7 @@ std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
     }
     if (!std::isfinite(next.end)) break;
     RequestPtr mate = predicts_.Take(level, next.principal, next.index);
-    Lower(*mate, share, now);
+    KeepShare(*mate, share, now);
     predicts_.Open(level, next.principal).served += mate->predicted_seconds;
     most = std::min(most, SlackOf(*mate, now));
     seconds += mate->predicted_seconds;

@@ -12,8 +12,9 @@
 // A principal may hold half of a line while others wait in it. Where the line is full, the newest requests of the
 // principal that has most waiting make room for one that has less.
 //
-// Requests whose clients have agreed to fewer samples count with one sample where others wait for them. When one
-// starts, and at each of its steps, it keeps the share of its other samples that makes nobody late who waits behind it.
+// Requests whose clients have agreed to get less count with the least that they may get where others wait for them.
+// When one starts, it keeps the share of the rest that makes nobody late who waits behind it; at each of its steps,
+// that of its other samples.
 //
 // Predict requests and generations wait in a line each, so that neither kind fills the line of the other.
 #ifndef EDGEWISE_SERVER_SCHEDULE_SCHEDULER_H_

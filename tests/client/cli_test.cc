@@ -13,6 +13,7 @@
 
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
+#include "client/cli/render.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/tls_files.h"
 
@@ -87,6 +88,23 @@ TEST_F(CliTest, PredictShowsEverythingAPersonAsksFor) {
   }
   EXPECT_EQ(last_.ensemble().seed(), 5u);
   EXPECT_EQ(last_.budget().max_edges(), 39u);
+}
+
+TEST(RenderTest, AnAnswerSaysWhatGaveWayAndWhy) {
+  v1::PredictResponse response;
+  v1::Prediction& prediction = *response.add_predictions();
+  prediction.set_samples(1);
+  prediction.mutable_edges()->set_budget(39);
+  prediction.mutable_edges()->set_capped(true);
+  response.mutable_degraded()->set_requested_samples(4);
+  response.mutable_degraded()->set_samples(1);
+  response.mutable_degraded()->set_reason(v1::Degraded::LOAD);
+  EXPECT_HAS(RenderAnswer(response), "samples      1 of 4, as others waited\n");
+  EXPECT_HAS(RenderAnswer(response), "budget       39 edges, capped\n");
+  response.mutable_degraded()->mutable_budget()->set_max_density(0.1);
+  response.mutable_degraded()->set_reason(v1::Degraded::DEADLINE);
+  EXPECT_HAS(RenderAnswer(response),
+             "budget       39 edges, capped, lower than asked, so that the answer came in time\n");
 }
 
 TEST_F(CliTest, JsonHasTheFieldNamesOfTheProtoFileAndItsDefaults) {

@@ -1,8 +1,10 @@
-// Fewer samples under pressure: what a request may give up, and what the scheduler makes of it.
+// Fewer samples and edges under pressure: what a request may give up, and what the scheduler makes of it.
 #include "server/schedule/degrade.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "server/schedule/scheduler.h"
@@ -25,8 +27,30 @@ RequestPtr Ensemble(bool consent, Time deadline = Time::max()) {
   for (ModelInput& input : request->inputs) input.samples = 16;
   request->demand = {32, 3200, 6400, 640};
   request->predicted_seconds = 0.16;
-  request->consent = {.given = consent, .asked = 16, .samples = 16, .least = {2, 200, 400, 40}, .least_seconds = 0.01};
+  request->consent = {.given = consent,
+                      .asked = 16,
+                      .samples = 16,
+                      .one = {2, 200, 400, 40},
+                      .one_seconds = 0.01,
+                      .least_seconds = 0.01};
   return request;
+}
+
+// The same; with a cap of 1/8 of the edges a sample takes 0.003 s.
+RequestPtr WithCaps(bool by_density, Time deadline = Time::max()) {
+  RequestPtr request = Ensemble(true, deadline);
+  request->consent.least_seconds = 0.003;
+  CapRange& caps = request->consent.caps;
+  caps = {.by_density = by_density, .inputs = {{100, 24.0}, {160, 16.0}}};
+  caps.most = by_density ? 0.24 : 24.0;
+  caps.least = caps.most / 8;
+  return request;
+}
+
+uint32_t SamplesWithin(const Request& request, double seconds) {
+  const Choice choice = ChoiceWithin(request, seconds, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(choice.cap, 0.0);
+  return choice.samples;
 }
 
 const Request* Add(Scheduler& scheduler, RequestPtr request) {
@@ -58,7 +82,7 @@ TEST(DegradeTest, NothingIsGivenUpWithoutConsent) {
   const RequestPtr request = Ensemble(false);
   EXPECT_DOUBLE_EQ(LeastSeconds(*request), 0.16);
   EXPECT_EQ(SpareSeconds(*request, kStart), 0.0);
-  LowerSamples(*request, 4, DegradedBy::kLoad);
+  Lower(*request, {4}, DegradedBy::kLoad);
   EXPECT_EQ(request->inputs[0].samples, 16u);
   EXPECT_EQ(request->consent.reason, DegradedBy::kNothing);
 }
@@ -68,9 +92,9 @@ TEST(DegradeTest, OnlyWhatFitsBeforeTheDeadlineCanBeGivenUp) {
   EXPECT_EQ(SpareSeconds(*Ensemble(true, kStart), kStart), 0.0);
 }
 
-TEST(DegradeTest, LowerSamplesLowersAllThatDependsOnThemAndNeverRaises) {
+TEST(DegradeTest, LoweringLowersAllThatDependsOnThemAndNeverRaises) {
   const RequestPtr request = Ensemble(true);
-  LowerSamples(*request, 4, DegradedBy::kDeadline);
+  Lower(*request, {4}, DegradedBy::kDeadline);
   for (const ModelInput& input : request->inputs) EXPECT_EQ(input.samples, 4u);
   EXPECT_EQ(request->consent.samples, 4u);
   EXPECT_EQ(request->consent.asked, 16u);
@@ -78,11 +102,83 @@ TEST(DegradeTest, LowerSamplesLowersAllThatDependsOnThemAndNeverRaises) {
   EXPECT_NEAR(request->predicted_seconds, 0.04, 1e-12);
   EXPECT_NEAR(request->demand.passes, 8, 1e-9);
   EXPECT_NEAR(request->demand.edges, 160, 1e-9);
-  LowerSamples(*request, 8, DegradedBy::kLoad);
+  Lower(*request, {8}, DegradedBy::kLoad);
   EXPECT_EQ(request->consent.samples, 4u);
   EXPECT_EQ(request->consent.reason, DegradedBy::kDeadline);
-  LowerSamples(*request, 0, DegradedBy::kLoad);
+  Lower(*request, {0}, DegradedBy::kLoad);
   EXPECT_EQ(request->consent.samples, 1u);
+}
+
+TEST(DegradeTest, SamplesAreGivenUpBeforeEdges) {
+  for (const bool by_density : {false, true}) {
+    const RequestPtr request = WithCaps(by_density);
+    EXPECT_DOUBLE_EQ(LeastSeconds(*request), 0.003);
+    EXPECT_DOUBLE_EQ(SpareSeconds(*request, kStart), 0.157);
+    for (const double seconds : {0.16, 0.08, 0.01}) EXPECT_EQ(ChoiceWithin(*request, seconds, seconds).cap, 0.0);
+    EXPECT_EQ(ChoiceWithin(*request, 0.01, 0.01).samples, 1u);
+    double before = request->consent.caps.most;
+    for (const double seconds : {0.0099, 0.007, 0.005, 0.0031}) {
+      const Choice choice = ChoiceWithin(*request, seconds, seconds);
+      EXPECT_EQ(choice.samples, 1u);
+      EXPECT_LT(choice.cap, before);
+      before = choice.cap;
+    }
+    EXPECT_GE(before, request->consent.caps.least);
+    EXPECT_EQ(ChoiceWithin(*request, 0.002, 0.002).cap, request->consent.caps.least) << "there is nothing less";
+  }
+}
+
+TEST(DegradeTest, ALowerCapIsTheLargestOfTheLadderThatIsInTime) {
+  const RequestPtr request = WithCaps(true);
+  // With so much density the inputs have min(24, floor(100 d)) and min(16, floor(160 d)) edges.
+  const double least = 3 + 4, seconds_per_edge = (0.01 - 0.003) / (40 - least);
+  for (const double seconds : {0.0095, 0.008, 0.006, 0.004}) {
+    const double cap = ChoiceWithin(*request, seconds, seconds).cap;
+    const auto takes = [&](double d) {
+      const double edges = std::min(24.0, std::floor(100 * d)) + std::min(16.0, std::floor(160 * d));
+      return 0.003 + seconds_per_edge * (edges - least);
+    };
+    EXPECT_LE(takes(cap), seconds);
+    EXPECT_GT(takes(cap * std::exp2(0.125)), seconds);
+    EXPECT_NEAR(8 * std::log2(cap), std::round(8 * std::log2(cap)), 1e-9) << "eight caps to each half";
+  }
+}
+
+TEST(DegradeTest, LoweringTheCapLowersAllThatDependsOnItAndNeverRaises) {
+  for (const bool by_density : {false, true}) {
+    const RequestPtr request = WithCaps(by_density);
+    request->inputs[1].max_edges = 5;  // of the limits of the model
+    Lower(*request, {1, by_density ? 0.12 : 12.0}, DegradedBy::kLoad);
+    const double edges = 12 + (by_density ? 16 : 12);
+    EXPECT_EQ(request->inputs[0].samples, 1u);
+    EXPECT_EQ(request->inputs[0].max_edges, 12u);
+    EXPECT_EQ(request->inputs[1].max_edges, 5u);
+    EXPECT_EQ(request->consent.samples, 1u);
+    EXPECT_EQ(request->consent.reason, DegradedBy::kLoad);
+    EXPECT_DOUBLE_EQ(request->demand.edges, edges);
+    EXPECT_DOUBLE_EQ(request->demand.tokens, 200);
+    const double least = by_density ? 7 : 6;
+    EXPECT_DOUBLE_EQ(request->predicted_seconds, 0.003 + 0.007 * (edges - least) / (40 - least));
+    Lower(*request, {1, by_density ? 0.2 : 20.0}, DegradedBy::kDeadline);
+    EXPECT_EQ(request->inputs[0].max_edges, 12u);
+    EXPECT_EQ(request->consent.reason, DegradedBy::kLoad);
+    EXPECT_EQ(ChoiceWithin(*request, 0.16, 0.16).cap, 0.0);
+    Lower(*request, ChoiceWithin(*request, 0.0, 0.0), DegradedBy::kDeadline);
+    EXPECT_EQ(request->inputs[0].max_edges, 3u);
+    EXPECT_DOUBLE_EQ(request->predicted_seconds, 0.003);
+    EXPECT_EQ(ChoiceWithin(*request, 0.0, 0.0).cap, 0.0) << "there is nothing to give up";
+  }
+}
+
+TEST(DegradeTest, UnderLoadOneSampleGivesUpEdges) {
+  Scheduler scheduler({});
+  Add(scheduler, WithCaps(true));
+  Add(scheduler, Ensemble(false, kStart + milliseconds(220)));
+  const std::vector<RequestPtr> batch = NextBatch(scheduler);
+  ASSERT_EQ(batch.size(), 1u);
+  EXPECT_EQ(batch[0]->consent.samples, 1u);
+  EXPECT_GT(batch[0]->consent.cap, 0.0);
+  EXPECT_LT(batch[0]->predicted_seconds, 0.01);
 }
 
 TEST(DegradeTest, ConsentIsAdmittedWhereItsLeastIsInTime) {
@@ -115,7 +211,7 @@ TEST(DegradeTest, UnderLoadEachKeepsWhatMakesNobodyLate) {
   for (std::vector<RequestPtr> batch = NextBatch(scheduler, now); !batch.empty(); batch = NextBatch(scheduler, now)) {
     for (const RequestPtr& request : batch) {
       const double left = SlackOf(*request, now);  // a pass looks after the deadlines of its own requests
-      LowerSamples(*request, SamplesWithin(*request, left), DegradedBy::kDeadline);
+      Lower(*request, ChoiceWithin(*request, left, left), DegradedBy::kDeadline);
       EXPECT_LT(request->consent.samples, 16u);
       samples += request->consent.samples;
       now += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(request->predicted_seconds));

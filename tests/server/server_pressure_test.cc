@@ -1,11 +1,13 @@
 // Consent, deadlines and profiles over a real port: what an answer says, and that asking for it gives the same bytes.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "tests/server/test_server.h"
@@ -161,6 +163,96 @@ TEST_F(PressureTest, DegradedAnswersAreCounted) {
   EXPECT_EQ(answer.degraded().requested_samples(), 3u);
   EXPECT_EQ(server_->Metric(series), answer.degraded().samples() < 3 ? 1.0 : 0.0);
 }
+
+// On a clock that goes by this much at each look, so that a request takes as long as a test says.
+class EdgesTest : public ::testing::TestWithParam<std::tuple<bool, std::string>> {
+ protected:
+  EdgesTest() {
+    ServerOptions options = TestOptions();
+    options.message_timeout = options.queue.max_delay = std::chrono::hours(24);
+    options.clock = [this] { return Clock::now() + std::chrono::milliseconds(gone_ += per_look_); };
+    server_ = std::make_unique<TestServer>(options);
+  }
+
+  v1::PredictRequest Request() const {
+    v1::PredictRequest request;
+    request.set_model("sbm");
+    for (int input = 0; input < 2; ++input) {
+      v1::TokenIds* ids = request.add_inputs()->mutable_sequence()->mutable_token_ids();
+      for (int token = 0; token < 40 - 8 * input; ++token) ids->add_values(1 + (token * 7 + input) % 38);
+    }
+    return request;
+  }
+  // `deadline`: in so many seconds; 0: none.
+  v1::PredictResponse Answer(const v1::PredictRequest& request, double deadline = 0.0) {
+    v1::PredictResponse response;
+    grpc::Status status;
+    const auto ask = [&] {
+      grpc::ClientContext context;
+      const auto time = std::chrono::system_clock::now() + milliseconds(static_cast<int64_t>(1e3 * deadline));
+      if (deadline > 0.0) context.set_deadline(time);
+      status = server_->stub().Predict(&context, request, &response);
+      return status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED;
+    };
+    EXPECT_TRUE(WaitUntil("the engine to end the request before", ask));
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    return response;
+  }
+  // With a cap a request takes half as long. The seconds without.
+  double Learn() {
+    v1::PredictRequest capped = Request();
+    capped.mutable_budget()->set_max_density(0.05);
+    double takes = 0.0;
+    for (int i = 0; i < 20; ++i) {
+      per_look_ = 50000;
+      Answer(capped);
+      per_look_ = 100000;
+      takes = 1e-6 * static_cast<double>(Answer(Request()).timing().compute_us());
+    }
+    per_look_ = 0;
+    return takes;
+  }
+
+  std::atomic<int64_t> per_look_ = 0, gone_ = 0;  // milliseconds
+  std::unique_ptr<TestServer> server_;
+};
+
+// The parameters: fit_deadline, or allow_degraded of three samples; the cap that is asked for.
+TEST_P(EdgesTest, WhereOneSampleIsLateItHasFewerEdgesAndTheBytesOfAskingForThem) {
+  const auto& [fit, cap] = GetParam();
+  v1::PredictRequest request = Request();
+  v1::Budget& budget = *request.mutable_budget();
+  if (cap == "edges") budget.set_max_edges(3000);
+  if (cap == "density") budget.set_max_density(0.4);
+  const v1::Budget asked = budget;
+  fit ? budget.set_fit_deadline(true) : budget.set_allow_degraded(true);
+  if (!fit) request.mutable_ensemble()->set_samples(3);
+  const v1::PredictResponse answer = Answer(request, 0.7 * Learn());
+  const v1::Degraded& degraded = answer.degraded();
+  EXPECT_EQ(degraded.reason(), v1::Degraded::DEADLINE);
+  EXPECT_EQ(degraded.samples(), 1u);
+  EXPECT_EQ(answer.settings().samples(), 1u);
+  ASSERT_TRUE(degraded.has_budget());
+  EXPECT_EQ(degraded.has_requested_budget(), cap != "none");
+  EXPECT_EQ(degraded.requested_budget().SerializeAsString(), asked.SerializeAsString());
+  EXPECT_EQ(degraded.budget().SerializeAsString(), answer.settings().budget().SerializeAsString());
+  EXPECT_EQ(degraded.budget().has_max_edges(), cap == "edges") << "in the unit of the request";
+  EXPECT_LT(degraded.budget().max_edges(), 3000u);
+  EXPECT_LT(degraded.budget().max_density(), 0.4);
+  EXPECT_EQ(server_->Metric(R"(edgewise_degraded_requests_total{model="sbm",reason="deadline",version="1"})"), 1.0);
+
+  v1::PredictRequest again = Request();
+  *again.mutable_budget() = answer.settings().budget();
+  again.mutable_ensemble()->set_seed(answer.seed());
+  const v1::PredictResponse same = Answer(again);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(answer.predictions(i).edges().capped());
+    EXPECT_EQ(same.predictions(i).SerializeAsString(), answer.predictions(i).SerializeAsString());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Asked, EdgesTest,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values("none", "edges", "density")));
 
 }  // namespace
 }  // namespace edgewise::server

@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "server/models/repository.h"
+#include "server/schedule/degrade.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
 #include "tests/server/validated.h"
@@ -164,6 +166,58 @@ TEST_F(SettingsTest, WithoutANumberSamplesAreThoseWhoseAnswerFits) {
   EXPECT_LT(request->consent.asked, 32u);
   EXPECT_GE(request->consent.asked, 1u);
   EXPECT_EQ(request->inputs[0].samples, request->consent.asked);
+}
+
+// Under consent to less, of a model on which each edge and each pair takes so many seconds.
+Request Predicted(absl::StatusOr<Request> request, const Model& model, double edge, double pair) {
+  auto loaded = std::make_shared<LoadedModel>();
+  loaded->model = std::shared_ptr<const Model>(&model, [](const Model*) {});
+  for (int i = 0; i < 100; ++i) {
+    const double tokens = 4 + i % 20, pairs = 4 * tokens * tokens, edges = pairs / (1 + i % 3);
+    loaded->costs->Observe({1, tokens, pairs, edges}, 1e-3 + 1e-5 * tokens + pair * pairs + edge * edges);
+  }
+  request->model = std::move(loaded);
+  PredictCost(*request);
+  return *std::move(request);
+}
+
+TEST_F(SettingsTest, EdgesGiveWayOnlyWhereThatIsPredictedToSaveTime) {
+  request_.set_profile("none");
+  request_.mutable_budget()->set_allow_degraded(true);
+  const Request edges = Predicted(Checked(), **loaded_, 1e-3, 0.0);
+  ASSERT_EQ(edges.consent.caps.inputs.size(), 1u);
+  EXPECT_TRUE(edges.consent.caps.by_density);
+  EXPECT_EQ(edges.consent.caps.most, 0.75) << "of the limits";
+  EXPECT_EQ(edges.consent.caps.least, 0.75 / 16);
+  EXPECT_LT(edges.consent.least_seconds, 0.5 * edges.consent.one_seconds);
+  const Request pairs = Predicted(Checked(), **loaded_, 0.0, 1e-3);
+  EXPECT_TRUE(pairs.consent.caps.inputs.empty());
+  EXPECT_EQ(pairs.consent.least_seconds, pairs.consent.one_seconds);
+}
+
+TEST_F(SettingsTest, EdgesOfAnotherRuleThanTheModelsOwnNeverGiveWay) {
+  request_.set_profile("none");
+  request_.mutable_budget()->set_allow_degraded(true);
+  for (const char* rule : {"dense", "graph", "override"}) {
+    absl::StatusOr<Request> request = Checked();
+    ASSERT_TRUE(request.ok());
+    ModelInput& input = request->inputs[0];
+    if (std::string(rule) == "dense") input.dense = true;
+    if (std::string(rule) == "graph") input.graph.emplace();
+    if (std::string(rule) == "override") {
+      input.attention = std::make_shared<const std::vector<AttentionConfig>>((*loaded_)->config().attention);
+    }
+    EXPECT_TRUE(Predicted(std::move(request), **loaded_, 1e-3, 0.0).consent.caps.inputs.empty()) << rule;
+  }
+}
+
+TEST_F(SettingsTest, ACapInEdgesGivesWayInEdges) {
+  request_.mutable_budget()->set_allow_degraded(true);
+  request_.mutable_budget()->set_max_edges(33);
+  const Request request = Predicted(Checked(), **loaded_, 1e-3, 0.0);
+  EXPECT_FALSE(request.consent.caps.by_density);
+  EXPECT_EQ(request.consent.caps.most, 33.0);
+  EXPECT_EQ(request.consent.caps.least, 3.0) << "whole edges";
 }
 
 TEST(GenerateSettingsTest, TakesNoConsent) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <random>
 
+#include "model/forward/edge_budget.h"
+
 namespace edgewise::server {
 namespace {
 
@@ -39,10 +41,13 @@ void WriteModel(const std::string& folder, const ModelKind& kind, uint64_t seed)
   testing::WriteFile(folder + "/model.safetensors", testing::SafetensorsBytes(tensors));
 }
 
-LoneAnswer Predict(const Model& model, const SimulatedWork& work, uint32_t samples) {
+LoneAnswer Predict(const Model& model, const SimulatedWork& work, const Lowered& lowered) {
   LoneAnswer answer;
   for (ModelInput input : work.inputs) {
-    input.samples = samples;
+    input.samples = lowered.samples;
+    const auto edges = static_cast<uint64_t>(lowered.cap);
+    const uint64_t cap = lowered.by_density ? EdgesOfDensity(lowered.cap, model.Pairs(input)) : edges;
+    if (lowered.cap > 0.0) input.max_edges = std::min(input.max_edges, cap);
     answer.results.push_back(testing::RunOne(model, input));
     if (!answer.results.back().status.ok()) answer.code = answer.results.back().status.code();
   }
@@ -132,12 +137,12 @@ void Catalogue::AddGenerations(size_t model) {
   }
 }
 
-const LoneAnswer& Catalogue::AnswerOf(const SimulatedWork& work, size_t version, uint32_t samples) {
-  if (samples == 0 && !work.generates()) samples = work.inputs[0].samples;
-  const auto [answer, first] = answers_.try_emplace({&work, version, samples});
+const LoneAnswer& Catalogue::AnswerOf(const SimulatedWork& work, size_t version, Lowered lowered) {
+  if (lowered.samples == 0 && !work.generates()) lowered.samples = work.inputs[0].samples;
+  const auto [answer, first] = answers_.try_emplace({&work, version, lowered});
   if (first) {
     const Model& model = *models_[work.model * kVersions + version].model;
-    answer->second = work.generates() ? Generate(model, work) : Predict(model, work, samples);
+    answer->second = work.generates() ? Generate(model, work) : Predict(model, work, lowered);
   }
   return answer->second;
 }

@@ -2,6 +2,7 @@
 #ifndef EDGEWISE_TESTS_SERVER_SIMULATOR_CATALOGUE_H_
 #define EDGEWISE_TESTS_SERVER_SIMULATOR_CATALOGUE_H_
 
+#include <compare>
 #include <map>
 #include <optional>
 #include <string>
@@ -21,6 +22,15 @@ struct SimulatedWork {
   GenerationOptions options;
 
   bool generates() const { return inputs.empty(); }
+};
+
+// Of Predict, instead of what the work says.
+struct Lowered {
+  uint32_t samples = 0;  // 0: as the work says
+  double cap = 0.0;      // 0: as the work says; else the lower one of both
+  bool by_density = true;
+
+  auto operator<=>(const Lowered&) const = default;
 };
 
 struct LoneAnswer {
@@ -46,8 +56,7 @@ class Catalogue {
 
   const std::vector<SimulatedWork>& predicts() const { return predicts_; }
   const std::vector<SimulatedWork>& generations() const { return generations_; }
-  // `samples`: asked for, of Predict; 0: as the work says.
-  const LoneAnswer& AnswerOf(const SimulatedWork& work, size_t version, uint32_t samples = 0);
+  const LoneAnswer& AnswerOf(const SimulatedWork& work, size_t version, Lowered lowered = {});
 
  private:
   void AddPredicts(size_t model, const testing::ModelKind& kind);
@@ -56,7 +65,7 @@ class Catalogue {
   const testing::TemporaryFolder folder_;
   std::vector<testing::LoadedModel> models_;
   std::vector<SimulatedWork> predicts_, generations_;
-  std::map<std::tuple<const SimulatedWork*, size_t, uint32_t>, LoneAnswer> answers_;
+  std::map<std::tuple<const SimulatedWork*, size_t, Lowered>, LoneAnswer> answers_;
 };
 
 }  // namespace edgewise::server

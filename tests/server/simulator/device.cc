@@ -3,8 +3,9 @@
 namespace edgewise::server {
 namespace {
 
-// Of an operation, of a row of a product, of a pair of an attention call: a short text takes about a millisecond.
-constexpr double kFixed = 20e-6, kRow = 4e-6, kPair = 0.3e-6;
+// Of an operation, of a row of a product, of a pair of an attention call, and of one under a cap: a short text takes
+// about a millisecond.
+constexpr double kFixed = 20e-6, kRow = 4e-6, kPair = 1e-6, kCappedPair = 0.2e-6;
 
 absl::Status Failure() { return absl::InternalError("the simulated device failed"); }
 
@@ -51,11 +52,12 @@ absl::StatusOr<std::unique_ptr<EdgeLedger>> SimulatedDevice::MakeLedger(uint64_t
 
 absl::Status SimulatedDevice::Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                                      std::span<EdgeCap> caps, Matrix out) {
-  double pairs = 0.0;
+  double seconds = kFixed;
   for (const AttentionProblem& problem : problems) {
-    pairs += static_cast<double>(problem.tokens - problem.first_query) * problem.tokens;
+    const double pairs = static_cast<double>(problem.tokens - problem.first_query) * problem.tokens;
+    seconds += pairs * (problem.cap < 0 ? kPair : kCappedPair);
   }
-  if (Fails(kFixed + kPair * pairs)) return Failure();
+  if (Fails(seconds)) return Failure();
   return CountingBackend::Attend(inputs, problems, caps, out);
 }
 

@@ -106,12 +106,26 @@ void Simulation::CheckAnswer(const Call& call, const Request& request) {
   Require(call.deadline > now_ && call.cancelled > now_, "nobody is answered who does not wait any more");
   Require(request.batch_inputs >= call.work->inputs.size(), "a batch has the request's inputs");
   const Consent& consent = request.consent;
-  const bool degraded = consent.samples < consent.asked;
-  Require(!degraded || call.consents, "nobody gets fewer samples who has not agreed");
+  const bool fewer_edges = consent.cap > 0.0, degraded = consent.samples < consent.asked || fewer_edges;
+  Require(!degraded || call.consents, "nobody gets fewer samples or edges who has not agreed");
   Require(consent.samples >= 1 && consent.samples <= consent.asked, "nobody gets more samples than asked for, or none");
   Require(degraded == (consent.reason != DegradedBy::kNothing), "an answer says that it was degraded, and why");
+  Require(!fewer_edges || consent.samples == 1, "samples give way before edges");
   if (degraded) ++counts_.degraded;
-  CheckResults(request, catalogue_.AnswerOf(*call.work, call.version, consent.samples));
+  if (fewer_edges) ++counts_.fewer_edges;
+  CheckCap(call, request);
+  const bool by_density = !fewer_edges || consent.caps.by_density;
+  CheckResults(request, catalogue_.AnswerOf(*call.work, call.version, {consent.samples, consent.cap, by_density}));
+}
+
+void Simulation::CheckCap(const Call& call, const Request& request) {
+  const Model& model = catalogue_.ModelOf(call.work->model);
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
+    const uint64_t asked = call.work->inputs[i].max_edges, given = request.inputs[i].max_edges;
+    Require(given == asked || (request.consent.cap > 0.0 && given < asked), "a lower cap is told, and none is higher");
+    Require(given == asked || given >= model.LeastEdges(request.inputs[i]), "no cap is below what is never dropped");
+    Require(request.results[i].max_sample_edges <= given, "no answer costs more edges than its cap");
+  }
 }
 
 void Simulation::CheckResults(const Request& request, const LoneAnswer& alone) {

@@ -87,6 +87,7 @@ Simulation::Counts& Simulation::Counts::operator+=(const Counts& other) {
   loads += other.loads;
   faults += other.faults;
   degraded += other.degraded;
+  fewer_edges += other.fewer_edges;
   shadows += other.shadows;
   return *this;
 }
@@ -213,23 +214,22 @@ RequestPtr Simulation::MakeRequest(Call& call) {
 }
 
 void Simulation::AddPredict(Call& call, Request& request) {
-  const LoadedModel& model = *request.model;
   request.inputs = call.work->inputs;
   Consent& consent = request.consent;
   consent.given = call.consents = Chance(scenario_.consenting);
   consent.asked = consent.samples = request.inputs[0].samples;
+  request.budget = Chance(0.5) ? BudgetKind::kEdges : BudgetKind::kDensity;
   for (ModelInput& input : request.inputs) {
     input.stopping = request.stopping;
     for (const ModelSequence& sequence : input.sequences) {
       request.tokens += static_cast<uint64_t>(sequence.valid());
       request.cost += static_cast<uint64_t>(sequence.length());
     }
-    const Demand demand = model.costs->Expected(*model.model, input);
-    request.demand += demand;
-    if (consent.given) consent.least += demand.OfOneSample();
   }
-  request.predicted_seconds = scenario_.misjudged * model.costs->Predict(request.demand);
-  if (consent.given) consent.least_seconds = scenario_.misjudged * model.costs->Predict(consent.least);
+  PredictCost(request);
+  for (double* seconds : {&request.predicted_seconds, &consent.one_seconds, &consent.least_seconds}) {
+    *seconds *= scenario_.misjudged;
+  }
 }
 
 // As Shadows does: another number of samples, in the background.
@@ -241,7 +241,7 @@ void Simulation::AddShadow(const Call& call) {
   const auto samples = static_cast<uint32_t>(1 + random_() % 8);
   for (ModelInput& input : request->inputs) input.samples = samples;
   request->deadline = now_ + Duration(Uniform(0.0, 1.0));
-  const LoneAnswer& alone = catalogue_.AnswerOf(*call.work, call.version, samples);
+  const LoneAnswer& alone = catalogue_.AnswerOf(*call.work, call.version, {samples});
   ++requests_alive_, ++background_;
   const std::shared_ptr<void> alive(nullptr, [this](void*) { --requests_alive_; });
   request->done = [this, alive, &alone, raw = request.get()](const absl::Status& status) {

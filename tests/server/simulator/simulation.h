@@ -39,8 +39,9 @@ class Simulation {
   const std::vector<std::string>& trace() const { return trace_; }
   struct Counts {
     int64_t turns = 0, arrivals = 0, refused = 0, answered = 0, failed = 0, tokens = 0, loads = 0;
-    int64_t faults = 0;                 // of the device
-    int64_t degraded = 0, shadows = 0;  // of the answers; answers in the background
+    int64_t faults = 0;                     // of the device
+    int64_t degraded = 0, fewer_edges = 0;  // of the answers
+    int64_t shadows = 0;                    // answers in the background
     Counts& operator+=(const Counts& other);
   };
   const Counts& counts() const { return counts_; }
@@ -57,7 +58,7 @@ class Simulation {
     Time pushed, deadline = Time::max(), cancelled = Time::max();
     std::stop_source client;
     double predicted = 0.0;  // seconds, of the least that it may get
-    bool consents = false;   // to fewer samples
+    bool consents = false;   // to fewer samples and edges
     // Predicted seconds of its principal on its level: of what waits or runs when it comes, itself included, each with
     // the others of its batch; and of the longest so far.
     double before = 0.0;
@@ -115,6 +116,7 @@ class Simulation {
   void OnEnd(Call& call, const Request& request, const absl::Status& status);
   void OnShadowEnd(const LoneAnswer& alone, const Request& request, const absl::Status& status);
   void CheckAnswer(const Call& call, const Request& request);
+  void CheckCap(const Call& call, const Request& request);
   void CheckResults(const Request& request, const LoneAnswer& alone);
   void CheckError(const Call& call, const absl::Status& status);
   void NoteStart(Call& call);

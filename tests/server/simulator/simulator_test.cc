@@ -56,12 +56,13 @@ TEST_P(SimulatorTest, WhatMustHoldHoldsAfterEveryTurnOfEverySeed) {
     sum += simulation.counts();
   }
   std::printf(
-      "%lld arrivals, %lld refused, %lld answered (%lld degraded), %lld shadows, %lld failed, %lld tokens, %lld loads, "
+      "%lld arrivals, %lld refused, %lld answered (%lld degraded, %lld in edges), %lld shadows, %lld failed, %lld "
+      "tokens, %lld loads, "
       "%lld faults, %lld turns\n",
       static_cast<long long>(sum.arrivals), static_cast<long long>(sum.refused), static_cast<long long>(sum.answered),
-      static_cast<long long>(sum.degraded), static_cast<long long>(sum.shadows), static_cast<long long>(sum.failed),
-      static_cast<long long>(sum.tokens), static_cast<long long>(sum.loads), static_cast<long long>(sum.faults),
-      static_cast<long long>(sum.turns));
+      static_cast<long long>(sum.degraded), static_cast<long long>(sum.fewer_edges),
+      static_cast<long long>(sum.shadows), static_cast<long long>(sum.failed), static_cast<long long>(sum.tokens),
+      static_cast<long long>(sum.loads), static_cast<long long>(sum.faults), static_cast<long long>(sum.turns));
 }
 
 INSTANTIATE_TEST_SUITE_P(Part, SimulatorTest, ::testing::Range(int64_t{0}, SimulatorTest::kParts));

@@ -44,8 +44,8 @@ class CostOptions(TypedDict, total=False):
 class PredictOptions(CostOptions, total=False):
     tolerance: float | None  #: stop sampling once the standard error is below it
     first_sample: int | None  #: index of the first sample: to compute a part of a larger ensemble
-    allow_degraded: bool | None  #: where time is short the server may compute fewer samples
-    fit_deadline: bool | None  #: as many samples, at most `samples`, as the timeout allows
+    allow_degraded: bool | None  #: where time is short the server may compute fewer samples, then fewer edges
+    fit_deadline: bool | None  #: as many samples, at most `samples`, or else edges, as the timeout allows
     top_k: int | None  #: the k most probable labels, in Answer.top
     logits: bool | None
     layer_stats: bool | None  #: edges and expected edges of every layer and head, in Answer.message.edges
