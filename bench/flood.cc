@@ -88,6 +88,7 @@ struct Call {
   size_t sent = 0;     // bytes of the request
   std::string answer;  // so far
   uint64_t outputs = 0, queue_us = 0, compute_us = 0, batch_inputs = 0, samples = 0;
+  double edges = 0.0;
 
   bool ended() const { return end >= 0.0; }
   void End(double now, absl::StatusCode status) {
@@ -103,6 +104,7 @@ struct Call {
       compute_us = response.timing().compute_us();
       batch_inputs = response.timing().batch_inputs();
       samples = outputs > 0 ? response.predictions(0).samples() : 0;
+      for (const v1::Prediction& prediction : response.predictions()) edges += prediction.edges().edges();
     }
     answer = std::string();
   }
@@ -278,7 +280,8 @@ class Flood {
       calls << absl::StrCat("{\"due\":", call.due, ",\"begun\":", call.begun, ",\"end\":", call.end, ",\"code\":\"",
                             absl::StatusCodeToString(call.code), "\",\"outputs\":", call.outputs,
                             ",\"queue_us\":", call.queue_us, ",\"compute_us\":", call.compute_us)
-            << absl::StrCat(",\"batch_inputs\":", call.batch_inputs, ",\"samples\":", call.samples, "}\n");
+            << absl::StrCat(",\"batch_inputs\":", call.batch_inputs, ",\"samples\":", call.samples,
+                            ",\"edges\":", call.edges, "}\n");
     }
   }
 

@@ -27,35 +27,42 @@ from random_models import ROOT, Weights, write_model
 
 from evaluation.server import Server  # random_models made tools importable
 
-LAYERS, HEADS, WIDTH, HEAD_DIM, INNER, CLUSTERS, WORDS = 4, 8, 512, 64, 2048, 64, 1000
+LAYERS, HEADS, HEAD_DIM, INNER, CLUSTERS, WORDS = 4, 8, 64, 2048, 64, 1000
 DENSITIES = [0.025, 0.10, 0.21]
 LENGTHS = [1024, 4096]
 CAPS = [0.5, 0.25, 0.1]
 
 
-def write_sbm_model(folder, shift):
+def write_sbm_model(folder, shift, layers=LAYERS, heads=HEADS, head_dim=HEAD_DIM, inner=INNER, clusters=CLUSTERS):
     """A random SBM classifier. A larger `shift` of the membership logits means more edges."""
-    weights = Weights(WIDTH)
+    width = heads * head_dim
+    weights = Weights(width)
     # Clusters share a direction, and the second bias points along it: each logit moves by `shift`.
-    direction = np.zeros(HEAD_DIM, np.float32)
+    direction = np.zeros(head_dim, np.float32)
     direction[0] = 1.0
-    tensors = {"embeddings.word.weight": weights.normal(WORDS, WIDTH, scale=1.0)}
-    for layer in range(LAYERS):
+    tensors = {"embeddings.word.weight": weights.normal(WORDS, width, scale=1.0)}
+    for layer in range(layers):
         name = f"layers.{layer}.attention"
-        tensors |= weights.attention(layer, HEADS * HEAD_DIM)
-        tensors[f"{name}.clusters"] = weights.normal(HEADS, CLUSTERS, HEAD_DIM, scale=0.125) + direction
+        tensors |= weights.attention(layer, width)
+        tensors[f"{name}.clusters"] = weights.normal(heads, clusters, head_dim, scale=0.125) + direction
         tensors |= {
-            f"{name}.membership.0.weight": weights.normal(HEAD_DIM, HEAD_DIM, scale=0.2),
-            f"{name}.membership.0.bias": weights.normal(HEAD_DIM),
-            f"{name}.membership.1.weight": weights.normal(HEAD_DIM, HEAD_DIM, scale=0.2) * (1 - direction)[:, None],
+            f"{name}.membership.0.weight": weights.normal(head_dim, head_dim, scale=0.2),
+            f"{name}.membership.0.bias": weights.normal(head_dim),
+            f"{name}.membership.1.weight": weights.normal(head_dim, head_dim, scale=0.2) * (1 - direction)[:, None],
             f"{name}.membership.1.bias": np.float32(shift) * direction}
-        tensors |= weights.feed_forward(layer, INNER)
-    tensors |= weights.norm("final_norm") | weights.linear("classifier.output", 4, WIDTH)
-    config = {"task": "sequence-classification", "vocab_size": WORDS, "hidden_size": WIDTH, "num_hidden_layers": LAYERS,
-              "num_attention_heads": HEADS, "intermediate_size": INNER, "max_position_embeddings": max(LENGTHS),
+        tensors |= weights.feed_forward(layer, inner)
+    tensors |= weights.norm("final_norm") | weights.linear("classifier.output", 4, width)
+    config = {"task": "sequence-classification", "vocab_size": WORDS, "hidden_size": width, "num_hidden_layers": layers,
+              "num_attention_heads": heads, "intermediate_size": inner, "max_position_embeddings": max(LENGTHS),
               "position_embedding": "none", "pad_token_id": -1, "pooling": {"kind": "mean", "divisor": "valid"},
-              "num_labels": 4, "attention": {"kind": "sbm", "num_clusters": CLUSTERS, "law": "bernoulli"}}
+              "num_labels": 4, "attention": {"kind": "sbm", "num_clusters": clusters, "law": "bernoulli"}}
     write_model(folder, config, tensors)
+
+
+def edges_model(folder):
+    """(repository, its model, a text for it): a small model whose time is mostly that of its edges."""
+    write_sbm_model(folder / "repository/edges", shift=-0.5, layers=2, heads=2, inner=64, clusters=16)
+    return folder / "repository", "edges", text_of(folder, 2048, WORDS)
 
 
 def ask(server, model, path, *flags):

@@ -111,14 +111,14 @@ class Calls:
         self.codes = np.array([record["code"] for record in records], str)
         self.ok = self.codes == "OK"
         self.outputs, self.compute, self.batch = column("outputs"), column("compute_us") / 1e6, column("batch_inputs")
-        self.samples = column("samples")
+        self.samples, self.edges = column("samples"), column("edges")
         self.unsent = unsent
 
     @staticmethod
     def joined(parts):
         """The calls of several loads as those of one."""
         whole = Calls([], sum(part.unsent for part in parts))
-        for name in ("due", "begun", "end", "codes", "ok", "outputs", "compute", "batch", "samples"):
+        for name in ("due", "begun", "end", "codes", "ok", "outputs", "compute", "batch", "samples", "edges"):
             setattr(whole, name, np.concatenate([getattr(part, name) for part in parts]))
         return whole
 

@@ -251,7 +251,8 @@ nlohmann::json ToJson(const CallRecord& call) {
           {"queue_us", call.answer.queue_us},
           {"compute_us", call.answer.compute_us},
           {"batch_inputs", call.answer.batch_inputs},
-          {"samples", call.answer.samples}};
+          {"samples", call.answer.samples},
+          {"edges", call.answer.edges}};
 }
 
 // Opens the file that a flag names, where it names one.

@@ -19,7 +19,7 @@ import soak  # noqa: E402
 def calls(ends_and_codes, unsent=0):
     """One call each 10 ms; (seconds that it took, its code)."""
     return serving.Calls([{"due": 0.01 * i, "begun": 0.01 * i, "end": 0.01 * i + took, "code": code, "outputs": 1,
-                           "queue_us": 0, "compute_us": 800, "batch_inputs": 4, "samples": 1}
+                           "queue_us": 0, "compute_us": 800, "batch_inputs": 4, "samples": 1, "edges": 5}
                           for i, (took, code) in enumerate(ends_and_codes)], unsent)
 
 
@@ -86,12 +86,15 @@ class ScenarioTest(unittest.TestCase):
 
     def test_degraded_serves_more_by_consent(self):
         rows = self.run_scenario("degraded", "--seconds=0.6", "--samples=8")
-        self.assertEqual(set(rows), {"all or nothing", "by consent"})
+        self.assertEqual(set(rows), {"all or nothing", "by consent", "edges: all or nothing", "edges: by consent"})
         self.assertEqual(rows["all or nothing"]["figures"]["samples"], 8)
         self.assertLessEqual(rows["by consent"]["figures"]["samples"], 8)
+        self.assertEqual(rows["edges: by consent"]["figures"]["samples"], 1)
 
     def test_fit_deadline_chooses_samples(self):
         row = self.run_scenario("fit_deadline", "--seconds=0.6", "--only=4x")["4x"]
+        self.assertGreaterEqual(row["figures"]["chosen"], 1)
+        row = self.run_scenario("fit_deadline", "--seconds=0.6", "--only=edges 2x")["edges 2x"]
         self.assertGreaterEqual(row["figures"]["chosen"], 1)
 
     def test_hostile_clients_leave_memory_and_port(self):
