@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/kv_page.h"
 #include "model/forward/activations.h"
 #include "model/forward/generation.h"
 #include "model/forward/heads.h"
@@ -35,7 +36,9 @@ absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& l
 
   // Doubles: whole generations may be more than there are bytes.
   const auto of_token = static_cast<double>(samples * layers * model.backend().CacheFloats(2 * Width(config)));
-  const double all = static_cast<double>(limits.generations) * config.max_position_embeddings * of_token;
+  const int64_t page = model.backend().TakesPages() ? KvPage::kTokens : 1;
+  const int64_t tokens = (config.max_position_embeddings + page - 1) / page * page;
+  const double all = static_cast<double>(limits.generations) * static_cast<double>(tokens) * of_token;
   const double caches = std::min(all, static_cast<double>(limits.cache_bytes) / sizeof(float));
   return model.backend().Reserve(0, rows + static_cast<int64_t>(caches));
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "kernels/kv_page.h"
 #include "model/load.h"
 #include "model/reserve.h"
 #include "server/models/repository.h"
@@ -60,7 +61,9 @@ TEST(EngineMemoryTest, GenerationsSideBySideHaveTheRowsOfOnePromptAndOneStep) {
   // Keys and values of a generation: one copy in the first layer, which all samples share, and one of each above it.
   const ModelConfig& config = model->model->config();
   const int64_t copies = 1 + (config.num_hidden_layers - 1) * kSamples;
-  const int64_t caches = copies * config.max_position_embeddings * 2 * config.num_attention_heads * config.head_dim;
+  ASSERT_TRUE(backend.TakesPages());
+  ASSERT_LE(config.max_position_embeddings, KvPage::kTokens);  // one page
+  const int64_t caches = copies * KvPage::kTokens * 2 * config.num_attention_heads * config.head_dim;
   const int64_t weights = backend.live();
   backend.TakeMost();
   const auto alone = Generate(model, 1);
