@@ -56,6 +56,9 @@ void Follow(double& quantile, double seen, double step, double above) {
   quantile *= std::exp(seen > quantile ? step * (1.0 - above) / above : -step);
 }
 
+// Has a cap that keeps random edges. One that keeps the most probable is paid for with all edges.
+bool PaysForCapOnly(const ModelInput& input) { return input.max_edges != kNoCap && input.keep == KeepRule::kRandom; }
+
 }  // namespace
 
 void CostModel::Observe(const Demand& demand, double seconds) {
@@ -140,7 +143,7 @@ Demand CostModel::Expected(const Model& model, const ModelInput& input) const {
   const double tokens = TokensOf(input), pairs = static_cast<double>(model.Pairs(input));
   const double samples = model.Samples(input) ? input.samples : 1.0;
   double edges = input.dense ? pairs : LikelyEdges(tokens, pairs);
-  if (input.max_edges != kNoCap) edges = std::min(edges, static_cast<double>(input.max_edges));
+  if (PaysForCapOnly(input)) edges = std::min(edges, static_cast<double>(input.max_edges));
   return {samples, samples * tokens, samples * pairs, samples * edges};
 }
 
@@ -148,8 +151,10 @@ Demand CostModel::Observed(const ModelInput& input, const InputResult& result) {
   const double tokens = TokensOf(input), pairs = static_cast<double>(result.pairs);
   const bool own = !input.dense && input.attention == nullptr && !input.graph.has_value() && input.max_edges == kNoCap;
   if (own) ObserveEdges(tokens, pairs, result.edges);
+  const bool all_drawn = input.max_edges != kNoCap && !PaysForCapOnly(input);
+  const double edges = all_drawn ? LikelyEdges(tokens, pairs) : result.edges;
   const double samples = result.samples;
-  return {samples, samples * tokens, samples * pairs, samples * result.edges};
+  return {samples, samples * tokens, samples * pairs, samples * edges};
 }
 
 double CostModel::LikelyEdges(double tokens, double pairs) const {

@@ -142,8 +142,11 @@ void FillScores(const InputResult& result, v1::Prediction& prediction) {
   prediction.set_scored_tokens(static_cast<uint32_t>(result.sample_results.front().token_probabilities.size()));
 }
 
-// The cap that a request was lowered to, in place of the one in `budget`.
-void SetCap(const Consent& consent, v1::Budget& budget) {
+// The cap that a request was lowered to, in place of the one in `budget`. Caps of that kind keep random edges, whatever
+// the model's default is.
+void SetCap(const Request& request, v1::Budget& budget) {
+  const Consent& consent = request.consent;
+  if (request.model->model->KeepMatters(request.inputs.front())) budget.set_keep(v1::RANDOM);
   if (consent.caps.by_density) {
     budget.set_max_density(consent.cap);
   } else {
@@ -158,7 +161,7 @@ void FillDegraded(const Request& request, v1::Degraded& degraded) {
   degraded.set_reason(static_cast<v1::Degraded::Reason>(consent.reason));
   if (consent.cap == 0.0) return;
   if (request.settings->has_budget()) *degraded.mutable_requested_budget() = request.settings->budget();
-  SetCap(consent, *degraded.mutable_budget());
+  SetCap(request, *degraded.mutable_budget());
 }
 
 // Where an answer comes from. PredictResponse and GenerateResponse name these alike.
@@ -173,7 +176,7 @@ void FillOrigin(const Request& request, Message& message) {
   *message.mutable_settings() = *request.settings;
   const uint32_t samples = request.generation ? request.generation->options.samples : request.consent.samples;
   message.mutable_settings()->set_samples(samples);
-  if (request.consent.cap > 0.0) SetCap(request.consent, *message.mutable_settings()->mutable_budget());
+  if (request.consent.cap > 0.0) SetCap(request, *message.mutable_settings()->mutable_budget());
 }
 
 }  // namespace

@@ -30,11 +30,12 @@ double EdgesWithin(const CapRange& caps, double cap) {
   return edges;
 }
 
-// Not where something else than the model's own rule says which edges there are, and not for the windows of a text,
-// which would have to run at once.
+// Not where something else than the model's own rule says which edges there are, not where a cap keeps the most
+// probable of all that are drawn, and not for the windows of a text, which would have to run at once.
 bool HasOwnEdges(const ModelInput& input, const ModelConfig& config) {
   const bool windows = config.task == ModelTask::kCausalLm && input.sequences.size() > 1;
-  return !input.dense && input.attention == nullptr && !input.graph.has_value() && !windows;
+  const bool own = !input.dense && input.attention == nullptr && !input.graph.has_value();
+  return own && input.keep == KeepRule::kRandom && !windows;
 }
 
 // No inputs: there is no lower cap.

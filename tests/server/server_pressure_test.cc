@@ -224,7 +224,8 @@ TEST_P(EdgesTest, WhereOneSampleIsLateItHasFewerEdgesAndTheBytesOfAskingForThem)
   v1::Budget& budget = *request.mutable_budget();
   if (cap == "edges") budget.set_max_edges(3000);
   if (cap == "density") budget.set_max_density(0.4);
-  const v1::Budget asked = budget;
+  v1::Budget asked = budget;
+  if (cap != "none") asked.set_keep(v1::RANDOM);
   fit ? budget.set_fit_deadline(true) : budget.set_allow_degraded(true);
   if (!fit) request.mutable_ensemble()->set_samples(3);
   const v1::PredictResponse answer = Answer(request, 0.7 * Learn());
@@ -238,6 +239,7 @@ TEST_P(EdgesTest, WhereOneSampleIsLateItHasFewerEdgesAndTheBytesOfAskingForThem)
   EXPECT_EQ(degraded.budget().SerializeAsString(), answer.settings().budget().SerializeAsString());
   EXPECT_EQ(degraded.budget().has_max_edges(), cap == "edges") << "in the unit of the request";
   EXPECT_LT(degraded.budget().max_edges(), 3000u);
+  EXPECT_EQ(degraded.budget().keep(), v1::RANDOM);
   EXPECT_LT(degraded.budget().max_density(), 0.4);
   EXPECT_EQ(server_->Metric(R"(edgewise_degraded_requests_total{model="sbm",reason="deadline",version="1"})"), 1.0);
 
