@@ -2,9 +2,11 @@
 // nothing else.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <random>
 
 #include "tests/model/cancelling_backend.h"
+#include "tests/model/events_backend.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/model_kinds.h"
 #include "tests/model/run_model.h"
@@ -135,6 +137,22 @@ struct Overlap {
   int n;
   double both = 0.0, first = 0.0, second = 0.0, pairs = 0.0;
 };
+
+// Else the suites that run on it would say nothing of events.
+TEST(EventsBackendTest, DrawsOtherEdgesThanTheRule) {
+  const ModelKind kind = ModelKinds()[0];
+  const TemporaryFolder folder;
+  WriteModel(folder.path(), ConfigOf(kind), 5);
+  const LoadedModel pairs = LoadModel(folder.path(), *CreateBackend({.device = "cpu"}));
+  const LoadedModel events =
+      LoadModel(folder.path(), std::make_unique<EventsBackend>(*CreateBackend({.device = "cpu"})));
+  std::mt19937_64 random(3);
+  ModelInput input = RandomInput(kind, *pairs, random);
+  input.wanted.graph = true;
+  const InputResult a = RunOne(*pairs, input), b = RunOne(*events, input);
+  const auto keys = [](const InputResult& result) { return result.graph->layers.at(0).at(0).keys; };
+  EXPECT_NE(keys(a), keys(b));
+}
 
 TEST(PairTest, TheTwoSequencesDrawIndependently) {
   json config = SmallConfig();

@@ -8,6 +8,7 @@
 
 #include "model/load.h"
 #include "tests/model/deferred_backend.h"
+#include "tests/model/events_backend.h"
 #include "tests/model/toy_kind.h"
 
 namespace edgewise::testing {
@@ -45,6 +46,7 @@ std::unique_ptr<Backend> MakeBackend(int threads) {
     std::_Exit(kSkipped);
   }
   Check(backend.status());
+  if (std::getenv("EDGEWISE_TEST_EVENTS") != nullptr) return std::make_unique<EventsBackend>(*std::move(backend));
   if (std::getenv("EDGEWISE_TEST_DEFERRED") == nullptr) return *std::move(backend);
   return std::make_unique<DeferredBackend>(*std::move(backend));
 }
