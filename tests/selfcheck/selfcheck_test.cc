@@ -57,7 +57,7 @@ std::vector<AttentionRow> AttentionRows(Backend& device) {
   options.repeats = 1;
   std::vector<AttentionRow> rows;
   EXPECT_TRUE(CheckAttention(options, device, *cpu, [&](const AttentionRow& row) { rows.push_back(row); }).ok());
-  EXPECT_EQ(rows.size(), 11u);
+  EXPECT_EQ(rows.size(), 12u);
   return rows;
 }
 
