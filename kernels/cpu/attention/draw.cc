@@ -159,7 +159,8 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
   const bool certain = tables.low != nullptr && !span.poisson &&
                        (span.exact() || static_cast<double>(span.high) * head.bound_share >= kCertainShare);
   const bool as_bits = certain || (HasManyEdges(head, row0, rows, span.high) && CanDrawTiles(head, row0, rows));
-  const int step = as_bits && !certain ? kTileRows : rows;  // most rows that a kernel takes at once
+  // Most rows that a kernel takes at once: there is room for the open pairs of kTileRows rows, where all may be open.
+  const int step = as_bits && !(certain && span.exact()) ? kTileRows : rows;
   DrawRow* const block_rows = worker.rows;
   for (int r = 0; r < rows; ++r) block_rows[r] = RowOf(head, row0 + r);
   DrawnBlock& block = worker.drawn;
