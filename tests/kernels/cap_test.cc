@@ -182,6 +182,23 @@ TEST_P(CapTest, IsExactWhereEdgesAreMany) {
   }
 }
 
+// The guesses of the age are far too low, in a head long enough for bounds by key: a tenth of the pairs of whole blocks
+// are open then.
+TEST_P(CpuCapTest, OpenPairsOfWholeBlocksHaveRoom) {
+  Shape shape;
+  shape.lengths = {2048};
+  shape.heads = 1;
+  shape.rank = 16;
+  shape.mean_rate = 3.0;
+  shape.spread = 8.0;
+  Case made(shape);
+  made.AddProblems(DrawnRows{}, 0);
+  made.AskForAll();
+  for (const uint64_t cap : {uint64_t{1'000'000}, uint64_t{1'350'000}, uint64_t{1'500'000}}) {
+    ExpectReference(made, {EdgeCap{cap}});
+  }
+}
+
 // The same sequence several times with the same random key: each age as often, the order decides.
 TEST_P(CapTest, EdgesOfOneAgeAreKeptInTheOrderOfProblemHeadQueryAndKey) {
   Shape shape;
