@@ -311,6 +311,8 @@ bool Server::WaitUntilLoaded(std::chrono::milliseconds timeout) {
 
 void Server::Drain(std::chrono::milliseconds timeout) {
   if (std::exchange(parts_->drained, true)) return;
+  const std::function<Time()>& now = parts_->options.clock;
+  const Time end = now() + timeout;
   Log(LogLevel::kInfo, "draining", {{"in_flight", parts_->handler.in_flight()}});
   parts_->grpc->GetHealthCheckService()->Shutdown();
   parts_->repository.SetDraining();
@@ -333,8 +335,6 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   open.DrainStreams();
   auto busy = [&] { return parts_->handler.in_flight() > 0 || open.streams() > 0; };
   auto sending = [&] { return open.calls() > 0; };
-  const std::function<Time()>& now = parts_->options.clock;
-  const Time end = now() + timeout;
   while ((busy() || sending()) && now() < end) {
     finish_written();
     std::this_thread::sleep_for(kPoll);
