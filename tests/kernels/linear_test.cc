@@ -141,8 +141,7 @@ TEST_P(GpuLinearTest, RowsInAnyNumberHaveTheSameBytes) {
       if (rows > all) continue;
       const int64_t first = rows * 37 % (all - rows + 1);
       const DeviceMatrix part(*backend_, Random(rows * s.out, 5), rows, s.out);
-      ASSERT_TRUE(
-          backend_->Linear(*linear, source.view().Rows(first, rows), part.view(), false, Phase::kPrefill).ok());
+      ASSERT_TRUE(backend_->Linear(*linear, source.view().Rows(first, rows), part.view(), false, Phase::kPrefill).ok());
       ASSERT_TRUE(testing::SameBytes(part.Host(), RowsOf(whole, s.out, first, rows)))
           << s.out << "x" << s.in << ": " << rows << " rows from " << first;
     }
