@@ -30,7 +30,7 @@ int64_t OpenRpcs::streams() const {
 
 void OpenRpcs::FinishAfterWrites(std::string peer, std::function<void()> finish) {
   {
-    const absl::MutexLock lock(&mutex_);
+    const absl::MutexLock lock(&endings_mutex_);
     if (waits_) {
       endings_.push_back({std::move(peer), std::move(finish)});
       return;
@@ -42,7 +42,7 @@ void OpenRpcs::FinishAfterWrites(std::string peer, std::function<void()> finish)
 void OpenRpcs::FinishWritten(const std::function<bool(const std::string& peer)>& has_all) {
   std::vector<Ending> written;
   {
-    const absl::MutexLock lock(&mutex_);
+    const absl::MutexLock lock(&endings_mutex_);
     const auto first =
         std::partition(endings_.begin(), endings_.end(), [&](const Ending& ending) { return !has_all(ending.peer); });
     written.assign(std::make_move_iterator(first), std::make_move_iterator(endings_.end()));
@@ -53,7 +53,7 @@ void OpenRpcs::FinishWritten(const std::function<bool(const std::string& peer)>&
 
 void OpenRpcs::FinishAll() {
   {
-    const absl::MutexLock lock(&mutex_);
+    const absl::MutexLock lock(&endings_mutex_);
     waits_ = false;
   }
   FinishWritten([](const std::string&) { return true; });

@@ -50,8 +50,10 @@ class OpenRpcs {
   std::atomic<int64_t> calls_ = 0;
   mutable absl::Mutex mutex_;
   std::set<StreamReactor*> streams_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Ending> endings_ ABSL_GUARDED_BY(mutex_);
-  bool waits_ ABSL_GUARDED_BY(mutex_) = true;  // for writes
+
+  absl::Mutex endings_mutex_;  // a stream that drains ends under the lock above
+  std::vector<Ending> endings_ ABSL_GUARDED_BY(endings_mutex_);
+  bool waits_ ABSL_GUARDED_BY(endings_mutex_) = true;  // for writes
 };
 
 }  // namespace edgewise::server
