@@ -455,36 +455,37 @@ TEST_F(EngineTest, ShortRequestGoesFirstBesideALongPass) {
   EXPECT_EQ(long_one.answers, 1);
 }
 
-// Pushes requests, one after the other, until one is lent: the engine has to wait for work first.
-template <typename Make>
-void PushLent(RequestQueue& queue, const Make& make) {
-  for (bool lent = false; !lent;) {
-    RequestPtr request = make();
-    ASSERT_TRUE(queue.Push(request, &lent).ok());
-    while (!lent && queue.size() > 0) std::this_thread::yield();
-  }
-}
+class LoanTest : public EngineTest {
+ protected:
+  LoanTest() { Load("sbm"); }
 
-TEST_F(EngineTest, ABriefRequestOfAnIdleServerEndsOnTheThreadThatPushedIt) {
-  Load("sbm");
+  // Pushes brief requests, one after the other, until one is lent: the engine has to wait for work first.
+  void PushLent(RequestQueue& queue) {
+    for (bool lent = false; !lent;) {
+      RequestPtr request = Predict(outcomes_.emplace_back());
+      request->predicted_seconds = RequestQueue::kLoanSeconds;
+      model_->metrics->CountValid(*request, 0.0);
+      request->done = [this, done = request->done, own = std::this_thread::get_id()](const absl::Status& status) {
+        here_ = std::this_thread::get_id() == own;
+        done(status);
+      };
+      ASSERT_TRUE(queue.Push(request, &lent).ok());
+      while (!lent && queue.size() > 0) std::this_thread::yield();
+    }
+  }
+
+  std::list<Outcome> outcomes_;     // of what was pushed
+  std::atomic<bool> here_ = false;  // the last to end did so on the thread that pushed it
+};
+
+TEST_F(LoanTest, ABriefRequestOfAnIdleServerEndsOnTheThreadThatPushedIt) {
   RequestQueue queue({}, [this] { return now(); });
   Engine engine(queue, OneGeneration(), [] {});
   engine.Start();
-  std::list<Outcome> outcomes;
-  bool here = false;
-  PushLent(queue, [&] {
-    RequestPtr request = Predict(outcomes.emplace_back());
-    request->predicted_seconds = RequestQueue::kLoanSeconds;
-    model_->metrics->CountValid(*request, 0.0);
-    request->done = [&, done = request->done, own = std::this_thread::get_id()](const absl::Status& status) {
-      here = std::this_thread::get_id() == own;
-      done(status);
-    };
-    return request;
-  });
+  PushLent(queue);
   engine.RunLent();
-  EXPECT_TRUE(here);
-  EXPECT_EQ(outcomes.back().answers, 1);
+  EXPECT_TRUE(here_);
+  EXPECT_EQ(outcomes_.back().answers, 1);
   Outcome next;  // the engine goes on by itself
   RequestPtr request = Predict(next);
   model_->metrics->CountValid(*request, 0.0);
@@ -492,28 +493,16 @@ TEST_F(EngineTest, ABriefRequestOfAnIdleServerEndsOnTheThreadThatPushedIt) {
   queue.Close();
   engine.Join();
   EXPECT_EQ(next.answers, 1);
-  for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.result.status.ok()) << outcome.result.status;
+  for (const Outcome& outcome : outcomes_) EXPECT_TRUE(outcome.result.status.ok()) << outcome.result.status;
 }
 
-TEST_F(EngineTest, ALoanEndsWhenOtherWorkComesOrItsTimeIsOver) {
-  Load("sbm");
+TEST_F(LoanTest, EndsWhenOtherWorkComesOrItsTimeIsOver) {
   for (const bool others : {true, false}) {
     RequestQueue queue({}, [this] { return now(); });
     Engine engine(queue, OneGeneration(), [] {});
     engine.Start();
-    std::list<Outcome> outcomes;
     Outcome other;
-    std::atomic<bool> here = true;
-    PushLent(queue, [&] {
-      RequestPtr request = Predict(outcomes.emplace_back());
-      request->predicted_seconds = RequestQueue::kLoanSeconds;
-      model_->metrics->CountValid(*request, 0.0);
-      request->done = [&, done = request->done, own = std::this_thread::get_id()](const absl::Status& status) {
-        here = std::this_thread::get_id() == own;
-        done(status);
-      };
-      return request;
-    });
+    PushLent(queue);
     backend_->CancelAfter(0, [&] {
       if (!others) milliseconds_ += 2;
       RequestPtr request = Predict(other);
@@ -522,12 +511,13 @@ TEST_F(EngineTest, ALoanEndsWhenOtherWorkComesOrItsTimeIsOver) {
         EXPECT_TRUE(queue.Push(request).ok());
       }
     });
+    here_ = true;
     engine.RunLent();
     queue.Close();
     engine.Join();
-    EXPECT_FALSE(here);
-    EXPECT_EQ(outcomes.back().answers, 1);
-    EXPECT_TRUE(outcomes.back().result.status.ok()) << outcomes.back().result.status;
+    EXPECT_FALSE(here_);
+    EXPECT_EQ(outcomes_.back().answers, 1);
+    EXPECT_TRUE(outcomes_.back().result.status.ok()) << outcomes_.back().result.status;
     EXPECT_EQ(other.answers, others ? 1 : 0);
   }
 }
