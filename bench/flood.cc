@@ -39,6 +39,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kCallsOfConnection = 96;  // at a time; our servers allow 100
 constexpr std::chrono::microseconds kTick{200};
+constexpr double kReconnectSeconds = 0.1;  // after a connection has ended
 
 [[noreturn]] void Die(std::string_view why) {
   std::fprintf(stderr, "flood: %.*s\n", static_cast<int>(why.size()), why.data());
@@ -166,6 +167,7 @@ class Connection {
 
   bool has_room() const { return alive_ && open_ < kCallsOfConnection; }
   bool alive() const { return alive_; }
+  double ended() const { return ended_; }  // where it is not alive; seconds since the load began
   int descriptor() const { return socket_; }
 
   void Begin(Call& call) {
@@ -213,18 +215,23 @@ class Connection {
     if (out_.empty()) return;
     const ssize_t sent = send(socket_, out_.data(), out_.size(), MSG_NOSIGNAL);
     if (sent > 0) out_.erase(0, static_cast<size_t>(sent));
-    if (sent < 0 && errno != EAGAIN) alive_ = false;
+    if (sent < 0 && errno != EAGAIN) End();
   }
   void Receive() {
     uint8_t data[1 << 16];
     for (ssize_t size = sizeof data; alive_ && size == sizeof data;) {
       size = recv(socket_, data, sizeof data, 0);
-      if (size == 0 || (size < 0 && errno != EAGAIN)) alive_ = false;
-      if (size > 0 && nghttp2_session_mem_recv(session_, data, static_cast<size_t>(size)) < 0) alive_ = false;
+      if (size == 0 || (size < 0 && errno != EAGAIN)) End();
+      if (size > 0 && nghttp2_session_mem_recv(session_, data, static_cast<size_t>(size)) < 0) End();
     }
   }
 
  private:
+  void End() {
+    alive_ = false;
+    ended_ = now_;
+    shutdown(socket_, SHUT_RDWR);
+  }
   static Call* Of(nghttp2_session* session, int32_t stream) {
     return static_cast<Call*>(nghttp2_session_get_stream_user_data(session, stream));
   }
@@ -236,6 +243,7 @@ class Connection {
   nghttp2_session* session_ = nullptr;
   size_t open_ = 0;  // streams
   bool alive_ = true;
+  double ended_ = 0.0;
   std::string out_;
 };
 
@@ -319,8 +327,15 @@ class Flood {
     poll(sockets_.data(), sockets_.size(), 0);
     for (size_t c = 0; c < connections_.size(); ++c) {
       if (sockets_[c].revents != 0) connections_[c]->Receive();
-      if (!connections_[c]->alive()) sockets_[c].fd = -1;
+      if (!connections_[c]->alive()) Reconnect(c);
     }
+  }
+
+  void Reconnect(size_t c) {
+    sockets_[c].fd = -1;
+    if (now_ < connections_[c]->ended() + kReconnectSeconds) return;
+    ended_.push_back(std::exchange(connections_[c], std::make_unique<Connection>(options_, now_)));
+    sockets_[c].fd = connections_[c]->descriptor();
   }
 
   const Options& options_;
@@ -330,6 +345,7 @@ class Flood {
   std::exponential_distribution<double> gap_;
   double now_ = 0.0;  // seconds since the load began, at this tick
   std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<std::unique_ptr<Connection>> ended_;  // their calls may still name them
   std::vector<pollfd> sockets_;
   size_t turn_ = 0;         // of connections_
   std::deque<Call> calls_;  // in the order in which they began

@@ -54,12 +54,16 @@ class Gate {
   // Counts a call that has come, whether it passes or not, and tells how many have.
   void CountCall() const { calls_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
+  // The same of calls that gRPC has handed over to their method. It never does so with those that their client has
+  // given up before.
+  void CountBegun() const { begun_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }
   // Null: no token is needed.
   std::shared_ptr<const TokenSet> tokens() const;
 
  private:
   std::atomic<bool> closed_ = false;
-  mutable std::atomic<uint64_t> calls_ = 0;
+  mutable std::atomic<uint64_t> calls_ = 0, begun_ = 0;
   mutable absl::Mutex mutex_;
   std::shared_ptr<const TokenSet> tokens_ ABSL_GUARDED_BY(mutex_);
 };

@@ -6,7 +6,6 @@
 namespace edgewise::server {
 
 absl::Status AwaitedCalls::Add(AwaitedCall& call, Clock::duration patience) {
-  begun_.fetch_add(1, std::memory_order_relaxed);
   const absl::MutexLock lock(&mutex_);
   if (closed_) return ShuttingDown();
   call.since_ = clock_();

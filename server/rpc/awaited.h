@@ -49,7 +49,6 @@ class AwaitedCalls {
   // Gives up all, and refuses more: UNAVAILABLE.
   void Close();
   size_t size() const;
-  uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }  // calls that were added
   // Counts a call that its client gave up before its message was whole. Returns how many there were, and starts anew.
   void CountAbandoned() { abandoned_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t TakeAbandoned() { return abandoned_.exchange(0); }
@@ -59,7 +58,7 @@ class AwaitedCalls {
   size_t End(const absl::Status& status, Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::function<Time()> clock_;
-  std::atomic<uint64_t> abandoned_ = 0, begun_ = 0;
+  std::atomic<uint64_t> abandoned_ = 0;
   mutable absl::Mutex mutex_;
   std::list<AwaitedCall*> calls_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -17,7 +17,7 @@ namespace edgewise::server {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(10);
-constexpr int kTicksOfFiles = 100;
+constexpr int kTicksOfFiles = 100, kTicksOfCalls = 10;
 // A message of a usual size is there long before this.
 constexpr auto kSlow = std::chrono::milliseconds(100);
 constexpr double kRetrySeconds = 1.0;
@@ -25,6 +25,7 @@ constexpr uint64_t kPartOfGrpc = 3;  // gRPC itself may hold one of so many part
 constexpr uint64_t kManyAbandoned = 500, kSomeAbandoned = 20;  // calls in one or two seconds
 constexpr uint64_t kListsOfBuffers = 4;  // a pass has one byte in lists for so many in buffers, at most
 constexpr int kClosedAtOnce = 4;         // connections
+constexpr auto kLate = std::chrono::milliseconds(250);
 
 absl::Status OutOfMemory() {
   absl::Status status = absl::ResourceExhaustedError(
@@ -69,10 +70,11 @@ void Keeper::Run(const std::stop_token& stop) {
     listener_->MeasureWaits(Clock::now());
     awaited_.EndExpired();
     BoundMemory();
+    if (tick % kTicksOfCalls == 0) EndLateConnections();
     if (tick % kTicksOfFiles != 0) continue;
     listener_->MarkTraffic();
     abandoned_before_ = std::exchange(abandoned_, 0);
-    behind_ = gate_.calls() - awaited_.begun();
+    behind_ = gate_.calls() - gate_.begun();
     if (token_file_) ReadTokens();
   }
 }
@@ -94,7 +96,7 @@ void Keeper::BoundMemory() {
   if (OverTheBound()) malloc_trim(0);  // what earlier calls have freed is nobody's
   const uint64_t abandoned = abandoned_before_ + abandoned_;
   // Calls that have come since and that no thread has looked at yet.
-  const uint64_t more = gate_.calls() - awaited_.begun() - behind_;
+  const uint64_t more = gate_.calls() - gate_.begun() - behind_;
   const bool late = more >= kManyAbandoned && more < uint64_t{1} << 63;  // else there are fewer
   const bool floods = (late || abandoned >= kSomeAbandoned) && OverTheBound(2);
   listener_->Hold(floods);
@@ -105,6 +107,13 @@ void Keeper::BoundMemory() {
   int closed = 0;
   while (closed < most && listener_->CloseBusiest()) ++closed;
   if (closed > 0) Log(LogLevel::kWarning, "connections closed for memory", {{"connections", closed}});
+}
+
+void Keeper::EndLateConnections() {
+  if (!unbegun_.Observe(gate_.calls(), gate_.begun())) return;
+  const int closed = listener_->CloseLate(kLate);
+  if (closed > 0)
+    Log(LogLevel::kWarning, "connections closed: their calls are read too late", {{"connections", closed}});
 }
 
 void Keeper::ReadTokens() {

@@ -15,6 +15,7 @@
 #include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
 #include "server/rpc/listener.h"
+#include "server/rpc/unread_age.h"
 
 namespace edgewise::server {
 
@@ -23,6 +24,9 @@ namespace edgewise::server {
 // models, calls and generations explain, the calls whose message is on its way end. Where clients have given up many
 // calls the connection that sends most ends too, and further connections wait where the memory is twice as much over:
 // calls that are begun and reset make gRPC hold a thousand times what was sent.
+//
+// Where more calls come than can be read, clients give them up before the server begins them, and all that is read is
+// late. Then the connections that are read late end: what waits in them, at both ends, need not be read any more.
 class Keeper {
  public:
   // All must outlive the keeper; the backend is there from Start on.
@@ -41,6 +45,7 @@ class Keeper {
   // `times` as much as gRPC may hold.
   bool OverTheBound(uint64_t times = 1) const;
   void BoundMemory();
+  void EndLateConnections();
   void ReadTokens();
 
   AwaitedCalls& awaited_;
@@ -53,6 +58,7 @@ class Keeper {
   std::atomic<uint64_t> of_models_ = 0;
   uint64_t behind_ = 0;  // calls that have come but were not begun, at the last second; some never are
   uint64_t abandoned_before_ = 0, abandoned_ = 0;  // calls in the last second, and so far in this one; of thread_
+  UnbegunCalls unbegun_;                           // of thread_
   std::jthread thread_;
 };
 

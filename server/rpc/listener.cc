@@ -33,6 +33,7 @@ constexpr size_t kDropBytes = size_t{1} << 24;
 constexpr int kPauseMilliseconds = 100;  // after running out of descriptors
 constexpr int kMeasuredAtOnce = 256;     // connections
 constexpr auto kShortWait = std::chrono::milliseconds(5);
+constexpr uint64_t kLittleUnread = 4096;  // bytes
 
 absl::Status NotUsable(const std::string& address) {
   return absl::AlreadyExistsError(
@@ -59,6 +60,13 @@ uint64_t UnconfirmedOf(int descriptor) {
 uint64_t UnreadOf(int descriptor) {
   int bytes = 0;
   return ioctl(descriptor, SIOCINQ, &bytes) == 0 ? static_cast<uint64_t>(bytes) : 0;
+}
+
+// Drops what is not read. gRPC finds the connection ended, and closes it.
+void End(int descriptor) {
+  shutdown(descriptor, SHUT_RDWR);
+  while (recv(descriptor, nullptr, kDropBytes, MSG_TRUNC | MSG_DONTWAIT) > 0) {
+  }
 }
 
 using Address = std::array<uint8_t, 16>;
@@ -246,10 +254,22 @@ bool Listener::CloseBusiest() {
     busiest = descriptor;
   }
   if (busiest < 0) return false;
-  shutdown(busiest, SHUT_RDWR);
-  while (recv(busiest, nullptr, kDropBytes, MSG_TRUNC | MSG_DONTWAIT) > 0) {
-  }
+  End(busiest);
   return true;
+}
+
+int Listener::CloseLate(Clock::duration limit) {
+  const absl::MutexLock lock(&mutex_);
+  ForgetClosed();
+  int closed = 0;
+  for (auto& [descriptor, connection] : connections_) {
+    if (connection.age < limit || UnreadOf(descriptor) < kLittleUnread) continue;
+    End(descriptor);
+    connection.unread = {};
+    connection.age = {};
+    ++closed;
+  }
+  return closed;
 }
 
 uint64_t Listener::Unconfirmed(const std::string& peer) {

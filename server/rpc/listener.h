@@ -56,6 +56,9 @@ class Listener {
   // Ends the connection that has received most since the last mark, and drops what gRPC has not read of it yet. False:
   // none has received anything.
   bool CloseBusiest();
+  // Ends the connections whose oldest unread byte has been there for so long, and drops all that gRPC has not read of
+  // them; not those with less than 4 KiB unread. Returns how many.
+  int CloseLate(Clock::duration limit);
   // Bytes that gRPC has written and that the peer's kernel has not confirmed, on the connection with this name, or on
   // all. `peer`: as grpc::ServerContextBase::peer() gives it. 0: there is no such connection any more.
   uint64_t Unconfirmed(const std::string& peer);

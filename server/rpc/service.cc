@@ -136,9 +136,13 @@ InferenceServiceImpl::InferenceServiceImpl(RpcContext& context) {
   // To gRPC every method is a stream of bytes both ways: it then hands a call over at its headers.
   using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
   int methods = 0;
-  const auto add = [this, &methods](const char* path, std::function<RawReactor*(grpc::CallbackServerContext*)> make) {
+  const auto add = [&](const char* path, std::function<RawReactor*(grpc::CallbackServerContext*)> make) {
     AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    MarkMethodRawCallback(methods++, new Handler(std::move(make)));
+    const auto begin = [&context, make = std::move(make)](grpc::CallbackServerContext* call) {
+      context.gate.CountBegun();
+      return make(call);
+    };
+    MarkMethodRawCallback(methods++, new Handler(begin));
   };
   add("/edgewise.v1.InferenceService/Predict", [&context](grpc::CallbackServerContext* call) {
     return Started(new PredictReactor(context, call, Rpc::kPredict));

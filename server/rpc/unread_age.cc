@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "server/status_details.h"
@@ -11,6 +12,7 @@ namespace {
 
 constexpr double kRetrySeconds = 0.2;
 constexpr int kMarksOfAge = 16;
+constexpr int64_t kManyUnbegun = 50, kPartUnbegun = 4;
 
 int64_t Milliseconds(Clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
@@ -27,6 +29,12 @@ absl::Status CheckWait(Clock::duration waited, Clock::duration limit, bool has_d
                                                                   Milliseconds(limit), " ms that this one may take"));
   SetRetryDelay(status, kRetrySeconds);
   return WithRejection(std::move(status), Rejection::kQueueFull);
+}
+
+bool UnbegunCalls::Observe(uint64_t come, uint64_t begun) {
+  const auto fresh = static_cast<int64_t>(come - std::exchange(come_, come));
+  const int64_t unbegun = fresh - static_cast<int64_t>(begun - std::exchange(begun_, begun));
+  return unbegun >= kManyUnbegun && kPartUnbegun * unbegun >= fresh;
 }
 
 Clock::duration UnreadAge::Observe(Time now, uint64_t received, uint64_t unread) {

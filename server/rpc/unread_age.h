@@ -31,6 +31,18 @@ class UnreadAge {
   std::vector<Mark> marks_;
 };
 
+// Whether clients give up calls before the server has begun them: it reads calls that nobody waits for any more, and
+// the connections that bring them are best ended. One thread at a time.
+class UnbegunCalls {
+ public:
+  // So many calls have come and begun so far. True: a quarter of those that have come since the last look, and at least
+  // 50, have neither begun nor will, as far as one can tell.
+  bool Observe(uint64_t come, uint64_t begun);
+
+ private:
+  uint64_t come_ = 0, begun_ = 0;
+};
+
 // Refuses a call that has lost half of its time before it was read. Where more calls come than can be read, later ones
 // have better chances, and what is left of this one's time would hardly be enough. `waited`: UnreadAge; `limit`: from
 // when the client sent the call to its deadline, or for a call without one how long it may wait. DEADLINE_EXCEEDED: the

@@ -78,6 +78,23 @@ TEST_F(ListenerTest, MeasuresHowLongAConnectionIsNotRead) {
   EXPECT_FALSE(listener_->behind());
 }
 
+TEST_F(ListenerTest, ClosesAConnectionThatIsReadLate) {
+  const std::vector<char> little(4095);
+  ASSERT_EQ(send(client_, little.data(), little.size(), 0), 4095);
+  Look(0);
+  Look(1000);
+  EXPECT_EQ(listener_->CloseLate(milliseconds(300)), 0) << "so little is soon read";
+  ASSERT_EQ(send(client_, "a", 1, 0), 1);
+  Look(1001);
+  EXPECT_EQ(listener_->CloseLate(milliseconds(1002)), 0) << "it is younger";
+  EXPECT_EQ(listener_->CloseLate(milliseconds(300)), 1);
+  EXPECT_EQ(listener_->CloseLate(milliseconds(300)), 0) << "it is closed";
+
+  char byte;
+  EXPECT_EQ(recv(accepted_, &byte, 1, 0), 0) << "what waited is dropped";
+  EXPECT_EQ(recv(client_, &byte, 1, 0), 0);
+}
+
 TEST_F(ListenerTest, KnowsWhatAPeerHasNotConfirmed) {
   EXPECT_EQ(listener_->Unconfirmed(peer_), 0u);
   const std::vector<char> bytes(1 << 16);

@@ -13,6 +13,18 @@ using std::chrono::milliseconds;
 
 Time At(int ms) { return Time(milliseconds(ms)); }
 
+TEST(UnbegunCallsTest, AreManyWhereAQuarterIsGivenUp) {
+  UnbegunCalls calls;
+  EXPECT_FALSE(calls.Observe(0, 0));
+  EXPECT_FALSE(calls.Observe(10000, 10000));
+  EXPECT_FALSE(calls.Observe(20000, 17501)) << "less than a quarter";
+  EXPECT_TRUE(calls.Observe(30000, 25001));
+  EXPECT_FALSE(calls.Observe(30000, 25001)) << "nothing has come since";
+  EXPECT_FALSE(calls.Observe(30049, 25001)) << "49 are few";
+  EXPECT_TRUE(calls.Observe(30099, 25001));
+  EXPECT_FALSE(calls.Observe(30200, 25200)) << "more have begun than have come: earlier ones";
+}
+
 TEST(UnreadAgeTest, ASocketThatIsReadHasNoAge) {
   UnreadAge age;
   EXPECT_EQ(age.Observe(At(0), 0, 0), milliseconds(0));
