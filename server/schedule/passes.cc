@@ -109,6 +109,17 @@ struct Passes::Running {
     limited = true;
     whole &= pass.between_waves();  // otherwise samples that run are lost
   }
+  // All inputs of the request have their results.
+  bool Done(const Member& member) const {
+    for (size_t i = 0; i < member.request->inputs.size(); ++i) {
+      if (!pass.done(member.first_input + static_cast<int64_t>(i))) return false;
+    }
+    return true;
+  }
+  bool AllDone() const {
+    return std::all_of(members.begin(), members.end(),
+                       [this](const Member& member) { return member.ended || Done(member); });
+  }
   bool AllEnded() const {
     return std::all_of(members.begin(), members.end(), [](const Member& member) { return member.ended; });
   }
@@ -244,6 +255,8 @@ void Passes::Step(size_t pass, double share) {
   running.step_seconds = Seconds(end - std::exchange(running.stepped, end));
   if (running.pass.between_waves()) running.wave_seconds = Seconds(end - std::exchange(running.wave_began, end));
   if (!status.ok()) return Fail(pass, status);
+  // A client that has its answer may send again before the engine asks for its next turn.
+  if (running.AllDone() && !running.background) queue_.EndPass(pass);
   EndAnswered(running);
   if (!running.AllEnded()) return;
   running_.erase(running_.begin() + static_cast<int64_t>(pass));
@@ -254,9 +267,7 @@ void Passes::EndAnswered(Running& running) {
   for (Running::Member& member : running.members) {
     Request& request = *member.request;
     const auto inputs = static_cast<int64_t>(request.inputs.size());
-    bool done = !member.ended;
-    for (int64_t i = 0; i < inputs && done; ++i) done = running.pass.done(member.first_input + i);
-    if (!done) continue;
+    if (member.ended || !running.Done(member)) continue;
     absl::Status status = CancelledOrExpired(request, now);
     if (!status.ok()) {
       running.Leave(member, status);

@@ -130,6 +130,11 @@ Work RequestQueue::Next(Wait wait, const Running& running) {
   return work;
 }
 
+void RequestQueue::EndPass(size_t pass) {
+  const absl::MutexLock lock(&mutex_);
+  scheduler_.EndPass(pass);
+}
+
 void RequestQueue::Charge(const Turn& turn, double seconds) {
   const absl::MutexLock lock(&mutex_);
   scheduler_.Charge(turn, seconds);

@@ -82,7 +82,9 @@ double SecondsOf(const Line& line, std::span<const RunningPass> running, uint32_
 
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
-  const bool idle = predicts_.size() == 0 && running_.empty();  // it may try: a wrong prediction is corrected so
+  const auto has_ended = [](const RunningPass& pass) { return pass.remaining <= 0.0; };
+  // Then it may try: a wrong prediction is corrected so.
+  const bool idle = predicts_.size() == 0 && std::all_of(running_.begin(), running_.end(), has_ended);
   const bool lasts = !request->generation && kSure * LeastSeconds(*request) > SlackOf(*request, now);
   if (!idle && lasts) return Hopeless(*request, now);
   RETURN_IF_ERROR(Check(*request, now, ended));
@@ -250,6 +252,8 @@ void Scheduler::SetRunning(std::span<const RunningPass> running) {
   }
   for (const RunningPass& pass : running_) predicts_.Open(pass.level, pass.principal);
 }
+
+void Scheduler::EndPass(size_t pass) { running_[pass].remaining = running_[pass].spare = 0.0; }
 
 // Apart from others: a step of its latest pass, or the start of a request that goes before its passes.
 Scheduler::Candidate Scheduler::CandidateOf(uint32_t level, const std::string& principal,

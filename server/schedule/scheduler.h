@@ -85,6 +85,8 @@ class Scheduler {
 
   // The passes that run, the latest last.
   void SetRunning(std::span<const RunningPass> running);
+  // A pass that runs has nothing left, and delays nobody.
+  void EndPass(size_t pass);
   // What to do next, where `generations` tells on which levels a generation can take a step. Call TakeEnded first.
   Turn Next(const PerLevel<bool>& generations, Time now);
   // A turn took so long.

@@ -134,6 +134,33 @@ class EngineTest : public ::testing::Test {
   std::shared_ptr<const LoadedModel> model_;
 };
 
+TEST_F(EngineTest, PassThatIsAboutToBeAnsweredDelaysNobody) {
+  Load("sbm");
+  Outcome outcome, next;
+  RequestPtr request = Predict(outcome);
+  for (const ModelInput& input : request->inputs) {
+    request->demand += model_->costs->Expected(*model_->model, input);
+  }
+  model_->costs->Observe(request->demand, 50.0);
+  request->predicted_seconds = model_->costs->Predict(request->demand);
+  RequestQueue queue({}, [this] { return now(); });
+  Engine engine(queue, OneGeneration(), [] {});
+  absl::Status at_answer = absl::UnknownError("not asked");
+  RequestPtr waiting = Predict(next, now() + std::chrono::seconds(60));
+  waiting->predicted_seconds = request->predicted_seconds;
+  request->done = [&, answer = std::move(request->done)](const absl::Status& status) {
+    at_answer = queue.Check(*waiting);
+    answer(status);
+  };
+  ASSERT_TRUE(queue.Push(request).ok());
+  for (int step = 0; step < 100 && outcome.answers == 0; ++step) {
+    EXPECT_TRUE(absl::IsResourceExhausted(queue.Check(*waiting))) << step;
+    engine.RunOnce(false);
+  }
+  EXPECT_TRUE(outcome.result.status.ok()) << outcome.result.status;
+  EXPECT_TRUE(at_answer.ok()) << at_answer;
+}
+
 TEST_F(EngineTest, RequestWhoseClientGoesInsideALayerIsCancelledOnceAndTheNextIsServed) {
   Load("sbm");
   Outcome whole;
