@@ -120,6 +120,14 @@ struct Passes::Running {
     return std::all_of(members.begin(), members.end(),
                        [this](const Member& member) { return member.ended || Done(member); });
   }
+  // The last deadline of those who wait for it.
+  Time Ends() const {
+    Time ends = Time::min();
+    for (const Member& member : members) {
+      if (!member.ended) ends = std::max(ends, member.request->deadline);
+    }
+    return ends;
+  }
   bool AllEnded() const {
     return std::all_of(members.begin(), members.end(), [](const Member& member) { return member.ended; });
   }
@@ -163,8 +171,9 @@ std::vector<RunningPass> Passes::View() const {
   std::vector<RunningPass> view;
   for (const auto& running : running_) {
     const double remaining = std::max(running->predicted - running->seconds, kLeastLeft * running->predicted);
-    view.push_back(
-        {running->level, remaining, running->stepped, running->principal, running->own, running->Spare(remaining)});
+    view.push_back({running->level, remaining, running->stepped, running->principal, running->own,
+                    running->Spare(remaining), running->Ends(),
+                    running->members.size() == 1 ? running->members[0].request->stopping : std::stop_token()});
   }
   return view;
 }

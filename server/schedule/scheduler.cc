@@ -82,6 +82,7 @@ double SecondsOf(const Line& line, std::span<const RunningPass> running, uint32_
 
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
+  EndLeftPasses(now);
   const auto has_ended = [](const RunningPass& pass) { return pass.remaining <= 0.0; };
   // Then it may try: a wrong prediction is corrected so.
   const bool idle = predicts_.size() == 0 && std::all_of(running_.begin(), running_.end(), has_ended);
@@ -96,10 +97,17 @@ absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequ
 }
 
 absl::Status Scheduler::Check(const Request& request, Time now, std::vector<EndedRequest>& ended) {
+  EndLeftPasses(now);
   absl::Status refused = CheckShare(request, now);
   if (refused.ok() || now - looked_ < kLookAgain) return refused;
   ended = TakeEnded(now);  // they make room
   return ended.empty() ? refused : CheckShare(request, now);
+}
+
+void Scheduler::EndLeftPasses(Time now) {
+  for (size_t pass = 0; pass < running_.size(); ++pass) {
+    if (running_[pass].ends <= now || running_[pass].stopping.stop_requested()) EndPass(pass);
+  }
 }
 
 // Without what others make room for.
@@ -253,7 +261,9 @@ void Scheduler::SetRunning(std::span<const RunningPass> running) {
   for (const RunningPass& pass : running_) predicts_.Open(pass.level, pass.principal);
 }
 
-void Scheduler::EndPass(size_t pass) { running_[pass].remaining = running_[pass].spare = 0.0; }
+void Scheduler::EndPass(size_t pass) {
+  if (pass < running_.size()) running_[pass].remaining = running_[pass].spare = 0.0;
+}
 
 // Apart from others: a step of its latest pass, or the start of a request that goes before its passes.
 Scheduler::Candidate Scheduler::CandidateOf(uint32_t level, const std::string& principal,
@@ -371,7 +381,10 @@ std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
     batch.push_back(std::move(mate));
   }
   const double own = seconds > 0.0 ? first.predicted_seconds / seconds : 1.0;
-  running_.push_back({level, seconds, now, first.principal.name, own});
+  Time ends = Time::min();
+  for (const RequestPtr& request : batch) ends = std::max(ends, request->deadline);
+  running_.push_back({level, seconds, now, first.principal.name, own, 0.0, ends,
+                      batch.size() == 1 ? first.stopping : std::stop_token()});
   return batch;
 }
 

@@ -22,6 +22,7 @@
 
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -40,12 +41,14 @@ struct GenerationRoom {
 
 // A pass that runs (passes.h).
 struct RunningPass {
-  uint32_t level = 0;      // priority - 1
-  double remaining = 0.0;  // predicted seconds
-  Time stepped;            // the end of its last step
-  std::string principal;   // of its first request
-  double own = 1.0;        // that request's part of the work; the others have been charged for theirs
-  double spare = 0.0;      // of the remaining seconds: what its requests may give up (degrade.h)
+  uint32_t level = 0;        // priority - 1
+  double remaining = 0.0;    // predicted seconds
+  Time stepped;              // the end of its last step
+  std::string principal;     // of its first request
+  double own = 1.0;          // that request's part of the work; the others have been charged for theirs
+  double spare = 0.0;        // of the remaining seconds: what its requests may give up (degrade.h)
+  Time ends = Time::max();   // the last deadline of its requests: no step goes on beyond it,
+  std::stop_token stopping;  // nor once the client has gone; of a pass of one request
 };
 
 // What the engine does next.
@@ -113,6 +116,8 @@ class Scheduler {
     bool Before(const Candidate& other) const { return end != other.end ? end < other.end : since < other.since; }
   };
 
+  // What nobody waits for any more is about to end.
+  void EndLeftPasses(Time now);
   absl::Status CheckShare(const Request& request, Time now) const;
   absl::Status CheckTime(const Request& request, double before, Time now) const;
   absl::Status MakeRoom(const Request& request, std::vector<EndedRequest>& ended);

@@ -321,6 +321,23 @@ TEST(SchedulerTest, WorkThatRunsCountsToo) {
   EXPECT_TRUE(Push(scheduler, late).ok());
 }
 
+TEST(SchedulerTest, WorkThatRunsCountsUntilItsDeadlineOrItsClientGoes) {
+  Scheduler scheduler({});
+  std::stop_source gone;
+  RunningPass pass = Pass(0.5);
+  pass.stopping = gone.get_token();
+  pass.ends = kStart + milliseconds(1);
+  Next(scheduler, std::vector{pass}, {}, kStart);
+  std::vector<EndedRequest> ended;
+  RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*late, kStart, ended)));
+  EXPECT_TRUE(scheduler.Check(*late, pass.ends, ended).ok()) << "its client waits no more";
+  Next(scheduler, std::vector{pass}, {}, kStart);
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*late, kStart, ended)));
+  gone.request_stop();
+  EXPECT_TRUE(scheduler.Check(*late, kStart, ended).ok());
+}
+
 TEST(SchedulerTest, OnlyWorkThatGoesFirstCounts) {
   Scheduler scheduler({});
   Add(scheduler, Taking(0.8, 2));
