@@ -1,16 +1,21 @@
-// caps_bench [--isa NAME] [--repeats R] [--n N] [--json FILE]
+// caps_bench [--isa NAME] [--repeats R] [--n N] [--models] [--examples FOLDER] [--json FILE]
 //
 // What a cap saves: attention over drawn edges under caps of a share of the edges that it has without one, as a share
-// of its time without one. CPU time of one thread; medians of paired runs, in turns.
+// of its time without one; with --models the forward pass of each bundled model instead. CPU time of one thread;
+// medians of paired runs, in turns.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "bench/attention_calls.h"
+#include "bench/caps_models.h"
 #include "bench/flags.h"
 #include "bench/provenance.h"
 #include "kernels/reference.h"
@@ -22,11 +27,13 @@ using selfcheck::Operands;
 using selfcheck::SyntheticMemberships;
 
 constexpr int kHeadDim = 64;
-constexpr double kCaps[] = {2.0, 0.99, 0.5, 0.1, 0.01};  // of the edges; the first is slack
+constexpr double kCaps[] = {2.0, 1.0, 0.99, 0.97, 0.95, 0.9, 0.5, 0.1, 0.01};  // of the edges; the first is slack
 constexpr int kNumCaps = static_cast<int>(std::size(kCaps));
 
 struct Options : RunOptions {
   int only_n = 0;  // 0: all
+  bool models = false;
+  std::string examples = "examples";
 };
 
 struct Row {
@@ -76,54 +83,88 @@ Row Measure(Backend& backend, const Operands& operands, const Memberships& membe
   return row;
 }
 
-void PrintRow(const Row& row) {
-  std::printf("%6ld %4d %-9s %8.4f %6s %9.2f", static_cast<long>(row.n), row.rank, row.memberships.c_str(), row.density,
-              row.way.c_str(), row.milliseconds);
-  for (const double share : row.shares) std::printf(" %7.2f", share);
+void PrintShares(std::span<const double> shares) {
+  for (const double share : shares) std::printf(" %7.3f", share);
   std::printf("\n");
   std::fflush(stdout);
 }
 
-void WriteJson(const Options& options, const std::vector<Row>& rows, const std::string& provenance) {
-  std::ofstream file(options.json);
-  file << "{" << provenance << ", \"rows\": [";
-  const char* separator = "\n";
-  for (const Row& row : rows) {
-    file << separator << "  {\"n\": " << row.n << ", \"rank\": " << row.rank << ", \"memberships\": \""
-         << row.memberships << "\", \"density\": " << row.density << ", \"way\": \"" << row.way
-         << "\", \"milliseconds\": " << row.milliseconds << ", \"time_by_cap\": {";
-    for (int c = 0; c < kNumCaps; ++c) file << (c > 0 ? ", \"" : "\"") << kCaps[c] << "\": " << row.shares[c];
-    file << "}}";
-    separator = ",\n";
+void PrintRow(const Row& row) {
+  std::printf("%6ld %4d %-9s %8.4f %6s %9.2f", static_cast<long>(row.n), row.rank, row.memberships.c_str(), row.density,
+              row.way.c_str(), row.milliseconds);
+  PrintShares(row.shares);
+}
+
+void PrintCaps() {
+  for (const double cap : kCaps) std::printf(" %7g", cap);
+  std::printf("\n");
+}
+
+// The end of a row of JSON.
+std::string CapsJson(double milliseconds, std::span<const double> shares) {
+  std::string json = absl::StrCat(", \"milliseconds\": ", milliseconds, ", \"time_by_cap\": {");
+  for (int c = 0; c < kNumCaps; ++c) {
+    absl::StrAppend(&json, c > 0 ? ", \"" : "\"", kCaps[c], "\": ", absl::SixDigits(shares[c]));
   }
-  file << "\n]}\n";
-  if (!file) Check(absl::UnavailableError("cannot write " + options.json));
+  return json + "}}";
+}
+
+std::string RowJson(const Row& row) {
+  return absl::StrCat("{\"n\": ", row.n, ", \"rank\": ", row.rank, ", \"memberships\": \"", row.memberships,
+                      "\", \"density\": ", row.density, ", \"way\": \"", row.way, "\"",
+                      CapsJson(row.milliseconds, row.shares));
+}
+
+// Attention alone. Returns the rows as JSON.
+std::vector<std::string> RunAttention(Backend& backend, const Options& options) {
+  std::printf("law bernoulli, d = %d\n\n%6s %4s %-9s %8s %6s %9s", kHeadDim, "n", "rank", "", "density", "drawn",
+              "free ms");
+  PrintCaps();
+  std::vector<std::string> rows;
+  for (const int64_t n : {1024, 4096, 16384}) {
+    if (options.only_n != 0 && options.only_n != n) continue;
+    const Operands operands(n, 1, kHeadDim);
+    MembershipCall network(backend, operands);
+    network.Run();
+    for (const double density : {0.0025, 0.01, 0.025, 0.1}) {
+      const SyntheticMemberships synthetic(n, 1, density);
+      const ScaledMemberships scaled(network.memberships(), 1, density);
+      for (const bool cosine : {true, false}) {
+        const Row row = Measure(backend, operands, cosine ? synthetic.memberships : scaled.memberships,
+                                cosine ? "cosine .9" : "network", options);
+        PrintRow(row);
+        rows.push_back(RowJson(row));
+      }
+    }
+  }
+  return rows;
+}
+
+std::vector<std::string> RunModels(Backend& backend, const Options& options) {
+  std::printf("\n%-18s %6s %9s %9s", "model", "tokens", "edges", "free ms");
+  PrintCaps();
+  std::vector<std::string> rows;
+  TimeModels(backend, options.examples, kCaps, options.repeats, [&](const ModelRow& row) {
+    std::printf("%-18s %6d %9lu %9.3f", row.name.c_str(), row.tokens, static_cast<unsigned long>(row.edges),
+                row.milliseconds);
+    PrintShares(row.shares);
+    rows.push_back(absl::StrCat("{\"model\": \"", row.name, "\", \"tokens\": ", row.tokens, ", \"edges\": ", row.edges,
+                                CapsJson(row.milliseconds, row.shares)));
+  });
+  return rows;
 }
 
 void Run(const Options& options, const std::string& provenance) {
   auto backend = CreateBackend({"cpu", 1, options.isa, "fp32"});
   Check(backend.status());
-  std::printf("%s, one thread, d = %d, law bernoulli, medians of %d paired runs; time as a share of that without cap\n",
-              (*backend)->device().c_str(), kHeadDim, options.repeats);
-  std::printf("\n%6s %4s %-9s %8s %6s %9s", "n", "rank", "", "density", "drawn", "free ms");
-  for (const double cap : kCaps) std::printf(" %7g", cap);
-  std::printf("\n");
-  std::vector<Row> rows;
-  for (const int64_t n : {1024, 4096, 16384}) {
-    if (options.only_n != 0 && options.only_n != n) continue;
-    const Operands operands(n, 1, kHeadDim);
-    MembershipCall network(**backend, operands);
-    network.Run();
-    for (const double density : {0.0025, 0.01, 0.025, 0.1}) {
-      const SyntheticMemberships synthetic(n, 1, density);
-      const ScaledMemberships scaled(network.memberships(), 1, density);
-      rows.push_back(Measure(**backend, operands, synthetic.memberships, "cosine .9", options));
-      PrintRow(rows.back());
-      rows.push_back(Measure(**backend, operands, scaled.memberships, "network", options));
-      PrintRow(rows.back());
-    }
-  }
-  if (!options.json.empty()) WriteJson(options, rows, provenance);
+  std::printf("%s, one thread, medians of %d paired runs; time as a share of that without cap\n",
+              (*backend)->device().c_str(), options.repeats);
+  const std::vector<std::string> rows =
+      options.models ? RunModels(**backend, options) : RunAttention(**backend, options);
+  if (options.json.empty()) return;
+  std::ofstream file(options.json);
+  file << "{" << provenance << ", \"rows\": [\n  " << absl::StrJoin(rows, ",\n  ") << "\n]}\n";
+  if (!file) Check(absl::UnavailableError("cannot write " + options.json));
 }
 
 }  // namespace
@@ -137,6 +178,8 @@ int main(int argc, char** argv) {
   Flags flags("caps_bench");
   options.Register(flags);
   flags.Add("n", "N", &options.only_n, 0);
+  flags.AddSwitch("models", &options.models);
+  flags.Add("examples", "FOLDER", &options.examples);
   flags.Parse(argc, argv);
   Run(options, Provenance(argc, argv));
   return 0;
