@@ -47,7 +47,9 @@ void TakeExtras(const Head& head, int64_t row0, bool multiplicities, DrawExtras&
   for (ParallelEdge edge : std::span(extras.parallel, static_cast<size_t>(extras.parallels))) {
     block.parallel.push_back({edge.row, index(edge.key), edge.count});
   }
-  for (OpenPair pair : std::span(extras.open, static_cast<size_t>(extras.opens))) {
+  const std::span<const OpenPair> open(extras.open, static_cast<size_t>(extras.opens));
+  if (!head.gaps && !HasForced(head)) block.open.insert(block.open.end(), open.begin(), open.end());
+  for (OpenPair pair : head.gaps || HasForced(head) ? open : std::span<const OpenPair>()) {
     pair.forced = IsForced(head, row0 + pair.row, pair.key);
     if (pair.forced && !multiplicities) continue;
     pair.key = index(pair.key);
@@ -160,7 +162,7 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
                        (span.exact() || static_cast<double>(span.high) * head.bound_share >= kCertainShare);
   const bool as_bits = certain || (HasManyEdges(head, row0, rows, span.high) && CanDrawTiles(head, row0, rows));
   // Most rows that a kernel takes at once: there is room for the open pairs of kTileRows rows, where all may be open.
-  const int step = as_bits && !(certain && span.exact()) ? kTileRows : rows;
+  const int step = as_bits && !certain ? kTileRows : rows;
   DrawRow* const block_rows = worker.rows;
   for (int r = 0; r < rows; ++r) block_rows[r] = RowOf(head, row0 + r);
   DrawnBlock& block = worker.drawn;
@@ -179,7 +181,7 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
     extras.first_row = r;
     drawn = std::min(step, rows - r);
     if (as_bits) {
-      call.kernels->draw_tile(tables, span, block_rows + r, drawn, worker.draw, bits + r * words, extras);
+      drawn = call.kernels->draw_tile(tables, span, block_rows + r, drawn, worker.draw, bits + r * words, extras);
     } else {
       int32_t* keys = worker.lists.Room(offsets[r], head.columns + kDrawGroup + 64);
       int64_t* ends = offsets.data() + r + 1;
@@ -232,6 +234,11 @@ void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, d
     if (!pair.forced) added.push_back(edge);
     if (edge.count > 1) parallel.push_back(edge);
   }
+  AddEdges(head, rows, added, bits, offsets, keys);
+}
+
+void AddEdges(const Head& head, int rows, std::span<const ParallelEdge> added, uint64_t* bits, int64_t* offsets,
+              int32_t* keys) {
   if (bits == nullptr) return InsertEdges(added, rows, offsets, keys);
   for (const ParallelEdge& edge : added) {
     bits[edge.row * head.tables.words + edge.key / 64] |= uint64_t{1} << (edge.key % 64);

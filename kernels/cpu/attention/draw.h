@@ -22,7 +22,10 @@ void DrawBlock(const Call& call, const Head& head, int64_t row0, int rows, const
 void AddOpenPairs(const Head& head, int rows, std::span<const OpenPair> edges, double tau, uint64_t* bits,
                   int64_t* offsets, int32_t* keys, std::vector<ParallelEdge>& parallel,
                   std::vector<ParallelEdge>& added);
-// Adds edges, ascending by row and key, to lists that do not hold them but have room.
+// Adds edges, ascending by row and key, to such edges as above that do not hold them.
+void AddEdges(const Head& head, int rows, std::span<const ParallelEdge> added, uint64_t* bits, int64_t* offsets,
+              int32_t* keys);
+// The same to lists, which have room for them.
 void InsertEdges(std::span<const ParallelEdge> added, int rows, int64_t* offsets, int32_t* keys);
 // Turns lists into bits [rows, words], and bits into lists.
 void MarkBits(const int64_t* offsets, const int32_t* keys, int rows, int64_t words, uint64_t* bits);

@@ -180,9 +180,62 @@ static void DecideBatches(const DrawTables& tables, const DrawSpan& span, const 
   }
 }
 
+// The same for a span of law bernoulli that is not exact.
+template <int kVectors>
+static void DecideSpan(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, const DrawScratch& scratch,
+                       int64_t first, int64_t last, DrawExtras& extras) {
+  const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
+  const F certain = Broadcast(256.0f * span.low * (1.0f - kChanceMargin));
+  const F possible = Broadcast(256.0f * span.high * (1.0f + kChanceMargin));
+  int64_t ties = 0;
+  for (int64_t b = first; b < last; ++b) {
+    const DrawRow& row = rows[scratch.batch_row[b]];
+    const int64_t e = 16 * b;
+    const F rates = Rates<kVectors>(tables, LoadOperand<kVectors>(row.x), scratch.column + e);
+    const F bytes =
+        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(scratch.byte + e))));
+    const __mmask16 edges = _mm512_cmp_ps_mask(bytes + Broadcast(1.0f), rates * certain, _CMP_LT_OQ);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(scratch.count + e), _mm_maskz_set1_epi8(edges, 1));
+    const __mmask16 tie = _mm512_mask_cmp_ps_mask(static_cast<__mmask16>(scratch.batch_lanes[b] & ~edges), bytes,
+                                                  rates * possible, _CMP_LE_OQ);
+    const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
+    _mm512_storeu_si512(scratch.tie + ties, _mm512_maskz_compress_epi32(tie, index));
+    Store(scratch.tie_low + ties, _mm512_maskz_compress_ps(tie, rates));
+    _mm512_storeu_si512(scratch.tie_query + ties, _mm512_set1_epi32(static_cast<int>(row.position)));
+    ties += _mm_popcnt_u32(tie);
+  }
+  int64_t opens = 0;
+  for (int64_t t = 0; t < ties; t += 16) {
+    const auto lanes = static_cast<__mmask16>(ties - t < 16 ? (1u << (ties - t)) - 1 : 0xFFFFu);
+    const V places = _mm512_maskz_loadu_epi32(lanes, scratch.tie + t);
+    const F rates = Load(scratch.tie_low + t);
+    const V low =
+        LowWords(tables, _mm512_loadu_si512(scratch.tie_query + t), _mm512_i32gather_epi32(places, scratch.column, 4));
+    const V bytes = _mm512_and_si512(_mm512_i32gather_epi32(places, scratch.byte, 1), _mm512_set1_epi32(255));
+    const F uniform = Fma(_mm512_cvtepu32_ps(low), Broadcast(1.0f / 4294967296.0f), _mm512_cvtepi32_ps(bytes));
+    const __mmask16 edges = _mm512_mask_cmp_ps_mask(lanes, uniform, rates * certain, _CMP_LT_OQ);
+    const __mmask16 open =
+        _mm512_mask_cmp_ps_mask(static_cast<__mmask16>(lanes & ~edges), uniform, rates * possible, _CMP_LE_OQ);
+    // Lanes beyond the ties point at the place after the last candidate of all.
+    const V marked = _mm512_mask_mov_epi32(_mm512_set1_epi32(static_cast<int>(scratch.capacity)), lanes, places);
+    alignas(64) uint32_t place[16];
+    alignas(16) uint8_t count[16];
+    _mm512_store_si512(place, marked);
+    _mm_store_si128(reinterpret_cast<__m128i*>(count), _mm_maskz_set1_epi8(edges, 1));
+    for (int k = 0; k < 16; ++k) scratch.count[place[k]] = count[k];
+    opens = KeepOpen(scratch, opens, open, places, low, rates);
+  }
+  ListOpen(scratch, opens, extras);
+}
+
 template <bool kExact>
 EDGEWISE_INLINE void Decide(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows,
                             const DrawScratch& scratch, int64_t first, int64_t last, DrawExtras& extras) {
+  if (!kExact && !span.poisson) {
+    if (tables.rank == 16) return DecideSpan<1>(tables, span, rows, scratch, first, last, extras);
+    if (tables.rank == 32) return DecideSpan<2>(tables, span, rows, scratch, first, last, extras);
+    return DecideSpan<0>(tables, span, rows, scratch, first, last, extras);
+  }
   if (tables.rank == 16) return DecideBatches<kExact, 1>(tables, span, rows, scratch, first, last, extras);
   if (tables.rank == 32) return DecideBatches<kExact, 2>(tables, span, rows, scratch, first, last, extras);
   DecideBatches<kExact, 0>(tables, span, rows, scratch, first, last, extras);
@@ -255,19 +308,20 @@ EDGEWISE_INLINE void AddListed(const DrawScratch& scratch, int64_t first, int64_
   }
 }
 
-// Law bernoulli where lower bounds decide most edges.
+// Law bernoulli where lower bounds decide most edges. Returns the number of rows drawn: all, or one group where there
+// are open pairs to list.
 template <bool kExact>
-static void DrawCertain(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
-                        const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
-  for (int row = 0; row < count;) {
+static int DrawCertain(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                       const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
+  int row = 0;
+  do {
     uint64_t* certain = bits + row * tables.words;
     int64_t batches;
-    extras.first_row += row;
     const int drawn = ScanRows<kExact, true>(tables, span, rows + row, count - row, scratch, certain, extras, &batches);
-    extras.first_row -= row;
     row += drawn;
     AddListed<kExact>(scratch, 0, batches, certain, tables.words, extras);
-  }
+  } while (kExact && row < count);
+  return row;
 }
 
 static constexpr auto* kSplitKey = SplitKey;

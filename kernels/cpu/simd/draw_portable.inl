@@ -179,8 +179,8 @@ static int DrawRows(const DrawTables& tables, const DrawSpan& span, const DrawRo
 }
 
 // By rows: tiles of rates pay only where a register file holds them.
-static void DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
-                     const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
+static int DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                    const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
   const auto draw = span.exact() ? DrawOneRow<true> : DrawOneRow<false>;
   int32_t* positions = reinterpret_cast<int32_t*>(scratch.tie);
   for (int r = 0; r < count; ++r) {
@@ -189,6 +189,7 @@ static void DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawR
     for (int64_t word = 0; word < tables.words; ++word) row_bits[word] = 0;
     for (int64_t e = 0; e < edges; ++e) row_bits[positions[e] / 64] |= uint64_t{1} << (positions[e] % 64);
   }
+  return count;
 }
 
 static double ExpectedRow(const DrawTables& tables, const DrawRow& row, bool poisson) {

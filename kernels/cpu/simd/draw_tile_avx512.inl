@@ -4,6 +4,8 @@
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_DRAW_TILE_AVX512_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_DRAW_TILE_AVX512_INL_
 
+#include <algorithm>
+
 #include "kernels/cpu/simd/draw_avx512.inl"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/philox_avx512.inl"
@@ -66,6 +68,12 @@ static void DrawTileOf(const DrawTables& tables, const DrawSpan& span, const Dra
   const V order = _mm512_load_si512(kByteOrder);
   const F span_low = Broadcast(span.low), span_high = Broadcast(span.high);
   const bool wide = span.low < span.high;
+  // Of a narrow span no rate has more bytes than these between what is certain and what is possible.
+  constexpr float kFewBytes = 4.0f;
+  const float most_epsilon = *std::max_element(epsilon, epsilon + kTileRows);
+  const float between = 256.0f * (span.high - span.low) + 2.0f * most_epsilon + 1.01f;
+  const bool narrow = !kExact && !kPoisson && between <= kFewBytes;
+  const V more = _mm512_set1_epi8(static_cast<char>(narrow ? between : 0.0f));
   for (int64_t word = 0; word < tables.words; word += 2) {
     V bytes[kTileRows][2];
     const uint64_t* table = tables.philox + word * 16;
@@ -83,6 +91,15 @@ static void DrawTileOf(const DrawTables& tables, const DrawSpan& span, const Dra
           const V floor = FloorBytes(tile.rate[r], Broadcast(256.0f * tables.exploration - epsilon[r]));
           edges = _mm512_mask_cmplt_epu8_mask(valid, byte, floor);
           listed = _mm512_mask_cmple_epu8_mask(valid & ~edges, byte, _mm512_adds_epu8(floor, _mm512_set1_epi8(1)));
+        } else if (narrow) {
+          F certain[4];
+          for (int c = 0; c < 4; ++c) {
+            certain[c] = Min(Max(tile.rate[r][c], Zero()) + Broadcast(tables.exploration), Broadcast(1.0f)) *
+                         (span_low * Broadcast(256.0f));
+          }
+          const V floor = FloorBytes(certain, Broadcast(-epsilon[r]));
+          edges = _mm512_mask_cmplt_epu8_mask(valid, byte, floor);
+          listed = _mm512_mask_cmple_epu8_mask(valid & ~edges, byte, _mm512_adds_epu8(floor, more));
         } else {
           F certain[4], possible[4], several[4];
           for (int c = 0; c < 4; ++c) {
@@ -104,16 +121,21 @@ static void DrawTileOf(const DrawTables& tables, const DrawSpan& span, const Dra
       }
     }
   }
+  // Candidates are few: the rows' lists move together, so that all are decided in full batches of ties.
+  int64_t end = 0;
   for (int r = 0; r < count; ++r) {
-    const int64_t begin = r * stride;
-    const int64_t end = EndRow(scratch, r, begin, begin + size[r]);
-    Decide<kExact>(tables, span, rows, scratch, begin / 16, end / 16, extras);
-    AddListed<kExact>(scratch, begin / 16, end / 16, bits, tables.words, extras);
+    const int64_t begin = end;
+    __builtin_memmove(scratch.column + begin, scratch.column + r * stride,
+                      static_cast<size_t>(size[r]) * sizeof(*scratch.column));
+    __builtin_memmove(scratch.byte + begin, scratch.byte + r * stride, static_cast<size_t>(size[r]));
+    end = EndRow(scratch, r, begin, begin + size[r]);
   }
+  Decide<kExact>(tables, span, rows, scratch, 0, end / 16, extras);
+  AddListed<kExact>(scratch, 0, end / 16, bits, tables.words, extras);
 }
 
-static void DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
-                     const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
+static int DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows, int count,
+                    const DrawScratch& scratch, uint64_t* bits, DrawExtras& extras) {
   if (tables.low != nullptr && !span.poisson) {
     const auto draw = span.exact() ? DrawCertain<true> : DrawCertain<false>;
     return draw(tables, span, rows, count, scratch, bits, extras);
@@ -123,6 +145,7 @@ static void DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawR
                     : !span.parallel ? DrawTileOf<false, true, false>
                                      : DrawTileOf<false, true, true>;
   draw(tables, span, rows, count, scratch, bits, extras);
+  return count;
 }
 
 // 1 - exp(-p) by the series of kernels/draw.h, in float32.

@@ -262,9 +262,9 @@ struct CpuKernels {
   int (*draw_rows)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
                    int32_t* positions, int64_t* ends, DrawExtras& extras);
   // The same as bits by position, [count, words]: of `count` <= kTileRows rows, from y_tiles; or of any number of rows
-  // under law bernoulli, from lower bounds of keys.
-  void (*draw_tile)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
-                    uint64_t* bits, DrawExtras& extras);
+  // under law bernoulli, from lower bounds of keys. Open pairs are of `count` rows at most kTileRows, or of one group.
+  int (*draw_tile)(const DrawTables&, const DrawSpan&, const DrawRow* rows, int count, const DrawScratch&,
+                   uint64_t* bits, DrawExtras& extras);
   // Draws the accepted events younger than `limit` of the first few of `count` rows from `first` on; a key may come
   // more than once. Row r of them ends at ends[r] in edge_key and edge_age. Returns the number of rows drawn; 0: the
   // capacity is too small for one.

@@ -85,6 +85,24 @@ EDGEWISE_INLINE void MarkEdges(const DrawScratch& scratch, const uint32_t* place
   for (; edges != 0; edges &= edges - 1) scratch.count[places[__builtin_ctz(edges)]] = 1;
 }
 
+// Puts the open lanes of ties behind `opens` others, in place of ties that are decided: places, low words and rates.
+// Returns the number of all. Below they are listed, without a branch on random numbers.
+EDGEWISE_INLINE int64_t KeepOpen(const DrawScratch& scratch, int64_t opens, __mmask16 lanes, V places, V low, F rates) {
+  _mm512_storeu_si512(scratch.tie + opens, _mm512_maskz_compress_epi32(lanes, places));
+  _mm512_storeu_si512(scratch.tie_value + opens, _mm512_maskz_compress_epi32(lanes, low));
+  Store(scratch.tie_low + opens, _mm512_maskz_compress_ps(lanes, rates));
+  return opens + static_cast<int64_t>(_mm_popcnt_u32(lanes));
+}
+EDGEWISE_INLINE void ListOpen(const DrawScratch& scratch, int64_t opens, DrawExtras& extras) {
+  OpenPair* const listed = extras.open + extras.opens;
+  for (int64_t i = 0; i < opens; ++i) {
+    const uint32_t place = scratch.tie[i];
+    listed[i] = {extras.first_row + scratch.batch_row[place / 16], static_cast<int32_t>(scratch.column[place]),
+                 scratch.tie_low[i], false, static_cast<uint64_t>(scratch.byte[place]) << 32 | scratch.tie_value[i]};
+  }
+  extras.opens += opens;
+}
+
 // Candidates whose high byte their bounds do not decide: their low words, and the bounds again. Leaves those that are
 // open still, with their low words as values, and returns their number.
 static int64_t DecideByLowWord(const DrawTables& tables, const DrawScratch& scratch, int64_t ties) {
@@ -124,6 +142,7 @@ template <bool kExact>
 static void DecideByRate(const DrawTables& tables, const DrawSpan& span, const DrawRow* rows,
                          const DrawScratch& scratch, int64_t open, DrawExtras& extras) {
   const int rank = tables.rank;
+  int64_t opens = 0;
   for (int64_t t = 0; t < open; t += 16) {
     const int count = open - t < 16 ? static_cast<int>(open - t) : 16;
     const auto lanes = static_cast<__mmask16>((1u << count) - 1);
@@ -158,16 +177,12 @@ static void DecideByRate(const DrawTables& tables, const DrawSpan& span, const D
       const F possible = scaled * Broadcast(span.high * (1.0f + kChanceMargin));
       const __mmask16 edges = _mm512_mask_cmp_ps_mask(lanes, uniform, certain, _CMP_LT_OQ);
       MarkEdges(scratch, places, edges);
-      uint32_t between = _mm512_mask_cmp_ps_mask(lanes & ~edges, uniform, possible, _CMP_LE_OQ);
-      for (; between != 0; between &= between - 1) {
-        const int i = __builtin_ctz(between);
-        const uint32_t place = places[i];
-        extras.open[extras.opens++] = {extras.first_row + scratch.batch_row[place / 16],
-                                       static_cast<int32_t>(scratch.column[place]), rates[i], false,
-                                       static_cast<uint64_t>(scratch.byte[place]) << 32 | scratch.tie_value[t + i]};
-      }
+      const __mmask16 between =
+          _mm512_mask_cmp_ps_mask(static_cast<__mmask16>(lanes & ~edges), uniform, possible, _CMP_LE_OQ);
+      opens = KeepOpen(scratch, opens, between, _mm512_loadu_si512(places), low, rates);
     }
   }
+  if (!kExact) ListOpen(scratch, opens, extras);
 }
 
 // Decides the candidates of batches first..last-1 under law bernoulli: fills scratch.count. `split`: of the rows. Not
