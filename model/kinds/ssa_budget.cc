@@ -11,7 +11,9 @@ namespace {
 // The numbers below `count` in the order of their reversed bits: 0, the middle, the quarters and so on. The first m of
 // them are spread evenly, for every m.
 std::pmr::vector<int64_t> SpreadOrder(int64_t count, std::pmr::memory_resource* memory) {
-  std::pmr::vector<int64_t> order(std::min<int64_t>(count, 1), 0, memory);
+  std::pmr::vector<int64_t> order(memory);
+  order.reserve(std::bit_ceil(static_cast<uint64_t>(count)));
+  order.resize(std::min<int64_t>(count, 1), 0);
   for (int64_t step = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count))) / 2; step > 0; step /= 2) {
     const size_t before = order.size();
     for (size_t i = 0; i < before; ++i) order.push_back(order[i] + step);
@@ -37,8 +39,12 @@ uint64_t QueriesOf(const GroupedKeys& groups, size_t g, int32_t key) {
 
 // Removes the keys that are not kept from the groups of a sequence, which are `windows`, in order.
 void KeepOnly(GroupedKeys& groups, std::span<const Window> windows) {
+  int64_t kept = 0;
+  for (const Window& window : windows) kept += window.kept;
   std::pmr::vector<int32_t> keys(groups.keys.get_allocator());
+  keys.reserve(static_cast<size_t>(kept));
   std::pmr::vector<int64_t> offsets(1, 0, groups.keys.get_allocator());
+  offsets.reserve(groups.key_offsets.size());
   for (const Window& window : windows) {
     const auto first = groups.keys.begin() + groups.key_offsets[window.index];
     const size_t before = keys.size();
