@@ -8,6 +8,7 @@ set(EDGEWISE_CPU_SOURCES
   cpu/thread_pool.cc
   cpu/attention/attention.cc
   cpu/attention/cap.cc
+  cpu/attention/cap_block.cc
   cpu/attention/compact.cc
   cpu/attention/draw.cc
   cpu/attention/estimate.cc

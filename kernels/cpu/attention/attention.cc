@@ -135,6 +135,7 @@ bool WithinCaps(std::span<const AttentionProblem> problems, std::span<const Edge
 }  // namespace
 }  // namespace cpu_attention
 
+using cpu_attention::BlockEdges;
 using cpu_attention::Call;
 using cpu_attention::Head;
 using cpu_attention::Worker;
@@ -151,6 +152,7 @@ void AttentionScratch::ReleaseAbove(size_t bytes_each) {
   }
   if (call.heads.capacity() * sizeof(Head) > bytes_each) call = Call();
   call.kept.clear();
+  search.ReleaseAbove(bytes_each);
 }
 
 CpuAttention::CpuAttention(const CpuKernels& kernels, ThreadPool& pool, AttentionScratch& scratch,
@@ -167,7 +169,7 @@ void CpuAttention::Begin(bool optimistic) {
   cpu_attention::StartCall(kernels_, inputs_, problems_, out_, call);
   cpu_attention::PrepareHeads(pool_, scratch_.heads, scratch_.events, call);
   cpu_attention::PrepareWorkers(call, scratch_.workers);
-  search_.Start(pool_, caps_, optimistic, call);
+  scratch_.search.Start(pool_, caps_, optimistic, call);
   probable_.Start(pool_, caps_, optimistic, call);
   left_ = static_cast<int64_t>(call.block_head.size());
 }
@@ -177,8 +179,8 @@ bool CpuAttention::Next(double share) {
   const auto part = [&](int64_t blocks) {
     return std::clamp(static_cast<int64_t>(share * static_cast<double>(blocks)), int64_t{1}, blocks);
   };
-  while (!search_.done()) {
-    search_.Next(pool_, scratch_.workers, part(search_.blocks()), call);
+  while (!scratch_.search.done()) {
+    scratch_.search.Next(pool_, scratch_.workers, part(scratch_.search.blocks()), call);
     if (share < 1.0) return false;
   }
   while (!probable_.done()) {
@@ -188,7 +190,7 @@ bool CpuAttention::Next(double share) {
   AttendBlocks(std::min(left_, part(static_cast<int64_t>(call.block_head.size()))));
   if (left_ > 0) return false;
   cpu_attention::CollectReports(call);
-  if ((search_.unchecked() || probable_.unchecked()) && !cpu_attention::WithinCaps(problems_, caps_)) {
+  if ((scratch_.search.unchecked() || probable_.unchecked()) && !cpu_attention::WithinCaps(problems_, caps_)) {
     Begin(false);
     return share < 1.0 ? false : Next(share);
   }
@@ -204,7 +206,12 @@ void CpuAttention::AttendBlocks(int64_t count) {
     const Head& head = call.HeadOf(block);
     if (cpu_attention::IsCancelled(*head.problem)) return;
     if (head.plan != nullptr) return cpu_attention::AttendItem(call, block, scratch_.workers[worker]);
-    cpu_attention::AttendRows(call, block, scratch_.workers[worker]);
+    BlockEdges capped;
+    if (head.capped) {
+      const bool random = caps_[head.problem->cap].keep == KeepRule::kRandom;
+      capped = random ? scratch_.search.Take(call, block, scratch_.workers[worker]) : call.kept[block];
+    }
+    cpu_attention::AttendRows(call, block, capped, scratch_.workers[worker]);
   });
   left_ -= count;
 }

@@ -2,16 +2,31 @@
 #ifndef EDGEWISE_KERNELS_CPU_ATTENTION_ATTENTION_H_
 #define EDGEWISE_KERNELS_CPU_ATTENTION_ATTENTION_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/cpu/attention/cap.h"
 #include "kernels/cpu/attention/probable.h"
 #include "kernels/cpu/attention/work.h"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace edgewise {
+
+// All memory of CpuAttention between calls. One thread at a time.
+struct AttentionScratch {
+  cpu_attention::Memory heads;                 // operands and draw tables of a call's heads
+  cpu_attention::Memory events;                // tables of those that may be drawn by events
+  cpu_attention::Call call;                    // the last one
+  cpu_attention::CapSearch search;             // of its caps
+  std::vector<cpu_attention::Worker> workers;  // [threads of the pool]
+
+  // Gives back what a long sequence, or many, took; throws nothing.
+  void ReleaseAbove(size_t bytes_each);
+};
 
 // One call of Backend::Attend on the host, in parts. All pointers of `inputs` and `out` are host memory; they, the
 // spans and the references outlive it. Scratch memory is O(edges + n), and under caps no more than the caps allow; no
@@ -35,7 +50,6 @@ class CpuAttention {
   const std::span<const AttentionProblem> problems_;
   const std::span<EdgeCap> caps_;
   const Matrix out_;
-  cpu_attention::CapSearch search_;
   cpu_attention::ProbableSearch probable_;
   int64_t left_ = 0;  // blocks
 };

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/cpu/attention/draw.h"
 #include "kernels/cpu/attention/events.h"
 #include "kernels/cpu/attention/work.h"
@@ -253,8 +254,8 @@ void MeasureSplit(const CpuKernels& kernels, Head& head) {
 void SumMemberships(const CpuKernels& kernels, Head& head) {
   constexpr int64_t kRows = 64;  // that float32 sums well enough
   const int rank = head.tables.rank;
-  std::vector<double> sums(head.capped ? 2 * static_cast<size_t>(rank) : 0);
-  std::vector<float> some(head.capped ? static_cast<size_t>(rank) : 0);
+  absl::InlinedVector<double, 256> sums(head.capped ? 2 * static_cast<size_t>(rank) : 0);
+  absl::InlinedVector<float, 128> some(head.capped ? static_cast<size_t>(rank) : 0);
   for (int64_t first = 0; first < head.n && (head.by_events || head.capped); first += kRows) {
     const int64_t count = std::min(kRows, head.n - first);
     const float* const rows[] = {head.x + first * rank, head.tables.y + first * rank};

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 
 #include "kernels/cpu/attention/draw.h"
 #include "kernels/cpu/attention/estimate.h"
@@ -238,13 +237,7 @@ void ProbableSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optim
     if (heads.empty()) continue;
     const uint64_t allowed = caps[c].max_edges > never_dropped ? caps[c].max_edges - never_dropped : 0;
     if (optimistic) {
-      std::vector<EdgeEstimate> estimates(heads.size());
-      pool.For(static_cast<int64_t>(heads.size()), [&](int64_t h, int) { estimates[h] = EdgeEstimate(*heads[h]); });
-      EdgeEstimate estimate;
-      for (const EdgeEstimate& of_head : estimates) estimate.Add(of_head);
-      const double expected = estimate.Edges(1.0);
-      const double error = std::sqrt(expected) + std::sqrt(estimate.variance());
-      if (expected + 8.0 * error + 64.0 <= static_cast<double>(allowed)) {
+      if (EstimateHeads(pool, *call.kernels, heads).IsSlack(static_cast<double>(allowed))) {
         for (Head* head : heads) head->capped = false;
         unchecked_ = true;
         continue;

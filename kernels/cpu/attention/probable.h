@@ -12,7 +12,7 @@ namespace edgewise::cpu_attention {
 
 class ProbableCap;  // probable.cc
 
-// As CapSearch (work.h), for the caps of kProbable: finds the edges that each of them keeps, sets EdgeCap::capped and
+// As CapSearch (cap.h), for the caps of kProbable: finds the edges that each of them keeps, sets EdgeCap::capped and
 // fills call.kept, in parts. Every edge is drawn once. Edges that others have beaten are dropped on the way, so memory
 // follows the allowance.
 class ProbableSearch {

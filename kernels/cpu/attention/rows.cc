@@ -104,13 +104,13 @@ AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker
   return attend;
 }
 
-void AttendRows(Call& call, int64_t block, Worker& worker) {
+void AttendRows(Call& call, int64_t block, const BlockEdges& capped, Worker& worker) {
   const Head& head = call.HeadOf(block);
   const int64_t row0 = head.first_query + (block - head.first_block) * head.block_rows;
   const int rows = static_cast<int>(std::min<int64_t>(head.block_rows, head.n - row0));
   const int depth = head.operands.depth;
   BlockEdges edges = head.given != nullptr ? GivenEdges(head, row0, rows, worker.lists)
-                     : head.capped         ? call.kept[block]
+                     : head.capped         ? capped
                                            : DrawnEdges(call, head, row0, rows, worker);
   const int computed = ComputedRows(head, row0, rows);
   AttendBlock attend = OperandsOf(head, row0, computed, worker);

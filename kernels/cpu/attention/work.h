@@ -61,7 +61,7 @@ struct Head {
   int64_t first_query = 0;
   int64_t columns = 0;     // positions, rounded up to kDrawColumns
   bool gaps = false;       // positions are not 0..n-1
-  bool capped = false;     // its edges are Call::kept
+  bool capped = false;     // its edges are what a cap keeps
   bool by_events = false;  // drawn by events (events.h), else pair by pair
   Needs needs;
 
@@ -107,8 +107,7 @@ struct BlockReport {
   std::vector<float> weights;
 };
 
-struct CapWork;     // cap.cc
-struct BlockEdges;  // report.h
+struct BlockEdges;  // scratch.h
 
 struct Call {
   const CpuKernels* kernels = nullptr;
@@ -119,7 +118,7 @@ struct Call {
   std::vector<Head> heads;           // problem by problem
   std::vector<int32_t> block_head;   // [blocks] index into heads
   std::vector<BlockReport> reports;  // [blocks]
-  std::vector<BlockEdges> kept;      // [blocks], of heads under a cap: the edges that the cap keeps
+  std::vector<BlockEdges> kept;      // [blocks], of heads under a cap of kProbable: the edges that it keeps
 
   const Head& HeadOf(int64_t block) const { return heads[block_head[block]]; }
   int value_dim() const { return inputs->value_dim > 0 ? inputs->value_dim : inputs->head_dim; }
@@ -145,32 +144,12 @@ inline int ComputedRows(const Head& head, int64_t first, int64_t rows) {
 // fills them.
 void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& call);
 
-// cap.cc: finds the edges that each cap of KeepRule::kRandom keeps, sets EdgeCap::capped and fills call.kept, in parts.
-class CapSearch {
- public:
-  CapSearch();
-  ~CapSearch();
-  // With `optimistic`, heads under a cap far above the expected edges are left to be drawn without it, which saves
-  // storing their edges; the caller then checks that they stayed below.
-  void Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic, Call& call);
-  bool unchecked() const { return unchecked_; }  // there are such heads
-  bool done() const;
-  // Not when done: the blocks of the cap that is searched, and a run over the next so many of them.
-  int64_t blocks() const;
-  void Next(ThreadPool& pool, std::span<Worker> workers, int64_t blocks, const Call& call);
-
- private:
-  std::vector<CapWork> works_;  // of the caps that need it
-  size_t next_ = 0;             // of works_
-  bool unchecked_ = false;
-};
-
 // rows.cc: operands of `head` for queries first.. of one block; scaled queries and sums are the worker's.
 AttendBlock OperandsOf(const Head& head, int64_t first, int rows, Worker& worker);
 // rows.cc: all drawn edges of a block, without a cap; the bits or lists are the worker's.
 BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows, Worker& worker);
-// rows.cc: one block of drawn or given edges.
-void AttendRows(Call& call, int64_t block, Worker& worker);
+// rows.cc: one block of drawn or given edges. `capped`: those of a head under a cap.
+void AttendRows(Call& call, int64_t block, const BlockEdges& capped, Worker& worker);
 
 // compact.cc: the plan of a problem whose heads are alike (all pairs, grouped keys), into an empty one.
 void PlanProblem(const AttentionProblem& problem, int depth, CompactPlan& plan);
@@ -180,20 +159,5 @@ void PlanGiven(const AttentionProblem& problem, const HeadEdges& given, CompactP
 void AttendItem(Call& call, int64_t block, Worker& worker);
 
 }  // namespace edgewise::cpu_attention
-
-namespace edgewise {
-
-// All memory of CpuAttend between calls. One thread at a time.
-struct AttentionScratch {
-  cpu_attention::Memory heads;                 // operands and draw tables of a call's heads
-  cpu_attention::Memory events;                // tables of those that may be drawn by events
-  cpu_attention::Call call;                    // the last one
-  std::vector<cpu_attention::Worker> workers;  // [threads of the pool]
-
-  // Gives back what a long sequence, or many, took; throws nothing.
-  void ReleaseAbove(size_t bytes_each);
-};
-
-}  // namespace edgewise
 
 #endif  // EDGEWISE_KERNELS_CPU_ATTENTION_WORK_H_
