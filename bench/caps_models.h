@@ -20,9 +20,9 @@ struct ModelRow {
   std::vector<double> shares;  // [caps] of the time without a cap
 };
 
-// Times the forward pass of each model of `examples`/models whose edges a cap may drop, on the longest of its inputs in
-// `examples`/data, under caps of the given shares of its edges, but at least its forced edges. CPU time, medians of
-// `repeats` paired runs. Ends the program where a file cannot be read.
+// Times the forward pass of each model of `examples`/models, on the longest of its inputs in `examples`/data, under
+// caps of the given shares of its edges, but at least its forced edges. CPU time, medians of `repeats` paired runs.
+// Ends the program where a file cannot be read.
 void TimeModels(Backend& backend, const std::filesystem::path& examples, std::span<const double> caps, int repeats,
                 const std::function<void(const ModelRow&)>& use);
 

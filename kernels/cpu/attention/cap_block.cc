@@ -69,7 +69,7 @@ void DrawPairs(const Call& call, const AgeSpan& span, Worker& worker, CapBlock& 
   if (many && drawn.bits == kept_bits && kept_bits != own_bits) {
     block.bits = drawn.bits;
   } else {
-    worker.kept.DropFrom(place);
+    worker.kept.DropFrom(place);  // what is drawn there has been listed, or is not used
   }
   TakeOpenPairs(span, worker, block);
   if (!many) {

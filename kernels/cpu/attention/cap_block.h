@@ -18,7 +18,7 @@ struct AgeSpan {
 };
 
 // A drawn edge in the order in which edges are kept.
-using AgedEdge = std::tuple<double, size_t, int32_t, int32_t>;  // age, block of the cap, row, key
+using AgedEdge = std::tuple<double, size_t, int32_t, int32_t>;  // age, block, row, key
 
 // Arrays are in Worker::kept.
 struct CapBlock {
@@ -42,7 +42,8 @@ inline double AgeOf(const OpenEvent& event) { return static_cast<double>(event.a
 // Draws the edges of a block; those with an age in the span are open.
 void DrawCapBlock(const Call& call, const AgeSpan& span, Worker& worker, CapBlock& block);
 
-// Adds the open edges before `first_dropped` to the certain ones. `index`: of the block. Returns all, in Worker::kept.
+// Adds the open edges before `first_dropped` to the certain ones. `index`: of the block in the call. Returns all, in
+// Worker::kept.
 BlockEdges FinishCapBlock(const Call& call, const AgedEdge& first_dropped, size_t index, Worker& worker,
                           CapBlock& block);
 
