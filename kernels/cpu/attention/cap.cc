@@ -18,10 +18,13 @@ namespace {
 
 constexpr int64_t kPairWork = 1;  // nanoseconds to draw a pair, roughly, and at most
 
-AgeSpan GuessSpan(const EdgeEstimate& estimate, uint64_t allowed) {
+AgeSpan GuessSpan(const EdgeEstimate& estimate, uint64_t allowed, uint64_t pairs) {
   const auto edges = static_cast<double>(allowed);
   const double room = 3.0 * estimate.DeviationAt(edges) + 4.0;  // drawing again costs more than open edges, but is rare
-  if (!std::isfinite(room)) return {};
+  // NaN and infinities tell nothing, and all edges may be many: at this age no more than `edges` + 1 are expected.
+  if (!std::isfinite(room + estimate.Edges(1.0))) {
+    return {0.0f, static_cast<float>((edges + 1.0) / static_cast<double>(pairs))};
+  }
   return {static_cast<float>(estimate.TauOf(edges - room)), static_cast<float>(estimate.TauOf(edges + room))};
 }
 
@@ -62,9 +65,9 @@ struct CapWork {
 
 // The edge at `place` among the `open` ones, in the order in which edges are kept.
 AgedEdge CapWork::FindOpenEdge(std::span<const CapBlock> drawn, size_t open, size_t place) const {
-  // Ages in equal steps, counted: few edges share a step.
+  // Ages are counted in equal steps: few edges share a step.
   constexpr uint64_t kMostSteps = 1024;
-  std::array<uint32_t, kMostSteps> count;
+  std::array<size_t, kMostSteps> count;
   const int steps = static_cast<int>(std::min(open / 4 + 1, kMostSteps));
   std::fill_n(count.begin(), steps, 0);
   const auto low = static_cast<double>(span.low);
@@ -138,7 +141,11 @@ CapSearch& CapSearch::operator=(CapSearch&&) noexcept = default;
 CapSearch::~CapSearch() = default;
 
 void CapSearch::ReleaseAbove(size_t bytes) {
-  if (blocks_.capacity() * sizeof(CapBlock) > bytes || works_.capacity() * sizeof(CapWork) > bytes) *this = {};
+  size_t kept = blocks_.capacity() * sizeof(CapBlock) + works_.capacity() * sizeof(CapWork);
+  for (const CapWork& work : works_) {
+    kept += (work.heads.capacity() + work.blocks.capacity() + work.piles.capacity()) * sizeof(Pile::Place);  // or less
+  }
+  if (kept > bytes) *this = {};
   blocks_.clear();
   caps_ = next_ = 0;
 }
@@ -182,7 +189,7 @@ void CapSearch::Start(ThreadPool& pool, std::span<EdgeCap> caps, bool optimistic
       unchecked_ |= binds;
       continue;
     }
-    work.span = GuessSpan(estimate, work.allowed);
+    work.span = GuessSpan(estimate, work.allowed, pairs);
     blocks_.resize(call.block_head.size());
     for (const Head* head : work.heads) {
       for (int64_t b = 0; b < head->blocks(); ++b) {
