@@ -22,6 +22,7 @@ constexpr int kTicksOfFiles = 100, kTicksOfCalls = 10;
 constexpr auto kSlow = std::chrono::milliseconds(100);
 constexpr double kRetrySeconds = 1.0;
 constexpr uint64_t kPartOfGrpc = 3;  // gRPC itself may hold one of so many parts of the memory for calls
+constexpr uint64_t kLeastOfGrpc = uint64_t{16} << 20;          // what the allocator keeps comes and goes by megabytes
 constexpr uint64_t kManyAbandoned = 500, kSomeAbandoned = 20;  // calls in one or two seconds
 constexpr uint64_t kListsOfBuffers = 4;  // a pass has one byte in lists for so many in buffers, at most
 constexpr int kClosedAtOnce = 4;         // connections
@@ -40,9 +41,9 @@ uint64_t ResidentMemory() {
   // Kept open: it is needed most when no descriptor is left.
   static const int statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   char text[128] = {};
-  unsigned long long pages = 0;
-  if (pread(statm, text, sizeof text - 1, 0) > 0) std::sscanf(text, "%*u %llu", &pages);
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  unsigned long long resident = 0, shared = 0;
+  if (pread(statm, text, sizeof text - 1, 0) > 0) std::sscanf(text, "%*u %llu %llu", &resident, &shared);
+  return (resident - shared) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 Keeper::Keeper(const ServerOptions& options, AwaitedCalls& awaited, const MemoryLedger& memory,
@@ -88,7 +89,7 @@ bool Keeper::OverTheBound(uint64_t times) const {
   const uint64_t before = backend_->WorkingBytes(), resident = ResidentMemory();
   const uint64_t working = std::max(before, backend_->WorkingBytes());
   const uint64_t explained = of_models_ + used - reserved + working + working / kListsOfBuffers;
-  return resident > explained + times * memory_.limit() / kPartOfGrpc;
+  return resident > explained + times * std::max(memory_.limit() / kPartOfGrpc, kLeastOfGrpc);
 }
 
 void Keeper::BoundMemory() {
