@@ -2,7 +2,6 @@
 
 #include <grpc/grpc.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server.h>
@@ -33,6 +32,7 @@
 #include "server/observe/metrics.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
+#include "server/rpc/health.h"
 #include "server/rpc/keeper.h"
 #include "server/rpc/listener.h"
 #include "server/rpc/service.h"
@@ -135,7 +135,9 @@ struct Server::Parts {
   Keeper keeper{options, awaited, memory, largest_message, backend, *gate};
   RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
   InferenceServiceImpl service;
+  HealthService health{rpcs};
   std::unique_ptr<Listener> listener;
+  std::unique_ptr<CallThreads> call_threads;
   std::unique_ptr<grpc::Server> grpc;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<Loader> loader;
@@ -161,7 +163,8 @@ struct Server::Parts {
     keeper.MeasureModels();
     if (device_lost) {
       ready = false;
-      grpc->GetHealthCheckService()->SetServingStatus(false);
+      health.Set("", false);
+      for (const auto& [name, serves] : serving) health.Set(name, false);
       return;
     }
     for (auto& [name, serves] : serving) serves = false;
@@ -174,9 +177,8 @@ struct Server::Parts {
     }
     if (settled && any && (all || options.ready == ReadyWhen::kAny)) started = true;
     ready = started && any;
-    grpc::HealthCheckServiceInterface* health = grpc->GetHealthCheckService();
-    for (const auto& [name, serves] : serving) health->SetServingStatus(name, serves);
-    health->SetServingStatus("", ready);
+    for (const auto& [name, serves] : serving) health.Set(name, serves);
+    health.Set("", ready);
   }
 
   // On the engine's thread, after each of its works.
@@ -253,15 +255,16 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     if (!http.ok()) return http.status();
     parts->http = *std::move(http);
   }
-  grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   Configure(options, parts->memory.limit(), builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *credentials);
   builder.RegisterService(&parts->service);
+  builder.RegisterService(&parts->health);
+  parts->call_threads = std::make_unique<CallThreads>(builder);
   parts->grpc = builder.BuildAndStart();
   if (!parts->grpc) return absl::InternalError("gRPC does not start");
-  parts->grpc->GetHealthCheckService()->SetServingStatus(false);
+  parts->health.Set("", false);
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
   parts->engine = std::make_unique<Engine>(parts->queue, raw->options, [raw] { raw->WatchDevice(); });
   // A GPU is left to the engine's thread.
@@ -275,6 +278,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
        {"gpu", gpu},
        {"versions", static_cast<uint64_t>(*versions)}});
   raw->UpdateHealth();
+  raw->call_threads->Start({&raw->service, &raw->health});
   raw->keeper.Start(*raw->listener);
   raw->listener->Start(std::move(acceptor));
   raw->loader->Start();
@@ -314,7 +318,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   const std::function<Time()>& now = parts_->options.clock;
   const Time end = now() + timeout;
   Log(LogLevel::kInfo, "draining", {{"in_flight", parts_->handler.in_flight()}});
-  parts_->grpc->GetHealthCheckService()->Shutdown();
+  parts_->health.Shutdown();
   parts_->repository.SetDraining();
   parts_->handler.Drain();
   parts_->listener->Stop();
@@ -349,6 +353,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   while (!left && Clock::now() < flushed) std::this_thread::sleep_for(kPoll);
   grpc_server_cancel_all_calls(parts_->grpc->c_server());
   leave.join();
+  parts_->call_threads->Stop();
   parts_->calls_ended = true;
   parts_->keeper.Stop();
   parts_->loader->Stop();

@@ -3,8 +3,6 @@
 #define EDGEWISE_SERVER_RPC_CONTEXT_H_
 
 #include <grpcpp/server_context.h>
-#include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/server_callback.h>
 
 #include <atomic>
 #include <cstdint>
@@ -19,12 +17,12 @@
 #include "server/rpc/awaited.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/listener.h"
+#include "server/rpc/lone_client.h"
 #include "server/rpc/open_rpcs.h"
+#include "server/rpc/raw_call.h"
 #include "server/schedule/engine.h"
 
 namespace edgewise::server {
-
-using RawReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 // All parts must outlive the context and every RPC.
 struct RpcContext {
@@ -38,6 +36,7 @@ struct RpcContext {
   const Gate& gate;
   OpenRpcs open = {};
   Listener* listener = nullptr;
+  LoneClient lone_client = {};
   Engine* lender = nullptr;  // takes short requests on the threads of gRPC; null: the device takes one thread only
 
   uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
@@ -46,12 +45,12 @@ struct RpcContext {
   std::shared_ptr<void> HoldCall() { return handler.draining() ? nullptr : open.HoldCall(); }
 
   // For how long a call that has just been read was in its socket.
-  Clock::duration Waited(const grpc::CallbackServerContext& call) const {
+  Clock::duration Waited(const grpc::ServerContextBase& call) const {
     return listener != nullptr && listener->behind() ? listener->Waited(call.peer()) : Clock::duration();
   }
 
   // Sends the status of a call, after all that was written.
-  void Finish(RawReactor& reactor, const grpc::CallbackServerContext& call, const absl::Status& status) {
+  void Finish(RawReactor& reactor, const grpc::ServerContextBase& call, const absl::Status& status) {
     if (!handler.draining()) return reactor.Finish(ToGrpc(status));
     open.FinishAfterWrites(call.peer(), [&reactor, status] { reactor.Finish(ToGrpc(status)); });
   }

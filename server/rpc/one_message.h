@@ -3,7 +3,6 @@
 #ifndef EDGEWISE_SERVER_RPC_ONE_MESSAGE_H_
 #define EDGEWISE_SERVER_RPC_ONE_MESSAGE_H_
 
-#include <grpcpp/server_context.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <memory>
@@ -17,8 +16,7 @@ namespace edgewise::server {
 // Deletes itself when the call is over.
 class OneMessageReactor : public RawReactor, private AwaitedCall {
  public:
-  OneMessageReactor(RpcContext& context, grpc::CallbackServerContext* call, Rpc rpc)
-      : context_(context), call_(call), rpc_(rpc) {}
+  OneMessageReactor(RpcContext& context, RawCall& call, Rpc rpc) : RawReactor(call), context_(context), rpc_(rpc) {}
 
   // Call once, after the construction. The end may come before the return.
   void Start();
@@ -39,7 +37,6 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
   void OnDone() override { delete this; }
 
   RpcContext& context_;
-  grpc::CallbackServerContext* const call_;
   const Rpc rpc_;
   std::stop_source cancelled_;
   MemoryHold message_memory_{context_.memory};  // of the message until the return of Serve

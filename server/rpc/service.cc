@@ -1,8 +1,6 @@
 #include "server/rpc/service.h"
 
-#include <grpcpp/impl/codegen/server_callback_handlers.h>
-#include <grpcpp/impl/rpc_service_method.h>
-
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -31,7 +29,7 @@ class UnaryReactor : public OneMessageReactor {
     if (!status.ok()) return End(status);
     context_.metrics.CountRpc(rpc_, absl::StatusCode::kOk);
     if (context_.handler.draining()) return StartWrite(&answer_);
-    StartWriteAndFinish(&answer_, grpc::WriteOptions(), grpc::Status::OK);
+    StartWriteAndFinish(&answer_, grpc::Status::OK);
   }
   void OnWriteDone(bool) override { context_.Finish(*this, *call_, absl::OkStatus()); }
 
@@ -54,7 +52,8 @@ class PredictReactor final : public UnaryReactor {
     ParsedMessage<v1::PredictRequest> message;
     if (!Take(*message)) return;
     // Alone on the server, a short request is computed here.
-    const bool alone = context_.lender && context_.handler.in_flight() == 0 && context_.awaited.size() == 0;
+    const bool alone = context_.lender && context_.lone_client.Observe(call_->peer(), context_.handler.now()) &&
+                       context_.handler.in_flight() == 0 && context_.awaited.size() == 0;
     bool lent = false;
     // The answer may come before the return.
     context_.handler.Start(*message,
@@ -133,30 +132,22 @@ RawReactor* Started(Reactor* reactor) {
 }  // namespace
 
 InferenceServiceImpl::InferenceServiceImpl(RpcContext& context) {
-  // To gRPC every method is a stream of bytes both ways: it then hands a call over at its headers.
-  using Handler = grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
-  int methods = 0;
-  const auto add = [&](const char* path, std::function<RawReactor*(grpc::CallbackServerContext*)> make) {
-    AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
-    const auto begin = [&context, make = std::move(make)](grpc::CallbackServerContext* call) {
+  const auto add = [&](const char* path, std::function<RawReactor*(RawCall&)> make) {
+    Add(path, [&context, make = std::move(make)](RawCall& call) {
       context.gate.CountBegun();
       return make(call);
-    };
-    MarkMethodRawCallback(methods++, new Handler(begin));
+    });
   };
-  add("/edgewise.v1.InferenceService/Predict", [&context](grpc::CallbackServerContext* call) {
-    return Started(new PredictReactor(context, call, Rpc::kPredict));
-  });
+  add("/edgewise.v1.InferenceService/Predict",
+      [&context](RawCall& call) { return Started(new PredictReactor(context, call, Rpc::kPredict)); });
   add("/edgewise.v1.InferenceService/PredictStream",
-      [&context](grpc::CallbackServerContext* call) { return new StreamReactor(context, call); });
+      [&context](RawCall& call) { return new StreamReactor(context, call); });
   add("/edgewise.v1.InferenceService/Generate",
-      [&context](grpc::CallbackServerContext* call) { return Started(new GenerateReactor(context, call)); });
-  add("/edgewise.v1.InferenceService/ListModels", [&context](grpc::CallbackServerContext* call) {
-    return Started(new ListModelsReactor(context, call, Rpc::kListModels));
-  });
-  add("/edgewise.v1.InferenceService/GetModel", [&context](grpc::CallbackServerContext* call) {
-    return Started(new GetModelReactor(context, call, Rpc::kGetModel));
-  });
+      [&context](RawCall& call) { return Started(new GenerateReactor(context, call)); });
+  add("/edgewise.v1.InferenceService/ListModels",
+      [&context](RawCall& call) { return Started(new ListModelsReactor(context, call, Rpc::kListModels)); });
+  add("/edgewise.v1.InferenceService/GetModel",
+      [&context](RawCall& call) { return Started(new GetModelReactor(context, call, Rpc::kGetModel)); });
 }
 
 }  // namespace edgewise::server

@@ -1,15 +1,13 @@
-// InferenceService on gRPC's callback API, with messages as bytes: a call is known from its headers on, and its message
-// is looked at before it is parsed. Handlers never block; answers are sent from the engine's thread.
+// InferenceService with messages as bytes: a call is known from its headers on, and its message is looked at before it
+// is parsed. Handlers never block; answers are sent from the engine's thread.
 #ifndef EDGEWISE_SERVER_RPC_SERVICE_H_
 #define EDGEWISE_SERVER_RPC_SERVICE_H_
-
-#include <grpcpp/impl/service_type.h>
 
 #include "server/rpc/context.h"
 
 namespace edgewise::server {
 
-class InferenceServiceImpl final : public grpc::Service {
+class InferenceServiceImpl final : public RawService {
  public:
   // `context` must outlive the service.
   explicit InferenceServiceImpl(RpcContext& context);

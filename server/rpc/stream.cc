@@ -20,11 +20,11 @@ void SetError(const absl::Status& status, v1::PredictStreamResponse& response) {
 
 }  // namespace
 
-StreamReactor::StreamReactor(RpcContext& context, grpc::CallbackServerContext* call)
-    : context_(context),
-      call_(call),
-      deadline_(ToSteady(call->deadline(), context.handler.now())),
-      principal_(PrincipalOf(*call, context.gate.tokens().get())) {
+StreamReactor::StreamReactor(RpcContext& context, RawCall& call)
+    : RawReactor(call),
+      context_(context),
+      deadline_(ToSteady(call_->deadline(), context.handler.now())),
+      principal_(PrincipalOf(*call_, context.gate.tokens().get())) {
   context_.open.AddStream(this);
   const absl::Status status = message_memory_.Resize(context_.message_limit());
   mutex_.Lock();

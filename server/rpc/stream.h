@@ -20,7 +20,7 @@ namespace edgewise::server {
 // memory for one message as long as it reads. Deletes itself when the call is over.
 class StreamReactor final : public RawReactor, private AwaitedCall {
  public:
-  StreamReactor(RpcContext& context, grpc::CallbackServerContext* call);
+  StreamReactor(RpcContext& context, RawCall& call);
 
   // Stops reading; ends with UNAVAILABLE once all is answered.
   void Drain();
@@ -53,7 +53,6 @@ class StreamReactor final : public RawReactor, private AwaitedCall {
   void Advance() ABSL_UNLOCK_FUNCTION(mutex_);
 
   RpcContext& context_;
-  grpc::CallbackServerContext* const call_;
   const Time deadline_;
   const Principal principal_;
   std::stop_source cancelled_;

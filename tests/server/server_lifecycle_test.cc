@@ -174,6 +174,19 @@ class Watcher {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
 };
 
+TEST(LifecycleTest, HealthOfWhatIsNotThereAndBadRequestsOfIt) {
+  TestServer server;
+  EXPECT_EQ(server.Health("nothing"), -grpc::NOT_FOUND);
+  Watcher watcher(server.channel(), "nothing");
+  EXPECT_EQ(watcher.Read(), 3);
+  const grpc::Status broken = server.Call("/grpc.health.v1.Health/Check", "\x0a\x7f");
+  EXPECT_EQ(broken.error_code(), grpc::INVALID_ARGUMENT);
+  const grpc::Status large = server.Call("/grpc.health.v1.Health/Check", std::string(5000, '\0'));
+  EXPECT_EQ(large.error_code(), grpc::INVALID_ARGUMENT);
+  EXPECT_EQ(large.error_message(), "the message has 5000 bytes; at most 4096 are allowed");
+  EXPECT_EQ(server.Health("sbm"), 1);
+}
+
 TEST(LifecycleTest, WatchSeesServingThenNotServingAndDoesNotHoldUpTheDrain) {
   TestClock clock;
   ServerOptions options = TestOptions();

@@ -1,0 +1,128 @@
+#include "server/rpc/raw_call.h"
+
+#include <grpcpp/impl/rpc_service_method.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace edgewise::server {
+namespace {
+
+constexpr unsigned kCoresOfThread = 4, kMostThreads = 4;
+// Of a method, on a queue: that have not come yet. Further ones wait until one of these has begun.
+constexpr int kWaitingCalls = 64;
+
+class Unimplemented final : public RawReactor {
+ public:
+  explicit Unimplemented(RawCall& call) : RawReactor(call) {
+    Finish({grpc::StatusCode::UNIMPLEMENTED, "the server has no such method"});
+  }
+
+ private:
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+RawReactor::RawReactor(RawCall& call) : call_(&call.context()), raw_(call) {}
+
+void RawReactor::StartRead(grpc::ByteBuffer* message) {
+  raw_.running_.fetch_add(1);
+  raw_.stream_.Read(message, &raw_.read_);
+}
+
+void RawReactor::StartWrite(const grpc::ByteBuffer* message) {
+  raw_.running_.fetch_add(1);
+  raw_.stream_.Write(*message, &raw_.written_);
+}
+
+void RawReactor::StartWriteAndFinish(const grpc::ByteBuffer* message, const grpc::Status& status) {
+  raw_.stream_.WriteAndFinish(*message, grpc::WriteOptions(), status, &raw_.finished_);
+}
+
+void RawReactor::Finish(const grpc::Status& status) { raw_.stream_.Finish(status, &raw_.finished_); }
+
+void RawService::Add(const char* path, std::function<RawReactor*(RawCall& call)> make) {
+  AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
+  const auto request = [this, index = static_cast<int>(methods_.size())](RawCall& call) {
+    RequestAsyncBidiStreaming(index, &call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
+  };
+  methods_.push_back(std::make_unique<RawMethod>(request, std::move(make)));
+}
+
+RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue) : method_(method), queue_(queue) {
+  context_.AsyncNotifyWhenDone(&ended_);
+  method.request(*this);
+}
+
+void RawCall::OnBegun(bool ok) {
+  if (!ok) {  // the server shuts down
+    delete this;
+    return;
+  }
+  new RawCall(method_, queue_);
+  reactor_ = method_.make(*this);
+}
+
+void RawCall::OnRead(bool ok) {
+  reactor_->OnReadDone(ok);
+  Complete();
+}
+
+void RawCall::OnWritten(bool ok) {
+  reactor_->OnWriteDone(ok);
+  Complete();
+}
+
+void RawCall::OnFinished(bool /*ok*/) { Complete(); }
+
+void RawCall::OnEnded(bool /*ok*/) {
+  if (context_.IsCancelled()) reactor_->OnCancel();
+  Complete();
+}
+
+void RawCall::Complete() {
+  if (running_.fetch_sub(1) > 1) return;
+  reactor_->OnDone();
+  delete this;
+}
+
+CallThreads::CallThreads(grpc::ServerBuilder& builder) {
+  unimplemented_.request = [this](RawCall& call) {
+    others_.RequestCall(&call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
+  };
+  unimplemented_.make = [](RawCall& call) { return new Unimplemented(call); };
+  builder.RegisterAsyncGenericService(&others_);
+  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / kCoresOfThread, 1u, kMostThreads);
+  for (unsigned thread = 0; thread < threads; ++thread) queues_.push_back(builder.AddCompletionQueue());
+}
+
+void CallThreads::Start(const std::vector<const RawService*>& services) {
+  for (const auto& queue : queues_) {
+    const auto accept = [&](const RawMethod& method) {
+      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue);
+    };
+    accept(unimplemented_);
+    for (const RawService* service : services) {
+      for (const auto& method : service->methods()) accept(*method);
+    }
+    threads_.emplace_back([&queue = *queue] {
+      pthread_setname_np(pthread_self(), "calls");
+      void* event = nullptr;
+      for (bool ok = false; queue.Next(&event, &ok);) {
+        auto& done = *static_cast<RawCall::Event*>(event);
+        (done.call->*done.complete)(ok);
+      }
+    });
+  }
+}
+
+void CallThreads::Stop() {
+  for (const auto& queue : queues_) queue->Shutdown();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  queues_.clear();
+}
+
+}  // namespace edgewise::server
