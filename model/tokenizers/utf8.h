@@ -1,0 +1,50 @@
+// UTF-8, one character (Unicode scalar value) at a time. All functions may be called from any thread.
+#ifndef EDGEWISE_MODEL_TOKENIZERS_UTF8_H_
+#define EDGEWISE_MODEL_TOKENIZERS_UTF8_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace edgewise::tokenizers {
+
+// The same view for Abseil, which has a type of its own in Debian.
+inline absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+struct Character {
+  char32_t code = 0;
+  uint32_t bytes = 1;  // of its UTF-8 form
+};
+
+// The beginning of bytes that need not be UTF-8.
+struct Prefix {
+  enum class Kind { kWhole, kInvalid, kUnfinished };
+  Kind kind = Kind::kInvalid;
+  // Of the character; of the longest beginning of one that the following bytes break (what is replaced by one U+FFFD);
+  // or all bytes there are, which are the beginning of a character.
+  size_t bytes = 1;
+};
+
+// The character that begins at `text[at]`. `text` is valid UTF-8 and `at` the first byte of a character.
+Character CharacterAt(std::string_view text, size_t at);
+
+// What `bytes`, which are not empty, begin with.
+Prefix FirstCharacter(std::string_view bytes);
+
+// The first byte that belongs to no character, or text.size() where the text is valid.
+size_t FirstInvalidByte(std::string_view text);
+
+void AppendCharacter(char32_t code, std::string& text);
+std::string ToUtf8(char32_t code);
+
+// Of valid UTF-8.
+std::vector<char32_t> ToCharacters(std::string_view text);
+size_t CountCharacters(std::string_view text);
+
+}  // namespace edgewise::tokenizers
+
+#endif  // EDGEWISE_MODEL_TOKENIZERS_UTF8_H_
