@@ -1,0 +1,76 @@
+// The tokenizer of a Hugging Face folder: what PyPI's `tokenizers` makes of tokenizer.json, id for id. A part or an
+// option that is not served is refused when the file is read; nothing is approximated. docs/tokenizers.md lists what is
+// served.
+#ifndef EDGEWISE_MODEL_TOKENIZERS_HF_TOKENIZER_H_
+#define EDGEWISE_MODEL_TOKENIZERS_HF_TOKENIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/tokenizers/encoding.h"
+#include "model/tokenizers/special_tokens.h"
+#include "model/tokenizers/text_stream.h"
+
+namespace edgewise {
+
+struct EncodeOptions {
+  bool add_special_tokens = true;  // those of the template
+  // The most tokens, those of the template included; 0: any number. What is beyond is cut off the end of a text, or of
+  // its beginning; of two texts the longer one is cut first (longest_first). The sections truncation and padding of
+  // tokenizer.json say what a caller might want, and are not read.
+  size_t max_tokens = 0;
+  bool truncate_left = false;
+};
+
+// Immutable; may be used from any thread.
+class HfTokenizer {
+ public:
+  // `tokenizer_json` and `tokenizer_config_json` are the texts of these files; the second may be empty (there is none).
+  // Of it only the special tokens are used, and it must not contradict the first. INVALID_ARGUMENT names the file and
+  // the field that is missing, wrong or not served.
+  static absl::StatusOr<std::unique_ptr<HfTokenizer>> Read(const std::string& tokenizer_json,
+                                                           const std::string& tokenizer_config_json);
+  // For a folder of BERT or DistilBERT that has a vocab.txt and no tokenizer.json: WordPiece as transformers makes it.
+  static absl::StatusOr<std::unique_ptr<HfTokenizer>> ReadVocabTxt(const std::string& vocab_txt,
+                                                                   const std::string& tokenizer_config_json);
+  ~HfTokenizer();
+
+  // `text` and `second` are UTF-8 of less than 1 GiB. The time is n log n in their lengths. INVALID_ARGUMENT: one is
+  // not valid UTF-8 (the message names the byte), the vocabulary cannot spell it, max_tokens leaves no room for the
+  // template, or a regular expression of the file takes too long. The error's field is "text" or "second".
+  absl::StatusOr<Encoding> Encode(const std::string& text, const EncodeOptions& options = {}) const;
+  absl::StatusOr<Encoding> Encode(const std::string& text, const std::string& second,
+                                  const EncodeOptions& options = {}) const;
+
+  // The text of `ids`, valid UTF-8. Ids that no token has are left out, and so are special tokens where `skip_special`.
+  std::string Decode(const std::vector<int32_t>& ids, bool skip_special) const;
+  // The same, one id at a time. The stream uses the tokenizer, which must outlive it.
+  TextStream Stream(bool skip_special) const;
+
+  // As the vocabulary or the file's added tokens spell it. -1: there is no such token.
+  int32_t Id(std::string_view token) const;
+  // Null: no token has the id. Added tokens that are normalised are so here.
+  const std::string* Token(int32_t id) const;
+  bool IsSpecial(int32_t id) const;
+  // One more than the greatest id.
+  int32_t vocabulary_size() const;
+  const SpecialTokens& special_tokens() const;
+
+ private:
+  struct Parts;
+  explicit HfTokenizer(std::unique_ptr<const Parts> parts);
+  absl::StatusOr<Encoding> EncodeTexts(const std::vector<const std::string*>& texts,
+                                       const EncodeOptions& options) const;
+
+  const std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace edgewise
+
+#endif  // EDGEWISE_MODEL_TOKENIZERS_HF_TOKENIZER_H_
