@@ -14,6 +14,7 @@ std::string Variable(const char* name, const char* otherwise) {
 
 // The only source that is compiled with paths of this machine, so that compiled tests are the same in every checkout.
 std::string TestdataFolder() { return Variable("EDGEWISE_TESTDATA", EDGEWISE_TESTDATA); }
+std::string TokenizersFolder() { return Variable("EDGEWISE_TOKENIZERS", EDGEWISE_TOKENIZERS); }
 std::string ExamplesFolder() { return Variable("EDGEWISE_EXAMPLES", EDGEWISE_EXAMPLES); }
 std::string ServerBinary() { return Variable("EDGEWISE_SERVER_BINARY", EDGEWISE_SERVER_BINARY); }
 

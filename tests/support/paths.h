@@ -6,8 +6,9 @@
 
 namespace edgewise::tests {
 
-std::string TestdataFolder();  // tests/testdata, or EDGEWISE_TESTDATA
-std::string ExamplesFolder();  // examples/models, or EDGEWISE_EXAMPLES
-std::string ServerBinary();    // build/bin/edgewise-server, or EDGEWISE_SERVER_BINARY
+std::string TestdataFolder();    // tests/testdata, or EDGEWISE_TESTDATA
+std::string TokenizersFolder();  // tests/testdata_tokenizers, or EDGEWISE_TOKENIZERS
+std::string ExamplesFolder();    // examples/models, or EDGEWISE_EXAMPLES
+std::string ServerBinary();      // build/bin/edgewise-server, or EDGEWISE_SERVER_BINARY
 
 }  // namespace edgewise::tests
