@@ -66,7 +66,8 @@ TEST_P(CorpusTest, BreaksNoPromiseAsItIsOrChanged) {
 
 INSTANTIATE_TEST_SUITE_P(Of, CorpusTest,
                          ::testing::Values(Target{"safetensors", FuzzSafetensors}, Target{"config", FuzzConfig},
-                                           Target{"tokenizer", FuzzTokenizer}, Target{"request", FuzzRequest},
+                                           Target{"tokenizer", FuzzTokenizer}, Target{"hftext", FuzzHfText},
+                                           Target{"hffile", FuzzHfFile}, Target{"request", FuzzRequest},
                                            Target{"wire", FuzzWire}),
                          [](const auto& target) { return std::string(target.param.name); });
 

@@ -12,6 +12,10 @@ void FuzzSafetensors(const std::string& bytes);
 void FuzzConfig(const std::string& bytes);
 // The first byte chooses a tokenizer; the others are a text.
 void FuzzTokenizer(const std::string& bytes);
+// The first byte chooses a tokenizer of tests/testdata_tokenizers; the others are a text.
+void FuzzHfText(const std::string& bytes);
+// A tokenizer.json, which tokenizes a short text where it is good.
+void FuzzHfFile(const std::string& bytes);
 // The first byte chooses a model and a method; the others are a message. What passes the checks and is small is run.
 void FuzzRequest(const std::string& bytes);
 // The first byte chooses a method and how the bytes are cut; the others are a message that has not been parsed.
