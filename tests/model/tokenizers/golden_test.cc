@@ -84,6 +84,17 @@ INSTANTIATE_TEST_SUITE_P(Of, TokenizerGoldenTest, ::testing::ValuesIn(TokenizerK
   return name;
 });
 
+TEST(TokenizerMergesTest, AreIgnoredWhereTheFileSaysSo) {
+  auto file = TokenizerJson("llama3");
+  file["model"]["merges"] = json::array();
+  for (const bool ignore : {false, true}) {
+    file["model"]["ignore_merges"] = ignore;
+    const auto encoding = MakeTokenizer(file)->Encode(" the", {.add_special_tokens = false});
+    ASSERT_TRUE(encoding.ok());
+    EXPECT_EQ(encoding->size(), ignore ? 1u : 4u);
+  }
+}
+
 TEST(TokenizerTruncationTest, CountsWhatItCutsOff) {
   const auto tokenizer = MakeTokenizer(TokenizerJson("bert"));
   const auto whole = tokenizer->Encode("a b c d e f"), cut = tokenizer->Encode("a b c d e f", {.max_tokens = 5});
