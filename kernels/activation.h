@@ -4,7 +4,13 @@
 
 namespace edgewise {
 
-enum class Activation { kNone, kRelu, kGelu };  // GELU is the exact one: x * (1 + erf(x / sqrt 2)) / 2
+enum class Activation {
+  kNone,
+  kRelu,
+  kGelu,      // x (1 + erf(x / sqrt 2)) / 2
+  kGeluTanh,  // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+  kTanh,
+};
 
 }  // namespace edgewise
 

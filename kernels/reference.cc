@@ -12,6 +12,10 @@ double Activate(double x, Activation activation) {
       return std::max(x, 0.0);
     case Activation::kGelu:
       return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+    case Activation::kTanh:
+      return std::tanh(x);
     case Activation::kNone:
       break;
   }

@@ -29,6 +29,8 @@ const Shape kShapes[] = {
     {400, 384},             // panels of three vectors and of two; more inputs than a segment
 };
 constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
+constexpr Activation kActivations[] = {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh,
+                                       Activation::kTanh};
 
 // As the device sees them.
 std::vector<float> Rounded(std::vector<float> values, bool bf16) {
@@ -66,7 +68,7 @@ TEST_P(LinearTest, AgreesWithTheReference) {
       const auto weight = Random(s.out * s.in, 1), bias = Random(s.out, 2), x = Random(rows * s.in, 3);
       const auto before = Random(rows * s.out, 4);
       const auto seen_weight = Rounded(weight, bf16), seen_x = Rounded(x, bf16);
-      for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kGelu}) {
+      for (const Activation activation : kActivations) {
         for (const bool with_bias : {false, true}) {
           const std::span<const float> b = with_bias ? std::span<const float>(bias) : std::span<const float>();
           const auto linear = *backend_->PrepareLinear(weight, b, s.out, s.in, activation);
@@ -85,6 +87,32 @@ TEST_P(LinearTest, AgreesWithTheReference) {
         }
       }
     }
+  }
+}
+
+// One number in, one out: each activation over its whole range, and NaN.
+TEST_P(LinearTest, ActivationsAgreeEverywhere) {
+  std::vector<float> x;
+  for (int i = -4000; i <= 4000; ++i) x.push_back(static_cast<float>(i) / 128.0f);
+  for (const float far : {1e-20f, 50.0f, 1e3f, 1e6f}) x.insert(x.end(), {far, -far});
+  const auto rows = static_cast<int64_t>(x.size());
+  const std::vector<float> one = {1.0f};
+  const std::vector<float> seen = Rounded(x, GetParam().bf16);
+  for (const Activation activation : kActivations) {
+    const auto linear = *backend_->PrepareLinear(one, {}, 1, 1, activation);
+    std::vector<float> expected(x.size());
+    reference::Linear({seen.data(), rows, 1}, one, {}, activation, false, {expected.data(), rows, 1});
+    const DeviceMatrix source(*backend_, x, rows, 1), y(*backend_, expected, rows, 1);
+    ASSERT_TRUE(backend_->Linear(*linear, source.view(), y.view(), false).ok());
+    const std::vector<float> got = y.Host();
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_NEAR(got[i], expected[i], 2e-6 * std::max(1.0f, std::abs(expected[i])))
+          << x[i] << ", activation " << static_cast<int>(activation);
+    }
+    if (activation == Activation::kRelu) continue;
+    const DeviceMatrix nan(*backend_, {std::nanf("")}, 1, 1);
+    ASSERT_TRUE(backend_->Linear(*linear, nan.view(), y.view().Rows(0, 1), false).ok());
+    EXPECT_TRUE(std::isnan(y.Host()[0])) << static_cast<int>(activation);
   }
 }
 

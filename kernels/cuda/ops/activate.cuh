@@ -11,6 +11,10 @@ namespace edgewise::cuda {
 __device__ inline float Activate(Activation activation, float x) {
   if (activation == Activation::kRelu) return x > 0.0f ? x : (x != x ? x : 0.0f);
   if (activation == Activation::kGelu) return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+  if (activation == Activation::kGeluTanh) {
+    return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
+  }
+  if (activation == Activation::kTanh) return tanhf(x);
   return x;
 }
 
