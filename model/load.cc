@@ -5,6 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "model/checkpoint/hugging_face/folder.h"
+#include "model/checkpoint/hugging_face/tensors.h"
+#include "model/checkpoint/json_object.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/forward/pass.h"
 #include "model/reserve.h"
@@ -27,6 +30,7 @@ absl::StatusOr<ModelSequence> ShortSequence(const Model& model) {
     return model.PrepareFeatures(4, columns, std::vector<float>(4 * columns, 0.5f), TruncateMode::kTail);
   }
   std::vector<int32_t> ids;
+  if (config.task == ModelTask::kFillMask) ids.push_back(config.mask_token_id);
   for (int32_t id = 0; id < config.vocab_size && ids.size() < 4; ++id) {
     if (id != config.pad_token_id && id != config.cls_token_id) ids.push_back(id);
   }
@@ -54,27 +58,62 @@ absl::Status SelfTest(const Model& model, const RunWork& use_backend) {
   return status;
 }
 
+// The files of a folder, but for the weights. Of our own format it has the configuration alone.
+absl::StatusOr<hugging_face::Folder> ReadFolder(const std::string& directory, AttentionKinds kinds) {
+  const absl::StatusOr<std::string> text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
+  if (!text.ok()) return In("config.json", text.status());
+  const absl::StatusOr<nlohmann::json> json = ParseStrictJson(*text);
+  if (!json.ok()) return In("config.json", json.status());
+  if (hugging_face::IsHuggingFace(*json)) return hugging_face::ReadFolder(directory, *json);
+  absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, kinds);
+  if (!config.ok()) return In("config.json", config.status());
+  hugging_face::Folder folder;
+  folder.config = *std::move(config);
+  return folder;
+}
+
+// Weights on the backend, and what is known of their files.
+struct Loaded {
+  std::unique_ptr<const ModelWeights> weights;
+  std::string sha256;
+  uint64_t parameters = 0;
+  std::vector<std::string> skipped_tensors;
+};
+
+absl::StatusOr<Loaded> ReadWeights(const std::string& directory, const hugging_face::Folder& folder, Backend& backend,
+                                   const RunWork& prepare) {
+  Loaded loaded;
+  if (folder.family != nullptr) {
+    ASSIGN_OR_RETURN(hugging_face::Tensors read, hugging_face::ReadTensors(directory, folder));
+    absl::StatusOr<std::unique_ptr<ModelWeights>> weights = PlaceWeights(folder.config, read.tensors, backend, prepare);
+    if (!weights.ok()) return In("model.safetensors", weights.status());
+    loaded = {*std::move(weights), read.shards->sha256(), read.parameters, std::move(read.skipped)};
+    return loaded;
+  }
+  auto file = SafetensorsFile::Open(directory + "/model.safetensors");
+  if (!file.ok()) return In("model.safetensors", file.status());
+  auto weights = LoadWeights(folder.config, **file, backend, prepare);
+  if (!weights.ok()) return In("model.safetensors", weights.status());
+  loaded = {*std::move(weights), (*file)->sha256(), (*file)->data_bytes() / sizeof(float), {}};
+  return loaded;
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> LoadConfig(const std::string& directory, AttentionKinds kinds) {
-  const absl::StatusOr<std::string> text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
-  if (!text.ok()) return In("config.json", text.status());
-  absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, kinds);
-  if (!config.ok()) return In("config.json", config.status());
-  return config;
+  ASSIGN_OR_RETURN(hugging_face::Folder folder, ReadFolder(directory, kinds));
+  return std::move(folder.config);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend, AttentionKinds kinds,
                                                  const RunWork& use_backend) {
-  ASSIGN_OR_RETURN(ModelConfig config, LoadConfig(directory, kinds));
-  auto file = SafetensorsFile::Open(directory + "/model.safetensors");
-  if (!file.ok()) return In("model.safetensors", file.status());
+  ASSIGN_OR_RETURN(hugging_face::Folder folder, ReadFolder(directory, kinds));
   const RunWork& prepare = backend.PreparesBeside() ? RunHere : use_backend;
-  auto weights = LoadWeights(config, **file, backend, prepare);
-  if (!weights.ok()) return In("model.safetensors", weights.status());
+  ASSIGN_OR_RETURN(Loaded loaded, ReadWeights(directory, folder, backend, prepare));
+  ModelConfig config = std::move(folder.config);
   config.head_dim = AlignedHeadDim(config, backend);
-  auto model = std::make_unique<Model>(std::move(config), *std::move(weights), (*file)->sha256(),
-                                       (*file)->data_bytes() / sizeof(float), backend);
+  auto model = std::make_unique<Model>(std::move(config), std::move(loaded.weights), std::move(loaded.sha256),
+                                       loaded.parameters, backend, std::move(loaded.skipped_tensors));
 
   absl::Status status = SelfTest(*model, use_backend);
   if (status.ok()) status = prepare([&] { return ReserveForPasses(*model); });

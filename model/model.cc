@@ -51,13 +51,14 @@ absl::Status AllPads(const ModelConfig& config, size_t tokens) {
 }  // namespace
 
 Model::Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
-             Backend& backend)
+             Backend& backend, std::vector<std::string> skipped_tensors)
     : config_(std::move(config)),
       backend_(backend),
       tokenizer_(std::make_unique<Tokenizer>(config_.tokenizer)),
       weights_(std::move(weights)),
       parameters_(parameters),
-      sha256_(std::move(sha256)) {}
+      sha256_(std::move(sha256)),
+      skipped_tensors_(std::move(skipped_tensors)) {}
 
 Model::~Model() = default;
 
@@ -84,6 +85,9 @@ absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, Tru
   }
   sequence.positions = ValidPositions(config_, token_ids);
   if (sequence.positions.empty()) return AllPads(config_, token_ids.size());
+  REFUSE_IF(config_.task == ModelTask::kFillMask &&
+                std::find(token_ids.begin(), token_ids.end(), config_.mask_token_id) == token_ids.end(),
+            "token_ids", "has no mask token (", config_.mask_token_id, "); a fill-mask model predicts these");
   sequence.token_ids = std::move(token_ids);
   return sequence;
 }

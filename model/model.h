@@ -40,14 +40,16 @@ class Model {
  public:
   // For LoadModel (model/load.h). `backend` must outlive the model.
   Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
-        Backend& backend);
+        Backend& backend, std::vector<std::string> skipped_tensors = {});
   ~Model();
 
   const ModelConfig& config() const { return config_; }
   const ModelWeights& weights() const { return *weights_; }
   Backend& backend() const { return backend_; }
   uint64_t parameters() const { return parameters_; }
-  const std::string& sha256() const { return sha256_; }  // of model.safetensors, lower-case hex
+  const std::string& sha256() const { return sha256_; }  // of model.safetensors, lower-case hex; of shards: Shards
+  // Tensors of the files that belong to other tasks and were not read.
+  const std::vector<std::string>& skipped_tensors() const { return skipped_tensors_; }
 
   // The errors of the next five name their field (text/field_error.h): text, token_ids, stride, features, bias.
 
@@ -114,6 +116,7 @@ class Model {
   const std::unique_ptr<const ModelWeights> weights_;
   const uint64_t parameters_;
   const std::string sha256_;
+  const std::vector<std::string> skipped_tensors_;
   mutable absl::Mutex mutex_;
   mutable std::vector<std::unique_ptr<Kept>> kept_ ABSL_GUARDED_BY(mutex_);
 };

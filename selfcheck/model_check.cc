@@ -36,6 +36,7 @@ absl::StatusOr<ModelInput> RandomInput(const Model& model, int32_t tokens) {
         if (id == config.pad_token_id) id = (id + 1) % config.vocab_size;
         ids.push_back(id);
       }
+      if (config.task == ModelTask::kFillMask) ids[0] = config.mask_token_id;
       prepared = model.Prepare(std::move(ids), TruncateMode::kHead);
     }
     if (!prepared.ok()) return prepared.status();

@@ -19,12 +19,9 @@ using nlohmann::json;
 
 const std::vector<std::string> kTasks = {"sequence-classification", "pair-classification", "token-classification",
                                          "regression", "causal-lm"};
+const std::vector<std::string> kFolderTasks = {"embedding", "fill-mask"};  // the tasks after these
 const std::vector<std::string> kTokenizers = {"none", "byte", "char", "word"};
 const std::vector<std::string> kPositions = {"learned", "sinusoidal", "none", "alibi", "relative"};
-
-constexpr int32_t kMaxWidth = 1 << 16;
-constexpr int32_t kMaxPositions = 1 << 20;
-constexpr int32_t kMaxIds = 1 << 24;
 
 // The number of code points of valid UTF-8.
 size_t Characters(const std::string& text) {
@@ -250,24 +247,11 @@ void ParseAttention(JsonObject& object, AttentionKinds kinds, ModelConfig& confi
   }
 }
 
-// Refuses the config.json of a Hugging Face model, whose fields and tensors have other names.
-absl::Status RefuseHuggingFace(const json& config) {
-  if (!config.is_object() || config.contains("task")) return absl::OkStatus();
-  for (const char* field : {"model_type", "architectures"}) {
-    if (!config.contains(field)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "this is a Hugging Face config (", field, " ", ShowJson(config[field]),
-        "), which Edgewise cannot serve as it is; docs/convert.md#hugging-face says which models can be converted"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionKinds kinds) {
   absl::StatusOr<json> parsed = ParseStrictJson(text);
   if (!parsed.ok()) return parsed.status();
-  if (absl::Status status = RefuseHuggingFace(*parsed); !status.ok()) return status;
   JsonObject object(*parsed, "");
   ModelConfig config;
   config.task = static_cast<ModelTask>(object.Choice("task", kTasks));
@@ -308,7 +292,14 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
   return config;
 }
 
-const char* ModelTaskName(ModelTask task) { return kTasks[static_cast<size_t>(task)].c_str(); }
+const char* ModelTaskName(ModelTask task) {
+  const auto index = static_cast<size_t>(task);
+  return index < kTasks.size() ? kTasks[index].c_str() : kFolderTasks[index - kTasks.size()].c_str();
+}
+
+bool GivesValues(ModelTask task) { return task == ModelTask::kRegression || task == ModelTask::kEmbedding; }
+
+bool GivesRows(ModelTask task) { return task == ModelTask::kTokenClassification || task == ModelTask::kFillMask; }
 
 const char* TokenizerName(TokenizerKind kind) { return kTokenizers[static_cast<size_t>(kind)].c_str(); }
 

@@ -15,11 +15,21 @@
 
 namespace edgewise {
 
-enum class ModelTask { kSequenceClassification, kPairClassification, kTokenClassification, kRegression, kCausalLm };
+// The last two are tasks of Hugging Face folders only (model/checkpoint/hugging_face/folder.h).
+enum class ModelTask {
+  kSequenceClassification,
+  kPairClassification,
+  kTokenClassification,
+  kRegression,
+  kCausalLm,
+  kEmbedding,  // one vector per input: the pooled rows
+  kFillMask,   // a distribution over the vocabulary at each mask token
+};
 enum class NormPosition { kPre, kPost };
 enum class PositionEmbedding { kLearned, kSinusoidal, kNone, kAlibi, kRelative };
-enum class Pooling { kMeanValid, kMeanMaxLength, kCls };
-enum class HiddenAct { kGelu, kRelu };
+// kCls puts the CLS token in front and reads its row; kFirst reads the row of the first valid token as sent.
+enum class Pooling { kMeanValid, kMeanMaxLength, kCls, kFirst };
+enum class HiddenAct { kGelu, kRelu, kGeluTanh, kTanh };
 enum class TokenizerKind { kNone, kByte, kChar, kWord };
 enum class BlockPattern { kDiagonal, kLocal, kStrided, kFirstAndDiagonal, kList, kLearned };
 enum class PairwiseBiasKind { kNone, kValues, kBuckets };
@@ -84,15 +94,24 @@ struct ModelConfig {
   HiddenAct hidden_act = HiddenAct::kGelu;
   NormPosition norm_position = NormPosition::kPre;
   PositionEmbedding position_embedding = PositionEmbedding::kLearned;
-  int32_t pad_token_id = 0;   // -1: none
-  int32_t cls_token_id = -1;  // -1: none
+  // > 0: positions count the tokens that are not pads, and the first rows of the table, so many, belong to pads.
+  int32_t position_offset = 0;
+  int32_t token_types = 0;       // kinds of tokens, whose embeddings are added (ModelSequence::token_types); 0: none
+  bool embedding_norm = false;   // after the sum of the embeddings
+  int32_t relative_buckets = 0;  // > 0: a bias of the scores by buckets of the distance, beside the learned positions
+  int32_t pad_token_id = 0;      // -1: none
+  int32_t cls_token_id = -1;     // -1: none
+  int32_t mask_token_id = -1;    // fill-mask
   Pooling pooling = Pooling::kMeanValid;
   PairwiseBiasKind pairwise_bias = PairwiseBiasKind::kNone;
   int32_t num_buckets = 0;             // of pairwise_bias kBuckets
   bool tie_word_embeddings = true;     // causal-lm
-  int32_t num_labels = 0;              // causal-lm: vocab_size; regression: values
+  int32_t num_labels = 0;              // causal-lm, fill-mask: vocab_size; regression: values; embedding: hidden_size
   std::vector<std::string> labels;     // [num_labels] or empty
   int32_t classifier_hidden_size = 0;  // 0: one linear layer
+  HiddenAct classifier_act = HiddenAct::kRelu;  // of that hidden layer
+  bool classifier_norm = false;                 // after it
+  bool normalize = false;                       // embedding: to length 1
   TokenizerConfig tokenizer;
   std::vector<AttentionConfig> attention;  // [num_hidden_layers]
   std::vector<double> budget_shares;       // [num_hidden_layers]
@@ -107,6 +126,19 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json, AttentionK
 
 // The names that config.json and ListModels use.
 const char* ModelTaskName(ModelTask task);
+// The largest sizes that any config.json may give: widths, positions and token types together, ids of tokens.
+inline constexpr int32_t kMaxWidth = 1 << 16;
+inline constexpr int32_t kMaxPositions = 1 << 20;
+inline constexpr int32_t kMaxIds = 1 << 24;
+
+// Whether the outputs are numbers as they are: no labels, no probabilities.
+bool GivesValues(ModelTask task);
+// Whether the head reads the first row of a sequence alone.
+inline bool ReadsFirstRows(const ModelConfig& config) {
+  return config.pooling == Pooling::kCls || config.pooling == Pooling::kFirst;
+}
+// Whether there is an output for each of several rows.
+bool GivesRows(ModelTask task);
 const char* TokenizerName(TokenizerKind kind);
 // "dense", "sbm/bernoulli", "ssa/local", "block/learned", ...: the names of all layers, each once, in the order of the
 // layers, joined by commas.

@@ -42,6 +42,8 @@ class JsonObject {
   void FailAt(const std::string& field, const nlohmann::json& found, const std::string& expected);
   // Fails where the object has one of `fields`, which belong to `owner`.
   void Refuse(const std::vector<const char*>& fields, const std::string& owner);
+  // OK where nothing failed.
+  const absl::Status& status() const { return status_; }
   // OK where nothing failed and every field of the object was read.
   absl::Status Finish();
   // Finish for an object inside `parent`: its error becomes the parent's.

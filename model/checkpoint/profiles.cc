@@ -123,7 +123,10 @@ void ParseShadow(JsonObject& object, const ModelConfig& config, Profiles& profil
     for (const auto& [known, profile] : profiles.by_name) absl::StrAppend(&names, ", ", known);
     fields.FailAt("profile", name, "allowed: " + names);
   }
-  if (config.task == ModelTask::kRegression) fields.Fail("shadow: a regression model has no distribution to compare");
+  if (GivesValues(config.task)) {
+    fields.Fail(absl::StrCat("shadow: ", config.task == ModelTask::kRegression ? "a regression" : "an embedding",
+                             " model has no distribution to compare"));
+  }
   fields.FinishInto(object);
   profiles.shadow = std::move(shadow);
 }

@@ -128,6 +128,20 @@ bool IsPlainName(const std::string& name) {
 
 std::string ShowShape(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
+absl::StatusOr<std::string> Sha256(std::initializer_list<absl::string_view> parts) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int digest_size = 0;
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  bool hashed = context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1;
+  for (const absl::string_view part : parts) {
+    hashed = hashed && EVP_DigestUpdate(context, part.data(), part.size()) == 1;
+  }
+  hashed = hashed && EVP_DigestFinal_ex(context, digest, &digest_size) == 1;
+  EVP_MD_CTX_free(context);
+  if (!hashed) return absl::InternalError("SHA-256 failed");
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), digest_size));
+}
+
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t most) {
   const auto file = OpenRegular(path);
   if (!file.ok()) return file.status();
@@ -231,17 +245,10 @@ absl::Status SafetensorsFile::ReadData() {
   const absl::Status status = ReadExactly(descriptor_, data_.data(), data_bytes_, kLengthBytes + header_.size());
   if (!status.ok()) return status;
   const uint64_t length = header_.size();
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int digest_size = 0;
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  const bool hashed = context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1 &&
-                      EVP_DigestUpdate(context, &length, sizeof(length)) == 1 &&
-                      EVP_DigestUpdate(context, header_.data(), header_.size()) == 1 &&
-                      EVP_DigestUpdate(context, data_.data(), data_.size()) == 1 &&
-                      EVP_DigestFinal_ex(context, digest, &digest_size) == 1;
-  EVP_MD_CTX_free(context);
-  if (!hashed) return absl::InternalError("SHA-256 failed");
-  sha256_ = absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), digest_size));
+  const absl::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof(length));
+  absl::StatusOr<std::string> hash = Sha256({length_bytes, header_, {data_.data(), data_.size()}});
+  if (!hash.ok()) return hash.status();
+  sha256_ = *std::move(hash);
   return absl::OkStatus();
 }
 

@@ -3,13 +3,16 @@
 #define EDGEWISE_MODEL_CHECKPOINT_SAFETENSORS_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace edgewise {
 
@@ -41,6 +44,10 @@ class SafetensorsFile {
   absl::Status ReadData();
   // The values of an F32 tensor that the file has, row-major, after ReadData; they live as long as this object.
   const float* Values(const std::string& name) const;
+  // The bytes of a tensor of this file, of any dtype, after ReadData; they live as long as this object.
+  std::span<const char> Bytes(const TensorEntry& entry) const {
+    return {data_.data() + entry.begin, entry.end - entry.begin};
+  }
   const std::string& sha256() const { return sha256_; }  // of the whole file, lower-case hex, after ReadData
 
  private:
@@ -55,6 +62,9 @@ class SafetensorsFile {
   std::vector<char> data_;
   std::string sha256_;
 };
+
+// The hash of these bytes, one behind the other, in lower-case hex. INTERNAL: OpenSSL failed.
+absl::StatusOr<std::string> Sha256(std::initializer_list<absl::string_view> parts);
 
 // "[2, 3]"
 std::string ShowShape(const std::vector<int64_t>& shape);

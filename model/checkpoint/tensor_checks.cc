@@ -23,7 +23,12 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
   };
   if (config.feature_size == 0) add("embeddings.word.weight", {config.vocab_size, hidden});
   if (config.position_embedding == PositionEmbedding::kLearned) {
-    add("embeddings.position.weight", {config.max_position_embeddings, hidden});
+    add("embeddings.position.weight", {config.max_position_embeddings + config.position_offset, hidden});
+  }
+  if (config.token_types > 0) add("embeddings.type.weight", {config.token_types, hidden});
+  if (config.embedding_norm) add_affine("embeddings.norm", {hidden});
+  if (config.relative_buckets > 0) {
+    add("embeddings.relative_buckets.weight", {config.relative_buckets, config.num_attention_heads});
   }
   if (config.feature_size > 0) add_affine("embeddings.features", {hidden, config.feature_size});
   if (config.position_embedding == PositionEmbedding::kRelative) {
@@ -54,10 +59,12 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
     if (!config.tie_word_embeddings) add("lm_head.weight", {config.vocab_size, hidden});
     return tensors;
   }
+  if (config.task == ModelTask::kEmbedding) return tensors;
   int64_t features = config.task == ModelTask::kPairClassification ? 4 * hidden : hidden;
   if (config.classifier_hidden_size > 0) {
     add_affine("classifier.hidden", {config.classifier_hidden_size, features});
     features = config.classifier_hidden_size;
+    if (config.classifier_norm) add_affine("classifier.norm", {features});
   }
   add_affine("classifier.output", {config.num_labels, features});
   return tensors;
@@ -92,14 +99,21 @@ absl::Status CheckTensors(const ModelConfig& config, const SafetensorsFile& file
   return absl::OkStatus();
 }
 
-absl::Status CheckFinite(const SafetensorsFile& file) {
+NamedTensors TensorsOf(const SafetensorsFile& file) {
+  NamedTensors tensors;
   for (const auto& [name, entry] : file.tensors()) {
-    const float* values = file.Values(name);
-    const size_t count = (entry.end - entry.begin) / sizeof(float);
-    for (size_t i = 0; i < count; ++i) {
-      if (!std::isfinite(values[i])) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tensor ", name, ": element ", i, " is ", values[i], "; weights must be finite"));
+    if (entry.dtype != "F32") continue;
+    tensors[name] = {entry.shape, {file.Values(name), (entry.end - entry.begin) / sizeof(float)}, name};
+  }
+  return tensors;
+}
+
+absl::Status CheckFinite(const NamedTensors& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    for (size_t i = 0; i < tensor.values.size(); ++i) {
+      if (!std::isfinite(tensor.values[i])) {
+        return absl::InvalidArgumentError(absl::StrCat("tensor ", tensor.source, ": element ", i, " is ",
+                                                       tensor.values[i], "; weights must be finite"));
       }
     }
   }

@@ -35,6 +35,33 @@ std::vector<float> AlibiBias(int64_t heads, int64_t positions) {
   return table;
 }
 
+std::vector<float> BucketBias(std::span<const float> values, int64_t heads, int64_t positions) {
+  constexpr int64_t kHalf = kDistanceBuckets / 2, kExact = kHalf / 2;
+  const auto bucket = [](int64_t distance) {  // of a key that comes not after its query
+    if (distance < kExact) return distance;
+    // In float32, as the trained models' own code: a distance at a boundary must not fall on the other side.
+    const float octaves = std::log(static_cast<float>(distance) / kExact) / std::log(128.0f / kExact);
+    return std::min(kHalf - 1, kExact + static_cast<int64_t>(octaves * (kHalf - kExact)));
+  };
+  std::vector<float> table;
+  table.reserve(heads * (2 * positions - 1));
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t distance = 1 - positions; distance < positions; ++distance) {
+      table.push_back(values[(bucket(std::abs(distance)) + (distance > 0 ? kHalf : 0)) * heads + head]);
+    }
+  }
+  return table;
+}
+
+std::vector<float> TypedPositions(std::span<const float> positions, std::span<const float> types, int64_t hidden) {
+  std::vector<float> table;
+  table.reserve(positions.size() * types.size() / hidden);
+  for (size_t type = 0; type < types.size(); type += hidden) {
+    for (size_t i = 0; i < positions.size(); ++i) table.push_back(positions[i] + types[type + i % hidden]);
+  }
+  return table;
+}
+
 std::vector<float> PairwiseTable(std::span<const float> values, int64_t heads, int64_t buckets) {
   std::vector<float> table(heads * 256, 0.0f);
   for (int64_t head = 0; head < heads; ++head) {

@@ -16,6 +16,15 @@ std::vector<float> SinusoidalPositions(int64_t positions, int64_t hidden);
 // every other slope of twice as many.
 std::vector<float> AlibiBias(int64_t heads, int64_t positions);
 
+// The buckets of distances that BucketBias knows: half of them for keys behind their query, of which half are exact.
+inline constexpr int32_t kDistanceBuckets = 32;
+// [heads, 2 * positions - 1] by distance, of the learned `values` [kDistanceBuckets, heads]: T5's buckets, the last one
+// from a distance of 128 on, as MPNet has them.
+std::vector<float> BucketBias(std::span<const float> values, int64_t heads, int64_t positions);
+
+// Row t * positions + p: positions[p] + types[t]. `positions` [positions, hidden], `types` [types, hidden].
+std::vector<float> TypedPositions(std::span<const float> positions, std::span<const float> types, int64_t hidden);
+
 // [heads, 256] of the learned `values` [heads, buckets], zero beyond them: any byte is an index.
 std::vector<float> PairwiseTable(std::span<const float> values, int64_t heads, int64_t buckets);
 

@@ -11,18 +11,29 @@ namespace {
 
 constexpr double kBlockSumTolerance = 1e-4;
 
+Activation ActivationOf(HiddenAct act) {
+  switch (act) {
+    case HiddenAct::kGelu:
+      return Activation::kGelu;
+    case HiddenAct::kRelu:
+      return Activation::kRelu;
+    case HiddenAct::kGeluTanh:
+      return Activation::kGeluTanh;
+    case HiddenAct::kTanh:
+      return Activation::kTanh;
+  }
+  return Activation::kNone;
+}
+
 // Reads tensors by name. Names and shapes have been checked.
 class Loader {
  public:
-  Loader(const ModelConfig& config, const SafetensorsFile& file, Backend& backend)
-      : config_(config), file_(file), backend_(backend), head_dim_(AlignedHeadDim(config, backend)) {}
+  Loader(const ModelConfig& config, const NamedTensors& tensors, Backend& backend)
+      : config_(config), tensors_(tensors), backend_(backend), head_dim_(AlignedHeadDim(config, backend)) {}
 
-  bool Has(const std::string& name) const { return file_.tensors().contains(name); }
+  bool Has(const std::string& name) const { return tensors_.contains(name); }
 
-  std::span<const float> Values(const std::string& name) const {
-    const TensorEntry& entry = file_.tensors().at(name);
-    return {file_.Values(name), (entry.end - entry.begin) / sizeof(float)};
-  }
+  std::span<const float> Values(const std::string& name) const { return tensors_.at(name).values; }
 
   absl::Status LoadBuffer(std::span<const float> values, Buffer& out) {
     absl::StatusOr<Buffer> buffer = backend_.Allocate(static_cast<int64_t>(values.size()));
@@ -38,7 +49,7 @@ class Loader {
 
   // The product with tensor `name`, without bias.
   absl::Status LoadMatrix(const std::string& name, std::unique_ptr<LinearWeights>& out) {
-    const std::vector<int64_t>& shape = file_.tensors().at(name).shape;
+    const std::vector<int64_t>& shape = tensors_.at(name).shape;
     auto linear = backend_.PrepareLinear(Values(name), {}, shape[0], shape[1], Activation::kNone);
     if (!linear.ok()) return linear.status();
     out = *std::move(linear);
@@ -93,9 +104,20 @@ class Loader {
   // The table that is added to the embedding, or by distance to the scores.
   absl::Status LoadPositions(ModelWeights& weights) {
     const int64_t positions = config_.max_position_embeddings;
+    if (config_.relative_buckets > 0) {
+      const absl::Status status =
+          LoadBuffer(BucketBias(Values("embeddings.relative_buckets.weight"), config_.num_attention_heads, positions),
+                     weights.distance_bias);
+      if (!status.ok()) return status;
+    }
     switch (config_.position_embedding) {
-      case PositionEmbedding::kLearned:
-        return LoadBuffer(Values("embeddings.position.weight"), weights.position);
+      case PositionEmbedding::kLearned: {
+        const auto table = Values("embeddings.position.weight")
+                               .subspan(static_cast<size_t>(config_.position_offset) * config_.hidden_size);
+        if (config_.token_types == 0) return LoadBuffer(table, weights.position);
+        return LoadBuffer(TypedPositions(table, Values("embeddings.type.weight"), config_.hidden_size),
+                          weights.position);
+      }
       case PositionEmbedding::kSinusoidal:
         return LoadBuffer(SinusoidalPositions(positions, config_.hidden_size), weights.position);
       case PositionEmbedding::kRelative:
@@ -113,8 +135,11 @@ class Loader {
     if (config_.task == ModelTask::kCausalLm) {
       return LoadMatrix(config_.tie_word_embeddings ? "embeddings.word.weight" : "lm_head.weight", weights.lm_head);
     }
+    if (config_.task == ModelTask::kEmbedding) return absl::OkStatus();
     if (config_.classifier_hidden_size > 0) {
-      const absl::Status status = LoadLinear("classifier.hidden", Activation::kRelu, weights.classifier_hidden);
+      absl::Status status =
+          LoadLinear("classifier.hidden", ActivationOf(config_.classifier_act), weights.classifier_hidden);
+      if (status.ok() && config_.classifier_norm) status = LoadNorm("classifier.norm", weights.classifier_norm);
       if (!status.ok()) return status;
     }
     return LoadLinear("classifier.output", Activation::kNone, weights.classifier_output);
@@ -165,7 +190,7 @@ class Loader {
   }
 
   const ModelConfig& config_;
-  const SafetensorsFile& file_;
+  const NamedTensors& tensors_;
   Backend& backend_;
   const int32_t head_dim_;  // as the backend takes it
 };
@@ -181,11 +206,16 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
                                                           Backend& backend, const RunWork& use_backend) {
   absl::Status status = CheckTensors(config, file);
   if (status.ok()) status = file.ReadData();
-  if (status.ok()) status = CheckFinite(file);
   if (!status.ok()) return status;
+  return PlaceWeights(config, TensorsOf(file), backend, use_backend);
+}
 
+absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& config, const NamedTensors& tensors,
+                                                           Backend& backend, const RunWork& use_backend) {
+  absl::Status status = CheckFinite(tensors);
+  if (!status.ok()) return status;
   auto weights = std::make_unique<ModelWeights>();
-  Loader loader(config, file, backend);
+  Loader loader(config, tensors, backend);
   // Runs a step unless a step before it failed.
   auto load = [&](const auto& step) {
     if (status.ok()) status = use_backend(step);
@@ -196,11 +226,12 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& con
     load([&] { return loader.LoadBuffer(loader.Values("embeddings.word.weight"), weights->word); });
   }
   load([&] { return loader.LoadPositions(*weights); });
+  if (config.embedding_norm) load([&] { return loader.LoadNorm("embeddings.norm", weights->embedding_norm); });
   if (config.pairwise_bias == PairwiseBiasKind::kBuckets) {
     weights->pairwise_table =
         PairwiseTable(loader.Values("embeddings.pairwise.weight"), config.num_attention_heads, config.num_buckets);
   }
-  const Activation hidden_act = config.hidden_act == HiddenAct::kRelu ? Activation::kRelu : Activation::kGelu;
+  const Activation hidden_act = ActivationOf(config.hidden_act);
   const size_t layers = config.tied_layers ? 1 : config.num_hidden_layers;
   weights->layers.resize(layers);
   for (size_t l = 0; l < layers; ++l) {

@@ -32,16 +32,20 @@ struct LayerWeights {
 struct ModelWeights {
   Buffer word;                              // [vocab_size, hidden]; empty: rows of features
   std::unique_ptr<LinearWeights> features;  // [hidden, feature_size]; null: tokens
-  Buffer position;                          // [max_position_embeddings, hidden]; empty: none
-  // [heads, 2 * max_position_embeddings - 1]: relative positions or ALiBi, as AttentionInputs::distance_bias; empty:
-  // none.
+  // Row t * max_position_embeddings + p: position p, with what token type t adds. [max(token_types, 1) *
+  // max_position_embeddings, hidden]; empty: none.
+  Buffer position;
+  Norm embedding_norm;  // empty: none
+  // [heads, 2 * max_position_embeddings - 1]: relative positions, their buckets or ALiBi, as
+  // AttentionInputs::distance_bias; empty: none.
   Buffer distance_bias;
   std::vector<float> pairwise_table;                 // host [heads, 256], as PairwiseTable makes it; empty: none
   std::vector<LayerWeights> layers;                  // [num_hidden_layers]; one where layers are tied
   Norm final_norm;                                   // norm_position pre; else empty
   std::unique_ptr<LinearWeights> lm_head;            // causal-lm [vocab_size, hidden], no bias; null: a classifier
   std::unique_ptr<LinearWeights> classifier_hidden;  // null: none
-  std::unique_ptr<LinearWeights> classifier_output;  // null: causal-lm
+  Norm classifier_norm;                              // of its rows; empty: none
+  std::unique_ptr<LinearWeights> classifier_output;  // null: causal-lm, embedding
 
   // The weights of layer `application`, which may be those of all layers.
   const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }
@@ -54,10 +58,14 @@ inline absl::Status RunHere(const std::function<absl::Status()>& work) { return 
 // config.head_dim, with the zeros that the backend aligns heads by.
 int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend);
 
-// Reads the data of the file and brings the weights to the backend, in heads of AlignedHeadDim columns. Nothing but
-// `use_backend` uses the backend, for one weight after the other.
-// INVALID_ARGUMENT: a tensor is missing, superfluous, of the wrong dtype or shape, or not finite; the message names the
-// tensor.
+// Brings the weights to the backend, in heads of AlignedHeadDim columns. `tensors` are those of ExpectedTensors, of
+// their shapes; they are read during the call only. Nothing but `use_backend` uses the backend, for one weight after
+// the other. INVALID_ARGUMENT: a number is not finite, or not allowed where it stands; the message names the tensor.
+absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& config, const NamedTensors& tensors,
+                                                           Backend& backend, const RunWork& use_backend);
+
+// Reads the data of a file in our own format, and places it. INVALID_ARGUMENT: as PlaceWeights; or a tensor is missing,
+// superfluous or of the wrong dtype or shape.
 absl::StatusOr<std::unique_ptr<ModelWeights>> LoadWeights(const ModelConfig& config, SafetensorsFile& file,
                                                           Backend& backend, const RunWork& use_backend = RunHere);
 

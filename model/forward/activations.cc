@@ -63,22 +63,25 @@ absl::Status Activations::Embed(std::span<const QueryRange> ranges, Phase phase)
   std::pmr::vector<int32_t> words(scratch_), positions(scratch_);
   for (const QueryRange& range : ranges) {
     for (int32_t i = range.first_query; i < range.sequence->valid(); ++i) {
-      positions.push_back(range.sequence->positions[i]);
+      const ModelSequence& sequence = *range.sequence;
+      const int32_t place = sequence.positions[i];
+      const int32_t type = sequence.token_types.empty() ? 0 : sequence.token_types[place];
+      positions.push_back(type * config.max_position_embeddings + (config.position_offset > 0 ? i : place));
       // The projected rows of features are the words of this input.
-      words.push_back(weights.features != nullptr ? static_cast<int32_t>(words.size())
-                                                  : range.sequence->token_ids[positions.back()]);
+      words.push_back(weights.features != nullptr ? static_cast<int32_t>(words.size()) : sequence.token_ids[place]);
     }
   }
   RETURN_IF_ERROR(Resize(static_cast<int64_t>(positions.size())));
   ConstMatrix word = weights.word.AsMatrix(config.vocab_size, config.hidden_size), position;
   if (weights.position.data() != nullptr) {
-    position = weights.position.AsMatrix(config.max_position_embeddings, config.hidden_size);
+    position = weights.position.AsMatrix(weights.position.size() / config.hidden_size, config.hidden_size);
   }
   if (weights.features != nullptr) {
     RETURN_IF_ERROR(ProjectFeatures(ranges, phase));
     word = View(kNormed);
   }
-  return backend_.Embed(word, position, words, positions, hidden());
+  RETURN_IF_ERROR(backend_.Embed(word, position, words, positions, hidden()));
+  return config.embedding_norm ? LayerNorm(weights.embedding_norm, hidden(), hidden()) : absl::OkStatus();
 }
 
 absl::Status Activations::ProjectFeatures(std::span<const QueryRange> ranges, Phase phase) {

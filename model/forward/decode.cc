@@ -56,7 +56,7 @@ absl::Status DecodeRows(const Model& model, int32_t first_drawn, std::span<const
   std::vector<double> mean(vocabulary), more(vocabulary);
   size_t row = 0, sample = 0;  // that come next
   bool finite = true;
-  RETURN_IF_ERROR(NextTokenLogits(*wave, places, Phase::kDecode, [&](size_t, const float* logits) {
+  RETURN_IF_ERROR(VocabularyLogits(*wave, places, Phase::kDecode, [&](size_t, const float* logits) {
     std::vector<double>& probabilities = sample == 0 ? mean : more;
     finite &= AllFinite(logits, vocabulary);
     Softmax(logits, probabilities);

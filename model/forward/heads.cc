@@ -18,6 +18,11 @@ int64_t LogitsAtOnce(const ModelConfig& config, int64_t rows) {
   return std::min(rows, std::max<int64_t>(1, kMaxLogits / config.vocab_size));
 }
 
+// Whether outputs are distributions over the vocabulary, of rows that are gathered.
+bool OverVocabulary(const ModelConfig& config) {
+  return config.task == ModelTask::kCausalLm || config.task == ModelTask::kFillMask;
+}
+
 // Features of pairs, whose sequences alternate in `rows`: the first and the second of each pair.
 absl::StatusOr<Matrix> Pairs(Backend& backend, Matrix rows, Buffer& paired) {
   const int64_t pairs = rows.rows / 2, stride = 2 * rows.columns;
@@ -52,7 +57,7 @@ absl::StatusOr<Matrix> PoolMean(Wave& wave, Matrix rows, Buffer& pooled) {
 }
 
 // Final norm, pooling and classifier: logits [sequences or pairs, labels], or [rows of all sequences, labels] for
-// token-classification, on the host; `features`: the rows that the classifier sees.
+// token-classification, on the host; `features`: the rows that the classifier sees. embedding: these are the logits.
 absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std::pmr::vector<float>& logits) {
   const ModelConfig& config = wave.model().config();
   const ModelWeights& weights = wave.model().weights();
@@ -60,7 +65,7 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   ASSIGN_OR_RETURN(Matrix input, wave.rows().FinalNorm());
   Buffer pooled, paired, hidden, output;
   // Of models that read the first rows only these are left.
-  if (config.task != ModelTask::kTokenClassification && config.pooling != Pooling::kCls) {
+  if (config.task != ModelTask::kTokenClassification && !ReadsFirstRows(config)) {
     ASSIGN_OR_RETURN(input, PoolMean(wave, input, pooled));
   }
   if (config.task == ModelTask::kPairClassification) {
@@ -68,6 +73,10 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   }
   features.resize(input.rows * input.columns);
   RETURN_IF_ERROR(backend.Download(input.data, features));
+  if (config.task == ModelTask::kEmbedding) {
+    logits.assign(features.begin(), features.end());
+    return absl::OkStatus();
+  }
   if (weights.classifier_hidden != nullptr) {
     ASSIGN_OR_RETURN(hidden, backend.Allocate(input.rows * config.classifier_hidden_size));
     const Matrix out = hidden.AsMatrix(input.rows, config.classifier_hidden_size);
@@ -79,6 +88,35 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   RETURN_IF_ERROR(backend.Linear(*weights.classifier_output, input, out, false));
   logits.resize(input.rows * config.num_labels);
   return backend.Download(out.data, logits);
+}
+
+// Copies a row of logits, and its distribution, to row `row` of the member's result.
+void FillRow(Member& member, int64_t row, const float* logits, std::span<double> probabilities) {
+  const auto out = row * static_cast<int64_t>(probabilities.size());
+  std::copy_n(logits, probabilities.size(), member.result->logits.begin() + out);
+  Softmax(logits, probabilities);
+  std::copy(probabilities.begin(), probabilities.end(), member.result->probabilities.begin() + out);
+}
+
+// fill-mask: the distribution at every mask token.
+absl::Status FillMasks(Wave& wave) {
+  const ModelConfig& config = wave.model().config();
+  std::pmr::vector<std::pair<Member*, int64_t>> wanted(wave.scratch());  // and the row of its result
+  std::pmr::vector<int64_t> places(wave.scratch());
+  for (Member* member : wave.samples()) {
+    const ModelSequence& sequence = *member->input->ranges[0].sequence;
+    for (int32_t i = 0, row = 0; i < sequence.valid(); ++i) {
+      if (sequence.token_ids[sequence.positions[i]] != config.mask_token_id) continue;
+      wanted.emplace_back(member, row++);
+      places.push_back(member->row + i);
+    }
+  }
+  std::pmr::vector<double> probabilities(config.num_labels, wave.scratch());
+  return VocabularyLogits(wave, places, Phase::kPrefill, [&](size_t i, const float* logits) {
+    const auto& [member, row] = wanted[i];
+    member->finite &= AllFinite(logits, probabilities.size());
+    FillRow(*member, row, logits, probabilities);
+  });
 }
 
 // causal-lm: how likely every scored token was, and the distribution of the token that follows the text.
@@ -108,15 +146,13 @@ absl::Status Score(Wave& wave) {
   }
   const size_t labels = wave.model().config().num_labels;
   std::pmr::vector<double> probabilities(labels, wave.scratch());
-  return NextTokenLogits(wave, places, Phase::kPrefill, [&](size_t i, const float* logits) {
+  return VocabularyLogits(wave, places, Phase::kPrefill, [&](size_t i, const float* logits) {
     Member& member = *wanted[i].member;
     member.finite &= AllFinite(logits, labels);
     if (wanted[i].probability != nullptr) {
       *wanted[i].probability = SoftmaxOf(logits, labels, wanted[i].next);
     } else {
-      std::copy_n(logits, labels, member.result->logits.begin());
-      Softmax(logits, probabilities);
-      std::copy(probabilities.begin(), probabilities.end(), member.result->probabilities.begin());
+      FillRow(member, 0, logits, probabilities);
     }
   });
 }
@@ -124,17 +160,19 @@ absl::Status Score(Wave& wave) {
 }  // namespace
 
 int64_t HeadFloats(const ModelConfig& config, int64_t sequences) {
-  if (config.task == ModelTask::kCausalLm) {
-    return LogitsAtOnce(config, sequences) * (static_cast<int64_t>(config.hidden_size) + config.vocab_size);
+  if (OverVocabulary(config)) {
+    const int64_t row = static_cast<int64_t>(config.hidden_size) + config.classifier_hidden_size + config.vocab_size;
+    return LogitsAtOnce(config, sequences) * row;
   }
   const bool pairs = config.task == ModelTask::kPairClassification;
   const int64_t pooled = config.task == ModelTask::kTokenClassification ? 0 : sequences * config.hidden_size;
+  if (config.task == ModelTask::kEmbedding) return pooled;
   const int64_t outputs = pairs ? sequences / 2 : sequences;
   return pooled + outputs * ((pairs ? 4 * config.hidden_size : 0) + config.classifier_hidden_size + config.num_labels);
 }
 
-absl::Status NextTokenLogits(Wave& wave, std::span<const int64_t> places, Phase phase,
-                             absl::FunctionRef<void(size_t, const float*)> visit) {
+absl::Status VocabularyLogits(Wave& wave, std::span<const int64_t> places, Phase phase,
+                              absl::FunctionRef<void(size_t, const float*)> visit) {
   if (places.empty()) return absl::OkStatus();
   const ModelConfig& config = wave.model().config();
   const ModelWeights& weights = wave.model().weights();
@@ -144,6 +182,10 @@ absl::Status NextTokenLogits(Wave& wave, std::span<const int64_t> places, Phase 
   const int64_t most = LogitsAtOnce(config, wanted);
   ASSIGN_OR_RETURN(const Buffer last_rows, backend.Allocate(most * config.hidden_size));
   ASSIGN_OR_RETURN(const Buffer logit_rows, backend.Allocate(most * vocabulary));
+  Buffer hidden_rows;
+  if (weights.classifier_hidden != nullptr) {
+    ASSIGN_OR_RETURN(hidden_rows, backend.Allocate(most * config.classifier_hidden_size));
+  }
   std::pmr::vector<float> host(most * vocabulary, wave.scratch());
   for (int64_t first = 0; first < wanted; first += most) {
     const int64_t chunk = std::min(most, wanted - first);
@@ -154,7 +196,17 @@ absl::Status NextTokenLogits(Wave& wave, std::span<const int64_t> places, Phase 
       const Norm& norm = weights.final_norm;
       RETURN_IF_ERROR(backend.LayerNorm(last, norm.weight.data(), norm.bias.data(), config.layer_norm_eps, last));
     }
-    RETURN_IF_ERROR(backend.Linear(*weights.lm_head, last, logits, false, phase));
+    Matrix input = last;
+    if (weights.classifier_hidden != nullptr) {
+      input = hidden_rows.AsMatrix(chunk, config.classifier_hidden_size);
+      RETURN_IF_ERROR(backend.Linear(*weights.classifier_hidden, last, input, false, phase));
+    }
+    if (config.classifier_norm) {
+      const Norm& norm = weights.classifier_norm;
+      RETURN_IF_ERROR(backend.LayerNorm(input, norm.weight.data(), norm.bias.data(), config.layer_norm_eps, input));
+    }
+    const LinearWeights& output = weights.lm_head != nullptr ? *weights.lm_head : *weights.classifier_output;
+    RETURN_IF_ERROR(backend.Linear(output, input, logits, false, phase));
     RETURN_IF_ERROR(backend.Download(logits.data, std::span(host).first(chunk * vocabulary)));
     for (int64_t r = 0; r < chunk; ++r) visit(first + r, host.data() + r * vocabulary);
   }
@@ -164,6 +216,7 @@ absl::Status NextTokenLogits(Wave& wave, std::span<const int64_t> places, Phase 
 absl::Status ComputeOutputs(Wave& wave) {
   const ModelConfig& config = wave.model().config();
   if (config.task == ModelTask::kCausalLm) return Score(wave);
+  if (config.task == ModelTask::kFillMask) return FillMasks(wave);
   std::pmr::vector<float> features(wave.scratch()), logits(wave.scratch());
   RETURN_IF_ERROR(ClassifierLogits(wave, features, logits));
   const int32_t labels = config.num_labels;
@@ -174,17 +227,14 @@ absl::Status ComputeOutputs(Wave& wave) {
   for (Member* member : wave.samples()) {
     const ModelSequence& sequence = *member->input->ranges[0].sequence;
     for (int32_t i = 0; i < (per_token ? sequence.valid() : 1); ++i, row += labels, seen += width) {
-      const int64_t out = static_cast<int64_t>(per_token ? sequence.positions[i] : 0) * labels;
       // A ReLU turns NaN into 0, so numbers that are not finite are looked for before the classifier too.
       member->finite &= AllFinite(seen, width) && AllFinite(row, labels);
-      std::copy_n(row, labels, member->result->logits.begin() + out);
-      const auto to = member->result->probabilities.begin() + out;
-      if (config.task == ModelTask::kRegression) {
-        std::copy_n(row, labels, to);
-        continue;
+      if (GivesValues(config.task)) {
+        std::copy_n(row, labels, member->result->logits.begin());
+        std::copy_n(row, labels, member->result->probabilities.begin());
+      } else {
+        FillRow(*member, per_token ? sequence.positions[i] : 0, row, probabilities);
       }
-      Softmax(row, probabilities);
-      std::copy(probabilities.begin(), probabilities.end(), to);
     }
   }
   return absl::OkStatus();

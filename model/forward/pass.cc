@@ -68,8 +68,8 @@ PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Op
   }
   result.pairs = model.Pairs(input);
   result.labels = config.num_labels;
-  result.regression = config.task == ModelTask::kRegression;
-  result.rows = config.task == ModelTask::kTokenClassification ? input.sequences[0].length() : 1;
+  result.regression = GivesValues(config.task);
+  result.rows = OutputRows(config, input);
   if (input.max_edges < result.pairs) max_edges = input.max_edges;
   SelectSequences(input.sequences.size());
   shared = SampleResult(config, input.sequences.size(), 0, 0, wanted.graph);

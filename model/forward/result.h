@@ -12,15 +12,15 @@
 
 namespace edgewise {
 
-// One forward pass. Rows: 1, or every position for token-classification (rows of pads are zero). causal-lm: the one row
-// is the distribution of the token that follows the text.
+// One forward pass. Rows: OutputRows; those of pads are zero. causal-lm: the one row is the distribution of the token
+// that follows the text. Labels: ModelConfig::num_labels.
 struct SampleResult {
   // With room for `sequences` sequences and `rows` rows of logits, all zero.
   SampleResult(const ModelConfig& config, size_t sequences, size_t rows, size_t scored_tokens, bool graph);
   SampleResult() = default;
 
   std::vector<float> logits;                // [rows, labels]
-  std::vector<float> probabilities;         // [rows, labels]; regression: the values
+  std::vector<float> probabilities;         // [rows, labels]; regression, embedding: the values
   std::vector<double> token_probabilities;  // causal-lm: p(x_t | x_<t) of the scored tokens of all windows, in order
   // [layers, a pair's second sequence after the first][heads]; key degrees are of positions, [length].
   std::vector<std::vector<HeadCounts>> layers;
@@ -34,10 +34,10 @@ struct SampleResult {
 struct InputResult {
   absl::Status status;  // INTERNAL: the model gave a number that is not finite; CANCELLED: a stop was requested
 
-  int32_t rows = 0;  // 1, or positions for token-classification
+  int32_t rows = 0;  // OutputRows
   int32_t labels = 0;
-  bool regression = false;                 // the labels are values: no label_id (-1), no entropies (0)
-  std::vector<float> probabilities;        // [rows, labels] mean over samples; regression: of the values
+  bool regression = false;                 // the labels are values (GivesValues): no label_id (-1), no entropies (0)
+  std::vector<float> probabilities;        // [rows, labels] mean over samples; of the values where these are given
   std::vector<float> logits;               // [rows, labels] mean over samples
   std::vector<float> stddev;               // [rows, labels] of the probabilities, unbiased
   std::vector<int32_t> label_id;           // [rows]; -1 at pads

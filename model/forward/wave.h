@@ -67,7 +67,8 @@ class Wave : public Kept {
   bool shared() const { return layer_ < first_drawn_; }  // the next layer is one that samples share
   bool done() const { return layer_ == num_layers_; }
   const Members& samples() const { return samples_; }
-  // Of the samples. Where the model reads only the first row of a sequence (Pooling::kCls), in the end these alone.
+  // Of the samples. Where the model reads only the first row of a sequence (Pooling::kCls, kFirst), in the end these
+  // alone.
   Activations& rows() { return own_; }
   Scratch* scratch() { return &scratch_; }  // for what is used before the next layer
 
@@ -75,7 +76,7 @@ class Wave : public Kept {
   enum class Stage { kProject, kAttend, kFinish };
 
   explicit Wave(const Model& model) : model_(model) {}
-  bool ReadsFirstRows() const { return model_.config().pooling == Pooling::kCls; }
+  bool ReadsFirstRows() const { return edgewise::ReadsFirstRows(model_.config()); }
   // The rows of an input's sample: in the end, those that the head reads.
   int64_t RowsOf(const RunningInput& input) const;
   absl::Status MakeLedger(RunningInput& input) const;

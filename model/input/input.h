@@ -16,6 +16,7 @@ namespace edgewise {
 // Tokens as the model sees them: the CLS token first where there is one, pads included. Or rows of features, all valid.
 struct ModelSequence {
   std::vector<int32_t> token_ids;     // [length], every position; empty: features
+  std::vector<int32_t> token_types;   // [length], below ModelConfig::token_types; empty: all 0
   std::vector<float> features;        // [length, feature_size]; empty: tokens
   int32_t feature_rows = 0;           // length of a sequence of features
   std::vector<int32_t> positions;     // [valid], ascending: the places of the tokens that are not pads; at least one
@@ -59,6 +60,9 @@ struct ModelInput : Draw {
   uint64_t max_edges = kNoCap;           // per sample; >= Model::LeastEdges
   Wanted wanted;                         // wanted.graph: samples must be 1
 };
+
+// The rows of the output: 1, every position (token-classification), or every mask token (fill-mask).
+int32_t OutputRows(const ModelConfig& config, const ModelInput& input);
 
 // The attention of every layer that these draws use where they are not dense.
 inline const std::vector<AttentionConfig>& AttentionOf(const ModelConfig& config, const Draw& draw) {

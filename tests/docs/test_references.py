@@ -13,7 +13,7 @@ ELSEWHERE = {
     "lra_config.py",  # of SBM-Transformer
     "tinyshakespeare.txt",  # a download
     "tokenizer.json", "tokenizer_config.json", "vocab.txt",  # of a Hugging Face folder
-    "F.json", "M.json", "text.json", "budget.png",  # of a user
+    "F.json", "M.json", "text.json", "budget.png", "adapter_config.json",  # of a user
     "attention_gpu.json", "summary.txt", "gpu-bundle/run.sh",  # made by ./dev
     "examples/models/NAME/1",  # a pattern
 }

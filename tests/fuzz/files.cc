@@ -6,6 +6,8 @@
 #include <fstream>
 
 #include "model/checkpoint/config.h"
+#include "model/checkpoint/hugging_face/tensors.h"
+#include "model/checkpoint/json_object.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/tensor_checks.h"
 #include "model/checkpoint/tokenizer.h"
@@ -50,6 +52,20 @@ TokenizerConfig Bytes() {
   return config;
 }
 
+// A Hugging Face config.json without other files.
+void FuzzFolder(const nlohmann::json& json) {
+  const absl::StatusOr<hugging_face::Folder> folder = hugging_face::ReadFolder("/nonexistent", json);
+  if (!folder.ok()) return RequireReadable(std::string(folder.status().message()));
+  const ModelConfig& config = folder->config;
+  Require(static_cast<size_t>(config.num_hidden_layers) == config.attention.size(), "every layer has an attention");
+  Require(config.hidden_size == config.num_attention_heads * config.head_dim, "heads fill the width");
+  if (config.num_hidden_layers > 64) return;
+  for (const TensorShape& tensor : ExpectedTensors(config)) {
+    Require(!hugging_face::NamesOf(tensor.name, *folder).empty(), "tensor " + tensor.name + " has a name there");
+    for (const int64_t extent : tensor.shape) Require(extent > 0, "tensor " + tensor.name + " has elements");
+  }
+}
+
 }  // namespace
 
 void FuzzSafetensors(const std::string& bytes) {
@@ -71,11 +87,13 @@ void FuzzSafetensors(const std::string& bytes) {
     for (uint64_t i = 0; i < (tensor.end - tensor.begin) / sizeof(float); ++i) sum += values[i];
     static_cast<void>(sum);
   }
-  const absl::Status finite = CheckFinite(**file);
+  const absl::Status finite = CheckFinite(TensorsOf(**file));
   if (!finite.ok()) RequireReadable(std::string(finite.message()));
 }
 
 void FuzzConfig(const std::string& bytes) {
+  const absl::StatusOr<nlohmann::json> json = ParseStrictJson(bytes);
+  if (json.ok() && hugging_face::IsHuggingFace(*json)) return FuzzFolder(*json);
   const absl::StatusOr<ModelConfig> config = ParseModelConfig(bytes);
   if (!config.ok()) return RequireReadable(std::string(config.status().message()));
   Require(static_cast<size_t>(config->num_hidden_layers) == config->attention.size(), "every layer has an attention");

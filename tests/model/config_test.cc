@@ -35,10 +35,6 @@ INSTANTIATE_TEST_SUITE_P(
     Cases, BadConfigTest,
     ::testing::Values(
         Case{"typo", R"({"hidden_sise": 3})", "unknown field \"hidden_sise\"; did you mean hidden_size?"},
-        Case{"hugging_face", R"({"task": null, "model_type": "bert"})",
-             "this is a Hugging Face config (model_type \"bert\"), which Edgewise cannot serve"},
-        Case{"hugging_face_without_a_type", R"({"task": null, "architectures": ["BertModel"]})",
-             "this is a Hugging Face config (architectures [\"BertModel\"])"},
         Case{"ours_with_a_field_of_theirs", R"({"model_type": "bert"})", "unknown field \"model_type\""},
         Case{"missing", R"({"vocab_size": null})", "vocab_size is missing"},
         Case{"string_for_int", R"({"vocab_size": "50"})", "vocab_size is \"50\"; allowed: an integer"},

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "model/checkpoint/config.h"
+#include "model/checkpoint/hugging_face/tensors.h"
 #include "model/checkpoint/weights.h"
 #include "tests/model/toy_kind.h"
 
@@ -31,13 +32,13 @@ json SmallConfig() {
   })");
 }
 
-std::map<std::string, TestTensor> RandomTensors(const json& config, uint64_t seed) {
-  const auto parsed = ParseModelConfig(config.dump(), KindsWithToy());
-  if (!parsed.ok()) throw std::runtime_error(std::string(parsed.status().message()));
+namespace {
+
+std::map<std::string, TestTensor> TensorsOf(const ModelConfig& config, uint64_t seed) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal;
   std::map<std::string, TestTensor> tensors;
-  for (const auto& [name, shape, optional] : ExpectedTensors(*parsed)) {
+  for (const auto& [name, shape, optional] : ExpectedTensors(config)) {
     if (optional) continue;
     int64_t size = 1;
     for (int64_t dimension : shape) size *= dimension;
@@ -55,6 +56,36 @@ std::map<std::string, TestTensor> RandomTensors(const json& config, uint64_t see
     }
   }
   return tensors;
+}
+
+template <typename T>
+T OrThrow(absl::StatusOr<T> value) {
+  if (!value.ok()) throw std::runtime_error(std::string(value.status().message()));
+  return *std::move(value);
+}
+
+}  // namespace
+
+std::map<std::string, TestTensor> RandomTensors(const json& config, uint64_t seed) {
+  return TensorsOf(OrThrow(ParseModelConfig(config.dump(), KindsWithToy())), seed);
+}
+
+std::string WriteHuggingFace(const std::string& folder, json config, uint64_t seed) {
+  const json files = config.value("_files", json::object());
+  for (const auto& [name, content] : files.items()) {
+    WriteFile(folder + "/" + name, content.dump());
+  }
+  config.erase("_files");
+  WriteFile(folder + "/config.json", config.dump(1));
+  const hugging_face::Folder read = OrThrow(hugging_face::ReadFolder(folder, config));
+  std::map<std::string, TestTensor> tensors;
+  for (auto& [name, tensor] : TensorsOf(read.config, seed)) {
+    const std::string theirs = hugging_face::NamesOf(name, read).front();
+    if (read.tied && theirs.find("decoder.weight") != std::string::npos) continue;
+    tensors[theirs] = std::move(tensor);
+  }
+  WriteFile(folder + "/model.safetensors", SafetensorsBytes(tensors));
+  return folder;
 }
 
 std::string SafetensorsBytes(const std::map<std::string, TestTensor>& tensors) {
@@ -76,6 +107,7 @@ void WriteFile(const std::string& path, const std::string& bytes) {
 }
 
 std::string WriteModel(const std::string& folder, const json& config, uint64_t seed) {
+  if (config.contains("model_type")) return WriteHuggingFace(folder, config, seed);
   WriteFile(folder + "/config.json", config.dump(1));
   WriteFile(folder + "/model.safetensors", SafetensorsBytes(RandomTensors(config, seed)));
   return folder;

@@ -38,7 +38,12 @@ std::string SafetensorsBytes(const std::map<std::string, TestTensor>& tensors);
 
 void WriteFile(const std::string& path, const std::string& bytes);
 
-// Writes <folder>/config.json and model.safetensors; makes the folder. Returns the folder.
+// Writes a Hugging Face folder: `config`, without the base model's prefix; the field "_files" has other JSON files by
+// name. Returns the folder.
+std::string WriteHuggingFace(const std::string& folder, nlohmann::json config, uint64_t seed = 1);
+
+// Writes <folder>/config.json and model.safetensors; makes the folder. A config with model_type makes a Hugging Face
+// folder. Returns the folder.
 std::string WriteModel(const std::string& folder, const nlohmann::json& config, uint64_t seed = 1);
 
 }  // namespace edgewise::testing

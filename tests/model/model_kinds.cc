@@ -64,6 +64,36 @@ json Features(const json& attention, json changes = json::object()) {
   return Attention(attention, std::move(changes));
 }
 
+// A Hugging Face folder: `changes` of its config.json, as a merge patch.
+ModelKind HuggingFace(const char* name, const char* type, const char* architecture, json changes = json::object(),
+                      json override_with = {}) {
+  const bool distilled = std::string(type) == "distilbert", counted = std::string(type) == "roberta";
+  const bool mpnet = std::string(type) == "mpnet";  // its pads have id 1
+  json config = {{"model_type", type},       {"architectures", {architecture}},
+                 {"vocab_size", 50},         {"pad_token_id", mpnet ? 1 : 0},
+                 {"type_vocab_size", 2},     {"id2label", {{"0", "a"}, {"1", "b"}}},
+                 {"hidden_act", "gelu_new"}, {"max_position_embeddings", counted ? 65 : mpnet ? 66 : 64}};
+  const char* const ours[] = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"};
+  const char* const theirs[] = {"dim", "n_layers", "n_heads", "hidden_dim"};
+  const int sizes[] = {32, 2, 2, 48};
+  for (int i = 0; i < 4; ++i) config[distilled ? theirs[i] : ours[i]] = sizes[i];
+  config.merge_patch(changes);
+  return {.name = name, .changes = config, .override_with = std::move(override_with), .hugging_face = true};
+}
+
+// The "_files" of a sentence encoder, and of a model with a mask token.
+json Sentence(const char* pooling, bool normalize) {
+  json modules = {{{"type", "sentence_transformers.models.Transformer"}, {"path", ""}},
+                  {{"type", "sentence_transformers.models.Pooling"}, {"path", "1_Pooling"}}};
+  if (normalize) modules.push_back({{"type", "sentence_transformers.models.Normalize"}, {"path", "2_Normalize"}});
+  return {{"_files", {{"modules.json", modules}, {"1_Pooling/config.json", {{pooling, true}}}}}};
+}
+
+json Mask(const char* token) {
+  const json added = {{{"id", 49}, {"content", token}}};
+  return {{"_files", {{"tokenizer.json", {{"added_tokens", added}}}}}};
+}
+
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const ModelKind& kind) { return out << kind.name; }
@@ -150,6 +180,20 @@ std::vector<ModelKind> ModelKinds() {
   kinds.push_back({.name = "probable_and_ssa",
                    .changes = Attention({Local(3, 0.2), Sbm("poisson_set", false, 2)}),
                    .keep = KeepRule::kProbable});
+  kinds.insert(
+      kinds.end(),
+      {
+          HuggingFace("hf_bert_sequence", "bert", "BertForSequenceClassification"),
+          HuggingFace("hf_bert_tokens_ssa", "bert", "BertForTokenClassification", json::object(), Local(4, 0.2)),
+          HuggingFace("hf_bert_masked_ssa", "bert", "BertForMaskedLM", Mask("[MASK]"), Keep(6)),
+          HuggingFace("hf_roberta_masked", "roberta", "RobertaForMaskedLM", Mask("<mask>")),
+          HuggingFace("hf_roberta_regression_ssa", "roberta", "RobertaForSequenceClassification",
+                      {{"problem_type", "regression"}}, Local(3, 0.2)),
+          HuggingFace("hf_distilbert", "distilbert", "DistilBertForSequenceClassification"),
+          HuggingFace("hf_mpnet_mean_ssa", "mpnet", "MPNetModel", Sentence("pooling_mode_mean_tokens", true),
+                      Local(4, 0.2)),
+          HuggingFace("hf_bert_cls_ssa", "bert", "BertModel", Sentence("pooling_mode_cls_token", false), Keep(7)),
+      });
   for (const ModelKind& kind : LanguageModelKinds()) kinds.push_back(kind);
   kinds.push_back({"lm_windows_dense", Language(kDense, {{"max_position_embeddings", 16}}), {}, true});
   kinds.push_back(
@@ -159,13 +203,14 @@ std::vector<ModelKind> ModelKinds() {
 }
 
 json ConfigOf(const ModelKind& kind) {
+  if (kind.hugging_face) return kind.changes;
   json config = SmallConfig();
   config.merge_patch(kind.changes);
   return config;
 }
 
 std::shared_ptr<const std::vector<AttentionConfig>> Override(const json& config, const json& attention) {
-  json changed = config;
+  json changed = config.contains("model_type") ? SmallConfig() : config;  // both have 2 layers
   changed["attention"] = attention;
   const auto parsed = ParseModelConfig(changed.dump());
   if (!parsed.ok()) throw std::runtime_error(std::string(parsed.status().message()));
@@ -178,6 +223,7 @@ ModelInput RandomInput(const ModelKind& kind, const Model& model, std::mt19937_6
   const auto tokens = [&](int32_t longest) {
     std::vector<int32_t> ids = RandomTokens(static_cast<int32_t>(1 + random() % longest), 49, random());
     if (config.pad_token_id == 0 && random() % 2 == 0) ids.insert(ids.begin() + random() % ids.size(), 3, 0);
+    if (config.pad_token_id == 1 && ids[0] == 1) ids[0] = 2;  // not all of them are pads
     return ids;
   };
   if (config.feature_size > 0) {
@@ -188,7 +234,10 @@ ModelInput RandomInput(const ModelKind& kind, const Model& model, std::mt19937_6
   } else if (kind.windows) {
     input.sequences = *model.PrepareWindows(tokens(2 * most), TruncateMode::kRefuse, 1 + random() % 15);
   } else {
-    const std::vector<int32_t> first = tokens(most);
+    std::vector<int32_t> first = tokens(most);
+    if (config.task == ModelTask::kFillMask) {
+      for (int i = 0; i < 2; ++i) first[random() % first.size()] = config.mask_token_id;
+    }
     const bool pair = config.task == ModelTask::kPairClassification;
     input = MakeInput(model, first, pair ? RandomTokens(1 + random() % 20, 49, random()) : std::vector<int32_t>());
   }
@@ -202,6 +251,9 @@ ModelInput RandomInput(const ModelKind& kind, const Model& model, std::mt19937_6
     }
   }
   if (!kind.override_with.is_null()) input.attention = Override(ConfigOf(kind), kind.override_with);
+  for (int32_t i = 0; i < sequence.length() && config.token_types > 1; ++i) {
+    sequence.token_types.push_back(static_cast<int32_t>(random() % config.token_types));
+  }
   input.seed = random();
   input.keep = kind.keep;
   return input;

@@ -20,6 +20,7 @@ struct ModelKind {
   nlohmann::json override_with{};  // attention that every input asks for instead of the model's; null: none
   bool windows = false;            // texts beyond the context
   KeepRule keep = KeepRule::kRandom;
+  bool hugging_face = false;  // `changes` is the whole config.json of a Hugging Face folder (WriteHuggingFace)
 };
 
 std::ostream& operator<<(std::ostream& out, const ModelKind& kind);

@@ -1,0 +1,95 @@
+// The families of Hugging Face models that are served, as data: names of fields and of tensors. One file a family.
+#ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_FAMILY_H_
+#define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_FAMILY_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/checkpoint/config.h"
+
+namespace edgewise::hugging_face {
+
+// A tensor's name in docs/model-format.md and in the family's files, there without Family::prefix. "*" stands for the
+// number of a layer. Names without .weight and .bias are of both. Several rows with the same `ours` are names of one
+// weight: tied, so one of them is enough, and those that are there must be equal. Where the output layer is not tied
+// (Folder::tied) the first that is there counts, and the word embedding does not.
+struct TensorName {
+  std::string_view ours, theirs;
+};
+
+// What follows the last layer in one class of models.
+struct Head {
+  enum class Act {
+    kNone,
+    kRelu,
+    kTanh,
+    kGelu,
+    kHidden
+  };  // of the hidden layer; kNone: there is none; kHidden: hidden_act
+
+  std::string_view architecture;  // without Family::class_name: "ForMaskedLM"
+  ModelTask task;
+  Act act = Act::kNone;
+  std::span<const TensorName> tensors = {};
+};
+
+// Where a position's row of the table is.
+enum class PositionRows {
+  kPlace,     // at its place in the text
+  kAfterPad,  // pad_token_id + 1 rows later, and positions count the tokens that are not pads
+  kAfterTwo,  // the same, 2 rows later
+};
+
+struct Family {
+  std::string_view model_type;  // "bert"
+  std::string_view class_name;  // what its architectures begin with: "Bert"
+  std::string_view prefix;      // of the base model's tensors; may be missing in the file: "bert."
+  // Names of fields of config.json.
+  const char* hidden_size = "hidden_size";
+  const char* num_hidden_layers = "num_hidden_layers";
+  const char* num_attention_heads = "num_attention_heads";
+  const char* intermediate_size = "intermediate_size";
+  const char* hidden_act = "hidden_act";
+  const char* layer_norm_eps = "layer_norm_eps";  // null: always 1e-12
+
+  int32_t pad_token_id = 0;  // where config.json has none
+  PositionRows position_rows = PositionRows::kPlace;
+  bool token_types = true;
+  bool relative_buckets = false;
+  std::string_view mask_token;
+
+  std::span<const TensorName> tensors;  // of the base model
+  std::span<const Head> heads;          // the first is the base model itself
+  // Tensors that no head of ours reads: buffers, and the heads of other tasks.
+  std::span<const std::string_view> unread;
+};
+
+// The base model's tensors of BERT, which other families have too.
+inline constexpr TensorName kBertTensors[] = {
+    {"embeddings.word", "embeddings.word_embeddings"},
+    {"embeddings.position", "embeddings.position_embeddings"},
+    {"embeddings.type", "embeddings.token_type_embeddings"},
+    {"embeddings.norm", "embeddings.LayerNorm"},
+    {"layers.*.attention.query", "encoder.layer.*.attention.self.query"},
+    {"layers.*.attention.key", "encoder.layer.*.attention.self.key"},
+    {"layers.*.attention.value", "encoder.layer.*.attention.self.value"},
+    {"layers.*.attention.output", "encoder.layer.*.attention.output.dense"},
+    {"layers.*.attention_norm", "encoder.layer.*.attention.output.LayerNorm"},
+    {"layers.*.mlp.up", "encoder.layer.*.intermediate.dense"},
+    {"layers.*.mlp.down", "encoder.layer.*.output.dense"},
+    {"layers.*.mlp_norm", "encoder.layer.*.output.LayerNorm"},
+};
+
+// Constant-initialised, so that other static objects may use them.
+extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kMpnet;
+
+// Null: not served.
+const Family* FindFamily(std::string_view model_type);
+// "bert, camembert, ..."
+std::string FamilyNames();
+
+}  // namespace edgewise::hugging_face
+
+#endif  // EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_FAMILY_H_

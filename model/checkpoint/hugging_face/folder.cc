@@ -1,0 +1,275 @@
+#include "model/checkpoint/hugging_face/folder.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "model/checkpoint/hugging_face/mask_token.h"
+#include "model/checkpoint/hugging_face/sentence.h"
+#include "model/checkpoint/json_object.h"
+#include "text/status_macros.h"
+
+namespace edgewise::hugging_face {
+namespace {
+
+using nlohmann::json;
+
+bool Exists(const std::string& path) {
+  struct stat info {};
+  return lstat(path.c_str(), &info) == 0;
+}
+
+absl::Status Invalid(const std::string& message) {
+  return absl::InvalidArgumentError(absl::StrCat("config.json: ", message));
+}
+
+// Settings that change what the model computes, in a way that is not served.
+absl::Status RefuseSettings(const json& config) {
+  for (const char* field : {"is_decoder", "is_encoder_decoder", "add_cross_attention"}) {
+    const auto found = config.find(field);
+    if (found == config.end() || *found == false) continue;
+    return Invalid(absl::StrCat(field, " is ", ShowJson(*found), "; served is false: encoders"));
+  }
+  for (const char* field : {"auto_map", "quantization_config", "compression_config"}) {
+    if (!config.contains(field)) continue;
+    return Invalid(absl::StrCat(
+        field, " is given, ",
+        field == std::string("auto_map") ? "so code of its own defines the model" : "so its weights are quantized",
+        ", which is not served"));
+  }
+  const auto pruned = config.find("pruned_heads");
+  if (pruned != config.end() && !pruned->empty()) {
+    return Invalid(absl::StrCat("pruned_heads is ", ShowJson(*pruned), "; models with pruned heads are not served"));
+  }
+  const auto kind = config.find("position_embedding_type");
+  if (kind != config.end() && *kind != "absolute") {
+    return Invalid(absl::StrCat("position_embedding_type is ", ShowJson(*kind), "; served: \"absolute\""));
+  }
+  return absl::OkStatus();
+}
+
+void ReadActivation(JsonObject& object, const char* field, ModelConfig& config) {
+  constexpr std::pair<const char*, HiddenAct> kServed[] = {
+      {"gelu", HiddenAct::kGelu},         {"gelu_python", HiddenAct::kGelu},
+      {"gelu_new", HiddenAct::kGeluTanh}, {"gelu_pytorch_tanh", HiddenAct::kGeluTanh},
+      {"relu", HiddenAct::kRelu},
+  };
+  std::vector<std::string> names;
+  for (const auto& [name, act] : kServed) names.emplace_back(name);
+  config.hidden_act = kServed[object.Choice(field, names, 0)].second;
+}
+
+// Sizes, and how rows begin. `no_pad`: pad_token_id is null.
+void ReadEncoder(JsonObject& object, const Family& family, bool no_pad, ModelConfig& config) {
+  config.vocab_size = object.Integer("vocab_size", 1, kMaxIds);
+  config.hidden_size = object.Integer(family.hidden_size, 1, kMaxWidth);
+  config.num_hidden_layers = object.Integer(family.num_hidden_layers, 1, 4096);
+  config.num_attention_heads = object.Integer(family.num_attention_heads, 1, 4096);
+  config.intermediate_size = object.Integer(family.intermediate_size, 1, kMaxWidth);
+  if (config.hidden_size % config.num_attention_heads != 0) {
+    object.Fail(absl::StrCat(family.num_attention_heads, " is ", config.num_attention_heads, ", ", family.hidden_size,
+                             " is ", config.hidden_size, ": it does not divide"));
+  }
+  config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
+  config.score_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  ReadActivation(object, family.hidden_act, config);
+  config.layer_norm_eps = 1e-12f;
+  if (family.layer_norm_eps != nullptr) {
+    config.layer_norm_eps = static_cast<float>(object.Number(family.layer_norm_eps, 1e-12, 1.0, 1e-12));
+  }
+  config.norm_position = NormPosition::kPost;
+  config.embedding_norm = true;
+  config.pad_token_id = no_pad ? -1 : object.Integer("pad_token_id", -1, config.vocab_size - 1, family.pad_token_id);
+
+  config.position_offset = family.position_rows == PositionRows::kPlace      ? 0
+                           : family.position_rows == PositionRows::kAfterTwo ? 2
+                                                                             : config.pad_token_id + 1;
+  if (family.position_rows == PositionRows::kAfterPad && config.pad_token_id < 0) {
+    object.Fail("pad_token_id is null; positions begin after it");
+  }
+  if (family.position_rows == PositionRows::kAfterTwo && config.pad_token_id != 1) {
+    object.Fail(absl::StrCat("pad_token_id is ", config.pad_token_id, "; the positions of ",
+                             std::string(family.model_type), " leave out tokens of id 1, so 1 is served"));
+  }
+  const int32_t rows = object.Integer("max_position_embeddings", 1, kMaxPositions, 512);
+  config.max_position_embeddings = std::max(1, rows - config.position_offset);
+  if (rows <= config.position_offset) {
+    object.Fail(absl::StrCat("max_position_embeddings is ", rows, "; the first ", config.position_offset,
+                             " are for pads, so more are expected"));
+  }
+  if (family.token_types) {
+    config.token_types = object.Integer("type_vocab_size", 1, kMaxPositions / config.max_position_embeddings, 2);
+  }
+  if (family.relative_buckets) {
+    config.relative_buckets = object.Integer("relative_attention_num_buckets", 32, 32, 32);
+  }
+  config.attention.resize(config.num_hidden_layers);
+  config.budget_shares.assign(config.num_hidden_layers, 1.0);
+}
+
+void ReadLabels(JsonObject& object, ModelConfig& config) {
+  const json& labels = object.Value("id2label", false);
+  if (labels.is_null()) {  // transformers leaves out what is its default
+    config.num_labels = object.Integer("num_labels", 1, 1 << 20, 2);
+    for (int32_t id = 0; id < config.num_labels; ++id) config.labels.push_back(absl::StrCat("LABEL_", id));
+    return;
+  }
+  if (!labels.is_object() || labels.empty()) return object.Fail("id2label: an object of labels is expected");
+  config.num_labels = static_cast<int32_t>(labels.size());
+  for (int32_t id = 0; id < config.num_labels; ++id) {
+    const auto found = labels.find(std::to_string(id));
+    if (found == labels.end() || !found->is_string()) {
+      return object.Fail(absl::StrCat("id2label has ", config.num_labels, " entries; the label of \"", id,
+                                      "\" is missing or no string"));
+    }
+    config.labels.push_back(found->get<std::string>());
+  }
+}
+
+void ReadProblem(JsonObject& object, ModelConfig& config) {
+  const std::string problem =
+      object.String("problem_type", config.num_labels == 1 ? "regression" : "single_label_classification");
+  if (problem == "regression") {
+    config.task = ModelTask::kRegression;
+    config.labels.clear();
+  } else if (problem != "single_label_classification") {
+    object.FailAt("problem_type", json(problem), "served: single_label_classification, regression");
+  } else if (config.num_labels == 1) {
+    object.Fail("problem_type is \"single_label_classification\" with one label; its probability would always be 1");
+  }
+}
+
+// The class of the model, and its head.
+absl::Status ReadArchitecture(const json& config, bool sentence, Folder& folder) {
+  const Family& family = *folder.family;
+  const auto architectures = config.find("architectures");
+  folder.head = &family.heads[0];
+  folder.architecture = absl::StrCat(std::string(family.class_name), std::string(folder.head->architecture));
+  if (sentence) return absl::OkStatus();  // sentence-transformers takes the base model of whatever there is
+  std::string served;
+  for (const Head& head : family.heads) {
+    const std::string name = absl::StrCat(std::string(family.class_name), std::string(head.architecture));
+    const bool asked = architectures != config.end() && architectures->is_array() && architectures->size() == 1 &&
+                       (*architectures)[0] == name;
+    if (asked) {
+      folder.head = &head;
+      folder.architecture = name;
+      return absl::OkStatus();
+    }
+    absl::StrAppend(&served, served.empty() ? "" : ", ", name);
+  }
+  return Invalid(architectures == config.end()
+                     ? absl::StrCat("architectures is missing; served: one of ", served)
+                     : absl::StrCat("architectures is ", ShowJson(*architectures), "; served: one of ", served));
+}
+
+absl::Status ReadHead(const std::string& directory, const std::optional<SentenceModules>& sentence, JsonObject& object,
+                      Folder& folder) {
+  ModelConfig& config = folder.config;
+  config.task = folder.head->task;
+  switch (folder.head->act) {
+    case Head::Act::kNone:
+      break;
+    case Head::Act::kRelu:
+      config.classifier_act = HiddenAct::kRelu;
+      break;
+    case Head::Act::kTanh:
+      config.classifier_act = HiddenAct::kTanh;
+      break;
+    case Head::Act::kGelu:
+      config.classifier_act = HiddenAct::kGelu;
+      break;
+    case Head::Act::kHidden:
+      config.classifier_act = config.hidden_act;
+      break;
+  }
+  if (folder.head->act != Head::Act::kNone) config.classifier_hidden_size = config.hidden_size;
+  switch (config.task) {
+    case ModelTask::kEmbedding:
+      config.num_labels = config.hidden_size;
+      config.pooling = sentence.has_value() ? sentence->pooling : Pooling::kMeanValid;
+      config.normalize = sentence.has_value() && sentence->normalize;
+      return absl::OkStatus();
+    case ModelTask::kFillMask: {
+      config.num_labels = config.vocab_size;
+      config.classifier_norm = true;
+      folder.tied = object.Boolean("tie_word_embeddings", true);
+      RETURN_IF_ERROR(object.status().ok() ? absl::OkStatus() : Invalid(std::string(object.status().message())));
+      ASSIGN_OR_RETURN(config.mask_token_id, ReadMaskToken(directory, folder.family->mask_token, config.vocab_size));
+      if (config.mask_token_id == config.pad_token_id) {
+        return Invalid(absl::StrCat("pad_token_id is ", config.pad_token_id, ", the id of the mask token"));
+      }
+      return absl::OkStatus();
+    }
+    case ModelTask::kSequenceClassification:
+      config.pooling = Pooling::kFirst;
+      ReadLabels(object, config);
+      ReadProblem(object, config);
+      return absl::OkStatus();
+    default:
+      ReadLabels(object, config);
+      return absl::OkStatus();
+  }
+}
+
+// Without the fields that are null, which transformers reads as if they were absent.
+json WithoutNulls(const json& config) {
+  json without = json::object();
+  for (const auto& [field, value] : config.items()) {
+    if (!value.is_null()) without[field] = value;
+  }
+  return without;
+}
+
+}  // namespace
+
+bool IsHuggingFace(const json& config) {
+  return config.is_object() && !config.contains("task") &&
+         (config.contains("model_type") || config.contains("architectures"));
+}
+
+absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whole) {
+  const json config = WithoutNulls(whole);
+  Folder folder;
+  const auto type = config.find("model_type");
+  if (type == config.end()) {
+    return Invalid(absl::StrCat("model_type is missing; served: ", FamilyNames(), " (or, in our own format, a task)"));
+  }
+  folder.family = type->is_string() ? FindFamily(type->get<std::string>()) : nullptr;
+  if (folder.family == nullptr) {
+    return Invalid(absl::StrCat("model_type is ", ShowJson(*type), "; served: ", FamilyNames(),
+                                "; docs/convert.md#hugging-face says what else can be converted"));
+  }
+  RETURN_IF_ERROR(RefuseSettings(config));
+  if (Exists(directory + "/adapter_config.json")) {
+    return absl::InvalidArgumentError(
+        "adapter_config.json: adapters are not served; merge it into the model (merge_and_unload) and save that");
+  }
+  absl::StatusOr<SentenceModules> modules = ReadSentenceModules(directory);
+  const bool sentence = modules.ok();
+  // Without the file this is a model of transformers; another file that is missing is an error.
+  if (!sentence && (!absl::IsNotFound(modules.status()) || Exists(directory + "/modules.json"))) {
+    return absl::InvalidArgumentError(modules.status().message());
+  }
+  RETURN_IF_ERROR(ReadArchitecture(config, sentence, folder));
+
+  JsonObject object(config, "");
+  const auto pad = whole.find("pad_token_id");
+  ReadEncoder(object, *folder.family, pad != whole.end() && pad->is_null(), folder.config);
+  if (!object.status().ok()) return Invalid(std::string(object.status().message()));
+  RETURN_IF_ERROR(ReadHead(directory, sentence ? std::make_optional(*modules) : std::nullopt, object, folder));
+  folder.config.profiles = ParseProfiles(object, folder.config);
+  if (!object.status().ok()) return Invalid(std::string(object.status().message()));
+  json others = whole;
+  for (const char* field : {"profiles", "limits", "shadow"}) others.erase(field);
+  folder.config.others = others.dump();
+  return folder;
+}
+
+}  // namespace edgewise::hugging_face

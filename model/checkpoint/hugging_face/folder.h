@@ -1,0 +1,33 @@
+// A model's folder as save_pretrained of Hugging Face transformers, or save of sentence-transformers, leaves it
+// (docs/model-format.md, "Hugging Face folders").
+#ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_FOLDER_H_
+#define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_FOLDER_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/hugging_face/family.h"
+
+namespace edgewise::hugging_face {
+
+// What the files beside the weights say.
+struct Folder {
+  ModelConfig config;
+  const Family* family = nullptr;
+  const Head* head = nullptr;
+  std::string architecture;  // "BertForMaskedLM"
+  bool tied = true;          // the output layer over the vocabulary is the word embedding
+};
+
+// Whether a config.json is one of Hugging Face and not our own, which names a task.
+bool IsHuggingFace(const nlohmann::json& config);
+
+// Reads the folder of this config.json. INVALID_ARGUMENT: a file is not valid, or the model or one of its settings is
+// not served; the message begins with the name of the file, and names field, value and what is served.
+absl::StatusOr<Folder> ReadFolder(const std::string& directory, const nlohmann::json& config);
+
+}  // namespace edgewise::hugging_face
+
+#endif  // EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_FOLDER_H_

@@ -1,0 +1,60 @@
+#include "model/checkpoint/hugging_face/family.h"
+
+namespace edgewise::hugging_face {
+namespace {
+
+constexpr TensorName kTensors[] = {
+    {"embeddings.word", "embeddings.word_embeddings"},
+    {"embeddings.position", "embeddings.position_embeddings"},
+    {"embeddings.norm", "embeddings.LayerNorm"},
+    {"embeddings.relative_buckets", "encoder.relative_attention_bias"},
+    {"layers.*.attention.query", "encoder.layer.*.attention.attn.q"},
+    {"layers.*.attention.key", "encoder.layer.*.attention.attn.k"},
+    {"layers.*.attention.value", "encoder.layer.*.attention.attn.v"},
+    {"layers.*.attention.output", "encoder.layer.*.attention.attn.o"},
+    {"layers.*.attention_norm", "encoder.layer.*.attention.LayerNorm"},
+    {"layers.*.mlp.up", "encoder.layer.*.intermediate.dense"},
+    {"layers.*.mlp.down", "encoder.layer.*.output.dense"},
+    {"layers.*.mlp_norm", "encoder.layer.*.output.LayerNorm"},
+};
+
+constexpr TensorName kSequence[] = {
+    {"classifier.hidden", "classifier.dense"},
+    {"classifier.output", "classifier.out_proj"},
+};
+
+constexpr TensorName kTokens[] = {{"classifier.output", "classifier"}};
+
+constexpr TensorName kMasked[] = {
+    {"classifier.hidden", "lm_head.dense"},
+    {"classifier.norm", "lm_head.layer_norm"},
+    {"classifier.output.weight", "lm_head.decoder.weight"},
+    {"classifier.output.weight", "embeddings.word_embeddings.weight"},
+    {"classifier.output.bias", "lm_head.decoder.bias"},
+    {"classifier.output.bias", "lm_head.bias"},
+};
+
+constexpr Head kHeads[] = {
+    {"Model", ModelTask::kEmbedding},
+    {"ForSequenceClassification", ModelTask::kSequenceClassification, Head::Act::kTanh, kSequence},
+    {"ForTokenClassification", ModelTask::kTokenClassification, Head::Act::kNone, kTokens},
+    {"ForMaskedLM", ModelTask::kFillMask, Head::Act::kGelu, kMasked},
+};
+
+constexpr std::string_view kUnread[] = {"embeddings.position_ids", "pooler.dense", "qa_outputs"};
+
+}  // namespace
+
+constinit const Family kMpnet = {.model_type = "mpnet",
+                                 .class_name = "MPNet",
+                                 .prefix = "mpnet.",
+                                 .pad_token_id = 1,
+                                 .position_rows = PositionRows::kAfterTwo,
+                                 .token_types = false,
+                                 .relative_buckets = true,
+                                 .mask_token = "<mask>",
+                                 .tensors = kTensors,
+                                 .heads = kHeads,
+                                 .unread = kUnread};
+
+}  // namespace edgewise::hugging_face

@@ -1,0 +1,51 @@
+// RoBERTa, and the families that differ from it in their vocabulary alone.
+#include "model/checkpoint/hugging_face/family.h"
+
+namespace edgewise::hugging_face {
+namespace {
+
+constexpr TensorName kSequence[] = {
+    {"classifier.hidden", "classifier.dense"},
+    {"classifier.output", "classifier.out_proj"},
+};
+
+constexpr TensorName kTokens[] = {{"classifier.output", "classifier"}};
+
+constexpr TensorName kMasked[] = {
+    {"classifier.hidden", "lm_head.dense"},
+    {"classifier.norm", "lm_head.layer_norm"},
+    {"classifier.output.weight", "lm_head.decoder.weight"},
+    {"classifier.output.weight", "embeddings.word_embeddings.weight"},
+    {"classifier.output.bias", "lm_head.decoder.bias"},
+    {"classifier.output.bias", "lm_head.bias"},
+};
+
+constexpr Head kHeads[] = {
+    {"Model", ModelTask::kEmbedding},
+    {"ForSequenceClassification", ModelTask::kSequenceClassification, Head::Act::kTanh, kSequence},
+    {"ForTokenClassification", ModelTask::kTokenClassification, Head::Act::kNone, kTokens},
+    {"ForMaskedLM", ModelTask::kFillMask, Head::Act::kGelu, kMasked},
+};
+
+constexpr std::string_view kUnread[] = {"embeddings.position_ids", "embeddings.token_type_ids", "pooler.dense",
+                                        "qa_outputs"};
+
+constexpr Family Roberta(std::string_view model_type, std::string_view class_name) {
+  return {.model_type = model_type,
+          .class_name = class_name,
+          .prefix = "roberta.",
+          .pad_token_id = 1,
+          .position_rows = PositionRows::kAfterPad,
+          .mask_token = "<mask>",
+          .tensors = kBertTensors,
+          .heads = kHeads,
+          .unread = kUnread};
+}
+
+}  // namespace
+
+constinit const Family kRoberta = Roberta("roberta", "Roberta");
+constinit const Family kXlmRoberta = Roberta("xlm-roberta", "XLMRoberta");
+constinit const Family kCamembert = Roberta("camembert", "Camembert");
+
+}  // namespace edgewise::hugging_face

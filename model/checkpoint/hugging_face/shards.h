@@ -1,0 +1,46 @@
+// The tensors of a checkpoint that may lie in several files.
+#ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_SHARDS_H_
+#define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_SHARDS_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/checkpoint/safetensors.h"
+
+namespace edgewise::hugging_face {
+
+// model.safetensors, or, where there is none, the files that model.safetensors.index.json names. One thread.
+class Shards {
+ public:
+  // Reads headers only. NOT_FOUND: there are no weights in a format that is read. INVALID_ARGUMENT: a file is not
+  // valid, or the index and its files disagree. Messages begin with the name of the file.
+  static absl::StatusOr<std::unique_ptr<Shards>> Open(const std::string& directory);
+
+  struct Tensor {
+    const TensorEntry* entry;
+    const SafetensorsFile* file;
+  };
+  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+
+  // Reads and hashes the data of all files. Once. Errors as SafetensorsFile::ReadData.
+  absl::Status ReadData();
+  // Of model.safetensors; of several files: of their hashes, in lower-case hex, in the order of the files' names.
+  const std::string& sha256() const { return sha256_; }
+
+ private:
+  absl::Status Add(const std::string& directory, const std::string& name);
+  absl::Status ReadIndex(const std::string& directory);
+
+  std::vector<std::pair<std::string, std::unique_ptr<SafetensorsFile>>> files_;  // by name
+  std::map<std::string, Tensor> tensors_;
+  std::string sha256_;
+};
+
+}  // namespace edgewise::hugging_face
+
+#endif  // EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_SHARDS_H_

@@ -1,0 +1,202 @@
+#include "model/checkpoint/hugging_face/tensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <new>
+#include <set>
+#include <span>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "text/did_you_mean.h"
+#include "text/status_macros.h"
+
+namespace edgewise::hugging_face {
+namespace {
+
+constexpr std::string_view kParts[] = {".weight", ".bias"};
+
+absl::Status Invalid(const std::string& message) {
+  return absl::InvalidArgumentError(absl::StrCat("model.safetensors: ", message));
+}
+
+// The tensors of a checkpoint by their names without the base model's prefix, old names made new.
+class Found {
+ public:
+  absl::Status Add(const Shards& shards, std::string_view prefix) {
+    for (const auto& [name, tensor] : shards.tensors()) {
+      std::string plain(absl::StripPrefix(name, std::string(prefix)));
+      if (absl::EndsWith(plain, ".gamma")) plain.replace(plain.size() - 5, 5, "weight");
+      if (absl::EndsWith(plain, ".beta")) plain.replace(plain.size() - 4, 4, "bias");
+      const auto [place, added] = tensors_.emplace(plain, std::make_pair(name, tensor));
+      if (!added) return Invalid(absl::StrCat("tensors ", place->second.first, " and ", name, " are the same weight"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Null: there is none of this name.
+  const std::pair<std::string, Shards::Tensor>* Find(const std::string& plain) const {
+    const auto place = tensors_.find(plain);
+    return place == tensors_.end() ? nullptr : &place->second;
+  }
+
+  const std::map<std::string, std::pair<std::string, Shards::Tensor>>& all() const { return tensors_; }
+
+ private:
+  std::map<std::string, std::pair<std::string, Shards::Tensor>> tensors_;
+};
+
+// Whether the family has this tensor for another task, or as a buffer.
+bool IsKnown(const std::string& plain, const Family& family) {
+  const auto matches = [&](std::string_view theirs) {
+    if (plain == theirs) return true;
+    return std::any_of(std::begin(kParts), std::end(kParts), [&](std::string_view part) {
+      return plain == absl::StrCat(std::string(theirs), std::string(part));
+    });
+  };
+  for (const Head& head : family.heads) {
+    for (const TensorName& row : head.tensors) {
+      if (matches(row.theirs)) return true;
+    }
+  }
+  return std::any_of(family.unread.begin(), family.unread.end(), matches);
+}
+
+float FromHalf(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = bits >> 10 & 0x1F, fraction = bits & 0x3FF;
+  if (exponent == 0) {  // subnormal or zero
+    const float size = std::ldexp(static_cast<float>(fraction), -24);
+    return sign != 0 ? -size : size;
+  }
+  const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
+  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
+}
+
+// The values of a tensor as float32.
+std::span<const float> Values(const Shards::Tensor& tensor, std::deque<std::vector<float>>& converted) {
+  const std::span<const char> bytes = tensor.file->Bytes(*tensor.entry);
+  const bool whole = tensor.entry->dtype == "F32";
+  const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0;
+  if (whole && aligned) return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+  std::vector<float>& values = converted.emplace_back(bytes.size() / (whole ? sizeof(float) : sizeof(uint16_t)));
+  if (whole) {
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  const bool brain = tensor.entry->dtype == "BF16";
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, &bytes[i * sizeof bits], sizeof bits);
+    values[i] = brain ? std::bit_cast<float>(static_cast<uint32_t>(bits) << 16) : FromHalf(bits);
+  }
+  return values;
+}
+
+absl::Status CheckEntry(const std::string& name, const TensorEntry& entry, const std::vector<int64_t>& shape) {
+  if (entry.shape != shape) {
+    return Invalid(absl::StrCat("tensor ", name, " has shape ", ShowShape(entry.shape), "; config.json expects ",
+                                ShowShape(shape)));
+  }
+  if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
+    return Invalid(absl::StrCat("tensor ", name, " has dtype ", entry.dtype, "; F32, F16 and BF16 are read"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<std::string> NamesOf(const std::string& ours, const Folder& folder) {
+  // Of layers.3.mlp.up.weight the layer is 3, the part .weight, and the stem has a star for the layer.
+  std::string stem = ours, layer, part;
+  if (absl::StartsWith(ours, "layers.")) {
+    const size_t begin = strlen("layers."), end = ours.find('.', begin);
+    layer = ours.substr(begin, end - begin);
+    stem = absl::StrCat("layers.*", ours.substr(end));
+  }
+  const std::string whole = stem;
+  for (const std::string_view ending : kParts) {
+    if (!absl::EndsWith(stem, std::string(ending))) continue;
+    part = ending;
+    stem.resize(stem.size() - ending.size());
+    break;
+  }
+  std::vector<std::string> names;
+  for (const std::span<const TensorName> table : {folder.family->tensors, folder.head->tensors}) {
+    for (const TensorName& row : table) {
+      if (row.ours != stem && row.ours != whole) continue;
+      if (row.theirs == "embeddings.word_embeddings.weight" && !folder.tied) continue;
+      names.push_back(absl::StrReplaceAll(std::string(row.theirs), {{"*", layer}}));
+      if (row.ours == stem && stem != whole) names.back() += part;
+    }
+  }
+  return names;
+}
+
+absl::StatusOr<Tensors> ReadTensors(const std::string& directory, const Folder& folder) {
+  Tensors read;
+  ASSIGN_OR_RETURN(read.shards, Shards::Open(directory));
+  Found found;
+  RETURN_IF_ERROR(found.Add(*read.shards, folder.family->prefix));
+
+  // All is checked before any data is read.
+  std::map<std::string, std::vector<std::string>> places;  // of our tensors: names in the files, without prefix
+  std::set<std::string> used, known;
+  for (const auto& [ours, shape, optional] : ExpectedTensors(folder.config)) {
+    const std::vector<std::string> names = NamesOf(ours, folder);
+    for (const std::string& plain : names) {
+      known.insert(plain);
+      const auto* tensor = found.Find(plain);
+      if (tensor == nullptr || (!folder.tied && !places[ours].empty())) continue;
+      RETURN_IF_ERROR(CheckEntry(tensor->first, *tensor->second.entry, shape));
+      places[ours].push_back(plain);
+      used.insert(plain);
+    }
+    if (places[ours].empty()) {
+      const bool head = absl::StartsWith(ours, "classifier.") && !absl::StartsWith(names[0], "pooler.");
+      return Invalid(absl::StrCat("tensor ", head ? "" : std::string(folder.family->prefix), names[0], " ",
+                                  ShowShape(shape), " is missing; ", folder.architecture, " has it"));
+    }
+  }
+  for (const auto& [plain, tensor] : found.all()) {
+    if (used.contains(plain)) continue;
+    if (!IsKnown(plain, *folder.family)) {
+      return Invalid(
+          absl::StrCat("tensor ", tensor.first, " is not part of ", folder.architecture, DidYouMean(plain, known)));
+    }
+    read.skipped.push_back(tensor.first);
+  }
+
+  RETURN_IF_ERROR(read.shards->ReadData());
+  std::map<std::string, std::span<const float>> values;  // of the names without prefix
+  try {
+    for (const auto& [ours, plains] : places) {
+      const auto& [name, tensor] = *found.Find(plains.back());
+      std::span<const float>& first = values[plains.back()];
+      if (first.empty()) {
+        first = Values(tensor, read.converted);
+        read.parameters += first.size();
+      }
+      read.tensors[ours] = {tensor.entry->shape, first, name};
+      for (const std::string& plain : plains) {
+        const auto& [other, tied] = *found.Find(plain);
+        const std::span<const char> a = tensor.file->Bytes(*tensor.entry), b = tied.file->Bytes(*tied.entry);
+        const bool same =
+            tensor.entry->dtype == tied.entry->dtype && std::equal(a.begin(), a.end(), b.begin(), b.end());
+        if (!same)
+          return Invalid(absl::StrCat("tensors ", other, " and ", name, " differ; they are one weight (tied)"));
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("model.safetensors: out of memory for its weights as float32");
+  }
+  return read;
+}
+
+}  // namespace edgewise::hugging_face

@@ -1,0 +1,36 @@
+// From the tensors of a Hugging Face checkpoint to those of docs/model-format.md.
+#ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_TENSORS_H_
+#define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_TENSORS_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "model/checkpoint/hugging_face/folder.h"
+#include "model/checkpoint/hugging_face/shards.h"
+#include "model/checkpoint/tensor_checks.h"
+
+namespace edgewise::hugging_face {
+
+// The names in the files, without Family::prefix, of a tensor of ExpectedTensors, the usual one first.
+std::vector<std::string> NamesOf(const std::string& ours, const Folder& folder);
+
+struct Tensors {
+  std::unique_ptr<Shards> shards;            // owns the values of float32 tensors
+  std::deque<std::vector<float>> converted;  // and this those of others
+  NamedTensors tensors;                      // of ExpectedTensors(folder.config), every one
+  uint64_t parameters = 0;                   // numbers in them, those of tied tensors once
+  std::vector<std::string> skipped;          // known tensors that the task does not read, by their names in the file
+};
+
+// Reads the weights of a folder. Old names (LayerNorm.gamma and .beta) and base tensors with or without their prefix
+// are taken. NOT_FOUND: no file. INVALID_ARGUMENT: a tensor is missing, unknown, given twice, or of another shape or
+// dtype; or tied ones differ. RESOURCE_EXHAUSTED: no memory. The message names file and tensor.
+absl::StatusOr<Tensors> ReadTensors(const std::string& directory, const Folder& folder);
+
+}  // namespace edgewise::hugging_face
+
+#endif  // EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_TENSORS_H_

@@ -1,0 +1,229 @@
+// Broken and unsupported Hugging Face folders: each is refused with a message that a user can act on.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "model/load.h"
+#include "tests/model/model_builder.h"
+#include "tests/model/run_model.h"
+#include "tests/support/paths.h"
+
+namespace edgewise::testing {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+std::string Read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream bytes;
+  bytes << file.rdbuf();
+  return bytes.str();
+}
+
+// Changes config.json by a merge patch; null takes a field away.
+std::function<void(const fs::path&)> Config(const json& patch) {
+  return [patch](const fs::path& folder) {
+    json config = json::parse(Read(folder / "config.json"));
+    config.merge_patch(patch);
+    WriteFile(folder / "config.json", config.dump());
+  };
+}
+
+// Changes the header of a safetensors file as text of the same length.
+std::function<void(const fs::path&)> Header(const std::string& from, const std::string& to,
+                                            const std::string& name = "model.safetensors") {
+  return [=](const fs::path& folder) {
+    std::string bytes = Read(folder / name);
+    const size_t place = bytes.find(from);
+    ASSERT_NE(place, std::string::npos) << from;
+    ASSERT_EQ(from.size(), to.size());
+    WriteFile(folder / name, bytes.replace(place, from.size(), to));
+  };
+}
+
+std::function<void(const fs::path&)> File(const std::string& name, const std::string& content) {
+  return [=](const fs::path& folder) { WriteFile(folder / name, content); };
+}
+
+std::function<void(const fs::path&)> Without(const std::string& name) {
+  return [=](const fs::path& folder) { fs::remove(folder / name); };
+}
+
+std::function<void(const fs::path&)> Json(const std::string& name, const std::function<void(json&)>& change) {
+  return [=](const fs::path& folder) {
+    json value = json::parse(Read(folder / name));
+    change(value);
+    WriteFile(folder / name, value.dump());
+  };
+}
+
+struct Case {
+  std::string folder;
+  std::function<void(const fs::path&)> change;
+  std::string message;  // a part of it
+};
+
+const std::string kIndex = "model.safetensors.index.json";
+
+std::vector<Case> Cases() {
+  const std::string sequence = "bert_sequence", masked = "bert_masked", sentence = "mpnet_sentence",
+                    shards = "bert_regression", roberta = "roberta_sequence";
+  const auto shard_of = [](const char* file) {
+    return Json(kIndex, [=](json& index) { index["weight_map"]["classifier.weight"] = file; });
+  };
+  return {
+      // The model and its settings.
+      {sequence, Config({{"model_type", "deberta-v2"}}), "model_type is \"deberta-v2\"; served: bert, camembert"},
+      {sequence, Config({{"model_type", 7}}), "model_type is 7"},
+      {sequence, Config({{"model_type", nullptr}}), "model_type is missing"},
+      {sequence, Config({{"architectures", {"BertForQuestionAnswering"}}}),
+       "architectures is [\"BertForQuestionAnswering\"]; served: one of BertModel, BertForSequenceClassification"},
+      {sequence, Config({{"architectures", nullptr}}), "architectures is missing"},
+      {sequence, Config({{"architectures", {"BertModel", "BertForMaskedLM"}}}), "architectures is [\"BertModel\""},
+      {sequence, Config({{"is_decoder", true}}), "is_decoder is true"},
+      {sequence, Config({{"add_cross_attention", true}}), "add_cross_attention is true"},
+      {sequence, Config({{"position_embedding_type", "relative_key"}}),
+       "position_embedding_type is \"relative_key\"; served: \"absolute\""},
+      {sequence, Config({{"auto_map", {{"AutoModel", "modeling_x.X"}}}}), "auto_map is given"},
+      {sequence, Config({{"quantization_config", {{"bits", 4}}}}), "quantization_config is given"},
+      {sequence, Config({{"pruned_heads", {{"0", {1}}}}}), "pruned_heads is {\"0\":[1]}"},
+      {sequence, Config({{"hidden_act", "silu"}}), "hidden_act is \"silu\"; allowed: gelu, gelu_python, gelu_new"},
+      {sequence, Config({{"problem_type", "multi_label_classification"}}),
+       "problem_type is \"multi_label_classification\"; served: single_label_classification, regression"},
+      {shards, Config({{"problem_type", "single_label_classification"}}), "with one label"},
+      {sequence, Config({{"id2label", {{"2", nullptr}, {"7", "x"}}}}), "id2label has 3 entries; the label of \"2\""},
+      {sequence, Config({{"num_attention_heads", 5}}), "num_attention_heads is 5, hidden_size is 32"},
+      {sequence, Config({{"hidden_size", nullptr}}), "hidden_size is missing"},
+      {sequence, Config({{"hidden_size", "32"}}), "hidden_size is \"32\"; allowed: an integer"},
+      {sequence, Config({{"pad_token_id", 40}}), "pad_token_id is 40; allowed: an integer from -1 to 39"},
+      {sequence, Config({{"layer_norm_eps", -1}}), "layer_norm_eps is -1"},
+      {roberta, Config({{"pad_token_id", nullptr}}), ""},  // merged away: the family's default, and served
+      {roberta, File("config.json", R"({"model_type": "roberta", "pad_token_id": null, "vocab_size": 40,
+         "architectures": ["RobertaModel"], "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "intermediate_size": 16})"),
+       "pad_token_id is null; positions begin after it"},
+      {roberta, Config({{"max_position_embeddings", 2}}), "max_position_embeddings is 2; the first 2 are for pads"},
+      {sentence, Config({{"relative_attention_num_buckets", 64}}), "relative_attention_num_buckets is 64"},
+      {sentence, Config({{"pad_token_id", 0}}), "pad_token_id is 0; the positions of mpnet leave out tokens of id 1"},
+      {sequence, Config({{"profiles", {{"x", {{"samples", 0}}}}}}), "profiles.x.samples is 0"},
+      {sequence, File("config.json", "{\"model_type\": \"bert\""), "config.json: not valid JSON"},
+      {sequence, File("adapter_config.json", "{}"), "adapter_config.json: adapters are not served; merge it"},
+      // Sentence encoders.
+      {sentence, Json("modules.json", [](json& modules) { modules[2]["type"] = "sentence_transformers.models.Dense"; }),
+       "modules.json: module 2 has the type \"sentence_transformers.models.Dense\"; served: a Transformer"},
+      {sentence, Json("modules.json", [](json& modules) { modules[1]["path"] = "../x"; }),
+       "modules.json: the path of Pooling is \"../x\""},
+      {sentence, Json("modules.json", [](json& modules) { modules[0]["path"] = "0_Transformer"; }),
+       "modules.json: the Transformer is in \"0_Transformer\""},
+      {sentence, Json("modules.json", [](json& modules) { modules.erase(2), modules.erase(1); }), "has no Pooling"},
+      {sentence, File("modules.json", "{}"), "modules.json: a list of modules is expected"},
+      {sentence, Json("1_Pooling/config.json", [](json& pooling) { pooling["pooling_mode_max_tokens"] = true; }),
+       "1_Pooling/config.json: pooling by max_tokens and mean_tokens is not served"},
+      {sentence,
+       Json("1_Pooling/config.json",
+            [](json& pooling) {
+              pooling = {{"pooling_mode", "lasttoken"}};
+            }),
+       "1_Pooling/config.json: pooling by lasttoken is not served; served: mean_tokens or cls_token"},
+      {sentence, Without("1_Pooling/config.json"), "1_Pooling/config.json: no such file"},
+      // The mask token.
+      {masked, Without("tokenizer.json"), "neither tokenizer.json nor vocab.txt has the mask token [MASK]"},
+      {masked, File("tokenizer.json", R"({"added_tokens": [{"id": 40, "content": "[MASK]"}]})"),
+       "tokenizer.json: the id of [MASK] is no integer from 0 to 39"},
+      {masked, File("tokenizer.json", "["), "tokenizer.json: not valid JSON"},
+      {masked, Config({{"pad_token_id", 5}}), "pad_token_id is 5, the id of the mask token"},
+      // Weights.
+      {sequence, Without("model.safetensors"), "model.safetensors: no such file, nor model.safetensors.index.json"},
+      {sequence, [](const fs::path& folder) { fs::rename(folder / "model.safetensors", folder / "pytorch_model.bin"); },
+       "pytorch_model.bin, which is pickled and not read"},
+      {sequence, Config({{"num_hidden_layers", 3}}),
+       "tensor bert.encoder.layer.2.attention.self.query.bias [32] is missing"},
+      {sequence, Config({{"num_hidden_layers", 1}}),
+       "tensor bert.encoder.layer.1.attention.output.LayerNorm.bias is not part of BertForSequenceClassification"},
+      {sequence, Config({{"vocab_size", 41}}),
+       "tensor bert.embeddings.word_embeddings.weight has shape [40, 32]; config.json expects [41, 32]"},
+      {"bert_model", Config({{"architectures", {"BertForTokenClassification"}}}),
+       "tensor classifier.bias [2] is missing"},
+      {sequence, Header("bert.pooler.dense.bias", "bert.pooler.dense.b1as"),
+       "tensor bert.pooler.dense.bias [32] is missing"},
+      {sequence, Header("\"classifier.bias\"", "\"classifier.extr\""), "tensor classifier.bias [3] is missing"},
+      {"bert_model", Header("pooler.dense.bias", "pooler.dense.more"),
+       "tensor pooler.dense.more is not part of BertModel"},
+      {sequence, Header("\"F32\",\"shape\":[3]", "\"I32\",\"shape\":[3]"), "dtype I32; F32, F16 and BF16 are read"},
+      {masked, Config({{"vocab_size", 39}}), "has shape [40]; config.json expects [39]"},
+      {shards, shard_of("../model.safetensors"), "the name of a .safetensors file in this folder is expected"},
+      {shards, Json(kIndex, [](json& index) { for (json& file : index["weight_map"]) file = "none.safetensors"; }),
+       "none.safetensors: no such file"},
+      {shards, shard_of("model-00001-of-00002.safetensors"), "is not in the weight_map"},
+      {shards, Json(kIndex, [](json& index) { index["weight_map"]["x.y"] = "model-00001-of-00002.safetensors"; }),
+       "tensor x.y of model.safetensors.index.json is missing"},
+      {shards, Json(kIndex, [](json& index) { index.erase("weight_map"); }), "weight_map: an object is expected"},
+      {shards, Without("model-00002-of-00002.safetensors"), "model-00002-of-00002.safetensors: no such file"},
+      {sequence,
+       [](const fs::path& folder) {
+         std::string bytes = Read(folder / "model.safetensors");
+         bytes[bytes.size() - 1] = bytes[bytes.size() - 2] = '\xff';
+         WriteFile(folder / "model.safetensors", bytes);
+       },
+       "weights must be finite"},
+  };
+}
+
+TEST(HuggingFaceRefusedTest, EveryFolderSaysWhatIsWrong) {
+  const std::unique_ptr<Backend> backend = MakeBackend();
+  const std::vector<Case> cases = Cases();
+  ASSERT_GE(cases.size(), 40u);
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto& [name, change, message] = cases[i];
+    const TemporaryFolder temporary;
+    const fs::path folder = temporary.path() + "/1";
+    fs::copy(tests::TestdataFolder() + "_hugging_face/" + name + "/1", folder, fs::copy_options::recursive);
+    change(folder);
+    const auto model = edgewise::LoadModel(folder, *backend);
+    if (message.empty()) {
+      EXPECT_TRUE(model.ok()) << "case " << i << ": " << model.status();
+      continue;
+    }
+    ASSERT_FALSE(model.ok()) << "case " << i << ", " << message;
+    const std::string got(model.status().message());
+    EXPECT_NE(got.find(message), std::string::npos)
+        << "case " << i << "\ngot:      " << got << "\nexpected: " << message;
+    EXPECT_TRUE(absl::IsInvalidArgument(model.status()) || absl::IsNotFound(model.status())) << model.status();
+    EXPECT_EQ(got.find(temporary.path()), std::string::npos) << got;  // clients read it
+  }
+}
+
+// Tied weights that differ are no model of transformers.
+TEST(HuggingFaceRefusedTest, TiedWeightsThatDiffer) {
+  const TemporaryFolder temporary;
+  const fs::path folder = temporary.path() + "/1";
+  fs::copy(tests::TestdataFolder() + "_hugging_face/bert_masked_untied/1", folder, fs::copy_options::recursive);
+  const std::unique_ptr<Backend> backend = MakeBackend();
+  ASSERT_TRUE(edgewise::LoadModel(folder, *backend).ok());
+  Config({{"tie_word_embeddings", true}})(folder);
+  const auto model = edgewise::LoadModel(folder, *backend);
+  EXPECT_NE(std::string(model.status().message()).find("differ; they are one weight (tied)"), std::string::npos)
+      << model.status();
+}
+
+// What a task does not read is listed, and nothing else.
+TEST(HuggingFaceSkippedTest, ListsTensorsOfOtherTasks) {
+  const std::string folder = tests::TestdataFolder() + "_hugging_face/";
+  const auto skipped = [&](const std::string& name) { return LoadModel(folder + name + "/1")->skipped_tensors(); };
+  const std::vector<std::string> pooler = {"pooler.dense.bias", "pooler.dense.weight"};
+  EXPECT_EQ(skipped("bert_model"), pooler);
+  EXPECT_EQ(skipped("bert_sequence"), std::vector<std::string>());
+  EXPECT_EQ(skipped("bert_regression"), std::vector<std::string>());
+  const std::vector<std::string> untied = skipped("bert_masked_untied");
+  EXPECT_NE(std::find(untied.begin(), untied.end(), "cls.seq_relationship.weight"), untied.end());
+  const std::vector<std::string> old = skipped("bert_sentence_cls");
+  EXPECT_NE(std::find(old.begin(), old.end(), "bert.embeddings.position_ids"), old.end());
+}
+
+}  // namespace
+}  // namespace edgewise::testing

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Writes small Hugging Face folders with random weights, and what transformers computes with them in float64.
+
+    pip install torch transformers
+    tests/reference/make_hugging_face.py tests/testdata_hugging_face
+
+Each folder is <case>/1/, as save_pretrained leaves it, and <case>/golden.json has inputs and expected outputs: `logits`
+per input, per token, or per mask token; `embedding`. Tokens with the pad's id are masked, as Edgewise does.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import shutil
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
+
+VOCABULARY = 40
+MASK = 5
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "intermediate_size": 16, "max_position_embeddings": 40}
+DISTIL_SIZES = {"vocab_size": VOCABULARY, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 16,
+                "max_position_embeddings": 40}
+LABELS = {0: "no", 1: "maybe", 2: "yes"}
+LABELLED = {"id2label": LABELS, "label2id": {label: id for id, label in LABELS.items()}}
+
+# Name: class, configuration, dtype of the file, and what is done to the folder.
+CASES = {
+    "bert_model": ("BertModel", SIZES, "bfloat16", []),
+    "bert_sentence_cls": ("BertModel", {**SIZES, "hidden_act": "gelu_new"}, "float16", ["cls", "old_names"]),
+    "bert_sequence": ("BertForSequenceClassification", {**SIZES, **LABELLED, "hidden_act": "gelu_new"}, "float32", []),
+    "bert_regression": ("BertForSequenceClassification", {**SIZES, "num_labels": 1, "hidden_act": "relu"}, "float16",
+                        ["shards"]),
+    "bert_tokens": ("BertForTokenClassification", {**SIZES, **LABELLED}, "bfloat16", []),
+    "bert_masked": ("BertForMaskedLM", {**SIZES, "hidden_act": "gelu_new"}, "float16", ["tokenizer"]),
+    "bert_masked_untied": ("BertForPreTraining", {**SIZES, "tie_word_embeddings": False}, "bfloat16", ["vocab"]),
+    "roberta_sequence": ("RobertaForSequenceClassification", {**SIZES, **LABELLED, "pad_token_id": 1}, "float16", []),
+    "roberta_masked": ("RobertaForMaskedLM", {**SIZES, "pad_token_id": 1, "hidden_act": "relu"}, "bfloat16",
+                       ["tokenizer"]),
+    "xlm_roberta_tokens": ("XLMRobertaForTokenClassification",
+                           {**SIZES, **LABELLED, "pad_token_id": 3, "type_vocab_size": 1}, "float16", []),
+    "camembert_model": ("CamembertModel", {**SIZES, "pad_token_id": 1}, "bfloat16", ["mean"]),
+    "distilbert_sequence": ("DistilBertForSequenceClassification", {**DISTIL_SIZES, **LABELLED}, "float16", []),
+    "distilbert_masked": ("DistilBertForMaskedLM", {**DISTIL_SIZES, "activation": "gelu_new"}, "bfloat16", ["vocab"]),
+    "mpnet_sentence": ("MPNetModel", {**SIZES, "max_position_embeddings": 160, "pad_token_id": 1}, "float16",
+                       ["mean", "normalize"]),
+    "mpnet_sequence": ("MPNetForSequenceClassification", {**SIZES, **LABELLED, "pad_token_id": 1}, "bfloat16", []),
+}
+
+
+def randomize(model):
+    """Weights at which every part of the model matters."""
+    for name, parameter in model.named_parameters():
+        if "norm" in name.lower() and name.endswith("weight"):
+            parameter.data = 1.0 + 0.2 * torch.randn_like(parameter)
+        elif parameter.dim() == 1:
+            parameter.data = 0.2 * torch.randn_like(parameter)
+        else:
+            parameter.data = 1.5 * torch.randn_like(parameter) / parameter.shape[1] ** 0.5
+    model.tie_weights()
+
+
+def token_ids(length, pad, masks, generator):
+    ids = torch.randint(6, VOCABULARY, (length,), generator=generator).tolist()
+    for place in masks:
+        ids[place] = MASK
+    for place in pad[1]:
+        ids[place] = pad[0]
+    return ids
+
+
+def inputs_of(config, masked, longest):
+    generator = torch.Generator().manual_seed(7)
+    pad = config.pad_token_id
+    inputs = [
+        {"token_ids": token_ids(9, (pad, []), [2, 6] if masked else [], generator)},
+        {"token_ids": token_ids(1, (pad, []), [0] if masked else [], generator)},
+        {"token_ids": token_ids(longest, (pad, [longest - 1]), [0, 3] if masked else [], generator)},
+        {"token_ids": token_ids(17, (pad, [4, 5, 11]), [7] if masked else [], generator)},
+    ]
+    if getattr(config, "type_vocab_size", 1) > 1:
+        inputs.append({"token_ids": inputs[0]["token_ids"], "token_types": [0, 0, 0, 0, 1, 1, 1, 0, 1]})
+    return inputs
+
+
+def pooled(rows, mask, options):
+    vector = rows[0] if "cls" in options else (rows * mask[:, None]).sum(0) / mask.sum()
+    return vector / vector.norm() if "normalize" in options else vector
+
+
+def golden_of(model, options, masked, longest):
+    model = model.double().eval()
+    entries = inputs_of(model.config, masked, longest)
+    for entry in entries:
+        ids = torch.tensor([entry["token_ids"]])
+        mask = (ids != model.config.pad_token_id).to(torch.int64)
+        more = {"token_type_ids": torch.tensor([entry["token_types"]])} if "token_types" in entry else {}
+        with torch.no_grad():
+            output = model(input_ids=ids, attention_mask=mask, **more)
+        if "last_hidden_state" in output:
+            entry["embedding"] = pooled(output.last_hidden_state[0], mask[0], options).tolist()
+            continue
+        logits = (output.logits if "logits" in output else output.prediction_logits)[0]
+        if masked:
+            logits = logits[ids[0] == MASK]
+        elif logits.dim() == 2:
+            logits = [row.tolist() if valid else None for row, valid in zip(logits, mask[0])]
+        entry["logits"] = logits.tolist() if torch.is_tensor(logits) else logits
+    return entries
+
+
+def rounded(value):
+    if isinstance(value, float):
+        return float(f"{value:.8g}")
+    if isinstance(value, list):
+        return [rounded(entry) for entry in value]
+    return {key: rounded(entry) for key, entry in value.items()} if isinstance(value, dict) else value
+
+
+def write_modules(folder, options):
+    kinds = ["Transformer", "Pooling"] + (["Normalize"] if "normalize" in options else [])
+    modules = [{"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
+               for i, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2))
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_cls_token": "cls" in options,
+               "pooling_mode_mean_tokens": "mean" in options, "pooling_mode_max_tokens": False}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling, indent=2))
+
+
+def write_case(root, name, seed):
+    kind, sizes, dtype, options = CASES[name]
+    torch.manual_seed(seed)
+    cls = getattr(transformers, kind)
+    model = cls(cls.config_class(**sizes)).eval()
+    randomize(model)
+    model = model.to(getattr(torch, dtype))
+    folder = root / name / "1"
+    shutil.rmtree(root / name, ignore_errors=True)
+    model.save_pretrained(folder, **({"max_shard_size": "20KB"} if "shards" in options else {}))
+    masked = kind.endswith(("ForMaskedLM", "ForPreTraining"))
+    mask_token = "[MASK]" if model.config.model_type in ("bert", "distilbert") else "<mask>"
+    if "cls" in options or "mean" in options:
+        write_modules(folder, options)
+    if "tokenizer" in options:
+        added = [{"id": 0, "content": "[PAD]", "special": True}, {"id": MASK, "content": mask_token, "special": True}]
+        (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": added}))
+    if "vocab" in options:
+        words = [f"w{i}" for i in range(VOCABULARY)]
+        words[MASK] = mask_token
+        (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    if "old_names" in options:
+        path = folder / "model.safetensors"
+        tensors = {"bert." + key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"):
+                   value for key, value in load_file(path).items()}
+        tensors["bert.embeddings.position_ids"] = torch.arange(40)[None]
+        save_file(tensors, path)
+    longest = 152 if name == "mpnet_sentence" else 36
+    golden = {"inputs": golden_of(model, options, masked, longest)}
+    (root / name / "golden.json").write_text(json.dumps(rounded(golden), separators=(",", ":")) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    arguments = parser.parse_args()
+    for seed, name in enumerate(CASES):
+        write_case(arguments.folder, name, seed)
+
+
+if __name__ == "__main__":
+    main()
