@@ -1,5 +1,6 @@
 #include "client/merge_prediction.h"
 
+#include <cmath>
 #include <map>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@ class LabelNames {
       for (const v1::Prediction::Top& top : part->top()) names_.emplace(top.label_id(), top.label());
       for (const v1::TokenPrediction& token : part->tokens()) {
         if (!token.pad()) names_.emplace(token.label_id(), token.label());
+        for (const v1::Prediction::Top& top : token.top()) names_.emplace(top.label_id(), top.label());
       }
     }
   }
@@ -47,6 +49,7 @@ struct Shape {
   size_t positions = 1;
   size_t labels = 0;
   size_t values = 0;
+  size_t embedding = 0;
   size_t scored = 0;  // tokens of a text, for language models
   bool logits = false;
 };
@@ -55,6 +58,7 @@ Shape ShapeOf(const v1::Prediction& part) {
   Shape shape;
   shape.labels = part.probabilities_size();
   shape.values = part.values_size();
+  shape.embedding = part.embedding_size();
   shape.scored = part.scored_tokens();
   shape.logits = part.logits_size() > 0;
   if (part.tokens_size() > 0) {
@@ -86,6 +90,10 @@ absl::Status CheckPart(const v1::Prediction& part, size_t index, int input, cons
         absl::StrCat(" has ", own.positions, " positions of ", own.labels, " labels and ", own.values,
                      " values, but parts[0] has ", shape.positions, ", ", shape.labels, " and ", shape.values));
   }
+  if (absl::Status status = CheckSame(NameOf(index, input) + ".embedding", own.embedding, shape.embedding);
+      !status.ok()) {
+    return status;
+  }
   for (int s = 0; s < part.sample_outputs_size(); ++s) {
     const v1::SampleOutput& sample = part.sample_outputs(s);
     const size_t expected = shape.positions * shape.labels;
@@ -96,6 +104,7 @@ absl::Status CheckPart(const v1::Prediction& part, size_t index, int input, cons
     };
     absl::Status status = check("probabilities", sample.probabilities_size(), expected);
     status.Update(check("values", sample.values_size(), shape.values));
+    status.Update(check("embedding", sample.embedding_size(), shape.embedding));
     status.Update(check("token_probabilities", sample.token_probabilities_size(), shape.scored));
     status.Update(check("logits", sample.logits_size(), shape.logits ? expected : 0));
     if (!status.ok()) return status;
@@ -114,6 +123,9 @@ absl::Status CheckParts(Parts parts, int input, const Shape& shape) {
         !status.ok()) {
       return status;
     }
+    if (part.normalized() != first.normalized()) {
+      return Refuse(i, input, ".normalized differs from parts[0]");
+    }
     if (part.top_size() != first.top_size()) {
       return Refuse(i, input,
                     absl::StrCat(".top has ", part.top_size(), " labels, but parts[0] has ", first.top_size()));
@@ -121,6 +133,10 @@ absl::Status CheckParts(Parts parts, int input, const Shape& shape) {
     for (int t = 0; t < part.tokens_size(); ++t) {
       if (part.tokens(t).pad() != first.tokens(t).pad()) {
         return Refuse(i, input, absl::StrCat(".tokens[", t, "].pad differs from parts[0]"));
+      }
+      if (part.tokens(t).position() != first.tokens(t).position() ||
+          part.tokens(t).top_size() != first.tokens(t).top_size()) {
+        return Refuse(i, input, absl::StrCat(".tokens[", t, "] has another position or top than parts[0]"));
       }
     }
     if (part.has_graph() && parts.size() + part.samples() > 2) {
@@ -146,6 +162,31 @@ void FillLabels(const Rows& rows, const Rows& logits, size_t labels, const Label
   merged->set_label_id(ArgMax(moments.mean));
   merged->set_label(names.Name(merged->label_id()));
   if (!logits.empty()) Round(ComputeMoments(logits, labels).mean, merged->mutable_logits());
+}
+
+// The k most probable labels; the probabilities are merged.
+template <typename Message>
+void FillTop(int k, const LabelNames& names, Message* merged) {
+  const std::span<const float> rounded(merged->probabilities().data(), merged->probabilities_size());
+  for (int id : LargestFirst(rounded, k)) {
+    v1::Prediction::Top* top = merged->add_top();
+    top->set_label_id(id);
+    top->set_label(names.Name(id));
+    top->set_probability(merged->probabilities(id));
+  }
+}
+
+// The mean of the samples' pooled rows, of length 1 where the parts are.
+void FillEmbedding(const Rows& rows, size_t size, bool normalized, v1::Prediction* merged) {
+  const Moments moments = ComputeMoments(rows, size);
+  merged->mutable_stddev()->Add(moments.stddev.begin(), moments.stddev.end());
+  Floats means;
+  Round(moments.mean, &means);
+  double squares = 0.0;
+  for (const float mean : means) squares += static_cast<double>(mean) * mean;
+  const double length = normalized && squares > 0.0 ? std::sqrt(squares) : 1.0;
+  for (const float mean : means) merged->add_embedding(static_cast<float>(mean / length));
+  merged->set_normalized(normalized);
 }
 
 // Row pointers of all samples: `field` of each, from `offset` on.
@@ -193,6 +234,10 @@ absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span
     Round(moments.mean, merged.mutable_values());
     merged.mutable_stddev()->Add(moments.stddev.begin(), moments.stddev.end());
   }
+  if (shape.embedding > 0) {
+    auto pooled = [](const v1::SampleOutput& s) -> const Floats& { return s.embedding(); };
+    FillEmbedding(SampleRows(merged, 0, pooled), shape.embedding, parts[0]->normalized(), &merged);
+  }
   if (parts[0]->tokens_size() > 0) {
     for (size_t t = 0; t < shape.positions; ++t) {
       v1::TokenPrediction* token = merged.add_tokens();
@@ -202,16 +247,12 @@ absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span
       }
       const size_t offset = t * shape.labels;
       FillLabels(SampleRows(merged, offset, probabilities), logit_rows(offset), shape.labels, names, token);
+      token->set_position(parts[0]->tokens(static_cast<int>(t)).position());
+      FillTop(parts[0]->tokens(static_cast<int>(t)).top_size(), names, token);
     }
   } else if (shape.labels > 0) {
     FillLabels(SampleRows(merged, 0, probabilities), logit_rows(0), shape.labels, names, &merged);
-    const std::span<const float> rounded(merged.probabilities().data(), shape.labels);
-    for (int id : LargestFirst(rounded, parts[0]->top_size())) {
-      v1::Prediction::Top* top = merged.add_top();
-      top->set_label_id(id);
-      top->set_label(names.Name(id));
-      top->set_probability(merged.probabilities(id));
-    }
+    FillTop(parts[0]->top_size(), names, &merged);
   }
   return merged;
 }

@@ -71,6 +71,7 @@ struct OutputSelection {
   bool each_sample = false;
   bool graph = false;
   uint32_t top_k = 0;
+  uint32_t dimensions = 0;  // of an embedding; 0: all
 
   bool operator==(const OutputSelection&) const = default;
 };

@@ -23,6 +23,7 @@ struct PredictFlags {
   RequestFlags request;
   ConnectionFlags connection;
   bool logits = false;
+  uint32_t dimensions = 0;
   bool each_sample = false;
   bool layer_stats = false;
   bool key_degrees = false;
@@ -36,6 +37,7 @@ struct PredictFlags {
     request.Register(flags);
     flags.Section("Output");
     flags.AddSwitch("logits", "also the logits", &logits);
+    flags.Add("dimensions", "D", "the first D numbers of an embedding, normalised", &dimensions);
     flags.AddSwitch("each_sample", "also the answer of each sample", &each_sample);
     flags.AddSwitch("layer_stats", "also edges and expected edges of every layer and head", &layer_stats);
     flags.AddSwitch("key_degrees", "also how often each token is attended to (with --json)", &key_degrees);
@@ -59,6 +61,7 @@ struct PredictFlags {
     if (!made.ok()) return made;
     v1::OutputOptions* outputs = made->mutable_outputs();
     outputs->set_logits(logits);
+    outputs->set_dimensions(dimensions);
     outputs->set_each_sample(each_sample || (!plot.empty() && request.samples.value_or(1) > 1));
     outputs->set_layer_stats(layer_stats);
     outputs->set_key_degrees(key_degrees || !plot.empty());

@@ -46,13 +46,25 @@ std::string LabelText(const std::string& label, int id, const char* kind = "labe
   return label.empty() || label == absl::StrCat(id) ? number : absl::StrCat(Visible(label), " (", number, ")");
 }
 
+void AddEmbedding(const v1::Prediction& prediction, std::string& text) {
+  const int numbers = prediction.embedding_size();
+  std::string line = absl::StrCat(Plural(numbers, "number"), prediction.normalized() ? ", of length 1:" : ":");
+  for (int i = 0; i < std::min(numbers, 4); ++i) absl::StrAppendFormat(&line, " %.4f", prediction.embedding(i));
+  Line(text, "embedding", absl::StrCat(line, numbers > 4 ? " ...; --json shows all" : ""));
+  if (prediction.samples() < 2) return;
+  double squares = 0.0;
+  for (const float deviation : prediction.stddev()) squares += static_cast<double>(deviation) * deviation;
+  Line(text, "deviation", absl::StrFormat("%.4f over samples, before it is normalised", std::sqrt(squares)));
+}
+
 void AddTokens(const v1::Prediction& prediction, std::string& text) {
   const auto pads = std::count_if(prediction.tokens().begin(), prediction.tokens().end(),
                                   [](const v1::TokenPrediction& token) { return token.pad(); });
   Line(text, "tokens", absl::StrCat(Plural(prediction.tokens_size(), "position"), ", ", Plural(pads, "pad")));
   for (int t = 0; t < std::min(prediction.tokens_size(), kMaxRows); ++t) {
     const v1::TokenPrediction& token = prediction.tokens(t);
-    std::string row = absl::StrFormat("%6d  ", t);
+    // Only fill-mask gives positions, which are not below the token's number.
+    std::string row = absl::StrFormat("%6d  ", std::max<uint32_t>(token.position(), t));
     if (token.pad() || token.label_id() >= token.probabilities_size()) {
       row += "pad";
     } else {
@@ -62,11 +74,16 @@ void AddTokens(const v1::Prediction& prediction, std::string& text) {
                       WithDeviation(token.probabilities(id), deviation, prediction.samples()));
     }
     Line(text, "", row);
+    for (const v1::Prediction::Top& top : token.top()) {
+      Line(text, "",
+           absl::StrFormat("%8s%s%.4f", "", PadRight(LabelText(top.label(), top.label_id()), 24), top.probability()));
+    }
   }
   text += More(prediction.tokens_size());
 }
 
 void AddOutcome(const v1::Prediction& prediction, std::string& text) {
+  if (prediction.embedding_size() > 0) return AddEmbedding(prediction, text);
   if (prediction.tokens_size() > 0) {
     AddTokens(prediction, text);
     return;
@@ -212,9 +229,13 @@ std::string RenderLine(size_t number, const v1::PredictResponse& response, const
     outcome = Plural(prediction.tokens_size(), "token");
   } else if (prediction.values_size() > 0) {
     outcome = absl::StrFormat("%.4f", prediction.values(0));
+  } else if (prediction.embedding_size() > 0) {
+    outcome = Plural(prediction.embedding_size(), "number");
   }
   const int deviating = prediction.values_size() > 0 ? 0 : id;
-  const double deviation = deviating >= 0 && deviating < prediction.stddev_size() ? prediction.stddev(deviating) : 0.0;
+  const double deviation = prediction.embedding_size() == 0 && deviating >= 0 && deviating < prediction.stddev_size()
+                               ? prediction.stddev(deviating)
+                               : 0.0;
   const double probability = AnswerProbability(prediction);
   const bool has_probability = prediction.probabilities_size() > 0;
   std::string line = absl::StrFormat(

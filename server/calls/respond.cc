@@ -1,6 +1,7 @@
 #include "server/calls/respond.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -47,18 +48,53 @@ void FillRow(const ModelConfig& config, const InputResult& result, int32_t row, 
   message.set_mutual_information(result.mutual_information[static_cast<size_t>(row)]);
 }
 
-void FillTop(const ModelConfig& config, const InputResult& result, uint32_t top_k, v1::Prediction& prediction) {
+// Prediction and TokenPrediction name it alike.
+template <typename Message>
+void FillTop(const ModelConfig& config, const InputResult& result, int32_t row, uint32_t top_k, Message& message) {
+  const float* probabilities = &result.probabilities[static_cast<size_t>(row) * static_cast<size_t>(result.labels)];
   std::vector<int32_t> order(static_cast<size_t>(result.labels));
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return result.probabilities[static_cast<size_t>(a)] > result.probabilities[static_cast<size_t>(b)];
+  const auto end = order.begin() + std::min<int64_t>(result.labels, top_k);
+  std::partial_sort(order.begin(), end, order.end(), [&](int32_t a, int32_t b) {
+    return probabilities[a] != probabilities[b] ? probabilities[a] > probabilities[b] : a < b;
   });
-  order.resize(std::min<size_t>(order.size(), top_k));
+  order.erase(end, order.end());
   for (const int32_t id : order) {
-    v1::Prediction::Top* top = prediction.add_top();
+    v1::Prediction::Top* top = message.add_top();
     top->set_label_id(id);
     top->set_label(LabelName(config, id));
-    top->set_probability(result.probabilities[static_cast<size_t>(id)]);
+    top->set_probability(probabilities[id]);
+  }
+}
+
+// The first `dimensions` numbers of the pooled rows (0: all), and then, where the model or the cut asks for it, of
+// length
+// 1. The client library merges parts with the same arithmetic (edgewise/client/ensemble.h).
+void FillEmbedding(const ModelConfig& config, const InputResult& result, uint32_t dimensions,
+                   v1::Prediction& prediction) {
+  const size_t size = dimensions > 0 ? dimensions : result.probabilities.size();
+  double squares = 0.0;
+  for (size_t i = 0; i < size; ++i) squares += static_cast<double>(result.probabilities[i]) * result.probabilities[i];
+  prediction.set_normalized(config.normalize || dimensions > 0);
+  const double length = prediction.normalized() && squares > 0.0 ? std::sqrt(squares) : 1.0;
+  for (size_t i = 0; i < size; ++i) {
+    prediction.add_embedding(static_cast<float>(result.probabilities[i] / length));
+    prediction.add_stddev(result.stddev[i]);
+  }
+}
+
+// fill-mask: one for every mask token.
+void FillMasks(const ModelConfig& config, const ModelInput& input, const InputResult& result,
+               const OutputSelection& outputs, v1::Prediction& prediction) {
+  const std::vector<int32_t>& ids = input.sequences[0].token_ids;
+  int32_t row = 0;
+  for (size_t place = 0; place < ids.size(); ++place) {
+    if (ids[place] != config.mask_token_id) continue;
+    v1::TokenPrediction* token = prediction.add_tokens();
+    token->set_position(static_cast<uint32_t>(place));
+    FillRow(config, result, row, outputs.logits, *token);
+    if (outputs.top_k > 0) FillTop(config, result, row, outputs.top_k, *token);
+    ++row;
   }
 }
 
@@ -128,8 +164,11 @@ void FillSamples(const ModelConfig& config, const InputResult& result, const Out
                  v1::Prediction& prediction) {
   for (const SampleResult& sample : result.sample_results) {
     v1::SampleOutput* output = prediction.add_sample_outputs();
-    auto* numbers = config.task == ModelTask::kRegression ? output->mutable_values() : output->mutable_probabilities();
-    numbers->Add(sample.probabilities.begin(), sample.probabilities.end());
+    auto* numbers = config.task == ModelTask::kRegression  ? output->mutable_values()
+                    : config.task == ModelTask::kEmbedding ? output->mutable_embedding()
+                                                           : output->mutable_probabilities();
+    const auto begin = sample.probabilities.begin();
+    numbers->Add(begin, outputs.dimensions > 0 ? begin + outputs.dimensions : sample.probabilities.end());
     output->mutable_token_probabilities()->Add(sample.token_probabilities.begin(), sample.token_probabilities.end());
     if (outputs.logits) output->mutable_logits()->Add(sample.logits.begin(), sample.logits.end());
     output->set_edges(sample.edges);
@@ -198,13 +237,17 @@ void FillPrediction(const ModelConfig& config, const ModelInput& input, const In
                     const OutputSelection& outputs, v1::Prediction& prediction) {
   if (config.task == ModelTask::kTokenClassification) {
     FillTokens(config, result, outputs, prediction);
+  } else if (config.task == ModelTask::kFillMask) {
+    FillMasks(config, input, result, outputs, prediction);
+  } else if (config.task == ModelTask::kEmbedding) {
+    FillEmbedding(config, result, outputs.dimensions, prediction);
   } else if (config.task == ModelTask::kRegression) {
     AddRow(result.probabilities, 0, result.labels, prediction.mutable_values());
     AddRow(result.stddev, 0, result.labels, prediction.mutable_stddev());
   } else {
     FillRow(config, result, 0, outputs.logits, prediction);
   }
-  if (outputs.top_k > 0) FillTop(config, result, outputs.top_k, prediction);
+  if (outputs.top_k > 0 && config.task != ModelTask::kFillMask) FillTop(config, result, 0, outputs.top_k, prediction);
   if (config.task == ModelTask::kCausalLm) FillScores(result, prediction);
   prediction.set_samples(result.samples);
   FillEdges(input, result, outputs, *prediction.mutable_edges());
@@ -273,6 +316,7 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
                                                                              : "buckets");
   info.set_num_buckets(static_cast<uint32_t>(config.num_buckets));
   info.set_causal(config.causal);
+  if (config.task == ModelTask::kFillMask) info.set_mask_token_id(config.mask_token_id);
   info.set_random_numbers(kRandomNumbersVersion);
   const Profiles& profiles = status.loaded->profiles;
   for (const auto& [name, profile] : profiles.by_name) *info.add_profiles() = ToMessage(name, profile);

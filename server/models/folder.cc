@@ -97,8 +97,27 @@ bool IsModelName(const std::string& name) {
   return true;
 }
 
+// Of a folder of Hugging Face: its shards and what its tokens and sentences are, in the order of their names.
+std::string FingerprintOfOthers(const std::string& directory) {
+  std::set<std::string> files;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const fs::path extension = it->path().extension();
+    const bool counts = extension == ".safetensors" || extension == ".json" || extension == ".txt";
+    if (counts && name != "config.json" && name != "model.safetensors") files.insert(name);
+    if (name.ends_with("_Pooling")) files.insert(name + "/config.json");
+  }
+  std::string fingerprint;
+  for (const std::string& file : files) {
+    absl::StrAppend(&fingerprint, " ", file, ":", FingerprintOfFile(absl::StrCat(directory, "/", file)));
+  }
+  return fingerprint;
+}
+
 Fingerprint FingerprintOf(const std::string& directory) {
-  return {FingerprintOfFile(directory + "/config.json"), FingerprintOfFile(directory + "/model.safetensors")};
+  return {FingerprintOfFile(directory + "/config.json"),
+          FingerprintOfFile(directory + "/model.safetensors") + FingerprintOfOthers(directory)};
 }
 
 absl::StatusOr<FolderList> ListFolder(const std::string& root) {

@@ -142,6 +142,8 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
   const bool whole = *loaded == nullptr;
   if (whole) loaded = LoadWhole(job, backend, use_backend);
   const double seconds = Seconds(Clock::now() - start);
+  const std::string skipped =
+      whole && loaded.ok() ? absl::StrJoin((*loaded)->model->skipped_tensors(), ", ") : std::string();
   ModelMetrics& metrics = metrics_.ForModel(job.name, job.version);
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
   std::string error;
@@ -174,6 +176,10 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
   if (error.empty()) {
     Log(LogLevel::kInfo, whole ? "model loaded" : "profiles loaded",
         {{"model", job.name}, {"version", job.version}, {"seconds", seconds}});
+    if (!skipped.empty()) {
+      Log(LogLevel::kInfo, "tensors not read",
+          {{"model", job.name}, {"version", job.version}, {"reason", "of other tasks"}, {"tensors", skipped}});
+    }
   } else {
     Log(LogLevel::kError, "model failed to load", {{"model", job.name}, {"version", job.version}, {"error", error}});
   }

@@ -32,6 +32,7 @@ absl::StatusOr<ModelInput> InputOf(const Model& model, int32_t length) {
         model.PrepareFeatures(rows, columns, std::vector<float>(size_t{rows} * columns, 0.5f), TruncateMode::kTail);
   } else {
     std::vector<int32_t> ids;
+    if (config.task == ModelTask::kFillMask) ids.push_back(config.mask_token_id);
     for (int32_t id = 0; ids.size() < static_cast<size_t>(length); id = (id + 1) % config.vocab_size) {
       if (id != config.pad_token_id && id != config.cls_token_id) ids.push_back(id);
     }

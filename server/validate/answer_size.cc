@@ -49,7 +49,7 @@ Counts CountsOf(const ModelInput& input, const ModelConfig& config) {
     counts.positions += sequence.length();
     if (config.task == ModelTask::kCausalLm) counts.scored += std::max(0, sequence.valid() - sequence.first_scored);
   }
-  if (config.task == ModelTask::kTokenClassification) counts.rows = counts.positions;
+  counts.rows = OutputRows(config, input);
   counts.values = counts.rows * config.num_labels;
   counts.heads = static_cast<double>(input.sequences.size()) * config.num_hidden_layers * config.num_attention_heads;
   return counts;
@@ -60,7 +60,7 @@ void AddOutputs(const Counts& counts, const OutputSelection& outputs, const Mode
                 double label_bytes, Bytes& bytes) {
   const double samples = input.samples;
   const double logits = outputs.logits ? counts.values * sizeof(float) : 0;
-  bytes.response += logits + outputs.top_k * (label_bytes + 24);
+  bytes.response += logits + counts.rows * outputs.top_k * (label_bytes + 24);
   if (outputs.each_sample) {
     bytes.response += samples * (64 + counts.values * sizeof(float) + logits + counts.scored * sizeof(double));
   }
@@ -110,7 +110,9 @@ absl::Status TooLarge(const Bytes& bytes, const RequestLimits& limits) {
 }  // namespace
 
 uint64_t BytesOf(const ModelSequence& sequence) {
-  return sizeof sequence + sizeof(int32_t) * (sequence.token_ids.capacity() + sequence.positions.capacity()) +
+  return sizeof sequence +
+         sizeof(int32_t) *
+             (sequence.token_ids.capacity() + sequence.token_types.capacity() + sequence.positions.capacity()) +
          sizeof(float) * (sequence.features.capacity() + sequence.bias_values.capacity()) +
          sequence.bias_buckets.capacity();
 }

@@ -22,6 +22,12 @@ absl::Status ParseOutputs(const v1::PredictRequest& message, const ModelConfig& 
   const uint32_t top_k = options.top_k();
   REFUSE_IF(options.stride() != 0 && config.task != ModelTask::kCausalLm, "outputs.stride", "is ", options.stride(),
             "; it is for causal language models, this one does ", ModelTaskName(config.task));
+  REFUSE_IF(config.task == ModelTask::kEmbedding && (options.logits() || top_k > 0),
+            options.logits() ? "outputs.logits" : "outputs.top_k", "is set; an embedding model has no labels");
+  REFUSE_IF(options.dimensions() > 0 && config.task != ModelTask::kEmbedding, "outputs.dimensions", "is ",
+            options.dimensions(), "; it is for embedding models, this one does ", ModelTaskName(config.task));
+  REFUSE_IF(options.dimensions() > static_cast<uint32_t>(config.num_labels), "outputs.dimensions", "is ",
+            options.dimensions(), "; the model's embeddings have ", config.num_labels);
   REFUSE_IF(options.logits() && config.task == ModelTask::kRegression, "outputs.logits",
             "is set; the values of a regression model are its outputs as they are");
   REFUSE_IF(top_k > 0 && config.task == ModelTask::kRegression, "outputs.top_k", "is ", top_k,
@@ -33,7 +39,8 @@ absl::Status ParseOutputs(const v1::PredictRequest& message, const ModelConfig& 
   REFUSE_IF(options.graph() && message.ensemble().samples() > 1, "outputs.graph", "is set with ",
             message.ensemble().samples(), " samples; a graph is returned of one sample only");
   outputs = {options.logits(),      options.layer_stats(), options.key_degrees(),
-             options.each_sample(), options.graph(),       top_k};
+             options.each_sample(), options.graph(),       top_k,
+             options.dimensions()};
   wanted = {options.layer_stats(), options.key_degrees(), options.graph()};
   return absl::OkStatus();
 }

@@ -1,5 +1,6 @@
 #include "server/models/repository.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
 #include <unistd.h>
@@ -225,11 +226,33 @@ TEST_F(RepositoryTest, UnknownModelGetsTheNearestNameOrAllOfFew) {
 }
 
 TEST_F(RepositoryTest, ConfigOfHuggingFaceIsRecognised) {
-  folder_.Write("bert/1/config.json", R"({"architectures": ["BertModel"], "model_type": "bert", "hidden_size": 8})");
+  folder_.Write("bert/1/config.json", R"({"architectures": ["T5Model"], "model_type": "t5", "hidden_size": 8})");
   Update();
   EXPECT_EQ(repository_.List()[0].error,
-            "config.json: this is a Hugging Face config (model_type \"bert\"), which Edgewise cannot serve as it is; "
-            "docs/convert.md#hugging-face says which models can be converted");
+            "config.json: model_type is \"t5\"; served: bert, camembert, distilbert, mpnet, roberta, xlm-roberta; "
+            "docs/convert.md#hugging-face says what else can be converted");
+}
+
+TEST_F(RepositoryTest, AChangedFileOfAHuggingFaceFolderLoadsItAgain) {
+  const std::string from = tests::TestdataFolder() + "_hugging_face/";
+  const auto options = std::filesystem::copy_options::recursive;
+  for (const char* name : {"bert_regression", "mpnet_sentence"}) {
+    std::filesystem::copy(from + name, folder_.path() + "/" + name, options);
+  }
+  EXPECT_EQ(Update(), 2u);
+  for (const ModelStatus& model : repository_.List()) EXPECT_EQ(model.state, ModelState::kReady) << model.error;
+  EXPECT_EQ(Update(), 0u);
+  const auto touch = [&](const std::string& file) {
+    std::ofstream(folder_.path() + "/" + file, std::ios::app) << " ";
+    return Update();
+  };
+  EXPECT_EQ(touch("mpnet_sentence/1/modules.json"), 1u);
+  EXPECT_EQ(touch("mpnet_sentence/1/1_Pooling/config.json"), 1u);
+  EXPECT_EQ(touch("mpnet_sentence/1/config.json"), 1u);
+  EXPECT_EQ(touch("bert_regression/1/model.safetensors.index.json"), 1u);
+  for (const ModelStatus& model : repository_.List()) EXPECT_EQ(model.error, "");
+  EXPECT_EQ(touch("bert_regression/1/model-00002-of-00002.safetensors"), 1u);
+  EXPECT_THAT(repository_.List()[0].error, ::testing::HasSubstr("model-00002-of-00002.safetensors: the header"));
 }
 
 TEST_F(RepositoryTest, R1toR5NamesAndVersionsAreChecked) {

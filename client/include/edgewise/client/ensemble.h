@@ -11,6 +11,8 @@
 //   predictive_entropy = H(mean)    mutual_information = max(0, H(mean) - (sum over s of H(p_s)) / k)
 //   label_id = the first c with the largest mean_c; `top` by falling probabilities[c], ties by rising c
 //   logits and values as probabilities; tokens likewise, each on its own, pads empty
+//   embedding: the values of the samples as probabilities; then, where it is normalized, its rounded numbers m_c become
+//   float(m_c / sqrt(m_0^2 + m_1^2 + ...)), in double
 //   log_likelihood = sum over the scored tokens t, in order, of log(((q_0t + q_1t) + q_2t + ...) / k), q_st the double
 //   of sample s; perplexity = exp(-log_likelihood / tokens), 1 for no tokens
 //   edges = (sum of the samples' edges, as integers) / k    density = edges / pairs

@@ -71,12 +71,14 @@ class _Labelled:
 
 
 class LabelledToken(_Labelled):
-    """One token's prediction, of a model for token classification."""
+    """One token's prediction, of a model for token classification or for masks."""
 
     def __init__(self, message: pb.TokenPrediction) -> None:
         super().__init__(message)
         self.message = message
         self.pad = message.pad  #: nothing was predicted
+        self.position = message.position  #: fill-mask: where the mask token stands
+        self.top = _top(message)  #: fill-mask, with top_k
 
     def __repr__(self) -> str:
         return f"LabelledToken(label={self.label!r}, probability={self.probability:.4g}, spread={self.spread:.2g})"
@@ -89,11 +91,15 @@ class Answer(_Labelled, _Computed):
         _Labelled.__init__(self, message)
         _Computed.__init__(self, message, response)
         self.values = list(message.values)  #: regression: mean over samples; spread is that of the first
-        self.tokens = [LabelledToken(token) for token in message.tokens]  #: token classification, one per token
-        self.top = [Top(one.label, one.label_id, one.probability) for one in message.top]  #: with top_k
+        self.tokens = [LabelledToken(token) for token in message.tokens]  #: one per token; fill-mask: per mask token
+        self.embedding = list(message.embedding)  #: embedding models: mean over samples; stddev is that of its numbers
+        self.normalized = message.normalized  #: the embedding has length 1
+        self.top = _top(message)  #: with top_k
 
     def __repr__(self) -> str:
         what = f"values={self.values}" if self.values else f"label={self.label!r}, probability={self.probability:.4g}"
+        if self.embedding:
+            what = f"embedding of {len(self.embedding)}"
         return (f"Answer({what}, spread={self.spread:.2g}, edges={self.edges:g}, pairs={self.pairs}, "
                 f"density={self.density:.4g}, samples={self.samples}, seed={self.seed})")
 
@@ -159,6 +165,10 @@ class Model:
         plain = {field.name: getattr(message, field.name) for field in dataclasses.fields(cls)
                  if field.name not in ("state", "labels", "message")}
         return cls(**plain, state=pb.ModelInfo.State.Name(message.state), labels=list(message.labels), message=message)
+
+
+def _top(message: pb.Prediction | pb.TokenPrediction) -> list[Top]:
+    return [Top(one.label, one.label_id, one.probability) for one in message.top]
 
 
 def _entry(numbers: list[float], index: int) -> float:

@@ -52,6 +52,7 @@ class PredictOptions(CostOptions, total=False):
     key_degrees: bool | None  #: how often each key is attended to, there too
     each_sample: bool | None  #: an output for every sample, in Answer.message.sample_outputs
     graph: bool | None  #: what was attended, in Answer.message.graph; of one sample
+    dimensions: int | None  #: embedding models: the first so many numbers, normalised; in Answer.embedding
     stride: int | None  #: language models: from window to window of a text beyond the context; 0: half the context
 
 
@@ -72,7 +73,8 @@ _PATHS = {
     "first_sample": "ensemble.first_sample",
 }
 _PREDICT_PATHS = {**_PATHS, **{name: f"outputs.{name}" for name in (
-    "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "stride")}}
+    "top_k", "logits", "layer_stats", "key_degrees", "each_sample", "graph", "stride",
+    "dimensions")}}
 _GENERATE_PATHS = {**_PATHS, **{name: name for name in ("max_new_tokens", "temperature", "top_k", "top_p")}}
 _OVERFLOW = {"slide": pb.SLIDE, "halve": pb.HALVE, "stop": pb.STOP}
 _KEEP = {"random": pb.RANDOM, "probable": pb.PROBABLE}

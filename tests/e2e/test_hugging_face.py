@@ -1,0 +1,98 @@
+"""Hugging Face folders through the programs and the Python client: nothing but the folder is needed."""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+import unittest
+
+from edgewise_process import TESTDATA, Server
+from test_python_client import edgewise
+
+FOLDERS = TESTDATA + "_hugging_face"
+
+
+def golden(model: str) -> list:
+    with open(os.path.join(FOLDERS, model, "golden.json"), encoding="utf-8") as file:
+        return json.load(file)["inputs"]
+
+
+class HuggingFaceTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(FOLDERS).__enter__()
+        cls.addClassCleanup(cls.server.__exit__, None, None, None)
+        cls.server.wait_until_ready()
+        cls.client = edgewise.Client(cls.server.address, timeout=60).__enter__()
+        cls.addClassCleanup(cls.client.__exit__, None, None, None)
+
+    def test_the_clients_answers_are_those_of_transformers(self):
+        for model in ("mpnet_sentence", "bert_sentence_cls", "bert_model"):
+            for entry in golden(model):
+                if "token_types" in entry:
+                    continue
+                answer = self.client.predict(model, entry["token_ids"])
+                largest = max(map(abs, entry["embedding"]))
+                for got, expected in zip(answer.embedding, entry["embedding"], strict=True):
+                    self.assertAlmostEqual(got, expected, delta=1e-4 * max(1.0, largest))
+                self.assertEqual(answer.normalized, model == "mpnet_sentence")
+        self.assertIn("embedding of 32", repr(answer))
+
+    def test_a_cut_embedding_has_length_1(self):
+        ids = golden("bert_model")[0]["token_ids"]
+        cut = self.client.predict("bert_model", ids, dimensions=6)
+        self.assertEqual(len(cut.embedding), 6)
+        self.assertAlmostEqual(math.hypot(*cut.embedding), 1.0, delta=1e-6)
+        with self.assertRaisesRegex(edgewise.Error, "outputs.dimensions is 33"):
+            self.client.predict("bert_model", ids, dimensions=33)
+
+    def test_masks_say_where_they_stand(self):
+        entry = golden("bert_masked")[0]
+        answer = self.client.predict("bert_masked", entry["token_ids"], top_k=2)
+        self.assertEqual([token.position for token in answer.tokens], [2, 6])
+        for token, logits in zip(answer.tokens, entry["logits"]):
+            best = logits.index(max(logits))
+            self.assertEqual((token.label_id, token.top[0].label_id, len(token.top)), (best, best, 2))
+        shown = self.server.cli("predict", "--model", "bert_masked", "--token_ids",
+                                ",".join(map(str, entry["token_ids"])), "--top_k", "2").stdout
+        self.assertRegex(shown, r"(?m)^ +2  label %d +0" % answer.tokens[0].label_id)
+        self.assertRegex(shown, r"(?m)^ +6  label %d +0" % answer.tokens[1].label_id)
+
+    def test_the_command_line_shows_embeddings(self):
+        ids = ",".join(map(str, golden("mpnet_sentence")[0]["token_ids"]))
+        answer = self.server.predict("--model", "mpnet_sentence", "--token_ids", ids, "--dimensions", "5")
+        self.assertEqual(len(answer["predictions"][0]["embedding"]), 5)
+        shown = self.server.cli("predict", "--model", "mpnet_sentence", "--token_ids", ids, "--samples=4", "--seed=1",
+                                "--windows=3", "--sigma=0.3").stdout
+        self.assertRegex(shown, r"embedding +32 numbers, of length 1: -?0\.")
+        self.assertRegex(shown, r"deviation +0\.\d+ over samples")
+
+    def test_a_text_needs_a_tokenizer(self):
+        result = self.server.cli("predict", "--model", "bert_sequence", "--text", "hello")
+        self.assertIn("this model has no tokenizer; send token_ids", result.stderr)
+
+    def test_what_is_not_read_is_logged_once(self):
+        lines = [line for line in self.server.log if line["event"] == "tensors not read"]
+        by_model = {line["model"]: line["tensors"] for line in lines}
+        self.assertEqual(len(by_model), len(lines))
+        self.assertEqual(by_model["bert_model"], "pooler.dense.bias, pooler.dense.weight")
+        self.assertNotIn("bert_sequence", by_model)
+
+
+class RefusedTest(unittest.TestCase):
+    def test_a_model_that_is_not_served_says_so_and_the_others_are_served(self):
+        with tempfile.TemporaryDirectory() as repository:
+            shutil.copytree(os.path.join(FOLDERS, "bert_model"), os.path.join(repository, "good"))
+            os.makedirs(os.path.join(repository, "t5", "1"))
+            with open(os.path.join(repository, "t5", "1", "config.json"), "w", encoding="utf-8") as file:
+                json.dump({"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]}, file)
+            with Server(repository) as server:
+                models = server.cli("models").stdout
+                self.assertRegex(models, r"good .*READY|good .*ready")
+                failed = server.cli("predict", "--model", "t5", "--token_ids", "1").stderr
+                self.assertIn('model_type is "t5"; served: bert, camembert, distilbert, mpnet, roberta', failed)
+
+
+if __name__ == "__main__":
+    unittest.main()
