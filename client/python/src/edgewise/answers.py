@@ -158,6 +158,7 @@ class Model:
     pairwise_bias: str
     num_buckets: int
     causal: bool
+    mask_token_id: int  #: task fill-mask: the token whose places are predicted
     message: pb.ModelInfo = dataclasses.field(repr=False)
 
     @classmethod
