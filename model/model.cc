@@ -44,17 +44,19 @@ std::vector<int32_t> ValidPositions(const ModelConfig& config, const std::vector
   return positions;
 }
 
-absl::Status AllPads(const ModelConfig& config, size_t tokens) {
-  return FieldError("token_ids", absl::StrCat("has ", tokens, " tokens, all of them pads (", config.pad_token_id, ")"));
+absl::Status AllPads(const ModelConfig& config, size_t tokens, const char* field = "token_ids") {
+  return FieldError(field, absl::StrCat("has ", tokens, " tokens, all of them pads (", config.pad_token_id, ")"));
 }
 
 }  // namespace
 
 Model::Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
-             Backend& backend, std::vector<std::string> skipped_tensors)
+             Backend& backend, std::vector<std::string> skipped_tensors,
+             std::unique_ptr<const HfTokenizer> hf_tokenizer)
     : config_(std::move(config)),
       backend_(backend),
       tokenizer_(std::make_unique<Tokenizer>(config_.tokenizer)),
+      hf_tokenizer_(std::move(hf_tokenizer)),
       weights_(std::move(weights)),
       parameters_(parameters),
       sha256_(std::move(sha256)),
@@ -83,13 +85,50 @@ absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, Tru
     }
     token_ids.insert(token_ids.begin(), config_.cls_token_id);
   }
+  return Finish(std::move(token_ids), "token_ids", std::move(sequence));
+}
+
+absl::StatusOr<ModelSequence> Model::Finish(std::vector<int32_t> token_ids, const char* field,
+                                            ModelSequence sequence) const {
   sequence.positions = ValidPositions(config_, token_ids);
-  if (sequence.positions.empty()) return AllPads(config_, token_ids.size());
-  REFUSE_IF(config_.task == ModelTask::kFillMask &&
-                std::find(token_ids.begin(), token_ids.end(), config_.mask_token_id) == token_ids.end(),
-            "token_ids", "has no mask token (", config_.mask_token_id, "); a fill-mask model predicts these");
+  if (sequence.positions.empty()) return AllPads(config_, token_ids.size(), field);
+  if (config_.task == ModelTask::kFillMask &&
+      std::find(token_ids.begin(), token_ids.end(), config_.mask_token_id) == token_ids.end()) {
+    const std::string* mask = hf_tokenizer_ == nullptr ? nullptr : hf_tokenizer_->Token(config_.mask_token_id);
+    return FieldError(field, absl::StrCat("has no mask token (", mask == nullptr ? "" : absl::StrCat(*mask, ", "),
+                                          config_.mask_token_id, ")",
+                                          sequence.truncated_tokens > 0 ? " in what truncation leaves" : "",
+                                          "; a fill-mask model predicts these"));
+  }
   sequence.token_ids = std::move(token_ids);
   return sequence;
+}
+
+absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const std::string* second,
+                                                 TruncateMode truncate) const {
+  const auto positions = static_cast<size_t>(config_.max_position_embeddings);
+  const size_t most =
+      config_.max_text_tokens > 0 ? std::min(positions, static_cast<size_t>(config_.max_text_tokens)) : positions;
+  const bool cut = truncate != TruncateMode::kRefuse;
+  const EncodeOptions options{.max_tokens = cut ? most : 0, .truncate_left = truncate == TruncateMode::kHead};
+  ASSIGN_OR_RETURN(Encoding encoding, second == nullptr ? hf_tokenizer_->Encode(text, options)
+                                                        : hf_tokenizer_->Encode(text, *second, options));
+  REFUSE_IF(encoding.size() == 0, "text", "has no tokens; at least one is needed");
+  REFUSE_IF(encoding.size() > most, "text", "has ", encoding.size(), " tokens",
+            second == nullptr ? "" : " with the second text",
+            ", those of the tokenizer's template included; the model ", most < positions ? "takes texts of " : "takes ",
+            most, most < positions ? " (max_seq_length)" : "", "; set truncate to HEAD or TAIL to cut it");
+  const int32_t types = *std::max_element(encoding.type_ids.begin(), encoding.type_ids.end()) + 1;
+  ModelSequence sequence;
+  sequence.truncated_tokens = static_cast<uint32_t>(encoding.truncated);
+  if (types > 1 && config_.token_types > 0 && config_.text_types) {  // a model without types leaves them out
+    REFUSE_IF(types > config_.token_types, second == nullptr ? "text" : "second", "gets tokens of type ", types - 1,
+              " from the tokenizer's template; the model has types up to ", config_.token_types - 1,
+              " (type_vocab_size)");
+    sequence.token_types = std::move(encoding.type_ids);
+  }
+  if (config_.task == ModelTask::kTokenClassification) sequence.offsets = std::move(encoding.offsets);
+  return Finish(std::move(encoding.ids), "text", std::move(sequence));
 }
 
 absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int32_t> token_ids, TruncateMode truncate,

@@ -18,6 +18,7 @@
 #include "model/checkpoint/tokenizer.h"
 #include "model/input/input.h"
 #include "model/kinds/patterns.h"
+#include "model/tokenizers/hf_tokenizer.h"
 
 namespace edgewise {
 
@@ -40,7 +41,8 @@ class Model {
  public:
   // For LoadModel (model/load.h). `backend` must outlive the model.
   Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
-        Backend& backend, std::vector<std::string> skipped_tensors = {});
+        Backend& backend, std::vector<std::string> skipped_tensors = {},
+        std::unique_ptr<const HfTokenizer> hf_tokenizer = nullptr);
   ~Model();
 
   const ModelConfig& config() const { return config_; }
@@ -51,7 +53,10 @@ class Model {
   // Tensors of the files that belong to other tasks and were not read.
   const std::vector<std::string>& skipped_tensors() const { return skipped_tensors_; }
 
-  // The errors of the next five name their field (text/field_error.h): text, token_ids, stride, features, bias.
+  // Of a Hugging Face folder that has one; null: none. Lives as long as the model.
+  const HfTokenizer* tokenizer() const { return hf_tokenizer_.get(); }
+
+  // The errors of the next six name their field (text/field_error.h): text, second, token_ids, stride, features, bias.
 
   // Text to token ids. INVALID_ARGUMENT: no tokenizer, or text outside its vocabulary.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text) const;
@@ -61,6 +66,12 @@ class Model {
   // Checks, truncates and puts the CLS token in front; counts every token that is left out. INVALID_ARGUMENT: an id out
   // of the vocabulary, too long, no valid token.
   absl::StatusOr<ModelSequence> Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const;
+
+  // The text, or both texts where there is a second (null: none), as the template of tokenizer() frames and joins them
+  // into one sequence; there must be a tokenizer(). Truncation keeps the template's tokens; of two texts the longer one
+  // is cut first. INVALID_ARGUMENT: HfTokenizer::Encode; too long; no valid token; no mask token for fill-mask.
+  absl::StatusOr<ModelSequence> PrepareText(const std::string& text, const std::string* second,
+                                            TruncateMode truncate) const;
 
   // causal-lm: a text to score. One that fits the context, or is cut to it, is one sequence; a longer one becomes
   // windows of the context's length, `stride` positions apart (0: half the context; the last one ends with the text),
@@ -109,10 +120,13 @@ class Model {
 
  private:
   static std::vector<QueryRange> RangesOf(const ModelInput& input);
+  // The last steps of Prepare and PrepareText. `field`: where the ids come from.
+  absl::StatusOr<ModelSequence> Finish(std::vector<int32_t> token_ids, const char* field, ModelSequence sequence) const;
 
   const ModelConfig config_;
   Backend& backend_;
   const std::unique_ptr<const Tokenizer> tokenizer_;
+  const std::unique_ptr<const HfTokenizer> hf_tokenizer_;
   const std::unique_ptr<const ModelWeights> weights_;
   const uint64_t parameters_;
   const std::string sha256_;

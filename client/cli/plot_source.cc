@@ -67,7 +67,8 @@ absl::StatusOr<std::vector<SequenceView>> ViewSequences(const PlotSource& source
   if (source.response.predictions_size() != 1) return absl::InvalidArgumentError("a plot shows one input");
   const v1::Prediction& prediction = source.response.predictions(0);
   const v1::EdgeReport& report = prediction.edges();
-  const int sequences = source.input.has_second() ? 2 : 1;
+  // A cross-encoder joins both into one.
+  const int sequences = source.input.has_second() && source.model.tokenizer() != "hugging-face" ? 2 : 1;
   const int told = static_cast<int>(source.model.layers());
   const int layers = told > 0 ? told : report.layers_size() / sequences;
   const int groups = layers > 0 ? report.layers_size() / layers : 0;  // sequences of a pair, or windows of a text

@@ -301,7 +301,9 @@ bool GivesValues(ModelTask task) { return task == ModelTask::kRegression || task
 
 bool GivesRows(ModelTask task) { return task == ModelTask::kTokenClassification || task == ModelTask::kFillMask; }
 
-const char* TokenizerName(TokenizerKind kind) { return kTokenizers[static_cast<size_t>(kind)].c_str(); }
+const char* TokenizerName(TokenizerKind kind) {
+  return kind == TokenizerKind::kHuggingFace ? "hugging-face" : kTokenizers[static_cast<size_t>(kind)].c_str();
+}
 
 std::string AttentionName(const ModelConfig& config) {
   std::vector<std::string> names;

@@ -30,7 +30,8 @@ enum class PositionEmbedding { kLearned, kSinusoidal, kNone, kAlibi, kRelative }
 // kCls puts the CLS token in front and reads its row; kFirst reads the row of the first valid token as sent.
 enum class Pooling { kMeanValid, kMeanMaxLength, kCls, kFirst };
 enum class HiddenAct { kGelu, kRelu, kGeluTanh, kTanh };
-enum class TokenizerKind { kNone, kByte, kChar, kWord };
+// kHuggingFace: HfTokenizer, which the model has beside its configuration.
+enum class TokenizerKind { kNone, kByte, kChar, kWord, kHuggingFace };
 enum class BlockPattern { kDiagonal, kLocal, kStrided, kFirstAndDiagonal, kList, kLearned };
 enum class PairwiseBiasKind { kNone, kValues, kBuckets };
 
@@ -90,6 +91,8 @@ struct ModelConfig {
   float score_scale = 0.0f;  // 1 / sqrt(head_dim), without them
   int32_t intermediate_size = 0;
   int32_t max_position_embeddings = 0;
+  bool text_types = true;       // texts get the token types of the tokenizer's template; else all are of type 0
+  int32_t max_text_tokens = 0;  // the most tokens of a text, if that is less (max_seq_length); 0: it is not
   float layer_norm_eps = 1e-5f;
   HiddenAct hidden_act = HiddenAct::kGelu;
   NormPosition norm_position = NormPosition::kPre;

@@ -51,6 +51,7 @@ Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text) const {
   switch (config_.kind) {
     case TokenizerKind::kNone:
+    case TokenizerKind::kHuggingFace:  // HfTokenizer
       return FieldError("text", ": this model has no tokenizer; send token_ids");
     case TokenizerKind::kByte: {
       std::vector<int32_t> ids;

@@ -10,13 +10,17 @@
 
 #include "kernels/attention.h"
 #include "model/checkpoint/config.h"
+#include "model/tokenizers/aligned_text.h"
 
 namespace edgewise {
 
 // Tokens as the model sees them: the CLS token first where there is one, pads included. Or rows of features, all valid.
 struct ModelSequence {
-  std::vector<int32_t> token_ids;     // [length], every position; empty: features
-  std::vector<int32_t> token_types;   // [length], below ModelConfig::token_types; empty: all 0
+  std::vector<int32_t> token_ids;    // [length], every position; empty: features
+  std::vector<int32_t> token_types;  // [length], below ModelConfig::token_types; empty: all 0
+  // token-classification of a text: [length], the bytes of the text that a token is, [0, 0) of the template's tokens;
+  // or empty.
+  std::vector<tokenizers::Span> offsets;
   std::vector<float> features;        // [length, feature_size]; empty: tokens
   int32_t feature_rows = 0;           // length of a sequence of features
   std::vector<int32_t> positions;     // [valid], ascending: the places of the tokens that are not pads; at least one

@@ -94,6 +94,7 @@ struct HfTokenizer::Parts {
   Decoder decoder;
   AddedTokens added;
   SpecialTokens special;
+  size_t longest = 0;  // bytes of a token
 
   static absl::StatusOr<std::unique_ptr<Parts>> Read(const json& file);
   // The tokens of one text, as yet without the template.
@@ -180,6 +181,11 @@ absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::Read(const std::string
       tokenizers::ReadSpecialTokens(*config, [&](const std::string& token) { return (*parts)->Id(token); });
   if (!special.ok()) return Of(kConfigFile, special.status());
   (*parts)->special = *special;
+  (*parts)->longest = (*parts)->model->vocabulary().longest();
+  for (int32_t id = 0; id <= (*parts)->added.most_id(); ++id) {
+    const std::string* added = (*parts)->added.Text(id);
+    if (added != nullptr) (*parts)->longest = std::max((*parts)->longest, added->size());
+  }
   return std::unique_ptr<HfTokenizer>(new HfTokenizer(*std::move(parts)));
 }
 
@@ -261,6 +267,8 @@ bool HfTokenizer::IsSpecial(int32_t id) const {
 int32_t HfTokenizer::vocabulary_size() const {
   return std::max(parts_->added.most_id(), parts_->model->vocabulary().most_id()) + 1;
 }
+
+size_t HfTokenizer::longest_token() const { return parts_->longest; }
 
 const SpecialTokens& HfTokenizer::special_tokens() const { return parts_->special; }
 

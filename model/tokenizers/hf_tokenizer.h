@@ -60,6 +60,7 @@ class HfTokenizer {
   bool IsSpecial(int32_t id) const;
   // One more than the greatest id.
   int32_t vocabulary_size() const;
+  size_t longest_token() const;  // bytes
   const SpecialTokens& special_tokens() const;
 
  private:

@@ -22,8 +22,13 @@ std::string TokenName(const TokenizerConfig& tokenizer, int32_t id) {
   return std::to_string(id);
 }
 
-std::string LabelName(const ModelConfig& config, int32_t id) {
+// `tokenizer`: of a Hugging Face folder, or null.
+std::string LabelName(const ModelConfig& config, const HfTokenizer* tokenizer, int32_t id) {
   if (id < 0) return "";
+  if (config.task == ModelTask::kFillMask && tokenizer != nullptr) {
+    const std::string text = tokenizer->Decode({id}, false);
+    return text.empty() ? std::to_string(id) : text;
+  }
   if (config.task == ModelTask::kCausalLm) return TokenName(config.tokenizer, id);
   return config.labels.empty() ? std::to_string(id) : config.labels[static_cast<size_t>(id)];
 }
@@ -37,20 +42,22 @@ void AddRow(const std::vector<float>& values, int32_t row, int32_t labels, Field
 
 // Prediction and TokenPrediction name these alike.
 template <typename Message>
-void FillRow(const ModelConfig& config, const InputResult& result, int32_t row, bool logits, Message& message) {
+void FillRow(const ModelConfig& config, const HfTokenizer* tokenizer, const InputResult& result, int32_t row,
+             bool logits, Message& message) {
   AddRow(result.probabilities, row, result.labels, message.mutable_probabilities());
   AddRow(result.stddev, row, result.labels, message.mutable_stddev());
   if (logits) AddRow(result.logits, row, result.labels, message.mutable_logits());
   const int32_t id = result.label_id[static_cast<size_t>(row)];
   message.set_label_id(id);
-  message.set_label(LabelName(config, id));
+  message.set_label(LabelName(config, tokenizer, id));
   message.set_predictive_entropy(result.predictive_entropy[static_cast<size_t>(row)]);
   message.set_mutual_information(result.mutual_information[static_cast<size_t>(row)]);
 }
 
 // Prediction and TokenPrediction name it alike.
 template <typename Message>
-void FillTop(const ModelConfig& config, const InputResult& result, int32_t row, uint32_t top_k, Message& message) {
+void FillTop(const ModelConfig& config, const HfTokenizer* tokenizer, const InputResult& result, int32_t row,
+             uint32_t top_k, Message& message) {
   const float* probabilities = &result.probabilities[static_cast<size_t>(row) * static_cast<size_t>(result.labels)];
   std::vector<int32_t> order(static_cast<size_t>(result.labels));
   std::iota(order.begin(), order.end(), 0);
@@ -62,7 +69,7 @@ void FillTop(const ModelConfig& config, const InputResult& result, int32_t row, 
   for (const int32_t id : order) {
     v1::Prediction::Top* top = message.add_top();
     top->set_label_id(id);
-    top->set_label(LabelName(config, id));
+    top->set_label(LabelName(config, tokenizer, id));
     top->set_probability(probabilities[id]);
   }
 }
@@ -84,16 +91,16 @@ void FillEmbedding(const ModelConfig& config, const InputResult& result, uint32_
 }
 
 // fill-mask: one for every mask token.
-void FillMasks(const ModelConfig& config, const ModelInput& input, const InputResult& result,
-               const OutputSelection& outputs, v1::Prediction& prediction) {
+void FillMasks(const ModelConfig& config, const HfTokenizer* tokenizer, const ModelInput& input,
+               const InputResult& result, const OutputSelection& outputs, v1::Prediction& prediction) {
   const std::vector<int32_t>& ids = input.sequences[0].token_ids;
   int32_t row = 0;
   for (size_t place = 0; place < ids.size(); ++place) {
     if (ids[place] != config.mask_token_id) continue;
     v1::TokenPrediction* token = prediction.add_tokens();
     token->set_position(static_cast<uint32_t>(place));
-    FillRow(config, result, row, outputs.logits, *token);
-    if (outputs.top_k > 0) FillTop(config, result, row, outputs.top_k, *token);
+    FillRow(config, tokenizer, result, row, outputs.logits, *token);
+    if (outputs.top_k > 0) FillTop(config, tokenizer, result, row, outputs.top_k, *token);
     ++row;
   }
 }
@@ -148,14 +155,19 @@ void FillGraph(const Graph& graph, v1::Graph& message) {
   }
 }
 
-void FillTokens(const ModelConfig& config, const InputResult& result, const OutputSelection& outputs,
-                v1::Prediction& prediction) {
+void FillTokens(const ModelConfig& config, const HfTokenizer* tokenizer, const ModelInput& input,
+                const InputResult& result, const OutputSelection& outputs, v1::Prediction& prediction) {
+  const std::vector<tokenizers::Span>& offsets = input.sequences[0].offsets;
   for (int32_t row = 0; row < result.rows; ++row) {
     v1::TokenPrediction* token = prediction.add_tokens();
+    if (!offsets.empty()) {
+      token->set_begin(offsets[static_cast<size_t>(row)].begin);
+      token->set_end(offsets[static_cast<size_t>(row)].end);
+    }
     if (result.label_id[static_cast<size_t>(row)] < 0) {
       token->set_pad(true);
     } else {
-      FillRow(config, result, row, outputs.logits, *token);
+      FillRow(config, tokenizer, result, row, outputs.logits, *token);
     }
   }
 }
@@ -226,28 +238,30 @@ void FillResponse(Request& request, v1::PredictResponse& response) {
   if (consent.fit || consent.reason != DegradedBy::kNothing) FillDegraded(request, *response.mutable_degraded());
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     const InputResult& result = request.results[i];
-    FillPrediction(request.model->model->config(), request.inputs[i], result, request.outputs,
+    const Model& model = *request.model->model;
+    FillPrediction(model.config(), model.tokenizer(), request.inputs[i], result, request.outputs,
                    *response.add_predictions());
     request.edges += result.edges;
     request.pairs += static_cast<double>(result.pairs);
   }
 }
 
-void FillPrediction(const ModelConfig& config, const ModelInput& input, const InputResult& result,
-                    const OutputSelection& outputs, v1::Prediction& prediction) {
+void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, const ModelInput& input,
+                    const InputResult& result, const OutputSelection& outputs, v1::Prediction& prediction) {
   if (config.task == ModelTask::kTokenClassification) {
-    FillTokens(config, result, outputs, prediction);
+    FillTokens(config, tokenizer, input, result, outputs, prediction);
   } else if (config.task == ModelTask::kFillMask) {
-    FillMasks(config, input, result, outputs, prediction);
+    FillMasks(config, tokenizer, input, result, outputs, prediction);
   } else if (config.task == ModelTask::kEmbedding) {
     FillEmbedding(config, result, outputs.dimensions, prediction);
   } else if (config.task == ModelTask::kRegression) {
     AddRow(result.probabilities, 0, result.labels, prediction.mutable_values());
     AddRow(result.stddev, 0, result.labels, prediction.mutable_stddev());
   } else {
-    FillRow(config, result, 0, outputs.logits, prediction);
+    FillRow(config, tokenizer, result, 0, outputs.logits, prediction);
   }
-  if (outputs.top_k > 0 && config.task != ModelTask::kFillMask) FillTop(config, result, 0, outputs.top_k, prediction);
+  if (outputs.top_k > 0 && config.task != ModelTask::kFillMask)
+    FillTop(config, tokenizer, result, 0, outputs.top_k, prediction);
   if (config.task == ModelTask::kCausalLm) FillScores(result, prediction);
   prediction.set_samples(result.samples);
   FillEdges(input, result, outputs, *prediction.mutable_edges());

@@ -7,6 +7,7 @@
 #include "model/forward/generation.h"
 #include "model/forward/result.h"
 #include "model/input/input.h"
+#include "model/tokenizers/hf_tokenizer.h"
 #include "server/models/repository.h"
 #include "server/request.h"
 
@@ -17,9 +18,9 @@ void FillResponse(Request& request, v1::PredictResponse& response);
 // The message of the latest token, without the timing.
 void FillToken(const Request& request, const GeneratedToken& token, FinishReason finish, v1::GenerateResponse& message);
 
-// One input's prediction. `result.status` is OK.
-void FillPrediction(const ModelConfig& config, const ModelInput& input, const InputResult& result,
-                    const OutputSelection& outputs, v1::Prediction& prediction);
+// One input's prediction. `result.status` is OK. `tokenizer`: Model::tokenizer, which names the tokens of fill-mask.
+void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, const ModelInput& input,
+                    const InputResult& result, const OutputSelection& outputs, v1::Prediction& prediction);
 
 // `row`: the row that predicted a generated token.
 void FillRowEdges(const RowEdges& row, v1::EdgeReport& report);

@@ -25,11 +25,15 @@ double GraphEdges(const ModelInput& input, const Model& model) {
 }
 
 // The longest name that an answer can give a label.
-double LabelBytes(const ModelConfig& config) {
+double LabelBytes(const Model& model) {
+  const ModelConfig& config = model.config();
   size_t bytes = 16;
   for (const std::string& label : config.labels) bytes = std::max(bytes, label.size());
   if (config.task == ModelTask::kCausalLm) {
     for (const std::string& token : config.tokenizer.vocabulary) bytes = std::max(bytes, token.size());
+  }
+  if (config.task == ModelTask::kFillMask && model.tokenizer() != nullptr) {
+    bytes = std::max(bytes, 3 * model.tokenizer()->longest_token());  // a byte that is no UTF-8 becomes U+FFFD
   }
   return static_cast<double>(bytes);
 }
@@ -113,13 +117,14 @@ uint64_t BytesOf(const ModelSequence& sequence) {
   return sizeof sequence +
          sizeof(int32_t) *
              (sequence.token_ids.capacity() + sequence.token_types.capacity() + sequence.positions.capacity()) +
+         sizeof(tokenizers::Span) * sequence.offsets.capacity() +
          sizeof(float) * (sequence.features.capacity() + sequence.bias_values.capacity()) +
          sequence.bias_buckets.capacity();
 }
 
 absl::Status CheckAnswerSize(Request& request, const Model& model, const RequestLimits& limits) {
   if (request.outputs.graph) RETURN_IF_ERROR(CheckGraphs(request, model, limits));
-  const double label_bytes = LabelBytes(model.config());
+  const double label_bytes = LabelBytes(model);
   Bytes bytes;
   uint64_t inputs = 0;
   for (const ModelInput& input : request.inputs) {

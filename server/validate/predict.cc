@@ -91,6 +91,35 @@ absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint
   return message.has_bias() ? ParseBias(message.bias(), model, field, sequences) : absl::OkStatus();
 }
 
+// A text of a model with a Hugging Face tokenizer, alone or joined with a second one.
+absl::Status ParseTexts(const v1::Input& message, const Model& model, const std::string& field,
+                        std::vector<ModelSequence>& sequences) {
+  const v1::Sequence& first = message.sequence();
+  const std::string first_field = field + ".sequence", second_field = field + ".second";
+  ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(first.truncate(), first_field + ".truncate"));
+  const std::string* second = message.has_second() ? &message.second().text() : nullptr;
+  absl::StatusOr<ModelSequence> sequence = model.PrepareText(first.text(), second, truncate);
+  if (!sequence.ok()) {
+    return FieldOf(sequence.status()) == "second" ? Within(field, sequence.status())
+                                                  : Within(first_field, sequence.status());
+  }
+  sequences.push_back(*std::move(sequence));
+  if (!first.has_bias()) return absl::OkStatus();
+  return ParseBias(first.bias(), model, first_field, sequences);
+}
+
+// A cross-encoder: both texts are one sequence.
+absl::Status CheckJoined(const v1::Input& message, const std::string& field) {
+  const std::string second = field + ".second";
+  REFUSE_IF(!message.sequence().has_text() || !message.second().has_text(), second,
+            "is joined with the first text by the tokenizer, so both are text; send token_ids of joined texts as "
+            "sequence alone");
+  REFUSE_IF(message.second().has_bias(), second + ".bias", "is given; the joined texts are one sequence");
+  REFUSE_IF(message.second().truncate() != message.sequence().truncate(), second + ".truncate",
+            "is not that of sequence; the joined texts are cut together");
+  return absl::OkStatus();
+}
+
 absl::Status ParseGivenGraph(const v1::Graph& graph, const Model& model, const RequestLimits& limits,
                              const std::string& field, ModelInput& input) {
   REFUSE_IF(!limits.allow_graphs, field + ".graph", "is not taken by this server; start it with --allow_graphs");
@@ -106,8 +135,17 @@ absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t s
   REFUSE_IF(!message.has_sequence(), field + ".sequence", "is missing");
   REFUSE_IF(pair && !message.has_second(), field + ".second",
             "is missing; a pair-classification model takes two sequences");
-  REFUSE_IF(!pair && message.has_second(), field + ".second", "is for pair-classification models; this one does ",
-            ModelTaskName(model.config().task));
+  const bool joins = model.tokenizer() != nullptr && (model.config().task == ModelTask::kSequenceClassification ||
+                                                      model.config().task == ModelTask::kRegression);
+  if (joins && message.has_second()) {
+    RETURN_IF_ERROR(CheckJoined(message, field));
+  } else {
+    REFUSE_IF(!pair && message.has_second(), field + ".second", "is for pair-classification models; this one does ",
+              ModelTaskName(model.config().task));
+  }
+  if (model.tokenizer() != nullptr && message.sequence().has_text()) {
+    return ParseTexts(message, model, field, sequences);
+  }
   RETURN_IF_ERROR(ParseSequence(message.sequence(), model, stride, field + ".sequence", sequences));
   return pair ? ParseSequence(message.second(), model, stride, field + ".second", sequences) : absl::OkStatus();
 }

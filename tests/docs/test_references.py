@@ -12,7 +12,7 @@ ELSEWHERE = {
     "train.py", "prepare.py", "config/train_shakespeare_char.py", "data/shakespeare_char/prepare.py",  # of nanoGPT
     "lra_config.py",  # of SBM-Transformer
     "tinyshakespeare.txt",  # a download
-    "tokenizer.json", "tokenizer_config.json", "vocab.txt",  # of a Hugging Face folder
+    "tokenizer.json", "tokenizer_config.json", "vocab.txt", "config_sentence_transformers.json",  # of a Hugging Face folder
     "F.json", "M.json", "text.json", "budget.png", "adapter_config.json",  # of a user
     "attention_gpu.json", "summary.txt", "gpu-bundle/run.sh",  # made by ./dev
     "examples/models/NAME/1",  # a pattern

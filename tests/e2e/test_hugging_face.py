@@ -13,9 +13,12 @@ from test_python_client import edgewise
 FOLDERS = TESTDATA + "_hugging_face"
 
 
-def golden(model: str) -> list:
+def golden(model: str, part: str = "inputs") -> list:
     with open(os.path.join(FOLDERS, model, "golden.json"), encoding="utf-8") as file:
-        return json.load(file)["inputs"]
+        return json.load(file)[part]
+
+
+TRUNCATE = {"REFUSE": None, "HEAD": "head", "TAIL": "tail"}
 
 
 class HuggingFaceTest(unittest.TestCase):
@@ -57,8 +60,8 @@ class HuggingFaceTest(unittest.TestCase):
             self.assertEqual((token.label_id, token.top[0].label_id, len(token.top)), (best, best, 2))
         shown = self.server.cli("predict", "--model", "bert_masked", "--token_ids",
                                 ",".join(map(str, entry["token_ids"])), "--top_k", "2").stdout
-        self.assertRegex(shown, r"(?m)^ +2  label %d +0" % answer.tokens[0].label_id)
-        self.assertRegex(shown, r"(?m)^ +6  label %d +0" % answer.tokens[1].label_id)
+        self.assertRegex(shown, r"(?m)^ +2  \S+ \(label %d\) +0" % answer.tokens[0].label_id)
+        self.assertRegex(shown, r"(?m)^ +6  \S+ \(label %d\) +0" % answer.tokens[1].label_id)
 
     def test_the_command_line_shows_embeddings(self):
         ids = ",".join(map(str, golden("mpnet_sentence")[0]["token_ids"]))
@@ -70,8 +73,59 @@ class HuggingFaceTest(unittest.TestCase):
         self.assertRegex(shown, r"deviation +\d+\.\d+ over samples")
 
     def test_a_text_needs_a_tokenizer(self):
-        result = self.server.cli("predict", "--model", "bert_sequence", "--text", "hello")
+        result = self.server.cli("predict", "--model", "bert_model", "--text", "hello")
         self.assertIn("this model has no tokenizer; send token_ids", result.stderr)
+        self.assertEqual(self.client.model("bert_model").tokenizer, "none")
+        self.assertEqual(self.client.model("bert_sequence").tokenizer, "hugging-face")
+
+    def assert_close(self, got, expected, what):
+        for number, wanted in zip(got, expected, strict=True):
+            self.assertAlmostEqual(number, wanted, delta=1e-4 * max(1.0, abs(wanted)), msg=what)
+
+    def test_texts_are_answered_as_by_transformers(self):
+        """Its tokenizer, its template for one text and two, its truncation."""
+        seen = set()
+        for model in ("bert_sequence", "bert_regression", "roberta_sequence", "distilbert_sequence", "mpnet_sentence"):
+            for entry in golden(model, "texts"):
+                options = {} if "embedding" in entry or model == "bert_regression" else {"logits": True}
+                answer = self.client.predict(model, entry["text"], second=entry.get("second"),
+                                             truncate=TRUNCATE[entry["truncate"]], **options)
+                got = answer.embedding or answer.values or answer.logits
+                self.assert_close(got, entry.get("embedding") or entry["logits"], f"{model}: {entry['text']}")
+                self.assertEqual(answer.truncated_tokens, entry["truncated"])
+                length = len(entry["token_ids"])
+                self.assertEqual(answer.pairs, 2 * 4 * length * length, "one sequence, of both texts")
+                seen.add((model, "second" in entry, entry["truncate"]))
+                if options:
+                    self.assertEqual(answer.label, ("no", "maybe", "yes")[got.index(max(got))])
+        self.assertEqual(len(seen), 4 * 6 + 3)
+
+    def test_the_command_line_takes_texts(self):
+        entry = next(entry for entry in golden("bert_regression", "texts") if "second" in entry)
+        answer = self.server.predict("--model", "bert_regression", "--text", entry["text"], "--second_text",
+                                     entry["second"])
+        self.assert_close(answer["predictions"][0]["values"], entry["logits"], "a pair")
+        entry = golden("mpnet_sentence", "texts")[0]
+        answer = self.server.predict("--model", "mpnet_sentence", "--text", entry["text"])
+        self.assert_close(answer["predictions"][0]["embedding"], entry["embedding"], "a sentence")
+        shown = self.server.cli("predict", "--model", "bert_masked", "--text", "the [MASK] sat on the mat").stdout
+        self.assertRegex(shown, r"(?m)^ +2  \S+ \(label \d+\) +0")
+
+    def test_masks_in_a_text_are_filled_with_texts(self):
+        for model in ("bert_masked", "roberta_masked", "bert_masked_untied", "distilbert_masked"):
+            for entry in golden(model, "texts"):
+                answer = self.client.predict(model, entry["text"], truncate=TRUNCATE[entry["truncate"]], top_k=2)
+                self.assertEqual([token.label for token in answer.tokens], entry["labels"], model)
+                self.assertEqual([token.top[0].label for token in answer.tokens], entry["labels"], model)
+                self.assertEqual([token.position for token in answer.tokens],
+                                 [i for i, id in enumerate(entry["token_ids"]) if id == 5])
+
+    def test_labels_of_tokens_have_their_bytes(self):
+        for entry in golden("bert_tokens", "texts"):
+            answer = self.client.predict("bert_tokens", entry["text"], truncate=TRUNCATE[entry["truncate"]])
+            self.assertEqual([[token.begin, token.end] for token in answer.tokens], entry["offsets"])
+            for token, logits in zip(answer.tokens, entry["logits"], strict=True):
+                self.assertEqual(token.label, ("no", "maybe", "yes")[logits.index(max(logits))])
 
 
 class LogTest(unittest.TestCase):

@@ -72,7 +72,7 @@ const std::string kIndex = "model.safetensors.index.json";
 
 std::vector<Case> Cases() {
   const std::string sequence = "bert_sequence", masked = "bert_masked", sentence = "mpnet_sentence",
-                    shards = "bert_regression", roberta = "roberta_sequence";
+                    shards = "bert_regression", roberta = "roberta_sequence", untied = "bert_masked_untied";
   const auto shard_of = [](const char* file) {
     return Json(kIndex, [=](json& index) { index["weight_map"]["classifier.weight"] = file; });
   };
@@ -131,12 +131,47 @@ std::vector<Case> Cases() {
             }),
        "1_Pooling/config.json: pooling by lasttoken is not served; served: mean_tokens or cls_token"},
       {sentence, Without("1_Pooling/config.json"), "1_Pooling/config.json: no such file"},
-      // The mask token.
-      {masked, Without("tokenizer.json"), "neither tokenizer.json nor vocab.txt has the mask token [MASK]"},
-      {masked, File("tokenizer.json", R"({"added_tokens": [{"id": 40, "content": "[MASK]"}]})"),
-       "tokenizer.json: the id of [MASK] is no integer from 0 to 39"},
+      {sentence, File("sentence_bert_config.json", R"({"max_seq_length": 24, "do_lower_case": true})"),
+       "sentence_bert_config.json: do_lower_case is true; served is false"},
+      {sentence, File("sentence_bert_config.json", R"({"max_seq_length": 0})"),
+       "sentence_bert_config.json: max_seq_length is 0; allowed: an integer from 1"},
+      {sentence, File("sentence_bert_config.json", R"({"max_length": 24})"), "sentence_bert_config.json: "},
+      {sentence, File("sentence_bert_config.json", "["), "sentence_bert_config.json: not valid JSON"},
+      {sentence, File("config_sentence_transformers.json", R"({"default_prompt_name": "query"})"),
+       "config_sentence_transformers.json: default_prompt_name is \"query\"; served is null"},
+      {sentence, File("config_sentence_transformers.json", R"({"default_prompt_name": null, "prompts": {}})"), ""},
+      // The tokenizer.
+      {masked, Without("tokenizer.json"), "neither tokenizer.json nor vocab.txt is in the folder; fill-mask needs"},
+      {sequence, Without("tokenizer.json"), ""},
       {masked, File("tokenizer.json", "["), "tokenizer.json: not valid JSON"},
-      {masked, Config({{"pad_token_id", 5}}), "pad_token_id is 5, the id of the mask token"},
+      {sequence, File("tokenizer.json", ""), "tokenizer.json: is empty"},
+      {sequence, File("tokenizer.json", R"({"version": "1.0"})"), "tokenizer.json: model is missing"},
+      {sequence, Json("tokenizer.json", [](json& file) { file["model"]["type"] = "WordLevel"; }),
+       "tokenizer.json: model.type is \"WordLevel\""},
+      {sequence, Json("tokenizer.json", [](json& file) { file["model"]["vocab"]["zebra"] = 40; }),
+       "tokenizer: the id of zebra is 40; in config.json vocab_size is 40, so ids end at 39"},
+      {sequence, File("tokenizer_config.json", "["), "tokenizer_config.json: not valid JSON"},
+      {sequence, File("tokenizer_config.json", R"({"model_input_names": 7})"),
+       "tokenizer_config.json: model_input_names is 7; a list of names is expected"},
+      {sequence, File("tokenizer_config.json", R"({"cls_token": "[FIRST]"})"),
+       "tokenizer_config.json: cls_token is \"[FIRST]\"; the tokenizer has no such token"},
+      {masked, Config({{"pad_token_id", 5}}),
+       "tokenizer_config.json: pad_token is [PAD], whose id is 0; in config.json pad_token_id is 5"},
+      {masked, Config({{"mask_token_id", 7}}),
+       "mask_token is [MASK], whose id is 5; in config.json mask_token_id is 7"},
+      {sequence, Config({{"cls_token_id", 9}}), "cls_token is [CLS], whose id is 2; in config.json cls_token_id is 9"},
+      {untied, Config({{"pad_token_id", 5}}), "pad_token_id is 5, the id of the mask token"},
+      {untied, File("vocab.txt", "[PAD]\n[UNK]\n[SEP]\n[MASK]\n"),
+       "cls_token is \"[CLS]\"; vocab.txt has no such line"},
+      {untied, File("vocab.txt", "\xff\n"), "vocab.txt: byte 0 is not valid UTF-8"},
+      {masked,
+       [](const fs::path& folder) {
+         std::string text = Read(folder / "tokenizer.json");
+         for (size_t at; (at = text.find("[MASK]")) != std::string::npos;) text.replace(at, 6, "[HOLE]");
+         WriteFile(folder / "tokenizer.json", text);
+         fs::remove(folder / "tokenizer_config.json");
+       },
+       "the tokenizer has no mask token, which fill-mask needs"},
       // Weights.
       {sequence, Without("model.safetensors"), "model.safetensors: no such file, nor model.safetensors.index.json"},
       {sequence, [](const fs::path& folder) { fs::rename(folder / "model.safetensors", folder / "pytorch_model.bin"); },
@@ -155,7 +190,7 @@ std::vector<Case> Cases() {
       {"bert_model", Header("pooler.dense.bias", "pooler.dense.more"),
        "tensor pooler.dense.more is not part of BertModel"},
       {sequence, Header("\"F32\",\"shape\":[3]", "\"I32\",\"shape\":[3]"), "dtype I32; F32, F16 and BF16 are read"},
-      {masked, Config({{"vocab_size", 39}}), "has shape [40, 32]; config.json expects [39, 32]"},
+      {"bert_model", Config({{"vocab_size", 39}}), "has shape [40, 32]; config.json expects [39, 32]"},
       {shards, shard_of("../model.safetensors"), "the name of a .safetensors file in this folder is expected"},
       {shards,
        Json(kIndex,

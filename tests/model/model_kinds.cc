@@ -90,8 +90,12 @@ json Sentence(const char* pooling, bool normalize) {
 }
 
 json Mask(const char* token) {
-  const json added = {{{"id", 49}, {"content", token}}};
-  return {{"_files", {{"tokenizer.json", {{"added_tokens", added}}}}}};
+  const json model = {{"type", "WordPiece"},
+                      {"unk_token", "[UNK]"},
+                      {"continuing_subword_prefix", "##"},
+                      {"max_input_chars_per_word", 100},
+                      {"vocab", {{"[UNK]", 1}, {token, 49}}}};
+  return {{"_files", {{"tokenizer.json", {{"model", model}}}}}};
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Writes small Hugging Face folders with random weights, and what transformers computes with them in float64.
 
-    pip install torch transformers
+    pip install torch transformers tokenizers
     tests/reference/make_hugging_face.py tests/testdata_hugging_face
 
 Each folder is <case>/1/, as save_pretrained leaves it, and <case>/golden.json has inputs and expected outputs: `logits`
-per input, per token, or per mask token; `embedding`. Tokens with the pad's id are masked, as Edgewise does.
+per input, per token, or per mask token; `embedding`. Tokens with the pad's id are masked, as Edgewise does. `inputs` are
+of token ids, `texts` of what the folder's tokenizer makes of a text or two.
 """
 
 import argparse
@@ -19,8 +20,10 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+import hugging_face_tokenizers  # noqa: E402
+
 VOCABULARY = 40
-MASK = 5
+MASK = hugging_face_tokenizers.MASK
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
          "intermediate_size": 16, "max_position_embeddings": 40}
 DISTIL_SIZES = {"vocab_size": VOCABULARY, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 16,
@@ -32,22 +35,25 @@ LABELLED = {"id2label": LABELS, "label2id": {label: id for id, label in LABELS.i
 CASES = {
     "bert_model": ("BertModel", SIZES, "bfloat16", []),
     "bert_sentence_cls": ("BertModel", {**SIZES, "hidden_act": "gelu_new"}, "float16", ["cls", "old_names"]),
-    "bert_sequence": ("BertForSequenceClassification", {**SIZES, **LABELLED, "hidden_act": "gelu_new"}, "float32", []),
+    "bert_sequence": ("BertForSequenceClassification", {**SIZES, **LABELLED, "hidden_act": "gelu_new"}, "float32",
+                      ["tokenizer"]),
     "bert_regression": ("BertForSequenceClassification", {**SIZES, "num_labels": 1, "hidden_act": "relu"}, "float16",
-                        ["shards"]),
-    "bert_tokens": ("BertForTokenClassification", {**SIZES, **LABELLED}, "bfloat16", []),
+                        ["shards", "tokenizer"]),
+    "bert_tokens": ("BertForTokenClassification", {**SIZES, **LABELLED}, "bfloat16", ["tokenizer"]),
     "bert_masked": ("BertForMaskedLM", {**SIZES, "hidden_act": "gelu_new"}, "float16", ["tokenizer"]),
     "bert_masked_untied": ("BertForPreTraining", {**SIZES, "tie_word_embeddings": False}, "bfloat16", ["vocab"]),
-    "roberta_sequence": ("RobertaForSequenceClassification", {**SIZES, **LABELLED, "pad_token_id": 1}, "float16", []),
+    "roberta_sequence": ("RobertaForSequenceClassification", {**SIZES, **LABELLED, "pad_token_id": 1}, "float16",
+                         ["tokenizer"]),
     "roberta_masked": ("RobertaForMaskedLM", {**SIZES, "pad_token_id": 1, "hidden_act": "relu"}, "bfloat16",
                        ["tokenizer"]),
     "xlm_roberta_tokens": ("XLMRobertaForTokenClassification",
                            {**SIZES, **LABELLED, "pad_token_id": 3, "type_vocab_size": 1}, "float16", []),
     "camembert_model": ("CamembertModel", {**SIZES, "pad_token_id": 1}, "bfloat16", ["mean"]),
-    "distilbert_sequence": ("DistilBertForSequenceClassification", {**DISTIL_SIZES, **LABELLED}, "float16", []),
+    "distilbert_sequence": ("DistilBertForSequenceClassification", {**DISTIL_SIZES, **LABELLED}, "float16",
+                            ["vocab"]),
     "distilbert_masked": ("DistilBertForMaskedLM", {**DISTIL_SIZES, "activation": "gelu_new"}, "bfloat16", ["vocab"]),
     "mpnet_sentence": ("MPNetModel", {**SIZES, "max_position_embeddings": 160, "pad_token_id": 1}, "float16",
-                       ["mean", "normalize"]),
+                       ["mean", "normalize", "tokenizer", "limit"]),
     "mpnet_sequence": ("MPNetForSequenceClassification", {**SIZES, **LABELLED, "pad_token_id": 1}, "bfloat16", []),
 }
 
@@ -92,9 +98,8 @@ def pooled(rows, mask, options):
     return vector / vector.norm() if "normalize" in options else vector
 
 
-def golden_of(model, options, masked, longest):
-    model = model.double().eval()
-    entries = inputs_of(model.config, masked, longest)
+def answer(model, entries, options, masked):
+    """Adds what the model says to each entry."""
     for entry in entries:
         ids = torch.tensor([entry["token_ids"]])
         mask = (ids != model.config.pad_token_id).to(torch.int64)
@@ -110,6 +115,20 @@ def golden_of(model, options, masked, longest):
         elif logits.dim() == 2:
             logits = [row.tolist() if valid else None for row, valid in zip(logits, mask[0])]
         entry["logits"] = logits.tolist() if torch.is_tensor(logits) else logits
+    return entries
+
+
+def texts_of(model, tokenizer, options, masked, most):
+    classifies = type(model).__name__.endswith("SequenceClassification")
+    entries = []
+    for text, second, truncate in hugging_face_tokenizers.texts(tokenizer.mask_token, masked, classifies):
+        entry = hugging_face_tokenizers.encode(tokenizer, text, second, truncate, most)
+        entries.append(entry)
+    for entry in answer(model, entries, options, masked):
+        if masked:
+            entry["labels"] = [tokenizer.decode([max(range(VOCABULARY), key=row.__getitem__)]) for row in entry["logits"]]
+        if not type(model).__name__.endswith("TokenClassification"):
+            entry.pop("offsets", None)
     return entries
 
 
@@ -143,16 +162,11 @@ def write_case(root, name, seed):
     shutil.rmtree(root / name, ignore_errors=True)
     model.save_pretrained(folder, **({"max_shard_size": "20KB"} if "shards" in options else {}))
     masked = kind.endswith(("ForMaskedLM", "ForPreTraining"))
-    mask_token = "[MASK]" if model.config.model_type in ("bert", "distilbert") else "<mask>"
     if "cls" in options or "mean" in options:
         write_modules(folder, options)
-    if "tokenizer" in options:
-        added = [{"id": 0, "content": "[PAD]", "special": True}, {"id": MASK, "content": mask_token, "special": True}]
-        (folder / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": added}))
-    if "vocab" in options:
-        words = [f"w{i}" for i in range(VOCABULARY)]
-        words[MASK] = mask_token
-        (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    if "limit" in options:
+        limit = {"max_seq_length": 24, "do_lower_case": False}
+        (folder / "sentence_bert_config.json").write_text(json.dumps(limit, indent=2) + "\n")
     if "old_names" in options:
         path = folder / "model.safetensors"
         tensors = {"bert." + key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"):
@@ -160,7 +174,14 @@ def write_case(root, name, seed):
         tensors["bert.embeddings.position_ids"] = torch.arange(40)[None]
         save_file(tensors, path)
     longest = 152 if name == "mpnet_sentence" else 36
-    golden = {"inputs": golden_of(model, options, masked, longest)}
+    model = model.double().eval()
+    golden = {"inputs": answer(model, inputs_of(model.config, masked, longest), options, masked)}
+    kinds = {"tokenizer", "vocab"}.intersection(options)
+    if kinds:
+        tokenizer = hugging_face_tokenizers.write(folder, model.config.model_type, *kinds)
+        pads = (model.config.pad_token_id or 0) + 1 if model.config.model_type in ("roberta", "mpnet") else 0
+        most = 24 if "limit" in options else 40 - pads
+        golden["texts"] = texts_of(model, tokenizer, options, masked, most)
     (root / name / "golden.json").write_text(json.dumps(rounded(golden), separators=(",", ":")) + "\n")
 
 

@@ -98,7 +98,7 @@ TEST(RespondTest, ClassificationWithEverythingAskedFor) {
   head.weights = {1.0f, 0.25f, 0.75f};
   head.multiplicity = {1, 2, 3};
   v1::Prediction prediction;
-  FillPrediction(ThreeLabels(ModelTask::kSequenceClassification), Input(), result, outputs, prediction);
+  FillPrediction(ThreeLabels(ModelTask::kSequenceClassification), nullptr, Input(), result, outputs, prediction);
   ExpectMessage(prediction, R"(
       probabilities: [0.25, 0.125, 0.5] stddev: [0.015625, 0.0078125, 0.03125] logits: [2, 1, 4]
       label_id: 2 label: "yes" predictive_entropy: 0.75 mutual_information: 0.375
@@ -122,7 +122,7 @@ TEST(RespondTest, ClassificationWithNothingAskedFor) {
   input.max_edges = kNoCap;
   InputResult result = Result(1);
   result.capped = false;
-  FillPrediction(ThreeLabels(ModelTask::kSequenceClassification), input, result, {}, prediction);
+  FillPrediction(ThreeLabels(ModelTask::kSequenceClassification), nullptr, input, result, {}, prediction);
   ExpectMessage(prediction, R"(
       probabilities: [0.25, 0.125, 0.5] stddev: [0.015625, 0.0078125, 0.03125]
       label_id: 2 label: "yes" predictive_entropy: 0.75 mutual_information: 0.375 samples: 2 truncated_tokens: 7
@@ -133,7 +133,7 @@ TEST(RespondTest, LabelsOfTokensAndPads) {
   OutputSelection outputs;
   outputs.logits = true;
   v1::Prediction prediction;
-  FillPrediction(ThreeLabels(ModelTask::kTokenClassification), Input(), Result(3), outputs, prediction);
+  FillPrediction(ThreeLabels(ModelTask::kTokenClassification), nullptr, Input(), Result(3), outputs, prediction);
   ExpectMessage(prediction, R"(
       tokens { probabilities: [0.25, 0.125, 0.5] stddev: [0.015625, 0.0078125, 0.03125] logits: [2, 1, 4]
                label_id: 2 label: "yes" predictive_entropy: 0.75 mutual_information: 0.375 }
@@ -149,7 +149,7 @@ TEST(RespondTest, ValuesOfARegressionHaveSpreadAndNoLabel) {
   v1::Prediction prediction;
   InputResult result = Result(1);
   result.regression = true;
-  FillPrediction(ThreeLabels(ModelTask::kRegression), Input(), result, outputs, prediction);
+  FillPrediction(ThreeLabels(ModelTask::kRegression), nullptr, Input(), result, outputs, prediction);
   ExpectMessage(prediction, R"(
       values: [0.25, 0.125, 0.5] stddev: [0.015625, 0.0078125, 0.03125] samples: 2 truncated_tokens: 7
       sample_outputs { values: [0, 0.03125, 0.0625] edges: 10 }
@@ -170,7 +170,7 @@ TEST(RespondTest, LikelihoodOfATextAndTheNextToken) {
   for (SampleResult& sample : result.sample_results)
     sample.token_probabilities = {0.5, static_cast<double>(sample.edges)};
   v1::Prediction prediction;
-  FillPrediction(config, Input(), result, outputs, prediction);
+  FillPrediction(config, nullptr, Input(), result, outputs, prediction);
   ExpectMessage(prediction, R"(
       probabilities: [0.25, 0.125, 0.5] stddev: [0.015625, 0.0078125, 0.03125]
       label_id: 2 label: "A" predictive_entropy: 0.75 mutual_information: 0.375 samples: 2 truncated_tokens: 7

@@ -183,7 +183,7 @@ TEST_F(ServerHuggingFaceTest, BudgetsAndGraphsHold) {
 
 TEST_F(ServerHuggingFaceTest, WhatDoesNotApplyIsRefused) {
   v1::PredictRequest request = TextOf("bert_masked", 5);
-  EXPECT_THAT(Refused(request), HasSubstr("inputs[0].sequence.token_ids has no mask token (5)"));
+  EXPECT_THAT(Refused(request), HasSubstr("inputs[0].sequence.token_ids has no mask token ([MASK], 5)"));
   request = TextOf("bert_sequence", 5);
   request.mutable_outputs()->set_dimensions(3);
   EXPECT_THAT(Refused(request), HasSubstr("outputs.dimensions is 3; it is for embedding models"));

@@ -10,8 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/hugging_face/mask_token.h"
 #include "model/checkpoint/hugging_face/sentence.h"
+#include "model/checkpoint/hugging_face/tokenizer_files.h"
 #include "model/checkpoint/json_object.h"
 #include "text/status_macros.h"
 
@@ -169,8 +169,7 @@ absl::Status ReadArchitecture(const json& config, bool sentence, Folder& folder)
                      : absl::StrCat("architectures is ", ShowJson(*architectures), "; served: one of ", served));
 }
 
-absl::Status ReadHead(const std::string& directory, const std::optional<SentenceModules>& sentence, JsonObject& object,
-                      Folder& folder) {
+absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject& object, Folder& folder) {
   ModelConfig& config = folder.config;
   config.task = folder.head->task;
   switch (folder.head->act) {
@@ -195,13 +194,14 @@ absl::Status ReadHead(const std::string& directory, const std::optional<Sentence
       config.num_labels = config.hidden_size;
       config.pooling = sentence.has_value() ? sentence->pooling : Pooling::kMeanValid;
       config.normalize = sentence.has_value() && sentence->normalize;
+      config.max_text_tokens = sentence.has_value() ? sentence->max_seq_length : 0;
       return absl::OkStatus();
     case ModelTask::kFillMask: {
       config.num_labels = config.vocab_size;
       config.classifier_norm = true;
       folder.tied = object.Boolean("tie_word_embeddings", true);
       RETURN_IF_ERROR(object.status().ok() ? absl::OkStatus() : Invalid(std::string(object.status().message())));
-      ASSIGN_OR_RETURN(config.mask_token_id, ReadMaskToken(directory, folder.family->mask_token, config.vocab_size));
+      ASSIGN_OR_RETURN(config.mask_token_id, MaskTokenOf(folder.tokenizer.get(), *folder.family));
       if (config.mask_token_id == config.pad_token_id) {
         return Invalid(absl::StrCat("pad_token_id is ", config.pad_token_id, ", the id of the mask token"));
       }
@@ -263,7 +263,13 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
   const auto pad = whole.find("pad_token_id");
   ReadEncoder(object, *folder.family, pad != whole.end() && pad->is_null(), folder.config);
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
-  RETURN_IF_ERROR(ReadHead(directory, sentence ? std::make_optional(*modules) : std::nullopt, object, folder));
+  ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(directory));
+  if (folder.tokenizer != nullptr) {
+    RETURN_IF_ERROR(CheckTokenizer(*folder.tokenizer, config, folder.config));
+    folder.config.tokenizer.kind = TokenizerKind::kHuggingFace;
+    ASSIGN_OR_RETURN(folder.config.text_types, GivesTypes(directory));
+  }
+  RETURN_IF_ERROR(ReadHead(sentence ? std::make_optional(*modules) : std::nullopt, object, folder));
   folder.config.profiles = ParseProfiles(object, folder.config);
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
   json others = whole;

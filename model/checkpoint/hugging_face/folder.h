@@ -3,12 +3,14 @@
 #ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_FOLDER_H_
 #define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_FOLDER_H_
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/family.h"
+#include "model/tokenizers/hf_tokenizer.h"
 
 namespace edgewise::hugging_face {
 
@@ -17,8 +19,9 @@ struct Folder {
   ModelConfig config;
   const Family* family = nullptr;
   const Head* head = nullptr;
-  std::string architecture;  // "BertForMaskedLM"
-  bool tied = true;          // the output layer over the vocabulary is the word embedding
+  std::string architecture;                      // "BertForMaskedLM"
+  std::unique_ptr<const HfTokenizer> tokenizer;  // null: the folder has none
+  bool tied = true;                              // the output layer over the vocabulary is the word embedding
 };
 
 // Whether a config.json is one of Hugging Face and not our own, which names a task.

@@ -72,6 +72,43 @@ absl::StatusOr<Pooling> ReadPooling(const std::string& directory, const std::str
                                     " is not served; served: mean_tokens or cls_token, one of them"));
 }
 
+// What the Transformer says of texts, under the first of its names that is there, as sentence-transformers looks for
+// it.
+absl::StatusOr<int32_t> ReadTextLimit(const std::string& directory) {
+  for (const char* kind : {"bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"}) {
+    const std::string file = absl::StrCat("sentence_", kind, "_config.json");
+    const absl::StatusOr<json> config = ReadJson(directory, file);
+    if (absl::IsNotFound(config.status())) continue;
+    RETURN_IF_ERROR(config.status());
+    JsonObject fields(*config, "");
+    const json& most = fields.Value("max_seq_length", false);
+    if (!most.is_null() && !IsInteger(most, 1, kMaxPositions)) {
+      fields.FailAt("max_seq_length", most, absl::StrCat("allowed: an integer from 1 to ", kMaxPositions));
+    }
+    const json& lower = fields.Value("do_lower_case", false);
+    if (!lower.is_null() && lower != false) {
+      fields.FailAt("do_lower_case", lower, "served is false: a tokenizer that lowers case says so in its own files");
+    }
+    const absl::Status status = fields.Finish();
+    if (!status.ok()) return Invalid(file, std::string(status.message()));
+    return most.is_null() ? 0 : most.get<int32_t>();
+  }
+  return 0;
+}
+
+// A prompt before every text would change it.
+absl::Status RefusePrompts(const std::string& directory) {
+  constexpr char kFile[] = "config_sentence_transformers.json";
+  const absl::StatusOr<json> config = ReadJson(directory, kFile);
+  if (absl::IsNotFound(config.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(config.status());
+  if (!config->is_object()) return Invalid(kFile, "an object is expected");
+  const auto prompt = config->find("default_prompt_name");
+  if (prompt == config->end() || prompt->is_null()) return absl::OkStatus();
+  return Invalid(kFile, absl::StrCat("default_prompt_name is ", ShowJson(*prompt),
+                                     "; served is null: put the prompt before the texts of requests"));
+}
+
 }  // namespace
 
 absl::StatusOr<SentenceModules> ReadSentenceModules(const std::string& directory) {
@@ -106,6 +143,8 @@ absl::StatusOr<SentenceModules> ReadSentenceModules(const std::string& directory
     read.normalize = i == 2;
   }
   if (modules.size() < 2) return Invalid(kModules, "has no Pooling; served: a Transformer, then Pooling");
+  ASSIGN_OR_RETURN(read.max_seq_length, ReadTextLimit(directory));
+  RETURN_IF_ERROR(RefusePrompts(directory));
   return read;
 }
 

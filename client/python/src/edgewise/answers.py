@@ -79,6 +79,8 @@ class LabelledToken(_Labelled):
         self.pad = message.pad  #: nothing was predicted
         self.position = message.position  #: fill-mask: where the mask token stands
         self.top = _top(message)  #: fill-mask, with top_k
+        self.begin = message.begin  #: byte of the text, where a Hugging Face tokenizer reads it for token classification
+        self.end = message.end  #: one past its last byte; 0 of tokens that the tokenizer's template adds
 
     def __repr__(self) -> str:
         return f"LabelledToken(label={self.label!r}, probability={self.probability:.4g}, spread={self.spread:.2g})"

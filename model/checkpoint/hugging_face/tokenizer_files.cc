@@ -1,0 +1,104 @@
+#include "model/checkpoint/hugging_face/tokenizer_files.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "model/checkpoint/json_object.h"
+#include "model/checkpoint/safetensors.h"
+#include "text/status_macros.h"
+
+namespace edgewise::hugging_face {
+namespace {
+
+constexpr uint64_t kMaxBytes = 256 << 20;
+
+// NOT_FOUND: there is no such file.
+absl::StatusOr<std::string> ReadText(const std::string& directory, const char* file) {
+  absl::StatusOr<std::string> text = ReadSmallFile(absl::StrCat(directory, "/", file), kMaxBytes);
+  if (text.ok() && text->empty()) return absl::InvalidArgumentError(absl::StrCat(file, ": is empty"));
+  if (text.ok() || absl::IsNotFound(text.status())) return text;
+  return absl::Status(text.status().code(), absl::StrCat(file, ": ", std::string(text.status().message())));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(const std::string& directory) {
+  absl::StatusOr<std::string> config = ReadText(directory, "tokenizer_config.json");
+  if (absl::IsNotFound(config.status())) config = std::string();
+  const absl::StatusOr<std::string> file = ReadText(directory, "tokenizer.json");
+  if (file.ok()) {
+    RETURN_IF_ERROR(config.status());
+    return HfTokenizer::Read(*file, *config);
+  }
+  if (!absl::IsNotFound(file.status())) return file.status();
+  const absl::StatusOr<std::string> vocabulary = ReadText(directory, "vocab.txt");
+  if (vocabulary.ok()) {
+    RETURN_IF_ERROR(config.status());
+    return HfTokenizer::ReadVocabTxt(*vocabulary, *config);
+  }
+  if (!absl::IsNotFound(vocabulary.status())) return vocabulary.status();
+  return nullptr;
+}
+
+absl::StatusOr<bool> GivesTypes(const std::string& directory) {
+  const absl::StatusOr<std::string> text = ReadText(directory, "tokenizer_config.json");
+  if (absl::IsNotFound(text.status())) return true;
+  RETURN_IF_ERROR(text.status());
+  const absl::StatusOr<nlohmann::json> config = ParseStrictJson(*text);
+  if (!config.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer_config.json: ", std::string(config.status().message())));
+  }
+  const auto names = config->is_object() ? config->find("model_input_names") : config->end();
+  if (names == config->end() || names->is_null()) return true;
+  bool gives = false, strings = names->is_array();
+  for (const nlohmann::json& name : *names) {
+    strings = strings && name.is_string();
+    gives = gives || name == "token_type_ids";
+  }
+  if (strings) return gives;
+  return absl::InvalidArgumentError(
+      absl::StrCat("tokenizer_config.json: model_input_names is ", ShowJson(*names), "; a list of names is expected"));
+}
+
+absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& config, const ModelConfig& model) {
+  if (tokenizer.vocabulary_size() > model.vocab_size) {
+    const int32_t last = tokenizer.vocabulary_size() - 1;
+    const std::string* token = tokenizer.Token(last);
+    return absl::InvalidArgumentError(
+        absl::StrCat("tokenizer: the id of ", token == nullptr ? "its last token" : *token, " is ", last,
+                     "; in config.json vocab_size is ", model.vocab_size, ", so ids end at ", model.vocab_size - 1));
+  }
+  const SpecialTokens& special = tokenizer.special_tokens();
+  const auto same = [&](const char* role, int32_t id, int32_t in_config) {
+    if (id < 0 || in_config < 0 || id == in_config) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer_config.json: ", role, "_token is ", *tokenizer.Token(id),
+                                                   ", whose id is ", id, "; in config.json ", role, "_token_id is ",
+                                                   in_config));
+  };
+  const auto in_config = [&](const char* field) {
+    const auto found = config.find(field);
+    return found != config.end() && IsInteger(*found, 0, kMaxIds) ? found->get<int32_t>() : -1;
+  };
+  RETURN_IF_ERROR(same("pad", special.pad, model.pad_token_id));
+  RETURN_IF_ERROR(same("mask", special.mask, in_config("mask_token_id")));
+  return same("cls", special.cls, in_config("cls_token_id"));
+}
+
+absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family) {
+  const std::string token(family.mask_token);
+  if (tokenizer == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("neither tokenizer.json nor vocab.txt is in the folder; fill-mask "
+                     "needs the id of the mask token ",
+                     token, ": save the tokenizer into the folder too"));
+  }
+  if (tokenizer->special_tokens().mask >= 0) return tokenizer->special_tokens().mask;
+  const int32_t id = tokenizer->Id(token);
+  if (id >= 0) return id;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the tokenizer has no mask token, which fill-mask needs: tokenizer_config.json has no mask_token, and "
+      "no token is ",
+      token));
+}
+
+}  // namespace edgewise::hugging_face

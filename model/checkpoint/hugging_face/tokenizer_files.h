@@ -1,0 +1,35 @@
+// The tokenizer of a Hugging Face folder, checked against its model.
+#ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_TOKENIZER_FILES_H_
+#define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_TOKENIZER_FILES_H_
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/hugging_face/family.h"
+#include "model/tokenizers/hf_tokenizer.h"
+
+namespace edgewise::hugging_face {
+
+// Reads tokenizer.json, or else vocab.txt, with tokenizer_config.json. Null: the folder has neither of the two.
+// INVALID_ARGUMENT: HfTokenizer::Read; the message begins with the name of the file.
+absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(const std::string& directory);
+
+// Whether texts get token types: not where tokenizer_config.json has model_input_names without token_type_ids.
+// INVALID_ARGUMENT: the field is no list of strings.
+absl::StatusOr<bool> GivesTypes(const std::string& directory);
+
+// INVALID_ARGUMENT: the tokenizer has ids that the model has not, or its pad, mask or cls token has another id than
+// config.json (`config`, without nulls) says; the message names both.
+absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& config, const ModelConfig& model);
+
+// The id of the mask token: that of tokenizer_config.json, or else of the family's. INVALID_ARGUMENT: there is none.
+absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family);
+
+}  // namespace edgewise::hugging_face
+
+#endif  // EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_TOKENIZER_FILES_H_
