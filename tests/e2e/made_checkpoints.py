@@ -3,9 +3,10 @@
 import json
 import os
 import pickle
+import shutil
 import sys
 
-from edgewise_process import ROOT
+from edgewise_process import ROOT, TESTDATA
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "tools"))
 import checkpoints  # noqa: E402
@@ -29,6 +30,10 @@ def write(checkout: str) -> None:
     sbm("text", "text_sbm_output", vocab_size=257, max_seq_len=64)
     with open(os.path.join(checkout, "listops.vocab"), "w", encoding="utf-8") as file:
         file.write("\n".join(LISTOPS) + "\n")
+
+    # Of the same kind as the encoder that the commands name, and small.
+    shutil.copytree(os.path.join(TESTDATA + "_hugging_face", "mpnet_sentence", "1"),
+                    os.path.join(checkout, "all-MiniLM-L6-v2"))
 
     args = {**nanogpt_checkpoints.ARGS, "vocab_size": len(CHARACTERS)}
     checkpoint = TorchFile(nanogpt_checkpoints.checkpoint(nanogpt_checkpoints.state_dict(args), args))

@@ -15,7 +15,7 @@ import made_checkpoints
 from edgewise_process import BIN, ROOT, Server
 
 # Commands by how they begin; each may write to its folder only. What is not run has the reason beside it.
-RUN = ("build/bin/edgewise ", "edgewise ", "tools/convert.py ", "build/bin/edgewise-server ", "./dev serve")
+RUN = ("mkdir -p models/minilm/1 && cp -rv all-MiniLM-L6-v2/. models/minilm/1/", "build/bin/edgewise ", "edgewise ", "tools/convert.py ", "build/bin/edgewise-server ", "./dev serve")
 NOT_RUN = {
     "./dev demo": "builds; the test e2e_demo runs what it runs then",
     "./dev test": "runs this test",
