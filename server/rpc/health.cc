@@ -84,6 +84,13 @@ class HealthService::Watch final : public Call {
  public:
   using Call::Call;
 
+  // A status has changed. Under the service's mutex.
+  void Look() {
+    service_.mutex_.AssertHeld();
+    Advance();
+  }
+
+ private:
   // Sends what is due: a status that the client does not know, or the end.
   void Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(service_.mutex_) {
     if (!watches_ || writing_) return;
@@ -101,7 +108,6 @@ class HealthService::Watch final : public Call {
                              gone_ ? absl::CancelledError("the client cancelled the call") : ShuttingDown());
   }
 
- private:
   void Serve(const std::string& name) override {
     const absl::MutexLock lock(&service_.mutex_);
     name_ = name;
@@ -147,13 +153,13 @@ int HealthService::StatusOf(const std::string& service) const {
 void HealthService::Set(const std::string& service, bool serves) {
   const absl::MutexLock lock(&mutex_);
   serves_[service] = serves;
-  for (auto next = watches_.begin(); next != watches_.end();) (*next++)->Advance();
+  for (auto next = watches_.begin(); next != watches_.end();) (*next++)->Look();
 }
 
 void HealthService::Shutdown() {
   const absl::MutexLock lock(&mutex_);
   shut_down_ = true;
-  for (auto next = watches_.begin(); next != watches_.end();) (*next++)->Advance();
+  for (auto next = watches_.begin(); next != watches_.end();) (*next++)->Look();
 }
 
 }  // namespace edgewise::server
