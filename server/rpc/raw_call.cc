@@ -48,7 +48,7 @@ void RawService::Add(const char* path, std::function<RawReactor*(RawCall& call)>
   const auto request = [this, index = static_cast<int>(methods_.size())](RawCall& call) {
     RequestAsyncBidiStreaming(index, &call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
   };
-  methods_.push_back(std::make_unique<RawMethod>(request, std::move(make)));
+  methods_.push_back(std::make_unique<RawMethod>(RawMethod{request, std::move(make)}));
 }
 
 RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue) : method_(method), queue_(queue) {
