@@ -261,7 +261,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *credentials);
   builder.RegisterService(&parts->service);
   builder.RegisterService(&parts->health);
-  parts->call_threads = std::make_unique<CallThreads>(builder);
+  parts->call_threads = std::make_unique<CallThreads>(builder, *parts->gate);
   parts->grpc = builder.BuildAndStart();
   if (!parts->grpc) return absl::InternalError("gRPC does not start");
   parts->health.Set("", false);

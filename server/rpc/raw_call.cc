@@ -51,7 +51,8 @@ void RawService::Add(const char* path, std::function<RawReactor*(RawCall& call)>
   methods_.push_back(std::make_unique<RawMethod>(RawMethod{request, std::move(make)}));
 }
 
-RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue) : method_(method), queue_(queue) {
+RawCall::RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate)
+    : method_(method), queue_(queue), gate_(gate) {
   context_.AsyncNotifyWhenDone(&ended_);
   method.request(*this);
 }
@@ -61,7 +62,8 @@ void RawCall::OnBegun(bool ok) {
     delete this;
     return;
   }
-  new RawCall(method_, queue_);
+  gate_.CountBegun();
+  new RawCall(method_, queue_, gate_);
   reactor_ = method_.make(*this);
 }
 
@@ -88,7 +90,7 @@ void RawCall::Complete() {
   delete this;
 }
 
-CallThreads::CallThreads(grpc::ServerBuilder& builder) {
+CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate) : gate_(gate) {
   unimplemented_.request = [this](RawCall& call) {
     others_.RequestCall(&call.context_, &call.stream_, &call.queue_, &call.queue_, &call.begun_);
   };
@@ -101,7 +103,7 @@ CallThreads::CallThreads(grpc::ServerBuilder& builder) {
 void CallThreads::Start(const std::vector<const RawService*>& services) {
   for (const auto& queue : queues_) {
     const auto accept = [&](const RawMethod& method) {
-      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue);
+      for (int waiting = 0; waiting < kWaitingCalls; ++waiting) new RawCall(method, *queue, gate_);
     };
     accept(unimplemented_);
     for (const RawService* service : services) {

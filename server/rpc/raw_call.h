@@ -21,6 +21,8 @@
 #include <thread>
 #include <vector>
 
+#include "server/rpc/auth.h"
+
 namespace edgewise::server {
 
 class RawCall;
@@ -90,7 +92,7 @@ class RawCall {
     void (RawCall::*complete)(bool ok);
   };
 
-  RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue);
+  RawCall(const RawMethod& method, grpc::ServerCompletionQueue& queue, const Gate& gate);
   void OnBegun(bool ok);
   void OnRead(bool ok);
   void OnWritten(bool ok);
@@ -100,6 +102,7 @@ class RawCall {
 
   const RawMethod& method_;
   grpc::ServerCompletionQueue& queue_;
+  const Gate& gate_;
   grpc::GenericServerContext context_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_{&context_};
   Event begun_{this, &RawCall::OnBegun}, read_{this, &RawCall::OnRead}, written_{this, &RawCall::OnWritten};
@@ -111,8 +114,8 @@ class RawCall {
 // The threads that poll gRPC and run the callbacks of reactors, each with a queue and its calls.
 class CallThreads {
  public:
-  // As many as the cores need: one for four, up to four.
-  explicit CallThreads(grpc::ServerBuilder& builder);
+  // As many as the cores need: one for four, up to four. `gate` counts the calls that begin; it must outlive this.
+  CallThreads(grpc::ServerBuilder& builder, const Gate& gate);
   ~CallThreads() { Stop(); }
   CallThreads(const CallThreads&) = delete;
   CallThreads& operator=(const CallThreads&) = delete;
@@ -123,6 +126,7 @@ class CallThreads {
   void Stop();
 
  private:
+  const Gate& gate_;
   grpc::AsyncGenericService others_;  // methods that are not served
   RawMethod unimplemented_;           // they are answered so
   std::vector<std::unique_ptr<grpc::ServerCompletionQueue>> queues_;

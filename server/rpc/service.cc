@@ -1,6 +1,5 @@
 #include "server/rpc/service.h"
 
-#include <functional>
 #include <memory>
 #include <utility>
 
@@ -132,21 +131,15 @@ RawReactor* Started(Reactor* reactor) {
 }  // namespace
 
 InferenceServiceImpl::InferenceServiceImpl(RpcContext& context) {
-  const auto add = [&](const char* path, std::function<RawReactor*(RawCall&)> make) {
-    Add(path, [&context, make = std::move(make)](RawCall& call) {
-      context.gate.CountBegun();
-      return make(call);
-    });
-  };
-  add("/edgewise.v1.InferenceService/Predict",
+  Add("/edgewise.v1.InferenceService/Predict",
       [&context](RawCall& call) { return Started(new PredictReactor(context, call, Rpc::kPredict)); });
-  add("/edgewise.v1.InferenceService/PredictStream",
+  Add("/edgewise.v1.InferenceService/PredictStream",
       [&context](RawCall& call) { return new StreamReactor(context, call); });
-  add("/edgewise.v1.InferenceService/Generate",
+  Add("/edgewise.v1.InferenceService/Generate",
       [&context](RawCall& call) { return Started(new GenerateReactor(context, call)); });
-  add("/edgewise.v1.InferenceService/ListModels",
+  Add("/edgewise.v1.InferenceService/ListModels",
       [&context](RawCall& call) { return Started(new ListModelsReactor(context, call, Rpc::kListModels)); });
-  add("/edgewise.v1.InferenceService/GetModel",
+  Add("/edgewise.v1.InferenceService/GetModel",
       [&context](RawCall& call) { return Started(new GetModelReactor(context, call, Rpc::kGetModel)); });
 }
 
