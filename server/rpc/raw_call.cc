@@ -2,6 +2,7 @@
 
 #include <grpcpp/impl/rpc_service_method.h>
 #include <pthread.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -111,6 +112,10 @@ void CallThreads::Start(const std::vector<const RawService*>& services) {
     }
     threads_.emplace_back([&queue = *queue] {
       pthread_setname_np(pthread_self(), "calls");
+      // Messages that come while the engine computes on this core wait for the end of its slice, and are then read
+      // together. Otherwise each interrupts the engine, and both refill the core's caches. An idle core reads at once.
+      const sched_param batch{};
+      pthread_setschedparam(pthread_self(), SCHED_BATCH, &batch);
       void* event = nullptr;
       for (bool ok = false; queue.Next(&event, &ok);) {
         auto& done = *static_cast<RawCall::Event*>(event);
