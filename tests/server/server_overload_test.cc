@@ -1,7 +1,13 @@
 // Cancellation, deadlines, a full queue, and what the counters say of it.
 #include <gmock/gmock.h>
+#include <sched.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "tests/server/test_server.h"
@@ -187,6 +193,27 @@ TEST(OverloadTest, EveryPageShowsWholeRequests) {
   EXPECT_EQ(failed, 0);
   EXPECT_EQ(torn, 0) << "of " << pages << " pages";
   EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="OK",model="sbm",version="1"})"), kRequests);
+}
+
+TEST(OverloadTest, CallsGiveWayToTheEngine) {
+  TestServer server;
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest(), response).ok()) << "the threads have begun";
+  const int own = getpriority(PRIO_PROCESS, 0);
+  int threads = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    const pid_t id = std::stoi(task.path().filename());
+    if (name == "engine") {
+      EXPECT_EQ(getpriority(PRIO_PROCESS, id), own);
+    }
+    if (name != "calls") continue;
+    ++threads;
+    EXPECT_EQ(sched_getscheduler(id), SCHED_BATCH);
+    EXPECT_GE(getpriority(PRIO_PROCESS, id), std::min(own + 1, 19));
+  }
+  EXPECT_GE(threads, 1);
 }
 
 }  // namespace
