@@ -239,7 +239,7 @@ class ResultsTest(unittest.TestCase):
                 (r"with 200 ms, (\d+) %", 100 * self.scenario("fairness")["polite beside greedy"]["figures"]["in_time"]),
                 (r"serves ([\d.]+) times",
                  self.scenario("degraded")["by consent"]["goals"]["served_over_all_or_nothing"]["found"]),
-                (r"(\d+) % of deadlines", 100 * min(row["figures"]["met"] for row in fit)),
+                (r"([\d.]+) % of deadlines", 100 * min(row["figures"]["met"] for row in fit)),
                 (r"at least ([\d.]+) of the samples", min(row["goals"]["chosen_over_largest"]["found"] for row in fit))):
             with self.subTest(shown=shown):
                 self.check(re.findall(shown, self.text), [figure])
