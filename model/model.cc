@@ -64,7 +64,11 @@ Model::Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, st
 
 Model::~Model() = default;
 
-absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text) const { return tokenizer_->Encode(text); }
+absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text) const {
+  if (hf_tokenizer_ == nullptr) return tokenizer_->Encode(text);
+  ASSIGN_OR_RETURN(Encoding encoding, hf_tokenizer_->Encode(text));
+  return std::move(encoding.ids);
+}
 
 std::string Model::Decode(int32_t token_id, bool first) const { return tokenizer_->Decode(token_id, first); }
 

@@ -58,9 +58,10 @@ class Model {
 
   // The errors of the next six name their field (text/field_error.h): text, second, token_ids, stride, features, bias.
 
-  // Text to token ids. INVALID_ARGUMENT: no tokenizer, or text outside its vocabulary.
+  // Text to token ids, with those of the template of tokenizer() where there is one. INVALID_ARGUMENT: no tokenizer, or
+  // text outside its vocabulary.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text) const;
-  // The text of one generated token (Tokenizer::Decode).
+  // The text of one generated token (Tokenizer::Decode); not of a model with a tokenizer(), whose Stream has them.
   std::string Decode(int32_t token_id, bool first) const;
 
   // Checks, truncates and puts the CLS token in front; counts every token that is left out. INVALID_ARGUMENT: an id out

@@ -109,6 +109,7 @@ struct ModelConfig {
   PairwiseBiasKind pairwise_bias = PairwiseBiasKind::kNone;
   int32_t num_buckets = 0;             // of pairwise_bias kBuckets
   bool tie_word_embeddings = true;     // causal-lm
+  std::vector<int32_t> end_token_ids;  // causal-lm: any of them ends a generated text
   int32_t num_labels = 0;              // causal-lm, fill-mask: vocab_size; regression: values; embedding: hidden_size
   std::vector<std::string> labels;     // [num_labels] or empty
   int32_t classifier_hidden_size = 0;  // 0: one linear layer
@@ -140,6 +141,8 @@ bool GivesValues(ModelTask task);
 inline bool ReadsFirstRows(const ModelConfig& config) {
   return config.pooling == Pooling::kCls || config.pooling == Pooling::kFirst;
 }
+// Whether the labels are the vocabulary.
+inline bool GivesVocabulary(ModelTask task) { return task == ModelTask::kCausalLm || task == ModelTask::kFillMask; }
 // Whether there is an output for each of several rows.
 bool GivesRows(ModelTask task);
 const char* TokenizerName(TokenizerKind kind);

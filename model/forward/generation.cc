@@ -114,6 +114,7 @@ struct Generation::State {
   ModelSequence part;                          // the text up to the end of the part that runs; and
   std::unique_ptr<Wave, Wave::Return> prompt;  // its rows; null: none runs
 
+  std::optional<TextStream> stream;  // of a Hugging Face tokenizer: the texts of tokens
   GeneratedText text;
   uint32_t generated = 0;
   FinishReason finish = FinishReason::kNone;
@@ -135,6 +136,7 @@ Generation::State::State(const Model& model, const ModelSequence& prompt, Genera
       rows(config, options, first_drawn < config.num_hidden_layers ? options.samples : 1, cache),
       before(rows),
       text(options.stop) {
+  if (model.tokenizer() != nullptr) stream.emplace(model.tokenizer()->Stream(true));
   before.input.sources = rows.input.sources = &sources;
 }
 
@@ -244,14 +246,18 @@ absl::Status Generation::State::FinishToken() {
     next.edges.capped |= result.capped;
   }
   next.edges.edges /= static_cast<double>(rows.results.size());
-  next.text = text.Add(model.Decode(next.token_id, generated == 0));
+  const bool ends =
+      std::find(config.end_token_ids.begin(), config.end_token_ids.end(), next.token_id) != config.end_token_ids.end();
+  if (!ends) {
+    next.text = text.Add(stream ? stream->Push(next.token_id) : model.Decode(next.token_id, generated == 0));
+  }
   ++generated;
-  if (text.stopped()) {
-    finish = FinishReason::kStop;
-  } else if (generated == most_tokens) {
-    finish = FinishReason::kLength;
+  if (!text.stopped() && (ends || generated == most_tokens)) {
+    finish = ends ? FinishReason::kStop : FinishReason::kLength;
+    if (stream) next.text += text.Add(stream->Finish());
     next.text += text.Finish();
   }
+  if (text.stopped()) finish = FinishReason::kStop;
   const bool moved = window.Append(next.token_id);
   cached = moved ? 0 : context().valid() - 1;
   if (moved) {

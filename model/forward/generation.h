@@ -53,12 +53,14 @@ struct RowEdges {
 
 struct GeneratedToken {
   int32_t token_id = 0;
-  // Text that became certain with this token (GeneratedText): a possible beginning of a stop string is held back.
+  // Text that became certain with this token (GeneratedText): a possible beginning of a stop string is held back. With
+  // a Hugging Face tokenizer all texts together are HfTokenizer::Decode of the new tokens without special ones.
   std::string text;
   double log_probability = 0.0;  // ln of the mean probability over samples, before temperature, top_k and top_p
   RowEdges edges;
 };
 
+// kStop: a stop string, or one of ModelConfig::end_token_ids, whose text is no part of the generated text.
 enum class FinishReason { kNone, kLength, kStop };
 
 // On a GPU, the largest relative difference between the probabilities of a decoded token and those of a forward pass

@@ -61,7 +61,7 @@ void FuzzFolder(const nlohmann::json& json) {
   Require(config.hidden_size == config.num_attention_heads * config.head_dim, "heads fill the width");
   if (config.num_hidden_layers > 64) return;
   for (const TensorShape& tensor : ExpectedTensors(config)) {
-    Require(!hugging_face::NamesOf(tensor.name, *folder).empty(), "tensor " + tensor.name + " has a name there");
+    Require(!hugging_face::SourcesOf(tensor.name, *folder).empty(), "tensor " + tensor.name + " has a name there");
     for (const int64_t extent : tensor.shape) Require(extent > 0, "tensor " + tensor.name + " has elements");
   }
 }

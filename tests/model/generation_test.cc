@@ -119,7 +119,7 @@ class GenerationTest : public ::testing::TestWithParam<ModelKind> {
   // With a context of three pages.
   static nlohmann::json LongConfig() {
     nlohmann::json config = ConfigOf(GetParam());
-    config["max_position_embeddings"] = 150;
+    config[config.contains("n_positions") ? "n_positions" : "max_position_embeddings"] = 150;
     if (GetParam().name == "lm_ssa_grid") {
       for (nlohmann::json& layer : config["attention"]) layer["grid"] = {10, 15};
     }

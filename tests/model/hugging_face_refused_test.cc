@@ -72,7 +72,8 @@ const std::string kIndex = "model.safetensors.index.json";
 
 std::vector<Case> Cases() {
   const std::string sequence = "bert_sequence", masked = "bert_masked", sentence = "mpnet_sentence",
-                    shards = "bert_regression", roberta = "roberta_sequence", untied = "bert_masked_untied";
+                    shards = "bert_regression", roberta = "roberta_sequence", untied = "bert_masked_untied",
+                    gpt2 = "gpt2_causal";
   const auto shard_of = [](const char* file) {
     return Json(kIndex, [=](json& index) { index["weight_map"]["classifier.weight"] = file; });
   };
@@ -172,6 +173,31 @@ std::vector<Case> Cases() {
          fs::remove(folder / "tokenizer_config.json");
        },
        "the tokenizer has no mask token, which fill-mask needs"},
+      // Language models.
+      {gpt2, Config({{"scale_attn_by_inverse_layer_idx", true}}),
+       "config.json: scale_attn_by_inverse_layer_idx is true; served is false"},
+      {gpt2, Config({{"reorder_and_upcast_attn", true}}), "reorder_and_upcast_attn is true; served is false"},
+      {gpt2, Config({{"add_cross_attention", true}}), "add_cross_attention is true; served is false"},
+      {gpt2, Config({{"architectures", {"GPT2DoubleHeadsModel"}}}),
+       "architectures is [\"GPT2DoubleHeadsModel\"]; served: one of GPT2LMHeadModel"},
+      {gpt2, Config({{"n_inner", 64}}), "tensor h.0.mlp.c_fc.bias has shape [128]; config.json expects [64]"},
+      {gpt2, Config({{"n_positions", 41}}), "tensor wpe.weight has shape [40, 32]; config.json expects [41, 32]"},
+      {gpt2, Config({{"tie_word_embeddings", false}}), "tensor lm_head.weight [40, 32] is missing"},
+      {gpt2, Config({{"n_embd", 30}}), "n_head is 4, n_embd is 30: it does not divide"},
+      {gpt2, Header("h.1.attn.c_attn.bias", "h.1.attn.c_more.bias"),
+       "tensor transformer.h.1.attn.c_attn.bias [96] is missing"},
+      {gpt2, Config({{"eos_token_id", "end"}}), "config.json: eos_token_id is \"end\"; an id or a list of at most"},
+      {gpt2, File("generation_config.json", R"({"eos_token_id": [2, -1]})"),
+       "generation_config.json: eos_token_id is [2,-1]; an id or a list of at most"},
+      {gpt2, File("generation_config.json", "["), "generation_config.json: not valid JSON"},
+      {gpt2, File("generation_config.json", R"({"eos_token_id": null})"), ""},
+      {gpt2,
+       [](const fs::path& folder) {
+         const fs::path from = fs::path(tests::TestdataFolder() + "_hugging_face") / "mpnet_sentence" / "1";
+         fs::copy(from / "modules.json", folder);
+         fs::copy(from / "1_Pooling", folder / "1_Pooling");
+       },
+       "modules.json: sentence encoders of model_type gpt2 are not served"},
       // Weights.
       {sequence, Without("model.safetensors"), "model.safetensors: no such file, nor model.safetensors.index.json"},
       {sequence, [](const fs::path& folder) { fs::rename(folder / "model.safetensors", folder / "pytorch_model.bin"); },
@@ -260,6 +286,10 @@ TEST(HuggingFaceSkippedTest, ListsTensorsOfOtherTasks) {
   EXPECT_EQ(skipped("bert_regression"), std::vector<std::string>());
   const std::vector<std::string> untied = skipped("bert_masked_untied");
   EXPECT_NE(std::find(untied.begin(), untied.end(), "cls.seq_relationship.weight"), untied.end());
+  const std::vector<std::string> masks = {"h.0.attn.bias", "h.0.attn.masked_bias", "h.1.attn.bias",
+                                          "h.1.attn.masked_bias"};
+  EXPECT_EQ(skipped("gpt2_causal"), masks);
+  EXPECT_EQ(skipped("gpt2_untied"), std::vector<std::string>());
   const std::vector<std::string> old = skipped("bert_sentence_cls");
   EXPECT_NE(std::find(old.begin(), old.end(), "bert.embeddings.position_ids"), old.end());
 }

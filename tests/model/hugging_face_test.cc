@@ -73,6 +73,14 @@ TEST_P(HuggingFaceTest, AgreesWithTransformersInFloat64) {
       ExpectNear(EmbeddingOf(model->config(), result), entry["embedding"], what);
       continue;
     }
+    if (entry.contains("token_log_likelihoods")) {
+      const json& expected = entry["token_log_likelihoods"];
+      std::vector<float> got;
+      for (const double p : result.sample_results[0].token_probabilities) {
+        got.push_back(static_cast<float>(std::log(p)));
+      }
+      ExpectNear(got, expected, what + ", log-likelihoods");
+    }
     const json& logits = entry["logits"];
     const json rows = logits[0].is_array() ? logits : json::array({logits});
     ASSERT_EQ(static_cast<size_t>(result.rows), rows.size()) << what;

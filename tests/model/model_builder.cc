@@ -80,9 +80,12 @@ std::string WriteHuggingFace(const std::string& folder, json config, uint64_t se
   const hugging_face::Folder read = OrThrow(hugging_face::ReadFolder(folder, config));
   std::map<std::string, TestTensor> tensors;
   for (auto& [name, tensor] : TensorsOf(read.config, seed)) {
-    const std::string theirs = hugging_face::NamesOf(name, read).front();
-    if (read.tied && theirs.find("decoder.weight") != std::string::npos) continue;
-    tensors[theirs] = std::move(tensor);
+    const hugging_face::Source theirs = hugging_face::SourcesOf(name, read).front();
+    if (read.tied && theirs.name.find("decoder.weight") != std::string::npos) continue;
+    // Any numbers will do, so parts lie one behind the other.
+    TestTensor& whole = tensors[theirs.name];
+    whole.shape = theirs.FileShape(tensor.shape);
+    whole.values.insert(whole.values.end(), tensor.values.begin(), tensor.values.end());
   }
   WriteFile(folder + "/model.safetensors", SafetensorsBytes(tensors));
   return folder;

@@ -69,6 +69,7 @@ ModelKind HuggingFace(const char* name, const char* type, const char* architectu
                       json override_with = {}) {
   const bool distilled = std::string(type) == "distilbert", counted = std::string(type) == "roberta";
   const bool mpnet = std::string(type) == "mpnet";  // its pads have id 1
+  const bool gpt2 = std::string(type) == "gpt2";
   json config = {{"model_type", type},       {"architectures", {architecture}},
                  {"vocab_size", 50},         {"pad_token_id", mpnet ? 1 : 0},
                  {"type_vocab_size", 2},     {"id2label", {{"0", "a"}, {"1", "b"}}},
@@ -76,7 +77,9 @@ ModelKind HuggingFace(const char* name, const char* type, const char* architectu
   const char* const ours[] = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"};
   const char* const theirs[] = {"dim", "n_layers", "n_heads", "hidden_dim"};
   const int sizes[] = {32, 2, 2, 48};
-  for (int i = 0; i < 4; ++i) config[distilled ? theirs[i] : ours[i]] = sizes[i];
+  const char* const gpt2_names[] = {"n_embd", "n_layer", "n_head", "n_inner"};
+  for (int i = 0; i < 4; ++i) config[distilled ? theirs[i] : gpt2 ? gpt2_names[i] : ours[i]] = sizes[i];
+  if (gpt2) config["n_positions"] = 64;
   config.merge_patch(changes);
   return {.name = name, .changes = config, .override_with = std::move(override_with), .hugging_face = true};
 }
@@ -125,6 +128,8 @@ std::vector<ModelKind> LanguageModelKinds() {
       {"lm_mixed", Language({kDense, Local(4, 0.2), Blocks(8, "local")}, {{"num_hidden_layers", 3}})},
       {"lm_toy", Language(Toy(2), {{"pad_token_id", 0}})},
       {"lm_override", Language(kDense, {{"num_hidden_layers", 3}}), Local(4, 0.2)},
+      HuggingFace("lm_hf_gpt2", "gpt2", "GPT2LMHeadModel"),
+      HuggingFace("lm_hf_gpt2_ssa", "gpt2", "GPT2LMHeadModel", {{"tie_word_embeddings", false}}, Local(4, 0.2)),
   };
 }
 

@@ -42,6 +42,25 @@ def byte_pairs(first, unknown):
     return tokenizer
 
 
+def make_gpt2(begins):
+    """Byte pairs, of which some begin a character of two bytes. `begins`: the template puts a token in front."""
+    first = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "\u00c3", "\u00a9", "."]
+    letters = ["\u0120", "\u010a"] + [chr(ord("a") + i) for i in range(26)]
+    merges = MERGES[:6]
+    vocab = {token: id for id, token in enumerate(first + letters + ["".join(pair) for pair in merges])}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    if begins:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<|im_start|> $A", pair="<|im_start|> $A $B", special_tokens=[("<|im_start|>", 1)])
+    tokenizer.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in first[:3]])
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=first[1 if begins else 0], eos_token=first[2],
+        model_input_names=["input_ids", "attention_mask"])
+
+
 def make(model_type):
     roles, first = specials(model_type)
     if model_type == "roberta":
@@ -63,11 +82,11 @@ def make(model_type):
 
 
 def write(folder, model_type, kind):
-    """kind: "tokenizer", or "vocab": vocab.txt alone. Returns the tokenizer."""
+    """kind: "tokenizer", or "vocab": vocab.txt alone; of gpt2 also "bos". Returns the tokenizer."""
     if kind == "vocab":
         (folder / "vocab.txt").write_text("\n".join(specials(model_type)[1] + WORDS) + "\n")
         return make(model_type)
-    made = make(model_type)
+    made = make_gpt2(kind == "bos") if model_type == "gpt2" else make(model_type)
     made.save_pretrained(folder)
     for file in ("tokenizer.json", "tokenizer_config.json"):
         path = folder / file

@@ -5,7 +5,8 @@
     tests/reference/make_hugging_face.py tests/testdata_hugging_face
 
 Each folder is <case>/1/, as save_pretrained leaves it, and <case>/golden.json has inputs and expected outputs: `logits`
-per input, per token, or per mask token; `embedding`. Tokens with the pad's id are masked, as Edgewise does. `inputs` are
+per input, per token, or per mask token, of a language model those of the next token; `embedding`;
+`token_log_likelihoods`; `generations`, which are greedy. Tokens with the pad's id are masked, as Edgewise does. `inputs` are
 of token ids, `texts` of what the folder's tokenizer makes of a text or two.
 """
 
@@ -20,6 +21,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+import causal_goldens  # noqa: E402
 import hugging_face_tokenizers  # noqa: E402
 
 VOCABULARY = 40
@@ -28,6 +30,7 @@ SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "n
          "intermediate_size": 16, "max_position_embeddings": 40}
 DISTIL_SIZES = {"vocab_size": VOCABULARY, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 16,
                 "max_position_embeddings": 40}
+GPT2_SIZES = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 40}
 LABELS = {0: "no", 1: "maybe", 2: "yes"}
 LABELLED = {"id2label": LABELS, "label2id": {label: id for id, label in LABELS.items()}}
 
@@ -55,18 +58,26 @@ CASES = {
     "mpnet_sentence": ("MPNetModel", {**SIZES, "max_position_embeddings": 160, "pad_token_id": 1}, "float16",
                        ["mean", "normalize", "tokenizer", "limit"]),
     "mpnet_sequence": ("MPNetForSequenceClassification", {**SIZES, **LABELLED, "pad_token_id": 1}, "bfloat16", []),
+    # As old checkpoints are: no prefix, the causal mask as a buffer, the end in config.json alone.
+    "gpt2_causal": ("GPT2LMHeadModel", {**GPT2_SIZES, "eos_token_id": 2, "bos_token_id": 0}, "float16",
+                    ["tokenizer", "buffers"]),
+    "gpt2_untied": ("GPT2LMHeadModel", {**GPT2_SIZES, "n_inner": 48, "activation_function": "relu",
+                                        "scale_attn_weights": False, "tie_word_embeddings": False, "bos_token_id": 1,
+                                        "eos_token_id": [0, 2]}, "bfloat16", ["tokenizer", "bos", "shards"]),
 }
 
 
 def randomize(model):
     """Weights at which every part of the model matters."""
     for name, parameter in model.named_parameters():
-        if "norm" in name.lower() and name.endswith("weight"):
+        if ("norm" in name.lower() or "ln_" in name) and name.endswith("weight"):
             parameter.data = 1.0 + 0.2 * torch.randn_like(parameter)
         elif parameter.dim() == 1:
             parameter.data = 0.2 * torch.randn_like(parameter)
         else:
             parameter.data = 1.5 * torch.randn_like(parameter) / parameter.shape[1] ** 0.5
+        if name.endswith("wpe.weight"):
+            parameter.data *= 4.0  # so that texts do not repeat a token
     model.tie_weights()
 
 
@@ -151,6 +162,43 @@ def write_modules(folder, options):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling, indent=2))
 
 
+def write_buffers(folder, model):
+    """The file of a language model as older versions of transformers wrote it."""
+    path = folder / "model.safetensors"
+    tensors = {key.removeprefix("transformer."): value for key, value in load_file(path).items()}
+    for layer in range(model.config.n_layer):
+        tensors[f"h.{layer}.attn.bias"] = torch.ones(40, 40, dtype=torch.uint8).tril()[None, None]
+        tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(tensors, path)
+    (folder / "generation_config.json").unlink()
+
+
+def causal_golden(model, folder, options):
+    """Of a language model with a tokenizer."""
+    generator = torch.Generator().manual_seed(7)
+    inputs = [{"token_ids": torch.randint(VOCABULARY, (length,), generator=generator).tolist()}
+              for length in (9, 1, 40, 17)]
+    golden = {"inputs": causal_goldens.answer(model, inputs)}
+    tokenizer = hugging_face_tokenizers.write(folder, "gpt2", "bos" if "bos" in options else "tokenizer")
+    texts = [("The cats sat on the mat.", None, "REFUSE"), ("na\u00efve caf\u00e9", None, "REFUSE"),
+             (hugging_face_tokenizers.LONG, None, "TAIL"), (hugging_face_tokenizers.LONG, None, "HEAD")]
+    entries = [hugging_face_tokenizers.encode(tokenizer, *text, 40) for text in texts]
+    for entry in entries:
+        entry.pop("offsets")
+    golden["texts"] = causal_goldens.answer(model, entries)
+    ends = model.config.eos_token_id
+    prompts = [("the cat", 12), ("a dog is", 60), (" on", 38)]
+    # A prompt that fills the context, one that nearly does, and some whose texts end by themselves.
+    prompts += [(inputs[2]["token_ids"], 5), (inputs[2]["token_ids"][:37], 9)]
+    prompts += [([first, second], 30) for first in range(34, 40) for second in range(6, 26)]
+    golden["generations"] = causal_goldens.generations(model, tokenizer, prompts,
+                                                       ends if isinstance(ends, list) else [ends], 40)
+    ended = [entry for entry in golden["generations"] if entry["finish"] == "stop"][:4]
+    assert len(ended) >= 2, "no text ends"
+    golden["generations"] = golden["generations"][:7] + [entry for entry in ended if entry.get("text") is None]
+    return golden
+
+
 def write_case(root, name, seed):
     kind, sizes, dtype, options = CASES[name]
     torch.manual_seed(seed)
@@ -173,6 +221,12 @@ def write_case(root, name, seed):
                    value for key, value in load_file(path).items()}
         tensors["bert.embeddings.position_ids"] = torch.arange(40)[None]
         save_file(tensors, path)
+    if "buffers" in options:
+        write_buffers(folder, model)
+    if kind.endswith("LMHeadModel"):
+        golden = causal_golden(model.double().eval(), folder, options)
+        (root / name / "golden.json").write_text(json.dumps(rounded(golden), separators=(",", ":")) + "\n")
+        return
     longest = 152 if name == "mpnet_sentence" else 36
     model = model.double().eval()
     golden = {"inputs": answer(model, inputs_of(model.config, masked, longest), options, masked)}
@@ -188,9 +242,11 @@ def write_case(root, name, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--only", nargs="*", choices=CASES, help="write these cases alone")
     arguments = parser.parse_args()
     for seed, name in enumerate(CASES):
-        write_case(arguments.folder, name, seed)
+        if arguments.only is None or name in arguments.only:
+            write_case(arguments.folder, name, seed)
 
 
 if __name__ == "__main__":

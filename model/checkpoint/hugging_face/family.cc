@@ -5,7 +5,7 @@
 namespace edgewise::hugging_face {
 namespace {
 
-const Family* const kFamilies[] = {&kBert, &kCamembert, &kDistilBert, &kMpnet, &kRoberta, &kXlmRoberta};
+const Family* const kFamilies[] = {&kBert, &kCamembert, &kDistilBert, &kGpt2, &kMpnet, &kRoberta, &kXlmRoberta};
 
 }  // namespace
 

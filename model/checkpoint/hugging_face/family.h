@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "model/checkpoint/config.h"
+#include "model/checkpoint/json_object.h"
 
 namespace edgewise::hugging_face {
 
@@ -17,6 +18,8 @@ namespace edgewise::hugging_face {
 // (Folder::tied) the first that is there counts, and the word embedding does not.
 struct TensorName {
   std::string_view ours, theirs;
+  bool transposed = false;      // matrices are [in, out] in the file
+  int32_t part = 0, parts = 1;  // ours are the outputs of this part, of so many equal ones, of one tensor
 };
 
 // What follows the last layer in one class of models.
@@ -46,13 +49,18 @@ struct Family {
   std::string_view model_type;  // "bert"
   std::string_view class_name;  // what its architectures begin with: "Bert"
   std::string_view prefix;      // of the base model's tensors; may be missing in the file: "bert."
+  bool causal = false;          // a language model: no token is masked, and each attends to itself and to earlier ones
   // Names of fields of config.json.
   const char* hidden_size = "hidden_size";
   const char* num_hidden_layers = "num_hidden_layers";
   const char* num_attention_heads = "num_attention_heads";
   const char* intermediate_size = "intermediate_size";
   const char* hidden_act = "hidden_act";
-  const char* layer_norm_eps = "layer_norm_eps";  // null: always 1e-12
+  std::string_view default_act = "gelu";
+  const char* layer_norm_eps = "layer_norm_eps";  // null: always the default
+  double default_layer_norm_eps = 1e-12;
+  // Reads what is left of config.json, after the sizes: all that follows is not for such a family then. Null: none.
+  void (*read_more)(JsonObject& object, ModelConfig& config) = nullptr;
 
   int32_t pad_token_id = 0;  // where config.json has none
   PositionRows position_rows = PositionRows::kPlace;
@@ -62,7 +70,7 @@ struct Family {
 
   std::span<const TensorName> tensors;  // of the base model
   std::span<const Head> heads;          // the first is the base model itself
-  // Tensors that no head of ours reads: buffers, and the heads of other tasks.
+  // Tensors that no head of ours reads: buffers, and the heads of other tasks. "*" as in TensorName.
   std::span<const std::string_view> unread;
 };
 
@@ -83,7 +91,7 @@ inline constexpr TensorName kBertTensors[] = {
 };
 
 // Constant-initialised, so that other static objects may use them.
-extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kMpnet;
+extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kGpt2, kMpnet;
 
 // Null: not served.
 const Family* FindFamily(std::string_view model_type);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "model/checkpoint/hugging_face/end_tokens.h"
 #include "model/checkpoint/hugging_face/sentence.h"
 #include "model/checkpoint/hugging_face/tokenizer_files.h"
 #include "model/checkpoint/json_object.h"
@@ -30,11 +31,13 @@ absl::Status Invalid(const std::string& message) {
 }
 
 // Settings that change what the model computes, in a way that is not served.
-absl::Status RefuseSettings(const json& config) {
-  for (const char* field : {"is_decoder", "is_encoder_decoder", "add_cross_attention"}) {
+absl::Status RefuseSettings(const json& config, const Family& family) {
+  for (const char* field : {"is_encoder_decoder", "add_cross_attention", "is_decoder"}) {
     const auto found = config.find(field);
     if (found == config.end() || *found == false) continue;
-    return Invalid(absl::StrCat(field, " is ", ShowJson(*found), "; served is false: encoders"));
+    if (family.causal && field == std::string("is_decoder")) continue;
+    return Invalid(
+        absl::StrCat(field, " is ", ShowJson(*found), "; served is false", family.causal ? "" : ": encoders"));
   }
   for (const char* field : {"auto_map", "quantization_config", "compression_config"}) {
     if (!config.contains(field)) continue;
@@ -54,35 +57,45 @@ absl::Status RefuseSettings(const json& config) {
   return absl::OkStatus();
 }
 
-void ReadActivation(JsonObject& object, const char* field, ModelConfig& config) {
+void ReadActivation(JsonObject& object, const Family& family, ModelConfig& config) {
   constexpr std::pair<const char*, HiddenAct> kServed[] = {
       {"gelu", HiddenAct::kGelu},         {"gelu_python", HiddenAct::kGelu},
       {"gelu_new", HiddenAct::kGeluTanh}, {"gelu_pytorch_tanh", HiddenAct::kGeluTanh},
       {"relu", HiddenAct::kRelu},
   };
   std::vector<std::string> names;
-  for (const auto& [name, act] : kServed) names.emplace_back(name);
-  config.hidden_act = kServed[object.Choice(field, names, 0)].second;
+  int fallback = 0;
+  for (const auto& [name, act] : kServed) {
+    if (family.default_act == name) fallback = static_cast<int>(names.size());
+    names.emplace_back(name);
+  }
+  config.hidden_act = kServed[object.Choice(family.hidden_act, names, fallback)].second;
 }
 
-// Sizes, and how rows begin. `no_pad`: pad_token_id is null.
-void ReadEncoder(JsonObject& object, const Family& family, bool no_pad, ModelConfig& config) {
+void ReadSizes(JsonObject& object, const Family& family, ModelConfig& config) {
   config.vocab_size = object.Integer("vocab_size", 1, kMaxIds);
   config.hidden_size = object.Integer(family.hidden_size, 1, kMaxWidth);
   config.num_hidden_layers = object.Integer(family.num_hidden_layers, 1, 4096);
   config.num_attention_heads = object.Integer(family.num_attention_heads, 1, 4096);
-  config.intermediate_size = object.Integer(family.intermediate_size, 1, kMaxWidth);
+  config.intermediate_size = family.causal ? object.Integer(family.intermediate_size, 1, kMaxWidth,
+                                                            std::min(4 * config.hidden_size, kMaxWidth))
+                                           : object.Integer(family.intermediate_size, 1, kMaxWidth);
   if (config.hidden_size % config.num_attention_heads != 0) {
     object.Fail(absl::StrCat(family.num_attention_heads, " is ", config.num_attention_heads, ", ", family.hidden_size,
                              " is ", config.hidden_size, ": it does not divide"));
   }
   config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
   config.score_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
-  ReadActivation(object, family.hidden_act, config);
-  config.layer_norm_eps = 1e-12f;
-  if (family.layer_norm_eps != nullptr) {
-    config.layer_norm_eps = static_cast<float>(object.Number(family.layer_norm_eps, 1e-12, 1.0, 1e-12));
-  }
+  ReadActivation(object, family, config);
+  const double eps = family.default_layer_norm_eps;
+  config.layer_norm_eps = static_cast<float>(
+      family.layer_norm_eps == nullptr ? eps : object.Number(family.layer_norm_eps, 1e-12, 1.0, eps));
+  config.attention.resize(config.num_hidden_layers);
+  config.budget_shares.assign(config.num_hidden_layers, 1.0);
+}
+
+// How rows begin. `no_pad`: pad_token_id is null.
+void ReadEncoder(JsonObject& object, const Family& family, bool no_pad, ModelConfig& config) {
   config.norm_position = NormPosition::kPost;
   config.embedding_norm = true;
   config.pad_token_id = no_pad ? -1 : object.Integer("pad_token_id", -1, config.vocab_size - 1, family.pad_token_id);
@@ -109,8 +122,6 @@ void ReadEncoder(JsonObject& object, const Family& family, bool no_pad, ModelCon
   if (family.relative_buckets) {
     config.relative_buckets = object.Integer("relative_attention_num_buckets", 32, 32, 32);
   }
-  config.attention.resize(config.num_hidden_layers);
-  config.budget_shares.assign(config.num_hidden_layers, 1.0);
 }
 
 void ReadLabels(JsonObject& object, ModelConfig& config) {
@@ -151,7 +162,11 @@ absl::Status ReadArchitecture(const json& config, bool sentence, Folder& folder)
   const auto architectures = config.find("architectures");
   folder.head = &family.heads[0];
   folder.architecture = absl::StrCat(std::string(family.class_name), std::string(folder.head->architecture));
-  if (sentence) return absl::OkStatus();  // sentence-transformers takes the base model of whatever there is
+  if (sentence) {  // sentence-transformers takes the base model of whatever there is
+    if (folder.head->task == ModelTask::kEmbedding) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("modules.json: sentence encoders of model_type ",
+                                                   std::string(family.model_type), " are not served"));
+  }
   std::string served;
   for (const Head& head : family.heads) {
     const std::string name = absl::StrCat(std::string(family.class_name), std::string(head.architecture));
@@ -207,6 +222,11 @@ absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject
       }
       return absl::OkStatus();
     }
+    case ModelTask::kCausalLm:
+      config.causal = true;
+      config.num_labels = config.vocab_size;
+      config.tie_word_embeddings = folder.tied = object.Boolean("tie_word_embeddings", true);
+      return absl::OkStatus();
     case ModelTask::kSequenceClassification:
       config.pooling = Pooling::kFirst;
       ReadLabels(object, config);
@@ -246,7 +266,7 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
     return Invalid(absl::StrCat("model_type is ", ShowJson(*type), "; served: ", FamilyNames(),
                                 "; docs/convert.md#hugging-face says what else can be converted"));
   }
-  RETURN_IF_ERROR(RefuseSettings(config));
+  RETURN_IF_ERROR(RefuseSettings(config, *folder.family));
   if (Exists(directory + "/adapter_config.json")) {
     return absl::InvalidArgumentError(
         "adapter_config.json: adapters are not served; merge it into the model (merge_and_unload) and save that");
@@ -261,7 +281,12 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
 
   JsonObject object(config, "");
   const auto pad = whole.find("pad_token_id");
-  ReadEncoder(object, *folder.family, pad != whole.end() && pad->is_null(), folder.config);
+  ReadSizes(object, *folder.family, folder.config);
+  if (folder.family->read_more != nullptr) {
+    folder.family->read_more(object, folder.config);
+  } else {
+    ReadEncoder(object, *folder.family, pad != whole.end() && pad->is_null(), folder.config);
+  }
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
   ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(directory));
   if (folder.tokenizer != nullptr) {
@@ -270,6 +295,9 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
     ASSIGN_OR_RETURN(folder.config.text_types, GivesTypes(directory));
   }
   RETURN_IF_ERROR(ReadHead(sentence ? std::make_optional(*modules) : std::nullopt, object, folder));
+  if (folder.config.task == ModelTask::kCausalLm) {
+    ASSIGN_OR_RETURN(folder.config.end_token_ids, ReadEndTokens(directory, config));
+  }
   folder.config.profiles = ParseProfiles(object, folder.config);
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
   json others = whole;

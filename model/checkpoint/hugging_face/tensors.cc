@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -54,10 +55,21 @@ class Found {
 
 // Whether the family has this tensor for another task, or as a buffer.
 bool IsKnown(const std::string& plain, const Family& family) {
+  // The family may write a star for the number of the layer.
+  std::string starred = plain;
+  for (size_t i = 0; i < starred.size(); ++i) {
+    const size_t end = std::min(starred.find('.', i), starred.size());
+    if (end > i && std::all_of(&starred[i], &starred[end], absl::ascii_isdigit)) {
+      starred.replace(i, end - i, "*");
+      break;
+    }
+    i = end;
+  }
   const auto matches = [&](std::string_view theirs) {
-    if (plain == theirs) return true;
+    if (plain == theirs || starred == theirs) return true;
     return std::any_of(std::begin(kParts), std::end(kParts), [&](std::string_view part) {
-      return plain == absl::StrCat(std::string(theirs), std::string(part));
+      const std::string whole = absl::StrCat(std::string(theirs), std::string(part));
+      return plain == whole || starred == whole;
     });
   };
   for (const Head& head : family.heads) {
@@ -99,6 +111,24 @@ std::span<const float> Values(const Shards::Tensor& tensor, std::deque<std::vect
   return values;
 }
 
+// Ours of a tensor in the file. `shape`: of ours.
+std::span<const float> Take(std::span<const float> values, const Source& source, const std::vector<int64_t>& shape,
+                            std::deque<std::vector<float>>& converted) {
+  const size_t size = values.size() / static_cast<size_t>(source.parts);
+  if (!source.transposed || shape.size() < 2) return values.subspan(source.part * size, size);
+  const auto rows = static_cast<size_t>(shape[0]), columns = static_cast<size_t>(shape[1]);
+  std::vector<float>& turned = converted.emplace_back(size);
+  constexpr size_t kTile = 32;  // rows, so that their ends stay in the cache
+  for (size_t begin = 0; begin < rows; begin += kTile) {
+    const size_t end = std::min(begin + kTile, rows);
+    for (size_t column = 0; column < columns; ++column) {
+      const float* const theirs = &values[(column * source.parts + source.part) * rows];
+      for (size_t row = begin; row < end; ++row) turned[row * columns + column] = theirs[row];
+    }
+  }
+  return turned;
+}
+
 absl::Status CheckEntry(const std::string& name, const TensorEntry& entry, const std::vector<int64_t>& shape) {
   if (entry.shape != shape) {
     return Invalid(absl::StrCat("tensor ", name, " has shape ", ShowShape(entry.shape), "; config.json expects ",
@@ -112,7 +142,13 @@ absl::Status CheckEntry(const std::string& name, const TensorEntry& entry, const
 
 }  // namespace
 
-std::vector<std::string> NamesOf(const std::string& ours, const Folder& folder) {
+std::vector<int64_t> Source::FileShape(std::vector<int64_t> ours) const {
+  ours[0] *= parts;
+  if (transposed && ours.size() == 2) std::swap(ours[0], ours[1]);
+  return ours;
+}
+
+std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder) {
   // Of layers.3.mlp.up.weight the layer is 3, the part .weight, and the stem has a star for the layer.
   std::string stem = ours, layer, part;
   if (absl::StartsWith(ours, "layers.")) {
@@ -127,16 +163,19 @@ std::vector<std::string> NamesOf(const std::string& ours, const Folder& folder) 
     stem.resize(stem.size() - ending.size());
     break;
   }
-  std::vector<std::string> names;
+  // The output layer of a language model may be tied too.
+  const bool both = folder.config.task == ModelTask::kCausalLm && folder.tied && stem == "embeddings.word";
+  std::vector<Source> sources;
   for (const std::span<const TensorName> table : {folder.family->tensors, folder.head->tensors}) {
     for (const TensorName& row : table) {
-      if (row.ours != stem && row.ours != whole) continue;
+      if (row.ours != stem && row.ours != whole && !(both && row.ours == "lm_head")) continue;
       if (row.theirs == "embeddings.word_embeddings.weight" && !folder.tied) continue;
-      names.push_back(absl::StrReplaceAll(std::string(row.theirs), {{"*", layer}}));
-      if (row.ours == stem && stem != whole) names.back() += part;
+      std::string name = absl::StrReplaceAll(std::string(row.theirs), {{"*", layer}});
+      if (row.ours != whole) name += part;
+      sources.push_back({std::move(name), row.transposed, row.part, row.parts});
     }
   }
-  return names;
+  return sources;
 }
 
 absl::StatusOr<Tensors> ReadTensors(const std::string& directory, const Folder& folder) {
@@ -146,22 +185,30 @@ absl::StatusOr<Tensors> ReadTensors(const std::string& directory, const Folder& 
   RETURN_IF_ERROR(found.Add(*read.shards, folder.family->prefix));
 
   // All is checked before any data is read.
-  std::map<std::string, std::vector<std::string>> places;  // of our tensors: names in the files, without prefix
+  struct Place {
+    std::vector<int64_t> shape;
+    std::vector<Source> sources;  // those that are in the files
+  };
+  std::map<std::string, Place> places;  // of our tensors
   std::set<std::string> used, known;
   for (const auto& [ours, shape, optional] : ExpectedTensors(folder.config)) {
-    const std::vector<std::string> names = NamesOf(ours, folder);
-    for (const std::string& plain : names) {
-      known.insert(plain);
-      const auto* tensor = found.Find(plain);
-      if (tensor == nullptr || (!folder.tied && !places[ours].empty())) continue;
-      RETURN_IF_ERROR(CheckEntry(tensor->first, *tensor->second.entry, shape));
-      places[ours].push_back(plain);
-      used.insert(plain);
+    Place& place = places[ours];
+    place.shape = shape;
+    const std::vector<Source> sources = SourcesOf(ours, folder);
+    for (const Source& source : sources) {
+      known.insert(source.name);
+      const auto* tensor = found.Find(source.name);
+      if (tensor == nullptr || (!folder.tied && !place.sources.empty())) continue;
+      RETURN_IF_ERROR(CheckEntry(tensor->first, *tensor->second.entry, source.FileShape(shape)));
+      place.sources.push_back(source);
+      used.insert(source.name);
     }
-    if (places[ours].empty()) {
-      const bool head = absl::StartsWith(ours, "classifier.") && !absl::StartsWith(names[0], "pooler.");
-      return Invalid(absl::StrCat("tensor ", head ? "" : std::string(folder.family->prefix), names[0], " ",
-                                  ShowShape(shape), " is missing; ", folder.architecture, " has it"));
+    if (place.sources.empty()) {
+      const Source& first = sources[0];
+      const bool head = ours == "lm_head.weight" ||
+                        (absl::StartsWith(ours, "classifier.") && !absl::StartsWith(first.name, "pooler."));
+      return Invalid(absl::StrCat("tensor ", head ? "" : std::string(folder.family->prefix), first.name, " ",
+                                  ShowShape(first.FileShape(shape)), " is missing; ", folder.architecture, " has it"));
     }
   }
   for (const auto& [plain, tensor] : found.all()) {
@@ -176,16 +223,17 @@ absl::StatusOr<Tensors> ReadTensors(const std::string& directory, const Folder& 
   RETURN_IF_ERROR(read.shards->ReadData());
   std::map<std::string, std::span<const float>> values;  // of the names without prefix
   try {
-    for (const auto& [ours, plains] : places) {
-      const auto& [name, tensor] = *found.Find(plains.back());
-      std::span<const float>& first = values[plains.back()];
+    for (const auto& [ours, place] : places) {
+      const Source& source = place.sources.back();
+      const auto& [name, tensor] = *found.Find(source.name);
+      std::span<const float>& first = values[source.name];
       if (first.empty()) {
         first = Values(tensor, read.converted);
         read.parameters += first.size();
       }
-      read.tensors[ours] = {tensor.entry->shape, first, name};
-      for (const std::string& plain : plains) {
-        const auto& [other, tied] = *found.Find(plain);
+      read.tensors[ours] = {place.shape, Take(first, source, place.shape, read.converted), name};
+      for (const Source& same_weight : place.sources) {
+        const auto& [other, tied] = *found.Find(same_weight.name);
         const std::span<const char> a = tensor.file->Bytes(*tensor.entry), b = tied.file->Bytes(*tied.entry);
         const bool same =
             tensor.entry->dtype == tied.entry->dtype && std::equal(a.begin(), a.end(), b.begin(), b.end());

@@ -15,12 +15,21 @@
 
 namespace edgewise::hugging_face {
 
-// The names in the files, without Family::prefix, of a tensor of ExpectedTensors, the usual one first.
-std::vector<std::string> NamesOf(const std::string& ours, const Folder& folder);
+// Where a tensor of ours is in the files.
+struct Source {
+  std::string name;         // without Family::prefix
+  bool transposed = false;  // as TensorName
+  int32_t part = 0, parts = 1;
+
+  // The shape in the file of a tensor that has this shape here.
+  std::vector<int64_t> FileShape(std::vector<int64_t> ours) const;
+};
+// The places of a tensor of ExpectedTensors, the usual one first.
+std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder);
 
 struct Tensors {
   std::unique_ptr<Shards> shards;            // owns the values of float32 tensors
-  std::deque<std::vector<float>> converted;  // and this those of others
+  std::deque<std::vector<float>> converted;  // and this those of others, and of transposed ones
   NamedTensors tensors;                      // of ExpectedTensors(folder.config), every one
   uint64_t parameters = 0;                   // numbers in them, those of tied tensors once
   std::vector<std::string> skipped;          // known tensors that the task does not read, by their names in the file
