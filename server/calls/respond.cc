@@ -25,7 +25,7 @@ std::string TokenName(const TokenizerConfig& tokenizer, int32_t id) {
 // `tokenizer`: of a Hugging Face folder, or null.
 std::string LabelName(const ModelConfig& config, const HfTokenizer* tokenizer, int32_t id) {
   if (id < 0) return "";
-  if (config.task == ModelTask::kFillMask && tokenizer != nullptr) {
+  if (GivesVocabulary(config.task) && tokenizer != nullptr) {
     const std::string text = tokenizer->Decode({id}, false);
     return text.empty() ? std::to_string(id) : text;
   }
@@ -319,7 +319,8 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
   for (const std::string& label : config.labels) info.add_labels(label);
   const bool tokens =
       vocabulary && config.task == ModelTask::kCausalLm && config.tokenizer.kind != TokenizerKind::kNone;
-  for (int32_t id = 0; tokens && id < config.vocab_size; ++id) info.add_labels(TokenName(config.tokenizer, id));
+  for (int32_t id = 0; tokens && id < config.vocab_size; ++id)
+    info.add_labels(LabelName(config, model.tokenizer(), id));
   info.set_tokenizer(TokenizerName(config.tokenizer.kind));
   info.set_parameters(model.parameters());
   info.set_sha256(model.sha256());

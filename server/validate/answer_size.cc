@@ -32,7 +32,7 @@ double LabelBytes(const Model& model) {
   if (config.task == ModelTask::kCausalLm) {
     for (const std::string& token : config.tokenizer.vocabulary) bytes = std::max(bytes, token.size());
   }
-  if (config.task == ModelTask::kFillMask && model.tokenizer() != nullptr) {
+  if (GivesVocabulary(config.task) && model.tokenizer() != nullptr) {
     bytes = std::max(bytes, 3 * model.tokenizer()->longest_token());  // a byte that is no UTF-8 becomes U+FFFD
   }
   return static_cast<double>(bytes);

@@ -143,7 +143,10 @@ absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t s
     REFUSE_IF(!pair && message.has_second(), field + ".second", "is for pair-classification models; this one does ",
               ModelTaskName(model.config().task));
   }
-  if (model.tokenizer() != nullptr && message.sequence().has_text()) {
+  // A language model scores a longer text in windows, unless it is to be cut.
+  const bool windows =
+      model.config().task == ModelTask::kCausalLm && message.sequence().truncate() == v1::Truncate::REFUSE;
+  if (model.tokenizer() != nullptr && message.sequence().has_text() && !windows) {
     return ParseTexts(message, model, field, sequences);
   }
   RETURN_IF_ERROR(ParseSequence(message.sequence(), model, stride, field + ".sequence", sequences));

@@ -1,0 +1,105 @@
+// Language models in Hugging Face folders over a real port: texts through their own tokenizer, both ways.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/server/generate_calls.h"
+
+namespace edgewise::server {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json Golden(const std::string& model, const char* part) {
+  std::ifstream file(tests::TestdataFolder() + "_hugging_face/" + model + "/golden.json");
+  return json::parse(file)[part];
+}
+
+v1::GenerateRequest Prompt(const std::string& model, const std::string& text, uint32_t tokens) {
+  v1::GenerateRequest request;
+  request.set_model(model);
+  request.mutable_prompt()->set_text(text);
+  request.set_max_new_tokens(tokens);
+  request.set_overflow(v1::STOP);
+  return request;
+}
+
+class ServerHuggingFaceLanguageTest : public ::testing::Test {
+ protected:
+  TestServer server_{TestOptions(tests::TestdataFolder() + "_hugging_face")};
+  v1::PredictResponse response_;
+};
+
+TEST_F(ServerHuggingFaceLanguageTest, GenerateWritesWhatTransformersWrites) {
+  for (const char* model : {"gpt2_causal", "gpt2_untied"}) {
+    for (const json& entry : Golden(model, "generations")) {
+      if (!entry.contains("text") || entry["sure"] != entry["new_token_ids"].size()) continue;
+      const Generated generated =
+          Generate(server_, Prompt(model, entry["text"].get<std::string>(), entry["max_new_tokens"].get<uint32_t>()));
+      ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
+      EXPECT_EQ(generated.tokens(), entry["new_token_ids"].get<std::vector<int32_t>>());
+      EXPECT_EQ(generated.text(), entry["new_text"].get<std::string>());
+      EXPECT_EQ(generated.messages.back().finish_reason(), entry["finish"].get<std::string>());
+      EXPECT_EQ(generated.messages.back().prompt_tokens(), entry["token_ids"].size()) << "the template's among them";
+    }
+  }
+}
+
+TEST_F(ServerHuggingFaceLanguageTest, APromptIsCutBehindTheTemplatesToken) {
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += " cat";
+  v1::GenerateRequest request = Prompt("gpt2_untied", text, 2);
+  EXPECT_THAT(Generate(server_, request).status.error_message(),
+              HasSubstr("prompt.text has 181 tokens, those of the tokenizer's template included; the model takes 40"));
+  request.mutable_prompt()->set_truncate(v1::HEAD);
+  const Generated generated = Generate(server_, request);
+  ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
+  EXPECT_EQ(generated.messages.back().prompt_tokens(), 40u);
+  EXPECT_EQ(generated.messages.back().truncated_tokens(), 141u);
+}
+
+TEST_F(ServerHuggingFaceLanguageTest, PredictScoresATextAndNamesTokens) {
+  for (const json& entry : Golden("gpt2_untied", "texts")) {
+    v1::PredictRequest request;
+    request.set_model("gpt2_untied");
+    v1::Sequence& sequence = *request.add_inputs()->mutable_sequence();
+    sequence.set_text(entry["text"].get<std::string>());
+    v1::Truncate truncate = v1::REFUSE;
+    ASSERT_TRUE(v1::Truncate_Parse(entry["truncate"].get<std::string>(), &truncate));
+    sequence.set_truncate(truncate);
+    request.mutable_outputs()->set_top_k(3);
+    const grpc::Status status = server_.Predict(request, response_);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    double expected = 0.0;
+    for (const json& value : entry["token_log_likelihoods"]) expected += value.get<double>();
+    EXPECT_NEAR(response_.predictions(0).log_likelihood(), expected, 1e-4 * std::abs(expected));
+  }
+  v1::GetModelRequest get;
+  get.set_model("gpt2_untied");
+  v1::GetModelResponse got;
+  grpc::ClientContext context;
+  ASSERT_TRUE(server_.stub().GetModel(&context, get, &got).ok());
+  ASSERT_EQ(got.model().labels_size(), 40);
+  EXPECT_EQ(got.model().labels(0), "<|endoftext|>");
+  EXPECT_EQ(got.model().labels(6), " ");
+  EXPECT_EQ(got.model().labels(8), "a");
+  const v1::Prediction::Top& top = response_.predictions(0).top(0);
+  EXPECT_EQ(top.label(), got.model().labels(top.label_id()));
+}
+
+TEST_F(ServerHuggingFaceLanguageTest, ALongTextIsScoredInWindows) {
+  v1::PredictRequest request;
+  request.set_model("gpt2_untied");
+  std::string text;
+  for (int i = 0; i < 60; ++i) text += " cat";
+  request.add_inputs()->mutable_sequence()->set_text(text);
+  const grpc::Status status = server_.Predict(request, response_);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(response_.predictions(0).scored_tokens(), 180u);
+}
+
+}  // namespace
+}  // namespace edgewise::server
