@@ -29,7 +29,7 @@ using selfcheck::SyntheticMemberships;
 
 struct Options : RunOptions {
   int heads = 1;
-  int only_n = 0, only_d = 0;  // 0: all
+  int only_n = 0, only_d = 0;  // 0: those of the tables
 };
 
 struct Row {
@@ -159,9 +159,9 @@ int Run(const Options& options, const std::string& provenance) {
   std::printf("%5s %3s %4s %8s %8s %5s %9s %9s %10s %10s %9s %9s\n", "n", "d", "rank", "density", "density", "prec",
               "ms", "ms", "", "berships", "of peak", "error");
   std::vector<Row> rows;
-  for (const int64_t n : {1024, 2048, 4096}) {
-    for (const int d : {32, 64}) {
-      if ((options.only_n != 0 && options.only_n != n) || (options.only_d != 0 && options.only_d != d)) continue;
+  const auto of = [](int only, std::vector<int> all) { return only != 0 ? std::vector<int>{only} : all; };
+  for (const int64_t n : of(options.only_n, {1024, 2048, 4096})) {
+    for (const int d : of(options.only_d, {32, 64})) {
       for (const Row& row : RunShape(**backend, n, d, options, peak)) {
         PrintRow(row);
         rows.push_back(row);
