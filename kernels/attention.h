@@ -17,9 +17,12 @@
 
 namespace edgewise {
 
-// Every pair of valid tokens; `causal`: a key does not come after its query.
+// Every pair of valid tokens that is near enough; `causal`: a key does not come after its query.
 struct AllPairs {
+  static constexpr int32_t kFar = std::numeric_limits<int32_t>::max();
+
   bool causal = false;
+  int32_t reach = kFar;  // most positions between a query and its key, on either side
 };
 
 // Rows drawn from memberships: p_ij = min(1, <x_i, y_j> + exploration). Edges are drawn during attention, and are
@@ -84,14 +87,22 @@ struct Memberships {
 // The inputs that all sequences of one call share. Row r of q, k and v is one token. Columns h * head_dim to
 // (h + 1) * head_dim - 1 are head h.
 struct AttentionInputs {
-  ConstMatrix q, k;         // [rows, heads * head_dim]
-  ConstMatrix v;            // [rows, heads * value_dim]
+  ConstMatrix q;            // [rows, heads * head_dim]
+  ConstMatrix k;            // [rows, key/value heads * head_dim]
+  ConstMatrix v;            // [rows, key/value heads * value_dim]
   Memberships memberships;  // empty unless a pattern is DrawnRows
   int32_t num_heads = 0;
+  // Of k and v; divides num_heads: so many neighbouring heads read the same keys and values (grouped queries). 0: as
+  // many as num_heads. Fewer only where Backend::ServesDecoders, and not with DrawnRows.
+  int32_t num_key_value_heads = 0;
   int32_t head_dim = 0;
   int32_t value_dim = 0;  // of v and the output; 0: head_dim
   float scale = 1.0f;     // of the scores: 1 / sqrt(head_dim)
   Phase phase = Phase::kPrefill;
+  // A query whose keys are neighbours, first to last, has the bytes that it has in AllPairs of some reach, whatever its
+  // pattern is. (Otherwise those of its place in a list of keys: GroupedKeys.) One choice for all calls of a model, so
+  // that a graph given back has the bytes of its pattern.
+  bool runs_as_windows = false;
   // k and v are rows that Backend::StoreInCache wrote: [rows, CacheFloats(heads * dim)]. No report wants a graph.
   bool cached = false;
   // A bias of the scaled scores by distance (ALiBi, learned relative positions), in the backend's memory: query
@@ -99,6 +110,9 @@ struct AttentionInputs {
   // null.
   const float* distance_bias = nullptr;  // [heads, 2 * distance_span - 1]
   int32_t distance_span = 0;             // > every position
+
+  int32_t key_value_heads() const { return num_key_value_heads > 0 ? num_key_value_heads : num_heads; }
+  int32_t KeyValueHead(int32_t head) const { return head / (num_heads / key_value_heads()); }
 };
 
 inline constexpr uint64_t kNoCap = std::numeric_limits<uint64_t>::max();
@@ -156,9 +170,9 @@ struct AttentionProblem {
   int32_t first_query = 0;  // tokens first_query..n-1 are queries, and are reported; 0 with DrawnRows
   int64_t query_shift = 0;  // token i's query is in row first_row + query_shift + i of q
   int64_t out_row = 0;      // row of the first query in the output
-  // [n / KvPage::kTokens, rounded up] The sequence's keys and values, in the backend's memory: pages of num_heads heads
-  // of head_dim columns. Host memory that outlives the call. Only where Backend::TakesPages, and not with DrawnRows.
-  // Null: they are rows of k and v.
+  // [n / KvPage::kTokens, rounded up] The sequence's keys and values, in the backend's memory: pages of the key/value
+  // heads of head_dim columns. Host memory that outlives the call. Only where Backend::TakesPages, and not with
+  // DrawnRows. Null: they are rows of k and v.
   const float* const* pages = nullptr;
   int32_t read_queries = std::numeric_limits<int32_t>::max();  // the first so many; output rows of others hold anything
   const int32_t* positions = nullptr;  // [n] ascending places in the sequence as sent, host; null: 0..n-1

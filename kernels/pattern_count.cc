@@ -9,11 +9,12 @@
 namespace edgewise {
 namespace {
 
-// The keys of one query: a list, or 0..count-1.
+// The keys of one query: a list, or first..first+count-1.
 struct RowKeys {
   const int32_t* keys = nullptr;
   int64_t count = 0;
   const int32_t* multiplicity = nullptr;
+  int32_t first = 0;
 };
 
 // Calls visit(query, RowKeys) for every query of one head.
@@ -42,8 +43,11 @@ void ForRows(const AttentionProblem& problem, int32_t head, const Visit& visit) 
     }
     return;
   }
-  const bool causal = std::get<AllPairs>(problem.pattern).causal;
-  for (int32_t i = first; i < n; ++i) visit(i, RowKeys{nullptr, causal ? i + 1 : n});
+  const auto& all = std::get<AllPairs>(problem.pattern);
+  for (int32_t i = first; i < n; ++i) {
+    const KeyRun run = KeysOf(all, problem.positions, n, i);
+    visit(i, RowKeys{nullptr, run.size(), nullptr, run.begin});
+  }
 }
 
 HeadReport ReportOf(const AttentionProblem& problem, int32_t head) {
@@ -55,8 +59,8 @@ HeadReport ReportOf(const AttentionProblem& problem, int32_t head) {
     report.edges += static_cast<uint64_t>(row.count);
     report.isolated += row.count == 0 ? 1 : 0;
     if (wanted.key_degrees && row.keys == nullptr && row.count > 0) {
-      ++steps[0];
-      --steps[row.count];
+      ++steps[row.first];
+      --steps[row.first + row.count];
     } else if (wanted.key_degrees) {
       for (int64_t k = 0; k < row.count; ++k) {
         ++steps[row.keys[k]];
@@ -68,7 +72,7 @@ HeadReport ReportOf(const AttentionProblem& problem, int32_t head) {
     const size_t before = keys.size();
     keys.resize(before + row.count);
     if (row.keys == nullptr) {
-      std::iota(keys.begin() + static_cast<int64_t>(before), keys.end(), 0);
+      std::iota(keys.begin() + static_cast<int64_t>(before), keys.end(), row.first);
     } else {
       std::copy_n(row.keys, row.count, keys.begin() + static_cast<int64_t>(before));
     }
@@ -87,6 +91,21 @@ HeadReport ReportOf(const AttentionProblem& problem, int32_t head) {
 }
 
 }  // namespace
+
+KeyRun KeysOf(const AllPairs& pairs, const int32_t* positions, int32_t tokens, int32_t query) {
+  KeyRun run{0, pairs.causal ? query + 1 : tokens};
+  if (pairs.reach == AllPairs::kFar) return run;
+  if (positions == nullptr) {
+    run.begin = std::max(0, query - pairs.reach);
+    run.end = static_cast<int32_t>(std::min<int64_t>(run.end, int64_t{query} + pairs.reach + 1));
+    return run;
+  }
+  const int64_t place = positions[query];
+  run.begin = static_cast<int32_t>(std::lower_bound(positions, positions + query, place - pairs.reach) - positions);
+  run.end =
+      static_cast<int32_t>(std::upper_bound(positions + query, positions + run.end, place + pairs.reach) - positions);
+  return run;
+}
 
 int64_t FirstGivenRow(const AttentionProblem& problem, const HeadEdges& given) {
   return static_cast<int64_t>(given.row_offsets.size()) - 1 == problem.tokens ? 0 : problem.first_query;

@@ -8,6 +8,14 @@
 
 namespace edgewise {
 
+// The tokens that a query attends to under AllPairs: begin..end - 1. `positions` [tokens] ascending; null: 0..tokens-1.
+struct KeyRun {
+  int32_t begin = 0, end = 0;
+
+  int32_t size() const { return end - begin; }
+};
+KeyRun KeysOf(const AllPairs& pairs, const int32_t* positions, int32_t tokens, int32_t query);
+
 // Token of the first row of `given`: given edges have rows for all tokens of the problem, or for its queries only.
 int64_t FirstGivenRow(const AttentionProblem& problem, const HeadEdges& given);
 

@@ -16,6 +16,8 @@ double Activate(double x, Activation activation) {
       return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::kTanh:
       return std::tanh(x);
+    case Activation::kSilu:
+      return x / (1.0 + std::exp(-x));
     case Activation::kNone:
       break;
   }
@@ -72,6 +74,41 @@ void LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsi
     variance /= static_cast<double>(x.columns);
     for (int64_t c = 0; c < x.columns; ++c) {
       y.row(r)[c] = static_cast<float>((x.row(r)[c] - mean) / std::sqrt(variance + epsilon) * weight[c] + bias[c]);
+    }
+  }
+}
+
+void RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y) {
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t first = 0; first < x.columns; first += group) {
+      double squares = 0.0;
+      for (int64_t c = first; c < first + group; ++c) squares += static_cast<double>(x.row(r)[c]) * x.row(r)[c];
+      const double size = std::sqrt(squares / static_cast<double>(group) + epsilon);
+      for (int64_t c = 0; c < group; ++c) {
+        y.row(r)[first + c] = static_cast<float>(x.row(r)[first + c] / size * weight[c]);
+      }
+    }
+  }
+}
+
+void Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) {
+  const int64_t half = table.columns / 2;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const float* cosine = table.row(positions[r]);
+    for (int64_t first = 0; first < x.columns; first += 2 * half) {
+      for (int64_t i = 0; i < half; ++i) {
+        const double a = x.row(r)[first + i], b = x.row(r)[first + half + i];
+        x.row(r)[first + i] = static_cast<float>(a * cosine[i] - b * cosine[half + i]);
+        x.row(r)[first + half + i] = static_cast<float>(b * cosine[i] + a * cosine[half + i]);
+      }
+    }
+  }
+}
+
+void Gate(ConstMatrix wide, Activation activation, Matrix y) {
+  for (int64_t r = 0; r < y.rows; ++r) {
+    for (int64_t c = 0; c < y.columns; ++c) {
+      y.row(r)[c] = static_cast<float>(Activate(wide.row(r)[c], activation) * wide.row(r)[y.columns + c]);
     }
   }
 }

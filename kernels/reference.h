@@ -15,6 +15,10 @@ namespace edgewise::reference {
 void Linear(ConstMatrix x, std::span<const float> weight, std::span<const float> bias, Activation activation,
             bool accumulate, Matrix y);
 void LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y);
+void RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y);
+void Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions);
+// Of the rows of gate_up(x): wide [rows, 2 n], y [rows, n].
+void Gate(ConstMatrix wide, Activation activation, Matrix y);
 
 // S [k, k] of one head, float64: softmax over all entries of C C^T, C [k, d].
 std::vector<double> BlockMatrix(std::span<const float> clusters, int num_clusters, int head_dim);

@@ -152,6 +152,8 @@ void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, 
   const int d = inputs.head_dim;
   const int value_dim = inputs.value_dim > 0 ? inputs.value_dim : d;
   const int64_t column = static_cast<int64_t>(head) * d, value_column = static_cast<int64_t>(head) * value_dim;
+  const int64_t key_column = int64_t{inputs.KeyValueHead(head)} * d;
+  const int64_t v_column = int64_t{inputs.KeyValueHead(head)} * value_dim;
   const auto* drawn = std::get_if<DrawnRows>(&problem.pattern);
   const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
   const bool multi = (drawn != nullptr && drawn->law == Law::kPoissonMulti) ||
@@ -171,7 +173,7 @@ void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, 
     std::vector<double> weights(end - begin);
     double largest = -INFINITY;
     for (size_t e = begin; e < end; ++e) {
-      const float* k = inputs.k.row(problem.first_row + edges[e].key) + column;
+      const float* k = inputs.k.row(problem.first_row + edges[e].key) + key_column;
       double score = 0.0;
       for (int t = 0; t < d; ++t) score += static_cast<double>(q[t]) * k[t];
       weights[e - begin] = score * inputs.scale + Bias(inputs, problem, head, i, edges[e].key);
@@ -184,7 +186,7 @@ void AttendHead(const AttentionInputs& inputs, const AttentionProblem& problem, 
     }
     std::vector<double> sum(value_dim, 0.0);
     for (size_t e = begin; e < end; ++e) {
-      const float* v = inputs.v.row(problem.first_row + edges[e].key) + value_column;
+      const float* v = inputs.v.row(problem.first_row + edges[e].key) + v_column;
       for (int t = 0; t < value_dim; ++t) sum[t] += weights[e - begin] / total * v[t];
       if (problem.report->wanted.key_degrees) ++report.key_degrees[edges[e].key];
       if (!problem.report->wanted.graph) continue;
@@ -216,10 +218,13 @@ std::vector<Edge> DrawEdges(const AttentionInputs& inputs, const AttentionProble
   if (const auto* given = std::get_if<ExplicitEdges>(&problem.pattern))
     return GivenEdges(problem, (*given->heads)[head]);
   if (const auto* grouped = std::get_if<GroupedKeys>(&problem.pattern)) return GroupEdges(*grouped);
-  const bool causal = std::get<AllPairs>(problem.pattern).causal;
+  const auto& all = std::get<AllPairs>(problem.pattern);
   std::vector<Edge> edges;
   for (int32_t i = problem.first_query; i < problem.tokens; ++i) {
-    for (int32_t j = 0; j < (causal ? i + 1 : problem.tokens); ++j) edges.push_back({i, j, true, 0.0, 1, 0, 1.0f});
+    for (int32_t j = 0; j < (all.causal ? i + 1 : problem.tokens); ++j) {
+      const bool near = std::abs(Position(problem, i) - Position(problem, j)) <= all.reach;
+      if (near) edges.push_back({i, j, true, 0.0, 1, 0, 1.0f});
+    }
   }
   return edges;
 }

@@ -40,6 +40,8 @@ class CpuBackend : public Backend {
 
   uint64_t WorkingBytes() const override { return edgewise::WorkingBytes(); }
 
+  bool ServesDecoders() const override { return true; }
+
   bool PreparesBeside() const override { return true; }
 
   absl::StatusOr<Buffer> Allocate(int64_t floats) override { return buffers_.Allocate(floats); }
@@ -77,7 +79,15 @@ class CpuBackend : public Backend {
 
   absl::Status FeedForward(const LinearWeights& up, const LinearWeights& down, ConstMatrix x, Matrix y,
                            Phase) override {
-    CpuFeedForward(pool_, static_cast<const CpuLinear&>(up), static_cast<const CpuLinear&>(down), x, y, scratch_);
+    CpuFeedForward(pool_, static_cast<const CpuLinear&>(up), static_cast<const CpuLinear&>(down), std::nullopt, x, y,
+                   scratch_);
+    return absl::OkStatus();
+  }
+
+  absl::Status GatedFeedForward(const LinearWeights& gate_up, const LinearWeights& down, Activation activation,
+                                ConstMatrix x, Matrix y, Phase) override {
+    CpuFeedForward(pool_, static_cast<const CpuLinear&>(gate_up), static_cast<const CpuLinear&>(down), activation, x, y,
+                   scratch_);
     return absl::OkStatus();
   }
 
@@ -98,6 +108,24 @@ class CpuBackend : public Backend {
 
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
     ForRows(y, [&](int64_t r) { kernels_.layer_norm(x.row(r), weight, bias, epsilon, x.columns, y.row(r)); });
+    return absl::OkStatus();
+  }
+
+  absl::Status RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y) override {
+    ForRows(y, [&](int64_t r) {
+      for (int64_t c = 0; c < x.columns; c += group) {
+        kernels_.rms_norm(x.row(r) + c, weight, epsilon, group, y.row(r) + c);
+      }
+    });
+    return absl::OkStatus();
+  }
+
+  absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) override {
+    ForRows(x, [&](int64_t r) {
+      for (int64_t c = 0; c < x.columns; c += table.columns) {
+        kernels_.rotate(table.row(positions[r]), table.columns / 2, x.row(r) + c);
+      }
+    });
     return absl::OkStatus();
   }
 

@@ -89,8 +89,11 @@ void CpuLinear::Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate) 
   });
 }
 
-void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down, ConstMatrix x, Matrix y,
-                    std::vector<float>& scratch) {
+void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down, std::optional<Activation> gate,
+                    ConstMatrix x, Matrix y, std::vector<float>& scratch) {
+  const auto gate_row = [&](float* row) {
+    if (gate.has_value()) up.kernels().gate(*gate, down.in(), row);
+  };
   const int64_t threads = pool.num_threads();
   scratch.resize(static_cast<size_t>(std::min(x.rows, 2 * threads * kItemRows) * up.out()));
   if (threads == 1 || x.rows < 2 * threads * kItemRows) {
@@ -98,7 +101,10 @@ void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down
       const int64_t rows = std::min(kItemRows * threads, x.rows - row);
       const Matrix wide(scratch.data(), rows, up.out());
       up.Run(pool, x.Rows(row, rows), wide, false);
-      down.Run(pool, wide, y.Rows(row, rows), true);
+      if (gate.has_value()) {
+        pool.For(rows, rows * down.in(), [&](int64_t r, int) { gate_row(wide.row(r)); });
+      }
+      down.Run(pool, wide.Columns(0, down.in()), y.Rows(row, rows), true);
     }
     return;
   }
@@ -108,7 +114,8 @@ void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down
     const int64_t row = x.rows * item / blocks, rows = x.rows * (item + 1) / blocks - row;
     const Matrix wide(scratch.data() + worker * kItemRows * up.out(), rows, up.out());
     up.Run(x.Rows(row, rows), wide, false);
-    down.Run(wide, y.Rows(row, rows), true);
+    for (int64_t r = 0; r < rows; ++r) gate_row(wide.row(r));
+    down.Run(wide.Columns(0, down.in()), y.Rows(row, rows), true);
   });
 }
 

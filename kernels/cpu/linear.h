@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +26,7 @@ class CpuLinear : public LinearWeights {
 
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
+  const CpuKernels& kernels() const { return *kernels_; }
 
   // On the calling thread. x [rows, in], y [rows, out]. With `accumulate`, y += x W^T + b and no activation.
   void Run(ConstMatrix x, Matrix y, bool accumulate) const;
@@ -49,10 +51,11 @@ class CpuLinear : public LinearWeights {
   std::vector<float> bias_;
 };
 
-// Backend::FeedForward on the host. The wide rows between the two products stay in `scratch`, whose size is bounded
-// whatever the number of rows is; it may be used by one call at a time.
-void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down, ConstMatrix x, Matrix y,
-                    std::vector<float>& scratch);
+// Backend::FeedForward on the host or, with a gate's activation, GatedFeedForward. The wide rows between the two
+// products stay in `scratch`, whose size is bounded whatever the number of rows is; it may be used by one call at a
+// time.
+void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down, std::optional<Activation> gate,
+                    ConstMatrix x, Matrix y, std::vector<float>& scratch);
 
 }  // namespace edgewise
 

@@ -186,6 +186,13 @@ class CudaBackend : public Backend {
 
   absl::Status Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                       std::span<EdgeCap> caps, Matrix out) override {
+    const auto windowed = [](const AttentionProblem& problem) {
+      const auto* all = std::get_if<AllPairs>(&problem.pattern);
+      return all != nullptr && all->reach != AllPairs::kFar;
+    };
+    if (inputs.key_value_heads() != inputs.num_heads || std::any_of(problems.begin(), problems.end(), windowed)) {
+      return absl::UnimplementedError("a GPU attends neither with grouped queries nor in windows; use --device=cpu");
+    }
     return Use([&] { return attention_.Attend(inputs, problems, caps, out); });
   }
 

@@ -23,23 +23,25 @@ Case::Case(const Shape& shape) : lengths(shape.lengths) {
     }
     positions.push_back(places);
   }
-  const int64_t width = static_cast<int64_t>(shape.heads) * shape.head_dim;
-  const int64_t value_width = shape.value_dim > 0 ? static_cast<int64_t>(shape.heads) * shape.value_dim : width;
-  const int64_t all = 2 * width + value_width;
+  const int64_t shared = shape.key_value_heads > 0 ? shape.key_value_heads : shape.heads;
+  const int64_t width = static_cast<int64_t>(shape.heads) * shape.head_dim, key_width = shared * shape.head_dim;
+  const int64_t value_width = shape.value_dim > 0 ? shared * shape.value_dim : key_width;
+  const int64_t all = width + key_width + value_width;
   data.resize(static_cast<size_t>(rows * all));
   for (float& value : data) value = normal(random);
   inputs.num_heads = shape.heads;
+  inputs.num_key_value_heads = shape.key_value_heads;
   inputs.head_dim = shape.head_dim;
   inputs.value_dim = shape.value_dim;
   inputs.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   if (shape.one_matrix) {
     inputs.q = ConstMatrix(data.data(), rows, width, all);
-    inputs.k = ConstMatrix(data.data() + width, rows, width, all);
-    inputs.v = ConstMatrix(data.data() + 2 * width, rows, value_width, all);
+    inputs.k = ConstMatrix(data.data() + width, rows, key_width, all);
+    inputs.v = ConstMatrix(data.data() + width + key_width, rows, value_width, all);
   } else {
     inputs.q = ConstMatrix(data.data(), rows, width);
-    inputs.k = ConstMatrix(data.data() + rows * width, rows, width);
-    inputs.v = ConstMatrix(data.data() + 2 * rows * width, rows, value_width);
+    inputs.k = ConstMatrix(data.data() + rows * width, rows, key_width);
+    inputs.v = ConstMatrix(data.data() + rows * (width + key_width), rows, value_width);
   }
   // Half normal entries around a common direction: inner products of about mean_rate.
   const double unit = std::sqrt(shape.mean_rate / shape.rank);
@@ -94,7 +96,7 @@ void Case::AskForAll() {
 
 Outcome RunReference(const Case& attention_case, std::vector<EdgeCap> caps) {
   Outcome outcome;
-  const int64_t width = attention_case.inputs.v.columns;
+  const int64_t width = attention_case.out_columns();
   outcome.out.assign(static_cast<size_t>(attention_case.out_rows * width), NAN);
   outcome.caps = std::move(caps);
   reference::Attend(attention_case.inputs, attention_case.problems, outcome.caps,
@@ -104,7 +106,7 @@ Outcome RunReference(const Case& attention_case, std::vector<EdgeCap> caps) {
 }
 
 std::span<const float> RowsOf(const Case& attention_case, const Outcome& outcome, size_t problem) {
-  const auto width = static_cast<size_t>(attention_case.inputs.v.columns);
+  const auto width = static_cast<size_t>(attention_case.out_columns());
   const AttentionProblem& of = attention_case.problems[problem];
   return std::span(outcome.out)
       .subspan(static_cast<size_t>(of.out_row) * width, static_cast<size_t>(of.tokens - of.first_query) * width);

@@ -16,6 +16,7 @@ namespace edgewise::testing {
 struct Shape {
   std::vector<int> lengths = {40};  // tokens of each sequence
   int heads = 2;
+  int key_value_heads = 0;  // 0: heads
   int head_dim = 16;
   int value_dim = 0;  // 0: head_dim
   int rank = 32;
@@ -37,6 +38,7 @@ struct Case {
   void TakeQueries(const std::vector<float>& rows);
   // Reports ask for the graph, key degrees and expected edges.
   void AskForAll();
+  int64_t out_columns() const { return inputs.v.columns / inputs.key_value_heads() * inputs.num_heads; }
 
   std::vector<float> data, x, y, query_bound, key_bound;
   std::vector<std::vector<int32_t>> positions;

@@ -56,7 +56,8 @@ std::vector<float> Fetch(Backend& backend, const Buffer& buffer) {
   return host;
 }
 
-PlacedCase::PlacedCase(Backend& backend, const Case& attention_case) : inputs(attention_case.inputs) {
+PlacedCase::PlacedCase(Backend& backend, const Case& attention_case)
+    : inputs(attention_case.inputs), columns(attention_case.out_columns()) {
   const auto place = [&](std::span<const float> host, const float*& pointer) {
     if (pointer == nullptr || host.empty()) return;
     const auto offset = pointer - host.data();
@@ -73,7 +74,7 @@ PlacedCase::PlacedCase(Backend& backend, const Case& attention_case) : inputs(at
     const size_t values = static_cast<size_t>(inputs.num_heads) * (2 * static_cast<size_t>(inputs.distance_span) - 1);
     place({inputs.distance_bias, values}, inputs.distance_bias);
   }
-  out = Place(backend, std::vector<float>(attention_case.out_rows * inputs.v.columns, NAN));
+  out = Place(backend, std::vector<float>(attention_case.out_rows * attention_case.out_columns(), NAN));
 }
 
 Outcome RunOn(Backend& backend, const Case& attention_case, std::vector<EdgeCap> caps, double share) {

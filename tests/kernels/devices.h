@@ -47,9 +47,10 @@ std::vector<float> Fetch(Backend& backend, const Buffer& buffer);
 // A backend's copies of what a case's inputs point to, and room for what it gives: NaN until then.
 struct PlacedCase {
   PlacedCase(Backend& backend, const Case& attention_case);
-  Matrix Out() const { return out.AsMatrix(out.size() / inputs.v.columns, inputs.v.columns); }
+  Matrix Out() const { return out.AsMatrix(out.size() / columns, columns); }
 
   AttentionInputs inputs;
+  int64_t columns;  // of the output
   std::vector<Buffer> buffers;
   Buffer out;
 };

@@ -17,6 +17,7 @@ CompactPlan& NextPlan(Call& call) {
   if (call.used_plans == call.plans.size()) call.plans.push_back(std::make_unique<CompactPlan>());
   CompactPlan& plan = *call.plans[call.used_plans++];
   plan.causal = plan.shared = false;
+  plan.windows = nullptr;
   plan.given = nullptr;
   plan.groups.clear();
   plan.items.assign(1, 0);
@@ -24,12 +25,12 @@ CompactPlan& NextPlan(Call& call) {
 }
 
 // Heads of one problem come one after the other.
-void SetPattern(const AttentionProblem& problem, Call& call, Head& head) {
+void SetPattern(const AttentionProblem& problem, bool runs, Call& call, Head& head) {
   head.drawn = std::get_if<DrawnRows>(&problem.pattern);
   if (head.drawn != nullptr) return;
   const auto* given = std::get_if<ExplicitEdges>(&problem.pattern);
   if (given == nullptr) {
-    if (head.index == 0) PlanProblem(problem, head.operands.depth, NextPlan(call));
+    if (head.index == 0) PlanProblem(problem, head.operands.depth, runs, NextPlan(call));
     head.plan = call.plans[call.used_plans - 1].get();
     return;
   }
@@ -40,7 +41,7 @@ void SetPattern(const AttentionProblem& problem, Call& call, Head& head) {
     head.given = &edges;
     return;
   }
-  PlanGiven(problem, edges, NextPlan(call));
+  PlanGiven(problem, edges, runs, NextPlan(call));
   head.plan = call.plans[call.used_plans - 1].get();
 }
 
@@ -78,7 +79,7 @@ void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::sp
       head.first_query = problem.first_query;
       head.operands.depth = (std::max(inputs.head_dim, inputs.value_dim) + 15) / 16 * 16;
       head.block_rows = BlockRows(head.n, head.operands.depth, kNearEdges);
-      SetPattern(problem, call, head);
+      SetPattern(problem, inputs.runs_as_windows, call, head);
       SetBias(inputs, problem, head);
       head.capped = problem.cap >= 0 && head.drawn != nullptr;
       head.first_block = static_cast<int64_t>(call.block_head.size());

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -48,26 +49,27 @@ void FillPhilox(const DrawTables& tables, uint32_t counter, uint64_t* table, int
 
 static_assert(KvPage::kTokens == kTileKeys);
 
-KvPage PageOf(const AttentionInputs& inputs) { return {inputs.num_heads, inputs.head_dim}; }
+KvPage PageOf(const AttentionInputs& inputs) { return {inputs.key_value_heads(), inputs.head_dim}; }
 
-// The rows and columns of `all` that belong to one head, `columns` a head, as given.
-ConstMatrix PartOf(const Head& head, ConstMatrix all, int columns) {
-  return all.Rows(head.problem->first_row, head.n).Columns(int64_t{head.index} * columns, columns);
+// The rows and columns of keys or values `all` that a head reads, `columns` a head, as given.
+ConstMatrix PartOf(const Call& call, const Head& head, ConstMatrix all, int columns) {
+  const int64_t of = call.inputs->KeyValueHead(head.index);
+  return all.Rows(head.problem->first_row, head.n).Columns(of * columns, columns);
 }
 
 // Keys first..first + count - 1 of a head, which are of one tile, and their values.
 ConstMatrix KeysOf(const Call& call, const Head& head, int64_t first, int64_t count) {
   const AttentionInputs& inputs = *call.inputs;
   const float* const* pages = head.problem->pages;
-  if (pages == nullptr) return PartOf(head, inputs.k, inputs.head_dim).Rows(first, count);
-  const float* keys = pages[first / kTileKeys] + PageOf(inputs).Keys(head.index);
+  if (pages == nullptr) return PartOf(call, head, inputs.k, inputs.head_dim).Rows(first, count);
+  const float* keys = pages[first / kTileKeys] + PageOf(inputs).Keys(inputs.KeyValueHead(head.index));
   return {keys + first % kTileKeys * inputs.head_dim, count, inputs.head_dim};
 }
 ConstMatrix ValuesOf(const Call& call, const Head& head, int64_t first, int64_t count) {
   const AttentionInputs& inputs = *call.inputs;
   const float* const* pages = head.problem->pages;
-  if (pages == nullptr) return PartOf(head, inputs.v, call.value_dim()).Rows(first, count);
-  const float* values = pages[first / kTileKeys] + PageOf(inputs).Values(head.index);
+  if (pages == nullptr) return PartOf(call, head, inputs.v, call.value_dim()).Rows(first, count);
+  const float* values = pages[first / kTileKeys] + PageOf(inputs).Values(inputs.KeyValueHead(head.index));
   return {values + first % kTileKeys * inputs.head_dim, count, inputs.head_dim};
 }
 
@@ -139,6 +141,30 @@ void PlaceArrays(Head& head, const Place& place) {
   if (needs.low) place(head.tables.low, head.columns);
 }
 
+// The first of the heads that read the same keys and values prepares them for all.
+Head& FirstOfGroup(Call& call, Head& head) {
+  return *(&head - head.index % (call.inputs->num_heads / call.inputs->key_value_heads()));
+}
+
+void GatherNeeds(Call& call) {
+  for (Head& head : call.heads) {
+    Head& first = FirstOfGroup(call, head);
+    if (&first == &head) continue;
+    first.needs.copy_k |= std::exchange(head.needs.copy_k, false);
+    first.needs.copy_v |= std::exchange(head.needs.copy_v, false);
+    first.needs.k_tiles |= std::exchange(head.needs.k_tiles, false);
+  }
+}
+
+void ShareArrays(Call& call) {
+  for (Head& head : call.heads) {
+    const Head& first = FirstOfGroup(call, head);
+    head.k_copy = first.k_copy;
+    head.v_copy = first.v_copy;
+    head.k_tiles = first.k_tiles;
+  }
+}
+
 void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t end) {
   DrawTables& tables = head.tables;
   const int rank = tables.rank;
@@ -180,7 +206,8 @@ void FillDrawChunk(const CpuKernels& kernels, Head& head, int64_t begin, int64_t
 void FillChunk(const Call& call, Head& head, int64_t chunk) {
   const int64_t begin = chunk * kChunk, count = std::min(kChunk, head.n - begin);
   const int depth = head.operands.depth;
-  for (int64_t key = begin; head.needs.cost() > 0 && key < begin + count; key += kTileKeys) {
+  const bool fills = head.needs.copy_k || head.needs.copy_v || head.needs.k_tiles;
+  for (int64_t key = begin; fills && key < begin + count; key += kTileKeys) {
     const int64_t keys = std::min<int64_t>(kTileKeys, begin + count - key);
     const ConstMatrix k = KeysOf(call, head, key, keys), v = ValuesOf(call, head, key, keys);
     if (head.k_copy != nullptr) CopyRows(k, depth, head.k_copy + key * depth);
@@ -308,7 +335,7 @@ void SetOperands(const Call& call, Head& head) {
   const bool paged = head.problem->pages != nullptr;
   const auto view = [&](const float* copy, ConstMatrix given, int columns) {
     if (copy != nullptr) return ConstMatrix(copy, head.n, all.depth, all.depth);
-    return paged ? ConstMatrix(nullptr, head.n, columns) : PartOf(head, given, columns);
+    return paged ? ConstMatrix(nullptr, head.n, columns) : PartOf(call, head, given, columns);
   };
   const ConstMatrix k = view(head.k_copy, inputs.k, inputs.head_dim), v = view(head.v_copy, inputs.v, call.value_dim());
   all.keys = head.n;
@@ -322,8 +349,8 @@ void SetOperands(const Call& call, Head& head) {
   all.v_columns = static_cast<int>(v.columns);
   if (paged) {
     all.pages = head.problem->pages;
-    all.k_in_page = PageOf(inputs).Keys(head.index);
-    all.v_in_page = PageOf(inputs).Values(head.index);
+    all.k_in_page = PageOf(inputs).Keys(inputs.KeyValueHead(head.index));
+    all.v_in_page = PageOf(inputs).Values(inputs.KeyValueHead(head.index));
   }
   all.q_given = inputs.q.row(head.problem->first_row + head.problem->query_shift) + head.index * inputs.head_dim;
   all.q_stride = inputs.q.stride;
@@ -354,9 +381,11 @@ void PrepareHeads(ThreadPool& pool, Memory& memory, Memory& event_memory, Call& 
     if (head.drawn != nullptr) Measure(*call.kernels, *call.inputs, head);
     SetNeeds(call, head);
   });
+  GatherNeeds(call);
   memory.Lay([&](const auto& place) {
     for (Head& head : call.heads) PlaceArrays(head, place);
   });
+  ShareArrays(call);
   int64_t chunks = 0, cost = 0;  // of the longest head; of all
   for (Head& head : call.heads) {
     SetOperands(call, head);

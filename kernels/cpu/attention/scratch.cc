@@ -65,6 +65,7 @@ void Worker::Prepare(int64_t columns, int depth) {
     place(sums, static_cast<int64_t>(kBlockRows) * depth);
     place(max_score, kBlockRows);
     place(limits, kBlockRows);
+    place(starts, kBlockRows);
     place(query_positions, kBlockRows);
   });
 }

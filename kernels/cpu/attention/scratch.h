@@ -137,6 +137,7 @@ struct alignas(64) Worker {
   float* sums = nullptr;               // [kBlockRows, depth]
   float* max_score = nullptr;          // [kBlockRows]
   int32_t* limits = nullptr;           // [kBlockRows] AttendBlock::limits
+  int32_t* starts = nullptr;           // [kBlockRows] AttendBlock::starts
   int32_t* query_positions = nullptr;  // [kBlockRows] AttendBlock::query_positions
   EdgeLists lists;
   DrawnBlock drawn;

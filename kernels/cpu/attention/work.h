@@ -21,26 +21,31 @@
 
 namespace edgewise::cpu_attention {
 
-// Neighbouring queries that attend to the first keys of one list, and are computed together.
+// Neighbouring queries that are computed together: each attends to the first keys of one list, or to a run of tokens.
 struct KeyGroup {
   int32_t first = 0, rows = 0;    // queries, as tokens; at most kBlockRows
-  const int32_t* keys = nullptr;  // [count]; null: 0..count - 1
+  const int32_t* keys = nullptr;  // [count]; null: runs of the tokens begin..count - 1
   int64_t count = 0;
+  int64_t begin = 0;
 
   // In tiles of a row; packing a tile costs as much as a few rows.
-  int64_t cost() const { return (count + kTileKeys - 1) / kTileKeys * (rows + 6) + 1; }
+  int64_t cost() const {
+    const int64_t tiles = (count + kTileKeys - 1) / kTileKeys - begin / kTileKeys;
+    return std::max<int64_t>(tiles, 0) * (rows + 6) + 1;
+  }
 };
 inline constexpr int64_t kCostNanoseconds = 130;
 inline constexpr int64_t kItemCost = 400;  // of an item of work: enough to wake a thread for
 
 // All groups of one problem, or of one head where heads differ.
 struct CompactPlan {
-  bool causal = false;               // a query sees the keys of its list that do not come after it, or
-  const HeadEdges* given = nullptr;  // as many keys as its row has here; or all
-  int64_t given_first = 0;           // the query of row 0 of `given`
-  std::vector<KeyGroup> groups;      // ascending
-  std::vector<int32_t> items{0};     // [items + 1] into groups: an item of work repays the start of a thread
-  bool shared = false;               // groups read the same keys: operands are prepared once
+  bool causal = false;                // a query sees the keys of its group that do not come after it, or
+  const AllPairs* windows = nullptr;  // those that this says, or
+  const HeadEdges* given = nullptr;   // as many keys as its row has here; or all
+  int64_t given_first = 0;            // the query of row 0 of `given`
+  std::vector<KeyGroup> groups;       // ascending
+  std::vector<int32_t> items{0};      // [items + 1] into groups: an item of work repays the start of a thread
+  bool shared = false;                // groups read the same keys: operands are prepared once
 };
 
 // Arrays that a head's blocks read besides what the call gives.
@@ -151,10 +156,12 @@ BlockEdges DrawnEdges(const Call& call, const Head& head, int64_t row0, int rows
 // rows.cc: one block of drawn or given edges. `capped`: those of a head under a cap.
 void AttendRows(Call& call, int64_t block, const BlockEdges& capped, Worker& worker);
 
-// compact.cc: the plan of a problem whose heads are alike (all pairs, grouped keys), into an empty one.
-void PlanProblem(const AttentionProblem& problem, int depth, CompactPlan& plan);
-// compact.cc: the plan of given edges of multiplicity 1: runs of rows that are the beginnings of one list.
-void PlanGiven(const AttentionProblem& problem, const HeadEdges& given, CompactPlan& plan);
+// compact.cc: the plan of a problem whose heads are alike (all pairs, grouped keys), into an empty one. `runs`:
+// AttentionInputs::runs_as_windows.
+void PlanProblem(const AttentionProblem& problem, int depth, bool runs, CompactPlan& plan);
+// compact.cc: the plan of given edges of multiplicity 1: rows that are the beginnings of one list or, with `runs`, runs
+// of tokens.
+void PlanGiven(const AttentionProblem& problem, const HeadEdges& given, bool runs, CompactPlan& plan);
 // compact.cc: one item of a plan.
 void AttendItem(Call& call, int64_t block, Worker& worker);
 

@@ -344,6 +344,8 @@ EDGEWISE_INLINE uint64_t TileMasks(const AttendBlock& block, int64_t first_place
     if (block.limits != nullptr) {
       const int64_t seen = block.limits[row0 + r] - first_place;
       mask[r] = seen >= count ? present : seen <= 0 ? 0 : ~uint64_t{0} >> (kTileKeys - seen);
+      const int64_t hidden = block.starts == nullptr ? 0 : block.starts[row0 + r] - first_place;
+      if (hidden > 0) mask[r] = hidden >= kTileKeys ? 0 : mask[r] & ~uint64_t{0} << hidden;
     } else {
       mask[r] = block.bits == nullptr ? present : block.bits[(row0 + r) * block.bit_words + first_place / kTileKeys];
     }
@@ -363,7 +365,10 @@ static void AttendDense(const AttendBlock& block) {
     keys = 0;
     for (int r = 0; r < block.rows; ++r) keys = keys < block.limits[r] ? block.limits[r] : keys;
   }
-  int64_t first_place = 0;
+  int64_t begin = block.starts == nullptr ? 0 : keys;  // of the first tile that a row sees
+  for (int r = 0; r < block.rows && begin > 0; ++r) begin = begin < block.starts[r] ? begin : block.starts[r];
+  begin = begin / kTileKeys * kTileKeys;
+  int64_t first_place = begin;
   do {  // once without keys
     const int count = keys - first_place < kTileKeys ? static_cast<int>(keys - first_place) : kTileKeys;
     TileView tile;
@@ -377,7 +382,7 @@ static void AttendDense(const AttendBlock& block) {
       const int rows = block.rows - row0 < kStripRows ? block.rows - row0 : kStripRows;
       const bool last = first_place + kTileKeys >= keys;
       const float* next_q = nullptr;
-      if (first_place == 0) {
+      if (first_place == begin) {
         BeginStrip(block, row0, rows, weight_sum);
         next_q = block.q_given + (row0 + rows) * block.q_stride;
       }

@@ -47,6 +47,13 @@ EDGEWISE_INLINE F Tanh(F x) {
   return sign * ((Broadcast(1.0f) - e) / (Broadcast(1.0f) + e));
 }
 
+// max(x, 0) - |x| e / (1 + e) with e = exp(-|x|). Within |x| * 3e-7.
+EDGEWISE_INLINE F Silu(F x) {
+  const F size = Max(x, Zero() - x);
+  const F e = Exp2(size * Broadcast(-1.44269504f));
+  return Max(Zero(), x) - size * (e / (Broadcast(1.0f) + e));
+}
+
 EDGEWISE_INLINE F Activate(Activation activation, F value) {
   switch (activation) {
     case Activation::kRelu:
@@ -57,6 +64,8 @@ EDGEWISE_INLINE F Activate(Activation activation, F value) {
       return GeluTanh(value);
     case Activation::kTanh:
       return Tanh(value);
+    case Activation::kSilu:
+      return Silu(value);
     case Activation::kNone:
       break;
   }
@@ -212,6 +221,41 @@ static void LayerNorm(const float* x, const float* weight, const float* bias, fl
     const F norm = (value - mean) * scale;
     if (present == kLanes) return Store(y + c, Fma(norm, Load(weight + c), Load(bias + c)));
     StoreFirst(y + c, Fma(norm, LoadFirst(weight + c, present), LoadFirst(bias + c, present)), present);
+  });
+}
+
+static void RmsNorm(const float* x, const float* weight, float epsilon, int64_t columns, float* y) {
+  F squares[4] = {Zero(), Zero(), Zero(), Zero()};
+  ForVectors(x, columns, [&](F value, int, int64_t, int slot) { squares[slot] = Fma(value, value, squares[slot]); });
+  const float mean = ReduceAdd((squares[0] + squares[1]) + (squares[2] + squares[3])) / static_cast<float>(columns);
+  const F scale = Broadcast(1.0f / __builtin_sqrtf(mean + epsilon));
+  ForVectors(x, columns, [&](F value, int present, int64_t c, int) {
+    if (present == kLanes) return Store(y + c, value * scale * Load(weight + c));
+    StoreFirst(y + c, value * scale * LoadFirst(weight + c, present), present);
+  });
+}
+
+static void Rotate(const float* cosines_and_sines, int64_t half, float* x) {
+  const float* const sines = cosines_and_sines + half;
+  ForVectors(cosines_and_sines, half, [&](F cosine, int present, int64_t c, int) {
+    float* const first = x + c;
+    float* const second = x + half + c;
+    if (present == kLanes) {
+      const F sine = Load(sines + c), a = Load(first), b = Load(second);
+      Store(first, a * cosine - b * sine);
+      return Store(second, b * cosine + a * sine);
+    }
+    const F sine = LoadFirst(sines + c, present), a = LoadFirst(first, present), b = LoadFirst(second, present);
+    StoreFirst(first, a * cosine - b * sine, present);
+    StoreFirst(second, b * cosine + a * sine, present);
+  });
+}
+
+static void Gate(Activation activation, int64_t columns, float* row) {
+  const float* const second = row + columns;
+  ForVectors(row, columns, [&](F value, int present, int64_t c, int) {
+    if (present == kLanes) return Store(row + c, Activate(activation, value) * Load(second + c));
+    StoreFirst(row + c, Activate(activation, value) * LoadFirst(second + c, present), present);
   });
 }
 

@@ -192,6 +192,7 @@ struct AttendBlock {
   const float* k_tiles = nullptr;   // [ceil(n / 64), depth, 64]; null: packed on the way
   const int32_t* list = nullptr;    // [keys] ascending keys of the tiles; null: all
   const int32_t* limits = nullptr;  // [rows] a row sees this many keys from the first on; null: all, or
+  const int32_t* starts = nullptr;  // [rows], with limits and without `list`: but not the keys before this; null: 0
   const uint64_t* bits = nullptr;   // [rows, bit_words] edges, without `list`
   int64_t bit_words = 0;
   // attend_gather: edges one by one.
@@ -303,6 +304,12 @@ struct CpuKernels {
   void (*memberships)(const MembershipTile&);
   // y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias, one row; x [columns], y may be x.
   void (*layer_norm)(const float* x, const float* weight, const float* bias, float epsilon, int64_t columns, float* y);
+  // y = x / sqrt(mean(x^2) + epsilon) * weight; x [columns], y may be x.
+  void (*rms_norm)(const float* x, const float* weight, float epsilon, int64_t columns, float* y);
+  // Backend::Rotate of one run: x [2 * half], cosines and sines [2 * half].
+  void (*rotate)(const float* cosines_and_sines, int64_t half, float* x);
+  // row[c] = activation(row[c]) * row[columns + c]; row [2 * columns].
+  void (*gate)(Activation activation, int64_t columns, float* row);
 };
 
 // For an instruction set that this CPU has.

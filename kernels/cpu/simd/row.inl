@@ -22,7 +22,7 @@ EDGEWISE_INLINE void BeginRow(const AttendBlock& block, int r) {
 
 EDGEWISE_INLINE bool HasEdges(const AttendBlock& block, int r) {
   if (block.offsets != nullptr) return block.offsets[r + 1] > block.offsets[r];
-  if (block.limits != nullptr) return block.limits[r] > 0;
+  if (block.limits != nullptr) return block.limits[r] > (block.starts == nullptr ? 0 : block.starts[r]);
   if (block.bits == nullptr) return block.keys > 0;
   return CountBits(block.bits + r * block.bit_words, block.bit_words) > 0;
 }

@@ -38,6 +38,9 @@ static constexpr CpuKernels kTable = {.draw_rows = DrawRows,
                                       .lanes = kLanes,
                                       .gemm = MultiplyRows,
                                       .memberships = ComputeMemberships,
-                                      .layer_norm = LayerNorm};
+                                      .layer_norm = LayerNorm,
+                                      .rms_norm = RmsNorm,
+                                      .rotate = Rotate,
+                                      .gate = Gate};
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
