@@ -11,7 +11,8 @@
 namespace edgewise {
 namespace {
 
-int64_t Width(const ModelConfig& config) { return static_cast<int64_t>(config.num_attention_heads) * config.head_dim; }
+// Of the keys, or the values, of a token.
+int64_t Width(const ModelConfig& config) { return static_cast<int64_t>(KeyValueHeads(config)) * config.head_dim; }
 
 }  // namespace
 

@@ -297,6 +297,11 @@ const char* ModelTaskName(ModelTask task) {
   return index < kTasks.size() ? kTasks[index].c_str() : kFolderTasks[index - kTasks.size()].c_str();
 }
 
+bool HasWindows(const ModelConfig& config) {
+  return std::any_of(config.attention.begin(), config.attention.end(),
+                     [](const AttentionConfig& layer) { return layer.reach != AllPairs::kFar; });
+}
+
 bool GivesValues(ModelTask task) { return task == ModelTask::kRegression || task == ModelTask::kEmbedding; }
 
 bool GivesRows(ModelTask task) { return task == ModelTask::kTokenClassification || task == ModelTask::kFillMask; }

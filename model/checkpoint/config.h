@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/attention.h"
 #include "kernels/draw.h"
 #include "model/checkpoint/profiles.h"
 
@@ -26,10 +27,11 @@ enum class ModelTask {
   kFillMask,   // a distribution over the vocabulary at each mask token
 };
 enum class NormPosition { kPre, kPost };
-enum class PositionEmbedding { kLearned, kSinusoidal, kNone, kAlibi, kRelative };
+// kRotary is of Hugging Face folders only.
+enum class PositionEmbedding { kLearned, kSinusoidal, kNone, kAlibi, kRelative, kRotary };
 // kCls puts the CLS token in front and reads its row; kFirst reads the row of the first valid token as sent.
 enum class Pooling { kMeanValid, kMeanMaxLength, kCls, kFirst };
-enum class HiddenAct { kGelu, kRelu, kGeluTanh, kTanh };
+enum class HiddenAct { kGelu, kRelu, kGeluTanh, kTanh, kSilu };
 // kHuggingFace: HfTokenizer, which the model has beside its configuration.
 enum class TokenizerKind { kNone, kByte, kChar, kWord, kHuggingFace };
 enum class BlockPattern { kDiagonal, kLocal, kStrided, kFirstAndDiagonal, kList, kLearned };
@@ -54,6 +56,8 @@ AttentionKinds Kinds();
 // The attention of one layer. Each field belongs to the kind named above it.
 struct AttentionConfig {
   const AttentionKind* kind = &kDenseKind;
+  // dense
+  int32_t reach = AllPairs::kFar;  // most positions between a query and its key
   // sbm
   int32_t num_clusters = 0;
   Law law = Law::kBernoulli;
@@ -87,16 +91,26 @@ struct ModelConfig {
   int32_t num_hidden_layers = 0;
   bool tied_layers = false;
   int32_t num_attention_heads = 0;
-  int32_t head_dim = 0;      // of a loaded model: with the zeros that its backend aligns heads by
-  float score_scale = 0.0f;  // 1 / sqrt(head_dim), without them
+  int32_t num_key_value_heads = 0;  // AttentionInputs::num_key_value_heads
+  int32_t head_dim = 0;             // of a loaded model: with the zeros that its backend aligns heads by
+  float score_scale = 0.0f;         // 1 / sqrt(head_dim), without them
   int32_t intermediate_size = 0;
   int32_t max_position_embeddings = 0;
   bool text_types = true;       // texts get the token types of the tokenizer's template; else all are of type 0
   int32_t max_text_tokens = 0;  // the most tokens of a text, if that is less (max_seq_length); 0: it is not
   float layer_norm_eps = 1e-5f;
+  bool rms_norm = false;        // norms are RmsNorm, which has no bias
+  bool head_norm = false;       // queries and keys are normed too, head by head, before they are rotated
+  bool gated = false;           // the feed-forward's hidden rows are hidden_act(gate(x)) * up(x)
+  bool projection_bias = true;  // of queries, keys and values
+  bool output_bias = true;      // of attention's output
+  bool feed_forward_bias = true;
   HiddenAct hidden_act = HiddenAct::kGelu;
   NormPosition norm_position = NormPosition::kPre;
   PositionEmbedding position_embedding = PositionEmbedding::kLearned;
+  // kRotary: head_dim / 2 angles in radians that queries and keys turn by at each position, and a factor of both.
+  std::vector<double> rotary_angles;
+  double rotary_factor = 1.0;
   // > 0: positions count the tokens that are not pads, and the first rows of the table, so many, belong to pads.
   int32_t position_offset = 0;
   int32_t token_types = 0;       // kinds of tokens, whose embeddings are added (ModelSequence::token_types); 0: none
@@ -137,6 +151,11 @@ inline constexpr int32_t kMaxIds = 1 << 24;
 
 // Whether the outputs are numbers as they are: no labels, no probabilities.
 bool GivesValues(ModelTask task);
+inline int32_t KeyValueHeads(const ModelConfig& config) {
+  return config.num_key_value_heads > 0 ? config.num_key_value_heads : config.num_attention_heads;
+}
+// Whether a layer attends in windows, where its attention is the model's.
+bool HasWindows(const ModelConfig& config);
 // Whether the head reads the first row of a sequence alone.
 inline bool ReadsFirstRows(const ModelConfig& config) {
   return config.pooling == Pooling::kCls || config.pooling == Pooling::kFirst;

@@ -16,9 +16,10 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
   std::vector<TensorShape> tensors;
   const int64_t hidden = config.hidden_size;
   const int64_t width = static_cast<int64_t>(config.num_attention_heads) * config.head_dim;
+  const int64_t key_width = static_cast<int64_t>(KeyValueHeads(config)) * config.head_dim;
   auto add = [&](const std::string& name, std::vector<int64_t> shape) { tensors.push_back({name, std::move(shape)}); };
-  auto add_affine = [&](const std::string& name, std::vector<int64_t> shape) {
-    add(name + ".bias", {shape[0]});
+  auto add_affine = [&](const std::string& name, std::vector<int64_t> shape, bool bias = true) {
+    if (bias) add(name + ".bias", {shape[0]});
     add(name + ".weight", std::move(shape));
   };
   if (config.feature_size == 0) add("embeddings.word.weight", {config.vocab_size, hidden});
@@ -41,20 +42,28 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
   const size_t layers = config.tied_layers ? 1 : config.num_hidden_layers;
   for (size_t l = 0; l < layers; ++l) {
     const std::string prefix = LayerPrefix(l);
-    add_affine(prefix + "attention_norm", {hidden});
-    for (const char* name : {"query", "key", "value"}) add_affine(prefix + "attention." + name, {width, hidden});
-    add_affine(prefix + "attention.output", {hidden, width});
+    add_affine(prefix + "attention_norm", {hidden}, !config.rms_norm);
+    add_affine(prefix + "attention.query", {width, hidden}, config.projection_bias);
+    for (const char* name : {"key", "value"}) {
+      add_affine(prefix + "attention." + name, {key_width, hidden}, config.projection_bias);
+    }
+    for (const char* name : {"query_norm", "key_norm"}) {
+      if (config.head_norm) add_affine(prefix + "attention." + name, {config.head_dim}, !config.rms_norm);
+    }
+    add_affine(prefix + "attention.output", {hidden, width}, config.output_bias);
     const AttentionConfig& attention = config.attention[l];
     if (attention.kind->tensors != nullptr) {
       for (TensorShape& tensor : attention.kind->tensors(config, attention)) {
         tensors.push_back({absl::StrCat(prefix, "attention.", tensor.name), std::move(tensor.shape), tensor.optional});
       }
     }
-    add_affine(prefix + "mlp_norm", {hidden});
-    add_affine(prefix + "mlp.up", {config.intermediate_size, hidden});
-    add_affine(prefix + "mlp.down", {hidden, config.intermediate_size});
+    add_affine(prefix + "mlp_norm", {hidden}, !config.rms_norm);
+    const bool bias = config.feed_forward_bias;
+    if (config.gated) add_affine(prefix + "mlp.gate", {config.intermediate_size, hidden}, bias);
+    add_affine(prefix + "mlp.up", {config.intermediate_size, hidden}, bias);
+    add_affine(prefix + "mlp.down", {hidden, config.intermediate_size}, bias);
   }
-  if (config.norm_position == NormPosition::kPre) add_affine("final_norm", {hidden});
+  if (config.norm_position == NormPosition::kPre) add_affine("final_norm", {hidden}, !config.rms_norm);
   if (config.task == ModelTask::kCausalLm) {
     if (!config.tie_word_embeddings) add("lm_head.weight", {config.vocab_size, hidden});
     return tensors;
@@ -64,7 +73,7 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
   if (config.classifier_hidden_size > 0) {
     add_affine("classifier.hidden", {config.classifier_hidden_size, features});
     features = config.classifier_hidden_size;
-    if (config.classifier_norm) add_affine("classifier.norm", {features});
+    if (config.classifier_norm) add_affine("classifier.norm", {features}, !config.rms_norm);
   }
   add_affine("classifier.output", {config.num_labels, features});
   return tensors;

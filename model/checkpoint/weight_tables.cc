@@ -53,6 +53,17 @@ std::vector<float> BucketBias(std::span<const float> values, int64_t heads, int6
   return table;
 }
 
+std::vector<float> RotaryTable(std::span<const double> angles, double factor, int64_t positions) {
+  std::vector<float> table;
+  table.reserve(2 * angles.size() * positions);
+  for (int64_t position = 0; position < positions; ++position) {
+    const auto place = static_cast<double>(position);
+    for (const double angle : angles) table.push_back(static_cast<float>(factor * std::cos(place * angle)));
+    for (const double angle : angles) table.push_back(static_cast<float>(factor * std::sin(place * angle)));
+  }
+  return table;
+}
+
 std::vector<float> TypedPositions(std::span<const float> positions, std::span<const float> types, int64_t hidden) {
   std::vector<float> table;
   table.reserve(positions.size() * types.size() / hidden);

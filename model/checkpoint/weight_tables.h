@@ -22,6 +22,9 @@ inline constexpr int32_t kDistanceBuckets = 32;
 // from a distance of 128 on, as MPNet has them.
 std::vector<float> BucketBias(std::span<const float> values, int64_t heads, int64_t positions);
 
+// [positions, 2 * angles]: cosines, then sines, of the position times each angle, times `factor`.
+std::vector<float> RotaryTable(std::span<const double> angles, double factor, int64_t positions);
+
 // Row t * positions + p: positions[p] + types[t]. `positions` [positions, hidden], `types` [types, hidden].
 std::vector<float> TypedPositions(std::span<const float> positions, std::span<const float> types, int64_t hidden);
 

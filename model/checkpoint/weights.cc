@@ -11,20 +11,6 @@ namespace {
 
 constexpr double kBlockSumTolerance = 1e-4;
 
-Activation ActivationOf(HiddenAct act) {
-  switch (act) {
-    case HiddenAct::kGelu:
-      return Activation::kGelu;
-    case HiddenAct::kRelu:
-      return Activation::kRelu;
-    case HiddenAct::kGeluTanh:
-      return Activation::kGeluTanh;
-    case HiddenAct::kTanh:
-      return Activation::kTanh;
-  }
-  return Activation::kNone;
-}
-
 // Reads tensors by name. Names and shapes have been checked.
 class Loader {
  public:
@@ -44,7 +30,7 @@ class Loader {
 
   absl::Status LoadNorm(const std::string& name, Norm& out) {
     const absl::Status status = LoadBuffer(Values(name + ".weight"), out.weight);
-    return status.ok() ? LoadBuffer(Values(name + ".bias"), out.bias) : status;
+    return status.ok() && Has(name + ".bias") ? LoadBuffer(Values(name + ".bias"), out.bias) : status;
   }
 
   // The product with tensor `name`, without bias.
@@ -57,7 +43,18 @@ class Loader {
   }
 
   absl::Status LoadLinear(const std::string& name, Activation activation, std::unique_ptr<LinearWeights>& out) {
-    return Prepare(Values(name + ".weight"), Values(name + ".bias"), activation, out);
+    return Prepare(Values(name + ".weight"), BiasOf(name), tensors_.at(name + ".weight").shape[0], activation, out);
+  }
+
+  // The rows of the gate, then those of `up`.
+  absl::Status LoadGated(const std::string& prefix, std::unique_ptr<LinearWeights>& out) {
+    std::vector<float> weight, bias;
+    for (const char* name : {"gate", "up"}) {
+      const std::span<const float> rows = Values(prefix + name + ".weight"), more = BiasOf(prefix + name);
+      weight.insert(weight.end(), rows.begin(), rows.end());
+      bias.insert(bias.end(), more.begin(), more.end());
+    }
+    return Prepare(weight, bias, int64_t{2} * config_.intermediate_size, Activation::kNone, out);
   }
 
   // Query, key and value stacked into one product, and the output.
@@ -67,11 +64,15 @@ class Loader {
       return PadHeads({Values(prefix + "query" + part), Values(prefix + "key" + part), Values(prefix + "value" + part)},
                       inner);
     };
-    const absl::Status status =
-        Prepare(stacked(".weight", config_.hidden_size), stacked(".bias", 1), Activation::kNone, out.query_key_value);
+    const int64_t rows = int64_t{config_.num_attention_heads + 2 * KeyValueHeads(config_)} * head_dim_;
+    absl::Status status = Prepare(stacked(".weight", config_.hidden_size),
+                                  config_.projection_bias ? stacked(".bias", 1) : std::vector<float>(), rows,
+                                  Activation::kNone, out.query_key_value);
+    if (status.ok() && config_.head_norm) status = LoadBuffer(Values(prefix + "query_norm.weight"), out.query_norm);
+    if (status.ok() && config_.head_norm) status = LoadBuffer(Values(prefix + "key_norm.weight"), out.key_norm);
     if (!status.ok()) return status;
-    return Prepare(PadHeads({Values(prefix + "output.weight")}, 1), Values(prefix + "output.bias"), Activation::kNone,
-                   out.output);
+    return Prepare(PadHeads({Values(prefix + "output.weight")}, 1), BiasOf(prefix + "output"), config_.hidden_size,
+                   Activation::kNone, out.output);
   }
 
   absl::Status LoadMemberships(size_t layer, std::unique_ptr<MembershipWeights>& out) {
@@ -124,6 +125,8 @@ class Loader {
         return LoadBuffer(Values("embeddings.relative.weight"), weights.distance_bias);
       case PositionEmbedding::kAlibi:
         return LoadBuffer(AlibiBias(config_.num_attention_heads, positions), weights.distance_bias);
+      case PositionEmbedding::kRotary:
+        return LoadBuffer(RotaryTable(config_.rotary_angles, config_.rotary_factor, positions), weights.rotary);
       case PositionEmbedding::kNone:
         break;
     }
@@ -180,9 +183,13 @@ class Loader {
     return padded;
   }
 
-  absl::Status Prepare(std::span<const float> weight, std::span<const float> bias, Activation activation,
+  // Empty: it has none.
+  std::span<const float> BiasOf(const std::string& name) const {
+    return Has(name + ".bias") ? Values(name + ".bias") : std::span<const float>();
+  }
+
+  absl::Status Prepare(std::span<const float> weight, std::span<const float> bias, int64_t rows, Activation activation,
                        std::unique_ptr<LinearWeights>& out) {
-    const auto rows = static_cast<int64_t>(bias.size());
     auto linear = backend_.PrepareLinear(weight, bias, rows, static_cast<int64_t>(weight.size()) / rows, activation);
     if (!linear.ok()) return linear.status();
     out = *std::move(linear);
@@ -196,6 +203,22 @@ class Loader {
 };
 
 }  // namespace
+
+Activation ActivationOf(HiddenAct act) {
+  switch (act) {
+    case HiddenAct::kGelu:
+      return Activation::kGelu;
+    case HiddenAct::kRelu:
+      return Activation::kRelu;
+    case HiddenAct::kGeluTanh:
+      return Activation::kGeluTanh;
+    case HiddenAct::kTanh:
+      return Activation::kTanh;
+    case HiddenAct::kSilu:
+      return Activation::kSilu;
+  }
+  return Activation::kNone;
+}
 
 int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend) {
   const int32_t alignment = backend.HeadAlignment();
@@ -245,7 +268,10 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& co
       layer.block_scores.assign(scores.begin(), scores.end());
     }
     load([&] { return loader.LoadNorm(prefix + "mlp_norm", layer.mlp_norm); });
-    load([&] { return loader.LoadLinear(prefix + "mlp.up", hidden_act, layer.up); });
+    load([&] {
+      return config.gated ? loader.LoadGated(prefix + "mlp.", layer.up)
+                          : loader.LoadLinear(prefix + "mlp.up", hidden_act, layer.up);
+    });
     load([&] { return loader.LoadLinear(prefix + "mlp.down", Activation::kNone, layer.down); });
   }
   if (config.norm_position == NormPosition::kPre) {

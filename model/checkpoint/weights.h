@@ -17,15 +17,17 @@
 namespace edgewise {
 
 struct Norm {
-  Buffer weight, bias;  // [hidden]
+  Buffer weight, bias;  // [hidden]; no bias: RmsNorm
 };
 
 struct LayerWeights {
   Norm attention_norm, mlp_norm;
-  std::unique_ptr<LinearWeights> query_key_value;  // [3 * heads * head_dim, hidden]: query rows, then key, then value
-  std::unique_ptr<LinearWeights> output, up, down;
-  std::unique_ptr<MembershipWeights> memberships;  // sbm; else null
-  std::vector<float> block_scores;                 // learned block patterns, host [blocks, blocks]; else empty
+  // [(heads + 2 * key/value heads) * head_dim, hidden]: query rows, then key, then value
+  std::unique_ptr<LinearWeights> query_key_value;
+  Buffer query_norm, key_norm;                      // weights [head_dim] of RmsNorm; empty: none
+  std::unique_ptr<LinearWeights> output, up, down;  // ModelConfig::gated: `up` has the rows of the gate, then its own
+  std::unique_ptr<MembershipWeights> memberships;   // sbm; else null
+  std::vector<float> block_scores;                  // learned block patterns, host [blocks, blocks]; else empty
 };
 
 // Immutable; any thread may read it. It must not outlive its backend.
@@ -36,6 +38,7 @@ struct ModelWeights {
   // max_position_embeddings, hidden]; empty: none.
   Buffer position;
   Norm embedding_norm;  // empty: none
+  Buffer rotary;        // [max_position_embeddings, head_dim], as Backend::Rotate takes it; empty: none
   // [heads, 2 * max_position_embeddings - 1]: relative positions, their buckets or ALiBi, as
   // AttentionInputs::distance_bias; empty: none.
   Buffer distance_bias;
@@ -54,6 +57,8 @@ struct ModelWeights {
 // Runs `work`, on the thread where it may run, and returns its status after it.
 using RunWork = std::function<absl::Status(const std::function<absl::Status()>& work)>;
 inline absl::Status RunHere(const std::function<absl::Status()>& work) { return work(); }
+
+Activation ActivationOf(HiddenAct act);
 
 // config.head_dim, with the zeros that the backend aligns heads by.
 int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend);

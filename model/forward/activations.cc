@@ -8,6 +8,12 @@
 
 namespace edgewise {
 
+absl::Status ApplyNorm(const Model& model, const Norm& norm, ConstMatrix x, Matrix y) {
+  const float eps = model.config().layer_norm_eps;
+  if (model.config().rms_norm) return model.backend().RmsNorm(x, norm.weight.data(), eps, x.columns, y);
+  return model.backend().LayerNorm(x, norm.weight.data(), norm.bias.data(), eps, y);
+}
+
 Activations::Activations(const Model& model, std::pmr::memory_resource* scratch)
     : model_(model),
       backend_(model.backend()),
@@ -16,8 +22,9 @@ Activations::Activations(const Model& model, std::pmr::memory_resource* scratch)
 
 int64_t Activations::Columns(const ModelConfig& config, Field field, int64_t rank) {
   const int64_t hidden = config.hidden_size, heads = config.num_attention_heads, width = heads * config.head_dim;
-  const int64_t columns[kFields] = {hidden, hidden, 3 * width,          width, heads * rank, heads * rank,
-                                    heads,  heads,  config.feature_size};
+  const int64_t all = width + int64_t{2} * KeyValueHeads(config) * config.head_dim;
+  const int64_t columns[kFields] = {
+      hidden, hidden, all, width, heads * rank, heads * rank, heads, heads, config.feature_size};
   return columns[field];
 }
 
@@ -46,6 +53,15 @@ absl::Status Activations::Reserve(std::initializer_list<Field> fields) {
   return absl::OkStatus();
 }
 
+absl::Status Activations::Take(const Activations& from, std::span<const int64_t> rows) {
+  RETURN_IF_ERROR(Resize(static_cast<int64_t>(rows.size())));
+  positions_.clear();
+  for (const int64_t row : rows) {
+    if (!from.positions_.empty()) positions_.push_back(from.positions_[row]);
+  }
+  return backend_.GatherRows(from.hidden(), rows, hidden());
+}
+
 absl::Status Activations::Resize(int64_t rows) {
   if (buffers_[kHidden].size() < rows * model_.config().hidden_size) Clear();
   rows_ = rows;
@@ -54,6 +70,7 @@ absl::Status Activations::Resize(int64_t rows) {
 
 void Activations::Clear() {
   rows_ = 0;
+  positions_.clear();
   for (Buffer& buffer : buffers_) buffer = Buffer();
 }
 
@@ -72,6 +89,7 @@ absl::Status Activations::Embed(std::span<const QueryRange> ranges, Phase phase)
     }
   }
   RETURN_IF_ERROR(Resize(static_cast<int64_t>(positions.size())));
+  if (weights.rotary.data() != nullptr) positions_.assign(positions.begin(), positions.end());
   ConstMatrix word = weights.word.AsMatrix(config.vocab_size, config.hidden_size), position;
   if (weights.position.data() != nullptr) {
     position = weights.position.AsMatrix(weights.position.size() / config.hidden_size, config.hidden_size);
@@ -81,7 +99,7 @@ absl::Status Activations::Embed(std::span<const QueryRange> ranges, Phase phase)
     word = View(kNormed);
   }
   RETURN_IF_ERROR(backend_.Embed(word, position, words, positions, hidden()));
-  return config.embedding_norm ? LayerNorm(weights.embedding_norm, hidden(), hidden()) : absl::OkStatus();
+  return config.embedding_norm ? ApplyNorm(model_, weights.embedding_norm, hidden(), hidden()) : absl::OkStatus();
 }
 
 absl::Status Activations::ProjectFeatures(std::span<const QueryRange> ranges, Phase phase) {
@@ -108,12 +126,18 @@ absl::Status Activations::Compact(std::span<const int64_t> rows, bool attended) 
     std::swap(buffers_[field], buffers_[kNormed]);
   }
   rows_ = count;
+  if (!positions_.empty()) {
+    std::pmr::vector<int32_t> kept(scratch_);
+    for (const int64_t row : rows) kept.push_back(positions_[row]);
+    positions_.assign(kept.begin(), kept.end());
+  }
   return absl::OkStatus();
 }
 
 ConstMatrix Activations::keys_and_values() const {
+  const ConstMatrix all = View(kQueryKeyValue);
   const int64_t width = Columns(model_.config(), kAttended, 0);
-  return View(kQueryKeyValue).Columns(width, 2 * width);
+  return all.Columns(width, all.columns - width);
 }
 
 Memberships Activations::MembershipsView() const {
@@ -126,12 +150,15 @@ AttentionInputs Activations::AttentionView() const {
   const ModelConfig& config = model_.config();
   const int64_t width = Columns(config, kAttended, 0);
   const ConstMatrix all = View(kQueryKeyValue);
+  const int64_t key_width = (all.columns - width) / 2;
   AttentionInputs inputs;
   inputs.q = all.Columns(0, width);
-  inputs.k = all.Columns(width, width);
-  inputs.v = all.Columns(2 * width, width);
+  inputs.k = all.Columns(width, key_width);
+  inputs.v = all.Columns(width + key_width, key_width);
   inputs.memberships = MembershipsView();
   inputs.num_heads = config.num_attention_heads;
+  inputs.num_key_value_heads = config.num_key_value_heads;
+  inputs.runs_as_windows = HasWindows(config);
   inputs.head_dim = config.head_dim;
   inputs.scale = config.score_scale;
   inputs.distance_bias = model_.weights().distance_bias.data();
@@ -139,14 +166,10 @@ AttentionInputs Activations::AttentionView() const {
   return inputs;
 }
 
-absl::Status Activations::LayerNorm(const Norm& norm, ConstMatrix in, Matrix out) const {
-  return backend_.LayerNorm(in, norm.weight.data(), norm.bias.data(), model_.config().layer_norm_eps, out);
-}
-
 absl::StatusOr<Matrix> Activations::FinalNorm() {
   if (!pre_norm_) return hidden();
   RETURN_IF_ERROR(Reserve({kNormed}));
-  RETURN_IF_ERROR(LayerNorm(model_.weights().final_norm, hidden(), View(kNormed)));
+  RETURN_IF_ERROR(ApplyNorm(model_, model_.weights().final_norm, hidden(), View(kNormed)));
   return View(kNormed);
 }
 
@@ -156,10 +179,12 @@ absl::Status Activations::Project(const LayerWeights& weights, bool memberships,
   Matrix source = hidden().Rows(part.first, part.count);
   if (pre_norm_) {
     const Matrix normed = View(kNormed).Rows(part.first, part.count);
-    RETURN_IF_ERROR(LayerNorm(weights.attention_norm, source, normed));
+    RETURN_IF_ERROR(ApplyNorm(model_, weights.attention_norm, source, normed));
     source = normed;
   }
   RETURN_IF_ERROR(backend_.Linear(*weights.query_key_value, source, all, false, phase));
+  const int64_t width = Columns(model_.config(), kAttended, 0), key_width = (all.columns - width) / 2;
+  RETURN_IF_ERROR(TurnHeads(weights, all.Columns(0, width), all.Columns(width, key_width), part));
   if (!memberships) return absl::OkStatus();
   rank_ = weights.memberships->rank();
   RETURN_IF_ERROR(Reserve({kX, kY, kQueryBound, kKeyBound}));
@@ -168,8 +193,21 @@ absl::Status Activations::Project(const LayerWeights& weights, bool memberships,
   out.y += part.first * rank_;
   out.query_bound += part.first;
   out.key_bound += part.first;
-  const int64_t width = all.columns / 3;
-  return backend_.ComputeMemberships(*weights.memberships, all.Columns(0, width), all.Columns(width, width), out);
+  return backend_.ComputeMemberships(*weights.memberships, all.Columns(0, width), all.Columns(width, key_width), out);
+}
+
+absl::Status Activations::TurnHeads(const LayerWeights& weights, Matrix queries, Matrix keys, Part part) {
+  const ModelConfig& config = model_.config();
+  if (config.head_norm) {
+    const float eps = config.layer_norm_eps;
+    RETURN_IF_ERROR(backend_.RmsNorm(queries, weights.query_norm.data(), eps, config.head_dim, queries));
+    RETURN_IF_ERROR(backend_.RmsNorm(keys, weights.key_norm.data(), eps, config.head_dim, keys));
+  }
+  if (positions_.empty()) return absl::OkStatus();
+  const ConstMatrix table = model_.weights().rotary.AsMatrix(config.max_position_embeddings, config.head_dim);
+  const std::span<const int32_t> positions = std::span(positions_).subspan(part.first, part.count);
+  RETURN_IF_ERROR(backend_.Rotate(queries, table, positions));
+  return backend_.Rotate(keys, table, positions);
 }
 
 absl::Status Activations::Finish(const LayerWeights& weights, Phase phase, Part part) {
@@ -178,9 +216,15 @@ absl::Status Activations::Finish(const LayerWeights& weights, Phase phase, Part 
   const Matrix normed = pre_norm_ ? View(kNormed).Rows(part.first, part.count) : rows;
   const Matrix attended_rows = attended().Rows(part.first, part.count);
   RETURN_IF_ERROR(backend_.Linear(*weights.output, attended_rows, rows, true, phase));
-  RETURN_IF_ERROR(LayerNorm(pre_norm_ ? weights.mlp_norm : weights.attention_norm, rows, normed));
-  RETURN_IF_ERROR(backend_.FeedForward(*weights.up, *weights.down, normed, rows, phase));
-  return pre_norm_ ? absl::OkStatus() : LayerNorm(weights.mlp_norm, rows, rows);
+  RETURN_IF_ERROR(ApplyNorm(model_, pre_norm_ ? weights.mlp_norm : weights.attention_norm, rows, normed));
+  const ModelConfig& config = model_.config();
+  if (config.gated) {
+    RETURN_IF_ERROR(
+        backend_.GatedFeedForward(*weights.up, *weights.down, ActivationOf(config.hidden_act), normed, rows, phase));
+  } else {
+    RETURN_IF_ERROR(backend_.FeedForward(*weights.up, *weights.down, normed, rows, phase));
+  }
+  return pre_norm_ ? absl::OkStatus() : ApplyNorm(model_, weights.mlp_norm, rows, rows);
 }
 
 }  // namespace edgewise

@@ -20,6 +20,9 @@ namespace edgewise {
 struct LayerWeights;
 struct Norm;
 
+// y = the norm of x, by rows, as the model norms its layers: LayerNorm or RmsNorm. y may be x.
+absl::Status ApplyNorm(const Model& model, const Norm& norm, ConstMatrix x, Matrix y);
+
 // Owns one buffer for each activation on the backend, all [rows, .]. Each buffer is allocated when it is first needed,
 // grows and is reused. One thread at a time. Errors of all methods: those of the backend.
 class Activations {
@@ -32,9 +35,8 @@ class Activations {
 
   // Resizes to the queries of these ranges, end to end, and fills hidden() with their embeddings.
   absl::Status Embed(std::span<const QueryRange> ranges, Phase phase);
-  // Sets the number of rows; contents are undefined afterwards. Where hidden() must grow, all buffers are freed first:
-  // buffers that grow one by one would break up the free memory.
-  absl::Status Resize(int64_t rows);
+  // Takes these rows of the residual stream of `from`, in this order, for its own.
+  absl::Status Take(const Activations& from, std::span<const int64_t> rows);
   // Frees all memory; there are no rows.
   void Clear();
   // Keeps the given rows of the residual stream, in this order; with `attended`, those of attended() too.
@@ -43,7 +45,7 @@ class Activations {
   int64_t rows() const { return rows_; }
   Matrix hidden() const { return View(kHidden); }      // residual stream [rows, hidden_size]
   Matrix attended() const { return View(kAttended); }  // output of attention [rows, heads * head_dim]
-  ConstMatrix keys_and_values() const;                 // [rows, 2 * heads * head_dim]
+  ConstMatrix keys_and_values() const;                 // [rows, 2 * key/value heads * head_dim]
   // Queries, keys, values and memberships as Project left them.
   AttentionInputs AttentionView() const;
 
@@ -62,6 +64,10 @@ class Activations {
   absl::StatusOr<Matrix> FinalNorm();
 
  private:
+  // Sets the number of rows; contents are undefined afterwards. Where hidden() must grow, all buffers are freed first:
+  // buffers that grow one by one would break up the free memory.
+  absl::Status Resize(int64_t rows);
+
   enum Field { kHidden, kNormed, kQueryKeyValue, kAttended, kX, kY, kQueryBound, kKeyBound, kFeatures, kFields };
 
   static int64_t Columns(const ModelConfig& config, Field field, int64_t rank);
@@ -69,7 +75,8 @@ class Activations {
   Memberships MembershipsView() const;
   absl::Status Reserve(Field field, int64_t floats);
   absl::Status Reserve(std::initializer_list<Field> fields);  // of all rows
-  absl::Status LayerNorm(const Norm& norm, ConstMatrix in, Matrix out) const;
+  // Norms queries and keys of these rows, and rotates them.
+  absl::Status TurnHeads(const LayerWeights& weights, Matrix queries, Matrix keys, Part part);
   absl::Status ProjectFeatures(std::span<const QueryRange> ranges, Phase phase);  // into kNormed
 
   const Model& model_;
@@ -77,7 +84,8 @@ class Activations {
   std::pmr::memory_resource* const scratch_;
   const bool pre_norm_;
   int64_t rows_ = 0;
-  int64_t rank_ = 0;  // of the last layer that had memberships
+  int64_t rank_ = 0;                // of the last layer that had memberships
+  std::vector<int32_t> positions_;  // [rows] where queries and keys are rotated; else empty
   Buffer buffers_[kFields];
 };
 

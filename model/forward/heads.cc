@@ -193,8 +193,7 @@ absl::Status VocabularyLogits(Wave& wave, std::span<const int64_t> places, Phase
     const Matrix logits = logit_rows.AsMatrix(chunk, vocabulary);
     RETURN_IF_ERROR(backend.GatherRows(wave.rows().hidden(), places.subspan(first, chunk), last));
     if (config.norm_position == NormPosition::kPre) {
-      const Norm& norm = weights.final_norm;
-      RETURN_IF_ERROR(backend.LayerNorm(last, norm.weight.data(), norm.bias.data(), config.layer_norm_eps, last));
+      RETURN_IF_ERROR(ApplyNorm(wave.model(), weights.final_norm, last, last));
     }
     Matrix input = last;
     if (weights.classifier_hidden != nullptr) {
@@ -202,8 +201,7 @@ absl::Status VocabularyLogits(Wave& wave, std::span<const int64_t> places, Phase
       RETURN_IF_ERROR(backend.Linear(*weights.classifier_hidden, last, input, false, phase));
     }
     if (config.classifier_norm) {
-      const Norm& norm = weights.classifier_norm;
-      RETURN_IF_ERROR(backend.LayerNorm(input, norm.weight.data(), norm.bias.data(), config.layer_norm_eps, input));
+      RETURN_IF_ERROR(ApplyNorm(wave.model(), weights.classifier_norm, input, input));
     }
     const LinearWeights& output = weights.lm_head != nullptr ? *weights.lm_head : *weights.classifier_output;
     RETURN_IF_ERROR(backend.Linear(output, input, logits, false, phase));

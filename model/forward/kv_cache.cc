@@ -27,7 +27,7 @@ KvCache::KvCache(const Model& model, const Draw& draw, int64_t most_tokens)
       num_layers_(model.config().num_hidden_layers),
       first_drawn_(FirstDrawnLayer(model.config(), draw)),
       samples_(draw.samples),
-      page_{model.config().num_attention_heads, model.config().head_dim},
+      page_{KeyValueHeads(model.config()), model.config().head_dim},
       most_tokens_(most_tokens),
       row_floats_(backend_.CacheFloats(int64_t{2} * page_.heads * page_.head_dim)),
       token_bytes_(static_cast<uint64_t>(NumCopies(num_layers_, first_drawn_, samples_) * row_floats_) *

@@ -83,8 +83,7 @@ absl::Status Wave::StartSamples(std::span<const Sample> samples) {
     }
     for (int64_t r = 0; r < RowsOf(*input); ++r) rows.push_back(prefix.row + r);
   }
-  RETURN_IF_ERROR(own_.Resize(static_cast<int64_t>(rows.size())));
-  return model_.backend().GatherRows(shared_.hidden(), rows, own_.hidden());
+  return own_.Take(shared_, rows);
 }
 
 absl::Status Wave::RemoveComplete() {

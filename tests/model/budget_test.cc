@@ -196,7 +196,7 @@ int64_t ForcedEdges(const ModelConfig& config, const AttentionConfig& attention,
     for (int32_t j : sequence.positions) {
       if (config.causal && j > i) continue;
       if (attention.kind == &kDenseKind) {
-        ++forced;
+        forced += std::abs(i - j) <= attention.reach;
       } else if (attention.kind == &kSbmKind) {
         forced += (attention.self_loops && i == j) ||
                   (attention.local_window > 0 && std::abs(i - j) <= attention.local_window / 2);

@@ -26,6 +26,7 @@ class DeferredBackend : public Backend {
 
   const std::string& device() const override { return inner_->device(); }
   bool TakesPages() const override { return inner_->TakesPages(); }
+  bool ServesDecoders() const override { return inner_->ServesDecoders(); }
   int32_t HeadAlignment() const override { return inner_->HeadAlignment(); }
   absl::StatusOr<Buffer> Allocate(int64_t floats) override { return inner_->Allocate(floats); }
   absl::Status Upload(std::span<const float> host, float* device) override { return inner_->Upload(host, device); }
@@ -50,6 +51,16 @@ class DeferredBackend : public Backend {
   }
   absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) override {
     return inner_->LayerNorm(x, weight, bias, epsilon, y);
+  }
+  absl::Status GatedFeedForward(const LinearWeights& gate_up, const LinearWeights& down, Activation activation,
+                                ConstMatrix x, Matrix y, Phase phase) override {
+    return inner_->GatedFeedForward(gate_up, down, activation, x, y, phase);
+  }
+  absl::Status RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y) override {
+    return inner_->RmsNorm(x, weight, epsilon, group, y);
+  }
+  absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions) override {
+    return inner_->Rotate(x, table, positions);
   }
   int64_t CacheFloats(int64_t columns) const override { return inner_->CacheFloats(columns); }
   absl::Status StoreInCache(ConstMatrix x, Matrix cache) override { return inner_->StoreInCache(x, cache); }

@@ -59,6 +59,10 @@ struct Family {
   std::string_view default_act = "gelu";
   const char* layer_norm_eps = "layer_norm_eps";  // null: always the default
   double default_layer_norm_eps = 1e-12;
+  const char* head_dim = nullptr;  // null, or where config.json has none and there is no default: width / heads
+  int32_t default_head_dim = 0;
+  bool four_times = false;  // where config.json has no intermediate_size, it is four times the width
+  bool tied = true;         // tie_word_embeddings where config.json has none
   // Reads what is left of config.json, after the sizes: all that follows is not for such a family then. Null: none.
   void (*read_more)(JsonObject& object, ModelConfig& config) = nullptr;
 
@@ -91,7 +95,8 @@ inline constexpr TensorName kBertTensors[] = {
 };
 
 // Constant-initialised, so that other static objects may use them.
-extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kGpt2, kMpnet;
+extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kGpt2, kLlama, kMistral, kMpnet, kQwen2,
+    kQwen3;
 
 // Null: not served.
 const Family* FindFamily(std::string_view model_type);

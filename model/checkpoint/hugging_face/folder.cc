@@ -61,11 +61,12 @@ void ReadActivation(JsonObject& object, const Family& family, ModelConfig& confi
   constexpr std::pair<const char*, HiddenAct> kServed[] = {
       {"gelu", HiddenAct::kGelu},         {"gelu_python", HiddenAct::kGelu},
       {"gelu_new", HiddenAct::kGeluTanh}, {"gelu_pytorch_tanh", HiddenAct::kGeluTanh},
-      {"relu", HiddenAct::kRelu},
+      {"relu", HiddenAct::kRelu},         {"silu", HiddenAct::kSilu},
   };
   std::vector<std::string> names;
   int fallback = 0;
   for (const auto& [name, act] : kServed) {
+    if (act == HiddenAct::kSilu && family.default_act != name) continue;  // of gates alone
     if (family.default_act == name) fallback = static_cast<int>(names.size());
     names.emplace_back(name);
   }
@@ -77,14 +78,15 @@ void ReadSizes(JsonObject& object, const Family& family, ModelConfig& config) {
   config.hidden_size = object.Integer(family.hidden_size, 1, kMaxWidth);
   config.num_hidden_layers = object.Integer(family.num_hidden_layers, 1, 4096);
   config.num_attention_heads = object.Integer(family.num_attention_heads, 1, 4096);
-  config.intermediate_size = family.causal ? object.Integer(family.intermediate_size, 1, kMaxWidth,
-                                                            std::min(4 * config.hidden_size, kMaxWidth))
-                                           : object.Integer(family.intermediate_size, 1, kMaxWidth);
-  if (config.hidden_size % config.num_attention_heads != 0) {
+  config.intermediate_size = family.four_times ? object.Integer(family.intermediate_size, 1, kMaxWidth,
+                                                                std::min(4 * config.hidden_size, kMaxWidth))
+                                               : object.Integer(family.intermediate_size, 1, kMaxWidth);
+  config.head_dim = family.head_dim == nullptr ? 0 : object.Integer(family.head_dim, 1, 4096, family.default_head_dim);
+  if (config.head_dim == 0 && config.hidden_size % config.num_attention_heads != 0) {
     object.Fail(absl::StrCat(family.num_attention_heads, " is ", config.num_attention_heads, ", ", family.hidden_size,
                              " is ", config.hidden_size, ": it does not divide"));
   }
-  config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
+  if (config.head_dim == 0) config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
   config.score_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   ReadActivation(object, family, config);
   const double eps = family.default_layer_norm_eps;
@@ -225,7 +227,7 @@ absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject
     case ModelTask::kCausalLm:
       config.causal = true;
       config.num_labels = config.vocab_size;
-      config.tie_word_embeddings = folder.tied = object.Boolean("tie_word_embeddings", true);
+      config.tie_word_embeddings = folder.tied = object.Boolean("tie_word_embeddings", folder.family->tied);
       return absl::OkStatus();
     case ModelTask::kSequenceClassification:
       config.pooling = Pooling::kFirst;
@@ -243,6 +245,8 @@ json WithoutNulls(const json& config) {
   json without = json::object();
   for (const auto& [field, value] : config.items()) {
     if (!value.is_null()) without[field] = value;
+    // Absent, it is the window that the family has by default; null, there is none.
+    if (value.is_null() && field == "sliding_window") without[field] = false;
   }
   return without;
 }
