@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "model/checkpoint/hugging_face/family.h"
 #include "tests/server/retry_delay.h"
 #include "tests/server/test_models.h"
 #include "text/field_error.h"
@@ -228,9 +229,8 @@ TEST_F(RepositoryTest, UnknownModelGetsTheNearestNameOrAllOfFew) {
 TEST_F(RepositoryTest, ConfigOfHuggingFaceIsRecognised) {
   folder_.Write("bert/1/config.json", R"({"architectures": ["T5Model"], "model_type": "t5", "hidden_size": 8})");
   Update();
-  EXPECT_EQ(repository_.List()[0].error,
-            "config.json: model_type is \"t5\"; served: bert, camembert, distilbert, mpnet, roberta, xlm-roberta; "
-            "docs/convert.md#hugging-face says what else can be converted");
+  EXPECT_EQ(repository_.List()[0].error, "config.json: model_type is \"t5\"; served: " + hugging_face::FamilyNames() +
+                                             "; docs/convert.md#hugging-face says what else can be converted");
 }
 
 TEST_F(RepositoryTest, AChangedFileOfAHuggingFaceFolderLoadsItAgain) {
