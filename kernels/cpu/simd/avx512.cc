@@ -1,4 +1,4 @@
-// The kernels for AVX-512 (F, BW, DQ, VL, VBMI and VBMI2).
+// The kernels for AVX-512 (F, BW, DQ, VL, VBMI, VBMI2 and VNNI).
 #define EDGEWISE_SIMD_NAMESPACE avx512
 #include "kernels/cpu/simd/table.inl"
 

@@ -11,9 +11,10 @@
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
 inline constexpr int kGemmTileRows = kLanes == 16 ? 8 : 4;  // sums, weights and one broadcast fill the registers
-inline constexpr int64_t kGemmBlockRows = 96;
-inline constexpr int kGemmLine = 16;                      // floats of a cache line
-inline constexpr int64_t kGemmCached = int64_t{1} << 18;  // weights, floats, that may be in the second-level cache
+inline constexpr int64_t kGemmBlockRows = 96, kGemmWidenedRows = 192;
+inline constexpr int kGemmLine = 64;                      // bytes of a cache line
+inline constexpr int64_t kGemmAhead = 4096;               // bytes from weights that are read to those that are fetched
+inline constexpr int64_t kGemmCached = int64_t{1} << 20;  // bytes of weights that may be in the second-level cache
 
 // x (1 + erf(x / sqrt 2)) / 2 by formula 7.1.26 of Abramowitz and Stegun: max(x, 0) - |x| P(t) exp(-x^2 / 2) / 2 with
 // t = 1 / (1 + p |x| / sqrt 2). Within |x| * 1e-7.
@@ -72,20 +73,29 @@ EDGEWISE_INLINE F Activate(Activation activation, F value) {
   return value;
 }
 
+// kLanes weights, float32 or the upper halves of float32.
+EDGEWISE_INLINE F LoadWeights(const float* p) { return Load(p); }
+EDGEWISE_INLINE F LoadWeights(const uint16_t* p) {
+  typedef uint16_t Halves __attribute__((vector_size(2 * kLanes), aligned(2), may_alias));
+  typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
+  return reinterpret_cast<F>(__builtin_convertvector(*reinterpret_cast<const Halves*>(p), Words) << 16);
+}
+
 // One segment of one panel.
+template <typename W>
 struct GemmPart {
-  const float* weights;  // [depth, kVectors * kLanes]
+  const W* weights;  // [depth, kVectors * kLanes]
   int64_t depth;
   int columns;        // that exist, at most kVectors * kLanes
   const float* bias;  // with the last segment; null: none
   bool add;           // to y
   bool last;
-  const float* ahead;  // weights that come next; each step of a tile fetches `lines` cache lines of them
+  const char* ahead;  // weights that come next; each step of a tile fetches `lines` cache lines of them
   int64_t lines;
 };
 
-template <int kRows, int kVectors>
-EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart& part, const float* x, float* y) {
+template <int kRows, int kVectors, typename W>
+EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart<W>& part, const float* x, float* y) {
   F sum[kRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -94,13 +104,13 @@ EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart& part, const float* 
   }
   const int64_t stride = g.x_stride;
   const float* x_upper = x + 4 * stride;  // rows are reached from two pointers by the multiples an address can hold
-  const float* weights = part.weights;
-  const float* ahead = part.ahead;
+  const W* weights = part.weights;
+  const char* ahead = part.ahead;
   for (int64_t t = 0; t < part.depth; ++t, weights += kVectors * kLanes) {
     for (int64_t line = 0; line < part.lines; ++line, ahead += kGemmLine) __builtin_prefetch(ahead);
     F w[kVectors];
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) w[v] = Load(weights + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) w[v] = LoadWeights(weights + v * kLanes);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       const F value = Broadcast(r < 4 ? x[r * stride + t] : x_upper[(r - 4) * stride + t]);
@@ -129,59 +139,84 @@ EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart& part, const float* 
 }
 
 // GemmTile of `rows` rows, 1 <= rows <= kRows.
-template <int kRows, int kVectors>
-EDGEWISE_INLINE void GemmTileOf(int64_t rows, const Gemm& g, const GemmPart& part, const float* x, float* y) {
+template <int kRows, int kVectors, typename W>
+EDGEWISE_INLINE void GemmTileOf(int64_t rows, const Gemm& g, const GemmPart<W>& part, const float* x, float* y) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return GemmTileOf<kRows - 1, kVectors>(rows, g, part, x, y);
+    if (rows < kRows) return GemmTileOf<kRows - 1, kVectors, W>(rows, g, part, x, y);
   }
-  GemmTile<kRows, kVectors>(g, part, x, y);
+  GemmTile<kRows, kVectors, W>(g, part, x, y);
 }
 
 // Tiles of equal height, give or take one row. Together they fetch the weights that come next: the first tile would
 // wait for memory otherwise, while the others do not read it.
-template <int kVectors>
-static void GemmRows(const Gemm& g, GemmPart part, const float* x, float* y, int64_t rows) {
+template <int kVectors, typename W>
+static void GemmRows(const Gemm& g, GemmPart<W> part, const float* x, float* y, int64_t rows) {
   const int64_t tiles = (rows + kGemmTileRows - 1) / kGemmTileRows;
-  const int64_t lines = part.ahead == nullptr ? 0 : (kVectors * kLanes + kGemmLine - 1) / kGemmLine;
+  const int64_t lines = part.lines;
   for (int64_t tile = 0, row = 0; tile < tiles; ++tile) {
     const int64_t end = rows * (tile + 1) / tiles;
     part.lines = lines * (tile + 1) / tiles - lines * tile / tiles;
-    GemmTileOf<kGemmTileRows, kVectors>(end - row, g, part, x + row * g.x_stride, y + row * g.y_stride);
+    GemmTileOf<kGemmTileRows, kVectors, W>(end - row, g, part, x + row * g.x_stride, y + row * g.y_stride);
     part.ahead += part.lines * kGemmLine * part.depth;
     row = end;
   }
 }
 
+// Tiles that read the weights again and again read them widened. A sum is made of the same float32 numbers as in a tile
+// that widens them on the way.
+template <int kVectors>
+static void GemmRows(const Gemm& g, const GemmPart<uint16_t>& part, const float* x, float* y, int64_t rows) {
+  alignas(64) float wide[kGemmSegment * kVectors * kLanes];
+  for (int64_t t = 0; t < part.depth * kVectors; ++t) Store(wide + t * kLanes, LoadWeights(part.weights + t * kLanes));
+  const GemmPart<float> widened = {wide,     part.depth, part.columns, part.bias,
+                                   part.add, part.last,  part.ahead,   part.lines};
+  GemmRows<kVectors, float>(g, widened, x, y, rows);
+}
+
+template <typename W>
 static void MultiplyRows(const Gemm& g) {
-  const int64_t blocks = (g.rows + kGemmBlockRows - 1) / kGemmBlockRows;
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(W));
   const int64_t vectors = (g.columns + kLanes - 1) / kLanes;
-  const bool fetch = g.rows > kGemmTileRows || g.in * g.columns > kGemmCached;
+  const bool fetch = g.rows > kGemmTileRows || g.in * g.columns * kBytes > kGemmCached;
   const auto weights = [&](int64_t vector, int64_t first) {
-    return g.panels + (vector * g.in + first * GemmPanelVectors(vectors - vector)) * kLanes;
+    return static_cast<const W*>(g.panels) + (vector * g.in + first * GemmPanelVectors(vectors - vector)) * kLanes;
   };
-  for (int64_t block = 0, row = 0; block < blocks; ++block) {
-    const int64_t rows = g.rows * (block + 1) / blocks - row;
-    for (int64_t first = 0; first < g.in; first += kGemmSegment) {
-      GemmPart part;
-      part.depth = kGemmSegment < g.in - first ? kGemmSegment : g.in - first;
-      part.last = first + part.depth == g.in;
-      part.add = first > 0 || g.accumulate;
-      const float* x = g.x + row * g.x_stride + first;
-      for (int64_t vector = 0; vector < vectors;) {
-        const int wide = GemmPanelVectors(vectors - vector);
-        const int64_t column = vector * kLanes;
-        part.weights = weights(vector, first);
-        part.columns = static_cast<int>(g.columns - column < wide * kLanes ? g.columns - column : wide * kLanes);
-        part.bias = part.last && g.bias != nullptr ? g.bias + column : nullptr;
-        vector += wide;
-        part.ahead = !fetch ? nullptr : vector < vectors ? weights(vector, first) : weights(0, first + part.depth);
-        float* y = g.y + row * g.y_stride + column;
-        if (wide == 3) GemmRows<3>(g, part, x, y, rows);
-        if (wide == 2) GemmRows<2>(g, part, x, y, rows);
-        if (wide == 1) GemmRows<1>(g, part, x, y, rows);
-      }
+  // The segment from input `first` on of the panel that begins at `vector`. Its weights are read once, or for many
+  // rows.
+  const auto run = [&](int64_t row, int64_t rows, int64_t first, int64_t vector, bool once) {
+    const int wide = GemmPanelVectors(vectors - vector);
+    const int64_t column = vector * kLanes, step = wide * kLanes * kBytes, next = vector + wide;
+    GemmPart<W> part;
+    part.weights = weights(vector, first);
+    part.depth = kGemmSegment < g.in - first ? kGemmSegment : g.in - first;
+    part.last = first + part.depth == g.in;
+    part.add = first > 0 || g.accumulate;
+    part.columns = static_cast<int>(g.columns - column < wide * kLanes ? g.columns - column : wide * kLanes);
+    part.bias = part.last && g.bias != nullptr ? g.bias + column : nullptr;
+    part.lines = fetch ? (step + kGemmLine - 1) / kGemmLine : 0;
+    part.ahead =
+        once ? reinterpret_cast<const char*>(part.weights) + kGemmAhead
+             : reinterpret_cast<const char*>(next < vectors ? weights(next, first) : weights(0, first + part.depth));
+    const float* x = g.x + row * g.x_stride + first;
+    float* y = g.y + row * g.y_stride + column;
+    if (wide == 3) once ? GemmRows<3, W>(g, part, x, y, rows) : GemmRows<3>(g, part, x, y, rows);
+    if (wide == 2) once ? GemmRows<2, W>(g, part, x, y, rows) : GemmRows<2>(g, part, x, y, rows);
+    if (wide == 1) once ? GemmRows<1, W>(g, part, x, y, rows) : GemmRows<1>(g, part, x, y, rows);
+    return next;
+  };
+  if (g.rows <= kGemmTileRows) {  // the weights in the order in which they lie
+    for (int64_t vector = 0, next = 0; vector < vectors; vector = next) {
+      for (int64_t first = 0; first < g.in; first += kGemmSegment) next = run(0, g.rows, first, vector, true);
     }
-    row += rows;
+    return;
+  }
+  constexpr int64_t kRows = sizeof(W) == sizeof(float) ? kGemmBlockRows : kGemmWidenedRows;
+  const int64_t blocks = (g.rows + kRows - 1) / kRows;
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t row = g.rows * block / blocks, rows = g.rows * (block + 1) / blocks - row;
+    for (int64_t first = 0; first < g.in; first += kGemmSegment) {
+      for (int64_t vector = 0; vector < vectors;) vector = run(row, rows, first, vector, false);
+    }
   }
 }
 

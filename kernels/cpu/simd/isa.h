@@ -8,7 +8,7 @@
 
 namespace edgewise {
 
-enum class Isa { kGeneric, kAvx2, kAvx512 };  // avx512: F, BW, DQ, VL, VBMI, VBMI2; avx2: with FMA
+enum class Isa { kGeneric, kAvx2, kAvx512 };  // avx512: F, BW, DQ, VL, VBMI, VBMI2, VNNI; avx2: with FMA
 
 const char* IsaName(Isa isa);  // as in device strings: "generic", "avx2", "avx512"
 

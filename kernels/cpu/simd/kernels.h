@@ -224,13 +224,41 @@ struct Gemm {
   int64_t columns = 0;       // of y; whole panels, up to the last column of the matrix
   const float* x = nullptr;  // [rows, in], rows x_stride apart
   int64_t x_stride = 0;
-  const float* panels = nullptr;  // panel after panel, each [in, its columns], zeros beyond the matrix's last column
-  const float* bias = nullptr;    // [columns] or null
-  float* y = nullptr;             // [rows, columns], rows y_stride apart; does not overlap x
+  // Panel after panel, each [in, its columns], zeros beyond the matrix's last column. float, or the upper halves of
+  // float as uint16_t, as the function of the table says.
+  const void* panels = nullptr;
+  const float* bias = nullptr;  // [columns] or null
+  float* y = nullptr;           // [rows, columns], rows y_stride apart; does not overlap x
   int64_t y_stride = 0;
   bool accumulate = false;  // only without an activation
   Activation activation = Activation::kNone;
 };
+
+// A product of integers: y[r][c] = activation(sum * row_scale[r] * scale[c] + bias[c]), or y += that without
+// activation, with sum = the sum over i of (x[r][i] - zero[r]) * w[c][i]. x is 0 to 255, w is -127 to 127; every sum is
+// exact, so a row's bytes depend on the row and the weights alone. The inputs go in groups of CpuKernels::int8_group.
+struct Int8Gemm {
+  int64_t rows = 0, groups = 0;  // groups of inputs
+  int64_t columns = 0;           // of y; whole panels, up to the last column of the matrix
+  // [rows, groups], packed: a group of inputs in 32 bits, the first lowest, each in 32 / int8_group of them.
+  const uint32_t* x = nullptr;
+  const float* row_scale = nullptr;  // [rows]
+  const int32_t* zero = nullptr;     // [rows]
+  // Panel after panel, each [groups, its columns, int8_group], zeros beyond the last input and column.
+  const int8_t* panels = nullptr;
+  const int32_t* sums = nullptr;  // [columns, up to whole vectors] of the weights of a column
+  const float* scale = nullptr;   // [columns, up to whole vectors]
+  const float* bias = nullptr;    // [columns] or null
+  float* y = nullptr;             // [rows, columns], rows y_stride apart
+  int64_t y_stride = 0;
+  bool accumulate = false;  // only without an activation
+  Activation activation = Activation::kNone;
+};
+
+// Inputs beyond which a sum of Int8Gemm may not fit into 32 bits.
+inline constexpr int64_t kMaxInt8Inputs = (int64_t{1} << 31) / (255 * 127) - 1;
+// Least scale of a row: its reciprocal is a number too. A row that is much smaller is all zeros.
+inline constexpr float kLeastInt8Step = 0x1p-100f;
 
 inline constexpr int kMembershipRows = 48;  // most rows of a membership tile
 
@@ -301,6 +329,14 @@ struct CpuKernels {
   int64_t (*list_bits)(const uint64_t* bits, int64_t words, int32_t first, int32_t* out);
   int lanes;  // columns of a vector
   void (*gemm)(const Gemm&);
+  void (*gemm_bfloat16)(const Gemm&);  // float32 products with weights that are the upper halves of float32
+  int int8_group;                      // inputs that Int8Gemm takes together: 4 or 2
+  void (*gemm_int8)(const Int8Gemm&);
+  // One row of Int8Gemm::x, in float32, the same on every instruction set. With low and high the least and the largest
+  // of x and 0, scale is high / 255 - low / 255, zero is -low / scale to the nearest, and x becomes x / scale to the
+  // nearest (half to even) plus zero, 0 to 255; `/ scale` is a product with 1 / scale. A row with a number that is not
+  // finite has scale NaN. x [columns], out [groups].
+  void (*quantize_row)(const float* x, int64_t columns, uint32_t* out, float* scale, int32_t* zero);
   void (*memberships)(const MembershipTile&);
   // y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias, one row; x [columns], y may be x.
   void (*layer_norm)(const float* x, const float* weight, const float* bias, float epsilon, int64_t columns, float* y);

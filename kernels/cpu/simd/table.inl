@@ -4,6 +4,7 @@
 #include "kernels/cpu/simd/dense.inl"
 #include "kernels/cpu/simd/gather.inl"
 #include "kernels/cpu/simd/gemm.inl"
+#include "kernels/cpu/simd/gemm_int8.inl"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/memberships.inl"
 #include "kernels/cpu/simd/rates.inl"
@@ -36,7 +37,11 @@ static constexpr CpuKernels kTable = {.draw_rows = DrawRows,
                                       .count_bits = CountBits,
                                       .list_bits = ListBits,
                                       .lanes = kLanes,
-                                      .gemm = MultiplyRows,
+                                      .gemm = MultiplyRows<float>,
+                                      .gemm_bfloat16 = MultiplyRows<uint16_t>,
+                                      .int8_group = kInt8Group,
+                                      .gemm_int8 = MultiplyInt8,
+                                      .quantize_row = QuantizeRow,
                                       .memberships = ComputeMemberships,
                                       .layer_norm = LayerNorm,
                                       .rms_norm = RmsNorm,
