@@ -1,4 +1,4 @@
-// products_bench [--threads N] [--isa NAME]
+// products_bench [--threads N] [--isa NAME] [--weights FORMAT]
 //
 // Matrix products y = x W^T of the CPU backend, timed one at a time for bench/products.py. Reads lines from standard
 // input and answers each with one line:
@@ -61,10 +61,13 @@ int Main(int argc, char** argv) {
   RunOptions options;
   Flags flags("products_bench");
   options.Register(flags);
+  std::string weights = "float32";
+  flags.Add("weights", "FORMAT", &weights);
   flags.Parse(argc, argv);
   BackendOptions backend_options;
   backend_options.isa = options.isa;
   backend_options.num_threads = options.threads;
+  backend_options.weights = weights;
   auto backend = CreateBackend(backend_options);
   Check(backend.status());
   Serve(**backend, options);

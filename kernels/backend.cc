@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/linear.h"
 #include "kernels/cuda_module.h"
 
 namespace edgewise {
@@ -29,11 +30,18 @@ absl::Status Backend::Rotate(Matrix, ConstMatrix, std::span<const int32_t>) {
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options, std::string* why_cpu) {
   if (options.device == "cpu") return CreateCpuBackend(options);
-  if (options.device == "cuda" || absl::StartsWith(options.device, "cuda:")) return CreateCudaBackend(options);
+  const absl::Status weights = ParseWeightFormat(options.weights).status();
+  if (!weights.ok()) return weights;
+  if (options.device == "cuda" || absl::StartsWith(options.device, "cuda:")) {
+    if (options.weights == "float32") return CreateCudaBackend(options);
+    return absl::UnimplementedError(absl::StrCat("weights is \"", options.weights, "\", which the CPU alone serves; ",
+                                                 options.device, " takes float32, and precision bf16"));
+  }
   if (options.device != "auto") {
     return absl::InvalidArgumentError(
         absl::StrCat("device is \"", options.device, "\"; allowed: auto, cpu, cuda, cuda:N"));
   }
+  if (options.weights != "float32") return CreateCpuBackend(options);  // which alone serves them
   BackendOptions first_gpu = options;
   first_gpu.device = "cuda";
   absl::StatusOr<std::unique_ptr<Backend>> backend = CreateCudaBackend(first_gpu);

@@ -49,10 +49,11 @@ class AttentionParts {
 };
 
 struct BackendOptions {
-  std::string device = "cpu";      // auto | cpu | cuda[:N]
-  int num_threads = 0;             // CPU: 0 means one per core
-  std::string isa = "auto";        // CPU: auto | avx512 | avx2 | generic
-  std::string precision = "fp32";  // or bf16, on a GPU: keys, values and weights rounded, sums in float32
+  std::string device = "cpu";       // auto | cpu | cuda[:N]
+  int num_threads = 0;              // CPU: 0 means one per core
+  std::string isa = "auto";         // CPU: auto | avx512 | avx2 | generic
+  std::string precision = "fp32";   // or bf16, on a GPU: keys, values and weights rounded, sums in float32
+  std::string weights = "float32";  // CPU: or bfloat16 | int8: how PrepareLinear stores them (docs/weights.md)
 };
 
 // Matrices are in this backend's memory, spans in host memory. Work is enqueued in order and may still run when a call
@@ -63,7 +64,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // Backend, instruction set and precision, as in answers: "cpu/avx512/fp32".
+  // Backend, instruction set and precision, as in answers: "cpu/avx512/fp32"; or, in place of the precision, the
+  // weights where they are not float32: "cpu/avx512/int8".
   virtual const std::string& device() const = 0;
 
   // Whether the device failed in a way that this process cannot recover from. Any thread.
@@ -182,8 +184,9 @@ class Backend {
   }
 };
 
-// Device auto is the first GPU, or the CPU where there is none; `why_cpu` then gets the reason. INVALID_ARGUMENT:
-// unknown device, instruction set or precision; UNIMPLEMENTED: not in this build; UNAVAILABLE: not on this machine.
+// Device auto is the first GPU, or the CPU where there is none; `why_cpu` then gets the reason. Weights other than
+// float32 make it the CPU, without one. INVALID_ARGUMENT: unknown device, instruction set, precision or weights;
+// UNIMPLEMENTED: not in this build, or weights that a GPU does not have; UNAVAILABLE: not on this machine.
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options, std::string* why_cpu = nullptr);
 
 }  // namespace edgewise

@@ -110,6 +110,7 @@ struct Settings {
       Bind("isa", options.backend.isa, "CPU instruction set: auto | avx512 | avx2 | generic."),
       Bind("precision", options.backend.precision,
            "Arithmetic of the forward pass: fp32, or bf16 with fp32 sums on a GPU."),
+      Bind("weights", options.backend.weights, "How the CPU stores and multiplies weights: float32 | bfloat16 | int8."),
       Bind("threads", options.backend.num_threads, "CPU threads of the forward pass; 0: one per core."),
       Bind("max_inputs", options.limits.max_inputs, "Most inputs of one request."),
       Bind("max_samples", options.limits.max_samples, "Most samples of one ensemble."),

@@ -31,8 +31,12 @@ struct CpuLedger : EdgeLedger {
 
 class CpuBackend : public Backend {
  public:
-  CpuBackend(Isa isa, int num_threads)
-      : kernels_(KernelsFor(isa)), pool_(num_threads), device_(absl::StrCat("cpu/", IsaName(isa), "/fp32")) {}
+  CpuBackend(Isa isa, int num_threads, WeightFormat format, const std::string& weights)
+      : kernels_(KernelsFor(isa)),
+        weights_(format),
+        pool_(num_threads),
+        scratch_(num_threads),
+        device_(absl::StrCat("cpu/", IsaName(isa), "/", format == WeightFormat::kFloat32 ? "fp32" : weights)) {}
 
   const std::string& device() const override { return device_; }
 
@@ -69,11 +73,11 @@ class CpuBackend : public Backend {
   absl::StatusOr<std::unique_ptr<LinearWeights>> PrepareLinear(std::span<const float> weight,
                                                                std::span<const float> bias, int64_t out, int64_t in,
                                                                Activation activation) override {
-    return CpuLinear::Create(kernels_, weight, bias, out, in, activation);
+    return CpuLinear::Create(kernels_, weights_, weight, bias, out, in, activation);
   }
 
   absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase) override {
-    static_cast<const CpuLinear&>(weights).Run(pool_, x, y, accumulate);
+    static_cast<const CpuLinear&>(weights).Run(pool_, x, y, accumulate, scratch_);
     return absl::OkStatus();
   }
 
@@ -177,7 +181,7 @@ class CpuBackend : public Backend {
 
   absl::Status ComputeMemberships(const MembershipWeights& weights, ConstMatrix q, ConstMatrix k,
                                   const Memberships& out) override {
-    static_cast<const CpuMembershipWeights&>(weights).Run(pool_, scratch_, q, k, out);
+    static_cast<const CpuMembershipWeights&>(weights).Run(pool_, scratch_.wide, q, k, out);
     return absl::OkStatus();
   }
 
@@ -272,10 +276,11 @@ class CpuBackend : public Backend {
   }
 
   const CpuKernels& kernels_;
+  const WeightFormat weights_;
   BufferPool buffers_;
   ThreadPool pool_;
   AttentionScratch attention_scratch_;
-  std::vector<float> scratch_;  // of the operation that runs
+  LinearScratch scratch_;  // of the operation that runs
   const std::string device_;
 };
 
@@ -292,9 +297,11 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& 
   }
   absl::StatusOr<Isa> isa = SelectIsa(options.isa);
   if (!isa.ok()) return isa.status();
+  absl::StatusOr<WeightFormat> format = ParseWeightFormat(options.weights);
+  if (!format.ok()) return format.status();
   const int threads = options.num_threads > 0 ? options.num_threads
                                               : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return std::make_unique<CpuBackend>(*isa, threads);
+  return std::make_unique<CpuBackend>(*isa, threads, *format, options.weights);
 }
 
 }  // namespace edgewise

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,46 +17,84 @@
 
 namespace edgewise {
 
+// How weights are stored, and so multiplied (docs/weights.md).
+enum class WeightFormat {
+  kFloat32,
+  kBfloat16,  // rounded to 8 bits of mantissa (half to even); products are those of float32
+  kInt8,      // -127 to 127 times a scale per output; products are of integers (Int8Gemm)
+};
+
+// "float32", "bfloat16", "int8". INVALID_ARGUMENT: any other name.
+absl::StatusOr<WeightFormat> ParseWeightFormat(const std::string& name);
+
+// Rows of x as Int8Gemm takes them.
+struct Int8Rows {
+  std::vector<uint32_t> x;
+  std::vector<float> scale;
+  std::vector<int32_t> zero;
+};
+
+// What products need beside their operands, for one call at a time.
+struct LinearScratch {
+  explicit LinearScratch(int threads) : workers(static_cast<size_t>(threads)) {}
+  std::vector<float> wide;        // rows between the two products of a feed-forward
+  Int8Rows rows;                  // that all threads read
+  std::vector<Int8Rows> workers;  // of each thread
+};
+
 // y = activation(x W^T + b) with W packed for one table of kernels. Immutable: any number of threads may use it.
 class CpuLinear : public LinearWeights {
  public:
-  // weight [out, in] row-major, bias [out] or empty. RESOURCE_EXHAUSTED: no memory for the packed copy.
-  static absl::StatusOr<std::unique_ptr<CpuLinear>> Create(const CpuKernels& kernels, std::span<const float> weight,
-                                                           std::span<const float> bias, int64_t out, int64_t in,
-                                                           Activation activation);
+  // weight [out, in] row-major, bias [out] or empty. With int8, an output with a weight that is not finite gives NaN.
+  // RESOURCE_EXHAUSTED: no memory for the packed copy. UNIMPLEMENTED: more inputs than sums of int8 take.
+  static absl::StatusOr<std::unique_ptr<CpuLinear>> Create(const CpuKernels& kernels, WeightFormat format,
+                                                           std::span<const float> weight, std::span<const float> bias,
+                                                           int64_t out, int64_t in, Activation activation);
 
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
   const CpuKernels& kernels() const { return *kernels_; }
 
   // On the calling thread. x [rows, in], y [rows, out]. With `accumulate`, y += x W^T + b and no activation.
-  void Run(ConstMatrix x, Matrix y, bool accumulate) const;
+  void Run(ConstMatrix x, Matrix y, bool accumulate, Int8Rows& scratch) const;
   // Shared by the pool's threads. Backend::Linear on the host.
-  void Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate) const;
+  void Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate, LinearScratch& scratch) const;
 
  private:
-  CpuLinear() = default;
-  // Columns of the panels first_panel..last_panel-1.
-  void RunPanels(ConstMatrix x, Matrix y, bool accumulate, size_t first_panel, size_t last_panel) const;
-
   struct Panel {
     int64_t column;  // its first
-    int64_t offset;  // in data_, floats
+    int64_t offset;  // in data_, bytes
   };
 
+  CpuLinear() = default;
+  // Writes `data_` and `panels_`: pack(column, group, to) writes one group of inputs of one column.
+  template <typename Number, typename Pack>
+  absl::Status PackPanels(int group, const Pack& pack);
+  absl::Status PackInt8(std::span<const float> weight);
+  int64_t groups() const { return (in_ + kernels_->int8_group - 1) / kernels_->int8_group; }
+  // Rows first..first + count - 1 of x into the same of `rows`, which has the size.
+  void Quantize(ConstMatrix x, int64_t first, int64_t count, Int8Rows& rows) const;
+  void Resize(int64_t count, Int8Rows& rows) const;
+  // Columns of the panels first_panel..last_panel-1. int8 reads rows first_row.. of `rows` in place of x.
+  void RunPanels(ConstMatrix x, const Int8Rows& rows, int64_t first_row, Matrix y, bool accumulate, size_t first_panel,
+                 size_t last_panel) const;
+
+  WeightFormat format_ = WeightFormat::kFloat32;
   int64_t in_ = 0, out_ = 0;
   Activation activation_ = Activation::kNone;
   const CpuKernels* kernels_ = nullptr;
   std::vector<Panel> panels_;  // and one past the last
   Buffer data_;
   std::vector<float> bias_;
+  std::vector<float> scale_;   // int8: of each output, up to whole vectors
+  std::vector<int32_t> sums_;  // int8: of the weights of each output, likewise
 };
 
 // Backend::FeedForward on the host or, with a gate's activation, GatedFeedForward. The wide rows between the two
 // products stay in `scratch`, whose size is bounded whatever the number of rows is; it may be used by one call at a
 // time.
 void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down, std::optional<Activation> gate,
-                    ConstMatrix x, Matrix y, std::vector<float>& scratch);
+                    ConstMatrix x, Matrix y, LinearScratch& scratch);
 
 }  // namespace edgewise
 

@@ -28,7 +28,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     list(APPEND avx2_flags -fno-sanitize=all)  # Clang would take minutes, for code that no fuzz target is about
   endif()
   set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mavx512vbmi2
-    -mprefer-vector-width=512 -fno-math-errno -Wno-maybe-uninitialized -Wno-uninitialized)
+    -mavx512vnni -mprefer-vector-width=512 -fno-math-errno -Wno-maybe-uninitialized -Wno-uninitialized)
   set_source_files_properties(cpu/simd/avx2.cc PROPERTIES COMPILE_OPTIONS "${avx2_flags}")
   set_source_files_properties(cpu/simd/avx512.cc PROPERTIES COMPILE_OPTIONS "${avx512_flags}")
 endif()
