@@ -26,6 +26,18 @@ std::vector<Device> Cpus() {
   return {Cpu("generic"), Cpu("avx2"), Cpu("avx512")};
 }
 
+std::vector<Device> CpuFormats() {
+  std::vector<Device> formats;
+  for (Device device : Cpus()) {
+    for (const char* weights : {"bfloat16", "int8"}) {
+      formats.push_back(device);
+      formats.back().name += std::string("_") + weights;
+      formats.back().options.weights = weights;
+    }
+  }
+  return formats;
+}
+
 std::vector<Device> Gpus() {
   const char* named = std::getenv("EDGEWISE_TEST_DEVICE");
   const std::string device = named == nullptr ? "cuda:0" : named;

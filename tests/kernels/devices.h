@@ -31,6 +31,7 @@ struct Device {
 // that GPU; its module, of the emulator or of the GPU of this machine, is the one that EDGEWISE_CUDA_MODULE names.
 std::vector<Device> Devices();
 std::vector<Device> Cpus();
+std::vector<Device> CpuFormats();  // the instruction sets of the CPU, each with --weights=bfloat16 and int8
 std::vector<Device> Gpus();
 void PrintTo(const Device& device, std::ostream* out);
 std::string NameOf(const ::testing::TestParamInfo<Device>& info);

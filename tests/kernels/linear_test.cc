@@ -7,6 +7,7 @@
 
 #include "kernels/reference.h"
 #include "tests/kernels/device_matrix.h"
+#include "tests/kernels/quantized.h"
 
 namespace edgewise {
 namespace {
@@ -32,17 +33,37 @@ constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
 constexpr Activation kActivations[] = {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh,
                                        Activation::kTanh};
 
-// As the device sees them.
-std::vector<float> Rounded(std::vector<float> values, bool bf16) {
+// To bfloat16.
+std::vector<float> Rounded(std::vector<float> values) {
   for (float& value : values) {
     const auto bits = std::bit_cast<uint32_t>(value);
-    if (bf16) value = std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u);
+    value = std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000u);
+  }
+  return values;
+}
+
+// Rows of `in` numbers, to 8 bits.
+std::vector<float> Rounded(std::vector<float> values, int64_t in,
+                           testing::Quantized quantized(std::span<const float>)) {
+  for (size_t row = 0; row < values.size(); row += in) {
+    const testing::Quantized levels = quantized(std::span<const float>(values).subspan(row, in));
+    for (int64_t i = 0; i < in; ++i) values[row + i] = levels.value(i);
   }
   return values;
 }
 
 class LinearTest : public testing::DeviceTest {
  protected:
+  // Operands as the device sees them.
+  std::vector<float> SeenWeight(const std::vector<float>& weight, int64_t in) const {
+    const std::string& format = GetParam().options.weights;
+    if (format == "int8") return Rounded(weight, in, testing::QuantizedWeights);
+    return format == "bfloat16" || GetParam().bf16 ? Rounded(weight) : weight;
+  }
+  std::vector<float> SeenInput(const std::vector<float>& x, int64_t in) const {
+    if (GetParam().options.weights == "int8") return Rounded(x, in, testing::QuantizedRow);
+    return GetParam().bf16 ? Rounded(x) : x;
+  }
   // Shapes that are not too large for the emulator.
   std::vector<Shape> Shapes() const {
     std::vector<Shape> shapes;
@@ -53,9 +74,9 @@ class LinearTest : public testing::DeviceTest {
   }
 };
 EDGEWISE_TEST_ON(Devices, LinearTest);
+INSTANTIATE_TEST_SUITE_P(CpuFormats, LinearTest, ::testing::ValuesIn(testing::CpuFormats()), testing::NameOf);
 
 TEST_P(LinearTest, AgreesWithTheReference) {
-  const bool bf16 = GetParam().bf16;
   const int64_t row_counts[] = {
       1,            // the next token of one text
       3,   13,      // of several, few enough for one block, and more
@@ -67,7 +88,7 @@ TEST_P(LinearTest, AgreesWithTheReference) {
       if (rows > Sized(200, 13)) continue;
       const auto weight = Random(s.out * s.in, 1), bias = Random(s.out, 2), x = Random(rows * s.in, 3);
       const auto before = Random(rows * s.out, 4);
-      const auto seen_weight = Rounded(weight, bf16), seen_x = Rounded(x, bf16);
+      const auto seen_weight = SeenWeight(weight, s.in), seen_x = SeenInput(x, s.in);
       for (const Activation activation : kActivations) {
         for (const bool with_bias : {false, true}) {
           const std::span<const float> b = with_bias ? std::span<const float>(bias) : std::span<const float>();
@@ -97,7 +118,7 @@ TEST_P(LinearTest, ActivationsAgreeEverywhere) {
   for (const float far : {1e-20f, 50.0f, 1e3f, 1e6f}) x.insert(x.end(), {far, -far});
   const auto rows = static_cast<int64_t>(x.size());
   const std::vector<float> one = {1.0f};
-  const std::vector<float> seen = Rounded(x, GetParam().bf16);
+  const std::vector<float> seen = SeenInput(x, 1);
   for (const Activation activation : kActivations) {
     const auto linear = *backend_->PrepareLinear(one, {}, 1, 1, activation);
     std::vector<float> expected(x.size());
@@ -178,6 +199,7 @@ TEST_P(GpuLinearTest, RowsInAnyNumberHaveTheSameBytes) {
 
 class CpuLinearTest : public testing::DeviceTest {};
 EDGEWISE_TEST_ON(Cpus, CpuLinearTest);
+INSTANTIATE_TEST_SUITE_P(CpuFormats, CpuLinearTest, ::testing::ValuesIn(testing::CpuFormats()), testing::NameOf);
 
 TEST_P(CpuLinearTest, ThreadsChangeNoByte) {
   for (const Shape s : kShapes) {
@@ -244,7 +266,7 @@ TEST_P(LinearTest, NoRowsAndManyRowsAreFine) {
     const DeviceMatrix source(*backend_, x, rows, 8), y(*backend_, Random(rows * 4, 3), rows, 4);
     ASSERT_TRUE(backend_->Linear(*linear, source.view(), y.view(), false, Phase::kPrefill).ok());
     std::vector<float> expected(rows * 4);
-    const auto seen_weight = Rounded(weight, GetParam().bf16), seen_x = Rounded(x, GetParam().bf16);
+    const auto seen_weight = SeenWeight(weight, 8), seen_x = SeenInput(x, 8);
     reference::Linear({seen_x.data(), rows, 8}, seen_weight, {}, Activation::kNone, false, {expected.data(), rows, 4});
     EXPECT_LE(testing::LargestDifference(y.Host(), expected), 1e-5);
     EXPECT_TRUE(backend_->FeedForward(*linear, *back, source.view(), source.view(), Phase::kPrefill).ok());
@@ -252,10 +274,11 @@ TEST_P(LinearTest, NoRowsAndManyRowsAreFine) {
 }
 
 TEST_P(LinearTest, SaysWhichDeviceItIs) {
-  EXPECT_THAT(backend_->device(),
-              ::testing::MatchesRegex(GetParam().bf16                      ? "cuda/sm_[0-9]+/bf16"
-                                      : GetParam().options.device == "cpu" ? "cpu/" + GetParam().name + "/fp32"
-                                                                           : "cuda/sm_[0-9]+/fp32"));
+  const BackendOptions& options = GetParam().options;
+  const std::string numbers = options.weights == "float32" ? options.precision : options.weights;
+  EXPECT_THAT(
+      backend_->device(),
+      ::testing::MatchesRegex((options.device == "cpu" ? "cpu/" + options.isa : "cuda/sm_[0-9]+") + "/" + numbers));
   EXPECT_FALSE(backend_->lost());
 }
 

@@ -40,6 +40,7 @@ std::unique_ptr<Backend> MakeBackend(int threads) {
   if (const char* isa = std::getenv("EDGEWISE_TEST_ISA")) options.isa = isa;
   if (const char* device = std::getenv("EDGEWISE_TEST_DEVICE")) options.device = device;
   if (const char* precision = std::getenv("EDGEWISE_TEST_PRECISION")) options.precision = precision;
+  if (const char* weights = std::getenv("EDGEWISE_TEST_WEIGHTS")) options.weights = weights;
   auto backend = CreateBackend(options);
   if (options.device != "cpu" && (absl::IsUnavailable(backend.status()) || absl::IsUnimplemented(backend.status()))) {
     std::fprintf(stderr, "skipped: %s\n", backend.status().ToString().c_str());

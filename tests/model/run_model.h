@@ -21,10 +21,10 @@ struct LoadedModel {
 };
 LoadedModel LoadModel(const std::string& folder, int threads = 1);
 LoadedModel LoadModel(const std::string& folder, std::unique_ptr<Backend> backend);
-// The backend of these tests: its instruction set, whether it defers its reports (tests/model/deferred_backend.h), and
-// whether it draws by events (tests/model/events_backend.h) are set by tests/model/CMakeLists.txt; its device and
-// precision by EDGEWISE_TEST_DEVICE and EDGEWISE_TEST_PRECISION, as tests/gpu.cmake and the GPU bundle do. Where that
-// device is not there, the process ends with 77: skipped.
+// The backend of these tests: its instruction set, its weights (EDGEWISE_TEST_WEIGHTS), whether it defers its reports
+// (tests/model/deferred_backend.h), and whether it draws by events (tests/model/events_backend.h) are set by
+// tests/model/CMakeLists.txt; its device and precision by EDGEWISE_TEST_DEVICE and EDGEWISE_TEST_PRECISION, as
+// tests/gpu.cmake and the GPU bundle do. Where that device is not there, the process ends with 77: skipped.
 std::unique_ptr<Backend> MakeBackend(int threads = 1);
 
 // An input of one or two sequences of token ids.
