@@ -1,5 +1,6 @@
 #include "model/load.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -27,7 +28,8 @@ absl::StatusOr<ModelSequence> ShortSequence(const Model& model) {
   const ModelConfig& config = model.config();
   if (config.feature_size > 0) {
     const uint32_t columns = static_cast<uint32_t>(config.feature_size);
-    return model.PrepareFeatures(4, columns, std::vector<float>(4 * columns, 0.5f), TruncateMode::kTail);
+    const auto rows = static_cast<uint32_t>(std::max(4, FewestRows(config)));
+    return model.PrepareFeatures(rows, columns, std::vector<float>(size_t{rows} * columns, 0.5f), TruncateMode::kTail);
   }
   std::vector<int32_t> ids;
   if (config.task == ModelTask::kFillMask) ids.push_back(config.mask_token_id);

@@ -196,7 +196,16 @@ absl::StatusOr<ModelSequence> Model::PrepareFeatures(uint32_t rows, uint32_t col
                         absl::StrCat("is ", values[i], "; finite numbers are expected"));
     }
   }
+  const auto patches = static_cast<uint32_t>(FewestRows(config_));
+  if (config_.image.channels > 0 && rows != patches) {
+    return FieldError("features.rows", absl::StrCat("is ", rows, "; the model takes ", patches, ", the patches of ",
+                                                    config_.image.height, " x ", config_.image.width, " pixels"));
+  }
   ModelSequence sequence;
+  if (config_.image.channels > 0) {  // the CLS row is in the table of positions
+    values.insert(values.begin(), columns, 0.0f);
+    ++rows;
+  }
   const uint32_t most = static_cast<uint32_t>(config_.max_position_embeddings);
   if (rows > most) {
     if (truncate == TruncateMode::kRefuse) {
@@ -213,6 +222,23 @@ absl::StatusOr<ModelSequence> Model::PrepareFeatures(uint32_t rows, uint32_t col
   sequence.feature_rows = static_cast<int32_t>(rows);
   for (int32_t i = 0; i < sequence.feature_rows; ++i) sequence.positions.push_back(i);
   return sequence;
+}
+
+absl::Status Model::CheckImage(int32_t width, int32_t height) const {
+  const ImagePatches& image = config_.image;
+  REFUSE_IF(config_.feature_size == 0, "image", ": this model takes tokens; send text or token_ids");
+  REFUSE_IF(!config_.image_processor.serves, "image",
+            ": this model has no preprocessor_config.json; send rows of features");
+  REFUSE_IF(!config_.image_processor.resize && (width != image.width || height != image.height), "image", "has ",
+            height, " x ", width, " pixels; the model takes ", image.height, " x ", image.width,
+            " and resizes none (do_resize)");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ModelSequence> Model::PrepareImage(const RgbImage& image) const {
+  RETURN_IF_ERROR(CheckImage(image.width, image.height));
+  return PrepareFeatures(static_cast<uint32_t>(config_.image.count()), static_cast<uint32_t>(config_.feature_size),
+                         PatchRows(image, config_.image_processor, config_.image), TruncateMode::kRefuse);
 }
 
 absl::Status Model::CheckBias(const ModelSequence& sequence) const {

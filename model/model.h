@@ -16,6 +16,7 @@
 #include "kernels/backend.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/tokenizer.h"
+#include "model/image/rgb_image.h"
 #include "model/input/input.h"
 #include "model/kinds/patterns.h"
 #include "model/tokenizers/hf_tokenizer.h"
@@ -56,7 +57,8 @@ class Model {
   // Of a Hugging Face folder that has one; null: none. Lives as long as the model.
   const HfTokenizer* tokenizer() const { return hf_tokenizer_.get(); }
 
-  // The errors of the next six name their field (text/field_error.h): text, second, token_ids, stride, features, bias.
+  // The errors of the next eight name their field (text/field_error.h): text, second, token_ids, stride, features,
+  // image, bias.
 
   // Text to token ids, with those of the template of tokenizer() where there is one. INVALID_ARGUMENT: no tokenizer, or
   // text outside its vocabulary.
@@ -86,6 +88,11 @@ class Model {
   // number of values, a value that is not finite, too many rows.
   absl::StatusOr<ModelSequence> PrepareFeatures(uint32_t rows, uint32_t columns, std::vector<float> values,
                                                 TruncateMode truncate) const;
+
+  // An image, through the steps of the model's preprocessor_config.json. INVALID_ARGUMENT: CheckImage.
+  absl::StatusOr<ModelSequence> PrepareImage(const RgbImage& image) const;
+  // Whether the model takes images of this size, pixels. INVALID_ARGUMENT: it takes none, or another size alone.
+  absl::Status CheckImage(int32_t width, int32_t height) const;
 
   // Checks the pairwise bias of a prepared sequence, if it has one. INVALID_ARGUMENT: the model takes none or the other
   // kind, the number of entries is not length x length (the length as the model sees it: cut, the CLS token included),

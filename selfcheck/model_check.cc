@@ -25,10 +25,11 @@ absl::StatusOr<ModelInput> RandomInput(const Model& model, int32_t tokens) {
   for (int sequence = 0; sequence < (config.task == ModelTask::kPairClassification ? 2 : 1); ++sequence) {
     absl::StatusOr<ModelSequence> prepared;
     if (config.feature_size > 0) {
+      const int32_t rows = std::max(length, FewestRows(config));
       std::normal_distribution<float> normal;
-      std::vector<float> values(static_cast<size_t>(length) * config.feature_size);
+      std::vector<float> values(static_cast<size_t>(rows) * config.feature_size);
       for (float& value : values) value = normal(random);
-      prepared = model.PrepareFeatures(length, config.feature_size, std::move(values), TruncateMode::kHead);
+      prepared = model.PrepareFeatures(rows, config.feature_size, std::move(values), TruncateMode::kHead);
     } else {
       std::vector<int32_t> ids;
       for (int32_t i = 0; i < length; ++i) {

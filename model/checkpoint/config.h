@@ -13,6 +13,7 @@
 #include "kernels/attention.h"
 #include "kernels/draw.h"
 #include "model/checkpoint/profiles.h"
+#include "model/image/processor.h"
 
 namespace edgewise {
 
@@ -87,6 +88,9 @@ struct ModelConfig {
   bool causal = false;
   int32_t vocab_size = 0;    // 0: the input is rows of features
   int32_t feature_size = 0;  // 0: the input is tokens
+  // The rows of features are the patches of an image, all of them, behind a CLS row; or there is none.
+  ImagePatches image;
+  ImageProcessor image_processor;
   int32_t hidden_size = 0;
   int32_t num_hidden_layers = 0;
   bool tied_layers = false;
@@ -162,6 +166,8 @@ inline bool ReadsFirstRows(const ModelConfig& config) {
 }
 // Whether the labels are the vocabulary.
 inline bool GivesVocabulary(ModelTask task) { return task == ModelTask::kCausalLm || task == ModelTask::kFillMask; }
+// The fewest rows of features that an input may have: the patches of an image are all there.
+inline int32_t FewestRows(const ModelConfig& config) { return config.image.channels > 0 ? config.image.count() : 1; }
 // Whether there is an output for each of several rows.
 bool GivesRows(ModelTask task);
 const char* TokenizerName(TokenizerKind kind);

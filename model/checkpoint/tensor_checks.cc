@@ -32,6 +32,7 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
     add("embeddings.relative_buckets.weight", {config.relative_buckets, config.num_attention_heads});
   }
   if (config.feature_size > 0) add_affine("embeddings.features", {hidden, config.feature_size});
+  if (config.image.channels > 0) add("embeddings.cls", {hidden});
   if (config.position_embedding == PositionEmbedding::kRelative) {
     add("embeddings.relative.weight",
         {config.num_attention_heads, 2 * static_cast<int64_t>(config.max_position_embeddings) - 1});
@@ -68,13 +69,13 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
     if (!config.tie_word_embeddings) add("lm_head.weight", {config.vocab_size, hidden});
     return tensors;
   }
-  if (config.task == ModelTask::kEmbedding) return tensors;
   int64_t features = config.task == ModelTask::kPairClassification ? 4 * hidden : hidden;
   if (config.classifier_hidden_size > 0) {
     add_affine("classifier.hidden", {config.classifier_hidden_size, features});
     features = config.classifier_hidden_size;
     if (config.classifier_norm) add_affine("classifier.norm", {features}, !config.rms_norm);
   }
+  if (config.task == ModelTask::kEmbedding) return tensors;
   add_affine("classifier.output", {config.num_labels, features});
   return tensors;
 }

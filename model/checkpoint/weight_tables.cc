@@ -73,6 +73,17 @@ std::vector<float> TypedPositions(std::span<const float> positions, std::span<co
   return table;
 }
 
+std::vector<float> PatchPositions(std::span<const float> positions, std::span<const float> cls,
+                                  std::span<const float> bias) {
+  const size_t hidden = cls.size();
+  std::vector<float> table;
+  table.reserve(positions.size());
+  for (size_t i = 0; i < positions.size(); ++i) {
+    table.push_back(positions[i] + (i < hidden ? cls[i] : bias[i % hidden]));
+  }
+  return table;
+}
+
 std::vector<float> PairwiseTable(std::span<const float> values, int64_t heads, int64_t buckets) {
   std::vector<float> table(heads * 256, 0.0f);
   for (int64_t head = 0; head < heads; ++head) {

@@ -28,6 +28,11 @@ std::vector<float> RotaryTable(std::span<const double> angles, double factor, in
 // Row t * positions + p: positions[p] + types[t]. `positions` [positions, hidden], `types` [types, hidden].
 std::vector<float> TypedPositions(std::span<const float> positions, std::span<const float> types, int64_t hidden);
 
+// Row 0: positions[0] + cls, for a row of features that are all zero; row p: positions[p] + bias. `positions`
+// [positions, hidden], `cls` and `bias` [hidden].
+std::vector<float> PatchPositions(std::span<const float> positions, std::span<const float> cls,
+                                  std::span<const float> bias);
+
 // [heads, 256] of the learned `values` [heads, buckets], zero beyond them: any byte is an index.
 std::vector<float> PairwiseTable(std::span<const float> values, int64_t heads, int64_t buckets);
 

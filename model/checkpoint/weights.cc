@@ -115,6 +115,10 @@ class Loader {
       case PositionEmbedding::kLearned: {
         const auto table = Values("embeddings.position.weight")
                                .subspan(static_cast<size_t>(config_.position_offset) * config_.hidden_size);
+        if (config_.image.channels > 0) {
+          return LoadBuffer(PatchPositions(table, Values("embeddings.cls"), Values("embeddings.features.bias")),
+                            weights.position);
+        }
         if (config_.token_types == 0) return LoadBuffer(table, weights.position);
         return LoadBuffer(TypedPositions(table, Values("embeddings.type.weight"), config_.hidden_size),
                           weights.position);
@@ -138,13 +142,13 @@ class Loader {
     if (config_.task == ModelTask::kCausalLm) {
       return LoadMatrix(config_.tie_word_embeddings ? "embeddings.word.weight" : "lm_head.weight", weights.lm_head);
     }
-    if (config_.task == ModelTask::kEmbedding) return absl::OkStatus();
     if (config_.classifier_hidden_size > 0) {
       absl::Status status =
           LoadLinear("classifier.hidden", ActivationOf(config_.classifier_act), weights.classifier_hidden);
       if (status.ok() && config_.classifier_norm) status = LoadNorm("classifier.norm", weights.classifier_norm);
       if (!status.ok()) return status;
     }
+    if (config_.task == ModelTask::kEmbedding) return absl::OkStatus();
     return LoadLinear("classifier.output", Activation::kNone, weights.classifier_output);
   }
 
@@ -243,7 +247,9 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& co
   auto load = [&](const auto& step) {
     if (status.ok()) status = use_backend(step);
   };
-  if (config.feature_size > 0) {
+  if (config.image.channels > 0) {
+    load([&] { return loader.LoadMatrix("embeddings.features.weight", weights->features); });
+  } else if (config.feature_size > 0) {
     load([&] { return loader.LoadLinear("embeddings.features", Activation::kNone, weights->features); });
   } else {
     load([&] { return loader.LoadBuffer(loader.Values("embeddings.word.weight"), weights->word); });

@@ -33,9 +33,10 @@ struct LayerWeights {
 // Immutable; any thread may read it. It must not outlive its backend.
 struct ModelWeights {
   Buffer word;                              // [vocab_size, hidden]; empty: rows of features
-  std::unique_ptr<LinearWeights> features;  // [hidden, feature_size]; null: tokens
+  std::unique_ptr<LinearWeights> features;  // [hidden, feature_size]; null: tokens. Of patches: without bias
   // Row t * max_position_embeddings + p: position p, with what token type t adds. [max(token_types, 1) *
-  // max_position_embeddings, hidden]; empty: none.
+  // max_position_embeddings, hidden]; empty: none. Of patches: with the CLS row in row 0, and with the bias of the
+  // features in the others.
   Buffer position;
   Norm embedding_norm;  // empty: none
   Buffer rotary;        // [max_position_embeddings, head_dim], as Backend::Rotate takes it; empty: none

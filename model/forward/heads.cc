@@ -57,7 +57,8 @@ absl::StatusOr<Matrix> PoolMean(Wave& wave, Matrix rows, Buffer& pooled) {
 }
 
 // Final norm, pooling and classifier: logits [sequences or pairs, labels], or [rows of all sequences, labels] for
-// token-classification, on the host; `features`: the rows that the classifier sees. embedding: these are the logits.
+// token-classification, on the host; `features`: the rows that the classifier sees. embedding: the logits are the
+// vectors.
 absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std::pmr::vector<float>& logits) {
   const ModelConfig& config = wave.model().config();
   const ModelWeights& weights = wave.model().weights();
@@ -73,20 +74,17 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   }
   features.resize(input.rows * input.columns);
   RETURN_IF_ERROR(backend.Download(input.data, features));
-  if (config.task == ModelTask::kEmbedding) {
-    logits.assign(features.begin(), features.end());
-    return absl::OkStatus();
-  }
   if (weights.classifier_hidden != nullptr) {
     ASSIGN_OR_RETURN(hidden, backend.Allocate(input.rows * config.classifier_hidden_size));
     const Matrix out = hidden.AsMatrix(input.rows, config.classifier_hidden_size);
     RETURN_IF_ERROR(backend.Linear(*weights.classifier_hidden, input, out, false));
     input = out;
   }
+  logits.resize(input.rows * config.num_labels);
+  if (config.task == ModelTask::kEmbedding) return backend.Download(input.data, logits);
   ASSIGN_OR_RETURN(output, backend.Allocate(input.rows * config.num_labels));
   const Matrix out = output.AsMatrix(input.rows, config.num_labels);
   RETURN_IF_ERROR(backend.Linear(*weights.classifier_output, input, out, false));
-  logits.resize(input.rows * config.num_labels);
   return backend.Download(out.data, logits);
 }
 
@@ -166,7 +164,7 @@ int64_t HeadFloats(const ModelConfig& config, int64_t sequences) {
   }
   const bool pairs = config.task == ModelTask::kPairClassification;
   const int64_t pooled = config.task == ModelTask::kTokenClassification ? 0 : sequences * config.hidden_size;
-  if (config.task == ModelTask::kEmbedding) return pooled;
+  if (config.task == ModelTask::kEmbedding) return pooled + sequences * config.classifier_hidden_size;
   const int64_t outputs = pairs ? sequences / 2 : sequences;
   return pooled + outputs * ((pairs ? 4 * config.hidden_size : 0) + config.classifier_hidden_size + config.num_labels);
 }

@@ -27,7 +27,8 @@ absl::StatusOr<ModelInput> InputOf(const Model& model, int32_t length) {
   ModelInput input;
   absl::StatusOr<ModelSequence> sequence;
   if (config.feature_size > 0) {
-    const auto rows = static_cast<uint32_t>(length), columns = static_cast<uint32_t>(config.feature_size);
+    const auto rows = static_cast<uint32_t>(std::max(length, FewestRows(config)));
+    const auto columns = static_cast<uint32_t>(config.feature_size);
     sequence =
         model.PrepareFeatures(rows, columns, std::vector<float>(size_t{rows} * columns, 0.5f), TruncateMode::kTail);
   } else {

@@ -5,8 +5,8 @@
 namespace edgewise::hugging_face {
 namespace {
 
-const Family* const kFamilies[] = {&kBert,  &kCamembert, &kDistilBert, &kGpt2,    &kLlama,     &kMistral,
-                                   &kMpnet, &kQwen2,     &kQwen3,      &kRoberta, &kXlmRoberta};
+const Family* const kFamilies[] = {&kBert,  &kCamembert, &kDistilBert, &kGpt2,    &kLlama, &kMistral,
+                                   &kMpnet, &kQwen2,     &kQwen3,      &kRoberta, &kVit,   &kXlmRoberta};
 
 }  // namespace
 

@@ -50,6 +50,7 @@ struct Family {
   std::string_view class_name;  // what its architectures begin with: "Bert"
   std::string_view prefix;      // of the base model's tensors; may be missing in the file: "bert."
   bool causal = false;          // a language model: no token is masked, and each attends to itself and to earlier ones
+  bool images = false;          // the input is the patches of an image, behind a CLS row
   // Names of fields of config.json.
   const char* hidden_size = "hidden_size";
   const char* num_hidden_layers = "num_hidden_layers";
@@ -96,7 +97,7 @@ inline constexpr TensorName kBertTensors[] = {
 
 // Constant-initialised, so that other static objects may use them.
 extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kGpt2, kLlama, kMistral, kMpnet, kQwen2,
-    kQwen3;
+    kQwen3, kVit;
 
 // Null: not served.
 const Family* FindFamily(std::string_view model_type);

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/hugging_face/end_tokens.h"
+#include "model/checkpoint/hugging_face/image_files.h"
 #include "model/checkpoint/hugging_face/sentence.h"
 #include "model/checkpoint/hugging_face/tokenizer_files.h"
 #include "model/checkpoint/json_object.h"
@@ -74,7 +75,7 @@ void ReadActivation(JsonObject& object, const Family& family, ModelConfig& confi
 }
 
 void ReadSizes(JsonObject& object, const Family& family, ModelConfig& config) {
-  config.vocab_size = object.Integer("vocab_size", 1, kMaxIds);
+  if (!family.images) config.vocab_size = object.Integer("vocab_size", 1, kMaxIds);
   config.hidden_size = object.Integer(family.hidden_size, 1, kMaxWidth);
   config.num_hidden_layers = object.Integer(family.num_hidden_layers, 1, 4096);
   config.num_attention_heads = object.Integer(family.num_attention_heads, 1, 4096);
@@ -158,6 +159,14 @@ void ReadProblem(JsonObject& object, ModelConfig& config) {
   }
 }
 
+// The embedding of a model of images: the pooler's output for the CLS row.
+void ReadImagePooler(JsonObject& object, ModelConfig& config) {
+  object.Choice("pooler_act", {"tanh"}, 0);
+  config.classifier_hidden_size = object.Integer("pooler_output_size", 1, kMaxWidth, config.hidden_size);
+  config.num_labels = config.classifier_hidden_size;
+  config.pooling = Pooling::kFirst;
+}
+
 // The class of the model, and its head.
 absl::Status ReadArchitecture(const json& config, bool sentence, Folder& folder) {
   const Family& family = *folder.family;
@@ -208,6 +217,10 @@ absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject
   if (folder.head->act != Head::Act::kNone) config.classifier_hidden_size = config.hidden_size;
   switch (config.task) {
     case ModelTask::kEmbedding:
+      if (folder.family->images) {
+        ReadImagePooler(object, config);
+        return absl::OkStatus();
+      }
       config.num_labels = config.hidden_size;
       config.pooling = sentence.has_value() ? sentence->pooling : Pooling::kMeanValid;
       config.normalize = sentence.has_value() && sentence->normalize;
@@ -292,7 +305,9 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
     ReadEncoder(object, *folder.family, pad != whole.end() && pad->is_null(), folder.config);
   }
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
-  ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(directory));
+  if (!folder.family->images) {
+    ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(directory));
+  }
   if (folder.tokenizer != nullptr) {
     RETURN_IF_ERROR(CheckTokenizer(*folder.tokenizer, config, folder.config));
     folder.config.tokenizer.kind = TokenizerKind::kHuggingFace;
@@ -307,6 +322,7 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
   json others = whole;
   for (const char* field : {"profiles", "limits", "shadow"}) others.erase(field);
   folder.config.others = others.dump();
+  if (folder.family->images) RETURN_IF_ERROR(ReadPreprocessor(directory, folder.config));
   return folder;
 }
 

@@ -129,6 +129,19 @@ std::span<const float> Take(std::span<const float> values, const Source& source,
   return turned;
 }
 
+// The shape in the file of a tensor that has other dimensions there: a convolution over patches, and rows in a batch of
+// one. Empty: it has none.
+std::vector<int64_t> PatchShape(const std::string& ours, const ModelConfig& config) {
+  const ImagePatches& image = config.image;
+  if (image.channels == 0) return {};
+  if (ours == "embeddings.features.weight") {
+    return {config.hidden_size, image.channels, image.patch_height, image.patch_width};
+  }
+  if (ours == "embeddings.position.weight") return {1, config.max_position_embeddings, config.hidden_size};
+  if (ours == "embeddings.cls") return {1, 1, config.hidden_size};
+  return {};
+}
+
 absl::Status CheckEntry(const std::string& name, const TensorEntry& entry, const std::vector<int64_t>& shape) {
   if (entry.shape != shape) {
     return Invalid(absl::StrCat("tensor ", name, " has shape ", ShowShape(entry.shape), "; config.json expects ",
@@ -143,6 +156,7 @@ absl::Status CheckEntry(const std::string& name, const TensorEntry& entry, const
 }  // namespace
 
 std::vector<int64_t> Source::FileShape(std::vector<int64_t> ours) const {
+  if (!shape.empty()) return shape;
   ours[0] *= parts;
   if (transposed && ours.size() == 2) std::swap(ours[0], ours[1]);
   return ours;
@@ -172,7 +186,7 @@ std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder) {
       if (row.theirs == "embeddings.word_embeddings.weight" && !folder.tied) continue;
       std::string name = absl::StrReplaceAll(std::string(row.theirs), {{"*", layer}});
       if (row.ours != whole) name += part;
-      sources.push_back({std::move(name), row.transposed, row.part, row.parts});
+      sources.push_back({std::move(name), row.transposed, row.part, row.parts, PatchShape(ours, folder.config)});
     }
   }
   return sources;

@@ -20,6 +20,7 @@ struct Source {
   std::string name;         // without Family::prefix
   bool transposed = false;  // as TensorName
   int32_t part = 0, parts = 1;
+  std::vector<int64_t> shape = {};  // in the file, where the dimensions are not ours; else empty
 
   // The shape in the file of a tensor that has this shape here.
   std::vector<int64_t> FileShape(std::vector<int64_t> ours) const;

@@ -1,0 +1,24 @@
+// What a folder says of the images that its model takes.
+#ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_IMAGE_FILES_H_
+#define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_IMAGE_FILES_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "model/checkpoint/config.h"
+#include "model/checkpoint/json_object.h"
+
+namespace edgewise::hugging_face {
+
+// Reads image_size, patch_size and num_channels of config.json into config.image, and what follows from them: the
+// features of a row and the positions. Errors are the object's.
+void ReadPatches(JsonObject& object, ModelConfig& config);
+
+// Reads preprocessor_config.json, if there is one, into config.image_processor; adds its text to config.others.
+// INVALID_ARGUMENT: it asks for what is not served, or makes images of another size than config.image has; the message
+// begins with the name of the file.
+absl::Status ReadPreprocessor(const std::string& directory, ModelConfig& config);
+
+}  // namespace edgewise::hugging_face
+
+#endif  // EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_IMAGE_FILES_H_
