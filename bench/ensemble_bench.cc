@@ -20,7 +20,7 @@
 #include "kernels/backend.h"
 #include "model/checkpoint/config.h"
 #include "model/forward/pass.h"
-#include "model/kinds/ssa.h"
+#include "model/kinds/override.h"
 
 namespace edgewise::bench {
 namespace {
@@ -47,8 +47,10 @@ std::string Config(int n) {
 using Attention = std::shared_ptr<const std::vector<AttentionConfig>>;
 Attention Override(const Model& model, const Options& options, int layers) {
   if (layers == 0) return nullptr;
-  auto made = OverrideAttention(model.config(), "ssa", static_cast<uint32_t>(options.windows), 0, {0.1, 0.2},
-                                static_cast<uint32_t>(layers));
+  auto made = OverrideAttention(model.config(), {.kind = "ssa",
+                                                 .windows = static_cast<uint32_t>(options.windows),
+                                                 .sigma = {0.1, 0.2},
+                                                 .last_layers = static_cast<uint32_t>(layers)});
   Check(made.status());
   return std::make_shared<const std::vector<AttentionConfig>>(*std::move(made));
 }

@@ -310,9 +310,9 @@ const char* TokenizerName(TokenizerKind kind) {
   return kind == TokenizerKind::kHuggingFace ? "hugging-face" : kTokenizers[static_cast<size_t>(kind)].c_str();
 }
 
-std::string AttentionName(const ModelConfig& config) {
+std::string AttentionName(std::span<const AttentionConfig> layers) {
   std::vector<std::string> names;
-  for (const AttentionConfig& attention : config.attention) {
+  for (const AttentionConfig& attention : layers) {
     const AttentionKind& kind = *attention.kind;
     const std::string name =
         kind.variant == nullptr ? kind.name : absl::StrCat(kind.name, "/", kind.variant(attention));

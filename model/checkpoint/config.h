@@ -66,10 +66,11 @@ struct AttentionConfig {
   bool self_loops = false;
   int32_t local_window = 0;
   // ssa
-  bool local = true;                        // bias local; false: bias none
-  int32_t windows = 0;                      // w; 0: `keep` decides
-  int32_t keep = 0;                         // k of bias none; 0: `windows` decides
-  double sigma = 0.0;                       // of this layer, as a fraction of the length
+  bool local = true;          // bias local; false: bias none
+  int32_t windows = 0;        // w; 0: `window_tokens` or `keep` decides
+  int32_t window_tokens = 0;  // W of bias local; 0: `windows` decides
+  int32_t keep = 0;           // k of bias none; 0: `windows` decides
+  double sigma = 0.0;         // of this layer: in tokens with window_tokens, else a fraction of the length
   int32_t grid_rows = 0, grid_columns = 0;  // 0: the text is one-dimensional
   // block
   int32_t block_size = 0;  // B; 0: min(max(min_block, floor(alpha * length)), max_block)
@@ -173,7 +174,8 @@ bool GivesRows(ModelTask task);
 const char* TokenizerName(TokenizerKind kind);
 // "dense", "sbm/bernoulli", "ssa/local", "block/learned", ...: the names of all layers, each once, in the order of the
 // layers, joined by commas.
-std::string AttentionName(const ModelConfig& config);
+std::string AttentionName(std::span<const AttentionConfig> layers);
+inline std::string AttentionName(const ModelConfig& config) { return AttentionName(config.attention); }
 
 }  // namespace edgewise
 

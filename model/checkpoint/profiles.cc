@@ -9,7 +9,6 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/json_object.h"
 #include "model/kinds/kind.h"
-#include "model/kinds/ssa.h"
 
 namespace edgewise {
 namespace {
@@ -32,28 +31,11 @@ void ParseCap(JsonObject& object, Profile& profile) {
   }
 }
 
-Profile::Override ParseOverride(const json& value, const std::string& path, const ModelConfig& config,
+AttentionOverride ParseOverride(const json& value, const std::string& path, const ModelConfig& config,
                                 JsonObject& parent) {
-  Profile::Override override;
   JsonObject object(value, path);
-  override.kind = object.String("kind", "");
-  override.windows = static_cast<uint32_t>(object.Integer("windows", 0, kMost, 0));
-  override.keep = static_cast<uint32_t>(object.Integer("keep", 0, kMost, 0));
-  override.last_layers = static_cast<uint32_t>(object.Integer("last_layers", 0, kMost, 0));
-  const json& sigma = object.Value("sigma", false);
-  if (sigma.is_number()) override.sigma = {sigma.get<double>()};
-  if (!sigma.is_null() && !sigma.is_number() && !sigma.is_array()) {
-    object.FailAt("sigma", sigma, "a number or a list of two is expected");
-  }
-  for (const json& number : sigma.is_array() ? sigma : json::array()) {
-    if (!number.is_number()) {
-      object.FailAt("sigma", number, "numbers are expected");
-      break;
-    }
-    override.sigma.push_back(number.get<double>());
-  }
-  const auto attention =
-      OverrideAttention(config, override.kind, override.windows, override.keep, override.sigma, override.last_layers);
+  AttentionOverride override = ReadOverride(object);
+  const auto attention = OverrideAttention(config, override);
   if (!attention.ok()) object.Fail(absl::StrCat(path, ".", std::string(attention.status().message())));
   object.FinishInto(parent);
   return override;

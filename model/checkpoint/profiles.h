@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/budget.h"
+#include "model/kinds/override.h"
 
 namespace edgewise {
 
@@ -20,21 +21,12 @@ struct ModelConfig;
 inline constexpr char kNoProfile[] = "none";
 
 struct Profile {
-  // The arguments of OverrideAttention (model/kinds/ssa.h), which took them when the config was read.
-  struct Override {
-    std::string kind;
-    uint32_t windows = 0;
-    uint32_t keep = 0;
-    std::vector<double> sigma;
-    uint32_t last_layers = 0;
-  };
-
   uint64_t max_edges = 0;    // 0: not set. At most one of these two is set
   double max_density = 0.0;  // 0: not set
   std::optional<KeepRule> keep;
-  uint32_t samples = 0;    // 0: not set
-  double tolerance = 0.0;  // 0: not set
-  std::optional<Override> override;
+  uint32_t samples = 0;                       // 0: not set
+  double tolerance = 0.0;                     // 0: not set
+  std::optional<AttentionOverride> override;  // OverrideAttention took it when the config was read
 };
 
 // The share of the answered requests that is computed again, to compare the answers.

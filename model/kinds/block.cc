@@ -323,6 +323,8 @@ int32_t BlockSize(const AttentionConfig& attention, int32_t length) {
   return static_cast<int32_t>(std::min<int64_t>(adapted, attention.max_block));
 }
 
+const std::vector<std::string>& BlockPatternNames() { return kPatterns; }
+
 const AttentionKind kBlockKind = {.name = "block",
                                   .host_drops = true,
                                   .parse = Parse,

@@ -3,6 +3,8 @@
 #define EDGEWISE_MODEL_KINDS_BLOCK_H_
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "model/checkpoint/config.h"
 
@@ -12,6 +14,9 @@ namespace edgewise {
 // takes alpha as the shortest decimal that reads back to it: 0.29 of 100 is 29, though in doubles 0.29 * 100
 // is 28.999...
 int32_t BlockSize(const AttentionConfig& attention, int32_t length);
+
+// The names of the patterns in config.json, by BlockPattern.
+const std::vector<std::string>& BlockPatternNames();
 
 }  // namespace edgewise
 

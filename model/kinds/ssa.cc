@@ -2,29 +2,14 @@
 
 #include <algorithm>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_object.h"
 #include "model/kinds/kind.h"
-#include "model/kinds/ssa.h"
-#include "text/field_error.h"
 
 namespace edgewise {
 namespace {
 
 using nlohmann::json;
-
-constexpr double kMaxSigma = 1e6;
-
-// Fills `layers` with `ssa`, whose sigma goes linearly to `last_sigma` in the last layer. The layers below the last
-// `last_layers` are dense; 0: none is.
-void Spread(const AttentionConfig& ssa, double last_sigma, int64_t last_layers, std::span<AttentionConfig> layers) {
-  const int32_t count = static_cast<int32_t>(layers.size());
-  for (int32_t l = 0; l < count; ++l) {
-    layers[l] = last_layers > 0 && l < count - last_layers ? AttentionConfig() : ssa;
-    if (count > 1 && layers[l].kind == ssa.kind) layers[l].sigma += (last_sigma - ssa.sigma) * l / (count - 1);
-  }
-}
 
 bool IsSigma(const json& value) {
   return value.is_number() && value.get<double>() >= 0.0 && value.get<double>() <= kMaxSigma;
@@ -62,11 +47,16 @@ void Parse(JsonObject& object, const ModelConfig& config, bool listed, std::span
   attention.local = object.Choice("bias", {"local", "none"}) == 0;
   if (attention.local) {
     object.Refuse({"keep"}, "bias \"none\"");
-    attention.windows = object.Integer("windows", 1, kMaxPlaces);
+    if (object.Has("window_tokens")) {
+      object.Refuse({"windows", "grid"}, "windows without window_tokens");
+      attention.window_tokens = object.Integer("window_tokens", 1, kMaxPlaces);
+    } else {
+      attention.windows = object.Integer("windows", 1, kMaxPlaces);
+      ParseGrid(object, config.max_position_embeddings, attention);
+    }
     ParseSigma(object, listed, attention, last_sigma);
-    ParseGrid(object, config.max_position_embeddings, attention);
   } else {
-    object.Refuse({"sigma", "grid"}, "bias \"local\"");
+    object.Refuse({"sigma", "grid", "window_tokens"}, "bias \"local\"");
     attention.keep = object.Integer("keep", 1, kMaxPlaces, 0);
     attention.windows = object.Integer("windows", 1, kMaxPlaces, 0);
     if (object.Has("keep") == object.Has("windows")) {
@@ -77,7 +67,7 @@ void Parse(JsonObject& object, const ModelConfig& config, bool listed, std::span
   if (listed && object.Has("last_layers")) {
     object.Fail(absl::StrCat(object.Path("last_layers"), " is given; in a list the dense layers are named as such"));
   }
-  Spread(attention, last_sigma, object.Integer("last_layers", 1, config.num_hidden_layers, 0), layers);
+  SpreadLayers(attention, last_sigma, object.Integer("last_layers", 1, config.num_hidden_layers, 0), layers);
 }
 
 std::string Variant(const AttentionConfig& attention) { return attention.local ? "local" : "none"; }
@@ -108,46 +98,14 @@ const AttentionKind kSsaKind = {.name = "ssa",
                                 .least_edges = LeastEdges,
                                 .patterns = Patterns};
 
-absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig& config, const std::string& kind,
-                                                               uint32_t windows, uint32_t keep,
-                                                               const std::vector<double>& sigma, uint32_t last_layers) {
-  if (kind != "ssa") return FieldError("kind", absl::StrCat("is ", ShowJson(json(kind)), "; allowed: ssa"));
-  for (const AttentionConfig& attention : config.attention) {
-    if (attention.kind != &kDenseKind && attention.kind != &kSsaKind) {
-      return FieldError("kind", absl::StrCat("is \"ssa\"; this model's attention is ", AttentionName(config),
-                                             ", and only dense and ssa layers can be overridden"));
-    }
+void SpreadLayers(const AttentionConfig& attention, double last_sigma, int64_t last_layers,
+                  std::span<AttentionConfig> layers) {
+  const int32_t count = static_cast<int32_t>(layers.size());
+  for (int32_t l = 0; l < count; ++l) {
+    const bool dense = last_layers > 0 && l < count - last_layers;
+    layers[l] = dense ? AttentionConfig() : attention;
+    if (count > 1 && !dense) layers[l].sigma += (last_sigma - attention.sigma) * l / (count - 1);
   }
-  AttentionConfig ssa;
-  ssa.kind = &kSsaKind;
-  ssa.local = windows > 0;
-  if (windows == 0 && keep == 0) return FieldError("windows", "is 0; allowed: windows or keep from 1");
-  if (windows > uint32_t{kMaxPlaces})
-    return FieldError("windows", absl::StrCat("is ", windows, "; allowed: 1 to ", kMaxPlaces));
-  if (keep > uint32_t{kMaxPlaces}) return FieldError("keep", absl::StrCat("is ", keep, "; allowed: 1 to ", kMaxPlaces));
-  if (windows > 0 && keep > 0)
-    return FieldError("keep", absl::StrCat("is ", keep, " beside windows; allowed: one of them"));
-  ssa.windows = static_cast<int32_t>(windows);
-  ssa.keep = static_cast<int32_t>(keep);
-  const size_t sigmas = sigma.size();
-  if (windows > 0 ? sigmas != 1 && sigmas != 2 : sigmas != 0) {
-    return FieldError("sigma",
-                      absl::StrCat("has ", sigmas, " entries; allowed: ",
-                                   windows > 0 ? "1, or 2 (of the first and of the last layer)" : "none beside keep"));
-  }
-  for (size_t i = 0; i < sigmas; ++i) {
-    if (!(sigma[i] >= 0.0 && sigma[i] <= kMaxSigma)) {
-      return FieldError(absl::StrCat("sigma[", i, "]"), absl::StrCat("is ", sigma[i], "; allowed: 0 to ", kMaxSigma));
-    }
-  }
-  if (sigmas > 0) ssa.sigma = sigma.front();
-  if (last_layers > static_cast<uint32_t>(config.num_hidden_layers)) {
-    return FieldError("last_layers", absl::StrCat("is ", last_layers, "; the model has ", config.num_hidden_layers,
-                                                  " layers (0: all)"));
-  }
-  std::vector<AttentionConfig> layers(config.num_hidden_layers);
-  Spread(ssa, sigmas > 0 ? sigma.back() : 0.0, last_layers, layers);
-  return layers;
 }
 
 }  // namespace edgewise

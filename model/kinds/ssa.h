@@ -7,24 +7,21 @@
 #include <map>
 #include <memory_resource>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "kernels/attention.h"
 #include "model/checkpoint/config.h"
 #include "model/kinds/patterns.h"
 
 namespace edgewise {
 
-// The attention of every layer for a request that overrides the attention of a model whose layers are dense or ssa.
-// With `windows` the bias is local and one-dimensional; `sigma` has one number, or those of the first and the last
-// layer. With `keep` the bias is none. 0: not given. The layers below the last `last_layers` are dense; 0: all layers
-// are ssa. INVALID_ARGUMENT: the message begins with the name of the argument and says what is allowed.
-absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig& config, const std::string& kind,
-                                                               uint32_t windows, uint32_t keep,
-                                                               const std::vector<double>& sigma, uint32_t last_layers);
+inline constexpr double kMaxSigma = 1e6;
+
+// Fills the layers of a model with `attention`, whose sigma goes linearly to `last_sigma` in the last layer. The layers
+// below the last `last_layers` are dense; 0: none is.
+void SpreadLayers(const AttentionConfig& attention, double last_sigma, int64_t last_layers,
+                  std::span<AttentionConfig> layers);
 
 using Places = std::pmr::vector<int32_t>;
 

@@ -152,6 +152,17 @@ int32_t WindowBegin(int32_t a, int32_t length, int32_t count) {
   return static_cast<int32_t>(static_cast<int64_t>(a) * length / count);
 }
 
+// W, the positions of a window of bias local, of a causal model.
+int32_t WindowSize(const ModelConfig& config, const AttentionConfig& attention) {
+  return attention.window_tokens > 0 ? attention.window_tokens
+                                     : CeilDivide(config.max_position_embeddings, attention.windows);
+}
+
+// The noise of bias local, in places, where `length` places are shuffled.
+double NoiseOf(const AttentionConfig& attention, int32_t length) {
+  return attention.window_tokens > 0 ? attention.sigma : attention.sigma * length;
+}
+
 // The window of a position. The windows of a causal model divide its context, whatever the text. Bias none has one.
 int32_t WindowOf(const ModelConfig& config, const AttentionConfig& attention, int32_t position) {
   if (!attention.local) return 0;
@@ -160,7 +171,7 @@ int32_t WindowOf(const ModelConfig& config, const AttentionConfig& attention, in
     const int64_t count = std::min(attention.windows, attention.grid_rows), row = position / attention.grid_columns;
     return static_cast<int32_t>(((row + 1) * count - 1) / attention.grid_rows);
   }
-  return position / CeilDivide(config.max_position_embeddings, attention.windows);
+  return position / WindowSize(config, attention);
 }
 
 // The first position of a window of a causal model, and the position behind its last.
@@ -172,7 +183,7 @@ std::pair<int32_t, int32_t> Window(const ModelConfig& config, const AttentionCon
     return {WindowBegin(window, attention.grid_rows, count) * attention.grid_columns,
             WindowBegin(window + 1, attention.grid_rows, count) * attention.grid_columns};
   }
-  const int32_t size = CeilDivide(length, attention.windows);
+  const int32_t size = WindowSize(config, attention);
   return {window * size, static_cast<int32_t>(std::min<int64_t>(int64_t{size} * (window + 1), length))};
 }
 
@@ -222,7 +233,7 @@ Places SsaSources(const AttentionSpec& choice, int32_t window) {
   if (attention.grid_rows > 0) {
     return Sorted(ShuffleGrid(key, window, end / attention.grid_columns, attention, choice.memory), begin, end);
   }
-  return LastOfShuffle(key, window, end, end - begin, attention.sigma * length, choice.memory);
+  return LastOfShuffle(key, window, end, end - begin, NoiseOf(attention, length), choice.memory);
 }
 
 std::span<const int32_t> SourceCache::Get(const AttentionSpec& choice, int32_t window) {
@@ -248,8 +259,9 @@ GroupedKeys SsaGroups(const AttentionSpec& choice, uint32_t side, const QueryRan
   }
   std::pmr::vector<double> normals(tokens, choice.memory);
   for (int32_t t = 0; t < tokens; ++t) normals[t] = OrderNormal(key, 0, t, kStreamOrder);
-  const Places order = Shuffle(normals, attention.sigma * tokens);
-  const int32_t count = std::min(attention.windows, tokens);
+  const Places order = Shuffle(normals, NoiseOf(attention, tokens));
+  const int32_t windows = attention.window_tokens > 0 ? CeilDivide(tokens, attention.window_tokens) : attention.windows;
+  const int32_t count = std::min(windows, tokens);
   for (int32_t a = 0; a < count; ++a) {
     const int32_t end = WindowBegin(a + 1, tokens, count);
     groups.AddTokens(end, Sorted(order, WindowBegin(a, tokens, count), end));

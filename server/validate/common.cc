@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/random/random.h"
-#include "model/kinds/ssa.h"
+#include "model/kinds/override.h"
 #include "server/validate/settings.h"
 #include "text/field_error.h"
 #include "text/status_macros.h"
@@ -32,9 +32,7 @@ absl::Status ParseKeep(v1::Keep asked, const Model& model, v1::Settings& setting
   const bool has_cap = settings.budget().has_max_edges() || settings.budget().has_max_density();
   if (asked != v1::KEEP_MODEL_DEFAULT) {
     REFUSE_IF(!matters, "budget.keep", "is ", v1::Keep_Name(asked), "; it is for attention sbm, and this request's is ",
-              draw.dense                  ? "dense"
-              : draw.attention != nullptr ? "ssa"
-                                          : AttentionName(model.config()));
+              draw.dense ? "dense" : AttentionName(AttentionOf(model.config(), draw)));
     REFUSE_IF(!has_cap, "budget.keep", "is ", v1::Keep_Name(asked), " without a cap; set max_edges or max_density too");
   }
   if (!has_cap) settings.clear_budget();
@@ -66,15 +64,23 @@ absl::Status ParseEnsemble(const v1::Ensemble& ensemble, const v1::Settings& set
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const std::vector<AttentionConfig>>> ParseOverride(const v1::AttentionOverride& override,
+absl::StatusOr<std::shared_ptr<const std::vector<AttentionConfig>>> ParseOverride(const v1::AttentionOverride& message,
                                                                                   v1::AttentionMode attention,
                                                                                   const Model& model) {
   REFUSE_IF(attention == v1::DENSE, "override", "cannot go with attention DENSE: choose one of them");
-  ASSIGN_OR_RETURN(
-      std::vector<AttentionConfig> layers,
-      Within("override", OverrideAttention(model.config(), override.kind(), override.windows(), override.keep(),
-                                           std::vector<double>(override.sigma().begin(), override.sigma().end()),
-                                           override.last_layers())));
+  AttentionOverride override{.kind = message.kind(),
+                             .windows = message.windows(),
+                             .window_tokens = message.window_tokens(),
+                             .keep = message.keep(),
+                             .sigma = {message.sigma().begin(), message.sigma().end()},
+                             .block_size = message.block_size(),
+                             .pattern = message.pattern(),
+                             .stride = message.stride(),
+                             .last_layers = message.last_layers()};
+  if (message.has_width()) override.width = message.width();
+  if (message.has_threshold()) override.threshold = message.threshold();
+  ASSIGN_OR_RETURN(std::vector<AttentionConfig> layers,
+                   Within("override", OverrideAttention(model.config(), override)));
   return std::make_shared<const std::vector<AttentionConfig>>(std::move(layers));
 }
 

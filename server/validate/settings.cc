@@ -45,12 +45,18 @@ void SetKeep(const Profile& profile, v1::Settings& settings) {
   settings.mutable_budget()->set_keep(*profile.keep == KeepRule::kProbable ? v1::PROBABLE : v1::RANDOM);
 }
 
-void SetOverride(const Profile::Override& override, v1::AttentionOverride& message) {
+void SetOverride(const AttentionOverride& override, v1::AttentionOverride& message) {
   message.set_kind(override.kind);
   message.set_windows(override.windows);
   message.set_keep(override.keep);
   message.mutable_sigma()->Add(override.sigma.begin(), override.sigma.end());
   message.set_last_layers(override.last_layers);
+  message.set_window_tokens(override.window_tokens);
+  message.set_block_size(override.block_size);
+  message.set_pattern(override.pattern);
+  if (override.threshold) message.set_threshold(*override.threshold);
+  if (override.width) message.set_width(*override.width);
+  message.set_stride(override.stride);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "model/checkpoint/config.h"
 #include "model/kinds/kind.h"
+#include "model/kinds/override.h"
 #include "model/kinds/ssa.h"
 #include "tests/model/model_builder.h"
 
@@ -172,48 +173,92 @@ TEST(AttentionConfigTest, FieldsOfSsaAndBlocksArriveAsWritten) {
 
 struct OverrideCase {
   const char* name;
-  const char* kind;
-  uint32_t windows, keep;
-  std::vector<double> sigma;
-  uint32_t last_layers;
-  const char* message;  // how the error begins; empty: none
+  AttentionOverride override;
+  const char* message;  // how the error begins
 };
 
 void PrintTo(const OverrideCase& c, std::ostream* out) { *out << c.name; }
 
 class OverrideTest : public ::testing::TestWithParam<OverrideCase> {};
 
-TEST_P(OverrideTest, IsRefusedByTheNameOfTheArgument) {
-  const OverrideCase& c = GetParam();
+TEST_P(OverrideTest, IsRefusedByTheNameOfTheField) {
   const auto config = ParseModelConfig(CausalConfig().dump());
   ASSERT_TRUE(config.ok()) << config.status();
-  const auto made = OverrideAttention(*config, c.kind, c.windows, c.keep, c.sigma, c.last_layers);
+  const auto made = OverrideAttention(*config, GetParam().override);
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(made.status().message()), StartsWith(c.message));
+  EXPECT_THAT(std::string(made.status().message()), StartsWith(GetParam().message));
 }
+
+AttentionOverride Ssa(AttentionOverride override) {
+  override.kind = "ssa";
+  return override;
+}
+
+AttentionOverride Block(AttentionOverride override) {
+  override.kind = "block";
+  return override;
+}
+
+AttentionOverride Local(AttentionOverride override) {
+  override.pattern = "local";
+  override.block_size = 4;
+  return Block(std::move(override));
+}
+
+constexpr uint32_t kTooMany = (1u << 20) + 1;
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, OverrideTest,
-    ::testing::Values(OverrideCase{"kind", "block", 4, 0, {0.1}, 0, "kind is \"block\"; allowed: ssa"},
-                      OverrideCase{"no_kind", "", 4, 0, {0.1}, 0, "kind is \"\"; allowed: ssa"},
-                      OverrideCase{"nothing", "ssa", 0, 0, {}, 0, "windows is 0; allowed: windows or keep from 1"},
-                      OverrideCase{"both", "ssa", 4, 4, {0.1}, 0, "keep is 4 beside windows"},
-                      OverrideCase{"windows", "ssa", 1u << 31, 0, {0.1}, 0, "windows is 2147483648; allowed: 1 to"},
-                      OverrideCase{"keep", "ssa", 0, ~0u, {}, 0, "keep is 4294967295; allowed: 1 to"},
-                      OverrideCase{"no_sigma", "ssa", 4, 0, {}, 0, "sigma has 0 entries; allowed: 1, or 2"},
-                      OverrideCase{"three", "ssa", 4, 0, {0.1, 0.1, 0.1}, 0, "sigma has 3 entries; allowed: 1, or 2"},
-                      OverrideCase{"sigma", "ssa", 0, 4, {0.1}, 0, "sigma has 1 entries; allowed: none beside keep"},
-                      OverrideCase{"negative", "ssa", 4, 0, {0.1, -1}, 0, "sigma[1] is -1; allowed: 0 to"},
-                      OverrideCase{"nan", "ssa", 4, 0, {std::nan("")}, 0, "sigma[0] is nan; allowed: 0 to"},
-                      OverrideCase{"layers", "ssa", 4, 0, {0.1}, 3, "last_layers is 3; the model has 2"}),
+    ::testing::Values(
+        OverrideCase{"kind", {.kind = "sbm", .windows = 4, .sigma = {0.1}}, "kind is \"sbm\"; allowed: ssa, block"},
+        OverrideCase{"no_kind", {.windows = 4, .sigma = {0.1}}, "kind is \"\"; allowed: ssa, block"},
+        OverrideCase{"nothing", Ssa({}), "windows is 0; allowed: windows, window_tokens or keep from 1"},
+        OverrideCase{"both", Ssa({.windows = 4, .keep = 4, .sigma = {0.1}}), "keep is 4 beside windows"},
+        OverrideCase{"two_sizes", Ssa({.windows = 4, .window_tokens = 16, .sigma = {0.1}}),
+                     "window_tokens is 16 beside windows; allowed: one of them"},
+        OverrideCase{"windows", Ssa({.windows = 1u << 31, .sigma = {0.1}}), "windows is 2147483648; allowed: 1 to"},
+        OverrideCase{"tokens", Ssa({.window_tokens = kTooMany, .sigma = {0.1}}),
+                     "window_tokens is 1048577; allowed: 1 to 1048576"},
+        OverrideCase{"keep", Ssa({.keep = ~0u}), "keep is 4294967295; allowed: 1 to"},
+        OverrideCase{"no_sigma", Ssa({.windows = 4}), "sigma has 0 entries; allowed: 1, or 2"},
+        OverrideCase{"tokens_no_sigma", Ssa({.window_tokens = 4}), "sigma has 0 entries; allowed: 1, or 2"},
+        OverrideCase{"three", Ssa({.windows = 4, .sigma = {0.1, 0.1, 0.1}}), "sigma has 3 entries; allowed: 1, or 2"},
+        OverrideCase{"sigma", Ssa({.keep = 4, .sigma = {0.1}}), "sigma has 1 entries; allowed: none beside keep"},
+        OverrideCase{"negative", Ssa({.windows = 4, .sigma = {0.1, -1}}), "sigma[1] is -1; allowed: 0 to"},
+        OverrideCase{"nan", Ssa({.windows = 4, .sigma = {std::nan("")}}), "sigma[0] is nan; allowed: 0 to"},
+        OverrideCase{"layers", Ssa({.windows = 4, .sigma = {0.1}, .last_layers = 3}),
+                     "last_layers is 3; the model has 2"},
+        OverrideCase{"block_layers", Local({.last_layers = 3}), "last_layers is 3; the model has 2"},
+        OverrideCase{"ssa_block_size", Ssa({.windows = 4, .sigma = {0.1}, .block_size = 8}),
+                     "block_size is 8; it belongs to kind \"block\""},
+        OverrideCase{"ssa_pattern", Ssa({.keep = 4, .pattern = "local"}),
+                     "pattern is \"local\"; it belongs to kind \"block\""},
+        OverrideCase{"ssa_threshold", Ssa({.keep = 4, .threshold = 0.5}),
+                     "threshold is 0.5; it belongs to kind \"block\""},
+        OverrideCase{"block_windows", Local({.windows = 4}), "windows is 4; it belongs to kind \"ssa\""},
+        OverrideCase{"block_sigma", Local({.sigma = {0.1, 0.2}}), "sigma is 0.1, 0.2; it belongs to kind \"ssa\""},
+        OverrideCase{"no_pattern", Block({.block_size = 4}),
+                     "pattern is \"\"; allowed: diagonal, local, strided, first_and_diagonal, learned"},
+        OverrideCase{"list", Block({.block_size = 4, .pattern = "list"}), "pattern is \"list\"; allowed: diagonal"},
+        OverrideCase{"no_size", Block({.pattern = "diagonal"}), "block_size is 0; allowed: 1 to 1048576"},
+        OverrideCase{"size", Block({.block_size = kTooMany, .pattern = "diagonal"}), "block_size is 1048577; allowed"},
+        OverrideCase{"width", Local({.width = kTooMany}), "width is 1048577; allowed: 0 to"},
+        OverrideCase{"foreign_width", Block({.block_size = 4, .pattern = "diagonal", .width = 0}),
+                     "width is 0; it belongs to pattern \"local\""},
+        OverrideCase{"no_stride", Block({.block_size = 4, .pattern = "strided"}), "stride is 0; allowed: 1 to"},
+        OverrideCase{"foreign_stride", Local({.stride = 2}), "stride is 2; it belongs to pattern \"strided\""},
+        OverrideCase{"threshold", Local({.threshold = 0.5}),
+                     "threshold is 0.5; it belongs to pattern \"learned\", the only one with scores"},
+        OverrideCase{"learned", Block({.pattern = "learned", .threshold = 0.5}),
+                     "pattern is \"learned\"; this model's attention is dense"}),
     [](const auto& info) { return info.param.name; });
 
-TEST(AttentionOverrideTest, TakesThePlaceOfTheModelsAttention) {
+TEST(AttentionOverrideTest, SsaTakesThePlaceOfTheModelsAttention) {
   json config = With(R"([{"kind": "ssa", "bias": "none", "keep": 5}, {"kind": "dense"}])");
   const auto parsed = ParseModelConfig(config.dump());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  const auto local = OverrideAttention(*parsed, "ssa", 4, 0, {0.1, 0.3}, 0);
+  const auto local = OverrideAttention(*parsed, {.kind = "ssa", .windows = 4, .sigma = {0.1, 0.3}});
   ASSERT_TRUE(local.ok()) << local.status();
   ASSERT_EQ(local->size(), 2u);
   for (size_t l = 0; l < 2; ++l) {
@@ -224,7 +269,7 @@ TEST(AttentionOverrideTest, TakesThePlaceOfTheModelsAttention) {
   }
   EXPECT_EQ((*local)[0].sigma, 0.1);
   EXPECT_EQ((*local)[1].sigma, 0.3);
-  const auto none = OverrideAttention(*parsed, "ssa", 0, 7, {}, 1);
+  const auto none = OverrideAttention(*parsed, {.kind = "ssa", .keep = 7, .last_layers = 1});
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_EQ((*none)[0].kind, &kDenseKind) << "below the last layer, though the model samples there";
   EXPECT_EQ((*none)[1].kind, &kSsaKind);
@@ -232,14 +277,51 @@ TEST(AttentionOverrideTest, TakesThePlaceOfTheModelsAttention) {
   EXPECT_EQ((*none)[1].keep, 7);
 }
 
+TEST(AttentionOverrideTest, BlocksTakeThePlaceOfTheModelsAttention) {
+  const auto parsed = ParseModelConfig(CausalConfig().dump());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const auto local = OverrideAttention(*parsed, Local({.last_layers = 1}));
+  ASSERT_TRUE(local.ok()) << local.status();
+  EXPECT_EQ(AttentionName(*local), "dense,block/local");
+  EXPECT_EQ((*local)[1].block_size, 4);
+  EXPECT_EQ((*local)[1].width, 1);
+  const auto narrow = OverrideAttention(*parsed, Local({.width = 0}));
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  EXPECT_EQ((*narrow)[0].width, 0);
+}
+
 TEST(AttentionOverrideTest, OnlyDenseAndSampledLayersCanBeReplaced) {
   for (const char* attention : {R"({"kind": "block", "pattern": "diagonal", "block_size": 8})",
                                 R"([{"kind": "dense"}, {"kind": "sbm", "num_clusters": 8, "law": "bernoulli"}])"}) {
     const auto parsed = ParseModelConfig(With(attention).dump());
     ASSERT_TRUE(parsed.ok()) << parsed.status();
-    const auto made = OverrideAttention(*parsed, "ssa", 4, 0, {0.1}, 0);
-    EXPECT_THAT(std::string(made.status().message()),
-                StartsWith("kind is \"ssa\"; this model's attention is " + AttentionName(*parsed)));
+    for (const AttentionOverride& override : {Ssa({.windows = 4, .sigma = {0.1}}), Local({})}) {
+      const auto made = OverrideAttention(*parsed, override);
+      EXPECT_THAT(std::string(made.status().message()),
+                  StartsWith("kind is \"" + override.kind + "\"; this model's attention is " + AttentionName(*parsed)));
+    }
+  }
+}
+
+TEST(AttentionOverrideTest, AThresholdIsForLayersWithScoresAlone) {
+  const auto parsed = ParseModelConfig(
+      With(R"([{"kind": "block", "pattern": "learned", "block_size": 8, "threshold": 0.5}, {"kind": "dense"}])")
+          .dump());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  const auto made = OverrideAttention(*parsed, Block({.pattern = "learned", .threshold = 0.25}));
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ((*made)[0].threshold, 0.25);
+  EXPECT_EQ((*made)[0].block_size, 8);
+  EXPECT_EQ((*made)[1].kind, &kDenseKind);
+  const std::pair<AttentionOverride, const char*> wrong[] = {
+      {Block({.pattern = "learned"}), "threshold is missing; allowed: 0 to 1"},
+      {Block({.pattern = "learned", .threshold = 1.5}), "threshold is 1.5; allowed: 0 to 1"},
+      {Block({.pattern = "learned", .threshold = std::nan("")}), "threshold is nan; allowed: 0 to 1"},
+      {Block({.block_size = 4, .pattern = "learned", .threshold = 0.5}), "block_size is 4; it belongs to the other"},
+      {Block({.pattern = "learned", .threshold = 0.5, .last_layers = 1}), "last_layers is 1; allowed with"},
+  };
+  for (const auto& [override, message] : wrong) {
+    EXPECT_THAT(std::string(OverrideAttention(*parsed, override).status().message()), StartsWith(message));
   }
 }
 

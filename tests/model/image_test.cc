@@ -11,7 +11,7 @@
 #include <span>
 
 #include "model/image/processor.h"
-#include "model/kinds/ssa.h"
+#include "model/kinds/override.h"
 #include "model/load.h"
 #include "tests/model/model_builder.h"
 #include "tests/model/run_model.h"
@@ -133,7 +133,7 @@ TEST_P(ImageModelTest, KeepsThePromisesUnderSsaBudgetsAndGraphs) {
   ModelInput input;
   input.sequences.push_back(RowsOf(*model_, golden_["inputs"][0]["rows"]));
   const uint64_t pairs = model_->Pairs(input);
-  const auto layers = OverrideAttention(model_->config(), "ssa", 2, 0, {0.3}, 0);
+  const auto layers = OverrideAttention(model_->config(), {.kind = "ssa", .windows = 2, .sigma = {0.3}});
   ASSERT_TRUE(layers.ok()) << layers.status();
   input.attention = std::make_shared<const std::vector<AttentionConfig>>(*layers);
   input.seed = 5;

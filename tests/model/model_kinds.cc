@@ -4,6 +4,9 @@
 #include <ostream>
 #include <stdexcept>
 
+#include "model/checkpoint/json_object.h"
+#include "model/kinds/override.h"
+
 namespace edgewise::testing {
 namespace {
 
@@ -27,6 +30,16 @@ json Grid(int windows) {
 json Blocks(json size, const char* pattern, const json& more = json::object()) {
   json attention = {{"kind", "block"}, {"block_size", std::move(size)}, {"pattern", pattern}};
   attention.update(more);
+  return attention;
+}
+
+json WindowTokens(int tokens, json sigma) {
+  return {{"kind", "ssa"}, {"bias", "local"}, {"window_tokens", tokens}, {"sigma", std::move(sigma)}};
+}
+
+// The same as fields of an override.
+json OverrideBy(json attention) {
+  attention.erase("bias");
   return attention;
 }
 
@@ -127,13 +140,23 @@ std::vector<ModelKind> LanguageModelKinds() {
       {"lm_block_learned", Language(Blocks(8, "learned", {{"threshold", 0.5}}))},
       {"lm_mixed", Language({kDense, Local(4, 0.2), Blocks(8, "local")}, {{"num_hidden_layers", 3}})},
       {"lm_toy", Language(Toy(2), {{"pad_token_id", 0}})},
-      {"lm_override", Language(kDense, {{"num_hidden_layers", 3}}), Local(4, 0.2)},
+      {"lm_ssa_window_tokens", Language(WindowTokens(7, 5.0), {{"pad_token_id", 0}})},
+      {"lm_override", Language(kDense, {{"num_hidden_layers", 3}}), OverrideBy(Local(4, 0.2))},
+      {"lm_override_window_tokens", Language(kDense, {{"num_hidden_layers", 3}, {"pad_token_id", 0}}),
+       OverrideBy(WindowTokens(9, {3.0, 12.0}))},
+      {"lm_override_block", Language(kDense, {{"num_hidden_layers", 3}, {"pad_token_id", 0}}),
+       Blocks(6, "local", {{"last_layers", 2}})},
+      {"lm_override_block_strided", Language(kDense), Blocks(4, "strided", {{"stride", 3}})},
+      {"lm_override_threshold",
+       Language(Blocks(8, "learned", {{"threshold", 0.9}})),
+       {{"kind", "block"}, {"pattern", "learned"}, {"threshold", 0.4}}},
       HuggingFace("lm_hf_llama", "llama", "LlamaForCausalLM", {{"num_key_value_heads", 1}}),
-      HuggingFace("lm_hf_llama_ssa", "llama", "LlamaForCausalLM", {{"num_key_value_heads", 1}}, Local(4, 0.2)),
+      HuggingFace("lm_hf_llama_ssa", "llama", "LlamaForCausalLM", {{"num_key_value_heads", 1}},
+                  OverrideBy(Local(4, 0.2))),
       HuggingFace("lm_hf_mistral", "mistral", "MistralForCausalLM",
                   {{"num_key_value_heads", 2}, {"sliding_window", 9}}),
       HuggingFace("lm_hf_mistral_ssa", "mistral", "MistralForCausalLM",
-                  {{"num_key_value_heads", 1}, {"sliding_window", 5}}, Keep(6)),
+                  {{"num_key_value_heads", 1}, {"sliding_window", 5}}, OverrideBy(Keep(6))),
       HuggingFace(
           "lm_hf_qwen2_block", "qwen2", "Qwen2ForCausalLM",
           {{"num_key_value_heads", 2}, {"use_sliding_window", true}, {"sliding_window", 12}, {"max_window_layers", 1}},
@@ -146,7 +169,8 @@ std::vector<ModelKind> LanguageModelKinds() {
                    {"use_sliding_window", true},
                    {"sliding_window", 7}}),
       HuggingFace("lm_hf_gpt2", "gpt2", "GPT2LMHeadModel"),
-      HuggingFace("lm_hf_gpt2_ssa", "gpt2", "GPT2LMHeadModel", {{"tie_word_embeddings", false}}, Local(4, 0.2)),
+      HuggingFace("lm_hf_gpt2_ssa", "gpt2", "GPT2LMHeadModel", {{"tie_word_embeddings", false}},
+                  OverrideBy(Local(4, 0.2))),
   };
 }
 
@@ -175,8 +199,18 @@ std::vector<ModelKind> ModelKinds() {
       {"ssa_pair", Attention(Local(3, 0.2), {{"task", "pair-classification"}})},
       {"ssa_tokens", Attention(Local(3, 0.2), {{"task", "token-classification"}, {"pooling", nullptr}})},
       {"ssa_and_sbm", Attention({Local(3, 0.2), Sbm("bernoulli", false, 0)})},
-      {"ssa_over_dense", Attention(kDense), Local(4, 0.2)},
-      {"ssa_over_sbm", json::object(), Keep(6)},
+      {"ssa_window_tokens", Attention(WindowTokens(6, 4.0))},
+      {"ssa_over_dense", Attention(kDense), OverrideBy(Local(4, 0.2))},
+      {"ssa_over_sbm", json::object(), OverrideBy(Keep(6))},
+      {"ssa_tokens_over_dense_pair", Attention(kDense, {{"task", "pair-classification"}}),
+       OverrideBy(WindowTokens(5, 3.0))},
+      {"block_over_dense", Attention(kDense, {{"num_hidden_layers", 3}}),
+       Blocks(5, "local", {{"width", 2}, {"last_layers", 2}})},
+      {"block_over_ssa_tokens", Attention(Local(3, 0.2), {{"task", "token-classification"}, {"pooling", nullptr}}),
+       Blocks(4, "first_and_diagonal")},
+      {"threshold_over_learned",
+       Attention(Blocks(6, "learned", {{"threshold", 0.9}})),
+       {{"kind", "block"}, {"pattern", "learned"}, {"threshold", 0.5}}},
       {"block_diagonal", Attention(Blocks(7, "diagonal"))},
       {"block_local", Attention(Blocks(4, "local", {{"width", 2}}))},
       {"block_strided", Attention(Blocks(4, "strided", {{"stride", 3}}))},
@@ -206,20 +240,25 @@ std::vector<ModelKind> ModelKinds() {
   kinds.push_back({.name = "probable_and_ssa",
                    .changes = Attention({Local(3, 0.2), Sbm("poisson_set", false, 2)}),
                    .keep = KeepRule::kProbable});
-  kinds.insert(
-      kinds.end(),
-      {
-          HuggingFace("hf_bert_sequence", "bert", "BertForSequenceClassification"),
-          HuggingFace("hf_bert_tokens_ssa", "bert", "BertForTokenClassification", json::object(), Local(4, 0.2)),
-          HuggingFace("hf_bert_masked_ssa", "bert", "BertForMaskedLM", Mask("[MASK]"), Keep(6)),
-          HuggingFace("hf_roberta_masked", "roberta", "RobertaForMaskedLM", Mask("<mask>")),
-          HuggingFace("hf_roberta_regression_ssa", "roberta", "RobertaForSequenceClassification",
-                      {{"problem_type", "regression"}}, Local(3, 0.2)),
-          HuggingFace("hf_distilbert", "distilbert", "DistilBertForSequenceClassification"),
-          HuggingFace("hf_mpnet_mean_ssa", "mpnet", "MPNetModel", Sentence("pooling_mode_mean_tokens", true),
-                      Local(4, 0.2)),
-          HuggingFace("hf_bert_cls_ssa", "bert", "BertModel", Sentence("pooling_mode_cls_token", false), Keep(7)),
-      });
+  kinds.insert(kinds.end(),
+               {
+                   HuggingFace("hf_bert_sequence", "bert", "BertForSequenceClassification"),
+                   HuggingFace("hf_bert_tokens_ssa", "bert", "BertForTokenClassification", json::object(),
+                               OverrideBy(Local(4, 0.2))),
+                   HuggingFace("hf_bert_masked_ssa", "bert", "BertForMaskedLM", Mask("[MASK]"), OverrideBy(Keep(6))),
+                   HuggingFace("hf_roberta_masked", "roberta", "RobertaForMaskedLM", Mask("<mask>")),
+                   HuggingFace("hf_roberta_regression_ssa", "roberta", "RobertaForSequenceClassification",
+                               {{"problem_type", "regression"}}, OverrideBy(Local(3, 0.2))),
+                   HuggingFace("hf_distilbert", "distilbert", "DistilBertForSequenceClassification"),
+                   HuggingFace("hf_distilbert_block", "distilbert", "DistilBertForSequenceClassification",
+                               json::object(), Blocks(6, "first_and_diagonal")),
+                   HuggingFace("hf_mpnet_mean_ssa", "mpnet", "MPNetModel", Sentence("pooling_mode_mean_tokens", true),
+                               OverrideBy(Local(4, 0.2))),
+                   HuggingFace("hf_bert_cls_ssa", "bert", "BertModel", Sentence("pooling_mode_cls_token", false),
+                               OverrideBy(Keep(7))),
+                   HuggingFace("hf_bert_cls_block", "bert", "BertModel", Sentence("pooling_mode_cls_token", false),
+                               Blocks(5, "strided", {{"stride", 2}})),
+               });
   for (const ModelKind& kind : LanguageModelKinds()) kinds.push_back(kind);
   kinds.push_back({"lm_windows_dense", Language(kDense, {{"max_position_embeddings", 16}}), {}, true});
   kinds.push_back(
@@ -235,12 +274,15 @@ json ConfigOf(const ModelKind& kind) {
   return config;
 }
 
-std::shared_ptr<const std::vector<AttentionConfig>> Override(const json& config, const json& attention) {
+std::shared_ptr<const std::vector<AttentionConfig>> Override(const json& config, const json& fields) {
   json changed = config.contains("model_type") ? SmallConfig() : config;  // both have 2 layers
-  changed["attention"] = attention;
+  if (!fields.contains("threshold")) changed["attention"] = kDense;       // sbm too, which no request can override
   const auto parsed = ParseModelConfig(changed.dump());
   if (!parsed.ok()) throw std::runtime_error(std::string(parsed.status().message()));
-  return std::make_shared<const std::vector<AttentionConfig>>(parsed->attention);
+  JsonObject object(fields, "");
+  const auto layers = OverrideAttention(*parsed, ReadOverride(object));
+  if (!layers.ok()) throw std::runtime_error(std::string(layers.status().message()));
+  return std::make_shared<const std::vector<AttentionConfig>>(*layers);
 }
 
 ModelInput RandomInput(const ModelKind& kind, const Model& model, std::mt19937_64& random, int32_t most) {

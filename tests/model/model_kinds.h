@@ -17,7 +17,7 @@ namespace edgewise::testing {
 struct ModelKind {
   std::string name;
   nlohmann::json changes;          // of SmallConfig, as a merge patch
-  nlohmann::json override_with{};  // attention that every input asks for instead of the model's; null: none
+  nlohmann::json override_with{};  // the override that every input asks for (ReadOverride); null: none
   bool windows = false;            // texts beyond the context
   KeepRule keep = KeepRule::kRandom;
   bool hugging_face = false;  // `changes` is the whole config.json of a Hugging Face folder (WriteHuggingFace)
@@ -36,9 +36,9 @@ nlohmann::json ConfigOf(const ModelKind& kind);
 // bias where it takes one, with the kind's override.
 ModelInput RandomInput(const ModelKind& kind, const Model& model, std::mt19937_64& random, int32_t most = 40);
 
-// The attention of `json` for every layer of a model.
+// The attention of every layer of a model under an override.
 std::shared_ptr<const std::vector<AttentionConfig>> Override(const nlohmann::json& config,
-                                                             const nlohmann::json& attention);
+                                                             const nlohmann::json& fields);
 
 }  // namespace edgewise::testing
 

@@ -70,8 +70,9 @@ int32_t WindowOf(const AttentionSpec& choice, const ModelSequence& sequence, int
       if (position < (a + 1) * ssa.grid_rows / windows * ssa.grid_columns) return a;
     }
   }
-  if (choice.config->causal) return position / ((longest + ssa.windows - 1) / ssa.windows);
-  const int32_t windows = std::min(ssa.windows, sequence.valid());
+  const int32_t given = ssa.window_tokens;
+  if (choice.config->causal) return position / (given > 0 ? given : (longest + ssa.windows - 1) / ssa.windows);
+  const int32_t windows = given > 0 ? (sequence.valid() + given - 1) / given : std::min(ssa.windows, sequence.valid());
   for (int32_t a = 0;; ++a) {
     if (query < (a + 1) * sequence.valid() / windows) return a;
   }

@@ -133,13 +133,15 @@ Pairs SlowSsaLocal(const AttentionSpec& choice, const RandomKey& key, const Mode
   const AttentionConfig& ssa = *choice.attention;
   const int32_t longest = choice.config->max_position_embeddings, tokens = sequence.valid();
   Pairs pairs(sequence.length(), std::vector<bool>(sequence.length()));
+  const int32_t given = ssa.window_tokens;
+  const double noise = given > 0 ? ssa.sigma : ssa.sigma * (choice.config->causal ? longest : tokens);
   if (choice.config->causal) {
-    const int32_t size = static_cast<int32_t>(std::ceil(static_cast<double>(longest) / ssa.windows));
+    const int32_t size =
+        given > 0 ? given : static_cast<int32_t>(std::ceil(static_cast<double>(longest) / ssa.windows));
     for (int32_t a = 0; a * size < longest; ++a) {
       const int32_t end = std::min((a + 1) * size, longest);
       std::vector<double> keys;
-      for (int32_t j = 0; j < end; ++j)
-        keys.push_back(j + (ssa.sigma * longest) * OrderNormal(key, a, j, kStreamOrder));
+      for (int32_t j = 0; j < end; ++j) keys.push_back(j + noise * OrderNormal(key, a, j, kStreamOrder));
       const std::vector<int32_t> order = ArgSort(keys);
       for (int32_t query = a * size; query < end; ++query) {
         for (int32_t place = a * size; place < end; ++place) Connect(pairs, query, order[place]);
@@ -148,9 +150,9 @@ Pairs SlowSsaLocal(const AttentionSpec& choice, const RandomKey& key, const Mode
     return pairs;
   }
   std::vector<double> keys;
-  for (int32_t t = 0; t < tokens; ++t) keys.push_back(t + (ssa.sigma * tokens) * OrderNormal(key, 0, t, kStreamOrder));
+  for (int32_t t = 0; t < tokens; ++t) keys.push_back(t + noise * OrderNormal(key, 0, t, kStreamOrder));
   const std::vector<int32_t> order = ArgSort(keys);
-  const int64_t windows = std::min(ssa.windows, tokens);
+  const int64_t windows = given > 0 ? (tokens + given - 1) / given : std::min(ssa.windows, tokens);
   for (int64_t a = 0; a < windows; ++a) {
     for (int64_t i = a * tokens / windows; i < (a + 1) * tokens / windows; ++i) {
       for (int64_t j = a * tokens / windows; j < (a + 1) * tokens / windows; ++j) {

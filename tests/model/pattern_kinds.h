@@ -39,6 +39,9 @@ inline const std::vector<Kind> kSsaKinds = Both({
     {"local_more_windows_than_tokens", R"({"kind": "ssa", "bias": "local", "windows": 1000, "sigma": 0.05})", true},
     {"local_no_noise", R"({"kind": "ssa", "bias": "local", "windows": 7, "sigma": 0})", false},
     {"local_uniform", R"({"kind": "ssa", "bias": "local", "windows": 4, "sigma": 1000})", true},
+    {"local_tokens", R"({"kind": "ssa", "bias": "local", "window_tokens": 9, "sigma": 4})", true},
+    {"local_tokens_one_window", R"({"kind": "ssa", "bias": "local", "window_tokens": 1000, "sigma": 4})", false},
+    {"local_one_token", R"({"kind": "ssa", "bias": "local", "window_tokens": 1, "sigma": 20})", true},
     {"none_keep", R"({"kind": "ssa", "bias": "none", "keep": 7})", true},
     {"none_keep_all", R"({"kind": "ssa", "bias": "none", "keep": 1000})", false},
     {"none_windows", R"({"kind": "ssa", "bias": "none", "windows": 5})", true},
@@ -104,7 +107,7 @@ inline std::vector<Kind> Only(bool (*wanted)(const Kind&)) {
 inline bool IsCausal(const Kind& kind) { return kind.causal; }
 inline bool IsNotCausal(const Kind& kind) { return !kind.causal; }
 inline bool IsLocalSsa(const Kind& kind) {
-  return kind.attention.find("\"local\", \"windows\"") != std::string::npos &&
+  return kind.attention.find("\"bias\": \"local\"") != std::string::npos &&
          kind.attention.find("grid") == std::string::npos;
 }
 

@@ -55,6 +55,12 @@ void LocalSsa(v1::PredictRequest& r) {
   Override(r).add_sigma(0.1);
 }
 
+void LocalBlocks(v1::PredictRequest& r) {
+  Override(r).set_kind("block");
+  Override(r).set_pattern("local");
+  Override(r).set_block_size(4);
+}
+
 void Probable(v1::PredictRequest& r) {
   r.mutable_budget()->set_max_density(1.0);
   r.mutable_budget()->set_keep(v1::PROBABLE);
@@ -120,8 +126,10 @@ const Case kRefused[] = {
      "outputs.stride is 4294967295"},
     {"top_k_above_the_vocabulary", "lm-dense", [](auto& r) { r.mutable_outputs()->set_top_k(25); },
      "outputs.top_k is 25; the model has 24 labels"},
-    {"override_kind", "dense", [](auto& r) { Override(r).set_kind("sbm"); }, "override.kind is \"sbm\"; allowed: ssa"},
-    {"override_no_kind", "dense", [](auto& r) { Override(r).set_windows(2); }, "override.kind is \"\"; allowed: ssa"},
+    {"override_kind", "dense", [](auto& r) { Override(r).set_kind("sbm"); },
+     "override.kind is \"sbm\"; allowed: ssa, block"},
+    {"override_no_kind", "dense", [](auto& r) { Override(r).set_windows(2); },
+     "override.kind is \"\"; allowed: ssa, block"},
     {"override_on_blocks", "block-local", LocalSsa, "override.kind is \"ssa\"; this model's attention is block/local"},
     {"keep_on_dense", "dense", Probable,
      "budget.keep is PROBABLE; it is for attention sbm, and this request's is dense"},
@@ -132,9 +140,9 @@ const Case kRefused[] = {
        LocalSsa(r);
        Probable(r);
      },
-     "budget.keep is PROBABLE; it is for attention sbm, and this request's is ssa"},
+     "budget.keep is PROBABLE; it is for attention sbm, and this request's is ssa/local"},
     {"windows_0", "dense", [](auto& r) { Override(r).set_kind("ssa"); },
-     "override.windows is 0; allowed: windows or keep from 1"},
+     "override.windows is 0; allowed: windows, window_tokens or keep from 1"},
     {"windows_and_keep", "dense",
      [](auto& r) {
        LocalSsa(r);
@@ -166,6 +174,64 @@ const Case kRefused[] = {
        Override(r).set_last_layers(3);
      },
      "override.last_layers is 3; the model has 2 layers"},
+    {"window_tokens_and_windows", "dense",
+     [](auto& r) {
+       LocalSsa(r);
+       Override(r).set_window_tokens(16);
+     },
+     "override.window_tokens is 16 beside windows; allowed: one of them"},
+    {"windows_of_blocks", "lm-dense",
+     [](auto& r) {
+       LocalBlocks(r);
+       Override(r).set_windows(3);
+     },
+     "override.windows is 3; it belongs to kind \"ssa\""},
+    {"block_size_0", "lm-dense",
+     [](auto& r) {
+       LocalBlocks(r);
+       Override(r).clear_block_size();
+     },
+     "override.block_size is 0; allowed: 1 to 1048576"},
+    {"pattern", "dense",
+     [](auto& r) {
+       LocalBlocks(r);
+       Override(r).set_pattern("diag");
+     },
+     "override.pattern is \"diag\"; allowed: diagonal, local, strided, first_and_diagonal, learned"},
+    {"stride_of_local", "dense",
+     [](auto& r) {
+       LocalBlocks(r);
+       Override(r).set_stride(2);
+     },
+     "override.stride is 2; it belongs to pattern \"strided\""},
+    {"width_of_strided", "dense",
+     [](auto& r) {
+       LocalBlocks(r);
+       Override(r).set_pattern("strided");
+       Override(r).set_stride(2);
+       Override(r).set_width(0);
+     },
+     "override.width is 0; it belongs to pattern \"local\""},
+    {"threshold_of_local", "dense",
+     [](auto& r) {
+       LocalBlocks(r);
+       Override(r).set_threshold(0.5);
+     },
+     "override.threshold is 0.5; it belongs to pattern \"learned\""},
+    {"learned_on_dense", "dense",
+     [](auto& r) {
+       Override(r).set_kind("block");
+       Override(r).set_pattern("learned");
+       Override(r).set_threshold(0.5);
+     },
+     "override.pattern is \"learned\"; this model's attention is dense"},
+    {"threshold_above_1", "block-learned",
+     [](auto& r) {
+       Override(r).set_kind("block");
+       Override(r).set_pattern("learned");
+       Override(r).set_threshold(1.5);
+     },
+     "override.threshold is 1.5; allowed: 0 to 1"},
     {"override_and_dense", "dense",
      [](auto& r) {
        LocalSsa(r);
