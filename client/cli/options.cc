@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -32,9 +33,21 @@ void CostFlags::RegisterKeep(FlagSet& flags) {
 
 void CostFlags::RegisterOverride(FlagSet& flags) {
   flags.Add("windows", "W", "attend by SSA, in W windows with sources near them; with --sigma", &windows);
-  flags.Add("sigma", "A[,B]", "how far sources may come from, as a share of the length; first and last layer", &sigma);
+  flags.Add("window_tokens", "W", "attend by SSA, in windows of W tokens; with --sigma", &window_tokens);
+  flags.Add("sigma", "A[,B]",
+            "how far sources may come from, as a share of the length, with --window_tokens in tokens;\n"
+            "                              first and last layer",
+            &sigma);
   flags.Add("keep", "K", "attend by SSA, to K sources for all queries of a layer", &keep);
-  flags.Add("last_layers", "L", "SSA in the last L layers only", &last_layers);
+  flags.Add("block_pattern", "NAME",
+            "attend by blocks: diagonal, local, strided or first_and_diagonal, with --block_size;\n"
+            "                              learned with --block_threshold",
+            &block_pattern);
+  flags.Add("block_size", "B", "the tokens of a block", &block_size);
+  flags.Add("block_width", "N", "pattern local: blocks on each side; default: 1", &block_width);
+  flags.Add("block_stride", "N", "pattern strided: every Nth block", &block_stride);
+  flags.Add("block_threshold", "T", "pattern learned: the least sigmoid of a block's score", &block_threshold);
+  flags.Add("last_layers", "L", "SSA or blocks in the last L layers only", &last_layers);
 }
 
 absl::Status CostFlags::Check() const {
@@ -61,18 +74,43 @@ bool CostFlags::FindKeep(v1::Keep* keep) const {
 }
 
 absl::StatusOr<std::optional<v1::AttentionOverride>> CostFlags::MakeOverride() const {
-  if (windows == 0 && keep == 0) {
-    if (sigma.empty() && last_layers == 0) return std::optional<v1::AttentionOverride>();
-    return absl::InvalidArgumentError(
-        absl::StrCat(sigma.empty() ? "--last_layers" : "--sigma", " goes with --windows or --keep"));
+  const bool ssa = windows > 0 || window_tokens > 0 || keep > 0, blocks = !block_pattern.empty();
+  if (!ssa && !blocks) {
+    const std::pair<const char*, bool> parts[] = {{"--sigma", !sigma.empty()},
+                                                  {"--block_size", block_size > 0},
+                                                  {"--block_width", block_width.has_value()},
+                                                  {"--block_stride", block_stride > 0},
+                                                  {"--block_threshold", block_threshold.has_value()},
+                                                  {"--last_layers", last_layers > 0}};
+    for (const auto& [flag, given] : parts) {
+      if (given) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            flag, " goes with ", absl::StartsWith(flag, "--block") ? "" : "--windows, --window_tokens, --keep or ",
+            "--block_pattern"));
+      }
+    }
+    return std::optional<v1::AttentionOverride>();
   }
-  if (windows > 0 && keep > 0) return absl::InvalidArgumentError("--windows and --keep exclude each other");
-  if (dense) return absl::InvalidArgumentError("--dense and --windows or --keep exclude each other");
+  if ((windows > 0) + (window_tokens > 0) + (keep > 0) + blocks > 1) {
+    return absl::InvalidArgumentError("--windows, --window_tokens, --keep and --block_pattern exclude each other");
+  }
+  if (dense) {
+    return absl::InvalidArgumentError("--dense excludes --windows, --window_tokens, --keep and --block_pattern");
+  }
   if (windows > 0 && sigma.empty()) return absl::InvalidArgumentError("--windows needs --sigma, such as --sigma=0.1");
+  if (window_tokens > 0 && sigma.empty()) {
+    return absl::InvalidArgumentError("--window_tokens needs --sigma, such as --sigma=16");
+  }
   v1::AttentionOverride override;
-  override.set_kind("ssa");
+  override.set_kind(ssa ? "ssa" : "block");
   override.set_windows(windows);
+  override.set_window_tokens(window_tokens);
   override.set_keep(keep);
+  override.set_pattern(block_pattern);
+  override.set_block_size(block_size);
+  if (block_width) override.set_width(*block_width);
+  override.set_stride(block_stride);
+  if (block_threshold) override.set_threshold(*block_threshold);
   override.set_last_layers(last_layers);
   for (const auto& piece : absl::StrSplit(sigma, ',', absl::SkipWhitespace())) {
     double value = 0.0;

@@ -27,8 +27,14 @@ struct CostFlags {
   std::optional<uint64_t> seed;
   bool dense = false;
   uint32_t windows = 0;
+  uint32_t window_tokens = 0;
   uint32_t keep = 0;
   std::string sigma;
+  std::string block_pattern;
+  uint32_t block_size = 0;
+  std::optional<uint32_t> block_width;
+  uint32_t block_stride = 0;
+  std::optional<double> block_threshold;
   uint32_t last_layers = 0;
   uint32_t priority = 0;
   std::string profile;
@@ -44,7 +50,7 @@ struct CostFlags {
   absl::Status Check() const;
   // False: there is no --keep_edges, or it names nothing.
   bool FindKeep(v1::Keep* keep) const;
-  // Empty: the flags ask for no override.
+  // Empty: the flags ask for no override. Whether the fields go together is the server's to say.
   absl::StatusOr<std::optional<v1::AttentionOverride>> MakeOverride() const;
 };
 

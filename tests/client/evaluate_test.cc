@@ -278,6 +278,11 @@ TEST_F(EvaluateTest, OverrideReachesAllButDenseAttention) {
     EXPECT_EQ(call.has_override(), call.attention() != v1::DENSE);
     EXPECT_EQ(call.override().keep(), call.has_override() ? 4u : 0u);
   }
+  calls_.clear();
+  RunJson({"--model=toy", "--caps=10%", "--block_pattern=diagonal", "--block_size=8"});
+  for (const v1::PredictRequest& call : calls_) {
+    EXPECT_EQ(call.override().block_size(), call.attention() != v1::DENSE ? 8u : 0u);
+  }
 }
 
 TEST_F(EvaluateTest, QualityIsWhatTheDataAndTheModelAllow) {

@@ -231,11 +231,42 @@ TEST_F(FlagTest, OverrideIsMadeOfItsFlags) {
   request_.sigma.clear();
   EXPECT_EQ(Message(request_.MakeRequest().status()), "--windows needs --sigma, such as --sigma=0.1");
   request_.windows = 0;
-  EXPECT_EQ(Message(request_.MakeRequest().status()), "--last_layers goes with --windows or --keep");
+  EXPECT_EQ(Message(request_.MakeRequest().status()),
+            "--last_layers goes with --windows, --window_tokens, --keep or --block_pattern");
   request_.keep = 16;
   EXPECT_TRUE(request_.MakeRequest().ok());
+  request_.window_tokens = 16;
+  EXPECT_EQ(Message(request_.MakeRequest().status()),
+            "--windows, --window_tokens, --keep and --block_pattern exclude each other");
+  request_.keep = 0;
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--window_tokens needs --sigma, such as --sigma=16");
+  request_.sigma = "8";
+  request = request_.MakeRequest();
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->override().window_tokens(), 16u);
+  EXPECT_EQ(request->override().sigma(0), 8.0);
   request_.dense = true;
-  EXPECT_EQ(Message(request_.MakeRequest().status()), "--dense and --windows or --keep exclude each other");
+  EXPECT_EQ(Message(request_.MakeRequest().status()),
+            "--dense excludes --windows, --window_tokens, --keep and --block_pattern");
+}
+
+TEST_F(FlagTest, BlocksAreMadeOfTheirFlags) {
+  ASSERT_EQ(ParseError({"--model=m", "--block_pattern=local", "--block_size=16", "--block_width=0", "--block_stride=3",
+                        "--block_threshold=0.5", "--last_layers=2"}),
+            "");
+  const absl::StatusOr<v1::PredictRequest> request = request_.MakeRequest();
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->override().kind(), "block");
+  EXPECT_EQ(request->override().pattern(), "local");
+  EXPECT_EQ(request->override().block_size(), 16u);
+  EXPECT_TRUE(request->override().has_width());
+  EXPECT_EQ(request->override().width(), 0u);
+  EXPECT_EQ(request->override().stride(), 3u);
+  EXPECT_EQ(request->override().threshold(), 0.5);
+  EXPECT_EQ(request->override().last_layers(), 2u);
+  EXPECT_EQ(request->outputs().stride(), 0u) << "that is of windows of a text";
+  request_.block_pattern.clear();
+  EXPECT_EQ(Message(request_.MakeRequest().status()), "--block_size goes with --block_pattern");
 }
 
 TEST_F(FlagTest, ListFlagsTakeEveryValue) {

@@ -12,12 +12,15 @@ from rpc import Refused, Rpc, pb
 
 SEED = 0x5EED0000000B
 OVERRIDES = {
-    "dense": [{"windows": 5, "sigma": [0.1]}, {"keep": 7, "last_layers": 1}],
+    "dense": [{"windows": 5, "sigma": [0.1]}, {"keep": 7, "last_layers": 1}, {"window_tokens": 6, "sigma": [4.0]},
+              {"kind": "block", "pattern": "local", "block_size": 4}],
     "dense-pair": [{"windows": 3, "sigma": [0.3, 0.1]}],
     "dense-tokens": [{"keep": 4}],
     "regression": [{"windows": 4, "sigma": [0.0]}],
-    "features": [{"keep": 3}],
-    "lm-dense": [{"windows": 6, "sigma": [0.2]}, {"keep": 9}, {"windows": 4, "sigma": [0.3], "last_layers": 1}],
+    "features": [{"keep": 3}, {"kind": "block", "pattern": "first_and_diagonal", "block_size": 2}],
+    "lm-dense": [{"windows": 6, "sigma": [0.2]}, {"keep": 9}, {"windows": 4, "sigma": [0.3], "last_layers": 1},
+                 {"window_tokens": 7, "sigma": [5.0]},
+                 {"kind": "block", "pattern": "strided", "block_size": 3, "stride": 2}],
 }
 
 
@@ -43,7 +46,7 @@ class Kind:
         request = pb.PredictRequest(model=self.model, inputs=inputs, **fields)
         request.ensemble.seed, request.ensemble.samples = seed, samples
         if self.override:
-            request.override.CopyFrom(pb.AttentionOverride(kind="ssa", **self.override))
+            request.override.CopyFrom(pb.AttentionOverride(**{"kind": "ssa", **self.override}))
         return request
 
     def generation(self, prompt, count: int = 8, samples: int = 1, seed: int = SEED, **fields):
@@ -51,7 +54,7 @@ class Kind:
         request.prompt.truncate = pb.HEAD
         request.ensemble.seed, request.ensemble.samples = seed, samples
         if self.override:
-            request.override.CopyFrom(pb.AttentionOverride(kind="ssa", **self.override))
+            request.override.CopyFrom(pb.AttentionOverride(**{"kind": "ssa", **self.override}))
         return request
 
     def outputs(self, **more):

@@ -235,7 +235,8 @@ class OtherModelsTest(ClientTest):
 
     def test_an_override_thins_a_dense_model(self):
         ids = list(range(1, 13))
-        for override in ({"windows": 4, "sigma": [0.1]}, {"keep": 4}, {"kind": "ssa", "keep": 4}):
+        for override in ({"windows": 4, "sigma": [0.1]}, {"keep": 4}, {"kind": "ssa", "keep": 4},
+                         {"window_tokens": 3, "sigma": [1.5]}, {"pattern": "local", "block_size": 2, "width": 0}):
             self.assertLess(self.client.predict("dense", ids, override=override).density, 1)
         self.assertEqual(self.error_of(lambda: self.client.predict("dense", ids, override={"kind": "no"})).field,
                          "override.kind")

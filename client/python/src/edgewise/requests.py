@@ -15,12 +15,18 @@ _Request = TypeVar("_Request", pb.PredictRequest, pb.GenerateRequest)
 
 
 class Override(TypedDict, total=False):
-    """SSA instead of a dense model's own attention: windows and sigma, or keep."""
+    """SSA or blocks instead of a dense model's own attention: windows, window_tokens or keep; or pattern."""
 
-    kind: str  #: "ssa", which it also is where it is left out
-    windows: int  #: sources near their queries
-    sigma: Sequence[float]  #: with windows: how far sources may come from; one number, or first and last layer's
+    kind: str  #: "ssa" or "block"; where it is left out the one that the other fields belong to
+    windows: int  #: the number of windows, with sources near their queries
+    window_tokens: int  #: the same, by the tokens of a window
+    sigma: Sequence[float]  #: with these two: how far sources may come from; one number, or first and last layer's
     keep: int  #: so many sources for all queries of a layer, wherever they stand
+    pattern: str  #: of blocks: "diagonal", "local", "strided", "first_and_diagonal"; or "learned" with threshold
+    block_size: int  #: the tokens of a block
+    width: int  #: pattern local: blocks on each side of a query's own
+    stride: int  #: pattern strided: every so many blocks
+    threshold: float  #: pattern learned: the least sigmoid of a block's score
     last_layers: int  #: the layers below the last so many stay dense
 
 
@@ -167,7 +173,9 @@ def _fill(request: _Request, paths: Mapping[str, str], options: Mapping[str, Any
         request.attention = pb.DENSE
     if "override" in rest:
         try:
-            request.override.CopyFrom(pb.AttentionOverride(**{"kind": "ssa", **rest.pop("override")}))
+            override = rest.pop("override")
+            kind = "block" if "pattern" in override else "ssa"
+            request.override.CopyFrom(pb.AttentionOverride(**{"kind": kind, **override}))
         except (TypeError, ValueError) as why:
             raise Error("INVALID_ARGUMENT", f"override: {why}", "override") from why
     return rest
