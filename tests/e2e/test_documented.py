@@ -177,14 +177,18 @@ class ResultsTest(unittest.TestCase):
         return [cell.strip() for cell in re.search(rf"\| {re.escape(label)} \|(.*)\|", self.text)[1].split("|")]
 
     def test_attention(self):
-        rows = [row for row in self.results("attention")["rows"]
-                if (row["n"], row["d"], row.get("rank", 32)) == (4096, 64, 32)]
-        self.assertEqual([float(cell.rstrip(" %")) for cell in self.row("density")],
-                         [round(100 * row["target_density"], 3) for row in rows])
-        self.check(self.row("dense time / sparse time"), [row["speedup_over_dense"] for row in rows])
-        self.check(self.row("the same, memberships counted as sparse time"),
-                   [row["speedup_with_memberships"] for row in rows])
-        self.check(re.findall(r"ran at (\d+) % of", self.text), [100 * rows[0]["dense_peak_share"]])
+        tables = {n: [row for row in self.results(f"attention{suffix}")["rows"]
+                      if (row["n"], row["d"], row["rank"]) == (n, 64, 128)]
+                  for n, suffix in ((1024, ""), (4096, "_4096"), (16384, "_16384"))}
+        densities = [float(cell.rstrip(" %")) for cell in self.row("density")]
+        for n, rows in tables.items():
+            self.assertEqual(densities, [round(100 * row["target_density"], 2) for row in rows])
+            self.check(self.row(f"{n:,} tokens"), [row["speedup_with_memberships"] for row in rows])
+        self.check(self.row("4,096 tokens, without the memberships' computation"),
+                   [row["speedup_over_dense"] for row in tables[4096]])
+        peaks = [100 * row["dense_peak_share"] for rows in tables.values() for row in rows]
+        low, high = re.search(r"ran at (\d+) to (\d+) % of", self.text).groups()
+        self.check([low, high], [min(peaks), max(peaks)])
 
     def test_products(self):
         self.check(re.findall(r"`mm` takes ([\d.]+) times as long", self.text), [self.results("products")["geometric_mean"]])
