@@ -9,24 +9,6 @@
 #include "kernels/cuda_module.h"
 
 namespace edgewise {
-namespace {
-
-absl::Status NotHere(const Backend& backend, const char* operation) {
-  return absl::UnimplementedError(absl::StrCat(backend.device(), " has no ", operation, "; use --device=cpu"));
-}
-
-}  // namespace
-
-absl::Status Backend::GatedFeedForward(const LinearWeights&, const LinearWeights&, Activation, ConstMatrix, Matrix,
-                                       Phase) {
-  return NotHere(*this, "gated feed-forward");
-}
-
-absl::Status Backend::RmsNorm(ConstMatrix, const float*, float, int64_t, Matrix) { return NotHere(*this, "RMS norm"); }
-
-absl::Status Backend::Rotate(Matrix, ConstMatrix, std::span<const int32_t>) {
-  return NotHere(*this, "rotary positions");
-}
 
 absl::StatusOr<std::unique_ptr<Backend>> CreateBackend(const BackendOptions& options, std::string* why_cpu) {
   if (options.device == "cpu") return CreateCpuBackend(options);

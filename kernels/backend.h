@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/phase.h"
@@ -60,6 +61,7 @@ struct BackendOptions {
 // returns; Download and Synchronize wait for it. One thread at a time per backend, but see PreparesBeside; threads may
 // share prepared weights.
 // Errors: RESOURCE_EXHAUSTED out of memory, INTERNAL a kernel failed.
+// All of it is inline: a library of kernels that is loaded at run time has no kernels/backend.cc.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -124,8 +126,11 @@ class Backend {
   // y += down(activation(a) * b), where the halves of a row of gate_up(x) are a and b. x [rows, in of gate_up], y
   // [rows, out of down]; y may be x. gate_up was prepared without an activation, and its `out` is twice the `in` of
   // down.
-  virtual absl::Status GatedFeedForward(const LinearWeights& gate_up, const LinearWeights& down, Activation activation,
-                                        ConstMatrix x, Matrix y, Phase phase = Phase::kPrefill);
+  virtual absl::Status GatedFeedForward(const LinearWeights& /*gate_up*/, const LinearWeights& /*down*/,
+                                        Activation /*activation*/, ConstMatrix /*x*/, Matrix /*y*/,
+                                        Phase /*phase*/ = Phase::kPrefill) {
+    return NotHere("gated feed-forward");
+  }
 
   // y[r] = word[token_ids[r]] + position[positions[r]]; position may be empty. y [rows, hidden].
   virtual absl::Status Embed(ConstMatrix word, ConstMatrix position, std::span<const int32_t> token_ids,
@@ -134,11 +139,16 @@ class Backend {
   virtual absl::Status LayerNorm(ConstMatrix x, const float* weight, const float* bias, float epsilon, Matrix y) = 0;
   // y = x / sqrt(mean of x^2 + epsilon) * weight, for each run of `group` columns of a row by itself: the row, or a
   // head. weight [group]; group divides x.columns; y may be x.
-  virtual absl::Status RmsNorm(ConstMatrix x, const float* weight, float epsilon, int64_t group, Matrix y);
+  virtual absl::Status RmsNorm(ConstMatrix /*x*/, const float* /*weight*/, float /*epsilon*/, int64_t /*group*/,
+                               Matrix /*y*/) {
+    return NotHere("RMS norm");
+  }
   // Rotates each run of table.columns columns of row r, in place: with the first half a and the second half b, and row
   // positions[r] of the table as cosines c and sines s, side by side, (a, b) = (a c - b s, b c + a s). positions
   // [x.rows], host.
-  virtual absl::Status Rotate(Matrix x, ConstMatrix table, std::span<const int32_t> positions);
+  virtual absl::Status Rotate(Matrix /*x*/, ConstMatrix /*table*/, std::span<const int32_t> /*positions*/) {
+    return NotHere("rotary positions");
+  }
   // A cache of keys and values: rows that calls of Attend read again and again (AttentionInputs::cached). The floats
   // that so many columns of a row take there: fewer where the precision rounds keys and values anyhow.
   virtual int64_t CacheFloats(int64_t columns) const { return columns; }
@@ -181,6 +191,11 @@ class Backend {
                                                                         std::span<EdgeCap> caps, Matrix out) {
     if (absl::Status status = Attend(inputs, problems, caps, out); !status.ok()) return status;
     return nullptr;
+  }
+
+ private:
+  absl::Status NotHere(const char* operation) const {
+    return absl::UnimplementedError(absl::StrCat(device(), " has no ", operation, "; use --device=cpu"));
   }
 };
 
