@@ -14,6 +14,7 @@
 #include "model/forward/generation.h"
 #include "model/load.h"
 #include "tests/model/model_builder.h"
+#include "tests/model/near.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"
 
@@ -23,8 +24,6 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 using Ids = std::vector<int32_t>;
-
-constexpr double kTolerance = 1e-4;
 
 std::string Folder() { return tests::TestdataFolder() + "_decoders"; }
 
@@ -49,22 +48,18 @@ INSTANTIATE_TEST_SUITE_P(Folders, DecodersTest, ::testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param; });
 
 TEST_P(DecodersTest, LogitsAndLikelihoodsAreThoseOfTransformers) {
+  Comparison comparison;
   for (const json& entry : golden_["inputs"]) {
     const auto ids = entry["token_ids"].get<Ids>();
     SCOPED_TRACE(ids.size());
     const InputResult result = RunOne(*model_, MakeInput(*model_, ids));
     ASSERT_TRUE(result.status.ok()) << result.status;
-    const auto logits = entry["logits"].get<std::vector<double>>();
-    ASSERT_EQ(result.logits.size(), logits.size());
-    for (size_t i = 0; i < logits.size(); ++i) {
-      EXPECT_NEAR(result.logits[i], logits[i], kTolerance * std::max(1.0, std::abs(logits[i]))) << i;
+    comparison.Add(result.logits, entry["logits"], "logits");
+    std::vector<float> likelihoods;
+    for (const double p : result.sample_results[0].token_probabilities) {
+      likelihoods.push_back(static_cast<float>(std::log(p)));
     }
-    const auto likelihoods = entry["token_log_likelihoods"].get<std::vector<double>>();
-    const std::vector<double>& got = result.sample_results[0].token_probabilities;
-    ASSERT_EQ(got.size(), likelihoods.size());
-    for (size_t i = 0; i < likelihoods.size(); ++i) {
-      EXPECT_NEAR(std::log(got[i]), likelihoods[i], kTolerance * std::max(1.0, -likelihoods[i])) << i;
-    }
+    comparison.Add(likelihoods, entry["token_log_likelihoods"], "log-likelihoods");
   }
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "tests/model/near.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"
 
@@ -15,8 +16,6 @@ namespace edgewise::testing {
 namespace {
 
 using nlohmann::json;
-
-constexpr double kTolerance = 1e-4;
 
 std::string Folder() { return tests::TestdataFolder() + "_hugging_face"; }
 
@@ -40,14 +39,6 @@ ModelInput InputOf(const Model& model, const json& entry) {
   return input;
 }
 
-void ExpectNear(std::span<const float> got, const json& expected, const std::string& what) {
-  ASSERT_EQ(got.size(), expected.size()) << what;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double value = expected[i].get<double>();
-    EXPECT_NEAR(got[i], value, kTolerance * std::max(1.0, std::abs(value))) << what << ", " << i;
-  }
-}
-
 // The pooled vector as an answer has it.
 std::vector<float> EmbeddingOf(const ModelConfig& config, const InputResult& result) {
   std::vector<float> vector = result.probabilities;
@@ -63,6 +54,7 @@ TEST_P(HuggingFaceTest, AgreesWithTransformersInFloat64) {
   const LoadedModel model = LoadModel(Folder() + "/" + GetParam() + "/1");
   const json golden = GoldenOf(GetParam());
   ASSERT_GE(golden.size(), 4u);
+  Comparison comparison;
   for (size_t e = 0; e < golden.size(); ++e) {
     const json& entry = golden[e];
     const std::string what = GetParam() + ", input " + std::to_string(e);
@@ -70,7 +62,7 @@ TEST_P(HuggingFaceTest, AgreesWithTransformersInFloat64) {
     ASSERT_TRUE(result.status.ok()) << what;
     if (entry.contains("embedding")) {
       ASSERT_EQ(model->config().task, ModelTask::kEmbedding);
-      ExpectNear(EmbeddingOf(model->config(), result), entry["embedding"], what);
+      comparison.Add(EmbeddingOf(model->config(), result), entry["embedding"], what);
       continue;
     }
     if (entry.contains("token_log_likelihoods")) {
@@ -79,7 +71,7 @@ TEST_P(HuggingFaceTest, AgreesWithTransformersInFloat64) {
       for (const double p : result.sample_results[0].token_probabilities) {
         got.push_back(static_cast<float>(std::log(p)));
       }
-      ExpectNear(got, expected, what + ", log-likelihoods");
+      comparison.Add(got, expected, what + ", log-likelihoods");
     }
     const json& logits = entry["logits"];
     const json rows = logits[0].is_array() ? logits : json::array({logits});
@@ -89,7 +81,7 @@ TEST_P(HuggingFaceTest, AgreesWithTransformersInFloat64) {
       if (rows[row].is_null()) {
         EXPECT_EQ(result.label_id[row], -1) << what << ": a pad";
       } else {
-        ExpectNear(std::span(result.logits).subspan(row * labels, labels), rows[row], what);
+        comparison.Add(std::span(result.logits).subspan(row * labels, labels), rows[row], what);
       }
     }
   }

@@ -14,6 +14,7 @@
 #include "model/kinds/override.h"
 #include "model/load.h"
 #include "tests/model/model_builder.h"
+#include "tests/model/near.h"
 #include "tests/model/run_model.h"
 #include "tests/support/paths.h"
 
@@ -22,8 +23,6 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-constexpr double kTolerance = 1e-4;
 
 std::string Folder() { return tests::TestdataFolder() + "_images/"; }
 
@@ -69,21 +68,14 @@ TEST(ResizeTest, HasTheBytesOfPillow) {
   }
 }
 
-void ExpectNear(std::span<const float> got, const json& expected, const std::string& what) {
-  ASSERT_EQ(got.size(), expected.size()) << what;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double value = expected[i].get<double>();
-    EXPECT_NEAR(got[i], value, kTolerance * std::max(1.0, std::abs(value))) << what << ", " << i;
-  }
-}
-
-void ExpectAnswer(const Model& model, const ModelSequence& sequence, const json& golden, const std::string& what) {
+void Compare(Comparison& comparison, const Model& model, const ModelSequence& sequence, const json& golden,
+             const std::string& what) {
   ModelInput input;
   input.sequences.push_back(sequence);
   const InputResult result = RunOne(model, input);
   ASSERT_TRUE(result.status.ok()) << what << result.status;
   const bool embeds = model.config().task == ModelTask::kEmbedding;
-  ExpectNear(embeds ? result.probabilities : result.logits, golden[embeds ? "embedding" : "logits"], what);
+  comparison.Add(embeds ? result.probabilities : result.logits, golden[embeds ? "embedding" : "logits"], what);
 }
 
 // The features of an input of the golden file.
@@ -105,13 +97,15 @@ class ImageModelTest : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(ImageModelTest, RowsGiveWhatTransformersGivesInFloat64) {
+  Comparison comparison;
   for (const json& entry : golden_["inputs"]) {
-    ExpectAnswer(*model_, RowsOf(*model_, entry["rows"]), entry, GetParam());
+    Compare(comparison, *model_, RowsOf(*model_, entry["rows"]), entry, GetParam());
   }
 }
 
 TEST_P(ImageModelTest, ImagesGiveTheValuesOfTheProcessorAndItsAnswers) {
   EXPECT_EQ(golden_["files"].empty(), !model_->config().image_processor.serves);
+  Comparison comparison;
   for (const auto& [name, entry] : golden_["files"].items()) {
     const absl::StatusOr<ModelSequence> sequence = model_->PrepareImage(FileOf(name));
     ASSERT_TRUE(sequence.ok()) << sequence.status();
@@ -124,7 +118,7 @@ TEST_P(ImageModelTest, ImagesGiveTheValuesOfTheProcessorAndItsAnswers) {
       // The golden values have 8 digits.
       ASSERT_NEAR(sequence->features[i], values[i], 2e-7 * std::max(1.0f, std::abs(values[i]))) << name << ", " << i;
     }
-    ExpectAnswer(*model_, *sequence, entry, name);
+    Compare(comparison, *model_, *sequence, entry, name);
   }
 }
 
