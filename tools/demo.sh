@@ -59,8 +59,8 @@ edgewise() { "$BIN/edgewise" "$@" --server="$ADDRESS"; }
 # setting NAME: a row of the table of `edgewise evaluate` in $WORK/evaluation, into variables. Columns are two spaces apart.
 setting() {
   IFS='|' read -r NAME ANSWERED RIGHT DENSITY EDGES MOST OVER COMPUTE SPEED < <(
-    awk -F '  +' -v OFS='|' -v name="$1" '$1 == name && NF == 11 {
-      print $1, $3, sprintf("%.0f", $4 * $3 / 100), $5, $6, $7, $9, $10, $11 }' "$WORK/evaluation") ||
+    awk -F '  +' -v OFS='|' -v name="$1" '{ sub(/^ +/, "") } $2 == name && NF == 13 {
+      print $2, $4, sprintf("%.0f", $5 * $4 / 100), $6, $7, $8, $10, $11, $13 }' "$WORK/evaluation") ||
     die "\`edgewise evaluate\` has no row \"$1\""
   [[ $ANSWERED == "$COUNT" ]] || die "$NAME: $ANSWERED of $COUNT texts answered"
 }

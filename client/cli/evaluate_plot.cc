@@ -15,7 +15,7 @@ namespace {
 constexpr double kWidth = 760, kBottom = 52;
 constexpr double kLeft = 78, kRight = 36;
 constexpr double kLegend = 76, kLegendStep = 20;
-constexpr double kTop = 136, kPanel = 200, kGap = 58;
+constexpr double kTop = 122, kPanel = 200, kGap = 58;
 constexpr double kMarker = 5;
 constexpr TextStyle kNote = {.size = 11.5};
 
@@ -30,20 +30,39 @@ struct Marker {
 };
 constexpr Marker kSeriesMarkers[] = {{0}, {3}, {4}, {5}, {3, 1.5}, {6}}, kDenseMarker = {4, 0.5};
 
-// The settings of one number of samples, by density. Left out are caps that drop no edge,
-// which change nothing, and caps that were refused for some input: their answers are to other inputs.
+// The settings that differ in their cap alone, by density; or, where there are no caps, in the size of their windows or
+// blocks alone. Left out are caps that drop no edge, which change nothing, and caps that were refused for some input:
+// their answers are to other inputs.
 struct Series {
-  uint32_t samples;
+  std::string name;
   std::vector<const SettingResult*> rows;
 };
 
 double Density(const SettingResult& row) { return row.Mean(row.density); }
+double Value(const SettingResult& row) { return row.quality.MainMeasure().value.value_or(0.0); }
+
+// "16 samples", "windows 4, 1 sample" with caps, "windows, 1 sample" without.
+std::string SeriesName(const Setting& setting, bool caps) {
+  std::string name;
+  if (setting.override && caps) {
+    name = absl::StrCat(Setting{.override = setting.override}.Name(), ", ");
+  } else if (setting.override) {
+    name = setting.override->kind() == "block" ? absl::StrCat(setting.override->pattern(), " blocks, ")
+           : setting.override->keep() > 0      ? "keep, "
+           : setting.override->windows() > 0   ? "windows, "
+                                               : "window_tokens, ";
+  }
+  return absl::StrCat(caps && !setting.override ? "caps, " : "", name, Plural(setting.samples, "sample"));
+}
 
 std::vector<Series> MakeSeries(const Evaluation& evaluation) {
   std::vector<Series> all;
+  const bool caps = std::any_of(evaluation.rows.begin(), evaluation.rows.end(),
+                                [](const SettingResult& row) { return row.setting.cap.has_value(); });
   for (const SettingResult& row : evaluation.rows) {
     if (row.setting.dense || row.refused > 0 || (row.setting.cap && row.capped == 0)) continue;
-    if (all.empty() || all.back().samples != row.setting.samples) all.push_back({row.setting.samples, {}});
+    const std::string name = SeriesName(row.setting, caps);
+    if (all.empty() || all.back().name != name) all.push_back({name, {}});
     all.back().rows.push_back(&row);
   }
   for (Series& series : all) {
@@ -143,34 +162,41 @@ void DrawCurves(Canvas& canvas, const Chart& chart, const Evaluation& evaluation
   Mark(canvas, chart.X(1.0), chart.Y(dense), kDenseMarker, kGrey);
 }
 
-void DrawLegend(Canvas& canvas, const std::vector<Series>& all) {
-  constexpr double kSample = 26, kSpace = 24, kWidest = 150;
+// Returns where its last line stands.
+double DrawLegend(Canvas& canvas, const std::vector<Series>& all) {
+  const bool has_caps = std::any_of(all.begin(), all.end(), [](const Series& series) {
+    return std::any_of(series.rows.begin(), series.rows.end(), [](const auto* row) { return row->setting.cap; });
+  });
+  constexpr double kSample = 26, kSpace = 24, kGapToName = 8;
   double x = kLeft, y = kLegend;
   auto entry = [&](Marker marker, Colour colour, bool line, bool dashed, bool hollow, const std::string& name) {
-    if (x + kWidest > kWidth - kRight) {
+    const double width = kSample + kGapToName + canvas.TextWidth(name, kNote);
+    if (x > kLeft && x + width > kWidth - kRight) {
       x = kLeft;
       y += kLegendStep;
     }
     if (line) canvas.Line(x, y, x + kSample, y, colour, 1.8, dashed);
     Mark(canvas, x + kSample / 2, y, marker, colour, hollow);
-    x += kSample + 8;
-    canvas.Text(x, y, name, kNote);
-    x += canvas.TextWidth(name, kNote) + kSpace;
+    canvas.Text(x + kSample + kGapToName, y, name, kNote);
+    x += width + kSpace;
   };
   entry(kDenseMarker, kGrey, true, true, false, "dense attention");
   for (size_t s = 0; s < all.size(); ++s) {
-    entry(MarkerOf(s), ColourOf(s), true, false, false, absl::StrCat("caps, ", Plural(all[s].samples, "sample")));
+    entry(MarkerOf(s), ColourOf(s), true, false, false, all[s].name);
   }
-  if (!all.empty()) entry(MarkerOf(0), ColourOf(0), false, false, true, "no cap");
+  if (has_caps) entry(MarkerOf(0), ColourOf(0), false, false, true, "no cap");
+  return y;
 }
 
 Size Draw(Canvas& canvas, const Evaluation& evaluation, const std::string& data) {
   const std::vector<Series> all = MakeSeries(evaluation);
   std::vector<double> qualities, speeds = {0.0};
   double least = 1.0;
+  bool all_known = true;
   for (const SettingResult& row : evaluation.rows) {
     if (row.refused > 0) continue;
-    qualities.push_back(row.quality.Value());
+    all_known &= row.quality.IsKnown();
+    qualities.push_back(Value(row));
     speeds.push_back(Quantile(row.speed, 0.5));
     if (Density(row) > 0) least = std::min(least, Density(row));
   }
@@ -180,19 +206,19 @@ Size Draw(Canvas& canvas, const Evaluation& evaluation, const std::string& data)
               absl::StrCat(data, ", ", Plural(evaluation.rows[0].answered, "answer"), " a point, on ",
                            evaluation.first.device()),
               {.size = kNote.size, .colour = kGrey});
-  DrawLegend(canvas, all);
-
-  double top = kTop;
-  const std::string measure = evaluation.rows[0].quality.Measure();
-  if (!measure.empty()) {
-    const bool share = measure == "accuracy";
+  double top = DrawLegend(canvas, all) - kLegend + kTop;
+  const std::string measure = evaluation.rows[0].quality.MainMeasure().key;
+  if (all_known) {
+    const bool share = measure == "accuracy", correlation = measure == "rank_correlation";
     const double spread = *std::max_element(qualities.begin(), qualities.end());
-    chart.BeginPanel(top, MakeAxis(qualities, share ? 0.1 : std::max(0.1 * spread, 1e-6), 0.0, share ? 1.0 : 1e300));
+    chart.BeginPanel(top, MakeAxis(qualities, share || correlation ? 0.1 : std::max(0.1 * spread, 1e-6),
+                                   correlation ? -1.0 : 0.0, share || correlation ? 1.0 : 1e300));
     chart.Ground(share               ? "Accuracy"
+                 : correlation       ? "Rank correlation"
                  : measure == "loss" ? "Loss, nats per token (lower is better)"
                                      : "Mean absolute error (lower is better)",
                  share ? 100 : 1, share ? " %" : "");
-    DrawCurves(canvas, chart, evaluation, all, [](const SettingResult& row) { return row.quality.Value(); });
+    DrawCurves(canvas, chart, evaluation, all, Value);
     top += kPanel + kGap;
   }
   chart.BeginPanel(top, MakeAxis(speeds, 1.0, 0.0, 1e300));

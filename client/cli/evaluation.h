@@ -11,7 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/inputs.h"
-#include "client/cli/render.h"
+#include "client/cli/quality.h"
 #include "edgewise/client/client.h"
 #include "edgewise/v1/inference.pb.h"
 
@@ -19,26 +19,16 @@ namespace edgewise::cli {
 
 // One way to ask the model.
 struct Setting {
-  bool dense = false;         // attend to every pair
-  std::optional<double> cap;  // density, in (0, 1]
+  bool dense = false;                             // attend to every pair
+  std::optional<v1::AttentionOverride> override;  // absent: the model's own attention
+  std::optional<double> cap;                      // density, in (0, 1]
   uint32_t samples = 1;
 
-  std::string Name() const;  // "dense", "no cap", "cap 1 %"
+  std::string Name() const;  // "dense", "no cap", "cap 1 %", "windows 4", "local blocks of 16, cap 1 %"
 };
 
-// The quality of the answers. The model and the labels of the data decide which of the three measures there is.
-struct Quality {
-  Accuracy accuracy;
-  double log_likelihood = 0;  // language models
-  uint64_t scored_tokens = 0;
-
-  void Add(const v1::Prediction& prediction, const LabelledInput& input);
-  bool IsKnown() const { return accuracy.known + accuracy.valued + scored_tokens > 0; }
-  const char* Measure() const;  // "accuracy", "error", "loss"; "" where nothing is known
-  double Value() const;         // share of right labels, mean absolute error, nats per token; 0 where nothing is known
-};
-
-// One setting's answers: a row of the table. Sums are over answers: inputs times repeats.
+// One setting's answers: a row of the table. Sums are over answers: inputs times repeats. The two texts of a pair for
+// an embedding model are one input, whose edges and pairs are those of both.
 struct SettingResult {
   Setting setting;
   uint64_t answered = 0;
@@ -69,9 +59,9 @@ struct Evaluation {
 // Called before every input.
 using EvaluationProgress = std::function<void(uint64_t done, uint64_t all)>;
 
-// `base`: the model and, where wanted, an override of its attention and what caps keep; its seed is that of the first
-// repeat, the next one has the seed after it. The first of `settings` must be the dense one. Fails only where no
-// further input would fare better.
+// `base`: the model and, where wanted, what caps keep; its seed is that of the first repeat, the next one has the seed
+// after it. The first of `settings` must be the dense one. Fails where no further input would fare better, and with
+// InvalidArgument where the labels of an input do not fit the model: the message names the place.
 absl::StatusOr<Evaluation> Evaluate(Client& client, const v1::PredictRequest& base,
                                     const std::vector<LabelledInput>& inputs, const std::vector<Setting>& settings,
                                     uint32_t repeats, const EvaluationProgress& progress);

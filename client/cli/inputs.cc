@@ -274,10 +274,10 @@ absl::StatusOr<std::vector<LabelledInput>> ReadInputFile(const std::string& path
   std::string line;
   for (int number = 1; std::getline(stream, line); ++number) {
     if (absl::StripAsciiWhitespace(line).empty()) continue;
+    const std::string place = absl::StrCat(path, ":", number);
     absl::StatusOr<LabelledInput> input = ParseInputLine(line);
-    if (!input.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": ", input.status().message()));
-    }
+    if (!input.ok()) return absl::InvalidArgumentError(absl::StrCat(place, ": ", input.status().message()));
+    input->place = place;
     inputs.push_back(*std::move(input));
   }
   if (stream.bad()) return absl::NotFoundError(absl::StrCat(flag, ": cannot read \"", path, "\""));

@@ -16,9 +16,10 @@ namespace edgewise::cli {
 // One input, and the answer that it should have where that is known.
 struct LabelledInput {
   v1::Input input;
+  std::string place;  // "FILE:LINE", for errors; empty where it came from a flag
   std::optional<int32_t> label;
   std::vector<std::optional<int32_t>> labels;  // token-classification, by position; null: not counted
-  std::optional<double> value;                 // regression
+  std::optional<double> value;                 // regression; of a pair for an embedding model, how alike they are
 };
 
 // Protobuf strings are UTF-8; the server cannot even parse others.

@@ -34,16 +34,20 @@ void CostFlags::RegisterKeep(FlagSet& flags) {
 void CostFlags::RegisterOverride(FlagSet& flags) {
   flags.Add("windows", "W", "attend by SSA, in W windows with sources near them; with --sigma", &windows);
   flags.Add("window_tokens", "W", "attend by SSA, in windows of W tokens; with --sigma", &window_tokens);
+  flags.Add("keep", "K", "attend by SSA, to K sources for all queries of a layer", &keep);
+  flags.Add("block_size", "B", "the tokens of a block; with --block_pattern", &block_size);
+  RegisterShape(flags);
+}
+
+void CostFlags::RegisterShape(FlagSet& flags) {
   flags.Add("sigma", "A[,B]",
             "how far sources may come from, as a share of the length, with --window_tokens in tokens;\n"
             "                              first and last layer",
             &sigma);
-  flags.Add("keep", "K", "attend by SSA, to K sources for all queries of a layer", &keep);
   flags.Add("block_pattern", "NAME",
             "attend by blocks: diagonal, local, strided or first_and_diagonal, with --block_size;\n"
             "                              learned with --block_threshold",
             &block_pattern);
-  flags.Add("block_size", "B", "the tokens of a block", &block_size);
   flags.Add("block_width", "N", "pattern local: blocks on each side; default: 1", &block_width);
   flags.Add("block_stride", "N", "pattern strided: every Nth block", &block_stride);
   flags.Add("block_threshold", "T", "pattern learned: the least sigmoid of a block's score", &block_threshold);

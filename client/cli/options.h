@@ -43,6 +43,9 @@ struct CostFlags {
   void RegisterCost(FlagSet& flags);
   void RegisterKeep(FlagSet& flags);  // part of RegisterCost(), as the next
   void RegisterOverride(FlagSet& flags);
+  void RegisterShape(FlagSet& flags);  // part of RegisterOverride(): all but the sizes and counts
+  // Empty: the flags ask for no override. Whether the fields go together is the server's to say.
+  absl::StatusOr<std::optional<v1::AttentionOverride>> MakeOverride() const;
   template <typename Request>
   absl::Status Apply(Request& request) const;
 
@@ -50,8 +53,6 @@ struct CostFlags {
   absl::Status Check() const;
   // False: there is no --keep_edges, or it names nothing.
   bool FindKeep(v1::Keep* keep) const;
-  // Empty: the flags ask for no override. Whether the fields go together is the server's to say.
-  absl::StatusOr<std::optional<v1::AttentionOverride>> MakeOverride() const;
 };
 
 // "head", "tail" or "".

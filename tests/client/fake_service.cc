@@ -67,6 +67,11 @@ class Service final : public v1::InferenceService::Service {
       *response->mutable_model() = Toy();
       response->mutable_model()->set_name("ids");
       response->mutable_model()->set_tokenizer("none");
+    } else if (request->model() == "encoder") {
+      *response->mutable_model() = Toy();
+      response->mutable_model()->set_name("encoder");
+      response->mutable_model()->set_task("embedding");
+      response->mutable_model()->clear_labels();
     } else if (request->model() == "other") {
       *response->mutable_model() = Other();
     } else {

@@ -31,9 +31,9 @@ class FakeServer {
   using Generate = std::function<absl::Status(const v1::GenerateRequest&, const Emit&)>;
   using Predict = std::function<absl::StatusOr<v1::PredictResponse>(const v1::PredictRequest&, const CallInfo&)>;
 
-  // Serves on 127.0.0.1 until destroyed. `predict` may be called from several threads at a time. Three models exist:
-  // "toy" (word tokenizer, labels negative and positive), "ids" (no tokenizer) and "other". Health: the server and
-  // "toy" serve, "other" does not.
+  // Serves on 127.0.0.1 until destroyed. `predict` may be called from several threads at a time. Four models exist:
+  // "toy" (word tokenizer, labels negative and positive), "ids" (no tokenizer), "encoder" (task embedding) and "other".
+  // Health: the server and "toy" serve, "other" does not.
   explicit FakeServer(Predict predict, const ServerTls& tls = {});
   ~FakeServer();
 

@@ -22,6 +22,7 @@ NOT_RUN = {
     "./dev build": "builds; this test needs what it builds",
     "./dev bench": "takes minutes",
     "./dev evaluate": "takes minutes",
+    "tools/evaluate_encoder.py": "takes minutes, needs a sentence encoder",
     "cmake --install": "the test client.find_package runs it",
     "sudo apt-get install": "changes the machine",
     "pip install": "changes the machine; the tests of the Python client install it",

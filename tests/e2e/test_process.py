@@ -117,7 +117,7 @@ class ProcessTest(unittest.TestCase):
             client = os.path.join(folder, "edgewise")
             with open(client, "w", encoding="utf-8") as file:
                 file.write(f"#!/bin/bash\n[[ $1 == evaluate ]] || exec '{BIN}/edgewise' \"$@\"\n"
-                           f"'{BIN}/edgewise' \"$@\" | sed -E 's/^(cap 1 %.*)  167,772 /\\1  167,773 /'\n")
+                           f"'{BIN}/edgewise' \"$@\" | sed -E 's/^( +3  cap 1 %.*)  167,772 /\\1  167,773 /'\n")
             os.chmod(client, 0o755)
             result = subprocess.run([os.path.join(ROOT, "tools", "demo.sh"), folder], capture_output=True, text=True,
                                     timeout=120, check=False, cwd=ROOT)

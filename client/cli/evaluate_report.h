@@ -1,0 +1,22 @@
+// What `edgewise evaluate` prints: tables for people, and the same as JSON.
+#ifndef EDGEWISE_CLIENT_CLI_EVALUATE_REPORT_H_
+#define EDGEWISE_CLIENT_CLI_EVALUATE_REPORT_H_
+
+#include <iosfwd>
+#include <nlohmann/json.hpp>
+
+#include "client/cli/evaluation.h"
+
+namespace edgewise::cli {
+
+// A table of cost, one of quality where there is more than one measure, and what the columns mean. Rows are numbered
+// from 1. The evaluation has answers to dense attention.
+void PrintEvaluation(const Evaluation& evaluation, std::ostream& out);
+
+// "measure", the key of the first measure ("": none), and "settings", one object for each row; what is undefined is
+// null.
+nlohmann::json EvaluationJson(const Evaluation& evaluation);
+
+}  // namespace edgewise::cli
+
+#endif  // EDGEWISE_CLIENT_CLI_EVALUATE_REPORT_H_
