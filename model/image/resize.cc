@@ -37,8 +37,10 @@ std::vector<Taps> TapsOf(int32_t from, int32_t to, Resample resample) {
   for (int32_t i = 0; i < to; ++i) {
     const double center = (i + 0.5) * scale;
     Taps& taps = all[i];
+    // NOLINTBEGIN(bugprone-incorrect-roundings): as Pillow rounds
     taps.first = std::max(0, static_cast<int32_t>(center - reach + 0.5));
     const int32_t end = std::min(from, static_cast<int32_t>(center + reach + 0.5));
+    // NOLINTEND(bugprone-incorrect-roundings)
     exact.clear();
     double sum = 0.0;
     for (int32_t p = taps.first; p < end; ++p) {
@@ -54,26 +56,39 @@ std::vector<Taps> TapsOf(int32_t from, int32_t to, Resample resample) {
   return all;
 }
 
-// The sum over taps of pixels `stride` bytes apart.
-uint8_t Mix(const uint8_t* pixels, int64_t stride, const std::vector<int32_t>& weights) {
-  int32_t sum = 1 << (kFraction - 1);
+constexpr int32_t kHalf = 1 << (kFraction - 1);
+
+// A sum that began with kHalf.
+uint8_t Rounded(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kFraction, 0, 255)); }
+
+// The sum over taps of bytes `stride` apart.
+uint8_t Mix(const uint8_t* bytes, int64_t stride, const std::vector<int32_t>& weights) {
+  int32_t sum = kHalf;
   for (const int32_t weight : weights) {
-    sum += *pixels * weight;
-    pixels += stride;
+    sum += *bytes * weight;
+    bytes += stride;
   }
-  return static_cast<uint8_t>(std::clamp(sum >> kFraction, 0, 255));
+  return Rounded(sum);
 }
 
 RgbImage Narrowed(const RgbImage& image, int32_t width, Resample resample) {
   const std::vector<Taps> taps = TapsOf(image.width, width, resample);
-  RgbImage out{width, image.height, {}};
-  out.pixels.reserve(kChannels * width * image.height);
+  RgbImage out{width, image.height, std::vector<uint8_t>(kChannels * width * image.height)};
+  uint8_t* to = out.pixels.data();
   for (int64_t y = 0; y < image.height; ++y) {
     const uint8_t* row = &image.pixels[y * image.width * kChannels];
     for (const Taps& tap : taps) {
-      for (int64_t c = 0; c < kChannels; ++c) {
-        out.pixels.push_back(Mix(row + tap.first * kChannels + c, kChannels, tap.weights));
+      const uint8_t* pixel = row + tap.first * kChannels;
+      int32_t red = kHalf, green = kHalf, blue = kHalf;
+      for (const int32_t weight : tap.weights) {
+        red += pixel[0] * weight;
+        green += pixel[1] * weight;
+        blue += pixel[2] * weight;
+        pixel += kChannels;
       }
+      *to++ = Rounded(red);
+      *to++ = Rounded(green);
+      *to++ = Rounded(blue);
     }
   }
   return out;
