@@ -28,7 +28,7 @@ FLOORS = {
               "model/checkpoint/config.h", "model/input/", "model/kinds/", "model/checkpoint/", "model/model.", "model/forward/", "model/reserve",
               "model/load"],
     "server": ["server/options", "server/status_details", "server/address", "server/cost_model", "server/memory",
-               "server/request", "server/observe/", "server/models/", "server/validate/", "server/schedule/",
+               "server/image/", "server/request", "server/observe/", "server/models/", "server/validate/", "server/schedule/",
                "server/calls/", "server/rpc/", "server/server.", "server/main"],
 }
 # kernels/ itself does not look into its devices; only the one file that makes backends does.

@@ -80,6 +80,7 @@ def files():
     wide = random.integers(0, 256, (4, 5 * 3 * 2), dtype=np.uint8)  # 16 bits a channel
     exif = Image.Exif()
     exif[0x0112] = 6  # turned: Image.open does not look at it
+    cmyk = saved(smooth.convert("CMYK"), "JPEG")
     palette = chunk(b"PLTE", bytes(random.integers(0, 256, 9, dtype=np.uint8)))
     return {
         "rgb.png": saved(rgb, "PNG"),
@@ -97,26 +98,35 @@ def files():
         "transparent_colour.png": png(2, 1, 8, 2, [bytes([1, 2, 3, 200, 201, 202])],
                                       chunk(b"tRNS", struct.pack(">HHH", 1, 2, 3))),
         "gamma.png": png(2, 1, 8, 2, [bytes([9, 90, 180, 200, 100, 50])], chunk(b"gAMA", struct.pack(">I", 20000))),
-        "interlaced.png": interlaced(),
+        "rgba_16_bits.png": png(3, 4, 16, 6, [row[:24].tobytes() for row in wide]),
+        "gray_alpha_16_bits.png": png(5, 4, 16, 4, [row[:20].tobytes() for row in wide]),
+        "interlaced.png": interlaced(11, 9, 8, 0),
+        "interlaced_palette.png": interlaced(7, 6, 4, 3, palette),
         "rgb.jpg": saved(smooth, "JPEG", quality=90, subsampling=0),
         "half.jpg": saved(smooth, "JPEG", quality=70, subsampling=2),
+        "plain_rgb.jpg": saved(smooth, "JPEG", keep_rgb=True),  # no luma and chroma
         "progressive.jpg": saved(smooth, "JPEG", quality=80, progressive=True),
         "gray.jpg": saved(smooth.convert("L"), "JPEG"),
-        "cmyk.jpg": saved(smooth.convert("CMYK"), "JPEG"),
+        "cmyk.jpg": cmyk,
+        "ycck.jpg": cmyk.replace(b"Adobe\0\x64\0\0\0\0\0", b"Adobe\0\x64\0\0\0\0\2"),  # read as if it were that
         "turned.jpg": saved(smooth, "JPEG", exif=exif),
     }
 
 
-def interlaced():
-    """Adam7, 11 x 9 gray of 8 bits."""
-    image = np.asarray(Image.fromarray(made(11, 9)).convert("L"))
+def interlaced(width, height, depth, colour, *more):
+    """Adam7, one channel of 8 bits, or of 4, which are the low ones."""
+    image = np.asarray(Image.fromarray(made(width, height)).convert("L"))
     rows = []
     for top, left, down, right in ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2),
                                    (1, 0, 2, 1)):
-        rows += [b"\0" + row.tobytes() for row in image[top::down, left::right] if row.size]
-    header = struct.pack(">IIBBBBB", 11, 9, 8, 0, 0, 0, 1)
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"".join(rows)))
-            + chunk(b"IEND", b""))
+        for row in image[top::down, left::right]:
+            if depth == 4:
+                low = np.append(row & 15, np.uint8(0))  # a last half byte is padded
+                row = low[0:row.size:2] << 4 | low[1:row.size + 1:2]
+            rows += [b"\0" + row.tobytes()] if row.size else []
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 1)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + b"".join(more)
+            + chunk(b"IDAT", zlib.compress(b"".join(rows))) + chunk(b"IEND", b""))
 
 
 def open_rgb(data):

@@ -1,0 +1,34 @@
+// The images of one request: what all of them may take together, counted before each is decoded.
+#ifndef EDGEWISE_SERVER_IMAGE_IMAGE_READER_H_
+#define EDGEWISE_SERVER_IMAGE_IMAGE_READER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "model/model.h"
+#include "server/image/decode.h"
+#include "server/memory.h"
+
+namespace edgewise::server {
+
+// One thread at a time.
+class ImageReader {
+ public:
+  // `memory` holds what decoding takes, and the rows so far, until its next Resize; null: nothing is counted. It must
+  // outlive the reader.
+  explicit ImageReader(MemoryHold* memory) : memory_(memory) {}
+
+  // The bytes of a PNG or JPEG file as an input of the model. INVALID_ARGUMENT, at field "image": the model takes no
+  // images or not this one; see ReadImageHeader; or the request has more than kMaxImagePixels. RESOURCE_EXHAUSTED: the
+  // ledger or the machine lacks the memory.
+  absl::StatusOr<ModelSequence> Read(const std::string& bytes, const Model& model);
+
+ private:
+  MemoryHold* memory_;
+  uint64_t pixels_ = 0, rows_bytes_ = 0;  // so far
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_IMAGE_IMAGE_READER_H_
