@@ -145,7 +145,7 @@ struct Request {
   MemoryHold* memory = nullptr;
 
   // Admission.
-  Time arrival;
+  Time arrival;  // the RPC may set it, for a message that waited to be checked
   std::string id;
   std::string model_name;                    // as the message says
   ModelMetrics* metrics = nullptr;           // of the version asked for, or `_other`

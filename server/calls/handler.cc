@@ -68,7 +68,7 @@ void RequestHandler::Start(const Message& message, Request of_rpc, bool* lent) {
   in_flight_.fetch_add(1);
   auto request = std::make_unique<Request>(std::move(of_rpc));
   Request& started = *request;
-  started.arrival = now();
+  if (started.arrival == Time()) started.arrival = now();
   started.done = [this, &started](const absl::Status& status) { Finish(started, status); };
   absl::Status status = Admit(message, started);
   if (status.ok()) status = queue_.Push(request, lent);

@@ -326,6 +326,10 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
   info.set_sha256(model.sha256());
   info.set_device(model.backend().device());
   info.set_feature_size(static_cast<uint32_t>(config.feature_size));
+  if (config.image_processor.serves) {
+    info.set_image_width(static_cast<uint32_t>(config.image.width));
+    info.set_image_height(static_cast<uint32_t>(config.image.height));
+  }
   info.set_pairwise_bias(config.pairwise_bias == PairwiseBiasKind::kNone     ? "none"
                          : config.pairwise_bias == PairwiseBiasKind::kValues ? "values"
                                                                              : "buckets");

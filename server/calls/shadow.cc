@@ -73,8 +73,11 @@ void Shadows::Prepare(const v1::PredictRequest& message, Request& request) {
   second->model = request.model;
   second->stopping = request.model->leaving;
   second->profile = config->profile;
+  MemoryHold decoding(memory_);  // of images
+  second->memory = &decoding;
   const absl::Status checked =
       Validate(message, *request.model->model, request.model->profiles, options_.limits, *second);
+  second->memory = nullptr;
   if (checked.ok() && Same(*second->settings, *request.settings)) return;
   request.shadow = std::make_shared<Shadow>();
   if (!checked.ok()) {

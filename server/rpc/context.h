@@ -16,6 +16,7 @@
 #include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
 #include "server/rpc/grpc_status.h"
+#include "server/rpc/image_threads.h"
 #include "server/rpc/listener.h"
 #include "server/rpc/lone_client.h"
 #include "server/rpc/open_rpcs.h"
@@ -35,6 +36,7 @@ struct RpcContext {
   const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
   const Gate& gate;
   OpenRpcs open = {};
+  ImageThreads images{handler, options.queue.max_requests};
   Listener* listener = nullptr;
   LoneClient lone_client = {};
   Engine* lender = nullptr;  // takes short requests on the threads of gRPC; null: the device takes one thread only

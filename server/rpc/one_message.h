@@ -39,7 +39,7 @@ class OneMessageReactor : public RawReactor, private AwaitedCall {
   RpcContext& context_;
   const Rpc rpc_;
   std::stop_source cancelled_;
-  MemoryHold message_memory_{context_.memory};  // of the message until the return of Serve
+  MemoryHold message_memory_{context_.memory};  // of the message; until the return of Serve, at most
   MemoryHold memory_{context_.memory};          // of the request and its answer
 
  private:

@@ -53,16 +53,16 @@ class PredictReactor final : public UnaryReactor {
     // Alone on the server, a short request is computed here.
     const bool alone = context_.lender && context_.lone_client.Observe(call_->peer(), context_.handler.now()) &&
                        context_.handler.in_flight() == 0 && context_.awaited.size() == 0;
-    bool lent = false;
+    Request request = {.deadline = deadline(),
+                       .stopping = cancelled_.get_token(),
+                       .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
+                       .reply = [this](const absl::Status& status) { Reply(status); },
+                       .response = response_.get(),
+                       .memory = &memory_};
     // The answer may come before the return.
-    context_.handler.Start(*message,
-                           {.deadline = deadline(),
-                            .stopping = cancelled_.get_token(),
-                            .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
-                            .reply = [this](const absl::Status& status) { Reply(status); },
-                            .response = response_.get(),
-                            .memory = &memory_},
-                           alone ? &lent : nullptr);
+    if (HasImages(*message)) return context_.images.Start(*message, std::move(message_memory_), std::move(request));
+    bool lent = false;
+    context_.handler.Start(*message, std::move(request), alone ? &lent : nullptr);
     if (lent) context_.lender->RunLent();
   }
 

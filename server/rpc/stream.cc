@@ -104,7 +104,7 @@ void StreamReactor::OnReadDone(bool ok) {
     const absl::Status status = Parse(message_, context_.message_limit(), *message, memory);
     message_.Clear();
     if (status.ok()) {
-      Serve(*message);
+      Serve(*message, memory);
     } else {
       context_.handler.CountUnread(Rpc::kPredict, status);
       Send(std::make_unique<Answer>(context_.memory), status);
@@ -115,8 +115,8 @@ void StreamReactor::OnReadDone(bool ok) {
   Advance();
 }
 
-void StreamReactor::Serve(v1::PredictRequest& message) {
-  const std::string id = message.request_id();
+void StreamReactor::Serve(const v1::PredictRequest& message, MemoryHold& memory) {
+  const std::string& id = message.request_id();
   mutex_.Lock();
   const bool duplicate = !ids_.insert(id).second;
   mutex_.Unlock();
@@ -135,12 +135,14 @@ void StreamReactor::Serve(v1::PredictRequest& message) {
     mutex_.Unlock();
     Send(AnswerPtr(owned), status);
   };
-  context_.handler.Start(message, {.deadline = deadline_,
-                                   .stopping = cancelled_.get_token(),
-                                   .principal = principal_,
-                                   .reply = reply,
-                                   .response = owned->response.mutable_response(),
-                                   .memory = &owned->memory});
+  Request request = {.deadline = deadline_,
+                     .stopping = cancelled_.get_token(),
+                     .principal = principal_,
+                     .reply = reply,
+                     .response = owned->response.mutable_response(),
+                     .memory = &owned->memory};
+  HasImages(message) ? context_.images.Start(message, std::move(memory), std::move(request))
+                     : context_.handler.Start(message, std::move(request));
 }
 
 void StreamReactor::Send(AnswerPtr answer, const absl::Status& status) {

@@ -42,7 +42,8 @@ class StreamReactor final : public RawReactor, private AwaitedCall {
   };
   using AnswerPtr = std::unique_ptr<Answer>;
 
-  void Serve(v1::PredictRequest& message);
+  // `memory` holds the message.
+  void Serve(const v1::PredictRequest& message, MemoryHold& memory);
   // `status`: of the request.
   void Send(AnswerPtr answer, const absl::Status& status);
   // No message is read after this, and the call ends with the status once all are answered.

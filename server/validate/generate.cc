@@ -25,6 +25,7 @@ absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, co
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(prompt.truncate(), "prompt.truncate"));
   REFUSE_IF(prompt.has_bias(), "prompt.bias", "is set; new tokens have none, so Generate takes none");
   REFUSE_IF(prompt.has_features(), "prompt.features", "is set; a language model takes tokens: give text or token_ids");
+  REFUSE_IF(prompt.has_image(), "prompt.image", "is set; a language model takes tokens: give text or token_ids");
   REFUSE_IF(prompt.content_case() == v1::Sequence::CONTENT_NOT_SET, "prompt", "has no content; give text or token_ids");
   if (model.tokenizer() != nullptr && prompt.has_text()) {  // truncation keeps its template's tokens
     return Within("prompt", model.PrepareText(prompt.text(), nullptr, truncate));

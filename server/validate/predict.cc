@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/forward/edge_budget.h"
+#include "server/image/image_reader.h"
 #include "server/status_details.h"
 #include "server/validate/answer_size.h"
 #include "server/validate/common.h"
@@ -73,12 +74,14 @@ absl::Status ParseBias(const v1::PairwiseBias& bias, const Model& model, const s
 }
 
 // Appends the sequence, or sets the windows of a text for causal-lm.
-absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint32_t stride, const std::string& field,
-                           std::vector<ModelSequence>& sequences) {
+absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint32_t stride, ImageReader& images,
+                           const std::string& field, std::vector<ModelSequence>& sequences) {
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(message.truncate(), field + ".truncate"));
   REFUSE_IF(message.content_case() == v1::Sequence::CONTENT_NOT_SET, field,
-            "has no content; give text, token_ids or features");
-  if (message.has_features()) {
+            "has no content; give text, token_ids, features or image");
+  if (message.has_image()) {
+    ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, images.Read(message.image(), model)));
+  } else if (message.has_features()) {
     ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, ParseFeatures(message.features(), model, truncate)));
   } else {
     ASSIGN_OR_RETURN(std::vector<int32_t> tokens, ParseTokens(message, model, field));
@@ -129,8 +132,8 @@ absl::Status ParseGivenGraph(const v1::Graph& graph, const Model& model, const R
   return Within(field, model.CheckGraph(input));
 }
 
-absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t stride, const std::string& field,
-                        std::vector<ModelSequence>& sequences) {
+absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t stride, ImageReader& images,
+                        const std::string& field, std::vector<ModelSequence>& sequences) {
   const bool pair = model.config().task == ModelTask::kPairClassification;
   REFUSE_IF(!message.has_sequence(), field + ".sequence", "is missing");
   REFUSE_IF(pair && !message.has_second(), field + ".second",
@@ -149,8 +152,9 @@ absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t s
   if (model.tokenizer() != nullptr && message.sequence().has_text() && !windows) {
     return ParseTexts(message, model, field, sequences);
   }
-  RETURN_IF_ERROR(ParseSequence(message.sequence(), model, stride, field + ".sequence", sequences));
-  return pair ? ParseSequence(message.second(), model, stride, field + ".second", sequences) : absl::OkStatus();
+  RETURN_IF_ERROR(ParseSequence(message.sequence(), model, stride, images, field + ".sequence", sequences));
+  if (!pair) return absl::OkStatus();
+  return ParseSequence(message.second(), model, stride, images, field + ".second", sequences);
 }
 
 // Sets the cap of one input, in edges.
@@ -237,10 +241,11 @@ absl::Status Validate(const v1::PredictRequest& message, const Model& model, con
   shared.tolerance = request.settings->tolerance();
   request.inputs.reserve(count);
   uint64_t window_positions = 0;
+  ImageReader images(request.memory);
   for (const v1::Input& part : message.inputs()) {
     const std::string field = absl::StrCat("inputs[", request.inputs.size(), "]");
     ModelInput& input = request.inputs.emplace_back(shared);
-    RETURN_IF_ERROR(ParseInput(part, model, message.outputs().stride(), field, input.sequences));
+    RETURN_IF_ERROR(ParseInput(part, model, message.outputs().stride(), images, field, input.sequences));
     if (part.has_graph()) RETURN_IF_ERROR(ParseGivenGraph(part.graph(), model, limits, field, input));
     if (request.budget != BudgetKind::kNone)
       RETURN_IF_ERROR(ApplyBudget(request.settings->budget(), profiles.limits, model, field, input));

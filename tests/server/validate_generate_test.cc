@@ -53,6 +53,7 @@ const Case kRefused[] = {
      "prompt.token_ids has 49 tokens; the model takes 48"},
     {"text_without_tokenizer", [](auto& r) { r.mutable_prompt()->set_text("hello"); },
      "prompt.text: this model has no tokenizer"},
+    {"image", [](auto& r) { r.mutable_prompt()->set_image("x"); }, "prompt.image is set"},
     {"features", [](auto& r) { r.mutable_prompt()->mutable_features()->set_rows(1); }, "prompt.features is set"},
     {"bias", [](auto& r) { r.mutable_prompt()->mutable_bias()->add_values(1); }, "prompt.bias is set"},
     {"truncate", [](auto& r) { r.mutable_prompt()->set_truncate(static_cast<v1::Truncate>(9)); },

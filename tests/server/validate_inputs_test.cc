@@ -26,7 +26,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 const Case kRefused[] = {
     {"sequence", [](auto& input) { input.clear_sequence(); }, "sequence", "is missing"},
     {"content", [](auto& input) { input.mutable_sequence()->clear_content(); }, "sequence",
-     "has no content; give text, token_ids or features"},
+     "has no content; give text, token_ids, features or image"},
     {"no_tokens", [](auto& input) { input.mutable_sequence()->mutable_token_ids()->clear_values(); },
      "sequence.token_ids", "is empty; at least one token is needed"},
     {"token", [](auto& input) { input.mutable_sequence()->mutable_token_ids()->set_values(2, 40); },
