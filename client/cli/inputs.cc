@@ -5,6 +5,7 @@
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -126,9 +127,10 @@ absl::Status ReadBias(const json& object, const std::string& prefix, v1::Sequenc
       .status();
 }
 
-// The fields text, token_ids and features of a line, with `prefix` in front, and a bias. At most one of the three.
+// The fields text, token_ids, features and image of a line, with `prefix` in front, and a bias. At most one of the
+// four.
 absl::StatusOr<std::optional<v1::Sequence>> ReadSequence(const json& object, const std::string& prefix) {
-  const std::string fields[] = {prefix + "text", prefix + "token_ids", prefix + "features"};
+  const std::string fields[] = {prefix + "text", prefix + "token_ids", prefix + "features", prefix + "image"};
   const std::string* found = nullptr;
   for (const std::string& field : fields) {
     if (!object.contains(field)) continue;
@@ -153,6 +155,11 @@ absl::StatusOr<std::optional<v1::Sequence>> ReadSequence(const json& object, con
       if (!id.ok()) return id.status();
       sequence.mutable_token_ids()->add_values(*id);
     }
+  } else if (found == &fields[3]) {
+    if (!value.is_string()) return FieldError(*found, "is not the path of a file");
+    absl::StatusOr<v1::Sequence> image = ReadImage(*found, value.get<std::string>());
+    if (!image.ok()) return image.status();
+    sequence.set_image(std::move(*image->mutable_image()));
   } else {
     absl::Status status = ReadFeatures(*found, value, *sequence.mutable_features());
     if (!status.ok()) return status;
@@ -236,25 +243,36 @@ absl::StatusOr<v1::Sequence> MakeSequence(const std::optional<std::string>& text
   return sequence;
 }
 
+absl::StatusOr<v1::Sequence> ReadImage(const std::string& field, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << file.rdbuf();  // fails on a folder, and where there is nothing to read
+  if (!file || !bytes) return absl::NotFoundError(absl::StrCat(field, ": cannot read \"", path, "\", or it is empty"));
+  v1::Sequence sequence;
+  sequence.set_image(std::move(bytes).str());
+  return sequence;
+}
+
 absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line) {
   if (!IsUtf8(line)) return absl::InvalidArgumentError("not valid UTF-8");
   const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (object.is_discarded()) return NotAnInput("not valid JSON");
   if (!object.is_object()) return NotAnInput("not a JSON object");
-  constexpr const char* kFields[] = {"text", "token_ids", "features", "bias_values", "bias_buckets"};
+  constexpr const char* kFields[] = {"text", "token_ids", "features", "image", "bias_values", "bias_buckets"};
   for (const auto& [name, value] : object.items()) {
     bool known = name == "label" || name == "labels" || name == "value";
     for (const char* field : kFields) known = known || name == field || name == absl::StrCat("second_", field);
     if (!known) {
-      return FieldError(name,
-                        "is no field; expected text, token_ids, features, bias_values, bias_buckets, the same with "
-                        "second_ in front, label, labels or value");
+      return FieldError(
+          name,
+          "is no field; expected text, token_ids, features, image, bias_values, bias_buckets, the same with "
+          "second_ in front, label, labels or value");
     }
   }
   LabelledInput input;
   absl::StatusOr<std::optional<v1::Sequence>> first = ReadSequence(object, "");
   if (!first.ok()) return first.status();
-  if (!*first) return absl::InvalidArgumentError("none of text, token_ids and features");
+  if (!*first) return absl::InvalidArgumentError("none of text, token_ids, features and image");
   *input.input.mutable_sequence() = **std::move(first);
   absl::StatusOr<std::optional<v1::Sequence>> second = ReadSequence(object, "second_");
   if (!second.ok()) return second.status();

@@ -32,7 +32,10 @@ absl::StatusOr<std::vector<int32_t>> ParseTokenIds(const std::string& text);
 absl::StatusOr<v1::Sequence> MakeSequence(const std::optional<std::string>& text,
                                           const std::optional<std::string>& token_ids);
 
-// One line of a JSONL file. InvalidArgument names the field.
+// The bytes of a PNG or JPEG file, which the server checks. NotFound: it cannot be read; the message names `field`.
+absl::StatusOr<v1::Sequence> ReadImage(const std::string& field, const std::string& path);
+
+// One line of a JSONL file; the file of an image is read. InvalidArgument names the field.
 absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line);
 
 // All lines; blank ones are skipped. path "-": standard input. NotFound, or InvalidArgument with "FILE:LINE: ". `flag`

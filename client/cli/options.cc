@@ -128,15 +128,18 @@ absl::StatusOr<std::optional<v1::AttentionOverride>> CostFlags::MakeOverride() c
 }
 
 void RequestFlags::Register(FlagSet& flags) {
-  flags.Section("Input (one of --text, --token_ids, --input)");
+  flags.Section("Input (one of --text, --token_ids, --image, --input)");
   RegisterModel(flags);
   flags.Add("text", "TEXT", "text, through the model's tokenizer", &text);
   flags.Add("token_ids", "1,2,3", "token ids", &token_ids);
+  flags.Add("image", "FILE", "a PNG or JPEG file, for models of images", &image);
   flags.Add(
       "input", "FILE",
-      "JSON lines (- for standard input): {\"text\": ...}, {\"token_ids\": [...]} or {\"features\": [[...], ...]},\n"
-      "                              and optional \"bias_values\" or \"bias_buckets\" ([[...], ...]), the same\n"
-      "                              with \"second_\" in front, \"label\", \"labels\", \"value\"",
+      "JSON lines (- for standard input): {\"text\": ...}, {\"token_ids\": [...]},\n"
+      "                              {\"features\": [[...], ...]} or {\"image\": FILE}, and optional \"bias_values\" "
+      "or\n"
+      "                              \"bias_buckets\" ([[...], ...]), the same with \"second_\" in front, \"label\",\n"
+      "                              \"labels\", \"value\"",
       &input);
   flags.Add("second_text", "TEXT", "the second text of a pair", &second_text);
   flags.Add("second_token_ids", "1,2,3", "the second sequence of a pair", &second_token_ids);
@@ -183,10 +186,10 @@ void SetTruncate(v1::Truncate how, std::vector<LabelledInput>& inputs) {
 }
 
 absl::StatusOr<std::vector<LabelledInput>> RequestFlags::ReadInputs() const {
-  const int sources = text.has_value() + token_ids.has_value() + input.has_value();
+  const int sources = text.has_value() + token_ids.has_value() + image.has_value() + input.has_value();
   if (sources != 1) {
-    return absl::InvalidArgumentError(sources == 0 ? "no input: give --text, --token_ids or --input"
-                                                   : "--text, --token_ids and --input exclude each other");
+    return absl::InvalidArgumentError(sources == 0 ? "no input: give --text, --token_ids, --image or --input"
+                                                   : "--text, --token_ids, --image and --input exclude each other");
   }
   if (second_text && second_token_ids) {
     return absl::InvalidArgumentError("--second_text and --second_token_ids exclude each other");
@@ -205,7 +208,7 @@ absl::StatusOr<std::vector<LabelledInput>> RequestFlags::ReadInputs() const {
     inputs = *std::move(lines);
   } else {
     LabelledInput one;
-    absl::StatusOr<v1::Sequence> sequence = MakeSequence(text, token_ids);
+    absl::StatusOr<v1::Sequence> sequence = image ? ReadImage("--image", *image) : MakeSequence(text, token_ids);
     if (!sequence.ok()) return sequence.status();
     *one.input.mutable_sequence() = *std::move(sequence);
     if (second_text || second_token_ids) {

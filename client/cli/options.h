@@ -65,6 +65,7 @@ void SetTruncate(v1::Truncate how, std::vector<LabelledInput>& inputs);
 struct RequestFlags : CostFlags {
   std::optional<std::string> text;
   std::optional<std::string> token_ids;
+  std::optional<std::string> image;  // a file's path
   std::optional<std::string> input;
   std::optional<std::string> second_text;
   std::optional<std::string> second_token_ids;
@@ -79,7 +80,7 @@ struct RequestFlags : CostFlags {
   void Register(FlagSet& flags);
   // Everything but the inputs.
   absl::StatusOr<v1::PredictRequest> MakeRequest() const;
-  // At least one; from --text, --token_ids or the file of --input.
+  // At least one; from --text, --token_ids, --image or the file of --input.
   absl::StatusOr<std::vector<LabelledInput>> ReadInputs() const;
 };
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/flag_set.h"
 #include "client/cli/options.h"
 
@@ -38,6 +39,21 @@ TEST(InputLineTest, ValueOfARegressionArrives) {
   EXPECT_EQ(input->value, -1.5);
 }
 
+TEST(InputLineTest, TheFileOfAnImageIsRead) {
+  const std::string path = ::testing::TempDir() + "inputs_test_image";
+  const std::string bytes("\x89PNG\0\n\xff", 7);
+  std::ofstream(path, std::ios::binary) << bytes;
+  absl::StatusOr<LabelledInput> input = ParseInputLine(absl::StrCat(R"({"image": ")", path, R"(", "label": 1})"));
+  ASSERT_TRUE(input.ok()) << input.status();
+  EXPECT_EQ(input->input.sequence().image(), bytes);
+  EXPECT_EQ(input->label, 1);
+  std::ofstream(path, std::ios::trunc).close();
+  for (const std::string& bad : {path, ::testing::TempDir(), path + "_missing"}) {
+    EXPECT_EQ(Message(ReadImage("image", bad).status()),
+              absl::StrCat("image: cannot read \"", bad, "\", or it is empty"));
+  }
+}
+
 TEST(InputLineTest, FeaturesAndBiasesArriveRowByRow) {
   absl::StatusOr<LabelledInput> input = ParseInputLine(
       R"({"features": [[1, 2.5, -3], [4, 5, 6e-1]], "bias_values": [[0, 1], [2, 3.5]],
@@ -59,8 +75,10 @@ TEST(InputLineTest, EachFaultIsNamed) {
   const std::pair<const char*, const char*> kCases[] = {
       {"{\"text\": ", "not valid JSON; expected a JSON object a line, such as {\"text\": \"a warm film\"}"},
       {"[1]", "not a JSON object; expected a JSON object a line"},
-      {"{}", "none of text, token_ids and features"},
-      {R"({"second_text": "b"})", "none of text, token_ids and features"},
+      {"{}", "none of text, token_ids, features and image"},
+      {R"({"second_text": "b"})", "none of text, token_ids, features and image"},
+      {R"({"image": 1})", "image is not the path of a file"},
+      {R"({"image": "a.png", "text": "b"})", "text and image exclude each other"},
       {R"({"features": 1})", "features is not a list of rows"},
       {R"({"features": [1, 2]})", "features[0] is not a list of numbers"},
       {R"({"features": [[1, 2], [3]]})", "features[1] has 1 numbers; features[0] has 2"},
@@ -297,7 +315,7 @@ TEST_F(FlagTest, ImpossibleRequestsAreRefusedBeforeTheyAreSent) {
 }
 
 TEST_F(FlagTest, ExactlyOneSourceOfInputIsAccepted) {
-  EXPECT_EQ(Message(request_.ReadInputs().status()), "no input: give --text, --token_ids or --input");
+  EXPECT_EQ(Message(request_.ReadInputs().status()), "no input: give --text, --token_ids, --image or --input");
   request_.text = "a";
   request_.truncate = "head";
   request_.second_token_ids = "1,2";
@@ -308,7 +326,7 @@ TEST_F(FlagTest, ExactlyOneSourceOfInputIsAccepted) {
   request_.truncate = "middle";
   EXPECT_EQ(Message(request_.ReadInputs().status()), "--truncate is \"middle\"; expected head or tail");
   request_.token_ids = "1";
-  EXPECT_EQ(Message(request_.ReadInputs().status()), "--text, --token_ids and --input exclude each other");
+  EXPECT_EQ(Message(request_.ReadInputs().status()), "--text, --token_ids, --image and --input exclude each other");
 }
 
 }  // namespace

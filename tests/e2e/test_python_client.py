@@ -396,7 +396,6 @@ class ErrorTest(ClientTest):
             (lambda: self.client.predict("m", FILM, truncate="left"), "truncate", "'left'"),
             (lambda: self.client.predict("m", FILM, override={"window": 1}), "override", "window"),
             (lambda: self.client.predict("m", ["a", "b"]), "inputs[0]", "predict_many"),
-            (lambda: self.client.predict("m", b"abc"), "inputs[0]", "bytes"),
             (lambda: self.client.predict("m", [1, 2.5]), "inputs[0]", "expected a text"),
             (lambda: self.client.predict("m", "\ud800"), "inputs[0]", "surrogates"),
             (lambda: self.client.predict_many("m", [[1], [[1.0], [1.0, 2.0]]]), "inputs[1]", "differ in length"),

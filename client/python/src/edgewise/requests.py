@@ -8,8 +8,9 @@ from typing import Any, TypedDict, TypeVar, Union
 from edgewise.errors import Error
 from edgewise.v1 import inference_pb2 as pb
 
-#: A text, token ids, rows of features; or a message, for what has no argument here (a bias, a graph).
-Input = Union[str, Sequence[int], Sequence[Sequence[float]], pb.Sequence]
+#: A text, token ids, rows of features, the bytes of a PNG or JPEG file; or a message, for what has no argument here (a
+#: bias, a graph).
+Input = Union[str, Sequence[int], Sequence[Sequence[float]], bytes, pb.Sequence]
 
 _Request = TypeVar("_Request", pb.PredictRequest, pb.GenerateRequest)
 
@@ -127,16 +128,16 @@ def sequence(value: Input, field: str) -> pb.Sequence:
     if isinstance(value, pb.Sequence):
         return value
     try:
+        if isinstance(value, (bytes, bytearray)):
+            return pb.Sequence(image=bytes(value))
         return pb.Sequence(text=value) if isinstance(value, str) else _numbers(value)
     except (TypeError, ValueError) as why:
-        raise Error("INVALID_ARGUMENT", f"{field}: {why}; expected a text, a list of token ids or rows of numbers",
-                    field) from why
+        raise Error("INVALID_ARGUMENT", f"{field}: {why}; expected a text, a list of token ids, rows of numbers or the "
+                    "bytes of an image", field) from why
 
 
 def _numbers(value: Any) -> pb.Sequence:
     """Token ids or rows of features; TypeError or ValueError where the value is neither."""
-    if isinstance(value, (bytes, bytearray)):
-        raise TypeError("found bytes")
     values = list(value)
     if not values or not isinstance(values[0], Iterable):
         return pb.Sequence(token_ids=pb.TokenIds(values=values))
