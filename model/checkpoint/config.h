@@ -47,6 +47,12 @@ struct TokenizerConfig {
   std::map<std::string, std::string> substitutions;  // word
 };
 
+// Rotary positions: angles in radians that queries and keys turn by at each position, and a factor of both.
+struct Rotary {
+  std::vector<double> angles;  // [head_dim / 2]
+  double factor = 1.0;
+};
+
 struct AttentionKind;  // model/kinds/kind.h
 extern const AttentionKind kDenseKind;
 
@@ -105,6 +111,8 @@ struct ModelConfig {
   int32_t max_text_tokens = 0;  // the most tokens of a text, if that is less (max_seq_length); 0: it is not
   float layer_norm_eps = 1e-5f;
   bool rms_norm = false;        // norms are RmsNorm, which has no bias
+  bool norm_bias = true;        // of norms; false with rms_norm
+  bool first_norm = true;       // false: layer 0 attends to the embeddings as they are, without a norm before
   bool head_norm = false;       // queries and keys are normed too, head by head, before they are rotated
   bool gated = false;           // the feed-forward's hidden rows are hidden_act(gate(x)) * up(x)
   bool projection_bias = true;  // of queries, keys and values
@@ -113,9 +121,8 @@ struct ModelConfig {
   HiddenAct hidden_act = HiddenAct::kGelu;
   NormPosition norm_position = NormPosition::kPre;
   PositionEmbedding position_embedding = PositionEmbedding::kLearned;
-  // kRotary: head_dim / 2 angles in radians that queries and keys turn by at each position, and a factor of both.
-  std::vector<double> rotary_angles;
-  double rotary_factor = 1.0;
+  Rotary rotary;         // kRotary
+  Rotary window_rotary;  // of the layers that the model has windows in, where theirs differ; else without angles
   // > 0: positions count the tokens that are not pads, and the first rows of the table, so many, belong to pads.
   int32_t position_offset = 0;
   int32_t token_types = 0;       // kinds of tokens, whose embeddings are added (ModelSequence::token_types); 0: none
@@ -134,6 +141,8 @@ struct ModelConfig {
   int32_t classifier_hidden_size = 0;  // 0: one linear layer
   HiddenAct classifier_act = HiddenAct::kRelu;  // of that hidden layer
   bool classifier_norm = false;                 // after it
+  bool classifier_hidden_bias = true;           // of that hidden layer
+  bool decoder_bias = true;                     // fill-mask: of the output layer
   bool normalize = false;                       // embedding: to length 1
   TokenizerConfig tokenizer;
   std::vector<AttentionConfig> attention;  // [num_hidden_layers]

@@ -27,7 +27,7 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
     add("embeddings.position.weight", {config.max_position_embeddings + config.position_offset, hidden});
   }
   if (config.token_types > 0) add("embeddings.type.weight", {config.token_types, hidden});
-  if (config.embedding_norm) add_affine("embeddings.norm", {hidden});
+  if (config.embedding_norm) add_affine("embeddings.norm", {hidden}, config.norm_bias);
   if (config.relative_buckets > 0) {
     add("embeddings.relative_buckets.weight", {config.relative_buckets, config.num_attention_heads});
   }
@@ -43,13 +43,13 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
   const size_t layers = config.tied_layers ? 1 : config.num_hidden_layers;
   for (size_t l = 0; l < layers; ++l) {
     const std::string prefix = LayerPrefix(l);
-    add_affine(prefix + "attention_norm", {hidden}, !config.rms_norm);
+    if (l > 0 || config.first_norm) add_affine(prefix + "attention_norm", {hidden}, config.norm_bias);
     add_affine(prefix + "attention.query", {width, hidden}, config.projection_bias);
     for (const char* name : {"key", "value"}) {
       add_affine(prefix + "attention." + name, {key_width, hidden}, config.projection_bias);
     }
     for (const char* name : {"query_norm", "key_norm"}) {
-      if (config.head_norm) add_affine(prefix + "attention." + name, {config.head_dim}, !config.rms_norm);
+      if (config.head_norm) add_affine(prefix + "attention." + name, {config.head_dim}, config.norm_bias);
     }
     add_affine(prefix + "attention.output", {hidden, width}, config.output_bias);
     const AttentionConfig& attention = config.attention[l];
@@ -58,25 +58,26 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
         tensors.push_back({absl::StrCat(prefix, "attention.", tensor.name), std::move(tensor.shape), tensor.optional});
       }
     }
-    add_affine(prefix + "mlp_norm", {hidden}, !config.rms_norm);
+    add_affine(prefix + "mlp_norm", {hidden}, config.norm_bias);
     const bool bias = config.feed_forward_bias;
     if (config.gated) add_affine(prefix + "mlp.gate", {config.intermediate_size, hidden}, bias);
     add_affine(prefix + "mlp.up", {config.intermediate_size, hidden}, bias);
     add_affine(prefix + "mlp.down", {hidden, config.intermediate_size}, bias);
   }
-  if (config.norm_position == NormPosition::kPre) add_affine("final_norm", {hidden}, !config.rms_norm);
+  if (config.norm_position == NormPosition::kPre) add_affine("final_norm", {hidden}, config.norm_bias);
   if (config.task == ModelTask::kCausalLm) {
     if (!config.tie_word_embeddings) add("lm_head.weight", {config.vocab_size, hidden});
     return tensors;
   }
   int64_t features = config.task == ModelTask::kPairClassification ? 4 * hidden : hidden;
   if (config.classifier_hidden_size > 0) {
-    add_affine("classifier.hidden", {config.classifier_hidden_size, features});
+    add_affine("classifier.hidden", {config.classifier_hidden_size, features}, config.classifier_hidden_bias);
     features = config.classifier_hidden_size;
-    if (config.classifier_norm) add_affine("classifier.norm", {features}, !config.rms_norm);
+    if (config.classifier_norm) add_affine("classifier.norm", {features}, config.norm_bias);
   }
   if (config.task == ModelTask::kEmbedding) return tensors;
-  add_affine("classifier.output", {config.num_labels, features});
+  add_affine("classifier.output", {config.num_labels, features},
+             config.decoder_bias || config.task != ModelTask::kFillMask);
   return tensors;
 }
 

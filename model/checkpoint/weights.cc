@@ -1,6 +1,7 @@
 #include "model/checkpoint/weights.h"
 
 #include <span>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -29,8 +30,11 @@ class Loader {
   }
 
   absl::Status LoadNorm(const std::string& name, Norm& out) {
-    const absl::Status status = LoadBuffer(Values(name + ".weight"), out.weight);
-    return status.ok() && Has(name + ".bias") ? LoadBuffer(Values(name + ".bias"), out.bias) : status;
+    const std::span<const float> weight = Values(name + ".weight");
+    const absl::Status status = LoadBuffer(weight, out.weight);
+    if (!status.ok() || config_.rms_norm) return status;
+    const std::vector<float> zeros(weight.size(), 0.0f);
+    return LoadBuffer(Has(name + ".bias") ? Values(name + ".bias") : zeros, out.bias);
   }
 
   // The product with tensor `name`, without bias.
@@ -130,9 +134,26 @@ class Loader {
       case PositionEmbedding::kAlibi:
         return LoadBuffer(AlibiBias(config_.num_attention_heads, positions), weights.distance_bias);
       case PositionEmbedding::kRotary:
-        return LoadBuffer(RotaryTable(config_.rotary_angles, config_.rotary_factor, positions), weights.rotary);
+        return LoadRotary(weights);
       case PositionEmbedding::kNone:
         break;
+    }
+    return absl::OkStatus();
+  }
+
+  // The tables of rotary positions, and which of them each layer has.
+  absl::Status LoadRotary(ModelWeights& weights) {
+    const std::pair<const Rotary*, Buffer*> tables[] = {{&config_.rotary, &weights.rotary},
+                                                        {&config_.window_rotary, &weights.window_rotary}};
+    for (const auto& [rotary, table] : tables) {
+      if (rotary->angles.empty()) continue;
+      const absl::Status status =
+          LoadBuffer(RotaryTable(rotary->angles, rotary->factor, config_.max_position_embeddings), *table);
+      if (!status.ok()) return status;
+    }
+    for (size_t l = 0; l < weights.layers.size(); ++l) {
+      const bool own = config_.attention[l].reach != AllPairs::kFar && !config_.window_rotary.angles.empty();
+      weights.layers[l].rotary = own ? weights.window_rotary.data() : weights.rotary.data();
     }
     return absl::OkStatus();
   }
@@ -254,6 +275,8 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& co
   } else {
     load([&] { return loader.LoadBuffer(loader.Values("embeddings.word.weight"), weights->word); });
   }
+  const size_t layers = config.tied_layers ? 1 : config.num_hidden_layers;
+  weights->layers.resize(layers);
   load([&] { return loader.LoadPositions(*weights); });
   if (config.embedding_norm) load([&] { return loader.LoadNorm("embeddings.norm", weights->embedding_norm); });
   if (config.pairwise_bias == PairwiseBiasKind::kBuckets) {
@@ -261,12 +284,12 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& co
         PairwiseTable(loader.Values("embeddings.pairwise.weight"), config.num_attention_heads, config.num_buckets);
   }
   const Activation hidden_act = ActivationOf(config.hidden_act);
-  const size_t layers = config.tied_layers ? 1 : config.num_hidden_layers;
-  weights->layers.resize(layers);
   for (size_t l = 0; l < layers; ++l) {
     LayerWeights& layer = weights->layers[l];
     const std::string prefix = LayerPrefix(l);
-    load([&] { return loader.LoadNorm(prefix + "attention_norm", layer.attention_norm); });
+    if (loader.Has(prefix + "attention_norm.weight")) {
+      load([&] { return loader.LoadNorm(prefix + "attention_norm", layer.attention_norm); });
+    }
     load([&] { return loader.LoadProjections(l, layer); });
     if (loader.Has(prefix + "attention.clusters")) load([&] { return loader.LoadMemberships(l, layer.memberships); });
     if (loader.Has(prefix + "attention.block_scores")) {

@@ -17,14 +17,15 @@
 namespace edgewise {
 
 struct Norm {
-  Buffer weight, bias;  // [hidden]; no bias: RmsNorm
+  Buffer weight, bias;  // [hidden]; no bias: RmsNorm. A LayerNorm without one has zeros
 };
 
 struct LayerWeights {
-  Norm attention_norm, mlp_norm;
+  Norm attention_norm, mlp_norm;  // attention_norm empty: none (ModelConfig::first_norm)
   // [(heads + 2 * key/value heads) * head_dim, hidden]: query rows, then key, then value
   std::unique_ptr<LinearWeights> query_key_value;
   Buffer query_norm, key_norm;                      // weights [head_dim] of RmsNorm; empty: none
+  const float* rotary = nullptr;                    // the layer's table, one of ModelWeights; null: none
   std::unique_ptr<LinearWeights> output, up, down;  // ModelConfig::gated: `up` has the rows of the gate, then its own
   std::unique_ptr<MembershipWeights> memberships;   // sbm; else null
   std::vector<float> block_scores;                  // learned block patterns, host [blocks, blocks]; else empty
@@ -39,7 +40,9 @@ struct ModelWeights {
   // features in the others.
   Buffer position;
   Norm embedding_norm;  // empty: none
-  Buffer rotary;        // [max_position_embeddings, head_dim], as Backend::Rotate takes it; empty: none
+  // [max_position_embeddings, head_dim], as Backend::Rotate takes it: of ModelConfig::rotary and window_rotary. Empty:
+  // none.
+  Buffer rotary, window_rotary;
   // [heads, 2 * max_position_embeddings - 1]: relative positions, their buckets or ALiBi, as
   // AttentionInputs::distance_bias; empty: none.
   Buffer distance_bias;

@@ -177,7 +177,7 @@ absl::Status Activations::Project(const LayerWeights& weights, bool memberships,
   RETURN_IF_ERROR(Reserve({kNormed, kQueryKeyValue}));
   const Matrix all = View(kQueryKeyValue).Rows(part.first, part.count);
   Matrix source = hidden().Rows(part.first, part.count);
-  if (pre_norm_) {
+  if (pre_norm_ && weights.attention_norm.weight.data() != nullptr) {
     const Matrix normed = View(kNormed).Rows(part.first, part.count);
     RETURN_IF_ERROR(ApplyNorm(model_, weights.attention_norm, source, normed));
     source = normed;
@@ -204,7 +204,7 @@ absl::Status Activations::TurnHeads(const LayerWeights& weights, Matrix queries,
     RETURN_IF_ERROR(backend_.RmsNorm(keys, weights.key_norm.data(), eps, config.head_dim, keys));
   }
   if (positions_.empty()) return absl::OkStatus();
-  const ConstMatrix table = model_.weights().rotary.AsMatrix(config.max_position_embeddings, config.head_dim);
+  const ConstMatrix table(weights.rotary, config.max_position_embeddings, config.head_dim);
   const std::span<const int32_t> positions = std::span(positions_).subspan(part.first, part.count);
   RETURN_IF_ERROR(backend_.Rotate(queries, table, positions));
   return backend_.Rotate(keys, table, positions);

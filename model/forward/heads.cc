@@ -78,6 +78,7 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
     ASSIGN_OR_RETURN(hidden, backend.Allocate(input.rows * config.classifier_hidden_size));
     const Matrix out = hidden.AsMatrix(input.rows, config.classifier_hidden_size);
     RETURN_IF_ERROR(backend.Linear(*weights.classifier_hidden, input, out, false));
+    if (config.classifier_norm) RETURN_IF_ERROR(ApplyNorm(wave.model(), weights.classifier_norm, out, out));
     input = out;
   }
   logits.resize(input.rows * config.num_labels);

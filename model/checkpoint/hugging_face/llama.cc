@@ -5,12 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/hugging_face/family.h"
+#include "model/checkpoint/hugging_face/layer_types.h"
 #include "model/checkpoint/hugging_face/rotary.h"
 
 namespace edgewise::hugging_face {
 namespace {
-
-using nlohmann::json;
 
 constexpr TensorName kTensors[] = {
     {"embeddings.word", "embed_tokens"},
@@ -39,6 +38,7 @@ constexpr std::string_view kUnread[] = {"layers.*.self_attn.rotary_emb.inv_freq"
 void ReadShape(JsonObject& object, int32_t key_value_heads, int32_t positions, ModelConfig& config) {
   config.norm_position = NormPosition::kPre;
   config.rms_norm = true;
+  config.norm_bias = false;
   config.gated = true;
   config.pad_token_id = -1;
   config.projection_bias = config.output_bias = config.feed_forward_bias = false;
@@ -75,21 +75,12 @@ void ReadQwenWindows(JsonObject& object, ModelConfig& config) {
   const int32_t first = object.Integer("max_window_layers", 0, kMaxPositions, 28);
   const bool used = object.Boolean("use_sliding_window", false) && object.Value("sliding_window", false) != false;
   const int32_t window = used ? object.Integer("sliding_window", 1, kMaxPositions, 4096) : 0;
-  const json& types = object.Value("layer_types", false);
-  const auto layers = static_cast<size_t>(config.num_hidden_layers);
-  if (!types.is_null() && (!types.is_array() || types.size() != layers)) {
-    return object.FailAt("layer_types", types, absl::StrCat("a list of ", layers, " strings is expected"));
-  }
-  for (size_t l = 0; l < layers; ++l) {
-    const json type =
-        types.is_null() ? json(static_cast<int32_t>(l) >= first ? "sliding_attention" : "full_attention") : types[l];
-    if (type != "sliding_attention" && type != "full_attention") {
-      return object.FailAt(absl::StrCat("layer_types[", l, "]"), type, "served: full_attention, sliding_attention");
-    }
-    if (type == "full_attention") continue;
+  const auto types = ReadLayerTypes(object, config.num_hidden_layers);
+  for (int32_t l = 0; l < config.num_hidden_layers; ++l) {
+    if (types.has_value() ? !(*types)[l] : l < first) continue;
     if (used) {
       SetWindow(window, config.attention[l]);
-    } else if (!types.is_null()) {
+    } else if (types.has_value()) {
       return object.Fail(absl::StrCat("layer_types[", l, "] is \"sliding_attention\"; use_sliding_window is false"));
     }
   }
