@@ -83,9 +83,9 @@ class Backend {
   // Whether Attend takes AttentionProblem::pages. Any thread.
   virtual bool TakesPages() const { return false; }
 
-  // Whether it has what decoders of the Llama shape need beside the other models' operations: RmsNorm, Rotate,
-  // GatedFeedForward, AttentionInputs::num_key_value_heads, and a reach of AllPairs. Otherwise these calls fail with
-  // UNIMPLEMENTED. Any thread.
+  // Whether it has what decoders of the Llama shape, and ModernBERT, need beside the other models' operations: RmsNorm,
+  // Rotate, GatedFeedForward, AttentionInputs::num_key_value_heads, and a reach of AllPairs. Otherwise these calls fail
+  // with UNIMPLEMENTED. Any thread.
   virtual bool ServesDecoders() const { return false; }
 
   // Whether Allocate, Reserve, Upload, PrepareLinear and PrepareMemberships may be called, on memory and weights of the

@@ -81,8 +81,8 @@ absl::Status CheckServed(const hugging_face::Folder& folder, const Backend& back
                        KeyValueHeads(config) != config.num_attention_heads || HasWindows(config);
   if (!decoder || backend.ServesDecoders()) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("config.json: ", folder.architecture,
-                                               " has RMS norms, rotary positions or a gate, which ", backend.device(),
-                                               " does not serve; --device=cpu does"));
+                                               " has RMS norms, rotary positions, a gate or windows, which ",
+                                               backend.device(), " does not serve; --device=cpu does"));
 }
 
 // Weights on the backend, and what is known of their files.

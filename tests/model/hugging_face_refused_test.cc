@@ -73,7 +73,8 @@ const std::string kIndex = "model.safetensors.index.json";
 std::vector<Case> Cases() {
   const std::string sequence = "bert_sequence", masked = "bert_masked", sentence = "mpnet_sentence",
                     shards = "bert_regression", roberta = "roberta_sequence", untied = "bert_masked_untied",
-                    gpt2 = "gpt2_causal";
+                    gpt2 = "gpt2_causal", modern = "modernbert_sequence", old_modern = "modernbert_mean",
+                    modern_masked = "modernbert_masked", modern_untied = "modernbert_masked_untied";
   const auto shard_of = [](const char* file) {
     return Json(kIndex, [=](json& index) { index["weight_map"]["classifier.weight"] = file; });
   };
@@ -198,6 +199,47 @@ std::vector<Case> Cases() {
          fs::copy(from / "1_Pooling", folder / "1_Pooling");
        },
        "modules.json: sentence encoders of model_type gpt2 are not served"},
+      // ModernBERT.
+      {modern, Config({{"architectures", {"ModernBertForQuestionAnswering"}}}),
+       "architectures is [\"ModernBertForQuestionAnswering\"]; served: one of ModernBertModel, ModernBertForSequence"},
+      {modern, Config({{"classifier_pooling", "max"}}), "classifier_pooling is \"max\"; allowed: cls, mean"},
+      {modern, Config({{"classifier_activation", "tanh"}}), "classifier_activation is \"tanh\"; allowed: gelu"},
+      {modern, Config({{"hidden_activation", "silu"}}), "hidden_activation is \"silu\"; allowed: gelu"},
+      {modern, Config({{"local_attention", 0}}), "local_attention is 0; allowed: an integer from 1"},
+      {modern, Config({{"sliding_window", 4}}), "sliding_window is given; the windows of ModernBERT are those of"},
+      {modern, Config({{"layer_types", {"full_attention"}}}), "a list of 4 strings is expected"},
+      {modern, Config({{"layer_types", {"full_attention", "chunked_attention", "full_attention", "full_attention"}}}),
+       "layer_types[1] is \"chunked_attention\"; served: full_attention, sliding_attention"},
+      {modern, Config({{"layer_types", nullptr}, {"global_attn_every_n_layers", 0}}),
+       "global_attn_every_n_layers is 0; allowed: an integer from 1"},
+      {modern, Config({{"rope_parameters", {{"sliding_attention", {{"rope_type", "dynamic"}}}}}}),
+       "rope_parameters.sliding_attention.rope_type is \"dynamic\"; served: default, linear, llama3, yarn; with this"},
+      {modern, Config({{"rope_parameters", {{"full_attention", {{"rope_theta", 0}}}}}}),
+       "rope_parameters.full_attention.rope_theta is 0"},
+      {modern, Config({{"rope_parameters", {{"full_attention", 7}}}}),
+       "rope_parameters.full_attention is 7; an object is expected"},
+      {modern, Config({{"rope_parameters", {{"rope_theta", 5.0}}}}), "unknown field rope_parameters.\"rope_theta\""},
+      {old_modern, Config({{"rope_scaling", {{"rope_type", "longrope"}}}}), "rope_scaling.rope_type is \"longrope\""},
+      {old_modern, Config({{"local_rope_theta", "x"}}), "local_rope_theta is \"x\"; allowed: a number"},
+      {old_modern,
+       [](const fs::path& folder) {
+         json config = json::parse(Read(folder / "config.json"));
+         config["local_rope_theta"] = nullptr;
+         WriteFile(folder / "config.json", config.dump());
+       },
+       "local_rope_theta is null"},
+      {modern, Config({{"attention_bias", true}}), "tensor model.layers.0.attn.Wqkv.bias [72] is missing"},
+      {modern, Config({{"norm_bias", true}}), "tensor model.embeddings.norm.bias [24] is missing"},
+      {modern, Config({{"num_attention_heads", 8}}), "head_dim is 3; an even number is expected"},
+      {modern, Config({{"tie_word_embeddings", false}}), ""},
+      {modern, Config({{"num_hidden_layers", 3}, {"layer_types", nullptr}}),
+       "tensor model.layers.3.attn.Wo.weight is not part of ModernBertForSequenceClassification"},
+      {old_modern, Config({{"mlp_bias", false}}), "tensor model.layers.0.mlp.Wi.bias is not part of ModernBertFor"},
+      {old_modern, Config({{"classifier_bias", false}}), "tensor head.dense.bias is not part of ModernBertFor"},
+      {modern_masked, Config({{"tie_word_embeddings", false}}), "tensor decoder.weight [40, 24] is missing"},
+      {modern_masked, Header("layers.1.attn_norm.weight", "layers.0.attn_norm.weight"),
+       "tensor model.layers.1.attn_norm.weight [24] is missing"},
+      {modern_untied, Config({{"decoder_bias", nullptr}}), "tensor decoder.bias [40] is missing"},
       // Weights.
       {sequence, Without("model.safetensors"), "model.safetensors: no such file, nor model.safetensors.index.json"},
       {sequence, [](const fs::path& folder) { fs::rename(folder / "model.safetensors", folder / "pytorch_model.bin"); },

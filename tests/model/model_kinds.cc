@@ -78,8 +78,8 @@ json Features(const json& attention, json changes = json::object()) {
 }
 
 // A Hugging Face folder: `changes` of its config.json, as a merge patch.
-ModelKind HuggingFace(const char* name, const char* type, const char* architecture, json changes = json::object(),
-                      json override_with = {}) {
+ModelKind HuggingFace(const char* name, const char* type, const char* architecture,
+                      const json& changes = json::object(), json override_with = {}) {
   const bool distilled = std::string(type) == "distilbert", counted = std::string(type) == "roberta";
   const bool mpnet = std::string(type) == "mpnet";  // its pads have id 1
   const bool gpt2 = std::string(type) == "gpt2";
@@ -103,6 +103,11 @@ json Sentence(const char* pooling, bool normalize) {
                   {{"type", "sentence_transformers.models.Pooling"}, {"path", "1_Pooling"}}};
   if (normalize) modules.push_back({{"type", "sentence_transformers.models.Normalize"}, {"path", "2_Normalize"}});
   return {{"_files", {{"modules.json", modules}, {"1_Pooling/config.json", {{pooling, true}}}}}};
+}
+
+json With(json changes, const json& more) {
+  changes.update(more);
+  return changes;
 }
 
 json Mask(const char* token) {
@@ -240,25 +245,37 @@ std::vector<ModelKind> ModelKinds() {
   kinds.push_back({.name = "probable_and_ssa",
                    .changes = Attention({Local(3, 0.2), Sbm("poisson_set", false, 2)}),
                    .keep = KeepRule::kProbable});
-  kinds.insert(kinds.end(),
-               {
-                   HuggingFace("hf_bert_sequence", "bert", "BertForSequenceClassification"),
-                   HuggingFace("hf_bert_tokens_ssa", "bert", "BertForTokenClassification", json::object(),
-                               OverrideBy(Local(4, 0.2))),
-                   HuggingFace("hf_bert_masked_ssa", "bert", "BertForMaskedLM", Mask("[MASK]"), OverrideBy(Keep(6))),
-                   HuggingFace("hf_roberta_masked", "roberta", "RobertaForMaskedLM", Mask("<mask>")),
-                   HuggingFace("hf_roberta_regression_ssa", "roberta", "RobertaForSequenceClassification",
-                               {{"problem_type", "regression"}}, OverrideBy(Local(3, 0.2))),
-                   HuggingFace("hf_distilbert", "distilbert", "DistilBertForSequenceClassification"),
-                   HuggingFace("hf_distilbert_block", "distilbert", "DistilBertForSequenceClassification",
-                               json::object(), Blocks(6, "first_and_diagonal")),
-                   HuggingFace("hf_mpnet_mean_ssa", "mpnet", "MPNetModel", Sentence("pooling_mode_mean_tokens", true),
-                               OverrideBy(Local(4, 0.2))),
-                   HuggingFace("hf_bert_cls_ssa", "bert", "BertModel", Sentence("pooling_mode_cls_token", false),
-                               OverrideBy(Keep(7))),
-                   HuggingFace("hf_bert_cls_block", "bert", "BertModel", Sentence("pooling_mode_cls_token", false),
-                               Blocks(5, "strided", {{"stride", 2}})),
-               });
+  kinds.insert(
+      kinds.end(),
+      {
+          HuggingFace("hf_bert_sequence", "bert", "BertForSequenceClassification"),
+          HuggingFace("hf_bert_tokens_ssa", "bert", "BertForTokenClassification", json::object(),
+                      OverrideBy(Local(4, 0.2))),
+          HuggingFace("hf_bert_masked_ssa", "bert", "BertForMaskedLM", Mask("[MASK]"), OverrideBy(Keep(6))),
+          HuggingFace("hf_roberta_masked", "roberta", "RobertaForMaskedLM", Mask("<mask>")),
+          HuggingFace("hf_roberta_regression_ssa", "roberta", "RobertaForSequenceClassification",
+                      {{"problem_type", "regression"}}, OverrideBy(Local(3, 0.2))),
+          HuggingFace("hf_distilbert", "distilbert", "DistilBertForSequenceClassification"),
+          HuggingFace("hf_distilbert_block", "distilbert", "DistilBertForSequenceClassification", json::object(),
+                      Blocks(6, "first_and_diagonal")),
+          HuggingFace("hf_mpnet_mean_ssa", "mpnet", "MPNetModel", Sentence("pooling_mode_mean_tokens", true),
+                      OverrideBy(Local(4, 0.2))),
+          HuggingFace("hf_bert_cls_ssa", "bert", "BertModel", Sentence("pooling_mode_cls_token", false),
+                      OverrideBy(Keep(7))),
+          HuggingFace("hf_bert_cls_block", "bert", "BertModel", Sentence("pooling_mode_cls_token", false),
+                      Blocks(5, "strided", {{"stride", 2}})),
+          HuggingFace("hf_modernbert_sequence", "modernbert", "ModernBertForSequenceClassification",
+                      {{"num_hidden_layers", 3}, {"local_attention", 9}}),
+          HuggingFace("hf_modernbert_mean_ssa", "modernbert", "ModernBertForSequenceClassification",
+                      {{"classifier_pooling", "mean"}, {"local_attention", 12}}, OverrideBy(Local(4, 0.2))),
+          HuggingFace("hf_modernbert_tokens", "modernbert", "ModernBertForTokenClassification",
+                      {{"num_hidden_layers", 4}, {"global_attn_every_n_layers", 2}, {"local_attention", 2}}),
+          HuggingFace("hf_modernbert_masked_block", "modernbert", "ModernBertForMaskedLM",
+                      With(Mask("[MASK]"), {{"local_attention", 7}}), Blocks(6, "local")),
+          HuggingFace("hf_modernbert_cls", "modernbert", "ModernBertModel",
+                      With(Sentence("pooling_mode_cls_token", true),
+                           {{"layer_types", {"full_attention", "sliding_attention"}}, {"local_attention", 16}})),
+      });
   for (const ModelKind& kind : LanguageModelKinds()) kinds.push_back(kind);
   kinds.push_back({"lm_windows_dense", Language(kDense, {{"max_position_embeddings", 16}}), {}, true});
   kinds.push_back(

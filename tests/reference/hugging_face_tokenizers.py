@@ -14,7 +14,7 @@ MERGES = [("t", "h"), ("th", "e"), ("a", "t"), ("\u0120", "a"), ("i", "n"), ("o"
 
 def specials(model_type):
     """Token by role, and the vocabulary's first six entries."""
-    if model_type in ("bert", "distilbert"):
+    if model_type in ("bert", "distilbert", "modernbert"):
         roles = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]",
                  "mask_token": "[MASK]"}
         return roles, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", ".", "[MASK]"]
@@ -61,7 +61,27 @@ def make_gpt2(begins):
         model_input_names=["input_ids", "attention_mask"])
 
 
+def make_modernbert():
+    """Byte pairs as OLMo's, with a token for two spaces, and BERT's template."""
+    roles, first = specials("modernbert")
+    letters = ["\u0120"] + [chr(ord("a") + i) for i in range(26)]
+    merges = MERGES[:6]
+    vocab = {token: id for id, token in enumerate(first + letters + ["".join(pair) for pair in merges])}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocab, merges))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    mask = tokenizers.AddedToken(roles.pop("mask_token"), lstrip=True, special=True, normalized=False)
+    tokenizer.add_tokens([tokenizers.AddedToken("  ", normalized=True)])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token=mask,
+                                                model_input_names=["input_ids", "attention_mask"], **roles)
+
+
 def make(model_type):
+    if model_type == "modernbert":
+        return make_modernbert()
     roles, first = specials(model_type)
     if model_type == "roberta":
         tokenizer = byte_pairs(first, roles["unk_token"])
@@ -97,11 +117,13 @@ def write(folder, model_type, kind):
 LONG = "the good old dog and a cat, sleeping in the red house! " * 4
 
 
-def texts(mask, masked, pairs):
-    """(text, second, truncate) of a folder's goldens. `mask`: its mask token."""
+def texts(mask, masked, pairs, spaces=False):
+    """(text, second, truncate) of a folder's goldens. `mask`: its mask token. `spaces`: with several in a row."""
     shown = [f"The {mask} sat on the mat.", f"{mask} is not {mask}?"] if masked else ["The cats sat on the mat.", "", "你好, naïve x!"]
     cases = [(text, None, "REFUSE") for text in shown]
     cases += [(f"{mask} {LONG}" if masked else LONG, None, "TAIL"), (f"{LONG} {mask}" if masked else LONG, None, "HEAD")]
+    if spaces:
+        cases.append((f"the  cats   sat{mask * masked}\n  on cafe\u0301", None, "REFUSE"))
     if pairs:
         cases += [("is the dog good", "the dog is old!", "REFUSE"), ("a cat", LONG, "TAIL"), (LONG, LONG, "HEAD")]
     return cases

@@ -31,6 +31,13 @@ SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "n
 DISTIL_SIZES = {"vocab_size": VOCABULARY, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 16,
                 "max_position_embeddings": 40}
 GPT2_SIZES = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 40}
+# Windows of 4 positions on either side, but in every third layer.
+MODERN_SIZES = {**SIZES, "hidden_size": 24, "num_hidden_layers": 4, "local_attention": 8, "pad_token_id": 0,
+                "bos_token_id": None, "eos_token_id": None, "cls_token_id": 2, "sep_token_id": 3}
+MODERN_ROPE = {"full_attention": {"rope_type": "yarn", "rope_theta": 300.0, "factor": 4.0,
+                                  "original_max_position_embeddings": 12},
+               "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}
+MODERN_OLD = {"global_attn_every_n_layers": 2, "global_rope_theta": 500.0, "local_rope_theta": 30.0}
 LABELS = {0: "no", 1: "maybe", 2: "yes"}
 LABELLED = {"id2label": LABELS, "label2id": {label: id for id, label in LABELS.items()}}
 
@@ -64,6 +71,26 @@ CASES = {
     "gpt2_untied": ("GPT2LMHeadModel", {**GPT2_SIZES, "n_inner": 48, "activation_function": "relu",
                                         "scale_attn_weights": False, "tie_word_embeddings": False, "bos_token_id": 1,
                                         "eos_token_id": [0, 2]}, "bfloat16", ["tokenizer", "bos", "shards"]),
+    "modernbert_sequence": ("ModernBertForSequenceClassification", {**MODERN_SIZES, **LABELLED}, "float16",
+                            ["tokenizer"]),
+    # With every bias, and with the fields of older versions.
+    "modernbert_mean": ("ModernBertForSequenceClassification",
+                        {**MODERN_SIZES, **LABELLED, "classifier_pooling": "mean", "classifier_bias": True,
+                         "norm_bias": True, "attention_bias": True, "mlp_bias": True, "classifier_activation": "relu",
+                         "local_attention": 7, **MODERN_OLD}, "bfloat16", ["old_fields"]),
+    "modernbert_tokens": ("ModernBertForTokenClassification",
+                          {**MODERN_SIZES, **LABELLED, "hidden_activation": "gelu_pytorch_tanh",
+                           "layer_types": ["sliding_attention", "full_attention"] * 2}, "float16", ["tokenizer"]),
+    "modernbert_masked": ("ModernBertForMaskedLM", {**MODERN_SIZES, "rope_parameters": MODERN_ROPE}, "bfloat16",
+                          ["tokenizer"]),
+    "modernbert_masked_untied": ("ModernBertForMaskedLM",
+                                 {**MODERN_SIZES, "num_hidden_layers": 2, "tie_word_embeddings": False,
+                                  "decoder_bias": False, "classifier_activation": "gelu_new"}, "float16",
+                                 ["tokenizer"]),
+    # Longer than the tiles of 64 keys that attention takes at a time.
+    "modernbert_sentence": ("ModernBertModel", {**MODERN_SIZES, "hidden_size": 32, "num_hidden_layers": 3,
+                                                "max_position_embeddings": 120, "local_attention": 80}, "bfloat16",
+                            ["cls", "normalize", "tokenizer"]),
 }
 
 
@@ -132,7 +159,8 @@ def answer(model, entries, options, masked):
 def texts_of(model, tokenizer, options, masked, most):
     classifies = type(model).__name__.endswith("SequenceClassification")
     entries = []
-    for text, second, truncate in hugging_face_tokenizers.texts(tokenizer.mask_token, masked, classifies):
+    spaces = model.config.model_type == "modernbert"
+    for text, second, truncate in hugging_face_tokenizers.texts(tokenizer.mask_token, masked, classifies, spaces):
         entry = hugging_face_tokenizers.encode(tokenizer, text, second, truncate, most)
         entries.append(entry)
     for entry in answer(model, entries, options, masked):
@@ -171,6 +199,15 @@ def write_buffers(folder, model):
         tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
     save_file(tensors, path)
     (folder / "generation_config.json").unlink()
+
+
+def write_old_fields(folder):
+    """Layers and rotary positions as the first ModernBERT models have them."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for field in ("layer_types", "rope_parameters"):
+        del config[field]
+    path.write_text(json.dumps({**config, **MODERN_OLD, "position_embedding_type": "absolute"}, indent=2) + "\n")
 
 
 def causal_golden(model, folder, options):
@@ -223,18 +260,23 @@ def write_case(root, name, seed):
         save_file(tensors, path)
     if "buffers" in options:
         write_buffers(folder, model)
+    if "old_fields" in options:
+        write_old_fields(folder)
     if kind.endswith("LMHeadModel"):
         golden = causal_golden(model.double().eval(), folder, options)
         (root / name / "golden.json").write_text(json.dumps(rounded(golden), separators=(",", ":")) + "\n")
         return
-    longest = 152 if name == "mpnet_sentence" else 36
-    model = model.double().eval()
+    longest = {"mpnet_sentence": 152, "modernbert_sentence": 120}.get(name, 36)
+    # Read anew where there are angles: those of a model that was rounded are rounded too.
+    modern = kind.startswith("ModernBert")
+    model = cls.from_pretrained(folder, dtype=torch.float64).eval() if modern else model.double().eval()
     golden = {"inputs": answer(model, inputs_of(model.config, masked, longest), options, masked)}
     kinds = {"tokenizer", "vocab"}.intersection(options)
     if kinds:
         tokenizer = hugging_face_tokenizers.write(folder, model.config.model_type, *kinds)
         pads = (model.config.pad_token_id or 0) + 1 if model.config.model_type in ("roberta", "mpnet") else 0
-        most = 24 if "limit" in options else 40 - pads
+        positions = 120 if name == "modernbert_sentence" else 40
+        most = 24 if "limit" in options else positions - pads
         golden["texts"] = texts_of(model, tokenizer, options, masked, most)
     (root / name / "golden.json").write_text(json.dumps(rounded(golden), separators=(",", ":")) + "\n")
 

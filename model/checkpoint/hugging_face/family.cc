@@ -5,7 +5,7 @@
 namespace edgewise::hugging_face {
 namespace {
 
-const Family* const kFamilies[] = {&kBert,  &kCamembert, &kDistilBert, &kGpt2,    &kLlama, &kMistral,
+const Family* const kFamilies[] = {&kBert,  &kCamembert, &kDistilBert, &kGpt2,    &kLlama, &kMistral,   &kModernBert,
                                    &kMpnet, &kQwen2,     &kQwen3,      &kRoberta, &kVit,   &kXlmRoberta};
 
 }  // namespace

@@ -30,7 +30,7 @@ struct Head {
     kTanh,
     kGelu,
     kHidden
-  };  // of the hidden layer; kNone: there is none; kHidden: hidden_act
+  };  // of the hidden layer; kNone: there is none; kHidden: Family::classifier_act
 
   std::string_view architecture;  // without Family::class_name: "ForMaskedLM"
   ModelTask task;
@@ -58,6 +58,8 @@ struct Family {
   const char* intermediate_size = "intermediate_size";
   const char* hidden_act = "hidden_act";
   std::string_view default_act = "gelu";
+  const char* classifier_act = nullptr;           // of Head::Act::kHidden; null: hidden_act
+  const char* classifier_pooling = nullptr;       // cls or mean, of sequence-classification; null: always cls
   const char* layer_norm_eps = "layer_norm_eps";  // null: always the default
   double default_layer_norm_eps = 1e-12;
   const char* head_dim = nullptr;  // null, or where config.json has none and there is no default: width / heads
@@ -96,8 +98,8 @@ inline constexpr TensorName kBertTensors[] = {
 };
 
 // Constant-initialised, so that other static objects may use them.
-extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kGpt2, kLlama, kMistral, kMpnet, kQwen2,
-    kQwen3, kVit;
+extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kGpt2, kLlama, kMistral, kModernBert, kMpnet,
+    kQwen2, kQwen3, kVit;
 
 // Null: not served.
 const Family* FindFamily(std::string_view model_type);

@@ -58,7 +58,7 @@ absl::Status RefuseSettings(const json& config, const Family& family) {
   return absl::OkStatus();
 }
 
-void ReadActivation(JsonObject& object, const Family& family, ModelConfig& config) {
+HiddenAct ReadActivation(JsonObject& object, const Family& family, const char* field) {
   constexpr std::pair<const char*, HiddenAct> kServed[] = {
       {"gelu", HiddenAct::kGelu},         {"gelu_python", HiddenAct::kGelu},
       {"gelu_new", HiddenAct::kGeluTanh}, {"gelu_pytorch_tanh", HiddenAct::kGeluTanh},
@@ -71,7 +71,7 @@ void ReadActivation(JsonObject& object, const Family& family, ModelConfig& confi
     if (family.default_act == name) fallback = static_cast<int>(names.size());
     names.emplace_back(name);
   }
-  config.hidden_act = kServed[object.Choice(family.hidden_act, names, fallback)].second;
+  return kServed[object.Choice(field, names, fallback)].second;
 }
 
 void ReadSizes(JsonObject& object, const Family& family, ModelConfig& config) {
@@ -89,7 +89,7 @@ void ReadSizes(JsonObject& object, const Family& family, ModelConfig& config) {
   }
   if (config.head_dim == 0) config.head_dim = std::max(1, config.hidden_size / config.num_attention_heads);
   config.score_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
-  ReadActivation(object, family, config);
+  config.hidden_act = ReadActivation(object, family, family.hidden_act);
   const double eps = family.default_layer_norm_eps;
   config.layer_norm_eps = static_cast<float>(
       family.layer_norm_eps == nullptr ? eps : object.Number(family.layer_norm_eps, 1e-12, 1.0, eps));
@@ -97,12 +97,10 @@ void ReadSizes(JsonObject& object, const Family& family, ModelConfig& config) {
   config.budget_shares.assign(config.num_hidden_layers, 1.0);
 }
 
-// How rows begin. `no_pad`: pad_token_id is null.
-void ReadEncoder(JsonObject& object, const Family& family, bool no_pad, ModelConfig& config) {
+// How rows begin.
+void ReadEncoder(JsonObject& object, const Family& family, ModelConfig& config) {
   config.norm_position = NormPosition::kPost;
   config.embedding_norm = true;
-  config.pad_token_id = no_pad ? -1 : object.Integer("pad_token_id", -1, config.vocab_size - 1, family.pad_token_id);
-
   config.position_offset = family.position_rows == PositionRows::kPlace      ? 0
                            : family.position_rows == PositionRows::kAfterTwo ? 2
                                                                              : config.pad_token_id + 1;
@@ -167,6 +165,10 @@ void ReadImagePooler(JsonObject& object, ModelConfig& config) {
   config.pooling = Pooling::kFirst;
 }
 
+bool ReadsMean(JsonObject& object, const Family& family) {
+  return family.classifier_pooling != nullptr && object.Choice(family.classifier_pooling, {"cls", "mean"}, 0) == 1;
+}
+
 // The class of the model, and its head.
 absl::Status ReadArchitecture(const json& config, bool sentence, Folder& folder) {
   const Family& family = *folder.family;
@@ -211,10 +213,13 @@ absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject
       config.classifier_act = HiddenAct::kGelu;
       break;
     case Head::Act::kHidden:
-      config.classifier_act = config.hidden_act;
+      config.classifier_act = folder.family->classifier_act == nullptr
+                                  ? config.hidden_act
+                                  : ReadActivation(object, *folder.family, folder.family->classifier_act);
       break;
   }
   if (folder.head->act != Head::Act::kNone) config.classifier_hidden_size = config.hidden_size;
+  for (const TensorName& tensor : folder.head->tensors) config.classifier_norm |= tensor.ours == "classifier.norm";
   switch (config.task) {
     case ModelTask::kEmbedding:
       if (folder.family->images) {
@@ -228,7 +233,6 @@ absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject
       return absl::OkStatus();
     case ModelTask::kFillMask: {
       config.num_labels = config.vocab_size;
-      config.classifier_norm = true;
       folder.tied = object.Boolean("tie_word_embeddings", true);
       RETURN_IF_ERROR(object.status().ok() ? absl::OkStatus() : Invalid(std::string(object.status().message())));
       ASSIGN_OR_RETURN(config.mask_token_id, MaskTokenOf(folder.tokenizer.get(), *folder.family));
@@ -243,7 +247,7 @@ absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject
       config.tie_word_embeddings = folder.tied = object.Boolean("tie_word_embeddings", folder.family->tied);
       return absl::OkStatus();
     case ModelTask::kSequenceClassification:
-      config.pooling = Pooling::kFirst;
+      config.pooling = ReadsMean(object, *folder.family) ? Pooling::kMeanValid : Pooling::kFirst;
       ReadLabels(object, config);
       ReadProblem(object, config);
       return absl::OkStatus();
@@ -260,6 +264,8 @@ json WithoutNulls(const json& config) {
     if (!value.is_null()) without[field] = value;
     // Absent, it is the window that the family has by default; null, there is none.
     if (value.is_null() && field == "sliding_window") without[field] = false;
+    // Versions of transformers differ in what it is, so a family that reads it refuses it.
+    if (value.is_null() && field == "local_rope_theta") without[field] = false;
   }
   return without;
 }
@@ -299,10 +305,15 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
   JsonObject object(config, "");
   const auto pad = whole.find("pad_token_id");
   ReadSizes(object, *folder.family, folder.config);
+  if (!folder.family->causal && !folder.family->images) {
+    const bool none = pad != whole.end() && pad->is_null();
+    const int32_t fallback = folder.family->pad_token_id, last = folder.config.vocab_size - 1;
+    folder.config.pad_token_id = none ? -1 : object.Integer("pad_token_id", -1, last, fallback);
+  }
   if (folder.family->read_more != nullptr) {
     folder.family->read_more(object, folder.config);
   } else {
-    ReadEncoder(object, *folder.family, pad != whole.end() && pad->is_null(), folder.config);
+    ReadEncoder(object, *folder.family, folder.config);
   }
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
   if (!folder.family->images) {

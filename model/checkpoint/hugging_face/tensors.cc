@@ -53,8 +53,10 @@ class Found {
   std::map<std::string, std::pair<std::string, Shards::Tensor>> tensors_;
 };
 
-// Whether the family has this tensor for another task, or as a buffer.
-bool IsKnown(const std::string& plain, const Family& family) {
+// Whether the folder may have this tensor, which is not read: of another task, a buffer, or one of `expected`, the
+// names that this task has for its tensors.
+bool IsKnown(const std::string& plain, const Folder& folder, const std::set<std::string>& expected) {
+  const Family& family = *folder.family;
   // The family may write a star for the number of the layer.
   std::string starred = plain;
   for (size_t i = 0; i < starred.size(); ++i) {
@@ -72,12 +74,20 @@ bool IsKnown(const std::string& plain, const Family& family) {
       return plain == whole || starred == whole;
     });
   };
-  for (const Head& head : family.heads) {
-    for (const TensorName& row : head.tensors) {
-      if (matches(row.theirs)) return true;
-    }
-  }
-  return std::any_of(family.unread.begin(), family.unread.end(), matches);
+  const auto has = [&](const Head& head) {
+    return std::any_of(head.tensors.begin(), head.tensors.end(),
+                       [&](const TensorName& row) { return matches(row.theirs); });
+  };
+  if (has(*folder.head)) return expected.contains(plain);
+  return std::any_of(family.heads.begin(), family.heads.end(), has) ||
+         std::any_of(family.unread.begin(), family.unread.end(), matches);
+}
+
+// The name of the word embedding's weight.
+std::string WordEmbedding(const Family& family) {
+  const auto row = std::find_if(family.tensors.begin(), family.tensors.end(),
+                                [](const TensorName& tensor) { return tensor.ours == "embeddings.word"; });
+  return row == family.tensors.end() ? "" : absl::StrCat(std::string(row->theirs), ".weight");
 }
 
 float FromHalf(uint16_t bits) {
@@ -183,7 +193,7 @@ std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder) {
   for (const std::span<const TensorName> table : {folder.family->tensors, folder.head->tensors}) {
     for (const TensorName& row : table) {
       if (row.ours != stem && row.ours != whole && !(both && row.ours == "lm_head")) continue;
-      if (row.theirs == "embeddings.word_embeddings.weight" && !folder.tied) continue;
+      if (stem == "classifier.output" && !folder.tied && row.theirs == WordEmbedding(*folder.family)) continue;
       std::string name = absl::StrReplaceAll(std::string(row.theirs), {{"*", layer}});
       if (row.ours != whole) name += part;
       sources.push_back({std::move(name), row.transposed, row.part, row.parts, PatchShape(ours, folder.config)});
@@ -227,7 +237,7 @@ absl::StatusOr<Tensors> ReadTensors(const std::string& directory, const Folder& 
   }
   for (const auto& [plain, tensor] : found.all()) {
     if (used.contains(plain)) continue;
-    if (!IsKnown(plain, *folder.family)) {
+    if (!IsKnown(plain, folder, known)) {
       return Invalid(
           absl::StrCat("tensor ", tensor.first, " is not part of ", folder.architecture, DidYouMean(plain, known)));
     }
