@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Writes chat templates, in the shapes that families of models use, and what jinja2 makes of them, set up as
+transformers does it.
+
+    pip install jinja2
+    tests/reference/make_chat_goldens.py tests/testdata_chat.json
+"""
+
+import argparse
+import json
+import pathlib
+
+import jinja2
+import jinja2.ext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+MARKED = """{% for message in messages %}
+{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{% endfor %}
+{% if add_generation_prompt %}
+{{ '<|im_start|>assistant\\n' }}
+{% endif %}
+"""
+
+BRACKETS = """{%- if messages[0]['role'] == 'system' -%}
+    {%- set rest = messages[1:] -%}
+    {%- set system = messages[0]['content'] -%}
+{%- else -%}
+    {%- set rest = messages -%}
+    {%- set system = false -%}
+{%- endif -%}
+{%- for message in rest -%}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) -%}
+        {{- raise_exception('Roles take turns, user first') -}}
+    {%- endif -%}
+    {%- if loop.index0 == 0 and system != false -%}
+        {%- set content = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + message['content'] -%}
+    {%- else -%}
+        {%- set content = message['content'] -%}
+    {%- endif -%}
+    {%- if message['role'] == 'user' -%}
+        {{- bos_token + '[INST] ' + content.strip() + ' [/INST]' -}}
+    {%- elif message['role'] == 'assistant' -%}
+        {{- ' ' ~ content | trim ~ ' ' ~ eos_token -}}
+    {%- else -%}
+        {{- raise_exception('The role ' + message['role'] + ' is unknown') -}}
+    {%- endif -%}
+{%- endfor -%}
+"""
+
+HEADERS = """{{- bos_token }}
+{%- if not tools is defined %}{%- set tools = none %}{%- endif %}
+{%- if not day is defined %}
+    {%- if strftime_now is defined %}
+        {%- set day = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set day = "1 Jan 2026" %}
+    {%- endif %}
+{%- endif %}
+{#- The system message is the first. #}
+{%- if messages[0].role == "system" %}
+    {%- set system = messages[0].content | trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system = "" %}
+{%- endif %}
+{{- "<|header|>system<|end_header|>\\n\\nToday is " + day + "\\n\\n" }}
+{%- if tools is not none %}
+    {%- for tool in tools %}{{- tool | tojson }}{%- endfor %}
+{%- endif %}
+{{- system + "<|eot|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|header|>' + message['role'] + '<|end_header|>\\n\\n' + message['content'] | trim + '<|eot|>' }}
+    {%- elif message.content is mapping or message.content is iterable %}
+        {{- message.content | tojson }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|header|>assistant<|end_header|>\\n\\n' }}{%- endif %}
+"""
+
+THINKING = """{%- set ns = namespace(open=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.open and message.role == "user" and not(message.content.startswith('<tool>') and message.content.endswith('</tool>')) %}
+        {%- set ns.open = false %}
+        {%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if message.content is string %}{%- set content = message.content %}{%- else %}{%- set content = '' %}{%- endif %}
+    {%- if message.role == "assistant" %}
+        {%- set thought = '' %}
+        {%- if message.thought is string %}
+            {%- set thought = message.thought %}
+        {%- elif '</think>' in content %}
+            {%- set thought = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last and (loop.last or thought) %}
+            {{- '<|im_start|>assistant\\n<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' + content }}
+        {%- else %}
+            {{- '<|im_start|>assistant\\n' + content }}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- else %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if thinks is defined and thinks is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}
+"""
+
+# Tools are never given, but what would be done with them is read.
+TOOLS = """{%- set asked = messages | selectattr("role", "equalto", "user") | list %}
+{%- set turns = namespace() %}
+{%- set turns.count = 0 %}
+{%- for message in messages if message.role not in ('system', 'tool') and not message.get("calls") %}
+    {%- if message.role == 'user' and turns.count % 2 != 0 %}
+        {{- raise_exception("Roles take turns, not " ~ message.role ~ " at " ~ turns.count) }}
+    {%- endif %}
+    {%- set turns.count = turns.count + 1 %}
+{%- endfor %}
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if tools is not none and message == asked[-1] %}
+        {%- for tool in tools %}
+            {%- for key, value in tool.items() if key != "return" %}{{ '"' + key + '": ' + value|tojson(indent=4) }}{%- endfor %}
+        {%- endfor %}
+    {%- endif %}
+    {{- "[" ~ message.role | upper ~ "] " }}
+    {%- if message.content is defined and message.content.content is defined %}
+        {{- message.content.content }}
+    {%- else %}
+        {{- message["content"] | string + eos_token }}
+    {%- endif %}
+{%- endfor %}
+{{- "[ASSISTANT] " }}
+"""
+
+SMALL = {
+    "lines": "a\n  {% if true %}  \n b {# gone #}\n{% endif %}\n  {{ 'x' }}\n  {%+ if true %} c {% endif +%}\n d\n\n",
+    "crlf": "a\r\n{% if true %}\r\nb\r\n{% endif %}\r\n",
+    "values": "{{ true }}|{{ none }}|{{ unknown }}|{{ 7 // 2 }}|{{ -7 // 2 }}|{{ -7 % 3 }}|{{ -7 is number }}|{{ -7|string ~ 'x' }}|{{ 2 * 3 - 4 }}|{{ 'a' ~ 1 ~ true }}|"
+              "{{ 1 == true }}|{{ [1, 2] == [1, 2] }}|{{ 'b' > 'a' }}|{{ not 1 }}|{{ 1 if false }}|{{ 1 if false else 2 }}",
+    "texts": "{{ 'äöü€'[1:3] }}|{{ 'äöü€'|length }}|{{ '\u00a0 x\u3000'|trim }}|{{ 'xxaxx'.strip('x') }}|{{ 'abc'[::-1] }}|"
+             "{{ 'abc'[-2:] }}|{{ 'abc'[5:] }}|{{ 'abc'[:-5] }}|{{ 'abc'[-1] }}|{{ 'abc'[9] }}|{{ 'a,b'.split(',')|join('+') }}|"
+             "{{ 'aXbX'.replace('X', 'yy') }}|{{ 'q\\'\"\\\\' }}|{{ \"two\" ' one' }}",
+    "lists": "{{ messages|length }}|{{ messages[-1].content }}|{{ (messages + messages)|length }}|{{ messages[1:-1]|length }}|"
+             "{{ [1, 2, 3][::-1]|join(',') }}|{{ 2 in [1, 2] }}|{{ 3 not in [1, 2] }}|{{ messages|first is mapping }}|{{ [1,2]|last }}|"
+             "{{ [] | first is defined }}|{{ [1,2,3][-1:0:-1]|join }}|{{ [1,2,3][9::-1]|join }}",
+    "json": "{{ messages|tojson }}|{{ [1, true, none, 'é\\n\"']|tojson }}|{{ []|tojson }}|{{ messages|tojson(indent=2) }}|"
+            "{{ []|tojson(indent=4) }}|{{ ['a', 1]|tojson(indent=0) }}|{{ 'ß'|tojson(ensure_ascii=False) }}",
+    "selected": "{{ messages|selectattr('role', 'equalto', 'user')|list|length }}|{{ messages|rejectattr('role', '==', 'user')|list|length }}|"
+                "{% for m in messages|selectattr('content')|rejectattr('role', 'eq', 'user') %}{{ m.role }},{% endfor %}|"
+                "{% for m in messages|selectattr('content') if m.role == 'user' %}{{ m.content }},{% endfor %}|"
+                ""
+                "{{ messages|selectattr('content')|list|length }}|{{ ['a', 'b', 'a']|reject('equalto', 'a')|join(',') }}|"
+                "{{ ['a', 1, none]|select('string')|list|tojson }}|{{ [0, 1, '']|select|list|length }}|{{ [1, 2]|select('ne', 1)|first }}|"
+                "{{ messages|selectattr('name', 'defined')|list|length }}",
+    "cases": "{{ 'straße Σας'.upper() }}|{{ 'ÀÉ ΑΣ'.lower() }}|{{ 'éCOLE de'|capitalize }}|{{ 'ab'|upper }}|{{ 'AB'|lower }}|{{ messages[0].role.capitalize() }}|"
+             "{{ 'ǆa'|capitalize }}",
+    "tuples": "{{ 'a' in ('a', 'b') }}|{{ ('a') }}|{{ 'a' in ('a',) }}|{{ 1 not in () }}|{% for x in (1, 2) %}{{ x }}{% endfor %}|{{ (1 + 2) * 3 }}|{{ 'a\\\nb' }}|{{ '' in 'a' }}",
+    "loops": "{% for m in messages if m.role == 'user' %}{{ loop.index }}/{{ loop.length }}{{ loop.first }}{{ loop.last }}"
+             "{{ loop.revindex0 }}{{ loop.previtem is defined }}{% if not loop.last %},{% endif %}{% endfor %};"
+             "{% for k, v in messages[0].items() %}{{ k }}={{ v }} {% endfor %}{% for k in messages[0] %}{{ k }}{% endfor %}"
+             "{% for x in unknown %}never{% endfor %}{% for i in range(3) %}{{ i }}{% endfor %}",
+    "scopes": "{% set x = 1 %}{% for i in [1, 2] %}{{ x }}{% set x = i + 5 %}{{ x }}{% endfor %}{{ x }}{% if true %}{% set x = 3 %}{% endif %}"
+              "{{ x }}{% set ns = namespace(n=0) %}{% for i in [1, 2, 3] %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}",
+    "tests": "{{ x is defined }}{{ x is not defined }}{{ none is none }}{{ 'a' is string }}{{ 1 is number }}{{ true is boolean }}"
+             "{{ [] is sequence }}{{ messages[0] is mapping }}{{ 'a' is iterable }}{{ 1 is iterable }}{{ x|default('d') }}{{ ''|default('e', true) }}"
+             "{{ messages[0].get('name') is none }}{{ messages[0].get('name', 'n') }}{{ messages[0].name is defined }}{{ true is true }}",
+    "generation": "{% for m in messages %}\n  {% generation %}\n{{ loop.index }}{% set x = m.role %}{{ x }}\n  {% endgeneration %}\n{{ x }};{% endfor %}",
+    "raised": "{{ raise_exception('No such role: ' ~ messages[0].role) }}",
+}
+
+CHATS = [
+    [("user", "Hello")],
+    [("system", " Be brief. \n"), ("user", "What is 2 + 2?"), ("assistant", " 4 "), ("user", "Thanks, naïve 你好 😀\n")],
+    [("user", "a"), ("assistant", "<think>\nhm\n</think>\n\nb"), ("user", "<tool>c</tool>"), ("assistant", "<think>so</think>d"), ("user", "</think>")],
+    [("system", ""), ("user", ""), ("assistant", "")],
+    [("assistant", "first"), ("robot", "{{ x }} {% if %} \"quoted\" \\n")],
+]
+
+
+class Generation(jinja2.ext.Extension):
+    """The block by which templates mark what the assistant says."""
+
+    tags = {"generation"}
+
+    def parse(self, parser):
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_said"), [], [], body).set_lineno(line)
+
+    def _said(self, caller):
+        return caller()
+
+
+def raise_exception(message):
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def render(source, chat):
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation])
+    environment.filters["tojson"] = lambda value, ensure_ascii=False, indent=None: json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent)
+    environment.globals["raise_exception"] = raise_exception
+    messages = [{"role": role, "content": content} for role, content in chat]
+    try:
+        return {"prompt": environment.from_string(source).render(
+            messages=messages, tools=None, documents=None, add_generation_prompt=True, **TOKENS)}
+    except jinja2.exceptions.TemplateError as why:
+        return {"refused": str(why)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=pathlib.Path)
+    arguments = parser.parse_args()
+    templates = {"marked": MARKED, "brackets": BRACKETS, "headers": HEADERS, "thinking": THINKING, "tools": TOOLS, **SMALL}
+    cases = [{"name": name, "template": source, "tokens": TOKENS,
+              "answers": [{"messages": chat, **render(source, chat)} for chat in CHATS]}
+             for name, source in templates.items()]
+    lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
+    arguments.file.write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    main()
