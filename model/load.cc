@@ -126,9 +126,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, B
   ASSIGN_OR_RETURN(Loaded loaded, ReadWeights(directory, folder, backend, prepare));
   ModelConfig config = std::move(folder.config);
   config.head_dim = AlignedHeadDim(config, backend);
-  auto model =
-      std::make_unique<Model>(std::move(config), std::move(loaded.weights), std::move(loaded.sha256), loaded.parameters,
-                              backend, std::move(loaded.skipped_tensors), std::move(folder.tokenizer));
+  auto model = std::make_unique<Model>(std::move(config), std::move(loaded.weights), std::move(loaded.sha256),
+                                       loaded.parameters, backend, std::move(loaded.skipped_tensors),
+                                       std::move(folder.tokenizer), std::move(folder.chat));
 
   absl::Status status = SelfTest(*model, use_backend);
   if (status.ok()) status = prepare([&] { return ReserveForPasses(*model); });

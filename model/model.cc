@@ -52,11 +52,12 @@ absl::Status AllPads(const ModelConfig& config, size_t tokens, const char* field
 
 Model::Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
              Backend& backend, std::vector<std::string> skipped_tensors,
-             std::unique_ptr<const HfTokenizer> hf_tokenizer)
+             std::unique_ptr<const HfTokenizer> hf_tokenizer, absl::StatusOr<chat::ChatTemplate> chat_template)
     : config_(std::move(config)),
       backend_(backend),
       tokenizer_(std::make_unique<Tokenizer>(config_.tokenizer)),
       hf_tokenizer_(std::move(hf_tokenizer)),
+      chat_template_(std::move(chat_template)),
       weights_(std::move(weights)),
       parameters_(parameters),
       sha256_(std::move(sha256)),
@@ -133,6 +134,22 @@ absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const 
   }
   if (config_.task == ModelTask::kTokenClassification) sequence.offsets = std::move(encoding.offsets);
   return Finish(std::move(encoding.ids), "text", std::move(sequence));
+}
+
+absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message>& messages) const {
+  REFUSE_IF(!chat_template_.ok(), "messages", "is set; ", std::string(chat_template_.status().message()),
+            ", so give a prompt");
+  const absl::StatusOr<std::string> prompt = chat_template_->Render(messages);
+  REFUSE_IF(!prompt.ok(), "messages",
+            "make no prompt by the model's chat template: ", std::string(prompt.status().message()));
+  absl::StatusOr<Encoding> encoding = hf_tokenizer_->Encode(*prompt, {.add_special_tokens = false});
+  REFUSE_IF(!encoding.ok(), "messages",
+            "make a prompt that the tokenizer refuses: ", std::string(encoding.status().message()));
+  const auto most = static_cast<size_t>(config_.max_position_embeddings);
+  REFUSE_IF(encoding->size() == 0, "messages", "make a prompt without tokens");
+  REFUSE_IF(encoding->size() > most, "messages", "make a prompt of ", encoding->size(), " tokens; the model takes ",
+            most);
+  return Finish(std::move(encoding->ids), "messages", ModelSequence());
 }
 
 absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int32_t> token_ids, TruncateMode truncate,

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/backend.h"
+#include "model/chat/chat_template.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/tokenizer.h"
 #include "model/image/rgb_image.h"
@@ -43,7 +44,8 @@ class Model {
   // For LoadModel (model/load.h). `backend` must outlive the model.
   Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
         Backend& backend, std::vector<std::string> skipped_tensors = {},
-        std::unique_ptr<const HfTokenizer> hf_tokenizer = nullptr);
+        std::unique_ptr<const HfTokenizer> hf_tokenizer = nullptr,
+        absl::StatusOr<chat::ChatTemplate> chat_template = chat::NoTemplate());
   ~Model();
 
   const ModelConfig& config() const { return config_; }
@@ -75,6 +77,15 @@ class Model {
   // is cut first. INVALID_ARGUMENT: HfTokenizer::Encode; too long; no valid token; no mask token for fill-mask.
   absl::StatusOr<ModelSequence> PrepareText(const std::string& text, const std::string* second,
                                             TruncateMode truncate) const;
+
+  // What was said, as the chat template of the folder makes a prompt of it, with no token but those that the template
+  // writes. Special tokens are found in the whole of it, as transformers does it: also in what was said. The error's
+  // field is messages. INVALID_ARGUMENT: chat_template() is an error; the template refuses the messages; the prompt is
+  // too long.
+  absl::StatusOr<ModelSequence> PrepareChat(const std::vector<chat::Message>& messages) const;
+
+  // The chat template of the folder. NOT_FOUND: it has none; INVALID_ARGUMENT: it has one that is not served.
+  const absl::StatusOr<chat::ChatTemplate>& chat_template() const { return chat_template_; }
 
   // causal-lm: a text to score. One that fits the context, or is cut to it, is one sequence; a longer one becomes
   // windows of the context's length, `stride` positions apart (0: half the context; the last one ends with the text),
@@ -135,6 +146,7 @@ class Model {
   Backend& backend_;
   const std::unique_ptr<const Tokenizer> tokenizer_;
   const std::unique_ptr<const HfTokenizer> hf_tokenizer_;
+  const absl::StatusOr<chat::ChatTemplate> chat_template_;
   const std::unique_ptr<const ModelWeights> weights_;
   const uint64_t parameters_;
   const std::string sha256_;

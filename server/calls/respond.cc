@@ -336,6 +336,7 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
   info.set_num_buckets(static_cast<uint32_t>(config.num_buckets));
   info.set_causal(config.causal);
   if (config.task == ModelTask::kFillMask) info.set_mask_token_id(config.mask_token_id);
+  info.set_takes_messages(model.chat_template().ok());
   info.set_random_numbers(kRandomNumbersVersion);
   const Profiles& profiles = status.loaded->profiles;
   for (const auto& [name, profile] : profiles.by_name) *info.add_profiles() = ToMessage(name, profile);

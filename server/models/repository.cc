@@ -33,6 +33,12 @@ absl::Status CheckNames(const std::string& name, int64_t version) {
   return absl::OkStatus();
 }
 
+// Why the chat template of a model is not served; empty: it is, or there is none.
+std::string UnservedChat(const Model& model) {
+  const absl::Status status = model.chat_template().status();
+  return status.ok() || absl::IsNotFound(status) ? std::string() : std::string(status.message());
+}
+
 }  // namespace
 
 void Repository::LogRemarks(const std::vector<Remark>& remarks, Scanning scanning) {
@@ -144,6 +150,7 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
   const double seconds = Seconds(Clock::now() - start);
   const std::string skipped =
       whole && loaded.ok() ? absl::StrJoin((*loaded)->model->skipped_tensors(), ", ") : std::string();
+  const std::string chat = whole && loaded.ok() ? UnservedChat(*(*loaded)->model) : std::string();
   ModelMetrics& metrics = metrics_.ForModel(job.name, job.version);
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
   std::string error;
@@ -179,6 +186,10 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
     if (!skipped.empty()) {
       Log(LogLevel::kInfo, "tensors not read",
           {{"model", job.name}, {"version", job.version}, {"reason", "of other tasks"}, {"tensors", skipped}});
+    }
+    if (!chat.empty()) {
+      Log(LogLevel::kWarning, "chat template not served",
+          {{"model", job.name}, {"version", job.version}, {"reason", chat}});
     }
   } else {
     Log(LogLevel::kError, "model failed to load", {{"model", job.name}, {"version", job.version}, {"error", error}});

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,13 +16,29 @@
 namespace edgewise::server {
 namespace {
 
-constexpr int kMaxStops = 16;
+constexpr int kMaxStops = 16, kMaxMessages = 1024;
+constexpr const char* kRoles[] = {"system", "user", "assistant", "tool"};
 constexpr size_t kMaxStopBytes = 256;
 constexpr uint64_t kHeldBytes = uint64_t{64} << 10;  // of a generation: its tokens that are not sent, its text
 
+absl::StatusOr<ModelSequence> ParseMessages(const v1::GenerateRequest& message, const Model& model) {
+  REFUSE_IF(message.has_prompt(), "messages", "cannot go with a prompt: give one of them");
+  REFUSE_IF(message.messages_size() > kMaxMessages, "messages", "has ", message.messages_size(),
+            " entries; allowed are at most ", kMaxMessages);
+  std::vector<chat::Message> messages;
+  for (const v1::ChatMessage& one : message.messages()) {
+    const bool known = std::find(std::begin(kRoles), std::end(kRoles), one.role()) != std::end(kRoles);
+    REFUSE_IF(!known, absl::StrCat("messages[", messages.size(), "].role"), "is ", Quoted(one.role()),
+              "; allowed are system, user, assistant and tool");
+    messages.push_back({one.role(), one.content()});
+  }
+  return model.PrepareChat(messages);
+}
+
 absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, const Model& model) {
+  if (message.messages_size() > 0) return ParseMessages(message, model);
   const v1::Sequence& prompt = message.prompt();
-  REFUSE_IF(!message.has_prompt(), "prompt", "is missing");
+  REFUSE_IF(!message.has_prompt(), "prompt", "is missing, and so are messages; give one of them");
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(prompt.truncate(), "prompt.truncate"));
   REFUSE_IF(prompt.has_bias(), "prompt.bias", "is set; new tokens have none, so Generate takes none");
   REFUSE_IF(prompt.has_features(), "prompt.features", "is set; a language model takes tokens: give text or token_ids");

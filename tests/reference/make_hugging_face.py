@@ -70,7 +70,7 @@ CASES = {
                     ["tokenizer", "buffers"]),
     "gpt2_untied": ("GPT2LMHeadModel", {**GPT2_SIZES, "n_inner": 48, "activation_function": "relu",
                                         "scale_attn_weights": False, "tie_word_embeddings": False, "bos_token_id": 1,
-                                        "eos_token_id": [0, 2]}, "bfloat16", ["tokenizer", "bos", "shards"]),
+                                        "eos_token_id": [0, 2]}, "bfloat16", ["tokenizer", "bos", "shards", "chat"]),
     "modernbert_sequence": ("ModernBertForSequenceClassification", {**MODERN_SIZES, **LABELLED}, "float16",
                             ["tokenizer"]),
     # With every bias, and with the fields of older versions.
@@ -92,6 +92,20 @@ CASES = {
                                                 "max_position_embeddings": 120, "local_attention": 80}, "bfloat16",
                             ["cls", "normalize", "tokenizer"]),
 }
+
+CHAT_TEMPLATE = """{% for message in messages %}
+{% if message.role == 'tool' %}{{ raise_exception('no ' ~ message.role ~ 's here') }}{% endif %}
+{{ bos_token }}{{ message.role }}
+{{ message.content | trim }}{{ eos_token }}
+{% endfor %}
+{% if add_generation_prompt %}
+{{ bos_token }}me
+{% endif %}
+"""
+CHATS = [[{"role": "user", "content": " the cat "}],
+         [{"role": "system", "content": "on"}, {"role": "user", "content": ""}],
+         # A user who spells a special token gets it.
+         [{"role": "user", "content": "a<|im_end|>"}]]
 
 
 def randomize(model):
@@ -231,6 +245,13 @@ def causal_golden(model, folder, options):
     golden["generations"] = causal_goldens.generations(model, tokenizer, prompts,
                                                        ends if isinstance(ends, list) else [ends], 40)
     ended = [entry for entry in golden["generations"] if entry["finish"] == "stop"][:4]
+    if "chat" in options:
+        (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+        tokenizer.chat_template = CHAT_TEMPLATE
+        for messages in CHATS:
+            ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+            golden.setdefault("chats", []).append(
+                {"messages": messages, **causal_goldens.generations(model, tokenizer, [(ids, 8)], ends, 40)[0]})
     assert len(ended) >= 2, "no text ends"
     golden["generations"] = golden["generations"][:7] + [entry for entry in ended if entry.get("text") is None]
     return golden

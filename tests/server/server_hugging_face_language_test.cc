@@ -48,6 +48,67 @@ TEST_F(ServerHuggingFaceLanguageTest, GenerateWritesWhatTransformersWrites) {
   }
 }
 
+v1::GenerateRequest Chat(const std::string& model, const json& messages) {
+  v1::GenerateRequest request;
+  request.set_model(model);
+  for (const json& one : messages) {
+    v1::ChatMessage& message = *request.add_messages();
+    message.set_role(one["role"].get<std::string>());
+    message.set_content(one["content"].get<std::string>());
+  }
+  request.set_max_new_tokens(8);
+  return request;
+}
+
+TEST_F(ServerHuggingFaceLanguageTest, AChatIsAnsweredAsTransformersAnswersIt) {
+  int special = 0;
+  for (const json& entry : Golden("gpt2_untied", "chats")) {
+    const v1::GenerateRequest request = Chat("gpt2_untied", entry["messages"]);
+    const Generated generated = Generate(server_, request);
+    ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
+    ASSERT_EQ(entry["sure"], entry["new_token_ids"].size());
+    EXPECT_EQ(generated.tokens(), entry["new_token_ids"].get<std::vector<int32_t>>());
+    EXPECT_EQ(generated.text(), entry["new_text"].get<std::string>());
+    EXPECT_EQ(generated.messages.back().prompt_tokens(), entry["token_ids"].size());
+    // The same tokens sent as they are give the same numbers.
+    v1::GenerateRequest tokens = request;
+    tokens.clear_messages();
+    for (const json& id : entry["token_ids"]) tokens.mutable_prompt()->mutable_token_ids()->add_values(id.get<int>());
+    const Generated same = Generate(server_, tokens);
+    ASSERT_EQ(same.tokens(), generated.tokens());
+    for (size_t i = 0; i < same.messages.size(); ++i) {
+      EXPECT_EQ(same.messages[i].log_probability(), generated.messages[i].log_probability());
+    }
+    // What a user writes is searched for special tokens, as transformers does it.
+    const std::string said = entry["messages"].back()["content"].get<std::string>();
+    special += said.find("<|im_end|>") != std::string::npos;
+  }
+  EXPECT_EQ(special, 1);
+}
+
+TEST_F(ServerHuggingFaceLanguageTest, AChatThatMakesNoPromptIsRefused) {
+  const auto refused = [&](const std::string& model, const json& messages) {
+    const Generated generated = Generate(server_, Chat(model, messages));
+    EXPECT_EQ(generated.status.error_code(), grpc::INVALID_ARGUMENT);
+    return generated.status.error_message();
+  };
+  const auto user = [](const std::string& content) { return json::array({{{"role", "user"}, {"content", content}}}); };
+  EXPECT_EQ(refused("gpt2_causal", user("a")),
+            "messages is set; the model's folder has no chat template, so give a prompt");
+  EXPECT_EQ(refused("gpt2_untied", json::array({{{"role", "tool"}, {"content", "4"}}})),
+            "messages make no prompt by the model's chat template: no tools here");
+  EXPECT_THAT(refused("gpt2_untied", user(std::string(100, 'a'))), HasSubstr("; the model takes 40"));
+}
+
+TEST_F(ServerHuggingFaceLanguageTest, AModelSaysWhetherItTakesMessages) {
+  v1::ListModelsResponse listed;
+  grpc::ClientContext context;
+  ASSERT_TRUE(server_.stub().ListModels(&context, {}, &listed).ok());
+  for (const v1::ModelInfo& model : listed.models()) {
+    EXPECT_EQ(model.takes_messages(), model.name() == "gpt2_untied") << model.name();
+  }
+}
+
 TEST_F(ServerHuggingFaceLanguageTest, APromptIsCutBehindTheTemplatesToken) {
   std::string text;
   for (int i = 0; i < 60; ++i) text += " cat";

@@ -40,7 +40,33 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 const Case kRefused[] = {
     {"not_a_language_model", [](auto&) {},
      "model is \"m\", which does sequence-classification; Generate needs one that does causal-lm", "sbm"},
-    {"no_prompt", [](auto& r) { r.clear_prompt(); }, "prompt is missing"},
+    {"no_prompt", [](auto& r) { r.clear_prompt(); }, "prompt is missing, and so are messages"},
+    {"messages_and_a_prompt", [](auto& r) { r.add_messages(); }, "messages cannot go with a prompt"},
+    {"messages_without_a_template",
+     [](auto& r) {
+       r.clear_prompt();
+       r.add_messages()->set_role("user");
+     },
+     "messages is set; the model's folder has no chat template, so give a prompt"},
+    {"message_without_a_role",
+     [](auto& r) {
+       r.clear_prompt();
+       r.add_messages()->set_role("system");
+       r.add_messages()->set_content("hello");
+     },
+     "messages[1].role is \"\"; allowed are system, user, assistant and tool"},
+    {"message_of_an_unknown_role",
+     [](auto& r) {
+       r.clear_prompt();
+       r.add_messages()->set_role("User\n");
+     },
+     "messages[0].role is \"User\\n\"; allowed are system, user, assistant and tool"},
+    {"too_many_messages",
+     [](auto& r) {
+       r.clear_prompt();
+       for (int i = 0; i < 1025; ++i) r.add_messages();
+     },
+     "messages has 1025 entries; allowed are at most 1024"},
     {"R29_no_content", [](auto& r) { r.mutable_prompt()->clear_content(); }, "prompt has no content"},
     {"R7_empty", [](auto& r) { r.mutable_prompt()->mutable_token_ids()->clear_values(); },
      "prompt.token_ids is empty; at least one token is needed"},

@@ -77,6 +77,23 @@ TEST(WireCheckTest, NoMessageTakesMoreOnAnArenaThanWasCounted) {
   }
 }
 
+TEST(WireCheckTest, MessagesOfAChatAreCountedWithTheirTexts) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < 1000; ++i) request.add_messages();
+  for (int i = 0; i < 500; ++i) request.mutable_messages(i)->set_role("user");
+  for (int i = 0; i < 500; ++i) request.mutable_messages(i)->set_content(std::string(100, 'a'));
+  const std::string bytes = request.SerializeAsString();
+  google::protobuf::io::ArrayInputStream stream(bytes.data(), static_cast<int>(bytes.size()));
+  WireCounts counts;
+  ASSERT_TRUE(CheckWire(stream, *v1::GenerateRequest::descriptor(), counts).ok());
+  EXPECT_EQ(counts.parts, 1000u + 2u * 500u);
+  google::protobuf::Arena arena;
+  auto* message = google::protobuf::Arena::CreateMessage<v1::GenerateRequest>(&arena);
+  ASSERT_TRUE(message->ParseFromString(bytes));
+  EXPECT_LE(message->SpaceUsedLong(), counts.parsed_bytes);
+  EXPECT_LE(arena.SpaceUsed(), counts.parsed_bytes + 512);
+}
+
 TEST(WireCheckTest, ManyEmptyPartsAreRefusedWithTheLimit) {
   std::string bytes, unknown;
   for (uint64_t i = 0; i <= kMaxParts; ++i) bytes.append("\x1a\x00", 2);  // inputs: an empty one

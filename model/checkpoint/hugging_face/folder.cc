@@ -327,6 +327,9 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
   RETURN_IF_ERROR(ReadHead(sentence ? std::make_optional(*modules) : std::nullopt, object, folder));
   if (folder.config.task == ModelTask::kCausalLm) {
     ASSIGN_OR_RETURN(folder.config.end_token_ids, ReadEndTokens(directory, config));
+    if (folder.tokenizer != nullptr) {
+      folder.chat = ReadChatTemplate(directory, *folder.tokenizer);
+    }
   }
   folder.config.profiles = ParseProfiles(object, folder.config);
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));

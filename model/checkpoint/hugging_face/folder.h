@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "model/chat/chat_template.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/family.h"
 #include "model/tokenizers/hf_tokenizer.h"
@@ -19,9 +20,10 @@ struct Folder {
   ModelConfig config;
   const Family* family = nullptr;
   const Head* head = nullptr;
-  std::string architecture;                      // "BertForMaskedLM"
-  std::unique_ptr<const HfTokenizer> tokenizer;  // null: the folder has none
-  bool tied = true;                              // the output layer over the vocabulary is the word embedding
+  std::string architecture;                                      // "BertForMaskedLM"
+  std::unique_ptr<const HfTokenizer> tokenizer;                  // null: the folder has none
+  absl::StatusOr<chat::ChatTemplate> chat = chat::NoTemplate();  // of a language model; an error stops no load
+  bool tied = true;  // the output layer over the vocabulary is the word embedding
 };
 
 // Whether a config.json is one of Hugging Face and not our own, which names a task.

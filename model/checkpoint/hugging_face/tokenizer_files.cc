@@ -1,5 +1,6 @@
 #include "model/checkpoint/hugging_face/tokenizer_files.h"
 
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -82,6 +83,47 @@ absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& 
   RETURN_IF_ERROR(same("pad", special.pad, model.pad_token_id));
   RETURN_IF_ERROR(same("mask", special.mask, in_config("mask_token_id")));
   return same("cls", special.cls, in_config("cls_token_id"));
+}
+
+absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(const std::string& directory, const HfTokenizer& tokenizer) {
+  std::string place = "chat_template.jinja";
+  absl::StatusOr<std::string> source = ReadText(directory, place.c_str());
+  if (absl::IsNotFound(source.status())) {
+    place = "tokenizer_config.json: chat_template";
+    const absl::StatusOr<std::string> text = ReadText(directory, "tokenizer_config.json");
+    if (absl::IsNotFound(text.status())) return chat::NoTemplate();
+    RETURN_IF_ERROR(text.status());
+    const absl::StatusOr<nlohmann::json> config = ParseStrictJson(*text);
+    if (!config.ok() || !config->is_object())
+      return absl::InvalidArgumentError("tokenizer_config.json: no JSON object");
+    nlohmann::json found = config->value("chat_template", nlohmann::json());
+    if (found.is_null()) return chat::NoTemplate();
+    if (found.is_array()) {
+      nlohmann::json chosen;
+      for (const nlohmann::json& one : found) {
+        const bool named = one.is_object() && one.contains("name") && one["name"] == "default";
+        if (named && one.contains("template")) chosen = one["template"];
+      }
+      found = std::move(chosen);
+    }
+    if (!found.is_string()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(place, " is neither a text nor a list of templates with one named \"default\""));
+    }
+    source = found.get<std::string>();
+  }
+  RETURN_IF_ERROR(source.status());
+  const SpecialTokens& special = tokenizer.special_tokens();
+  std::map<std::string, std::string> tokens;
+  for (const auto& [name, id] :
+       {std::pair("bos_token", special.bos), std::pair("eos_token", special.eos), std::pair("unk_token", special.unk),
+        std::pair("sep_token", special.sep), std::pair("pad_token", special.pad), std::pair("cls_token", special.cls),
+        std::pair("mask_token", special.mask)}) {
+    if (id >= 0) tokens[name] = *tokenizer.Token(id);
+  }
+  absl::StatusOr<chat::ChatTemplate> read = chat::ChatTemplate::Read(*source, std::move(tokens));
+  if (read.ok()) return *std::move(read);
+  return absl::InvalidArgumentError(absl::StrCat(place, ": ", std::string(read.status().message())));
 }
 
 absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/chat/chat_template.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/family.h"
 #include "model/tokenizers/hf_tokenizer.h"
@@ -26,6 +27,11 @@ absl::StatusOr<bool> GivesTypes(const std::string& directory);
 // INVALID_ARGUMENT: the tokenizer has ids that the model has not, or its pad, mask or cls token has another id than
 // config.json (`config`, without nulls) says; the message names both.
 absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& config, const ModelConfig& model);
+
+// The chat template: chat_template.jinja, or else chat_template of tokenizer_config.json, which is a text, or a list of
+// which the one named "default" counts. NOT_FOUND: NoTemplate; INVALID_ARGUMENT: ChatTemplate::Read; the message begins
+// with the name of the file.
+absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(const std::string& directory, const HfTokenizer& tokenizer);
 
 // The id of the mask token: that of tokenizer_config.json, or else of the family's. INVALID_ARGUMENT: there is none.
 absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family);
