@@ -9,6 +9,7 @@
 #include <ostream>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -28,6 +29,7 @@ struct GenerateFlags {
   ConnectionFlags connection;
   std::optional<std::string> prompt;
   std::optional<std::string> token_ids;
+  std::optional<std::string> chat, system;
   std::string truncate;
   uint32_t max_new_tokens = 128;
   double temperature = 0.8;
@@ -39,10 +41,12 @@ struct GenerateFlags {
   bool json = false;
 
   void Register(FlagSet& flags) {
-    flags.Section("Prompt (one of --prompt, --token_ids)");
+    flags.Section("Prompt (one of --prompt, --token_ids, --chat)");
     cost.RegisterModel(flags);
     flags.Add("prompt", "TEXT", "the text to go on from, through the model's tokenizer", &prompt);
     flags.Add("token_ids", "1,2,3", "the tokens to go on from", &token_ids);
+    flags.Add("chat", "TEXT", "what a user says, through the model's chat template", &chat);
+    flags.Add("system", "TEXT", "with --chat: the system message before it", &system);
     flags.Add("truncate", "head|tail", "drop tokens there where the prompt is too long; otherwise refused", &truncate);
     flags.Section("Which tokens");
     flags.Add("max_new_tokens", "N", "stop after so many", &max_new_tokens);
@@ -61,12 +65,11 @@ struct GenerateFlags {
     connection.Register(flags);
   }
 
-  absl::StatusOr<v1::GenerateRequest> MakeRequest() const {
-    v1::GenerateRequest request;
-    if (absl::Status status = cost.Apply(request); !status.ok()) return status;
+  absl::Status AddPrompt(v1::GenerateRequest& request) const {
+    if (system) return absl::InvalidArgumentError("--system goes with --chat");
     if (prompt.has_value() == token_ids.has_value()) {
       return absl::InvalidArgumentError(prompt ? "--prompt and --token_ids exclude each other"
-                                               : "no prompt: give --prompt or --token_ids");
+                                               : "no prompt: give --prompt, --token_ids or --chat");
     }
     absl::StatusOr<v1::Sequence> sequence = MakeSequence(prompt, token_ids);
     if (!sequence.ok()) return sequence.status();
@@ -74,6 +77,27 @@ struct GenerateFlags {
     absl::StatusOr<v1::Truncate> how = ParseTruncate(truncate);
     if (!how.ok()) return how.status();
     request.mutable_prompt()->set_truncate(*how);
+    return absl::OkStatus();
+  }
+
+  absl::Status AddMessages(v1::GenerateRequest& request) const {
+    if (prompt || token_ids || !truncate.empty()) {
+      return absl::InvalidArgumentError("--chat goes without --prompt, --token_ids and --truncate");
+    }
+    for (const auto& [role, text] : {std::pair("system", &system), std::pair("user", &chat)}) {
+      if (!*text) continue;
+      if (!IsUtf8(**text)) return absl::InvalidArgumentError(absl::StrCat("the ", role, " message is not valid UTF-8"));
+      v1::ChatMessage& message = *request.add_messages();
+      message.set_role(role);
+      message.set_content(**text);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<v1::GenerateRequest> MakeRequest() const {
+    v1::GenerateRequest request;
+    if (absl::Status status = cost.Apply(request); !status.ok()) return status;
+    if (absl::Status status = chat ? AddMessages(request) : AddPrompt(request); !status.ok()) return status;
     if (max_new_tokens == 0) return absl::InvalidArgumentError("--max_new_tokens is 0; expected >= 1");
     if (!(temperature >= 0.0)) {
       return absl::InvalidArgumentError(absl::StrCat("--temperature is ", temperature, "; expected >= 0"));

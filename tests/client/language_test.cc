@@ -215,10 +215,25 @@ TEST_F(LanguageTest, GenerateThatFailsSaysSoAfterWhatCame) {
   EXPECT_HAS(RunHere({"generate", "--model=ghost", "--prompt=a"}).err, "NOT_FOUND");
 }
 
+TEST_F(LanguageTest, AChatIsSentAsMessages) {
+  const Outcome outcome = RunHere({"generate", "--model=toy", "--chat=How are you?", "--system=Be brief."});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  std::lock_guard lock(mutex_);
+  EXPECT_FALSE(generated_.has_prompt());
+  ASSERT_EQ(generated_.messages_size(), 2);
+  EXPECT_EQ(generated_.messages(0).role(), "system");
+  EXPECT_EQ(generated_.messages(0).content(), "Be brief.");
+  EXPECT_EQ(generated_.messages(1).role(), "user");
+  EXPECT_EQ(generated_.messages(1).content(), "How are you?");
+}
+
 TEST_F(LanguageTest, WrongFlagsAreToldBeforeAnythingIsSent) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"generate", "--prompt=a"}, "--model is missing"},
-      {{"generate", "--model=toy"}, "no prompt: give --prompt or --token_ids"},
+      {{"generate", "--model=toy"}, "no prompt: give --prompt, --token_ids or --chat"},
+      {{"generate", "--model=toy", "--chat=a", "--prompt=b"},
+       "--chat goes without --prompt, --token_ids and --truncate"},
+      {{"generate", "--model=toy", "--system=a", "--prompt=b"}, "--system goes with --chat"},
       {{"generate", "--model=toy", "--prompt=a", "--token_ids=1"}, "--prompt and --token_ids exclude each other"},
       {{"generate", "--model=toy", "--prompt=a", "--max_new_tokens=0"}, "--max_new_tokens is 0"},
       {{"generate", "--model=toy", "--prompt=a", "--temperature=-1"}, "--temperature is -1"},

@@ -127,18 +127,56 @@ class HuggingFaceTest(unittest.TestCase):
             for token, logits in zip(answer.tokens, entry["logits"], strict=True):
                 self.assertEqual(token.label, ("no", "maybe", "yes")[logits.index(max(logits))])
 
+    def test_a_chat_is_answered_as_by_transformers(self):
+        for entry in golden("gpt2_untied", "chats"):
+            with self.client.generate("gpt2_untied", messages=entry["messages"], max_new_tokens=8,
+                                      temperature=0) as tokens:
+                got = list(tokens)
+            self.assertEqual([token.token_id for token in got], entry["new_token_ids"])
+            self.assertEqual("".join(token.text for token in got), entry["new_text"])
+            flags = {message["role"]: message["content"] for message in entry["messages"]}
+            system = ["--system", flags["system"]] if "system" in flags else []
+            shown = self.server.cli("generate", "--model", "gpt2_untied", "--chat", flags["user"], *system,
+                                    "--max_new_tokens", "8", "--temperature", "0", "--json").stdout.splitlines()
+            self.assertEqual([json.loads(line).get("token_id", 0) for line in shown], entry["new_token_ids"])
+        self.assertTrue(self.client.model("gpt2_untied").takes_messages)
+        with self.assertRaisesRegex(edgewise.Error, "messages make no prompt .*: no tools here"):
+            list(self.client.generate("gpt2_untied", messages=[{"role": "tool", "content": "4"}]))
+
 
 class LogTest(unittest.TestCase):
+    def log_of(self, repository: str) -> list:
+        with Server(repository, "--ready=all") as server:
+            server.wait_until_ready()
+        lines = list(server.log)
+        while (line := server._lines.get(timeout=60)) is not None:
+            lines.append(line)
+        return lines
+
+    def test_a_chat_template_that_is_not_served_stops_no_load(self):
+        with tempfile.TemporaryDirectory() as repository:
+            shutil.copytree(os.path.join(FOLDERS, "gpt2_untied"), os.path.join(repository, "gpt2"))
+            with open(os.path.join(repository, "gpt2", "1", "chat_template.jinja"), "w", encoding="utf-8") as file:
+                file.write("{{ bos_token }}\n{% macro say() %}{% endmacro %}")
+            reason = 'chat_template.jinja: line 2: the block "macro" is not served; served: if, for, set, generation'
+            with Server(repository, "--ready=all") as server:
+                server.wait_until_ready()
+                with edgewise.Client(server.address, timeout=60) as client:
+                    self.assertFalse(client.model("gpt2").takes_messages)
+                    with self.assertRaises(edgewise.Error) as caught:
+                        list(client.generate("gpt2", messages=[{"role": "user", "content": "a"}]))
+                    self.assertEqual(caught.exception.field, "messages")
+                    self.assertIn(reason, str(caught.exception))
+                    self.assertEqual(len(list(client.generate("gpt2", "a", max_new_tokens=2))), 2)
+            lines = [line for line in self.log_of(repository) if line["event"] == "chat template not served"]
+            self.assertEqual([(line["model"], line["reason"]) for line in lines], [("gpt2", reason)])
+
     def test_tensors_of_other_tasks_are_one_line(self):
         with tempfile.TemporaryDirectory() as repository:
             for model in ("bert_model", "bert_sequence"):
                 shutil.copytree(os.path.join(FOLDERS, model), os.path.join(repository, model))
-            with Server(repository, "--ready=all") as server:
-                server.wait_until_ready()
-            lines = list(server.log)
-            while (line := server._lines.get(timeout=60)) is not None:
-                lines.append(line)
-            skipped = [(line["model"], line["tensors"]) for line in lines if line["event"] == "tensors not read"]
+            skipped = [(line["model"], line["tensors"]) for line in self.log_of(repository)
+                       if line["event"] == "tensors not read"]
             self.assertEqual(skipped, [("bert_model", "pooler.dense.bias, pooler.dense.weight")])
 
 

@@ -113,6 +113,18 @@ class RequestTest(unittest.TestCase):
         expected = pb.GenerateRequest(model="m", prompt=pb.Sequence(text="p"), max_new_tokens=100, stop=["xy"])
         self.assertEqual(requests.generate("m", "p", {"stop": "xy"}), expected)
 
+    def test_messages(self):
+        said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+        expected = pb.GenerateRequest(model="m", max_new_tokens=100, stop=["x"], messages=[
+            pb.ChatMessage(role="system", content="Be brief."), pb.ChatMessage(role="user", content="Hello")])
+        self.assertEqual(requests.generate("m", None, {"stop": "x"}, said), expected)
+        for prompt, messages, options, field in (
+                (None, None, {}, "messages"), ("p", said, {}, "messages"), (None, said, {"truncate": "head"}, "truncate"),
+                (None, [{"rôle": "user"}], {}, "messages"), (None, ["Hello"], {}, "messages")):
+            with self.assertRaises(edgewise.Error) as caught:
+                requests.generate("m", prompt, options, messages)
+            self.assertEqual((caught.exception.code, caught.exception.field), ("INVALID_ARGUMENT", field))
+
     def test_a_message_given_stays_as_it_is(self):
         mine = pb.Sequence(text="a")
         requests.predict("m", [mine], [mine], {"truncate": "head"})

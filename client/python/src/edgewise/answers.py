@@ -163,6 +163,7 @@ class Model:
     num_buckets: int
     causal: bool
     mask_token_id: int  #: task fill-mask: the token whose places are predicted
+    takes_messages: bool  #: Client.generate(messages=...): it has a chat template that is served
     message: pb.ModelInfo = dataclasses.field(repr=False)
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -62,10 +62,15 @@ class Client:
             raise errors.Error("INVALID_ARGUMENT", f'model "{model}" is not a language model', "model")
         return answers.Score(response.predictions[0], response)
 
-    def generate(self, model: str, prompt: requests.Input, *, timeout: float | None = None,
+    def generate(self, model: str, prompt: requests.Input | None = None, *,
+                 messages: Iterable[Mapping[str, str]] | None = None, timeout: float | None = None,
                  **options: Unpack[requests.GenerateOptions]) -> Generation:
-        """The tokens that a language model puts after the prompt, as they come. The budget is that of each token."""
-        request = requests.generate(model, prompt, options)
+        """The tokens that a language model puts after the prompt, as they come. The budget is that of each token.
+
+        messages: instead of a prompt, what was said: {"role": "user", "content": "..."}. The model's chat template makes
+        the prompt.
+        """
+        request = requests.generate(model, prompt, options, messages)
         self._check_timeout(timeout)
         call = self._service.Generate(request, timeout=timeout, metadata=self._metadata,
                                       wait_for_ready=self._wait_for_ready)

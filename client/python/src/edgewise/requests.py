@@ -110,10 +110,23 @@ def predict(model: str, inputs: Iterable[Input | pb.Input], seconds: Iterable[In
     return request
 
 
-def generate(model: str, prompt: Input, options: Mapping[str, Any]) -> pb.GenerateRequest:
-    request = pb.GenerateRequest(model=model, prompt=sequence(prompt, "prompt"), max_new_tokens=100)
+def generate(model: str, prompt: Input | None, options: Mapping[str, Any],
+             messages: Iterable[Mapping[str, str]] | None = None) -> pb.GenerateRequest:
+    if (prompt is None) == (messages is None):
+        raise Error("INVALID_ARGUMENT", "give a prompt or messages, and not both", "messages")
+    request = pb.GenerateRequest(model=model, max_new_tokens=100)
     rest = _fill(request, _GENERATE_PATHS, options)
-    _truncate(request.prompt, rest.get("truncate"))
+    if prompt is not None:
+        request.prompt.CopyFrom(sequence(prompt, "prompt"))
+        _truncate(request.prompt, rest.get("truncate"))
+    else:
+        if rest.get("truncate") is not None:
+            raise Error("INVALID_ARGUMENT", "truncate goes with a prompt", "truncate")
+        try:
+            request.messages.extend(pb.ChatMessage(**message) for message in messages or ())
+        except (TypeError, ValueError) as why:
+            raise Error("INVALID_ARGUMENT", f"messages: {why}; expected mappings of role and content",
+                        "messages") from why
     stop = rest.get("stop") or ()
     request.stop.extend([stop] if isinstance(stop, str) else stop)
     overflow = rest.get("overflow") or "slide"
