@@ -16,6 +16,8 @@ void FuzzTokenizer(const std::string& bytes);
 void FuzzHfText(const std::string& bytes);
 // A tokenizer.json, which tokenizes a short text where it is good.
 void FuzzHfFile(const std::string& bytes);
+// A chat template; after each NUL follows a message, whose first byte chooses the role.
+void FuzzChat(const std::string& bytes);
 // A PNG or JPEG file.
 void FuzzImage(const std::string& bytes);
 // The first byte chooses a model and a method; the others are a message. What passes the checks and is small is run.
