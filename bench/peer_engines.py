@@ -1,6 +1,6 @@
 """One engine that bench/peers.py compares with: a child in the peers' Python that answers lines of JSON.
 
-    PYTHON bench/peer_engines.py NAME --threads N
+    PYTHON bench/peer_engines.py NAME --threads N [--weights float32|bfloat16|int8]
 
 The first line says which version runs, or why none can. Then, line by line: {"do": "prepare", "folder", "tokens",
 "new"} loads the model of a folder (docs/model-format.md) and binds the tokens, {"do": "answer"} gives logits or new
@@ -41,17 +41,23 @@ def span(stamps, new):
 
 
 class Engine:
-    """A model and an input of it. Subclasses have load(), which sets up self.folder's model for self.tokens."""
+    """A model and an input of it. Subclasses have load(), which sets up self.folder's model for self.tokens.
 
-    def __init__(self, threads):
-        self.threads, self.key = threads, None
+    FORMATS: of weights that the engine has, as the server's --weights names them; activations may have them too."""
+
+    FORMATS = ("float32",)
+
+    def __init__(self, threads, weights):
+        if weights not in self.FORMATS:
+            raise RuntimeError(f"compared with {' and '.join(self.FORMATS)} weights only")
+        self.threads, self.format, self.key = threads, weights, None
 
     def prepare(self, folder, tokens, new):
         self.folder, self.tokens, self.new = pathlib.Path(folder), tokens, new
         self.config = json.loads((self.folder / "config.json").read_text())
         self.load()
 
-    def weights(self):
+    def tensors(self):
         file = SafetensorsStateDict(str(self.folder / "model.safetensors"))
         return {name: file.load(name) for name in file.names()}
 
@@ -133,28 +139,30 @@ def torch_encoder(config, weights):
 
 
 class TorchEncoder(Encoder):
-    def __init__(self, threads):
-        super().__init__(threads)
+    FORMATS = ("float32", "bfloat16")
+
+    def __init__(self, threads, weights):
+        super().__init__(threads, weights)
         import torch
         torch.set_num_threads(threads)
         self.torch, self.version = torch, f"PyTorch {torch.__version__}"
 
     def load(self):
         if self.is_new():
-            self.model = torch_encoder(self.config, self.weights())
+            self.model = torch_encoder(self.config, self.tensors()).to(getattr(self.torch, self.format))
         self.ids = self.torch.tensor([self.tokens])
 
     def run(self):
         with self.torch.inference_mode():
-            return self.model(self.ids).numpy()
+            return self.model(self.ids).float().numpy()
 
 
 def onnx_file(engine):
-    """The ONNX file of an encoder, written where there is none yet."""
+    """The ONNX file of an encoder in float32, written where there is none yet."""
     path = engine.folder.parent / "model.onnx"
     if not path.exists():
         import torch
-        module = torch_encoder(engine.config, engine.weights())
+        module = torch_encoder(engine.config, engine.tensors())
         with torch.inference_mode():
             torch.onnx.export(module, (torch.zeros((1, 32), dtype=torch.long),), str(path), input_names=["ids"],
                               output_names=["logits"], dynamic_shapes=({1: torch.export.Dim("n", min=2, max=512)},),
@@ -162,9 +170,21 @@ def onnx_file(engine):
     return str(path)
 
 
+def quantized_onnx_file(engine):
+    """The same with 8-bit weights, a scale for each output, and rows of inputs quantized when they come."""
+    path = engine.folder.parent / "model.int8.onnx"
+    if not path.exists():
+        from onnxruntime.quantization import QuantType, quantize_dynamic
+        quantize_dynamic(onnx_file(engine), str(path), per_channel=True, weight_type=QuantType.QInt8,
+                         op_types_to_quantize=["MatMul", "Gemm"], extra_options={"MatMulConstBOnly": True})
+    return str(path)
+
+
 class OnnxRuntime(Encoder):
-    def __init__(self, threads):
-        super().__init__(threads)
+    FORMATS = ("float32", "int8")
+
+    def __init__(self, threads, weights):
+        super().__init__(threads, weights)
         import onnxruntime
         self.runtime, self.version = onnxruntime, f"ONNX Runtime {onnxruntime.__version__}"
 
@@ -173,7 +193,8 @@ class OnnxRuntime(Encoder):
             options = self.runtime.SessionOptions()
             options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
             options.add_free_dimension_override_by_name("n", len(self.tokens))
-            self.session = self.runtime.InferenceSession(onnx_file(self), options, providers=["CPUExecutionProvider"])
+            path = quantized_onnx_file(self) if self.format == "int8" else onnx_file(self)
+            self.session = self.runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.binding = self.session.io_binding()
         self.binding.bind_ortvalue_input("ids", self.runtime.OrtValue.ortvalue_from_numpy(np.array([self.tokens])))
         self.logits = self.runtime.OrtValue.ortvalue_from_shape_and_type([1, self.config["num_labels"]], np.float32)
@@ -185,8 +206,10 @@ class OnnxRuntime(Encoder):
 
 
 class OpenVino(Encoder):
-    def __init__(self, threads):
-        super().__init__(threads)
+    FORMATS = ("float32", "bfloat16")
+
+    def __init__(self, threads, weights):
+        super().__init__(threads, weights)
         import openvino
         self.openvino, self.version = openvino, f"OpenVINO {openvino.__version__}"
 
@@ -195,9 +218,10 @@ class OpenVino(Encoder):
             core = self.openvino.Core()
             model = core.read_model(onnx_file(self))
             model.reshape([1, len(self.tokens)])
-            self.request = core.compile_model(model, "CPU", {
-                "INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": self.threads, "NUM_STREAMS": 1,
-                "PERFORMANCE_HINT": "LATENCY"}).create_infer_request()
+            compiled = core.compile_model(model, "CPU", {
+                "INFERENCE_PRECISION_HINT": "f32" if self.format == "float32" else "bf16",
+                "INFERENCE_NUM_THREADS": self.threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"})
+            self.request = compiled.create_infer_request()
         self.ids = np.array([self.tokens])
         self.request.set_input_tensor(self.openvino.Tensor(self.ids, shared_memory=True))
 
@@ -239,8 +263,10 @@ def gpt2(config, weights):
 
 
 class TorchDecoder(Decoder):
-    def __init__(self, threads):
-        super().__init__(threads)
+    FORMATS = ("float32", "bfloat16")
+
+    def __init__(self, threads, weights):
+        super().__init__(threads, weights)
         import torch
         import transformers
         torch.set_num_threads(threads)
@@ -248,7 +274,7 @@ class TorchDecoder(Decoder):
 
     def load(self):
         if self.is_new():
-            self.model = gpt2(self.config, self.weights())
+            self.model = gpt2(self.config, self.tensors()).to(getattr(self.torch, self.format))
 
     def tokens_of(self, stamps):
         found, cache, ids = [], None, self.torch.tensor([self.tokens])
@@ -262,8 +288,10 @@ class TorchDecoder(Decoder):
 
 
 class CTranslate2(Decoder):
-    def __init__(self, threads):
-        super().__init__(threads)
+    FORMATS = ("float32", "bfloat16", "int8")
+
+    def __init__(self, threads, weights):
+        super().__init__(threads, weights)
         import ctranslate2
         self.library, self.version = ctranslate2, f"CTranslate2 {ctranslate2.__version__}"
 
@@ -272,14 +300,15 @@ class CTranslate2(Decoder):
             path = self.folder.parent / "ctranslate2"
             if not path.exists():
                 self.convert(path)
-            self.model = self.library.Generator(str(path), "cpu", compute_type="float32", inter_threads=1,
+            product = "int8_float32" if self.format == "int8" else self.format
+            self.model = self.library.Generator(str(path), "cpu", compute_type=product, inter_threads=1,
                                                 intra_threads=self.threads)
 
     def convert(self, path):
         """As its converter does with a folder of transformers, with the numbers of the tokens as a vocabulary."""
         from ctranslate2.converters.transformers import GPT2Loader
         loader = GPT2Loader()
-        spec = loader.get_model_spec(gpt2(self.config, self.weights()))
+        spec = loader.get_model_spec(gpt2(self.config, self.tensors()))
         words = [str(word) for word in range(self.config["vocab_size"])]
         spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = words[-1]
         loader.set_vocabulary(spec, words)
@@ -302,10 +331,13 @@ class CTranslate2(Decoder):
 
 
 class LlamaCpp(Decoder):
-    """Its GELU is the approximation by tanh, from a table in half precision: tokens may differ where ours are close."""
+    """Its GELU is the approximation by tanh, from a table in half precision: tokens may differ where ours are close.
+    int8 is its Q8_0, a scale for each 32 weights, in its plain layout: the one for AMX ended the process (0.3.36)."""
 
-    def __init__(self, threads):
-        super().__init__(threads)
+    FORMATS = ("float32", "bfloat16", "int8")
+
+    def __init__(self, threads, weights):
+        super().__init__(threads, weights)
         import llama_cpp
         import gguf  # noqa: F401
         self.library, self.version = llama_cpp, f"llama.cpp, llama-cpp-python {llama_cpp.__version__}"
@@ -315,13 +347,28 @@ class LlamaCpp(Decoder):
             path = self.folder.parent / "model.gguf"
             if not path.exists():
                 self.convert(path)
+            if self.format != "float32":
+                path = self.rounded(path)
+            defaults = self.library.llama_model_default_params()
+            defaults.use_extra_bufts = self.format != "int8"
+            self.library.llama_cpp.llama_model_default_params = lambda: defaults  # what Llama begins with
             self.model = self.library.Llama(
                 str(path), n_ctx=self.config["max_position_embeddings"], n_batch=512, n_ubatch=512,
                 n_threads=self.threads, n_threads_batch=self.threads, type_k=0, type_v=0, verbose=False)
 
+    def rounded(self, path):
+        found = path.with_suffix(f".{self.format}.gguf")
+        if not found.exists():
+            params = self.library.llama_model_quantize_default_params()
+            types = {"bfloat16": self.library.LLAMA_FTYPE_MOSTLY_BF16, "int8": self.library.LLAMA_FTYPE_MOSTLY_Q8_0}
+            params.ftype = types[self.format]
+            if self.library.llama_model_quantize(str(path).encode(), str(found).encode(), params) != 0:
+                raise RuntimeError(f"llama.cpp cannot make {self.format} of its model")
+        return found
+
     def convert(self, path):
         import gguf
-        config, weights = self.config, self.weights()
+        config, weights = self.config, self.tensors()
         writer = gguf.GGUFWriter(str(path), "gpt2")
         writer.add_block_count(config["num_hidden_layers"])
         writer.add_context_length(config["max_position_embeddings"])
@@ -379,11 +426,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=ENGINES)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--weights", default="float32")
     args = parser.parse_args()
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what an engine prints is no answer
     try:
-        engine = ENGINES[args.name](args.threads)
+        engine = ENGINES[args.name](args.threads, args.weights)
     except (ImportError, OSError, RuntimeError) as error:
         lines.write(json.dumps({"error": str(error)}) + "\n")
         return

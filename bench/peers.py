@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Whole dense models beside ONNX Runtime, OpenVINO, CTranslate2, llama.cpp and PyTorch, in float32 on the CPU.
+"""Whole dense models beside ONNX Runtime, OpenVINO, CTranslate2, llama.cpp and PyTorch, on the CPU.
 
-    ./dev bench peers --python PYTHON [--json FILE] [--rounds 7] [--only TEXT]
+    ./dev bench peers --python PYTHON [--json FILE] [--rounds 7] [--only TEXT] [--weights float32|bfloat16|int8]
 
 PYTHON is one with torch, onnx, onnxscript, onnxruntime, openvino, ctranslate2, transformers, llama-cpp-python and gguf;
 an engine that it lacks is skipped, and the reason is printed. All have the same random weights and tokens. Encoders:
 BERT-base and a small one, the mean of the tokens and a linear layer; their logits must agree to 1e-4 of the largest.
 Decoder: the shape of GPT-2 small, prefill up to the first token, and decode after it, greedy; the tokens must be equal.
-A row where one differs says so, compares with the others, and makes the exit status 1.
+A row where one differs says so, compares with the others, and makes the exit status 1. With --weights=bfloat16 or int8
+every engine stores weights so, and rounds in its own way: logits may differ by a tenth or by three of the largest, and
+tokens may differ. PyTorch and OpenVINO then compute in bfloat16 throughout.
 
 Engines run in turns, round by round; a process is stopped between its turns, so that its spinning threads take nothing
 from the others. Ours is the server: `compute_us` of an answer, and for decode the time between its messages. Of a peer
@@ -49,7 +51,8 @@ PROMPTS = [(32, 1), (512, 1), (32, 17)]  # tokens, and new ones: one is prefill;
 ENCODER_PEERS = ["onnxruntime", "openvino", "torch-encoder"]
 DECODER_PEERS = ["ctranslate2", "llama.cpp", "torch-decoder"]
 RIVALS = ["onnxruntime", "openvino"]  # of encoders: the better of these two counts
-TOLERANCE = 1e-4
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.3}
+WEIGHT_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 SECONDS = 0.3  # of a turn, about
 READ_BYTES = 1 << 28  # a thread, beyond any cache
 
@@ -151,12 +154,13 @@ class Missing(Exception):
 class Peer(Stoppable):
     """bench/peer_engines.py as a child."""
 
-    def __init__(self, python, name, threads, repository):
+    def __init__(self, python, name, threads, weights, repository):
         self.repository = repository
         environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
         script = pathlib.Path(__file__).with_name("peer_engines.py")
         with open(pathlib.Path(repository).parent / f"{name}.log", "ab") as log:
-            self.child = subprocess.Popen([python, script, name, "--threads", str(threads)], stdin=subprocess.PIPE,
+            self.child = subprocess.Popen([python, script, name, "--threads", str(threads), "--weights", weights],
+                                          stdin=subprocess.PIPE,
                                           stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         super().__init__(self.child.pid)
         try:
@@ -198,12 +202,12 @@ class Peer(Stoppable):
             self.child.wait()
 
 
-def start_peers(python, names, threads, repository, versions):
+def start_peers(python, names, threads, weights, repository, versions):
     """{name: Peer} of those that can be imported; `versions` gets all, with the reason where one is skipped."""
     peers = {}
     for name in names:
         try:
-            peers[name] = Peer(python, name, threads, repository)
+            peers[name] = Peer(python, name, threads, weights, repository)
             versions[name] = peers[name].version
         except Missing as reason:
             versions[name] = f"skipped: {reason}"
@@ -214,9 +218,11 @@ def start_peers(python, names, threads, repository, versions):
 def differs(case, ours, theirs):
     """Empty where a peer's answer is ours, else what differs."""
     if case["new"]:
-        return "" if theirs == ours else f"tokens differ: {theirs} instead of {ours}"
+        same = theirs == ours if case["weights"] == "float32" else len(theirs) == len(ours)
+        return "" if same else f"tokens differ: {theirs} instead of {ours}"
     error = float(np.abs(np.subtract(theirs, ours)).max() / np.abs(ours).max())
-    return "" if error <= TOLERANCE else f"logits differ by {error:.1e} of the largest, more than {TOLERANCE:g}"
+    most = TOLERANCE[case["weights"]]
+    return "" if error <= most else f"logits differ by {error:.1e} of the largest, more than {most:g}"
 
 
 class Reader:
@@ -284,12 +290,13 @@ def run(args, folder, versions):
     repository = pathlib.Path(folder) / "repository"
     for name, shape in ENCODERS.items():
         write_encoder(repository / name, *shape)
-    weight_bytes = write_decoder(repository / "gpt2", *DECODER)
+    weight_bytes = write_decoder(repository / "gpt2", *DECODER) * WEIGHT_BYTES[args.weights] // 4
     random = np.random.default_rng(2)
     cases = [{"model": model, "tokens": n, "new": 0} for model in ENCODERS for n in LENGTHS]
     cases += [{"model": "gpt2", "tokens": n, "new": new, "bytes": weight_bytes} for n, new in PROMPTS]
     cases = [case for case in cases if args.only in f"{case['model']} {case['tokens']} {case['new']}"]
     for case in cases:
+        case["weights"] = args.weights
         case["ids"] = random.integers(0, 30000, case["tokens"]).tolist()
     rows, made_stubs = [], stubs.make(folder)
     for threads, measured in ((2, "wall"), (1, "cpu")):
@@ -297,8 +304,9 @@ def run(args, folder, versions):
                               (DECODER_PEERS, [case for case in cases if case["new"] > 0])):
             if not chosen:
                 continue
-            with Server(args.bin, repository, folder, [f"--threads={threads}", "--device=cpu"]) as server:
-                peers = start_peers(args.python, names, threads, repository, versions)
+            with Server(args.bin, repository, folder, [f"--threads={threads}", "--device=cpu",
+                                                              f"--weights={args.weights}"]) as server:
+                peers = start_peers(args.python, names, threads, args.weights, repository, versions)
                 engines = {"ours": Ours(server, made_stubs)} | peers
                 try:
                     for case in chosen:
@@ -338,6 +346,7 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="the Python that has the peers")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="rows whose 'MODEL TOKENS NEW' holds this, as in 'gpt2 32 17'")
+    parser.add_argument("--weights", choices=WEIGHT_BYTES, default="float32", help="how all engines store weights")
     parser.add_argument("--json", help="write the rows to this file")
     args = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):  # so that no process stays behind, stopped
@@ -351,6 +360,7 @@ def main():
     if args.json:
         command = f"./dev bench peers --python PYTHON --rounds {args.rounds}"
         command += f" --only {shlex.quote(args.only)}" if args.only else ""
+        command += f" --weights {args.weights}" if args.weights != "float32" else ""
         result = {"date": datetime.date.today().isoformat(), "machine": machine(), "load": load, "versions": versions,
                   "command": command, "figures": found, "rows": rows}
         pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
