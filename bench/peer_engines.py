@@ -3,8 +3,8 @@
     PYTHON bench/peer_engines.py NAME --threads N [--weights float32|bfloat16|int8]
 
 The first line says which version runs, or why none can. Then, line by line: {"do": "prepare", "folder", "tokens",
-"new"} loads the model of a folder (docs/model-format.md) and binds the tokens, {"do": "answer"} gives logits or new
-tokens, and {"do": "time", "seconds"} times one turn.
+"new"} loads the model of a folder (docs/model-format.md) and binds the tokens, of one text or of a list of texts,
+{"do": "answer"} gives logits or new tokens, and {"do": "time", "seconds"} times one turn.
 """
 
 import argparse
@@ -68,7 +68,17 @@ class Engine:
 
 
 class Encoder(Engine):
-    """Subclasses have run() -> logits."""
+    """Subclasses have run() -> logits. Several texts are one batch, padded to the longest, with a mask."""
+
+    def inputs(self):
+        """{name: array}: ids [texts, longest], and for a list of texts the mask [texts, longest] too."""
+        if not isinstance(self.tokens[0], list):
+            return {"ids": np.array([self.tokens])}
+        shape = len(self.tokens), max(map(len, self.tokens))
+        ids, mask = np.zeros(shape, np.int64), np.zeros(shape, bool)
+        for row, tokens in enumerate(self.tokens):
+            ids[row, :len(tokens)], mask[row, :len(tokens)] = tokens, True
+        return {"ids": ids, "mask": mask}
 
     def answer(self):
         return np.asarray(self.run()).reshape(-1).tolist()
@@ -92,7 +102,8 @@ class Decoder(Engine):
 
 
 def torch_encoder(config, weights):
-    """Our forward as a module: layers with the norm after the residual, exact GELU, the mean over the tokens."""
+    """Our forward as a module: layers with the norm after the residual, exact GELU, the mean over the tokens. With a
+    mask, keys that are pads are not attended to, and the mean leaves pads out."""
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -107,13 +118,13 @@ def torch_encoder(config, weights):
                     tensor = torch.from_numpy(weights[f"{name}.{part}.{kind}"])
                     self.register_parameter(f"{part}_{kind}".replace(".", "_"), nn.Parameter(tensor))
 
-        def forward(self, x):
-            length, width = x.shape[1:]
-            q, k, v = (F.linear(x, w, b).view(1, length, heads, width // heads).transpose(1, 2) for w, b in (
+        def forward(self, x, mask):
+            texts, length, width = x.shape
+            q, k, v = (F.linear(x, w, b).view(texts, length, heads, width // heads).transpose(1, 2) for w, b in (
                 (self.attention_query_weight, self.attention_query_bias),
                 (self.attention_key_weight, self.attention_key_bias),
                 (self.attention_value_weight, self.attention_value_bias)))
-            y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(1, length, width)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(texts, length, width)
             x = F.layer_norm(x + F.linear(y, self.attention_output_weight, self.attention_output_bias), (width,),
                              self.attention_norm_weight, self.attention_norm_bias)
             y = F.gelu(F.linear(x, self.mlp_up_weight, self.mlp_up_bias))
@@ -129,11 +140,17 @@ def torch_encoder(config, weights):
                     "classifier.output.bias"))
             self.layers = nn.ModuleList(Layer(f"layers.{layer}") for layer in range(config["num_hidden_layers"]))
 
-        def forward(self, ids):
+        def forward(self, ids, mask=None):
             x = F.embedding(ids, self.word) + self.position[:ids.shape[1]]
+            keys = None if mask is None else mask[:, None, None, :]
             for layer in self.layers:
-                x = layer(x)
-            return F.linear(x.mean(1), self.weight, self.bias)
+                x = layer(x, keys)
+            if mask is None:
+                mean = x.mean(1)
+            else:
+                own = mask[:, :, None].to(x.dtype)
+                mean = (x * own).sum(1) / own.sum(1)
+            return F.linear(mean, self.weight, self.bias)
 
     return Model().eval()
 
@@ -150,32 +167,37 @@ class TorchEncoder(Encoder):
     def load(self):
         if self.is_new():
             self.model = torch_encoder(self.config, self.tensors()).to(getattr(self.torch, self.format))
-        self.ids = self.torch.tensor([self.tokens])
+        self.arrays = [self.torch.from_numpy(array) for array in self.inputs().values()]
 
     def run(self):
         with self.torch.inference_mode():
-            return self.model(self.ids).float().numpy()
+            return self.model(*self.arrays).float().numpy()
 
 
 def onnx_file(engine):
-    """The ONNX file of an encoder in float32, written where there is none yet."""
-    path = engine.folder.parent / "model.onnx"
+    """The ONNX file of an encoder in float32, written where there is none yet: for one text of any length, or for a
+    batch of one shape."""
+    inputs = engine.inputs()
+    several = "mask" in inputs
+    path = engine.folder.parent / ("batch.onnx" if several else "model.onnx")
     if not path.exists():
         import torch
         module = torch_encoder(engine.config, engine.tensors())
+        arrays = tuple(map(torch.from_numpy, inputs.values())) if several else (torch.zeros((1, 32), dtype=torch.long),)
+        dynamic = None if several else ({1: torch.export.Dim("n", min=2, max=512)},)
         with torch.inference_mode():
-            torch.onnx.export(module, (torch.zeros((1, 32), dtype=torch.long),), str(path), input_names=["ids"],
-                              output_names=["logits"], dynamic_shapes=({1: torch.export.Dim("n", min=2, max=512)},),
-                              opset_version=18, dynamo=True, external_data=False, verbose=False)
+            torch.onnx.export(module, arrays, str(path), input_names=list(inputs), output_names=["logits"],
+                              dynamic_shapes=dynamic, opset_version=18, dynamo=True, external_data=False, verbose=False)
     return str(path)
 
 
 def quantized_onnx_file(engine):
     """The same with 8-bit weights, a scale for each output, and rows of inputs quantized when they come."""
-    path = engine.folder.parent / "model.int8.onnx"
+    whole = pathlib.Path(onnx_file(engine))
+    path = whole.with_suffix(".int8.onnx")
     if not path.exists():
         from onnxruntime.quantization import QuantType, quantize_dynamic
-        quantize_dynamic(onnx_file(engine), str(path), per_channel=True, weight_type=QuantType.QInt8,
+        quantize_dynamic(str(whole), str(path), per_channel=True, weight_type=QuantType.QInt8,
                          op_types_to_quantize=["MatMul", "Gemm"], extra_options={"MatMulConstBOnly": True})
     return str(path)
 
@@ -189,15 +211,19 @@ class OnnxRuntime(Encoder):
         self.runtime, self.version = onnxruntime, f"ONNX Runtime {onnxruntime.__version__}"
 
     def load(self):
-        if self.is_new(len(self.tokens)):
+        inputs = self.inputs()
+        texts, length = inputs["ids"].shape
+        if self.is_new(texts, length):
             options = self.runtime.SessionOptions()
             options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
-            options.add_free_dimension_override_by_name("n", len(self.tokens))
+            options.add_free_dimension_override_by_name("n", length)
             path = quantized_onnx_file(self) if self.format == "int8" else onnx_file(self)
             self.session = self.runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         self.binding = self.session.io_binding()
-        self.binding.bind_ortvalue_input("ids", self.runtime.OrtValue.ortvalue_from_numpy(np.array([self.tokens])))
-        self.logits = self.runtime.OrtValue.ortvalue_from_shape_and_type([1, self.config["num_labels"]], np.float32)
+        for name, array in inputs.items():
+            self.binding.bind_ortvalue_input(name, self.runtime.OrtValue.ortvalue_from_numpy(array))
+        shape = [texts, self.config["num_labels"]]
+        self.logits = self.runtime.OrtValue.ortvalue_from_shape_and_type(shape, np.float32)
         self.binding.bind_ortvalue_output("logits", self.logits)
 
     def run(self):
@@ -214,16 +240,19 @@ class OpenVino(Encoder):
         self.openvino, self.version = openvino, f"OpenVINO {openvino.__version__}"
 
     def load(self):
-        if self.is_new(len(self.tokens)):
+        self.arrays = self.inputs()  # they must live as long as the request
+        texts, length = self.arrays["ids"].shape
+        if self.is_new(texts, length):
             core = self.openvino.Core()
             model = core.read_model(onnx_file(self))
-            model.reshape([1, len(self.tokens)])
+            if texts == 1:
+                model.reshape([1, length])
             compiled = core.compile_model(model, "CPU", {
                 "INFERENCE_PRECISION_HINT": "f32" if self.format == "float32" else "bf16",
                 "INFERENCE_NUM_THREADS": self.threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY"})
             self.request = compiled.create_infer_request()
-        self.ids = np.array([self.tokens])
-        self.request.set_input_tensor(self.openvino.Tensor(self.ids, shared_memory=True))
+        for name, array in self.arrays.items():
+            self.request.set_tensor(name, self.openvino.Tensor(array, shared_memory=True))
 
     def run(self):
         self.request.infer()
