@@ -412,7 +412,9 @@ class ErrorTest(ClientTest):
             (lambda: self.client.predict("m", "\ud800"), "inputs[0]", "surrogates"),
             (lambda: self.client.predict_many("m", [[1], [[1.0], [1.0, 2.0]]]), "inputs[1]", "differ in length"),
             (lambda: self.client.predict("m", FILM, second=3), "inputs[0].second", "int"),
-            (lambda: self.client.generate("m", None), "prompt", "NoneType"),
+            (lambda: self.client.generate("m", None), "prompt", "neither"),
+            (lambda: self.client.generate("m", 3), "prompt", "int"),
+            (lambda: self.client.generate("m", "", messages=[]), "messages", "both"),
         ):
             with self.subTest(words):
                 error = self.error_of(call)

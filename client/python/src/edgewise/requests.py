@@ -112,8 +112,10 @@ def predict(model: str, inputs: Iterable[Input | pb.Input], seconds: Iterable[In
 
 def generate(model: str, prompt: Input | None, options: Mapping[str, Any],
              messages: Iterable[Mapping[str, str]] | None = None) -> pb.GenerateRequest:
-    if (prompt is None) == (messages is None):
-        raise Error("INVALID_ARGUMENT", "give a prompt or messages, and not both", "messages")
+    if prompt is None and messages is None:
+        raise Error("INVALID_ARGUMENT", "neither a prompt nor messages are given", "prompt")
+    if prompt is not None and messages is not None:
+        raise Error("INVALID_ARGUMENT", "a prompt and messages are both given; one of them is expected", "messages")
     request = pb.GenerateRequest(model=model, max_new_tokens=100)
     rest = _fill(request, _GENERATE_PATHS, options)
     if prompt is not None:
