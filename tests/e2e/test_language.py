@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from edgewise_process import BIN, EXAMPLES, TESTDATA, Server, series, total
+from edgewise_process import BIN, EXAMPLES, ROOT, TESTDATA, Server, series, total
 
 MODEL = "shakespeare-block"
 PROMPT = "ROMEO:\nWhat light through yonder"
@@ -134,6 +134,77 @@ class LanguageTest(unittest.TestCase):
         for name in sorted(names):
             self.assertEqual(set(series(before, name)), set(series(after, name)), name)
         self.assertEqual(total(after, "edgewise_generations_total", model=MODEL, code="INVALID_ARGUMENT"), 1)
+
+
+class LlamaTest(unittest.TestCase):
+    """The bundled Hugging Face folder: texts in and out of a byte-level tokenizer, against transformers."""
+
+    MODEL = "shakespeare-llama"
+
+    @classmethod
+    def setUpClass(cls):
+        with open(os.path.join(ROOT, "tests", "testdata_shakespeare_llama.json"), encoding="utf-8") as file:
+            cls.golden = json.load(file)
+        cls.server = Server(EXAMPLES).__enter__()
+        cls.addClassCleanup(cls.server.__exit__, None, None, None)
+
+    def generate(self, *arguments: str) -> list:
+        result = self.server.cli("generate", "--model", self.MODEL, *arguments, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def test_the_likelihoods_of_a_texts_tokens_are_those_of_transformers(self):
+        for entry in self.golden["texts"]:
+            ids = ",".join(map(str, entry["token_ids"]))
+            expected = entry["token_log_likelihoods"]
+            for source in (("--text", entry["text"]), ("--token_ids", ids)):
+                answer = self.server.predict("--model", self.MODEL, *source, "--each_sample")["predictions"][0]
+                got = [math.log(p) for p in answer["sample_outputs"][0]["token_probabilities"]]
+                self.assertEqual(len(got), len(expected), entry["text"])
+                for mine, other in zip(got, expected):
+                    self.assertAlmostEqual(mine, other, delta=1e-4 * max(1.0, abs(other)))
+            scored = self.server.cli("score", "--model", self.MODEL, "--text", entry["text"], "--json")
+            score = json.loads(scored.stdout)
+            self.assertAlmostEqual(score["log_likelihood"], sum(expected), delta=1e-4 * abs(sum(expected)))
+            self.assertEqual((score["tokens"], score["density"]), (len(expected), 1.0))
+
+    def test_greedy_texts_are_those_of_transformers(self):
+        for entry in self.golden["generations"]:
+            messages = self.generate("--prompt", entry["text"], "--max_new_tokens", str(entry["max_new_tokens"]),
+                                     "--temperature", "0")
+            sure = entry["sure"]
+            self.assertGreaterEqual(sure, 20)
+            self.assertEqual([message["token_id"] for message in messages][:sure], entry["new_token_ids"][:sure])
+            if sure == len(entry["new_token_ids"]):
+                self.assertEqual("".join(message["text"] for message in messages), entry["new_text"])
+
+    def test_a_stream_has_whole_characters(self):
+        """Nearly any token may come next: bytes of characters too, and bytes that are part of none."""
+        with open(os.path.join(EXAMPLES, self.MODEL, "1", "tokenizer.json"), encoding="utf-8") as file:
+            vocabulary = {id: token for token, id in json.load(file)["model"]["vocab"].items()}
+        kept = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that are their own characters there
+        byte_of = {chr(byte): byte for byte in kept}
+        byte_of.update({chr(256 + i): byte for i, byte in enumerate(sorted(set(range(256)) - set(kept)))})
+        messages = self.generate("--prompt", "🌹", "--max_new_tokens", "2000", "--overflow", "halve", "--temperature",
+                                 "1000", "--seed", "1")
+        written = b"".join(bytes(map(byte_of.get, vocabulary[message["token_id"]])) for message in messages)
+        text = written.decode("utf-8", "replace")
+        self.assertEqual("".join(message["text"] for message in messages), text)
+        self.assertTrue(any(not character.isascii() and character != "\ufffd" for character in text),
+                        "no character of several tokens was written")
+
+    def test_attention_that_it_was_not_trained_with(self):
+        text = self.golden["texts"][0]["text"] * 8
+        flags = ("--model", self.MODEL, "--text", text, "--seed", "2", "--json")
+        dense, blocks, windows, again = (
+            json.loads(self.server.cli("score", *flags, *override).stdout) for override in (
+                (), ("--block_pattern=local", "--block_size=16"), ("--window_tokens=32", "--sigma=8"),
+                ("--window_tokens=32", "--sigma=8")))
+        self.assertEqual(dense["density"], 1.0)
+        for sparse in (blocks, windows):
+            self.assertLess(sparse["density"], 0.7)
+            self.assertLess(sparse["loss"], math.log(1024))  # better than a guess
+        self.assertEqual(windows["log_likelihood"], again["log_likelihood"])
 
 
 if __name__ == "__main__":
