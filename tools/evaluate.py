@@ -12,6 +12,7 @@ matplotlib (Debian's), and python3-grpcio and python3-protobuf for the models of
     ./dev evaluate --models shakespeare-ssa,shakespeare-words    loss against samples and caps; with the entries of
                                             build/train/models, where the recipes left some, as in Figure 7 of the SSA
                                             paper
+    ./dev evaluate --models shakespeare-llama       loss under the attention that requests put in place of its own
     ./dev evaluate --keeps                  the table of which edges a cap keeps alone; all else keeps its numbers
     ./dev evaluate --render                 tables and plots again, from results.json
 """
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 
-from evaluation import ensembles, examples, measure, plots, statistics, stubs, tables
+from evaluation import ensembles, examples, measure, overrides, plots, statistics, stubs, tables
 from evaluation.server import Server
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -125,6 +126,19 @@ def evaluate_ensembles(name, sources, folder, args, command):
             "load_average": round(os.getloadavg()[0], 2), "seconds": round(time.monotonic() - start, 1), **result}
 
 
+def evaluate_overrides(name, server, folder, args, command):
+    """-> the entry in results.json of a model that was trained with dense attention"""
+    start = time.monotonic()
+    try:
+        inputs = examples.make(name, folder, args.data, 1, 1)
+    except examples.Missing as missing:
+        return {"skipped": str(missing)}
+    seeds = list(range(1, args.seeds + 1))
+    found = overrides.evaluate(name, server, pathlib.Path(folder), inputs[0]["text"], seeds, say)
+    return {"seeds": seeds, "date": datetime.date.today().isoformat(), "command": command, "cores": os.cpu_count(),
+            "load_average": round(os.getloadavg()[0], 2), "seconds": round(time.monotonic() - start, 1), **found}
+
+
 def with_ensembles(names, models, server, folder, args, command):
     """Fills the entries of `names`."""
     try:
@@ -157,6 +171,10 @@ def evaluate_all(names, models, server, folder, args, command):
     if PLOTTED[0] in ready and PLOTTED[0] in names:
         (FOLDER / "plots").mkdir(exist_ok=True)
         server.plot(PLOTTED[0], FOLDER / "plots" / f"{PLOTTED[0]}-attention.png", *PLOTTED[1:])
+    for name in [name for name in overrides.MODELS if name in args.models.split(",")]:
+        models[name] = rounded(evaluate_overrides(name, server, folder, args, command)) if name in ready else \
+            {"skipped": f"examples/models/{name} is not there or does not load"}
+        say(f"{name}: {models[name].get('skipped', 'done')}")
     if drawn := [name for name in ensembles.MODELS if name in args.models.split(",")]:
         with_ensembles(drawn, models, server, folder, args, command)
 
@@ -178,7 +196,7 @@ def render(models):
 
 
 def main():
-    known = (*tables.NAMES, *ensembles.MODELS)
+    known = (*tables.NAMES, *ensembles.MODELS, *overrides.MODELS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=str(ROOT / "build" / "bin"), help="folder of edgewise-server and edgewise")
     parser.add_argument("--data", default=str(ROOT.parent / "shared" / "data"),

@@ -1,18 +1,19 @@
 """The JSON of `edgewise evaluate` becomes entries of results.json."""
 import os
+import pathlib
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools"))
 
-from evaluation import ensembles, examples, measure  # noqa: E402
+from evaluation import ensembles, examples, measure, overrides, tables  # noqa: E402
 
 
 def setting(quality=(), refused=0, **more):
     return {"quality": sum(quality) / max(len(quality), 1), "quality_by_repeat": list(quality), "refused": refused,
             "refusal": "input 1: too few" if refused else "", "answered": 4, "capped": 3, "edges": 20.0,
-            "density": 0.1, "scored_tokens": 30, "speed": 2.0, "total_ms": {"median": 6.0},
+            "density": 0.1, "scored_tokens": 30, "speed": 2.0, "samples": 1, "total_ms": {"median": 6.0},
             "compute_ms": {"median": 5.0, "quartiles": [4.0, 7.0]}, **more}
 
 
@@ -59,6 +60,34 @@ class TimesTest(unittest.TestCase):
         self.assertEqual(list(found), ["dense", "as drawn", "cap 1 %"])
         self.assertEqual(found["cap 1 %"], {"compute_ms": 5.0, "compute_ms_quartiles": [4.0, 7.0], "speedup": 3.0,
                                             "total_ms": 6.0, "density": 0.1, "calls": 4})
+
+
+class OverridesTest(unittest.TestCase):
+    NAME = "shakespeare-llama"
+
+    def measured(self):
+        """Dense attention and one other, twice each; 30 tokens of a text of 60 characters."""
+        server = FakeServer("loss", setting([2.0, 2.0], setting="dense", answered=2, scored_tokens=60, density=1.0),
+                            setting([3.0, 4.0], setting="blocks", answered=2, scored_tokens=60))
+        with tempfile.TemporaryDirectory() as folder:
+            found = overrides.evaluate(self.NAME, server, pathlib.Path(folder), "a" * 60, [4, 5], lambda text: None)
+        return server, found
+
+    def test_losses_are_those_of_characters(self):
+        server, found = self.measured()
+        self.assertEqual(server.asked[:3], (self.NAME, [{"text": "a" * 60}], []))
+        self.assertEqual(server.asked[3], ("--seed=4", "--repeats=2", *overrides.MODELS[self.NAME][-1]))
+        self.assertEqual((found["tokens"], found["characters"]), (30, 60))
+        runs = len(overrides.MODELS[self.NAME])
+        self.assertEqual([row["setting"] for row in found["rows"]], ["dense"] + ["blocks"] * runs)  # dense once
+        self.assertEqual([row["score"] for row in found["rows"][:2]], [1.0, 1.75])
+
+    def test_the_table_has_an_interval_where_something_is_drawn(self):
+        entry = {"seeds": [4, 5], "date": "2026-01-01", "command": "./dev evaluate", **self.measured()[1]}
+        block = tables.block(f"{self.NAME}-overrides", {self.NAME: entry})
+        self.assertIn("| dense | 1.0000 | 100.0 % |", block)
+        self.assertRegex(block, r"\| blocks \| 1\.7500 ± [0-9.]+ \| 10\.0 % \|")
+        self.assertIn("30 scored tokens, 60 characters", block)
 
 
 if __name__ == "__main__":

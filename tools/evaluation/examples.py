@@ -22,8 +22,9 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
-# Recipes that make several models, and what they are told.
+# Recipes whose name is not the model's, and what they are told.
 RECIPES = {f"shakespeare-{part}": ("shakespeare.py", part) for part in ("block", "ssa", "words")}
+RECIPES["shakespeare-llama"] = ("llama.py",)
 
 # Of the folder --data; the other recipes generate what they need.
 SOURCES = {"sentiment": "sst2/test.tsv", "long": "tinyshakespeare.txt",

@@ -179,7 +179,7 @@ def times(entry):
 
 def block(name, models):
     """The text of one marked block."""
-    from evaluation import ensemble_tables, ensembles   # they use this module
+    from evaluation import ensemble_tables, ensembles, overrides    # they use this module
 
     if name in ("summary", "targets", "density", "keeps", "ensembles"):
         return {"summary": summary, "targets": targets, "density": density, "keeps": keeps,
@@ -190,6 +190,8 @@ def block(name, models):
         return ensemble_tables.block(kind, what, entry)
     if "skipped" in entry:
         return skipped(entry)
+    if kind in overrides.MODELS:
+        return overrides.block(entry)
     return {"caps": caps, "samples": samples, "times": times, "conditions": conditions}[what](entry)
 
 
