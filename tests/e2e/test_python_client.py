@@ -119,7 +119,7 @@ class RequestTest(unittest.TestCase):
             pb.ChatMessage(role="system", content="Be brief."), pb.ChatMessage(role="user", content="Hello")])
         self.assertEqual(requests.generate("m", None, {"stop": "x"}, said), expected)
         for prompt, messages, options, field in (
-                (None, None, {}, "messages"), ("p", said, {}, "messages"), (None, said, {"truncate": "head"}, "truncate"),
+                (None, None, {}, "prompt"), ("p", said, {}, "messages"), (None, said, {"truncate": "head"}, "truncate"),
                 (None, [{"rôle": "user"}], {}, "messages"), (None, ["Hello"], {}, "messages")):
             with self.assertRaises(edgewise.Error) as caught:
                 requests.generate("m", prompt, options, messages)
