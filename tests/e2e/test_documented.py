@@ -195,12 +195,20 @@ class ResultsTest(unittest.TestCase):
         self.check(re.findall(r"`mm` takes ([\d.]+) times as long", self.text), [self.results("products")["geometric_mean"]])
 
     def test_peers(self):
-        figures = self.results("peers")["figures"]
-        for label, name in (("BERT-base and a small encoder, 16 to 512 tokens", "dense encoder, wall"),
-                            ("GPT-2 small, prefill of 32 and 512 tokens", "prefill, wall"),
-                            ("GPT-2 small, decode", "decode, wall")):
-            measured = next(value for key, value in figures.items() if key.startswith(name))
+        encoder, mixed, prefill, decode = (f"{task}, wall" for task in (
+            "dense encoder", "16 texts of mixed lengths", "prefill", "decode"))
+        for benchmark, label, name in (
+                ("peers", "BERT-base and a small encoder, 16 to 512 tokens", encoder),
+                ("peers", "GPT-2 small, prefill of 32 and 512 tokens", prefill),
+                ("peers", "GPT-2 small, decode", decode),
+                ("peers_int8", "`int8`: BERT-base and a small encoder, 16 to 512 tokens", encoder),
+                ("peers_int8", "`int8`: 16 calls at once, texts of 16 to 512 tokens", mixed),
+                ("peers_int8", "`int8`: GPT-2 small, prefill of 32 and 512 tokens", prefill),
+                ("peers_int8", "`int8`: GPT-2 small, decode", decode)):
+            measured = next(value for key, value in self.results(benchmark)["figures"].items() if key.startswith(name))
             self.check(self.row(label)[1:3], [measured["geometric_mean"], measured["least"]])
+        share = next(row["bandwidth_share"] for row in self.results("peers_int8")["rows"] if "bandwidth_share" in row)
+        self.check(re.findall(r"read its weights at ([\d.]+) of", self.text), [share])
 
     def test_kinds(self):
         rows = {row["name"]: row for row in self.results("kinds")["rows"]}
