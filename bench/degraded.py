@@ -13,7 +13,7 @@ peak; samples and edges, the means of the answers in time.
 import sys
 
 import numpy as np
-from models import edges_model
+from sbm_models import edges_model
 from serving import EXAMPLES, data_of, goal, main
 
 FACTOR = 2

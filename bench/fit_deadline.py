@@ -13,7 +13,7 @@ had. Figures of a row: met, the share of calls in time; chosen, the median numbe
 import sys
 
 import numpy as np
-from models import edges_model
+from sbm_models import edges_model
 from serving import data_of, goal, main
 
 FACTORS = (1.5, 4, 16)

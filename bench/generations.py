@@ -13,12 +13,12 @@ import shutil
 import sys
 
 import numpy as np
-from peers import DECODER, write_decoder
+from random_models import GPT2_SMALL, write_gpt2
 from serving import EXAMPLES, Calls, Cpu, goal, main
 
 AT_ONCE = [1, 4, 16]
 MODELS = {"shakespeare-ssa": 100, "nano": 64, "gpt2": 16}  # new tokens of a generation
-NANO = (6, 384, 6, 1536, 65)
+SHAPES = {"nano": (6, 384, 6, 1536, 65), "gpt2": GPT2_SMALL}  # as write_gpt2 takes them
 GOALS = {("nano", 4): 2.5, ("nano", 16): 6, ("gpt2", 4): 2.5, ("gpt2", 16): 5}
 
 
@@ -51,7 +51,7 @@ def scenario(run):
         if model == "shakespeare-ssa":
             shutil.copytree(EXAMPLES / model, repository / model)
         else:
-            write_decoder(repository / model, *(NANO if model == "nano" else DECODER))
+            write_gpt2(repository / model, *SHAPES[model])
     random = np.random.default_rng(3)
     prompts = run.new_folder() / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"token_ids": random.integers(0, 65, 8).tolist()}) + "\n" for _ in range(16)))

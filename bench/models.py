@@ -1,193 +1,111 @@
 #!/usr/bin/env python3
-"""Whole SBM models on the CPU: sparse, capped and dense, by length and density.
+"""Whole models on the CPU: of SBM sparse, capped and dense, and dense ones beside other engines.
 
-    ./dev bench models [--json FILE] [--plot FILE] [--against BIN]
+    ./dev bench models [--python PYTHON] [--weights float32|bfloat16|int8] [--only sbm,TEXT] [--json FILE] [--rounds 7]
+                       [--cpu] [--plot FILE] [--against BIN]
 
-A model of 4 layers, 8 heads, 512 wide with 64 clusters and random weights, whose memberships are shifted until its density
-is the one asked for; and the bundled model `long`. A server of our own answers one request at a time: with the model's
-attention, with DENSE, and with caps of a half, a quarter and a tenth of the model's own edges, in turns, round by round.
-Printed are medians over rounds of ratios of `compute_us`, the forward pass. --against names the folder of another build's
-programs: its server takes turns with ours, and the ratio is its time over ours.
+The part `sbm` (bench/sbm_models.py) takes a model of 4 layers, 8 heads, 512 wide with 64 clusters and random weights, at
+densities from 2.5 to 21 %, and the bundled model `long`. One request at a time: with the model's attention, with DENSE,
+and with caps of a half, a quarter and a tenth of the model's own edges, in turns. Ratios are of `compute_us`, the forward
+pass. --against names the folder of another build's programs: its server takes turns with ours.
+
+The others need --python, one with torch, transformers, onnx, onnxscript, onnxruntime, openvino, ctranslate2,
+llama-cpp-python and gguf; an engine that it lacks is skipped, and the reason is printed. All engines have the same folders
+of Hugging Face, of random weights, and the same token ids; our server reads them as they are.
+
+- `bert-base` and `minilm`, classifiers (BertForSequenceClassification) in the shapes of BERT-base and of MiniLM with 6
+  layers: texts of 16, 64, 128 and 512 tokens alone; and 16 texts, four of each length, one after another and as 16 calls
+  at once. Our server answers these as they come, without padding; the others get them as one batch, padded to the
+  longest. Logits must agree to 1e-4 of the largest.
+- `gpt2`, the shape of GPT-2 small, greedy: of one text prefill of 32 and 512 tokens, up to the first new token, and
+  decode, the time of each of 16 tokens after it. Of 16 texts at once, for us 16 calls and for the others a batch: prefill
+  of 32 and 128 tokens each, and 32 new tokens after 32, the time from the calls to the last token over all new tokens.
+  The new tokens must be equal; of llama.cpp those of three quarters of the texts.
+
+A row where one differs says so, compares with the others, and makes the exit status 1. With --weights=bfloat16 or int8
+every engine stores weights so, and rounds in its own way: logits may differ by a tenth of the largest, with int8 by three
+tenths, and tokens may differ. PyTorch and OpenVINO then compute in bfloat16 throughout.
+
+Engines have two threads, and take turns. With --cpu they have one, and the CPU seconds of the process count. Ours is the
+server: `compute_us` of an answer, and for decode the time between its messages; of calls at once the time until all are
+answered, as the client sees it. A ratio is the median over rounds of a peer's over ours: above 1, ours is faster.
 """
 
 import argparse
 import datetime
 import json
-import math
 import os
 import pathlib
-import shutil
-import statistics
-import subprocess
+import shlex
+import signal
 import sys
 import tempfile
 
-import numpy as np
-from random_models import ROOT, Weights, write_model
-
-from evaluation.server import Server  # random_models made tools importable
-
-LAYERS, HEADS, HEAD_DIM, INNER, CLUSTERS, WORDS = 4, 8, 64, 2048, 64, 1000
-DENSITIES = [0.025, 0.10, 0.21]
-LENGTHS = [1024, 4096]
-CAPS = [0.5, 0.25, 0.1]
+import peers
+import sbm_models
+from products import machine
+from random_models import ROOT
 
 
-def write_sbm_model(folder, shift, layers=LAYERS, heads=HEADS, head_dim=HEAD_DIM, inner=INNER, clusters=CLUSTERS):
-    """A random SBM classifier. A larger `shift` of the membership logits means more edges."""
-    width = heads * head_dim
-    weights = Weights(width)
-    # Clusters share a direction, and the second bias points along it: each logit moves by `shift`.
-    direction = np.zeros(head_dim, np.float32)
-    direction[0] = 1.0
-    tensors = {"embeddings.word.weight": weights.normal(WORDS, width, scale=1.0)}
-    for layer in range(layers):
-        name = f"layers.{layer}.attention"
-        tensors |= weights.attention(layer, width)
-        tensors[f"{name}.clusters"] = weights.normal(heads, clusters, head_dim, scale=0.125) + direction
-        tensors |= {
-            f"{name}.membership.0.weight": weights.normal(head_dim, head_dim, scale=0.2),
-            f"{name}.membership.0.bias": weights.normal(head_dim),
-            f"{name}.membership.1.weight": weights.normal(head_dim, head_dim, scale=0.2) * (1 - direction)[:, None],
-            f"{name}.membership.1.bias": np.float32(shift) * direction}
-        tensors |= weights.feed_forward(layer, inner)
-    tensors |= weights.norm("final_norm") | weights.linear("classifier.output", 4, width)
-    config = {"task": "sequence-classification", "vocab_size": WORDS, "hidden_size": width, "num_hidden_layers": layers,
-              "num_attention_heads": heads, "intermediate_size": inner, "max_position_embeddings": max(LENGTHS),
-              "position_embedding": "none", "pad_token_id": -1, "pooling": {"kind": "mean", "divisor": "valid"},
-              "num_labels": 4, "attention": {"kind": "sbm", "num_clusters": clusters, "law": "bernoulli"}}
-    write_model(folder, config, tensors)
+def flags():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(ROOT / "build/bin"), help="folder of edgewise-server and edgewise")
+    parser.add_argument("--python", help="the Python that has the other engines; without it there is `sbm` alone")
+    parser.add_argument("--weights", choices=peers.WEIGHT_BYTES, default="float32", help="how engines store weights")
+    parser.add_argument("--only", default="", help="`sbm`, and rows whose name holds this, or one of these: A,B")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cpu", action="store_true", help="beside others: CPU seconds on one thread")
+    parser.add_argument("--json", help="write the rows to this file, after each row")
+    parser.add_argument("--plot", help="draw dense over sparse by density (needs Matplotlib)")
+    parser.add_argument("--against", help="folder of another build's programs, for `sbm`")
+    return parser
 
 
-def edges_model(folder):
-    """(repository, its model, a text for it): a small model whose time is mostly that of its edges."""
-    write_sbm_model(folder / "repository/edges", shift=-0.5, layers=2, heads=2, inner=64, clusters=16)
-    return folder / "repository", "edges", text_of(folder, 2048, WORDS)
+class Result:
+    """What has been measured so far. The file has it after every row."""
 
+    def __init__(self, args, parser):
+        command = ["./dev", "bench", "models"]
+        for key, value in vars(args).items():
+            if key not in ("bin", "json", "plot") and value != parser.get_default(key):
+                name = {"python": "PYTHON", "against": "BIN"}.get(key, value)
+                command += [f"--{key}"] if value is True else [f"--{key}", str(name)]
+        self.path = args.json
+        self.found = {"date": datetime.date.today().isoformat(), "machine": machine(), "load": os.getloadavg()[0],
+                      "command": shlex.join(command), "versions": {}, "figures": {}, "rows": [], "sbm": []}
 
-def ask(server, model, path, *flags):
-    """(seconds of the forward pass, density, edges) of one request."""
-    done = subprocess.run(
-        [server.binaries / "edgewise", "predict", f"--model={model}", f"--input={path}", "--json", "--seed=7",
-         "--timeout=300s", f"--server={server.address}", *flags], capture_output=True, text=True, timeout=600)
-    if done.returncode != 0:
-        raise RuntimeError(f"edgewise predict {model} {' '.join(flags)}: {done.stderr}{done.stdout[:300]}")
-    answer = json.loads(done.stdout.splitlines()[0])
-    edges = answer["predictions"][0]["edges"]
-    return int(answer["timing"]["compute_us"]) / 1e6, float(edges["density"]), float(edges["edges"])
-
-
-def text_of(folder, length, words):
-    path = pathlib.Path(folder) / f"{length}-{words}.jsonl"
-    random = np.random.default_rng(length)
-    ids = random.integers(3, words, length)  # below 3 `long` has its pad, unknown word and CLS token
-    path.write_text(json.dumps({"token_ids": ids.tolist()}) + "\n")
-    return path
-
-
-def find_shifts(binaries, folder):
-    """The shift of the logits for each density, by two steps of a secant on the logarithms."""
-    shifts = {}
-    path = text_of(folder, 1024, WORDS)
-    for density in DENSITIES:
-        shift = math.log(math.sqrt(density) / (1 - math.sqrt(density)))
-        for step in range(3):
-            repository = pathlib.Path(folder) / f"find-{density}-{step}"
-            write_sbm_model(repository / "m", shift)
-            with Server(binaries, repository, folder) as server:
-                _, found, _ = ask(server, "m", path)
-            shift += 0.5 * (math.log(density) - math.log(max(found, 1e-6))) / (1 - math.sqrt(density))
-        shifts[density] = shift
-    return shifts
-
-
-def compare(servers, model, path, edges, rounds):
-    """Medians over rounds of the ratios of one model and input."""
-    caps = {f"cap {share:g}": [f"--max_edges={max(1, int(share * edges))}"] for share in CAPS}
-    ways = {"own": [], "dense": ["--dense"]} | caps
-    times = {(name, way): [] for name in servers for way in ways}
-    for turn in range(rounds + 1):
-        for way, flags in ways.items():
-            for name, server in servers.items():
-                seconds, _, _ = ask(server, model, path, *flags)
-                if turn > 0:
-                    times[name, way].append(seconds)
-    row = {"milliseconds": {way: round(1e3 * statistics.median(times["ours", way]), 2) for way in ways}}
-
-    def ratio(above, below):
-        return round(statistics.median(a / b for a, b in zip(times[above], times[below])), 3)
-
-    row["dense_over_own"] = ratio(("ours", "dense"), ("ours", "own"))
-    for way in caps:
-        row[f"{way}_over_own"] = ratio(("ours", way), ("ours", "own"))
-    for way in ways if "against" in servers else []:
-        row[f"against_over_ours, {way}"] = ratio(("against", way), ("ours", way))
-    return row
-
-
-def run(binaries, against, rounds, folder):
-    shifts = find_shifts(binaries, folder)
-    repository = pathlib.Path(folder) / "repository"
-    for density, shift in shifts.items():
-        write_sbm_model(repository / f"sbm-{100 * density:g}", shift)
-    shutil.copytree(ROOT / "examples/models/long", repository / "long")
-    cases = [(f"sbm-{100 * density:g}", length, WORDS) for density in DENSITIES for length in LENGTHS]
-    cases += [("long", 2048, 883), ("long", 4095, 883)]
-    rows = []
-    with Server(binaries, repository, folder) as ours:
-        other = None
-        if against:
-            (pathlib.Path(folder) / "against").mkdir()
-            other = Server(against, repository, pathlib.Path(folder) / "against").__enter__()
-        try:
-            servers = {"ours": ours} | ({"against": other} if other else {})
-            for model, length, words in cases:
-                path = text_of(folder, length, words)
-                _, density, edges = ask(ours, model, path)
-                row = {"model": model, "tokens": length, "density": round(density, 4)}
-                row |= compare(servers, model, path, edges, rounds)
-                rows.append(row)
-                print(json.dumps(row), flush=True)
-        finally:
-            if other:
-                other.__exit__()
-    return rows
-
-
-def plot(rows, path):
-    import matplotlib
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    for length in LENGTHS:
-        chosen = [row for row in rows if row["tokens"] == length and row["model"] != "long"]
-        axes.plot([100 * row["density"] for row in chosen], [row["dense_over_own"] for row in chosen], "o-",
-                  label=f"{length} tokens")
-    axes.axhline(1.0, color="grey", linewidth=0.8)
-    axes.set(xscale="log", xlabel="density, %", ylabel="dense / sparse, whole model", title="4 layers, 8 heads, 512 wide")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path)
+    def add(self, part, row):
+        self.found[part].append(row)
+        self.found["figures"] = peers.figures(self.found["rows"])
+        if self.path:
+            pathlib.Path(self.path).write_text(json.dumps(self.found, indent=1) + "\n")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bin", default=str(ROOT / "build/bin"), help="folder of edgewise-server and edgewise")
-    parser.add_argument("--against", help="folder of another build's programs")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", help="write the rows to this file")
-    parser.add_argument("--plot", help="draw dense over sparse by density (needs Matplotlib)")
+    parser = flags()
     args = parser.parse_args()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # so that no process stays behind, stopped
+        signal.signal(number, lambda *_: sys.exit(1))
+    wanted = args.only.split(",")
+    chosen = [case for case in peers.cases() if any(part in case["name"] for part in wanted)]
+    has_sbm = any(part in "sbm" for part in wanted)
+    if not has_sbm and not chosen:
+        parser.error(f"--only: found {args.only}; rows are sbm, {', '.join(case['name'] for case in peers.cases())}")
+    result = Result(args, parser)
     with tempfile.TemporaryDirectory() as folder:
-        rows = run(args.bin, args.against, args.rounds, folder)
-    if args.plot:
-        plot(rows, args.plot)
-    if args.json:
-        command = f"./dev bench models --rounds {args.rounds}" + (" --against BIN" if args.against else "")
-        result = {"date": datetime.date.today().isoformat(), "cores": os.cpu_count(), "load": os.getloadavg()[0],
-                  "command": command, "rows": rows}
-        pathlib.Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
-    return 0
+        if has_sbm:
+            for row in sbm_models.run(args, pathlib.Path(folder)):
+                result.add("sbm", row)
+            if args.plot:
+                sbm_models.plot(result.found["sbm"], args.plot)
+        if not args.python:
+            print("beside other engines: skipped: --python names no Python that has them", flush=True)
+            return 0
+        for row in peers.run(args, folder, chosen, result.found["versions"]):
+            result.add("rows", row)
+    for name, figure in result.found["figures"].items():
+        print(f"{name}: geometric mean {figure['geometric_mean']}, least {figure['least']} of {figure['rows']} rows")
+    return 1 if any(row["errors"] for row in result.found["rows"]) else 0
 
 
 if __name__ == "__main__":

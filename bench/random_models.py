@@ -1,4 +1,4 @@
-"""Models of random weights in the model format (docs/model-format.md), for benchmarks."""
+"""Models of random weights for benchmarks: in the model format, and folders as transformers saves them."""
 
 import json
 import pathlib
@@ -9,6 +9,11 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 from edgewise_tools.safetensors_io import write_safetensors  # noqa: E402
+
+
+# Layers, width, heads, inner width, words.
+BERT_BASE, MINILM = (12, 768, 12, 3072, 30522), (6, 384, 12, 1536, 30522)
+GPT2_SMALL = (12, 768, 12, 3072, 50257)
 
 
 class Weights:
@@ -47,3 +52,53 @@ def write_model(folder, config, tensors):
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config))
     write_safetensors(str(folder / "model.safetensors"), tensors)
+
+
+def write_bert(folder, layers, width, heads, inner, words, positions=512, labels=4):
+    """A BertForSequenceClassification as save_pretrained leaves it, without a tokenizer."""
+    weights = Weights(width, scale=width ** -0.5)
+    embeddings = "bert.embeddings"
+    tensors = {f"{embeddings}.word_embeddings.weight": weights.normal(words, width, scale=1.0),
+               f"{embeddings}.position_embeddings.weight": weights.normal(positions, width, scale=1.0),
+               f"{embeddings}.token_type_embeddings.weight": weights.normal(2, width, scale=1.0)}
+    tensors |= weights.norm(f"{embeddings}.LayerNorm")
+    for layer in range(layers):
+        name = f"bert.encoder.layer.{layer}"
+        for part in ("query", "key", "value"):
+            tensors |= weights.linear(f"{name}.attention.self.{part}", width, width)
+        tensors |= weights.linear(f"{name}.attention.output.dense", width, width)
+        tensors |= weights.norm(f"{name}.attention.output.LayerNorm")
+        tensors |= weights.linear(f"{name}.intermediate.dense", inner, width)
+        tensors |= weights.linear(f"{name}.output.dense", width, inner)
+        tensors |= weights.norm(f"{name}.output.LayerNorm")
+    tensors |= weights.linear("bert.pooler.dense", width, width) | weights.linear("classifier", labels, width)
+    names = {str(label): f"LABEL_{label}" for label in range(labels)}
+    write_model(folder, {
+        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "dtype": "float32",
+        "vocab_size": words, "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "intermediate_size": inner, "max_position_embeddings": positions, "type_vocab_size": 2, "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12, "pad_token_id": 0, "id2label": names,
+        "label2id": {label: int(id) for id, label in names.items()}}, tensors)
+
+
+def write_gpt2(folder, layers, width, heads, inner, words, positions=1024):
+    """A GPT2LMHeadModel as save_pretrained leaves it, without a tokenizer and without a token that ends texts; gives
+    how many numbers its matrices hold: each is read once for a token."""
+    weights = Weights(width, scale=width ** -0.5)
+    word, position = "transformer.wte.weight", "transformer.wpe.weight"
+    tensors = {word: weights.normal(words, width), position: weights.normal(positions, width)}
+    for layer in range(layers):
+        name = f"transformer.h.{layer}"
+        tensors |= weights.norm(f"{name}.ln_1") | weights.norm(f"{name}.ln_2")
+        # [in, out], unlike the linear layers of others.
+        for part, out, columns in (("attn.c_attn", 3 * width, width), ("attn.c_proj", width, width),
+                                   ("mlp.c_fc", inner, width), ("mlp.c_proj", width, inner)):
+            tensors[f"{name}.{part}.weight"] = weights.normal(columns, out)
+            tensors[f"{name}.{part}.bias"] = weights.normal(out)
+    tensors |= weights.norm("transformer.ln_f")
+    write_model(folder, {
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "dtype": "float32", "vocab_size": words,
+        "n_embd": width, "n_layer": layers, "n_head": heads, "n_inner": inner, "n_positions": positions,
+        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "bos_token_id": None, "eos_token_id": None,
+        "tie_word_embeddings": True}, tensors)
+    return sum(values.size for name, values in tensors.items() if values.ndim == 2 and name != position)
