@@ -16,7 +16,7 @@ of Hugging Face, of random weights, and the same token ids; our server reads the
 - `bert-base` and `minilm`, classifiers (BertForSequenceClassification) in the shapes of BERT-base and of MiniLM with 6
   layers: texts of 16, 64, 128 and 512 tokens alone; and 16 texts, four of each length, one after another and as 16 calls
   at once. Our server answers these as they come, without padding; the others get them as one batch, padded to the
-  longest. Logits must agree to 1e-4 of the largest.
+  longest. Beside it stands what they take one after another, over ours at once. Logits must agree to 1e-4 of the largest.
 - `gpt2`, the shape of GPT-2 small, greedy: of one text prefill of 32 and 512 tokens, up to the first new token, and
   decode, the time of each of 16 tokens after it. Of 16 texts at once, for us 16 calls and for the others a batch: prefill
   of 32 and 128 tokens each, and 32 new tokens after 32, the time from the calls to the last token over all new tokens.

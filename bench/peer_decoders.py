@@ -67,6 +67,9 @@ class CTranslate2(Decoder):
         super().__init__(threads, weights)
         import ctranslate2
         self.library, self.version = ctranslate2, f"CTranslate2 {ctranslate2.__version__}"
+        self.product = "int8_float32" if weights == "int8" else weights
+        if self.product not in ctranslate2.get_supported_compute_types("cpu"):
+            raise RuntimeError(f"{self.version} has no {self.product} on this machine")
 
     def load(self):
         self.model = self.keep("model", self.converted)
@@ -75,8 +78,7 @@ class CTranslate2(Decoder):
         path = self.folder.parent / "ctranslate2"
         if not path.exists():
             convert_for_ctranslate2(self.folder, path, self.config["vocab_size"])
-        product = "int8_float32" if self.format == "int8" else self.format
-        return self.library.Generator(str(path), "cpu", compute_type=product, inter_threads=1,
+        return self.library.Generator(str(path), "cpu", compute_type=self.product, inter_threads=1,
                                       intra_threads=self.threads)
 
     def generate(self, stamps):

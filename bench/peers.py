@@ -135,6 +135,11 @@ def measure(case, engines, args, weight_bytes):
     return row
 
 
+def unpadded(alone, ours):
+    """Ratios of peers that take the texts one after another, and so need no padding, to ours with all at once."""
+    return {name: round(milliseconds / ours, 3) for name, milliseconds in alone.items() if name != "ours"}
+
+
 def threads_of(args):
     return 1 if args.cpu else 2
 
@@ -147,6 +152,9 @@ def show(row):
     if "bandwidth_share" in row:
         rate = row["read_gigabytes_per_second"]
         print(f"  reads its weights at {row['bandwidth_share']:.2f} of {rate} GB/s", flush=True)
+    if row.get("unpadded_over_ours"):
+        print("  one after another they take, over ours at once:"
+              + "".join(f"  {name} ({ratio:.2f})" for name, ratio in row["unpadded_over_ours"].items()), flush=True)
     for name, wrong in row["errors"].items():
         print(f"  error: {name}: {wrong}", flush=True)
 
@@ -163,10 +171,16 @@ def run(args, folder, chosen, versions):
                                                    f"--weights={args.weights}"]) as server:
             peers = start_peers(args.python, names, threads, args.weights, repository, versions)
             engines = {"ours": Ours(server, made_stubs, AT_ONCE)} | peers
+            alone = {}  # milliseconds of a model's texts one after another
             try:
                 for case in mine:
                     weight_bytes = numbers.get(case["model"], 0) * WEIGHT_BYTES[args.weights]
                     row = measure(case, engines, args, weight_bytes)
+                    if case["new"] == 0 and len(case["texts"]) > 1:
+                        if case["at_once"] == 1:
+                            alone[case["model"]] = row["milliseconds"]
+                        else:
+                            row["unpadded_over_ours"] = unpadded(alone.get(case["model"], {}), row["milliseconds"]["ours"])
                     show(row)
                     yield row
             finally:

@@ -68,6 +68,13 @@ class BenchModelsTest(unittest.TestCase):
         self.assertGreater(rows["gpt2 decode 32"]["bandwidth_share"], 0)
         self.assertEqual(peers.figures(list(rows.values())), {})
 
+    def test_a_padded_batch_stands_beside_the_texts_one_after_another(self):
+        with mock.patch("peers.differs", return_value=""):
+            rows, _ = self.run_peers(["minilm mixed, 1 at a time", "minilm mixed, 16 at once"])
+        row = rows["minilm mixed, 16 at once"]
+        self.assertEqual(set(row["unpadded_over_ours"]), {"onnxruntime", "torch-encoder"})
+        self.assertAlmostEqual(row["unpadded_over_ours"]["onnxruntime"] * row["milliseconds"]["ours"], 1000, delta=5)
+
     def test_with_rounded_weights_tokens_may_differ(self):
         rows, _ = self.run_peers(["gpt2 generate 32, 16 at once"], weights="int8", cpu=True)
         row = rows["gpt2 generate 32, 16 at once"]
