@@ -188,51 +188,58 @@ PerLevel<bool> Generations::CanStep() const {
   return can;
 }
 
-std::vector<Generations::Running> Generations::TakeNext(uint32_t level) {
+bool Generations::CanStep(uint32_t level, bool in_prompt) const {
+  return std::any_of(running_.begin(), running_.end(), [&](const Running& running) {
+    return running.request->priority - 1 == level && running.in_prompt() == in_prompt && CanStep(running);
+  });
+}
+
+std::vector<Generations::Running> Generations::TakeNext(uint32_t level, bool in_prompt) {
   std::vector<Running> next;
   int64_t rows = 0;
   for (auto running = running_.begin(); running != running_.end();) {
     const Generation& generation = *running->generation;
-    const bool fits = next.empty() || (!generation.prompt_next() && generation.Joins(*next[0].generation) &&
-                                       rows + generation.rows() <= kRowsTogether);
-    if (running->request->priority - 1 != level || !CanStep(*running) || !fits) {
+    const bool fits =
+        next.empty() || (generation.Joins(*next[0].generation) && rows + generation.rows() <= kRowsTogether);
+    if (running->request->priority - 1 != level || running->in_prompt() != in_prompt || !CanStep(*running) || !fits) {
       ++running;
       continue;
     }
     rows += generation.rows();
     next.push_back(std::move(*running));
     running = running_.erase(running);
-    if (next[0].generation->prompt_next()) break;
+    if (in_prompt) break;
   }
   return next;
 }
 
 void Generations::Step(uint32_t level) {
-  std::vector<Running> next = TakeNext(level);
-  if (next.empty()) return;
-  if (next[0].generation->prompt_next()) {
-    StepPrompt(next[0]);
-  } else {
-    Decode(next);
-  }
+  const bool prompts = CanStep(level, true), tokens = CanStep(level, false);
+  if (!prompts && !tokens) return;
+  double& lead = prompt_lead_[level];
+  if (prompts != tokens) lead = 0.0;  // nobody to share with
+  const bool in_prompt = prompts && lead <= 0.0;
+  std::vector<Running> next = TakeNext(level, in_prompt);
+  lead += in_prompt ? StepPrompt(next[0]) : -Decode(next);
 }
 
-void Generations::StepPrompt(Running& running) {
+double Generations::StepPrompt(Running& running) {
   const Time start = queue_.now();
   const absl::Status step = running.generation->Step();
   const double seconds = Seconds(queue_.now() - start);
   running.request->model->metrics->CountDevice(seconds);
   running.request->compute_seconds += seconds;
   running.own_seconds += seconds;
-  if (!GoesOn(running, step)) return;
+  if (!GoesOn(running, step)) return seconds;
   if (seconds > 0.0) {
     const double tokens = max_step_seconds_ / seconds * running.generation->part_tokens();
     running.generation->LimitPart(static_cast<int32_t>(std::clamp<double>(tokens, kLeastPart, kMostPart)));
   }
   running_.push_back(std::move(running));
+  return seconds;
 }
 
-void Generations::Decode(std::vector<Running>& together) {
+double Generations::Decode(std::vector<Running>& together) {
   const auto side_by_side = static_cast<uint32_t>(running_.size() + together.size());
   std::vector<Generation*> generations;
   for (const Running& running : together) generations.push_back(running.generation.get());
@@ -249,6 +256,7 @@ void Generations::Decode(std::vector<Running>& together) {
     running.request->batch_inputs = side_by_side;
     if (GoesOn(running, steps[i])) running_.push_back(std::move(running));
   }
+  return seconds;
 }
 
 bool Generations::GoesOn(Running& running, const absl::Status& step) {

@@ -41,8 +41,10 @@ class Generations {
   // nothing for unread_timeout. Parks others, gives memory to those that need it, and lets parked ones go on.
   void Update();
   // Runs one step of this level: a layer of a part of a prompt, or a token of all generations that can decode with the
-  // next in turn. Their clients keep up. Parts of prompts run one after the other, so that the rows of one at a time
-  // are in memory; a part is as long as a layer of it may take, by what the layers before took.
+  // next in turn. Their clients keep up. Prompts and tokens get equal times, since a token costs about as much for one
+  // text as for many: texts that start together soon decode together. Parts of prompts run one after the other, so that
+  // the rows of one at a time are in memory; a part is as long as a layer of it may take, by what the layers before
+  // took.
   void Step(uint32_t level);
 
  private:
@@ -55,6 +57,7 @@ class Generations {
     bool parked = false;
     bool waits = false;  // for memory that is not to be had
 
+    bool in_prompt() const { return generation->prompt_next(); }
     bool client_ready() const { return request->generation->ready(); }
     CacheBytes cache_bytes() const { return generation->cache_bytes(); }
     bool Before(const Running& other) const {
@@ -64,10 +67,13 @@ class Generations {
   };
 
   bool CanStep(const Running& running) const;
-  // Takes the next in turn from running_, and those that decode with it.
-  std::vector<Running> TakeNext(uint32_t level);
-  void StepPrompt(Running& running);
-  void Decode(std::vector<Running>& together);
+  // Whether a generation of this level can step that is, or is not, in its prompt.
+  bool CanStep(uint32_t level, bool in_prompt) const;
+  // Takes the next in turn of those from running_, and those that decode with it.
+  std::vector<Running> TakeNext(uint32_t level, bool in_prompt);
+  // Return the seconds of the step.
+  double StepPrompt(Running& running);
+  double Decode(std::vector<Running>& together);
   // After a step: false where that was the last, and the request has ended. `running` is not an entry of running_, as
   // in End.
   bool GoesOn(Running& running, const absl::Status& step);
@@ -93,7 +99,8 @@ class Generations {
   const double max_step_seconds_;
   const Clock::duration park_after_, unread_timeout_;
   uint64_t started_ = 0;
-  std::deque<Running> running_;  // the next in turn first
+  PerLevel<double> prompt_lead_ = {};  // seconds that prompts had beyond those of tokens, while there were both
+  std::deque<Running> running_;        // the next in turn first
 };
 
 }  // namespace edgewise::server

@@ -22,6 +22,20 @@ namespace {
 
 constexpr uint32_t kLevel = kDefaultPriority - 1;
 
+// Counts matrix products, as a clock that tells a step of many layers from one of few.
+class ProductsBackend : public testing::CountingBackend {
+ public:
+  using CountingBackend::CountingBackend;
+  absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) override {
+    ++products_;
+    return CountingBackend::Linear(weights, x, y, accumulate, phase);
+  }
+  int64_t products() const { return products_; }
+
+ private:
+  int64_t products_ = 0;
+};
+
 class GenerationsTest : public ::testing::Test {
  protected:
   struct Client {
@@ -75,11 +89,11 @@ class GenerationsTest : public ::testing::Test {
     return steps;
   }
   void Advance(int64_t milliseconds) { milliseconds_ += milliseconds; }
-  Time now() const { return Time() + std::chrono::milliseconds(milliseconds_); }
+  Time now() const { return Time() + std::chrono::milliseconds(milliseconds_ + product_ * backend_.products()); }
 
-  int64_t milliseconds_ = 1000;
+  int64_t milliseconds_ = 1000, product_ = 0;
   Metrics metrics_;
-  testing::CountingBackend backend_{testing::MakeBackend()};
+  ProductsBackend backend_{testing::MakeBackend()};
   int64_t weights_ = 0;
   std::shared_ptr<const LoadedModel> model_;
   RequestQueue queue_{{}, [this] { return now(); }};
@@ -101,15 +115,28 @@ TEST_F(GenerationsTest, OneStepDecodesATokenOfAllThatAreReadyAndOfOneLevel) {
   EXPECT_EQ(clients[4].tokens.size(), 1u);
 }
 
-TEST_F(GenerationsTest, LayersOfAPromptAndStepsOfOthersTakeTurns) {
+TEST_F(GenerationsTest, PromptsAndTokensGetEqualTimes) {
   Make(16, 1 << 30);
-  Client writes, reads_long;
-  Start(writes, 1, 40);
-  Start(reads_long, 40, 5);
-  while (reads_long.tokens.empty() && writes.tokens.size() < 30) generations_->Step(kLevel);
+  product_ = 1;
+  Client writes;
+  Start(writes, 1, 60);
+  std::vector<Client> reads(6);
+  for (Client& client : reads) Start(client, 40, 60);
+  // A token goes through all layers, so it takes the time of as many layers of prompts, or more.
   const auto layers = static_cast<size_t>(model_->model->config().num_hidden_layers);
-  EXPECT_EQ(reads_long.tokens.size(), 1u);
-  EXPECT_EQ(writes.tokens.size(), layers + 1) << "one between two layers, and one beside the first token";
+  int64_t prompts = 0, tokens = 0, longest = 0;
+  for (int steps = 0; reads.back().tokens.empty() && steps < 100; ++steps) {
+    EXPECT_LE(std::abs(prompts - tokens), longest) << "after " << steps << " steps";
+    const int64_t before = backend_.products();
+    const size_t written = writes.tokens.size();
+    generations_->Step(kLevel);
+    const int64_t step = backend_.products() - before;
+    (writes.tokens.size() > written ? tokens : prompts) += step;
+    longest = std::max(longest, step);
+  }
+  EXPECT_EQ(reads.back().tokens.size(), 1u);
+  EXPECT_LE(writes.tokens.size(), reads.size() + 1);
+  EXPECT_GE(writes.tokens.size(), reads.size() * layers / (layers + 1)) << "the text that decodes does not stand still";
 }
 
 TEST_F(GenerationsTest, AClientThatStopsReadingHoldsNoRows) {
