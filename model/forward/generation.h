@@ -71,7 +71,7 @@ inline constexpr double kCachedTolerance = 1e-4;
 // Of the rows that decode in one step: by then the products gain nothing from more.
 inline constexpr int64_t kRowsTogether = 64;
 // A prompt of so many rows before its last token costs little more than that token: the weights are read once for both.
-inline constexpr int64_t kShortPromptRows = 16;
+inline constexpr int64_t kShortPromptRows = 32;
 
 // One generation. The tokens before the last one of its context (its prompt, at first) run part by part and fill a
 // KvCache; then each step decodes the row of one token. A prompt of few tokens runs with its last one, in one step. The
