@@ -50,7 +50,7 @@ double FmaPeak(Isa isa, int threads) {
   int lanes = 4;
 #if defined(__x86_64__)
   if (isa == Isa::kAvx2) chains = Chains256, lanes = 8;
-  if (isa == Isa::kAvx512) chains = Chains512, lanes = 16;
+  if (isa == Isa::kAvx512 || isa == Isa::kAmx) chains = Chains512, lanes = 16;
 #endif
   constexpr int64_t kSteps = 400000;
   constexpr int kRepeats = 15;

@@ -52,7 +52,7 @@ class AttentionParts {
 struct BackendOptions {
   std::string device = "cpu";       // auto | cpu | cuda[:N]
   int num_threads = 0;              // CPU: 0 means one per core
-  std::string isa = "auto";         // CPU: auto | avx512 | avx2 | generic
+  std::string isa = "auto";         // CPU: auto | amx | avx512 | avx2 | generic
   std::string precision = "fp32";   // or bf16, on a GPU: keys, values and weights rounded, sums in float32
   std::string weights = "float32";  // CPU: or bfloat16 | int8: how PrepareLinear stores them (docs/weights.md)
 };
@@ -67,7 +67,7 @@ class Backend {
   virtual ~Backend() = default;
 
   // Backend, instruction set and precision, as in answers: "cpu/avx512/fp32"; or, in place of the precision, the
-  // weights where they are not float32: "cpu/avx512/int8".
+  // weights where they are not float32: "cpu/avx512/int8". "amx" is in it only where tiles change bytes.
   virtual const std::string& device() const = 0;
 
   // Whether the device failed in a way that this process cannot recover from. Any thread.

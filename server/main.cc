@@ -107,7 +107,7 @@ struct Settings {
       Bind("listen", options.listen, "gRPC address, HOST:PORT; port 0 takes any."),
       Bind("metrics_listen", options.metrics_listen, "HTTP address of /metrics and /healthz; empty: none."),
       Bind("device", options.backend.device, "auto | cpu | cuda[:N]."),
-      Bind("isa", options.backend.isa, "CPU instruction set: auto | avx512 | avx2 | generic."),
+      Bind("isa", options.backend.isa, "CPU instruction set: auto | amx | avx512 | avx2 | generic."),
       Bind("precision", options.backend.precision,
            "Arithmetic of the forward pass: fp32, or bf16 with fp32 sums on a GPU."),
       Bind("weights", options.backend.weights, "How the CPU stores and multiplies weights: float32 | bfloat16 | int8."),

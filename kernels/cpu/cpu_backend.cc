@@ -29,6 +29,11 @@ struct CpuLedger : EdgeLedger {
   uint64_t remaining;
 };
 
+// As the device says it, which stands for bytes: tiles change those of bfloat16 alone.
+const char* DeviceIsa(Isa isa, WeightFormat format) {
+  return IsaName(isa == Isa::kAmx && format != WeightFormat::kBfloat16 ? Isa::kAvx512 : isa);
+}
+
 class CpuBackend : public Backend {
  public:
   CpuBackend(Isa isa, int num_threads, WeightFormat format, const std::string& weights)
@@ -36,7 +41,8 @@ class CpuBackend : public Backend {
         weights_(format),
         pool_(num_threads),
         scratch_(num_threads),
-        device_(absl::StrCat("cpu/", IsaName(isa), "/", format == WeightFormat::kFloat32 ? "fp32" : weights)) {}
+        device_(
+            absl::StrCat("cpu/", DeviceIsa(isa, format), "/", format == WeightFormat::kFloat32 ? "fp32" : weights)) {}
 
   const std::string& device() const override { return device_; }
 

@@ -19,6 +19,9 @@ constexpr int64_t kItemRows = 96;
 constexpr int64_t kItemWork = int64_t{1} << 21;
 // Fewer rows take as long where the weights come from memory.
 constexpr int64_t kReadRows = 8;
+// Of packed rows that are multiplied by tiles: their bytes stay in the second-level cache.
+constexpr int64_t kTiledBytes = 96 * 1536, kLeastTiledRows = 96, kMostTiledRows = 96;
+constexpr int64_t kLineWords = 16;  // of 32 bits, in a cache line
 
 // Blocks of at most kItemRows rows, as many for each thread.
 int64_t RowBlocks(int64_t rows, int64_t threads) {
@@ -51,16 +54,24 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(const CpuKernels& k
   linear->out_ = out;
   linear->activation_ = activation;
   linear->kernels_ = &kernels;
+  if (format == WeightFormat::kInt8) linear->group_ = kernels.int8_group;
+  if (format == WeightFormat::kBfloat16) linear->group_ = kernels.bfloat16_group;
+  const int64_t step = linear->packs() ? kernels.group_step : 1;
+  linear->groups_ = ((in + linear->group_ - 1) / linear->group_ + step - 1) / step * step;
+  linear->x_lines_ = (linear->groups_ + kLineWords - 1) / kLineWords | 1;
   linear->bias_.assign(bias.begin(), bias.end());
-  const auto at = [&](int64_t column, int64_t input) { return column < out ? weight[column * in + input] : 0.0f; };
+  const auto at = [&](int64_t column, int64_t input) {
+    return column < out && input < in ? weight[column * in + input] : 0.0f;
+  };
   absl::Status status;
   switch (format) {
     case WeightFormat::kFloat32:
-      status = linear->PackPanels<float>(1, [&](int64_t column, int64_t i, float* to) { *to = at(column, i); });
+      status = linear->PackPanels<float>([&](int64_t column, int64_t i, float* to) { *to = at(column, i); });
       break;
     case WeightFormat::kBfloat16:
-      status = linear->PackPanels<uint16_t>(
-          1, [&](int64_t column, int64_t i, uint16_t* to) { *to = UpperHalf(at(column, i)); });
+      status = linear->PackPanels<uint16_t>([&](int64_t column, int64_t g, uint16_t* to) {
+        for (int i = 0; i < linear->group_; ++i) to[i] = UpperHalf(at(column, g * linear->group_ + i));
+      });
       break;
     case WeightFormat::kInt8:
       status = linear->PackInt8(weight);
@@ -71,10 +82,10 @@ absl::StatusOr<std::unique_ptr<CpuLinear>> CpuLinear::Create(const CpuKernels& k
 }
 
 template <typename Number, typename Pack>
-absl::Status CpuLinear::PackPanels(int group, const Pack& pack) {
+absl::Status CpuLinear::PackPanels(const Pack& pack) {
   const int lanes = kernels_->lanes;
-  const int64_t vectors = (out_ + lanes - 1) / lanes, groups = (in_ + group - 1) / group;
-  const auto bytes = static_cast<int64_t>(sizeof(Number)) * vectors * lanes * groups * group;
+  const int64_t vectors = (out_ + lanes - 1) / lanes;
+  const auto bytes = static_cast<int64_t>(sizeof(Number)) * vectors * lanes * groups_ * group_;
   auto memory = AllocateOnHost((bytes + 3) / 4);
   if (!memory.ok()) return memory.status();
   data_ = *std::move(memory);
@@ -84,8 +95,8 @@ absl::Status CpuLinear::PackPanels(int group, const Pack& pack) {
   for (int64_t vector = 0; vector < vectors;) {
     const int wide = GemmPanelVectors(vectors - vector);
     panels_.push_back({vector * lanes, offset()});
-    for (int64_t g = 0; g < groups; ++g) {
-      for (int c = 0; c < wide * lanes; ++c, to += group) pack(vector * lanes + c, g, to);
+    for (int64_t g = 0; g < groups_; ++g) {
+      for (int c = 0; c < wide * lanes; ++c, to += group_) pack(vector * lanes + c, g, to);
     }
     vector += wide;
   }
@@ -112,10 +123,9 @@ absl::Status CpuLinear::PackInt8(std::span<const float> weight) {
     scale_[column] = finite ? most / 127.0f : std::numeric_limits<float>::quiet_NaN();
     usable[column] = finite && scale_[column] > 0.0f;
   }
-  const int group = kernels_->int8_group;
-  return PackPanels<int8_t>(group, [&](int64_t column, int64_t g, int8_t* to) {
-    for (int i = 0; i < group; ++i) {
-      const int64_t input = g * group + i;
+  return PackPanels<int8_t>([&](int64_t column, int64_t g, int8_t* to) {
+    for (int i = 0; i < group_; ++i) {
+      const int64_t input = g * group_ + i;
       to[i] = 0;
       if (!usable[column] || input >= in_) continue;
       // In float64 a small scale, of few bits, does no harm.
@@ -126,30 +136,46 @@ absl::Status CpuLinear::PackInt8(std::span<const float> weight) {
   });
 }
 
-void CpuLinear::Resize(int64_t count, Int8Rows& rows) const {
-  rows.x.resize(static_cast<size_t>(count * groups()));
+int64_t CpuLinear::ItemRows() const {
+  if (!packs() || kernels_->group_step == 1) return kItemRows;
+  constexpr auto kLineBytes = static_cast<int64_t>(sizeof(PackedRows::Line));
+  return std::clamp(kTiledBytes / (x_lines_ * kLineBytes) / kLeastTiledRows * kLeastTiledRows, kLeastTiledRows,
+                    kMostTiledRows);
+}
+
+void CpuLinear::Resize(int64_t count, PackedRows& rows) const {
+  rows.x.resize(static_cast<size_t>(count * x_lines_));
+  if (format_ != WeightFormat::kInt8) return;
   rows.scale.resize(static_cast<size_t>(count));
   rows.zero.resize(static_cast<size_t>(count));
 }
 
-void CpuLinear::Quantize(ConstMatrix x, int64_t first, int64_t count, Int8Rows& rows) const {
+void CpuLinear::PackRows(ConstMatrix x, int64_t first, int64_t count, PackedRows& rows) const {
   for (int64_t r = first; r < first + count; ++r) {
-    kernels_->quantize_row(x.row(r), in_, rows.x.data() + r * groups(), &rows.scale[r], &rows.zero[r]);
+    uint32_t* const to = (rows.x.data() + r * x_lines_)->words;
+    if (format_ == WeightFormat::kInt8) {
+      kernels_->quantize_row(x.row(r), in_, to, &rows.scale[r], &rows.zero[r]);
+    } else {
+      kernels_->round_row(x.row(r), in_, to);
+    }
   }
 }
 
-void CpuLinear::RunPanels(ConstMatrix x, const Int8Rows& rows, int64_t first_row, Matrix y, bool accumulate,
+void CpuLinear::RunPanels(ConstMatrix x, const PackedRows& rows, int64_t first_row, Matrix y, bool accumulate,
                           size_t first_panel, size_t last_panel) const {
   const int64_t column = panels_[first_panel].column, columns = panels_[last_panel].column - column;
   const char* const panels = reinterpret_cast<const char*>(data_.data()) + panels_[first_panel].offset;
   const float* const bias = bias_.empty() ? nullptr : bias_.data() + column;
   const Activation activation = accumulate ? Activation::kNone : activation_;
+  const uint32_t* const packed = packs() ? (rows.x.data() + first_row * x_lines_)->words : nullptr;
+  const int64_t packed_stride = x_lines_ * kLineWords;
   if (format_ == WeightFormat::kInt8) {
     Int8Gemm gemm;
     gemm.rows = y.rows;
-    gemm.groups = groups();
+    gemm.groups = groups_;
     gemm.columns = columns;
-    gemm.x = rows.x.data() + first_row * gemm.groups;
+    gemm.x = packed;
+    gemm.x_stride = packed_stride;
     gemm.row_scale = rows.scale.data() + first_row;
     gemm.zero = rows.zero.data() + first_row;
     gemm.panels = reinterpret_cast<const int8_t*>(panels);
@@ -163,11 +189,12 @@ void CpuLinear::RunPanels(ConstMatrix x, const Int8Rows& rows, int64_t first_row
     return kernels_->gemm_int8(gemm);
   }
   Gemm gemm;
-  gemm.rows = x.rows;
+  gemm.rows = y.rows;
   gemm.in = in_;
   gemm.columns = columns;
   gemm.x = x.data;
-  gemm.x_stride = x.stride;
+  gemm.x_stride = packs() ? packed_stride : x.stride;
+  gemm.pairs = packed;
   gemm.panels = panels;
   gemm.bias = bias;
   gemm.y = y.data + column;
@@ -177,13 +204,14 @@ void CpuLinear::RunPanels(ConstMatrix x, const Int8Rows& rows, int64_t first_row
   (format_ == WeightFormat::kBfloat16 ? kernels_->gemm_bfloat16 : kernels_->gemm)(gemm);
 }
 
-void CpuLinear::Run(ConstMatrix x, Matrix y, bool accumulate, Int8Rows& scratch) const {
+void CpuLinear::Run(ConstMatrix x, Matrix y, bool accumulate, PackedRows& scratch) const {
   const size_t panels = panels_.size() - 1;
-  if (format_ != WeightFormat::kInt8) return RunPanels(x, scratch, 0, y, accumulate, 0, panels);
-  for (int64_t row = 0; row < x.rows; row += kItemRows) {
-    const int64_t rows = std::min(kItemRows, x.rows - row);
+  if (!packs()) return RunPanels(x, scratch, 0, y, accumulate, 0, panels);
+  const int64_t most = ItemRows();
+  for (int64_t row = 0; row < x.rows; row += most) {
+    const int64_t rows = std::min(most, x.rows - row);
     Resize(rows, scratch);
-    Quantize(x.Rows(row, rows), 0, rows, scratch);
+    PackRows(x.Rows(row, rows), 0, rows, scratch);
     RunPanels(x, scratch, 0, y.Rows(row, rows), accumulate, 0, panels);
   }
 }
@@ -197,12 +225,12 @@ void CpuLinear::Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate, 
   const int64_t blocks = x.rows <= kItemRows ? 1 : RowBlocks(x.rows, threads);
   const int64_t wanted = std::min(work / kItemWork, 4 * threads);
   const int64_t parts = std::clamp<int64_t>((wanted + blocks - 1) / blocks, 1, panels);
-  if (parts > 1 && format_ == WeightFormat::kInt8) {  // at most 4 blocks of rows for each thread
+  if (parts > 1 && packs()) {  // at most 4 blocks of rows for each thread
     Resize(x.rows, scratch.rows);
     const int64_t items = x.rows < threads * kReadRows ? 1 : threads;
     pool.For(items, x.rows * in_ / 4, [&](int64_t item, int) {
       const int64_t row = x.rows * item / items, end = x.rows * (item + 1) / items;
-      Quantize(x, row, end - row, scratch.rows);
+      PackRows(x, row, end - row, scratch.rows);
     });
   }
   pool.For(blocks * parts, [&](int64_t item, int worker) {

@@ -20,26 +20,29 @@ namespace edgewise {
 // How weights are stored, and so multiplied (docs/weights.md).
 enum class WeightFormat {
   kFloat32,
-  kBfloat16,  // rounded to 8 bits of mantissa (half to even); products are those of float32
+  kBfloat16,  // rounded to 8 bits of mantissa (half to even); products are those of float32, or of rounded inputs
   kInt8,      // -127 to 127 times a scale per output; products are of integers (Int8Gemm)
 };
 
 // "float32", "bfloat16", "int8". INVALID_ARGUMENT: any other name.
 absl::StatusOr<WeightFormat> ParseWeightFormat(const std::string& name);
 
-// Rows of x as Int8Gemm takes them.
-struct Int8Rows {
-  std::vector<uint32_t> x;
-  std::vector<float> scale;
+// Rows of x as Int8Gemm takes them, or Gemm in pairs.
+struct PackedRows {
+  struct alignas(64) Line {
+    uint32_t words[16];
+  };
+  std::vector<Line> x;       // rows a number of lines apart
+  std::vector<float> scale;  // int8, as the next
   std::vector<int32_t> zero;
 };
 
 // What products need beside their operands, for one call at a time.
 struct LinearScratch {
   explicit LinearScratch(int threads) : workers(static_cast<size_t>(threads)) {}
-  std::vector<float> wide;        // rows between the two products of a feed-forward
-  Int8Rows rows;                  // that all threads read
-  std::vector<Int8Rows> workers;  // of each thread
+  std::vector<float> wide;          // rows between the two products of a feed-forward
+  PackedRows rows;                  // that all threads read
+  std::vector<PackedRows> workers;  // of each thread
 };
 
 // y = activation(x W^T + b) with W packed for one table of kernels. Immutable: any number of threads may use it.
@@ -56,7 +59,7 @@ class CpuLinear : public LinearWeights {
   const CpuKernels& kernels() const { return *kernels_; }
 
   // On the calling thread. x [rows, in], y [rows, out]. With `accumulate`, y += x W^T + b and no activation.
-  void Run(ConstMatrix x, Matrix y, bool accumulate, Int8Rows& scratch) const;
+  void Run(ConstMatrix x, Matrix y, bool accumulate, PackedRows& scratch) const;
   // Shared by the pool's threads. Backend::Linear on the host.
   void Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate, LinearScratch& scratch) const;
 
@@ -69,18 +72,24 @@ class CpuLinear : public LinearWeights {
   CpuLinear() = default;
   // Writes `data_` and `panels_`: pack(column, group, to) writes one group of inputs of one column.
   template <typename Number, typename Pack>
-  absl::Status PackPanels(int group, const Pack& pack);
+  absl::Status PackPanels(const Pack& pack);
   absl::Status PackInt8(std::span<const float> weight);
-  int64_t groups() const { return (in_ + kernels_->int8_group - 1) / kernels_->int8_group; }
+  // Whether products read packed rows in place of x.
+  bool packs() const { return group_ > 1; }
+  // Rows of an item.
+  int64_t ItemRows() const;
   // Rows first..first + count - 1 of x into the same of `rows`, which has the size.
-  void Quantize(ConstMatrix x, int64_t first, int64_t count, Int8Rows& rows) const;
-  void Resize(int64_t count, Int8Rows& rows) const;
-  // Columns of the panels first_panel..last_panel-1. int8 reads rows first_row.. of `rows` in place of x.
-  void RunPanels(ConstMatrix x, const Int8Rows& rows, int64_t first_row, Matrix y, bool accumulate, size_t first_panel,
-                 size_t last_panel) const;
+  void PackRows(ConstMatrix x, int64_t first, int64_t count, PackedRows& rows) const;
+  void Resize(int64_t count, PackedRows& rows) const;
+  // Columns of the panels first_panel..last_panel-1. Where packs(), rows first_row.. of `rows` are read in place of x.
+  void RunPanels(ConstMatrix x, const PackedRows& rows, int64_t first_row, Matrix y, bool accumulate,
+                 size_t first_panel, size_t last_panel) const;
 
   WeightFormat format_ = WeightFormat::kFloat32;
   int64_t in_ = 0, out_ = 0;
+  int group_ = 1;        // inputs that are taken together
+  int64_t groups_ = 0;   // of inputs, up to whole steps
+  int64_t x_lines_ = 0;  // cache lines of a packed row
   Activation activation_ = Activation::kNone;
   const CpuKernels* kernels_ = nullptr;
   std::vector<Panel> panels_;  // and one past the last

@@ -22,13 +22,15 @@ set(EDGEWISE_CPU_SOURCES
   cpu/simd/isa.cc)
 set_source_files_properties(cpu/simd/generic.cc PROPERTIES COMPILE_OPTIONS "-O3")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  list(APPEND EDGEWISE_CPU_SOURCES cpu/simd/avx2.cc cpu/simd/avx512.cc)
+  list(APPEND EDGEWISE_CPU_SOURCES cpu/simd/amx.cc cpu/simd/avx2.cc cpu/simd/avx512.cc)
   set(avx2_flags -O3 -mavx2 -mfma -mbmi -mbmi2 -mpopcnt)
   if(EDGEWISE_FUZZ)
     list(APPEND avx2_flags -fno-sanitize=all)  # Clang would take minutes, for code that no fuzz target is about
   endif()
   set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mavx512vbmi2
     -mavx512vnni -mprefer-vector-width=512 -fno-math-errno -Wno-maybe-uninitialized -Wno-uninitialized)
+  set(amx_flags ${avx512_flags} -mavx512bf16 -mamx-tile -mamx-int8 -mamx-bf16)
+  set_source_files_properties(cpu/simd/amx.cc PROPERTIES COMPILE_OPTIONS "${amx_flags}")
   set_source_files_properties(cpu/simd/avx2.cc PROPERTIES COMPILE_OPTIONS "${avx2_flags}")
   set_source_files_properties(cpu/simd/avx512.cc PROPERTIES COMPILE_OPTIONS "${avx512_flags}")
 endif()

@@ -27,8 +27,9 @@ std::vector<Device> Cpus() {
 }
 
 std::vector<Device> CpuFormats() {
-  std::vector<Device> formats;
-  for (Device device : Cpus()) {
+  std::vector<Device> formats, cpus = Cpus();
+  if (!cpus.empty()) cpus.push_back(Cpu("amx"));  // what is not a product of a format is avx512
+  for (const Device& device : cpus) {
     for (const char* weights : {"bfloat16", "int8"}) {
       formats.push_back(device);
       formats.back().name += std::string("_") + weights;

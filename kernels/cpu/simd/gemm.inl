@@ -5,6 +5,7 @@
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_
 
+#include "kernels/cpu/simd/epilogue.inl"
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/vector.h"
 
@@ -15,63 +16,6 @@ inline constexpr int64_t kGemmBlockRows = 96, kGemmWidenedRows = 192;
 inline constexpr int kGemmLine = 64;                      // bytes of a cache line
 inline constexpr int64_t kGemmAhead = 4096;               // bytes from weights that are read to those that are fetched
 inline constexpr int64_t kGemmCached = int64_t{1} << 20;  // bytes of weights that may be in the second-level cache
-
-// x (1 + erf(x / sqrt 2)) / 2 by formula 7.1.26 of Abramowitz and Stegun: max(x, 0) - |x| P(t) exp(-x^2 / 2) / 2 with
-// t = 1 / (1 + p |x| / sqrt 2). Within |x| * 1e-7.
-EDGEWISE_INLINE F Gelu(F x) {
-  const F size = Max(x, Zero() - x);
-  const F z = size * Broadcast(0.70710678f);
-  const F t = Broadcast(1.0f) / Fma(Broadcast(0.3275911f), z, Broadcast(1.0f));
-  F p = Broadcast(1.061405429f);
-  p = Fma(p, t, Broadcast(-1.453152027f));
-  p = Fma(p, t, Broadcast(1.421413741f));
-  p = Fma(p, t, Broadcast(-0.284496736f));
-  p = Fma(p, t, Broadcast(0.254829592f));
-  const F tail = p * t * Exp2(x * x * Broadcast(-0.72134752f));
-  return Max(Zero(), x) - size * tail * Broadcast(0.5f);
-}
-
-// The tanh is 2 s(2 u) - 1 with the logistic s: max(x, 0) - |x| e / (1 + e) with e = exp(-2 |u|). Within |x| * 1e-6.
-EDGEWISE_INLINE F GeluTanh(F x) {
-  const F size = Max(x, Zero() - x);
-  const F twice_u = size * Fma(size * size, Broadcast(0.0713548163f), Broadcast(1.59576912f));
-  const F e = Exp2(twice_u * Broadcast(-1.44269504f));
-  return Max(Zero(), x) - size * (e / (Broadcast(1.0f) + e));
-}
-
-// Within 2e-7; NaN stays NaN.
-EDGEWISE_INLINE F Tanh(F x) {
-  x = Min(Broadcast(20.0f), Max(Broadcast(-20.0f), x));  // of a NaN both give their second operand
-  const F size = Max(x, Zero() - x);
-  const F sign = x / Max(Broadcast(1e-30f), size);
-  const F e = Exp2(size * Broadcast(-2.88539008f));
-  return sign * ((Broadcast(1.0f) - e) / (Broadcast(1.0f) + e));
-}
-
-// max(x, 0) - |x| e / (1 + e) with e = exp(-|x|). Within |x| * 3e-7.
-EDGEWISE_INLINE F Silu(F x) {
-  const F size = Max(x, Zero() - x);
-  const F e = Exp2(size * Broadcast(-1.44269504f));
-  return Max(Zero(), x) - size * (e / (Broadcast(1.0f) + e));
-}
-
-EDGEWISE_INLINE F Activate(Activation activation, F value) {
-  switch (activation) {
-    case Activation::kRelu:
-      return Max(Zero(), value);
-    case Activation::kGelu:
-      return Gelu(value);
-    case Activation::kGeluTanh:
-      return GeluTanh(value);
-    case Activation::kTanh:
-      return Tanh(value);
-    case Activation::kSilu:
-      return Silu(value);
-    case Activation::kNone:
-      break;
-  }
-  return value;
-}
 
 // kLanes weights, float32 or the upper halves of float32.
 EDGEWISE_INLINE F LoadWeights(const float* p) { return Load(p); }
@@ -122,18 +66,9 @@ EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart<W>& part, const floa
   for (int r = 0; r < kRows; ++r, y += g.y_stride) {
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
-      const int count = part.columns - v * kLanes;
-      float* to = y + v * kLanes;
-      F value = sum[r][v];
-      if (count >= kLanes) {
-        if (part.add) value = Load(to) + value;
-        if (part.bias != nullptr) value = value + Load(part.bias + v * kLanes);
-        Store(to, part.last ? Activate(g.activation, value) : value);
-      } else if (count > 0) {
-        if (part.add) value = LoadFirst(to, count) + value;
-        if (part.bias != nullptr) value = value + LoadFirst(part.bias + v * kLanes, count);
-        StoreFirst(to, part.last ? Activate(g.activation, value) : value, count);
-      }
+      const float* const bias = part.bias == nullptr ? nullptr : part.bias + v * kLanes;
+      const Activation activation = part.last ? g.activation : Activation::kNone;
+      Finish(sum[r][v], part.add, bias, activation, part.columns - v * kLanes, y + v * kLanes);
     }
   }
 }

@@ -16,8 +16,6 @@ inline constexpr int kInt8Group = 4;  // bytes, as VPDPBUSD takes them
 #else
 inline constexpr int kInt8Group = 2;  // 16-bit numbers, as VPMADDWD takes them: VPMADDUBSW would saturate
 #endif
-typedef int32_t Int __attribute__((vector_size(4 * kLanes)));
-typedef int32_t UnalignedInt __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 
 // The weights of kLanes columns and one group of inputs, as AddProducts wants them.
 #if defined(__AVX512VNNI__)
@@ -68,8 +66,8 @@ EDGEWISE_INLINE void Int8Tile(const Int8Gemm& g, const Int8Panel& panel, int64_t
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) sum[r][v] = Int{};
   }
-  const uint32_t* x = g.x + row * g.groups;
-  const uint32_t* x_upper = x + 4 * g.groups;
+  const uint32_t* x = g.x + row * g.x_stride;
+  const uint32_t* x_upper = x + 4 * g.x_stride;
   const int8_t* weights = panel.weights;
   for (int64_t t = 0; t < g.groups; ++t, weights += kVectors * kLanes * kInt8Group) {
     if (panel.fetch) {
@@ -81,29 +79,16 @@ EDGEWISE_INLINE void Int8Tile(const Int8Gemm& g, const Int8Panel& panel, int64_t
     for (int v = 0; v < kVectors; ++v) w[v] = LoadInt8(weights + v * kLanes * kInt8Group);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const uint32_t value = r < 4 ? x[r * g.groups + t] : x_upper[(r - 4) * g.groups + t];
+      const uint32_t value = r < 4 ? x[r * g.x_stride + t] : x_upper[(r - 4) * g.x_stride + t];
 #pragma GCC unroll 3
       for (int v = 0; v < kVectors; ++v) sum[r][v] = AddProducts(sum[r][v], value, w[v]);
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const int32_t zero = g.zero[row + r];
-    const F row_scale = Broadcast(g.row_scale[row + r]);
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) {
-      const int count = panel.columns - v * kLanes;
-      if (count <= 0) continue;
-      const int64_t column = panel.column + v * kLanes;
-      const Int exact = sum[r][v] - zero * *reinterpret_cast<const UnalignedInt*>(g.sums + column);
-      float* to = g.y + (row + r) * g.y_stride + column;
-      const bool whole = count >= kLanes;
-      F base = Zero();
-      if (g.bias != nullptr) base = whole ? Load(g.bias + column) : LoadFirst(g.bias + column, count);
-      if (g.accumulate) base = base + (whole ? Load(to) : LoadFirst(to, count));
-      const F product = __builtin_convertvector(exact, F) * row_scale;
-      const F value = Activate(g.activation, Fma(product, Load(g.scale + column), base));
-      whole ? Store(to, value) : StoreFirst(to, value, count);
+      FinishInt8(g, sum[r][v], row + r, panel.column + v * kLanes, panel.columns - v * kLanes);
     }
   }
 }

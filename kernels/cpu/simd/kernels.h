@@ -224,8 +224,10 @@ struct Gemm {
   int64_t columns = 0;       // of y; whole panels, up to the last column of the matrix
   const float* x = nullptr;  // [rows, in], rows x_stride apart
   int64_t x_stride = 0;
+  const uint32_t* pairs = nullptr;  // in place of x where CpuKernels::bfloat16_group is 2: round_row of each row of x
   // Panel after panel, each [in, its columns], zeros beyond the matrix's last column. float, or the upper halves of
-  // float as uint16_t, as the function of the table says.
+  // float as uint16_t, as the function of the table says. For pairs each is [groups, its columns, 2], with zeros up to
+  // a multiple of CpuKernels::group_step groups.
   const void* panels = nullptr;
   const float* bias = nullptr;  // [columns] or null
   float* y = nullptr;           // [rows, columns], rows y_stride apart; does not overlap x
@@ -238,10 +240,12 @@ struct Gemm {
 // activation, with sum = the sum over i of (x[r][i] - zero[r]) * w[c][i]. x is 0 to 255, w is -127 to 127; every sum is
 // exact, so a row's bytes depend on the row and the weights alone. The inputs go in groups of CpuKernels::int8_group.
 struct Int8Gemm {
-  int64_t rows = 0, groups = 0;  // groups of inputs
+  int64_t rows = 0, groups = 0;  // groups of inputs; a multiple of CpuKernels::group_step
   int64_t columns = 0;           // of y; whole panels, up to the last column of the matrix
-  // [rows, groups], packed: a group of inputs in 32 bits, the first lowest, each in 32 / int8_group of them.
+  // [rows, groups], rows x_stride apart, packed: a group of inputs in 32 bits, the first lowest, each in
+  // 32 / int8_group of them.
   const uint32_t* x = nullptr;
+  int64_t x_stride = 0;
   const float* row_scale = nullptr;  // [rows]
   const int32_t* zero = nullptr;     // [rows]
   // Panel after panel, each [groups, its columns, int8_group], zeros beyond the last input and column.
@@ -329,8 +333,17 @@ struct CpuKernels {
   int64_t (*list_bits)(const uint64_t* bits, int64_t words, int32_t first, int32_t* out);
   int lanes;  // columns of a vector
   void (*gemm)(const Gemm&);
-  void (*gemm_bfloat16)(const Gemm&);  // float32 products with weights that are the upper halves of float32
-  int int8_group;                      // inputs that Int8Gemm takes together: 4 or 2
+  int group_step;  // 16 where products are of tiles, else 1
+  // Weights that are the upper halves of float32. With a group of 1, products are those of float32. With a group of 2,
+  // inputs are rounded too, and an output is one sum over steps of 32 inputs, in ascending order: the step's even
+  // inputs are one chain of fused multiply-adds in ascending order, the odd ones another, both from 0; the two are
+  // added, and their sum to that of the steps before. Numbers below 2^-126 count as 0 in all of it.
+  void (*gemm_bfloat16)(const Gemm&);
+  int bfloat16_group;
+  // With a group of 2: x [columns] rounded to bfloat16 (half to even), two in 32 bits, the first lowest, with zeros up
+  // to whole steps. Numbers below 2^-126 become 0; NaN stays NaN.
+  void (*round_row)(const float* x, int64_t columns, uint32_t* pairs);
+  int int8_group;  // inputs that Int8Gemm takes together: 4 or 2
   void (*gemm_int8)(const Int8Gemm&);
   // One row of Int8Gemm::x, in float32, the same on every instruction set. With low and high the least and the largest
   // of x and 0, scale is high / 255 - low / 255, zero is -low / scale to the nearest, and x becomes x / scale to the
@@ -355,6 +368,8 @@ extern const CpuKernels kGenericKernels;
 #if defined(__x86_64__)
 extern const CpuKernels kAvx2Kernels;
 extern const CpuKernels kAvx512Kernels;
+// kAvx512Kernels with the products of bfloat16 and int8 on AMX tiles.
+CpuKernels WithTiles(CpuKernels kernels);
 #endif
 
 }  // namespace edgewise

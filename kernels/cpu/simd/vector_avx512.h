@@ -173,14 +173,14 @@ alignas(64) static const uint8_t kIota[64] = {0,  1,  2,  3,  4,  5,  6,  7,  8,
                                               32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47,
                                               48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
 
-static int64_t CountBits(const uint64_t* bits, int64_t words) {
+[[maybe_unused]] static int64_t CountBits(const uint64_t* bits, int64_t words) {
   int64_t count = 0;
   for (int64_t word = 0; word < words; ++word) count += _mm_popcnt_u64(bits[word]);
   return count;
 }
 
 // Set bits as ascending numbers from `first` on. Needs room for 64 more.
-static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
+[[maybe_unused]] static int64_t ListBits(const uint64_t* bits, int64_t words, int32_t first, int32_t* out) {
   int64_t size = 0;
   for (int64_t word = 0; word < words; ++word) {
     const uint64_t mask = bits[word];
