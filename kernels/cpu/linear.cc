@@ -13,19 +13,18 @@
 namespace edgewise {
 namespace {
 
-// Rows of one item. Their wide rows in a feed-forward stay in the second-level cache or near it.
-constexpr int64_t kItemRows = 96;
+// Rows of one item. Their wide rows in a feed-forward stay in the second-level cache or near it. Products on tiles wait
+// for the weights, and so take more rows.
+constexpr int64_t kItemRows = 96, kTiledItemRows = 128;
 // Multiply-adds of an item that is worth a second thread: some 20 microseconds.
 constexpr int64_t kItemWork = int64_t{1} << 21;
 // Fewer rows take as long where the weights come from memory.
 constexpr int64_t kReadRows = 8;
-// Of packed rows that are multiplied by tiles: their bytes stay in the second-level cache.
-constexpr int64_t kTiledBytes = 96 * 1536, kLeastTiledRows = 96, kMostTiledRows = 96;
 constexpr int64_t kLineWords = 16;  // of 32 bits, in a cache line
 
-// Blocks of at most kItemRows rows, as many for each thread.
-int64_t RowBlocks(int64_t rows, int64_t threads) {
-  const int64_t blocks = (rows + kItemRows - 1) / kItemRows;
+// Blocks of at most `most` rows, as many for each thread.
+int64_t RowBlocks(int64_t rows, int64_t most, int64_t threads) {
+  const int64_t blocks = (rows + most - 1) / most;
   return (blocks + threads - 1) / threads * threads;
 }
 
@@ -136,12 +135,7 @@ absl::Status CpuLinear::PackInt8(std::span<const float> weight) {
   });
 }
 
-int64_t CpuLinear::ItemRows() const {
-  if (!packs() || kernels_->group_step == 1) return kItemRows;
-  constexpr auto kLineBytes = static_cast<int64_t>(sizeof(PackedRows::Line));
-  return std::clamp(kTiledBytes / (x_lines_ * kLineBytes) / kLeastTiledRows * kLeastTiledRows, kLeastTiledRows,
-                    kMostTiledRows);
-}
+int64_t CpuLinear::ItemRows() const { return packs() && kernels_->group_step > 1 ? kTiledItemRows : kItemRows; }
 
 void CpuLinear::Resize(int64_t count, PackedRows& rows) const {
   rows.x.resize(static_cast<size_t>(count * x_lines_));
@@ -222,7 +216,7 @@ void CpuLinear::Run(ThreadPool& pool, ConstMatrix x, Matrix y, bool accumulate, 
   if (pool.num_threads() == 1 || work < 2 * kItemWork) return Run(x, y, accumulate, scratch.rows);
   // Columns are shared first, since a thread then reads only its part of the weights; rows where there are many.
   const int64_t threads = pool.num_threads();
-  const int64_t blocks = x.rows <= kItemRows ? 1 : RowBlocks(x.rows, threads);
+  const int64_t blocks = x.rows <= ItemRows() ? 1 : RowBlocks(x.rows, ItemRows(), threads);
   const int64_t wanted = std::min(work / kItemWork, 4 * threads);
   const int64_t parts = std::clamp<int64_t>((wanted + blocks - 1) / blocks, 1, panels);
   if (parts > 1 && packs()) {  // at most 4 blocks of rows for each thread
@@ -248,11 +242,11 @@ void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down
   const auto gate_row = [&](float* row) {
     if (gate.has_value()) up.kernels().gate(*gate, down.in(), row);
   };
-  const int64_t threads = pool.num_threads();
-  scratch.wide.resize(static_cast<size_t>(std::min(x.rows, 2 * threads * kItemRows) * up.out()));
-  if (threads == 1 || x.rows < 2 * threads * kItemRows) {
-    for (int64_t row = 0; row < x.rows; row += kItemRows * threads) {
-      const int64_t rows = std::min(kItemRows * threads, x.rows - row);
+  const int64_t threads = pool.num_threads(), most = up.ItemRows();
+  scratch.wide.resize(static_cast<size_t>(std::min(x.rows, 2 * threads * most) * up.out()));
+  if (threads == 1 || x.rows < 2 * threads * most) {
+    for (int64_t row = 0; row < x.rows; row += most * threads) {
+      const int64_t rows = std::min(most * threads, x.rows - row);
       const Matrix wide(scratch.wide.data(), rows, up.out());
       up.Run(pool, x.Rows(row, rows), wide, false, scratch);
       if (gate.has_value()) {
@@ -263,10 +257,10 @@ void CpuFeedForward(ThreadPool& pool, const CpuLinear& up, const CpuLinear& down
     return;
   }
   // Each thread takes blocks of rows through both products.
-  const int64_t blocks = RowBlocks(x.rows, threads);
+  const int64_t blocks = RowBlocks(x.rows, most, threads);
   pool.For(blocks, [&](int64_t item, int worker) {
     const int64_t row = x.rows * item / blocks, rows = x.rows * (item + 1) / blocks - row;
-    const Matrix wide(scratch.wide.data() + worker * kItemRows * up.out(), rows, up.out());
+    const Matrix wide(scratch.wide.data() + worker * most * up.out(), rows, up.out());
     up.Run(x.Rows(row, rows), wide, false, scratch.workers[worker]);
     for (int64_t r = 0; r < rows; ++r) gate_row(wide.row(r));
     down.Run(wide.Columns(0, down.in()), y.Rows(row, rows), true, scratch.workers[worker]);

@@ -57,6 +57,7 @@ class CpuLinear : public LinearWeights {
   int64_t in() const { return in_; }
   int64_t out() const { return out_; }
   const CpuKernels& kernels() const { return *kernels_; }
+  int64_t ItemRows() const;  // most rows that a thread takes at a time
 
   // On the calling thread. x [rows, in], y [rows, out]. With `accumulate`, y += x W^T + b and no activation.
   void Run(ConstMatrix x, Matrix y, bool accumulate, PackedRows& scratch) const;
@@ -76,8 +77,6 @@ class CpuLinear : public LinearWeights {
   absl::Status PackInt8(std::span<const float> weight);
   // Whether products read packed rows in place of x.
   bool packs() const { return group_ > 1; }
-  // Rows of an item.
-  int64_t ItemRows() const;
   // Rows first..first + count - 1 of x into the same of `rows`, which has the size.
   void PackRows(ConstMatrix x, int64_t first, int64_t count, PackedRows& rows) const;
   void Resize(int64_t count, PackedRows& rows) const;

@@ -19,8 +19,7 @@ inline constexpr int kTileHeight = 16;             // rows of a tile
 inline constexpr int kTileBytes = 64;              // of a row of a tile
 inline constexpr int kStepGroups = 16;             // groups of inputs of a tile
 inline constexpr int64_t kSumsWidth = 3 * kLanes;  // columns of the widest panel
-inline constexpr int64_t kFetchAhead = 8192;       // bytes from weights that are read to those that are fetched
-inline constexpr int64_t kLeastInt8Rows = 9;       // fewer rows are faster without tiles
+inline constexpr int64_t kLeastInt8Rows = 4;       // fewer rows are faster without tiles
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
@@ -153,12 +152,13 @@ static void MultiplyTiles(const G& g, const uint32_t* x, int64_t groups) {
     o.stride = g.x_stride * 4;
     o.weights = panels + vector * vector_bytes;
     o.steps = groups / kStepGroups;
-    // The pairs of tiles fetch the next panel together, or the weights of a single pair come just before it.
-    const char* const next = pairs == 1 ? o.weights + kFetchAhead : o.weights + wide * vector_bytes;
+    // The pairs of tiles fetch the next panel together. A single one reads weights as fast as they come.
+    const char* const next = o.weights + wide * vector_bytes;
+    const int64_t step_lines = pairs == 1 ? 0 : kStepGroups * wide;
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const int64_t row = 2 * kTileHeight * pair, end = row + 2 * kTileHeight < g.rows ? row + 2 * kTileHeight : g.rows;
       const int64_t starts[2] = {first_row(2 * pair), first_row(2 * pair + 1)};
-      const int64_t step_lines = kStepGroups * wide, line = step_lines * pair / pairs;
+      const int64_t line = step_lines * pair / pairs;
       o.upper = x + starts[0] * g.x_stride;
       o.lower = x + starts[1] * g.x_stride;
       o.lines = step_lines * (pair + 1) / pairs - line;
