@@ -62,6 +62,16 @@ class TilesTest : public ::testing::Test {
   }
 };
 
+// A device's name stands for its bytes.
+TEST_F(TilesTest, AreInTheNameOfTheDeviceWhereTheyChangeBytes) {
+  for (const char* const isa : {"amx", "auto"}) {
+    EXPECT_EQ((*Make(isa, "float32"))->device(), "cpu/avx512/fp32");
+    EXPECT_EQ((*Make(isa, "int8"))->device(), "cpu/avx512/int8");
+    EXPECT_EQ((*Make(isa, "bfloat16"))->device(), "cpu/amx/bfloat16");
+  }
+  EXPECT_EQ((*Make("avx512", "bfloat16"))->device(), "cpu/avx512/bfloat16");
+}
+
 TEST_F(TilesTest, Int8HasTheBytesOfAvx512) {
   const auto tiles = *Make("amx", "int8"), vectors = *Make("avx512", "int8");
   for (const int64_t in : {1, 7, 63, 64, 65, 300, 1024}) {
