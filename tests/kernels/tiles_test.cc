@@ -1,5 +1,6 @@
 // Products on AMX tiles: the bytes of int8 without them, and those of bfloat16 by their definition.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/simd/isa.h"
+#include "kernels/cpu/simd/kernels.h"
 #include "tests/kernels/device_matrix.h"
 
 namespace edgewise {
@@ -128,6 +131,58 @@ TEST_F(TilesTest, InputsAreRoundedHalfToEven) {
   ASSERT_TRUE(backend->Linear(*linear, source.view(), y.view(), false).ok());
   const std::vector<float> got = y.Host();
   for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(got[i], Input(x[i])) << x[i];
+}
+
+// Memory whose end is the end of what may be read.
+class EndOfMemory {
+ public:
+  explicit EndOfMemory(size_t bytes)
+      : memory_(mmap(nullptr, 2 * kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    EXPECT_EQ(mprotect(memory_, kSize, PROT_READ | PROT_WRITE), 0);
+    begin_ = static_cast<char*>(memory_) + kSize - bytes;
+  }
+  EndOfMemory(const EndOfMemory&) = delete;
+  EndOfMemory& operator=(const EndOfMemory&) = delete;
+  ~EndOfMemory() { munmap(memory_, 2 * kSize); }
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(begin_);
+  }
+
+ private:
+  static constexpr size_t kSize = size_t{1} << 16;
+  void* memory_;
+  char* begin_;
+};
+
+TEST_F(TilesTest, NothingIsReadBehindTheOperands) {
+  const CpuKernels& kernels = KernelsFor(Isa::kAmx);
+  const int64_t columns = 5, groups = 32;
+  const EndOfMemory panels(groups * 16 * 4);
+  for (const int64_t rows : {1, 7, 16, 17, 40}) {
+    const EndOfMemory x(rows * groups * 4);
+    std::vector<float> y(rows * columns, 1.0f);
+    Gemm pairs{.rows = rows, .in = 2 * groups, .columns = columns, .x_stride = groups};
+    pairs.pairs = x.as<uint32_t>();
+    pairs.panels = panels.as<uint16_t>();
+    pairs.y = y.data();
+    pairs.y_stride = columns;
+    kernels.gemm_bfloat16(pairs);
+    EXPECT_EQ(y, std::vector<float>(rows * columns, 0.0f));
+    const std::vector<float> ones(16, 1.0f), scales(rows, 1.0f);
+    const std::vector<int32_t> zeros(rows + 16, 0);
+    Int8Gemm int8{.rows = rows, .groups = groups, .columns = columns, .x = x.as<uint32_t>(), .x_stride = groups};
+    int8.row_scale = scales.data();
+    int8.zero = zeros.data();
+    int8.panels = panels.as<int8_t>();
+    int8.sums = zeros.data();
+    int8.scale = ones.data();
+    int8.bias = ones.data();
+    int8.y = y.data();
+    int8.y_stride = columns;
+    kernels.gemm_int8(int8);
+    EXPECT_EQ(y, std::vector<float>(rows * columns, 1.0f));
+  }
 }
 
 }  // namespace
