@@ -83,7 +83,8 @@ absl::StatusOr<Isa> SelectIsa(const std::string& name) {
     if (name == "auto" && Has(isa)) return isa;
     if (name == IsaName(isa)) {
       if (Has(isa)) return isa;
-      return absl::UnavailableError(absl::StrCat("isa: this CPU has no ", name));
+      const char* const permission = isa == Isa::kAmx ? ", or the system does not permit its use" : "";
+      return absl::UnavailableError(absl::StrCat("isa: this CPU has no ", name, permission));
     }
   }
   return absl::InvalidArgumentError(absl::StrCat("isa is \"", name, "\"; allowed: auto, amx, avx512, avx2, generic"));
