@@ -138,10 +138,9 @@ absl::Status CpuLinear::PackInt8(std::span<const float> weight) {
 int64_t CpuLinear::ItemRows() const { return packs() && kernels_->group_step > 1 ? kTiledItemRows : kItemRows; }
 
 void CpuLinear::Resize(int64_t count, PackedRows& rows) const {
-  rows.x.resize(static_cast<size_t>(count * x_lines_));
-  if (format_ != WeightFormat::kInt8) return;
-  rows.scale.resize(static_cast<size_t>(count));
-  rows.zero.resize(static_cast<size_t>(count));
+  rows.x.resize(std::max(rows.x.size(), static_cast<size_t>(count * x_lines_)));
+  rows.scale.resize(std::max(rows.scale.size(), static_cast<size_t>(count)));
+  rows.zero.resize(std::max(rows.zero.size(), static_cast<size_t>(count)));
 }
 
 void CpuLinear::PackRows(ConstMatrix x, int64_t first, int64_t count, PackedRows& rows) const {

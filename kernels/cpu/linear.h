@@ -77,9 +77,10 @@ class CpuLinear : public LinearWeights {
   absl::Status PackInt8(std::span<const float> weight);
   // Whether products read packed rows in place of x.
   bool packs() const { return group_ > 1; }
-  // Rows first..first + count - 1 of x into the same of `rows`, which has the size.
-  void PackRows(ConstMatrix x, int64_t first, int64_t count, PackedRows& rows) const;
+  // Room for `count` rows, at least: to shrink and grow between two products would write zeros each time.
   void Resize(int64_t count, PackedRows& rows) const;
+  // Rows first..first + count - 1 of x into the same of `rows`, which has room for them.
+  void PackRows(ConstMatrix x, int64_t first, int64_t count, PackedRows& rows) const;
   // Columns of the panels first_panel..last_panel-1. Where packs(), rows first_row.. of `rows` are read in place of x.
   void RunPanels(ConstMatrix x, const PackedRows& rows, int64_t first_row, Matrix y, bool accumulate,
                  size_t first_panel, size_t last_panel) const;
