@@ -216,7 +216,7 @@ absl::StatusOr<ModelSequence> Model::PrepareFeatures(uint32_t rows, uint32_t col
   const auto patches = static_cast<uint32_t>(FewestRows(config_));
   if (config_.image.channels > 0 && rows != patches) {
     return FieldError("features.rows", absl::StrCat("is ", rows, "; the model takes ", patches, ", the patches of ",
-                                                    config_.image.height, " x ", config_.image.width, " pixels"));
+                                                    config_.image.width, " x ", config_.image.height, " pixels"));
   }
   ModelSequence sequence;
   if (config_.image.channels > 0) {  // the CLS row is in the table of positions
@@ -247,7 +247,7 @@ absl::Status Model::CheckImage(int32_t width, int32_t height) const {
   REFUSE_IF(!config_.image_processor.serves, "image",
             ": this model has no preprocessor_config.json; send rows of features");
   REFUSE_IF(!config_.image_processor.resize && (width != image.width || height != image.height), "image", "has ",
-            height, " x ", width, " pixels; the model takes ", image.height, " x ", image.width,
+            width, " x ", height, " pixels; the model takes ", image.width, " x ", image.height,
             " and resizes none (do_resize)");
   return absl::OkStatus();
 }

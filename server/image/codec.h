@@ -28,7 +28,7 @@ struct Palette {
   bool used = false;
 };
 
-// False: error.message says why. `pixels` has room for height x width x channels bytes of the header.
+// False: error.message says why. `pixels` has room for width x height x channels bytes of the header.
 bool ReadPngHeader(const uint8_t* bytes, size_t size, CodecHeader& header, CodecError& error);
 bool DecodePng(const uint8_t* bytes, size_t size, uint8_t* pixels, Palette& palette, CodecError& error);
 bool ReadJpegHeader(const uint8_t* bytes, size_t size, CodecHeader& header, CodecError& error);

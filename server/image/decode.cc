@@ -41,7 +41,7 @@ absl::StatusOr<CodecHeader> ReadHeader(const std::string& bytes) {
   }
   if (header.width > kMaxImageSide || header.height > kMaxImageSide ||
       uint64_t{header.width} * header.height > kMaxImagePixels) {
-    return absl::InvalidArgumentError(absl::StrCat("has ", header.height, " x ", header.width, " pixels; at most ",
+    return absl::InvalidArgumentError(absl::StrCat("has ", header.width, " x ", header.height, " pixels; at most ",
                                                    kMaxImageSide, " a side and ", kMaxImagePixels,
                                                    " in all are served"));
   }

@@ -22,7 +22,7 @@ absl::StatusOr<ModelSequence> ImageReader::Read(const std::string& bytes, const 
   if (!header.ok()) return AtImage(header.status());
   RETURN_IF_ERROR(model.CheckImage(header->width, header->height));
   pixels_ += header->pixels();
-  REFUSE_IF(pixels_ > kMaxImagePixels, "image", "has ", header->height, " x ", header->width,
+  REFUSE_IF(pixels_ > kMaxImagePixels, "image", "has ", header->width, " x ", header->height,
             " pixels; with it the images of the request have ", pixels_, ", and at most ", kMaxImagePixels,
             " are served");
   if (memory_ != nullptr) {

@@ -164,7 +164,7 @@ TEST(ImageModelInputTest, RowsAndImagesThatTheModelDoesNotTake) {
   const LoadedModel model = LoadModel(Folder() + "vit_classes/1");
   const auto message = [](const auto& result) { return std::string(result.status().message()); };
   EXPECT_EQ(message(model->PrepareFeatures(5, 48, std::vector<float>(5 * 48), TruncateMode::kTail)),
-            "features.rows is 5; the model takes 6, the patches of 12 x 8 pixels");
+            "features.rows is 5; the model takes 6, the patches of 8 x 12 pixels");
   EXPECT_EQ(message(model->PrepareFeatures(6, 40, std::vector<float>(6 * 40), TruncateMode::kTail)),
             "features.columns is 40; the model takes 48");
   const LoadedModel features = LoadModel(Folder() + "vit_features/1");
@@ -203,7 +203,8 @@ std::vector<Case> Cases() {
        "tensor vit.encoder.layer.0.attention.attention.query.bias [32] is missing; ViTModel has it"},
       {classes, config({{"image_size", {12, 8, 3}}}),
        "image_size is [12,8,3]; allowed: an integer from 1 to 65536, or [height, width]"},
-      {classes, config({{"patch_size", 16}}), "image_size is 12 x 8, patch_size is 16 x 16: that makes 0 patches"},
+      {classes, config({{"patch_size", 16}}),
+       "image_size is 8 x 12, patch_size is 16 x 16 (width x height): that makes 0 patches"},
       {classes, config({{"num_channels", 0}}), "num_channels is 0"},
       {features, config({{"patch_size", 600}, {"image_size", 600}}), "a patch has 1800000 values; at most 65536"},
       {features, config({{"image_size", {9, 6}}}),
@@ -211,10 +212,12 @@ std::vector<Case> Cases() {
       {features, config({{"num_channels", 4}}), "has shape [32, 5, 3, 3]; config.json expects [32, 4, 3, 3]"},
       {classes, config({{"problem_type", "multi_label_classification"}}), "problem_type is"},
       // The preprocessor.
-      {classes, steps({{"size", {{"height", 8}}}}), steps_file + "size is 8 x 8; image_size of config.json is 12 x 8"},
+      {classes, steps({{"size", {{"height", 8}}}}),
+       steps_file + "size is 8 x 8; image_size of config.json is 8 x 12 (width x height)"},
       {classes, steps({{"size", {{"shortest_edge", 12}, {"height", nullptr}, {"width", nullptr}}}}),
        steps_file + "size is {\"shortest_edge\":12}; served: {\"height\", \"width\"}, or one number"},
-      {classes, steps({{"size", 12}}), steps_file + "size is 12 x 12; image_size of config.json is 12 x 8"},
+      {classes, steps({{"size", 12}}),
+       steps_file + "size is 12 x 12; image_size of config.json is 8 x 12 (width x height)"},
       {classes, steps({{"resample", 1}}), steps_file + "resample is 1; served: 2 (bilinear), 3 (bicubic)"},
       {classes, steps({{"do_center_crop", true}}), steps_file + "do_center_crop is true; served is false"},
       {classes, steps({{"do_pad", true}}), steps_file + "do_pad is true; served is false"},
@@ -256,7 +259,7 @@ TEST(ImageFolderTest, AnImageOfAnotherSizeIsRefusedWhereNoneIsResized) {
   const LoadedModel model = LoadModel(folder);
   EXPECT_TRUE(model->PrepareImage(Made(8, 12)).ok());
   EXPECT_EQ(std::string(model->PrepareImage(Made(12, 8)).status().message()),
-            "image has 8 x 12 pixels; the model takes 12 x 8 and resizes none (do_resize)");
+            "image has 12 x 8 pixels; the model takes 8 x 12 and resizes none (do_resize)");
 }
 
 }  // namespace

@@ -96,9 +96,9 @@ TEST(ImageDecodeTest, BrokenFilesSayWhatIsWrong) {
   EXPECT_EQ(Message(Png(0x80000000, 1, 8, 2)), "is no PNG that can be read: PNG unsigned integer out of range");
   EXPECT_EQ(Message(Png(0, 1, 8, 2)), "is no PNG that can be read: Invalid IHDR data");
   EXPECT_EQ(Message(Png(16384, 2049, 8, 2)),
-            "has 2049 x 16384 pixels; at most 16384 a side and 33554432 in all are served");
+            "has 16384 x 2049 pixels; at most 16384 a side and 33554432 in all are served");
   EXPECT_EQ(Message(Jpeg("rgb.jpg", 16385, 1)),
-            "has 1 x 16385 pixels; at most 16384 a side and 33554432 in all are served");
+            "has 16385 x 1 pixels; at most 16384 a side and 33554432 in all are served");
   EXPECT_EQ(Message(Png(13, 9, 16, 0)), "is a gray PNG of 16 bits; 1, 2, 4 and 8 are served, and 16 with colours");
   EXPECT_EQ(Message(Jpeg("rgb.jpg", 16384, 2048)), "is no JPEG that can be read: the file ends early");
   EXPECT_EQ(Message(Png(4096, 4096, 8, 2)), "is no PNG that can be read: Not enough image data");
@@ -154,7 +154,7 @@ TEST_F(ImageReaderTest, ImagesOfARequestHaveSoManyPixelsTogether) {
   const std::string large = Png(16384, 1500, 8, 2);
   EXPECT_NE(reader.Read(large, *model_).status().message().find("Not enough image data"), std::string::npos);
   EXPECT_EQ(std::string(reader.Read(large, *model_).status().message()),
-            "image has 1500 x 16384 pixels; with it the images of the request have 49152000, and at most 33554432 are "
+            "image has 16384 x 1500 pixels; with it the images of the request have 49152000, and at most 33554432 are "
             "served");
 }
 

@@ -297,7 +297,7 @@ TEST_F(ServerImageTest, WhatIsNotTakenNamesTheField) {
   features->set_rows(7);
   features->set_columns(48);
   features->mutable_values()->Resize(7 * 48, 0.5f);
-  EXPECT_THAT(Refused(rows), HasSubstr("features.rows is 7; the model takes 6, the patches of 12 x 8 pixels"));
+  EXPECT_THAT(Refused(rows), HasSubstr("features.rows is 7; the model takes 6, the patches of 8 x 12 pixels"));
   features->set_rows(6);
   features->mutable_values()->Resize(6 * 48, 0.5f);
   EXPECT_TRUE(server_.Predict(rows, response_).ok());

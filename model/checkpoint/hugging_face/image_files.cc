@@ -21,7 +21,8 @@ absl::Status Invalid(const std::string& message) {
   return absl::InvalidArgumentError(absl::StrCat(kFile, ": ", message));
 }
 
-std::string Show(int32_t height, int32_t width) { return absl::StrCat(height, " x ", width); }
+// The files have the height first, messages the width.
+std::string Show(int32_t height, int32_t width) { return absl::StrCat(width, " x ", height); }
 
 // One number for both sides, or [height, width].
 std::pair<int32_t, int32_t> ReadSides(JsonObject& object, const char* field, int32_t most, int32_t fallback) {
@@ -95,13 +96,14 @@ void ReadPatches(JsonObject& object, ModelConfig& config) {
   const int64_t count = int64_t{image.height / image.patch_height} * (image.width / image.patch_width);
   if (count == 0 || count >= kMaxPositions) {
     object.Fail(absl::StrCat("image_size is ", Show(image.height, image.width), ", patch_size is ",
-                             Show(image.patch_height, image.patch_width), ": that makes ", count,
+                             Show(image.patch_height, image.patch_width), " (width x height): that makes ", count,
                              " patches; allowed are 1 to ", kMaxPositions - 1));
   }
   const int64_t size = int64_t{image.channels} * image.patch_height * image.patch_width;
   if (size > kMaxWidth) {
-    object.Fail(absl::StrCat("patch_size is ", Show(image.patch_height, image.patch_width), ", num_channels is ",
-                             image.channels, ": a patch has ", size, " values; at most ", kMaxWidth, " are served"));
+    object.Fail(absl::StrCat("patch_size is ", Show(image.patch_height, image.patch_width),
+                             " (width x height), num_channels is ", image.channels, ": a patch has ", size,
+                             " values; at most ", kMaxWidth, " are served"));
   }
   if (!object.status().ok()) return;
   config.feature_size = image.size();
@@ -151,7 +153,7 @@ absl::Status ReadPreprocessor(const std::string& directory, ModelConfig& config)
     }
     if (sides != std::pair(config.image.height, config.image.width)) {
       return Invalid(absl::StrCat("size is ", Show(sides.first, sides.second), "; image_size of config.json is ",
-                                  Show(config.image.height, config.image.width)));
+                                  Show(config.image.height, config.image.width), " (width x height)"));
     }
   }
   config.others += whole->dump();
