@@ -9,15 +9,11 @@ the logits of the token that follows, and ln p of each token but the first; and 
 that greedy choice adds, of which the first `sure` are sure in float32 (the two best logits are 1e-4 apart).
 """
 
-import argparse
 import json
-import os
-import pathlib
-import shutil
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-import torch  # noqa: E402
-import transformers  # noqa: E402
+import fixture_folders
+import torch
+import transformers
 
 VOCABULARY = 40
 CONTEXT = 48
@@ -52,18 +48,6 @@ CASES = {
 }
 
 
-def randomize(model):
-    """Weights at which every part of the model matters."""
-    for name, parameter in model.named_parameters():
-        if "norm" in name and name.endswith("weight"):
-            parameter.data = 1.0 + 0.2 * torch.randn_like(parameter)
-        elif parameter.dim() == 1:
-            parameter.data = 0.2 * torch.randn_like(parameter)
-        else:
-            parameter.data = 1.5 * torch.randn_like(parameter) / parameter.shape[1] ** 0.5
-    model.tie_weights()
-
-
 def logits_of(model, ids):
     with torch.no_grad():
         return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
@@ -87,26 +71,12 @@ def generated(model, ids, most):
     return {"token_ids": ids, "max_new_tokens": most, "new_token_ids": new, "sure": sure}
 
 
-def rounded(value):
-    if isinstance(value, float):
-        return float(f"{value:.8g}")
-    if isinstance(value, list):
-        return [rounded(entry) for entry in value]
-    return {key: rounded(entry) for key, entry in value.items()} if isinstance(value, dict) else value
-
-
 def write_case(root, name, seed):
     kind, sizes, dtype, changes = CASES[name]
-    torch.manual_seed(seed)
-    cls = getattr(transformers, kind)
-    model = cls._from_config(cls.config_class(**sizes), attn_implementation="eager").eval()
-    randomize(model)
-    model = model.to(getattr(torch, dtype))
-    folder = root / name / "1"
-    shutil.rmtree(root / name, ignore_errors=True)
-    model.save_pretrained(folder)
+    folder = fixture_folders.empty_folder(root, name)
+    fixture_folders.new_model(kind, sizes, dtype, seed, attn_implementation="eager").save_pretrained(folder)
     # Read anew: the angles of a model that was rounded are rounded too.
-    model = cls.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
+    model = getattr(transformers, kind).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
     (folder / "generation_config.json").unlink(missing_ok=True)
     config = json.loads((folder / "config.json").read_text())
     config.update(changes)
@@ -117,16 +87,8 @@ def write_case(root, name, seed):
     golden = {"inputs": [scored(model, ids) for ids in texts],
               "generations": [generated(model, ids, most) for ids, most in
                               ((texts[0], 12), (texts[1], CONTEXT), (texts[2], 3), (texts[2][:40], 20))]}
-    (root / name / "golden.json").write_text(json.dumps(rounded(golden), separators=(",", ":")) + "\n")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    arguments = parser.parse_args()
-    for seed, name in enumerate(CASES):
-        write_case(arguments.folder, name, seed)
+    fixture_folders.write_golden(root, name, golden)
 
 
 if __name__ == "__main__":
-    main()
+    fixture_folders.main(__doc__, CASES, write_case)

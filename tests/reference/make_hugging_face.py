@@ -10,19 +10,14 @@ per input, per token, or per mask token, of a language model those of the next t
 of token ids, `texts` of what the folder's tokenizer makes of a text or two.
 """
 
-import argparse
 import json
-import os
-import pathlib
-import shutil
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from safetensors.torch import load_file, save_file  # noqa: E402
-
-import causal_goldens  # noqa: E402
-import hugging_face_tokenizers  # noqa: E402
+import causal_goldens
+import fixture_folders
+import hugging_face_tokenizers
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
 
 VOCABULARY = 40
 MASK = hugging_face_tokenizers.MASK
@@ -108,20 +103,6 @@ CHATS = [[{"role": "user", "content": " the cat "}],
          [{"role": "user", "content": "a<|im_end|>"}]]
 
 
-def randomize(model):
-    """Weights at which every part of the model matters."""
-    for name, parameter in model.named_parameters():
-        if ("norm" in name.lower() or "ln_" in name) and name.endswith("weight"):
-            parameter.data = 1.0 + 0.2 * torch.randn_like(parameter)
-        elif parameter.dim() == 1:
-            parameter.data = 0.2 * torch.randn_like(parameter)
-        else:
-            parameter.data = 1.5 * torch.randn_like(parameter) / parameter.shape[1] ** 0.5
-        if name.endswith("wpe.weight"):
-            parameter.data *= 4.0  # so that texts do not repeat a token
-    model.tie_weights()
-
-
 def token_ids(length, pad, masks, generator):
     ids = torch.randint(6, VOCABULARY, (length,), generator=generator).tolist()
     for place in masks:
@@ -183,14 +164,6 @@ def texts_of(model, tokenizer, options, masked, most):
         if not type(model).__name__.endswith("TokenClassification"):
             entry.pop("offsets", None)
     return entries
-
-
-def rounded(value):
-    if isinstance(value, float):
-        return float(f"{value:.8g}")
-    if isinstance(value, list):
-        return [rounded(entry) for entry in value]
-    return {key: rounded(entry) for key, entry in value.items()} if isinstance(value, dict) else value
 
 
 def write_modules(folder, options):
@@ -259,13 +232,8 @@ def causal_golden(model, folder, options):
 
 def write_case(root, name, seed):
     kind, sizes, dtype, options = CASES[name]
-    torch.manual_seed(seed)
-    cls = getattr(transformers, kind)
-    model = cls(cls.config_class(**sizes)).eval()
-    randomize(model)
-    model = model.to(getattr(torch, dtype))
-    folder = root / name / "1"
-    shutil.rmtree(root / name, ignore_errors=True)
+    model = fixture_folders.new_model(kind, sizes, dtype, seed)
+    folder = fixture_folders.empty_folder(root, name)
     model.save_pretrained(folder, **({"max_shard_size": "20KB"} if "shards" in options else {}))
     masked = kind.endswith(("ForMaskedLM", "ForPreTraining"))
     if "cls" in options or "mean" in options:
@@ -285,12 +253,12 @@ def write_case(root, name, seed):
         write_old_fields(folder)
     if kind.endswith("LMHeadModel"):
         golden = causal_golden(model.double().eval(), folder, options)
-        (root / name / "golden.json").write_text(json.dumps(rounded(golden), separators=(",", ":")) + "\n")
+        fixture_folders.write_golden(root, name, golden)
         return
     longest = {"mpnet_sentence": 152, "modernbert_sentence": 120}.get(name, 36)
     # Read anew where there are angles: those of a model that was rounded are rounded too.
     modern = kind.startswith("ModernBert")
-    model = cls.from_pretrained(folder, dtype=torch.float64).eval() if modern else model.double().eval()
+    model = type(model).from_pretrained(folder, dtype=torch.float64).eval() if modern else model.double().eval()
     golden = {"inputs": answer(model, inputs_of(model.config, masked, longest), options, masked)}
     kinds = {"tokenizer", "vocab"}.intersection(options)
     if kinds:
@@ -299,18 +267,8 @@ def write_case(root, name, seed):
         positions = 120 if name == "modernbert_sentence" else 40
         most = 24 if "limit" in options else positions - pads
         golden["texts"] = texts_of(model, tokenizer, options, masked, most)
-    (root / name / "golden.json").write_text(json.dumps(rounded(golden), separators=(",", ":")) + "\n")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--only", nargs="*", choices=CASES, help="write these cases alone")
-    arguments = parser.parse_args()
-    for seed, name in enumerate(CASES):
-        if arguments.only is None or name in arguments.only:
-            write_case(arguments.folder, name, seed)
+    fixture_folders.write_golden(root, name, golden)
 
 
 if __name__ == "__main__":
-    main()
+    fixture_folders.main(__doc__, CASES, write_case)

@@ -10,22 +10,17 @@ folder as save_pretrained leaves it, and <case>/golden.json has, in float64: `ro
 `logits` or `embedding`; and by file the float32 pixel `values` of ViTImageProcessorPil and what the model says of them.
 """
 
-import argparse
 import io
 import json
-import os
-import pathlib
-import shutil
 import struct
 import zlib
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from PIL import Image  # noqa: E402
-
-from make_hugging_face import LABELLED, randomize, rounded  # noqa: E402
+import fixture_folders
+import numpy as np
+import torch
+import transformers
+from make_hugging_face import LABELLED
+from PIL import Image
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16}
 BICUBIC = {"resample": 3, "image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
@@ -168,13 +163,8 @@ def answer(model, values):
 
 def write_case(root, name, seed):
     kind, sizes, dtype, options = CASES[name]
-    torch.manual_seed(seed)
-    cls = getattr(transformers, kind)
-    model = cls(cls.config_class(**sizes)).eval()
-    randomize(model)
-    model = model.to(getattr(torch, dtype))
-    folder = root / name / "1"
-    shutil.rmtree(root / name, ignore_errors=True)
+    model = fixture_folders.new_model(kind, sizes, dtype, seed)
+    folder = fixture_folders.empty_folder(root, name)
     model.save_pretrained(folder)
     config = model.config
     size = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
@@ -191,17 +181,8 @@ def write_case(root, name, seed):
             values = torch.from_numpy(processor(image, return_tensors="np")["pixel_values"][0])
             golden["files"][file] = {"values": [float(value) for row in patch_rows(values, config) for value in row],
                                      **answer(model, values)}
-    (root / name / "golden.json").write_text(json.dumps(rounded(golden), separators=(",", ":")) + "\n")
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=pathlib.Path)
-    arguments = parser.parse_args()
-    write_pixels(arguments.folder)
-    for seed, name in enumerate(CASES):
-        write_case(arguments.folder, name, seed)
+    fixture_folders.write_golden(root, name, golden)
 
 
 if __name__ == "__main__":
-    main()
+    fixture_folders.main(__doc__, CASES, write_case, before=write_pixels)
