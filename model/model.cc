@@ -136,10 +136,11 @@ absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const 
   return Finish(std::move(encoding.ids), "text", std::move(sequence));
 }
 
-absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message>& messages) const {
+absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message>& messages,
+                                                 absl::CivilSecond now) const {
   REFUSE_IF(!chat_template_.ok(), "messages", "is set; ", std::string(chat_template_.status().message()),
             ", so give a prompt");
-  const absl::StatusOr<std::string> prompt = chat_template_->Render(messages);
+  const absl::StatusOr<std::string> prompt = chat_template_->Render(messages, now);
   REFUSE_IF(!prompt.ok(), "messages",
             "make no prompt by the model's chat template: ", std::string(prompt.status().message()));
   absl::StatusOr<Encoding> encoding = hf_tokenizer_->Encode(*prompt, {.add_special_tokens = false});
@@ -246,8 +247,8 @@ absl::Status Model::CheckImage(int32_t width, int32_t height) const {
   REFUSE_IF(config_.feature_size == 0, "image", ": this model takes tokens; send text or token_ids");
   REFUSE_IF(!config_.image_processor.serves, "image",
             ": this model has no preprocessor_config.json; send rows of features");
-  REFUSE_IF(!config_.image_processor.resize && (width != image.width || height != image.height), "image", "has ",
-            width, " x ", height, " pixels; the model takes ", image.width, " x ", image.height,
+  REFUSE_IF(!config_.image_processor.resize && (width != image.width || height != image.height), "image", "has ", width,
+            " x ", height, " pixels; the model takes ", image.width, " x ", image.height,
             " and resizes none (do_resize)");
   return absl::OkStatus();
 }

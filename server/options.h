@@ -8,6 +8,9 @@
 #include <functional>
 #include <string>
 
+#include "absl/time/civil_time.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "kernels/backend.h"
 
 namespace edgewise::server {
@@ -88,8 +91,12 @@ struct ServerOptions {
   // Called once, on a thread of the server, when the device is lost, which only a new process can repair. Health
   // already says NOT_SERVING.
   std::function<void()> on_device_lost;
-  // The source of all times: deadlines, drains, durations. Tests pass their own.
+  // The source of all times but the date: deadlines, drains, durations. Tests pass their own.
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
+  // Date and time of day in the time zone of the process, which chat templates may write into prompts (strftime_now).
+  std::function<absl::CivilSecond()> local_time = [] {
+    return absl::ToCivilSecond(absl::Now(), absl::LocalTimeZone());
+  };
 };
 
 }  // namespace edgewise::server

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/civil_time.h"
 #include "model/forward/generation.h"
 #include "model/forward/result.h"
 #include "model/input/input.h"
@@ -151,6 +152,7 @@ struct Request {
   ModelMetrics* metrics = nullptr;           // of the version asked for, or `_other`
   std::shared_ptr<const LoadedModel> model;  // once admitted
   std::optional<std::string> profile;        // instead of the message's
+  absl::CivilSecond local_time;              // of messages, for their chat template (ServerOptions::local_time)
 
   // The checked message.
   uint32_t priority = kDefaultPriority;    // 1..kPriorityLevels

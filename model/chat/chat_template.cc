@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/chat/date.h"
 #include "model/chat/lexer.h"
 #include "model/chat/operations.h"
 #include "model/tokenizers/utf8.h"
@@ -27,7 +28,9 @@ absl::Status Shortened(const absl::Status& status) {
 // One rendering.
 class Renderer {
  public:
-  explicit Renderer(std::map<std::string, Value> variables) { scopes_.push_back(std::move(variables)); }
+  Renderer(std::map<std::string, Value> variables, absl::CivilSecond now) : now_(now) {
+    scopes_.push_back(std::move(variables));
+  }
 
   absl::Status Run(const std::vector<Statement>& statements) {
     for (const Statement& statement : statements) {
@@ -202,8 +205,17 @@ class Renderer {
     switch (node.kind) {
       case Node::kConstant:
         return node.value;
-      case Node::kName:
-        return Find(node.name);
+      case Node::kName: {
+        Value found = Find(node.name);
+        if (found.undefined() && IsFunction(node.name))
+          return Error(absl::StrCat("the function ", node.name, " is served in calls and tests of defined"));
+        return found;
+      }
+      case Node::kTest: {
+        const bool defined = node.name == "defined", function = defined || node.name == "undefined";
+        if (function && node.parts[0]->kind == Node::kName && IsFunction(node.parts[0]->name)) return Value{defined};
+        break;
+      }
       case Node::kAnd:
       case Node::kOr: {
         ASSIGN_OR_RETURN(Value left, Evaluate(*node.parts[0]));
@@ -289,10 +301,13 @@ class Renderer {
       for (int64_t i = 0; i < count; ++i) numbers.push_back({i});
       return Value::Of(std::move(numbers));
     }
-    // So a template may ask whether it is defined, and has a date of its own where it is not.
-    return Error("strftime_now is not served: a prompt does not depend on the day; write a date into the template");
+    if (arguments.size() != 1 || arguments[0].text() == nullptr) return Error("strftime_now takes a text");
+    ASSIGN_OR_RETURN(std::string date, Placed(DateText(*arguments[0].text(), now_)));
+    RETURN_IF_ERROR(Charge(date.size()));
+    return Value::Of(std::move(date));
   }
 
+  const absl::CivilSecond now_;
   std::vector<std::map<std::string, Value>> scopes_;
   std::string out_;
   size_t line_ = 1;
@@ -318,7 +333,7 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Read(const std::string& source, std::
   return read;
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<Message>& messages) const {
+absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<Message>& messages, absl::CivilSecond now) const {
   std::map<std::string, Value> variables;
   for (const auto& [name, text] : tokens_) variables[name] = Value::Of(text);
   List said;
@@ -331,7 +346,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<Message>& mes
   variables["messages"] = Value::Of(std::move(said));
   variables["add_generation_prompt"] = {true};
   variables["tools"] = variables["documents"] = {None()};
-  Renderer renderer(std::move(variables));
+  Renderer renderer(std::move(variables), now);
   const absl::Status status = renderer.Run(statements_);
   if (!status.ok()) return Shortened(status);
   return renderer.TakeText();

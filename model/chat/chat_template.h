@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/civil_time.h"
 #include "model/chat/parser.h"
 
 namespace edgewise::chat {
@@ -28,11 +29,11 @@ class ChatTemplate {
   // INVALID_ARGUMENT: what is not served or not well formed, with its line; more than kMaxSource bytes.
   static absl::StatusOr<ChatTemplate> Read(const std::string& source, std::map<std::string, std::string> tokens);
 
-  // The prompt, after which the next message is written (add_generation_prompt). INVALID_ARGUMENT: the template refuses
-  // the messages (raise_exception: its words), or they make it compute what has no meaning; RESOURCE_EXHAUSTED: it
-  // takes more than kMaxWork, or makes a text of more than kMaxText. Time and memory are bounded so, whatever template
-  // and messages are.
-  absl::StatusOr<std::string> Render(const std::vector<Message>& messages) const;
+  // The prompt, after which the next message is written (add_generation_prompt); `now` is what strftime_now tells, in
+  // the time zone of whoever asks. INVALID_ARGUMENT: the template refuses the messages (raise_exception: its words), or
+  // they make it compute what has no meaning; RESOURCE_EXHAUSTED: it takes more than kMaxWork, or makes a text of more
+  // than kMaxText. Time and memory are bounded so, whatever template and messages are.
+  absl::StatusOr<std::string> Render(const std::vector<Message>& messages, absl::CivilSecond now) const;
 
   static constexpr size_t kMaxSource = size_t{128} << 10;  // bytes of a template
   // Steps; 64 bytes of text, or an entry of a list, that a step reads or makes are one more.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/chat/date.h"
 #include "text/status_macros.h"
 
 namespace edgewise::chat {
@@ -216,8 +217,17 @@ class ExpressionReader {
       if (!cursor_.Is(Token::kOperator, ")")) RETURN_IF_ERROR(cursor_.ExpectOperator(","));
     }
     if (node.kind == Node::kFilter && node.name == "tojson") return TakeIndent(node);
+    if (node.kind == Node::kFunction && node.name == "strftime_now") RETURN_IF_ERROR(CheckDate(node));
     const bool may = node.named.empty() || (node.kind == Node::kFunction && node.name == "namespace");
     return may ? absl::OkStatus() : cursor_.Error(absl::StrCat("named arguments of ", node.name, " are not served"));
+  }
+
+  // A format that the template writes is checked here; one that it makes, when it is used.
+  absl::Status CheckDate(const Node& node) const {
+    const std::string* format = node.parts.size() == 1 ? node.parts[0]->value.text() : nullptr;
+    if (format == nullptr) return absl::OkStatus();
+    const absl::Status status = DateText(*format, absl::CivilSecond()).status();
+    return status.ok() ? status : cursor_.Error(std::string(status.message()));
   }
 
   // Of the arguments of tojson, which have names, the indent remains.
@@ -332,6 +342,10 @@ class ExpressionReader {
 
 absl::StatusOr<NodePtr> ReadExpression(TokenCursor& cursor) {
   return ExpressionReader(cursor, false).ParseExpression();
+}
+
+bool IsFunction(const std::string& name) {
+  return std::find(std::begin(kFunctions), std::end(kFunctions), name) != std::end(kFunctions);
 }
 
 absl::StatusOr<NodePtr> ReadLoopSource(TokenCursor& cursor) { return ExpressionReader(cursor, true).ParseOr(); }

@@ -46,6 +46,9 @@ absl::StatusOr<std::unique_ptr<Node>> ReadExpression(TokenCursor& cursor);
 // What a loop goes over: an expression that ends before `if`.
 absl::StatusOr<std::unique_ptr<Node>> ReadLoopSource(TokenCursor& cursor);
 
+// Whether `name` is a function that templates may call.
+bool IsFunction(const std::string& name);
+
 inline constexpr int kMaxDepth = 64;    // of brackets and signs in an expression, and of blocks
 inline constexpr int kMaxNodes = 1000;  // of an expression
 

@@ -91,6 +91,9 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   request.model = std::move(resolved.loaded);
   const double size = SizeOf(message, options_.limits);
   RETURN_IF_ERROR(CheckEarly(message.priority(), size, request));
+  if constexpr (std::is_same_v<Message, v1::GenerateRequest>) {
+    if (message.messages_size() > 0) request.local_time = options_.local_time();
+  }
   RETURN_IF_ERROR(Validate(message, *request.model->model, request.model->profiles, options_.limits, request));
   if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
   request.priority = std::max(request.priority, request.principal.highest_level);

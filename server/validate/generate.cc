@@ -21,7 +21,8 @@ constexpr const char* kRoles[] = {"system", "user", "assistant", "tool"};
 constexpr size_t kMaxStopBytes = 256;
 constexpr uint64_t kHeldBytes = uint64_t{64} << 10;  // of a generation: its tokens that are not sent, its text
 
-absl::StatusOr<ModelSequence> ParseMessages(const v1::GenerateRequest& message, const Model& model) {
+absl::StatusOr<ModelSequence> ParseMessages(const v1::GenerateRequest& message, const Model& model,
+                                            absl::CivilSecond now) {
   REFUSE_IF(message.has_prompt(), "messages", "cannot go with a prompt: give one of them");
   REFUSE_IF(message.messages_size() > kMaxMessages, "messages", "has ", message.messages_size(),
             " entries; allowed are at most ", kMaxMessages);
@@ -32,11 +33,12 @@ absl::StatusOr<ModelSequence> ParseMessages(const v1::GenerateRequest& message, 
               "; allowed are system, user, assistant and tool");
     messages.push_back({one.role(), one.content()});
   }
-  return model.PrepareChat(messages);
+  return model.PrepareChat(messages, now);
 }
 
-absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, const Model& model) {
-  if (message.messages_size() > 0) return ParseMessages(message, model);
+absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, const Model& model,
+                                          absl::CivilSecond now) {
+  if (message.messages_size() > 0) return ParseMessages(message, model, now);
   const v1::Sequence& prompt = message.prompt();
   REFUSE_IF(!message.has_prompt(), "prompt", "is missing, and so are messages; give one of them");
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(prompt.truncate(), "prompt.truncate"));
@@ -112,7 +114,7 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   RETURN_IF_ERROR(CheckSampling(message, limits));
   RETURN_IF_ERROR(CheckStops(message, model));
   ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
-  ASSIGN_OR_RETURN(work->prompt, ParsePrompt(message, model));
+  ASSIGN_OR_RETURN(work->prompt, ParsePrompt(message, model, request.local_time));
 
   options.max_new_tokens = message.max_new_tokens();
   options.temperature = message.temperature();

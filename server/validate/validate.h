@@ -11,7 +11,7 @@
 
 namespace edgewise::server {
 
-// Fill the part "The checked message" of `request`, whose `stopping` and `profile` are set. `profiles`: of the model,
+// Fill the part "The checked message" of `request`, whose `stopping`, `profile` and `local_time` are set. `profiles`: of the model,
 // now. They check everything but the model's name, the version, request_id and, for Generate, whether each row can keep
 // its budget (Generation::Create). INVALID_ARGUMENT with the field (text/field_error.h), the value found and the values
 // allowed. RESOURCE_EXHAUSTED: a text has too many windows, or the answer would be larger than

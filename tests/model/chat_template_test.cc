@@ -6,12 +6,15 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "model/tokenizers/utf8.h"
 #include "tests/support/paths.h"
 
 namespace edgewise::chat {
 namespace {
 
 using nlohmann::json;
+
+constexpr absl::CivilSecond kNow(2026, 3, 4, 15, 6, 7);  // as in make_chat_goldens.py
 
 json Cases() {
   std::ifstream file(tests::TestdataFolder() + "_chat.json");
@@ -27,7 +30,7 @@ TEST(ChatTemplateTest, RendersAsJinjaDoes) {
     for (const json& answer : one["answers"]) {
       std::vector<Message> messages;
       for (const json& message : answer["messages"]) messages.push_back({message[0], message[1]});
-      const absl::StatusOr<std::string> prompt = read->Render(messages);
+      const absl::StatusOr<std::string> prompt = read->Render(messages, kNow);
       if (answer.contains("prompt")) {
         ASSERT_TRUE(prompt.ok()) << one["name"] << ": " << prompt.status();
         EXPECT_EQ(*prompt, answer["prompt"].get<std::string>()) << one["name"];
@@ -69,6 +72,13 @@ TEST(ChatTemplateTest, WhatIsNotServedIsRefusedByNameAndLine) {
     EXPECT_EQ(Unread(use), "line 1: selectattr needs the name of an attribute") << use;
   }
   EXPECT_EQ(Unread("{{ x | reject('eq') }}"), "line 1: the test eq has another number of arguments");
+  for (const char* format : {"%", "%-", "%Z", "a %-Y", "%Ã©", "%_d"}) {
+    const std::string message = Unread("{{ strftime_now('" + std::string(format) + "') }}");
+    EXPECT_EQ(message.find("line 1: strftime_now has %"), 0u) << message;
+    EXPECT_EQ(tokenizers::FirstInvalidByte(message), message.size());
+  }
+  EXPECT_EQ(Unread("{{ strftime_now('" + std::string(257, 'a') + "') }}"),
+            "line 1: the format of strftime_now has 257 bytes; served are at most 256");
   EXPECT_EQ(Unread("{{ 'a\xff' }}"), "byte 5 is not UTF-8");
   EXPECT_EQ(Unread(std::string(131073, ' ')), "it has 131073 bytes; served are at most 131072");
   EXPECT_EQ(Unread("{{ x | " + std::string(5000, 'y') + " }}").size(), 1003u);
@@ -97,7 +107,7 @@ TEST(ChatTemplateTest, WhatIsNotServedIsRefusedByNameAndLine) {
 absl::Status Failure(const std::string& source) {
   const auto read = ChatTemplate::Read(source, {});
   EXPECT_TRUE(read.ok()) << source << ": " << read.status();
-  return read.ok() ? read->Render({{"user", "Hello"}}).status() : absl::OkStatus();
+  return read.ok() ? read->Render({{"user", "Hello"}}, kNow).status() : absl::OkStatus();
 }
 
 TEST(ChatTemplateTest, WhatHasNoMeaningIsAnError) {
@@ -110,8 +120,11 @@ TEST(ChatTemplateTest, WhatHasNoMeaningIsAnError) {
       {"{% set x.y = 1 %}", "line 1: x is no namespace, so its y cannot be set"},
       {"{% set n = namespace(a=1) %}{% set n.b = n %}", "line 1: a namespace cannot be kept in another value"},
       {"{{ [[1]] | length }}", "line 1: lists in lists are not served"},
-      {"{{ strftime_now('%d') }}",
-       "line 1: strftime_now is not served: a prompt does not depend on the day; write a date into the template"},
+      {"{{ strftime_now(1) }}", "line 1: strftime_now takes a text"},
+      {"{{ strftime_now('%' + 'Z') }}",
+       "line 1: strftime_now has %Z; served: %a, %A, %b, %B, %d, %e, %H, %I, %j, %m, %M, %p, %S, %y, %Y, %%, %-d, %-H, "
+       "%-I, %-j, %-m, %-M, %-S"},
+      {"{{ range }}", "line 1: the function range is served in calls and tests of defined"},
       {"{{ 9223372036854775807 + 1 }}", "line 1: a number is beyond 64 bits"},
       {"{{ 1 | select | list }}", "line 1: select is of lists, not of a number"},
       {"{{ messages | selectattr(1) | list }}", "line 1: selectattr takes the name of an attribute, of letters and _"},

@@ -7,6 +7,7 @@ transformers does it.
 """
 
 import argparse
+import datetime
 import json
 import pathlib
 
@@ -14,6 +15,7 @@ import jinja2
 import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+NOW = datetime.datetime(2026, 3, 4, 15, 6, 7)
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 
 MARKED = """{% for message in messages %}
@@ -66,19 +68,19 @@ HEADERS = """{{- bos_token }}
 {%- else %}
     {%- set system = "" %}
 {%- endif %}
-{{- "<|header|>system<|end_header|>\\n\\nToday is " + day + "\\n\\n" }}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\nToday is " + day + "\\n\\n" }}
 {%- if tools is not none %}
     {%- for tool in tools %}{{- tool | tojson }}{%- endfor %}
 {%- endif %}
-{{- system + "<|eot|>" }}
+{{- system + "<|eot_id|>" }}
 {%- for message in messages %}
     {%- if not (message.role == 'tool' or 'tool_calls' in message) %}
-        {{- '<|header|>' + message['role'] + '<|end_header|>\\n\\n' + message['content'] | trim + '<|eot|>' }}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}
     {%- elif message.content is mapping or message.content is iterable %}
         {{- message.content | tojson }}
     {%- endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}{{- '<|header|>assistant<|end_header|>\\n\\n' }}{%- endif %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
 """
 
 THINKING = """{%- set ns = namespace(open=true, last=messages|length - 1) %}
@@ -175,6 +177,8 @@ SMALL = {
              "{{ [] is sequence }}{{ messages[0] is mapping }}{{ 'a' is iterable }}{{ 1 is iterable }}{{ x|default('d') }}{{ ''|default('e', true) }}"
              "{{ messages[0].get('name') is none }}{{ messages[0].get('name', 'n') }}{{ messages[0].name is defined }}{{ true is true }}",
     "generation": "{% for m in messages %}\n  {% generation %}\n{{ loop.index }}{% set x = m.role %}{{ x }}\n  {% endgeneration %}\n{{ x }};{% endfor %}",
+    "dates": "{{ strftime_now('%a %A %b %B %d %e %H %I %j %m %M %p %S %y %Y %%') }}|{{ strftime_now('%-d.%-m., %-I:%-M:%-S, %-H, %-j') }}|"
+             "{{ strftime_now('') }}|{{ strftime_now('é %d' ~ ' %B') }}|{{ strftime_now is defined }}|{{ range is undefined }}",
     "raised": "{{ raise_exception('No such role: ' ~ messages[0].role) }}",
 }
 
@@ -210,6 +214,7 @@ def render(source, chat):
     environment.filters["tojson"] = lambda value, ensure_ascii=False, indent=None: json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent)
     environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = NOW.strftime
     messages = [{"role": role, "content": content} for role, content in chat]
     try:
         return {"prompt": environment.from_string(source).render(
