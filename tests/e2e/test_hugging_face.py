@@ -144,6 +144,26 @@ class HuggingFaceTest(unittest.TestCase):
             list(self.client.generate("gpt2_untied", messages=[{"role": "tool", "content": "4"}]))
 
 
+class ChatTest(unittest.TestCase):
+    """Folders of the shapes and templates that people chat with."""
+
+    def test_messages_are_answered_as_by_transformers(self):
+        with Server(TESTDATA + "_chat") as server:
+            server.wait_until_ready()
+            with edgewise.Client(server.address, timeout=60) as client:
+                with open(os.path.join(TESTDATA + "_chat", "qwen3", "golden.json"), encoding="utf-8") as file:
+                    chats = json.load(file)["chats"]
+                for chat in chats:
+                    tokens = list(client.generate("qwen3", messages=chat["messages"], temperature=0,
+                                                  max_new_tokens=chat["max_new_tokens"]))
+                    self.assertEqual([token.token_id for token in tokens], chat["new_token_ids"])
+                    self.assertEqual("".join(token.text for token in tokens), chat["new_text"])
+                # Its template writes the day, which goldens cannot know here.
+                self.assertTrue(client.model("llama3").takes_messages)
+                self.assertEqual(len(list(client.generate("llama3", messages=chats[0]["messages"], temperature=0,
+                                                          max_new_tokens=1))), 1)
+
+
 class LogTest(unittest.TestCase):
     def log_of(self, repository: str) -> list:
         with Server(repository, "--ready=all") as server:

@@ -1,6 +1,7 @@
 // Language models in Hugging Face folders over a real port: texts through their own tokenizer, both ways.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -84,6 +85,26 @@ TEST_F(ServerHuggingFaceLanguageTest, AChatIsAnsweredAsTransformersAnswersIt) {
     special += said.find("<|im_end|>") != std::string::npos;
   }
   EXPECT_EQ(special, 1);
+}
+
+// The template writes the date, so the answer is the golden one on the golden day.
+TEST(ServerChatTest, TheDateIsThatOfTheServersClock) {
+  std::ifstream file(tests::TestdataFolder() + "_chat/llama3/golden.json");
+  const json chat = json::parse(file)["chats"][0];
+  v1::GenerateRequest request = Chat("llama3", chat["messages"]);
+  request.set_max_new_tokens(chat["max_new_tokens"].get<uint32_t>());
+  ServerOptions options = TestOptions(tests::TestdataFolder() + "_chat");
+  std::atomic<int> day = 4;
+  options.local_time = [&day] { return absl::CivilSecond(2026, 3, day, 23, 59, 59); };
+  TestServer server(options);
+  const Generated then = Generate(server, request);
+  ASSERT_TRUE(then.status.ok()) << then.status.error_message();
+  EXPECT_EQ(then.tokens(), chat["new_token_ids"].get<std::vector<int32_t>>());
+  EXPECT_EQ(then.messages.back().prompt_tokens(), chat["token_ids"].size());
+  day = 5;
+  const Generated later = Generate(server, request);
+  ASSERT_TRUE(later.status.ok()) << later.status.error_message();
+  EXPECT_NE(later.messages[0].log_probability(), then.messages[0].log_probability());
 }
 
 TEST_F(ServerHuggingFaceLanguageTest, AChatThatMakesNoPromptIsRefused) {
