@@ -1,6 +1,7 @@
 // edgewise evaluate: what a budget buys on a file of inputs.
 #include <unistd.h>
 
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -30,6 +31,7 @@ struct EvaluateFlags {
   uint64_t limit = 0;
   uint32_t repeats = 1;
   bool json = false;
+  std::string json_file;
   std::string plot;
   std::string save;
   uint32_t row = 0;
@@ -51,6 +53,7 @@ struct EvaluateFlags {
     flags.Add("repeats", "N", "ask everything N times", &repeats);
     flags.Section("Output");
     flags.AddSwitch("json", "print the result as JSON", &json);
+    flags.Add("json_file", "FILE", "write the same JSON to a file, beside what is printed", &json_file);
     flags.Add("plot", "FILE.png|svg", "draw quality and speed against density", &plot);
     flags.Add("save", "NAME", "write the setting of a row as a profile, with --row and --config", &save);
     flags.Add("row", "N", "the row of the table, from 1", &row);
@@ -106,14 +109,26 @@ struct EvaluateFlags {
   }
 };
 
+std::string ToJson(const EvaluateFlags& flags, size_t inputs, const Evaluation& evaluation) {
+  nlohmann::json json = EvaluationJson(evaluation);
+  json["data"] = flags.data;
+  json["inputs"] = inputs;
+  json["seed"] = absl::StrCat(flags.seed);
+  json["repeats"] = flags.repeats;
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+absl::Status WriteJson(const EvaluateFlags& flags, size_t inputs, const Evaluation& evaluation) {
+  std::ofstream file(flags.json_file, std::ios::binary | std::ios::trunc);
+  file << ToJson(flags, inputs, evaluation);
+  file.close();
+  if (file) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("--json_file: cannot write \"", flags.json_file, "\""));
+}
+
 void Print(const EvaluateFlags& flags, size_t inputs, const Evaluation& evaluation, std::ostream& out) {
   if (flags.json) {
-    nlohmann::json json = EvaluationJson(evaluation);
-    json["data"] = flags.data;
-    json["inputs"] = inputs;
-    json["seed"] = absl::StrCat(flags.seed);
-    json["repeats"] = flags.repeats;
-    out << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    out << ToJson(flags, inputs, evaluation);
     return;
   }
   out << "model        " << evaluation.first.model() << ", version " << evaluation.first.version() << ", on "
@@ -192,6 +207,11 @@ int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
   if (evaluation->rows[0].answered == 0) return Faults(*evaluation, err);
   Print(values, inputs->size(), *evaluation, out);
   const int status = Faults(*evaluation, err);
+  if (!values.json_file.empty()) {
+    const absl::Status written = WriteJson(values, inputs->size(), *evaluation);
+    if (!written.ok()) return ReportServerError(written, values.connection, err);
+    err << "JSON in " << values.json_file << "\n";
+  }
   if (!values.plot.empty()) {
     const absl::Status drawn = DrawEvaluation(*evaluation, values.data, values.plot);
     if (!drawn.ok()) return ReportServerError(drawn, values.connection, err);

@@ -108,6 +108,22 @@ TEST_F(EvaluateTest, RefusalOfOneInputLeavesOutThatInputOnly) {
   EXPECT_EQ(json["settings"][3]["answered"], 4);
 }
 
+TEST_F(EvaluateTest, JsonMayGoToAFileBesideTheTable) {
+  const std::string path = ::testing::TempDir() + "edgewise_evaluate_beside.json";
+  const EvaluateOutcome run = Run({"--model=toy", "--caps=10%", "--json_file=" + path});
+  EXPECT_EQ(run.status, kExitOk) << run.err;
+  EXPECT_HAS(run.out, "samples  answered");
+  EXPECT_HAS(run.err, "JSON in " + path + "\n");
+  std::ifstream file(path);
+  const nlohmann::json written = nlohmann::json::parse(file, nullptr, false);
+  EXPECT_EQ(written["settings"], RunJson({"--model=toy", "--caps=10%"})["settings"]);
+  std::remove(path.c_str());
+  const EvaluateOutcome unwritten = Run({"--model=toy", "--json_file=/nowhere/a.json"});
+  EXPECT_EQ(unwritten.status, kExitServer);
+  EXPECT_HAS(unwritten.out, "samples  answered");
+  EXPECT_HAS(unwritten.err, "--json_file: cannot write \"/nowhere/a.json\"");
+}
+
 TEST_F(EvaluateTest, AnswerOneEdgeAboveItsCapIsAFault) {
   for (const uint64_t more : {0, 1}) {
     answer_ = [more](const v1::PredictRequest& request) {
