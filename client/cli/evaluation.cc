@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "client/cli/connection.h"
 #include "client/cli/format.h"
+#include "client/cli/label_names.h"
 
 namespace edgewise::cli {
 namespace {
@@ -155,11 +156,12 @@ std::string Setting::Name() const {
   return absl::StrCat(OverrideName(*override), cap ? ", " : "", limit);
 }
 
-absl::StatusOr<Evaluation> Evaluate(Client& client, const v1::PredictRequest& base,
-                                    const std::vector<LabelledInput>& inputs, const std::vector<Setting>& settings,
-                                    uint32_t repeats, const EvaluationProgress& progress) {
+absl::StatusOr<Evaluation> Evaluate(Client& client, const v1::PredictRequest& base, std::vector<LabelledInput> inputs,
+                                    const std::vector<Setting>& settings, uint32_t repeats,
+                                    const EvaluationProgress& progress) {
   const absl::StatusOr<v1::ModelInfo> model = client.GetModel(base.model(), base.version());
   if (!model.ok()) return model.status();
+  if (absl::Status status = ResolveLabelNames(*model, inputs); !status.ok()) return status;
   const bool embedding = model->task() == "embedding";
   Evaluation evaluation;
   for (const Setting& setting : settings) evaluation.rows.push_back({.setting = setting});

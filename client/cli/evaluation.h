@@ -61,10 +61,10 @@ using EvaluationProgress = std::function<void(uint64_t done, uint64_t all)>;
 
 // `base`: the model and, where wanted, what caps keep; its seed is that of the first repeat, the next one has the seed
 // after it. The first of `settings` must be the dense one. Fails where no further input would fare better, and with
-// InvalidArgument where the labels of an input do not fit the model: the message names the place.
-absl::StatusOr<Evaluation> Evaluate(Client& client, const v1::PredictRequest& base,
-                                    const std::vector<LabelledInput>& inputs, const std::vector<Setting>& settings,
-                                    uint32_t repeats, const EvaluationProgress& progress);
+// InvalidArgument where the labels of an input, or their names, do not fit the model: the message names the place.
+absl::StatusOr<Evaluation> Evaluate(Client& client, const v1::PredictRequest& base, std::vector<LabelledInput> inputs,
+                                    const std::vector<Setting>& settings, uint32_t repeats,
+                                    const EvaluationProgress& progress);
 
 // The quantile at `share` (0.5 is the median), by linear interpolation. 0 for no values.
 double Quantile(std::vector<double> values, double share);

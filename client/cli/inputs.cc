@@ -167,6 +167,20 @@ absl::StatusOr<std::optional<v1::Sequence>> ReadSequence(const json& object, con
   return std::optional<v1::Sequence>(std::move(sequence));
 }
 
+// A number, or a name, which is not empty.
+absl::Status ReadLabel(const std::string& field, const json& value, std::optional<int32_t>& label, std::string& name) {
+  if (value.is_string() && !value.get_ref<const std::string&>().empty()) {
+    name = value.get<std::string>();
+    return absl::OkStatus();
+  }
+  if (!value.is_number_integer()) {
+    return FieldError(field, absl::StrCat("is ", value.dump(), "; expected an integer or a name"));
+  }
+  const absl::StatusOr<int32_t> number = ToInt32(field, value);
+  if (number.ok()) label = *number;
+  return number.status();
+}
+
 // The right answer: label, labels or value.
 absl::Status ReadLabels(const json& object, LabelledInput& input) {
   if (object.contains("value")) {
@@ -179,22 +193,22 @@ absl::Status ReadLabels(const json& object, LabelledInput& input) {
     input.value = object["value"].get<double>();
   }
   if (object.contains("label")) {
-    absl::StatusOr<int32_t> label = ToInt32("label", object["label"]);
-    if (!label.ok()) return label.status();
-    input.label = *label;
+    const absl::Status status = ReadLabel("label", object["label"], input.label, input.label_name);
+    if (!status.ok()) return status;
   }
   if (!object.contains("labels")) return absl::OkStatus();
-  if (input.label) return FieldError("label", "and labels exclude each other");
-  if (!object["labels"].is_array()) return FieldError("labels", "is not a list of integers");
+  if (object.contains("label")) return FieldError("label", "and labels exclude each other");
+  if (!object["labels"].is_array()) return FieldError("labels", "is not a list of integers or names");
   for (size_t i = 0; i < object["labels"].size(); ++i) {
     const json& value = object["labels"][i];
-    if (value.is_null()) {
-      input.labels.emplace_back();
-      continue;
-    }
-    absl::StatusOr<int32_t> label = ToInt32(absl::StrCat("labels[", i, "]"), value);
-    if (!label.ok()) return label.status();
-    input.labels.emplace_back(*label);
+    input.labels.emplace_back();
+    if (value.is_null()) continue;
+    std::string name;
+    const absl::Status status = ReadLabel(absl::StrCat("labels[", i, "]"), value, input.labels.back(), name);
+    if (!status.ok()) return status;
+    if (name.empty()) continue;
+    input.label_names.resize(object["labels"].size());
+    input.label_names[i] = std::move(name);
   }
   return absl::OkStatus();
 }

@@ -20,6 +20,9 @@ struct LabelledInput {
   std::optional<int32_t> label;
   std::vector<std::optional<int32_t>> labels;  // token-classification, by position; null: not counted
   std::optional<double> value;                 // regression; of a pair for an embedding model, how alike they are
+  // Names in the places of `label` and `labels`, which ResolveLabelNames (label_names.h) fills; "": there is a number.
+  std::string label_name;
+  std::vector<std::string> label_names;  // empty: none is a name
 };
 
 // Protobuf strings are UTF-8; the server cannot even parse others.

@@ -138,8 +138,8 @@ void RequestFlags::Register(FlagSet& flags) {
       "JSON lines (- for standard input): {\"text\": ...}, {\"token_ids\": [...]},\n"
       "                              {\"features\": [[...], ...]} or {\"image\": FILE}, and optional \"bias_values\" "
       "or\n"
-      "                              \"bias_buckets\" ([[...], ...]), the same with \"second_\" in front, \"label\",\n"
-      "                              \"labels\", \"value\"",
+      "                              \"bias_buckets\" ([[...], ...]), the same with \"second_\" in front, \"label\"\n"
+      "                              (a number or a name), \"labels\", \"value\"",
       &input);
   flags.Add("second_text", "TEXT", "the second text of a pair", &second_text);
   flags.Add("second_token_ids", "1,2,3", "the second sequence of a pair", &second_token_ids);

@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
+#include "client/cli/label_names.h"
 #include "client/cli/options.h"
 #include "client/cli/plot_show.h"
 #include "client/cli/render.h"
@@ -213,6 +214,12 @@ int RunPredict(Arguments arguments, std::ostream& out, std::ostream& err) {
     return ReportUsageError(absl::InvalidArgumentError(absl::StrCat("--plot draws one input; ", *values.request.input,
                                                                     " has ", inputs->size())),
                             "predict", err);
+  }
+  if (HasLabelNames(*inputs)) {
+    const absl::StatusOr<v1::ModelInfo> model = (*client)->GetModel(request->model(), request->version());
+    if (!model.ok()) return ReportServerError(model.status(), values.connection, err);
+    const absl::Status named = ResolveLabelNames(*model, *inputs);
+    if (!named.ok()) return ReportUsageError(named, "predict", err);
   }
   if (!values.request.input || !values.plot.empty())
     return PredictOne(values, **client, *request, inputs->front(), out, err);

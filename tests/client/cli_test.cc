@@ -151,6 +151,15 @@ TEST_F(CliTest, FileIsAnsweredInOrderWithItsAccuracy) {
   EXPECT_EQ(calls_, 40);
 }
 
+TEST_F(CliTest, LabelsOfAFileMayBeNames) {
+  const std::string lines = "{\"text\": \"a\", \"label\": \"positive\"}\n{\"text\": \"b\", \"label\": \"negative\"}\n";
+  EXPECT_HAS(RunHere({"predict", "--model=toy", "--input=" + WriteFile(lines)}).out, "accuracy     50.00 % (1 of 2)");
+  const std::string path = WriteFile(lines + "{\"text\": \"c\", \"label\": \"neutral\"}\n");
+  const Outcome run = RunHere({"predict", "--model=toy", "--input=" + path});
+  EXPECT_EQ(run.status, kExitUsage);
+  EXPECT_HAS(run.err, path + ":3: label is \"neutral\"; the model has the labels negative, positive");
+}
+
 TEST_F(CliTest, RefusedInputOfAFileCostsNoOther) {
   const std::string path = WriteFile("{\"text\": \"a\"}\n{\"text\": \"too long\"}\n{\"text\": \"b\"}\n");
   const Outcome run = RunHere({"predict", "--model=toy", "--input=" + path, "--json"});

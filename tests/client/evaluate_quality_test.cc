@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "client/cli/label_names.h"
 #include "tests/client/evaluate_fixture.h"
 
 namespace edgewise::cli {
@@ -35,6 +36,41 @@ TEST_F(EvaluateQualityTest, LabelsGiveTheMeasuresOfAClassifier) {
   EXPECT_EQ(samples["auroc_entropy"], 1.0);
   EXPECT_EQ(samples["auroc_mutual_information"], 0.0);
   EXPECT_DOUBLE_EQ(samples["macro_f1"], (4.0 / 5 + 2.0 / 3) / 2);
+}
+
+TEST_F(EvaluateQualityTest, LabelsMayBeTheNamesOfTheModel) {
+  const std::string named =
+      "{\"text\": \"a\", \"label\": \"positive\"}\n{\"text\": \"bb\", \"label\": \"negative\"}\n"
+      "{\"text\": \"ccc\", \"label\": 1}\n{\"text\": \"dddd\", \"label\": \"positive\"}\n";
+  EXPECT_EQ(RunJson({"--model=toy"}, kExitOk, named)["settings"], RunJson({"--model=toy"})["settings"]);
+  const size_t calls = calls_.size();
+  const EvaluateOutcome run = Run({"--model=toy"}, named + "{\"text\": \"e\", \"label\": \"mixed\"}\n");
+  EXPECT_EQ(run.status, kExitUsage);
+  EXPECT_HAS(run.err, ".jsonl:5: label is \"mixed\"; the model has the labels negative, positive\n");
+  EXPECT_EQ(calls_.size(), calls) << "before the time of all is spent";
+  EXPECT_HAS(Run({"--model=encoder"}, "{\"text\": \"e\", \"label\": \"mixed\"}\n").err,
+             ".jsonl:1: label is \"mixed\"; the model's labels have no names; give a number");
+}
+
+TEST(LabelNamesTest, NamesBecomeIdsAndNumbersStay) {
+  v1::ModelInfo model;
+  for (const char* name : {"O", "B-PER", "twice", "twice"}) model.add_labels(name);
+  std::vector<LabelledInput> inputs(1);
+  inputs[0] = *ParseInputLine(R"({"text": "a", "labels": ["B-PER", null, 2, "O"]})");
+  EXPECT_TRUE(HasLabelNames(inputs));
+  ASSERT_EQ(ResolveLabelNames(model, inputs), absl::OkStatus());
+  EXPECT_EQ(inputs[0].labels, (std::vector<std::optional<int32_t>>{1, std::nullopt, 2, 0}));
+  EXPECT_FALSE(HasLabelNames(inputs));
+  inputs[0] = *ParseInputLine(R"({"text": "a", "labels": [0, "twice"]})");
+  inputs[0].place = "f:3";
+  EXPECT_EQ(ResolveLabelNames(model, inputs),
+            absl::InvalidArgumentError(
+                "f:3: labels[1] is \"twice\"; the model has several labels of this name; give a number"));
+  for (int i = 4; i < 1030; ++i) model.add_labels(absl::StrCat("l", i));
+  inputs[0] = *ParseInputLine(R"({"text": "a", "label": "x"})");
+  const std::string message(ResolveLabelNames(model, inputs).message());
+  EXPECT_HAS(message, "label is \"x\"; the model has the labels O, B-PER, twice, twice, l4, ");
+  EXPECT_HAS(message, ", l19, ... (1,030 in all)");
 }
 
 TEST_F(EvaluateQualityTest, WithoutErrorsTheirDetectionIsUnknown) {
