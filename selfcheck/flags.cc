@@ -21,6 +21,8 @@ struct Flag {
 constexpr Flag kFlags[] = {
     {"device", "auto | cpu | cuda[:N].", &Flags::device, nullptr, 0},
     {"precision", "fp32, or bf16 on a GPU.", &Flags::precision, nullptr, 0},
+    {"weights", "Of the model, on the CPU: float32 | bfloat16 | int8; compared with float32.", &Flags::weights, nullptr,
+     0},
     {"model", "Folder of one model version (config.json, model.safetensors); empty: attention only.", &Flags::model,
      nullptr, 0},
     {"tokens", "Length of the sequences, 1 to 8192; a model's are at most as long as it takes.", nullptr,

@@ -10,6 +10,7 @@ namespace edgewise::selfcheck {
 struct Flags {
   std::string device = "auto";
   std::string precision = "fp32";
+  std::string weights = "float32";
   std::string model;  // empty: none
   int tokens = 1024;
   int repeats = 5;

@@ -52,7 +52,8 @@ struct Devices {
 // Opens the device and the CPU, and prints a line where both are the CPU.
 ExitCode OpenDevices(const Flags& flags, Devices& devices) {
   std::string why_cpu;
-  absl::StatusOr<std::unique_ptr<Backend>> device = CreateBackend({flags.device, 0, "auto", flags.precision}, &why_cpu);
+  absl::StatusOr<std::unique_ptr<Backend>> device =
+      CreateBackend({flags.device, 0, "auto", flags.precision, flags.weights}, &why_cpu);
   if (!device.ok() && !why_cpu.empty() && flags.precision == "bf16") {
     return Fail(kNoDevice, absl::StrCat("bf16 needs a GPU: ", why_cpu));
   }
@@ -132,9 +133,15 @@ absl::Status RunModel(const Models& models, int32_t tokens, double tolerance, bo
   return absl::OkStatus();
 }
 
+// By what is rounded. A model may lose more with int8 and still be well computed; the row shows its error.
+double LogitTolerance(const Flags& flags) {
+  if (flags.weights == "int8") return 2e-1;
+  return flags.precision == "bf16" || flags.weights == "bfloat16" ? 5e-2 : 1e-3;
+}
+
 ExitCode Check(const Flags& flags) {
   const bool bf16 = flags.precision == "bf16";
-  const double logit_tolerance = bf16 ? 5e-2 : 1e-3;
+  const double logit_tolerance = LogitTolerance(flags);
   AttentionCheckOptions options;
   options.tokens = flags.tokens;
   options.repeats = flags.repeats;
@@ -165,6 +172,9 @@ ExitCode Main(const std::vector<std::string>& arguments) {
   }
   Flags flags;
   if (const std::string error = ParseFlags(arguments, flags); !error.empty()) return Fail(kBadFlags, error);
+  if (flags.weights != "float32" && flags.model.empty()) {
+    return Fail(kBadFlags, absl::StrCat("--weights=", flags.weights, " needs --model: attention has no weights"));
+  }
   return Check(flags);
 }
 

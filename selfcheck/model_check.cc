@@ -25,7 +25,8 @@ absl::StatusOr<ModelInput> RandomInput(const Model& model, int32_t tokens) {
   for (int sequence = 0; sequence < (config.task == ModelTask::kPairClassification ? 2 : 1); ++sequence) {
     absl::StatusOr<ModelSequence> prepared;
     if (config.feature_size > 0) {
-      const int32_t rows = std::max(length, FewestRows(config));
+      // An image has all its patches; other rows are as many as wanted.
+      const int32_t rows = config.image.channels > 0 ? FewestRows(config) : std::max(length, FewestRows(config));
       std::normal_distribution<float> normal;
       std::vector<float> values(static_cast<size_t>(rows) * config.feature_size);
       for (float& value : values) value = normal(random);

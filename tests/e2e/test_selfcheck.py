@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
-from edgewise_process import BIN, EXAMPLES
+from edgewise_process import BIN, EXAMPLES, TESTDATA
 
 MODEL = os.path.join(EXAMPLES, "sentiment", "1")
 MISSING = "/nonexistent/module.so"
@@ -60,6 +60,19 @@ class SelfcheckTest(unittest.TestCase):
         run = selfcheck("--device=cpu", *QUICK, "--model", MODEL)
         self.agrees(run, "1e-03")
         self.assertEqual(run.stdout.splitlines()[0], "the CPU is compared with itself")
+
+    def test_weights_are_compared_with_float32(self):
+        for weights, allowed in (("bfloat16", "5e-02"), ("int8", "2e-01")):
+            run = selfcheck(*QUICK, "--model", MODEL, "--weights", weights)
+            self.agrees(run, allowed)
+            self.assertRegex(run.stdout, f"\ncpu/[^/ ]+/{weights} against cpu/[^/ ]+/fp32, ")
+            model = rows(run.stdout, "model over")
+            self.assertGreater(float(model["all pairs"][0]), 1e-6, "they are rounded")
+        self.ends(selfcheck("--weights=int8", *QUICK), 2, "--weights=int8 needs --model: attention has no weights")
+
+    def test_a_model_of_images_gets_its_patches(self):
+        self.agrees(selfcheck("--device=cpu", *QUICK, "--model", os.path.join(TESTDATA + "_images", "vit_classes", "1")),
+                    "1e-03")
 
     def test_auto_without_a_gpu_says_so(self):
         for module, reason in ((MISSING, MISSING), ("", "this build has no CUDA backend")):
@@ -130,7 +143,7 @@ class SelfcheckTest(unittest.TestCase):
     def test_help(self):
         run = selfcheck("--help")
         self.ends(run, 0)
-        for words in ("--device=auto", "--precision=fp32", "--model=\n", "--tokens=1024", "--repeats=5",
+        for words in ("--device=auto", "--precision=fp32", "--weights=float32", "--model=\n", "--tokens=1024", "--repeats=5",
                       "Exit codes: 0", "1 it differs", "2 a flag", "4 the device"):
             self.assertIn(words, run.stdout)
         self.assertEqual(selfcheck("--device=cpu", "-h").stdout, run.stdout)
@@ -148,6 +161,7 @@ class SelfcheckTest(unittest.TestCase):
                                (("--device=tpu",), "allowed: auto, cpu, cuda, cuda:N"),
                                (("--device=cuda:one",), "cuda:one"),
                                (("--device=cpu", "--precision=bf16"), "precision"),
+                               (("--device=cpu", "--weights=int4", "--model=" + MODEL), "weights"),
                                (("--device=cuda:0", "--precision=fp16"), "precision")):
             run = selfcheck(*flags)
             self.ends(run, 2, "edgewise selfcheck: ", message)
