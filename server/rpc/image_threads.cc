@@ -49,26 +49,58 @@ void ImageThreads::Start(const v1::PredictRequest& message, MemoryHold memory, R
   auto waiting = std::make_unique<Waiting>(Waiting{message, std::move(memory), std::move(of_rpc)});
   {
     const absl::MutexLock lock(&mutex_);
-    if (waiting_.size() < most_) {
-      waiting_.push_back(std::move(waiting));
-      return;
-    }
+    if (count_ < most_) return Add(std::move(waiting));
+    waiting = Displace(std::move(waiting));
   }
   absl::Status full =
       absl::ResourceExhaustedError(absl::StrCat(most_, " requests wait for their images to be decoded"));
   SetRetryDelay(full, 1.0);
-  Refuse(message, waiting->request, WithRejection(full, Rejection::kQueueFull));
+  Refuse(waiting->message, waiting->request, WithRejection(full, Rejection::kQueueFull));
+}
+
+void ImageThreads::Add(WaitingPtr request) {
+  const std::string& principal = request->request.principal.name;
+  std::deque<WaitingPtr>& own = waiting_[principal];
+  if (own.empty()) turns_.push_back(principal);
+  own.push_back(std::move(request));
+  ++count_;
+}
+
+ImageThreads::WaitingPtr ImageThreads::TakeNext() {
+  const auto own = waiting_.find(turns_.front());
+  WaitingPtr next = std::move(own->second.front());
+  own->second.pop_front();
+  --count_;
+  if (own->second.empty()) {
+    waiting_.erase(own);
+  } else {
+    turns_.push_back(turns_.front());
+  }
+  turns_.pop_front();
+  return next;
+}
+
+ImageThreads::WaitingPtr ImageThreads::Displace(WaitingPtr request) {
+  const auto own = waiting_.find(request->request.principal.name);
+  const size_t has = own == waiting_.end() ? 0 : own->second.size();
+  const auto most = std::max_element(waiting_.begin(), waiting_.end(),
+                                     [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
+  if (most == waiting_.end() || most->second.size() < has + 2) return request;
+  WaitingPtr newest = std::move(most->second.back());
+  most->second.pop_back();  // it has others
+  --count_;
+  Add(std::move(request));
+  return newest;
 }
 
 void ImageThreads::Run() {
   while (true) {
-    std::unique_ptr<Waiting> next;
+    WaitingPtr next;
     {
       const absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &ImageThreads::Due));
-      if (waiting_.empty()) return;
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
+      if (turns_.empty()) return;
+      next = TakeNext();
     }
     const absl::Status waited_for = CancelledOrExpired(next->request, handler_.now());
     waited_for.ok() ? handler_.Start(next->message, std::move(next->request))

@@ -5,7 +5,10 @@
 
 #include <fstream>
 #include <iterator>
+#include <map>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "server/status_details.h"
 #include "tests/server/test_models.h"
@@ -93,6 +96,50 @@ TEST_F(ImageThreadsTest, OneThatWaitsKeepsNoCallerAndFurtherOnesAreToldToComeBac
   EXPECT_EQ(memory_.used(), 0u);
   EXPECT_EQ(Requests("RESOURCE_EXHAUSTED"), 1.0);
   EXPECT_EQ(Requests("INVALID_ARGUMENT"), 2.0);
+}
+
+// A thread that is kept busy by a request of its own while others come, in the order of `names`; then they are
+// answered.
+class ImageTurnsTest : public ImageThreadsTest {
+ protected:
+  using Answers = std::vector<std::string>;  // "name number", and why where it was refused
+
+  Answers AnswersOf(size_t most, const std::vector<std::string>& names) {
+    Answers answers;  // after the first one all come from the thread, but for refusals, which come before it goes on
+    absl::Notification reached, go_on;
+    {
+      ImageThreads threads(handler_, most, 1);
+      threads.Start(Message("no image"), Held(1), {.principal = {"busy"}, .reply = [&](const absl::Status&) {
+                                                     reached.Notify();
+                                                     go_on.WaitForNotification();
+                                                   }});
+      EXPECT_TRUE(reached.WaitForNotificationWithTimeout(absl::Seconds(60)));
+      std::map<std::string, int> counts;
+      absl::BlockingCounter all(static_cast<int>(names.size()));
+      for (const std::string& name : names) {
+        const std::string number = absl::StrCat(name, " ", ++counts[name]);
+        threads.Start(Message("no image"), Held(1),
+                      {.principal = {name}, .reply = [&answers, &all, number](const absl::Status& status) {
+                         answers.push_back(absl::IsResourceExhausted(status) ? number + " refused" : number);
+                         all.DecrementCount();
+                       }});
+      }
+      go_on.Notify();
+      all.Wait();
+    }
+    EXPECT_EQ(memory_.used(), 0u);
+    return answers;
+  }
+};
+
+TEST_F(ImageTurnsTest, PrincipalsTakeTurns) {
+  EXPECT_EQ(AnswersOf(16, {"a", "a", "a", "a", "b", "c", "b"}),
+            (Answers{"a 1", "b 1", "c 1", "a 2", "b 2", "a 3", "a 4"}));
+}
+
+TEST_F(ImageTurnsTest, OneThatHasManyGivesWayWhereTheLineIsFull) {
+  EXPECT_EQ(AnswersOf(3, {"a", "a", "a", "a", "b", "b", "c"}),
+            (Answers{"a 4 refused", "a 3 refused", "b 2 refused", "a 2 refused", "a 1", "b 1", "c 1"}));
 }
 
 TEST_F(ImageThreadsTest, WhatNobodyWaitsForIsNotDecoded) {
