@@ -64,6 +64,11 @@ TEST_P(CorpusTest, BreaksNoPromiseAsItIsOrChanged) {
   }
 }
 
+// So changes of them reach what comes behind the checks: the parts of a chat, the pixels of an image.
+TEST(RequestCorpusTest, EveryFileIsAValidRequest) {
+  for (const std::string& file : Corpus("request")) EXPECT_EQ(CheckRequest(file), absl::OkStatus());
+}
+
 INSTANTIATE_TEST_SUITE_P(Of, CorpusTest,
                          ::testing::Values(Target{"safetensors", FuzzSafetensors}, Target{"config", FuzzConfig},
                                            Target{"tokenizer", FuzzTokenizer}, Target{"hftext", FuzzHfText},

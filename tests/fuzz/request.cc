@@ -22,7 +22,10 @@ constexpr const char* kKinds[] = {
     "bernoulli",        "pair",          "tokens",       "features_grid", "regression_sbm",  "bias_values_sbm",
     "bias_buckets_ssa", "ssa_none_keep", "lm_ssa_local", "lm_dense",      "lm_windows_block"};
 
-// One of every task and input. The last one has a tokenizer too.
+// Folders of Hugging Face, after the others: one with a chat template, one that takes images.
+constexpr const char* kFolders[] = {"_chat/qwen3/1", "_images/vit_classes/1"};
+
+// One of every task and input. The last one of kKinds has a tokenizer too.
 const std::vector<testing::LoadedModel>& Models() {
   static const std::vector<testing::LoadedModel>& models = *[] {
     auto* loaded = new std::vector<testing::LoadedModel>;
@@ -40,6 +43,7 @@ const std::vector<testing::LoadedModel>& Models() {
       }
     }
     Require(loaded->size() == std::size(kKinds), "every kind is there");
+    for (const char* name : kFolders) loaded->push_back(testing::LoadModel(EDGEWISE_FUZZ_TESTDATA + std::string(name)));
     return loaded;
   }();
   return models;
@@ -86,24 +90,37 @@ void RunGeneration(const Model& model, server::Request& request) {
 }
 
 template <typename Message>
-void Check(const std::string& bytes, const Model& model) {
+absl::Status Check(const std::string& bytes, const Model& model, server::Request& request) {
   Message message;
-  if (!message.ParseFromString(bytes)) return;
-  server::Request request;
-  const absl::Status status = server::Validate(message, model, model.config().profiles, Limits(), request);
-  if (!status.ok()) return RequireReadable(std::string(status.message()));
-  request.generation ? RunGeneration(model, request) : RunInputs(model, request);
+  if (!message.ParseFromString(bytes)) return absl::DataLossError("no message");
+  return server::Validate(message, model, model.config().profiles, Limits(), request);
+}
+
+// The model and what the checks say.
+absl::Status Check(const std::string& bytes, const Model*& model, server::Request& request) {
+  static google::protobuf::LogSilencer silence;  // of what it says of every text that is not UTF-8
+  if (bytes.empty()) return absl::DataLossError("no message");
+  const auto choice = static_cast<uint8_t>(bytes[0]);
+  model = Models()[choice % 16 % Models().size()].model.get();
+  const std::string message = bytes.substr(1);
+  return choice >= 128 ? Check<v1::GenerateRequest>(message, *model, request)
+                       : Check<v1::PredictRequest>(message, *model, request);
 }
 
 }  // namespace
 
 void FuzzRequest(const std::string& bytes) {
-  static google::protobuf::LogSilencer silence;  // of what it says of every text that is not UTF-8
-  if (bytes.empty()) return;
-  const auto choice = static_cast<uint8_t>(bytes[0]);
-  const Model& model = *Models()[choice % 16 % Models().size()].model;
-  const std::string message = bytes.substr(1);
-  choice >= 128 ? Check<v1::GenerateRequest>(message, model) : Check<v1::PredictRequest>(message, model);
+  const Model* model = nullptr;
+  server::Request request;
+  const absl::Status status = Check(bytes, model, request);
+  if (!status.ok()) return RequireReadable(std::string(status.message()));
+  request.generation ? RunGeneration(*model, request) : RunInputs(*model, request);
+}
+
+absl::Status CheckRequest(const std::string& bytes) {
+  const Model* model = nullptr;
+  server::Request request;
+  return Check(bytes, model, request);
 }
 
 }  // namespace edgewise::fuzz

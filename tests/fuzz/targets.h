@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "absl/status/status.h"
+
 namespace edgewise::fuzz {
 
 // A weight file: header and data.
@@ -22,6 +24,8 @@ void FuzzChat(const std::string& bytes);
 void FuzzImage(const std::string& bytes);
 // The first byte chooses a model and a method; the others are a message. What passes the checks and is small is run.
 void FuzzRequest(const std::string& bytes);
+// What the checks say of the same bytes.
+absl::Status CheckRequest(const std::string& bytes);
 // The first byte chooses a method and how the bytes are cut; the others are a message that has not been parsed.
 void FuzzWire(const std::string& bytes);
 
