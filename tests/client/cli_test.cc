@@ -1,11 +1,9 @@
 // The commands as a user runs them, against a server in the same process: output and exit status.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
-#include <functional>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -14,6 +12,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/format.h"
 #include "client/cli/render.h"
+#include "tests/client/cli_fixture.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/tls_files.h"
 
@@ -23,58 +22,6 @@ namespace {
 using testing::CallInfo;
 using testing::FakeServer;
 using testing::PlausibleAnswer;
-
-struct Outcome {
-  int status;
-  std::string out;
-  std::string err;
-};
-
-Outcome RunCli(const std::vector<std::string>& arguments) {
-  std::ostringstream out, err;
-  const int status = RunCommand(arguments, out, err);
-  return {status, out.str(), err.str()};
-}
-
-#define EXPECT_HAS(text, part) EXPECT_NE(std::string(text).find(part), std::string::npos) << (text)
-
-class CliTest : public ::testing::Test {
- protected:
-  CliTest() : server_([this](const v1::PredictRequest& request, const CallInfo&) { return Predict(request); }) {}
-
-  absl::StatusOr<v1::PredictResponse> Predict(const v1::PredictRequest& request) {
-    std::lock_guard lock(mutex_);
-    ++calls_;
-    last_ = request;
-    asked_.push_back(request);
-    if (refuse_graphs_ && request.outputs().graph()) return absl::InvalidArgumentError("outputs.graph is too large");
-    if (request.model() == "ghost") return absl::NotFoundError("model: no model is named \"ghost\"");
-    if (request.inputs(0).sequence().text() == "too long") {
-      return absl::InvalidArgumentError("inputs[0].sequence has 9 tokens; the model takes 8");
-    }
-    v1::PredictResponse answer = PlausibleAnswer(request);
-    if (change_answer_) change_answer_(request, *answer.mutable_predictions(0)->mutable_edges());
-    return answer;
-  }
-  Outcome RunHere(std::vector<std::string> arguments) {
-    arguments.push_back("--server=" + server_.address());
-    return RunCli(arguments);
-  }
-  std::string WriteFile(const std::string& lines) {
-    const std::string path = ::testing::TempDir() + "edgewise_cli_" +
-                             ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".jsonl";
-    std::ofstream(path) << lines;
-    return path;
-  }
-
-  std::mutex mutex_;
-  int calls_ = 0;
-  v1::PredictRequest last_;
-  std::vector<v1::PredictRequest> asked_;
-  bool refuse_graphs_ = false;
-  std::function<void(const v1::PredictRequest&, v1::EdgeReport&)> change_answer_;
-  FakeServer server_;
-};
 
 TEST_F(CliTest, PredictShowsEverythingAPersonAsksFor) {
   const Outcome run = RunHere({"predict", "--model=toy", "--text=odd", "--samples=8", "--seed=5", "--max_edges=39"});
@@ -359,88 +306,6 @@ TEST_F(CliTest, HealthWaitsUntilItServes) {
   const Outcome never = RunHere({"health", "--model=ghost", "--wait", "--timeout=200ms"});
   EXPECT_EQ(never.status, kExitServer);
   EXPECT_HAS(never.err, "DEADLINE_EXCEEDED");
-}
-
-TEST_F(CliTest, BenchMeasuresAsManyRequestsAsAskedFor) {
-  const std::string json_path = ::testing::TempDir() + "edgewise_bench.json";
-  const Outcome run = RunHere({"bench", "--model=toy", "--text=abc", "--requests=50", "--warmup=3",
-                               "--inputs_per_request=2", "--json=" + json_path});
-  EXPECT_EQ(run.status, kExitOk) << run.err;
-  EXPECT_HAS(run.out, "requests     50 answered, 0 failed");
-  EXPECT_HAS(run.out, "server       mean queue 0.12 ms, compute 3.10 ms");
-  EXPECT_HAS(run.out, "density      mean 15.62 %, 40 edges an input");
-  EXPECT_EQ(calls_, 53);
-  std::ifstream file(json_path);
-  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
-  ASSERT_FALSE(json.is_discarded());
-  EXPECT_EQ(json["answered"], 50);
-  EXPECT_NEAR(json["inputs_per_second"].get<double>() / json["requests_per_second"].get<double>(), 2.0, 1e-9);
-  EXPECT_LE(json["latency_ms"]["p50"].get<double>(), json["latency_ms"]["p99.9"].get<double>());
-  std::remove(json_path.c_str());
-}
-
-TEST_F(CliTest, BenchWritesEveryCallWithItsCode) {
-  const std::string path = ::testing::TempDir() + "edgewise_bench_calls.jsonl";
-  const Outcome run =
-      RunHere({"bench", "--model=toy", "--text=abc", "--requests=20", "--inputs_per_request=2", "--calls=" + path});
-  EXPECT_EQ(run.status, kExitOk) << run.err;
-  std::ifstream file(path);
-  size_t lines = 0;
-  for (std::string line; std::getline(file, line); ++lines) {
-    const nlohmann::json call = nlohmann::json::parse(line, nullptr, false);
-    ASSERT_FALSE(call.is_discarded()) << line;
-    EXPECT_EQ(call["code"], "OK");
-    EXPECT_EQ(call["outputs"], 2);
-    EXPECT_EQ(call["compute_us"], 3100);
-    EXPECT_EQ(call["batch_inputs"], 1);
-    EXPECT_LE(call["begun"], call["end"]);
-  }
-  EXPECT_EQ(lines, 20u);
-  std::remove(path.c_str());
-}
-
-TEST_F(CliTest, BenchCountsTheTokensOfGenerations) {
-  std::atomic<int> generations = 0;
-  server_.SetGenerate([&](const v1::GenerateRequest& request, const FakeServer::Emit& emit) {
-    ++generations;
-    EXPECT_EQ(request.prompt().text(), "abc");
-    for (uint32_t token = 1; token <= request.max_new_tokens(); ++token) {
-      v1::GenerateResponse message;
-      message.mutable_edges()->set_edges(6);
-      message.set_done(token == request.max_new_tokens());
-      if (message.done()) message.mutable_timing()->set_compute_us(700);
-      emit(message);
-    }
-    return absl::OkStatus();
-  });
-  const std::string path = ::testing::TempDir() + "edgewise_bench_generate.json";
-  const Outcome run = RunHere(
-      {"bench", "--model=toy", "--text=abc", "--new_tokens=5", "--requests=12", "--warmup=2", "--json=" + path});
-  EXPECT_EQ(run.status, kExitOk) << run.err;
-  EXPECT_EQ(generations, 14);
-  EXPECT_HAS(run.out, "requests     12 answered, 0 failed");
-  EXPECT_HAS(run.out, "compute 0.70 ms");
-  EXPECT_HAS(run.out, "6 edges a token");
-  std::ifstream file(path);
-  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
-  ASSERT_FALSE(json.is_discarded());
-  EXPECT_NEAR(json["tokens_per_second"].get<double>() / json["requests_per_second"].get<double>(), 5.0, 1e-9);
-  std::remove(path.c_str());
-}
-
-TEST_F(CliTest, BenchOpenLoopRunsForItsDuration) {
-  const std::string json_path = ::testing::TempDir() + "edgewise_bench_open_loop.json";
-  const Outcome run = RunHere(
-      {"bench", "--model=toy", "--text=abc", "--rate=200", "--duration=500ms", "--warmup=0", "--json=" + json_path});
-  EXPECT_EQ(run.status, kExitOk) << run.err;
-  EXPECT_HAS(run.out, "open loop, 200 requests/s");
-  std::ifstream file(json_path);
-  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
-  ASSERT_FALSE(json.is_discarded());
-  EXPECT_EQ(json["answered"], calls_);
-  // 100 requests are due, standard deviation 10; a busy machine does not make all of them.
-  EXPECT_NEAR(json["answered"].get<double>() + json["unsent"].get<double>(), 100.0, 50.0);
-  std::remove(json_path.c_str());
 }
 
 }  // namespace

@@ -2,57 +2,32 @@
 #include "edgewise/client/client.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <functional>
-#include <iterator>
 #include <mutex>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "tests/client/client_calls.h"
 #include "tests/client/fake_service.h"
 #include "tests/client/tls_files.h"
 
 namespace edgewise {
 namespace {
 
+using testing::Answer;
 using testing::CallInfo;
+using testing::Connect;
 using testing::FakeServer;
+using testing::kHang;
 using testing::PlausibleAnswer;
-
-absl::StatusOr<v1::PredictResponse> Answer(const v1::PredictRequest& request, const CallInfo&) {
-  return PlausibleAnswer(request);
-}
-
-constexpr absl::Duration kHang = absl::Minutes(1);
-
-// A client whose calls end, whatever the server does.
-std::unique_ptr<Client> Connect(ClientOptions options) {
-  options.timeout = std::min(options.timeout, kHang);
-  absl::StatusOr<std::unique_ptr<Client>> client = Client::Create(options);
-  if (!client.ok()) throw std::runtime_error(client.status().ToString());  // GoogleTest reports it
-  return *std::move(client);
-}
-
-v1::PredictRequest Request(const std::string& text) {
-  v1::PredictRequest request;
-  request.set_model("toy");
-  request.add_inputs()->mutable_sequence()->set_text(text);
-  return request;
-}
+using testing::Request;
 
 TEST(ClientTest, PredictReturnsTheServersAnswer) {
   FakeServer server(Answer);
@@ -289,128 +264,6 @@ TEST_F(TlsTest, MutualTlsShowsOurCertificate) {
   EXPECT_EQ(Ask(server, TlsOptions{certificate_, certificate_, key_, "localhost"}), absl::StatusCode::kOk);
   EXPECT_EQ(Ask(server, TlsOptions{.ca_file = certificate_, .server_name = "localhost"}),
             absl::StatusCode::kUnavailable);
-}
-
-TEST(HealthTest, StateOfServerAndModels) {
-  FakeServer server(Answer);
-  std::unique_ptr<Client> client = Connect({.address = server.address()});
-  EXPECT_EQ(*client->Health(), HealthState::kServing);
-  EXPECT_EQ(*client->Health("toy"), HealthState::kServing);
-  EXPECT_EQ(*client->Health("other"), HealthState::kNotServing);
-  EXPECT_EQ(client->Health("ghost").status().code(), absl::StatusCode::kNotFound);
-}
-
-TEST(HealthTest, WatchSeesEachChangeAndEndsWhenTold) {
-  FakeServer server(Answer);
-  std::unique_ptr<Client> client = Connect({.address = server.address()});
-  std::vector<HealthState> seen;
-  absl::Status status = client->WatchHealth("toy",
-                                            [&](HealthState state) {
-                                              seen.push_back(state);
-                                              if (seen.size() < 3) server.SetServing("toy", seen.size() != 1);
-                                              return seen.size() < 3;
-                                            },
-                                            {.timeout = kHang});
-  EXPECT_TRUE(status.ok()) << status;
-  EXPECT_EQ(seen, (std::vector<HealthState>{HealthState::kServing, HealthState::kNotServing, HealthState::kServing}));
-}
-
-TEST(HealthTest, WatchOfAnUnknownServiceSaysSoAndEndsAtItsDeadline) {
-  FakeServer server(Answer);
-  std::unique_ptr<Client> client = Connect({.address = server.address()});
-  std::vector<HealthState> seen;
-  // A busy machine may take longer than the first deadlines to say anything.
-  for (absl::Duration timeout = absl::Milliseconds(200); seen.empty() && timeout < kHang; timeout *= 4) {
-    absl::Status status = client->WatchHealth("ghost",
-                                              [&](HealthState state) {
-                                                seen.push_back(state);
-                                                return true;
-                                              },
-                                              {.timeout = timeout});
-    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  }
-  EXPECT_EQ(seen, std::vector<HealthState>{HealthState::kServiceUnknown});
-}
-
-// With a google.rpc.Status that holds a RetryInfo of one second, as the server sends it.
-absl::Status WithRetryInfo(int code) {
-  const auto field = [](char tag, const std::string& bytes) {
-    return absl::StrCat(std::string(1, tag), std::string(1, static_cast<char>(bytes.size())), bytes);
-  };
-  const std::string info = field('\x0a', std::string("\x08\x01", 2));
-  const std::string any = absl::StrCat(field('\x0a', "type.googleapis.com/google.rpc.RetryInfo"), field('\x12', info));
-  absl::Status status(static_cast<absl::StatusCode>(code), "because");
-  status.SetPayload(kStatusDetailsUrl,
-                    absl::Cord(absl::StrCat("\x08", std::string(1, static_cast<char>(code)), field('\x1a', any))));
-  return status;
-}
-
-// Whether and when to ask again is the caller's to choose: a request may cost a lot, and a generation may have been
-// read.
-TEST(NoRetryTest, CallThatFailsIsMadeOnceWhateverTheCode) {
-  std::atomic<int> calls = 0;
-  std::atomic<int> code = 0;
-  FakeServer server([&](const auto&, const auto&) -> absl::StatusOr<v1::PredictResponse> {
-    ++calls;
-    return WithRetryInfo(code);
-  });
-  for (const bool wait_for_ready : {false, true}) {
-    const std::unique_ptr<Client> asking = Connect({.address = server.address(), .wait_for_ready = wait_for_ready});
-    for (code = 1; code <= 16; ++code) {
-      calls = 0;
-      EXPECT_EQ(asking->Predict(Request("a"), {.timeout = absl::Seconds(60)}).status().raw_code(), code);
-      EXPECT_EQ(calls, 1) << "code " << code;
-    }
-  }
-}
-
-TEST(NoRetryTest, GenerationThatFailsIsAskedForOnceWhateverTheCode) {
-  for (const int messages : {0, 2}) {
-    std::atomic<int> calls = 0;
-    std::atomic<int> code = 0;
-    FakeServer server(Answer);
-    server.SetGenerate([&](const v1::GenerateRequest&, const FakeServer::Emit& emit) {
-      ++calls;
-      for (int i = 0; i < messages; ++i) emit(v1::GenerateResponse());
-      return WithRetryInfo(code);
-    });
-    std::unique_ptr<Client> client = Connect({.address = server.address()});
-    for (code = 1; code <= 16; ++code) {
-      calls = 0;
-      int seen = 0;
-      const absl::Status status =
-          client->Generate({}, [&](const auto&) { return ++seen < 10; }, {.timeout = absl::Seconds(60)});
-      EXPECT_EQ(status.raw_code(), code);
-      EXPECT_EQ(calls, 1) << "code " << code;
-      EXPECT_EQ(seen, messages) << "code " << code;
-    }
-  }
-}
-
-// A deadline of an hour ago.
-TEST(TimeoutTest, EveryCallTakesItsOwnAndStreamsNotTheDefault) {
-  FakeServer server(Answer);
-  server.SetGenerate([](const auto&, const auto&) { return absl::OkStatus(); });
-  const CallOptions none = {.timeout = -absl::Hours(1)}, long_enough = {.timeout = absl::Seconds(60)};
-  const std::unique_ptr<Client> patient = Connect({.address = server.address()});
-  const std::unique_ptr<Client> hasty = Connect({.address = server.address(), .timeout = -absl::Hours(1)});
-  const auto one_state = [](HealthState) { return false; };
-  const auto any_token = [](const v1::GenerateResponse&) { return true; };
-  const std::pair<const char*, std::function<absl::Status(Client&, const CallOptions&)>> unary[] = {
-      {"Predict", [](Client& client, const CallOptions& call) { return client.Predict(Request("a"), call).status(); }},
-      {"ListModels", [](Client& client, const CallOptions& call) { return client.ListModels(call).status(); }},
-      {"GetModel", [](Client& client, const CallOptions& call) { return client.GetModel("toy", 0, call).status(); }},
-      {"Health", [](Client& client, const CallOptions& call) { return client.Health("", call).status(); }}};
-  for (const auto& [name, call] : unary) {
-    EXPECT_EQ(call(*patient, {}).code(), absl::StatusCode::kOk) << name;
-    EXPECT_EQ(call(*patient, none).code(), absl::StatusCode::kDeadlineExceeded) << name;
-    EXPECT_EQ(call(*hasty, {}).code(), absl::StatusCode::kDeadlineExceeded) << name;
-    EXPECT_EQ(call(*hasty, long_enough).code(), absl::StatusCode::kOk) << name;
-  }
-  EXPECT_EQ(hasty->Generate({}, any_token).code(), absl::StatusCode::kOk);
-  EXPECT_EQ(patient->Generate({}, any_token, none).code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(hasty->WatchHealth("toy", one_state).code(), absl::StatusCode::kOk);
-  EXPECT_EQ(patient->WatchHealth("toy", one_state, none).code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST(ClientTest, AVersionIsAskedFor) {

@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 from edgewise_process import TESTDATA, Server
-from test_python_client import edgewise
+from python_client import edgewise
 
 FOLDERS = TESTDATA + "_hugging_face"
 
