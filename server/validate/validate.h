@@ -11,10 +11,10 @@
 
 namespace edgewise::server {
 
-// Fill the part "The checked message" of `request`, whose `stopping`, `profile` and `local_time` are set. `profiles`: of the model,
-// now. They check everything but the model's name, the version, request_id and, for Generate, whether each row can keep
-// its budget (Generation::Create). INVALID_ARGUMENT with the field (text/field_error.h), the value found and the values
-// allowed. RESOURCE_EXHAUSTED: a text has too many windows, or the answer would be larger than
+// Fill the part "The checked message" of `request`, whose `stopping`, `profile` and `local_time` are set. `profiles`:
+// of the model, now. They check everything but the model's name, the version, request_id and, for Generate, whether
+// each row can keep its budget (Generation::Create). INVALID_ARGUMENT with the field (text/field_error.h), the value
+// found and the values allowed. RESOURCE_EXHAUSTED: a text has too many windows, or the answer would be larger than
 // limits.max_response_bytes.
 absl::Status Validate(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
                       const RequestLimits& limits, Request& request);
