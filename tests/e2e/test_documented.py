@@ -195,20 +195,23 @@ class ResultsTest(unittest.TestCase):
         self.check(re.findall(r"`mm` takes ([\d.]+) times as long", self.text), [self.results("products")["geometric_mean"]])
 
     def test_peers(self):
-        encoder, mixed, prefill, decode = (f"{task}, wall" for task in (
-            "dense encoder", "16 texts of mixed lengths", "prefill", "decode"))
-        for benchmark, label, name in (
-                ("peers", "BERT-base and a small encoder, 16 to 512 tokens", encoder),
-                ("peers", "GPT-2 small, prefill of 32 and 512 tokens", prefill),
-                ("peers", "GPT-2 small, decode", decode),
-                ("peers_int8", "`int8`: BERT-base and a small encoder, 16 to 512 tokens", encoder),
-                ("peers_int8", "`int8`: 16 calls at once, texts of 16 to 512 tokens", mixed),
-                ("peers_int8", "`int8`: GPT-2 small, prefill of 32 and 512 tokens", prefill),
-                ("peers_int8", "`int8`: GPT-2 small, decode", decode)):
-            measured = next(value for key, value in self.results(benchmark)["figures"].items() if key.startswith(name))
-            self.check(self.row(label)[1:3], [measured["geometric_mean"], measured["least"]])
-        share = next(row["bandwidth_share"] for row in self.results("peers_int8")["rows"] if "bandwidth_share" in row)
-        self.check(re.findall(r"read its weights at ([\d.]+) of", self.text), [share])
+        formats = [cell.strip("`") for cell in self.row("the others' best time / ours: geometric mean (least)")]
+        results = [self.results(f"models_{weights}") for weights in formats]
+        for label, task in (
+                ("BERT-base and MiniLM, one text of 16 to 512 tokens", "dense encoder"),
+                ("the same, 16 texts of 16 to 512 tokens, one after another", "mixed lengths, 1 at a time"),
+                ("the same, 16 calls at once", "16 texts of mixed lengths"),
+                ("GPT-2 small, prefill of 32 and 512 tokens", "prefill"),
+                ("GPT-2 small, decode", "decode"),
+                ("GPT-2 small, prefill of 32 and 128 tokens, 16 at once", "prefill, 16 at once"),
+                ("GPT-2 small, 32 tokens after 32, 16 at once", "generate, 16 at once")):
+            for cell, found in zip(self.row(label), results, strict=True):
+                measured = next(value for name, value in found["figures"].items() if name.startswith(f"{task}, wall"))
+                numbers = [measured["geometric_mean"], measured["least"]]
+                self.check(re.findall(r"[\d.]+", cell), numbers[:min(2, measured["rows"])])
+        shown = re.search(r"read its weights at (.*?) of the rate", self.text)[1]
+        self.check(re.findall(r"[\d.]+", shown),
+                   [next(row["bandwidth_share"] for row in found["rows"] if "bandwidth_share" in row) for found in results])
 
     def test_kinds(self):
         rows = {row["name"]: row for row in self.results("kinds")["rows"]}
