@@ -191,6 +191,19 @@ class ResultsTest(unittest.TestCase):
         low, high = re.search(r"ran at (\d+) to (\d+) % of", self.text).groups()
         self.check([low, high], [min(peaks), max(peaks)])
 
+    def test_growth(self):
+        rows = self.results("growth")["rows"]
+        rows = rows[:len(rows) // 2]  # those of 64 edges a row
+        times, memory = ([after[key] / before[key] for before, after in zip(rows, rows[1:]) if before["n"] >= 4096]
+                         for key in ("milliseconds", "kilobytes"))
+        longest = [row for row in rows if row["dense_milliseconds"] > 0][-1]
+        self.assertEqual(longest["n"], 16384)
+        low, high, most, dense = re.search(
+            r"takes ([\d.]+) to ([\d.]+) times as long and at most ([\d.]+) times the memory; dense attention takes ([\d.]+)",
+            " ".join(self.text.split())).groups()
+        self.check([low, high, most, dense],
+                   [min(times), max(times), max(memory), longest["dense_milliseconds"] / longest["milliseconds"]])
+
     def test_products(self):
         self.check(re.findall(r"`mm` takes ([\d.]+) times as long", self.text), [self.results("products")["geometric_mean"]])
 
