@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How time and peak memory of attention grow with the length: growth_bench, and a plot of what it has measured.
 
-    ./dev bench growth [--plot FILE.png] [--python PYTHON] [--json FILE] [--most N] [flags of growth_bench]
+    ./dev bench growth [--plot FILE] [--python PYTHON] [--json FILE] [--most N] [flags of growth_bench]
 
 The plot has milliseconds and megabytes by tokens, at 64 edges a row, at 0.25 % of the pairs, and dense; dashed, the claim
 that the cost is the number of edges: from 1,024 tokens on in proportion to the edges. PYTHON has Matplotlib.
