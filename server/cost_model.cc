@@ -173,6 +173,18 @@ void CostModel::ObserveToken(double seconds) {
   token_seconds_ += kRecent * (seconds - token_seconds_);
 }
 
+void CostModel::ObservePrompt(double tokens, double seconds) { ObserveToken(seconds / (kPromptToken * tokens + 1.0)); }
+
+void CostModel::ObservePart(double tokens, double seconds) {
+  const absl::MutexLock lock(&mutex_);
+  part_token_seconds_ = seconds / tokens;
+}
+
+double CostModel::PartTokens(double seconds) const {
+  const absl::MutexLock lock(&mutex_);
+  return part_token_seconds_ > 0.0 ? seconds / part_token_seconds_ : 0.0;
+}
+
 void CostModel::ObserveLength(double generated, double max_new_tokens) {
   const absl::MutexLock lock(&mutex_);
   length_ += kRecent * (generated / max_new_tokens - length_);

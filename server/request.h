@@ -109,7 +109,8 @@ struct Consent {
 class TokenStream {
  public:
   virtual ~TokenStream() = default;
-  // Whether the stream takes another message now. RequestHandler::Wake when that becomes true.
+  // Whether the stream takes another message now; if so, it does until one is sent. RequestHandler::Wake when that
+  // becomes true.
   virtual bool ready() const = 0;
   virtual void Send(std::unique_ptr<v1::GenerateResponse> message) = 0;
 };
@@ -120,7 +121,7 @@ struct GenerationWork {
   ModelSequence prompt;
   GenerationOptions options;
   CacheBytes cache_bytes;       // before it starts
-  std::function<bool()> ready;  // whether the client takes a token now
+  std::function<bool()> ready;  // whether the client takes a token now: TokenStream::ready
   // Every token, in order. Any reason but kNone: it is the last.
   std::function<void(const GeneratedToken&, FinishReason)> token;
 

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/permutation.h"
 #include "model/forward/cancel_on_stop.h"
-#include "model/forward/decode.h"
 #include "model/forward/edge_budget.h"
 #include "model/forward/generated_text.h"
+#include "model/forward/generation_step.h"
 #include "model/forward/kv_cache.h"
 #include "model/forward/softmax.h"
 #include "model/forward/token_choice.h"
@@ -68,22 +68,26 @@ CacheBytes CacheBytesOf(const Model& model, const ModelSequence& prompt, const G
 
 struct Generation::State {
   State(const Model& model, const ModelSequence& prompt, GenerationOptions options);
+  ~State() { LeaveStep(); }
 
   absl::Status CheckBudget() const;
-  absl::Status StepPrompt();
-  absl::Status StartPart();
-  void SelectPart(int32_t end);
+  int32_t PartEnd() const;
+  GenerationStep::Rows SelectPart(int32_t end);
+  void LeaveStep();
   CacheBytes cache_bytes() const { return BytesOf(cache, options, context().valid(), most_cached); }
   absl::Status TakeMemory() { return cache.Grow(IsCapped(options) ? most_cached : context().valid()); }
   void DropCache();
-  DecodedRow SelectRow();
+  void SelectRow();
   void Choose(const std::vector<double>& distribution, bool finite);
   absl::Status FinishToken();
-  int32_t uncached() const { return context().valid() - 1 - cached; }  // tokens before the last
+  int32_t uncached() const { return last() - cached; }  // tokens before the last
+  int32_t last() const { return context().valid() - 1; }
   bool prompt_next() const { return uncached() > 0 && !(IsShort(uncached()) && phase() == Phase::kDecode); }
   bool IsShort(int32_t tokens) const { return tokens * std::ssize(rows.results) <= kShortPromptRows; }
   // Of the tokens that are cached next. It depends on the text alone: on a GPU the phases round differently.
-  Phase phase() const { return IsShort(prompt_tokens) || cached >= prompt_tokens ? Phase::kDecode : Phase::kPrefill; }
+  Phase phase() const {
+    return IsShort(prompt_tokens - 1) || cached >= prompt_tokens ? Phase::kDecode : Phase::kPrefill;
+  }
   bool stop_requested() const { return options.stopping.stop_requested(); }
   const ModelSequence& context() const { return window.sequence(); }
 
@@ -92,8 +96,12 @@ struct Generation::State {
   uint64_t RowLeast(const ModelSequence& sequence) const;
   uint64_t RowBudget(const ModelSequence& sequence) const;
 
-  // Decodes one token of each in one step. An error concerns all.
+  // Of those that have memory for it: decodes one token of each in one step; or runs a layer of a part of each prompt,
+  // or, after all layers, predicts what follows those that end. An error concerns all.
   static absl::Status Decode(std::span<State* const> states);
+  static absl::Status StepPrompts(std::span<State* const> states);
+  static absl::Status StartParts(std::span<State* const> states);
+  static absl::Status FinishParts(std::span<State* const> states);
 
   const Model& model;
   const ModelConfig& config;
@@ -104,15 +112,18 @@ struct Generation::State {
   const uint32_t most_tokens;
   const int64_t most_cached;  // tokens
   int32_t cached = 0;     // tokens of the context whose keys and values are cached: all but the last before a decode
-  int32_t prompt_tokens;  // of the context, those that were there before its last token was decoded
+  int32_t prompt_tokens;  // of the context, those that were there before a token was generated
   KvCache cache;
   SourceCache sources;  // of the window that the last row was in
 
   GenerationRows rows;    // the last token
   GenerationRows before;  // a part of the tokens before it
   int32_t most_part_tokens = 0;
-  ModelSequence part;                          // the text up to the end of the part that runs; and
-  std::unique_ptr<Wave, Wave::Return> prompt;  // its rows; null: none runs
+  ModelSequence part;                    // the text up to the end of the part before the last token that runs; and
+  std::shared_ptr<GenerationStep> step;  // its rows, and those of other generations; null: none runs
+  size_t place = 0;                      // in the step
+  bool part_ends = false;                // the last token runs too
+  bool alone = false;                    // a step with others failed: this takes it again alone
 
   std::optional<TextStream> stream;  // of a Hugging Face tokenizer: the texts of tokens
   GeneratedText text;
@@ -131,10 +142,10 @@ Generation::State::State(const Model& model, const ModelSequence& prompt, Genera
       window(config, options.overflow, prompt),
       most_tokens(MostTokens(config, window, options)),
       most_cached(CachedTokens(config, prompt, options)),
-      prompt_tokens(context().valid() - 1),
+      prompt_tokens(context().valid()),
       cache(model, options, most_cached),
-      rows(config, options, first_drawn < config.num_hidden_layers ? options.samples : 1, cache),
-      before(rows),
+      rows(config, options, first_drawn < config.num_hidden_layers ? options.samples : 1, cache, false),
+      before(config, options, static_cast<uint32_t>(rows.results.size()), cache, true),
       text(options.stop) {
   if (model.tokenizer() != nullptr) stream.emplace(model.tokenizer()->Stream(true));
   before.input.sources = rows.input.sources = &sources;
@@ -177,21 +188,29 @@ absl::Status Generation::State::CheckBudget() const {
                                               " edges (those that are never dropped)"));
 }
 
-absl::Status Generation::State::StartPart() {
+// Of the tokens before the last one, the first that the next part does not run.
+int32_t Generation::State::PartEnd() const {
   int64_t tokens = std::max<int64_t>(1, kMaxWaveTokens / std::ssize(rows.results));
   if (most_part_tokens > 0) tokens = std::min<int64_t>(tokens, most_part_tokens);
-  const int32_t last = phase() == Phase::kPrefill ? prompt_tokens : context().valid() - 1;
-  SelectPart(static_cast<int32_t>(std::min<int64_t>(cached + tokens, last)));
-  prompt = Wave::Take(model);
-  RunningInput* const input = &before.input;
-  return prompt->Start({&input, 1}, {first_drawn, phase(), true});
+  const int32_t most = phase() == Phase::kPrefill ? std::min(prompt_tokens, last()) : last();
+  return static_cast<int32_t>(std::min<int64_t>(cached + tokens, most));
 }
 
-// The tokens from the cached ones to `end` run next.
-void Generation::State::SelectPart(int32_t end) {
+// The tokens from the cached ones to `end` run next, and the last one where it follows in the same phase.
+GenerationStep::Rows Generation::State::SelectPart(int32_t end) {
+  part_ends = end == last() && (phase() == Phase::kDecode || end < prompt_tokens);
+  if (part_ends) SelectRow();
+  if (end == cached) return {nullptr, &rows};
   part.positions.assign(context().positions.begin(), context().positions.begin() + end);
   part.token_ids.assign(context().token_ids.begin(), context().token_ids.begin() + part.positions.back() + 1);
   before.Select({&part, cached}, kNoCap);
+  return {&before, part_ends ? &rows : nullptr};
+}
+
+// The rows of a part that runs are dropped.
+void Generation::State::LeaveStep() {
+  if (step != nullptr && step.use_count() > 1) step->Remove(place);
+  step.reset();
 }
 
 void Generation::State::DropCache() {
@@ -199,33 +218,12 @@ void Generation::State::DropCache() {
   cached = 0;
 }
 
-// One layer of a part of the tokens before the last one, whose keys and values go to the cache.
-absl::Status Generation::State::StepPrompt() {
-  RETURN_IF_ERROR(TakeMemory());
-  if (prompt == nullptr) RETURN_IF_ERROR(StartPart());
-  if (!prompt->shared() && prompt->samples().empty()) {
-    std::vector<Wave::Sample> samples;
-    before.AddSamples(samples);
-    RETURN_IF_ERROR(prompt->StartSamples(samples));
-  }
-  RETURN_IF_ERROR(prompt->Step());
-  if (!prompt->done()) return model.backend().Throttle();
-  RETURN_IF_ERROR(prompt->Finish());
-  cached = part.valid();
-  prompt.reset();  // between parts there are only the caches
-  return absl::OkStatus();
-}
-
-// The row of the last token runs next.
-DecodedRow Generation::State::SelectRow() {
+void Generation::State::SelectRow() {
   next = {};
   next.edges.pairs = RowPairs(context());
   next.edges.budget = RowBudget(context());
   const bool binds = next.edges.budget > 0 && next.edges.budget < next.edges.pairs;
-  rows.Select({&context(), context().valid() - 1}, binds ? next.edges.budget : kNoCap);
-  if (uncached() == 0) return {nullptr, &rows};
-  SelectPart(context().valid() - 1);
-  return {&before, &rows};
+  rows.Select({&context(), last()}, binds ? next.edges.budget : kNoCap);
 }
 
 void Generation::State::Choose(const std::vector<double>& distribution, bool finite) {
@@ -269,14 +267,48 @@ absl::Status Generation::State::FinishToken() {
 }
 
 absl::Status Generation::State::Decode(std::span<State* const> states) {
-  std::vector<DecodedRow> rows;
-  for (State* state : states) {
-    RETURN_IF_ERROR(state->TakeMemory());
-    rows.push_back(state->SelectRow());
-  }
-  return DecodeRows(
-      states[0]->model, states[0]->first_drawn, rows,
+  std::vector<GenerationStep::Rows> rows;
+  for (State* state : states) rows.push_back(state->SelectPart(state->last()));
+  GenerationStep step(states[0]->model);
+  RETURN_IF_ERROR(step.Start(rows, states[0]->first_drawn, Phase::kDecode));
+  while (!step.done()) RETURN_IF_ERROR(step.StepLayer());
+  return step.Finish(
       [&](size_t i, const std::vector<double>& distribution, bool finite) { states[i]->Choose(distribution, finite); });
+}
+
+absl::Status Generation::State::StepPrompts(std::span<State* const> states) {
+  if (states[0]->step == nullptr) RETURN_IF_ERROR(StartParts(states));
+  GenerationStep& step = *states[0]->step;
+  if (step.done()) return FinishParts(states);
+  RETURN_IF_ERROR(step.StepLayer());
+  return step.done() && !step.predicts() ? FinishParts(states) : states[0]->model.backend().Throttle();
+}
+
+absl::Status Generation::State::StartParts(std::span<State* const> states) {
+  const Phase phase = states[0]->phase();
+  const auto step = std::make_shared<GenerationStep>(states[0]->model);
+  std::vector<GenerationStep::Rows> rows;
+  for (State* state : states) {
+    state->step = step;
+    state->place = rows.size();
+    rows.push_back(state->SelectPart(state->PartEnd()));
+  }
+  return step->Start(rows, states[0]->first_drawn, phase);
+}
+
+absl::Status Generation::State::FinishParts(std::span<State* const> states) {
+  const std::shared_ptr<GenerationStep> step = states[0]->step;
+  RETURN_IF_ERROR(step->Finish([&](size_t place, const std::vector<double>& distribution, bool finite) {
+    for (State* state : states) {
+      if (state->place == place) state->Choose(distribution, finite);
+    }
+  }));
+  for (State* state : states) {
+    state->cached = state->part.valid();
+    state->step.reset();  // between parts there are only the caches
+    state->alone = false;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Generation>> Generation::Create(const Model& model, ModelSequence prompt,
@@ -297,10 +329,11 @@ Generation::~Generation() = default;
 
 FinishReason Generation::finish_reason() const { return state_->finish; }
 bool Generation::prompt_next() const { return state_->prompt_next(); }
-bool Generation::holds_rows() const { return state_->prompt != nullptr; }
+bool Generation::holds_rows() const { return state_->step != nullptr; }
 void Generation::LimitPart(int32_t tokens) { state_->most_part_tokens = tokens; }
-int32_t Generation::part_tokens() const { return state_->before.input.ranges[0].queries(); }
-int64_t Generation::rows() const { return (1 + state_->uncached()) * std::ssize(state_->rows.results); }
+int32_t Generation::part_tokens() const { return state_->PartEnd() - state_->cached; }
+int64_t Generation::rows() const { return (1 + state_->uncached()) * samples(); }
+int64_t Generation::samples() const { return std::ssize(state_->rows.results); }
 std::optional<GeneratedToken> Generation::TakeToken() { return std::exchange(state_->token, std::nullopt); }
 
 CacheBytes Generation::cache_bytes() const { return state_->cache_bytes(); }
@@ -311,30 +344,49 @@ bool Generation::CanDropCache() const { return !holds_rows() && !IsCapped(state_
 void Generation::DropCache() { state_->DropCache(); }
 
 bool Generation::Joins(const Generation& other) const {
-  return &state_->model == &other.state_->model && state_->first_drawn == other.state_->first_drawn;
+  const State &a = *state_, &b = *other.state_;
+  return !a.alone && !b.alone && &a.model == &b.model && a.first_drawn == b.first_drawn && a.phase() == b.phase();
 }
 
 absl::Status Generation::Step() {
   if (done()) return absl::OkStatus();
-  if (!prompt_next()) {
-    Generation* const generation = this;
-    absl::Status status;
-    DecodeTogether({&generation, 1}, {&status, 1});
-    return status;
-  }
-  state_->token.reset();
-  if (state_->stop_requested()) return CancelledByCaller();
-  return Guarded([&] { return state_->StepPrompt(); });
+  Generation* const generation = this;
+  absl::Status status;
+  prompt_next() ? StepPrompts({&generation, 1}, {&status, 1}) : DecodeTogether({&generation, 1}, {&status, 1});
+  return status;
 }
 
-void Generation::DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
+std::vector<Generation::State*> Generation::StatesOf(std::span<Generation* const> generations,
+                                                     std::span<absl::Status> statuses) {
   std::vector<State*> states;
   for (size_t i = 0; i < generations.size(); ++i) {
     State& state = *generations[i]->state_;
     state.token.reset();
-    statuses[i] = state.stop_requested() ? CancelledByCaller() : absl::OkStatus();
-    if (statuses[i].ok()) states.push_back(&state);
+    statuses[i] = state.stop_requested() ? CancelledByCaller() : Guarded([&] { return state.TakeMemory(); });
+    statuses[i].ok() ? states.push_back(&state) : state.LeaveStep();
   }
+  return states;
+}
+
+void Generation::StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
+  const std::vector<State*> states = StatesOf(generations, statuses);
+  if (states.empty()) return;
+  const absl::Status together = Guarded([&] { return State::StepPrompts(states); });
+  for (size_t i = 0; i < generations.size(); ++i) {
+    State& state = *generations[i]->state_;
+    if (!statuses[i].ok()) continue;
+    if (!together.ok()) {
+      state.step.reset();
+      state.alone = true;
+      if (states.size() == 1) statuses[i] = together;
+    } else if (state.step == nullptr && state.part_ends) {
+      statuses[i] = Guarded([&] { return state.FinishToken(); });
+    }
+  }
+}
+
+void Generation::DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
+  const std::vector<State*> states = StatesOf(generations, statuses);
   if (states.empty()) return;
   const absl::Status together = Guarded([&] { return State::Decode(states); });
   for (size_t i = 0; i < generations.size(); ++i) {

@@ -70,16 +70,17 @@ inline constexpr double kCachedTolerance = 1e-4;
 
 // Of the rows that decode in one step: by then the products gain nothing from more.
 inline constexpr int64_t kRowsTogether = 64;
-// A prompt of so many rows before its last token costs little more than that token: the weights are read once for both.
+// A prompt of so many rows before its last token costs little more than that token, and runs like one: the weights are
+// read once for both.
 inline constexpr int64_t kShortPromptRows = 32;
 
-// One generation. The tokens before the last one of its context (its prompt, at first) run part by part and fill a
-// KvCache; then each step decodes the row of one token. A prompt of few tokens runs with its last one, in one step. The
-// prompt's last token is the first row that the budget caps. Once the text is longer than the context, tokens leave it
-// (Overflow), the others get positions from 0, and all but the last are a prompt again.
+// One generation. The tokens of its context (its prompt, at first) run part by part and fill a KvCache, and the last of
+// them predicts the first new token; then each step decodes the row of one token. A prompt of few tokens runs in one
+// step, like a token. The prompt's last token is the first row that the budget caps. Once the text is longer than the
+// context, tokens leave it (Overflow), and the others get positions from 0 and are a prompt again.
 //
 // Pads at the end of a prompt are removed; a pad is never chosen. On the CPU the bytes depend on no part's size, and on
-// no generation that decodes in the same step.
+// no generation that runs in the same step.
 //
 // One thread at a time; the model's backend is used only inside Create(), the steps and the destructor, which waits
 // for it.
@@ -96,19 +97,20 @@ class Generation {
   bool done() const { return finish_reason() != FinishReason::kNone; }
   FinishReason finish_reason() const;
 
-  // Runs one layer of a part of the prompt, or decodes one token. An error ends the generation: INTERNAL where the
-  // model gave a number that is not finite or the device failed, CANCELLED where a stop was requested.
+  // Runs a step of this generation alone. An error ends the generation: INTERNAL where the model gave a number that is
+  // not finite or the device failed, CANCELLED where a stop was requested.
   absl::Status Step();
   // Whether the next step is one of a prompt; and whether a part of it is half-way, so that its rows are in memory.
-  // They take as much as those of a pass: finish one part before another generation begins one.
+  // They take as much as those of a pass: finish one step of prompts before another begins.
   bool prompt_next() const;
   bool holds_rows() const;
-  // The tokens of a part of the prompt, from the next part on; fewer where they and the samples make more rows than a
-  // wave may have. 0: no other bound.
+  // The tokens before the last one that a part of the prompt may have, from the next part on; fewer where they and the
+  // samples make more rows than a wave may have. 0: no other bound.
   void LimitPart(int32_t tokens);
-  int32_t part_tokens() const;  // of the part that runs, or ran last
-  // The rows that the next token takes, those of a short prompt included.
+  int32_t part_tokens() const;  // of the part that runs, or is next
+  // The rows that the next token takes, those of the prompt before it included; each token takes one of each sample.
   int64_t rows() const;
+  int64_t samples() const;
 
   // The memory of keys and values; a step takes what it needs more, unless TakeMemory has done so before.
   CacheBytes cache_bytes() const;
@@ -118,8 +120,14 @@ class Generation {
   bool CanDropCache() const;
   void DropCache();
 
-  // Whether both can decode in one step: they are of one model, and their samples share the same layers.
+  // Whether both can run in one step: they are of one model and in the same phase, their samples share the same layers,
+  // and neither has failed in a step of prompts with others.
   bool Joins(const Generation& other) const;
+  // Runs one layer of a part of each generation's prompt; after the last layer, those whose prompt has ended get a
+  // token, in a step more. Each has prompt_next() and joins the first, and none holds rows; or the generations are
+  // those that hold rows together, but for those that are gone. `statuses`: of each, as Step() returns it. Where a step
+  // of several fails, each takes the part again alone.
+  static void StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses);
   // Decodes one token of each generation in one step; none has prompt_next(), and each joins the first. `statuses`: of
   // each, as Step() returns it. Where the step fails, each generation takes it again alone.
   static void DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses);
@@ -130,6 +138,8 @@ class Generation {
  private:
   struct State;
   explicit Generation(std::unique_ptr<State> state);
+  // Those that go on, with the memory for the step; the others leave the step, and their statuses say why.
+  static std::vector<State*> StatesOf(std::span<Generation* const> generations, std::span<absl::Status> statuses);
   std::unique_ptr<State> state_;
 };
 

@@ -256,7 +256,7 @@ absl::Status Pass::State::StartGroup() {
     if (!group.empty() && (alone || rows > options.max_wave_tokens)) break;
     group.push_back(&input);
   }
-  return wave->Start(group, {first_drawn, Phase::kPrefill, false, options.step_rows});
+  return wave->Start(group, {first_drawn, Phase::kPrefill, options.step_rows});
 }
 
 // Picks the next samples of every input of the group that wants more.

@@ -54,7 +54,8 @@ absl::Status Wave::Start(std::span<RunningInput* const> inputs, const Options& o
   Clear();
   options_ = options;
   // Where the last layer does not attend, its draws make no difference.
-  first_drawn_ = options_.fills_caches && options.first_drawn + 1 == num_layers_ ? num_layers_ : options.first_drawn;
+  const bool attends = std::any_of(inputs.begin(), inputs.end(), [](auto* input) { return !input->fills_cache; });
+  first_drawn_ = !attends && options.first_drawn + 1 == num_layers_ ? num_layers_ : options.first_drawn;
   all_prefixes_.resize(inputs.size());
   std::pmr::vector<QueryRange> ranges(&scratch_);
   int64_t rows = 0;
@@ -75,6 +76,7 @@ absl::Status Wave::StartSamples(std::span<const Sample> samples) {
   layer_ = first_drawn_;
   std::pmr::vector<int64_t> rows(&scratch_);
   for (const auto& [input, sample, result] : samples) {
+    if (done() && input->fills_cache) continue;
     const Member& prefix = *input->prefix;
     Member& member = *samples_.emplace_back(&all_samples_[samples_.size()]);
     member = {input, sample, static_cast<int64_t>(rows.size()), nullptr, result};
@@ -87,15 +89,21 @@ absl::Status Wave::StartSamples(std::span<const Sample> samples) {
 }
 
 absl::Status Wave::RemoveComplete() {
-  const auto complete = [](const Member* member) { return member->input->complete; };
-  if (amid_layer_ || std::none_of(samples_.begin(), samples_.end(), complete)) return absl::OkStatus();
-  std::erase_if(samples_, complete);
-  std::pmr::vector<int64_t> rows(&scratch_);
-  for (Member* member : samples_) {
-    const int64_t first = std::exchange(member->row, static_cast<int64_t>(rows.size()));
-    for (int64_t r = 0; r < RowsOf(*member->input); ++r) rows.push_back(first + r);
+  if (amid_layer_) return absl::OkStatus();
+  RETURN_IF_ERROR(RemoveComplete(prefixes_, shared() ? &shared_ : nullptr));
+  return RemoveComplete(samples_, &own_);
+}
+
+absl::Status Wave::RemoveComplete(Members& members, Activations* rows) {
+  if (std::erase_if(members, [](const Member* member) { return member->input->complete; }) == 0 || rows == nullptr) {
+    return absl::OkStatus();
   }
-  return own_.Compact(rows, false);
+  std::pmr::vector<int64_t> kept(&scratch_);
+  for (Member* member : members) {
+    const int64_t first = std::exchange(member->row, static_cast<int64_t>(kept.size()));
+    for (int64_t r = 0; r < RowsOf(*member->input); ++r) kept.push_back(first + r);
+  }
+  return rows->Compact(kept, false);
 }
 
 int64_t Wave::RowsOf(const RunningInput& input) const {
@@ -150,12 +158,11 @@ absl::Status Wave::StepProject(Activations& source) {
     RETURN_IF_ERROR(StoreKeys(source));
     projected_ |= layer_ == first_drawn_;
   }
-  // Of the last layer a cache takes the keys and values alone.
-  if (options_.fills_caches && layer_ + 1 == num_layers_) {
-    EndLayer();
-  } else {
-    stage_ = Stage::kAttend;
-    row_ = 0;
+  stage_ = Stage::kAttend;
+  row_ = 0;
+  if (layer_ + 1 == num_layers_) {
+    std::erase_if(running(), [](const Member* member) { return member->input->fills_cache; });
+    if (running().empty()) EndLayer();
   }
   return absl::OkStatus();
 }
@@ -178,16 +185,15 @@ absl::Status Wave::StepAttend(const Activations& source, Activations& rows) {
     AttentionCall& call = calls_[unrecorded_++];
     AttentionInputs inputs = source.AttentionView();
     inputs.phase = options_.phase;
-    RETURN_IF_ERROR(call.Attend(model_, layer_, shared() ? prefixes_ : samples_, inputs, &source == &shared_, share_,
-                                &scratch_, rows.attended()));
+    RETURN_IF_ERROR(
+        call.Attend(model_, layer_, running(), inputs, &source == &shared_, share_, &scratch_, rows.attended()));
   }
   AttentionCall& call = calls_[unrecorded_ - 1];
   ASSIGN_OR_RETURN(const bool done, call.Continue(share_));
   if (!done) return absl::OkStatus();
   const size_t heads = call.sequences() * model_.config().num_attention_heads * unrecorded_;
   if (heads > kMostUnrecorded) RETURN_IF_ERROR(Record());
-  const bool last = layer_ + 1 == num_layers_;
-  if (last && ReadsFirstRows()) RETURN_IF_ERROR(KeepFirstRows(rows, shared() ? prefixes_ : samples_));
+  if (layer_ + 1 == num_layers_) RETURN_IF_ERROR(KeepReadRows(rows, running()));
   stage_ = Stage::kFinish;
   row_ = 0;
   return absl::OkStatus();
@@ -200,13 +206,16 @@ absl::Status Wave::StepFinish(Activations& rows) {
 }
 
 // Once the last layer has attended.
-absl::Status Wave::KeepFirstRows(Activations& rows, const Members& members) {
+absl::Status Wave::KeepReadRows(Activations& rows, const Members& members) {
   std::pmr::vector<int64_t> kept(&scratch_);
   for (Member* member : members) {
     int64_t row = std::exchange(member->row, static_cast<int64_t>(kept.size()));
-    for (const QueryRange& range : member->input->ranges) kept.push_back(std::exchange(row, row + range.queries()));
+    for (const QueryRange& range : member->input->ranges) {
+      for (int64_t r = 0; r < (ReadsFirstRows() ? 1 : range.queries()); ++r) kept.push_back(row + r);
+      row += range.queries();
+    }
   }
-  return rows.Compact(kept, true);
+  return std::ssize(kept) == rows.rows() ? absl::OkStatus() : rows.Compact(kept, true);
 }
 
 absl::Status Wave::Record() {

@@ -38,24 +38,25 @@ class Wave : public Kept {
   struct Options {
     int32_t first_drawn = 0;  // the samples share the layers below it
     Phase phase = Phase::kPrefill;
-    // The inputs have caches, and nobody reads their rows: the last layer runs only as far as its keys and values.
-    bool fills_caches = false;
     // A layer of more rows runs in steps: its projections so many rows at a time, and attention likewise.
     int64_t step_rows = std::numeric_limits<int64_t>::max();
   };
   // Drops all that ran before, and embeds the rows of `inputs`.
   absl::Status Start(std::span<RunningInput* const> inputs, const Options& options);
-  // Makes members of these samples; their rows begin as the shared ones. Not before the shared layers have run.
+  // Makes members of these samples; their rows begin as the shared ones. Not before the shared layers have run. Where
+  // all layers have, inputs that fill caches have no rows left.
   struct Sample {
     RunningInput* input;
     uint32_t sample;
     SampleResult* result;  // outlives the sample
   };
   absl::Status StartSamples(std::span<const Sample> samples);
-  // The samples of inputs that are complete leave, unless a layer is under way.
+  // The inputs that are complete leave, unless a layer is under way. After Record() they need not live on.
   absl::Status RemoveComplete();
   // Runs the next layer, or a part of it.
   absl::Status Step();
+  // Waits, and adds what has run to the members' results, but not to those of inputs that are gone.
+  absl::Status Record();
   // Waits, and makes the members' results whole, but not those of inputs that are gone.
   absl::Status Finish();
   // The samples leave.
@@ -67,8 +68,8 @@ class Wave : public Kept {
   bool shared() const { return layer_ < first_drawn_; }  // the next layer is one that samples share
   bool done() const { return layer_ == num_layers_; }
   const Members& samples() const { return samples_; }
-  // Of the samples. Where the model reads only the first row of a sequence (Pooling::kCls, kFirst), in the end these
-  // alone.
+  // Of the samples. In the end those that are read alone: where the model reads only the first row of a sequence
+  // (Pooling::kCls, kFirst), these, and none of inputs that fill caches.
   Activations& rows() { return own_; }
   Scratch* scratch() { return &scratch_; }  // for what is used before the next layer
 
@@ -88,8 +89,9 @@ class Wave : public Kept {
   // The next rows of a stage, of so many.
   Activations::Part TakeRows(int64_t rows);
   absl::Status StoreKeys(const Activations& rows);
-  absl::Status KeepFirstRows(Activations& rows, const Members& members);
-  absl::Status Record();
+  Members& running() { return shared() ? prefixes_ : samples_; }
+  absl::Status KeepReadRows(Activations& rows, const Members& members);
+  absl::Status RemoveComplete(Members& members, Activations* rows);
 
   const Model& model_;
   const int32_t num_layers_ = model_.config().num_hidden_layers;

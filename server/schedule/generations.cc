@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/forward/softmax.h"
+#include "model/forward/wave.h"
 #include "server/models/repository.h"
 #include "server/observe/metrics.h"
 #include "server/schedule/device_failure.h"
@@ -15,7 +16,7 @@
 namespace edgewise::server {
 namespace {
 
-constexpr int32_t kFirstPart = 64;  // tokens of a prompt
+constexpr int32_t kFirstPart = 64;  // tokens of prompts in one step
 constexpr int32_t kLeastPart = 32, kMostPart = 1 << 20;
 
 // The error of a generation that could not start: a row cannot keep the budget, or the device failed.
@@ -25,6 +26,11 @@ absl::Status StartFailure(const absl::Status& status) {
 }
 
 }  // namespace
+
+int32_t Generations::PartTokens(const CostModel& costs) const {
+  const double tokens = costs.PartTokens(max_step_seconds_);
+  return tokens == 0.0 ? kFirstPart : static_cast<int32_t>(std::clamp<double>(tokens, kLeastPart, kMostPart));
+}
 
 Generations::Generations(RequestQueue& queue, const ServerOptions& options)
     : queue_(queue),
@@ -97,7 +103,7 @@ void Generations::Start(RequestPtr request) {
   started.compute_seconds = running.own_seconds = Seconds(queue_.now() - start);
   if (!generation.ok()) return End(running, StartFailure(generation.status()));
   running.generation = *std::move(generation);
-  running.generation->LimitPart(kFirstPart);
+  running.part_tokens = PartTokens(*started.model->costs);
   running_.push_back(std::move(running));
 }
 
@@ -171,7 +177,7 @@ void Generations::TakeMemory(Running& running) {
   running.waits = false;
 }
 
-// Rows that are in memory go on without their client: a layer of a prompt sends it nothing.
+// Rows that are in memory go on: they began when the client took a token, and it has got none since.
 bool Generations::CanStep(const Running& running) const {
   if (running.parked || running.waits) return false;
   if (running.generation->holds_rows()) return true;
@@ -194,23 +200,59 @@ bool Generations::CanStep(uint32_t level, bool in_prompt) const {
   });
 }
 
-std::vector<Generations::Running> Generations::TakeNext(uint32_t level, bool in_prompt) {
-  std::vector<Running> next;
-  int64_t rows = 0;
+template <typename Takes>
+std::vector<Generations::Running> Generations::Take(const Takes& takes) {
+  std::vector<Running> taken;
   for (auto running = running_.begin(); running != running_.end();) {
-    const Generation& generation = *running->generation;
-    const bool fits =
-        next.empty() || (generation.Joins(*next[0].generation) && rows + generation.rows() <= kRowsTogether);
-    if (running->request->priority - 1 != level || running->in_prompt() != in_prompt || !CanStep(*running) || !fits) {
+    if (!CanStep(*running) || !takes(*running, taken)) {
       ++running;
       continue;
     }
-    rows += generation.rows();
-    next.push_back(std::move(*running));
+    taken.push_back(std::move(*running));
     running = running_.erase(running);
-    if (in_prompt) break;
   }
-  return next;
+  return taken;
+}
+
+std::vector<Generations::Running> Generations::TakePrompts(uint32_t level) {
+  const auto of_level = [&](const Running& running) {
+    return running.request->priority - 1 == level && running.in_prompt();
+  };
+  std::vector<Running> half_way = Take([&](const Running& running, const std::vector<Running>&) {
+    return of_level(running) && running.generation->holds_rows();
+  });
+  if (!half_way.empty()) return half_way;
+  int64_t tokens = 0, rows = 0, samples = 0;  // of those that are taken
+  return Take([&](const Running& running, const std::vector<Running>& taken) {
+    if (!of_level(running)) return false;
+    Generation& generation = *running.generation;
+    generation.LimitPart(taken.empty() ? running.part_tokens : 0);
+    const int64_t more = generation.part_tokens() + 1;
+    if (!taken.empty()) {
+      const int64_t most =
+          std::min(taken[0].part_tokens, running.request->model->model->config().max_position_embeddings);
+      if (!generation.Joins(*taken[0].generation) || tokens + more > most) return false;
+      if (rows + more * generation.samples() > kMaxWaveTokens || samples + generation.samples() > kRowsTogether) {
+        return false;
+      }
+    }
+    tokens += more;
+    rows += more * generation.samples();
+    samples += generation.samples();
+    return true;
+  });
+}
+
+std::vector<Generations::Running> Generations::TakeDecoding(uint32_t level) {
+  int64_t rows = 0;
+  return Take([&](const Running& running, const std::vector<Running>& taken) {
+    if (running.request->priority - 1 != level || running.in_prompt()) return false;
+    const Generation& generation = *running.generation;
+    const bool fits =
+        taken.empty() || (generation.Joins(*taken[0].generation) && rows + generation.rows() <= kRowsTogether);
+    if (fits) rows += generation.rows();
+    return fits;
+  });
 }
 
 void Generations::Step(uint32_t level) {
@@ -219,23 +261,36 @@ void Generations::Step(uint32_t level) {
   double& lead = prompt_lead_[level];
   if (prompts != tokens) lead = 0.0;  // nobody to share with
   const bool in_prompt = prompts && lead <= 0.0;
-  std::vector<Running> next = TakeNext(level, in_prompt);
-  lead += in_prompt ? StepPrompt(next[0]) : -Decode(next);
+  std::vector<Running> next = in_prompt ? TakePrompts(level) : TakeDecoding(level);
+  lead += in_prompt ? StepPrompts(next) : -Decode(next);
 }
 
-double Generations::StepPrompt(Running& running) {
-  const Time start = queue_.now();
-  const absl::Status step = running.generation->Step();
-  const double seconds = Seconds(queue_.now() - start);
-  running.request->model->metrics->CountDevice(seconds);
-  running.request->compute_seconds += seconds;
-  running.own_seconds += seconds;
-  if (!GoesOn(running, step)) return seconds;
-  if (seconds > 0.0) {
-    const double tokens = max_step_seconds_ / seconds * running.generation->part_tokens();
-    running.generation->LimitPart(static_cast<int32_t>(std::clamp<double>(tokens, kLeastPart, kMostPart)));
+double Generations::StepPrompts(std::vector<Running>& together) {
+  int64_t tokens = 0;
+  std::vector<Generation*> generations;
+  for (const Running& running : together) {
+    generations.push_back(running.generation.get());
+    tokens += running.generation->part_tokens() + 1;
   }
-  running_.push_back(std::move(running));
+  std::vector<absl::Status> steps(together.size());
+  const Time start = queue_.now();
+  Generation::StepPrompts(generations, steps);
+  const double seconds = Seconds(queue_.now() - start);
+  together[0].request->model->metrics->CountDevice(seconds);
+  CostModel& costs = *together[0].request->model->costs;
+  const bool half_way = generations[0]->holds_rows();  // so that the step was a layer
+  if (half_way && seconds > 0.0) costs.ObservePart(static_cast<double>(tokens), seconds);
+  for (size_t i = 0; i < together.size(); ++i) {
+    Running& running = together[i];
+    running.request->compute_seconds += seconds;
+    running.own_seconds += seconds / static_cast<double>(together.size());
+    if (half_way) running.part_tokens = PartTokens(costs);
+    const Request& request = *running.request;
+    if (steps[i].ok() && request.generation->sent == 0 && !running.generation->prompt_next()) {
+      costs.ObservePrompt(static_cast<double>(request.tokens), running.own_seconds);
+    }
+    if (GoesOn(running, steps[i])) running_.push_back(std::move(running));
+  }
   return seconds;
 }
 

@@ -40,11 +40,11 @@ class Generations {
   // Ends the generations that are cancelled or expired, all of them at a shutdown, and those whose client has taken
   // nothing for unread_timeout. Parks others, gives memory to those that need it, and lets parked ones go on.
   void Update();
-  // Runs one step of this level: a layer of a part of a prompt, or a token of all generations that can decode with the
-  // next in turn. Their clients keep up. Prompts and tokens get equal times, since a token costs about as much for one
-  // text as for many: texts that start together soon decode together. Parts of prompts run one after the other, so that
-  // the rows of one at a time are in memory; a part is as long as a layer of it may take, by what the layers before
-  // took.
+  // Runs one step of this level: a layer of a part of the next prompt in turn, and of others that fit whole beside it;
+  // or a token of all generations that can decode with the next in turn. Their clients keep up. Prompts and tokens get
+  // equal times, since a token costs about as much for one text as for many: texts that start together soon decode
+  // together. A part, and what runs beside it, has as many tokens as a layer of it may take, by what the layers before
+  // took; the next part waits until its rows have left the memory.
   void Step(uint32_t level);
 
  private:
@@ -54,6 +54,7 @@ class Generations {
     uint64_t number = 0;       // of its start
     Time ready;                // the last time its client kept up
     double own_seconds = 0.0;  // of steps, its share where it was not alone
+    int32_t part_tokens = 0;   // of a step of prompts at most, by what its layers took so far
     bool parked = false;
     bool waits = false;  // for memory that is not to be had
 
@@ -69,10 +70,16 @@ class Generations {
   bool CanStep(const Running& running) const;
   // Whether a generation of this level can step that is, or is not, in its prompt.
   bool CanStep(uint32_t level, bool in_prompt) const;
-  // Takes the next in turn of those from running_, and those that decode with it.
-  std::vector<Running> TakeNext(uint32_t level, bool in_prompt);
+  // Take from running_ the next in turn of those, and those that run with it.
+  std::vector<Running> TakePrompts(uint32_t level);
+  std::vector<Running> TakeDecoding(uint32_t level);
+  // Take them from running_ where `takes` is true of them, in order.
+  template <typename Takes>
+  std::vector<Running> Take(const Takes& takes);
+  // Of a step of prompts at most, by what a layer took of late.
+  int32_t PartTokens(const CostModel& costs) const;
   // Return the seconds of the step.
-  double StepPrompt(Running& running);
+  double StepPrompts(std::vector<Running>& together);
   double Decode(std::vector<Running>& together);
   // After a step: false where that was the last, and the request has ended. `running` is not an entry of running_, as
   // in End.

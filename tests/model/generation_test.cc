@@ -47,41 +47,38 @@ std::vector<GeneratedToken> Generate(const Model& model, const Tokens& prompt, c
   return tokens;
 }
 
-// Steps generations together as far as they can, those that join the first of the rest in one step, until all are done.
-// `between` is called before each step.
+// Steps generations together as far as they can, prompts and tokens in turns, those that join the first of the rest in
+// one step, until all are done. `between` is called before each step.
 std::vector<std::vector<GeneratedToken>> GenerateTogether(
     const std::vector<std::unique_ptr<Generation>>& generations, const std::function<void()>& between = [] {}) {
   std::vector<std::vector<GeneratedToken>> tokens(generations.size());
-  for (bool more = true; std::exchange(more, false);) {
-    std::vector<size_t> decoding;
+  // Those of a kind that go first, which `is` tells; none: there is none of them.
+  const auto step = [&](const auto& is, const auto& take) {
+    std::vector<Generation*> together;
+    std::vector<size_t> taken;
     for (size_t g = 0; g < generations.size(); ++g) {
-      if (generations[g]->done()) continue;
-      more = true;
-      if (!generations[g]->prompt_next()) {
-        decoding.push_back(g);
-        continue;
-      }
-      between();
-      EXPECT_TRUE(generations[g]->Step().ok());
+      if (generations[g]->done() || !is(*generations[g])) continue;
+      if (!together.empty() && !generations[g]->Joins(*together[0])) continue;
+      taken.push_back(g);
+      together.push_back(generations[g].get());
     }
-    while (!decoding.empty()) {
-      std::vector<Generation*> together;
-      std::vector<size_t> left, taken;
-      for (const size_t g : decoding) {
-        const bool joins = together.empty() || generations[g]->Joins(*together[0]);
-        (joins ? taken : left).push_back(g);
-        if (joins) together.push_back(generations[g].get());
-      }
-      std::vector<absl::Status> statuses(together.size());
-      between();
-      Generation::DecodeTogether(together, statuses);
-      for (size_t i = 0; i < taken.size(); ++i) {
-        EXPECT_TRUE(statuses[i].ok()) << statuses[i];
-        if (auto token = together[i]->TakeToken()) tokens[taken[i]].push_back(*std::move(token));
-        if (!statuses[i].ok()) return tokens;
-      }
-      decoding = left;
+    std::vector<absl::Status> statuses(together.size());
+    if (!together.empty()) between();
+    take(together, statuses);
+    for (size_t i = 0; i < taken.size(); ++i) {
+      EXPECT_TRUE(statuses[i].ok()) << statuses[i];
+      if (auto token = together[i]->TakeToken()) tokens[taken[i]].push_back(*std::move(token));
     }
+    return std::all_of(statuses.begin(), statuses.end(), [](const absl::Status& status) { return status.ok(); });
+  };
+  const auto half_way = [](const Generation& each) { return each.holds_rows(); };
+  const auto in_prompt = [](const Generation& each) { return each.prompt_next(); };
+  for (bool ok = true; ok;) {
+    const bool any =
+        std::any_of(generations.begin(), generations.end(), [&](const auto& each) { return half_way(*each); });
+    ok = any ? step(half_way, Generation::StepPrompts) : step(in_prompt, Generation::StepPrompts);
+    ok = ok && step([](const Generation& each) { return !each.prompt_next(); }, Generation::DecodeTogether);
+    if (std::all_of(generations.begin(), generations.end(), [](const auto& each) { return each->done(); })) break;
   }
   return tokens;
 }
@@ -338,6 +335,48 @@ TEST_P(GenerationTest, TogetherEachHasTheBytesThatItHasAlone) {
   }
 }
 
+// Prompts that run together: one is given up half-way, one is stopped, and the others go on.
+TEST_P(GenerationTest, PromptsThatLeaveAStepChangeNoByteOfTheOthers) {
+  options_.samples = 2;
+  options_.max_new_tokens = 3;
+  for (int layers = 0; layers < 4; ++layers) {
+    std::vector<std::unique_ptr<Generation>> generations;
+    std::vector<std::vector<GeneratedToken>> alone;
+    std::vector<Generation*> together;
+    std::stop_source stop;
+    for (int32_t i = 0; i < 4; ++i) {
+      GenerationOptions options = options_;
+      options.max_density = i % 2 == 0 ? 0.5 : 0.0;
+      alone.push_back(Generate(*loaded_, Prompt(40 + 5 * i, i), options));
+      if (i == 2) options.stopping = stop.get_token();
+      const auto prompt = *loaded_->Prepare(Prompt(40 + 5 * i, i), TruncateMode::kRefuse);
+      generations.push_back(*Generation::Create(*loaded_, prompt, options));
+      together.push_back(generations.back().get());
+    }
+    std::vector<absl::Status> statuses(4);
+    const auto step = [&] { Generation::StepPrompts(together, std::span(statuses).first(together.size())); };
+    for (int layer = 0; layer <= layers; ++layer) step();
+    if (!together[0]->holds_rows()) break;
+    generations[0].reset();
+    together.erase(together.begin());
+    stop.request_stop();
+    step();
+    EXPECT_EQ(statuses[1].code(), absl::StatusCode::kCancelled);
+    EXPECT_FALSE(generations[2]->holds_rows());
+    generations.erase(generations.begin() + 2);
+    generations.erase(generations.begin());
+    std::vector<std::vector<GeneratedToken>> tokens(2);
+    for (size_t i = 0; i < 2; ++i) {
+      if (auto token = generations[i]->TakeToken()) tokens[i].push_back(*std::move(token));
+    }
+    const auto rest = GenerateTogether(generations);
+    for (size_t i = 0; i < 2; ++i) {
+      tokens[i].insert(tokens[i].end(), rest[i].begin(), rest[i].end());
+      EXPECT_TRUE(SameTokens(tokens[i], alone[2 * i + 1])) << i << " after " << layers << " layers";
+    }
+  }
+}
+
 // The cache of a parked generation is computed again.
 TEST_P(GenerationTest, ACacheThatWasDroppedChangesNoByte) {
   for (const int32_t length : {1, 9, 58}) {
@@ -572,6 +611,26 @@ TEST_F(GenerationFailureTest, AStepThatFailsIsTakenAgainByEachAlone) {
     ASSERT_TRUE(statuses[1].ok()) << statuses[1];
     EXPECT_TRUE(SameTokens({*second->TakeToken()}, {alone[0]}));
   }
+}
+
+TEST_F(GenerationFailureTest, AStepOfPromptsThatFailsIsTakenAgainByEachAlone) {
+  const Tokens prompt = RandomTokens(40, 49, 3);
+  const auto alone = Generate(*loaded_, prompt, options_);
+  const auto first = Create(prompt), second = Create(prompt);
+  Generation* const both[] = {first.get(), second.get()};
+  absl::Status statuses[2];
+  EXPECT_TRUE(first->Joins(*second));
+  backend().FailAfter(0);
+  Generation::StepPrompts(both, statuses);
+  for (Generation* generation : both) {
+    EXPECT_FALSE(generation->holds_rows());
+    EXPECT_FALSE(first->Joins(*second));
+  }
+  EXPECT_TRUE(statuses[0].ok() && statuses[1].ok());
+  backend().FailAfter(0);
+  EXPECT_FALSE(first->Step().ok());
+  while (!second->done()) ASSERT_TRUE(second->Step().ok());
+  EXPECT_TRUE(SameTokens({*second->TakeToken()}, alone));
 }
 
 }  // namespace

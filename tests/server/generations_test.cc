@@ -139,6 +139,49 @@ TEST_F(GenerationsTest, PromptsAndTokensGetEqualTimes) {
   EXPECT_GE(writes.tokens.size(), reads.size() * layers / (layers + 1)) << "the text that decodes does not stand still";
 }
 
+// Together they have no more tokens than the context.
+TEST_F(GenerationsTest, PromptsThatFitBesideEachOtherRunInOneStep) {
+  const auto part = static_cast<int>(model_->model->config().num_hidden_layers) + 1;  // and the step that predicts
+  Client alone;
+  for (const int prompts : {1, 2, 3}) {
+    Make(16, 1 << 30);
+    std::vector<Client> clients(prompts);
+    for (Client& client : clients) {
+      RequestPtr request = Request(client, 18, 3);
+      request->generation->options.samples = 2;  // else the prompts were short
+      generations_->Start(std::move(request));
+    }
+    for (int step = 0; step < (prompts < 3 ? part : 2 * part); ++step) {
+      EXPECT_TRUE(clients.back().tokens.empty());
+      generations_->Step(kLevel);
+    }
+    EXPECT_EQ(clients.back().tokens.size(), 1u) << prompts;
+    RunUntilStalled();
+    if (prompts == 1) alone = clients[0];
+    for (const Client& client : clients) EXPECT_EQ(client.tokens, alone.tokens);
+  }
+}
+
+TEST_F(GenerationsTest, AClientThatIsGoneLeavesTheStepOfPromptsToTheOthers) {
+  Make(16, 1 << 30);
+  Client gone, stays, alone;
+  std::stop_source stop;
+  for (Client* client : {&alone, &gone, &stays}) {
+    RequestPtr request = Request(*client, 18, 3);
+    request->generation->options.samples = 2;
+    if (client == &gone) request->stopping = stop.get_token();
+    generations_->Start(std::move(request));
+    if (client == &alone) RunUntilStalled();
+  }
+  generations_->Step(kLevel);
+  stop.request_stop();
+  generations_->Update();
+  EXPECT_EQ(gone.ends, 1);
+  RunUntilStalled();
+  EXPECT_EQ(stays.tokens, alone.tokens);
+  EXPECT_TRUE(generations_->empty());
+}
+
 TEST_F(GenerationsTest, AClientThatStopsReadingHoldsNoRows) {
   Make(16, 1 << 30);
   Client stalled, other;
@@ -149,7 +192,7 @@ TEST_F(GenerationsTest, AClientThatStopsReadingHoldsNoRows) {
   const int steps = RunUntilStalled();
   EXPECT_LT(steps, 1000) << "the engine would poll";
   EXPECT_EQ(other.tokens.size(), 5u);
-  EXPECT_TRUE(stalled.tokens.empty());
+  EXPECT_EQ(stalled.tokens.size(), 1u) << "the prompt's";
   stalled.reads = true;
   RunUntilStalled();
   EXPECT_EQ(stalled.tokens, other.tokens);
