@@ -182,6 +182,44 @@ static int64_t JudgeByBounds(const EventDraw& draw, int64_t first, int rows, con
   return opens;
 }
 
+// JudgeByBounds of rows whose events follow each other without gaps, by their rows in open_row.
+static int64_t JudgeFewByBounds(const EventDraw& draw, int64_t first, int rows, int64_t size,
+                                const EventScratch& scratch) {
+  const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
+  const V tokens = _mm512_set1_epi32(static_cast<int>(draw.tokens));
+  const F year = Broadcast(draw.law == Law::kBernoulli ? 0x1p-31f : 0.0f);
+  float along[kBlockRows], across[kBlockRows];
+  for (int r = 0; draw.split != nullptr && r < rows; ++r) {
+    const Split query = SplitVector(draw.x + (first + r) * draw.rank, draw.unit, draw.rank);
+    along[r] = query.along;
+    across[r] = query.across;
+  }
+  int64_t opens = 0;
+  for (int64_t e = 0; e < size; e += 16) {
+    auto lanes = static_cast<__mmask16>(size - e < 16 ? (1u << (size - e)) - 1 : 0xFFFFu);
+    const V key = _mm512_loadu_si512(scratch.key + e), row = _mm512_loadu_si512(scratch.open_row + e);
+    lanes &= _mm512_cmplt_epi32_mask(key, tokens);
+    __mmask16 accepted = 0, open = lanes;
+    if (draw.split != nullptr) {
+      const F gap = _mm512_i32gather_ps(row, draw.mean_gap + first, 4), events = gap + gap;
+      const V keys = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), lanes, key, draw.split, 4);
+      const RateBounds rates = BoundRates<1>(_mm512_i32gather_ps(row, along, 4), _mm512_i32gather_ps(row, across, 4),
+                                             keys, draw.exploration);
+      const Judgement event = {_mm512_cvtepu32_ps(_mm512_loadu_si512(scratch.age + e)) * year,
+                               _mm512_cvtepu32_ps(_mm512_loadu_si512(scratch.place + e))};
+      accepted = Accepted(event, rates.low, events, lanes);
+      open = lanes & ~accepted & ~Rejected(event, rates.high, events, lanes);
+    }
+    scratch.accepted[e / 16] = accepted;
+    const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
+    // Rows are not overwritten before they are read: there are no more open events than events.
+    _mm512_storeu_si512(scratch.open + opens, _mm512_maskz_compress_epi32(open, index));
+    _mm512_storeu_si512(scratch.open_row + opens, _mm512_maskz_compress_epi32(open, row));
+    opens += _mm_popcnt_u32(open);
+  }
+  return opens;
+}
+
 // Decides the open events by their rates.
 static void JudgeByRate(const EventDraw& draw, int64_t first, int64_t opens, const EventScratch& scratch) {
   const F year = Broadcast(draw.law == Law::kBernoulli ? 0x1p-31f : 0.0f);
@@ -237,8 +275,63 @@ static void TakeAccepted(int rows, const EventScratch& scratch, int64_t* ends) {
   }
 }
 
+static void TakeFewAccepted(int rows, int64_t size, const EventScratch& scratch, int64_t* ends) {
+  int64_t edges = 0;
+  int r = 0;
+  for (int64_t e = 0; e < size; e += 16) {
+    const __mmask16 lanes = scratch.accepted[e / 16];
+    _mm512_storeu_si512(scratch.edge_key + edges,
+                        _mm512_maskz_compress_epi32(lanes, _mm512_loadu_si512(scratch.key + e)));
+    _mm512_storeu_si512(scratch.edge_age + edges,
+                        _mm512_maskz_compress_epi32(lanes, _mm512_loadu_si512(scratch.age + e)));
+    for (; r < rows && scratch.row_begin[r] + scratch.row_events[r] <= e + 16; ++r) {
+      const int64_t before = scratch.row_begin[r] + scratch.row_events[r] - e;
+      ends[r] = edges + _mm_popcnt_u32(lanes & ((1u << before) - 1));
+    }
+    edges += _mm_popcnt_u32(lanes);
+  }
+  for (; r < rows; ++r) ends[r] = edges;
+}
+
+// DrawEvents of rows of few events: without gaps between rows, which would be most of each vector.
+static int DrawFewEvents(const EventDraw& draw, int64_t first, int count, uint32_t limit, const EventScratch& scratch,
+                         int64_t* ends) {
+  int64_t size = 0;
+  int drawn = 0;
+  for (; drawn < count && size <= kDrawGroup; ++drawn) {
+    const int64_t end = RowEvents(draw, first + drawn, limit, scratch, size);
+    if (end < 0) break;
+    scratch.row_begin[drawn] = size;
+    scratch.row_events[drawn] = end - size;
+    do {
+      _mm512_storeu_si512(scratch.open_row + size, _mm512_set1_epi32(drawn));
+      size += 16;
+    } while (size < end);
+    size = end;
+  }
+  _mm512_storeu_si512(scratch.open_row + size, _mm512_setzero_si512());
+  _mm512_storeu_si512(scratch.place + size, _mm512_setzero_si512());
+  FindKeys(draw, scratch, size);
+  JudgeByRate(draw, first, JudgeFewByBounds(draw, first, drawn, size, scratch), scratch);
+  TakeFewAccepted(drawn, size, scratch, ends);
+  return drawn;
+}
+
+// Whether rows have few events, by the first of them.
+EDGEWISE_INLINE bool HasFewEvents(const EventDraw& draw, int64_t first, int count, uint32_t limit) {
+  constexpr float kFewEvents = 7.0f;
+  const int rows = count < 16 ? count : 16;
+  float events = 0.0f;
+  for (int r = 0; r < rows; ++r) {
+    const float mean_gap = draw.mean_gap[first + r];
+    events += mean_gap > 0.0f ? static_cast<float>(limit) / mean_gap : 0.0f;
+  }
+  return events <= kFewEvents * static_cast<float>(rows);
+}
+
 static int DrawEvents(const EventDraw& draw, int64_t first, int count, uint32_t limit, const EventScratch& scratch,
                       int64_t* ends) {
+  if (HasFewEvents(draw, first, count, limit)) return DrawFewEvents(draw, first, count, limit, scratch, ends);
   int64_t size = 0;
   int drawn = 0;
   for (; drawn < count && size <= kDrawGroup; ++drawn) {
