@@ -2,7 +2,8 @@
 //
 // Sparse attention, drawing included, against dense attention of the same backend: the calls that Predict makes, timed
 // in turns, medians. Memberships are made up, of rank 32, or those of a membership network of 128 clusters, scaled to
-// the density.
+// the density. The network runs right before the attention that reads its memberships, as in a layer, and is timed on
+// its own.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -70,7 +71,7 @@ std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& opt
   DrawnRows drawn;
   drawn.key.seed = 2026;
   std::vector<std::unique_ptr<SyntheticMemberships>> synthetic;
-  std::vector<std::unique_ptr<ScaledMemberships>> scaled;
+  std::vector<float> scales;  // of the network's memberships
   std::vector<std::unique_ptr<AttendCall>> sparse;
   for (double density : densities) {
     synthetic.push_back(std::make_unique<SyntheticMemberships>(n, options.heads, density));
@@ -78,22 +79,29 @@ std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& opt
   }
   memberships.Run();
   for (double density : densities) {
-    scaled.push_back(std::make_unique<ScaledMemberships>(memberships.memberships(), options.heads, density));
-    sparse.push_back(std::make_unique<AttendCall>(backend, operands, scaled.back()->memberships, drawn));
+    scales.push_back(ScaleToDensity(memberships.memberships(), options.heads, density));
+    sparse.push_back(std::make_unique<AttendCall>(backend, operands, memberships.memberships(), drawn));
   }
+  // Computes the memberships of call i, if they are the network's. Returns the network's seconds.
+  const auto compute = [&](size_t i) {
+    if (i < synthetic.size()) return -1.0;
+    const double seconds = Seconds([&] { memberships.Run(); });
+    memberships.Scale(scales[i - synthetic.size()]);
+    return seconds;
+  };
   std::vector<double> dense_times, membership_times;
   std::vector<std::vector<double>> sparse_times(sparse.size());
   for (int repeat = -1; repeat < options.repeats; ++repeat) {  // the first warms up
     // Dense between the sparse calls, so that a slow moment of the machine meets both.
     for (size_t i = 0; i < sparse.size(); ++i) {
+      const double membership_seconds = compute(i);
       const double seconds = Seconds([&] { sparse[i]->Run(); });
       const double dense_seconds = i % 2 == 0 ? Seconds([&] { dense.Run(); }) : -1.0;
       if (repeat < 0) continue;
       sparse_times[i].push_back(seconds);
       if (dense_seconds > 0.0) dense_times.push_back(dense_seconds);
+      if (membership_seconds > 0.0) membership_times.push_back(membership_seconds);
     }
-    const double seconds = Seconds([&] { memberships.Run(); });
-    if (repeat >= 0) membership_times.push_back(seconds);
   }
   std::vector<Row> rows;
   const double pairs = static_cast<double>(n) * static_cast<double>(n) * options.heads;
@@ -108,6 +116,7 @@ std::vector<Row> RunShape(Backend& backend, int64_t n, int d, const Options& opt
     row.dense_milliseconds = 1e3 * Median(dense_times);
     row.membership_milliseconds = 1e3 * Median(membership_times);
     row.dense_peak_share = 4.0 * pairs * d / Median(dense_times) / peak;
+    compute(i);
     row.error = LargestError(sparse[i]->inputs, drawn,
                              ConstMatrix(sparse[i]->out.data(), n, static_cast<int64_t>(options.heads) * d));
     rows.push_back(row);

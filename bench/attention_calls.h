@@ -67,6 +67,12 @@ class MembershipCall {
         {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), operands_->inputs.q.rows, weights_->rank()}));
     Check(backend_->Synchronize());
   }
+  // Multiplies the rates that Run left.
+  void Scale(float factor) {
+    for (selfcheck::Floats* values : {&x_, &query_bound_}) {
+      for (float& value : *values) value *= factor;
+    }
+  }
   // Of this object's memory, after Run.
   Memberships memberships() const {
     return {x_.data(), y_.data(), query_bound_.data(), key_bound_.data(), operands_->inputs.q.rows, weights_->rank()};
@@ -79,19 +85,24 @@ class MembershipCall {
   selfcheck::Floats x_, y_, query_bound_, key_bound_;
 };
 
-// Memberships of another call with x scaled, so that the mean of min(1, p) is `density`.
+// The factor of x that makes the mean of min(1, p) `density`.
+inline float ScaleToDensity(const Memberships& given, int heads, double density) {
+  std::mt19937_64 random(31);
+  std::vector<double> products(20000);
+  const auto rows = static_cast<uint64_t>(given.rows);
+  for (double& product : products) {
+    const auto head = random() % static_cast<uint64_t>(heads);
+    const float* x_row = given.x + (head * rows + random() % rows) * given.rank;
+    const float* y_row = given.y + (head * rows + random() % rows) * given.rank;
+    product = std::inner_product(x_row, x_row + given.rank, y_row, 0.0);
+  }
+  return static_cast<float>(selfcheck::ScaleToDensity(products, density));
+}
+
+// Memberships of another call with x scaled to a density.
 struct ScaledMemberships {
   ScaledMemberships(const Memberships& given, int heads, double density) : memberships(given) {
-    std::mt19937_64 random(31);
-    std::vector<double> products(20000);
-    const auto rows = static_cast<uint64_t>(given.rows);
-    for (double& product : products) {
-      const auto head = random() % static_cast<uint64_t>(heads);
-      const float* x_row = given.x + (head * rows + random() % rows) * given.rank;
-      const float* y_row = given.y + (head * rows + random() % rows) * given.rank;
-      product = std::inner_product(x_row, x_row + given.rank, y_row, 0.0);
-    }
-    const auto scale = static_cast<float>(selfcheck::ScaleToDensity(products, density));
+    const float scale = ScaleToDensity(given, heads, density);
     const auto scaled = [&](const float* values, int64_t count) {
       selfcheck::Floats result(values, values + count);
       for (float& value : result) value *= scale;

@@ -6,97 +6,12 @@
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_EVENTS_AVX512_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_EVENTS_AVX512_INL_
 
+#include "kernels/cpu/simd/event_rows_avx512.inl"
 #include "kernels/cpu/simd/events_shared.inl"
 #include "kernels/cpu/simd/philox_avx512.inl"
 #include "kernels/cpu/simd/squeeze_avx512.inl"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
-
-// Low halves of 64-bit lanes: of `even`, and of `odd` behind each.
-EDGEWISE_INLINE V Interleave(V even, V odd) {
-  return _mm512_mask_shuffle_epi32(even, 0xAAAA, odd, static_cast<_MM_PERM_ENUM>(0xA0));
-}
-
-// EventExponential of 16 words.
-EDGEWISE_INLINE F Exponentials(V words) {
-  const F whole = _mm512_cvtepu32_ps(_mm512_or_si512(words, _mm512_set1_epi32(1)));
-  const V bits = _mm512_castps_si512(whole);
-  const V exponent = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3F3504F3)), 23);
-  const F z = _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(exponent, 23))) - Broadcast(1.0f);
-  const F z2 = z * z;
-  F p = Broadcast(7.0376836292e-2f);
-  p = Fma(p, z, Broadcast(-1.1514610310e-1f));
-  p = Fma(p, z, Broadcast(1.1676998740e-1f));
-  p = Fma(p, z, Broadcast(-1.2420140846e-1f));
-  p = Fma(p, z, Broadcast(1.4249322787e-1f));
-  p = Fma(p, z, Broadcast(-1.6668057665e-1f));
-  p = Fma(p, z, Broadcast(2.0000714765e-1f));
-  p = Fma(p, z, Broadcast(-2.4999993993e-1f));
-  p = Fma(p, z, Broadcast(3.3333331174e-1f));
-  const F log_m = Fma(p * z, z2, Fma(Broadcast(-0.5f), z2, z));
-  const F steps = _mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_set1_epi32(32), exponent));
-  return _mm512_fmsub_ps(steps, Broadcast(0.69314718056f), log_m);
-}
-
-// Sums of the lanes up to each, modulo 2^32.
-EDGEWISE_INLINE V PrefixSums(V a) {
-  const V zero = _mm512_setzero_si512();
-  a = _mm512_add_epi32(a, _mm512_alignr_epi32(a, zero, 15));
-  a = _mm512_add_epi32(a, _mm512_alignr_epi32(a, zero, 14));
-  a = _mm512_add_epi32(a, _mm512_alignr_epi32(a, zero, 12));
-  return _mm512_add_epi32(a, _mm512_alignr_epi32(a, zero, 8));
-}
-
-// Ages and places of a row's events younger than `limit`, from `at` on. Returns the place after the last, or -1 without
-// room for them. kChains * 16 events a step: rounds of Philox wait for each other.
-template <int kChains>
-static int64_t RowEventsOf(const EventDraw& draw, uint32_t query, float mean_gap, uint32_t limit,
-                           const EventScratch& scratch, int64_t at) {
-  const V blocks = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(kIota)));
-  const F top = Broadcast(2147483648.0f);
-  V base = _mm512_setzero_si512();
-  for (uint32_t block = 0;; block += 8 * kChains, at += 16 * kChains) {
-    if (at + 16 * kChains > scratch.capacity) return -1;
-    Counters c[kChains];
-#pragma GCC unroll 4
-    for (int i = 0; i < kChains; ++i) {
-      c[i] = {_mm512_add_epi64(blocks, Set64(block + 8 * i)), Set64(query), Set64(draw.events_word),
-              Set64(draw.sample)};
-    }
-    uint32_t k0 = draw.seed[0], k1 = draw.seed[1];
-#pragma GCC unroll 10
-    for (int round = 0; round < kPhiloxRounds; ++round) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kChains; ++i) PhiloxRound(c[i], k0, k1);
-      k0 += kPhiloxWeyl0;
-      k1 += kPhiloxWeyl1;
-    }
-    uint64_t young = 0;
-#pragma GCC unroll 4
-    for (int i = 0; i < kChains; ++i) {
-      const F gap = Fma(Exponentials(Interleave(c[i].c0, c[i].c2)), Broadcast(mean_gap), Broadcast(0.5f));
-      const V age = _mm512_add_epi32(PrefixSums(_mm512_cvttps_epu32(_mm512_min_ps(gap, top))), base);
-      base = _mm512_permutexvar_epi32(_mm512_set1_epi32(15), age);
-      young |= static_cast<uint64_t>(_mm512_cmplt_epu32_mask(age, _mm512_set1_epi32(static_cast<int>(limit))))
-               << (16 * i);
-      _mm512_storeu_si512(scratch.age + at + 16 * i, age);
-      _mm512_storeu_si512(scratch.place + at + 16 * i, Interleave(c[i].c1, c[i].c3));
-    }
-    constexpr uint64_t kAll = ~uint64_t{0} >> (64 - 16 * kChains);
-    if (young != kAll) return at + __builtin_ctzll(~young);  // ages beyond the first old one may have wrapped
-  }
-}
-
-EDGEWISE_INLINE int64_t RowEvents(const EventDraw& draw, int64_t row, uint32_t limit, const EventScratch& scratch,
-                                  int64_t at) {
-  const float mean_gap = draw.mean_gap[row];
-  if (!(mean_gap > 0.0f)) return at;
-  const uint32_t query = PositionOf(draw, row);
-  const float expected = static_cast<float>(limit) / mean_gap;
-  if (expected > 160.0f) return RowEventsOf<4>(draw, query, mean_gap, limit, scratch, at);
-  if (expected > 24.0f) return RowEventsOf<2>(draw, query, mean_gap, limit, scratch, at);
-  return RowEventsOf<1>(draw, query, mean_gap, limit, scratch, at);
-}
 
 // Keys of the first `size` places; places become distances.
 static void FindKeys(const EventDraw& draw, const EventScratch& scratch, int64_t size) {
@@ -182,6 +97,44 @@ static int64_t JudgeByBounds(const EventDraw& draw, int64_t first, int rows, con
   return opens;
 }
 
+// JudgeByBounds of rows whose events follow each other without gaps, by their rows in open_row.
+static int64_t JudgeFewByBounds(const EventDraw& draw, int64_t first, int rows, int64_t size,
+                                const EventScratch& scratch) {
+  const V iota = _mm512_cvtepu8_epi32(_mm_load_si128(reinterpret_cast<const __m128i*>(kIota)));
+  const V tokens = _mm512_set1_epi32(static_cast<int>(draw.tokens));
+  const F year = Broadcast(draw.law == Law::kBernoulli ? 0x1p-31f : 0.0f);
+  float along[kBlockRows], across[kBlockRows];
+  for (int r = 0; draw.split != nullptr && r < rows; ++r) {
+    const Split query = SplitVector(draw.x + (first + r) * draw.rank, draw.unit, draw.rank);
+    along[r] = query.along;
+    across[r] = query.across;
+  }
+  int64_t opens = 0;
+  for (int64_t e = 0; e < size; e += 16) {
+    auto lanes = static_cast<__mmask16>(size - e < 16 ? (1u << (size - e)) - 1 : 0xFFFFu);
+    const V key = _mm512_loadu_si512(scratch.key + e), row = _mm512_loadu_si512(scratch.open_row + e);
+    lanes &= _mm512_cmplt_epi32_mask(key, tokens);
+    __mmask16 accepted = 0, open = lanes;
+    if (draw.split != nullptr) {
+      const F gap = _mm512_i32gather_ps(row, draw.mean_gap + first, 4), events = gap + gap;
+      const V keys = _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), lanes, key, draw.split, 4);
+      const RateBounds rates = BoundRates<1>(_mm512_i32gather_ps(row, along, 4), _mm512_i32gather_ps(row, across, 4),
+                                             keys, draw.exploration);
+      const Judgement event = {_mm512_cvtepu32_ps(_mm512_loadu_si512(scratch.age + e)) * year,
+                               _mm512_cvtepu32_ps(_mm512_loadu_si512(scratch.place + e))};
+      accepted = Accepted(event, rates.low, events, lanes);
+      open = lanes & ~accepted & ~Rejected(event, rates.high, events, lanes);
+    }
+    scratch.accepted[e / 16] = accepted;
+    const V index = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(e)), iota);
+    // Rows are not overwritten before they are read: there are no more open events than events.
+    _mm512_storeu_si512(scratch.open + opens, _mm512_maskz_compress_epi32(open, index));
+    _mm512_storeu_si512(scratch.open_row + opens, _mm512_maskz_compress_epi32(open, row));
+    opens += _mm_popcnt_u32(open);
+  }
+  return opens;
+}
+
 // Decides the open events by their rates.
 static void JudgeByRate(const EventDraw& draw, int64_t first, int64_t opens, const EventScratch& scratch) {
   const F year = Broadcast(draw.law == Law::kBernoulli ? 0x1p-31f : 0.0f);
@@ -237,8 +190,73 @@ static void TakeAccepted(int rows, const EventScratch& scratch, int64_t* ends) {
   }
 }
 
+static void TakeFewAccepted(int rows, int64_t size, const EventScratch& scratch, int64_t* ends) {
+  int64_t edges = 0;
+  int r = 0;
+  for (int64_t e = 0; e < size; e += 16) {
+    const __mmask16 lanes = scratch.accepted[e / 16];
+    _mm512_storeu_si512(scratch.edge_key + edges,
+                        _mm512_maskz_compress_epi32(lanes, _mm512_loadu_si512(scratch.key + e)));
+    _mm512_storeu_si512(scratch.edge_age + edges,
+                        _mm512_maskz_compress_epi32(lanes, _mm512_loadu_si512(scratch.age + e)));
+    for (; r < rows && scratch.row_begin[r] + scratch.row_events[r] <= e + 16; ++r) {
+      const int64_t before = scratch.row_begin[r] + scratch.row_events[r] - e;
+      ends[r] = edges + _mm_popcnt_u32(lanes & ((1u << before) - 1));
+    }
+    edges += _mm_popcnt_u32(lanes);
+  }
+  for (; r < rows; ++r) ends[r] = edges;
+}
+
+// DrawEvents of rows of few events: without gaps between rows, which would be most of each vector.
+static int DrawFewEvents(const EventDraw& draw, int64_t first, int count, uint32_t limit, const EventScratch& scratch,
+                         int64_t* ends) {
+  int64_t size = 0;
+  int drawn = 0;
+  const auto take = [&](int64_t end) {
+    scratch.row_begin[drawn] = size;
+    scratch.row_events[drawn] = end - size;
+    do {
+      _mm512_storeu_si512(scratch.open_row + size, _mm512_set1_epi32(drawn));
+      size += 16;
+    } while (size < end);
+    size = end;
+    ++drawn;
+  };
+  while (drawn < count && size <= kDrawGroup) {
+    int64_t two[2];
+    if (drawn + 1 < count && TwoRowsOfEvents(draw, first + drawn, limit, scratch, size, two)) {
+      take(two[0]);
+      take(two[1]);
+      continue;
+    }
+    const int64_t end = RowEvents(draw, first + drawn, limit, scratch, size);
+    if (end < 0) break;
+    take(end);
+  }
+  _mm512_storeu_si512(scratch.open_row + size, _mm512_setzero_si512());
+  _mm512_storeu_si512(scratch.place + size, _mm512_setzero_si512());
+  FindKeys(draw, scratch, size);
+  JudgeByRate(draw, first, JudgeFewByBounds(draw, first, drawn, size, scratch), scratch);
+  TakeFewAccepted(drawn, size, scratch, ends);
+  return drawn;
+}
+
+// Whether rows have few events, by the first of them.
+EDGEWISE_INLINE bool HasFewEvents(const EventDraw& draw, int64_t first, int count, uint32_t limit) {
+  constexpr float kFewEvents = 13.0f;
+  const int rows = count < 16 ? count : 16;
+  float events = 0.0f;
+  for (int r = 0; r < rows; ++r) {
+    const float mean_gap = draw.mean_gap[first + r];
+    events += mean_gap > 0.0f ? static_cast<float>(limit) / mean_gap : 0.0f;
+  }
+  return events <= kFewEvents * static_cast<float>(rows);
+}
+
 static int DrawEvents(const EventDraw& draw, int64_t first, int count, uint32_t limit, const EventScratch& scratch,
                       int64_t* ends) {
+  if (HasFewEvents(draw, first, count, limit)) return DrawFewEvents(draw, first, count, limit, scratch, ends);
   int64_t size = 0;
   int drawn = 0;
   for (; drawn < count && size <= kDrawGroup; ++drawn) {

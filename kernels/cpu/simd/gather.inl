@@ -60,10 +60,11 @@ EDGEWISE_INLINE void ScoreAll(const AttendBlock& block, int64_t batches, const i
   ScoreBatches<0, false>(block, batches, batch_rows, keys, scores);
 }
 
-// Raises the row's maximum and rescales the sums under the old one.
+// Raises the row's maximum and rescales the sums under the old one. Where no weight is in them they are zero.
 EDGEWISE_INLINE void RaiseMax(const AttendBlock& block, int r, float max, float* weight_sum) {
   const F shrink = Exp2(Broadcast(block.max_score[r] - max));
   block.max_score[r] = max;
+  if (*weight_sum == 0.0f) return;
   *weight_sum *= shrink[0];
   for (int t = 0; t < block.depth; t += kLanes) {
     Store(block.sums + r * block.depth + t, Load(block.sums + r * block.depth + t) * shrink);
@@ -71,22 +72,28 @@ EDGEWISE_INLINE void RaiseMax(const AttendBlock& block, int r, float max, float*
 }
 
 // Turns a row's scores into weights under its running maximum and adds them up; zeros up to the end of its last batch.
+// `kFew`: hardly a row has more than one batch.
+template <bool kFew>
 EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdges& row, float* scores,
                                    float* weight_sum) {
   float* s = scores + row.begin;
   if (kLanes == 16 && row.count <= 32 && row.multiplicity == nullptr) {
-    // Always two vectors. Scores beyond the row belong to later rows, so they are read but not written.
+    // Unless few, always two vectors. Scores beyond the row belong to later rows, so they are read but not written.
+    const bool one = kFew && row.count <= kLanes;
     const uint32_t bits = static_cast<uint32_t>((uint64_t{1} << row.count) - 1);
     const F first = Select(bits & 0xFFFF, Load(s), Broadcast(kLowest));
-    const F second = Select(bits >> 16, Load(s + kLanes), Broadcast(kLowest));
+    const F second = one ? Broadcast(kLowest) : Select(bits >> 16, Load(s + kLanes), Broadcast(kLowest));
     const float top = ReduceMax(Max(first, second));
     if (top > block.max_score[r]) RaiseMax(block, r, top, weight_sum);
     const F unit = Broadcast(block.max_score[r]);
-    const F weight0 = Select(bits & 0xFFFF, Exp2(first - unit), Zero());
-    const F weight1 = Select(bits >> 16, Exp2(second - unit), Zero());
-    StoreIf(row.count > 0, s, weight0);
-    StoreIf(row.count > 16, s + kLanes, weight1);
-    *weight_sum += ReduceAdd(weight0 + weight1);
+    F weights = Select(bits & 0xFFFF, Exp2(first - unit), Zero());
+    StoreIf(row.count > 0, s, weights);
+    if (!one) {
+      const F more = Select(bits >> 16, Exp2(second - unit), Zero());
+      StoreIf(row.count > 16, s + kLanes, more);
+      weights = weights + more;
+    }
+    *weight_sum += ReduceAdd(weights);
     return;
   }
   F top = Broadcast(kLowest);
@@ -108,6 +115,11 @@ EDGEWISE_INLINE void WeighRowEdges(const AttendBlock& block, int r, const RowEdg
     total = total + weight;
   }
   *weight_sum += ReduceAdd(total);
+}
+
+template <bool kFew>
+static void WeighRows(const AttendBlock& block, const RowEdges* rows, float* scores, float* weight_sums) {
+  for (int r = 0; r < block.rows; ++r) WeighRowEdges<kFew>(block, r, rows[r], scores, &weight_sums[r]);
 }
 
 // sums += weights times values of a batch, for kVectors vectors of columns. Even and odd edges are summed apart, which
@@ -202,7 +214,8 @@ static void AttendGather(const AttendBlock& block) {
     for (int r = 0; block.bias != nullptr && r < block.rows; ++r) {
       AddEdgeBias(block, r, keys + rows[r].begin, rows[r].count, scores + rows[r].begin);
     }
-    for (int r = 0; r < block.rows; ++r) WeighRowEdges(block, r, rows[r], scores, &weight_sum[r]);
+    const auto weigh = batches <= block.rows + block.rows / 32 ? WeighRows<true> : WeighRows<false>;
+    weigh(block, rows, scores, weight_sum);
     AddAll(block, batches, batch_rows, keys, scores);
   }
   for (int r = 0; r < block.rows; ++r) EndRow(block, r, weight_sum[r]);

@@ -53,12 +53,15 @@ EDGEWISE_INLINE V Flip(V v) {
   return Exchange(kUpper<kLevel>, v, _mm512_permutexvar_epi16(_mm512_load_si512(kFlip[kLevel]), v));
 }
 EDGEWISE_INLINE V SortBitonic32(V v) { return Clean<0>(Clean<1>(Clean<2>(Clean<3>(Clean<4>(v))))); }
-EDGEWISE_INLINE V Sort32(V v) {
+// Sorts runs of kRun lanes: 8, 16 or 32.
+template <int kRun>
+EDGEWISE_INLINE V SortRuns(V v) {
   v = Flip<0>(v);
   v = Clean<0>(Flip<1>(v));
   v = Clean<0>(Clean<1>(Flip<2>(v)));
-  v = Clean<0>(Clean<1>(Clean<2>(Flip<3>(v))));
-  return Clean<0>(Clean<1>(Clean<2>(Clean<3>(Flip<4>(v)))));
+  if constexpr (kRun >= 16) v = Clean<0>(Clean<1>(Clean<2>(Flip<3>(v))));
+  if constexpr (kRun >= 32) v = Clean<0>(Clean<1>(Clean<2>(Clean<3>(Flip<4>(v)))));
+  return v;
 }
 EDGEWISE_INLINE V Reverse32(V v) { return _mm512_permutexvar_epi16(_mm512_load_si512(kFlip[4]), v); }
 
@@ -92,7 +95,8 @@ EDGEWISE_INLINE void MergeRuns(V* v, int size) {
   }
 }
 
-template <int kVectors>
+// Of a single vector, kRun lanes hold all keys.
+template <int kVectors, int kRun = 32>
 static int64_t SortInRegisters(const int32_t* keys, int64_t count, int32_t* out) {
   V v[kVectors];
 #pragma GCC unroll 8
@@ -101,8 +105,8 @@ static int64_t SortInRegisters(const int32_t* keys, int64_t count, int32_t* out)
     const V none = _mm512_set1_epi32(0xFFFF);
     const V low = _mm512_mask_loadu_epi32(none, static_cast<__mmask16>(lanes), keys + 32 * i);
     const V high = _mm512_mask_loadu_epi32(none, static_cast<__mmask16>(lanes >> 16), keys + 32 * i + 16);
-    v[i] =
-        Sort32(_mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(low)), _mm512_cvtepi32_epi16(high), 1));
+    v[i] = SortRuns<kRun>(
+        _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(low)), _mm512_cvtepi32_epi16(high), 1));
   }
   if constexpr (kVectors >= 2) MergeRuns<kVectors>(v, 2);
   if constexpr (kVectors >= 4) MergeRuns<kVectors>(v, 4);
@@ -128,6 +132,8 @@ static int64_t SortKeys(const int32_t* keys, int64_t count, int64_t n, uint64_t*
   constexpr int64_t kFewPerWord = 4;
   const bool few = count <= 32 * kSortVectors && count <= (n + 63) / 64 * kFewPerWord;
   if (n > 65536 || !few) return SortByBits(keys, count, n, bits, out);
+  if (count <= 8) return SortInRegisters<1, 8>(keys, count, out);
+  if (count <= 16) return SortInRegisters<1, 16>(keys, count, out);
   if (count <= 32) return SortInRegisters<1>(keys, count, out);
   if (count <= 64) return SortInRegisters<2>(keys, count, out);
   if (count <= 128) return SortInRegisters<4>(keys, count, out);

@@ -53,15 +53,19 @@ struct RateBounds {
   F low, high;
 };
 template <int kScale>
-EDGEWISE_INLINE RateBounds BoundRates(const Split& query, V keys, float exploration) {
+EDGEWISE_INLINE RateBounds BoundRates(F query_along, F query_across, V keys, float exploration) {
   const F least = Broadcast(kScale * exploration), most = Broadcast(static_cast<float>(kScale));
   const F along = _mm512_castsi512_ps(_mm512_and_si512(keys, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
-  const F rest = Broadcast(query.across) * _mm512_castsi512_ps(_mm512_slli_epi32(keys, 16));
-  const F low = _mm512_fmsub_ps(Broadcast(query.along), along, rest);
-  const F high = Fma(Broadcast(query.along * (kSplitWidth * kSplitWidth)), along, rest);
+  const F rest = query_across * _mm512_castsi512_ps(_mm512_slli_epi32(keys, 16));
+  const F low = _mm512_fmsub_ps(query_along, along, rest);
+  const F high = Fma(query_along * Broadcast(kSplitWidth * kSplitWidth), along, rest);
   // EdgeRate of both, which rises with its argument. NaN gives 0 below and 1 above.
   return {_mm512_min_ps(_mm512_max_ps(low, Zero()) + least, most),
           _mm512_min_ps(_mm512_max_ps(Zero(), high) + least, most)};
+}
+template <int kScale>
+EDGEWISE_INLINE RateBounds BoundRates(const Split& query, V keys, float exploration) {
+  return BoundRates<kScale>(Broadcast(query.along), Broadcast(query.across), keys, exploration);
 }
 
 // <x, y> of 16 pairs, in the order of MembershipDot. Vectors have 16 * `vectors` elements.
