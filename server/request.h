@@ -150,7 +150,7 @@ struct Request {
   Time arrival;  // the RPC may set it, for a message that waited to be checked
   std::string id;
   std::string model_name;                    // as the message says
-  ModelMetrics* metrics = nullptr;           // of the version asked for, or `_other`
+  std::shared_ptr<ModelMetrics> metrics;     // of the version asked for, or `_other`
   std::shared_ptr<const LoadedModel> model;  // once admitted
   std::optional<std::string> profile;        // instead of the message's
   absl::CivilSecond local_time;              // of messages, for their chat template (ServerOptions::local_time)

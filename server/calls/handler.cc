@@ -189,13 +189,13 @@ void RequestHandler::LogRefusal(const Request& request, const absl::Status& stat
 }
 
 void RequestHandler::CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status) {
-  ModelMetrics& metrics = *repository_.Resolve(message.model(), message.version()).metrics;
-  metrics.CountRequest(metrics.Event(), Rpc::kPredict, status, 0.0);
+  const std::shared_ptr<ModelMetrics> metrics = repository_.Resolve(message.model(), message.version()).metrics;
+  metrics->CountRequest(metrics->Event(), Rpc::kPredict, status, 0.0);
 }
 
 void RequestHandler::CountUnread(Rpc rpc, const absl::Status& status) {
-  ModelMetrics& metrics = *repository_.Resolve("", 0).metrics;
-  metrics.CountRequest(metrics.Event(), rpc, status, 0.0);
+  const std::shared_ptr<ModelMetrics> metrics = repository_.Resolve("", 0).metrics;
+  metrics->CountRequest(metrics->Event(), rpc, status, 0.0);
 }
 
 }  // namespace edgewise::server

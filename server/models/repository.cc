@@ -68,7 +68,7 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan(Scanning scanning) {
     Forget(*list);
     for (LoadJob& job : list->versions) {
       Entry& entry = models_[job.name][job.version];
-      if (!entry.metrics) entry.metrics = &metrics_.ForModel(job.name, job.version);
+      if (!entry.metrics) entry.metrics = metrics_.ForModel(job.name, job.version);
       const bool again = entry.failed && scanning == Scanning::kAsked;
       if (entry.fingerprint == job.fingerprint && !again) continue;
       entry.fingerprint = job.fingerprint;
@@ -151,19 +151,18 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
   const std::string skipped =
       whole && loaded.ok() ? absl::StrJoin((*loaded)->model->skipped_tensors(), ", ") : std::string();
   const std::string chat = whole && loaded.ok() ? UnservedChat(*(*loaded)->model) : std::string();
-  ModelMetrics& metrics = metrics_.ForModel(job.name, job.version);
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
   std::string error;
   {
     const absl::MutexLock lock(&mutex_);
-    const MetricsEvent event = metrics.Event();
-    metrics.CountLoad(event, loaded.ok(), seconds);
     const auto versions = models_.find(job.name);
     if (versions == models_.end() || !versions->second.count(job.version)) return;  // removed meanwhile
     Entry& entry = versions->second[job.version];
+    const MetricsEvent event = entry.metrics->Event();
+    entry.metrics->CountLoad(event, loaded.ok(), seconds);
     if (entry.fingerprint != job.fingerprint) return;  // it is to be loaded again
     if (loaded.ok()) {
-      if (whole || !entry.loaded) (*loaded)->metrics = metrics.Loaded(event, *(*loaded)->model);
+      if (whole || !entry.loaded) (*loaded)->metrics = entry.metrics->Loaded(event, *(*loaded)->model);
       if (whole) {
         std::exchange(entry.leaving, std::stop_source()).request_stop();
         (*loaded)->leaving = entry.leaving.get_token();
@@ -227,10 +226,10 @@ Resolved Repository::Resolve(const std::string& name, int64_t version) const {
   const absl::Status checked = CheckNames(name, version);
   const absl::MutexLock lock(&mutex_);
   const auto model = models_.find(name);
-  if (model == models_.end()) return {checked.ok() ? UnknownModel(name) : checked, nullptr, &metrics_.other()};
+  if (model == models_.end()) return {checked.ok() ? UnknownModel(name) : checked, nullptr, metrics_.other()};
   const Versions& versions = model->second;
   const auto found = version > 0 ? versions.find(version) : Latest(versions);
-  if (found == versions.end()) return {UnknownVersion(name, version, versions), nullptr, &metrics_.other()};
+  if (found == versions.end()) return {UnknownVersion(name, version, versions), nullptr, metrics_.other()};
   const Entry& entry = found->second;
   if (checked.ok() && entry.loaded) return {absl::OkStatus(), entry.loaded, entry.metrics};
   return {checked.ok() ? NotServing(name, found->first, entry) : checked, nullptr, entry.metrics};

@@ -53,7 +53,7 @@ struct ModelStatus {
 struct Resolved {
   absl::Status status;
   std::shared_ptr<const LoadedModel> loaded;  // when OK
-  ModelMetrics* metrics = nullptr;            // never null: `_other` for a version that the repository lacks
+  std::shared_ptr<ModelMetrics> metrics;      // never null: `_other` for a version that the repository lacks
 };
 
 // Why the repository is listed.
@@ -101,7 +101,7 @@ class Repository {
     std::shared_ptr<const LoadedModel> loaded;
     std::string weights;       // the fingerprint of those of `loaded`
     std::stop_source leaving;  // LoadedModel::leaving
-    ModelMetrics* metrics = nullptr;
+    std::shared_ptr<ModelMetrics> metrics;
   };
   using Versions = std::map<int64_t, Entry>;
 

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -105,6 +106,25 @@ struct MetricFamilies {
   Histograms& ensemble_samples;
   Histograms& ensemble_disagreement;
   Counters& flops;
+};
+
+// The series of a version, which leave together. One thread at a time; no scrape meanwhile where it removes.
+class SeriesSet {
+ public:
+  // Adds the series, or finds it.
+  template <typename Series, typename... Bounds>
+  Series& Add(prometheus::Family<Series>& family, const Labels& labels, const Bounds&... bounds) {
+    Series& series = family.Add(labels, bounds...);
+    remove_[&series] = [&family, &series] { family.Remove(&series); };
+    return series;
+  }
+  void Remove(const void* series) { remove_.extract(series).mapped()(); }
+  void RemoveAll() {
+    for (const auto& [series, remove] : std::exchange(remove_, {})) remove();
+  }
+
+ private:
+  std::map<const void*, std::function<void()>> remove_;
 };
 
 inline Labels With(Labels labels, const char* name, std::string value) {

@@ -48,6 +48,7 @@ std::string CodeName(size_t index) { return absl::StatusCodeToString(kCodes[inde
 }  // namespace
 
 struct ModelMetrics::Series {
+  SeriesSet all;  // those of LoadedMetrics too
   Labels labels;
   std::array<prometheus::Counter*, kCodes.size()> requests{};
   std::array<prometheus::Counter*, std::size(kReasons)> rejections{};
@@ -69,20 +70,20 @@ ModelMetrics::ModelMetrics(MetricFamilies& families, std::string model, std::str
   Series& s = *series_;
   s.labels = {{"model", model_}, {"version", version_}};
   for (size_t i = 0; i < kCodes.size(); ++i) {
-    s.requests[i] = &families_.requests.Add(With(s.labels, "code", CodeName(i)));
-    s.generations[i] = &families_.generations.Add(With(s.labels, "code", CodeName(i)));
+    s.requests[i] = &s.all.Add(families_.requests, With(s.labels, "code", CodeName(i)));
+    s.generations[i] = &s.all.Add(families_.generations, With(s.labels, "code", CodeName(i)));
   }
   for (size_t i = 0; i < std::size(kReasons); ++i) {
-    s.rejections[i] = &families_.rejections.Add(With(s.labels, "reason", kReasons[i]));
+    s.rejections[i] = &s.all.Add(families_.rejections, With(s.labels, "reason", kReasons[i]));
   }
-  s.request_duration = &families_.request_duration.Add(s.labels, kDurationBuckets);
-  s.generation_duration = &families_.generation_duration.Add(s.labels, kDurationBuckets);
+  s.request_duration = &s.all.Add(families_.request_duration, s.labels, kDurationBuckets);
+  s.generation_duration = &s.all.Add(families_.generation_duration, s.labels, kDurationBuckets);
   if (version_ == "_other") return;
-  s.loads_ok = &families_.model_loads.Add(With(s.labels, "result", "ok"));
-  s.loads_error = &families_.model_loads.Add(With(s.labels, "result", "error"));
-  s.load_duration = &families_.model_load_duration.Add(s.labels);
-  s.ready = &families_.model_ready.Add(s.labels);
-  s.capacity = &families_.capacity.Add(s.labels);
+  s.loads_ok = &s.all.Add(families_.model_loads, With(s.labels, "result", "ok"));
+  s.loads_error = &s.all.Add(families_.model_loads, With(s.labels, "result", "error"));
+  s.load_duration = &s.all.Add(families_.model_load_duration, s.labels);
+  s.ready = &s.all.Add(families_.model_ready, s.labels);
+  s.capacity = &s.all.Add(families_.capacity, s.labels);
 }
 
 ModelMetrics::~ModelMetrics() = default;
@@ -99,13 +100,14 @@ std::unique_ptr<LoadedMetrics> ModelMetrics::Loaded(const MetricsEvent&, const M
   info["dtype"] = device.substr(device.rfind('/') + 1);
   info["device"] = device;
   info["sha256"] = model.sha256();
-  if (series_->info) families_.model_info.Remove(series_->info);
-  series_->info = &families_.model_info.Add(info);
+  if (series_->info) series_->all.Remove(series_->info);
+  series_->info = &series_->all.Add(families_.model_info, info);
   series_->info->Set(1.0);
-  series_->memory = &families_.memory.Add(With(With(series_->labels, "device", device), "kind", "weights"));
+  series_->memory =
+      &series_->all.Add(families_.memory, With(With(series_->labels, "device", device), "kind", "weights"));
   series_->memory->Set(static_cast<double>(model.parameters()) * sizeof(float));
   series_->ready->Set(1.0);
-  return std::make_unique<LoadedMetrics>(families_, model_, version_, model);
+  return std::make_unique<LoadedMetrics>(shared_from_this(), model);
 }
 
 void ModelMetrics::Removed() {
@@ -113,7 +115,7 @@ void ModelMetrics::Removed() {
   series_->ready->Set(0.0);
   series_->capacity->Set(0.0);
   if (series_->memory) series_->memory->Set(0.0);
-  if (series_->info) families_.model_info.Remove(series_->info);
+  if (series_->info) series_->all.Remove(series_->info);
   series_->info = nullptr;
 }
 
@@ -154,66 +156,71 @@ struct LoadedMetrics::Series {
   Layer generated{};          // rows of generated tokens, all layers together; null: the model generates nothing
 };
 
-LoadedMetrics::LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version,
-                             const Model& loaded)
-    : families_(families), mutex_(families.mutex), series_(std::make_unique<Series>()) {
+LoadedMetrics::LoadedMetrics(std::shared_ptr<ModelMetrics> version, const Model& loaded)
+    : version_(std::move(version)),
+      families_(version_->families_),
+      mutex_(families_.mutex),
+      series_(std::make_unique<Series>()) {
   Series& s = *series_;
+  SeriesSet& all = version_->series_->all;
   const std::string device = loaded.backend().device();
-  const Labels base = {{"model", model}, {"version", version}};
+  const Labels& base = version_->series_->labels;
 
-  s.items = &families.items.Add(base);
-  s.executions = &families.executions.Add(With(base, "device", device));
-  s.cancelled_compute = &families.cancelled_compute.Add(base);
-  s.tokens = &families.tokens.Add(base);
-  s.capped = &families.budget_capped.Add(base);
-  s.flops_executed = &families.flops.Add(With(base, "kind", "executed"));
-  s.flops_dense = &families.flops.Add(With(base, "kind", "dense_equivalent"));
-  s.prediction = &families.prediction.Add(base, kPredictionBuckets);
-  s.batch_items = &families.batch_items.Add(base, PowersOf(2, 0, 10));
-  s.batch_tokens = &families.batch_tokens.Add(base, PowersOf(2, 4, 20));
-  s.input_length = &families.input_length.Add(base, PowersOf(2, 4, 15));
-  s.density = &families.input_density.Add(base, kRatioBuckets);
-  s.edges = &families.input_edges.Add(base, PowersOf(4, 4, 14));
-  s.isolated = &families.input_isolated.Add(base, kRatioBuckets);
-  s.utilization = &families.budget_utilization.Add(base, kUtilizationBuckets);
-  s.samples = &families.ensemble_samples.Add(base, PowersOf(2, 0, 6));
-  s.disagreement = &families.ensemble_disagreement.Add(base, kRatioBuckets);
-  s.generated_tokens = &families.generated_tokens.Add(base);
-  s.prompt_tokens = &families.prompt_tokens.Add(base);
-  s.first_token = &families.first_token_duration.Add(base, kDurationBuckets);
-  s.token = &families.token_duration.Add(base, kDurationBuckets);
-  s.generations_running = &families.generations_running.Add(base);
-  s.in_flight = &families.in_flight.Add(base);
-  s.queue_requests = &families.queue_requests.Add(base);
-  s.queue_tokens = &families.queue_tokens.Add(base);
-  s.queue_seconds = &families.queue_seconds.Add(base);
-  s.device = &families.device.Add(base);
+  s.items = &all.Add(families_.items, base);
+  s.executions = &all.Add(families_.executions, With(base, "device", device));
+  s.cancelled_compute = &all.Add(families_.cancelled_compute, base);
+  s.tokens = &all.Add(families_.tokens, base);
+  s.capped = &all.Add(families_.budget_capped, base);
+  s.flops_executed = &all.Add(families_.flops, With(base, "kind", "executed"));
+  s.flops_dense = &all.Add(families_.flops, With(base, "kind", "dense_equivalent"));
+  s.prediction = &all.Add(families_.prediction, base, kPredictionBuckets);
+  s.batch_items = &all.Add(families_.batch_items, base, PowersOf(2, 0, 10));
+  s.batch_tokens = &all.Add(families_.batch_tokens, base, PowersOf(2, 4, 20));
+  s.input_length = &all.Add(families_.input_length, base, PowersOf(2, 4, 15));
+  s.density = &all.Add(families_.input_density, base, kRatioBuckets);
+  s.edges = &all.Add(families_.input_edges, base, PowersOf(4, 4, 14));
+  s.isolated = &all.Add(families_.input_isolated, base, kRatioBuckets);
+  s.utilization = &all.Add(families_.budget_utilization, base, kUtilizationBuckets);
+  s.samples = &all.Add(families_.ensemble_samples, base, PowersOf(2, 0, 6));
+  s.disagreement = &all.Add(families_.ensemble_disagreement, base, kRatioBuckets);
+  s.generated_tokens = &all.Add(families_.generated_tokens, base);
+  s.prompt_tokens = &all.Add(families_.prompt_tokens, base);
+  s.first_token = &all.Add(families_.first_token_duration, base, kDurationBuckets);
+  s.token = &all.Add(families_.token_duration, base, kDurationBuckets);
+  s.generations_running = &all.Add(families_.generations_running, base);
+  s.in_flight = &all.Add(families_.in_flight, base);
+  s.queue_requests = &all.Add(families_.queue_requests, base);
+  s.queue_tokens = &all.Add(families_.queue_tokens, base);
+  s.queue_seconds = &all.Add(families_.queue_seconds, base);
+  s.device = &all.Add(families_.device, base);
   for (uint32_t level = 1; level <= kPriorityLevels; ++level) {
-    s.queue[level - 1] = &families.queue_duration.Add(With(base, "priority", std::to_string(level)), kDurationBuckets);
+    s.queue[level - 1] =
+        &all.Add(families_.queue_duration, With(base, "priority", std::to_string(level)), kDurationBuckets);
   }
-  s.input_stage = &families.stage_duration.Add(With(base, "stage", "input"), kDurationBuckets);
-  s.forward_stage = &families.stage_duration.Add(With(base, "stage", "forward"), kDurationBuckets);
-  s.output_stage = &families.stage_duration.Add(With(base, "stage", "output"), kDurationBuckets);
+  s.input_stage = &all.Add(families_.stage_duration, With(base, "stage", "input"), kDurationBuckets);
+  s.forward_stage = &all.Add(families_.stage_duration, With(base, "stage", "forward"), kDurationBuckets);
+  s.output_stage = &all.Add(families_.stage_duration, With(base, "stage", "output"), kDurationBuckets);
   for (size_t i = 0; i < std::size(kBudgetKinds); ++i) {
-    s.budgets[i] = &families.budget_requests.Add(With(base, "kind", kBudgetKinds[i]));
+    s.budgets[i] = &all.Add(families_.budget_requests, With(base, "kind", kBudgetKinds[i]));
   }
   for (size_t i = 0; i < std::size(kDegradedBy); ++i) {
-    s.degraded[i] = &families.degraded.Add(With(base, "reason", kDegradedBy[i]));
+    s.degraded[i] = &all.Add(families_.degraded, With(base, "reason", kDegradedBy[i]));
   }
   for (size_t i = 0; i < std::size(kShadowResults); ++i) {
-    s.shadows[i] = &families.shadow_requests.Add(With(base, "result", kShadowResults[i]));
+    s.shadows[i] = &all.Add(families_.shadow_requests, With(base, "result", kShadowResults[i]));
   }
-  s.shadow_disagreements = &families.shadow_disagreements.Add(base);
-  s.shadow_distance = &families.shadow_distance.Add(base, kRatioBuckets);
-  s.shadow_device = &families.shadow_device.Add(base);
+  s.shadow_disagreements = &all.Add(families_.shadow_disagreements, base);
+  s.shadow_distance = &all.Add(families_.shadow_distance, base, kRatioBuckets);
+  s.shadow_device = &all.Add(families_.shadow_device, base);
   s.layers.clear();
   for (int32_t layer = 0; layer < loaded.config().num_hidden_layers; ++layer) {
     const Labels labels = With(base, "layer", std::to_string(layer));
-    s.layers.push_back({&families.edges.Add(labels), &families.pairs.Add(labels), &families.isolated.Add(labels)});
+    s.layers.push_back(
+        {&all.Add(families_.edges, labels), &all.Add(families_.pairs, labels), &all.Add(families_.isolated, labels)});
   }
   if (loaded.config().task == ModelTask::kCausalLm) {
     const Labels labels = With(base, "layer", "generated");
-    s.generated = {&families.edges.Add(labels), &families.pairs.Add(labels), nullptr};
+    s.generated = {&all.Add(families_.edges, labels), &all.Add(families_.pairs, labels), nullptr};
   }
 }
 
@@ -340,7 +347,7 @@ Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<Metri
             {"cuda", EDGEWISE_CUDA_VERSION},
             {"compiler", EDGEWISE_COMPILER}})
       .Set(1.0);
-  other_ = std::make_unique<ModelMetrics>(*families_, "_other", "_other");
+  other_ = std::make_shared<ModelMetrics>(*families_, "_other", "_other");
   call_memory_ = &families_->call_memory.Add({});
   call_memory_limit_ = &families_->call_memory_limit.Add({});
   cache_ = &families_->cache.Add({});
@@ -358,11 +365,22 @@ Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<Metri
 
 Metrics::~Metrics() = default;
 
-ModelMetrics& Metrics::ForModel(const std::string& model, int64_t version) {
+std::shared_ptr<ModelMetrics> Metrics::ForModel(const std::string& model, int64_t version) {
   const absl::MutexLock lock(&mutex_);
-  std::unique_ptr<ModelMetrics>& metrics = models_[{model, version}];
-  if (!metrics) metrics = std::make_unique<ModelMetrics>(*families_, model, std::to_string(version));
-  return *metrics;
+  RemoveLeft();
+  std::shared_ptr<ModelMetrics>& metrics = versions_[{model, version}];
+  if (!metrics) metrics = std::make_shared<ModelMetrics>(*families_, model, std::to_string(version));
+  return metrics;
+}
+
+// Who holds none of them gets none but by ForModel, which waits: a count of one is final.
+void Metrics::RemoveLeft() const {
+  std::erase_if(versions_, [&](const Versions::value_type& version) {
+    if (version.second.use_count() > 1) return false;
+    const absl::WriterMutexLock alone(&families_->mutex);
+    version.second->series_->all.RemoveAll();
+    return true;
+  });
 }
 
 void Metrics::CountRpc(Rpc rpc, absl::StatusCode code) {
@@ -388,6 +406,8 @@ void Metrics::SetCache(uint64_t bytes, uint64_t limit) {
 std::string Metrics::Render() const {
   std::vector<prometheus::MetricFamily> families;
   {
+    const absl::MutexLock lock(&mutex_);
+    RemoveLeft();
     absl::WriterMutexLock alone(&families_->mutex);
     utilization_->Set(families_->busy.At(families_->clock()));
     families = families_->registry.Collect();

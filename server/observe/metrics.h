@@ -1,5 +1,6 @@
-// The metrics that Prometheus scrapes (docs/metrics.md). Every series exists as soon as its model is known. Any thread
-// may record. A scrape shows all changes of an event or none.
+// The metrics that Prometheus scrapes (docs/metrics.md). Every series exists as soon as its model is known, and leaves
+// when the version has left the repository and its last request has ended. Any thread may record. A scrape shows all
+// changes of an event or none.
 #ifndef EDGEWISE_SERVER_OBSERVE_METRICS_H_
 #define EDGEWISE_SERVER_OBSERVE_METRICS_H_
 
@@ -40,10 +41,12 @@ class MetricsEvent {
   absl::ReaderMutexLock lock_;
 };
 
+class ModelMetrics;
+
 // The series of one loaded version. Every load makes a new object; the numbers continue.
 class LoadedMetrics {
  public:
-  LoadedMetrics(MetricFamilies& families, const std::string& model, const std::string& version, const Model& loaded);
+  LoadedMetrics(std::shared_ptr<ModelMetrics> version, const Model& loaded);
   ~LoadedMetrics();
 
   // A valid request, checked in `seconds`: counts it as in flight and as waiting.
@@ -69,13 +72,14 @@ class LoadedMetrics {
  private:
   struct Series;
   void CountGenerated(const Request& request);
+  const std::shared_ptr<ModelMetrics> version_;  // keeps the series
   MetricFamilies& families_;
   absl::Mutex& mutex_;
   std::unique_ptr<Series> series_;
 };
 
-// The series of one version of one model, loaded or not. Lives as long as its Metrics.
-class ModelMetrics {
+// The series of one version of one model, loaded or not. Those who record share it. Its Metrics must outlive it.
+class ModelMetrics : public std::enable_shared_from_this<ModelMetrics> {
  public:
   ModelMetrics(MetricFamilies& families, std::string model, std::string version);
   ~ModelMetrics();
@@ -84,7 +88,8 @@ class ModelMetrics {
   // One thread at a time: the loader. The version is ready from now on.
   std::unique_ptr<LoadedMetrics> Loaded(const MetricsEvent& event, const Model& model);
   void CountLoad(const MetricsEvent& event, bool ok, double seconds);
-  // The version left the repository: not ready, no memory, no model_info. A later load brings these back.
+  // The version left the repository: not ready, no memory, no model_info. The rest stays for the requests that still
+  // run. A later load brings these back.
   void Removed();
 
   // Requests a second, for the next Render; 0: not known.
@@ -94,6 +99,8 @@ class ModelMetrics {
   void CountRequest(const MetricsEvent& event, Rpc rpc, const absl::Status& status, double seconds);
 
  private:
+  friend class LoadedMetrics;
+  friend class Metrics;
   struct Series;
   MetricFamilies& families_;
   const std::string model_;
@@ -107,25 +114,28 @@ class Metrics {
   explicit Metrics(std::function<Time()> clock = Clock::now);
   ~Metrics();
 
-  // The series of a version in the repository, made by the first call and kept until the end.
-  ModelMetrics& ForModel(const std::string& model, int64_t version);
+  // The series of a version in the repository, made anew where nobody holds those of before.
+  std::shared_ptr<ModelMetrics> ForModel(const std::string& model, int64_t version);
   // The series of requests for unknown models and versions, with the labels `_other`.
-  ModelMetrics& other() { return *other_; }
+  const std::shared_ptr<ModelMetrics>& other() { return other_; }
   void CountRpc(Rpc rpc, absl::StatusCode code);
   // For the next Render.
   void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections, double read_delay_seconds);
   void SetCache(uint64_t bytes, uint64_t limit);
 
-  // The exposition text, with process_* metrics.
+  // The exposition text, with process_* metrics. Without the series that nobody holds any more.
   std::string Render() const;
 
  private:
+  using Versions = std::map<std::pair<std::string, int64_t>, std::shared_ptr<ModelMetrics>>;
+  void RemoveLeft() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   std::unique_ptr<MetricFamilies> families_;
-  std::unique_ptr<ModelMetrics> other_;
+  std::shared_ptr<ModelMetrics> other_;
   prometheus::Gauge *call_memory_, *call_memory_limit_, *cache_, *cache_limit_, *connections_, *read_delay_,
       *utilization_;
-  absl::Mutex mutex_;
-  std::map<std::pair<std::string, int64_t>, std::unique_ptr<ModelMetrics>> models_ ABSL_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;  // before that of the families
+  mutable Versions versions_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace edgewise::server

@@ -3,6 +3,7 @@
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 #include <grpc/grpc_security_constants.h>
+#include <grpc/slice.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <openssl/bio.h>
 #include <openssl/crypto.h>
@@ -12,6 +13,7 @@
 #include <openssl/x509.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -19,6 +21,7 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "server/address.h"
@@ -98,6 +101,10 @@ absl::Status CheckClientCa(const std::string& certificates) {
   return absl::InvalidArgumentError("--tls_client_ca: not certificates in PEM form");
 }
 
+absl::string_view ViewOf(const grpc_slice& slice) {
+  return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)), GRPC_SLICE_LENGTH(slice)};
+}
+
 constexpr char kShuttingDown[] = "the server is shutting down";
 
 class GateProcessor final : public grpc::AuthMetadataProcessor {
@@ -106,7 +113,8 @@ class GateProcessor final : public grpc::AuthMetadataProcessor {
 
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*, OutputMetadata*, OutputMetadata*) override {
-    gate_->CountCall();
+    const auto path = metadata.find(":path");
+    gate_->CountCall(path == metadata.end() ? "" : absl::string_view(path->second.data(), path->second.size()));
     if (gate_->closed()) return {grpc::StatusCode::UNAVAILABLE, kShuttingDown};
     const std::shared_ptr<const TokenSet> tokens = gate_->tokens();
     if (!tokens) return grpc::Status::OK;
@@ -126,9 +134,12 @@ class GateProcessor final : public grpc::AuthMetadataProcessor {
 class PlainCredentials final : public grpc::ServerCredentials {
  public:
   explicit PlainCredentials(std::shared_ptr<const Gate> gate) : gate_(std::move(gate)) {
-    const auto process = [](void* state, grpc_auth_context*, const grpc_metadata*, size_t,
+    const auto process = [](void* state, grpc_auth_context*, const grpc_metadata* metadata, size_t count,
                             grpc_process_auth_metadata_done_cb done, void* call) {
-      static_cast<const Gate*>(state)->CountCall();
+      const auto path = std::find_if(metadata, metadata + count, [](const grpc_metadata& entry) {
+        return grpc_slice_str_cmp(entry.key, ":path") == 0;
+      });
+      static_cast<const Gate*>(state)->CountCall(path == metadata + count ? "" : ViewOf(path->value));
       const bool closed = static_cast<const Gate*>(state)->closed();
       done(call, nullptr, 0, nullptr, 0, closed ? GRPC_STATUS_UNAVAILABLE : GRPC_STATUS_OK,
            closed ? kShuttingDown : nullptr);
@@ -201,6 +212,10 @@ const Principal* TokenSet::Find(const std::string& authorization) const {
     if (CRYPTO_memcmp(digest.data(), entry.digest.data(), digest.size()) == 0) known = &entry.principal;
   }
   return bearer ? known : nullptr;
+}
+
+void Gate::Count(std::atomic<uint64_t>& calls, absl::string_view path) {
+  if (!absl::StartsWith(path, "/grpc.reflection.")) calls.fetch_add(1, std::memory_order_relaxed);
 }
 
 absl::Status Gate::ReadTokens(const std::string& file) {

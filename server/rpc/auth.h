@@ -15,6 +15,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "server/options.h"
 #include "server/request.h"
@@ -51,17 +52,20 @@ class Gate {
   // Turns every call away from now on.
   void Close() { closed_.store(true); }
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
-  // Counts a call that has come, whether it passes or not, and tells how many have.
-  void CountCall() const { calls_.fetch_add(1, std::memory_order_relaxed); }
+  // Counts a call of the path that has come, whether it passes or not, and tells how many have. Calls of reflection do
+  // not count: gRPC's own threads take them, so that nobody sees them begin.
+  void CountCall(absl::string_view path) const { Count(calls_, path); }
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   // The same of calls that gRPC has handed over to their method. It never does so with those that their client has
   // given up before.
-  void CountBegun() const { begun_.fetch_add(1, std::memory_order_relaxed); }
+  void CountBegun(absl::string_view path) const { Count(begun_, path); }
   uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }
   // Null: no token is needed.
   std::shared_ptr<const TokenSet> tokens() const;
 
  private:
+  static void Count(std::atomic<uint64_t>& calls, absl::string_view path);
+
   std::atomic<bool> closed_ = false;
   mutable std::atomic<uint64_t> calls_ = 0, begun_ = 0;
   mutable absl::Mutex mutex_;

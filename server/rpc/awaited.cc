@@ -5,21 +5,28 @@
 
 namespace edgewise::server {
 
-absl::Status AwaitedCalls::Add(AwaitedCall& call, Clock::duration patience) {
+absl::Status AwaitedCalls::Add(AwaitedCall& call, Clock::duration patience, bool reserves) {
   const absl::MutexLock lock(&mutex_);
   if (closed_) return ShuttingDown();
   call.since_ = clock_();
   call.until_ = patience == Clock::duration::max() ? Time::max() : call.since_ + patience;
   call.place_ = calls_.insert(calls_.end(), &call);
   call.awaited_ = true;
+  call.reserves_ = reserves;
+  reserving_ += reserves;
   return absl::OkStatus();
+}
+
+void AwaitedCalls::Erase(AwaitedCall& call) {
+  call.awaited_ = false;
+  calls_.erase(call.place_);
+  reserving_ -= call.reserves_;
 }
 
 bool AwaitedCalls::Remove(AwaitedCall& call) {
   const absl::MutexLock lock(&mutex_);
   if (!call.awaited_) return false;
-  call.awaited_ = false;
-  calls_.erase(call.place_);
+  Erase(call);
   return true;
 }
 
@@ -29,8 +36,7 @@ size_t AwaitedCalls::End(const absl::Status& status, Condition condition) {
   for (auto next = calls_.begin(); next != calls_.end();) {
     AwaitedCall& call = **next++;
     if (!condition(call)) continue;
-    call.awaited_ = false;
-    calls_.erase(call.place_);
+    Erase(call);
     ++ended;
     call.GiveUp(status);
   }
@@ -57,9 +63,9 @@ void AwaitedCalls::Close() {
   End(ShuttingDown(), [](const AwaitedCall&) { return true; });
 }
 
-size_t AwaitedCalls::size() const {
+size_t AwaitedCalls::reserving() const {
   const absl::MutexLock lock(&mutex_);
-  return calls_.size();
+  return reserving_;
 }
 
 }  // namespace edgewise::server

@@ -1,4 +1,4 @@
-// The calls whose message is on its way. Each holds memory for it, so none may wait for ever.
+// The calls whose message is on its way. Each takes room, so none may wait for ever.
 #ifndef EDGEWISE_SERVER_RPC_AWAITED_H_
 #define EDGEWISE_SERVER_RPC_AWAITED_H_
 
@@ -27,7 +27,7 @@ class AwaitedCall {
  private:
   friend class AwaitedCalls;
   std::list<AwaitedCall*>::iterator place_;
-  bool awaited_ = false;
+  bool awaited_ = false, reserves_ = false;
   Time since_, until_;
 };
 
@@ -37,8 +37,8 @@ class AwaitedCalls {
   explicit AwaitedCalls(std::function<Time()> clock) : clock_(std::move(clock)) {}
 
   // The call awaits a message, for `patience` at most. UNAVAILABLE: the server drains. The call must be removed before
-  // it is destroyed.
-  absl::Status Add(AwaitedCall& call, Clock::duration patience);
+  // it is destroyed. `reserves`: memory is reserved for the message; those of health are small, and nobody's request.
+  absl::Status Add(AwaitedCall& call, Clock::duration patience, bool reserves = true);
   // The message has come, or will not. False: GiveUp was called.
   bool Remove(AwaitedCall& call);
 
@@ -48,12 +48,14 @@ class AwaitedCalls {
   size_t EndWaiting(Clock::duration at_least, const absl::Status& status);
   // Gives up all, and refuses more: UNAVAILABLE.
   void Close();
-  size_t size() const;
+  // Those that memory is reserved for.
+  size_t reserving() const;
   // Counts a call that its client gave up before its message was whole. Returns how many there were, and starts anew.
   void CountAbandoned() { abandoned_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t TakeAbandoned() { return abandoned_.exchange(0); }
 
  private:
+  void Erase(AwaitedCall& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Condition>
   size_t End(const absl::Status& status, Condition condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -61,6 +63,7 @@ class AwaitedCalls {
   std::atomic<uint64_t> abandoned_ = 0;
   mutable absl::Mutex mutex_;
   std::list<AwaitedCall*> calls_ ABSL_GUARDED_BY(mutex_);
+  size_t reserving_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

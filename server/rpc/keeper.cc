@@ -83,7 +83,7 @@ void Keeper::Run(const std::stop_token& stop) {
 bool Keeper::OverTheBound(uint64_t times) const {
   const uint64_t used = memory_.used();
   // What is reserved for messages that are on their way is not in memory, or is with gRPC.
-  const uint64_t reserved = std::min(used, awaited_.size() * message_limit_.load());
+  const uint64_t reserved = std::min(used, awaited_.reserving() * message_limit_.load());
   // Passes have lists of their own beside the buffers that the backend counts. What a pass has just freed may still be
   // in memory.
   const uint64_t before = backend_->WorkingBytes(), resident = ResidentMemory();

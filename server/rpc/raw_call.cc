@@ -77,7 +77,7 @@ void RawCall::OnBegun(bool ok) {
     delete this;
     return;
   }
-  gate_.CountBegun();
+  gate_.CountBegun(context_.method());  // empty where the method is known
   new RawCall(method_, queue_, gate_);
   reactor_ = method_.make(*this);
 }

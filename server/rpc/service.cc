@@ -52,7 +52,7 @@ class PredictReactor final : public UnaryReactor {
     if (!Take(*message)) return;
     // Alone on the server, a short request is computed here.
     const bool alone = context_.lender && context_.lone_client.Observe(call_->peer(), context_.handler.now()) &&
-                       context_.handler.in_flight() == 0 && context_.awaited.size() == 0;
+                       context_.handler.in_flight() == 0 && context_.awaited.reserving() == 0;
     Request request = {.deadline = deadline(),
                        .stopping = cancelled_.get_token(),
                        .principal = PrincipalOf(*call_, context_.gate.tokens().get()),

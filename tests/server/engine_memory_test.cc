@@ -55,7 +55,7 @@ TEST(EngineMemoryTest, GenerationsSideBySideHaveTheRowsOfOnePromptAndOneStep) {
   model->name = "lm-ssa-local";
   model->version = 1;
   model->model = *LoadModel(tests::TestdataFolder() + "/lm-ssa-local/1", backend);
-  model->metrics = metrics.ForModel(model->name, 1).Loaded(metrics.other().Event(), *model->model);
+  model->metrics = metrics.ForModel(model->name, 1)->Loaded(metrics.other()->Event(), *model->model);
   ASSERT_LT(model->model->config().max_position_embeddings, 69);
 
   // Keys and values of a generation: one copy in the first layer, which all samples share, and one of each above it.

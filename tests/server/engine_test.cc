@@ -51,7 +51,7 @@ class EngineTest : public ::testing::Test {
     auto loaded = std::make_shared<LoadedModel>();
     loaded->name = name;
     loaded->version = 1;
-    loaded->metrics = metrics_.ForModel(name, 1).Loaded(metrics_.other().Event(), **model);
+    loaded->metrics = metrics_.ForModel(name, 1)->Loaded(metrics_.other()->Event(), **model);
     loaded->model = *std::move(model);
     model_ = std::move(loaded);
   }

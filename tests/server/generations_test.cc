@@ -51,7 +51,7 @@ class GenerationsTest : public ::testing::Test {
     loaded->version = 1;
     loaded->model = *LoadModel(folder, backend_);
     weights_ = backend_.live();
-    loaded->metrics = metrics_.ForModel(loaded->name, 1).Loaded(metrics_.other().Event(), *loaded->model);
+    loaded->metrics = metrics_.ForModel(loaded->name, 1)->Loaded(metrics_.other()->Event(), *loaded->model);
     model_ = std::move(loaded);
   }
 

@@ -53,23 +53,23 @@ class MetricValuesTest : public ::testing::Test {
   }
 
   void CountRequest(Rpc rpc, const absl::Status& status, double seconds) {
-    of_model_.CountRequest(of_model_.Event(), rpc, status, seconds);
+    of_model_->CountRequest(of_model_->Event(), rpc, status, seconds);
   }
   void CountRequest(Rpc rpc, absl::StatusCode code, double seconds) {
     CountRequest(rpc, absl::Status(code, ""), seconds);
   }
-  void CountLoad(bool ok, double seconds) { of_model_.CountLoad(of_model_.Event(), ok, seconds); }
+  void CountLoad(bool ok, double seconds) { of_model_->CountLoad(of_model_->Event(), ok, seconds); }
   void CountEnd(const Request& request, bool answered, double output_seconds = 0.0) {
-    loaded_->CountEnd(of_model_.Event(), *model_, request, answered, output_seconds);
+    loaded_->CountEnd(of_model_->Event(), *model_, request, answered, output_seconds);
   }
   void CountInput(const ModelInput& input, const InputResult& result) {
-    loaded_->CountInput(of_model_.Event(), *model_, input, result);
+    loaded_->CountInput(of_model_->Event(), *model_, input, result);
   }
 
   Metrics metrics_;
   const std::unique_ptr<Model> model_ = LoadTestModel("sbm");
-  ModelMetrics& of_model_ = metrics_.ForModel("m", 1);
-  const std::unique_ptr<LoadedMetrics> loaded_ = of_model_.Loaded(of_model_.Event(), *model_);
+  const std::shared_ptr<ModelMetrics> of_model_ = metrics_.ForModel("m", 1);
+  const std::unique_ptr<LoadedMetrics> loaded_ = of_model_->Loaded(of_model_->Event(), *model_);
 };
 
 TEST_F(MetricValuesTest, BucketsOfEveryHistogramAreThoseOfTheTable) {
@@ -287,8 +287,8 @@ TEST_F(InputValuesTest, DisagreementIsOfEveryToken) {
 TEST(GenerationValuesTest, TokensAndGenerationsCountWhatTheySay) {
   const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
   Metrics metrics;
-  ModelMetrics& of_model = metrics.ForModel("m", 1);
-  const std::unique_ptr<LoadedMetrics> loaded = of_model.Loaded(of_model.Event(), *model);
+  const std::shared_ptr<ModelMetrics> of_model = metrics.ForModel("m", 1);
+  const std::unique_ptr<LoadedMetrics> loaded = of_model->Loaded(of_model->Event(), *model);
   const auto value = [&](const std::string& name, const std::string& before = "") {
     const std::string text = metrics.Render();
     const std::string series = "\nedgewise_" + name + "{" + before + "model=\"m\",version=\"1\"} ";
@@ -308,12 +308,12 @@ TEST(GenerationValuesTest, TokensAndGenerationsCountWhatTheySay) {
   }
   request.generation->utilization = 0.75;
   request.generation->capped = true;
-  loaded->CountEnd(of_model.Event(), *model, request, true, 0.0);
+  loaded->CountEnd(of_model->Event(), *model, request, true, 0.0);
   request.tokens = 2;
   request.generation->options.samples = 4;
   request.generation->utilization = -1.0;
   request.generation->capped = false;
-  loaded->CountEnd(of_model.Event(), *model, request, true, 0.0);
+  loaded->CountEnd(of_model->Event(), *model, request, true, 0.0);
   EXPECT_EQ(value("first_token_duration_seconds_sum"), 0.5);
   EXPECT_EQ(value("first_token_duration_seconds_count"), 1);
   EXPECT_EQ(value("token_duration_seconds_sum"), 0.375);

@@ -32,9 +32,11 @@ size_t Lines(const std::string& text) {
 
 class MetricsTest : public ::testing::Test {
  protected:
-  std::unique_ptr<LoadedMetrics> Load(ModelMetrics& model) { return model.Loaded(model.Event(), *model_); }
-  static void CountRequest(ModelMetrics& model, absl::StatusCode code) {
-    model.CountRequest(model.Event(), Rpc::kPredict, absl::Status(code, ""), 0.01);
+  std::unique_ptr<LoadedMetrics> Load(const std::shared_ptr<ModelMetrics>& model) {
+    return model->Loaded(model->Event(), *model_);
+  }
+  static void CountRequest(const std::shared_ptr<ModelMetrics>& model, absl::StatusCode code) {
+    model->CountRequest(model->Event(), Rpc::kPredict, absl::Status(code, ""), 0.01);
   }
 
   Metrics metrics_;
@@ -75,7 +77,7 @@ TEST_F(MetricsTest, PromtoolFindsNothingToSay) {
 }
 
 TEST_F(MetricsTest, RequestsMoveTheCountersByExactlyTheirNumber) {
-  ModelMetrics& model = metrics_.ForModel("m", 1);
+  const std::shared_ptr<ModelMetrics> model = metrics_.ForModel("m", 1);
   for (int i = 0; i < 7; ++i) CountRequest(model, absl::StatusCode::kOk);
   CountRequest(model, absl::StatusCode::kInvalidArgument);
   CountRequest(model, absl::StatusCode::kDataLoss);  // not one of the codes: a fault of ours
@@ -96,7 +98,7 @@ TEST_F(MetricsTest, EdgesAndPairsAreThoseOfTheResult) {
   while (!pass.done()) ASSERT_TRUE(pass.Step().ok());
   const InputResult result = pass.TakeResult(0);
   ASSERT_TRUE(result.status.ok());
-  loaded->CountInput(metrics_.other().Event(), *model_, inputs[0], result);
+  loaded->CountInput(metrics_.other()->Event(), *model_, inputs[0], result);
   const std::string text = metrics_.Render();
   double edges = 0.0, pairs = 0.0;
   for (const char* layer : {"0", "1"}) {
@@ -119,7 +121,7 @@ TEST_F(MetricsTest, SeriesDoNotGrowWithTraffic) {
   for (int i = 0; i < 100; ++i) {
     CountRequest(metrics_.other(), absl::StatusCode::kNotFound);
     metrics_.CountRpc(Rpc::kPredict, absl::StatusCode::kOutOfRange);
-    loaded->CountEnd(metrics_.other().Event(), *model_, Request(), true, 0.1);
+    loaded->CountEnd(metrics_.other()->Event(), *model_, Request(), true, 0.1);
   }
   EXPECT_EQ(Lines(metrics_.Render()), before);
 }
@@ -127,11 +129,11 @@ TEST_F(MetricsTest, SeriesDoNotGrowWithTraffic) {
 TEST_F(MetricsTest, RemovedVersionHoldsNoMemoryAndHasNoInfo) {
   const std::string memory =
       R"(edgewise_memory_bytes{device=")" + model_->backend().device() + R"(",kind="weights",model="m",version="1"})";
-  ModelMetrics& model = metrics_.ForModel("m", 1);
-  model.Removed();  // before any load
+  const std::shared_ptr<ModelMetrics> model = metrics_.ForModel("m", 1);
+  model->Removed();  // before any load
   std::unique_ptr<LoadedMetrics> loaded = Load(model);
   EXPECT_GT(Value(metrics_.Render(), memory), 0.0);
-  model.Removed();
+  model->Removed();
   EXPECT_EQ(Value(metrics_.Render(), memory), 0.0);
   EXPECT_EQ(metrics_.Render().find("edgewise_model_info{"), std::string::npos);
   loaded = Load(model);
@@ -142,7 +144,7 @@ TEST_F(MetricsTest, RemovedVersionHoldsNoMemoryAndHasNoInfo) {
 TEST_F(MetricsTest, LoadingAgainKeepsTheNumbers) {
   Request request;
   request.budget = BudgetKind::kEdges;
-  ModelMetrics& model = metrics_.ForModel("m", 1);
+  const std::shared_ptr<ModelMetrics> model = metrics_.ForModel("m", 1);
   std::unique_ptr<LoadedMetrics> loaded = Load(model);
   loaded->CountValid(request, 0.0);
   loaded = Load(model);
@@ -156,9 +158,66 @@ TEST_F(MetricsTest, LoadingAgainKeepsTheNumbers) {
   EXPECT_EQ(infos, 1u);
 }
 
+TEST_F(MetricsTest, SeriesLeaveWithTheLastThatRecordsAndComeBackAtZero) {
+  const std::string requests = R"(edgewise_requests_total{code="OK",model="m",version="1"})";
+  const size_t before = Lines(metrics_.Render());
+  std::shared_ptr<ModelMetrics> model = metrics_.ForModel("m", 1);
+  std::unique_ptr<LoadedMetrics> loaded = Load(model);
+  loaded = Load(model);
+  const size_t with = Lines(metrics_.Render());
+  Request request;
+  request.metrics = model;
+  loaded->CountValid(request, 0.0);
+  model->Removed();
+  model.reset();
+  EXPECT_EQ(Value(metrics_.Render(), R"(edgewise_requests_in_flight{model="m",version="1"})"), 1.0);
+  CountRequest(request.metrics, absl::StatusCode::kOk);
+  EXPECT_EQ(Value(metrics_.Render(), requests), 1.0);
+  EXPECT_EQ(metrics_.ForModel("m", 1), request.metrics) << "it came back before";
+  loaded.reset();
+  request = Request();
+  EXPECT_EQ(Lines(metrics_.Render()), before);
+  EXPECT_EQ(metrics_.Render().find(R"(model="m")"), std::string::npos);
+  loaded = Load(metrics_.ForModel("m", 1));
+  EXPECT_EQ(Value(metrics_.Render(), requests), 0.0);
+  EXPECT_EQ(Lines(metrics_.Render()), with);
+}
+
+// Requests end on threads of their own while their version comes, goes and pages are made.
+TEST_F(MetricsTest, VersionsLeaveWhileTheirLastRequestsCount) {
+  constexpr int kRounds = 300;
+  std::atomic<bool> over = false;
+  std::thread scraper([&] {
+    while (!over) {
+      const std::string text = metrics_.Render();
+      EXPECT_EQ(Value(text, R"(edgewise_requests_total{code="OK",model="m",version="1"})"),
+                Value(text, R"(edgewise_request_duration_seconds_count{model="m",version="1"})"));
+    }
+  });
+  for (int round = 0; round < kRounds; ++round) {
+    std::shared_ptr<ModelMetrics> model = metrics_.ForModel("m", 1);
+    std::shared_ptr<LoadedMetrics> loaded = Load(model);
+    std::thread last([this, model, loaded]() mutable {
+      Request request;
+      loaded->CountValid(request, 0.0);
+      CountRequest(model, absl::StatusCode::kOk);
+      request.gauges = {};
+      loaded.reset();
+      model.reset();
+    });
+    model->Removed();
+    model.reset();
+    loaded.reset();
+    last.join();
+  }
+  over = true;
+  scraper.join();
+  EXPECT_EQ(metrics_.Render().find(R"(model="m")"), std::string::npos);
+}
+
 // Threads record without a pause while pages are made: on every page, what one event moves has moved together.
 TEST_F(MetricsTest, PageShowsWholeEvents) {
-  ModelMetrics& model = metrics_.ForModel("m", 1);
+  const std::shared_ptr<ModelMetrics> model = metrics_.ForModel("m", 1);
   std::unique_ptr<LoadedMetrics> loaded = Load(model);
   std::atomic<bool> over = false;
   std::vector<std::thread> recorders;
@@ -172,8 +231,8 @@ TEST_F(MetricsTest, PageShowsWholeEvents) {
         loaded->CountValid(request, 0.0);
         Request* const started[] = {&request};
         loaded->CountBatch(started, 1, 4);
-        const MetricsEvent event = model.Event();
-        model.CountRequest(event, Rpc::kPredict, absl::CancelledError(), 1.0);
+        const MetricsEvent event = model->Event();
+        model->CountRequest(event, Rpc::kPredict, absl::CancelledError(), 1.0);
         loaded->CountEnd(event, *model_, request, false, 0.0);
         request.gauges = {};
       }

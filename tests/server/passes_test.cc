@@ -25,7 +25,7 @@ class PassesTest : public ::testing::Test {
     auto model = LoadModel(testing::WriteModel(folder_.path(), config), *backend_);
     EXPECT_TRUE(model.ok()) << model.status();
     auto loaded = std::make_shared<LoadedModel>();
-    loaded->metrics = metrics_.ForModel("long", 1).Loaded(metrics_.other().Event(), **model);
+    loaded->metrics = metrics_.ForModel("long", 1)->Loaded(metrics_.other()->Event(), **model);
     loaded->model = *std::move(model);
     model_ = std::move(loaded);
   }

@@ -155,13 +155,28 @@ TEST_F(RepositoryTest, RemovedVersionIsNotFoundAndLivesOnForItsRequests) {
   folder_.AddModel("sbm", "m", 1);
   folder_.AddModel("sbm", "m", 2);
   Update();
-  const std::shared_ptr<const LoadedModel> in_use = repository_.Resolve("m", 0).loaded;
+  std::shared_ptr<const LoadedModel> in_use = repository_.Resolve("m", 0).loaded;
   EXPECT_EQ(in_use->version, 2);
   std::filesystem::remove_all(folder_.path() + "/m/2");
   EXPECT_EQ(Update(), 0u);
   EXPECT_TRUE(absl::IsNotFound(repository_.Resolve("m", 2).status));
   EXPECT_EQ(repository_.Resolve("m", 0).loaded->version, 1);
   EXPECT_EQ(in_use->model->config().vocab_size, 40);
+  const auto shown = [&](const char* version) { return metrics_.Render().find(version) != std::string::npos; };
+  EXPECT_TRUE(shown(R"(version="2")"));
+  in_use.reset();
+  EXPECT_FALSE(shown(R"(version="2")"));
+  EXPECT_TRUE(shown(R"(version="1")"));
+}
+
+TEST_F(RepositoryTest, VersionThatLeavesWhileItLoadsLeavesNoSeries) {
+  folder_.AddModel("sbm", "m", 1);
+  const std::vector<LoadJob> jobs = repository_.Scan().value();
+  ASSERT_EQ(jobs.size(), 1u);
+  std::filesystem::remove_all(folder_.path() + "/m");
+  ASSERT_TRUE(repository_.Scan().ok());
+  repository_.Load(jobs[0], TestBackend());
+  EXPECT_EQ(metrics_.Render().find(R"(model="m")"), std::string::npos);
 }
 
 TEST_F(RepositoryTest, ModelWhoseFolderCannotBeReadGoesOn) {

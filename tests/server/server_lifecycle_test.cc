@@ -117,12 +117,15 @@ TEST(LifecycleTest, RemovedModelIsNotServingAnyMore) {
   folder.AddModel("sbm", "m", 1);
   TestServer server(TestOptions(folder.path()));
   ASSERT_TRUE(server.WaitForHealth("m", 1));
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest("m"), response).ok());
   std::filesystem::remove_all(folder.path() + "/m");
   ASSERT_TRUE(server.server().Reload().ok());
   EXPECT_TRUE(server.WaitForHealth("m", 2));
   EXPECT_TRUE(server.WaitForHealth("", 2));
-  v1::PredictResponse response;
   EXPECT_EQ(server.Predict(SmallRequest("m"), response).error_code(), grpc::NOT_FOUND);
+  EXPECT_TRUE(server.WaitForMetric(R"(edgewise_model_ready{model="m",version="1"})", -1.0));
+  EXPECT_EQ(server.HttpGet("/metrics").find(R"(model="m")"), std::string::npos);
 }
 
 TEST(LifecycleTest, OneBrokenModelLeavesTheOthersServing) {

@@ -247,6 +247,7 @@ TEST_F(ShadowTest, IsInNoMetricOfRequests) {
 
 TEST_F(ShadowTest, EndsWithTheServerAndWithItsModel) {
   SetShadow("careful", 1.0);
+  const std::shared_ptr<ModelMetrics> keeps_its_series = repository_.Resolve("m", 1).metrics;
   for (const int begun : {0, 1}) {  // it waits, or runs
     Answer(Message(1));
     for (int step = 0; step < begun; ++step) Step();

@@ -302,7 +302,7 @@ void Simulation::LoadPiece() {
   auto loaded = std::make_shared<LoadedModel>();
   loaded->name = absl::StrCat("m", model);
   loaded->version = ++counts_.loads;
-  loaded->metrics = metrics_.ForModel(loaded->name, 1).Loaded(metrics_.other().Event(), **loading);
+  loaded->metrics = metrics_.ForModel(loaded->name, 1)->Loaded(metrics_.other()->Event(), **loading);
   loaded->model = *std::move(loading);
   models_[model] = std::move(loaded);
   versions_[model] = version;
