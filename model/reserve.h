@@ -20,8 +20,9 @@ struct GenerationLimits {
   uint64_t samples = 0;  // of each
 };
 
-// Reserves the memory of generations within these limits, if one at a time runs its prompt and no step decodes more
-// than kRowsTogether rows, or one generation: the rows of that prompt and of that step, and keys and values of
+// Reserves the memory of generations within these limits, if no step decodes more than kRowsTogether rows, or one
+// generation, and one step of prompts at a time is under way, of one generation, or of no more tokens than the context
+// has, kMaxWaveTokens rows and kRowsTogether samples: the rows of both steps, and keys and values of
 // `cache_bytes`, or of all generations and samples at full length where that is less. Returns OK at once for models
 // that do not generate. RESOURCE_EXHAUSTED: the backend has too little memory.
 absl::Status ReserveForGenerations(const Model& model, const GenerationLimits& limits);

@@ -190,7 +190,7 @@ absl::Status Generation::State::CheckBudget() const {
 
 // Of the tokens before the last one, the first that the next part does not run.
 int32_t Generation::State::PartEnd() const {
-  int64_t tokens = std::max<int64_t>(1, kMaxWaveTokens / std::ssize(rows.results));
+  int64_t tokens = std::max<int64_t>(1, kMaxWaveTokens / std::ssize(rows.results) - 1);  // the last one may follow
   if (most_part_tokens > 0) tokens = std::min<int64_t>(tokens, most_part_tokens);
   const int32_t most = phase() == Phase::kPrefill ? std::min(prompt_tokens, last()) : last();
   return static_cast<int32_t>(std::min<int64_t>(cached + tokens, most));

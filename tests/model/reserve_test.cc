@@ -145,27 +145,30 @@ TEST_P(ReserveGenerationsTest, GenerationsHaveWhatWasReserved) {
       const auto prompt = RandomTokens(1 + random_() % 60, 49, random_());
       running.push_back(*Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options));
     }
-    // Parts of prompts one after the other, and beside each all others that can decode in one step.
-    std::vector<Generation*> decoding;
-    int64_t rows = 0;
+    // One step of prompts after the other, and beside each all others that can decode in one step.
+    std::vector<Generation*> decoding, prompts;
+    int64_t rows = 0, tokens = 0, samples = 0;
     for (auto& generation : running) {
-      const bool joins =
-          decoding.empty() || (generation->Joins(*decoding[0]) && rows + generation->rows() <= kRowsTogether);
-      if (generation->prompt_next() || !joins) continue;
-      rows += generation->rows();
-      decoding.push_back(generation.get());
+      const bool prompt = generation->prompt_next();
+      std::vector<Generation*>& together = prompt ? prompts : decoding;
+      const int64_t more = generation->part_tokens() + 1;
+      const bool fits = prompt ? tokens + more <= loaded_->config().max_position_embeddings &&
+                                     samples + generation->samples() <= kRowsTogether
+                               : rows + generation->rows() <= kRowsTogether;
+      if (!together.empty() && (!generation->Joins(*together[0]) || !fits)) continue;
+      rows += prompt ? 0 : generation->rows();
+      tokens += prompt ? more : 0;
+      samples += prompt ? generation->samples() : 0;
+      together.push_back(generation.get());
     }
-    for (auto& generation : running) {
-      if (!generation->prompt_next()) continue;
-      do {
-        ASSERT_TRUE(generation->Step().ok());
-        if (decoding.empty()) continue;
-        std::vector<absl::Status> statuses(decoding.size());
-        Generation::DecodeTogether(std::exchange(decoding, {}), statuses);
-        for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
-      } while (generation->holds_rows());
-    }
-    for (Generation* generation : decoding) ASSERT_TRUE(generation->Step().ok());
+    do {
+      std::vector<absl::Status> statuses(std::max(prompts.size(), decoding.size()));
+      Generation::StepPrompts(prompts, std::span(statuses).first(prompts.size()));
+      for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
+      Generation::DecodeTogether(decoding, std::span(statuses).first(decoding.size()));
+      for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
+      decoding.clear();
+    } while (!prompts.empty() && prompts[0]->holds_rows());
     std::erase_if(running, [](const auto& generation) { return generation->done(); });
   }
   const int64_t taken = Taken();
