@@ -259,7 +259,7 @@ absl::Status Generation::State::FinishToken() {
   const bool moved = window.Append(next.token_id);
   cached = moved ? 0 : context().valid() - 1;
   if (moved) {
-    prompt_tokens = context().valid() - 1;
+    prompt_tokens = context().valid();
     if (!IsCapped(options)) cache.Shrink(context().valid());
   }
   token = std::move(next);
