@@ -328,6 +328,7 @@ Generation::Generation(std::unique_ptr<State> state) : state_(std::move(state)) 
 Generation::~Generation() = default;
 
 FinishReason Generation::finish_reason() const { return state_->finish; }
+bool Generation::has_prompt() const { return state_->uncached() > 0; }
 bool Generation::prompt_next() const { return state_->prompt_next(); }
 bool Generation::holds_rows() const { return state_->step != nullptr; }
 void Generation::LimitPart(int32_t tokens) { state_->most_part_tokens = tokens; }
@@ -352,7 +353,8 @@ absl::Status Generation::Step() {
   if (done()) return absl::OkStatus();
   Generation* const generation = this;
   absl::Status status;
-  prompt_next() ? StepPrompts({&generation, 1}, {&status, 1}) : DecodeTogether({&generation, 1}, {&status, 1});
+  prompt_next() || holds_rows() ? StepPrompts({&generation, 1}, {&status, 1})
+                                : DecodeTogether({&generation, 1}, {&status, 1});
   return status;
 }
 

@@ -70,14 +70,14 @@ inline constexpr double kCachedTolerance = 1e-4;
 
 // Of the rows that decode in one step: by then the products gain nothing from more.
 inline constexpr int64_t kRowsTogether = 64;
-// A prompt of so many rows before its last token costs little more than that token, and runs like one: the weights are
-// read once for both.
+// A prompt of so many rows before its last token costs little more than that token, and may run like one, beside the
+// tokens of others: the weights are read once for all.
 inline constexpr int64_t kShortPromptRows = 32;
 
 // One generation. The tokens of its context (its prompt, at first) run part by part and fill a KvCache, and the last of
-// them predicts the first new token; then each step decodes the row of one token. A prompt of few tokens runs in one
-// step, like a token. The prompt's last token is the first row that the budget caps. Once the text is longer than the
-// context, tokens leave it (Overflow), and the others get positions from 0 and are a prompt again.
+// them predicts the first new token; then each step decodes the row of one token. A prompt of few tokens may run in
+// one step, like a token. The prompt's last token is the first row that the budget caps. Once the text is longer than
+// the context, tokens leave it (Overflow), and the others get positions from 0 and are a prompt again.
 //
 // Pads at the end of a prompt are removed; a pad is never chosen. On the CPU the bytes depend on no part's size, and on
 // no generation that runs in the same step.
@@ -100,8 +100,10 @@ class Generation {
   // Runs a step of this generation alone. An error ends the generation: INTERNAL where the model gave a number that is
   // not finite or the device failed, CANCELLED where a stop was requested.
   absl::Status Step();
-  // Whether the next step is one of a prompt; and whether a part of it is half-way, so that its rows are in memory.
-  // They take as much as those of a pass: finish one step of prompts before another begins.
+  // Whether tokens before the last one are not cached yet, so that StepPrompts may run them; whether it must, since
+  // they are many; and whether a part of them is half-way, so that its rows are in memory. They take as much as those
+  // of a pass: finish one step of prompts before another begins.
+  bool has_prompt() const;
   bool prompt_next() const;
   bool holds_rows() const;
   // The tokens before the last one that a part of the prompt may have, from the next part on; fewer where they and the
@@ -124,12 +126,12 @@ class Generation {
   // and neither has failed in a step of prompts with others.
   bool Joins(const Generation& other) const;
   // Runs one layer of a part of each generation's prompt; after the last layer, those whose prompt has ended get a
-  // token, in a step more. Each has prompt_next() and joins the first, and none holds rows; or the generations are
-  // those that hold rows together, but for those that are gone. `statuses`: of each, as Step() returns it. Where a step
+  // token, in a step more. Each has_prompt() and joins the first, and none holds rows; or the generations are those
+  // that hold rows together, but for those that are gone. `statuses`: of each, as Step() returns it. Where a step
   // of several fails, each takes the part again alone.
   static void StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses);
-  // Decodes one token of each generation in one step; none has prompt_next(), and each joins the first. `statuses`: of
-  // each, as Step() returns it. Where the step fails, each generation takes it again alone.
+  // Decodes one token of each generation in one step; none has prompt_next() or holds rows, and each joins the first.
+  // `statuses`: of each, as Step() returns it. Where the step fails, each generation takes it again alone.
   static void DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses);
 
   // The token of the last step, if it decoded one.

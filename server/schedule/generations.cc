@@ -19,6 +19,8 @@ namespace {
 constexpr int32_t kFirstPart = 64;  // tokens of prompts in one step
 constexpr int32_t kLeastPart = 32, kMostPart = 1 << 20;
 
+bool InPrompt(const Generation& generation) { return generation.prompt_next() || generation.holds_rows(); }
+
 // The error of a generation that could not start: a row cannot keep the budget, or the device failed.
 absl::Status StartFailure(const absl::Status& status) {
   if (!absl::IsInvalidArgument(status)) return DeviceFailure(status);
@@ -194,9 +196,10 @@ PerLevel<bool> Generations::CanStep() const {
   return can;
 }
 
-bool Generations::CanStep(uint32_t level, bool in_prompt) const {
+template <typename Is>
+bool Generations::CanStep(uint32_t level, const Is& is) const {
   return std::any_of(running_.begin(), running_.end(), [&](const Running& running) {
-    return running.request->priority - 1 == level && running.in_prompt() == in_prompt && CanStep(running);
+    return running.request->priority - 1 == level && is(*running.generation) && CanStep(running);
   });
 }
 
@@ -214,18 +217,16 @@ std::vector<Generations::Running> Generations::Take(const Takes& takes) {
   return taken;
 }
 
-std::vector<Generations::Running> Generations::TakePrompts(uint32_t level) {
-  const auto of_level = [&](const Running& running) {
-    return running.request->priority - 1 == level && running.in_prompt();
-  };
+std::vector<Generations::Running> Generations::TakePrompts(uint32_t level, bool short_ones) {
   std::vector<Running> half_way = Take([&](const Running& running, const std::vector<Running>&) {
-    return of_level(running) && running.generation->holds_rows();
+    return running.request->priority - 1 == level && running.generation->holds_rows();
   });
   if (!half_way.empty()) return half_way;
   int64_t tokens = 0, rows = 0, samples = 0;  // of those that are taken
   return Take([&](const Running& running, const std::vector<Running>& taken) {
-    if (!of_level(running)) return false;
     Generation& generation = *running.generation;
+    if (running.request->priority - 1 != level) return false;
+    if (!(short_ones ? generation.has_prompt() : generation.prompt_next())) return false;
     generation.LimitPart(taken.empty() ? running.part_tokens : 0);
     const int64_t more = generation.part_tokens() + 1;
     if (!taken.empty()) {
@@ -246,8 +247,8 @@ std::vector<Generations::Running> Generations::TakePrompts(uint32_t level) {
 std::vector<Generations::Running> Generations::TakeDecoding(uint32_t level) {
   int64_t rows = 0;
   return Take([&](const Running& running, const std::vector<Running>& taken) {
-    if (running.request->priority - 1 != level || running.in_prompt()) return false;
     const Generation& generation = *running.generation;
+    if (running.request->priority - 1 != level || InPrompt(generation)) return false;
     const bool fits =
         taken.empty() || (generation.Joins(*taken[0].generation) && rows + generation.rows() <= kRowsTogether);
     if (fits) rows += generation.rows();
@@ -256,12 +257,14 @@ std::vector<Generations::Running> Generations::TakeDecoding(uint32_t level) {
 }
 
 void Generations::Step(uint32_t level) {
-  const bool prompts = CanStep(level, true), tokens = CanStep(level, false);
+  // Without tokens beside them short prompts run with prompts, where more of them fit in a step.
+  const bool tokens = CanStep(level, [](const Generation& each) { return !each.has_prompt(); });
+  const bool prompts = CanStep(level, [&](const Generation& each) { return tokens ? InPrompt(each) : true; });
   if (!prompts && !tokens) return;
   double& lead = prompt_lead_[level];
   if (prompts != tokens) lead = 0.0;  // nobody to share with
   const bool in_prompt = prompts && lead <= 0.0;
-  std::vector<Running> next = in_prompt ? TakePrompts(level) : TakeDecoding(level);
+  std::vector<Running> next = in_prompt ? TakePrompts(level, !tokens) : TakeDecoding(level);
   lead += in_prompt ? StepPrompts(next) : -Decode(next);
 }
 
@@ -286,7 +289,7 @@ double Generations::StepPrompts(std::vector<Running>& together) {
     running.own_seconds += seconds / static_cast<double>(together.size());
     if (half_way) running.part_tokens = PartTokens(costs);
     const Request& request = *running.request;
-    if (steps[i].ok() && request.generation->sent == 0 && !running.generation->prompt_next()) {
+    if (!half_way && steps[i].ok() && request.generation->sent == 0 && !running.generation->has_prompt()) {
       costs.ObservePrompt(static_cast<double>(request.tokens), running.own_seconds);
     }
     if (GoesOn(running, steps[i])) running_.push_back(std::move(running));

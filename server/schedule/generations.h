@@ -41,10 +41,10 @@ class Generations {
   // nothing for unread_timeout. Parks others, gives memory to those that need it, and lets parked ones go on.
   void Update();
   // Runs one step of this level: a layer of a part of the next prompt in turn, and of others that fit whole beside it;
-  // or a token of all generations that can decode with the next in turn. Their clients keep up. Prompts and tokens get
-  // equal times, since a token costs about as much for one text as for many: texts that start together soon decode
-  // together. A part, and what runs beside it, has as many tokens as a layer of it may take, by what the layers before
-  // took; the next part waits until its rows have left the memory.
+  // or a token of all generations that can decode with the next in turn, and of short prompts (kShortPromptRows). Their
+  // clients keep up. Prompts and tokens get equal times, since a token costs about as much for one text as for many:
+  // texts that start together soon decode together. A part, and what runs beside it, has as many tokens as a layer of
+  // it may take, by what the layers before took; the next part waits until its rows have left the memory.
   void Step(uint32_t level);
 
  private:
@@ -58,7 +58,6 @@ class Generations {
     bool parked = false;
     bool waits = false;  // for memory that is not to be had
 
-    bool in_prompt() const { return generation->prompt_next(); }
     bool client_ready() const { return request->generation->ready(); }
     CacheBytes cache_bytes() const { return generation->cache_bytes(); }
     bool Before(const Running& other) const {
@@ -68,12 +67,14 @@ class Generations {
   };
 
   bool CanStep(const Running& running) const;
-  // Whether a generation of this level can step that is, or is not, in its prompt.
-  bool CanStep(uint32_t level, bool in_prompt) const;
-  // Take from running_ the next in turn of those, and those that run with it.
-  std::vector<Running> TakePrompts(uint32_t level);
+  // Whether a generation of this level can step that `is` is true of.
+  template <typename Is>
+  bool CanStep(uint32_t level, const Is& is) const;
+  // Take from running_ the next in turn of those that can step, and those that run with it. `short_ones`: short prompts
+  // are prompts too.
+  std::vector<Running> TakePrompts(uint32_t level, bool short_ones);
   std::vector<Running> TakeDecoding(uint32_t level);
-  // Take them from running_ where `takes` is true of them, in order.
+  // Takes those that can step and that `takes` is true of, in order.
   template <typename Takes>
   std::vector<Running> Take(const Takes& takes);
   // Of a step of prompts at most, by what a layer took of late.

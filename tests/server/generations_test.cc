@@ -88,6 +88,8 @@ class GenerationsTest : public ::testing::Test {
     }
     return steps;
   }
+  // Layer by layer, and the one that predicts.
+  int steps_of_prompts() const { return model_->model->config().num_hidden_layers + 1; }
   void Advance(int64_t milliseconds) { milliseconds_ += milliseconds; }
   Time now() const { return Time() + std::chrono::milliseconds(milliseconds_ + product_ * backend_.products()); }
 
@@ -111,8 +113,22 @@ TEST_F(GenerationsTest, OneStepDecodesATokenOfAllThatAreReadyAndOfOneLevel) {
   }
   generations_->Step(kLevel);
   for (size_t i = 0; i < clients.size(); ++i) EXPECT_EQ(clients[i].tokens.size(), i < 4 ? 1u : 0u) << i;
-  generations_->Step(2);
+  for (int step = 0; step < steps_of_prompts(); ++step) {
+    EXPECT_TRUE(clients[4].tokens.empty()) << "without tokens beside it a short prompt is one like others";
+    generations_->Step(2);
+  }
   EXPECT_EQ(clients[4].tokens.size(), 1u);
+}
+
+TEST_F(GenerationsTest, ShortPromptsRunInOneStepOfPromptsOrBesideTokens) {
+  Make(16, 1 << 30);
+  std::vector<Client> clients(5);
+  for (size_t i = 0; i < 4; ++i) Start(clients[i], 10, 5);
+  for (int step = 0; step < steps_of_prompts(); ++step) generations_->Step(kLevel);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(clients[i].tokens.size(), 1u) << "40 rows";
+  Start(clients[4], 10, 5);
+  generations_->Step(kLevel);
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(clients[i].tokens.size(), i < 4 ? 2u : 1u);
 }
 
 TEST_F(GenerationsTest, PromptsAndTokensGetEqualTimes) {
@@ -141,7 +157,7 @@ TEST_F(GenerationsTest, PromptsAndTokensGetEqualTimes) {
 
 // Together they have no more tokens than the context.
 TEST_F(GenerationsTest, PromptsThatFitBesideEachOtherRunInOneStep) {
-  const auto part = static_cast<int>(model_->model->config().num_hidden_layers) + 1;  // and the step that predicts
+  const int part = steps_of_prompts();
   Client alone;
   for (const int prompts : {1, 2, 3}) {
     Make(16, 1 << 30);
