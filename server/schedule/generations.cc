@@ -269,6 +269,7 @@ void Generations::Step(uint32_t level) {
 }
 
 double Generations::StepPrompts(std::vector<Running>& together) {
+  const auto side_by_side = static_cast<uint32_t>(running_.size() + together.size());
   int64_t tokens = 0;
   std::vector<Generation*> generations;
   for (const Running& running : together) {
@@ -287,6 +288,7 @@ double Generations::StepPrompts(std::vector<Running>& together) {
     Running& running = together[i];
     running.request->compute_seconds += seconds;
     running.own_seconds += seconds / static_cast<double>(together.size());
+    running.request->batch_inputs = side_by_side;
     if (half_way) running.part_tokens = PartTokens(costs);
     const Request& request = *running.request;
     if (!half_way && steps[i].ok() && request.generation->sent == 0 && !running.generation->has_prompt()) {
