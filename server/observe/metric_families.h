@@ -108,7 +108,7 @@ struct MetricFamilies {
   Counters& flops;
 };
 
-// The series of a version, which leave together. One thread at a time; no scrape meanwhile where it removes.
+// The series of a version, which leave together. One thread at a time; no scrape may run while it removes.
 class SeriesSet {
  public:
   // Adds the series, or finds it.

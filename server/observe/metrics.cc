@@ -121,7 +121,7 @@ void ModelMetrics::Removed() {
 
 void ModelMetrics::SetCapacity(double capacity) {
   const MetricsEvent event(families_.mutex);
-  series_->capacity->Set(capacity);
+  if (series_->ready->Value() > 0.0) series_->capacity->Set(capacity);
 }
 
 void ModelMetrics::CountLoad(const MetricsEvent&, bool ok, double seconds) {
@@ -367,20 +367,20 @@ Metrics::~Metrics() = default;
 
 std::shared_ptr<ModelMetrics> Metrics::ForModel(const std::string& model, int64_t version) {
   const absl::MutexLock lock(&mutex_);
-  RemoveLeft();
   std::shared_ptr<ModelMetrics>& metrics = versions_[{model, version}];
   if (!metrics) metrics = std::make_shared<ModelMetrics>(*families_, model, std::to_string(version));
   return metrics;
 }
 
 // Who holds none of them gets none but by ForModel, which waits: a count of one is final.
-void Metrics::RemoveLeft() const {
-  std::erase_if(versions_, [&](const Versions::value_type& version) {
-    if (version.second.use_count() > 1) return false;
-    const absl::WriterMutexLock alone(&families_->mutex);
-    version.second->series_->all.RemoveAll();
-    return true;
-  });
+Metrics::Versions Metrics::TakeLeft() const {
+  Versions left;
+  for (auto version = versions_.begin(); version != versions_.end();) {
+    const auto next = std::next(version);
+    if (version->second.use_count() == 1) left.insert(versions_.extract(version));
+    version = next;
+  }
+  return left;
 }
 
 void Metrics::CountRpc(Rpc rpc, absl::StatusCode code) {
@@ -407,10 +407,11 @@ std::string Metrics::Render() const {
   std::vector<prometheus::MetricFamily> families;
   {
     const absl::MutexLock lock(&mutex_);
-    RemoveLeft();
+    const Versions left = TakeLeft();  // this page is their last
     absl::WriterMutexLock alone(&families_->mutex);
     utilization_->Set(families_->busy.At(families_->clock()));
     families = families_->registry.Collect();
+    for (const auto& [version, metrics] : left) metrics->series_->all.RemoveAll();
   }
   for (prometheus::MetricFamily& family : ProcessMetrics()) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);

@@ -88,11 +88,11 @@ class ModelMetrics : public std::enable_shared_from_this<ModelMetrics> {
   // One thread at a time: the loader. The version is ready from now on.
   std::unique_ptr<LoadedMetrics> Loaded(const MetricsEvent& event, const Model& model);
   void CountLoad(const MetricsEvent& event, bool ok, double seconds);
-  // The version left the repository: not ready, no memory, no model_info. The rest stays for the requests that still
-  // run. A later load brings these back.
+  // The version left the repository: not ready, no memory, no capacity, no model_info. The rest stays for the requests
+  // that still run. A later load brings these back.
   void Removed();
 
-  // Requests a second, for the next Render; 0: not known.
+  // Requests a second, for the next Render; 0: not known. Not of a version that was removed.
   void SetCapacity(double capacity);
 
   // Once for every request. `rpc`: kPredict, for streams too, or kGenerate.
@@ -114,7 +114,7 @@ class Metrics {
   explicit Metrics(std::function<Time()> clock = Clock::now);
   ~Metrics();
 
-  // The series of a version in the repository, made anew where nobody holds those of before.
+  // The series of a version in the repository, made anew where those of before have left with a page.
   std::shared_ptr<ModelMetrics> ForModel(const std::string& model, int64_t version);
   // The series of requests for unknown models and versions, with the labels `_other`.
   const std::shared_ptr<ModelMetrics>& other() { return other_; }
@@ -123,12 +123,14 @@ class Metrics {
   void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections, double read_delay_seconds);
   void SetCache(uint64_t bytes, uint64_t limit);
 
-  // The exposition text, with process_* metrics. Without the series that nobody holds any more.
+  // The exposition text, with process_* metrics. Series that nobody holds any more leave after it, so that their last
+  // counts are on one page. Where no page is ever made, they stay: 150 kB a version.
   std::string Render() const;
 
  private:
   using Versions = std::map<std::pair<std::string, int64_t>, std::shared_ptr<ModelMetrics>>;
-  void RemoveLeft() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes out what nobody holds any more.
+  Versions TakeLeft() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::unique_ptr<MetricFamilies> families_;
   std::shared_ptr<ModelMetrics> other_;

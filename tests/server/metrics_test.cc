@@ -133,7 +133,12 @@ TEST_F(MetricsTest, RemovedVersionHoldsNoMemoryAndHasNoInfo) {
   model->Removed();  // before any load
   std::unique_ptr<LoadedMetrics> loaded = Load(model);
   EXPECT_GT(Value(metrics_.Render(), memory), 0.0);
+  constexpr char kCapacity[] = R"(edgewise_capacity_requests_per_second{model="m",version="1"})";
+  model->SetCapacity(10.0);
+  EXPECT_EQ(Value(metrics_.Render(), kCapacity), 10.0);
   model->Removed();
+  model->SetCapacity(10.0);  // by who saw it loaded
+  EXPECT_EQ(Value(metrics_.Render(), kCapacity), 0.0);
   EXPECT_EQ(Value(metrics_.Render(), memory), 0.0);
   EXPECT_EQ(metrics_.Render().find("edgewise_model_info{"), std::string::npos);
   loaded = Load(model);
@@ -174,10 +179,13 @@ TEST_F(MetricsTest, SeriesLeaveWithTheLastThatRecordsAndComeBackAtZero) {
   CountRequest(request.metrics, absl::StatusCode::kOk);
   EXPECT_EQ(Value(metrics_.Render(), requests), 1.0);
   EXPECT_EQ(metrics_.ForModel("m", 1), request.metrics) << "it came back before";
+  CountRequest(request.metrics, absl::StatusCode::kOk);
   loaded.reset();
   request = Request();
-  EXPECT_EQ(Lines(metrics_.Render()), before);
-  EXPECT_EQ(metrics_.Render().find(R"(model="m")"), std::string::npos);
+  EXPECT_EQ(Value(metrics_.Render(), requests), 2.0) << "the last page";
+  const std::string after = metrics_.Render();
+  EXPECT_EQ(Lines(after), before);
+  EXPECT_EQ(after.find(R"(model="m")"), std::string::npos);
   loaded = Load(metrics_.ForModel("m", 1));
   EXPECT_EQ(Value(metrics_.Render(), requests), 0.0);
   EXPECT_EQ(Lines(metrics_.Render()), with);
@@ -212,6 +220,7 @@ TEST_F(MetricsTest, VersionsLeaveWhileTheirLastRequestsCount) {
   }
   over = true;
   scraper.join();
+  metrics_.Render();
   EXPECT_EQ(metrics_.Render().find(R"(model="m")"), std::string::npos);
 }
 

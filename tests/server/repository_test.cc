@@ -165,6 +165,7 @@ TEST_F(RepositoryTest, RemovedVersionIsNotFoundAndLivesOnForItsRequests) {
   const auto shown = [&](const char* version) { return metrics_.Render().find(version) != std::string::npos; };
   EXPECT_TRUE(shown(R"(version="2")"));
   in_use.reset();
+  EXPECT_TRUE(shown(R"(version="2")")) << "the last page";
   EXPECT_FALSE(shown(R"(version="2")"));
   EXPECT_TRUE(shown(R"(version="1")"));
 }
@@ -176,6 +177,7 @@ TEST_F(RepositoryTest, VersionThatLeavesWhileItLoadsLeavesNoSeries) {
   std::filesystem::remove_all(folder_.path() + "/m");
   ASSERT_TRUE(repository_.Scan().ok());
   repository_.Load(jobs[0], TestBackend());
+  metrics_.Render();
   EXPECT_EQ(metrics_.Render().find(R"(model="m")"), std::string::npos);
 }
 
