@@ -130,7 +130,7 @@ struct Server::Parts {
   RequestQueue queue;
   Repository repository;
   RequestHandler handler;
-  const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+  const std::shared_ptr<Gate> gate = std::make_shared<Gate>(options.reflection);
   AwaitedCalls awaited{options.clock};
   Keeper keeper{options, awaited, memory, largest_message, backend, *gate};
   RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};

@@ -214,8 +214,9 @@ const Principal* TokenSet::Find(const std::string& authorization) const {
   return bearer ? known : nullptr;
 }
 
-void Gate::Count(std::atomic<uint64_t>& calls, absl::string_view path) {
-  if (!absl::StartsWith(path, "/grpc.reflection.")) calls.fetch_add(1, std::memory_order_relaxed);
+void Gate::Count(std::atomic<uint64_t>& calls, absl::string_view path) const {
+  if (reflection_ && path == "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo") return;
+  calls.fetch_add(1, std::memory_order_relaxed);
 }
 
 absl::Status Gate::ReadTokens(const std::string& file) {

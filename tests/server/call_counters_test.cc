@@ -1,5 +1,5 @@
 // How calls are counted on their way in, and what the counters decide: which connections end for being read late
-// (rpc/keeper.h), and whether a client is alone on the server (rpc/service.cc).
+// (rpc/keeper.h).
 #include <arpa/inet.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -71,7 +71,7 @@ struct Rpcs {
   RequestQueue queue{options.queue, options.clock};
   Repository repository{options.model_repository, metrics};
   RequestHandler handler{options, memory, repository, queue};
-  const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+  const std::shared_ptr<Gate> gate = std::make_shared<Gate>(options.reflection);
   AwaitedCalls awaited{options.clock};
   RpcContext context{options, handler, repository, metrics, memory, awaited, message_limit, *gate};
   InferenceServiceImpl service{context};
@@ -152,11 +152,12 @@ TEST_P(CallCountersTest, EveryCallThatComesBegins) {
     EXPECT_EQ(Open("/no/Method")->Send().error_code(), grpc::UNIMPLEMENTED);
     EXPECT_EQ(Open(kReflection)->Send().ok(), reflection());
   }
-  EXPECT_EQ(rpcs_.gate->begun(), 9u);
-  EXPECT_EQ(rpcs_.gate->calls(), 9u) << "calls of reflection, which nobody sees begin, would look given up";
+  const uint64_t count = reflection() ? 9 : 12;
+  EXPECT_EQ(rpcs_.gate->begun(), count);
+  EXPECT_EQ(rpcs_.gate->calls(), count) << "calls of reflection, which nobody sees begin, would look given up";
 }
 
-TEST_P(CallCountersTest, AHealthProbeTakesNoMemoryAndLeavesAClientAlone) {
+TEST_P(CallCountersTest, AHealthProbeReservesNoMemory) {
   const auto check = Open(kCheck);
   ASSERT_TRUE(WaitUntil("the call of health", [&] { return rpcs_.gate->begun() == 1; }));
   const auto predict = Open(kPredict);
@@ -192,7 +193,7 @@ TEST(LateConnectionsTest, EndOnceCallsComeThatNeverBegin) {
   const MemoryLedger memory(uint64_t{1} << 40);
   const std::atomic<uint64_t> message_limit = 1 << 20;
   const std::unique_ptr<Backend> backend = *CreateBackend(options.backend);
-  Gate gate;
+  Gate gate(/*reflection=*/true);
   Keeper keeper(options, awaited, memory, message_limit, backend, gate);
   keeper.Start(*listener);
 
