@@ -93,8 +93,8 @@ EDGEWISE_INLINE int64_t RowEvents(const EventDraw& draw, int64_t row, uint32_t l
   return RowEventsOf<1>(draw, query, mean_gap, limit, scratch, at);
 }
 
-// RowEvents of two rows side by side, eight events each: of rows that hardly ever have as many. Returns false, and
-// leaves nothing that counts, where one does, or has no events at all.
+// RowEvents of two rows side by side, for rows of fewer than eight events. Returns false, and leaves nothing that
+// counts, where a row has as many, may well have, is heavy, or where there is no room.
 EDGEWISE_INLINE bool TwoRowsOfEvents(const EventDraw& draw, int64_t row, uint32_t limit, const EventScratch& scratch,
                                      int64_t at, int64_t* ends) {
   constexpr float kMostEvents = 4.0f;

@@ -2,7 +2,8 @@
 //
 // Each step takes the events of several rows together, so that short rows fill vectors and nothing branches on random
 // numbers: RowEvents draws ages and places, FindKeys the keys, JudgeByBounds decides most events from four bytes a key
-// (squeeze_avx512.inl), JudgeByRate the others, TakeAccepted lists what is accepted.
+// (squeeze_avx512.inl), JudgeByRate the others, TakeAccepted lists what is accepted. Rows of few events share vectors
+// in each of these steps (DrawFewEvents).
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_EVENTS_AVX512_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_EVENTS_AVX512_INL_
 

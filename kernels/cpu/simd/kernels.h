@@ -141,15 +141,14 @@ struct EventDraw {
 // Scratch of one thread, and room for the edges of the rows drawn at once.
 struct EventScratch {
   int64_t capacity = 0;           // events
-  uint32_t* age = nullptr;        // [capacity + 64] of events; the rows' lists follow each other, in batches of 16
+  uint32_t* age = nullptr;        // [capacity + 64] of events, row after row
   uint32_t* place = nullptr;      // [capacity + 64]; then the distance to the key's last place
   int32_t* key = nullptr;         // [capacity + 64]; n: none
   uint32_t* open = nullptr;       // [capacity + 64] events that bounds do not decide
-  uint32_t* open_row = nullptr;   // [capacity + 64] their rows
+  uint32_t* open_row = nullptr;   // [capacity + 64] their rows; of few events, first the rows of all
   uint16_t* accepted = nullptr;   // [capacity / 16 + 64] lanes of each batch
   int64_t* row_begin = nullptr;   // [kBlockRows + 1] first event of a row
   int64_t* row_events = nullptr;  // [kBlockRows] their number
-  float* row_bounds = nullptr;    // [kBlockRows, 2] parts along and across EventDraw::unit
   int32_t* edge_key = nullptr;    // [capacity + 64] out: accepted events, row after row in the order of age
   uint32_t* edge_age = nullptr;   // [capacity + 64] out
 };

@@ -98,6 +98,7 @@ EDGEWISE_INLINE void MergeRuns(V* v, int size) {
 // Of a single vector, kRun lanes hold all keys.
 template <int kVectors, int kRun = 32>
 static int64_t SortInRegisters(const int32_t* keys, int64_t count, int32_t* out) {
+  static_assert(kVectors == 1 || kRun == 32);
   V v[kVectors];
 #pragma GCC unroll 8
   for (int i = 0; i < kVectors; ++i) {
