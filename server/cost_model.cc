@@ -17,6 +17,7 @@ constexpr int64_t kFitEvery = 8;      // observations, once there are many: a fi
 constexpr double kRecent = 0.05;      // of a recent mean: the part of the latest observation
 constexpr double kPromptToken = 0.1;  // of a generated token: about what a token of a prompt costs
 constexpr double kForget = 1.001;     // the least seconds of a size rise so much with every request
+constexpr double kForgetLayer = 0.9;  // the most seconds of a row fall so much with every layer
 
 size_t LengthOf(double tokens) { return static_cast<size_t>(std::clamp(std::ilogb(std::max(tokens, 1.0)), 0, 31)); }
 
@@ -175,14 +176,14 @@ void CostModel::ObserveToken(double seconds) {
 
 void CostModel::ObservePrompt(double tokens, double seconds) { ObserveToken(seconds / (kPromptToken * tokens + 1.0)); }
 
-void CostModel::ObservePart(double tokens, double seconds) {
+void CostModel::ObserveLayer(double rows, double seconds) {
   const absl::MutexLock lock(&mutex_);
-  part_token_seconds_ = seconds / tokens;
+  layer_row_seconds_ = std::max(seconds / rows, layer_row_seconds_ * kForgetLayer);
 }
 
-double CostModel::PartTokens(double seconds) const {
+double CostModel::LayerRows(double seconds) const {
   const absl::MutexLock lock(&mutex_);
-  return part_token_seconds_ > 0.0 ? seconds / part_token_seconds_ : 0.0;
+  return layer_row_seconds_ > 0.0 ? seconds / layer_row_seconds_ : 0.0;
 }
 
 void CostModel::ObserveLength(double generated, double max_new_tokens) {

@@ -65,10 +65,10 @@ class CostModel {
   void ObserveToken(double seconds);
   // A prompt of so many tokens, and the token that follows it, took so long.
   void ObservePrompt(double tokens, double seconds);
-  // A layer of parts of prompts, of so many tokens in all, took so long; and the tokens that would take `seconds`: 0
-  // before the first such layer.
-  void ObservePart(double tokens, double seconds);
-  double PartTokens(double seconds) const;
+  // A layer of so many rows of prompts took so long; and the rows that hardly take more than `seconds`, by the layers
+  // of late: 0 before the first.
+  void ObserveLayer(double rows, double seconds);
+  double LayerRows(double seconds) const;
   // A generation ended on its own.
   void ObserveLength(double generated, double max_new_tokens);
 
@@ -105,7 +105,7 @@ class CostModel {
   Terms coefficients_ ABSL_GUARDED_BY(mutex_) = {};                    // seconds
   std::array<double, kLengths> density_ ABSL_GUARDED_BY(mutex_) = {};  // nine-tenths quantile by length; 0: none yet
   double token_seconds_ ABSL_GUARDED_BY(mutex_) = 0.001;               // recent mean
-  double part_token_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;            // of the last layer of a part; 0: none yet
+  double layer_row_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;             // the most of late; 0: none yet
   double length_ ABSL_GUARDED_BY(mutex_) = 1.0;                        // recent mean of generated over allowed
   Demand usual_ ABSL_GUARDED_BY(mutex_);                               // of a request; no passes: none yet
   double least_ ABSL_GUARDED_BY(mutex_) = 0.0;                         // seconds of a byte; 0: none yet

@@ -96,10 +96,10 @@ struct Generation::State {
   uint64_t RowLeast(const ModelSequence& sequence) const;
   uint64_t RowBudget(const ModelSequence& sequence) const;
 
-  // Of those that have memory for it: decodes one token of each in one step; or runs a layer of a part of each prompt,
-  // or, after all layers, predicts what follows those that end. An error concerns all.
+  // Of those that have memory for it; an error concerns all. Decode decodes one token of each in one step. StepPrompts
+  // runs a layer of a part of each prompt, or, after all layers, predicts what follows those that end.
   static absl::Status Decode(std::span<State* const> states);
-  static absl::Status StepPrompts(std::span<State* const> states);
+  static absl::Status StepPrompts(std::span<State* const> states, int64_t& rows);
   static absl::Status StartParts(std::span<State* const> states);
   static absl::Status FinishParts(std::span<State* const> states);
 
@@ -236,6 +236,7 @@ void Generation::State::Choose(const std::vector<double>& distribution, bool fin
 }
 
 absl::Status Generation::State::FinishToken() {
+  alone = false;
   if (stop_requested()) return CancelledByCaller();  // else what was downloaded is whole
   if (!next_finite) return NonFiniteOutput();
   for (const SampleResult& result : rows.results) {
@@ -276,11 +277,13 @@ absl::Status Generation::State::Decode(std::span<State* const> states) {
       [&](size_t i, const std::vector<double>& distribution, bool finite) { states[i]->Choose(distribution, finite); });
 }
 
-absl::Status Generation::State::StepPrompts(std::span<State* const> states) {
+absl::Status Generation::State::StepPrompts(std::span<State* const> states, int64_t& rows) {
   if (states[0]->step == nullptr) RETURN_IF_ERROR(StartParts(states));
   GenerationStep& step = *states[0]->step;
   if (step.done()) return FinishParts(states);
+  const int64_t of_layer = step.rows();
   RETURN_IF_ERROR(step.StepLayer());
+  if (!step.done()) rows = of_layer;
   return step.done() && !step.predicts() ? FinishParts(states) : states[0]->model.backend().Throttle();
 }
 
@@ -333,6 +336,7 @@ bool Generation::prompt_next() const { return state_->prompt_next(); }
 bool Generation::holds_rows() const { return state_->step != nullptr; }
 void Generation::LimitPart(int32_t tokens) { state_->most_part_tokens = tokens; }
 int32_t Generation::part_tokens() const { return state_->PartEnd() - state_->cached; }
+int64_t Generation::part_rows() const { return (1 + part_tokens()) * samples(); }
 int64_t Generation::rows() const { return (1 + state_->uncached()) * samples(); }
 int64_t Generation::samples() const { return std::ssize(state_->rows.results); }
 std::optional<GeneratedToken> Generation::TakeToken() { return std::exchange(state_->token, std::nullopt); }
@@ -353,13 +357,16 @@ absl::Status Generation::Step() {
   if (done()) return absl::OkStatus();
   Generation* const generation = this;
   absl::Status status;
-  prompt_next() || holds_rows() ? StepPrompts({&generation, 1}, {&status, 1})
-                                : DecodeTogether({&generation, 1}, {&status, 1});
+  if (prompt_next() || holds_rows()) {
+    StepPrompts({&generation, 1}, {&status, 1});
+  } else {
+    DecodeTogether({&generation, 1}, {&status, 1});
+  }
   return status;
 }
 
-std::vector<Generation::State*> Generation::StatesOf(std::span<Generation* const> generations,
-                                                     std::span<absl::Status> statuses) {
+std::vector<Generation::State*> Generation::Prepare(std::span<Generation* const> generations,
+                                                    std::span<absl::Status> statuses) {
   std::vector<State*> states;
   for (size_t i = 0; i < generations.size(); ++i) {
     State& state = *generations[i]->state_;
@@ -370,25 +377,29 @@ std::vector<Generation::State*> Generation::StatesOf(std::span<Generation* const
   return states;
 }
 
-void Generation::StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
-  const std::vector<State*> states = StatesOf(generations, statuses);
-  if (states.empty()) return;
-  const absl::Status together = Guarded([&] { return State::StepPrompts(states); });
+int64_t Generation::StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
+  const std::vector<State*> states = Prepare(generations, statuses);
+  if (states.empty()) return 0;
+  const std::shared_ptr<GenerationStep>& half_way = states[0]->step;
+  const bool of_one = (half_way == nullptr ? states.size() : half_way->generations()) == 1;
+  int64_t rows = 0;
+  const absl::Status together = Guarded([&] { return State::StepPrompts(states, rows); });
   for (size_t i = 0; i < generations.size(); ++i) {
     State& state = *generations[i]->state_;
     if (!statuses[i].ok()) continue;
     if (!together.ok()) {
       state.step.reset();
       state.alone = true;
-      if (states.size() == 1) statuses[i] = together;
+      if (of_one) statuses[i] = together;
     } else if (state.step == nullptr && state.part_ends) {
       statuses[i] = Guarded([&] { return state.FinishToken(); });
     }
   }
+  return rows;
 }
 
 void Generation::DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
-  const std::vector<State*> states = StatesOf(generations, statuses);
+  const std::vector<State*> states = Prepare(generations, statuses);
   if (states.empty()) return;
   const absl::Status together = Guarded([&] { return State::Decode(states); });
   for (size_t i = 0; i < generations.size(); ++i) {

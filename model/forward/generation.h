@@ -110,6 +110,7 @@ class Generation {
   // samples make more rows than a wave may have. 0: no other bound.
   void LimitPart(int32_t tokens);
   int32_t part_tokens() const;  // of the part that runs, or is next
+  int64_t part_rows() const;    // of its samples, with the last token, which may follow
   // The rows that the next token takes, those of the prompt before it included; each token takes one of each sample.
   int64_t rows() const;
   int64_t samples() const;
@@ -128,8 +129,10 @@ class Generation {
   // Runs one layer of a part of each generation's prompt; after the last layer, those whose prompt has ended get a
   // token, in a step more. Each has_prompt() and joins the first, and none holds rows; or the generations are those
   // that hold rows together, but for those that are gone. `statuses`: of each, as Step() returns it. Where a step
-  // of several fails, each takes the part again alone.
-  static void StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses);
+  // of several fails, each takes the part again alone. Returns the rows that went through the whole of a layer: each
+  // token before the drawn layers, in those each token of each sample; 0 in the last layer, where few do, and where
+  // none ran.
+  static int64_t StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses);
   // Decodes one token of each generation in one step; none has prompt_next() or holds rows, and each joins the first.
   // `statuses`: of each, as Step() returns it. Where the step fails, each generation takes it again alone.
   static void DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses);
@@ -141,7 +144,7 @@ class Generation {
   struct State;
   explicit Generation(std::unique_ptr<State> state);
   // Those that go on, with the memory for the step; the others leave the step, and their statuses say why.
-  static std::vector<State*> StatesOf(std::span<Generation* const> generations, std::span<absl::Status> statuses);
+  static std::vector<State*> Prepare(std::span<Generation* const> generations, std::span<absl::Status> statuses);
   std::unique_ptr<State> state_;
 };
 

@@ -1,6 +1,8 @@
 #include "model/forward/generation_step.h"
 
 #include <algorithm>
+#include <iterator>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -51,6 +53,16 @@ bool GenerationStep::predicts() const {
   return std::any_of(rows_.begin(), rows_.end(), [](const Rows& of) { return of.last != nullptr; });
 }
 
+int64_t GenerationStep::rows() const {
+  int64_t rows = 0;
+  for (const Rows& of : rows_) {
+    for (const GenerationRows* part : {of.before, of.last}) {
+      if (part != nullptr) rows += part->input.rows() * (wave_->shared() ? 1 : std::ssize(part->results));
+    }
+  }
+  return rows;
+}
+
 absl::Status GenerationStep::StepLayer() {
   RETURN_IF_ERROR(removed_);
   if (!wave_->shared() && wave_->samples().empty()) RETURN_IF_ERROR(StartSamples());
@@ -71,8 +83,12 @@ void GenerationStep::Remove(size_t i) {
   if (gone.before != nullptr) gone.before->input.complete = true;
   if (gone.last != nullptr) gone.last->input.complete = true;
   if (!removed_.ok()) return;
-  removed_ = wave_->Record();
-  if (removed_.ok()) removed_ = wave_->RemoveComplete();
+  try {
+    removed_ = wave_->Record();
+    if (removed_.ok()) removed_ = wave_->RemoveComplete();
+  } catch (const std::bad_alloc&) {
+    removed_ = absl::ResourceExhaustedError("out of memory as a generation left a step");
+  }
 }
 
 absl::Status GenerationStep::Finish(absl::FunctionRef<void(size_t, const std::vector<double>&, bool)> visit) {

@@ -44,7 +44,9 @@ class GenerationStep {
 
   // Samples share the layers below `first_drawn`.
   absl::Status Start(std::span<const Rows> rows, int32_t first_drawn, Phase phase);
+  size_t generations() const { return rows_.size(); }  // those included that have left
   bool done() const { return wave_->done(); }
+  int64_t rows() const;   // of the next layer
   bool predicts() const;  // whether the last token of any generation runs
   absl::Status StepLayer();
   // The rows of generation i leave. Where they cannot, the next call of StepLayer or Finish says why.

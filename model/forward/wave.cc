@@ -76,7 +76,7 @@ absl::Status Wave::StartSamples(std::span<const Sample> samples) {
   layer_ = first_drawn_;
   std::pmr::vector<int64_t> rows(&scratch_);
   for (const auto& [input, sample, result] : samples) {
-    if (done() && input->fills_cache) continue;
+    if (input->fills_cache && layer_ + 1 >= num_layers_) continue;  // it attends nowhere any more
     const Member& prefix = *input->prefix;
     Member& member = *samples_.emplace_back(&all_samples_[samples_.size()]);
     member = {input, sample, static_cast<int64_t>(rows.size()), nullptr, result};

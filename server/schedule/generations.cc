@@ -16,8 +16,8 @@
 namespace edgewise::server {
 namespace {
 
-constexpr int32_t kFirstPart = 64;  // tokens of prompts in one step
-constexpr int32_t kLeastPart = 32, kMostPart = 1 << 20;
+constexpr int64_t kFirstRows = 64;  // of prompts in one step, before the first was measured
+constexpr int64_t kLeastPart = 32;  // tokens
 
 bool InPrompt(const Generation& generation) { return generation.prompt_next() || generation.holds_rows(); }
 
@@ -29,9 +29,9 @@ absl::Status StartFailure(const absl::Status& status) {
 
 }  // namespace
 
-int32_t Generations::PartTokens(const CostModel& costs) const {
-  const double tokens = costs.PartTokens(max_step_seconds_);
-  return tokens == 0.0 ? kFirstPart : static_cast<int32_t>(std::clamp<double>(tokens, kLeastPart, kMostPart));
+int64_t Generations::PromptRows(const CostModel& costs) const {
+  const double rows = costs.LayerRows(max_step_seconds_);
+  return rows == 0.0 ? kFirstRows : static_cast<int64_t>(std::min<double>(rows, kMaxWaveTokens));
 }
 
 Generations::Generations(RequestQueue& queue, const ServerOptions& options)
@@ -105,7 +105,6 @@ void Generations::Start(RequestPtr request) {
   started.compute_seconds = running.own_seconds = Seconds(queue_.now() - start);
   if (!generation.ok()) return End(running, StartFailure(generation.status()));
   running.generation = *std::move(generation);
-  running.part_tokens = PartTokens(*started.model->costs);
   running_.push_back(std::move(running));
 }
 
@@ -222,23 +221,23 @@ std::vector<Generations::Running> Generations::TakePrompts(uint32_t level, bool 
     return running.request->priority - 1 == level && running.generation->holds_rows();
   });
   if (!half_way.empty()) return half_way;
-  int64_t tokens = 0, rows = 0, samples = 0;  // of those that are taken
+  int64_t most = 0, tokens = 0, rows = 0, samples = 0;  // rows at most; of those that are taken
   return Take([&](const Running& running, const std::vector<Running>& taken) {
     Generation& generation = *running.generation;
     if (running.request->priority - 1 != level) return false;
     if (!(short_ones ? generation.has_prompt() : generation.prompt_next())) return false;
-    generation.LimitPart(taken.empty() ? running.part_tokens : 0);
-    const int64_t more = generation.part_tokens() + 1;
-    if (!taken.empty()) {
-      const int64_t most =
-          std::min(taken[0].part_tokens, running.request->model->model->config().max_position_embeddings);
-      if (!generation.Joins(*taken[0].generation) || tokens + more > most) return false;
-      if (rows + more * generation.samples() > kMaxWaveTokens || samples + generation.samples() > kRowsTogether) {
-        return false;
-      }
+    if (taken.empty()) {
+      most = PromptRows(*running.request->model->costs);
+      generation.LimitPart(static_cast<int32_t>(std::max(kLeastPart, most / generation.samples())));
+    } else {
+      if (!generation.Joins(*taken[0].generation)) return false;
+      generation.LimitPart(0);  // whole
+      const int64_t context = running.request->model->model->config().max_position_embeddings;
+      if (tokens + generation.part_tokens() + 1 > context || rows + generation.part_rows() > most) return false;
+      if (samples + generation.samples() > kRowsTogether) return false;
     }
-    tokens += more;
-    rows += more * generation.samples();
+    tokens += generation.part_tokens() + 1;
+    rows += generation.part_rows();
     samples += generation.samples();
     return true;
   });
@@ -257,9 +256,10 @@ std::vector<Generations::Running> Generations::TakeDecoding(uint32_t level) {
 }
 
 void Generations::Step(uint32_t level) {
-  // Without tokens beside them short prompts run with prompts, where more of them fit in a step.
-  const bool tokens = CanStep(level, [](const Generation& each) { return !each.has_prompt(); });
-  const bool prompts = CanStep(level, [&](const Generation& each) { return tokens ? InPrompt(each) : true; });
+  const bool long_prompts = CanStep(level, [](const Generation& each) { return each.prompt_next(); });
+  const bool tokens = CanStep(
+      level, [&](const Generation& each) { return !each.has_prompt() || (long_prompts && !InPrompt(each)); });
+  const bool prompts = CanStep(level, [&](const Generation& each) { return !tokens || InPrompt(each); });
   if (!prompts && !tokens) return;
   double& lead = prompt_lead_[level];
   if (prompts != tokens) lead = 0.0;  // nobody to share with
@@ -270,28 +270,28 @@ void Generations::Step(uint32_t level) {
 
 double Generations::StepPrompts(std::vector<Running>& together) {
   const auto side_by_side = static_cast<uint32_t>(running_.size() + together.size());
-  int64_t tokens = 0;
   std::vector<Generation*> generations;
+  std::vector<double> shares;
+  double all_rows = 0.0;
   for (const Running& running : together) {
     generations.push_back(running.generation.get());
-    tokens += running.generation->part_tokens() + 1;
+    all_rows += shares.emplace_back(static_cast<double>(running.generation->part_rows()));
   }
   std::vector<absl::Status> steps(together.size());
   const Time start = queue_.now();
-  Generation::StepPrompts(generations, steps);
+  const int64_t rows = Generation::StepPrompts(generations, steps);
   const double seconds = Seconds(queue_.now() - start);
   together[0].request->model->metrics->CountDevice(seconds);
   CostModel& costs = *together[0].request->model->costs;
-  const bool half_way = generations[0]->holds_rows();  // so that the step was a layer
-  if (half_way && seconds > 0.0) costs.ObservePart(static_cast<double>(tokens), seconds);
+  if (rows > 0 && seconds > 0.0) costs.ObserveLayer(static_cast<double>(rows), seconds);
   for (size_t i = 0; i < together.size(); ++i) {
     Running& running = together[i];
     running.request->compute_seconds += seconds;
-    running.own_seconds += seconds / static_cast<double>(together.size());
+    running.own_seconds += seconds * shares[i] / all_rows;
     running.request->batch_inputs = side_by_side;
-    if (half_way) running.part_tokens = PartTokens(costs);
     const Request& request = *running.request;
-    if (!half_way && steps[i].ok() && request.generation->sent == 0 && !running.generation->has_prompt()) {
+    const Generation& generation = *running.generation;
+    if (steps[i].ok() && request.generation->sent == 0 && !generation.has_prompt() && !generation.holds_rows()) {
       costs.ObservePrompt(static_cast<double>(request.tokens), running.own_seconds);
     }
     if (GoesOn(running, steps[i])) running_.push_back(std::move(running));

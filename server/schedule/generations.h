@@ -41,10 +41,11 @@ class Generations {
   // nothing for unread_timeout. Parks others, gives memory to those that need it, and lets parked ones go on.
   void Update();
   // Runs one step of this level: a layer of a part of the next prompt in turn, and of others that fit whole beside it;
-  // or a token of all generations that can decode with the next in turn, and of short prompts (kShortPromptRows). Their
-  // clients keep up. Prompts and tokens get equal times, since a token costs about as much for one text as for many:
-  // texts that start together soon decode together. A part, and what runs beside it, has as many tokens as a layer of
-  // it may take, by what the layers before took; the next part waits until its rows have left the memory.
+  // or a token of all generations that can decode with the next in turn. Short prompts (kShortPromptRows) run with the
+  // tokens; where there are neither tokens nor long prompts, as prompts, since more of them fit in such a step. Clients
+  // of all of them keep up. Prompts and tokens get equal times, since a token costs about as much for one text as for
+  // many: texts that start together soon decode together. A part, and what runs beside it, has as many rows as a layer
+  // may take, by what the layers before took; the next part waits until its rows have left the memory.
   void Step(uint32_t level);
 
  private:
@@ -54,7 +55,6 @@ class Generations {
     uint64_t number = 0;       // of its start
     Time ready;                // the last time its client kept up
     double own_seconds = 0.0;  // of steps, its share where it was not alone
-    int32_t part_tokens = 0;   // of a step of prompts at most, by what its layers took so far
     bool parked = false;
     bool waits = false;  // for memory that is not to be had
 
@@ -78,7 +78,7 @@ class Generations {
   template <typename Takes>
   std::vector<Running> Take(const Takes& takes);
   // Of a step of prompts at most, by what a layer took of late.
-  int32_t PartTokens(const CostModel& costs) const;
+  int64_t PromptRows(const CostModel& costs) const;
   // Return the seconds of the step.
   double StepPrompts(std::vector<Running>& together);
   double Decode(std::vector<Running>& together);

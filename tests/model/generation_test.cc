@@ -48,9 +48,10 @@ std::vector<GeneratedToken> Generate(const Model& model, const Tokens& prompt, c
 }
 
 // Steps generations together as far as they can, prompts and tokens in turns, those that join the first of the rest in
-// one step, until all are done. `between` is called before each step.
+// one step, until all are done. `short_prompts`: they run as prompts too. `between` is called before each step.
 std::vector<std::vector<GeneratedToken>> GenerateTogether(
-    const std::vector<std::unique_ptr<Generation>>& generations, const std::function<void()>& between = [] {}) {
+    const std::vector<std::unique_ptr<Generation>>& generations, bool short_prompts = false,
+    const std::function<void()>& between = [] {}) {
   std::vector<std::vector<GeneratedToken>> tokens(generations.size());
   // Those of a kind that go first, which `is` tells; none: there is none of them.
   const auto step = [&](const auto& is, const auto& take) {
@@ -72,12 +73,15 @@ std::vector<std::vector<GeneratedToken>> GenerateTogether(
     return std::all_of(statuses.begin(), statuses.end(), [](const absl::Status& status) { return status.ok(); });
   };
   const auto half_way = [](const Generation& each) { return each.holds_rows(); };
-  const auto in_prompt = [](const Generation& each) { return each.prompt_next(); };
+  const auto in_prompt = [&](const Generation& each) {
+    return short_prompts ? each.has_prompt() : each.prompt_next();
+  };
+  const auto decodes = [](const Generation& each) { return !each.prompt_next() && !each.holds_rows(); };
   for (bool ok = true; ok;) {
     const bool any =
         std::any_of(generations.begin(), generations.end(), [&](const auto& each) { return half_way(*each); });
     ok = any ? step(half_way, Generation::StepPrompts) : step(in_prompt, Generation::StepPrompts);
-    ok = ok && step([](const Generation& each) { return !each.prompt_next(); }, Generation::DecodeTogether);
+    ok = ok && step(decodes, Generation::DecodeTogether);
     if (std::all_of(generations.begin(), generations.end(), [](const auto& each) { return each->done(); })) break;
   }
   return tokens;
@@ -330,7 +334,7 @@ TEST_P(GenerationTest, TogetherEachHasTheBytesThatItHasAlone) {
       generations.push_back(*Generation::Create(*model, prompt, cases[i].options));
       generations.back()->LimitPart(static_cast<int32_t>(i % 4 * 5));  // 0: whole
     }
-    const auto together = GenerateTogether(generations);
+    const auto together = GenerateTogether(generations, model == &*threaded);
     for (size_t i = 0; i < cases.size(); ++i) EXPECT_TRUE(SameTokens(together[i], alone[i])) << i;
   }
 }
@@ -346,7 +350,7 @@ TEST_P(GenerationTest, PromptsThatLeaveAStepChangeNoByteOfTheOthers) {
     std::stop_source stop;
     for (int32_t i = 0; i < 4; ++i) {
       GenerationOptions options = options_;
-      options.max_density = i % 2 == 0 ? 0.5 : 0.0;
+      options.max_density = i < 2 ? 0.5 : 0.0;
       alone.push_back(Generate(*loaded_, Prompt(40 + 5 * i, i), options));
       if (i == 2) options.stopping = stop.get_token();
       const auto prompt = *loaded_->Prepare(Prompt(40 + 5 * i, i), TruncateMode::kRefuse);
@@ -356,7 +360,11 @@ TEST_P(GenerationTest, PromptsThatLeaveAStepChangeNoByteOfTheOthers) {
     std::vector<absl::Status> statuses(4);
     const auto step = [&] { Generation::StepPrompts(together, std::span(statuses).first(together.size())); };
     for (int layer = 0; layer <= layers; ++layer) step();
-    if (!together[0]->holds_rows()) break;
+    for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
+    if (!together[0]->holds_rows()) {
+      EXPECT_EQ(layers, loaded_->config().num_hidden_layers);
+      break;
+    }
     generations[0].reset();
     together.erase(together.begin());
     stop.request_stop();
@@ -631,6 +639,34 @@ TEST_F(GenerationFailureTest, AStepOfPromptsThatFailsIsTakenAgainByEachAlone) {
   EXPECT_FALSE(first->Step().ok());
   while (!second->done()) ASSERT_TRUE(second->Step().ok());
   EXPECT_TRUE(SameTokens({*second->TakeToken()}, alone));
+}
+
+TEST_F(GenerationFailureTest, WhoFailedInAStepOfPromptsSharesStepsAgainAfterItsNextToken) {
+  options_.max_new_tokens = 3;
+  const auto first = Create(good_), second = Create(good_);
+  Generation* const both[] = {first.get(), second.get()};
+  absl::Status statuses[2];
+  backend().FailAfter(0);
+  Generation::StepPrompts(both, statuses);
+  EXPECT_FALSE(first->Joins(*second));
+  for (Generation* generation : both) ASSERT_TRUE(generation->Step().ok());  // decodes the prompt, since it is short
+  EXPECT_TRUE(first->Joins(*second));
+}
+
+TEST_F(GenerationFailureTest, WhoIsLeftOfAStepOfPromptsTakesItAgainAlone) {
+  const Tokens prompt = RandomTokens(40, 49, 3);
+  const auto alone = Generate(*loaded_, prompt, options_);
+  auto gone = Create(prompt);
+  const auto stays = Create(prompt);
+  Generation* const both[] = {gone.get(), stays.get()};
+  absl::Status statuses[2];
+  EXPECT_EQ(Generation::StepPrompts(both, statuses), 80) << "rows";
+  gone.reset();
+  backend().FailAfter(0);
+  EXPECT_TRUE(stays->Step().ok());
+  EXPECT_FALSE(stays->holds_rows());
+  while (!stays->done()) ASSERT_TRUE(stays->Step().ok());
+  EXPECT_TRUE(SameTokens({*stays->TakeToken()}, alone));
 }
 
 }  // namespace

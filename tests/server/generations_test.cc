@@ -22,18 +22,20 @@ namespace {
 
 constexpr uint32_t kLevel = kDefaultPriority - 1;
 
-// Counts matrix products, as a clock that tells a step of many layers from one of few.
+// Counts matrix products and their rows, as a clock that tells a step of many layers, or of many rows, from one of few.
 class ProductsBackend : public testing::CountingBackend {
  public:
   using CountingBackend::CountingBackend;
   absl::Status Linear(const LinearWeights& weights, ConstMatrix x, Matrix y, bool accumulate, Phase phase) override {
     ++products_;
+    rows_ += x.rows;
     return CountingBackend::Linear(weights, x, y, accumulate, phase);
   }
   int64_t products() const { return products_; }
+  int64_t rows() const { return rows_; }
 
  private:
-  int64_t products_ = 0;
+  int64_t products_ = 0, rows_ = 0;
 };
 
 class GenerationsTest : public ::testing::Test {
@@ -55,7 +57,7 @@ class GenerationsTest : public ::testing::Test {
     model_ = std::move(loaded);
   }
 
-  RequestPtr Request(Client& client, int32_t prompt, uint32_t tokens) const {
+  RequestPtr Request(Client& client, int32_t prompt, uint32_t tokens, uint64_t seed = 3) const {
     auto request = std::make_unique<server::Request>();
     request->model = model_;
     request->queued = now();
@@ -65,7 +67,7 @@ class GenerationsTest : public ::testing::Test {
     };
     request->generation = std::make_unique<GenerationWork>();
     GenerationWork& work = *request->generation;
-    work.prompt = *model_->model->Prepare(testing::RandomTokens(prompt, 20, 3), TruncateMode::kRefuse);
+    work.prompt = *model_->model->Prepare(testing::RandomTokens(prompt, 20, seed), TruncateMode::kRefuse);
     work.options.max_new_tokens = tokens;
     work.cache_bytes = CacheBytesOf(*model_->model, work.prompt, work.options);
     work.ready = [&client] { return client.reads; };
@@ -91,9 +93,13 @@ class GenerationsTest : public ::testing::Test {
   // Layer by layer, and the one that predicts.
   int steps_of_prompts() const { return model_->model->config().num_hidden_layers + 1; }
   void Advance(int64_t milliseconds) { milliseconds_ += milliseconds; }
-  Time now() const { return Time() + std::chrono::milliseconds(milliseconds_ + product_ * backend_.products()); }
+  Time now() const {
+    return Time() + std::chrono::milliseconds(milliseconds_ + product_ * backend_.products()) +
+           std::chrono::microseconds(row_ * backend_.rows());
+  }
 
-  int64_t milliseconds_ = 1000, product_ = 0;
+  int64_t milliseconds_ = 1000, product_ = 0;  // of a product
+  int64_t row_ = 0;                            // microseconds of a row of a product
   Metrics metrics_;
   ProductsBackend backend_{testing::MakeBackend()};
   int64_t weights_ = 0;
@@ -157,33 +163,36 @@ TEST_F(GenerationsTest, PromptsAndTokensGetEqualTimes) {
 
 // Together they have no more tokens than the context.
 TEST_F(GenerationsTest, PromptsThatFitBesideEachOtherRunInOneStep) {
-  const int part = steps_of_prompts();
-  Client alone;
+  row_ = 1;  // one that ran alone before shows that there is time for more
+  std::vector<Client> alone(3);
+  const auto start = [&](Client& client, uint64_t seed) {
+    RequestPtr request = Request(client, 18, 3, seed);
+    request->generation->options.samples = 2;  // else the prompts were short
+    generations_->Start(std::move(request));
+  };
   for (const int prompts : {1, 2, 3}) {
     Make(16, 1 << 30);
+    start(alone[prompts - 1], prompts);
+    RunUntilStalled();
     std::vector<Client> clients(prompts);
-    for (Client& client : clients) {
-      RequestPtr request = Request(client, 18, 3);
-      request->generation->options.samples = 2;  // else the prompts were short
-      generations_->Start(std::move(request));
-    }
-    for (int step = 0; step < (prompts < 3 ? part : 2 * part); ++step) {
-      EXPECT_TRUE(clients.back().tokens.empty());
+    for (int i = 0; i < prompts; ++i) start(clients[i], i + 1);
+    for (int step = 0; step < steps_of_prompts(); ++step) {
+      EXPECT_TRUE(clients[0].tokens.empty());
       generations_->Step(kLevel);
     }
-    EXPECT_EQ(clients.back().tokens.size(), 1u) << prompts;
+    for (int i = 0; i < prompts; ++i) EXPECT_EQ(clients[i].tokens.size(), i < 2 ? 1u : 0u) << "of " << prompts;
     RunUntilStalled();
-    if (prompts == 1) alone = clients[0];
-    for (const Client& client : clients) EXPECT_EQ(client.tokens, alone.tokens);
+    for (int i = 0; i < prompts; ++i) EXPECT_EQ(clients[i].tokens, alone[i].tokens) << i;
   }
 }
 
 TEST_F(GenerationsTest, AClientThatIsGoneLeavesTheStepOfPromptsToTheOthers) {
   Make(16, 1 << 30);
+  row_ = 1;
   Client gone, stays, alone;
   std::stop_source stop;
   for (Client* client : {&alone, &gone, &stays}) {
-    RequestPtr request = Request(*client, 18, 3);
+    RequestPtr request = Request(*client, 18, 3, client == &gone ? 4 : 3);
     request->generation->options.samples = 2;
     if (client == &gone) request->stopping = stop.get_token();
     generations_->Start(std::move(request));
@@ -193,6 +202,8 @@ TEST_F(GenerationsTest, AClientThatIsGoneLeavesTheStepOfPromptsToTheOthers) {
   stop.request_stop();
   generations_->Update();
   EXPECT_EQ(gone.ends, 1);
+  for (int step = 1; step < steps_of_prompts(); ++step) generations_->Step(kLevel);
+  EXPECT_EQ(stays.tokens.size(), 1u) << "it shared the first layer";
   RunUntilStalled();
   EXPECT_EQ(stays.tokens, alone.tokens);
   EXPECT_TRUE(generations_->empty());
@@ -427,6 +438,51 @@ TEST_F(GenerationMemoryTest, OneUnderABudgetTakesAllAtItsStartAndKeepsIt) {
   }
   EXPECT_EQ(grows.tokens, capped.tokens);
   EXPECT_EQ(grows.tokens.size(), 240u);
+}
+
+// By what layers took before, whatever ran in between: the last layer, in which hardly a row of a prompt does anything,
+// other texts' tokens, and prompts of fewer samples.
+TEST_F(GenerationMemoryTest, ALayerOfPromptsTakesNoLongerThanAStep) {
+  Make(32, 1 << 30);
+  row_ = 20;  // so that a layer of 400 tokens takes 32 ms or more
+  Client writes;
+  Start(writes, 1, 500);
+  const nlohmann::json ssa = {{"kind", "ssa"}, {"bias", "local"}, {"windows", 4}, {"sigma", 0.2}};
+  const auto drawn = testing::Override(testing::ConfigOf(testing::LanguageModelKinds()[0]), ssa);
+  std::vector<Client> reads(8);
+  const auto read = [&](size_t i, int32_t prompt) {
+    RequestPtr request = Request(reads[i], prompt, 2, i);
+    request->generation->options.samples = i % 2 == 1 ? 3 : 1;
+    request->generation->options.attention = drawn;
+    generations_->Start(std::move(request));
+  };
+  int64_t longest = 0, steps = 0;
+  for (size_t i = 0; i < reads.size(); ++i) {
+    if (i < 4) read(i, 400);
+    for (size_t all = 4; i == 4 && all < reads.size(); ++all) read(all, 90);  // at once
+    while (reads[i].tokens.empty()) {
+      const Time start = now();
+      const size_t written = writes.tokens.size();
+      ASSERT_TRUE(Turn());
+      if (i == 0 || writes.tokens.size() > written) continue;
+      longest = std::max<int64_t>(longest, std::chrono::duration_cast<std::chrono::milliseconds>(now() - start).count());
+      ++steps;
+    }
+  }
+  EXPECT_LE(longest, 20);
+  EXPECT_LE(steps, 40) << "parts are no smaller than they have to be";
+}
+
+TEST_F(GenerationMemoryTest, AShortPromptDoesNotWaitForALongOne) {
+  Make(32, 1 << 30);
+  row_ = 40;
+  Client reads, asks;
+  Start(reads, 400, 2);
+  ASSERT_TRUE(Turn());  // a layer of its first part
+  Start(asks, 10, 2);
+  for (int turns = 0; turns < 2; ++turns) ASSERT_TRUE(Turn());
+  EXPECT_FALSE(asks.tokens.empty());
+  EXPECT_TRUE(reads.tokens.empty());
 }
 
 }  // namespace
