@@ -16,7 +16,7 @@
 namespace edgewise::server {
 namespace {
 
-constexpr int64_t kFirstRows = 64;  // of prompts in one step, before the first was measured
+constexpr int64_t kFirstRows = 64;  // of prompts in one step, before the first was measured; fewer take hardly less
 constexpr int64_t kLeastPart = 32;  // tokens
 
 bool InPrompt(const Generation& generation) { return generation.prompt_next() || generation.holds_rows(); }
@@ -257,8 +257,8 @@ std::vector<Generations::Running> Generations::TakeDecoding(uint32_t level) {
 
 void Generations::Step(uint32_t level) {
   const bool long_prompts = CanStep(level, [](const Generation& each) { return each.prompt_next(); });
-  const bool tokens = CanStep(
-      level, [&](const Generation& each) { return !each.has_prompt() || (long_prompts && !InPrompt(each)); });
+  const bool tokens =
+      CanStep(level, [&](const Generation& each) { return !each.has_prompt() || (long_prompts && !InPrompt(each)); });
   const bool prompts = CanStep(level, [&](const Generation& each) { return !tokens || InPrompt(each); });
   if (!prompts && !tokens) return;
   double& lead = prompt_lead_[level];
@@ -283,7 +283,7 @@ double Generations::StepPrompts(std::vector<Running>& together) {
   const double seconds = Seconds(queue_.now() - start);
   together[0].request->model->metrics->CountDevice(seconds);
   CostModel& costs = *together[0].request->model->costs;
-  if (rows > 0 && seconds > 0.0) costs.ObserveLayer(static_cast<double>(rows), seconds);
+  if (rows > 0 && seconds > 0.0) costs.ObserveLayer(static_cast<double>(std::max(rows, kFirstRows)), seconds);
   for (size_t i = 0; i < together.size(); ++i) {
     Running& running = together[i];
     running.request->compute_seconds += seconds;

@@ -465,12 +465,27 @@ TEST_F(GenerationMemoryTest, ALayerOfPromptsTakesNoLongerThanAStep) {
       const size_t written = writes.tokens.size();
       ASSERT_TRUE(Turn());
       if (i == 0 || writes.tokens.size() > written) continue;
-      longest = std::max<int64_t>(longest, std::chrono::duration_cast<std::chrono::milliseconds>(now() - start).count());
+      longest =
+          std::max<int64_t>(longest, std::chrono::duration_cast<std::chrono::milliseconds>(now() - start).count());
       ++steps;
     }
   }
   EXPECT_LE(longest, 20);
   EXPECT_LE(steps, 40) << "parts are no smaller than they have to be";
+}
+
+// What a layer of few rows takes, most of it for the weights, says nothing of one of many.
+TEST_F(GenerationMemoryTest, ATinyPromptMakesNoPartShorter) {
+  Make(32, 1 << 30);
+  product_ = 1;
+  std::vector<Client> clients(3);
+  std::vector<int> steps;
+  for (Client& client : clients) {
+    Start(client, &client == &clients[1] ? 2 : 400, 1);
+    steps.push_back(RunUntilStalled());
+  }
+  EXPECT_GT(steps[0], steps[2]) << "nothing was known of the first";
+  EXPECT_EQ(steps[2], steps_of_prompts()) << "in one part";
 }
 
 TEST_F(GenerationMemoryTest, AShortPromptDoesNotWaitForALongOne) {
