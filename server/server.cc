@@ -246,7 +246,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                 Seconds(raw->listener->LongestWait()));
       raw->metrics.SetCache(raw->queue.cache_bytes(), raw->options.limits.max_cache_bytes);
       for (const ModelStatus& model : raw->repository.List()) {
-        if (model.loaded) raw->metrics.ForModel(model.name, model.version)->SetCapacity(model.loaded->costs->Capacity());
+        if (model.loaded)
+          raw->metrics.ForModel(model.name, model.version)->SetCapacity(model.loaded->costs->Capacity());
       }
       return raw->metrics.Render();
     };

@@ -73,9 +73,7 @@ std::vector<std::vector<GeneratedToken>> GenerateTogether(
     return std::all_of(statuses.begin(), statuses.end(), [](const absl::Status& status) { return status.ok(); });
   };
   const auto half_way = [](const Generation& each) { return each.holds_rows(); };
-  const auto in_prompt = [&](const Generation& each) {
-    return short_prompts ? each.has_prompt() : each.prompt_next();
-  };
+  const auto in_prompt = [&](const Generation& each) { return short_prompts ? each.has_prompt() : each.prompt_next(); };
   const auto decodes = [](const Generation& each) { return !each.prompt_next() && !each.holds_rows(); };
   for (bool ok = true; ok;) {
     const bool any =
