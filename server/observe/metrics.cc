@@ -16,6 +16,9 @@
 namespace edgewise::server {
 namespace {
 
+// Removed versions that wait for the page with their last counts: some 150 kB each.
+constexpr size_t kMostWithoutPage = 16;
+
 constexpr const char* kReasons[] = {"queue_full", "deadline", "cancelled", "draining",
                                     "invalid",    "budget",   "oom",       "not_ready"};
 constexpr const char* kMethods[kRpcs] = {"Predict", "PredictStream", "Generate", "ListModels", "GetModel"};
@@ -367,17 +370,23 @@ Metrics::~Metrics() = default;
 
 std::shared_ptr<ModelMetrics> Metrics::ForModel(const std::string& model, int64_t version) {
   const absl::MutexLock lock(&mutex_);
-  std::shared_ptr<ModelMetrics>& metrics = versions_[{model, version}];
-  if (!metrics) metrics = std::make_shared<ModelMetrics>(*families_, model, std::to_string(version));
-  return metrics;
+  const auto known = versions_.find({model, version});
+  if (known != versions_.end()) return known->second;
+  if (const Versions left = TakeLeft(kMostWithoutPage); !left.empty()) {
+    const absl::WriterMutexLock alone(&families_->mutex);
+    for (const auto& [_, metrics] : left) metrics->series_->all.RemoveAll();
+  }
+  return versions_[{model, version}] = std::make_shared<ModelMetrics>(*families_, model, std::to_string(version));
 }
 
 // Who holds none of them gets none but by ForModel, which waits: a count of one is final.
-Metrics::Versions Metrics::TakeLeft() const {
+Metrics::Versions Metrics::TakeLeft(size_t spared) const {
+  const auto is_left = [](const auto& version) { return version.second.use_count() == 1; };
   Versions left;
+  if (std::count_if(versions_.begin(), versions_.end(), is_left) <= static_cast<std::ptrdiff_t>(spared)) return left;
   for (auto version = versions_.begin(); version != versions_.end();) {
     const auto next = std::next(version);
-    if (version->second.use_count() == 1) left.insert(versions_.extract(version));
+    if (is_left(*version)) left.insert(versions_.extract(version));
     version = next;
   }
   return left;
@@ -407,7 +416,7 @@ std::string Metrics::Render() const {
   std::vector<prometheus::MetricFamily> families;
   {
     const absl::MutexLock lock(&mutex_);
-    const Versions left = TakeLeft();  // this page is their last
+    const Versions left = TakeLeft(0);  // this page is their last
     absl::WriterMutexLock alone(&families_->mutex);
     utilization_->Set(families_->busy.At(families_->clock()));
     families = families_->registry.Collect();

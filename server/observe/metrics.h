@@ -4,6 +4,7 @@
 #ifndef EDGEWISE_SERVER_OBSERVE_METRICS_H_
 #define EDGEWISE_SERVER_OBSERVE_METRICS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -114,7 +115,8 @@ class Metrics {
   explicit Metrics(std::function<Time()> clock = Clock::now);
   ~Metrics();
 
-  // The series of a version in the repository, made anew where those of before have left with a page.
+  // The series of a version in the repository, made anew where those of before have left. Where many wait for a page to
+  // leave with, as where nobody makes pages, they leave now.
   std::shared_ptr<ModelMetrics> ForModel(const std::string& model, int64_t version);
   // The series of requests for unknown models and versions, with the labels `_other`.
   const std::shared_ptr<ModelMetrics>& other() { return other_; }
@@ -124,13 +126,13 @@ class Metrics {
   void SetCache(uint64_t bytes, uint64_t limit);
 
   // The exposition text, with process_* metrics. Series that nobody holds any more leave after it, so that their last
-  // counts are on one page. Where no page is ever made, they stay: 150 kB a version.
+  // counts are on one page.
   std::string Render() const;
 
  private:
   using Versions = std::map<std::pair<std::string, int64_t>, std::shared_ptr<ModelMetrics>>;
-  // Takes out what nobody holds any more.
-  Versions TakeLeft() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes out what nobody holds any more, where that is more than `spared` versions.
+  Versions TakeLeft(size_t spared) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::unique_ptr<MetricFamilies> families_;
   std::shared_ptr<ModelMetrics> other_;

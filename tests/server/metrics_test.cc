@@ -191,6 +191,25 @@ TEST_F(MetricsTest, SeriesLeaveWithTheLastThatRecordsAndComeBackAtZero) {
   EXPECT_EQ(Lines(metrics_.Render()), with);
 }
 
+TEST_F(MetricsTest, VersionsLeaveWithoutAPageWhereNobodyMakesPages) {
+  const std::shared_ptr<ModelMetrics> held = metrics_.ForModel("held", 1);
+  for (int64_t version = 1; version <= 100; ++version) {
+    const std::shared_ptr<ModelMetrics> model = metrics_.ForModel("m", version);
+    const std::unique_ptr<LoadedMetrics> loaded = Load(model);
+    model->CountRequest(model->Event(), Rpc::kPredict, absl::OkStatus(), 0.0);
+    model->Removed();
+  }
+  const std::string page = metrics_.Render();
+  const auto shown = [&](int64_t version) {
+    return page.find(absl::StrCat(R"(model="m",version=")", version, R"(")")) != std::string::npos;
+  };
+  int versions = 0;
+  for (int64_t version = 1; version <= 100; ++version) versions += shown(version);
+  EXPECT_LE(versions, 17);
+  EXPECT_TRUE(shown(100)) << "the last counts of a few are on a page";
+  EXPECT_NE(page.find(R"(model="held")"), std::string::npos);
+}
+
 // Requests end on threads of their own while their version comes, goes and pages are made.
 TEST_F(MetricsTest, VersionsLeaveWhileTheirLastRequestsCount) {
   constexpr int kRounds = 300;
