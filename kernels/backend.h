@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/activation.h"
 #include "kernels/attention.h"
+#include "kernels/kv_page.h"
 #include "kernels/phase.h"
 #include "kernels/tensor.h"
 
@@ -155,6 +156,12 @@ class Backend {
   // Writes rows of keys and values to a cache. cache [x.rows, CacheFloats(x.columns)]; x.columns is a multiple of
   // HeadAlignment.
   virtual absl::Status StoreInCache(ConstMatrix x, Matrix cache) = 0;
+  // Writes keys and values of tokens that follow each other to a page, from its token `first` on. x [at most
+  // KvPage::kTokens - first, 2 * shape.heads * shape.head_dim]: the keys of each head, then the values. Only where
+  // TakesPages.
+  virtual absl::Status StoreInPage(ConstMatrix /*x*/, const KvPage& /*shape*/, float* /*page*/, int64_t /*first*/) {
+    return NotHere("pages");
+  }
   // y[i] = x[rows[i]].
   virtual absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) = 0;
   // y[s] = sum of rows offsets[s]..offsets[s+1]-1 of x, divided by divisors[s]. offsets [sequences + 1].

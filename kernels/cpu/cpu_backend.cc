@@ -144,6 +144,15 @@ class CpuBackend : public Backend {
     return absl::OkStatus();
   }
 
+  absl::Status StoreInPage(ConstMatrix x, const KvPage& shape, float* page, int64_t first) override {
+    for (int32_t part = 0; part < 2 * shape.heads; ++part) {
+      float* const to = page + shape.Keys(part) + first * shape.head_dim;
+      const ConstMatrix from = x.Columns(int64_t{part} * shape.head_dim, shape.head_dim);
+      for (int64_t r = 0; r < x.rows; ++r) std::copy_n(from.row(r), shape.head_dim, to + r * shape.head_dim);
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) override {
     for (size_t r = 0; r < rows.size(); ++r) std::copy_n(x.row(rows[r]), x.columns, y.row(static_cast<int64_t>(r)));
     return absl::OkStatus();

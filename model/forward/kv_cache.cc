@@ -81,12 +81,8 @@ absl::Status KvCache::Store(int32_t layer, uint32_t copy, int32_t first_token, C
   for (int64_t done = 0; done < tokens;) {
     const int64_t token = first_token + done, in_page = token % KvPage::kTokens;
     const int64_t rows = std::min(KvPage::kTokens - in_page, tokens - done);
-    for (int32_t part = 0; part < 2 * page_.heads; ++part) {  // keys of each head, then values
-      float* const to = pages[token / KvPage::kTokens] + page_.Keys(part) + in_page * page_.head_dim;
-      RETURN_IF_ERROR(backend_.StoreInCache(
-          keys_and_values.Rows(done, rows).Columns(int64_t{part} * page_.head_dim, page_.head_dim),
-          Matrix(to, rows, page_.head_dim)));
-    }
+    RETURN_IF_ERROR(
+        backend_.StoreInPage(keys_and_values.Rows(done, rows), page_, pages[token / KvPage::kTokens], in_page));
     done += rows;
   }
   return absl::OkStatus();

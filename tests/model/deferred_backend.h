@@ -64,6 +64,9 @@ class DeferredBackend : public Backend {
   }
   int64_t CacheFloats(int64_t columns) const override { return inner_->CacheFloats(columns); }
   absl::Status StoreInCache(ConstMatrix x, Matrix cache) override { return inner_->StoreInCache(x, cache); }
+  absl::Status StoreInPage(ConstMatrix x, const KvPage& shape, float* page, int64_t first) override {
+    return inner_->StoreInPage(x, shape, page, first);
+  }
   absl::Status GatherRows(ConstMatrix x, std::span<const int64_t> rows, Matrix y) override {
     return inner_->GatherRows(x, rows, y);
   }
