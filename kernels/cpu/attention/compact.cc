@@ -179,6 +179,14 @@ void ReportGroup(const Call& call, const Head& head, const KeyGroup& group, cons
   }
 }
 
+// Blocks run from the last to the first.
+const float* KeysAfter(const Call& call, int64_t block) {
+  if (block == 0) return nullptr;
+  const Head& next = call.HeadOf(block - 1);
+  if (next.plan == nullptr || next.plan->windows != nullptr || next.operands.pages == nullptr) return nullptr;
+  return next.operands.pages[0] + next.operands.k_in_page;
+}
+
 }  // namespace
 
 void PlanProblem(const AttentionProblem& problem, int depth, bool runs, CompactPlan& plan) {
@@ -249,6 +257,7 @@ void AttendItem(Call& call, int64_t block, Worker& worker) {
     AttendBlock attend = OperandsOf(head, group.first, ComputedRows(head, group.first, group.rows), worker);
     attend.keys = group.count;
     attend.list = group.keys;
+    attend.next_k = KeysAfter(call, block);
     SetLimits(*head.problem, plan, group, worker, attend);
     attend.scratch = scratch;
     if (attend.rows > 0) call.kernels->attend_dense(attend);

@@ -83,19 +83,35 @@ static bool KeysByRow(const AttendBlock& block) {
   return block.rows == 1 && block.k_tiles == nullptr && block.k_columns == block.depth;
 }
 
+// The keys that are read after those up to `end` of the tile; where they are not known, its own.
+static const float* KeysAfter(const AttendBlock& block, const TileView& tile, int end) {
+  if (end < tile.count) return KeyRow(block, tile.first_place + end);
+  const int64_t next = tile.first_place + kTileKeys, keys = block.limits == nullptr ? block.keys : block.limits[0];
+  if (next < keys) return KeyRow(block, next);
+  return block.next_k != nullptr ? block.next_k : KeyRow(block, tile.first_place);
+}
+
 // The scores of the block's only row with 16 * vectors keys of the tile; the last key repeats. Each score is the chain
-// of operations that it is in ScoreTile.
+// of operations that it is in ScoreTile. From a page, whose rows follow each other, the values of these keys and the
+// keys that come next are fetched meanwhile, line after line: one query has little else to do while it waits.
 static void ScoreByRow(const AttendBlock& block, const TileView& tile, int vectors, float* scores) {
   const float* const first = block.list == nullptr ? KeyRow(block, tile.first_place) : nullptr;
+  const bool fetches = block.pages != nullptr && first != nullptr && tile.v_stride == block.depth;
   for (int begin = 0; begin < vectors * kPartKeys; begin += kPartKeys) {
     const float* from[kPartKeys];
     for (int i = 0; i < kPartKeys; ++i) {
       const int64_t place = begin + i < tile.count ? begin + i : tile.count - 1;
       from[i] = first != nullptr ? first + place * block.k_stride : KeyRow(block, block.list[tile.first_place + place]);
     }
+    const float* const next = fetches ? KeysAfter(block, tile, begin + kPartKeys) : nullptr;
+    const float* const values = tile.v[begin / kPartKeys];
     F sum = Zero();
     for (int t = 0; t < block.depth; t += 16) {
       F columns[kPartKeys];
+      for (int line = t; fetches && line < t + 16; ++line) {
+        __builtin_prefetch(values + line * kPartKeys);
+        __builtin_prefetch(next + line * kPartKeys);
+      }
 #pragma GCC unroll 16
       for (int i = 0; i < kPartKeys; ++i) columns[i] = Load(from[i] + t);
       Transpose16(columns);

@@ -176,6 +176,7 @@ struct AttendBlock {
   // attend_dense: pages of kTileKeys keys, where keys and values begin at these places.
   const float* const* pages = nullptr;
   int64_t k_in_page = 0, v_in_page = 0;
+  const float* next_k = nullptr;             // attend_dense: the keys that the next block reads first; null: not known
   const BiasView* bias = nullptr;            // null: none
   const int32_t* query_positions = nullptr;  // [rows], with a bias
   float* sums = nullptr;                     // out: [rows, depth] sum of weights times v
