@@ -7,22 +7,19 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <functional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "model/forward/edge_budget.h"
-#include "tests/model/cancelling_backend.h"
+#include "tests/model/deferred_backend.h"
 #include "tests/model/model_kinds.h"
+#include "tests/model/run_generation.h"
 
 namespace edgewise::testing {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::StartsWith;
-
-using Tokens = std::vector<int32_t>;
 
 // Of probabilities of decoded tokens against those of a pass, relative. The CPU computes both by the same steps; what
 // remains are the sums of this test.
@@ -30,72 +27,6 @@ double Tolerance() {
   if (std::getenv("EDGEWISE_TEST_DEVICE") == nullptr) return 1e-12;
   const char* precision = std::getenv("EDGEWISE_TEST_PRECISION");
   return precision != nullptr && std::string(precision) == "bf16" ? 100.0 * kCachedTolerance : kCachedTolerance;
-}
-
-std::vector<GeneratedToken> Generate(const Model& model, const Tokens& prompt, const GenerationOptions& options,
-                                     FinishReason* reason = nullptr) {
-  auto generation = Generation::Create(model, *model.Prepare(prompt, TruncateMode::kRefuse), options);
-  EXPECT_TRUE(generation.ok()) << generation.status();
-  std::vector<GeneratedToken> tokens;
-  while (generation.ok() && !(*generation)->done()) {
-    const absl::Status status = (*generation)->Step();
-    EXPECT_TRUE(status.ok()) << status;
-    if (!status.ok()) break;
-    if (auto token = (*generation)->TakeToken()) tokens.push_back(*std::move(token));
-  }
-  if (reason != nullptr) *reason = (*generation)->finish_reason();
-  return tokens;
-}
-
-// Steps generations together as far as they can, prompts and tokens in turns, those that join the first of the rest in
-// one step, until all are done. `short_prompts`: they run as prompts too. `between` is called before each step.
-std::vector<std::vector<GeneratedToken>> GenerateTogether(
-    const std::vector<std::unique_ptr<Generation>>& generations, bool short_prompts = false,
-    const std::function<void()>& between = [] {}) {
-  std::vector<std::vector<GeneratedToken>> tokens(generations.size());
-  // Those of a kind that go first, which `is` tells; none: there is none of them.
-  const auto step = [&](const auto& is, const auto& take) {
-    std::vector<Generation*> together;
-    std::vector<size_t> taken;
-    for (size_t g = 0; g < generations.size(); ++g) {
-      if (generations[g]->done() || !is(*generations[g])) continue;
-      if (!together.empty() && !generations[g]->Joins(*together[0])) continue;
-      taken.push_back(g);
-      together.push_back(generations[g].get());
-    }
-    std::vector<absl::Status> statuses(together.size());
-    if (!together.empty()) between();
-    take(together, statuses);
-    for (size_t i = 0; i < taken.size(); ++i) {
-      EXPECT_TRUE(statuses[i].ok()) << statuses[i];
-      if (auto token = together[i]->TakeToken()) tokens[taken[i]].push_back(*std::move(token));
-    }
-    return std::all_of(statuses.begin(), statuses.end(), [](const absl::Status& status) { return status.ok(); });
-  };
-  const auto half_way = [](const Generation& each) { return each.holds_rows(); };
-  const auto in_prompt = [&](const Generation& each) { return short_prompts ? each.has_prompt() : each.prompt_next(); };
-  const auto decodes = [](const Generation& each) { return !each.prompt_next() && !each.holds_rows(); };
-  for (bool ok = true; ok;) {
-    const bool any =
-        std::any_of(generations.begin(), generations.end(), [&](const auto& each) { return half_way(*each); });
-    ok = any ? step(half_way, Generation::StepPrompts) : step(in_prompt, Generation::StepPrompts);
-    ok = ok && step(decodes, Generation::DecodeTogether);
-    if (std::all_of(generations.begin(), generations.end(), [](const auto& each) { return each->done(); })) break;
-  }
-  return tokens;
-}
-
-Tokens IdsOf(const std::vector<GeneratedToken>& tokens) {
-  Tokens ids;
-  for (const GeneratedToken& token : tokens) ids.push_back(token.token_id);
-  return ids;
-}
-
-bool SameTokens(const std::vector<GeneratedToken>& a, const std::vector<GeneratedToken>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const GeneratedToken& x, const GeneratedToken& y) {
-    return x.token_id == y.token_id && x.text == y.text && x.log_probability == y.log_probability &&
-           x.edges.edges == y.edges.edges && x.edges.capped == y.edges.capped;
-  });
 }
 
 class GenerationTest : public ::testing::TestWithParam<ModelKind> {
@@ -558,113 +489,6 @@ TEST_F(BytesTest, PadsAreNeverChosenAndThoseBehindThePromptChangeNothing) {
   const auto tokens = Generate(*loaded_, {5, 6, 7}, options_);
   EXPECT_THAT(IdsOf(tokens), ::testing::Not(::testing::Contains(0)));
   EXPECT_TRUE(SameTokens(tokens, Generate(*loaded_, {5, 6, 7, 0, 0}, options_)));
-}
-
-// Token 49 at position 10 makes numbers that are not finite.
-class GenerationFailureTest : public ::testing::Test {
- protected:
-  GenerationFailureTest() {
-    const auto config = ConfigOf(LanguageModelKinds()[0]);
-    auto tensors = RandomTensors(config, 1);
-    tensors["embeddings.word.weight"].values[49 * 32] = 1e38f;
-    tensors["embeddings.position.weight"].values[10 * 32] = 3e38f;
-    WriteFile(folder_.path() + "/config.json", config.dump());
-    WriteFile(folder_.path() + "/model.safetensors", SafetensorsBytes(tensors));
-    loaded_ = LoadModel(folder_.path(), std::make_unique<CancellingBackend>(MakeBackend()));
-    options_.max_new_tokens = 1;
-  }
-  CancellingBackend& backend() { return static_cast<CancellingBackend&>(*loaded_.backend); }
-  std::unique_ptr<Generation> Create(const Tokens& prompt) {
-    return *Generation::Create(*loaded_, *loaded_->Prepare(prompt, TruncateMode::kRefuse), options_);
-  }
-
-  const Tokens bad_ = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 49, 3}, good_ = {1, 2, 3, 4};
-  TemporaryFolder folder_;
-  LoadedModel loaded_;
-  GenerationOptions options_;
-};
-
-TEST_F(GenerationFailureTest, ANumberThatIsNotFiniteEndsItWithInternal) {
-  const auto generation = Create(bad_);
-  absl::Status status;
-  for (int step = 0; step < 10 && status.ok(); ++step) status = generation->Step();
-  EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("NON_FINITE_OUTPUT"));
-}
-
-TEST_F(GenerationFailureTest, ANumberThatIsNotFiniteEndsNoOtherOfItsStep) {
-  const auto alone = Generate(*loaded_, good_, options_);
-  const auto good = Create(good_), bad = Create(bad_);
-  Generation* const both[] = {bad.get(), good.get()};
-  absl::Status statuses[2];
-  Generation::DecodeTogether(both, statuses);
-  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kInternal);
-  EXPECT_FALSE(bad->TakeToken().has_value());
-  ASSERT_TRUE(statuses[1].ok()) << statuses[1];
-  EXPECT_TRUE(SameTokens({*good->TakeToken()}, {alone[0]}));
-}
-
-TEST_F(GenerationFailureTest, AStepThatFailsIsTakenAgainByEachAlone) {
-  const auto alone = Generate(*loaded_, good_, options_);
-  for (const bool all_fail : {false, true}) {
-    const auto first = Create(good_), second = Create(good_);
-    Generation* const both[] = {first.get(), second.get()};
-    absl::Status statuses[2];
-    backend().FailAfter(1);
-    if (all_fail) backend().CancelAfter(2, [&] { backend().FailAfter(0); });
-    Generation::DecodeTogether(both, statuses);
-    EXPECT_EQ(statuses[0].ok(), !all_fail) << statuses[0];
-    ASSERT_TRUE(statuses[1].ok()) << statuses[1];
-    EXPECT_TRUE(SameTokens({*second->TakeToken()}, {alone[0]}));
-  }
-}
-
-TEST_F(GenerationFailureTest, AStepOfPromptsThatFailsIsTakenAgainByEachAlone) {
-  const Tokens prompt = RandomTokens(40, 49, 3);
-  const auto alone = Generate(*loaded_, prompt, options_);
-  const auto first = Create(prompt), second = Create(prompt);
-  Generation* const both[] = {first.get(), second.get()};
-  absl::Status statuses[2];
-  EXPECT_TRUE(first->Joins(*second));
-  backend().FailAfter(0);
-  Generation::StepPrompts(both, statuses);
-  for (Generation* generation : both) {
-    EXPECT_FALSE(generation->holds_rows());
-    EXPECT_FALSE(first->Joins(*second));
-  }
-  EXPECT_TRUE(statuses[0].ok() && statuses[1].ok());
-  backend().FailAfter(0);
-  EXPECT_FALSE(first->Step().ok());
-  while (!second->done()) ASSERT_TRUE(second->Step().ok());
-  EXPECT_TRUE(SameTokens({*second->TakeToken()}, alone));
-}
-
-TEST_F(GenerationFailureTest, WhoFailedInAStepOfPromptsSharesStepsAgainAfterItsNextToken) {
-  options_.max_new_tokens = 3;
-  const auto first = Create(good_), second = Create(good_);
-  Generation* const both[] = {first.get(), second.get()};
-  absl::Status statuses[2];
-  backend().FailAfter(0);
-  Generation::StepPrompts(both, statuses);
-  EXPECT_FALSE(first->Joins(*second));
-  for (Generation* generation : both) ASSERT_TRUE(generation->Step().ok());  // decodes the prompt, since it is short
-  EXPECT_TRUE(first->Joins(*second));
-}
-
-TEST_F(GenerationFailureTest, WhoIsLeftOfAStepOfPromptsTakesItAgainAlone) {
-  const Tokens prompt = RandomTokens(40, 49, 3);
-  const auto alone = Generate(*loaded_, prompt, options_);
-  auto gone = Create(prompt);
-  const auto stays = Create(prompt);
-  Generation* const both[] = {gone.get(), stays.get()};
-  absl::Status statuses[2];
-  EXPECT_EQ(Generation::StepPrompts(both, statuses), 80) << "rows";
-  gone.reset();
-  backend().FailAfter(0);
-  EXPECT_TRUE(stays->Step().ok());
-  EXPECT_FALSE(stays->holds_rows());
-  while (!stays->done()) ASSERT_TRUE(stays->Step().ok());
-  EXPECT_TRUE(SameTokens({*stays->TakeToken()}, alone));
 }
 
 }  // namespace

@@ -1,0 +1,220 @@
+// Whom the scheduler refuses at the door, with which status and advice.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "server/schedule/scheduler.h"
+#include "server/status_details.h"
+#include "tests/server/retry_delay.h"
+#include "tests/server/scheduler_fixture.h"
+
+namespace edgewise::server {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST(AdmissionTest, FullQueueRefusesWithRetryInfoAndLeavesTheRequest) {
+  Scheduler scheduler({.max_requests = 2});
+  Add(scheduler, MakeRequest());
+  Add(scheduler, MakeRequest());
+  RequestPtr third = MakeRequest();
+  const absl::Status status = Push(scheduler, third);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "the queue is full: 2 requests wait; the limit is 2");
+  EXPECT_GE(RetryDelay(status), 0.05);
+  EXPECT_LE(RetryDelay(status), 5.0);
+  ASSERT_NE(third, nullptr);
+  EXPECT_EQ(scheduler.size(), 2u);
+  NextOf(scheduler);
+  EXPECT_TRUE(Push(scheduler, third).ok());
+}
+
+TEST(AdmissionTest, EndedRequestsLeaveAFullLineOnly) {
+  Scheduler scheduler({.max_requests = 2});
+  const Request* late = Add(scheduler, MakeRequest(1, 2, kStart + seconds(1)));
+  std::vector<EndedRequest> ended;
+  RequestPtr second = MakeRequest(), third = MakeRequest();
+  ASSERT_TRUE(scheduler.Add(second, kStart + seconds(1), ended).ok());
+  EXPECT_TRUE(ended.empty());
+  ASSERT_TRUE(scheduler.Add(third, kStart + seconds(1), ended).ok());
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].request.get(), late);
+  EXPECT_EQ(scheduler.size(), 2u);
+}
+
+TEST(AdmissionTest, TokensBoundTheQueueToo) {
+  Scheduler scheduler({.max_requests = 100, .max_tokens = 10});
+  Add(scheduler, MakeRequest(6));
+  Add(scheduler, MakeRequest(4));
+  RequestPtr more = MakeRequest(1);
+  ASSERT_TRUE(absl::IsResourceExhausted(Push(scheduler, more)));
+  ASSERT_NE(more, nullptr);
+  NextOf(scheduler);
+  EXPECT_EQ(scheduler.cost(), 4u);
+  EXPECT_TRUE(Push(scheduler, more).ok());
+  EXPECT_EQ(scheduler.cost(), 5u);
+}
+
+TEST(AdmissionTest, EmptyQueueTakesARequestOfAnySize) {
+  Scheduler scheduler({.max_requests = 1, .max_tokens = 10});
+  Add(scheduler, MakeRequest(1000000));
+  EXPECT_NE(NextOf(scheduler), nullptr);
+  EXPECT_EQ(scheduler.cost(), 0u);
+}
+
+// A client whose deadline passes cancels as well, perhaps a moment before our clock says so.
+TEST(AdmissionTest, CancelledByItsOwnDeadlineIsLateAndNotCancelled) {
+  std::stop_source client;
+  Request request;
+  request.stopping = client.get_token();
+  request.deadline = kStart + std::chrono::seconds(1);
+  EXPECT_TRUE(CancelledOrExpired(request, request.deadline - std::chrono::milliseconds(1)).ok());
+  client.request_stop();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(CancelledOrExpired(request, request.deadline + std::chrono::seconds(1))));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(CancelledOrExpired(request, request.deadline - std::chrono::milliseconds(1))));
+  EXPECT_TRUE(absl::IsCancelled(CancelledOrExpired(request, kStart)));
+}
+
+TEST(AdmissionTest, LateOrCancelledRequestsAreRefusedAtTheDoor) {
+  Scheduler scheduler({});
+  RequestPtr late = MakeRequest(1, 2, kStart);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Push(scheduler, late)));
+  std::stop_source client;
+  client.request_stop();
+  RequestPtr cancelled = MakeRequest();
+  cancelled->stopping = client.get_token();
+  EXPECT_TRUE(absl::IsCancelled(Push(scheduler, cancelled)));
+  EXPECT_EQ(scheduler.size(), 0u);
+}
+
+TEST(AdmissionTest, AGenerationThatCannotBeginBeforeItsDeadlineIsRefused) {
+  Scheduler scheduler({});
+  const auto generation = [](Time deadline) {
+    RequestPtr request = MakeGeneration();
+    request->predicted_seconds = 1.0;
+    request->deadline = deadline;
+    return request;
+  };
+  Add(scheduler, generation(Time::max()));
+  RequestPtr late = generation(kStart + milliseconds(900)), in_time = generation(kStart + milliseconds(1100));
+  const absl::Status status = Push(scheduler, late);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_NEAR(RetryDelay(status), 1.0, 1e-9);
+  EXPECT_TRUE(Push(scheduler, in_time).ok()) << "it may end late: its client reads what there is";
+}
+
+TEST(AdmissionTest, RetryAdviceIsTheWorkThatGoesFirst) {
+  Scheduler scheduler({.max_requests = 3});
+  for (int i = 0; i < 3; ++i) Add(scheduler, Taking(0.4));
+  RequestPtr more = Taking(0.4);
+  EXPECT_NEAR(RetryDelay(Push(scheduler, more)), 1.2, 1e-9);
+}
+
+TEST(AdmissionTest, ARequestThatNoIdleServerAnswersInTimeIsLateAtTheDoor) {
+  Scheduler scheduler({});
+  Add(scheduler, Taking(0.0001));  // not idle
+  RequestPtr hopeless = Taking(1.0, 2, kStart + milliseconds(600));
+  const absl::Status status = Push(scheduler, hopeless);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status));
+  EXPECT_EQ(status.message(), "the request takes about 1s on an idle server; its deadline is in 600ms");
+  EXPECT_NE(hopeless, nullptr);
+  EXPECT_TRUE(scheduler.TakeEnded(kStart + milliseconds(50)).empty());
+  Add(scheduler, Taking(0.01, 1, kStart + milliseconds(25)));
+  const std::vector<EndedRequest> ended = scheduler.TakeEnded(kStart + milliseconds(20));
+  ASSERT_EQ(ended.size(), 1u) << "waiting made it hopeless";
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ended[0].reason));
+}
+
+// Else a prediction that is too long would never be corrected.
+TEST(AdmissionTest, AnIdleServerTriesEveryRequest) {
+  Scheduler scheduler({});
+  const Request* tried = Add(scheduler, Taking(10.0, 2, kStart + milliseconds(10)));
+  EXPECT_TRUE(scheduler.TakeEnded(kStart).empty());
+  EXPECT_EQ(NextOf(scheduler), tried);
+}
+
+TEST(AdmissionTest, ARequestThatOthersMakeLateIsRefusedWithTheirTime) {
+  Scheduler scheduler({});
+  Add(scheduler, Taking(0.5));
+  RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
+  const absl::Status status = Push(scheduler, late);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(status.message(),
+            "the queue is full: requests that go first take about 500ms and this one about 200ms; its deadline is in "
+            "600ms");
+  EXPECT_NEAR(RetryDelay(status), 0.5, 1e-9);
+  RequestPtr in_time = Taking(0.2, 2, kStart + milliseconds(810));
+  EXPECT_TRUE(Push(scheduler, in_time).ok());
+}
+
+TEST(AdmissionTest, ACheckRefusesAsAddDoesAndChangesNothing) {
+  Scheduler scheduler({.max_requests = 2});
+  Add(scheduler, Taking(0.5));
+  std::vector<EndedRequest> ended;
+  const RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*late, kStart, ended)));
+  const RequestPtr in_time = Taking(0.2, 2, kStart + milliseconds(810));
+  EXPECT_TRUE(scheduler.Check(*in_time, kStart, ended).ok());
+  EXPECT_EQ(scheduler.size(), 1u);
+  Add(scheduler, Taking(0.1));
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*in_time, kStart, ended)));
+  EXPECT_TRUE(ended.empty());
+}
+
+TEST(AdmissionTest, WorkThatRunsCountsToo) {
+  Scheduler scheduler({});
+  Next(scheduler, std::vector{Pass(0.5)}, {}, kStart);
+  RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
+  EXPECT_TRUE(absl::IsResourceExhausted(Push(scheduler, late)));
+  Next(scheduler, {}, {}, kStart);
+  EXPECT_TRUE(Push(scheduler, late).ok());
+}
+
+TEST(AdmissionTest, WorkThatRunsCountsUntilItsDeadlineOrItsClientGoes) {
+  Scheduler scheduler({});
+  std::stop_source gone;
+  RunningPass pass = Pass(0.5);
+  pass.stopping = gone.get_token();
+  pass.ends = kStart + milliseconds(1);
+  Next(scheduler, std::vector{pass}, {}, kStart);
+  std::vector<EndedRequest> ended;
+  RequestPtr late = Taking(0.2, 2, kStart + milliseconds(600));
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*late, kStart, ended)));
+  EXPECT_TRUE(scheduler.Check(*late, pass.ends, ended).ok()) << "its client waits no more";
+  Next(scheduler, std::vector{pass}, {}, kStart);
+  EXPECT_TRUE(absl::IsResourceExhausted(scheduler.Check(*late, kStart, ended)));
+  gone.request_stop();
+  EXPECT_TRUE(scheduler.Check(*late, kStart, ended).ok());
+}
+
+TEST(AdmissionTest, OnlyWorkThatGoesFirstCounts) {
+  Scheduler scheduler({});
+  Add(scheduler, Taking(0.8, 2));
+  RequestPtr urgent = Taking(0.2, 1, kStart + milliseconds(400));
+  EXPECT_TRUE(Push(scheduler, urgent).ok()) << "level 2 takes a third while level 1 has work";
+  RequestPtr shorter = Taking(0.1, 2, kStart + milliseconds(450));
+  EXPECT_TRUE(Push(scheduler, shorter).ok()) << "it starts beside the long one";
+  RequestPtr similar = Taking(0.3, 2, kStart + milliseconds(900));
+  EXPECT_TRUE(absl::IsResourceExhausted(Push(scheduler, similar)));
+}
+
+TEST(AdmissionTest, WithoutADeadlineTheWaitIsBoundedButNotTheWork) {
+  Scheduler scheduler({.max_delay = milliseconds(2000)});
+  Add(scheduler, Taking(100.0));
+  EXPECT_NE(NextOf(scheduler), nullptr) << "an idle server takes any request";
+  Next(scheduler, {}, {}, kStart);
+  Add(scheduler, Taking(1.5));
+  Add(scheduler, Taking(1.0));
+  RequestPtr third = Taking(0.5);
+  const absl::Status status = Push(scheduler, third);
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(status.message(),
+            "the queue is full: requests that go first take about 2.5s; without a deadline the limit is 2s "
+            "(--max_queue_delay)");
+}
+
+}  // namespace
+}  // namespace edgewise::server

@@ -1,0 +1,113 @@
+// Brief requests that end on the thread that pushed them, which borrows the engine.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <list>
+#include <thread>
+#include <vector>
+
+#include "server/schedule/engine.h"
+#include "tests/server/engine_fixture.h"
+
+namespace edgewise::server {
+namespace {
+
+class LoanTest : public EngineTest {
+ protected:
+  LoanTest() { Load("sbm"); }
+
+  // Pushes brief requests, one after the other, until one is lent: the engine has to wait for work first.
+  void PushLent(RequestQueue& queue) {
+    for (bool lent = false; !lent;) {
+      RequestPtr request = Predict(outcomes_.emplace_back());
+      request->predicted_seconds = RequestQueue::kLoanSeconds;
+      model_->metrics->CountValid(*request, 0.0);
+      request->done = [this, done = request->done, own = std::this_thread::get_id()](const absl::Status& status) {
+        here_ = std::this_thread::get_id() == own;
+        done(status);
+      };
+      ASSERT_TRUE(queue.Push(request, &lent).ok());
+      while (!lent && queue.size() > 0) std::this_thread::yield();
+    }
+  }
+
+  std::list<Outcome> outcomes_;     // of what was pushed
+  std::atomic<bool> here_ = false;  // the last to end did so on the thread that pushed it
+};
+
+TEST_F(LoanTest, ABriefRequestOfAnIdleServerEndsOnTheThreadThatPushedIt) {
+  RequestQueue queue({}, [this] { return now(); });
+  Engine engine(queue, OneGeneration(), [] {});
+  engine.Start();
+  PushLent(queue);
+  engine.RunLent();
+  EXPECT_TRUE(here_);
+  EXPECT_EQ(outcomes_.back().answers, 1);
+  Outcome next;  // the engine goes on by itself
+  RequestPtr request = Predict(next);
+  model_->metrics->CountValid(*request, 0.0);
+  ASSERT_TRUE(queue.Push(request).ok());
+  queue.Close();
+  engine.Join();
+  EXPECT_EQ(next.answers, 1);
+  for (const Outcome& outcome : outcomes_) EXPECT_TRUE(outcome.result.status.ok()) << outcome.result.status;
+}
+
+TEST_F(LoanTest, EndsWhenOtherWorkComesOrItsTimeIsOver) {
+  for (const bool others : {true, false}) {
+    RequestQueue queue({}, [this] { return now(); });
+    Engine engine(queue, OneGeneration(), [] {});
+    engine.Start();
+    Outcome other;
+    PushLent(queue);
+    backend_->CancelAfter(0, [&] {
+      if (!others) milliseconds_ += 2;
+      RequestPtr request = Predict(other);
+      model_->metrics->CountValid(*request, 0.0);
+      if (others) {
+        EXPECT_TRUE(queue.Push(request).ok());
+      }
+    });
+    here_ = true;
+    engine.RunLent();
+    queue.Close();
+    engine.Join();
+    EXPECT_FALSE(here_);
+    EXPECT_EQ(outcomes_.back().answers, 1);
+    EXPECT_TRUE(outcomes_.back().result.status.ok()) << outcomes_.back().result.status;
+    EXPECT_EQ(other.answers, others ? 1 : 0);
+  }
+}
+
+TEST_F(EngineTest, RequestsOfManyThreadsEndOnceWhoeverComputesThem) {
+  Load("sbm");
+  RequestQueue queue({});
+  Engine engine(queue, OneGeneration(), [] {});
+  engine.Start();
+  constexpr int kThreads = 4, kEach = 25;
+  std::vector<Outcome> outcomes(kThreads * kEach);
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kEach; ++i) {
+          RequestPtr request = Predict(outcomes[t * kEach + i]);
+          request->predicted_seconds = 0.0005;
+          model_->metrics->CountValid(*request, 0.0);
+          bool lent = false;
+          EXPECT_TRUE(queue.Push(request, &lent).ok());
+          if (lent) engine.RunLent();
+        }
+      });
+    }
+  }
+  queue.Close();
+  engine.Join();
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.answers, 1);
+    EXPECT_TRUE(outcome.result.status.ok()) << outcome.result.status;
+  }
+}
+
+}  // namespace
+}  // namespace edgewise::server
