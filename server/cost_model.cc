@@ -186,6 +186,16 @@ double CostModel::LayerRows(double seconds) const {
   return layer_row_seconds_ > 0.0 ? seconds / layer_row_seconds_ : 0.0;
 }
 
+void CostModel::ObserveTokenLayer(double seconds) {
+  const absl::MutexLock lock(&mutex_);
+  token_layer_seconds_ = std::max(seconds, token_layer_seconds_ * kForgetLayer);
+}
+
+double CostModel::TokenLayers(double seconds) const {
+  const absl::MutexLock lock(&mutex_);
+  return token_layer_seconds_ > 0.0 ? seconds / token_layer_seconds_ : 0.0;
+}
+
 void CostModel::ObserveLength(double generated, double max_new_tokens) {
   const absl::MutexLock lock(&mutex_);
   length_ += kRecent * (generated / max_new_tokens - length_);

@@ -69,6 +69,10 @@ class CostModel {
   // of late: 0 before the first.
   void ObserveLayer(double rows, double seconds);
   double LayerRows(double seconds) const;
+  // A layer of a step of tokens took so long; and the layers that hardly take more than `seconds`, by the steps of
+  // late: 0 before the first.
+  void ObserveTokenLayer(double seconds);
+  double TokenLayers(double seconds) const;
   // A generation ended on its own.
   void ObserveLength(double generated, double max_new_tokens);
 
@@ -106,6 +110,7 @@ class CostModel {
   std::array<double, kLengths> density_ ABSL_GUARDED_BY(mutex_) = {};  // nine-tenths quantile by length; 0: none yet
   double token_seconds_ ABSL_GUARDED_BY(mutex_) = 0.001;               // recent mean
   double layer_row_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;             // the most of late; 0: none yet
+  double token_layer_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;           // likewise
   double length_ ABSL_GUARDED_BY(mutex_) = 1.0;                        // recent mean of generated over allowed
   Demand usual_ ABSL_GUARDED_BY(mutex_);                               // of a request; no passes: none yet
   double least_ ABSL_GUARDED_BY(mutex_) = 0.0;                         // seconds of a byte; 0: none yet

@@ -96,12 +96,12 @@ struct Generation::State {
   uint64_t RowLeast(const ModelSequence& sequence) const;
   uint64_t RowBudget(const ModelSequence& sequence) const;
 
-  // Of those that have memory for it; an error concerns all. Decode decodes one token of each in one step. StepPrompts
-  // runs a layer of a part of each prompt, or, after all layers, predicts what follows those that end.
-  static absl::Status Decode(std::span<State* const> states);
+  // Of those that have memory for it; an error concerns all. Decode runs layers of one token of each. StepPrompts runs
+  // a layer of a part of each prompt. After all layers both choose the tokens that follow.
+  static absl::Status Decode(std::span<State* const> states, int64_t layers);
   static absl::Status StepPrompts(std::span<State* const> states, int64_t& rows);
-  static absl::Status StartParts(std::span<State* const> states);
-  static absl::Status FinishParts(std::span<State* const> states);
+  static absl::Status StartRows(std::span<State* const> states, bool of_token);
+  static absl::Status FinishRows(std::span<State* const> states);
 
   const Model& model;
   const ModelConfig& config;
@@ -121,7 +121,9 @@ struct Generation::State {
   int32_t most_part_tokens = 0;
   ModelSequence part;                    // the text up to the end of the part before the last token that runs; and
   std::shared_ptr<GenerationStep> step;  // its rows, and those of other generations; null: none runs
+  bool of_token = false;                 // it decodes
   size_t place = 0;                      // in the step
+  int32_t part_end = 0;                  // the tokens that are cached after it
   bool part_ends = false;                // the last token runs too
   bool alone = false;                    // a step with others failed: this takes it again alone
 
@@ -198,6 +200,7 @@ int32_t Generation::State::PartEnd() const {
 
 // The tokens from the cached ones to `end` run next, and the last one where it follows in the same phase.
 GenerationStep::Rows Generation::State::SelectPart(int32_t end) {
+  part_end = end;
   part_ends = end == last() && (phase() == Phase::kDecode || end < prompt_tokens);
   if (part_ends) SelectRow();
   if (end == cached) return {nullptr, &rows};
@@ -267,39 +270,37 @@ absl::Status Generation::State::FinishToken() {
   return absl::OkStatus();
 }
 
-absl::Status Generation::State::Decode(std::span<State* const> states) {
-  std::vector<GenerationStep::Rows> rows;
-  for (State* state : states) rows.push_back(state->SelectPart(state->last()));
-  GenerationStep step(states[0]->model);
-  RETURN_IF_ERROR(step.Start(rows, states[0]->first_drawn, Phase::kDecode));
-  while (!step.done()) RETURN_IF_ERROR(step.StepLayer());
-  return step.Finish(
-      [&](size_t i, const std::vector<double>& distribution, bool finite) { states[i]->Choose(distribution, finite); });
+absl::Status Generation::State::Decode(std::span<State* const> states, int64_t layers) {
+  if (states[0]->step == nullptr) RETURN_IF_ERROR(StartRows(states, true));
+  GenerationStep& step = *states[0]->step;
+  for (; layers > 0 && !step.done(); --layers) RETURN_IF_ERROR(step.StepLayer());
+  return layers > 0 ? FinishRows(states) : states[0]->model.backend().Throttle();
 }
 
 absl::Status Generation::State::StepPrompts(std::span<State* const> states, int64_t& rows) {
-  if (states[0]->step == nullptr) RETURN_IF_ERROR(StartParts(states));
+  if (states[0]->step == nullptr) RETURN_IF_ERROR(StartRows(states, false));
   GenerationStep& step = *states[0]->step;
-  if (step.done()) return FinishParts(states);
+  if (step.done()) return FinishRows(states);
   const int64_t of_layer = step.rows();
   RETURN_IF_ERROR(step.StepLayer());
   if (!step.done()) rows = of_layer;
-  return step.done() && !step.predicts() ? FinishParts(states) : states[0]->model.backend().Throttle();
+  return step.done() && !step.predicts() ? FinishRows(states) : states[0]->model.backend().Throttle();
 }
 
-absl::Status Generation::State::StartParts(std::span<State* const> states) {
-  const Phase phase = states[0]->phase();
+absl::Status Generation::State::StartRows(std::span<State* const> states, bool of_token) {
+  const Phase phase = of_token ? Phase::kDecode : states[0]->phase();
   const auto step = std::make_shared<GenerationStep>(states[0]->model);
   std::vector<GenerationStep::Rows> rows;
   for (State* state : states) {
     state->step = step;
+    state->of_token = of_token;
     state->place = rows.size();
-    rows.push_back(state->SelectPart(state->PartEnd()));
+    rows.push_back(state->SelectPart(of_token ? state->last() : state->PartEnd()));
   }
   return step->Start(rows, states[0]->first_drawn, phase);
 }
 
-absl::Status Generation::State::FinishParts(std::span<State* const> states) {
+absl::Status Generation::State::FinishRows(std::span<State* const> states) {
   const std::shared_ptr<GenerationStep> step = states[0]->step;
   RETURN_IF_ERROR(step->Finish([&](size_t place, const std::vector<double>& distribution, bool finite) {
     for (State* state : states) {
@@ -307,8 +308,8 @@ absl::Status Generation::State::FinishParts(std::span<State* const> states) {
     }
   }));
   for (State* state : states) {
-    state->cached = state->part.valid();
-    state->step.reset();  // between parts there are only the caches
+    state->cached = state->part_end;
+    state->step.reset();  // between steps there are only the caches
     state->alone = false;
   }
   return absl::OkStatus();
@@ -333,7 +334,9 @@ Generation::~Generation() = default;
 FinishReason Generation::finish_reason() const { return state_->finish; }
 bool Generation::has_prompt() const { return state_->uncached() > 0; }
 bool Generation::prompt_next() const { return state_->prompt_next(); }
-bool Generation::holds_rows() const { return state_->step != nullptr; }
+bool Generation::holds_part() const { return state_->step != nullptr && !state_->of_token; }
+bool Generation::holds_token() const { return state_->step != nullptr && state_->of_token; }
+int64_t Generation::LayersOfToken(const Model& model) { return model.config().num_hidden_layers + 1; }
 void Generation::LimitPart(int32_t tokens) { state_->most_part_tokens = tokens; }
 int32_t Generation::part_tokens() const { return state_->PartEnd() - state_->cached; }
 int64_t Generation::part_rows() const { return (1 + part_tokens()) * samples(); }
@@ -345,7 +348,7 @@ CacheBytes Generation::cache_bytes() const { return state_->cache_bytes(); }
 absl::Status Generation::TakeMemory() {
   return Guarded([&] { return state_->TakeMemory(); });
 }
-bool Generation::CanDropCache() const { return !holds_rows() && !IsCapped(state_->options); }
+bool Generation::CanDropCache() const { return state_->step == nullptr && !IsCapped(state_->options); }
 void Generation::DropCache() { state_->DropCache(); }
 
 bool Generation::Joins(const Generation& other) const {
@@ -357,7 +360,7 @@ absl::Status Generation::Step() {
   if (done()) return absl::OkStatus();
   Generation* const generation = this;
   absl::Status status;
-  if (prompt_next() || holds_rows()) {
+  if (prompt_next() || holds_part()) {
     StepPrompts({&generation, 1}, {&status, 1});
   } else {
     DecodeTogether({&generation, 1}, {&status, 1});
@@ -377,13 +380,14 @@ std::vector<Generation::State*> Generation::Prepare(std::span<Generation* const>
   return states;
 }
 
-int64_t Generation::StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
+template <typename Run>
+void Generation::StepTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses,
+                              const Run& run) {
   const std::vector<State*> states = Prepare(generations, statuses);
-  if (states.empty()) return 0;
+  if (states.empty()) return;
   const std::shared_ptr<GenerationStep>& half_way = states[0]->step;
   const bool of_one = (half_way == nullptr ? states.size() : half_way->generations()) == 1;
-  int64_t rows = 0;
-  const absl::Status together = Guarded([&] { return State::StepPrompts(states, rows); });
+  const absl::Status together = Guarded([&] { return run(states); });
   for (size_t i = 0; i < generations.size(); ++i) {
     State& state = *generations[i]->state_;
     if (!statuses[i].ok()) continue;
@@ -395,22 +399,18 @@ int64_t Generation::StepPrompts(std::span<Generation* const> generations, std::s
       statuses[i] = Guarded([&] { return state.FinishToken(); });
     }
   }
+}
+
+int64_t Generation::StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
+  int64_t rows = 0;
+  StepTogether(generations, statuses,
+               [&](const std::vector<State*>& states) { return State::StepPrompts(states, rows); });
   return rows;
 }
 
-void Generation::DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses) {
-  const std::vector<State*> states = Prepare(generations, statuses);
-  if (states.empty()) return;
-  const absl::Status together = Guarded([&] { return State::Decode(states); });
-  for (size_t i = 0; i < generations.size(); ++i) {
-    State& state = *generations[i]->state_;
-    if (!statuses[i].ok()) continue;
-    statuses[i] = Guarded([&] {
-      State* const alone = &state;
-      RETURN_IF_ERROR(together.ok() || states.size() == 1 ? together : State::Decode({&alone, 1}));
-      return state.FinishToken();
-    });
-  }
+void Generation::DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses,
+                                int64_t layers) {
+  StepTogether(generations, statuses, [&](const std::vector<State*>& states) { return State::Decode(states, layers); });
 }
 
 }  // namespace edgewise

@@ -3,6 +3,7 @@
 #define EDGEWISE_MODEL_FORWARD_GENERATION_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -73,6 +74,8 @@ inline constexpr int64_t kRowsTogether = 64;
 // A prompt of so many rows before its last token costs little more than that token, and may run like one, beside the
 // tokens of others: the weights are read once for all.
 inline constexpr int64_t kShortPromptRows = 32;
+// Whatever the model.
+inline constexpr int64_t kAllLayers = std::numeric_limits<int64_t>::max();
 
 // One generation. The tokens of its context (its prompt, at first) run part by part and fill a KvCache, and the last of
 // them predicts the first new token; then each step decodes the row of one token. A prompt of few tokens may run in
@@ -100,12 +103,14 @@ class Generation {
   // Runs a step of this generation alone. An error ends the generation: INTERNAL where the model gave a number that is
   // not finite or the device failed, CANCELLED where a stop was requested.
   absl::Status Step();
-  // Whether tokens before the last one are not cached yet, so that StepPrompts may run them; whether it must, since
-  // they are many; and whether a part of them is half-way, so that its rows are in memory. They take as much as those
-  // of a pass: finish one step of prompts before another begins.
+  // Whether tokens before the last one are not cached yet, so that StepPrompts may run them; and whether it must, since
+  // they are many.
   bool has_prompt() const;
   bool prompt_next() const;
-  bool holds_rows() const;
+  // Whether a part of a prompt, or a token, is half-way through the layers, so that its rows are in memory. Those of a
+  // part take as much as those of a pass: finish one step of prompts before another begins.
+  bool holds_part() const;
+  bool holds_token() const;
   // The tokens before the last one that a part of the prompt may have, from the next part on; fewer where they and the
   // samples make more rows than a wave may have. 0: no other bound.
   void LimitPart(int32_t tokens);
@@ -128,14 +133,18 @@ class Generation {
   bool Joins(const Generation& other) const;
   // Runs one layer of a part of each generation's prompt; after the last layer, those whose prompt has ended get a
   // token, in a step more. Each has_prompt() and joins the first, and none holds rows; or the generations are those
-  // that hold rows together, but for those that are gone. `statuses`: of each, as Step() returns it. Where a step
+  // that hold a part together, but for those that are gone. `statuses`: of each, as Step() returns it. Where a step
   // of several fails, each takes the part again alone. Returns the rows that went through the whole of a layer: each
   // token before the drawn layers, in those each token of each sample; 0 in the last layer, where few do, and where
   // none ran.
   static int64_t StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses);
-  // Decodes one token of each generation in one step; none has prompt_next() or holds rows, and each joins the first.
-  // `statuses`: of each, as Step() returns it. Where the step fails, each generation takes it again alone.
-  static void DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses);
+  // Decodes one token of each generation in one step: runs so many layers now, where the choice of the tokens counts as
+  // the last one; LayersOfToken() in all. Each joins the first, and none has prompt_next() or holds rows; or the
+  // generations are those that hold a token together, but for those that are gone. `statuses` and failures as in
+  // StepPrompts.
+  static void DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses,
+                             int64_t layers = kAllLayers);
+  static int64_t LayersOfToken(const Model& model);
 
   // The token of the last step, if it decoded one.
   std::optional<GeneratedToken> TakeToken();
@@ -145,6 +154,9 @@ class Generation {
   explicit Generation(std::unique_ptr<State> state);
   // Those that go on, with the memory for the step; the others leave the step, and their statuses say why.
   static std::vector<State*> Prepare(std::span<Generation* const> generations, std::span<absl::Status> statuses);
+  // Calls run(states) for them, and finishes the tokens that it ends.
+  template <typename Run>
+  static void StepTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses, const Run& run);
   std::unique_ptr<State> state_;
 };
 

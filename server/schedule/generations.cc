@@ -19,7 +19,8 @@ namespace {
 constexpr int64_t kFirstRows = 64;  // of prompts in one step, before the first was measured; fewer take hardly less
 constexpr int64_t kLeastPart = 32;  // tokens
 
-bool InPrompt(const Generation& generation) { return generation.prompt_next() || generation.holds_rows(); }
+bool InPrompt(const Generation& generation) { return generation.prompt_next() || generation.holds_part(); }
+bool HoldsRows(const Generation& generation) { return generation.holds_part() || generation.holds_token(); }
 
 // The error of a generation that could not start: a row cannot keep the budget, or the device failed.
 absl::Status StartFailure(const absl::Status& status) {
@@ -32,6 +33,11 @@ absl::Status StartFailure(const absl::Status& status) {
 int64_t Generations::PromptRows(const CostModel& costs) const {
   const double rows = costs.LayerRows(max_step_seconds_);
   return rows == 0.0 ? kFirstRows : static_cast<int64_t>(std::min<double>(rows, kMaxWaveTokens));
+}
+
+int64_t Generations::TokenLayers(const LoadedModel& model) const {
+  const double layers = model.costs->TokenLayers(max_step_seconds_);
+  return layers == 0.0 ? kAllLayers : std::max<int64_t>(1, static_cast<int64_t>(std::min(layers, 1e6)));
 }
 
 Generations::Generations(RequestQueue& queue, const ServerOptions& options)
@@ -124,7 +130,7 @@ void Generations::Update() {
       End(running, reason, true);
       continue;
     }
-    const bool park = now - running.ready >= park_after_ && !running.generation->holds_rows();
+    const bool park = now - running.ready >= park_after_ && !HoldsRows(*running.generation);
     if (park && !running.parked && parked < max_generations_) {
       running.parked = true;
       ++parked;
@@ -181,11 +187,11 @@ void Generations::TakeMemory(Running& running) {
 // Rows that are in memory go on: they began when the client took a token, and it has got none since.
 bool Generations::CanStep(const Running& running) const {
   if (running.parked || running.waits) return false;
-  if (running.generation->holds_rows()) return true;
+  if (HoldsRows(*running.generation)) return true;
   if (!running.client_ready()) return false;
   return !running.generation->prompt_next() ||
          std::none_of(running_.begin(), running_.end(), [&](const Running& other) {
-           return other.request->priority == running.request->priority && other.generation->holds_rows();
+           return other.request->priority == running.request->priority && other.generation->holds_part();
          });
 }
 
@@ -216,10 +222,14 @@ std::vector<Generations::Running> Generations::Take(const Takes& takes) {
   return taken;
 }
 
-std::vector<Generations::Running> Generations::TakePrompts(uint32_t level, bool short_ones) {
-  std::vector<Running> half_way = Take([&](const Running& running, const std::vector<Running>&) {
-    return running.request->priority - 1 == level && running.generation->holds_rows();
+std::vector<Generations::Running> Generations::TakeHalfWay(uint32_t level, bool (Generation::*holds)() const) {
+  return Take([&](const Running& running, const std::vector<Running>&) {
+    return running.request->priority - 1 == level && ((*running.generation).*holds)();
   });
+}
+
+std::vector<Generations::Running> Generations::TakePrompts(uint32_t level, bool short_ones) {
+  std::vector<Running> half_way = TakeHalfWay(level, &Generation::holds_part);
   if (!half_way.empty()) return half_way;
   int64_t most = 0, tokens = 0, rows = 0, samples = 0;  // rows at most; of those that are taken
   return Take([&](const Running& running, const std::vector<Running>& taken) {
@@ -244,6 +254,8 @@ std::vector<Generations::Running> Generations::TakePrompts(uint32_t level, bool 
 }
 
 std::vector<Generations::Running> Generations::TakeDecoding(uint32_t level) {
+  std::vector<Running> half_way = TakeHalfWay(level, &Generation::holds_token);
+  if (!half_way.empty()) return half_way;
   int64_t rows = 0;
   return Take([&](const Running& running, const std::vector<Running>& taken) {
     const Generation& generation = *running.generation;
@@ -257,8 +269,9 @@ std::vector<Generations::Running> Generations::TakeDecoding(uint32_t level) {
 
 void Generations::Step(uint32_t level) {
   const bool long_prompts = CanStep(level, [](const Generation& each) { return each.prompt_next(); });
-  const bool tokens =
-      CanStep(level, [&](const Generation& each) { return !each.has_prompt() || (long_prompts && !InPrompt(each)); });
+  const bool tokens = CanStep(level, [&](const Generation& each) {
+    return !each.has_prompt() || each.holds_token() || (long_prompts && !InPrompt(each));
+  });
   const bool prompts = CanStep(level, [&](const Generation& each) { return !tokens || InPrompt(each); });
   if (!prompts && !tokens) return;
   double& lead = prompt_lead_[level];
@@ -291,7 +304,7 @@ double Generations::StepPrompts(std::vector<Running>& together) {
     running.request->batch_inputs = side_by_side;
     const Request& request = *running.request;
     const Generation& generation = *running.generation;
-    if (steps[i].ok() && request.generation->sent == 0 && !generation.has_prompt() && !generation.holds_rows()) {
+    if (steps[i].ok() && request.generation->sent == 0 && !generation.has_prompt() && !generation.holds_part()) {
       costs.ObservePrompt(static_cast<double>(request.tokens), running.own_seconds);
     }
     if (GoesOn(running, steps[i])) running_.push_back(std::move(running));
@@ -305,15 +318,23 @@ double Generations::Decode(std::vector<Running>& together) {
   for (const Running& running : together) generations.push_back(running.generation.get());
   std::vector<absl::Status> steps(together.size());
   const Time start = queue_.now();
-  Generation::DecodeTogether(generations, steps);
-  const double seconds = Seconds(queue_.now() - start);
-  together[0].request->model->metrics->CountDevice(seconds);
+  const LoadedModel& model = *together[0].request->model;
+  Generation::DecodeTogether(generations, steps, TokenLayers(model));
+  const double seconds = Seconds(queue_.now() - start), size = static_cast<double>(together.size());
+  model.metrics->CountDevice(seconds);
+  double whole = 0.0;  // of tokens that have ended
+  for (Running& running : together) {
+    running.request->compute_seconds += seconds;
+    running.own_seconds += seconds / size;
+    running.token_seconds += seconds;
+    running.request->batch_inputs = side_by_side;
+    if (running.generation->holds_token()) continue;
+    whole = std::exchange(running.token_seconds, 0.0);
+    model.costs->ObserveToken(whole / size);
+  }
+  if (whole > 0.0) model.costs->ObserveTokenLayer(whole / static_cast<double>(Generation::LayersOfToken(*model.model)));
   for (size_t i = 0; i < together.size(); ++i) {
     Running& running = together[i];
-    running.request->compute_seconds += seconds;
-    running.own_seconds += seconds / static_cast<double>(together.size());
-    running.request->model->costs->ObserveToken(seconds / static_cast<double>(together.size()));
-    running.request->batch_inputs = side_by_side;
     if (GoesOn(running, steps[i])) running_.push_back(std::move(running));
   }
   return seconds;

@@ -45,16 +45,18 @@ class Generations {
   // tokens; where there are neither tokens nor long prompts, as prompts, since more of them fit in such a step. Clients
   // of all of them keep up. Prompts and tokens get equal times, since a token costs about as much for one text as for
   // many: texts that start together soon decode together. A part, and what runs beside it, has as many rows as a layer
-  // may take, by what the layers before took; the next part waits until its rows have left the memory.
+  // may take, by what the layers before took; the next part waits until its rows have left the memory. Tokens of a
+  // model whose layers together take longer than a step may go through them in several steps.
   void Step(uint32_t level);
 
  private:
   struct Running {
     RequestPtr request;
     std::unique_ptr<Generation> generation;
-    uint64_t number = 0;       // of its start
-    Time ready;                // the last time its client kept up
-    double own_seconds = 0.0;  // of steps, its share where it was not alone
+    uint64_t number = 0;         // of its start
+    Time ready;                  // the last time its client kept up
+    double own_seconds = 0.0;    // of steps, its share where it was not alone
+    double token_seconds = 0.0;  // of the steps of the token that is half-way, with others
     bool parked = false;
     bool waits = false;  // for memory that is not to be had
 
@@ -77,8 +79,11 @@ class Generations {
   // Takes those that can step and that `takes` is true of, in order.
   template <typename Takes>
   std::vector<Running> Take(const Takes& takes);
-  // Of a step of prompts at most, by what a layer took of late.
+  // Those of this level whose rows went through layers together.
+  std::vector<Running> TakeHalfWay(uint32_t level, bool (Generation::*holds)() const);
+  // Of a step at most, by what a layer took of late: rows of prompts, layers of tokens.
   int64_t PromptRows(const CostModel& costs) const;
+  int64_t TokenLayers(const LoadedModel& model) const;
   // Return the seconds of the step.
   double StepPrompts(std::vector<Running>& together);
   double Decode(std::vector<Running>& together);

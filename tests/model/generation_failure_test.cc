@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "model/forward/generation.h"
 #include "tests/model/cancelling_backend.h"
@@ -65,12 +68,46 @@ TEST_F(GenerationFailureTest, AStepThatFailsIsTakenAgainByEachAlone) {
     const auto first = Create(good_), second = Create(good_);
     Generation* const both[] = {first.get(), second.get()};
     absl::Status statuses[2];
+    EXPECT_TRUE(first->Joins(*second));
     backend().FailAfter(1);
-    if (all_fail) backend().CancelAfter(2, [&] { backend().FailAfter(0); });
     Generation::DecodeTogether(both, statuses);
-    EXPECT_EQ(statuses[0].ok(), !all_fail) << statuses[0];
-    ASSERT_TRUE(statuses[1].ok()) << statuses[1];
+    for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+    EXPECT_FALSE(first->holds_token() || second->holds_token());
+    EXPECT_FALSE(first->Joins(*second));
+    if (all_fail) backend().FailAfter(0);
+    EXPECT_EQ(first->Step().ok(), !all_fail);
+    ASSERT_TRUE(second->Step().ok());
     EXPECT_TRUE(SameTokens({*second->TakeToken()}, {alone[0]}));
+  }
+}
+
+// Layer by layer: who leaves half-way takes nobody with it, and who is left of a step that fails takes it again alone.
+TEST_F(GenerationFailureTest, ATokenThatIsHalfWayOutlivesThoseThatLeave) {
+  options_.max_new_tokens = 2;
+  const auto alone = Generate(*loaded_, good_, options_);
+  for (const bool fails : {false, true}) {
+    auto gone = Create({5, 6, 7});
+    const auto first = Create(good_), second = Create(good_);
+    Generation* const all[] = {first.get(), gone.get(), second.get()};
+    absl::Status statuses[3];
+    Generation::DecodeTogether(all, statuses, 1);
+    for (const Generation* generation : all) EXPECT_TRUE(generation->holds_token());
+    gone.reset();
+    Generation* const left[] = {first.get(), second.get()};
+    if (fails) backend().FailAfter(0);
+    int64_t steps = 1;
+    for (; first->holds_token(); ++steps) Generation::DecodeTogether(left, std::span(statuses).first(2), 1);
+    EXPECT_EQ(steps, fails ? 2 : Generation::LayersOfToken(*loaded_));
+    for (Generation* generation : left) {
+      std::vector<GeneratedToken> tokens;
+      if (auto token = generation->TakeToken()) tokens.push_back(*std::move(token));
+      EXPECT_EQ(tokens.size(), fails ? 0u : 1u);
+      while (!generation->done()) {
+        ASSERT_TRUE(generation->Step().ok());
+        tokens.push_back(*generation->TakeToken());
+      }
+      EXPECT_TRUE(SameTokens(tokens, alone));
+    }
   }
 }
 
@@ -84,7 +121,7 @@ TEST_F(GenerationFailureTest, AStepOfPromptsThatFailsIsTakenAgainByEachAlone) {
   backend().FailAfter(0);
   Generation::StepPrompts(both, statuses);
   for (Generation* generation : both) {
-    EXPECT_FALSE(generation->holds_rows());
+    EXPECT_FALSE(generation->holds_part());
     EXPECT_FALSE(first->Joins(*second));
   }
   EXPECT_TRUE(statuses[0].ok() && statuses[1].ok());
@@ -117,7 +154,7 @@ TEST_F(GenerationFailureTest, WhoIsLeftOfAStepOfPromptsTakesItAgainAlone) {
   gone.reset();
   backend().FailAfter(0);
   EXPECT_TRUE(stays->Step().ok());
-  EXPECT_FALSE(stays->holds_rows());
+  EXPECT_FALSE(stays->holds_part());
   while (!stays->done()) ASSERT_TRUE(stays->Step().ok());
   EXPECT_TRUE(SameTokens({*stays->TakeToken()}, alone));
 }

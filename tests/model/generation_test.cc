@@ -237,7 +237,7 @@ TEST_P(GenerationTest, ThreadsAndOthersInBetweenChangeNoByte) {
   EXPECT_TRUE(SameTokens(alone, tokens));
 }
 
-// Of any mix of prompts, samples, seeds, budgets and attention; in any number, and after parts of any size.
+// Of any mix of prompts, samples, seeds, budgets and attention; in any number, after parts of any size, layer by layer.
 TEST_P(GenerationTest, TogetherEachHasTheBytesThatItHasAlone) {
   struct Case {
     Tokens prompt;
@@ -263,7 +263,9 @@ TEST_P(GenerationTest, TogetherEachHasTheBytesThatItHasAlone) {
       generations.push_back(*Generation::Create(*model, prompt, cases[i].options));
       generations.back()->LimitPart(static_cast<int32_t>(i % 4 * 5));  // 0: whole
     }
-    const auto together = GenerateTogether(generations, model == &*threaded);
+    const bool in_parts = model == &*threaded;  // short prompts and tokens too
+    const auto together = GenerateTogether(
+        generations, in_parts, [] {}, in_parts ? 1 : kAllLayers);
     for (size_t i = 0; i < cases.size(); ++i) EXPECT_TRUE(SameTokens(together[i], alone[i])) << i;
   }
 }
@@ -290,7 +292,7 @@ TEST_P(GenerationTest, PromptsThatLeaveAStepChangeNoByteOfTheOthers) {
     const auto step = [&] { Generation::StepPrompts(together, std::span(statuses).first(together.size())); };
     for (int layer = 0; layer <= layers; ++layer) step();
     for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
-    if (!together[0]->holds_rows()) {
+    if (!together[0]->holds_part()) {
       EXPECT_EQ(layers, loaded_->config().num_hidden_layers);
       break;
     }
@@ -299,7 +301,7 @@ TEST_P(GenerationTest, PromptsThatLeaveAStepChangeNoByteOfTheOthers) {
     stop.request_stop();
     step();
     EXPECT_EQ(statuses[1].code(), absl::StatusCode::kCancelled);
-    EXPECT_FALSE(generations[2]->holds_rows());
+    EXPECT_FALSE(generations[2]->holds_part());
     generations.erase(generations.begin() + 2);
     generations.erase(generations.begin());
     std::vector<std::vector<GeneratedToken>> tokens(2);

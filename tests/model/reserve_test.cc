@@ -168,7 +168,7 @@ TEST_P(ReserveGenerationsTest, GenerationsHaveWhatWasReserved) {
       Generation::DecodeTogether(decoding, std::span(statuses).first(decoding.size()));
       for (const absl::Status& status : statuses) ASSERT_TRUE(status.ok()) << status;
       decoding.clear();
-    } while (!prompts.empty() && prompts[0]->holds_rows());
+    } while (!prompts.empty() && prompts[0]->holds_part());
     std::erase_if(running, [](const auto& generation) { return generation->done(); });
   }
   const int64_t taken = Taken();

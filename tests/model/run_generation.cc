@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace edgewise::testing {
@@ -23,7 +24,8 @@ std::vector<GeneratedToken> Generate(const Model& model, const Tokens& prompt, c
 }
 
 std::vector<std::vector<GeneratedToken>> GenerateTogether(const std::vector<std::unique_ptr<Generation>>& generations,
-                                                          bool short_prompts, const std::function<void()>& between) {
+                                                          bool short_prompts, const std::function<void()>& between,
+                                                          int64_t layers) {
   std::vector<std::vector<GeneratedToken>> tokens(generations.size());
   // Those of a kind that go first, which `is` tells; none: there is none of them.
   const auto step = [&](const auto& is, const auto& take) {
@@ -44,14 +46,21 @@ std::vector<std::vector<GeneratedToken>> GenerateTogether(const std::vector<std:
     }
     return std::all_of(statuses.begin(), statuses.end(), [](const absl::Status& status) { return status.ok(); });
   };
-  const auto half_way = [](const Generation& each) { return each.holds_rows(); };
-  const auto in_prompt = [&](const Generation& each) { return short_prompts ? each.has_prompt() : each.prompt_next(); };
-  const auto decodes = [](const Generation& each) { return !each.prompt_next() && !each.holds_rows(); };
+  const auto half_way = [](const Generation& each) { return each.holds_part(); };
+  const auto token_half_way = [](const Generation& each) { return each.holds_token(); };
+  const auto in_prompt = [&](const Generation& each) {
+    return !each.holds_token() && (short_prompts ? each.has_prompt() : each.prompt_next());
+  };
+  const auto decodes = [](const Generation& each) { return !each.prompt_next() && !each.holds_part(); };
+  const auto decode = [layers](std::span<Generation* const> together, std::span<absl::Status> statuses) {
+    Generation::DecodeTogether(together, statuses, layers);
+  };
+  const auto any = [&](const auto& is) {
+    return std::any_of(generations.begin(), generations.end(), [&](const auto& each) { return is(*each); });
+  };
   for (bool ok = true; ok;) {
-    const bool any =
-        std::any_of(generations.begin(), generations.end(), [&](const auto& each) { return half_way(*each); });
-    ok = any ? step(half_way, Generation::StepPrompts) : step(in_prompt, Generation::StepPrompts);
-    ok = ok && step(decodes, Generation::DecodeTogether);
+    ok = any(half_way) ? step(half_way, Generation::StepPrompts) : step(in_prompt, Generation::StepPrompts);
+    ok = ok && (any(token_half_way) ? step(token_half_way, decode) : step(decodes, decode));
     if (std::all_of(generations.begin(), generations.end(), [](const auto& each) { return each->done(); })) break;
   }
   return tokens;

@@ -18,10 +18,11 @@ std::vector<GeneratedToken> Generate(const Model& model, const Tokens& prompt, c
                                      FinishReason* reason = nullptr);
 
 // Steps generations together as far as they can, prompts and tokens in turns, those that join the first of the rest in
-// one step, until all are done. `short_prompts`: they run as prompts too. `between` is called before each step.
+// one step, until all are done. `short_prompts`: they run as prompts too. `between` is called before each step, and
+// `layers` are those that a step of tokens runs at a time.
 std::vector<std::vector<GeneratedToken>> GenerateTogether(
     const std::vector<std::unique_ptr<Generation>>& generations, bool short_prompts = false,
-    const std::function<void()>& between = [] {});
+    const std::function<void()>& between = [] {}, int64_t layers = kAllLayers);
 
 Tokens IdsOf(const std::vector<GeneratedToken>& tokens);
 

@@ -211,5 +211,16 @@ TEST(CostModelTest, LikelyEdgesNeverExceedThePairs) {
   EXPECT_LE(model.LikelyEdges(100, 1e4), 1e4);
 }
 
+TEST(CostModelTest, LayersOfAStepOfTokensAreThoseThatTheSlowestOfLateLeavesTimeFor) {
+  CostModel costs;
+  EXPECT_EQ(costs.TokenLayers(0.02), 0.0);
+  costs.ObserveTokenLayer(0.004);
+  EXPECT_DOUBLE_EQ(costs.TokenLayers(0.02), 5.0);
+  costs.ObserveTokenLayer(0.001);
+  EXPECT_LT(costs.TokenLayers(0.02), 6.0) << "the slower one was just before";
+  for (int step = 0; step < 50; ++step) costs.ObserveTokenLayer(0.001);
+  EXPECT_DOUBLE_EQ(costs.TokenLayers(0.02), 20.0);
+}
+
 }  // namespace
 }  // namespace edgewise::server

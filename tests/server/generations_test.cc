@@ -113,6 +113,122 @@ TEST_F(GenerationsTest, AClientThatIsGoneLeavesTheStepOfPromptsToTheOthers) {
   EXPECT_TRUE(generations_->empty());
 }
 
+// After the first token nothing takes longer than a step may, or than a layer: others have their turns in between.
+TEST_F(GenerationsTest, ATokenOfALargeModelTakesSeveralSteps) {
+  constexpr uint32_t kTokens = 6;
+  Client alone, reads, gone, urgent;
+  Make(16, 1 << 30);
+  Start(alone, 1, kTokens);
+  RunUntilStalled();
+
+  product_ = 8;
+  std::stop_source stop;
+  Start(reads, 1, kTokens);
+  RequestPtr request = Request(gone, 1, kTokens, 4);
+  request->stopping = stop.get_token();
+  generations_->Start(std::move(request));
+  generations_->Step(kLevel);
+  ASSERT_EQ(reads.tokens.size(), 1u) << "of what a token takes nothing was known";
+  ASSERT_EQ(gone.tokens.size(), 1u);
+  generations_->Step(kLevel);
+  EXPECT_EQ(reads.tokens.size(), 1u);
+
+  stop.request_stop();
+  generations_->Update();
+  EXPECT_EQ(gone.ends, 1);
+  RequestPtr other = Request(urgent, 1, 1);
+  other->priority = 1;
+  generations_->Start(std::move(other));
+  generations_->Step(0);
+  while (urgent.ends == 0) generations_->Step(0);
+  EXPECT_EQ(reads.tokens.size(), 1u) << "half-way still";
+
+  int steps = 1;
+  Time::duration longest{};
+  for (; reads.ends == 0; ++steps) {
+    const Time before = now();
+    generations_->Step(kLevel);
+    longest = std::max(longest, now() - before);
+  }
+  EXPECT_GT(steps, 2 * (kTokens - 1));
+  EXPECT_LE(longest, std::chrono::milliseconds(20));
+  EXPECT_EQ(reads.tokens, alone.tokens);
+}
+
+// One that comes, or reads again, waits for the end of the token, unless it has a long prompt: it shares the time with
+// tokens.
+TEST_F(GenerationsTest, WhoComesDoesNotJoinATokenThatIsHalfWay) {
+  Make(16, 1 << 30);
+  Client alone;
+  Start(alone, 1, 3);
+  RunUntilStalled();
+  product_ = 8;
+  Client first, second, third;
+  Start(first, 1, 3);
+  Start(second, 1, 3);
+  generations_->Step(kLevel);
+  second.reads = false;
+  generations_->Step(kLevel);
+  ASSERT_EQ(first.tokens.size(), 1u);
+  second.reads = true;
+  while (first.tokens.size() < 2) generations_->Step(kLevel);
+  EXPECT_EQ(second.tokens.size(), 1u);
+  generations_->Step(kLevel);  // of both
+  Start(third, 40, 1);
+  const int64_t rows = backend_.rows();
+  generations_->Step(kLevel);
+  EXPECT_GE(backend_.rows() - rows, 39) << "a layer of the prompt";
+  RunUntilStalled();
+  EXPECT_EQ(first.tokens, alone.tokens);
+  EXPECT_EQ(second.tokens, alone.tokens);
+  EXPECT_EQ(third.tokens.size(), 1u);
+}
+
+// It ran beside a long prompt, which goes away: it stays a token, though alone it would run as a prompt.
+TEST_F(GenerationsTest, AShortPromptThatIsHalfWayAsATokenEndsAsOne) {
+  Make(16, 1 << 30);
+  Client alone, other, short_one;
+  Start(alone, 5, 3);
+  RunUntilStalled();
+  product_ = 8;
+  Start(other, 1, 1);
+  RunUntilStalled();
+  std::stop_source stop;
+  Client gone;
+  RequestPtr request = Request(gone, 40, 1);
+  request->stopping = stop.get_token();
+  generations_->Start(std::move(request));
+  Start(short_one, 5, 3);
+  generations_->Step(kLevel);  // of the prompt
+  const int64_t products = backend_.products();
+  generations_->Step(kLevel);  // of the token
+  ASSERT_GT(backend_.products(), products);
+  ASSERT_TRUE(short_one.tokens.empty());
+  stop.request_stop();
+  RunUntilStalled();
+  EXPECT_EQ(gone.ends, 1);
+  EXPECT_EQ(short_one.tokens, alone.tokens);
+  EXPECT_TRUE(short_one.status.ok()) << short_one.status;
+}
+
+// What it holds can be computed again, but not from the middle of a token.
+TEST_F(GenerationsTest, AClientThatStopsReadingIsParkedAfterItsToken) {
+  Make(1, 1 << 30);
+  product_ = 8;
+  Client client;
+  Start(client, 1, 6);
+  generations_->Step(kLevel);
+  generations_->Step(kLevel);
+  client.reads = false;
+  Advance(2000);
+  generations_->Update();
+  EXPECT_EQ(generations_->room().generations, 0u);
+  for (int step = 0; step < 100 && generations_->CanStep()[kLevel]; ++step) generations_->Step(kLevel);
+  EXPECT_EQ(client.tokens.size(), 2u);
+  generations_->Update();
+  EXPECT_EQ(generations_->room().generations, 1u);
+}
+
 TEST_F(GenerationsTest, AClientThatStopsReadingHoldsNoRows) {
   Make(16, 1 << 30);
   Client stalled, other;
