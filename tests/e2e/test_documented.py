@@ -262,9 +262,12 @@ class ResultsTest(unittest.TestCase):
             self.check(self.row(label), [rows[f"{name} {count}"]["figures"]["over_one"] for count in (4, 16)])
 
     def test_scenarios_of_one_figure(self):
+        mixed = {case: row["figures"] for case, row in self.scenario("mixed").items()}
         fit = [row for case, row in self.scenario("fit_deadline").items() if not case.startswith("edges")]
         for shown, figure in (
-                (r"tokens together: ([\d.]+) times", self.scenario("mixed")["lengths"]["figures"]["inputs_over_padded"]),
+                (r"tokens together: ([\d.]+) times", mixed["lengths"]["inputs_over_padded"]),
+                (r"is ([\d.]+) ms higher", mixed["sentiment priority 1"]["p99_above_unloaded_ms"]),
+                (r"and ([\d.]+) ms higher", mixed["sentiment beside gpt2"]["p99_above_unloaded_ms"]),
                 (r"with 200 ms, (\d+) %", 100 * self.scenario("fairness")["polite beside greedy"]["figures"]["in_time"]),
                 (r"serves ([\d.]+) times",
                  self.scenario("degraded")["by consent"]["goals"]["served_over_all_or_nothing"]["found"]),

@@ -63,9 +63,12 @@ class ScenarioTest(unittest.TestCase):
         self.assertEqual(set(rows["sentiment 32"]["goals"]), {"forward_over_alone", "requests_over_empty_forward"})
 
     def test_mixed_keeps_both_kinds_of_requests(self):
-        rows = self.run_scenario("mixed", "--seconds=0.3", "--samples=4", "--inputs=8")
+        rows = self.run_scenario("mixed", "--seconds=0.3", "--samples=4", "--inputs=8", "--shape=2,64,2,128,65")
         self.assertEqual(set(rows), {"sentiment alone", "long alone", "sentiment priority 1", "long beside priority 1",
-                                     "sentiment default", "long beside default", "lengths", "lengths dense"})
+                                     "sentiment default", "long beside default", "lengths", "lengths dense",
+                                     "gpt2 alone", "sentiment beside gpt2", "gpt2 beside sentiment"})
+        generated = rows["gpt2 beside sentiment"]["figures"]
+        self.assertEqual(generated["answered"], generated["sent"])
         self.assertEqual(rows["lengths"]["figures"]["sent"], 16 * rows["lengths"]["figures"]["rounds"])
 
     def test_fairness_counts_the_polite_and_the_greedy(self):
