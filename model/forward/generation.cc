@@ -271,10 +271,13 @@ absl::Status Generation::State::FinishToken() {
 }
 
 absl::Status Generation::State::Decode(std::span<State* const> states, int64_t layers) {
-  if (states[0]->step == nullptr) RETURN_IF_ERROR(StartRows(states, true));
+  const bool half_way = states[0]->step != nullptr;
+  if (!half_way) RETURN_IF_ERROR(StartRows(states, true));
   GenerationStep& step = *states[0]->step;
+  if (step.done()) return FinishRows(states);
   for (; layers > 0 && !step.done(); --layers) RETURN_IF_ERROR(step.StepLayer());
-  return layers > 0 ? FinishRows(states) : states[0]->model.backend().Throttle();
+  // The choice among all words may take as long as many layers.
+  return layers > 0 && !half_way ? FinishRows(states) : states[0]->model.backend().Throttle();
 }
 
 absl::Status Generation::State::StepPrompts(std::span<State* const> states, int64_t& rows) {

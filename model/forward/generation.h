@@ -129,7 +129,7 @@ class Generation {
   void DropCache();
 
   // Whether both can run in one step: they are of one model and in the same phase, their samples share the same layers,
-  // and neither has failed in a step of prompts with others.
+  // and neither has failed in a step with others.
   bool Joins(const Generation& other) const;
   // Runs one layer of a part of each generation's prompt; after the last layer, those whose prompt has ended get a
   // token, in a step more. Each has_prompt() and joins the first, and none holds rows; or the generations are those
@@ -138,10 +138,10 @@ class Generation {
   // token before the drawn layers, in those each token of each sample; 0 in the last layer, where few do, and where
   // none ran.
   static int64_t StepPrompts(std::span<Generation* const> generations, std::span<absl::Status> statuses);
-  // Decodes one token of each generation in one step: runs so many layers now, where the choice of the tokens counts as
-  // the last one; LayersOfToken() in all. Each joins the first, and none has prompt_next() or holds rows; or the
-  // generations are those that hold a token together, but for those that are gone. `statuses` and failures as in
-  // StepPrompts.
+  // Decodes one token of each generation in one step: runs so many layers now. The choice of the tokens counts as the
+  // last one, and is a call of its own where the layers were several; LayersOfToken() in all. Each joins the first, and
+  // none has prompt_next() or holds rows; or the generations are those that hold a token together, but for those that
+  // are gone. `statuses` and failures as in StepPrompts.
   static void DecodeTogether(std::span<Generation* const> generations, std::span<absl::Status> statuses,
                              int64_t layers = kAllLayers);
   static int64_t LayersOfToken(const Model& model);
