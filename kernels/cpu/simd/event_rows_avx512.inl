@@ -66,16 +66,22 @@ static int64_t RowEventsOf(const EventDraw& draw, uint32_t query, float mean_gap
       k0 += kPhiloxWeyl0;
       k1 += kPhiloxWeyl1;
     }
-    uint64_t young = 0;
+    V ages[kChains];
 #pragma GCC unroll 4
     for (int i = 0; i < kChains; ++i) {
       const F gap = Fma(Exponentials(Interleave(c[i].c0, c[i].c2)), Broadcast(mean_gap), Broadcast(0.5f));
       const V age = _mm512_add_epi32(PrefixSums(_mm512_cvttps_epu32(_mm512_min_ps(gap, top))), base);
       base = _mm512_permutexvar_epi32(_mm512_set1_epi32(15), age);
-      young |= static_cast<uint64_t>(_mm512_cmplt_epu32_mask(age, _mm512_set1_epi32(static_cast<int>(limit))))
-               << (16 * i);
+      ages[i] = age;
       _mm512_storeu_si512(scratch.age + at + 16 * i, age);
       _mm512_storeu_si512(scratch.place + at + 16 * i, Interleave(c[i].c1, c[i].c3));
+    }
+    // After the stores: ThreadSanitizer calls a function for each, and GCC 12 keeps 16 bits of a mask across a call.
+    uint64_t young = 0;
+#pragma GCC unroll 4
+    for (int i = 0; i < kChains; ++i) {
+      young |= static_cast<uint64_t>(_mm512_cmplt_epu32_mask(ages[i], _mm512_set1_epi32(static_cast<int>(limit))))
+               << (16 * i);
     }
     constexpr uint64_t kAll = ~uint64_t{0} >> (64 - 16 * kChains);
     if (young != kAll) return at + __builtin_ctzll(~young);  // ages beyond the first old one may have wrapped
