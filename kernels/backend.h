@@ -52,7 +52,7 @@ class AttentionParts {
 
 struct BackendOptions {
   std::string device = "cpu";       // auto | cpu | cuda[:N]
-  int num_threads = 0;              // CPU: 0 means one per core
+  int num_threads = 0;              // CPU: 0 means one per core that the process may use
   std::string isa = "auto";         // CPU: auto | amx | avx512 | avx2 | generic
   std::string precision = "fp32";   // or bf16, on a GPU: keys, values and weights rounded, sums in float32
   std::string weights = "float32";  // CPU: or bfloat16 | int8: how PrepareLinear stores them (docs/weights.md)

@@ -111,7 +111,8 @@ struct Settings {
       Bind("precision", options.backend.precision,
            "Arithmetic of the forward pass: fp32, or bf16 with fp32 sums on a GPU."),
       Bind("weights", options.backend.weights, "How the CPU stores and multiplies weights: float32 | bfloat16 | int8."),
-      Bind("threads", options.backend.num_threads, "CPU threads of the forward pass; 0: one per core."),
+      Bind("threads", options.backend.num_threads,
+           "CPU threads of the forward pass; 0: one per core that the process may use."),
       Bind("max_inputs", options.limits.max_inputs, "Most inputs of one request."),
       Bind("max_samples", options.limits.max_samples, "Most samples of one ensemble."),
       Bind("allow_graphs", options.limits.allow_graphs,
@@ -202,7 +203,7 @@ std::string ParseFlags(const std::vector<std::string>& arguments, const Settings
 std::string CheckFlags(Settings& settings) {
   ServerOptions& options = settings.options;
   if (options.model_repository.empty()) return "--model_repository is missing: the folder of models";
-  if (options.backend.num_threads < 0) return "--threads is negative; 0 means one per core";
+  if (options.backend.num_threads < 0) return "--threads is negative; 0 means one per core that the process may use";
   const std::pair<const char*, uint64_t> positive[] = {{"max_inputs", options.limits.max_inputs},
                                                        {"max_samples", options.limits.max_samples},
                                                        {"max_queue_requests", options.queue.max_requests},

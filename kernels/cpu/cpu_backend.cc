@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <new>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cores.h"
 #include "kernels/cpu/attention/attention.h"
 #include "kernels/cpu/buffer_pool.h"
 #include "kernels/cpu/linear.h"
@@ -314,8 +314,7 @@ absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const BackendOptions& 
   if (!isa.ok()) return isa.status();
   absl::StatusOr<WeightFormat> format = ParseWeightFormat(options.weights);
   if (!format.ok()) return format.status();
-  const int threads = options.num_threads > 0 ? options.num_threads
-                                              : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = options.num_threads > 0 ? options.num_threads : std::min(UsableCores(), kMaxThreads);
   return std::make_unique<CpuBackend>(*isa, threads, *format, options.weights);
 }
 

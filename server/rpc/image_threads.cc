@@ -7,12 +7,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cores.h"
 #include "server/status_details.h"
 
 namespace edgewise::server {
 namespace {
 
-constexpr unsigned kCoresOfThread = 4, kMostThreads = 4;
+constexpr int kCoresOfThread = 4, kMostThreads = 4;
 constexpr int kNice = 5;  // behind the threads that compute and those of calls
 
 }  // namespace
@@ -22,12 +23,10 @@ bool HasImages(const v1::PredictRequest& message) {
                      [](const v1::Input& input) { return input.sequence().has_image() || input.second().has_image(); });
 }
 
-unsigned ImageThreads::UsualThreads() {
-  return std::clamp(std::thread::hardware_concurrency() / kCoresOfThread, 1u, kMostThreads);
-}
+int ImageThreads::UsualThreads() { return std::clamp(UsableCores() / kCoresOfThread, 1, kMostThreads); }
 
-ImageThreads::ImageThreads(RequestHandler& handler, size_t most, unsigned threads) : handler_(handler), most_(most) {
-  for (unsigned thread = 0; thread < threads; ++thread) {
+ImageThreads::ImageThreads(RequestHandler& handler, size_t most, int threads) : handler_(handler), most_(most) {
+  for (int thread = 0; thread < threads; ++thread) {
     threads_.emplace_back([this] {
       pthread_setname_np(pthread_self(), "images");
       setpriority(PRIO_PROCESS, 0, kNice);  // on Linux: of this thread

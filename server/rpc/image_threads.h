@@ -27,10 +27,10 @@ bool HasImages(const v1::PredictRequest& message);
 class ImageThreads {
  public:
   // One for four cores, up to four.
-  static unsigned UsualThreads();
+  static int UsualThreads();
 
   // At most `most` requests wait. The handler must outlive this.
-  ImageThreads(RequestHandler& handler, size_t most, unsigned threads = UsualThreads());
+  ImageThreads(RequestHandler& handler, size_t most, int threads = UsualThreads());
   // No request waits.
   ~ImageThreads();
   ImageThreads(const ImageThreads&) = delete;

@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cores.h"
+
 namespace edgewise::server {
 namespace {
 
-constexpr unsigned kCoresOfThread = 4, kMostThreads = 4;
+constexpr int kCoresOfThread = 4, kMostThreads = 4;
 // Of a method, on a queue: that have not come yet. Further ones wait until one of these has begun.
 constexpr int kWaitingCalls = 64;
 // Added to the niceness of the threads. On a core that they share with the engine, a flood of calls leaves it two
@@ -111,8 +113,8 @@ CallThreads::CallThreads(grpc::ServerBuilder& builder, const Gate& gate) : gate_
   };
   unimplemented_.make = [](RawCall& call) { return new Unimplemented(call); };
   builder.RegisterAsyncGenericService(&others_);
-  const unsigned threads = std::clamp(std::thread::hardware_concurrency() / kCoresOfThread, 1u, kMostThreads);
-  for (unsigned thread = 0; thread < threads; ++thread) queues_.push_back(builder.AddCompletionQueue());
+  const int threads = std::clamp(UsableCores() / kCoresOfThread, 1, kMostThreads);
+  for (int thread = 0; thread < threads; ++thread) queues_.push_back(builder.AddCompletionQueue());
 }
 
 void CallThreads::Start(const std::vector<const RawService*>& services) {
