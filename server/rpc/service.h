@@ -1,5 +1,5 @@
 // InferenceService with messages as bytes: a call is known from its headers on, and its message is looked at before it
-// is parsed. Handlers never block; answers are sent from the engine's thread.
+// is parsed. Handlers never block; answers are sent by the thread that finishes them (schedule/answers.h).
 #ifndef EDGEWISE_SERVER_RPC_SERVICE_H_
 #define EDGEWISE_SERVER_RPC_SERVICE_H_
 

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 
+#include "kernels/cores.h"
+
 namespace edgewise::server {
 
 void Engine::Start() {
+  if (UsableCores() > 1) answers_.Start();  // on one core it would only change threads
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "engine");
     while (RunOnce(true)) {
@@ -16,6 +19,7 @@ void Engine::Start() {
 
 void Engine::Join() {
   if (thread_.joinable()) thread_.join();
+  answers_.Stop();
 }
 
 std::optional<Turn> Engine::RunOnce(bool wait) {
@@ -52,8 +56,10 @@ std::optional<Turn> Engine::RunOnce(bool wait) {
 
 void Engine::RunLent() {
   const Time start = queue_.now();
+  answers_.SetInline(true);
   do RunOnce(false);
   while (!passes_.empty() && !queue_.HasMore() && Seconds(queue_.now() - start) < RequestQueue::kLoanSeconds);
+  answers_.SetInline(false);
   queue_.GiveBack(passes_.View(), !passes_.empty() || !generations_.empty() || !background_.empty());
 }
 

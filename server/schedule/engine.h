@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "server/options.h"
+#include "server/schedule/answers.h"
 #include "server/schedule/generations.h"
 #include "server/schedule/passes.h"
 #include "server/schedule/queue.h"
@@ -22,15 +23,17 @@ class Engine {
   // `queue` must outlive the engine. `after_work` is called on the engine's thread after each job or step.
   Engine(RequestQueue& queue, const ServerOptions& options, std::function<void()> after_work)
       : queue_(queue),
-        passes_(queue, options.max_step),
-        background_(queue, options.max_step),
+        passes_(queue, answers_, options.max_step),
+        background_(queue, answers_, options.max_step),
         generations_(queue, options),
         after_work_(std::move(after_work)) {}
   // The queue must be closed. Waits for the work that is left.
   ~Engine() { Join(); }
 
-  // Runs RunOnce on a thread of its own until the queue is closed and nothing is left.
+  // Runs RunOnce on a thread of its own until the queue is closed and nothing is left. Where the machine has more than
+  // one core, a second thread ends the requests of passes.
   void Start();
+  // When it returns every request has ended.
   void Join();
 
   // Does what is next, a job or a turn, and returns the turn, which may be kNothing; no value: the queue is closed and
@@ -44,6 +47,7 @@ class Engine {
 
  private:
   RequestQueue& queue_;
+  Answers answers_;
   // Used by one thread at a time, all three: by thread_, or by one that has a loan.
   Passes passes_;
   Passes background_;  // at most one, which takes a step where there is nothing else to do

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -17,6 +18,8 @@
 namespace edgewise::server {
 namespace {
 
+using Requests = std::vector<std::shared_ptr<Request>>;  // that ended may wait for their answers
+
 constexpr double kLeastLeft = 0.02;     // of its prediction: what a pass is taken to have left when that has run out
 constexpr int64_t kLeastStepRows = 64;  // fewer share too little of reading the weights
 
@@ -24,25 +27,24 @@ constexpr int64_t kLeastStepRows = 64;  // fewer share too little of reading the
 // time, beside kAnswer.
 constexpr double kWaveShare = 0.125, kAnswerShare = 0.1;
 
-std::vector<const ModelInput*> InputsOf(const std::vector<RequestPtr>& requests) {
+std::vector<const ModelInput*> InputsOf(const Requests& requests) {
   std::vector<const ModelInput*> inputs;
-  for (const RequestPtr& request : requests) {
+  for (const std::shared_ptr<Request>& request : requests) {
     for (const ModelInput& input : request->inputs) inputs.push_back(&input);
   }
   return inputs;
 }
 
-Demand SumOf(const std::vector<RequestPtr>& requests) {
+Demand SumOf(const Requests& requests) {
   Demand demand;
-  for (const RequestPtr& request : requests) demand += request->demand;
+  for (const std::shared_ptr<Request>& request : requests) demand += request->demand;
   return demand;
 }
 
 // The most rows of a wave, so that requests under consent can end in time; one sample of all inputs goes together.
-int64_t WaveTokens(const std::vector<RequestPtr>& requests, const Demand& demand, double predicted, int64_t most,
-                   Time now) {
+int64_t WaveTokens(const Requests& requests, const Demand& demand, double predicted, int64_t most, Time now) {
   double tokens = 0.0, slack = std::numeric_limits<double>::infinity();
-  for (const RequestPtr& request : requests) {
+  for (const std::shared_ptr<Request>& request : requests) {
     tokens += static_cast<double>(request->tokens);
     if (request->consent.given) slack = std::min(slack, SlackOf(*request, now));
   }
@@ -51,9 +53,9 @@ int64_t WaveTokens(const std::vector<RequestPtr>& requests, const Demand& demand
   return static_cast<int64_t>(std::min(std::max(rows, tokens), static_cast<double>(most)));
 }
 
-double OwnShare(const std::vector<RequestPtr>& requests) {
+double OwnShare(const Requests& requests) {
   double seconds = 0.0;
-  for (const RequestPtr& request : requests) seconds += request->predicted_seconds;
+  for (const std::shared_ptr<Request>& request : requests) seconds += request->predicted_seconds;
   return seconds > 0.0 ? requests[0]->predicted_seconds / seconds : 1.0;
 }
 
@@ -61,19 +63,20 @@ double OwnShare(const std::vector<RequestPtr>& requests) {
 
 struct Passes::Running {
   struct Member {
-    RequestPtr request;  // kept after its end: the pass refers to its inputs
+    std::shared_ptr<Request> request;  // kept after its end: the pass refers to its inputs
     int64_t first_input = 0;
     bool ended = false;
   };
 
-  Running(std::vector<RequestPtr> requests, Pass::Options options)
-      : level(requests[0]->priority - 1),
+  Running(Requests requests, Pass::Options options, Answers& to_end)
+      : answers(to_end),
+        level(requests[0]->priority - 1),
         principal(requests[0]->principal.name),
         own(OwnShare(requests)),
         background(requests[0]->background),
         demand(SumOf(requests)),
         pass(*requests[0]->model->model, InputsOf(requests), options) {
-    for (RequestPtr& request : requests) {
+    for (std::shared_ptr<Request>& request : requests) {
       tokens += request->tokens;
       members.push_back({std::move(request), inputs});
       inputs += static_cast<int64_t>(members.back().request->inputs.size());
@@ -135,7 +138,7 @@ struct Passes::Running {
   void End(Member& member, const absl::Status& status) {
     member.request->compute_seconds += seconds;
     member.ended = true;
-    member.request->done(status);
+    answers.End(member.request, status);
   }
   // Nobody waits for it any more.
   void Leave(Member& member, const absl::Status& reason) {
@@ -145,6 +148,7 @@ struct Passes::Running {
     End(member, reason);
   }
 
+  Answers& answers;
   std::vector<Member> members;
   int64_t inputs = 0;
   uint64_t tokens = 0;  // valid ones, one sample
@@ -164,7 +168,8 @@ struct Passes::Running {
   Pass pass;
 };
 
-Passes::Passes(RequestQueue& queue, Clock::duration max_step) : queue_(queue), max_step_seconds_(Seconds(max_step)) {}
+Passes::Passes(RequestQueue& queue, Answers& answers, Clock::duration max_step)
+    : queue_(queue), answers_(answers), max_step_seconds_(Seconds(max_step)) {}
 Passes::~Passes() = default;
 
 std::vector<RunningPass> Passes::View() const {
@@ -178,7 +183,7 @@ std::vector<RunningPass> Passes::View() const {
   return view;
 }
 
-std::unique_ptr<Passes::Running> Passes::Make(std::vector<RequestPtr> requests) const {
+std::unique_ptr<Passes::Running> Passes::Make(Requests requests) const {
   const LoadedModel& model = *requests[0]->model;
   const Time now = queue_.now();
   Demand demand = SumOf(requests);
@@ -190,11 +195,11 @@ std::unique_ptr<Passes::Running> Passes::Make(std::vector<RequestPtr> requests) 
     options.max_wave_tokens = std::clamp(static_cast<int64_t>(rows), int64_t{1}, options.max_wave_tokens);
     options.step_rows = std::max(static_cast<int64_t>(rows), kLeastStepRows);
   }
-  for (const RequestPtr& request : requests) LowerToDeadline(*request, options.max_wave_tokens, now);
+  for (const std::shared_ptr<Request>& request : requests) LowerToDeadline(*request, options.max_wave_tokens, now);
   demand = SumOf(requests);
   predicted = model.costs->Predict(demand);
   options.max_wave_tokens = WaveTokens(requests, demand, predicted, options.max_wave_tokens, now);
-  auto running = std::make_unique<Running>(std::move(requests), options);
+  auto running = std::make_unique<Running>(std::move(requests), options, answers_);
   running->predicted = predicted;
   running->stepped = running->wave_began = queue_.now();
   return running;
@@ -202,7 +207,7 @@ std::unique_ptr<Passes::Running> Passes::Make(std::vector<RequestPtr> requests) 
 
 void Passes::Start(std::vector<RequestPtr> requests) {
   const Time now = queue_.now();
-  running_.push_back(Make(std::move(requests)));
+  running_.push_back(Make({std::make_move_iterator(requests.begin()), std::make_move_iterator(requests.end())}));
   Running& running = *running_.back();
   running.seconds = Seconds(queue_.now() - now);
   std::vector<Request*> started;
@@ -306,17 +311,13 @@ void Passes::Fail(size_t pass, const absl::Status& status) {
   std::erase_if(failed->members, [](const Running::Member& member) { return member.ended; });
   const absl::Status answer = DeviceFailure(status);
   if (failed->members.size() == 1) return failed->End(failed->members[0], answer);
-  std::vector<RequestPtr> requests;
+  Requests requests;
   for (Running::Member& member : failed->members) {
     member.request->compute_seconds += failed->seconds;
     requests.push_back(std::move(member.request));
   }
   failed.reset();  // frees its memory
-  for (RequestPtr& request : requests) {
-    std::vector<RequestPtr> alone;
-    alone.push_back(std::move(request));
-    running_.push_back(Make(std::move(alone)));
-  }
+  for (std::shared_ptr<Request>& request : requests) running_.push_back(Make({std::move(request)}));
 }
 
 }  // namespace edgewise::server

@@ -6,15 +6,16 @@
 #include <memory>
 #include <vector>
 
+#include "server/schedule/answers.h"
 #include "server/schedule/queue.h"
 
 namespace edgewise::server {
 
 class Passes {
  public:
-  // `queue` gives the time and tells of a shutdown; it must outlive this. `max_step`: what a step may take, as
-  // predicted, where rows can be put off.
-  Passes(RequestQueue& queue, Clock::duration max_step);
+  // `queue` gives the time and tells of a shutdown; `answers` ends the requests; both must outlive this. `max_step`:
+  // what a step may take, as predicted, where rows can be put off.
+  Passes(RequestQueue& queue, Answers& answers, Clock::duration max_step);
   ~Passes();
 
   bool empty() const { return running_.empty(); }
@@ -34,12 +35,13 @@ class Passes {
  private:
   struct Running;
 
-  std::unique_ptr<Running> Make(std::vector<RequestPtr> requests) const;
+  std::unique_ptr<Running> Make(std::vector<std::shared_ptr<Request>> requests) const;
   void EndAnswered(Running& running);
   void AnswerInTime(Running& running, Time now);
   void Fail(size_t pass, const absl::Status& status);
 
   RequestQueue& queue_;
+  Answers& answers_;
   const double max_step_seconds_;
   std::vector<std::unique_ptr<Running>> running_;
 };

@@ -48,7 +48,8 @@ class PassesTest : public ::testing::Test {
 
   int StepsOf(RequestPtr request) {
     RequestQueue queue({});
-    Passes passes(queue, std::chrono::milliseconds(20));
+    Answers answers;
+    Passes passes(queue, answers, std::chrono::milliseconds(20));
     std::vector<RequestPtr> requests;
     requests.push_back(std::move(request));
     passes.Start(std::move(requests));
