@@ -175,7 +175,8 @@ Passes::~Passes() = default;
 std::vector<RunningPass> Passes::View() const {
   std::vector<RunningPass> view;
   for (const auto& running : running_) {
-    const double remaining = std::max(running->predicted - running->seconds, kLeastLeft * running->predicted);
+    const double remaining =
+        running->AllDone() ? 0.0 : std::max(running->predicted - running->seconds, kLeastLeft * running->predicted);
     view.push_back({running->level, remaining, running->stepped, running->principal, running->own,
                     running->Spare(remaining), running->Ends(),
                     running->members.size() == 1 ? running->members[0].request->stopping : std::stop_token()});
@@ -269,8 +270,6 @@ void Passes::Step(size_t pass, double share) {
   running.step_seconds = Seconds(end - std::exchange(running.stepped, end));
   if (running.pass.between_waves()) running.wave_seconds = Seconds(end - std::exchange(running.wave_began, end));
   if (!status.ok()) return Fail(pass, status);
-  // A client that has its answer may send again before the engine asks for its next turn.
-  if (running.AllDone() && !running.background) queue_.EndPass(pass);
   EndAnswered(running);
   if (!running.AllEnded()) return;
   running_.erase(running_.begin() + static_cast<int64_t>(pass));
@@ -278,6 +277,8 @@ void Passes::Step(size_t pass, double share) {
 
 void Passes::EndAnswered(Running& running) {
   const Time now = queue_.now();
+  // A client that has its answer may send again before the engine asks for its next turn.
+  if (!running.background && running.AllDone()) queue_.SetRunning(View());
   for (Running::Member& member : running.members) {
     Request& request = *member.request;
     const auto inputs = static_cast<int64_t>(request.inputs.size());

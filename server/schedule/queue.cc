@@ -130,9 +130,9 @@ Work RequestQueue::Next(Wait wait, const Running& running) {
   return work;
 }
 
-void RequestQueue::EndPass(size_t pass) {
+void RequestQueue::SetRunning(std::span<const RunningPass> passes) {
   const absl::MutexLock lock(&mutex_);
-  scheduler_.EndPass(pass);
+  scheduler_.SetRunning(passes);
 }
 
 void RequestQueue::Charge(const Turn& turn, double seconds) {

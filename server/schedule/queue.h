@@ -74,8 +74,8 @@ class RequestQueue {
 
   // The next work; a generation only if it fits into the room. Ends the requests that cannot be answered any more.
   Work Next(Wait wait = Wait::kForWork, const Running& running = {});
-  // A pass that this turn starts or steps has no more work, and delays nobody: its answers are about to be sent.
-  void EndPass(size_t pass);
+  // What Next was told of passes has changed in its turn: one has nothing left, and its answers are about to be sent.
+  void SetRunning(std::span<const RunningPass> passes);
   // The turn took so long.
   void Charge(const Turn& turn, double seconds);
   // Ends a wait of kind kAWhile: a client took tokens or cancelled.

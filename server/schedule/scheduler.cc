@@ -105,8 +105,8 @@ absl::Status Scheduler::Check(const Request& request, Time now, std::vector<Ende
 }
 
 void Scheduler::EndLeftPasses(Time now) {
-  for (size_t pass = 0; pass < running_.size(); ++pass) {
-    if (running_[pass].ends <= now || running_[pass].stopping.stop_requested()) EndPass(pass);
+  for (RunningPass& pass : running_) {
+    if (pass.ends <= now || pass.stopping.stop_requested()) pass.remaining = pass.spare = 0.0;
   }
 }
 
@@ -261,10 +261,6 @@ void Scheduler::SetRunning(std::span<const RunningPass> running) {
   for (const RunningPass& pass : running_) predicts_.Open(pass.level, pass.principal);
 }
 
-void Scheduler::EndPass(size_t pass) {
-  if (pass < running_.size()) running_[pass].remaining = running_[pass].spare = 0.0;
-}
-
 // Apart from others: a step of its latest pass, or the start of a request that goes before its passes.
 Scheduler::Candidate Scheduler::CandidateOf(uint32_t level, const std::string& principal,
                                             const Account& account) const {
@@ -382,8 +378,12 @@ std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
   }
   const double own = seconds > 0.0 ? first.predicted_seconds / seconds : 1.0;
   Time ends = Time::min();
-  for (const RequestPtr& request : batch) ends = std::max(ends, request->deadline);
-  running_.push_back({level, seconds, now, first.principal.name, own, 0.0, ends,
+  double spare = seconds;
+  for (const RequestPtr& request : batch) {
+    ends = std::max(ends, request->deadline);
+    spare = request->consent.given ? spare - request->consent.one_seconds : 0.0;
+  }
+  running_.push_back({level, seconds, now, first.principal.name, own, std::max(0.0, spare), ends,
                       batch.size() == 1 ? first.stopping : std::stop_token()});
   return batch;
 }

@@ -42,7 +42,7 @@ struct GenerationRoom {
 // A pass that runs (passes.h).
 struct RunningPass {
   uint32_t level = 0;        // priority - 1
-  double remaining = 0.0;    // predicted seconds
+  double remaining = 0.0;    // predicted seconds; 0: its answers are about to be sent
   Time stepped;              // the end of its last step
   std::string principal;     // of its first request
   double own = 1.0;          // that request's part of the work; the others have been charged for theirs
@@ -86,10 +86,8 @@ class Scheduler {
   // Removes all requests.
   std::vector<RequestPtr> TakeAll();
 
-  // The passes that run, the latest last.
+  // The passes that run, the latest last. One that has nothing left delays nobody.
   void SetRunning(std::span<const RunningPass> running);
-  // A pass that runs has nothing left, and delays nobody.
-  void EndPass(size_t pass);
   // What to do next, where `generations` tells on which levels a generation can take a step. Call TakeEnded first.
   Turn Next(const PerLevel<bool>& generations, Time now);
   // A turn took so long.

@@ -242,6 +242,18 @@ TEST(DegradeTest, ARequestThatIsLateAnywayDegradesNobody) {
   EXPECT_EQ(batch[0]->consent.samples, 16u);
 }
 
+TEST(DegradeTest, APassThatHasJustStartedDelaysOthersByItsLeastOnly) {
+  for (const bool consent : {true, false}) {
+    Scheduler scheduler({});
+    Add(scheduler, Ensemble(consent));
+    ASSERT_EQ(NextBatch(scheduler, kStart).size(), 1u);
+    RequestPtr other = Ensemble(true, kStart + milliseconds(45));
+    std::vector<EndedRequest> ended;
+    const absl::Status status = scheduler.Add(other, kStart, ended);
+    EXPECT_EQ(status.ok(), consent) << status;
+  }
+}
+
 TEST(DegradeTest, APassThatRunsGivesWayToo) {
   Scheduler scheduler({});
   RunningPass pass{.level = kLevel, .remaining = 0.3, .stepped = kStart, .spare = 0.3};
