@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "model/forward/pass.h"
+
 namespace edgewise::server {
 namespace {
 
@@ -20,6 +22,15 @@ constexpr double kForget = 1.001;     // the least seconds of a size rise so muc
 constexpr double kForgetLayer = 0.9;  // the most seconds of a row fall so much with every layer
 
 size_t LengthOf(double tokens) { return static_cast<size_t>(std::clamp(std::ilogb(std::max(tokens, 1.0)), 0, 31)); }
+
+size_t PlaceOf(double tolerance) { return static_cast<size_t>(std::clamp(-std::ilogb(tolerance), 0, 31)); }
+
+// Under a tolerance samples run in waves, each as large as all before, of which the answer has the first `used`.
+double InWaves(double used, double samples) {
+  double ran = Pass::kFirstToleranceWave;
+  while (ran < used) ran *= 2.0;
+  return std::min(ran, samples);
+}
 
 double TokensOf(const ModelInput& input) {
   double tokens = 0.0;
@@ -142,19 +153,24 @@ double CostModel::PredictLocked(const Demand& demand) const {
 
 Demand CostModel::Expected(const Model& model, const ModelInput& input) const {
   const double tokens = TokensOf(input), pairs = static_cast<double>(model.Pairs(input));
-  const double samples = model.Samples(input) ? input.samples : 1.0;
+  double samples = model.Samples(input) ? input.samples : 1.0;
+  if (input.tolerance > 0.0) samples = LikelySamples(input.tolerance, samples);
   double edges = input.dense ? pairs : LikelyEdges(tokens, pairs);
   if (PaysForCapOnly(input)) edges = std::min(edges, static_cast<double>(input.max_edges));
   return {samples, samples * tokens, samples * pairs, samples * edges};
 }
 
-Demand CostModel::Observed(const ModelInput& input, const InputResult& result) {
+Demand CostModel::Observed(const Model& model, const ModelInput& input, const InputResult& result) {
   const double tokens = TokensOf(input), pairs = static_cast<double>(result.pairs);
   const bool own = !input.dense && input.attention == nullptr && !input.graph.has_value() && input.max_edges == kNoCap;
   if (own) ObserveEdges(tokens, pairs, result.edges);
   const bool all_drawn = input.max_edges != kNoCap && !PaysForCapOnly(input);
   const double edges = all_drawn ? LikelyEdges(tokens, pairs) : result.edges;
-  const double samples = result.samples;
+  double samples = model.Samples(input) ? result.samples : 1.0;
+  if (model.Samples(input) && input.tolerance > 0.0) {
+    ObserveSamples(input.tolerance, samples);
+    samples = InWaves(samples, input.samples);
+  }
   return {samples, samples * tokens, samples * pairs, samples * edges};
 }
 
@@ -162,6 +178,25 @@ double CostModel::LikelyEdges(double tokens, double pairs) const {
   const absl::MutexLock lock(&mutex_);
   const double density = density_[LengthOf(tokens)];
   return density > 0.0 ? std::min(density, 1.0) * pairs : pairs;
+}
+
+double CostModel::LikelySamples(double tolerance, double samples) const {
+  const absl::MutexLock lock(&mutex_);
+  const double variance = variance_[PlaceOf(tolerance)];
+  if (variance == 0.0) return samples;
+  const double step = std::exp(kStep * (1.0 - kShareAbove) / kShareAbove);  // that the quantile may lie above
+  return InWaves(std::min(samples, variance / (tolerance * tolerance * step)), samples);
+}
+
+void CostModel::ObserveSamples(double tolerance, double used) {
+  const double seen = used * tolerance * tolerance;
+  const absl::MutexLock lock(&mutex_);
+  double& variance = variance_[PlaceOf(tolerance)];
+  if (variance == 0.0) {
+    variance = seen;
+  } else {
+    Follow(variance, seen, kStep, kShareAbove);
+  }
 }
 
 double CostModel::PredictGeneration(double prompt_tokens, double max_new_tokens) const {

@@ -49,15 +49,22 @@ class CostModel {
   // At least 1: hardly an observation took more than so many times the seconds that were predicted for it.
   double Spread() const;
 
-  // Before an input runs: all of its samples, with the edges of its cap or LikelyEdges, whichever are fewer.
+  // Before an input runs: its samples, or LikelySamples under a tolerance, with the edges of its cap or LikelyEdges,
+  // whichever are fewer.
   Demand Expected(const Model& model, const ModelInput& input) const;
-  // After it ran: `result` of `input` is OK. Observes its edges.
-  Demand Observed(const ModelInput& input, const InputResult& result);
+  // After it ran: `result` of `input` is OK. Observes its edges and, under a tolerance, its samples.
+  Demand Observed(const Model& model, const ModelInput& input, const InputResult& result);
 
   // The edges that an input of so many tokens and pairs (of one sample) is likely not to exceed: nine tenths of the
   // observed inputs of about its length had a lower density. All pairs before the first observation of its length.
   double LikelyEdges(double tokens, double pairs) const;
   void ObserveEdges(double tokens, double pairs, double edges);
+
+  // The samples that an input is likely not to exceed before its answer is as sure as `tolerance` asks, at most
+  // `samples`: nine tenths of the observed inputs of about this tolerance had less variance. All samples before the
+  // first. `used`: of an answer.
+  double LikelySamples(double tolerance, double samples) const;
+  void ObserveSamples(double tolerance, double used);
 
   // Of a generation: its prompt and the tokens that it is likely to generate of those that it may.
   double PredictGeneration(double prompt_tokens, double max_new_tokens) const;
@@ -89,7 +96,8 @@ class CostModel {
 
  private:
   static constexpr int kTerms = 5;
-  static constexpr int kLengths = 32;  // by the logarithm of tokens to base 2
+  static constexpr int kLengths = 32;     // by the logarithm of tokens to base 2
+  static constexpr int kTolerances = 32;  // by that of one over the tolerance
   using Terms = std::array<double, kTerms>;
 
   static Terms TermsOf(const Demand& demand) { return {1.0, demand.passes, demand.tokens, demand.pairs, demand.edges}; }
@@ -108,12 +116,14 @@ class CostModel {
   int64_t observed_ ABSL_GUARDED_BY(mutex_) = 0;
   Terms coefficients_ ABSL_GUARDED_BY(mutex_) = {};                    // seconds
   std::array<double, kLengths> density_ ABSL_GUARDED_BY(mutex_) = {};  // nine-tenths quantile by length; 0: none yet
-  double token_seconds_ ABSL_GUARDED_BY(mutex_) = 0.001;               // recent mean
-  double layer_row_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;             // the most of late; 0: none yet
-  double token_layer_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;           // likewise
-  double length_ ABSL_GUARDED_BY(mutex_) = 1.0;                        // recent mean of generated over allowed
-  Demand usual_ ABSL_GUARDED_BY(mutex_);                               // of a request; no passes: none yet
-  double least_ ABSL_GUARDED_BY(mutex_) = 0.0;                         // seconds of a byte; 0: none yet
+  // Nine-tenths quantile of samples times the square of the tolerance, by tolerance; 0: none yet.
+  std::array<double, kTolerances> variance_ ABSL_GUARDED_BY(mutex_) = {};
+  double token_seconds_ ABSL_GUARDED_BY(mutex_) = 0.001;      // recent mean
+  double layer_row_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;    // the most of late; 0: none yet
+  double token_layer_seconds_ ABSL_GUARDED_BY(mutex_) = 0.0;  // likewise
+  double length_ ABSL_GUARDED_BY(mutex_) = 1.0;               // recent mean of generated over allowed
+  Demand usual_ ABSL_GUARDED_BY(mutex_);                      // of a request; no passes: none yet
+  double least_ ABSL_GUARDED_BY(mutex_) = 0.0;                // seconds of a byte; 0: none yet
 };
 
 }  // namespace edgewise::server

@@ -17,8 +17,6 @@
 namespace edgewise {
 namespace {
 
-constexpr uint32_t kFirstToleranceWave = 4;  // no ensemble with a tolerance is smaller
-
 // One input over all its waves: its parts, its samples and its result.
 struct PassInput : RunningInput {
   PassInput(const Model& model, const ModelInput& input, const Pass::Options& options);
@@ -95,7 +93,7 @@ void PassInput::SelectSequences(size_t end) {
 
 uint32_t PassInput::NextSamples() const {
   const uint32_t left = samples - ran;
-  return source.tolerance > 0.0 ? std::min(left, std::max(ran, kFirstToleranceWave)) : left;
+  return source.tolerance > 0.0 ? std::min(left, std::max(ran, Pass::kFirstToleranceWave)) : left;
 }
 
 SampleResult* PassInput::NextResult(uint32_t ahead) {
@@ -128,7 +126,7 @@ InputResult PassInput::TakeResult() {
     if (wanted.graph) result.graph = Graph{std::move(all[0].graph)};
     // Where nothing is drawn all samples are the one that ran; a tolerance is met at once.
     if (!draws) {
-      all.resize(source.tolerance > 0.0 ? std::min(wanted_samples, kFirstToleranceWave) : wanted_samples, all[0]);
+      all.resize(source.tolerance > 0.0 ? std::min(wanted_samples, Pass::kFirstToleranceWave) : wanted_samples, all[0]);
     }
     if (all.size() > wanted_samples) {
       const auto begin = std::make_move_iterator(all.begin());

@@ -34,6 +34,10 @@ class Pass {
     int64_t step_rows = std::numeric_limits<int64_t>::max();
   };
 
+  // Under a tolerance the first wave of an input has so many samples, each later one as many as ran before it. No
+  // ensemble with a tolerance is smaller.
+  static constexpr uint32_t kFirstToleranceWave = 4;
+
   // `model` and `inputs` must outlive the pass.
   Pass(const Model& model, const std::vector<ModelInput>& inputs, Options options);
   Pass(const Model& model, const std::vector<const ModelInput*>& inputs, Options options);

@@ -27,13 +27,19 @@ absl::Status CheckRequestId(const std::string& id) {
 
 // That the cost of a message grows with, as far as it shows before the message is checked: see
 // CostModel::LeastSeconds. 0: it is not known.
-double SizeOf(const v1::PredictRequest& message, const RequestLimits& limits) {
+double SizeOf(const v1::PredictRequest& message, const Model& model, const RequestLimits& limits) {
   const v1::Budget& budget = message.budget();
-  if (budget.allow_degraded() || budget.fit_deadline()) return 0.0;   // it may get less than it asks for
+  const bool fewer = budget.allow_degraded() || budget.fit_deadline() || message.ensemble().tolerance() > 0.0;
+  if (fewer) return 0.0;                                              // it may get less than it asks for
   if (message.ensemble().samples() > limits.max_samples) return 0.0;  // it is wrong, not large
-  return static_cast<double>(message.ByteSizeLong()) * std::max<uint32_t>(1, message.ensemble().samples());
+  // Samples that are all the same are computed once.
+  const bool differ = message.attention() == v1::MODEL_DEFAULT && !message.has_override() && model.Samples({}) &&
+                      std::none_of(message.inputs().begin(), message.inputs().end(),
+                                   [](const v1::Input& input) { return input.has_graph(); });
+  const uint32_t samples = differ ? std::max<uint32_t>(1, message.ensemble().samples()) : 1;
+  return static_cast<double>(message.ByteSizeLong()) * samples;
 }
-double SizeOf(const v1::GenerateRequest&, const RequestLimits&) { return 0.0; }
+double SizeOf(const v1::GenerateRequest&, const Model&, const RequestLimits&) { return 0.0; }
 
 void FillTiming(const Request& request, double total_seconds, v1::Timing& timing) {
   timing.set_queue_us(Microseconds(request.queue_seconds));
@@ -89,7 +95,7 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   RETURN_IF_ERROR(resolved.status);
   if (request.arrival >= request.deadline) return absl::DeadlineExceededError("the deadline has passed");
   request.model = std::move(resolved.loaded);
-  const double size = SizeOf(message, options_.limits);
+  const double size = SizeOf(message, *request.model->model, options_.limits);
   RETURN_IF_ERROR(CheckEarly(message.priority(), size, request));
   if constexpr (std::is_same_v<Message, v1::GenerateRequest>) {
     if (message.messages_size() > 0) request.local_time = options_.local_time();

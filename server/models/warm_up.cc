@@ -70,7 +70,7 @@ absl::StatusOr<Measured> Run(const Model& model, const std::vector<ModelInput>& 
   for (size_t i = 0; i < inputs.size() && status.ok(); ++i) {
     const InputResult result = pass->TakeResult(static_cast<int64_t>(i));
     status = result.status;
-    if (status.ok()) measured.demand += costs.Observed(inputs[i], result);
+    if (status.ok()) measured.demand += costs.Observed(model, inputs[i], result);
   }
   const absl::Status freed = use_backend([&] {
     pass.reset();

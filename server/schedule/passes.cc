@@ -296,7 +296,7 @@ void Passes::EndAnswered(Running& running) {
     }
     running.whole &= status.ok();
     for (int64_t i = 0; i < inputs && status.ok(); ++i) {
-      running.observed += request.model->costs->Observed(request.inputs[i], request.results[i]);
+      running.observed += request.model->costs->Observed(*request.model->model, request.inputs[i], request.results[i]);
     }
     running.End(member, status);
   }

@@ -165,6 +165,21 @@ TEST(CostModelTest, LikelyEdgesAreTheNineTenthsQuantileOfALength) {
   EXPECT_EQ(model.LikelyEdges(10, 100), 100);  // nothing seen of this length
 }
 
+TEST(CostModelTest, LikelySamplesAreTheNineTenthsQuantileOfATolerance) {
+  CostModel model;
+  EXPECT_EQ(model.LikelySamples(0.02, 64), 64) << "nothing seen";
+  for (int i = 0; i < 5000; ++i) {
+    model.ObserveSamples(0.02, i % 5 == 0 ? 30 : 4);  // one in five needs more
+    model.ObserveSamples(0.3, i % 20 == 0 ? 30 : 4);
+  }
+  EXPECT_EQ(model.LikelySamples(0.02, 64), 32) << "30, in waves of 4, 4, 8 and 16";
+  EXPECT_EQ(model.LikelySamples(0.02, 20), 20);
+  EXPECT_EQ(model.LikelySamples(0.3, 64), 4);
+  EXPECT_EQ(model.LikelySamples(0.26, 64), 8) << "of the same place, but surer";
+  EXPECT_EQ(model.LikelySamples(0.3, 2), 2);
+  EXPECT_EQ(model.LikelySamples(0.001, 64), 64) << "nothing seen of this tolerance";
+}
+
 TEST(CostModelTest, LeastSecondsAreThoseOfTheCheapestOfItsSize) {
   CostModel model;
   EXPECT_EQ(model.LeastSeconds(100), 0.0) << "nothing seen";

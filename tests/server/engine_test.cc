@@ -243,6 +243,27 @@ TEST_F(EngineTest, UnderConsentARequestEndsInTimeWithTheSamplesThatHaveRun) {
   }
 }
 
+TEST_F(EngineTest, OnlySamplesThatRunAreExpectedAndObserved) {
+  Load("sbm");
+  const Model& model = *model_->model;
+  ModelInput input = testing::MakeInput(model, {3, 1, 4, 1, 5, 9, 2, 6, 5});
+  input.samples = 16;
+  const auto expected = [&] { return model_->costs->Expected(model, input).passes; };
+  const auto observed = [&] { return model_->costs->Observed(model, input, testing::RunOne(model, input)).passes; };
+  EXPECT_EQ(expected(), 16.0);
+  EXPECT_EQ(observed(), 16.0);
+  input.tolerance = 10.0;
+  EXPECT_EQ(expected(), 16.0) << "nothing is known of this tolerance";
+  EXPECT_EQ(observed(), 4.0) << "any answer is as sure";
+  EXPECT_EQ(expected(), 4.0);
+  input.dense = true;  // all samples are the same
+  EXPECT_EQ(expected(), 1.0);
+  EXPECT_EQ(observed(), 1.0);
+  input.tolerance = 0.0;
+  EXPECT_EQ(expected(), 1.0);
+  EXPECT_EQ(observed(), 1.0);
+}
+
 TEST_F(EngineTest, ShortRequestGoesFirstBesideALongPass) {
   Load("sbm");
   Outcome short_one, long_one;
