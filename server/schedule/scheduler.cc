@@ -82,12 +82,6 @@ double SecondsOf(const Line& line, std::span<const RunningPass> running, uint32_
 
 absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequest>& ended) {
   RETURN_IF_ERROR(CancelledOrExpired(*request, now));
-  EndLeftPasses(now);
-  const auto has_ended = [](const RunningPass& pass) { return pass.remaining <= 0.0; };
-  // Then it may try: a wrong prediction is corrected so.
-  const bool idle = predicts_.size() == 0 && std::all_of(running_.begin(), running_.end(), has_ended);
-  const bool lasts = !request->generation && kSure * LeastSeconds(*request) > SlackOf(*request, now);
-  if (!idle && lasts) return Hopeless(*request, now);
   RETURN_IF_ERROR(Check(*request, now, ended));
   RETURN_IF_ERROR(MakeRoom(*request, ended));
   request->queued = now;
@@ -98,6 +92,11 @@ absl::Status Scheduler::Add(RequestPtr& request, Time now, std::vector<EndedRequ
 
 absl::Status Scheduler::Check(const Request& request, Time now, std::vector<EndedRequest>& ended) {
   EndLeftPasses(now);
+  const auto has_ended = [](const RunningPass& pass) { return pass.remaining <= 0.0; };
+  // Then it may try: a wrong prediction is corrected so.
+  const bool idle = predicts_.size() == 0 && std::all_of(running_.begin(), running_.end(), has_ended);
+  const bool lasts = !request.generation && kSure * LeastSeconds(request) > SlackOf(request, now);
+  if (!idle && lasts) return Hopeless(request, now);
   absl::Status refused = CheckShare(request, now);
   if (refused.ok() || now - looked_ < kLookAgain) return refused;
   ended = TakeEnded(now);  // they make room

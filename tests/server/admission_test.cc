@@ -121,6 +121,8 @@ TEST(AdmissionTest, ARequestThatNoIdleServerAnswersInTimeIsLateAtTheDoor) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(status));
   EXPECT_EQ(status.message(), "the request takes about 1s on an idle server; its deadline is in 600ms");
   EXPECT_NE(hopeless, nullptr);
+  std::vector<EndedRequest> none;
+  EXPECT_EQ(scheduler.Check(*hopeless, kStart, none), status) << "before the whole request is known";
   EXPECT_TRUE(scheduler.TakeEnded(kStart + milliseconds(50)).empty());
   Add(scheduler, Taking(0.01, 1, kStart + milliseconds(25)));
   const std::vector<EndedRequest> ended = scheduler.TakeEnded(kStart + milliseconds(20));
