@@ -108,8 +108,8 @@ class EngineTest : public ::testing::Test {
       ASSERT_TRUE(queue.Push(request).ok());
     }
     queue.Close();
-    engine.Start();
-    engine.Join();
+    while (engine.RunOnce(true)) {
+    }
   }
   void Run(RequestPtr request) {
     std::vector<RequestPtr> requests;
