@@ -30,7 +30,7 @@ class Engine {
   // The queue must be closed. Waits for the work that is left.
   ~Engine() { Join(); }
 
-  // Runs RunOnce on a thread of its own until the queue is closed and nothing is left. Where the machine has more than
+  // Runs RunOnce on a thread of its own until the queue is closed and nothing is left. Where the process has more than
   // one core, a second thread ends the requests of passes.
   void Start();
   // When it returns every request has ended.
