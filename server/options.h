@@ -34,6 +34,7 @@ struct RequestLimits {
 struct QueueLimits {
   uint32_t max_requests = 256;
   uint64_t max_tokens = uint64_t{8} << 20;  // sum of Request::cost
+  uint32_t max_batch = 256;                 // Predict requests that start together; 1 shows what batches gain
   // The longest wait that a request without a deadline is accepted for, as predicted when it arrives.
   std::chrono::milliseconds max_delay{2000};
 };

@@ -353,7 +353,7 @@ std::vector<RequestPtr> Scheduler::TakeBatch(uint32_t level, Time now) {
   double seconds = first.predicted_seconds, most = std::min(kBatchSeconds, SlackOf(first, now));
   std::map<std::string, size_t> looked_at;  // by principal: those before do not fit
   looked_at[candidate.principal] = candidate.index;
-  while (seconds > 0.0) {
+  while (seconds > 0.0 && batch.size() < limits_.max_batch) {
     Candidate next{.end = std::numeric_limits<double>::infinity()};
     for (const auto& [principal, account] : predicts_.accounts(level)) {
       size_t& index = looked_at[principal];

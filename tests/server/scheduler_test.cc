@@ -208,6 +208,14 @@ TEST(SchedulerTest, RequestsOfOneModelGoTogetherWhereTheyAreShort) {
   EXPECT_EQ(NextBatch(scheduler).size(), 1u);
 }
 
+TEST(SchedulerTest, ABatchHasAtMostAsManyRequestsAsMayGoTogether) {
+  Scheduler scheduler({.max_batch = 3});
+  for (int i = 0; i < 7; ++i) Add(scheduler, Taking(0.0001));
+  EXPECT_EQ(NextBatch(scheduler).size(), 3u);
+  EXPECT_EQ(NextBatch(scheduler).size(), 3u);
+  EXPECT_EQ(NextBatch(scheduler).size(), 1u);
+}
+
 TEST(SchedulerTest, NobodyIsMadeLateByItsMates) {
   Scheduler scheduler({});
   const Time soon = kStart + std::chrono::microseconds(1700);

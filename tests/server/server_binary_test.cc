@@ -107,6 +107,7 @@ TEST(BinaryTest, BadFlagsExitWith2AndOneClearLine) {
       {{repository, "--threads=-1"}, "--threads is negative"},
       {{repository, "--max_samples=0"}, "--max_samples is 0"},
       {{repository, "--max_queue_requests=0"}, "--max_queue_requests is 0"},
+      {{repository, "--max_batch_requests=0"}, "--max_batch_requests is 0"},
       {{repository, "--drain_timeout=-1s"}, "--drain_timeout is negative"},
       {{repository, "--drain_timeout=inf"}, "--drain_timeout is above 24h"},
       {{repository, "--drain_timeout=24h1ms"}, "--drain_timeout is above 24h"},

@@ -105,6 +105,8 @@ void Simulation::CheckAnswer(const Call& call, const Request& request) {
   }
   Require(call.deadline > now_ && call.cancelled > now_, "nobody is answered who does not wait any more");
   Require(request.batch_inputs >= call.work->inputs.size(), "a batch has the request's inputs");
+  const bool alone = scenario_.options.queue.max_batch == 1;
+  Require(!alone || request.batch_inputs == call.work->inputs.size(), "no batch is larger than its limit");
   const Consent& consent = request.consent;
   const bool fewer_edges = consent.cap > 0.0, degraded = consent.samples < consent.asked || fewer_edges;
   Require(!degraded || call.consents, "nobody gets fewer samples or edges who has not agreed");

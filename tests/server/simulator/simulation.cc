@@ -37,6 +37,7 @@ Simulation::Scenario Simulation::Draw() {
   ServerOptions& options = scenario.options;
   options.queue.max_requests = one_of(1u, 4u, 32u, 256u);
   options.queue.max_tokens = one_of(uint64_t{60}, uint64_t{500}, uint64_t{8} << 20);
+  options.queue.max_batch = one_of(1u, 3u, 256u);
   options.queue.max_delay = std::chrono::milliseconds(one_of(20, 200, 2000));
   options.max_step = std::chrono::milliseconds(one_of(1, 5, 20));
   options.max_generations = one_of(1u, 2u, 8u);
