@@ -337,5 +337,22 @@ TEST_F(RejectionTest, TooManySamplesAreAMistakeHoweverFullTheQueueIs) {
   narrow.CancelAll();
 }
 
+// Known as hopeless before it is checked, by its size, but not for samples that are computed once.
+TEST_F(RejectionTest, SamplesThatAreAllTheSameMakeNoRequestHopeless) {
+  request_.set_model("sbm");
+  const v1::PredictRequest first = request_;
+  repository_.Resolve("sbm", 0).loaded->costs->ObserveSize(static_cast<double>(first.ByteSizeLong()), 0.01);
+  v1::PredictResponse response;
+  Predict(handler_, first, response);  // the server is not idle
+  request_.mutable_ensemble()->set_samples(256);
+  Predict(handler_, request_, response, now_ + std::chrono::seconds(1));
+  ASSERT_EQ(ends_.size(), 1u);
+  EXPECT_EQ(code(), absl::StatusCode::kDeadlineExceeded) << ends_[0];
+  request_.set_attention(v1::DENSE);
+  Predict(handler_, request_, response, now_ + std::chrono::seconds(1));
+  EXPECT_EQ(ends_.size(), 1u) << ends_.back();
+  queue_.CancelAll();
+}
+
 }  // namespace
 }  // namespace edgewise::server

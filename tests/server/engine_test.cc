@@ -243,6 +243,40 @@ TEST_F(EngineTest, UnderConsentARequestEndsInTimeWithTheSamplesThatHaveRun) {
   }
 }
 
+// It ends before a step, not after one.
+TEST_F(EngineTest, PassThatEndsWithTheSamplesItHasDelaysNobody) {
+  Load("sbm");
+  RequestQueue queue({}, [this] { return now(); });
+  Engine engine(queue, OneGeneration(), [] {});
+  Outcome outcome, next;
+  RequestPtr request = Predict(outcome, now() + std::chrono::milliseconds(60));
+  request->arrival = now();
+  request->tokens = 18;
+  request->consent = {.given = true, .asked = 3, .samples = 3};
+  for (const ModelInput& input : request->inputs) {
+    request->demand += model_->costs->Expected(*model_->model, input);
+  }
+  model_->costs->Observe(request->demand, 0.03);  // so that samples run one by one
+  request->predicted_seconds = model_->costs->Predict(request->demand);
+  RequestPtr hopeless = Predict(next, now() + std::chrono::seconds(60));
+  hopeless->predicted_seconds = 1000.0;  // only a server without other work tries it
+  absl::Status at_answer = absl::UnknownError("not asked");
+  request->done = [&, answer = std::move(request->done)](const absl::Status& status) {
+    at_answer = queue.Check(*hopeless);
+    answer(status);
+  };
+  DuringCall(0);  // 40 ms go by: no second sample fits
+  ASSERT_TRUE(queue.Push(request).ok());
+  for (int step = 0; step < 100 && outcome.answers == 0; ++step) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(queue.Check(*hopeless))) << step;
+    engine.RunOnce(false);
+  }
+  ASSERT_EQ(outcome.answers, 1);
+  ASSERT_TRUE(outcome.result.status.ok()) << outcome.result.status;
+  EXPECT_EQ(outcome.result.results[0].samples, 1u);
+  EXPECT_TRUE(at_answer.ok()) << at_answer;
+}
+
 TEST_F(EngineTest, OnlySamplesThatRunAreExpectedAndObserved) {
   Load("sbm");
   const Model& model = *model_->model;
