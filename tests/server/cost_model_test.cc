@@ -114,7 +114,7 @@ TEST(CostModelTest, SpreadIsWhatHardlyAnObservationExceeds) {
     if (i >= 2000) beyond += seconds > model.Spread() * model.Predict(demand) ? 1 : 0;
     model.Observe(demand, seconds);
   }
-  EXPECT_LE(beyond, 120) << "of 2000";
+  EXPECT_LE(beyond, 50) << "of 2000";
   EXPECT_GT(model.Spread(), 1.2);
   EXPECT_LT(model.Spread(), 2.0);
 }
