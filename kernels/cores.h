@@ -2,19 +2,16 @@
 #ifndef EDGEWISE_KERNELS_CORES_H_
 #define EDGEWISE_KERNELS_CORES_H_
 
-#include <sched.h>
-
-#include <algorithm>
-#include <thread>
+#include <string>
 
 namespace edgewise {
 
-// At least 1. (std::thread::hardware_concurrency counts those of the machine.)
-inline int UsableCores() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));  // more cores than a cpu_set_t holds
-}
+// The cores that the thread may run on (taskset, cpusets), but no more than its control groups let it use all the time
+// (CPU limits of containers). At least 1. (std::thread::hardware_concurrency counts those of the machine.)
+int UsableCores();
+
+// The CPU seconds in a second that control groups leave this process; infinity: no limit. `root`: of the file system.
+double CpuQuota(const std::string& root = "");
 
 }  // namespace edgewise
 

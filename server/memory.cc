@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cgroup.h"
 #include "server/status_details.h"
 #include "text/status_macros.h"
 
@@ -58,23 +59,8 @@ void MemoryHold::Shrink(uint64_t bytes) {
 
 uint64_t AvailableMemory() {
   uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-  std::ifstream groups("/proc/self/cgroup");  // "0::/path", or "4:memory:/path" of version 1
-  for (std::string line; std::getline(groups, line);) {
-    const size_t colon = line.find(':'), path = line.find(':', colon + 1);
-    if (path == std::string::npos) continue;
-    const std::string controllers = line.substr(colon + 1, path - colon - 1);
-    const bool unified = controllers.empty();
-    if (!unified && controllers.find("memory") == std::string::npos) continue;
-    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    const char* file = unified ? "/memory.max" : "/memory.limit_in_bytes";
-    // Every group above bounds it too; in a container the path may not be there, and the root is its own group.
-    std::string folder = line.substr(path + 1);
-    while (true) {
-      if (folder == "/") folder.clear();
-      bytes = std::min(bytes, ReadLimit(absl::StrCat(root, folder, file), bytes));
-      if (folder.empty()) break;
-      folder.resize(folder.rfind('/'));
-    }
+  for (const Cgroup& group : CgroupsOf("memory")) {
+    bytes = std::min(bytes, ReadLimit(group.folder + (group.unified ? "/memory.max" : "/memory.limit_in_bytes"), bytes));
   }
   return bytes;
 }

@@ -1,11 +1,6 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
-
-#include <thread>
-
-#include "kernels/cores.h"
 
 namespace edgewise {
 namespace {
@@ -85,21 +80,6 @@ TEST(ThreadPoolTest, LargeLoopsWakeThreadsThatRest) {
     EXPECT_EQ(arrived, 3);
   }
   EXPECT_GE(pool.wakes(), 2);
-}
-
-TEST(UsableCoresTest, AreThoseThatTheThreadMayRunOn) {
-  cpu_set_t before;
-  ASSERT_EQ(sched_getaffinity(0, sizeof before, &before), 0);
-  EXPECT_EQ(UsableCores(), CPU_COUNT(&before));
-  std::thread([&] {
-    int core = 0;
-    while (!CPU_ISSET(core, &before)) ++core;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-    EXPECT_EQ(UsableCores(), 1);
-  }).join();
 }
 
 }  // namespace
