@@ -8,6 +8,7 @@ least 200 ms. Before each overload the peak is measured (32 clients that call in
 offered. Then the peak is measured again: a machine drifts, and the overload is compared with the mean of both. Figures of
 a row:
 
+peak, peak_before     requests a second: the mean, and the first, of which `offered` is a multiple
 goodput_over_peak     answers in time a second, over the peak; the first second of the overload left out
 worst_second          the same of the worst second
 for_nobody            compute time of requests that ended late or cancelled, over the CPU time of the server
@@ -70,7 +71,7 @@ def overload(run, server, echo, model, factor, deadline):
     echo_us = 1e6 * echo_cpu.seconds / max(1, len(echoes.ok))
     late_ms = 1e3 * quantile(calls.begun - calls.due, 0.99)
     recovered = recovery(after, deadline, run.seconds)
-    figures = {"peak": peak, "offered": rate, "deadline_ms": 1e3 * deadline, **calls.counts(),
+    figures = {"peak": peak, "peak_before": before, "offered": rate, "deadline_ms": 1e3 * deadline, **calls.counts(),
                "goodput_over_peak": float(goodput / peak), "worst_second": float(worst / peak),
                "p50_ms": 1e3 * calls.quantile(0.5), "p99_ms": 1e3 * calls.quantile(0.99),
                "for_nobody": nobody / cpu.seconds, "recovery_seconds": recovered, "call_us": call_us,

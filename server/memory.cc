@@ -60,7 +60,8 @@ void MemoryHold::Shrink(uint64_t bytes) {
 uint64_t AvailableMemory() {
   uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
   for (const Cgroup& group : CgroupsOf("memory")) {
-    bytes = std::min(bytes, ReadLimit(group.folder + (group.unified ? "/memory.max" : "/memory.limit_in_bytes"), bytes));
+    bytes =
+        std::min(bytes, ReadLimit(group.folder + (group.unified ? "/memory.max" : "/memory.limit_in_bytes"), bytes));
   }
   return bytes;
 }

@@ -47,7 +47,7 @@ class ScenarioTest(unittest.TestCase):
     def test_overload_counts_every_call_and_prices_a_refusal(self):
         row = self.run_scenario("overload", "--seconds=0.5", "--only=long 5x")["long 5x"]
         figures = row["figures"]
-        self.assertAlmostEqual(figures["offered"] / figures["peak"], 5, places=3)
+        self.assertAlmostEqual(figures["offered"] / figures["peak_before"], 5, places=3)
         self.assertGreaterEqual(figures["deadline_ms"], 200)
         self.assertGreater(figures["echo_us"], 0)
         self.assertGreaterEqual(figures["call_us"], 0)
@@ -55,10 +55,13 @@ class ScenarioTest(unittest.TestCase):
 
     def test_batching_compares_with_the_echo_and_an_empty_forward_pass(self):
         rows = self.run_scenario("batching", "--seconds=0.3", "--only=sentiment,empty,echo 1")
-        self.assertEqual(set(rows), {"sentiment 1", "sentiment 8", "sentiment 32", "empty 32", "echo 1"})
+        self.assertEqual(set(rows), {"sentiment 1", "sentiment 8", "sentiment 32", "empty 32", "echo 1",
+                                     "sentiment 32 alone"})
         for name, row in rows.items():
             self.assertEqual(row["figures"]["answered"], row["figures"]["sent"], name)
             self.assertEqual(row["figures"]["forward_us"] > 0, not name.startswith("echo"), name)
+        self.assertEqual(rows["sentiment 32 alone"]["figures"]["batch"], 1)
+        self.assertGreater(rows["sentiment 32"]["figures"]["batch"], 1)
         self.assertEqual(set(rows["sentiment 1"]["goals"]), {"outside_over_echo"})
         self.assertEqual(set(rows["sentiment 32"]["goals"]), {"forward_over_alone", "requests_over_empty_forward"})
 

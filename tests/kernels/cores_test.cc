@@ -34,8 +34,8 @@ class Root {
   const std::string& path() const { return path_; }
 
  private:
-  const std::string path_ = ::testing::TempDir() + "cores_test_" +
-                            ::testing::UnitTest::GetInstance()->current_test_info()->name();
+  const std::string path_ =
+      ::testing::TempDir() + "cores_test_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
 };
 
 double QuotaOf(const std::map<std::string, std::string>& files) { return CpuQuota(Root(files).path()); }
