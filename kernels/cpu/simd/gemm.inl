@@ -2,6 +2,8 @@
 //
 // Loops of a product from the outside in: rows in blocks whose part of x stays in the second-level cache; segments of
 // `in`; panels, whose part of a segment stays in the first-level cache; tiles of rows, whose sums stay in registers.
+// Where all of x stays in the second-level cache, panels come before segments: so the weights are read in the order in
+// which they lie, as fast as memory gives them.
 #ifndef EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_
 #define EDGEWISE_KERNELS_CPU_SIMD_GEMM_INL_
 
@@ -14,8 +16,10 @@ namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 inline constexpr int kGemmTileRows = kLanes == 16 ? 8 : 4;  // sums, weights and one broadcast fill the registers
 inline constexpr int64_t kGemmBlockRows = 96, kGemmWidenedRows = 192;
 inline constexpr int kGemmLine = 64;                      // bytes of a cache line
+inline constexpr int64_t kGemmSteps = 8;                  // of a tile, between two fetches of weights ahead
 inline constexpr int64_t kGemmAhead = 4096;               // bytes from weights that are read to those that are fetched
 inline constexpr int64_t kGemmCached = int64_t{1} << 20;  // bytes of weights that may be in the second-level cache
+inline constexpr int64_t kGemmInOrder = 1 << 18;          // bytes of x that stay there beside weights that pass
 
 // kLanes weights, float32 or the upper halves of float32.
 EDGEWISE_INLINE F LoadWeights(const float* p) { return Load(p); }
@@ -34,8 +38,8 @@ struct GemmPart {
   const float* bias;  // with the last segment; null: none
   bool add;           // to y
   bool last;
-  const char* ahead;  // weights that come next; each step of a tile fetches `lines` cache lines of them
-  int64_t lines;
+  const char *ahead, *ahead_end;  // weights that come next, or none
+  int64_t lines;                  // cache lines of them that kGemmSteps steps of a tile fetch
 };
 
 template <int kRows, int kVectors, typename W>
@@ -50,16 +54,21 @@ EDGEWISE_INLINE void GemmTile(const Gemm& g, const GemmPart<W>& part, const floa
   const float* x_upper = x + 4 * stride;  // rows are reached from two pointers by the multiples an address can hold
   const W* weights = part.weights;
   const char* ahead = part.ahead;
-  for (int64_t t = 0; t < part.depth; ++t, weights += kVectors * kLanes) {
-    for (int64_t line = 0; line < part.lines; ++line, ahead += kGemmLine) __builtin_prefetch(ahead);
-    F w[kVectors];
+  for (int64_t t = 0; t < part.depth;) {
+    for (int64_t line = 0; line < part.lines && ahead < part.ahead_end; ++line, ahead += kGemmLine) {
+      __builtin_prefetch(ahead);
+    }
+    const int64_t end = t + kGemmSteps < part.depth ? t + kGemmSteps : part.depth;
+    for (; t < end; ++t, weights += kVectors * kLanes) {
+      F w[kVectors];
 #pragma GCC unroll 3
-    for (int v = 0; v < kVectors; ++v) w[v] = LoadWeights(weights + v * kLanes);
+      for (int v = 0; v < kVectors; ++v) w[v] = LoadWeights(weights + v * kLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const F value = Broadcast(r < 4 ? x[r * stride + t] : x_upper[(r - 4) * stride + t]);
+      for (int r = 0; r < kRows; ++r) {
+        const F value = Broadcast(r < 4 ? x[r * stride + t] : x_upper[(r - 4) * stride + t]);
 #pragma GCC unroll 3
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = Fma(value, w[v], sum[r][v]);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = Fma(value, w[v], sum[r][v]);
+      }
     }
   }
 #pragma GCC unroll 8
@@ -87,12 +96,12 @@ EDGEWISE_INLINE void GemmTileOf(int64_t rows, const Gemm& g, const GemmPart<W>& 
 template <int kVectors, typename W>
 static void GemmRows(const Gemm& g, GemmPart<W> part, const float* x, float* y, int64_t rows) {
   const int64_t tiles = (rows + kGemmTileRows - 1) / kGemmTileRows;
-  const int64_t lines = part.lines;
+  const int64_t fetches = tiles * ((part.depth + kGemmSteps - 1) / kGemmSteps);
+  part.lines = ((part.ahead_end - part.ahead) / kGemmLine + fetches - 1) / fetches;
   for (int64_t tile = 0, row = 0; tile < tiles; ++tile) {
     const int64_t end = rows * (tile + 1) / tiles;
-    part.lines = lines * (tile + 1) / tiles - lines * tile / tiles;
     GemmTileOf<kGemmTileRows, kVectors, W>(end - row, g, part, x + row * g.x_stride, y + row * g.y_stride);
-    part.ahead += part.lines * kGemmLine * part.depth;
+    part.ahead += part.lines * kGemmLine * (fetches / tiles);
     row = end;
   }
 }
@@ -103,8 +112,8 @@ template <int kVectors>
 static void GemmRows(const Gemm& g, const GemmPart<uint16_t>& part, const float* x, float* y, int64_t rows) {
   alignas(64) float wide[kGemmSegment * kVectors * kLanes];
   for (int64_t t = 0; t < part.depth * kVectors; ++t) Store(wide + t * kLanes, LoadWeights(part.weights + t * kLanes));
-  const GemmPart<float> widened = {wide,     part.depth, part.columns, part.bias,
-                                   part.add, part.last,  part.ahead,   part.lines};
+  const GemmPart<float> widened = {wide,      part.depth, part.columns,   part.bias, part.add,
+                                   part.last, part.ahead, part.ahead_end, 0};
   GemmRows<kVectors, float>(g, widened, x, y, rows);
 }
 
@@ -116,11 +125,12 @@ static void MultiplyRows(const Gemm& g) {
   const auto weights = [&](int64_t vector, int64_t first) {
     return static_cast<const W*>(g.panels) + (vector * g.in + first * GemmPanelVectors(vectors - vector)) * kLanes;
   };
-  // The segment from input `first` on of the panel that begins at `vector`. Its weights are read once, or for many
-  // rows.
-  const auto run = [&](int64_t row, int64_t rows, int64_t first, int64_t vector, bool once) {
+  const bool one_tile = g.rows <= kGemmTileRows;
+  const bool in_order = one_tile || g.rows * g.in * static_cast<int64_t>(sizeof(float)) <= kGemmInOrder;
+  // The segment from input `first` on of the panel that begins at `vector`; returns the next panel.
+  const auto run = [&](int64_t row, int64_t rows, int64_t first, int64_t vector) {
     const int wide = GemmPanelVectors(vectors - vector);
-    const int64_t column = vector * kLanes, step = wide * kLanes * kBytes, next = vector + wide;
+    const int64_t column = vector * kLanes, next = vector + wide;
     GemmPart<W> part;
     part.weights = weights(vector, first);
     part.depth = kGemmSegment < g.in - first ? kGemmSegment : g.in - first;
@@ -128,20 +138,21 @@ static void MultiplyRows(const Gemm& g) {
     part.add = first > 0 || g.accumulate;
     part.columns = static_cast<int>(g.columns - column < wide * kLanes ? g.columns - column : wide * kLanes);
     part.bias = part.last && g.bias != nullptr ? g.bias + column : nullptr;
-    part.lines = fetch ? (step + kGemmLine - 1) / kGemmLine : 0;
-    part.ahead =
-        once ? reinterpret_cast<const char*>(part.weights) + kGemmAhead
-             : reinterpret_cast<const char*>(next < vectors ? weights(next, first) : weights(0, first + part.depth));
+    const int64_t bytes = part.depth * wide * kLanes * kBytes;
+    const auto* const here = reinterpret_cast<const char*>(part.weights);
+    const W* const same_segment = next < vectors ? weights(next, first) : weights(0, first + part.depth);
+    part.ahead = one_tile ? here + kGemmAhead : in_order ? here + bytes : reinterpret_cast<const char*>(same_segment);
+    part.ahead_end = part.ahead + (fetch ? bytes : 0);
     const float* x = g.x + row * g.x_stride + first;
     float* y = g.y + row * g.y_stride + column;
-    if (wide == 3) once ? GemmRows<3, W>(g, part, x, y, rows) : GemmRows<3>(g, part, x, y, rows);
-    if (wide == 2) once ? GemmRows<2, W>(g, part, x, y, rows) : GemmRows<2>(g, part, x, y, rows);
-    if (wide == 1) once ? GemmRows<1, W>(g, part, x, y, rows) : GemmRows<1>(g, part, x, y, rows);
+    if (wide == 3) one_tile ? GemmRows<3, W>(g, part, x, y, rows) : GemmRows<3>(g, part, x, y, rows);
+    if (wide == 2) one_tile ? GemmRows<2, W>(g, part, x, y, rows) : GemmRows<2>(g, part, x, y, rows);
+    if (wide == 1) one_tile ? GemmRows<1, W>(g, part, x, y, rows) : GemmRows<1>(g, part, x, y, rows);
     return next;
   };
-  if (g.rows <= kGemmTileRows) {  // the weights in the order in which they lie
+  if (in_order) {
     for (int64_t vector = 0, next = 0; vector < vectors; vector = next) {
-      for (int64_t first = 0; first < g.in; first += kGemmSegment) next = run(0, g.rows, first, vector, true);
+      for (int64_t first = 0; first < g.in; first += kGemmSegment) next = run(0, g.rows, first, vector);
     }
     return;
   }
@@ -150,7 +161,7 @@ static void MultiplyRows(const Gemm& g) {
   for (int64_t block = 0; block < blocks; ++block) {
     const int64_t row = g.rows * block / blocks, rows = g.rows * (block + 1) / blocks - row;
     for (int64_t first = 0; first < g.in; first += kGemmSegment) {
-      for (int64_t vector = 0; vector < vectors;) vector = run(row, rows, first, vector, false);
+      for (int64_t vector = 0; vector < vectors;) vector = run(row, rows, first, vector);
     }
   }
 }
