@@ -22,22 +22,22 @@ inline constexpr int kTileParts = kTileKeys / kPartKeys;
 // zeros beyond. Columns beyond `count` may hold anything: their keys are masked.
 template <typename Row>
 EDGEWISE_INLINE void PackPart(const Row& row, int count, int columns, int depth, float* tile) {
-  int first = 0;
-#if defined(EDGEWISE_HAS_TRANSPOSE16)
   const float* from[kPartKeys];
   for (int key = 0; key < kPartKeys; ++key) from[key] = row(key < count ? key : count - 1);
-  for (; first + 16 <= columns; first += 16) {
-    F rows[kPartKeys];
+  int first = 0;
+  for (; first + kLanes <= columns; first += kLanes) {
+    for (int key = 0; key < kPartKeys; key += kLanes) {
+      F rows[kLanes];
 #pragma GCC unroll 16
-    for (int i = 0; i < kPartKeys; ++i) rows[i] = Load(from[i] + first);
-    Transpose16(rows);
+      for (int i = 0; i < kLanes; ++i) rows[i] = Load(from[key + i] + first);
+      Transpose(rows);
 #pragma GCC unroll 16
-    for (int i = 0; i < kPartKeys; ++i) Store(tile + (first + i) * kTileKeys, rows[i]);
+      for (int i = 0; i < kLanes; ++i) Store(tile + (first + i) * kTileKeys + key, rows[i]);
+    }
   }
-#endif
   for (int t = first; t < depth; ++t) {
     for (int key = 0; key < kPartKeys; ++key) {
-      tile[t * kTileKeys + key] = key < count && t < columns ? row(key)[t] : 0.0f;
+      tile[t * kTileKeys + key] = key < count && t < columns ? from[key][t] : 0.0f;
     }
   }
 }
@@ -77,7 +77,6 @@ struct TileView {
   int v_run = kPartKeys;  // keys whose values follow each other: of a part, or of the tile
 };
 
-#if defined(EDGEWISE_HAS_TRANSPOSE16)
 // Whether the keys of a tile stay where they are: the block's only query multiplies them as they are transposed.
 static bool KeysByRow(const AttendBlock& block) {
   return block.rows == 1 && block.k_tiles == nullptr && block.k_columns == block.depth;
@@ -91,13 +90,13 @@ static const float* KeysAfter(const AttendBlock& block, const TileView& tile, in
   return block.next_k != nullptr ? block.next_k : KeyRow(block, tile.first_place);
 }
 
-// The scores of the block's only row with 16 * vectors keys of the tile; the last key repeats. Each score is the chain
+// The scores of the block's only row with the keys before `end` of the tile, and a few more. Each score is the chain
 // of operations that it is in ScoreTile. From a page, whose rows follow each other, the values of these keys and the
 // keys that come next are fetched meanwhile, line after line: one query has little else to do while it waits.
-static void ScoreByRow(const AttendBlock& block, const TileView& tile, int vectors, float* scores) {
+static void ScoreByRow(const AttendBlock& block, const TileView& tile, int end, float* scores) {
   const float* const first = block.list == nullptr ? KeyRow(block, tile.first_place) : nullptr;
   const bool fetches = block.pages != nullptr && first != nullptr && tile.v_stride == block.depth;
-  for (int begin = 0; begin < vectors * kPartKeys; begin += kPartKeys) {
+  for (int begin = 0; begin < end; begin += kPartKeys) {
     const float* from[kPartKeys];
     for (int i = 0; i < kPartKeys; ++i) {
       const int64_t place = begin + i < tile.count ? begin + i : tile.count - 1;
@@ -105,26 +104,26 @@ static void ScoreByRow(const AttendBlock& block, const TileView& tile, int vecto
     }
     const float* const next = fetches ? KeysAfter(block, tile, begin + kPartKeys) : nullptr;
     const float* const values = tile.v[begin / kPartKeys];
-    F sum = Zero();
-    for (int t = 0; t < block.depth; t += 16) {
-      F columns[kPartKeys];
-      for (int line = t; fetches && line < t + 16; ++line) {
+    F sum[kPartKeys / kLanes];
+    for (F& of_vector : sum) of_vector = Zero();
+    for (int t = 0; t < block.depth; t += kLanes) {
+      for (int line = t; fetches && line < t + kLanes; ++line) {
         __builtin_prefetch(values + line * kPartKeys);
         __builtin_prefetch(next + line * kPartKeys);
       }
+#pragma GCC unroll 4
+      for (int v = 0; v < kPartKeys / kLanes; ++v) {
+        F columns[kLanes];
 #pragma GCC unroll 16
-      for (int i = 0; i < kPartKeys; ++i) columns[i] = Load(from[i] + t);
-      Transpose16(columns);
+        for (int i = 0; i < kLanes; ++i) columns[i] = Load(from[v * kLanes + i] + t);
+        Transpose(columns);
 #pragma GCC unroll 16
-      for (int i = 0; i < kPartKeys; ++i) sum = Fma(Broadcast(block.q[t + i]), columns[i], sum);
+        for (int i = 0; i < kLanes; ++i) sum[v] = Fma(Broadcast(block.q[t + i]), columns[i], sum[v]);
+      }
     }
-    Store(scores + begin, sum);
+    for (int v = 0; v < kPartKeys / kLanes; ++v) Store(scores + begin + v * kLanes, sum[v]);
   }
 }
-#else
-static bool KeysByRow(const AttendBlock&) { return false; }
-static void ScoreByRow(const AttendBlock&, const TileView&, int, float*) {}  // never called
-#endif
 
 // A tile of the keys first_place.. of the block's list: in place, or copied: to `packed` [depth, 64], `values` [64,
 // depth].
@@ -333,7 +332,7 @@ static void AttendStrip(const AttendBlock& block, const TileView& tile, const Ti
   const int second_half = rows - first_half;
   float* second_scores = scores + kScoreRows * kTileKeys;
   if (KeysByRow(block)) {
-    ScoreByRow(block, tile, vectors, scores);
+    ScoreByRow(block, tile, end, scores);
   } else {
     kScoreSteps[first_half](q, depth, tile, vectors, scores);
   }

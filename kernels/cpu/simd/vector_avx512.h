@@ -13,7 +13,6 @@ namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 
 using F = __m512;  // kLanes floats
 inline constexpr int kLanes = 16;
-#define EDGEWISE_HAS_TRANSPOSE16 1
 inline constexpr int kScoreVectors = 4;  // a register tile of scores: 6 rows x 4 vectors
 inline constexpr int kScoreRows = 6;
 
@@ -52,8 +51,8 @@ EDGEWISE_INLINE F Exp2(F a) {
   return _mm512_scalef_ps(p, whole);
 }
 
-// rows[i][j] -> rows[j][i].
-EDGEWISE_INLINE void Transpose16(F* rows) {
+// rows[i][j] -> rows[j][i], kLanes of both.
+EDGEWISE_INLINE void Transpose(F* rows) {
   F pairs[16], quads[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 16; i += 2) {

@@ -8,6 +8,7 @@
 #endif
 
 #include <cstdint>
+#include <utility>
 
 #define EDGEWISE_INLINE static inline __attribute__((always_inline))
 
@@ -92,6 +93,27 @@ EDGEWISE_INLINE F Exp2(F a) {
   const U bits = reinterpret_cast<U>(p) + (reinterpret_cast<U>(shifted) << 23);  // wraps
   return reinterpret_cast<F>(bits);
 }
+
+// Lanes with bit kStep of a change places with those without it of b.
+template <int kStep, int... kLane>
+EDGEWISE_INLINE void SwapLanes(F& a, F& b, std::integer_sequence<int, kLane...>) {
+  const F first = __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kLanes + kLane - kStep : kLane)...);
+  b = __builtin_shufflevector(a, b, ((kLane & kStep) != 0 ? kLanes + kLane : kLane + kStep)...);
+  a = first;
+}
+
+// Transposes squares of 2 * kStep rows and lanes: their quarters, and then what lies in each.
+template <int kStep>
+EDGEWISE_INLINE void TransposeSquares(F* rows) {
+#pragma GCC unroll 8
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & kStep) == 0) SwapLanes<kStep>(rows[i], rows[i + kStep], std::make_integer_sequence<int, kLanes>());
+  }
+  if constexpr (kStep > 1) TransposeSquares<kStep / 2>(rows);
+}
+
+// rows[i][j] -> rows[j][i], kLanes of both.
+EDGEWISE_INLINE void Transpose(F* rows) { TransposeSquares<kLanes / 2>(rows); }
 
 template <int kVectors>
 struct DotOperand {
