@@ -28,8 +28,8 @@ EDGEWISE_INLINE void MixLanes(const uint32_t* seed, PhiloxLanes& c) {
   }
 }
 
-// High bytes of 256 positions from `first`, a multiple of 64.
-EDGEWISE_INLINE void HighBytes256(const DrawTables& tables, uint32_t query, uint32_t first, uint8_t* bytes) {
+// High bytes of 64 * words positions, 256 at most, from `first` on, a multiple of 64; each 64 in BoundPlace order.
+EDGEWISE_INLINE void HighBytes256(const DrawTables& tables, uint32_t query, uint32_t first, int words, uint8_t* bytes) {
   PhiloxLanes c;
   for (int l = 0; l < 16; ++l) {
     c.c0[l] = first / 16 + static_cast<uint32_t>(l);
@@ -38,13 +38,29 @@ EDGEWISE_INLINE void HighBytes256(const DrawTables& tables, uint32_t query, uint
     c.c3[l] = tables.sample;
   }
   MixLanes(tables.seed, c);
-  const uint32_t* words[4] = {c.c0, c.c1, c.c2, c.c3};
-  for (int l = 0; l < 16; ++l) {  // block 4J + t, byte 2e + b -> column 64J + 8e + 2t + b
-    for (int byte = 0; byte < 16; ++byte) {
-      bytes[(l >> 2) * 64 + (byte >> 1) * 8 + (l & 3) * 2 + (byte & 1)] =
-          static_cast<uint8_t>(words[byte >> 2][l] >> (8 * (byte & 3)));
+  typedef uint8_t Bytes __attribute__((vector_size(16)));
+  const uint32_t* drawn[4] = {c.c0, c.c1, c.c2, c.c3};
+  for (int word = 0; word < words; ++word) {
+    for (int w = 0; w < 4; ++w) {  // of blocks 4J + t; byte 2e + b of a block -> column 64J + 8e + 2t + b
+      Bytes blocks;
+      __builtin_memcpy(&blocks, drawn[w] + 4 * word, sizeof(Bytes));
+      const Bytes sorted =
+          __builtin_shufflevector(blocks, blocks, 0, 4, 8, 12, 2, 6, 10, 14, 1, 5, 9, 13, 3, 7, 11, 15);
+      const auto* const halves = reinterpret_cast<const uint8_t*>(&sorted);  // of even columns, of odd ones
+      __builtin_memcpy(bytes + 64 * word + 8 * w, halves, 8);
+      __builtin_memcpy(bytes + 64 * word + 32 + 8 * w, halves + 8, 8);
     }
   }
+}
+
+// Bit i of the lower half at place 2i.
+EDGEWISE_INLINE uint64_t EveryOtherBit(uint64_t bits) {
+  bits &= 0xFFFFFFFF;
+  bits = (bits | bits << 16) & 0x0000FFFF0000FFFF;
+  bits = (bits | bits << 8) & 0x00FF00FF00FF00FF;
+  bits = (bits | bits << 4) & 0x0F0F0F0F0F0F0F0F;
+  bits = (bits | bits << 2) & 0x3333333333333333;
+  return (bits | bits << 1) & 0x5555555555555555;
 }
 
 EDGEWISE_INLINE uint32_t LowWordOf(const DrawTables& tables, uint32_t query, uint32_t position) {
@@ -58,18 +74,26 @@ EDGEWISE_INLINE int64_t Scan(const DrawTables& tables, const DrawRow& row, float
   const float slope =
       256.0f * 1.00001f * tau * row.bound * tables.key_scale / static_cast<float>(65535 - tables.bound_lift);
   const float base = 256.0f * 1.00001f * tau * tables.exploration + 0.001f;
-  const int64_t columns = tables.words * 64;
   int64_t size = 0;
   uint8_t bytes[256];
-  for (int64_t first = 0; first < columns; first += 256) {
-    HighBytes256(tables, row.position, static_cast<uint32_t>(first), bytes);
-    const int count = columns - first < 256 ? static_cast<int>(columns - first) : 256;
-    for (int i = 0; i < count; ++i) {
-      const int64_t c = first + i;
-      const float limit = slope * static_cast<float>(tables.bound[(c & ~int64_t{63}) + BoundPlace(c & 63)]) + base;
-      column[size] = static_cast<uint32_t>(c);
-      byte[size] = bytes[i];
-      size += (static_cast<float>(bytes[i]) > limit ? 0 : 1) & static_cast<int>(tables.valid[c / 64] >> (c % 64) & 1);
+  for (int64_t first = 0; first < tables.words; first += 4) {
+    const int words = tables.words - first < 4 ? static_cast<int>(tables.words - first) : 4;
+    HighBytes256(tables, row.position, static_cast<uint32_t>(64 * first), words, bytes);
+    for (int word = 0; word < words; ++word) {
+      const int64_t begin = 64 * (first + word);
+      const uint16_t* const bounds = tables.bound + begin;
+      const uint8_t* const drawn = bytes + 64 * word;
+      uint64_t above = 0;  // in BoundPlace order
+      for (int place = 0; place < 64; place += kLanes) {
+        const F limit = Fma(Broadcast(slope), LoadWhole(bounds + place), Broadcast(base));
+        above |= static_cast<uint64_t>(GreaterBits(LoadWhole(drawn + place), limit)) << place;
+      }
+      uint64_t left = tables.valid[first + word] & ~(EveryOtherBit(above) | EveryOtherBit(above >> 32) << 1);
+      for (; left != 0; left &= left - 1) {
+        const int c = __builtin_ctzll(left);
+        column[size] = static_cast<uint32_t>(begin + c);
+        byte[size++] = drawn[BoundPlace(c)];
+      }
     }
   }
   return size;

@@ -49,12 +49,34 @@ EDGEWISE_INLINE float ReduceMax(F a) {
   for (int l = 1; l < kLanes; ++l) max = a[l] > max ? a[l] : max;
   return max;
 }
-EDGEWISE_INLINE bool AnyGreater(F a, F b) {
+// Bit l: whether a is greater in lane l.
+EDGEWISE_INLINE uint32_t GreaterBits(F a, F b) {
   const I greater = a > b;
-  int any = 0;
-  for (int l = 0; l < kLanes; ++l) any |= greater[l];
-  return any != 0;
+#if defined(__AVX2__)
+  return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<F>(greater)));
+#else
+  uint32_t bits = 0;
+  for (int l = 0; l < kLanes; ++l) bits |= static_cast<uint32_t>(greater[l] & 1) << l;
+  return bits;
+#endif
 }
+EDGEWISE_INLINE bool AnyGreater(F a, F b) { return GreaterBits(a, b) != 0; }
+// kLanes whole numbers. (GCC widens vectors of bytes one by one.)
+#if defined(__AVX2__)
+EDGEWISE_INLINE F LoadWhole(const uint8_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+EDGEWISE_INLINE F LoadWhole(const uint16_t* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+#else
+template <typename Whole>
+EDGEWISE_INLINE F LoadWhole(const Whole* p) {
+  F numbers = {};
+  for (int l = 0; l < kLanes; ++l) numbers[l] = static_cast<float>(p[l]);
+  return numbers;
+}
+#endif
 EDGEWISE_INLINE I LaneNumbers() {
   I lanes = {};
   for (int l = 0; l < kLanes; ++l) lanes[l] = l;
@@ -124,20 +146,44 @@ EDGEWISE_INLINE DotOperand<kVectors> LoadOperand(const float* x) {
   return {x};
 }
 
+// Fma that rounds once, everywhere.
+EDGEWISE_INLINE F FusedFma(F a, F b, F c) {
+#if defined(__AVX2__)
+  return Fma(a, b, c);
+#else
+  for (int l = 0; l < kLanes; ++l) c[l] = __builtin_fmaf(a[l], b[l], c[l]);
+  return c;
+#endif
+}
+
 // out[k] = <x, base + keys[k] * stride>, k = 0..15, of 16 * vectors elements, in the order of MembershipDot.
 template <int kVectors>
 EDGEWISE_INLINE void StoreDots16(const DotOperand<kVectors>& x, int vectors, const float* base, int64_t stride,
                                  const int32_t* keys, float* out) {
-  for (int k = 0; k < 16; ++k) {
-    const float* row = base + keys[k] * stride;
-    float lane[16] = {};
-    for (int t = 0; t < vectors; ++t) {
-      for (int l = 0; l < 16; ++l) lane[l] = __builtin_fmaf(x.all[16 * t + l], row[16 * t + l], lane[l]);
+  constexpr int kParts = 16 / kLanes;
+  for (int k = 0; k < 16; k += kLanes) {
+    F sums[kLanes];
+#pragma GCC unroll 8
+    for (int i = 0; i < kLanes; ++i) {
+      const float* const row = base + keys[k + i] * stride;
+      F part[kParts];
+      for (F& sum : part) sum = Zero();
+      for (int t = 0; t < 16 * vectors; t += 16) {
+        for (int p = 0; p < kParts; ++p) {
+          const int at = t + p * kLanes;
+          part[p] = FusedFma(Load(x.all + at), Load(row + at), part[p]);
+        }
+      }
+      for (int step = kParts / 2; step > 0; step /= 2) {
+        for (int p = 0; p < step; ++p) part[p] = part[p] + part[p + step];
+      }
+      sums[i] = part[0];
     }
-    for (int step = 8; step > 0; step /= 2) {
-      for (int l = 0; l < step; ++l) lane[l] += lane[l + step];
+    Transpose(sums);
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      for (int l = 0; l < step; ++l) sums[l] = sums[l] + sums[l + step];
     }
-    out[k] = lane[0];
+    Store(out + k, sums[0]);
   }
 }
 
