@@ -16,7 +16,7 @@ namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
 inline constexpr int kGemmTileRows = kLanes == 16 ? 8 : 4;  // sums, weights and one broadcast fill the registers
 inline constexpr int64_t kGemmBlockRows = 96, kGemmWidenedRows = 192;
 inline constexpr int kGemmLine = 64;                      // bytes of a cache line
-inline constexpr int64_t kGemmSteps = 8;                  // of a tile, between two fetches of weights ahead
+inline constexpr int64_t kGemmSteps = 64 / kLanes;        // of a tile between two fetches, of 12 lines at most
 inline constexpr int64_t kGemmAhead = 4096;               // bytes from weights that are read to those that are fetched
 inline constexpr int64_t kGemmCached = int64_t{1} << 20;  // bytes of weights that may be in the second-level cache
 inline constexpr int64_t kGemmInOrder = 1 << 18;          // bytes of x that stay there beside weights that pass
