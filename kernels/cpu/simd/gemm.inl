@@ -96,7 +96,7 @@ EDGEWISE_INLINE void GemmTileOf(int64_t rows, const Gemm& g, const GemmPart<W>& 
 template <int kVectors, typename W>
 static void GemmRows(const Gemm& g, GemmPart<W> part, const float* x, float* y, int64_t rows) {
   const int64_t tiles = (rows + kGemmTileRows - 1) / kGemmTileRows;
-  const int64_t fetches = tiles * ((part.depth + kGemmSteps - 1) / kGemmSteps);
+  const int64_t fetches = tiles * ((part.depth + kGemmSteps - 1) / kGemmSteps);  // not 0: there are rows
   part.lines = ((part.ahead_end - part.ahead) / kGemmLine + fetches - 1) / fetches;
   for (int64_t tile = 0, row = 0; tile < tiles; ++tile) {
     const int64_t end = rows * (tile + 1) / tiles;
@@ -119,6 +119,7 @@ static void GemmRows(const Gemm& g, const GemmPart<uint16_t>& part, const float*
 
 template <typename W>
 static void MultiplyRows(const Gemm& g) {
+  if (g.rows == 0) return;
   constexpr auto kBytes = static_cast<int64_t>(sizeof(W));
   const int64_t vectors = (g.columns + kLanes - 1) / kLanes;
   const bool fetch = g.rows > kGemmTileRows || g.in * g.columns * kBytes > kGemmCached;
