@@ -25,7 +25,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND EDGEWISE_CPU_SOURCES cpu/simd/amx.cc cpu/simd/avx2.cc cpu/simd/avx512.cc)
   set(avx2_flags -O3 -mavx2 -mfma -mbmi -mbmi2 -mpopcnt)
   if(EDGEWISE_FUZZ)
-    list(APPEND avx2_flags -fno-sanitize=all)  # Clang would take minutes, for code that no fuzz target is about
+    list(APPEND avx2_flags -fno-sanitize=all -O0)  # else Clang takes minutes, for code that no fuzz target is about
   endif()
   set(avx512_flags ${avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vbmi -mavx512vbmi2
     -mavx512vnni -mprefer-vector-width=512 -fno-math-errno -Wno-maybe-uninitialized -Wno-uninitialized)
