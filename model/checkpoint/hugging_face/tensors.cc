@@ -182,9 +182,9 @@ std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder) {
   }
   const std::string whole = stem;
   for (const std::string_view ending : kParts) {
-    if (!absl::EndsWith(stem, std::string(ending))) continue;
+    if (!whole.ends_with(ending)) continue;
     part = ending;
-    stem.resize(stem.size() - ending.size());
+    stem = whole.substr(0, whole.size() - ending.size());
     break;
   }
   // The output layer of a language model may be tied too.
