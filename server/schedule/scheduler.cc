@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "server/cost_model.h"
+#include "server/models/repository.h"
 #include "server/schedule/degrade.h"
 #include "server/status_details.h"
 #include "text/status_macros.h"
@@ -18,22 +20,35 @@ namespace {
 constexpr double kShorter = 0.25;  // of what is left of a pass: a request that starts beside it
 // Of a prediction: a request is refused as hopeless where even that is too long; where it has to wait, this is added.
 constexpr double kSure = 0.7, kMargin = 1.15;
+// Of a prediction: beyond the first a wait is looked at closely, and the second is the most that is added out of
+// caution.
+constexpr double kClose = 4.0, kMostCaution = 1.5;
 // Of the time until a deadline: what those before it may take where they could give something up instead.
 constexpr double kInTime = 0.75;
 constexpr std::chrono::milliseconds kLookAgain{1};  // for requests that have ended, where a line is full
 
-// After waiting for as long as it takes alone.
-bool IsHopeless(const Request& request, Time now) {
-  const double seconds = LeastSeconds(request);
-  return !request.generation && Seconds(now - request.queued) > seconds && seconds > SlackOf(request, now);
+// What hardly a request like this one exceeds now: the machine may have become slower since it was predicted.
+double CautiousSeconds(const Request& request) {
+  const CostModel& costs = *request.model->costs;
+  const double slower = costs.Predict(request.demand) / request.predicted_seconds;
+  return LeastSeconds(request) * std::max(slower, 1.0) * std::min(costs.Spread(), kMostCaution);
+}
+
+// After waiting for as long as it takes alone: what it would take at least, where that is longer than its deadline
+// allows; else 0. `crowded`: others wait, who could be late for what is computed for nobody.
+double TooLong(const Request& request, bool crowded, Time now) {
+  const double seconds = LeastSeconds(request), slack = SlackOf(request, now);
+  if (request.generation || Seconds(now - request.queued) <= seconds || slack > kClose * seconds) return 0.0;
+  const double likely = crowded ? CautiousSeconds(request) : seconds;
+  return likely > slack ? likely : 0.0;
 }
 
 std::string Show(double seconds) {
   return absl::FormatDuration(absl::Microseconds(static_cast<int64_t>(seconds * 1e6)));
 }
 
-absl::Status Hopeless(const Request& request, Time now) {
-  return absl::DeadlineExceededError(absl::StrCat("the request takes about ", Show(LeastSeconds(request)),
+absl::Status Hopeless(const Request& request, double seconds, Time now) {
+  return absl::DeadlineExceededError(absl::StrCat("the request takes about ", Show(seconds),
                                                   " on an idle server; its deadline is in ",
                                                   Show(SlackOf(request, now))));
 }
@@ -96,7 +111,7 @@ absl::Status Scheduler::Check(const Request& request, Time now, std::vector<Ende
   // Then it may try: a wrong prediction is corrected so.
   const bool idle = predicts_.size() == 0 && std::all_of(running_.begin(), running_.end(), has_ended);
   const bool lasts = !request.generation && kSure * LeastSeconds(request) > SlackOf(request, now);
-  if (!idle && lasts) return Hopeless(request, now);
+  if (!idle && lasts) return Hopeless(request, LeastSeconds(request), now);
   absl::Status refused = CheckShare(request, now);
   if (refused.ok() || now - looked_ < kLookAgain) return refused;
   ended = TakeEnded(now);  // they make room
@@ -231,9 +246,17 @@ double Scheduler::Share(uint32_t level, Time now) const {
 
 std::vector<EndedRequest> Scheduler::TakeEnded(Time now) {
   std::vector<EndedRequest> ended;
-  const auto reason = [now](const Request& request) {
+  PerLevel<size_t> waiting = {};
+  for (uint32_t level = 0; level < kPriorityLevels; ++level) {
+    for (const auto& [principal, account] : predicts_.accounts(level)) waiting[level] += account.waiting.size();
+  }
+  const auto reason = [now, &waiting](const Request& request) {
+    size_t& mates = waiting[request.priority - 1];
     absl::Status status = CancelledOrExpired(request, now);
-    return status.ok() && IsHopeless(request, now) ? Hopeless(request, now) : status;
+    const double seconds = status.ok() ? TooLong(request, mates > 1, now) : 0.0;
+    if (seconds > 0.0) status = Hopeless(request, seconds, now);
+    if (!status.ok() && !request.generation) --mates;
+    return status;
   };
   predicts_.TakeIf(reason, ended);
   generations_.TakeIf(reason, ended);

@@ -81,7 +81,8 @@ class Scheduler {
   // seconds are known; cost is 0 where it is not.
   absl::Status Check(const Request& request, Time now, std::vector<EndedRequest>& ended);
 
-  // Removes the requests that are cancelled, expired, or cannot be computed before their deadline any more.
+  // Removes the requests that are cancelled, expired, or cannot be computed before their deadline any more; where
+  // others of their level wait, also those that are unlikely to be.
   std::vector<EndedRequest> TakeEnded(Time now);
   // Removes all requests.
   std::vector<RequestPtr> TakeAll();

@@ -130,6 +130,44 @@ TEST(AdmissionTest, ARequestThatNoIdleServerAnswersInTimeIsLateAtTheDoor) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(ended[0].reason));
 }
 
+// A request of 10 ms that has waited for 11 ms, with so many to go.
+const Request* AddOld(Scheduler& scheduler, const std::shared_ptr<const LoadedModel>& model, milliseconds to_go) {
+  RequestPtr request = Taking(0.01, kDefaultPriority, kStart + milliseconds(11) + to_go);
+  request->model = model;
+  request->demand = {.passes = 1.0, .tokens = 100.0};
+  return Add(scheduler, std::move(request));
+}
+
+std::vector<const Request*> EndedAfterTheWait(Scheduler& scheduler) {
+  std::vector<const Request*> found;
+  for (const EndedRequest& ended : scheduler.TakeEnded(kStart + milliseconds(11))) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(ended.reason));
+    found.push_back(ended.request.get());
+  }
+  return found;
+}
+
+// What takes longer than was predicted is computed for nobody, and makes those late that wait for it.
+TEST(AdmissionTest, WhereOthersWaitNothingStartsThatIsLikelyLate) {
+  for (const bool slower : {false, true}) {
+    const auto model = std::make_shared<LoadedModel>();
+    for (int i = 0; i < 400; ++i) {  // twice as slow as when they were predicted; or one in four takes twice as long
+      model->costs->Observe({.passes = 1.0, .tokens = 100.0}, slower || i % 4 == 0 ? 0.02 : 0.01);
+    }
+    Scheduler scheduler({});
+    const Request* tight = AddOld(scheduler, model, milliseconds(13));
+    EXPECT_TRUE(EndedAfterTheWait(scheduler).empty()) << "alone it makes nobody late";
+    Add(scheduler, Taking(0.0001, kDefaultPriority + 1));
+    EXPECT_TRUE(EndedAfterTheWait(scheduler).empty()) << "nor on its level";
+    AddOld(scheduler, model, milliseconds(13));
+    EXPECT_EQ(EndedAfterTheWait(scheduler), std::vector{tight}) << "one of two; the other is alone then";
+    AddOld(scheduler, model, milliseconds(45));
+    EXPECT_EQ(EndedAfterTheWait(scheduler).size(), 1u) << "the tight one";
+    EXPECT_TRUE(EndedAfterTheWait(scheduler).empty());
+    EXPECT_EQ(scheduler.size(), 2u);
+  }
+}
+
 // Else a prediction that is too long would never be corrected.
 TEST(AdmissionTest, AnIdleServerTriesEveryRequest) {
   Scheduler scheduler({});

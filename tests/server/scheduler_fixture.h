@@ -10,17 +10,21 @@
 #include <utility>
 #include <vector>
 
+#include "server/models/repository.h"
 #include "server/schedule/scheduler.h"
 
 namespace edgewise::server {
 
 inline const Time kStart = Time() + std::chrono::seconds(100);
 
+// Of a model that was never measured.
 inline RequestPtr MakeRequest(uint64_t cost = 1, uint32_t priority = kDefaultPriority, Time deadline = Time::max()) {
   auto request = std::make_unique<Request>();
   request->cost = cost;
   request->priority = priority;
   request->deadline = deadline;
+  static const auto* const kModel = new std::shared_ptr<const LoadedModel>(std::make_shared<LoadedModel>());
+  request->model = *kModel;
   return request;
 }
 

@@ -151,6 +151,21 @@ void Simulation::OnShadowEnd(const LoneAnswer& alone, const Request& request, co
   Require(++blamed_on_device_ <= device_.failures(), "a fault of the device fails one request at most");
 }
 
+// What the call takes if it starts now: where others of its level wait or have just ended, as much longer than was
+// predicted when it came as the scheduler may allow for.
+double Simulation::LikelySeconds(const Call& call) const {
+  const auto beside = [&](const Call& other) {
+    return &other != &call && other.level == call.level && !other.work->generates() && !other.started;
+  };
+  const bool crowded = std::any_of(calls_.begin(), calls_.end(), beside) ||
+                       std::any_of(ended_.begin(), ended_.end(),
+                                   [&](const Call& other) { return other.ended == now_ && beside(other); });
+  if (!crowded || call.work->generates()) return call.predicted;
+  const Request& request = *call.request;
+  const double slower = request.model->costs->Predict(request.demand) / request.predicted_seconds;
+  return 1.5 * std::max(slower, 1.0) * call.predicted;
+}
+
 void Simulation::CheckError(const Call& call, const absl::Status& status) {
   const bool late = call.deadline <= now_;
   const bool cancelled = call.cancelled <= now_;
@@ -162,7 +177,7 @@ void Simulation::CheckError(const Call& call, const absl::Status& status) {
     }
     case absl::StatusCode::kDeadlineExceeded:
       return Require(late || (cancelled && call.deadline - kClocksApart <= now_) ||
-                         (!call.started && call.predicted > SlackOf(call, now_)),
+                         (!call.started && LikelySeconds(call) > SlackOf(call, now_)),
                      "who is late has a deadline that has passed or cannot be met");
     case absl::StatusCode::kUnavailable:
       return Require(cancelled_all_, "only a shutdown that is out of patience ends requests");

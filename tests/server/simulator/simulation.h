@@ -119,6 +119,7 @@ class Simulation {
   void CheckCap(const Call& call, const Request& request);
   void CheckResults(const Request& request, const LoneAnswer& alone);
   void CheckError(const Call& call, const absl::Status& status);
+  double LikelySeconds(const Call& call) const;
   void NoteStart(Call& call);
   void NoteOvertaken(const Call& started);
   static double SlackOf(const Call& call, Time at);  // seconds to its deadline
