@@ -22,7 +22,7 @@ using testing::DeviceCase;
 using testing::DeviceCopies;
 using testing::Get;
 
-DrawnRows Drawn(Law law) {
+DrawnRows DrawnBy(Law law) {
   DrawnRows drawn;
   drawn.law = law;
   drawn.key.seed = 7;
@@ -144,7 +144,7 @@ TEST_F(AttentionFragmentTest, EveryDensityAndLawIsTheDefinition) {
       shape.mean_rate = rate;
       shape.rank = rate == 0.3 ? 48 : 16;
       Case made(shape);
-      DrawnRows drawn = Drawn(law);
+      DrawnRows drawn = DrawnBy(law);
       drawn.exploration = rate == 0.03 ? 0.1f : 0.0f;
       made.AddProblems(drawn);
       ExpectDefinition(made);
@@ -161,7 +161,7 @@ TEST_F(AttentionFragmentTest, EveryLengthAndForcedEdgeIsTheDefinition) {
       shape.heads = 1;
       shape.mean_rate = 0.05;
       Case made(shape);
-      DrawnRows drawn = Drawn(Law::kBernoulli);
+      DrawnRows drawn = DrawnBy(Law::kBernoulli);
       drawn.self_loops = window == 0;
       drawn.local_window = std::max(window, 0);
       made.AddProblems(drawn);
@@ -178,7 +178,7 @@ TEST_F(AttentionFragmentTest, SequencesWithGapsAreTheDefinition) {
       shape.mean_rate = 0.3;
       shape.gap_share = 0.3;
       Case made(shape);
-      DrawnRows drawn = Drawn(law);
+      DrawnRows drawn = DrawnBy(law);
       drawn.self_loops = window == 0;
       drawn.local_window = window;
       made.AddProblems(drawn);
@@ -200,7 +200,7 @@ TEST_F(AttentionFragmentTest, RatesOnTheEdgeOfAByteAreTheDefinition) {
     shape.heads = 1;
     Case made(shape);
     SetRates(made, rates);
-    made.AddProblems(Drawn(law));
+    made.AddProblems(DrawnBy(law));
     ExpectDefinition(made);
   }
 }
@@ -221,7 +221,7 @@ TEST_F(AttentionFragmentTest, MembershipsThatCancelAreTheDefinition) {
         (*bounds)[row] = static_cast<float>(std::sqrt(square) * 1.000001);
       }
     }
-    made.AddProblems(Drawn(Law::kBernoulli));
+    made.AddProblems(DrawnBy(Law::kBernoulli));
     ExpectDefinition(made);
   }
 }
@@ -240,7 +240,7 @@ TEST_F(AttentionFragmentTest, MembershipsThatAreNotFiniteAreTheDefinition) {
     std::fill_n(made.x.begin() + row * 32, 32, 0.0f);
     made.query_bound[row] = 0.0f;
   }
-  DrawnRows drawn = Drawn(Law::kBernoulli);
+  DrawnRows drawn = DrawnBy(Law::kBernoulli);
   drawn.exploration = 76.5f / 256.0f;
   made.AddProblems(drawn);
   ExpectDefinition(made);
@@ -256,7 +256,7 @@ TEST_F(AttentionFragmentTest, ACapKeepsTheEdgesThatTheListHas) {
         shape.lengths = {130};
         shape.mean_rate = rate;
         Case made(shape);
-        made.AddProblems(Drawn(law), 0);
+        made.AddProblems(DrawnBy(law), 0);
         DeviceCase device(made, {testing::CapOf(most)});
         Select(device);
         const testing::Listed listed = testing::List(device, 0);

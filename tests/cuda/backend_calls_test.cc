@@ -15,6 +15,7 @@ namespace edgewise {
 namespace {
 
 using testing::Case;
+using testing::DrawnFrom;
 using testing::ExpectSameReports;
 using testing::MakeLinked;
 using testing::Outcome;
@@ -25,14 +26,12 @@ using testing::RunOn;
 using testing::SameBytes;
 using testing::Shape;
 
-DrawnRows Drawn(uint64_t seed) { return {.self_loops = true, .key = {seed, 1, 2, 3}}; }
-
 std::unique_ptr<Case> DrawnCase(uint32_t seed) {
   Shape shape;
   shape.lengths = {20, 33};
   shape.seed = seed;
   auto made = std::make_unique<Case>(shape);
-  made->AddProblems(Drawn(seed), 0);
+  made->AddProblems(DrawnFrom(seed), 0);
   for (const auto& report : made->reports) report->wanted.expected = report->wanted.key_degrees = true;
   return made;
 }

@@ -17,6 +17,7 @@ namespace edgewise {
 namespace {
 
 using testing::Case;
+using testing::DrawnFrom;
 using testing::kCancelled;
 using testing::MakeLinked;
 using testing::Outcome;
@@ -28,10 +29,8 @@ using testing::Shape;
 using testing::ThreeSequences;
 using testing::Untouched;
 
-DrawnRows Drawn(uint64_t seed) { return {.self_loops = true, .key = {seed, 1, 2, 3}}; }
-
 std::vector<Pattern> AllPatterns() {
-  return {{"drawn", [](int32_t) { return Drawn(3); }},
+  return {{"drawn", [](int32_t) { return DrawnFrom(3); }},
           {"multi",
            [](int32_t) {
              return DrawnRows{.law = Law::kPoissonMulti, .key = {4, 0, 0, 0}};
@@ -41,7 +40,7 @@ std::vector<Pattern> AllPatterns() {
           {"causal", [](int32_t) { return AllPairs{true}; }},
           {"windows", [](int32_t n) { return testing::Windows(n, 3, false); }}};
 }
-const Pattern kDrawn = {"drawn", [](int32_t) { return Drawn(5); }};
+const Pattern kDrawn = {"drawn", [](int32_t) { return DrawnFrom(5); }};
 
 class CancelStepsTest : public ::testing::TestWithParam<emulator::Order> {
  protected:

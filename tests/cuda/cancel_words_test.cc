@@ -62,7 +62,7 @@ TEST(CancelWordsTest, MoreFlagsThanWords) {
 }
 
 TEST(CancelWordsTest, OneThatIsNeverRaisedCostsNoCall) {
-  const auto backend = testing::MakeLinked();
+  const auto backend = edgewise::testing::MakeLinked();
   const uint64_t calls = emulator::calls();
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(backend->MakeCancelFlag().ok());
   EXPECT_EQ(emulator::calls(), calls);
@@ -72,7 +72,7 @@ TEST(CancelWordsTest, ALostDeviceIsNotTold) {
   const auto device = *Device::Open(0);
   const auto flags = *CancelFlags::Create(device, 1);
   auto flag = flags->Make();
-  const auto backend = testing::MakeLinked();
+  const auto backend = edgewise::testing::MakeLinked();
   const Buffer row = *backend->Allocate(1);
   emulator::FailAfter(0);
   const Matrix x(row.data(), 1, 1);

@@ -51,7 +51,7 @@ std::vector<T> Get(const T* pointer, int64_t count) {
   return host;
 }
 
-inline constexpr Law kLaws[] = {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti};
+using edgewise::testing::kLaws;
 
 struct DeviceCase {
   // `caps`: as in the call, without what they draw. Their `undrawn` is counted here.

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,8 @@ inline std::unique_ptr<Backend> MakeLinked(const std::string& precision = "fp32"
   EXPECT_TRUE(backend.ok()) << backend.status();
   return *std::move(backend);
 }
+
+inline DrawnRows DrawnFrom(uint64_t seed) { return {.self_loops = true, .key = {seed, 1, 2, 3}}; }
 
 }  // namespace edgewise::testing
 

@@ -28,11 +28,11 @@ class OrdersTest : public ::testing::TestWithParam<std::string> {
   // `compute` in each order, on a backend of its own.
   template <typename Compute>
   void ExpectSame(const Compute& compute) {
-    const auto want = compute(*testing::MakeLinked(GetParam()));
+    const auto want = compute(*edgewise::testing::MakeLinked(GetParam()));
     for (const emulator::Order order : {emulator::kBackward, emulator::Shuffled(7)}) {
       emulator::SetOrder(order);
       SCOPED_TRACE(order.kind);
-      EXPECT_EQ(compute(*testing::MakeLinked(GetParam())), want);
+      EXPECT_EQ(compute(*edgewise::testing::MakeLinked(GetParam())), want);
     }
     emulator::SetOrder(emulator::kForward);
   }

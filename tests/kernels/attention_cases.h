@@ -12,6 +12,8 @@
 
 namespace edgewise::testing {
 
+inline constexpr Law kLaws[] = {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti};
+
 // The shape of a case's inputs.
 struct Shape {
   std::vector<int> lengths = {40};  // tokens of each sequence

@@ -14,6 +14,7 @@ namespace {
 
 using testing::Case;
 using testing::GraphsOf;
+using testing::kLaws;
 using testing::MakeCase;
 using testing::Outcome;
 using testing::Pattern;
@@ -22,8 +23,6 @@ using testing::RunOn;
 using testing::RunReference;
 using testing::SameBytes;
 using testing::Shape;
-
-constexpr Law kLaws[] = {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti};
 
 class AttentionTest : public testing::DeviceTest {};
 EDGEWISE_TEST_ON(Devices, AttentionTest);

@@ -9,11 +9,10 @@ namespace {
 
 using testing::Case;
 using testing::EdgesUnder;
+using testing::kLaws;
 using testing::RunOn;
 using testing::RunReference;
 using testing::Shape;
-
-constexpr Law kLaws[] = {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti};
 
 class CapRunsTest : public testing::DeviceTest {};
 EDGEWISE_TEST_ON(Cpus, CapRunsTest);

@@ -14,13 +14,12 @@ namespace {
 using testing::Case;
 using testing::EdgesUnder;
 using testing::ForcedUnder;
+using testing::kLaws;
 using testing::Outcome;
 using testing::RunOn;
 using testing::RunReference;
 using testing::SameBytes;
 using testing::Shape;
-
-constexpr Law kLaws[] = {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti};
 
 class CapTest : public testing::DeviceTest {};
 EDGEWISE_TEST_ON(Devices, CapTest);

@@ -14,13 +14,13 @@ namespace {
 using testing::Case;
 using testing::EdgesUnder;
 using testing::ForcedUnder;
+using testing::kLaws;
 using testing::Outcome;
 using testing::RunOn;
 using testing::RunReference;
 using testing::SameBytes;
 using testing::Shape;
 
-constexpr Law kLaws[] = {Law::kBernoulli, Law::kPoissonSet, Law::kPoissonMulti};
 constexpr DrawWay kWays[] = {DrawWay::kPairs, DrawWay::kEvents};
 
 class KeepTest : public testing::DeviceTest {};

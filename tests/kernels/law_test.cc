@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kHeads = 2;
 constexpr int kHeadDim = 16;
-constexpr int kRank = 16;
-constexpr double kStandardErrors = 4.0;
+constexpr int kMembershipRank = 16;
+constexpr double kAllowedErrors = 4.0;
 
 // Random queries, keys, values and memberships of one sequence of n tokens, rates spread over (0, most).
 struct Problem {
@@ -27,14 +27,14 @@ struct Problem {
       for (float& value : *values) value = normal(random);
     }
     for (auto* values : {&x, &y}) {
-      values->resize(kHeads * n * kRank);
-      for (float& value : *values) value = uniform(random) * std::sqrt(most / kRank);
+      values->resize(kHeads * n * kMembershipRank);
+      for (float& value : *values) value = uniform(random) * std::sqrt(most / kMembershipRank);
     }
     for (int r = 0; r < kHeads * n; ++r) {
       float xx = 0.0f, yy = 0.0f;
-      for (int t = 0; t < kRank; ++t) {
-        xx += x[r * kRank + t] * x[r * kRank + t];
-        yy += y[r * kRank + t] * y[r * kRank + t];
+      for (int t = 0; t < kMembershipRank; ++t) {
+        xx += x[r * kMembershipRank + t] * x[r * kMembershipRank + t];
+        yy += y[r * kMembershipRank + t] * y[r * kMembershipRank + t];
       }
       query_bound.push_back(std::sqrt(xx) * 1.0001f);
       key_bound.push_back(std::sqrt(yy) * 1.0001f);
@@ -46,7 +46,7 @@ struct Problem {
     inputs.q = ConstMatrix(q.data(), n, kHeads * kHeadDim);
     inputs.k = ConstMatrix(k.data(), n, kHeads * kHeadDim);
     inputs.v = ConstMatrix(v.data(), n, kHeads * kHeadDim);
-    inputs.memberships = {x.data(), y.data(), query_bound.data(), key_bound.data(), n, kRank};
+    inputs.memberships = {x.data(), y.data(), query_bound.data(), key_bound.data(), n, kMembershipRank};
     inputs.num_heads = kHeads;
     inputs.head_dim = kHeadDim;
     inputs.scale = 0.25f;
@@ -56,8 +56,8 @@ struct Problem {
   // Probability of an edge, written from the definition of the law.
   double Probability(int head, int i, int j, Law law, double exploration) const {
     double rate = 0.0;
-    for (int t = 0; t < kRank; ++t) {
-      rate += static_cast<double>(x[(head * n + i) * kRank + t]) * y[(head * n + j) * kRank + t];
+    for (int t = 0; t < kMembershipRank; ++t) {
+      rate += static_cast<double>(x[(head * n + i) * kMembershipRank + t]) * y[(head * n + j) * kMembershipRank + t];
     }
     rate = std::min(1.0, rate + exploration);
     return law == Law::kBernoulli ? rate : 1.0 - std::exp(-rate);
@@ -135,11 +135,11 @@ TEST_P(LawTest, EdgeCountsHaveTheMeanOfTheLawAndOfNoOther) {
       ASSERT_NEAR(report.expected, mean, 1e-3 * mean) << "the reported expectation";
     }
     const double error = std::sqrt(variance / samples);
-    EXPECT_LE(std::abs(edges / samples - mean), kStandardErrors * error);
-    EXPECT_GT(std::abs(edges / samples - other_law), kStandardErrors * error) << "the test tells the laws apart";
-    EXPECT_GT(std::abs(edges / samples - other_exploration), kStandardErrors * error) << "and the exploration";
+    EXPECT_LE(std::abs(edges / samples - mean), kAllowedErrors * error);
+    EXPECT_GT(std::abs(edges / samples - other_law), kAllowedErrors * error) << "the test tells the laws apart";
+    EXPECT_GT(std::abs(edges / samples - other_exploration), kAllowedErrors * error) << "and the exploration";
     // The variance of a sum of independent draws; its estimate has a relative error of sqrt(2 / samples).
-    EXPECT_NEAR(squares / samples / variance, 1.0, kStandardErrors * std::sqrt(2.0 / samples));
+    EXPECT_NEAR(squares / samples / variance, 1.0, kAllowedErrors * std::sqrt(2.0 / samples));
   }
 }
 
@@ -179,7 +179,7 @@ TEST_P(LawTest, HeadsLayersSidesAndSamplesDrawIndependently) {
     for (size_t b = a + 1; b < hits.size(); ++b) {
       double both = 0.0;
       for (size_t pair = 0; pair < hits[a].size(); ++pair) both += hits[a][pair] && hits[b][pair];
-      EXPECT_LE(std::abs(both - mean), kStandardErrors * std::sqrt(variance)) << "draws " << a << " and " << b;
+      EXPECT_LE(std::abs(both - mean), kAllowedErrors * std::sqrt(variance)) << "draws " << a << " and " << b;
     }
   }
 }
@@ -236,7 +236,7 @@ TEST_P(LawTest, TheMeanOutputOfManySamplesIsTheExpectationOverAllGraphs) {
     const double error = std::sqrt(std::max(squares[c] - mean[c] * mean[c], 1e-12) / samples);
     worst = std::max(worst, std::abs(mean[c] - expected[c]) / error);
   }
-  EXPECT_LE(worst, kStandardErrors) << "over " << mean.size() << " outputs";
+  EXPECT_LE(worst, kAllowedErrors) << "over " << mean.size() << " outputs";
 }
 
 INSTANTIATE_TEST_SUITE_P(Laws, LawTest,

@@ -16,11 +16,11 @@ using testing::DeviceMatrix;
 using testing::Random;
 using testing::RowsOf;
 
-struct Shape {
+struct ProductShape {
   int64_t out, in;
 };
 
-const Shape kShapes[] = {
+const ProductShape kShapes[] = {
     {64, 64},   {192, 64},  // the published models
     {128, 32},  {2, 256},   // clusters, classifier
     {1, 1},     {3, 17},    // less than a vector of anything
@@ -67,9 +67,9 @@ class LinearTest : public testing::DeviceTest {
     return GetParam().bf16 || tiles ? Rounded(x) : x;
   }
   // Shapes that are not too large for the emulator.
-  std::vector<Shape> Shapes() const {
-    std::vector<Shape> shapes;
-    for (const Shape& shape : kShapes) {
+  std::vector<ProductShape> Shapes() const {
+    std::vector<ProductShape> shapes;
+    for (const ProductShape& shape : kShapes) {
       if (shape.out * shape.in <= Sized(1 << 20, 5000)) shapes.push_back(shape);
     }
     return shapes;
@@ -85,7 +85,7 @@ TEST_P(LinearTest, AgreesWithTheReference) {
       63,  64, 65,  // whole tiles of rows, and one less or more
       200,
   };
-  for (const Shape s : Shapes()) {
+  for (const ProductShape s : Shapes()) {
     for (const int64_t rows : row_counts) {
       if (rows > Sized(200, 13)) continue;
       const auto weight = Random(s.out * s.in, 1), bias = Random(s.out, 2), x = Random(rows * s.in, 3);
@@ -146,7 +146,7 @@ TEST_P(LinearTest, ARowDependsOnNothingElse) {
       {64, 130}, {299, 1},                                      // several products; the last row
   };
   const int64_t all = Sized(300, 21);
-  for (const Shape s : Shapes()) {
+  for (const ProductShape s : Shapes()) {
     const auto weight = Random(s.out * s.in, 1), bias = Random(s.out, 2), x = Random(all * s.in, 3);
     const auto before = Random(all * s.out, 4);
     const auto linear = *backend_->PrepareLinear(weight, bias, s.out, s.in, Activation::kGelu);
@@ -176,13 +176,14 @@ EDGEWISE_TEST_ON(Gpus, GpuLinearTest);
 
 // A library chooses the kernel of a product of many rows; it may depend on their number.
 TEST_P(GpuLinearTest, RowsInAnyNumberHaveTheSameBytes) {
-  const std::vector<Shape> of_models = {{192, 64}, {64, 256}, {1152, 384}, {384, 1536}, {2304, 768}, {768, 3072}};
-  const std::vector<Shape> shapes = Sized(1, 0) != 0 ? of_models : std::vector<Shape>{{20, 30}};
+  const std::vector<ProductShape> of_models = {{192, 64},   {64, 256},   {1152, 384},
+                                               {384, 1536}, {2304, 768}, {768, 3072}};
+  const std::vector<ProductShape> shapes = Sized(1, 0) != 0 ? of_models : std::vector<ProductShape>{{20, 30}};
   const int64_t all = Sized(16384, 21);
   std::vector<int64_t> counts;
   for (int64_t rows = 1; rows <= 300; rows += rows < 70 ? 1 : 23) counts.push_back(rows);
   counts.insert(counts.end(), {512, 1000, 1024, 4099, 16383});
-  for (const Shape s : shapes) {
+  for (const ProductShape s : shapes) {
     const auto x = Random(all * s.in, 3);
     const auto linear = *backend_->PrepareLinear(Random(s.out * s.in, 1), {}, s.out, s.in, Activation::kNone);
     const DeviceMatrix source(*backend_, x, all, s.in), y(*backend_, Random(all * s.out, 4), all, s.out);
@@ -204,7 +205,7 @@ EDGEWISE_TEST_ON(Cpus, CpuLinearTest);
 INSTANTIATE_TEST_SUITE_P(CpuFormats, CpuLinearTest, ::testing::ValuesIn(testing::CpuFormats()), testing::NameOf);
 
 TEST_P(CpuLinearTest, ThreadsChangeNoByte) {
-  for (const Shape s : kShapes) {
+  for (const ProductShape s : kShapes) {
     const auto weight = Random(s.out * s.in, 1), bias = Random(s.out, 2), x = Random(300 * s.in, 3);
     for (const Phase phase : kPhases) {
       std::vector<std::vector<float>> results;

@@ -14,7 +14,7 @@ using testing::Fetch;
 using testing::Random;
 using testing::RowsOf;
 
-struct Shape {
+struct MembershipShape {
   int heads, d, k;
   int64_t rows;
 };
@@ -26,7 +26,7 @@ class MembershipsTest : public testing::DeviceTest {
     std::vector<float> x, y, query_bound, key_bound;
   };
 
-  void Check(const Shape& shape, const std::vector<float>& block_matrix = {}) {
+  void Check(const MembershipShape& shape, const std::vector<float>& block_matrix = {}) {
     const int heads = shape.heads, d = shape.d, k = shape.k;
     const int64_t rows = shape.rows, columns = int64_t{heads} * d;
     const auto w0 = Random(d * d, 1, 0.4f), b0 = Random(d, 2, 0.2f), w1 = Random(d * d, 3, 0.4f),

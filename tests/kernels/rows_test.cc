@@ -16,10 +16,10 @@ using testing::RowsOf;
 class RowsTest : public testing::DeviceTest {};
 EDGEWISE_TEST_ON(Devices, RowsTest);
 
-struct Shape {
+struct RowShape {
   int64_t rows, columns, stride, shift;
 };
-const Shape kShapes[] = {
+const RowShape kRowShapes[] = {
     {0, 8, 8, 0},                        // nothing
     {1, 1, 1, 0},     {1, 3, 3, 0},      // fewer columns than a vector
     {9, 3, 7, 0},     {17, 64, 64, 0},   // and strided; whole vectors
@@ -30,7 +30,7 @@ const Shape kShapes[] = {
 };
 
 TEST_P(RowsTest, Embed) {
-  for (const Shape s : kShapes) {
+  for (const RowShape s : kRowShapes) {
     const auto word = Random(11 * s.columns, 1), position = Random(140 * s.columns, 2);
     std::vector<int32_t> ids, places;
     for (int64_t r = 0; r < s.rows; ++r) {
@@ -56,7 +56,7 @@ TEST_P(RowsTest, Embed) {
 }
 
 TEST_P(RowsTest, LayerNorm) {
-  for (const Shape s : kShapes) {
+  for (const RowShape s : kRowShapes) {
     auto x = Random(s.rows * s.columns, 1);
     for (float& value : x) value += 10.0f;
     const auto weight = Random(s.columns, 2), bias = Random(s.columns, 3);
@@ -84,7 +84,7 @@ TEST_P(RowsTest, LayerNorm) {
 }
 
 TEST_P(RowsTest, GatherRows) {
-  for (const Shape s : kShapes) {
+  for (const RowShape s : kRowShapes) {
     const auto x = Random(s.rows * s.columns, 1);
     const DeviceMatrix source(*backend_, x, s.rows, s.columns, s.stride, s.shift);
     std::vector<int64_t> rows;
@@ -126,7 +126,7 @@ TEST_P(RowsTest, PoolMean) {
 }
 
 TEST_P(RowsTest, PairFeatures) {
-  for (const Shape s : kShapes) {
+  for (const RowShape s : kRowShapes) {
     const auto a = Random(s.rows * s.columns, 1), b = Random(s.rows * s.columns, 2);
     const DeviceMatrix x0(*backend_, a, s.rows, s.columns, s.stride, s.shift), x1(*backend_, b, s.rows, s.columns);
     const DeviceMatrix y(*backend_, Random(4 * s.rows * s.columns, 3), s.rows, 4 * s.columns, 4 * s.columns + 2);

@@ -18,10 +18,10 @@ using Ids = std::vector<int32_t>;
 
 constexpr absl::CivilSecond kNow(2026, 3, 4, 15, 6, 7);  // as in make_chat_goldens.py
 
-std::string Folder(const std::string& name) { return tests::TestdataFolder() + "_chat/" + name; }
+std::string ChatFolder(const std::string& name) { return tests::TestdataFolder() + "_chat/" + name; }
 
 json ChatsOf(const std::string& name) {
-  std::ifstream file(Folder(name) + "/golden.json");
+  std::ifstream file(ChatFolder(name) + "/golden.json");
   return json::parse(file)["chats"];
 }
 
@@ -33,7 +33,7 @@ std::vector<chat::Message> MessagesOf(const json& chat) {
 
 class ChatFoldersTest : public ::testing::TestWithParam<const char*> {
  protected:
-  const LoadedModel model_ = LoadModel(Folder(GetParam()) + "/1");
+  const LoadedModel model_ = LoadModel(ChatFolder(GetParam()) + "/1");
 };
 
 TEST_P(ChatFoldersTest, PromptsAreThoseOfTransformers) {
@@ -81,7 +81,7 @@ TEST(ChatDateTest, AnotherDayIsAnotherPromptWhereTheTemplateTellsIt) {
   constexpr absl::CivilSecond kLater(2031, 11, 14);
   const auto prompt = [](const char* name, absl::CivilSecond now) {
     const absl::StatusOr<ModelSequence> sequence =
-        LoadModel(Folder(name) + "/1")->PrepareChat({{"user", "What day is it?"}}, now);
+        LoadModel(ChatFolder(name) + "/1")->PrepareChat({{"user", "What day is it?"}}, now);
     EXPECT_TRUE(sequence.ok()) << sequence.status();
     return sequence.ok() ? sequence->token_ids : Ids();
   };

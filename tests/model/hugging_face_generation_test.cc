@@ -17,10 +17,10 @@ namespace {
 
 using nlohmann::json;
 
-std::string Folder(const std::string& name) { return tests::TestdataFolder() + "_hugging_face/" + name; }
+std::string ModelFolder(const std::string& name) { return tests::TestdataFolder() + "_hugging_face/" + name; }
 
 json GenerationsOf(const std::string& name) {
-  std::ifstream file(Folder(name) + "/golden.json");
+  std::ifstream file(ModelFolder(name) + "/golden.json");
   return json::parse(file).value("generations", json::array());
 }
 
@@ -75,7 +75,7 @@ Written WriteGolden(const Model& model, const json& entry, std::vector<std::stri
 class HuggingFaceGenerationTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(HuggingFaceGenerationTest, GreedyTextsAreThoseOfTransformers) {
-  const LoadedModel model = LoadModel(Folder(GetParam()) + "/1");
+  const LoadedModel model = LoadModel(ModelFolder(GetParam()) + "/1");
   const json golden = GenerationsOf(GetParam());
   bool stops = false, full = false, whole = false;
   for (const json& entry : golden) {
@@ -110,16 +110,16 @@ json Ended(const std::string& name) {
 }
 
 TEST(HuggingFaceGenerationsTest, AnEndTokenIsATokenWithoutText) {
-  const LoadedModel model = LoadModel(Folder("gpt2_causal") + "/1");
+  const LoadedModel model = LoadModel(ModelFolder("gpt2_causal") + "/1");
   EXPECT_EQ(model->config().end_token_ids, std::vector<int32_t>{2});  // of config.json
-  EXPECT_EQ(LoadModel(Folder("gpt2_untied") + "/1")->config().end_token_ids, (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(LoadModel(ModelFolder("gpt2_untied") + "/1")->config().end_token_ids, (std::vector<int32_t>{0, 2}));
   const Written written = WriteGolden(*model, Ended("gpt2_causal"));
   EXPECT_EQ(written.ids.back(), 2);
   EXPECT_EQ(written.texts.back(), "");
 }
 
 TEST(HuggingFaceGenerationsTest, AStopStringEndsTheTextBeforeIt) {
-  const LoadedModel model = LoadModel(Folder("gpt2_causal") + "/1");
+  const LoadedModel model = LoadModel(ModelFolder("gpt2_causal") + "/1");
   const json entry = Ended("gpt2_causal");
   const std::string text = entry["new_text"].get<std::string>();
   ASSERT_GE(text.size(), 6u);
@@ -135,7 +135,7 @@ TEST(HuggingFaceGenerationsTest, AStopStringEndsTheTextBeforeIt) {
 TEST(HuggingFaceGenerationsTest, WithoutATokenizerThereAreIdsAlone) {
   const TemporaryFolder temporary;
   const std::string folder = temporary.path() + "/1";
-  std::filesystem::copy(Folder("gpt2_causal") + "/1", folder);
+  std::filesystem::copy(ModelFolder("gpt2_causal") + "/1", folder);
   std::filesystem::remove(folder + "/tokenizer.json");
   const LoadedModel model = LoadModel(folder);
   const json entry = Ended("gpt2_causal");

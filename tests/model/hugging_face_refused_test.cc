@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-std::string Read(const fs::path& path) {
+std::string ReadBytes(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream bytes;
   bytes << file.rdbuf();
@@ -28,7 +28,7 @@ std::string Read(const fs::path& path) {
 // Changes config.json by a merge patch; null takes a field away.
 std::function<void(const fs::path&)> Config(const json& patch) {
   return [patch](const fs::path& folder) {
-    json config = json::parse(Read(folder / "config.json"));
+    json config = json::parse(ReadBytes(folder / "config.json"));
     config.merge_patch(patch);
     WriteFile(folder / "config.json", config.dump());
   };
@@ -38,7 +38,7 @@ std::function<void(const fs::path&)> Config(const json& patch) {
 std::function<void(const fs::path&)> Header(const std::string& from, const std::string& to,
                                             const std::string& name = "model.safetensors") {
   return [=](const fs::path& folder) {
-    std::string bytes = Read(folder / name);
+    std::string bytes = ReadBytes(folder / name);
     const size_t place = bytes.find(from);
     ASSERT_NE(place, std::string::npos) << from;
     ASSERT_EQ(from.size(), to.size());
@@ -56,13 +56,13 @@ std::function<void(const fs::path&)> Without(const std::string& name) {
 
 std::function<void(const fs::path&)> Json(const std::string& name, const std::function<void(json&)>& change) {
   return [=](const fs::path& folder) {
-    json value = json::parse(Read(folder / name));
+    json value = json::parse(ReadBytes(folder / name));
     change(value);
     WriteFile(folder / name, value.dump());
   };
 }
 
-struct Case {
+struct BadFolder {
   std::string folder;
   std::function<void(const fs::path&)> change;
   std::string message;  // a part of it
@@ -70,7 +70,7 @@ struct Case {
 
 const std::string kIndex = "model.safetensors.index.json";
 
-std::vector<Case> Cases() {
+std::vector<BadFolder> BadFolders() {
   const std::string sequence = "bert_sequence", masked = "bert_masked", sentence = "mpnet_sentence",
                     shards = "bert_regression", roberta = "roberta_sequence", untied = "bert_masked_untied",
                     gpt2 = "gpt2_causal", modern = "modernbert_sequence", old_modern = "modernbert_mean",
@@ -168,7 +168,7 @@ std::vector<Case> Cases() {
       {untied, File("vocab.txt", "\xff\n"), "vocab.txt: byte 0 is not valid UTF-8"},
       {masked,
        [](const fs::path& folder) {
-         std::string text = Read(folder / "tokenizer.json");
+         std::string text = ReadBytes(folder / "tokenizer.json");
          for (size_t at; (at = text.find("[MASK]")) != std::string::npos;) text.replace(at, 6, "[HOLE]");
          WriteFile(folder / "tokenizer.json", text);
          fs::remove(folder / "tokenizer_config.json");
@@ -223,7 +223,7 @@ std::vector<Case> Cases() {
       {old_modern, Config({{"local_rope_theta", "x"}}), "local_rope_theta is \"x\"; allowed: a number"},
       {old_modern,
        [](const fs::path& folder) {
-         json config = json::parse(Read(folder / "config.json"));
+         json config = json::parse(ReadBytes(folder / "config.json"));
          config["local_rope_theta"] = nullptr;
          WriteFile(folder / "config.json", config.dump());
        },
@@ -273,7 +273,7 @@ std::vector<Case> Cases() {
       {shards, Without("model-00002-of-00002.safetensors"), "model-00002-of-00002.safetensors: no such file"},
       {sequence,
        [](const fs::path& folder) {
-         std::string bytes = Read(folder / "model.safetensors");
+         std::string bytes = ReadBytes(folder / "model.safetensors");
          bytes[bytes.size() - 1] = bytes[bytes.size() - 2] = '\xff';
          WriteFile(folder / "model.safetensors", bytes);
        },
@@ -283,7 +283,7 @@ std::vector<Case> Cases() {
 
 TEST(HuggingFaceRefusedTest, EveryFolderSaysWhatIsWrong) {
   const std::unique_ptr<Backend> backend = MakeBackend();
-  const std::vector<Case> cases = Cases();
+  const std::vector<BadFolder> cases = BadFolders();
   ASSERT_GE(cases.size(), 40u);
   for (size_t i = 0; i < cases.size(); ++i) {
     const auto& [name, change, message] = cases[i];

@@ -18,10 +18,10 @@ namespace {
 
 using nlohmann::json;
 
-std::string Folder(const std::string& name) { return tests::TestdataFolder() + "_hugging_face/" + name; }
+std::string TextFolder(const std::string& name) { return tests::TestdataFolder() + "_hugging_face/" + name; }
 
 json TextsOf(const std::string& name) {
-  std::ifstream file(Folder(name) + "/golden.json");
+  std::ifstream file(TextFolder(name) + "/golden.json");
   return json::parse(file).value("texts", json::array());
 }
 
@@ -47,7 +47,7 @@ absl::StatusOr<ModelSequence> Prepare(const Model& model, const json& entry) {
 class HuggingFaceTextTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(HuggingFaceTextTest, TokensAreThoseOfTransformers) {
-  const LoadedModel model = LoadModel(Folder(GetParam()) + "/1");
+  const LoadedModel model = LoadModel(TextFolder(GetParam()) + "/1");
   const json texts = TextsOf(GetParam());
   ASSERT_GE(texts.size(), 4u);
   for (const json& entry : texts) {
@@ -63,7 +63,7 @@ TEST_P(HuggingFaceTextTest, TokensAreThoseOfTransformers) {
 }
 
 TEST_P(HuggingFaceTextTest, AnswersAreThoseOfTransformersInFloat64) {
-  const LoadedModel model = LoadModel(Folder(GetParam()) + "/1");
+  const LoadedModel model = LoadModel(TextFolder(GetParam()) + "/1");
   Comparison comparison;
   for (const json& entry : TextsOf(GetParam())) {
     ModelInput input;
@@ -109,19 +109,19 @@ std::string Refusal(const Model& model, const std::string& text, TruncateMode tr
 TEST(HuggingFaceTextsTest, ATextThatIsTooLongNamesTheLimit) {
   std::string text;
   for (int i = 0; i < 39; ++i) text += "cat ";
-  const LoadedModel model = LoadModel(Folder("bert_sequence") + "/1");
+  const LoadedModel model = LoadModel(TextFolder("bert_sequence") + "/1");
   EXPECT_EQ(
       Refusal(*model, text),
       "text has 41 tokens, those of the tokenizer's template included; the model takes 40; set truncate to HEAD or "
       "TAIL to cut it");
-  const LoadedModel limited = LoadModel(Folder("mpnet_sentence") + "/1");
+  const LoadedModel limited = LoadModel(TextFolder("mpnet_sentence") + "/1");
   EXPECT_EQ(Refusal(*limited, text),
             "text has 41 tokens, those of the tokenizer's template included; the model takes texts of 24 "
             "(max_seq_length); set truncate to HEAD or TAIL to cut it");
 }
 
 TEST(HuggingFaceTextsTest, AMaskIsNeededAndMayBeCutOff) {
-  const LoadedModel model = LoadModel(Folder("bert_masked") + "/1");
+  const LoadedModel model = LoadModel(TextFolder("bert_masked") + "/1");
   EXPECT_EQ(Refusal(*model, "the cat"), "text has no mask token ([MASK], 5); a fill-mask model predicts these");
   std::string text = "[MASK] ";
   for (int i = 0; i < 60; ++i) text += "cat ";

@@ -20,11 +20,11 @@ namespace {
 
 using nlohmann::json;
 
-std::string Folder(const std::string& name) { return tests::TestdataFolder() + "_hugging_face/" + name + "/1"; }
+std::string ModernBert(const std::string& name) { return tests::TestdataFolder() + "_hugging_face/" + name + "/1"; }
 
 // Layers 1 and 2 of four see 4 positions on either side.
 TEST(ModernBertTest, WindowsAreOnBothSides) {
-  const LoadedModel model = LoadModel(Folder("modernbert_sequence"));
+  const LoadedModel model = LoadModel(ModernBert("modernbert_sequence"));
   ModelInput input = MakeInput(*model, RandomTokens(30, 40, 3));
   const uint64_t heads = 4, all = heads * 30 * 30, window = heads * (30 * 9 - 2 * (4 + 3 + 2 + 1));
   EXPECT_EQ(model->Pairs(input), 4 * all);
@@ -44,7 +44,7 @@ json ConfigOf(const std::string& folder) {
 
 // layer_types with rope_parameters, and what they are where they are not given.
 TEST(ModernBertTest, TwoSpellingsGiveTheSameBytes) {
-  const std::string from = Folder("modernbert_sequence");
+  const std::string from = ModernBert("modernbert_sequence");
   const TemporaryFolder folder;
   std::filesystem::copy(from, folder.path(), std::filesystem::copy_options::recursive);
   json config = ConfigOf(from);
@@ -62,7 +62,7 @@ TEST(ModernBertTest, TwoSpellingsGiveTheSameBytes) {
 
 // Windows that are as long as the text, and all pairs in place of shorter windows, are the same.
 TEST(ModernBertTest, WithoutWindowsALayerKeepsItsRotaryPositions) {
-  const std::string from = Folder("modernbert_sequence");
+  const std::string from = ModernBert("modernbert_sequence");
   const TemporaryFolder folder;
   std::filesystem::copy(from, folder.path(), std::filesystem::copy_options::recursive);
   json config = ConfigOf(from);
@@ -90,8 +90,8 @@ class WithoutDecoders : public DeferredBackend {
 
 TEST(ModernBertTest, IsRefusedWhereTheDeviceLacksWhatItNeeds) {
   WithoutDecoders backend(MakeBackend());
-  EXPECT_TRUE(edgewise::LoadModel(Folder("bert_sequence"), backend).ok());
-  const auto model = edgewise::LoadModel(Folder("modernbert_sequence"), backend);
+  EXPECT_TRUE(edgewise::LoadModel(ModernBert("bert_sequence"), backend).ok());
+  const auto model = edgewise::LoadModel(ModernBert("modernbert_sequence"), backend);
   EXPECT_EQ(model.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_EQ(
       std::string(model.status().message()),

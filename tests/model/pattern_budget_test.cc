@@ -25,7 +25,7 @@ struct Input {
   }
 };
 
-std::vector<Rows> RowsOf(const MemberPatterns& made, const std::vector<QueryRange>& ranges) {
+std::vector<Rows> RowsOfEach(const MemberPatterns& made, const std::vector<QueryRange>& ranges) {
   std::vector<Rows> rows;
   for (size_t s = 0; s < ranges.size(); ++s) rows.push_back(testing::RowsOf(made.patterns[s], ranges[s]));
   return rows;
@@ -199,12 +199,12 @@ TEST_P(PatternBudgetTest, IsKeptToTheEdgeAndOnlyDropsWhatItMust) {
     const std::vector<QueryRange> ranges = input.Ranges(GetParam().causal && seed % 4 == 1 ? 20 : 0);
     const AttentionSpec choice = Choice(seed);
     const MemberPatterns free = MakePatterns(choice, ranges, kNoCap);
-    const std::vector<Rows> all = RowsOf(free, ranges);
+    const std::vector<Rows> all = RowsOfEach(free, ranges);
     const uint64_t least = LeastEdges(choice, ranges), most = heads * Count(all);
     for (int i = 0; i < 40; ++i) {
       const uint64_t allowance = least + random() % (std::max(most, least) - least + 4);
       const MemberPatterns made = MakePatterns(choice, ranges, allowance);
-      const std::vector<Rows> rows = RowsOf(made, ranges);
+      const std::vector<Rows> rows = RowsOfEach(made, ranges);
       ASSERT_LE(heads * Count(rows), allowance);
       ASSERT_EQ(made.capped, allowance < most);
       ASSERT_EQ(made.capped, rows != all);
@@ -232,10 +232,10 @@ TEST_P(PatternBudgetTest, ALargerOneOnlyAddsEdges) {
     const Input input = MakeInput(seed);
     const std::vector<QueryRange> ranges = input.Ranges();
     const AttentionSpec choice = Choice(seed);
-    const uint64_t most = heads * Count(RowsOf(MakePatterns(choice, ranges, kNoCap), ranges));
-    std::vector<Rows> before = RowsOf(MakePatterns(choice, ranges, LeastEdges(choice, ranges)), ranges);
+    const uint64_t most = heads * Count(RowsOfEach(MakePatterns(choice, ranges, kNoCap), ranges));
+    std::vector<Rows> before = RowsOfEach(MakePatterns(choice, ranges, LeastEdges(choice, ranges)), ranges);
     for (uint64_t allowance = LeastEdges(choice, ranges); allowance <= most + 1; allowance += 1 + most / 150) {
-      const std::vector<Rows> rows = RowsOf(MakePatterns(choice, ranges, allowance), ranges);
+      const std::vector<Rows> rows = RowsOfEach(MakePatterns(choice, ranges, allowance), ranges);
       ASSERT_TRUE(IsSubset(before, rows)) << allowance;
       before = rows;
     }
@@ -265,9 +265,9 @@ TEST_P(PatternBudgetTest, TheLeastDoesNotDependOnTheDrawAndIsWhatIsNeverDropped)
     EXPECT_EQ(least, ssa() ? queries : diagonal);
     EXPECT_EQ(LeastEdges(Choice(2), ranges), least);
     // A cap below it is refused before; nothing is dropped that could not be.
-    const std::vector<Rows> free = RowsOf(MakePatterns(Choice(1), ranges, kNoCap), ranges);
-    const std::vector<Rows> rows = RowsOf(MakePatterns(Choice(1), ranges, least), ranges);
-    const std::vector<Rows> none = RowsOf(MakePatterns(Choice(1), ranges, 0), ranges);
+    const std::vector<Rows> free = RowsOfEach(MakePatterns(Choice(1), ranges, kNoCap), ranges);
+    const std::vector<Rows> rows = RowsOfEach(MakePatterns(Choice(1), ranges, least), ranges);
+    const std::vector<Rows> none = RowsOfEach(MakePatterns(Choice(1), ranges, 0), ranges);
     EXPECT_LE(heads * Count(rows), least);
     EXPECT_LE(heads * Count(none), heads * Count(rows));
     if (!ssa()) {

@@ -53,7 +53,7 @@ uint32_t SamplesWithin(const Request& request, double seconds) {
   return choice.samples;
 }
 
-const Request* Add(Scheduler& scheduler, RequestPtr request) {
+const Request* AddTo(Scheduler& scheduler, RequestPtr request) {
   const Request* address = request.get();
   std::vector<EndedRequest> ended;
   EXPECT_TRUE(scheduler.Add(request, kStart, ended).ok());
@@ -61,7 +61,7 @@ const Request* Add(Scheduler& scheduler, RequestPtr request) {
 }
 
 // The requests that start next where nothing runs.
-std::vector<RequestPtr> NextBatch(Scheduler& scheduler, Time now = kStart) {
+std::vector<RequestPtr> TakeFrom(Scheduler& scheduler, Time now = kStart) {
   scheduler.SetRunning({});
   const Turn turn = scheduler.Next({}, now);
   return turn.kind == Turn::kStart ? scheduler.TakeBatch(turn.level, now) : std::vector<RequestPtr>();
@@ -172,9 +172,9 @@ TEST(DegradeTest, LoweringTheCapLowersAllThatDependsOnItAndNeverRaises) {
 
 TEST(DegradeTest, UnderLoadOneSampleGivesUpEdges) {
   Scheduler scheduler({});
-  Add(scheduler, WithCaps(true));
-  Add(scheduler, Ensemble(false, kStart + milliseconds(220)));
-  const std::vector<RequestPtr> batch = NextBatch(scheduler);
+  AddTo(scheduler, WithCaps(true));
+  AddTo(scheduler, Ensemble(false, kStart + milliseconds(220)));
+  const std::vector<RequestPtr> batch = TakeFrom(scheduler);
   ASSERT_EQ(batch.size(), 1u);
   EXPECT_EQ(batch[0]->consent.samples, 1u);
   EXPECT_GT(batch[0]->consent.cap, 0.0);
@@ -184,7 +184,7 @@ TEST(DegradeTest, UnderLoadOneSampleGivesUpEdges) {
 TEST(DegradeTest, ConsentIsAdmittedWhereItsLeastIsInTime) {
   for (const bool consent : {false, true}) {
     Scheduler scheduler({});
-    Add(scheduler, Ensemble(consent));
+    AddTo(scheduler, Ensemble(consent));
     RequestPtr next = Ensemble(consent, kStart + milliseconds(250));
     std::vector<EndedRequest> ended;
     EXPECT_EQ(scheduler.Add(next, kStart, ended).ok(), consent);
@@ -193,9 +193,9 @@ TEST(DegradeTest, ConsentIsAdmittedWhereItsLeastIsInTime) {
 
 TEST(DegradeTest, WithTimeForAllNobodyIsDegraded) {
   Scheduler scheduler({});
-  for (int i = 0; i < 3; ++i) Add(scheduler, Ensemble(true, kStart + seconds(2)));
+  for (int i = 0; i < 3; ++i) AddTo(scheduler, Ensemble(true, kStart + seconds(2)));
   for (int i = 0; i < 3; ++i) {
-    const std::vector<RequestPtr> batch = NextBatch(scheduler);
+    const std::vector<RequestPtr> batch = TakeFrom(scheduler);
     ASSERT_EQ(batch.size(), 1u);
     EXPECT_EQ(batch[0]->consent.samples, 16u);
     EXPECT_EQ(batch[0]->consent.reason, DegradedBy::kNothing);
@@ -205,10 +205,10 @@ TEST(DegradeTest, WithTimeForAllNobodyIsDegraded) {
 TEST(DegradeTest, UnderLoadEachKeepsWhatMakesNobodyLate) {
   Scheduler scheduler({});
   constexpr int kRequests = 10;
-  for (int i = 0; i < kRequests; ++i) Add(scheduler, Ensemble(true, kStart + milliseconds(800)));
+  for (int i = 0; i < kRequests; ++i) AddTo(scheduler, Ensemble(true, kStart + milliseconds(800)));
   Time now = kStart;
   double samples = 0.0;
-  for (std::vector<RequestPtr> batch = NextBatch(scheduler, now); !batch.empty(); batch = NextBatch(scheduler, now)) {
+  for (std::vector<RequestPtr> batch = TakeFrom(scheduler, now); !batch.empty(); batch = TakeFrom(scheduler, now)) {
     for (const RequestPtr& request : batch) {
       const double left = SlackOf(*request, now);  // a pass looks after the deadlines of its own requests
       Lower(*request, ChoiceWithin(*request, left, left), DegradedBy::kDeadline);
@@ -224,20 +224,20 @@ TEST(DegradeTest, UnderLoadEachKeepsWhatMakesNobodyLate) {
 
 TEST(DegradeTest, ARequestWithoutConsentMakesThoseBeforeItGiveWay) {
   Scheduler scheduler({});
-  const Request* flexible = Add(scheduler, Ensemble(true));
-  Add(scheduler, Ensemble(false, kStart + milliseconds(250)));
-  const std::vector<RequestPtr> batch = NextBatch(scheduler);
+  const Request* flexible = AddTo(scheduler, Ensemble(true));
+  AddTo(scheduler, Ensemble(false, kStart + milliseconds(250)));
+  const std::vector<RequestPtr> batch = TakeFrom(scheduler);
   ASSERT_EQ(batch.size(), 1u);
   EXPECT_EQ(batch[0].get(), flexible);
   EXPECT_LE(batch[0]->predicted_seconds, 0.09);
-  EXPECT_EQ(NextBatch(scheduler)[0]->inputs[0].samples, 16u);
+  EXPECT_EQ(TakeFrom(scheduler)[0]->inputs[0].samples, 16u);
 }
 
 TEST(DegradeTest, ARequestThatIsLateAnywayDegradesNobody) {
   Scheduler scheduler({});
-  Add(scheduler, Ensemble(true));
-  Add(scheduler, Ensemble(false, kStart + milliseconds(300)));
-  const std::vector<RequestPtr> batch = NextBatch(scheduler, kStart + milliseconds(200));
+  AddTo(scheduler, Ensemble(true));
+  AddTo(scheduler, Ensemble(false, kStart + milliseconds(300)));
+  const std::vector<RequestPtr> batch = TakeFrom(scheduler, kStart + milliseconds(200));
   ASSERT_EQ(batch.size(), 1u);
   EXPECT_EQ(batch[0]->consent.samples, 16u);
 }
@@ -245,8 +245,8 @@ TEST(DegradeTest, ARequestThatIsLateAnywayDegradesNobody) {
 TEST(DegradeTest, APassThatHasJustStartedDelaysOthersByItsLeastOnly) {
   for (const bool consent : {true, false}) {
     Scheduler scheduler({});
-    Add(scheduler, Ensemble(consent));
-    ASSERT_EQ(NextBatch(scheduler, kStart).size(), 1u);
+    AddTo(scheduler, Ensemble(consent));
+    ASSERT_EQ(TakeFrom(scheduler, kStart).size(), 1u);
     RequestPtr other = Ensemble(true, kStart + milliseconds(45));
     std::vector<EndedRequest> ended;
     const absl::Status status = scheduler.Add(other, kStart, ended);
@@ -259,7 +259,7 @@ TEST(DegradeTest, APassThatRunsGivesWayToo) {
   RunningPass pass{.level = kLevel, .remaining = 0.3, .stepped = kStart, .spare = 0.3};
   scheduler.SetRunning({&pass, 1});
   EXPECT_EQ(scheduler.Next({}, kStart).share, 1.0) << "nobody waits";
-  Add(scheduler, Ensemble(false, kStart + milliseconds(350)));
+  AddTo(scheduler, Ensemble(false, kStart + milliseconds(350)));
   scheduler.SetRunning({&pass, 1});
   const Turn turn = scheduler.Next({}, kStart);
   EXPECT_EQ(turn.kind, Turn::kStep);

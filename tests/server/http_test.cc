@@ -13,7 +13,7 @@
 namespace edgewise::server {
 namespace {
 
-class HttpTest : public testing::Test {
+class HttpTest : public ::testing::Test {
  protected:
   HttpTest() { Start(std::chrono::hours(1)); }
 

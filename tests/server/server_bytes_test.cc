@@ -13,14 +13,14 @@ using ::testing::AnyOf;
 using ::testing::Eq;
 using ::testing::HasSubstr;
 
-constexpr char kPredict[] = "/edgewise.v1.InferenceService/Predict";
+constexpr char kPredictMethod[] = "/edgewise.v1.InferenceService/Predict";
 constexpr char kHeld[] = "edgewise_call_memory_bytes";
 
 // A call whose headers are sent, and nothing else.
 class SilentCall {
  public:
   explicit SilentCall(TestServer& server) : stub_(server.channel()) {
-    call_ = stub_.PrepareCall(&context_, kPredict, &queue_);
+    call_ = stub_.PrepareCall(&context_, kPredictMethod, &queue_);
     call_->StartCall(nullptr);
     Next();
   }
@@ -124,7 +124,7 @@ TEST(BytesTest, ManyEmptyPartsAreRefusedBeforeTheyAreParsed) {
   TestServer server;
   std::string parts = SmallRequest().SerializeAsString();
   for (int i = 0; i < 1 << 20; ++i) parts.append("\x1a\x00", 2);
-  const grpc::Status status = server.Call(kPredict, parts);
+  const grpc::Status status = server.Call(kPredictMethod, parts);
   EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("more than 131072 parts"));
   v1::PredictResponse response;
@@ -142,7 +142,7 @@ TEST(BytesTest, LimitOfMessagesIsShownAndKept) {
   EXPECT_EQ(model.model().random_numbers(), 2u);
   std::string message = SmallRequest().SerializeAsString();
   message += std::string("\xfa\x7d", 2) + "\xff\xff\xff\x01" + std::string(0x3fffff, ' ');  // an unknown field
-  const grpc::Status status = server.Call(kPredict, message);
+  const grpc::Status status = server.Call(kPredictMethod, message);
   EXPECT_EQ(status.error_code(), grpc::RESOURCE_EXHAUSTED);
   EXPECT_THAT(status.error_message(), HasSubstr("the server takes at most 4194304"));
 }

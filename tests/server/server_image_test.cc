@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-std::string Folder() { return tests::TestdataFolder() + "_images"; }
+std::string ImageFolder() { return tests::TestdataFolder() + "_images"; }
 
 std::string Read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -51,15 +51,16 @@ class ServerImageTest : public ::testing::Test {
     return status.error_message();
   }
 
-  TestServer server_{TestOptions(Folder())};
+  TestServer server_{TestOptions(ImageFolder())};
   v1::PredictResponse response_;
 };
 
 TEST_F(ServerImageTest, AFileHasTheLogitsOfTransformers) {
-  const json golden = json::parse(Read(Folder() + "/vit_classes/golden.json"))["files"];
+  const json golden = json::parse(Read(ImageFolder() + "/vit_classes/golden.json"))["files"];
   ASSERT_GE(golden.size(), 3u);
   for (const auto& [name, entry] : golden.items()) {
-    const grpc::Status status = server_.Predict(Request("vit_classes", Read(Folder() + "/files/" + name)), response_);
+    const grpc::Status status =
+        server_.Predict(Request("vit_classes", Read(ImageFolder() + "/files/" + name)), response_);
     ASSERT_TRUE(status.ok()) << status.error_message();
     ASSERT_EQ(response_.predictions(0).logits_size(), 3);
     for (int i = 0; i < 3; ++i) EXPECT_NEAR(response_.predictions(0).logits(i), entry["logits"][i], 1e-4) << name;
@@ -68,7 +69,7 @@ TEST_F(ServerImageTest, AFileHasTheLogitsOfTransformers) {
 }
 
 TEST_F(ServerImageTest, ImagesTakeBudgetsSamplesAndOverrides) {
-  v1::PredictRequest request = Request("vit_classes", Read(Folder() + "/files/photo.png"));
+  v1::PredictRequest request = Request("vit_classes", Read(ImageFolder() + "/files/photo.png"));
   request.mutable_override()->set_kind("ssa");
   request.mutable_override()->set_windows(3);
   request.mutable_override()->add_sigma(0.4);
@@ -103,7 +104,7 @@ std::vector<v1::Input> Inputs() {
   std::vector<v1::Input> inputs(4);
   for (size_t i = 0; i < 3; ++i) {
     const char* kFiles[] = {"photo.png", "cmyk.jpg", "interlaced.png"};
-    inputs[i].mutable_sequence()->set_image(Read(Folder() + "/files/" + kFiles[i]));
+    inputs[i].mutable_sequence()->set_image(Read(ImageFolder() + "/files/" + kFiles[i]));
   }
   v1::Features* features = inputs[3].mutable_sequence()->mutable_features();
   features->set_rows(6);
@@ -135,7 +136,7 @@ TEST_F(ServerImageTest, AloneAndInABatchTheBytesAreTheSame) {
 }
 
 TEST_F(ServerImageTest, ACapOnAnImageHoldsAndASlackOneChangesNoByte) {
-  v1::PredictRequest request = Request("vit_classes", Read(Folder() + "/files/photo.png"));
+  v1::PredictRequest request = Request("vit_classes", Read(ImageFolder() + "/files/photo.png"));
   *request.mutable_override() = Ssa();
   ASSERT_TRUE(server_.Predict(request, response_).ok());
   const v1::Prediction free = response_.predictions(0);
@@ -199,7 +200,7 @@ TEST_F(ServerImageTest, AStreamAnswersImagesAndWhatIsNone) {
 }
 
 TEST_F(ServerImageTest, MemoryComesBack) {
-  const std::string photo = Read(Folder() + "/files/photo.png");
+  const std::string photo = Read(ImageFolder() + "/files/photo.png");
   for (const std::string& image : {photo, photo.substr(0, 500), std::string("GIF89a")}) {
     server_.Predict(Request("vit_classes", image), response_);
   }
@@ -207,12 +208,12 @@ TEST_F(ServerImageTest, MemoryComesBack) {
 }
 
 TEST(ServerImageMemoryTest, AnImageThatNeedsMoreThanIsLeftIsRefusedBeforeItIsDecoded) {
-  ServerOptions options = TestOptions(Folder());
+  ServerOptions options = TestOptions(ImageFolder());
   options.max_memory = uint64_t{8} << 20;  // less than a codec may take
   TestServer server(options);
   v1::PredictRequest request;
   request.set_model("vit_classes");
-  request.add_inputs()->mutable_sequence()->set_image(Read(Folder() + "/files/photo.png"));
+  request.add_inputs()->mutable_sequence()->set_image(Read(ImageFolder() + "/files/photo.png"));
   v1::PredictResponse response;
   EXPECT_EQ(server.Predict(request, response).error_code(), grpc::RESOURCE_EXHAUSTED);
   *request.mutable_inputs(0) = Inputs()[3];
@@ -220,7 +221,7 @@ TEST(ServerImageMemoryTest, AnImageThatNeedsMoreThanIsLeftIsRefusedBeforeItIsDec
 }
 
 TEST(ServerImageQueueTest, TooManyThatWaitAreToldSoAndTheOthersAreAnswered) {
-  ServerOptions options = TestOptions(Folder());
+  ServerOptions options = TestOptions(ImageFolder());
   options.queue.max_requests = 1;
   TestServer server(options);
   v1::PredictRequest request;
@@ -244,7 +245,7 @@ TEST(ServerImageQueueTest, TooManyThatWaitAreToldSoAndTheOthersAreAnswered) {
 }
 
 TEST(ServerImageDrainTest, CallsThatWaitForTheirImagesEndToo) {
-  TestServer server(TestOptions(Folder()));
+  TestServer server(TestOptions(ImageFolder()));
   v1::PredictRequest request;
   request.set_model("vit_classes");
   for (int i = 0; i < 64; ++i) *request.add_inputs() = Inputs()[1];
@@ -278,7 +279,7 @@ TEST_F(ServerImageTest, GetModelSaysWhatAnImageBecomes) {
 }
 
 TEST_F(ServerImageTest, WhatIsNotTakenNamesTheField) {
-  const std::string png = Read(Folder() + "/files/photo.png");
+  const std::string png = Read(ImageFolder() + "/files/photo.png");
   EXPECT_THAT(Refused(Request("vit_classes", "no image")),
               HasSubstr("inputs[0].sequence.image has the bytes of another format; PNG and JPEG are served"));
   EXPECT_THAT(Refused(Request("vit_classes", png.substr(0, 500))),

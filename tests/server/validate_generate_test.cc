@@ -17,9 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const double kNan = std::nan("");
-const double kInf = std::numeric_limits<double>::infinity();
-
 v1::GenerateRequest GoodRequest() {
   v1::GenerateRequest request;
   request.set_model("m");
@@ -28,16 +25,16 @@ v1::GenerateRequest GoodRequest() {
   return request;
 }
 
-struct Case {
+struct GenerateCase {
   const char* name;
   std::function<void(v1::GenerateRequest&)> change;
   const char* message;  // part of it
   const char* model = "lm-dense";
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const GenerateCase& c, std::ostream* out) { *out << c.name; }
 
-const Case kRefused[] = {
+const GenerateCase kRefusedGenerations[] = {
     {"not_a_language_model", [](auto&) {},
      "model is \"m\", which does sequence-classification; Generate needs one that does causal-lm", "sbm"},
     {"no_prompt", [](auto& r) { r.clear_prompt(); }, "prompt is missing, and so are messages"},
@@ -120,10 +117,10 @@ const Case kRefused[] = {
      "override cannot go with attention DENSE"},
 };
 
-class RefusedGenerationTest : public ::testing::TestWithParam<Case> {};
+class RefusedGenerationTest : public ::testing::TestWithParam<GenerateCase> {};
 
 TEST_P(RefusedGenerationTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
-  const Case& c = GetParam();
+  const GenerateCase& c = GetParam();
   const std::unique_ptr<Model> model = LoadTestModel(c.model);
   v1::GenerateRequest request = GoodRequest();
   c.change(request);
@@ -133,7 +130,7 @@ TEST_P(RefusedGenerationTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   EXPECT_FALSE(FieldOf(parsed.status()).empty()) << "no google.rpc.BadRequest";
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedGenerationTest, ::testing::ValuesIn(kRefused),
+INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedGenerationTest, ::testing::ValuesIn(kRefusedGenerations),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ValidateGenerateTest, WhatIsAskedArrives) {

@@ -13,7 +13,7 @@
 namespace edgewise::server {
 namespace {
 
-struct Case {
+struct InputCase {
   const char* name;
   std::function<void(v1::Input&)> change;
   const char* field;  // within the input
@@ -21,9 +21,9 @@ struct Case {
   const char* model = "sbm";
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const InputCase& c, std::ostream* out) { *out << c.name; }
 
-const Case kRefused[] = {
+const InputCase kRefusedInputs[] = {
     {"sequence", [](auto& input) { input.clear_sequence(); }, "sequence", "is missing"},
     {"content", [](auto& input) { input.mutable_sequence()->clear_content(); }, "sequence",
      "has no content; give text, token_ids, features or image"},
@@ -45,11 +45,11 @@ const Case kRefused[] = {
      "is not taken by this server; start it with --allow_graphs"},
 };
 
-class RefusedInputTest : public ::testing::TestWithParam<Case> {};
+class RefusedInputTest : public ::testing::TestWithParam<InputCase> {};
 
 TEST_P(RefusedInputTest, IsNamedByItsOwnIndex) {
   constexpr int kInputs = 4;
-  const Case& c = GetParam();
+  const InputCase& c = GetParam();
   const std::unique_ptr<Model> model = LoadTestModel(c.model);
   v1::PredictRequest good;
   for (int i = 0; i < kInputs; ++i) {
@@ -67,7 +67,8 @@ TEST_P(RefusedInputTest, IsNamedByItsOwnIndex) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Inputs, RefusedInputTest, ::testing::ValuesIn(kRefused), ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Inputs, RefusedInputTest, ::testing::ValuesIn(kRefusedInputs),
+                         ::testing::PrintToStringParamName());
 
 // A text of `tokens` tokens, none a pad.
 void SetTokens(v1::Input& input, int tokens) {

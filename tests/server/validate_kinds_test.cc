@@ -16,9 +16,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const double kNan = std::nan("");
-const float kInf = std::numeric_limits<float>::infinity();
-
 v1::Sequence& Sequence(v1::PredictRequest& request) { return *request.mutable_inputs(0)->mutable_sequence(); }
 v1::Features& Features(v1::PredictRequest& request) { return *Sequence(request).mutable_features(); }
 v1::PairwiseBias& Bias(v1::PredictRequest& request) { return *Sequence(request).mutable_bias(); }
@@ -40,14 +37,14 @@ v1::PredictRequest GoodRequest(const Model& model) {
   return request;
 }
 
-struct Case {
+struct KindCase {
   const char* name;
   const char* model;
   std::function<void(v1::PredictRequest&)> change;
   const char* message;  // part of it
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const KindCase& c, std::ostream* out) { *out << c.name; }
 
 void LocalSsa(v1::PredictRequest& r) {
   Override(r).set_kind("ssa");
@@ -66,7 +63,7 @@ void Probable(v1::PredictRequest& r) {
   r.mutable_budget()->set_keep(v1::PROBABLE);
 }
 
-const Case kRefused[] = {
+const KindCase kRefusedKinds[] = {
     {"columns", "features", [](auto& r) { Features(r).set_columns(5); },
      "inputs[0].sequence.features.columns is 5; the model takes 6"},
     {"rows_0", "features", [](auto& r) { Features(r).set_rows(0); }, "inputs[0].sequence.features.rows is 0"},
@@ -244,10 +241,10 @@ const Case kRefused[] = {
      "override cannot go with attention DENSE"},
 };
 
-class RefusedKindTest : public ::testing::TestWithParam<Case> {};
+class RefusedKindTest : public ::testing::TestWithParam<KindCase> {};
 
 TEST_P(RefusedKindTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
-  const Case& c = GetParam();
+  const KindCase& c = GetParam();
   const std::unique_ptr<Model> model = LoadTestModel(c.model);
   v1::PredictRequest request = GoodRequest(*model);
   ASSERT_TRUE(Validated(request, *model, {}).ok()) << Validated(request, *model, {}).status();
@@ -258,7 +255,7 @@ TEST_P(RefusedKindTest, IsInvalidArgumentThatNamesFieldValueAndLimit) {
   EXPECT_FALSE(FieldOf(parsed.status()).empty()) << "no google.rpc.BadRequest";
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedKindTest, ::testing::ValuesIn(kRefused),
+INSTANTIATE_TEST_SUITE_P(Catalogue, RefusedKindTest, ::testing::ValuesIn(kRefusedKinds),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ValidateKindsTest, R11DenormalFeaturesAndTheMostRowsAreTaken) {

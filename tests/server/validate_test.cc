@@ -41,9 +41,6 @@ struct Case {
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-const double kNan = std::nan("");
-const double kInf = std::numeric_limits<double>::infinity();
-
 const Case kRefused[] = {
     {"R30_no_inputs", [](auto& r) { r.clear_inputs(); }, "inputs is empty; at least one is needed"},
     {"R30_too_many_inputs",
