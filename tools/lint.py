@@ -21,26 +21,31 @@ PRODUCT = ("kernels", "text", "model", "server", "client", "selfcheck")
 MOST_TIDY = 12
 LAST = ("-1", "-m", "--first-parent")  # the last commit; of a merge, all that it brought
 MUTEX = "absl/synchronization/mutex.h"
+BATCHED = re.compile(r'^#include "(/[^"]+)"', re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def commands(build):
-    """The words of each source's compile command, as clang takes them: {path from the root: [word]}. Of a source that is
-    compiled twice the last counts: of the CUDA sources that is the one for the emulator. nvcc's commands are left out."""
+    """The words of each source's compile command, as clang takes them: {path from the root: [word]}. A source of a batch
+    (cmake/unity.cmake) has the command of its batch. Of a source that is compiled twice the last counts: of the CUDA sources
+    that is the one for the emulator. nvcc's commands are left out."""
     found = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["file"])
         words = shlex.split(entry["command"])
-        if not path.is_relative_to(ROOT) or any(word.endswith("nvcc") for word in words):
+        if any(word.endswith("nvcc") for word in words):
             continue
         start = next(i for i, word in enumerate(words) if word.startswith("-"))
         kept, skip = [], False
         for word, following in zip(words[start:], [*words[start + 1:], ""]):
-            pair = word == "-o" or (word == "-include" and "cmake_pch" in following)  # g++'s precompiled headers
+            pair = word in ("-o", "-c") or (word == "-include" and "cmake_pch" in following)  # g++'s precompiled headers
             if not pair and not skip and not word.startswith("-W"):
                 kept.append(word)
             skip = pair
-        found[path.relative_to(ROOT).as_posix()] = kept
+        batch = BATCHED.findall(path.read_text()) if path.parent.name == "Unity" else [path]
+        for source in map(pathlib.Path, batch):
+            if source.is_relative_to(ROOT):
+                found[source.relative_to(ROOT).as_posix()] = [*kept, str(source)]
     return found
 
 

@@ -7,11 +7,12 @@ already. The second folder may lack only steps that need CUDA; each of its own i
 """
 
 import os
+import shutil
 import subprocess
 import sys
 
 KEPT = ("CMAKE_BUILD_TYPE", "CMAKE_CXX_FLAGS", "CMAKE_EXE_LINKER_FLAGS", "EDGEWISE_BENCH", "EDGEWISE_TESTS",
-        "EDGEWISE_WERROR")
+        "EDGEWISE_UNITY", "EDGEWISE_WERROR")
 NEED_CUDA = ("nvcc", "edgewise_cuda.dir", "libedgewise_gpu_bench.so", "edgewise_gpu_bench.dir", "edgewise_cusparse.dir")
 
 
@@ -42,6 +43,8 @@ def output(step: str) -> str:
 def main(cmake: str, source: str, build: str) -> None:
     bare = os.path.join(build, "without-cuda")
     known = cache(build)
+    if os.path.isdir(os.path.join(build, "unity")):  # the same batches (cmake/unity.cmake)
+        shutil.copytree(os.path.join(build, "unity"), os.path.join(bare, "unity"), dirs_exist_ok=True)
     run(cmake, "-S", source, "-B", bare, "-G", "Ninja", "-DEDGEWISE_CUDA=OFF",
         *(f"-D{name}={known[name]}" for name in KEPT if name in known))
     with_cuda, without = steps(build), steps(bare)
