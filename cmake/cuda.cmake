@@ -15,8 +15,10 @@ if(NOT CMAKE_CUDA_COMPILER)
   message(STATUS "CUDA: nvcc not found; building for the CPU only")
   return()
 endif()
+set(EDGEWISE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual" CACHE STRING
+  "GPUs that CUDA sources are compiled for: A100, H100 and H200; newer ones compile at start")
 if(NOT CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real;90-virtual")  # A100, H100 and H200; newer ones compile at start
+  set(CMAKE_CUDA_ARCHITECTURES ${EDGEWISE_CUDA_ARCHITECTURES})
 endif()
 if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})

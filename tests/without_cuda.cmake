@@ -3,15 +3,15 @@
 # Only what differs is configured and built a second time; nothing else may.
 add_test(NAME without_cuda/build COMMAND ${SYSTEM_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/support/without_cuda.py
   ${CMAKE_COMMAND} ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+set_tests_properties(without_cuda/build PROPERTIES TIMEOUT 900 LABELS check)
 
 # Tests that meet what nvcc makes run once more with both modules hidden.
 set(hidden "EDGEWISE_CUDA_MODULE=;EDGEWISE_CUSPARSE_MODULE=/nonexistent/module.so")
-add_test(NAME without_cuda/server_binary COMMAND server_binary_test --gtest_brief=1)
-set_tests_properties(without_cuda/server_binary PROPERTIES ENVIRONMENT "${hidden}")
+edgewise_run(without_cuda/server_binary server_binary_test ENVIRONMENT ${hidden} LABEL check)
 foreach(suite process newcomer)
   add_test(NAME without_cuda/e2e_${suite} COMMAND ${SYSTEM_PYTHON} -m unittest -v test_${suite}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/tests/e2e)
-  set_tests_properties(without_cuda/e2e_${suite} PROPERTIES
+  set_tests_properties(without_cuda/e2e_${suite} PROPERTIES LABELS check
     ENVIRONMENT "EDGEWISE_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};EDGEWISE_ROOT=${PROJECT_SOURCE_DIR};${hidden}")
 endforeach()
 # A suite that is told to use a GPU says why it cannot, and is skipped.

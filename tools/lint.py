@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Clang's checks of the C++ sources: its thread-safety analysis of every file of the product that can see a mutex, and
-clang-tidy (.clang-tidy) on the files that have changed. Prints what is wrong, and fails where something is.
+"""Clang's checks of the C++ sources: its thread-safety analysis of every file of the product that can see a mutex (locks),
+and clang-tidy (.clang-tidy) on the files that have changed (tidy). Prints what is wrong, and fails where something is.
 
 Reads the compile commands of a configured build, whose generated headers must be there: `./dev lint` sees to both."""
 import argparse
 import concurrent.futures
 import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -50,11 +51,15 @@ def commands(build):
 
 
 @functools.cache
-def sees_mutex(path):
-    """Whether a file includes the header of mutexes, itself or through other files of the repository."""
-    text = (ROOT / path).read_text()
-    return any(include == MUTEX or ((ROOT / include).is_file() and sees_mutex(include))
-               for include in INCLUDE.findall(text))
+def includes(path):
+    """The headers of the repository that a file includes, and MUTEX, itself or through others; and the file."""
+    found = {path}
+    for include in INCLUDE.findall((ROOT / path).read_text()):
+        if (ROOT / include).is_file():
+            found |= includes(include)
+        elif include == MUTEX:
+            found.add(include)
+    return found
 
 
 def git(*arguments):
@@ -99,24 +104,45 @@ def run_all(title, jobs, files, command):
     return failed == 0
 
 
+def check_locks(arguments, known):
+    """Clang's thread-safety analysis, of what has changed since it found nothing."""
+    found_clean = arguments.build / "clean-locks.json"
+    clean = json.loads(found_clean.read_text()) if found_clean.is_file() else {}
+
+    def state_of(path):
+        texts = ((ROOT / file).read_text() for file in sorted(includes(path) - {MUTEX}))
+        return hashlib.sha256("\n".join([*known[path], *texts]).encode()).hexdigest()
+
+    state = {path: state_of(path) for path in known if path.split("/")[0] in PRODUCT and MUTEX in includes(path)}
+    files = [path for path in state if clean.get(path) != state[path]]
+    ok = run_all(f"thread safety ({len(state) - len(files)} files are unchanged)", arguments.jobs, files,
+                 lambda path: ["clang++", *known[path], "-fsyntax-only", "-Wno-everything", "-Werror=thread-safety"])
+    if ok:
+        found_clean.write_text(json.dumps(state))
+    return ok
+
+
+def check_tidy(arguments, known):
+    """clang-tidy on the changed files, or on all."""
+    files = [path for path in known if path.split("/")[0] in PRODUCT] if arguments.all else tidy_files(known)
+    if len(files) > MOST_TIDY and not arguments.all:
+        print(f"clang-tidy: of {len(files)} changed files the {MOST_TIDY} that changed last; --all: of every source")
+        files = files[:MOST_TIDY]
+    return run_all("clang-tidy", arguments.jobs, files,
+                   lambda path: ["clang-tidy", "--quiet", path, "--", *known[path], "-w"])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="the folder of the build")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="files at a time")
+    parser.add_argument("--only", choices=("locks", "tidy"), help="one of the two checks")
     parser.add_argument("--all", action="store_true", help="clang-tidy on every source of the product")
     arguments = parser.parse_args()
-    known = commands(arguments.build.resolve())
-    product = [path for path in known if path.split("/")[0] in PRODUCT]
-
-    ok = run_all("thread safety", arguments.jobs, [path for path in product if sees_mutex(path)],
-                 lambda path: ["clang++", *known[path], "-fsyntax-only", "-Wno-everything",
-                               "-Werror=thread-safety"])
-    files = product if arguments.all else tidy_files(known)
-    if len(files) > MOST_TIDY and not arguments.all:
-        print(f"clang-tidy: of {len(files)} changed files the {MOST_TIDY} that changed last; --all: of every source")
-        files = files[:MOST_TIDY]
-    ok &= run_all("clang-tidy", arguments.jobs, files,
-                  lambda path: ["clang-tidy", "--quiet", path, "--", *known[path], "-w"])
+    arguments.build = arguments.build.resolve()
+    known = commands(arguments.build)
+    ok = arguments.only == "tidy" or check_locks(arguments, known)
+    ok &= arguments.only == "locks" or check_tidy(arguments, known)
     return 0 if ok else 1
 
 
