@@ -45,8 +45,8 @@ class AttentionParts {
  public:
   virtual ~AttentionParts() = default;
   // Computes the next blocks of query rows, about `share` of the work (in (0, 1]). True: that was the last part, and
-  // all is as after Backend::Attend. A cap's threshold is found, in parts too, before the first row attends. Errors:
-  // those of Attend.
+  // all is as after Backend::Attend. A cap's threshold is found, in parts too, before the first row attends, and
+  // expected edges are counted, in parts too, behind the last. Errors: those of Attend.
   virtual absl::StatusOr<bool> Next(double share) = 0;
 };
 

@@ -30,7 +30,7 @@ class Pass {
   struct Options {
     int64_t max_wave_tokens = kMaxWaveTokens;
     // A layer of more rows runs in several steps: its products so many rows at a time, its attention for as many
-    // queries.
+    // queries, and then its expected edges of as many.
     int64_t step_rows = std::numeric_limits<int64_t>::max();
   };
 

@@ -14,7 +14,7 @@
 namespace edgewise::testing {
 namespace {
 
-// Of all lengths and samples, every third under a budget.
+// Of all lengths and samples, every third under a budget, every second with its expected edges.
 std::vector<ModelInput> Inputs(const ModelKind& kind, const Model& model) {
   std::vector<ModelInput> inputs;
   std::mt19937_64 random(5);
@@ -22,6 +22,7 @@ std::vector<ModelInput> Inputs(const ModelKind& kind, const Model& model) {
     ModelInput& input = inputs.emplace_back(RandomInput(kind, model, random, 60));
     input.seed = i;
     input.samples = 1 + i % 3;
+    input.wanted.expected = i % 2 == 0;
     if (i % 3 != 1) continue;
     const uint64_t least = std::max<uint64_t>(1, model.LeastEdges(input));
     input.max_edges = least + (model.Pairs(input) - least) / 4;
@@ -54,6 +55,7 @@ TEST_P(StepsTest, PassesThatTakeTurnsWithinALayerGiveTheSameBytes) {
         const InputResult result = pass->TakeResult(static_cast<int64_t>(i));
         ASSERT_TRUE(result.status.ok()) << result.status;
         ASSERT_TRUE(SameBytes(result, whole[i])) << "input " << i;
+        ASSERT_EQ(result.expected_edges, whole[i].expected_edges) << "input " << i;
       }
     }
   }
@@ -81,6 +83,23 @@ TEST_P(StepsTest, APassThatIsDroppedWithinALayerLeavesTheOthersAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, StepsTest, ::testing::ValuesIn(ModelKinds()),
                          [](const auto& info) { return info.param.name; });
+
+// 999 rows: eleven parts of 96 at most, at one a step.
+TEST(LongStepsTest, ExpectedEdgesTakeStepsOfTheirOwn) {
+  const TemporaryFolder folder;
+  const LoadedModel loaded = LoadModel(WriteModel(folder.path(), WaveConfig({{"max_position_embeddings", 1000}})));
+  std::vector<ModelInput> inputs = {MakeInput(*loaded, RandomTokens(999, 49, 1))};
+  const auto steps = [&](bool expected) {
+    inputs[0].wanted.expected = expected;
+    Pass pass(*loaded, inputs, {.step_rows = 100});
+    int count = 0;
+    for (; !pass.done(); ++count) EXPECT_TRUE(pass.Step().ok());
+    EXPECT_EQ(pass.TakeResult(0).expected_edges > 0.0, expected);
+    return count;
+  };
+  const int without = steps(false);
+  EXPECT_EQ(steps(true), without + 11);
+}
 
 // The threshold of a cap is found before the first of the 65,536 rows attends.
 TEST(LongStepsTest, SixtyFiveThousandRowsUnderACapGiveTheSameBytes) {

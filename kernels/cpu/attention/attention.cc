@@ -10,6 +10,7 @@ namespace edgewise {
 namespace cpu_attention {
 namespace {
 
+constexpr int64_t kProductsPerNanosecond = 64;   // of memberships, of one thread, roughly
 constexpr size_t kKeptBytes = size_t{64} << 20;  // of each memory, between calls
 
 // An empty plan with the memory of an older one.
@@ -66,6 +67,7 @@ void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::sp
   call.heads.clear();
   call.block_head.clear();
   call.kept.clear();
+  call.expected.clear();
   call.kernels = &kernels;
   call.inputs = &inputs;
   call.out = out;
@@ -85,6 +87,10 @@ void StartCall(const CpuKernels& kernels, const AttentionInputs& inputs, std::sp
       head.first_block = static_cast<int64_t>(call.block_head.size());
       call.block_head.insert(call.block_head.end(), static_cast<size_t>(head.blocks()),
                              static_cast<int32_t>(call.heads.size()) - 1);
+      for (int64_t row = 0; problem.report->wanted.expected && head.drawn != nullptr && row < head.n;
+           row += kExpectedRows) {
+        call.expected.push_back({static_cast<int32_t>(call.heads.size()) - 1, row});
+      }
       if (problem.report->wanted.key_degrees) problem.report->heads[h].key_degrees.assign(problem.tokens, 0);
     }
   }
@@ -110,6 +116,16 @@ int64_t WorkOf(const Call& call) {
     } else {
       for (const KeyGroup& group : head.plan->groups) work += group.cost() * kCostNanoseconds;
     }
+    if (work >= ThreadPool::kSharedWork) break;
+  }
+  return work;
+}
+
+int64_t WorkOf(std::span<const ExpectedPart> parts, const Call& call) {
+  int64_t work = 0;
+  for (const ExpectedPart& part : parts) {
+    const Head& head = call.heads[part.head];
+    work += kExpectedRows * head.columns * head.tables.rank / kProductsPerNanosecond;
     if (work >= ThreadPool::kSharedWork) break;
   }
   return work;
@@ -173,6 +189,8 @@ void CpuAttention::Begin(bool optimistic) {
   scratch_.search.Start(pool_, caps_, optimistic, call);
   probable_.Start(pool_, caps_, optimistic, call);
   left_ = static_cast<int64_t>(call.block_head.size());
+  attended_ = false;
+  counted_ = 0;
 }
 
 bool CpuAttention::Next(double share) {
@@ -188,13 +206,21 @@ bool CpuAttention::Next(double share) {
     probable_.Next(pool_, scratch_.workers, part(probable_.blocks()), call);
     if (share < 1.0) return false;
   }
-  AttendBlocks(std::min(left_, part(static_cast<int64_t>(call.block_head.size()))));
-  if (left_ > 0) return false;
-  cpu_attention::CollectReports(call);
-  if ((scratch_.search.unchecked() || probable_.unchecked()) && !cpu_attention::WithinCaps(problems_, caps_)) {
-    Begin(false);
-    return share < 1.0 ? false : Next(share);
+  if (!attended_) {
+    AttendBlocks(std::min(left_, part(static_cast<int64_t>(call.block_head.size()))));
+    if (left_ > 0) return false;
+    cpu_attention::CollectReports(call);
+    if ((scratch_.search.unchecked() || probable_.unchecked()) && !cpu_attention::WithinCaps(problems_, caps_)) {
+      Begin(false);
+      return share < 1.0 ? false : Next(share);
+    }
+    attended_ = true;
+    if (share < 1.0 && !call.expected.empty()) return false;
   }
+  const auto parts = static_cast<int64_t>(call.expected.size());
+  if (parts > 0) CountParts(std::min(parts - counted_, part(parts)));
+  if (counted_ < parts) return false;
+  cpu_attention::CollectExpected(call);
   scratch_.ReleaseAbove(cpu_attention::kKeptBytes);
   return true;
 }
@@ -215,6 +241,17 @@ void CpuAttention::AttendBlocks(int64_t count) {
     cpu_attention::AttendRows(call, block, capped, scratch_.workers[worker]);
   });
   left_ -= count;
+}
+
+void CpuAttention::CountParts(int64_t count) {
+  Call& call = scratch_.call;
+  const auto parts = std::span(call.expected).subspan(counted_, count);
+  pool_.For(count, cpu_attention::WorkOf(parts, call), [&](int64_t item, int worker) {
+    const CancelFlag* const cancel = call.heads[parts[item].head].problem->cancel;
+    if (cancel != nullptr && cancel->cancelled()) return;
+    cpu_attention::CountExpected(call, scratch_.workers[worker], parts[item]);
+  });
+  counted_ += count;
 }
 
 }  // namespace edgewise

@@ -42,6 +42,7 @@ class CpuAttention {
  private:
   void Begin(bool optimistic);
   void AttendBlocks(int64_t count);
+  void CountParts(int64_t count);
 
   const CpuKernels& kernels_;
   ThreadPool& pool_;
@@ -51,7 +52,9 @@ class CpuAttention {
   const std::span<EdgeCap> caps_;
   const Matrix out_;
   cpu_attention::ProbableSearch probable_;
-  int64_t left_ = 0;  // blocks
+  int64_t left_ = 0;       // blocks
+  bool attended_ = false;  // none is left, and caps are kept
+  int64_t counted_ = 0;    // of Call::expected
 };
 
 }  // namespace edgewise

@@ -263,9 +263,6 @@ void AttendItem(Call& call, int64_t block, Worker& worker) {
     if (attend.rows > 0) call.kernels->attend_dense(attend);
     ReportGroup(call, head, group, attend, worker, call.reports[block]);
   }
-  if (head.problem->report->wanted.expected) {
-    call.reports[block].expected = static_cast<double>(call.reports[block].edges);
-  }
 }
 
 }  // namespace edgewise::cpu_attention

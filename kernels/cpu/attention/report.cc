@@ -9,21 +9,20 @@
 namespace edgewise::cpu_attention {
 namespace {
 
-double ExpectedEdges(const Call& call, const Head& head, int64_t row0, int rows, const BlockEdges& edges,
-                     Worker& worker) {
-  if (head.drawn == nullptr) return static_cast<double>(edges.count);
-  const Law law = head.drawn->law;
-  double sum = 0.0;
-  for (int64_t row = row0; row < row0 + rows; ++row) {
-    sum += call.kernels->expected_row(head.tables, RowOf(head, row), law != Law::kBernoulli);
-    if (!HasForced(head)) continue;
-    std::fill(worker.position_bits, worker.position_bits + head.tables.words, 0);
-    AddForced(head, row, worker.position_bits);
-    PackBits(head, worker.position_bits, worker.bits);
-    const int64_t count = call.kernels->list_bits(worker.bits, head.tables.words, 0, worker.row_keys);
-    for (int64_t e = 0; e < count; ++e) sum += 1.0 - EdgeProbability(law, RateOf(head, row, worker.row_keys[e]));
-  }
-  return sum;
+// What the forced edges of a row add to the mean number of edges: each is one, whatever its chance.
+double AddedByForced(const Call& call, const Head& head, int64_t row, Worker& worker) {
+  const auto [first, end] = ForcedKeys(head, row);
+  if (first == end) return 0.0;
+  const int64_t word = head.position(first) / 64;
+  DrawTables forced = head.tables;  // of their keys alone
+  forced.words = head.position(end - 1) / 64 + 1 - word;
+  forced.y_tiles += word * forced.rank * 64;
+  forced.valid = worker.position_bits + word;
+  std::fill_n(forced.valid, forced.words, 0);
+  AddForced(head, row, worker.position_bits);
+  double chances = 0.0;
+  call.kernels->expected_rows(forced, head.x + row * forced.rank, 1, head.drawn->law != Law::kBernoulli, &chances);
+  return static_cast<double>(end - first) - chances;
 }
 
 // The edges of row `row` of a block; bits are listed in worker.row_keys.
@@ -63,7 +62,7 @@ void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowEd
   }
 }
 
-void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended, const BlockEdges& edges, int64_t row0,
+void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended, const BlockEdges& edges,
                  Worker& worker, BlockReport& report) {
   report.edges = edges.count;
   const Wanted& wanted = head.problem->report->wanted;
@@ -86,7 +85,6 @@ void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended
       if (wanted.graph) RecordRow(call, attended, r, row, multi, report);
     }
   }
-  if (wanted.expected) report.expected = ExpectedEdges(call, head, row0, attended.rows, edges, worker);
 }
 
 void CollectReports(Call& call) {
@@ -99,7 +97,6 @@ void CollectReports(Call& call) {
       BlockReport& block = call.reports[b];
       out.edges += block.edges;
       out.isolated += block.isolated;
-      out.expected += block.expected;
       if (!report.wanted.graph) continue;
       for (int64_t count : block.row_edges) graph.row_offsets.push_back(graph.row_offsets.back() + count);
       graph.keys.insert(graph.keys.end(), block.keys.begin(), block.keys.end());
@@ -107,6 +104,24 @@ void CollectReports(Call& call) {
       graph.weights.insert(graph.weights.end(), block.weights.begin(), block.weights.end());
       block = BlockReport();
     }
+    if (report.wanted.expected && head.drawn == nullptr) out.expected = static_cast<double>(out.edges);
+  }
+}
+
+void CountExpected(const Call& call, Worker& worker, ExpectedPart& part) {
+  const Head& head = call.heads[part.head];
+  const int rows = static_cast<int>(std::min<int64_t>(kExpectedRows, head.n - part.first));
+  double sums[kExpectedRows];
+  call.kernels->expected_rows(head.tables, head.x + part.first * head.tables.rank, rows,
+                              head.drawn->law != Law::kBernoulli, sums);
+  part.edges = 0.0;
+  for (int r = 0; r < rows; ++r) part.edges += sums[r] + AddedByForced(call, head, part.first + r, worker);
+}
+
+void CollectExpected(Call& call) {
+  for (const ExpectedPart& part : call.expected) {
+    const Head& head = call.heads[part.head];
+    head.problem->report->heads[head.index].expected += part.edges;
   }
 }
 

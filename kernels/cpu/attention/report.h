@@ -19,12 +19,18 @@ struct RowEdges {
 void RecordRow(const Call& call, const AttendBlock& attended, int r, const RowEdges& row, bool multi,
                BlockReport& report);
 
-// Reports one block: its counts, and its degrees, graph and expected edges where they are wanted.
-void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended, const BlockEdges& edges, int64_t row0,
+// Reports one block: its counts, and its degrees and graph where they are wanted.
+void ReportBlock(const Call& call, const Head& head, const AttendBlock& attended, const BlockEdges& edges,
                  Worker& worker, BlockReport& report);
 
 // Adds up the reports of the blocks, in their order.
 void CollectReports(Call& call);
+
+// Sets the expected edges of a part's rows.
+void CountExpected(const Call& call, Worker& worker, ExpectedPart& part);
+
+// Adds up those of the parts, in their order.
+void CollectExpected(Call& call);
 
 }  // namespace edgewise::cpu_attention
 

@@ -136,7 +136,7 @@ void AttendRows(Call& call, int64_t block, const BlockEdges& capped, Worker& wor
     (dense ? call.kernels->attend_dense : call.kernels->attend_gather)(attend);
   }
   attend.rows = rows;
-  ReportBlock(call, head, attend, edges, row0, worker, call.reports[block]);
+  ReportBlock(call, head, attend, edges, worker, call.reports[block]);
 }
 
 }  // namespace edgewise::cpu_attention

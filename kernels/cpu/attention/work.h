@@ -106,11 +106,18 @@ struct Head {
 struct BlockReport {
   uint64_t edges = 0;
   uint64_t isolated = 0;
-  double expected = 0.0;
   std::vector<int64_t> row_edges;  // [rows], for the graph, as the rest
   std::vector<int32_t> keys, multiplicity;
   std::vector<float> weights;
 };
+
+// Rows of one head whose expected edges are counted together, in one pass over its keys.
+struct ExpectedPart {
+  int32_t head = 0;
+  int64_t first = 0;  // row
+  double edges = 0.0;
+};
+inline constexpr int kExpectedRows = 96;  // of every part but a head's last
 
 struct BlockEdges;  // scratch.h
 
@@ -120,10 +127,11 @@ struct Call {
   Matrix out;
   std::vector<std::unique_ptr<CompactPlan>> plans;  // the first `used_plans`, and older ones
   size_t used_plans = 0;
-  std::vector<Head> heads;           // problem by problem
-  std::vector<int32_t> block_head;   // [blocks] index into heads
-  std::vector<BlockReport> reports;  // [blocks]
-  std::vector<BlockEdges> kept;      // [blocks], of heads under a cap of kProbable: the edges that it keeps
+  std::vector<Head> heads;             // problem by problem
+  std::vector<int32_t> block_head;     // [blocks] index into heads
+  std::vector<BlockReport> reports;    // [blocks]
+  std::vector<ExpectedPart> expected;  // of the heads that are drawn and whose expected edges are wanted
+  std::vector<BlockEdges> kept;        // [blocks], of heads under a cap of kProbable: the edges that it keeps
 
   const Head& HeadOf(int64_t block) const { return heads[block_head[block]]; }
   int value_dim() const { return inputs->value_dim > 0 ? inputs->value_dim : inputs->head_dim; }

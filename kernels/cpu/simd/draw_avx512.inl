@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/philox_avx512.inl"
+#include "kernels/cpu/simd/rates.inl"
 #include "kernels/cpu/simd/scan_avx512.inl"
 #include "kernels/cpu/simd/squeeze_avx512.inl"
 #include "kernels/cpu/simd/vector.h"
@@ -50,15 +51,7 @@ struct Tail {
 
 EDGEWISE_INLINE Tail FirstTail(bool poisson, F rate) {
   if (!poisson) return {rate, rate, Zero()};
-  // (1 - exp(-r)) / r on [0, 1], interpolated; error below 2e-7.
-  F p = Broadcast(0.00012907631f);
-  p = Fma(p, rate, Broadcast(-0.00130077496f));
-  p = Fma(p, rate, Broadcast(0.00827550484f));
-  p = Fma(p, rate, Broadcast(-0.0416468493f));
-  p = Fma(p, rate, Broadcast(0.166663403f));
-  p = Fma(p, rate, Broadcast(-0.499999797f));
-  p = Fma(p, rate, Broadcast(0.999999998f));
-  const F any = rate * p;
+  const F any = PoissonChance(rate);
   return {rate, any, rate * (Broadcast(1.0f) - any)};
 }
 EDGEWISE_INLINE void NextTail(Tail& tail, int k) {

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/simd/kernels.h"
 #include "kernels/cpu/simd/philox_words.inl"
+#include "kernels/cpu/simd/rates.inl"
 #include "kernels/cpu/simd/vector.h"
 
 namespace edgewise::EDGEWISE_SIMD_NAMESPACE {
@@ -131,11 +132,8 @@ struct Tail {
 
 EDGEWISE_INLINE Tail FirstTail(const DrawSpan& span, float rate) {
   if (!span.poisson) return {rate, rate, 0.0f};
-  // (1 - exp(-r)) / r on [0, 1], interpolated; error below 2e-7.
-  constexpr float kSeries[] = {-0.00130077496f, 0.00827550484f, -0.0416468493f,
-                               0.166663403f,    -0.499999797f,  0.999999998f};
-  float p = 0.00012907631f;
-  for (float term : kSeries) p = p * rate + term;
+  float p = kChanceSeries[0];
+  for (int term = 1; term < 7; ++term) p = p * rate + kChanceSeries[term];
   const float any = rate * p;
   return {rate, any, rate * (1.0f - any)};
 }
@@ -214,30 +212,6 @@ static int DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRo
     for (int64_t e = 0; e < edges; ++e) row_bits[positions[e] / 64] |= uint64_t{1} << (positions[e] % 64);
   }
   return count;
-}
-
-static double ExpectedRow(const DrawTables& tables, const DrawRow& row, bool poisson) {
-  double sum = 0.0;
-  for (int64_t word = 0; word < tables.words; ++word) {
-    float p[64] = {};
-    const float* tile = tables.y_tiles + word * tables.rank * 64;
-    for (int t = 0; t < tables.rank; ++t) {
-      for (int c = 0; c < 64; ++c) p[c] += row.x[t] * tile[t * 64 + c];
-    }
-    float total = 0.0f;
-    for (int c = 0; c < 64; ++c) {
-      float rate = (p[TilePlace(c)] > 0.0f ? p[TilePlace(c)] : 0.0f) + tables.exploration;
-      rate = rate < 1.0f ? rate : 1.0f;
-      if (poisson) {
-        float series = 1.0f;
-        for (int term = 11; term >= 2; --term) series = 1.0f - rate * (1.0f / static_cast<float>(term)) * series;
-        rate = rate * series;
-      }
-      total += (tables.valid[word] >> c & 1) != 0 ? rate : 0.0f;
-    }
-    sum += static_cast<double>(total);
-  }
-  return sum;
 }
 
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE

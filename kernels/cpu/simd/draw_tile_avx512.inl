@@ -148,36 +148,6 @@ static int DrawTile(const DrawTables& tables, const DrawSpan& span, const DrawRo
   return count;
 }
 
-// 1 - exp(-p) by the series of kernels/draw.h, in float32.
-static double ExpectedRow(const DrawTables& tables, const DrawRow& row, bool poisson) {
-  const int rank = tables.rank;
-  double sum = 0.0;
-  for (int64_t word = 0; word < tables.words; ++word) {
-    F s[4] = {Zero(), Zero(), Zero(), Zero()};
-    const float* tile = tables.y_tiles + word * rank * 64;
-    for (int t = 0; t < rank; ++t) {
-      const F x = Broadcast(row.x[t]);
-      for (int c = 0; c < 4; ++c) s[c] = Fma(x, Load(tile + t * 64 + c * 16), s[c]);
-    }
-    F total = Zero();
-    uint64_t valid = tables.valid[word];
-    for (int c = 0; c < 4; ++c) {
-      F p = _mm512_min_ps(_mm512_max_ps(s[c], Zero()) + Broadcast(tables.exploration), Broadcast(1.0f));
-      if (poisson) {
-        F series = Broadcast(1.0f);
-        for (int term = 11; term >= 2; --term)
-          series = Broadcast(1.0f) - p * Broadcast(1.0f / static_cast<float>(term)) * series;
-        p = p * series;
-      }
-      // Column of lane l of vector c: 16 (l / 4) + 4 c + l % 4, so these bits are every fourth nibble.
-      const uint32_t lanes = static_cast<uint32_t>(_pext_u64(valid, uint64_t{0x000F000F000F000F} << (4 * c)));
-      total = total + Select(lanes, p, Zero());
-    }
-    sum += static_cast<double>(ReduceAdd(total));
-  }
-  return sum;
-}
-
 }  // namespace edgewise::EDGEWISE_SIMD_NAMESPACE
 
 #endif  // EDGEWISE_KERNELS_CPU_SIMD_DRAW_TILE_AVX512_INL_

@@ -315,8 +315,9 @@ struct CpuKernels {
   // The distinct ones of `count` keys below n, ascending; returns their number. Room for `count` + 64 keys, also beyond
   // the given ones. bits: [(n + 63) / 64], zero before and after.
   int64_t (*sort_keys)(const int32_t* keys, int64_t count, int64_t n, uint64_t* bits, int32_t* out);
-  // Sum over valid positions of p, or of 1 - exp(-p) with `poisson`. Needs y_tiles.
-  double (*expected_row)(const DrawTables&, const DrawRow&, bool poisson);
+  // sums[r] = the sum over valid positions of p, or of 1 - exp(-p) with `poisson`, of row r of x [count, rank]. One
+  // pass over the keys for all rows. Needs y_tiles. A row's bytes depend on the row and the tables alone.
+  void (*expected_rows)(const DrawTables&, const float* x, int count, bool poisson, double* sums);
   // Four bytes that bound the products of y [rank] by its parts along and across a unit vector; null: not used.
   uint32_t (*split_key)(const float* y, const float* unit, int rank);
   // The number that, times the part along `unit` of a query whose part across is at most `width` as long, bounds p from

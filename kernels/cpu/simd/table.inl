@@ -2,6 +2,7 @@
 // function in these files is internal: the linker could take an inline function that other files share from here, and
 // run it on a CPU that lacks the instructions.
 #include "kernels/cpu/simd/dense.inl"
+#include "kernels/cpu/simd/expected.inl"
 #include "kernels/cpu/simd/gather.inl"
 #include "kernels/cpu/simd/gemm.inl"
 #include "kernels/cpu/simd/gemm_int8.inl"
@@ -27,7 +28,7 @@ static constexpr CpuKernels kTable = {.draw_rows = DrawRows,
                                       .square_norms = SquareNorms,
                                       .sum_rows = SumRows,
                                       .sort_keys = SortKeys,
-                                      .expected_row = ExpectedRow,
+                                      .expected_rows = ExpectedRows,
                                       .split_key = kSplitKey,
                                       .low_bound = kLowBound,
                                       .pack_keys = PackKeyTile,
