@@ -38,6 +38,15 @@ double TokensOf(const ModelInput& input) {
   return tokens;
 }
 
+// Of one sample's pairs, those in layers that draw from memberships: the expected edges of others are their edges.
+double SummedPairs(const Model& model, const ModelInput& input, double pairs) {
+  if (!input.wanted.expected || input.graph.has_value()) return 0.0;
+  const int32_t layers = model.config().num_hidden_layers;
+  int32_t summed = 0;
+  for (int32_t l = 0; l < layers; ++l) summed += NeedsMemberships(model.Choose(input, nullptr, l)) ? 1 : 0;
+  return pairs * summed / layers;
+}
+
 // Solves a x = b for the terms in `subset`, the others zero; a is symmetric and positive definite. False: it is not.
 template <typename Matrix, typename Vector>
 bool Solve(Matrix a, Vector b, unsigned subset, Vector& x) {
@@ -122,9 +131,11 @@ void CostModel::Fit() {
     scaled[i][i] += kRidge;
   }
   double best = std::numeric_limits<double>::infinity();
+  unsigned seen = 0;  // terms that some request had
+  for (int i = 0; i < kTerms; ++i) seen |= products_[i][i] > 0.0 || anchor_products_[i][i] > 0.0 ? 1u << i : 0;
   for (unsigned subset = 1; subset < 1u << kTerms; ++subset) {
     Terms found;
-    if (!Solve(scaled, targets, subset, found)) continue;
+    if ((subset & ~seen) != 0 || !Solve(scaled, targets, subset, found)) continue;
     if (std::any_of(found.begin(), found.end(), [](double value) { return value < 0.0; })) continue;
     double gain = 0.0;  // of a least-squares solution: half of what it takes from the sum of squares
     for (int i = 0; i < kTerms; ++i) gain += found[i] * targets[i];
@@ -157,7 +168,7 @@ Demand CostModel::Expected(const Model& model, const ModelInput& input) const {
   if (input.tolerance > 0.0) samples = LikelySamples(input.tolerance, samples);
   double edges = input.dense ? pairs : LikelyEdges(tokens, pairs);
   if (PaysForCapOnly(input)) edges = std::min(edges, static_cast<double>(input.max_edges));
-  return {samples, samples * tokens, samples * pairs, samples * edges};
+  return {samples, samples * tokens, samples * pairs, samples * edges, samples * SummedPairs(model, input, pairs)};
 }
 
 Demand CostModel::Observed(const Model& model, const ModelInput& input, const InputResult& result) {
@@ -171,7 +182,7 @@ Demand CostModel::Observed(const Model& model, const ModelInput& input, const In
     ObserveSamples(input.tolerance, samples);
     samples = InWaves(samples, input.samples);
   }
-  return {samples, samples * tokens, samples * pairs, samples * edges};
+  return {samples, samples * tokens, samples * pairs, samples * edges, samples * SummedPairs(model, input, pairs)};
 }
 
 double CostModel::LikelyEdges(double tokens, double pairs) const {
@@ -244,6 +255,7 @@ void CostModel::ObserveRequest(const Demand& demand) {
   mix(usual_.tokens, demand.tokens);
   mix(usual_.pairs, demand.pairs);
   mix(usual_.edges, demand.edges);
+  mix(usual_.summed, demand.summed);
 }
 
 double CostModel::Capacity() const {

@@ -18,19 +18,21 @@ struct Demand {
   double tokens = 0.0;  // valid tokens
   double pairs = 0.0;   // over layers and heads
   double edges = 0.0;   // attended pairs
+  double summed = 0.0;  // pairs whose chances are added up (OutputSelection::layer_stats)
 
   Demand& operator+=(const Demand& other) {
     passes += other.passes;
     tokens += other.tokens;
     pairs += other.pairs;
     edges += other.edges;
+    summed += other.summed;
     return *this;
   }
   // For the demand of one input: that of one of its samples.
-  Demand OfOneSample() const { return {1.0, tokens / passes, pairs / passes, edges / passes}; }
+  Demand OfOneSample() const { return {1.0, tokens / passes, pairs / passes, edges / passes, summed / passes}; }
 };
 
-// seconds = fixed + passes p + tokens t + pairs q + edges e, none of the five coefficients below zero. The coefficients
+// seconds = fixed + passes p + tokens t + pairs q + edges e + summed s, none of the six coefficients below zero. They
 // minimise the squares of the relative errors over past observations, the weight of which halves every kHalfLife
 // observations: so the model follows a machine that gets slower, and small requests count as much as large ones.
 //
@@ -95,12 +97,14 @@ class CostModel {
   void ObserveSize(double size, double predicted_seconds);
 
  private:
-  static constexpr int kTerms = 5;
+  static constexpr int kTerms = 6;
   static constexpr int kLengths = 32;     // by the logarithm of tokens to base 2
   static constexpr int kTolerances = 32;  // by that of one over the tolerance
   using Terms = std::array<double, kTerms>;
 
-  static Terms TermsOf(const Demand& demand) { return {1.0, demand.passes, demand.tokens, demand.pairs, demand.edges}; }
+  static Terms TermsOf(const Demand& demand) {
+    return {1.0, demand.passes, demand.tokens, demand.pairs, demand.edges, demand.summed};
+  }
   double PredictLocked(const Demand& demand) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double Slower() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -111,6 +111,13 @@ void WarmUp(const Model& model, double seconds, const RunWork& use_backend, Cost
       if (!alone.ok()) return;
       took += *alone;
     }
+    ModelInput summed = *input;
+    summed.wanted.expected = true;
+    if (costs.Expected(model, summed).summed > 0.0) {
+      const absl::StatusOr<double> alone = Observe(model, {summed}, use_backend, costs);
+      if (!alone.ok()) return;
+      took += *alone;
+    }
     left -= took;
     if (length <= kMostTogether) {
       const absl::StatusOr<double> together =

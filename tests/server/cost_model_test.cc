@@ -102,6 +102,25 @@ TEST(CostModelTest, WhatLaterRequestsLeaveOpenAnAnchorDecides) {
   }
 }
 
+// One request in five, from the warm-up on.
+TEST(CostModelTest, PairsWhoseChancesAreAddedUpHaveACostOfTheirOwn) {
+  const auto cost = [](const Demand& d) { return Truth(d) + 3e-10 * d.summed; };
+  CostModel model;
+  Requests requests;
+  for (int i = 0; i < 400; ++i) {
+    Demand demand = requests.Next();
+    if (i % 5 == 0) demand.summed = demand.pairs;
+    model.Observe(demand, cost(demand) * requests.Noise());
+  }
+  for (int i = 0; i < 200; ++i) {
+    Demand demand = requests.Next();
+    EXPECT_NEAR(model.Predict(demand) / cost(demand), 1.0, 0.06);
+    demand.summed = demand.pairs;
+    EXPECT_NEAR(model.Predict(demand) / cost(demand), 1.0, 0.06);
+    EXPECT_NEAR(model.Predict(demand.OfOneSample()) / cost(demand.OfOneSample()), 1.0, 0.06);
+  }
+}
+
 TEST(CostModelTest, SpreadIsWhatHardlyAnObservationExceeds) {
   CostModel model;
   EXPECT_EQ(model.Spread(), 1.0);
