@@ -78,6 +78,9 @@ class Backend {
   // thread.
   virtual uint64_t WorkingBytes() const { return 0; }
 
+  // Gives the system what is left for the next pass and was not needed since the call before the last. Any thread.
+  virtual void ReleaseUnused() {}
+
   // Attend takes heads whose number of columns is a multiple of this; zeros may fill up a head.
   virtual int32_t HeadAlignment() const { return 1; }
 

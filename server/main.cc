@@ -4,6 +4,7 @@
 #include <absl/strings/str_cat.h>
 #include <absl/synchronization/mutex.h>
 #include <absl/time/time.h>
+#include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -69,6 +70,8 @@ enum ExitCode { kOk = 0, kNotDrained = 1, kBadFlags = 2, kPortTaken = 3, kNoDevi
 
 constexpr int64_t kPollMilliseconds = 20;
 constexpr int kLoadGracePolls = 2000 / kPollMilliseconds;  // how long an exit waits for a model that loads
+constexpr int kLargeBlock = 64 << 10;                      // bytes
+constexpr int kMostOfAnArena = 4 << 20;                    // bytes that are free at its end
 
 // A flag of the command line, bound to the option that it sets. The default of the option is that of the flag.
 struct Flag {
@@ -251,6 +254,10 @@ ExitCode CodeOf(const absl::Status& status) {
 }
 
 void PrepareProcess() {
+  // Large blocks (buffers of passes, weights, messages) go back to the system when they are freed. By default the
+  // allocator moves its limit up to 32 MiB, and an arena keeps what lies below one block that is in use.
+  mallopt(M_MMAP_THRESHOLD, kLargeBlock);
+  mallopt(M_TRIM_THRESHOLD, kMostOfAnArena);
   // Debian's Abseil looks for cycles in the order of locks, and aborts where it finds one. Tests keep that; here a
   // cycle that may never lead to a deadlock must not end the server, and the search costs more than the lock.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,7 +12,8 @@ namespace edgewise {
 
 BufferPool::~BufferPool() {
   const absl::MutexLock lock(&mutex_);
-  FreeKept();
+  most_kept_bytes_ = 0;
+  Shrink();
 }
 
 absl::StatusOr<Buffer> BufferPool::Allocate(int64_t floats) {
@@ -24,12 +26,16 @@ absl::StatusOr<Buffer> BufferPool::Allocate(int64_t floats) {
     if (size == kSizes) {
       // Beyond any machine.
     } else if (!kept_[size].empty()) {
-      data = kept_[size].back();
+      data = kept_[size].back().data;
       kept_[size].pop_back();
       kept_bytes_ -= Bytes(size);
     } else {
-      if (kept_bytes_ + Bytes(size) > most_kept_bytes_) FreeKept();  // other sizes are wanted now
       data = Take(size);
+    }
+    if (data != nullptr) {
+      used_bytes_ += Bytes(size);
+      most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
+      Shrink();
     }
   }
   if (data == nullptr) {
@@ -41,6 +47,13 @@ absl::StatusOr<Buffer> BufferPool::Allocate(int64_t floats) {
 void BufferPool::Keep(int64_t floats) {
   const absl::MutexLock lock(&mutex_);
   most_kept_bytes_ = std::max(most_kept_bytes_, static_cast<size_t>(floats) * sizeof(float));
+}
+
+void BufferPool::Age() {
+  const absl::MutexLock lock(&mutex_);
+  most_used_before_ = most_used_bytes_;
+  most_used_bytes_ = used_bytes_;
+  Shrink();
 }
 
 float* BufferPool::Take(int size) {
@@ -56,17 +69,24 @@ void BufferPool::Return(float* data, int size) {
 
 void BufferPool::Free(float* data, int size) {
   const absl::MutexLock lock(&mutex_);
-  if (kept_bytes_ + Bytes(size) > most_kept_bytes_) return Return(data, size);
-  kept_[size].push_back(data);
+  kept_[size].push_back({data, ++releases_});
   kept_bytes_ += Bytes(size);
+  used_bytes_ -= Bytes(size);
+  Shrink();
 }
 
-void BufferPool::FreeKept() {
-  for (int size = 0; size < kSizes; ++size) {
-    for (float* data : kept_[size]) Return(data, size);
-    kept_[size].clear();
+void BufferPool::Shrink() {
+  const size_t most = std::max({kLeastBytes, most_used_bytes_, most_used_before_});
+  while (kept_bytes_ > most_kept_bytes_ || (kept_bytes_ > 0 && kept_bytes_ + used_bytes_ > most)) {
+    int oldest = -1;
+    for (int size = 0; size < kSizes; ++size) {
+      if (kept_[size].empty()) continue;
+      if (oldest < 0 || kept_[size].front().freed < kept_[oldest].front().freed) oldest = size;
+    }
+    Return(kept_[oldest].front().data, oldest);
+    kept_[oldest].erase(kept_[oldest].begin());
+    kept_bytes_ -= Bytes(oldest);
   }
-  kept_bytes_ = 0;
 }
 
 }  // namespace edgewise

@@ -14,18 +14,29 @@
 
 namespace edgewise {
 
+// Holds no more than was in use at once of late, or kLeastBytes: what was used longest ago goes back to the system
+// first. So passes like the last find their memory, and those of many shapes do not leave a buffer of each.
 // Any thread. Must outlive its buffers.
 class BufferPool {
  public:
+  static constexpr size_t kLeastBytes = size_t{32} << 20;
+
   BufferPool() = default;
   ~BufferPool();
 
   // RESOURCE_EXHAUSTED: no memory.
   absl::StatusOr<Buffer> Allocate(int64_t floats);
-  // Keeps so many freed floats, or as many as an earlier call said if that is more. None at first.
+  // Keeps so many freed floats at most, or as many as an earlier call said if that is more. None at first.
   void Keep(int64_t floats);
+  // Begins another period: what is in use in this one and in the one before is of late.
+  void Age();
 
  private:
+  struct Kept {
+    float* data;
+    uint64_t freed;  // the number of its release
+  };
+
   // Sizes are rounded up to a power of two or a quarter, a half or three quarters more. Memory is used again for its
   // own size, so calls like earlier ones find what those left.
   static constexpr int kSizes = 160;
@@ -33,12 +44,17 @@ class BufferPool {
   static float* Take(int size);
   static void Return(float* data, int size);
   void Free(float* data, int size);
-  void FreeKept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns kept memory, the oldest first, until as much is left as may be.
+  void Shrink() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;
-  std::array<std::vector<float*>, kSizes> kept_ ABSL_GUARDED_BY(mutex_);
+  std::array<std::vector<Kept>, kSizes> kept_ ABSL_GUARDED_BY(mutex_);  // the oldest first
   size_t kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t most_kept_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t most_used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;   // in this period,
+  size_t most_used_before_ ABSL_GUARDED_BY(mutex_) = 0;  // and in the one before
+  uint64_t releases_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace edgewise

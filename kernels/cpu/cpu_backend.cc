@@ -50,6 +50,8 @@ class CpuBackend : public Backend {
 
   uint64_t WorkingBytes() const override { return edgewise::WorkingBytes(); }
 
+  void ReleaseUnused() override { buffers_.Age(); }
+
   bool ServesDecoders() const override { return true; }
 
   bool PreparesBeside() const override { return true; }

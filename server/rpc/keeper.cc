@@ -17,7 +17,7 @@ namespace edgewise::server {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(10);
-constexpr int kTicksOfFiles = 100, kTicksOfCalls = 10;
+constexpr int kTicksOfFiles = 100, kTicksOfCalls = 10, kTicksOfMemory = 1000;
 // A message of a usual size is there long before this.
 constexpr auto kSlow = std::chrono::milliseconds(100);
 constexpr double kRetrySeconds = 1.0;
@@ -73,6 +73,7 @@ void Keeper::Run(const std::stop_token& stop) {
     BoundMemory();
     if (tick % kTicksOfCalls == 0) EndLateConnections();
     if (tick % kTicksOfFiles != 0) continue;
+    if (tick % kTicksOfMemory == 0) ReleaseUnused();
     listener_->MarkTraffic();
     abandoned_before_ = std::exchange(abandoned_, 0);
     behind_ = gate_.calls() - gate_.begun();
@@ -90,6 +91,11 @@ bool Keeper::OverTheBound(uint64_t times) const {
   const uint64_t working = std::max(before, backend_->WorkingBytes());
   const uint64_t explained = of_models_ + used - reserved + working + working / kListsOfBuffers;
   return resident > explained + times * std::max(memory_.limit() / kPartOfGrpc, kLeastOfGrpc);
+}
+
+void Keeper::ReleaseUnused() {
+  backend_->ReleaseUnused();
+  malloc_trim(0);
 }
 
 void Keeper::BoundMemory() {

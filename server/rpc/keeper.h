@@ -44,6 +44,7 @@ class Keeper {
   void Run(const std::stop_token& stop);
   // `times` as much as gRPC may hold.
   bool OverTheBound(uint64_t times = 1) const;
+  void ReleaseUnused();  // memory, to the system
   void BoundMemory();
   void EndLateConnections();
   void ReadTokens();

@@ -28,6 +28,58 @@ TEST(WorkingBytesTest, CountsBuffersThatAreHeldOrKept) {
   EXPECT_EQ(bytes() - before, kFloats * sizeof(float) / 2) << "other sizes are wanted now";
 }
 
+class ReservedBytesTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+  ReservedBytesTest() : backend_(*CreateCpuBackend({.num_threads = 1})) {
+    EXPECT_TRUE(backend_->Reserve(int64_t{1} << 30, 0).ok());
+    before_ = backend_->WorkingBytes();
+  }
+  Buffer Take(uint64_t mib) { return *backend_->Allocate(static_cast<int64_t>(mib * kMiB / sizeof(float))); }
+  uint64_t Mib() const { return (backend_->WorkingBytes() - before_) / kMiB; }
+
+  const std::unique_ptr<Backend> backend_;
+  uint64_t before_ = 0;
+};
+
+TEST_F(ReservedBytesTest, ManySizesInTurnLeaveNoMoreThanTheLargest) {
+  for (const uint64_t mib : {3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 24, 32, 40, 48, 5, 20}) Take(mib);
+  EXPECT_LE(Mib(), 48u);
+  EXPECT_GT(Mib(), 20u) << "what was used last is kept";
+}
+
+TEST_F(ReservedBytesTest, WhatWasUsedLongestAgoGoesBackFirst) {
+  { const Buffer first = Take(20), second = Take(24); }
+  Take(24);
+  Take(8);  // in the place of 20
+  EXPECT_EQ(Mib(), 32u);
+  const Buffer again = Take(24);
+  EXPECT_EQ(Mib(), 32u) << "found";
+}
+
+TEST_F(ReservedBytesTest, CallsLikeTheLastTakeNothing) {
+  for (int call = 0; call < 3; ++call) {
+    const Buffer first = Take(24), second = Take(32), third = Take(24);
+    EXPECT_EQ(Mib(), 80u);
+  }
+  EXPECT_EQ(Mib(), 80u);
+}
+
+TEST_F(ReservedBytesTest, WhatIsNotUsedForTwoPeriodsGoesBack) {
+  { const Buffer first = Take(40), second = Take(48); }
+  backend_->ReleaseUnused();
+  EXPECT_EQ(Mib(), 88u) << "used in the period that has just ended";
+  Take(40);
+  backend_->ReleaseUnused();
+  EXPECT_EQ(Mib(), 40u);
+  backend_->ReleaseUnused();
+  EXPECT_EQ(Mib(), 0u) << "too large for what is always kept";
+  Take(10);
+  for (int period = 0; period < 3; ++period) backend_->ReleaseUnused();
+  EXPECT_EQ(Mib(), 10u);
+}
+
 TEST(WorkingBytesTest, EndWithTheBackend) {
   uint64_t before = 0;
   {
