@@ -245,6 +245,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       raw->metrics.SetTransport(raw->memory.used(), raw->memory.limit(), raw->listener->connections(),
                                 Seconds(raw->listener->LongestWait()));
       raw->metrics.SetCache(raw->queue.cache_bytes(), raw->options.limits.max_cache_bytes);
+      raw->metrics.SetWorkingMemory(raw->backend->WorkingBytes());
       for (const ModelStatus& model : raw->repository.List()) {
         if (model.loaded)
           raw->metrics.ForModel(model.name, model.version)->SetCapacity(model.loaded->costs->Capacity());

@@ -1,5 +1,6 @@
 #include "server/observe/metric_families.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -71,6 +72,8 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
       call_memory_limit(EDGEWISE_GAUGE("call_memory_limit_bytes", "Memory that calls may hold.")),
       cache(EDGEWISE_GAUGE("cache_bytes", "Memory that keys and values of generations hold.")),
       cache_limit(EDGEWISE_GAUGE("cache_limit_bytes", "Memory that keys and values of generations may hold.")),
+      working_memory(EDGEWISE_GAUGE("working_memory_bytes",
+                                    "Memory of the host that passes and generations use or have left for the next.")),
       connections(EDGEWISE_GAUGE("connections", "Connections that are open.")),
       read_delay(EDGEWISE_GAUGE("read_delay_seconds", "Longest wait of what clients have sent to be read.")),
       utilization(EDGEWISE_GAUGE("device_utilization_ratio", "Share of the last 10 seconds that the device worked.")),
@@ -182,6 +185,12 @@ std::vector<prometheus::MetricFamily> ProcessMetrics() {
   getrlimit(RLIMIT_NOFILE, &limit);
   families.push_back(Single("process_max_fds", "File descriptors that may be open.", MetricType::Gauge,
                             static_cast<double>(limit.rlim_cur)));
+  const struct mallinfo2 heap = mallinfo2();
+  families.push_back(Single("edgewise_allocator_used_bytes", "Memory that the program has from its allocator.",
+                            MetricType::Gauge, static_cast<double>(heap.uordblks + heap.hblkhd)));
+  families.push_back(Single("edgewise_allocator_free_bytes",
+                            "Memory that the allocator holds free; parts of it may have gone back to the system.",
+                            MetricType::Gauge, static_cast<double>(heap.fordblks)));
   return families;
 }
 

@@ -55,6 +55,7 @@ struct MetricFamilies {
   Gauges& call_memory_limit;
   Gauges& cache;
   Gauges& cache_limit;
+  Gauges& working_memory;
   Gauges& connections;
   Gauges& read_delay;
   Gauges& utilization;
@@ -142,7 +143,7 @@ inline const Buckets kRatioBuckets = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1
 inline const Buckets kUtilizationBuckets = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.01, 1.05, 1.25, 2};
 inline const Buckets kPredictionBuckets = {0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4};
 
-// Metrics of this process, read from the kernel at every scrape.
+// Metrics of this process, read from the kernel and from the allocator at every scrape.
 std::vector<prometheus::MetricFamily> ProcessMetrics();
 
 }  // namespace edgewise::server

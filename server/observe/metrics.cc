@@ -412,6 +412,11 @@ void Metrics::SetCache(uint64_t bytes, uint64_t limit) {
   cache_limit_->Set(static_cast<double>(limit));
 }
 
+void Metrics::SetWorkingMemory(uint64_t bytes) {
+  const MetricsEvent event(families_->mutex);
+  families_->working_memory.Add({}).Set(static_cast<double>(bytes));
+}
+
 std::string Metrics::Render() const {
   std::vector<prometheus::MetricFamily> families;
   {

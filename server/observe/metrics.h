@@ -124,6 +124,7 @@ class Metrics {
   // For the next Render.
   void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections, double read_delay_seconds);
   void SetCache(uint64_t bytes, uint64_t limit);
+  void SetWorkingMemory(uint64_t bytes);
 
   // The exposition text, with process_* metrics. Series that nobody holds any more leave after it, so that their last
   // counts are on one page.

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "server/observe/metrics.h"
 
@@ -19,7 +21,8 @@ std::map<std::string, double> ProcessSeries() {
   std::map<std::string, double> values;
   std::istringstream lines(Metrics().Render());
   for (std::string line; std::getline(lines, line);) {
-    if (line.rfind("process_", 0) == 0) values[line.substr(0, line.find(' '))] = std::stod(line.substr(line.find(' ')));
+    if (line.rfind("process_", 0) == 0 || line.rfind("edgewise_allocator_", 0) == 0)
+      values[line.substr(0, line.find(' '))] = std::stod(line.substr(line.find(' ')));
   }
   return values;
 }
@@ -54,6 +57,23 @@ TEST(ProcessMetricsTest, MemoryIsInBytes) {
   EXPECT_NEAR(series.at("process_resident_memory_bytes"), resident, resident / 2);
   EXPECT_NEAR(series.at("process_virtual_memory_bytes"), all, all / 2);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have allocators of their own
+TEST(ProcessMetricsTest, AllocatorsMemoryIsUsedWhileItIsHeldAndThenFreeOrGone) {
+  constexpr size_t kLarge = size_t{64} << 20, kSmall = 1 << 10, kMany = 4096;
+  constexpr char kUsed[] = "edgewise_allocator_used_bytes", kFree[] = "edgewise_allocator_free_bytes";
+  const std::map<std::string, double> before = ProcessSeries();
+  std::vector<std::unique_ptr<char[]>> blocks;
+  blocks.push_back(std::make_unique_for_overwrite<char[]>(kLarge));
+  for (size_t i = 0; i < kMany; ++i) blocks.push_back(std::make_unique_for_overwrite<char[]>(kSmall));
+  const std::map<std::string, double> held = ProcessSeries();
+  EXPECT_NEAR(held.at(kUsed) - before.at(kUsed), kLarge + kMany * kSmall, 1 << 20);
+  blocks.erase(blocks.begin(), blocks.end() - 1);  // the last one keeps the others' place
+  const std::map<std::string, double> after = ProcessSeries();
+  EXPECT_NEAR(after.at(kUsed), before.at(kUsed), 1 << 20);
+  EXPECT_NEAR(after.at(kFree) - held.at(kFree), kMany * kSmall, 1 << 20) << "a block alone goes back to the system";
+}
+#endif
 
 TEST(ProcessMetricsTest, CpuTimeIsInSeconds) {
   while (CpuSeconds() < 0.1) {
