@@ -3,42 +3,37 @@
 
     ./dev bench hostile [--seconds 5] [--only CASE] [--json FILE]
 
-Each case starts a server with --max_memory of 256 MiB and 64 file descriptors, lets the clients of one kind, or of all
-kinds at once, do their worst for a while, and ends them at once. Measured are the resident memory at its highest and
-the time from the end of the clients to the answer of a small request on a new connection. The clients speak HTTP/2 on
-plain sockets, since no library would do what they do.
+Each case starts a server with --max_memory of 256 MiB. Hostile clients speak HTTP/2 on plain sockets, since no library
+would do what they do.
+
+clients       share 64 file descriptors of the server. Those of one kind, or of all kinds at once, do their worst for a
+              while and end at once. Measured are the resident memory at its highest and the time from the end of the
+              clients to the answer of a small request on a new connection.
+silent        one client opens 3,000 streams, sends a request on each, and is silent
+texts KIND    one client sends texts of 4,000,000 characters, for each kind of tokenizer, by each method that takes them
+files CASE    a tokenizer that asks for too much comes into the repository, and one client uses it
+
+Of the last three is measured what others get meanwhile: 1,000 short requests, whose p99 is compared with that beside a
+process that is busy on the server's core; health checks; the tokens of a generation. A long text with a deadline of
+0.3 s ends in time, and so does its work. The hostile files' own requests, or their load, end in a clear error.
 """
 
 import contextlib
-import pathlib
-import re
 import resource
-import select
-import socket
 import struct
 import sys
 import threading
 import time
 
+from bare_http2 import PAYLOAD, PREDICT, RST, STREAM, Connection, field
+from hostile_files import FILES, files
+from hostile_others import HOSTILE, MEMORY, SLACK, beside, port_of, repository, resident
+from hostile_texts import KINDS, texts
 from serving import goal, main
 
-MEMORY = 256 << 20
-SLACK = 64 << 20
 DESCRIPTORS = 64
 RECOVERY = 2  # seconds
-PREDICT, STREAM = b"/edgewise.v1.InferenceService/Predict", b"/edgewise.v1.InferenceService/PredictStream"
-DATA, HEADERS, RST, SETTINGS, PING, WINDOW = 0, 1, 3, 4, 6, 8
-PAYLOAD = bytes(16384)
-
-
-def field(number, value):
-    """A length-delimited field of Protobuf; an int: a varint field."""
-    def varint(n):
-        return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
-
-    if isinstance(value, int):
-        return varint(number << 3) + varint(value)
-    return varint(number << 3 | 2) + varint(len(value)) + value
+SILENT, STREAMS_OF_ONE = 3000, 100  # calls, and those of one connection
 
 
 def predict(inputs=1, samples=1):
@@ -46,99 +41,6 @@ def predict(inputs=1, samples=1):
     text = field(3, field(1, field(1, b"a warm , funny and moving film")))
     ensemble = field(5, field(1, samples)) + (field(7, field(1, 1) + field(5, 1)) if samples > 1 else b"")
     return field(1, b"sentiment") + text * inputs + ensemble
-
-
-class Connection:
-    """One HTTP/2 connection, without any kindness."""
-
-    def __init__(self, port, reads=True):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=5)
-        self.window, self.initial, self.streams, self.next = 65535, 65535, {}, 1
-        self.buffer, self.reads, self.statuses = b"", reads, {}
-        # Streams of a client that does not read have no window at all.
-        self.socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" +
-                            self.frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535 if reads else 0)))
-
-    def close(self):
-        self.socket.close()
-
-    @staticmethod
-    def frame(kind, flags, stream, payload=b""):
-        return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
-
-    def open(self, path, flags=4):
-        """Starts a call; returns its stream."""
-        def header(name, value):
-            return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-        stream, self.next = self.next, self.next + 2
-        block = (b"\x83\x86" + header(b":path", path) + header(b":authority", b"x") + header(b"te", b"trailers") +
-                 header(b"content-type", b"application/grpc"))
-        self.socket.sendall(self.frame(HEADERS, flags, stream, block))
-        self.streams[stream] = self.initial
-        return stream
-
-    def send(self, stream, payload, last=False):
-        """As much of the payload as the windows allow; returns the rest."""
-        while payload:
-            size = min(len(PAYLOAD), len(payload), self.window, self.streams.get(stream, 0))
-            if size <= 0:
-                break
-            end = last and size == len(payload)
-            self.socket.sendall(self.frame(DATA, 1 if end else 0, stream, payload[:size]))
-            self.window -= size
-            self.streams[stream] -= size
-            payload = payload[size:]
-        return payload
-
-    def message(self, stream, message, last=True):
-        rest = self.send(stream, b"\0" + struct.pack(">I", len(message)) + message, last)
-        end = time.monotonic() + 5
-        while rest and time.monotonic() < end and stream in self.streams:
-            self.pump(0.05)
-            rest = self.send(stream, rest, last)
-
-    def pump(self, wait=0.0):
-        """Takes what the server sent."""
-        while select.select([self.socket], [], [], wait)[0]:
-            received = self.socket.recv(1 << 16)
-            if not received:
-                raise ConnectionError("closed by the server")
-            self.buffer += received
-            while len(self.buffer) >= 9:
-                size = int.from_bytes(self.buffer[:3], "big")
-                if len(self.buffer) < 9 + size:
-                    break
-                kind, flags, stream = self.buffer[3], self.buffer[4], int.from_bytes(self.buffer[5:9], "big")
-                payload, self.buffer = self.buffer[9:9 + size], self.buffer[9 + size:]
-                self.take(kind, flags, stream, payload)
-            wait = 0.0
-
-    def take(self, kind, flags, stream, payload):
-        if kind == WINDOW:
-            increment = int.from_bytes(payload, "big")
-            if stream == 0:
-                self.window += increment
-            elif stream in self.streams:
-                self.streams[stream] += increment
-        elif kind == SETTINGS and not flags & 1:
-            for i in range(0, len(payload), 6):
-                name, value = struct.unpack(">HI", payload[i:i + 6])
-                if name == 4:
-                    self.streams = {one: window + value - self.initial for one, window in self.streams.items()}
-                    self.initial = value
-            self.socket.sendall(self.frame(SETTINGS, 1, 0))
-        elif kind == PING and not flags & 1:
-            self.socket.sendall(self.frame(PING, 1, 0, payload))
-        elif kind == DATA and self.reads and payload:
-            update = struct.pack(">I", len(payload))
-            self.socket.sendall(self.frame(WINDOW, 0, 0, update) + self.frame(WINDOW, 0, stream, update))
-        elif kind == HEADERS:
-            found = re.search(rb"grpc-status.(\d+)", payload)
-            if found:
-                self.statuses[stream] = int(found[1])
-        if kind == RST or (kind in (DATA, HEADERS) and flags & 1):
-            self.streams.pop(stream, None)
 
 
 def until(end, act):
@@ -228,10 +130,6 @@ CLIENTS = {"slow senders": slow_senders, "unread streams": unread_streams, "empt
            "resets": resets, "connections": connections}
 
 
-def resident(server, name):
-    return 1024 * int(re.search(rf"{name}:\s+(\d+)", pathlib.Path(f"/proc/{server.process.pid}/status").read_text())[1])
-
-
 def answered(port, patience):
     """Seconds until a small request on a new connection is answered; None: not within the patience."""
     begun = time.monotonic()
@@ -248,30 +146,68 @@ def answered(port, patience):
     return None
 
 
-def scenario(run):
+def silent(run):
+    with run.server(repository(run), flags=[f"--max_memory={MEMORY}"]) as server, contextlib.ExitStack() as stack:
+        connections, statuses, idle = [], [], resident(server, "VmRSS")
+
+        def keep_open(end):
+            while not end.is_set():
+                for connection in connections:
+                    with contextlib.suppress(OSError):
+                        connection.pump()
+                end.wait(0.1)
+            statuses.extend(status for connection in connections for status in connection.statuses.values())
+
+        for _ in range(SILENT // STREAMS_OF_ONE):
+            with contextlib.suppress(OSError):
+                connection = Connection(port_of(server), source=HOSTILE)
+                connections.append(stack.enter_context(contextlib.closing(connection)))
+                connection.pump(0.05)
+                for _ in range(STREAMS_OF_ONE):
+                    connection.message(connection.open(STREAM), predict(), last=False)
+                connection.pump()
+        figures, goals = beside(run, server, lambda end: [threading.Thread(target=keep_open, args=(end,), daemon=True)],
+                                idle)
+        open_ones = sum(len(connection.streams) for connection in connections)
+        run.row("silent", {**figures, "opened": SILENT, "still_open": open_ones, "ended": len(statuses)}, **goals)
+
+
+def clients(run):
     for case in [*CLIENTS, "all at once"]:
         if not run.wants(case):
             continue
         with run.server(flags=[f"--max_memory={MEMORY}"]) as server:
             resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
-            port = int(server.address.rsplit(":", 1)[1])
+            port = port_of(server)
             first = answered(port, 30)
             idle = resident(server, "VmRSS")
             end = threading.Event()
             kinds = CLIENTS.values() if case == "all at once" else [CLIENTS[case]]
-            clients = [threading.Thread(target=until, args=(end, act)) for kind in kinds for act in kind(port)]
-            for client in clients:
+            threads = [threading.Thread(target=until, args=(end, act)) for kind in kinds for act in kind(port)]
+            for client in threads:
                 client.start()
             time.sleep(run.seconds)
             end.set()
             recovery = answered(port, 30)
-            for client in clients:
+            for client in threads:
                 client.join()
             peak = resident(server, "VmHWM")
             run.row(case, {"idle_mib": idle / 2**20, "peak_mib": peak / 2**20, "first_ms": 1e3 * first,
-                           "clients": len(clients)},
+                           "clients": len(threads)},
                     resident_over_idle_mib=goal((peak - idle) / 2**20, "at most", (MEMORY + SLACK) / 2**20),
                     recovery_s=goal(recovery, "at most", RECOVERY))
+
+
+def scenario(run):
+    clients(run)
+    if run.wants("silent"):
+        silent(run)
+    for kind in KINDS:
+        if run.wants(f"texts {kind}"):
+            texts(run, kind)
+    for case in FILES:
+        if run.wants(f"files {case}"):
+            files(run, case)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ extern "C" void* __libc_malloc(size_t bytes);
 namespace {
 
 constexpr size_t kLeaked = 4096;   // bytes
-constexpr unsigned kEvery = 2000;  // calls
+constexpr unsigned kEvery = 1000;  // calls
 std::atomic<unsigned> calls = 0;
 
 }  // namespace

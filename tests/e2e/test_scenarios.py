@@ -104,13 +104,28 @@ class ScenarioTest(unittest.TestCase):
         self.assertGreaterEqual(row["figures"]["chosen"], 1)
 
     def test_hostile_clients_leave_memory_and_port(self):
-        rows = self.run_scenario("hostile", "--seconds=1", counted=False)
+        cases = "slow senders,unread streams,empty parts,resets,connections,all at once"
+        rows = self.run_scenario("hostile", "--seconds=1", f"--only={cases}", counted=False)
         self.assertEqual(set(rows), {"slow senders", "unread streams", "empty parts", "resets", "connections",
                                      "all at once"})
         for name in ("slow senders", "unread streams", "empty parts", "connections"):
             goals = rows[name]["goals"]
             self.assertTrue(goals["resident_over_idle_mib"]["met"], f"{name}: {goals}")
             self.assertIsNotNone(goals["recovery_s"]["found"], f"{name}: the port does not serve again")
+
+    def test_hostile_texts_and_files_leave_memory_and_others(self):
+        cases = "silent,texts Unigram,files Replace doubling,files (a+)+b"
+        rows = self.run_scenario("hostile", "--seconds=1", f"--only={cases}", counted=False)
+        self.assertEqual(set(rows), {"beside a busy process", "silent", "texts Unigram", "files Replace doubling",
+                                     "files (a+)+b"})
+        for name, row in rows.items():
+            if name == "beside a busy process":
+                continue
+            self.assertTrue(row["figures"]["alive"], row)
+            self.assertEqual(row["figures"]["others_failed"], 0, row)
+            self.assertTrue(row["goals"]["resident_over_idle_mib"]["met"], row)
+            if name.startswith("files"):
+                self.assertTrue(row["goals"]["clear_errors"]["met"], row)
 
     def test_generations_all_end(self):
         rows = self.run_scenario("generations", "--seconds=0.1", "--only=shakespeare")
@@ -145,13 +160,14 @@ class FigureTest(unittest.TestCase):
         self.assertEqual(after((110, 111)), 1.25)
         self.assertIsNone(after(range(190, 200)))
 
-    def test_growth_is_that_of_the_least_memory_after_the_first_quarter(self):
+    def test_growth_is_that_of_the_least_memory_of_the_second_half(self):
         def samples(a_minute, peak=0.0):
             return [(t, 80 + max(0, 60 - t) + a_minute * t / 60 + (peak if t % 12 < 3 else 0)) for t in range(240)]
 
         self.assertAlmostEqual(soak.growth(samples(0)), 0, places=6)
         self.assertAlmostEqual(soak.growth(samples(2)), 2, delta=0.1)
         self.assertAlmostEqual(soak.growth(samples(0.5, peak=30)), 0.5, delta=0.1)
+        self.assertEqual(soak.later(samples(0, peak=30), 0.1)[1].max(), 80 + 60 - 24 + 30)
 
     def test_a_goal_is_met_at_its_bound_and_missed_by_nothing(self):
         self.assertTrue(serving.goal(0.9, "at least", 0.9)["met"])
