@@ -48,6 +48,21 @@ absl::Status AllPads(const ModelConfig& config, size_t tokens, const char* field
   return FieldError(field, absl::StrCat("has ", tokens, " tokens, all of them pads (", config.pad_token_id, ")"));
 }
 
+// What the tokenizer made of the text of `field`: added tokens may have ids that the model has not.
+absl::Status CheckMade(const ModelConfig& config, const HfTokenizer& tokenizer, const Encoding& encoding,
+                       const char* field) {
+  for (size_t i = 0; i < encoding.size(); ++i) {
+    const int32_t id = encoding.ids[i];
+    if (id < config.vocab_size) continue;
+    const std::string* token = tokenizer.Token(id);
+    return FieldError(encoding.sequences[i] == 1 ? "second" : field,
+                      absl::StrCat(": the tokenizer makes token ", id, token == nullptr ? "" : ", ",
+                                   token == nullptr ? "" : Quoted(*token), ", of it; the model has ", config.vocab_size,
+                                   " tokens (vocab_size)"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Model::Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
@@ -68,6 +83,7 @@ Model::~Model() = default;
 absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text) const {
   if (hf_tokenizer_ == nullptr) return tokenizer_->Encode(text);
   ASSIGN_OR_RETURN(Encoding encoding, hf_tokenizer_->Encode(text));
+  RETURN_IF_ERROR(CheckMade(config_, *hf_tokenizer_, encoding, "text"));
   return std::move(encoding.ids);
 }
 
@@ -123,6 +139,7 @@ absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const 
             second == nullptr ? "" : " with the second text",
             ", those of the tokenizer's template included; the model ", most < positions ? "takes texts of " : "takes ",
             most, most < positions ? " (max_seq_length)" : "", "; set truncate to HEAD or TAIL to cut it");
+  RETURN_IF_ERROR(CheckMade(config_, *hf_tokenizer_, encoding, "text"));
   const int32_t types = *std::max_element(encoding.type_ids.begin(), encoding.type_ids.end()) + 1;
   ModelSequence sequence;
   sequence.truncated_tokens = static_cast<uint32_t>(encoding.truncated);
@@ -150,6 +167,7 @@ absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message
   REFUSE_IF(encoding->size() == 0, "messages", "make a prompt without tokens");
   REFUSE_IF(encoding->size() > most, "messages", "make a prompt of ", encoding->size(), " tokens; the model takes ",
             most);
+  RETURN_IF_ERROR(CheckMade(config_, *hf_tokenizer_, *encoding, "messages"));
   return Finish(std::move(encoding->ids), "messages", ModelSequence());
 }
 

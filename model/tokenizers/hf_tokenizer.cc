@@ -268,6 +268,12 @@ int32_t HfTokenizer::vocabulary_size() const {
   return std::max(parts_->added.most_id(), parts_->model->vocabulary().most_id()) + 1;
 }
 
+int32_t HfTokenizer::word_vocabulary_size() const { return parts_->model->vocabulary().most_id() + 1; }
+
+int32_t HfTokenizer::most_template_id() const { return parts_->post_processor.most_id(); }
+
+int32_t HfTokenizer::most_template_type() const { return parts_->post_processor.most_type(false); }
+
 size_t HfTokenizer::longest_token() const { return parts_->longest; }
 
 const SpecialTokens& HfTokenizer::special_tokens() const { return parts_->special; }

@@ -60,6 +60,11 @@ class HfTokenizer {
   bool IsSpecial(int32_t id) const;
   // One more than the greatest id.
   int32_t vocabulary_size() const;
+  // The same without the added tokens, which may lie beyond it.
+  int32_t word_vocabulary_size() const;
+  // The greatest id that the template puts around texts (-1: none), and the greatest type that it gives one text's.
+  int32_t most_template_id() const;
+  int32_t most_template_type() const;
   size_t longest_token() const;  // bytes
   const SpecialTokens& special_tokens() const;
 

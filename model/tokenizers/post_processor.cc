@@ -169,6 +169,24 @@ size_t PostProcessor::AddedTokens(bool two) const {
   return added;
 }
 
+int32_t PostProcessor::most_id() const {
+  int32_t most = -1;
+  for (const Template* steps : {&single_, &pair_}) {
+    for (const Step& step : *steps) {
+      for (const int32_t id : step.ids) most = std::max(most, id);
+    }
+  }
+  return most;
+}
+
+int32_t PostProcessor::most_type(bool two) const {
+  int32_t most = 0;
+  for (const Step& step : two ? pair_ : single_) {
+    if (step.text >= 0 || !step.ids.empty()) most = std::max(most, step.type_id);
+  }
+  return most;
+}
+
 void PostProcessor::TrimOffsets(std::string_view text, TextTokens& tokens) const {
   for (const bool prefix : trims_) {
     for (size_t i = 0; i < tokens.ids.size(); ++i) {

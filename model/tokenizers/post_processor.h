@@ -36,6 +36,10 @@ class PostProcessor {
 
   // Tokens that the template adds to one text or to two.
   size_t AddedTokens(bool two) const;
+  // The greatest of their ids, in both templates; -1: there are none.
+  int32_t most_id() const;
+  // The greatest type that the template gives a token, those of the texts included.
+  int32_t most_type(bool two) const;
   // Takes spaces out of the offsets where the file says so. `text` is the one that the tokens came from.
   void TrimOffsets(std::string_view text, TextTokens& tokens) const;
   // Joins the tokens of one text, or of two, by the template; without its special tokens where `special` is false.

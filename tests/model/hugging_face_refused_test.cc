@@ -62,6 +62,42 @@ std::function<void(const fs::path&)> Json(const std::string& name, const std::fu
   };
 }
 
+// Adds tokens to a tokenizer.json of so many, behind those that it has.
+std::function<void(const fs::path&)> Added(const std::vector<std::string>& tokens, int32_t has = 40) {
+  return Json("tokenizer.json", [=](json& file) {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      json token = file["added_tokens"][0];
+      token["id"] = has + i;
+      token["content"] = tokens[i];
+      file["added_tokens"].push_back(token);
+    }
+  });
+}
+
+// An added token is a special one too.
+std::function<void(const fs::path&)> Special(const std::string& role) {
+  return [=](const fs::path& folder) {
+    Added({{"<extra>"}})(folder);
+    Json("tokenizer_config.json", [=](json& config) { config[role] = "<extra>"; })(folder);
+  };
+}
+
+// The template [CLS] A [SEP] with these ids.
+std::function<void(const fs::path&)> Bert(int32_t cls, int32_t sep) {
+  return Json("tokenizer.json", [=](json& file) {
+    file["post_processor"] = {{"type", "BertProcessing"}, {"sep", {"[SEP]", sep}}, {"cls", {"[CLS]", cls}}};
+  });
+}
+
+// The first token of a template, "single" or "pair", gets this id and this type.
+std::function<void(const fs::path&)> Template(const std::string& name, int32_t id, int32_t type) {
+  return Json("tokenizer.json", [=](json& file) {
+    json& post = file["post_processor"];
+    post[name][0]["SpecialToken"] = {{"id", "first"}, {"type_id", type}};
+    post["special_tokens"]["first"] = {{"id", "first"}, {"ids", {id}}, {"tokens", {"first"}}};
+  });
+}
+
 struct BadFolder {
   std::string folder;
   std::function<void(const fs::path&)> change;
@@ -151,7 +187,46 @@ std::vector<BadFolder> BadFolders() {
       {sequence, Json("tokenizer.json", [](json& file) { file["model"]["type"] = "WordLevel"; }),
        "tokenizer.json: model.type is \"WordLevel\""},
       {sequence, Json("tokenizer.json", [](json& file) { file["model"]["vocab"]["zebra"] = 40; }),
-       "tokenizer: the id of zebra is 40; in config.json vocab_size is 40, so ids end at 39"},
+       "tokenizer: the id of \"zebra\" is 40; in config.json vocab_size is 40, so ids end at 39; resize the model's"},
+      // Ids that the server itself would put into texts. Added tokens that only a text can bring are none of them.
+      {sequence, Added({{"<extra>"}}), ""},
+      {gpt2, Config({{"pad_token_id", 40}}), ""},  // a language model has no pads
+      {sequence, Bert(40, 3), "tokenizer: post_processor: the id of a token is 40; in config.json vocab_size is 40"},
+      {sequence, Bert(39, 3), ""},
+      {sequence, Bert(2, 1000000), "post_processor: the id of a token is 1000000; in config.json"},
+      {sequence, Template("single", 40, 0), "post_processor: the id of a token is 40; in config.json"},
+      {sequence, Template("pair", 16777215, 0), "post_processor: the id of a token is 16777215; in config.json"},
+      {sequence, Template("single", 2, 2),
+       "tokenizer: post_processor: a text gets tokens of type 2; in config.json type_vocab_size is 2, so types end at "
+       "1"},
+      {sequence, Template("pair", 2, 2), ""},  // texts of one part are served
+      {sequence, Special({"cls_token"}),
+       "tokenizer_config.json: the id of \"<extra>\" is 40; in config.json vocab_size"},
+      {sequence, Special({"sep_token"}),
+       "tokenizer_config.json: the id of \"<extra>\" is 40; in config.json vocab_size"},
+      {sequence, Special({"bos_token"}),
+       "tokenizer_config.json: the id of \"<extra>\" is 40; in config.json vocab_size"},
+      {sequence, Special({"eos_token"}),
+       "tokenizer_config.json: the id of \"<extra>\" is 40; in config.json vocab_size"},
+      {sequence, Special({"unk_token"}),
+       "tokenizer_config.json: the id of \"<extra>\" is 40; in config.json vocab_size"},
+      {masked, Special({"mask_token"}),
+       "tokenizer_config.json: the id of \"<extra>\" is 40; in config.json vocab_size"},
+      {sequence, Special({"pad_token"}),
+       "tokenizer_config.json: the id of \"<extra>\" is 40; in config.json vocab_size"},
+      {masked,
+       [](const fs::path& folder) {
+         std::string text = Read(folder / "tokenizer.json");
+         for (size_t at; (at = text.find("[MASK]")) != std::string::npos;) text.replace(at, 6, "[HOLE]");
+         WriteFile(folder / "tokenizer.json", text);
+         fs::remove(folder / "tokenizer_config.json");
+         Added({{"[MASK]"}})(folder);
+       },
+       "config.json: vocab_size is 40; the id of the mask token is 40, beyond it"},
+      {gpt2, Config({{"eos_token_id", 40}}),
+       "config.json: eos_token_id is 40; an id or a list of at most 1024 ids is expected, from 0 to 39 (vocab_size)"},
+      {gpt2, File("generation_config.json", R"({"eos_token_id": [2, 40]})"),
+       "generation_config.json: eos_token_id is [2,40]; an id or a list of at most"},
       {sequence, File("tokenizer_config.json", "["), "tokenizer_config.json: not valid JSON"},
       {sequence, File("tokenizer_config.json", R"({"model_input_names": 7})"),
        "tokenizer_config.json: model_input_names is 7; a list of names is expected"},
@@ -303,6 +378,58 @@ TEST(HuggingFaceRefusedTest, EveryFolderSaysWhatIsWrong) {
     EXPECT_TRUE(absl::IsInvalidArgument(model.status()) || absl::IsNotFound(model.status())) << model.status();
     EXPECT_EQ(got.find(temporary.path()), std::string::npos) << got;  // clients read it
   }
+}
+
+class AddedTokenTest : public ::testing::Test {
+ protected:
+  LoadedModel LoadWith(const std::string& name, const std::function<void(const fs::path&)>& change) {
+    const fs::path folder = temporary_.path() + "/1";
+    fs::copy(tests::TestdataFolder() + name + "/1", folder, fs::copy_options::recursive);
+    change(folder);
+    return LoadModel(folder);
+  }
+
+  static std::string Refusal(const absl::Status& status) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  }
+
+ private:
+  const TemporaryFolder temporary_;
+};
+
+// Tokenizers have more tokens than their model in public folders: one that was added and never trained.
+TEST_F(AddedTokenTest, BeyondTheModelIsRefusedWhereATextHasIt) {
+  const LoadedModel model = LoadWith("_hugging_face/bert_sequence", Added({"<extra>", "<more>"}));
+  const std::string good = "the cat", bad = "the cat <more>";
+  const std::string refusal = ": the tokenizer makes token 41, \"<more>\", of it; the model has 40 tokens (vocab_size)";
+  EXPECT_TRUE(model->PrepareText(good, &good, TruncateMode::kRefuse).ok());
+  EXPECT_EQ(Refusal(model->PrepareText(bad, nullptr, TruncateMode::kRefuse).status()), "text" + refusal);
+  EXPECT_EQ(Refusal(model->PrepareText(good, &bad, TruncateMode::kRefuse).status()), "second" + refusal);
+  EXPECT_EQ(Refusal(model->PrepareText(bad, nullptr, TruncateMode::kHead).status()), "text" + refusal);
+  EXPECT_EQ(Refusal(model->Tokenize(bad).status()), "text" + refusal);
+  EXPECT_EQ(Refusal(model->Prepare({7, 40}, TruncateMode::kRefuse).status()),
+            "token_ids[1] is 40; the vocabulary has 40 entries");
+}
+
+TEST_F(AddedTokenTest, BeyondTheModelIsRefusedWhereAChatHasIt) {
+  const LoadedModel model = LoadWith("_chat/qwen3", Added({"<extra>"}, 278));
+  const auto chat = [&](const std::string& text) {
+    return model->PrepareChat({{"user", text}}, absl::CivilSecond(2026, 3, 4)).status();
+  };
+  EXPECT_EQ(chat("hello"), absl::OkStatus());
+  EXPECT_EQ(Refusal(chat("hello <extra>")),
+            "messages: the tokenizer makes token 278, \"<extra>\", of it; the model has 278 tokens (vocab_size)");
+}
+
+// Texts of one part are served.
+TEST_F(AddedTokenTest, TypesBeyondTheModelAreRefusedWithASecondText) {
+  const LoadedModel model = LoadWith("_hugging_face/bert_sequence", Template("pair", 2, 2));
+  const std::string text = "the cat";
+  EXPECT_TRUE(model->PrepareText(text, nullptr, TruncateMode::kRefuse).ok());
+  EXPECT_EQ(
+      Refusal(model->PrepareText(text, &text, TruncateMode::kRefuse).status()),
+      "second gets tokens of type 2 from the tokenizer's template; the model has types up to 1 (type_vocab_size)");
 }
 
 // Tied weights that differ are no model of transformers.

@@ -1,7 +1,5 @@
 #include "model/checkpoint/hugging_face/end_tokens.h"
 
-#include <limits>
-
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_object.h"
 #include "model/checkpoint/safetensors.h"
@@ -15,22 +13,24 @@ using nlohmann::json;
 constexpr char kField[] = "eos_token_id", kFile[] = "generation_config.json";
 constexpr size_t kMostIds = 1024;
 
-absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& file, const json& value) {
+absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& file, const json& value, int32_t vocab_size) {
   const json list = value.is_array() ? value : json::array({value});
   std::vector<int32_t> ids;
   bool valid = list.size() <= kMostIds;
   for (const json& id : list) {
-    valid = valid && IsInteger(id, 0, std::numeric_limits<int32_t>::max());
+    valid = valid && IsInteger(id, 0, vocab_size - 1);
     if (valid) ids.push_back(id.get<int32_t>());
   }
   if (valid) return ids;
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", kField, " is ", ShowJson(value),
-                                                 "; an id or a list of at most ", kMostIds, " ids is expected"));
+                                                 "; an id or a list of at most ", kMostIds,
+                                                 " ids is expected, from 0 to ", vocab_size - 1, " (vocab_size)"));
 }
 
 }  // namespace
 
-absl::StatusOr<std::vector<int32_t>> ReadEndTokens(const std::string& directory, const json& config) {
+absl::StatusOr<std::vector<int32_t>> ReadEndTokens(const std::string& directory, const json& config,
+                                                   int32_t vocab_size) {
   const absl::StatusOr<std::string> text = ReadSmallFile(absl::StrCat(directory, "/", kFile), 1 << 20);
   if (!text.ok() && !absl::IsNotFound(text.status())) {
     return absl::Status(text.status().code(), absl::StrCat(kFile, ": ", std::string(text.status().message())));
@@ -42,10 +42,10 @@ absl::StatusOr<std::vector<int32_t>> ReadEndTokens(const std::string& directory,
           kFile, ": ", generation.ok() ? "an object is expected" : std::string(generation.status().message())));
     }
     const auto found = generation->find(kField);
-    if (found != generation->end() && !found->is_null()) return ReadIds(kFile, *found);
+    if (found != generation->end() && !found->is_null()) return ReadIds(kFile, *found, vocab_size);
   }
   const auto found = config.find(kField);
-  return found == config.end() ? std::vector<int32_t>() : ReadIds("config.json", *found);
+  return found == config.end() ? std::vector<int32_t>() : ReadIds("config.json", *found, vocab_size);
 }
 
 }  // namespace edgewise::hugging_face

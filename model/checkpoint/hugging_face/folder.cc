@@ -236,6 +236,10 @@ absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject
       folder.tied = object.Boolean("tie_word_embeddings", true);
       RETURN_IF_ERROR(object.status().ok() ? absl::OkStatus() : Invalid(std::string(object.status().message())));
       ASSIGN_OR_RETURN(config.mask_token_id, MaskTokenOf(folder.tokenizer.get(), *folder.family));
+      if (config.mask_token_id >= config.vocab_size) {  // the family's, which tokenizer_config.json does not name
+        return Invalid(absl::StrCat("vocab_size is ", config.vocab_size, "; the id of the mask token is ",
+                                    config.mask_token_id, ", beyond it"));
+      }
       if (config.mask_token_id == config.pad_token_id) {
         return Invalid(absl::StrCat("pad_token_id is ", config.pad_token_id, ", the id of the mask token"));
       }
@@ -320,13 +324,13 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
     ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(directory));
   }
   if (folder.tokenizer != nullptr) {
-    RETURN_IF_ERROR(CheckTokenizer(*folder.tokenizer, config, folder.config));
     folder.config.tokenizer.kind = TokenizerKind::kHuggingFace;
     ASSIGN_OR_RETURN(folder.config.text_types, GivesTypes(directory));
+    RETURN_IF_ERROR(CheckTokenizer(*folder.tokenizer, config, folder.config));
   }
   RETURN_IF_ERROR(ReadHead(sentence ? std::make_optional(*modules) : std::nullopt, object, folder));
   if (folder.config.task == ModelTask::kCausalLm) {
-    ASSIGN_OR_RETURN(folder.config.end_token_ids, ReadEndTokens(directory, config));
+    ASSIGN_OR_RETURN(folder.config.end_token_ids, ReadEndTokens(directory, config, folder.config.vocab_size));
     if (folder.tokenizer != nullptr) {
       folder.chat = ReadChatTemplate(directory, *folder.tokenizer);
     }

@@ -62,14 +62,29 @@ absl::StatusOr<bool> GivesTypes(const std::string& directory) {
 }
 
 absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& config, const ModelConfig& model) {
-  if (tokenizer.vocabulary_size() > model.vocab_size) {
-    const int32_t last = tokenizer.vocabulary_size() - 1;
-    const std::string* token = tokenizer.Token(last);
-    return absl::InvalidArgumentError(
-        absl::StrCat("tokenizer: the id of ", token == nullptr ? "its last token" : *token, " is ", last,
-                     "; in config.json vocab_size is ", model.vocab_size, ", so ids end at ", model.vocab_size - 1));
-  }
   const SpecialTokens& special = tokenizer.special_tokens();
+  const auto inside = [&](const char* place, int32_t id) {
+    if (id < model.vocab_size) return absl::OkStatus();
+    const std::string* token = tokenizer.Token(id);
+    return absl::InvalidArgumentError(absl::StrCat(
+        place, token == nullptr ? "a token" : ShowJson(nlohmann::json(*token)), " is ", id,
+        "; in config.json vocab_size is ", model.vocab_size, ", so ids end at ", model.vocab_size - 1,
+        "; resize the model's embeddings (resize_token_embeddings) or save the tokenizer that it was trained with"));
+  };
+  RETURN_IF_ERROR(inside("tokenizer: the id of ", tokenizer.word_vocabulary_size() - 1));
+  RETURN_IF_ERROR(inside("tokenizer: post_processor: the id of ", tokenizer.most_template_id()));
+  // The pad token is put nowhere where the model has none: language models take any.
+  for (const int32_t id : {special.bos, special.eos, special.unk, special.sep, special.cls, special.mask}) {
+    RETURN_IF_ERROR(inside("tokenizer_config.json: the id of ", id));
+  }
+  if (model.pad_token_id >= 0) RETURN_IF_ERROR(inside("tokenizer_config.json: the id of ", special.pad));
+  const int32_t type = tokenizer.most_template_type();
+  if (model.text_types && model.token_types > 0 && type > 0 && type >= model.token_types) {
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer: post_processor: a text gets tokens of type ", type,
+                                                   "; in config.json type_vocab_size is ", model.token_types,
+                                                   ", so types end at ", model.token_types - 1,
+                                                   "; save the tokenizer that the model was trained with"));
+  }
   const auto same = [&](const char* role, int32_t id, int32_t in_config) {
     if (id < 0 || in_config < 0 || id == in_config) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("tokenizer_config.json: ", role, "_token is ", *tokenizer.Token(id),

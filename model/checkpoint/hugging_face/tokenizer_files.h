@@ -24,8 +24,9 @@ absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(const std::stri
 // INVALID_ARGUMENT: the field is no list of strings.
 absl::StatusOr<bool> GivesTypes(const std::string& directory);
 
-// INVALID_ARGUMENT: the tokenizer has ids that the model has not, or its pad, mask or cls token has another id than
-// config.json (`config`, without nulls) says; the message names both.
+// INVALID_ARGUMENT: a word of the vocabulary, the template or a special token has an id that the model has not, or the
+// template a type; or the pad, mask or cls token has another id than config.json (`config`, without nulls) says; the
+// message names both. An added token alone may have an id that the model has not: Model refuses the texts that have it.
 absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& config, const ModelConfig& model);
 
 // The chat template: chat_template.jinja, or else chat_template of tokenizer_config.json, which is a text, or a list of
