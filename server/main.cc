@@ -253,6 +253,22 @@ ExitCode CodeOf(const absl::Status& status) {
   }
 }
 
+// The signals that Serve takes.
+__attribute__((no_sanitize_address)) sigset_t Signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  return signals;
+}
+
+// They wait for it from the beginning on. The constructors of the libraries, which run before main, take as long as a
+// process manager may wait before it stops what it has just started; this runs before them, and before any thread.
+__attribute__((no_sanitize_address)) void BlockSignals() {
+  const sigset_t signals = Signals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+__attribute__((section(".preinit_array"), used)) void (*const block_signals)() = BlockSignals;
+
 void PrepareProcess() {
   // Large blocks (buffers of passes, weights, messages) go back to the system when they are freed. By default the
   // allocator moves its limit up to 32 MiB, and an arena keeps what lies below one block that is in use.
@@ -320,10 +336,6 @@ int Main(int argc, char** argv) {
   if (!error.empty()) return Fail(kBadFlags, error);
   ServerOptions& options = settings.options;
   PrepareProcess();
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // before any thread starts
   StartLog(level);
   RouteLibraryLogs();
   std::atomic<bool> device_lost = false;
@@ -337,7 +349,7 @@ int Main(int argc, char** argv) {
     if (!StopLog()) _exit(code);
     return Fail(code, std::string(server.status().message()));
   }
-  Serve(**server, signals, options.drain_timeout);
+  Serve(**server, Signals(), options.drain_timeout);
   if (device_lost) {
     std::fflush(stdout);
     StopLog();

@@ -225,6 +225,17 @@ TEST(BinaryTest, SigtermDrainsAndExitsWith0) {
   EXPECT_THAT(process.output(), HasSubstr("\"event\":\"stopped\""));
 }
 
+// As a process manager does that stops what it has just started.
+TEST(BinaryTest, SigtermBeforeMainDrainsToo) {
+  TestFolder folder;
+  setenv("ASAN_OPTIONS", "verify_asan_link_order=0", 0);  // it wants to be first
+  setenv("LD_PRELOAD", TERM_AT_START, 1);
+  Process process(Serving(folder.path()));
+  unsetenv("LD_PRELOAD");
+  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_THAT(process.output(), HasSubstr("\"event\":\"draining\""));
+}
+
 TEST(BinaryTest, StderrThatNobodyReadsDoesNotHoldUpTheExit) {
   Process process(Serving(tests::TestdataFolder()));
   ASSERT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();
