@@ -132,7 +132,7 @@ struct Server::Parts {
   RequestHandler handler;
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>(options.reflection);
   AwaitedCalls awaited{options.clock};
-  Keeper keeper{options, awaited, memory, largest_message, backend, *gate};
+  Keeper keeper{options, awaited, memory, largest_message, backend, *gate, metrics};
   RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
   InferenceServiceImpl service;
   HealthService health{rpcs};
@@ -215,7 +215,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   if (!addresses.ok()) return addresses;
   auto parts = std::make_unique<Parts>(options);
-  absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> credentials = MakeCredentials(options, parts->gate);
+  const absl::StatusOr<Credentials> credentials = MakeCredentials(options, parts->gate);
   if (!credentials.ok()) return credentials.status();
   if (!options.metrics_listen.empty() && !IsLoopback(options.metrics_listen) && !options.security.insecure_bind) {
     return absl::InvalidArgumentError(
@@ -260,7 +260,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   grpc::ServerBuilder builder;
   Configure(options, parts->memory.limit(), builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *credentials);
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials->grpc);
   builder.RegisterService(&parts->service);
   builder.RegisterService(&parts->health);
   parts->call_threads = std::make_unique<CallThreads>(builder, *parts->gate);
@@ -281,7 +281,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
        {"versions", static_cast<uint64_t>(*versions)}});
   raw->UpdateHealth();
   raw->call_threads->Start({&raw->service, &raw->health});
-  raw->keeper.Start(*raw->listener);
+  raw->keeper.Start(*raw->listener, credentials->certificates);
   raw->listener->Start(std::move(acceptor));
   raw->loader->Start();
   return server;

@@ -77,6 +77,7 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
       connections(EDGEWISE_GAUGE("connections", "Connections that are open.")),
       read_delay(EDGEWISE_GAUGE("read_delay_seconds", "Longest wait of what clients have sent to be read.")),
       utilization(EDGEWISE_GAUGE("device_utilization_ratio", "Share of the last 10 seconds that the device worked.")),
+      secret_loads(EDGEWISE_COUNTER("secret_loads_total", "Changed files of tokens and certificates, by result.")),
       rpc_requests(EDGEWISE_COUNTER("rpc_requests_total", "RPCs ended, by service, method and status code.")),
       requests(EDGEWISE_COUNTER("requests_total", "Predict requests ended (messages, on a stream), by status code.")),
       items(EDGEWISE_COUNTER("items_total", "Inputs answered.")),

@@ -59,6 +59,7 @@ struct MetricFamilies {
   Gauges& connections;
   Gauges& read_delay;
   Gauges& utilization;
+  Counters& secret_loads;
   Counters& rpc_requests;
   std::array<std::array<prometheus::Counter*, kCodes.size()>, kRpcs> rpcs{};  // the series of rpc_requests
 

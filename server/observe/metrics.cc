@@ -358,6 +358,9 @@ Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<Metri
   connections_ = &families_->connections.Add({});
   read_delay_ = &families_->read_delay.Add({});
   utilization_ = &families_->utilization.Add({});
+  for (const char* kind : {"tokens", "certificates"}) {
+    for (const char* result : {"ok", "error"}) families_->secret_loads.Add({{"kind", kind}, {"result", result}});
+  }
   for (size_t method = 0; method < std::size(kMethods); ++method) {
     for (size_t code = 0; code < kCodes.size(); ++code) {
       families_->rpcs[method][code] = &families_->rpc_requests.Add(
@@ -395,6 +398,11 @@ Metrics::Versions Metrics::TakeLeft(size_t spared) const {
 void Metrics::CountRpc(Rpc rpc, absl::StatusCode code) {
   const MetricsEvent event(families_->mutex);
   families_->rpcs[static_cast<size_t>(rpc)][CodeIndex(code)]->Increment();
+}
+
+void Metrics::CountSecretLoad(std::string_view kind, bool ok) {
+  const MetricsEvent event(families_->mutex);
+  families_->secret_loads.Add({{"kind", std::string(kind)}, {"result", ok ? "ok" : "error"}}).Increment();
 }
 
 void Metrics::SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections,

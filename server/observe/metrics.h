@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -121,6 +122,8 @@ class Metrics {
   // The series of requests for unknown models and versions, with the labels `_other`.
   const std::shared_ptr<ModelMetrics>& other() { return other_; }
   void CountRpc(Rpc rpc, absl::StatusCode code);
+  // A file of "tokens" or "certificates" has changed and was read again, or was wrong.
+  void CountSecretLoad(std::string_view kind, bool ok);
   // For the next Render.
   void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections, double read_delay_seconds);
   void SetCache(uint64_t bytes, uint64_t limit);

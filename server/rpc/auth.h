@@ -19,6 +19,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/options.h"
 #include "server/request.h"
+#include "server/rpc/certificates.h"
 
 namespace edgewise::server {
 
@@ -75,24 +76,15 @@ class Gate {
   std::shared_ptr<const TokenSet> tokens_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Whether a file is another than when it was looked at last. One thread at a time.
-class FileWatch {
- public:
-  explicit FileWatch(std::string path) : path_(std::move(path)) { Changed(); }
-  const std::string& path() const { return path_; }
-  // False for a file that is not there: it is being replaced.
-  bool Changed();
-
- private:
-  std::string path_;
-  std::array<int64_t, 4> seen_{};  // device, inode, size, time of the last change
+struct Credentials {
+  std::shared_ptr<grpc::ServerCredentials> grpc;
+  std::shared_ptr<Certificates> certificates;  // that new connections of `grpc` get; null: plain text
 };
 
-// Credentials for options.listen, which read certificates and keys again when their files change. They read the tokens
-// into the gate and keep it. INVALID_ARGUMENT: the options contradict each other; NOT_FOUND: a file cannot be
-// read.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeCredentials(
-    const ServerOptions& options, std::shared_ptr<Gate> gate = std::make_shared<Gate>());
+// Credentials for options.listen. They read the tokens into the gate and keep it. INVALID_ARGUMENT: the options
+// contradict each other, or Certificates::Read; NOT_FOUND: a file cannot be read.
+absl::StatusOr<Credentials> MakeCredentials(const ServerOptions& options,
+                                            std::shared_ptr<Gate> gate = std::make_shared<Gate>());
 
 }  // namespace edgewise::server
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "server/observe/log.h"
 #include "server/status_details.h"
 
@@ -47,13 +48,20 @@ uint64_t ResidentMemory() {
 }
 
 Keeper::Keeper(const ServerOptions& options, AwaitedCalls& awaited, const MemoryLedger& memory,
-               const std::atomic<uint64_t>& message_limit, const std::unique_ptr<Backend>& backend, Gate& gate)
-    : awaited_(awaited), memory_(memory), message_limit_(message_limit), backend_(backend), gate_(gate) {
+               const std::atomic<uint64_t>& message_limit, const std::unique_ptr<Backend>& backend, Gate& gate,
+               Metrics& metrics)
+    : awaited_(awaited),
+      memory_(memory),
+      message_limit_(message_limit),
+      backend_(backend),
+      gate_(gate),
+      metrics_(metrics) {
   if (!options.security.auth_token_file.empty()) token_file_.emplace(options.security.auth_token_file);
 }
 
-void Keeper::Start(Listener& listener) {
+void Keeper::Start(Listener& listener, std::shared_ptr<Certificates> certificates) {
   listener_ = &listener;
+  certificates_ = std::move(certificates);
   MeasureModels();
   thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
@@ -78,6 +86,7 @@ void Keeper::Run(const std::stop_token& stop) {
     abandoned_before_ = std::exchange(abandoned_, 0);
     behind_ = gate_.calls() - gate_.begun();
     if (token_file_) ReadTokens();
+    if (certificates_) ReadCertificates();
   }
 }
 
@@ -124,12 +133,21 @@ void Keeper::EndLateConnections() {
 }
 
 void Keeper::ReadTokens() {
-  if (!token_file_->Changed()) return;
-  const absl::Status status = gate_.ReadTokens(token_file_->path());
+  if (token_file_->Changed()) Tell("tokens", gate_.ReadTokens(token_file_->path()));
+}
+
+void Keeper::ReadCertificates() {
+  const absl::StatusOr<bool> read = certificates_->ReadAgain();
+  if (!read.ok() || *read) Tell("certificates", read.status());
+}
+
+void Keeper::Tell(const char* what, const absl::Status& status) {
+  metrics_.CountSecretLoad(what, status.ok());
   if (status.ok()) {
-    Log(LogLevel::kInfo, "tokens read again", {});
+    Log(LogLevel::kInfo, absl::StrCat(what, " read again"), {});
   } else {
-    Log(LogLevel::kError, "tokens not read; those from before stay", {{"error", std::string(status.message())}});
+    Log(LogLevel::kError, absl::StrCat(what, " not read; those from before stay"),
+        {{"error", std::string(status.message())}});
   }
 }
 

@@ -1,5 +1,5 @@
 // Does what time alone asks for: ends calls whose message does not come, bounds what gRPC holds of messages that are on
-// their way, measures how late calls are read, reads changed tokens.
+// their way, measures how late calls are read, reads changed tokens and certificates.
 #ifndef EDGEWISE_SERVER_RPC_KEEPER_H_
 #define EDGEWISE_SERVER_RPC_KEEPER_H_
 
@@ -11,10 +11,13 @@
 
 #include "kernels/backend.h"
 #include "server/memory.h"
+#include "server/observe/metrics.h"
 #include "server/options.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
+#include "server/rpc/certificates.h"
 #include "server/rpc/listener.h"
+#include "server/rpc/secret_file.h"
 #include "server/rpc/unread_age.h"
 
 namespace edgewise::server {
@@ -31,11 +34,12 @@ class Keeper {
  public:
   // All must outlive the keeper; the backend is there from Start on.
   Keeper(const ServerOptions& options, AwaitedCalls& awaited, const MemoryLedger& memory,
-         const std::atomic<uint64_t>& message_limit, const std::unique_ptr<Backend>& backend, Gate& gate);
+         const std::atomic<uint64_t>& message_limit, const std::unique_ptr<Backend>& backend, Gate& gate,
+         Metrics& metrics);
   ~Keeper() { Stop(); }
 
-  // `listener` must live until Stop.
-  void Start(Listener& listener);
+  // `listener` must live until Stop. Null `certificates`: there are none.
+  void Start(Listener& listener, std::shared_ptr<Certificates> certificates);
   void Stop();
   // The models have changed: what is resident now, without what calls hold, is theirs. Any thread.
   void MeasureModels();
@@ -48,13 +52,18 @@ class Keeper {
   void BoundMemory();
   void EndLateConnections();
   void ReadTokens();
+  void ReadCertificates();
+  // Of tokens or certificates, which were read again, or stay as they were before.
+  void Tell(const char* what, const absl::Status& status);
 
   AwaitedCalls& awaited_;
   const MemoryLedger& memory_;
   const std::atomic<uint64_t>& message_limit_;
   const std::unique_ptr<Backend>& backend_;
   Gate& gate_;
+  Metrics& metrics_;
   Listener* listener_ = nullptr;
+  std::shared_ptr<Certificates> certificates_;
   std::optional<FileWatch> token_file_;
   std::atomic<uint64_t> of_models_ = 0;
   uint64_t behind_ = 0;  // calls that have come but were not begun, at the last second; some never are

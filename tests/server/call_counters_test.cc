@@ -52,7 +52,7 @@ struct Rpcs {
     health.Set("", true);
     grpc::ServerBuilder builder;
     builder.SetOption(std::make_unique<Reflection>(options.reflection));
-    builder.AddListeningPort("127.0.0.1:0", *MakeCredentials(options, gate), &port);
+    builder.AddListeningPort("127.0.0.1:0", MakeCredentials(options, gate)->grpc, &port);
     builder.RegisterService(&service);
     builder.RegisterService(&health);
     threads = std::make_unique<CallThreads>(builder, *gate);
@@ -194,8 +194,9 @@ TEST(LateConnectionsTest, EndOnceCallsComeThatNeverBegin) {
   const std::atomic<uint64_t> message_limit = 1 << 20;
   const std::unique_ptr<Backend> backend = *CreateBackend(options.backend);
   Gate gate(/*reflection=*/true);
-  Keeper keeper(options, awaited, memory, message_limit, backend, gate);
-  keeper.Start(*listener);
+  Metrics metrics;
+  Keeper keeper(options, awaited, memory, message_limit, backend, gate, metrics);
+  keeper.Start(*listener, nullptr);
 
   const int client = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(listener->port()))};

@@ -386,6 +386,58 @@ TEST(LifecycleTest, ChangedCertificatesAreServedToNewConnections) {
   EXPECT_FALSE(trusted("first.pem"));
 }
 
+// A crash between the two renames, or a copy that was cut, is no outage.
+TEST(LifecycleTest, BrokenCertificatesLeaveThoseFromBefore) {
+  TestFolder folder;
+  const auto run = [&](const std::string& command) {
+    return std::system(("cd " + folder.path() + " && " + command + " 2> /dev/null").c_str()) == 0;
+  };
+  const auto make = [&](const std::string& name) {
+    return run("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=" + name +
+               " -addext subjectAltName=IP:127.0.0.1 -keyout " + name + ".key -out " + name + ".pem");
+  };
+  if (!make("first") || !make("second")) GTEST_SKIP() << "openssl is not installed";
+  ASSERT_TRUE(run("cp first.pem certificate.pem && cp first.key key.pem && cp first.pem ca.pem"));
+  ServerOptions options = TestOptions();
+  options.security = {.tls_certificate = folder.path() + "/certificate.pem",
+                      .tls_key = folder.path() + "/key.pem",
+                      .tls_client_ca = folder.path() + "/ca.pem"};
+  TestServer server(options);
+  const auto read = [&](const std::string& name) {
+    std::ifstream file(folder.path() + "/" + name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  // Whether a new connection of the client with this certificate is served, by a server with that one.
+  const auto served = [&](const std::string& client, const std::string& by) {
+    grpc::SslCredentialsOptions ssl{read(by + ".pem"), read(client + ".key"), read(client + ".pem")};
+    grpc::ChannelArguments alone;
+    alone.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    auto channel = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server.server().port()),
+                                             grpc::SslCredentials(ssl), alone);
+    CallContext context;
+    v1::ListModelsResponse models;
+    return v1::InferenceService::NewStub(channel)->ListModels(&context, {}, &models).ok();
+  };
+  const auto loads = [&](const char* result) {
+    return server.Metric(absl::StrCat("edgewise_secret_loads_total{kind=\"certificates\",result=\"", result, "\"}"));
+  };
+  EXPECT_TRUE(served("first", "first"));
+  double errors = 0.0;
+  for (const char* broken : {"head -c 100 first.pem > certificate.pem", "cp second.pem certificate.pem",
+                             "cp first.pem certificate.pem && head -c 100 first.key > key.pem",
+                             "cp first.key key.pem && head -c 100 second.pem > ca.pem",
+                             "cp first.pem ca.pem && (cat first.pem; head -c 100 second.pem) > certificate.pem"}) {
+    ASSERT_TRUE(run(broken));
+    EXPECT_TRUE(WaitUntil(broken, [&] { return loads("error") > errors; }));
+    errors = loads("error");
+    EXPECT_TRUE(served("first", "first")) << broken;
+  }
+  EXPECT_EQ(loads("ok"), 0.0);
+  ASSERT_TRUE(run("cp second.pem certificate.pem && cp second.key key.pem && cp second.pem ca.pem"));
+  EXPECT_TRUE(WaitUntil("the second pair", [&] { return loads("ok") > 0.0 && served("second", "second"); }));
+  EXPECT_FALSE(served("first", "second")) << "the client CA is another too";
+}
+
 TEST(LifecycleTest, TakenPortIsAnErrorNotAShare) {
   TestServer server;
   ServerOptions options = TestOptions();
