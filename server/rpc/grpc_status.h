@@ -2,10 +2,12 @@
 #ifndef EDGEWISE_SERVER_RPC_GRPC_STATUS_H_
 #define EDGEWISE_SERVER_RPC_GRPC_STATUS_H_
 
+#include <grpc/support/time.h>
 #include <grpcpp/support/status.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,11 +24,13 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), message, EncodeStatus(status));
 }
 
-// Converts a wall-clock deadline to the clock of `now`. A deadline more than a year ahead becomes Time::max().
-inline Time ToSteady(std::chrono::system_clock::time_point deadline, Time now) {
-  const auto left = deadline - std::chrono::system_clock::now();
-  if (left > std::chrono::hours(24 * 365)) return Time::max();
-  return now + std::chrono::duration_cast<Clock::duration>(left);
+// Converts a deadline (grpc::ServerContextBase::raw_deadline) to the clock of `now`. A deadline more than a year ahead
+// becomes Time::max(): `grpc-timeout: 99999999H` is beyond what std::chrono's nanoseconds hold.
+inline Time ToSteady(gpr_timespec deadline, Time now) {
+  constexpr int64_t kYear = 365 * 24 * 3600;
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  if (left.tv_sec > kYear) return Time::max();
+  return now + std::chrono::seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec);
 }
 
 }  // namespace edgewise::server

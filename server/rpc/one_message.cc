@@ -8,7 +8,7 @@ namespace edgewise::server {
 void OneMessageReactor::Start() {
   const Time now = context_.handler.now();
   const Clock::duration waited = context_.Waited(*call_);
-  deadline_ = ToSteady(call_->deadline(), now);
+  deadline_ = ToSteady(call_->raw_deadline(), now);
   const bool ends = deadline_ != Time::max();
   absl::Status status = CheckWait(waited, ends ? deadline_ - now : context_.options.queue.max_delay, ends);
   if (ends) deadline_ -= waited;
@@ -32,7 +32,8 @@ void OneMessageReactor::OnReadDone(bool ok) {
 }
 
 bool OneMessageReactor::Take(google::protobuf::Message& message) {
-  const absl::Status status = Parse(message_, context_.message_limit(), message, message_memory_);
+  absl::Status status = CheckRead();
+  if (status.ok()) status = Parse(message_, context_.message_limit(), message, message_memory_);
   if (!status.ok()) Refuse(status);
   return status.ok();
 }

@@ -11,8 +11,15 @@
 
 #include "kernels/cores.h"
 
+// Of gRPC's core, where no public header has it: the flags of the message that was read last.
+uint32_t grpc_call_test_only_get_message_flags(grpc_call* call);
+
 namespace edgewise::server {
 namespace {
+
+// Two of these flags: the message came compressed, and was not or was decompressed. With an encoding that is not served
+// "decompressed" means copied.
+constexpr uint32_t kCompressed = 0x80000000u | 0x40000000u;
 
 constexpr int kCoresOfThread = 4, kMostThreads = 4;
 // Of a method, on a queue: that have not come yet. Further ones wait until one of these has begun.
@@ -47,6 +54,12 @@ RawReactor::RawReactor(RawCall& call) : call_(&call.context()), raw_(call) {}
 void RawReactor::StartRead(grpc::ByteBuffer* message) {
   raw_.running_.fetch_add(1);
   raw_.stream_.Read(message, &raw_.read_);
+}
+
+absl::Status RawReactor::CheckRead() const {
+  if ((grpc_call_test_only_get_message_flags(call_->c_call()) & kCompressed) == 0) return absl::OkStatus();
+  return absl::InternalError(
+      "the message is flagged as compressed, but the call has no grpc-encoding; send it as it is");
 }
 
 void RawReactor::StartWrite(const grpc::ByteBuffer* message) {

@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "server/rpc/auth.h"
 
 namespace edgewise::server {
@@ -42,6 +43,10 @@ class RawReactor {
   void StartWrite(const grpc::ByteBuffer* message);
   void StartWriteAndFinish(const grpc::ByteBuffer* message, const grpc::Status& status);
   void Finish(const grpc::Status& status);
+
+  // After a read. INTERNAL: its message says that it is compressed, in a call that names no encoding that is served
+  // (gRPC itself refuses those that it knows); gRPC would hand it over as it is.
+  absl::Status CheckRead() const;
 
   // A read or write is over; not ok: there is no message, or nobody reads what was written.
   virtual void OnReadDone(bool /*ok*/) {}

@@ -23,7 +23,7 @@ void SetError(const absl::Status& status, v1::PredictStreamResponse& response) {
 StreamReactor::StreamReactor(RpcContext& context, RawCall& call)
     : RawReactor(call),
       context_(context),
-      deadline_(ToSteady(call_->deadline(), context.handler.now())),
+      deadline_(ToSteady(call_->raw_deadline(), context.handler.now())),
       principal_(PrincipalOf(*call_, context.gate.tokens().get())) {
   context_.open.AddStream(this);
   const absl::Status status = message_memory_.Resize(context_.message_limit());
@@ -101,7 +101,8 @@ void StreamReactor::OnReadDone(bool ok) {
   {
     ParsedMessage<v1::PredictRequest> message;
     MemoryHold memory(context_.memory);
-    const absl::Status status = Parse(message_, context_.message_limit(), *message, memory);
+    absl::Status status = CheckRead();
+    if (status.ok()) status = Parse(message_, context_.message_limit(), *message, memory);
     message_.Clear();
     if (status.ok()) {
       Serve(*message, memory);
