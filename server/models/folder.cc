@@ -97,16 +97,18 @@ bool IsModelName(const std::string& name) {
   return true;
 }
 
-// Of a folder of Hugging Face: its shards and what its tokens and sentences are, in the order of their names.
+// Of what the loader may read of a folder of Hugging Face besides, in the order of the names: weights, what its tokens,
+// prompts and sentences are, and the config.json of any folder in it, since modules.json may name each.
 std::string FingerprintOfOthers(const std::string& directory) {
+  static const std::set<fs::path> kRead = {".jinja", ".json", ".safetensors", ".txt"};
   std::set<std::string> files;
   std::error_code error;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    const fs::path extension = it->path().extension();
-    const bool counts = extension == ".safetensors" || extension == ".json" || extension == ".txt";
+    const bool counts = kRead.contains(it->path().extension());
     if (counts && name != "config.json" && name != "model.safetensors") files.insert(name);
-    if (name.ends_with("_Pooling")) files.insert(name + "/config.json");
+    std::error_code ignored;
+    if (it->symlink_status(ignored).type() == fs::file_type::directory) files.insert(name + "/config.json");
   }
   std::string fingerprint;
   for (const std::string& file : files) {

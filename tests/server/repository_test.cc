@@ -3,11 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
+#include <sys/inotify.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "model/checkpoint/hugging_face/family.h"
 #include "tests/server/retry_delay.h"
@@ -270,6 +274,72 @@ TEST_F(RepositoryTest, AChangedFileOfAHuggingFaceFolderLoadsItAgain) {
   for (const ModelStatus& model : repository_.List()) EXPECT_EQ(model.error, "");
   EXPECT_EQ(touch("bert_regression/1/model-00002-of-00002.safetensors"), 1u);
   EXPECT_THAT(repository_.List()[0].error, ::testing::HasSubstr("model-00002-of-00002.safetensors: the header"));
+}
+
+// The names of the files that somebody opens in a folder, or in a folder in it, while this lives.
+class Opened {
+ public:
+  explicit Opened(const std::string& folder) : descriptor_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
+    Watch(folder, "");
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.is_directory()) Watch(entry.path(), entry.path().filename().string() + "/");
+    }
+  }
+  ~Opened() { close(descriptor_); }
+
+  std::set<std::string> Files() {
+    std::set<std::string> files;
+    alignas(inotify_event) char events[1 << 16];
+    for (ssize_t size; (size = read(descriptor_, events, sizeof events)) > 0;) {
+      for (const char* at = events; at < events + size;) {
+        const auto* event = reinterpret_cast<const inotify_event*>(at);
+        if ((event->mask & IN_ISDIR) == 0) files.insert(folders_[event->wd] + event->name);
+        at += sizeof *event + event->len;
+      }
+    }
+    return files;
+  }
+
+ private:
+  void Watch(const std::string& path, const std::string& name) {
+    folders_[inotify_add_watch(descriptor_, path.c_str(), IN_OPEN)] = name;
+  }
+
+  const int descriptor_;
+  std::map<int, std::string> folders_;
+};
+
+// Whatever the loader reads: a template of a chat, a folder of any name that modules.json names.
+TEST_F(RepositoryTest, EveryFileThatIsReadIsReadAgainWhenItChanges) {
+  const std::string from = tests::TestdataFolder();
+  for (const char* name : {"_hugging_face/bert_regression", "_hugging_face/mpnet_sentence", "_chat/llama3",
+                           "_hugging_face/bert_masked_untied", "_images/vit_classes"}) {
+    const std::string folder = folder_.path() + "/m/1";
+    std::filesystem::remove_all(folder);
+    std::filesystem::create_directories(folder);
+    std::filesystem::copy(from + name + "/1", folder, std::filesystem::copy_options::recursive);
+    if (std::filesystem::exists(folder + "/1_Pooling")) {
+      std::filesystem::rename(folder + "/1_Pooling", folder + "/pool");
+      std::ifstream file(folder + "/modules.json");
+      nlohmann::json modules = nlohmann::json::parse(file);
+      modules[1]["path"] = "pool";
+      folder_.Write("m/1/modules.json", modules.dump());
+    }
+    std::set<std::string> files;
+    {
+      Opened opened(folder);
+      ASSERT_EQ(Update(), 1u) << name;
+      files = opened.Files();
+    }
+    ASSERT_EQ(repository_.List()[0].state, ModelState::kReady) << repository_.List()[0].error;
+    EXPECT_GE(files.size(), 2u) << name;
+    for (const std::string& file : files) {
+      EXPECT_EQ(Update(), 0u);
+      const std::filesystem::path path = folder + "/" + file;
+      std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) + std::chrono::seconds(1));
+      EXPECT_EQ(Update(), 1u) << name << "/1/" << file;
+    }
+  }
 }
 
 TEST_F(RepositoryTest, R1toR5NamesAndVersionsAreChecked) {
