@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -22,6 +24,19 @@ constexpr size_t kMostNamesShown = 20;  // of models, to a client that asks for 
 
 std::string Named(const std::string& name, int64_t version) {
   return absl::StrCat("model \"", name, "\" version ", version);
+}
+
+// Names of files and tensors come from files: their control characters are escaped.
+std::string OneLine(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
+      absl::StrAppend(&line, absl::CHexEscape(std::string(1, c)));
+    } else {
+      line += c;
+    }
+  }
+  return line;
 }
 
 // A model's name and a version as a request gives them.
@@ -173,7 +188,8 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
       entry.error.clear();
     } else {
       // Clients read this: no paths.
-      error = absl::StrReplaceAll(std::string(loaded.status().message()), {{job.directory + "/", ""}, {root_, ""}});
+      error = OneLine(
+          absl::StrReplaceAll(std::string(loaded.status().message()), {{job.directory + "/", ""}, {root_, ""}}));
       entry.error = error;
       entry.failed = true;
       if (!entry.loaded) entry.state = ModelState::kFailed;

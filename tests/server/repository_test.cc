@@ -342,6 +342,15 @@ TEST_F(RepositoryTest, EveryFileThatIsReadIsReadAgainWhenItChanges) {
   }
 }
 
+TEST_F(RepositoryTest, NamesFromFilesKeepErrorsOnOneLine) {
+  std::filesystem::copy(tests::TestdataFolder() + "_hugging_face/bert_regression", folder_.path() + "/m",
+                        std::filesystem::copy_options::recursive);
+  folder_.Write("m/1/model.safetensors.index.json",
+                R"({"weight_map": {"classifier.weight": "a\nb\u001b[2J.safetensors"}})");
+  Update();
+  EXPECT_EQ(repository_.List()[0].error, "a\\nb\\x1b[2J.safetensors: no such file");
+}
+
 TEST_F(RepositoryTest, R1toR5NamesAndVersionsAreChecked) {
   folder_.AddModel("sbm", "m", 1);
   Update();
