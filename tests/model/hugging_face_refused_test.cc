@@ -149,6 +149,9 @@ std::vector<BadFolder> BadFolders() {
       {sentence, Config({{"relative_attention_num_buckets", 64}}), "relative_attention_num_buckets is 64"},
       {sentence, Config({{"pad_token_id", 0}}), "pad_token_id is 0; the positions of mpnet leave out tokens of id 1"},
       {sequence, Config({{"profiles", {{"x", {{"samples", 0}}}}}}), "profiles.x.samples is 0"},
+      {sequence, Config({{"default_profile", "x"}, {"profiles", {{"x", {{"samples", 1}}}}}}),
+       "config.json: default_profile is \"x\"; no such field; set \"default\": true in the profile, "
+       "profiles.NAME.default"},
       {sequence, File("config.json", "{\"model_type\": \"bert\""), "config.json: not valid JSON"},
       {sequence, File("adapter_config.json", "{}"), "adapter_config.json: adapters are not served; merge it"},
       // Sentence encoders.

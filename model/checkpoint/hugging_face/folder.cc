@@ -336,6 +336,10 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
     }
   }
   folder.config.profiles = ParseProfiles(object, folder.config);
+  if (object.Has("default_profile")) {  // other unknown fields are transformers'; this one could only be meant for us
+    object.FailAt("default_profile", object.Value("default_profile", false),
+                  "no such field; set \"default\": true in the profile, profiles.NAME.default");
+  }
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
   json others = whole;
   for (const char* field : {"profiles", "limits", "shadow"}) others.erase(field);
