@@ -59,6 +59,10 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
         object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] repeats ", ShowJson(entry)));
       }
     }
+    if (std::all_of(tokenizer.vocabulary.begin(), tokenizer.vocabulary.end(), HoldsAPlace)) {
+      object.Fail(absl::StrCat("tokenizer.vocabulary has no entry that a text can have (", tokenizer.vocabulary.size(),
+                               " in all, each in <>); one at least is expected, or the kind \"none\""));
+    }
     const int64_t size = static_cast<int64_t>(tokenizer.vocabulary.size());
     if (size > vocab_size) {
       object.Fail(absl::StrCat("tokenizer.vocabulary has ", size, " entries; vocab_size is ", vocab_size));
