@@ -21,8 +21,9 @@ uint64_t MessageLimit(const ServerOptions& options, uint64_t memory, const std::
 // The largest message that a server with so much memory ever takes.
 uint64_t LargestMessageLimit(const ServerOptions& options, uint64_t memory);
 
-// The bytes of a message with the longest input of the model, without text and graphs.
-uint64_t LongestMessage(const ModelConfig& config);
+// The bytes of a message with the longest input of the model, without text, but with its graph where `limits` take
+// graphs: one that the server returned comes back with its weights.
+uint64_t LongestMessage(const ModelConfig& config, const RequestLimits& limits);
 
 }  // namespace edgewise::server
 

@@ -124,6 +124,35 @@ TEST(ServerTest, ReturnedGraphFedBackGivesTheSameNumbers) {
   }
 }
 
+// Also where it is larger than the usual message.
+TEST(ServerTest, TheLargestGraphThatIsReturnedIsTakenBack) {
+  TestFolder folder;
+  std::filesystem::copy(edgewise::tests::ExamplesFolder() + "/listops", folder.path() + "/listops",
+                        std::filesystem::copy_options::recursive);
+  ServerOptions options = TestOptions(folder.path());
+  options.limits.allow_graphs = true;
+  TestServer server(options);
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  const auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+      "127.0.0.1:" + std::to_string(server.server().port()), grpc::InsecureChannelCredentials(), arguments));
+  v1::PredictRequest request;
+  request.set_model("listops");
+  v1::TokenIds* tokens = request.add_inputs()->mutable_sequence()->mutable_token_ids();
+  for (int i = 0; i < 256; ++i) tokens->add_values(1 + i % 15);
+  request.mutable_outputs()->set_graph(true);
+  request.set_attention(v1::DENSE);
+  v1::PredictResponse drawn, given;
+  CallContext first, second;
+  ASSERT_TRUE(stub->Predict(&first, request, &drawn).ok());
+  request.clear_attention();
+  *request.mutable_inputs(0)->mutable_graph() = drawn.predictions(0).graph();
+  EXPECT_GT(request.ByteSizeLong(), size_t{4} << 20);
+  const grpc::Status status = stub->Predict(&second, request, &given);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(drawn.predictions(0).SerializeAsString(), given.predictions(0).SerializeAsString());
+}
+
 TEST(ServerTest, BadRequestsHaveTheirCodeAndTheServerServesTheNext) {
   TestServer server;
   struct Bad {
