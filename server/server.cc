@@ -79,6 +79,8 @@ void Configure(const ServerOptions& options, uint64_t memory, grpc::ServerBuilde
       {GRPC_ARG_MAX_CONNECTION_AGE_MS, 1800000},  // GOAWAY: clients find new replicas; calls go on
       {GRPC_ARG_KEEPALIVE_TIME_MS, 30000},
       {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000},
+      // Else a connection without a call is thrown out that is pinged more often than once in two hours.
+      {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
       {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000},
       {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2}};
   for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
