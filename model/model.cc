@@ -80,9 +80,10 @@ Model::Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, st
 
 Model::~Model() = default;
 
-absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text) const {
-  if (hf_tokenizer_ == nullptr) return tokenizer_->Encode(text);
-  ASSIGN_OR_RETURN(Encoding encoding, hf_tokenizer_->Encode(text));
+absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text, size_t most, WorkBounds& bounds) const {
+  if (hf_tokenizer_ == nullptr) return tokenizer_->Encode(text, most, bounds);
+  ASSIGN_OR_RETURN(Encoding encoding, hf_tokenizer_->Encode(text, {}, bounds));
+  if (most > 0 && encoding.size() > most) return TooManyTokens(most);
   RETURN_IF_ERROR(CheckMade(config_, *hf_tokenizer_, encoding, "text"));
   return std::move(encoding.ids);
 }
@@ -126,14 +127,14 @@ absl::StatusOr<ModelSequence> Model::Finish(std::vector<int32_t> token_ids, cons
 }
 
 absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const std::string* second,
-                                                 TruncateMode truncate) const {
+                                                 TruncateMode truncate, WorkBounds& bounds) const {
   const auto positions = static_cast<size_t>(config_.max_position_embeddings);
   const size_t most =
       config_.max_text_tokens > 0 ? std::min(positions, static_cast<size_t>(config_.max_text_tokens)) : positions;
   const bool cut = truncate != TruncateMode::kRefuse;
   const EncodeOptions options{.max_tokens = cut ? most : 0, .truncate_left = truncate == TruncateMode::kHead};
-  ASSIGN_OR_RETURN(Encoding encoding, second == nullptr ? hf_tokenizer_->Encode(text, options)
-                                                        : hf_tokenizer_->Encode(text, *second, options));
+  ASSIGN_OR_RETURN(Encoding encoding, second == nullptr ? hf_tokenizer_->Encode(text, options, bounds)
+                                                        : hf_tokenizer_->Encode(text, *second, options, bounds));
   REFUSE_IF(encoding.size() == 0, "text", "has no tokens; at least one is needed");
   REFUSE_IF(encoding.size() > most, "text", "has ", encoding.size(), " tokens",
             second == nullptr ? "" : " with the second text",
@@ -153,14 +154,14 @@ absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const 
   return Finish(std::move(encoding.ids), "text", std::move(sequence));
 }
 
-absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message>& messages,
-                                                 absl::CivilSecond now) const {
+absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message>& messages, absl::CivilSecond now,
+                                                 WorkBounds& bounds) const {
   REFUSE_IF(!chat_template_.ok(), "messages", "is set; ", std::string(chat_template_.status().message()),
             ", so give a prompt");
-  const absl::StatusOr<std::string> prompt = chat_template_->Render(messages, now);
+  const absl::StatusOr<std::string> prompt = chat_template_->Render(messages, now, bounds);
   REFUSE_IF(!prompt.ok(), "messages",
             "make no prompt by the model's chat template: ", std::string(prompt.status().message()));
-  absl::StatusOr<Encoding> encoding = hf_tokenizer_->Encode(*prompt, {.add_special_tokens = false});
+  absl::StatusOr<Encoding> encoding = hf_tokenizer_->Encode(*prompt, {.add_special_tokens = false}, bounds);
   REFUSE_IF(!encoding.ok(), "messages",
             "make a prompt that the tokenizer refuses: ", std::string(encoding.status().message()));
   const auto most = static_cast<size_t>(config_.max_position_embeddings);

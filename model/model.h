@@ -19,6 +19,7 @@
 #include "model/checkpoint/tokenizer.h"
 #include "model/image/rgb_image.h"
 #include "model/input/input.h"
+#include "model/input/work_bounds.h"
 #include "model/kinds/patterns.h"
 #include "model/tokenizers/hf_tokenizer.h"
 
@@ -62,9 +63,12 @@ class Model {
   // The errors of the next eight name their field (text/field_error.h): text, second, token_ids, stride, features,
   // image, bias.
 
-  // Text to token ids, with those of the template of tokenizer() where there is one. INVALID_ARGUMENT: no tokenizer, or
-  // text outside its vocabulary.
-  absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text) const;
+  // Those that tokenize end where `bounds` say so, with the status that they give.
+
+  // Text to token ids, with those of the template of tokenizer() where there is one; at most `most` of them (0: any
+  // number). INVALID_ARGUMENT: no tokenizer, text outside its vocabulary, more than `most` tokens.
+  absl::StatusOr<std::vector<int32_t>> Tokenize(const std::string& text, size_t most = 0,
+                                                WorkBounds& bounds = NoBounds()) const;
   // The text of one generated token (Tokenizer::Decode); not of a model with a tokenizer(), whose Stream has them.
   std::string Decode(int32_t token_id, bool first) const;
 
@@ -75,14 +79,15 @@ class Model {
   // The text, or both texts where there is a second (null: none), as the template of tokenizer() frames and joins them
   // into one sequence; there must be a tokenizer(). Truncation keeps the template's tokens; of two texts the longer one
   // is cut first. INVALID_ARGUMENT: HfTokenizer::Encode; too long; no valid token; no mask token for fill-mask.
-  absl::StatusOr<ModelSequence> PrepareText(const std::string& text, const std::string* second,
-                                            TruncateMode truncate) const;
+  absl::StatusOr<ModelSequence> PrepareText(const std::string& text, const std::string* second, TruncateMode truncate,
+                                            WorkBounds& bounds = NoBounds()) const;
 
   // What was said, as the chat template of the folder makes a prompt of it, with no token but those that the template
   // writes. Special tokens are found in the whole of it, as transformers does it: also in what was said. The error's
   // field is messages. INVALID_ARGUMENT: chat_template() is an error; the template refuses the messages; the prompt is
   // too long. `now`: ChatTemplate::Render.
-  absl::StatusOr<ModelSequence> PrepareChat(const std::vector<chat::Message>& messages, absl::CivilSecond now) const;
+  absl::StatusOr<ModelSequence> PrepareChat(const std::vector<chat::Message>& messages, absl::CivilSecond now,
+                                            WorkBounds& bounds = NoBounds()) const;
 
   // The chat template of the folder. NOT_FOUND: it has none; INVALID_ARGUMENT: it has one that is not served.
   const absl::StatusOr<chat::ChatTemplate>& chat_template() const { return chat_template_; }

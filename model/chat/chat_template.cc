@@ -333,7 +333,8 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Read(const std::string& source, std::
   return read;
 }
 
-absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<Message>& messages, absl::CivilSecond now) const {
+absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<Message>& messages, absl::CivilSecond now,
+                                                 WorkBounds&) const {
   std::map<std::string, Value> variables;
   for (const auto& [name, text] : tokens_) variables[name] = Value::Of(text);
   List said;

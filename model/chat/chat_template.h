@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/civil_time.h"
 #include "model/chat/parser.h"
+#include "model/input/work_bounds.h"
 
 namespace edgewise::chat {
 
@@ -33,7 +34,8 @@ class ChatTemplate {
   // the time zone of whoever asks. INVALID_ARGUMENT: the template refuses the messages (raise_exception: its words), or
   // they make it compute what has no meaning; RESOURCE_EXHAUSTED: it takes more than kMaxWork, or makes a text of more
   // than kMaxText. Time and memory are bounded so, whatever template and messages are.
-  absl::StatusOr<std::string> Render(const std::vector<Message>& messages, absl::CivilSecond now) const;
+  absl::StatusOr<std::string> Render(const std::vector<Message>& messages, absl::CivilSecond now,
+                                     WorkBounds& bounds = NoBounds()) const;
 
   static constexpr size_t kMaxSource = size_t{128} << 10;  // bytes of a template
   // Steps; 64 bytes of text, or an entry of a list, that a step reads or makes are one more.

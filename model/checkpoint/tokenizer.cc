@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "text/field_error.h"
+#include "text/status_macros.h"
 
 namespace edgewise {
 namespace {
@@ -39,6 +40,44 @@ size_t CharacterBytes(const std::string& text, size_t i) {
 
 }  // namespace
 
+// The ids so far, in bytes that are counted. Between pieces of the text it asks whether the work goes on.
+class TokenIds {
+ public:
+  TokenIds(size_t most, WorkBounds& bounds) : most_(most), bounds_(bounds), held_(bounds) {}
+
+  // The tokenizer has come to this byte.
+  absl::Status At(size_t byte) {
+    if (byte < next_) return absl::OkStatus();
+    next_ = byte + kWorkPiece;
+    return bounds_.Continue();
+  }
+  absl::Status Push(int32_t id) {
+    if (most_ > 0 && ids_.size() == most_) return TooManyTokens(most_);
+    if (ids_.size() == ids_.capacity()) {
+      const size_t more = std::max<size_t>(2 * ids_.size(), 64);
+      RETURN_IF_ERROR(held_.Resize((ids_.size() + more) * sizeof(int32_t)));  // both while they are copied
+      ids_.reserve(more);
+      RETURN_IF_ERROR(held_.Resize(more * sizeof(int32_t)));
+    }
+    ids_.push_back(id);
+    return absl::OkStatus();
+  }
+  WorkBounds& bounds() { return bounds_; }
+  std::vector<int32_t> Take() { return std::move(ids_); }
+
+ private:
+  const size_t most_;
+  WorkBounds& bounds_;
+  ReservedBytes held_;
+  std::vector<int32_t> ids_;
+  size_t next_ = kWorkPiece;
+};
+
+absl::Status TooManyTokens(size_t most) {
+  return FieldError("text", absl::StrCat("has more than ", most, " tokens; the model takes ", most,
+                                         "; set truncate to HEAD or TAIL to cut it"));
+}
+
 bool HoldsAPlace(const std::string& entry) { return entry.size() > 2 && entry.front() == '<' && entry.back() == '>'; }
 
 Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
@@ -48,20 +87,25 @@ Tokenizer::Tokenizer(TokenizerConfig config) : config_(std::move(config)) {
   }
 }
 
-absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text) const {
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(const std::string& text, size_t most, WorkBounds& bounds) const {
+  TokenIds ids(most, bounds);
   switch (config_.kind) {
     case TokenizerKind::kNone:
     case TokenizerKind::kHuggingFace:  // HfTokenizer
       return FieldError("text", ": this model has no tokenizer; send token_ids");
-    case TokenizerKind::kByte: {
-      std::vector<int32_t> ids;
-      for (char c : text) ids.push_back(static_cast<unsigned char>(c) + config_.offset);
-      return ids;
-    }
+    case TokenizerKind::kByte:
+      if (most > 0 && text.size() > most) return TooManyTokens(most);
+      for (size_t i = 0; i < text.size(); ++i) {
+        RETURN_IF_ERROR(ids.At(i));
+        RETURN_IF_ERROR(ids.Push(static_cast<unsigned char>(text[i]) + config_.offset));
+      }
+      return ids.Take();
     case TokenizerKind::kChar:
-      return EncodeCharacters(text);
+      RETURN_IF_ERROR(EncodeCharacters(text, ids));
+      return ids.Take();
     case TokenizerKind::kWord:
-      return EncodeWords(text);
+      RETURN_IF_ERROR(EncodeWords(text, ids));
+      return ids.Take();
   }
   return absl::InternalError("text: unknown tokenizer");
 }
@@ -77,17 +121,17 @@ std::string Tokenizer::Decode(int32_t token_id, bool first) const {
   return config_.kind == TokenizerKind::kWord && !first ? " " + entry : entry;
 }
 
-absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::string& text) const {
-  std::vector<int32_t> ids;
+absl::Status Tokenizer::EncodeCharacters(const std::string& text, TokenIds& ids) const {
   for (size_t i = 0; i < text.size();) {
+    RETURN_IF_ERROR(ids.At(i));
     const size_t bytes = CharacterBytes(text, i);
     if (bytes == 0) return FieldError("text", absl::StrCat(": byte ", i, " is not valid UTF-8"));
     const std::string character = text.substr(i, bytes);
     const auto found = ids_.find(character);
     if (found != ids_.end()) {
-      ids.push_back(found->second);
+      RETURN_IF_ERROR(ids.Push(found->second));
     } else if (config_.unknown_token_id >= 0) {
-      ids.push_back(config_.unknown_token_id);
+      RETURN_IF_ERROR(ids.Push(config_.unknown_token_id));
     } else {
       return FieldError(
           "text", absl::StrCat(": character ", Show(character), " at byte ", i, " is not in the vocabulary; it knows ",
@@ -95,7 +139,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeCharacters(const std::stri
     }
     i += bytes;
   }
-  return ids;
+  return absl::OkStatus();
 }
 
 std::string Tokenizer::ShowCharacters() const {
@@ -120,15 +164,18 @@ std::string Tokenizer::ShowCharacters() const {
   return shown;
 }
 
-absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeWords(const std::string& text) const {
-  std::vector<int32_t> ids;
+absl::Status Tokenizer::EncodeWords(const std::string& text, TokenIds& ids) const {
   for (size_t i = 0; i < text.size();) {
+    RETURN_IF_ERROR(ids.At(i));
     if (IsSpace(text[i])) {
       ++i;
       continue;
     }
     const size_t begin = i;
     while (i < text.size() && !IsSpace(text[i])) ++i;
+    RETURN_IF_ERROR(ids.At(i));
+    ReservedBytes copies(ids.bounds());  // of long words
+    if (i - begin > kWorkPiece) RETURN_IF_ERROR(copies.Resize(i - begin));
     std::string word = text.substr(begin, i - begin);
     if (config_.lowercase) {
       for (char& c : word) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
@@ -140,15 +187,15 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeWords(const std::string& t
     }
     const auto found = ids_.find(word);
     if (found != ids_.end()) {
-      ids.push_back(found->second);
+      RETURN_IF_ERROR(ids.Push(found->second));
     } else if (config_.unknown_token_id >= 0) {
-      ids.push_back(config_.unknown_token_id);
+      RETURN_IF_ERROR(ids.Push(config_.unknown_token_id));
     } else {
       return FieldError("text", absl::StrCat(": word ", Show(word), " at byte ", begin, " is not in the vocabulary of ",
                                              ids_.size()));
     }
   }
-  return ids;
+  return absl::OkStatus();
 }
 
 }  // namespace edgewise

@@ -26,6 +26,12 @@ class WorkBounds {
   virtual void Release(uint64_t bytes) { (void)bytes; }
 };
 
+// No bounds, for tests and tools; any thread may use them.
+inline WorkBounds& NoBounds() {
+  static WorkBounds none;
+  return none;
+}
+
 // Bytes of `bounds`, released at the end; `bounds` must outlive it.
 class ReservedBytes {
  public:

@@ -204,17 +204,18 @@ absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::ReadVocabTxt(const std
   return Read(file->dump(), tokenizer_config_json);
 }
 
-absl::StatusOr<Encoding> HfTokenizer::Encode(const std::string& text, const EncodeOptions& options) const {
-  return EncodeTexts({&text}, options);
+absl::StatusOr<Encoding> HfTokenizer::Encode(const std::string& text, const EncodeOptions& options,
+                                             WorkBounds& bounds) const {
+  return EncodeTexts({&text}, options, bounds);
 }
 
 absl::StatusOr<Encoding> HfTokenizer::Encode(const std::string& text, const std::string& second,
-                                             const EncodeOptions& options) const {
-  return EncodeTexts({&text, &second}, options);
+                                             const EncodeOptions& options, WorkBounds& bounds) const {
+  return EncodeTexts({&text, &second}, options, bounds);
 }
 
 absl::StatusOr<Encoding> HfTokenizer::EncodeTexts(const std::vector<const std::string*>& texts,
-                                                  const EncodeOptions& options) const {
+                                                  const EncodeOptions& options, WorkBounds&) const {
   std::vector<TextTokens> tokens;
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string field = i == 0 ? "text" : "second";

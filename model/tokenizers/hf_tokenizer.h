@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/input/work_bounds.h"
 #include "model/tokenizers/encoding.h"
 #include "model/tokenizers/special_tokens.h"
 #include "model/tokenizers/text_stream.h"
@@ -44,9 +45,10 @@ class HfTokenizer {
   // `text` and `second` are UTF-8 of less than 1 GiB. The time is n log n in their lengths. INVALID_ARGUMENT: one is
   // not valid UTF-8 (the message names the byte), the vocabulary cannot spell it, max_tokens leaves no room for the
   // template, or a regular expression of the file takes too long. The error's field is "text" or "second".
-  absl::StatusOr<Encoding> Encode(const std::string& text, const EncodeOptions& options = {}) const;
-  absl::StatusOr<Encoding> Encode(const std::string& text, const std::string& second,
-                                  const EncodeOptions& options = {}) const;
+  absl::StatusOr<Encoding> Encode(const std::string& text, const EncodeOptions& options = {},
+                                  WorkBounds& bounds = NoBounds()) const;
+  absl::StatusOr<Encoding> Encode(const std::string& text, const std::string& second, const EncodeOptions& options = {},
+                                  WorkBounds& bounds = NoBounds()) const;
 
   // The text of `ids`, valid UTF-8. Ids that no token has are left out, and so are special tokens where `skip_special`.
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special) const;
@@ -71,8 +73,8 @@ class HfTokenizer {
  private:
   struct Parts;
   explicit HfTokenizer(std::unique_ptr<const Parts> parts);
-  absl::StatusOr<Encoding> EncodeTexts(const std::vector<const std::string*>& texts,
-                                       const EncodeOptions& options) const;
+  absl::StatusOr<Encoding> EncodeTexts(const std::vector<const std::string*>& texts, const EncodeOptions& options,
+                                       WorkBounds& bounds) const;
 
   const std::unique_ptr<const Parts> parts_;
 };

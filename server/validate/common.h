@@ -24,9 +24,10 @@ absl::Status ValidateCommon(const Message& message, const Model& model, const Pr
 
 absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::string& field);
 
-// The token ids of a sequence that has text or token_ids. `field`: "inputs[0].sequence".
+// The token ids of a sequence that has text or token_ids. `field`: "inputs[0].sequence". INVALID_ARGUMENT: a text that
+// is to be refused where it is longer than the model takes (`refuses`) is so.
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const v1::Sequence& sequence, const Model& model,
-                                                 const std::string& field);
+                                                 const std::string& field, bool refuses);
 
 }  // namespace edgewise::server
 

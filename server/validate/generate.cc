@@ -49,7 +49,8 @@ absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, co
   if (model.tokenizer() != nullptr && prompt.has_text()) {  // truncation keeps its template's tokens
     return Within("prompt", model.PrepareText(prompt.text(), nullptr, truncate));
   }
-  ASSIGN_OR_RETURN(std::vector<int32_t> tokens, ParseTokens(prompt, model, "prompt"));
+  ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
+                   ParseTokens(prompt, model, "prompt", truncate == TruncateMode::kRefuse));
   return Within("prompt", model.Prepare(std::move(tokens), truncate));
 }
 

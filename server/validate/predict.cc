@@ -84,8 +84,10 @@ absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint
   } else if (message.has_features()) {
     ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, ParseFeatures(message.features(), model, truncate)));
   } else {
-    ASSIGN_OR_RETURN(std::vector<int32_t> tokens, ParseTokens(message, model, field));
-    if (model.config().task == ModelTask::kCausalLm) {
+    const bool windows = model.config().task == ModelTask::kCausalLm;
+    ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
+                     ParseTokens(message, model, field, !windows && truncate == TruncateMode::kRefuse));
+    if (windows) {
       ASSIGN_OR_RETURN(sequences, ParseWindows(std::move(tokens), model, truncate, stride, field));
     } else {
       ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, model.Prepare(std::move(tokens), truncate)));
