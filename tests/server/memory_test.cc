@@ -80,6 +80,77 @@ TEST(MemoryLedgerTest, ThreadsNeverHoldMoreThanTheLimitTogether) {
   EXPECT_EQ(ledger.used(), 0u);
 }
 
+TEST(MemoryAccountTest, APrincipalHoldsAtMostThreeTimesWhatItLeavesFree) {
+  MemoryLedger ledger(1000);
+  const std::shared_ptr<MemoryAccount> first = ledger.AccountOf("a"), second = ledger.AccountOf("b");
+  EXPECT_EQ(ledger.AccountOf("a"), first);
+  MemoryHold one(*first), more(*first), other(*second);
+  EXPECT_TRUE(one.Resize(700).ok());
+  EXPECT_TRUE(more.Resize(50).ok());
+  const absl::Status refused = more.Resize(51);
+  EXPECT_EQ(RejectionOf(refused), Rejection::kOutOfMemory);
+  EXPECT_TRUE(refused.GetPayload(kRetryInfoUrl).has_value());
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("others hold 0 of the 1000 bytes that the server has for calls (--max_memory), and calls of "
+                        "this client 750; they may hold at most 3 times what stays free"));
+  EXPECT_TRUE(other.Resize(187).ok()) << "of the 250 that are left";
+  EXPECT_FALSE(other.Resize(188).ok());
+  one.Shrink(0);
+  EXPECT_TRUE(other.Resize(700).ok());
+  EXPECT_EQ(ledger.used(), 750u);
+}
+
+TEST(MemoryAccountTest, EndsWithTheLastCallOfItsPrincipal) {
+  MemoryLedger ledger(1000);
+  const std::shared_ptr<MemoryAccount> account = ledger.AccountOf("a");
+  MemoryHold hold(*account);
+  EXPECT_TRUE(hold.Resize(600).ok());
+  EXPECT_EQ(account->used(), 600u);
+  const auto part = [&] {
+    EXPECT_FALSE(hold.Resize(800).ok());
+    return ledger.TakeWanting();
+  };
+  EXPECT_EQ(part(), 1000u) << "it is the only one";
+  {
+    const std::shared_ptr<MemoryAccount> other = ledger.AccountOf("b");
+    EXPECT_EQ(part(), 0u) << "800 are more than the part of one of two";
+  }
+  EXPECT_EQ(part(), 1000u);
+}
+
+TEST(MemoryAccountTest, OneThatLacksItsPartIsToldFromOneThatWantsMore) {
+  MemoryLedger ledger(1000);
+  const std::shared_ptr<MemoryAccount> first = ledger.AccountOf("a"), second = ledger.AccountOf("b");
+  MemoryHold one(*first), other(*second);
+  ASSERT_TRUE(one.Resize(750).ok());
+  EXPECT_FALSE(one.Resize(751).ok());
+  EXPECT_EQ(ledger.TakeWanting(), 0u) << "it has more than its part";
+  EXPECT_FALSE(other.Resize(501).ok());
+  EXPECT_EQ(ledger.TakeWanting(), 0u) << "it would have";
+  EXPECT_FALSE(other.Resize(500).ok());
+  EXPECT_EQ(ledger.TakeWanting(), 500u);
+  EXPECT_EQ(ledger.TakeWanting(), 0u);
+}
+
+TEST(MemoryAccountTest, ThreadsOfOnePrincipalKeepItsShareTogether) {
+  MemoryLedger ledger(1000);
+  const std::shared_ptr<MemoryAccount> account = ledger.AccountOf("a");
+  std::atomic<bool> over = false;
+  std::vector<std::jthread> threads;
+  for (uint32_t seed = 0; seed < 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      MemoryHold hold(*account);
+      for (int i = 0; i < 20000; ++i) {
+        if (hold.Resize(random() % 600).ok() && ledger.used() > 750) over = true;
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_FALSE(over);
+  EXPECT_EQ(ledger.used(), 0u);
+}
+
 TEST(AvailableMemoryTest, IsOfThisMachine) {
   EXPECT_GT(AvailableMemory(), uint64_t{64} << 20);
   EXPECT_LT(AvailableMemory(), uint64_t{1} << 50);
