@@ -145,6 +145,8 @@ struct Request {
   TokenStream* stream = nullptr;            // of Generate; lives until `reply`
   // The RPC holds it until its last message is sent. Admission makes it hold what the request takes from then on.
   MemoryHold* memory = nullptr;
+  // Its message is long and is prepared on a thread for such (calls/preparation_threads.h).
+  bool apart = false;
 
   // Admission.
   Time arrival;  // the RPC may set it, for a message that waited to be checked
@@ -195,14 +197,16 @@ struct Request {
 using RequestPtr = std::unique_ptr<Request>;
 
 // CANCELLED or DEADLINE_EXCEEDED for a request that nobody waits for any more; OK for the others.
-inline absl::Status CancelledOrExpired(const Request& request, Time now) {
-  const bool cancelled = request.stopping.stop_requested();
+inline absl::Status CancelledOrExpired(const std::stop_token& stopping, Time deadline, Time now) {
+  const bool cancelled = stopping.stop_requested();
   // A client cancels when its own clock reaches the deadline, which may be a moment before this one does.
-  const Time expiry =
-      cancelled && request.deadline != Time::max() ? request.deadline - std::chrono::milliseconds(5) : request.deadline;
+  const Time expiry = cancelled && deadline != Time::max() ? deadline - std::chrono::milliseconds(5) : deadline;
   if (now >= expiry) return absl::DeadlineExceededError("the deadline has passed");
   if (cancelled) return absl::CancelledError("the client cancelled the request");
   return absl::OkStatus();
+}
+inline absl::Status CancelledOrExpired(const Request& request, Time now) {
+  return CancelledOrExpired(request.stopping, request.deadline, now);
 }
 
 }  // namespace edgewise::server

@@ -134,7 +134,7 @@ struct Server::Parts {
   RequestHandler handler;
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>(options.reflection);
   AwaitedCalls awaited{options.clock};
-  Keeper keeper{options, awaited, memory, largest_message, backend, *gate, metrics};
+  Keeper keeper{options, awaited, memory, backend, *gate, metrics};
   RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
   InferenceServiceImpl service;
   HealthService health{rpcs};
@@ -245,7 +245,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!options.metrics_listen.empty()) {
     const auto render = [raw] {
       raw->metrics.SetTransport(raw->memory.used(), raw->memory.limit(), raw->listener->connections(),
-                                Seconds(raw->listener->LongestWait()));
+                                raw->handler.preparations().count(), Seconds(raw->listener->LongestWait()));
       raw->metrics.SetCache(raw->queue.cache_bytes(), raw->options.limits.max_cache_bytes);
       raw->metrics.SetWorkingMemory(raw->backend->WorkingBytes());
       for (const ModelStatus& model : raw->repository.List()) {
@@ -349,6 +349,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   }
   open.FinishAll();
   const int64_t cancelled = parts_->handler.in_flight();
+  parts_->handler.CancelPreparing();
   parts_->queue.CancelAll();
   const Time stopped = now() + kStopWork;
   while (busy() && now() < stopped) std::this_thread::sleep_for(kPoll);
@@ -357,6 +358,7 @@ void Server::Drain(std::chrono::milliseconds timeout) {
   while (!left && Clock::now() < flushed) std::this_thread::sleep_for(kPoll);
   grpc_server_cancel_all_calls(parts_->grpc->c_server());
   leave.join();
+  parts_->handler.preparations().Stop();
   parts_->call_threads->Stop();
   parts_->calls_ended = true;
   parts_->keeper.Stop();

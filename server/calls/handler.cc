@@ -18,6 +18,12 @@ namespace {
 
 constexpr size_t kMaxRequestId = 128;
 
+bool HasImages(const v1::PredictRequest& message) {
+  return std::any_of(message.inputs().begin(), message.inputs().end(),
+                     [](const v1::Input& input) { return input.sequence().has_image() || input.second().has_image(); });
+}
+bool HasImages(const v1::GenerateRequest&) { return false; }  // it takes none
+
 absl::Status CheckRequestId(const std::string& id) {
   const bool printable = std::all_of(id.begin(), id.end(), [](char c) { return c >= 0x20 && c < 0x7F; });
   REFUSE_IF(id.size() > kMaxRequestId || !printable, "request_id", "is ", Quoted(id), "; allowed are at most ",
@@ -76,7 +82,15 @@ void RequestHandler::Start(const Message& message, Request of_rpc, bool* lent) {
   Request& started = *request;
   if (started.arrival == Time()) started.arrival = now();
   started.done = [this, &started](const absl::Status& status) { Finish(started, status); };
-  absl::Status status = Admit(message, started);
+  RequestBounds bounds(started, [&] { return CheckWanted(started.stopping, started.deadline); });
+  bool apart = !started.apart && !draining() && HasImages(message);
+  absl::Status status = apart ? absl::OkStatus() : Admit(message, bounds, started);
+  apart |= bounds.exceeded();
+  if (apart) {
+    StartApart(message, started);
+    in_flight_.fetch_sub(1);
+    return;
+  }
   if (status.ok()) status = queue_.Push(request, lent);
   if (!status.ok()) Finish(started, status);
 }
@@ -84,14 +98,36 @@ template void RequestHandler::Start(const v1::PredictRequest&, Request, bool*);
 template void RequestHandler::Start(const v1::GenerateRequest&, Request, bool*);
 
 template <typename Message>
-absl::Status RequestHandler::Admit(const Message& message, Request& request) {
+void RequestHandler::StartApart(const Message& message, Request& request) {
+  auto of_rpc = std::make_unique<Request>(Request{.rpc = request.rpc,
+                                                  .deadline = request.deadline,
+                                                  .stopping = std::move(request.stopping),
+                                                  .principal = std::move(request.principal),
+                                                  .reply = std::move(request.reply),
+                                                  .response = request.response,
+                                                  .stream = request.stream,
+                                                  .memory = request.memory,
+                                                  .apart = true,
+                                                  .arrival = request.arrival});
+  const std::string principal = of_rpc->principal.name;
+  preparations_.Start(principal, [this, copy = std::make_unique<Message>(message),
+                                  request = std::move(of_rpc)](const absl::Status& refused) {
+    const absl::Status status = refused.ok() ? CheckWanted(request->stopping, request->deadline) : refused;
+    if (status.ok()) return Start(*copy, std::move(*request));
+    CountUnadmitted(*copy, status);
+    request->reply(status);
+  });
+}
+
+template <typename Message>
+absl::Status RequestHandler::Admit(const Message& message, WorkBounds& bounds, Request& request) {
   Resolved resolved = repository_.Resolve(message.model(), message.version());
   request.metrics = resolved.metrics;
   if (absl::IsInvalidArgument(resolved.status)) return resolved.status;
   RETURN_IF_ERROR(CheckRequestId(message.request_id()));
   request.id = message.request_id();
   request.model_name = message.model();
-  if (draining()) return ShuttingDown();
+  if (draining() && !request.apart) return ShuttingDown();
   RETURN_IF_ERROR(resolved.status);
   if (request.arrival >= request.deadline) return absl::DeadlineExceededError("the deadline has passed");
   request.model = std::move(resolved.loaded);
@@ -100,7 +136,7 @@ absl::Status RequestHandler::Admit(const Message& message, Request& request) {
   if constexpr (std::is_same_v<Message, v1::GenerateRequest>) {
     if (message.messages_size() > 0) request.local_time = options_.local_time();
   }
-  RETURN_IF_ERROR(Validate(message, *request.model->model, request.model->profiles, options_.limits, request));
+  RETURN_IF_ERROR(Validate(message, *request.model->model, request.model->profiles, options_.limits, request, bounds));
   if (request.memory) RETURN_IF_ERROR(request.memory->Resize(request.held_bytes));
   request.priority = std::max(request.priority, request.principal.highest_level);
   if (request.generation) ConnectStream(request);
@@ -124,6 +160,10 @@ absl::Status RequestHandler::CheckEarly(uint32_t priority, double size, Request&
   if (priority != 0) request.priority = priority;
   request.priority = std::max(request.priority, request.principal.highest_level);
   return queue_.Check(request);
+}
+
+absl::Status RequestHandler::CheckWanted(const std::stop_token& stopping, Time deadline) const {
+  return cancelled_.load(std::memory_order_relaxed) ? ShuttingDown() : CancelledOrExpired(stopping, deadline, now());
 }
 
 void RequestHandler::ConnectStream(Request& request) {
@@ -194,10 +234,14 @@ void RequestHandler::LogRefusal(const Request& request, const absl::Status& stat
        {"suppressed", suppressed}});
 }
 
-void RequestHandler::CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status) {
+template <typename Message>
+void RequestHandler::CountUnadmitted(const Message& message, const absl::Status& status) {
   const std::shared_ptr<ModelMetrics> metrics = repository_.Resolve(message.model(), message.version()).metrics;
-  metrics->CountRequest(metrics->Event(), Rpc::kPredict, status, 0.0);
+  const Rpc rpc = std::is_same_v<Message, v1::GenerateRequest> ? Rpc::kGenerate : Rpc::kPredict;
+  metrics->CountRequest(metrics->Event(), rpc, status, 0.0);
 }
+template void RequestHandler::CountUnadmitted(const v1::PredictRequest&, const absl::Status&);
+template void RequestHandler::CountUnadmitted(const v1::GenerateRequest&, const absl::Status&);
 
 void RequestHandler::CountUnread(Rpc rpc, const absl::Status& status) {
   const std::shared_ptr<ModelMetrics> metrics = repository_.Resolve("", 0).metrics;

@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "edgewise/v1/inference.pb.h"
+#include "server/calls/preparation_threads.h"
+#include "server/calls/request_bounds.h"
 #include "server/calls/shadow.h"
 #include "server/models/repository.h"
 #include "server/observe/log.h"
@@ -25,23 +27,35 @@ class RequestHandler {
  public:
   // All must outlive the handler and every request in flight.
   RequestHandler(const ServerOptions& options, MemoryLedger& memory, Repository& repository, RequestQueue& queue)
-      : options_(options), repository_(repository), queue_(queue), shadows_(options, memory, queue) {}
+      : options_(options),
+        repository_(repository),
+        queue_(queue),
+        shadows_(options, memory, queue),
+        preparations_(options.queue.max_requests) {}
 
   // Answers `message` (v1::PredictRequest or v1::GenerateRequest), which is not used after the return. `of_rpc` has the
-  // RPC's part; `reply` may come before the return. `lent`: RequestQueue::Push.
+  // RPC's part; `reply` may come before the return. What takes long is done on threads of their own: an image, or a
+  // text that turns out to be much work. `lent`: RequestQueue::Push.
   template <typename Message>
   void Start(const Message& message, Request of_rpc, bool* lent = nullptr);
-  // Counts a Predict message that is refused before Start.
-  void CountUnadmitted(const v1::PredictRequest& message, const absl::Status& status);
+  // Counts a message that is refused before Start.
+  template <typename Message>
+  void CountUnadmitted(const Message& message, const absl::Status& status);
   // Counts a message of kPredict or kGenerate that is refused before it can be read, under `_other`.
   void CountUnread(Rpc rpc, const absl::Status& status);
 
-  // From now on every new request is UNAVAILABLE.
+  // From now on every new request is UNAVAILABLE. Messages that wait to be prepared are not new.
   void Drain() { draining_.store(true); }
+  // Those that are not prepared yet are UNAVAILABLE too.
+  void CancelPreparing() { cancelled_.store(true); }
   bool draining() const { return draining_.load(); }
-  // Requests between Start and the return of `reply`.
-  int64_t in_flight() const { return in_flight_.load(); }
+  // For messages that are not short: the RPC parses and starts them there.
+  PreparationThreads& preparations() { return preparations_; }
+  // Requests between Start and the return of `reply`, and messages that are prepared apart.
+  int64_t in_flight() const { return in_flight_.load() + preparations_.count(); }
   Time now() const { return queue_.now(); }
+  // CANCELLED, DEADLINE_EXCEEDED or UNAVAILABLE: nobody waits for the answer, or CancelPreparing was called.
+  absl::Status CheckWanted(const std::stop_token& stopping, Time deadline) const;
   // Tells the engine that a client took tokens or cancelled, so that its generation can go on.
   void Wake() { queue_.Wake(); }
 
@@ -49,7 +63,10 @@ class RequestHandler {
   // Checks the message, the names first, and counts it as valid. The metrics of an invalid one are those of the version
   // asked for, of the latest if there is no such version, `_other` for an unknown model.
   template <typename Message>
-  absl::Status Admit(const Message& message, Request& request);
+  absl::Status Admit(const Message& message, WorkBounds& bounds, Request& request);
+  // Starts the message again on a thread of `preparations_`; it is copied. `request` gives the RPC's part away.
+  template <typename Message>
+  void StartApart(const Message& message, Request& request);
   // Refuses a message before it is checked, where what goes first would make even the shortest of its size late: under
   // overload that spares most of what a refusal costs. `priority` as the message has it.
   absl::Status CheckEarly(uint32_t priority, double size, Request& request);
@@ -63,7 +80,8 @@ class RequestHandler {
   Repository& repository_;
   RequestQueue& queue_;
   Shadows shadows_;
-  std::atomic<bool> draining_ = false;
+  PreparationThreads preparations_;
+  std::atomic<bool> draining_ = false, cancelled_ = false;
   std::atomic<int64_t> in_flight_ = 0;
   absl::Mutex limiter_mutex_;
   LogLimiter limiter_ ABSL_GUARDED_BY(limiter_mutex_);

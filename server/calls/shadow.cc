@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/calls/request_bounds.h"
 #include "server/models/repository.h"
 #include "server/schedule/degrade.h"
 #include "server/validate/validate.h"
@@ -73,15 +74,18 @@ void Shadows::Prepare(const v1::PredictRequest& message, Request& request) {
   second->model = request.model;
   second->stopping = request.model->leaving;
   second->profile = config->profile;
-  MemoryHold decoding(memory_);  // of images
-  second->memory = &decoding;
+  MemoryHold preparing(memory_);
+  second->memory = &preparing;
+  second->apart = request.apart;
+  second->deadline = request.deadline;  // until it is computed
+  RequestBounds bounds(*second, [this, &second] { return CancelledOrExpired(*second, queue_.now()); });
   const absl::Status checked =
-      Validate(message, *request.model->model, request.model->profiles, options_.limits, *second);
+      Validate(message, *request.model->model, request.model->profiles, options_.limits, *second, bounds);
   second->memory = nullptr;
   if (checked.ok() && Same(*second->settings, *request.settings)) return;
   request.shadow = std::make_shared<Shadow>();
   if (!checked.ok()) {
-    request.shadow->refused = ShadowResult::kFailed;
+    if (!IsDropped(checked) && !bounds.exceeded()) request.shadow->refused = ShadowResult::kFailed;
     return;
   }
   if (!Hold(*request.shadow, second->held_bytes).ok()) return;

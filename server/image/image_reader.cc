@@ -25,10 +25,8 @@ absl::StatusOr<ModelSequence> ImageReader::Read(const std::string& bytes, const 
   REFUSE_IF(pixels_ > kMaxImagePixels, "image", "has ", header->width, " x ", header->height,
             " pixels; with it the images of the request have ", pixels_, ", and at most ", kMaxImagePixels,
             " are served");
-  if (memory_ != nullptr) {
-    RETURN_IF_ERROR(
-        memory_->Resize(rows_bytes_ + header->bytes + PatchRowsBytes(header->width, header->height, patches)));
-  }
+  RETURN_IF_ERROR(bounds_.Continue());
+  RETURN_IF_ERROR(held_.Resize(rows_bytes_ + header->bytes + PatchRowsBytes(header->width, header->height, patches)));
   const absl::StatusOr<RgbImage> image = DecodeImage(bytes);
   if (!image.ok()) return AtImage(image.status());
   rows_bytes_ += sizeof(float) * static_cast<uint64_t>(patches.count()) * static_cast<uint64_t>(patches.size());

@@ -6,26 +6,26 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "model/input/work_bounds.h"
 #include "model/model.h"
 #include "server/image/decode.h"
-#include "server/memory.h"
 
 namespace edgewise::server {
 
 // One thread at a time.
 class ImageReader {
  public:
-  // `memory` holds what decoding takes, and the rows so far, until its next Resize; null: nothing is counted. It must
-  // outlive the reader.
-  explicit ImageReader(MemoryHold* memory) : memory_(memory) {}
+  // Of `bounds`, which must outlive the reader, it holds what decoding takes, and the rows so far, until its end.
+  explicit ImageReader(WorkBounds& bounds) : bounds_(bounds), held_(bounds) {}
 
   // The bytes of a PNG or JPEG file as an input of the model. INVALID_ARGUMENT, at field "image": the model takes no
   // images or not this one; see ReadImageHeader; or the request has more than kMaxImagePixels. RESOURCE_EXHAUSTED: the
-  // ledger or the machine lacks the memory.
+  // ledger or the machine lacks the memory. Or what the bounds say before it is decoded.
   absl::StatusOr<ModelSequence> Read(const std::string& bytes, const Model& model);
 
  private:
-  MemoryHold* memory_;
+  WorkBounds& bounds_;
+  ReservedBytes held_;
   uint64_t pixels_ = 0, rows_bytes_ = 0;  // so far
 };
 

@@ -75,6 +75,7 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
       working_memory(EDGEWISE_GAUGE("working_memory_bytes",
                                     "Memory of the host that passes and generations use or have left for the next.")),
       connections(EDGEWISE_GAUGE("connections", "Connections that are open.")),
+      preparing(EDGEWISE_GAUGE("preparing_messages", "Long messages that are prepared, or wait for it.")),
       read_delay(EDGEWISE_GAUGE("read_delay_seconds", "Longest wait of what clients have sent to be read.")),
       utilization(EDGEWISE_GAUGE("device_utilization_ratio", "Share of the last 10 seconds that the device worked.")),
       secret_loads(EDGEWISE_COUNTER("secret_loads_total", "Changed files of tokens and certificates, by result.")),

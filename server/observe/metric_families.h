@@ -57,6 +57,7 @@ struct MetricFamilies {
   Gauges& cache_limit;
   Gauges& working_memory;
   Gauges& connections;
+  Gauges& preparing;
   Gauges& read_delay;
   Gauges& utilization;
   Counters& secret_loads;

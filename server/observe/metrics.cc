@@ -356,6 +356,7 @@ Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<Metri
   cache_ = &families_->cache.Add({});
   cache_limit_ = &families_->cache_limit.Add({});
   connections_ = &families_->connections.Add({});
+  preparing_ = &families_->preparing.Add({});
   read_delay_ = &families_->read_delay.Add({});
   utilization_ = &families_->utilization.Add({});
   for (const char* kind : {"tokens", "certificates"}) {
@@ -405,12 +406,13 @@ void Metrics::CountSecretLoad(std::string_view kind, bool ok) {
   families_->secret_loads.Add({{"kind", std::string(kind)}, {"result", ok ? "ok" : "error"}}).Increment();
 }
 
-void Metrics::SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections,
+void Metrics::SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections, int64_t preparing,
                            double read_delay_seconds) {
   const MetricsEvent event(families_->mutex);
   call_memory_->Set(static_cast<double>(call_memory));
   call_memory_limit_->Set(static_cast<double>(call_memory_limit));
   connections_->Set(static_cast<double>(connections));
+  preparing_->Set(static_cast<double>(preparing));
   read_delay_->Set(read_delay_seconds);
 }
 

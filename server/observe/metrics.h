@@ -125,7 +125,8 @@ class Metrics {
   // A file of "tokens" or "certificates" has changed and was read again, or was wrong.
   void CountSecretLoad(std::string_view kind, bool ok);
   // For the next Render.
-  void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections, double read_delay_seconds);
+  void SetTransport(uint64_t call_memory, uint64_t call_memory_limit, size_t connections, int64_t preparing,
+                    double read_delay_seconds);
   void SetCache(uint64_t bytes, uint64_t limit);
   void SetWorkingMemory(uint64_t bytes);
 
@@ -140,8 +141,8 @@ class Metrics {
 
   std::unique_ptr<MetricFamilies> families_;
   std::shared_ptr<ModelMetrics> other_;
-  prometheus::Gauge *call_memory_, *call_memory_limit_, *cache_, *cache_limit_, *connections_, *read_delay_,
-      *utilization_;
+  prometheus::Gauge *call_memory_, *call_memory_limit_, *cache_, *cache_limit_, *connections_, *preparing_,
+      *read_delay_, *utilization_;
   mutable absl::Mutex mutex_;  // before that of the families
   mutable Versions versions_ ABSL_GUARDED_BY(mutex_);
 };

@@ -5,22 +5,22 @@
 
 namespace edgewise::server {
 
-absl::Status AwaitedCalls::Add(AwaitedCall& call, Clock::duration patience, bool reserves) {
+absl::Status AwaitedCalls::Add(AwaitedCall& call, Clock::duration patience, const MemoryAccount* account) {
   const absl::MutexLock lock(&mutex_);
   if (closed_) return ShuttingDown();
   call.since_ = clock_();
   call.until_ = patience == Clock::duration::max() ? Time::max() : call.since_ + patience;
   call.place_ = calls_.insert(calls_.end(), &call);
   call.awaited_ = true;
-  call.reserves_ = reserves;
-  reserving_ += reserves;
+  call.account_ = account;
+  of_requests_ += account != nullptr;
   return absl::OkStatus();
 }
 
 void AwaitedCalls::Erase(AwaitedCall& call) {
   call.awaited_ = false;
   calls_.erase(call.place_);
-  reserving_ -= call.reserves_;
+  of_requests_ -= call.account_ != nullptr;
 }
 
 bool AwaitedCalls::Remove(AwaitedCall& call) {
@@ -57,15 +57,23 @@ size_t AwaitedCalls::EndWaiting(Clock::duration at_least, const absl::Status& st
   return End(status, [&](const AwaitedCall& call) { return now - call.since_ >= at_least; });
 }
 
+size_t AwaitedCalls::EndGreedy(Clock::duration at_least, uint64_t bytes, const absl::Status& status) {
+  const absl::MutexLock lock(&mutex_);
+  const Time now = clock_();
+  return End(status, [&](const AwaitedCall& call) {
+    return call.account_ != nullptr && now - call.since_ >= at_least && call.account_->used() > bytes;
+  });
+}
+
 void AwaitedCalls::Close() {
   const absl::MutexLock lock(&mutex_);
   closed_ = true;
   End(ShuttingDown(), [](const AwaitedCall&) { return true; });
 }
 
-size_t AwaitedCalls::reserving() const {
+size_t AwaitedCalls::of_requests() const {
   const absl::MutexLock lock(&mutex_);
-  return reserving_;
+  return of_requests_;
 }
 
 }  // namespace edgewise::server

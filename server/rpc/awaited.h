@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "server/memory.h"
 #include "server/request.h"
 
 namespace edgewise::server {
@@ -27,7 +28,8 @@ class AwaitedCall {
  private:
   friend class AwaitedCalls;
   std::list<AwaitedCall*>::iterator place_;
-  bool awaited_ = false, reserves_ = false;
+  bool awaited_ = false;
+  const MemoryAccount* account_ = nullptr;
   Time since_, until_;
 };
 
@@ -37,8 +39,9 @@ class AwaitedCalls {
   explicit AwaitedCalls(std::function<Time()> clock) : clock_(std::move(clock)) {}
 
   // The call awaits a message, for `patience` at most. UNAVAILABLE: the server drains. The call must be removed before
-  // it is destroyed. `reserves`: memory is reserved for the message; those of health are small, and nobody's request.
-  absl::Status Add(AwaitedCall& call, Clock::duration patience, bool reserves = true);
+  // it and `account` are destroyed. `account`: of the memory that the call holds; null for those of health, which are
+  // small, and nobody's request.
+  absl::Status Add(AwaitedCall& call, Clock::duration patience, const MemoryAccount* account);
   // The message has come, or will not. False: GiveUp was called.
   bool Remove(AwaitedCall& call);
 
@@ -46,10 +49,12 @@ class AwaitedCalls {
   void EndExpired();
   // Gives up those that have waited for so long. Returns how many.
   size_t EndWaiting(Clock::duration at_least, const absl::Status& status);
+  // Gives up those that have waited for so long, as long as their principal holds more than so many bytes.
+  size_t EndGreedy(Clock::duration at_least, uint64_t bytes, const absl::Status& status);
   // Gives up all, and refuses more: UNAVAILABLE.
   void Close();
-  // Those that memory is reserved for.
-  size_t reserving() const;
+  // Those of requests.
+  size_t of_requests() const;
   // Counts a call that its client gave up before its message was whole. Returns how many there were, and starts anew.
   void CountAbandoned() { abandoned_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t TakeAbandoned() { return abandoned_.exchange(0); }
@@ -63,7 +68,7 @@ class AwaitedCalls {
   std::atomic<uint64_t> abandoned_ = 0;
   mutable absl::Mutex mutex_;
   std::list<AwaitedCall*> calls_ ABSL_GUARDED_BY(mutex_);
-  size_t reserving_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t of_requests_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -16,14 +16,17 @@
 #include "server/rpc/auth.h"
 #include "server/rpc/awaited.h"
 #include "server/rpc/grpc_status.h"
-#include "server/rpc/image_threads.h"
 #include "server/rpc/listener.h"
 #include "server/rpc/lone_client.h"
 #include "server/rpc/open_rpcs.h"
+#include "server/rpc/principal.h"
 #include "server/rpc/raw_call.h"
 #include "server/schedule/engine.h"
 
 namespace edgewise::server {
+
+// That a call takes before its message comes: its objects here and in gRPC, its part of a connection.
+inline constexpr uint64_t kSilentCallBytes = 32 << 10;
 
 // All parts must outlive the context and every RPC.
 struct RpcContext {
@@ -36,12 +39,15 @@ struct RpcContext {
   const std::atomic<uint64_t>& largest_message;  // in bytes; it changes with the models
   const Gate& gate;
   OpenRpcs open = {};
-  ImageThreads images{handler, options.queue.max_requests};
   Listener* listener = nullptr;
   LoneClient lone_client = {};
   Engine* lender = nullptr;  // takes short requests on the threads of gRPC; null: the device takes one thread only
 
   uint64_t message_limit() const { return largest_message.load(std::memory_order_relaxed); }
+
+  Principal PrincipalOfCall(const grpc::ServerContextBase& call) const {
+    return PrincipalOf(call, gate.tokens().get());
+  }
 
   // A call that begins during a drain does not count: the drain does not wait for the calls that it refuses.
   std::shared_ptr<void> HoldCall() { return handler.draining() ? nullptr : open.HoldCall(); }

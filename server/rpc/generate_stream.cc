@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "server/rpc/message.h"
-#include "server/rpc/principal.h"
 
 namespace edgewise::server {
 
@@ -14,10 +13,12 @@ void GenerateReactor::Serve() {
   context_.handler.Start(*message, {.rpc = Rpc::kGenerate,
                                     .deadline = deadline(),
                                     .stopping = cancelled_.get_token(),
-                                    .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
+                                    .principal = principal_,
                                     .reply = [this](const absl::Status& status) { End(status); },
                                     .stream = this,
-                                    .memory = &memory_});
+                                    .memory = &memory_,
+                                    .apart = apart(),
+                                    .arrival = arrival()});
 }
 
 void GenerateReactor::Advance() {

@@ -29,7 +29,7 @@ class HealthService::Call : public RawReactor, private AwaitedCall {
 
   void Start() {
     RpcContext& context = service_.context_;
-    const absl::Status status = context.awaited.Add(*this, context.options.message_timeout, false);
+    const absl::Status status = context.awaited.Add(*this, context.options.message_timeout, nullptr);
     status.ok() ? StartRead(&message_) : Finish(ToGrpc(status));
   }
 

@@ -47,12 +47,11 @@ uint64_t ResidentMemory() {
   return (resident - shared) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
-Keeper::Keeper(const ServerOptions& options, AwaitedCalls& awaited, const MemoryLedger& memory,
-               const std::atomic<uint64_t>& message_limit, const std::unique_ptr<Backend>& backend, Gate& gate,
-               Metrics& metrics)
+Keeper::Keeper(const ServerOptions& options, AwaitedCalls& awaited, MemoryLedger& memory,
+               const std::unique_ptr<Backend>& backend, Gate& gate, Metrics& metrics)
     : awaited_(awaited),
       memory_(memory),
-      message_limit_(message_limit),
+      message_timeout_(options.message_timeout),
       backend_(backend),
       gate_(gate),
       metrics_(metrics) {
@@ -79,6 +78,7 @@ void Keeper::Run(const std::stop_token& stop) {
     listener_->MeasureWaits(Clock::now());
     awaited_.EndExpired();
     BoundMemory();
+    EndGreedyCalls();
     if (tick % kTicksOfCalls == 0) EndLateConnections();
     if (tick % kTicksOfFiles != 0) continue;
     if (tick % kTicksOfMemory == 0) ReleaseUnused();
@@ -92,13 +92,11 @@ void Keeper::Run(const std::stop_token& stop) {
 
 bool Keeper::OverTheBound(uint64_t times) const {
   const uint64_t used = memory_.used();
-  // What is reserved for messages that are on their way is not in memory, or is with gRPC.
-  const uint64_t reserved = std::min(used, awaited_.reserving() * message_limit_.load());
   // Passes have lists of their own beside the buffers that the backend counts. What a pass has just freed may still be
   // in memory.
   const uint64_t before = backend_->WorkingBytes(), resident = ResidentMemory();
   const uint64_t working = std::max(before, backend_->WorkingBytes());
-  const uint64_t explained = of_models_ + used - reserved + working + working / kListsOfBuffers;
+  const uint64_t explained = of_models_ + used + working + working / kListsOfBuffers;
   return resident > explained + times * std::max(memory_.limit() / kPartOfGrpc, kLeastOfGrpc);
 }
 
@@ -123,6 +121,17 @@ void Keeper::BoundMemory() {
   int closed = 0;
   while (closed < most && listener_->CloseBusiest()) ++closed;
   if (closed > 0) Log(LogLevel::kWarning, "connections closed for memory", {{"connections", closed}});
+}
+
+void Keeper::EndGreedyCalls() {
+  const uint64_t part = memory_.TakeWanting();
+  if (part == 0) return;
+  absl::Status status = absl::ResourceExhaustedError(
+      "the call was silent while others lacked the memory that calls of this client hold (--max_memory)");
+  SetRetryDelay(status, kRetrySeconds);
+  const size_t ended =
+      awaited_.EndGreedy(message_timeout_, part, WithRejection(std::move(status), Rejection::kOutOfMemory));
+  if (ended > 0) Log(LogLevel::kWarning, "silent calls ended for memory", {{"calls", static_cast<int64_t>(ended)}});
 }
 
 void Keeper::EndLateConnections() {

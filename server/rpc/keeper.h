@@ -28,14 +28,16 @@ namespace edgewise::server {
 // have given up many calls the connection that sends most ends too, and further connections wait where the memory is
 // twice as much over: calls that are begun and reset make gRPC hold a thousand times what was sent.
 //
+// A stream may be silent for as long as it likes, until somebody lacks memory who has not his part of it: then calls of
+// those that have more end, where no message has come within the time that a first one has.
+//
 // Where more calls come than can be read, clients give them up before the server begins them, and all that is read is
 // late. Then the connections that are read late end: what waits in them, at both ends, need not be read any more.
 class Keeper {
  public:
   // All must outlive the keeper; the backend is there from Start on.
-  Keeper(const ServerOptions& options, AwaitedCalls& awaited, const MemoryLedger& memory,
-         const std::atomic<uint64_t>& message_limit, const std::unique_ptr<Backend>& backend, Gate& gate,
-         Metrics& metrics);
+  Keeper(const ServerOptions& options, AwaitedCalls& awaited, MemoryLedger& memory,
+         const std::unique_ptr<Backend>& backend, Gate& gate, Metrics& metrics);
   ~Keeper() { Stop(); }
 
   // `listener` must live until Stop. Null `certificates`: there are none.
@@ -50,6 +52,7 @@ class Keeper {
   bool OverTheBound(uint64_t times = 1) const;
   void ReleaseUnused();  // memory, to the system
   void BoundMemory();
+  void EndGreedyCalls();
   void EndLateConnections();
   void ReadTokens();
   void ReadCertificates();
@@ -57,8 +60,8 @@ class Keeper {
   void Tell(const char* what, const absl::Status& status);
 
   AwaitedCalls& awaited_;
-  const MemoryLedger& memory_;
-  const std::atomic<uint64_t>& message_limit_;
+  MemoryLedger& memory_;
+  const Clock::duration message_timeout_;
   const std::unique_ptr<Backend>& backend_;
   Gate& gate_;
   Metrics& metrics_;

@@ -10,12 +10,15 @@
 
 namespace edgewise::server {
 
-absl::Status Parse(grpc::ByteBuffer& bytes, uint64_t limit, google::protobuf::Message& message, MemoryHold& memory) {
+absl::Status CheckLength(const grpc::ByteBuffer& bytes, uint64_t limit) {
   const uint64_t size = bytes.Length();
-  if (size > limit) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the message has ", size, " bytes; the server takes at most ", limit, " (ModelInfo of GetModel)"));
-  }
+  if (size <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the message has ", size, " bytes; the server takes at most ", limit, " (ModelInfo of GetModel)"));
+}
+
+absl::Status Parse(grpc::ByteBuffer& bytes, google::protobuf::Message& message, MemoryHold& memory) {
+  const uint64_t size = bytes.Length();
   WireCounts counts;
   {
     grpc::ProtoBufferReader reader(&bytes);

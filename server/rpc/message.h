@@ -13,10 +13,13 @@
 
 namespace edgewise::server {
 
+// RESOURCE_EXHAUSTED: the message has more bytes than `limit`.
+absl::Status CheckLength(const grpc::ByteBuffer& bytes, uint64_t limit);
+
 // Parses the bytes into `message`, which lies on an arena, and frees them. `memory` holds the bytes before, with or
-// without success, and the parsed message afterwards. RESOURCE_EXHAUSTED: more bytes than `limit`, too many parts, or
-// too little memory is left; INVALID_ARGUMENT: they are no such message.
-absl::Status Parse(grpc::ByteBuffer& bytes, uint64_t limit, google::protobuf::Message& message, MemoryHold& memory);
+// without success, and the parsed message afterwards. RESOURCE_EXHAUSTED: too many parts, or too little memory is left;
+// INVALID_ARGUMENT: they are no such message.
+absl::Status Parse(grpc::ByteBuffer& bytes, google::protobuf::Message& message, MemoryHold& memory);
 
 grpc::ByteBuffer Serialize(const google::protobuf::Message& message);
 

@@ -2,6 +2,7 @@
 
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/message.h"
+#include "server/status_details.h"
 
 namespace edgewise::server {
 
@@ -12,8 +13,8 @@ void OneMessageReactor::Start() {
   const bool ends = deadline_ != Time::max();
   absl::Status status = CheckWait(waited, ends ? deadline_ - now : context_.options.queue.max_delay, ends);
   if (ends) deadline_ -= waited;
-  if (status.ok()) status = message_memory_.Resize(context_.message_limit());
-  if (status.ok()) status = context_.awaited.Add(*this, context_.options.message_timeout);
+  if (status.ok()) status = message_memory_.Resize(kSilentCallBytes);
+  if (status.ok()) status = context_.awaited.Add(*this, context_.options.message_timeout, account_.get());
   if (!status.ok()) return Refuse(status);
   StartRead(&message_);
 }
@@ -21,19 +22,37 @@ void OneMessageReactor::Start() {
 void OneMessageReactor::OnReadDone(bool ok) {
   if (!context_.awaited.Remove(*this)) return;
   open_ = context_.HoldCall();
-  if (ok) {
-    Serve();
-    message_memory_.Shrink(0);
-  } else {
+  if (!ok) {
     context_.awaited.CountAbandoned();
-    Refuse(call_->IsCancelled() ? absl::CancelledError("the client cancelled the call")
-                                : absl::InvalidArgumentError("the call ended before its message was whole"));
+    return Refuse(call_->IsCancelled() ? absl::CancelledError("the client cancelled the call")
+                                       : absl::InvalidArgumentError("the call ended before its message was whole"));
   }
+  absl::Status status = CheckLength(message_, context_.message_limit());
+  const bool is_short = message_.Length() <= kShortMessage;
+  if (status.ok() && !is_short && context_.handler.draining()) status = ShuttingDown();
+  if (status.ok() && !is_short) status = message_memory_.Resize(message_.Length());
+  if (!status.ok()) return Refuse(status);
+  is_short ? ServeHere() : ServeApart();
+}
+
+void OneMessageReactor::ServeHere() {
+  Serve();
+  message_memory_.Shrink(0);
+}
+
+void OneMessageReactor::ServeApart() {
+  Hold();
+  arrival_ = context_.handler.now();
+  context_.handler.preparations().Start(principal_.name, [this](absl::Status status) {
+    if (status.ok()) status = context_.handler.CheckWanted(cancelled_.get_token(), deadline_);
+    status.ok() ? ServeHere() : Refuse(status);
+    Release();
+  });
 }
 
 bool OneMessageReactor::Take(google::protobuf::Message& message) {
   absl::Status status = CheckRead();
-  if (status.ok()) status = Parse(message_, context_.message_limit(), message, message_memory_);
+  if (status.ok()) status = Parse(message_, message, message_memory_);
   if (!status.ok()) Refuse(status);
   return status.ok();
 }

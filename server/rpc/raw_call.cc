@@ -73,6 +73,10 @@ void RawReactor::StartWriteAndFinish(const grpc::ByteBuffer* message, const grpc
 
 void RawReactor::Finish(const grpc::Status& status) { raw_.stream_.Finish(status, &raw_.finished_); }
 
+void RawReactor::Hold() { raw_.running_.fetch_add(1); }
+
+void RawReactor::Release() { raw_.Complete(); }
+
 void RawService::Add(const char* path, std::function<RawReactor*(RawCall& call)> make) {
   AddMethod(new grpc::internal::RpcServiceMethod(path, grpc::internal::RpcMethod::BIDI_STREAMING, nullptr));
   const auto request = [this, index = static_cast<int>(methods_.size())](RawCall& call) {

@@ -28,7 +28,8 @@ namespace edgewise::server {
 
 class RawCall;
 
-// What a method does with a call. The On* methods run on the thread of the call, one after the other; they never block.
+// What a method does with a call. The On* methods but OnDone run on the thread of the call, one after the other; they
+// never block.
 class RawReactor {
  public:
   explicit RawReactor(RawCall& call);
@@ -38,7 +39,7 @@ class RawReactor {
 
   // Any thread. One read and one write at a time; what they point to must live until they are done. Finish or
   // StartWriteAndFinish is called once; then no write is started. `this` may be deleted by their return unless a
-  // callback is running.
+  // callback is running or it is held.
   void StartRead(grpc::ByteBuffer* message);
   void StartWrite(const grpc::ByteBuffer* message);
   void StartWriteAndFinish(const grpc::ByteBuffer* message, const grpc::Status& status);
@@ -53,10 +54,15 @@ class RawReactor {
   virtual void OnWriteDone(bool /*ok*/) {}
   // The client has cancelled the call or is gone, or its deadline has passed.
   virtual void OnCancel() {}
-  // The call has finished and nothing runs any more: deletes the reactor.
+  // The call has finished, nothing runs any more, and nobody holds it: deletes the reactor. On the thread that was
+  // last.
   virtual void OnDone() = 0;
 
  protected:
+  // Work on another thread, which began within a callback, goes on: `this` lives until Release.
+  void Hold();
+  void Release();
+
   grpc::ServerContext* const call_;  // until OnDone
 
  private:

@@ -9,7 +9,6 @@
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/message.h"
 #include "server/rpc/one_message.h"
-#include "server/rpc/principal.h"
 #include "server/rpc/stream.h"
 
 namespace edgewise::server {
@@ -51,17 +50,19 @@ class PredictReactor final : public UnaryReactor {
     ParsedMessage<v1::PredictRequest> message;
     if (!Take(*message)) return;
     // Alone on the server, a short request is computed here.
-    const bool alone = context_.lender && context_.lone_client.Observe(call_->peer(), context_.handler.now()) &&
-                       context_.handler.in_flight() == 0 && context_.awaited.reserving() == 0;
+    const bool alone = !apart() && context_.lender &&
+                       context_.lone_client.Observe(call_->peer(), context_.handler.now()) &&
+                       context_.handler.in_flight() == 0 && context_.awaited.of_requests() == 0;
     Request request = {.deadline = deadline(),
                        .stopping = cancelled_.get_token(),
-                       .principal = PrincipalOf(*call_, context_.gate.tokens().get()),
+                       .principal = principal_,
                        .reply = [this](const absl::Status& status) { Reply(status); },
                        .response = response_.get(),
-                       .memory = &memory_};
-    // The answer may come before the return.
-    if (HasImages(*message)) return context_.images.Start(*message, std::move(message_memory_), std::move(request));
+                       .memory = &memory_,
+                       .apart = apart(),
+                       .arrival = arrival()};
     bool lent = false;
+    // The answer may come before the return.
     context_.handler.Start(*message, std::move(request), alone ? &lent : nullptr);
     if (lent) context_.lender->RunLent();
   }

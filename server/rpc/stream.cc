@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "server/rpc/grpc_status.h"
 #include "server/rpc/message.h"
-#include "server/rpc/principal.h"
 #include "server/status_details.h"
 #include "text/field_error.h"
 
@@ -24,10 +23,10 @@ StreamReactor::StreamReactor(RpcContext& context, RawCall& call)
     : RawReactor(call),
       context_(context),
       deadline_(ToSteady(call_->raw_deadline(), context.handler.now())),
-      principal_(PrincipalOf(*call_, context.gate.tokens().get())) {
+      principal_(context.PrincipalOfCall(*call_)) {
   context_.open.AddStream(this);
-  const absl::Status status = message_memory_.Resize(context_.message_limit());
   mutex_.Lock();
+  const absl::Status status = memory_.Resize(kSilentCallBytes);
   if (!status.ok()) EndWith(status);
   if (context_.handler.draining()) EndWith(ShuttingDown());
   Advance();
@@ -75,7 +74,7 @@ void StreamReactor::Advance() {
 void StreamReactor::Read() {
   // A stream may be silent for long; only its first message has to come in time.
   const Clock::duration patience = began_ ? Clock::duration::max() : context_.options.message_timeout;
-  const absl::Status status = context_.awaited.Add(*this, patience);
+  const absl::Status status = context_.awaited.Add(*this, patience, account_.get());
   if (status.ok()) return StartRead(&message_);
   mutex_.Lock();
   reading_ = false;
@@ -98,30 +97,46 @@ void StreamReactor::OnReadDone(bool ok) {
   }
   ++in_flight_;  // reading_ stays set until message_ is free again
   mutex_.Unlock();
+  absl::Status status = CheckRead();
+  if (status.ok()) status = CheckLength(message_, context_.message_limit());
+  const bool is_short = message_.Length() <= kShortMessage;
+  if (status.ok() && !is_short) status = message_memory_.Resize(message_.Length());
+  status.ok() && !is_short ? ServeApart() : ServeHere(status, Time());
+}
+
+void StreamReactor::ServeApart() {
+  Hold();
+  context_.handler.preparations().Start(principal_.name, [this, arrival = context_.handler.now()](absl::Status status) {
+    if (status.ok()) status = context_.handler.CheckWanted(cancelled_.get_token(), deadline_);
+    ServeHere(status, arrival);
+    Release();
+  });
+}
+
+void StreamReactor::ServeHere(absl::Status status, Time arrival) {
   {
     ParsedMessage<v1::PredictRequest> message;
-    MemoryHold memory(context_.memory);
-    absl::Status status = CheckRead();
-    if (status.ok()) status = Parse(message_, context_.message_limit(), *message, memory);
+    if (status.ok()) status = Parse(message_, *message, message_memory_);
     message_.Clear();
     if (status.ok()) {
-      Serve(*message, memory);
+      Serve(*message, arrival);
     } else {
       context_.handler.CountUnread(Rpc::kPredict, status);
-      Send(std::make_unique<Answer>(context_.memory), status);
+      Send(std::make_unique<Answer>(*account_), status);
     }
   }
+  message_memory_.Shrink(0);
   mutex_.Lock();
   reading_ = false;
   Advance();
 }
 
-void StreamReactor::Serve(const v1::PredictRequest& message, MemoryHold& memory) {
+void StreamReactor::Serve(const v1::PredictRequest& message, Time arrival) {
   const std::string& id = message.request_id();
   mutex_.Lock();
   const bool duplicate = !ids_.insert(id).second;
   mutex_.Unlock();
-  auto answer = std::make_unique<Answer>(context_.memory);
+  auto answer = std::make_unique<Answer>(*account_);
   answer->response.set_request_id(id);
   if (duplicate) {
     const absl::Status refused = FieldError(
@@ -141,9 +156,10 @@ void StreamReactor::Serve(const v1::PredictRequest& message, MemoryHold& memory)
                      .principal = principal_,
                      .reply = reply,
                      .response = owned->response.mutable_response(),
-                     .memory = &owned->memory};
-  HasImages(message) ? context_.images.Start(message, std::move(memory), std::move(request))
-                     : context_.handler.Start(message, std::move(request));
+                     .memory = &owned->memory,
+                     .apart = arrival != Time(),
+                     .arrival = arrival};
+  context_.handler.Start(message, std::move(request));
 }
 
 void StreamReactor::Send(AnswerPtr answer, const absl::Status& status) {
@@ -177,6 +193,7 @@ void StreamReactor::Drain() { GiveUp(ShuttingDown()); }
 
 void StreamReactor::GiveUp(const absl::Status& status) {
   mutex_.Lock();
+  memory_.Shrink(0);
   EndWith(status);
   Advance();
 }

@@ -16,8 +16,8 @@
 namespace edgewise::server {
 
 // At most options.stream_in_flight requests are read but not yet answered, and at most options.unsent_bytes of answers
-// wait to be sent before the stream reads no further: a client that does not read its answers is not read from. Holds
-// memory for one message as long as it reads. Deletes itself when the call is over.
+// wait to be sent before the stream reads no further: a client that does not read its answers is not read from. A
+// long message is prepared on another thread, and the next one read after that. Deletes itself when the call is over.
 class StreamReactor final : public RawReactor, private AwaitedCall {
  public:
   StreamReactor(RpcContext& context, RawCall& call);
@@ -34,7 +34,7 @@ class StreamReactor final : public RawReactor, private AwaitedCall {
 
   // An answer from the start of its request until it is sent.
   struct Answer {
-    explicit Answer(MemoryLedger& ledger) : memory(ledger) {}
+    explicit Answer(MemoryAccount& account) : memory(account) {}
 
     v1::PredictStreamResponse response;
     MemoryHold memory;
@@ -42,8 +42,11 @@ class StreamReactor final : public RawReactor, private AwaitedCall {
   };
   using AnswerPtr = std::unique_ptr<Answer>;
 
-  // `memory` holds the message.
-  void Serve(const v1::PredictRequest& message, MemoryHold& memory);
+  // Answers the message that has come. `status`: it is refused instead. `arrival`: of a message that is prepared apart,
+  // on a thread for such; else Time().
+  void ServeHere(absl::Status status, Time arrival);
+  void ServeApart();
+  void Serve(const v1::PredictRequest& message, Time arrival);
   // `status`: of the request.
   void Send(AnswerPtr answer, const absl::Status& status);
   // No message is read after this, and the call ends with the status once all are answered.
@@ -58,13 +61,16 @@ class StreamReactor final : public RawReactor, private AwaitedCall {
   const Principal principal_;
   std::stop_source cancelled_;
 
-  MemoryHold message_memory_{context_.memory};
-  bool began_ = false;        // a message has come; as message_
-  grpc::ByteBuffer message_;  // of the read in progress; belongs to the thread that set reading_
+  const std::shared_ptr<MemoryAccount> account_ = context_.memory.AccountOf(principal_.name);
+  // Of the read in progress; they belong to the thread that set reading_.
+  bool began_ = false;  // a message has come
+  grpc::ByteBuffer message_;
+  MemoryHold message_memory_{*account_};
 
   absl::Mutex mutex_;
-  std::set<std::string> ids_ ABSL_GUARDED_BY(mutex_);  // request_id of the requests in flight
-  uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;     // requests that are read and not yet answered
+  MemoryHold memory_ ABSL_GUARDED_BY(mutex_){*account_};  // of the call, until it is to end
+  std::set<std::string> ids_ ABSL_GUARDED_BY(mutex_);     // request_id of the requests in flight
+  uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;        // requests that are read and not yet answered
   std::deque<AnswerPtr> ready_ ABSL_GUARDED_BY(mutex_);
   uint64_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of ready_ and writing_
   AnswerPtr writing_ ABSL_GUARDED_BY(mutex_);

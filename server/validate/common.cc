@@ -128,13 +128,13 @@ absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::str
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const v1::Sequence& sequence, const Model& model,
-                                                 const std::string& field, bool refuses) {
+                                                 const std::string& field, bool refuses, WorkBounds& bounds) {
   const auto& ids = sequence.token_ids().values();
   REFUSE_IF(!sequence.has_text() && ids.empty(), field + ".token_ids", "is empty; at least one token is needed");
   if (!sequence.has_text()) return std::vector<int32_t>(ids.begin(), ids.end());
   REFUSE_IF(model.config().feature_size > 0, field + ".text", ": this model takes rows of features; send features");
   const size_t most = refuses ? static_cast<size_t>(model.config().max_position_embeddings) : 0;
-  absl::StatusOr<std::vector<int32_t>> tokens = model.Tokenize(sequence.text(), most);
+  absl::StatusOr<std::vector<int32_t>> tokens = model.Tokenize(sequence.text(), most, bounds);
   REFUSE_IF(tokens.ok() && tokens->empty(), field + ".text", "has no tokens; at least one is needed");
   return Within(field, std::move(tokens));
 }

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "edgewise/v1/inference.pb.h"
+#include "model/input/work_bounds.h"
 #include "model/model.h"
 #include "server/options.h"
 #include "server/request.h"
@@ -27,7 +28,7 @@ absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::str
 // The token ids of a sequence that has text or token_ids. `field`: "inputs[0].sequence". INVALID_ARGUMENT: a text that
 // is to be refused where it is longer than the model takes (`refuses`) is so.
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const v1::Sequence& sequence, const Model& model,
-                                                 const std::string& field, bool refuses);
+                                                 const std::string& field, bool refuses, WorkBounds& bounds);
 
 }  // namespace edgewise::server
 

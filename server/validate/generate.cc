@@ -22,7 +22,7 @@ constexpr size_t kMaxStopBytes = 256;
 constexpr uint64_t kHeldBytes = uint64_t{64} << 10;  // of a generation: its tokens that are not sent, its text
 
 absl::StatusOr<ModelSequence> ParseMessages(const v1::GenerateRequest& message, const Model& model,
-                                            absl::CivilSecond now) {
+                                            absl::CivilSecond now, WorkBounds& bounds) {
   REFUSE_IF(message.has_prompt(), "messages", "cannot go with a prompt: give one of them");
   REFUSE_IF(message.messages_size() > kMaxMessages, "messages", "has ", message.messages_size(),
             " entries; allowed are at most ", kMaxMessages);
@@ -33,12 +33,12 @@ absl::StatusOr<ModelSequence> ParseMessages(const v1::GenerateRequest& message, 
               "; allowed are system, user, assistant and tool");
     messages.push_back({one.role(), one.content()});
   }
-  return model.PrepareChat(messages, now);
+  return model.PrepareChat(messages, now, bounds);
 }
 
-absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, const Model& model,
-                                          absl::CivilSecond now) {
-  if (message.messages_size() > 0) return ParseMessages(message, model, now);
+absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, const Model& model, absl::CivilSecond now,
+                                          WorkBounds& bounds) {
+  if (message.messages_size() > 0) return ParseMessages(message, model, now, bounds);
   const v1::Sequence& prompt = message.prompt();
   REFUSE_IF(!message.has_prompt(), "prompt", "is missing, and so are messages; give one of them");
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(prompt.truncate(), "prompt.truncate"));
@@ -47,10 +47,10 @@ absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, co
   REFUSE_IF(prompt.has_image(), "prompt.image", "is set; a language model takes tokens: give text or token_ids");
   REFUSE_IF(prompt.content_case() == v1::Sequence::CONTENT_NOT_SET, "prompt", "has no content; give text or token_ids");
   if (model.tokenizer() != nullptr && prompt.has_text()) {  // truncation keeps its template's tokens
-    return Within("prompt", model.PrepareText(prompt.text(), nullptr, truncate));
+    return Within("prompt", model.PrepareText(prompt.text(), nullptr, truncate, bounds));
   }
   ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
-                   ParseTokens(prompt, model, "prompt", truncate == TruncateMode::kRefuse));
+                   ParseTokens(prompt, model, "prompt", truncate == TruncateMode::kRefuse, bounds));
   return Within("prompt", model.Prepare(std::move(tokens), truncate));
 }
 
@@ -105,7 +105,7 @@ absl::StatusOr<Overflow> ParseOverflow(v1::Overflow overflow) {
 }  // namespace
 
 absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const Profiles& profiles,
-                      const RequestLimits& limits, Request& request) {
+                      const RequestLimits& limits, Request& request, WorkBounds& bounds) {
   const ModelConfig& config = model.config();
   REFUSE_IF(config.task != ModelTask::kCausalLm, "model", "is ", Quoted(message.model()), ", which does ",
             ModelTaskName(config.task), "; Generate needs one that does causal-lm");
@@ -115,7 +115,7 @@ absl::Status Validate(const v1::GenerateRequest& message, const Model& model, co
   RETURN_IF_ERROR(CheckSampling(message, limits));
   RETURN_IF_ERROR(CheckStops(message, model));
   ASSIGN_OR_RETURN(options.overflow, ParseOverflow(message.overflow()));
-  ASSIGN_OR_RETURN(work->prompt, ParsePrompt(message, model, request.local_time));
+  ASSIGN_OR_RETURN(work->prompt, ParsePrompt(message, model, request.local_time, bounds));
 
   options.max_new_tokens = message.max_new_tokens();
   options.temperature = message.temperature();

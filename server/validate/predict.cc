@@ -54,7 +54,13 @@ absl::StatusOr<ModelSequence> ParseFeatures(const v1::Features& features, const 
 // A text that a language model scores.
 absl::StatusOr<std::vector<ModelSequence>> ParseWindows(std::vector<int32_t> tokens, const Model& model,
                                                         TruncateMode truncate, uint32_t stride,
-                                                        const std::string& field) {
+                                                        const std::string& field, WorkBounds& bounds) {
+  // A small stride makes every token one of many windows.
+  const auto context = static_cast<uint64_t>(model.config().max_position_embeddings);
+  const uint64_t positions = tokens.size() / std::max<uint64_t>(1, stride > 0 ? stride : context / 2) * context;
+  for (uint64_t done = 0; done < std::min(positions, kMaxScoredPositions); done += kWorkPiece) {
+    RETURN_IF_ERROR(bounds.Continue());
+  }
   absl::StatusOr<std::vector<ModelSequence>> windows = model.PrepareWindows(std::move(tokens), truncate, stride);
   if (windows.ok()) return windows;
   return Within(FieldOf(windows.status()) == "stride" ? "outputs" : field, windows.status());
@@ -75,7 +81,7 @@ absl::Status ParseBias(const v1::PairwiseBias& bias, const Model& model, const s
 
 // Appends the sequence, or sets the windows of a text for causal-lm.
 absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint32_t stride, ImageReader& images,
-                           const std::string& field, std::vector<ModelSequence>& sequences) {
+                           const std::string& field, WorkBounds& bounds, std::vector<ModelSequence>& sequences) {
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(message.truncate(), field + ".truncate"));
   REFUSE_IF(message.content_case() == v1::Sequence::CONTENT_NOT_SET, field,
             "has no content; give text, token_ids, features or image");
@@ -86,9 +92,9 @@ absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint
   } else {
     const bool windows = model.config().task == ModelTask::kCausalLm;
     ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
-                     ParseTokens(message, model, field, !windows && truncate == TruncateMode::kRefuse));
+                     ParseTokens(message, model, field, !windows && truncate == TruncateMode::kRefuse, bounds));
     if (windows) {
-      ASSIGN_OR_RETURN(sequences, ParseWindows(std::move(tokens), model, truncate, stride, field));
+      ASSIGN_OR_RETURN(sequences, ParseWindows(std::move(tokens), model, truncate, stride, field, bounds));
     } else {
       ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, model.Prepare(std::move(tokens), truncate)));
     }
@@ -97,13 +103,13 @@ absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint
 }
 
 // A text of a model with a Hugging Face tokenizer, alone or joined with a second one.
-absl::Status ParseTexts(const v1::Input& message, const Model& model, const std::string& field,
+absl::Status ParseTexts(const v1::Input& message, const Model& model, const std::string& field, WorkBounds& bounds,
                         std::vector<ModelSequence>& sequences) {
   const v1::Sequence& first = message.sequence();
   const std::string first_field = field + ".sequence", second_field = field + ".second";
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(first.truncate(), first_field + ".truncate"));
   const std::string* second = message.has_second() ? &message.second().text() : nullptr;
-  absl::StatusOr<ModelSequence> sequence = model.PrepareText(first.text(), second, truncate);
+  absl::StatusOr<ModelSequence> sequence = model.PrepareText(first.text(), second, truncate, bounds);
   if (!sequence.ok()) {
     return FieldOf(sequence.status()) == "second" ? Within(field, sequence.status())
                                                   : Within(first_field, sequence.status());
@@ -135,7 +141,7 @@ absl::Status ParseGivenGraph(const v1::Graph& graph, const Model& model, const R
 }
 
 absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t stride, ImageReader& images,
-                        const std::string& field, std::vector<ModelSequence>& sequences) {
+                        const std::string& field, WorkBounds& bounds, std::vector<ModelSequence>& sequences) {
   const bool pair = model.config().task == ModelTask::kPairClassification;
   REFUSE_IF(!message.has_sequence(), field + ".sequence", "is missing");
   REFUSE_IF(pair && !message.has_second(), field + ".second",
@@ -152,11 +158,11 @@ absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t s
   const bool windows =
       model.config().task == ModelTask::kCausalLm && message.sequence().truncate() == v1::Truncate::REFUSE;
   if (model.tokenizer() != nullptr && message.sequence().has_text() && !windows) {
-    return ParseTexts(message, model, field, sequences);
+    return ParseTexts(message, model, field, bounds, sequences);
   }
-  RETURN_IF_ERROR(ParseSequence(message.sequence(), model, stride, images, field + ".sequence", sequences));
+  RETURN_IF_ERROR(ParseSequence(message.sequence(), model, stride, images, field + ".sequence", bounds, sequences));
   if (!pair) return absl::OkStatus();
-  return ParseSequence(message.second(), model, stride, images, field + ".second", sequences);
+  return ParseSequence(message.second(), model, stride, images, field + ".second", bounds, sequences);
 }
 
 // Sets the cap of one input, in edges.
@@ -231,7 +237,7 @@ absl::Status SetConsent(const v1::PredictRequest& message, const Model& model, c
 }  // namespace
 
 absl::Status Validate(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
-                      const RequestLimits& limits, Request& request) {
+                      const RequestLimits& limits, Request& request, WorkBounds& bounds) {
   const ModelConfig& config = model.config();
   const auto count = static_cast<uint32_t>(message.inputs_size());
   ModelInput shared;  // the part that all inputs have in common
@@ -243,11 +249,11 @@ absl::Status Validate(const v1::PredictRequest& message, const Model& model, con
   shared.tolerance = request.settings->tolerance();
   request.inputs.reserve(count);
   uint64_t window_positions = 0;
-  ImageReader images(request.memory);
+  ImageReader images(bounds);
   for (const v1::Input& part : message.inputs()) {
     const std::string field = absl::StrCat("inputs[", request.inputs.size(), "]");
     ModelInput& input = request.inputs.emplace_back(shared);
-    RETURN_IF_ERROR(ParseInput(part, model, message.outputs().stride(), images, field, input.sequences));
+    RETURN_IF_ERROR(ParseInput(part, model, message.outputs().stride(), images, field, bounds, input.sequences));
     if (part.has_graph()) RETURN_IF_ERROR(ParseGivenGraph(part.graph(), model, limits, field, input));
     if (request.budget != BudgetKind::kNone)
       RETURN_IF_ERROR(ApplyBudget(request.settings->budget(), profiles.limits, model, field, input));

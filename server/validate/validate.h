@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "edgewise/v1/inference.pb.h"
+#include "model/input/work_bounds.h"
 #include "model/model.h"
 #include "server/options.h"
 #include "server/request.h"
@@ -15,11 +16,11 @@ namespace edgewise::server {
 // of the model, now. They check everything but the model's name, the version, request_id and, for Generate, whether
 // each row can keep its budget (Generation::Create). INVALID_ARGUMENT with the field (text/field_error.h), the value
 // found and the values allowed. RESOURCE_EXHAUSTED: a text has too many windows, or the answer would be larger than
-// limits.max_response_bytes.
+// limits.max_response_bytes. Texts and images end where `bounds` say so, with the status that they give.
 absl::Status Validate(const v1::PredictRequest& message, const Model& model, const Profiles& profiles,
-                      const RequestLimits& limits, Request& request);
+                      const RequestLimits& limits, Request& request, WorkBounds& bounds = NoBounds());
 absl::Status Validate(const v1::GenerateRequest& message, const Model& model, const Profiles& profiles,
-                      const RequestLimits& limits, Request& request);
+                      const RequestLimits& limits, Request& request, WorkBounds& bounds = NoBounds());
 
 }  // namespace edgewise::server
 

@@ -157,18 +157,18 @@ TEST_P(CallCountersTest, EveryCallThatComesBegins) {
   EXPECT_EQ(rpcs_.gate->calls(), count) << "calls of reflection, which nobody sees begin, would look given up";
 }
 
-TEST_P(CallCountersTest, AHealthProbeReservesNoMemory) {
+TEST_P(CallCountersTest, AHealthProbeHoldsNoMemoryAndASilentCallWhatItUses) {
   const auto check = Open(kCheck);
   ASSERT_TRUE(WaitUntil("the call of health", [&] { return rpcs_.gate->begun() == 1; }));
   const auto predict = Open(kPredict);
-  ASSERT_TRUE(WaitUntil("the message to be awaited", [&] { return rpcs_.awaited.reserving() > 0; }));
-  EXPECT_EQ(rpcs_.awaited.reserving(), 1u);
-  EXPECT_EQ(rpcs_.memory.used(), rpcs_.message_limit) << "of Predict";
+  ASSERT_TRUE(WaitUntil("the message to be awaited", [&] { return rpcs_.awaited.of_requests() > 0; }));
+  EXPECT_EQ(rpcs_.awaited.of_requests(), 1u);
+  EXPECT_EQ(rpcs_.memory.used(), kSilentCallBytes) << "of Predict";
   predict->Send();
-  EXPECT_EQ(rpcs_.awaited.reserving(), 0u);
+  EXPECT_EQ(rpcs_.awaited.of_requests(), 0u);
   EXPECT_TRUE(WaitUntil("the answer to be sent", [&] { return rpcs_.memory.used() == 0; }));
   EXPECT_TRUE(check->Send().ok()) << "it was awaited all the time";
-  EXPECT_EQ(rpcs_.awaited.reserving(), 0u);
+  EXPECT_EQ(rpcs_.awaited.of_requests(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(TokensAndReflection, CallCountersTest,
@@ -190,12 +190,11 @@ TEST(LateConnectionsTest, EndOnceCallsComeThatNeverBegin) {
   std::atomic<int> accepted = -1;
   listener->Start(std::make_unique<Acceptor>(accepted));
   AwaitedCalls awaited{Clock::now};
-  const MemoryLedger memory(uint64_t{1} << 40);
-  const std::atomic<uint64_t> message_limit = 1 << 20;
+  MemoryLedger memory(uint64_t{1} << 40);
   const std::unique_ptr<Backend> backend = *CreateBackend(options.backend);
   Gate gate(/*reflection=*/true);
   Metrics metrics;
-  Keeper keeper(options, awaited, memory, message_limit, backend, gate, metrics);
+  Keeper keeper(options, awaited, memory, backend, gate, metrics);
   keeper.Start(*listener, nullptr);
 
   const int client = socket(AF_INET, SOCK_STREAM, 0);

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "server/calls/request_bounds.h"
 #include "server/image/decode.h"
 #include "server/image/image_reader.h"
 #include "tests/model/run_model.h"
@@ -143,13 +144,21 @@ TEST_F(ImageReaderTest, MemoryIsHeldBeforeItIsTaken) {
   const uint64_t needed = header->bytes + PatchRowsBytes(header->width, header->height, model_->config().image);
   MemoryLedger little(needed - 1), enough(needed);
   MemoryHold of_little(little), of_enough(enough);
-  EXPECT_TRUE(absl::IsResourceExhausted(ImageReader(&of_little).Read(bytes, *model_).status()));
-  EXPECT_TRUE(ImageReader(&of_enough).Read(bytes, *model_).ok());
-  EXPECT_EQ(of_enough.bytes(), needed);
+  const auto read = [&](MemoryHold& hold) {
+    const Request request{.memory = &hold, .apart = true};
+    RequestBounds bounds(request, [] { return absl::OkStatus(); });
+    ImageReader reader(bounds);
+    absl::Status status = reader.Read(bytes, *model_).status();
+    EXPECT_EQ(hold.bytes(), status.ok() ? needed : 0u);
+    return status;
+  };
+  EXPECT_TRUE(absl::IsResourceExhausted(read(of_little)));
+  EXPECT_TRUE(read(of_enough).ok());
+  EXPECT_EQ(of_enough.bytes(), 0u);
 }
 
 TEST_F(ImageReaderTest, ImagesOfARequestHaveSoManyPixelsTogether) {
-  ImageReader reader(nullptr);
+  ImageReader reader(NoBounds());
   // Each is within the bound. They are broken behind their headers, which is found when they are decoded.
   const std::string large = Png(16384, 1500, 8, 2);
   EXPECT_NE(reader.Read(large, *model_).status().message().find("Not enough image data"), std::string::npos);

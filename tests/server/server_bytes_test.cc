@@ -19,7 +19,8 @@ constexpr char kHeld[] = "edgewise_call_memory_bytes";
 // A call whose headers are sent, and nothing else.
 class SilentCall {
  public:
-  explicit SilentCall(TestServer& server) : stub_(server.channel()) {
+  explicit SilentCall(TestServer& server, const std::string& token = "") : stub_(server.channel()) {
+    if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
     call_ = stub_.PrepareCall(&context_, kPredictMethod, &queue_);
     call_->StartCall(nullptr);
     Next();
@@ -56,7 +57,7 @@ class SilentCall {
 
 ServerOptions SmallMemory() {
   ServerOptions options = TestOptions();
-  options.max_memory = uint64_t{24} << 20;  // of which calls may hold 18 MiB: four messages of 4 MiB, and a little
+  options.max_memory = uint64_t{24} << 20;  // of which calls may hold 18 MiB
   return options;
 }
 
@@ -82,27 +83,84 @@ TEST(BytesTest, MessageThatDoesNotComeInTimeEndsItsCall) {
 #define SKIP_UNDER_SANITIZERS() static_assert(true)
 #endif
 
-TEST(BytesTest, CallsBeyondTheMemoryAreRefusedUntilSomeIsFree) {
-  SKIP_UNDER_SANITIZERS();
-  TestServer server(SmallMemory());
-  v1::PredictResponse response;
-  ASSERT_TRUE(server.Predict(SmallRequest(), response).ok());
+// Two clients, and memory for 96 silent calls.
+class SharesTest : public ::testing::Test {
+ protected:
+  static constexpr char kGreedy[] = "the-token-of-the-greedy", kPolite[] = "the-token-of-the-polite";
+  static constexpr uint64_t kOfCall = 32 << 10;
+
+  ServerOptions Options() {
+    folder_.Write("tokens", std::string(kGreedy) + "\n" + kPolite + "\n");
+    ServerOptions options = TestOptions();
+    options.security.auth_token_file = folder_.path() + "/tokens";
+    options.max_memory = uint64_t{4} << 20;  // of which calls may hold 3 MiB
+    options.clock = clock_.read();
+    return options;
+  }
+  grpc::Status Predict(const std::string& token, const v1::PredictRequest& request = SmallRequest()) {
+    return server_.Call(kPredictMethod, request.SerializeAsString(), nullptr, token);
+  }
+
+  TestFolder folder_;
+  TestClock clock_;
+  TestServer server_{Options()};
+};
+
+TEST_F(SharesTest, SilentCallsOfOneClientLeaveRoomForOthers) {
+  constexpr int kMost = 72;  // three quarters
+  ASSERT_TRUE(Predict(kPolite).ok());
   {
     std::vector<std::unique_ptr<SilentCall>> calls;
-    for (int i = 0; i < 4; ++i) calls.push_back(std::make_unique<SilentCall>(server));
-    ASSERT_TRUE(server.WaitForMetric(kHeld, 16 << 20));
-    const grpc::Status refused = server.Predict(SmallRequest(), response);
+    for (int i = 0; i < kMost; ++i) calls.push_back(std::make_unique<SilentCall>(server_, kGreedy));
+    ASSERT_TRUE(server_.WaitForMetric(kHeld, kMost * kOfCall));
+    const grpc::Status refused = Predict(kGreedy);
     EXPECT_EQ(refused.error_code(), grpc::RESOURCE_EXHAUSTED);
-    EXPECT_THAT(refused.error_message(), HasSubstr("others hold 16777216 of the 18874368 bytes"));
+    EXPECT_THAT(
+        refused.error_message(),
+        HasSubstr("others hold 0 of the 3145728 bytes that the server has for calls (--max_memory), and calls of "
+                  "this client 2359296; they may hold at most 3 times what stays free"));
     EXPECT_THAT(refused.error_details(), HasSubstr("google.rpc.RetryInfo"));
     CallContext context;
-    auto stream = server.stub().PredictStream(&context);
+    context.AddMetadata("authorization", std::string("Bearer ") + kGreedy);
+    auto stream = server_.stub().PredictStream(&context);
     EXPECT_EQ(stream->Finish().error_code(), grpc::RESOURCE_EXHAUSTED);
-    calls.pop_back();
-    EXPECT_TRUE(WaitUntil("an answer", [&] { return server.Predict(SmallRequest(), response).ok(); }));
+    for (int i = 0; i < 10; ++i) EXPECT_TRUE(Predict(kPolite).ok());
+    for (int i = 0; i < 4; ++i) calls.pop_back();
+    EXPECT_TRUE(WaitUntil("an answer", [&] { return Predict(kGreedy).ok(); }));
   }
-  EXPECT_TRUE(server.WaitForMetric(kHeld, 0));
-  EXPECT_EQ(server.Metric("edgewise_call_memory_limit_bytes"), 18 << 20);
+  EXPECT_TRUE(server_.WaitForMetric(kHeld, 0));
+  EXPECT_EQ(server_.Metric("edgewise_call_memory_limit_bytes"), 3 << 20);
+}
+
+TEST_F(SharesTest, SilentStreamsEndOnceOthersLackWhatTheyHold) {
+  constexpr int kStreams = 70, kPart = 48;
+  struct Stream {
+    CallContext context;
+    std::unique_ptr<grpc::ClientReaderWriter<v1::PredictRequest, v1::PredictStreamResponse>> call;
+  };
+  std::vector<std::unique_ptr<Stream>> streams;
+  v1::PredictStreamResponse answer;
+  for (int i = 0; i < kStreams; ++i) {
+    Stream& stream = *streams.emplace_back(std::make_unique<Stream>());
+    stream.context.AddMetadata("authorization", std::string("Bearer ") + kGreedy);
+    stream.call = server_.stub().PredictStream(&stream.context);
+    ASSERT_TRUE(stream.call->Write(SmallRequest()) && stream.call->Read(&answer));
+  }
+  ASSERT_TRUE(server_.WaitForMetric(kHeld, kStreams * kOfCall)) << "and no message of theirs";
+  v1::PredictRequest large = SmallRequest();  // refused, but for its model alone where there is memory
+  large.set_model(std::string(size_t{400} << 10, 'a'));
+  EXPECT_EQ(Predict(kPolite, large).error_code(), grpc::RESOURCE_EXHAUSTED);
+  std::this_thread::sleep_for(milliseconds(100));  // several looks of the keeper
+  EXPECT_EQ(server_.Metric(kHeld), kStreams * kOfCall) << "they are not silent for long";
+  clock_.Advance(seconds(31));
+  EXPECT_TRUE(WaitUntil("room", [&] { return Predict(kPolite, large).error_code() == grpc::INVALID_ARGUMENT; }));
+  EXPECT_TRUE(server_.WaitForMetric(kHeld, kPart * kOfCall)) << "its equal part stays";
+  const grpc::Status ended = streams.front()->call->Finish();  // the one that was silent for longest
+  EXPECT_EQ(ended.error_code(), grpc::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(ended.error_message(),
+            "the call was silent while others lacked the memory that calls of this client hold (--max_memory)");
+  EXPECT_TRUE(streams.back()->call->Write(SmallRequest()) && streams.back()->call->Read(&answer));
+  for (const auto& stream : streams) stream->context.TryCancel();
 }
 
 TEST(BytesTest, EveryRequestGivesItsMemoryBack) {

@@ -1,0 +1,54 @@
+// What the preparation of a request may take: time until its deadline or its cancellation, bytes of the memory for
+// calls, and on a thread of calls little work.
+#ifndef EDGEWISE_SERVER_CALLS_REQUEST_BOUNDS_H_
+#define EDGEWISE_SERVER_CALLS_REQUEST_BOUNDS_H_
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "model/input/work_bounds.h"
+#include "server/request.h"
+
+namespace edgewise::server {
+
+// One thread at a time.
+class RequestBounds final : public WorkBounds {
+ public:
+  // The request must outlive it. `wanted`: OK as long as somebody waits for it.
+  RequestBounds(const Request& request, std::function<absl::Status()> wanted)
+      : request_(request), wanted_(std::move(wanted)) {}
+
+  // After so many pieces of work the rest is for another thread, unless the request is prepared apart already: then all
+  // is.
+  absl::Status Continue() override {
+    if (!request_.apart && ++pieces_ > kPiecesOfCalls) {
+      exceeded_ = true;
+      return absl::AbortedError("the message is checked on another thread");
+    }
+    return wanted_();
+  }
+  absl::Status Reserve(uint64_t bytes) override {
+    return request_.memory == nullptr ? absl::OkStatus() : request_.memory->Resize(request_.memory->bytes() + bytes);
+  }
+  void Release(uint64_t bytes) override {
+    if (request_.memory != nullptr) request_.memory->Shrink(request_.memory->bytes() - bytes);
+  }
+
+  // The work ended for this alone, and must begin again on a thread of PreparationThreads.
+  bool exceeded() const { return exceeded_; }
+
+ private:
+  // A short message (kShortMessage) of a usual model has fewer: it is cut, split and looked up, a piece each.
+  static constexpr int kPiecesOfCalls = 8;
+
+  const Request& request_;
+  const std::function<absl::Status()> wanted_;
+  int pieces_ = 0;
+  bool exceeded_ = false;
+};
+
+}  // namespace edgewise::server
+
+#endif  // EDGEWISE_SERVER_CALLS_REQUEST_BOUNDS_H_
