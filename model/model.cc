@@ -55,7 +55,8 @@ absl::Status CheckMade(const ModelConfig& config, const HfTokenizer& tokenizer, 
     const int32_t id = encoding.ids[i];
     if (id < config.vocab_size) continue;
     const std::string* token = tokenizer.Token(id);
-    return FieldError(encoding.sequences[i] == 1 ? "second" : field,
+    const bool second = !encoding.sequences.empty() && encoding.sequences[i] == 1;
+    return FieldError(second ? "second" : field,
                       absl::StrCat(": the tokenizer makes token ", id, token == nullptr ? "" : ", ",
                                    token == nullptr ? "" : Quoted(*token), ", of it; the model has ", config.vocab_size,
                                    " tokens (vocab_size)"));
@@ -82,8 +83,9 @@ Model::~Model() = default;
 
 absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text, size_t most, WorkBounds& bounds) const {
   if (hf_tokenizer_ == nullptr) return tokenizer_->Encode(text, most, bounds);
-  ASSIGN_OR_RETURN(Encoding encoding, hf_tokenizer_->Encode(text, {}, bounds));
-  if (most > 0 && encoding.size() > most) return TooManyTokens(most);
+  const EncodeOptions options{.max_tokens = most, .refuse_longer = true, .only_ids = true};
+  ASSIGN_OR_RETURN(Encoding encoding, hf_tokenizer_->Encode(text, options, bounds));
+  if (encoding.too_long) return TooManyTokens(most);
   RETURN_IF_ERROR(CheckMade(config_, *hf_tokenizer_, encoding, "text"));
   return std::move(encoding.ids);
 }
@@ -131,15 +133,17 @@ absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const 
   const auto positions = static_cast<size_t>(config_.max_position_embeddings);
   const size_t most =
       config_.max_text_tokens > 0 ? std::min(positions, static_cast<size_t>(config_.max_text_tokens)) : positions;
-  const bool cut = truncate != TruncateMode::kRefuse;
-  const EncodeOptions options{.max_tokens = cut ? most : 0, .truncate_left = truncate == TruncateMode::kHead};
+  const EncodeOptions options{.max_tokens = most,
+                              .truncate_left = truncate == TruncateMode::kHead,
+                              .refuse_longer = truncate == TruncateMode::kRefuse,
+                              .only_ids = config_.task != ModelTask::kTokenClassification};
   ASSIGN_OR_RETURN(Encoding encoding, second == nullptr ? hf_tokenizer_->Encode(text, options, bounds)
                                                         : hf_tokenizer_->Encode(text, *second, options, bounds));
-  REFUSE_IF(encoding.size() == 0, "text", "has no tokens; at least one is needed");
-  REFUSE_IF(encoding.size() > most, "text", "has ", encoding.size(), " tokens",
+  REFUSE_IF(encoding.too_long, "text", "has more than ", most, " tokens",
             second == nullptr ? "" : " with the second text",
             ", those of the tokenizer's template included; the model ", most < positions ? "takes texts of " : "takes ",
             most, most < positions ? " (max_seq_length)" : "", "; set truncate to HEAD or TAIL to cut it");
+  REFUSE_IF(encoding.size() == 0, "text", "has no tokens; at least one is needed");
   RETURN_IF_ERROR(CheckMade(config_, *hf_tokenizer_, encoding, "text"));
   const int32_t types = *std::max_element(encoding.type_ids.begin(), encoding.type_ids.end()) + 1;
   ModelSequence sequence;
@@ -159,15 +163,19 @@ absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message
   REFUSE_IF(!chat_template_.ok(), "messages", "is set; ", std::string(chat_template_.status().message()),
             ", so give a prompt");
   const absl::StatusOr<std::string> prompt = chat_template_->Render(messages, now, bounds);
-  REFUSE_IF(!prompt.ok(), "messages",
+  REFUSE_IF(absl::IsInvalidArgument(prompt.status()), "messages",
             "make no prompt by the model's chat template: ", std::string(prompt.status().message()));
-  absl::StatusOr<Encoding> encoding = hf_tokenizer_->Encode(*prompt, {.add_special_tokens = false}, bounds);
-  REFUSE_IF(!encoding.ok(), "messages",
-            "make a prompt that the tokenizer refuses: ", std::string(encoding.status().message()));
+  RETURN_IF_ERROR(prompt.status());
+  ReservedBytes held(bounds);
+  RETURN_IF_ERROR(held.Resize(prompt->capacity()));
   const auto most = static_cast<size_t>(config_.max_position_embeddings);
+  const EncodeOptions options{.add_special_tokens = false, .max_tokens = most, .refuse_longer = true, .only_ids = true};
+  absl::StatusOr<Encoding> encoding = hf_tokenizer_->Encode(*prompt, options, bounds);
+  REFUSE_IF(absl::IsInvalidArgument(encoding.status()), "messages",
+            "make a prompt that the tokenizer refuses: ", std::string(encoding.status().message()));
+  RETURN_IF_ERROR(encoding.status());
+  REFUSE_IF(encoding->too_long, "messages", "make a prompt of more than ", most, " tokens; the model takes ", most);
   REFUSE_IF(encoding->size() == 0, "messages", "make a prompt without tokens");
-  REFUSE_IF(encoding->size() > most, "messages", "make a prompt of ", encoding->size(), " tokens; the model takes ",
-            most);
   RETURN_IF_ERROR(CheckMade(config_, *hf_tokenizer_, *encoding, "messages"));
   return Finish(std::move(encoding->ids), "messages", ModelSequence());
 }

@@ -15,6 +15,9 @@ namespace {
 
 constexpr size_t kMaxAttributes = 64;  // of a namespace
 constexpr size_t kMaxMessage = 1000;   // bytes of an error's message
+constexpr size_t kBytesOfStep = 64;    // of text, as ChatTemplate::kMaxWork counts them
+// What a list holds of an entry, and a message beside its texts.
+constexpr size_t kBytesOfEntry = 64, kBytesOfMessage = 512;
 
 // Clients and logs get it: what a template quotes may be long.
 absl::Status Shortened(const absl::Status& status) {
@@ -28,7 +31,8 @@ absl::Status Shortened(const absl::Status& status) {
 // One rendering.
 class Renderer {
  public:
-  Renderer(std::map<std::string, Value> variables, absl::CivilSecond now) : now_(now) {
+  Renderer(std::map<std::string, Value> variables, absl::CivilSecond now, WorkBounds& bounds)
+      : now_(now), meter_(bounds), held_(bounds) {
     scopes_.push_back(std::move(variables));
   }
 
@@ -80,9 +84,18 @@ class Renderer {
 
   absl::Status Charge(size_t work) {
     work_ += static_cast<int64_t>(work);
-    if (work_ <= ChatTemplate::kMaxWork) return absl::OkStatus();
-    return absl::ResourceExhaustedError(
+    if (work_ <= ChatTemplate::kMaxWork) return meter_.Charge(kBytesOfStep * work);
+    return absl::InvalidArgumentError(
         absl::StrCat("line ", line_, ": the template takes more than ", ChatTemplate::kMaxWork, " steps"));
+  }
+  // What is made is counted until the end, whoever holds it by then.
+  absl::Status Hold(size_t bytes) { return bytes > 0 ? held_.Resize(held_.bytes() + bytes) : absl::OkStatus(); }
+  absl::Status HoldNew(const Value& made) {
+    if (made.text() != nullptr) return Hold(made.text()->size());
+    if (made.list() == nullptr) return absl::OkStatus();
+    size_t bytes = made.list()->size() * kBytesOfEntry;
+    for (const Value& entry : *made.list()) bytes += entry.text() != nullptr ? entry.text()->size() : 0;
+    return Hold(bytes);
   }
   // `deep`: what a list or a mapping holds is read too. Lists hold texts, mappings and lists of texts, mappings texts.
   absl::Status ChargeFor(const Value& value, bool deep) {
@@ -101,8 +114,13 @@ class Renderer {
   absl::Status Print(const std::string& text) {
     RETURN_IF_ERROR(Charge(text.size() / 64));
     if (out_.size() + text.size() > kMaxText) {
-      return absl::ResourceExhaustedError(
+      return absl::InvalidArgumentError(
           absl::StrCat("line ", line_, ": the prompt is longer than ", kMaxText, " bytes"));
+    }
+    if (out_.size() + text.size() > out_.capacity()) {
+      const size_t grown = std::max(2 * out_.capacity(), out_.size() + text.size());
+      RETURN_IF_ERROR(Hold(grown));  // the old one is counted on: at most as much again
+      out_.reserve(grown);
     }
     out_ += text;
     return absl::OkStatus();
@@ -251,6 +269,7 @@ class Renderer {
     for (const Value& part : parts) RETURN_IF_ERROR(ChargeFor(part, deep));
     ASSIGN_OR_RETURN(Value made, Placed(Apply(node, std::move(parts))));
     RETURN_IF_ERROR(ChargeFor(made, false));
+    RETURN_IF_ERROR(HoldNew(made));
     return made;
   }
 
@@ -308,6 +327,8 @@ class Renderer {
   }
 
   const absl::CivilSecond now_;
+  WorkMeter meter_;
+  ReservedBytes held_;
   std::vector<std::map<std::string, Value>> scopes_;
   std::string out_;
   size_t line_ = 1;
@@ -334,11 +355,13 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Read(const std::string& source, std::
 }
 
 absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<Message>& messages, absl::CivilSecond now,
-                                                 WorkBounds&) const {
+                                                 WorkBounds& bounds) const {
   std::map<std::string, Value> variables;
   for (const auto& [name, text] : tokens_) variables[name] = Value::Of(text);
   List said;
+  ReservedBytes copies(bounds);
   for (const Message& message : messages) {
+    RETURN_IF_ERROR(copies.Resize(copies.bytes() + message.role.size() + message.content.size() + kBytesOfMessage));
     auto entry = std::make_shared<Map>();
     entry->Set("role", Value::Of(message.role));
     entry->Set("content", Value::Of(message.content));
@@ -347,7 +370,7 @@ absl::StatusOr<std::string> ChatTemplate::Render(const std::vector<Message>& mes
   variables["messages"] = Value::Of(std::move(said));
   variables["add_generation_prompt"] = {true};
   variables["tools"] = variables["documents"] = {None()};
-  Renderer renderer(std::move(variables), now);
+  Renderer renderer(std::move(variables), now, bounds);
   const absl::Status status = renderer.Run(statements_);
   if (!status.ok()) return Shortened(status);
   return renderer.TakeText();

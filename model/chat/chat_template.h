@@ -32,8 +32,9 @@ class ChatTemplate {
 
   // The prompt, after which the next message is written (add_generation_prompt); `now` is what strftime_now tells, in
   // the time zone of whoever asks. INVALID_ARGUMENT: the template refuses the messages (raise_exception: its words), or
-  // they make it compute what has no meaning; RESOURCE_EXHAUSTED: it takes more than kMaxWork, or makes a text of more
-  // than kMaxText. Time and memory are bounded so, whatever template and messages are.
+  // they make it compute what has no meaning; it takes more than kMaxWork, or makes a text of more than kMaxText. Time
+  // and memory are bounded so, whatever template and messages are. What `bounds` say ends it as it is; what is held is
+  // reserved from them.
   absl::StatusOr<std::string> Render(const std::vector<Message>& messages, absl::CivilSecond now,
                                      WorkBounds& bounds = NoBounds()) const;
 

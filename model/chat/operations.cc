@@ -22,7 +22,7 @@ absl::Status Error(const Parts&... parts) {
 // A new text.
 absl::StatusOr<Value> Made(std::string text) {
   if (text.size() > kMaxText)
-    return absl::ResourceExhaustedError(absl::StrCat("a text is longer than ", kMaxText, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("a text is longer than ", kMaxText, " bytes"));
   return Value::Of(std::move(text));
 }
 

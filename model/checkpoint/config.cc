@@ -59,9 +59,9 @@ TokenizerConfig ParseTokenizer(const json& value, int32_t vocab_size, JsonObject
         object.Fail(absl::StrCat("tokenizer.vocabulary[", i, "] repeats ", ShowJson(entry)));
       }
     }
-    if (std::all_of(tokenizer.vocabulary.begin(), tokenizer.vocabulary.end(), HoldsAPlace)) {
-      object.Fail(absl::StrCat("tokenizer.vocabulary has no entry that a text can have (", tokenizer.vocabulary.size(),
-                               " in all, each in <>); one at least is expected, or the kind \"none\""));
+    if (vocabulary.is_array() && std::all_of(seen.begin(), seen.end(), HoldsAPlace)) {
+      object.FailAt("vocabulary", vocabulary,
+                    "no text has a token by it; at least one entry that is not in angle brackets is expected");
     }
     const int64_t size = static_cast<int64_t>(tokenizer.vocabulary.size());
     if (size > vocab_size) {

@@ -64,6 +64,24 @@ class ReservedBytes {
   uint64_t bytes_ = 0;
 };
 
+// Asks whether the work goes on, once for every piece of it.
+class WorkMeter {
+ public:
+  explicit WorkMeter(WorkBounds& bounds) : bounds_(&bounds) {}
+
+  // Before or after so many steps, each about as long as reading a byte of text takes.
+  absl::Status Charge(uint64_t steps) {
+    if (steps < left_) return left_ -= steps, absl::OkStatus();
+    left_ = kWorkPiece;
+    return bounds_->Continue();
+  }
+  WorkBounds& bounds() const { return *bounds_; }
+
+ private:
+  WorkBounds* bounds_;
+  uint64_t left_ = kWorkPiece;
+};
+
 }  // namespace edgewise
 
 #endif  // EDGEWISE_MODEL_INPUT_WORK_BOUNDS_H_

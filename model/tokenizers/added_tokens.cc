@@ -21,30 +21,13 @@ bool EndsWithWord(std::string_view text) {
   return !text.empty() && IsWordCharacter(CharacterAt(text, at).code);
 }
 
+// Bytes that a normalizer may make of so many: Unicode's own forms make 11 of one at most, alphabets of bytes 2.
+size_t MostNormalized(size_t bytes) {
+  constexpr size_t kOfByte = 32, kBesides = 64 << 10, kMost = size_t{1} << 31;
+  return std::min(kOfByte * bytes + kBesides, kMost);
+}
+
 bool StartsWithWord(std::string_view text) { return !text.empty() && IsWordCharacter(CharacterAt(text, 0).code); }
-
-// Where the whitespace at the end of `text` begins.
-size_t SpacesAtEnd(std::string_view text) {
-  size_t begin = text.size();
-  for (size_t at = begin; at > 0;) {
-    while (at > 0 && (static_cast<uint8_t>(text[--at]) & 0xC0) == 0x80) {
-    }
-    if (!IsWhitespace(CharacterAt(text, at).code)) break;
-    begin = at;
-  }
-  return begin;
-}
-
-// Where the whitespace at the start of `text` ends.
-size_t SpacesAtStart(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const Character character = CharacterAt(text, at);
-    if (!IsWhitespace(character.code)) break;
-    at += character.bytes;
-  }
-  return at;
-}
 
 }  // namespace
 
@@ -54,6 +37,10 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const json& list, const Vocabulary
   if (list.is_null()) return added;
   if (!list.is_array()) {
     return absl::InvalidArgumentError(absl::StrCat("added_tokens is ", ShowJson(list), "; a list is expected"));
+  }
+  if (list.size() > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("added_tokens has ", list.size(), " entries; allowed are at most ", kMost));
   }
   auto next = static_cast<int32_t>(vocabulary.size());
   for (size_t i = 0; i < list.size(); ++i) {
@@ -78,8 +65,14 @@ absl::StatusOr<AddedTokens> AddedTokens::Read(const json& list, const Vocabulary
     }
     token.text = token.content;
     if (token.normalized && normalizer != nullptr) {
-      AlignedText text(token.content);
-      RETURN_IF_ERROR(normalizer->Normalize(text));
+      Work work(NoBounds());
+      work.most_bytes = MostNormalized(token.content.size());
+      ASSIGN_OR_RETURN(AlignedText text, AlignedText::Of(token.content, 0, work));
+      const absl::Status normalized = normalizer->Normalize(text, work);
+      if (!normalized.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("added_tokens[", i, "].content is ",
+                                                       ShowJson(json(token.content)), ": ", normalized.message()));
+      }
       token.text = text.text();
     }
     if (token.text.empty()) {
@@ -114,19 +107,24 @@ const std::string* AddedTokens::Text(int32_t id) const {
   return found == tokens_.end() ? nullptr : &found->second.text;
 }
 
-void AddedTokens::Find(const AlignedText& text, const ByteTrie& trie, std::vector<Piece>& pieces) const {
-  const std::string_view all = text.text();
-  auto push = [&](size_t begin, size_t end, int32_t id) {
-    if (begin < end) pieces.push_back({text.Slice(static_cast<uint32_t>(begin), static_cast<uint32_t>(end)), id});
+absl::Status AddedTokens::Find(std::string_view text, const ByteTrie& trie, Work& work,
+                               absl::FunctionRef<absl::Status(uint32_t, uint32_t, int32_t)> take) const {
+  auto hand_on = [&](size_t begin, size_t end, int32_t id) {
+    return begin < end ? take(static_cast<uint32_t>(begin), static_cast<uint32_t>(end), id) : absl::OkStatus();
   };
   size_t last = 0;  // where the last token ended
-  for (size_t at = 0; !trie.empty() && at < all.size();) {
+  size_t charged = 0;
+  for (size_t at = 0; !trie.empty() && at < text.size();) {
     size_t bytes = 0;
     int32_t id = -1;
-    trie.Prefixes(all.substr(at), [&](size_t length, int32_t value) {
+    const size_t read = trie.Prefixes(text.substr(at), [&](size_t length, int32_t value) {
       bytes = length;
       id = value;
     });
+    if (read > 0) {
+      RETURN_IF_ERROR(work.Charge(8 * read + at - charged));
+      charged = at;
+    }
     if (id < 0) {
       ++at;
       continue;
@@ -134,28 +132,29 @@ void AddedTokens::Find(const AlignedText& text, const ByteTrie& trie, std::vecto
     size_t begin = at, end = at + bytes;
     at = end;
     const Added& token = tokens_.at(id);
-    if (token.single_word && (EndsWithWord(all.substr(0, begin)) || StartsWithWord(all.substr(end)))) continue;
-    if (token.strip_left) begin = std::max(SpacesAtEnd(all.substr(0, begin)), last);
-    if (token.strip_right) end += SpacesAtStart(all.substr(end));
-    push(last, begin, -1);
-    push(begin, end, id);
+    if (token.single_word && (EndsWithWord(text.substr(0, begin)) || StartsWithWord(text.substr(end)))) continue;
+    if (token.strip_left) begin = last + SpacesAtEnd(text.substr(last, begin - last));
+    if (token.strip_right) end += SpacesAtStart(text.substr(end));
+    RETURN_IF_ERROR(hand_on(last, begin, -1));
+    RETURN_IF_ERROR(hand_on(begin, end, id));
     last = end;
   }
-  push(last, all.size(), -1);
+  return hand_on(last, text.size(), -1);
 }
 
-absl::StatusOr<std::vector<Piece>> AddedTokens::Extract(const AlignedText& text, const Normalizer* normalizer) const {
-  std::vector<Piece> first, pieces;
-  Find(text, as_given_, first);
-  for (Piece& piece : first) {
-    if (piece.added_token >= 0) {
-      pieces.push_back(std::move(piece));
-      continue;
-    }
-    if (normalizer != nullptr) RETURN_IF_ERROR(normalizer->Normalize(piece.text));
-    Find(piece.text, normalized_, pieces);
-  }
-  return pieces;
+absl::Status AddedTokens::Extract(std::string_view text, const Normalizer* normalizer, Work& work, Take take) const {
+  return Find(text, as_given_, work, [&](uint32_t begin, uint32_t end, int32_t id) -> absl::Status {
+    work.most_bytes = MostNormalized(end - begin);
+    ASSIGN_OR_RETURN(AlignedText part, AlignedText::Of(text.substr(begin, end - begin), begin, work));
+    if (id >= 0) return take(std::move(part), id);
+    if (normalizer != nullptr) RETURN_IF_ERROR(normalizer->Normalize(part, work));
+    const auto size = static_cast<uint32_t>(part.text().size());
+    return Find(part.text(), normalized_, work, [&](uint32_t from, uint32_t to, int32_t added) -> absl::Status {
+      if (from == 0 && to == size) return take(std::move(part), added);
+      ASSIGN_OR_RETURN(AlignedText piece, part.Slice(from, to, work));
+      return take(std::move(piece), added);
+    });
+  });
 }
 
 }  // namespace edgewise::tokenizers

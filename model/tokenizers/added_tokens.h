@@ -5,29 +5,36 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/tokenizers/byte_trie.h"
 #include "model/tokenizers/normalizers.h"
-#include "model/tokenizers/pre_tokenizers.h"
 #include "model/tokenizers/vocabulary.h"
+#include "model/tokenizers/work.h"
 
 namespace edgewise::tokenizers {
 
 // Immutable; may be used from any thread.
 class AddedTokens {
  public:
+  static constexpr size_t kMost = 100'000;
+
   // From the list "added_tokens" of tokenizer.json. `normalizer` may be null. INVALID_ARGUMENT names the field that is
-  // missing or wrong, or an id that `tokenizers` would not give: a token that `vocabulary` lacks has the next free id.
+  // missing or wrong, or an id that `tokenizers` would not give: a token that `vocabulary` lacks has the next free id;
+  // or there are more than kMost.
   static absl::StatusOr<AddedTokens> Read(const nlohmann::json& list, const Vocabulary& vocabulary,
                                           const Normalizer* normalizer);
 
+  // A part of a text that is not empty, and the id of the added token that it is; -1: it is none.
+  using Take = absl::FunctionRef<absl::Status(AlignedText, int32_t)>;
   // Finds the tokens that are not normalised in `text`; normalises what is between them; and finds the others there.
-  absl::StatusOr<std::vector<Piece>> Extract(const AlignedText& text, const Normalizer* normalizer) const;
+  // Each part is handed on before the next is found. Sets work.most_bytes for each.
+  absl::Status Extract(std::string_view text, const Normalizer* normalizer, Work& work, Take take) const;
 
   int32_t Id(std::string_view content) const;  // -1: there is none
   // As decoders see it: normalised where the token is. Null: no added token has the id.
@@ -44,7 +51,9 @@ class AddedTokens {
   };
 
   absl::Status Index();
-  void Find(const AlignedText& text, const ByteTrie& trie, std::vector<Piece>& pieces) const;
+  // Finds the tokens of `trie`: bytes [begin, end) of `text` and their id, and what is between them.
+  absl::Status Find(std::string_view text, const ByteTrie& trie, Work& work,
+                    absl::FunctionRef<absl::Status(uint32_t, uint32_t, int32_t)> take) const;
 
   absl::flat_hash_map<int32_t, Added> tokens_;
   absl::flat_hash_map<std::string, int32_t> ids_;

@@ -8,7 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "model/tokenizers/unicode.h"
+#include "model/tokenizers/work.h"
 
 namespace edgewise::tokenizers {
 
@@ -24,14 +28,14 @@ struct Part {
   bool matched = false;
 };
 
-// What becomes of the matched parts when a text is split.
-enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
-
-// Valid UTF-8 at all times. Values; one thread at a time.
+// Valid UTF-8 at all times. The bytes of long texts are reserved before they are allocated. Values; one thread at a
+// time.
 class AlignedText {
  public:
-  // `text` is the text as given, of less than 4 GiB.
-  explicit AlignedText(std::string text);
+  // Nothing, of the text as given that begins at `begin`.
+  AlignedText(uint32_t begin, WorkBounds& bounds) : begin_(begin), base_(begin), held_(bounds) {}
+  // Bytes of the text as given, which has less than 4 GiB, from its byte `begin` on.
+  static absl::StatusOr<AlignedText> Of(std::string_view text, uint32_t begin, Work& work);
 
   const std::string& text() const { return text_; }
   // The first byte of the given text that this one came from, when it was cut out.
@@ -39,32 +43,54 @@ class AlignedText {
   // Where bytes [begin, end) of the text came from: whole characters of the given text. An empty range stays empty.
   Span Origin(uint32_t begin, uint32_t end) const;
 
-  // Replaces the whole text by the characters of `changes`. The first `skipped` characters are dropped before.
+  // Replaces the whole text, a piece that is not counted, by the characters of `changes`. The first `skipped`
+  // characters are dropped before.
   void Transform(const std::vector<Change>& changes, size_t skipped = 0);
-  // Keeps the characters for which `keep` holds.
+  // Changes ASCII characters into others of ASCII.
+  template <typename Map>
+  void MapBytes(Map map) {
+    for (char& byte : text_) byte = map(byte);
+  }
+  // Keeps the characters of a piece for which `keep` holds. Whether any is gone.
   template <typename Keep>
-  void Filter(Keep keep);
-  // Puts characters in front, with the origin of the first one. An empty text stays empty.
-  void Prepend(const std::vector<char32_t>& characters);
-  // Puts `content` in the place of every matched part, with the origin of the part's last character.
-  void Replace(const std::vector<Part>& parts, std::string_view content);
+  bool Filter(Keep keep);
+  // Keeps bytes [begin, end).
+  absl::Status Strip(uint32_t begin, uint32_t end, Work& work);
+  // Puts `front` in front, with the origin of the first character. An empty text stays empty. INVALID_ARGUMENT: it has
+  // more than work.most_bytes then.
+  absl::Status Prepend(std::string_view front, Work& work);
+  // Appends bytes [begin, end) of a text from the same given one, or `content` with one origin. INVALID_ARGUMENT as
+  // Prepend.
+  absl::Status Append(const AlignedText& from, uint32_t begin, uint32_t end, Work& work);
+  absl::Status Append(std::string_view content, Span origin, Work& work);
+  // Where one byte came from.
+  Span OriginAt(size_t at) const { return AsGiven() ? GivenOrigin(at) : origins_[at]; }
+  // INVALID_ARGUMENT: it has more than work.most_bytes.
+  absl::Status CheckSize(const Work& work, size_t more = 0) const;
 
-  AlignedText Slice(uint32_t begin, uint32_t end) const;
-  // The pieces that are left, in order; some may be empty.
-  std::vector<AlignedText> Split(const std::vector<Part>& parts, SplitBehavior behavior) const;
+  absl::StatusOr<AlignedText> Slice(uint32_t begin, uint32_t end, Work& work) const;
 
  private:
-  AlignedText() = default;
+  bool AsGiven() const { return origins_.empty(); }
+  Span GivenOrigin(size_t at) const;
+  void WriteOrigins();
+  absl::Status Grow(size_t bytes, bool origins, Work& work);
   void FilterBy(const std::vector<char32_t>& characters, const std::vector<bool>& kept);
 
   std::string text_;
-  std::vector<Span> origins_;  // of each byte
-  uint32_t begin_ = 0;
+  // Of each byte. Empty: behind the first front_ bytes, which came from the first character, every character takes as
+  // many bytes as it did in the given text, from base_ on.
+  std::vector<Span> origins_;
+  uint32_t begin_, base_;
+  uint32_t front_ = 0;
+  ReservedBytes held_;
 };
 
-// The parts of `text` into single characters for which `matches` holds, and what is between them.
-template <typename Matches>
-std::vector<Part> FindCharacters(std::string_view text, Matches matches);
+// Changes a text piece by piece, so that its changes are never held all at once. A piece ends where `cuts` holds of the
+// characters before and after: there the changes of both sides do not depend on each other. `change` takes an
+// AlignedText, and says whether it changed it.
+absl::Status ChangeInPieces(AlignedText& text, Work& work, absl::FunctionRef<bool(char32_t, char32_t)> cuts,
+                            absl::FunctionRef<absl::StatusOr<bool>(AlignedText&)> change);
 
 }  // namespace edgewise::tokenizers
 

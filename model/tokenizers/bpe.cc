@@ -1,5 +1,5 @@
 // Byte-pair encoding: characters, then the pair of neighbours whose merge comes first in the list, again and again.
-#include <queue>
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -22,6 +22,7 @@ struct Merge {
 };
 
 uint64_t Pair(int32_t left, int32_t right) { return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right); }
+constexpr size_t kMany = 64 << 10;  // symbols of a word
 using Merges = absl::flat_hash_map<uint64_t, Merge>;
 
 // A part of the word; -1: there is no neighbour.
@@ -35,7 +36,6 @@ struct Symbol {
 struct Candidate {
   uint32_t rank;
   int32_t at;
-  int32_t merged;
   bool operator<(const Candidate& other) const {  // the queue gives the greatest first
     return rank != other.rank ? rank > other.rank : at > other.at;
   }
@@ -54,34 +54,33 @@ class Bpe : public WordModel {
     for (int byte = 0; byte < 256; ++byte) bytes_[byte] = this->vocabulary().Id(absl::StrFormat("<0x%02X>", byte));
   }
 
-  absl::Status Tokenize(std::string_view word, std::vector<Token>& tokens) const override {
+  absl::Status Tokenize(std::string_view word, Work& work, TokenSink& sink) const override {
     if (options_.ignore_merges) {
       const int32_t id = vocabulary().Id(word);
-      if (id >= 0) {
-        tokens.push_back({id, 0, static_cast<uint32_t>(word.size())});
-        return absl::OkStatus();
-      }
+      if (id >= 0) return sink.Push({id, 0, static_cast<uint32_t>(word.size())});
     }
-    std::vector<Symbol> symbols;
-    RETURN_IF_ERROR(Symbols(word, symbols));
-    MergeAll(symbols);
+    Counted<Symbol> symbols(work.bounds());
+    RETURN_IF_ERROR(Symbols(word, work, sink, symbols));
+    RETURN_IF_ERROR(MergeAll(work, symbols.values()));
     uint32_t at = 0;
-    for (const Symbol& symbol : symbols) {
+    for (const Symbol& symbol : symbols.values()) {
       if (symbol.bytes == 0) continue;
-      tokens.push_back({symbol.id, at, at + symbol.bytes});
+      RETURN_IF_ERROR(sink.Push({symbol.id, at, at + symbol.bytes}));
       at += symbol.bytes;
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status Symbols(std::string_view word, std::vector<Symbol>& symbols) const {
-    symbols.reserve(word.size());
+  absl::Status Symbols(std::string_view word, Work& work, TokenSink& sink, Counted<Symbol>& symbols) const {
+    if (word.size() * sizeof(Symbol) <= kUncounted) RETURN_IF_ERROR(symbols.Reserve(word.size()));
     uint32_t unknown_bytes = 0;  // of unknown characters that have no symbol yet
-    auto add = [&](int32_t id, uint32_t bytes) { symbols.push_back({id, bytes}); };
+    size_t next = kUncounted;    // where to ask whether the work goes on
+    size_t known = 0;            // bytes of characters that are tokens: no token has more than the longest one
+    auto add = [&](int32_t id, uint32_t bytes) { return symbols.Push({id, bytes}); };
     auto add_unknown = [&] {
-      if (unknown_bytes > 0) add(unknown_, unknown_bytes);
-      unknown_bytes = 0;
+      const uint32_t bytes = std::exchange(unknown_bytes, 0);
+      return bytes > 0 ? add(unknown_, bytes) : absl::OkStatus();
     };
     for (size_t at = 0; at < word.size();) {
       const uint32_t bytes = CharacterAt(word, at).bytes;
@@ -89,22 +88,31 @@ class Bpe : public WordModel {
       at += bytes;
       const int32_t id = vocabulary().Id(character);
       if (id >= 0) {
-        add_unknown();
-        add(id, bytes);
+        RETURN_IF_ERROR(add_unknown());
+        RETURN_IF_ERROR(add(id, bytes));
+        known += bytes;
       } else if (options_.byte_fallback && HasBytes(character)) {
         // A pending unknown character stays pending, as it does in `tokenizers`.
-        for (const char byte : character) add(bytes_[static_cast<uint8_t>(byte)], 1);
+        for (const char byte : character) RETURN_IF_ERROR(add(bytes_[static_cast<uint8_t>(byte)], 1));
+        known += bytes;
       } else if (!options_.unknown.empty()) {
         if (unknown_ < 0) {
           return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: model.unk_token is \"", options_.unknown,
                                                          "\", which model.vocab lacks; this text needs it"));
         }
-        if (!options_.fuse_unknown) add_unknown();
+        if (!options_.fuse_unknown) RETURN_IF_ERROR(add_unknown());
         unknown_bytes += bytes;
       }  // else the character is dropped, as `tokenizers` does
+      if (at < next) continue;
+      next = at + kUncounted;
+      // Short of this a text that is too long is refused before it takes much; then growth would take twice as much.
+      if (symbols.values().size() > kMany) {
+        RETURN_IF_ERROR(symbols.Reserve(symbols.values().size() + word.size() - at));
+      }
+      RETURN_IF_ERROR(work.Charge(8 * kUncounted));
+      RETURN_IF_ERROR(sink.AtLeast(known / std::max<size_t>(vocabulary().longest(), 1)));
     }
-    add_unknown();
-    return absl::OkStatus();
+    return add_unknown();
   }
 
   bool HasBytes(std::string_view character) const {
@@ -119,37 +127,46 @@ class Bpe : public WordModel {
     return found == merges_.end() ? nullptr : &found->second;
   }
 
-  void MergeAll(std::vector<Symbol>& symbols) const {
-    std::vector<Candidate> candidates;
+  absl::Status MergeAll(Work& work, std::vector<Symbol>& symbols) const {
+    Counted<Candidate> queue(work.bounds());  // a heap
+    std::vector<Candidate>& candidates = queue.values();
     const auto count = static_cast<int32_t>(symbols.size());
+    if (symbols.size() > kMany) RETURN_IF_ERROR(queue.Reserve(symbols.size()));
     for (int32_t i = 0; i < count; ++i) {
       symbols[i].before = i - 1;
       symbols[i].after = i + 1 < count ? i + 1 : -1;
       const Merge* merge = i + 1 < count ? Find(symbols[i], symbols[i + 1]) : nullptr;
-      if (merge != nullptr) candidates.push_back({merge->rank, i, merge->merged});
+      if (merge != nullptr) RETURN_IF_ERROR(queue.Push({merge->rank, i}));
     }
-    std::priority_queue<Candidate> queue(std::less<Candidate>(), std::move(candidates));
-    auto consider = [&](int32_t left, int32_t right) {
-      if (left < 0 || right < 0) return;
+    std::make_heap(candidates.begin(), candidates.end());
+    auto consider = [&](int32_t left, int32_t right) -> absl::Status {
+      if (left < 0 || right < 0) return absl::OkStatus();
       const Merge* merge = Find(symbols[left], symbols[right]);
-      if (merge != nullptr) queue.push({merge->rank, left, merge->merged});
+      if (merge == nullptr) return absl::OkStatus();
+      RETURN_IF_ERROR(queue.Push({merge->rank, left}));
+      std::push_heap(candidates.begin(), candidates.end());
+      return absl::OkStatus();
     };
-    while (!queue.empty()) {
-      const Candidate next = queue.top();
-      queue.pop();
+    RETURN_IF_ERROR(work.Charge(8 * symbols.size()));
+    while (!candidates.empty()) {
+      RETURN_IF_ERROR(work.Charge(32));
+      std::pop_heap(candidates.begin(), candidates.end());
+      const Candidate next = candidates.back();
+      candidates.pop_back();
       Symbol& left = symbols[next.at];
       if (left.bytes == 0 || left.after < 0) continue;
       Symbol& right = symbols[left.after];
       const Merge* merge = Find(left, right);
-      if (merge == nullptr || merge->merged != next.merged) continue;  // a neighbour has changed since
-      left.id = next.merged;
+      if (merge == nullptr || merge->rank != next.rank) continue;  // a neighbour has changed since
+      left.id = merge->merged;
       left.bytes += right.bytes;
       left.after = right.after;
       right.bytes = 0;
       if (left.after >= 0) symbols[left.after].before = next.at;
-      consider(left.before, next.at);
-      consider(next.at, left.after);
+      RETURN_IF_ERROR(consider(left.before, next.at));
+      RETURN_IF_ERROR(consider(next.at, left.after));
     }
+    return absl::OkStatus();
   }
 
   const Merges merges_;

@@ -1,6 +1,9 @@
 #include "model/tokenizers/byte_alphabet.h"
 
+#include <algorithm>
 #include <array>
+
+#include "model/tokenizers/utf8.h"
 
 namespace edgewise::tokenizers {
 namespace {
@@ -31,20 +34,25 @@ constexpr Alphabet MakeAlphabet() {
 
 constexpr Alphabet kAlphabet = MakeAlphabet();
 
+absl::StatusOr<bool> ChangePiece(AlignedText& piece) {
+  const std::string& text = piece.text();
+  if (std::all_of(text.begin(), text.end(), [](char c) { return c >= '!' && c <= '~'; })) return false;
+  std::vector<Change> changes;
+  changes.reserve(text.size());
+  for (const char c : text) changes.push_back({ByteCharacter(static_cast<uint8_t>(c)), ContinuesCharacter(c)});
+  piece.Transform(changes);
+  return true;
+}
+
 }  // namespace
 
 char32_t ByteCharacter(uint8_t byte) { return kAlphabet.characters[byte]; }
 
 int ByteOf(char32_t c) { return c < kAlphabet.bytes.size() ? kAlphabet.bytes[c] : -1; }
 
-void ToByteAlphabet(AlignedText& text) {
-  std::vector<Change> changes;
-  changes.reserve(text.text().size());
-  for (const char c : text.text()) {
-    const auto byte = static_cast<uint8_t>(c);
-    changes.push_back({ByteCharacter(byte), (byte & 0xC0) == 0x80});
-  }
-  text.Transform(changes);
+absl::Status ToByteAlphabet(AlignedText& text, Work& work) {
+  const auto anywhere = [](char32_t, char32_t) { return true; };
+  return ChangeInPieces(text, work, anywhere, ChangePiece);
 }
 
 }  // namespace edgewise::tokenizers

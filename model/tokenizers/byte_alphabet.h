@@ -15,8 +15,9 @@ char32_t ByteCharacter(uint8_t byte);
 // The byte of a character, or -1 where it stands for none.
 int ByteOf(char32_t c);
 
-// Replaces every byte of the text's UTF-8 by its character, with the origin of the whole character.
-void ToByteAlphabet(AlignedText& text);
+// Replaces every byte of the text's UTF-8 by its character, with the origin of the whole character. Errors:
+// AlignedText::Append.
+absl::Status ToByteAlphabet(AlignedText& text, Work& work);
 
 }  // namespace edgewise::tokenizers
 

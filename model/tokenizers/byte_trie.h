@@ -16,6 +16,7 @@ class ByteTrie {
   // `key` is not empty, `value` not negative. Whether the key was new; a later value takes the place of an earlier one.
   bool Add(std::string_view key, int32_t value) {
     uint32_t node = 0;
+    begins_[static_cast<uint8_t>(key[0])] = true;
     for (const char byte : key) {
       const auto [child, added] = children_.try_emplace(Edge(node, byte), static_cast<uint32_t>(values_.size()));
       node = child->second;
@@ -26,16 +27,18 @@ class ByteTrie {
     return is_new;
   }
 
-  // Calls `found(bytes, value)` for every key that `text` begins with, the shortest first.
+  // Calls `found(bytes, value)` for every key that `text` begins with, the shortest first. Returns the bytes read.
   template <typename Found>
-  void Prefixes(std::string_view text, Found found) const {
+  size_t Prefixes(std::string_view text, Found found) const {
+    if (text.empty() || !begins_[static_cast<uint8_t>(text[0])]) return 0;
     uint32_t node = 0;
     for (size_t i = 0; i < text.size(); ++i) {
       const auto child = children_.find(Edge(node, text[i]));
-      if (child == children_.end()) return;
+      if (child == children_.end()) return i;
       node = child->second;
       if (values_[node] >= 0) found(i + 1, values_[node]);
     }
+    return text.size();
   }
 
   bool empty() const { return children_.empty(); }
@@ -46,6 +49,7 @@ class ByteTrie {
   }
 
   absl::flat_hash_map<uint64_t, uint32_t> children_;
+  bool begins_[256] = {};               // whether a key begins with the byte
   std::vector<int32_t> values_ = {-1};  // of each node; -1: no key ends there
 };
 

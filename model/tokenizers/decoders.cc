@@ -1,5 +1,6 @@
 #include "model/tokenizers/decoders.h"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -178,16 +179,6 @@ std::unique_ptr<DecoderStep> ReadMetaspaceStep(JsonObject& fields) {
   });
 }
 
-std::unique_ptr<DecoderStep> ReadReplaceStep(JsonObject& fields, bool fused) {
-  const std::string pattern = RequiredLiteral(fields), content = RequiredString(fields, "content");
-  if (fused && CountCharacters(pattern) > 1) {
-    fields.FailAt("pattern", fields.Value("pattern", true), "after Fuse or ByteLevel one character is served");
-  }
-  return std::make_unique<MapStep>([pattern, content](std::string_view token, size_t) {
-    return pattern.empty() ? std::string(token) : ReplaceAll(token, pattern, content);
-  });
-}
-
 std::unique_ptr<DecoderStep> ReadStripStep(JsonObject& fields) {
   constexpr int32_t kMost = 1 << 16;
   const char32_t content = RequiredCharacter(fields, "content");
@@ -205,11 +196,26 @@ Decoder::Decoder() {
 absl::StatusOr<Decoder> Decoder::Read(const json& object, const std::string& path) {
   Decoder decoder;
   decoder.steps_.clear();
-  RETURN_IF_ERROR(decoder.Add(object, path));
+  Steps steps;
+  RETURN_IF_ERROR(decoder.Add(object, path, steps));
   return decoder;
 }
 
-absl::Status Decoder::Add(const json& object, const std::string& path) {
+std::unique_ptr<DecoderStep> Decoder::ReadReplaceStep(JsonObject& fields) {
+  const std::string pattern = RequiredLiteral(fields), content = RequiredString(fields, "content");
+  if (fused_ && CountCharacters(pattern) > 1) {
+    fields.FailAt("pattern", fields.Value("pattern", true), "after Fuse or ByteLevel one character is served");
+  }
+  if (content.size() > pattern.size() && !pattern.empty()) {
+    growth_ = std::min(growth_ * ((content.size() + pattern.size() - 1) / pattern.size()), kMostGrowth);
+  }
+  return std::make_unique<MapStep>([pattern, content](std::string_view token, size_t) {
+    return pattern.empty() ? std::string(token) : ReplaceAll(token, pattern, content);
+  });
+}
+
+absl::Status Decoder::Add(const json& object, const std::string& path, Steps& steps) {
+  RETURN_IF_ERROR(steps.Add(path));
   enum { kWordPiece, kByteLevel, kMetaspace, kByteFallback, kFuse, kStrip, kReplace, kSequence };
   JsonObject fields(object, path);
   const int type =
@@ -240,13 +246,13 @@ absl::Status Decoder::Add(const json& object, const std::string& path) {
       steps_.push_back(ReadStripStep(fields));
       break;
     case kReplace:
-      steps_.push_back(ReadReplaceStep(fields, fused_));
+      steps_.push_back(ReadReplaceStep(fields));
       break;
     case kSequence: {
       const json& list = fields.Value("decoders", true);
       if (!list.is_array()) fields.FailAt("decoders", list, "a list is expected");
       for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
-        RETURN_IF_ERROR(Add(list[i], absl::StrCat(fields.Path("decoders"), "[", i, "]")));
+        RETURN_IF_ERROR(Add(list[i], absl::StrCat(fields.Path("decoders"), "[", i, "]"), steps));
       }
       break;
     }

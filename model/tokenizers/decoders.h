@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/checkpoint/json_object.h"
+#include "model/tokenizers/fields.h"
 
 namespace edgewise::tokenizers {
 
@@ -43,17 +44,25 @@ class Decoder {
  public:
   // The one of a tokenizer.json where "decoder" is null: tokens with spaces between them.
   Decoder();
-  // From the object "decoder". INVALID_ARGUMENT names the field that is missing, wrong or not served.
+  // From the object "decoder". INVALID_ARGUMENT names the field that is missing, wrong or not served; or the steps are
+  // too many.
   static absl::StatusOr<Decoder> Read(const nlohmann::json& object, const std::string& path);
+
+  // The most bytes that the steps Replace make of one byte; or kMostGrowth, where it is as many or more. The other
+  // steps hardly make any.
+  size_t growth() const { return growth_; }
+  static constexpr size_t kMostGrowth = size_t{1} << 30;
 
   // A chain that appends to `text`, which must outlive it.
   std::unique_ptr<TextStage> Start(std::string* text, ByteRuns runs) const;
 
  private:
-  absl::Status Add(const nlohmann::json& object, const std::string& path);
+  absl::Status Add(const nlohmann::json& object, const std::string& path, Steps& steps);
+  std::unique_ptr<DecoderStep> ReadReplaceStep(JsonObject& fields);
 
   std::vector<std::unique_ptr<DecoderStep>> steps_;
   bool fused_ = false;  // whether the steps so far make one token of all
+  size_t growth_ = 1;
 };
 
 // The steps that work on bytes (byte_decoders.cc) and the others (decoders.cc).

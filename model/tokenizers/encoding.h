@@ -10,7 +10,7 @@
 
 namespace edgewise {
 
-// All vectors have one element per token.
+// All vectors have one element per token; where only ids are wanted, those behind type_ids are empty.
 struct Encoding {
   std::vector<int32_t> ids;
   std::vector<int32_t> type_ids;  // segments, as the template says: 0 or 1 in BERT, all 0 in RoBERTa
@@ -21,7 +21,8 @@ struct Encoding {
   // Which word of its text the token is a part of, as the pre-tokenizer cuts it, counted from 0; -1 of the template's
   // tokens.
   std::vector<int32_t> words;
-  size_t truncated = 0;  // tokens of the texts that were cut off
+  size_t truncated = 0;   // tokens of the texts that were cut off
+  bool too_long = false;  // there are more tokens than EncodeOptions allow; then it holds none
 
   size_t size() const { return ids.size(); }
 };

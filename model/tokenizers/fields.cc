@@ -8,6 +8,12 @@ namespace edgewise::tokenizers {
 
 using nlohmann::json;
 
+absl::Status Steps::Add(const std::string& path) {
+  if (++count_ <= kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, " is one step too many; allowed are at most ", kMost,
+                                                 " in one part of the file, each Sequence one of them"));
+}
+
 int ReadType(JsonObject& object, const std::vector<std::string>& served) {
   const json& type = object.Value("type", true);
   for (size_t i = 0; type.is_string() && i < served.size(); ++i) {
@@ -59,11 +65,6 @@ std::optional<Pattern> RequiredPattern(JsonObject& object) {
   pattern.FinishInto(object);
   if (!read.ok()) return std::nullopt;
   return *std::move(read);
-}
-
-SplitBehavior ReadBehavior(JsonObject& object, bool required) {
-  return static_cast<SplitBehavior>(object.Choice(
-      "behavior", {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"}, required ? -1 : 1));
 }
 
 }  // namespace edgewise::tokenizers

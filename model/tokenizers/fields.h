@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "model/checkpoint/json_object.h"
 #include "model/tokenizers/pattern.h"
 
@@ -14,6 +15,17 @@ namespace edgewise::tokenizers {
 
 // Larger ids are refused: vocabularies of more than 16 million entries are broken files.
 constexpr int32_t kMostIds = 1 << 24;
+
+// The steps of a part of the file, each Sequence one of them.
+class Steps {
+ public:
+  static constexpr int kMost = 100;  // of one part
+  // One more. INVALID_ARGUMENT: that is too many; `path` is where it stands.
+  absl::Status Add(const std::string& path);
+
+ private:
+  int count_ = 0;
+};
 
 // The index of the object's field "type" in `served`, or -1, and then the reader has failed.
 int ReadType(JsonObject& object, const std::vector<std::string>& served);
@@ -32,9 +44,6 @@ char32_t RequiredCharacter(JsonObject& object, const std::string& field);
 std::optional<Pattern> RequiredPattern(JsonObject& object);
 // The same where only {"String": ...} is allowed.
 std::string RequiredLiteral(JsonObject& object);
-
-// The field "behavior" of Split and Punctuation.
-SplitBehavior ReadBehavior(JsonObject& object, bool required);
 
 }  // namespace edgewise::tokenizers
 

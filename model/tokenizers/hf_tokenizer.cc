@@ -1,6 +1,7 @@
 #include "model/tokenizers/hf_tokenizer.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -22,17 +23,25 @@ namespace edgewise {
 using nlohmann::json;
 using tokenizers::AddedTokens;
 using tokenizers::AlignedText;
+using tokenizers::Counted;
 using tokenizers::Decoder;
 using tokenizers::Normalizer;
-using tokenizers::Piece;
 using tokenizers::PostProcessor;
 using tokenizers::PreTokenizer;
+using tokenizers::Span;
+using tokenizers::Steps;
 using tokenizers::TextTokens;
+using tokenizers::Token;
+using tokenizers::TokenSink;
 using tokenizers::WordModel;
+using tokenizers::Work;
 
 namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 30;
+constexpr size_t kMostDecoded = 64 << 10;  // bytes of text that one token may become
+// Of a token that stays: its id in TextTokens, its id and type in Encoding; and with all else.
+constexpr size_t kBytesOfId = 12, kBytesOfToken = 48;
 constexpr char kConfigFile[] = "tokenizer_config.json: ";
 
 absl::Status Of(const char* file, const absl::Status& status) {
@@ -45,30 +54,13 @@ absl::StatusOr<json> ParseConfig(const std::string& text) {
   return ParseStrictJson(text);
 }
 
-// Keeps tokens [begin, end).
-void Cut(TextTokens& tokens, size_t begin, size_t end) {
-  auto cut = [&](auto& values) {
-    values.erase(values.begin() + end, values.end());
-    values.erase(values.begin(), values.begin() + begin);
-  };
-  cut(tokens.ids);
-  cut(tokens.offsets);
-  cut(tokens.words);
-  cut(tokens.spaces);
-}
-
-// Cuts texts until they have at most `most` tokens. Returns how many were cut off.
-size_t Truncate(std::vector<TextTokens>& texts, size_t most, bool left) {
-  std::vector<size_t> keep;
-  size_t all = 0;
-  for (const TextTokens& text : texts) {
-    keep.push_back(text.ids.size());
-    all += keep.back();
-  }
-  if (all <= most) return 0;
+// How many of a text's tokens stay where `counts` are those of one text or of two, and `most` are allowed.
+std::vector<size_t> Kept(const std::vector<size_t>& counts, size_t most) {
+  std::vector<size_t> keep = counts;
   if (keep.size() == 1) {
-    keep[0] = most;
-  } else {  // the shorter one stays whole where it fits beside as much of the longer one; else both have half
+    keep[0] = std::min(keep[0], most);
+  } else if (keep[0] + keep[1] > most) {
+    // The shorter one stays whole where it fits beside as much of the longer one; else both have half.
     const size_t shorter = keep[0] > keep[1] ? 1 : 0;
     const size_t longer = 1 - shorter;
     keep[longer] = keep[shorter] > most ? keep[shorter] : std::max(keep[shorter], most - keep[shorter]);
@@ -77,12 +69,101 @@ size_t Truncate(std::vector<TextTokens>& texts, size_t most, bool left) {
       keep[longer] = most - keep[shorter];
     }
   }
-  for (size_t i = 0; i < texts.size(); ++i) {
-    const size_t size = texts[i].ids.size();
-    if (keep[i] < size) Cut(texts[i], left ? size - keep[i] : 0, left ? size : keep[i]);
-  }
-  return all - most;
+  return keep;
 }
+
+// The tokens of one text: all, or those that a cut may leave, the others are only counted.
+class Collector : public TokenSink {
+ public:
+  // `most`: of the tokens that are kept, or allowed.
+  Collector(const EncodeOptions& options, size_t most, bool trims, WorkBounds& bounds)
+      : options_(options),
+        most_(most),
+        wants_offsets_(!options.only_ids),
+        wants_spaces_(wants_offsets_ && trims),
+        ids_(bounds),
+        details_(bounds) {}
+
+  // The tokens that follow are those of this word.
+  void Begin(const AlignedText& word, const WordModel& model) {
+    word_ = &word;
+    model_ = &model;
+    ++words_;
+  }
+  absl::Status Push(const Token& token) override { return Add(token, model_); }
+  absl::Status PushAdded(int32_t id, const AlignedText& text) {
+    word_ = &text;
+    ++words_;
+    return Add({id, 0, static_cast<uint32_t>(text.text().size())}, nullptr);
+  }
+  absl::Status AtLeast(size_t tokens) override {
+    if (!options_.refuse_longer || tokens <= most_ - count_) return absl::OkStatus();
+    too_many_ = true;
+    return absl::OutOfRangeError("more tokens than allowed");  // nobody reads it
+  }
+
+  size_t count() const { return count_; }
+  bool too_many() const { return too_many_; }
+  // The last or the first `size` tokens.
+  TextTokens Take(size_t size) {
+    const size_t begin = options_.truncate_left ? ids_.values().size() - size : 0;
+    TextTokens taken;
+    const auto ids = ids_.values().begin() + static_cast<int64_t>(begin);
+    taken.ids.assign(ids, ids + static_cast<int64_t>(size));
+    if (!wants_offsets_) return taken;
+    taken.offsets.reserve(size);
+    taken.words.reserve(size);
+    taken.spaces.reserve(size);
+    for (size_t i = begin; i < begin + size; ++i) {
+      taken.offsets.push_back(details_.values()[i].offset);
+      taken.words.push_back(details_.values()[i].word);
+      taken.spaces.push_back(details_.values()[i].spaces);
+    }
+    return taken;
+  }
+
+ private:
+  struct Detail {
+    Span offset, spaces;
+    int32_t word;
+  };
+
+  absl::Status Add(const Token& token, const WordModel* model) {
+    RETURN_IF_ERROR(AtLeast(1));
+    ++count_;
+    if (ids_.values().size() >= most_) {
+      if (!options_.truncate_left || most_ == 0) return absl::OkStatus();
+      if (ids_.values().size() >= 2 * most_ + kSpare) {  // the front is dropped many at a time
+        Drop(ids_.values(), ids_.values().size() - most_ + 1);
+        if (wants_offsets_) Drop(details_.values(), details_.values().size() - most_ + 1);
+      }
+    }
+    RETURN_IF_ERROR(ids_.Push(token.id));
+    if (!wants_offsets_) return absl::OkStatus();
+    Detail detail{word_->Origin(token.begin, token.end), {}, words_ - 1};
+    if (wants_spaces_) {
+      const std::string& spelled = word_->text();
+      detail.spaces = tokenizers::CountSpaces(model == nullptr ? spelled : model->Text(token, spelled));
+    }
+    return details_.Push(detail);
+  }
+  template <typename Value>
+  static void Drop(std::vector<Value>& values, size_t count) {
+    values.erase(values.begin(), values.begin() + static_cast<int64_t>(count));
+  }
+
+  static constexpr size_t kSpare = 1024;
+  const EncodeOptions& options_;
+  const size_t most_;
+  const bool wants_offsets_, wants_spaces_;
+  const AlignedText* word_ = nullptr;
+  const WordModel* model_ = nullptr;
+  int32_t words_ = 0;
+  size_t count_ = 0;
+  bool too_many_ = false;
+  Counted<int32_t> ids_;
+  Counted<Detail> details_;
+};
 
 }  // namespace
 
@@ -98,7 +179,7 @@ struct HfTokenizer::Parts {
 
   static absl::StatusOr<std::unique_ptr<Parts>> Read(const json& file);
   // The tokens of one text, as yet without the template.
-  absl::StatusOr<TextTokens> Tokenize(const std::string& text) const;
+  absl::Status Tokenize(std::string_view text, Work& work, Collector& tokens) const;
 
   int32_t Id(std::string_view token) const {
     const int32_t id = added.Id(token);
@@ -120,11 +201,12 @@ absl::StatusOr<std::unique_ptr<HfTokenizer::Parts>> HfTokenizer::Parts::Read(con
   const json& decoder = fields.Value("decoder", false);
   const json& model = fields.Value("model", true);
   RETURN_IF_ERROR(fields.Finish());
+  Steps normalizing, cutting;
   if (!normalizer.is_null()) {
-    ASSIGN_OR_RETURN(parts->normalizer, tokenizers::ReadNormalizer(normalizer, "normalizer"));
+    ASSIGN_OR_RETURN(parts->normalizer, tokenizers::ReadNormalizer(normalizer, "normalizer", normalizing));
   }
   if (!pre_tokenizer.is_null()) {
-    ASSIGN_OR_RETURN(parts->pre_tokenizer, tokenizers::ReadPreTokenizer(pre_tokenizer, "pre_tokenizer"));
+    ASSIGN_OR_RETURN(parts->pre_tokenizer, tokenizers::ReadPreTokenizer(pre_tokenizer, "pre_tokenizer", cutting));
   }
   ASSIGN_OR_RETURN(parts->model, tokenizers::ReadWordModel(model, "model"));
   if (!post_processor.is_null()) {
@@ -137,31 +219,15 @@ absl::StatusOr<std::unique_ptr<HfTokenizer::Parts>> HfTokenizer::Parts::Read(con
   return parts;
 }
 
-absl::StatusOr<TextTokens> HfTokenizer::Parts::Tokenize(const std::string& text) const {
-  ASSIGN_OR_RETURN(std::vector<Piece> pieces, added.Extract(AlignedText(text), normalizer.get()));
-  if (pre_tokenizer != nullptr) RETURN_IF_ERROR(pre_tokenizer->Cut(pieces));
-  TextTokens all;
-  auto push = [&](int32_t id, tokenizers::Span offset, size_t word, std::string_view token) {
-    all.ids.push_back(id);
-    all.offsets.push_back(offset);
-    all.words.push_back(static_cast<int32_t>(word));
-    all.spaces.push_back(tokenizers::CountSpaces(token));
+absl::Status HfTokenizer::Parts::Tokenize(std::string_view text, Work& work, Collector& tokens) const {
+  auto take_word = [&](AlignedText word) -> absl::Status {
+    tokens.Begin(word, *model);
+    return model->Tokenize(word.text(), work, tokens);
   };
-  std::vector<tokenizers::Token> tokens;
-  for (size_t word = 0; word < pieces.size(); ++word) {
-    const Piece& piece = pieces[word];
-    const std::string& spelled = piece.text.text();
-    if (piece.added_token >= 0) {
-      push(piece.added_token, piece.text.Origin(0, static_cast<uint32_t>(spelled.size())), word, spelled);
-      continue;
-    }
-    tokens.clear();
-    RETURN_IF_ERROR(model->Tokenize(spelled, tokens));
-    for (const tokenizers::Token& token : tokens) {
-      push(token.id, piece.text.Origin(token.begin, token.end), word, model->Text(token, spelled));
-    }
-  }
-  return all;
+  return added.Extract(text, normalizer.get(), work, [&](AlignedText part, int32_t id) -> absl::Status {
+    if (id >= 0) return tokens.PushAdded(id, part);
+    return pre_tokenizer == nullptr ? take_word(std::move(part)) : pre_tokenizer->Cut(std::move(part), work, take_word);
+  });
 }
 
 HfTokenizer::HfTokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
@@ -185,6 +251,11 @@ absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::Read(const std::string
   for (int32_t id = 0; id <= (*parts)->added.most_id(); ++id) {
     const std::string* added = (*parts)->added.Text(id);
     if (added != nullptr) (*parts)->longest = std::max((*parts)->longest, added->size());
+  }
+  if ((*parts)->longest > kMostDecoded / (*parts)->decoder.growth()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        kFile, "decoder: its Replace steps make up to ", (*parts)->decoder.growth(), " bytes of one, and a token has ",
+        (*parts)->longest, " bytes; a token may become at most ", kMostDecoded, " bytes of text"));
   }
   return std::unique_ptr<HfTokenizer>(new HfTokenizer(*std::move(parts)));
 }
@@ -215,28 +286,58 @@ absl::StatusOr<Encoding> HfTokenizer::Encode(const std::string& text, const std:
 }
 
 absl::StatusOr<Encoding> HfTokenizer::EncodeTexts(const std::vector<const std::string*>& texts,
-                                                  const EncodeOptions& options, WorkBounds&) const {
-  std::vector<TextTokens> tokens;
+                                                  const EncodeOptions& options, WorkBounds& bounds) const {
+  const PostProcessor& post = parts_->post_processor;
+  Work work(bounds);
+  Encoding too_long;
+  too_long.too_long = true;
+  const size_t framing = options.add_special_tokens ? post.AddedTokens(texts.size() == 2) : 0;
+  size_t most = SIZE_MAX;  // tokens of the texts
+  if (options.max_tokens > 0) {
+    if (options.max_tokens < framing) {
+      REFUSE_IF(!options.refuse_longer, "text", "may have ", options.max_tokens,
+                " tokens, but the tokenizer's template alone has ", framing);
+      return too_long;
+    }
+    most = options.max_tokens - framing;
+  }
+  std::deque<Collector> collectors;
+  std::vector<size_t> counts;
+  size_t all = 0;
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string field = i == 0 ? "text" : "second";
-    const size_t invalid = tokenizers::FirstInvalidByte(*texts[i]);
-    REFUSE_IF(invalid != texts[i]->size(), field, ": byte ", invalid, " is not valid UTF-8");
-    REFUSE_IF(texts[i]->size() >= kMostBytes, field, "has ", texts[i]->size(), " bytes; allowed are less than ",
-              kMostBytes);
-    absl::StatusOr<TextTokens> one = parts_->Tokenize(*texts[i]);
-    if (!one.ok()) return FieldError(field, absl::StrCat(": ", one.status().message()));
-    tokens.push_back(*std::move(one));
+    const std::string& text = *texts[i];
+    REFUSE_IF(text.size() >= kMostBytes, field, "has ", text.size(), " bytes; allowed are less than ", kMostBytes);
+    const size_t invalid = tokenizers::FirstInvalidByte(text);
+    REFUSE_IF(invalid != text.size(), field, ": byte ", invalid, " is not valid UTF-8");
+    RETURN_IF_ERROR(work.Charge(text.size()));
   }
-  const size_t framing = options.add_special_tokens ? parts_->post_processor.AddedTokens(texts.size() == 2) : 0;
-  size_t truncated = 0;
-  if (options.max_tokens > 0) {
-    REFUSE_IF(options.max_tokens < framing, "text", "may have ", options.max_tokens,
-              " tokens, but the tokenizer's template alone has ", framing);
-    truncated = Truncate(tokens, options.max_tokens - framing, options.truncate_left);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    Collector& tokens =
+        collectors.emplace_back(options, options.refuse_longer ? most - all : most, post.trims(), bounds);
+    const absl::Status status = parts_->Tokenize(*texts[i], work, tokens);
+    if (tokens.too_many()) return too_long;
+    if (absl::IsInvalidArgument(status)) {
+      return FieldError(i == 0 ? "text" : "second", absl::StrCat(": ", std::string(status.message())));
+    }
+    RETURN_IF_ERROR(status);
+    counts.push_back(tokens.count());
+    all += tokens.count();
   }
-  for (size_t i = 0; i < texts.size(); ++i) parts_->post_processor.TrimOffsets(*texts[i], tokens[i]);
-  Encoding encoding = parts_->post_processor.Join(tokens, options.add_special_tokens);
-  encoding.truncated = truncated;
+  const std::vector<size_t> kept = Kept(counts, most);
+  ReservedBytes held(bounds);
+  std::vector<TextTokens> tokens;
+  size_t left = 0;
+  for (const size_t count : kept) left += count;
+  const size_t bytes = (left + framing) * (options.only_ids ? kBytesOfId : kBytesOfToken);
+  if (bytes > tokenizers::kUncounted) RETURN_IF_ERROR(held.Resize(bytes));
+  for (size_t i = 0; i < texts.size(); ++i) {
+    tokens.push_back(collectors[i].Take(kept[i]));
+    if (!options.only_ids) post.TrimOffsets(*texts[i], tokens[i]);
+  }
+  collectors.clear();
+  Encoding encoding = post.Join(tokens, options.add_special_tokens, options.only_ids);
+  encoding.truncated = all - left;
   return encoding;
 }
 
@@ -274,6 +375,8 @@ int32_t HfTokenizer::word_vocabulary_size() const { return parts_->model->vocabu
 int32_t HfTokenizer::most_template_id() const { return parts_->post_processor.most_id(); }
 
 int32_t HfTokenizer::most_template_type() const { return parts_->post_processor.most_type(false); }
+
+size_t HfTokenizer::template_tokens() const { return parts_->post_processor.AddedTokens(false); }
 
 size_t HfTokenizer::longest_token() const { return parts_->longest; }
 

@@ -27,6 +27,10 @@ struct EncodeOptions {
   // tokenizer.json say what a caller might want, and are not read.
   size_t max_tokens = 0;
   bool truncate_left = false;
+  // Ends at the first token beyond max_tokens instead, with Encoding::too_long. What is wrong with the text behind it
+  // is not found then, but that it is not UTF-8.
+  bool refuse_longer = false;
+  bool only_ids = false;  // and type ids
 };
 
 // Immutable; may be used from any thread.
@@ -44,7 +48,8 @@ class HfTokenizer {
 
   // `text` and `second` are UTF-8 of less than 1 GiB. The time is n log n in their lengths. INVALID_ARGUMENT: one is
   // not valid UTF-8 (the message names the byte), the vocabulary cannot spell it, max_tokens leaves no room for the
-  // template, or a regular expression of the file takes too long. The error's field is "text" or "second".
+  // template, a regular expression of the file takes too long, or its normalizer makes the text too long. The error's
+  // field is "text" or "second". What `bounds` say ends the work as it is; what is held is reserved from them before.
   absl::StatusOr<Encoding> Encode(const std::string& text, const EncodeOptions& options = {},
                                   WorkBounds& bounds = NoBounds()) const;
   absl::StatusOr<Encoding> Encode(const std::string& text, const std::string& second, const EncodeOptions& options = {},
@@ -67,7 +72,8 @@ class HfTokenizer {
   // The greatest id that the template puts around texts (-1: none), and the greatest type that it gives one text's.
   int32_t most_template_id() const;
   int32_t most_template_type() const;
-  size_t longest_token() const;  // bytes
+  size_t longest_token() const;    // bytes
+  size_t template_tokens() const;  // that the template adds to one text
   const SpecialTokens& special_tokens() const;
 
  private:

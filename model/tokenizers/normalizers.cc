@@ -1,5 +1,8 @@
 #include "model/tokenizers/normalizers.h"
 
+#include <unicode/uchar.h>
+
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -18,21 +21,43 @@ namespace {
 
 using nlohmann::json;
 
-bool IsAscii(const std::string& text) {
-  for (const char c : text) {
-    if (static_cast<unsigned char>(c) >= 0x80) return false;
-  }
+int32_t ClusterBreak(char32_t c) {
+  return u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_GRAPHEME_CLUSTER_BREAK);
+}
+
+// Whether characters may be parted from plain ones beside them before a text is brought into a normal form or cut into
+// grapheme clusters.
+bool IsPlain(char32_t c) { return c < 0x80 || (ClusterBreak(c) == U_GCB_OTHER && StartsForm(c)); }
+bool BetweenPlain(char32_t before, char32_t after) {
+  constexpr char32_t kLatin = 0x250;  // which no mark joins to what is before it
+  if (!IsPlain(after) || (before == '\r' && after == '\n')) return false;
+  return IsPlain(before) || (after < kLatin && ClusterBreak(before) == U_GCB_EXTEND);
+}
+bool Anywhere(char32_t, char32_t) { return true; }
+
+// Of a step that changes pieces cut where `cuts` holds.
+template <typename Change>
+absl::Status InPieces(AlignedText& text, Work& work, bool (*cuts)(char32_t, char32_t), Change change) {
+  return ChangeInPieces(text, work, cuts, [&](AlignedText& piece) -> absl::StatusOr<bool> { return change(piece); });
+}
+
+bool ToForm(AlignedText& text, NormalForm form) {
+  if (IsAscii(text.text())) return false;
+  text.Transform(Normalized(text.text(), form));
   return true;
 }
 
-void ToForm(AlignedText& text, NormalForm form) {
-  if (!IsAscii(text.text())) text.Transform(Normalized(text.text(), form));
-}
+char AsciiLower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
-void ToLowercase(AlignedText& text) {
+bool ToLowercase(AlignedText& text) {
+  bool any = false;
+  if (IsAscii(text.text())) {
+    for (const char c : text.text()) any |= AsciiLower(c) != c;
+    if (any) text.MapBytes(AsciiLower);
+    return any;
+  }
   std::vector<Change> changes;
   std::vector<char32_t> lower;
-  bool any = false;
   for (const char32_t c : ToCharacters(text.text())) {
     lower.clear();
     AppendLowercase(c, lower);
@@ -40,6 +65,7 @@ void ToLowercase(AlignedText& text) {
     for (size_t i = 0; i < lower.size(); ++i) changes.push_back({lower[i], i > 0});
   }
   if (any) text.Transform(changes);
+  return any;
 }
 
 class BertNormalizer : public Normalizer {
@@ -47,31 +73,38 @@ class BertNormalizer : public Normalizer {
   BertNormalizer(bool clean, bool ideographs, bool accents, bool lowercase)
       : clean_(clean), ideographs_(ideographs), accents_(accents), lowercase_(lowercase) {}
 
-  absl::Status Normalize(AlignedText& text) const override {
-    if (clean_) Clean(text);
-    if (ideographs_) SeparateIdeographs(text);
-    if (accents_) {
-      ToForm(text, NormalForm::kNfd);
-      text.Filter([](char32_t c) { return !IsNonspacingMark(c); });
-    }
-    if (lowercase_) ToLowercase(text);
-    return absl::OkStatus();
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    return InPieces(text, work, BetweenPlain, [&](AlignedText& piece) {
+      bool any = clean_ && Clean(piece);
+      if (!IsAscii(piece.text())) {
+        any |= ideographs_ && SeparateIdeographs(piece);
+        if (accents_) {
+          any |= ToForm(piece, NormalForm::kNfd);
+          any |= piece.Filter([](char32_t c) { return !IsNonspacingMark(c); });
+        }
+      }
+      any |= lowercase_ && ToLowercase(piece);
+      return any;
+    });
   }
 
  private:
-  static void Clean(AlignedText& text) {
-    text.Filter([](char32_t c) { return c != 0 && c != 0xFFFD && !IsBertControl(c); });
-    std::vector<Change> changes;
+  static bool Clean(AlignedText& text) {
     bool any = false;
+    if (std::all_of(text.text().begin(), text.text().end(), [](char c) { return c >= ' ' && c < 0x7F; })) return false;
+    any = text.Filter([](char32_t c) { return c != 0 && c != 0xFFFD && !IsBertControl(c); });
+    std::vector<Change> changes;
+    bool spaces = false;
     for (const char32_t c : ToCharacters(text.text())) {
       const char32_t cleaned = IsWhitespace(c) ? U' ' : c;
-      any |= cleaned != c;
+      spaces |= cleaned != c;
       changes.push_back({cleaned, 0});
     }
-    if (any) text.Transform(changes);
+    if (spaces) text.Transform(changes);
+    return any || spaces;
   }
 
-  static void SeparateIdeographs(AlignedText& text) {
+  static bool SeparateIdeographs(AlignedText& text) {
     std::vector<Change> changes;
     bool any = false;
     for (const char32_t c : ToCharacters(text.text())) {
@@ -83,6 +116,7 @@ class BertNormalizer : public Normalizer {
       }
     }
     if (any) text.Transform(changes);
+    return any;
   }
 
   const bool clean_, ideographs_, accents_, lowercase_;
@@ -91,9 +125,8 @@ class BertNormalizer : public Normalizer {
 class FormNormalizer : public Normalizer {
  public:
   explicit FormNormalizer(NormalForm form) : form_(form) {}
-  absl::Status Normalize(AlignedText& text) const override {
-    ToForm(text, form_);
-    return absl::OkStatus();
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    return InPieces(text, work, BetweenPlain, [&](AlignedText& piece) { return ToForm(piece, form_); });
   }
 
  private:
@@ -102,35 +135,28 @@ class FormNormalizer : public Normalizer {
 
 class LowercaseNormalizer : public Normalizer {
  public:
-  absl::Status Normalize(AlignedText& text) const override {
-    ToLowercase(text);
-    return absl::OkStatus();
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    return InPieces(text, work, Anywhere, ToLowercase);
   }
 };
 
 class AccentsNormalizer : public Normalizer {
  public:
-  absl::Status Normalize(AlignedText& text) const override {
-    text.Filter([](char32_t c) { return !IsCombiningMark(c); });
-    return absl::OkStatus();
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    return InPieces(text, work, Anywhere, [](AlignedText& piece) {
+      return !IsAscii(piece.text()) && piece.Filter([](char32_t c) { return !IsCombiningMark(c); });
+    });
   }
 };
 
 class StripNormalizer : public Normalizer {
  public:
   StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
-  absl::Status Normalize(AlignedText& text) const override {
-    const std::vector<char32_t> characters = ToCharacters(text.text());
-    size_t begin = 0, end = characters.size();
-    while (left_ && begin < end && IsWhitespace(characters[begin])) ++begin;
-    while (right_ && begin < end && IsWhitespace(characters[end - 1])) --end;
-    size_t at = 0;
-    text.Filter([&](char32_t) {
-      const bool keep = at >= begin && at < end;
-      ++at;
-      return keep;
-    });
-    return absl::OkStatus();
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    const std::string_view all = text.text();
+    const size_t begin = left_ ? SpacesAtStart(all) : 0;
+    const size_t end = right_ ? std::max(begin, SpacesAtEnd(all)) : all.size();
+    return text.Strip(static_cast<uint32_t>(begin), static_cast<uint32_t>(end), work);
   }
 
  private:
@@ -141,10 +167,8 @@ class ReplaceNormalizer : public Normalizer {
  public:
   ReplaceNormalizer(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
-  absl::Status Normalize(AlignedText& text) const override {
-    ASSIGN_OR_RETURN(const std::vector<Part> parts, pattern_.Find(text.text()));
-    text.Replace(parts, content_);
-    return absl::OkStatus();
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    return ReplaceAll(text, pattern_, content_, work);
   }
 
  private:
@@ -154,20 +178,22 @@ class ReplaceNormalizer : public Normalizer {
 
 class PrependNormalizer : public Normalizer {
  public:
-  explicit PrependNormalizer(const std::string& text) : characters_(ToCharacters(text)) {}
-  absl::Status Normalize(AlignedText& text) const override {
-    text.Prepend(characters_);
-    return absl::OkStatus();
+  explicit PrependNormalizer(std::string front) : front_(std::move(front)) {}
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    RETURN_IF_ERROR(work.Charge(text.text().size() / 16 + front_.size()));
+    return text.Prepend(front_, work);
   }
 
  private:
-  const std::vector<char32_t> characters_;
+  const std::string front_;
 };
 
 class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(Precompiled charsmap) : charsmap_(std::move(charsmap)) {}
-  absl::Status Normalize(AlignedText& text) const override { return charsmap_.Normalize(text); }
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    return ChangeInPieces(text, work, BetweenPlain, [&](AlignedText& piece) { return charsmap_.Normalize(piece); });
+  }
 
  private:
   const Precompiled charsmap_;
@@ -175,17 +201,14 @@ class PrecompiledNormalizer : public Normalizer {
 
 class ByteLevelNormalizer : public Normalizer {
  public:
-  absl::Status Normalize(AlignedText& text) const override {
-    ToByteAlphabet(text);
-    return absl::OkStatus();
-  }
+  absl::Status Normalize(AlignedText& text, Work& work) const override { return ToByteAlphabet(text, work); }
 };
 
 class SequenceNormalizer : public Normalizer {
  public:
   explicit SequenceNormalizer(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
-  absl::Status Normalize(AlignedText& text) const override {
-    for (const auto& step : steps_) RETURN_IF_ERROR(step->Normalize(text));
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    for (const auto& step : steps_) RETURN_IF_ERROR(step->Normalize(text, work));
     return absl::OkStatus();
   }
 
@@ -216,13 +239,13 @@ std::unique_ptr<Normalizer> ReadPrecompiled(JsonObject& fields) {
   return nullptr;
 }
 
-absl::StatusOr<std::unique_ptr<Normalizer>> ReadSequence(JsonObject& fields) {
+absl::StatusOr<std::unique_ptr<Normalizer>> ReadSequence(JsonObject& fields, Steps& count) {
   const json& list = fields.Value("normalizers", true);
   if (!list.is_array()) fields.FailAt("normalizers", list, "a list is expected");
   std::vector<std::unique_ptr<Normalizer>> steps;
   for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
     ASSIGN_OR_RETURN(std::unique_ptr<Normalizer> step,
-                     ReadNormalizer(list[i], absl::StrCat(fields.Path("normalizers"), "[", i, "]")));
+                     ReadNormalizer(list[i], absl::StrCat(fields.Path("normalizers"), "[", i, "]"), count));
     steps.push_back(std::move(step));
   }
   return std::make_unique<SequenceNormalizer>(std::move(steps));
@@ -230,7 +253,8 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ReadSequence(JsonObject& fields) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Normalizer>> ReadNormalizer(const json& object, const std::string& path) {
+absl::StatusOr<std::unique_ptr<Normalizer>> ReadNormalizer(const json& object, const std::string& path, Steps& steps) {
+  RETURN_IF_ERROR(steps.Add(path));
   enum {
     kBert,
     kNfc,
@@ -294,7 +318,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ReadNormalizer(const json& object, c
       normalizer = std::make_unique<ByteLevelNormalizer>();
       break;
     default: {
-      ASSIGN_OR_RETURN(normalizer, ReadSequence(fields));
+      ASSIGN_OR_RETURN(normalizer, ReadSequence(fields, steps));
     }
   }
   RETURN_IF_ERROR(fields.Finish());

@@ -5,37 +5,41 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/tokenizers/aligned_text.h"
+#include "model/tokenizers/work.h"
 
 namespace edgewise::tokenizers {
 
-// `expression`, written for Oniguruma, as the expression of ICU that means the same. Served are those parts of the
-// language whose meaning is sure: characters, escapes of characters, . \s \S \d \D \w \W, \p{...} and \P{...} of
-// general categories and a few scripts, [...] of these without nesting, groups (...), (?:...), (?i:...) of ASCII
-// letters, lookaheads and lookbehinds, alternatives, and the quantifiers ? * + {n} {n,} {n,m}, the first three also
-// lazy and possessive. INVALID_ARGUMENT names what else it has, and where.
-absl::StatusOr<std::string> ToIcuExpression(const std::string& expression);
+// Takes one part of a text after the other; an error ends the search with it.
+using PartSink = absl::FunctionRef<absl::Status(const Part&)>;
 
 // Immutable; may be used from any thread.
 class Pattern {
  public:
+  static constexpr size_t kMostExpression = 4096;  // bytes of an expression
+
   static Pattern Literal(std::string text);
-  // INVALID_ARGUMENT: the expression is not served (ToIcuExpression), or ICU refuses it.
+  // A regular expression of Oniguruma in its own syntax, without callouts. INVALID_ARGUMENT: it is none, or longer than
+  // kMostExpression.
   static absl::StatusOr<Pattern> Expression(const std::string& expression);
 
-  // The matches in valid UTF-8, from the left, none over another, and what is between them. INVALID_ARGUMENT: the
-  // expression takes too many steps or too much memory for this text.
-  absl::StatusOr<std::vector<Part>> Find(std::string_view text) const;
+  // The matches in valid UTF-8, from the left, none over another, and what is between them. Steps back in a match and
+  // in the whole text are bounded. INVALID_ARGUMENT: the expression takes more of them for this text.
+  absl::Status Find(std::string_view text, Work& work, PartSink take) const;
 
  private:
   struct Compiled;
   std::string literal_;
   std::shared_ptr<const Compiled> expression_;  // null: the literal counts
 };
+
+// Puts `content` in the place of every match, with the origin of the match's last character. Errors: Find,
+// AlignedText::Append.
+absl::Status ReplaceAll(AlignedText& text, const Pattern& pattern, std::string_view content, Work& work);
 
 }  // namespace edgewise::tokenizers
 

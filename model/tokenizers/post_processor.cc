@@ -84,11 +84,13 @@ PostProcessor::PostProcessor() : single_{{0, 0, {}}}, pair_{{0, 0, {}}, {1, 1, {
 
 absl::StatusOr<PostProcessor> PostProcessor::Read(const json& object, const std::string& path) {
   PostProcessor processor;
-  RETURN_IF_ERROR(processor.Add(object, path));
+  Steps steps;
+  RETURN_IF_ERROR(processor.Add(object, path, steps));
   return processor;
 }
 
-absl::Status PostProcessor::Add(const json& object, const std::string& path) {
+absl::Status PostProcessor::Add(const json& object, const std::string& path, Steps& steps) {
+  RETURN_IF_ERROR(steps.Add(path));
   enum { kTemplate, kBert, kRoberta, kByteLevel, kSequence };
   JsonObject fields(object, path);
   const int type =
@@ -116,7 +118,7 @@ absl::Status PostProcessor::Add(const json& object, const std::string& path) {
     const json& list = fields.Value("processors", true);
     if (!list.is_array()) fields.FailAt("processors", list, "a list is expected");
     for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
-      RETURN_IF_ERROR(Add(list[i], absl::StrCat(fields.Path("processors"), "[", i, "]")));
+      RETURN_IF_ERROR(Add(list[i], absl::StrCat(fields.Path("processors"), "[", i, "]"), steps));
     }
   }
   return fields.Finish();
@@ -138,6 +140,7 @@ PostProcessor::Template PostProcessor::ReadTemplate(JsonObject& fields, const st
   const json& list = fields.Value(name, true);
   if (!list.is_null() && !list.is_array()) fields.FailAt(name, list, "a list is expected");
   int uses[2] = {0, 0};
+  size_t added = 0;
   for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
     const std::string path = absl::StrCat(fields.Path(name), "[", i, "]");
     JsonObject piece(list[i], path);
@@ -158,7 +161,12 @@ PostProcessor::Template PostProcessor::ReadTemplate(JsonObject& fields, const st
     }
     if (piece.Has(kind)) inside.FinishInto(piece);
     piece.FinishInto(fields);
+    added += step.ids.size();
     steps.push_back(std::move(step));
+    if (steps.size() <= kMostAdded && added <= kMostAdded) continue;
+    fields.Fail(absl::StrCat(path, " makes the template too long; allowed are ", kMostAdded,
+                             " pieces and as many special tokens"));
+    break;
   }
   return steps;
 }
@@ -199,11 +207,21 @@ void PostProcessor::TrimOffsets(std::string_view text, TextTokens& tokens) const
   }
 }
 
-Encoding PostProcessor::Join(const std::vector<TextTokens>& texts, bool special) const {
+Encoding PostProcessor::Join(const std::vector<TextTokens>& texts, bool special, bool only_ids) const {
   Encoding joined;
+  size_t size = AddedTokens(texts.size() == 2);
+  for (const TextTokens& text : texts) size += text.ids.size();
+  joined.ids.reserve(size);
+  joined.type_ids.reserve(size);
+  if (!only_ids) {
+    joined.offsets.reserve(size);
+    joined.sequences.reserve(size);
+    joined.words.reserve(size);
+  }
   auto push = [&](int32_t id, int32_t type_id, Span offset, int sequence, int32_t word) {
     joined.ids.push_back(id);
     joined.type_ids.push_back(type_id);
+    if (only_ids) return;
     joined.offsets.push_back(offset);
     joined.sequences.push_back(static_cast<int8_t>(sequence));
     joined.words.push_back(word);
@@ -215,7 +233,8 @@ Encoding PostProcessor::Join(const std::vector<TextTokens>& texts, bool special)
     }
     const TextTokens& tokens = texts[step.text];
     for (size_t i = 0; i < tokens.ids.size(); ++i) {
-      push(tokens.ids[i], step.type_id, tokens.offsets[i], step.text, tokens.words[i]);
+      push(tokens.ids[i], step.type_id, only_ids ? Span() : tokens.offsets[i], step.text,
+           only_ids ? 0 : tokens.words[i]);
     }
   }
   return joined;

@@ -18,76 +18,131 @@ using nlohmann::json;
 
 constexpr char kGpt2[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Replaces every word by the pieces that `cut` makes of it: StatusOr<vector<AlignedText>>(AlignedText).
-template <typename CutWord>
-absl::Status CutWords(std::vector<Piece>& pieces, CutWord cut) {
-  std::vector<Piece> all;
-  all.reserve(pieces.size());
-  for (Piece& piece : pieces) {
-    if (piece.added_token >= 0) {
-      all.push_back(std::move(piece));
-      continue;
-    }
-    absl::StatusOr<std::vector<AlignedText>> words = cut(std::move(piece.text));
-    if (!words.ok()) return words.status();
-    for (AlignedText& word : *words) {
-      if (!word.text().empty()) all.push_back({std::move(word)});
-    }
-  }
-  pieces = std::move(all);
-  return absl::OkStatus();
-}
+// The words of a text that is split, in their order.
+class Splitter {
+ public:
+  Splitter(AlignedText text, SplitBehavior behavior, Work& work, WordSink take)
+      : text_(std::move(text)), behavior_(behavior), work_(work), take_(take) {}
 
+  const std::string& text() const { return text_.text(); }
+
+  // The next part of the text.
+  absl::Status Take(const Part& part) {
+    const bool before = std::exchange(before_, part.matched);
+    bool joins = false;  // the word before
+    switch (behavior_) {
+      case SplitBehavior::kRemoved:
+        if (part.matched) return absl::OkStatus();
+        break;
+      case SplitBehavior::kIsolated:
+        break;
+      case SplitBehavior::kContiguous:
+        joins = part.matched == before;
+        break;
+      case SplitBehavior::kMergedWithPrevious:
+        joins = part.matched && !before;
+        break;
+      case SplitBehavior::kMergedWithNext:
+        joins = !part.matched && before;
+        break;
+    }
+    if (joins && any_) {
+      word_.end = part.end;
+      return absl::OkStatus();
+    }
+    RETURN_IF_ERROR(HandOn());
+    word_ = {part.begin, part.end};
+    any_ = true;
+    return absl::OkStatus();
+  }
+  absl::Status Finish() {
+    if (word_.begin == 0 && word_.end == text().size() && word_.end > 0) return take_(std::move(text_));
+    return HandOn();
+  }
+
+ private:
+  absl::Status HandOn() {
+    if (word_.begin == word_.end) return absl::OkStatus();
+    RETURN_IF_ERROR(work_.Charge(word_.end - word_.begin + 16));
+    ASSIGN_OR_RETURN(AlignedText word, text_.Slice(word_.begin, word_.end, work_));
+    return take_(std::move(word));
+  }
+
+  AlignedText text_;
+  const SplitBehavior behavior_;
+  Work& work_;
+  const WordSink take_;
+  Span word_;  // that is not handed on, since the next part may join it
+  bool any_ = false;
+  bool before_ = false;  // whether the last part was a match
+};
+
+// Splits at the single characters for which `matches` holds.
 template <typename Matches>
-absl::Status CutAtCharacters(std::vector<Piece>& pieces, SplitBehavior behavior, Matches matches) {
-  return CutWords(pieces, [&](const AlignedText& word) -> absl::StatusOr<std::vector<AlignedText>> {
-    return word.Split(FindCharacters(word.text(), matches), behavior);
-  });
+absl::Status CutAtCharacters(AlignedText text, SplitBehavior behavior, Matches matches, Work& work, WordSink take) {
+  Splitter words(std::move(text), behavior, work, take);
+  const std::string& all = words.text();
+  uint32_t last = 0;
+  for (size_t at = 0; at < all.size();) {
+    const Character character = CharacterAt(all, at);
+    const auto begin = static_cast<uint32_t>(at), end = begin + character.bytes;
+    at = end;
+    if (!matches(character.code)) continue;
+    if (last < begin) RETURN_IF_ERROR(words.Take({last, begin, false}));
+    RETURN_IF_ERROR(words.Take({begin, end, true}));
+    last = end;
+  }
+  if (last < all.size()) RETURN_IF_ERROR(words.Take({last, static_cast<uint32_t>(all.size()), false}));
+  return words.Finish();
 }
 
 class BertPreTokenizer : public PreTokenizer {
  public:
-  absl::Status Cut(std::vector<Piece>& pieces) const override {
-    RETURN_IF_ERROR(CutAtCharacters(pieces, SplitBehavior::kRemoved, IsWhitespace));
-    return CutAtCharacters(pieces, SplitBehavior::kIsolated, IsPunctuation);
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    return CutAtCharacters(std::move(text), SplitBehavior::kRemoved, IsWhitespace, work, [&](AlignedText word) {
+      return CutAtCharacters(std::move(word), SplitBehavior::kIsolated, IsPunctuation, work, take);
+    });
   }
 };
 
 class WhitespaceSplit : public PreTokenizer {
  public:
-  absl::Status Cut(std::vector<Piece>& pieces) const override {
-    return CutAtCharacters(pieces, SplitBehavior::kRemoved, IsWhitespace);
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    return CutAtCharacters(std::move(text), SplitBehavior::kRemoved, IsWhitespace, work, take);
   }
 };
 
 // Runs of word characters, and runs of what is neither word character nor whitespace.
 class Whitespace : public PreTokenizer {
  public:
-  absl::Status Cut(std::vector<Piece>& pieces) const override {
-    return CutWords(pieces, [&](const AlignedText& word) -> absl::StatusOr<std::vector<AlignedText>> {
-      enum Kind { kSpace, kWord, kOther };
-      std::vector<Part> parts;
-      Kind last = kSpace;
-      const std::string& text = word.text();
-      for (size_t at = 0; at < text.size();) {
-        const Character character = CharacterAt(text, at);
-        const Kind kind = IsWordCharacter(character.code) ? kWord : IsWhitespace(character.code) ? kSpace : kOther;
-        const auto begin = static_cast<uint32_t>(at);
-        at += character.bytes;
-        if (parts.empty() || kind != last) parts.push_back({begin, begin, kind == kSpace});
-        parts.back().end = static_cast<uint32_t>(at);
-        last = kind;
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    enum Kind { kSpace, kWord, kOther };
+    Splitter words(std::move(text), SplitBehavior::kRemoved, work, take);
+    const std::string& all = words.text();
+    Kind last = kSpace;
+    Part run;
+    for (size_t at = 0; at < all.size();) {
+      const Character character = CharacterAt(all, at);
+      const Kind kind = IsWordCharacter(character.code) ? kWord : IsWhitespace(character.code) ? kSpace : kOther;
+      if (kind != last) {
+        if (run.begin < run.end) RETURN_IF_ERROR(words.Take(run));
+        run.begin = static_cast<uint32_t>(at);
       }
-      return word.Split(parts, SplitBehavior::kRemoved);
-    });
+      at += character.bytes;
+      run.end = static_cast<uint32_t>(at);
+      run.matched = kind == kSpace;
+      last = kind;
+    }
+    if (run.begin < run.end) RETURN_IF_ERROR(words.Take(run));
+    return words.Finish();
   }
 };
 
 class Punctuation : public PreTokenizer {
  public:
   explicit Punctuation(SplitBehavior behavior) : behavior_(behavior) {}
-  absl::Status Cut(std::vector<Piece>& pieces) const override {
-    return CutAtCharacters(pieces, behavior_, IsPunctuation);
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    return CutAtCharacters(std::move(text), behavior_, IsPunctuation, work, take);
   }
 
  private:
@@ -97,7 +152,9 @@ class Punctuation : public PreTokenizer {
 class Digits : public PreTokenizer {
  public:
   explicit Digits(bool individual) : behavior_(individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous) {}
-  absl::Status Cut(std::vector<Piece>& pieces) const override { return CutAtCharacters(pieces, behavior_, IsNumeric); }
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    return CutAtCharacters(std::move(text), behavior_, IsNumeric, work, take);
+  }
 
  private:
   const SplitBehavior behavior_;
@@ -107,12 +164,12 @@ class Split : public PreTokenizer {
  public:
   Split(Pattern pattern, SplitBehavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
-  absl::Status Cut(std::vector<Piece>& pieces) const override {
-    return CutWords(pieces, [&](const AlignedText& word) -> absl::StatusOr<std::vector<AlignedText>> {
-      ASSIGN_OR_RETURN(std::vector<Part> parts, pattern_.Find(word.text()));
-      for (Part& part : parts) part.matched ^= invert_;
-      return word.Split(parts, behavior_);
-    });
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    Splitter words(std::move(text), behavior_, work, take);
+    RETURN_IF_ERROR(pattern_.Find(words.text(), work, [&](const Part& part) {
+      return words.Take({part.begin, part.end, part.matched != invert_});
+    }));
+    return words.Finish();
   }
 
  private:
@@ -125,17 +182,16 @@ class ByteLevel : public PreTokenizer {
  public:
   ByteLevel(bool add_prefix_space, std::optional<Pattern> pattern)
       : add_prefix_space_(add_prefix_space), pattern_(std::move(pattern)) {}
-  absl::Status Cut(std::vector<Piece>& pieces) const override {
-    RETURN_IF_ERROR(CutWords(pieces, [&](AlignedText word) -> absl::StatusOr<std::vector<AlignedText>> {
-      if (add_prefix_space_ && !word.text().starts_with(' ')) word.Prepend({U' '});
-      if (!pattern_) return std::vector<AlignedText>{std::move(word)};
-      ASSIGN_OR_RETURN(const std::vector<Part> parts, pattern_->Find(word.text()));
-      return word.Split(parts, SplitBehavior::kIsolated);
-    }));
-    for (Piece& piece : pieces) {
-      if (piece.added_token < 0) ToByteAlphabet(piece.text);
-    }
-    return absl::OkStatus();
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    if (add_prefix_space_ && !text.text().starts_with(' ')) RETURN_IF_ERROR(text.Prepend(" ", work));
+    auto spell = [&](AlignedText word) -> absl::Status {
+      RETURN_IF_ERROR(ToByteAlphabet(word, work));
+      return take(std::move(word));
+    };
+    if (!pattern_) return spell(std::move(text));
+    Splitter words(std::move(text), SplitBehavior::kIsolated, work, spell);
+    RETURN_IF_ERROR(pattern_->Find(words.text(), work, [&](const Part& part) { return words.Take(part); }));
+    return words.Finish();
   }
 
  private:
@@ -143,21 +199,24 @@ class ByteLevel : public PreTokenizer {
   const std::optional<Pattern> pattern_;
 };
 
+// Puts the replacement in the place of every space, and cuts before each.
 class MetaspacePreTokenizer : public PreTokenizer {
  public:
   explicit MetaspacePreTokenizer(Metaspace options)
       : options_(options), replacement_(ToUtf8(options.replacement)), space_(Pattern::Literal(" ")) {}
-  absl::Status Cut(std::vector<Piece>& pieces) const override {
-    return CutWords(pieces, [&](AlignedText word) -> absl::StatusOr<std::vector<AlignedText>> {
-      ASSIGN_OR_RETURN(const std::vector<Part> spaces, space_.Find(word.text()));
-      word.Replace(spaces, replacement_);
-      const bool prepend = options_.prepend == Metaspace::Prepend::kAlways ||
-                           (options_.prepend == Metaspace::Prepend::kFirst && word.begin() == 0);
-      if (prepend && !word.text().starts_with(replacement_)) word.Prepend({options_.replacement});
-      if (!options_.split) return std::vector<AlignedText>{std::move(word)};
-      return word.Split(FindCharacters(word.text(), [&](char32_t c) { return c == options_.replacement; }),
-                        SplitBehavior::kMergedWithNext);
-    });
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    const bool prepend = options_.prepend == Metaspace::Prepend::kAlways ||
+                         (options_.prepend == Metaspace::Prepend::kFirst && text.begin() == 0);
+    if (prepend && !text.text().starts_with(' ') && !text.text().starts_with(replacement_)) {
+      RETURN_IF_ERROR(text.Prepend(replacement_, work));
+    }
+    auto replace = [&](AlignedText word) -> absl::Status {
+      RETURN_IF_ERROR(ReplaceAll(word, space_, replacement_, work));
+      return take(std::move(word));
+    };
+    if (!options_.split) return replace(std::move(text));
+    const auto begins = [&](char32_t c) { return c == U' ' || c == options_.replacement; };
+    return CutAtCharacters(std::move(text), SplitBehavior::kMergedWithNext, begins, work, replace);
   }
 
  private:
@@ -169,14 +228,26 @@ class MetaspacePreTokenizer : public PreTokenizer {
 class Sequence : public PreTokenizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> steps) : steps_(std::move(steps)) {}
-  absl::Status Cut(std::vector<Piece>& pieces) const override {
-    for (const auto& step : steps_) RETURN_IF_ERROR(step->Cut(pieces));
-    return absl::OkStatus();
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    return From(0, std::move(text), work, take);
   }
 
  private:
+  // The steps from the one of this index on.
+  absl::Status From(size_t step, AlignedText text, Work& work, WordSink take) const {
+    if (step == steps_.size()) return take(std::move(text));
+    return steps_[step]->Cut(std::move(text), work,
+                             [&](AlignedText word) { return From(step + 1, std::move(word), work, take); });
+  }
+
   const std::vector<std::unique_ptr<PreTokenizer>> steps_;
 };
+
+// The field "behavior" of Split and Punctuation.
+SplitBehavior ReadBehavior(JsonObject& object, bool required) {
+  return static_cast<SplitBehavior>(object.Choice(
+      "behavior", {"Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"}, required ? -1 : 1));
+}
 
 std::unique_ptr<PreTokenizer> ReadByteLevel(JsonObject& fields) {
   const bool add_prefix_space = RequiredBoolean(fields, "add_prefix_space");
@@ -198,13 +269,13 @@ std::unique_ptr<PreTokenizer> ReadSplit(JsonObject& fields) {
   return std::make_unique<Split>(*std::move(pattern), behavior, invert);
 }
 
-absl::StatusOr<std::unique_ptr<PreTokenizer>> ReadSequence(JsonObject& fields) {
+absl::StatusOr<std::unique_ptr<PreTokenizer>> ReadSequence(JsonObject& fields, Steps& count) {
   const json& list = fields.Value("pretokenizers", true);
   if (!list.is_array()) fields.FailAt("pretokenizers", list, "a list is expected");
   std::vector<std::unique_ptr<PreTokenizer>> steps;
   for (size_t i = 0; list.is_array() && i < list.size(); ++i) {
     ASSIGN_OR_RETURN(std::unique_ptr<PreTokenizer> step,
-                     ReadPreTokenizer(list[i], absl::StrCat(fields.Path("pretokenizers"), "[", i, "]")));
+                     ReadPreTokenizer(list[i], absl::StrCat(fields.Path("pretokenizers"), "[", i, "]"), count));
     steps.push_back(std::move(step));
   }
   return std::make_unique<Sequence>(std::move(steps));
@@ -212,7 +283,9 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> ReadSequence(JsonObject& fields) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PreTokenizer>> ReadPreTokenizer(const json& object, const std::string& path) {
+absl::StatusOr<std::unique_ptr<PreTokenizer>> ReadPreTokenizer(const json& object, const std::string& path,
+                                                               Steps& steps) {
+  RETURN_IF_ERROR(steps.Add(path));
   enum { kBert, kByteLevel, kSplit, kWhitespace, kWhitespaceSplit, kPunctuation, kDigits, kMetaspace, kSequence };
   JsonObject fields(object, path);
   const int type = ReadType(fields, {"BertPreTokenizer", "ByteLevel", "Split", "Whitespace", "WhitespaceSplit",
@@ -245,7 +318,7 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> ReadPreTokenizer(const json& objec
       made = std::make_unique<MetaspacePreTokenizer>(ReadMetaspace(fields));
       break;
     default: {
-      ASSIGN_OR_RETURN(made, ReadSequence(fields));
+      ASSIGN_OR_RETURN(made, ReadSequence(fields, steps));
     }
   }
   RETURN_IF_ERROR(fields.Finish());

@@ -14,6 +14,8 @@
 namespace edgewise::tokenizers {
 namespace {
 
+// Characters that a text may become: of each byte, and besides. The greatest growth of Unicode's own forms is 6.
+constexpr size_t kMostOfByte = 8, kMostOfAny = 256;
 constexpr size_t kLongestCluster = 5;  // bytes of a grapheme cluster that is looked up as a whole
 
 // A unit of the double array: the label of the edge that leads here, whether a value ends here, and where its children
@@ -87,8 +89,16 @@ absl::StatusOr<std::optional<std::string_view>> Precompiled::Find(std::string_vi
   return std::nullopt;
 }
 
-absl::Status Precompiled::Normalize(AlignedText& text) const {
+absl::StatusOr<bool> Precompiled::Normalize(AlignedText& text) const {
   const std::string& whole = text.text();
+  if (IsAscii(whole) && whole.find("\r\n") == std::string::npos) {  // every character is a cluster
+    bool any = false;
+    for (size_t i = 0; i < whole.size() && !any; ++i) {
+      ASSIGN_OR_RETURN(const std::optional<std::string_view> found, Find(std::string_view(whole).substr(i, 1)));
+      any = found.has_value();
+    }
+    if (!any) return false;
+  }
   const auto units = icu::UnicodeString::fromUTF8(icu::StringPiece(whole.data(), static_cast<int32_t>(whole.size())));
   ASSIGN_OR_RETURN(const std::vector<int32_t> ends, ClusterEnds(units));
   std::vector<Change> changes;
@@ -97,6 +107,10 @@ absl::Status Precompiled::Normalize(AlignedText& text) const {
   size_t at = 0;
   int32_t unit = 0;
   for (const int32_t cluster_end : ends) {
+    if (changes.size() > kMostOfByte * whole.size() + kMostOfAny) {
+      return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: precompiled_charsmap makes more than ",
+                                                     kMostOfByte, " characters of each byte"));
+    }
     const size_t begin = at;
     while (unit < cluster_end && at < whole.size()) {
       const Character character = CharacterAt(whole, at);
@@ -126,7 +140,7 @@ absl::Status Precompiled::Normalize(AlignedText& text) const {
     }
   }
   if (any) text.Transform(changes);
-  return absl::OkStatus();
+  return any;
 }
 
 }  // namespace edgewise::tokenizers

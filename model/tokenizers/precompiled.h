@@ -22,8 +22,9 @@ class Precompiled {
   static absl::StatusOr<Precompiled> Read(std::string_view charsmap);
 
   // As `tokenizers` does: a grapheme cluster of less than six bytes is looked up as a whole, and where nothing is
-  // found, and in longer ones, each character. INVALID_ARGUMENT: the trie points outside the replacements.
-  absl::Status Normalize(AlignedText& text) const;
+  // found, and in longer ones, each character. Whether the text changed. INVALID_ARGUMENT: the trie points outside the
+  // replacements.
+  absl::StatusOr<bool> Normalize(AlignedText& text) const;
 
  private:
   // What replaces the shortest beginning of `text` that the trie knows; nothing where it knows none.

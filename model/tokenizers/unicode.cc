@@ -120,6 +120,34 @@ std::vector<Change> Recomposed(const std::vector<Part>& parts) {
 
 bool IsWhitespace(char32_t c) { return u_isUWhiteSpace(Icu(c)) != 0; }
 
+size_t SpacesAtEnd(std::string_view text) {
+  size_t begin = text.size();
+  for (size_t at = begin; at > 0;) {
+    while (at > 0 && ContinuesCharacter(text[--at])) {
+    }
+    if (!IsWhitespace(CharacterAt(text, at).code)) break;
+    begin = at;
+  }
+  return begin;
+}
+
+size_t SpacesAtStart(std::string_view text) {
+  size_t at = 0;
+  while (at < text.size()) {
+    const Character character = CharacterAt(text, at);
+    if (!IsWhitespace(character.code)) break;
+    at += character.bytes;
+  }
+  return at;
+}
+
+bool StartsForm(char32_t c) {
+  if (c < 0x80) return true;
+  UErrorCode error = U_ZERO_ERROR;
+  const UNormalizer2* rules = unorm2_getNFKCInstance(&error);
+  return U_SUCCESS(error) && unorm2_hasBoundaryBefore(rules, Icu(c));
+}
+
 bool IsPunctuation(char32_t c) {
   if (c < 0x80)
     return (c >= 0x21 && c <= 0x2F) || (c >= 0x3A && c <= 0x40) || (c >= 0x5B && c <= 0x60) || (c >= 0x7B && c <= 0x7E);

@@ -31,6 +31,13 @@ struct Change {
   int32_t kind = 0;
 };
 
+// Where the whitespace at the end of valid UTF-8 begins, and where that at its start ends.
+size_t SpacesAtEnd(std::string_view text);
+size_t SpacesAtStart(std::string_view text);
+
+// Whether no normal form of a text joins the character to what is before it.
+bool StartsForm(char32_t c);
+
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
 // The changes that bring valid UTF-8 into a normal form.

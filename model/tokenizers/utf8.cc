@@ -43,8 +43,25 @@ Prefix FirstCharacter(std::string_view bytes) {
   return {Prefix::Kind::kWhole, length};
 }
 
+char32_t LastCharacter(std::string_view text) {
+  size_t at = text.size() - 1;
+  while (at > 0 && ContinuesCharacter(text[at])) --at;
+  return CharacterAt(text, at).code;
+}
+
+bool IsAscii(std::string_view text) {
+  uint8_t any = 0;
+  for (const char byte : text) any |= static_cast<uint8_t>(byte);
+  return any < 0x80;
+}
+
 size_t FirstInvalidByte(std::string_view text) {
+  constexpr size_t kRun = 64;
   for (size_t at = 0; at < text.size();) {
+    if (Byte(text, at) < 0x80 && IsAscii(text.substr(at, kRun))) {
+      at = std::min(at + kRun, text.size());
+      continue;
+    }
     const Prefix prefix = FirstCharacter(text.substr(at));
     if (prefix.kind != Prefix::Kind::kWhole) return at;
     at += prefix.bytes;

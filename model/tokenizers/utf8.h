@@ -32,6 +32,14 @@ struct Prefix {
 // The character that begins at `text[at]`. `text` is valid UTF-8 and `at` the first byte of a character.
 Character CharacterAt(std::string_view text, size_t at);
 
+// Whether a byte of valid UTF-8 is not the first one of its character.
+inline bool ContinuesCharacter(char byte) { return (static_cast<uint8_t>(byte) & 0xC0) == 0x80; }
+
+// The last character of valid UTF-8 that is not empty.
+char32_t LastCharacter(std::string_view text);
+
+bool IsAscii(std::string_view text);
+
 // What `bytes`, which are not empty, begin with.
 Prefix FirstCharacter(std::string_view bytes);
 

@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "model/checkpoint/json_object.h"
 #include "model/tokenizers/vocabulary.h"
+#include "model/tokenizers/work.h"
 
 namespace edgewise::tokenizers {
 
@@ -21,6 +21,15 @@ struct Token {
   uint32_t begin = 0, end = 0;
 };
 
+// Takes the tokens of a word in their order. An error ends the work with it.
+class TokenSink {
+ public:
+  virtual ~TokenSink() = default;
+  virtual absl::Status Push(const Token& token) = 0;
+  // The word has at least so many tokens that were not pushed yet.
+  virtual absl::Status AtLeast(size_t tokens) = 0;
+};
+
 // Immutable; may be used from any thread.
 class WordModel {
  public:
@@ -28,9 +37,10 @@ class WordModel {
   virtual ~WordModel() = default;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
-  // Appends the tokens of `word`, which is valid UTF-8 and not empty. The time is n log n in its length.
-  // INVALID_ARGUMENT: it has a character that the vocabulary lacks, and there is no token for what is unknown.
-  virtual absl::Status Tokenize(std::string_view word, std::vector<Token>& tokens) const = 0;
+  // Pushes the tokens of `word`, which is valid UTF-8 and not empty. The time is n log n in its length. Ends as the
+  // bounds of `work` say. INVALID_ARGUMENT: it has a character that the vocabulary lacks, and there is no token for
+  // what is unknown.
+  virtual absl::Status Tokenize(std::string_view word, Work& work, TokenSink& tokens) const = 0;
   // The text that `tokenizers` says the token has, a view into the vocabulary or into the word it came from.
   virtual std::string_view Text(const Token& token, std::string_view) const { return *vocabulary_.Token(token.id); }
 

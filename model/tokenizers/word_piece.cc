@@ -19,29 +19,33 @@ class WordPiece : public WordModel {
         prefix_(std::move(prefix)),
         most_characters_(most_characters) {}
 
-  absl::Status Tokenize(std::string_view word, std::vector<Token>& tokens) const override {
-    const size_t before = tokens.size();
-    if (CountCharacters(word) > most_characters_ || !Split(word, tokens)) {
-      tokens.resize(before);
-      tokens.push_back({unknown_, 0, static_cast<uint32_t>(word.size())});
+  absl::Status Tokenize(std::string_view word, Work& work, TokenSink& sink) const override {
+    std::vector<Token> tokens;
+    // A character has at most four bytes.
+    bool split = word.size() <= 4 * most_characters_ && CountCharacters(word) <= most_characters_;
+    if (split) {
+      ASSIGN_OR_RETURN(split, Split(word, work, tokens));
     }
+    if (!split) return sink.Push({unknown_, 0, static_cast<uint32_t>(word.size())});
+    for (const Token& token : tokens) RETURN_IF_ERROR(sink.Push(token));
     return absl::OkStatus();
   }
 
  private:
   // Whether the whole word is made of tokens.
-  bool Split(std::string_view word, std::vector<Token>& tokens) const {
+  absl::StatusOr<bool> Split(std::string_view word, Work& work, std::vector<Token>& tokens) const {
     std::string candidate;
     for (size_t begin = 0, end; begin < word.size(); begin = end) {
       candidate = begin > 0 ? prefix_ : "";
       const size_t front = candidate.size();
       end = begin + std::min(word.size() - begin, vocabulary().longest());
-      while (end < word.size() && (static_cast<uint8_t>(word[end]) & 0xC0) == 0x80) --end;
+      while (end < word.size() && ContinuesCharacter(word[end])) --end;
       candidate += word.substr(begin, end - begin);
       int32_t id = -1;
       while (end > begin && (id = vocabulary().Id(candidate)) < 0) {
+        RETURN_IF_ERROR(work.Charge(candidate.size() / 16 + 1));
         do --end;
-        while ((static_cast<uint8_t>(word[end]) & 0xC0) == 0x80);
+        while (ContinuesCharacter(word[end]));
         candidate.resize(front + end - begin);
       }
       if (id < 0) return false;

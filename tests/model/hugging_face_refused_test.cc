@@ -230,6 +230,15 @@ std::vector<BadFolder> BadFolders() {
        "config.json: eos_token_id is 40; an id or a list of at most 1024 ids is expected, from 0 to 39 (vocab_size)"},
       {gpt2, File("generation_config.json", R"({"eos_token_id": [2, 40]})"),
        "generation_config.json: eos_token_id is [2,40]; an id or a list of at most"},
+      {sequence,
+       Json("tokenizer.json",
+            [](json& file) {
+              json& single = file["post_processor"]["single"];
+              const json special = single[0];
+              for (int i = 0; i < 38; ++i) single.push_back(special);
+            }),
+       "tokenizer.json: post_processor: its template adds 40 tokens; the model takes 40, so there is no room for a "
+       "text"},
       {sequence, File("tokenizer_config.json", "["), "tokenizer_config.json: not valid JSON"},
       {sequence, File("tokenizer_config.json", R"({"model_input_names": 7})"),
        "tokenizer_config.json: model_input_names is 7; a list of names is expected"},

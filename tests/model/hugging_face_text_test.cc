@@ -110,13 +110,13 @@ TEST(HuggingFaceTextsTest, ATextThatIsTooLongNamesTheLimit) {
   std::string text;
   for (int i = 0; i < 39; ++i) text += "cat ";
   const LoadedModel model = LoadModel(TextFolder("bert_sequence") + "/1");
-  EXPECT_EQ(
-      Refusal(*model, text),
-      "text has 41 tokens, those of the tokenizer's template included; the model takes 40; set truncate to HEAD or "
-      "TAIL to cut it");
+  EXPECT_EQ(Refusal(*model, text),
+            "text has more than 40 tokens, those of the tokenizer's template included; the model takes 40; set "
+            "truncate to HEAD or "
+            "TAIL to cut it");
   const LoadedModel limited = LoadModel(TextFolder("mpnet_sentence") + "/1");
   EXPECT_EQ(Refusal(*limited, text),
-            "text has 41 tokens, those of the tokenizer's template included; the model takes texts of 24 "
+            "text has more than 24 tokens, those of the tokenizer's template included; the model takes texts of 24 "
             "(max_seq_length); set truncate to HEAD or TAIL to cut it");
 }
 

@@ -62,6 +62,11 @@ absl::StatusOr<bool> GivesTypes(const std::string& directory) {
 }
 
 absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& config, const ModelConfig& model) {
+  if (tokenizer.template_tokens() >= static_cast<size_t>(model.max_position_embeddings)) {
+    return absl::InvalidArgumentError(absl::StrCat("tokenizer.json: post_processor: its template adds ",
+                                                   tokenizer.template_tokens(), " tokens; the model takes ",
+                                                   model.max_position_embeddings, ", so there is no room for a text"));
+  }
   const SpecialTokens& special = tokenizer.special_tokens();
   const auto inside = [&](const char* place, int32_t id) {
     if (id < model.vocab_size) return absl::OkStatus();
