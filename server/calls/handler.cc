@@ -244,7 +244,7 @@ template void RequestHandler::CountUnadmitted(const v1::PredictRequest&, const a
 template void RequestHandler::CountUnadmitted(const v1::GenerateRequest&, const absl::Status&);
 
 void RequestHandler::CountUnread(Rpc rpc, const absl::Status& status) {
-  const std::shared_ptr<ModelMetrics> metrics = repository_.Resolve("", 0).metrics;
+  const std::shared_ptr<ModelMetrics>& metrics = repository_.unknown_metrics();
   metrics->CountRequest(metrics->Event(), rpc, status, 0.0);
 }
 

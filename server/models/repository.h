@@ -86,6 +86,8 @@ class Repository {
   // Version 0: the highest that is ready. INVALID_ARGUMENT: no name of a model, or a negative version, which counts for
   // the metrics of version 0. NOT_FOUND: not there. FAILED_PRECONDITION: it failed to load. UNAVAILABLE: it loads.
   Resolved Resolve(const std::string& name, int64_t version) const;
+  // Those of Resolve for a version that the repository lacks.
+  const std::shared_ptr<ModelMetrics>& unknown_metrics() const { return metrics_.other(); }
   std::vector<ModelStatus> List() const;  // by name, then version
   // Whether every version was loaded or failed at least once.
   bool settled() const;

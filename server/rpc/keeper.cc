@@ -27,7 +27,7 @@ constexpr uint64_t kLeastOfGrpc = uint64_t{16} << 20;          // what the alloc
 constexpr uint64_t kManyAbandoned = 500, kSomeAbandoned = 20;  // calls in one or two seconds
 constexpr uint64_t kListsOfBuffers = 4;  // a pass has one byte in lists for so many in buffers, at most
 constexpr int kClosedAtOnce = 4;         // connections
-constexpr auto kLate = std::chrono::milliseconds(250);
+constexpr auto kLate = std::chrono::milliseconds(50);
 
 absl::Status OutOfMemory() {
   absl::Status status = absl::ResourceExhaustedError(
@@ -135,8 +135,10 @@ void Keeper::EndGreedyCalls() {
 }
 
 void Keeper::EndLateConnections() {
-  if (!unbegun_.Observe(gate_.calls(), gate_.begun())) return;
-  const int closed = listener_->CloseLate(kLate);
+  const LostCalls::Remedy remedy =
+      lost_.Look(gate_.calls(), gate_.begun(), listener_->late_calls(), listener_->LongestWait() >= kLate);
+  listener_->Ration(remedy.accept);
+  const int closed = remedy.drop > 0.0 ? listener_->CloseLate(remedy.drop, kLate) : 0;
   if (closed > 0)
     Log(LogLevel::kWarning, "connections closed: their calls are read too late", {{"connections", closed}});
 }

@@ -31,8 +31,8 @@ namespace edgewise::server {
 // A stream may be silent for as long as it likes, until somebody lacks memory who has not his part of it: then calls of
 // those that have more end, where no message has come within the time that a first one has.
 //
-// Where more calls come than can be read, clients give them up before the server begins them, and all that is read is
-// late. Then the connections that are read late end: what waits in them, at both ends, need not be read any more.
+// Where more calls come than can be read, all that is read is late. Then some connections end, so that the others are
+// read in time (LostCalls).
 class Keeper {
  public:
   // All must outlive the keeper; the backend is there from Start on.
@@ -71,7 +71,7 @@ class Keeper {
   std::atomic<uint64_t> of_models_ = 0;
   uint64_t behind_ = 0;  // calls that have come but were not begun, at the last second; some never are
   uint64_t abandoned_before_ = 0, abandoned_ = 0;  // calls in the last second, and so far in this one; of thread_
-  UnbegunCalls unbegun_;                           // of thread_
+  LostCalls lost_;                                 // of thread_
   std::jthread thread_;
 };
 

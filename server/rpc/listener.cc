@@ -33,7 +33,8 @@ constexpr size_t kDropBytes = size_t{1} << 24;
 constexpr int kPauseMilliseconds = 100;  // after running out of descriptors
 constexpr int kMeasuredAtOnce = 256;     // connections
 constexpr auto kShortWait = std::chrono::milliseconds(5);
-constexpr uint64_t kLittleUnread = 4096;  // bytes
+constexpr uint64_t kLittleUnread = 1024, kMuchUnread = 4096;  // bytes
+constexpr uint64_t kMostCounted = 16384;  // of a connection: one with a large message brings no more calls than others
 
 absl::Status NotUsable(const std::string& address) {
   return absl::AlreadyExistsError(
@@ -172,6 +173,11 @@ bool Listener::Accept(int listener) {
       out_of_ = "calls hold more memory than they may";
       return false;
     }
+    const bool rationed = ration_.load() < LostCalls::kAnyNumber;
+    if (ration_.load() <= 0) {
+      out_of_ = "calls are read too late";
+      return false;
+    }
     sockaddr_storage address{};
     socklen_t size = sizeof address;
     const int descriptor =
@@ -184,6 +190,12 @@ bool Listener::Accept(int listener) {
       }
       continue;  // that connection is gone already
     }
+    if (rationed && UnreadOf(descriptor) >= kMuchUnread) {
+      End(descriptor);
+      close(descriptor);
+      continue;
+    }
+    if (rationed) ration_.fetch_sub(1);
     Peer peer{};
     if (address.ss_family == AF_INET6) {
       std::memcpy(peer.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, 16);
@@ -258,13 +270,23 @@ bool Listener::CloseBusiest() {
   return true;
 }
 
-int Listener::CloseLate(Clock::duration limit) {
+int Listener::CloseLate(double part, Clock::duration limit) {
   const absl::MutexLock lock(&mutex_);
   ForgetClosed();
+  std::vector<std::pair<uint64_t, int>> late;  // bytes, descriptor
+  uint64_t unread = 0, dropped = 0;
+  for (const auto& [descriptor, connection] : connections_) {
+    const uint64_t bytes = std::min(UnreadOf(descriptor), kMostCounted);
+    unread += bytes;
+    if (bytes >= kLittleUnread && connection.age >= limit) late.emplace_back(bytes, descriptor);
+  }
+  std::sort(late.rbegin(), late.rend());
   int closed = 0;
-  for (auto& [descriptor, connection] : connections_) {
-    if (connection.age < limit || UnreadOf(descriptor) < kLittleUnread) continue;
+  for (const auto& [bytes, descriptor] : late) {
+    if (static_cast<double>(dropped) >= part * static_cast<double>(unread)) break;
+    dropped += bytes;
     End(descriptor);
+    Connection& connection = connections_.at(descriptor);
     connection.unread = {};
     connection.age = {};
     ++closed;

@@ -56,9 +56,15 @@ class Listener {
   // Ends the connection that has received most since the last mark, and drops what gRPC has not read of it yet. False:
   // none has received anything.
   bool CloseBusiest();
-  // Ends the connections whose oldest unread byte has been there for so long, and drops all that gRPC has not read of
-  // them; not those with less than 4 KiB unread. Returns how many.
-  int CloseLate(Clock::duration limit);
+  // Ends the connections with most unread bytes, until this part of all unread bytes is dropped with them; not those
+  // with less than 1 KiB, or whose oldest unread byte has been there for less than `limit`. Of each, 16 KiB count at
+  // most. Returns how many.
+  int CloseLate(double part, Clock::duration limit);
+  // Accepts at most so many connections until the next call, and none in which 4 KiB wait already: they end. LostCalls.
+  void Ration(int connections) { ration_.store(connections); }
+  // Counts a call that is refused since it was read late, and tells how many were.
+  void CountLate() { late_calls_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t late_calls() const { return late_calls_.load(std::memory_order_relaxed); }
   // Bytes that gRPC has written and that the peer's kernel has not confirmed, on the connection with this name, or on
   // all. `peer`: as grpc::ServerContextBase::peer() gives it. 0: there is no such connection any more.
   uint64_t Unconfirmed(const std::string& peer);
@@ -102,6 +108,8 @@ class Listener {
   std::string out_of_;  // the error of the last accept; of thread_
   std::thread thread_;
   std::atomic<bool> hold_ = false;
+  std::atomic<int> ration_ = LostCalls::kAnyNumber;
+  std::atomic<uint64_t> late_calls_ = 0;
   absl::Mutex mutex_;
   std::map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);  // by descriptor, which gRPC owns
   std::map<Peer, uint32_t> peers_ ABSL_GUARDED_BY(mutex_);

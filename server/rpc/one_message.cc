@@ -12,6 +12,7 @@ void OneMessageReactor::Start() {
   deadline_ = ToSteady(call_->raw_deadline(), now);
   const bool ends = deadline_ != Time::max();
   absl::Status status = CheckWait(waited, ends ? deadline_ - now : context_.options.queue.max_delay, ends);
+  if (!status.ok()) context_.listener->CountLate();
   if (ends) deadline_ -= waited;
   if (status.ok()) status = message_memory_.Resize(kSilentCallBytes);
   if (status.ok()) status = context_.awaited.Add(*this, context_.options.message_timeout, account_.get());

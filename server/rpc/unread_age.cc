@@ -12,7 +12,8 @@ namespace {
 
 constexpr double kRetrySeconds = 0.2;
 constexpr int kMarksOfAge = 16;
-constexpr int64_t kManyUnbegun = 50, kPartUnbegun = 4;
+constexpr int64_t kManyLost = 50, kPartLost = 4;
+constexpr double kMostDropped = 0.75;  // that so much is lost is but an estimate
 
 int64_t Milliseconds(Clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
@@ -31,10 +32,19 @@ absl::Status CheckWait(Clock::duration waited, Clock::duration limit, bool has_d
   return WithRejection(std::move(status), Rejection::kQueueFull);
 }
 
-bool UnbegunCalls::Observe(uint64_t come, uint64_t begun) {
+LostCalls::Remedy LostCalls::Look(uint64_t come, uint64_t begun, uint64_t refused, bool late) {
   const auto fresh = static_cast<int64_t>(come - std::exchange(come_, come));
   const int64_t unbegun = fresh - static_cast<int64_t>(begun - std::exchange(begun_, begun));
-  return unbegun >= kManyUnbegun && kPartUnbegun * unbegun >= fresh;
+  const int64_t lost = unbegun + static_cast<int64_t>(refused - std::exchange(refused_, refused));
+  const bool settling = std::exchange(dropped_, false);
+  if (!late || lost < kManyLost || kPartLost * lost < fresh) {
+    calm_ = std::min(calm_ + 1, kCalm);
+    return {0.0, calm_ == kCalm ? kAnyNumber : 1 + calm_ / 2};
+  }
+  calm_ = 0;
+  if (settling) return {0.0, 1};
+  dropped_ = true;
+  return {std::min(kMostDropped, static_cast<double>(lost) / static_cast<double>(std::max(lost, fresh))), 1};
 }
 
 Clock::duration UnreadAge::Observe(Time now, uint64_t received, uint64_t unread) {

@@ -4,6 +4,7 @@
 #define EDGEWISE_SERVER_RPC_UNREAD_AGE_H_
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -31,16 +32,26 @@ class UnreadAge {
   std::vector<Mark> marks_;
 };
 
-// Whether clients give up calls before the server has begun them: it reads calls that nobody waits for any more, and
-// the connections that bring them are best ended. One thread at a time.
-class UnbegunCalls {
+// What to do where calls are lost since they are read late: they have waited for too long, or their clients have given
+// them up before the server began them. gRPC parses all that it reads, so the thread that reads has as much work with a
+// late call as with one that is answered. So connections end, with what waits in them unread, until the others can be
+// read in time; and a few further ones are taken at a time, until it is seen that they can be read, too. One thread at a
+// time; a look each 100 ms.
+class LostCalls {
  public:
-  // So many calls have come and begun so far. True: a quarter of those that have come since the last look, and at least
-  // 50, have neither begun nor will, as far as one can tell.
-  bool Observe(uint64_t come, uint64_t begun);
+  static constexpr int kAnyNumber = std::numeric_limits<int>::max();
+  struct Remedy {
+    double drop = 0.0;        // this part of the bytes that are not read
+    int accept = kAnyNumber;  // so many connections until the next look
+  };
+  // So many calls have come, begun, and been refused since they were late, so far. `late`: bytes wait for long.
+  Remedy Look(uint64_t come, uint64_t begun, uint64_t refused, bool late);
 
  private:
-  uint64_t come_ = 0, begun_ = 0;
+  static constexpr int kCalm = 10;
+  uint64_t come_ = 0, begun_ = 0, refused_ = 0;
+  bool dropped_ = false;  // at the last look: what it has changed does not show yet
+  int calm_ = kCalm;      // looks since calls were lost
 };
 
 // Refuses a call that has lost half of its time before it was read. Where more calls come than can be read, later ones

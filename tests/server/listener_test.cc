@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,24 +35,31 @@ class ListenerTest : public ::testing::Test {
   ListenerTest() {
     listener_ = *Listener::Open("127.0.0.1:0", {});
     listener_->Start(std::make_unique<Acceptor>(accepted_));
-    client_ = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(listener_->port()))};
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(client_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_TRUE(WaitUntil("a connection", [this] { return accepted_ >= 0; }));
-    socklen_t size = sizeof address;
-    getsockname(client_, reinterpret_cast<sockaddr*>(&address), &size);
-    peer_ = absl::StrCat("ipv4:127.0.0.1:", ntohs(address.sin_port));
+    address_.sin_port = htons(static_cast<uint16_t>(listener_->port()));
+    address_.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    client_ = Connect();
+    sockaddr_in own{};
+    socklen_t size = sizeof own;
+    getsockname(client_, reinterpret_cast<sockaddr*>(&own), &size);
+    peer_ = absl::StrCat("ipv4:127.0.0.1:", ntohs(own.sin_port));
   }
   ~ListenerTest() override {
     close(client_);
     if (accepted_ >= 0) close(accepted_);
   }
 
+  // A client whose connection has been accepted, as accepted_.
+  int Connect() {
+    const int before = accepted_, client = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address_), sizeof address_), 0);
+    EXPECT_TRUE(WaitUntil("a connection", [&] { return accepted_ != before; }));
+    return client;
+  }
   void Look(int ms) { listener_->MeasureWaits(Time(milliseconds(ms))); }
 
   std::atomic<int> accepted_ = -1;
   std::unique_ptr<Listener> listener_;
+  sockaddr_in address_{.sin_family = AF_INET};
   int client_ = -1;
   std::string peer_;  // as gRPC names it
 };
@@ -79,20 +87,63 @@ TEST_F(ListenerTest, MeasuresHowLongAConnectionIsNotRead) {
 }
 
 TEST_F(ListenerTest, ClosesAConnectionThatIsReadLate) {
-  const std::vector<char> little(4095);
-  ASSERT_EQ(send(client_, little.data(), little.size(), 0), 4095);
+  const std::vector<char> little(1023);
+  ASSERT_EQ(send(client_, little.data(), little.size(), 0), 1023);
   Look(0);
   Look(1000);
-  EXPECT_EQ(listener_->CloseLate(milliseconds(300)), 0) << "so little is soon read";
+  EXPECT_EQ(listener_->CloseLate(1.0, milliseconds(300)), 0) << "so little is soon read";
   ASSERT_EQ(send(client_, "a", 1, 0), 1);
   Look(1001);
-  EXPECT_EQ(listener_->CloseLate(milliseconds(1002)), 0) << "it is younger";
-  EXPECT_EQ(listener_->CloseLate(milliseconds(300)), 1);
-  EXPECT_EQ(listener_->CloseLate(milliseconds(300)), 0) << "it is closed";
+  EXPECT_EQ(listener_->CloseLate(1.0, milliseconds(1002)), 0) << "it is younger";
+  EXPECT_EQ(listener_->CloseLate(1.0, milliseconds(300)), 1);
+  EXPECT_EQ(listener_->CloseLate(1.0, milliseconds(300)), 0) << "it is closed";
 
   char byte;
   EXPECT_EQ(recv(accepted_, &byte, 1, 0), 0) << "what waited is dropped";
   EXPECT_EQ(recv(client_, &byte, 1, 0), 0);
+}
+
+TEST_F(ListenerTest, ClosesThoseWithMostUnreadUntilThePartIsDropped) {
+  std::vector<int> clients = {client_}, servers = {accepted_};
+  for (int more = 0; more < 3; ++more) {
+    clients.push_back(Connect());
+    servers.push_back(accepted_);
+  }
+  const std::vector<size_t> sizes = {2000, 40000, 12000, 9000};
+  for (size_t c = 0; c < clients.size(); ++c) {
+    const std::vector<char> bytes(sizes[c]);
+    ASSERT_EQ(send(clients[c], bytes.data(), bytes.size(), 0), static_cast<ssize_t>(bytes.size()));
+  }
+  Look(0);
+  Look(100);
+  EXPECT_EQ(listener_->CloseLate(0.5, milliseconds(50)), 2) << "16384 of 39384 are too little, 28384 enough";
+  char byte;
+  EXPECT_EQ(recv(clients[1], &byte, 1, MSG_DONTWAIT), 0);
+  EXPECT_EQ(recv(clients[2], &byte, 1, MSG_DONTWAIT), 0);
+  EXPECT_EQ(recv(clients[0], &byte, 1, MSG_DONTWAIT), -1) << "it is open";
+  EXPECT_EQ(recv(clients[3], &byte, 1, MSG_DONTWAIT), -1) << "it is open";
+  for (size_t c = 1; c < clients.size(); ++c) {
+    close(clients[c]);
+    close(servers[c]);
+  }
+  accepted_ = servers[0];
+}
+
+TEST_F(ListenerTest, RationsConnections) {
+  const int first = accepted_.exchange(-1);
+  listener_->Ration(1);
+  const int second = Connect();
+  const int taken = accepted_.exchange(-1);
+  const int third = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(connect(third, reinterpret_cast<sockaddr*>(&address_), sizeof address_), 0);
+  const std::vector<char> much(4096);
+  ASSERT_EQ(send(third, much.data(), much.size(), 0), 4096);
+  listener_->Ration(1);
+  char byte;
+  EXPECT_TRUE(WaitUntil("the end of the one beyond the ration: what waits there is late already",
+                        [&] { return recv(third, &byte, 1, MSG_DONTWAIT) == 0 || errno == ECONNRESET; }));
+  const int fourth = Connect();
+  for (const int descriptor : {first, second, taken, third, fourth}) close(descriptor);
 }
 
 TEST_F(ListenerTest, KnowsWhatAPeerHasNotConfirmed) {

@@ -13,16 +13,52 @@ using std::chrono::milliseconds;
 
 Time At(int ms) { return Time(milliseconds(ms)); }
 
-TEST(UnbegunCallsTest, AreManyWhereAQuarterIsGivenUp) {
-  UnbegunCalls calls;
-  EXPECT_FALSE(calls.Observe(0, 0));
-  EXPECT_FALSE(calls.Observe(10000, 10000));
-  EXPECT_FALSE(calls.Observe(20000, 17501)) << "less than a quarter";
-  EXPECT_TRUE(calls.Observe(30000, 25001));
-  EXPECT_FALSE(calls.Observe(30000, 25001)) << "nothing has come since";
-  EXPECT_FALSE(calls.Observe(30049, 25001)) << "49 are few";
-  EXPECT_TRUE(calls.Observe(30099, 25001));
-  EXPECT_FALSE(calls.Observe(30200, 25200)) << "more have begun than have come: earlier ones";
+TEST(LostCallsTest, AQuarterIsManyWhereTheyAreReadLate) {
+  LostCalls calls;
+  EXPECT_EQ(calls.Look(10000, 10000, 0, true).drop, 0.0);
+  EXPECT_EQ(calls.Look(20000, 17501, 0, true).drop, 0.0) << "less than a quarter is given up";
+  EXPECT_EQ(calls.Look(30000, 25001, 0, false).drop, 0.0) << "not since they are read late";
+  EXPECT_EQ(calls.Look(30049, 25001, 0, true).drop, 0.0) << "49 are few";
+  EXPECT_EQ(calls.Look(30149, 25051, 0, true).drop, 0.5);
+
+  LostCalls others;
+  EXPECT_EQ(others.Look(1000, 1000, 249, true).drop, 0.0) << "less than a quarter is refused";
+  EXPECT_EQ(others.Look(2000, 2000, 549, true).drop, 0.3);
+  LostCalls both;
+  EXPECT_EQ(both.Look(1000, 900, 200, true).drop, 0.3) << "given up and refused";
+}
+
+TEST(LostCallsTest, ADropShowsAtTheSecondLookAfterIt) {
+  LostCalls calls;
+  EXPECT_EQ(calls.Look(1000, 500, 0, true).drop, 0.5);
+  EXPECT_EQ(calls.Look(2000, 1000, 0, true).drop, 0.0);
+  EXPECT_EQ(calls.Look(3000, 1500, 0, true).drop, 0.5);
+  EXPECT_EQ(calls.Look(4000, 2500, 0, true).drop, 0.0);
+  EXPECT_EQ(calls.Look(5000, 3500, 0, true).drop, 0.0) << "nothing is lost";
+  EXPECT_EQ(calls.Look(6000, 4000, 0, true).drop, 0.5) << "that has no drop before it";
+}
+
+TEST(LostCallsTest, AQuarterOfWhatWaitsIsKept) {
+  LostCalls calls;
+  EXPECT_EQ(calls.Look(1000, 0, 0, true).drop, 0.75);
+  LostCalls refused;
+  EXPECT_EQ(refused.Look(0, 0, 60, true).drop, 0.75) << "they came before the look before";
+}
+
+TEST(LostCallsTest, ConnectionsAreTakenOneByOneUntilNothingIsLostForASecond) {
+  LostCalls calls;
+  EXPECT_EQ(calls.Look(1000, 1000, 0, true).accept, LostCalls::kAnyNumber);
+  EXPECT_EQ(calls.Look(2000, 1500, 0, true).accept, 1);
+  EXPECT_EQ(calls.Look(3000, 2000, 0, true).accept, 1) << "after a drop, too";
+  int before = 0;
+  for (uint64_t look = 1; look < 10; ++look) {
+    const int accept = calls.Look(3000 + 10 * look, 2000 + 10 * look, 0, true).accept;
+    EXPECT_GE(accept, before) << look;
+    EXPECT_LE(accept, 5) << look;
+    before = accept;
+  }
+  EXPECT_EQ(calls.Look(4000, 3000, 0, true).accept, LostCalls::kAnyNumber);
+  EXPECT_EQ(calls.Look(5000, 4000, 0, true).accept, LostCalls::kAnyNumber);
 }
 
 TEST(UnreadAgeTest, ASocketThatIsReadHasNoAge) {
