@@ -45,7 +45,12 @@ class ScenarioTest(unittest.TestCase):
         return {row["case"]: row for row in rows}
 
     def test_overload_counts_every_call_and_prices_a_refusal(self):
-        row = self.run_scenario("overload", "--seconds=0.5", "--only=long 5x")["long 5x"]
+        rows = self.run_scenario("overload", "--seconds=0.5", "--only=long 5x,shared 2x")
+        self.assertEqual(set(rows), {"long 5x", "sentiment shared 2x"})
+        shared = rows["sentiment shared 2x"]
+        self.assertAlmostEqual(shared["figures"]["offered"] / shared["figures"]["peak_before"], 2, places=3)
+        self.assertEqual(shared["goals"]["goodput_over_peak"]["goal"], "at least 0.5")
+        row = rows["long 5x"]
         figures = row["figures"]
         self.assertAlmostEqual(figures["offered"] / figures["peak_before"], 5, places=3)
         self.assertGreaterEqual(figures["deadline_ms"], 200)
