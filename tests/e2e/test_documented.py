@@ -255,6 +255,9 @@ class ResultsTest(unittest.TestCase):
         rows = self.scenario("overload")
         self.check(self.row("answered in time, over the peak"),
                    [rows[f"long {factor}x"]["figures"]["goodput_over_peak"] for factor in (2, 5, 10)])
+        rows = self.scenario("overload_sentiment")
+        self.check(self.row("in time on a shared core, over the peak"),
+                   [rows[f"sentiment shared {factor}x"]["figures"]["goodput_over_peak"] for factor in (1, 1.5, 2)])
 
     def test_generations(self):
         rows = self.scenario("generations")
