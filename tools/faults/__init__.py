@@ -1,0 +1,1 @@
+"""Parts of tools/plant_faults.py: which faults are planted, and which tests see them. Python's standard library only."""
