@@ -43,9 +43,10 @@ def make_tree(folder: pathlib.Path, build: pathlib.Path, jobs: int) -> None:
         subprocess.run(["cmake", "--build", build, "-j", str(jobs)], check=True, stdout=subprocess.DEVNULL)
 
 
-def equivalent() -> dict:
-    """Why a fault has no meaning, by its key."""
-    return {entry["fault"]: entry["why"] for entry in json.loads(EQUIVALENT.read_text(encoding="utf-8"))}
+def new_chooser(root: pathlib.Path, seed: int) -> choose.Chooser:
+    """Without the faults that have no meaning."""
+    return choose.Chooser(root, seed, frozenset(
+        entry["fault"] for entry in json.loads(EQUIVALENT.read_text(encoding="utf-8"))))
 
 
 def shown(fault: choose.Fault) -> str:
@@ -67,6 +68,36 @@ def summary(results: list[dict], unsound: dict) -> str:
     return "\n".join([*lines, "", f"{by_test} of {len(results)} by {run.TEST}, {both} by {' and '.join(run.COMMANDS)}"])
 
 
+def plant_all(search: run.Search, new_chooser, wanted: list, kept: dict, save) -> list[dict]:
+    """Plants what has no outcome yet, until each fault was seen by a test that passes without it or by none."""
+
+    def plant(chooser: choose.Chooser, turn: tuple[str, str]) -> dict | None:
+        while fault := chooser.next(*turn):
+            if fault.key() not in kept["outcomes"]:
+                say(shown(fault))
+                kept["outcomes"][fault.key()] = search.plant(fault)
+                save()
+            outcome = kept["outcomes"][fault.key()]
+            if "skipped" not in outcome:
+                say(f"   => {outcome['seen'] or 'NOTHING'}")
+                return {"fault": dataclasses.asdict(fault), **outcome}
+            say(f"   => not planted: {outcome['skipped']}")
+        return None
+
+    while True:
+        chooser = new_chooser()
+        results = [plant(chooser, turn) for turn in wanted]
+        saw = {result["test"] for result in results if result and result["test"]}
+        search.check(saw - set(kept["sound"]))
+        unsound = saw & kept["unsound"].keys()
+        kept["sound"] = sorted(saw - unsound)
+        kept["outcomes"] = {key: outcome for key, outcome in kept["outcomes"].items()
+                            if outcome.get("test") not in unsound}
+        save()
+        if not unsound:
+            return list(filter(None, results))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="another seed, other faults (default: 1)")
@@ -86,34 +117,23 @@ def main() -> int:
 
     tree = arguments.tree.resolve() if not arguments.list else ROOT
     build = (arguments.build or tree / "build").resolve()
-    known, chooser = equivalent(), choose.Chooser(tree, arguments.seed)
-    wanted = [turn for turn in choose.deal(arguments.count) if not arguments.only or turn[0] in arguments.only]
+    # One stratum after the other: less is built.
+    wanted = sorted((turn for turn in choose.deal(arguments.count) if not arguments.only or turn[0] in arguments.only),
+                    key=lambda turn: list(choose.STRATA).index(turn[0]))
     if arguments.list:
-        for turn in wanted:
-            fault = chooser.next(*turn)
-            while fault and fault.key() in known:
-                fault = chooser.next(*turn)
-            print(shown(fault) if fault else f"{turn[0]} has no more candidates")
+        chooser = new_chooser(tree, arguments.seed)
+        for fault in filter(None, (chooser.next(*turn) for turn in wanted)):
+            print(shown(fault))
         return 0
 
     make_tree(tree, build, arguments.jobs)
     kept_in = arguments.results or build / "faults.json"
-    kept = json.loads(kept_in.read_text()) if arguments.resume and kept_in.exists() else {"outcomes": {}, "unsound": {}}
-    search, results = run.Search(run.Tree(tree, build, arguments.jobs), kept["unsound"], say), []
-    for turn in wanted:
-        while fault := chooser.next(*turn):
-            if fault.key() in known:
-                continue
-            outcome = kept["outcomes"].get(fault.key())
-            if outcome is None:
-                say(f"{len(results) + 1}. {shown(fault)}")
-                outcome = search.plant(fault)
-                kept["outcomes"][fault.key()] = outcome
-                kept_in.write_text(json.dumps(kept, indent=1))
-                say(f"   => {outcome.get('skipped') or outcome['seen'] or 'NOTHING'}")
-            if "skipped" not in outcome:
-                results.append({"fault": dataclasses.asdict(fault), **outcome})
-                break
+    kept = {"outcomes": {}, "sound": [], "unsound": {}}
+    if arguments.resume and kept_in.exists():
+        kept = json.loads(kept_in.read_text())
+    search = run.Search(run.Tree(tree, build, arguments.jobs), kept["unsound"], say)
+    results = plant_all(search, lambda: new_chooser(tree, arguments.seed), wanted, kept,
+                        lambda: kept_in.write_text(json.dumps(kept, indent=1)))
     print(json.dumps(results, indent=1) if arguments.json else summary(results, kept["unsound"]))
     return 0 if all(result["seen"] for result in results) else 1
 

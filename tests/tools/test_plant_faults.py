@@ -144,25 +144,28 @@ class SearchTest(unittest.TestCase):
         subprocess.run(["cmake", "-S", cls.root, "-B", cls.build, "-G", "Ninja"], check=True, capture_output=True)
         subprocess.run(["cmake", "--build", cls.build], check=True, capture_output=True)
 
-    def planted(self, line: int, after: str) -> dict:
+    def planted(self, line: int, after: str, unsound: dict | None = None) -> dict:
         path = "client/twice.cc"
-        search = run.Search(run.Tree(self.root, self.build, 1), {}, lambda text: None)
+        search = run.Search(run.Tree(self.root, self.build, 1), dict(unsound or {}), lambda text: None)
         outcome = search.plant(fault(path, PROJECT[path], line, after))
+        if outcome.get("test"):
+            search.check({outcome["test"]})
         self.assertEqual((self.root / path).read_text(), PROJECT[path])
         self.unsound = search.unsound
         return outcome
 
-    def seen(self, line: int, after: str) -> tuple:
-        outcome = self.planted(line, after)
+    def seen(self, line: int, after: str, unsound: dict | None = None) -> tuple:
+        outcome = self.planted(line, after, unsound)
         return outcome["seen"], outcome["command"]
 
     def test_a_fault_is_seen_by_the_test_and_the_command_that_fail(self):
         self.assertEqual(self.seen(2, "  if (a > 0) return 0;"), ("client", run.TEST))
-        self.assertEqual(self.seen(7, "  if (a > 20) return 5;"), ("long", run.CHECK))
+        self.assertEqual(self.seen(7, "  if (a > 20) return 5;", unsound={"broken": ""}), ("long", run.CHECK))
 
     def test_a_test_that_fails_without_the_fault_does_not_count(self):
-        self.assertEqual(self.seen(8, "  return a / 3;"), (None, None))
-        self.assertEqual(list(self.unsound), ["broken"])  # `apart` has nothing of the fault in it, and is not run
+        self.assertEqual(self.seen(8, "  return a / 3;"), ("broken", run.TEST))
+        self.assertEqual(list(self.unsound), ["broken"])
+        self.assertEqual(self.seen(8, "  return a / 3;", unsound={"broken": ""}), (None, None))
 
     def test_what_does_not_compile_or_changes_no_code_is_not_planted(self):
         self.assertEqual(self.planted(4, "  return a + ;"), {"skipped": run.NOT_BUILT})

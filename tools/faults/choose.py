@@ -159,8 +159,9 @@ class Chooser:
     """Deals faults to strata and kinds in turn. The order of candidates depends on the seed and on each line alone, so a
     change elsewhere leaves the others chosen."""
 
-    def __init__(self, root: pathlib.Path, seed: int):
-        self._root, self._seed = root, seed
+    def __init__(self, root: pathlib.Path, seed: int, without: frozenset = frozenset()):
+        """`without`: keys of faults that are never chosen."""
+        self._root, self._seed, self._without = root, seed, without
         self._waiting = {}
 
     def _rank(self, fault: Fault) -> str:
@@ -172,7 +173,8 @@ class Chooser:
             if (stratum, other) not in self._waiting:
                 made = [fault for path in files(self._root, stratum)
                         for fault in candidates(stratum, other, path, (self._root / path).read_text(encoding="utf-8"))]
-                self._waiting[stratum, other] = sorted(made, key=self._rank, reverse=True)
+                self._waiting[stratum, other] = sorted((fault for fault in made if fault.key() not in self._without),
+                                                       key=self._rank, reverse=True)
             if self._waiting[stratum, other]:
                 return self._waiting[stratum, other].pop()
         return None

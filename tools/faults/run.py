@@ -56,8 +56,9 @@ class Entry:
             output, late = started.communicate(timeout=self.limit)[0], False
         except subprocess.TimeoutExpired:
             late = True
-        with contextlib.suppress(ProcessLookupError):  # what the test has started, too
-            os.killpg(started.pid, signal.SIGKILL)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # what the test has started, too
+                os.killpg(started.pid, signal.SIGKILL)
         if late:
             output = started.communicate()[0]
             return f"{self._failed(output, last=True)} (timeout)"
@@ -86,6 +87,7 @@ class Tree:
     def __init__(self, root: pathlib.Path, build: pathlib.Path, jobs: int):
         self.root, self.build, self._jobs = root, build, jobs
         self._inputs = {}  # of each target that was asked for
+        self._without_fault = {}  # hashes of objects
         self._backup = build / "planted.json"
         if self._backup.exists():  # a run was killed
             kept = json.loads(self._backup.read_text())
@@ -144,6 +146,16 @@ class Tree:
     def hashes(self, objects: list[str]) -> list[str]:
         return [hashlib.sha256((self.build / target).read_bytes()).hexdigest() for target in objects]
 
+    def hashes_without_fault(self, objects: list[str]) -> list[str]:
+        """Built once: later they are remembered."""
+        unknown = [target for target in objects if target not in self._without_fault]
+        if unknown:
+            made = self.ninja(unknown)
+            if made.returncode != 0:
+                raise SystemExit(f"{self.root} does not compile without a fault:\n{made.stdout[-2000:]}")
+            self._without_fault.update(zip(unknown, self.hashes(unknown)))
+        return [self._without_fault[target] for target in objects]
+
     @contextlib.contextmanager
     def planted(self, fault: Fault):
         """The file has the fault inside the block, and its own text afterwards, whatever happens."""
@@ -173,52 +185,48 @@ class Search:
             raise SystemExit(f"{tree.build}: not everything is built; missing for {', '.join(missing[:3])}")
 
     def plant(self, fault: Fault) -> dict:
-        """What became of a fault: {"skipped": why} or {"seen": test or None, "command": its command, "seconds": taken}."""
+        """What became of a fault: {"skipped": why}, or what saw it ("seen", None where nothing did), the test of ctest and
+        the command that it belongs to (no test: the build saw it), and the seconds that it took."""
         start = time.monotonic()
         objects = self._tree.objects_of(fault.path)
         if not objects:
             return {"skipped": "no object is made of it"}
-        made = self._tree.ninja(objects)
-        if made.returncode != 0:
-            raise SystemExit(f"{fault.path} does not compile without a fault:\n{made.stdout[-2000:]}")
-        before = self._tree.hashes(objects)
-        seconds = lambda: round(time.monotonic() - start)  # noqa: E731
-        while True:
-            with self._tree.planted(fault):
-                if self._tree.ninja(objects).returncode != 0:
-                    return {"skipped": NOT_BUILT}
-                if self._tree.hashes(objects) == before:
-                    return {"skipped": SAME_CODE}
-                seen, entry, targets = self._first_failure(fault, objects)
-            if entry is None:
-                return {"seen": seen, "command": TEST if seen else None, "seconds": seconds()}
-            if self._is_sound(entry, targets):
-                self._seen_by[fault.stratum, entry.name] = self._seen_by.get((fault.stratum, entry.name), 0) + 1
-                return {"seen": seen, "command": entry.command, "seconds": seconds()}
+        before = self._tree.hashes_without_fault(objects)
+        with self._tree.planted(fault):
+            if self._tree.ninja(objects).returncode != 0:
+                return {"skipped": NOT_BUILT}
+            if self._tree.hashes(objects) == before:
+                return {"skipped": SAME_CODE}
+            seen, entry = self._first_failure(fault, objects)
+        if entry is not None:
+            self._seen_by[fault.stratum, entry.name] = self._seen_by.get((fault.stratum, entry.name), 0) + 1
+        return {"seen": seen, "test": entry and entry.name, "command": entry.command if entry else TEST if seen else None,
+                "seconds": round(time.monotonic() - start)}
 
-    def _is_sound(self, entry: Entry, targets: list[str]) -> bool:
-        """Whether a test passes without the fault."""
-        if self._tree.ninja(targets).returncode != 0:
-            raise SystemExit(f"{', '.join(targets)} cannot be built without a fault")
-        failed = entry.run()
-        if failed:
-            self.unsound[entry.name] = failed
-            self._say(f"not counted, it fails without a fault too: {failed}")
-        return not failed
+    def check(self, names: set[str]) -> None:
+        """Runs tests that saw faults without one. Those that fail are `unsound` from now on."""
+        for entry in self._entries:
+            if entry.name in names:
+                if self._tree.ninja(self._targets(entry)).returncode != 0:
+                    raise SystemExit(f"{entry.name} cannot be built without a fault")
+                failed = entry.run()
+                if failed:
+                    self.unsound[entry.name] = failed
+                    self._say(f"not counted, it fails without a fault too: {failed}")
 
-    def _first_failure(self, fault: Fault, objects: list[str]) -> tuple[str | None, Entry | None, list[str]]:
-        """What saw the fault, the test that did (none: the build) and what is built for it."""
+    def _first_failure(self, fault: Fault, objects: list[str]) -> tuple[str | None, Entry | None]:
+        """What saw the fault, and the test that did (none: the build)."""
         for targets, entries in self._batches(fault):
             if not self._tree.reach(targets, objects):
                 continue
             built = self._tree.ninja(targets)
             if built.returncode != 0:  # such as a program that dies when it is asked for its tests
-                return f"the build: {' '.join(targets)[:60]}", None, targets
+                return f"the build: {' '.join(targets)[:60]}", None
             for entry in entries:
                 failed = entry.run()
                 if failed and ("(timeout)" in failed or entry.run()):  # twice: the machine may have been busy
-                    return failed, entry, targets
-        return None, None, []
+                    return failed, entry
+        return None, None
 
     def _batches(self, fault: Fault):
         """The tests in the order in which they are run, by what is built for them: ([target], [test])."""
