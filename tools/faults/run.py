@@ -20,6 +20,9 @@ from .choose import Fault
 TEST, CHECK = COMMANDS = ("./dev test", "./dev check")
 NOT_BUILT, SAME_CODE = "does not compile", "compiles to the same code"
 _MOST_MEMORY = 8 << 30  # of a process of a test: a fault may allocate without end
+# Words that tests have which are near to a stratum, beside those of its files' names.
+_NEAR = {"kernels/cuda": "emulated", "model/forward": "golden generation", "client": "client", "server/schedule":
+         "scheduler unit", "server/rpc": "unit rpc"}
 _FAILED = re.compile(r"^\[  FAILED  \] ([\w/.]+)|^(?:FAIL|ERROR): (\w+ \([\w.]+\))", re.MULTILINE)
 
 
@@ -38,8 +41,7 @@ class Entry:
         self.folder = properties.get("WORKING_DIRECTORY", str(build))
         self.environment = dict(pair.split("=", 1) for pair in properties.get("ENVIRONMENT", []))
         self.cost = costs.get(self.name, 1.0)
-        # ctest's own limit is for a test that is alone on a machine, and long.
-        self.limit = min(properties.get("TIMEOUT", 600), 60 + 10 * self.cost if self.name in costs else 300)
+        self.limit = properties.get("TIMEOUT", 600)
         self.passes, self.skips = (properties.get(name, []) for name in
                                    ("PASS_REGULAR_EXPRESSION", "SKIP_REGULAR_EXPRESSION"))
         self.skip_code = properties.get("SKIP_RETURN_CODE")
@@ -48,12 +50,18 @@ class Entry:
 
     def run(self) -> str | None:
         """None where the test passes or is skipped, else what failed."""
+
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+            resource.setrlimit(resource.RLIMIT_CPU, (int(self.limit), int(self.limit)))
+
         started = subprocess.Popen(
             self.words, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, **self.environment, "GTEST_FAIL_FAST": "1"}, start_new_session=True, errors="replace",
-            text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY)))
+            text=True, preexec_fn=limit)
+        busy = max(1.0, os.getloadavg()[0] / os.cpu_count())
         try:
-            output, late = started.communicate(timeout=self.limit)[0], False
+            output, late = started.communicate(timeout=self.limit * busy)[0], False
         except subprocess.TimeoutExpired:
             late = True
         finally:
@@ -61,6 +69,7 @@ class Entry:
                 os.killpg(started.pid, signal.SIGKILL)
         if late:
             output = started.communicate()[0]
+        if late or started.returncode == -signal.SIGXCPU:
             return f"{self._failed(output, last=True)} (timeout)"
         if started.returncode == self.skip_code or any(re.search(skip, output) for skip in self.skips):
             return None
@@ -230,7 +239,7 @@ class Search:
 
     def _batches(self, fault: Fault):
         """The tests in the order in which they are run, by what is built for them: ([target], [test])."""
-        near = words_of(f"{fault.stratum} {fault.path}")
+        near = words_of(f"{fault.stratum} {fault.path} {_NEAR.get(fault.stratum, '')}")
         stem = words_of(pathlib.PurePath(fault.path).stem)
 
         def rank(entry: Entry) -> tuple:
