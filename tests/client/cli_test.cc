@@ -54,6 +54,25 @@ TEST(RenderTest, AnAnswerSaysWhatGaveWayAndWhy) {
              "budget       39 edges, capped, lower than asked, so that the answer came in time\n");
 }
 
+TEST(RenderTest, LabelsAndLogitsStandInTheirOrder) {
+  v1::PredictResponse response;
+  v1::Prediction& prediction = *response.add_predictions();
+  prediction.set_samples(1);
+  prediction.set_label("positive");
+  prediction.set_label_id(1);
+  for (float probability : {0.25f, 0.75f}) prediction.add_probabilities(probability);
+  for (float logit : {-0.5f, 0.5f, 1.5f}) prediction.add_logits(logit);
+  for (int id : {1, 0}) {
+    v1::Prediction::Top& top = *prediction.add_top();
+    top.set_label(id == 1 ? "positive" : "negative");
+    top.set_label_id(id);
+    top.set_probability(prediction.probabilities(id));
+  }
+  EXPECT_HAS(RenderAnswer(response), "logits       -0.5000  0.5000  1.5000\n");
+  EXPECT_HAS(RenderAnswer(response),
+             "top          0.7500  positive (label 1)\n             0.2500  negative (label 0)\n");
+}
+
 TEST_F(CliTest, JsonHasTheFieldNamesOfTheProtoFileAndItsDefaults) {
   const Outcome run = RunHere({"predict", "--model=toy", "--token_ids=1,2", "--json"});
   ASSERT_EQ(run.status, kExitOk) << run.err;
