@@ -1,6 +1,7 @@
 // Passes: a step takes about what it may.
 #include "server/schedule/passes.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -50,7 +51,7 @@ class PassesTest : public ::testing::Test {
     return request;
   }
 
-  int StepsOf(RequestPtr request) {
+  int StepsOf(RequestPtr request, double share = 1.0) {
     RequestQueue queue({});
     Answers answers;
     Passes passes(queue, answers, std::chrono::milliseconds(20));
@@ -58,7 +59,7 @@ class PassesTest : public ::testing::Test {
     requests.push_back(std::move(request));
     passes.Start(std::move(requests));
     int steps = 0;
-    for (; !passes.empty(); ++steps) passes.StepLatest();
+    for (; !passes.empty(); ++steps) passes.Step(0, share);
     return steps;
   }
 
@@ -159,6 +160,15 @@ TEST_F(ExpectedPassesTest, ADeadlineEndsThemAtTheNextTurn) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(ended)) << turn << ": " << ended;
     EXPECT_EQ(next->kind, Turn::kNothing);
   }
+}
+
+// It runs as predicted, and says how long what was predicted took.
+TEST_F(PassesTest, ARequestOfOneSampleHasNothingToGiveUp) {
+  RequestPtr request = Make(0.002);
+  request->consent.given = true;
+  EXPECT_EQ(StepsOf(std::move(request), 0.5), 1);
+  EXPECT_THAT(metrics_.Render(),
+              ::testing::HasSubstr("edgewise_measured_over_predicted_ratio_count{model=\"long\",version=\"1\"} 1\n"));
 }
 
 }  // namespace
