@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/tokenizers/utf8.h"
+#include "tests/model/counting_bounds.h"
 #include "tests/support/paths.h"
 
 namespace edgewise::chat {
@@ -149,6 +150,26 @@ TEST(ChatTemplateTest, WorkAndMemoryAreBounded) {
            "{% set n = namespace(t='a') %}{% for i in range(99) %}{% set n.t = [n.t, n.t] | tojson %}{% endfor %}",
        }) {
     EXPECT_TRUE(absl::IsInvalidArgument(Failure(source))) << source << ": " << Failure(source);
+  }
+}
+
+TEST(ChatTemplateTest, EndsWhereItsBoundsSaySoAndReservesWhatItHolds) {
+  const auto read = ChatTemplate::Read("{% for m in messages %}{{ m.role + ': ' + m.content + '!' }}{% endfor %}", {});
+  ASSERT_TRUE(read.ok());
+  const std::vector<Message> messages(4, {"user", std::string(100'000, 'a')});
+  tests::CountingBounds whole;
+  const auto prompt = read->Render(messages, kNow, whole);
+  ASSERT_TRUE(prompt.ok());
+  EXPECT_GE(whole.asks, prompt->size() / kWorkPiece / 2);
+  EXPECT_GE(whole.reserved_peak, 2 * prompt->size()) << "the messages, and the prompt made of them";
+  EXPECT_LE(whole.reserved_peak, 10 * prompt->size());
+  EXPECT_EQ(whole.reserved, 0u);
+  for (const uint64_t part : {2, 3}) {
+    tests::CountingBounds ending, narrow;
+    ending.ends_at = whole.asks / part;
+    EXPECT_EQ(read->Render(messages, kNow, ending).status(), absl::DeadlineExceededError("late"));
+    narrow.most = whole.reserved_peak / part;
+    EXPECT_EQ(read->Render(messages, kNow, narrow).status(), absl::ResourceExhaustedError("no more bytes"));
   }
 }
 

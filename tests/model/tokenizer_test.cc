@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "tests/model/counting_bounds.h"
+#include "text/field_error.h"
+
 namespace edgewise {
 namespace {
 
@@ -101,6 +106,45 @@ TEST(TokenizerTest, TokensThatStandForNoTextAreEmpty) {
     EXPECT_EQ(Tokenizer(config).Decode(1, true), "a");
   }
 }
+
+class TokenizerWorkTest : public ::testing::TestWithParam<TokenizerKind> {
+ protected:
+  static TokenizerConfig Config() {
+    TokenizerConfig config;
+    config.kind = GetParam();
+    config.vocabulary = {"<pad>", "a", "b"};
+    return config;
+  }
+  const Tokenizer tokenizer_{Config()};
+};
+
+TEST_P(TokenizerWorkTest, ATextThatIsTooLongEndsAtTheFirstTokenTooMany) {
+  const bool words = GetParam() == TokenizerKind::kWord;
+  EXPECT_EQ(tokenizer_.Encode(words ? "a b a" : "aba", 3)->size(), 3u);
+  const auto refused = tokenizer_.Encode(words ? "a b a b #" : "abab#", 3);
+  EXPECT_EQ(refused.status().message(),
+            "text has more than 3 tokens; the model takes 3; set truncate to HEAD or TAIL to cut it");
+  EXPECT_EQ(FieldOf(refused.status()), "text");
+}
+
+TEST_P(TokenizerWorkTest, EndsWhereItsBoundsSaySoAndReservesWhatItHolds) {
+  std::string text;
+  while (text.size() < (1 << 20)) text += "a ";
+  if (GetParam() == TokenizerKind::kChar) std::replace(text.begin(), text.end(), ' ', 'b');
+  tests::CountingBounds whole, ending, narrow;
+  const auto ids = tokenizer_.Encode(text, 0, whole);
+  ASSERT_TRUE(ids.ok()) << ids.status();
+  EXPECT_GE(whole.asks, text.size() / kWorkPiece - 1);
+  EXPECT_GE(whole.reserved_peak, ids->size() * sizeof(int32_t));
+  EXPECT_EQ(whole.reserved, 0u);
+  ending.ends_at = 5;
+  EXPECT_EQ(tokenizer_.Encode(text, 0, ending).status(), absl::DeadlineExceededError("late"));
+  narrow.most = whole.reserved_peak - 1;
+  EXPECT_EQ(tokenizer_.Encode(text, 0, narrow).status(), absl::ResourceExhaustedError("no more bytes"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerWorkTest,
+                         ::testing::Values(TokenizerKind::kByte, TokenizerKind::kChar, TokenizerKind::kWord));
 
 TEST(TokenizerTest, AModelWithoutOneSaysSo) {
   EXPECT_THAT(std::string(Tokenizer(TokenizerConfig()).Encode("a").status().message()), HasSubstr("send token_ids"));

@@ -8,6 +8,7 @@
 
 #include "model/tokenizers/normalizers.h"
 #include "model/tokenizers/unicode.h"
+#include "tests/model/counting_bounds.h"
 #include "tests/model/tokenizers/tokenizer_case.h"
 #include "text/field_error.h"
 
@@ -40,26 +41,6 @@ namespace edgewise::tests {
 namespace {
 
 using nlohmann::json;
-
-// Counts what is asked and reserved; ends the work at the ask `ends_at`, and holds at most `most` bytes.
-class CountingBounds : public WorkBounds {
- public:
-  absl::Status Continue() override {
-    return ++asks == ends_at ? absl::DeadlineExceededError("late") : absl::OkStatus();
-  }
-  absl::Status Reserve(uint64_t bytes) override {
-    if (reserved + bytes > most) return absl::ResourceExhaustedError("no more bytes");
-    reserved += bytes;
-    reserved_peak = std::max(reserved_peak, reserved);
-    return absl::OkStatus();
-  }
-  void Release(uint64_t bytes) override {
-    ASSERT_GE(reserved, bytes);
-    reserved -= bytes;
-  }
-
-  uint64_t asks = 0, ends_at = 0, reserved = 0, reserved_peak = 0, most = UINT64_MAX;
-};
 
 std::string Repeated(const std::string& unit, size_t bytes) {
   std::string text;
