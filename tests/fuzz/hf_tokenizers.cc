@@ -43,6 +43,10 @@ void CheckText(const HfTokenizer& tokenizer, const std::string& text, size_t mos
   const absl::StatusOr<Encoding> encoding = tokenizer.Encode(text, text, {.max_tokens = most});
   if (!encoding.ok()) return RequireReadable(std::string(encoding.status().message()));
   Require(most == 0 || encoding->size() <= most, "there are at most as many tokens as asked for");
+  const auto refused = tokenizer.Encode(text, text, {.max_tokens = most, .refuse_longer = true, .only_ids = true});
+  Require(refused.ok(), "what can be cut can be refused");
+  Require(refused->too_long == (encoding->truncated > 0), "what has tokens cut off is too long");
+  Require(refused->too_long || refused->ids == encoding->ids, "what is not cut has the same ids");
   for (size_t i = 0; i < encoding->size(); ++i) {
     const auto& offset = encoding->offsets[i];
     Require(offset.begin <= offset.end && offset.end <= text.size(), "a token lies in the text");
