@@ -36,8 +36,7 @@ inline WorkBounds& NoBounds() {
 class ReservedBytes {
  public:
   explicit ReservedBytes(WorkBounds& bounds) : bounds_(&bounds) {}
-  ReservedBytes(ReservedBytes&& other) noexcept
-      : bounds_(other.bounds_), bytes_(std::exchange(other.bytes_, 0)) {}
+  ReservedBytes(ReservedBytes&& other) noexcept : bounds_(other.bounds_), bytes_(std::exchange(other.bytes_, 0)) {}
   ReservedBytes& operator=(ReservedBytes&& other) noexcept {
     std::swap(bounds_, other.bounds_);
     std::swap(bytes_, other.bytes_);

@@ -134,8 +134,9 @@ TEST_F(ServerHuggingFaceLanguageTest, APromptIsCutBehindTheTemplatesToken) {
   std::string text;
   for (int i = 0; i < 60; ++i) text += " cat";
   v1::GenerateRequest request = Prompt("gpt2_untied", text, 2);
-  EXPECT_THAT(Generate(server_, request).status.error_message(),
-              HasSubstr("prompt.text has more than 40 tokens, those of the tokenizer's template included; the model takes 40"));
+  EXPECT_THAT(
+      Generate(server_, request).status.error_message(),
+      HasSubstr("prompt.text has more than 40 tokens, those of the tokenizer's template included; the model takes 40"));
   request.mutable_prompt()->set_truncate(v1::HEAD);
   const Generated generated = Generate(server_, request);
   ASSERT_TRUE(generated.status.ok()) << generated.status.error_message();
