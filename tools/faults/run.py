@@ -19,10 +19,13 @@ from .choose import Fault
 
 TEST, CHECK = COMMANDS = ("./dev test", "./dev check")
 NOT_BUILT, SAME_CODE = "does not compile", "compiles to the same code"
-_MOST_MEMORY = 8 << 30  # of a process of a test: a fault may allocate without end
+# Of a process of a test: a fault may allocate or compute without end, or wait for what never comes.
+_MOST_MEMORY, _MOST_CPU, _STANDS_STILL = 8 << 30, 300, 150  # bytes, seconds, seconds
 # Words that tests have which are near to a stratum, beside those of its files' names.
 _NEAR = {"kernels/cuda": "emulated", "model/forward": "golden generation", "client": "client", "server/schedule":
          "scheduler unit", "server/rpc": "unit rpc"}
+# Tests that read the sources, or only compile them: a change of a line is no fault to them.
+_OF_SOURCES = re.compile(r"format|locks|layers.*|python_docs|without_cuda/build")
 _FAILED = re.compile(r"^\[  FAILED  \] ([\w/.]+)|^(?:FAIL|ERROR): (\w+ \([\w.]+\))", re.MULTILINE)
 
 
@@ -53,17 +56,16 @@ class Entry:
 
         def limit() -> None:
             resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
-            resource.setrlimit(resource.RLIMIT_CPU, (int(self.limit), int(self.limit)))
+            resource.setrlimit(resource.RLIMIT_CPU, (_MOST_CPU, _MOST_CPU))
 
         started = subprocess.Popen(
             self.words, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             env={**os.environ, **self.environment, "GTEST_FAIL_FAST": "1"}, start_new_session=True, errors="replace",
             text=True, preexec_fn=limit)
-        busy = max(1.0, os.getloadavg()[0] / os.cpu_count())
+        late = False
         try:
-            output, late = started.communicate(timeout=self.limit * busy)[0], False
-        except subprocess.TimeoutExpired:
-            late = True
+            output = self._wait(started)
+            late = output is None
         finally:
             with contextlib.suppress(ProcessLookupError):  # what the test has started, too
                 os.killpg(started.pid, signal.SIGKILL)
@@ -77,12 +79,36 @@ class Entry:
             return None if any(re.search(text, output, re.DOTALL) for text in self.passes) else self.name
         return self._failed(output) if started.returncode != 0 else None
 
+    def _wait(self, started: subprocess.Popen) -> str | None:
+        """What a test prints; None where it takes too long: longer the busier the machine, but not while it stands still."""
+        begin = moved = time.monotonic()
+        used = 0.0
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return started.communicate(timeout=10)[0]
+            now, cpu = time.monotonic(), cpu_seconds(started.pid)
+            if cpu > used + 0.5:
+                moved, used = now, cpu
+            busy = max(1.0, os.getloadavg()[0] / os.cpu_count())
+            if now - begin > self.limit * busy or now - moved > _STANDS_STILL:
+                return None
+
     def _failed(self, output: str, last: bool = False) -> str:
         """The name of the first TEST that failed; `last`: or else of the one that was running."""
         found = _FAILED.search(output)
         running = re.findall(r"^\[ RUN      \] ([\w/.]+)", output, re.MULTILINE)
         name = next(filter(None, found.groups())) if found else running[-1] if running else ""
         return f"{self.name}: {name}" if name and name not in self.name else self.name
+
+
+def cpu_seconds(session: int) -> float:
+    """What the processes of a session have used."""
+    ticks = 0
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = stat.read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:13])) if fields[3] == str(session) else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def words_of(text: str) -> set[str]:
@@ -122,7 +148,7 @@ class Tree:
         return {line.rpartition(": ")[0] for line in listed.splitlines() if not line.startswith("ninja:")}
 
     def tests(self) -> list[Entry]:
-        """The tests of ctest. All programs must be there: they are asked for their tests when they are linked."""
+        """The tests of ctest."""
         costs = {}
         with contextlib.suppress(FileNotFoundError):
             for line in (self.build / "Testing/Temporary/CTestCostData.txt").read_text().splitlines():
@@ -133,7 +159,7 @@ class Tree:
         shown = subprocess.run(["ctest", "--test-dir", self.build, "--show-only=json-v1"], text=True, capture_output=True,
                                check=True)
         return [Entry(described, self.build, costs) for described in json.loads(shown.stdout)["tests"]
-                if "command" in described]
+                if "command" in described and not _OF_SOURCES.fullmatch(described["name"])]
 
     def objects_of(self, path: str) -> list[str]:
         """The objects that are made of a source or header: those of the product, or else of tests."""
@@ -186,10 +212,13 @@ class Search:
     def __init__(self, tree: Tree, unsound: dict, say):
         self._tree, self._say = tree, say
         self._outputs, self._entries = tree.outputs(), tree.tests()
-        self._programs = sorted(path for path in self._outputs if path.startswith("bin/") and not path.endswith(".so"))
+        # What scripts run. Benchmarks are no part of the tests.
+        self._programs = sorted(path for path in self._outputs
+                                if path.startswith("bin/") and not path.endswith((".so", "_bench")))
         self.unsound = unsound  # tests that failed without a fault: their first failure
         self._seen_by = {}  # how often a test saw a fault of a stratum
-        missing = [entry.name for entry in self._entries if not os.path.exists(entry.words[0])]
+        missing = [entry.name for entry in self._entries
+                   if entry.program not in self._outputs and not os.path.exists(entry.words[0])]
         if missing:
             raise SystemExit(f"{tree.build}: not everything is built; missing for {', '.join(missing[:3])}")
 
