@@ -88,5 +88,17 @@ TEST(HostileTextTest, UnknownCharactersAreFusedWhereTheFileSaysSo) {
   }
 }
 
+TEST(HostileTextTest, TheLongestWordPieceIsFoundBeforeACharacterOfManyBytes) {
+  auto file = TokenizerJson("bert");
+  auto& vocabulary = file["model"]["vocab"];
+  const auto ids = static_cast<int32_t>(vocabulary.size());
+  const std::string longest(40, 'q');
+  vocabulary[longest] = ids;
+  vocabulary["##ᚠ"] = ids + 1;
+  const auto encoding = MakeTokenizer(file)->Encode(longest + "ᚠ");
+  ASSERT_TRUE(encoding.ok()) << encoding.status();
+  EXPECT_THAT(encoding->ids, ::testing::IsSupersetOf({ids, ids + 1}));
+}
+
 }  // namespace
 }  // namespace edgewise::tests
