@@ -35,8 +35,8 @@ class UnreadAge {
 // What to do where calls are lost since they are read late: they have waited for too long, or their clients have given
 // them up before the server began them. gRPC parses all that it reads, so the thread that reads has as much work with a
 // late call as with one that is answered. So connections end, with what waits in them unread, until the others can be
-// read in time; and a few further ones are taken at a time, until it is seen that they can be read, too. One thread at a
-// time; a look each 100 ms.
+// read in time; and a few further ones are taken at a time, until it is seen that they can be read, too. One thread at
+// a time; a look each 100 ms.
 class LostCalls {
  public:
   static constexpr int kAnyNumber = std::numeric_limits<int>::max();

@@ -132,8 +132,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"shares_count", R"({"budget_shares": [1]})", "a list of 2 numbers"},
         BadConfig{"byte_offset", R"({"tokenizer": {"kind": "byte"}})", "byte 255 would be token 256; vocab_size is 50"},
         BadConfig{"word_vocabulary", R"({"tokenizer": {"kind": "word"}})", "tokenizer.vocabulary is missing"},
-        BadConfig{"word_without_words", R"({"tokenizer": {"kind": "word", "vocabulary": []}})",
-                  "tokenizer.vocabulary is []; no text has a token by it; at least one entry that is not in angle brackets"},
+        BadConfig{
+            "word_without_words", R"({"tokenizer": {"kind": "word", "vocabulary": []}})",
+            "tokenizer.vocabulary is []; no text has a token by it; at least one entry that is not in angle brackets"},
         BadConfig{"word_of_places", R"({"tokenizer": {"kind": "word", "vocabulary": ["<pad>", "<unk>"]}})",
                   "no text has a token by it"},
         BadConfig{"char_without_characters", R"({"tokenizer": {"kind": "char", "vocabulary": ["<pad>"]}})",
