@@ -55,8 +55,7 @@ absl::Status CheckMade(const ModelConfig& config, const HfTokenizer& tokenizer, 
     const int32_t id = encoding.ids[i];
     if (id < config.vocab_size) continue;
     const std::string* token = tokenizer.Token(id);
-    const bool second = !encoding.sequences.empty() && encoding.sequences[i] == 1;
-    return FieldError(second ? "second" : field,
+    return FieldError(encoding.sequences[i] == 1 ? "second" : field,
                       absl::StrCat(": the tokenizer makes token ", id, token == nullptr ? "" : ", ",
                                    token == nullptr ? "" : Quoted(*token), ", of it; the model has ", config.vocab_size,
                                    " tokens (vocab_size)"));

@@ -10,7 +10,7 @@
 
 namespace edgewise {
 
-// All vectors have one element per token; where only ids are wanted, those behind type_ids are empty.
+// All vectors have one element per token; where only ids are wanted, `offsets` and `words` are empty.
 struct Encoding {
   std::vector<int32_t> ids;
   std::vector<int32_t> type_ids;  // segments, as the template says: 0 or 1 in BERT, all 0 in RoBERTa

@@ -41,7 +41,7 @@ namespace {
 constexpr size_t kMostBytes = size_t{1} << 30;
 constexpr size_t kMostDecoded = 64 << 10;  // bytes of text that one token may become
 // Of a token that stays: its id in TextTokens, its id and type in Encoding; and with all else.
-constexpr size_t kBytesOfId = 12, kBytesOfToken = 48;
+constexpr size_t kBytesOfId = 13, kBytesOfToken = 48;
 constexpr char kConfigFile[] = "tokenizer_config.json: ";
 
 absl::Status Of(const char* file, const absl::Status& status) {

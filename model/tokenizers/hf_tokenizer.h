@@ -30,7 +30,7 @@ struct EncodeOptions {
   // Ends at the first token beyond max_tokens instead, with Encoding::too_long. What is wrong with the text behind it
   // is not found then, but that it is not UTF-8.
   bool refuse_longer = false;
-  bool only_ids = false;  // and type ids
+  bool only_ids = false;  // and their types and sequences
 };
 
 // Immutable; may be used from any thread.

@@ -213,17 +213,17 @@ Encoding PostProcessor::Join(const std::vector<TextTokens>& texts, bool special,
   for (const TextTokens& text : texts) size += text.ids.size();
   joined.ids.reserve(size);
   joined.type_ids.reserve(size);
+  joined.sequences.reserve(size);
   if (!only_ids) {
     joined.offsets.reserve(size);
-    joined.sequences.reserve(size);
     joined.words.reserve(size);
   }
   auto push = [&](int32_t id, int32_t type_id, Span offset, int sequence, int32_t word) {
     joined.ids.push_back(id);
     joined.type_ids.push_back(type_id);
+    joined.sequences.push_back(static_cast<int8_t>(sequence));
     if (only_ids) return;
     joined.offsets.push_back(offset);
-    joined.sequences.push_back(static_cast<int8_t>(sequence));
     joined.words.push_back(word);
   };
   for (const Step& step : texts.size() == 2 ? pair_ : single_) {
