@@ -273,7 +273,8 @@ class Search:
 
         def rank(entry: Entry) -> tuple:
             hits = len(near & entry.told) + 2 * len(stem & entry.told)
-            return COMMANDS.index(entry.command), -hits - self._seen_by.get((fault.stratum, entry.name), 0), entry.cost
+            hits += self._seen_by.get((fault.stratum, entry.name), 0)
+            return COMMANDS.index(entry.command), entry.program not in self._outputs, -hits, entry.cost
 
         batches = {}
         for entry in sorted((entry for entry in self._entries if entry.name not in self.unsound), key=rank):
@@ -281,9 +282,12 @@ class Search:
         return [(list(targets), entries) for (_, targets), entries in batches.items()]
 
     def _targets(self, entry: Entry) -> list[str]:
-        """What must be built before a test is run: its program, or all that a script may run, and the modules that it
-        is told of."""
-        made = [entry.program] if entry.program in self._outputs else self._programs
-        told = [os.path.relpath(value, self._tree.build) for text in [*entry.environment.values(), *entry.words[1:]]
-                for value in text.split("=") if value.startswith("/")]
+        """What must be built before a test is run: its program, or all programs for a script that is told where they
+        are, and the modules that it is told of."""
+        texts = [*entry.environment.values(), *entry.words[1:]]
+        made = [entry.program] if entry.program in self._outputs else []
+        if not made and any(str(self._tree.build) in text for text in texts):
+            made = self._programs
+        told = [os.path.relpath(value, self._tree.build) for text in texts for value in text.split("=")
+                if value.startswith("/")]
         return [*made, *(path for path in told if path in self._outputs and path not in made)]
