@@ -90,7 +90,7 @@ def plant_all(search: run.Search, new_chooser, wanted: list, kept: dict, save) -
         saw = {result["test"] for result in results if result and result["test"]}
         search.check(saw - set(kept["sound"]))
         unsound = saw & kept["unsound"].keys()
-        kept["sound"] = sorted(saw - unsound)
+        kept["sound"] = sorted((saw | set(kept["sound"])) - unsound)
         kept["outcomes"] = {key: outcome for key, outcome in kept["outcomes"].items()
                             if outcome.get("test") not in unsound}
         save()
