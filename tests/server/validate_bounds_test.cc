@@ -43,11 +43,11 @@ class Bounds final : public WorkBounds {
   uint64_t held_ = 0, peak_ = 0;
 };
 
-constexpr size_t kLong = size_t{256} << 10;
+constexpr size_t kLongText = size_t{256} << 10;
 
 std::string LongText() {
   std::string text;
-  while (text.size() < kLong) text += "to be, or not to be! ";
+  while (text.size() < kLongText) text += "to be, or not to be! ";
   return text;
 }
 
@@ -55,8 +55,8 @@ struct Case {
   const char* name;
   const char* folder;  // beside the other test data
   std::variant<std::function<void(v1::Sequence&, v1::Input&)>, std::function<void(v1::GenerateRequest&)>> change;
-  uint64_t bytes = kLong;  // it holds at least so many
-  int pieces = 4;          // and asks so often
+  uint64_t bytes = kLongText;  // it holds at least so many
+  int pieces = 4;              // and asks so often
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
