@@ -63,7 +63,7 @@ TEST_P(TextWorkTest, BytesAreReservedBeforeTheyAreHeld) {
   constexpr size_t kPieces = 2 << 20, kRegex = 40;  // Oniguruma allocates by itself
   for (const std::string& unit : Units()) {
     for (const bool only_ids : {true, false}) {
-      const std::string text = Repeated(unit, 1 << 18);
+      const std::string text = Repeated(unit, 1 << 17);
       CountingBounds bounds;
       held = peak = 0;
       counts = true;
