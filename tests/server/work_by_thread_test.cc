@@ -130,6 +130,9 @@ class WorkByThreadTest : public ::testing::Test {
     return options;
   }
 
+  // What a connection and its thread take once is no work of a message.
+  WorkByThreadTest() { server_.Call("/edgewise.v1.InferenceService/ListModels", ""); }
+
   // What each thread allocates for one call.
   std::pair<uint64_t, uint64_t> Allocated(const std::string& method, const std::string& bytes) {
     of_calls = of_preparation = 0;
