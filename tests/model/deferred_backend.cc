@@ -2,7 +2,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
+#include <variant>
 
 namespace edgewise::testing {
 namespace {
@@ -110,6 +112,22 @@ absl::StatusOr<uint64_t> DeferredBackend::Remaining(const EdgeLedger& ledger) {
   return inner_->Remaining(*static_cast<const DeferredLedger&>(ledger).inner);
 }
 
+// No rate is above the product of its bounds, by which backends leave pairs out.
+static void CheckBounds(const AttentionInputs& inputs, const AttentionProblem& problem) {
+  const Memberships& m = inputs.memberships;
+  for (int h = 0; h < inputs.num_heads; ++h) {
+    const int64_t first = h * m.rows + problem.first_row;
+    for (int64_t i = first; i < first + problem.tokens; ++i) {
+      for (int64_t j = first; j < first + problem.tokens; ++j) {
+        const float* const y = m.y + j * m.rank;
+        const double rate = std::inner_product(y, y + m.rank, m.x + i * m.rank, 0.0);
+        const double bound = static_cast<double>(m.query_bound[i]) * m.key_bound[j];
+        Require(!(rate > bound * (1.0 + 1e-5)), "a rate is above the product of its bounds");
+      }
+    }
+  }
+}
+
 absl::Status DeferredBackend::Attend(const AttentionInputs& inputs, std::span<const AttentionProblem> problems,
                                      std::span<EdgeCap> caps, Matrix out) {
   std::vector<AttentionProblem> inner_problems(problems.begin(), problems.end());
@@ -120,6 +138,7 @@ absl::Status DeferredBackend::Attend(const AttentionInputs& inputs, std::span<co
     const AttentionReport& report = *problems[p].report;
     reports[p].wanted = report.wanted;
     graph |= report.wanted.graph;
+    if (std::holds_alternative<DrawnRows>(problems[p].pattern)) CheckBounds(inputs, problems[p]);
     inner_problems[p].report = &reports[p];
     if (problems[p].cancel != nullptr)
       inner_problems[p].cancel = static_cast<const Flag*>(problems[p].cancel)->inner.get();
