@@ -14,6 +14,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxDepth = 16;
+constexpr size_t kMaxObjects =
+    200'000;  // each takes some hundred bytes once it is parsed; files have one a tensor or token
 constexpr size_t kShownCharacters = 64;
 constexpr size_t kShownError = 200;
 
@@ -32,7 +34,10 @@ class StrictCheck : public nlohmann::json_sax<json> {
   bool number_float(json::number_float_t, const std::string&) override { return true; }
   bool string(std::string&) override { return true; }
   bool binary(json::binary_t&) override { return true; }
-  bool start_object(size_t) override { return Open(); }
+  bool start_object(size_t) override {
+    if (++objects_ > kMaxObjects) return Fail(absl::StrCat("has more than ", kMaxObjects, " objects {...}"));
+    return Open();
+  }
   bool start_array(size_t) override { return Open(); }
   bool end_object() override { return Close(); }
   bool end_array() override { return Close(); }
@@ -62,6 +67,7 @@ class StrictCheck : public nlohmann::json_sax<json> {
   }
 
   std::vector<std::set<std::string>> keys_;  // of each object or array that is still open
+  size_t objects_ = 0;
   std::string problem_;
 };
 

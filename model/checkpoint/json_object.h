@@ -13,8 +13,8 @@
 
 namespace edgewise {
 
-// Parses UTF-8 text without duplicate keys and at most 16 levels deep. INVALID_ARGUMENT: the message names the key or
-// the byte.
+// Parses UTF-8 text without duplicate keys, at most 16 levels deep and with at most 200,000 objects, all of which is
+// checked before anything is built. INVALID_ARGUMENT: the message names the key, the byte or the limit.
 absl::StatusOr<nlohmann::json> ParseStrictJson(const std::string& text);
 
 // Reads the fields of one object and remembers which fields were read. The first error is kept. A field that is missing

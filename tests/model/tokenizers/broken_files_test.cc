@@ -119,6 +119,12 @@ TEST(BrokenTokenizerTest, EveryFieldIsNamed) {
   }
 }
 
+std::string Objects(int count) {
+  std::string text = "[{}";
+  for (int i = 1; i < count; ++i) text += ",{}";
+  return text + "]";
+}
+
 TEST(BrokenTokenizerTest, WhatIsNoJsonIsRefused) {
   const std::pair<std::string, std::string> cases[] = {
       {"", "tokenizer.json: not valid JSON: "},
@@ -127,6 +133,8 @@ TEST(BrokenTokenizerTest, WhatIsNoJsonIsRefused) {
       {"{\"a\": \"\xff\"}", "tokenizer.json: not valid JSON: "},
       {"{\"a\": 1, \"a\": 2}", "tokenizer.json: key \"a\" stands twice in one object"},
       {std::string(40, '['), "tokenizer.json: nested deeper than 16 levels"},
+      {Objects(200'000), "tokenizer.json: the file is [{},{}"},
+      {Objects(200'001), "tokenizer.json: has more than 200000 objects {...}"},
       {std::string("{\0}", 3), "tokenizer.json: byte 1 is a NUL character"}};
   for (const auto& [text, message] : cases) {
     const auto tokenizer = HfTokenizer::Read(text, "");
