@@ -44,8 +44,8 @@ namespace {
 
 constexpr uint32_t kOtherFiles = 32;
 constexpr auto kPoll = std::chrono::milliseconds(5);
-constexpr auto kStopWork = std::chrono::seconds(5);  // the layer that runs, at most
-constexpr auto kFlushAnswers = std::chrono::milliseconds(500);
+constexpr auto kStopWork = std::chrono::seconds(5);      // the layer that runs, at most
+constexpr auto kFlushAnswers = std::chrono::seconds(2);  // longer than a busy machine takes
 
 // Linking the reflection library switches it on for every server; this makes it follow the option.
 class ReflectionOption final : public grpc::ServerBuilderOption {

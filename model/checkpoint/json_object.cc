@@ -15,7 +15,7 @@ using nlohmann::json;
 
 constexpr size_t kMaxDepth = 16;
 constexpr size_t kMaxObjects =
-    200'000;  // each takes some hundred bytes once it is parsed; files have one a tensor or token
+    300'000;  // each takes some hundred bytes once it is parsed; files have one a tensor or token
 constexpr size_t kShownCharacters = 64;
 constexpr size_t kShownError = 200;
 

@@ -13,7 +13,7 @@
 
 namespace edgewise {
 
-// Parses UTF-8 text without duplicate keys, at most 16 levels deep and with at most 200,000 objects, all of which is
+// Parses UTF-8 text without duplicate keys, at most 16 levels deep and with at most 300,000 objects, all of which is
 // checked before anything is built. INVALID_ARGUMENT: the message names the key, the byte or the limit.
 absl::StatusOr<nlohmann::json> ParseStrictJson(const std::string& text);
 

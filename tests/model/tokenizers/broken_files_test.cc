@@ -133,8 +133,8 @@ TEST(BrokenTokenizerTest, WhatIsNoJsonIsRefused) {
       {"{\"a\": \"\xff\"}", "tokenizer.json: not valid JSON: "},
       {"{\"a\": 1, \"a\": 2}", "tokenizer.json: key \"a\" stands twice in one object"},
       {std::string(40, '['), "tokenizer.json: nested deeper than 16 levels"},
-      {Objects(200'000), "tokenizer.json: the file is [{},{}"},
-      {Objects(200'001), "tokenizer.json: has more than 200000 objects {...}"},
+      {Objects(300'000), "tokenizer.json: the file is [{},{}"},
+      {Objects(300'001), "tokenizer.json: has more than 300000 objects {...}"},
       {std::string("{\0}", 3), "tokenizer.json: byte 1 is a NUL character"}};
   for (const auto& [text, message] : cases) {
     const auto tokenizer = HfTokenizer::Read(text, "");
