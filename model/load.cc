@@ -61,12 +61,12 @@ absl::Status SelfTest(const Model& model, const RunWork& use_backend) {
 }
 
 // The files of a folder, but for the weights. Of our own format it has the configuration alone.
-absl::StatusOr<hugging_face::Folder> ReadFolder(const std::string& directory, AttentionKinds kinds) {
-  const absl::StatusOr<std::string> text = ReadSmallFile(directory + "/config.json", kMaxConfigBytes);
+absl::StatusOr<hugging_face::Folder> ReadFolder(ModelFolder& files, AttentionKinds kinds) {
+  const absl::StatusOr<std::string> text = files.Read("config.json", kMaxConfigBytes);
   if (!text.ok()) return In("config.json", text.status());
   const absl::StatusOr<nlohmann::json> json = ParseStrictJson(*text);
   if (!json.ok()) return In("config.json", json.status());
-  if (hugging_face::IsHuggingFace(*json)) return hugging_face::ReadFolder(directory, *json);
+  if (hugging_face::IsHuggingFace(*json)) return hugging_face::ReadFolder(files, *json);
   absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, kinds);
   if (!config.ok()) return In("config.json", config.status());
   hugging_face::Folder folder;
@@ -93,17 +93,19 @@ struct Loaded {
   std::vector<std::string> skipped_tensors;
 };
 
-absl::StatusOr<Loaded> ReadWeights(const std::string& directory, const hugging_face::Folder& folder, Backend& backend,
+absl::StatusOr<Loaded> ReadWeights(ModelFolder& files, const hugging_face::Folder& folder, Backend& backend,
                                    const RunWork& prepare) {
   Loaded loaded;
   if (folder.family != nullptr) {
-    ASSIGN_OR_RETURN(hugging_face::Tensors read, hugging_face::ReadTensors(directory, folder));
+    ASSIGN_OR_RETURN(hugging_face::Tensors read, hugging_face::ReadTensors(files, folder));
     absl::StatusOr<std::unique_ptr<ModelWeights>> weights = PlaceWeights(folder.config, read.tensors, backend, prepare);
     if (!weights.ok()) return In("model.safetensors", weights.status());
     loaded = {*std::move(weights), read.shards->sha256(), read.parameters, std::move(read.skipped)};
     return loaded;
   }
-  auto file = SafetensorsFile::Open(directory + "/model.safetensors");
+  absl::StatusOr<OpenFile> opened = files.Open("model.safetensors");
+  if (!opened.ok()) return In("model.safetensors", opened.status());
+  auto file = SafetensorsFile::Open(*std::move(opened));
   if (!file.ok()) return In("model.safetensors", file.status());
   auto weights = LoadWeights(folder.config, **file, backend, prepare);
   if (!weights.ok()) return In("model.safetensors", weights.status());
@@ -113,17 +115,23 @@ absl::StatusOr<Loaded> ReadWeights(const std::string& directory, const hugging_f
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> LoadConfig(const std::string& directory, AttentionKinds kinds) {
-  ASSIGN_OR_RETURN(hugging_face::Folder folder, ReadFolder(directory, kinds));
+absl::StatusOr<ModelConfig> LoadConfig(ModelFolder& files, AttentionKinds kinds) {
+  ASSIGN_OR_RETURN(hugging_face::Folder folder, ReadFolder(files, kinds));
   return std::move(folder.config);
 }
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory, Backend& backend, AttentionKinds kinds,
                                                  const RunWork& use_backend) {
-  ASSIGN_OR_RETURN(hugging_face::Folder folder, ReadFolder(directory, kinds));
+  ModelFolder files(directory);
+  return LoadModel(files, backend, kinds, use_backend);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(ModelFolder& files, Backend& backend, AttentionKinds kinds,
+                                                 const RunWork& use_backend) {
+  ASSIGN_OR_RETURN(hugging_face::Folder folder, ReadFolder(files, kinds));
   RETURN_IF_ERROR(CheckServed(folder, backend));
   const RunWork& prepare = backend.PreparesBeside() ? RunHere : use_backend;
-  ASSIGN_OR_RETURN(Loaded loaded, ReadWeights(directory, folder, backend, prepare));
+  ASSIGN_OR_RETURN(Loaded loaded, ReadWeights(files, folder, backend, prepare));
   ModelConfig config = std::move(folder.config);
   config.head_dim = AlignedHeadDim(config, backend);
   auto model = std::make_unique<Model>(std::move(config), std::move(loaded.weights), std::move(loaded.sha256),

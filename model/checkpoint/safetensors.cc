@@ -1,14 +1,9 @@
 #include "model/checkpoint/safetensors.h"
 
-#include <fcntl.h>
 #include <openssl/evp.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <new>
 #include <utility>
 
@@ -16,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/checkpoint/json_object.h"
+#include "model/checkpoint/model_folder.h"
 
 namespace edgewise {
 namespace {
@@ -31,36 +27,6 @@ constexpr size_t kMaxNameBytes = 256;
 constexpr uint64_t kLengthBytes = 8;
 
 absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
-
-// The open descriptor and the size of a regular file.
-absl::StatusOr<std::pair<int, uint64_t>> OpenRegular(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-  if (descriptor < 0) {
-    const int error = errno;
-    if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError("no such file");
-    if (error == ELOOP) return Invalid("is a symbolic link; a regular file is expected");
-    return Invalid(absl::StrCat("cannot be opened: ", strerror(error)));
-  }
-  struct stat info;
-  if (fstat(descriptor, &info) != 0 || !S_ISREG(info.st_mode)) {
-    close(descriptor);
-    return Invalid("is not a regular file");
-  }
-  return std::make_pair(descriptor, static_cast<uint64_t>(info.st_size));
-}
-
-absl::Status ReadExactly(int descriptor, char* data, uint64_t size, uint64_t offset) {
-  while (size > 0) {
-    const ssize_t count = pread(descriptor, data, std::min<uint64_t>(size, 1 << 30), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return Invalid(absl::StrCat("cannot be read: ", strerror(errno)));
-    if (count == 0) return Invalid("became shorter while it was read");
-    data += count;
-    size -= static_cast<uint64_t>(count);
-    offset += static_cast<uint64_t>(count);
-  }
-  return absl::OkStatus();
-}
 
 // Bits of one element; 0: the dtype is unknown.
 uint64_t DtypeBits(const std::string& dtype) {
@@ -142,42 +108,24 @@ absl::StatusOr<std::string> Sha256(std::initializer_list<absl::string_view> part
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), digest_size));
 }
 
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t most) {
-  const auto file = OpenRegular(path);
-  if (!file.ok()) return file.status();
-  const auto [descriptor, size] = *file;
-  absl::Status status;
-  std::string text;
-  if (size > most) {
-    status = Invalid(absl::StrCat("has ", size, " bytes; at most ", most, " are allowed"));
-  } else {
-    text.resize(size);
-    status = ReadExactly(descriptor, text.data(), size, 0);
-  }
-  close(descriptor);
-  if (!status.ok()) return status;
-  return text;
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+  absl::StatusOr<OpenFile> opened = OpenFile::Open(path);
+  if (!opened.ok()) return opened.status();
+  return Open(*std::move(opened));
 }
 
-absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile);
-  const absl::Status status = file->ReadHeader(path);
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(OpenFile opened) {
+  std::unique_ptr<SafetensorsFile> file(new SafetensorsFile(std::move(opened)));
+  const absl::Status status = file->ReadHeader();
   if (!status.ok()) return status;
   return file;
 }
 
-SafetensorsFile::~SafetensorsFile() {
-  if (descriptor_ >= 0) close(descriptor_);
-}
-
-absl::Status SafetensorsFile::ReadHeader(const std::string& path) {
-  const auto opened = OpenRegular(path);
-  if (!opened.ok()) return opened.status();
-  const uint64_t size = opened->second;
-  descriptor_ = opened->first;
+absl::Status SafetensorsFile::ReadHeader() {
+  const uint64_t size = file_.bytes();
   if (size < kLengthBytes) return Invalid(absl::StrCat("has ", size, " bytes; a header length of 8 bytes is expected"));
   uint64_t length = 0;
-  absl::Status status = ReadExactly(descriptor_, reinterpret_cast<char*>(&length), kLengthBytes, 0);
+  absl::Status status = file_.Read(reinterpret_cast<char*>(&length), kLengthBytes, 0);
   if (!status.ok()) return status;
   if (length > size - kLengthBytes) {
     return Invalid(absl::StrCat("header length is ", length, "; the file has ", size, " bytes"));
@@ -186,7 +134,7 @@ absl::Status SafetensorsFile::ReadHeader(const std::string& path) {
     return Invalid(absl::StrCat("header length is ", length, "; at most ", kMaxHeaderBytes, " is allowed"));
   }
   header_.resize(length);
-  status = ReadExactly(descriptor_, header_.data(), length, kLengthBytes);
+  status = file_.Read(header_.data(), length, kLengthBytes);
   if (!status.ok()) return status;
   status = ParseHeader(header_);
   if (!status.ok()) return status;
@@ -242,7 +190,7 @@ absl::Status SafetensorsFile::ReadData() {
   } catch (const std::exception&) {
     return absl::ResourceExhaustedError(absl::StrCat("out of memory: ", data_bytes_, " bytes of weights"));
   }
-  const absl::Status status = ReadExactly(descriptor_, data_.data(), data_bytes_, kLengthBytes + header_.size());
+  const absl::Status status = file_.Read(data_.data(), data_bytes_, kLengthBytes + header_.size());
   if (!status.ok()) return status;
   const uint64_t length = header_.size();
   const absl::string_view length_bytes(reinterpret_cast<const char*>(&length), sizeof(length));

@@ -8,11 +8,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "model/checkpoint/model_folder.h"
 
 namespace edgewise {
 
@@ -23,18 +25,14 @@ struct TensorEntry {
   uint64_t end = 0;
 };
 
-// The bytes of a regular file. NOT_FOUND: there is no such file. INVALID_ARGUMENT: the path is a symbolic link or a
-// device, or the file has more than `most` bytes.
-absl::StatusOr<std::string> ReadSmallFile(const std::string& path, uint64_t most);
-
 // An open file whose header has been checked: sizes agree with shapes, and the tensors fill the data without a gap, an
 // overlap or bytes behind them. One thread.
 class SafetensorsFile {
  public:
-  // NOT_FOUND: there is no such file. INVALID_ARGUMENT: the file is not valid; the message names the tensor or the part
-  // of the header.
+  // INVALID_ARGUMENT: the file is not valid; the message names the tensor or the part of the header. Of a path also the
+  // errors of OpenFile::Open.
+  static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(OpenFile file);
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
-  ~SafetensorsFile();
 
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
   uint64_t data_bytes() const { return data_bytes_; }
@@ -51,11 +49,11 @@ class SafetensorsFile {
   const std::string& sha256() const { return sha256_; }  // of the whole file, lower-case hex, after ReadData
 
  private:
-  SafetensorsFile() = default;
-  absl::Status ReadHeader(const std::string& path);
+  explicit SafetensorsFile(OpenFile file) : file_(std::move(file)) {}
+  absl::Status ReadHeader();
   absl::Status ParseHeader(const std::string& header);
 
-  int descriptor_ = -1;
+  const OpenFile file_;
   std::string header_;
   uint64_t data_bytes_ = 0;
   std::map<std::string, TensorEntry> tensors_;

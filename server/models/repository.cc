@@ -149,7 +149,8 @@ std::shared_ptr<LoadedModel> Repository::WithNewProfiles(const LoadJob& job) con
     serving = version->second.loaded;
   }
   if (!serving) return nullptr;
-  absl::StatusOr<ModelConfig> config = LoadConfig(job.directory);
+  ModelFolder files(job.directory);
+  absl::StatusOr<ModelConfig> config = LoadConfig(files);
   if (!config.ok() || config->others != serving->model->config().others) return nullptr;
   if (FingerprintOf(job.directory) != job.fingerprint) return nullptr;
   auto loaded = std::make_shared<LoadedModel>(*serving);

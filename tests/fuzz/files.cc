@@ -54,7 +54,8 @@ TokenizerConfig Bytes() {
 
 // A Hugging Face config.json without other files.
 void FuzzFolder(const nlohmann::json& json) {
-  const absl::StatusOr<hugging_face::Folder> folder = hugging_face::ReadFolder("/nonexistent", json);
+  ModelFolder none("/nonexistent");
+  const absl::StatusOr<hugging_face::Folder> folder = hugging_face::ReadFolder(none, json);
   if (!folder.ok()) return RequireReadable(std::string(folder.status().message()));
   const ModelConfig& config = folder->config;
   Require(static_cast<size_t>(config.num_hidden_layers) == config.attention.size(), "every layer has an attention");

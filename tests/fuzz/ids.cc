@@ -128,7 +128,8 @@ void FuzzIds(const std::string& bytes) {
   Choices choices(bytes);
   const Base& base = Bases()[choices.Next() % Bases().size()];
   const json whole = Change(base, choices);
-  absl::StatusOr<hugging_face::Folder> folder = hugging_face::ReadFolder(base.folder, whole);
+  ModelFolder files(base.folder);
+  absl::StatusOr<hugging_face::Folder> folder = hugging_face::ReadFolder(files, whole);
   if (!folder.ok()) return RequireReadable(std::string(folder.status().message()));
   const ModelConfig& config = folder->config;
   for (const int32_t id : {config.pad_token_id, config.cls_token_id, config.mask_token_id}) {

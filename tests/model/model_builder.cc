@@ -77,7 +77,8 @@ std::string WriteHuggingFace(const std::string& folder, json config, uint64_t se
   }
   config.erase("_files");
   WriteFile(folder + "/config.json", config.dump(1));
-  const hugging_face::Folder read = OrThrow(hugging_face::ReadFolder(folder, config));
+  ModelFolder written(folder);
+  const hugging_face::Folder read = OrThrow(hugging_face::ReadFolder(written, config));
   std::map<std::string, TestTensor> tensors;
   for (auto& [name, tensor] : TensorsOf(read.config, seed)) {
     const hugging_face::Source theirs = hugging_face::SourcesOf(name, read).front();

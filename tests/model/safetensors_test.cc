@@ -125,11 +125,9 @@ TEST(SafetensorsTest, ReadsWhatWasWritten) {
 
 TEST(SafetensorsTest, OnlyRegularFilesAreOpened) {
   const TemporaryFolder folder;
-  const std::string fifo = folder.path() + "/fifo", link = folder.path() + "/link";
+  const std::string fifo = folder.path() + "/fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  WriteFile(folder.path() + "/real", "x");
-  ASSERT_EQ(symlink("real", link.c_str()), 0);
-  for (const std::string& path : {fifo, link, folder.path()}) {
+  for (const std::string& path : {fifo, folder.path()}) {
     EXPECT_EQ(SafetensorsFile::Open(path).status().code(), absl::StatusCode::kInvalidArgument) << path;
   }
   EXPECT_EQ(SafetensorsFile::Open(folder.path() + "/none").status().code(), absl::StatusCode::kNotFound);

@@ -2,7 +2,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_object.h"
-#include "model/checkpoint/safetensors.h"
 #include "text/status_macros.h"
 
 namespace edgewise::hugging_face {
@@ -29,9 +28,8 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& file, const json
 
 }  // namespace
 
-absl::StatusOr<std::vector<int32_t>> ReadEndTokens(const std::string& directory, const json& config,
-                                                   int32_t vocab_size) {
-  const absl::StatusOr<std::string> text = ReadSmallFile(absl::StrCat(directory, "/", kFile), 1 << 20);
+absl::StatusOr<std::vector<int32_t>> ReadEndTokens(ModelFolder& files, const json& config, int32_t vocab_size) {
+  const absl::StatusOr<std::string> text = files.Read(kFile, 1 << 20);
   if (!text.ok() && !absl::IsNotFound(text.status())) {
     return absl::Status(text.status().code(), absl::StrCat(kFile, ": ", std::string(text.status().message())));
   }

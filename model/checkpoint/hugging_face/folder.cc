@@ -1,7 +1,5 @@
 #include "model/checkpoint/hugging_face/folder.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -21,11 +19,6 @@ namespace edgewise::hugging_face {
 namespace {
 
 using nlohmann::json;
-
-bool Exists(const std::string& path) {
-  struct stat info {};
-  return lstat(path.c_str(), &info) == 0;
-}
 
 absl::Status Invalid(const std::string& message) {
   return absl::InvalidArgumentError(absl::StrCat("config.json: ", message));
@@ -281,7 +274,7 @@ bool IsHuggingFace(const json& config) {
          (config.contains("model_type") || config.contains("architectures"));
 }
 
-absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whole) {
+absl::StatusOr<Folder> ReadFolder(ModelFolder& files, const json& whole) {
   const json config = WithoutNulls(whole);
   Folder folder;
   const auto type = config.find("model_type");
@@ -294,14 +287,14 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
                                 "; docs/convert.md#hugging-face says what else can be converted"));
   }
   RETURN_IF_ERROR(RefuseSettings(config, *folder.family));
-  if (Exists(directory + "/adapter_config.json")) {
+  if (files.Has("adapter_config.json")) {
     return absl::InvalidArgumentError(
         "adapter_config.json: adapters are not served; merge it into the model (merge_and_unload) and save that");
   }
-  absl::StatusOr<SentenceModules> modules = ReadSentenceModules(directory);
+  absl::StatusOr<SentenceModules> modules = ReadSentenceModules(files);
   const bool sentence = modules.ok();
   // Without the file this is a model of transformers; another file that is missing is an error.
-  if (!sentence && (!absl::IsNotFound(modules.status()) || Exists(directory + "/modules.json"))) {
+  if (!sentence && (!absl::IsNotFound(modules.status()) || files.Has("modules.json"))) {
     return absl::InvalidArgumentError(modules.status().message());
   }
   RETURN_IF_ERROR(ReadArchitecture(config, sentence, folder));
@@ -321,18 +314,18 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
   }
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
   if (!folder.family->images) {
-    ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(directory));
+    ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(files));
   }
   if (folder.tokenizer != nullptr) {
     folder.config.tokenizer.kind = TokenizerKind::kHuggingFace;
-    ASSIGN_OR_RETURN(folder.config.text_types, GivesTypes(directory));
+    ASSIGN_OR_RETURN(folder.config.text_types, GivesTypes(files));
     RETURN_IF_ERROR(CheckTokenizer(*folder.tokenizer, config, folder.config));
   }
   RETURN_IF_ERROR(ReadHead(sentence ? std::make_optional(*modules) : std::nullopt, object, folder));
   if (folder.config.task == ModelTask::kCausalLm) {
-    ASSIGN_OR_RETURN(folder.config.end_token_ids, ReadEndTokens(directory, config, folder.config.vocab_size));
+    ASSIGN_OR_RETURN(folder.config.end_token_ids, ReadEndTokens(files, config, folder.config.vocab_size));
     if (folder.tokenizer != nullptr) {
-      folder.chat = ReadChatTemplate(directory, *folder.tokenizer);
+      folder.chat = ReadChatTemplate(files, *folder.tokenizer);
     }
   }
   folder.config.profiles = ParseProfiles(object, folder.config);
@@ -344,7 +337,7 @@ absl::StatusOr<Folder> ReadFolder(const std::string& directory, const json& whol
   json others = whole;
   for (const char* field : {"profiles", "limits", "shadow"}) others.erase(field);
   folder.config.others = others.dump();
-  if (folder.family->images) RETURN_IF_ERROR(ReadPreprocessor(directory, folder.config));
+  if (folder.family->images) RETURN_IF_ERROR(ReadPreprocessor(files, folder.config));
   return folder;
 }
 

@@ -11,6 +11,7 @@
 #include "model/chat/chat_template.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/family.h"
+#include "model/checkpoint/model_folder.h"
 #include "model/tokenizers/hf_tokenizer.h"
 
 namespace edgewise::hugging_face {
@@ -31,7 +32,7 @@ bool IsHuggingFace(const nlohmann::json& config);
 
 // Reads the folder of this config.json. INVALID_ARGUMENT: a file is not valid, or the model or one of its settings is
 // not served; the message begins with the name of the file, and names field, value and what is served.
-absl::StatusOr<Folder> ReadFolder(const std::string& directory, const nlohmann::json& config);
+absl::StatusOr<Folder> ReadFolder(ModelFolder& files, const nlohmann::json& config);
 
 }  // namespace edgewise::hugging_face
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "model/checkpoint/safetensors.h"
 
 namespace edgewise::hugging_face {
 namespace {
@@ -110,8 +109,8 @@ void ReadPatches(JsonObject& object, ModelConfig& config) {
   config.max_position_embeddings = 1 + image.count();
 }
 
-absl::Status ReadPreprocessor(const std::string& directory, ModelConfig& config) {
-  const absl::StatusOr<std::string> text = ReadSmallFile(absl::StrCat(directory, "/", kFile), kMaxBytes);
+absl::Status ReadPreprocessor(ModelFolder& files, ModelConfig& config) {
+  const absl::StatusOr<std::string> text = files.Read(kFile, kMaxBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();  // the model takes rows of features alone
   if (!text.ok()) return Invalid(std::string(text.status().message()));
   const absl::StatusOr<json> whole = ParseStrictJson(*text);

@@ -2,11 +2,10 @@
 #ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_IMAGE_FILES_H_
 #define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_IMAGE_FILES_H_
 
-#include <string>
-
 #include "absl/status/status.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/json_object.h"
+#include "model/checkpoint/model_folder.h"
 
 namespace edgewise::hugging_face {
 
@@ -17,7 +16,7 @@ void ReadPatches(JsonObject& object, ModelConfig& config);
 // Reads preprocessor_config.json, if there is one, into config.image_processor; adds its text to config.others.
 // INVALID_ARGUMENT: it asks for what is not served, or makes images of another size than config.image has; the message
 // begins with the name of the file.
-absl::Status ReadPreprocessor(const std::string& directory, ModelConfig& config);
+absl::Status ReadPreprocessor(ModelFolder& files, ModelConfig& config);
 
 }  // namespace edgewise::hugging_face
 

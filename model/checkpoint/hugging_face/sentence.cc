@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/checkpoint/json_object.h"
-#include "model/checkpoint/safetensors.h"
 #include "text/status_macros.h"
 
 namespace edgewise::hugging_face {
@@ -22,8 +21,8 @@ absl::Status Invalid(const std::string& file, const std::string& message) {
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", message));
 }
 
-absl::StatusOr<json> ReadJson(const std::string& directory, const std::string& file) {
-  const absl::StatusOr<std::string> text = ReadSmallFile(absl::StrCat(directory, "/", file), kMaxBytes);
+absl::StatusOr<json> ReadJson(ModelFolder& files, const std::string& file) {
+  const absl::StatusOr<std::string> text = files.Read(file, kMaxBytes);
   const auto in_file = [&](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
   };
@@ -45,9 +44,9 @@ bool IsFolderName(const std::string& path) {
   });
 }
 
-absl::StatusOr<Pooling> ReadPooling(const std::string& directory, const std::string& path) {
+absl::StatusOr<Pooling> ReadPooling(ModelFolder& files, const std::string& path) {
   const std::string file = absl::StrCat(path, "/config.json");
-  ASSIGN_OR_RETURN(const json config, ReadJson(directory, file));
+  ASSIGN_OR_RETURN(const json config, ReadJson(files, file));
   if (!config.is_object()) return Invalid(file, "an object is expected");
   std::vector<std::string> modes;
   const auto named = config.find("pooling_mode");
@@ -74,10 +73,10 @@ absl::StatusOr<Pooling> ReadPooling(const std::string& directory, const std::str
 
 // What the Transformer says of texts, under the first of its names that is there, as sentence-transformers looks for
 // it.
-absl::StatusOr<int32_t> ReadTextLimit(const std::string& directory) {
+absl::StatusOr<int32_t> ReadTextLimit(ModelFolder& files) {
   for (const char* kind : {"bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"}) {
     const std::string file = absl::StrCat("sentence_", kind, "_config.json");
-    const absl::StatusOr<json> config = ReadJson(directory, file);
+    const absl::StatusOr<json> config = ReadJson(files, file);
     if (absl::IsNotFound(config.status())) continue;
     RETURN_IF_ERROR(config.status());
     JsonObject fields(*config, "");
@@ -97,9 +96,9 @@ absl::StatusOr<int32_t> ReadTextLimit(const std::string& directory) {
 }
 
 // A prompt before every text would change it.
-absl::Status RefusePrompts(const std::string& directory) {
+absl::Status RefusePrompts(ModelFolder& files) {
   constexpr char kFile[] = "config_sentence_transformers.json";
-  const absl::StatusOr<json> config = ReadJson(directory, kFile);
+  const absl::StatusOr<json> config = ReadJson(files, kFile);
   if (absl::IsNotFound(config.status())) return absl::OkStatus();
   RETURN_IF_ERROR(config.status());
   if (!config->is_object()) return Invalid(kFile, "an object is expected");
@@ -111,8 +110,8 @@ absl::Status RefusePrompts(const std::string& directory) {
 
 }  // namespace
 
-absl::StatusOr<SentenceModules> ReadSentenceModules(const std::string& directory) {
-  ASSIGN_OR_RETURN(const json modules, ReadJson(directory, kModules));
+absl::StatusOr<SentenceModules> ReadSentenceModules(ModelFolder& files) {
+  ASSIGN_OR_RETURN(const json modules, ReadJson(files, kModules));
   if (!modules.is_array()) return Invalid(kModules, "a list of modules is expected");
   SentenceModules read;
   const std::vector<std::string> served = {"Transformer", "Pooling", "Normalize"};
@@ -138,13 +137,13 @@ absl::StatusOr<SentenceModules> ReadSentenceModules(const std::string& directory
         return Invalid(kModules, absl::StrCat("the path of Pooling is ", ShowJson(json(path)),
                                               "; the name of a folder beside modules.json is expected"));
       }
-      ASSIGN_OR_RETURN(read.pooling, ReadPooling(directory, path));
+      ASSIGN_OR_RETURN(read.pooling, ReadPooling(files, path));
     }
     read.normalize = i == 2;
   }
   if (modules.size() < 2) return Invalid(kModules, "has no Pooling; served: a Transformer, then Pooling");
-  ASSIGN_OR_RETURN(read.max_seq_length, ReadTextLimit(directory));
-  RETURN_IF_ERROR(RefusePrompts(directory));
+  ASSIGN_OR_RETURN(read.max_seq_length, ReadTextLimit(files));
+  RETURN_IF_ERROR(RefusePrompts(files));
   return read;
 }
 

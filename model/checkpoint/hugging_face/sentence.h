@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "model/checkpoint/config.h"
+#include "model/checkpoint/model_folder.h"
 
 namespace edgewise::hugging_face {
 
@@ -19,7 +20,7 @@ struct SentenceModules {
 // Reads modules.json, the config.json of the Pooling module, the Transformer's sentence_bert_config.json and
 // config_sentence_transformers.json. NOT_FOUND: there is no modules.json. INVALID_ARGUMENT: a module, a way of pooling
 // or a change of the text is not served; the message begins with the name of the file.
-absl::StatusOr<SentenceModules> ReadSentenceModules(const std::string& directory);
+absl::StatusOr<SentenceModules> ReadSentenceModules(ModelFolder& files);
 
 }  // namespace edgewise::hugging_face
 

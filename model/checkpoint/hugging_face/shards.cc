@@ -1,7 +1,5 @@
 #include "model/checkpoint/hugging_face/shards.h"
 
-#include <sys/stat.h>
-
 #include <set>
 
 #include "absl/strings/match.h"
@@ -24,14 +22,9 @@ absl::Status In(const std::string& file, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
 }
 
-bool Exists(const std::string& path) {
-  struct stat info {};
-  return lstat(path.c_str(), &info) == 0;
-}
-
-absl::Status NoWeights(const std::string& directory) {
+absl::Status NoWeights(ModelFolder& files) {
   for (const char* pickled : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    if (!Exists(absl::StrCat(directory, "/", pickled))) continue;
+    if (!files.Has(pickled)) continue;
     return absl::NotFoundError(absl::StrCat(kOne, ": no such file, but ", pickled,
                                             ", which is pickled and not read; save_pretrained of a current "
                                             "transformers writes model.safetensors"));
@@ -47,20 +40,22 @@ bool IsShardName(const std::string& name) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Shards>> Shards::Open(const std::string& directory) {
+absl::StatusOr<std::unique_ptr<Shards>> Shards::Open(ModelFolder& files) {
   auto shards = std::make_unique<Shards>();
-  if (Exists(absl::StrCat(directory, "/", kOne))) {
-    RETURN_IF_ERROR(shards->Add(directory, kOne));
-  } else if (Exists(absl::StrCat(directory, "/", kIndex))) {
-    RETURN_IF_ERROR(shards->ReadIndex(directory));
+  if (files.Has(kOne)) {
+    RETURN_IF_ERROR(shards->Add(files, kOne));
+  } else if (files.Has(kIndex)) {
+    RETURN_IF_ERROR(shards->ReadIndex(files));
   } else {
-    return NoWeights(directory);
+    return NoWeights(files);
   }
   return shards;
 }
 
-absl::Status Shards::Add(const std::string& directory, const std::string& name) {
-  absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(absl::StrCat(directory, "/", name));
+absl::Status Shards::Add(ModelFolder& files, const std::string& name) {
+  absl::StatusOr<OpenFile> opened = files.Open(name);
+  if (!opened.ok()) return In(name, opened.status());
+  absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(*std::move(opened));
   if (!file.ok()) return In(name, file.status());
   for (const auto& [tensor, entry] : (*file)->tensors()) {
     if (tensors_.emplace(tensor, Tensor{&entry, file->get()}).second) continue;
@@ -70,8 +65,8 @@ absl::Status Shards::Add(const std::string& directory, const std::string& name) 
   return absl::OkStatus();
 }
 
-absl::Status Shards::ReadIndex(const std::string& directory) {
-  const absl::StatusOr<std::string> text = ReadSmallFile(absl::StrCat(directory, "/", kIndex), kMaxIndexBytes);
+absl::Status Shards::ReadIndex(ModelFolder& files) {
+  const absl::StatusOr<std::string> text = files.Read(kIndex, kMaxIndexBytes);
   if (!text.ok()) return In(kIndex, text.status());
   const absl::StatusOr<json> index = ParseStrictJson(*text);
   if (!index.ok()) return In(kIndex, index.status());
@@ -93,7 +88,7 @@ absl::Status Shards::ReadIndex(const std::string& directory) {
         absl::StrCat(kIndex, ": weight_map names ", names.size(), " files; 1 to ", kMaxShards, " are expected"));
   }
   for (const std::string& name : names) {
-    RETURN_IF_ERROR(Add(directory, name));
+    RETURN_IF_ERROR(Add(files, name));
     for (const auto& [tensor, entry] : files_.back().second->tensors()) {
       const auto found = file_of.find(tensor);
       if (found != file_of.end() && found->second == name) continue;

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "model/checkpoint/model_folder.h"
 #include "model/checkpoint/safetensors.h"
 
 namespace edgewise::hugging_face {
@@ -19,7 +20,7 @@ class Shards {
  public:
   // Reads headers only. NOT_FOUND: there are no weights in a format that is read. INVALID_ARGUMENT: a file is not
   // valid, or the index and its files disagree. Messages begin with the name of the file.
-  static absl::StatusOr<std::unique_ptr<Shards>> Open(const std::string& directory);
+  static absl::StatusOr<std::unique_ptr<Shards>> Open(ModelFolder& files);
 
   struct Tensor {
     const TensorEntry* entry;
@@ -33,8 +34,8 @@ class Shards {
   const std::string& sha256() const { return sha256_; }
 
  private:
-  absl::Status Add(const std::string& directory, const std::string& name);
-  absl::Status ReadIndex(const std::string& directory);
+  absl::Status Add(ModelFolder& files, const std::string& name);
+  absl::Status ReadIndex(ModelFolder& files);
 
   std::vector<std::pair<std::string, std::unique_ptr<SafetensorsFile>>> files_;  // by name
   std::map<std::string, Tensor> tensors_;

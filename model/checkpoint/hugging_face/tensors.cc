@@ -202,9 +202,9 @@ std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder) {
   return sources;
 }
 
-absl::StatusOr<Tensors> ReadTensors(const std::string& directory, const Folder& folder) {
+absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder) {
   Tensors read;
-  ASSIGN_OR_RETURN(read.shards, Shards::Open(directory));
+  ASSIGN_OR_RETURN(read.shards, Shards::Open(files));
   Found found;
   RETURN_IF_ERROR(found.Add(*read.shards, folder.family->prefix));
 

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "model/checkpoint/hugging_face/folder.h"
 #include "model/checkpoint/hugging_face/shards.h"
+#include "model/checkpoint/model_folder.h"
 #include "model/checkpoint/tensor_checks.h"
 
 namespace edgewise::hugging_face {
@@ -39,7 +40,7 @@ struct Tensors {
 // Reads the weights of a folder. Old names (LayerNorm.gamma and .beta) and base tensors with or without their prefix
 // are taken. NOT_FOUND: no file. INVALID_ARGUMENT: a tensor is missing, unknown, given twice, or of another shape or
 // dtype; or tied ones differ. RESOURCE_EXHAUSTED: no memory. The message names file and tensor.
-absl::StatusOr<Tensors> ReadTensors(const std::string& directory, const Folder& folder);
+absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder);
 
 }  // namespace edgewise::hugging_face
 

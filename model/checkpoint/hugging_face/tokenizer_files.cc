@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_object.h"
-#include "model/checkpoint/safetensors.h"
 #include "text/status_macros.h"
 
 namespace edgewise::hugging_face {
@@ -14,8 +13,8 @@ namespace {
 constexpr uint64_t kMaxBytes = 256 << 20;
 
 // NOT_FOUND: there is no such file.
-absl::StatusOr<std::string> ReadText(const std::string& directory, const char* file) {
-  absl::StatusOr<std::string> text = ReadSmallFile(absl::StrCat(directory, "/", file), kMaxBytes);
+absl::StatusOr<std::string> ReadText(ModelFolder& files, const char* file) {
+  absl::StatusOr<std::string> text = files.Read(file, kMaxBytes);
   if (text.ok() && text->empty()) return absl::InvalidArgumentError(absl::StrCat(file, ": is empty"));
   if (text.ok() || absl::IsNotFound(text.status())) return text;
   return absl::Status(text.status().code(), absl::StrCat(file, ": ", std::string(text.status().message())));
@@ -23,16 +22,16 @@ absl::StatusOr<std::string> ReadText(const std::string& directory, const char* f
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(const std::string& directory) {
-  absl::StatusOr<std::string> config = ReadText(directory, "tokenizer_config.json");
+absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& files) {
+  absl::StatusOr<std::string> config = ReadText(files, "tokenizer_config.json");
   if (absl::IsNotFound(config.status())) config = std::string();
-  const absl::StatusOr<std::string> file = ReadText(directory, "tokenizer.json");
+  const absl::StatusOr<std::string> file = ReadText(files, "tokenizer.json");
   if (file.ok()) {
     RETURN_IF_ERROR(config.status());
     return HfTokenizer::Read(*file, *config);
   }
   if (!absl::IsNotFound(file.status())) return file.status();
-  const absl::StatusOr<std::string> vocabulary = ReadText(directory, "vocab.txt");
+  const absl::StatusOr<std::string> vocabulary = ReadText(files, "vocab.txt");
   if (vocabulary.ok()) {
     RETURN_IF_ERROR(config.status());
     return HfTokenizer::ReadVocabTxt(*vocabulary, *config);
@@ -41,8 +40,8 @@ absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(const std::stri
   return nullptr;
 }
 
-absl::StatusOr<bool> GivesTypes(const std::string& directory) {
-  const absl::StatusOr<std::string> text = ReadText(directory, "tokenizer_config.json");
+absl::StatusOr<bool> GivesTypes(ModelFolder& files) {
+  const absl::StatusOr<std::string> text = ReadText(files, "tokenizer_config.json");
   if (absl::IsNotFound(text.status())) return true;
   RETURN_IF_ERROR(text.status());
   const absl::StatusOr<nlohmann::json> config = ParseStrictJson(*text);
@@ -105,12 +104,12 @@ absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& 
   return same("cls", special.cls, in_config("cls_token_id"));
 }
 
-absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(const std::string& directory, const HfTokenizer& tokenizer) {
+absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(ModelFolder& files, const HfTokenizer& tokenizer) {
   std::string place = "chat_template.jinja";
-  absl::StatusOr<std::string> source = ReadText(directory, place.c_str());
+  absl::StatusOr<std::string> source = ReadText(files, place.c_str());
   if (absl::IsNotFound(source.status())) {
     place = "tokenizer_config.json: chat_template";
-    const absl::StatusOr<std::string> text = ReadText(directory, "tokenizer_config.json");
+    const absl::StatusOr<std::string> text = ReadText(files, "tokenizer_config.json");
     if (absl::IsNotFound(text.status())) return chat::NoTemplate();
     RETURN_IF_ERROR(text.status());
     const absl::StatusOr<nlohmann::json> config = ParseStrictJson(*text);

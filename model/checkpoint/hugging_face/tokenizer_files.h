@@ -12,17 +12,18 @@
 #include "model/chat/chat_template.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/family.h"
+#include "model/checkpoint/model_folder.h"
 #include "model/tokenizers/hf_tokenizer.h"
 
 namespace edgewise::hugging_face {
 
 // Reads tokenizer.json, or else vocab.txt, with tokenizer_config.json. Null: the folder has neither of the two.
 // INVALID_ARGUMENT: HfTokenizer::Read; the message begins with the name of the file.
-absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(const std::string& directory);
+absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& files);
 
 // Whether texts get token types: not where tokenizer_config.json has model_input_names without token_type_ids.
 // INVALID_ARGUMENT: the field is no list of strings.
-absl::StatusOr<bool> GivesTypes(const std::string& directory);
+absl::StatusOr<bool> GivesTypes(ModelFolder& files);
 
 // INVALID_ARGUMENT: a word of the vocabulary, the template or a special token has an id that the model has not, or the
 // template a type; or the pad, mask or cls token has another id than config.json (`config`, without nulls) says; the
@@ -32,7 +33,7 @@ absl::Status CheckTokenizer(const HfTokenizer& tokenizer, const nlohmann::json& 
 // The chat template: chat_template.jinja, or else chat_template of tokenizer_config.json, which is a text, or a list of
 // which the one named "default" counts. NOT_FOUND: NoTemplate; INVALID_ARGUMENT: ChatTemplate::Read; the message begins
 // with the name of the file.
-absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(const std::string& directory, const HfTokenizer& tokenizer);
+absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(ModelFolder& files, const HfTokenizer& tokenizer);
 
 // The id of the mask token: that of tokenizer_config.json, or else of the family's. INVALID_ARGUMENT: there is none.
 absl::StatusOr<int32_t> MaskTokenOf(const HfTokenizer* tokenizer, const Family& family);
