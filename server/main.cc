@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/build_id.h"
 #include "server/observe/library_log.h"
 #include "server/observe/log.h"
 #include "server/options.h"
@@ -322,8 +323,9 @@ int Main(int argc, char** argv) {
   Settings settings;
   for (const std::string& argument : arguments) {
     if (argument == "--help" || argument == "--version") {
-      argument == "--help" ? PrintHelp(settings)
-                           : static_cast<void>(std::printf("edgewise-server %s\n", EDGEWISE_VERSION));
+      argument == "--help"
+          ? PrintHelp(settings)
+          : static_cast<void>(std::printf("edgewise-server %s (build %s)\n", EDGEWISE_VERSION, BuildId().c_str()));
       return kOk;
     }
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/draw.h"
+#include "server/build_id.h"
 #include "server/validate/settings.h"
 
 namespace edgewise::server {
@@ -234,6 +235,7 @@ void FillOrigin(const Request& request, Message& message) {
 
 void FillResponse(Request& request, v1::PredictResponse& response) {
   FillOrigin(request, response);
+  response.set_build(BuildId());
   const Consent& consent = request.consent;
   if (consent.fit || consent.reason != DegradedBy::kNothing) FillDegraded(request, *response.mutable_degraded());
   for (size_t i = 0; i < request.inputs.size(); ++i) {
@@ -317,8 +319,9 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
   info.set_max_tokens(static_cast<uint32_t>(config.max_position_embeddings));
   info.set_vocab_size(static_cast<uint32_t>(config.vocab_size));
   for (const std::string& label : config.labels) info.add_labels(label);
-  const bool tokens =
-      vocabulary && config.task == ModelTask::kCausalLm && config.tokenizer.kind != TokenizerKind::kNone;
+  const bool tokens = vocabulary && (model.tokenizer() != nullptr ? GivesVocabulary(config.task)
+                                                                  : config.task == ModelTask::kCausalLm &&
+                                                                        config.tokenizer.kind != TokenizerKind::kNone);
   for (int32_t id = 0; tokens && id < config.vocab_size; ++id)
     info.add_labels(LabelName(config, model.tokenizer(), id));
   info.set_tokenizer(TokenizerName(config.tokenizer.kind));

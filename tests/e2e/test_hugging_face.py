@@ -117,6 +117,8 @@ class HuggingFaceTest(unittest.TestCase):
                 answer = self.client.predict(model, entry["text"], truncate=TRUNCATE[entry["truncate"]], top_k=2)
                 self.assertEqual([token.label for token in answer.tokens], entry["labels"], model)
                 self.assertEqual([token.top[0].label for token in answer.tokens], entry["labels"], model)
+                vocabulary = self.client.model(model).labels
+                self.assertEqual([vocabulary[token.label_id] for token in answer.tokens], entry["labels"], model)
                 self.assertEqual([token.position for token in answer.tokens],
                                  [i for i, id in enumerate(entry["token_ids"]) if id == 5])
 
