@@ -1,15 +1,11 @@
 #include "client/channel.h"
 
-#include <arpa/inet.h>
-
-#include <cctype>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <utility>
 
 #include "absl/strings/cord.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace edgewise::internal {
@@ -23,23 +19,14 @@ absl::StatusOr<std::string> ReadPem(const char* option, const std::string& path)
   return bytes;
 }
 
-// A socket file, an IPv4 address in 127/8, ::1 or localhost; a name that only begins like one is not.
-bool IsLocal(const std::string& address) {
-  if (absl::StartsWith(address, "unix:")) return true;
-  const std::string host = address.substr(0, address.rfind(':'));
-  in_addr ipv4;
-  if (inet_pton(AF_INET, host.c_str(), &ipv4) == 1) return ntohl(ipv4.s_addr) >> 24 == 127;
-  return host == "localhost" || host == "[::1]";
-}
-
 // gRPC aborts the process on a header that HTTP/2 forbids, so such a token must not get that far.
-absl::Status CheckToken(const ClientOptions& options) {
+absl::Status CheckToken(const ClientOptions& options, bool local) {
   for (unsigned char c : options.bearer_token) {
     if (c <= 0x20 || c >= 0x7f) {
       return absl::InvalidArgumentError("bearer_token holds a character that is not printable ASCII");
     }
   }
-  if (!options.bearer_token.empty() && !options.tls && !options.allow_plain_token && !IsLocal(options.address)) {
+  if (!options.bearer_token.empty() && !options.tls && !options.allow_plain_token && !local) {
     return absl::InvalidArgumentError(absl::StrCat("bearer_token would travel unencrypted to ", options.address,
                                                    "; use TLS, or set allow_plain_token"));
   }
@@ -60,36 +47,99 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CreateCredentials(cons
   return grpc::SslCredentials({.pem_root_certs = *ca, .pem_private_key = *key, .pem_cert_chain = *cert});
 }
 
+// Several servers take calls in turn. A request whose server goes away is sent again, to another; what is asked for can
+// be computed twice. A token bucket ends that where most calls fail. The service "" is a server as a whole.
+std::string ServiceConfig(bool health_checks) {
+  return absl::StrCat(R"({"loadBalancingConfig": [{"round_robin": {}}],)",
+                      health_checks ? R"("healthCheckConfig": {"serviceName": ""},)" : "",
+                      R"("methodConfig": [{"name": [{"service": "edgewise.v1.InferenceService"}], "retryPolicy": {
+      "maxAttempts": 5, "initialBackoff": "0.05s", "maxBackoff": "1s", "backoffMultiplier": 2,
+      "retryableStatusCodes": ["UNAVAILABLE"]}}],
+      "retryThrottling": {"maxTokens": 1000, "tokenRatio": 1}})");
+}
+
+// The name that the certificates of all servers must have, where gRPC does not know it from the target.
+absl::Status CheckServerName(const ClientOptions& options, const Address& address) {
+  if (!options.tls || !options.tls->server_name.empty()) return absl::OkStatus();
+  for (const ServerAddress& server : address.servers) {
+    if (server.host == address.servers[0].host) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("tls.server_name is empty; expected the name that the certificates of all servers have, since ",
+                     "address has several hosts (", address.servers[0].host, ", ", server.host, ")"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(const ClientOptions& options) {
-  if (options.address.empty()) return absl::InvalidArgumentError("address is empty; expected HOST:PORT");
+absl::StatusOr<Channels> Channels::Create(const ClientOptions& options) {
   constexpr size_t kLargestMessage = 0x7fffffff;  // gRPC's own limit: the size is an int
   if (options.max_message_bytes == 0 || options.max_message_bytes > kLargestMessage) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_message_bytes is ", options.max_message_bytes, "; expected 1 to ", kLargestMessage));
   }
-  if (absl::Status status = CheckToken(options); !status.ok()) return status;
+  Channels channels;
+  channels.options_ = options;
+  absl::StatusOr<Address> address = ParseAddress(options.address);
+  if (!address.ok()) return address.status();
+  channels.address_ = *std::move(address);
+  absl::Status status = CheckToken(options, channels.address_.local);
+  status.Update(CheckServerName(options, channels.address_));
+  if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = CreateCredentials(options);
   if (!credentials.ok()) return credentials.status();
-
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
-  arguments.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);  // a restarted server is found again soon
-  if (options.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  if (IsLocal(options.address)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  if (options.tls && !options.tls->server_name.empty()) {
-    arguments.SetSslTargetNameOverride(options.tls->server_name);
+  channels.credentials_ = *std::move(credentials);
+  // So that gRPC's own health checks have it.
+  if (channels.address_.balanced && options.tls && !options.bearer_token.empty()) {
+    channels.credentials_ =
+        grpc::CompositeChannelCredentials(channels.credentials_, grpc::AccessTokenCredentials(options.bearer_token));
+    channels.token_in_credentials_ = true;
   }
-  return grpc::CreateCustomChannel(options.address, *credentials, arguments);
+  return channels;
 }
 
-void PrepareContext(const ClientOptions& options, absl::Duration timeout, grpc::ClientContext& context) {
+grpc::ChannelArguments Channels::Arguments() const {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(options_.max_message_bytes));
+  arguments.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);  // a restarted server is found again soon
+  if (options_.own_connection) arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (address_.local) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  return arguments;
+}
+
+std::shared_ptr<grpc::Channel> Channels::ToAll() const {
+  grpc::ChannelArguments arguments = Arguments();
+  std::string name = options_.tls ? options_.tls->server_name : "";
+  if (address_.balanced) {
+    // On plain text there are no credentials, and no server that wants a token answers the checks.
+    arguments.SetServiceConfigJSON(ServiceConfig(options_.bearer_token.empty() || token_in_credentials_));
+    arguments.SetInt(GRPC_ARG_PER_RPC_RETRY_BUFFER_SIZE, static_cast<int>(options_.max_message_bytes));
+    arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 1000);  // replicas come and go by the second
+    if (options_.tls && name.empty()) name = address_.servers[0].host;
+    if (!options_.tls && !address_.authority.empty())
+      arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, address_.authority);
+  }
+  if (!name.empty()) arguments.SetSslTargetNameOverride(name);
+  return grpc::CreateCustomChannel(address_.target, credentials_, arguments);
+}
+
+std::shared_ptr<grpc::Channel> Channels::ToServer(const ServerAddress& server) const {
+  grpc::ChannelArguments arguments = Arguments();
+  if (options_.tls) {
+    const std::string& name = options_.tls->server_name.empty() ? server.host : options_.tls->server_name;
+    if (!name.empty()) arguments.SetSslTargetNameOverride(name);
+  }
+  return grpc::CreateCustomChannel(server.target, credentials_, arguments);
+}
+
+void Channels::PrepareContext(absl::Duration timeout, grpc::ClientContext& context) const {
   // Beyond a year a deadline is none; it also keeps the sum from overflowing.
   if (timeout < absl::Hours(24 * 365)) context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  if (!options.bearer_token.empty()) context.AddMetadata("authorization", "Bearer " + options.bearer_token);
-  context.set_wait_for_ready(options.wait_for_ready);
+  if (!options_.bearer_token.empty() && !token_in_credentials_) {
+    context.AddMetadata("authorization", "Bearer " + options_.bearer_token);
+  }
+  context.set_wait_for_ready(options_.wait_for_ready);
 }
 
 absl::Status ToAbslStatus(const grpc::Status& status) {

@@ -1,15 +1,21 @@
 #include "edgewise/client/client.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/channel.h"
 #include "client/health.h"
+#include "client/spread.h"
 #include "edgewise/v1/inference.grpc.pb.h"
 
 namespace edgewise {
@@ -34,44 +40,92 @@ bool Cancellation::cancelled() const {
   return impl_->cancelled;
 }
 
-// Puts a call under the cancellation of its options, if there is one, for as long as this lives.
+// Puts a call under these cancellations, for as long as this lives. Null: nobody cancels.
 class Client::Cancellable {
  public:
-  Cancellable(const CallOptions& call, grpc::ClientContext& context)
-      : impl_(call.cancellation == nullptr ? nullptr : call.cancellation->impl_.get()), context_(context) {
-    if (impl_ == nullptr) return;
-    const absl::MutexLock lock(&impl_->mutex);
-    impl_->calls.insert(&context_);
-    if (impl_->cancelled) context_.TryCancel();
+  Cancellable(std::initializer_list<Cancellation*> cancellations, grpc::ClientContext& context) : context_(context) {
+    for (Cancellation* cancellation : cancellations) {
+      if (cancellation == nullptr) continue;
+      impls_.push_back(cancellation->impl_.get());
+      const absl::MutexLock lock(&impls_.back()->mutex);
+      impls_.back()->calls.insert(&context_);
+      if (impls_.back()->cancelled) context_.TryCancel();
+    }
   }
   ~Cancellable() {
-    if (impl_ == nullptr) return;
-    const absl::MutexLock lock(&impl_->mutex);
-    impl_->calls.erase(&context_);
+    for (Cancellation::Impl* impl : impls_) {
+      const absl::MutexLock lock(&impl->mutex);
+      impl->calls.erase(&context_);
+    }
   }
 
  private:
-  Cancellation::Impl* const impl_;
+  std::vector<Cancellation::Impl*> impls_;
   grpc::ClientContext& context_;
 };
 
 struct Client::Impl {
-  ClientOptions options;
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<v1::InferenceService::Stub> stub;
+  using Stub = v1::InferenceService::Stub;
+
+  explicit Impl(ClientOptions the_options, internal::Channels the_channels)
+      : options(std::move(the_options)),
+        channels(std::move(the_channels)),
+        channel(channels.ToAll()),
+        stub(v1::InferenceService::NewStub(channel)) {}
+
+  const ClientOptions options;
+  const internal::Channels channels;
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<Stub> stub;
+  absl::Mutex mutex;
+  std::map<std::string, std::unique_ptr<Stub>> servers ABSL_GUARDED_BY(mutex);  // by target, once they were asked
+
+  absl::Duration Timeout(const CallOptions& call) const { return call.timeout.value_or(options.timeout); }
 
   // One unary call of the service.
   template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (v1::InferenceService::Stub::*method)(grpc::ClientContext*, const Request&,
-                                                                                   Response*),
+  absl::StatusOr<Response> Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                 const Request& request, const CallOptions& call) {
     grpc::ClientContext context;
-    internal::PrepareContext(options, call.timeout.value_or(options.timeout), context);
-    const Cancellable cancellable(call, context);
+    channels.PrepareContext(Timeout(call), context);
+    const Cancellable cancellable({call.cancellation}, context);
     Response response;
     grpc::Status status = (stub.get()->*method)(&context, request, &response);
     if (!status.ok()) return internal::ToAbslStatus(status);
     return response;
+  }
+
+  // `group`: ends the call too, or null.
+  void PredictAsync(Stub& to, const v1::PredictRequest& request, PredictDone done, const CallOptions& call,
+                    Cancellation* group = nullptr) {
+    struct UnderWay {
+      PredictDone done;
+      grpc::ClientContext context;
+      v1::PredictResponse response;
+      std::optional<Cancellable> cancellable;
+    };
+    auto under_way = std::make_shared<UnderWay>();
+    UnderWay& state = *under_way;
+    state.done = std::move(done);
+    channels.PrepareContext(Timeout(call), state.context);
+    if (group != nullptr) state.context.set_wait_for_ready(false);
+    state.cancellable.emplace(std::initializer_list<Cancellation*>{call.cancellation, group}, state.context);
+    to.async()->Predict(&state.context, &request, &state.response,
+                        [under_way = std::move(under_way)](const grpc::Status& status) {
+                          under_way->cancellable.reset();
+                          if (status.ok()) {
+                            under_way->done(std::move(under_way->response));
+                          } else {
+                            under_way->done(internal::ToAbslStatus(status));
+                          }
+                        });
+  }
+
+  Stub& Server(const internal::ServerAddress& server) {
+    const absl::MutexLock lock(&mutex);
+    std::unique_ptr<Stub>& known = servers[server.target];
+    if (known == nullptr) known = v1::InferenceService::NewStub(channels.ToServer(server));
+    return *known;
   }
 };
 
@@ -85,13 +139,9 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
-  absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = internal::CreateChannel(options);
-  if (!channel.ok()) return channel.status();
-  auto impl = std::make_unique<Impl>();
-  impl->options = options;
-  impl->channel = *std::move(channel);
-  impl->stub = v1::InferenceService::NewStub(impl->channel);
-  return std::unique_ptr<Client>(new Client(std::move(impl)));
+  absl::StatusOr<internal::Channels> channels = internal::Channels::Create(options);
+  if (!channels.ok()) return channels.status();
+  return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(options, *std::move(channels))));
 }
 
 absl::Status Client::WaitForConnected(absl::Duration timeout) {
@@ -107,34 +157,36 @@ absl::StatusOr<v1::PredictResponse> Client::Predict(const v1::PredictRequest& re
 }
 
 void Client::PredictAsync(const v1::PredictRequest& request, PredictDone done, const CallOptions& call) {
-  struct UnderWay {
-    PredictDone done;
-    grpc::ClientContext context;
-    v1::PredictResponse response;
-    std::optional<Cancellable> cancellable;
+  impl_->PredictAsync(*impl_->stub, request, std::move(done), call);
+}
+
+absl::StatusOr<v1::PredictResponse> Client::PredictSpread(const v1::PredictRequest& request, const CallOptions& call) {
+  const absl::Time end = absl::Now() + impl_->Timeout(call);
+  const absl::StatusOr<std::vector<internal::ServerAddress>> servers = internal::FindServers(impl_->channels.address());
+  if (!servers.ok()) return servers.status();
+  Cancellation group;
+  const auto ask = [&](size_t server, const v1::PredictRequest& part, PredictDone done) {
+    CallOptions options = call;
+    options.timeout = end - absl::Now();
+    impl_->PredictAsync(impl_->Server((*servers)[server]), part, std::move(done), options, &group);
   };
-  auto under_way = std::make_shared<UnderWay>();
-  UnderWay& state = *under_way;
-  state.done = std::move(done);
-  internal::PrepareContext(impl_->options, call.timeout.value_or(impl_->options.timeout), state.context);
-  state.cancellable.emplace(call, state.context);
-  impl_->stub->async()->Predict(&state.context, &request, &state.response,
-                                [under_way = std::move(under_way)](const grpc::Status& status) {
-                                  under_way->cancellable.reset();
-                                  if (status.ok()) {
-                                    under_way->done(std::move(under_way->response));
-                                  } else {
-                                    under_way->done(internal::ToAbslStatus(status));
-                                  }
-                                });
+  const auto names = [&](const std::string& model, int64_t version) -> absl::StatusOr<std::vector<std::string>> {
+    CallOptions options = call;
+    options.timeout = end - absl::Now();
+    const absl::StatusOr<v1::ModelInfo> info = GetModel(model, version, options);
+    if (!info.ok()) return info.status();
+    return std::vector<std::string>(info->labels().begin(), info->labels().end());
+  };
+  return internal::PredictSpread(
+      request, servers->size(), ask, [&] { group.Cancel(); }, names);
 }
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,
                               const std::function<bool(const v1::GenerateResponse&)>& on_token,
                               const CallOptions& call) {
   grpc::ClientContext context;
-  internal::PrepareContext(impl_->options, call.timeout.value_or(absl::InfiniteDuration()), context);
-  const Cancellable cancellable(call, context);
+  impl_->channels.PrepareContext(call.timeout.value_or(absl::InfiniteDuration()), context);
+  const Cancellable cancellable({call.cancellation}, context);
   const std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = impl_->stub->Generate(&context, request);
   bool wanted = true;
   v1::GenerateResponse message;
@@ -159,7 +211,7 @@ absl::StatusOr<v1::ModelInfo> Client::GetModel(const std::string& model, int64_t
 
 absl::StatusOr<HealthState> Client::Health(const std::string& service, const CallOptions& call) {
   grpc::ClientContext context;
-  internal::PrepareContext(impl_->options, call.timeout.value_or(impl_->options.timeout), context);
+  impl_->channels.PrepareContext(impl_->Timeout(call), context);
   HealthState state = HealthState::kUnknown;
   grpc::Status status = internal::CheckHealth(impl_->channel, context, service, state);
   if (!status.ok()) return internal::ToAbslStatus(status);
@@ -169,7 +221,7 @@ absl::StatusOr<HealthState> Client::Health(const std::string& service, const Cal
 absl::Status Client::WatchHealth(const std::string& service, const std::function<bool(HealthState)>& on_state,
                                  const CallOptions& call) {
   grpc::ClientContext context;
-  internal::PrepareContext(impl_->options, call.timeout.value_or(absl::InfiniteDuration()), context);
+  impl_->channels.PrepareContext(call.timeout.value_or(absl::InfiniteDuration()), context);
   return internal::ToAbslStatus(internal::WatchHealth(impl_->channel, context, service, on_state));
 }
 

@@ -16,6 +16,7 @@ absl::Status CheckPart(const v1::PredictResponse& part, size_t index, const v1::
   status.Update(internal::CheckSame(name + "version", part.version(), first.version()));
   status.Update(internal::CheckSame(name + "seed", part.seed(), first.seed()));
   status.Update(internal::CheckSame(name + "device", part.device(), first.device()));
+  status.Update(internal::CheckSame(name + "build", part.build(), first.build()));
   status.Update(
       internal::CheckSame(name + "predictions: their number", part.predictions_size(), first.predictions_size()));
   return status;
@@ -48,7 +49,15 @@ absl::StatusOr<v1::PredictResponse> MergeEnsembleParts(std::span<const v1::Predi
   merged.set_version(first.version());
   merged.set_seed(first.seed());
   merged.set_device(first.device());
+  merged.set_build(first.build());
   merged.set_request_id(first.request_id());
+  if (first.has_settings()) {
+    *merged.mutable_settings() = first.settings();
+    merged.mutable_settings()->set_samples(0);
+    for (const v1::PredictResponse& part : parts) {
+      merged.mutable_settings()->set_samples(merged.settings().samples() + part.settings().samples());
+    }
+  }
   if (std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part.has_timing(); })) {
     *merged.mutable_timing() = MergeTimings(parts);
   }

@@ -27,7 +27,7 @@ class LabelNames {
   LabelNames(Parts parts, std::span<const std::string> names) {
     for (size_t id = 0; id < names.size(); ++id) names_.emplace(static_cast<int>(id), names[id]);
     for (const v1::Prediction* part : parts) {
-      names_.emplace(part->label_id(), part->label());
+      if (!part->label().empty()) names_.emplace(part->label_id(), part->label());
       for (const v1::Prediction::Top& top : part->top()) names_.emplace(top.label_id(), top.label());
       for (const v1::TokenPrediction& token : part->tokens()) {
         if (!token.pad()) names_.emplace(token.label_id(), token.label());
@@ -241,6 +241,8 @@ absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span
   if (parts[0]->tokens_size() > 0) {
     for (size_t t = 0; t < shape.positions; ++t) {
       v1::TokenPrediction* token = merged.add_tokens();
+      token->set_begin(parts[0]->tokens(static_cast<int>(t)).begin());
+      token->set_end(parts[0]->tokens(static_cast<int>(t)).end());
       if (parts[0]->tokens(static_cast<int>(t)).pad()) {
         token->set_pad(true);
         continue;

@@ -5,11 +5,14 @@
 #include <fstream>
 #include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace edgewise::cli {
@@ -17,17 +20,13 @@ namespace {
 
 constexpr char kDefaultPort[] = ":8001";
 
-}  // namespace
-
-absl::StatusOr<std::string> ServerAddress(const std::string& server) {
-  for (const char* scheme : {"unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "xds:"}) {
-    if (absl::StartsWith(server, scheme)) return server;
-  }
+// One of --server, which is all of it but where it is a list.
+absl::StatusOr<std::string> OneAddress(const std::string& server, absl::string_view one) {
   auto wrong = [&](const std::string& expected) {
     return absl::InvalidArgumentError(absl::StrCat("--server is \"", server, "\"; expected ", expected));
   };
-  if (absl::StartsWith(server, "https://")) return wrong("HOST:PORT with --tls or --tls_ca_file=PEM");
-  const std::string rest(absl::StripSuffix(absl::StripPrefix(server, "http://"), "/"));
+  if (absl::StartsWith(one, "https://")) return wrong("HOST:PORT with --tls or --tls_ca_file=PEM");
+  const std::string rest(absl::StripSuffix(absl::StripPrefix(one, "http://"), "/"));
   const ptrdiff_t colons = std::count(rest.begin(), rest.end(), ':');
   if (colons > 1 && rest[0] != '[') return absl::StrCat("[", rest, "]", kDefaultPort);  // a bare IPv6 address
   const size_t bracket = rest.rfind(']');
@@ -42,11 +41,29 @@ absl::StatusOr<std::string> ServerAddress(const std::string& server) {
   return rest;
 }
 
+}  // namespace
+
+absl::StatusOr<std::string> ServerAddress(const std::string& server) {
+  for (const char* scheme : {"unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:", "xds:"}) {
+    if (absl::StartsWith(server, scheme)) return server;
+  }
+  std::vector<std::string> addresses;
+  for (const absl::string_view one : absl::StrSplit(server, ',')) {
+    absl::StatusOr<std::string> address = OneAddress(server, absl::StripAsciiWhitespace(one));
+    if (!address.ok()) return address.status();
+    addresses.push_back(*std::move(address));
+  }
+  return absl::StrJoin(addresses, ",");
+}
+
 void ConnectionFlags::Register(FlagSet& flags) {
   if (const char* set = std::getenv("EDGEWISE_SERVER"); set != nullptr && *set != '\0') server = set;
   flags.Section("Connection");
-  flags.Add("server", "HOST[:PORT]", "where the server listens; EDGEWISE_SERVER in the environment sets the default",
-            &server);
+  flags.Add(
+      "server", "HOST[:PORT],...",
+      "where the server listens; several, or dns:///NAME:PORT, get calls in turn; EDGEWISE_SERVER in the environment "
+      "sets the default",
+      &server);
   flags.Add("timeout", "DURATION", "of each call, as 500ms, 5s or inf", &timeout);
   flags.AddSwitch("wait_for_ready", "wait for the server, up to the timeout, where it cannot be reached",
                   &wait_for_ready);
@@ -103,6 +120,10 @@ std::string ConnectionFlags::Hint(const absl::Status& status) const {
   if (says("is not in peer certificate")) {
     return "The server's certificate is for another name: --tls_server_name=NAME gives the name to expect.";
   }
+  if (says("health check") || says("unhealthy")) {
+    return absl::StrCat("No server at ", address, " says that it is healthy: models may be loading, or it may want a ",
+                        "token: --token_file=FILE.");
+  }
   if (says("http1.x server")) {
     return absl::StrCat("An HTTP server answers at ", address,
                         ", such as that of /metrics; --server=HOST:PORT names the ", "gRPC port, 8001 by default.");
@@ -121,9 +142,10 @@ std::string ConnectionFlags::Hint(const absl::Status& status) const {
   return absl::StrCat("Is edgewise-server running at ", address, "? --server=HOST:PORT names another.");
 }
 
-absl::StatusOr<v1::PredictResponse> AskOne(Client& client, v1::PredictRequest request, const v1::Input& input) {
+absl::StatusOr<v1::PredictResponse> AskOne(Client& client, v1::PredictRequest request, const v1::Input& input,
+                                           bool spread) {
   *request.add_inputs() = input;
-  absl::StatusOr<v1::PredictResponse> response = client.Predict(request);
+  absl::StatusOr<v1::PredictResponse> response = spread ? client.PredictSpread(request) : client.Predict(request);
   if (!response.ok() || response->predictions_size() == 1) return response;
   return absl::InternalError(absl::StrCat("the answer has ", response->predictions_size(), " predictions for 1 input"));
 }

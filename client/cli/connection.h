@@ -36,13 +36,16 @@ struct ConnectionFlags {
   bool encrypted() const;
 };
 
-// A server as people write it, as gRPC takes it: the port is 8001 where none is given, http:// is dropped, an IPv6
-// address gets its brackets; unix:PATH and names of gRPC's resolvers (dns:///...) stay. InvalidArgument otherwise.
+// Servers as people write them, as ClientOptions::address takes them: the port is 8001 where none is given, http:// is
+// dropped, an IPv6 address gets its brackets; several have commas between; unix:PATH and names of gRPC's resolvers
+// (dns:///...) stay. InvalidArgument otherwise.
 absl::StatusOr<std::string> ServerAddress(const std::string& server);
 
 // `request` with this one input: commands send the inputs of a file one by one, so that an input that the server
-// refuses costs no other. The answer has one prediction; Internal where the server sent another number of them.
-absl::StatusOr<v1::PredictResponse> AskOne(Client& client, v1::PredictRequest request, const v1::Input& input);
+// refuses costs no other. The answer has one prediction; Internal where the server sent another number of them. spread:
+// by Client::PredictSpread.
+absl::StatusOr<v1::PredictResponse> AskOne(Client& client, v1::PredictRequest request, const v1::Input& input,
+                                           bool spread = false);
 
 // After an error of this code the next input would fare no better.
 bool IsHopeless(absl::StatusCode code);

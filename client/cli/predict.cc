@@ -32,6 +32,7 @@ struct PredictFlags {
   bool json = false;
   std::string plot;
   std::string request_id;
+  bool spread = false;
   uint32_t concurrency = 4;
 
   void Register(FlagSet& flags) {
@@ -46,6 +47,7 @@ struct PredictFlags {
     flags.AddSwitch("json", "print the answer as JSON, for a file one line per input", &json);
     flags.Add("plot", "FILE|-", "draw the edges of one input into a .png or .svg; -: in the terminal", &plot);
     flags.Add("request_id", "ID", "returned as it came, and logged by the server", &request_id);
+    flags.AddSwitch("spread", "each server of --server computes its part of the samples", &spread);
     flags.Add("concurrency", "N", "calls at a time, for a file", &concurrency);
     connection.Register(flags);
   }
@@ -74,7 +76,7 @@ struct PredictFlags {
 
 int PredictOne(const PredictFlags& flags, Client& client, const v1::PredictRequest& request, const LabelledInput& input,
                std::ostream& out, std::ostream& err) {
-  absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, input.input);
+  absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, input.input, flags.spread);
   if (!response.ok()) return ReportServerError(response.status(), flags.connection, err);
   v1::PredictResponse shown = *response;  // without what only the plot asked for
   if (!flags.each_sample) shown.mutable_predictions(0)->clear_sample_outputs();
@@ -162,7 +164,7 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
   std::atomic<size_t> next = 0;
   auto work = [&] {
     for (size_t i = next++; i < inputs.size(); i = next++) {
-      arrived.Add(i, AskOne(client, request, inputs[i].input));
+      arrived.Add(i, AskOne(client, request, inputs[i].input, flags.spread));
     }
   };
   const absl::Time start = absl::Now();

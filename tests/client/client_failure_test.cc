@@ -1,4 +1,4 @@
-// What the client library does with calls that fail or take too long: nothing is asked twice.
+// What the client library does with calls that fail or take too long: one server is asked nothing twice.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -201,6 +201,8 @@ v1::Prediction MakePrediction(Task task, int input, int first, int count, bool l
     for (int t = 0; t < kPositions; ++t) {
       v1::TokenPrediction* token = prediction.add_tokens();
       token->set_pad(t == kPad);
+      token->set_begin(3 * t);
+      token->set_end(3 * t + 2);
       if (t == kPad) continue;
       Fill(Compute(probabilities, t * kLabels, kLabels), token);
       add_logits(t * kLabels, token);

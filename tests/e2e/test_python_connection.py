@@ -203,10 +203,11 @@ class ReadmeTest(ClientTest):
         self.assertRegex(self.run_python(block), r"positive 0\.\d+ ")
 
     def test_the_lines_of_the_packages_readme_run(self):
-        block, = python_of("client/python/README.md")
+        block, several = python_of("client/python/README.md")
         output = self.run_python(block)
         self.assertRegex(output, r"^positive 0\.\d+ ")
         self.assertIn("'sentiment'", output)
+        self.assertRegex(self.run_python(several), r"^positive\n0\.\d+\n$")  # the other address is nobody's
 
     def test_the_readme_names_every_argument_and_attribute(self):
         text = pathlib.Path(ROOT, "client", "python", "README.md").read_text()

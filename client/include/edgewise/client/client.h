@@ -30,15 +30,21 @@ inline constexpr char kStatusDetailsUrl[] = "type.googleapis.com/google.rpc.Stat
 
 // How to encrypt. Paths name PEM files, read once, when the client is created.
 struct TlsOptions {
-  std::string ca_file;      // who may sign the server's certificate; empty: the system's roots
-  std::string cert_file;    // mutual TLS: our certificate, with key_file
-  std::string key_file;     // mutual TLS: its private key
-  std::string server_name;  // the name to expect in the server's certificate; empty: the host of the address
+  std::string ca_file;    // who may sign the server's certificate; empty: the system's roots
+  std::string cert_file;  // mutual TLS: our certificate, with key_file
+  std::string key_file;   // mutual TLS: its private key
+  // The name to expect in the server's certificate; empty: the host of the address. Several hosts need one.
+  std::string server_name;
 };
 
 struct ClientOptions {
-  std::string address = "127.0.0.1:8001";  // HOST:PORT, or unix:PATH
-  std::optional<TlsOptions> tls;           // absent: plain text
+  // HOST[:PORT] or unix:PATH: one server, or a proxy. Calls that fail are made once.
+  // "HOST:PORT,HOST:PORT", dns:///HOST:PORT, or ipv4: and ipv6: with a list: several servers, which get calls in turn.
+  // One that is not healthy gets none, and a call that ends with UNAVAILABLE is made up to four times more, by another;
+  // a generation only until its first message. The names of a list are looked up once, that of dns: again and again.
+  // The port is 8001 where none is given.
+  std::string address = "127.0.0.1:8001";
+  std::optional<TlsOptions> tls;  // absent: plain text
   // Sent as "authorization: Bearer TOKEN". Refused on plain text to another machine unless allow_plain_token.
   std::string bearer_token;
   bool allow_plain_token = false;
@@ -82,8 +88,8 @@ const char* HealthStateName(HealthState state);
 // share a socket (see own_connection).
 class Client {
  public:
-  // Reads the files that the options name. Does not connect: the first call does. InvalidArgument, or NotFound for a
-  // file that cannot be read.
+  // Reads the files that the options name, and looks up the hosts of a list. Does not connect: the first call does.
+  // InvalidArgument; NotFound for a file that cannot be read; Unavailable for a host of a list that is not known.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const ClientOptions& options);
 
   ~Client();
@@ -98,6 +104,12 @@ class Client {
   // must live until then.
   using PredictDone = std::function<void(const absl::StatusOr<v1::PredictResponse>& response)>;
   void PredictAsync(const v1::PredictRequest& request, PredictDone done, const CallOptions& call = {});
+  // As Predict, but the samples are computed by all servers of the address, each its part, and merged: the predictions
+  // have the bytes that one server gives for the same seed. A part whose server is not there, or goes away, is computed
+  // by another, and one that was computed by another version or build of the model's server, or on another kind of
+  // device, than the first is computed again. Needs ensemble.samples; draws ensemble.seed where there is none.
+  // InvalidArgument for a tolerance, allow_degraded, fit_deadline and outputs.graph.
+  absl::StatusOr<v1::PredictResponse> PredictSpread(const v1::PredictRequest& request, const CallOptions& call = {});
   // Calls `on_token` in the calling thread with every message, in order, until it returns false (Ok; the generation is
   // cancelled) or the stream ends (its status). The client's default timeout does not apply; one in `call` does, and is
   // for the whole generation.

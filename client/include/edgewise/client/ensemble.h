@@ -32,12 +32,12 @@ namespace edgewise {
 
 // Parts in sample order: part i + 1 must have been asked to start where part i ended. Answers do not carry their first
 // sample, so that is the caller's word. InvalidArgument, naming what differs, unless all parts agree in model, version,
-// seed, device, number of inputs and what depends only on the input (pairs, budget, shapes), and each carries all its
-// samples. Graphs (one sample only) cannot be merged and are refused.
+// seed, device, build, number of inputs and what depends only on the input (pairs, budget, shapes), and each carries
+// all its samples. Graphs (one sample only) cannot be merged and are refused.
 //
 // `label_names` (ModelInfo.labels) names labels that are nowhere a part's own best or in its `top`; a label that has no
 // known name goes by its number. Timing: the longest wait and total, the sum of the compute times, the largest batch.
-// request_id: the first part's. Stateless: any thread.
+// request_id: the first part's. settings: the first part's, with the samples of all. Stateless: any thread.
 absl::StatusOr<v1::PredictResponse> MergeEnsembleParts(std::span<const v1::PredictResponse> parts,
                                                        std::span<const std::string> label_names = {});
 

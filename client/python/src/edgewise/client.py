@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from edgewise import answers, channel, errors, requests
+from edgewise import addresses, answers, channel, errors, requests, spread as spreading
 from edgewise.v1 import inference_pb2 as pb
 from edgewise.v1.service import InferenceServiceStub
 
@@ -19,45 +21,53 @@ _Response = TypeVar("_Response")
 
 
 class Client:
-    """Any thread may call any method at any time; calls share one connection, which the first call opens.
+    """Any thread may call any method at any time; calls share one connection to each server, which the first call opens.
 
     Every call takes `timeout`: seconds after which it ends with DEADLINE_EXCEEDED, in the server too. Other arguments
     are those of the classes of options in edgewise.requests; one that is None counts as left out. Calls that fail raise
     edgewise.Error.
     """
 
-    def __init__(self, address: str | None = None, *, tls: bool | channel.Tls = False, token: str | None = None,
-                 timeout: float | None = None, wait_for_ready: bool = False, allow_plain_token: bool = False,
-                 max_message_bytes: int = 64 << 20) -> None:
-        """address: HOST:PORT, HOST or unix:PATH; without one that in EDGEWISE_SERVER, else 127.0.0.1:8001.
+    def __init__(self, address: str | Iterable[str] | None = None, *, tls: bool | channel.Tls = False,
+                 token: str | None = None, timeout: float | None = None, wait_for_ready: bool = False,
+                 allow_plain_token: bool = False, max_message_bytes: int = 64 << 20) -> None:
+        """address: HOST:PORT, HOST or unix:PATH; without one that in EDGEWISE_SERVER, else 127.0.0.1:8001. Several, as
+        a list or with commas between, or dns:///HOST:PORT: calls go to each in turn, but for those that are not healthy,
+        and one that ends with UNAVAILABLE is made again, up to four times.
         tls: True trusts gRPC's list of roots. token: sent as "authorization: Bearer TOKEN"; on plain text to another
         machine only with allow_plain_token. timeout: of each call that names none; never of generate.
         wait_for_ready: wait, up to the timeout, for a server that cannot be reached."""
-        self.address = channel.resolve(address)
+        self._address = addresses.parse(address)
+        self.address = self._address.text
         self._tls = (channel.Tls() if tls else None) if isinstance(tls, bool) else tls
         self._timeout = timeout
         self._wait_for_ready = wait_for_ready
-        self._metadata = (("authorization", f"Bearer {token}"),) if token is not None else ()
-        self._channel = channel.connect(self.address, self._tls, token, allow_plain_token, max_message_bytes)
+        self._channels = channel.Channels(self._address, self._tls, token, allow_plain_token, max_message_bytes)
+        self._metadata = self._channels.metadata
+        self._channel = self._channels.to_all()
         self._service = InferenceServiceStub(self._channel)
+        self._lock = threading.Lock()
+        self._servers: dict[addresses.Server, grpc.Channel] = {}  # those that were asked by themselves
 
     def predict(self, model: str, input: requests.Input | pb.Input, *, second: requests.Input | None = None,
-                timeout: float | None = None, **options: Unpack[requests.PredictOptions]) -> answers.Answer:
-        """second: the second sequence of a pair."""
+                timeout: float | None = None, spread: bool = False,
+                **options: Unpack[requests.PredictOptions]) -> answers.Answer:
+        """second: the second sequence of a pair. spread: each server of the address computes its part of the samples;
+        the prediction has the bytes that one server gives for the same seed."""
         return self.predict_many(model, [input], second=None if second is None else [second], timeout=timeout,
-                                 **options)[0]
+                                 spread=spread, **options)[0]
 
     def predict_many(self, model: str, inputs: Iterable[requests.Input | pb.Input], *,
-                     second: Iterable[requests.Input] | None = None, timeout: float | None = None,
+                     second: Iterable[requests.Input] | None = None, timeout: float | None = None, spread: bool = False,
                      **options: Unpack[requests.PredictOptions]) -> list[answers.Answer]:
         """Several inputs in one request; an answer for each, in order. Budgets apply to each input on its own."""
-        response = self._call(self._service.Predict, requests.predict(model, inputs, second, options), timeout)
+        response = self._predict(requests.predict(model, inputs, second, options), timeout, spread)
         return [answers.Answer(prediction, response) for prediction in response.predictions]
 
-    def score(self, model: str, text: requests.Input, *, timeout: float | None = None,
+    def score(self, model: str, text: requests.Input, *, timeout: float | None = None, spread: bool = False,
               **options: Unpack[requests.PredictOptions]) -> answers.Score:
         """How well a language model predicts a text, which may be longer than its context."""
-        response = self._call(self._service.Predict, requests.predict(model, [text], None, options), timeout)
+        response = self._predict(requests.predict(model, [text], None, options), timeout, spread)
         if response.predictions[0].perplexity == 0:  # at least 1 where a text was scored
             raise errors.Error("INVALID_ARGUMENT", f'model "{model}" is not a language model', "model")
         return answers.Score(response.predictions[0], response)
@@ -89,6 +99,9 @@ class Client:
     def close(self) -> None:
         """Ends the calls under way with CANCELLED."""
         self._channel.close()
+        with self._lock:
+            for one in self._servers.values():
+                one.close()
 
     def __enter__(self) -> Client:
         return self
@@ -104,6 +117,31 @@ class Client:
             return method(request, timeout=timeout, metadata=self._metadata, wait_for_ready=self._wait_for_ready)
         except grpc.RpcError as error:
             raise self._error(error) from None
+
+    def _predict(self, request: pb.PredictRequest, timeout: float | None, spread: bool) -> pb.PredictResponse:
+        if not spread:
+            return self._call(self._service.Predict, request, timeout)
+        timeout = self._timeout if timeout is None else timeout
+        self._check_timeout(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        servers = self._address.find_servers()
+
+        def left() -> float | None:
+            return None if end is None else max(1e-3, end - time.monotonic())
+
+        def ask(server: int, part: pb.PredictRequest) -> Any:
+            return self._server(servers[server]).Predict.future(part, timeout=left(), metadata=self._metadata)
+
+        def labels(answer: pb.PredictResponse) -> list[str]:
+            return self.model(answer.model, answer.version, timeout=left()).labels
+
+        return spreading.predict(request, len(servers), ask, self._error, labels)
+
+    def _server(self, server: addresses.Server) -> InferenceServiceStub:
+        with self._lock:
+            if server not in self._servers:
+                self._servers[server] = self._channels.to_server(server)
+            return InferenceServiceStub(self._servers[server])
 
     def _check_timeout(self, timeout: float | None) -> None:
         if timeout is not None and not timeout > 0:

@@ -50,6 +50,7 @@ _READINGS = (
      "may have"),
     ("not in peer certificate|hostname verification", "the server's certificate is for another name; "
      "Tls(server_name=...) names the one to expect"),
+    ("health check|unhealthy", "no server there says that it is healthy; are models loading, or is a token wanted?"),
     ("resol", "the name of the host is not known"),
 )
 
