@@ -83,7 +83,8 @@ def configuration(name, folder, ports):
     """A file of deploy/ with the ports of this run."""
     text = (ROOT / "deploy" / name).read_text()
     for port in sorted(ports, reverse=True):
-        text = text.replace(f":{port}", f":{ports[port]}").replace(f"port {port}", f"port {ports[port]}")
+        for before in (":", "port ", "port_value: "):
+            text = text.replace(f"{before}{port}", f"{before}{ports[port]}")
     # Folders of this run, so that nginx needs none of the system's.
     paths = "".join(f"  {kind}_temp_path {folder}/{kind};\n" for kind in
                     ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
@@ -97,6 +98,8 @@ def proxy(kind, folder, ports):
     """The address of the proxy that runs."""
     if kind == "haproxy":
         command = ["-db", "-f", configuration("haproxy.cfg", folder, ports)]
+    elif kind == "envoy":
+        command = ["-c", configuration("envoy.yaml", folder, ports), "--disable-hot-restart", "--log-level", "error"]
     else:
         command = ["-p", folder, "-e", "stderr", "-c", configuration("nginx-replicas.conf", folder, ports), "-g",
                    f"daemon off; pid {folder}/pid;"]

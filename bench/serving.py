@@ -150,12 +150,14 @@ class Calls:
 
 
 class Load:
-    """One `edgewise bench` that runs. With `rate` arrivals are Poisson, otherwise so many `clients` call in turn.
-    `flood`: plain requests at a high rate, which a cheaper generator sends."""
+    """One `edgewise bench` that runs. With `rate` arrivals are Poisson, and `clients` the most calls at a time (0: enough);
+    otherwise so many `clients` call in turn (0: one). `flood`: plain requests at a high rate, which a cheaper generator sends."""
 
-    def __init__(self, folder, server, model, data, *, seconds, clients=1, rate=0, deadline=0, flood=False, flags=()):
+    def __init__(self, folder, server, model, data, *, seconds, clients=0, rate=0, deadline=0, flood=False, flags=()):
         self.files = pathlib.Path(tempfile.mkdtemp(dir=folder))
-        if rate:
+        if not rate:
+            clients = clients or 1
+        elif not clients:
             clients = int(min(MOST_OF_FLOOD if flood else MOST_CALLERS, max(64, 2 * rate * (deadline or NO_DEADLINE / 4))))
         program = [server.binaries / "flood"] if flood else [server.binaries / "edgewise", "bench"]
         command = [*program, f"--server={server.address}", f"--model={model}",

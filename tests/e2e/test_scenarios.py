@@ -95,6 +95,12 @@ class ScenarioTest(unittest.TestCase):
         self.assertTrue(row["goals"]["troubles"]["met"], row)
         self.assertTrue(row["goals"]["kills"]["met"], row)
 
+    def test_a_rollout_loses_nothing(self):
+        rows = self.run_scenario("rollout", "--calls=600", "--rate=300", "--only=python,cpp")
+        for name in ("python", "cpp"):
+            for goal in ("share_at_least", "share_at_most", "lost", "calls"):
+                self.assertTrue(rows[name]["goals"][goal]["met"], rows[name])
+
     def test_degraded_serves_more_by_consent(self):
         rows = self.run_scenario("degraded", "--seconds=0.6", "--samples=8")
         self.assertEqual(set(rows), {"all or nothing", "by consent", "edges: all or nothing", "edges: by consent"})
