@@ -21,6 +21,7 @@ absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentE
 
 FileState StateFrom(const struct stat& info) {
   return {.there = true,
+          .mode = info.st_mode,
           .device = info.st_dev,
           .inode = info.st_ino,
           .bytes = static_cast<uint64_t>(info.st_size),

@@ -16,10 +16,11 @@
 
 namespace edgewise {
 
-// Which file a name leads to, and which contents it had: differs where the file was written to or replaced. Of the
-// target of a link.
+// Which file a name leads to, which contents it had and who may read it: differs where the file was written to or
+// replaced, or where that was changed. Of the target of a link.
 struct FileState {
   bool there = false;
+  uint32_t mode = 0;
   uint64_t device = 0, inode = 0, bytes = 0;
   int64_t seconds = 0, nanoseconds = 0;  // since 1970, of the last write
 
