@@ -118,7 +118,7 @@ struct Server::Parts {
         memory(MemoryForCalls(options, {})),
         largest_message(MessageLimit(options, memory.limit(), {})),
         queue(options.queue, options.clock),
-        repository(options.model_repository, metrics,
+        repository({options.model_repository}, metrics,
                    {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples},
                    Seconds(options.warm_up)),
         handler(options, memory, repository, queue),

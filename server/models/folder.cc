@@ -1,17 +1,20 @@
 #include "server/models/folder.h"
 
-#include <sys/stat.h>
-
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "text/field_error.h"
 
 namespace edgewise::server {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool IsLetterOrDigit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
 // 1, 2, ...: no sign, no leading zero. 0: not a version.
 int64_t ParseVersion(const std::string& text) {
@@ -21,27 +24,24 @@ int64_t ParseVersion(const std::string& text) {
   return version;
 }
 
-Remark Ignored(const std::string& entry, const std::string& reason) {
-  return {LogLevel::kWarning, "repository entry ignored", {"entry", entry}, {"reason", reason}};
-}
-
-// Folders in `parent`, symbolic links not followed. `shown`: what stands before an entry in a remark.
-std::vector<fs::path> Folders(const fs::path& parent, const std::string& shown, std::error_code& error,
-                              std::vector<Remark>& remarks) {
+// Folders in `parent`, by name, but for those of tools and file systems (.git, ..data, lost+found). A link that leads
+// nowhere counts: whoever reads the folder says what is wrong.
+std::vector<fs::path> Folders(const fs::path& parent, std::error_code& error) {
   std::vector<fs::path> folders;
   for (fs::directory_iterator it(parent, error), end; !error && it != end; it.increment(error)) {
-    std::error_code entry_error;
-    const fs::file_type type = it->symlink_status(entry_error).type();
-    if (type == fs::file_type::none) {
+    const std::string name = it->path().filename().string();
+    if (name[0] == '.' || name == "lost+found") continue;
+    std::error_code entry_error, ignored;
+    const fs::file_type type = it->status(entry_error).type();
+    const bool nothing = type == fs::file_type::none || type == fs::file_type::not_found;
+    if (type == fs::file_type::directory || (nothing && it->is_symlink(ignored))) {
+      folders.push_back(it->path());
+    } else if (type == fs::file_type::none) {
       error = entry_error;
       break;
     }
-    if (type == fs::file_type::directory) {
-      folders.push_back(it->path());
-    } else if (type == fs::file_type::symlink) {
-      remarks.push_back(Ignored(shown + it->path().filename().string(), "a symbolic link"));
-    }
   }
+  std::sort(folders.begin(), folders.end());
   return folders;
 }
 
@@ -50,39 +50,135 @@ bool HoldsModelFiles(const fs::path& folder) {
   return fs::exists(folder / "config.json", ignored) || fs::exists(folder / "model.safetensors", ignored);
 }
 
+// The folder of model files at `path`: itself, its highest version, or a snapshot, where it is a model of the hub's
+// cache. Empty: none.
+fs::path ModelFilesAt(const fs::path& path) {
+  if (HoldsModelFiles(path)) return path;
+  std::error_code ignored;
+  fs::path found;
+  for (const fs::path& version : Folders(path, ignored)) {
+    const auto number = [](const fs::path& folder) { return ParseVersion(folder.filename().string()); };
+    if (number(version) > number(found) && HoldsModelFiles(version)) found = version;
+  }
+  if (!found.empty()) return found;
+  for (const fs::path& snapshot : Folders(path / "snapshots", ignored)) {
+    if (HoldsModelFiles(snapshot)) found = snapshot;
+  }
+  return found;
+}
+
+// A model name like that of a folder: in lower case, a "-" for other characters. Of a model in the hub's cache without
+// its owner, also where the folder is a snapshot of it.
+std::string ProposedName(fs::path folder) {
+  if (folder.parent_path().filename() == "snapshots") folder = folder.parent_path().parent_path();
+  const std::string whole = folder.filename().string();
+  const size_t owner = whole.rfind("--");
+  std::string name;
+  for (const char c : whole.substr(owner == std::string::npos ? 0 : owner + 2)) {
+    const char lower = absl::ascii_tolower(static_cast<unsigned char>(c));
+    const bool allowed = IsLetterOrDigit(lower) || lower == '_' || lower == '.' || lower == '-';
+    if (name.empty() && !IsLetterOrDigit(lower)) continue;
+    if (allowed || name.back() != '-') name += allowed ? lower : '-';
+  }
+  name.resize(std::min<size_t>(name.size(), 64));
+  return name.empty() ? "model" : name;
+}
+
+// The flag that serves the model files in `folder` where they are.
+std::string FlagFor(const fs::path& folder, const std::string& name) {
+  return absl::StrCat("--model=", name, "=", folder.string());
+}
+
+Remark Ignored(const std::string& entry, const std::string& reason) {
+  return {LogLevel::kWarning, "repository entry ignored", {"entry", entry}, {"reason", reason}};
+}
+
+Remark NotAName(const fs::path& path) {
+  const std::string proposed = ProposedName(path);
+  const fs::path files = ModelFilesAt(path);
+  return Ignored(path.filename().string(),
+                 absl::StrCat("not a model name, which is ", kModelNames, "; rename it, such as to ", proposed,
+                              files.empty() ? "" : ", or give " + FlagFor(files, proposed)));
+}
+
 // The remedy for a folder of the repository that has no version.
 std::string RemedyForEntry(const fs::path& path) {
   const std::string name = path.filename().string();
-  if (!HoldsModelFiles(path)) return absl::StrCat("put config.json and model.safetensors into ", name, "/1/");
+  const fs::path files = ModelFilesAt(path);
+  if (files.empty()) return absl::StrCat("put config.json and model.safetensors into ", name, "/1/");
+  if (files != path) return absl::StrCat("this is a model of a hub's cache: give ", FlagFor(files, ProposedName(path)));
   if (ParseVersion(name) > 0) return absl::StrCat("a version lies in the folder of its model: MODEL/", name, "/");
-  return absl::StrCat("put ", name, "/config.json and model.safetensors into ", name, "/1/");
+  return absl::StrCat("put ", name, "/config.json and model.safetensors into ", name, "/1/, or give ",
+                      FlagFor(files, name));
 }
 
 // The remedy for a repository without any version.
-std::string RemedyForRepository(const std::string& root) {
-  const fs::path folder = fs::absolute(root).lexically_normal();
+std::string RemedyForRepository(const std::string& repository) {
+  const fs::path folder = fs::absolute(repository).lexically_normal();
   const fs::path path = folder.has_filename() ? folder : folder.parent_path();
+  const fs::path files = ModelFilesAt(path);
+  if (files.empty()) return "a model is <name>/<version>/config.json and model.safetensors, such as bert/1/config.json";
   const std::string name = path.filename().string();
-  const std::string parent = path.parent_path().filename().string();
-  if (HoldsModelFiles(path)) {
-    return ParseVersion(name) > 0
-               ? "this is a version of a model: give the folder above " + parent
-               : absl::StrCat("this is a model: put it into ", name, "/1/ and give the folder above ", name);
+  if (files == path && ParseVersion(name) > 0) {
+    const fs::path parent = path.parent_path();
+    return absl::StrCat("this is a version of a model: give the folder above ", parent.filename().string(), ", or ",
+                        FlagFor(files, ProposedName(parent)));
   }
-  std::error_code ignored;
-  std::vector<Remark> unused;
-  for (const fs::path& entry : Folders(path, "", ignored, unused)) {
-    if (ParseVersion(entry.filename().string()) > 0 && HoldsModelFiles(entry)) {
-      return absl::StrCat("this is a model: give the folder above ", name);
-    }
+  const std::string flag = FlagFor(files, ProposedName(path));
+  if (files == path) {
+    return absl::StrCat("this is a model: give ", flag, ", or put it into ", name, "/1/ and give the folder above ",
+                        name);
   }
-  return "a model is <name>/<version>/config.json and model.safetensors, such as bert/1/config.json";
+  return absl::StrCat("this is a model: give ", files.parent_path() == path ? "the folder above " + name + ", or " : "",
+                      flag);
 }
 
-std::string FingerprintOfFile(const std::string& path) {
-  struct stat info {};
-  if (lstat(path.c_str(), &info) != 0) return "missing";
-  return absl::StrCat(info.st_ino, ":", info.st_size, ":", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec);
+// The versions of a model of the repository.
+void ListVersions(const fs::path& path, FolderList& list) {
+  const std::string name = path.filename().string();
+  std::error_code error, ignored;
+  const bool cached = fs::exists(path / "snapshots", ignored);  // a model of the hub's cache
+  const size_t before = list.versions.size();
+  for (const fs::path& folder : Folders(path, error)) {
+    const int64_t version = ParseVersion(folder.filename().string());
+    if (version > 0) {
+      list.versions.push_back({name, version, folder.string()});
+    } else if (!cached) {
+      list.remarks.push_back(Ignored(name + "/" + folder.filename().string(), "not a version number"));
+    }
+  }
+  if (error) {
+    list.unreadable.insert(name);
+    list.remarks.push_back({LogLevel::kError, "model folder not read", {"model", name}, {"error", error.message()}});
+  } else if (list.versions.size() == before) {
+    list.remarks.push_back(
+        {LogLevel::kWarning, "model without a version", {"entry", name}, {"remedy", RemedyForEntry(path)}});
+  }
+}
+
+// `named`: models that the repository cannot have beside.
+absl::Status ListRepository(const std::string& repository, const std::set<std::string>& named, FolderList& list) {
+  std::error_code error;
+  const std::vector<fs::path> models = Folders(repository, error);
+  if (error) return absl::NotFoundError(absl::StrCat("model repository ", repository, ": ", error.message()));
+  const size_t before = list.versions.size(), unreadable = list.unreadable.size();
+  for (const fs::path& path : models) {
+    const std::string name = path.filename().string();
+    if (!IsModelName(name)) {
+      list.remarks.push_back(NotAName(path));
+    } else if (named.contains(name)) {
+      list.remarks.push_back(Ignored(name, "--model has a model of that name"));
+    } else {
+      ListVersions(path, list);
+    }
+  }
+  if (list.versions.size() == before && list.unreadable.size() == unreadable) {
+    list.remarks.push_back({LogLevel::kWarning,
+                            "repository without a model",
+                            {"repository", repository},
+                            {"remedy", RemedyForRepository(repository)}});
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -91,72 +187,55 @@ bool IsModelName(const std::string& name) {
   if (name.empty() || name.size() > 64) return false;
   for (size_t i = 0; i < name.size(); ++i) {
     const char c = name[i];
-    const bool alphanumeric = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
-    if (!alphanumeric && (i == 0 || (c != '_' && c != '.' && c != '-'))) return false;
+    if (!IsLetterOrDigit(c) && (i == 0 || (c != '_' && c != '.' && c != '-'))) return false;
   }
   return true;
 }
 
-// Of what the loader may read of a folder of Hugging Face besides, in the order of the names: weights, what its tokens,
-// prompts and sentences are, and the config.json of any folder in it, since modules.json may name each.
-std::string FingerprintOfOthers(const std::string& directory) {
-  static const std::set<fs::path> kRead = {".jinja", ".json", ".safetensors", ".txt"};
-  std::set<std::string> files;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    const bool counts = kRead.contains(it->path().extension());
-    if (counts && name != "config.json" && name != "model.safetensors") files.insert(name);
-    std::error_code ignored;
-    if (it->symlink_status(ignored).type() == fs::file_type::directory) files.insert(name + "/config.json");
-  }
-  std::string fingerprint;
-  for (const std::string& file : files) {
-    absl::StrAppend(&fingerprint, " ", file, ":", FingerprintOfFile(absl::StrCat(directory, "/", file)));
-  }
-  return fingerprint;
-}
-
-Fingerprint FingerprintOf(const std::string& directory) {
-  return {FingerprintOfFile(directory + "/config.json"),
-          FingerprintOfFile(directory + "/model.safetensors") + FingerprintOfOthers(directory)};
-}
-
-absl::StatusOr<FolderList> ListFolder(const std::string& root) {
-  FolderList list;
-  std::error_code error;
-  const std::vector<fs::path> names = Folders(root, "", error, list.remarks);
-  if (error) return absl::NotFoundError(absl::StrCat("model repository ", root, ": ", error.message()));
-  for (const fs::path& path : names) {
-    const std::string name = path.filename().string();
+absl::Status CheckSources(const ModelSources& sources) {
+  std::set<std::string> named;
+  for (const auto& [name, directory] : sources.models) {
+    const std::string flag = absl::StrCat("--model=", name, "=", directory, ": ");
     if (!IsModelName(name)) {
-      list.remarks.push_back(Ignored(name, "not a model name"));
-      continue;
+      return absl::InvalidArgumentError(absl::StrCat(flag, Quoted(name), " is not a model name, which is ", kModelNames,
+                                                     "; such as ", FlagFor(directory, ProposedName(name))));
     }
-    std::error_code version_error;
-    const size_t before = list.versions.size();
-    for (const fs::path& folder : Folders(path, name + "/", version_error, list.remarks)) {
-      const int64_t version = ParseVersion(folder.filename().string());
-      if (version > 0) {
-        list.versions.push_back({name, version, folder.string(), FingerprintOf(folder.string())});
-      } else {
-        list.remarks.push_back(Ignored(name + "/" + folder.filename().string(), "not a version number"));
-      }
+    if (!named.insert(name).second) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, "another --model has that name too; each needs its own"));
     }
-    if (version_error) {
+    std::error_code error;
+    const fs::file_status status = fs::status(directory, error);
+    if (status.type() == fs::file_type::directory) continue;
+    return absl::NotFoundError(absl::StrCat(flag, error ? error.message() : "is not a folder",
+                                            "; give the folder that has the model's config.json"));
+  }
+  std::error_code ignored;
+  for (const fs::path& path : Folders(sources.repository, ignored)) {
+    const std::string name = path.filename().string();
+    if (!named.contains(name)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--model=", name, ": the repository ", sources.repository,
+                                                   " has a model of that name too; give it another name"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FolderList> ListModels(const ModelSources& sources) {
+  FolderList list;
+  std::set<std::string> named;
+  for (const auto& [name, directory] : sources.models) {
+    named.insert(name);
+    std::error_code error;
+    if (fs::is_directory(directory, error)) {
+      list.versions.push_back({name, 1, directory});
+    } else {
       list.unreadable.insert(name);
-      list.remarks.push_back(
-          {LogLevel::kError, "model folder not read", {"model", name}, {"error", version_error.message()}});
-    } else if (list.versions.size() == before) {
-      list.remarks.push_back(
-          {LogLevel::kWarning, "model without a version", {"entry", name}, {"remedy", RemedyForEntry(path)}});
+      const std::string reason = error ? error.message() : "not a folder";
+      list.remarks.push_back({LogLevel::kError, "model folder not read", {"model", name}, {"error", reason}});
     }
   }
-  if (list.versions.empty() && list.unreadable.empty()) {
-    list.remarks.push_back({LogLevel::kWarning,
-                            "repository without a model",
-                            {"repository", root},
-                            {"remedy", RemedyForRepository(root)}});
+  if (!sources.repository.empty()) {
+    const absl::Status status = ListRepository(sources.repository, named, list);
+    if (!status.ok()) return status;
   }
   return list;
 }

@@ -1,4 +1,5 @@
-// The versions of models in the folder of a repository: <root>/<name>/<version>/{config.json, model.safetensors}.
+// Where models come from: the folder of a repository, <repository>/<name>/<version>/, and folders that are given a
+// name. Links are followed, in both.
 #ifndef EDGEWISE_SERVER_MODELS_FOLDER_H_
 #define EDGEWISE_SERVER_MODELS_FOLDER_H_
 
@@ -9,16 +10,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/observe/log.h"
 
 namespace edgewise::server {
 
-// Of the files of a version: changes when they do.
-struct Fingerprint {
-  std::string config, weights;
-
-  bool operator==(const Fingerprint&) const = default;
+struct ModelSources {
+  std::string repository;  // empty: none
+  // Names, and the folder of each, which is version 1 of the model of that name.
+  std::vector<std::pair<std::string, std::string>> models;
 };
 
 // A version to load.
@@ -26,10 +27,10 @@ struct LoadJob {
   std::string name;
   int64_t version = 0;
   std::string directory;
-  Fingerprint fingerprint;
+  bool again = false;  // if it failed, whatever has become of its files
 };
 
-// A line for the log about something in the folder that an operator should know.
+// A line for the log about something in a folder that an operator should know.
 struct Remark {
   LogLevel level;
   std::string event;
@@ -48,12 +49,15 @@ struct FolderList {
 
 // 1 to 64 of a-z 0-9 _ . -, the first a letter or digit.
 bool IsModelName(const std::string& name);
+inline constexpr char kModelNames[] = "1 to 64 of a-z 0-9 _ . -, the first a letter or digit";
 
-// Of the version in `directory`.
-Fingerprint FingerprintOf(const std::string& directory);
+// What a server is started with. INVALID_ARGUMENT: a name that is none, or that two models have. NOT_FOUND: a folder
+// that has a name is none.
+absl::Status CheckSources(const ModelSources& sources);
 
-// Symbolic links are not followed. NOT_FOUND: `root` cannot be read. Any thread.
-absl::StatusOr<FolderList> ListFolder(const std::string& root);
+// Where the repository has a model of a name that a folder was given, it is left out. NOT_FOUND: the repository cannot
+// be read. Any thread.
+absl::StatusOr<FolderList> ListModels(const ModelSources& sources);
 
 }  // namespace edgewise::server
 

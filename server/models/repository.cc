@@ -8,7 +8,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "server/models/warm_up.h"
 #include "server/observe/log.h"
 #include "server/request.h"
@@ -42,8 +41,7 @@ std::string OneLine(const std::string& text) {
 // A model's name and a version as a request gives them.
 absl::Status CheckNames(const std::string& name, int64_t version) {
   REFUSE_IF(name.empty(), "model", "is empty; give the name of a model (ListModels lists them)");
-  REFUSE_IF(!IsModelName(name), "model", "is ", Quoted(name),
-            "; allowed are 1 to 64 of a-z 0-9 _ . -, the first a letter or digit");
+  REFUSE_IF(!IsModelName(name), "model", "is ", Quoted(name), "; allowed are ", kModelNames);
   REFUSE_IF(version < 0, "version", "is ", version, "; allowed are 0 (the latest) and more");
   return absl::OkStatus();
 }
@@ -70,27 +68,27 @@ absl::StatusOr<std::vector<LoadJob>> Repository::Scan(Scanning scanning) {
   std::vector<LoadJob> jobs;
   {
     const absl::MutexLock one_at_a_time(&scanning_mutex_);
-    absl::StatusOr<FolderList> list = ListFolder(root_);
+    absl::StatusOr<FolderList> list = ListModels(sources_);
     if (!list.ok()) {
       const std::string error(list.status().message());
       if (scanning == Scanning::kPoll) {  // nobody asked who could be told
-        LogRemarks({{LogLevel::kError, "repository not read", {"repository", root_}, {"error", error}}}, scanning);
+        LogRemarks({{LogLevel::kError, "repository not read", {"repository", sources_.repository}, {"error", error}}},
+                   scanning);
       }
       return list.status();
     }
     LogRemarks(list->remarks, scanning);
+    for (LoadJob job : list->versions) {
+      job.again = scanning == Scanning::kAsked;
+      if (IsDue(job)) jobs.push_back(std::move(job));
+    }
     const absl::MutexLock lock(&mutex_);
     Forget(*list);
-    for (LoadJob& job : list->versions) {
+    std::erase_if(jobs, [this](const LoadJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       Entry& entry = models_[job.name][job.version];
       if (!entry.metrics) entry.metrics = metrics_.ForModel(job.name, job.version);
-      const bool again = entry.failed && scanning == Scanning::kAsked;
-      if (entry.fingerprint == job.fingerprint && !again) continue;
-      entry.fingerprint = job.fingerprint;
-      entry.failed = false;
-      if (!entry.loaded) entry.state = ModelState::kLoading;
-      jobs.push_back(std::move(job));
-    }
+      return std::exchange(entry.queued, true);
+    });
   }
   if (listener_) listener_();
   return jobs;
@@ -112,12 +110,47 @@ void Repository::Forget(const FolderList& list) {
   std::erase_if(models_, [](const auto& model) { return model.second.empty(); });
 }
 
-absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const LoadJob& job, Backend& backend,
+Repository::Entry* Repository::Find(const LoadJob& job) {
+  const auto versions = models_.find(job.name);
+  if (versions == models_.end()) return nullptr;
+  const auto version = versions->second.find(job.version);
+  return version == versions->second.end() ? nullptr : &version->second;
+}
+
+bool Repository::IsDue(const LoadJob& job) {
+  std::shared_ptr<const Files> tried;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const Entry* entry = Find(job);
+    if (entry == nullptr || (job.again && !entry->error.empty())) return true;
+    tried = entry->tried;
+  }
+  return tried == nullptr || HasChanged(job.directory, *tried);  // without the lock, which requests wait for
+}
+
+bool Repository::Begin(const LoadJob& job) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    Entry* entry = Find(job);
+    if (entry == nullptr) return false;
+    entry->queued = false;
+    entry->running = true;
+  }
+  if (IsDue(job)) return true;
+  const absl::MutexLock lock(&mutex_);
+  if (Entry* entry = Find(job)) entry->running = false;
+  return false;
+}
+
+absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(ModelFolder& files, Backend& backend,
                                                              const RunWork& use_backend) const {
-  absl::StatusOr<std::unique_ptr<Model>> model = edgewise::LoadModel(job.directory, backend, Kinds(), use_backend);
-  if (!model.ok()) return model;
-  if (FingerprintOf(job.directory) != job.fingerprint) {
-    return absl::InvalidArgumentError("a file changed while it was read");
+  absl::StatusOr<std::unique_ptr<Model>> model = edgewise::LoadModel(files, backend, Kinds(), use_backend);
+  if (!model.ok()) {
+    if (StateOf(files.path()).there) return model;
+    return absl::NotFoundError("the folder of the version is a symbolic link that leads nowhere or in a circle");
+  }
+  if (HasChanged(files.path(), files.seen())) {
+    return absl::InvalidArgumentError("a file changed while the model was read");
   }
   const RunWork& reserve = backend.PreparesBeside() ? RunHere : use_backend;
   const absl::Status reserved = reserve([&] { return ReserveForGenerations(**model, limits_); });
@@ -126,43 +159,56 @@ absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(const LoadJob& job,
                                                     "): ", std::string(reserved.message())));
 }
 
-absl::StatusOr<std::shared_ptr<LoadedModel>> Repository::LoadWhole(const LoadJob& job, Backend& backend,
-                                                                   const RunWork& use_backend) const {
+absl::StatusOr<std::shared_ptr<LoadedModel>> Repository::LoadWhole(const LoadJob& job, ModelFolder& files,
+                                                                   Backend& backend, const RunWork& use_backend) const {
   auto loaded = std::make_shared<LoadedModel>();
   loaded->name = job.name;
   loaded->version = job.version;
-  ASSIGN_OR_RETURN(loaded->model, LoadModel(job, backend, use_backend));
+  ASSIGN_OR_RETURN(loaded->model, LoadModel(files, backend, use_backend));
   loaded->profiles = loaded->model->config().profiles;
   WarmUp(*loaded->model, warm_up_, use_backend, *loaded->costs);
   loaded->costs->Anchor();
   return loaded;
 }
 
-std::shared_ptr<LoadedModel> Repository::WithNewProfiles(const LoadJob& job) const {
-  std::shared_ptr<const LoadedModel> serving;
-  {
-    const absl::MutexLock lock(&mutex_);
-    const auto versions = models_.find(job.name);
-    if (versions == models_.end()) return nullptr;
-    const auto version = versions->second.find(job.version);
-    if (version == versions->second.end() || version->second.weights != job.fingerprint.weights) return nullptr;
-    serving = version->second.loaded;
-  }
-  if (!serving) return nullptr;
-  ModelFolder files(job.directory);
+std::shared_ptr<LoadedModel> Repository::WithNewProfiles(const std::string& directory, const LoadedModel& serving,
+                                                         Files& read) {
+  read.erase("config.json");
+  if (HasChanged(directory, read)) return nullptr;
+  ModelFolder files(directory);
   absl::StatusOr<ModelConfig> config = LoadConfig(files);
-  if (!config.ok() || config->others != serving->model->config().others) return nullptr;
-  if (FingerprintOf(job.directory) != job.fingerprint) return nullptr;
-  auto loaded = std::make_shared<LoadedModel>(*serving);
+  if (!config.ok() || config->others != serving.model->config().others) return nullptr;
+  for (const auto& [name, state] : files.seen()) read[name] = state;
+  if (HasChanged(directory, read)) return nullptr;
+  auto loaded = std::make_shared<LoadedModel>(serving);
   loaded->profiles = std::move(config->profiles);
   return loaded;
 }
 
 void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_backend) {
+  if (!Begin(job)) {
+    if (listener_) listener_();
+    return;
+  }
   const Time start = Clock::now();
-  absl::StatusOr<std::shared_ptr<LoadedModel>> loaded = WithNewProfiles(job);
+  std::shared_ptr<const LoadedModel> serving;
+  Files seen;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const Entry* entry = Find(job);
+    if (entry != nullptr && entry->loaded) {
+      serving = entry->loaded;
+      seen = *entry->read;
+    }
+  }
+  absl::StatusOr<std::shared_ptr<LoadedModel>> loaded =
+      serving ? WithNewProfiles(job.directory, *serving, seen) : nullptr;
   const bool whole = *loaded == nullptr;
-  if (whole) loaded = LoadWhole(job, backend, use_backend);
+  if (whole) {
+    ModelFolder files(job.directory);
+    loaded = LoadWhole(job, files, backend, use_backend);
+    seen = files.seen();
+  }
   const double seconds = Seconds(Clock::now() - start);
   const std::string skipped =
       whole && loaded.ok() ? absl::StrJoin((*loaded)->model->skipped_tensors(), ", ") : std::string();
@@ -171,29 +217,23 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
   std::string error;
   {
     const absl::MutexLock lock(&mutex_);
-    const auto versions = models_.find(job.name);
-    if (versions == models_.end() || !versions->second.count(job.version)) return;  // removed meanwhile
-    Entry& entry = versions->second[job.version];
-    const MetricsEvent event = entry.metrics->Event();
-    entry.metrics->CountLoad(event, loaded.ok(), seconds);
-    if (entry.fingerprint != job.fingerprint) return;  // it is to be loaded again
+    Entry* entry = Find(job);
+    if (entry == nullptr) return;  // removed meanwhile
+    const MetricsEvent event = entry->metrics->Event();
+    entry->metrics->CountLoad(event, loaded.ok(), seconds);
+    entry->running = false;
+    entry->tried = std::make_shared<const Files>(std::move(seen));
     if (loaded.ok()) {
-      if (whole || !entry.loaded) (*loaded)->metrics = entry.metrics->Loaded(event, *(*loaded)->model);
-      if (whole) {
-        std::exchange(entry.leaving, std::stop_source()).request_stop();
-        (*loaded)->leaving = entry.leaving.get_token();
+      if (whole || !entry->loaded) {
+        (*loaded)->metrics = entry->metrics->Loaded(event, *(*loaded)->model);
+        std::exchange(entry->leaving, std::stop_source()).request_stop();
+        (*loaded)->leaving = entry->leaving.get_token();
       }
-      previous = std::exchange(entry.loaded, *std::move(loaded));
-      entry.weights = job.fingerprint.weights;
-      entry.state = ModelState::kReady;
-      entry.error.clear();
+      previous = std::exchange(entry->loaded, *std::move(loaded));
+      entry->read = entry->tried;
+      entry->error.clear();
     } else {
-      // Clients read this: no paths.
-      error = OneLine(
-          absl::StrReplaceAll(std::string(loaded.status().message()), {{job.directory + "/", ""}, {root_, ""}}));
-      entry.error = error;
-      entry.failed = true;
-      if (!entry.loaded) entry.state = ModelState::kFailed;
+      error = entry->error = OneLine(std::string(loaded.status().message()));
     }
   }
   if (error.empty()) {
@@ -225,7 +265,7 @@ absl::Status Repository::UnknownModel(const std::string& name) const {
 
 // Why a version that the repository has does not serve.
 absl::Status Repository::NotServing(const std::string& name, int64_t version, const Entry& entry) {
-  if (entry.state != ModelState::kLoading) {
+  if (entry.state() != ModelState::kLoading) {
     return absl::FailedPreconditionError(absl::StrCat(Named(name, version), " failed to load: ", entry.error));
   }
   absl::Status loading = absl::UnavailableError(absl::StrCat(Named(name, version), " is loading"));
@@ -254,7 +294,7 @@ Resolved Repository::Resolve(const std::string& name, int64_t version) const {
 
 // The highest version that is ready; else the highest that loads; else the highest, whose error is the answer.
 Repository::Versions::const_iterator Repository::Latest(const Versions& versions) {
-  const auto rank = [](const Entry& entry) { return entry.loaded ? 2 : entry.state == ModelState::kLoading ? 1 : 0; };
+  const auto rank = [](const Entry& entry) { return entry.loaded ? 2 : entry.state() == ModelState::kLoading ? 1 : 0; };
   auto latest = versions.begin();
   for (auto version = versions.begin(); version != versions.end(); ++version) {
     if (rank(version->second) >= rank(latest->second)) latest = version;
@@ -267,7 +307,7 @@ std::vector<ModelStatus> Repository::List() const {
   std::vector<ModelStatus> list;
   for (const auto& [name, versions] : models_) {
     for (const auto& [version, entry] : versions) {
-      const ModelState state = draining_ && entry.loaded ? ModelState::kDraining : entry.state;
+      const ModelState state = draining_ && entry.loaded ? ModelState::kDraining : entry.state();
       list.push_back({name, version, state, entry.error, entry.loaded});
     }
   }
@@ -278,7 +318,7 @@ bool Repository::settled() const {
   const absl::MutexLock lock(&mutex_);
   for (const auto& [name, versions] : models_) {
     for (const auto& [version, entry] : versions) {
-      if (entry.state == ModelState::kLoading) return false;
+      if (entry.state() == ModelState::kLoading) return false;
     }
   }
   return true;

@@ -1,7 +1,8 @@
-// The models in <root>/<name>/<version>/, loaded, loading or failed.
+// The models of the sources, loaded, loading or failed.
 //
-// The name in a request is only used as the key of a map; paths come from listing the folder. A version that fails to
-// load, or to load again, never replaces one that serves.
+// The name in a request is only used as the key of a map; paths come from the sources. A version that fails to load, or
+// to load again, never replaces one that serves. A version is loaded again when a file that was read of it has changed,
+// or one that was looked for has come: ModelFolder keeps the list.
 #ifndef EDGEWISE_SERVER_MODELS_REPOSITORY_H_
 #define EDGEWISE_SERVER_MODELS_REPOSITORY_H_
 
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "model/checkpoint/model_folder.h"
 #include "model/load.h"
 #include "model/model.h"
 #include "model/reserve.h"
@@ -67,20 +69,21 @@ class Repository {
  public:
   // `metrics` must outlive the repository. `limits`: the generations that memory is reserved for when a model
   // that generates is loaded. `warm_up`: seconds of the device (WarmUp).
-  Repository(std::string root, Metrics& metrics, GenerationLimits limits = {}, double warm_up = 0.0)
-      : root_(std::move(root)), metrics_(metrics), limits_(limits), warm_up_(warm_up) {}
+  Repository(ModelSources sources, Metrics& metrics, GenerationLimits limits = {}, double warm_up = 0.0)
+      : sources_(std::move(sources)), metrics_(metrics), limits_(limits), warm_up_(warm_up) {}
 
   // `listener` is called after every change of state, on the thread that made it, without a lock held. Call before use.
   void SetListener(std::function<void()> listener) { listener_ = std::move(listener); }
 
-  // Lists the folder, forgets versions that are no longer there, and returns those that are to be loaded: new, changed,
-  // or failed before. Entries that are not models are logged and ignored, symbolic links too. A model whose folder
-  // cannot be read is logged and keeps its versions. A model or a repository without a version is logged, with the
-  // remedy. NOT_FOUND: the folder itself cannot be read, which is logged for kPoll.
+  // Lists the sources, forgets versions that are no longer there, and returns those that are to be loaded: new,
+  // changed, or failed before. One that loads now and is one of these is returned too, one that was returned and has
+  // not begun is not. Entries that are not models are logged and ignored. A model whose folder cannot be read is logged
+  // and keeps its versions. A model or a repository without a version is logged, with the remedy. NOT_FOUND: the
+  // repository itself cannot be read, which is logged for kPoll.
   absl::StatusOr<std::vector<LoadJob>> Scan(Scanning scanning = Scanning::kAsked);
-  // Loads one version, which then takes the place of the one that serves under its number. Where the version that
-  // serves differs in profiles and limits alone, only these are read. `use_backend`: as LoadModel. One thread at a
-  // time.
+  // Loads one version, which then takes the place of the one that serves under its number; does nothing where an
+  // earlier call has seen the same files. Where the version that serves differs in profiles and limits alone, only
+  // these are read. `use_backend`: as LoadModel. One thread at a time.
   void Load(const LoadJob& job, Backend& backend, const RunWork& use_backend = RunHere);
 
   // Version 0: the highest that is ready. INVALID_ARGUMENT: no name of a model, or a negative version, which counts for
@@ -95,28 +98,40 @@ class Repository {
   void SetDraining();
 
  private:
+  using Files = std::map<std::string, FileState>;  // ModelFolder::seen
   struct Entry {
-    ModelState state = ModelState::kLoading;
-    std::string error;
-    Fingerprint fingerprint;  // of the files that were last loaded or tried
-    bool failed = false;      // when they were
+    bool queued = false;                 // a job was returned and has not begun
+    bool running = false;                // one has begun
+    std::string error;                   // of the last one; empty: it went well, or none has ended
+    std::shared_ptr<const Files> tried;  // what the last one saw; null: none has ended
     std::shared_ptr<const LoadedModel> loaded;
-    std::string weights;       // the fingerprint of those of `loaded`
-    std::stop_source leaving;  // LoadedModel::leaving
+    std::shared_ptr<const Files> read;  // what was seen for `loaded`
+    std::stop_source leaving;           // LoadedModel::leaving
     std::shared_ptr<ModelMetrics> metrics;
+
+    ModelState state() const {
+      return loaded ? ModelState::kReady : queued || running ? ModelState::kLoading : ModelState::kFailed;
+    }
   };
   using Versions = std::map<int64_t, Entry>;
 
   void LogRemarks(const std::vector<Remark>& remarks, Scanning scanning) ABSL_EXCLUSIVE_LOCKS_REQUIRED(scanning_mutex_);
   // Forgets the versions that `list` lacks.
   void Forget(const FolderList& list) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::unique_ptr<Model>> LoadModel(const LoadJob& job, Backend& backend,
+  // Null: the repository does not have the version any more.
+  Entry* Find(const LoadJob& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the version is new, has other files than when it was tried, or failed and is to be tried again.
+  bool IsDue(const LoadJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether there is still something to load.
+  bool Begin(const LoadJob& job);
+  absl::StatusOr<std::unique_ptr<Model>> LoadModel(ModelFolder& files, Backend& backend,
                                                    const RunWork& use_backend) const;
-  // The version that serves with the profiles that its config.json has now; null where anything else has changed, or a
-  // file is wrong.
-  std::shared_ptr<LoadedModel> WithNewProfiles(const LoadJob& job) const;
+  // `serving`, which was read from the files `read`, with the profiles that config.json has now; null where anything
+  // else has changed, or a file is wrong. Adds what it sees to `read`.
+  static std::shared_ptr<LoadedModel> WithNewProfiles(const std::string& directory, const LoadedModel& serving,
+                                                      Files& read);
   // All of a version but its metrics.
-  absl::StatusOr<std::shared_ptr<LoadedModel>> LoadWhole(const LoadJob& job, Backend& backend,
+  absl::StatusOr<std::shared_ptr<LoadedModel>> LoadWhole(const LoadJob& job, ModelFolder& files, Backend& backend,
                                                          const RunWork& use_backend) const;
   // NOT_FOUND, with the names of known models.
   absl::Status UnknownModel(const std::string& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -125,7 +140,7 @@ class Repository {
   static absl::Status NotServing(const std::string& name, int64_t version, const Entry& entry);
   static Versions::const_iterator Latest(const Versions& versions);  // `versions` is not empty
 
-  const std::string root_;
+  const ModelSources sources_;
   Metrics& metrics_;
   const GenerationLimits limits_;
   const double warm_up_;

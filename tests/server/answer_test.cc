@@ -69,7 +69,7 @@ class AnswerTest : public ::testing::Test, public TokenStream {
   Time now_ = Time() + std::chrono::hours(1);
   TestFolder folder_;
   Metrics metrics_;
-  Repository repository_{folder_.path(), metrics_};
+  Repository repository_{{folder_.path()}, metrics_};
   RequestQueue queue_{{}, [this] { return now_; }};
   const ServerOptions options_;
   MemoryLedger memory_{uint64_t{1} << 30};

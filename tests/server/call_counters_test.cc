@@ -69,7 +69,7 @@ struct Rpcs {
   std::atomic<uint64_t> message_limit = 1 << 20;
   Metrics metrics;
   RequestQueue queue{options.queue, options.clock};
-  Repository repository{options.model_repository, metrics};
+  Repository repository{{options.model_repository}, metrics};
   RequestHandler handler{options, memory, repository, queue};
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>(options.reflection);
   AwaitedCalls awaited{options.clock};

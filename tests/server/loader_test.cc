@@ -126,7 +126,7 @@ class LoaderTest : public ::testing::Test {
   TestFolder folder_;
   Metrics metrics_;
   std::unique_ptr<GatedBackend> backend_;  // outlives the models
-  Repository repository_{folder_.path(), metrics_};
+  Repository repository_{{folder_.path()}, metrics_};
   RequestQueue queue_{{}};
   Engine engine_{queue_, {}, [] {}};
   std::unique_ptr<Loader> loader_;
@@ -146,6 +146,25 @@ TEST_F(LoaderTest, RequestsAreAnsweredByTheOldVersionWhileANewOneLoads) {
   backend_->SetOpen(true);
   EXPECT_TRUE(WaitForVersion(2));
   EXPECT_TRUE(Predict().ok());
+}
+
+TEST_F(LoaderTest, AScanWhileItsVersionLoadsIsNotLost) {
+  folder_.AddModel("sbm", "m", 1);
+  Start(true);
+  ASSERT_TRUE(WaitForVersion(1));
+  const auto attention = [this] {
+    return AttentionName(repository_.Resolve("m", 1).loaded->model->config().attention);
+  };
+  backend_->SetOpen(false);
+  folder_.AddModel("dense", "m", 1);
+  ASSERT_EQ(loader_->Scan().value(), 1u);
+  ASSERT_TRUE(WaitFor([this] { return backend_->waiting(); }));
+  folder_.AddModel("ssa-local", "m", 1);
+  EXPECT_EQ(loader_->Scan().value(), 1u);
+  EXPECT_EQ(loader_->Scan().value(), 0u) << "one is enough";
+  backend_->SetOpen(true);
+  EXPECT_TRUE(WaitFor([&] { return attention() == "ssa/local"; })) << attention();
+  EXPECT_EQ(repository_.List()[0].error, "");
 }
 
 TEST_F(LoaderTest, OnlyTheEnginesThreadUsesABackendThatTakesNoOther) {

@@ -191,7 +191,7 @@ class ApartTest : public ::testing::Test {
 
   const Time now_ = Time() + std::chrono::hours(1);
   Metrics metrics_;
-  Repository repository_{tests::TestdataFolder() + "_images", metrics_};
+  Repository repository_{{tests::TestdataFolder() + "_images"}, metrics_};
   RequestQueue queue_{{}, [this] { return now_; }};
   const ServerOptions options_;
   MemoryLedger memory_{uint64_t{1} << 30};

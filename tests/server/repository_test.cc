@@ -1,17 +1,12 @@
 #include "server/models/repository.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/fsuid.h>
-#include <sys/inotify.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <fstream>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "model/checkpoint/hugging_face/family.h"
 #include "tests/server/retry_delay.h"
@@ -32,7 +27,7 @@ class RepositoryTest : public ::testing::Test {
 
   TestFolder folder_;
   Metrics metrics_;
-  Repository repository_{folder_.path(), metrics_};
+  Repository repository_{{folder_.path()}, metrics_};
 };
 
 TEST_F(RepositoryTest, LatestIsTheHighestReadyVersionAsANumber) {
@@ -54,7 +49,7 @@ TEST_F(RepositoryTest, TheFirstRequestOfAModelThatWasWarmedUpHasAPrediction) {
     return std::pair(costs.Predict({1, 4, 64, 64}), costs.Predict({1, 32, 4096, 4096}));
   };
   folder_.AddModel("sbm", "m", 1);
-  Repository warm(folder_.path(), metrics_, {}, 1.0);
+  Repository warm({folder_.path()}, metrics_, {}, 1.0);
   const std::vector<LoadJob> jobs = warm.Scan().value();
   for (const LoadJob& job : jobs) warm.Load(job, TestBackend());
   EXPECT_GT(predicted(warm).first, 0.0);
@@ -217,8 +212,6 @@ TEST_F(RepositoryTest, EntriesThatAreNotModelsAreLeftAlone) {
   folder_.Write("m/-1/config.json", "{}");
   folder_.Write("m/latest/config.json", "{}");
   folder_.Write("m/9223372036854775808/config.json", "{}");
-  std::filesystem::create_directory_symlink(folder_.path() + "/m", folder_.path() + "/link");
-  std::filesystem::create_directory_symlink(folder_.path() + "/m/1", folder_.path() + "/m/7");
   EXPECT_EQ(Update(), 1u);
   EXPECT_EQ(repository_.List().size(), 1u);
 }
@@ -226,7 +219,7 @@ TEST_F(RepositoryTest, EntriesThatAreNotModelsAreLeftAlone) {
 TEST_F(RepositoryTest, EmptyFolderIsFineAndAMissingOneIsNot) {
   EXPECT_EQ(Update(), 0u);
   EXPECT_TRUE(repository_.settled());
-  Repository missing(folder_.path() + "/missing", metrics_);
+  Repository missing({folder_.path() + "/missing"}, metrics_);
   EXPECT_TRUE(absl::IsNotFound(missing.Scan().status()));
 }
 
@@ -252,94 +245,6 @@ TEST_F(RepositoryTest, ConfigOfHuggingFaceIsRecognised) {
   Update();
   EXPECT_EQ(repository_.List()[0].error, "config.json: model_type is \"t5\"; served: " + hugging_face::FamilyNames() +
                                              "; docs/convert.md#hugging-face says what else can be converted");
-}
-
-TEST_F(RepositoryTest, AChangedFileOfAHuggingFaceFolderLoadsItAgain) {
-  const std::string from = tests::TestdataFolder() + "_hugging_face/";
-  const auto options = std::filesystem::copy_options::recursive;
-  for (const char* name : {"bert_regression", "mpnet_sentence"}) {
-    std::filesystem::copy(from + name, folder_.path() + "/" + name, options);
-  }
-  EXPECT_EQ(Update(), 2u);
-  for (const ModelStatus& model : repository_.List()) EXPECT_EQ(model.state, ModelState::kReady) << model.error;
-  EXPECT_EQ(Update(), 0u);
-  const auto touch = [&](const std::string& file) {
-    std::ofstream(folder_.path() + "/" + file, std::ios::app) << " ";
-    return Update();
-  };
-  EXPECT_EQ(touch("mpnet_sentence/1/modules.json"), 1u);
-  EXPECT_EQ(touch("mpnet_sentence/1/1_Pooling/config.json"), 1u);
-  EXPECT_EQ(touch("mpnet_sentence/1/config.json"), 1u);
-  EXPECT_EQ(touch("bert_regression/1/model.safetensors.index.json"), 1u);
-  for (const ModelStatus& model : repository_.List()) EXPECT_EQ(model.error, "");
-  EXPECT_EQ(touch("bert_regression/1/model-00002-of-00002.safetensors"), 1u);
-  EXPECT_THAT(repository_.List()[0].error, ::testing::HasSubstr("model-00002-of-00002.safetensors: the header"));
-}
-
-// The names of the files that somebody opens in a folder, or in a folder in it, while this lives.
-class Opened {
- public:
-  explicit Opened(const std::string& folder) : descriptor_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
-    Watch(folder, "");
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      if (entry.is_directory()) Watch(entry.path(), entry.path().filename().string() + "/");
-    }
-  }
-  ~Opened() { close(descriptor_); }
-
-  std::set<std::string> Files() {
-    std::set<std::string> files;
-    alignas(inotify_event) char events[1 << 16];
-    for (ssize_t size; (size = read(descriptor_, events, sizeof events)) > 0;) {
-      for (const char* at = events; at < events + size;) {
-        const auto* event = reinterpret_cast<const inotify_event*>(at);
-        if ((event->mask & IN_ISDIR) == 0) files.insert(folders_[event->wd] + event->name);
-        at += sizeof *event + event->len;
-      }
-    }
-    return files;
-  }
-
- private:
-  void Watch(const std::string& path, const std::string& name) {
-    folders_[inotify_add_watch(descriptor_, path.c_str(), IN_OPEN)] = name;
-  }
-
-  const int descriptor_;
-  std::map<int, std::string> folders_;
-};
-
-// Whatever the loader reads: a template of a chat, a folder of any name that modules.json names.
-TEST_F(RepositoryTest, EveryFileThatIsReadIsReadAgainWhenItChanges) {
-  const std::string from = tests::TestdataFolder();
-  for (const char* name : {"_hugging_face/bert_regression", "_hugging_face/mpnet_sentence", "_chat/llama3",
-                           "_hugging_face/bert_masked_untied", "_images/vit_classes"}) {
-    const std::string folder = folder_.path() + "/m/1";
-    std::filesystem::remove_all(folder);
-    std::filesystem::create_directories(folder);
-    std::filesystem::copy(from + name + "/1", folder, std::filesystem::copy_options::recursive);
-    if (std::filesystem::exists(folder + "/1_Pooling")) {
-      std::filesystem::rename(folder + "/1_Pooling", folder + "/pool");
-      std::ifstream file(folder + "/modules.json");
-      nlohmann::json modules = nlohmann::json::parse(file);
-      modules[1]["path"] = "pool";
-      folder_.Write("m/1/modules.json", modules.dump());
-    }
-    std::set<std::string> files;
-    {
-      Opened opened(folder);
-      ASSERT_EQ(Update(), 1u) << name;
-      files = opened.Files();
-    }
-    ASSERT_EQ(repository_.List()[0].state, ModelState::kReady) << repository_.List()[0].error;
-    EXPECT_GE(files.size(), 2u) << name;
-    for (const std::string& file : files) {
-      EXPECT_EQ(Update(), 0u);
-      const std::filesystem::path path = folder + "/" + file;
-      std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) + std::chrono::seconds(1));
-      EXPECT_EQ(Update(), 1u) << name << "/1/" << file;
-    }
-  }
 }
 
 TEST_F(RepositoryTest, NamesFromFilesKeepErrorsOnOneLine) {

@@ -142,7 +142,7 @@ TEST_F(SharesTest, SilentStreamsEndOnceOthersLackWhatTheyHold) {
   v1::PredictStreamResponse answer;
   for (int i = 0; i < kStreams; ++i) {
     Stream& stream = *streams.emplace_back(std::make_unique<Stream>());
-    stream.context.AddMetadata("authorization", std::string("Bearer ") + kGreedy);
+    stream.context.AddMetadata("authorization", "Bearer " + std::string(kGreedy));
     stream.call = server_.stub().PredictStream(&stream.context);
     ASSERT_TRUE(stream.call->Write(SmallRequest()) && stream.call->Read(&answer));
   }

@@ -104,7 +104,7 @@ class ShadowTest : public ::testing::Test {
   TestFolder folder_;
   nlohmann::json config_;
   Metrics metrics_{[this] { return now_; }};
-  Repository repository_{folder_.path(), metrics_};
+  Repository repository_{{folder_.path()}, metrics_};
   RequestQueue queue_{{}, [this] { return now_; }};
   const ServerOptions options_;
   MemoryLedger memory_{uint64_t{1} << 30};
