@@ -100,10 +100,14 @@ struct Settings {
   uint32_t max_step_ms = static_cast<uint32_t>(options.max_step.count());
   uint32_t repository_poll_seconds = static_cast<uint32_t>(options.repository_poll / std::chrono::seconds(1));
   std::string log_level = "info";
+  std::vector<std::string> models;
 
   const std::vector<Flag> flags = {
       Bind("model_repository", options.model_repository,
            "Folder of models: <name>/<version>/{config.json,model.safetensors}."),
+      {"model", "NAME=DIR: serve the model files in DIR as version 1 of NAME. May be given again.", false,
+       [this](const std::string& text, std::string*) { return models.push_back(text), true; },
+       [] { return std::string(); }},
       Bind("repository_mode", options.repository_mode,
            "When the repository is read after the start: none (never), poll, explicit (at SIGHUP)."),
       Bind("repository_poll_seconds", repository_poll_seconds, "Seconds between two looks of --repository_mode=poll."),
@@ -207,7 +211,16 @@ std::string ParseFlags(const std::vector<std::string>& arguments, const Settings
 // Checks the flags together and completes the options. Returns a message about the first wrong flag.
 std::string CheckFlags(Settings& settings) {
   ServerOptions& options = settings.options;
-  if (options.model_repository.empty()) return "--model_repository is missing: the folder of models";
+  for (const std::string& model : settings.models) {
+    const size_t equals = model.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == model.size()) {
+      return absl::StrCat("--model=", model, ": NAME=DIR is expected, such as bert=path/to/bert");
+    }
+    options.models.emplace_back(model.substr(0, equals), model.substr(equals + 1));
+  }
+  if (options.model_repository.empty() && options.models.empty()) {
+    return "--model_repository is missing: the folder of models; or give --model=NAME=DIR, the folder of one model";
+  }
   if (options.backend.num_threads < 0) return "--threads is negative; 0 means one per core that the process may use";
   const std::pair<const char*, uint64_t> positive[] = {{"max_inputs", options.limits.max_inputs},
                                                        {"max_samples", options.limits.max_samples},

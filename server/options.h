@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/time/civil_time.h"
 #include "absl/time/clock.h"
@@ -57,7 +59,8 @@ enum class RepositoryMode { kNone, kPoll, kExplicit };
 enum class ReadyWhen { kAny, kAll };
 
 struct ServerOptions {
-  std::string model_repository;
+  std::string model_repository;                             // empty: none
+  std::vector<std::pair<std::string, std::string>> models;  // ModelSources::models
   RepositoryMode repository_mode = RepositoryMode::kExplicit;
   std::chrono::milliseconds repository_poll{10000};  // between two looks of kPoll
   ReadyWhen ready = ReadyWhen::kAny;

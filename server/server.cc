@@ -118,7 +118,7 @@ struct Server::Parts {
         memory(MemoryForCalls(options, {})),
         largest_message(MessageLimit(options, memory.limit(), {})),
         queue(options.queue, options.clock),
-        repository({options.model_repository}, metrics,
+        repository({options.model_repository, options.models}, metrics,
                    {options.limits.max_cache_bytes, options.max_generations, options.limits.max_samples},
                    Seconds(options.warm_up)),
         handler(options, memory, repository, queue),
@@ -216,6 +216,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     addresses.Update(ParseHostPort("--metrics_listen", options.metrics_listen).status());
   }
   if (!addresses.ok()) return addresses;
+  const absl::Status sources = CheckSources({options.model_repository, options.models});
+  if (!sources.ok()) return sources;
   auto parts = std::make_unique<Parts>(options);
   const absl::StatusOr<Credentials> credentials = MakeCredentials(options, parts->gate);
   if (!credentials.ok()) return credentials.status();

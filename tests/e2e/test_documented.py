@@ -15,7 +15,7 @@ import made_checkpoints
 from edgewise_process import BIN, ROOT, Server
 
 # Commands by how they begin; each may write to its folder only. What is not run has the reason beside it.
-RUN = ("mkdir -p models/minilm/1 && cp -rv all-MiniLM-L6-v2/. models/minilm/1/", "build/bin/edgewise ", "edgewise ", "tools/convert.py ", "build/bin/edgewise-server ", "./dev serve")
+RUN = ("mkdir -p models/minilm/1 && cp -rLv all-MiniLM-L6-v2/. models/minilm/1/", "build/bin/edgewise ", "edgewise ", "tools/convert.py ", "build/bin/edgewise-server ", "./dev serve")
 NOT_RUN = {
     "./dev demo": "builds; the test e2e_demo runs what it runs then",
     "./dev test": "runs this test",
@@ -51,15 +51,16 @@ def commands(text: str) -> list:
     return found
 
 
-def server_repository(command: str):
-    """The model repository of a command that starts a server, else None."""
+def served(command: str):
+    """Whose models a command that starts a server serves: (NAME or "" for a repository, folder); else None."""
     words = shlex.split(command, comments=True)
     if words[:2] == ["./dev", "serve"]:
-        return "examples/models"
+        return "", "examples/models"
     if os.path.basename(words[0]) != "edgewise-server":
         return None
-    assert len(words) == 2 and words[1].startswith("--model_repository="), f"flags that are not passed on: {command}"
-    return words[1].partition("=")[2]
+    flag, _, value = " ".join(words[1:]).partition(" " if words[1] == "--model" else "=")
+    assert flag in ("--model", "--model_repository") and " " not in value, f"flags that are not passed on: {command}"
+    return tuple(value.split("=")) if flag == "--model" else ("", value)
 
 
 class Checkout:
@@ -75,9 +76,10 @@ class Checkout:
         made_checkpoints.write(self.path)
         self.server = None
 
-    def serve(self, repository: str) -> None:
+    def serve(self, name: str, folder: str) -> None:
         self.stop()
-        self.server = Server(os.path.join(self.path, repository)).__enter__()
+        folder = os.path.join(self.path, folder)
+        self.server = (Server("", f"--model={name}={folder}") if name else Server(folder)).__enter__()
 
     def run(self, command: str) -> subprocess.CompletedProcess:
         environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
@@ -100,13 +102,13 @@ class DocumentedTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             checkout = Checkout(folder)
             self.addCleanup(checkout.stop)
-            checkout.serve("examples/models")
+            checkout.serve("", "examples/models")
             for command in lines:
                 with self.subTest(document=document, command=command):
                     self.assertTrue(command.startswith(RUN), "neither run nor named in NOT_RUN")
-                    repository = server_repository(command)
-                    if repository:
-                        checkout.serve(repository)
+                    models = served(command)
+                    if models:
+                        checkout.serve(*models)
                         self.check_models(checkout)
                     else:
                         self.check_command(checkout, command)
@@ -144,7 +146,7 @@ class DocumentedTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             checkout = Checkout(folder)
             self.addCleanup(checkout.stop)
-            checkout.serve("examples/models")
+            checkout.serve("", "examples/models")
             printed = checkout.run(command).stdout.splitlines()
             checkout.stop()
 

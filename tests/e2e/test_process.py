@@ -1,5 +1,6 @@
 """The process: flags, ports, signals, reloads, and bad requests that leave it standing."""
 
+import json
 import os
 import shutil
 import signal
@@ -24,6 +25,12 @@ class ProcessTest(unittest.TestCase):
             ((f"--model_repository={TESTDATA}", "--device=tpu"), "device"),
             ((f"--model_repository={TESTDATA}", "--listen=0.0.0.0:0"), "insecure_bind"),
             ((f"--model_repository={TESTDATA}", "--no_such_flag=1"), "no_such_flag"),
+            (("--model=sbm",), "NAME=DIR is expected"),
+            ((f"--model={TESTDATA}/sbm/1",), "NAME=DIR is expected"),
+            (("--model", "sbm=no/such/folder"), "--model=sbm=no/such/folder: No such file or directory"),
+            ((f"--model=Sbm={TESTDATA}/sbm/1",), f"such as --model=sbm={TESTDATA}/sbm/1"),
+            ((f"--model=m={TESTDATA}/sbm/1", f"--model=m={TESTDATA}/dense/1"), "another --model has that name"),
+            ((f"--model_repository={TESTDATA}", f"--model=sbm={TESTDATA}/dense/1"), "has a model of that name too"),
         ]:
             result = run_server(*flags, *(() if any("listen" in f for f in flags) else ("--listen=127.0.0.1:0",)),
                                 "--metrics_listen=127.0.0.1:0")
@@ -85,6 +92,47 @@ class ProcessTest(unittest.TestCase):
                 server.process.send_signal(signal.SIGHUP)
                 wait_until("version 3 to fail", lambda: '"FAILED"' in server.cli("models", "--json").stdout)
                 self.assertEqual(server.predict("--model", "m", "--token_ids", "1,2")["version"], "2")
+
+    def test_models_are_served_where_they_lie_and_load_again_when_they_change(self):
+        """A flat mount, a snapshot of the hub's cache and a ConfigMap, as they are; the last in a repository."""
+        def describe(path: str, description: str) -> None:
+            with open(os.path.join(TESTDATA, "sbm", "1", "config.json"), encoding="utf-8") as file:
+                config = {**json.load(file), "description": description}
+            with open(f"{path}.new", "w", encoding="utf-8") as file:
+                json.dump(config, file)
+            os.replace(f"{path}.new", path)
+
+        def config_map(folder: str, time: str) -> None:
+            shutil.copytree(os.path.join(TESTDATA, "sbm", "1"), os.path.join(folder, f"..{time}"))
+            describe(os.path.join(folder, f"..{time}", "config.json"), time)
+            os.symlink(f"..{time}", os.path.join(folder, "..data_tmp"))
+            os.replace(os.path.join(folder, "..data_tmp"), os.path.join(folder, "..data"))
+
+        with tempfile.TemporaryDirectory() as folder:
+            flat, cache, mounted = (os.path.join(folder, *path) for path in (
+                ("mnt", "models"), ("hub", "models--org--Tiny"), ("models", "mounted", "1")))
+            shutil.copytree(os.path.join(TESTDATA, "sbm", "1"), flat)
+            shutil.copytree(os.path.join(TESTDATA, "sbm", "1"), os.path.join(cache, "blobs"))
+            snapshot = os.path.join(cache, "snapshots", "ab12")
+            os.makedirs(snapshot)
+            config_map(mounted, "2026")
+            for name in ("config.json", "model.safetensors"):
+                os.symlink(f"../../blobs/{name}", os.path.join(snapshot, name))
+                os.symlink(f"..data/{name}", os.path.join(mounted, name))
+            with Server(os.path.join(folder, "models"), "--model", f"flat={flat}", f"--model=tiny={snapshot}",
+                        "--repository_mode=poll", "--repository_poll_seconds=1") as server:
+                def described() -> dict:
+                    models = json.loads(server.cli("models", "--json").stdout)["models"]
+                    return {model["name"]: model.get("description") for model in models}
+
+                for name in ("flat", "tiny", "mounted"):
+                    self.assertEqual(server.predict("--model", name, "--token_ids", "1,2")["version"], "1")
+                self.assertEqual(described()["mounted"], "2026")
+                describe(os.path.join(flat, "config.json"), "changed flat")
+                describe(os.path.join(cache, "blobs", "config.json"), "changed blob")
+                config_map(mounted, "2027")
+                wait_until("the changes", lambda: described() == {
+                    "flat": "changed flat", "tiny": "changed blob", "mounted": "2027"})
 
     def reload_until(self, server: Server, version: str) -> None:
         server.process.send_signal(signal.SIGHUP)

@@ -112,6 +112,21 @@ TEST(LifecycleTest, ModeNoneReadsTheRepositoryOnceAndModePollByItself) {
   EXPECT_EQ(none.Health("later"), -grpc::NOT_FOUND);
 }
 
+TEST(LifecycleTest, NamedFoldersServeWithoutARepositoryAndAWrongOneStopsTheStart) {
+  TestFolder folder;
+  folder.AddModel("sbm", "m", 1);
+  ServerOptions options = TestOptions("");
+  options.models = {{"named", folder.path() + "/m/1"}};
+  TestServer server(options);
+  v1::PredictResponse response;
+  EXPECT_TRUE(server.Predict(SmallRequest("named"), response).ok());
+  EXPECT_EQ(response.version(), 1);
+  options.models.push_back({"other", folder.path() + "/missing"});
+  EXPECT_EQ(Server::Start(options).status().code(), absl::StatusCode::kNotFound);
+  options.models.back() = options.models.front();
+  EXPECT_EQ(Server::Start(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(LifecycleTest, RemovedModelIsNotServingAnyMore) {
   TestFolder folder;
   folder.AddModel("sbm", "m", 1);
