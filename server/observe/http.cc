@@ -8,11 +8,14 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
+#include <limits>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/address.h"
+#include "server/observe/gzip.h"
 
 namespace edgewise::server {
 namespace {
@@ -24,6 +27,23 @@ using asio::ip::tcp;
 
 constexpr uint32_t kMaxHeaderBytes = 8192;
 constexpr int kMaxConnections = 64;
+constexpr size_t kMaxIgnoredBytes = 1 << 20;  // of a body
+constexpr char kText[] = "text/plain; charset=utf-8";
+
+// Whether the client takes gzip: RFC 9110, 12.5.3.
+bool AcceptsGzip(const http::request_header<>& request) {
+  for (auto [field, end] = request.equal_range(http::field::accept_encoding); field != end; ++field) {
+    for (const auto& [coding, parameters] : http::ext_list(field->value())) {
+      if (!beast::iequals(coding, "gzip")) continue;
+      double quality = 1.0;
+      for (const auto& [name, value] : parameters) {
+        if (beast::iequals(name, "q") && !absl::SimpleAtod({value.data(), value.size()}, &quality)) quality = 0.0;
+      }
+      return quality > 0.0;
+    }
+  }
+  return false;
+}
 
 // One connection: one request, one answer.
 class Connection : public std::enable_shared_from_this<Connection> {
@@ -36,39 +56,51 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void Run() {
     parser_.header_limit(kMaxHeaderBytes);
-    parser_.body_limit(0);
+    parser_.body_limit(std::numeric_limits<uint64_t>::max());  // none is read
     stream_.expires_after(timeout_);
-    http::async_read(stream_, buffer_, parser_, [self = shared_from_this()](beast::error_code error, size_t) {
+    http::async_read_header(stream_, buffer_, parser_, [self = shared_from_this()](beast::error_code error, size_t) {
       if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-        return self->Answer(http::status::request_header_fields_too_large, "text/plain", "the header is over 8 KiB\n");
-      }
-      if (error == http::error::body_limit) {
-        return self->Answer(http::status::payload_too_large, "text/plain", "no body is taken\n");
+        return self->Answer(http::status::request_header_fields_too_large, kText, "the header is over 8 KiB\n");
       }
       if (error == http::error::end_of_stream || error == beast::error::timeout) return;
       if (error && error.category() != http::make_error_code(http::error::end_of_stream).category()) return;
-      if (error) return self->Answer(http::status::bad_request, "text/plain", "not an HTTP/1.1 request\n");
+      if (error) return self->Answer(http::status::bad_request, kText, "not an HTTP/1.1 request\n");
       self->Route();
     });
   }
 
  private:
+  bool is_head() const { return parser_.get().method() == http::verb::head; }
+
   void Route() {
     const auto& request = parser_.get();
     const auto view = request.target().substr(0, request.target().find('?'));
     const std::string target(view.data(), view.size());
     if (target != "/metrics" && target != "/healthz") {
-      return Answer(http::status::not_found, "text/plain", "there are /metrics and /healthz\n");
+      return Answer(http::status::not_found, kText, "there are /metrics and /healthz\n");
     }
-    if (request.method() != http::verb::get && request.method() != http::verb::head) {
-      return Answer(http::status::method_not_allowed, "text/plain", "GET only\n");
+    if (request.method() != http::verb::get && !is_head()) {
+      response_.set(http::field::allow, "GET, HEAD");
+      return Answer(http::status::method_not_allowed, kText, "GET and HEAD only\n");
     }
-    if (target == "/metrics") {
-      return Answer(http::status::ok, "text/plain; version=0.0.4; charset=utf-8", handlers_.metrics());
-    }
+    if (!parser_.is_done()) return Answer(http::status::payload_too_large, kText, "no body is taken\n");
+    if (target == "/metrics") return AnswerMetrics();
     std::string json;
     const bool healthy = handlers_.healthy(&json);
     Answer(healthy ? http::status::ok : http::status::service_unavailable, "application/json", std::move(json));
+  }
+
+  void AnswerMetrics() {
+    std::string text = is_head() ? "" : handlers_.metrics();
+    response_.set(http::field::vary, "Accept-Encoding");
+    if (AcceptsGzip(parser_.get())) {
+      std::string packed = Gzip(text);
+      if (!packed.empty()) {
+        response_.set(http::field::content_encoding, "gzip");
+        text = std::move(packed);
+      }
+    }
+    Answer(http::status::ok, "text/plain; version=0.0.4; charset=utf-8", std::move(text));
   }
 
   void Answer(http::status status, const char* type, std::string body) {
@@ -76,22 +108,35 @@ class Connection : public std::enable_shared_from_this<Connection> {
     response_.version(11);
     response_.set(http::field::content_type, type);
     response_.set(http::field::cache_control, "no-store");
-    if (status == http::status::method_not_allowed) response_.set(http::field::allow, "GET, HEAD");
     response_.keep_alive(false);
-    const size_t size = body.size();
-    if (parser_.get().method() != http::verb::head) response_.body() = std::move(body);
-    response_.content_length(size);
+    if (!is_head()) {
+      response_.content_length(body.size());
+      response_.body() = std::move(body);
+    }
     stream_.expires_after(timeout_);
-    http::async_write(stream_, response_, [self = shared_from_this()](beast::error_code, size_t) {
+    http::async_write(stream_, response_, [self = shared_from_this()](beast::error_code error, size_t) {
       beast::error_code ignored;
-      self->stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+      self->stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+      if (!error && !self->parser_.is_done()) self->Ignore();
     });
+  }
+
+  // Reads what comes of a body: a socket that closes with unread bytes resets the connection, and the client would
+  // never see the answer.
+  void Ignore() {
+    buffer_.clear();
+    stream_.async_read_some(buffer_.prepare(kMaxHeaderBytes),
+                            [self = shared_from_this()](beast::error_code error, size_t size) {
+                              self->ignored_ += size;
+                              if (!error && self->ignored_ < kMaxIgnoredBytes) self->Ignore();
+                            });
   }
 
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_{kMaxHeaderBytes};
-  http::request_parser<http::string_body> parser_;
+  http::request_parser<http::empty_body> parser_;
   http::response<http::string_body> response_;
+  size_t ignored_ = 0;
   const HttpHandlers& handlers_;
   const std::chrono::milliseconds timeout_;
   int& open_;

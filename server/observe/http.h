@@ -1,5 +1,5 @@
-// The HTTP port: GET /metrics and GET /healthz only. It has one thread of its own, so a slow scraper never delays a
-// request.
+// The HTTP port: GET and HEAD of /metrics and /healthz only. It has one thread of its own, so a slow scraper never
+// delays a request.
 #ifndef EDGEWISE_SERVER_OBSERVE_HTTP_H_
 #define EDGEWISE_SERVER_OBSERVE_HTTP_H_
 
@@ -18,7 +18,8 @@ struct HttpHandlers {
 };
 
 // A request has at most 8 KiB and no body. A connection answers one request; the client has `timeout` to send it and
-// again to read the answer. At most 64 connections are open at once.
+// again to read the answer. At most 64 connections are open at once. Metrics are compressed where the client takes
+// gzip. HEAD makes no page of metrics, so it takes none away from those who read them (Metrics::Render).
 class HttpServer {
  public:
   // Listens on "host:port" (port 0: any free one). INVALID_ARGUMENT: not an address; ALREADY_EXISTS: the port is taken.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <atomic>
 #include <cerrno>
@@ -18,7 +19,10 @@ class HttpTest : public ::testing::Test {
   HttpTest() { Start(std::chrono::hours(1)); }
 
   void Start(std::chrono::milliseconds timeout) {
-    HttpHandlers handlers{[] { return std::string("edgewise_up 1\n"); },
+    HttpHandlers handlers{[this] {
+                            ++pages_;
+                            return std::string("edgewise_up 1\n");
+                          },
                           [this](std::string* json) {
                             *json = "{}";
                             return healthy_.load();
@@ -58,7 +62,22 @@ class HttpTest : public ::testing::Test {
   // Of an answer; empty: there was none.
   static std::string Code(const std::string& answer) { return answer.size() < 12 ? "" : answer.substr(9, 3); }
 
+  static std::string Unzipped(const std::string& packed) {
+    z_stream stream{};
+    EXPECT_EQ(inflateInit2(&stream, 15 + 16), Z_OK);
+    std::string text(1 << 16, '\0');
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+    stream.avail_in = static_cast<uInt>(packed.size());
+    stream.next_out = reinterpret_cast<Bytef*>(text.data());
+    stream.avail_out = static_cast<uInt>(text.size());
+    EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+    text.resize(stream.total_out);
+    inflateEnd(&stream);
+    return text;
+  }
+
   std::atomic<bool> healthy_ = true;
+  std::atomic<int> pages_ = 0;
   std::unique_ptr<HttpServer> server_;
 };
 
@@ -75,11 +94,70 @@ TEST_F(HttpTest, HealthzFollowsTheServer) {
   EXPECT_EQ(Code(Exchange("GET /healthz HTTP/1.1\r\n\r\n")), "503");
 }
 
-TEST_F(HttpTest, OtherPathsMethodsAndProtocolsAreRefused) {
+// Whatever comes with it: clients of other protocols take a 413 for a text that is too long.
+TEST_F(HttpTest, AnotherPathIsNotFoundAndAnotherMethodNotAllowed) {
+  const std::string body = "Content-Length: 5\r\n\r\nhello",
+                    chunked = "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n";
+  for (const char* method : {"GET", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}) {
+    const std::string start = std::string(method) + " ";
+    for (const std::string& rest : {std::string("\r\n"), body, chunked}) {
+      const std::string unknown = Exchange(start + "/v1/embeddings HTTP/1.1\r\n" + rest);
+      EXPECT_EQ(Code(unknown), "404") << method;
+      EXPECT_NE(unknown.find("there are /metrics and /healthz"), std::string::npos);
+      for (const char* path : {"/metrics", "/healthz?x=1"}) {
+        const std::string answer = Exchange(start + path + " HTTP/1.1\r\n" + rest);
+        if (std::string(method) == "GET") {
+          EXPECT_EQ(Code(answer), rest == "\r\n" ? "200" : "413") << rest;
+        } else {
+          EXPECT_EQ(Code(answer), "405") << method;
+          EXPECT_NE(answer.find("\r\nAllow: GET, HEAD\r\n"), std::string::npos) << answer;
+        }
+      }
+    }
+  }
   EXPECT_EQ(Code(Exchange("GET /../etc/passwd HTTP/1.1\r\n\r\n")), "404");
-  EXPECT_EQ(Code(Exchange("DELETE /metrics HTTP/1.1\r\n\r\n")), "405");
-  EXPECT_EQ(Code(Exchange("POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello")), "413");
   EXPECT_EQ(Code(Exchange("garbage\r\n\r\n")), "400");
+}
+
+// A reset would take the answer with it.
+TEST_F(HttpTest, ARefusedBodyDoesNotCostTheAnswer) {
+  const std::string body(900 << 10, 'x');
+  EXPECT_EQ(
+      Code(Exchange("POST /v1/chat HTTP/1.1\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body)),
+      "404");
+}
+
+TEST_F(HttpTest, HeadAnswersAsGetDoesWithoutABody) {
+  for (const char* path : {"/metrics", "/healthz", "/nothing"}) {
+    const std::string get = Exchange(std::string("GET ") + path + " HTTP/1.1\r\n\r\n");
+    const std::string head = Exchange(std::string("HEAD ") + path + " HTTP/1.1\r\n\r\n");
+    EXPECT_EQ(Code(head), Code(get)) << path;
+    const size_t type = get.find("Content-Type: ");
+    EXPECT_NE(head.find(get.substr(type, get.find('\r', type) - type)), std::string::npos) << head;
+    EXPECT_EQ(head.substr(head.size() - 4), "\r\n\r\n") << head;
+  }
+  EXPECT_EQ(pages_, 1) << "HEAD makes no page";
+}
+
+TEST_F(HttpTest, MetricsAreCompressedForThoseWhoTakeIt) {
+  const auto answer = [&](const std::string& accepted) {
+    return Exchange("GET /metrics HTTP/1.1\r\n" + accepted + "\r\n");
+  };
+  const std::string plain = answer("");
+  EXPECT_EQ(plain.find("Content-Encoding"), std::string::npos);
+  for (const char* accepted : {"Accept-Encoding: gzip\r\n", "Accept-Encoding: deflate, GZIP;q=0.5 ,br\r\n",
+                               "accept-encoding: br\r\nAccept-Encoding: gzip;q=1.0\r\n"}) {
+    const std::string packed = answer(accepted);
+    EXPECT_NE(packed.find("\r\nContent-Encoding: gzip\r\n"), std::string::npos) << accepted;
+    EXPECT_NE(packed.find("\r\nVary: Accept-Encoding\r\n"), std::string::npos) << accepted;
+    const std::string body = packed.substr(packed.find("\r\n\r\n") + 4);
+    EXPECT_NE(packed.find("\r\nContent-Length: " + std::to_string(body.size()) + "\r\n"), std::string::npos);
+    EXPECT_EQ(Unzipped(body), "edgewise_up 1\n");
+  }
+  for (const char* accepted : {"Accept-Encoding: gzip;q=0\r\n", "Accept-Encoding: gzip;q=x\r\n",
+                               "Accept-Encoding: identity\r\n", "Accept-Encoding: xgzip\r\n", "Accept-Encoding:\r\n"}) {
+    EXPECT_EQ(answer(accepted), plain) << accepted;
+  }
 }
 
 TEST_F(HttpTest, HeaderOver8KiBIsCut) {
