@@ -177,7 +177,7 @@ void RequestHandler::Send(Request& request, const GeneratedToken& token, FinishR
   GenerationWork& work = *request.generation;
   const RowEdges& row = token.edges;
   const Time now = queue_.now();
-  request.model->metrics->CountToken(*request.model->model, request, row, Seconds(now - work.last_sent));
+  request.model->metrics->CountToken(request, row, Seconds(now - work.last_sent));
   work.last_sent = now;
   ++work.sent;
   request.batch_tokens = request.tokens + work.sent;
@@ -205,7 +205,7 @@ void RequestHandler::Finish(Request& request, const absl::Status& status) {
     const MetricsEvent event = request.metrics->Event();
     request.metrics->CountRequest(event, request.rpc, status, seconds);
     if (request.queued != Time()) {
-      request.model->metrics->CountEnd(event, *request.model->model, request, answered, Seconds(end - computed));
+      request.model->metrics->CountEnd(event, request, answered, Seconds(end - computed));
     }
     request.gauges = {};
   }

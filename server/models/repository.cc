@@ -229,6 +229,7 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
         std::exchange(entry->leaving, std::stop_source()).request_stop();
         (*loaded)->leaving = entry->leaving.get_token();
       }
+      if ((*loaded)->profiles.shadow) (*loaded)->metrics->ExpectShadow(event);
       previous = std::exchange(entry->loaded, *std::move(loaded));
       entry->read = entry->tried;
       entry->error.clear();

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -85,8 +84,8 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
       executions(EDGEWISE_COUNTER("executions_total", "Batches computed.")),
       request_duration(EDGEWISE_HISTOGRAM("request_duration_seconds", "From the arrival of a request to its answer.")),
       queue_duration(EDGEWISE_HISTOGRAM("queue_duration_seconds", "Waiting for the device.")),
-      stage_duration(EDGEWISE_HISTOGRAM(
-          "stage_duration_seconds", "Checking the input, the forward pass (edges drawn included), making the answer.")),
+      stage(EDGEWISE_COUNTER("stage_seconds_total",
+                             "Checking the input, the forward pass (edges drawn included), making the answer.")),
       in_flight(EDGEWISE_GAUGE("requests_in_flight", "Requests accepted and not yet answered.")),
       queue_requests(EDGEWISE_GAUGE("queue_requests", "Requests that wait for the device.")),
       queue_tokens(EDGEWISE_GAUGE("queue_tokens", "Valid tokens of the requests that wait.")),
@@ -99,10 +98,7 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
                                          "Compute time spent on requests that were cancelled or late.")),
       prediction(EDGEWISE_HISTOGRAM("measured_over_predicted_ratio",
                                     "Seconds that a batch took on the device, over those predicted.")),
-      batch_items(EDGEWISE_HISTOGRAM("batch_items", "Inputs of a batch.")),
-      batch_tokens(EDGEWISE_HISTOGRAM("batch_tokens", "Valid tokens of a batch.")),
       tokens(EDGEWISE_COUNTER("tokens_total", "Valid tokens answered.")),
-      input_length(EDGEWISE_HISTOGRAM("input_length_tokens", "Valid tokens of an input.")),
       generations(EDGEWISE_COUNTER("generations_total", "Generate requests ended, by status code.")),
       generation_duration(
           EDGEWISE_HISTOGRAM("generation_duration_seconds", "From the arrival of a Generate request to its end.")),
@@ -119,10 +115,7 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
                              "Pairs of valid tokens, summed over heads and samples; edges / pairs is the density.")),
       isolated(EDGEWISE_COUNTER("isolated_queries_total", "Query rows without an edge, over heads and samples.")),
       input_density(EDGEWISE_HISTOGRAM("input_density_ratio", "Edges over pairs of an input, mean of its samples.")),
-      input_edges(EDGEWISE_HISTOGRAM("input_edges", "Edges of an input, mean of its samples.")),
-      input_isolated(
-          EDGEWISE_HISTOGRAM("input_isolated_ratio", "Query rows without an edge over all query rows of an input.")),
-      budget_requests(EDGEWISE_COUNTER("edge_budget_requests_total", "Valid requests by kind of edge budget.")),
+      budget_requests(EDGEWISE_COUNTER("edge_budget_requests_total", "Valid requests with an edge budget.")),
       budget_utilization(EDGEWISE_HISTOGRAM("edge_budget_utilization_ratio",
                                             "Edges of the most expensive sample over the cap; above 1 is a fault.")),
       budget_capped(EDGEWISE_COUNTER("edge_budget_capped_total", "Inputs whose budget made a layer drop edges.")),
@@ -141,20 +134,11 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
       ensemble_disagreement(
           EDGEWISE_HISTOGRAM("ensemble_disagreement_ratio",
                              "Share of samples (of tokens, where tokens are labelled) whose label differs "
-                             "from the answer's.")),
-      flops(
-          EDGEWISE_COUNTER("attention_flops_total",
-                           "Floating-point operations of scores and weighted sums, and what dense attention takes.")) {}
+                             "from the answer's.")) {}
 
 #undef EDGEWISE_COUNTER
 #undef EDGEWISE_GAUGE
 #undef EDGEWISE_HISTOGRAM
-
-Buckets PowersOf(double base, int first, int last) {
-  Buckets buckets;
-  for (int exponent = first; exponent <= last; ++exponent) buckets.push_back(std::pow(base, exponent));
-  return buckets;
-}
 
 size_t CodeIndex(absl::StatusCode code) {
   auto found = std::find(kCodes.begin(), kCodes.end(), code);

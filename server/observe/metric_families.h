@@ -21,13 +21,18 @@
 
 namespace edgewise::server {
 
+class ModelMetrics;
+
 using Counters = prometheus::Family<prometheus::Counter>;
 using Gauges = prometheus::Family<prometheus::Gauge>;
 using Histograms = prometheus::Family<prometheus::Histogram>;
+// Histograms without buckets, which pages show as summaries: sum and count, two series.
+using Summaries = prometheus::Family<prometheus::Histogram>;
 using Labels = prometheus::Labels;
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-// The status codes that a request can end with; others count as INTERNAL.
+// The status codes that a request can end with; others count as INTERNAL. One for a model that is known never ends with
+// the last.
 inline constexpr std::array<absl::StatusCode, 10> kCodes = {
     absl::StatusCode::kOk,           absl::StatusCode::kCancelled,          absl::StatusCode::kInvalidArgument,
     absl::StatusCode::kNotFound,     absl::StatusCode::kDeadlineExceeded,   absl::StatusCode::kResourceExhausted,
@@ -63,13 +68,15 @@ struct MetricFamilies {
   Counters& secret_loads;
   Counters& rpc_requests;
   std::array<std::array<prometheus::Counter*, kCodes.size()>, kRpcs> rpcs{};  // the series of rpc_requests
+  ModelMetrics* other =
+      nullptr;  // requests for models that are not known, and generations of those that do not generate
 
   Counters& requests;
   Counters& items;
   Counters& executions;
   Histograms& request_duration;
   Histograms& queue_duration;
-  Histograms& stage_duration;
+  Counters& stage;
   Gauges& in_flight;
   Gauges& queue_requests;
   Gauges& queue_tokens;
@@ -78,14 +85,11 @@ struct MetricFamilies {
   Gauges& capacity;
   Counters& rejections;
   Counters& cancelled_compute;
-  Histograms& prediction;
-  Histograms& batch_items;
-  Histograms& batch_tokens;
+  Summaries& prediction;
   Counters& tokens;
-  Histograms& input_length;
 
   Counters& generations;
-  Histograms& generation_duration;
+  Summaries& generation_duration;
   Gauges& generations_running;
   Counters& generated_tokens;
   Counters& prompt_tokens;
@@ -96,19 +100,16 @@ struct MetricFamilies {
   Counters& pairs;
   Counters& isolated;
   Histograms& input_density;
-  Histograms& input_edges;
-  Histograms& input_isolated;
   Counters& budget_requests;
-  Histograms& budget_utilization;
+  Summaries& budget_utilization;
   Counters& budget_capped;
   Counters& degraded;
   Counters& shadow_requests;
   Counters& shadow_disagreements;
-  Histograms& shadow_distance;
+  Summaries& shadow_distance;
   Counters& shadow_device;
-  Histograms& ensemble_samples;
-  Histograms& ensemble_disagreement;
-  Counters& flops;
+  Summaries& ensemble_samples;
+  Summaries& ensemble_disagreement;
 };
 
 // The series of a version, which leave together. One thread at a time; no scrape may run while it removes.
@@ -135,15 +136,12 @@ inline Labels With(Labels labels, const char* name, std::string value) {
   return labels;
 }
 
-// base^first, base^(first+1), ..., base^last.
-Buckets PowersOf(double base, int first, int last);
-
-inline const Buckets kDurationBuckets = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
-                                         0.1,    0.25,    0.5,    1,     2.5,    5,     10,   30};
-inline const Buckets kRatioBuckets = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2,
-                                      0.3,   0.4,   0.5,   0.6,  0.7,  0.8,  0.9, 1};
-inline const Buckets kUtilizationBuckets = {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.01, 1.05, 1.25, 2};
-inline const Buckets kPredictionBuckets = {0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4};
+// Half a decade, or about that. With more of them a model that generates and has a shadow would have over 120 series.
+inline const Buckets kDurationBuckets = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 5};
+inline const Buckets kFirstTokenBuckets = {0.01, 0.03, 0.1, 0.3, 1, 5};
+inline const Buckets kTokenBuckets = {0.005, 0.02, 0.05, 0.15, 0.5};
+inline const Buckets kDensityBuckets = {0.01, 0.03, 0.1, 0.25, 0.5, 1};
+inline const Buckets kNoBuckets = {};
 
 // Metrics of this process, read from the kernel and from the allocator at every scrape.
 std::vector<prometheus::MetricFamily> ProcessMetrics();

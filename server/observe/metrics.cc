@@ -16,7 +16,7 @@
 namespace edgewise::server {
 namespace {
 
-// Removed versions that wait for the page with their last counts: some 150 kB each.
+// Removed versions that wait for the page with their last counts: some 50 kB each.
 constexpr size_t kMostWithoutPage = 16;
 
 constexpr const char* kReasons[] = {"queue_full", "deadline", "cancelled", "draining",
@@ -26,8 +26,6 @@ constexpr const char* kMethods[kRpcs] = {"Predict", "PredictStream", "Generate",
 constexpr const char* kDegradedBy[] = {"deadline", "load"};  // DegradedBy but the first
 
 constexpr const char* kShadowResults[] = {"compared", "dropped", "failed"};  // ShadowResult
-
-constexpr const char* kBudgetKinds[] = {"none", "edges", "density"};
 
 // Samples, or tokens of samples, whose most probable label is not the answer's. Values have no labels.
 double Disagreement(const InputResult& result) {
@@ -43,20 +41,37 @@ double Disagreement(const InputResult& result) {
   return total == 0 ? 0.0 : static_cast<double>(differ) / static_cast<double>(total);
 }
 
-// A multiply and an add for the score, as many for the sum.
-double FlopsPerPair(const Model& model) { return 4.0 * model.config().head_dim; }
-
 std::string CodeName(size_t index) { return absl::StatusCodeToString(kCodes[index]); }
+
+// Pages show histograms without buckets as what they are.
+void MakeSummaries(std::vector<prometheus::MetricFamily>& families) {
+  for (prometheus::MetricFamily& family : families) {
+    if (family.type != prometheus::MetricType::Histogram) continue;
+    for (prometheus::ClientMetric& metric : family.metric) {
+      if (metric.histogram.bucket.size() > 1) continue;  // that of +Inf
+      family.type = prometheus::MetricType::Summary;
+      metric.summary.sample_count = metric.histogram.sample_count;
+      metric.summary.sample_sum = metric.histogram.sample_sum;
+    }
+  }
+}
 
 }  // namespace
 
 struct ModelMetrics::Series {
+  void AddGenerations(MetricFamilies& families) {
+    for (size_t i = 0; i < codes; ++i)
+      generations[i] = &all.Add(families.generations, With(labels, "code", CodeName(i)));
+    generation_duration = &all.Add(families.generation_duration, labels, kNoBuckets);
+  }
+
   SeriesSet all;  // those of LoadedMetrics too
   Labels labels;
+  size_t codes = kCodes.size() - 1;  // that have series
   std::array<prometheus::Counter*, kCodes.size()> requests{};
   std::array<prometheus::Counter*, std::size(kReasons)> rejections{};
   prometheus::Histogram* request_duration = nullptr;
-  std::array<prometheus::Counter*, kCodes.size()> generations{};
+  std::array<prometheus::Counter*, kCodes.size()> generations{};  // of a model that can generate, as the next
   prometheus::Histogram* generation_duration = nullptr;
   prometheus::Counter* loads_ok = nullptr;
   prometheus::Counter* loads_error = nullptr;
@@ -72,16 +87,19 @@ ModelMetrics::ModelMetrics(MetricFamilies& families, std::string model, std::str
   const MetricsEvent event(families_.mutex);
   Series& s = *series_;
   s.labels = {{"model", model_}, {"version", version_}};
-  for (size_t i = 0; i < kCodes.size(); ++i) {
+  const bool is_other = version_ == "_other";
+  if (is_other) s.codes = kCodes.size();
+  for (size_t i = 0; i < s.codes; ++i) {
     s.requests[i] = &s.all.Add(families_.requests, With(s.labels, "code", CodeName(i)));
-    s.generations[i] = &s.all.Add(families_.generations, With(s.labels, "code", CodeName(i)));
   }
   for (size_t i = 0; i < std::size(kReasons); ++i) {
     s.rejections[i] = &s.all.Add(families_.rejections, With(s.labels, "reason", kReasons[i]));
   }
   s.request_duration = &s.all.Add(families_.request_duration, s.labels, kDurationBuckets);
-  s.generation_duration = &s.all.Add(families_.generation_duration, s.labels, kDurationBuckets);
-  if (version_ == "_other") return;
+  if (is_other) {
+    s.AddGenerations(families_);
+    return;
+  }
   s.loads_ok = &s.all.Add(families_.model_loads, With(s.labels, "result", "ok"));
   s.loads_error = &s.all.Add(families_.model_loads, With(s.labels, "result", "error"));
   s.load_duration = &s.all.Add(families_.model_load_duration, s.labels);
@@ -110,6 +128,7 @@ std::unique_ptr<LoadedMetrics> ModelMetrics::Loaded(const MetricsEvent&, const M
       &series_->all.Add(families_.memory, With(With(series_->labels, "device", device), "kind", "weights"));
   series_->memory->Set(static_cast<double>(model.parameters()) * sizeof(float));
   series_->ready->Set(1.0);
+  if (config.task == ModelTask::kCausalLm && !series_->generation_duration) series_->AddGenerations(families_);
   return std::make_unique<LoadedMetrics>(shared_from_this(), model);
 }
 
@@ -132,31 +151,32 @@ void ModelMetrics::CountLoad(const MetricsEvent&, bool ok, double seconds) {
   series_->load_duration->Set(seconds);
 }
 
-void ModelMetrics::CountRequest(const MetricsEvent&, Rpc rpc, const absl::Status& status, double seconds) {
+void ModelMetrics::CountRequest(const MetricsEvent& event, Rpc rpc, const absl::Status& status, double seconds) {
   const bool generates = rpc == Rpc::kGenerate;
-  (generates ? series_->generations : series_->requests)[CodeIndex(status.code())]->Increment();
+  if (generates && !series_->generation_duration) return families_.other->CountRequest(event, rpc, status, seconds);
+  const size_t code = CodeIndex(status.code());
+  (generates ? series_->generations
+             : series_->requests)[code < series_->codes ? code : CodeIndex(absl::StatusCode::kInternal)]
+      ->Increment();
   (generates ? series_->generation_duration : series_->request_duration)->Observe(seconds);
   const std::optional<Rejection> reason = status.ok() ? std::nullopt : RejectionOf(status);
   if (reason) series_->rejections[static_cast<size_t>(*reason)]->Increment();
 }
 
 struct LoadedMetrics::Series {
-  struct Layer {
-    prometheus::Counter *edges, *pairs, *isolated;
-  };
-
-  prometheus::Counter *items, *executions, *cancelled_compute, *tokens, *capped, *flops_executed, *flops_dense,
-      *generated_tokens, *prompt_tokens, *device, *shadow_disagreements, *shadow_device;
-  prometheus::Histogram *prediction, *batch_items, *batch_tokens, *input_length, *density, *edges, *isolated,
-      *utilization, *samples, *disagreement, *first_token, *token, *input_stage, *forward_stage, *output_stage,
-      *shadow_distance;
-  prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *queue_seconds, *generations_running;
-  std::array<prometheus::Histogram*, kPriorityLevels> queue{};
-  std::array<prometheus::Counter*, std::size(kBudgetKinds)> budgets{};
+  prometheus::Counter *items, *executions, *cancelled_compute, *tokens, *edges, *pairs, *isolated, *budgets, *capped,
+      *device, *input_stage, *forward_stage, *output_stage;
+  prometheus::Histogram *queue, *prediction, *density, *utilization, *samples, *disagreement;
+  prometheus::Gauge *in_flight, *queue_requests, *queue_tokens, *queue_seconds;
   std::array<prometheus::Counter*, std::size(kDegradedBy)> degraded{};
+  // Null where the model does not generate.
+  prometheus::Counter *generated_tokens = nullptr, *prompt_tokens = nullptr;
+  prometheus::Histogram *first_token = nullptr, *token = nullptr;
+  prometheus::Gauge* generations_running = nullptr;
+  // Null before ExpectShadow.
   std::array<prometheus::Counter*, std::size(kShadowResults)> shadows{};
-  std::vector<Layer> layers;  // [num_hidden_layers]
-  Layer generated{};          // rows of generated tokens, all layers together; null: the model generates nothing
+  prometheus::Counter *shadow_disagreements = nullptr, *shadow_device = nullptr;
+  prometheus::Histogram* shadow_distance = nullptr;
 };
 
 LoadedMetrics::LoadedMetrics(std::shared_ptr<ModelMetrics> version, const Model& loaded)
@@ -170,80 +190,66 @@ LoadedMetrics::LoadedMetrics(std::shared_ptr<ModelMetrics> version, const Model&
   const Labels& base = version_->series_->labels;
 
   s.items = &all.Add(families_.items, base);
-  s.executions = &all.Add(families_.executions, With(base, "device", device));
+  s.executions = &all.Add(families_.executions, base);
   s.cancelled_compute = &all.Add(families_.cancelled_compute, base);
   s.tokens = &all.Add(families_.tokens, base);
+  s.edges = &all.Add(families_.edges, base);
+  s.pairs = &all.Add(families_.pairs, base);
+  s.isolated = &all.Add(families_.isolated, base);
+  s.budgets = &all.Add(families_.budget_requests, base);
   s.capped = &all.Add(families_.budget_capped, base);
-  s.flops_executed = &all.Add(families_.flops, With(base, "kind", "executed"));
-  s.flops_dense = &all.Add(families_.flops, With(base, "kind", "dense_equivalent"));
-  s.prediction = &all.Add(families_.prediction, base, kPredictionBuckets);
-  s.batch_items = &all.Add(families_.batch_items, base, PowersOf(2, 0, 10));
-  s.batch_tokens = &all.Add(families_.batch_tokens, base, PowersOf(2, 4, 20));
-  s.input_length = &all.Add(families_.input_length, base, PowersOf(2, 4, 15));
-  s.density = &all.Add(families_.input_density, base, kRatioBuckets);
-  s.edges = &all.Add(families_.input_edges, base, PowersOf(4, 4, 14));
-  s.isolated = &all.Add(families_.input_isolated, base, kRatioBuckets);
-  s.utilization = &all.Add(families_.budget_utilization, base, kUtilizationBuckets);
-  s.samples = &all.Add(families_.ensemble_samples, base, PowersOf(2, 0, 6));
-  s.disagreement = &all.Add(families_.ensemble_disagreement, base, kRatioBuckets);
-  s.generated_tokens = &all.Add(families_.generated_tokens, base);
-  s.prompt_tokens = &all.Add(families_.prompt_tokens, base);
-  s.first_token = &all.Add(families_.first_token_duration, base, kDurationBuckets);
-  s.token = &all.Add(families_.token_duration, base, kDurationBuckets);
-  s.generations_running = &all.Add(families_.generations_running, base);
+  s.prediction = &all.Add(families_.prediction, base, kNoBuckets);
+  s.density = &all.Add(families_.input_density, base, kDensityBuckets);
+  s.utilization = &all.Add(families_.budget_utilization, base, kNoBuckets);
+  s.samples = &all.Add(families_.ensemble_samples, base, kNoBuckets);
+  s.disagreement = &all.Add(families_.ensemble_disagreement, base, kNoBuckets);
   s.in_flight = &all.Add(families_.in_flight, base);
   s.queue_requests = &all.Add(families_.queue_requests, base);
   s.queue_tokens = &all.Add(families_.queue_tokens, base);
   s.queue_seconds = &all.Add(families_.queue_seconds, base);
   s.device = &all.Add(families_.device, base);
-  for (uint32_t level = 1; level <= kPriorityLevels; ++level) {
-    s.queue[level - 1] =
-        &all.Add(families_.queue_duration, With(base, "priority", std::to_string(level)), kDurationBuckets);
-  }
-  s.input_stage = &all.Add(families_.stage_duration, With(base, "stage", "input"), kDurationBuckets);
-  s.forward_stage = &all.Add(families_.stage_duration, With(base, "stage", "forward"), kDurationBuckets);
-  s.output_stage = &all.Add(families_.stage_duration, With(base, "stage", "output"), kDurationBuckets);
-  for (size_t i = 0; i < std::size(kBudgetKinds); ++i) {
-    s.budgets[i] = &all.Add(families_.budget_requests, With(base, "kind", kBudgetKinds[i]));
-  }
+  s.queue = &all.Add(families_.queue_duration, base, kDurationBuckets);
+  s.input_stage = &all.Add(families_.stage, With(base, "stage", "input"));
+  s.forward_stage = &all.Add(families_.stage, With(base, "stage", "forward"));
+  s.output_stage = &all.Add(families_.stage, With(base, "stage", "output"));
   for (size_t i = 0; i < std::size(kDegradedBy); ++i) {
     s.degraded[i] = &all.Add(families_.degraded, With(base, "reason", kDegradedBy[i]));
   }
+  if (loaded.config().task != ModelTask::kCausalLm) return;
+  s.generated_tokens = &all.Add(families_.generated_tokens, base);
+  s.prompt_tokens = &all.Add(families_.prompt_tokens, base);
+  s.first_token = &all.Add(families_.first_token_duration, base, kFirstTokenBuckets);
+  s.token = &all.Add(families_.token_duration, base, kTokenBuckets);
+  s.generations_running = &all.Add(families_.generations_running, base);
+}
+
+void LoadedMetrics::ExpectShadow(const MetricsEvent&) {
+  Series& s = *series_;
+  SeriesSet& all = version_->series_->all;
+  const Labels& base = version_->series_->labels;
   for (size_t i = 0; i < std::size(kShadowResults); ++i) {
     s.shadows[i] = &all.Add(families_.shadow_requests, With(base, "result", kShadowResults[i]));
   }
   s.shadow_disagreements = &all.Add(families_.shadow_disagreements, base);
-  s.shadow_distance = &all.Add(families_.shadow_distance, base, kRatioBuckets);
+  s.shadow_distance = &all.Add(families_.shadow_distance, base, kNoBuckets);
   s.shadow_device = &all.Add(families_.shadow_device, base);
-  s.layers.clear();
-  for (int32_t layer = 0; layer < loaded.config().num_hidden_layers; ++layer) {
-    const Labels labels = With(base, "layer", std::to_string(layer));
-    s.layers.push_back(
-        {&all.Add(families_.edges, labels), &all.Add(families_.pairs, labels), &all.Add(families_.isolated, labels)});
-  }
-  if (loaded.config().task == ModelTask::kCausalLm) {
-    const Labels labels = With(base, "layer", "generated");
-    s.generated = {&all.Add(families_.edges, labels), &all.Add(families_.pairs, labels), nullptr};
-  }
 }
 
 LoadedMetrics::~LoadedMetrics() = default;
 
 void LoadedMetrics::CountValid(Request& request, double seconds) {
   const MetricsEvent event(mutex_);
-  series_->budgets[static_cast<size_t>(request.budget)]->Increment();
-  series_->input_stage->Observe(seconds);
+  if (request.budget != BudgetKind::kNone) series_->budgets->Increment();
+  series_->input_stage->Increment(seconds);
   request.gauges = {Hold(series_->in_flight), Hold(series_->queue_requests),
                     Hold(series_->queue_tokens, static_cast<double>(request.tokens)),
                     Hold(series_->queue_seconds, request.predicted_seconds), nullptr};
 }
 
-void LoadedMetrics::CountBatch(std::span<Request* const> requests, uint32_t inputs, uint64_t tokens) {
+void LoadedMetrics::CountBatch(std::span<Request* const> requests) {
   const MetricsEvent event(mutex_);
   for (Request* request : requests) request->gauges = {.in_flight = std::move(request->gauges.in_flight)};
   series_->executions->Increment();
-  series_->batch_items->Observe(inputs);
-  series_->batch_tokens->Observe(static_cast<double>(tokens));
 }
 
 void LoadedMetrics::CountPrediction(double predicted, double seconds) {
@@ -269,63 +275,50 @@ void LoadedMetrics::CountGeneration(Request& request) {
   request.gauges = {.in_flight = std::move(request.gauges.in_flight), .generating = Hold(series_->generations_running)};
 }
 
-void LoadedMetrics::CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds) {
+void LoadedMetrics::CountToken(const Request& request, const RowEdges& row, double seconds) {
   const MetricsEvent event(mutex_);
   Series& s = *series_;
   const GenerationWork& work = *request.generation;
   const double samples = work.options.samples;
   (work.sent == 0 ? s.first_token : s.token)->Observe(seconds);
   s.generated_tokens->Increment();
-  const double edges = std::round(row.edges * samples), pairs = static_cast<double>(row.pairs) * samples;
-  s.generated.edges->Increment(edges);
-  s.generated.pairs->Increment(pairs);
-  s.flops_executed->Increment(FlopsPerPair(model) * edges);
-  s.flops_dense->Increment(FlopsPerPair(model) * pairs);
+  s.edges->Increment(std::round(row.edges * samples));
+  s.pairs->Increment(static_cast<double>(row.pairs) * samples);
 }
 
-void LoadedMetrics::CountEnd(const MetricsEvent& event, const Model& model, const Request& request, bool answered,
-                             double output_seconds) {
+void LoadedMetrics::CountEnd(const MetricsEvent& event, const Request& request, bool answered, double output_seconds) {
   Series& s = *series_;
-  s.queue[request.priority - 1]->Observe(request.queue_seconds);
+  s.queue->Observe(request.queue_seconds);
   s.cancelled_compute->Increment(request.cancelled_seconds);
   if (!answered) return;
-  s.forward_stage->Observe(request.compute_seconds);
+  s.forward_stage->Increment(request.compute_seconds);
   if (request.generation) return CountGenerated(request);
-  s.output_stage->Observe(output_seconds);
+  s.output_stage->Increment(output_seconds);
   if (request.consent.reason != DegradedBy::kNothing) {
     s.degraded[static_cast<size_t>(request.consent.reason) - 1]->Increment();
   }
-  for (size_t i = 0; i < request.inputs.size(); ++i) CountInput(event, model, request.inputs[i], request.results[i]);
+  for (size_t i = 0; i < request.inputs.size(); ++i) CountInput(event, request.inputs[i], request.results[i]);
 }
 
-void LoadedMetrics::CountInput(const MetricsEvent&, const Model& model, const ModelInput& input,
-                               const InputResult& result) {
+void LoadedMetrics::CountInput(const MetricsEvent&, const ModelInput& input, const InputResult& result) {
   Series& s = *series_;
-  const double layers = static_cast<double>(s.layers.size());
-  const double pairs = static_cast<double>(result.pairs) * result.samples;
+  uint64_t edges = 0, isolated = 0;
   for (const SampleResult& sample : result.sample_results) {
-    for (size_t l = 0; l < sample.layers.size(); ++l) {  // those of a pair's second sequence follow
-      uint64_t edges = 0, isolated = 0;
-      for (const HeadCounts& head : sample.layers[l]) {
+    for (const auto& layer : sample.layers) {
+      for (const HeadCounts& head : layer) {
         edges += head.edges;
         isolated += head.isolated;
       }
-      s.layers[l % s.layers.size()].edges->Increment(static_cast<double>(edges));
-      s.layers[l % s.layers.size()].isolated->Increment(static_cast<double>(isolated));
     }
-    s.flops_executed->Increment(FlopsPerPair(model) * static_cast<double>(sample.edges));
   }
-  for (const Series::Layer& layer : s.layers) layer.pairs->Increment(pairs / layers);
-  s.flops_dense->Increment(FlopsPerPair(model) * pairs);
+  s.edges->Increment(static_cast<double>(edges));
+  s.isolated->Increment(static_cast<double>(isolated));
+  s.pairs->Increment(static_cast<double>(result.pairs) * result.samples);
   double tokens = 0.0;
   for (const ModelSequence& sequence : input.sequences) tokens += sequence.valid();
-  const double rows = tokens * layers * model.config().num_attention_heads;
   s.items->Increment();
   s.tokens->Increment(tokens);
-  s.input_length->Observe(tokens);
   s.density->Observe(result.density);
-  s.edges->Observe(result.edges);
-  s.isolated->Observe(rows > 0.0 ? result.isolated_queries / rows : 0.0);
   if (input.max_edges != kNoCap) {
     s.utilization->Observe(static_cast<double>(result.max_sample_edges) / static_cast<double>(input.max_edges));
   }
@@ -351,6 +344,7 @@ Metrics::Metrics(std::function<Time()> clock) : families_(std::make_unique<Metri
             {"compiler", EDGEWISE_COMPILER}})
       .Set(1.0);
   other_ = std::make_shared<ModelMetrics>(*families_, "_other", "_other");
+  families_->other = other_.get();
   call_memory_ = &families_->call_memory.Add({});
   call_memory_limit_ = &families_->call_memory_limit.Add({});
   cache_ = &families_->cache.Add({});
@@ -437,6 +431,7 @@ std::string Metrics::Render() const {
     families = families_->registry.Collect();
     for (const auto& [version, metrics] : left) metrics->series_->all.RemoveAll();
   }
+  MakeSummaries(families);
   for (prometheus::MetricFamily& family : ProcessMetrics()) families.push_back(std::move(family));
   return prometheus::TextSerializer().Serialize(families);
 }

@@ -1,6 +1,6 @@
-// The metrics that Prometheus scrapes (docs/metrics.md). Every series exists as soon as its model is known, and leaves
-// when the version has left the repository and its last request has ended. Any thread may record. A scrape shows all
-// changes of an event or none.
+// The metrics that Prometheus scrapes (docs/metrics.md). Every series exists as soon as its model is known, or loaded
+// where it is of what only some models can do; at most 120 of a version. They leave when the version has left the
+// repository and its last request has ended. Any thread may record. A scrape shows all changes of an event or none.
 #ifndef EDGEWISE_SERVER_OBSERVE_METRICS_H_
 #define EDGEWISE_SERVER_OBSERVE_METRICS_H_
 
@@ -53,23 +53,23 @@ class LoadedMetrics {
 
   // A valid request, checked in `seconds`: counts it as in flight and as waiting.
   void CountValid(Request& request, double seconds);
-  // Requests leave the queue: a pass over their inputs begins, `tokens` valid ones; or one joins the generations that
-  // run.
-  void CountBatch(std::span<Request* const> requests, uint32_t inputs, uint64_t tokens);
+  // Requests leave the queue: a pass over their inputs begins; or one joins the generations that run.
+  void CountBatch(std::span<Request* const> requests);
   void CountGeneration(Request& request);
   // A pass whose requests were all answered took `seconds`; 0 `predicted`: nothing was known of the model.
   void CountPrediction(double predicted, double seconds);
   // A step of the model's work took so long, and ended now. `background`: nobody waits for that work.
   void CountDevice(double seconds, bool background = false);
+  // The model has a shadow: makes its series. Before its first request.
+  void ExpectShadow(const MetricsEvent& event);
   // The shadow of an answered request ended. Where it was compared: the distance of each input's two distributions, and
   // the inputs whose labels differ.
   void CountShadow(ShadowResult result, std::span<const double> distances, uint64_t disagreements);
   // A generated token: its row, and the time since the last token (since the arrival for the first one).
-  void CountToken(const Model& model, const Request& request, const RowEdges& row, double seconds);
+  void CountToken(const Request& request, const RowEdges& row, double seconds);
   // A request that waited ends. `answered`: with OK, after `output_seconds` for the answer.
-  void CountEnd(const MetricsEvent& event, const Model& model, const Request& request, bool answered,
-                double output_seconds);
-  void CountInput(const MetricsEvent& event, const Model& model, const ModelInput& input, const InputResult& result);
+  void CountEnd(const MetricsEvent& event, const Request& request, bool answered, double output_seconds);
+  void CountInput(const MetricsEvent& event, const ModelInput& input, const InputResult& result);
 
  private:
   struct Series;
@@ -97,7 +97,8 @@ class ModelMetrics : public std::enable_shared_from_this<ModelMetrics> {
   // Requests a second, for the next Render; 0: not known. Not of a version that was removed.
   void SetCapacity(double capacity);
 
-  // Once for every request. `rpc`: kPredict, for streams too, or kGenerate.
+  // Once for every request. `rpc`: kPredict, for streams too, or kGenerate, which counts under `_other` unless the
+  // version has been a model that generates.
   void CountRequest(const MetricsEvent& event, Rpc rpc, const absl::Status& status, double seconds);
 
  private:

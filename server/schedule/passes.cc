@@ -219,7 +219,7 @@ void Passes::Start(std::vector<RequestPtr> requests) {
     request.batch_tokens = running.tokens;
   }
   if (running.background) return;
-  running.model().metrics->CountBatch(started, static_cast<uint32_t>(running.inputs), running.tokens);
+  running.model().metrics->CountBatch(started);
 }
 
 void Passes::AnswerInTime(Running& running, Time now) {

@@ -57,7 +57,7 @@ class AnswerTest : public ::testing::Test, public TokenStream {
     RequestPtr request = work.generation ? std::move(work.generation) : std::move(work.batch[0]);
     LoadedMetrics& metrics = *request->model->metrics;
     Request* const started[] = {request.get()};
-    request->generation ? metrics.CountGeneration(*request) : metrics.CountBatch(started, 1, request->tokens);
+    request->generation ? metrics.CountGeneration(*request) : metrics.CountBatch(started);
     return request;
   }
   double Metric(const std::string& series) const {
@@ -122,9 +122,8 @@ TEST_F(AnswerTest, TimingOfAPredictionIsTheEnginesAndTheClocks) {
   EXPECT_EQ(response.request_id(), "one");
   EXPECT_EQ(response.device(), TestBackend().device());
   EXPECT_EQ(response.predictions_size(), 2);
-  EXPECT_DOUBLE_EQ(Metric(R"(queue_duration_seconds_sum{model="sbm",priority="3",version="3"})"), 0.000249);
-  EXPECT_EQ(Metric(R"(queue_duration_seconds_count{model="sbm",priority="2",version="3"})"), 0);
-  EXPECT_DOUBLE_EQ(Metric(R"(stage_duration_seconds_sum{model="sbm",stage="forward",version="3"})"), 0.004501);
+  EXPECT_DOUBLE_EQ(Metric("queue_duration_seconds_sum" + of_sbm), 0.000249);
+  EXPECT_DOUBLE_EQ(Metric(R"(stage_seconds_total{model="sbm",stage="forward",version="3"})"), 0.004501);
   EXPECT_DOUBLE_EQ(Metric("request_duration_seconds_sum" + of_sbm), 0.009);
   EXPECT_EQ(Metric("items_total" + of_sbm), 2);
   EXPECT_EQ(Metric("tokens_total" + of_sbm), 7);
@@ -147,7 +146,7 @@ TEST_F(AnswerTest, RequestThatDiesInTheQueueIsCountedOnceAndLeavesNothingBehind)
   EXPECT_TRUE(absl::IsDeadlineExceeded(ends_[0])) << ends_[0];
   EXPECT_EQ(Metric(R"(requests_total{code="DEADLINE_EXCEEDED",model="sbm",version="3"})"), 1);
   EXPECT_EQ(Metric(R"(rejections_total{model="sbm",reason="deadline",version="3"})"), 1);
-  EXPECT_EQ(Metric(R"(queue_duration_seconds_sum{model="sbm",priority="2",version="3"})"), 1);
+  EXPECT_EQ(Metric(R"(queue_duration_seconds_sum{model="sbm",version="3"})"), 1);
   EXPECT_EQ(Metric(R"(request_duration_seconds_sum{model="sbm",version="3"})"), 1);
   EXPECT_EQ(Metric(R"(queue_requests{model="sbm",version="3"})"), 0);
   EXPECT_EQ(Metric(R"(queue_tokens{model="sbm",version="3"})"), 0);
@@ -212,8 +211,8 @@ TEST_F(AnswerTest, TimingOfAGenerationIsTheEnginesAndTheClocks) {
   EXPECT_EQ(Metric("first_token_duration_seconds_sum" + of_lm), 0.5);
   EXPECT_EQ(Metric("token_duration_seconds_sum" + of_lm), 0.125);
   EXPECT_EQ(Metric("generation_duration_seconds_sum" + of_lm), 0.625);
-  EXPECT_EQ(Metric(R"(queue_duration_seconds_sum{model="lm",priority="2",version="4"})"), 0.25);
-  EXPECT_EQ(Metric(R"(stage_duration_seconds_sum{model="lm",stage="forward",version="4"})"), 0.1875);
+  EXPECT_EQ(Metric("queue_duration_seconds_sum" + of_lm), 0.25);
+  EXPECT_EQ(Metric(R"(stage_seconds_total{model="lm",stage="forward",version="4"})"), 0.1875);
   EXPECT_EQ(Metric("edge_budget_utilization_ratio_sum" + of_lm), 0.75) << "of the most expensive row";
   EXPECT_EQ(Metric("edge_budget_capped_total" + of_lm), 1);
   EXPECT_EQ(Metric("prompt_tokens_total" + of_lm), 5);

@@ -51,19 +51,17 @@ TEST_F(MetricsTest, EverySeriesIsThereAtZeroBeforeTheFirstRequest) {
         R"(edgewise_requests_total{code="RESOURCE_EXHAUSTED",model="m",version="3"})",
         R"(edgewise_requests_total{code="NOT_FOUND",model="_other",version="_other"})",
         R"(edgewise_rejections_total{model="m",reason="queue_full",version="3"})",
-        R"(edgewise_items_total{model="m",version="3"})",
-        R"(edgewise_attention_edges_total{layer="1",model="m",version="3"})",
-        R"(edgewise_attention_pairs_total{layer="0",model="m",version="3"})",
-        R"(edgewise_isolated_queries_total{layer="0",model="m",version="3"})",
+        R"(edgewise_items_total{model="m",version="3"})", R"(edgewise_attention_edges_total{model="m",version="3"})",
+        R"(edgewise_attention_pairs_total{model="m",version="3"})",
+        R"(edgewise_isolated_queries_total{model="m",version="3"})",
         R"(edgewise_input_density_ratio_count{model="m",version="3"})",
         R"(edgewise_ensemble_disagreement_ratio_count{model="m",version="3"})",
-        R"(edgewise_queue_duration_seconds_count{model="m",priority="1",version="3"})",
-        R"(edgewise_stage_duration_seconds_count{model="m",stage="forward",version="3"})",
+        R"(edgewise_queue_duration_seconds_count{model="m",version="3"})",
+        R"(edgewise_stage_seconds_total{model="m",stage="forward",version="3"})",
         R"(edgewise_cancelled_compute_seconds_total{model="m",version="3"})",
         R"(edgewise_rpc_requests_total{code="OK",method="Predict",service="edgewise.v1.InferenceService"})"}) {
     EXPECT_EQ(Value(text, series), 0.0) << series;
   }
-  EXPECT_EQ(Value(text, R"(edgewise_attention_edges_total{layer="2",model="m",version="3"})"), -1.0);
 }
 
 TEST_F(MetricsTest, PromtoolFindsNothingToSay) {
@@ -98,21 +96,56 @@ TEST_F(MetricsTest, EdgesAndPairsAreThoseOfTheResult) {
   while (!pass.done()) ASSERT_TRUE(pass.Step().ok());
   const InputResult result = pass.TakeResult(0);
   ASSERT_TRUE(result.status.ok());
-  loaded->CountInput(metrics_.other()->Event(), *model_, inputs[0], result);
+  loaded->CountInput(metrics_.other()->Event(), inputs[0], result);
   const std::string text = metrics_.Render();
-  double edges = 0.0, pairs = 0.0;
-  for (const char* layer : {"0", "1"}) {
-    const std::string labels = std::string(R"({layer=")") + layer + R"(",model="m",version="1"})";
-    edges += Value(text, "edgewise_attention_edges_total" + labels);
-    pairs += Value(text, "edgewise_attention_pairs_total" + labels);
-  }
-  EXPECT_DOUBLE_EQ(edges, result.edges * 3);
-  EXPECT_EQ(pairs, 2 * 2 * 25 * 3);
+  EXPECT_DOUBLE_EQ(Value(text, R"(edgewise_attention_edges_total{model="m",version="1"})"), result.edges * 3);
+  EXPECT_EQ(Value(text, R"(edgewise_attention_pairs_total{model="m",version="1"})"), 2 * 2 * 25 * 3);
   EXPECT_EQ(result.pairs, 100u);
   EXPECT_EQ(Value(text, R"(edgewise_tokens_total{model="m",version="1"})"), 5.0);
   EXPECT_NEAR(Value(text, R"(edgewise_input_density_ratio_sum{model="m",version="1"})"), result.density, 1e-6);
   EXPECT_NEAR(Value(text, R"(edgewise_edge_budget_utilization_ratio_sum{model="m",version="1"})"),
               static_cast<double>(result.max_sample_edges) / 20.0, 1e-6);
+}
+
+// Of one version of a model, by its task, whatever its layers; the lines of HELP and TYPE have no labels.
+TEST_F(MetricsTest, AModelHasAtMost120SeriesAndThoseOfWhatItCanDo) {
+  const auto series = [](const Metrics& metrics, const std::string& word) {
+    std::istringstream lines(metrics.Render());
+    size_t found = 0;
+    for (std::string line; std::getline(lines, line);) {
+      found += line.find(R"(model="m")") != std::string::npos && line.find(word) != std::string::npos;
+    }
+    return found;
+  };
+  for (const bool has_shadow : {false, true}) {
+    for (const char* name : {"sbm", "sbm-tokens", "regression", "features", "lm-dense"}) {
+      const std::unique_ptr<Model> model = LoadTestModel(name);
+      const bool generates = model->config().task == ModelTask::kCausalLm;
+      Metrics metrics;
+      const std::shared_ptr<ModelMetrics> version = metrics.ForModel("m", 1);
+      const std::unique_ptr<LoadedMetrics> loaded = version->Loaded(version->Event(), *model);
+      if (has_shadow) loaded->ExpectShadow(version->Event());
+      const size_t all = series(metrics, "");
+      EXPECT_LE(all, 120u) << name;
+      EXPECT_EQ(all, (generates ? 113u : 82u) + (has_shadow ? 7u : 0u)) << name << "; docs/metrics.md says so";
+      EXPECT_EQ(series(metrics, "_token_duration_") > 0, generates) << name;
+      EXPECT_EQ(series(metrics, "edgewise_generat") > 0, generates) << name;
+      EXPECT_EQ(series(metrics, "edgewise_shadow_") > 0, has_shadow) << name;
+    }
+  }
+}
+
+// Where the model has no series for them.
+TEST_F(MetricsTest, GenerationsOfAModelThatDoesNotGenerateCountUnderOther) {
+  const std::shared_ptr<ModelMetrics> model = metrics_.ForModel("m", 1);
+  const std::unique_ptr<LoadedMetrics> loaded = Load(model);
+  const size_t before = Lines(metrics_.Render());
+  model->CountRequest(model->Event(), Rpc::kGenerate, absl::InvalidArgumentError(""), 0.5);
+  const std::string text = metrics_.Render();
+  EXPECT_EQ(Value(text, R"(edgewise_generations_total{code="INVALID_ARGUMENT",model="_other",version="_other"})"), 1.0);
+  EXPECT_EQ(Value(text, R"(edgewise_generation_duration_seconds_sum{model="_other",version="_other"})"), 0.5);
+  EXPECT_EQ(Value(text, R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="m",version="1"})"), 0.0);
+  EXPECT_EQ(Lines(text), before);
 }
 
 TEST_F(MetricsTest, SeriesDoNotGrowWithTraffic) {
@@ -121,7 +154,7 @@ TEST_F(MetricsTest, SeriesDoNotGrowWithTraffic) {
   for (int i = 0; i < 100; ++i) {
     CountRequest(metrics_.other(), absl::StatusCode::kNotFound);
     metrics_.CountRpc(Rpc::kPredict, absl::StatusCode::kOutOfRange);
-    loaded->CountEnd(metrics_.other()->Event(), *model_, Request(), true, 0.1);
+    loaded->CountEnd(metrics_.other()->Event(), Request(), true, 0.1);
   }
   EXPECT_EQ(Lines(metrics_.Render()), before);
 }
@@ -155,7 +188,7 @@ TEST_F(MetricsTest, LoadingAgainKeepsTheNumbers) {
   loaded = Load(model);
   loaded->CountValid(request, 0.0);
   const std::string text = metrics_.Render();
-  EXPECT_EQ(Value(text, R"(edgewise_edge_budget_requests_total{kind="edges",model="m",version="1"})"), 2.0);
+  EXPECT_EQ(Value(text, R"(edgewise_edge_budget_requests_total{model="m",version="1"})"), 2.0);
   size_t infos = 0;
   for (size_t at = text.find("edgewise_model_info{"); at != std::string::npos;
        at = text.find("edgewise_model_info{", at + 1))
@@ -258,10 +291,10 @@ TEST_F(MetricsTest, PageShowsWholeEvents) {
       while (!over) {
         loaded->CountValid(request, 0.0);
         Request* const started[] = {&request};
-        loaded->CountBatch(started, 1, 4);
+        loaded->CountBatch(started);
         const MetricsEvent event = model->Event();
         model->CountRequest(event, Rpc::kPredict, absl::CancelledError(), 1.0);
-        loaded->CountEnd(event, *model_, request, false, 0.0);
+        loaded->CountEnd(event, request, false, 0.0);
         request.gauges = {};
       }
     });
@@ -274,11 +307,9 @@ TEST_F(MetricsTest, PageShowsWholeEvents) {
     violations += Value(text, R"(edgewise_request_duration_seconds_count{model="m",version="1"})") != ended;
     violations += Value(text, R"(edgewise_rejections_total{model="m",reason="cancelled",version="1"})") != ended;
     violations += Value(text, R"(edgewise_cancelled_compute_seconds_total{model="m",version="1"})") != ended;
-    violations += Value(text, R"(edgewise_queue_duration_seconds_count{model="m",priority="1",version="1"})") != ended;
-    const double batches = Value(text, R"(edgewise_batch_items_count{model="m",version="1"})");
+    violations += Value(text, R"(edgewise_queue_duration_seconds_count{model="m",version="1"})") != ended;
     violations += Value(text, R"(edgewise_queue_tokens{model="m",version="1"})") !=
                   4.0 * Value(text, R"(edgewise_queue_requests{model="m",version="1"})");
-    violations += Value(text, R"(edgewise_batch_tokens_sum{model="m",version="1"})") != 4.0 * batches;
   }
   over = true;
   for (std::thread& recorder : recorders) recorder.join();

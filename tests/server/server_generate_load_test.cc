@@ -18,7 +18,7 @@ TEST(GenerateLoadTest, LongBatchDoesNotStopAGenerationAndALongGenerationDoesNotS
     v1::PredictResponse answer;
     slow_status = server.stub().Predict(&slow_context, SlowRequest(), &answer);
   });
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("executions_total"), 1));
   const Generated beside = Generate(server, ShortRequest());
   EXPECT_TRUE(beside.status.ok()) << beside.status.error_message();
   EXPECT_EQ(beside.messages.size(), 8u);

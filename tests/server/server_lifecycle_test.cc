@@ -237,7 +237,7 @@ TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
     v1::PredictResponse answer;
     running_status = server.Predict(request, answer);
   });
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("executions_total"), 1));
   CallContext stream_context;
   auto stream = server.stub().PredictStream(&stream_context);
   v1::PredictStreamResponse streamed;

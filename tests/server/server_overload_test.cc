@@ -21,7 +21,7 @@ TEST(OverloadTest, CancelStopsTheWorkBetweenSteps) {
   TestServer server;
   CallContext context;
   std::jthread canceller([&] {
-    EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+    EXPECT_TRUE(server.WaitForMetric(OfSbm("executions_total"), 1));
     context.TryCancel();
   });
   v1::PredictResponse response;
@@ -47,7 +47,7 @@ TEST(OverloadTest, DeadlineStopsTheWorkRunningAndWaiting) {
   };
   const std::string counted = R"(edgewise_requests_total{code="DEADLINE_EXCEEDED",model="sbm",version="1"})";
   std::jthread running([&] { late(SlowRequest(), 2 * kHang); });
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("executions_total"), 1));
   std::jthread waiting([&] { late(SmallRequest(), kHang); });
   EXPECT_TRUE(server.WaitForMetric(OfSbm("queue_requests"), 1));
   clock.Advance(kHang);
@@ -58,7 +58,7 @@ TEST(OverloadTest, DeadlineStopsTheWorkRunningAndWaiting) {
   EXPECT_EQ(server.Metric(counted), 2.0);
   v1::PredictResponse response;
   EXPECT_TRUE(server.Predict(SmallRequest(), response).ok());
-  EXPECT_EQ(server.Metric(OfSbm("batch_items_count")), 2.0) << "the one that waited never became a batch";
+  EXPECT_EQ(server.Metric(OfSbm("executions_total")), 2.0) << "the one that waited never became a batch";
 }
 
 TEST(OverloadTest, FullQueueIsResourceExhaustedWithRetryInfo) {
@@ -70,7 +70,7 @@ TEST(OverloadTest, FullQueueIsResourceExhaustedWithRetryInfo) {
     v1::PredictResponse answer;
     server.stub().Predict(&running_context, SlowRequest(), &answer);
   });
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("executions_total"), 1));
   std::jthread waiting([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&waiting_context, SmallRequest(), &answer);
@@ -108,7 +108,7 @@ TEST(OverloadTest, WhereTheQueueIsFullARequestIsRefusedBeforeItIsChecked) {
     v1::PredictResponse answer;
     server.stub().Predict(&running_context, slow, &answer);
   });
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 3));
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("executions_total"), 3));
   std::jthread waiting([&] {
     v1::PredictResponse answer;
     server.stub().Predict(&waiting_context, slow, &answer);
@@ -152,9 +152,7 @@ TEST(OverloadTest, CountersMoveByExactlyTheRequestsMade) {
   const std::string predict = R"(",method="Predict",service="edgewise.v1.InferenceService"})";
   EXPECT_EQ(server.Metric(R"(edgewise_rpc_requests_total{code="OK)" + predict), 5.0);
   EXPECT_EQ(server.Metric(R"(edgewise_rpc_requests_total{code="INVALID_ARGUMENT)" + predict), 5.0);
-  EXPECT_EQ(server.Metric(R"(edgewise_attention_edges_total{layer="0",model="sbm",version="1"})") +
-                server.Metric(R"(edgewise_attention_edges_total{layer="1",model="sbm",version="1"})"),
-            edges);
+  EXPECT_EQ(server.Metric(OfSbm("attention_edges_total")), edges);
   EXPECT_EQ(server.Metric(OfSbm("request_duration_seconds_count")), 10.0);
   EXPECT_EQ(server.Metric(OfSbm("items_total")), 5.0);
   EXPECT_EQ(server.HttpGet("/metrics").find("unknown0"), std::string::npos);
@@ -182,12 +180,9 @@ TEST(OverloadTest, EveryPageShowsWholeRequests) {
     answered = ValueOn(page, R"(edgewise_requests_total{code="OK",model="sbm",version="1"})");
     torn += ValueOn(page, OfSbm("items_total")) != kInputs * answered;
     torn += ValueOn(page, OfSbm("request_duration_seconds_count")) != answered;
-    torn += ValueOn(page, OfSbm("input_edges_count")) != kInputs * answered;
-    for (const char* stage : {"forward", "output"}) {
-      torn += ValueOn(page, std::string(R"(edgewise_stage_duration_seconds_count{model="sbm",stage=")") + stage +
-                                R"(",version="1"})") != answered;
-    }
-    torn += ValueOn(page, R"(edgewise_queue_duration_seconds_count{model="sbm",priority="2",version="1"})") != answered;
+    torn += ValueOn(page, OfSbm("input_density_ratio_count")) != kInputs * answered;
+    torn += ValueOn(page, OfSbm("tokens_total")) != 4 * kInputs * answered;
+    torn += ValueOn(page, OfSbm("queue_duration_seconds_count")) != answered;
   }
   client.join();
   EXPECT_EQ(failed, 0);

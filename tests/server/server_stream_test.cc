@@ -68,7 +68,7 @@ TEST(StreamTest, AnswersComeAsTheyFinishNotAsTheyWereAsked) {
   CallContext context;
   std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
   ASSERT_TRUE(stream->Write(WithId(SlowRequest(), "slow")));
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("executions_total"), 1));
   for (const uint32_t priority : {3, 1}) {  // both share the device with the slow one
     v1::PredictRequest small = WithId(SmallRequest(), "small");
     small.set_priority(priority);
@@ -88,7 +88,7 @@ TEST(StreamTest, IdInFlightTwiceIsAnErrorAndFreeAgainAfterItsAnswer) {
     v1::PredictResponse answer;
     server.stub().Predict(&slow_context, SlowRequest(), &answer);
   });
-  EXPECT_TRUE(server.WaitForMetric(OfSbm("batch_items_count"), 1));
+  EXPECT_TRUE(server.WaitForMetric(OfSbm("executions_total"), 1));
   std::unique_ptr<Stream> stream = server.stub().PredictStream(&context);
   v1::PredictStreamResponse response;
   ASSERT_TRUE(stream->Write(WithId(SmallRequest(), "x")));

@@ -231,10 +231,10 @@ TEST_F(ShadowTest, ItsMemoryIsCountedAndComesBack) {
 TEST_F(ShadowTest, IsInNoMetricOfRequests) {
   SetShadow("careful", 1.0);
   Answer(Message(1));
-  const char* const kRequests[] = {"items_total",        "tokens_total",           "batch_items_count",
-                                   "requests_in_flight", "queue_requests",         "device_seconds_total",
-                                   "input_edges_count",  "queue_tokens",           "request_duration_seconds_count",
-                                   "queue_seconds",      "input_length_tokens_sum"};
+  const char* const kRequests[] = {"items_total",          "tokens_total",   "executions_total",
+                                   "requests_in_flight",   "queue_requests", "device_seconds_total",
+                                   "queue_tokens",         "queue_seconds",  "request_duration_seconds_count",
+                                   "attention_edges_total"};
   std::vector<double> before;
   for (const char* name : kRequests) before.push_back(Metric(name));
   RunUntilEnded(1);
