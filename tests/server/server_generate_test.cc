@@ -171,7 +171,9 @@ TEST(GenerateTest, BadRequestsHaveTheirCodeAndCountAsGenerations) {
   const Generated sbm = Generate(server, ShortRequest("sbm"));
   EXPECT_EQ(sbm.status.error_code(), grpc::INVALID_ARGUMENT);
   EXPECT_THAT(sbm.status.error_details(), ::testing::HasSubstr("google.rpc.BadRequest"));
-  EXPECT_EQ(server.Metric(Ended("sbm", "INVALID_ARGUMENT")), 1.0);
+  EXPECT_EQ(server.Metric(Ended("sbm", "INVALID_ARGUMENT")), -1.0) << "it has no series of generations";
+  EXPECT_EQ(server.Metric(R"(edgewise_generations_total{code="INVALID_ARGUMENT",model="_other",version="_other"})"),
+            2.0);
   EXPECT_EQ(server.Metric(R"(edgewise_generations_total{code="NOT_FOUND",model="_other",version="_other"})"), 1.0);
   EXPECT_EQ(server.Metric(R"(edgewise_requests_total{code="INVALID_ARGUMENT",model="sbm",version="1"})"), 0.0);
   EXPECT_TRUE(Generate(server, ShortRequest()).status.ok());
