@@ -1,8 +1,6 @@
 #include "server/server.h"
 
 #include <grpc/grpc.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
@@ -35,6 +33,7 @@
 #include "server/rpc/health.h"
 #include "server/rpc/keeper.h"
 #include "server/rpc/listener.h"
+#include "server/rpc/reflection.h"
 #include "server/rpc/service.h"
 #include "server/schedule/engine.h"
 #include "server/schedule/queue.h"
@@ -43,27 +42,13 @@ namespace edgewise::server {
 namespace {
 
 constexpr uint32_t kOtherFiles = 32;
+// The names under which grpc.health.v1 knows the server as a whole: none, and that of its service.
+constexpr const char* kWholeServer[] = {"", "edgewise.v1.InferenceService"};
 constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr auto kStopWork = std::chrono::seconds(5);      // the layer that runs, at most
 constexpr auto kFlushAnswers = std::chrono::seconds(2);  // longer than a busy machine takes
 
-// Linking the reflection library switches it on for every server; this makes it follow the option.
-class ReflectionOption final : public grpc::ServerBuilderOption {
- public:
-  explicit ReflectionOption(bool enabled) : enabled_(enabled) {}
-
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    auto is_reflection = [](const auto& plugin) { return plugin->name() == "proto_server_reflection"; };
-    plugins->erase(std::remove_if(plugins->begin(), plugins->end(), is_reflection), plugins->end());
-    if (enabled_) plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
-  }
-
- private:
-  const bool enabled_;
-};
-
-void Configure(const ServerOptions& options, uint64_t memory, grpc::ServerBuilder& builder) {
+void Configure(uint64_t memory, grpc::ServerBuilder& builder) {
   // Of what gRPC holds itself. Above it, gRPC ends streams one by one.
   builder.SetResourceQuota(grpc::ResourceQuota("calls").Resize(memory));
   builder.SetMaxReceiveMessageSize(-1);  // RPCs compare with their own limit, which changes with the models
@@ -84,7 +69,6 @@ void Configure(const ServerOptions& options, uint64_t memory, grpc::ServerBuilde
       {GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10000},
       {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 2}};
   for (const auto& [name, value] : arguments) builder.AddChannelArgument(name, value);
-  builder.SetOption(std::make_unique<ReflectionOption>(options.reflection));
 }
 
 // The process needs descriptors for other things too.
@@ -132,12 +116,13 @@ struct Server::Parts {
   RequestQueue queue;
   Repository repository;
   RequestHandler handler;
-  const std::shared_ptr<Gate> gate = std::make_shared<Gate>(options.reflection);
+  const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
   Keeper keeper{options, awaited, memory, backend, *gate, metrics};
   RpcContext rpcs{options, handler, repository, metrics, memory, awaited, largest_message, *gate};
   InferenceServiceImpl service;
   HealthService health{rpcs};
+  ReflectionService reflection{rpcs};
   std::unique_ptr<Listener> listener;
   std::unique_ptr<CallThreads> call_threads;
   std::unique_ptr<grpc::Server> grpc;
@@ -149,6 +134,7 @@ struct Server::Parts {
   std::atomic<bool> any = false;      // a model serves
   std::atomic<bool> ready = false;
   std::atomic<bool> device_lost = false;
+  std::atomic<bool> leaving = false;  // AnnounceDrain
   absl::Mutex health_mutex;
   std::map<std::string, bool> serving ABSL_GUARDED_BY(health_mutex);  // by model name, removed ones included
   bool drained = false;
@@ -165,7 +151,7 @@ struct Server::Parts {
     keeper.MeasureModels();
     if (device_lost) {
       ready = false;
-      health.Set("", false);
+      for (const char* all : kWholeServer) health.Set(all, false);
       for (const auto& [name, serves] : serving) health.Set(name, false);
       return;
     }
@@ -180,7 +166,7 @@ struct Server::Parts {
     if (settled && any && (all || options.ready == ReadyWhen::kAny)) started = true;
     ready = started && any;
     for (const auto& [name, serves] : serving) health.Set(name, serves);
-    health.Set("", ready);
+    for (const char* all : kWholeServer) health.Set(all, ready);
   }
 
   // On the engine's thread, after each of its works.
@@ -192,12 +178,12 @@ struct Server::Parts {
   }
 
   bool Healthz(std::string* json) {
-    const char* status = device_lost          ? "device lost"
-                         : handler.draining() ? "draining"
-                         : !settled           ? "loading"
-                         : ready              ? "ready"
-                         : any                ? "model missing"
-                                              : "no model";
+    const char* status = device_lost ? "device lost"
+                         : leaving   ? "draining"
+                         : !settled  ? "loading"
+                         : ready     ? "ready"
+                         : any       ? "model missing"
+                                     : "no model";
     absl::StrAppend(json, "{\"status\":\"", status, "\",\"models\":[");
     const char* comma = "";
     for (const ModelStatus& model : repository.List()) {
@@ -206,7 +192,7 @@ struct Server::Parts {
       comma = ",";
     }
     absl::StrAppend(json, "]}\n");
-    return ready && !device_lost && !handler.draining();
+    return ready && !device_lost && !leaving;
   }
 };
 
@@ -262,15 +248,20 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     parts->http = *std::move(http);
   }
   grpc::ServerBuilder builder;
-  Configure(options, parts->memory.limit(), builder);
+  Configure(parts->memory.limit(), builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials->grpc);
+  std::vector<const RawService*> services = {&parts->service, &parts->health};
   builder.RegisterService(&parts->service);
   builder.RegisterService(&parts->health);
+  if (options.reflection) {
+    services.push_back(&parts->reflection);
+    builder.RegisterService(&parts->reflection);
+  }
   parts->call_threads = std::make_unique<CallThreads>(builder, *parts->gate);
   parts->grpc = builder.BuildAndStart();
   if (!parts->grpc) return absl::InternalError("gRPC does not start");
-  parts->health.Set("", false);
+  for (const char* all : kWholeServer) parts->health.Set(all, false);
   parts->repository.SetListener([raw] { raw->UpdateHealth(); });
   parts->engine = std::make_unique<Engine>(parts->queue, raw->options, [raw] { raw->WatchDevice(); });
   // A GPU is left to the engine's thread.
@@ -284,7 +275,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
        {"gpu", gpu},
        {"versions", static_cast<uint64_t>(*versions)}});
   raw->UpdateHealth();
-  raw->call_threads->Start({&raw->service, &raw->health});
+  raw->call_threads->Start(services);
   raw->keeper.Start(*raw->listener, credentials->certificates);
   raw->listener->Start(std::move(acceptor));
   raw->loader->Start();
@@ -319,8 +310,15 @@ bool Server::WaitUntilLoaded(std::chrono::milliseconds timeout) {
   return true;
 }
 
+void Server::AnnounceDrain() {
+  Log(LogLevel::kInfo, "drain announced", {{"in_flight", parts_->handler.in_flight()}});
+  parts_->leaving = true;
+  parts_->health.StopServing();
+}
+
 void Server::Drain(std::chrono::milliseconds timeout) {
   if (std::exchange(parts_->drained, true)) return;
+  parts_->leaving = true;
   const std::function<Time()>& now = parts_->options.clock;
   const Time end = now() + timeout;
   Log(LogLevel::kInfo, "draining", {{"in_flight", parts_->handler.in_flight()}});

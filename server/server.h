@@ -29,6 +29,9 @@ class Server {
   // Waits until every version was tried. False: not within `timeout`.
   bool WaitUntilLoaded(std::chrono::milliseconds timeout);
 
+  // Tells everybody who asks that the server will stop: health says NOT_SERVING, /healthz 503. Calls are taken as
+  // before, until Drain().
+  void AnnounceDrain();
   // Makes health NOT_SERVING and new requests UNAVAILABLE, waits at most `timeout` for requests in flight, and cancels
   // the rest. Returns when everything has stopped. Only the first call has an effect.
   void Drain(std::chrono::milliseconds timeout);

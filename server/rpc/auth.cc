@@ -44,15 +44,13 @@ struct Verdict {
 // What becomes of a call with these headers.
 Verdict Judge(const Gate& gate, absl::Span<const grpc_metadata> headers) {
   const grpc_metadata* authorization = nullptr;
-  absl::string_view path;
   bool twice = false;
   for (const grpc_metadata& header : headers) {
-    if (grpc_slice_str_cmp(header.key, ":path") == 0) path = ViewOf(header.value);
     if (grpc_slice_str_cmp(header.key, "authorization") != 0) continue;
     twice = authorization != nullptr;
     authorization = &header;
   }
-  gate.CountCall(path);
+  gate.CountCall();
   if (gate.closed()) return {GRPC_STATUS_UNAVAILABLE, "the server is shutting down"};
   const std::shared_ptr<const TokenSet> tokens = gate.tokens();
   if (!tokens) return {};
@@ -148,11 +146,6 @@ const Principal* TokenSet::Find(const std::string& authorization) const {
     if (CRYPTO_memcmp(digest.data(), entry.digest.data(), digest.size()) == 0) known = &entry.principal;
   }
   return bearer ? known : nullptr;
-}
-
-void Gate::Count(std::atomic<uint64_t>& calls, absl::string_view path) const {
-  if (reflection_ && path == "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo") return;
-  calls.fetch_add(1, std::memory_order_relaxed);
 }
 
 absl::Status Gate::ReadTokens(const std::string& file) {

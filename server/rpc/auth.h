@@ -15,7 +15,6 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "server/options.h"
 #include "server/request.h"
@@ -48,28 +47,22 @@ class TokenSet {
 // Any thread.
 class Gate {
  public:
-  // `reflection`: whether the server answers calls of reflection.
-  explicit Gate(bool reflection = false) : reflection_(reflection) {}
   // Calls need one of the tokens from now on. Errors: TokenSet::Read, and what was before stays.
   absl::Status ReadTokens(const std::string& file);
   // Turns every call away from now on.
   void Close() { closed_.store(true); }
   bool closed() const { return closed_.load(std::memory_order_relaxed); }
-  // Counts a call that has come, by its path, whether it passes or not, and tells how many have. Calls of reflection,
-  // where it is served, do not count: gRPC's own threads take them, so that nobody sees them begin.
-  void CountCall(absl::string_view path) const { Count(calls_, path); }
+  // Counts a call that has come, whether it passes or not, and tells how many have.
+  void CountCall() const { calls_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t calls() const { return calls_.load(std::memory_order_relaxed); }
   // The same of calls that gRPC has handed over to their method. It never does so with those that their client has
   // given up before.
-  void CountBegun(absl::string_view path) const { Count(begun_, path); }
+  void CountBegun() const { begun_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t begun() const { return begun_.load(std::memory_order_relaxed); }
   // Null: no token is needed.
   std::shared_ptr<const TokenSet> tokens() const;
 
  private:
-  void Count(std::atomic<uint64_t>& calls, absl::string_view path) const;
-
-  const bool reflection_;
   std::atomic<bool> closed_ = false;
   mutable std::atomic<uint64_t> calls_ = 0, begun_ = 0;
   mutable absl::Mutex mutex_;

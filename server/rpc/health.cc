@@ -147,18 +147,29 @@ HealthService::HealthService(RpcContext& context) : context_(context) {
 int HealthService::StatusOf(const std::string& service) const {
   const auto found = serves_.find(service);
   if (found == serves_.end()) return HealthCheckResponse::SERVICE_UNKNOWN;
-  return found->second && !shut_down_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+  return found->second && serving_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
 }
 
 void HealthService::Set(const std::string& service, bool serves) {
   const absl::MutexLock lock(&mutex_);
   serves_[service] = serves;
-  for (auto next = watches_.begin(); next != watches_.end();) (*next++)->Look();
+  LookAll();
+}
+
+void HealthService::StopServing() {
+  const absl::MutexLock lock(&mutex_);
+  serving_ = false;
+  LookAll();
 }
 
 void HealthService::Shutdown() {
   const absl::MutexLock lock(&mutex_);
+  serving_ = false;
   shut_down_ = true;
+  LookAll();
+}
+
+void HealthService::LookAll() {
   for (auto next = watches_.begin(); next != watches_.end();) (*next++)->Look();
 }
 

@@ -21,7 +21,9 @@ class HealthService final : public RawService {
 
   // "" is the server.
   void Set(const std::string& service, bool serves);
-  // All are NOT_SERVING from now on. Calls of Watch end once their clients have been told: UNAVAILABLE.
+  // All are NOT_SERVING from now on, whatever is set.
+  void StopServing();
+  // And calls of Watch end once their clients have been told: UNAVAILABLE.
   void Shutdown();
 
  private:
@@ -29,12 +31,14 @@ class HealthService final : public RawService {
   class Check;
   class Watch;
 
+  void LookAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int StatusOf(const std::string& service) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   RpcContext& context_;
   absl::Mutex mutex_;
   std::map<std::string, bool> serves_ ABSL_GUARDED_BY(mutex_);
   std::set<Watch*> watches_ ABSL_GUARDED_BY(mutex_);
+  bool serving_ ABSL_GUARDED_BY(mutex_) = true;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -96,7 +96,7 @@ void RawCall::OnBegun(bool ok) {
     delete this;
     return;
   }
-  gate_.CountBegun(context_.method());  // empty where the method is known
+  gate_.CountBegun();
   new RawCall(method_, queue_, gate_);
   reactor_ = method_.make(*this);
 }

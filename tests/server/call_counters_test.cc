@@ -1,10 +1,8 @@
 // How calls are counted on their way in, and what the counters decide: which connections end for being read late
 // (rpc/keeper.h).
 #include <arpa/inet.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/impl/server_builder_option.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -14,11 +12,11 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "server/rpc/health.h"
 #include "server/rpc/keeper.h"
+#include "server/rpc/reflection.h"
 #include "server/rpc/service.h"
 #include "tests/server/test_models.h"
 #include "tests/server/wait_until.h"
@@ -32,32 +30,18 @@ constexpr char kPredict[] = "/edgewise.v1.InferenceService/Predict";
 constexpr char kCheck[] = "/grpc.health.v1.Health/Check";
 constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-// Linking the reflection library switches it on for every server; this makes it follow the option.
-class Reflection final : public grpc::ServerBuilderOption {
- public:
-  explicit Reflection(bool enabled) : enabled_(enabled) {}
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->clear();
-    if (enabled_) plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
-  }
-
- private:
-  const bool enabled_;
-};
-
 // The RPCs of a server, with nothing behind them.
 struct Rpcs {
   explicit Rpcs(const ServerOptions& given) : options(given) {
     health.Set("", true);
     grpc::ServerBuilder builder;
-    builder.SetOption(std::make_unique<Reflection>(options.reflection));
     builder.AddListeningPort("127.0.0.1:0", MakeCredentials(options, gate)->grpc, &port);
     builder.RegisterService(&service);
     builder.RegisterService(&health);
+    builder.RegisterService(&reflection);
     threads = std::make_unique<CallThreads>(builder, *gate);
     server = builder.BuildAndStart();
-    threads->Start({&service, &health});
+    threads->Start({&service, &health, &reflection});
   }
   ~Rpcs() {
     server->Shutdown(std::chrono::system_clock::now());
@@ -71,11 +55,12 @@ struct Rpcs {
   RequestQueue queue{options.queue, options.clock};
   Repository repository{{options.model_repository}, metrics};
   RequestHandler handler{options, memory, repository, queue};
-  const std::shared_ptr<Gate> gate = std::make_shared<Gate>(options.reflection);
+  const std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   AwaitedCalls awaited{options.clock};
   RpcContext context{options, handler, repository, metrics, memory, awaited, message_limit, *gate};
   InferenceServiceImpl service{context};
   HealthService health{context};
+  ReflectionService reflection{context};
   std::unique_ptr<CallThreads> threads;
   std::unique_ptr<grpc::Server> server;
   int port = 0;
@@ -121,15 +106,13 @@ class OpenCall {
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
 };
 
-class CallCountersTest : public ::testing::TestWithParam<std::tuple<bool, bool>> {
+class CallCountersTest : public ::testing::TestWithParam<bool> {
  protected:
-  static bool tokens() { return std::get<0>(GetParam()); }
-  static bool reflection() { return std::get<1>(GetParam()); }
+  static bool tokens() { return GetParam(); }
   static ServerOptions Options(const TestFolder& folder) {
     folder.Write("tokens", std::string(kToken) + "\n");
     ServerOptions options;
     options.model_repository = folder.path();
-    options.reflection = reflection();
     if (tokens()) options.security.auth_token_file = folder.path() + "/tokens";
     return options;
   }
@@ -150,11 +133,10 @@ TEST_P(CallCountersTest, EveryCallThatComesBegins) {
     EXPECT_EQ(Open(kPredict)->Send().error_code(), grpc::INVALID_ARGUMENT);
     EXPECT_TRUE(Open(kCheck)->Send().ok());
     EXPECT_EQ(Open("/no/Method")->Send().error_code(), grpc::UNIMPLEMENTED);
-    EXPECT_EQ(Open(kReflection)->Send().ok(), reflection());
+    EXPECT_TRUE(Open(kReflection)->Send().ok());
   }
-  const uint64_t count = reflection() ? 9 : 12;
-  EXPECT_EQ(rpcs_.gate->begun(), count);
-  EXPECT_EQ(rpcs_.gate->calls(), count) << "calls of reflection, which nobody sees begin, would look given up";
+  EXPECT_EQ(rpcs_.gate->begun(), 12u);
+  EXPECT_EQ(rpcs_.gate->calls(), 12u) << "calls that nobody sees begin look given up";
 }
 
 TEST_P(CallCountersTest, AHealthProbeHoldsNoMemoryAndASilentCallWhatItUses) {
@@ -171,8 +153,7 @@ TEST_P(CallCountersTest, AHealthProbeHoldsNoMemoryAndASilentCallWhatItUses) {
   EXPECT_EQ(rpcs_.awaited.of_requests(), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(TokensAndReflection, CallCountersTest,
-                         ::testing::Combine(::testing::Bool(), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(Tokens, CallCountersTest, ::testing::Bool());
 
 // Takes connections as gRPC does, and reads nothing.
 class Acceptor final : public grpc::experimental::ExternalConnectionAcceptor {
@@ -192,7 +173,7 @@ TEST(LateConnectionsTest, EndOnceCallsComeThatNeverBegin) {
   AwaitedCalls awaited{Clock::now};
   MemoryLedger memory(uint64_t{1} << 40);
   const std::unique_ptr<Backend> backend = *CreateBackend(options.backend);
-  Gate gate(/*reflection=*/true);
+  Gate gate;
   Metrics metrics;
   Keeper keeper(options, awaited, memory, backend, gate, metrics);
   keeper.Start(*listener, nullptr);
@@ -207,18 +188,16 @@ TEST(LateConnectionsTest, EndOnceCallsComeThatNeverBegin) {
 
   char byte = 0;
   const auto open = [&] { return recv(client, &byte, 1, MSG_DONTWAIT) < 0; };
-  const auto calls = [&](const char* path, bool begin) {
+  const auto calls = [&](bool begin) {
     for (int i = 0; i < 1000; ++i) {
-      gate.CountCall(path);
-      if (begin) gate.CountBegun(path);
+      gate.CountCall();
+      if (begin) gate.CountBegun();
     }
     std::this_thread::sleep_for(milliseconds(300));  // three looks of the keeper
   };
-  calls(kPredict, true);
+  calls(true);
   EXPECT_TRUE(open()) << "all of them have begun";
-  calls(kReflection, false);
-  EXPECT_TRUE(open()) << "these begin elsewhere";
-  calls(kPredict, false);
+  calls(false);
   EXPECT_TRUE(WaitUntil("the connection to end", [&] { return !open(); }));
 
   keeper.Stop();

@@ -221,6 +221,40 @@ TEST(LifecycleTest, WatchSeesServingThenNotServingAndDoesNotHoldUpTheDrain) {
   EXPECT_EQ(model.Read(), -1);
 }
 
+// Between the announcement and the drain, so that whoever sends calls here hears of it before the port closes.
+TEST(LifecycleTest, AnAnnouncedDrainIsToldToAllAndTakesCalls) {
+  TestFolder folder;
+  folder.AddModel("sbm", "sbm", 1);
+  TestServer server(TestOptions(folder.path()));
+  const std::string names[] = {"", "edgewise.v1.InferenceService", "sbm"};
+  std::vector<std::unique_ptr<Watcher>> watchers;
+  for (const std::string& name : names) {
+    ASSERT_TRUE(server.WaitForHealth(name, 1));
+    EXPECT_EQ(watchers.emplace_back(std::make_unique<Watcher>(server.channel(), name))->Read(), 1);
+  }
+  server.server().AnnounceDrain();
+  for (const auto& watcher : watchers) EXPECT_EQ(watcher->Read(), 2);
+  EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("503"));
+  EXPECT_THAT(server.HttpGet("/healthz"), HasSubstr("\"status\":\"draining\""));
+  folder.AddModel("sbm", "late", 1);
+  ASSERT_TRUE(server.server().Reload().ok());
+  EXPECT_TRUE(server.WaitForMetric(R"(edgewise_model_ready{model="late",version="1"})", 1.0));
+  for (const std::string& name : names) EXPECT_EQ(server.Health(name), 2) << name << ": a model has come since";
+  EXPECT_EQ(server.Health("late"), 2);
+  // A new connection, as of a client that has not heard of it.
+  auto stub = v1::InferenceService::NewStub(grpc::CreateCustomChannel(
+      "127.0.0.1:" + std::to_string(server.server().port()), grpc::InsecureChannelCredentials(), [] {
+        grpc::ChannelArguments own;
+        own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+        return own;
+      }()));
+  CallContext context;
+  v1::PredictResponse response;
+  EXPECT_TRUE(stub->Predict(&context, SmallRequest(), &response).ok());
+  server.server().Drain(milliseconds(0));
+  for (const auto& watcher : watchers) EXPECT_EQ(watcher->Read(), -1);
+}
+
 TEST(LifecycleTest, DrainFinishesWhatRunsAndRefusesWhatComes) {
   TestClock clock;
   ServerOptions options = TestOptions();
@@ -328,13 +362,14 @@ TEST(LifecycleTest, EveryMethodNeedsTheTokenWhenThereIsOne) {
   TestServer server(options);
   std::vector<std::string> paths = {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch",
                                     "/no.such.Service/Method",
+                                    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
                                     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
   const google::protobuf::ServiceDescriptor* service =
       v1::PredictRequest::descriptor()->file()->FindServiceByName("InferenceService");
   for (int i = 0; i < service->method_count(); ++i) {
     paths.push_back("/" + service->full_name() + "/" + service->method(i)->name());
   }
-  EXPECT_EQ(paths.size(), 9u);
+  EXPECT_EQ(paths.size(), 10u);
   for (const std::string& path : paths) {
     EXPECT_EQ(server.Call(path, "").error_code(), grpc::UNAUTHENTICATED) << path;
     EXPECT_EQ(server.Call(path, "", nullptr, "a-token-of-the-tesT").error_code(), grpc::UNAUTHENTICATED) << path;

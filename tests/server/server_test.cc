@@ -1,12 +1,20 @@
 // Unary calls over a real port.
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor_database.h>
 
+#include "reflection/v1/reflection.pb.h"
 #include "tests/server/test_server.h"
 
 namespace edgewise::server {
 namespace {
 
+using grpc::reflection::v1::ServerReflectionRequest;
+using grpc::reflection::v1::ServerReflectionResponse;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+constexpr const char* kReflection[] = {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+                                       "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
 
 TEST(ServerTest, PredictFillsTheAnswer) {
   TestServer server;
@@ -229,24 +237,109 @@ TEST(ServerTest, R39R40WhatIsNotServedIsUnimplemented) {
   TestServer server;
   EXPECT_EQ(server.Call("/edgewise.v1.InferenceService/Nothing", "").error_code(), grpc::UNIMPLEMENTED);
   EXPECT_EQ(server.Call("/grpc.channelz.v1.Channelz/GetServers", "").error_code(), grpc::UNIMPLEMENTED);
-  const grpc::Status reflection = server.Call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "\x3a");
-  EXPECT_EQ(reflection.error_code(), grpc::UNIMPLEMENTED);
+  for (const char* path : kReflection) EXPECT_EQ(server.Call(path, "\x3a").error_code(), grpc::UNIMPLEMENTED) << path;
   const grpc::Status generate = server.Call("/edgewise.v1.InferenceService/Generate", "");
   EXPECT_EQ(generate.error_code(), grpc::INVALID_ARGUMENT);
   EXPECT_THAT(generate.error_message(), HasSubstr("model is empty"));
 }
 
-TEST(ServerTest, ReflectionListsTheServicesWhenSwitchedOn) {
+// The first answer of both versions of reflection; fails where they differ.
+ServerReflectionResponse Reflect(TestServer& server, const ServerReflectionRequest& request) {
+  std::string answers[2];
+  for (int v = 0; v < 2; ++v) {
+    const grpc::Status status = server.Call(kReflection[v], request.SerializeAsString(), &answers[v]);
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+  ServerReflectionResponse response;
+  EXPECT_TRUE(response.ParseFromString(answers[0]));
+  return response;
+}
+
+// What a tool that knows nothing of the services does: it lists them and builds each from the files that it is sent.
+TEST(ServerTest, ReflectionDescribesEveryServiceThatItLists) {
   ServerOptions options = TestOptions();
   options.reflection = true;
   TestServer server(options);
-  std::string answer;
-  const std::string list_services("\x3a\x00", 2);
-  const grpc::Status status =
-      server.Call("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", list_services, &answer);
-  ASSERT_TRUE(status.ok()) << status.error_message();
-  EXPECT_THAT(answer, HasSubstr("edgewise.v1.InferenceService"));
-  EXPECT_THAT(answer, HasSubstr("grpc.health.v1.Health"));
+  ServerReflectionRequest request;
+  request.set_list_services("*");
+  std::vector<std::string> names;
+  const ServerReflectionResponse list = Reflect(server, request);
+  for (const auto& service : list.list_services_response().service()) {
+    names.push_back(service.name());
+    request.set_file_containing_symbol(service.name());
+    const ServerReflectionResponse answer = Reflect(server, request);
+    EXPECT_EQ(answer.original_request().file_containing_symbol(), service.name());
+    google::protobuf::SimpleDescriptorDatabase files;
+    for (const std::string& bytes : answer.file_descriptor_response().file_descriptor_proto()) {
+      google::protobuf::FileDescriptorProto file;
+      ASSERT_TRUE(file.ParseFromString(bytes));
+      files.Add(file);
+    }
+    google::protobuf::DescriptorPool pool(&files);
+    EXPECT_NE(pool.FindServiceByName(service.name()), nullptr) << service.name();
+  }
+  EXPECT_THAT(names, ElementsAre("edgewise.v1.InferenceService", "grpc.health.v1.Health",
+                                 "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"));
+  request.set_file_by_filename("edgewise/v1/inference.proto");
+  EXPECT_GE(Reflect(server, request).file_descriptor_response().file_descriptor_proto_size(), 1);
+}
+
+TEST(ServerTest, ReflectionSaysWhatItDoesNotKnowAndGoesOn) {
+  ServerOptions options = TestOptions();
+  options.reflection = true;
+  TestServer server(options);
+  ServerReflectionRequest request;
+  EXPECT_EQ(Reflect(server, request).error_response().error_code(), grpc::INVALID_ARGUMENT);
+  request.set_file_by_filename("no.proto");
+  EXPECT_EQ(Reflect(server, request).error_response().error_code(), grpc::NOT_FOUND);
+  request.set_all_extension_numbers_of_type("no.Type");
+  EXPECT_EQ(Reflect(server, request).error_response().error_code(), grpc::NOT_FOUND);
+  request.mutable_file_containing_extension()->set_containing_type("edgewise.v1.Input");
+  EXPECT_EQ(Reflect(server, request).error_response().error_code(), grpc::NOT_FOUND);
+  request.set_all_extension_numbers_of_type("edgewise.v1.Input");
+  EXPECT_EQ(Reflect(server, request).all_extension_numbers_response().base_type_name(), "edgewise.v1.Input");
+  for (const char* path : kReflection) {
+    EXPECT_EQ(server.Call(path, "\x3a\x7f").error_code(), grpc::INVALID_ARGUMENT) << "not a message";
+    EXPECT_EQ(server.Call(path, std::string(5000, '\0')).error_code(), grpc::INVALID_ARGUMENT) << "too long";
+    grpc::GenericStub stub(server.channel());
+    grpc::CompletionQueue queue;
+    CallContext context;
+    const auto call = stub.PrepareCall(&context, path, &queue);
+    const auto next = [&] {
+      void* tag = nullptr;
+      bool ok = false;
+      return queue.Next(&tag, &ok) && ok;
+    };
+    call->StartCall(nullptr);
+    ASSERT_TRUE(next());
+    for (int i = 0; i < 3; ++i) {  // one after the other on one call
+      const grpc::Slice unknown(request.SerializeAsString());
+      call->Write(grpc::ByteBuffer(&unknown, 1), nullptr);
+      ASSERT_TRUE(next());
+      grpc::ByteBuffer answer;
+      call->Read(&answer, nullptr);
+      ASSERT_TRUE(next()) << i;
+    }
+    call->WritesDone(nullptr);
+    ASSERT_TRUE(next());
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    ASSERT_TRUE(next());
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+}
+
+// Probes that name the service, as many do.
+TEST(ServerTest, HealthKnowsTheServiceByItsName) {
+  TestFolder folder;
+  TestServer server(TestOptions(folder.path()));
+  EXPECT_EQ(server.Health("edgewise.v1.InferenceService"), 2);
+  folder.AddModel("sbm", "m", 1);
+  ASSERT_TRUE(server.server().Reload().ok());
+  EXPECT_TRUE(server.WaitForHealth("edgewise.v1.InferenceService", 1));
+  EXPECT_EQ(server.Health(""), 1);
+  EXPECT_EQ(server.Health("edgewise.v1.Inference"), -grpc::NOT_FOUND);
 }
 
 TEST(ServerTest, ModelsAreListedWithWhatTheyAre) {
