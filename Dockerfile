@@ -33,6 +33,7 @@ EXPOSE 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["edgewise", "health", "--timeout=3s"]
 # A container has its own loopback, so the server must listen on all its addresses; which of them can be reached from
-# outside is decided by what is published. Flags given after the image's name come last and win.
-ENTRYPOINT ["edgewise-server", "--model_repository=/models", "--listen=0.0.0.0:8001", \
-            "--metrics_listen=0.0.0.0:8002", "--insecure_bind"]
+# outside is decided by what is published. Every flag can be given so (docker run -e), or after the image's name.
+ENV EDGEWISE_MODEL_REPOSITORY=/models EDGEWISE_LISTEN=0.0.0.0:8001 EDGEWISE_METRICS_LISTEN=0.0.0.0:8002 \
+    EDGEWISE_INSECURE_BIND=true
+ENTRYPOINT ["edgewise-server"]

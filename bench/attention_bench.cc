@@ -187,11 +187,12 @@ int Run(const Options& options, const std::string& provenance) {
 int main(int argc, char** argv) {
   using namespace edgewise::bench;
   Options options;
-  Flags flags("attention_bench");
+  edgewise::FlagSet flags("attention_bench [flags]",
+                          "Time and error of sparse attention on the CPU, beside dense attention.");
   options.Register(flags);
-  flags.Add("heads", "H", &options.heads);
-  flags.Add("n", "N", &options.only_n, 0);
-  flags.Add("d", "D", &options.only_d, 0);
-  flags.Parse(argc, argv);
+  flags.Add("heads", "H", "attention heads", &options.heads, {1});
+  flags.Add("n", "N", "only this length; 0: all of the table", &options.only_n, {0});
+  flags.Add("d", "D", "only this size of a head; 0: all of the table", &options.only_d, {0});
+  ParseOrExit(flags, argc, argv);
   return Run(options, Provenance(argc, argv));
 }

@@ -175,12 +175,12 @@ int main(int argc, char** argv) {
   Options options;
   options.repeats = 9;
   options.threads = 1;
-  Flags flags("caps_bench");
+  edgewise::FlagSet flags("caps_bench [flags]", "What caps on the edges cost, against drawing without one.");
   options.Register(flags);
-  flags.Add("n", "N", &options.only_n, 0);
-  flags.AddSwitch("models", &options.models);
-  flags.Add("examples", "FOLDER", &options.examples);
-  flags.Parse(argc, argv);
+  flags.Add("n", "N", "only this length; 0: all of the table", &options.only_n, {0});
+  flags.AddSwitch("models", "the example models instead of made-up operands", &options.models);
+  flags.Add("examples", "FOLDER", "with --models: where they lie", &options.examples);
+  ParseOrExit(flags, argc, argv);
   Run(options, Provenance(argc, argv));
   return 0;
 }

@@ -80,10 +80,10 @@ int main(int argc, char** argv) {
   using namespace edgewise::bench;
   Options options;
   options.threads = 1;
-  Flags flags("draws_bench");
+  edgewise::FlagSet flags("draws_bench [flags]", "Ways to draw the edges of a graph, side by side.");
   options.Register(flags);
-  flags.Add("n", "N", &options.only_n, 0);
-  flags.Parse(argc, argv);
+  flags.Add("n", "N", "only this length; 0: all of the table", &options.only_n, {0});
+  ParseOrExit(flags, argc, argv);
   auto backend = edgewise::CreateBackend({"cpu", 1, options.isa, "fp32"});
   Check(backend.status());
   std::printf("%s, one thread, d = %d, %d runs in turns\n\n", (*backend)->device().c_str(), kHeadDim, options.repeats);

@@ -115,11 +115,11 @@ int Run(const Options& options, const std::string& provenance) {
 int main(int argc, char** argv) {
   using namespace edgewise::bench;
   Options options;
-  Flags flags("ensemble_bench");
+  edgewise::FlagSet flags("ensemble_bench [flags]", "Samples of an ensemble, together and one by one.");
   options.Register(flags);
-  flags.Add("n", "N", &options.n);
-  flags.Add("windows", "W", &options.windows);
-  flags.Add("samples", "S", &options.samples);
-  flags.Parse(argc, argv);
+  flags.Add("n", "N", "tokens", &options.n, {1});
+  flags.Add("windows", "W", "windows of SSA", &options.windows, {1});
+  flags.Add("samples", "S", "samples of an ensemble", &options.samples, {1});
+  ParseOrExit(flags, argc, argv);
   return Run(options, Provenance(argc, argv));
 }

@@ -358,17 +358,18 @@ class Flood {
 
 int main(int argc, char** argv) {
   edgewise::bench::Options options;
-  edgewise::bench::Flags flags("flood");
-  flags.Add("server", "IP:PORT", &options.server);
-  flags.Add("model", "NAME", &options.model);
-  flags.Add("input", "FILE.jsonl", &options.input);
-  flags.Add("rate", "R", &options.rate);
-  flags.Add("duration", "SECONDS", &options.duration);
-  flags.Add("timeout", "SECONDS", &options.timeout);
-  flags.Add("concurrency", "N", &options.concurrency);
-  flags.Add("json", "FILE", &options.json);
-  flags.Add("calls", "FILE", &options.calls);
-  flags.Parse(argc, argv);
+  edgewise::FlagSet flags("flood --server IP:PORT --model NAME --input FILE.jsonl [flags]",
+                          "An open loop of Predict calls from one thread.");
+  flags.Add("server", "IP:PORT", "an IPv4 address", &options.server);
+  flags.Add("model", "NAME", "the model to ask", &options.model);
+  flags.Add("input", "FILE.jsonl", "inputs, one a line", &options.input);
+  flags.Add("rate", "R", "calls a second", &options.rate);
+  flags.Add("duration", "SECONDS", "of the load", &options.duration);
+  flags.Add("timeout", "SECONDS", "of a call", &options.timeout);
+  flags.Add("concurrency", "N", "most calls at a time", &options.concurrency, {1});
+  flags.Add("json", "FILE", "gets the summary", &options.json);
+  flags.Add("calls", "FILE", "gets every call as a line of JSON", &options.calls);
+  edgewise::bench::ParseOrExit(flags, argc, argv);
   edgewise::bench::Flood flood(options);
   flood.Run();
   flood.Write();

@@ -152,11 +152,13 @@ int Run(const Options& options, const std::string& provenance) {
 int main(int argc, char** argv) {
   using namespace edgewise::bench;
   Options options;
-  Flags flags("generate_bench");
+  edgewise::FlagSet flags(
+      "generate_bench [flags]",
+      "Tokens per second of generation, beside the memory bandwidth and, where it is there, PyTorch.");
   options.Register(flags);
-  flags.Add("tokens", "T", &options.tokens);
-  flags.Add("samples", "S", &options.samples);
-  flags.Add("torch", "PYTHON", &options.torch);
-  flags.Parse(argc, argv);
+  flags.Add("tokens", "T", "tokens to generate", &options.tokens, {1});
+  flags.Add("samples", "S", "samples of an ensemble", &options.samples, {1});
+  flags.Add("torch", "PYTHON", "a Python with PyTorch, to compare with", &options.torch);
+  ParseOrExit(flags, argc, argv);
   return Run(options, Provenance(argc, argv));
 }

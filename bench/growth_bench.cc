@@ -138,10 +138,10 @@ int main(int argc, char** argv) {
   Options options;
   options.repeats = 5;
   options.threads = 1;
-  Flags flags("growth_bench");
+  edgewise::FlagSet flags("growth_bench [flags]", "Time and peak memory of attention as the length grows.");
   options.Register(flags);
-  flags.Add("most", "N", &options.most, 1024);
-  flags.Parse(argc, argv);
+  flags.Add("most", "N", "the longest length", &options.most, {1024});
+  ParseOrExit(flags, argc, argv);
   Run(options, Provenance(argc, argv));
   return 0;
 }

@@ -252,11 +252,11 @@ int Run(const Options& options, const std::string& provenance) {
 int main(int argc, char** argv) {
   using namespace edgewise::bench;
   Options options;
-  Flags flags("kinds_bench");
+  edgewise::FlagSet flags("kinds_bench [flags]", "Every kind of sparse attention, beside dense attention.");
   options.Register(flags);
-  flags.Add("n", "N", &options.n, 1024);
-  flags.Add("d", "D", &options.d);
-  flags.Parse(argc, argv);
+  flags.Add("n", "N", "tokens, 1024 or more", &options.n, {1024});
+  flags.Add("d", "D", "size of a head", &options.d, {1});
+  ParseOrExit(flags, argc, argv);
   options.n = options.n / 64 * 64;
   return Run(options, Provenance(argc, argv));
 }

@@ -59,11 +59,11 @@ void Serve(Backend& backend, const RunOptions& options) {
 
 int Main(int argc, char** argv) {
   RunOptions options;
-  Flags flags("products_bench");
+  FlagSet flags("products_bench [flags]", "Answers lines of standard input with the time of a matrix product.");
   options.Register(flags);
   std::string weights = "float32";
-  flags.Add("weights", "FORMAT", &weights);
-  flags.Parse(argc, argv);
+  flags.Add("weights", "FORMAT", "float32, bfloat16 or int8", &weights);
+  ParseOrExit(flags, argc, argv);
   BackendOptions backend_options;
   backend_options.isa = options.isa;
   backend_options.num_threads = options.threads;

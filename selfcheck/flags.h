@@ -1,9 +1,10 @@
-// The command line of edgewise-selfcheck; written and read as edgewise-server's.
+// The command line of edgewise-selfcheck.
 #ifndef EDGEWISE_SELFCHECK_FLAGS_H_
 #define EDGEWISE_SELFCHECK_FLAGS_H_
 
-#include <span>
 #include <string>
+
+#include "text/flag_set.h"
 
 namespace edgewise::selfcheck {
 
@@ -14,13 +15,9 @@ struct Flags {
   std::string model;  // empty: none
   int tokens = 1024;
   int repeats = 5;
+
+  void Register(FlagSet& set);
 };
-
-// --name=value, --name value; the last one counts. Returns what is wrong, or "".
-std::string ParseFlags(std::span<const std::string> arguments, Flags& flags);
-
-// Every flag with its default, and the exit codes.
-std::string Help();
 
 }  // namespace edgewise::selfcheck
 

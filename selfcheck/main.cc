@@ -165,13 +165,19 @@ ExitCode Check(const Flags& flags) {
 }
 
 ExitCode Main(const std::vector<std::string>& arguments) {
-  for (const std::string& argument : arguments) {
-    if (argument != "--help" && argument != "-h") continue;
-    std::fputs(Help().c_str(), stdout);
+  Flags flags;
+  FlagSet set(
+      "edgewise selfcheck [flags]",
+      "Compares attention, and a model, on a device with other ways to compute them.\n"
+      "Exit codes: 0 it agrees, 1 it differs, 2 a flag or a file of the model is wrong, 4 the device cannot be\n"
+      "used, or failed on the way.");
+  flags.Register(set);
+  set.LetLastWin();
+  if (FlagSet::AsksForHelp(arguments)) {
+    std::fputs(set.Help().c_str(), stdout);
     return kAgrees;
   }
-  Flags flags;
-  if (const std::string error = ParseFlags(arguments, flags); !error.empty()) return Fail(kBadFlags, error);
+  if (const absl::Status status = set.Parse(arguments); !status.ok()) return Fail(kBadFlags, status.message());
   if (flags.weights != "float32" && flags.model.empty()) {
     return Fail(kBadFlags, absl::StrCat("--weights=", flags.weights, " needs --model: attention has no weights"));
   }

@@ -1,9 +1,7 @@
 // edgewise-server: reads the flags, runs a Server and handles signals. docs/server.md documents the flags, the signals
 // and the exit codes.
-#include <absl/flags/marshalling.h>
 #include <absl/strings/str_cat.h>
 #include <absl/synchronization/mutex.h>
-#include <absl/time/time.h>
 #include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -11,12 +9,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <functional>
+#include <memory>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,46 +23,10 @@
 #include "server/observe/log.h"
 #include "server/options.h"
 #include "server/server.h"
+#include "text/flag_set.h"
+#include "text/status_macros.h"
 
 namespace edgewise::server {
-namespace {
-
-// The names of an option's values, for its flag.
-template <typename T>
-using Names = std::vector<std::pair<T, const char*>>;
-const Names<RepositoryMode> kRepositoryModes = {
-    {RepositoryMode::kNone, "none"}, {RepositoryMode::kPoll, "poll"}, {RepositoryMode::kExplicit, "explicit"}};
-const Names<ReadyWhen> kReadyWhens = {{ReadyWhen::kAny, "any"}, {ReadyWhen::kAll, "all"}};
-
-template <typename T>
-bool ParseName(const Names<T>& names, absl::string_view text, T* value, std::string* error) {
-  for (const auto& [known, name] : names) {
-    if (text == name) {
-      *value = known;
-      return true;
-    }
-    absl::StrAppend(error, error->empty() ? "allowed are " : ", ", name);
-  }
-  return false;
-}
-
-template <typename T>
-std::string NameOf(const Names<T>& names, T value) {
-  return std::find_if(names.begin(), names.end(), [&](const auto& known) { return known.first == value; })->second;
-}
-
-}  // namespace
-
-// For absl::ParseFlag and absl::UnparseFlag.
-static bool AbslParseFlag(absl::string_view text, RepositoryMode* mode, std::string* error) {
-  return ParseName(kRepositoryModes, text, mode, error);
-}
-static std::string AbslUnparseFlag(RepositoryMode mode) { return NameOf(kRepositoryModes, mode); }
-static bool AbslParseFlag(absl::string_view text, ReadyWhen* ready, std::string* error) {
-  return ParseName(kReadyWhens, text, ready, error);
-}
-static std::string AbslUnparseFlag(ReadyWhen ready) { return NameOf(kReadyWhens, ready); }
-
 namespace {
 
 enum ExitCode { kOk = 0, kNotDrained = 1, kBadFlags = 2, kPortTaken = 3, kNoDevice = 4, kDeviceLost = 5 };
@@ -74,88 +36,108 @@ constexpr int kLoadGracePolls = 2000 / kPollMilliseconds;  // how long an exit w
 constexpr int kLargeBlock = 64 << 10;                      // bytes
 constexpr int kMostOfAnArena = 4 << 20;                    // bytes that are free at its end
 
-// A flag of the command line, bound to the option that it sets. The default of the option is that of the flag.
-struct Flag {
-  std::string name, help;
-  bool is_switch;
-  std::function<bool(const std::string& text, std::string* error)> parse;
-  std::function<std::string()> value;
-};
-
-template <typename T>
-Flag Bind(const char* name, T& option, const char* help) {
-  return {name, help, std::is_same_v<T, bool>,
-          [&option](const std::string& text, std::string* error) { return absl::ParseFlag<T>(text, &option, error); },
-          [&option] { return absl::UnparseFlag<T>(option); }};
-}
-
-// The options as flags set them.
+// The options, and the flags that set them. The default of an option is that of its flag.
 struct Settings {
-  Settings() { options.backend.device = "auto"; }
+  Settings() {
+    options.backend.device = "auto";
+    Register();
+  }
   Settings(const Settings&) = delete;
 
   ServerOptions options;
-  absl::Duration drain_timeout = absl::FromChrono(options.drain_timeout);
-  absl::Duration max_queue_delay = absl::FromChrono(options.queue.max_delay);
   uint32_t max_step_ms = static_cast<uint32_t>(options.max_step.count());
   uint32_t repository_poll_seconds = static_cast<uint32_t>(options.repository_poll / std::chrono::seconds(1));
-  std::string log_level = "info";
+  LogLevel log_level = LogLevel::kInfo;
   std::vector<std::string> models;
+  FlagSet flags{"edgewise-server (--model_repository DIR | --model NAME=DIR) [flags]",
+                absl::StrCat("edgewise-server ", EDGEWISE_VERSION,
+                             ": inference with Transformers whose attention is sparse and chosen per input.\n\n"
+                             "Every flag can be given in the environment: --max_inputs is EDGEWISE_MAX_INPUTS. The\n"
+                             "flag wins. Switches are --name and --noname.\n\n"
+                             "SIGTERM and SIGINT drain (a second one exits at once),\n"
+                             "SIGHUP reads the repository again, unless --repository_mode is none.\n"
+                             "Exit codes: 0 drained, 1 a second signal, 2 bad flags or files, 3 a port is taken,\n"
+                             "4 the device cannot be used, 5 the device was lost while serving.")};
 
-  const std::vector<Flag> flags = {
-      Bind("model_repository", options.model_repository,
-           "Folder of models: <name>/<version>/{config.json,model.safetensors}."),
-      {"model", "NAME=DIR: serve the model files in DIR as version 1 of NAME. May be given again.", false,
-       [this](const std::string& text, std::string*) { return models.push_back(text), true; },
-       [] { return std::string(); }},
-      Bind("repository_mode", options.repository_mode,
-           "When the repository is read after the start: none (never), poll, explicit (at SIGHUP)."),
-      Bind("repository_poll_seconds", repository_poll_seconds, "Seconds between two looks of --repository_mode=poll."),
-      Bind("ready", options.ready, "Ready once any model serves, or all models of the repository: any | all."),
-      Bind("listen", options.listen, "gRPC address, HOST:PORT; port 0 takes any."),
-      Bind("metrics_listen", options.metrics_listen, "HTTP address of /metrics and /healthz; empty: none."),
-      Bind("device", options.backend.device, "auto | cpu | cuda[:N]."),
-      Bind("isa", options.backend.isa, "CPU instruction set: auto | amx | avx512 | avx2 | generic."),
-      Bind("precision", options.backend.precision,
-           "Arithmetic of the forward pass: fp32, or bf16 with fp32 sums on a GPU."),
-      Bind("weights", options.backend.weights, "How the CPU stores and multiplies weights: float32 | bfloat16 | int8."),
-      Bind("threads", options.backend.num_threads,
-           "CPU threads of the forward pass; 0: one per core that the process may use."),
-      Bind("max_inputs", options.limits.max_inputs, "Most inputs of one request."),
-      Bind("max_samples", options.limits.max_samples, "Most samples of one ensemble."),
-      Bind("allow_graphs", options.limits.allow_graphs,
-           "Take graphs in requests, to use instead of the model's edges."),
-      Bind("max_graph_edges", options.limits.max_graph_edges, "Most edges of a graph given or returned."),
-      Bind("max_memory", options.max_memory,
-           "Most bytes that calls hold: messages, requests, results, unsent answers; 0: half of the machine's."),
-      Bind("max_connections", options.max_connections, "Most connections."),
-      Bind("max_connections_per_peer", options.max_connections_per_peer, "Most connections of one IP address."),
-      Bind("max_message_bytes", options.max_message_bytes,
-           "Largest message, in and out; 0: 4 MiB, or what one input of a model needs; 64 MiB out."),
-      Bind("max_result_bytes", options.limits.max_result_bytes,
-           "Most bytes held for the samples of one request while computed."),
-      Bind("max_generations", options.max_generations, "Generations that run side by side; others wait."),
-      Bind("max_new_tokens", options.limits.max_new_tokens, "Most tokens of one generation."),
-      Bind("max_cache_bytes", options.limits.max_cache_bytes,
-           "Most bytes of keys and values of the generations that run."),
-      Bind("reflection", options.reflection, "Serve gRPC reflection."),
-      Bind("drain_timeout", drain_timeout, "How long SIGTERM waits for requests in flight."),
-      Bind("max_queue_requests", options.queue.max_requests, "Requests that may wait; more get RESOURCE_EXHAUSTED."),
-      Bind("max_batch_requests", options.queue.max_batch, "Requests that are computed together; 1: each alone."),
-      Bind("max_queue_delay", max_queue_delay, "The longest wait that a request without a deadline is accepted for."),
-      Bind("max_step_ms", max_step_ms, "Milliseconds of a step of the device, where rows can be put off."),
-      Bind("log_level", log_level, "debug | info | warning | error | off."),
-      Bind("tls_certificate", options.security.tls_certificate, "PEM file; with --tls_key: serve TLS."),
-      Bind("tls_key", options.security.tls_key, "PEM file."),
-      Bind("tls_client_ca", options.security.tls_client_ca, "PEM file; clients must show a certificate signed by it."),
-      Bind("auth_token_file", options.security.auth_token_file,
-           "Bearer tokens, one a line; every call must carry one."),
-      Bind("insecure_bind", options.security.insecure_bind, "Allow an address other than loopback without TLS."),
-  };
-
-  const Flag* Find(const std::string& name) const {
-    const auto flag = std::find_if(flags.begin(), flags.end(), [&](const Flag& known) { return known.name == name; });
-    return flag == flags.end() ? nullptr : &*flag;
+ private:
+  void Register() {
+    constexpr std::chrono::milliseconds kNoTime(0), kDay = std::chrono::hours(24);
+    flags.LetLastWin();
+    flags.Section("Models");
+    flags.Add("model_repository", "DIR", "folder of models: <name>/<version>/{config.json,model.safetensors}",
+              &options.model_repository);
+    flags.AddList("model", "NAME=DIR", "serve the model files in DIR as version 1 of NAME; may be given more than once",
+                  &models);
+    flags.AddChoice(
+        "repository_mode",
+        "when the repository is read after the start: never, by itself and at SIGHUP, or at SIGHUP alone",
+        {{"none", RepositoryMode::kNone}, {"poll", RepositoryMode::kPoll}, {"explicit", RepositoryMode::kExplicit}},
+        &options.repository_mode);
+    flags.Add("repository_poll_seconds", "N", "seconds between two looks of --repository_mode=poll",
+              &repository_poll_seconds, {1});
+    flags.AddChoice("ready", "ready once any model serves, or all models of the repository",
+                    {{"any", ReadyWhen::kAny}, {"all", ReadyWhen::kAll}}, &options.ready);
+    flags.Section("Addresses");
+    flags.Add("listen", "HOST:PORT", "gRPC address; port 0 takes any", &options.listen);
+    flags.Add("metrics_listen", "HOST:PORT", "HTTP address of /metrics and /healthz; empty: none",
+              &options.metrics_listen);
+    flags.Add("max_connections", "N", "most connections", &options.max_connections, {1});
+    flags.Add("max_connections_per_peer", "N", "most connections of one IP address", &options.max_connections_per_peer,
+              {1});
+    flags.AddSwitch("reflection", "serve gRPC reflection", &options.reflection);
+    flags.Section("Device");
+    flags.Add("device", "DEVICE", "auto, cpu or cuda[:N]", &options.backend.device);
+    flags.Add("isa", "NAME", "CPU instruction set: auto, amx, avx512, avx2 or generic", &options.backend.isa);
+    flags.Add("precision", "NAME", "arithmetic of the forward pass: fp32, or bf16 with fp32 sums on a GPU",
+              &options.backend.precision);
+    flags.Add("weights", "FORMAT", "how the CPU stores and multiplies weights: float32, bfloat16 or int8",
+              &options.backend.weights);
+    flags.Add("threads", "N", "CPU threads of the forward pass; 0: one per core that the process may use",
+              &options.backend.num_threads, {0});
+    flags.Section("Limits");
+    flags.Add("max_inputs", "N", "most inputs of one request", &options.limits.max_inputs, {1});
+    flags.Add("max_samples", "N", "most samples of one ensemble", &options.limits.max_samples, {1});
+    flags.AddSwitch("allow_graphs", "take graphs in requests, to use instead of the model's edges",
+                    &options.limits.allow_graphs);
+    flags.Add("max_graph_edges", "N", "most edges of a graph given or returned", &options.limits.max_graph_edges);
+    flags.Add("max_memory", "BYTES",
+              "most that calls hold: messages, requests, results, unsent answers; 0: half of the machine's",
+              &options.max_memory);
+    flags.Add("max_message_bytes", "BYTES",
+              "largest message, in and out; 0: 4 MiB, or what one input of a model needs; 64 MiB out",
+              &options.max_message_bytes);
+    flags.Add("max_result_bytes", "BYTES", "most that is held for the samples of one request while computed",
+              &options.limits.max_result_bytes, {1});
+    flags.Add("max_generations", "N", "generations that run side by side; others wait", &options.max_generations, {1});
+    flags.Add("max_new_tokens", "N", "most tokens of one generation", &options.limits.max_new_tokens, {1});
+    flags.Add("max_cache_bytes", "BYTES", "most of keys and values of the generations that run",
+              &options.limits.max_cache_bytes, {1});
+    flags.Section("Queue");
+    flags.Add("max_queue_requests", "N", "requests that may wait; more get RESOURCE_EXHAUSTED",
+              &options.queue.max_requests, {1});
+    flags.Add("max_batch_requests", "N", "requests that are computed together; 1: each alone", &options.queue.max_batch,
+              {1});
+    flags.Add("max_queue_delay", "DURATION", "the longest wait that a request without a deadline is accepted for",
+              &options.queue.max_delay, {kNoTime, kDay});
+    flags.Add("max_step_ms", "N", "milliseconds of a step of the device, where rows can be put off", &max_step_ms, {1});
+    flags.Section("Stopping and logs");
+    flags.Add("drain_timeout", "DURATION", "how long a drain waits for requests in flight", &options.drain_timeout,
+              {kNoTime, kDay});
+    flags.AddChoice("log_level", "the least that is logged",
+                    {{"debug", LogLevel::kDebug},
+                     {"info", LogLevel::kInfo},
+                     {"warning", LogLevel::kWarning},
+                     {"error", LogLevel::kError},
+                     {"off", LogLevel::kOff}},
+                    &log_level);
+    flags.Section("Security");
+    flags.Add("tls_certificate", "PEM", "with --tls_key: serve TLS", &options.security.tls_certificate);
+    flags.Add("tls_key", "PEM", "of the certificate", &options.security.tls_key);
+    flags.Add("tls_client_ca", "PEM", "clients must show a certificate signed by it", &options.security.tls_client_ca);
+    flags.Add("auth_token_file", "FILE", "bearer tokens, one a line; every call must carry one",
+              &options.security.auth_token_file);
+    flags.AddSwitch("insecure_bind", "allow an address other than loopback without TLS",
+                    &options.security.insecure_bind);
   }
 };
 
@@ -164,93 +146,34 @@ int Fail(ExitCode code, const std::string& message) {
   return code;
 }
 
-void PrintHelp(const Settings& settings) {
-  std::printf("edgewise-server %s: inference with Transformers whose attention is sparse and chosen per input.\n\n",
-              EDGEWISE_VERSION);
-  for (const Flag& flag : settings.flags) {
-    std::printf("  --%s=%s\n      %s\n", flag.name.c_str(), flag.value().c_str(), flag.help.c_str());
-  }
-  std::printf(
-      "\nSIGTERM and SIGINT drain (a second one exits at once), SIGHUP reads the repository again,\n"
-      "unless --repository_mode is none.\n"
-      "Exit codes: 0 drained, 1 a second signal, 2 bad flags or files, 3 a port is taken, 4 the device cannot be\n"
-      "used, 5 the device was lost while serving.\n");
-}
-
-// Takes --name=value, --name value, --switch and --noswitch. Returns a message about the first wrong argument.
-std::string ParseFlags(const std::vector<std::string>& arguments, const Settings& settings) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument.rfind("--", 0) != 0) return absl::StrCat("\"", argument, "\" is not a flag; see --help");
-    const size_t equals = argument.find('=');
-    std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
-    std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
-    const Flag* flag = settings.Find(name);
-    const bool negated = equals == std::string::npos && !flag && name.rfind("no", 0) == 0;
-    if (negated) flag = settings.Find(name = name.substr(2));
-    if (!flag) return absl::StrCat("--", name, " is not a flag; see --help");
-    if (negated && !flag->is_switch) return absl::StrCat("--no", name, ": --", name, " is not on or off");
-    if (equals == std::string::npos) {
-      if (flag->is_switch) {
-        value = negated ? "false" : "true";
-      } else if (++i < arguments.size()) {
-        value = arguments[i];
-      } else {
-        return absl::StrCat("--", name, " needs a value");
-      }
-    }
-    std::string error;
-    if (!flag->parse(value, &error)) {
-      return absl::StrCat("--", name, "=", value, ": Illegal value '", value, "' specified for flag '", name, "'",
-                          error.empty() ? "" : "; ", error);
-    }
-  }
-  return "";
-}
-
 // Checks the flags together and completes the options. Returns a message about the first wrong flag.
-std::string CheckFlags(Settings& settings) {
+absl::Status CheckFlags(Settings& settings) {
   ServerOptions& options = settings.options;
   for (const std::string& model : settings.models) {
     const size_t equals = model.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == model.size()) {
-      return absl::StrCat("--model=", model, ": NAME=DIR is expected, such as bert=path/to/bert");
+      return absl::InvalidArgumentError(
+          absl::StrCat("--model=", model, ": NAME=DIR is expected, such as bert=path/to/bert"));
     }
     options.models.emplace_back(model.substr(0, equals), model.substr(equals + 1));
   }
   if (options.model_repository.empty() && options.models.empty()) {
-    return "--model_repository is missing: the folder of models; or give --model=NAME=DIR, the folder of one model";
+    return absl::InvalidArgumentError(
+        "--model_repository is missing: the folder of models; or give --model=NAME=DIR, the folder of one model");
   }
-  if (options.backend.num_threads < 0) return "--threads is negative; 0 means one per core that the process may use";
-  const std::pair<const char*, uint64_t> positive[] = {{"max_inputs", options.limits.max_inputs},
-                                                       {"max_samples", options.limits.max_samples},
-                                                       {"max_queue_requests", options.queue.max_requests},
-                                                       {"max_batch_requests", options.queue.max_batch},
-                                                       {"max_result_bytes", options.limits.max_result_bytes},
-                                                       {"max_new_tokens", options.limits.max_new_tokens},
-                                                       {"max_cache_bytes", options.limits.max_cache_bytes},
-                                                       {"max_generations", options.max_generations},
-                                                       {"max_connections", options.max_connections},
-                                                       {"max_connections_per_peer", options.max_connections_per_peer},
-                                                       {"max_step_ms", settings.max_step_ms},
-                                                       {"repository_poll_seconds", settings.repository_poll_seconds}};
-  for (const auto& [name, value] : positive) {
-    if (value == 0) return absl::StrCat("--", name, " is 0; at least 1 is needed");
+  if (options.max_message_bytes != 0 && options.max_message_bytes < 1024) {
+    return absl::InvalidArgumentError("--max_message_bytes is below 1024");
   }
-  if (options.max_message_bytes != 0 && options.max_message_bytes < 1024) return "--max_message_bytes is below 1024";
-  if (options.max_message_bytes > (uint64_t{1} << 31) - 1) return "--max_message_bytes is above 2147483647";
-  if (options.max_memory != 0 && options.max_memory < uint64_t{16} << 20) return "--max_memory is below 16777216";
-  for (const auto& [name, value] :
-       {std::pair("drain_timeout", settings.drain_timeout), std::pair("max_queue_delay", settings.max_queue_delay)}) {
-    if (value < absl::ZeroDuration()) return absl::StrCat("--", name, " is negative");
-    if (value > absl::Hours(24)) return absl::StrCat("--", name, " is above 24h");
+  if (options.max_message_bytes > (uint64_t{1} << 31) - 1) {
+    return absl::InvalidArgumentError("--max_message_bytes is above 2147483647");
   }
-  options.drain_timeout = absl::ToChronoMilliseconds(settings.drain_timeout);
-  options.queue.max_delay = absl::ToChronoMilliseconds(settings.max_queue_delay);
+  if (options.max_memory != 0 && options.max_memory < uint64_t{16} << 20) {
+    return absl::InvalidArgumentError("--max_memory is below 16777216");
+  }
   options.max_step = std::chrono::milliseconds(settings.max_step_ms);
   if (options.max_message_bytes != 0) options.limits.max_response_bytes = options.max_message_bytes;
   options.repository_poll = std::chrono::seconds(settings.repository_poll_seconds);
-  return "";
+  return absl::OkStatus();
 }
 
 ExitCode CodeOf(const absl::Status& status) {
@@ -302,10 +225,33 @@ void PrepareProcess() {
   }
 }
 
-// Serves until SIGTERM or SIGINT. The signals are blocked in every thread.
-void Serve(Server& server, const sigset_t& signals, std::chrono::milliseconds drain_timeout) {
+using Clock = std::chrono::steady_clock;
+
+// Waits for SIGTERM or SIGINT, at most until `end`, and reads the repository again at every SIGHUP. The signals are
+// blocked in every thread.
+void AwaitStop(Server& server, const sigset_t& signals, Clock::time_point end) {
+  while (true) {
+    const auto left = std::max(end - Clock::now(), Clock::duration(0));
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
+    const timespec patience{seconds.count(), static_cast<long>((left - seconds) / std::chrono::nanoseconds(1))};
+    const int signal =
+        end == Clock::time_point::max() ? sigwaitinfo(&signals, nullptr) : sigtimedwait(&signals, nullptr, &patience);
+    if (signal == SIGHUP) {
+      const absl::Status status = server.Reload();
+      if (!status.ok()) Log(LogLevel::kError, "repository not read", {{"error", std::string(status.message())}});
+    } else if (signal > 0 || left == Clock::duration(0)) {
+      return;
+    }
+  }
+}
+
+// Returns when all calls have ended and the server has stopped. A signal ends the process.
+void Drain(Server& server, const sigset_t& signals, std::chrono::milliseconds timeout) {
   std::atomic<bool> drained = false;
-  std::thread drain;
+  std::thread drain([&] {
+    server.Drain(timeout);
+    drained = true;
+  });
   int polls_since_end = 0;
   while (!drained) {
     if (server.calls_ended() && ++polls_since_end > kLoadGracePolls) {
@@ -314,45 +260,38 @@ void Serve(Server& server, const sigset_t& signals, std::chrono::milliseconds dr
       _exit(kOk);
     }
     const timespec poll{0, kPollMilliseconds * 1000 * 1000};
-    const int signal = drain.joinable() ? sigtimedwait(&signals, nullptr, &poll) : sigwaitinfo(&signals, nullptr);
-    if (signal == SIGHUP) {
-      if (drain.joinable()) continue;
-      const absl::Status status = server.Reload();
-      if (!status.ok()) Log(LogLevel::kError, "repository not read", {{"error", std::string(status.message())}});
-    } else if (signal > 0 && drain.joinable()) {
-      _exit(kNotDrained);
-    } else if (signal > 0) {
-      drain = std::thread([&] {
-        server.Drain(drain_timeout);
-        drained = true;
-      });
-    }
+    const int signal = sigtimedwait(&signals, nullptr, &poll);
+    if (signal > 0 && signal != SIGHUP) _exit(kNotDrained);
   }
   drain.join();
+}
+
+// InvalidArgument: the environment or the arguments.
+absl::Status ReadFlags(const std::vector<std::string>& arguments, Settings& settings,
+                       std::vector<std::string>& misspelt) {
+  RETURN_IF_ERROR(settings.flags.ReadEnvironment("EDGEWISE_", environ, &misspelt));
+  RETURN_IF_ERROR(settings.flags.Parse(arguments));
+  return CheckFlags(settings);
 }
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   Settings settings;
   for (const std::string& argument : arguments) {
-    if (argument == "--help" || argument == "--version") {
-      argument == "--help"
-          ? PrintHelp(settings)
-          : static_cast<void>(std::printf("edgewise-server %s (build %s)\n", EDGEWISE_VERSION, BuildId().c_str()));
-      return kOk;
-    }
+    if (argument != "--help" && argument != "-h" && argument != "--version") continue;
+    const std::string version = absl::StrCat("edgewise-server ", EDGEWISE_VERSION, " (build ", BuildId(), ")\n");
+    std::printf("%s", argument == "--version" ? version.c_str() : settings.flags.Help().c_str());
+    return kOk;
   }
-  std::string error = ParseFlags(arguments, settings);
-  if (error.empty()) error = CheckFlags(settings);
-  LogLevel level = LogLevel::kInfo;
-  if (error.empty() && !ParseLogLevel(settings.log_level, level)) {
-    error = absl::StrCat("--log_level=", settings.log_level, ": allowed are debug, info, warning, error and off");
+  std::vector<std::string> misspelt;
+  if (const absl::Status status = ReadFlags(arguments, settings, misspelt); !status.ok()) {
+    return Fail(kBadFlags, std::string(status.message()));
   }
-  if (!error.empty()) return Fail(kBadFlags, error);
   ServerOptions& options = settings.options;
   PrepareProcess();
-  StartLog(level);
+  StartLog(settings.log_level);
   RouteLibraryLogs();
+  for (const std::string& variable : misspelt) Log(LogLevel::kWarning, "environment ignored", {{"reason", variable}});
   std::atomic<bool> device_lost = false;
   options.on_device_lost = [&device_lost] {
     device_lost = true;
@@ -364,7 +303,8 @@ int Main(int argc, char** argv) {
     if (!StopLog()) _exit(code);
     return Fail(code, std::string(server.status().message()));
   }
-  Serve(**server, Signals(), options.drain_timeout);
+  AwaitStop(**server, Signals(), Clock::time_point::max());
+  Drain(**server, Signals(), options.drain_timeout);
   if (device_lost) {
     std::fflush(stdout);
     StopLog();

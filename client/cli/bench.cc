@@ -266,7 +266,7 @@ absl::Status OpenFile(const char* flag, const std::string& path, std::ofstream& 
 
 int RunBench(Arguments arguments, std::ostream& out, std::ostream& err) {
   BenchFlags values;
-  FlagSet flags("bench --model NAME (--text TEXT | --token_ids 1,2,3 | --input FILE.jsonl) [flags]",
+  FlagSet flags("edgewise bench --model NAME (--text TEXT | --token_ids 1,2,3 | --input FILE.jsonl) [flags]",
                 "Measures a running server: latency percentiles, throughput, edges, errors.");
   values.Register(flags);
   int exit_code = kExitOk;

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/cli/flag_set.h"
 #include "client/cli/format.h"
 #include "client/cli/options.h"
+#include "text/flag_set.h"
 
 namespace edgewise::cli {
 namespace {
@@ -64,8 +64,7 @@ int ReportUsageError(const absl::Status& status, const std::string& command, std
 
 bool ParseOrHelp(FlagSet& flags, const std::string& command, Arguments arguments, std::ostream& out, std::ostream& err,
                  int& exit_code) {
-  for (const std::string& argument : arguments) {
-    if (argument != "--help" && argument != "-h") continue;
+  if (FlagSet::AsksForHelp(arguments)) {
     out << flags.Help();
     exit_code = kExitOk;
     return false;
@@ -78,7 +77,7 @@ bool ParseOrHelp(FlagSet& flags, const std::string& command, Arguments arguments
 int RunModels(Arguments arguments, std::ostream& out, std::ostream& err) {
   ConnectionFlags connection;
   bool json = false;
-  FlagSet flags("models [flags]", "Lists the models of the server, their state and shape.");
+  FlagSet flags("edgewise models [flags]", "Lists the models of the server, their state and shape.");
   flags.Section("Output");
   flags.AddSwitch("json", "print the answer as JSON", &json);
   connection.Register(flags);
@@ -97,7 +96,7 @@ int RunHealth(Arguments arguments, std::ostream& out, std::ostream& err) {
   std::string model;
   bool watch = false;
   bool wait = false;
-  FlagSet flags("health [--model NAME] [--wait | --watch] [flags]",
+  FlagSet flags("edgewise health [--model NAME] [--wait | --watch] [flags]",
                 "Asks grpc.health.v1. Prints SERVING and ends with 0, or another state and ends with 1.");
   flags.Section("What to ask");
   flags.Add("model", "NAME", "one model; without it, the server as a whole", &model);

@@ -10,6 +10,10 @@
 
 #include "absl/status/status.h"
 
+namespace edgewise {
+class FlagSet;
+}
+
 namespace edgewise::cli {
 
 inline constexpr int kExitOk = 0;
@@ -38,7 +42,6 @@ int ReportServerError(const absl::Status& status, const ConnectionFlags& connect
 // "edgewise COMMAND: message" and where to find help. Returns kExitUsage.
 int ReportUsageError(const absl::Status& status, const std::string& command, std::ostream& err);
 
-class FlagSet;
 // Parses the arguments, or prints help on --help. False: the command ends with `exit_code`.
 bool ParseOrHelp(FlagSet& flags, const std::string& command, Arguments arguments, std::ostream& out, std::ostream& err,
                  int& exit_code);

@@ -41,9 +41,9 @@ struct EvaluateFlags {
     flags.Section("Model and data");
     cost.RegisterModel(flags);
     flags.Add("data", "FILE.jsonl",
-              "inputs as `edgewise predict --input` takes them (- for standard input); \"label\", \"labels\" or\n"
-              "                              \"value\" says what is right; for an embedding model the value says how\n"
-              "                              alike \"text\" and \"second_text\" are",
+              "inputs as `edgewise predict --input` takes them (- for standard input); \"label\", \"labels\" or "
+              "\"value\" says what is right; for an embedding model the value says how alike \"text\" and "
+              "\"second_text\" are",
               &data);
     flags.Add("limit", "N", "use the first N inputs only; 0: all", &limit);
     flags.Add("truncate", "head|tail", "drop tokens there where an input is too long; otherwise refused", &truncate);
@@ -172,7 +172,7 @@ absl::Status Save(const EvaluateFlags& flags, const Evaluation& evaluation, cons
 int RunEvaluate(Arguments arguments, std::ostream& out, std::ostream& err) {
   EvaluateFlags values;
   FlagSet flags(
-      "evaluate --model NAME --data FILE.jsonl [--caps 1%,10%] [flags]",
+      "edgewise evaluate --model NAME --data FILE.jsonl [--caps 1%,10%] [flags]",
       "Says what a budget buys: asks every input with dense attention, without a cap and under each cap, and shows\n"
       "density, time and, where the data says what is right, how good the answers are. Checks every cap.");
   values.Register(flags);

@@ -200,7 +200,7 @@ struct Progress {
 int RunGenerate(Arguments arguments, std::ostream& out, std::ostream& err) {
   GenerateFlags values;
   FlagSet flags(
-      "generate --model NAME --prompt TEXT [flags]",
+      "edgewise generate --model NAME --prompt TEXT [flags]",
       "Lets a language model write. Prints the text as it comes, then tokens, tokens per second and density.\n"
       "Models without a tokenizer: token ids. Ctrl-C ends the generation.");
   values.Register(flags);

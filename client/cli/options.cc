@@ -41,12 +41,12 @@ void CostFlags::RegisterOverride(FlagSet& flags) {
 
 void CostFlags::RegisterShape(FlagSet& flags) {
   flags.Add("sigma", "A[,B]",
-            "how far sources may come from, as a share of the length, with --window_tokens in tokens;\n"
-            "                              first and last layer",
+            "how far sources may come from, as a share of the length, with --window_tokens in tokens; "
+            "first and last layer",
             &sigma);
   flags.Add("block_pattern", "NAME",
-            "attend by blocks: diagonal, local, strided or first_and_diagonal, with --block_size;\n"
-            "                              learned with --block_threshold",
+            "attend by blocks: diagonal, local, strided or first_and_diagonal, with --block_size; "
+            "learned with --block_threshold",
             &block_pattern);
   flags.Add("block_width", "N", "pattern local: blocks on each side; default: 1", &block_width);
   flags.Add("block_stride", "N", "pattern strided: every Nth block", &block_stride);
@@ -135,11 +135,9 @@ void RequestFlags::Register(FlagSet& flags) {
   flags.Add("image", "FILE", "a PNG or JPEG file, for models of images", &image);
   flags.Add(
       "input", "FILE",
-      "JSON lines (- for standard input): {\"text\": ...}, {\"token_ids\": [...]},\n"
-      "                              {\"features\": [[...], ...]} or {\"image\": FILE}, and optional \"bias_values\" "
-      "or\n"
-      "                              \"bias_buckets\" ([[...], ...]), the same with \"second_\" in front, \"label\"\n"
-      "                              (a number or a name), \"labels\", \"value\"",
+      "JSON lines (- for standard input): {\"text\": ...}, {\"token_ids\": [...]}, {\"features\": [[...], ...]} or "
+      "{\"image\": FILE}, and optional \"bias_values\" or \"bias_buckets\" ([[...], ...]), the same with \"second_\" "
+      "in front, \"label\" (a number or a name), \"labels\", \"value\"",
       &input);
   flags.Add("second_text", "TEXT", "the second text of a pair", &second_text);
   flags.Add("second_token_ids", "1,2,3", "the second sequence of a pair", &second_token_ids);

@@ -201,8 +201,9 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
 
 int RunPredict(Arguments arguments, std::ostream& out, std::ostream& err) {
   PredictFlags values;
-  FlagSet flags("predict --model NAME (--text TEXT | --token_ids 1,2,3 | --image FILE | --input FILE.jsonl) [flags]",
-                "Asks a model. Shows the prediction, what it cost in edges, how sure it is and how long it took.");
+  FlagSet flags(
+      "edgewise predict --model NAME (--text TEXT | --token_ids 1,2,3 | --image FILE | --input FILE.jsonl) [flags]",
+      "Asks a model. Shows the prediction, what it cost in edges, how sure it is and how long it took.");
   values.Register(flags);
   int exit_code = kExitOk;
   if (!ParseOrHelp(flags, "predict", arguments, out, err, exit_code)) return exit_code;

@@ -35,8 +35,8 @@ struct ScoreFlags {
     flags.Add("text", "TEXT", "the text itself", &text);
     flags.Add("stride", "N", "from window to window of a text beyond the context; 0: half the context", &stride);
     flags.Add("piece_bytes", "N",
-              "send the text in pieces of at most so many bytes; otherwise in one, or in as few as\n"
-              "                              the server takes",
+              "send the text in pieces of at most so many bytes; otherwise in one, or in as few as "
+              "the server takes",
               &piece_bytes);
     flags.Section("Cost and uncertainty");
     cost.RegisterCost(flags);
@@ -166,7 +166,7 @@ nlohmann::json ToJson(const Score& score, double seconds) {
 int RunScore(Arguments arguments, std::ostream& out, std::ostream& err) {
   ScoreFlags values;
   FlagSet flags(
-      "score --model NAME --file FILE [flags]",
+      "edgewise score --model NAME --file FILE [flags]",
       "How well a language model predicts a text: loss (nats per token), perplexity, bits per byte, and what it\n"
       "cost in edges. A text beyond the context is scored in windows, each token once.");
   values.Register(flags);

@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/evaluation.h"
-#include "client/cli/flag_set.h"
 #include "client/cli/options.h"
+#include "text/flag_set.h"
 
 namespace edgewise::cli {
 

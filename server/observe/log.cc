@@ -134,17 +134,6 @@ void AppendNumber(double value, std::string& line) {
 
 }  // namespace
 
-bool ParseLogLevel(const std::string& name, LogLevel& level) {
-  static constexpr const char* kNames[] = {"debug", "info", "warning", "error", "off"};
-  for (int i = 0; i < 5; ++i) {
-    if (name == kNames[i]) {
-      level = static_cast<LogLevel>(i);
-      return true;
-    }
-  }
-  return false;
-}
-
 void StartLog(LogLevel least) {
   auto* const logging = new Logging(g_last);
   logging->logger.set_level(SpdlogLevel(least));

@@ -15,9 +15,6 @@ namespace edgewise::server {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-// Parses debug, info, warning, error or off. False: any other name.
-bool ParseLogLevel(const std::string& name, LogLevel& level);
-
 // Refers to the key and to a string; both must outlive it.
 struct LogField {
   LogField(const char* key, std::string_view value) : key(key), value(value) {}

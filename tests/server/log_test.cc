@@ -83,13 +83,6 @@ TEST(LogTest, OldLinesAreDroppedWhileStderrTakesNone) {
   EXPECT_EQ(numbers.back(), 19999);
 }
 
-TEST(LogTest, LevelsParse) {
-  LogLevel level = LogLevel::kOff;
-  EXPECT_TRUE(ParseLogLevel("warning", level));
-  EXPECT_EQ(level, LogLevel::kWarning);
-  EXPECT_FALSE(ParseLogLevel("loud", level));
-}
-
 TEST(LogLimiterTest, TenLinesASecondForEachKeyThenACount) {
   LogLimiter limiter(10);
   auto now = std::chrono::steady_clock::time_point() + std::chrono::hours(1);

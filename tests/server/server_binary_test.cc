@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,6 +92,26 @@ class Process {
   std::string output_;
 };
 
+// Sets variables of the environment for the processes that start in its life.
+class Environment {
+ public:
+  Environment(std::initializer_list<std::pair<std::string, std::string>> variables) {
+    for (const auto& [name, value] : variables) {
+      const char* before = getenv(name.c_str());
+      before_.emplace_back(name, before ? std::optional<std::string>(before) : std::nullopt);
+      setenv(name.c_str(), value.c_str(), 1);
+    }
+  }
+  ~Environment() {
+    for (const auto& [name, value] : before_) {
+      value ? setenv(name.c_str(), value->c_str(), 1) : unsetenv(name.c_str());
+    }
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::optional<std::string>>> before_;
+};
+
 std::vector<std::string> Serving(const std::string& repository) {
   return {"--model_repository=" + repository, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:0", "--device=cpu",
           "--threads=1"};
@@ -99,25 +121,29 @@ TEST(BinaryTest, BadFlagsExitWith2AndOneClearLine) {
   const std::string repository = std::string("--model_repository=") + tests::TestdataFolder();
   const std::vector<std::pair<std::vector<std::string>, const char*>> cases = {
       {{}, "--model_repository is missing"},
-      {{"--model_repositry=x"}, "--model_repositry is not a flag"},
-      {{"models"}, "\"models\" is not a flag"},
-      {{repository, "--threads=many"}, "--threads=many:"},
-      {{repository, "--threads"}, "--threads needs a value"},
-      {{repository, "--nothreads"}, "--nothreads"},
-      {{repository, "--threads=-1"}, "--threads is negative"},
-      {{repository, "--max_samples=0"}, "--max_samples is 0"},
-      {{repository, "--max_queue_requests=0"}, "--max_queue_requests is 0"},
-      {{repository, "--max_batch_requests=0"}, "--max_batch_requests is 0"},
-      {{repository, "--drain_timeout=-1s"}, "--drain_timeout is negative"},
-      {{repository, "--drain_timeout=inf"}, "--drain_timeout is above 24h"},
-      {{repository, "--drain_timeout=24h1ms"}, "--drain_timeout is above 24h"},
+      {{"--model_repositry=x"}, "unknown flag --model_repositry; did you mean --model_repository?"},
+      {{"--model-repository=x"}, "unknown flag --model-repository; did you mean --model_repository?"},
+      {{"--max-connections-per-peer", "1"}, "did you mean --max_connections_per_peer?"},
+      {{"models"}, "unexpected argument \"models\"; flags start with --"},
+      {{repository, "--threads=many"}, "--threads is \"many\"; expected a whole number, 0 or more"},
+      {{repository, "--threads"}, "--threads needs a value: N"},
+      {{repository, "--nothreads"}, "unknown flag --nothreads; did you mean --threads?"},
+      {{repository, "--threads=-1"}, "--threads is \"-1\"; expected a whole number, 0 or more"},
+      {{repository, "--max_samples=0"}, "--max_samples is \"0\"; expected a whole number, 1 or more"},
+      {{repository, "--max_queue_requests=0"}, "--max_queue_requests is \"0\""},
+      {{repository, "--max_batch_requests=0"}, "--max_batch_requests is \"0\""},
+      {{repository, "--drain_timeout=-1s"}, "--drain_timeout is \"-1s\"; expected a duration from 0 to 24h"},
+      {{repository, "--drain_timeout=inf"}, "--drain_timeout is \"inf\""},
+      {{repository, "--drain_timeout=24h1ms"}, "--drain_timeout is \"24h1ms\""},
+      {{repository, "--repository_mode=poll,none"},
+       "--repository_mode is \"poll,none\"; expected none, poll, explicit"},
       {{repository, "--listen=127.0.0.1:99999"}, "--listen=127.0.0.1:99999: an address is HOST:PORT"},
       {{repository, "--listen=127.0.0.1"}, "--listen=127.0.0.1: an address is HOST:PORT"},
       {{repository, "--listen=:abc"}, "--listen=:abc: an address is HOST:PORT"},
       {{repository, "--listen=127.0.0.1:0", "--metrics_listen=127.0.0.1:65536"},
        "--metrics_listen=127.0.0.1:65536: an address is HOST:PORT"},
       {{repository, "--listen=127.evil.example:0"}, "is not a loopback address"},
-      {{repository, "--log_level=loud"}, "--log_level=loud: allowed are"},
+      {{repository, "--log_level=loud"}, "--log_level is \"loud\"; expected debug, info, warning, error, off"},
       {{repository, "--device=tpu"}, "device is \"tpu\""},
       {{repository, "--listen=0.0.0.0:0"}, "is not a loopback address"},
       {{repository, "--metrics_listen=0.0.0.0:0"}, "is not a loopback address"},
@@ -202,19 +228,67 @@ TEST(BinaryTest, TakenPortIsOneLineAndExitsWith3) {
 }
 
 TEST(BinaryTest, FirstLineOfAServerWithoutAGpuIsServing) {
-  const char* before = getenv("EDGEWISE_CUDA_MODULE");
-  const std::string restored = before ? before : "";
-  setenv("EDGEWISE_CUDA_MODULE", "/nonexistent/module.so", 1);
+  const Environment environment{{"EDGEWISE_CUDA_MODULE", "/nonexistent/module.so"}};
   std::vector<std::string> arguments = Serving(edgewise::tests::TestdataFolder());
   arguments.push_back("--device=auto");
   Process process(arguments);
-  before ? setenv("EDGEWISE_CUDA_MODULE", restored.c_str(), 1) : unsetenv("EDGEWISE_CUDA_MODULE");
   ASSERT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();
   const std::string first = process.output().substr(0, process.output().find('\n'));
   EXPECT_THAT(first, HasSubstr("\"level\":\"info\",\"event\":\"serving\""));
   EXPECT_THAT(first, HasSubstr("\"device\":\"cpu/"));
   EXPECT_THAT(first, testing::ContainsRegex("\"gpu\":\"none found: .*/nonexistent/module.so"));
   EXPECT_THAT(LogOf(edgewise::tests::TestdataFolder()), HasSubstr("\"gpu\":\"not asked for\""));
+}
+
+TEST(BinaryTest, FlagsComeFromTheEnvironmentAndTheCommandLineWins) {
+  TestFolder folder;
+  folder.AddModel("sbm", "m", 1);
+  const Environment environment{{"EDGEWISE_MODEL_REPOSITORY", folder.path()},
+                                {"EDGEWISE_LISTEN", "127.0.0.1:0"},
+                                {"EDGEWISE_METRICS_LISTEN", ""},
+                                {"EDGEWISE_DEVICE", "tpu"},
+                                {"EDGEWISE_THREADS", "1"}};
+  Process process({"--device=cpu"});
+  ASSERT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"m\"")) << process.output();
+  EXPECT_THAT(process.output(), HasSubstr("\"metrics_port\":0,"));
+  EXPECT_THAT(process.output(), testing::Not(HasSubstr("environment ignored")));
+  Process wrong({});
+  EXPECT_EQ(wrong.Wait(), 2);
+  EXPECT_THAT(wrong.output(), HasSubstr("device is \"tpu\""));
+}
+
+TEST(BinaryTest, AWrongValueInTheEnvironmentNamesItsVariable) {
+  const Environment environment{{"EDGEWISE_MAX_SAMPLES", "0"}};
+  Process process(Serving(tests::TestdataFolder()));
+  EXPECT_EQ(process.Wait(), 2);
+  EXPECT_THAT(process.output(), HasSubstr("EDGEWISE_MAX_SAMPLES is \"0\"; expected a whole number, 1 or more"));
+}
+
+// Kubernetes sets those of a Service that is called edgewise; clients and the CUDA backend have their own.
+TEST(BinaryTest, OnlyMisspeltVariablesAreWarnedOf) {
+  const Environment environment{{"EDGEWISE_MAX_SAMPLE", "3"},
+                                {"EDGEWISE_SERVER", "host:1"},
+                                {"EDGEWISE_CUDA_MODULE", "/nonexistent"},
+                                {"EDGEWISE_SERVICE_HOST", "10.0.0.1"},
+                                {"EDGEWISE_SERVICE_PORT", "8001"},
+                                {"EDGEWISE_SERVICE_PORT_GRPC", "8001"},
+                                {"EDGEWISE_PORT", "tcp://10.0.0.1:8001"},
+                                {"EDGEWISE_PORT_8001_TCP", "tcp://10.0.0.1:8001"},
+                                {"EDGEWISE_PORT_8001_TCP_PROTO", "tcp"},
+                                {"EDGEWISE_PORT_8001_TCP_PORT", "8001"},
+                                {"EDGEWISE_PORT_8001_TCP_ADDR", "10.0.0.1"}};
+  const std::string log = LogOf(tests::TestdataFolder());
+  EXPECT_THAT(
+      log, HasSubstr("\"level\":\"warning\",\"event\":\"environment ignored\",\"reason\":\"EDGEWISE_MAX_SAMPLE is no "
+                     "flag; did you mean EDGEWISE_MAX_SAMPLES?\""));
+  const size_t first = log.find("environment ignored");
+  EXPECT_EQ(log.find("environment ignored", first + 1), std::string::npos) << log;
+}
+
+// Whose "port" the line of the event "serving" says.
+std::string AddressOf(const Process& process) {
+  const size_t port = process.output().find("\"port\":") + 7;
+  return "127.0.0.1:" + process.output().substr(port, process.output().find(',', port) - port);
 }
 
 TEST(BinaryTest, SigtermDrainsAndExitsWith0) {
@@ -247,9 +321,8 @@ TEST(BinaryTest, StderrThatNobodyReadsDoesNotHoldUpTheExit) {
 TEST(BinaryTest, SecondSignalLeavesAtOnceWith1) {
   Process process(Serving(tests::TestdataFolder()));
   ASSERT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"sbm\"")) << process.output();
-  const size_t port = process.output().find("\"port\":") + 7;
-  const std::string address = "127.0.0.1:" + process.output().substr(port, process.output().find(',', port) - port);
-  auto stub = v1::InferenceService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  auto stub =
+      v1::InferenceService::NewStub(grpc::CreateChannel(AddressOf(process), grpc::InsecureChannelCredentials()));
   CallContext context;
   auto stream = stub->PredictStream(&context);
   v1::PredictRequest slow = SlowRequest();
