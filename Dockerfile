@@ -29,7 +29,8 @@ ENV PATH=/usr/local/bin
 USER 65532:65532
 # gRPC; /metrics and /healthz.
 EXPOSE 8001 8002
-# SIGTERM drains: requests in flight are answered, for at most 25 s (--drain_timeout), then the exit code is 0.
+# SIGTERM drains: requests in flight are answered, for at most 25 s (--drain_timeout), then the exit code is 0. Behind a
+# proxy that finds out by probes, --drain_delay keeps the port open before.
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["edgewise", "health", "--timeout=3s"]
 # A container has its own loopback, so the server must listen on all its addresses; which of them can be reached from

@@ -54,9 +54,9 @@ struct Settings {
                              ": inference with Transformers whose attention is sparse and chosen per input.\n\n"
                              "Every flag can be given in the environment: --max_inputs is EDGEWISE_MAX_INPUTS. The\n"
                              "flag wins. Switches are --name and --noname.\n\n"
-                             "SIGTERM and SIGINT drain (a second one exits at once),\n"
+                             "SIGTERM and SIGINT drain (a second one ends --drain_delay, the next exits at once),\n"
                              "SIGHUP reads the repository again, unless --repository_mode is none.\n"
-                             "Exit codes: 0 drained, 1 a second signal, 2 bad flags or files, 3 a port is taken,\n"
+                             "Exit codes: 0 drained, 1 a further signal, 2 bad flags or files, 3 a port is taken,\n"
                              "4 the device cannot be used, 5 the device was lost while serving.")};
 
  private:
@@ -121,6 +121,9 @@ struct Settings {
               &options.queue.max_delay, {kNoTime, kDay});
     flags.Add("max_step_ms", "N", "milliseconds of a step of the device, where rows can be put off", &max_step_ms, {1});
     flags.Section("Stopping and logs");
+    flags.Add("drain_delay", "DURATION",
+              "how long SIGTERM lets calls come in, with health NOT_SERVING, before it drains; 0: not at all",
+              &options.drain_delay, {kNoTime, kDay});
     flags.Add("drain_timeout", "DURATION", "how long a drain waits for requests in flight", &options.drain_timeout,
               {kNoTime, kDay});
     flags.AddChoice("log_level", "the least that is logged",
@@ -304,6 +307,10 @@ int Main(int argc, char** argv) {
     return Fail(code, std::string(server.status().message()));
   }
   AwaitStop(**server, Signals(), Clock::time_point::max());
+  if (options.drain_delay.count() > 0 && !device_lost) {
+    (*server)->AnnounceDrain();
+    AwaitStop(**server, Signals(), Clock::now() + options.drain_delay);
+  }
   Drain(**server, Signals(), options.drain_timeout);
   if (device_lost) {
     std::fflush(stdout);

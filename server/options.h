@@ -91,7 +91,11 @@ struct ServerOptions {
   std::chrono::milliseconds park_after{1000};  // gives the place of a generation whose client reads nothing away;
   std::chrono::milliseconds unread_timeout{30000};  // and cancels it
   bool reflection = false;                          // enable it for tools such as grpcurl
-  std::chrono::milliseconds drain_timeout{25000};   // keep it below the grace period of the process manager
+  // From the signal to the drain: the server takes calls and tells everybody who asks that it will not. Set it where
+  // calls come through something that has to hear of it first. Both together: below the grace period of the process
+  // manager.
+  std::chrono::milliseconds drain_delay{0};
+  std::chrono::milliseconds drain_timeout{25000};
   // Called once, on a thread of the server, when the device is lost, which only a new process can repair. Health
   // already says NOT_SERVING.
   std::function<void()> on_device_lost;

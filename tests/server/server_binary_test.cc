@@ -135,6 +135,7 @@ TEST(BinaryTest, BadFlagsExitWith2AndOneClearLine) {
       {{repository, "--drain_timeout=-1s"}, "--drain_timeout is \"-1s\"; expected a duration from 0 to 24h"},
       {{repository, "--drain_timeout=inf"}, "--drain_timeout is \"inf\""},
       {{repository, "--drain_timeout=24h1ms"}, "--drain_timeout is \"24h1ms\""},
+      {{repository, "--drain_delay=5"}, "--drain_delay is \"5\"; expected a duration from 0 to 24h"},
       {{repository, "--repository_mode=poll,none"},
        "--repository_mode is \"poll,none\"; expected none, poll, explicit"},
       {{repository, "--listen=127.0.0.1:99999"}, "--listen=127.0.0.1:99999: an address is HOST:PORT"},
@@ -289,6 +290,35 @@ TEST(BinaryTest, OnlyMisspeltVariablesAreWarnedOf) {
 std::string AddressOf(const Process& process) {
   const size_t port = process.output().find("\"port\":") + 7;
   return "127.0.0.1:" + process.output().substr(port, process.output().find(',', port) - port);
+}
+
+TEST(BinaryTest, SigtermBeginsTheDelayAndASecondOneEndsIt) {
+  std::vector<std::string> arguments = Serving(tests::TestdataFolder());
+  arguments.push_back("--drain_delay=24h");
+  Process process(arguments);
+  ASSERT_TRUE(process.WaitFor("\"event\":\"model loaded\",\"model\":\"sbm\"")) << process.output();
+  process.Signal(SIGTERM);
+  ASSERT_TRUE(process.WaitFor("\"event\":\"drain announced\"")) << process.output();
+  auto stub =
+      v1::InferenceService::NewStub(grpc::CreateChannel(AddressOf(process), grpc::InsecureChannelCredentials()));
+  CallContext context;
+  v1::PredictResponse response;
+  EXPECT_TRUE(stub->Predict(&context, SmallRequest(), &response).ok());
+  EXPECT_THAT(process.output(), testing::Not(HasSubstr("\"event\":\"draining\"")));
+  process.Signal(SIGINT);
+  EXPECT_EQ(process.Wait(), 0);
+  EXPECT_THAT(process.output(), HasSubstr("\"event\":\"draining\""));
+}
+
+TEST(BinaryTest, TheDelayEndsByItself) {
+  std::vector<std::string> arguments = Serving(tests::TestdataFolder());
+  arguments.push_back("--drain_delay=10ms");
+  Process process(arguments);
+  ASSERT_TRUE(process.WaitFor("\"event\":\"serving\"")) << process.output();
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(), 0);
+  const size_t announced = process.output().find("\"event\":\"drain announced\"");
+  EXPECT_LT(announced, process.output().find("\"event\":\"draining\""));
 }
 
 TEST(BinaryTest, SigtermDrainsAndExitsWith0) {
