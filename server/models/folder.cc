@@ -205,9 +205,13 @@ absl::Status CheckSources(const ModelSources& sources) {
     }
     std::error_code error;
     const fs::file_status status = fs::status(directory, error);
-    if (status.type() == fs::file_type::directory) continue;
-    return absl::NotFoundError(absl::StrCat(flag, error ? error.message() : "is not a folder",
-                                            "; give the folder that has the model's config.json"));
+    if (status.type() != fs::file_type::directory) {
+      return absl::NotFoundError(absl::StrCat(flag, error ? error.message() : "is not a folder",
+                                              "; give the folder that has the model's config.json"));
+    }
+    const fs::path files = ModelFilesAt(directory);
+    if (files.empty() || files == directory) continue;  // empty: they may come
+    return absl::InvalidArgumentError(absl::StrCat(flag, "the model's files lie below; give ", FlagFor(files, name)));
   }
   std::error_code ignored;
   for (const fs::path& path : Folders(sources.repository, ignored)) {

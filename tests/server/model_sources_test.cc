@@ -302,6 +302,14 @@ TEST_F(SourcesTest, WhatTheServerIsStartedWithIsChecked) {
   EXPECT_EQ(error({"", {{"bert", Path("bert/config.json")}}}), "--model=bert=" + Path("bert/config.json") +
                                                                    ": is not a folder; give the folder that has the "
                                                                    "model's config.json");
+  for (const std::string folder : {"models/m", "hub/models--org--tiny"}) {
+    const std::string files = folder + (folder == "models/m" ? "/1" : "/snapshots/ab");
+    folder_.Write(files + "/config.json", "{}");
+    EXPECT_EQ(error({"", {{"bert", Path(folder)}}}),
+              "--model=bert=" + Path(folder) + ": the model's files lie below; give --model=bert=" + Path(files));
+  }
+  fs::create_directory(Path("empty"));
+  EXPECT_EQ(error({"", {{"bert", Path("empty")}}}), "") << "files may come";
   EXPECT_EQ(error({Path("models"), {{"m", Path("bert")}}}),
             "--model=m: the repository " + Path("models") + " has a model of that name too; give it another name");
 }
