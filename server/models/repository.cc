@@ -150,7 +150,8 @@ absl::StatusOr<std::unique_ptr<Model>> Repository::LoadModel(ModelFolder& files,
     return absl::NotFoundError("the folder of the version is a symbolic link that leads nowhere or in a circle");
   }
   if (HasChanged(files.path(), files.seen())) {
-    return absl::InvalidArgumentError("a file changed while the model was read");
+    return absl::InvalidArgumentError(
+        "a file changed while the model was read; SIGHUP reads it again, --repository_mode=poll does by itself");
   }
   const RunWork& reserve = backend.PreparesBeside() ? RunHere : use_backend;
   const absl::Status reserved = reserve([&] { return ReserveForGenerations(**model, limits_); });
