@@ -16,6 +16,7 @@
 #include "model/forward/softmax.h"
 #include "model/forward/token_choice.h"
 #include "model/forward/wave.h"
+#include "model/kinds/override.h"
 #include "model/kinds/patterns.h"
 #include "model/kinds/ssa.h"
 #include "text/field_error.h"
@@ -187,7 +188,7 @@ absl::Status Generation::State::CheckBudget() const {
   }
   if (options.max_edges >= most) return absl::OkStatus();
   return FieldError("max_edges", absl::StrCat("is ", options.max_edges, "; a row of this text needs up to ", most,
-                                              " edges (those that are never dropped)"));
+                                              " edges (those that are never dropped)", SparseRemedy(config, options)));
 }
 
 // Of the tokens before the last one, the first that the next part does not run.

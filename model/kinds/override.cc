@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/json_object.h"
+#include "model/input/input.h"
 #include "model/kinds/block.h"
 #include "model/kinds/kind.h"
 #include "model/kinds/ssa.h"
@@ -194,6 +195,17 @@ absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig
   std::vector<AttentionConfig> layers(config.num_hidden_layers);
   SpreadLayers(attention, override.sigma.empty() ? 0.0 : override.sigma.back(), override.last_layers, layers);
   return layers;
+}
+
+std::string SparseRemedy(const ModelConfig& config, const Draw& draw) {
+  const bool dense = std::all_of(config.attention.begin(), config.attention.end(),
+                                 [](const AttentionConfig& attention) { return attention.kind == &kDenseKind; });
+  if (draw.attention != nullptr || !(dense || draw.dense)) return "";
+  if (!dense) return ", as attention DENSE keeps every pair: leave it out";
+  return absl::StrCat(
+      ", as dense attention keeps every pair: make it sparse by override {kind: \"ssa\", windows: 4, "
+      "sigma: 0.1} (edgewise predict: --windows 4 --sigma 0.1)",
+      draw.dense ? " instead of attention DENSE" : "", ", in the request or in a profile of config.json");
 }
 
 AttentionOverride ReadOverride(JsonObject& object) {

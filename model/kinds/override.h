@@ -13,6 +13,7 @@ namespace edgewise {
 
 class JsonObject;
 struct AttentionConfig;
+struct Draw;
 struct ModelConfig;
 
 // 0, or empty: not given.
@@ -40,6 +41,10 @@ struct AttentionOverride {
 // message begins with the name of the field and says what is allowed.
 absl::StatusOr<std::vector<AttentionConfig>> OverrideAttention(const ModelConfig& config,
                                                                const AttentionOverride& override);
+
+// The end of a message about a cap that these draws cannot keep, as they attend to every pair and none can be dropped:
+// what to do about it. Empty where they are sparse, or an override already. A given graph is not known.
+std::string SparseRemedy(const ModelConfig& config, const Draw& draw);
 
 // Reads the fields, named as above. Checks their types alone: errors go to `object`.
 AttentionOverride ReadOverride(JsonObject& object);

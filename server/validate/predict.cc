@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/forward/edge_budget.h"
+#include "model/kinds/override.h"
 #include "server/image/image_reader.h"
 #include "server/status_details.h"
 #include "server/validate/answer_size.h"
@@ -174,13 +175,14 @@ absl::Status ApplyBudget(const v1::Budget& budget, const Profile& limits, const 
   if (limits.max_edges > 0) input.max_edges = std::min(input.max_edges, limits.max_edges);
   if (limits.max_density > 0.0) input.max_edges = std::min(input.max_edges, EdgesOfDensity(limits.max_density, pairs));
   if (input.max_edges >= least) return absl::OkStatus();
+  const std::string remedy = input.graph ? "" : SparseRemedy(model.config(), input);
   absl::Status refused =
       budget.has_max_edges()
           ? FieldError("budget.max_edges", absl::StrCat("is ", input.max_edges, "; ", field, " needs at least ", least,
-                                                        " edges (those that are never dropped)"))
+                                                        " edges (those that are never dropped)", remedy))
           : FieldError("budget.max_density",
                        absl::StrCat("is ", budget.max_density(), ", which is ", input.max_edges, " of the ", pairs,
-                                    " pairs of ", field, "; it needs at least ", least, " edges"));
+                                    " pairs of ", field, "; it needs at least ", least, " edges", remedy));
   return WithRejection(std::move(refused), Rejection::kBudget);
 }
 

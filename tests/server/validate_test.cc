@@ -111,9 +111,19 @@ const Case kRefused[] = {
        r.mutable_budget()->set_max_edges(63);
        r.set_attention(v1::DENSE);
      },
-     "budget.max_edges is 63; inputs[0] needs at least 64 edges"},
-    {"R17_dense_model", [](auto& r) { r.mutable_budget()->set_max_density(0.99); }, "it needs at least 64 edges",
+     "budget.max_edges is 63; inputs[0] needs at least 64 edges (those that are never dropped), as attention DENSE "
+     "keeps every pair: leave it out"},
+    {"R17_dense_model", [](auto& r) { r.mutable_budget()->set_max_density(0.99); },
+     "it needs at least 64 edges, as dense attention keeps every pair: make it sparse by override {kind: \"ssa\", "
+     "windows: 4, sigma: 0.1} (edgewise predict: --windows 4 --sigma 0.1), in the request or in a profile of "
+     "config.json",
      "dense"},
+    {"R17_dense_model_dense",
+     [](auto& r) {
+       r.mutable_budget()->set_max_density(0.99);
+       r.set_attention(v1::DENSE);
+     },
+     "(edgewise predict: --windows 4 --sigma 0.1) instead of attention DENSE", "dense"},
     {"keep",
      [](auto& r) {
        r.mutable_budget()->set_max_edges(9);
