@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "bench/timing.h"
-#include "model/checkpoint/json_object.h"
+#include "model/checkpoint/json_text.h"
 #include "model/forward/pass.h"
 #include "model/load.h"
 

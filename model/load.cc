@@ -7,8 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/hugging_face/folder.h"
+#include "model/checkpoint/hugging_face/other_formats.h"
 #include "model/checkpoint/hugging_face/tensors.h"
-#include "model/checkpoint/json_object.h"
+#include "model/checkpoint/json_text.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/forward/pass.h"
 #include "model/reserve.h"
@@ -22,6 +23,11 @@ constexpr uint64_t kMaxConfigBytes = 64 << 20;
 // Puts the file's name before a message.
 absl::Status In(const std::string& file, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
+}
+
+// With what the folder has instead.
+absl::Status Missing(const std::string& file, const ModelFolder& files) {
+  return absl::NotFoundError(absl::StrCat(file, ": no such file", hugging_face::OtherFormat(file, files)));
 }
 
 absl::StatusOr<ModelSequence> ShortSequence(const Model& model) {
@@ -63,8 +69,9 @@ absl::Status SelfTest(const Model& model, const RunWork& use_backend) {
 // The files of a folder, but for the weights. Of our own format it has the configuration alone.
 absl::StatusOr<hugging_face::Folder> ReadFolder(ModelFolder& files, AttentionKinds kinds) {
   const absl::StatusOr<std::string> text = files.Read("config.json", kMaxConfigBytes);
+  if (absl::IsNotFound(text.status())) return Missing("config.json", files);
   if (!text.ok()) return In("config.json", text.status());
-  const absl::StatusOr<nlohmann::json> json = ParseStrictJson(*text);
+  const absl::StatusOr<nlohmann::json> json = ParsePythonJson(*text);
   if (!json.ok()) return In("config.json", json.status());
   if (hugging_face::IsHuggingFace(*json)) return hugging_face::ReadFolder(files, *json);
   absl::StatusOr<ModelConfig> config = ParseModelConfig(*text, kinds);
@@ -104,6 +111,7 @@ absl::StatusOr<Loaded> ReadWeights(ModelFolder& files, const hugging_face::Folde
     return loaded;
   }
   absl::StatusOr<OpenFile> opened = files.Open("model.safetensors");
+  if (absl::IsNotFound(opened.status())) return Missing("model.safetensors", files);
   if (!opened.ok()) return In("model.safetensors", opened.status());
   auto file = SafetensorsFile::Open(*std::move(opened));
   if (!file.ok()) return In("model.safetensors", file.status());

@@ -23,7 +23,7 @@ FLOORS = {
                 "kernels/cpu/memberships", "kernels/cpu/attention/", "kernels/cpu/cpu_backend",
                 "kernels/cuda/device/", "kernels/cuda/ops/", "kernels/cuda/attention/", "kernels/cuda/cuda_backend",
                 "kernels/backend.cc"],
-    "model": ["model/checkpoint/json_object", "model/input/work_bounds", "model/tokenizers/", "model/chat/", "model/image/",
+    "model": ["model/tokenizers/utf8", "model/checkpoint/json_", "model/input/work_bounds", "model/tokenizers/", "model/chat/", "model/image/",
               "model/kinds/override.h",
               "model/checkpoint/profiles.h",
               "model/checkpoint/config.h", "model/input/", "model/kinds/", "model/checkpoint/", "model/model.", "model/forward/", "model/reserve",

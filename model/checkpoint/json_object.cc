@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "text/did_you_mean.h"
@@ -13,74 +12,30 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxDepth = 16;
-constexpr size_t kMaxObjects =
-    300'000;  // each takes some hundred bytes once it is parsed; files have one a tensor or token
 constexpr size_t kShownCharacters = 64;
-constexpr size_t kShownError = 200;
 
 const json kNull;
 
-// Finds what JSON permits and we refuse, in one pass. (A callback of json::parse would look at all members of an object
-// whenever one of them ends: quadratic in the number of tensors.)
-class StrictCheck : public nlohmann::json_sax<json> {
- public:
-  const std::string& problem() const { return problem_; }  // empty: none
-
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(json::number_integer_t) override { return true; }
-  bool number_unsigned(json::number_unsigned_t) override { return true; }
-  bool number_float(json::number_float_t, const std::string&) override { return true; }
-  bool string(std::string&) override { return true; }
-  bool binary(json::binary_t&) override { return true; }
-  bool start_object(size_t) override {
-    if (++objects_ > kMaxObjects) return Fail(absl::StrCat("has more than ", kMaxObjects, " objects {...}"));
-    return Open();
+// Appends a value as Python writes it, until the text is long enough for a message.
+void AppendJson(const json& value, std::string& text) {
+  const bool list = value.is_array();
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+    const double number = value.get<double>();
+    text += std::isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity";
+  } else if (list || value.is_object()) {
+    text += list ? '[' : '{';
+    for (auto entry = value.begin(); entry != value.end() && text.size() <= kShownCharacters; ++entry) {
+      if (entry != value.begin()) text += ',';
+      if (!list) absl::StrAppend(&text, ShowJson(json(entry.key())), ":");
+      AppendJson(*entry, text);
+    }
+    text += list ? ']' : '}';
+  } else {
+    text += value.dump(-1, ' ', true, json::error_handler_t::replace);
   }
-  bool start_array(size_t) override { return Open(); }
-  bool end_object() override { return Close(); }
-  bool end_array() override { return Close(); }
-
-  bool key(std::string& key) override {
-    return keys_.back().insert(key).second || Fail(absl::StrCat("key ", ShowJson(key), " stands twice in one object"));
-  }
-
-  bool parse_error(size_t, const std::string&, const json::exception& error) override {
-    std::string message = std::string(error.what()).substr(0, kShownError);
-    for (char& c : message) c = absl::ascii_isprint(c) ? c : '?';  // the text may be no UTF-8
-    return Fail(absl::StrCat("not valid JSON: ", message));
-  }
-
- private:
-  bool Open() {
-    keys_.emplace_back();
-    return keys_.size() <= kMaxDepth || Fail(absl::StrCat("nested deeper than ", kMaxDepth, " levels"));
-  }
-  bool Close() {
-    keys_.pop_back();
-    return true;
-  }
-  bool Fail(std::string problem) {
-    problem_ = std::move(problem);
-    return false;
-  }
-
-  std::vector<std::set<std::string>> keys_;  // of each object or array that is still open
-  size_t objects_ = 0;
-  std::string problem_;
-};
+}
 
 }  // namespace
-
-absl::StatusOr<json> ParseStrictJson(const std::string& text) {
-  const size_t nul = text.find('\0');  // where the parser would stop
-  if (nul != std::string::npos) return absl::InvalidArgumentError(absl::StrCat("byte ", nul, " is a NUL character"));
-  StrictCheck check;
-  json::sax_parse(text, &check);
-  if (!check.problem().empty()) return absl::InvalidArgumentError(check.problem());
-  return json::parse(text);
-}
 
 bool IsInteger(const json& value, int64_t least, int64_t most) {
   if (!value.is_number_integer()) return false;
@@ -89,7 +44,8 @@ bool IsInteger(const json& value, int64_t least, int64_t most) {
 }
 
 std::string ShowJson(const json& value) {
-  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  std::string text;
+  AppendJson(value, text);
   if (text.size() > kShownCharacters) text = text.substr(0, kShownCharacters) + "...";
   return text;
 }

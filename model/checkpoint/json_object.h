@@ -1,4 +1,4 @@
-// A strict reader of JSON objects: each field has a type and a range; duplicate and unknown fields are errors.
+// A strict reader of JSON objects: each field has a type and a range; unknown fields are errors.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_JSON_OBJECT_H_
 #define EDGEWISE_MODEL_CHECKPOINT_JSON_OBJECT_H_
 
@@ -9,13 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 
 namespace edgewise {
-
-// Parses UTF-8 text without duplicate keys, at most 16 levels deep and with at most 300,000 objects, all of which is
-// checked before anything is built. INVALID_ARGUMENT: the message names the key, the byte or the limit.
-absl::StatusOr<nlohmann::json> ParseStrictJson(const std::string& text);
 
 // Reads the fields of one object and remembers which fields were read. The first error is kept. A field that is missing
 // or wrong reads as its fallback, or as the least or first value allowed. The object must outlive the reader.

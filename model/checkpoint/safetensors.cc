@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/checkpoint/json_object.h"
+#include "model/checkpoint/json_text.h"
 #include "model/checkpoint/model_folder.h"
 
 namespace edgewise {

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_object.h"
+#include "model/checkpoint/json_text.h"
 #include "model/tokenizers/added_tokens.h"
 #include "model/tokenizers/decoders.h"
 #include "model/tokenizers/normalizers.h"
@@ -51,7 +52,7 @@ absl::Status Of(const char* file, const absl::Status& status) {
 // tokenizer_config.json; an empty object where there is none.
 absl::StatusOr<json> ParseConfig(const std::string& text) {
   if (text.empty()) return json::object();
-  return ParseStrictJson(text);
+  return ParsePythonJson(text);
 }
 
 // How many of a text's tokens stay where `counts` are those of one text or of two, and `most` are allowed.
@@ -236,7 +237,7 @@ HfTokenizer::~HfTokenizer() = default;
 absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::Read(const std::string& tokenizer_json,
                                                                const std::string& tokenizer_config_json) {
   constexpr char kFile[] = "tokenizer.json: ";
-  const absl::StatusOr<json> file = ParseStrictJson(tokenizer_json);
+  const absl::StatusOr<json> file = ParsePythonJson(tokenizer_json);
   if (!file.ok()) return Of(kFile, file.status());
   absl::StatusOr<std::unique_ptr<Parts>> parts = Parts::Read(*file);
   if (!parts.ok()) return Of(kFile, parts.status());

@@ -1,5 +1,6 @@
 // Unigram: the tokens whose log probabilities have the greatest sum.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -180,7 +181,8 @@ absl::StatusOr<std::unique_ptr<WordModel>> ReadUnigram(JsonObject& fields) {
   }
   for (size_t i = 0; list.is_array() && i < list.size() && i < static_cast<size_t>(kMostIds); ++i) {
     const json& entry = list[i];
-    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number()) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number() ||
+        !std::isfinite(entry[1].get<double>())) {
       fields.FailAt(absl::StrCat("vocab[", i, "]"), entry, "a pair of token and score is expected");
       break;
     }

@@ -7,7 +7,7 @@
 
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/hugging_face/tensors.h"
-#include "model/checkpoint/json_object.h"
+#include "model/checkpoint/json_text.h"
 #include "model/checkpoint/safetensors.h"
 #include "model/checkpoint/tensor_checks.h"
 #include "model/checkpoint/tokenizer.h"
@@ -52,6 +52,24 @@ TokenizerConfig Bytes() {
   return config;
 }
 
+// Our reader of JSON against that of nlohmann, which ends a text at a NUL.
+absl::StatusOr<nlohmann::json> ParseJson(const std::string& bytes) {
+  const absl::StatusOr<nlohmann::json> strict = ParseStrictJson(bytes);
+  absl::StatusOr<nlohmann::json> python = ParsePythonJson(bytes);
+  if (!python.ok()) RequireReadable(std::string(python.status().message()));
+  const nlohmann::json theirs = nlohmann::json::parse(bytes, nullptr, /*allow_exceptions=*/false);
+  if (strict.ok()) {
+    Require(python.ok(), "Python reads standard JSON");
+    Require(*strict == theirs && strict->dump() == theirs.dump(), "nlohmann reads the same values");
+  } else {
+    const std::string message(strict.status().message());
+    RequireReadable(message);
+    const bool invalid = message.starts_with("not valid JSON") && bytes.find('\0') == std::string::npos;
+    Require(!invalid || theirs.is_discarded(), "what is refused as no JSON is none");
+  }
+  return python;
+}
+
 // A Hugging Face config.json without other files.
 void FuzzFolder(const nlohmann::json& json) {
   ModelFolder none("/nonexistent");
@@ -93,7 +111,7 @@ void FuzzSafetensors(const std::string& bytes) {
 }
 
 void FuzzConfig(const std::string& bytes) {
-  const absl::StatusOr<nlohmann::json> json = ParseStrictJson(bytes);
+  const absl::StatusOr<nlohmann::json> json = ParseJson(bytes);
   if (json.ok() && hugging_face::IsHuggingFace(*json)) return FuzzFolder(*json);
   const absl::StatusOr<ModelConfig> config = ParseModelConfig(bytes);
   if (!config.ok()) return RequireReadable(std::string(config.status().message()));

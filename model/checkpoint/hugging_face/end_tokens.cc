@@ -1,7 +1,9 @@
 #include "model/checkpoint/hugging_face/end_tokens.h"
 
 #include "absl/strings/str_cat.h"
+#include "model/checkpoint/config.h"
 #include "model/checkpoint/json_object.h"
+#include "model/checkpoint/json_text.h"
 #include "text/status_macros.h"
 
 namespace edgewise::hugging_face {
@@ -17,13 +19,13 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const std::string& file, const json
   std::vector<int32_t> ids;
   bool valid = list.size() <= kMostIds;
   for (const json& id : list) {
-    valid = valid && IsInteger(id, 0, vocab_size - 1);
-    if (valid) ids.push_back(id.get<int32_t>());
+    valid = valid && IsInteger(id, 0, kMaxIds);
+    if (valid && id.get<int32_t>() < vocab_size) ids.push_back(id.get<int32_t>());  // others never come
   }
   if (valid) return ids;
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", kField, " is ", ShowJson(value),
                                                  "; an id or a list of at most ", kMostIds,
-                                                 " ids is expected, from 0 to ", vocab_size - 1, " (vocab_size)"));
+                                                 " ids is expected, each from 0 to ", kMaxIds));
 }
 
 }  // namespace
@@ -34,7 +36,7 @@ absl::StatusOr<std::vector<int32_t>> ReadEndTokens(ModelFolder& files, const jso
     return absl::Status(text.status().code(), absl::StrCat(kFile, ": ", std::string(text.status().message())));
   }
   if (text.ok()) {
-    const absl::StatusOr<json> generation = ParseStrictJson(*text);
+    const absl::StatusOr<json> generation = ParsePythonJson(*text);
     if (!generation.ok() || !generation->is_object()) {
       return absl::InvalidArgumentError(absl::StrCat(
           kFile, ": ", generation.ok() ? "an object is expected" : std::string(generation.status().message())));

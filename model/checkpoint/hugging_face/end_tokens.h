@@ -13,8 +13,8 @@
 namespace edgewise::hugging_face {
 
 // The ids of eos_token_id, one or a list, of generation_config.json, or where it has none of config.json (`config`,
-// without nulls). None: the model ends no text. INVALID_ARGUMENT: not an id or a list of ids, or one outside the
-// vocabulary, with which the model would end no text; the message begins with the name of the file.
+// without nulls); those beyond the vocabulary, which never come, are left out. None: the model ends no text.
+// INVALID_ARGUMENT: not an id or a list of ids; the message begins with the name of the file.
 absl::StatusOr<std::vector<int32_t>> ReadEndTokens(ModelFolder& files, const nlohmann::json& config,
                                                    int32_t vocab_size);
 

@@ -300,6 +300,7 @@ absl::StatusOr<Folder> ReadFolder(ModelFolder& files, const json& whole) {
   RETURN_IF_ERROR(ReadArchitecture(config, sentence, folder));
 
   JsonObject object(config, "");
+  folder.weights = object.String("transformers_weights", "");
   const auto pad = whole.find("pad_token_id");
   ReadSizes(object, *folder.family, folder.config);
   if (!folder.family->causal && !folder.family->images) {

@@ -24,7 +24,8 @@ struct Folder {
   std::string architecture;                                      // "BertForMaskedLM"
   std::unique_ptr<const HfTokenizer> tokenizer;                  // null: the folder has none
   absl::StatusOr<chat::ChatTemplate> chat = chat::NoTemplate();  // of a language model; an error stops no load
-  bool tied = true;  // the output layer over the vocabulary is the word embedding
+  std::string weights;  // transformers_weights: the file that has them, or its index; empty: the usual ones
+  bool tied = true;     // the output layer over the vocabulary is the word embedding
 };
 
 // Whether a config.json is one of Hugging Face and not our own, which names a task.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "model/checkpoint/json_text.h"
 
 namespace edgewise::hugging_face {
 namespace {
@@ -113,7 +114,7 @@ absl::Status ReadPreprocessor(ModelFolder& files, ModelConfig& config) {
   const absl::StatusOr<std::string> text = files.Read(kFile, kMaxBytes);
   if (absl::IsNotFound(text.status())) return absl::OkStatus();  // the model takes rows of features alone
   if (!text.ok()) return Invalid(std::string(text.status().message()));
-  const absl::StatusOr<json> whole = ParseStrictJson(*text);
+  const absl::StatusOr<json> whole = ParsePythonJson(*text);
   if (!whole.ok()) return Invalid(std::string(whole.status().message()));
   if (!whole->is_object()) return Invalid("an object is expected");
   json fields = json::object();  // null is read as absent

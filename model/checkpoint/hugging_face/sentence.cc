@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "model/checkpoint/json_object.h"
+#include "model/checkpoint/json_text.h"
 #include "text/status_macros.h"
 
 namespace edgewise::hugging_face {
@@ -27,7 +28,7 @@ absl::StatusOr<json> ReadJson(ModelFolder& files, const std::string& file) {
     return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
   };
   if (!text.ok()) return in_file(text.status());
-  absl::StatusOr<json> value = ParseStrictJson(*text);
+  absl::StatusOr<json> value = ParsePythonJson(*text);
   if (!value.ok()) return in_file(value.status());
   return value;
 }

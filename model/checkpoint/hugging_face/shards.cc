@@ -4,7 +4,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "model/checkpoint/hugging_face/other_formats.h"
 #include "model/checkpoint/json_object.h"
+#include "model/checkpoint/json_text.h"
 #include "model/checkpoint/safetensors.h"
 #include "text/status_macros.h"
 
@@ -17,37 +22,46 @@ constexpr char kOne[] = "model.safetensors";
 constexpr char kIndex[] = "model.safetensors.index.json";
 constexpr uint64_t kMaxIndexBytes = 64 << 20;
 constexpr size_t kMaxShards = 1000;
+constexpr size_t kMaxPathBytes = 1024;
 
 absl::Status In(const std::string& file, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
 }
 
-absl::Status NoWeights(ModelFolder& files) {
-  for (const char* pickled : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    if (!files.Has(pickled)) continue;
-    return absl::NotFoundError(absl::StrCat(kOne, ": no such file, but ", pickled,
-                                            ", which is pickled and not read; save_pretrained of a current "
-                                            "transformers writes model.safetensors"));
+// A path below the folder, without the parts that stay where they are ("./a" is "a"). Empty: it leads out of the
+// folder.
+std::string PathBelow(const std::string& path) {
+  if (path.empty() || path[0] == '/' || path.size() > kMaxPathBytes || absl::StrContains(path, '\\') ||
+      absl::StrContains(path, '\0')) {
+    return "";
   }
-  return absl::NotFoundError(absl::StrCat(kOne, ": no such file, nor ", kIndex));
-}
-
-// A file in the folder itself.
-bool IsShardName(const std::string& name) {
-  return absl::EndsWith(name, ".safetensors") && !absl::StrContains(name, '/') && !absl::StartsWith(name, ".") &&
-         !absl::StrContains(name, '\\') && name.find('\0') == std::string::npos && name.size() <= 255;
+  std::vector<std::string> parts;
+  for (const absl::string_view part : absl::StrSplit(path, '/')) {
+    if (part == "..") return "";
+    if (!part.empty() && part != ".") parts.emplace_back(part);
+  }
+  return absl::StrJoin(parts, "/");
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Shards>> Shards::Open(ModelFolder& files) {
+absl::StatusOr<std::unique_ptr<Shards>> Shards::Open(ModelFolder& files, const std::string& named) {
   auto shards = std::make_unique<Shards>();
-  if (files.Has(kOne)) {
+  const std::string path = PathBelow(named);
+  if (absl::EndsWith(path, ".safetensors")) {
+    RETURN_IF_ERROR(shards->Add(files, path));
+  } else if (absl::EndsWith(path, ".safetensors.index.json")) {
+    RETURN_IF_ERROR(shards->ReadIndex(files, path));
+  } else if (!named.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.json: transformers_weights is ", ShowJson(json(named)),
+                     "; the path of a .safetensors or .safetensors.index.json file in this folder is expected"));
+  } else if (files.Has(kOne)) {
     RETURN_IF_ERROR(shards->Add(files, kOne));
   } else if (files.Has(kIndex)) {
-    RETURN_IF_ERROR(shards->ReadIndex(files));
+    RETURN_IF_ERROR(shards->ReadIndex(files, kIndex));
   } else {
-    return NoWeights(files);
+    return absl::NotFoundError(absl::StrCat(kOne, ": no such file, nor ", kIndex, OtherFormat(kOne, files)));
   }
   return shards;
 }
@@ -65,41 +79,30 @@ absl::Status Shards::Add(ModelFolder& files, const std::string& name) {
   return absl::OkStatus();
 }
 
-absl::Status Shards::ReadIndex(ModelFolder& files) {
-  const absl::StatusOr<std::string> text = files.Read(kIndex, kMaxIndexBytes);
-  if (!text.ok()) return In(kIndex, text.status());
-  const absl::StatusOr<json> index = ParseStrictJson(*text);
-  if (!index.ok()) return In(kIndex, index.status());
+absl::Status Shards::ReadIndex(ModelFolder& files, const std::string& name) {
+  const absl::StatusOr<std::string> text = files.Read(name, kMaxIndexBytes);
+  if (!text.ok()) return In(name, text.status());
+  const absl::StatusOr<json> index = ParsePythonJson(*text);
+  if (!index.ok()) return In(name, index.status());
   if (!index->is_object() || !index->contains("weight_map") || !(*index)["weight_map"].is_object()) {
-    return absl::InvalidArgumentError(absl::StrCat(kIndex, ": weight_map: an object is expected"));
+    return absl::InvalidArgumentError(absl::StrCat(name, ": weight_map: an object is expected"));
   }
-  std::map<std::string, std::string> file_of;
-  std::set<std::string> names;
+  std::set<std::string> paths;
   for (const auto& [tensor, file] : (*index)["weight_map"].items()) {
-    if (!file.is_string() || !IsShardName(file.get<std::string>())) {
-      return absl::InvalidArgumentError(absl::StrCat(kIndex, ": weight_map: ", ShowJson(json(tensor)), " is in ",
+    const std::string path = file.is_string() ? PathBelow(file.get<std::string>()) : "";
+    if (!absl::EndsWith(path, ".safetensors")) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": weight_map: ", ShowJson(json(tensor)), " is in ",
                                                      ShowJson(file),
-                                                     "; the name of a .safetensors file in this folder is expected"));
+                                                     "; the path of a .safetensors file in this folder is expected"));
     }
-    names.insert(file_of[tensor] = file.get<std::string>());
+    paths.insert(path);
   }
-  if (names.empty() || names.size() > kMaxShards) {
+  if (paths.empty() || paths.size() > kMaxShards) {
     return absl::InvalidArgumentError(
-        absl::StrCat(kIndex, ": weight_map names ", names.size(), " files; 1 to ", kMaxShards, " are expected"));
+        absl::StrCat(name, ": weight_map names ", paths.size(), " files; 1 to ", kMaxShards, " are expected"));
   }
-  for (const std::string& name : names) {
-    RETURN_IF_ERROR(Add(files, name));
-    for (const auto& [tensor, entry] : files_.back().second->tensors()) {
-      const auto found = file_of.find(tensor);
-      if (found != file_of.end() && found->second == name) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat(name, ": tensor ", tensor, " is not in the weight_map of ", kIndex, " for this file"));
-    }
-  }
-  for (const auto& [tensor, file] : file_of) {
-    if (tensors_.contains(tensor)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(file, ": tensor ", tensor, " of ", kIndex, " is missing"));
-  }
+  // As transformers does, which tensors there are is taken from the files.
+  for (const std::string& path : paths) RETURN_IF_ERROR(Add(files, path));
   return absl::OkStatus();
 }
 

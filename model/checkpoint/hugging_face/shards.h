@@ -15,12 +15,14 @@
 
 namespace edgewise::hugging_face {
 
-// model.safetensors, or, where there is none, the files that model.safetensors.index.json names. One thread.
+// The file, or the files of the index, that config.json names; else model.safetensors; else the files that
+// model.safetensors.index.json names, which may lie in folders of the folder. One thread.
 class Shards {
  public:
-  // Reads headers only. NOT_FOUND: there are no weights in a format that is read. INVALID_ARGUMENT: a file is not
-  // valid, or the index and its files disagree. Messages begin with the name of the file.
-  static absl::StatusOr<std::unique_ptr<Shards>> Open(ModelFolder& files);
+  // Reads headers only. `named`: Folder::weights. NOT_FOUND: there are no weights in a format that is read; the message
+  // says what there is. INVALID_ARGUMENT: a file is not valid, or two have the same tensor. Messages begin with the
+  // name of the file.
+  static absl::StatusOr<std::unique_ptr<Shards>> Open(ModelFolder& files, const std::string& named);
 
   struct Tensor {
     const TensorEntry* entry;
@@ -35,7 +37,7 @@ class Shards {
 
  private:
   absl::Status Add(ModelFolder& files, const std::string& name);
-  absl::Status ReadIndex(ModelFolder& files);
+  absl::Status ReadIndex(ModelFolder& files, const std::string& name);
 
   std::vector<std::pair<std::string, std::unique_ptr<SafetensorsFile>>> files_;  // by name
   std::map<std::string, Tensor> tensors_;

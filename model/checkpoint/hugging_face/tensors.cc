@@ -101,24 +101,33 @@ float FromHalf(uint16_t bits) {
   return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
 }
 
+float FromBrain(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+
+float FromDouble(double number) { return static_cast<float>(number); }  // to the nearest
+
+float FromFloat(float number) { return number; }
+
+template <typename Stored>
+std::vector<float> Converted(std::span<const char> bytes, float (*to_float)(Stored)) {
+  std::vector<float> values(bytes.size() / sizeof(Stored));
+  for (size_t i = 0; i < values.size(); ++i) {
+    Stored stored;
+    std::memcpy(&stored, &bytes[i * sizeof stored], sizeof stored);
+    values[i] = to_float(stored);
+  }
+  return values;
+}
+
 // The values of a tensor as float32.
 std::span<const float> Values(const Shards::Tensor& tensor, std::deque<std::vector<float>>& converted) {
   const std::span<const char> bytes = tensor.file->Bytes(*tensor.entry);
-  const bool whole = tensor.entry->dtype == "F32";
+  const std::string& dtype = tensor.entry->dtype;
   const bool aligned = reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) == 0;
-  if (whole && aligned) return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
-  std::vector<float>& values = converted.emplace_back(bytes.size() / (whole ? sizeof(float) : sizeof(uint16_t)));
-  if (whole) {
-    if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  }
-  const bool brain = tensor.entry->dtype == "BF16";
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, &bytes[i * sizeof bits], sizeof bits);
-    values[i] = brain ? std::bit_cast<float>(static_cast<uint32_t>(bits) << 16) : FromHalf(bits);
-  }
-  return values;
+  if (dtype == "F32" && aligned) return {reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float)};
+  return converted.emplace_back(dtype == "F64"    ? Converted(bytes, FromDouble)
+                                : dtype == "F32"  ? Converted(bytes, FromFloat)
+                                : dtype == "BF16" ? Converted(bytes, FromBrain)
+                                                  : Converted(bytes, FromHalf));
 }
 
 // Ours of a tensor in the file. `shape`: of ours.
@@ -157,8 +166,8 @@ absl::Status CheckEntry(const std::string& name, const TensorEntry& entry, const
     return Invalid(absl::StrCat("tensor ", name, " has shape ", ShowShape(entry.shape), "; config.json expects ",
                                 ShowShape(shape)));
   }
-  if (entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
-    return Invalid(absl::StrCat("tensor ", name, " has dtype ", entry.dtype, "; F32, F16 and BF16 are read"));
+  if (entry.dtype != "F64" && entry.dtype != "F32" && entry.dtype != "F16" && entry.dtype != "BF16") {
+    return Invalid(absl::StrCat("tensor ", name, " has dtype ", entry.dtype, "; F64, F32, F16 and BF16 are read"));
   }
   return absl::OkStatus();
 }
@@ -204,7 +213,7 @@ std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder) {
 
 absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder) {
   Tensors read;
-  ASSIGN_OR_RETURN(read.shards, Shards::Open(files));
+  ASSIGN_OR_RETURN(read.shards, Shards::Open(files, folder.weights));
   Found found;
   RETURN_IF_ERROR(found.Add(*read.shards, folder.family->prefix));
 
@@ -262,7 +271,9 @@ absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder) {
         const bool same =
             tensor.entry->dtype == tied.entry->dtype && std::equal(a.begin(), a.end(), b.begin(), b.end());
         if (!same)
-          return Invalid(absl::StrCat("tensors ", other, " and ", name, " differ; they are one weight (tied)"));
+          return Invalid(absl::StrCat("tensors ", other, " and ", name,
+                                      " differ; they are one weight (tied) unless config.json has "
+                                      "\"tie_word_embeddings\": false"));
       }
     }
   } catch (const std::bad_alloc&) {

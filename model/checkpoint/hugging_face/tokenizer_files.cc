@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/json_object.h"
+#include "model/checkpoint/json_text.h"
 #include "text/status_macros.h"
 
 namespace edgewise::hugging_face {
@@ -44,7 +45,7 @@ absl::StatusOr<bool> GivesTypes(ModelFolder& files) {
   const absl::StatusOr<std::string> text = ReadText(files, "tokenizer_config.json");
   if (absl::IsNotFound(text.status())) return true;
   RETURN_IF_ERROR(text.status());
-  const absl::StatusOr<nlohmann::json> config = ParseStrictJson(*text);
+  const absl::StatusOr<nlohmann::json> config = ParsePythonJson(*text);
   if (!config.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("tokenizer_config.json: ", std::string(config.status().message())));
   }
@@ -112,7 +113,7 @@ absl::StatusOr<chat::ChatTemplate> ReadChatTemplate(ModelFolder& files, const Hf
     const absl::StatusOr<std::string> text = ReadText(files, "tokenizer_config.json");
     if (absl::IsNotFound(text.status())) return chat::NoTemplate();
     RETURN_IF_ERROR(text.status());
-    const absl::StatusOr<nlohmann::json> config = ParseStrictJson(*text);
+    const absl::StatusOr<nlohmann::json> config = ParsePythonJson(*text);
     if (!config.ok() || !config->is_object())
       return absl::InvalidArgumentError("tokenizer_config.json: no JSON object");
     nlohmann::json found = config->value("chat_template", nlohmann::json());
