@@ -107,7 +107,7 @@ absl::StatusOr<Loaded> ReadWeights(ModelFolder& files, const hugging_face::Folde
     ASSIGN_OR_RETURN(hugging_face::Tensors read, hugging_face::ReadTensors(files, folder));
     absl::StatusOr<std::unique_ptr<ModelWeights>> weights = PlaceWeights(folder.config, read.tensors, backend, prepare);
     if (!weights.ok()) return In("model.safetensors", weights.status());
-    loaded = {*std::move(weights), read.shards->sha256(), read.parameters, std::move(read.skipped)};
+    loaded = {*std::move(weights), std::move(read.sha256), read.parameters, std::move(read.skipped)};
     return loaded;
   }
   absl::StatusOr<OpenFile> opened = files.Open("model.safetensors");
@@ -142,9 +142,10 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(ModelFolder& files, Backend& ba
   ASSIGN_OR_RETURN(Loaded loaded, ReadWeights(files, folder, backend, prepare));
   ModelConfig config = std::move(folder.config);
   config.head_dim = AlignedHeadDim(config, backend);
-  auto model = std::make_unique<Model>(std::move(config), std::move(loaded.weights), std::move(loaded.sha256),
-                                       loaded.parameters, backend, std::move(loaded.skipped_tensors),
-                                       std::move(folder.tokenizer), std::move(folder.chat));
+  auto model =
+      std::make_unique<Model>(std::move(config), std::move(loaded.weights), std::move(loaded.sha256), loaded.parameters,
+                              backend, std::move(loaded.skipped_tensors), std::move(folder.tokenizer),
+                              std::move(folder.chat), std::move(folder.skipped_fields));
 
   absl::Status status = SelfTest(*model, use_backend);
   if (status.ok()) status = prepare([&] { return ReserveForPasses(*model); });

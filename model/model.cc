@@ -67,7 +67,8 @@ absl::Status CheckMade(const ModelConfig& config, const HfTokenizer& tokenizer, 
 
 Model::Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
              Backend& backend, std::vector<std::string> skipped_tensors,
-             std::unique_ptr<const HfTokenizer> hf_tokenizer, absl::StatusOr<chat::ChatTemplate> chat_template)
+             std::unique_ptr<const HfTokenizer> hf_tokenizer, absl::StatusOr<chat::ChatTemplate> chat_template,
+             std::vector<std::string> skipped_fields)
     : config_(std::move(config)),
       backend_(backend),
       tokenizer_(std::make_unique<Tokenizer>(config_.tokenizer)),
@@ -76,7 +77,8 @@ Model::Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, st
       weights_(std::move(weights)),
       parameters_(parameters),
       sha256_(std::move(sha256)),
-      skipped_tensors_(std::move(skipped_tensors)) {}
+      skipped_tensors_(std::move(skipped_tensors)),
+      skipped_fields_(std::move(skipped_fields)) {}
 
 Model::~Model() = default;
 
@@ -128,20 +130,28 @@ absl::StatusOr<ModelSequence> Model::Finish(std::vector<int32_t> token_ids, cons
 }
 
 absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const std::string* second,
-                                                 TruncateMode truncate, WorkBounds& bounds) const {
+                                                 TruncateMode truncate, WorkBounds& bounds,
+                                                 const Prompt* prompt) const {
+  ReservedBytes held(bounds);
+  std::string prompted;
+  if (prompt != nullptr && !prompt->text.empty()) {
+    RETURN_IF_ERROR(held.Resize(prompt->text.size() + text.size()));
+    prompted = prompt->text + text;
+  }
+  const std::string& whole = prompted.empty() ? text : prompted;
   const auto positions = static_cast<size_t>(config_.max_position_embeddings);
-  const size_t most =
-      config_.max_text_tokens > 0 ? std::min(positions, static_cast<size_t>(config_.max_text_tokens)) : positions;
+  const auto most = static_cast<size_t>(MostTextTokens(config_));
   const EncodeOptions options{.max_tokens = most,
                               .truncate_left = truncate == TruncateMode::kHead,
                               .refuse_longer = truncate == TruncateMode::kRefuse,
                               .only_ids = config_.task != ModelTask::kTokenClassification};
-  ASSIGN_OR_RETURN(Encoding encoding, second == nullptr ? hf_tokenizer_->Encode(text, options, bounds)
-                                                        : hf_tokenizer_->Encode(text, *second, options, bounds));
+  ASSIGN_OR_RETURN(Encoding encoding, second == nullptr ? hf_tokenizer_->Encode(whole, options, bounds)
+                                                        : hf_tokenizer_->Encode(whole, *second, options, bounds));
   REFUSE_IF(encoding.too_long, "text", "has more than ", most, " tokens",
             second == nullptr ? "" : " with the second text",
             ", those of the tokenizer's template included; the model ", most < positions ? "takes texts of " : "takes ",
-            most, most < positions ? " (max_seq_length)" : "", "; set truncate to HEAD or TAIL to cut it");
+            most, most < positions ? " (max_seq_length, or model_max_length of tokenizer_config.json)" : "",
+            "; set truncate to HEAD or TAIL to cut it");
   REFUSE_IF(encoding.size() == 0, "text", "has no tokens; at least one is needed");
   RETURN_IF_ERROR(CheckMade(config_, *hf_tokenizer_, encoding, "text"));
   const int32_t types = *std::max_element(encoding.type_ids.begin(), encoding.type_ids.end()) + 1;
@@ -154,7 +164,14 @@ absl::StatusOr<ModelSequence> Model::PrepareText(const std::string& text, const 
     sequence.token_types = std::move(encoding.type_ids);
   }
   if (config_.task == ModelTask::kTokenClassification) sequence.offsets = std::move(encoding.offsets);
-  return Finish(std::move(encoding.ids), "text", std::move(sequence));
+  ASSIGN_OR_RETURN(sequence, Finish(std::move(encoding.ids), "text", std::move(sequence)));
+  if (prompt == nullptr || prompt->tokens == 0) return sequence;
+  const int32_t cut = truncate == TruncateMode::kHead ? static_cast<int32_t>(sequence.truncated_tokens) : 0;
+  const auto behind = std::lower_bound(sequence.positions.begin(), sequence.positions.end(), prompt->tokens - cut);
+  REFUSE_IF(behind == sequence.positions.end(), "text",
+            "has no tokens behind those of the prompt, which the model leaves out of its pooling (include_prompt)");
+  sequence.pooled_from = static_cast<int32_t>(behind - sequence.positions.begin());
+  return sequence;
 }
 
 absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message>& messages, absl::CivilSecond now,

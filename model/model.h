@@ -46,7 +46,8 @@ class Model {
   Model(ModelConfig config, std::unique_ptr<const ModelWeights> weights, std::string sha256, uint64_t parameters,
         Backend& backend, std::vector<std::string> skipped_tensors = {},
         std::unique_ptr<const HfTokenizer> hf_tokenizer = nullptr,
-        absl::StatusOr<chat::ChatTemplate> chat_template = chat::NoTemplate());
+        absl::StatusOr<chat::ChatTemplate> chat_template = chat::NoTemplate(),
+        std::vector<std::string> skipped_fields = {});
   ~Model();
 
   const ModelConfig& config() const { return config_; }
@@ -56,6 +57,8 @@ class Model {
   const std::string& sha256() const { return sha256_; }  // of model.safetensors, lower-case hex; of shards: Shards
   // Tensors of the files that belong to other tasks and were not read.
   const std::vector<std::string>& skipped_tensors() const { return skipped_tensors_; }
+  // Fields of the files that make no difference to an answer and were not read: "<file>: <field>".
+  const std::vector<std::string>& skipped_fields() const { return skipped_fields_; }
 
   // Of a Hugging Face folder that has one; null: none. Lives as long as the model.
   const HfTokenizer* tokenizer() const { return hf_tokenizer_.get(); }
@@ -78,9 +81,10 @@ class Model {
 
   // The text, or both texts where there is a second (null: none), as the template of tokenizer() frames and joins them
   // into one sequence; there must be a tokenizer(). Truncation keeps the template's tokens; of two texts the longer one
-  // is cut first. INVALID_ARGUMENT: HfTokenizer::Encode; too long; no valid token; no mask token for fill-mask.
+  // is cut first. The prompt, one of the model's, is put before the text; null: none. INVALID_ARGUMENT:
+  // HfTokenizer::Encode; too long; no valid token, or none to pool; no mask token for fill-mask.
   absl::StatusOr<ModelSequence> PrepareText(const std::string& text, const std::string* second, TruncateMode truncate,
-                                            WorkBounds& bounds = NoBounds()) const;
+                                            WorkBounds& bounds = NoBounds(), const Prompt* prompt = nullptr) const;
 
   // What was said, as the chat template of the folder makes a prompt of it, with no token but those that the template
   // writes. Special tokens are found in the whole of it, as transformers does it: also in what was said. The error's
@@ -155,7 +159,7 @@ class Model {
   const std::unique_ptr<const ModelWeights> weights_;
   const uint64_t parameters_;
   const std::string sha256_;
-  const std::vector<std::string> skipped_tensors_;
+  const std::vector<std::string> skipped_tensors_, skipped_fields_;
   mutable absl::Mutex mutex_;
   mutable std::vector<std::unique_ptr<Kept>> kept_ ABSL_GUARDED_BY(mutex_);
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/draw.h"
 #include "model/checkpoint/profiles.h"
@@ -30,8 +31,9 @@ enum class ModelTask {
 enum class NormPosition { kPre, kPost };
 // kRotary is of Hugging Face folders only.
 enum class PositionEmbedding { kLearned, kSinusoidal, kNone, kAlibi, kRelative, kRotary };
-// kCls puts the CLS token in front and reads its row; kFirst reads the row of the first valid token as sent.
-enum class Pooling { kMeanValid, kMeanMaxLength, kCls, kFirst };
+// kCls puts the CLS token in front and reads its row; kFirst reads the row of the first valid token as sent, kLast that
+// of the last.
+enum class Pooling { kMeanValid, kMeanMaxLength, kCls, kFirst, kLast };
 enum class HiddenAct { kGelu, kRelu, kGeluTanh, kTanh, kSilu };
 // kHuggingFace: HfTokenizer, which the model has beside its configuration.
 enum class TokenizerKind { kNone, kByte, kChar, kWord, kHuggingFace };
@@ -51,6 +53,19 @@ struct TokenizerConfig {
 struct Rotary {
   std::vector<double> angles;  // [head_dim / 2]
   double factor = 1.0;
+};
+
+// A linear layer that an embedding runs through, behind the pooling.
+struct DenseLayer {
+  int32_t in_features = 0, out_features = 0;
+  bool bias = true;
+  Activation activation = Activation::kNone;
+};
+
+// Put before a text.
+struct Prompt {
+  std::string text;
+  int32_t tokens = 0;  // with those that the tokenizer's template puts in front; of a model that does not pool them
 };
 
 struct AttentionKind;  // model/kinds/kind.h
@@ -108,7 +123,10 @@ struct ModelConfig {
   int32_t intermediate_size = 0;
   int32_t max_position_embeddings = 0;
   bool text_types = true;       // texts get the token types of the tokenizer's template; else all are of type 0
-  int32_t max_text_tokens = 0;  // the most tokens of a text, if that is less (max_seq_length); 0: it is not
+  int32_t max_text_tokens = 0;  // the most tokens of a text, if that is less (hugging_face/text_limit.h); 0: it is not
+  std::map<std::string, Prompt> prompts;
+  std::string default_prompt;  // of texts that name none, one of `prompts`; empty: no prompt
+  bool pools_prompts = true;   // false: the pooling leaves out the tokens of the prompt
   float layer_norm_eps = 1e-5f;
   bool rms_norm = false;        // norms are RmsNorm, which has no bias
   bool norm_bias = true;        // of norms; false with rms_norm
@@ -136,14 +154,17 @@ struct ModelConfig {
   int32_t num_buckets = 0;             // of pairwise_bias kBuckets
   bool tie_word_embeddings = true;     // causal-lm
   std::vector<int32_t> end_token_ids;  // causal-lm: any of them ends a generated text
-  int32_t num_labels = 0;              // causal-lm, fill-mask: vocab_size; regression: values; embedding: hidden_size
+  int32_t num_labels = 0;              // causal-lm, fill-mask: vocab_size; regression: values; embedding: numbers
   std::vector<std::string> labels;     // [num_labels] or empty
   int32_t classifier_hidden_size = 0;  // 0: one linear layer
   HiddenAct classifier_act = HiddenAct::kRelu;  // of that hidden layer
   bool classifier_norm = false;                 // after it
   bool classifier_hidden_bias = true;           // of that hidden layer
   bool decoder_bias = true;                     // fill-mask: of the output layer
+  std::vector<DenseLayer> dense;                // embedding: behind the pooling, in order
+  int32_t embedding_size = 0;                   // embedding: the first so many numbers, where a request does not say
   bool normalize = false;                       // embedding: to length 1
+  bool sigmoid = false;                         // regression: a value is the sigmoid of its logit
   TokenizerConfig tokenizer;
   std::vector<AttentionConfig> attention;  // [num_hidden_layers]
   std::vector<double> budget_shares;       // [num_hidden_layers]
@@ -170,9 +191,14 @@ inline int32_t KeyValueHeads(const ModelConfig& config) {
 }
 // Whether a layer attends in windows, where its attention is the model's.
 bool HasWindows(const ModelConfig& config);
-// Whether the head reads the first row of a sequence alone.
-inline bool ReadsFirstRows(const ModelConfig& config) {
-  return config.pooling == Pooling::kCls || config.pooling == Pooling::kFirst;
+// Whether the head reads one row of a sequence alone.
+inline bool ReadsOneRow(const ModelConfig& config) {
+  return config.pooling == Pooling::kCls || config.pooling == Pooling::kFirst || config.pooling == Pooling::kLast;
+}
+// The most tokens of a text that a Hugging Face tokenizer reads.
+inline int32_t MostTextTokens(const ModelConfig& config) {
+  const int32_t limit = config.max_text_tokens, positions = config.max_position_embeddings;
+  return limit > 0 && limit < positions ? limit : positions;
 }
 // Whether the labels are the vocabulary.
 inline bool GivesVocabulary(ModelTask task) { return task == ModelTask::kCausalLm || task == ModelTask::kFillMask; }

@@ -75,6 +75,10 @@ std::vector<TensorShape> ExpectedTensors(const ModelConfig& config) {
     features = config.classifier_hidden_size;
     if (config.classifier_norm) add_affine("classifier.norm", {features}, config.norm_bias);
   }
+  for (size_t l = 0; l < config.dense.size(); ++l) {
+    const DenseLayer& layer = config.dense[l];
+    add_affine(absl::StrCat("dense.", l), {layer.out_features, layer.in_features}, layer.bias);
+  }
   if (config.task == ModelTask::kEmbedding) return tensors;
   add_affine("classifier.output", {config.num_labels, features},
              config.decoder_bias || config.task != ModelTask::kFillMask);

@@ -169,6 +169,11 @@ class Loader {
       if (status.ok() && config_.classifier_norm) status = LoadNorm("classifier.norm", weights.classifier_norm);
       if (!status.ok()) return status;
     }
+    for (const DenseLayer& layer : config_.dense) {
+      const std::string name = absl::StrCat("dense.", weights.dense.size());
+      const absl::Status status = LoadLinear(name, layer.activation, weights.dense.emplace_back());
+      if (!status.ok()) return status;
+    }
     if (config_.task == ModelTask::kEmbedding) return absl::OkStatus();
     return LoadLinear("classifier.output", Activation::kNone, weights.classifier_output);
   }

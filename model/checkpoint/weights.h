@@ -46,13 +46,14 @@ struct ModelWeights {
   // [heads, 2 * max_position_embeddings - 1]: relative positions, their buckets or ALiBi, as
   // AttentionInputs::distance_bias; empty: none.
   Buffer distance_bias;
-  std::vector<float> pairwise_table;                 // host [heads, 256], as PairwiseTable makes it; empty: none
-  std::vector<LayerWeights> layers;                  // [num_hidden_layers]; one where layers are tied
-  Norm final_norm;                                   // norm_position pre; else empty
-  std::unique_ptr<LinearWeights> lm_head;            // causal-lm [vocab_size, hidden], no bias; null: a classifier
-  std::unique_ptr<LinearWeights> classifier_hidden;  // null: none
-  Norm classifier_norm;                              // of its rows; empty: none
-  std::unique_ptr<LinearWeights> classifier_output;  // null: causal-lm, embedding
+  std::vector<float> pairwise_table;                  // host [heads, 256], as PairwiseTable makes it; empty: none
+  std::vector<LayerWeights> layers;                   // [num_hidden_layers]; one where layers are tied
+  Norm final_norm;                                    // norm_position pre; else empty
+  std::unique_ptr<LinearWeights> lm_head;             // causal-lm [vocab_size, hidden], no bias; null: a classifier
+  std::unique_ptr<LinearWeights> classifier_hidden;   // null: none
+  Norm classifier_norm;                               // of its rows; empty: none
+  std::unique_ptr<LinearWeights> classifier_output;   // null: causal-lm, embedding
+  std::vector<std::unique_ptr<LinearWeights>> dense;  // ModelConfig::dense
 
   // The weights of layer `application`, which may be those of all layers.
   const LayerWeights& layer(size_t application) const { return layers.size() == 1 ? layers[0] : layers[application]; }

@@ -1,6 +1,7 @@
 #include "model/forward/heads.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -33,7 +34,7 @@ absl::StatusOr<Matrix> Pairs(Backend& backend, Matrix rows, Buffer& paired) {
   return out;
 }
 
-// The mean row of each sequence.
+// The mean row of each sequence, of those that the wave has left.
 absl::StatusOr<Matrix> PoolMean(Wave& wave, Matrix rows, Buffer& pooled) {
   const ModelConfig& config = wave.model().config();
   Backend& backend = wave.model().backend();
@@ -42,7 +43,7 @@ absl::StatusOr<Matrix> PoolMean(Wave& wave, Matrix rows, Buffer& pooled) {
   int64_t row = 0;
   for (const Member* member : wave.samples()) {
     for (const QueryRange& range : member->input->ranges) {
-      const int32_t tokens = range.sequence->valid();
+      const int32_t tokens = range.sequence->valid() - range.sequence->pooled_from;
       offsets.push_back(std::exchange(row, row + tokens));
       divisors.push_back(
           static_cast<float>(config.pooling == Pooling::kMeanMaxLength ? config.max_position_embeddings : tokens));
@@ -65,8 +66,8 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   Backend& backend = wave.model().backend();
   ASSIGN_OR_RETURN(Matrix input, wave.rows().FinalNorm());
   Buffer pooled, paired, hidden, output;
-  // Of models that read the first rows only these are left.
-  if (config.task != ModelTask::kTokenClassification && !ReadsFirstRows(config)) {
+  // Of models that read one row of a sequence only these are left.
+  if (config.task != ModelTask::kTokenClassification && !ReadsOneRow(config)) {
     ASSIGN_OR_RETURN(input, PoolMean(wave, input, pooled));
   }
   if (config.task == ModelTask::kPairClassification) {
@@ -81,6 +82,13 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
     if (config.classifier_norm) RETURN_IF_ERROR(ApplyNorm(wave.model(), weights.classifier_norm, out, out));
     input = out;
   }
+  Buffer dense[2];  // the last two layers' rows
+  for (size_t l = 0; l < config.dense.size(); ++l) {
+    ASSIGN_OR_RETURN(dense[l % 2], backend.Allocate(input.rows * config.dense[l].out_features));
+    const Matrix out = dense[l % 2].AsMatrix(input.rows, config.dense[l].out_features);
+    RETURN_IF_ERROR(backend.Linear(*weights.dense[l], input, out, false));
+    input = out;
+  }
   logits.resize(input.rows * config.num_labels);
   if (config.task == ModelTask::kEmbedding) return backend.Download(input.data, logits);
   ASSIGN_OR_RETURN(output, backend.Allocate(input.rows * config.num_labels));
@@ -88,6 +96,8 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   RETURN_IF_ERROR(backend.Linear(*weights.classifier_output, input, out, false));
   return backend.Download(out.data, logits);
 }
+
+float Sigmoid(float logit) { return static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(logit)))); }
 
 // Copies a row of logits, and its distribution, to row `row` of the member's result.
 void FillRow(Member& member, int64_t row, const float* logits, std::span<double> probabilities) {
@@ -165,7 +175,11 @@ int64_t HeadFloats(const ModelConfig& config, int64_t sequences) {
   }
   const bool pairs = config.task == ModelTask::kPairClassification;
   const int64_t pooled = config.task == ModelTask::kTokenClassification ? 0 : sequences * config.hidden_size;
-  if (config.task == ModelTask::kEmbedding) return pooled + sequences * config.classifier_hidden_size;
+  if (config.task == ModelTask::kEmbedding) {
+    int64_t columns = config.classifier_hidden_size;
+    for (const DenseLayer& layer : config.dense) columns += layer.out_features;
+    return pooled + sequences * columns;
+  }
   const int64_t outputs = pairs ? sequences / 2 : sequences;
   return pooled + outputs * ((pairs ? 4 * config.hidden_size : 0) + config.classifier_hidden_size + config.num_labels);
 }
@@ -228,7 +242,8 @@ absl::Status ComputeOutputs(Wave& wave) {
       member->finite &= AllFinite(seen, width) && AllFinite(row, labels);
       if (GivesValues(config.task)) {
         std::copy_n(row, labels, member->result->logits.begin());
-        std::copy_n(row, labels, member->result->probabilities.begin());
+        std::transform(row, row + labels, member->result->probabilities.begin(),
+                       [&](float logit) { return config.sigmoid ? Sigmoid(logit) : logit; });
       } else {
         FillRow(*member, per_token ? sequence.positions[i] : 0, row, probabilities);
       }

@@ -106,8 +106,18 @@ absl::Status Wave::RemoveComplete(Members& members, Activations* rows) {
   return rows->Compact(kept, false);
 }
 
+Wave::ReadRows Wave::ReadBy(const QueryRange& range) const {
+  const ModelConfig& config = model_.config();
+  const int64_t first = range.sequence->pooled_from, rows = range.queries();
+  if (config.pooling == Pooling::kLast) return {rows - 1, 1};
+  return {first, ReadsOneRow(config) ? 1 : rows - first};
+}
+
 int64_t Wave::RowsOf(const RunningInput& input) const {
-  return done() && ReadsFirstRows() ? static_cast<int64_t>(input.ranges.size()) : input.rows();
+  if (!done()) return input.rows();
+  int64_t rows = 0;
+  for (const QueryRange& range : input.ranges) rows += ReadBy(range).count;
+  return rows;
 }
 
 absl::Status Wave::Step() {
@@ -211,7 +221,8 @@ absl::Status Wave::KeepReadRows(Activations& rows, const Members& members) {
   for (Member* member : members) {
     int64_t row = std::exchange(member->row, static_cast<int64_t>(kept.size()));
     for (const QueryRange& range : member->input->ranges) {
-      for (int64_t r = 0; r < (ReadsFirstRows() ? 1 : range.queries()); ++r) kept.push_back(row + r);
+      const auto [first, count] = ReadBy(range);
+      for (int64_t r = 0; r < count; ++r) kept.push_back(row + first + r);
       row += range.queries();
     }
   }

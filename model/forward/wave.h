@@ -68,8 +68,8 @@ class Wave : public Kept {
   bool shared() const { return layer_ < first_drawn_; }  // the next layer is one that samples share
   bool done() const { return layer_ == num_layers_; }
   const Members& samples() const { return samples_; }
-  // Of the samples. In the end those that are read alone: where the model reads only the first row of a sequence
-  // (Pooling::kCls, kFirst), these, and none of inputs that fill caches.
+  // Of the samples. In the end those that are read alone: where the model reads one row of a sequence (ReadsOneRow) or
+  // leaves rows out of the pooling, these, and none of inputs that fill caches.
   Activations& rows() { return own_; }
   Scratch* scratch() { return &scratch_; }  // for what is used before the next layer
 
@@ -77,7 +77,11 @@ class Wave : public Kept {
   enum class Stage { kProject, kAttend, kFinish };
 
   explicit Wave(const Model& model) : model_(model) {}
-  bool ReadsFirstRows() const { return edgewise::ReadsFirstRows(model_.config()); }
+  // The first row of a sequence that the head reads, and how many.
+  struct ReadRows {
+    int64_t first, count;
+  };
+  ReadRows ReadBy(const QueryRange& range) const;
   // The rows of an input's sample: in the end, those that the head reads.
   int64_t RowsOf(const RunningInput& input) const;
   absl::Status MakeLedger(RunningInput& input) const;

@@ -29,6 +29,7 @@ struct ModelSequence {
   // causal-lm: tokens (packed) first_scored.. are predicted from those before them; those before were scored by an
   // earlier window of the text, or have nothing before them. >= 1
   int32_t first_scored = 1;
+  int32_t pooled_from = 0;  // embedding: valid tokens before it, those of a prompt, are left out of the pooling
   uint32_t truncated_tokens = 0;
 
   int32_t length() const { return token_ids.empty() ? feature_rows : static_cast<int32_t>(token_ids.size()); }

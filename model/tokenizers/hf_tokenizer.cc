@@ -166,6 +166,19 @@ class Collector : public TokenSink {
   Counted<Detail> details_;
 };
 
+// The normalizer behind a step that lowers case; as it is where it has that step already.
+json LowerCaseFirst(const json& normalizer) {
+  const json lower = {{"type", "Lowercase"}};
+  const bool sequence = normalizer.is_object() && normalizer.value("type", json()) == "Sequence";
+  const json steps = sequence ? normalizer.value("normalizers", json()) : json::array({normalizer});
+  json all = json::array({lower});
+  for (const json& step : steps) {
+    if (step == lower) return normalizer;
+    if (!step.is_null()) all.push_back(step);
+  }
+  return {{"type", "Sequence"}, {"normalizers", all}};
+}
+
 }  // namespace
 
 struct HfTokenizer::Parts {
@@ -178,7 +191,7 @@ struct HfTokenizer::Parts {
   SpecialTokens special;
   size_t longest = 0;  // bytes of a token
 
-  static absl::StatusOr<std::unique_ptr<Parts>> Read(const json& file);
+  static absl::StatusOr<std::unique_ptr<Parts>> Read(const json& file, bool lower_case);
   // The tokens of one text, as yet without the template.
   absl::Status Tokenize(std::string_view text, Work& work, Collector& tokens) const;
 
@@ -188,7 +201,7 @@ struct HfTokenizer::Parts {
   }
 };
 
-absl::StatusOr<std::unique_ptr<HfTokenizer::Parts>> HfTokenizer::Parts::Read(const json& file) {
+absl::StatusOr<std::unique_ptr<HfTokenizer::Parts>> HfTokenizer::Parts::Read(const json& file, bool lower_case) {
   auto parts = std::make_unique<Parts>();
   JsonObject fields(file, "");
   const json& version = fields.Value("version", false);
@@ -196,7 +209,8 @@ absl::StatusOr<std::unique_ptr<HfTokenizer::Parts>> HfTokenizer::Parts::Read(con
   fields.Value("truncation", false);  // the caller says how long
   fields.Value("padding", false);
   const json& added = fields.Value("added_tokens", false);
-  const json& normalizer = fields.Value("normalizer", false);
+  const json& own_normalizer = fields.Value("normalizer", false);
+  const json normalizer = lower_case ? LowerCaseFirst(own_normalizer) : own_normalizer;
   const json& pre_tokenizer = fields.Value("pre_tokenizer", false);
   const json& post_processor = fields.Value("post_processor", false);
   const json& decoder = fields.Value("decoder", false);
@@ -235,11 +249,12 @@ HfTokenizer::HfTokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(
 HfTokenizer::~HfTokenizer() = default;
 
 absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::Read(const std::string& tokenizer_json,
-                                                               const std::string& tokenizer_config_json) {
+                                                               const std::string& tokenizer_config_json,
+                                                               bool lower_case) {
   constexpr char kFile[] = "tokenizer.json: ";
   const absl::StatusOr<json> file = ParsePythonJson(tokenizer_json);
   if (!file.ok()) return Of(kFile, file.status());
-  absl::StatusOr<std::unique_ptr<Parts>> parts = Parts::Read(*file);
+  absl::StatusOr<std::unique_ptr<Parts>> parts = Parts::Read(*file, lower_case);
   if (!parts.ok()) return Of(kFile, parts.status());
   const absl::StatusOr<json> config = ParseConfig(tokenizer_config_json);
   if (!config.ok()) return Of(kConfigFile, config.status());
@@ -262,7 +277,8 @@ absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::Read(const std::string
 }
 
 absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::ReadVocabTxt(const std::string& vocab_txt,
-                                                                       const std::string& tokenizer_config_json) {
+                                                                       const std::string& tokenizer_config_json,
+                                                                       bool lower_case) {
   const size_t invalid = tokenizers::FirstInvalidByte(vocab_txt);
   if (invalid != vocab_txt.size()) {
     return absl::InvalidArgumentError(absl::StrCat("vocab.txt: byte ", invalid, " is not valid UTF-8"));
@@ -273,7 +289,7 @@ absl::StatusOr<std::unique_ptr<HfTokenizer>> HfTokenizer::ReadVocabTxt(const std
   if (!file.ok()) {
     return absl::StartsWith(file.status().message(), "vocab.txt") ? file.status() : Of(kConfigFile, file.status());
   }
-  return Read(file->dump(), tokenizer_config_json);
+  return Read(file->dump(), tokenizer_config_json, lower_case);
 }
 
 absl::StatusOr<Encoding> HfTokenizer::Encode(const std::string& text, const EncodeOptions& options,

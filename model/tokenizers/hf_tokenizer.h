@@ -38,12 +38,15 @@ class HfTokenizer {
  public:
   // `tokenizer_json` and `tokenizer_config_json` are the texts of these files; the second may be empty (there is none).
   // Of it only the special tokens are used, and it must not contradict the first. INVALID_ARGUMENT names the file and
-  // the field that is missing, wrong or not served.
+  // the field that is missing, wrong or not served. `lower_case`: texts become lower-case before the file's normalizer,
+  // which do_lower_case of sentence-transformers asks for.
   static absl::StatusOr<std::unique_ptr<HfTokenizer>> Read(const std::string& tokenizer_json,
-                                                           const std::string& tokenizer_config_json);
+                                                           const std::string& tokenizer_config_json,
+                                                           bool lower_case = false);
   // For a folder of BERT or DistilBERT that has a vocab.txt and no tokenizer.json: WordPiece as transformers makes it.
   static absl::StatusOr<std::unique_ptr<HfTokenizer>> ReadVocabTxt(const std::string& vocab_txt,
-                                                                   const std::string& tokenizer_config_json);
+                                                                   const std::string& tokenizer_config_json,
+                                                                   bool lower_case = false);
   ~HfTokenizer();
 
   // `text` and `second` are UTF-8 of less than 1 GiB. The time is n log n in their lengths. INVALID_ARGUMENT: one is

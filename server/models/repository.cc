@@ -211,8 +211,11 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
     seen = files.seen();
   }
   const double seconds = Seconds(Clock::now() - start);
-  const std::string skipped =
-      whole && loaded.ok() ? absl::StrJoin((*loaded)->model->skipped_tensors(), ", ") : std::string();
+  std::string skipped, skipped_fields;
+  if (whole && loaded.ok()) {
+    skipped = absl::StrJoin((*loaded)->model->skipped_tensors(), ", ");
+    skipped_fields = absl::StrJoin((*loaded)->model->skipped_fields(), ", ");
+  }
   const std::string chat = whole && loaded.ok() ? UnservedChat(*(*loaded)->model) : std::string();
   std::shared_ptr<const LoadedModel> previous;  // freed after the lock
   std::string error;
@@ -244,6 +247,13 @@ void Repository::Load(const LoadJob& job, Backend& backend, const RunWork& use_b
     if (!skipped.empty()) {
       Log(LogLevel::kInfo, "tensors not read",
           {{"model", job.name}, {"version", job.version}, {"reason", "of other tasks"}, {"tensors", skipped}});
+    }
+    if (!skipped_fields.empty()) {
+      Log(LogLevel::kInfo, "fields not read",
+          {{"model", job.name},
+           {"version", job.version},
+           {"reason", "they make no difference to an answer"},
+           {"fields", skipped_fields}});
     }
     if (!chat.empty()) {
       Log(LogLevel::kWarning, "chat template not served",

@@ -155,7 +155,7 @@ std::vector<Refused> RefusedFolders() {
       {llama, {{"attention_bias", true}}, "model.layers.0.self_attn.q_proj.bias [32] is missing"},
       {llama,
        {{"architectures", {"LlamaForSequenceClassification"}}},
-       "architectures is [\"LlamaForSequenceClassification\"]; served: one of LlamaForCausalLM"},
+       "architectures is [\"LlamaForSequenceClassification\"]; served: one of LlamaModel, LlamaForCausalLM"},
       {llama, {{"model_type", "gemma2"}}, "model_type is \"gemma2\"; served: "},
       {llama, {{"model_type", "qwen3"}, {"architectures", {"Qwen3ForCausalLM"}}}, "self_attn.q_norm.weight"},
       {llama, {{"intermediate_size", nullptr}}, "intermediate_size is missing"},

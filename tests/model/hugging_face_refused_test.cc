@@ -155,8 +155,8 @@ std::vector<BadFolder> BadFolders() {
       {sequence, File("config.json", "{\"model_type\": \"bert\""), "config.json: not valid JSON"},
       {sequence, File("adapter_config.json", "{}"), "adapter_config.json: adapters are not served; merge it"},
       // Sentence encoders.
-      {sentence, Json("modules.json", [](json& modules) { modules[2]["type"] = "sentence_transformers.models.Dense"; }),
-       "modules.json: module 2 has the type \"sentence_transformers.models.Dense\"; served: a Transformer"},
+      {sentence, Json("modules.json", [](json& modules) { modules[2]["type"] = "sentence_transformers.models.LSTM"; }),
+       "modules.json: module 2 has the type \"sentence_transformers.models.LSTM\"; served: a Transformer"},
       {sentence, Json("modules.json", [](json& modules) { modules[1]["path"] = "../x"; }),
        "modules.json: the path of Pooling is \"../x\""},
       {sentence, Json("modules.json", [](json& modules) { modules[0]["path"] = "0_Transformer"; }),
@@ -165,21 +165,14 @@ std::vector<BadFolder> BadFolders() {
       {sentence, File("modules.json", "{}"), "modules.json: a list of modules is expected"},
       {sentence, Json("1_Pooling/config.json", [](json& pooling) { pooling["pooling_mode_max_tokens"] = true; }),
        "1_Pooling/config.json: pooling by max_tokens and mean_tokens is not served"},
-      {sentence,
-       Json("1_Pooling/config.json",
-            [](json& pooling) {
-              pooling = {{"pooling_mode", "lasttoken"}};
-            }),
-       "1_Pooling/config.json: pooling by lasttoken is not served; served: mean_tokens or cls_token"},
       {sentence, Without("1_Pooling/config.json"), "1_Pooling/config.json: no such file"},
-      {sentence, File("sentence_bert_config.json", R"({"max_seq_length": 24, "do_lower_case": true})"),
-       "sentence_bert_config.json: do_lower_case is true; served is false"},
+      {sentence, File("sentence_bert_config.json", R"({"max_seq_length": 24, "do_lower_case": true})"), ""},
       {sentence, File("sentence_bert_config.json", R"({"max_seq_length": 0})"),
        "sentence_bert_config.json: max_seq_length is 0; allowed: an integer from 1"},
       {sentence, File("sentence_bert_config.json", R"({"max_length": 24})"), "sentence_bert_config.json: "},
       {sentence, File("sentence_bert_config.json", "["), "sentence_bert_config.json: not valid JSON"},
       {sentence, File("config_sentence_transformers.json", R"({"default_prompt_name": "query"})"),
-       "config_sentence_transformers.json: default_prompt_name is \"query\"; served is null"},
+       "config_sentence_transformers.json: default_prompt_name is \"query\"; there are no prompts"},
       {sentence, File("config_sentence_transformers.json", R"({"default_prompt_name": null, "prompts": {}})"), ""},
       // The tokenizer.
       {masked, Without("tokenizer.json"), "neither tokenizer.json nor vocab.txt is in the folder; fill-mask needs"},
@@ -263,7 +256,7 @@ std::vector<BadFolder> BadFolders() {
       {gpt2, Config({{"reorder_and_upcast_attn", true}}), "reorder_and_upcast_attn is true; served is false"},
       {gpt2, Config({{"add_cross_attention", true}}), "add_cross_attention is true; served is false"},
       {gpt2, Config({{"architectures", {"GPT2DoubleHeadsModel"}}}),
-       "architectures is [\"GPT2DoubleHeadsModel\"]; served: one of GPT2LMHeadModel"},
+       "architectures is [\"GPT2DoubleHeadsModel\"]; served: one of GPT2Model, GPT2LMHeadModel"},
       {gpt2, Config({{"n_inner", 64}}), "tensor h.0.mlp.c_fc.bias has shape [128]; config.json expects [64]"},
       {gpt2, Config({{"n_positions", 41}}), "tensor wpe.weight has shape [40, 32]; config.json expects [41, 32]"},
       {gpt2, Config({{"tie_word_embeddings", false}}), "tensor lm_head.weight [40, 32] is missing"},
@@ -281,7 +274,7 @@ std::vector<BadFolder> BadFolders() {
          fs::copy(from / "modules.json", folder);
          fs::copy(from / "1_Pooling", folder / "1_Pooling");
        },
-       "modules.json: sentence encoders of model_type gpt2 are not served"},
+       ""},
       // ModernBERT.
       {modern, Config({{"architectures", {"ModernBertForQuestionAnswering"}}}),
        "architectures is [\"ModernBertForQuestionAnswering\"]; served: one of ModernBertModel, ModernBertForSequence"},

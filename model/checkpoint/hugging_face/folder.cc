@@ -11,6 +11,7 @@
 #include "model/checkpoint/hugging_face/end_tokens.h"
 #include "model/checkpoint/hugging_face/image_files.h"
 #include "model/checkpoint/hugging_face/sentence.h"
+#include "model/checkpoint/hugging_face/sentence_head.h"
 #include "model/checkpoint/hugging_face/tokenizer_files.h"
 #include "model/checkpoint/json_object.h"
 #include "text/status_macros.h"
@@ -32,6 +33,12 @@ absl::Status RefuseSettings(const json& config, const Family& family) {
     if (family.causal && field == std::string("is_decoder")) continue;
     return Invalid(
         absl::StrCat(field, " is ", ShowJson(*found), "; served is false", family.causal ? "" : ": encoders"));
+  }
+  for (const auto& [field, served] : {std::pair("is_causal", true), std::pair("use_bidirectional_attention", false)}) {
+    const auto found = config.find(field);
+    if (!family.causal || found == config.end() || *found == served) continue;
+    return Invalid(absl::StrCat(field, " is ", ShowJson(*found), "; served is ", served ? "true" : "false",
+                                ": a token attends to those before it"));
   }
   for (const char* field : {"auto_map", "quantization_config", "compression_config"}) {
     if (!config.contains(field)) continue;
@@ -154,7 +161,7 @@ void ReadProblem(JsonObject& object, ModelConfig& config) {
 void ReadImagePooler(JsonObject& object, ModelConfig& config) {
   object.Choice("pooler_act", {"tanh"}, 0);
   config.classifier_hidden_size = object.Integer("pooler_output_size", 1, kMaxWidth, config.hidden_size);
-  config.num_labels = config.classifier_hidden_size;
+  config.num_labels = config.embedding_size = config.classifier_hidden_size;
   config.pooling = Pooling::kFirst;
 }
 
@@ -162,14 +169,14 @@ bool ReadsMean(JsonObject& object, const Family& family) {
   return family.classifier_pooling != nullptr && object.Choice(family.classifier_pooling, {"cls", "mean"}, 0) == 1;
 }
 
-// The class of the model, and its head.
-absl::Status ReadArchitecture(const json& config, bool sentence, Folder& folder) {
+// The class of the model, and its head. `embeds`: modules of sentence-transformers follow the layers instead.
+absl::Status ReadArchitecture(const json& config, bool embeds, Folder& folder) {
   const Family& family = *folder.family;
   const auto architectures = config.find("architectures");
   folder.head = &family.heads[0];
   folder.architecture = absl::StrCat(std::string(family.class_name), std::string(folder.head->architecture));
-  if (sentence) {  // sentence-transformers takes the base model of whatever there is
-    if (folder.head->task == ModelTask::kEmbedding) return absl::OkStatus();
+  if (embeds) {  // sentence-transformers takes the base model of whatever there is
+    if (!family.images) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("modules.json: sentence encoders of model_type ",
                                                    std::string(family.model_type), " are not served"));
   }
@@ -190,7 +197,7 @@ absl::Status ReadArchitecture(const json& config, bool sentence, Folder& folder)
                      : absl::StrCat("architectures is ", ShowJson(*architectures), "; served: one of ", served));
 }
 
-absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject& object, Folder& folder) {
+absl::Status ReadHead(const SentenceModules* modules, JsonObject& object, Folder& folder) {
   ModelConfig& config = folder.config;
   config.task = folder.head->task;
   switch (folder.head->act) {
@@ -219,11 +226,8 @@ absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject
         ReadImagePooler(object, config);
         return absl::OkStatus();
       }
-      config.num_labels = config.hidden_size;
-      config.pooling = sentence.has_value() ? sentence->pooling : Pooling::kMeanValid;
-      config.normalize = sentence.has_value() && sentence->normalize;
-      config.max_text_tokens = sentence.has_value() ? sentence->max_seq_length : 0;
-      return absl::OkStatus();
+      config.causal = folder.family->causal;
+      return ReadEmbedding(modules, config);
     case ModelTask::kFillMask: {
       config.num_labels = config.vocab_size;
       folder.tied = object.Boolean("tie_word_embeddings", true);
@@ -247,7 +251,7 @@ absl::Status ReadHead(const std::optional<SentenceModules>& sentence, JsonObject
       config.pooling = ReadsMean(object, *folder.family) ? Pooling::kMeanValid : Pooling::kFirst;
       ReadLabels(object, config);
       ReadProblem(object, config);
-      return absl::OkStatus();
+      return ReadScores(modules, object, config);
     default:
       ReadLabels(object, config);
       return absl::OkStatus();
@@ -291,13 +295,14 @@ absl::StatusOr<Folder> ReadFolder(ModelFolder& files, const json& whole) {
     return absl::InvalidArgumentError(
         "adapter_config.json: adapters are not served; merge it into the model (merge_and_unload) and save that");
   }
-  absl::StatusOr<SentenceModules> modules = ReadSentenceModules(files);
-  const bool sentence = modules.ok();
-  // Without the file this is a model of transformers; another file that is missing is an error.
-  if (!sentence && (!absl::IsNotFound(modules.status()) || files.Has("modules.json"))) {
-    return absl::InvalidArgumentError(modules.status().message());
+  ASSIGN_OR_RETURN(std::optional<SentenceModules> sentence, ReadSentenceModules(files));
+  const SentenceModules* const modules = sentence.has_value() ? &*sentence : nullptr;
+  const bool scores = modules != nullptr && modules->settings.cross_encoder;
+  RETURN_IF_ERROR(ReadArchitecture(config, modules != nullptr && !scores, folder));
+  if (scores && folder.head->task != ModelTask::kSequenceClassification) {
+    return Invalid(absl::StrCat("architectures is [\"", folder.architecture, "\"]; served of a CrossEncoder: ",
+                                std::string(folder.family->class_name), "ForSequenceClassification"));
   }
-  RETURN_IF_ERROR(ReadArchitecture(config, sentence, folder));
 
   JsonObject object(config, "");
   folder.weights = object.String("transformers_weights", "");
@@ -315,14 +320,20 @@ absl::StatusOr<Folder> ReadFolder(ModelFolder& files, const json& whole) {
   }
   if (!object.status().ok()) return Invalid(std::string(object.status().message()));
   if (!folder.family->images) {
-    ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(files));
+    ASSIGN_OR_RETURN(folder.tokenizer, ReadTokenizer(files, modules != nullptr && modules->settings.lower_case));
   }
   if (folder.tokenizer != nullptr) {
     folder.config.tokenizer.kind = TokenizerKind::kHuggingFace;
     ASSIGN_OR_RETURN(folder.config.text_types, GivesTypes(files));
     RETURN_IF_ERROR(CheckTokenizer(*folder.tokenizer, config, folder.config));
   }
-  RETURN_IF_ERROR(ReadHead(sentence ? std::make_optional(*modules) : std::nullopt, object, folder));
+  RETURN_IF_ERROR(ReadHead(modules, object, folder));
+  if (!object.status().ok()) return Invalid(std::string(object.status().message()));
+  RETURN_IF_ERROR(ReadTexts(files, modules, folder.tokenizer.get(), folder.config));
+  if (sentence.has_value()) {
+    folder.dense_folders = std::move(sentence->dense_folders);
+    folder.skipped_fields = std::move(sentence->skipped);
+  }
   if (folder.config.task == ModelTask::kCausalLm) {
     ASSIGN_OR_RETURN(folder.config.end_token_ids, ReadEndTokens(files, config, folder.config.vocab_size));
     if (folder.tokenizer != nullptr) {

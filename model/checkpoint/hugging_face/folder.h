@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "model/chat/chat_template.h"
@@ -26,6 +27,8 @@ struct Folder {
   absl::StatusOr<chat::ChatTemplate> chat = chat::NoTemplate();  // of a language model; an error stops no load
   std::string weights;  // transformers_weights: the file that has them, or its index; empty: the usual ones
   bool tied = true;     // the output layer over the vocabulary is the word embedding
+  std::vector<std::string> dense_folders;   // of ModelConfig::dense: where their weights are
+  std::vector<std::string> skipped_fields;  // "<file>: <field>", of those that make no difference to an answer
 };
 
 // Whether a config.json is one of Hugging Face and not our own, which names a task.

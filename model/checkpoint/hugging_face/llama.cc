@@ -29,7 +29,8 @@ constexpr TensorName kTensors[] = {
 
 constexpr TensorName kLanguageModel[] = {{"lm_head", "lm_head"}};
 
-constexpr Head kHeads[] = {{"ForCausalLM", ModelTask::kCausalLm, Head::Act::kNone, kLanguageModel}};
+constexpr Head kHeads[] = {{"Model", ModelTask::kEmbedding},
+                           {"ForCausalLM", ModelTask::kCausalLm, Head::Act::kNone, kLanguageModel}};
 
 // A table of angles, which older files have.
 constexpr std::string_view kUnread[] = {"layers.*.self_attn.rotary_emb.inv_freq"};

@@ -1,7 +1,7 @@
 #include "model/checkpoint/hugging_face/sentence.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -16,22 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr char kModules[] = "modules.json";
-constexpr uint64_t kMaxBytes = 1 << 20;
-
-absl::Status Invalid(const std::string& file, const std::string& message) {
-  return absl::InvalidArgumentError(absl::StrCat(file, ": ", message));
-}
-
-absl::StatusOr<json> ReadJson(ModelFolder& files, const std::string& file) {
-  const absl::StatusOr<std::string> text = files.Read(file, kMaxBytes);
-  const auto in_file = [&](const absl::Status& status) {
-    return absl::Status(status.code(), absl::StrCat(file, ": ", std::string(status.message())));
-  };
-  if (!text.ok()) return in_file(text.status());
-  absl::StatusOr<json> value = ParsePythonJson(*text);
-  if (!value.ok()) return in_file(value.status());
-  return value;
-}
+constexpr size_t kMostModules = 100;
 
 // The last part of a module's type: "sentence_transformers.models.Pooling" is Pooling. Empty: of another package.
 std::string KindOf(const std::string& type) {
@@ -45,106 +30,185 @@ bool IsFolderName(const std::string& path) {
   });
 }
 
-absl::StatusOr<Pooling> ReadPooling(ModelFolder& files, const std::string& path) {
-  const std::string file = absl::StrCat(path, "/config.json");
-  ASSIGN_OR_RETURN(const json config, ReadJson(files, file));
-  if (!config.is_object()) return Invalid(file, "an object is expected");
+absl::Status Finish(const std::string& file, JsonObject& fields) {
+  const absl::Status status = fields.Finish();
+  return status.ok() ? status : InvalidIn(file, std::string(status.message()));
+}
+
+// A file that is not there is an error as others.
+absl::StatusOr<json> ReadModule(ModelFolder& files, const std::string& file) {
+  absl::StatusOr<json> config = ReadJson(files, file);
+  if (config.ok()) return config;
+  return absl::InvalidArgumentError(config.status().message());
+}
+
+// The ways of pooling that a Pooling module names, by pooling_mode or as older releases do by switches.
+std::vector<std::string> PoolingModes(const json& config, JsonObject& fields) {
   std::vector<std::string> modes;
-  const auto named = config.find("pooling_mode");
-  if (named != config.end()) {
-    if (!named->is_string())
-      return Invalid(file, absl::StrCat("pooling_mode is ", ShowJson(*named), "; allowed: mean, cls"));
-    modes.push_back(named->get<std::string>());
+  const json& named = fields.Value("pooling_mode", false);
+  for (const json& name : named.is_array() ? named : json::array({named})) {
+    if (name.is_string()) modes.push_back(name.get<std::string>());
+    if (!name.is_string() && !name.is_null()) fields.FailAt("pooling_mode", named, "allowed: mean, cls, lasttoken");
   }
   constexpr std::string_view kPrefix = "pooling_mode_";
+  std::vector<std::string> switched;
   for (const auto& [field, value] : config.items()) {
-    if (!absl::StartsWith(field, std::string(kPrefix))) continue;
-    if (!value.is_boolean())
-      return Invalid(file, absl::StrCat(field, " is ", ShowJson(value), "; allowed: true, false"));
-    if (value.get<bool>()) modes.push_back(field.substr(kPrefix.size()));
+    if (absl::StartsWith(field, std::string(kPrefix)) && fields.Boolean(field, false)) {
+      switched.push_back(field.substr(kPrefix.size()));
+    }
   }
-  if (modes == std::vector<std::string>{"mean"} || modes == std::vector<std::string>{"mean_tokens"}) {
-    return Pooling::kMeanValid;
-  }
-  if (modes == std::vector<std::string>{"cls"} || modes == std::vector<std::string>{"cls_token"})
-    return Pooling::kFirst;
-  return Invalid(file, absl::StrCat("pooling by ", modes.empty() ? "nothing" : absl::StrJoin(modes, " and "),
-                                    " is not served; served: mean_tokens or cls_token, one of them"));
+  if (modes.empty()) modes = switched;
+  return modes.empty() ? std::vector<std::string>{"mean"} : modes;
 }
 
-// What the Transformer says of texts, under the first of its names that is there, as sentence-transformers looks for
-// it.
-absl::StatusOr<int32_t> ReadTextLimit(ModelFolder& files) {
-  for (const char* kind : {"bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"}) {
-    const std::string file = absl::StrCat("sentence_", kind, "_config.json");
-    const absl::StatusOr<json> config = ReadJson(files, file);
-    if (absl::IsNotFound(config.status())) continue;
-    RETURN_IF_ERROR(config.status());
-    JsonObject fields(*config, "");
-    const json& most = fields.Value("max_seq_length", false);
-    if (!most.is_null() && !IsInteger(most, 1, kMaxPositions)) {
-      fields.FailAt("max_seq_length", most, absl::StrCat("allowed: an integer from 1 to ", kMaxPositions));
-    }
-    const json& lower = fields.Value("do_lower_case", false);
-    if (!lower.is_null() && lower != false) {
-      fields.FailAt("do_lower_case", lower, "served is false: a tokenizer that lowers case says so in its own files");
-    }
-    const absl::Status status = fields.Finish();
-    if (!status.ok()) return Invalid(file, std::string(status.message()));
-    return most.is_null() ? 0 : most.get<int32_t>();
+absl::Status ReadPooling(ModelFolder& files, const std::string& path, SentenceModules& read) {
+  const std::string file = path + "/config.json";
+  ASSIGN_OR_RETURN(const json config, ReadModule(files, file));
+  JsonObject fields(config, "");
+  const std::vector<std::string> modes = PoolingModes(config, fields);
+  read.pools_prompts = fields.Boolean("include_prompt", true);
+  for (const char* field : {"embedding_dimension", "word_embedding_dimension"})
+    fields.Value(field, false);  // the model's
+  const std::string mode = modes.size() == 1 ? modes[0] : "";
+  if (mode == "mean" || mode == "mean_tokens") {
+    read.pooling = Pooling::kMeanValid;
+  } else if (mode == "cls" || mode == "cls_token") {
+    read.pooling = Pooling::kFirst;
+  } else if (mode == "lasttoken") {
+    read.pooling = Pooling::kLast;
+  } else {
+    fields.Fail(absl::StrCat("pooling by ", absl::StrJoin(modes, " and "),
+                             " is not served; served: mean, cls or lasttoken, one of them"));
   }
-  return 0;
+  return Finish(file, fields);
 }
 
-// A prompt before every text would change it.
-absl::Status RefusePrompts(ModelFolder& files) {
-  constexpr char kFile[] = "config_sentence_transformers.json";
-  const absl::StatusOr<json> config = ReadJson(files, kFile);
+// Modules work on the vector of the text, whatever a release calls it.
+void ReadNames(JsonObject& fields) {
+  for (const char* field : {"module_input_name", "module_output_name"}) {
+    if (!fields.Value(field, false).is_null()) fields.Choice(field, {"sentence_embedding"});
+  }
+}
+
+absl::Status ReadDense(ModelFolder& files, const std::string& path, SentenceModules& read) {
+  constexpr std::pair<const char*, Activation> kServed[] = {{"Tanh", Activation::kTanh},
+                                                            {"Identity", Activation::kNone},
+                                                            {"ReLU", Activation::kRelu},
+                                                            {"GELU", Activation::kGelu}};
+  const std::string file = path + "/config.json";
+  ASSIGN_OR_RETURN(const json config, ReadModule(files, file));
+  JsonObject fields(config, "");
+  DenseLayer layer;
+  layer.in_features = fields.Integer("in_features", 1, kMaxWidth);
+  layer.out_features = fields.Integer("out_features", 1, kMaxWidth);
+  layer.bias = fields.Boolean("bias", true);
+  const std::string name = fields.String("activation_function", "torch.nn.Tanh");
+  const auto* act = std::find_if(std::begin(kServed), std::end(kServed),
+                                 [&](const auto& one) { return one.first == TorchClass(name); });
+  if (act == std::end(kServed)) {
+    fields.FailAt("activation_function", json(name), "served: Tanh, Identity, ReLU and GELU of torch.nn");
+  } else {
+    layer.activation = act->second;
+  }
+  ReadNames(fields);
+  if (fields.Boolean("use_residual", false)) fields.FailAt("use_residual", true, "served is false");
+  read.dense.push_back(layer);
+  read.dense_folders.push_back(path);
+  return Finish(file, fields);
+}
+
+// Releases before 5.4 write no file for it.
+absl::Status ReadNormalize(ModelFolder& files, const std::string& path, SentenceModules& read) {
+  read.normalize = true;
+  const std::string file = path + "/config.json";
+  const absl::StatusOr<json> config = ReadJson(files, file);
   if (absl::IsNotFound(config.status())) return absl::OkStatus();
   RETURN_IF_ERROR(config.status());
-  if (!config->is_object()) return Invalid(kFile, "an object is expected");
-  const auto prompt = config->find("default_prompt_name");
-  if (prompt == config->end() || prompt->is_null()) return absl::OkStatus();
-  return Invalid(kFile, absl::StrCat("default_prompt_name is ", ShowJson(*prompt),
-                                     "; served is null: put the prompt before the texts of requests"));
+  JsonObject fields(*config, "");
+  ReadNames(fields);
+  return Finish(file, fields);
+}
+
+struct Module {
+  std::string kind, path;
+};
+
+absl::StatusOr<std::vector<Module>> ReadModuleList(const json& modules, std::vector<std::string>& skipped) {
+  if (!modules.is_array()) return InvalidIn(kModules, "a list of modules is expected");
+  if (modules.size() > kMostModules) {
+    return InvalidIn(kModules, absl::StrCat("has ", modules.size(), " modules; at most ", kMostModules, " are read"));
+  }
+  std::vector<Module> list;
+  for (const json& one : modules) {
+    const std::string who = absl::StrCat("module ", list.size());
+    JsonObject fields(one, who);
+    const std::string type = fields.String("type", "");
+    Module& module = list.emplace_back(KindOf(type), fields.String("path", ""));
+    // What a caller may hand to the module: it makes no difference where nobody does.
+    SkipFields({"kwargs"}, kModules, fields, skipped);
+    if (!fields.status().ok()) return InvalidIn(kModules, std::string(fields.status().message()));
+    const std::vector<std::string> served = {"Transformer", "Pooling", "Dense", "Normalize", "Dropout"};
+    const bool first = list.size() == 1;
+    if (std::find(served.begin(), served.end(), module.kind) == served.end() ||
+        first != (module.kind == "Transformer")) {
+      return InvalidIn(kModules, absl::StrCat(who, " has the type ", ShowJson(json(type)),
+                                              "; served: a Transformer, then Pooling, then Dense, then Normalize, of "
+                                              "sentence_transformers"));
+    }
+    if (first && !module.path.empty()) {
+      return InvalidIn(kModules, absl::StrCat("the Transformer is in ", ShowJson(json(module.path)),
+                                              "; move its files beside modules.json, and make the path empty"));
+    }
+    if (!first && !IsFolderName(module.path)) {
+      return InvalidIn(kModules, absl::StrCat("the path of ", module.kind, " is ", ShowJson(json(module.path)),
+                                              "; the name of a folder beside modules.json is expected"));
+    }
+  }
+  return list;
+}
+
+// What follows the Transformer of an encoder.
+absl::Status ReadEncoder(ModelFolder& files, const std::vector<Module>& modules, SentenceModules& read) {
+  for (size_t i = 1; i < modules.size(); ++i) {
+    const auto& [kind, path] = modules[i];
+    const bool pooling = kind == "Pooling";
+    if (pooling != (i == 1) || read.normalize) {
+      return InvalidIn(kModules, absl::StrCat("module ", i, " is ", kind, " behind ", modules[i - 1].kind,
+                                              "; served: a Transformer, then one Pooling, then Dense, as many as there "
+                                              "are, then Normalize"));
+    }
+    if (pooling) {
+      RETURN_IF_ERROR(ReadPooling(files, path, read));
+    } else if (kind == "Dense") {
+      RETURN_IF_ERROR(ReadDense(files, path, read));
+    } else if (kind == "Normalize") {
+      RETURN_IF_ERROR(ReadNormalize(files, path, read));
+    } else {  // Dropout, of training alone
+      read.skipped.push_back(path);
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<SentenceModules> ReadSentenceModules(ModelFolder& files) {
-  ASSIGN_OR_RETURN(const json modules, ReadJson(files, kModules));
-  if (!modules.is_array()) return Invalid(kModules, "a list of modules is expected");
+absl::StatusOr<std::optional<SentenceModules>> ReadSentenceModules(ModelFolder& files) {
+  const absl::StatusOr<json> modules = ReadJson(files, kModules);
+  if (absl::IsNotFound(modules.status())) return std::nullopt;
+  RETURN_IF_ERROR(modules.status());
   SentenceModules read;
-  const std::vector<std::string> served = {"Transformer", "Pooling", "Normalize"};
-  for (size_t i = 0; i < modules.size(); ++i) {
-    const json& module = modules[i];
-    const std::string who = absl::StrCat("module ", i);
-    const auto text = [&](const char* field) {
-      const bool there = module.is_object() && module.contains(field) && module[field].is_string();
-      return there ? module[field].get<std::string>() : std::string();
-    };
-    const std::string kind = KindOf(text("type")), path = text("path");
-    if (i >= served.size() || kind != served[i]) {
-      return Invalid(kModules, absl::StrCat(who, " has the type ", ShowJson(json(text("type"))),
-                                            "; served: a Transformer, then Pooling, then Normalize or nothing, of "
-                                            "sentence_transformers"));
-    }
-    if (i == 0 && !path.empty()) {
-      return Invalid(kModules, absl::StrCat("the Transformer is in ", ShowJson(json(path)),
-                                            "; move its files beside modules.json, and make the path empty"));
-    }
-    if (i == 1) {
-      if (!IsFolderName(path)) {
-        return Invalid(kModules, absl::StrCat("the path of Pooling is ", ShowJson(json(path)),
-                                              "; the name of a folder beside modules.json is expected"));
-      }
-      ASSIGN_OR_RETURN(read.pooling, ReadPooling(files, path));
-    }
-    read.normalize = i == 2;
+  ASSIGN_OR_RETURN(const std::vector<Module> list, ReadModuleList(*modules, read.skipped));
+  RETURN_IF_ERROR(ReadModelSettings(files, read.settings, read.skipped));
+  const bool alone = list.size() == 1;
+  if (list.empty() || alone != read.settings.cross_encoder) {
+    return InvalidIn(
+        kModules, list.size() < 2
+                      ? "has no Pooling; served: a Transformer, then Pooling; or the Transformer alone where "
+                        "model_type of config_sentence_transformers.json is \"CrossEncoder\""
+                      : absl::StrCat("has ", list.size(), " modules; served of a CrossEncoder: the Transformer alone"));
   }
-  if (modules.size() < 2) return Invalid(kModules, "has no Pooling; served: a Transformer, then Pooling");
-  ASSIGN_OR_RETURN(read.max_seq_length, ReadTextLimit(files));
-  RETURN_IF_ERROR(RefusePrompts(files));
+  RETURN_IF_ERROR(ReadTransformerSettings(files, read.settings, read.skipped));
+  if (!alone) RETURN_IF_ERROR(ReadEncoder(files, list, read));
   return read;
 }
 

@@ -1,26 +1,33 @@
-// The modules of a sentence-transformers folder: how rows become the vector of a text.
+// The modules of a folder that sentence-transformers saved: how rows become the vector of a text, or its score.
 #ifndef EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_SENTENCE_H_
 #define EDGEWISE_MODEL_CHECKPOINT_HUGGING_FACE_SENTENCE_H_
 
-#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "model/checkpoint/config.h"
+#include "model/checkpoint/hugging_face/sentence_settings.h"
 #include "model/checkpoint/model_folder.h"
 
 namespace edgewise::hugging_face {
 
+// Of a cross-encoder the Transformer is alone, with the head of its class; all but the settings is as it is here.
 struct SentenceModules {
   Pooling pooling = Pooling::kMeanValid;
+  bool pools_prompts = true;
+  std::vector<DenseLayer> dense;
+  std::vector<std::string> dense_folders;  // of each, beside modules.json
   bool normalize = false;
-  int32_t max_seq_length = 0;  // the most tokens of a text, those of the tokenizer's template included; 0: no limit
+  SentenceSettings settings;
+  std::vector<std::string> skipped;  // "<file>: <field>", of fields that make no difference to an answer
 };
 
-// Reads modules.json, the config.json of the Pooling module, the Transformer's sentence_bert_config.json and
-// config_sentence_transformers.json. NOT_FOUND: there is no modules.json. INVALID_ARGUMENT: a module, a way of pooling
-// or a change of the text is not served; the message begins with the name of the file.
-absl::StatusOr<SentenceModules> ReadSentenceModules(ModelFolder& files);
+// Reads modules.json, the config.json of each module, and the settings. Null: there is no modules.json.
+// INVALID_ARGUMENT: a module, or a field that would change the answer, is not served; the message begins with the name
+// of the file, and names the field.
+absl::StatusOr<std::optional<SentenceModules>> ReadSentenceModules(ModelFolder& files);
 
 }  // namespace edgewise::hugging_face
 

@@ -27,6 +27,10 @@ absl::Status Invalid(const std::string& message) {
   return absl::InvalidArgumentError(absl::StrCat("model.safetensors: ", message));
 }
 
+absl::Status InFile(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("model.safetensors: ", std::string(status.message())));
+}
+
 // The tensors of a checkpoint by their names without the base model's prefix, old names made new.
 class Found {
  public:
@@ -172,6 +176,56 @@ absl::Status CheckEntry(const std::string& name, const TensorEntry& entry, const
   return absl::OkStatus();
 }
 
+absl::Status Within(const std::string& name, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(name, "/", std::string(status.message())));
+}
+
+// Opens the file of one dense layer, whose tensors are linear.weight and linear.bias.
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> OpenDense(ModelFolder& files, const std::string& name,
+                                                           const DenseLayer& layer) {
+  absl::StatusOr<OpenFile> opened = files.Open(name + "/model.safetensors");
+  if (absl::IsNotFound(opened.status()) && files.Has(name + "/pytorch_model.bin")) {
+    return absl::NotFoundError(
+        "model.safetensors: no such file, but pytorch_model.bin, which is pickled and not read; save() of a current "
+        "sentence-transformers writes model.safetensors");
+  }
+  if (!opened.ok()) return InFile(opened.status());
+  absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(*std::move(opened));
+  if (!file.ok()) return InFile(file.status());
+  std::map<std::string, std::vector<int64_t>> expected = {{"linear.weight", {layer.out_features, layer.in_features}}};
+  if (layer.bias) expected["linear.bias"] = {layer.out_features};
+  for (const auto& [tensor, shape] : expected) {
+    const auto found = (*file)->tensors().find(tensor);
+    if (found == (*file)->tensors().end()) {
+      return Invalid(absl::StrCat("tensor ", tensor, " ", ShowShape(shape), " is missing"));
+    }
+    RETURN_IF_ERROR(CheckEntry(tensor, found->second, shape));
+  }
+  for (const auto& [tensor, entry] : (*file)->tensors()) {
+    if (!expected.contains(tensor)) return Invalid(absl::StrCat("tensor ", tensor, " is not part of Dense"));
+  }
+  return file;
+}
+
+absl::Status ReadDense(const Folder& folder, Tensors& read) {
+  std::string hashes = read.sha256 = read.shards->sha256();
+  for (size_t l = 0; l < read.dense.size(); ++l) {
+    SafetensorsFile& file = *read.dense[l];
+    const std::string& name = folder.dense_folders[l];
+    if (const absl::Status status = file.ReadData(); !status.ok()) return Within(name, InFile(status));
+    hashes += file.sha256();
+    for (const auto& [tensor, entry] : file.tensors()) {
+      const std::span<const float> values = Values({&entry, &file}, read.converted);
+      read.parameters += values.size();
+      const std::string ours = absl::StrCat("dense.", l, std::string(absl::StripPrefix(tensor, "linear")));
+      read.tensors[ours] = {entry.shape, values, absl::StrCat(name, "/", tensor)};
+    }
+  }
+  if (read.dense.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(read.sha256, Sha256({hashes}));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::vector<int64_t> Source::FileShape(std::vector<int64_t> ours) const {
@@ -216,6 +270,12 @@ absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder) {
   ASSIGN_OR_RETURN(read.shards, Shards::Open(files, folder.weights));
   Found found;
   RETURN_IF_ERROR(found.Add(*read.shards, folder.family->prefix));
+  for (size_t l = 0; l < folder.config.dense.size(); ++l) {
+    const std::string& name = folder.dense_folders[l];
+    absl::StatusOr<std::unique_ptr<SafetensorsFile>> dense = OpenDense(files, name, folder.config.dense[l]);
+    if (!dense.ok()) return Within(name, dense.status());
+    read.dense.push_back(*std::move(dense));
+  }
 
   // All is checked before any data is read.
   struct Place {
@@ -225,6 +285,7 @@ absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder) {
   std::map<std::string, Place> places;  // of our tensors
   std::set<std::string> used, known;
   for (const auto& [ours, shape, optional] : ExpectedTensors(folder.config)) {
+    if (absl::StartsWith(ours, "dense.")) continue;  // of files of their own
     Place& place = places[ours];
     place.shape = shape;
     const std::vector<Source> sources = SourcesOf(ours, folder);
@@ -276,6 +337,7 @@ absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder) {
                                       "\"tie_word_embeddings\": false"));
       }
     }
+    RETURN_IF_ERROR(ReadDense(folder, read));
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("model.safetensors: out of memory for its weights as float32");
   }

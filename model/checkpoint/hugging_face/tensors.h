@@ -30,16 +30,18 @@ struct Source {
 std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder);
 
 struct Tensors {
-  std::unique_ptr<Shards> shards;            // owns the values of float32 tensors
+  std::unique_ptr<Shards> shards;                       // owns the values of float32 tensors
+  std::vector<std::unique_ptr<SafetensorsFile>> dense;  // likewise, of Folder::dense_folders
+  std::string sha256;                        // of the files: of one as it is, else of their hashes, dense layers last
   std::deque<std::vector<float>> converted;  // and this those of others, and of transposed ones
   NamedTensors tensors;                      // of ExpectedTensors(folder.config), every one
   uint64_t parameters = 0;                   // numbers in them, those of tied tensors once
   std::vector<std::string> skipped;          // known tensors that the task does not read, by their names in the file
 };
 
-// Reads the weights of a folder. Old names (LayerNorm.gamma and .beta) and base tensors with or without their prefix
-// are taken. NOT_FOUND: no file. INVALID_ARGUMENT: a tensor is missing, unknown, given twice, or of another shape or
-// dtype; or tied ones differ. RESOURCE_EXHAUSTED: no memory. The message names file and tensor.
+// Reads the weights of a folder, and of its dense layers. Old names (LayerNorm.gamma and .beta) and base tensors with
+// or without their prefix are taken. NOT_FOUND: no file. INVALID_ARGUMENT: a tensor is missing, unknown, given twice,
+// or of another shape or dtype; or tied ones differ. RESOURCE_EXHAUSTED: no memory. The message names file and tensor.
 absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder);
 
 }  // namespace edgewise::hugging_face

@@ -23,19 +23,19 @@ absl::StatusOr<std::string> ReadText(ModelFolder& files, const char* file) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& files) {
+absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& files, bool lower_case) {
   absl::StatusOr<std::string> config = ReadText(files, "tokenizer_config.json");
   if (absl::IsNotFound(config.status())) config = std::string();
   const absl::StatusOr<std::string> file = ReadText(files, "tokenizer.json");
   if (file.ok()) {
     RETURN_IF_ERROR(config.status());
-    return HfTokenizer::Read(*file, *config);
+    return HfTokenizer::Read(*file, *config, lower_case);
   }
   if (!absl::IsNotFound(file.status())) return file.status();
   const absl::StatusOr<std::string> vocabulary = ReadText(files, "vocab.txt");
   if (vocabulary.ok()) {
     RETURN_IF_ERROR(config.status());
-    return HfTokenizer::ReadVocabTxt(*vocabulary, *config);
+    return HfTokenizer::ReadVocabTxt(*vocabulary, *config, lower_case);
   }
   if (!absl::IsNotFound(vocabulary.status())) return vocabulary.status();
   return nullptr;

@@ -18,8 +18,8 @@
 namespace edgewise::hugging_face {
 
 // Reads tokenizer.json, or else vocab.txt, with tokenizer_config.json. Null: the folder has neither of the two.
-// INVALID_ARGUMENT: HfTokenizer::Read; the message begins with the name of the file.
-absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& files);
+// `lower_case`: HfTokenizer::Read. INVALID_ARGUMENT: HfTokenizer::Read; the message begins with the name of the file.
+absl::StatusOr<std::unique_ptr<const HfTokenizer>> ReadTokenizer(ModelFolder& files, bool lower_case);
 
 // Whether texts get token types: not where tokenizer_config.json has model_input_names without token_type_ids.
 // INVALID_ARGUMENT: the field is no list of strings.
