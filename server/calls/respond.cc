@@ -75,12 +75,17 @@ void FillTop(const ModelConfig& config, const HfTokenizer* tokenizer, const Inpu
   }
 }
 
-// The first `dimensions` numbers of the pooled rows (0: all), and then, where the model or the cut asks for it, of
-// length
-// 1. The client library merges parts with the same arithmetic (edgewise/client/ensemble.h).
+// The numbers of an embedding that a request gets.
+uint32_t EmbeddingSize(const ModelConfig& config, uint32_t dimensions) {
+  return dimensions > 0 ? dimensions : static_cast<uint32_t>(config.embedding_size);
+}
+
+// The first `dimensions` numbers of the vector (0: as many as the model gives), and then, where the model or the
+// request asks for it, of length 1. The client library merges parts with the same arithmetic
+// (edgewise/client/ensemble.h).
 void FillEmbedding(const ModelConfig& config, const InputResult& result, uint32_t dimensions,
                    v1::Prediction& prediction) {
-  const size_t size = dimensions > 0 ? dimensions : result.probabilities.size();
+  const size_t size = EmbeddingSize(config, dimensions);
   double squares = 0.0;
   for (size_t i = 0; i < size; ++i) squares += static_cast<double>(result.probabilities[i]) * result.probabilities[i];
   prediction.set_normalized(config.normalize || dimensions > 0);
@@ -181,7 +186,8 @@ void FillSamples(const ModelConfig& config, const InputResult& result, const Out
                     : config.task == ModelTask::kEmbedding ? output->mutable_embedding()
                                                            : output->mutable_probabilities();
     const auto begin = sample.probabilities.begin();
-    numbers->Add(begin, outputs.dimensions > 0 ? begin + outputs.dimensions : sample.probabilities.end());
+    const bool cut = config.task == ModelTask::kEmbedding;
+    numbers->Add(begin, cut ? begin + EmbeddingSize(config, outputs.dimensions) : sample.probabilities.end());
     output->mutable_token_probabilities()->Add(sample.token_probabilities.begin(), sample.token_probabilities.end());
     if (outputs.logits) output->mutable_logits()->Add(sample.logits.begin(), sample.logits.end());
     output->set_edges(sample.edges);
@@ -340,6 +346,9 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
   info.set_causal(config.causal);
   if (config.task == ModelTask::kFillMask) info.set_mask_token_id(config.mask_token_id);
   info.set_takes_messages(model.chat_template().ok());
+  for (const auto& [name, prompt] : config.prompts) info.add_prompts(name);
+  info.set_default_prompt(config.default_prompt);
+  info.set_embedding_size(static_cast<uint32_t>(config.embedding_size));
   info.set_random_numbers(kRandomNumbersVersion);
   const Profiles& profiles = status.loaded->profiles;
   for (const auto& [name, profile] : profiles.by_name) *info.add_profiles() = ToMessage(name, profile);

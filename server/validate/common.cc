@@ -2,16 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "absl/random/random.h"
+#include "absl/strings/str_join.h"
 #include "model/kinds/override.h"
 #include "server/validate/settings.h"
+#include "text/did_you_mean.h"
 #include "text/field_error.h"
 #include "text/status_macros.h"
 
 namespace edgewise::server {
 namespace {
+
+constexpr size_t kMostPromptsShown = 20;
 
 absl::Status ParseCap(const v1::Budget& budget, Request& request) {
   const double density = budget.max_density();
@@ -137,6 +142,25 @@ absl::StatusOr<std::vector<int32_t>> ParseTokens(const v1::Sequence& sequence, c
   absl::StatusOr<std::vector<int32_t>> tokens = model.Tokenize(sequence.text(), most, bounds);
   REFUSE_IF(tokens.ok() && tokens->empty(), field + ".text", "has no tokens; at least one is needed");
   return Within(field, std::move(tokens));
+}
+
+absl::StatusOr<const Prompt*> FindPrompt(const v1::Sequence& sequence, const Model& model, const std::string& field) {
+  const ModelConfig& config = model.config();
+  const bool names = sequence.has_prompt_name();
+  const std::string& name = names ? sequence.prompt_name() : config.default_prompt;
+  if (name.empty() || (!names && !sequence.has_text())) return nullptr;
+  REFUSE_IF(config.prompts.empty(), field + ".prompt_name", "is ", Quoted(name), "; the model has no prompts");
+  REFUSE_IF(!sequence.has_text(), field + ".prompt_name", "is ", Quoted(name), "; a prompt goes before a text");
+  const auto found = config.prompts.find(name);
+  if (found != config.prompts.end()) return &found->second;
+  std::set<std::string> known;
+  std::vector<std::string> quoted;
+  for (const auto& [one, prompt] : config.prompts) {
+    known.insert(one);
+    if (quoted.size() < kMostPromptsShown) quoted.push_back(Quoted(one));
+  }
+  return FieldError(field + ".prompt_name", absl::StrCat("is ", Quoted(name), "; the model has ",
+                                                         absl::StrJoin(quoted, ", "), DidYouMean(name, known)));
 }
 
 }  // namespace edgewise::server

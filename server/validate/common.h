@@ -30,6 +30,10 @@ absl::StatusOr<TruncateMode> ParseTruncate(v1::Truncate truncate, const std::str
 absl::StatusOr<std::vector<int32_t>> ParseTokens(const v1::Sequence& sequence, const Model& model,
                                                  const std::string& field, bool refuses, WorkBounds& bounds);
 
+// The prompt that goes before the text of a sequence: the one that it names, or else the model's default for a text.
+// Null: none. It lives as long as the model. INVALID_ARGUMENT: there is none of that name, or no text.
+absl::StatusOr<const Prompt*> FindPrompt(const v1::Sequence& sequence, const Model& model, const std::string& field);
+
 }  // namespace edgewise::server
 
 #endif  // EDGEWISE_SERVER_VALIDATE_COMMON_H_

@@ -46,7 +46,8 @@ absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, co
   REFUSE_IF(prompt.has_features(), "prompt.features", "is set; a language model takes tokens: give text or token_ids");
   REFUSE_IF(prompt.has_image(), "prompt.image", "is set; a language model takes tokens: give text or token_ids");
   REFUSE_IF(prompt.content_case() == v1::Sequence::CONTENT_NOT_SET, "prompt", "has no content; give text or token_ids");
-  if (model.tokenizer() != nullptr && prompt.has_text()) {  // truncation keeps its template's tokens
+  RETURN_IF_ERROR(FindPrompt(prompt, model, "prompt").status());  // a language model has none
+  if (model.tokenizer() != nullptr && prompt.has_text()) {        // truncation keeps its template's tokens
     return Within("prompt", model.PrepareText(prompt.text(), nullptr, truncate, bounds));
   }
   ASSIGN_OR_RETURN(std::vector<int32_t> tokens,

@@ -103,14 +103,14 @@ absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint
   return message.has_bias() ? ParseBias(message.bias(), model, field, sequences) : absl::OkStatus();
 }
 
-// A text of a model with a Hugging Face tokenizer, alone or joined with a second one.
-absl::Status ParseTexts(const v1::Input& message, const Model& model, const std::string& field, WorkBounds& bounds,
-                        std::vector<ModelSequence>& sequences) {
+// A text of a model with a Hugging Face tokenizer, alone or joined with a second one, behind a prompt (null: none).
+absl::Status ParseTexts(const v1::Input& message, const Model& model, const Prompt* prompt, const std::string& field,
+                        WorkBounds& bounds, std::vector<ModelSequence>& sequences) {
   const v1::Sequence& first = message.sequence();
   const std::string first_field = field + ".sequence", second_field = field + ".second";
   ASSIGN_OR_RETURN(const TruncateMode truncate, ParseTruncate(first.truncate(), first_field + ".truncate"));
   const std::string* second = message.has_second() ? &message.second().text() : nullptr;
-  absl::StatusOr<ModelSequence> sequence = model.PrepareText(first.text(), second, truncate, bounds);
+  absl::StatusOr<ModelSequence> sequence = model.PrepareText(first.text(), second, truncate, bounds, prompt);
   if (!sequence.ok()) {
     return FieldOf(sequence.status()) == "second" ? Within(field, sequence.status())
                                                   : Within(first_field, sequence.status());
@@ -155,11 +155,14 @@ absl::Status ParseInput(const v1::Input& message, const Model& model, uint32_t s
     REFUSE_IF(!pair && message.has_second(), field + ".second", "is for pair-classification models; this one does ",
               ModelTaskName(model.config().task));
   }
+  ASSIGN_OR_RETURN(const Prompt* const prompt, FindPrompt(message.sequence(), model, field + ".sequence"));
+  REFUSE_IF(!message.second().prompt_name().empty(), field + ".second.prompt_name", "is ",
+            Quoted(message.second().prompt_name()), "; a prompt goes before the first text");
   // A language model scores a longer text in windows, unless it is to be cut.
   const bool windows =
       model.config().task == ModelTask::kCausalLm && message.sequence().truncate() == v1::Truncate::REFUSE;
   if (model.tokenizer() != nullptr && message.sequence().has_text() && !windows) {
-    return ParseTexts(message, model, field, bounds, sequences);
+    return ParseTexts(message, model, prompt, field, bounds, sequences);
   }
   RETURN_IF_ERROR(ParseSequence(message.sequence(), model, stride, images, field + ".sequence", bounds, sequences));
   if (!pair) return absl::OkStatus();

@@ -77,6 +77,8 @@ const GenerateCase kRefusedGenerations[] = {
     {"text_without_tokenizer", [](auto& r) { r.mutable_prompt()->set_text("hello"); },
      "prompt.text: this model has no tokenizer"},
     {"image", [](auto& r) { r.mutable_prompt()->set_image("x"); }, "prompt.image is set"},
+    {"prompt_of_a_name", [](auto& r) { r.mutable_prompt()->set_prompt_name("query"); },
+     "prompt.prompt_name is \"query\"; the model has no prompts"},
     {"features", [](auto& r) { r.mutable_prompt()->mutable_features()->set_rows(1); }, "prompt.features is set"},
     {"bias", [](auto& r) { r.mutable_prompt()->mutable_bias()->add_values(1); }, "prompt.bias is set"},
     {"truncate", [](auto& r) { r.mutable_prompt()->set_truncate(static_cast<v1::Truncate>(9)); },
