@@ -127,8 +127,8 @@ absl::Status ReadBias(const json& object, const std::string& prefix, v1::Sequenc
       .status();
 }
 
-// The fields text, token_ids, features and image of a line, with `prefix` in front, and a bias. At most one of the
-// four.
+// The fields text, token_ids, features and image of a line, with `prefix` in front, a bias and the name of a prompt. At
+// most one of the four.
 absl::StatusOr<std::optional<v1::Sequence>> ReadSequence(const json& object, const std::string& prefix) {
   const std::string fields[] = {prefix + "text", prefix + "token_ids", prefix + "features", prefix + "image"};
   const std::string* found = nullptr;
@@ -139,8 +139,14 @@ absl::StatusOr<std::optional<v1::Sequence>> ReadSequence(const json& object, con
   }
   v1::Sequence sequence;
   if (absl::Status status = ReadBias(object, prefix, sequence); !status.ok()) return status;
+  const std::string prompt = prefix + "prompt_name";
+  if (object.contains(prompt)) {
+    if (!object[prompt].is_string()) return FieldError(prompt, "is not a string");
+    sequence.set_prompt_name(object[prompt].get<std::string>());
+  }
   if (!found) {
     if (sequence.has_bias()) return FieldError(prefix + "bias", "stands without a sequence");
+    if (sequence.has_prompt_name()) return FieldError(prompt, "stands without a sequence");
     return std::optional<v1::Sequence>();
   }
   const json& value = object[*found];
@@ -272,15 +278,16 @@ absl::StatusOr<LabelledInput> ParseInputLine(const std::string& line) {
   const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (object.is_discarded()) return NotAnInput("not valid JSON");
   if (!object.is_object()) return NotAnInput("not a JSON object");
-  constexpr const char* kFields[] = {"text", "token_ids", "features", "image", "bias_values", "bias_buckets"};
+  constexpr const char* kFields[] = {"text",        "token_ids",    "features",   "image",
+                                     "bias_values", "bias_buckets", "prompt_name"};
   for (const auto& [name, value] : object.items()) {
     bool known = name == "label" || name == "labels" || name == "value";
     for (const char* field : kFields) known = known || name == field || name == absl::StrCat("second_", field);
     if (!known) {
       return FieldError(
           name,
-          "is no field; expected text, token_ids, features, image, bias_values, bias_buckets, the same with "
-          "second_ in front, label, labels or value");
+          "is no field; expected text, token_ids, features, image, bias_values, bias_buckets, prompt_name, the same "
+          "with second_ in front, label, labels or value");
     }
   }
   LabelledInput input;

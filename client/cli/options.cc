@@ -136,11 +136,13 @@ void RequestFlags::Register(FlagSet& flags) {
   flags.Add(
       "input", "FILE",
       "JSON lines (- for standard input): {\"text\": ...}, {\"token_ids\": [...]}, {\"features\": [[...], ...]} or "
-      "{\"image\": FILE}, and optional \"bias_values\" or \"bias_buckets\" ([[...], ...]), the same with \"second_\" "
-      "in front, \"label\" (a number or a name), \"labels\", \"value\"",
+      "{\"image\": FILE}, and optional \"bias_values\" or \"bias_buckets\" ([[...], ...]) and \"prompt_name\", the "
+      "same with \"second_\" in front, \"label\" (a number or a name), \"labels\", \"value\"",
       &input);
   flags.Add("second_text", "TEXT", "the second text of a pair", &second_text);
   flags.Add("second_token_ids", "1,2,3", "the second sequence of a pair", &second_token_ids);
+  flags.Add("prompt_name", "NAME", "the model's prompt that goes before the text; empty: none, not the default one",
+            &prompt_name);
   flags.Add("truncate", "head|tail", "drop tokens there where the input is too long; otherwise refused", &truncate);
   flags.Section("Cost and uncertainty");
   RegisterCost(flags);
@@ -183,6 +185,14 @@ void SetTruncate(v1::Truncate how, std::vector<LabelledInput>& inputs) {
   }
 }
 
+void SetPrompt(const std::optional<std::string>& name, std::vector<LabelledInput>& inputs) {
+  if (!name) return;
+  for (LabelledInput& one : inputs) {
+    v1::Sequence& sequence = *one.input.mutable_sequence();
+    if (!sequence.has_prompt_name()) sequence.set_prompt_name(*name);
+  }
+}
+
 absl::StatusOr<std::vector<LabelledInput>> RequestFlags::ReadInputs() const {
   const int sources = text.has_value() + token_ids.has_value() + image.has_value() + input.has_value();
   if (sources != 1) {
@@ -217,6 +227,7 @@ absl::StatusOr<std::vector<LabelledInput>> RequestFlags::ReadInputs() const {
     inputs.push_back(std::move(one));
   }
   SetTruncate(*how, inputs);
+  SetPrompt(prompt_name, inputs);
   return inputs;
 }
 

@@ -61,6 +61,9 @@ absl::StatusOr<v1::Truncate> ParseTruncate(const std::string& truncate);
 // Sets what to do with a sequence that is too long.
 void SetTruncate(v1::Truncate how, std::vector<LabelledInput>& inputs);
 
+// Sets the prompt of the texts of inputs that name none. Null: leaves them as they are.
+void SetPrompt(const std::optional<std::string>& name, std::vector<LabelledInput>& inputs);
+
 // The inputs and the options of a request: flags of predict and bench.
 struct RequestFlags : CostFlags {
   std::optional<std::string> text;
@@ -69,6 +72,7 @@ struct RequestFlags : CostFlags {
   std::optional<std::string> input;
   std::optional<std::string> second_text;
   std::optional<std::string> second_token_ids;
+  std::optional<std::string> prompt_name;
   std::string truncate;
   bool allow_degraded = false;
   bool fit_deadline = false;

@@ -88,6 +88,8 @@ TEST(InputLineTest, EachFaultIsNamed) {
       {R"({"text": "a", "bias_buckets": [[1, 256]]})", "bias_buckets[0][1] is 256; expected 0 to 255"},
       {R"({"text": "a", "bias_buckets": [[1.5]]})", "bias_buckets[0][0] is 1.5; expected an integer"},
       {R"({"text": "a", "second_bias_values": [[1]]})", "second_bias stands without a sequence"},
+      {R"({"text": "a", "prompt_name": 1})", "prompt_name is not a string"},
+      {R"({"text": "a", "second_prompt_name": "b"})", "second_prompt_name stands without a sequence"},
       {R"({"text": 1})", "text is not a string"},
       {R"({"text": "a", "token_ids": [1]})", "text and token_ids exclude each other"},
       {R"({"text": "a", "second_text": "b", "second_token_ids": [1]})", "second_text and second_token_ids exclude"},
@@ -330,6 +332,25 @@ TEST_F(FlagTest, ExactlyOneSourceOfInputIsAccepted) {
   EXPECT_EQ(Message(request_.ReadInputs().status()), "--truncate is \"middle\"; expected head or tail");
   request_.token_ids = "1";
   EXPECT_EQ(Message(request_.ReadInputs().status()), "--text, --token_ids, --image and --input exclude each other");
+}
+
+TEST_F(FlagTest, APromptIsOfTheInputsThatNameNone) {
+  const std::string path = ::testing::TempDir() + "inputs_test_prompts";
+  std::ofstream(path) << R"({"text": "a"})"
+                      << "\n"
+                      << R"({"text": "b", "prompt_name": "", "second_text": "c", "second_prompt_name": "d"})"
+                      << "\n";
+  request_.input = path;
+  absl::StatusOr<std::vector<LabelledInput>> inputs = request_.ReadInputs();
+  ASSERT_TRUE(inputs.ok()) << inputs.status();
+  EXPECT_FALSE((*inputs)[0].input.sequence().has_prompt_name());
+  EXPECT_TRUE((*inputs)[1].input.sequence().has_prompt_name());
+  EXPECT_EQ((*inputs)[1].input.second().prompt_name(), "d");
+  request_.prompt_name = "query";
+  inputs = request_.ReadInputs();
+  ASSERT_TRUE(inputs.ok()) << inputs.status();
+  EXPECT_EQ((*inputs)[0].input.sequence().prompt_name(), "query");
+  EXPECT_EQ((*inputs)[1].input.sequence().prompt_name(), "");
 }
 
 }  // namespace

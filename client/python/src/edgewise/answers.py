@@ -164,13 +164,17 @@ class Model:
     causal: bool
     mask_token_id: int  #: task fill-mask: the token whose places are predicted
     takes_messages: bool  #: Client.generate(messages=...): it has a chat template that is served
+    prompts: list[str]  #: what prompt_name may be
+    default_prompt: str  #: of texts that name none; empty: no prompt
+    embedding_size: int  #: the numbers of an embedding, where dimensions is left out
     message: pb.ModelInfo = dataclasses.field(repr=False)
 
     @classmethod
     def of(cls, message: pb.ModelInfo) -> Model:
         plain = {field.name: getattr(message, field.name) for field in dataclasses.fields(cls)
-                 if field.name not in ("state", "labels", "message")}
-        return cls(**plain, state=pb.ModelInfo.State.Name(message.state), labels=list(message.labels), message=message)
+                 if field.name not in ("state", "labels", "prompts", "message")}
+        return cls(**plain, state=pb.ModelInfo.State.Name(message.state), labels=list(message.labels),
+                   prompts=list(message.prompts), message=message)
 
 
 def _top(message: pb.Prediction | pb.TokenPrediction) -> list[Top]:

@@ -60,6 +60,7 @@ class PredictOptions(CostOptions, total=False):
     each_sample: bool | None  #: an output for every sample, in Answer.message.sample_outputs
     graph: bool | None  #: what was attended, in Answer.message.graph; of one sample
     dimensions: int | None  #: embedding models: the first so many numbers, normalised; in Answer.embedding
+    prompt_name: str | None  #: the model's prompt that goes before the text (Model.prompts); "": none, nor the default
     stride: int | None  #: language models: from window to window of a text beyond the context; 0: half the context
 
 
@@ -106,7 +107,8 @@ def predict(model: str, inputs: Iterable[Input | pb.Input], seconds: Iterable[In
         _truncate(one.sequence, rest.get("truncate"))
         if one.HasField("second"):
             _truncate(one.second, rest.get("truncate"))
-    _refuse_unknown(rest, ("truncate",))
+        _prompt(one.sequence, rest.get("prompt_name"))
+    _refuse_unknown(rest, ("truncate", "prompt_name"))
     return request
 
 
@@ -203,6 +205,15 @@ def _truncate(one: pb.Sequence, where: str | None) -> None:
     if where not in _TRUNCATE:
         raise Error("INVALID_ARGUMENT", f'truncate is {where!r}; expected "head" or "tail"', "truncate")
     one.truncate = _TRUNCATE[where]
+
+
+def _prompt(one: pb.Sequence, name: str | None) -> None:
+    if name is None or one.HasField("prompt_name"):
+        return
+    try:
+        one.prompt_name = name
+    except TypeError as why:
+        raise Error("INVALID_ARGUMENT", f"prompt_name is {name!r}: {why}", "prompt_name") from why
 
 
 def _refuse_unknown(rest: Mapping[str, Any], known: tuple[str, ...]) -> None:
