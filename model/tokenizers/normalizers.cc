@@ -35,6 +35,19 @@ bool BetweenPlain(char32_t before, char32_t after) {
 }
 bool Anywhere(char32_t, char32_t) { return true; }
 
+// The piece with the characters that `to` gives. Whether any is another one.
+template <typename To>
+bool MapCharacters(AlignedText& text, To to) {
+  std::vector<Change> changes;
+  bool any = false;
+  for (const char32_t c : ToCharacters(text.text())) {
+    changes.push_back({to(c), 0});
+    any |= changes.back().character != c;
+  }
+  if (any) text.Transform(changes);
+  return any;
+}
+
 // Of a step that changes pieces cut where `cuts` holds.
 template <typename Change>
 absl::Status InPieces(AlignedText& text, Work& work, bool (*cuts)(char32_t, char32_t), Change change) {
@@ -90,18 +103,9 @@ class BertNormalizer : public Normalizer {
 
  private:
   static bool Clean(AlignedText& text) {
-    bool any = false;
     if (std::all_of(text.text().begin(), text.text().end(), [](char c) { return c >= ' ' && c < 0x7F; })) return false;
-    any = text.Filter([](char32_t c) { return c != 0 && c != 0xFFFD && !IsBertControl(c); });
-    std::vector<Change> changes;
-    bool spaces = false;
-    for (const char32_t c : ToCharacters(text.text())) {
-      const char32_t cleaned = IsWhitespace(c) ? U' ' : c;
-      spaces |= cleaned != c;
-      changes.push_back({cleaned, 0});
-    }
-    if (spaces) text.Transform(changes);
-    return any || spaces;
+    const bool any = text.Filter([](char32_t c) { return c != 0 && c != 0xFFFD && !IsBertControl(c); });
+    return MapCharacters(text, [](char32_t c) { return IsWhitespace(c) ? U' ' : c; }) || any;
   }
 
   static bool SeparateIdeographs(AlignedText& text) {
@@ -146,6 +150,26 @@ class AccentsNormalizer : public Normalizer {
     return InPieces(text, work, Anywhere, [](AlignedText& piece) {
       return !IsAscii(piece.text()) && piece.Filter([](char32_t c) { return !IsCombiningMark(c); });
     });
+  }
+};
+
+// The rules of SentencePiece's nmt_nfkc for characters that are not seen.
+class NmtNormalizer : public Normalizer {
+ public:
+  absl::Status Normalize(AlignedText& text, Work& work) const override {
+    return InPieces(text, work, Anywhere, [](AlignedText& piece) {
+      const bool any = piece.Filter([](char32_t c) { return !IsDropped(c); });
+      return MapCharacters(piece, [](char32_t c) { return IsBlank(c) ? U' ' : c; }) || any;
+    });
+  }
+
+ private:
+  static bool IsDropped(char32_t c) {
+    return (c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F;
+  }
+  static bool IsBlank(char32_t c) {
+    return c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+           c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
   }
 };
 
@@ -268,11 +292,12 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ReadNormalizer(const json& object, c
     kPrepend,
     kPrecompiled,
     kBytes,
+    kNmt,
     kMany
   };
   JsonObject fields(object, path);
   const int type = ReadType(fields, {"BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents",
-                                     "Strip", "Replace", "Prepend", "Precompiled", "ByteLevel", "Sequence"});
+                                     "Strip", "Replace", "Prepend", "Precompiled", "ByteLevel", "Nmt", "Sequence"});
   if (type < 0) return fields.Finish();
   std::unique_ptr<Normalizer> normalizer;
   switch (type) {
@@ -316,6 +341,9 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ReadNormalizer(const json& object, c
       break;
     case kBytes:
       normalizer = std::make_unique<ByteLevelNormalizer>();
+      break;
+    case kNmt:
+      normalizer = std::make_unique<NmtNormalizer>();
       break;
     default: {
       ASSIGN_OR_RETURN(normalizer, ReadSequence(fields, steps));

@@ -160,6 +160,30 @@ class Digits : public PreTokenizer {
   const SplitBehavior behavior_;
 };
 
+// Cuts where a script begins, and drops what is before the first.
+class UnicodeScripts : public PreTokenizer {
+ public:
+  absl::Status Cut(AlignedText text, Work& work, WordSink take) const override {
+    Splitter words(std::move(text), SplitBehavior::kRemoved, work, take);
+    const std::string& all = words.text();
+    int32_t last = 0;
+    Part run{0, 0, true};
+    for (size_t at = 0; at < all.size();) {
+      const Character character = CharacterAt(all, at);
+      const int32_t script = ScriptOf(character.code);
+      if (script != 0 && script != last) {
+        if (run.begin < run.end) RETURN_IF_ERROR(words.Take(run));
+        run = {static_cast<uint32_t>(at), static_cast<uint32_t>(at), false};
+        last = script;
+      }
+      at += character.bytes;
+      run.end = static_cast<uint32_t>(at);
+    }
+    if (run.begin < run.end) RETURN_IF_ERROR(words.Take(run));
+    return words.Finish();
+  }
+};
+
 class Split : public PreTokenizer {
  public:
   Split(Pattern pattern, SplitBehavior behavior, bool invert)
@@ -286,10 +310,21 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> ReadSequence(JsonObject& fields, S
 absl::StatusOr<std::unique_ptr<PreTokenizer>> ReadPreTokenizer(const json& object, const std::string& path,
                                                                Steps& steps) {
   RETURN_IF_ERROR(steps.Add(path));
-  enum { kBert, kByteLevel, kSplit, kWhitespace, kWhitespaceSplit, kPunctuation, kDigits, kMetaspace, kSequence };
+  enum {
+    kBert,
+    kByteLevel,
+    kSplit,
+    kWhitespace,
+    kWhitespaceSplit,
+    kPunctuation,
+    kDigits,
+    kMetaspace,
+    kScripts,
+    kSequence
+  };
   JsonObject fields(object, path);
   const int type = ReadType(fields, {"BertPreTokenizer", "ByteLevel", "Split", "Whitespace", "WhitespaceSplit",
-                                     "Punctuation", "Digits", "Metaspace", "Sequence"});
+                                     "Punctuation", "Digits", "Metaspace", "UnicodeScripts", "Sequence"});
   if (type < 0) return fields.Finish();
   std::unique_ptr<PreTokenizer> made;
   switch (type) {
@@ -316,6 +351,9 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> ReadPreTokenizer(const json& objec
       break;
     case kMetaspace:
       made = std::make_unique<MetaspacePreTokenizer>(ReadMetaspace(fields));
+      break;
+    case kScripts:
+      made = std::make_unique<UnicodeScripts>();
       break;
     default: {
       ASSIGN_OR_RETURN(made, ReadSequence(fields, steps));

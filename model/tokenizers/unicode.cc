@@ -2,6 +2,7 @@
 
 #include <unicode/uchar.h>
 #include <unicode/unorm2.h>
+#include <unicode/uscript.h>
 #include <unicode/ustring.h>
 
 #include <algorithm>
@@ -188,6 +189,18 @@ bool IsCjkIdeograph(char32_t c) {
                  {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
   return c >= 0x3400 && std::any_of(std::begin(kBlocks), std::end(kBlocks),
                                     [c](const auto& block) { return c >= block.first && c <= block.last; });
+}
+
+int32_t ScriptOf(char32_t c) {
+  constexpr int32_t kAny = 0;
+  if (c == U' ' || !Knows(9, c)) return kAny;
+  if (c == 0x30FC) return 1 + USCRIPT_HAN;
+  if (c == 0x589 || c == 0x61C) return 1 + USCRIPT_COMMON;  // these four have changed script since
+  if (c == 0x953 || c == 0x954) return 1 + USCRIPT_DEVANAGARI;
+  UErrorCode error = U_ZERO_ERROR;
+  const UScriptCode script = uscript_getScript(Icu(c), &error);
+  if (U_FAILURE(error) || script == USCRIPT_UNKNOWN) return kAny;
+  return 1 + (script == USCRIPT_HIRAGANA || script == USCRIPT_KATAKANA ? USCRIPT_HAN : script);
 }
 
 void AppendLowercase(char32_t c, std::vector<char32_t>& lower) {

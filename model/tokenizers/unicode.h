@@ -1,8 +1,8 @@
 // What `tokenizers` 0.23 knows of Unicode, by ICU's tables. Its parts have tables of several ages, and ids depend on
 // them: punctuation, controls and nonspacing marks are those of Unicode 8, normal forms those of Unicode 9 (the
-// functions below follow, character by character). Whitespace, numbers, case, \p{...} and \w are those of Unicode 16 or
-// 17: here of ICU's version (15 in Debian 12), to which the characters added since are unassigned. All functions may be
-// called from any thread.
+// functions below follow, character by character), as are scripts. Whitespace, numbers, case, \p{...} and \w are those
+// of Unicode 16 or 17: here of ICU's version (15 in Debian 12), to which the characters added since are unassigned. All
+// functions may be called from any thread.
 #ifndef EDGEWISE_MODEL_TOKENIZERS_UNICODE_H_
 #define EDGEWISE_MODEL_TOKENIZERS_UNICODE_H_
 
@@ -20,6 +20,10 @@ bool IsBertControl(char32_t c);     // what BertNormalizer's clean_text removes,
 bool IsNonspacingMark(char32_t c);  // what BertNormalizer's strip_accents removes
 bool IsCombiningMark(char32_t c);   // what StripAccents removes
 bool IsCjkIdeograph(char32_t c);    // what handle_chinese_chars puts between spaces
+
+// The script as UnicodeScripts sees it, by Unicode 9: a number, the same for Han, Hiragana and Katakana; 0: a space and
+// what is unassigned, which go with any script.
+int32_t ScriptOf(char32_t c);
 
 // One character's lower case, which may be more than one character.
 void AppendLowercase(char32_t c, std::vector<char32_t>& lower);

@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<WordModel>> ReadWordModel(const nlohmann::json& o
 absl::StatusOr<std::unique_ptr<WordModel>> ReadWordPiece(JsonObject& fields);
 absl::StatusOr<std::unique_ptr<WordModel>> ReadBpe(JsonObject& fields);
 absl::StatusOr<std::unique_ptr<WordModel>> ReadUnigram(JsonObject& fields);
+absl::StatusOr<std::unique_ptr<WordModel>> ReadWordLevel(JsonObject& fields);
 
 }  // namespace edgewise::tokenizers
 

@@ -180,8 +180,8 @@ std::vector<BadFolder> BadFolders() {
       {masked, File("tokenizer.json", "["), "tokenizer.json: not valid JSON"},
       {sequence, File("tokenizer.json", ""), "tokenizer.json: is empty"},
       {sequence, File("tokenizer.json", R"({"version": "1.0"})"), "tokenizer.json: model is missing"},
-      {sequence, Json("tokenizer.json", [](json& file) { file["model"]["type"] = "WordLevel"; }),
-       "tokenizer.json: model.type is \"WordLevel\""},
+      {sequence, Json("tokenizer.json", [](json& file) { file["model"]["type"] = "WordSeg"; }),
+       "tokenizer.json: model.type is \"WordSeg\""},
       {sequence, Json("tokenizer.json", [](json& file) { file["model"]["vocab"]["zebra"] = 40; }),
        "tokenizer: the id of \"zebra\" is 40; in config.json vocab_size is 40, so ids end at 39; resize the model's"},
       // Ids that the server itself would put into texts. Added tokens that only a text can bring are none of them.

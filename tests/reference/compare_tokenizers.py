@@ -62,9 +62,7 @@ def main():
         tokenizer.no_padding()
         wrong += compare(arguments.folder.name, arguments.folder, tokenizer, asked, arguments.program, arguments.show)
     else:
-        for name, tokenizer in kinds(small=False).items():
-            if arguments.kinds and name not in arguments.kinds.split(","):
-                continue
+        for name, tokenizer in kinds(small=False, names=arguments.kinds.split(",") if arguments.kinds else ()).items():
             with tempfile.TemporaryDirectory() as folder:
                 tokenizer.save(f"{folder}/tokenizer.json")
                 wrong += compare(name, folder, tokenizer, asked, arguments.program, arguments.show)

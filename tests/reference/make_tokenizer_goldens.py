@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/testdata_tokenizers: small tokenizers of every kind, trained here, and what PyPI's `tokenizers` makes of
 texts. Needs a virtual environment with `tokenizers` and `sentencepiece`. The files change with the texts in docs/ that
-the tokenizers are trained on; tests read only what is committed."""
+the tokenizers are trained on; tests read only what is committed. Arguments: the kinds to write, or none for all."""
 import json
+import sys
 
 from tokenizer_answers import answer
 from tokenizer_kinds import MULTILINGUAL, ROOT, kinds
@@ -45,7 +46,7 @@ def main():
         (folder / name).write_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
 
     write("requests.json", asked)
-    for name, tokenizer in kinds(small=True).items():
+    for name, tokenizer in kinds(small=True, names=sys.argv[1:]).items():
         answers = [shorter(answer(tokenizer, request)) for request in asked]
         tokenizer.no_truncation()
         write(f"{name}.json", {"tokenizer": json.loads(tokenizer.to_str()), "answers": answers})

@@ -220,14 +220,37 @@ def mixed(size):
     return tokenizer
 
 
-def kinds(small):
-    """{name: tokenizer}. Small ones are committed."""
+def word_level(size):
+    tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.UnicodeScripts(), pre_tokenizers.Whitespace()])
+    tokenizer.train_from_iterator(corpus(), trainers.WordLevelTrainer(
+        vocab_size=size, show_progress=False, special_tokens=special("[PAD]", "[UNK]", "[CLS]", "[SEP]")))
+    tokenizer.post_processor = template(tokenizer, "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ["[CLS]", "[SEP]"])
+    return tokenizer
+
+
+def scripts(size):
+    """As SentencePieceUnigramTokenizer of `tokenizers`, cut at scripts too."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.UnicodeScripts()])
+    tokenizer.train_from_iterator(corpus(), trainers.UnigramTrainer(
+        vocab_size=size, show_progress=False, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], unk_token="<unk>"))
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def kinds(small, names=()):
+    """{name: tokenizer}, of these names or of all. Small ones are committed."""
     size = 420 if small else 3000
-    return {
-        "bert": word_piece(size, True), "bert-cased": word_piece(size, False), "gpt2": gpt2(size),
-        "roberta": roberta(size), "llama3": llama3(size), "qwen": qwen(size), "modernbert": modernbert(size),
-        "llama2": llama2(size, False), "mistral": llama2(size, True), "xlm-roberta": unigram(size, small, False),
-        "unigram-bytes": unigram(size, small, True), "mixed": mixed(size)}
+    makers = {
+        "bert": lambda: word_piece(size, True), "bert-cased": lambda: word_piece(size, False), "gpt2": lambda: gpt2(size),
+        "roberta": lambda: roberta(size), "llama3": lambda: llama3(size), "qwen": lambda: qwen(size),
+        "modernbert": lambda: modernbert(size), "llama2": lambda: llama2(size, False), "mistral": lambda: llama2(size, True),
+        "xlm-roberta": lambda: unigram(size, small, False), "unigram-bytes": lambda: unigram(size, small, True),
+        "mixed": lambda: mixed(size), "word-level": lambda: word_level(size), "scripts": lambda: scripts(size)}
+    return {name: make() for name, make in makers.items() if not names or name in names}
 
 
 def blocks():

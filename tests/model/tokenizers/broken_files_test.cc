@@ -35,7 +35,8 @@ TEST(BrokenTokenizerTest, EveryFieldIsNamed) {
       {"bert", R"({"/modle": 1})", "unknown field \"modle\"; did you mean model?"},
       {"bert", R"({"/model": "REMOVE"})", "model is missing"},
       {"bert", R"({"/model": 7})", "model is 7; an object is expected"},
-      {"bert", R"({"/model/type": "WordLevel"})", R"(model.type is "WordLevel"; served are WordPiece, BPE, Unigram)"},
+      {"bert", R"({"/model/type": "WordSeg"})",
+       R"(model.type is "WordSeg"; served are WordPiece, BPE, Unigram, WordLevel)"},
       {"bert", R"({"/model/type": "REMOVE"})", "model.type is missing"},
       {"bert", R"({"/model/unk_token": "[NONE]"})", R"(model.unk_token is "[NONE]"; vocab lacks it)"},
       {"bert", R"({"/model/max_input_chars_per_word": 0})",
@@ -44,14 +45,17 @@ TEST(BrokenTokenizerTest, EveryFieldIsNamed) {
       {"bert", R"({"/model/vocab/[CLS]": -1})",
        R"(model.vocab["[CLS]"] is -1; allowed: an integer from 0 to 16777215)"},
       {"bert", R"({"/model/vocab/twin": 2})", R"(model.vocab["twin"] is 2, as ["[CLS]"]; every token has its own id)"},
-      {"bert", R"({"/normalizer/type": "Nmt"})",
-       R"(normalizer.type is "Nmt"; served are BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, )"
-       "Replace, Prepend, Precompiled, ByteLevel, Sequence"},
+      {"bert", R"({"/normalizer/type": "Fold"})",
+       R"(normalizer.type is "Fold"; served are BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, )"
+       "Replace, Prepend, Precompiled, ByteLevel, Nmt, Sequence"},
       {"bert", R"({"/normalizer/lowercase": "REMOVE"})", "normalizer.lowercase is missing"},
       {"bert", R"({"/normalizer/fold": true})", R"(unknown field normalizer."fold")"},
-      {"bert", R"({"/pre_tokenizer/type": "UnicodeScripts"})",
-       R"(pre_tokenizer.type is "UnicodeScripts"; served are BertPreTokenizer, ByteLevel, Split, Whitespace, )"
-       "WhitespaceSplit, Punctuation, Digits, Metaspace, Sequence"},
+      {"bert", R"({"/pre_tokenizer/type": "FixedLength"})",
+       R"(pre_tokenizer.type is "FixedLength"; served are BertPreTokenizer, ByteLevel, Split, Whitespace, )"
+       "WhitespaceSplit, Punctuation, Digits, Metaspace, UnicodeScripts, Sequence"},
+      {"word-level", R"({"/model/unk_token": "REMOVE"})", "model.unk_token is missing"},
+      {"word-level", R"({"/model/prefix": ""})", R"(unknown field model."prefix")"},
+      {"word-level", R"({"/model/vocab": []})", "model.vocab is []; an object from tokens to ids is expected"},
       {"bert", R"({"/decoder/type": "CTC"})",
        R"(decoder.type is "CTC"; served are WordPiece, ByteLevel, Metaspace, ByteFallback, Fuse, Strip, Replace, Sequence)"},
       {"bert", R"({"/post_processor/type": "Other"})",

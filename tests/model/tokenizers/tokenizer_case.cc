@@ -12,9 +12,9 @@ namespace edgewise::tests {
 using nlohmann::json;
 
 const std::vector<std::string>& TokenizerKinds() {
-  static const std::vector<std::string>& kinds =
-      *new std::vector<std::string>{"bert",       "bert-cased", "gpt2",    "roberta",     "llama3",        "qwen",
-                                    "modernbert", "llama2",     "mistral", "xlm-roberta", "unigram-bytes", "mixed"};
+  static const std::vector<std::string>& kinds = *new std::vector<std::string>{
+      "bert",   "bert-cased", "gpt2",        "roberta",       "llama3", "qwen",       "modernbert",
+      "llama2", "mistral",    "xlm-roberta", "unigram-bytes", "mixed",  "word-level", "scripts"};
   return kinds;
 }
 

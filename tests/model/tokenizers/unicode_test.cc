@@ -30,5 +30,19 @@ TEST(UnicodeTest, CategoriesAreOfTheVersionOfEachPart) {
   EXPECT_TRUE(IsCombiningMark(0x1CF2) && IsCombiningMark(0x08D4) && !IsCombiningMark(0x07FD));
 }
 
+TEST(UnicodeTest, ScriptsAreThoseOfUnicode9) {
+  const int32_t han = ScriptOf(U'\u4eac'), common = ScriptOf(U'1');
+  EXPECT_NE(han, common);
+  EXPECT_EQ(ScriptOf(U'\u3044'), han) << "Hiragana";
+  EXPECT_EQ(ScriptOf(U'\u30b0'), han) << "Katakana";
+  EXPECT_EQ(ScriptOf(U'\u30fc'), han) << "the mark of long vowels, which is Common";
+  EXPECT_EQ(ScriptOf(U'\t'), common);
+  EXPECT_EQ(ScriptOf(U'a'), ScriptOf(U'\u00e9'));
+  EXPECT_NE(ScriptOf(U'a'), ScriptOf(U'\u0301')) << "Inherited";
+  for (const char32_t any : {U' ', U'\u0378', U'\ue000', U'\U0001fae0'}) EXPECT_EQ(ScriptOf(any), 0);
+  for (const char32_t changed : {U'\u0589', U'\u061c'}) EXPECT_EQ(ScriptOf(changed), common);
+  for (const char32_t changed : {U'\u0953', U'\u0954'}) EXPECT_EQ(ScriptOf(changed), ScriptOf(U'\u0915'));
+}
+
 }  // namespace
 }  // namespace edgewise::tokenizers
