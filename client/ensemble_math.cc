@@ -26,20 +26,25 @@ Moments ComputeMoments(std::span<const float* const> samples, size_t width) {
   return moments;
 }
 
-double Entropy(std::span<const double> distribution) {
+double Entropy(std::span<const double> probabilities, bool multi_label) {
   double sum = 0.0;
-  for (double q : distribution) {
-    if (q > 0.0) sum += q * std::log(q);
+  for (double q : probabilities) {
+    if (!multi_label) {
+      if (q > 0.0) sum += q * std::log(q);
+    } else if (q > 0.0 && q < 1.0) {
+      sum += q * std::log(q) + (1.0 - q) * std::log1p(-q);
+    }
   }
   return sum == 0.0 ? 0.0 : -sum;  // never -0
 }
 
-double MutualInformation(double predictive_entropy, std::span<const float* const> samples, size_t width) {
+double MutualInformation(double predictive_entropy, std::span<const float* const> samples, size_t width,
+                         bool multi_label) {
   double sum = 0.0;
   std::vector<double> wide(width);
   for (const float* row : samples) {
     std::copy(row, row + width, wide.begin());
-    sum += Entropy(wide);
+    sum += Entropy(wide, multi_label);
   }
   return std::max(0.0, predictive_entropy - sum / static_cast<double>(samples.size()));
 }

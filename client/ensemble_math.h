@@ -18,11 +18,13 @@ struct Moments {
 // samples[s] is the row of sample s, `width` floats. At least one sample.
 Moments ComputeMoments(std::span<const float* const> samples, size_t width);
 
-// -sum of q log q over the positive q, nats.
-double Entropy(std::span<const double> distribution);
+// -sum of q log q over the positive q, nats. multi_label: -sum of q log q + (1 - q) log1p(-q) over the q between 0
+// and 1.
+double Entropy(std::span<const double> probabilities, bool multi_label);
 
 // max(0, predictive_entropy - mean entropy of the samples), nats.
-double MutualInformation(double predictive_entropy, std::span<const float* const> samples, size_t width);
+double MutualInformation(double predictive_entropy, std::span<const float* const> samples, size_t width,
+                         bool multi_label);
 
 // Sum over tokens of ln(mean over samples of their probability). samples[s] is the row of sample s, `tokens` doubles.
 double LogLikelihood(std::span<const double* const> samples, size_t tokens);

@@ -126,6 +126,9 @@ absl::Status CheckParts(Parts parts, int input, const Shape& shape) {
     if (part.normalized() != first.normalized()) {
       return Refuse(i, input, ".normalized differs from parts[0]");
     }
+    if (part.multi_label() != first.multi_label()) {
+      return Refuse(i, input, ".multi_label differs from parts[0]");
+    }
     if (part.top_size() != first.top_size()) {
       return Refuse(i, input,
                     absl::StrCat(".top has ", part.top_size(), " labels, but parts[0] has ", first.top_size()));
@@ -153,12 +156,13 @@ void Round(const std::vector<double>& from, Floats* to) {
 
 // Fills what Prediction and TokenPrediction share. rows: one per sample, `labels` probabilities each.
 template <typename Message>
-void FillLabels(const Rows& rows, const Rows& logits, size_t labels, const LabelNames& names, Message* merged) {
+void FillLabels(const Rows& rows, const Rows& logits, size_t labels, bool multi_label, const LabelNames& names,
+                Message* merged) {
   const Moments moments = ComputeMoments(rows, labels);
   Round(moments.mean, merged->mutable_probabilities());
   merged->mutable_stddev()->Add(moments.stddev.begin(), moments.stddev.end());
-  merged->set_predictive_entropy(Entropy(moments.mean));
-  merged->set_mutual_information(MutualInformation(merged->predictive_entropy(), rows, labels));
+  merged->set_predictive_entropy(Entropy(moments.mean, multi_label));
+  merged->set_mutual_information(MutualInformation(merged->predictive_entropy(), rows, labels, multi_label));
   merged->set_label_id(ArgMax(moments.mean));
   merged->set_label(names.Name(merged->label_id()));
   if (!logits.empty()) Round(ComputeMoments(logits, labels).mean, merged->mutable_logits());
@@ -248,12 +252,13 @@ absl::StatusOr<v1::Prediction> MergePrediction(Parts parts, int input, std::span
         continue;
       }
       const size_t offset = t * shape.labels;
-      FillLabels(SampleRows(merged, offset, probabilities), logit_rows(offset), shape.labels, names, token);
+      FillLabels(SampleRows(merged, offset, probabilities), logit_rows(offset), shape.labels, false, names, token);
       token->set_position(parts[0]->tokens(static_cast<int>(t)).position());
       FillTop(parts[0]->tokens(static_cast<int>(t)).top_size(), names, token);
     }
   } else if (shape.labels > 0) {
-    FillLabels(SampleRows(merged, 0, probabilities), logit_rows(0), shape.labels, names, &merged);
+    merged.set_multi_label(parts[0]->multi_label());
+    FillLabels(SampleRows(merged, 0, probabilities), logit_rows(0), shape.labels, merged.multi_label(), names, &merged);
     FillTop(parts[0]->top_size(), names, &merged);
   }
   return merged;

@@ -10,7 +10,9 @@ enum class Activation {
   kGelu,      // x (1 + erf(x / sqrt 2)) / 2
   kGeluTanh,  // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
   kTanh,
-  kSilu,  // x / (1 + exp(-x)); of gates alone
+  kSilu,       // x / (1 + exp(-x))
+  kQuickGelu,  // x / (1 + exp(-1.702 x))
+  kMish,       // x tanh(ln(1 + exp(x)))
 };
 
 }  // namespace edgewise

@@ -18,6 +18,10 @@ double Activate(double x, Activation activation) {
       return std::tanh(x);
     case Activation::kSilu:
       return x / (1.0 + std::exp(-x));
+    case Activation::kQuickGelu:
+      return x / (1.0 + std::exp(-1.702 * x));
+    case Activation::kMish:
+      return x * std::tanh(std::log1p(std::exp(x)));
     case Activation::kNone:
       break;
   }

@@ -104,9 +104,12 @@ void PrintNotes(const Evaluation& evaluation, std::ostream& out) {
   const bool spread = HasMutualInformation(evaluation);
   if (measure.empty()) out << "accuracy     not known: the data has no labels\n";
   if (measure == "accuracy") {
-    out << "accuracy     of " << WithCommas(quality.accuracy().known) << " labels a row\n";
+    const bool multi_label = evaluation.first.predictions(0).multi_label();
+    out << "accuracy     of " << WithCommas(quality.accuracy().known)
+        << (multi_label ? " answers a row: all labels of an input are right\n" : " labels a row\n");
     out << "macro F1     mean over the classes of F1\n";
-    out << "calibration  |right answers - confidence|, mean over " << kCalibrationBins << " bins of the confidence\n";
+    out << "calibration  |right answers - confidence|, mean over " << kCalibrationBins << " bins of the confidence"
+        << (multi_label ? ",\n             of every label's yes or no\n" : "\n");
     out << "AUROC        that a wrong answer has more entropy" << (spread ? " (or mutual information)" : "")
         << " than a right one; - without wrong ones\n";
   }

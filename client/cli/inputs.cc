@@ -205,12 +205,13 @@ absl::Status ReadLabels(const json& object, LabelledInput& input) {
   if (!object.contains("labels")) return absl::OkStatus();
   if (object.contains("label")) return FieldError("label", "and labels exclude each other");
   if (!object["labels"].is_array()) return FieldError("labels", "is not a list of integers or names");
+  std::vector<std::optional<int32_t>>& labels = input.labels.emplace();
   for (size_t i = 0; i < object["labels"].size(); ++i) {
     const json& value = object["labels"][i];
-    input.labels.emplace_back();
+    labels.emplace_back();
     if (value.is_null()) continue;
     std::string name;
-    const absl::Status status = ReadLabel(absl::StrCat("labels[", i, "]"), value, input.labels.back(), name);
+    const absl::Status status = ReadLabel(absl::StrCat("labels[", i, "]"), value, labels.back(), name);
     if (!status.ok()) return status;
     if (name.empty()) continue;
     input.label_names.resize(object["labels"].size());

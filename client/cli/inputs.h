@@ -18,8 +18,9 @@ struct LabelledInput {
   v1::Input input;
   std::string place;  // "FILE:LINE", for errors; empty where it came from a flag
   std::optional<int32_t> label;
-  std::vector<std::optional<int32_t>> labels;  // token-classification, by position; null: not counted
-  std::optional<double> value;                 // regression; of a pair for an embedding model, how alike they are
+  // token-classification: by position; null: not counted. Multi-label: those that hold. Absent: not known.
+  std::optional<std::vector<std::optional<int32_t>>> labels;
+  std::optional<double> value;  // regression; of a pair for an embedding model, how alike they are
   // Names in the places of `label` and `labels`, which ResolveLabelNames (label_names.h) fills; "": there is a number.
   std::string label_name;
   std::vector<std::string> label_names;  // empty: none is a name

@@ -56,7 +56,7 @@ absl::Status Resolve(const LabelIds& ids, LabelledInput& input) {
     if (input.label_names[i].empty()) continue;
     const absl::StatusOr<int32_t> id = ids.Find(absl::StrCat("labels[", i, "]"), input.label_names[i]);
     if (!id.ok()) return id.status();
-    input.labels[i] = *id;
+    (*input.labels)[i] = *id;
   }
   input.label_name.clear();
   input.label_names.clear();

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <ostream>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -74,6 +75,27 @@ struct PredictFlags {
   }
 };
 
+// Of an answer that names only its most probable label: the names of all, asked for once. Empty where they are not
+// known.
+class LabelNames {
+ public:
+  explicit LabelNames(Client& client) : client_(client) {}
+
+  std::span<const std::string> Of(const v1::PredictResponse& response) {
+    if (!asked_ && response.predictions_size() > 0 && response.predictions(0).multi_label()) {
+      asked_ = true;
+      const absl::StatusOr<v1::ModelInfo> model = client_.GetModel(response.model(), response.version());
+      if (model.ok()) names_.assign(model->labels().begin(), model->labels().end());
+    }
+    return names_;
+  }
+
+ private:
+  Client& client_;
+  bool asked_ = false;
+  std::vector<std::string> names_;
+};
+
 int PredictOne(const PredictFlags& flags, Client& client, const v1::PredictRequest& request, const LabelledInput& input,
                std::ostream& out, std::ostream& err) {
   absl::StatusOr<v1::PredictResponse> response = AskOne(client, request, input.input, flags.spread);
@@ -81,7 +103,7 @@ int PredictOne(const PredictFlags& flags, Client& client, const v1::PredictReque
   v1::PredictResponse shown = *response;  // without what only the plot asked for
   if (!flags.each_sample) shown.mutable_predictions(0)->clear_sample_outputs();
   if (!flags.layer_stats && !flags.key_degrees) shown.mutable_predictions(0)->mutable_edges()->clear_layers();
-  out << (flags.json ? ToJson(shown, true) : RenderAnswer(shown)) << std::flush;
+  out << (flags.json ? ToJson(shown, true) : RenderAnswer(shown, LabelNames(client).Of(shown))) << std::flush;
   if (flags.plot.empty()) return kExitOk;
   if (absl::Status status = ShowPlot(flags.plot, client, request, input.input, *response, out); !status.ok()) {
     return ReportServerError(status, flags.connection, err);
@@ -172,13 +194,16 @@ int PredictFile(const PredictFlags& flags, Client& client, const v1::PredictRequ
   for (size_t w = 0; w < std::min<size_t>(flags.concurrency, inputs.size()); ++w) workers.emplace_back(work);
 
   Summary summary;
+  LabelNames names(client);
   if (!flags.json) out << RenderHeading();
   for (size_t i = 0; i < inputs.size(); ++i) {
     const absl::StatusOr<v1::PredictResponse> response = arrived.Take(i);
     const absl::Status& status = response.status();
     if (status.ok()) {
       summary.Add(*response, inputs[i]);
-      out << (flags.json ? ToJson(*response, false) + "\n" : RenderLine(i + 1, *response, inputs[i])) << std::flush;
+      out << (flags.json ? ToJson(*response, false) + "\n"
+                         : RenderLine(i + 1, *response, inputs[i], names.Of(*response)))
+          << std::flush;
       continue;
     }
     ++summary.failed;

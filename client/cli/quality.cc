@@ -24,18 +24,31 @@ absl::Status CheckLabel(const std::string& field, int32_t label, int classes) {
 }
 
 absl::Status CheckTokenLabels(const LabelledInput& input, const v1::Prediction& prediction, bool same_input) {
-  if (same_input && input.labels.size() != static_cast<size_t>(prediction.tokens_size())) {
-    return absl::InvalidArgumentError(absl::StrCat("labels has ", input.labels.size(), " entries; the answer has ",
+  const std::vector<std::optional<int32_t>>& labels = *input.labels;
+  if (same_input && labels.size() != static_cast<size_t>(prediction.tokens_size())) {
+    return absl::InvalidArgumentError(absl::StrCat("labels has ", labels.size(), " entries; the answer has ",
                                                    prediction.tokens_size(),
                                                    ", one for every token or mask, those of a template included"));
   }
   int classes = 0;  // pads have none
   for (const v1::TokenPrediction& token : prediction.tokens()) classes = std::max(classes, token.probabilities_size());
-  for (size_t t = 0; t < input.labels.size(); ++t) {
-    if (!input.labels[t]) continue;
-    if (absl::Status status = CheckLabel(absl::StrCat("labels[", t, "]"), *input.labels[t], classes); !status.ok()) {
+  for (size_t t = 0; t < labels.size(); ++t) {
+    if (!labels[t]) continue;
+    if (absl::Status status = CheckLabel(absl::StrCat("labels[", t, "]"), *labels[t], classes); !status.ok()) {
       return status;
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckHoldingLabels(const std::vector<std::optional<int32_t>>& labels, int classes) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const std::string field = absl::StrCat("labels[", i, "]");
+    if (!labels[i]) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          field, " is null, and the model is multi-label; give the labels that hold, and leave out the others"));
+    }
+    if (absl::Status status = CheckLabel(field, *labels[i], classes); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -44,12 +57,25 @@ absl::Status CheckTokenLabels(const LabelledInput& input, const v1::Prediction& 
 
 template <typename Prediction>
 void Quality::AddLabelled(const Prediction& prediction, int32_t label, uint32_t samples) {
-  labels_.push_back(label);
-  answers_.push_back(prediction.label_id());
   const int answer = prediction.label_id();
+  labels_.push_back({label});
+  answers_.push_back({answer});
   confidences_.push_back(answer < prediction.probabilities_size() ? prediction.probabilities(answer) : 0.0);
+  confirmed_.push_back(label == answer);
   entropies_.push_back(prediction.predictive_entropy());
   if (samples > 1) mutual_informations_.push_back(prediction.mutual_information());
+}
+
+void Quality::AddMultiLabel(const v1::Prediction& prediction, const LabelledInput& input) {
+  const std::vector<int32_t>& labels = labels_.emplace_back(HoldingLabels(input));
+  answers_.push_back(AnsweredLabels(prediction));
+  for (int id = 0; id < prediction.probabilities_size(); ++id) {
+    const double yes = prediction.probabilities(id);
+    confidences_.push_back(std::max(yes, 1.0 - yes));
+    confirmed_.push_back((yes > 0.5) == std::binary_search(labels.begin(), labels.end(), id));
+  }
+  entropies_.push_back(prediction.predictive_entropy());
+  if (prediction.samples() > 1) mutual_informations_.push_back(prediction.mutual_information());
 }
 
 void Quality::Add(const v1::Prediction& prediction, const LabelledInput& input) {
@@ -57,9 +83,10 @@ void Quality::Add(const v1::Prediction& prediction, const LabelledInput& input) 
   log_likelihood_ += prediction.log_likelihood();
   scored_tokens_ += prediction.scored_tokens();
   if (input.label) AddLabelled(prediction, *input.label, prediction.samples());
-  for (int t = 0; t < prediction.tokens_size() && !input.labels.empty(); ++t) {
+  if (input.labels && prediction.multi_label()) AddMultiLabel(prediction, input);
+  for (int t = 0; t < prediction.tokens_size() && input.labels; ++t) {
     const v1::TokenPrediction& token = prediction.tokens(t);
-    const std::optional<int32_t>& label = input.labels[static_cast<size_t>(t)];
+    const std::optional<int32_t>& label = (*input.labels)[static_cast<size_t>(t)];
     if (label && !token.pad()) AddLabelled(token, *label, prediction.samples());
   }
   if (input.value && prediction.values_size() > 0) {
@@ -99,10 +126,8 @@ Measure Quality::MainMeasure() const {
 
 std::vector<Measure> Quality::OtherMeasures() const {
   if (accuracy_.known > 0) {
-    std::vector<uint8_t> right(labels_.size());
-    for (size_t i = 0; i < right.size(); ++i) right[i] = labels_[i] == answers_[i];
     return {{"macro_f1", "macro F1", MacroF1(labels_, answers_), true},
-            {"calibration_error", "calibration error", CalibrationError(confidences_, right), true},
+            {"calibration_error", "calibration error", CalibrationError(confidences_, confirmed_), true},
             {"auroc_entropy", "AUROC entropy", ErrorAuroc(entropies_)},
             {"auroc_mutual_information", "AUROC mutual information", ErrorAuroc(mutual_informations_)}};
   }
@@ -123,7 +148,7 @@ absl::Status CheckLabels(const LabelledInput& input, const v1::Prediction& predi
         absl::StrCat("value is there, and the model answers with labels; give \"", tokens ? "labels" : "label", "\""));
   }
   const char* field = input.label ? "label" : "labels";
-  if (!input.label && input.labels.empty()) return absl::OkStatus();
+  if (!input.label && !input.labels) return absl::OkStatus();
   if (values || embedding) {
     return absl::InvalidArgumentError(absl::StrCat(field, " is there, and the model answers with ",
                                                    values ? "values; give \"value\"" : "embeddings; give \"value\""));
@@ -131,10 +156,15 @@ absl::Status CheckLabels(const LabelledInput& input, const v1::Prediction& predi
   if (input.label && tokens) {
     return absl::InvalidArgumentError("label is there, and the model labels every token; give \"labels\"");
   }
-  if (!input.labels.empty() && !tokens) {
+  if (prediction.multi_label()) {
+    if (input.labels) return CheckHoldingLabels(*input.labels, prediction.probabilities_size());
+    return absl::InvalidArgumentError(
+        "label is there, and the model is multi-label; give \"labels\", a list of those that hold");
+  }
+  if (input.labels && !tokens) {
     return absl::InvalidArgumentError("labels is there, and the model has one label for an input; give \"label\"");
   }
-  if (!input.labels.empty()) return CheckTokenLabels(input, prediction, same_input);
+  if (input.labels) return CheckTokenLabels(input, prediction, same_input);
   return CheckLabel("label", *input.label, prediction.probabilities_size());
 }
 

@@ -23,7 +23,9 @@ struct Measure {
 };
 
 // Collects answers. What they are and what is known of them decides which measures there are:
-//   labels         accuracy, macro F1, calibration error, AUROC of errors by entropy and by mutual information
+//   labels         accuracy, macro F1, calibration error, AUROC of errors by entropy and by mutual information; of a
+//                  multi-label model an answer is right where all its labels are, and every label's yes or no, by its
+//                  own probability, is calibrated
 //   values         error (mean absolute difference), rank correlation
 //   pairs          rank correlation of their cosine with the value
 //   language model loss (nats per token), perplexity
@@ -46,6 +48,7 @@ class Quality {
  private:
   template <typename Prediction>  // or a token's
   void AddLabelled(const Prediction& prediction, int32_t label, uint32_t samples);
+  void AddMultiLabel(const v1::Prediction& prediction, const LabelledInput& input);
   std::optional<double> Loss() const;
   std::optional<double> ErrorAuroc(const std::vector<double>& scores) const;
 
@@ -53,8 +56,11 @@ class Quality {
   double log_likelihood_ = 0;  // language models
   uint64_t scored_tokens_ = 0;
   // One entry for every answer whose label is known; those of mutual_informations_ with several samples only.
-  std::vector<int32_t> labels_, answers_;
-  std::vector<double> confidences_, entropies_, mutual_informations_;
+  std::vector<std::vector<int32_t>> labels_, answers_;  // one each, or any number of a multi-label model, ascending
+  std::vector<double> entropies_, mutual_informations_;
+  // Of each of these answers, or of each of their labels: the probability that it is right, and whether it is.
+  std::vector<double> confidences_;
+  std::vector<uint8_t> confirmed_;
   std::vector<double> given_, known_;  // values, or cosines of pairs; and those of the data
   bool pairs_ = false;
 };

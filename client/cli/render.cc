@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/format.h"
 
 namespace edgewise::cli {
@@ -82,7 +84,36 @@ void AddTokens(const v1::Prediction& prediction, std::string& text) {
   text += More(prediction.tokens_size());
 }
 
-void AddOutcome(const v1::Prediction& prediction, std::string& text) {
+std::string NameOf(std::span<const std::string> names, int id) {
+  return static_cast<size_t>(id) < names.size() ? names[static_cast<size_t>(id)] : "";
+}
+
+// The labels of a multi-label model that are above 0.5, the most probable first; else the most probable.
+void AddLabels(const v1::Prediction& prediction, std::span<const std::string> names, std::string& text) {
+  const auto probability = [&](int id) {
+    const float deviation = id < prediction.stddev_size() ? prediction.stddev(id) : 0.0f;
+    return WithDeviation(prediction.probabilities(id), deviation, prediction.samples());
+  };
+  std::vector<int32_t> labels = AnsweredLabels(prediction);
+  std::stable_sort(labels.begin(), labels.end(),
+                   [&](int a, int b) { return prediction.probabilities(a) > prediction.probabilities(b); });
+  if (labels.empty()) {
+    const int id = prediction.label_id();
+    Line(text, "prediction",
+         absl::StrCat("none above 0.5; the most probable is ", LabelText(prediction.label(), id), ": ",
+                      probability(id)));
+  }
+  const int shown = std::min(static_cast<int>(labels.size()), kMaxRows);
+  for (int i = 0; i < shown; ++i) {
+    const int id = labels[static_cast<size_t>(i)];
+    Line(text, i == 0 ? "prediction" : "",
+         absl::StrCat(PadRight(LabelText(id == prediction.label_id() ? prediction.label() : NameOf(names, id), id), 24),
+                      probability(id)));
+  }
+  text += More(static_cast<int>(labels.size()));
+}
+
+void AddOutcome(const v1::Prediction& prediction, std::span<const std::string> names, std::string& text) {
   if (prediction.embedding_size() > 0) return AddEmbedding(prediction, text);
   if (prediction.tokens_size() > 0) {
     AddTokens(prediction, text);
@@ -95,11 +126,15 @@ void AddOutcome(const v1::Prediction& prediction, std::string& text) {
   text += More(prediction.values_size());
   const int id = prediction.label_id();
   if (id < 0 || id >= prediction.probabilities_size()) return;
-  const float deviation = id < prediction.stddev_size() ? prediction.stddev(id) : 0.0f;
   const bool language = prediction.perplexity() > 0;
   const char* kind = language ? "token" : "label";
-  Line(text, language ? "next token" : "prediction", LabelText(prediction.label(), id, kind));
-  Line(text, "probability", WithDeviation(prediction.probabilities(id), deviation, prediction.samples()));
+  if (prediction.multi_label()) {
+    AddLabels(prediction, names, text);
+  } else {
+    const float deviation = id < prediction.stddev_size() ? prediction.stddev(id) : 0.0f;
+    Line(text, language ? "next token" : "prediction", LabelText(prediction.label(), id, kind));
+    Line(text, "probability", WithDeviation(prediction.probabilities(id), deviation, prediction.samples()));
+  }
   for (int t = 0; t < std::min(prediction.top_size(), kMaxRows); ++t) {
     const v1::Prediction::Top& top = prediction.top(t);
     Line(text, t == 0 ? "top" : "",
@@ -185,6 +220,16 @@ std::string SamplesText(const v1::PredictResponse& response) {
   return absl::StrCat(text, " of ", degraded.requested_samples(), DegradedText(degraded));
 }
 
+// "toxic, insult", with numbers for those without a name; "none".
+std::string LabelList(const std::vector<int32_t>& labels, std::span<const std::string> names) {
+  std::vector<std::string> shown;
+  for (const int32_t id : labels) {
+    const std::string name = NameOf(names, id);
+    shown.push_back(name.empty() ? absl::StrCat(id) : Visible(name));
+  }
+  return shown.empty() ? "none" : absl::StrJoin(shown, ", ");
+}
+
 double AnswerProbability(const v1::Prediction& prediction) {
   const int id = prediction.label_id();
   return id >= 0 && id < prediction.probabilities_size() ? prediction.probabilities(id) : 0.0;
@@ -192,12 +237,12 @@ double AnswerProbability(const v1::Prediction& prediction) {
 
 }  // namespace
 
-std::string RenderAnswer(const v1::PredictResponse& response) {
+std::string RenderAnswer(const v1::PredictResponse& response, std::span<const std::string> names) {
   std::string text;
   Line(text, "model", absl::StrCat(response.model(), ", version ", response.version()));
   if (response.predictions_size() != 1) return text;
   const v1::Prediction& prediction = response.predictions(0);
-  AddOutcome(prediction, text);
+  AddOutcome(prediction, names, text);
   Line(text, "samples", SamplesText(response));
   AddSamples(prediction, text);
   AddEdges(prediction, response.degraded(), text);
@@ -219,7 +264,24 @@ std::string RenderHeading() {
   return "    #  prediction              prob       sd  entropy       edges   density  capped  samples  total ms\n";
 }
 
-std::string RenderLine(size_t number, const v1::PredictResponse& response, const LabelledInput& input) {
+std::vector<int32_t> AnsweredLabels(const v1::Prediction& prediction) {
+  std::vector<int32_t> labels;
+  for (int id = 0; id < prediction.probabilities_size(); ++id) {
+    if (prediction.probabilities(id) > 0.5f) labels.push_back(id);
+  }
+  return labels;
+}
+
+std::vector<int32_t> HoldingLabels(const LabelledInput& input) {
+  std::set<int32_t> labels;
+  for (const std::optional<int32_t>& label : *input.labels) {
+    if (label) labels.insert(*label);
+  }
+  return {labels.begin(), labels.end()};
+}
+
+std::string RenderLine(size_t number, const v1::PredictResponse& response, const LabelledInput& input,
+                       std::span<const std::string> names) {
   const v1::Prediction& prediction = response.predictions(0);
   const v1::EdgeReport& edges = prediction.edges();
   const int id = prediction.label_id();
@@ -231,6 +293,8 @@ std::string RenderLine(size_t number, const v1::PredictResponse& response, const
     outcome = absl::StrFormat("%.4f", prediction.values(0));
   } else if (prediction.embedding_size() > 0) {
     outcome = Plural(prediction.embedding_size(), "number");
+  } else if (prediction.multi_label()) {
+    outcome = LabelList(AnsweredLabels(prediction), names);
   }
   const int deviating = prediction.values_size() > 0 ? 0 : id;
   const double deviation = prediction.embedding_size() == 0 && deviating >= 0 && deviating < prediction.stddev_size()
@@ -248,12 +312,15 @@ std::string RenderLine(size_t number, const v1::PredictResponse& response, const
   if (input.value && prediction.values_size() > 0) {
     absl::StrAppendFormat(&line, "  off by %.4f", std::abs(prediction.values(0) - *input.value));
   }
-  if (!input.labels.empty()) {
+  if (input.labels && prediction.multi_label()) {
+    const std::vector<int32_t> labels = HoldingLabels(input);
+    absl::StrAppend(&line, labels == AnsweredLabels(prediction) ? "  right" : "  wrong: " + LabelList(labels, names));
+  } else if (input.labels) {
     Accuracy accuracy;
     const bool fits = accuracy.Add(prediction, input);
     absl::StrAppend(&line, "  ", accuracy.right, "/", accuracy.known, " right");
     if (!fits) {
-      absl::StrAppend(&line, " (", input.labels.size(), " labels for ", prediction.tokens_size(), " tokens)");
+      absl::StrAppend(&line, " (", input.labels->size(), " labels for ", prediction.tokens_size(), " tokens)");
     }
   }
   return line + "\n";
@@ -268,11 +335,18 @@ bool Accuracy::Add(const v1::Prediction& prediction, const LabelledInput& input)
     ++valued;
     off += std::abs(static_cast<double>(prediction.values(0)) - *input.value);
   }
-  const bool fits = input.labels.empty() || input.labels.size() == static_cast<size_t>(prediction.tokens_size());
-  for (size_t t = 0; t < input.labels.size(); ++t) {
-    if (!input.labels[t] || (fits && prediction.tokens(static_cast<int>(t)).pad())) continue;
+  if (!input.labels) return true;
+  if (prediction.multi_label()) {
     ++known;
-    right += fits && prediction.tokens(static_cast<int>(t)).label_id() == *input.labels[t];
+    right += AnsweredLabels(prediction) == HoldingLabels(input);
+    return true;
+  }
+  const std::vector<std::optional<int32_t>>& labels = *input.labels;
+  const bool fits = labels.size() == static_cast<size_t>(prediction.tokens_size());
+  for (size_t t = 0; t < labels.size(); ++t) {
+    if (!labels[t] || (fits && prediction.tokens(static_cast<int>(t)).pad())) continue;
+    ++known;
+    right += fits && prediction.tokens(static_cast<int>(t)).label_id() == *labels[t];
   }
   return fits;
 }

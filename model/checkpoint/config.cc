@@ -138,10 +138,16 @@ void ParseOutputs(JsonObject& object, ModelConfig& config) {
   if (config.task != ModelTask::kCausalLm) {
     config.num_labels = object.Integer("num_labels", 1, 1 << 20);
     config.classifier_hidden_size = object.Integer("classifier_hidden_size", 0, kMaxWidth, 0);
+    if (config.task == ModelTask::kSequenceClassification || config.task == ModelTask::kPairClassification) {
+      config.multi_label =
+          object.Choice("problem_type", {"single_label_classification", "multi_label_classification"}, 0) == 1;
+    } else if (object.Has("problem_type")) {
+      object.Fail(absl::StrCat("problem_type is given; task ", ModelTaskName(config.task), " is of one kind"));
+    }
     return;
   }
   config.num_labels = config.vocab_size;
-  for (const char* field : {"num_labels", "id2label", "classifier_hidden_size"}) {
+  for (const char* field : {"num_labels", "id2label", "classifier_hidden_size", "problem_type"}) {
     if (object.Has(field)) object.Fail(absl::StrCat(field, " is given; task causal-lm has no classifier"));
   }
 }
@@ -277,7 +283,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& text, AttentionK
   config.intermediate_size = object.Integer("intermediate_size", 1, kMaxWidth);
   config.max_position_embeddings = object.Integer("max_position_embeddings", 1, kMaxPositions);
   config.layer_norm_eps = static_cast<float>(object.Number("layer_norm_eps", 1e-12, 1.0, 1e-5));
-  config.hidden_act = static_cast<HiddenAct>(object.Choice("hidden_act", {"gelu", "relu"}, 0));
+  config.hidden_act = object.Choice("hidden_act", {"gelu", "relu"}, 0) == 0 ? Activation::kGelu : Activation::kRelu;
   config.norm_position = static_cast<NormPosition>(object.Choice("norm_position", {"pre", "post"}, 0));
   config.position_embedding = static_cast<PositionEmbedding>(object.Choice("position_embedding", kPositions, 0));
   ParseInputKind(object, config);

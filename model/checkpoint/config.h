@@ -34,7 +34,6 @@ enum class PositionEmbedding { kLearned, kSinusoidal, kNone, kAlibi, kRelative, 
 // kCls puts the CLS token in front and reads its row; kFirst reads the row of the first valid token as sent, kLast that
 // of the last.
 enum class Pooling { kMeanValid, kMeanMaxLength, kCls, kFirst, kLast };
-enum class HiddenAct { kGelu, kRelu, kGeluTanh, kTanh, kSilu };
 // kHuggingFace: HfTokenizer, which the model has beside its configuration.
 enum class TokenizerKind { kNone, kByte, kChar, kWord, kHuggingFace };
 enum class BlockPattern { kDiagonal, kLocal, kStrided, kFirstAndDiagonal, kList, kLearned };
@@ -136,7 +135,7 @@ struct ModelConfig {
   bool projection_bias = true;  // of queries, keys and values
   bool output_bias = true;      // of attention's output
   bool feed_forward_bias = true;
-  HiddenAct hidden_act = HiddenAct::kGelu;
+  Activation hidden_act = Activation::kGelu;
   NormPosition norm_position = NormPosition::kPre;
   PositionEmbedding position_embedding = PositionEmbedding::kLearned;
   Rotary rotary;         // kRotary
@@ -156,15 +155,16 @@ struct ModelConfig {
   std::vector<int32_t> end_token_ids;  // causal-lm: any of them ends a generated text
   int32_t num_labels = 0;              // causal-lm, fill-mask: vocab_size; regression: values; embedding: numbers
   std::vector<std::string> labels;     // [num_labels] or empty
+  bool multi_label = false;            // classification of inputs: each label is an answer of its own, by a sigmoid
   int32_t classifier_hidden_size = 0;  // 0: one linear layer
-  HiddenAct classifier_act = HiddenAct::kRelu;  // of that hidden layer
-  bool classifier_norm = false;                 // after it
-  bool classifier_hidden_bias = true;           // of that hidden layer
-  bool decoder_bias = true;                     // fill-mask: of the output layer
-  std::vector<DenseLayer> dense;                // embedding: behind the pooling, in order
-  int32_t embedding_size = 0;                   // embedding: the first so many numbers, where a request does not say
-  bool normalize = false;                       // embedding: to length 1
-  bool sigmoid = false;                         // regression: a value is the sigmoid of its logit
+  Activation classifier_act = Activation::kRelu;  // of that hidden layer
+  bool classifier_norm = false;                   // after it
+  bool classifier_hidden_bias = true;             // of that hidden layer
+  bool decoder_bias = true;                       // fill-mask: of the output layer
+  std::vector<DenseLayer> dense;                  // embedding: behind the pooling, in order
+  int32_t embedding_size = 0;                     // embedding: the first so many numbers, where a request does not say
+  bool normalize = false;                         // embedding: to length 1
+  bool sigmoid = false;                           // regression: a value is the sigmoid of its logit
   TokenizerConfig tokenizer;
   std::vector<AttentionConfig> attention;  // [num_hidden_layers]
   std::vector<double> budget_shares;       // [num_hidden_layers]

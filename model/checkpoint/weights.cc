@@ -164,8 +164,7 @@ class Loader {
       return LoadMatrix(config_.tie_word_embeddings ? "embeddings.word.weight" : "lm_head.weight", weights.lm_head);
     }
     if (config_.classifier_hidden_size > 0) {
-      absl::Status status =
-          LoadLinear("classifier.hidden", ActivationOf(config_.classifier_act), weights.classifier_hidden);
+      absl::Status status = LoadLinear("classifier.hidden", config_.classifier_act, weights.classifier_hidden);
       if (status.ok() && config_.classifier_norm) status = LoadNorm("classifier.norm", weights.classifier_norm);
       if (!status.ok()) return status;
     }
@@ -234,22 +233,6 @@ class Loader {
 
 }  // namespace
 
-Activation ActivationOf(HiddenAct act) {
-  switch (act) {
-    case HiddenAct::kGelu:
-      return Activation::kGelu;
-    case HiddenAct::kRelu:
-      return Activation::kRelu;
-    case HiddenAct::kGeluTanh:
-      return Activation::kGeluTanh;
-    case HiddenAct::kTanh:
-      return Activation::kTanh;
-    case HiddenAct::kSilu:
-      return Activation::kSilu;
-  }
-  return Activation::kNone;
-}
-
 int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend) {
   const int32_t alignment = backend.HeadAlignment();
   return (config.head_dim + alignment - 1) / alignment * alignment;
@@ -288,7 +271,6 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& co
     weights->pairwise_table =
         PairwiseTable(loader.Values("embeddings.pairwise.weight"), config.num_attention_heads, config.num_buckets);
   }
-  const Activation hidden_act = ActivationOf(config.hidden_act);
   for (size_t l = 0; l < layers; ++l) {
     LayerWeights& layer = weights->layers[l];
     const std::string prefix = LayerPrefix(l);
@@ -304,7 +286,7 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> PlaceWeights(const ModelConfig& co
     load([&] { return loader.LoadNorm(prefix + "mlp_norm", layer.mlp_norm); });
     load([&] {
       return config.gated ? loader.LoadGated(prefix + "mlp.", layer.up)
-                          : loader.LoadLinear(prefix + "mlp.up", hidden_act, layer.up);
+                          : loader.LoadLinear(prefix + "mlp.up", config.hidden_act, layer.up);
     });
     load([&] { return loader.LoadLinear(prefix + "mlp.down", Activation::kNone, layer.down); });
   }

@@ -63,8 +63,6 @@ struct ModelWeights {
 using RunWork = std::function<absl::Status(const std::function<absl::Status()>& work)>;
 inline absl::Status RunHere(const std::function<absl::Status()>& work) { return work(); }
 
-Activation ActivationOf(HiddenAct act);
-
 // config.head_dim, with the zeros that the backend aligns heads by.
 int32_t AlignedHeadDim(const ModelConfig& config, const Backend& backend);
 

@@ -219,8 +219,7 @@ absl::Status Activations::Finish(const LayerWeights& weights, Phase phase, Part 
   RETURN_IF_ERROR(ApplyNorm(model_, pre_norm_ ? weights.mlp_norm : weights.attention_norm, rows, normed));
   const ModelConfig& config = model_.config();
   if (config.gated) {
-    RETURN_IF_ERROR(
-        backend_.GatedFeedForward(*weights.up, *weights.down, ActivationOf(config.hidden_act), normed, rows, phase));
+    RETURN_IF_ERROR(backend_.GatedFeedForward(*weights.up, *weights.down, config.hidden_act, normed, rows, phase));
   } else {
     RETURN_IF_ERROR(backend_.FeedForward(*weights.up, *weights.down, normed, rows, phase));
   }

@@ -97,13 +97,12 @@ absl::Status ClassifierLogits(Wave& wave, std::pmr::vector<float>& features, std
   return backend.Download(out.data, logits);
 }
 
-float Sigmoid(float logit) { return static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(logit)))); }
-
-// Copies a row of logits, and its distribution, to row `row` of the member's result.
-void FillRow(Member& member, int64_t row, const float* logits, std::span<double> probabilities) {
+// Copies a row of logits, and its probabilities, to row `row` of the member's result.
+void FillRow(Member& member, int64_t row, const float* logits, std::span<double> probabilities,
+             bool multi_label = false) {
   const auto out = row * static_cast<int64_t>(probabilities.size());
   std::copy_n(logits, probabilities.size(), member.result->logits.begin() + out);
-  Softmax(logits, probabilities);
+  multi_label ? Sigmoids(logits, probabilities) : Softmax(logits, probabilities);
   std::copy(probabilities.begin(), probabilities.end(), member.result->probabilities.begin() + out);
 }
 
@@ -243,9 +242,9 @@ absl::Status ComputeOutputs(Wave& wave) {
       if (GivesValues(config.task)) {
         std::copy_n(row, labels, member->result->logits.begin());
         std::transform(row, row + labels, member->result->probabilities.begin(),
-                       [&](float logit) { return config.sigmoid ? Sigmoid(logit) : logit; });
+                       [&](float logit) { return config.sigmoid ? static_cast<float>(Sigmoid(logit)) : logit; });
       } else {
-        FillRow(*member, per_token ? sequence.positions[i] : 0, row, probabilities);
+        FillRow(*member, per_token ? sequence.positions[i] : 0, row, probabilities, config.multi_label);
       }
     }
   }

@@ -67,6 +67,7 @@ PassInput::PassInput(const Model& model, const ModelInput& input, const Pass::Op
   result.pairs = model.Pairs(input);
   result.labels = config.num_labels;
   result.regression = GivesValues(config.task);
+  result.multi_label = config.multi_label;
   result.rows = OutputRows(config, input);
   if (input.max_edges < result.pairs) max_edges = input.max_edges;
   SelectSequences(input.sequences.size());

@@ -8,10 +8,15 @@
 namespace edgewise {
 namespace {
 
-double Entropy(const double* q, int32_t count) {
+// Of one distribution over the labels; with `multi_label`, the sum of those of each label's yes and no.
+double Entropy(const double* q, int32_t count, bool multi_label) {
   double entropy = 0.0;
   for (int32_t c = 0; c < count; ++c) {
-    if (q[c] > 0.0) entropy -= q[c] * std::log(q[c]);
+    if (!multi_label) {
+      if (q[c] > 0.0) entropy -= q[c] * std::log(q[c]);
+    } else if (q[c] > 0.0 && q[c] < 1.0) {
+      entropy -= q[c] * std::log(q[c]) + (1.0 - q[c]) * std::log1p(-q[c]);
+    }
   }
   return entropy;
 }
@@ -61,14 +66,14 @@ void CombineRow(InputResult& result, int32_t row) {
   }
   if (result.regression) return;
   const auto largest = std::max_element(mean.begin(), mean.end());
-  if (!(*largest > 0.0)) return;  // a pad
+  if (!(*largest > 0.0) && !result.multi_label) return;  // a pad
   result.label_id[row] = static_cast<int32_t>(largest - mean.begin());
-  result.predictive_entropy[row] = Entropy(mean.data(), labels);
+  result.predictive_entropy[row] = Entropy(mean.data(), labels, result.multi_label);
   double sample_entropy = 0.0;
   for (uint32_t s = 0; s < result.samples; ++s) {
     const auto begin = result.sample_results[s].probabilities.begin() + static_cast<int64_t>(first);
     const std::vector<double> probabilities(begin, begin + labels);
-    sample_entropy += Entropy(probabilities.data(), labels);
+    sample_entropy += Entropy(probabilities.data(), labels, result.multi_label);
   }
   result.mutual_information[row] = std::max(0.0, result.predictive_entropy[row] - sample_entropy / result.samples);
 }
@@ -126,7 +131,7 @@ uint32_t ConvergedSamples(const InputResult& result, double tolerance) {
       converged &= deviation / std::sqrt(static_cast<double>(k)) < tolerance;
     };
     for (size_t first = 0; converged && first < sums.size(); first += result.labels) {
-      if (result.regression) {
+      if (result.regression || result.multi_label) {
         for (int32_t c = 0; converged && c < result.labels; ++c) check(first + c);
       } else {
         size_t leading = first;

@@ -37,10 +37,11 @@ struct InputResult {
   int32_t rows = 0;  // OutputRows
   int32_t labels = 0;
   bool regression = false;                 // the labels are values (GivesValues): no label_id (-1), no entropies (0)
+  bool multi_label = false;                // ModelConfig::multi_label: entropies are sums over the labels
   std::vector<float> probabilities;        // [rows, labels] mean over samples; of the values where these are given
   std::vector<float> logits;               // [rows, labels] mean over samples
   std::vector<float> stddev;               // [rows, labels] of the probabilities, unbiased
-  std::vector<int32_t> label_id;           // [rows]; -1 at pads
+  std::vector<int32_t> label_id;           // [rows] of the largest mean; -1 at pads
   std::vector<double> predictive_entropy;  // [rows] nats
   std::vector<double> mutual_information;  // [rows] nats
 
@@ -61,13 +62,16 @@ struct InputResult {
   std::optional<Graph> graph;                // when wanted
 };
 
+// multi_label: whether a label of this probability is one of the answer's.
+inline bool SaysYes(float probability) { return probability > 0.5f; }
+
 // Fills every field that is derived from the first `result.samples` samples, and the status where one is not finite.
-// `rows`, `labels`, `regression`, `samples` and `pairs` are set. Arithmetic: docs/ensembles.md.
+// `rows`, `labels`, `regression`, `multi_label`, `samples` and `pairs` are set. Arithmetic: docs/ensembles.md.
 void CombineSamples(InputResult& result);
 
 // The first k in [4, result.sample_results.size()] for which the standard error s_k / sqrt(k) over the first k samples
-// is below `tolerance`: that of the leading label, of every token's leading label or of every value (regression). 0:
-// none yet. `rows`, `labels` and `regression` are set.
+// is below `tolerance`: that of the leading label, of every token's leading label, or of every label (multi_label) or
+// value (regression). 0: none yet. `rows`, `labels`, `regression` and `multi_label` are set.
 uint32_t ConvergedSamples(const InputResult& result, double tolerance);
 
 }  // namespace edgewise

@@ -12,13 +12,20 @@
 
 namespace edgewise {
 
-// Of as many logits as there are `probabilities`, which it fills.
+// Of as many logits as there are `probabilities`, which it fills: the answers exclude each other.
 inline void Softmax(const float* logits, std::span<double> probabilities) {
   const size_t count = probabilities.size();
   const double largest = *std::max_element(logits, logits + count);
   double total = 0.0;
   for (size_t c = 0; c < count; ++c) total += probabilities[c] = std::exp(logits[c] - largest);
   for (double& probability : probabilities) probability /= total;
+}
+
+inline double Sigmoid(double logit) { return 1.0 / (1.0 + std::exp(-logit)); }
+
+// As Softmax, but each answer stands for itself.
+inline void Sigmoids(const float* logits, std::span<double> probabilities) {
+  std::transform(logits, logits + probabilities.size(), probabilities.begin(), Sigmoid);
 }
 
 // Entry `index` of Softmax.

@@ -267,6 +267,7 @@ void FillPrediction(const ModelConfig& config, const HfTokenizer* tokenizer, con
     AddRow(result.stddev, 0, result.labels, prediction.mutable_stddev());
   } else {
     FillRow(config, tokenizer, result, 0, outputs.logits, prediction);
+    prediction.set_multi_label(config.multi_label);
   }
   if (outputs.top_k > 0 && config.task != ModelTask::kFillMask)
     FillTop(config, tokenizer, result, 0, outputs.top_k, prediction);
@@ -344,6 +345,7 @@ void FillModelInfo(const ModelStatus& status, bool vocabulary, v1::ModelInfo& in
                                                                              : "buckets");
   info.set_num_buckets(static_cast<uint32_t>(config.num_buckets));
   info.set_causal(config.causal);
+  info.set_multi_label(config.multi_label);
   if (config.task == ModelTask::kFillMask) info.set_mask_token_id(config.mask_token_id);
   info.set_takes_messages(model.chat_template().ok());
   for (const auto& [name, prompt] : config.prompts) info.add_prompts(name);

@@ -47,14 +47,22 @@ bool Same(v1::Settings a, v1::Settings b) {
   return google::protobuf::util::MessageDifferencer::Equals(a, b);
 }
 
-// The total variation distance of two distributions over labels; of labelled tokens, the mean of theirs.
+// The total variation distance of two distributions over labels; the mean of theirs of labelled tokens, or of the
+// labels of a multi-label model.
 double DistanceOf(const InputResult& a, const InputResult& b) {
   double sum = 0.0;
   for (size_t i = 0; i < a.probabilities.size(); ++i) {
     sum += std::abs(static_cast<double>(a.probabilities[i]) - b.probabilities[i]);
   }
+  if (b.multi_label) return sum / static_cast<double>(a.probabilities.size());
   const auto rows = std::count_if(a.label_id.begin(), a.label_id.end(), [](int32_t label) { return label >= 0; });
   return rows == 0 ? 0.0 : 0.5 * sum / static_cast<double>(rows);
+}
+
+bool Differ(const InputResult& a, const InputResult& b) {
+  if (!b.multi_label) return a.label_id != b.label_id;
+  return !std::equal(a.probabilities.begin(), a.probabilities.end(), b.probabilities.begin(),
+                     [](float one, float other) { return SaysYes(one) == SaysYes(other); });
 }
 
 // For want of memory or time, and no fault of the profile or of the model.
@@ -138,7 +146,7 @@ void Shadows::End(const Shadow& shadow, const Request& request, const absl::Stat
   uint64_t disagreements = 0;
   for (size_t i = 0; i < shadow.answer.size(); ++i) {
     distances.push_back(DistanceOf(shadow.answer[i], request.results[i]));
-    if (shadow.answer[i].label_id != request.results[i].label_id) ++disagreements;
+    if (Differ(shadow.answer[i], request.results[i])) ++disagreements;
   }
   metrics.CountShadow(ShadowResult::kCompared, distances, disagreements);
 }

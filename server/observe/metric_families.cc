@@ -124,17 +124,19 @@ MetricFamilies::MetricFamilies(std::function<Time()> clock)
       shadow_requests(EDGEWISE_COUNTER("shadow_requests_total",
                                        "Answered requests to be computed again under another profile, by result.")),
       shadow_disagreements(EDGEWISE_COUNTER("shadow_disagreements_total",
-                                            "Inputs whose most probable label differs under the other profile.")),
+                                            "Inputs whose most probable label (of a multi-label model: any label's yes "
+                                            "or no) differs under the other profile.")),
       shadow_distance(
           EDGEWISE_HISTOGRAM("shadow_distance_ratio",
-                             "Total variation distance of an input's distribution to that of the other profile.")),
+                             "Total variation distance of an input's distribution to that of the other profile; of a "
+                             "multi-label model the mean over labels.")),
       shadow_device(
           EDGEWISE_COUNTER("shadow_device_seconds_total", "Time that the device worked on computing requests again.")),
       ensemble_samples(EDGEWISE_HISTOGRAM("ensemble_samples", "Samples that an answer is made of.")),
       ensemble_disagreement(
           EDGEWISE_HISTOGRAM("ensemble_disagreement_ratio",
-                             "Share of samples (of tokens, where tokens are labelled) whose label differs "
-                             "from the answer's.")) {}
+                             "Share of samples (of tokens, where tokens are labelled; of each label's yes or no, where "
+                             "a model is multi-label) whose label differs from the answer's.")) {}
 
 #undef EDGEWISE_COUNTER
 #undef EDGEWISE_GAUGE

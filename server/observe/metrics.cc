@@ -27,10 +27,16 @@ constexpr const char* kDegradedBy[] = {"deadline", "load"};  // DegradedBy but t
 
 constexpr const char* kShadowResults[] = {"compared", "dropped", "failed"};  // ShadowResult
 
-// Samples, or tokens of samples, whose most probable label is not the answer's. Values have no labels.
+// Samples, or tokens of samples, whose most probable label is not the answer's; of a multi-label model labels of
+// samples whose yes or no is not. Values have no labels.
 double Disagreement(const InputResult& result) {
   uint64_t differ = 0, total = 0;
   for (const SampleResult& sample : result.sample_results) {
+    for (size_t c = 0; result.multi_label && c < sample.probabilities.size(); ++c) {
+      ++total;
+      if (SaysYes(sample.probabilities[c]) != SaysYes(result.probabilities[c])) ++differ;
+    }
+    if (result.multi_label) continue;
     for (int32_t row = 0; row < result.rows; ++row) {
       if (result.label_id[row] < 0) continue;  // a pad
       const auto begin = sample.probabilities.begin() + static_cast<int64_t>(row) * result.labels;

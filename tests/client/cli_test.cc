@@ -73,6 +73,35 @@ TEST(RenderTest, LabelsAndLogitsStandInTheirOrder) {
              "top          0.7500  positive (label 1)\n             0.2500  negative (label 0)\n");
 }
 
+TEST(RenderTest, EveryLabelOfAMultiLabelModelAboveOneHalfIsShown) {
+  v1::PredictResponse response;
+  v1::Prediction& prediction = *response.add_predictions();
+  prediction.set_multi_label(true);
+  prediction.set_samples(2);
+  prediction.set_label("threat");
+  prediction.set_label_id(2);
+  for (float probability : {0.75f, 0.5f, 0.875f}) prediction.add_probabilities(probability);
+  for (float deviation : {0.125f, 0.0f, 0.0625f}) prediction.add_stddev(deviation);
+  const std::vector<std::string> names = {"toxic", "insult", "threat"};
+  EXPECT_HAS(RenderAnswer(response, names),
+             "prediction   threat (label 2)        0.8750 ± 0.0625\n"
+             "             toxic (label 0)         0.7500 ± 0.1250\n"
+             "uncertainty");
+  EXPECT_HAS(RenderAnswer(response), "             label 0                 0.7500 ± 0.1250\n") << "names are not known";
+  LabelledInput input;
+  EXPECT_HAS(RenderLine(1, response, input, names), "    1  toxic, threat         0.8750   0.0625");
+  input.labels = {{2, 0, 2}};
+  EXPECT_HAS(RenderLine(1, response, input, names), "  right\n");
+  input.labels = {{1, 2}};
+  EXPECT_HAS(RenderLine(1, response, input, names), "  wrong: insult, threat\n");
+  for (float& probability : *prediction.mutable_probabilities()) probability /= 2;
+  EXPECT_HAS(RenderAnswer(response, names),
+             "prediction   none above 0.5; the most probable is threat (label 2): 0.4375 ± 0.0625\n");
+  input.labels.emplace();
+  EXPECT_HAS(RenderLine(1, response, input, names), "    1  none   ");
+  EXPECT_HAS(RenderLine(1, response, input, names), "  right\n");
+}
+
 TEST_F(CliTest, JsonHasTheFieldNamesOfTheProtoFileAndItsDefaults) {
   const Outcome run = RunHere({"predict", "--model=toy", "--token_ids=1,2", "--json"});
   ASSERT_EQ(run.status, kExitOk) << run.err;

@@ -51,6 +51,7 @@ void ExpectWhole(Task task, bool logits) {
 }
 
 TEST(EnsembleTest, PartsOfAClassificationMergeToTheBytesOfTheWhole) { ExpectWhole(Task::kClassification, true); }
+TEST(EnsembleTest, PartsOfAMultiLabelModelMergeToTheBytesOfTheWhole) { ExpectWhole(Task::kMultiLabel, true); }
 TEST(EnsembleTest, PartsOfTokenClassificationMergeToTheBytesOfTheWhole) { ExpectWhole(Task::kTokens, true); }
 TEST(EnsembleTest, PartsOfARegressionMergeToTheBytesOfTheWhole) { ExpectWhole(Task::kRegression, false); }
 TEST(EnsembleTest, PartsOfALanguageModelMergeToTheBytesOfTheWhole) { ExpectWhole(Task::kLanguage, true); }
@@ -94,6 +95,39 @@ TEST(EnsembleTest, CertaintyHasAnEntropyOfZeroAndNotOfMinusZero) {
   EXPECT_EQ(merged->predictions(0).predictive_entropy(), 0.0);
   EXPECT_FALSE(std::signbit(merged->predictions(0).predictive_entropy()));
   EXPECT_FALSE(std::signbit(merged->predictions(0).mutual_information()));
+}
+
+TEST(EnsembleTest, LabelsThatAreCertainHaveNoEntropy) {
+  v1::PredictResponse part = MakeResponse(Task::kMultiLabel, 0, 2, false);
+  for (v1::SampleOutput& sample : *part.mutable_predictions(0)->mutable_sample_outputs()) {
+    for (int c = 0; c < kLabels; ++c) sample.set_probabilities(c, c % 2 == 0 ? 1.0f : 0.0f);
+  }
+  const absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts({&part, 1});
+  ASSERT_TRUE(merged.ok()) << merged.status();
+  EXPECT_EQ(merged->predictions(0).predictive_entropy(), 0.0);
+  EXPECT_FALSE(std::signbit(merged->predictions(0).predictive_entropy()));
+  EXPECT_EQ(merged->predictions(0).mutual_information(), 0.0);
+  EXPECT_EQ(merged->predictions(0).label_id(), 0);
+}
+
+// One of two samples says yes to a label and no to the others, the other sample to the next: nothing in the parts but
+// multi_label tells a question per label from one question.
+TEST(EnsembleTest, WhatThePartsDoNotShowIsSaidByThem) {
+  for (const bool multi_label : {false, true}) {
+    std::vector<v1::PredictResponse> parts = MakeParts(Task::kClassification, {1, 1}, false);
+    for (int i = 0; i < 2; ++i) {
+      v1::Prediction* prediction = parts[static_cast<size_t>(i)].mutable_predictions(0);
+      prediction->set_multi_label(multi_label);
+      for (int c = 0; c < kLabels; ++c) {
+        prediction->mutable_sample_outputs(0)->set_probabilities(c, c == i ? 1.0f : 0.0f);
+      }
+    }
+    const absl::StatusOr<v1::PredictResponse> merged = MergeEnsembleParts(parts, Names());
+    ASSERT_TRUE(merged.ok()) << merged.status();
+    EXPECT_EQ(merged->predictions(0).multi_label(), multi_label);
+    EXPECT_DOUBLE_EQ(merged->predictions(0).predictive_entropy(), (multi_label ? 2.0 : 1.0) * std::log(2.0));
+    EXPECT_DOUBLE_EQ(merged->predictions(0).mutual_information(), (multi_label ? 2.0 : 1.0) * std::log(2.0));
+  }
 }
 
 TEST(EnsembleTest, MeanIsRoundedOnceAndNotPartByPart) {
@@ -237,6 +271,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "parts[1].predictions[0].edges.layers.heads.key_degrees: their number is 7, but parts[0] has 6"},
         Refusal{"Top", [](auto* part) { part->mutable_predictions(0)->mutable_top()->RemoveLast(); },
                 "parts[1].predictions[0].top has 2 labels, but parts[0] has 3"},
+        Refusal{"MultiLabel", [](auto* part) { part->mutable_predictions(1)->set_multi_label(true); },
+                "parts[1].predictions[1].multi_label differs from parts[0]"},
         Refusal{"Scored", [](auto* part) { part->mutable_predictions(0)->set_scored_tokens(3); },
                 "parts[1].predictions[0].scored_tokens is 3, but parts[0] has 0"},
         Refusal{

@@ -112,6 +112,48 @@ TEST_F(EvaluateQualityTest, TokensWithALabelCountEach) {
   EXPECT_EQ(row["measures"]["auroc_entropy"], 1.0);
 }
 
+// Of a multi-label model, by the length of the text.
+Response YesOrNo(const v1::PredictRequest& request) {
+  constexpr float kProbabilities[][2] = {{0.875f, 0.25f}, {0.625f, 0.75f}, {0.125f, 0.25f}, {0.75f, 0.375f}};
+  constexpr double kEntropies[] = {0.1, 0.4, 0.6, 0.8};
+  v1::PredictResponse response = edgewise::testing::PlausibleAnswer(request);
+  v1::Prediction& prediction = *response.mutable_predictions(0);
+  const size_t index = request.inputs(0).sequence().text().size() - 1;
+  prediction.clear_probabilities();
+  for (const float p : kProbabilities[index]) prediction.add_probabilities(p);
+  prediction.set_multi_label(true);
+  prediction.set_label_id(index == 1 ? 1 : 0);
+  prediction.set_predictive_entropy(kEntropies[index]);
+  return response;
+}
+
+TEST_F(EvaluateQualityTest, AnAnswerOfSeveralLabelsIsRightWhereAllOfThemAre) {
+  answer_ = YesOrNo;
+  const std::string data =
+      "{\"text\": \"a\", \"labels\": [\"negative\"]}\n{\"text\": \"bb\", \"labels\": [0]}\n"
+      "{\"text\": \"ccc\", \"labels\": []}\n{\"text\": \"dddd\", \"labels\": [\"positive\", 0]}\n";
+  const nlohmann::json row = RunJson({"--model=toy"}, kExitOk, data)["settings"][0];
+  EXPECT_EQ(row["known"], 4);
+  EXPECT_EQ(row["quality"], 0.5) << "the answers are 0, 0 and 1, none, 0";
+  EXPECT_EQ(row["measures"]["macro_f1"], 0.5) << "all of label 0 are found; of label 1 none, and one is wrong";
+  // Of the eight answers of yes or no, those of 0.875 are both right, of 0.75 three of four, of 0.625 one of two.
+  EXPECT_DOUBLE_EQ(row["measures"]["calibration_error"], (2 * 0.125 + 4 * 0.0 + 2 * 0.125) / 8);
+  EXPECT_EQ(row["measures"]["auroc_entropy"], 0.75);
+  const std::string table = Run({"--model=toy"}, data).out;
+  EXPECT_HAS(table, "accuracy     of 4 answers a row: all labels of an input are right\n");
+  EXPECT_HAS(table, "bins of the confidence,\n             of every label's yes or no\n");
+}
+
+TEST_F(EvaluateQualityTest, LabelsOfAMultiLabelModelAreAListOfThoseThatHold) {
+  answer_ = YesOrNo;
+  EXPECT_HAS(Run({"--model=toy"}, "{\"text\": \"a\", \"label\": 1}\n").err,
+             "label is there, and the model is multi-label; give \"labels\", a list of those that hold");
+  EXPECT_HAS(Run({"--model=toy"}, "{\"text\": \"a\", \"labels\": [1, null]}\n").err,
+             "labels[1] is null, and the model is multi-label; give the labels that hold, and leave out the others");
+  EXPECT_HAS(Run({"--model=toy"}, "{\"text\": \"a\", \"labels\": [2]}\n").err,
+             "labels[0] is 2; the model has the labels 0 to 1");
+}
+
 // The embedding of a text is at an angle of its length, in tenths of a radian.
 Response Embed(const v1::PredictRequest& request) {
   v1::PredictResponse response = edgewise::testing::PlausibleAnswer(request);

@@ -38,6 +38,7 @@ Sample DrawSample(int index, Task task, int input) {
       total += weights.back();
     }
     const bool pad = task == Task::kTokens && position == kPad;
+    if (task == Task::kMultiLabel) total = 1;
     for (double weight : weights) {
       sample.probabilities.push_back(pad ? 0.0f : static_cast<float>(weight / total));
       sample.logits.push_back(pad ? 0.0f : static_cast<float>(std::log(weight)));
@@ -61,10 +62,14 @@ Sample DrawSample(int index, Task task, int input) {
   return sample;
 }
 
-double Entropy(const std::vector<double>& q) {
+double Entropy(const std::vector<double>& q, bool multi_label) {
   double sum = 0;
   for (double value : q) {
-    if (value > 0) sum += value * std::log(value);
+    if (multi_label) {
+      if (value > 0 && value < 1) sum += value * std::log(value) + (1 - value) * std::log1p(-value);
+    } else if (value > 0) {
+      sum += value * std::log(value);
+    }
   }
   return sum == 0 ? 0 : -sum;
 }
@@ -78,7 +83,7 @@ struct Statistics {
   int label;
 };
 
-Statistics Compute(const std::vector<Row>& rows, size_t offset, size_t width) {
+Statistics Compute(const std::vector<Row>& rows, size_t offset, size_t width, bool multi_label = false) {
   const double k = static_cast<double>(rows.size());
   Statistics result;
   for (size_t c = 0; c < width; ++c) {
@@ -90,10 +95,10 @@ Statistics Compute(const std::vector<Row>& rows, size_t offset, size_t width) {
     result.mean.push_back(mean);
     result.deviation.push_back(rows.size() < 2 ? 0.0f : static_cast<float>(std::sqrt(squares / (k - 1))));
   }
-  result.entropy = Entropy(result.mean);
+  result.entropy = Entropy(result.mean, multi_label);
   double entropies = 0;
   for (const Row& row : rows) {
-    entropies += Entropy(std::vector<double>(row.begin() + offset, row.begin() + offset + width));
+    entropies += Entropy(std::vector<double>(row.begin() + offset, row.begin() + offset + width), multi_label);
   }
   result.information = std::max(0.0, result.entropy - entropies / k);
   result.label = 0;
@@ -208,8 +213,9 @@ v1::Prediction MakePrediction(Task task, int input, int first, int count, bool l
       add_logits(t * kLabels, token);
     }
   } else {
-    const Statistics statistics = Compute(probabilities, 0, kLabels);
+    const Statistics statistics = Compute(probabilities, 0, kLabels, task == Task::kMultiLabel);
     Fill(statistics, &prediction);
+    prediction.set_multi_label(task == Task::kMultiLabel);
     add_logits(0, &prediction);
     std::vector<int> order = {0, 1, 2, 3, 4};
     std::stable_sort(order.begin(), order.end(),

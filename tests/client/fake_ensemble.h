@@ -9,7 +9,7 @@
 
 namespace edgewise::testing {
 
-enum class Task { kClassification, kTokens, kRegression, kLanguage };
+enum class Task { kClassification, kMultiLabel, kTokens, kRegression, kLanguage };
 
 inline constexpr int kLabels = 5;
 inline constexpr int kPositions = 6;

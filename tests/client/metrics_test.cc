@@ -12,15 +12,31 @@
 namespace edgewise {
 namespace {
 
+using Classes = std::vector<std::vector<int32_t>>;
+
+// One class each.
+Classes One(const std::vector<int32_t>& classes) {
+  Classes sets;
+  for (const int32_t one : classes) sets.push_back({one});
+  return sets;
+}
+
 TEST(MacroF1Test, CountsEveryClassAlike) {
   // Class 0: 3 labels, 4 answers, 3 hits; class 1: 2 labels, 1 answer, 1 hit.
   const std::vector<int32_t> labels = {0, 0, 0, 1, 1}, answers = {0, 0, 0, 0, 1};
-  EXPECT_DOUBLE_EQ(*MacroF1(labels, answers), (6.0 / 7 + 2.0 / 3) / 2);
+  EXPECT_DOUBLE_EQ(*MacroF1(One(labels), One(answers)), (6.0 / 7 + 2.0 / 3) / 2);
+}
+
+TEST(MacroF1Test, AnInputMayHaveSeveralClassesOrNone) {
+  // Class 0: 2 labels, 3 answers, 2 hits; class 1: 2 labels, 1 answer, 1 hit; class 2: 1 label.
+  const Classes labels = {{0, 1}, {}, {0, 2}, {1}}, answers = {{0, 1}, {0}, {0}, {}};
+  EXPECT_DOUBLE_EQ(*MacroF1(labels, answers), (4.0 / 5 + 2.0 / 3 + 0) / 3);
+  EXPECT_FALSE(MacroF1(Classes{{}}, Classes{{}}).has_value());
 }
 
 TEST(MacroF1Test, ClassThatIsOnlyAnsweredCountsAsNothing) {
   const std::vector<int32_t> labels = {0, 0}, answers = {0, 5};
-  EXPECT_DOUBLE_EQ(*MacroF1(labels, answers), (2.0 / 3 + 0) / 2);
+  EXPECT_DOUBLE_EQ(*MacroF1(One(labels), One(answers)), (2.0 / 3 + 0) / 2);
   EXPECT_FALSE(MacroF1({}, {}).has_value());
 }
 
@@ -85,7 +101,9 @@ TEST(MetricsTest, AreThoseOfTheReference) {
     right.push_back(labels[i] == answers[i]);
     wrong.push_back(labels[i] != answers[i]);
   }
-  EXPECT_NEAR(*MacroF1(labels, answers), golden["macro_f1"].get<double>(), 1e-12);
+  EXPECT_NEAR(*MacroF1(One(labels), One(answers)), golden["macro_f1"].get<double>(), 1e-12);
+  EXPECT_NEAR(*MacroF1(golden["label_sets"].get<Classes>(), golden["answer_sets"].get<Classes>()),
+              golden["multi_label_macro_f1"].get<double>(), 1e-12);
   EXPECT_NEAR(*CalibrationError(golden["confidences"].get<std::vector<double>>(), right),
               golden["calibration_error"].get<double>(), 1e-12);
   EXPECT_NEAR(*Auroc(entropies, wrong), golden["auroc"].get<double>(), 1e-12);

@@ -63,6 +63,40 @@ class EvaluateTest(unittest.TestCase):
                 np.array([answer["mutual_information"] for answer in answers]), ~right),
         })
 
+    def test_several_labels_have_the_measures_of_their_answers(self):
+        draw = random.Random(2)
+        names = ["toxic", "insult", "threat", "obscene"]
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file, Server(FOLDERS) as server:
+            server.wait_until_ready()
+            labels = np.array([[draw.random() < share for share in (0.2, 0.4, 0.8, 0.6)] for _ in range(24)])
+            for row in labels:
+                ids = [draw.randrange(6, 40) for _ in range(12)]
+                held = [names[c] if draw.random() < 0.5 else int(c) for c in np.flatnonzero(row)]
+                file.write(json.dumps({"token_ids": ids, "labels": held}) + "\n")
+            file.flush()
+            way = ["--windows=3", "--sigma=0.3", "--samples=4"]
+            row = evaluate(server, "--model=bert_multi_label", f"--data={file.name}", *way)[1]
+            answers = predictions(server, "--model=bert_multi_label", "--input", file.name, "--seed=1", *way)
+            shown = server.cli("predict", "--model=bert_multi_label", "--input", file.name, "--seed=1", *way).stdout
+        probabilities = np.array([answer["probabilities"] for answer in answers])
+        given = probabilities > 0.5
+        right = (given == labels).all(axis=1)
+        self.assertTrue(0 < right.sum() < len(right), "the data shall have right and wrong answers")
+        self.compare(row["measures"], {
+            "accuracy": right.mean(),
+            "macro_f1": make_metrics.multi_label_macro_f1(labels, given),
+            "calibration_error": make_metrics.calibration_error(
+                np.maximum(probabilities, 1 - probabilities).ravel(), (given == labels).ravel()),
+            "auroc_entropy": make_metrics.auroc(np.array([answer["predictive_entropy"] for answer in answers]), ~right),
+            "auroc_mutual_information": make_metrics.auroc(
+                np.array([answer["mutual_information"] for answer in answers]), ~right),
+        })
+        lines = shown.splitlines()[1:25]
+        for line, answer, is_right in zip(lines, given, right, strict=True):
+            self.assertIn(", ".join(np.array(names)[answer]) or "none", line)
+            self.assertEqual(line.endswith("  right"), bool(is_right), line)
+        self.assertIn(f"accuracy     {100 * right.mean():.2f} % ({right.sum()} of 24)", shown)
+
     def test_an_encoder_is_ranked_by_its_cosines_under_each_override(self):
         draw = random.Random(1)
         texts = [[draw.randrange(5, 40) for _ in range(12)] for _ in range(20)]

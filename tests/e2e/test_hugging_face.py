@@ -7,6 +7,8 @@ import shutil
 import tempfile
 import unittest
 
+import numpy as np
+
 from edgewise_process import TESTDATA, Server
 from python_client import edgewise
 
@@ -128,6 +130,36 @@ class HuggingFaceTest(unittest.TestCase):
             self.assertEqual([[token.begin, token.end] for token in answer.tokens], entry["offsets"])
             for token, logits in zip(answer.tokens, entry["logits"], strict=True):
                 self.assertEqual(token.label, ("no", "maybe", "yes")[logits.index(max(logits))])
+
+    def test_labels_that_do_not_exclude_each_other_have_a_sigmoid_each(self):
+        names = ["toxic", "insult", "threat", "obscene"]
+        for entry in golden("bert_multi_label", "texts"):
+            answer = self.client.predict("bert_multi_label", entry["text"], second=entry.get("second"),
+                                         truncate=TRUNCATE[entry["truncate"]])
+            self.assert_close(answer.probabilities, entry["scores"], entry["text"])
+            self.assertEqual(answer.label, names[entry["scores"].index(max(entry["scores"]))])
+            self.assertTrue(answer.multi_label)
+        self.assertTrue(self.client.model("bert_multi_label").multi_label)
+        self.assertFalse(self.client.model("bert_sequence").multi_label)
+        self.assertFalse(self.client.predict("bert_sequence", [7]).multi_label)
+        entry = golden("distilbert_one_label")[0]
+        answer = self.client.predict("distilbert_one_label", entry["token_ids"])
+        self.assert_close(answer.probabilities, entry["scores"], "one label")
+        entry = golden("bert_multi_label")[3]
+        shown = self.server.cli("predict", "--model", "bert_multi_label", "--token_ids",
+                                ",".join(map(str, entry["token_ids"]))).stdout
+        self.assertRegex(shown, r"(?m)^prediction +threat \(label 2\) +0\.7178\n +obscene \(label 3\) +0\.5799\nuncert")
+
+    def test_the_entropies_of_several_labels_are_sums(self):
+        """By the definition, in float64, over what the samples say."""
+        answer = self.client.predict("bert_multi_label", golden("bert_multi_label")[3]["token_ids"], seed=3, samples=8,
+                                     override={"windows": 3, "sigma": [0.3]}, each_sample=True)
+        samples = np.array([sample.probabilities for sample in answer.message.sample_outputs], dtype=np.float64)
+        entropy = lambda p: -(p * np.log(p) + (1 - p) * np.log1p(-p)).sum(axis=-1)
+        self.assertAlmostEqual(answer.entropy, entropy(samples.mean(axis=0)), delta=1e-12)
+        self.assertAlmostEqual(answer.mutual_information, entropy(samples.mean(axis=0)) - entropy(samples).mean(),
+                               delta=1e-12)
+        self.assertGreater(answer.mutual_information, 1e-5)
 
     def test_a_chat_is_answered_as_by_transformers(self):
         for entry in golden("gpt2_untied", "chats"):

@@ -83,8 +83,8 @@ TEST_P(DecoderTest, GatedFeedForward) {
   for (const Size s : {Size{1, 16, 24}, Size{13, 20, 33}, Size{300, 32, 72}}) {
     const auto x = Random(s.rows * s.hidden, 1), first = Random(2 * s.wide * s.hidden, 2), bias = Random(2 * s.wide, 3);
     const auto second = Random(s.hidden * s.wide, 4), before = Random(s.rows * s.hidden, 5);
-    for (const Activation activation :
-         {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu}) {
+    for (const Activation activation : {Activation::kSilu, Activation::kGelu, Activation::kGeluTanh, Activation::kRelu,
+                                        Activation::kQuickGelu, Activation::kMish, Activation::kTanh}) {
       std::vector<float> both(s.rows * 2 * s.wide), gated(s.rows * s.wide), expected = before;
       reference::Linear({x.data(), s.rows, s.hidden}, first, bias, Activation::kNone, false,
                         {both.data(), s.rows, 2 * s.wide});

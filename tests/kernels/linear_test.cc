@@ -30,8 +30,9 @@ const ProductShape kShapes[] = {
     {400, 384},             // panels of three vectors and of two; more inputs than a segment
 };
 constexpr Phase kPhases[] = {Phase::kPrefill, Phase::kDecode};
-constexpr Activation kActivations[] = {Activation::kNone, Activation::kRelu, Activation::kGelu, Activation::kGeluTanh,
-                                       Activation::kTanh};
+constexpr Activation kActivations[] = {Activation::kNone,      Activation::kRelu, Activation::kGelu,
+                                       Activation::kGeluTanh,  Activation::kTanh, Activation::kSilu,
+                                       Activation::kQuickGelu, Activation::kMish};
 
 // To bfloat16.
 std::vector<float> Rounded(std::vector<float> values) {

@@ -93,6 +93,10 @@ INSTANTIATE_TEST_SUITE_P(
                   "pooling.divisor is \"all\"; allowed: valid, max_length"},
         BadConfig{"labels", R"({"id2label": {"0": "a", "2": "b", "1": 3}})", "id2label: the label of \"1\""},
         BadConfig{"labels_count", R"({"id2label": {"0": "a"}})", "\"0\" to \"2\""},
+        BadConfig{"problem", R"({"problem_type": "regression"})",
+                  "problem_type is \"regression\"; allowed: single_label_classification, multi_label_classification"},
+        BadConfig{"problem_of_values", R"({"task": "regression", "problem_type": "multi_label_classification"})",
+                  "problem_type is given; task regression is of one kind"},
         BadConfig{"shares", R"({"budget_shares": [1, 0]})", "budget_shares[1] is 0; allowed: above 0"},
         BadConfig{"budget_keep", R"({"budget_keep": "oldest"})",
                   "budget_keep is \"oldest\"; allowed: random, probable"},
@@ -185,6 +189,9 @@ TEST(ConfigTest, FieldsArriveAsWritten) {
   EXPECT_EQ(parsed->attention[1].exploration, 0.5f);
   EXPECT_EQ(parsed->attention[1].local_window, 4);
   EXPECT_EQ(parsed->labels[2], "c");
+  EXPECT_FALSE(parsed->multi_label);
+  config["problem_type"] = "multi_label_classification";
+  EXPECT_TRUE(ParseModelConfig(config.dump())->multi_label);
   EXPECT_EQ(AttentionName(*parsed), "dense,sbm/poisson_multi");
 }
 

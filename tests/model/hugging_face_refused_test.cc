@@ -62,6 +62,14 @@ std::function<void(const fs::path&)> Json(const std::string& name, const std::fu
   };
 }
 
+std::function<void(const fs::path&)> Both(const std::function<void(const fs::path&)>& first,
+                                          const std::function<void(const fs::path&)>& second) {
+  return [=](const fs::path& folder) {
+    first(folder);
+    second(folder);
+  };
+}
+
 // Adds tokens to a tokenizer.json of so many, behind those that it has.
 std::function<void(const fs::path&)> Added(const std::vector<std::string>& tokens, int32_t has = 40) {
   return Json("tokenizer.json", [=](json& file) {
@@ -121,7 +129,17 @@ std::vector<BadFolder> BadFolders() {
       {sequence, Config({{"model_type", nullptr}}), "model_type is missing"},
       {sequence, Config({{"architectures", {"BertForQuestionAnswering"}}}),
        "architectures is [\"BertForQuestionAnswering\"]; served: one of BertModel, BertForSequenceClassification"},
-      {sequence, Config({{"architectures", nullptr}}), "architectures is missing"},
+      {sequence, Config({{"architectures", nullptr}}),
+       "config.json: architectures is missing, and the weights fit BertForSequenceClassification and "
+       "BertForTokenClassification; add the class, such as \"architectures\": [\"BertForSequenceClassification\"]"},
+      {modern, Config({{"architectures", nullptr}}), "fit ModernBertForSequenceClassification and "},
+      {modern_masked, Json("config.json", [](json& config) { config["architectures"] = json::array(); }), ""},
+      {gpt2, Config({{"architectures", nullptr}}), ""},
+      {"distilbert_sequence",
+       Both(Config({{"architectures", nullptr}}), Header("\"pre_classifier.bias", "\"pre_classifier.b1as")),
+       "config.json: architectures is missing, and the weights are those of none of DistilBertModel, "
+       "DistilBertForSequenceClassification, DistilBertForTokenClassification, DistilBertForMaskedLM, which have no "
+       "tensor pre_classifier.b1as; add the class, such as \"architectures\": [\"DistilBertModel\"]"},
       {sequence, Config({{"architectures", {"BertModel", "BertForMaskedLM"}}}), "architectures is [\"BertModel\""},
       {sequence, Config({{"is_decoder", true}}), "is_decoder is true"},
       {sequence, Config({{"add_cross_attention", true}}), "add_cross_attention is true"},
@@ -130,11 +148,15 @@ std::vector<BadFolder> BadFolders() {
       {sequence, Config({{"auto_map", {{"AutoModel", "modeling_x.X"}}}}), "auto_map is given"},
       {sequence, Config({{"quantization_config", {{"bits", 4}}}}), "quantization_config is given"},
       {sequence, Config({{"pruned_heads", {{"0", {1}}}}}), "pruned_heads is {\"0\":[1]}"},
-      {sequence, Config({{"hidden_act", "silu"}}), "hidden_act is \"silu\"; allowed: gelu, gelu_python, gelu_new"},
-      {sequence, Config({{"problem_type", "multi_label_classification"}}),
-       "problem_type is \"multi_label_classification\"; served: single_label_classification, regression"},
+      {sequence, Config({{"hidden_act", "swiglu"}}), "hidden_act is \"swiglu\"; allowed: gelu, gelu_python, gelu_new"},
+      {sequence, Config({{"problem_type", "ranking"}}),
+       "problem_type is \"ranking\"; allowed: single_label_classification, multi_label_classification, regression"},
       {shards, Config({{"problem_type", "single_label_classification"}}), "with one label"},
-      {sequence, Config({{"id2label", {{"2", nullptr}, {"7", "x"}}}}), "id2label has 3 entries; the label of \"2\""},
+      {sequence, Config({{"id2label", {{"2", nullptr}, {"two", "x"}}}}), "id2label has the key \"two\"; keys are ids"},
+      {sequence, Config({{"id2label", {{"2", {"x"}}}}}),
+       "id2label: the label of \"2\" is [\"x\"]; a string or a number is expected"},
+      {sequence, Config({{"id2label", {{"2", nullptr}}}}),
+       "tensor classifier.weight has shape [3, 32]; config.json expects [2, 32]"},
       {sequence, Config({{"num_attention_heads", 5}}), "num_attention_heads is 5, hidden_size is 32"},
       {sequence, Config({{"hidden_size", nullptr}}), "hidden_size is missing"},
       {sequence, Config({{"hidden_size", "32"}}), "hidden_size is \"32\"; allowed: an integer"},
@@ -279,8 +301,8 @@ std::vector<BadFolder> BadFolders() {
       {modern, Config({{"architectures", {"ModernBertForQuestionAnswering"}}}),
        "architectures is [\"ModernBertForQuestionAnswering\"]; served: one of ModernBertModel, ModernBertForSequence"},
       {modern, Config({{"classifier_pooling", "max"}}), "classifier_pooling is \"max\"; allowed: cls, mean"},
-      {modern, Config({{"classifier_activation", "tanh"}}), "classifier_activation is \"tanh\"; allowed: gelu"},
-      {modern, Config({{"hidden_activation", "silu"}}), "hidden_activation is \"silu\"; allowed: gelu"},
+      {modern, Config({{"classifier_activation", "tan"}}), "classifier_activation is \"tan\"; allowed: gelu"},
+      {modern, Config({{"hidden_activation", "siluu"}}), "hidden_activation is \"siluu\"; allowed: gelu"},
       {modern, Config({{"local_attention", 0}}), "local_attention is 0; allowed: an integer from 1"},
       {modern, Config({{"sliding_window", 4}}), "sliding_window is given; the windows of ModernBERT are those of"},
       {modern, Config({{"layer_types", {"full_attention"}}}), "a list of 4 strings is expected"},

@@ -91,12 +91,25 @@ INSTANTIATE_TEST_SUITE_P(Folders, HuggingFaceTextTest, ::testing::ValuesIn(Cases
                          [](const auto& info) { return info.param; });
 
 TEST(HuggingFaceTextsTest, EveryKindOfFolderHasTexts) {
-  const std::vector<std::string> expected = {
-      "bert_masked",         "bert_masked_untied", "bert_regression",          "bert_sequence",
-      "bert_tokens",         "distilbert_masked",  "distilbert_sequence",      "gpt2_causal",
-      "gpt2_untied",         "modernbert_masked",  "modernbert_masked_untied", "modernbert_sentence",
-      "modernbert_sequence", "modernbert_tokens",  "mpnet_sentence",           "roberta_masked",
-      "roberta_sequence"};
+  const std::vector<std::string> expected = {"bert_masked",
+                                             "bert_masked_untied",
+                                             "bert_multi_label",
+                                             "bert_regression",
+                                             "bert_sequence",
+                                             "bert_tokens",
+                                             "distilbert_masked",
+                                             "distilbert_one_label",
+                                             "distilbert_sequence",
+                                             "gpt2_causal",
+                                             "gpt2_untied",
+                                             "modernbert_masked",
+                                             "modernbert_masked_untied",
+                                             "modernbert_sentence",
+                                             "modernbert_sequence",
+                                             "modernbert_tokens",
+                                             "mpnet_sentence",
+                                             "roberta_masked",
+                                             "roberta_sequence"};
   EXPECT_EQ(CasesWithTexts(), expected);
 }
 

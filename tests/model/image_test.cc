@@ -194,7 +194,7 @@ std::vector<Case> Cases() {
   return {
       {classes, config({{"architectures", {"ViTForMaskedImageModeling"}}}),
        "architectures is [\"ViTForMaskedImageModeling\"]; served: one of ViTModel, ViTForImageClassification"},
-      {classes, config({{"hidden_act", "silu"}}), "hidden_act is \"silu\"; allowed: gelu, gelu_python, gelu_new"},
+      {classes, config({{"hidden_act", "siluu"}}), "hidden_act is \"siluu\"; allowed: gelu, gelu_python, gelu_new"},
       {model, config({{"pooler_act", "gelu"}}), "pooler_act is \"gelu\"; allowed: tanh"},
       {classes, config({{"qkv_bias", 1}}), "qkv_bias is 1"},
       {classes, config({{"qkv_bias", false}}),

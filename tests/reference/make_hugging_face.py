@@ -5,7 +5,8 @@
     tests/reference/make_hugging_face.py tests/testdata_hugging_face
 
 Each folder is <case>/1/, as save_pretrained leaves it, and <case>/golden.json has inputs and expected outputs: `logits`
-per input, per token, or per mask token, of a language model those of the next token; `embedding`;
+per input, per token, or per mask token, of a language model those of the next token; `scores`, what the pipeline of
+transformers makes of the logits of a multi-label model; `embedding`;
 `token_log_likelihoods`; `generations`, which are greedy. Tokens with the pad's id are masked, as Edgewise does. `inputs` are
 of token ids, `texts` of what the folder's tokenizer makes of a text or two.
 """
@@ -86,6 +87,14 @@ CASES = {
     "modernbert_sentence": ("ModernBertModel", {**MODERN_SIZES, "hidden_size": 32, "num_hidden_layers": 3,
                                                 "max_position_embeddings": 120, "local_attention": 80}, "bfloat16",
                             ["cls", "normalize", "tokenizer"]),
+    # A sigmoid per label.
+    "bert_multi_label": ("BertForSequenceClassification",
+                         {**SIZES, "id2label": {0: "toxic", 1: "insult", 2: "threat", 3: "obscene"},
+                          "problem_type": "multi_label_classification", "hidden_act": "quick_gelu"}, "float16",
+                         ["tokenizer"]),
+    "distilbert_one_label": ("DistilBertForSequenceClassification",
+                             {**DISTIL_SIZES, "num_labels": 1, "problem_type": "multi_label_classification",
+                              "activation": "mish"}, "bfloat16", ["vocab"]),
 }
 
 CHAT_TEMPLATE = """{% for message in messages %}
@@ -148,7 +157,17 @@ def answer(model, entries, options, masked):
         elif logits.dim() == 2:
             logits = [row.tolist() if valid else None for row, valid in zip(logits, mask[0])]
         entry["logits"] = logits.tolist() if torch.is_tensor(logits) else logits
+        if model.config.problem_type == "multi_label_classification":
+            entry["scores"] = scores(model.config, output.logits)
     return entries
+
+
+def scores(config, logits):
+    """By label, by the function that the pipeline chooses."""
+    pipeline = object.__new__(transformers.TextClassificationPipeline)
+    pipeline.model = type("Model", (), {"config": config})
+    found = {entry["label"]: entry["score"] for entry in pipeline.postprocess({"logits": logits}, top_k=None)}
+    return [found[label] for label in config.id2label.values()]
 
 
 def texts_of(model, tokenizer, options, masked, most):

@@ -25,6 +25,11 @@ def macro_f1(labels, answers):
     return np.mean(scores)
 
 
+def multi_label_macro_f1(labels, answers):
+    """Of rows of yes and no, a column for each class; all classes occur."""
+    return np.mean([2 * np.sum(a & b) / (np.sum(a) + np.sum(b)) for a, b in zip(labels.T, answers.T)])
+
+
 def calibration_error(confidences, right):
     edges = np.arange(BINS + 1) / BINS
     error = 0.0
@@ -53,6 +58,8 @@ def main():
     confidences = np.round(0.25 + 0.75 * random.random(COUNT), 3)
     entropies = np.round(random.random(COUNT) + 0.3 * ~right, 1)  # with ties
     values = np.round(np.where(random.random(COUNT) < 0.5, entropies, random.random(COUNT)), 1)
+    label_rows = random.random((COUNT, CLASSES)) < 0.3
+    answer_rows = label_rows ^ (random.random((COUNT, CLASSES)) < 0.2)
     golden = {
         "labels": labels.tolist(), "answers": answers.tolist(), "confidences": confidences.tolist(),
         "entropies": entropies.tolist(), "values": values.tolist(),
@@ -60,6 +67,9 @@ def main():
         "calibration_error": float(calibration_error(confidences, right)),
         "auroc": float(auroc(entropies, ~right)),
         "rank_correlation": float(rank_correlation(entropies, values)),
+        "label_sets": [np.flatnonzero(row).tolist() for row in label_rows],
+        "answer_sets": [np.flatnonzero(row).tolist() for row in answer_rows],
+        "multi_label_macro_f1": float(multi_label_macro_f1(label_rows, answer_rows)),
     }
     folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "client")
     with open(sys.argv[1] if len(sys.argv) > 1 else os.path.join(folder, "metrics_golden.json"), "w") as file:

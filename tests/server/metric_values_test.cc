@@ -249,6 +249,18 @@ TEST_F(InputValuesTest, DisagreementIsOfEveryToken) {
   EXPECT_EQ(Of("ensemble_disagreement_ratio_sum"), 0.25);
 }
 
+// Of the yes or no to three labels in two samples, the second sample's to the first label is not the answer's. The most
+// probable label differs in the first sample, which says nothing.
+TEST_F(InputValuesTest, DisagreementIsOfEveryLabelOfAMultiLabelModel) {
+  result_.multi_label = true;
+  result_.labels = 3;
+  result_.probabilities = {0.75f, 0.9f, 0.25f};
+  result_.sample_results[0].probabilities = {1.0f, 0.9f, 0.25f};
+  result_.sample_results[1].probabilities = {0.5f, 0.9f, 0.25f};
+  CountInput(input_, result_);
+  EXPECT_DOUBLE_EQ(Of("ensemble_disagreement_ratio_sum"), 1.0 / 6.0);
+}
+
 TEST(GenerationValuesTest, TokensAndGenerationsCountWhatTheySay) {
   const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
   Metrics metrics;

@@ -107,8 +107,8 @@ TEST_F(ServerHuggingFaceTest, AnEnsemblesEmbeddingIsTheMeanOfPooledRowsNormalise
 
 TEST_F(ServerHuggingFaceTest, PartsOfAnEnsembleMergeToTheBytesOfTheWhole) {
   std::vector<v1::PredictRequest> requests = {TextOf("mpnet_sentence", 30), TextOf("mpnet_sentence", 30),
-                                              TextOf("bert_model", 30), TextOf("bert_masked", 30, {3, 17}),
-                                              TextOf("bert_sequence", 30)};
+                                              TextOf("bert_model", 30),     TextOf("bert_masked", 30, {3, 17}),
+                                              TextOf("bert_sequence", 30),  TextOf("bert_multi_label", 30)};
   requests[1].mutable_outputs()->set_dimensions(5);
   for (v1::PredictRequest& request : requests) {
     Subsample(request, 9);
@@ -129,6 +129,56 @@ TEST_F(ServerHuggingFaceTest, PartsOfAnEnsembleMergeToTheBytesOfTheWhole) {
     EXPECT_EQ(merged->predictions(0).SerializeAsString(), whole.predictions(0).SerializeAsString())
         << merged->predictions(0).DebugString() << whole.predictions(0).DebugString();
   }
+}
+
+TEST_F(ServerHuggingFaceTest, LabelsThatAreQuestionsOfTheirOwnHaveASigmoidEach) {
+  v1::PredictRequest request = TextOf("bert_multi_label", 30);
+  Subsample(request, 6);
+  request.mutable_outputs()->set_logits(true);
+  request.mutable_outputs()->set_each_sample(true);
+  request.mutable_outputs()->set_top_k(4);
+  ASSERT_ANSWERED(server_.Predict(request, response_));
+  const v1::Prediction& prediction = response_.predictions(0);
+  EXPECT_TRUE(prediction.multi_label());
+  ASSERT_EQ(prediction.probabilities_size(), 4);
+  double entropy = 0.0, entropies = 0.0;
+  const auto of_one = [](double p) { return -p * std::log(p) - (1 - p) * std::log(1 - p); };
+  for (int c = 0; c < 4; ++c) {
+    double mean = 0.0;
+    for (const v1::SampleOutput& sample : prediction.sample_outputs()) {
+      EXPECT_NEAR(sample.probabilities(c), 1.0 / (1.0 + std::exp(-sample.logits(c))), 1e-7);
+      mean += sample.probabilities(c) / 6.0;
+      entropies += of_one(sample.probabilities(c)) / 6.0;
+    }
+    EXPECT_NEAR(prediction.probabilities(c), mean, 1e-7);
+    EXPECT_LE(prediction.probabilities(c), prediction.probabilities(prediction.label_id()));
+    entropy += of_one(mean);
+  }
+  EXPECT_NEAR(prediction.predictive_entropy(), entropy, 1e-12);
+  EXPECT_NEAR(prediction.mutual_information(), entropy - entropies, 1e-12);
+  EXPECT_GT(prediction.mutual_information(), 0.0);
+  EXPECT_EQ(prediction.label(), prediction.top(0).label());
+  EXPECT_THAT(std::vector<std::string>({"toxic", "insult", "threat", "obscene"}),
+              ::testing::Contains(prediction.label()));
+  request.mutable_ensemble()->set_samples(64);
+  request.mutable_ensemble()->set_tolerance(0.02);
+  ASSERT_ANSWERED(server_.Predict(request, response_));
+  const v1::Prediction& enough = response_.predictions(0);
+  EXPECT_LT(enough.samples(), 64u);
+  for (const float deviation : enough.stddev()) EXPECT_LT(deviation / std::sqrt(enough.samples()), 0.02);
+
+  v1::GetModelRequest get;
+  v1::GetModelResponse model;
+  for (const std::string name : {"bert_multi_label", "bert_sequence"}) {
+    CallContext context;
+    get.set_model(name);
+    ASSERT_ANSWERED(server_.stub().GetModel(&context, get, &model));
+    EXPECT_EQ(model.model().multi_label(), name == "bert_multi_label");
+    EXPECT_EQ(model.model().task(), "sequence-classification");
+  }
+  ASSERT_ANSWERED(server_.Predict(TextOf("distilbert_one_label", 9), response_));
+  EXPECT_EQ(response_.predictions(0).label(), "LABEL_0");
+  EXPECT_EQ(response_.predictions(0).values_size(), 0);
 }
 
 TEST_F(ServerHuggingFaceTest, StreamsCarryEmbeddingsToo) {

@@ -145,6 +145,33 @@ TEST_F(ShadowTest, ComparesWhatAskingForBothProfilesGives) {
   EXPECT_EQ(Metric("shadow_disagreements_total"), disagreements);
 }
 
+// Each label of a multi-label model is a distribution of its own, over yes and no.
+TEST_F(ShadowTest, OfAMultiLabelModelEveryLabelIsCompared) {
+  config_["problem_type"] = "multi_label_classification";
+  SetShadow("careful", 1.0);
+  double distance = 0.0;
+  int disagreements = 0, by_label = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const v1::PredictResponse given = Answer(Message(seed));
+    RunUntilEnded(static_cast<double>(seed));
+    const v1::PredictResponse other = Answer(Message(seed, "careful"));
+    for (int input = 0; input < 2; ++input) {
+      const v1::Prediction &a = given.predictions(input), &b = other.predictions(input);
+      ASSERT_TRUE(a.multi_label());
+      distance += 2 * Distance(a, b) / a.probabilities_size();
+      bool differ = false;
+      for (int i = 0; i < a.probabilities_size(); ++i) {
+        differ |= (a.probabilities(i) > 0.5f) != (b.probabilities(i) > 0.5f);
+      }
+      disagreements += differ ? 1 : 0;
+      by_label += a.label_id() != b.label_id() ? 1 : 0;
+    }
+  }
+  EXPECT_NEAR(Metric("shadow_distance_ratio_sum"), distance, 1e-9 + 1e-9 * distance);
+  EXPECT_NE(disagreements, by_label) << "this test tests nothing";
+  EXPECT_EQ(Metric("shadow_disagreements_total"), disagreements);
+}
+
 TEST_F(ShadowTest, TheShareIsChosenByWhatARequestIsAndNotByTheClock) {
   const auto compared = [&](double share) {
     SetShadow("careful", share);

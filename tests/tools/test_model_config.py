@@ -52,6 +52,7 @@ class ConfigTest(unittest.TestCase):
             FEATURES,
             {**LANGUAGE, "causal": True, "tie_word_embeddings": False, "pad_token_id": -1},
             {**CLASSIFIER, "causal": False, "position_embedding": "alibi"},
+            {**CLASSIFIER, "problem_type": "multi_label_classification"},
             {**CLASSIFIER, "pairwise_bias": {"kind": "buckets", "num_buckets": 256}},
             {**FEATURES, "pairwise_bias": {"kind": "values"}, "tokenizer": {"kind": "none"}, "pad_token_id": -1},
             *({**CLASSIFIER, "attention": attention} for attention in (
@@ -79,6 +80,8 @@ class ConfigTest(unittest.TestCase):
             ({**LANGUAGE, "pooling": {"kind": "mean", "divisor": "valid"}}, "pooling", "causal-lm has none"),
             ({**LANGUAGE, "classifier_hidden_size": 0}, "classifier_hidden_size", "causal-lm has no classifier"),
             ({**LANGUAGE, "num_labels": 3}, "num_labels", "causal-lm has no classifier"),
+            ({**CLASSIFIER, "problem_type": "regression"}, "problem_type: found 'regression', expected one of single_"),
+            ({**LANGUAGE, "problem_type": "multi_label_classification"}, "problem_type", "causal-lm is of one kind"),
             ({**LANGUAGE, "classifier_hidden_size": 3}, "classifier_hidden_size", "causal-lm has no classifier"),
             (without(CLASSIFIER, "num_labels"), "num_labels: found 'nothing'"),
             (without(CLASSIFIER, "vocab_size"), "vocab_size: found 'nothing'"),

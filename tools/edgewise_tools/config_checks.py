@@ -15,6 +15,7 @@ _CHOICES = {
     "hidden_act": ("gelu", "relu"),
     "norm_position": ("pre", "post"),
     "position_embedding": ("learned", "sinusoidal", "alibi", "relative", "none"),
+    "problem_type": ("single_label_classification", "multi_label_classification"),
 }
 # Names of Hugging Face for approximations of GELU, by a tanh or a sigmoid.
 _APPROXIMATE_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_fast", "gelu_accurate", "quick_gelu")
@@ -119,6 +120,8 @@ def _check_task(config: dict, where: str) -> None:
         raise mismatch(f"{where}: causal", str(config["causal"]).lower(), expected)
     if "tie_word_embeddings" in config and not language:
         raise ConvertError(f"{where}: tie_word_embeddings is given, but only causal-lm has it")
+    if "problem_type" in config and config["task"] not in ("sequence-classification", "pair-classification"):
+        raise ConvertError(f"{where}: problem_type is given, but {config['task']} is of one kind")
     if not language:
         require_count(config, "num_labels", where)
         if config.get("classifier_hidden_size", 0) != 0:

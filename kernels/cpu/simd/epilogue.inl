@@ -42,11 +42,18 @@ EDGEWISE_INLINE F Tanh(F x) {
   return sign * ((Broadcast(1.0f) - e) / (Broadcast(1.0f) + e));
 }
 
-// max(x, 0) - |x| e / (1 + e) with e = exp(-|x|). Within |x| * 3e-7.
-EDGEWISE_INLINE F Silu(F x) {
+// x / (1 + 2^(-slope x)) as max(x, 0) - |x| e / (1 + e) with e = 2^(-slope |x|). Within |x| * 3e-7.
+EDGEWISE_INLINE F Swish(F x, float slope) {
   const F size = Max(x, Zero() - x);
-  const F e = Exp2(size * Broadcast(-1.44269504f));
+  const F e = Exp2(size * Broadcast(-slope));
   return Max(Zero(), x) - size * (e / (Broadcast(1.0f) + e));
+}
+
+// tanh(ln(1 + e)) is n / (n + 2) with n = e (e + 2), and 1 to float32 from e = exp(20) on. Within |x| * 3e-7.
+EDGEWISE_INLINE F Mish(F x) {
+  const F e = Exp2(Min(x, Broadcast(20.0f)) * Broadcast(1.44269504f));
+  const F n = e * (e + Broadcast(2.0f));
+  return x * (n / (n + Broadcast(2.0f)));
 }
 
 EDGEWISE_INLINE F Activate(Activation activation, F value) {
@@ -60,7 +67,11 @@ EDGEWISE_INLINE F Activate(Activation activation, F value) {
     case Activation::kTanh:
       return Tanh(value);
     case Activation::kSilu:
-      return Silu(value);
+      return Swish(value, 1.44269504f);
+    case Activation::kQuickGelu:
+      return Swish(value, 1.702f * 1.44269504f);
+    case Activation::kMish:
+      return Mish(value);
     case Activation::kNone:
       break;
   }

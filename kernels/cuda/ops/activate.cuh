@@ -15,6 +15,9 @@ __device__ inline float Activate(Activation activation, float x) {
     return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
   }
   if (activation == Activation::kTanh) return tanhf(x);
+  if (activation == Activation::kSilu) return x / (1.0f + expf(-x));
+  if (activation == Activation::kQuickGelu) return x / (1.0f + expf(-1.702f * x));
+  if (activation == Activation::kMish) return x * tanhf(log1pf(expf(x)));
   return x;
 }
 

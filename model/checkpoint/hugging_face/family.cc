@@ -17,6 +17,10 @@ const Family* FindFamily(std::string_view model_type) {
   return nullptr;
 }
 
+std::string ClassName(const Family& family, const Head& head) {
+  return absl::StrCat(std::string(family.class_name), std::string(head.architecture));
+}
+
 std::string FamilyNames() {
   std::string names;
   for (const Family* family : kFamilies) {

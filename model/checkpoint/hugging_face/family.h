@@ -103,6 +103,8 @@ extern const Family kBert, kRoberta, kXlmRoberta, kCamembert, kDistilBert, kGpt2
 
 // Null: not served.
 const Family* FindFamily(std::string_view model_type);
+// "BertForMaskedLM"
+std::string ClassName(const Family& family, const Head& head);
 // "bert, camembert, ..."
 std::string FamilyNames();
 

@@ -2,16 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "model/checkpoint/hugging_face/end_tokens.h"
 #include "model/checkpoint/hugging_face/image_files.h"
 #include "model/checkpoint/hugging_face/sentence.h"
 #include "model/checkpoint/hugging_face/sentence_head.h"
+#include "model/checkpoint/hugging_face/tensors.h"
 #include "model/checkpoint/hugging_face/tokenizer_files.h"
 #include "model/checkpoint/json_object.h"
 #include "text/status_macros.h"
@@ -58,16 +61,26 @@ absl::Status RefuseSettings(const json& config, const Family& family) {
   return absl::OkStatus();
 }
 
-HiddenAct ReadActivation(JsonObject& object, const Family& family, const char* field) {
-  constexpr std::pair<const char*, HiddenAct> kServed[] = {
-      {"gelu", HiddenAct::kGelu},         {"gelu_python", HiddenAct::kGelu},
-      {"gelu_new", HiddenAct::kGeluTanh}, {"gelu_pytorch_tanh", HiddenAct::kGeluTanh},
-      {"relu", HiddenAct::kRelu},         {"silu", HiddenAct::kSilu},
+// The names are those of ACT2FN of transformers.
+Activation ReadActivation(JsonObject& object, const Family& family, const char* field) {
+  constexpr std::pair<const char*, Activation> kServed[] = {
+      {"gelu", Activation::kGelu},
+      {"gelu_python", Activation::kGelu},
+      {"gelu_new", Activation::kGeluTanh},
+      {"gelu_pytorch_tanh", Activation::kGeluTanh},
+      {"gelu_python_tanh", Activation::kGeluTanh},
+      {"gelu_fast", Activation::kGeluTanh},
+      {"gelu_accurate", Activation::kGeluTanh},
+      {"relu", Activation::kRelu},
+      {"silu", Activation::kSilu},
+      {"swish", Activation::kSilu},
+      {"quick_gelu", Activation::kQuickGelu},
+      {"mish", Activation::kMish},
+      {"tanh", Activation::kTanh},
   };
   std::vector<std::string> names;
   int fallback = 0;
   for (const auto& [name, act] : kServed) {
-    if (act == HiddenAct::kSilu && family.default_act != name) continue;  // of gates alone
     if (family.default_act == name) fallback = static_cast<int>(names.size());
     names.emplace_back(name);
   }
@@ -125,22 +138,32 @@ void ReadEncoder(JsonObject& object, const Family& family, ModelConfig& config) 
   }
 }
 
+// As transformers reads them: there are as many labels as entries, whatever their keys, and a label is a string or a
+// number. A num_labels that says otherwise leaves them without names, as no id2label does. A label without a name has
+// the one that transformers gives by default.
 void ReadLabels(JsonObject& object, ModelConfig& config) {
   const json& labels = object.Value("id2label", false);
-  if (labels.is_null()) {  // transformers leaves out what is its default
-    config.num_labels = object.Integer("num_labels", 1, 1 << 20, 2);
-    for (int32_t id = 0; id < config.num_labels; ++id) config.labels.push_back(absl::StrCat("LABEL_", id));
-    return;
+  std::map<int32_t, std::string> names;
+  if (!labels.is_null() && (!labels.is_object() || labels.empty())) {
+    return object.Fail("id2label: an object of labels is expected");
   }
-  if (!labels.is_object() || labels.empty()) return object.Fail("id2label: an object of labels is expected");
-  config.num_labels = static_cast<int32_t>(labels.size());
-  for (int32_t id = 0; id < config.num_labels; ++id) {
-    const auto found = labels.find(std::to_string(id));
-    if (found == labels.end() || !found->is_string()) {
-      return object.Fail(absl::StrCat("id2label has ", config.num_labels, " entries; the label of \"", id,
-                                      "\" is missing or no string"));
+  for (const auto& [key, label] : labels.items()) {
+    int32_t id = 0;
+    if (!absl::SimpleAtoi(key, &id)) {
+      return object.Fail(absl::StrCat("id2label has the key ", ShowJson(json(key)), "; keys are ids, from \"0\""));
     }
-    config.labels.push_back(found->get<std::string>());
+    if (!label.is_string() && !label.is_number()) {
+      return object.Fail(absl::StrCat("id2label: the label of \"", key, "\" is ", ShowJson(label),
+                                      "; a string or a number is expected"));
+    }
+    names[id] = label.is_string() ? label.get<std::string>() : label.dump();
+  }
+  const int32_t entries = names.empty() ? 2 : static_cast<int32_t>(names.size());
+  config.num_labels = object.Integer("num_labels", 1, 1 << 20, entries);
+  if (config.num_labels != entries) names.clear();
+  for (int32_t id = 0; id < config.num_labels; ++id) {
+    const auto name = names.find(id);
+    config.labels.push_back(name == names.end() ? absl::StrCat("LABEL_", id) : name->second);
   }
 }
 
@@ -150,8 +173,11 @@ void ReadProblem(JsonObject& object, ModelConfig& config) {
   if (problem == "regression") {
     config.task = ModelTask::kRegression;
     config.labels.clear();
+  } else if (problem == "multi_label_classification") {
+    config.multi_label = true;
   } else if (problem != "single_label_classification") {
-    object.FailAt("problem_type", json(problem), "served: single_label_classification, regression");
+    object.FailAt("problem_type", json(problem),
+                  "allowed: single_label_classification, multi_label_classification, regression");
   } else if (config.num_labels == 1) {
     object.Fail("problem_type is \"single_label_classification\" with one label; its probability would always be 1");
   }
@@ -170,31 +196,32 @@ bool ReadsMean(JsonObject& object, const Family& family) {
 }
 
 // The class of the model, and its head. `embeds`: modules of sentence-transformers follow the layers instead.
-absl::Status ReadArchitecture(const json& config, bool embeds, Folder& folder) {
+absl::Status ReadArchitecture(ModelFolder& files, const json& config, bool embeds, Folder& folder) {
   const Family& family = *folder.family;
   const auto architectures = config.find("architectures");
   folder.head = &family.heads[0];
-  folder.architecture = absl::StrCat(std::string(family.class_name), std::string(folder.head->architecture));
+  folder.architecture = ClassName(family, *folder.head);
   if (embeds) {  // sentence-transformers takes the base model of whatever there is
     if (!family.images) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("modules.json: sentence encoders of model_type ",
                                                    std::string(family.model_type), " are not served"));
   }
+  if (architectures == config.end() || *architectures == json::array()) {
+    ASSIGN_OR_RETURN(folder.head, HeadOfWeights(files, family, folder.weights));
+    folder.architecture = ClassName(family, *folder.head);
+    return absl::OkStatus();
+  }
   std::string served;
   for (const Head& head : family.heads) {
-    const std::string name = absl::StrCat(std::string(family.class_name), std::string(head.architecture));
-    const bool asked = architectures != config.end() && architectures->is_array() && architectures->size() == 1 &&
-                       (*architectures)[0] == name;
-    if (asked) {
+    const std::string name = ClassName(family, head);
+    if (*architectures == json::array({name})) {
       folder.head = &head;
       folder.architecture = name;
       return absl::OkStatus();
     }
     absl::StrAppend(&served, served.empty() ? "" : ", ", name);
   }
-  return Invalid(architectures == config.end()
-                     ? absl::StrCat("architectures is missing; served: one of ", served)
-                     : absl::StrCat("architectures is ", ShowJson(*architectures), "; served: one of ", served));
+  return Invalid(absl::StrCat("architectures is ", ShowJson(*architectures), "; served: one of ", served));
 }
 
 absl::Status ReadHead(const SentenceModules* modules, JsonObject& object, Folder& folder) {
@@ -204,13 +231,13 @@ absl::Status ReadHead(const SentenceModules* modules, JsonObject& object, Folder
     case Head::Act::kNone:
       break;
     case Head::Act::kRelu:
-      config.classifier_act = HiddenAct::kRelu;
+      config.classifier_act = Activation::kRelu;
       break;
     case Head::Act::kTanh:
-      config.classifier_act = HiddenAct::kTanh;
+      config.classifier_act = Activation::kTanh;
       break;
     case Head::Act::kGelu:
-      config.classifier_act = HiddenAct::kGelu;
+      config.classifier_act = Activation::kGelu;
       break;
     case Head::Act::kHidden:
       config.classifier_act = folder.family->classifier_act == nullptr
@@ -298,14 +325,14 @@ absl::StatusOr<Folder> ReadFolder(ModelFolder& files, const json& whole) {
   ASSIGN_OR_RETURN(std::optional<SentenceModules> sentence, ReadSentenceModules(files));
   const SentenceModules* const modules = sentence.has_value() ? &*sentence : nullptr;
   const bool scores = modules != nullptr && modules->settings.cross_encoder;
-  RETURN_IF_ERROR(ReadArchitecture(config, modules != nullptr && !scores, folder));
+  JsonObject object(config, "");
+  folder.weights = object.String("transformers_weights", "");
+  RETURN_IF_ERROR(ReadArchitecture(files, config, modules != nullptr && !scores, folder));
   if (scores && folder.head->task != ModelTask::kSequenceClassification) {
     return Invalid(absl::StrCat("architectures is [\"", folder.architecture, "\"]; served of a CrossEncoder: ",
                                 std::string(folder.family->class_name), "ForSequenceClassification"));
   }
 
-  JsonObject object(config, "");
-  folder.weights = object.String("transformers_weights", "");
   const auto pad = whole.find("pad_token_id");
   ReadSizes(object, *folder.family, folder.config);
   if (!folder.family->causal && !folder.family->images) {

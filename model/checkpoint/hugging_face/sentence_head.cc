@@ -57,13 +57,13 @@ absl::Status ReadScores(const SentenceModules* modules, JsonObject& object, Mode
     return absl::OkStatus();
   }
   const std::string name = TorchClass(path);
-  if (name == "Identity" || (!one && config.task != ModelTask::kRegression && name == "Softmax"))
-    return absl::OkStatus();
+  const bool classes = config.task != ModelTask::kRegression;
+  if (name == "Identity" || (classes && name == (config.multi_label ? "Sigmoid" : "Softmax"))) return absl::OkStatus();
   config.sigmoid = one && name == "Sigmoid";
   if (config.sigmoid) return absl::OkStatus();
-  return InvalidIn(
-      file, absl::StrCat(field, " is ", ShowJson(json(path)), "; served: Identity and ", one ? "Sigmoid" : "Softmax",
-                         " of torch.nn with ", config.num_labels, one ? " label" : " labels"));
+  return InvalidIn(file, absl::StrCat(field, " is ", ShowJson(json(path)), "; served: Identity and ",
+                                      one || config.multi_label ? "Sigmoid" : "Softmax", " of torch.nn with ",
+                                      config.num_labels, one ? " label" : " labels"));
 }
 
 absl::Status ReadTexts(ModelFolder& files, const SentenceModules* modules, const HfTokenizer* tokenizer,

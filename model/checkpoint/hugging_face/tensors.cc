@@ -57,11 +57,9 @@ class Found {
   std::map<std::string, std::pair<std::string, Shards::Tensor>> tensors_;
 };
 
-// Whether the folder may have this tensor, which is not read: of another task, a buffer, or one of `expected`, the
-// names that this task has for its tensors.
-bool IsKnown(const std::string& plain, const Folder& folder, const std::set<std::string>& expected) {
-  const Family& family = *folder.family;
-  // The family may write a star for the number of the layer.
+// Whether `theirs`, as the family writes it, names this tensor: with .weight or .bias or without, and perhaps with a
+// star for the number of the layer.
+bool Names(std::string_view theirs, const std::string& plain) {
   std::string starred = plain;
   for (size_t i = 0; i < starred.size(); ++i) {
     const size_t end = std::min(starred.find('.', i), starred.size());
@@ -71,20 +69,63 @@ bool IsKnown(const std::string& plain, const Folder& folder, const std::set<std:
     }
     i = end;
   }
-  const auto matches = [&](std::string_view theirs) {
-    if (plain == theirs || starred == theirs) return true;
-    return std::any_of(std::begin(kParts), std::end(kParts), [&](std::string_view part) {
-      const std::string whole = absl::StrCat(std::string(theirs), std::string(part));
-      return plain == whole || starred == whole;
-    });
+  if (plain == theirs || starred == theirs) return true;
+  return std::any_of(std::begin(kParts), std::end(kParts), [&](std::string_view part) {
+    const std::string whole = absl::StrCat(std::string(theirs), std::string(part));
+    return plain == whole || starred == whole;
+  });
+}
+
+bool Has(const Head& head, const std::string& plain) {
+  return std::any_of(head.tensors.begin(), head.tensors.end(),
+                     [&](const TensorName& row) { return Names(row.theirs, plain); });
+}
+
+bool IsUnread(const Family& family, const std::string& plain) {
+  return std::any_of(family.unread.begin(), family.unread.end(),
+                     [&](std::string_view theirs) { return Names(theirs, plain); });
+}
+
+// Whether the folder may have this tensor, which is not read: of another task, a buffer, or one of `expected`, the
+// names that this task has for its tensors.
+bool IsKnown(const std::string& plain, const Folder& folder, const std::set<std::string>& expected) {
+  const Family& family = *folder.family;
+  if (Has(*folder.head, plain)) return expected.contains(plain);
+  return std::any_of(family.heads.begin(), family.heads.end(), [&](const Head& head) { return Has(head, plain); }) ||
+         IsUnread(family, plain);
+}
+
+// "encoder" of "encoder.layer".
+std::string_view FirstPart(std::string_view name) { return name.substr(0, name.find('.')); }
+
+// Whether a tensor is of the base model: it has a pooler under another task too.
+bool IsOfBase(const Family& family, const std::string& plain) {
+  return FirstPart(plain) == "pooler" ||
+         std::any_of(family.tensors.begin(), family.tensors.end(),
+                     [&](const TensorName& row) { return FirstPart(row.theirs) == FirstPart(plain); });
+}
+
+// Whether the files have every weight of the head, by one of its names. Those of a language model may be tied, and
+// biases may be left out.
+bool HasWeightsOf(const Head& head, const Family& family, const Found& found) {
+  const auto there = [&](const TensorName& row) {
+    const std::string theirs(row.theirs);
+    return found.Find(theirs) != nullptr || found.Find(absl::StrCat(theirs, std::string(kParts[0]))) != nullptr;
   };
-  const auto has = [&](const Head& head) {
-    return std::any_of(head.tensors.begin(), head.tensors.end(),
-                       [&](const TensorName& row) { return matches(row.theirs); });
-  };
-  if (has(*folder.head)) return expected.contains(plain);
-  return std::any_of(family.heads.begin(), family.heads.end(), has) ||
-         std::any_of(family.unread.begin(), family.unread.end(), matches);
+  return family.causal || std::all_of(head.tensors.begin(), head.tensors.end(), [&](const TensorName& wanted) {
+           return wanted.ours.ends_with(kParts[1]) ||
+                  std::any_of(head.tensors.begin(), head.tensors.end(),
+                              [&](const TensorName& row) { return row.ours == wanted.ours && there(row); });
+         });
+}
+
+// Whether a head explains a tensor that is not of the base model: it reads it, or it belongs to the same part of the
+// model and is known to be read by none of ours.
+bool Explains(const Head& head, const Family& family, const std::string& plain) {
+  return Has(head, plain) ||
+         (IsUnread(family, plain) && std::any_of(head.tensors.begin(), head.tensors.end(), [&](const TensorName& row) {
+            return FirstPart(row.theirs) == FirstPart(plain);
+          }));
 }
 
 // The name of the word embedding's weight.
@@ -263,6 +304,44 @@ std::vector<Source> SourcesOf(const std::string& ours, const Folder& folder) {
     }
   }
   return sources;
+}
+
+absl::StatusOr<const Head*> HeadOfWeights(ModelFolder& files, const Family& family, const std::string& weights) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Shards> shards, Shards::Open(files, weights));
+  Found found;
+  RETURN_IF_ERROR(found.Add(*shards, family.prefix));
+  std::vector<const Head*> fitting;
+  std::map<std::string, int> explained;  // tensors that are not the base model's, by how many heads
+  std::string served, left_over;
+  for (const Head& head : family.heads) {
+    bool all = true;
+    for (const auto& [plain, tensor] : found.all()) {
+      if (IsOfBase(family, plain)) continue;
+      const bool explains = Explains(head, family, plain);
+      explained[tensor.first] += explains;
+      all &= explains;
+    }
+    if (all && HasWeightsOf(head, family, found)) fitting.push_back(&head);
+    absl::StrAppend(&served, served.empty() ? "" : ", ", ClassName(family, head));
+  }
+  for (const auto& [name, heads] : explained) {
+    if (heads == 0) left_over = name;
+  }
+  constexpr char kAdd[] = "; add the class, such as \"architectures\": [\"";
+  if (fitting.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.json: architectures is missing, and the weights are those of none of ", served,
+                     left_over.empty() ? "" : absl::StrCat(", which have no tensor ", left_over), kAdd,
+                     ClassName(family, family.heads.front()), "\"]"));
+  }
+  const Head& first = *fitting.front();
+  for (const Head* other : fitting) {
+    if (other->task == first.task && other->tensors.data() == first.tensors.data()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("config.json: architectures is missing, and the weights fit ",
+                                                   ClassName(family, first), " and ", ClassName(family, *other), kAdd,
+                                                   ClassName(family, first), "\"]"));
+  }
+  return &first;
 }
 
 absl::StatusOr<Tensors> ReadTensors(ModelFolder& files, const Folder& folder) {

@@ -39,6 +39,12 @@ struct Tensors {
   std::vector<std::string> skipped;          // known tensors that the task does not read, by their names in the file
 };
 
+// The class whose weights the files are, where config.json names none: the head that has all of its own tensors there,
+// and leaves none that is not the base model's. NOT_FOUND: no file. INVALID_ARGUMENT: no head of the family has, or
+// several have; the message says what to add to config.json, or it begins with the name of a file that is not valid.
+// `weights`: Folder::weights.
+absl::StatusOr<const Head*> HeadOfWeights(ModelFolder& files, const Family& family, const std::string& weights);
+
 // Reads the weights of a folder, and of its dense layers. Old names (LayerNorm.gamma and .beta) and base tensors with
 // or without their prefix are taken. NOT_FOUND: no file. INVALID_ARGUMENT: a tensor is missing, unknown, given twice,
 // or of another shape or dtype; or tied ones differ. RESOURCE_EXHAUSTED: no memory. The message names file and tensor.

@@ -8,6 +8,7 @@
 //   sum_c = (p_0c + p_1c) + p_2c + ...    mean_c = sum_c / k    probabilities[c] = float(mean_c)
 //   stddev[c] = float(sqrt(sum over s of (p_sc - mean_c)^2 / (k - 1))), 0 for k = 1
 //   H(q) = - sum over c of q_c * log(q_c), where q_c > 0; +0, never -0, where that sum is 0
+//   multi_label: H(q) = - sum over c of (q_c * log(q_c) + (1 - q_c) * log1p(-q_c)), where 0 < q_c < 1
 //   predictive_entropy = H(mean)    mutual_information = max(0, H(mean) - (sum over s of H(p_s)) / k)
 //   label_id = the first c with the largest mean_c; `top` by falling probabilities[c], ties by rising c
 //   logits and values as probabilities; tokens likewise, each on its own, pads empty

@@ -96,6 +96,7 @@ class Answer(_Labelled, _Computed):
         self.tokens = [LabelledToken(token) for token in message.tokens]  #: one per token; fill-mask: per mask token
         self.embedding = list(message.embedding)  #: embedding models: mean over samples; stddev is that of its numbers
         self.normalized = message.normalized  #: the embedding has length 1
+        self.multi_label = message.multi_label  #: each label is a question of its own: probabilities need not sum to 1
         self.top = _top(message)  #: with top_k
 
     def __repr__(self) -> str:
@@ -163,6 +164,7 @@ class Model:
     num_buckets: int
     causal: bool
     mask_token_id: int  #: task fill-mask: the token whose places are predicted
+    multi_label: bool  #: each label is a question of its own: probabilities need not sum to 1
     takes_messages: bool  #: Client.generate(messages=...): it has a chat template that is served
     prompts: list[str]  #: what prompt_name may be
     default_prompt: str  #: of texts that name none; empty: no prompt

@@ -85,7 +85,7 @@ def _check(parts: Sequence[pb.Prediction], index: int) -> None:
 
 
 def _multi_label(part: pb.Prediction) -> bool:
-    return getattr(part, "multi_label", False)
+    return part.multi_label
 
 
 def _labels_of(part: pb.Prediction) -> Iterable[int]:
