@@ -24,8 +24,8 @@ absl::Status CheckTokens(const ModelConfig& config, const std::vector<int32_t>& 
 }
 
 // Cuts a text that is longer than `most` tokens; how many are left out.
-absl::StatusOr<uint32_t> Cut(std::vector<int32_t>& token_ids, size_t most, TruncateMode truncate) {
-  REFUSE_IF(truncate == TruncateMode::kRefuse, "token_ids", "has ", token_ids.size(), " tokens; the model takes ", most,
+absl::StatusOr<uint32_t> Cut(std::vector<int32_t>& token_ids, size_t most, TruncateMode truncate, const char* field) {
+  REFUSE_IF(truncate == TruncateMode::kRefuse, field, "has ", token_ids.size(), " tokens; the model takes ", most,
             "; set truncate to HEAD or TAIL to cut it");
   const size_t surplus = token_ids.size() - most;
   if (truncate == TruncateMode::kHead) {
@@ -44,7 +44,7 @@ std::vector<int32_t> ValidPositions(const ModelConfig& config, const std::vector
   return positions;
 }
 
-absl::Status AllPads(const ModelConfig& config, size_t tokens, const char* field = "token_ids") {
+absl::Status AllPads(const ModelConfig& config, size_t tokens, const char* field) {
   return FieldError(field, absl::StrCat("has ", tokens, " tokens, all of them pads (", config.pad_token_id, ")"));
 }
 
@@ -93,14 +93,15 @@ absl::StatusOr<std::vector<int32_t>> Model::Tokenize(const std::string& text, si
 
 std::string Model::Decode(int32_t token_id, bool first) const { return tokenizer_->Decode(token_id, first); }
 
-absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const {
+absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, TruncateMode truncate,
+                                             const char* field) const {
   RETURN_IF_ERROR(CheckTokens(config_, token_ids));
   ModelSequence sequence;
   const bool cls = config_.pooling == Pooling::kCls;
   size_t most = config_.max_position_embeddings;
   if (token_ids.size() > most) {
     if (cls && truncate != TruncateMode::kRefuse && most > 1) --most;  // the CLS token takes a place
-    ASSIGN_OR_RETURN(sequence.truncated_tokens, Cut(token_ids, most, truncate));
+    ASSIGN_OR_RETURN(sequence.truncated_tokens, Cut(token_ids, most, truncate, field));
   }
   if (cls) {
     // At full length the last position makes room, as the published models were trained.
@@ -110,7 +111,7 @@ absl::StatusOr<ModelSequence> Model::Prepare(std::vector<int32_t> token_ids, Tru
     }
     token_ids.insert(token_ids.begin(), config_.cls_token_id);
   }
-  return Finish(std::move(token_ids), "token_ids", std::move(sequence));
+  return Finish(std::move(token_ids), field, std::move(sequence));
 }
 
 absl::StatusOr<ModelSequence> Model::Finish(std::vector<int32_t> token_ids, const char* field,
@@ -197,7 +198,7 @@ absl::StatusOr<ModelSequence> Model::PrepareChat(const std::vector<chat::Message
 }
 
 absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int32_t> token_ids, TruncateMode truncate,
-                                                                 uint32_t stride) const {
+                                                                 uint32_t stride, const char* field) const {
   const size_t context = config_.max_position_embeddings;
   if (stride >= std::max<size_t>(context, 2)) {
     return FieldError("stride", absl::StrCat("is ", stride, "; allowed are 1 to ", context - 1,
@@ -206,7 +207,7 @@ absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int
   std::vector<ModelSequence> windows;
   // A context of one token has nothing to predict from: no windows.
   if (token_ids.size() <= context || truncate != TruncateMode::kRefuse || context == 1) {
-    ASSIGN_OR_RETURN(windows.emplace_back(), Prepare(std::move(token_ids), truncate));
+    ASSIGN_OR_RETURN(windows.emplace_back(), Prepare(std::move(token_ids), truncate, field));
     return windows;
   }
   RETURN_IF_ERROR(CheckTokens(config_, token_ids));
@@ -215,7 +216,7 @@ absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int
   const uint64_t count = (token_ids.size() - context + step - 1) / step + 1;
   if (count > kMaxScoredPositions / context) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("token_ids has ", token_ids.size(), " tokens, which makes ", count, " windows of ", context,
+        absl::StrCat(field, " has ", token_ids.size(), " tokens, which makes ", count, " windows of ", context,
                      " positions, ", step, " apart; at most ", kMaxScoredPositions,
                      " positions are scored in one input (a larger stride or several inputs need fewer)"));
   }
@@ -234,7 +235,7 @@ absl::StatusOr<std::vector<ModelSequence>> Model::PrepareWindows(std::vector<int
     window.first_scored = std::max(1, static_cast<int32_t>(first_new - window.positions.begin()));
     windows.push_back(std::move(window));
   }
-  if (windows.empty()) return AllPads(config_, token_ids.size());
+  if (windows.empty()) return AllPads(config_, token_ids.size(), field);
   return windows;
 }
 

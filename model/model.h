@@ -76,8 +76,9 @@ class Model {
   std::string Decode(int32_t token_id, bool first) const;
 
   // Checks, truncates and puts the CLS token in front; counts every token that is left out. INVALID_ARGUMENT: an id out
-  // of the vocabulary, too long, no valid token.
-  absl::StatusOr<ModelSequence> Prepare(std::vector<int32_t> token_ids, TruncateMode truncate) const;
+  // of the vocabulary, too long, no valid token. `field`, of errors: text where they were made of one (Tokenize).
+  absl::StatusOr<ModelSequence> Prepare(std::vector<int32_t> token_ids, TruncateMode truncate,
+                                        const char* field = "token_ids") const;
 
   // The text, or both texts where there is a second (null: none), as the template of tokenizer() frames and joins them
   // into one sequence; there must be a tokenizer(). Truncation keeps the template's tokens; of two texts the longer one
@@ -102,7 +103,7 @@ class Model {
   // or the stride is not below the context. RESOURCE_EXHAUSTED: the windows have more than kMaxScoredPositions
   // positions together.
   absl::StatusOr<std::vector<ModelSequence>> PrepareWindows(std::vector<int32_t> token_ids, TruncateMode truncate,
-                                                            uint32_t stride) const;
+                                                            uint32_t stride, const char* field = "token_ids") const;
 
   // Rows of features, row-major [rows, columns]. INVALID_ARGUMENT: `columns` is not the model's feature_size, another
   // number of values, a value that is not finite, too many rows.

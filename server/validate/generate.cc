@@ -52,7 +52,7 @@ absl::StatusOr<ModelSequence> ParsePrompt(const v1::GenerateRequest& message, co
   }
   ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
                    ParseTokens(prompt, model, "prompt", truncate == TruncateMode::kRefuse, bounds));
-  return Within("prompt", model.Prepare(std::move(tokens), truncate));
+  return Within("prompt", model.Prepare(std::move(tokens), truncate, prompt.has_text() ? "text" : "token_ids"));
 }
 
 absl::Status CheckStops(const v1::GenerateRequest& message, const Model& model) {

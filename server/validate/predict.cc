@@ -52,9 +52,9 @@ absl::StatusOr<ModelSequence> ParseFeatures(const v1::Features& features, const 
                                {features.values().begin(), features.values().end()}, truncate);
 }
 
-// A text that a language model scores.
+// A text that a language model scores. `from`: text or token_ids.
 absl::StatusOr<std::vector<ModelSequence>> ParseWindows(std::vector<int32_t> tokens, const Model& model,
-                                                        TruncateMode truncate, uint32_t stride,
+                                                        TruncateMode truncate, uint32_t stride, const char* from,
                                                         const std::string& field, WorkBounds& bounds) {
   // A small stride makes every token one of many windows.
   const auto context = static_cast<uint64_t>(model.config().max_position_embeddings);
@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<ModelSequence>> ParseWindows(std::vector<int32_t> tok
   for (uint64_t done = 0; done < std::min(positions, kMaxScoredPositions); done += kWorkPiece) {
     RETURN_IF_ERROR(bounds.Continue());
   }
-  absl::StatusOr<std::vector<ModelSequence>> windows = model.PrepareWindows(std::move(tokens), truncate, stride);
+  absl::StatusOr<std::vector<ModelSequence>> windows = model.PrepareWindows(std::move(tokens), truncate, stride, from);
   if (windows.ok()) return windows;
   return Within(FieldOf(windows.status()) == "stride" ? "outputs" : field, windows.status());
 }
@@ -92,12 +92,13 @@ absl::Status ParseSequence(const v1::Sequence& message, const Model& model, uint
     ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, ParseFeatures(message.features(), model, truncate)));
   } else {
     const bool windows = model.config().task == ModelTask::kCausalLm;
+    const char* from = message.has_text() ? "text" : "token_ids";
     ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
                      ParseTokens(message, model, field, !windows && truncate == TruncateMode::kRefuse, bounds));
     if (windows) {
-      ASSIGN_OR_RETURN(sequences, ParseWindows(std::move(tokens), model, truncate, stride, field, bounds));
+      ASSIGN_OR_RETURN(sequences, ParseWindows(std::move(tokens), model, truncate, stride, from, field, bounds));
     } else {
-      ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, model.Prepare(std::move(tokens), truncate)));
+      ASSIGN_OR_RETURN(sequences.emplace_back(), Within(field, model.Prepare(std::move(tokens), truncate, from)));
     }
   }
   return message.has_bias() ? ParseBias(message.bias(), model, field, sequences) : absl::OkStatus();

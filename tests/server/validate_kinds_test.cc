@@ -305,6 +305,19 @@ TEST(ValidateKindsTest, TheWindowsOfARequestAreBounded) {
               HasSubstr("inputs: the windows of the texts up to inputs[13] have 1119552 positions; at most 1048576"));
 }
 
+// A client that sent a text knows no token_ids.
+TEST(ValidateKindsTest, ATextThatIsTooLongIsNamedAsAText) {
+  const std::unique_ptr<Model> model = LoadTestModel("../testdata_hugging_face/gpt2_causal");
+  v1::PredictRequest request = GoodRequest(*model);
+  request.mutable_outputs()->set_stride(1);
+  while (Sequence(request).token_ids().values_size() < 26400) Sequence(request).mutable_token_ids()->add_values(5);
+  const auto message = [&] { return std::string(Validated(request, *model, {}).status().message()); };
+  const std::string windows = " has 26400 tokens, which makes 26361 windows of 40 positions";
+  EXPECT_EQ(message().find("inputs[0].sequence: token_ids" + windows), 0u) << message();
+  Sequence(request).set_text(std::string(26400, 'b'));
+  EXPECT_EQ(message().find("inputs[0].sequence: text" + windows), 0u) << message();
+}
+
 TEST(ValidateKindsTest, TokenProbabilitiesCountInTheSizeOfTheAnswerAndOfWhatIsHeld) {
   const std::unique_ptr<Model> model = LoadTestModel("lm-dense");
   v1::PredictRequest request = GoodRequest(*model);
